@@ -1,0 +1,45 @@
+// Errors: one exception type that carries what went wrong, what to do about it, and the exit code.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace jackscrew {
+
+// What kind of thing went wrong. The value is the exit code of the program (documented in docs/cli.md).
+enum class ErrorKind : int {
+  generic = 1,       // anything without a kind of its own, a full disk included
+  usage = 2,         // command line or recipe
+  does_not_fit = 3,  // a memory budget is too small
+  data = 4,          // training or evaluation text
+  model = 5,         // model, tokenizer or checkpoint files
+  non_finite = 6,    // NaN or infinity in loss or gradients
+  device = 7,        // the device is missing or unfit
+  interrupted = 130  // stopped by the user
+};
+
+// Thrown by every room. `what()` is one line: what and where. `hint()` says what to do, or is empty.
+class Error : public std::runtime_error {
+ public:
+  Error(ErrorKind kind, const std::string& what, std::string hint = {})
+      : std::runtime_error(what), kind_(kind), hint_(std::move(hint)) {}
+
+  ErrorKind kind() const { return kind_; }
+  const std::string& hint() const { return hint_; }
+  int exit_code() const { return static_cast<int>(kind_); }
+
+ private:
+  ErrorKind kind_;
+  std::string hint_;
+};
+
+// Throws an Error with a formatted message and no hint.
+template <typename... Args>
+[[noreturn]] void fail(ErrorKind kind, fmt::format_string<Args...> format, Args&&... args) {
+  throw Error(kind, fmt::format(format, std::forward<Args>(args)...));
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,161 @@
+#include "base/file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/error.h"
+
+namespace jackscrew {
+
+namespace {
+
+[[noreturn]] void fail_system(ErrorKind kind, const char* action, const fs::path& path) {
+  const int code = errno;
+  const char* hint = code == ENOENT   ? "check the path"
+                     : code == ENOSPC ? "free some space on that disk and run again"
+                                      : "";
+  throw Error(kind, fmt::format("cannot {} {}: {}", action, path.string(), std::strerror(code)),
+              hint);
+}
+
+// An open file descriptor, closed on scope exit.
+struct Descriptor {
+  int fd;
+  ~Descriptor() {
+    if (fd >= 0) ::close(fd);
+  }
+};
+
+}  // namespace
+
+MappedFile::MappedFile(const fs::path& path) : path_(path) {
+  const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  if (file.fd < 0) fail_system(ErrorKind::model, "open", path);
+  struct stat info {};
+  if (::fstat(file.fd, &info) != 0) fail_system(ErrorKind::model, "read", path);
+  if (!S_ISREG(info.st_mode)) fail(ErrorKind::model, "{} is not a file", path.string());
+  size_ = static_cast<size_t>(info.st_size);
+  if (size_ == 0) return;
+  void* map = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.fd, 0);
+  if (map == MAP_FAILED) fail_system(ErrorKind::model, "map", path);
+  data_ = static_cast<const uint8_t*>(map);
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) ::munmap(const_cast<uint8_t*>(data_), size_);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)),
+      path_(std::move(other.path_)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  std::swap(path_, other.path_);
+  return *this;
+}
+
+void MappedFile::release(size_t offset, size_t size) const {
+  const size_t page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  const size_t begin = (offset + page - 1) / page * page;
+  const size_t end = (offset + size) / page * page;
+  if (end > begin) {
+    ::madvise(const_cast<uint8_t*>(data_) + begin, end - begin, MADV_DONTNEED);
+  }
+}
+
+FileWriter::FileWriter(const fs::path& path) : path_(path) {
+  file_ = std::fopen(path.c_str(), "wbe");
+  if (file_ == nullptr) fail_system(ErrorKind::generic, "create", path);
+}
+
+FileWriter::~FileWriter() {
+  if (file_ != nullptr) std::fclose(file_);
+}
+
+void FileWriter::write(const void* data, size_t size) {
+  if (size != 0 && std::fwrite(data, 1, size, file_) != size) {
+    fail_system(ErrorKind::generic, "write", path_);
+  }
+}
+
+void FileWriter::flush() {
+  if (std::fflush(file_) != 0) fail_system(ErrorKind::generic, "write", path_);
+}
+
+void FileWriter::close() {
+  flush();
+  if (::fsync(::fileno(file_)) != 0) fail_system(ErrorKind::generic, "sync", path_);
+  std::FILE* file = std::exchange(file_, nullptr);
+  if (std::fclose(file) != 0) fail_system(ErrorKind::generic, "close", path_);
+}
+
+std::string read_text(const fs::path& path, int64_t max_bytes) {
+  const MappedFile file(path);
+  const auto bytes = file.bytes();
+  if (bytes.size() > static_cast<size_t>(max_bytes)) {
+    fail(ErrorKind::model, "{} has {} bytes, more than the {} that such a file may have",
+         path.string(), bytes.size(), max_bytes);
+  }
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+void sync_directory(const fs::path& path) {
+  const Descriptor directory{::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+  if (directory.fd < 0) fail_system(ErrorKind::generic, "open", path);
+  // Some file systems cannot sync a directory; their renames are as durable as they get.
+  if (::fsync(directory.fd) != 0 && errno != EINVAL) fail_system(ErrorKind::generic, "sync", path);
+}
+
+void write_text_atomic(const fs::path& path, std::string_view text) {
+  const fs::path temporary = path.string() + ".part";
+  FileWriter writer(temporary);
+  writer.write(text);
+  writer.close();
+  if (::rename(temporary.c_str(), path.c_str()) != 0) {
+    fail_system(ErrorKind::generic, "rename to", path);
+  }
+  sync_directory(path.has_parent_path() ? path.parent_path() : fs::path("."));
+}
+
+AtomicDirectory::AtomicDirectory(const fs::path& final_path)
+    : final_(final_path), temporary_(final_path.string() + ".part") {
+  std::error_code error;
+  fs::remove_all(temporary_, error);
+  fs::create_directories(temporary_, error);
+  if (error) {
+    fail(ErrorKind::generic, "cannot create {}: {}", temporary_.string(), error.message());
+  }
+}
+
+AtomicDirectory::~AtomicDirectory() {
+  std::error_code ignored;
+  if (!committed_) fs::remove_all(temporary_, ignored);
+}
+
+void AtomicDirectory::commit() {
+  sync_directory(temporary_);
+  const fs::path replaced = final_.string() + ".old";
+  std::error_code ignored;
+  fs::remove_all(replaced, ignored);
+  const bool existed = fs::exists(final_);
+  if (existed && ::rename(final_.c_str(), replaced.c_str()) != 0) {
+    fail_system(ErrorKind::generic, "move away", final_);
+  }
+  if (::rename(temporary_.c_str(), final_.c_str()) != 0) {
+    fail_system(ErrorKind::generic, "rename to", final_);
+  }
+  sync_directory(final_.has_parent_path() ? final_.parent_path() : fs::path("."));
+  fs::remove_all(replaced, ignored);
+  committed_ = true;
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,86 @@
+// Files: read-only memory maps, whole-file reads, and writes that are either complete or absent.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace jackscrew {
+
+namespace fs = std::filesystem;
+
+// A file mapped read-only. Movable; the map lives as long as the object.
+class MappedFile {
+ public:
+  MappedFile() = default;
+  // Throws Error(model) with the system's reason when the file cannot be opened or mapped.
+  explicit MappedFile(const fs::path& path);
+  ~MappedFile();
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  std::span<const uint8_t> bytes() const { return {data_, size_}; }
+  const fs::path& path() const { return path_; }
+
+  // Tells the kernel that pages [offset, offset + size) are not needed any more.
+  void release(size_t offset, size_t size) const;
+
+ private:
+  const uint8_t* data_ = nullptr;
+  size_t size_ = 0;
+  fs::path path_;
+};
+
+// A file being written. Every failure, a full disk included, throws Error(generic) naming the path.
+class FileWriter {
+ public:
+  explicit FileWriter(const fs::path& path);
+  ~FileWriter();
+  FileWriter(const FileWriter&) = delete;
+  FileWriter& operator=(const FileWriter&) = delete;
+
+  void write(const void* data, size_t size);
+  void write(std::string_view text) { write(text.data(), text.size()); }
+  void flush();
+  // Flushes, syncs to disk and closes. A writer destroyed without close() leaves a partial file.
+  void close();
+
+ private:
+  std::FILE* file_ = nullptr;
+  fs::path path_;
+};
+
+// The whole file as text. Throws Error(model) when it cannot be read or is larger than `max_bytes`.
+std::string read_text(const fs::path& path, int64_t max_bytes = int64_t{1} << 30);
+
+// Writes beside and renames: after a crash the file holds either the old text or the new.
+void write_text_atomic(const fs::path& path, std::string_view text);
+
+// Syncs a directory so that renames inside it survive a power cut.
+void sync_directory(const fs::path& path);
+
+// A directory written beside its final place and renamed into it by commit(). Without commit() the
+// partial directory is removed.
+class AtomicDirectory {
+ public:
+  explicit AtomicDirectory(const fs::path& final_path);
+  ~AtomicDirectory();
+  AtomicDirectory(const AtomicDirectory&) = delete;
+  AtomicDirectory& operator=(const AtomicDirectory&) = delete;
+
+  const fs::path& path() const { return temporary_; }
+  // Replaces whatever stands at the final path.
+  void commit();
+
+ private:
+  fs::path final_;
+  fs::path temporary_;
+  bool committed_ = false;
+};
+
+}  // namespace jackscrew

@@ -1,0 +1,125 @@
+#include "base/text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <cmath>
+#include <limits>
+
+namespace jackscrew {
+
+namespace {
+
+int64_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<int64_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = static_cast<int64_t>(j);
+  for (size_t i = 1; i <= a.size(); ++i) {
+    int64_t diagonal = row[0];
+    row[0] = static_cast<int64_t>(i);
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const int64_t above = row[j];
+      const int64_t substitute = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      row[j] = std::min({substitute, above + 1, row[j - 1] + 1});
+      diagonal = above;
+    }
+  }
+  return row[b.size()];
+}
+
+}  // namespace
+
+std::optional<std::string> nearest_name(std::string_view name,
+                                        std::span<const std::string> candidates) {
+  int64_t best = std::numeric_limits<int64_t>::max();
+  std::optional<std::string> nearest;
+  for (const std::string& candidate : candidates) {
+    const int64_t distance = edit_distance(name, candidate);
+    if (distance < best) {
+      best = distance;
+      nearest = candidate;
+    }
+  }
+  if (best > 1 + static_cast<int64_t>(name.size()) / 4) return std::nullopt;
+  return nearest;
+}
+
+std::string human_bytes(int64_t bytes) {
+  const double value = static_cast<double>(bytes);
+  if (bytes < 1024) return fmt::format("{} B", bytes);
+  if (bytes < int64_t{1} << 20) return fmt::format("{:.1f} KiB", value / 1024.0);
+  if (bytes < int64_t{1} << 30) return fmt::format("{:.1f} MiB", value / 1048576.0);
+  return fmt::format("{:.2f} GiB", value / 1073741824.0);
+}
+
+std::optional<int64_t> parse_bytes(std::string_view text) {
+  size_t digits = 0;
+  while (digits < text.size() && (std::isdigit(static_cast<unsigned char>(text[digits])) != 0 ||
+                                  text[digits] == '.')) {
+    ++digits;
+  }
+  const auto number = parse_double(text.substr(0, digits));
+  if (!number) return std::nullopt;
+  std::string unit;
+  for (const char c : text.substr(digits)) {
+    if (c != ' ') unit += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
+  double scale = 0;
+  if (unit.empty() || unit == "b") scale = 1;
+  if (unit == "kib" || unit == "k") scale = 1024.0;
+  if (unit == "mib" || unit == "m") scale = 1048576.0;
+  if (unit == "gib" || unit == "g") scale = 1073741824.0;
+  if (unit == "tib" || unit == "t") scale = 1099511627776.0;
+  if (unit == "kb") scale = 1e3;
+  if (unit == "mb") scale = 1e6;
+  if (unit == "gb") scale = 1e9;
+  if (unit == "tb") scale = 1e12;
+  const double bytes = *number * scale;
+  if (scale == 0 || bytes > 9e18) return std::nullopt;
+  return static_cast<int64_t>(bytes);
+}
+
+std::string human_duration(double seconds) {
+  const auto total = static_cast<int64_t>(std::llround(std::max(0.0, seconds)));
+  const int64_t hours = total / 3600;
+  const int64_t minutes = total / 60 % 60;
+  if (hours > 0) return fmt::format("{}h{:02}m", hours, minutes);
+  if (minutes > 0) return fmt::format("{}m{:02}s", minutes, total % 60);
+  return fmt::format("{}s", total);
+}
+
+std::optional<int64_t> parse_int(std::string_view text) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+std::optional<double> parse_double(std::string_view text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+std::optional<bool> parse_bool(std::string_view text) {
+  if (text == "true" || text == "True" || text == "yes" || text == "on" || text == "1") return true;
+  if (text == "false" || text == "False" || text == "no" || text == "off" || text == "0") {
+    return false;
+  }
+  return std::nullopt;
+}
+
+std::vector<std::string> split(std::string_view text, char separator) {
+  std::vector<std::string> parts;
+  size_t begin = 0;
+  while (begin <= text.size()) {
+    const size_t end = std::min(text.find(separator, begin), text.size());
+    parts.emplace_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+}  // namespace jackscrew

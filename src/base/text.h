@@ -1,0 +1,34 @@
+// Small helpers on strings: nearest name, human-readable sizes, parsing of numbers.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace jackscrew {
+
+// The candidate with the smallest edit distance to `name`, or nullopt when none is near enough to be
+// a plausible slip (distance <= 1 + length / 4).
+std::optional<std::string> nearest_name(std::string_view name,
+                                        std::span<const std::string> candidates);
+
+// "12.3 GiB", "512.0 MiB", "17 B".
+std::string human_bytes(int64_t bytes);
+
+// "16GiB", "800 MB", "4096" -> bytes. nullopt when it is not a size.
+std::optional<int64_t> parse_bytes(std::string_view text);
+
+// "1h12m", "3m05s", "12s".
+std::string human_duration(double seconds);
+
+// Whole-string parses; nullopt when anything is left over.
+std::optional<int64_t> parse_int(std::string_view text);
+std::optional<double> parse_double(std::string_view text);
+std::optional<bool> parse_bool(std::string_view text);
+
+std::vector<std::string> split(std::string_view text, char separator);
+
+}  // namespace jackscrew

@@ -1,0 +1,55 @@
+// Row kernels: arithmetic on rows, written once and compiled for every target.
+//
+// A row kernel is a struct of plain arguments with a call operator over a Team:
+//
+//   struct Scale {
+//     float* x;       // [rows, cols]
+//     int64_t cols;
+//     float factor;
+//     template <class Team>
+//     JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
+//       float* r = x + row * cols;
+//       team.each(cols, [&](int64_t i) { r[i] *= factor; });
+//     }
+//   };
+//   JACKSCREW_ROW_KERNEL(Scale)
+//
+// in a file `<room>/<name>.rows.h`. The build includes that file once per target:
+//   * ordinary code sees the struct and `row_kernel<Scale>()`, which Ops::launch(Scale{...}, rows) uses;
+//   * row_cpu.h compiles it for one CPU instruction set: a thread per row, `each` a simd loop;
+//   * cuda/row_cuda.cuh compiles it for GPUs: a block per row, `each` a block-strided loop;
+//   * row_table.h joins the compiled versions into the RowKernel table.
+//
+// Inside a kernel: no std:: templates and no helpers that are not force-inlined (base/philox.h says
+// why); on a GPU `team.each` ends with a barrier, so a later loop may read what an earlier one wrote.
+#pragma once
+
+#include <cstdint>
+
+#include "base/philox.h"
+
+namespace jackscrew {
+
+// Runs rows [begin, end) of a kernel on the calling thread.
+using CpuRowFunction = void (*)(const void* args, int64_t begin, int64_t end);
+
+struct RowKernel {
+  const char* name;
+  CpuRowFunction x86_64_v3;
+  CpuRowFunction x86_64_v4;
+};
+
+// The compiled versions of a kernel; specialised by JACKSCREW_ROW_KERNEL.
+template <class Args>
+const RowKernel& row_kernel();
+
+}  // namespace jackscrew
+
+#define JACKSCREW_ROW JACKSCREW_INLINE
+
+// Every way of including a .rows.h begins by defining JACKSCREW_ROW_KERNEL; ordinary code declares.
+#if !defined(JACKSCREW_ROW_KERNEL)
+#define JACKSCREW_ROW_KERNEL(Args)      \
+  template <>                           \
+  const RowKernel& row_kernel<Args>();
+#endif

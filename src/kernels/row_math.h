@@ -1,0 +1,40 @@
+// Arithmetic for row kernels: force-inlined, branch-free, the same formula on every target.
+#pragma once
+
+#include <cstdint>
+
+#include "base/half.h"
+#include "kernels/row_kernel.h"
+
+namespace jackscrew {
+
+JACKSCREW_ROW float row_min(float a, float b) { return a < b ? a : b; }
+JACKSCREW_ROW float row_max(float a, float b) { return a > b ? a : b; }
+
+// e^x to about 1 ulp: 2^n * p(r) with x = n ln 2 + r, |r| <= ln 2 / 2, and the degree-6 polynomial of
+// Cephes expf. Saturates to 0 below -87.3 and to the largest finite float above 88.7.
+JACKSCREW_ROW float row_exp(float x) {
+  const float clamped = row_min(row_max(x, -87.33f), 88.72f);
+  const float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+  const float shifted = clamped * 1.44269504f + magic;
+  const float n = shifted - magic;
+  const float r = clamped - n * 0.693359375f - n * -2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.0f;
+  const int32_t exponent = static_cast<int32_t>(float_bits(shifted) & 0x7FFFFFu) - 0x400000;
+  // 2^n in two factors, so that n = 128 does not overflow before the product is formed.
+  const int32_t half = exponent >> 1;
+  const float scale_a = bits_float(static_cast<uint32_t>(half + 127) << 23);
+  const float scale_b = bits_float(static_cast<uint32_t>(exponent - half + 127) << 23);
+  const float result = p * scale_a * scale_b;
+  return x < -87.33f ? 0.0f : result;
+}
+
+JACKSCREW_ROW float row_sigmoid(float x) { return 1.0f / (1.0f + row_exp(-x)); }
+
+}  // namespace jackscrew

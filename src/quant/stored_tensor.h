@@ -1,0 +1,42 @@
+// A tensor as it lies in a file: bytes that belong to the file's map, with the name of their format.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace jackscrew {
+
+struct StoredTensor {
+  std::string name;            // the Hugging Face name, whatever the file calls it
+  std::string format;          // a storage format of quant/: "f32", "bf16", "f16", "q8_0", "q4_k" ...
+  std::vector<int64_t> shape;  // [out, in] for matrices, [n] for vectors
+  std::span<const uint8_t> bytes;
+  // GGUF files of Llama keep the rows of q_proj and k_proj with the two halves of each head
+  // interleaved. 0: rows in order; h: stored row of logical row r is interleaved_row(r).
+  int64_t interleaved_heads = 0;
+
+  int64_t interleaved_row(int64_t row) const {
+    if (interleaved_heads == 0) return row;
+    const int64_t head_dim = shape[0] / interleaved_heads;
+    const int64_t head = row / head_dim;
+    const int64_t within = row % head_dim;
+    const int64_t half = head_dim / 2;
+    return head * head_dim + (within % half) * 2 + within / half;
+  }
+};
+
+// A set of stored tensors: an HF directory or a GGUF file. Must outlive what find() returned.
+class WeightSource {
+ public:
+  virtual ~WeightSource() = default;
+  // Null when there is no such tensor.
+  virtual const StoredTensor* find(std::string_view name) const = 0;
+  virtual std::vector<std::string> names() const = 0;
+  // The bytes of this tensor are not needed any more; their pages may go.
+  virtual void release(const StoredTensor& tensor) const = 0;
+};
+
+}  // namespace jackscrew

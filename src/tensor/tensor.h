@@ -1,0 +1,79 @@
+// Tensor: a typed view of memory that somebody else owns. Cheap to copy; never allocates.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+
+#include "base/checked.h"
+#include "base/half.h"
+#include "tensor/dtype.h"
+
+namespace jackscrew {
+
+template <typename T>
+struct DTypeOf;
+template <>
+struct DTypeOf<float> { static constexpr DType value = DType::f32; };
+template <>
+struct DTypeOf<double> { static constexpr DType value = DType::f64; };
+template <>
+struct DTypeOf<bf16> { static constexpr DType value = DType::bf16; };
+template <>
+struct DTypeOf<f16> { static constexpr DType value = DType::f16; };
+template <>
+struct DTypeOf<int32_t> { static constexpr DType value = DType::i32; };
+template <>
+struct DTypeOf<uint8_t> { static constexpr DType value = DType::u8; };
+
+// Up to three dimensions; the last is contiguous, the second to last may be strided.
+// On the plan device `data` is null and nothing may look behind it.
+class Tensor {
+ public:
+  static constexpr int kMaxRank = 3;
+
+  Tensor() = default;
+  Tensor(void* data, DType dtype, std::initializer_list<int64_t> shape);
+
+  DType dtype() const { return dtype_; }
+  int rank() const { return rank_; }
+  int64_t dim(int i) const { return shape_[static_cast<size_t>(i)]; }
+  // A tensor of rank 1 is one row.
+  int64_t rows() const { return rank_ == 0 ? 0 : div_exact(size(), cols()); }
+  int64_t cols() const { return rank_ == 0 ? 0 : shape_[static_cast<size_t>(rank_ - 1)]; }
+  int64_t row_stride() const { return row_stride_; }  // elements between rows
+  int64_t size() const { return size_; }              // elements
+  int64_t bytes() const { return size_ * dtype_size(dtype_); }
+  bool empty() const { return rank_ == 0; }
+  bool contiguous() const { return row_stride_ == cols() || rows() <= 1; }
+  std::string describe() const;  // "f32[512, 576]"
+
+  void* raw() const { return data_; }
+
+  // The elements, checked against the dtype.
+  template <typename T>
+  T* data() const {
+    if (DTypeOf<T>::value != dtype_) {
+      fail(ErrorKind::generic, "tensor {} read as {}", describe(), dtype_name(DTypeOf<T>::value));
+    }
+    return static_cast<T*>(data_);
+  }
+
+  // Rows [begin, end) of the two-dimensional view.
+  Tensor rows(int64_t begin, int64_t end) const;
+  // Columns [begin, end) of the two-dimensional view; keeps the row stride.
+  Tensor columns(int64_t begin, int64_t end) const;
+  // The same elements in another shape; needs a contiguous tensor of that size.
+  Tensor reshaped(std::initializer_list<int64_t> shape) const;
+
+ private:
+  void* data_ = nullptr;
+  std::array<int64_t, kMaxRank> shape_{};
+  int64_t row_stride_ = 0;
+  int64_t size_ = 0;
+  int rank_ = 0;
+  DType dtype_ = DType::f32;
+};
+
+}  // namespace jackscrew

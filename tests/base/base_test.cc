@@ -1,0 +1,139 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <vector>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/half.h"
+#include "base/philox.h"
+#include "base/text.h"
+
+namespace jackscrew {
+namespace {
+
+TEST(Checked, RefusesOverflow) {
+  EXPECT_EQ(checked_mul(1 << 20, 1 << 20), int64_t{1} << 40);
+  EXPECT_THROW(checked_mul(int64_t{1} << 40, int64_t{1} << 40), Error);
+  EXPECT_THROW(checked_add(std::numeric_limits<int64_t>::max(), 1), Error);
+  EXPECT_THROW(div_exact(10, 3), Error);
+  EXPECT_EQ(round_up(65, 64), 128);
+  EXPECT_THROW(narrow<int32_t>(int64_t{1} << 31), Error);
+  EXPECT_THROW(narrow<uint32_t>(-1), Error);
+}
+
+// The known-answer tests that the authors of Philox publish with Random123 (philox4x32, 10 rounds).
+TEST(Philox, KnownAnswers) {
+  const Philox4 zeros = philox4x32(0, 0, 0, 0, 0, 0);
+  EXPECT_EQ(zeros.x[0], 0x6627e8d5u);
+  EXPECT_EQ(zeros.x[1], 0xe169c58du);
+  EXPECT_EQ(zeros.x[2], 0xbc57ac4cu);
+  EXPECT_EQ(zeros.x[3], 0x9b00dbd8u);
+  const uint32_t f = 0xffffffffu;
+  const Philox4 ones = philox4x32(f, f, f, f, f, f);
+  EXPECT_EQ(ones.x[0], 0x408f276du);
+  EXPECT_EQ(ones.x[1], 0x41c83b0eu);
+  EXPECT_EQ(ones.x[2], 0xa20bc7c6u);
+  EXPECT_EQ(ones.x[3], 0x6d5451fdu);
+}
+
+TEST(Half, EveryF16RoundTrips) {
+  for (uint32_t bits = 0; bits < 65536; ++bits) {
+    const f16 value{static_cast<uint16_t>(bits)};
+    const float wide = to_float(value);
+    if (std::isnan(wide)) {
+      EXPECT_TRUE(std::isnan(to_float(to_f16(wide))));
+      continue;
+    }
+    EXPECT_EQ(to_f16(wide).bits, bits);
+    const int exponent = static_cast<int>((bits >> 10) & 31);
+    const double mantissa = bits & 1023;
+    double expected = exponent == 0 ? std::ldexp(mantissa, -24)
+                                    : std::ldexp(mantissa + 1024.0, exponent - 25);
+    if (exponent == 31) expected = std::numeric_limits<double>::infinity();
+    EXPECT_EQ(static_cast<double>(wide), (bits & 0x8000) != 0 ? -expected : expected);
+  }
+}
+
+TEST(Half, RoundsToNearestEven) {
+  EXPECT_EQ(to_bf16(1.00390625f).bits, 0x3f80);  // halfway between 1 and 1.0078125: even is 1
+  EXPECT_EQ(to_bf16(1.01171875f).bits, 0x3f82);  // halfway: even is above
+  EXPECT_EQ(to_f16(65520.0f).bits, 0x7c00);      // halfway past the largest: infinity
+  EXPECT_EQ(to_f16(65519.0f).bits, 0x7bff);
+  EXPECT_EQ(to_f16(std::ldexp(1.0f, -25)).bits, 0);      // halfway to the smallest: even is zero
+  EXPECT_EQ(to_f16(std::ldexp(1.5f, -25)).bits, 1);
+  EXPECT_TRUE(std::isnan(to_float(to_bf16(std::nanf("")))));
+}
+
+TEST(Text, NearestName) {
+  const std::vector<std::string> names = {"learning_rate", "max_steps", "method"};
+  EXPECT_EQ(nearest_name("learning_rat", names), "learning_rate");
+  EXPECT_EQ(nearest_name("metod", names), "method");
+  EXPECT_EQ(nearest_name("zzz", names), std::nullopt);
+}
+
+TEST(Text, Sizes) {
+  EXPECT_EQ(parse_bytes("16GiB"), int64_t{16} << 30);
+  EXPECT_EQ(parse_bytes("1.5 MB"), 1500000);
+  EXPECT_EQ(parse_bytes("12 parsecs"), std::nullopt);
+  EXPECT_EQ(human_bytes(int64_t{3} << 29), "1.50 GiB");
+  EXPECT_EQ(human_duration(4321), "1h12m");
+}
+
+class FileTest : public ::testing::Test {
+ protected:
+  FileTest() : directory_(fs::temp_directory_path() / "jackscrew_file_test") {
+    fs::remove_all(directory_);
+    fs::create_directories(directory_);
+  }
+  ~FileTest() override { fs::remove_all(directory_); }
+  fs::path directory_;
+};
+
+TEST_F(FileTest, MapsAndNamesWhatIsMissing) {
+  write_text_atomic(directory_ / "a", "hello");
+  EXPECT_EQ(read_text(directory_ / "a"), "hello");
+  EXPECT_FALSE(fs::exists(directory_ / "a.part"));
+  try {
+    MappedFile missing(directory_ / "b");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_code(), 5);
+    EXPECT_NE(std::string(error.what()).find("b: No such file"), std::string::npos);
+  }
+}
+
+TEST_F(FileTest, DirectoryAppearsWholeOrNotAtAll) {
+  {
+    AtomicDirectory abandoned(directory_ / "out");
+    write_text_atomic(abandoned.path() / "x", "1");
+  }
+  EXPECT_FALSE(fs::exists(directory_ / "out"));
+  EXPECT_FALSE(fs::exists(directory_ / "out.part"));
+  for (const char* text : {"1", "2"}) {
+    AtomicDirectory out(directory_ / "out");
+    write_text_atomic(out.path() / "x", text);
+    out.commit();
+    EXPECT_EQ(read_text(directory_ / "out" / "x"), text);
+  }
+  EXPECT_FALSE(fs::exists(directory_ / "out.old"));
+}
+
+TEST_F(FileTest, FullDiskIsAnError) {
+  FileWriter writer("/dev/full");
+  try {
+    writer.write(std::string(1 << 20, 'x'));
+    writer.close();
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_code(), 1);
+    EXPECT_NE(std::string(error.what()).find("/dev/full"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace jackscrew

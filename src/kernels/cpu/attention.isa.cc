@@ -1,0 +1,322 @@
+// FlashAttention-2 on a CPU: small products held in vector registers around an online softmax.
+#include "kernels/cpu/attention.h"
+
+#include "kernels/row_math.h"
+
+namespace jackscrew::JACKSCREW_ISA {
+
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int kLanes = 16;
+constexpr int kRows = 8;  // 8 x 2 accumulators + 2 operands of 32 registers: hides 4 cycles at 2 per cycle
+#else
+constexpr int kLanes = 8;
+constexpr int kRows = 6;  // 6 x 2 accumulators + 2 operands + 1 broadcast of 16 registers
+#endif
+constexpr int64_t kPad = 16;  // every packed row is a multiple of this, whatever the vector length
+
+typedef float Vector __attribute__((vector_size(kLanes * 4), aligned(4)));
+
+JACKSCREW_INLINE int64_t padded(int64_t n) { return (n + kPad - 1) / kPad * kPad; }
+JACKSCREW_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// The stride of packed transposed keys: one cache line past a multiple, so that the rows of a tile do
+// not all fall into the same cache sets when the number of tokens is a power of two.
+JACKSCREW_INLINE int64_t key_stride(int64_t tokens) { return padded(tokens) + kPad; }
+
+// c [M, columns] (+)= a [M, depth] · b [depth, columns] for M rows and V vectors of columns, held in
+// registers. Element (i, k) of a is a[i * a_row + k * a_depth], so that a may be transposed.
+template <int M, int V>
+JACKSCREW_INLINE void micro_product(int64_t depth, const float* a, int64_t a_row, int64_t a_depth,
+                                    const float* b, int64_t b_stride, float* c, int64_t c_stride,
+                                    bool accumulate) {
+  Vector sum[M][V];
+  for (int i = 0; i < M; ++i) {
+    for (int j = 0; j < V; ++j) {
+      sum[i][j] = accumulate ? *reinterpret_cast<const Vector*>(c + i * c_stride + j * kLanes)
+                             : Vector{};
+    }
+  }
+  for (int64_t k = 0; k < depth; ++k) {
+    Vector row[V];
+    for (int j = 0; j < V; ++j) {
+      row[j] = *reinterpret_cast<const Vector*>(b + k * b_stride + j * kLanes);
+    }
+    for (int i = 0; i < M; ++i) {
+      const float factor = a[i * a_row + k * a_depth];
+      for (int j = 0; j < V; ++j) sum[i][j] += factor * row[j];
+    }
+  }
+  for (int i = 0; i < M; ++i) {
+    for (int j = 0; j < V; ++j) {
+      *reinterpret_cast<Vector*>(c + i * c_stride + j * kLanes) = sum[i][j];
+    }
+  }
+}
+
+template <int V>
+JACKSCREW_INLINE void product_columns(int64_t rows, int64_t depth, const float* a, int64_t a_row,
+                                      int64_t a_depth, const float* b, int64_t b_stride, float* c,
+                                      int64_t c_stride, bool accumulate) {
+  int64_t i = 0;
+  for (; i + kRows <= rows; i += kRows) {
+    micro_product<kRows, V>(depth, a + i * a_row, a_row, a_depth, b, b_stride, c + i * c_stride,
+                            c_stride, accumulate);
+  }
+  for (; i + 2 <= rows; i += 2) {
+    micro_product<2, V>(depth, a + i * a_row, a_row, a_depth, b, b_stride, c + i * c_stride,
+                        c_stride, accumulate);
+  }
+  for (; i < rows; ++i) {
+    micro_product<1, V>(depth, a + i * a_row, a_row, a_depth, b, b_stride, c + i * c_stride,
+                        c_stride, accumulate);
+  }
+}
+
+// c [rows, columns] (+)= a · b; `columns` is rounded up to kPad, and b and c have room for that.
+void product(int64_t rows, int64_t columns, int64_t depth, const float* a, int64_t a_row,
+             int64_t a_depth, const float* b, int64_t b_stride, float* c, int64_t c_stride,
+             bool accumulate) {
+  const int64_t end = padded(columns);
+  int64_t n = 0;
+  for (; n + 2 * kLanes <= end; n += 2 * kLanes) {
+    product_columns<2>(rows, depth, a, a_row, a_depth, b + n, b_stride, c + n, c_stride, accumulate);
+  }
+  for (; n < end; n += kLanes) {
+    product_columns<1>(rows, depth, a, a_row, a_depth, b + n, b_stride, c + n, c_stride, accumulate);
+  }
+}
+
+// to [rows, padded(columns)] = factor * from, the padding zero.
+void copy_padded(int64_t rows, int64_t columns, const float* from, int64_t from_stride, float factor,
+                 float* to) {
+  const int64_t stride = padded(columns);
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < columns; ++c) to[r * stride + c] = factor * from[r * from_stride + c];
+    for (int64_t c = columns; c < stride; ++c) to[r * stride + c] = 0.0f;
+  }
+}
+
+// to [columns, stride] = fromᵀ for from [rows, columns]; the padding zero.
+void copy_transposed(int64_t rows, int64_t columns, const float* from, int64_t from_stride, float* to,
+                     int64_t stride) {
+  for (int64_t r0 = 0; r0 < rows; r0 += kPad) {
+    const int64_t r1 = smaller(rows, r0 + kPad);
+    for (int64_t c = 0; c < columns; ++c) {
+      for (int64_t r = r0; r < r1; ++r) to[c * stride + r] = from[r * from_stride + c];
+    }
+  }
+  for (int64_t c = 0; c < columns; ++c) {
+    for (int64_t r = rows; r < stride; ++r) to[c * stride + r] = 0.0f;
+  }
+}
+
+// Where the parts of a kv head's packed scratch lie.
+struct Packed {
+  float* keys_transposed;    // [head_dim, key_stride]
+  float* second;             // forward: values [tokens, padded]; backward: values transposed
+  float* keys;               // backward: [tokens, padded]
+};
+
+JACKSCREW_INLINE Packed packed_forward(const CpuAttention& args, int64_t kv_head) {
+  float* base = args.packed + kv_head * attention_forward_packed(args.tokens_k, args.head_dim);
+  return {base, base + args.head_dim * key_stride(args.tokens_k), nullptr};
+}
+
+JACKSCREW_INLINE Packed packed_backward(const CpuAttention& args, int64_t kv_head) {
+  float* base = args.packed + kv_head * attention_backward_packed(args.tokens_k, args.head_dim);
+  const int64_t transposed = args.head_dim * key_stride(args.tokens_k);
+  return {base, base + transposed, base + 2 * transposed};
+}
+
+void pack_forward(const CpuAttention& args, int64_t kv_head) {
+  const Packed to = packed_forward(args, kv_head);
+  const int64_t d = args.head_dim;
+  copy_transposed(args.tokens_k, d, args.k + kv_head * d, args.k_stride, to.keys_transposed,
+                  key_stride(args.tokens_k));
+  copy_padded(args.tokens_k, d, args.v + kv_head * d, args.v_stride, 1.0f, to.second);
+}
+
+void pack_backward(const CpuAttention& args, int64_t kv_head) {
+  const Packed to = packed_backward(args, kv_head);
+  const int64_t d = args.head_dim;
+  const int64_t stride = key_stride(args.tokens_k);
+  copy_transposed(args.tokens_k, d, args.k + kv_head * d, args.k_stride, to.keys_transposed, stride);
+  copy_transposed(args.tokens_k, d, args.v + kv_head * d, args.v_stride, to.second, stride);
+  copy_padded(args.tokens_k, d, args.k + kv_head * d, args.k_stride, 1.0f, to.keys);
+}
+
+// One step of the online softmax of a row: turns `valid` scores into weights relative to the new
+// maximum, zeroes the rest of the tile, and returns the factor by which older sums shrink.
+JACKSCREW_INLINE float softmax_step(float* scores, int64_t valid, int64_t width, float& maximum,
+                                    float& total) {
+  float best = maximum;
+#pragma omp simd reduction(max : best)
+  for (int64_t j = 0; j < valid; ++j) best = scores[j] > best ? scores[j] : best;
+  float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t j = 0; j < valid; ++j) {
+    const float weight = row_exp(scores[j] - best);
+    scores[j] = weight;
+    sum += weight;
+  }
+  for (int64_t j = valid; j < width; ++j) scores[j] = 0.0f;
+  const float shrink = row_exp(maximum - best);
+  total = total * shrink + sum;
+  maximum = best;
+  return shrink;
+}
+
+void forward(const CpuAttention& args, int64_t sequence, int64_t head, int64_t block,
+             float* thread_scratch) {
+  constexpr int64_t kBq = kAttentionQueryBlock;
+  constexpr int64_t kBk = kAttentionKeyBlock;
+  const int64_t d = args.head_dim;
+  const int64_t dp = padded(d);
+  const int64_t q_begin = args.cu_seqlens_q[sequence];
+  const int64_t q_length = args.cu_seqlens_q[sequence + 1] - q_begin;
+  const int64_t k_begin = args.cu_seqlens_k[sequence];
+  const int64_t k_length = args.cu_seqlens_k[sequence + 1] - k_begin;
+  const int64_t first = block * kBq;                    // query index within the sequence
+  const int64_t rows = smaller(kBq, q_length - first);
+  const int64_t first_position = first + k_length - q_length;  // its position among the keys
+  const Packed packed = packed_forward(args, head / (args.num_heads / args.num_kv_heads));
+  const int64_t keys_stride = key_stride(args.tokens_k);
+
+  float* query = thread_scratch;        // [kBq, dp]
+  float* scores = query + kBq * dp;     // [kBq, kBk]
+  float* sum = scores + kBq * kBk;      // [kBq, dp]
+  float* maximum = sum + kBq * dp;      // [kBq]
+  float* total = maximum + kBq;         // [kBq]
+
+  copy_padded(rows, d, args.q + (q_begin + first) * args.q_stride + head * d, args.q_stride,
+              args.scale, query);
+  for (int64_t i = 0; i < rows * dp; ++i) sum[i] = 0.0f;
+  for (int64_t i = 0; i < rows; ++i) {
+    maximum[i] = -3.0e38f;
+    total[i] = 0.0f;
+  }
+  const int64_t last_position = first_position + rows - 1;
+  for (int64_t k0 = 0; k0 <= last_position; k0 += kBk) {
+    const int64_t width = smaller(kBk, smaller(k_length, last_position + 1) - k0);
+    product(rows, width, d, query, dp, 1, packed.keys_transposed + k_begin + k0, keys_stride, scores,
+            kBk, false);
+    for (int64_t i = 0; i < rows; ++i) {
+      const int64_t visible = first_position + i - k0 + 1;
+      const int64_t valid = visible < 0 ? 0 : smaller(width, visible);
+      const float shrink = softmax_step(scores + i * kBk, valid, width, maximum[i], total[i]);
+      if (shrink != 1.0f) {
+        for (int64_t c = 0; c < dp; ++c) sum[i * dp + c] *= shrink;
+      }
+    }
+    product(rows, dp, width, scores, kBk, 1, packed.second + (k_begin + k0) * dp, dp, sum, dp, true);
+  }
+  for (int64_t i = 0; i < rows; ++i) {
+    const float inverse = 1.0f / total[i];
+    float* out = args.out + (q_begin + first + i) * args.out_stride + head * d;
+    for (int64_t c = 0; c < d; ++c) out[c] = sum[i * dp + c] * inverse;
+    args.lse[head * args.tokens_q + q_begin + first + i] = maximum[i] + __builtin_logf(total[i]);
+  }
+}
+
+void backward(const CpuAttention& args, int64_t sequence, int64_t head, float* thread_scratch) {
+  constexpr int64_t kBq = kAttentionQueryBlock;
+  constexpr int64_t kBk = kAttentionKeyBlock;
+  const int64_t d = args.head_dim;
+  const int64_t dp = padded(d);
+  const int64_t begin = args.cu_seqlens_q[sequence];
+  const int64_t length = args.cu_seqlens_q[sequence + 1] - begin;
+  const Packed packed = packed_backward(args, head / (args.num_heads / args.num_kv_heads));
+  const int64_t keys_stride = key_stride(args.tokens_k);
+  const int64_t head_size = args.tokens_k * dp;
+  float* dk = args.dkv_heads + head * head_size + begin * dp;                      // [length, dp]
+  float* dv = args.dkv_heads + (args.num_heads + head) * head_size + begin * dp;   // [length, dp]
+
+  float* scores = thread_scratch;        // [kBq, kBk]; becomes the softmax weights
+  float* dscores = scores + kBq * kBk;   // [kBq, kBk]
+  float* delta = dscores + kBq * kBk;    // [length], row sums of dout * out (Dao 2023, section 3.1)
+  float* query = delta + padded(length);  // [length, dp], scaled
+  float* dout = query + length * dp;      // [length, dp]
+  float* dquery = dout + length * dp;     // [length, dp]
+
+  copy_padded(length, d, args.q + begin * args.q_stride + head * d, args.q_stride, args.scale, query);
+  copy_padded(length, d, args.dout + begin * args.dout_stride + head * d, args.dout_stride, 1.0f,
+              dout);
+  for (int64_t i = 0; i < length; ++i) {
+    const float* out = args.out + (begin + i) * args.out_stride + head * d;
+    float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t c = 0; c < d; ++c) sum += out[c] * dout[i * dp + c];
+    delta[i] = sum;
+  }
+  for (int64_t i = 0; i < length * dp; ++i) dquery[i] = 0.0f;
+
+  const float* lse = args.lse + head * args.tokens_q + begin;
+  for (int64_t k0 = 0; k0 < length; k0 += kBk) {
+    const int64_t width = smaller(kBk, length - k0);
+    for (int64_t i = k0 * dp; i < (k0 + width) * dp; ++i) dk[i] = dv[i] = 0.0f;
+    for (int64_t q0 = k0 / kBq * kBq; q0 < length; q0 += kBq) {
+      const int64_t rows = smaller(kBq, length - q0);
+      product(rows, width, d, query + q0 * dp, dp, 1, packed.keys_transposed + begin + k0,
+              keys_stride, scores, kBk, false);
+      product(rows, width, d, dout + q0 * dp, dp, 1, packed.second + begin + k0, keys_stride, dscores,
+              kBk, false);
+      for (int64_t i = 0; i < rows; ++i) {
+        const int64_t visible = q0 + i - k0 + 1;
+        const int64_t valid = visible < 0 ? 0 : smaller(width, visible);
+        const float offset = lse[q0 + i];
+        const float row_delta = delta[q0 + i];
+        float* weights = scores + i * kBk;
+        float* grads = dscores + i * kBk;
+#pragma omp simd
+        for (int64_t j = 0; j < valid; ++j) {
+          weights[j] = row_exp(weights[j] - offset);
+          grads[j] = weights[j] * (grads[j] - row_delta);
+        }
+        for (int64_t j = valid; j < width; ++j) weights[j] = grads[j] = 0.0f;
+      }
+      product(width, dp, rows, scores, 1, kBk, dout + q0 * dp, dp, dv + k0 * dp, dp, true);
+      product(width, dp, rows, dscores, 1, kBk, query + q0 * dp, dp, dk + k0 * dp, dp, true);
+      product(rows, dp, width, dscores, kBk, 1, packed.keys + (begin + k0) * dp, dp,
+              dquery + q0 * dp, dp, true);
+    }
+  }
+  for (int64_t i = 0; i < length; ++i) {
+    float* dq = args.dq + (begin + i) * args.dq_stride + head * d;
+    for (int64_t c = 0; c < d; ++c) dq[c] = args.scale * dquery[i * dp + c];
+  }
+}
+
+void reduce_heads(const CpuAttention& args, int64_t begin, int64_t end) {
+  const int64_t d = args.head_dim;
+  const int64_t dp = padded(d);
+  const int64_t group = args.num_heads / args.num_kv_heads;
+  const int64_t head_size = args.tokens_k * dp;
+  for (int64_t token = begin; token < end; ++token) {
+    for (int64_t kv_head = 0; kv_head < args.num_kv_heads; ++kv_head) {
+      float* dk = args.dk + token * args.dk_stride + kv_head * d;
+      float* dv = args.dv + token * args.dv_stride + kv_head * d;
+      const float* from = args.dkv_heads + kv_head * group * head_size + token * dp;
+      const float* from_v = from + args.num_heads * head_size;
+      for (int64_t c = 0; c < d; ++c) {
+        float sum_k = 0.0f;
+        float sum_v = 0.0f;
+        for (int64_t h = 0; h < group; ++h) {
+          sum_k += from[h * head_size + c];
+          sum_v += from_v[h * head_size + c];
+        }
+        dk[c] = sum_k;
+        dv[c] = sum_v;
+      }
+    }
+  }
+}
+
+}  // namespace
+
+extern const AttentionKernels kAttentionKernels;
+const AttentionKernels kAttentionKernels{pack_forward, pack_backward, forward, backward,
+                                         reduce_heads};
+
+}  // namespace jackscrew::JACKSCREW_ISA

@@ -1,0 +1,30 @@
+// Matrix products on the CPU: oneDNN primitives, each run by one thread on one tile of ours.
+//
+// oneDNN's own threading makes the last bits depend on the number of threads. Here the result is cut
+// into tiles by its shape alone, and a tile is computed by a single-threaded library call.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "kernels/ops.h"
+
+namespace jackscrew {
+
+class CpuGemm {
+ public:
+  explicit CpuGemm(int threads);
+  ~CpuGemm();
+  CpuGemm(const CpuGemm&) = delete;
+  CpuGemm& operator=(const CpuGemm&) = delete;
+
+  // See Ops::gemm.
+  void run(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
+           const Tensor& c, Accumulate accumulate);
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace jackscrew

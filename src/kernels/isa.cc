@@ -1,0 +1,74 @@
+#include "kernels/isa.h"
+
+#include <array>
+#include <oneapi/dnnl/dnnl.hpp>
+#include <string>
+
+#include "base/error.h"
+
+namespace jackscrew {
+
+namespace {
+constexpr std::array<IsaLevel, 4> kLevels = {IsaLevel::v3, IsaLevel::v4, IsaLevel::v4_vnni,
+                                             IsaLevel::v4_bf16};
+}
+
+const char* isa_name(IsaLevel level) {
+  switch (level) {
+    case IsaLevel::v3: return "x86-64-v3";
+    case IsaLevel::v4: return "x86-64-v4";
+    case IsaLevel::v4_vnni: return "x86-64-v4-vnni";
+    case IsaLevel::v4_bf16: return "x86-64-v4-bf16";
+  }
+  return "?";
+}
+
+std::optional<IsaLevel> parse_isa(std::string_view name) {
+  for (const IsaLevel level : kLevels) {
+    if (name == isa_name(level)) return level;
+  }
+  return std::nullopt;
+}
+
+IsaLevel detect_isa() {
+  __builtin_cpu_init();
+  const bool v3 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 &&
+                  __builtin_cpu_supports("bmi2") != 0;
+  if (!v3) {
+    throw Error(ErrorKind::device, "this CPU lacks AVX2 and FMA (x86-64-v3)",
+                "Jackscrew needs a CPU of 2013 (Intel Haswell) or 2015 (AMD Excavator) or later");
+  }
+  const bool v4 =
+      __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
+      __builtin_cpu_supports("avx512cd") != 0 && __builtin_cpu_supports("avx512dq") != 0 &&
+      __builtin_cpu_supports("avx512vl") != 0;
+  if (!v4) return IsaLevel::v3;
+  if (__builtin_cpu_supports("avx512vnni") == 0) return IsaLevel::v4;
+  if (__builtin_cpu_supports("avx512bf16") == 0) return IsaLevel::v4_vnni;
+  return IsaLevel::v4_bf16;
+}
+
+IsaLevel choose_isa(std::string_view requested) {
+  const IsaLevel machine = detect_isa();
+  if (requested == "auto") return machine;
+  const auto level = parse_isa(requested);
+  if (!level) {
+    throw Error(ErrorKind::usage, fmt::format("isa={} is not a level", requested),
+                "use auto, x86-64-v3, x86-64-v4, x86-64-v4-vnni or x86-64-v4-bf16");
+  }
+  if (*level > machine) {
+    throw Error(ErrorKind::device, fmt::format("isa={} asked for, but this CPU has {}", requested,
+                                               isa_name(machine)),
+                "use isa=auto");
+  }
+  dnnl::cpu_isa limit = dnnl::cpu_isa::all;
+  if (*level == IsaLevel::v3) limit = dnnl::cpu_isa::avx2;
+  if (*level == IsaLevel::v4) limit = dnnl::cpu_isa::avx512_core;
+  if (*level == IsaLevel::v4_vnni) limit = dnnl::cpu_isa::avx512_core_vnni;
+  if (*level < machine && dnnl::set_max_cpu_isa(limit) != dnnl::status::success) {
+    fail(ErrorKind::device, "oneDNN is already in use and cannot be limited to {}", requested);
+  }
+  return *level;
+}
+
+}  // namespace jackscrew

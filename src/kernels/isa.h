@@ -1,0 +1,29 @@
+// Instruction-set levels of x86-64 CPUs that have code of their own, chosen at run time.
+#pragma once
+
+#include <optional>
+#include <string_view>
+
+namespace jackscrew {
+
+// Ordered: each level includes those before it.
+enum class IsaLevel : int {
+  v3,       // AVX2, FMA, F16C
+  v4,       // AVX-512 F, BW, CD, DQ, VL
+  v4_vnni,  // and int8 dot products
+  v4_bf16   // and bf16 dot products
+};
+
+// "x86-64-v3", "x86-64-v4", "x86-64-v4-vnni", "x86-64-v4-bf16".
+const char* isa_name(IsaLevel level);
+std::optional<IsaLevel> parse_isa(std::string_view name);
+
+// The highest level of this machine. Throws Error(device) on a CPU below x86-64-v3.
+IsaLevel detect_isa();
+
+// Picks a level: `requested` is "auto" or a level's name. Throws Error(usage) for an unknown name and
+// Error(device) for a level above this machine's. Also limits oneDNN to the level, which is possible
+// only before its first use in the process: choose once, at start.
+IsaLevel choose_isa(std::string_view requested);
+
+}  // namespace jackscrew

@@ -1,0 +1,91 @@
+// Ops: the only door between the model and the hardware.
+//
+// Three kinds of calls pass through it: row kernels (any room brings its own), matrix products and
+// attention (hand-tuned per device), and copies. All are issued in order on one stream; results may be
+// looked at from the host after wait(). Tensors belong to the device that the Ops was made for. On the
+// plan device nothing is computed and no address is followed.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/isa.h"
+#include "kernels/row_kernel.h"
+#include "tensor/memory.h"
+#include "tensor/tensor.h"
+
+namespace jackscrew {
+
+enum class Transpose : bool { no, yes };
+enum class Accumulate : bool { no, yes };
+
+// Sequences packed one after another: tokens [cu_seqlens[i], cu_seqlens[i + 1]) are sequence i.
+// With fewer queries than keys (a KV cache) the queries are the last positions of their sequence.
+struct AttentionShape {
+  Tensor cu_seqlens_q;    // i32 [sequences + 1]
+  Tensor cu_seqlens_k;    // i32 [sequences + 1]; the same tensor when training
+  int64_t sequences = 0;
+  int64_t num_heads = 0;     // query heads
+  int64_t num_kv_heads = 0;  // divides num_heads
+  int64_t head_dim = 0;
+  float scale = 1.0f;  // of the scores, before softmax
+};
+
+// Identifies a point in the order of issued work.
+struct Event {
+  uint64_t id = 0;
+};
+
+class Ops {
+ public:
+  Ops(int threads, IsaLevel isa) : threads_(threads), isa_(isa) {}
+  virtual ~Ops() = default;
+  Ops(const Ops&) = delete;
+  Ops& operator=(const Ops&) = delete;
+
+  int threads() const { return threads_; }
+  IsaLevel isa() const { return isa_; }
+  // True on the plan device: there is nothing to read back.
+  virtual bool plans_only() const = 0;
+
+  // Runs kernel(team, row) for row in [0, rows). `args` is copied.
+  template <class Args>
+  void launch(const Args& args, int64_t rows) {
+    launch_rows(row_kernel<Args>(), &args, rows);
+  }
+
+  // c [m, n] (+)= op(a) [m, k] · op(b) [k, n]. a and b are both f32 or both bf16, c is f32; sums are
+  // f32. Any row strides. The bits of c do not depend on the number of threads.
+  virtual void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
+                    const Tensor& c, Accumulate accumulate) = 0;
+  // Whether gemm() takes bf16 at more than emulated speed.
+  virtual bool has_bf16() const = 0;
+
+  // Causal softmax attention, FlashAttention-2 (Dao 2023, algorithm 1): tiled, no [T, T] matrix.
+  //   q [tokens_q, num_heads * head_dim], k, v [tokens_k, num_kv_heads * head_dim], all f32
+  //   out like q; lse f32 [num_heads, tokens_q], the log-sum-exp of each row of scores
+  virtual void attention_forward(const AttentionShape& shape, const Tensor& q, const Tensor& k,
+                                 const Tensor& v, const Tensor& out, const Tensor& lse,
+                                 Arena& scratch) = 0;
+  // Writes dq, dk, dv from dout and what forward left. Deterministic. Needs cu_seqlens_q == _k.
+  virtual void attention_backward(const AttentionShape& shape, const Tensor& q, const Tensor& k,
+                                  const Tensor& v, const Tensor& out, const Tensor& lse,
+                                  const Tensor& dout, const Tensor& dq, const Tensor& dk,
+                                  const Tensor& dv, Arena& scratch) = 0;
+
+  // Copies between host and device, or within either; same dtype and shape. The source may be changed
+  // after wait(event).
+  virtual Event copy_async(const Tensor& to, const Tensor& from) = 0;
+  virtual void wait(Event event) = 0;
+  void copy(const Tensor& to, const Tensor& from) { wait(copy_async(to, from)); }
+
+  virtual void zero(const Tensor& tensor) = 0;
+
+ protected:
+  virtual void launch_rows(const RowKernel& kernel, const void* args, int64_t rows) = 0;
+
+ private:
+  int threads_;
+  IsaLevel isa_;
+};
+
+}  // namespace jackscrew

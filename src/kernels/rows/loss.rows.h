@@ -1,0 +1,104 @@
+// Softmax cross-entropy and reductions over whole tensors.
+#pragma once
+
+#include "kernels/row_kernel.h"
+#include "kernels/row_math.h"
+#include "kernels/step_scalars.h"
+
+namespace jackscrew {
+
+// loss = logsumexp(logits) - logits[target]; the logits become their own gradient,
+// (softmax - onehot) * inverse_targets, unless `scalars` is null (evaluation).
+struct SoftmaxCrossEntropy {
+  float* logits;               // [rows, vocab]
+  const int32_t* targets;      // [rows], each in [0, vocab)
+  float* losses;               // [rows]
+  const StepScalars* scalars;  // null: loss only
+  int64_t vocab;
+  template <class Team>
+  JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
+    float* x = logits + row * vocab;
+    const int32_t target = targets[row];
+    const float target_logit = x[target];
+    const float maximum = team.max(vocab, -3.0e38f, [&](int64_t i) { return x[i]; });
+    const float total = team.sum(vocab, [&](int64_t i) { return row_exp(x[i] - maximum); });
+    team.once([&] { losses[row] = maximum - target_logit + __builtin_logf(total); });
+    if (scalars == nullptr) return;
+    const float factor = scalars->inverse_targets;
+    const float scale = factor / total;
+    team.each(vocab, [&](int64_t i) { x[i] = row_exp(x[i] - maximum) * scale; });
+    team.once([&] { x[target] -= factor; });
+  }
+};
+JACKSCREW_ROW_KERNEL(SoftmaxCrossEntropy)
+
+// *total += sum of x, in order. One row.
+struct SumInto {
+  const float* x;  // [count]
+  double* total;
+  int64_t count;
+  template <class Team>
+  JACKSCREW_ROW void operator()(const Team& team, int64_t) const {
+    const double sum = team.sum_f64(count, [&](int64_t i) { return static_cast<double>(x[i]); });
+    team.once([&] { *total += sum; });
+  }
+};
+JACKSCREW_ROW_KERNEL(SumInto)
+
+// partial[row] = sum of squares of chunk `row` of x.
+struct SquaredNormChunks {
+  static constexpr int64_t kChunk = 16384;
+  const float* x;   // [count]
+  double* partial;  // [chunks]
+  int64_t count;
+  template <class Team>
+  JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
+    const int64_t begin = row * kChunk;
+    const int64_t size = count - begin < kChunk ? count - begin : kChunk;
+    const double sum = team.sum_f64(size, [&](int64_t i) {
+      return static_cast<double>(x[begin + i]) * static_cast<double>(x[begin + i]);
+    });
+    team.once([&] { partial[row] = sum; });
+  }
+};
+JACKSCREW_ROW_KERNEL(SquaredNormChunks)
+
+// From the partial sums of all gradients: norm, clipping factor (as torch.nn.utils.clip_grad_norm_, with
+// its 1e-6) and the finite flag. One row.
+struct FinishNorm {
+  const double* partial;  // [count]
+  StepScalars* scalars;
+  int64_t count;
+  template <class Team>
+  JACKSCREW_ROW void operator()(const Team& team, int64_t) const {
+    const double squares = team.sum_f64(count, [&](int64_t i) { return partial[i]; });
+    team.once([&] {
+      const float norm = static_cast<float>(__builtin_sqrt(squares));
+      const float limit = scalars->max_grad_norm;
+      const float scale = limit / (norm + 1e-6f);
+      const bool bad = !(norm <= 3.4e38f) || !(scalars->loss_sum <= 1.0e300);
+      scalars->grad_norm = norm;
+      scalars->clip_scale = limit > 0.0f && scale < 1.0f ? scale : 1.0f;
+      scalars->finite = bad ? 0 : 1;
+    });
+  }
+};
+JACKSCREW_ROW_KERNEL(FinishNorm)
+
+// y += factor * x in chunks.
+struct AddScaled {
+  static constexpr int64_t kChunk = 16384;
+  const float* x;  // [count]
+  float* y;        // [count]
+  float factor;
+  int64_t count;
+  template <class Team>
+  JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
+    const int64_t begin = row * kChunk;
+    const int64_t size = count - begin < kChunk ? count - begin : kChunk;
+    team.each(size, [&](int64_t i) { y[begin + i] += factor * x[begin + i]; });
+  }
+};
+JACKSCREW_ROW_KERNEL(AddScaled)
+
+}  // namespace jackscrew

@@ -1,0 +1,212 @@
+// Row kernels of the transformer: norms, rotary embedding, SwiGLU, embedding rows. Forward and backward
+// stand beside each other. A row is a token unless said otherwise.
+#pragma once
+
+#include "kernels/row_kernel.h"
+#include "kernels/row_math.h"
+
+namespace jackscrew {
+
+// Kernels that reduce over tokens take a block of columns as their row, so that each column is summed
+// by one thread in token order, whatever the number of threads.
+inline constexpr int64_t kColumnBlock = 64;
+
+// y = x * rstd * weight with rstd = 1 / sqrt(mean(x^2) + epsilon) (Zhang and Sennrich 2019, eq. 4).
+struct RmsNormForward {
+  const float* x;       // [tokens, hidden]
+  const float* weight;  // [hidden]
+  float* y;             // [tokens, hidden]
+  float* rstd;          // [tokens]
+  int64_t hidden;
+  float epsilon;
+  template <class Team>
+  JACKSCREW_ROW void operator()(const Team& team, int64_t token) const {
+    const float* in = x + token * hidden;
+    float* out = y + token * hidden;
+    const float squares = team.sum(hidden, [&](int64_t i) { return in[i] * in[i]; });
+    const float scale =
+        1.0f / __builtin_sqrtf(squares / static_cast<float>(hidden) + epsilon);
+    team.once([&] { rstd[token] = scale; });
+    team.each(hidden, [&](int64_t i) { out[i] = in[i] * scale * weight[i]; });
+  }
+};
+JACKSCREW_ROW_KERNEL(RmsNormForward)
+
+// The same y from a kept rstd, for a backward that did not keep y.
+struct RmsNormApply {
+  const float* x;       // [tokens, hidden]
+  const float* weight;  // [hidden]
+  const float* rstd;    // [tokens]
+  float* y;             // [tokens, hidden]
+  int64_t hidden;
+  template <class Team>
+  JACKSCREW_ROW void operator()(const Team& team, int64_t token) const {
+    const float* in = x + token * hidden;
+    float* out = y + token * hidden;
+    const float scale = rstd[token];
+    team.each(hidden, [&](int64_t i) { out[i] = in[i] * scale * weight[i]; });
+  }
+};
+JACKSCREW_ROW_KERNEL(RmsNormApply)
+
+// dx += rstd * (weight dy - xhat * mean(weight dy xhat)), xhat = x * rstd.
+struct RmsNormBackward {
+  const float* x;       // [tokens, hidden]
+  const float* weight;  // [hidden]
+  const float* rstd;    // [tokens]
+  const float* dy;      // [tokens, hidden]
+  float* dx;            // [tokens, hidden], added to
+  int64_t hidden;
+  template <class Team>
+  JACKSCREW_ROW void operator()(const Team& team, int64_t token) const {
+    const float* in = x + token * hidden;
+    const float* grad = dy + token * hidden;
+    float* out = dx + token * hidden;
+    const float scale = rstd[token];
+    const float dot =
+        team.sum(hidden, [&](int64_t i) { return weight[i] * grad[i] * in[i]; });
+    const float mean = dot * scale * scale * scale / static_cast<float>(hidden);
+    team.each(hidden, [&](int64_t i) { out[i] += scale * weight[i] * grad[i] - mean * in[i]; });
+  }
+};
+JACKSCREW_ROW_KERNEL(RmsNormBackward)
+
+// dweight += sum over tokens of dy * x * rstd. A row is a block of columns.
+struct RmsNormWeightGradient {
+  const float* x;     // [tokens, hidden]
+  const float* rstd;  // [tokens]
+  const float* dy;    // [tokens, hidden]
+  float* dweight;     // [hidden], added to
+  int64_t tokens, hidden;
+  template <class Team>
+  JACKSCREW_ROW void operator()(const Team& team, int64_t block) const {
+    const int64_t begin = block * kColumnBlock;
+    const int64_t width = hidden - begin < kColumnBlock ? hidden - begin : kColumnBlock;
+    for (int64_t token = 0; token < tokens; ++token) {
+      const float scale = rstd[token];
+      const float* in = x + token * hidden + begin;
+      const float* grad = dy + token * hidden + begin;
+      team.each(width, [&](int64_t i) { dweight[begin + i] += grad[i] * in[i] * scale; });
+    }
+  }
+};
+JACKSCREW_ROW_KERNEL(RmsNormWeightGradient)
+
+// Rotates pairs (i, i + head_dim / 2) of every head in place (Su et al. 2021, in the half-split layout
+// of Hugging Face's Llama). `direction` is 1 forward and -1 backward, the rotation's transpose.
+struct RotaryEmbedding {
+  float* x;                  // [tokens, heads * head_dim], row stride `stride`
+  const int32_t* positions;  // [tokens]
+  const float* cosine;       // [max_positions, head_dim / 2]
+  const float* sine;         // [max_positions, head_dim / 2]
+  int64_t heads, head_dim, stride;
+  float direction;
+  template <class Team>
+  JACKSCREW_ROW void operator()(const Team& team, int64_t token) const {
+    const int64_t half = head_dim / 2;
+    const float* c = cosine + positions[token] * half;
+    const float* s = sine + positions[token] * half;
+    for (int64_t head = 0; head < heads; ++head) {
+      float* low = x + token * stride + head * head_dim;
+      float* high = low + half;
+      team.each(half, [&](int64_t i) {
+        const float a = low[i];
+        const float b = high[i];
+        low[i] = a * c[i] - direction * b * s[i];
+        high[i] = b * c[i] + direction * a * s[i];
+      });
+    }
+  }
+};
+JACKSCREW_ROW_KERNEL(RotaryEmbedding)
+
+// h = silu(gate) * up (Shazeer 2020).
+struct SwigluForward {
+  const float* gate;  // [tokens, width]
+  const float* up;    // [tokens, width]
+  float* h;           // [tokens, width]
+  int64_t width;
+  template <class Team>
+  JACKSCREW_ROW void operator()(const Team& team, int64_t token) const {
+    const float* g = gate + token * width;
+    const float* u = up + token * width;
+    float* out = h + token * width;
+    team.each(width, [&](int64_t i) { out[i] = g[i] * row_sigmoid(g[i]) * u[i]; });
+  }
+};
+JACKSCREW_ROW_KERNEL(SwigluForward)
+
+struct SwigluBackward {
+  const float* gate;  // [tokens, width]
+  const float* up;    // [tokens, width]
+  const float* dh;    // [tokens, width]
+  float* dgate;       // [tokens, width]; may be dh
+  float* dup;         // [tokens, width]
+  int64_t width;
+  template <class Team>
+  JACKSCREW_ROW void operator()(const Team& team, int64_t token) const {
+    const float* g = gate + token * width;
+    const float* u = up + token * width;
+    const float* grad = dh + token * width;
+    float* out_gate = dgate + token * width;
+    float* out_up = dup + token * width;
+    team.each(width, [&](int64_t i) {
+      const float sigmoid = row_sigmoid(g[i]);
+      const float d = grad[i];
+      out_up[i] = d * g[i] * sigmoid;
+      out_gate[i] = d * u[i] * sigmoid * (1.0f + g[i] * (1.0f - sigmoid));
+    });
+  }
+};
+JACKSCREW_ROW_KERNEL(SwigluBackward)
+
+// to[row] = from[indices[row]].
+struct GatherRows {
+  const float* from;       // [?, width]
+  const int32_t* indices;  // [rows]
+  float* to;               // [rows, width]
+  int64_t width;
+  template <class Team>
+  JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
+    const float* in = from + indices[row] * width;
+    float* out = to + row * width;
+    team.each(width, [&](int64_t i) { out[i] = in[i]; });
+  }
+};
+JACKSCREW_ROW_KERNEL(GatherRows)
+
+// to[indices[row]] = from[row]; the indices differ from one another.
+struct ScatterRows {
+  const float* from;       // [rows, width]
+  const int32_t* indices;  // [rows]
+  float* to;               // [?, width]
+  int64_t width;
+  template <class Team>
+  JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
+    const float* in = from + row * width;
+    float* out = to + indices[row] * width;
+    team.each(width, [&](int64_t i) { out[i] = in[i]; });
+  }
+};
+JACKSCREW_ROW_KERNEL(ScatterRows)
+
+// to[indices[row]] += from[row] where indices may repeat. A row of the kernel is a block of columns.
+struct ScatterAddRows {
+  const float* from;       // [rows, width]
+  const int32_t* indices;  // [rows]
+  float* to;               // [?, width]
+  int64_t rows, width;
+  template <class Team>
+  JACKSCREW_ROW void operator()(const Team& team, int64_t block) const {
+    const int64_t begin = block * kColumnBlock;
+    const int64_t count = width - begin < kColumnBlock ? width - begin : kColumnBlock;
+    for (int64_t row = 0; row < rows; ++row) {
+      const float* in = from + row * width + begin;
+      float* out = to + indices[row] * width + begin;
+      team.each(count, [&](int64_t i) { out[i] += in[i]; });
+    }
+  }
+};
+JACKSCREW_ROW_KERNEL(ScatterAddRows)
+
+}  // namespace jackscrew

@@ -1,0 +1,43 @@
+// A Format made from a Block (see decode_row.h): all that the GGUF formats have in common.
+#pragma once
+
+#include "quant/decode_row.h"
+#include "quant/format.h"
+
+namespace jackscrew {
+
+template <class Block>
+class BlockFormat : public Format {
+ public:
+  explicit BlockFormat(const char* name) : name_(name) {}
+  const char* name() const override { return name_; }
+  int64_t block_elements() const override { return Block::kElements; }
+  int64_t block_bytes() const override { return Block::kBytes; }
+
+  void decode_tile(Ops& ops, const Tensor& storage, const TileRange& tile,
+                   const Tensor& out) const override {
+    launch(ops, storage, nullptr, tile.n0, tile.n1 - tile.n0, tile.k0, tile.k1, out);
+  }
+
+  void decode_rows(Ops& ops, const Tensor& storage, const Tensor& indices,
+                   const Tensor& out) const override {
+    launch(ops, storage, indices.data<int32_t>(), 0, indices.size(), 0, out.cols(), out);
+  }
+
+ private:
+  void launch(Ops& ops, const Tensor& storage, const int32_t* indices, int64_t first_row,
+              int64_t rows, int64_t k0, int64_t k1, const Tensor& out) const {
+    if (out.dtype() != DType::f32 && out.dtype() != DType::bf16) {
+      fail(ErrorKind::generic, "{} decoded to {}", name_, out.describe());
+    }
+    ops.launch(DecodeBlocks<Block>{storage.data<uint8_t>(), indices, out.raw(), storage.cols(),
+                                   first_row, div_exact(k0, Block::kElements),
+                                   div_exact(k1 - k0, Block::kElements), out.row_stride(),
+                                   out.dtype() == DType::bf16},
+               rows);
+  }
+
+  const char* name_;
+};
+
+}  // namespace jackscrew

@@ -1,0 +1,44 @@
+// The row kernel that decodes any block format. A format brings a Block: sizes and
+//   template <class Team, class Store>
+//   static void decode(const Team&, const uint8_t* block, const Store& store)   // store(i, float)
+#pragma once
+
+#include "kernels/row_kernel.h"
+#include "kernels/row_math.h"
+
+namespace jackscrew {
+
+template <class Block>
+struct DecodeBlocks {
+  const uint8_t* storage;  // [?, row_bytes]
+  const int32_t* indices;  // row list; null: rows first_row, first_row + 1, ...
+  void* out;               // [rows, out_stride] f32, or bf16
+  int64_t row_bytes;
+  int64_t first_row;
+  int64_t first_block, blocks;  // of each row
+  int64_t out_stride;           // elements
+  bool out_bf16;
+  template <class Team>
+  JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
+    const int64_t source = indices != nullptr ? indices[row] : first_row + row;
+    const uint8_t* bytes = storage + source * row_bytes + first_block * Block::kBytes;
+    for (int64_t b = 0; b < blocks; ++b) {
+      const uint8_t* block = bytes + b * Block::kBytes;
+      const int64_t at = row * out_stride + b * Block::kElements;
+      if (out_bf16) {
+        bf16* to = static_cast<bf16*>(out) + at;
+        Block::decode(team, block, [=](int64_t i, float value) { to[i] = to_bf16(value); });
+      } else {
+        float* to = static_cast<float*>(out) + at;
+        Block::decode(team, block, [=](int64_t i, float value) { to[i] = value; });
+      }
+    }
+  }
+};
+
+// Little-endian f16 at any address.
+JACKSCREW_ROW float load_f16(const uint8_t* bytes) {
+  return to_float(f16{static_cast<uint16_t>(bytes[0] | (bytes[1] << 8))});
+}
+
+}  // namespace jackscrew

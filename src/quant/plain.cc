@@ -1,0 +1,87 @@
+#include "quant/plain.h"
+
+#include "base/half.h"
+#include "quant/plain.rows.h"
+
+namespace jackscrew {
+
+namespace {
+
+template <class From, class To>
+void convert(Ops& ops, const From* from, int64_t from_stride, const int32_t* indices,
+             const Tensor& to) {
+  ops.launch(ConvertRows<From, To>{from, indices, to.data<To>(), to.cols(), from_stride,
+                                   to.row_stride()},
+             to.rows());
+}
+
+template <class Element>
+class PlainFormat : public Format {
+ public:
+  explicit PlainFormat(const char* name) : name_(name) {}
+  const char* name() const override { return name_; }
+  int64_t block_elements() const override { return 1; }
+  int64_t block_bytes() const override { return sizeof(Element); }
+
+  void decode_tile(Ops& ops, const Tensor& storage, const TileRange& tile,
+                   const Tensor& out) const override {
+    decode(ops, element(storage, tile.n0, tile.k0), stride(storage), nullptr, out);
+  }
+
+  void decode_rows(Ops& ops, const Tensor& storage, const Tensor& indices,
+                   const Tensor& out) const override {
+    decode(ops, element(storage, 0, 0), stride(storage), indices.data<int32_t>(), out);
+  }
+
+  bool can_encode() const override { return true; }
+
+  void encode_rows(Ops& ops, const Tensor& from, const Tensor& storage,
+                   int64_t first_row) const override {
+    ops.launch(ConvertRows<float, Element>{from.data<float>(), nullptr,
+                                           element(storage, first_row, 0), from.cols(),
+                                           from.row_stride(), stride(storage)},
+               from.rows());
+  }
+
+ private:
+  static int64_t stride(const Tensor& storage) {
+    return div_exact(storage.cols(), sizeof(Element));
+  }
+  static Element* element(const Tensor& storage, int64_t row, int64_t column) {
+    auto* base = static_cast<Element*>(storage.raw());
+    return base == nullptr ? nullptr : base + row * stride(storage) + column;
+  }
+  static void decode(Ops& ops, const Element* from, int64_t from_stride, const int32_t* indices,
+                     const Tensor& out) {
+    if (out.dtype() == DType::bf16) {
+      convert<Element, bf16>(ops, from, from_stride, indices, out);
+    } else {
+      convert<Element, float>(ops, from, from_stride, indices, out);
+    }
+  }
+
+  const char* name_;
+};
+
+}  // namespace
+
+const Format& f32_format() {
+  static const PlainFormat<float> kFormat("f32");
+  return kFormat;
+}
+
+const Format& bf16_format() {
+  static const PlainFormat<bf16> kFormat("bf16");
+  return kFormat;
+}
+
+const Format& f16_format() {
+  static const PlainFormat<f16> kFormat("f16");
+  return kFormat;
+}
+
+void convert_to_bf16(Ops& ops, const Tensor& from, const Tensor& to) {
+  convert<float, bf16>(ops, from.data<float>(), from.row_stride(), nullptr, to);
+}
+
+}  // namespace jackscrew

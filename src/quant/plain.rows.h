@@ -1,0 +1,55 @@
+// Floating-point storage: f32, bf16, f16. A row is a matrix row.
+#pragma once
+
+#include "kernels/row_kernel.h"
+#include "kernels/row_math.h"
+
+namespace jackscrew {
+
+template <class From, class To>
+JACKSCREW_ROW To convert_element(From value);
+template <>
+JACKSCREW_ROW float convert_element<float, float>(float value) { return value; }
+template <>
+JACKSCREW_ROW bf16 convert_element<float, bf16>(float value) { return to_bf16(value); }
+template <>
+JACKSCREW_ROW f16 convert_element<float, f16>(float value) { return to_f16(value); }
+template <>
+JACKSCREW_ROW float convert_element<bf16, float>(bf16 value) { return to_float(value); }
+template <>
+JACKSCREW_ROW bf16 convert_element<bf16, bf16>(bf16 value) { return value; }
+template <>
+JACKSCREW_ROW float convert_element<f16, float>(f16 value) { return to_float(value); }
+template <>
+JACKSCREW_ROW bf16 convert_element<f16, bf16>(f16 value) { return to_bf16(to_float(value)); }
+
+// to[row] = from[indices ? indices[row] : row], converted.
+template <class From, class To>
+struct ConvertRows {
+  const From* from;        // [?, width], row stride from_stride
+  const int32_t* indices;  // row list; null: rows in order
+  To* to;                  // [rows, width], row stride to_stride
+  int64_t width, from_stride, to_stride;
+  template <class Team>
+  JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
+    const From* in = from + (indices != nullptr ? indices[row] : row) * from_stride;
+    To* out = to + row * to_stride;
+    team.each(width, [&](int64_t i) { out[i] = convert_element<From, To>(in[i]); });
+  }
+};
+using ConvertF32F32 = ConvertRows<float, float>;
+using ConvertF32Bf16 = ConvertRows<float, bf16>;
+using ConvertF32F16 = ConvertRows<float, f16>;
+using ConvertBf16F32 = ConvertRows<bf16, float>;
+using ConvertBf16Bf16 = ConvertRows<bf16, bf16>;
+using ConvertF16F32 = ConvertRows<f16, float>;
+using ConvertF16Bf16 = ConvertRows<f16, bf16>;
+JACKSCREW_ROW_KERNEL(ConvertF32F32)
+JACKSCREW_ROW_KERNEL(ConvertF32Bf16)
+JACKSCREW_ROW_KERNEL(ConvertF32F16)
+JACKSCREW_ROW_KERNEL(ConvertBf16F32)
+JACKSCREW_ROW_KERNEL(ConvertBf16Bf16)
+JACKSCREW_ROW_KERNEL(ConvertF16F32)
+JACKSCREW_ROW_KERNEL(ConvertF16Bf16)
+
+}  // namespace jackscrew

@@ -1,0 +1,54 @@
+// Weight: a parameter tensor of the model in some storage format. Owns its bytes. A vector (norm) is a
+// matrix of one row.
+#pragma once
+
+#include <string>
+
+#include "quant/format.h"
+#include "quant/stored_tensor.h"
+#include "tensor/memory.h"
+
+namespace jackscrew {
+
+class Weight {
+ public:
+  // `name` is the Hugging Face name of the tensor. Throws Error(model) when the format cannot hold rows
+  // of `cols` elements.
+  Weight(Memory& memory, std::string name, int64_t rows, int64_t cols, bool is_vector,
+         const Format& format);
+
+  const std::string& name() const { return name_; }
+  int64_t rows() const { return rows_; }  // out
+  int64_t cols() const { return cols_; }  // in
+  int64_t size() const { return rows_ * cols_; }
+  bool is_vector() const { return is_vector_; }
+  const Format& format() const { return *format_; }
+  const Tensor& storage() const { return storage_.view(); }  // u8 [rows, row_bytes]
+
+  // The values themselves, f32 [rows, cols], when they are stored as f32; else an empty tensor.
+  Tensor as_f32() const;
+
+  // Rows [begin, end) as f32 or bf16.
+  void decode(Ops& ops, int64_t begin, int64_t end, const Tensor& out) const;
+  // Rows indices[i] as f32.
+  void gather(Ops& ops, const Tensor& indices, const Tensor& out) const;
+  // Re-encodes all rows from a master, f32 [rows, cols].
+  void publish(Ops& ops, const Tensor& master);
+
+  // Fills the weight from a file, converting where the formats differ; `staging` holds panels on the
+  // way. Throws Error(model) naming the tensor when the shape differs.
+  void load(Ops& ops, const StoredTensor& stored, Arena& staging);
+
+ private:
+  std::string name_;
+  int64_t rows_, cols_;
+  bool is_vector_;
+  const Format* format_;
+  OwnedTensor storage_;
+};
+
+// Rows of `cols` elements of `element_bytes` that make a panel: a few MB, so that a decoded panel stays
+// near the caches and the temporary is bounded whatever the matrix.
+int64_t panel_rows(int64_t cols, int64_t element_bytes);
+
+}  // namespace jackscrew

@@ -10,7 +10,8 @@ namespace jackscrew {
 struct Context {
   Ops& ops;
   Arena& scratch;
-  StepScalars* scalars;  // in device memory; null on the plan device
+  StepScalars* scalars;   // in device memory; null on the plan device
+  bool training = false;  // false: evaluation and generation, where nothing is dropped out
 };
 
 }  // namespace jackscrew

@@ -1,0 +1,71 @@
+#include "learners/full.h"
+
+namespace jackscrew {
+
+namespace {
+
+class FullSlot : public LearnerSlot {
+ public:
+  FullSlot(const LearnerContext& context, Weight& weight) : weight_(weight) {
+    if (!weight.format().can_encode()) {
+      throw Error(ErrorKind::usage,
+                  fmt::format("{} is stored as {}, which cannot be trained", weight.name(),
+                              weight.format().name()),
+                  "set storage=f32 or storage=bf16, or use method=lora");
+    }
+    const int64_t rows = weight.rows();
+    const int64_t cols = weight.cols();
+    master_ = weight.as_f32();
+    if (master_.empty()) {
+      owned_master_ = OwnedTensor(context.memory, Purpose::masters, DType::f32, {rows, cols});
+      master_ = owned_master_.view();
+      weight.decode(context.ops, 0, rows, master_);
+    }
+    gradient_ = OwnedTensor(context.memory, Purpose::gradients, DType::f32, {rows, cols});
+    state_ = context.optimizer.make_state(context.memory, weight.size());
+  }
+
+  bool learns() const override { return true; }
+
+  void backward(const Gradient& g, const Tensor*, int64_t) override {
+    g.add_dw(gradient_.view());
+  }
+
+  void apply(Context& context, double weight_decay) override {
+    state_->apply(context, master_, gradient_.view(), 1.0, weight_decay);
+    if (!owned_master_.empty()) weight_.publish(context.ops, master_);
+  }
+
+  void visit(const StateVisitor& visitor) const override {
+    visitor({weight_.name(), StateRole::parameter, master_, true});
+    visitor({weight_.name() + ".gradient", StateRole::gradient, gradient_.view(), false});
+    state_->visit(weight_.name(), visitor);
+  }
+
+ private:
+  Weight& weight_;
+  Tensor master_;             // f32 [rows, cols]: the weight's own storage, or owned_master_
+  OwnedTensor owned_master_;  // empty when the storage is f32
+  OwnedTensor gradient_;      // f32 [rows, cols]
+  std::unique_ptr<OptimizerState> state_;
+};
+
+class FullLearner : public Learner {
+ public:
+  const char* name() const override { return "full"; }
+  bool changes(WeightKind, std::string_view) const override { return true; }
+  std::unique_ptr<LearnerSlot> make_slot(const LearnerContext& context,
+                                         const WeightInfo& info) override {
+    return make_full_slot(context, info);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Learner> make_full_learner() { return std::make_unique<FullLearner>(); }
+
+std::unique_ptr<LearnerSlot> make_full_slot(const LearnerContext& context, const WeightInfo& info) {
+  return std::make_unique<FullSlot>(context, *info.weight);
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,38 @@
+#include "learners/learner.h"
+
+#include <array>
+
+#include "base/text.h"
+#include "learners/frozen.h"
+#include "learners/full.h"
+#include "learners/lora.h"
+
+namespace jackscrew {
+
+std::span<const LearnerEntry> all_learners() {
+  static const std::array<LearnerEntry, 3> kLearners = {{
+      {"full", "all weights learn, all of them", 1e-5, {},
+       [](const OptionSet&) { return make_full_learner(); }},
+      {"lora", "low-rank adapters beside frozen weights", 2e-4, lora_options(),
+       [](const OptionSet& options) { return make_lora_learner(options); }},
+      {"frozen", "nothing learns: evaluation and generation", 0.0, {},
+       [](const OptionSet&) -> std::unique_ptr<Learner> {
+         return std::make_unique<FrozenLearner>();
+       }},
+  }};
+  return kLearners;
+}
+
+const LearnerEntry& find_learner(std::string_view name) {
+  std::vector<std::string> names;
+  for (const LearnerEntry& entry : all_learners()) {
+    if (name == entry.name) return entry;
+    names.emplace_back(entry.name);
+  }
+  const auto nearest = nearest_name(name, names);
+  throw Error(ErrorKind::usage, fmt::format("unknown learner {}", name),
+              nearest ? "did you mean " + *nearest + "?"
+                      : fmt::format("known learners: {}", fmt::join(names, ", ")));
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,92 @@
+// Learners: who learns, and how. One Learner coordinates a run; it makes one slot per weight of the
+// model. A slot sees the weight's forward and backward and decides what to accumulate and how to apply
+// it; everything it keeps is reached through visit(). Adding a learner is a pair of files here and a
+// line in the table of learner.cc.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/options.h"
+#include "optim/optimizer.h"
+#include "products/product.h"
+
+namespace jackscrew {
+
+enum class WeightKind { linear, embedding, norm };
+
+// A weight as the model uses it.
+struct WeightInfo {
+  Weight* weight = nullptr;
+  WeightKind kind = WeightKind::linear;
+  int64_t layer = -1;   // block number; -1 outside the blocks
+  std::string module;   // "q_proj", "embed_tokens", "lm_head", "norm" ...
+};
+
+class LearnerSlot {
+ public:
+  virtual ~LearnerSlot() = default;
+
+  // Whether anything here learns: if not, backward() is never called.
+  virtual bool learns() const = 0;
+  // Adds the learner's own branch to y; called after the product's forward. `token_offset` is the
+  // global index of the first token, for random numbers.
+  virtual void forward(Context&, const Operand&, const Tensor& /*y*/, int64_t /*token_offset*/) {}
+  // Takes from the gradient what it needs. `dx` is where the branch adds its share of the input's
+  // gradient, after the product's own; null when nobody below needs it.
+  virtual void backward(const Gradient&, const Tensor* /*dx*/, int64_t /*token_offset*/) {}
+  // Updates from what was accumulated over the step, and clears it.
+  virtual void apply(Context&, double /*weight_decay*/) {}
+  virtual void visit(const StateVisitor&) const {}
+};
+
+// What a run saves beside, or instead of, the model: a PEFT adapter.
+struct AdapterDescription {
+  int64_t rank = 0;
+  double alpha = 0;
+  double dropout = 0;
+  bool use_rslora = false;
+  std::vector<std::string> target_modules;
+};
+
+// What slots are made with.
+struct LearnerContext {
+  Memory& memory;
+  Ops& ops;
+  const Optimizer& optimizer;
+  uint64_t seed;
+};
+
+class Learner {
+ public:
+  virtual ~Learner() = default;
+  virtual const char* name() const = 0;
+
+  // Whether this learner changes the values of such a weight: it must then be stored in a format that
+  // can be written.
+  virtual bool changes(WeightKind kind, std::string_view module) const = 0;
+  virtual std::unique_ptr<LearnerSlot> make_slot(const LearnerContext& context,
+                                                 const WeightInfo& info) = 0;
+  virtual void begin_step(int64_t /*step*/) {}
+  virtual void end_step() {}
+  // Set when the result is an adapter rather than a changed model.
+  virtual const AdapterDescription* adapter() const { return nullptr; }
+};
+
+// A row of the table of learners.
+struct LearnerEntry {
+  const char* name;
+  const char* help;
+  double learning_rate;  // the default of recipes that use it
+  std::span<const OptionSpec> options;
+  std::unique_ptr<Learner> (*make)(const OptionSet& options);
+};
+
+std::span<const LearnerEntry> all_learners();
+// Throws Error(usage) with the nearest name for an unknown one.
+const LearnerEntry& find_learner(std::string_view name);
+
+}  // namespace jackscrew

@@ -1,0 +1,204 @@
+#include "learners/lora.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "learners/frozen.h"
+#include "learners/lora.rows.h"
+
+namespace jackscrew {
+
+namespace {
+
+constexpr std::array<OptionSpec, 5> kOptions = {{
+    {"lora_rank", OptionType::integer, "16", "rank of the adapters", "r lora_r rank", "", 1, 4096},
+    {"lora_alpha", OptionType::number, "auto", "numerator of the scale; auto: twice the rank",
+     "alpha", "auto", 0},
+    {"lora_dropout", OptionType::number, "0", "share of inputs dropped in training", "", "", 0, 0.99},
+    {"lora_target", OptionType::list, "all-linear",
+     "modules that get an adapter, by name, or all-linear", "lora_target_modules target_modules"},
+    {"use_rslora", OptionType::boolean, "false", "scale by alpha / sqrt(rank)"},
+}};
+
+constexpr std::array<const char*, 7> kLinearModules = {"q_proj", "k_proj",  "v_proj",   "o_proj",
+                                                       "gate_proj", "up_proj", "down_proj"};
+
+// A trained f32 matrix with its gradient and optimizer state.
+class Factor {
+ public:
+  Factor(const LearnerContext& context, std::string name, int64_t rows, int64_t cols)
+      : name_(std::move(name)),
+        value_(context.memory, Purpose::adapters, DType::f32, {rows, cols}),
+        gradient_(context.memory, Purpose::gradients, DType::f32, {rows, cols}),
+        state_(context.optimizer.make_state(context.memory, rows * cols)) {}
+
+  const std::string& name() const { return name_; }
+  const Tensor& value() const { return value_.view(); }
+  const Tensor& gradient() const { return gradient_.view(); }
+
+  void apply(Context& context, double weight_decay) {
+    state_->apply(context, value(), gradient(), 1.0, weight_decay);
+  }
+
+  void visit(const StateVisitor& visitor) const {
+    visitor({name_, StateRole::parameter, value(), true});
+    visitor({name_ + ".gradient", StateRole::gradient, gradient(), false});
+    state_->visit(name_, visitor);
+  }
+
+ private:
+  std::string name_;
+  OwnedTensor value_, gradient_;
+  std::unique_ptr<OptimizerState> state_;
+};
+
+class LoraSlot : public LearnerSlot {
+ public:
+  LoraSlot(const LearnerContext& context, const Weight& weight, const AdapterDescription& config)
+      : rank_(config.rank),
+        scale_(static_cast<float>(config.use_rslora
+                                      ? config.alpha / std::sqrt(static_cast<double>(config.rank))
+                                      : config.alpha / static_cast<double>(config.rank))),
+        dropout_(static_cast<float>(config.dropout)),
+        tensor_(name_hash(weight.name().c_str())),
+        a_(context, factor_name(weight, "lora_A"), config.rank, weight.cols()),
+        b_(context, factor_name(weight, "lora_B"), weight.rows(), config.rank) {
+    // As PEFT: A as torch's default for a linear layer (uniform, bound 1 / sqrt(in)), B zero.
+    const float bound = 1.0f / std::sqrt(static_cast<float>(weight.cols()));
+    context.ops.launch(LoraInit{a_.value().data<float>(), context.seed, weight.cols(),
+                                name_hash(a_.name().c_str()), bound},
+                       config.rank);
+  }
+
+  bool learns() const override { return true; }
+
+  void forward(Context& context, const Operand& operand, const Tensor& y,
+               int64_t token_offset) override {
+    const Arena::Frame frame(context.scratch);
+    const Tensor x = dropped(context, operand.x, token_offset);
+    const Tensor thin = down(context, x);
+    context.ops.gemm(thin, Transpose::no, b_.value(), Transpose::yes, y, Accumulate::yes);
+  }
+
+  void backward(const Gradient& g, const Tensor* dx, int64_t token_offset) override {
+    Context& context = g.context();
+    const Arena::Frame frame(context.scratch);
+    const Tensor x = dropped(context, g.x, token_offset);  // [tokens, in]
+    const Tensor thin = down(context, x);                  // [tokens, rank], scaled
+    context.ops.gemm(g.dy, Transpose::yes, thin, Transpose::no, b_.gradient(), Accumulate::yes);
+    const Tensor dthin = context.scratch.tensor(DType::f32, {x.rows(), rank_});
+    context.ops.gemm(g.dy, Transpose::no, b_.value(), Transpose::no, dthin, Accumulate::no);
+    context.ops.launch(LoraScale{dthin.data<float>(), rank_, scale_}, dthin.rows());
+    context.ops.gemm(dthin, Transpose::yes, x, Transpose::no, a_.gradient(), Accumulate::yes);
+    if (dx == nullptr) return;
+    if (!drops(context)) {
+      context.ops.gemm(dthin, Transpose::no, a_.value(), Transpose::no, *dx, Accumulate::yes);
+      return;
+    }
+    const Tensor branch = context.scratch.tensor(DType::f32, {x.rows(), x.cols()});
+    context.ops.gemm(dthin, Transpose::no, a_.value(), Transpose::no, branch, Accumulate::no);
+    drop(context, branch, *dx, token_offset, true);
+  }
+
+  void apply(Context& context, double weight_decay) override {
+    a_.apply(context, weight_decay);
+    b_.apply(context, weight_decay);
+  }
+
+  void visit(const StateVisitor& visitor) const override {
+    a_.visit(visitor);
+    b_.visit(visitor);
+  }
+
+ private:
+  // "model.layers.0.self_attn.q_proj.weight" -> "model.layers.0.self_attn.q_proj.lora_A.weight"
+  static std::string factor_name(const Weight& weight, const char* factor) {
+    const std::string suffix = ".weight";
+    return weight.name().substr(0, weight.name().size() - suffix.size()) + "." + factor + suffix;
+  }
+
+  bool drops(const Context& context) const { return context.training && dropout_ > 0.0f; }
+
+  void drop(Context& context, const Tensor& from, const Tensor& to, int64_t token_offset,
+            bool accumulate) const {
+    context.ops.launch(LoraDropout{from.data<float>(), to.data<float>(), context.scalars,
+                                   from.cols(), token_offset, tensor_, dropout_, accumulate},
+                       from.rows());
+  }
+
+  Tensor dropped(Context& context, const Tensor& x, int64_t token_offset) const {
+    if (!drops(context)) return x;
+    const Tensor out = context.scratch.tensor(DType::f32, {x.rows(), x.cols()});
+    drop(context, x, out, token_offset, false);
+    return out;
+  }
+
+  // scale * x Aᵀ, [tokens, rank]
+  Tensor down(Context& context, const Tensor& x) const {
+    const Tensor thin = context.scratch.tensor(DType::f32, {x.rows(), rank_});
+    context.ops.gemm(x, Transpose::no, a_.value(), Transpose::yes, thin, Accumulate::no);
+    context.ops.launch(LoraScale{thin.data<float>(), rank_, scale_}, thin.rows());
+    return thin;
+  }
+
+  int64_t rank_;
+  float scale_;
+  float dropout_;
+  uint32_t tensor_;
+  Factor a_;  // [rank, in]
+  Factor b_;  // [out, rank]
+};
+
+class LoraLearner : public Learner {
+ public:
+  explicit LoraLearner(const OptionSet& options) {
+    config_.rank = options.integer("lora_rank");
+    config_.alpha = options.is_word("lora_alpha") ? 2.0 * static_cast<double>(config_.rank)
+                                                  : options.number("lora_alpha");
+    config_.dropout = options.number("lora_dropout");
+    config_.use_rslora = options.boolean("use_rslora");
+    for (const std::string& target : options.list("lora_target")) {
+      if (target == "all-linear" || target == "all") {
+        config_.target_modules.assign(kLinearModules.begin(), kLinearModules.end());
+        break;
+      }
+      if (std::find(kLinearModules.begin(), kLinearModules.end(), target) == kLinearModules.end()) {
+        throw Error(ErrorKind::usage, fmt::format("lora_target={} is no linear module", target),
+                    fmt::format("modules: {}", fmt::join(kLinearModules, ", ")));
+      }
+      config_.target_modules.push_back(target);
+    }
+    if (config_.target_modules.empty()) {
+      throw Error(ErrorKind::usage, "lora_target names no module", "use lora_target=all-linear");
+    }
+  }
+
+  const char* name() const override { return "lora"; }
+  bool changes(WeightKind, std::string_view) const override { return false; }
+
+  std::unique_ptr<LearnerSlot> make_slot(const LearnerContext& context,
+                                         const WeightInfo& info) override {
+    const auto& targets = config_.target_modules;
+    if (info.kind != WeightKind::linear ||
+        std::find(targets.begin(), targets.end(), info.module) == targets.end()) {
+      return std::make_unique<FrozenSlot>();
+    }
+    return std::make_unique<LoraSlot>(context, *info.weight, config_);
+  }
+
+  const AdapterDescription* adapter() const override { return &config_; }
+
+ private:
+  AdapterDescription config_;
+};
+
+}  // namespace
+
+std::span<const OptionSpec> lora_options() { return kOptions; }
+
+std::unique_ptr<Learner> make_lora_learner(const OptionSet& options) {
+  return std::make_unique<LoraLearner>(options);
+}
+
+}  // namespace jackscrew

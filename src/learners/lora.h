@@ -1,0 +1,12 @@
+// LoRA (Hu et al. 2021): y += scale * dropout(x) Aᵀ Bᵀ beside frozen weights, scale = alpha / rank, or
+// alpha / sqrt(rank) with rsLoRA (Kalajdzievski 2023). Saved and loaded in PEFT's layout.
+#pragma once
+
+#include "learners/learner.h"
+
+namespace jackscrew {
+
+std::span<const OptionSpec> lora_options();
+std::unique_ptr<Learner> make_lora_learner(const OptionSet& options);
+
+}  // namespace jackscrew

@@ -1,0 +1,70 @@
+// LoRA's own arithmetic on rows: scaling and dropout.
+#pragma once
+
+#include "base/philox.h"
+#include "kernels/row_kernel.h"
+#include "kernels/row_math.h"
+#include "kernels/step_scalars.h"
+
+namespace jackscrew {
+
+// x *= factor.
+struct LoraScale {
+  float* x;  // [rows, width]
+  int64_t width;
+  float factor;
+  template <class Team>
+  JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
+    float* r = x + row * width;
+    team.each(width, [&](int64_t i) { r[i] *= factor; });
+  }
+};
+JACKSCREW_ROW_KERNEL(LoraScale)
+
+// y (+)= x / (1 - probability) where kept, 0 where dropped. Which elements are kept is a function of
+// seed, step, tensor and the global index of the element, so that recomputation drops the same.
+struct LoraDropout {
+  const float* x;  // [rows, width]
+  float* y;        // [rows, width]
+  const StepScalars* scalars;
+  int64_t width, first_row;
+  uint32_t tensor;
+  float probability;
+  bool accumulate;
+  template <class Team>
+  JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
+    const RandomStream random =
+        RandomStream::make(scalars->seed, RandomPurpose::dropout, scalars->step, tensor);
+    const uint64_t base = static_cast<uint64_t>((first_row + row) * width);
+    const float* in = x + row * width;
+    float* out = y + row * width;
+    const float scale = 1.0f / (1.0f - probability);
+    team.each(width, [&](int64_t i) {
+      const bool keep = random.uniform(base + static_cast<uint64_t>(i)) >= probability;
+      const float value = keep ? in[i] * scale : 0.0f;
+      out[i] = accumulate ? out[i] + value : value;
+    });
+  }
+};
+JACKSCREW_ROW_KERNEL(LoraDropout)
+
+// x = uniform in [-bound, bound). A row is a matrix row.
+struct LoraInit {
+  float* x;  // [rows, width]
+  uint64_t seed;
+  int64_t width;
+  uint32_t tensor;
+  float bound;
+  template <class Team>
+  JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
+    const RandomStream random = RandomStream::make(seed, RandomPurpose::init, 0, tensor);
+    float* r = x + row * width;
+    const uint64_t base = static_cast<uint64_t>(row * width);
+    team.each(width, [&](int64_t i) {
+      r[i] = bound * (2.0f * random.uniform(base + static_cast<uint64_t>(i)) - 1.0f);
+    });
+  }
+};
+JACKSCREW_ROW_KERNEL(LoraInit)
+
+}  // namespace jackscrew

@@ -1,0 +1,192 @@
+#include "model/block.h"
+
+#include <cmath>
+
+#include "kernels/rows/model.rows.h"
+
+namespace jackscrew {
+
+BlockActivations BlockActivations::take(const ModelConfig& config, int64_t tokens, Arena& arena) {
+  const int64_t query = config.num_attention_heads * config.head_dim;
+  const int64_t kv = config.num_key_value_heads * config.head_dim;
+  const auto f32 = [&](int64_t rows, int64_t cols) {
+    return arena.tensor(DType::f32, {rows, cols});
+  };
+  BlockActivations out;
+  out.norm1_rstd = arena.tensor(DType::f32, {tokens});
+  out.q = f32(tokens, query);
+  out.k = f32(tokens, kv);
+  out.v = f32(tokens, kv);
+  out.attention = f32(tokens, query);
+  out.lse = f32(config.num_attention_heads, tokens);
+  out.middle = f32(tokens, config.hidden_size);
+  out.norm2_rstd = arena.tensor(DType::f32, {tokens});
+  out.gate = f32(tokens, config.intermediate_size);
+  out.up = f32(tokens, config.intermediate_size);
+  return out;
+}
+
+Block::Block(const ModelConfig& config, int64_t layer, const BlockParameters& parameters,
+             const Product& product, const RopeTable& rope)
+    : config_(&config),
+      product_(&product),
+      rope_(&rope),
+      layer_(static_cast<size_t>(layer)),
+      norm1_(*parameters.norm1, config.rms_norm_eps),
+      norm2_(*parameters.norm2, config.rms_norm_eps),
+      q_(*parameters.q, product),
+      k_(*parameters.k, product),
+      v_(*parameters.v, product),
+      o_(*parameters.o, product),
+      gate_(*parameters.gate, product),
+      up_(*parameters.up, product),
+      down_(*parameters.down, product) {}
+
+bool Block::learns() const {
+  return norm1_.learns() || norm2_.learns() || q_.learns() || k_.learns() || v_.learns() ||
+         o_.learns() || gate_.learns() || up_.learns() || down_.learns();
+}
+
+AttentionShape Block::shape(const Tensor& cu_seqlens_q, const Tensor& cu_seqlens_k) const {
+  return {cu_seqlens_q,
+          cu_seqlens_k,
+          cu_seqlens_q.size() - 1,
+          config_->num_attention_heads,
+          config_->num_key_value_heads,
+          config_->head_dim,
+          static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_->head_dim)))};
+}
+
+void Block::rotate(Context& context, const Batch& batch, const Tensor& x, int64_t heads,
+                   float direction) const {
+  context.ops.launch(
+      RotaryEmbedding{x.data<float>(), batch.positions.data<int32_t>(),
+                      rope_->cosine.view().data<float>(), rope_->sine.view().data<float>(), heads,
+                      config_->head_dim, x.row_stride(), direction},
+      x.rows());
+}
+
+// Everything up to gate and up.
+void Block::attend(Context& context, const Batch& batch, const Tensor& x,
+                   const BlockActivations& saved, KvCache* cache) const {
+  const int64_t tokens = x.rows();
+  const int64_t at = batch.token_offset;
+  {
+    const Arena::Frame frame(context.scratch);
+    const Tensor normed = context.scratch.tensor(DType::f32, {tokens, config_->hidden_size});
+    norm1_.forward(context, x, normed, saved.norm1_rstd);
+    const Operand operand = product_->prepare(context, normed);
+    q_.forward(context, operand, saved.q, Accumulate::no, at);
+    k_.forward(context, operand, saved.k, Accumulate::no, at);
+    v_.forward(context, operand, saved.v, Accumulate::no, at);
+  }
+  rotate(context, batch, saved.q, config_->num_attention_heads, 1.0f);
+  rotate(context, batch, saved.k, config_->num_key_value_heads, 1.0f);
+  if (cache == nullptr) {
+    context.ops.attention_forward(shape(batch.cu_seqlens, batch.cu_seqlens), saved.q, saved.k,
+                                  saved.v, saved.attention, saved.lse, context.scratch);
+  } else {
+    const int64_t end = cache->length + tokens;
+    const Tensor keys = cache->keys[layer_].view().rows(0, end);
+    const Tensor values = cache->values[layer_].view().rows(0, end);
+    context.ops.copy(keys.rows(cache->length, end), saved.k);
+    context.ops.copy(values.rows(cache->length, end), saved.v);
+    context.ops.attention_forward(shape(cache->cu_seqlens_q.view(), cache->cu_seqlens_k.view()),
+                                  saved.q, keys, values, saved.attention, saved.lse,
+                                  context.scratch);
+  }
+  const Arena::Frame frame(context.scratch);
+  context.ops.copy(saved.middle, x);
+  const Operand attention = product_->prepare(context, saved.attention);
+  o_.forward(context, attention, saved.middle, Accumulate::yes, at);
+  const Tensor normed = context.scratch.tensor(DType::f32, {tokens, config_->hidden_size});
+  norm2_.forward(context, saved.middle, normed, saved.norm2_rstd);
+  const Operand operand = product_->prepare(context, normed);
+  gate_.forward(context, operand, saved.gate, Accumulate::no, at);
+  up_.forward(context, operand, saved.up, Accumulate::no, at);
+}
+
+void Block::forward(Context& context, const Batch& batch, const Tensor& x,
+                    const BlockActivations& saved, const Tensor& out, KvCache* cache) const {
+  attend(context, batch, x, saved, cache);
+  const Arena::Frame frame(context.scratch);
+  const Tensor h = context.scratch.tensor(DType::f32, {x.rows(), config_->intermediate_size});
+  context.ops.launch(SwigluForward{saved.gate.data<float>(), saved.up.data<float>(),
+                                   h.data<float>(), h.cols()},
+                     h.rows());
+  context.ops.copy(out, saved.middle);
+  down_.forward(context, product_->prepare(context, h), out, Accumulate::yes, batch.token_offset);
+}
+
+void Block::recompute(Context& context, const Batch& batch, const Tensor& x,
+                      const BlockActivations& saved) const {
+  attend(context, batch, x, saved, nullptr);
+}
+
+void Block::backward(Context& context, const Batch& batch, const Tensor& x,
+                     const BlockActivations& saved, const Tensor& d, bool need_dx) const {
+  backward_mlp(context, batch, saved, d);
+  backward_attention(context, batch, x, saved, d, need_dx);
+}
+
+void Block::backward_mlp(Context& context, const Batch& batch, const BlockActivations& saved,
+                         const Tensor& d) const {
+  const Arena::Frame frame(context.scratch);
+  const int64_t tokens = d.rows();
+  const int64_t width = config_->intermediate_size;
+  const int64_t at = batch.token_offset;
+  const Tensor dh = context.scratch.tensor(DType::f32, {tokens, width});
+  const Tensor h = context.scratch.tensor(DType::f32, {tokens, width});
+  context.ops.launch(SwigluForward{saved.gate.data<float>(), saved.up.data<float>(),
+                                   h.data<float>(), width},
+                     tokens);
+  {
+    const Arena::Frame inner(context.scratch);
+    down_.backward(context, product_->prepare(context, h), d, &dh, Accumulate::no, at);
+  }
+  const Tensor& dup = h;  // h has served
+  context.ops.launch(SwigluBackward{saved.gate.data<float>(), saved.up.data<float>(),
+                                    dh.data<float>(), dh.data<float>(), dup.data<float>(), width},
+                     tokens);
+  const Tensor normed = context.scratch.tensor(DType::f32, {tokens, config_->hidden_size});
+  const Tensor dnormed = context.scratch.tensor(DType::f32, {tokens, config_->hidden_size});
+  norm2_.recompute(context, saved.middle, saved.norm2_rstd, normed);
+  const Operand operand = product_->prepare(context, normed);
+  gate_.backward(context, operand, dh, &dnormed, Accumulate::no, at);
+  up_.backward(context, operand, dup, &dnormed, Accumulate::yes, at);
+  norm2_.backward(context, saved.middle, saved.norm2_rstd, dnormed, &d);
+}
+
+void Block::backward_attention(Context& context, const Batch& batch, const Tensor& x,
+                               const BlockActivations& saved, const Tensor& d, bool need_dx) const {
+  const Arena::Frame frame(context.scratch);
+  const int64_t tokens = d.rows();
+  const int64_t at = batch.token_offset;
+  const Tensor dq = context.scratch.tensor(DType::f32, {tokens, saved.q.cols()});
+  const Tensor dk = context.scratch.tensor(DType::f32, {tokens, saved.k.cols()});
+  const Tensor dv = context.scratch.tensor(DType::f32, {tokens, saved.v.cols()});
+  {
+    const Arena::Frame inner(context.scratch);
+    const Tensor dattention = context.scratch.tensor(DType::f32, {tokens, saved.q.cols()});
+    o_.backward(context, product_->prepare(context, saved.attention), d, &dattention,
+                Accumulate::no, at);
+    context.ops.attention_backward(shape(batch.cu_seqlens, batch.cu_seqlens), saved.q, saved.k,
+                                   saved.v, saved.attention, saved.lse, dattention, dq, dk, dv,
+                                   context.scratch);
+  }
+  rotate(context, batch, dq, config_->num_attention_heads, -1.0f);
+  rotate(context, batch, dk, config_->num_key_value_heads, -1.0f);
+  const Tensor normed = context.scratch.tensor(DType::f32, {tokens, config_->hidden_size});
+  norm1_.recompute(context, x, saved.norm1_rstd, normed);
+  const Operand operand = product_->prepare(context, normed);
+  const Tensor dnormed = context.scratch.tensor(DType::f32, {tokens, config_->hidden_size});
+  const Tensor* dx = need_dx || norm1_.learns() ? &dnormed : nullptr;
+  q_.backward(context, operand, dq, dx, Accumulate::no, at);
+  k_.backward(context, operand, dk, dx, Accumulate::yes, at);
+  v_.backward(context, operand, dv, dx, Accumulate::yes, at);
+  if (dx != nullptr) {
+    norm1_.backward(context, x, saved.norm1_rstd, dnormed, need_dx ? &d : nullptr);
+  }
+}
+
+}  // namespace jackscrew

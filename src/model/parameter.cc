@@ -1,0 +1,68 @@
+#include "model/parameter.h"
+
+#include "kernels/rows/model.rows.h"
+
+namespace jackscrew {
+
+namespace {
+
+class NormContributor : public Contributor {
+ public:
+  void add_dw(const Gradient& g, const Tensor& d) const override {
+    g.context().ops.launch(
+        RmsNormWeightGradient{g.x.data<float>(), g.rstd.data<float>(), g.dy.data<float>(),
+                              d.data<float>(), g.x.rows(), g.x.cols()},
+        ceil_div(g.x.cols(), kColumnBlock));
+  }
+};
+
+const NormContributor kNormContributor;
+
+}  // namespace
+
+void Linear::forward(Context& context, const Operand& x, const Tensor& y, Accumulate accumulate,
+                     int64_t token_offset) const {
+  product_->forward(context, x, *parameter_->weight, y, accumulate);
+  parameter_->slot->forward(context, x, y, token_offset);
+}
+
+void Linear::backward(Context& context, const Operand& x, const Tensor& dy, const Tensor* dx,
+                      Accumulate accumulate, int64_t token_offset) const {
+  if (dx == nullptr && !learns()) return;
+  const Arena::Frame frame(context.scratch);
+  const Gradient g = product_->backward(context, x, dy, *parameter_->weight);
+  if (dx != nullptr) g.add_dx(*dx, accumulate);
+  if (learns()) parameter_->slot->backward(g, dx, token_offset);
+}
+
+void Norm::forward(Context& context, const Tensor& x, const Tensor& y, const Tensor& rstd) const {
+  context.ops.launch(
+      RmsNormForward{x.data<float>(), parameter_->weight->as_f32().data<float>(), y.data<float>(),
+                     rstd.data<float>(), x.cols(), epsilon_},
+      x.rows());
+}
+
+void Norm::recompute(Context& context, const Tensor& x, const Tensor& rstd, const Tensor& y) const {
+  context.ops.launch(
+      RmsNormApply{x.data<float>(), parameter_->weight->as_f32().data<float>(), rstd.data<float>(),
+                   y.data<float>(), x.cols()},
+      x.rows());
+}
+
+void Norm::backward(Context& context, const Tensor& x, const Tensor& rstd, const Tensor& dy,
+                    const Tensor* dx) const {
+  if (learns()) {
+    Gradient g(context, kNormContributor, *parameter_->weight);
+    g.x = x;
+    g.dy = dy;
+    g.rstd = rstd;
+    parameter_->slot->backward(g, nullptr, 0);
+  }
+  if (dx == nullptr) return;
+  context.ops.launch(
+      RmsNormBackward{x.data<float>(), parameter_->weight->as_f32().data<float>(),
+                      rstd.data<float>(), dy.data<float>(), dx->data<float>(), x.cols()},
+      x.rows());
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,60 @@
+// Parameter: a weight of the model with the slot of its learner; and the layers that use one.
+#pragma once
+
+#include <memory>
+
+#include "learners/learner.h"
+
+namespace jackscrew {
+
+// One weight, whoever uses it: a tied embedding and head share one.
+struct Parameter {
+  std::unique_ptr<Weight> weight;
+  std::unique_ptr<LearnerSlot> slot;
+  WeightInfo info;
+
+  bool learns() const { return slot->learns(); }
+};
+
+// y = x Wᵀ plus whatever the learner adds.
+class Linear {
+ public:
+  Linear(Parameter& parameter, const Product& product)
+      : parameter_(&parameter), product_(&product) {}
+
+  const Parameter& parameter() const { return *parameter_; }
+  bool learns() const { return parameter_->learns(); }
+  int64_t out() const { return parameter_->weight->rows(); }
+
+  void forward(Context& context, const Operand& x, const Tensor& y, Accumulate accumulate,
+               int64_t token_offset) const;
+  // Gives the learner its gradient and, unless dx is null, writes or adds the input's.
+  void backward(Context& context, const Operand& x, const Tensor& dy, const Tensor* dx,
+                Accumulate accumulate, int64_t token_offset) const;
+
+ private:
+  Parameter* parameter_;
+  const Product* product_;
+};
+
+// RMSNorm with a learned scale.
+class Norm {
+ public:
+  Norm(Parameter& parameter, double epsilon)
+      : parameter_(&parameter), epsilon_(static_cast<float>(epsilon)) {}
+
+  bool learns() const { return parameter_->learns(); }
+  // y, rstd from x [tokens, hidden]
+  void forward(Context& context, const Tensor& x, const Tensor& y, const Tensor& rstd) const;
+  // y again from the kept rstd
+  void recompute(Context& context, const Tensor& x, const Tensor& rstd, const Tensor& y) const;
+  // dx += ..., unless dx is null; and the learner's share
+  void backward(Context& context, const Tensor& x, const Tensor& rstd, const Tensor& dy,
+                const Tensor* dx) const;
+
+ private:
+  Parameter* parameter_;
+  float epsilon_;
+};
+
+}  // namespace jackscrew

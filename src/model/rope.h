@@ -1,0 +1,24 @@
+// Rotary position embedding tables (Su et al. 2021), with the scalings of ModelConfig.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/ops.h"
+#include "model/config.h"
+#include "tensor/memory.h"
+
+namespace jackscrew {
+
+// Angle per position of each pair of a head, [head_dim / 2], in float as Hugging Face keeps them: models
+// were trained with those roundings.
+std::vector<float> rope_frequencies(const ModelConfig& config);
+
+// cos and sin of position * frequency for positions [0, max_positions).
+struct RopeTable {
+  OwnedTensor cosine;  // f32 [max_positions, head_dim / 2]
+  OwnedTensor sine;    // f32 [max_positions, head_dim / 2]
+};
+RopeTable make_rope_table(const ModelConfig& config, int64_t max_positions, Memory& memory, Ops& ops);
+
+}  // namespace jackscrew

@@ -1,0 +1,101 @@
+// Stage: a range of blocks of LlamaForCausalLM, with or without the embedding and the head. The whole
+// model is one stage; a pipeline is several. A stage holds parameters only: what belongs to a
+// micro-batch in flight is in the Stash that the caller passes.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "model/block.h"
+
+namespace jackscrew {
+
+struct StageSpec {
+  int64_t first_block = 0;
+  int64_t last_block = 0;  // one past
+  bool embedding = true;
+  bool head = true;
+
+  static StageSpec whole(const ModelConfig& config) {
+    return {0, config.num_hidden_layers, true, true};
+  }
+};
+
+// What forward keeps for backward, for one micro-batch.
+struct Stash {
+  Arena* arena = nullptr;
+  bool keep = true;        // false: evaluation; nothing is kept beyond the running block
+  bool recompute = false;  // keep only the blocks' inputs
+  std::vector<Tensor> inputs;             // per block, f32 [tokens, hidden]
+  std::vector<BlockActivations> blocks;   // per block, unless recomputed
+};
+
+// How the weights of a stage come into being.
+struct StageBuild {
+  Memory& memory;
+  Ops& ops;
+  Learner& learner;
+  const Optimizer& optimizer;
+  const Product& product;
+  // The storage format of a weight.
+  std::function<const Format&(const WeightInfo&, const std::string& name)> format;
+  // Fills a new weight, before its slot is made: from a file, at random, or (planning) not at all.
+  std::function<void(Weight&, const WeightInfo&)> fill;
+  uint64_t seed = 0;
+  int64_t max_positions = 0;  // of any sequence in this run
+};
+
+class Stage {
+ public:
+  Stage(const ModelConfig& config, const StageSpec& spec, const StageBuild& build);
+  Stage(const Stage&) = delete;
+  Stage& operator=(const Stage&) = delete;
+
+  const ModelConfig& config() const { return config_; }
+  // Every parameter once, in the order of the Hugging Face model.
+  const std::vector<std::unique_ptr<Parameter>>& parameters() const { return parameters_; }
+  bool learns() const;
+
+  // Runs the blocks and returns the residual stream after them, f32 [tokens, hidden], in stash memory.
+  // `input` is the previous stage's output; null for a stage with the embedding.
+  Tensor forward(Context& context, const Batch& batch, const Tensor* input, Stash& stash,
+                 KvCache* cache = nullptr) const;
+
+  // Adds the negative log-likelihoods of the batch's targets to scalars->loss_sum. With `d` also runs
+  // the head backward: d [tokens, hidden] becomes the gradient of `hidden`.
+  void loss(Context& context, const Batch& batch, const Tensor& hidden, const Tensor* d) const;
+
+  // From the gradient of the output to that of the input, both in d [tokens, hidden].
+  void backward(Context& context, const Batch& batch, const Tensor& d, Stash& stash) const;
+
+  // logits [rows, vocab] of rows of the residual stream.
+  void logits(Context& context, const Tensor& hidden, const Tensor& out) const;
+
+  // Updates every parameter that learns.
+  void apply(Context& context, double weight_decay) const;
+  // Everything that learners keep.
+  void visit(const StateVisitor& visitor) const;
+
+  KvCache make_cache(Memory& memory, int64_t capacity) const;
+
+ private:
+  Parameter& add(const StageBuild& build, std::string name, int64_t rows, int64_t cols,
+                 WeightInfo info);
+  bool learns_below(size_t block) const;
+
+  ModelConfig config_;
+  StageSpec spec_;
+  const Product* product_;
+  std::vector<std::unique_ptr<Parameter>> parameters_;
+  RopeTable rope_;
+  Parameter* embedding_ = nullptr;
+  std::vector<Block> blocks_;
+  std::unique_ptr<Norm> final_norm_;
+  std::unique_ptr<Linear> head_;
+};
+
+// Rows of logits that exist at a time: as many as fill 64 MiB, at least 64.
+int64_t loss_chunk_rows(int64_t vocab_size);
+
+}  // namespace jackscrew

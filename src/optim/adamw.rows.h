@@ -1,0 +1,92 @@
+// AdamW (Loshchilov and Hutter 2019) in f32, in the order of operations of torch.optim.AdamW.
+#pragma once
+
+#include "kernels/row_kernel.h"
+#include "kernels/row_math.h"
+#include "kernels/step_scalars.h"
+
+namespace jackscrew {
+
+// What one update of one tensor needs, in device memory; made by AdamwPrepare.
+struct AdamwFactors {
+  int32_t step;       // updates made so far
+  float decay;        // 1 - lr * weight_decay
+  float step_size;    // lr / (1 - beta1^step)
+  float denominator;  // 1 / sqrt(1 - beta2^step)
+  float clip_scale;
+  int32_t active;     // 0: the step is skipped, its gradients are not finite
+};
+
+// Counts the step of one tensor and forms its factors in double, as Python does. One row.
+struct AdamwPrepare {
+  const StepScalars* scalars;
+  AdamwFactors* factors;
+  float learning_rate_scale, weight_decay;
+  double beta1, beta2;
+  template <class Team>
+  JACKSCREW_ROW void operator()(const Team& team, int64_t) const {
+    team.once([&] {
+      factors->active = scalars->finite;
+      if (scalars->finite == 0) return;
+      factors->step += 1;
+      const double rate = static_cast<double>(scalars->learning_rate * learning_rate_scale);
+      // Powers by repeated squaring: the same bits on every target, unlike a library's pow.
+      double power1 = 1.0;
+      double power2 = 1.0;
+      double base1 = beta1;
+      double base2 = beta2;
+      for (int32_t n = factors->step; n > 0; n >>= 1) {
+        if ((n & 1) != 0) {
+          power1 *= base1;
+          power2 *= base2;
+        }
+        base1 *= base1;
+        base2 *= base2;
+      }
+      factors->decay = static_cast<float>(1.0 - rate * static_cast<double>(weight_decay));
+      factors->step_size = static_cast<float>(rate / (1.0 - power1));
+      factors->denominator = static_cast<float>(1.0 / __builtin_sqrt(1.0 - power2));
+      factors->clip_scale = scalars->clip_scale;
+    });
+  }
+};
+JACKSCREW_ROW_KERNEL(AdamwPrepare)
+
+// One chunk of one tensor; also zeroes the gradient for the next step.
+struct AdamwUpdate {
+  static constexpr int64_t kChunk = 16384;
+  const AdamwFactors* factors;
+  float* parameter;  // [count]
+  float* gradient;   // [count]
+  float* m;          // [count]
+  float* v;          // [count]
+  int64_t count;
+  float beta1, beta2, epsilon;
+  template <class Team>
+  JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
+    const int64_t begin = row * kChunk;
+    const int64_t size = count - begin < kChunk ? count - begin : kChunk;
+    float* p = parameter + begin;
+    float* g = gradient + begin;
+    float* first = m + begin;
+    float* second = v + begin;
+    const AdamwFactors f = *factors;
+    if (f.active == 0) {
+      team.each(size, [&](int64_t i) { g[i] = 0.0f; });
+      return;
+    }
+    team.each(size, [&](int64_t i) {
+      const float grad = g[i] * f.clip_scale;
+      const float new_m = first[i] + (1.0f - beta1) * (grad - first[i]);
+      const float new_v = second[i] * beta2 + (1.0f - beta2) * grad * grad;
+      const float denominator = __builtin_sqrtf(new_v) * f.denominator + epsilon;
+      first[i] = new_m;
+      second[i] = new_v;
+      p[i] = p[i] * f.decay - f.step_size * (new_m / denominator);
+      g[i] = 0.0f;
+    });
+  }
+};
+JACKSCREW_ROW_KERNEL(AdamwUpdate)
+
+}  // namespace jackscrew

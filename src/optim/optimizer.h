@@ -1,0 +1,42 @@
+// Optimizers: how a gradient becomes an update. One state per trained tensor; a state counts its own
+// steps.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "kernels/context.h"
+#include "optim/state.h"
+
+namespace jackscrew {
+
+struct OptimizerOptions {
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+};
+
+class OptimizerState {
+ public:
+  virtual ~OptimizerState() = default;
+  // parameter -= update(gradient * clip_scale), both f32 of the state's size and contiguous; the
+  // gradient is zeroed for the next step. Does nothing else when the step is not finite.
+  virtual void apply(Context& context, const Tensor& parameter, const Tensor& gradient,
+                     double learning_rate_scale, double weight_decay) = 0;
+  // Visits what must be saved, under names that begin with `name`.
+  virtual void visit(const std::string& name, const StateVisitor& visitor) const = 0;
+};
+
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+  virtual const char* name() const = 0;
+  // A state for a tensor of `count` elements, booked under Purpose::optimizer.
+  virtual std::unique_ptr<OptimizerState> make_state(Memory& memory, int64_t count) const = 0;
+};
+
+// "adamw". Throws Error(usage) for an unknown name.
+std::unique_ptr<Optimizer> make_optimizer(std::string_view name, const OptimizerOptions& options);
+
+}  // namespace jackscrew

@@ -1,0 +1,30 @@
+#include "optim/schedule.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "base/error.h"
+
+namespace jackscrew {
+
+ScheduleKind parse_schedule(std::string_view name) {
+  if (name == "constant") return ScheduleKind::constant;
+  if (name == "linear") return ScheduleKind::linear;
+  if (name == "cosine") return ScheduleKind::cosine;
+  throw Error(ErrorKind::usage, fmt::format("unknown lr_scheduler_type {}", name),
+              "known schedules: constant, linear, cosine");
+}
+
+double Schedule::rate(int64_t step) const {
+  if (step < warmup_steps) {
+    return learning_rate * static_cast<double>(step) / static_cast<double>(warmup_steps);
+  }
+  if (kind == ScheduleKind::constant) return learning_rate;
+  const double span = static_cast<double>(std::max<int64_t>(1, total_steps - warmup_steps));
+  const double progress = std::min(1.0, static_cast<double>(step - warmup_steps) / span);
+  if (kind == ScheduleKind::linear) return learning_rate * (1.0 - progress);
+  return learning_rate * 0.5 * (1.0 + std::cos(std::numbers::pi * progress));
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,25 @@
+// Learning-rate schedules, as in transformers' get_*_schedule_with_warmup.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace jackscrew {
+
+enum class ScheduleKind { constant, linear, cosine };
+
+// Throws Error(usage) for an unknown name.
+ScheduleKind parse_schedule(std::string_view name);
+
+struct Schedule {
+  ScheduleKind kind = ScheduleKind::cosine;
+  double learning_rate = 0.0;
+  int64_t warmup_steps = 0;
+  int64_t total_steps = 1;
+
+  // The rate of step `step`, counted from 0: rises linearly from 0 over the warm-up, then stays
+  // (constant), falls linearly to 0, or follows half a cosine to 0.
+  double rate(int64_t step) const;
+};
+
+}  // namespace jackscrew

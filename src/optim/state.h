@@ -1,0 +1,27 @@
+// The one way to reach everything that a run must save, clip, reduce or resume.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "tensor/memory.h"
+
+namespace jackscrew {
+
+enum class StateRole {
+  parameter,  // learned values
+  gradient,   // what is accumulated over a step, and what the clipped norm is of
+  moment,     // optimizer state
+  counter     // step counts
+};
+
+struct StateRef {
+  std::string name;  // unique within the run: "<HF name>" or "<HF name>.<part>"
+  StateRole role;
+  Tensor view;  // contiguous
+  bool save;    // belongs in a checkpoint
+};
+
+using StateVisitor = std::function<void(const StateRef&)>;
+
+}  // namespace jackscrew

@@ -1,0 +1,56 @@
+// The gradient of a weight as an operator: nothing is formed until a learner asks for it, and a learner
+// asks only for what it needs. G stands for the weight's gradient dW [out, in].
+#pragma once
+
+#include "kernels/context.h"
+#include "quant/weight.h"
+
+namespace jackscrew {
+
+class Gradient;
+
+// A use of a weight in the model (a linear product, a gather of rows, a norm), able to give its share of
+// the gradient in several forms. What a use cannot give throws Error(usage) naming the weight.
+class Contributor {
+ public:
+  virtual ~Contributor() = default;
+  // dx [tokens, in] (+)= dy W. The input's gradient, not the weight's.
+  virtual void add_dx(const Gradient& g, const Tensor& dx, Accumulate accumulate) const;
+  // d [out, in] += G
+  virtual void add_dw(const Gradient& g, const Tensor& d) const = 0;
+  // r [rank, in] += pᵀ G for p [out, rank], without forming G
+  virtual void add_left(const Gradient& g, const Tensor& p, const Tensor& r) const;
+  // r [out, rank] += G q for q [in, rank], without forming G
+  virtual void add_right(const Gradient& g, const Tensor& q, const Tensor& r) const;
+};
+
+// A value that lives for one backward call; its tensors belong to the caller's arena.
+class Gradient {
+ public:
+  Gradient(Context& context, const Contributor& contributor, const Weight& weight)
+      : context_(context), contributor_(contributor), weight_(weight) {}
+
+  void add_dx(const Tensor& dx, Accumulate accumulate) const {
+    contributor_.add_dx(*this, dx, accumulate);
+  }
+  void add_dw(const Tensor& d) const { contributor_.add_dw(*this, d); }
+  void add_left(const Tensor& p, const Tensor& r) const { contributor_.add_left(*this, p, r); }
+  void add_right(const Tensor& q, const Tensor& r) const { contributor_.add_right(*this, q, r); }
+
+  Context& context() const { return context_; }
+  const Weight& weight() const { return weight_; }
+
+  // What the use knows, set by whoever makes the Gradient. Learners read x and dy only.
+  Tensor x;                // f32 [tokens, in], the input; empty for a gather
+  Tensor dy;               // f32 [tokens, out], the output's gradient
+  Tensor x_cast, dy_cast;  // the same in the product's arithmetic
+  Tensor indices;          // i32 [tokens], the rows of a gather
+  Tensor rstd;             // f32 [tokens], the statistic of a norm
+
+ private:
+  Context& context_;
+  const Contributor& contributor_;
+  const Weight& weight_;
+};
+
+}  // namespace jackscrew

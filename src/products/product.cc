@@ -1,0 +1,81 @@
+#include "products/product.h"
+
+#include "base/error.h"
+#include "kernels/rows/model.rows.h"
+#include "products/dense.h"
+
+namespace jackscrew {
+
+namespace {
+
+[[noreturn]] void refuse(const Gradient& g, const char* what) {
+  throw Error(ErrorKind::usage, fmt::format("{} cannot give {}", g.weight().name(), what),
+              "choose another learner for this weight");
+}
+
+class GatherContributor : public Contributor {
+ public:
+  void add_dw(const Gradient& g, const Tensor& d) const override {
+    scatter(g.context(), g.dy, g.indices, d);
+  }
+
+  // pᵀ G = sum over tokens of p[id]ᵀ dy, the product of gathered rows of p with dy.
+  void add_left(const Gradient& g, const Tensor& p, const Tensor& r) const override {
+    const Arena::Frame frame(g.context().scratch);
+    const Tensor rows = g.context().scratch.tensor(DType::f32, {g.dy.rows(), p.cols()});
+    g.context().ops.launch(GatherRows{p.data<float>(), g.indices.data<int32_t>(),
+                                      rows.data<float>(), p.cols()},
+                           rows.rows());
+    g.context().ops.gemm(rows, Transpose::yes, g.dy, Transpose::no, r, Accumulate::yes);
+  }
+
+  // G q: row id gains dy q.
+  void add_right(const Gradient& g, const Tensor& q, const Tensor& r) const override {
+    const Arena::Frame frame(g.context().scratch);
+    const Tensor thin = g.context().scratch.tensor(DType::f32, {g.dy.rows(), q.cols()});
+    g.context().ops.gemm(g.dy, Transpose::no, q, Transpose::no, thin, Accumulate::no);
+    scatter(g.context(), thin, g.indices, r);
+  }
+
+ private:
+  static void scatter(Context& context, const Tensor& from, const Tensor& indices,
+                      const Tensor& to) {
+    context.ops.launch(ScatterAddRows{from.data<float>(), indices.data<int32_t>(),
+                                      to.data<float>(), from.rows(), from.cols()},
+                       ceil_div(from.cols(), kColumnBlock));
+  }
+};
+
+}  // namespace
+
+void Contributor::add_dx(const Gradient& g, const Tensor&, Accumulate) const {
+  refuse(g, "a gradient of its input");
+}
+void Contributor::add_left(const Gradient& g, const Tensor&, const Tensor&) const {
+  refuse(g, "a gradient projected from the left");
+}
+void Contributor::add_right(const Gradient& g, const Tensor&, const Tensor&) const {
+  refuse(g, "a gradient projected from the right");
+}
+
+const Product& find_product(std::string_view name, const Ops& ops) {
+  if (name == "f32" || name == "auto") return f32_product();
+  if (name == "bf16") {
+    if (!ops.has_bf16()) {
+      throw Error(ErrorKind::device,
+                  fmt::format("product=bf16 needs a CPU with AVX512-BF16; this run has {}",
+                              isa_name(ops.isa())),
+                  "use product=f32");
+    }
+    return bf16_product();
+  }
+  throw Error(ErrorKind::usage, fmt::format("unknown product {}", name),
+              "known products: auto, f32, bf16");
+}
+
+const Contributor& gather_contributor() {
+  static const GatherContributor kContributor;
+  return kContributor;
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,39 @@
+// Products: the arithmetic of y = x Wᵀ and of its gradients, for a weight in any storage format. Adding
+// one is a pair of files here and a line in the table of product.cc.
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "products/gradient.h"
+
+namespace jackscrew {
+
+// An input made ready for a product once and shared by the weights that read it (q, k and v).
+struct Operand {
+  Tensor x;     // f32 [tokens, in]
+  Tensor cast;  // the same in the product's arithmetic; may be the same tensor
+};
+
+class Product : public Contributor {
+ public:
+  virtual const char* name() const = 0;
+
+  // Casts x into memory of context.scratch, whose frame the caller holds.
+  virtual Operand prepare(Context& context, const Tensor& x) const = 0;
+  // y [tokens, out] (+)= x Wᵀ
+  virtual void forward(Context& context, const Operand& a, const Weight& weight, const Tensor& y,
+                       Accumulate accumulate) const = 0;
+  // The gradient operator for dy [tokens, out]. Casts dy once, into context.scratch.
+  virtual Gradient backward(Context& context, const Operand& a, const Tensor& dy,
+                            const Weight& weight) const = 0;
+};
+
+// The product of that name for these ops: "f32", "bf16", or "auto" (f32: exact first).
+// Throws Error(usage) for an unknown name, and Error(device) for bf16 on a CPU without it.
+const Product& find_product(std::string_view name, const Ops& ops);
+
+// y = W[indices]: the embedding. Its gradient offers add_dw, add_left and add_right.
+const Contributor& gather_contributor();
+
+}  // namespace jackscrew

@@ -209,7 +209,7 @@ void OptionSet::set(const Assignment& assignment) {
     value.items = std::move(items);
   } else {
     if (assignment.items) {
-      refuse_value(spec, "[" + join(*assignment.items, ", ") + "]", assignment.origin);
+      refuse_value(spec, fmt::format("[{}]", join(*assignment.items, ", ")), assignment.origin);
     }
     // Text may always be emptied: that is how a recipe's value is taken back on the command line.
     const bool emptied = spec.type == OptionType::text && assignment.text.empty() &&
@@ -310,7 +310,7 @@ std::string OptionSet::to_yaml(std::span<const std::string> skipped_titles) cons
       if (value.spec.type == OptionType::list) {
         std::vector<std::string> quoted;
         for (const std::string& item : value.items) quoted.push_back(yaml_scalar(item));
-        shown = "[" + join(quoted, ", ") + "]";
+        shown = fmt::format("[{}]", join(quoted, ", "));
       } else if (!value.text.empty()) {
         shown = yaml_scalar(value.text);
       }

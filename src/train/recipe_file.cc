@@ -50,7 +50,9 @@ std::vector<Assignment> parse_recipe_text(const std::string& text, std::string_v
                             place(name, documents[documents.size() - 1].Mark())),
                 kShape);
   }
-  for (const auto& [key, value] : documents[0]) {
+  for (const auto& entry : documents[0]) {
+    const YAML::Node& key = entry.first;
+    const YAML::Node& value = entry.second;
     if (!key.IsScalar()) {
       throw Error(ErrorKind::usage,
                   fmt::format("{}: a key is not a plain word", place(name, key.Mark())), kShape);

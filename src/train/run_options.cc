@@ -298,17 +298,6 @@ constexpr OptionSpec kCallOptions[] = {
      .help = "print the resolved recipe and end"},
 };
 
-constexpr OptionTable kTables[] = {
-    {option_titles::kModel, kModelOptions},
-    {option_titles::kData, kDataOptions},
-    {option_titles::kMethod, kMethodOptions},
-    {option_titles::kSchedule, kScheduleOptions},
-    {option_titles::kMachine, kMachineOptions},
-    {option_titles::kOutput, kOutputOptions},
-    {option_titles::kGeneration, kGenerationOptions},
-    {option_titles::kCall, kCallOptions, /*saved=*/false},
-};
-
 constexpr Preset kPresets[] = {
     {"full", "learner=full learning_rate=1e-5", "every weight learns"},
     {"lora", "learner=lora learning_rate=2e-4", "low-rank adapters over frozen weights"},
@@ -316,7 +305,19 @@ constexpr Preset kPresets[] = {
 
 }  // namespace
 
-std::span<const OptionTable> run_option_tables() { return kTables; }
+std::span<const OptionTable> run_option_tables() {
+  static const OptionTable tables[] = {
+      {option_titles::kModel, kModelOptions},
+      {option_titles::kData, kDataOptions},
+      {option_titles::kMethod, kMethodOptions},
+      {option_titles::kSchedule, kScheduleOptions},
+      {option_titles::kMachine, kMachineOptions},
+      {option_titles::kOutput, kOutputOptions},
+      {option_titles::kGeneration, kGenerationOptions},
+      {option_titles::kCall, kCallOptions, /*saved=*/false},
+  };
+  return tables;
+}
 
 std::span<const Preset> presets() { return kPresets; }
 

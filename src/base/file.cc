@@ -72,8 +72,8 @@ void MappedFile::release(size_t offset, size_t size) const {
   }
 }
 
-FileWriter::FileWriter(const fs::path& path) : path_(path) {
-  file_ = std::fopen(path.c_str(), "wbe");
+FileWriter::FileWriter(const fs::path& path, WriteMode mode) : path_(path) {
+  file_ = std::fopen(path.c_str(), mode == WriteMode::append ? "abe" : "wbe");
   if (file_ == nullptr) fail_system(ErrorKind::generic, "create", path);
 }
 

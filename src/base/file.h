@@ -36,10 +36,12 @@ class MappedFile {
   fs::path path_;
 };
 
+enum class WriteMode { replace, append };
+
 // A file being written. Every failure, a full disk included, throws Error(generic) naming the path.
 class FileWriter {
  public:
-  explicit FileWriter(const fs::path& path);
+  explicit FileWriter(const fs::path& path, WriteMode mode = WriteMode::replace);
   ~FileWriter();
   FileWriter(const FileWriter&) = delete;
   FileWriter& operator=(const FileWriter&) = delete;

@@ -1,3 +1,104 @@
-#include <cstdio>
+// Entry of the program: picks the subcommand and turns errors into messages and exit codes.
+#include <fmt/format.h>
 
-int main() { std::puts("jackscrew"); }
+#include <cstdio>
+#include <exception>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "cli/commands.h"
+#include "cli/help.h"
+#include "train/run_options.h"
+
+namespace jackscrew {
+namespace {
+
+// A new subcommand is a row here.
+std::vector<Command> command_table() {
+  return {
+      {.name = "config",
+       .summary = "recipes to start from, and checks of recipes",
+       .usage = "init METHOD | validate FILE.yaml [name=value ...] | schema",
+       .examples = {"jackscrew config init lora > run.yaml",
+                    "jackscrew config validate run.yaml learning_rate=1e-4",
+                    "jackscrew config schema > recipe.schema.json"},
+       .tables = {},
+       .run = run_config},
+  };
+}
+
+const Command& find_command(const std::vector<Command>& commands, const std::string& name) {
+  std::vector<std::string> names = {"help"};
+  for (const Command& command : commands) {
+    if (command.name == name) return command;
+    names.push_back(command.name);
+  }
+  const auto nearest = nearest_name(name, names);
+  throw Error(ErrorKind::usage, fmt::format("unknown command \"{}\"", name),
+              nearest ? fmt::format("did you mean {}?", *nearest)
+                      : std::string("jackscrew --help lists the commands"));
+}
+
+bool asks_for_help(Arguments arguments) {
+  for (const std::string& argument : arguments) {
+    if (argument == "--") return false;
+    if (argument == "-h" || argument == "--help") return true;
+  }
+  return false;
+}
+
+int dispatch(Arguments arguments) {
+  const std::vector<Command> commands = command_table();
+  if (arguments.empty()) {
+    fmt::print(stderr, "{}", program_help(commands));
+    return static_cast<int>(ErrorKind::usage);
+  }
+  const std::string& name = arguments[0];
+  if (name == "--version" || name == "-V") {
+    fmt::print("{}", version_text());
+    return 0;
+  }
+  const bool is_help = name == "help" || name == "--help" || name == "-h";
+  if (is_help && arguments.size() == 1) {
+    fmt::print("{}", program_help(commands));
+    return 0;
+  }
+  const Command& command = find_command(commands, is_help ? arguments[1] : name);
+  if (is_help || asks_for_help(arguments.subspan(1))) {
+    fmt::print("{}", command_help(command));
+    return 0;
+  }
+  return command.run(arguments.subspan(1));
+}
+
+int report(const char* what, const std::string& hint, int exit_code) {
+  std::fflush(stdout);
+  fmt::print(stderr, "jackscrew: error: {}\n", what);
+  if (!hint.empty()) fmt::print(stderr, "hint: {}\n", hint);
+  return exit_code;
+}
+
+int guarded_main(int argc, char** argv) {
+  try {
+    const std::vector<std::string> arguments(argv + (argc > 0 ? 1 : 0), argv + argc);
+    const int exit_code = dispatch(arguments);
+    // Output that went to a full disk must not pass for success.
+    if (std::fflush(stdout) != 0) fail(ErrorKind::generic, "cannot write the output");
+    return exit_code;
+  } catch (const Error& error) {
+    return report(error.what(), error.hint(), error.exit_code());
+  } catch (const std::bad_alloc&) {
+    return report("out of host memory", "use a smaller model, batch or sequence_len, or fewer threads",
+                  static_cast<int>(ErrorKind::does_not_fit));
+  } catch (const std::exception& error) {
+    return report(error.what(), "this is a fault of jackscrew: please report it", 1);
+  }
+}
+
+}  // namespace
+}  // namespace jackscrew
+
+int main(int argc, char** argv) { return jackscrew::guarded_main(argc, argv); }

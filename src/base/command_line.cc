@@ -1,0 +1,81 @@
+#include "base/command_line.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <string_view>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace jackscrew {
+
+namespace {
+
+constexpr const char* kOrigin = "command line";
+
+// Whether `text` can be the name in `name=value`; a path with `=` in it usually cannot.
+bool is_name(std::string_view text) {
+  if (text.empty() || std::isalpha(static_cast<unsigned char>(text.front())) == 0) return false;
+  return std::all_of(text.begin(), text.end(), [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '-';
+  });
+}
+
+// Whether `text`, written after `--name` of a boolean, is its value and not the next operand.
+bool is_boolean_value(const OptionSpec& spec, const std::string& text) {
+  const auto words = split_words(spec.choices);
+  return parse_bool(text) || std::find(words.begin(), words.end(), text) != words.end();
+}
+
+}  // namespace
+
+CommandLine parse_command_line(std::span<const std::string> arguments, const OptionSet& known) {
+  CommandLine out;
+  const auto assign = [&](std::string_view name, std::string_view text) {
+    out.assignments.push_back(
+        Assignment{std::string(name), std::string(text), kOrigin, std::nullopt});
+  };
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string_view argument = arguments[i];
+    const size_t equals = argument.find('=');
+    if (argument == "--") {
+      out.operands.insert(out.operands.end(), arguments.begin() + static_cast<ptrdiff_t>(i) + 1,
+                          arguments.end());
+      break;
+    }
+    if (!argument.starts_with("-") || argument == "-") {
+      if (equals != std::string_view::npos && is_name(argument.substr(0, equals))) {
+        assign(argument.substr(0, equals), argument.substr(equals + 1));
+      } else {
+        out.operands.emplace_back(argument);
+      }
+      continue;
+    }
+    if (!argument.starts_with("--")) {
+      throw Error(ErrorKind::usage, fmt::format("unknown option {}", argument),
+                  "options are written name=value or --name value");
+    }
+    const std::string_view body = argument.substr(2);
+    if (equals != std::string_view::npos) {
+      assign(body.substr(0, equals - 2), body.substr(equals - 1));
+      continue;
+    }
+    // An unknown name is refused right here: whether the next argument is its value is not known.
+    const OptionSpec& spec = known.at(body, kOrigin).spec;
+    const bool has_next = i + 1 < arguments.size();
+    if (spec.type == OptionType::boolean) {
+      const bool takes_next = has_next && is_boolean_value(spec, arguments[i + 1]);
+      assign(body, takes_next ? arguments[++i] : "true");
+    } else if (has_next && !arguments[i + 1].starts_with("--")) {
+      assign(body, arguments[++i]);
+    } else {
+      throw Error(ErrorKind::usage, fmt::format("{} needs a value", argument),
+                  fmt::format("expected {}", expected_value(spec)));
+    }
+  }
+  return out;
+}
+
+}  // namespace jackscrew

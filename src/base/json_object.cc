@@ -1,0 +1,54 @@
+#include "base/json_object.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+namespace jackscrew {
+
+namespace {
+
+std::string quoted(std::string_view text) {
+  using nlohmann::json;
+  return json(text).dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+template <typename T>
+std::string number_text(T value) {
+  return std::isfinite(value) ? fmt::format("{}", value) : std::string("null");
+}
+
+}  // namespace
+
+JsonObject& JsonObject::add(std::string_view name, double value) {
+  return add_raw(name, number_text(value));
+}
+
+JsonObject& JsonObject::add(std::string_view name, float value) {
+  return add_raw(name, number_text(value));
+}
+
+JsonObject& JsonObject::add(std::string_view name, std::string_view value) {
+  return add_raw(name, quoted(value));
+}
+
+JsonObject& JsonObject::add(std::string_view name, const JsonObject& value) {
+  return add_raw(name, value.text());
+}
+
+JsonObject& JsonObject::merge(const JsonObject& other) {
+  if (!body_.empty() && !other.body_.empty()) body_ += ", ";
+  body_ += other.body_;
+  return *this;
+}
+
+JsonObject& JsonObject::add_raw(std::string_view name, std::string_view json) {
+  if (!body_.empty()) body_ += ", ";
+  body_ += quoted(name);
+  body_ += ": ";
+  body_ += json;
+  return *this;
+}
+
+}  // namespace jackscrew

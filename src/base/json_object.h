@@ -1,0 +1,41 @@
+// Builds a JSON object on one line, its members in the order in which they are added.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace jackscrew {
+
+class JsonObject {
+ public:
+  // Names must differ from each other. NaN and infinity, which JSON cannot say, become null. Floating
+  // numbers are written with as many digits as it takes to read the same value back. Text that is not
+  // UTF-8 gets replacement characters.
+  JsonObject& add(std::string_view name, double value);
+  JsonObject& add(std::string_view name, float value);
+  JsonObject& add(std::string_view name, std::string_view value);
+  JsonObject& add(std::string_view name, const char* value) {
+    return add(name, std::string_view(value));
+  }
+  JsonObject& add(std::string_view name, const JsonObject& value);
+  template <std::integral T>
+  JsonObject& add(std::string_view name, T value) {
+    if constexpr (std::same_as<T, bool>) return add_raw(name, value ? "true" : "false");
+    return add_raw(name, std::to_string(value));
+  }
+
+  // Adds all members of `other` behind the present ones.
+  JsonObject& merge(const JsonObject& other);
+
+  bool empty() const { return body_.empty(); }
+  std::string text() const { return "{" + body_ + "}"; }
+
+ private:
+  JsonObject& add_raw(std::string_view name, std::string_view json);
+
+  std::string body_;  // between the braces
+};
+
+}  // namespace jackscrew

@@ -1,0 +1,324 @@
+#include "base/options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace jackscrew {
+
+namespace {
+
+std::string canonical_name(std::string_view name) {
+  std::string out(name);
+  std::replace(out.begin(), out.end(), '-', '_');
+  return out;
+}
+
+std::string_view trim(std::string_view text) {
+  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
+  while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
+  return text;
+}
+
+// "a,b" or "[a, b]" -> items.
+std::vector<std::string> list_items(std::string_view text) {
+  text = trim(text);
+  if (text.size() >= 2 && text.front() == '[' && text.back() == ']') {
+    text = trim(text.substr(1, text.size() - 2));
+  }
+  std::vector<std::string> items;
+  if (text.empty()) return items;
+  for (const std::string& part : split(text, ',')) items.emplace_back(trim(part));
+  return items;
+}
+
+std::string join(std::span<const std::string> parts, const char* separator) {
+  std::string out;
+  for (const std::string& part : parts) {
+    if (!out.empty()) out += separator;
+    out += part;
+  }
+  return out;
+}
+
+bool contains(const std::vector<std::string>& words, std::string_view word) {
+  return std::find(words.begin(), words.end(), word) != words.end();
+}
+
+bool in_range(const OptionSpec& spec, double value) {
+  return std::isfinite(value) && value >= spec.min && value <= spec.max;
+}
+
+bool is_valid_item(const OptionSpec& spec, std::string_view text) {
+  const auto choices = split_words(spec.choices);
+  if (contains(choices, text)) return true;
+  switch (spec.type) {
+    case OptionType::text:
+      return choices.empty();
+    case OptionType::list:
+      return choices.empty() && !text.empty();
+    case OptionType::integer: {
+      const auto value = parse_int(text);
+      return value && in_range(spec, static_cast<double>(*value));
+    }
+    case OptionType::number: {
+      const auto value = parse_double(text);
+      return value && in_range(spec, *value);
+    }
+    case OptionType::boolean:
+      return parse_bool(text).has_value();
+    case OptionType::bytes: {
+      const auto value = parse_bytes(text);
+      return value && in_range(spec, static_cast<double>(*value));
+    }
+  }
+  return false;
+}
+
+[[noreturn]] void refuse_value(const OptionSpec& spec, std::string_view text,
+                               std::string_view origin) {
+  const auto choices = split_words(spec.choices);
+  const auto nearest = nearest_name(text, choices);
+  throw Error(ErrorKind::usage,
+              fmt::format("{}: {} is \"{}\", expected {}", origin, spec.name, text,
+                          expected_value(spec)),
+              nearest ? fmt::format("did you mean {}?", *nearest) : std::string());
+}
+
+}  // namespace
+
+std::vector<std::string> split_words(const char* text) {
+  if (*text == '\0') return {};
+  return split(text, ' ');
+}
+
+std::string expected_value(const OptionSpec& spec) {
+  const auto choices = split_words(spec.choices);
+  const std::string allowed = join(choices, ", ");
+  std::string what;
+  switch (spec.type) {
+    case OptionType::text:
+      return choices.empty() ? "text" : "one of " + allowed;
+    case OptionType::list:
+      return choices.empty() ? "a list such as [a, b]" : "a list of " + allowed;
+    case OptionType::integer:
+      what = "a whole number";
+      break;
+    case OptionType::number:
+      what = "a number";
+      break;
+    case OptionType::boolean:
+      what = "true or false";
+      break;
+    case OptionType::bytes:
+      what = "a size such as 16GiB";
+      break;
+  }
+  if (std::isfinite(spec.min) && std::isfinite(spec.max)) {
+    what += fmt::format(" from {} to {}", spec.min, spec.max);
+  } else if (std::isfinite(spec.min)) {
+    what += fmt::format(" of at least {}", spec.min);
+  } else if (std::isfinite(spec.max)) {
+    what += fmt::format(" of at most {}", spec.max);
+  }
+  if (!choices.empty()) what += ", or " + allowed;
+  return what;
+}
+
+std::string yaml_scalar(std::string_view text) {
+  bool plain = !text.empty();
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto c = static_cast<unsigned char>(text[i]);
+    const bool safe = std::isalnum(c) != 0 || c == '_' || c == '.' || c == '/';
+    plain = plain && (safe || (i > 0 && (c == '-' || c == '+')));
+  }
+  for (const char* null : {"null", "Null", "NULL"}) plain = plain && text != null;
+  if (plain && text.find("...") != 0) return std::string(text);
+  std::string out = "\"";
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (c == '\n') {
+      out += "\\n";
+    } else if (byte < 0x20 || byte == 0x7F) {
+      out += fmt::format("\\x{:02x}", byte);
+    } else {
+      out += c;
+    }
+  }
+  return out + "\"";
+}
+
+void OptionSet::add(const OptionTable& table) {
+  for (const OptionSpec& spec : table.options) {
+    auto names = split_words(spec.aliases);
+    names.insert(names.begin(), spec.name);
+    for (const std::string& name : names) {
+      if (!index_.emplace(canonical_name(name), values_.size()).second) {
+        fail(ErrorKind::generic, "option {} is declared twice, the second time in \"{}\"", name,
+             table.title);
+      }
+    }
+    OptionValue value;
+    value.spec = spec;
+    value.table = tables_.size();
+    value.text = spec.default_text;
+    if (spec.type == OptionType::list) value.items = list_items(value.text);
+    if (!value.text.empty()) {
+      const bool valid = spec.type == OptionType::list
+                             ? std::all_of(value.items.begin(), value.items.end(),
+                                           [&](const auto& i) { return is_valid_item(spec, i); })
+                             : is_valid_item(spec, value.text);
+      if (!valid) {
+        fail(ErrorKind::generic, "option {} has the default \"{}\", which is not {}", spec.name,
+             value.text, expected_value(spec));
+      }
+    }
+    values_.push_back(std::move(value));
+  }
+  tables_.push_back(table);
+}
+
+const OptionValue& OptionSet::at(std::string_view name, std::string_view origin) const {
+  if (const OptionValue* value = find(name)) return *value;
+  std::vector<std::string> names;
+  for (const auto& [known, position] : index_) names.push_back(known);
+  const auto nearest = nearest_name(canonical_name(name), names);
+  throw Error(ErrorKind::usage, fmt::format("{}: unknown option \"{}\"", origin, name),
+              nearest ? fmt::format("did you mean {}?", *nearest)
+                      : std::string("--help after a command lists its options"));
+}
+
+void OptionSet::set(const Assignment& assignment) {
+  at(assignment.name, assignment.origin);
+  OptionValue& value = values_[index_.find(canonical_name(assignment.name))->second];
+  const OptionSpec& spec = value.spec;
+  if (spec.type == OptionType::list) {
+    auto items = assignment.items ? *assignment.items : list_items(assignment.text);
+    for (const std::string& item : items) {
+      if (!is_valid_item(spec, item)) refuse_value(spec, item, assignment.origin);
+    }
+    value.text = join(items, ",");
+    value.items = std::move(items);
+  } else {
+    if (assignment.items) {
+      refuse_value(spec, fmt::format("[{}]", join(*assignment.items, ", ")), assignment.origin);
+    }
+    // Text may always be emptied: that is how a recipe's value is taken back on the command line.
+    const bool emptied = spec.type == OptionType::text && assignment.text.empty() &&
+                         *spec.default_text == '\0';
+    if (!emptied && !is_valid_item(spec, assignment.text)) {
+      refuse_value(spec, assignment.text, assignment.origin);
+    }
+    value.text = assignment.text;
+  }
+  value.explicitly_set = true;
+  value.origin = assignment.origin;
+}
+
+void OptionSet::set(std::string_view name, std::string_view text, std::string_view origin) {
+  set(Assignment{std::string(name), std::string(text), std::string(origin), std::nullopt});
+}
+
+void OptionSet::imply(std::string_view name, std::string_view text, std::string_view origin) {
+  if (at(name, origin).explicitly_set) return;
+  set(name, text, origin);
+  values_[index_.find(canonical_name(name))->second].explicitly_set = false;
+}
+
+void OptionSet::require(std::string_view name, std::string_view reader) const {
+  const OptionValue& value = get(name);
+  if (!value.text.empty()) return;
+  throw Error(ErrorKind::usage, fmt::format("{} needs {}", reader, value.spec.name),
+              fmt::format("give {}=... ({})", value.spec.name, value.spec.help));
+}
+
+const OptionValue* OptionSet::find(std::string_view name) const {
+  const auto found = index_.find(canonical_name(name));
+  return found == index_.end() ? nullptr : &values_[found->second];
+}
+
+const OptionValue& OptionSet::get(std::string_view name) const {
+  const OptionValue* value = find(name);
+  if (value == nullptr) fail(ErrorKind::generic, "no option {} has been declared", name);
+  return *value;
+}
+
+const OptionValue& OptionSet::get(std::string_view name, OptionType type) const {
+  const OptionValue& value = get(name);
+  if (value.spec.type != type) {
+    fail(ErrorKind::generic, "option {} is read as another type than it was declared", name);
+  }
+  if (type != OptionType::list && (value.text.empty() || is_word(name))) {
+    fail(ErrorKind::generic, "option {} is \"{}\", which has no value of its type", name,
+         value.text);
+  }
+  return value;
+}
+
+const std::string& OptionSet::text(std::string_view name) const { return get(name).text; }
+
+int64_t OptionSet::integer(std::string_view name) const {
+  return parse_int(get(name, OptionType::integer).text).value();
+}
+
+double OptionSet::number(std::string_view name) const {
+  return parse_double(get(name, OptionType::number).text).value();
+}
+
+bool OptionSet::boolean(std::string_view name) const {
+  return parse_bool(get(name, OptionType::boolean).text).value();
+}
+
+int64_t OptionSet::bytes(std::string_view name) const {
+  return parse_bytes(get(name, OptionType::bytes).text).value();
+}
+
+const std::vector<std::string>& OptionSet::list(std::string_view name) const {
+  return get(name, OptionType::list).items;
+}
+
+bool OptionSet::is_set(std::string_view name) const { return !get(name).text.empty(); }
+
+bool OptionSet::was_set(std::string_view name) const { return get(name).explicitly_set; }
+
+bool OptionSet::is_word(std::string_view name) const {
+  const OptionValue& value = get(name);
+  if (value.spec.type == OptionType::text || value.spec.type == OptionType::list) return false;
+  return contains(split_words(value.spec.choices), value.text);
+}
+
+const std::string& OptionSet::origin(std::string_view name) const { return get(name).origin; }
+
+std::string OptionSet::to_yaml(std::span<const std::string> skipped_titles) const {
+  std::string out;
+  for (size_t table = 0; table < tables_.size(); ++table) {
+    const bool skipped = std::find(skipped_titles.begin(), skipped_titles.end(),
+                                   tables_[table].title) != skipped_titles.end();
+    if (skipped || !tables_[table].saved || tables_[table].options.empty()) continue;
+    out += fmt::format("{}# {}\n", out.empty() ? "" : "\n", tables_[table].title);
+    for (const OptionValue& value : values_) {
+      if (value.table != table) continue;
+      std::string shown;
+      if (value.spec.type == OptionType::list) {
+        std::vector<std::string> quoted;
+        for (const std::string& item : value.items) quoted.push_back(yaml_scalar(item));
+        shown = fmt::format("[{}]", join(quoted, ", "));
+      } else if (!value.text.empty()) {
+        shown = yaml_scalar(value.text);
+      }
+      out += fmt::format("{:<38} # {}\n", fmt::format("{}: {}", value.spec.name, shown),
+                         value.spec.help);
+    }
+  }
+  return out;
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,120 @@
+// Named, typed options: tables that say what may be set, and a set of values with their origins.
+// Nothing here knows a particular option; whoever reads an option declares it in a table of its own.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace jackscrew {
+
+enum class OptionType { text, integer, number, boolean, bytes, list };
+
+// One option, written as a row of a constant table. All strings outlive every OptionSet.
+struct OptionSpec {
+  const char* name;          // snake_case
+  OptionType type;
+  const char* default_text;  // as a user would write it; must be a valid value or empty (no value)
+  const char* help;          // one line
+  const char* aliases = "";  // other names, separated by spaces
+  // Text and list: all the values allowed, separated by spaces (none: any value). Other types: words
+  // allowed beside the values of the type, such as `auto`.
+  const char* choices = "";
+  // Inclusive limits of integers, numbers and bytes.
+  double min = -std::numeric_limits<double>::infinity();
+  double max = std::numeric_limits<double>::infinity();
+};
+
+// Options that belong together, under a heading of the help and of the dump.
+struct OptionTable {
+  std::string title;
+  std::span<const OptionSpec> options;
+  bool saved = true;  // false: about one call of the program only, absent from dumps
+};
+
+// A value that someone gave to an option, before it is checked.
+struct Assignment {
+  std::string name;                               // or an alias
+  std::string text;                               // unless `items` is given
+  std::string origin;                             // for messages: "run.yaml:3", "command line"
+  std::optional<std::vector<std::string>> items;  // written as a list
+};
+
+// An option as a table gives it, with its present value.
+struct OptionValue {
+  OptionSpec spec;
+  size_t table = 0;                // index into OptionSet::tables()
+  std::string text;                // lists: items joined by commas
+  std::vector<std::string> items;  // lists only
+  bool explicitly_set = false;
+  std::string origin = "default";
+};
+
+class OptionSet {
+ public:
+  // Adds a table; every option starts with its default. Throws Error(generic) when a name or an alias
+  // is taken already, or a default is not valid.
+  void add(const OptionTable& table);
+
+  // Sets an option; a later call wins. `-` and `_` in names are the same. Throws Error(usage) for an
+  // unknown name (with the nearest one as hint) and for a value that the option does not allow, naming
+  // the option, the value, what is expected, and `origin`.
+  void set(std::string_view name, std::string_view text, std::string_view origin);
+  void set(const Assignment& assignment);
+
+  // Like set(), but only where nobody has set the option, and it still counts as not set explicitly.
+  void imply(std::string_view name, std::string_view text, std::string_view origin);
+
+  // Throws Error(usage) unless the option has a value; `reader` (a command) says who needs it.
+  void require(std::string_view name, std::string_view reader) const;
+
+  // Values. Throw Error(generic) for an unknown name, another type, or no value of the type (empty, or
+  // one of the extra words: ask is_word() first).
+  const std::string& text(std::string_view name) const;  // of any type, as written
+  int64_t integer(std::string_view name) const;
+  double number(std::string_view name) const;
+  bool boolean(std::string_view name) const;
+  int64_t bytes(std::string_view name) const;
+  const std::vector<std::string>& list(std::string_view name) const;
+
+  bool is_set(std::string_view name) const;   // has a value, be it the default
+  bool was_set(std::string_view name) const;  // someone called set()
+  bool is_word(std::string_view name) const;  // holds one of the words beside its type's values
+  const std::string& origin(std::string_view name) const;
+
+  // The option of that name or alias; nullptr when there is none.
+  const OptionValue* find(std::string_view name) const;
+  // The same, but throws the Error(usage) of set() when there is none.
+  const OptionValue& at(std::string_view name, std::string_view origin) const;
+
+  const std::vector<OptionTable>& tables() const { return tables_; }
+  const std::vector<OptionValue>& values() const { return values_; }  // in table order
+
+  // All values as YAML that reads back to the same values: in table order, the help as comments,
+  // without the tables that are not saved or whose title is in `skipped_titles`.
+  std::string to_yaml(std::span<const std::string> skipped_titles = {}) const;
+
+ private:
+  const OptionValue& get(std::string_view name) const;
+  const OptionValue& get(std::string_view name, OptionType type) const;
+
+  std::vector<OptionTable> tables_;
+  std::vector<OptionValue> values_;
+  std::map<std::string, size_t, std::less<>> index_;  // names and aliases -> values_
+};
+
+// The words of a string separated by single spaces; none for an empty string.
+std::vector<std::string> split_words(const char* text);
+
+// What the option expects, for messages and help: "a whole number of at least 1", "one of a, b".
+std::string expected_value(const OptionSpec& spec);
+
+// `text` as a YAML scalar, quoted where it must be.
+std::string yaml_scalar(std::string_view text);
+
+}  // namespace jackscrew

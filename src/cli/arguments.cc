@@ -1,0 +1,44 @@
+#include "cli/arguments.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string_view>
+
+#include "base/error.h"
+
+namespace jackscrew {
+
+std::span<const LearnerTable> learner_tables() {
+  static const LearnerTable tables[] = {{"full", {}}, {"lora", {}}};
+  return tables;
+}
+
+OptionSet program_options() { return run_options(learner_tables()); }
+
+Recipe read_arguments(Arguments arguments, size_t max_operands, const std::string& command) {
+  Recipe recipe = read_recipe(arguments, learner_tables());
+  if (recipe.operands.size() > max_operands) {
+    throw Error(ErrorKind::usage,
+                fmt::format("{} does not know what to do with \"{}\"", command,
+                            recipe.operands[max_operands]),
+                "options are written name=value or --name value; a recipe ends in .yaml");
+  }
+  return recipe;
+}
+
+ProgressStyle stderr_style(bool quiet) {
+  ProgressStyle style;
+  style.quiet = quiet;
+  const char* terminal = std::getenv("TERM");
+  const bool dumb = terminal == nullptr || std::string_view(terminal) == "dumb";
+  style.is_terminal = ::isatty(STDERR_FILENO) == 1 && !dumb;
+  const char* no_colour = std::getenv("NO_COLOR");
+  style.colour = style.is_terminal && (no_colour == nullptr || *no_colour == '\0');
+  winsize size{};
+  if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) style.width = size.ws_col;
+  return style;
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,27 @@
+// What the subcommands share in reading their arguments and their surroundings.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "base/options.h"
+#include "cli/commands.h"
+#include "train/progress.h"
+#include "train/recipe.h"
+
+namespace jackscrew {
+
+// All learners of the program with their options.
+std::span<const LearnerTable> learner_tables();
+
+// All options of a run that this program knows, with their defaults.
+OptionSet program_options();
+
+// read_recipe() with the program's learners; throws Error(usage) when more than `max_operands`
+// operands are left beside the recipe file.
+Recipe read_arguments(Arguments arguments, size_t max_operands, const std::string& command);
+
+// How progress is shown on stderr: NO_COLOR, TERM=dumb and a redirected stderr are respected.
+ProgressStyle stderr_style(bool quiet);
+
+}  // namespace jackscrew

@@ -1,0 +1,32 @@
+// The subcommands: each takes the arguments after its name, writes data to stdout and messages to
+// stderr, and returns the exit code of the program or throws Error.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+namespace jackscrew {
+
+using Arguments = std::span<const std::string>;
+
+int run_train(Arguments arguments);
+int run_eval(Arguments arguments);
+int run_generate(Arguments arguments);
+int run_plan(Arguments arguments);
+int run_inspect(Arguments arguments);
+int run_data(Arguments arguments);
+int run_config(Arguments arguments);
+int run_doctor(Arguments arguments);
+
+// A row of the program's table of subcommands.
+struct Command {
+  std::string name;
+  std::string summary;                // one line
+  std::string usage;                  // what follows the name
+  std::vector<std::string> examples;  // whole command lines
+  std::vector<std::string> tables;    // titles of the option tables that its help shows
+  int (*run)(Arguments arguments);
+};
+
+}  // namespace jackscrew

@@ -1,0 +1,107 @@
+// jackscrew config: recipes to start from, a check of a recipe, and a JSON schema for editors.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "cli/arguments.h"
+#include "cli/commands.h"
+
+namespace jackscrew {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+// "true", "1e-5" -> the JSON value that a YAML reader would see.
+ordered_json json_value(const std::string& text) {
+  if (text == "true" || text == "false") return text == "true";
+  if (const auto integer = parse_int(text)) return *integer;
+  if (const auto number = parse_double(text)) return *number;
+  return text;
+}
+
+ordered_json type_schema(const OptionSpec& spec) {
+  const auto choices = split_words(spec.choices);
+  ordered_json schema = ordered_json::object();
+  switch (spec.type) {
+    case OptionType::text:
+      schema["type"] = "string";
+      if (!choices.empty()) schema["enum"] = choices;
+      return schema;
+    case OptionType::list:
+      schema["type"] = "array";
+      schema["items"]["type"] = "string";
+      if (!choices.empty()) schema["items"]["enum"] = choices;
+      return schema;
+    case OptionType::integer:
+      schema["type"] = "integer";
+      break;
+    case OptionType::number:
+      schema["type"] = "number";
+      break;
+    case OptionType::boolean:
+      schema["type"] = "boolean";
+      break;
+    case OptionType::bytes:
+      schema["type"] = {"string", "integer"};
+      break;
+  }
+  if (std::isfinite(spec.min)) schema["minimum"] = json_value(fmt::format("{}", spec.min));
+  if (std::isfinite(spec.max)) schema["maximum"] = json_value(fmt::format("{}", spec.max));
+  if (choices.empty() || spec.type == OptionType::bytes) return schema;
+  return ordered_json{{"anyOf", {schema, ordered_json{{"enum", choices}}}}};
+}
+
+void print_schema() {
+  ordered_json properties = ordered_json::object();
+  const OptionSet options = program_options();
+  for (const OptionValue& option : options.values()) {
+    if (!options.tables()[option.table].saved) continue;
+    ordered_json property = type_schema(option.spec);
+    property["description"] = option.spec.help;
+    if (!option.text.empty() && option.spec.type != OptionType::list) {
+      property["default"] = json_value(option.text);
+    }
+    properties[option.spec.name] = property;
+    for (const std::string& alias : split_words(option.spec.aliases)) {
+      property["description"] = fmt::format("the same as {}", option.spec.name);
+      properties[alias] = property;
+    }
+  }
+  const ordered_json schema = {{"$schema", "https://json-schema.org/draft/2020-12/schema"},
+                               {"title", "Jackscrew recipe"},
+                               {"type", "object"},
+                               {"additionalProperties", false},
+                               {"properties", properties}};
+  fmt::print("{}\n", schema.dump(2));
+}
+
+}  // namespace
+
+int run_config(Arguments arguments) {
+  const std::string action = arguments.empty() ? std::string() : arguments[0];
+  if (action == "init" && arguments.size() == 2) {
+    OptionSet options = program_options();
+    options.set("method", arguments[1], "config init");
+    fmt::print("# Run with: jackscrew train FILE.yaml\n{}",
+               resolve_recipe(std::move(options), learner_tables()).to_yaml());
+    return 0;
+  }
+  if (action == "validate" && arguments.size() >= 2) {
+    read_arguments(arguments.subspan(1), 0, "config validate");
+    fmt::print("{}: valid\n", arguments[1]);
+    return 0;
+  }
+  if (action == "schema" && arguments.size() == 1) {
+    print_schema();
+    return 0;
+  }
+  throw Error(ErrorKind::usage, "config takes `init METHOD`, `validate FILE.yaml` or `schema`",
+              "jackscrew help config shows examples");
+}
+
+}  // namespace jackscrew

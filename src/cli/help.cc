@@ -1,0 +1,125 @@
+#include "cli/help.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "cli/arguments.h"
+
+namespace jackscrew {
+
+namespace {
+
+constexpr size_t kHelpColumn = 32;
+constexpr size_t kColumns = 100;
+
+// `text` broken at spaces, every line but the first indented to the help column.
+std::string wrapped(const std::string& text) {
+  std::string out;
+  size_t line = 0;
+  for (const std::string& word : split(text, ' ')) {
+    if (line != 0 && line + 1 + word.size() > kColumns - kHelpColumn) {
+      out += "\n" + std::string(kHelpColumn, ' ');
+      line = 0;
+    } else if (line != 0) {
+      out += ' ';
+      ++line;
+    }
+    out += word;
+    line += word.size();
+  }
+  return out;
+}
+
+std::string option_help(const OptionValue& option) {
+  const OptionSpec& spec = option.spec;
+  std::string text = spec.help;
+  if (!option.text.empty()) text += fmt::format(" [{}]", option.text);
+  if (*spec.aliases != '\0') {
+    text += fmt::format(" (also {})", fmt::join(split_words(spec.aliases), ", "));
+  }
+  return fmt::format("  {:<{}}{}\n", spec.name, kHelpColumn - 2, wrapped(text));
+}
+
+std::string presets_help() {
+  std::string out = "\nMethods\n";
+  for (const Preset& preset : presets()) {
+    out += fmt::format("  {:<{}}{}\n", preset.name, kHelpColumn - 2,
+                       wrapped(fmt::format("{}: {}", preset.help, preset.settings)));
+  }
+  return out;
+}
+
+// The titles of a command's tables; a command that shows the method shows every learner's options.
+bool shows(const Command& command, const OptionTable& table) {
+  const auto& titles = command.tables;
+  const auto has = [&](const std::string& title) {
+    return std::find(titles.begin(), titles.end(), title) != titles.end();
+  };
+  if (has(table.title)) return true;
+  const auto learners = learner_tables();
+  return has(option_titles::kMethod) &&
+         std::any_of(learners.begin(), learners.end(), [&](const LearnerTable& learner) {
+           return learner_title(learner) == table.title;
+         });
+}
+
+}  // namespace
+
+std::string program_help(std::span<const Command> commands) {
+  std::string out =
+      "jackscrew trains and fine-tunes Llama-family models with little memory.\n\n"
+      "Examples\n";
+  for (const Command& command : commands) {
+    if (!command.examples.empty()) out += "  " + command.examples.front() + "\n";
+  }
+  out += "\nCommands\n";
+  for (const Command& command : commands) {
+    out += fmt::format("  {:<12}{}\n", command.name, command.summary);
+  }
+  out += fmt::format("  {:<12}{}\n", "help", "explain a command and its options");
+  return out +
+         "\n`jackscrew help COMMAND` lists a command's options; `jackscrew --version` says what was "
+         "built.\nExit codes: 0 done, 1 other errors, 2 usage, 3 does not fit into memory, 4 data, "
+         "5 model files,\n6 not a finite number, 7 device, 130 interrupted.\n";
+}
+
+std::string command_help(const Command& command) {
+  std::string out = fmt::format("jackscrew {}: {}\n\nExamples\n", command.name, command.summary);
+  for (const std::string& example : command.examples) out += "  " + example + "\n";
+  out += fmt::format("\nUsage\n  jackscrew {} {}\n", command.name, command.usage);
+  if (command.tables.empty()) return out;
+  out +=
+      "\nOptions are written name=value, --name value or --name=value; - and _ are the same. They win "
+      "over\nthe recipe file, and a later one over an earlier one. Defaults stand in brackets.\n";
+  const OptionSet options = program_options();
+  for (size_t table = 0; table < options.tables().size(); ++table) {
+    const OptionTable& shown = options.tables()[table];
+    if (!shows(command, shown) || shown.options.empty()) continue;
+    out += fmt::format("\n{}\n", shown.title);
+    for (const OptionValue& option : options.values()) {
+      if (option.table == table) out += option_help(option);
+    }
+    if (shown.title == option_titles::kMethod) out += presets_help();
+  }
+  return out;
+}
+
+std::string version_text() {
+  std::string compiler = fmt::format("GCC {}", __VERSION__);
+#if defined(__clang__)
+  compiler = __VERSION__;
+#endif
+#if defined(NDEBUG)
+  const char* checks = "off";
+#else
+  const char* checks = "on";
+#endif
+  return fmt::format(
+      "jackscrew {}\ncompiler: {}, debug checks {}\n"
+      "CPU code: x86-64-v3 and x86-64-v4, chosen at run time\n",
+      JACKSCREW_VERSION, compiler, checks);
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,18 @@
+// The texts of --help and --version.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "cli/commands.h"
+
+namespace jackscrew {
+
+std::string program_help(std::span<const Command> commands);
+
+// Examples first, then the command's option tables with their defaults.
+std::string command_help(const Command& command);
+
+std::string version_text();
+
+}  // namespace jackscrew

@@ -1,0 +1,83 @@
+#include "train/event_log.h"
+
+#include <algorithm>
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "base/error.h"
+
+namespace jackscrew {
+
+namespace {
+
+// The step of a line of the log; nullopt when the line is not an event.
+std::optional<int64_t> step_of(std::string_view line) {
+  const auto event = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (!event.is_object()) return std::nullopt;
+  const auto step = event.find("step");
+  if (step == event.end() || !step->is_number_integer()) return std::nullopt;
+  return step->get<int64_t>();
+}
+
+// Leaves at `path` only the events up to `resumed_step` (none without it); returns the last one's step.
+int64_t keep_events(const fs::path& path, std::optional<int64_t> resumed_step) {
+  std::string kept;
+  int64_t last_step = 0;
+  if (resumed_step && fs::exists(path)) {
+    const std::string text = read_text(path);
+    for (size_t begin = 0; begin < text.size();) {
+      const size_t end = std::min(text.find('\n', begin), text.size());
+      const std::string_view line(text.data() + begin, end - begin);
+      const auto step = step_of(line);
+      if (step && *step >= 0 && *step <= *resumed_step) {
+        kept.append(line).push_back('\n');
+        last_step = std::max(last_step, *step);
+      }
+      begin = end + 1;
+    }
+  }
+  write_text_atomic(path, kept);
+  return last_step;
+}
+
+}  // namespace
+
+const char* event_name(EventKind kind) {
+  switch (kind) {
+    case EventKind::start:
+      return "start";
+    case EventKind::step:
+      return "step";
+    case EventKind::eval:
+      return "eval";
+    case EventKind::save:
+      return "save";
+    case EventKind::warn:
+      return "warn";
+    case EventKind::end:
+      return "end";
+    case EventKind::memory:
+      return "memory";
+  }
+  return "warn";
+}
+
+EventLog::EventLog(const fs::path& path, std::optional<int64_t> resumed_step)
+    : last_step_(keep_events(path, resumed_step)), writer_(path, WriteMode::append) {}
+
+void EventLog::write(EventKind kind, int64_t step, const JsonObject& fields) {
+  if (step < last_step_) {
+    fail(ErrorKind::generic, "event {} of step {} comes after step {}", event_name(kind), step,
+         last_step_);
+  }
+  last_step_ = step;
+  const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
+  JsonObject line;
+  line.add("event", event_name(kind)).add("step", step).add("time", now.count()).merge(fields);
+  writer_.write(line.text() + "\n");
+  writer_.flush();
+}
+
+}  // namespace jackscrew

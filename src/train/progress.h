@@ -1,0 +1,67 @@
+// What a person sees of a run: one line per logged step, and a bar for long work without steps.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <ostream>
+#include <string>
+
+namespace jackscrew {
+
+// What the line of a step says. What is not known is left out of the line.
+struct StepLine {
+  int64_t step = 0;
+  int64_t total_steps = 0;
+  double loss = 0;  // mean negative log-likelihood of the target tokens, nats
+  double learning_rate = 0;
+  std::optional<double> grad_norm;
+  double tokens_per_second = 0;
+  std::optional<double> speed_of_light;  // share of the machine's measured peak, 0 to 1
+  std::optional<int64_t> memory_used;    // bytes
+  std::optional<int64_t> memory_budget;  // bytes
+  std::optional<double> seconds_left;
+};
+
+// "step 120/2000  6.0% | loss 1.8342 | ppl 6.26 | lr 1.9e-4 | gnorm 0.81 | 4312 tok/s | 78% sol |
+// mem 9.8/15.9 G | eta 1h12m", memory in GiB; with `colour`, terminal escapes stress the loss.
+std::string format_step_line(const StepLine& line, bool colour = false);
+
+// How and where to draw; the caller finds out about the terminal.
+struct ProgressStyle {
+  bool is_terminal = false;
+  int width = 80;  // columns
+  bool colour = false;
+  bool quiet = false;  // nothing at all
+};
+
+// Progress of work whose amount is known. On a terminal, a bar redrawn in place when its percentage
+// changes, and replaced by a summary; elsewhere one plain line at the start and one at the end.
+// Not thread-safe. Destroyed without finish(), it leaves the cursor on a fresh line.
+class ProgressBar {
+ public:
+  // `title` such as "loading", `total` > 0 in `unit` ("records"); the unit "B" is shown as sizes.
+  ProgressBar(std::ostream& stream, ProgressStyle style, std::string title, int64_t total,
+              std::string unit);
+  ~ProgressBar();
+  ProgressBar(const ProgressBar&) = delete;
+  ProgressBar& operator=(const ProgressBar&) = delete;
+
+  void advance(int64_t amount);
+  // Says that the work is complete and how long it took.
+  void finish();
+
+ private:
+  void draw();
+
+  std::ostream& stream_;
+  ProgressStyle style_;
+  std::string title_;
+  int64_t total_;
+  std::string unit_;
+  int64_t done_ = 0;
+  int64_t drawn_percent_ = -1;
+  double start_seconds_;
+  bool finished_ = false;
+};
+
+}  // namespace jackscrew

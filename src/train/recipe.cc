@@ -1,0 +1,273 @@
+#include "train/recipe.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "train/recipe_file.h"
+
+namespace jackscrew {
+
+namespace {
+
+struct Setting {
+  std::string name;
+  std::string value;
+};
+
+std::vector<Setting> preset_settings(const Preset& preset) {
+  std::vector<Setting> out;
+  for (const std::string& setting : split_words(preset.settings)) {
+    const size_t equals = setting.find('=');
+    out.push_back({setting.substr(0, equals), setting.substr(equals + 1)});
+  }
+  return out;
+}
+
+std::string setting_of(const Preset& preset, std::string_view name) {
+  for (const Setting& setting : preset_settings(preset)) {
+    if (setting.name == name) return setting.value;
+  }
+  return {};
+}
+
+[[noreturn]] void refuse_name(const OptionSet& options, const char* option,
+                              const std::vector<std::string>& known) {
+  const std::string& value = options.text(option);
+  const auto nearest = nearest_name(value, known);
+  throw Error(ErrorKind::usage,
+              fmt::format("{}: unknown {} \"{}\", expected one of {}", options.origin(option),
+                          option, value, fmt::join(known, ", ")),
+              nearest ? fmt::format("did you mean {}?", *nearest) : std::string());
+}
+
+// An explicit `auto` is the same as leaving the learning rate out. A learner chosen beside the method
+// brings the learning rate of the preset that is its own.
+void resolve_learning_rate(OptionSet& options, const Preset& preset) {
+  if (!options.is_word("learning_rate")) return;
+  const std::string& learner = options.text("learner");
+  const Preset* source = &preset;
+  if (setting_of(preset, "learner") != learner) {
+    for (const Preset& other : presets()) {
+      if (setting_of(other, "learner") == learner) {
+        source = &other;
+        break;
+      }
+    }
+  }
+  const std::string value = setting_of(*source, "learning_rate");
+  if (value.empty()) {
+    throw Error(ErrorKind::usage,
+                fmt::format("method {} has no learning rate of its own", source->name),
+                "set learning_rate");
+  }
+  options.set("learning_rate", value, fmt::format("method {}", source->name));
+}
+
+void apply_preset(OptionSet& options) {
+  const Preset* preset = find_preset(options.text("method"));
+  if (preset == nullptr) {
+    std::vector<std::string> names;
+    for (const Preset& known : presets()) names.emplace_back(known.name);
+    refuse_name(options, "method", names);
+  }
+  const std::string origin = fmt::format("method {}", preset->name);
+  if (options.text("learner").empty()) {
+    options.set("learner", setting_of(*preset, "learner"), origin);
+  }
+  resolve_learning_rate(options, *preset);
+  for (const Setting& setting : preset_settings(*preset)) {
+    options.imply(setting.name, setting.value, origin);
+  }
+}
+
+// Options of a learner that is not in use would be ignored without a word.
+void check_learner(const OptionSet& options, std::span<const LearnerTable> learners,
+                   std::vector<std::string>& skipped_titles) {
+  const std::string& learner = options.text("learner");
+  std::vector<std::string> names;
+  for (const LearnerTable& table : learners) names.emplace_back(table.learner);
+  if (std::find(names.begin(), names.end(), learner) == names.end()) {
+    refuse_name(options, "learner", names);
+  }
+  for (const LearnerTable& table : learners) {
+    if (table.learner == learner) continue;
+    skipped_titles.push_back(learner_title(table));
+    for (const OptionSpec& spec : table.options) {
+      if (!options.was_set(spec.name)) continue;
+      throw Error(ErrorKind::usage,
+                  fmt::format("{}: {} is an option of learner {}, but this run has learner {}",
+                              options.origin(spec.name), spec.name, table.learner, learner),
+                  fmt::format("leave {} out, or set learner={}", spec.name, table.learner));
+    }
+  }
+}
+
+[[noreturn]] void contradiction(const std::string& what, const std::string& hint) {
+  throw Error(ErrorKind::usage, what, hint);
+}
+
+void check_consistency(const Recipe& r) {
+  if (r.val_size > 0 && !r.eval_data.empty()) {
+    contradiction("both eval_data and val_size are set", "keep one: they name the same thing");
+  }
+  if (r.val_size > 1 && r.val_size != static_cast<double>(static_cast<int64_t>(r.val_size))) {
+    contradiction(fmt::format("val_size is {}, neither a share nor a number of records", r.val_size),
+                  "use a value below 1 or a whole number");
+  }
+  if (r.eval_steps > 0 && r.eval_data.empty() && r.val_size == 0) {
+    contradiction(fmt::format("eval_steps is {}, but there is nothing to evaluate on", r.eval_steps),
+                  "set eval_data or val_size");
+  }
+  if (r.max_steps == 0 && r.num_train_epochs <= 0) {
+    contradiction("max_steps and num_train_epochs are both 0", "set one of them");
+  }
+  if (r.max_steps > 0 && r.warmup_steps.value_or(0) > r.max_steps) {
+    contradiction(fmt::format("warmup_steps {} is more than max_steps {}", *r.warmup_steps,
+                              r.max_steps),
+                  "the learning rate would never reach its height");
+  }
+  for (const auto& [name, beta] : {std::pair{"adam_beta1", r.adam_beta1},
+                                   std::pair{"adam_beta2", r.adam_beta2}}) {
+    if (beta >= 1) contradiction(fmt::format("{} is {}, must be below 1", name, beta), "");
+  }
+  if (r.top_p <= 0) contradiction("top_p is 0, no token could be sampled", "1 means all tokens");
+  if (r.stride > r.sequence_len) {
+    contradiction(fmt::format("stride {} is more than sequence_len {}", r.stride, r.sequence_len),
+                  "tokens between the windows would not be scored");
+  }
+  if (r.random_init && !r.adapter.empty()) {
+    contradiction("init is random, but an adapter is given", "an adapter needs its own model");
+  }
+}
+
+std::optional<int64_t> integer_or_auto(const OptionSet& options, const char* name) {
+  if (options.is_word(name)) return std::nullopt;
+  return options.integer(name);
+}
+
+std::optional<int64_t> bytes_or_auto(const OptionSet& options, const char* name) {
+  if (options.is_word(name)) return std::nullopt;
+  return options.bytes(name);
+}
+
+LrSchedule schedule_of(const std::string& name) {
+  if (name == "constant") return LrSchedule::constant;
+  return name == "linear" ? LrSchedule::linear : LrSchedule::cosine;
+}
+
+void fill(Recipe& r, const OptionSet& o) {
+  r.model = o.text("model");
+  r.adapter = o.text("adapter");
+  r.random_init = o.text("init") == "random";
+  r.tokenizer = o.text("tokenizer");
+  r.chat_template = o.text("chat_template");
+  r.data = o.text("data");
+  r.eval_data = o.text("eval_data");
+  r.val_size = o.number("val_size");
+  r.sequence_len = o.integer("sequence_len");
+  r.packing = o.boolean("packing");
+  r.train_on_inputs = o.boolean("train_on_inputs");
+  r.method = o.text("method");
+  r.storage = o.text("storage");
+  r.product = o.text("product");
+  r.learner = o.text("learner");
+  r.optimizer = o.text("optimizer");
+  if (!o.is_word("gradient_checkpointing")) {
+    r.gradient_checkpointing = o.boolean("gradient_checkpointing");
+  }
+  r.micro_batch_size = o.integer("micro_batch_size");
+  r.gradient_accumulation_steps = o.integer("gradient_accumulation_steps");
+  r.max_steps = o.integer("max_steps");
+  r.num_train_epochs = o.number("num_train_epochs");
+  r.learning_rate = o.number("learning_rate");
+  r.lr_schedule = schedule_of(o.text("lr_scheduler_type"));
+  r.warmup_ratio = o.number("warmup_ratio");
+  r.warmup_steps = integer_or_auto(o, "warmup_steps");
+  r.weight_decay = o.number("weight_decay");
+  r.max_grad_norm = o.number("max_grad_norm");
+  r.adam_beta1 = o.number("adam_beta1");
+  r.adam_beta2 = o.number("adam_beta2");
+  r.adam_epsilon = o.number("adam_epsilon");
+  r.seed = static_cast<uint64_t>(o.integer("seed"));
+  r.device = o.text("device");
+  r.threads = integer_or_auto(o, "threads").value_or(0);
+  r.isa = o.text("isa");
+  r.device_memory = bytes_or_auto(o, "device_memory");
+  r.host_memory = bytes_or_auto(o, "host_memory");
+  r.output_dir = o.text("output_dir");
+  r.logging_steps = o.integer("logging_steps");
+  r.eval_steps = o.integer("eval_steps");
+  r.save_steps = o.integer("save_steps");
+  r.save_total_limit = o.integer("save_total_limit");
+  r.resume = o.text("resume");
+  r.stride = o.integer("stride");
+  r.prompt = o.text("prompt");
+  r.max_new_tokens = o.integer("max_new_tokens");
+  r.temperature = o.number("temperature");
+  r.top_k = o.integer("top_k");
+  r.top_p = o.number("top_p");
+  r.json = o.boolean("json");
+  r.quiet = o.boolean("quiet");
+  r.print_config = o.boolean("print_config");
+}
+
+// A key given twice in one file is a slip, not an override.
+void set_from_file(OptionSet& options, const std::string& path) {
+  std::map<std::string, std::string> first_origin;
+  for (const Assignment& assignment : read_recipe_file(path)) {
+    const char* name = options.at(assignment.name, assignment.origin).spec.name;
+    const auto [first, is_new] = first_origin.emplace(name, assignment.origin);
+    if (!is_new) {
+      throw Error(ErrorKind::usage, fmt::format("{}: {} is set a second time", assignment.origin,
+                                                name),
+                  fmt::format("the first is at {}", first->second));
+    }
+    options.set(assignment);
+  }
+}
+
+}  // namespace
+
+std::string learner_title(const LearnerTable& table) {
+  return fmt::format("Learner {}", table.learner);
+}
+
+OptionSet run_options(std::span<const LearnerTable> learners) {
+  OptionSet options;
+  for (const OptionTable& table : run_option_tables()) options.add(table);
+  for (const LearnerTable& table : learners) options.add({learner_title(table), table.options});
+  return options;
+}
+
+Recipe resolve_recipe(OptionSet options, std::span<const LearnerTable> learners) {
+  Recipe recipe;
+  apply_preset(options);
+  check_learner(options, learners, recipe.skipped_titles);
+  fill(recipe, options);
+  check_consistency(recipe);
+  recipe.options = std::move(options);
+  return recipe;
+}
+
+Recipe read_recipe(std::span<const std::string> arguments,
+                   std::span<const LearnerTable> learners) {
+  OptionSet options = run_options(learners);
+  CommandLine line = parse_command_line(arguments, options);
+  const auto file = std::find_if(line.operands.begin(), line.operands.end(), [](const auto& word) {
+    return word.ends_with(".yaml") || word.ends_with(".yml");
+  });
+  if (file != line.operands.end()) {
+    set_from_file(options, *file);
+    line.operands.erase(file);
+  }
+  for (const Assignment& assignment : line.assignments) options.set(assignment);
+  Recipe recipe = resolve_recipe(std::move(options), learners);
+  recipe.operands = std::move(line.operands);
+  return recipe;
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,21 @@
+// Reads a recipe: a YAML file with one flat map of options.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/file.h"
+#include "base/options.h"
+
+namespace jackscrew {
+
+// The file's `key: value` pairs in order, with "file:line" as origin. A value is a scalar or a list of
+// scalars; a key without a value is skipped. Names and values are not checked here. Throws
+// Error(usage) with file and line for anything else.
+std::vector<Assignment> read_recipe_file(const fs::path& path);
+
+// The same for text in memory; `name` stands for the file's in origins and messages.
+std::vector<Assignment> parse_recipe_text(const std::string& text, std::string_view name);
+
+}  // namespace jackscrew

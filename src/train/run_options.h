@@ -1,0 +1,37 @@
+// The options of a run: the tables behind recipes, the command line and the help.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "base/options.h"
+
+namespace jackscrew {
+
+// Titles of the tables, for commands that read only some of them.
+namespace option_titles {
+inline constexpr const char* kModel = "Model";
+inline constexpr const char* kData = "Data";
+inline constexpr const char* kMethod = "Method";
+inline constexpr const char* kSchedule = "Schedule and optimizer";
+inline constexpr const char* kMachine = "Machine";
+inline constexpr const char* kOutput = "Output, evaluation and checkpoints";
+inline constexpr const char* kGeneration = "Generation";
+inline constexpr const char* kCall = "This call";
+}  // namespace option_titles
+
+std::span<const OptionTable> run_option_tables();
+
+// A named method: nothing but values for other options, where the user has not set them.
+struct Preset {
+  const char* name;
+  const char* settings;  // "learner=lora learning_rate=2e-4"
+  const char* help;
+};
+
+std::span<const Preset> presets();
+
+// nullptr when there is none of that name.
+const Preset* find_preset(std::string_view name);
+
+}  // namespace jackscrew

@@ -1,0 +1,203 @@
+#include "base/options.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "base/command_line.h"
+#include "base/error.h"
+
+namespace jackscrew {
+namespace {
+
+constexpr OptionSpec kShape[] = {
+    {.name = "rank",
+     .type = OptionType::integer,
+     .default_text = "16",
+     .help = "rank of the adapter",
+     .aliases = "lora_rank r",
+     .min = 1,
+     .max = 4096},
+    {.name = "alpha",
+     .type = OptionType::number,
+     .default_text = "auto",
+     .help = "scale",
+     .choices = "auto",
+     .min = 0},
+    {.name = "targets", .type = OptionType::list, .default_text = "q_proj,v_proj", .help = "layers"},
+};
+constexpr OptionSpec kOther[] = {
+    {.name = "model", .type = OptionType::text, .default_text = "", .help = "the model"},
+    {.name = "schedule",
+     .type = OptionType::text,
+     .default_text = "cosine",
+     .help = "course",
+     .choices = "constant linear cosine"},
+    {.name = "memory", .type = OptionType::bytes, .default_text = "1GiB", .help = "budget"},
+    {.name = "packing", .type = OptionType::boolean, .default_text = "true", .help = "pack"},
+    {.name = "recompute",
+     .type = OptionType::boolean,
+     .default_text = "auto",
+     .help = "recompute",
+     .choices = "auto"},
+};
+constexpr OptionSpec kCall[] = {
+    {.name = "json", .type = OptionType::boolean, .default_text = "false", .help = "print JSON"},
+};
+
+OptionSet sample() {
+  OptionSet options;
+  options.add({"Shape", kShape});
+  options.add({"Other", kOther});
+  options.add({"Call", kCall, false});
+  return options;
+}
+
+// Runs `action`, which must throw a usage error, and returns "what | hint".
+std::string usage_error(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::usage) << error.what();
+    return std::string(error.what()) + " | " + error.hint();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return {};
+}
+
+TEST(Options, DefaultsAndTypes) {
+  const OptionSet options = sample();
+  EXPECT_EQ(options.integer("rank"), 16);
+  EXPECT_EQ(options.integer("lora-rank"), 16);
+  EXPECT_TRUE(options.is_word("alpha"));
+  EXPECT_FALSE(options.is_word("schedule"));
+  EXPECT_THROW(options.number("alpha"), Error);
+  EXPECT_THROW(options.number("rank"), Error);
+  EXPECT_THROW(options.text("nothing"), Error);
+  EXPECT_EQ(options.list("targets"), (std::vector<std::string>{"q_proj", "v_proj"}));
+  EXPECT_EQ(options.bytes("memory"), int64_t{1} << 30);
+  EXPECT_TRUE(options.boolean("packing"));
+  EXPECT_FALSE(options.is_set("model"));
+  EXPECT_TRUE(options.is_set("rank"));
+  EXPECT_FALSE(options.was_set("rank"));
+  EXPECT_EQ(options.origin("rank"), "default");
+}
+
+TEST(Options, LaterCallsWinAndOriginsAreKept) {
+  OptionSet options = sample();
+  options.set("r", "8", "run.yaml:1");
+  options.set("lora-rank", "32", "command line");
+  options.imply("rank", "64", "method x");
+  EXPECT_EQ(options.integer("rank"), 32);
+  EXPECT_TRUE(options.was_set("rank"));
+  EXPECT_EQ(options.origin("rank"), "command line");
+  options.imply("alpha", "2.5", "method x");
+  EXPECT_EQ(options.number("alpha"), 2.5);
+  EXPECT_FALSE(options.was_set("alpha"));
+  options.imply("alpha", "3.5", "method y");
+  EXPECT_EQ(options.number("alpha"), 3.5);
+}
+
+TEST(Options, RefusalsNameKeyValueExpectationAndOrigin) {
+  OptionSet options = sample();
+  const auto refusal = [&](const char* name, const char* text) {
+    return usage_error([&] { options.set(name, text, "run.yaml:3"); });
+  };
+  EXPECT_EQ(refusal("ranks", "1"), "run.yaml:3: unknown option \"ranks\" | did you mean rank?");
+  EXPECT_EQ(refusal("zzzzzz", "1"),
+            "run.yaml:3: unknown option \"zzzzzz\" | --help after a command lists its options");
+  EXPECT_EQ(refusal("r", "many"),
+            "run.yaml:3: rank is \"many\", expected a whole number from 1 to 4096 | ");
+  EXPECT_EQ(refusal("alpha", "-1"),
+            "run.yaml:3: alpha is \"-1\", expected a number of at least 0, or auto | ");
+  EXPECT_EQ(refusal("schedule", "cosin"),
+            "run.yaml:3: schedule is \"cosin\", expected one of constant, linear, cosine | "
+            "did you mean cosine?");
+  for (const char* bad : {"0", "4097", "1.5", "", "9223372036854775808", " 4"}) refusal("rank", bad);
+  for (const char* bad : {"nan", "inf", "1e999", "x"}) refusal("alpha", bad);
+  for (const char* bad : {"1QB", "-1", ""}) refusal("memory", bad);
+  for (const char* bad : {"maybe", ""}) refusal("packing", bad);
+  refusal("targets", "a,,b");
+  EXPECT_EQ(options.integer("rank"), 16);  // a refused value changes nothing
+  const std::string nested =
+      usage_error([&] { options.set({"rank", "", "f", std::vector<std::string>{"1", "2"}}); });
+  EXPECT_EQ(nested, "f: rank is \"[1, 2]\", expected a whole number from 1 to 4096 | ");
+  EXPECT_EQ(usage_error([&] { options.require("model", "train"); }),
+            "train needs model | give model=... (the model)");
+}
+
+TEST(Options, DuplicateNamesAndBadDefaultsAreFaults) {
+  constexpr OptionSpec again[] = {
+      {.name = "lora-rank", .type = OptionType::text, .default_text = "", .help = ""}};
+  OptionSet options = sample();
+  EXPECT_THROW(options.add({"Again", again}), Error);
+  constexpr OptionSpec bad[] = {
+      {.name = "n", .type = OptionType::integer, .default_text = "0", .help = "", .min = 1}};
+  EXPECT_THROW(OptionSet().add({"Bad", bad}), Error);
+}
+
+TEST(Options, DumpStandsInTableOrder) {
+  OptionSet options = sample();
+  options.set("model", "my models/\"a\": b", "x");
+  options.set("targets", "[q_proj, \"x\"]", "x");
+  const std::string skipped[] = {"Other"};
+  EXPECT_EQ(options.to_yaml(skipped),
+            "# Shape\n"
+            "rank: 16                               # rank of the adapter\n"
+            "alpha: auto                            # scale\n"
+            "targets: [q_proj, \"\\\"x\\\"\"]           # layers\n");
+  const std::string all = options.to_yaml();
+  EXPECT_NE(all.find("model: \"my models/\\\"a\\\": b\""), std::string::npos);
+  EXPECT_EQ(all.find("json"), std::string::npos);
+}
+
+TEST(Options, YamlScalarsAreQuotedWhereNeeded) {
+  EXPECT_EQ(yaml_scalar("a/b-c_1.0"), "a/b-c_1.0");
+  EXPECT_EQ(yaml_scalar("1e-5"), "1e-5");
+  EXPECT_EQ(yaml_scalar(""), "\"\"");
+  EXPECT_EQ(yaml_scalar("null"), "\"null\"");
+  EXPECT_EQ(yaml_scalar("-x"), "\"-x\"");
+  EXPECT_EQ(yaml_scalar("a: b #c\n\x01\\"), "\"a: b #c\\n\\x01\\\\\"");
+}
+
+CommandLine parse(const std::vector<std::string>& arguments) {
+  return parse_command_line(arguments, sample());
+}
+
+TEST(CommandLine, AllSpellingsAreTheSame) {
+  const CommandLine line = parse({"run.yaml", "rank=1", "--rank=2", "--lora-rank", "3", "--packing",
+                                  "--json", "false", "model=a=b", "--alpha", "-1", "dir/a=b"});
+  EXPECT_EQ(line.operands, (std::vector<std::string>{"run.yaml", "dir/a=b"}));
+  std::string seen;
+  for (const Assignment& assignment : line.assignments) {
+    seen += assignment.name + ":" + assignment.text + ";";
+    EXPECT_EQ(assignment.origin, "command line");
+  }
+  EXPECT_EQ(seen, "rank:1;rank:2;lora-rank:3;packing:true;json:false;model:a=b;alpha:-1;");
+}
+
+TEST(CommandLine, BooleansTakeOnlyTheirOwnValues) {
+  const CommandLine line = parse({"--packing", "stats", "--recompute", "auto", "--json"});
+  EXPECT_EQ(line.operands, std::vector<std::string>{"stats"});
+  EXPECT_EQ(line.assignments[0].text, "true");
+  EXPECT_EQ(line.assignments[1].text, "auto");
+  EXPECT_EQ(line.assignments[2].text, "true");
+}
+
+TEST(CommandLine, DoubleDashEndsOptions) {
+  const CommandLine line = parse({"--", "--rank", "a=b"});
+  EXPECT_EQ(line.operands, (std::vector<std::string>{"--rank", "a=b"}));
+  EXPECT_TRUE(line.assignments.empty());
+}
+
+TEST(CommandLine, Refusals) {
+  EXPECT_EQ(usage_error([] { parse({"--rnk", "1"}); }),
+            "command line: unknown option \"rnk\" | did you mean rank?");
+  EXPECT_EQ(usage_error([] { parse({"--rank"}); }),
+            "--rank needs a value | expected a whole number from 1 to 4096");
+  usage_error([] { parse({"--model", "--json"}); });
+  usage_error([] { parse({"-x"}); });
+}
+
+}  // namespace
+}  // namespace jackscrew

@@ -1,0 +1,119 @@
+// Runs the built program as a user would.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "base/file.h"
+#include "cli/help.h"
+#include "train/run_options.h"
+
+namespace jackscrew {
+namespace {
+
+struct Outcome {
+  int exit_code = -1;
+  std::string out;  // stdout, or what the redirection in the arguments puts there
+};
+
+Outcome run(const std::string& arguments) {
+  const std::string command = std::string(JACKSCREW_PROGRAM) + " " + arguments;
+  Outcome outcome;
+  std::FILE* pipe = ::popen(command.c_str(), "r");
+  if (pipe == nullptr) return outcome;
+  char buffer[4096];
+  for (size_t got = 0; (got = std::fread(buffer, 1, sizeof buffer, pipe)) > 0;) {
+    outcome.out.append(buffer, got);
+  }
+  const int status = ::pclose(pipe);
+  outcome.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return outcome;
+}
+
+constexpr const char* kErrorsOnly = " 2>&1 >/dev/null";
+
+TEST(Program, HelpBeginsWithExamples) {
+  const Outcome help = run("--help");
+  EXPECT_EQ(help.exit_code, 0);
+  EXPECT_LT(help.out.find("Examples"), help.out.find("Commands"));
+  EXPECT_EQ(run("help").out, help.out);
+  EXPECT_EQ(run("-h").out, help.out);
+  EXPECT_NE(run("help config").out.find("jackscrew config init lora"), std::string::npos);
+  EXPECT_EQ(run("help config").out, run("config init --help").out);
+}
+
+TEST(Program, NoCommandIsAUsageError) {
+  const Outcome nothing = run(std::string(kErrorsOnly));
+  EXPECT_EQ(nothing.exit_code, 2);
+  EXPECT_NE(nothing.out.find("Commands"), std::string::npos);
+}
+
+TEST(Program, UnknownCommandsNameTheNearest) {
+  const Outcome typo = run(std::string("confg") + kErrorsOnly);
+  EXPECT_EQ(typo.exit_code, 2);
+  EXPECT_EQ(typo.out,
+            "jackscrew: error: unknown command \"confg\"\nhint: did you mean config?\n");
+  EXPECT_EQ(run(std::string("help confg") + kErrorsOnly).exit_code, 2);
+}
+
+TEST(Program, Version) {
+  const Outcome version = run("--version");
+  EXPECT_EQ(version.exit_code, 0);
+  EXPECT_EQ(version.out.find("jackscrew 0."), 0u);
+}
+
+TEST(Program, AFullDiskIsNotSuccess) {
+  EXPECT_EQ(run("config schema 2>&1 >/dev/full").exit_code, 1);
+}
+
+TEST(Program, ConfigInitGivesAValidRecipe) {
+  const fs::path file =
+      fs::temp_directory_path() / ("jackscrew_cli_" + std::to_string(::getpid()) + ".yaml");
+  for (const Preset& preset : presets()) {
+    const Outcome recipe = run(std::string("config init ") + preset.name);
+    EXPECT_EQ(recipe.exit_code, 0);
+    write_text_atomic(file, recipe.out);
+    const Outcome valid = run("config validate " + file.string() + " max_steps=3");
+    EXPECT_EQ(valid.exit_code, 0);
+    EXPECT_EQ(valid.out, file.string() + ": valid\n");
+  }
+  const Outcome bad = run("config validate " + file.string() + " max_step=3" + kErrorsOnly);
+  EXPECT_EQ(bad.exit_code, 2);
+  EXPECT_NE(bad.out.find("hint: did you mean max_steps?"), std::string::npos);
+  fs::remove(file);
+  EXPECT_EQ(run(std::string("config init lorra") + kErrorsOnly).exit_code, 2);
+  EXPECT_EQ(run(std::string("config") + kErrorsOnly).exit_code, 2);
+}
+
+TEST(Program, SchemaIsJson) {
+  const auto schema = nlohmann::json::parse(run("config schema").out);
+  EXPECT_EQ(schema["properties"]["sequence_len"]["default"], 1024);
+  EXPECT_EQ(schema["properties"]["lr_scheduler_type"]["enum"].size(), 3u);
+  EXPECT_TRUE(schema["properties"].contains("max_seq_length"));
+  EXPECT_FALSE(schema["properties"].contains("json"));
+}
+
+TEST(Help, OptionTablesAreShownWithDefaultsAndAliases) {
+  const Command command = {.name = "train",
+                           .summary = "train",
+                           .usage = "[RECIPE.yaml]",
+                           .examples = {"jackscrew train run.yaml"},
+                           .tables = {option_titles::kMethod, option_titles::kSchedule},
+                           .run = run_config};
+  const std::string help = command_help(command);
+  EXPECT_NE(help.find("lr_scheduler_type"), std::string::npos);
+  EXPECT_NE(help.find("[cosine]"), std::string::npos);
+  EXPECT_NE(help.find("num_epochs, epochs)"), std::string::npos);
+  EXPECT_NE(help.find("\nMethods\n"), std::string::npos);
+  EXPECT_EQ(help.find("top_k"), std::string::npos);
+  for (size_t begin = 0; begin < help.size();) {
+    const size_t end = help.find('\n', begin);
+    EXPECT_LE(end - begin, 100u) << help.substr(begin, end - begin);
+    begin = end + 1;
+  }
+}
+
+}  // namespace
+}  // namespace jackscrew

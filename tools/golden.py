@@ -2,11 +2,11 @@
 """Writes the golden files under tests/golden/ with PyTorch, transformers and PEFT.
 
 Pinned: torch==2.13.0 transformers==5.17.0 peft==0.21.2 safetensors==0.8.0
-(`script/setup --oracle` puts them into .cache/oracle; then `.cache/oracle/bin/python tools/golden.py`).
+(`script/setup --oracle` puts them into .cache/oracle; run it with .cache/oracle/bin/python).
 
-The models are transformers' own Llama code (attn_implementation="eager"), run in double precision and
-stored as f32, so that a tolerance in a C++ test measures the C++ and not PyTorch's rounding. Packed
-cases are computed one sequence at a time: no padding, no masks, nothing that packing could hide.
+The models are transformers' own Llama code (attn_implementation="eager"), run in double precision
+and stored as f32, so that a tolerance in a C++ test measures the C++ and not PyTorch's rounding.
+Packed cases are computed one sequence at a time: no padding, nothing that packing could hide.
 What the tensors are called is described in tests/golden/README.md.
 """
 
@@ -32,7 +32,7 @@ MAX_GRAD_NORM = 1.0
 
 
 class DoublePrecision(TorchFunctionMode):
-    """transformers casts to f32 inside norms, softmax and rotary angles; here those casts go to f64."""
+    """transformers casts to f32 in norms, softmax and rotary angles; here those casts go to f64."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         def widen(value):
@@ -79,8 +79,8 @@ CASES = [
          llama(97, 32, 40, 2, 4, 2, tied=False, rope_theta=10000.0,
                rope_scaling={"type": "linear", "factor": 2.5}),
          transformers4=True),
-    # Wavelengths from 6 to 600 positions: with these factors some frequencies are kept, some divided
-    # and some interpolated, all within 40 tokens.
+    # Wavelengths from 6 to 600 positions: with these factors some frequencies are kept, some
+    # divided and some interpolated, all within 40 tokens.
     Case("gqa_tied_rope_llama3", 4, [40],
          llama(64, 32, 56, 2, 2, 1, tied=True, eos_token_id=[2, 3],
                rope_parameters={"rope_type": "llama3", "rope_theta": 200.0, "factor": 8.0,
@@ -107,8 +107,8 @@ def write_config(case: Case, directory: Path) -> None:
     if case.transformers4:
         write_json(directory / "config.json", {
             "architectures": ["LlamaForCausalLM"], "attention_bias": False, "hidden_act": "silu",
-            "initializer_range": 0.02, "mlp_bias": False, "model_type": "llama", "pretraining_tp": 1,
-            "torch_dtype": "float32", "transformers_version": "4.46.0", "use_cache": True,
+            "initializer_range": 0.02, "mlp_bias": False, "model_type": "llama",
+            "pretraining_tp": 1, "torch_dtype": "float32", "transformers_version": "4.46.0", "use_cache": True,
             **case.config})
         return
     config = AutoConfig.for_model("llama", **case.config)
@@ -143,14 +143,17 @@ def random_batch(case: Case) -> dict[str, torch.Tensor]:
     for length in case.lengths:
         first_answer = max(1, int(length * case.prompt_share))
         # The token at t predicts t+1 of its own sequence; the last predicts nothing.
-        targets[begin + first_answer - 1:begin + length - 1] = ids[begin + first_answer:begin + length]
+        end = begin + length
+        targets[begin + first_answer - 1:end - 1] = ids[begin + first_answer:end]
         positions += range(length)
-        begin += length
+        begin = end
     ends = torch.tensor([0] + case.lengths).cumsum(0)
-    return {"ids": ids, "targets": targets, "positions": torch.tensor(positions), "cu_seqlens": ends}
+    return {"ids": ids, "targets": targets, "positions": torch.tensor(positions),
+            "cu_seqlens": ends}
 
 
-def forward(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+def forward(model: torch.nn.Module,
+            batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits [T, vocab] and mean negative log-likelihood of the targets, a sequence at a time."""
     ends = batch["cu_seqlens"].tolist()
     logits = torch.cat([
@@ -161,9 +164,9 @@ def forward(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> tuple[tor
 
 
 def train(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Ten AdamW steps on the same batch; the learning rate of step 1 is 0, as warm-up begins there."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.999), eps=1e-8,
-                                  weight_decay=WEIGHT_DECAY)
+    """Ten AdamW steps on the same batch; the first has learning rate 0, as warm-up begins there."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.999),
+                                  eps=1e-8, weight_decay=WEIGHT_DECAY)
     schedule = get_cosine_schedule_with_warmup(optimizer, WARMUP_STEPS, STEPS)
     losses, norms, rates = [], [], []
     for _ in range(STEPS):
@@ -192,7 +195,8 @@ def gradients(model: torch.nn.Module, batch: dict[str, torch.Tensor], rename=lam
     model.zero_grad()
     logits, loss = forward(model, batch)
     loss.backward()
-    grads = {f"grad.{rename(n)}": p.grad.clone() for n, p in model.named_parameters() if p.requires_grad}
+    grads = {f"grad.{rename(n)}": p.grad.clone()
+             for n, p in model.named_parameters() if p.requires_grad}
     return {"logits": logits.detach(), "loss": loss.detach()[None], **grads}
 
 
@@ -205,12 +209,12 @@ def rounding_of_f32(directory: Path, batch: dict[str, torch.Tensor], truth: dict
     logits = relative_error(plain["logits"], truth["logits"])
     worst = max(relative_error(plain[n], truth[n]) for n in truth if n.startswith("grad."))
     if logits > 5e-6 or worst > 5e-5:
-        raise SystemExit(f"{directory.name}: f32 is {logits:.1e} / {worst:.1e} off; badly conditioned")
+        raise SystemExit(f"{directory.name}: badly conditioned, f32 is {logits:.1e} / {worst:.1e} off")
     return f"plain f32: logits {logits:.1e}, worst gradient {worst:.1e}"
 
 
 def double_model(directory: Path) -> LlamaForCausalLM:
-    """A model of the directory's config in f64 (rotary frequencies too), its weights not yet loaded."""
+    """A model of the directory's config in f64 (rotary frequencies too), weights not yet loaded."""
     config = AutoConfig.from_pretrained(directory)
     config._attn_implementation = "eager"
     config.dtype = torch.float64

@@ -3,8 +3,8 @@
 
 Writes train.jsonl and heldout.jsonl, lines of {"instruction": "Define: WORD", "output": GLOSS}, of
 common single-word nouns in their first sense, and prompts.txt, three of the held-out words to ask
-before and after training. No word, and no gloss, is in both files. Standard library only; same seed,
-same files.
+before and after training. No word, and no gloss, is in both files. Standard library only; the same
+seed gives the same files.
 """
 
 import argparse
@@ -16,7 +16,8 @@ from pathlib import Path
 
 MIN_GLOSS, MAX_GLOSS = 15, 120
 MIN_TAGS = 2  # a sense seen at least this often in the tagged texts: words that people know
-PROMPTS = ("candle", "harbor", "sculptor")  # held out whatever the seed; anyone can judge the answers
+# Held out whatever the seed; anyone can judge the answers.
+PROMPTS = ("candle", "harbor", "sculptor")
 
 NOUN = re.compile(r"^([a-z]{3,12})%1:\d\d:\d\d:: 1 (\d+)$")
 
@@ -49,7 +50,7 @@ def short_gloss(line: str) -> str | None:
     definition = line.split(" | ", 1)[1].split('"')[0].strip().rstrip(";:, ")
     if not MIN_GLOSS <= len(definition) <= MAX_GLOSS or not definition.isascii():
         return None
-    # A remark in front such as "(botany)" or a definition within brackets does not read as an answer.
+    # A remark in front such as "(botany)", or half of a bracket, does not read as an answer.
     if definition[0] == "(" or definition.count("(") != definition.count(")"):
         return None
     return definition
@@ -90,7 +91,8 @@ def main() -> int:
 
     pairs = collect(options.wordnet)
     random.Random(options.seed).shuffle(pairs)
-    pairs.sort(key=lambda pair: pair[0] not in PROMPTS)  # stable: the prompts first, the rest shuffled
+    # A stable sort: the prompts first, the rest as shuffled.
+    pairs.sort(key=lambda pair: pair[0] not in PROMPTS)
     # Synonyms share a gloss: keep the first, so that no held-out answer was trained on.
     seen: set[str] = set()
     unique = [(w, g) for w, g in pairs if not (g in seen or seen.add(g))]

@@ -1,0 +1,350 @@
+#!/usr/bin/env python3
+"""Compares the program with PyTorch, transformers and PEFT, live.
+
+Run by script/parity, which installs the pinned versions (tools/golden.py names them). Every check
+prints one line `ok|FAIL name figure limit`; figures are relative errors in the maximum norm unless
+the name says otherwise. A run on fresh random models prints its seed; `--seed` repeats it.
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Callable
+
+# Nothing here may be looked up outside: the models are local files.
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+from transformers.utils import logging as transformers_logging
+
+import golden
+from hostile_text import hostile_text
+
+TEXTS = {
+    "prose": "A jackscrew lifts a house with one hand, a turn at a time. The load is carried by the "
+             "thread, and the thread does not slip back when the hand rests.",
+    "code": "def clip(g, limit):\n    norm = sum(x * x for x in g) ** 0.5\n"
+            "    return [x * min(1, limit / norm) for x in g]\n",
+    "numbers": "In 1969, 3 men flew 384,400 km; pi is 3.14159265 and e is 2.71828.",
+    "scripts": "Привет, мир! 你好，世界。 こんにちは 👩‍👩‍👧‍👦 naïve café",
+    "one_word": "Lantern",
+}
+RECORDS = [
+    ("Define: lever", "a rigid bar that turns about a fulcrum"),
+    ("Define: screw", "a thread wound about a cylinder"),
+    ("Define: pulley", "a wheel with a groove for a rope"),
+    ("Define: wedge", "a block that tapers to a thin edge"),
+    ("Define: crank", "an arm set at a right angle to a shaft, by which motion is given to it"),
+    ("Define: axle", "a rod on which a wheel turns"),
+    ("Define: spring", "a coil that gives way and returns"),
+    ("Define: gear", "a toothed wheel that works with others"),
+]
+
+
+class Failure(Exception):
+    """A check that cannot be carried out; its text becomes the figure."""
+
+
+class Report:
+    def __init__(self) -> None:
+        self.passed = 0
+        self.failed = 0
+
+    def line(self, name: str, figure: float, limit: float, remark: str = "") -> None:
+        ok = figure <= limit  # NaN fails
+        self.count(ok)
+        print(f"{'ok  ' if ok else 'FAIL'} {name:34} {figure:10.3g} {limit:10.3g}  {remark}".rstrip(),
+              flush=True)
+
+    def broken(self, name: str, reason: str) -> None:
+        self.count(False)
+        print(f"FAIL {name:34} {reason}", flush=True)
+
+    def count(self, ok: bool) -> None:
+        self.passed += ok
+        self.failed += not ok
+
+
+class Program:
+    def __init__(self, path: Path) -> None:
+        self.path = path.resolve()
+
+    def __call__(self, *arguments: str) -> str:
+        done = subprocess.run([str(self.path), *arguments], capture_output=True, text=True,
+                              stdin=subprocess.DEVNULL)
+        if done.returncode != 0:
+            last = (done.stderr.strip().splitlines() or ["(silent)"])[-1]
+            raise Failure(f"`jackscrew {arguments[0]}` ended with {done.returncode}: {last}")
+        return done.stdout
+
+    def tokens(self, model: Path, data: Path) -> list[dict]:
+        lines = self("data", "tokenize", f"model={model}", f"data={data}", "--json").splitlines()
+        return [json.loads(line) for line in lines]
+
+    def logits(self, model: Path, data: Path, output: Path) -> dict[str, torch.Tensor]:
+        self("logits", f"model={model}", f"data={data}", "product=f32", f"output={output}")
+        return load_file(output)
+
+    def loss(self, data: Path, *model: str) -> float:
+        return json.loads(self("eval", *model, f"data={data}", "product=f32", "sequence_len=1024",
+                               "--json"))["loss"]
+
+
+class Parity:
+    def __init__(self, options: argparse.Namespace, work: Path) -> None:
+        self.report = Report()
+        self.program = Program(options.program)
+        self.gguf: Path = options.model.resolve()
+        self.seed: int = options.seed
+        self.work = work
+        self.loaded: dict[str, object] = {}
+        self.texts = {}
+        for name, text in TEXTS.items():
+            self.texts[name] = work / f"{name}.txt"
+            self.texts[name].write_bytes(text.encode())
+        self.records = work / "records.jsonl"
+        self.records.write_text("".join(json.dumps({"instruction": i, "output": o}) + "\n"
+                                        for i, o in RECORDS))
+
+    # What transformers makes of the GGUF file, loaded once.
+
+    def reference_model(self) -> torch.nn.Module:
+        if "model" not in self.loaded:
+            self.loaded["model"] = AutoModelForCausalLM.from_pretrained(
+                self.gguf.parent, gguf_file=self.gguf.name, dtype=torch.float32,
+                attn_implementation="eager").eval()
+        return self.loaded["model"]
+
+    def reference_tokenizer(self) -> AutoTokenizer:
+        if "tokenizer" not in self.loaded:
+            tokenizer = AutoTokenizer.from_pretrained(self.gguf.parent, gguf_file=self.gguf.name)
+            # transformers reads the vocabulary from a GGUF but not `tokenizer.ggml.pre`; SmolLM2's
+            # own tokenizer.json splits digits first, and so does llama.cpp.
+            tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
+                pre_tokenizers.Digits(individual_digits=True),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)])
+            self.loaded["tokenizer"] = tokenizer
+        return self.loaded["tokenizer"]
+
+    # The checks.
+
+    def same_ids(self, name: str, ours: list[int], theirs: list[int], show: Callable) -> None:
+        differing = sum(a != b for a, b in zip(ours, theirs)) + abs(len(ours) - len(theirs))
+        remark = f"of {len(theirs)} ids"
+        if differing:
+            at = next((i for i, (a, b) in enumerate(zip(ours, theirs)) if a != b),
+                      min(len(ours), len(theirs)))
+            begin = max(0, at - 2)
+            remark += (f"; first at {at}: ours {show(ours[begin:at + 4])}, "
+                       f"theirs {show(theirs[begin:at + 4])}")
+        self.report.line(name, differing, 0, remark)
+
+    def tiny(self) -> None:
+        """Fresh random models: logits, then the losses of ten training steps."""
+        rng = random.Random(self.seed)
+        shapes = {
+            "gqa_tied": dict(hidden=64, ffn=172, layers=3, heads=8, kv_heads=2, tied=True),
+            "mha_untied": dict(hidden=48, ffn=100, layers=2, heads=3, kv_heads=3, tied=False),
+            "linear": dict(hidden=48, ffn=128, layers=2, heads=4, kv_heads=2, tied=False,
+                           rope_parameters={"rope_type": "linear", "rope_theta": 10000.0,
+                                            "factor": rng.uniform(1.5, 4)}),
+            "llama3": dict(hidden=64, ffn=96, layers=2, heads=4, kv_heads=1, tied=True,
+                           rope_parameters={"rope_type": "llama3", "rope_theta": 500.0,
+                                            "factor": rng.uniform(4, 32), "low_freq_factor": 1.0,
+                                            "high_freq_factor": 4.0,
+                                            "original_max_position_embeddings": 64}),
+            "odd": dict(hidden=45, ffn=rng.randrange(61, 99, 2), layers=2, heads=5, kv_heads=1,
+                        tied=False, head_dim=rng.randrange(6, 54, 2)),
+        }
+        for name, shape in shapes.items():
+            directory = self.work / f"tiny_{name}"
+            self.guard(f"tiny.{name}", lambda: self.tiny_model(name, shape, directory, rng))
+
+    def tiny_model(self, name: str, shape: dict, directory: Path, rng: random.Random) -> None:
+        tokenizer = tiny_tokenizer(280 + rng.randrange(40))
+        tokenizer.save_pretrained(directory)
+        golden.write_config(golden.Case(name, self.seed, [], golden.llama(len(tokenizer), **shape)),
+                            directory)
+        model = golden.double_model(directory)
+        weights = golden.random_weights(model, rng.randrange(2**31))
+        save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+        golden.load_weights(model, weights)
+
+        text = self.work / "tiny.txt"
+        text.write_bytes((TEXTS["prose"][:90] + TEXTS["scripts"]).encode())
+        ours = self.program.logits(directory, text, self.work / "tiny.safetensors")
+        self.same_ids(f"tiny.{name}.ids", ours["ids"].tolist(), tokenizer(text.read_text()).input_ids,
+                      tokenizer.convert_ids_to_tokens)
+        with torch.no_grad(), golden.DoublePrecision():
+            theirs = model(input_ids=ours["ids"][None].long(), use_cache=False).logits[0]
+        self.report.line(f"tiny.{name}.logits", error(ours["logits"], theirs), 1e-5)
+
+        self.tiny_training(name, directory, model)
+
+    def tiny_training(self, name: str, directory: Path, model: torch.nn.Module) -> None:
+        """Ten steps; every step sees every record, so that the order of records does not matter."""
+        output = directory / "trained"
+        self.program("train", f"model={directory}", f"data={self.records}", f"output_dir={output}",
+                     "method=full", "product=f32", "packing=false", "sequence_len=512",
+                     "micro_batch_size=2", f"gradient_accumulation_steps={len(RECORDS) // 2}",
+                     f"max_steps={golden.STEPS}", f"warmup_steps={golden.WARMUP_STEPS}",
+                     f"learning_rate={golden.LEARNING_RATE}", "lr_scheduler_type=cosine",
+                     "weight_decay=0", f"max_grad_norm={golden.MAX_GRAD_NORM}")
+        events = [json.loads(line) for line in (output / "train_log.jsonl").read_text().splitlines()]
+        steps = [e for e in events if e["event"] == "step"]
+        with golden.DoublePrecision():
+            theirs = golden.train(model, as_batch(self.program.tokens(directory, self.records)),
+                                  weight_decay=0.0)
+        if len(steps) != golden.STEPS:
+            raise Failure(f"{len(steps)} steps in train_log.jsonl, not {golden.STEPS}")
+        for key, column, limit in (("loss", "losses", 1e-4), ("grad_norm", "grad_norms", 1e-3),
+                                   ("learning_rate", "learning_rates", 1e-6)):
+            ours = torch.tensor([s[key] for s in steps], dtype=torch.float64)
+            self.report.line(f"tiny.{name}.10_steps.{key}", error(ours, theirs[column]), limit)
+
+    def tokens(self) -> None:
+        """A megabyte of hostile text through SmolLM2's tokenizer."""
+        text = hostile_text(1_000_000)
+        path = self.work / "hostile.txt"
+        path.write_bytes(text.encode())
+        tokenizer = self.reference_tokenizer()
+        records = self.program.tokens(self.gguf, path)
+        if len(records) != 1:
+            raise Failure(f"{len(records)} records from one text file")
+        self.same_ids("smollm2.ids", records[0]["ids"], tokenizer(text).input_ids,
+                      tokenizer.convert_ids_to_tokens)
+
+    def logits(self) -> None:
+        """SmolLM2's logits of five texts."""
+        for name, path in self.texts.items():
+            ours = self.program.logits(self.gguf, path, self.work / "logits.safetensors")
+            with torch.no_grad():
+                theirs = self.reference_model()(ours["ids"][None].long()).logits[0]
+            self.report.line(f"smollm2.logits.{name}", error(ours["logits"], theirs), 1e-4,
+                             f"{len(ours['ids'])} tokens")
+
+    def short_training(self, method: str, learning_rate: str, *more: str) -> Path:
+        output = self.work / method
+        self.program("train", f"model={self.gguf}", f"data={self.records}", f"method={method}",
+                     "product=f32", "packing=false", "sequence_len=128", "micro_batch_size=4",
+                     "max_steps=2", "warmup_steps=0", "lr_scheduler_type=constant",
+                     f"learning_rate={learning_rate}", f"output_dir={output}", *more)
+        return output
+
+    def compare_loss(self, name: str, ids: list[int], model: torch.nn.Module, *ours: str) -> None:
+        theirs = text_loss(model, ids)
+        figure = abs(self.program.loss(self.texts["prose"], *ours) - theirs) / theirs
+        self.report.line(f"{name}.loss", figure, 1e-5, f"loss {theirs:.5f}")
+        # A model that training left as it was would pass the line above and show nothing.
+        moved = abs(theirs - text_loss(self.reference_model(), ids))
+        self.report.line(f"{name}.unmoved", float(moved < 1e-3), 0,
+                         f"loss moved by {moved:.2g} in 2 steps")
+
+    def full(self) -> None:
+        """Two steps on all parameters; the exported directory, opened by transformers."""
+        output = self.short_training("full", "1e-4")
+        tokenizer = AutoTokenizer.from_pretrained(output)
+        hostile = hostile_text(20_000, seed=2)
+        self.same_ids("full.ids", tokenizer(hostile).input_ids,
+                      self.reference_tokenizer()(hostile).input_ids, tokenizer.convert_ids_to_tokens)
+        model = AutoModelForCausalLM.from_pretrained(output, dtype=torch.float32,
+                                                     attn_implementation="eager").eval()
+        self.compare_loss("full", tokenizer(TEXTS["prose"]).input_ids, model, f"model={output}")
+        shutil.rmtree(output)
+
+    def lora(self) -> None:
+        """Two steps of LoRA; the adapter directory, opened by PEFT over the base model."""
+        output = self.short_training("lora", "5e-3", "lora_r=8")
+        ids = self.reference_tokenizer()(TEXTS["prose"]).input_ids
+        base = AutoModelForCausalLM.from_pretrained(
+            self.gguf.parent, gguf_file=self.gguf.name, dtype=torch.float32,
+            attn_implementation="eager")
+        model = PeftModel.from_pretrained(base, output, autocast_adapter_dtype=False).eval()
+        self.compare_loss("lora", ids, model, f"model={self.gguf}", f"adapter={output}")
+
+    def guard(self, name: str, check: Callable[[], None]) -> None:
+        try:
+            check()
+        except Failure as failure:
+            self.report.broken(name, str(failure))
+        except Exception as unexpected:  # one broken check must not hide the others
+            self.report.broken(name, f"{type(unexpected).__name__}: {unexpected}".splitlines()[0])
+
+
+def tiny_tokenizer(vocabulary: int) -> PreTrainedTokenizerFast:
+    """A byte-level BPE of a few merges, saved as tokenizer.json like any other model's."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.train_from_iterator(TEXTS.values(), trainers.BpeTrainer(
+        vocab_size=vocabulary, special_tokens=["<unk>", "<s>", "</s>"], show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
+
+
+def as_batch(records: list[dict]) -> dict[str, torch.Tensor]:
+    """Records as `data tokenize` prints them, laid end to end as tools/golden.py has its batches."""
+    ids, targets, ends = [], [], [0]
+    for record in records:
+        ids += record["ids"]
+        # `train` marks the tokens that are learnt; the token before one has it as its target.
+        marked = zip(record["ids"][1:], record["train"][1:])
+        targets += [token if train else -1 for token, train in marked] + [-1]
+        ends.append(len(ids))
+    return {"ids": torch.tensor(ids), "targets": torch.tensor(targets),
+            "cu_seqlens": torch.tensor(ends)}
+
+
+def text_loss(model: torch.nn.Module, ids: list[int]) -> float:
+    """Mean negative log-likelihood of every token but the first."""
+    tokens = torch.tensor(ids)
+    with torch.no_grad():
+        logits = model(input_ids=tokens[None]).logits[0]
+    return torch.nn.functional.cross_entropy(logits[:-1].double(), tokens[1:]).item()
+
+
+def error(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    if ours.shape != theirs.shape:
+        raise Failure(f"shape {tuple(ours.shape)}, not {tuple(theirs.shape)}")
+    return golden.relative_error(ours, theirs)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--program", type=Path, required=True, help="the jackscrew program")
+    parser.add_argument("--model", type=Path, required=True, help="SmolLM2-135M-Instruct as GGUF")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**31))
+    names = ["tiny", "tokens", "logits", "full", "lora"]
+    parser.add_argument("--only", choices=names, action="append", help="run this check (repeatable)")
+    options = parser.parse_args()
+
+    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
+    print(f"seed {options.seed}; torch {torch.__version__}")
+    # Beside the caches rather than in /tmp: an exported model takes half a gigabyte.
+    scratch = Path(__file__).resolve().parent.parent / ".cache"
+    scratch.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="parity.", dir=scratch) as work:
+        parity = Parity(options, Path(work))
+        print(f"     {'check':34} {'figure':>10} {'limit':>10}")
+        for name in options.only or names:
+            begin = time.monotonic()
+            parity.guard(name, getattr(parity, name))
+            print(f"     {name}: {time.monotonic() - begin:.0f} s", flush=True)
+    print(f"{parity.report.passed} passed, {parity.report.failed} failed")
+    return 1 if parity.report.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,163 @@
+// GGUF, versions 2 and 3: the single-file format of llama.cpp. Metadata, tensor descriptions, then the
+// bytes of the tensors, aligned.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/file.h"
+#include "model/config.h"
+#include "quant/stored_tensor.h"
+
+namespace jackscrew {
+
+// Types of metadata values, under their numbers in the file.
+enum class GgufType : uint32_t {
+  u8 = 0,
+  i8 = 1,
+  u16 = 2,
+  i16 = 3,
+  u32 = 4,
+  i32 = 5,
+  f32 = 6,
+  boolean = 7,
+  string = 8,
+  array = 9,
+  u64 = 10,
+  i64 = 11,
+  f64 = 12
+};
+
+// "F32", "Q4_K" ...; "type 99" for a number without a name.
+std::string ggml_type_name(uint32_t type);
+
+struct GgufTensor {
+  std::string name;
+  uint32_t type = 0;                // ggml's number
+  std::string format;               // the storage format, "q4_k"; empty when it is not supported
+  std::vector<int64_t> shape;       // outermost first: ggml's extents reversed
+  int64_t offset = 0;               // bytes from the start of the file
+  std::span<const uint8_t> bytes;   // in the file's map; empty when the format is not supported
+};
+
+// One file, mapped. Construction walks all of it but the tensors' bytes and checks every count, length
+// and offset against the file's size; damage is Error(model) naming the file and what is wrong.
+class GgufFile {
+ public:
+  explicit GgufFile(const fs::path& path);
+
+  const fs::path& path() const { return file_.path(); }
+  uint32_t version() const { return version_; }
+  const std::vector<GgufTensor>& tensors() const { return tensors_; }  // in file order
+  // Null when there is no such tensor.
+  const GgufTensor* find(std::string_view name) const;
+
+  bool has(std::string_view key) const { return values_.contains(key); }
+  std::vector<std::string> keys() const;
+  // nullopt when there is no such key.
+  std::optional<GgufType> type(std::string_view key) const;
+
+  // The value of a key. An absent key without a fallback, a value of another type and a number out of
+  // range are Error(model) naming file and key.
+  int64_t integer(std::string_view key, std::optional<int64_t> fallback = {}) const;
+  // f32 values as the shortest decimal that reads back to the same float: 1e-05, not 9.99...e-06.
+  double number(std::string_view key, std::optional<double> fallback = {}) const;
+  bool boolean(std::string_view key, std::optional<bool> fallback = {}) const;
+  std::string text(std::string_view key, std::optional<std::string> fallback = {}) const;
+  // Arrays; empty when the key is absent.
+  std::vector<int64_t> integers(std::string_view key) const;
+  std::vector<double> numbers(std::string_view key) const;
+  std::vector<bool> booleans(std::string_view key) const;
+  std::vector<std::string> texts(std::string_view key) const;
+
+  // These bytes of the map are not needed any more; their pages may go.
+  void release(std::span<const uint8_t> bytes) const;
+
+ private:
+  // A value as it lies in the file, its bounds checked. Scalars are arrays of one.
+  struct Value {
+    GgufType type = GgufType::u8;  // of the elements
+    bool is_array = false;
+    int64_t count = 1;
+    std::span<const uint8_t> bytes;  // of strings: length and text, one after the other
+  };
+  class Cursor;
+
+  static Value read_value(Cursor& cursor, GgufType type, const std::string& key);
+  void read_metadata(Cursor& cursor, uint64_t count);
+  void read_tensors(Cursor& cursor, uint64_t count);
+  void place_tensors(uint64_t position);
+  const Value* find_value(std::string_view key) const;
+  const Value& scalar(std::string_view key, bool right_type, const char* expected) const;
+  const Value* array(std::string_view key) const;
+  int64_t integer_at(const Value& value, int64_t index, std::string_view key) const;
+  double number_at(const Value& value, int64_t index, std::string_view key) const;
+  [[noreturn]] void fail_type(std::string_view key, const char* expected) const;
+
+  MappedFile file_;
+  std::string where_;
+  uint32_t version_ = 0;
+  std::map<std::string, Value, std::less<>> values_;
+  std::vector<GgufTensor> tensors_;
+  std::map<std::string, size_t, std::less<>> index_;
+};
+
+// The hyper-parameters of a file whose general.architecture is "llama", from its llama.* keys and its
+// tensors. The result is valid. Embeddings are tied when there is no output.weight. Error(model) names
+// whatever the program cannot compute: another architecture, experts, partial rotation, other rope
+// scaling, a split file.
+ModelConfig gguf_config(const GgufFile& file);
+
+// The tokenizer of a file, as it stands there.
+struct GgufTokenizerMetadata {
+  std::string model;                 // "gpt2", "llama"; empty when the file has no tokenizer
+  std::string pre;                   // the pre-tokenizer's name; may be empty
+  std::vector<std::string> tokens;
+  std::vector<int64_t> token_types;  // one per token (1 normal, 3 control, 4 user-defined ...), or none
+  std::vector<std::string> merges;   // "left right"
+  std::vector<double> scores;        // one per token, or none
+  int64_t bos_id = -1;               // -1: none, as below
+  int64_t eos_id = -1;
+  int64_t eot_id = -1;               // end of turn, where that is another token
+  int64_t unk_id = -1;
+  int64_t pad_id = -1;
+  std::optional<bool> add_bos;
+  std::optional<bool> add_eos;
+  std::optional<bool> add_space_prefix;
+  std::string chat_template;
+};
+
+// Throws Error(model) when the lists differ in length or an id is outside them.
+GgufTokenizerMetadata gguf_tokenizer(const GgufFile& file);
+
+// The weights of a Llama in a GGUF file, under their Hugging Face names.
+class GgufSource : public WeightSource {
+ public:
+  // Throws Error(model) for a file that gguf_config() refuses, and for a tensor that Llama has not.
+  explicit GgufSource(const fs::path& path);
+
+  const GgufFile& file() const { return file_; }
+  const ModelConfig& config() const { return config_; }
+
+  // Throws Error(model) when the tensor is stored in a format that is not supported.
+  const StoredTensor* find(std::string_view name) const override;
+  std::vector<std::string> names() const override;
+  void release(const StoredTensor& tensor) const override;
+
+ private:
+  struct Slot {
+    StoredTensor tensor;
+    const GgufTensor* stored;
+  };
+
+  GgufFile file_;
+  ModelConfig config_;
+  std::map<std::string, Slot, std::less<>> slots_;
+};
+
+}  // namespace jackscrew

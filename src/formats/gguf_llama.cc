@@ -1,0 +1,296 @@
+// What a GGUF file says about a Llama: configuration, tokenizer, and tensors under their HF names.
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <numbers>
+#include <utility>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "formats/gguf.h"
+#include "formats/shape.h"
+
+namespace jackscrew {
+
+namespace {
+
+constexpr const char* kRopeFactors = "rope_freqs.weight";
+
+[[noreturn]] void unsupported(const GgufFile& file, const std::string& what,
+                              const std::string& hint) {
+  throw Error(ErrorKind::model, fmt::format("{}: {} is not supported", file.path().string(), what),
+              hint);
+}
+
+void check_architecture(const GgufFile& file) {
+  const std::string architecture = file.text("general.architecture");
+  if (architecture != "llama") {
+    unsupported(file, "general.architecture " + architecture, "supported architectures: llama");
+  }
+  if (file.integer("llama.expert_count", 0) > 0) {
+    unsupported(file, "llama.expert_count above 0 (a mixture of experts)",
+                "supported: Llama without experts");
+  }
+  if (file.integer("split.count", 1) > 1) {
+    unsupported(file, "split.count above 1 (one part of a split file)",
+                "join the parts first: llama-gguf-split --merge");
+  }
+}
+
+// The factors by which Llama 3.1 divides its rotary frequencies; see RopeScaling.
+double llama3_factor(double frequency, const RopeScaling& scaling) {
+  const auto context = static_cast<double>(scaling.original_max_position_embeddings);
+  const double wavelength = 2.0 * std::numbers::pi / frequency;
+  if (wavelength < context / scaling.high_freq_factor) return 1.0;
+  if (wavelength > context / scaling.low_freq_factor) return scaling.factor;
+  const double smooth = (context / wavelength - scaling.low_freq_factor) /
+                        (scaling.high_freq_factor - scaling.low_freq_factor);
+  return 1.0 / ((1.0 - smooth) / scaling.factor + smooth);
+}
+
+// Llama 3 files carry the divisors themselves instead of what they were computed from. The lowest
+// frequency is divided by the factor; the rest must then follow with the release's other parameters.
+RopeScaling scaling_from_factors(const GgufFile& file, const GgufTensor& tensor,
+                                 const ModelConfig& config) {
+  const int64_t pairs = config.head_dim / 2;
+  const std::string what = fmt::format("tensor {} {} {}", tensor.name, ggml_type_name(tensor.type),
+                                       shape_text(tensor.shape));
+  if (tensor.format != "f32" || tensor.shape != std::vector<int64_t>{pairs}) {
+    unsupported(file, what, fmt::format("expected: F32 [{}]", pairs));
+  }
+  std::vector<float> factors(static_cast<size_t>(pairs));
+  std::memcpy(factors.data(), tensor.bytes.data(), tensor.bytes.size());
+  RopeScaling scaling;
+  scaling.kind = RopeScaling::Kind::llama3;
+  scaling.factor = static_cast<double>(factors.back());
+  if (!std::isfinite(scaling.factor) || scaling.factor < 1.0) {
+    fail(ErrorKind::model, "{}: {} ends in {}", file.path().string(), what, scaling.factor);
+  }
+  for (int64_t i = 0; i < pairs; ++i) {
+    const double exponent = static_cast<double>(i) / static_cast<double>(pairs);
+    const double expected = llama3_factor(std::pow(config.rope_theta, -exponent), scaling);
+    const double found = static_cast<double>(factors[static_cast<size_t>(i)]);
+    // The files were computed in single precision.
+    if (!(std::abs(found - expected) <= 1e-3 * expected)) {
+      unsupported(file, fmt::format("{} with {} at {} where Llama 3 has {}", what, found, i, expected),
+                  "supported: the rope factors of Llama 3.1 and 3.2");
+    }
+  }
+  return scaling;
+}
+
+RopeScaling parse_scaling(const GgufFile& file, const ModelConfig& config) {
+  RopeScaling scaling;
+  const std::string type = file.text("llama.rope.scaling.type", "none");
+  if (type == "linear") {
+    scaling.kind = RopeScaling::Kind::linear;
+    scaling.factor = file.number("llama.rope.scaling.factor");
+  } else if (type != "none") {
+    unsupported(file, "llama.rope.scaling.type " + type, "supported: none, linear");
+  } else if (file.has("llama.rope.scale_linear")) {  // the older name
+    scaling.factor = file.number("llama.rope.scale_linear");
+    if (scaling.factor != 1.0) scaling.kind = RopeScaling::Kind::linear;
+  }
+  const GgufTensor* factors = file.find(kRopeFactors);
+  if (factors == nullptr) return scaling;
+  if (scaling.kind != RopeScaling::Kind::none) {
+    unsupported(file, fmt::format("{} beside linear rope scaling", kRopeFactors), "");
+  }
+  return scaling_from_factors(file, *factors, config);
+}
+
+// The embedding has the last word: it may be padded past the list of tokens.
+int64_t vocabulary(const GgufFile& file, int64_t tokens) {
+  const GgufTensor* embedding = file.find("token_embd.weight");
+  if (embedding == nullptr) return file.integer("llama.vocab_size", tokens);
+  const int64_t rows = embedding->shape.front();
+  if (tokens > rows) {
+    fail(ErrorKind::model, "{}: {} tokens but token_embd.weight has {} rows", file.path().string(),
+         tokens, rows);
+  }
+  return rows;
+}
+
+struct NamePair {
+  const char* gguf;
+  const char* hf;
+};
+constexpr std::array<NamePair, 3> kModelNames = {{{"token_embd.weight", "model.embed_tokens.weight"},
+                                                  {"output_norm.weight", "model.norm.weight"},
+                                                  {"output.weight", "lm_head.weight"}}};
+constexpr std::array<NamePair, 9> kLayerNames = {
+    {{"attn_norm.weight", "input_layernorm.weight"},
+     {"ffn_norm.weight", "post_attention_layernorm.weight"},
+     {"attn_q.weight", "self_attn.q_proj.weight"},
+     {"attn_k.weight", "self_attn.k_proj.weight"},
+     {"attn_v.weight", "self_attn.v_proj.weight"},
+     {"attn_output.weight", "self_attn.o_proj.weight"},
+     {"ffn_gate.weight", "mlp.gate_proj.weight"},
+     {"ffn_up.weight", "mlp.up_proj.weight"},
+     {"ffn_down.weight", "mlp.down_proj.weight"}}};
+
+// The Hugging Face name of a tensor; empty when Llama has no such tensor. "blk.3.attn_q.weight" of a
+// model with more than 3 layers gives "model.layers.3.self_attn.q_proj.weight".
+std::string hf_name(const std::string& name, int64_t layers) {
+  for (const NamePair& pair : kModelNames) {
+    if (name == pair.gguf) return pair.hf;
+  }
+  if (!name.starts_with("blk.")) return {};
+  const size_t dot = name.find('.', 4);
+  if (dot == std::string::npos) return {};
+  const std::string number = name.substr(4, dot - 4);
+  const std::optional<int64_t> layer = parse_int(number);
+  if (!layer || *layer < 0 || *layer >= layers || std::to_string(*layer) != number) return {};
+  for (const NamePair& pair : kLayerNames) {
+    if (name.compare(dot + 1, std::string::npos, pair.gguf) == 0) {
+      return fmt::format("model.layers.{}.{}", number, pair.hf);
+    }
+  }
+  return {};
+}
+
+// How many heads' rows are interleaved in this tensor; 0 where rows are in order.
+int64_t interleaved_heads(const std::string& gguf_name, const ModelConfig& config) {
+  if (gguf_name.ends_with(".attn_q.weight")) return config.num_attention_heads;
+  if (gguf_name.ends_with(".attn_k.weight")) return config.num_key_value_heads;
+  return 0;
+}
+
+int64_t token_id(const GgufFile& file, const char* key, int64_t tokens) {
+  if (!file.has(key)) return -1;
+  const int64_t id = file.integer(key);
+  if (id < 0 || id >= tokens) {
+    fail(ErrorKind::model, "{}: {} = {} is not one of {} tokens", file.path().string(), key, id,
+         tokens);
+  }
+  return id;
+}
+
+std::optional<bool> flag(const GgufFile& file, const char* key) {
+  if (!file.has(key)) return std::nullopt;
+  return file.boolean(key);
+}
+
+}  // namespace
+
+ModelConfig gguf_config(const GgufFile& file) {
+  check_architecture(file);
+  const std::string where = file.path().string();
+  const GgufTokenizerMetadata tokenizer = gguf_tokenizer(file);
+  ModelConfig config;
+  config.vocab_size = vocabulary(file, static_cast<int64_t>(tokenizer.tokens.size()));
+  config.hidden_size = file.integer("llama.embedding_length");
+  config.intermediate_size = file.integer("llama.feed_forward_length");
+  config.num_hidden_layers = file.integer("llama.block_count");
+  config.num_attention_heads = file.integer("llama.attention.head_count");
+  config.num_key_value_heads =
+      file.integer("llama.attention.head_count_kv", config.num_attention_heads);
+  config.max_position_embeddings = file.integer("llama.context_length");
+  config.rms_norm_eps = file.number("llama.attention.layer_norm_rms_epsilon");
+  config.rope_theta = file.number("llama.rope.freq_base", 10000.0);
+  config.tie_word_embeddings = file.find("output.weight") == nullptr;
+  if (file.has("llama.attention.key_length")) {
+    config.head_dim = file.integer("llama.attention.key_length");
+  } else if (config.num_attention_heads <= 0 ||
+             config.hidden_size % config.num_attention_heads != 0) {
+    fail(ErrorKind::model, "{}: llama.embedding_length = {} does not divide into {} heads", where,
+         config.hidden_size, config.num_attention_heads);
+  } else {
+    config.head_dim = config.hidden_size / config.num_attention_heads;
+  }
+  for (const char* key : {"llama.attention.value_length", "llama.rope.dimension_count"}) {
+    if (const int64_t value = file.integer(key, config.head_dim); value != config.head_dim) {
+      unsupported(file, fmt::format("{} = {} beside heads of {}", key, value, config.head_dim), "");
+    }
+  }
+  config.bos_token_id = tokenizer.bos_id;
+  config.pad_token_id = tokenizer.pad_id;
+  if (tokenizer.eos_id >= 0) config.eos_token_ids.push_back(tokenizer.eos_id);
+  if (tokenizer.eot_id >= 0 && tokenizer.eot_id != tokenizer.eos_id) {
+    config.eos_token_ids.push_back(tokenizer.eot_id);
+  }
+  try {
+    config.validate();
+  } catch (const Error& error) {
+    throw Error(error.kind(), where + ": " + error.what(), error.hint());
+  }
+  config.rope_scaling = parse_scaling(file, config);
+  config.validate();
+  return config;
+}
+
+GgufTokenizerMetadata gguf_tokenizer(const GgufFile& file) {
+  GgufTokenizerMetadata out;
+  out.model = file.text("tokenizer.ggml.model", "");
+  out.pre = file.text("tokenizer.ggml.pre", "");
+  out.tokens = file.texts("tokenizer.ggml.tokens");
+  out.token_types = file.integers("tokenizer.ggml.token_type");
+  out.merges = file.texts("tokenizer.ggml.merges");
+  out.scores = file.numbers("tokenizer.ggml.scores");
+  const size_t count = out.tokens.size();
+  for (const size_t size : {out.token_types.size(), out.scores.size()}) {
+    if (size != 0 && size != count) {
+      fail(ErrorKind::model, "{}: {} tokens but {} token types and {} scores", file.path().string(),
+           count, out.token_types.size(), out.scores.size());
+    }
+  }
+  // A file may name its special tokens and leave the list to the embedding's shape.
+  const int64_t limit = count != 0 ? static_cast<int64_t>(count) : vocabulary(file, 0);
+  out.bos_id = token_id(file, "tokenizer.ggml.bos_token_id", limit);
+  out.eos_id = token_id(file, "tokenizer.ggml.eos_token_id", limit);
+  out.eot_id = token_id(file, "tokenizer.ggml.eot_token_id", limit);
+  out.unk_id = token_id(file, "tokenizer.ggml.unknown_token_id", limit);
+  out.pad_id = token_id(file, "tokenizer.ggml.padding_token_id", limit);
+  out.add_bos = flag(file, "tokenizer.ggml.add_bos_token");
+  out.add_eos = flag(file, "tokenizer.ggml.add_eos_token");
+  out.add_space_prefix = flag(file, "tokenizer.ggml.add_space_prefix");
+  out.chat_template = file.text("tokenizer.chat_template", "");
+  return out;
+}
+
+GgufSource::GgufSource(const fs::path& path) : file_(path), config_(gguf_config(file_)) {
+  for (const GgufTensor& stored : file_.tensors()) {
+    if (stored.name == kRopeFactors) continue;  // part of the configuration
+    const std::string name = hf_name(stored.name, config_.num_hidden_layers);
+    if (name.empty()) {
+      unsupported(file_, "tensor " + stored.name, "supported: the tensors of Llama without biases");
+    }
+    Slot slot;
+    slot.tensor.name = name;
+    slot.tensor.format = stored.format;
+    slot.tensor.shape = stored.shape;
+    slot.tensor.bytes = stored.bytes;
+    slot.tensor.interleaved_heads = interleaved_heads(stored.name, config_);
+    slot.stored = &stored;
+    // interleaved_row() divides by these.
+    const int64_t heads = slot.tensor.interleaved_heads;
+    if (heads != 0 && stored.shape.front() != heads * config_.head_dim) {
+      fail(ErrorKind::model, "{}: tensor {} of shape {} does not hold {} heads of {}",
+           path.string(), stored.name, shape_text(stored.shape), heads, config_.head_dim);
+    }
+    slots_[name] = std::move(slot);
+  }
+}
+
+const StoredTensor* GgufSource::find(std::string_view name) const {
+  const auto found = slots_.find(name);
+  if (found == slots_.end()) return nullptr;
+  const Slot& slot = found->second;
+  if (slot.tensor.format.empty()) {
+    unsupported(file_,
+                fmt::format("tensor {} of type {}", slot.stored->name,
+                            ggml_type_name(slot.stored->type)),
+                "supported: F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q6_K");
+  }
+  return &slot.tensor;
+}
+
+std::vector<std::string> GgufSource::names() const {
+  std::vector<std::string> out;
+  for (const auto& [name, slot] : slots_) out.push_back(name);
+  return out;
+}
+
+void GgufSource::release(const StoredTensor& tensor) const { file_.release(tensor.bytes); }
+
+}  // namespace jackscrew

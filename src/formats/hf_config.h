@@ -1,0 +1,23 @@
+// config.json of Hugging Face transformers, versions 4 and 5, for LlamaForCausalLM.
+#pragma once
+
+#include <string>
+
+#include "model/config.h"
+
+namespace jackscrew {
+
+// Reads the text of a config.json; `where` (its path) begins every error. Members that are absent get
+// the defaults of transformers' LlamaConfig, except the sizes, which must be there. The result is
+// valid. Error(model) names whatever the program cannot compute: another architecture or activation,
+// biases, dropout, another kind of rope, quantised weights.
+ModelConfig parse_hf_config(const std::string& json_text, const std::string& where);
+
+// The text of a config.json that transformers 4 and 5 both open as the same model. `torch_dtype` is
+// the dtype of the weights beside it: "float32", "bfloat16" or "float16".
+std::string write_hf_config(const ModelConfig& config, const std::string& torch_dtype);
+
+// The text of the generation_config.json beside it: the special tokens.
+std::string write_hf_generation_config(const ModelConfig& config);
+
+}  // namespace jackscrew

@@ -1,0 +1,153 @@
+#include "formats/json_text.h"
+
+#include <cstddef>
+#include <limits>
+#include <set>
+#include <utility>
+
+#include "base/error.h"
+
+namespace jackscrew {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kMaxDepth = 32;
+
+// Sees every event of the parser; the parser itself would let the last of two equal keys win.
+class ParseGuard {
+ public:
+  explicit ParseGuard(const std::string& where) : where_(where) {}
+
+  void see(json::parse_event_t event, const json& parsed) {
+    switch (event) {
+      case json::parse_event_t::object_start:
+      case json::parse_event_t::array_start:
+        if (keys_.size() >= kMaxDepth) {
+          fail(ErrorKind::model, "{}: JSON nested deeper than {}", where_, kMaxDepth);
+        }
+        keys_.emplace_back();
+        break;
+      case json::parse_event_t::object_end:
+      case json::parse_event_t::array_end:
+        keys_.pop_back();
+        break;
+      case json::parse_event_t::key:
+        if (!keys_.back().insert(parsed.get<std::string>()).second) {
+          fail(ErrorKind::model, "{}: \"{}\" appears twice", where_, parsed.get<std::string>());
+        }
+        break;
+      case json::parse_event_t::value:
+        break;
+    }
+  }
+
+ private:
+  const std::string& where_;
+  std::vector<std::set<std::string>> keys_;  // one set per open object or array
+};
+
+std::optional<int64_t> as_integer(const json& value) {
+  if (value.is_number_unsigned()) {
+    const uint64_t number = value.get<uint64_t>();
+    if (number > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) return std::nullopt;
+    return static_cast<int64_t>(number);
+  }
+  if (value.is_number_integer()) return value.get<int64_t>();
+  return std::nullopt;
+}
+
+}  // namespace
+
+json parse_json(std::string_view text, const std::string& where) {
+  ParseGuard guard(where);
+  const json::parser_callback_t callback = [&](int, json::parse_event_t event, json& parsed) {
+    guard.see(event, parsed);
+    return true;
+  };
+  try {
+    return json::parse(text, callback);
+  } catch (const json::exception& error) {
+    fail(ErrorKind::model, "{}: not valid JSON: {}", where, error.what());
+  }
+}
+
+std::string dump_json(const json& value, int indent) {
+  return value.dump(indent, ' ', false, json::error_handler_t::replace);
+}
+
+JsonFields::JsonFields(const json& object, std::string where)
+    : object_(object), where_(std::move(where)) {
+  if (!object_.is_object()) fail(ErrorKind::model, "{}: not a JSON object", where_);
+}
+
+const json* JsonFields::find(const char* key) const {
+  const auto found = object_.find(key);
+  return found == object_.end() || found->is_null() ? nullptr : &*found;
+}
+
+const json& JsonFields::require(const char* key) const {
+  const json* value = find(key);
+  if (value == nullptr) fail(ErrorKind::model, "{}: \"{}\" is missing", where_, key);
+  return *value;
+}
+
+void JsonFields::fail_type(const char* key, const char* expected) const {
+  fail(ErrorKind::model, "{}: \"{}\" is not {}", where_, key, expected);
+}
+
+int64_t JsonFields::integer(const char* key, std::optional<int64_t> fallback) const {
+  if (fallback && !has(key)) return *fallback;
+  const std::optional<int64_t> value = as_integer(require(key));
+  if (!value) fail_type(key, "an integer");
+  return *value;
+}
+
+double JsonFields::number(const char* key, std::optional<double> fallback) const {
+  if (fallback && !has(key)) return *fallback;
+  const json& value = require(key);
+  if (!value.is_number()) fail_type(key, "a number");
+  return value.get<double>();
+}
+
+bool JsonFields::boolean(const char* key, std::optional<bool> fallback) const {
+  if (fallback && !has(key)) return *fallback;
+  const json& value = require(key);
+  if (!value.is_boolean()) fail_type(key, "true or false");
+  return value.get<bool>();
+}
+
+std::string JsonFields::text(const char* key, std::optional<std::string> fallback) const {
+  if (fallback && !has(key)) return *fallback;
+  const json& value = require(key);
+  if (!value.is_string()) fail_type(key, "a string");
+  return value.get<std::string>();
+}
+
+std::vector<int64_t> JsonFields::integers(const char* key) const {
+  const json* value = find(key);
+  if (value == nullptr) return {};
+  if (!value->is_array()) return {integer(key)};
+  std::vector<int64_t> out;
+  for (const json& item : *value) {
+    const std::optional<int64_t> number = as_integer(item);
+    if (!number) fail_type(key, "a list of integers");
+    out.push_back(*number);
+  }
+  return out;
+}
+
+std::vector<std::string> JsonFields::texts(const char* key) const {
+  const json* value = find(key);
+  if (value == nullptr) return {};
+  if (!value->is_array()) fail_type(key, "a list of strings");
+  std::vector<std::string> out;
+  for (const json& item : *value) {
+    if (!item.is_string()) fail_type(key, "a list of strings");
+    out.push_back(item.get<std::string>());
+  }
+  return out;
+}
+
+}  // namespace jackscrew

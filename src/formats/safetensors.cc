@@ -1,0 +1,269 @@
+#include "formats/safetensors.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <functional>
+#include <set>
+#include <utility>
+
+#include "base/error.h"
+#include "formats/json_text.h"
+#include "formats/shape.h"
+
+namespace jackscrew {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kPrefixBytes = 8;
+constexpr uint64_t kMaxHeaderBytes = 100'000'000;
+constexpr const char* kMetadataKey = "__metadata__";
+
+struct DTypeSize {
+  std::string_view name;
+  int64_t bytes;
+};
+constexpr std::array<DTypeSize, 16> kDTypes = {{{"F64", 8},
+                                                {"F32", 4},
+                                                {"F16", 2},
+                                                {"BF16", 2},
+                                                {"I64", 8},
+                                                {"I32", 4},
+                                                {"I16", 2},
+                                                {"I8", 1},
+                                                {"U64", 8},
+                                                {"U32", 4},
+                                                {"U16", 2},
+                                                {"U8", 1},
+                                                {"BOOL", 1},
+                                                {"F8_E4M3", 1},
+                                                {"F8_E5M2", 1},
+                                                {"C64", 8}}};
+
+// The storage format of a dtype; empty when weights cannot be read from it.
+std::string storage_format(std::string_view dtype) {
+  if (dtype == "F32") return "f32";
+  if (dtype == "BF16") return "bf16";
+  if (dtype == "F16") return "f16";
+  return {};
+}
+
+// The header's text, cut out of the file.
+std::string_view header_text(const MappedFile& file) {
+  const std::span<const uint8_t> bytes = file.bytes();
+  const std::string path = file.path().string();
+  if (bytes.size() < kPrefixBytes) {
+    fail(ErrorKind::model, "{} has {} bytes, too few for a safetensors file", path, bytes.size());
+  }
+  uint64_t size = 0;
+  std::memcpy(&size, bytes.data(), kPrefixBytes);
+  if (size > kMaxHeaderBytes) {
+    fail(ErrorKind::model, "{}: header of {} bytes, more than the {} that the format allows", path,
+         size, kMaxHeaderBytes);
+  }
+  if (size > bytes.size() - kPrefixBytes) {
+    fail(ErrorKind::model, "{}: header of {} bytes in a file of {}", path, size, bytes.size());
+  }
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()) + kPrefixBytes,
+                              static_cast<size_t>(size));
+  if (text.empty() || text.front() != '{') {
+    fail(ErrorKind::model, "{}: header is not a JSON object", path);
+  }
+  return text;
+}
+
+std::map<std::string, std::string> parse_metadata(const json& value, const std::string& where) {
+  if (!value.is_object()) fail(ErrorKind::model, "{}: {} is not an object", where, kMetadataKey);
+  std::map<std::string, std::string> out;
+  for (const auto& [key, text] : value.items()) {
+    if (!text.is_string()) {
+      fail(ErrorKind::model, "{}: {} \"{}\" is not a string", where, kMetadataKey, key);
+    }
+    out[key] = text.get<std::string>();
+  }
+  return out;
+}
+
+SafetensorsEntry parse_entry(const std::string& name, const json& value, const std::string& path,
+                             std::span<const uint8_t> data) {
+  const std::string where = fmt::format("{}: tensor {}", path, name);
+  const JsonFields fields(value, where);
+  SafetensorsEntry entry;
+  entry.name = name;
+  entry.dtype = fields.text("dtype");
+  const json* shape = fields.find("shape");
+  const json* offsets = fields.find("data_offsets");
+  if (shape == nullptr || !shape->is_array() || offsets == nullptr || !offsets->is_array()) {
+    fail(ErrorKind::model, "{}: shape and data_offsets must be lists", where);
+  }
+  entry.shape = fields.integers("shape");
+  const std::vector<int64_t> range = fields.integers("data_offsets");
+  const auto size = static_cast<int64_t>(data.size());
+  if (range.size() != 2 || range[0] < 0 || range[0] > range[1] || range[1] > size) {
+    fail(ErrorKind::model, "{}: data_offsets {} outside the file's {} bytes of data", where,
+         shape_text(range), size);
+  }
+  const int64_t element = safetensors_dtype_size(entry.dtype);
+  if (element == 0) fail(ErrorKind::model, "{}: unknown dtype {}", where, entry.dtype);
+  std::vector<int64_t> extents = entry.shape;
+  extents.push_back(element);
+  const std::optional<int64_t> bytes = shape_elements(extents);
+  if (!bytes || *bytes != range[1] - range[0]) {
+    fail(ErrorKind::model, "{}: {} {} does not take {} bytes", where, entry.dtype,
+         shape_text(entry.shape), range[1] - range[0]);
+  }
+  entry.bytes = data.subspan(static_cast<size_t>(range[0]), static_cast<size_t>(*bytes));
+  return entry;
+}
+
+// The tensors, in order, must cover the data exactly.
+void check_coverage(const std::vector<SafetensorsEntry>& entries, std::span<const uint8_t> data,
+                    const std::string& path) {
+  const uint8_t* expected = data.data();
+  for (const SafetensorsEntry& entry : entries) {
+    if (entry.bytes.data() != expected) {
+      fail(ErrorKind::model, "{}: tensor {} {} the one before it", path, entry.name,
+           entry.bytes.data() < expected ? "overlaps" : "leaves a hole after");
+    }
+    expected += entry.bytes.size();
+  }
+  if (expected != data.data() + data.size()) {
+    fail(ErrorKind::model, "{}: {} bytes after the last tensor", path,
+         data.data() + data.size() - expected);
+  }
+}
+
+}  // namespace
+
+int64_t safetensors_dtype_size(std::string_view dtype) {
+  for (const DTypeSize& known : kDTypes) {
+    if (known.name == dtype) return known.bytes;
+  }
+  return 0;
+}
+
+SafetensorsFile::SafetensorsFile(const fs::path& path) : file_(path) {
+  const std::string where = path.string();
+  const std::string_view text = header_text(file_);
+  const std::span<const uint8_t> data = file_.bytes().subspan(kPrefixBytes + text.size());
+  const json header = parse_json(text, where);
+  for (const auto& [name, value] : header.items()) {
+    if (name == kMetadataKey) {
+      metadata_ = parse_metadata(value, where);
+    } else {
+      entries_.push_back(parse_entry(name, value, where, data));
+    }
+  }
+  // An empty tensor lies before the one that begins at the same place.
+  std::sort(entries_.begin(), entries_.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.bytes.data(), a.bytes.size()) < std::pair(b.bytes.data(), b.bytes.size());
+  });
+  check_coverage(entries_, data, where);
+  for (size_t i = 0; i < entries_.size(); ++i) index_[entries_[i].name] = i;
+}
+
+const SafetensorsEntry* SafetensorsFile::find(std::string_view name) const {
+  const auto found = index_.find(name);
+  return found == index_.end() ? nullptr : &entries_[found->second];
+}
+
+bool SafetensorsFile::holds(std::span<const uint8_t> bytes) const {
+  const std::span<const uint8_t> all = file_.bytes();
+  const std::less_equal<const uint8_t*> not_after;
+  return not_after(all.data(), bytes.data()) &&
+         not_after(bytes.data() + bytes.size(), all.data() + all.size());
+}
+
+void SafetensorsFile::release(std::span<const uint8_t> bytes) const {
+  if (!holds(bytes)) fail(ErrorKind::generic, "release of bytes outside {}", path().string());
+  file_.release(static_cast<size_t>(bytes.data() - file_.bytes().data()), bytes.size());
+}
+
+SafetensorsSource::SafetensorsSource(const fs::path& directory) {
+  const fs::path single = directory / "model.safetensors";
+  const fs::path index = directory / "model.safetensors.index.json";
+  if (fs::exists(single)) {
+    files_.push_back(std::make_unique<SafetensorsFile>(single));
+    for (const SafetensorsEntry& entry : files_.back()->entries()) add(*files_.back(), entry);
+  } else if (fs::exists(index)) {
+    open_index(directory, index);
+  } else {
+    throw Error(ErrorKind::model,
+                fmt::format("{} has neither model.safetensors nor model.safetensors.index.json",
+                            directory.string()),
+                "give a Hugging Face model directory with safetensors weights");
+  }
+}
+
+void SafetensorsSource::open_index(const fs::path& directory, const fs::path& index) {
+  const std::string where = index.string();
+  const json root = parse_json(read_text(index, kMaxHeaderBytes), where);
+  const json* map = JsonFields(root, where).find("weight_map");
+  if (map == nullptr || !map->is_object()) {
+    fail(ErrorKind::model, "{}: weight_map is missing or not an object", where);
+  }
+  std::map<std::string, const SafetensorsFile*> opened;
+  for (const auto& [name, value] : map->items()) {
+    const std::string shard = value.is_string() ? value.get<std::string>() : std::string();
+    // A shard lies beside its index: a name with a directory in it could point anywhere.
+    if (shard.empty() || shard == "." || shard == ".." ||
+        shard.find_first_of(std::string_view("/\0", 2)) != std::string::npos) {
+      fail(ErrorKind::model, "{}: tensor {} does not name a shard file", where, name);
+    }
+    const SafetensorsFile*& file = opened[shard];
+    if (file == nullptr) {
+      if (!fs::exists(directory / shard)) {
+        throw Error(ErrorKind::model, fmt::format("{}: shard {} is missing", where, shard),
+                    "download the model again, or the missing file alone");
+      }
+      files_.push_back(std::make_unique<SafetensorsFile>(directory / shard));
+      file = files_.back().get();
+    }
+    const SafetensorsEntry* entry = file->find(name);
+    if (entry == nullptr) {
+      fail(ErrorKind::model, "{}: tensor {} is not in shard {}", where, name, shard);
+    }
+    add(*file, *entry);
+  }
+}
+
+void SafetensorsSource::add(const SafetensorsFile& file, const SafetensorsEntry& entry) {
+  Slot slot;
+  slot.tensor.name = entry.name;
+  slot.tensor.format = storage_format(entry.dtype);
+  slot.tensor.shape = entry.shape;
+  slot.tensor.bytes = entry.bytes;
+  slot.file = &file;
+  slot.dtype = entry.dtype;
+  slots_[entry.name] = std::move(slot);
+}
+
+const StoredTensor* SafetensorsSource::find(std::string_view name) const {
+  const auto found = slots_.find(name);
+  if (found == slots_.end()) return nullptr;
+  const Slot& slot = found->second;
+  if (slot.tensor.format.empty()) {
+    throw Error(ErrorKind::model,
+                fmt::format("{}: tensor {} is of dtype {}, which weights cannot be read from",
+                            slot.file->path().string(), name, slot.dtype),
+                "supported: F32, BF16, F16");
+  }
+  return &slot.tensor;
+}
+
+std::vector<std::string> SafetensorsSource::names() const {
+  std::vector<std::string> out;
+  for (const auto& [name, slot] : slots_) out.push_back(name);
+  return out;
+}
+
+void SafetensorsSource::release(const StoredTensor& tensor) const {
+  for (const auto& file : files_) {
+    if (file->holds(tensor.bytes)) return file->release(tensor.bytes);
+  }
+  fail(ErrorKind::generic, "release of tensor {}, which is of another source", tensor.name);
+}
+
+}  // namespace jackscrew

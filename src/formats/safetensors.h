@@ -1,0 +1,143 @@
+// safetensors: the format of Hugging Face weights. A file is an 8-byte length, a JSON header of names,
+// dtypes, shapes and offsets, and the bytes of the tensors without gaps.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/file.h"
+#include "quant/stored_tensor.h"
+
+namespace jackscrew {
+
+// Bytes per element of a safetensors dtype ("F32", "BF16", "F16", "I64" ...); 0 when it is unknown.
+int64_t safetensors_dtype_size(std::string_view dtype);
+
+struct SafetensorsEntry {
+  std::string name;
+  std::string dtype;
+  std::vector<int64_t> shape;      // empty for a scalar
+  std::span<const uint8_t> bytes;  // in the file's map, little-endian, of any alignment
+};
+
+// One file, mapped. Everything the header says is checked on construction; a header that is damaged,
+// or that does not describe the rest of the file exactly, is Error(model) naming file and tensor.
+class SafetensorsFile {
+ public:
+  explicit SafetensorsFile(const fs::path& path);
+
+  // In the order of their bytes. Valid as long as this object.
+  const std::vector<SafetensorsEntry>& entries() const { return entries_; }
+  // Null when there is no such tensor.
+  const SafetensorsEntry* find(std::string_view name) const;
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+  const fs::path& path() const { return file_.path(); }
+
+  // True when `bytes` lie in this file's map.
+  bool holds(std::span<const uint8_t> bytes) const;
+  // These bytes of the map are not needed any more; their pages may go.
+  void release(std::span<const uint8_t> bytes) const;
+
+ private:
+  MappedFile file_;
+  std::vector<SafetensorsEntry> entries_;
+  std::map<std::string, size_t, std::less<>> index_;
+  std::map<std::string, std::string> metadata_;
+};
+
+// A tensor about to be written.
+struct SafetensorsSpec {
+  std::string name;
+  std::string dtype;
+  std::vector<int64_t> shape;
+};
+
+using SafetensorsMetadata = std::map<std::string, std::string>;
+
+// Writes one file in a single pass: the header needs every tensor declared first, the bytes follow in
+// declared order. Misuse (an unknown or repeated name, an unknown dtype, bytes out of order, too many
+// or too few) and a failing disk are Error(generic).
+class SafetensorsWriter {
+ public:
+  SafetensorsWriter(const fs::path& path, std::vector<SafetensorsSpec> tensors,
+                    const SafetensorsMetadata& metadata = {{"format", "pt"}});
+
+  // Appends little-endian bytes to `name`: all of them, or the next chunk. The tensor before must be
+  // complete.
+  void write(std::string_view name, std::span<const uint8_t> bytes);
+  // Checks that every tensor is complete and syncs the file. Without it the file is not usable.
+  void close();
+
+ private:
+  void skip_complete();
+
+  std::string where_;
+  FileWriter file_;
+  std::vector<SafetensorsSpec> tensors_;
+  size_t current_ = 0;     // the tensor being written
+  int64_t remaining_ = 0;  // bytes it still lacks
+};
+
+// Writes the weights of a model directory: `model.safetensors` when they fit into `max_shard_bytes`,
+// otherwise `model-0000i-of-0000N.safetensors` with `model.safetensors.index.json`. A tensor larger
+// than a shard gets one of its own. Rules and errors as for SafetensorsWriter. Files of an earlier
+// model in the directory are left alone: write into a fresh one.
+class ShardedSafetensorsWriter {
+ public:
+  static constexpr int64_t kDefaultShardBytes = 5'000'000'000;
+
+  ShardedSafetensorsWriter(const fs::path& directory, std::vector<SafetensorsSpec> tensors,
+                           int64_t max_shard_bytes = kDefaultShardBytes,
+                           const SafetensorsMetadata& metadata = {{"format", "pt"}});
+
+  void write(std::string_view name, std::span<const uint8_t> bytes);
+  // Completes the last shard and writes the index.
+  void close();
+
+ private:
+  struct Shard {
+    std::string file;
+    std::vector<SafetensorsSpec> tensors;
+  };
+  void open_shard(size_t index);
+
+  fs::path directory_;
+  SafetensorsMetadata metadata_;
+  std::vector<Shard> shards_;
+  std::map<std::string, size_t, std::less<>> shard_of_;
+  int64_t total_bytes_ = 0;
+  size_t current_ = 0;
+  std::unique_ptr<SafetensorsWriter> writer_;  // of shard current_
+};
+
+// The weights of a Hugging Face model directory.
+class SafetensorsSource : public WeightSource {
+ public:
+  // Opens model.safetensors, or every shard of model.safetensors.index.json. Throws Error(model) when
+  // neither is there, a shard is missing, or the index names a tensor that its shard lacks.
+  explicit SafetensorsSource(const fs::path& directory);
+
+  // Throws Error(model) when the tensor is of a dtype other than F32, BF16 or F16.
+  const StoredTensor* find(std::string_view name) const override;
+  std::vector<std::string> names() const override;
+  void release(const StoredTensor& tensor) const override;
+
+ private:
+  struct Slot {
+    StoredTensor tensor;
+    const SafetensorsFile* file;
+    std::string dtype;
+  };
+  void add(const SafetensorsFile& file, const SafetensorsEntry& entry);
+  void open_index(const fs::path& directory, const fs::path& index);
+
+  std::vector<std::unique_ptr<SafetensorsFile>> files_;
+  std::map<std::string, Slot, std::less<>> slots_;
+};
+
+}  // namespace jackscrew

@@ -1,0 +1,150 @@
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "formats/json_text.h"
+#include "formats/safetensors.h"
+#include "formats/shape.h"
+
+namespace jackscrew {
+
+namespace {
+
+using nlohmann::json;
+
+int64_t spec_bytes(const SafetensorsSpec& spec) {
+  const int64_t element = safetensors_dtype_size(spec.dtype);
+  if (element == 0) {
+    fail(ErrorKind::generic, "tensor {}: unknown safetensors dtype {}", spec.name, spec.dtype);
+  }
+  const std::optional<int64_t> count = shape_elements(spec.shape);
+  if (!count) fail(ErrorKind::generic, "tensor {}: shape {}", spec.name, shape_text(spec.shape));
+  return checked_mul(*count, element);
+}
+
+// The length prefix and the header, padded so that the data begins on a multiple of 8.
+std::string header_bytes(const std::vector<SafetensorsSpec>& tensors,
+                         const SafetensorsMetadata& metadata) {
+  json header = json::object();
+  if (!metadata.empty()) header["__metadata__"] = metadata;
+  int64_t offset = 0;
+  for (const SafetensorsSpec& spec : tensors) {
+    if (spec.name.empty() || header.contains(spec.name) || spec.name == "__metadata__") {
+      fail(ErrorKind::generic, "tensor name \"{}\" is reserved or declared twice", spec.name);
+    }
+    const int64_t end = checked_add(offset, spec_bytes(spec));
+    header[spec.name] = {
+        {"dtype", spec.dtype}, {"shape", spec.shape}, {"data_offsets", {offset, end}}};
+    offset = end;
+  }
+  std::string text = dump_json(header, -1);
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  std::string out;
+  for (size_t i = 0; i < 8; ++i) out += static_cast<char>((text.size() >> (8 * i)) & 0xFF);
+  return out + text;
+}
+
+}  // namespace
+
+SafetensorsWriter::SafetensorsWriter(const fs::path& path, std::vector<SafetensorsSpec> tensors,
+                                     const SafetensorsMetadata& metadata)
+    : where_(path.string()), file_(path), tensors_(std::move(tensors)) {
+  file_.write(header_bytes(tensors_, metadata));
+  if (!tensors_.empty()) remaining_ = spec_bytes(tensors_[0]);
+}
+
+// Moves past tensors that lack nothing, empty ones included.
+void SafetensorsWriter::skip_complete() {
+  while (current_ < tensors_.size() && remaining_ == 0) {
+    ++current_;
+    remaining_ = current_ < tensors_.size() ? spec_bytes(tensors_[current_]) : 0;
+  }
+}
+
+void SafetensorsWriter::write(std::string_view name, std::span<const uint8_t> bytes) {
+  if (bytes.empty()) return;
+  skip_complete();
+  if (current_ == tensors_.size() || tensors_[current_].name != name) {
+    fail(ErrorKind::generic, "{}: bytes for tensor {} where {} is due", where_, name,
+         current_ == tensors_.size() ? std::string("nothing more") : tensors_[current_].name);
+  }
+  if (bytes.size() > static_cast<size_t>(remaining_)) {
+    fail(ErrorKind::generic, "{}: {} bytes for tensor {}, which lacks {}", where_, bytes.size(), name,
+         remaining_);
+  }
+  file_.write(bytes.data(), bytes.size());
+  remaining_ -= static_cast<int64_t>(bytes.size());
+}
+
+void SafetensorsWriter::close() {
+  skip_complete();
+  if (current_ != tensors_.size()) {
+    fail(ErrorKind::generic, "{}: tensor {} lacks {} bytes", where_, tensors_[current_].name,
+         remaining_);
+  }
+  file_.close();
+}
+
+ShardedSafetensorsWriter::ShardedSafetensorsWriter(const fs::path& directory,
+                                                   std::vector<SafetensorsSpec> tensors,
+                                                   int64_t max_shard_bytes,
+                                                   const SafetensorsMetadata& metadata)
+    : directory_(directory), metadata_(metadata) {
+  shards_.emplace_back();
+  int64_t shard_bytes = 0;
+  for (SafetensorsSpec& spec : tensors) {
+    const int64_t bytes = spec_bytes(spec);
+    if (!shards_.back().tensors.empty() && checked_add(shard_bytes, bytes) > max_shard_bytes) {
+      shards_.emplace_back();
+      shard_bytes = 0;
+    }
+    shard_bytes = checked_add(shard_bytes, bytes);
+    total_bytes_ = checked_add(total_bytes_, bytes);
+    if (!shard_of_.emplace(spec.name, shards_.size() - 1).second) {
+      fail(ErrorKind::generic, "tensor name \"{}\" is declared twice", spec.name);
+    }
+    shards_.back().tensors.push_back(std::move(spec));
+  }
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    shards_[i].file = shards_.size() == 1 ? std::string("model.safetensors")
+                                          : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1,
+                                                        shards_.size());
+  }
+  open_shard(0);
+}
+
+void ShardedSafetensorsWriter::open_shard(size_t index) {
+  current_ = index;
+  writer_ = std::make_unique<SafetensorsWriter>(directory_ / shards_[index].file,
+                                                shards_[index].tensors, metadata_);
+}
+
+void ShardedSafetensorsWriter::write(std::string_view name, std::span<const uint8_t> bytes) {
+  const auto found = shard_of_.find(name);
+  if (found == shard_of_.end() || found->second < current_) {
+    fail(ErrorKind::generic, "{}: bytes for tensor {}, which is not declared or already written",
+         directory_.string(), name);
+  }
+  while (current_ < found->second) {
+    writer_->close();
+    open_shard(current_ + 1);
+  }
+  writer_->write(name, bytes);
+}
+
+void ShardedSafetensorsWriter::close() {
+  writer_->close();
+  // Shards of empty tensors alone may still be due.
+  while (current_ + 1 < shards_.size()) {
+    open_shard(current_ + 1);
+    writer_->close();
+  }
+  if (shards_.size() == 1) return;
+  json index = {{"metadata", {{"total_size", total_bytes_}}}, {"weight_map", json::object()}};
+  for (const auto& [name, shard] : shard_of_) index["weight_map"][name] = shards_[shard].file;
+  write_text_atomic(directory_ / "model.safetensors.index.json", dump_json(index) + "\n");
+}
+
+}  // namespace jackscrew

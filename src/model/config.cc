@@ -1,0 +1,117 @@
+#include "model/config.h"
+
+#include <cmath>
+
+#include "base/checked.h"
+#include "base/error.h"
+
+namespace jackscrew {
+
+namespace {
+
+// How far past everything published a size may lie before it is taken for damage.
+constexpr int64_t kAbsurdFactor = int64_t{1} << 20;
+
+struct SizeField {
+  const char* name;
+  int64_t value;
+  int64_t largest_published;
+};
+
+void check_size(const SizeField& field) {
+  if (field.value <= 0) {
+    fail(ErrorKind::model, "model config: {} is missing or not positive ({})", field.name,
+         field.value);
+  }
+  if (field.value > field.largest_published * kAbsurdFactor) {
+    fail(ErrorKind::model, "model config: {} = {} is absurd", field.name, field.value);
+  }
+}
+
+void check_positive(const char* name, double value) {
+  if (!std::isfinite(value) || value <= 0.0) {
+    fail(ErrorKind::model, "model config: {} = {} is not a positive number", name, value);
+  }
+}
+
+void check_token(const char* name, int64_t id, int64_t vocab_size) {
+  if (id < 0 || id >= vocab_size) {
+    fail(ErrorKind::model, "model config: {} = {} is not below vocab_size = {}", name, id,
+         vocab_size);
+  }
+}
+
+void check_rope(const RopeScaling& rope) {
+  if (rope.kind == RopeScaling::Kind::none) return;
+  check_positive("rope factor", rope.factor);
+  if (rope.kind != RopeScaling::Kind::llama3) return;
+  check_positive("rope low_freq_factor", rope.low_freq_factor);
+  check_positive("rope high_freq_factor", rope.high_freq_factor);
+  // The interpolation divides by their difference.
+  if (rope.high_freq_factor <= rope.low_freq_factor) {
+    fail(ErrorKind::model, "model config: rope high_freq_factor = {} is not above low_freq_factor = {}",
+         rope.high_freq_factor, rope.low_freq_factor);
+  }
+  check_size({"rope original_max_position_embeddings", rope.original_max_position_embeddings,
+              10485760});
+}
+
+}  // namespace
+
+void ModelConfig::validate() const {
+  const SizeField fields[] = {
+      {"vocab_size", vocab_size, 262144},
+      {"hidden_size", hidden_size, 16384},
+      {"intermediate_size", intermediate_size, 65536},
+      {"num_hidden_layers", num_hidden_layers, 128},
+      {"num_attention_heads", num_attention_heads, 128},
+      {"num_key_value_heads", num_key_value_heads, 128},
+      {"head_dim", head_dim, 256},
+      {"max_position_embeddings", max_position_embeddings, 10485760},
+  };
+  for (const SizeField& field : fields) check_size(field);
+  if (num_attention_heads % num_key_value_heads != 0) {
+    fail(ErrorKind::model,
+         "model config: num_attention_heads = {} is not a multiple of num_key_value_heads = {}",
+         num_attention_heads, num_key_value_heads);
+  }
+  if (head_dim % 2 != 0) {
+    fail(ErrorKind::model, "model config: head_dim = {} is odd; rotary positions need pairs",
+         head_dim);
+  }
+  check_positive("rms_norm_eps", rms_norm_eps);
+  check_positive("rope_theta", rope_theta);
+  if (!std::isfinite(initializer_range) || initializer_range < 0.0) {
+    fail(ErrorKind::model, "model config: initializer_range = {} is not a number >= 0",
+         initializer_range);
+  }
+  check_rope(rope_scaling);
+  if (bos_token_id != -1) check_token("bos_token_id", bos_token_id, vocab_size);
+  if (pad_token_id != -1) check_token("pad_token_id", pad_token_id, vocab_size);
+  for (const int64_t id : eos_token_ids) check_token("eos_token_id", id, vocab_size);
+  try {
+    parameter_count();
+  } catch (const Error&) {
+    fail(ErrorKind::model,
+         "model config: hidden_size = {} with vocab_size = {}, intermediate_size = {} and "
+         "num_hidden_layers = {} gives more parameters than can be counted",
+         hidden_size, vocab_size, intermediate_size, num_hidden_layers);
+  }
+}
+
+int64_t ModelConfig::parameter_count() const {
+  const int64_t query = checked_mul(num_attention_heads, head_dim);
+  const int64_t key_value = checked_mul(num_key_value_heads, head_dim);
+  // q, o and k, v; gate, up, down; two norms.
+  const int64_t attention =
+      checked_mul(checked_mul(2, checked_add(query, key_value)), hidden_size);
+  const int64_t mlp = checked_mul(checked_mul(3, intermediate_size), hidden_size);
+  const int64_t layer = checked_add(checked_add(attention, mlp), checked_mul(2, hidden_size));
+  const int64_t embedding = checked_mul(vocab_size, hidden_size);
+  int64_t count = checked_add(checked_mul(num_hidden_layers, layer), hidden_size);
+  count = checked_add(count, embedding);
+  if (!tie_word_embeddings) count = checked_add(count, embedding);
+  return count;
+}
+
+}  // namespace jackscrew

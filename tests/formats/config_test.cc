@@ -1,0 +1,243 @@
+#include "model/config.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "formats/hf_config.h"
+#include "tests/formats/support.h"
+
+namespace jackscrew {
+namespace {
+
+using nlohmann::json;
+
+// The sizes of SmolLM2-135M.
+ModelConfig small_config() {
+  ModelConfig config;
+  config.vocab_size = 49152;
+  config.hidden_size = 576;
+  config.intermediate_size = 1536;
+  config.num_hidden_layers = 30;
+  config.num_attention_heads = 9;
+  config.num_key_value_heads = 3;
+  config.head_dim = 64;
+  config.max_position_embeddings = 8192;
+  config.rms_norm_eps = 1e-5;
+  config.rope_theta = 100000.0;
+  config.tie_word_embeddings = true;
+  config.bos_token_id = 1;
+  config.eos_token_ids = {2};
+  return config;
+}
+
+TEST(ModelConfig, CountsParametersWithTiedHeadsOnce) {
+  ModelConfig config = small_config();
+  EXPECT_EQ(config.parameter_count(), 134515008);  // as published
+  config.tie_word_embeddings = false;
+  EXPECT_EQ(config.parameter_count(), 134515008 + 49152 * 576);
+}
+
+TEST(ModelConfig, NamesTheFieldThatIsWrong) {
+  const auto refused = [](auto&& change) {
+    ModelConfig config = small_config();
+    change(config);
+    return model_error([&] { config.validate(); });
+  };
+  small_config().validate();
+  using C = ModelConfig;
+  EXPECT_TRUE(mentions(refused([](C& c) { c.vocab_size = 0; }), "vocab_size"));
+  EXPECT_TRUE(mentions(refused([](C& c) { c.hidden_size = -1; }), "hidden_size"));
+  EXPECT_TRUE(mentions(refused([](C& c) { c.head_dim = 0; }), "head_dim"));
+  EXPECT_TRUE(mentions(refused([](C& c) { c.head_dim = 63; }), "head_dim"));
+  EXPECT_TRUE(mentions(refused([](C& c) { c.num_hidden_layers = int64_t{1} << 60; }),
+                       "num_hidden_layers"));
+  EXPECT_TRUE(mentions(refused([](C& c) { c.num_key_value_heads = 2; }), "num_key_value_heads"));
+  EXPECT_TRUE(mentions(refused([](C& c) { c.rms_norm_eps = 0; }), "rms_norm_eps"));
+  EXPECT_TRUE(mentions(
+      refused([](C& c) { c.rope_theta = std::numeric_limits<double>::quiet_NaN(); }), "rope_theta"));
+  EXPECT_TRUE(mentions(refused([](C& c) { c.initializer_range = -1; }), "initializer_range"));
+  EXPECT_TRUE(mentions(refused([](C& c) { c.bos_token_id = 49152; }), "bos_token_id"));
+  EXPECT_TRUE(mentions(refused([](C& c) { c.pad_token_id = -2; }), "pad_token_id"));
+  EXPECT_TRUE(mentions(refused([](C& c) { c.eos_token_ids = {2, 50000}; }), "eos_token_id"));
+  EXPECT_TRUE(mentions(refused([](C& c) { c.rope_scaling = {RopeScaling::Kind::linear, 0.0}; }),
+                       "factor"));
+  EXPECT_TRUE(mentions(refused([](C& c) {
+                         c.rope_scaling = {RopeScaling::Kind::llama3, 8.0, 4.0, 4.0, 8192};
+                       }),
+                       "high_freq_factor"));
+  // Each size alone is thinkable, their product is not countable.
+  EXPECT_TRUE(mentions(refused([](C& c) { c.hidden_size = c.vocab_size = int64_t{1} << 33; }),
+                       "more parameters"));
+}
+
+json version4() {
+  return json::parse(R"({
+    "architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+    "bos_token_id": 128000, "eos_token_id": [128001, 128008, 128009], "head_dim": 64,
+    "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02,
+    "intermediate_size": 8192, "max_position_embeddings": 131072, "mlp_bias": false,
+    "model_type": "llama", "num_attention_heads": 32, "num_hidden_layers": 16,
+    "num_key_value_heads": 8, "pretraining_tp": 1, "rms_norm_eps": 1e-05,
+    "rope_scaling": {"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+                     "original_max_position_embeddings": 8192, "rope_type": "llama3"},
+    "rope_theta": 500000.0, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+    "transformers_version": "4.45.0.dev0", "use_cache": true, "vocab_size": 128256})");
+}
+
+json version5() {
+  json out = version4();
+  out.erase("rope_theta");
+  out.erase("torch_dtype");
+  out["dtype"] = "bfloat16";
+  out["rope_parameters"] = out["rope_scaling"];
+  out["rope_parameters"]["rope_theta"] = 500000.0;
+  out.erase("rope_scaling");
+  return out;
+}
+
+ModelConfig parse(const json& value) { return parse_hf_config(value.dump(), "config.json"); }
+
+TEST(HfConfig, ReadsBothVersionsAlike) {
+  for (const json& text : {version4(), version5()}) {
+    const ModelConfig config = parse(text);
+    EXPECT_EQ(config.vocab_size, 128256);
+    EXPECT_EQ(config.hidden_size, 2048);
+    EXPECT_EQ(config.intermediate_size, 8192);
+    EXPECT_EQ(config.num_hidden_layers, 16);
+    EXPECT_EQ(config.num_attention_heads, 32);
+    EXPECT_EQ(config.num_key_value_heads, 8);
+    EXPECT_EQ(config.head_dim, 64);
+    EXPECT_EQ(config.max_position_embeddings, 131072);
+    EXPECT_EQ(config.rms_norm_eps, 1e-5);
+    EXPECT_EQ(config.rope_theta, 500000.0);
+    EXPECT_EQ(config.rope_scaling.kind, RopeScaling::Kind::llama3);
+    EXPECT_EQ(config.rope_scaling.factor, 32.0);
+    EXPECT_EQ(config.rope_scaling.low_freq_factor, 1.0);
+    EXPECT_EQ(config.rope_scaling.high_freq_factor, 4.0);
+    EXPECT_EQ(config.rope_scaling.original_max_position_embeddings, 8192);
+    EXPECT_TRUE(config.tie_word_embeddings);
+    EXPECT_EQ(config.bos_token_id, 128000);
+    EXPECT_EQ(config.pad_token_id, -1);
+    EXPECT_EQ(config.eos_token_ids, (std::vector<int64_t>{128001, 128008, 128009}));
+    EXPECT_EQ(config.parameter_count(), 1235814400);  // Llama 3.2 1B, as published
+  }
+}
+
+TEST(HfConfig, FillsInWhatIsAbsent) {
+  json text = version4();
+  for (const char* key : {"head_dim", "num_key_value_heads", "rope_scaling", "rope_theta",
+                          "rms_norm_eps", "bos_token_id", "eos_token_id", "tie_word_embeddings",
+                          "max_position_embeddings", "initializer_range", "architectures"}) {
+    text.erase(key);
+  }
+  ModelConfig config = parse(text);
+  EXPECT_EQ(config.head_dim, 64);
+  EXPECT_EQ(config.num_key_value_heads, 32);
+  EXPECT_EQ(config.rope_scaling.kind, RopeScaling::Kind::none);
+  EXPECT_EQ(config.rope_theta, 10000.0);
+  EXPECT_EQ(config.rms_norm_eps, 1e-6);
+  EXPECT_EQ(config.max_position_embeddings, 2048);
+  EXPECT_EQ(config.bos_token_id, 1);
+  EXPECT_EQ(config.eos_token_ids, std::vector<int64_t>{2});
+  EXPECT_FALSE(config.tie_word_embeddings);
+
+  text["head_dim"] = nullptr;
+  text["bos_token_id"] = nullptr;
+  text["eos_token_id"] = nullptr;
+  text["pad_token_id"] = -1;
+  config = parse(text);
+  EXPECT_EQ(config.head_dim, 64);
+  EXPECT_EQ(config.bos_token_id, -1);
+  EXPECT_EQ(config.pad_token_id, -1);
+  EXPECT_TRUE(config.eos_token_ids.empty());
+
+  text["head_dim"] = 128;  // need not be hidden_size / heads
+  EXPECT_EQ(parse(text).head_dim, 128);
+}
+
+TEST(HfConfig, ReadsLinearRopeUnderItsOldName) {
+  json text = version4();
+  text["rope_scaling"] = {{"type", "linear"}, {"factor", 2.0}};
+  EXPECT_EQ(parse(text).rope_scaling.kind, RopeScaling::Kind::linear);
+  EXPECT_EQ(parse(text).rope_scaling.factor, 2.0);
+  text["rope_scaling"] = {{"rope_type", "default"}};
+  EXPECT_EQ(parse(text).rope_scaling.kind, RopeScaling::Kind::none);
+}
+
+TEST(HfConfig, NamesWhatItDoesNotSupport) {
+  const auto refused = [](const char* key, const json& value) {
+    json text = version4();
+    text[key] = value;
+    return model_error([&] { parse(text); });
+  };
+  const std::string architecture = refused("architectures", {"MistralForCausalLM"});
+  EXPECT_TRUE(mentions(architecture, "config.json: architecture MistralForCausalLM"));
+  EXPECT_TRUE(mentions(architecture, "| supported architectures: LlamaForCausalLM"));
+  EXPECT_TRUE(mentions(refused("model_type", "gpt2"), "model_type gpt2"));
+  EXPECT_TRUE(mentions(refused("hidden_act", "gelu"), "hidden_act gelu"));
+  EXPECT_TRUE(mentions(refused("attention_bias", true), "attention_bias"));
+  EXPECT_TRUE(mentions(refused("mlp_bias", true), "mlp_bias"));
+  EXPECT_TRUE(mentions(refused("attention_dropout", 0.1), "attention_dropout"));
+  EXPECT_TRUE(mentions(refused("partial_rotary_factor", 0.5), "partial_rotary_factor"));
+  EXPECT_TRUE(mentions(refused("quantization_config", {{"quant_method", "gptq"}}), "gptq"));
+  const std::string rope = refused("rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}});
+  EXPECT_TRUE(mentions(rope, "rope type yarn"));
+  EXPECT_TRUE(mentions(rope, "| supported rope types: default, linear, llama3"));
+  EXPECT_TRUE(mentions(refused("rope_scaling", {{"type", "dynamic"}, {"factor", 4.0}}), "dynamic"));
+  EXPECT_TRUE(mentions(refused("rope_scaling", {{"type", "linear"}}), "\"factor\" is missing"));
+  EXPECT_TRUE(mentions(refused("rope_scaling", {{"full", json::object()}}), "full"));
+  EXPECT_TRUE(mentions(refused("rope_scaling", "linear"), "rope_scaling: not a JSON object"));
+  EXPECT_TRUE(mentions(refused("hidden_size", nullptr), "\"hidden_size\" is missing"));
+  EXPECT_TRUE(mentions(refused("hidden_size", 2048.5), "\"hidden_size\" is not an integer"));
+  EXPECT_TRUE(mentions(refused("hidden_size", 1u), "head_dim"));
+  EXPECT_TRUE(mentions(refused("vocab_size", std::numeric_limits<uint64_t>::max()), "vocab_size"));
+  EXPECT_TRUE(mentions(refused("num_attention_heads", 0), "num_attention_heads"));
+  EXPECT_TRUE(mentions(refused("eos_token_id", {1, "x"}), "eos_token_id"));
+}
+
+TEST(HfConfig, RefusesDamagedText) {
+  const auto refused = [](const std::string& text) {
+    return model_error([&] { parse_hf_config(text, "config.json"); });
+  };
+  EXPECT_TRUE(mentions(refused(""), "config.json: not valid JSON"));
+  EXPECT_TRUE(mentions(refused("[]"), "not a JSON object"));
+  EXPECT_TRUE(mentions(refused("{\"a\": 1, \"a\": 2}"), "\"a\" appears twice"));
+  EXPECT_TRUE(mentions(refused(std::string(100000, '[')), "nested deeper"));
+  EXPECT_TRUE(mentions(refused("{\"vocab_size\": 1e999}"), "not valid JSON"));
+  EXPECT_TRUE(mentions(refused("{\"a\": \"\xFF\"}"), "not valid JSON"));
+}
+
+TEST(HfConfig, RoundTrips) {
+  ModelConfig config = small_config();
+  for (const RopeScaling& scaling :
+       {RopeScaling{}, RopeScaling{RopeScaling::Kind::linear, 2.0},
+        RopeScaling{RopeScaling::Kind::llama3, 32.0, 1.0, 4.0, 8192}}) {
+    config.rope_scaling = scaling;
+    const std::string text = write_hf_config(config, "bfloat16");
+    const ModelConfig read = parse_hf_config(text, "config.json");
+    EXPECT_EQ(write_hf_config(read, "bfloat16"), text);
+    EXPECT_EQ(read.rope_scaling.kind, scaling.kind);
+    EXPECT_EQ(read.rope_scaling.factor, scaling.factor);
+    EXPECT_EQ(read.parameter_count(), config.parameter_count());
+    // Either half alone says the same.
+    json version5_only = json::parse(text);
+    version5_only.erase("rope_theta");
+    version5_only.erase("rope_scaling");
+    json version4_only = json::parse(text);
+    version4_only.erase("rope_parameters");
+    EXPECT_EQ(write_hf_config(parse(version5_only), "bfloat16"), text);
+    EXPECT_EQ(write_hf_config(parse(version4_only), "bfloat16"), text);
+  }
+  config.bos_token_id = -1;
+  config.eos_token_ids = {2, 7};
+  const ModelConfig read = parse_hf_config(write_hf_config(config, "float32"), "config.json");
+  EXPECT_EQ(read.bos_token_id, -1);
+  EXPECT_EQ(read.eos_token_ids, (std::vector<int64_t>{2, 7}));
+  EXPECT_EQ(json::parse(write_hf_generation_config(config)),
+            (json{{"_from_model_config", true}, {"eos_token_id", {2, 7}}}));
+}
+
+}  // namespace
+}  // namespace jackscrew

@@ -1,0 +1,146 @@
+#include "formats/peft.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "tests/formats/support.h"
+
+namespace jackscrew {
+namespace {
+
+using nlohmann::json;
+
+const std::string kModule = "model.layers.0.self_attn.q_proj";
+
+class Peft : public FormatsTest {
+ protected:
+  fs::path adapter() const { return directory_ / "adapter"; }
+
+  // An adapter of rank 2 on one module of 3 inputs and 4 outputs.
+  void write(bool commit = true) const {
+    PeftConfig config;
+    config.r = 2;
+    config.lora_alpha = 16;
+    config.lora_dropout = 0.25;
+    config.use_rslora = true;
+    config.target_modules = {"v_proj", "q_proj"};
+    config.base_model_name_or_path = "some/model";
+    PeftWriter writer(adapter(), config,
+                      {{kModule + ".lora_A.weight", {2, 3}}, {kModule + ".lora_B.weight", {4, 2}}});
+    std::vector<float> a(6), b(8);
+    std::iota(a.begin(), a.end(), 0.5f);
+    std::iota(b.begin(), b.end(), -3.0f);
+    writer.write(kModule + ".lora_A.weight", std::span(a).first(2));
+    writer.write(kModule + ".lora_A.weight", std::span(a).subspan(2));
+    writer.write(kModule + ".lora_B.weight", b);
+    if (commit) writer.commit();
+  }
+
+  void write_tensors(const std::vector<SafetensorsSpec>& specs) const {
+    SafetensorsWriter writer(adapter() / "adapter_model.safetensors", specs);
+    for (const SafetensorsSpec& spec : specs) {
+      int64_t bytes = safetensors_dtype_size(spec.dtype);
+      for (const int64_t extent : spec.shape) bytes *= extent;
+      writer.write(spec.name, std::vector<uint8_t>(static_cast<size_t>(bytes), 0x3C));
+    }
+    writer.close();
+  }
+  std::string refused_tensors(const std::vector<SafetensorsSpec>& specs) const {
+    write();
+    write_tensors(specs);
+    return model_error([&] { read_peft_adapter(adapter()); });
+  }
+  std::string refused(const char* key, const json& value) const {
+    write();
+    json config = json::parse(slurp(adapter() / "adapter_config.json"));
+    config[key] = value;
+    put("adapter/adapter_config.json", config.dump());
+    return model_error([&] { read_peft_adapter(adapter()); });
+  }
+};
+
+TEST_F(Peft, RoundTrips) {
+  write();
+  EXPECT_FALSE(fs::exists(directory_ / "adapter.part"));
+  const PeftAdapter read = read_peft_adapter(adapter());
+  EXPECT_EQ(read.config.peft_type, "LORA");
+  EXPECT_EQ(read.config.r, 2);
+  EXPECT_EQ(read.config.lora_alpha, 16);
+  EXPECT_EQ(read.config.lora_dropout, 0.25);
+  EXPECT_TRUE(read.config.use_rslora);
+  EXPECT_EQ(read.config.target_modules, (std::vector<std::string>{"q_proj", "v_proj"}));
+  EXPECT_EQ(read.config.base_model_name_or_path, "some/model");
+  EXPECT_EQ(read.config.task_type, "CAUSAL_LM");
+  ASSERT_EQ(read.tensors.size(), 2u);
+  EXPECT_EQ(read.tensors[0].name, kModule + ".lora_A.weight");
+  EXPECT_EQ(read.tensors[0].shape, (std::vector<int64_t>{2, 3}));
+  EXPECT_EQ(read.tensors[0].values, (std::vector<float>{0.5f, 1.5f, 2.5f, 3.5f, 4.5f, 5.5f}));
+  EXPECT_EQ(read.tensors[1].name, kModule + ".lora_B.weight");
+  EXPECT_EQ(read.tensors[1].values, (std::vector<float>{-3, -2, -1, 0, 1, 2, 3, 4}));
+  const SafetensorsFile file(adapter() / "adapter_model.safetensors");
+  EXPECT_NE(file.find("base_model.model." + kModule + ".lora_A.weight"), nullptr);
+}
+
+TEST_F(Peft, LeavesNoTraceWithoutCommit) {
+  write(false);
+  EXPECT_TRUE(fs::is_empty(directory_));
+}
+
+TEST_F(Peft, ReadsHalfPrecision) {
+  write();
+  const std::string module = "base_model.model." + kModule;
+  write_tensors({{module + ".lora_A.weight", "F16", {2, 3}},
+                 {module + ".lora_B.weight", "BF16", {4, 2}}});
+  const PeftAdapter read = read_peft_adapter(adapter());
+  // Every byte is 0x3C.
+  EXPECT_EQ(read.tensors[0].values, std::vector<float>(6, to_float(f16{0x3C3C})));
+  EXPECT_EQ(read.tensors[1].values, std::vector<float>(8, to_float(bf16{0x3C3C})));
+}
+
+TEST_F(Peft, ResolvesAPatternFromTheTensors) {
+  write();
+  json config = json::parse(slurp(adapter() / "adapter_config.json"));
+  config["target_modules"] = ".*(q|v)_proj";
+  put("adapter/adapter_config.json", config.dump());
+  EXPECT_EQ(read_peft_adapter(adapter()).config.target_modules, std::vector<std::string>{"q_proj"});
+}
+
+TEST_F(Peft, NamesWhatItDoesNotSupport) {
+  EXPECT_TRUE(mentions(refused("peft_type", "IA3"), "peft_type IA3"));
+  EXPECT_TRUE(mentions(refused("bias", "lora_only"), "bias lora_only"));
+  EXPECT_TRUE(mentions(refused("use_dora", true), "use_dora"));
+  EXPECT_TRUE(mentions(refused("fan_in_fan_out", true), "fan_in_fan_out"));
+  EXPECT_TRUE(mentions(refused("modules_to_save", {"lm_head"}), "modules_to_save"));
+  EXPECT_TRUE(mentions(refused("rank_pattern", {{"q_proj", 4}}), "rank_pattern"));
+  EXPECT_TRUE(mentions(refused("alpha_pattern", {{"q_proj", 4}}), "alpha_pattern"));
+  EXPECT_TRUE(mentions(refused("target_parameters", {"x"}), "target_parameters"));
+  EXPECT_TRUE(mentions(refused("init_lora_weights", "pissa_niter_4"), "pissa_niter_4"));
+  EXPECT_TRUE(mentions(refused("r", 0), "r = 0"));
+  EXPECT_TRUE(mentions(refused("r", nullptr), "\"r\" is missing"));
+  EXPECT_TRUE(mentions(refused("lora_dropout", 1.0), "lora_dropout"));
+  EXPECT_TRUE(mentions(refused("r", 3), "is not of rank 3"));
+}
+
+TEST_F(Peft, NamesTheTensorThatIsWrong) {
+  const std::string module = "base_model.model." + kModule;
+  EXPECT_TRUE(mentions(refused_tensors({{module + ".lora_A.weight", "F32", {2, 3}}}),
+                       "lora_B.weight is missing"));
+  EXPECT_TRUE(mentions(refused_tensors({{module + ".lora_A.weight", "F32", {3, 3}}}), "[3, 3]"));
+  EXPECT_TRUE(mentions(refused_tensors({{module + ".lora_B.weight", "F32", {2, 3}}}), "[2, 3]"));
+  EXPECT_TRUE(mentions(refused_tensors({{module + ".lora_A.weight", "F32", {2}}}), "[2]"));
+  EXPECT_TRUE(mentions(refused_tensors({{module + ".lora_A.weight", "I32", {2, 3}}}), "I32"));
+  EXPECT_TRUE(mentions(refused_tensors({{module + ".weight", "F32", {2, 3}}}), ".weight"));
+  EXPECT_TRUE(mentions(refused_tensors({{"x.lora_A.weight", "F32", {2, 3}}}), "x.lora_A"));
+  EXPECT_TRUE(mentions(refused_tensors({{"base_model.model.lora_A.weight", "F32", {2, 3}}}),
+                       "base_model.model.lora_A.weight"));
+  EXPECT_TRUE(mentions(refused_tensors({}), "no tensors"));
+  fs::remove(adapter() / "adapter_model.safetensors");
+  EXPECT_TRUE(mentions(model_error([&] { read_peft_adapter(adapter()); }), "safe_serialization"));
+  fs::remove_all(adapter());
+  EXPECT_TRUE(mentions(model_error([&] { read_peft_adapter(adapter()); }), "adapter_config.json"));
+}
+
+}  // namespace
+}  // namespace jackscrew

@@ -1,0 +1,94 @@
+// What the tests of this room share: a directory of their own, files of bytes, errors as text.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <random>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "base/file.h"
+
+namespace jackscrew {
+
+class FormatsTest : public ::testing::Test {
+ protected:
+  FormatsTest()
+      : directory_(fs::temp_directory_path() / fmt::format("jackscrew_formats_{}", ::getpid())) {
+    fs::remove_all(directory_);
+    fs::create_directories(directory_);
+  }
+  ~FormatsTest() override { fs::remove_all(directory_); }
+
+  // Writes a file into the test's directory and returns its path.
+  fs::path put(const std::string& name, std::string_view bytes) const {
+    const fs::path path = directory_ / name;
+    fs::create_directories(path.parent_path());
+    std::ofstream(path, std::ios::binary) << bytes;
+    return path;
+  }
+
+  fs::path directory_;
+};
+
+inline std::string slurp(const fs::path& path) { return read_text(path); }
+
+// The message and the hint of the Error(model) that `action` throws; a failure when it throws none.
+template <typename Action>
+std::string model_error(Action&& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::model) << error.what();
+    return std::string(error.what()) + " | " + error.hint();
+  }
+  ADD_FAILURE() << "no error";
+  return {};
+}
+
+// Prints both texts on failure.
+inline ::testing::AssertionResult mentions(const std::string& text, std::string_view part) {
+  if (text.find(part) != std::string::npos) return ::testing::AssertionSuccess();
+  return ::testing::AssertionFailure() << "\"" << text << "\" does not mention \"" << part << "\"";
+}
+
+// Damages files in every way that a broken download or a bad disk does, and reads each result: `read`
+// may succeed on a flipped byte or throw Error, nothing else; a truncated file must be Error(model).
+template <typename Read>
+void damage(const fs::path& scratch, const std::string& good, size_t header_bytes, Read&& read) {
+  const auto store = [&](std::string_view bytes) {
+    std::ofstream(scratch, std::ios::binary | std::ios::trunc) << bytes;
+  };
+  std::mt19937 random(7);
+  std::vector<size_t> lengths;
+  for (size_t i = 0; i < 16; ++i) lengths.push_back(good.size() * i / 16);
+  for (int i = 0; i < 200; ++i) lengths.push_back(random() % good.size());
+  lengths.push_back(good.size() - 1);
+  for (const size_t length : lengths) {
+    store(std::string_view(good).substr(0, length));
+    try {
+      read(scratch);
+      ADD_FAILURE() << "truncated to " << length << " of " << good.size() << " bytes: no error";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::model) << length << ": " << error.what();
+    }
+  }
+  for (int i = 0; i < 3000; ++i) {
+    std::string bad = good;
+    const size_t at = random() % header_bytes;
+    bad[at] = static_cast<char>(i % 3 == 0 ? 0xFF : i % 3 == 1 ? 0x00 : random() & 0xFF);
+    if (i % 5 == 0 && at + 8 <= header_bytes) bad.replace(at, 8, 8, '\xFF');
+    store(bad);
+    try {
+      read(scratch);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::model) << "byte " << at << ": " << error.what();
+    }
+  }
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,81 @@
+// Examples: token ids, and which of them a model is trained to predict.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "text/chat_template.h"
+#include "text/records.h"
+#include "text/tokenizer.h"
+
+namespace jackscrew {
+
+struct Example {
+  std::vector<int32_t> ids;
+  std::vector<uint8_t> train;  // one for each id; 1: this token is a target
+
+  // Targets that count: the first token is predicted from nothing and never does.
+  int64_t target_count() const;
+};
+
+struct DatasetOptions {
+  int64_t sequence_len = 1024;   // tokens; longer examples are cut at their end
+  bool train_on_inputs = false;  // every token is trained, the user's too
+  ChatFormat format;
+};
+
+struct DatasetStats {
+  int64_t records = 0;         // in the files; a .txt file is one
+  int64_t examples = 0;        // kept
+  int64_t truncated = 0;       // records that lost tokens to sequence_len
+  int64_t dropped = 0;         // records without any target left
+  int64_t tokens = 0;          // in the examples kept
+  int64_t trained_tokens = 0;  // targets in the examples kept
+  int64_t trained_bytes = 0;   // bytes that those targets stand for, special tokens left out
+  int64_t text_bytes = 0;      // of all contents as they stood in the records
+};
+
+// The example of one record, whole. Throws Error(model) when the format needs a token that the
+// tokenizer has not.
+Example encode_record(const Tokenizer& tokenizer, const DatasetOptions& options,
+                      const Record& record);
+
+// Examples of at most `sequence_len` tokens, each with at least one target.
+class Dataset {
+ public:
+  Dataset() = default;
+  // Cuts, drops and counts as if each example were a record. `tokenizer` may be null: then
+  // trained_bytes stays 0. Throws Error(usage) when sequence_len < 2, Error(data) when an example's
+  // `ids` and `train` differ in length.
+  Dataset(std::vector<Example> examples, int64_t sequence_len,
+          const Tokenizer* tokenizer = nullptr);
+
+  // Reads the files of one part (see data_files). A .txt file is encoded once, with BOS where the
+  // tokenizer adds it by default, and cut into consecutive windows of sequence_len tokens (the last may
+  // be shorter); every token but the first of each window is a target. Throws Error(data) naming file
+  // and line, also when nothing is left to train on in the part train.
+  static Dataset read(const std::filesystem::path& path, const Tokenizer& tokenizer,
+                      const DatasetOptions& options, DataPart part = DataPart::train);
+
+  const std::vector<Example>& examples() const { return examples_; }
+  const DatasetStats& stats() const { return stats_; }
+  int64_t size() const { return static_cast<int64_t>(examples_.size()); }
+
+  // Splits off examples drawn by `seed`: a share of them when val_size < 1 (at least one), that many
+  // when >= 1. {rest, split off}, both in their former order; the counts of records, truncated, dropped
+  // and text_bytes stay with the rest. Throws Error(usage) when either part would be empty.
+  std::pair<Dataset, Dataset> split(double val_size, uint64_t seed) const;
+
+ private:
+  void add(Example example, int64_t sequence_len, const Tokenizer* tokenizer);
+  void keep(Example example, int64_t trained_bytes);
+
+  std::vector<Example> examples_;
+  std::vector<int64_t> trained_bytes_;  // by example
+  DatasetStats stats_;
+};
+
+}  // namespace jackscrew

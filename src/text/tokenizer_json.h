@@ -1,0 +1,33 @@
+// Tokenizers in the files of a Hugging Face model directory.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include "text/tokenizer.h"
+
+namespace jackscrew {
+
+// Reads the text of a tokenizer.json that holds byte-level BPE. `file_name` is for messages. Throws
+// Error(model) when the text is malformed or uses a construct that is not supported, which it names.
+// `eos`, `pad`, `unk` and the chat template are not in that file and stay unset; `bos` is set where
+// the post-processor adds it.
+TokenizerData parse_tokenizer_json(std::string_view text, const std::string& file_name);
+
+// Adds what a tokenizer_config.json says: bos, eos, pad, unk, the chat template. Throws Error(model).
+void apply_tokenizer_config(TokenizerData& data, std::string_view text,
+                            const std::string& file_name);
+
+// Reads tokenizer.json and, where they exist, tokenizer_config.json and chat_template.jinja from a
+// model directory. Throws Error(model).
+TokenizerData read_tokenizer_directory(const std::filesystem::path& directory);
+
+// The text of a tokenizer.json that encodes exactly as Tokenizer(data) with parse_special. Throws
+// Error(model) when the vocabulary is not valid UTF-8.
+std::string to_tokenizer_json(const TokenizerData& data);
+
+// The text of the tokenizer_config.json beside it.
+std::string to_tokenizer_config_json(const TokenizerData& data);
+
+}  // namespace jackscrew

@@ -1,0 +1,57 @@
+// Strict UTF-8 (no overlong forms, no surrogates, nothing above U+10FFFF), one character at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace jackscrew {
+
+enum class Utf8Status {
+  valid,
+  invalid,    // cannot begin or continue a character
+  incomplete  // the text ends inside what may still become a character
+};
+
+struct Utf8Step {
+  Utf8Status status;
+  size_t length;  // bytes: of the character, or of the longest prefix that cannot be completed (>= 1)
+};
+
+// What stands at `position` (< text.size()).
+inline Utf8Step utf8_step(std::string_view text, size_t position) {
+  const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[position + i]); };
+  const size_t left = text.size() - position;
+  const uint8_t lead = byte(0);
+  if (lead < 0x80) return {Utf8Status::valid, 1};
+  if (lead < 0xC2 || lead > 0xF4) return {Utf8Status::invalid, 1};
+  const size_t length = lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+  // The second byte is where overlong forms, surrogates and values above U+10FFFF show.
+  const uint8_t low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
+  const uint8_t high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
+  for (size_t i = 1; i < length; ++i) {
+    if (i == left) return {Utf8Status::incomplete, left};
+    const uint8_t next = byte(i);
+    if (next < (i == 1 ? low : 0x80) || next > (i == 1 ? high : 0xBF)) {
+      return {Utf8Status::invalid, i};
+    }
+  }
+  return {Utf8Status::valid, length};
+}
+
+// Bytes of the longest valid prefix of `text`.
+inline size_t utf8_valid_prefix(std::string_view text) {
+  size_t position = 0;
+  while (position < text.size()) {
+    if (static_cast<uint8_t>(text[position]) < 0x80) {
+      ++position;
+      continue;
+    }
+    const Utf8Step step = utf8_step(text, position);
+    if (step.status != Utf8Status::valid) break;
+    position += step.length;
+  }
+  return position;
+}
+
+}  // namespace jackscrew

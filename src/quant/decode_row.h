@@ -1,6 +1,11 @@
 // The row kernel that decodes any block format. A format brings a Block: sizes and
 //   template <class Team, class Store>
 //   static void decode(const Team&, const uint8_t* block, const Store& store)   // store(i, float)
+//
+// Values are the bits that ggml computes. A compiler may fuse a product with the sum it goes into,
+// which skips the rounding of the product. No bit depends on that while products are exact in the
+// 24 bits of f32, and here they are: an f16 scale has 11 bits, a sub-scale and a quantum have at
+// most 13 together (Q6_K). A format with longer products must round them by itself.
 #pragma once
 
 #include "kernels/row_kernel.h"
@@ -39,6 +44,17 @@ struct DecodeBlocks {
 // Little-endian f16 at any address.
 JACKSCREW_ROW float load_f16(const uint8_t* bytes) {
   return to_float(f16{static_cast<uint16_t>(bytes[0] | (bytes[1] << 8))});
+}
+
+// Little-endian word at any address.
+JACKSCREW_ROW uint32_t load_u32(const uint8_t* bytes) {
+  return static_cast<uint32_t>(bytes[0]) | static_cast<uint32_t>(bytes[1]) << 8 |
+         static_cast<uint32_t>(bytes[2]) << 16 | static_cast<uint32_t>(bytes[3]) << 24;
+}
+
+// Bit i of the word as the fifth bit of a quantum.
+JACKSCREW_ROW int32_t fifth_bit(uint32_t bits, int64_t i) {
+  return static_cast<int32_t>(bits >> static_cast<uint32_t>(i) << 4 & 16);
 }
 
 }  // namespace jackscrew

@@ -4,6 +4,13 @@
 
 #include "base/error.h"
 #include "quant/plain.h"
+#include "quant/q4_0.h"
+#include "quant/q4_1.h"
+#include "quant/q4_k.h"
+#include "quant/q5_0.h"
+#include "quant/q5_1.h"
+#include "quant/q6_k.h"
+#include "quant/q8_0.h"
 
 namespace jackscrew {
 
@@ -20,7 +27,9 @@ void Format::encode_rows(Ops&, const Tensor&, const Tensor&, int64_t) const {
 }
 
 std::span<const Format* const> all_formats() {
-  static const std::vector<const Format*> kFormats = {&f32_format(), &bf16_format(), &f16_format()};
+  static const std::vector<const Format*> kFormats = {
+      &f32_format(),  &bf16_format(), &f16_format(),  &q8_0_format(), &q4_0_format(),
+      &q4_1_format(), &q5_0_format(), &q5_1_format(), &q4_k_format(), &q6_k_format()};
   return kFormats;
 }
 

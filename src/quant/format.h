@@ -1,5 +1,6 @@
 // Storage formats: how the numbers of a weight are kept. A format knows rows of bytes and nothing of
-// models, products or learners; adding one is a pair of files here and a line in the table of format.cc.
+// models, products or learners; adding one is a few short files here (see q8_0.*) and a line in the
+// table of format.cc.
 #pragma once
 
 #include <cstdint>

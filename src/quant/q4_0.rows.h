@@ -1,0 +1,26 @@
+// Q4_0: 32 elements in 18 bytes: f16 d, 16 bytes of nibbles q. Value: d * (q - 8).
+#pragma once
+
+#include "quant/decode_row.h"
+
+namespace jackscrew {
+
+// Byte i holds elements i (low nibble) and i + 16.
+struct Q4_0Block {
+  static constexpr int64_t kElements = 32;
+  static constexpr int64_t kBytes = 18;
+
+  template <class Team, class Store>
+  JACKSCREW_ROW static void decode(const Team& team, const uint8_t* block, const Store& store) {
+    const float d = load_f16(block);
+    const uint8_t* quants = block + 2;
+    team.each(16, [&](int64_t i) {
+      store(i, d * static_cast<float>((quants[i] & 15) - 8));
+      store(i + 16, d * static_cast<float>((quants[i] >> 4) - 8));
+    });
+  }
+};
+using DecodeQ4_0 = DecodeBlocks<Q4_0Block>;
+JACKSCREW_ROW_KERNEL(DecodeQ4_0)
+
+}  // namespace jackscrew

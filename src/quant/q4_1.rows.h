@@ -1,0 +1,27 @@
+// Q4_1: 32 elements in 20 bytes: f16 d, f16 m, 16 bytes of nibbles q. Value: d * q + m.
+#pragma once
+
+#include "quant/decode_row.h"
+
+namespace jackscrew {
+
+// Byte i holds elements i (low nibble) and i + 16.
+struct Q4_1Block {
+  static constexpr int64_t kElements = 32;
+  static constexpr int64_t kBytes = 20;
+
+  template <class Team, class Store>
+  JACKSCREW_ROW static void decode(const Team& team, const uint8_t* block, const Store& store) {
+    const float d = load_f16(block);
+    const float m = load_f16(block + 2);
+    const uint8_t* quants = block + 4;
+    team.each(16, [&](int64_t i) {
+      store(i, d * static_cast<float>(quants[i] & 15) + m);
+      store(i + 16, d * static_cast<float>(quants[i] >> 4) + m);
+    });
+  }
+};
+using DecodeQ4_1 = DecodeBlocks<Q4_1Block>;
+JACKSCREW_ROW_KERNEL(DecodeQ4_1)
+
+}  // namespace jackscrew

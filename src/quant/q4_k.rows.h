@@ -1,0 +1,49 @@
+// Q4_K: 256 elements in 144 bytes: f16 d, f16 dmin, 12 bytes of 6-bit scales and minima of 8 groups
+// of 32, 128 bytes of nibbles q. Value: d * scale * q - dmin * minimum.
+#pragma once
+
+#include "quant/decode_row.h"
+
+namespace jackscrew {
+
+// Groups 0 to 3 have their six bits in bytes 0 to 3 (scales) and 4 to 7 (minima), below the top
+// two; groups 4 to 7 have their low four in bytes 8 to 11 and their high two in those top bits.
+JACKSCREW_ROW float q4_k_scale(const uint8_t* packed, int64_t group) {
+  const int32_t bits = group < 4 ? packed[group] & 63
+                                 : (packed[group + 4] & 15) | (packed[group - 4] >> 6 << 4);
+  return static_cast<float>(bits);
+}
+JACKSCREW_ROW float q4_k_minimum(const uint8_t* packed, int64_t group) {
+  const int32_t bits = group < 4 ? packed[group + 4] & 63
+                                 : packed[group + 4] >> 4 | (packed[group] >> 6 << 4);
+  return static_cast<float>(bits);
+}
+
+struct Q4_KBlock {
+  static constexpr int64_t kElements = 256;
+  static constexpr int64_t kBytes = 144;
+
+  template <class Team, class Store>
+  JACKSCREW_ROW static void decode(const Team& team, const uint8_t* block, const Store& store) {
+    const float d = load_f16(block);
+    const float dmin = load_f16(block + 2);
+    const uint8_t* packed = block + 4;
+    const uint8_t* quants = block + 16;
+    // Bytes [32 p, 32 p + 32) hold group 2p in their low nibbles and group 2p + 1 in the high ones.
+    for (int64_t pair = 0; pair < 4; ++pair) {
+      const float low_scale = d * q4_k_scale(packed, 2 * pair);
+      const float low_min = dmin * q4_k_minimum(packed, 2 * pair);
+      const float high_scale = d * q4_k_scale(packed, 2 * pair + 1);
+      const float high_min = dmin * q4_k_minimum(packed, 2 * pair + 1);
+      team.each(32, [&](int64_t i) {
+        const uint8_t byte = quants[pair * 32 + i];
+        store(pair * 64 + i, low_scale * static_cast<float>(byte & 15) - low_min);
+        store(pair * 64 + 32 + i, high_scale * static_cast<float>(byte >> 4) - high_min);
+      });
+    }
+  }
+};
+using DecodeQ4_K = DecodeBlocks<Q4_KBlock>;
+JACKSCREW_ROW_KERNEL(DecodeQ4_K)
+
+}  // namespace jackscrew

@@ -1,0 +1,32 @@
+// Q5_1: 32 elements in 24 bytes: f16 d, f16 m, 32 fifth bits, 16 bytes of nibbles.
+// Value: d * q + m.
+#pragma once
+
+#include "quant/decode_row.h"
+
+namespace jackscrew {
+
+// Byte i of the nibbles holds elements i (low nibble) and i + 16; bit i of the fifth bits belongs
+// to element i.
+struct Q5_1Block {
+  static constexpr int64_t kElements = 32;
+  static constexpr int64_t kBytes = 24;
+
+  template <class Team, class Store>
+  JACKSCREW_ROW static void decode(const Team& team, const uint8_t* block, const Store& store) {
+    const float d = load_f16(block);
+    const float m = load_f16(block + 2);
+    const uint32_t fifths = load_u32(block + 4);
+    const uint8_t* quants = block + 8;
+    team.each(16, [&](int64_t i) {
+      const int32_t low = (quants[i] & 15) | fifth_bit(fifths, i);
+      const int32_t high = (quants[i] >> 4) | fifth_bit(fifths, i + 16);
+      store(i, d * static_cast<float>(low) + m);
+      store(i + 16, d * static_cast<float>(high) + m);
+    });
+  }
+};
+using DecodeQ5_1 = DecodeBlocks<Q5_1Block>;
+JACKSCREW_ROW_KERNEL(DecodeQ5_1)
+
+}  // namespace jackscrew

@@ -1,0 +1,50 @@
+// Q6_K: 256 elements in 210 bytes: 128 bytes of nibbles, 64 bytes of bit pairs above them, signed
+// byte scales of 16 groups of 16, f16 d. Value: d * scale * (q - 32).
+#pragma once
+
+#include "quant/decode_row.h"
+
+namespace jackscrew {
+
+JACKSCREW_ROW float signed_byte(uint8_t byte) {
+  return static_cast<float>(static_cast<int8_t>(byte));
+}
+
+struct Q6_KBlock {
+  static constexpr int64_t kElements = 256;
+  static constexpr int64_t kBytes = 210;
+
+  template <class Team, class Store>
+  JACKSCREW_ROW static void decode(const Team& team, const uint8_t* block, const Store& store) {
+    const uint8_t* scales = block + 192;
+    const float d = load_f16(block + 208);
+    // Each half of the block has 64 bytes of nibbles and 32 of bit pairs: byte i of the pairs
+    // belongs to elements i, i + 32, i + 64 and i + 96 of the half. Taken 16 at a time, which is as
+    // long as a scale holds.
+    for (int64_t part = 0; part < 4; ++part) {
+      const int64_t half = part / 2;
+      const int64_t first = part % 2 * 16;
+      const uint8_t* nibbles = block + half * 64 + first;
+      const uint8_t* pairs = block + 128 + half * 32 + first;
+      const uint8_t* scale = scales + half * 8 + part % 2;
+      const float scale_0 = d * signed_byte(scale[0]);
+      const float scale_1 = d * signed_byte(scale[2]);
+      const float scale_2 = d * signed_byte(scale[4]);
+      const float scale_3 = d * signed_byte(scale[6]);
+      const int64_t to = half * 128 + first;
+      team.each(16, [&](int64_t i) {
+        const int32_t a = nibbles[i];
+        const int32_t b = nibbles[i + 32];
+        const int32_t high = pairs[i];
+        store(to + i, scale_0 * static_cast<float>(((a & 15) | (high << 4 & 48)) - 32));
+        store(to + i + 32, scale_1 * static_cast<float>(((b & 15) | (high << 2 & 48)) - 32));
+        store(to + i + 64, scale_2 * static_cast<float>((a >> 4 | (high & 48)) - 32));
+        store(to + i + 96, scale_3 * static_cast<float>((b >> 4 | (high >> 2 & 48)) - 32));
+      });
+    }
+  }
+};
+using DecodeQ6_K = DecodeBlocks<Q6_KBlock>;
+JACKSCREW_ROW_KERNEL(DecodeQ6_K)
+
+}  // namespace jackscrew

@@ -1,0 +1,24 @@
+// Q8_0: 32 elements in 34 bytes: f16 d, 32 signed bytes q. Value: d * q.
+#pragma once
+
+#include "quant/decode_row.h"
+
+namespace jackscrew {
+
+struct Q8_0Block {
+  static constexpr int64_t kElements = 32;
+  static constexpr int64_t kBytes = 34;
+
+  template <class Team, class Store>
+  JACKSCREW_ROW static void decode(const Team& team, const uint8_t* block, const Store& store) {
+    const float d = load_f16(block);
+    const uint8_t* quants = block + 2;
+    team.each(kElements, [&](int64_t i) {
+      store(i, d * static_cast<float>(static_cast<int8_t>(quants[i])));
+    });
+  }
+};
+using DecodeQ8_0 = DecodeBlocks<Q8_0Block>;
+JACKSCREW_ROW_KERNEL(DecodeQ8_0)
+
+}  // namespace jackscrew

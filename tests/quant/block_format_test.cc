@@ -1,0 +1,168 @@
+// Every block format against what the gguf package decodes (tools/golden_quant.py), to the bit.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "kernels/plan/plan_ops.h"
+#include "quant/weight.h"
+#include "tests/quant/decode.h"
+#include "tests/support/test_ops.h"
+
+namespace jackscrew {
+namespace {
+
+class BlockFormatTest : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    const std::string path = JACKSCREW_TEST_DATA "/quant/data/" + std::string(GetParam()) + ".bin";
+    const MappedFile file{path};
+    const uint8_t* from = file.bytes().data();
+    int32_t shape[2];
+    ASSERT_GT(file.bytes().size(), sizeof shape);
+    std::memcpy(shape, from, sizeof shape);
+    rows_ = shape[0];
+    cols_ = shape[1];
+    storage_.resize(static_cast<size_t>(rows_ * format_.row_bytes(cols_)));
+    values_.resize(static_cast<size_t>(rows_ * cols_));
+    const size_t value_bytes = values_.size() * sizeof(float);
+    ASSERT_EQ(file.bytes().size(), sizeof shape + storage_.size() + value_bytes);
+    std::memcpy(storage_.data(), from + sizeof shape, storage_.size());
+    std::memcpy(values_.data(), from + sizeof shape + storage_.size(), value_bytes);
+  }
+
+  Tensor storage() const { return storage_tensor(storage_, rows_); }
+  TileRange everything() const { return {0, rows_, 0, cols_}; }
+  float value(int64_t row, int64_t col) const {
+    return values_[static_cast<size_t>(row * cols_ + col)];
+  }
+
+  const Format& format_ = find_format(GetParam());
+  std::unique_ptr<Ops> ops_ = make_test_ops();
+  int64_t rows_ = 0;
+  int64_t cols_ = 0;
+  std::vector<uint8_t> storage_;
+  std::vector<float> values_;
+};
+
+TEST_P(BlockFormatTest, DecodesToTheGoldenBits) {
+  EXPECT_EQ(bits_of(decode_tile(*ops_, format_, storage(), everything())), bits_of(values_));
+}
+
+TEST_P(BlockFormatTest, LevelsAndThreadsAgree) {
+  for (const IsaLevel level : {IsaLevel::v3, IsaLevel::v4}) {
+    if (level > test_isa()) continue;
+    for (const int threads : {1, 3}) {
+      const auto ops = make_cpu_ops(threads, level);
+      EXPECT_EQ(bits_of(decode_tile(*ops, format_, storage(), everything())), bits_of(values_))
+          << isa_name(level) << ", threads " << threads;
+      const auto as_bf16 = decode_tile<bf16>(*ops, format_, storage(), everything());
+      EXPECT_EQ(bits_of(as_bf16),
+                bits_of(decode_tile<bf16>(*ops_, format_, storage(), everything())));
+    }
+  }
+}
+
+TEST_P(BlockFormatTest, TilesAreCutOutOfTheWhole) {
+  const int64_t block = format_.block_elements();
+  const std::vector<TileRange> tiles = {{1, rows_, block, 4 * block},
+                                        {0, 1, 3 * block, 4 * block},
+                                        {2, rows_, cols_ - block, cols_},
+                                        {1, 2, 0, cols_}};
+  for (const TileRange& tile : tiles) {
+    // Into the middle of a wider matrix, whose other elements stay as they are.
+    constexpr float kUntouched = -12345.0f;
+    const int64_t rows = tile.n1 - tile.n0;
+    const int64_t cols = tile.k1 - tile.k0;
+    const int64_t stride = cols + 7;
+    std::vector<float> wide(static_cast<size_t>(rows * stride), kUntouched);
+    const Tensor out = Tensor(wide.data(), DType::f32, {rows, stride}).columns(3, 3 + cols);
+    format_.decode_tile(*ops_, storage(), tile, out);
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t c = 0; c < stride; ++c) {
+        const bool inside = c >= 3 && c < 3 + cols;
+        const float expected = inside ? value(tile.n0 + r, tile.k0 + c - 3) : kUntouched;
+        ASSERT_EQ(wide[static_cast<size_t>(r * stride + c)], expected) << r << ", " << c;
+      }
+    }
+  }
+}
+
+TEST_P(BlockFormatTest, RowListsPickRows) {
+  std::vector<int32_t> indices = {static_cast<int32_t>(rows_ - 1), 0, 2, 2};
+  std::vector<float> picked(indices.size() * static_cast<size_t>(cols_));
+  format_.decode_rows(*ops_, storage(), Tensor(indices.data(), DType::i32, {4}),
+                      Tensor(picked.data(), DType::f32, {4, cols_}));
+  for (int64_t i = 0; i < 4; ++i) {
+    for (int64_t c = 0; c < cols_; ++c) {
+      ASSERT_EQ(picked[static_cast<size_t>(i * cols_ + c)],
+                value(indices[static_cast<size_t>(i)], c));
+    }
+  }
+}
+
+TEST_P(BlockFormatTest, Bf16IsTheRoundedF32) {
+  const auto as_bf16 = decode_tile<bf16>(*ops_, format_, storage(), everything());
+  for (size_t i = 0; i < values_.size(); ++i) {
+    ASSERT_EQ(as_bf16[i].bits, to_bf16(values_[i]).bits) << i;
+  }
+}
+
+TEST_P(BlockFormatTest, RefusesRaggedRows) {
+  Memory memory("host", make_host_backing(), 0);
+  const int64_t block = format_.block_elements();
+  for (const int64_t cols : {block + 1, block / 2, int64_t{0}}) {
+    try {
+      const Weight weight(memory, "w", 1, cols, false, format_);
+      FAIL() << cols;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::model);
+      EXPECT_NE(std::string(error.what()).find(GetParam()), std::string::npos);
+    }
+  }
+}
+
+TEST_P(BlockFormatTest, RefusesTilesThatCutBlocks) {
+  const int64_t block = format_.block_elements();
+  EXPECT_THROW(decode_tile(*ops_, format_, storage(), {0, 1, 1, block + 1}), Error);
+  EXPECT_THROW(decode_tile(*ops_, format_, storage(), {0, 1, 0, block - 1}), Error);
+}
+
+TEST_P(BlockFormatTest, RefusesOtherOutputsAndWriting) {
+  EXPECT_THROW(decode_tile<f16>(*ops_, format_, storage(), everything()), Error);
+  EXPECT_FALSE(format_.can_encode());
+  try {
+    const Tensor values(values_.data(), DType::f32, {rows_, cols_});
+    format_.encode_rows(*ops_, values, storage(), 0);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::usage);
+  }
+}
+
+TEST_P(BlockFormatTest, PlansWithoutBytes) {
+  const auto plan = make_plan_ops(2, test_isa());
+  const Tensor nothing(nullptr, DType::u8, {rows_, format_.row_bytes(cols_)});
+  format_.decode_tile(*plan, nothing, everything(), Tensor(nullptr, DType::f32, {rows_, cols_}));
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, BlockFormatTest,
+                         ::testing::Values("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q6_k"),
+                         [](const auto& param_info) { return std::string(param_info.param); });
+
+TEST(Formats, AreFoundByName) {
+  for (const Format* format : all_formats()) EXPECT_EQ(&find_format(format->name()), format);
+  try {
+    find_format("q9_9");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::model);
+    EXPECT_NE(error.hint().find("q4_k"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace jackscrew

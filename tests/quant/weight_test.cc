@@ -1,0 +1,172 @@
+#include "quant/weight.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "tests/quant/decode.h"
+#include "tests/support/test_ops.h"
+
+namespace jackscrew {
+namespace {
+
+// Bytes so small that no f16 among them is infinite or NaN.
+std::vector<uint8_t> some_bytes(int64_t count) {
+  std::vector<uint8_t> bytes(static_cast<size_t>(count));
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<uint8_t>(i * 37 % 61);
+  return bytes;
+}
+
+class WeightTest : public ::testing::Test {
+ protected:
+  StoredTensor stored(const char* format, std::vector<int64_t> shape,
+                      const std::vector<uint8_t>& bytes) const {
+    return {"stored", format, std::move(shape), bytes, 0};
+  }
+
+  // Loads into a fresh weight [rows, cols] of format `to` and gives its values.
+  std::vector<float> loaded(const StoredTensor& tensor, int64_t rows, int64_t cols,
+                            const char* to) {
+    Weight weight(memory_, "w", rows, cols, tensor.shape.size() == 1, find_format(to));
+    weight.load(*ops_, tensor, staging_);
+    EXPECT_EQ(staging_.used(), 0);
+    std::vector<float> values(static_cast<size_t>(rows * cols));
+    weight.decode(*ops_, 0, rows, Tensor(values.data(), DType::f32, {rows, cols}));
+    return values;
+  }
+
+  void expect_refused(const StoredTensor& tensor, bool is_vector, const std::string& part) {
+    const int64_t rows = is_vector ? 1 : 4;
+    Weight weight(memory_, "the.name", rows, 64, is_vector, find_format("f32"));
+    try {
+      weight.load(*ops_, tensor, staging_);
+      FAIL() << part;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::model);
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+    }
+  }
+
+  std::unique_ptr<Ops> ops_ = make_test_ops();
+  Memory memory_{"host", make_host_backing(), 0};
+  Arena staging_{memory_, Purpose::staging, int64_t{16} << 20};
+};
+
+TEST_F(WeightTest, KeepsTheBytesOfItsOwnFormat) {
+  for (const Format* format : all_formats()) {
+    const std::vector<uint8_t> bytes = some_bytes(3 * format->row_bytes(512));
+    Weight weight(memory_, "w", 3, 512, false, *format);
+    weight.load(*ops_, stored(format->name(), {3, 512}, bytes), staging_);
+    EXPECT_EQ(std::memcmp(weight.storage().raw(), bytes.data(), bytes.size()), 0)
+        << format->name();
+  }
+}
+
+TEST_F(WeightTest, ConvertsOnLoad) {
+  for (const char* name : {"q8_0", "q4_1", "q4_k", "q6_k", "bf16", "f16"}) {
+    const Format& format = find_format(name);
+    const std::vector<uint8_t> bytes = some_bytes(4 * format.row_bytes(512));
+    const auto expected = decode_tile(*ops_, format, storage_tensor(bytes, 4), {0, 4, 0, 512});
+    EXPECT_EQ(loaded(stored(name, {4, 512}, bytes), 4, 512, "f32"), expected) << name;
+    std::vector<float> rounded = expected;
+    for (float& value : rounded) value = to_float(to_bf16(value));
+    EXPECT_EQ(loaded(stored(name, {4, 512}, bytes), 4, 512, "bf16"), rounded) << name;
+  }
+}
+
+TEST_F(WeightTest, ConvertsInPanels) {
+  const int64_t cols = 32768;
+  const int64_t rows = 2 * panel_rows(cols, 4) + 3;
+  const std::vector<uint8_t> bytes = some_bytes(rows * cols * 2);
+  const auto expected =
+      decode_tile(*ops_, find_format("f16"), storage_tensor(bytes, rows), {0, rows, 0, cols});
+  EXPECT_EQ(loaded(stored("f16", {rows, cols}, bytes), rows, cols, "f32"), expected);
+}
+
+TEST_F(WeightTest, LoadsVectorsAsOneRow) {
+  const std::vector<uint8_t> bytes = some_bytes(64 * 4);
+  const auto values = loaded(stored("f32", {64}, bytes), 1, 64, "f32");
+  EXPECT_EQ(std::memcmp(values.data(), bytes.data(), bytes.size()), 0);
+}
+
+// GGUF keeps the first and the second half of a head's rows alternating:
+// row 2 j + s of a head in the file is row s * head_dim / 2 + j of the model.
+TEST_F(WeightTest, PutsInterleavedRowsInOrder) {
+  constexpr int64_t kHeads = 3;
+  constexpr int64_t kHeadDim = 8;
+  constexpr int64_t kRows = kHeads * kHeadDim;
+  const Format& format = find_format("q8_0");
+  const int64_t row_bytes = format.row_bytes(32);
+  std::vector<uint8_t> in_order = some_bytes(kRows * row_bytes);
+  std::vector<uint8_t> in_file(in_order.size());
+  StoredTensor tensor = stored("q8_0", {kRows, 32}, in_file);
+  tensor.interleaved_heads = kHeads;
+  for (int64_t head = 0; head < kHeads; ++head) {
+    for (int64_t s = 0; s < 2; ++s) {
+      for (int64_t j = 0; j < kHeadDim / 2; ++j) {
+        const int64_t model_row = head * kHeadDim + s * kHeadDim / 2 + j;
+        const int64_t file_row = head * kHeadDim + 2 * j + s;
+        EXPECT_EQ(tensor.interleaved_row(model_row), file_row);
+        std::memcpy(in_file.data() + file_row * row_bytes, in_order.data() + model_row * row_bytes,
+                    static_cast<size_t>(row_bytes));
+      }
+    }
+  }
+  Weight weight(memory_, "w", kRows, 32, false, format);
+  weight.load(*ops_, tensor, staging_);
+  EXPECT_EQ(std::memcmp(weight.storage().raw(), in_order.data(), in_order.size()), 0);
+  EXPECT_EQ(loaded(tensor, kRows, 32, "f32"),
+            decode_tile(*ops_, format, storage_tensor(in_order, kRows), {0, kRows, 0, 32}));
+}
+
+TEST_F(WeightTest, RefusesWhatDoesNotFit) {
+  const std::vector<uint8_t> bytes = some_bytes(4 * 64 * 4);
+  expect_refused(stored("f32", {64, 4}, bytes), false, "the.name");
+  expect_refused(stored("f32", {256}, bytes), false, "the.name");
+  expect_refused(stored("f32", {4, 64, 1}, bytes), false, "the.name");
+  expect_refused(stored("f32", {1, 64}, bytes), true, "the.name");
+  expect_refused(stored("f32", {4, 64}, some_bytes(4 * 64 * 4 - 1)), false, "1023 bytes");
+  expect_refused(stored("q8_0", {4, 64}, bytes), false, "the.name");
+  expect_refused(stored("q9_9", {4, 64}, bytes), false, "q9_9");
+  expect_refused(stored("q4_k", {4, 64}, bytes), false, "64");  // blocks of 256
+}
+
+TEST_F(WeightTest, RefusesToConvertToBlocks) {
+  const std::vector<uint8_t> bytes = some_bytes(4 * 64 * 4);
+  Weight weight(memory_, "w", 4, 64, false, find_format("q8_0"));
+  EXPECT_THROW(weight.load(*ops_, stored("f32", {4, 64}, bytes), staging_), Error);
+}
+
+TEST_F(WeightTest, PublishesAndGathers) {
+  std::vector<float> master = {1.0f, 2.0f, 3.0f, -4.0f, 5.5f, 1.00390625f};
+  for (const char* name : {"f32", "bf16"}) {
+    Weight weight(memory_, "w", 3, 2, false, find_format(name));
+    weight.publish(*ops_, Tensor(master.data(), DType::f32, {3, 2}));
+    std::vector<int32_t> indices = {2, 0};
+    std::vector<float> rows(4);
+    weight.gather(*ops_, Tensor(indices.data(), DType::i32, {2}),
+                  Tensor(rows.data(), DType::f32, {2, 2}));
+    const bool exact = weight.format().block_bytes() == 4;
+    EXPECT_EQ(rows, (std::vector<float>{5.5f, exact ? 1.00390625f : 1.0f, 1.0f, 2.0f}));
+    EXPECT_EQ(weight.as_f32().empty(), !exact);
+  }
+}
+
+TEST(PanelRows, AreBoundedWhateverTheWidth) {
+  for (int64_t cols = 1; cols < int64_t{1} << 22; cols = cols * 3 + 1) {
+    for (const int64_t element : {2, 4}) {
+      const int64_t rows = panel_rows(cols, element);
+      EXPECT_EQ(rows % 32, 0);
+      EXPECT_GE(rows, 32);
+      EXPECT_TRUE(rows == 32 || rows * cols * element <= int64_t{4} << 20) << cols;
+    }
+  }
+  EXPECT_EQ(panel_rows(2048, 4), 512);
+  EXPECT_EQ(panel_rows(2048, 2), 1024);
+}
+
+}  // namespace
+}  // namespace jackscrew

@@ -65,7 +65,8 @@ IsaLevel choose_isa(std::string_view requested) {
   if (*level == IsaLevel::v3) limit = dnnl::cpu_isa::avx2;
   if (*level == IsaLevel::v4) limit = dnnl::cpu_isa::avx512_core;
   if (*level == IsaLevel::v4_vnni) limit = dnnl::cpu_isa::avx512_core_vnni;
-  if (*level < machine && dnnl::set_max_cpu_isa(limit) != dnnl::status::success) {
+  if (*level < machine && dnnl::set_max_cpu_isa(limit) != dnnl::status::success &&
+      dnnl::get_effective_cpu_isa() != limit) {
     fail(ErrorKind::device, "oneDNN is already in use and cannot be limited to {}", requested);
   }
   return *level;

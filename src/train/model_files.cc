@@ -1,0 +1,155 @@
+#include "train/model_files.h"
+
+#include <array>
+#include <filesystem>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "formats/gguf.h"
+#include "formats/hf_config.h"
+#include "formats/safetensors.h"
+#include "text/byte_map.h"
+#include "text/tokenizer_json.h"
+
+namespace jackscrew {
+
+namespace {
+
+// The model shapes that the literature on training small Llamas uses (GaLore, table of configurations).
+struct NamedShape {
+  const char* name;
+  int64_t hidden, intermediate, heads, layers, vocab, context;
+};
+constexpr std::array<NamedShape, 13> kShapes = {{
+    {"llama-9m", 128, 352, 4, 4, 32000, 1024},
+    {"llama-20m", 256, 688, 4, 4, 32000, 1024},
+    {"llama-35m", 384, 1024, 8, 6, 32000, 1024},
+    {"llama-40m", 416, 1024, 8, 8, 32000, 1024},
+    {"llama-60m", 512, 1376, 8, 8, 32000, 1024},
+    {"llama-71m", 512, 1368, 8, 12, 32000, 1024},
+    {"llama-100m", 640, 1708, 10, 12, 32000, 1024},
+    {"llama-130m", 768, 2048, 12, 12, 32000, 1024},
+    {"llama-250m", 768, 2560, 16, 24, 32000, 1024},
+    {"llama-350m", 1024, 2736, 16, 24, 32000, 1024},
+    {"llama-1b", 2048, 5461, 32, 24, 32000, 1024},
+    {"llama-3b", 2560, 6848, 32, 32, 32000, 1024},
+    {"llama-7b", 4096, 11008, 32, 32, 32000, 2048},
+}};
+
+ModelConfig shape_config(const NamedShape& shape) {
+  ModelConfig config;
+  config.vocab_size = shape.vocab;
+  config.hidden_size = shape.hidden;
+  config.intermediate_size = shape.intermediate;
+  config.num_hidden_layers = shape.layers;
+  config.num_attention_heads = shape.heads;
+  config.num_key_value_heads = shape.heads;
+  config.head_dim = shape.hidden / shape.heads;
+  config.max_position_embeddings = shape.context;
+  config.validate();
+  return config;
+}
+
+TokenizerData gguf_tokenizer_data(const GgufTokenizerMetadata& from, const std::string& where) {
+  if (from.model != "gpt2") {
+    throw Error(ErrorKind::model,
+                fmt::format("{}: tokenizer model \"{}\" is not supported", where, from.model),
+                "byte-level BPE (\"gpt2\") is");
+  }
+  TokenizerData data;
+  data.tokens = from.tokens;
+  for (const int64_t type : from.token_types) {
+    // ggml's token types: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte.
+    data.kinds.push_back(type == 3 || type == 2 ? TokenKind::special
+                         : type == 4            ? TokenKind::added
+                         : type == 5            ? TokenKind::unused
+                                                : TokenKind::normal);
+  }
+  for (const std::string& merge : from.merges) data.merges.push_back(parse_merge(merge));
+  data.set_pre_tokenizer(from.pre.empty() ? "default" : from.pre);
+  data.bos = narrow<int32_t>(from.bos_id);
+  data.eos = narrow<int32_t>(from.eos_id);
+  data.pad = narrow<int32_t>(from.pad_id);
+  data.unk = narrow<int32_t>(from.unk_id);
+  data.add_bos = from.add_bos.value_or(false);
+  data.chat_template = from.chat_template;
+  return data;
+}
+
+}  // namespace
+
+ModelFiles open_model(const std::string& model) {
+  ModelFiles files;
+  files.origin = model;
+  const fs::path path(model);
+  std::vector<std::string> names;
+  for (const NamedShape& shape : kShapes) {
+    if (model == shape.name) {
+      files.config = shape_config(shape);
+      return files;
+    }
+    names.emplace_back(shape.name);
+  }
+  if (!fs::exists(path)) {
+    const auto nearest = nearest_name(model, names);
+    throw Error(ErrorKind::model, fmt::format("model {} does not exist", model),
+                nearest ? fmt::format("did you mean the shape {}?", *nearest)
+                        : "give a Hugging Face directory, a GGUF file, a config.json or a shape "
+                          "such as llama-60m");
+  }
+  if (fs::is_directory(path)) {
+    files.config = parse_hf_config(read_text(path / "config.json"), (path / "config.json").string());
+    files.source = std::make_unique<SafetensorsSource>(path);
+    if (fs::exists(path / "tokenizer.json")) files.tokenizer = read_tokenizer_directory(path);
+    return files;
+  }
+  if (path.extension() == ".json") {
+    files.config = parse_hf_config(read_text(path), path.string());
+    return files;
+  }
+  auto source = std::make_unique<GgufSource>(path);
+  files.config = source->config();
+  const GgufTokenizerMetadata metadata = gguf_tokenizer(source->file());
+  if (!metadata.model.empty()) files.tokenizer = gguf_tokenizer_data(metadata, model);
+  files.source = std::move(source);
+  return files;
+}
+
+TokenizerData byte_tokenizer() {
+  TokenizerData data;
+  for (int byte = 0; byte < 256; ++byte) {
+    data.tokens.push_back(mapped_character(static_cast<uint8_t>(byte)));
+    data.kinds.push_back(TokenKind::normal);
+  }
+  for (const char* special : {"<s>", "</s>"}) {
+    data.tokens.emplace_back(special);
+    data.kinds.push_back(TokenKind::special);
+  }
+  data.pre_tokenizer = {PreTokenizerStep{}};
+  data.bos = 256;
+  data.eos = 257;
+  data.add_bos = true;
+  return data;
+}
+
+Tokenizer make_tokenizer(const std::string& choice, const ModelFiles& files) {
+  TokenizerData data;
+  if (choice == "bytes") {
+    data = byte_tokenizer();
+  } else if (files.tokenizer) {
+    data = *files.tokenizer;
+  } else {
+    throw Error(ErrorKind::model, fmt::format("{} has no tokenizer", files.origin),
+                "put its tokenizer.json beside the weights, or set tokenizer=bytes");
+  }
+  Tokenizer tokenizer(std::move(data));
+  if (tokenizer.vocab_size() > files.config.vocab_size) {
+    fail(ErrorKind::model, "{}: the tokenizer has {} tokens, the model only {}", files.origin,
+         tokenizer.vocab_size(), files.config.vocab_size);
+  }
+  return tokenizer;
+}
+
+}  // namespace jackscrew

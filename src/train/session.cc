@@ -1,0 +1,293 @@
+#include "train/session.h"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "base/text.h"
+#include "kernels/cpu/cpu_ops.h"
+#include "kernels/plan/plan_ops.h"
+#include "model/init.h"
+#include "quant/plain.h"
+
+namespace jackscrew {
+
+namespace {
+
+int thread_count(const Recipe& recipe) {
+  return recipe.threads > 0 ? narrow<int>(recipe.threads) : omp_get_num_procs();
+}
+
+Tensor view_of(std::vector<int32_t>& values) {
+  return {values.data(), DType::i32, {static_cast<int64_t>(values.size())}};
+}
+
+const Format& choose_format(const Recipe& recipe, const Learner& learner, const WeightSource* source,
+                            const WeightInfo& info, const std::string& name) {
+  if (info.kind == WeightKind::norm) return f32_format();
+  if (recipe.storage != "keep") return find_format(recipe.storage);
+  if (source == nullptr || learner.changes(info.kind, info.module)) return f32_format();
+  const StoredTensor* stored = source->find(name);
+  return stored == nullptr ? f32_format() : find_format(stored->format);
+}
+
+}  // namespace
+
+Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
+                 const SessionPlan& plan)
+    : Session(recipe, files, use, &plan, false, plan.recompute) {}
+
+Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
+                 const SessionPlan* plan, bool plans_only, bool recompute)
+    : use_(use),
+      sizes_(plan != nullptr ? std::optional(plan->arenas) : std::nullopt),
+      recompute_(recompute),
+      seed_(recipe.seed),
+      max_grad_norm_(recipe.max_grad_norm) {
+  const int64_t budget = recipe.device_memory.value_or(0);
+  if (!plans_only && budget > 0 && plan->ledger.peak > budget) {
+    fail(ErrorKind::does_not_fit, "this run needs {}, over device_memory of {}",
+         human_bytes(plan->ledger.peak), human_bytes(budget));
+  }
+  const IsaLevel isa = choose_isa(recipe.isa);
+  memory_ = std::make_unique<Memory>("device",
+                                     plans_only ? make_plan_backing() : make_host_backing(),
+                                     plans_only ? 0 : budget);
+  ops_ = plans_only ? make_plan_ops(thread_count(recipe), isa)
+                    : make_cpu_ops(thread_count(recipe), isa);
+  learner_ = find_learner(use.training || !recipe.adapter.empty() ? recipe.learner : "frozen")
+                 .make(recipe.options);
+  optimizer_ = make_optimizer(recipe.optimizer,
+                              {recipe.adam_beta1, recipe.adam_beta2, recipe.adam_epsilon});
+  product_ = &find_product(recipe.product, *ops_);
+  memory_->set_phase("load");
+  scratch_ = make_arena(Purpose::workspace, &ArenaSizes::scratch);
+  stash_arena_ = make_arena(Purpose::activations, &ArenaSizes::stash);
+  scalars_ = OwnedTensor(*memory_, Purpose::workspace, DType::u8, {sizeof(StepScalars)});
+  const auto indices = [&](int64_t count) {
+    return OwnedTensor(*memory_, Purpose::io, DType::i32, {count});
+  };
+  ids_ = indices(use.tokens);
+  positions_ = indices(use.tokens);
+  cu_seqlens_ = indices(use.tokens + 1);
+  target_rows_ = indices(use.tokens);
+  targets_ = indices(use.tokens);
+  build_stage(recipe, files, make_arena(Purpose::staging, &ArenaSizes::staging));
+  if (use.training) {
+    std::vector<Tensor> gradients;
+    stage_->visit([&](const StateRef& state) {
+      if (state.role == StateRole::gradient) gradients.push_back(state.view);
+    });
+    if (gradients.empty()) {
+      throw Error(ErrorKind::usage, fmt::format("nothing learns with learner={}", learner_->name()),
+                  "use learner=full or learner=lora");
+    }
+    norm_.emplace(*memory_, std::move(gradients));
+  }
+  if (use.kv_tokens > 0) cache_ = stage_->make_cache(*memory_, use.kv_tokens);
+  if (use.logits_rows > 0) {
+    logits_ = OwnedTensor(*memory_, Purpose::workspace, DType::f32,
+                          {use.logits_rows, files.config.vocab_size});
+  }
+  memory_->set_phase(use.training ? "train" : "run");
+}
+
+Arena Session::make_arena(Purpose purpose, int64_t ArenaSizes::* size) {
+  return sizes_ ? Arena(*memory_, purpose, (*sizes_).*size) : Arena::measuring();
+}
+
+void Session::build_stage(const Recipe& recipe, const ModelFiles& files, Arena staging) {
+  const WeightSource* source = recipe.random_init ? nullptr : files.source.get();
+  const StageBuild build{
+      *memory_, *ops_, *learner_, *optimizer_, *product_,
+      [&](const WeightInfo& info, const std::string& name) -> const Format& {
+        return choose_format(recipe, *learner_, source, info, name);
+      },
+      [&](Weight& weight, const WeightInfo& info) {
+        if (source == nullptr) {
+          init_weight(*ops_, files.config, seed_, info, weight, staging);
+          return;
+        }
+        const StoredTensor* stored = source->find(weight.name());
+        if (stored == nullptr) {
+          throw Error(ErrorKind::model,
+                      fmt::format("{}: tensor {} is missing", files.origin, weight.name()),
+                      "the file is not whole, or config.json belongs to another model");
+        }
+        weight.load(*ops_, *stored, staging);
+        source->release(*stored);
+      },
+      seed_, use_.max_positions};
+  stage_ = std::make_unique<Stage>(files.config, StageSpec::whole(files.config), build);
+  staging_high_water_ = staging.high_water();
+}
+
+Context Session::context(bool training) {
+  return {*ops_, scratch_, static_cast<StepScalars*>(scalars_.view().raw()), training};
+}
+
+void Session::write_scalars(const StepScalars& scalars) {
+  StepScalars copy = scalars;
+  ops_->copy(scalars_.view(), Tensor(&copy, DType::u8, {sizeof(StepScalars)}));
+}
+
+StepScalars Session::read_scalars() {
+  StepScalars scalars{};
+  ops_->copy(Tensor(&scalars, DType::u8, {sizeof(StepScalars)}), scalars_.view());
+  return scalars;
+}
+
+Batch Session::upload(const MicroBatch& batch, int64_t token_offset) {
+  const int64_t tokens = batch.tokens();
+  if (tokens > use_.tokens) {
+    fail(ErrorKind::generic, "micro-batch of {} tokens in a session for {}", tokens, use_.tokens);
+  }
+  std::vector<int32_t> target_rows;
+  std::vector<int32_t> targets;
+  for (size_t t = 0; t < batch.targets.size(); ++t) {
+    if (batch.targets[t] < 0) continue;
+    target_rows.push_back(narrow<int32_t>(t));
+    targets.push_back(batch.targets[t]);
+  }
+  const auto put = [&](const OwnedTensor& to, const std::vector<int32_t>& values) {
+    std::vector<int32_t> copy = values;  // a Tensor is never of const memory
+    const auto count = static_cast<int64_t>(copy.size());
+    const Tensor part(to.view().raw(), DType::i32, {count});
+    if (count > 0) ops_->copy(part, view_of(copy));
+    return part;
+  };
+  return {put(ids_, batch.ids),           put(positions_, batch.positions),
+          put(cu_seqlens_, batch.cu_seqlens), put(target_rows_, target_rows),
+          put(targets_, targets),         token_offset};
+}
+
+void Session::accumulate(const StepBatch& batch, double learning_rate, int64_t step) {
+  memory_->forbid_allocation(true);
+  step_targets_ = static_cast<double>(batch.targets);
+  StepScalars scalars{};
+  scalars.learning_rate = static_cast<float>(learning_rate);
+  scalars.max_grad_norm = static_cast<float>(max_grad_norm_);
+  scalars.inverse_targets = batch.targets > 0 ? static_cast<float>(1.0 / step_targets_) : 0.0f;
+  scalars.step = narrow<uint32_t>(step);
+  scalars.seed = seed_;
+  write_scalars(scalars);
+  Context run = context(true);
+  int64_t token_offset = batch.first_token;
+  for (const MicroBatch& micro_batch : batch.micro_batches) {
+    stash_arena_.reset();
+    scratch_.reset();
+    const Batch on_device = upload(micro_batch, token_offset);
+    Stash stash{&stash_arena_, true, recompute_, {}, {}};
+    const Tensor hidden = stage_->forward(run, on_device, nullptr, stash);
+    const Tensor d = scratch_.tensor(DType::f32, {hidden.rows(), hidden.cols()});
+    stage_->loss(run, on_device, hidden, &d);
+    stage_->backward(run, on_device, d, stash);
+    token_offset += micro_batch.tokens();
+  }
+}
+
+StepResult Session::update(double weight_decay) {
+  Context run = context(true);
+  scratch_.reset();
+  norm_->compute(run);
+  stage_->apply(run, weight_decay);
+  const StepScalars scalars = read_scalars();
+  memory_->forbid_allocation(false);
+  return {scalars.loss_sum / std::max(1.0, step_targets_), static_cast<double>(scalars.grad_norm),
+          scalars.finite != 0};
+}
+
+double Session::evaluate(const StepBatch& batch) {
+  write_scalars(StepScalars{});
+  Context run = context(false);
+  for (const MicroBatch& micro_batch : batch.micro_batches) {
+    stash_arena_.reset();
+    scratch_.reset();
+    const Batch on_device = upload(micro_batch, 0);
+    Stash stash{&stash_arena_, false, false, {}, {}};
+    const Tensor hidden = stage_->forward(run, on_device, nullptr, stash);
+    stage_->loss(run, on_device, hidden, nullptr);
+  }
+  return read_scalars().loss_sum;
+}
+
+Tensor Session::logits(std::span<const int32_t> ids, int64_t rows, bool use_cache) {
+  const auto tokens = static_cast<int64_t>(ids.size());
+  const int64_t before = use_cache ? cache_.length : 0;
+  MicroBatch batch;
+  batch.ids.assign(ids.begin(), ids.end());
+  for (int64_t t = 0; t < tokens; ++t) batch.positions.push_back(narrow<int32_t>(before + t));
+  batch.cu_seqlens = {0, narrow<int32_t>(tokens)};
+  stash_arena_.reset();
+  scratch_.reset();
+  Context run = context(false);
+  const Batch on_device = upload(batch, 0);
+  if (use_cache) {
+    std::vector<int32_t> keys = {0, narrow<int32_t>(before + tokens)};
+    ops_->copy(cache_.cu_seqlens_q.view(), view_of(batch.cu_seqlens));
+    ops_->copy(cache_.cu_seqlens_k.view(), view_of(keys));
+  }
+  Stash stash{&stash_arena_, false, false, {}, {}};
+  const Tensor hidden =
+      stage_->forward(run, on_device, nullptr, stash, use_cache ? &cache_ : nullptr);
+  if (use_cache) cache_.length += tokens;
+  const Tensor out = logits_.view().rows(0, rows);
+  stage_->logits(run, hidden.rows(tokens - rows, tokens), out);
+  return out;
+}
+
+void Session::rehearse_work() {
+  // The largest of everything: one sequence that fills the micro-batch, every token a target.
+  MicroBatch batch;
+  const auto tokens = static_cast<size_t>(use_.tokens);
+  batch.ids.assign(tokens, 0);
+  batch.positions.assign(tokens, 0);
+  batch.targets.assign(tokens, 0);
+  batch.cu_seqlens = {0, narrow<int32_t>(use_.tokens)};
+  batch.target_count = use_.tokens;
+  const StepBatch step{{batch}, use_.tokens, use_.tokens, 0};
+  if (use_.training) {
+    accumulate(step, 0.0, 0);
+    update(0.0);
+  }
+  evaluate(step);
+  if (use_.logits_rows > 0) {
+    logits(batch.ids, use_.logits_rows, false);
+    if (use_.kv_tokens > 0) {
+      logits(batch.ids, use_.logits_rows, true);
+      cache_.length = use_.kv_tokens - 1;
+      logits(std::span(batch.ids).first(1), 1, true);
+    }
+  }
+}
+
+SessionPlan Session::rehearse(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
+                              bool recompute) {
+  SessionPlan plan;
+  plan.recompute = recompute;
+  {
+    Session measuring(recipe, files, use, nullptr, true, recompute);
+    measuring.rehearse_work();
+    plan.arenas = {measuring.scratch_.high_water(), measuring.stash_arena_.high_water(),
+                   measuring.staging_high_water_};
+  }
+  Session booked(recipe, files, use, &plan, true, recompute);
+  booked.rehearse_work();
+  plan.ledger = booked.memory_->ledger();
+  return plan;
+}
+
+SessionPlan Session::rehearse(const Recipe& recipe, const ModelFiles& files, const SessionUse& use) {
+  if (recipe.gradient_checkpointing) {
+    return rehearse(recipe, files, use, *recipe.gradient_checkpointing);
+  }
+  const SessionPlan kept = rehearse(recipe, files, use, false);
+  const int64_t budget = recipe.device_memory.value_or(0);
+  if (!use.training || budget == 0 || kept.ledger.peak <= budget) return kept;
+  return rehearse(recipe, files, use, true);
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,112 @@
+// Session: everything that a run holds on one device, and the work on it. The same class plans (on the
+// plan device, without arithmetic) and runs.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/stage.h"
+#include "optim/clip.h"
+#include "text/batch.h"
+#include "train/model_files.h"
+#include "train/recipe.h"
+
+namespace jackscrew {
+
+// What a session is for; with the recipe and the model's configuration it decides every byte.
+struct SessionUse {
+  bool training = false;
+  int64_t tokens = 0;         // in a micro-batch at most
+  int64_t max_positions = 0;  // of a sequence at most
+  int64_t kv_tokens = 0;      // capacity of the KV cache; 0: none
+  int64_t logits_rows = 0;    // rows of logits asked for at once; 0: none
+};
+
+// The arenas' capacities, found by rehearsing on the plan device.
+struct ArenaSizes {
+  int64_t scratch = 0, stash = 0, staging = 0;
+};
+
+// The outcome of a rehearsal.
+struct SessionPlan {
+  ArenaSizes arenas;
+  Ledger ledger;           // of the device
+  bool recompute = false;  // what gradient_checkpointing=auto came to
+};
+
+struct StepResult {
+  double loss = 0;  // mean over the step's targets, nats
+  double grad_norm = 0;
+  bool finite = true;
+};
+
+class Session {
+ public:
+  // On the CPU, with memory reserved as planned. Throws Error(does_not_fit) before anything is
+  // allocated when plan.ledger.peak exceeds the budget.
+  Session(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
+          const SessionPlan& plan);
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  // Runs loading, and one step, evaluation or generation as `use` says, on the plan device.
+  static SessionPlan rehearse(const Recipe& recipe, const ModelFiles& files, const SessionUse& use);
+
+  Stage& stage() { return *stage_; }
+  Learner& learner() { return *learner_; }
+  Ops& ops() { return *ops_; }
+  Memory& memory() { return *memory_; }
+  const Product& product() const { return *product_; }
+
+  // One optimizer step in two halves: gradients of all micro-batches, then the update. `accumulate`
+  // counts steps from 0 for random numbers.
+  void accumulate(const StepBatch& batch, double learning_rate, int64_t step);
+  StepResult update(double weight_decay);
+
+  // The sum of the negative log-likelihoods over the batch's targets, nats.
+  double evaluate(const StepBatch& batch);
+
+  // The logits of the last `rows` tokens of one sequence, f32 [rows, vocab], valid until the next call.
+  // With a cache, the tokens follow those already in it.
+  Tensor logits(std::span<const int32_t> ids, int64_t rows, bool use_cache);
+  void clear_cache() { cache_.length = 0; }
+  int64_t cached_tokens() const { return cache_.length; }
+
+ private:
+  // The plan device when `plan` is null: arenas measure, and nothing is read.
+  Session(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
+          const SessionPlan* plan, bool plans_only, bool recompute);
+  static SessionPlan rehearse(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
+                              bool recompute);
+  void build_stage(const Recipe& recipe, const ModelFiles& files, Arena staging);
+  void rehearse_work();
+  Batch upload(const MicroBatch& batch, int64_t token_offset);
+  Context context(bool training);
+  void write_scalars(const StepScalars& scalars);
+  StepScalars read_scalars();
+  Arena make_arena(Purpose purpose, int64_t ArenaSizes::* size);
+
+  SessionUse use_;
+  std::optional<ArenaSizes> sizes_;  // absent while measuring
+  bool recompute_;
+  uint64_t seed_;
+  double max_grad_norm_;
+  std::unique_ptr<Memory> memory_;
+  std::unique_ptr<Ops> ops_;
+  std::unique_ptr<Learner> learner_;
+  std::unique_ptr<Optimizer> optimizer_;
+  const Product* product_ = nullptr;
+  Arena scratch_, stash_arena_;
+  int64_t staging_high_water_ = 0;
+  OwnedTensor scalars_;  // StepScalars
+  OwnedTensor ids_, positions_, cu_seqlens_, target_rows_, targets_;  // i32, capacity use_.tokens
+  std::unique_ptr<Stage> stage_;
+  std::optional<GradientNorm> norm_;
+  KvCache cache_;
+  OwnedTensor logits_;  // f32 [logits_rows, vocab]
+  double step_targets_ = 0;
+};
+
+}  // namespace jackscrew

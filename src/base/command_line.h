@@ -14,7 +14,8 @@ struct CommandLine {
   std::vector<Assignment> assignments;  // in the order written; a later one wins
 };
 
-// `name=value`, `--name=value` and `--name value` are the same; a boolean may stand alone (`--name`).
+// `name=value`, `--name=value` and `--name value` are the same; a boolean may stand alone
+// (`--name`).
 // `--` ends the options: what follows is operands. `known` tells which names are booleans. Throws
 // Error(usage) for an unknown `--name`, a missing value and a single-dash option.
 CommandLine parse_command_line(std::span<const std::string> arguments, const OptionSet& known);

@@ -10,9 +10,9 @@ namespace jackscrew {
 
 class JsonObject {
  public:
-  // Names must differ from each other. NaN and infinity, which JSON cannot say, become null. Floating
-  // numbers are written with as many digits as it takes to read the same value back. Text that is not
-  // UTF-8 gets replacement characters.
+  // Names must differ from each other. NaN and infinity, which JSON cannot say, become null.
+  // Floating numbers are written with as many digits as it takes to read the same value back. Text
+  // that is not UTF-8 gets replacement characters.
   JsonObject& add(std::string_view name, double value);
   JsonObject& add(std::string_view name, float value);
   JsonObject& add(std::string_view name, std::string_view value);

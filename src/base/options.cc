@@ -84,10 +84,10 @@ bool is_valid_item(const OptionSpec& spec, std::string_view text) {
                                std::string_view origin) {
   const auto choices = split_words(spec.choices);
   const auto nearest = nearest_name(text, choices);
-  throw Error(ErrorKind::usage,
-              fmt::format("{}: {} is \"{}\", expected {}", origin, spec.name, text,
-                          expected_value(spec)),
-              nearest ? fmt::format("did you mean {}?", *nearest) : std::string());
+  throw Error(
+      ErrorKind::usage,
+      fmt::format("{}: {} is \"{}\", expected {}", origin, spec.name, text, expected_value(spec)),
+      nearest ? fmt::format("did you mean {}?", *nearest) : std::string());
 }
 
 }  // namespace
@@ -212,8 +212,8 @@ void OptionSet::set(const Assignment& assignment) {
       refuse_value(spec, fmt::format("[{}]", join(*assignment.items, ", ")), assignment.origin);
     }
     // Text may always be emptied: that is how a recipe's value is taken back on the command line.
-    const bool emptied = spec.type == OptionType::text && assignment.text.empty() &&
-                         *spec.default_text == '\0';
+    const bool emptied =
+        spec.type == OptionType::text && assignment.text.empty() && *spec.default_text == '\0';
     if (!emptied && !is_valid_item(spec, assignment.text)) {
       refuse_value(spec, assignment.text, assignment.origin);
     }
@@ -263,7 +263,9 @@ const OptionValue& OptionSet::get(std::string_view name, OptionType type) const 
   return value;
 }
 
-const std::string& OptionSet::text(std::string_view name) const { return get(name).text; }
+const std::string& OptionSet::text(std::string_view name) const {
+  return get(name).text;
+}
 
 int64_t OptionSet::integer(std::string_view name) const {
   return parse_int(get(name, OptionType::integer).text).value();
@@ -285,9 +287,13 @@ const std::vector<std::string>& OptionSet::list(std::string_view name) const {
   return get(name, OptionType::list).items;
 }
 
-bool OptionSet::is_set(std::string_view name) const { return !get(name).text.empty(); }
+bool OptionSet::is_set(std::string_view name) const {
+  return !get(name).text.empty();
+}
 
-bool OptionSet::was_set(std::string_view name) const { return get(name).explicitly_set; }
+bool OptionSet::was_set(std::string_view name) const {
+  return get(name).explicitly_set;
+}
 
 bool OptionSet::is_word(std::string_view name) const {
   const OptionValue& value = get(name);
@@ -295,7 +301,9 @@ bool OptionSet::is_word(std::string_view name) const {
   return contains(split_words(value.spec.choices), value.text);
 }
 
-const std::string& OptionSet::origin(std::string_view name) const { return get(name).origin; }
+const std::string& OptionSet::origin(std::string_view name) const {
+  return get(name).origin;
+}
 
 std::string OptionSet::to_yaml(std::span<const std::string> skipped_titles) const {
   std::string out;

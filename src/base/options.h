@@ -1,5 +1,6 @@
 // Named, typed options: tables that say what may be set, and a set of values with their origins.
-// Nothing here knows a particular option; whoever reads an option declares it in a table of its own.
+// Nothing here knows a particular option; whoever reads an option declares it in a table of its
+// own.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +18,13 @@ enum class OptionType { text, integer, number, boolean, bytes, list };
 
 // One option, written as a row of a constant table. All strings outlive every OptionSet.
 struct OptionSpec {
-  const char* name;          // snake_case
+  const char* name;  // snake_case
   OptionType type;
   const char* default_text;  // as a user would write it; must be a valid value or empty (no value)
   const char* help;          // one line
   const char* aliases = "";  // other names, separated by spaces
-  // Text and list: all the values allowed, separated by spaces (none: any value). Other types: words
-  // allowed beside the values of the type, such as `auto`.
+  // Text and list: all the values allowed, separated by spaces (none: any value). Other types:
+  // words allowed beside the values of the type, such as `auto`.
   const char* choices = "";
   // Inclusive limits of integers, numbers and bytes.
   double min = -std::numeric_limits<double>::infinity();
@@ -57,24 +58,25 @@ struct OptionValue {
 
 class OptionSet {
  public:
-  // Adds a table; every option starts with its default. Throws Error(generic) when a name or an alias
-  // is taken already, or a default is not valid.
+  // Adds a table; every option starts with its default. Throws Error(generic) when a name or an
+  // alias is taken already, or a default is not valid.
   void add(const OptionTable& table);
 
-  // Sets an option; a later call wins. `-` and `_` in names are the same. Throws Error(usage) for an
-  // unknown name (with the nearest one as hint) and for a value that the option does not allow, naming
-  // the option, the value, what is expected, and `origin`.
+  // Sets an option; a later call wins. `-` and `_` in names are the same. Throws Error(usage) for
+  // an unknown name (with the nearest one as hint) and for a value that the option does not allow,
+  // naming the option, the value, what is expected, and `origin`.
   void set(std::string_view name, std::string_view text, std::string_view origin);
   void set(const Assignment& assignment);
 
-  // Like set(), but only where nobody has set the option, and it still counts as not set explicitly.
+  // Like set(), but only where nobody has set the option, and it still counts as not set
+  // explicitly.
   void imply(std::string_view name, std::string_view text, std::string_view origin);
 
   // Throws Error(usage) unless the option has a value; `reader` (a command) says who needs it.
   void require(std::string_view name, std::string_view reader) const;
 
-  // Values. Throw Error(generic) for an unknown name, another type, or no value of the type (empty, or
-  // one of the extra words: ask is_word() first).
+  // Values. Throw Error(generic) for an unknown name, another type, or no value of the type (empty,
+  // or one of the extra words: ask is_word() first).
   const std::string& text(std::string_view name) const;  // of any type, as written
   int64_t integer(std::string_view name) const;
   double number(std::string_view name) const;

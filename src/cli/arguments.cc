@@ -15,7 +15,9 @@ std::span<const LearnerTable> learner_tables() {
   return tables;
 }
 
-OptionSet program_options() { return run_options(learner_tables()); }
+OptionSet program_options() {
+  return run_options(learner_tables());
+}
 
 Recipe read_arguments(Arguments arguments, size_t max_operands, const std::string& command) {
   Recipe recipe = read_recipe(arguments, learner_tables());

@@ -87,8 +87,9 @@ int run_config(Arguments arguments) {
   if (action == "init" && arguments.size() == 2) {
     OptionSet options = program_options();
     options.set("method", arguments[1], "config init");
-    fmt::print("# Run with: jackscrew train FILE.yaml\n{}",
-               resolve_recipe(std::move(options), learner_tables()).to_yaml());
+    // What the method decides stays open, so that editing `method` in the file is enough.
+    const Recipe recipe = resolve_recipe(options, learner_tables());
+    fmt::print("# Run with: jackscrew train FILE.yaml\n{}", options.to_yaml(recipe.skipped_titles));
     return 0;
   }
   if (action == "validate" && arguments.size() >= 2) {

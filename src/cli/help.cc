@@ -80,7 +80,8 @@ std::string program_help(std::span<const Command> commands) {
   }
   out += fmt::format("  {:<12}{}\n", "help", "explain a command and its options");
   return out +
-         "\n`jackscrew help COMMAND` lists a command's options; `jackscrew --version` says what was "
+         "\n`jackscrew help COMMAND` lists a command's options; `jackscrew --version` says what "
+         "was "
          "built.\nExit codes: 0 done, 1 other errors, 2 usage, 3 does not fit into memory, 4 data, "
          "5 model files,\n6 not a finite number, 7 device, 130 interrupted.\n";
 }
@@ -91,7 +92,8 @@ std::string command_help(const Command& command) {
   out += fmt::format("\nUsage\n  jackscrew {} {}\n", command.name, command.usage);
   if (command.tables.empty()) return out;
   out +=
-      "\nOptions are written name=value, --name value or --name=value; - and _ are the same. They win "
+      "\nOptions are written name=value, --name value or --name=value; - and _ are the same. They "
+      "win "
       "over\nthe recipe file, and a later one over an earlier one. Defaults stand in brackets.\n";
   const OptionSet options = program_options();
   for (size_t table = 0; table < options.tables().size(); ++table) {

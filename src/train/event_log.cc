@@ -21,7 +21,8 @@ std::optional<int64_t> step_of(std::string_view line) {
   return step->get<int64_t>();
 }
 
-// Leaves at `path` only the events up to `resumed_step` (none without it); returns the last one's step.
+// Leaves at `path` only the events up to `resumed_step` (none without it); returns the last one's
+// step.
 int64_t keep_events(const fs::path& path, std::optional<int64_t> resumed_step) {
   std::string kept;
   int64_t last_step = 0;

@@ -13,14 +13,14 @@ enum class EventKind { start, step, eval, save, warn, end, memory };
 
 const char* event_name(EventKind kind);
 
-// Every line begins with `event` (the kind), `step` (optimizer steps done) and `time` (seconds since
-// 1970); the rest bears the names of Hugging Face's trainer_state.json where it has one: `loss`,
-// `grad_norm`, `learning_rate`, `epoch`; and `tokens_per_second`.
+// Every line begins with `event` (the kind), `step` (optimizer steps done) and `time` (seconds
+// since 1970); the rest bears the names of Hugging Face's trainer_state.json where it has one:
+// `loss`, `grad_norm`, `learning_rate`, `epoch`; and `tokens_per_second`.
 class EventLog {
  public:
-  // Starts the file anew; with `resumed_step`, keeps what it holds up to that step, so that the steps
-  // done again appear once. Lines torn by a crash are dropped. The file is rewritten atomically.
-  // Throws Error(generic) when it cannot be written.
+  // Starts the file anew; with `resumed_step`, keeps what it holds up to that step, so that the
+  // steps done again appear once. Lines torn by a crash are dropped. The file is rewritten
+  // atomically. Throws Error(generic) when it cannot be written.
   explicit EventLog(const fs::path& path, std::optional<int64_t> resumed_step = std::nullopt);
 
   // Writes one line and hands it to the system. `step` may not fall behind the last one written.

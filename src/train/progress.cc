@@ -93,16 +93,15 @@ void ProgressBar::advance(int64_t amount) {
 
 void ProgressBar::finish() {
   if (std::exchange(finished_, true) || style_.quiet) return;
-  const std::string summary =
-      fmt::format("{}: {} in {}", title_, amount_text(total_, unit_),
-                  human_duration(now_seconds() - start_seconds_));
+  const std::string summary = fmt::format("{}: {} in {}", title_, amount_text(total_, unit_),
+                                          human_duration(now_seconds() - start_seconds_));
   // The escape clears what the bar leaves to the right of the shorter summary.
   stream_ << (style_.is_terminal ? "\r\x1b[K" : "") << summary << '\n' << std::flush;
 }
 
 void ProgressBar::draw() {
-  const auto percent = static_cast<int64_t>(100.0 * static_cast<double>(done_) /
-                                            static_cast<double>(total_));
+  const auto percent =
+      static_cast<int64_t>(100.0 * static_cast<double>(done_) / static_cast<double>(total_));
   if (percent == drawn_percent_) return;
   drawn_percent_ = percent;
   const std::string tail = fmt::format(" {:3}%", percent);
@@ -117,7 +116,8 @@ void ProgressBar::draw() {
                         std::string(static_cast<size_t>(cells - filled), '.'));
   }
   text += tail;
-  if (room < 10) text.resize(std::min(text.size(), static_cast<size_t>(std::max(style_.width - 1, 0))));
+  if (room < 10)
+    text.resize(std::min(text.size(), static_cast<size_t>(std::max(style_.width - 1, 0))));
   stream_ << "\r\x1b[K" << text << std::flush;
 }
 

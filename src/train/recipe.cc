@@ -44,8 +44,8 @@ std::string setting_of(const Preset& preset, std::string_view name) {
               nearest ? fmt::format("did you mean {}?", *nearest) : std::string());
 }
 
-// An explicit `auto` is the same as leaving the learning rate out. A learner chosen beside the method
-// brings the learning rate of the preset that is its own.
+// An explicit `auto` is the same as leaving the learning rate out. A learner chosen beside the
+// method brings the learning rate of the preset that is its own.
 void resolve_learning_rate(OptionSet& options, const Preset& preset) {
   if (!options.is_word("learning_rate")) return;
   const std::string& learner = options.text("learner");
@@ -115,23 +115,25 @@ void check_consistency(const Recipe& r) {
     contradiction("both eval_data and val_size are set", "keep one: they name the same thing");
   }
   if (r.val_size > 1 && r.val_size != static_cast<double>(static_cast<int64_t>(r.val_size))) {
-    contradiction(fmt::format("val_size is {}, neither a share nor a number of records", r.val_size),
-                  "use a value below 1 or a whole number");
+    contradiction(
+        fmt::format("val_size is {}, neither a share nor a number of records", r.val_size),
+        "use a value below 1 or a whole number");
   }
   if (r.eval_steps > 0 && r.eval_data.empty() && r.val_size == 0) {
-    contradiction(fmt::format("eval_steps is {}, but there is nothing to evaluate on", r.eval_steps),
-                  "set eval_data or val_size");
+    contradiction(
+        fmt::format("eval_steps is {}, but there is nothing to evaluate on", r.eval_steps),
+        "set eval_data or val_size");
   }
   if (r.max_steps == 0 && r.num_train_epochs <= 0) {
     contradiction("max_steps and num_train_epochs are both 0", "set one of them");
   }
   if (r.max_steps > 0 && r.warmup_steps.value_or(0) > r.max_steps) {
-    contradiction(fmt::format("warmup_steps {} is more than max_steps {}", *r.warmup_steps,
-                              r.max_steps),
-                  "the learning rate would never reach its height");
+    contradiction(
+        fmt::format("warmup_steps {} is more than max_steps {}", *r.warmup_steps, r.max_steps),
+        "the learning rate would never reach its height");
   }
-  for (const auto& [name, beta] : {std::pair{"adam_beta1", r.adam_beta1},
-                                   std::pair{"adam_beta2", r.adam_beta2}}) {
+  for (const auto& [name, beta] :
+       {std::pair{"adam_beta1", r.adam_beta1}, std::pair{"adam_beta2", r.adam_beta2}}) {
     if (beta >= 1) contradiction(fmt::format("{} is {}, must be below 1", name, beta), "");
   }
   if (r.top_p <= 0) contradiction("top_p is 0, no token could be sampled", "1 means all tokens");
@@ -222,8 +224,8 @@ void set_from_file(OptionSet& options, const std::string& path) {
     const char* name = options.at(assignment.name, assignment.origin).spec.name;
     const auto [first, is_new] = first_origin.emplace(name, assignment.origin);
     if (!is_new) {
-      throw Error(ErrorKind::usage, fmt::format("{}: {} is set a second time", assignment.origin,
-                                                name),
+      throw Error(ErrorKind::usage,
+                  fmt::format("{}: {} is set a second time", assignment.origin, name),
                   fmt::format("the first is at {}", first->second));
     }
     options.set(assignment);
@@ -253,8 +255,7 @@ Recipe resolve_recipe(OptionSet options, std::span<const LearnerTable> learners)
   return recipe;
 }
 
-Recipe read_recipe(std::span<const std::string> arguments,
-                   std::span<const LearnerTable> learners) {
+Recipe read_recipe(std::span<const std::string> arguments, std::span<const LearnerTable> learners) {
   OptionSet options = run_options(learners);
   CommandLine line = parse_command_line(arguments, options);
   const auto file = std::find_if(line.operands.begin(), line.operands.end(), [](const auto& word) {

@@ -96,8 +96,8 @@ std::string learner_title(const LearnerTable& table);
 // All options of a run, the learners' included, with their defaults.
 OptionSet run_options(std::span<const LearnerTable> learners);
 
-// Applies the preset of `method` to what is not set explicitly, then checks values against each other.
-// Throws Error(usage) naming the options that contradict.
+// Applies the preset of `method` to what is not set explicitly, then checks values against each
+// other. Throws Error(usage) naming the options that contradict.
 Recipe resolve_recipe(OptionSet options, std::span<const LearnerTable> learners);
 
 // From a command's arguments: the first operand ending in .yaml or .yml is read as the recipe file,

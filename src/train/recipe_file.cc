@@ -12,6 +12,9 @@ namespace jackscrew {
 namespace {
 
 constexpr int64_t kMaxRecipeBytes = int64_t{1} << 20;
+// Put behind the text: the YAML library lets a quote that is never closed pass where the file ends
+// with a line break, and the rest of the recipe would silently become part of one value.
+constexpr const char* kEndMark = "\n# end";
 constexpr const char* kShape = "a recipe is a flat list of `key: value` lines";
 
 std::string place(std::string_view name, const YAML::Mark& mark) {
@@ -37,8 +40,11 @@ std::vector<std::string> scalar_items(const YAML::Node& list, const std::string&
 std::vector<Assignment> parse_recipe_text(const std::string& text, std::string_view name) {
   std::vector<YAML::Node> documents;
   try {
-    documents = YAML::LoadAll(text);
+    documents = YAML::LoadAll(text + kEndMark);
   } catch (const YAML::Exception& error) {
+    if (error.msg == YAML::ErrorMsg::EOF_IN_SCALAR) {
+      throw Error(ErrorKind::usage, fmt::format("{}: a quote is opened and never closed", name));
+    }
     throw Error(ErrorKind::usage,
                 fmt::format("{}: not YAML: {}", place(name, error.mark), error.msg), kShape);
   }

@@ -10,8 +10,8 @@
 
 namespace jackscrew {
 
-// The file's `key: value` pairs in order, with "file:line" as origin. A value is a scalar or a list of
-// scalars; a key without a value is skipped. Names and values are not checked here. Throws
+// The file's `key: value` pairs in order, with "file:line" as origin. A value is a scalar or a list
+// of scalars; a key without a value is skipped. Names and values are not checked here. Throws
 // Error(usage) with file and line for anything else.
 std::vector<Assignment> read_recipe_file(const fs::path& path);
 

@@ -74,7 +74,7 @@ constexpr OptionSpec kMethodOptions[] = {
     {.name = "method",
      .type = text,
      .default_text = "lora",
-     .help = "preset of the options below, which win over it where they are set",
+     .help = "preset of other options, which win over it where they are set",
      .aliases = "finetuning_type"},
     {.name = "storage",
      .type = text,
@@ -319,7 +319,9 @@ std::span<const OptionTable> run_option_tables() {
   return tables;
 }
 
-std::span<const Preset> presets() { return kPresets; }
+std::span<const Preset> presets() {
+  return kPresets;
+}
 
 const Preset* find_preset(std::string_view name) {
   for (const Preset& preset : kPresets) {

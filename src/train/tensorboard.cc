@@ -66,8 +66,7 @@ fs::path new_event_path(const fs::path& directory) {
 
 }  // namespace
 
-TensorBoardWriter::TensorBoardWriter(const fs::path& directory,
-                                     std::optional<int64_t> resumed_step)
+TensorBoardWriter::TensorBoardWriter(const fs::path& directory, std::optional<int64_t> resumed_step)
     : path_(new_event_path(directory)), writer_(path_) {
   std::string version = event_header(0);
   put_bytes(version, 3, "brain.Event:2");  // Event.file_version
@@ -75,8 +74,8 @@ TensorBoardWriter::TensorBoardWriter(const fs::path& directory,
   if (!resumed_step) return;
   std::string restart = event_header(*resumed_step + 1);
   std::string session;
-  put_key(session, 1, kVarint);  // SessionLog.status
-  put_varint(session, 1);        // START: points at this step and beyond are from a run given up
+  put_key(session, 1, kVarint);    // SessionLog.status
+  put_varint(session, 1);          // START: points at this step and beyond are from a run given up
   put_bytes(restart, 7, session);  // Event.session_log
   write_record(restart);
 }

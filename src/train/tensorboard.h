@@ -18,8 +18,8 @@ class TensorBoardWriter {
   explicit TensorBoardWriter(const fs::path& directory,
                              std::optional<int64_t> resumed_step = std::nullopt);
 
-  // Adds a point to the curve `tag`, such as "train/loss", and hands it to the system. The wall time
-  // is now.
+  // Adds a point to the curve `tag`, such as "train/loss", and hands it to the system. The wall
+  // time is now.
   void scalar(std::string_view tag, int64_t step, float value);
 
   const fs::path& path() const { return path_; }

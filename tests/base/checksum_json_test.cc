@@ -27,8 +27,9 @@ TEST(JsonObject, KeepsOrderAndEscapes) {
   inner.add("bytes", int64_t{1} << 40).add("fits", true);
   JsonObject object;
   object.add("text", "a\"b\n").add("x", 0.1).add("f", 0.1f).add("inner", inner).merge({});
-  EXPECT_EQ(object.text(),
-            R"({"text": "a\"b\n", "x": 0.1, "f": 0.1, "inner": {"bytes": 1099511627776, "fits": true}})");
+  EXPECT_EQ(
+      object.text(),
+      R"({"text": "a\"b\n", "x": 0.1, "f": 0.1, "inner": {"bytes": 1099511627776, "fits": true}})");
   EXPECT_EQ(JsonObject().merge(inner).text(), inner.text());
   EXPECT_EQ(JsonObject().text(), "{}");
 }

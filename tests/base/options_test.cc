@@ -24,7 +24,10 @@ constexpr OptionSpec kShape[] = {
      .help = "scale",
      .choices = "auto",
      .min = 0},
-    {.name = "targets", .type = OptionType::list, .default_text = "q_proj,v_proj", .help = "layers"},
+    {.name = "targets",
+     .type = OptionType::list,
+     .default_text = "q_proj,v_proj",
+     .help = "layers"},
 };
 constexpr OptionSpec kOther[] = {
     {.name = "model", .type = OptionType::text, .default_text = "", .help = "the model"},
@@ -113,14 +116,16 @@ TEST(Options, RefusalsNameKeyValueExpectationAndOrigin) {
   EXPECT_EQ(refusal("schedule", "cosin"),
             "run.yaml:3: schedule is \"cosin\", expected one of constant, linear, cosine | "
             "did you mean cosine?");
-  for (const char* bad : {"0", "4097", "1.5", "", "9223372036854775808", " 4"}) refusal("rank", bad);
+  for (const char* bad : {"0", "4097", "1.5", "", "9223372036854775808", " 4"})
+    refusal("rank", bad);
   for (const char* bad : {"nan", "inf", "1e999", "x"}) refusal("alpha", bad);
   for (const char* bad : {"1QB", "-1", ""}) refusal("memory", bad);
   for (const char* bad : {"maybe", ""}) refusal("packing", bad);
   refusal("targets", "a,,b");
   EXPECT_EQ(options.integer("rank"), 16);  // a refused value changes nothing
-  const std::string nested =
-      usage_error([&] { options.set({"rank", "", "f", std::vector<std::string>{"1", "2"}}); });
+  const std::string nested = usage_error([&] {
+    options.set({"rank", "", "f", std::vector<std::string>{"1", "2"}});
+  });
   EXPECT_EQ(nested, "f: rank is \"[1, 2]\", expected a whole number from 1 to 4096 | ");
   EXPECT_EQ(usage_error([&] { options.require("model", "train"); }),
             "train needs model | give model=... (the model)");
@@ -145,7 +150,7 @@ TEST(Options, DumpStandsInTableOrder) {
             "# Shape\n"
             "rank: 16                               # rank of the adapter\n"
             "alpha: auto                            # scale\n"
-            "targets: [q_proj, \"\\\"x\\\"\"]           # layers\n");
+            "targets: [q_proj, \"\\\"x\\\"\"]             # layers\n");
   const std::string all = options.to_yaml();
   EXPECT_NE(all.find("model: \"my models/\\\"a\\\": b\""), std::string::npos);
   EXPECT_EQ(all.find("json"), std::string::npos);
@@ -191,7 +196,9 @@ TEST(CommandLine, DoubleDashEndsOptions) {
 }
 
 TEST(CommandLine, Refusals) {
-  EXPECT_EQ(usage_error([] { parse({"--rnk", "1"}); }),
+  EXPECT_EQ(usage_error([] {
+              parse({"--rnk", "1"});
+            }),
             "command line: unknown option \"rnk\" | did you mean rank?");
   EXPECT_EQ(usage_error([] { parse({"--rank"}); }),
             "--rank needs a value | expected a whole number from 1 to 4096");

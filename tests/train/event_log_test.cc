@@ -1,6 +1,7 @@
 #include "train/event_log.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <nlohmann/json.hpp>

@@ -1,6 +1,7 @@
 #include "train/recipe.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <functional>
@@ -25,7 +26,9 @@ constexpr OptionSpec kLoraOptions[] = {
 };
 const LearnerTable kLearners[] = {{"full", {}}, {"lora", kLoraOptions}};
 
-Recipe read(const std::vector<std::string>& arguments) { return read_recipe(arguments, kLearners); }
+Recipe read(const std::vector<std::string>& arguments) {
+  return read_recipe(arguments, kLearners);
+}
 
 std::string usage_error(const std::function<void()>& action) {
   try {
@@ -87,7 +90,9 @@ TEST(Recipe, PresetsFillOnlyWhatIsNotSet) {
 
 TEST(Recipe, OptionsOfAnotherLearnerAreRefused) {
   EXPECT_EQ(read({"--lora-rank", "8"}).options.integer("r"), 8);
-  EXPECT_EQ(usage_error([] { read({"method=full", "r=8"}); }),
+  EXPECT_EQ(usage_error([] {
+              read({"method=full", "r=8"});
+            }),
             "command line: rank is an option of learner lora, but this run has learner full | "
             "leave rank out, or set learner=lora");
 }
@@ -154,8 +159,13 @@ TEST_F(RecipeFileTest, ErrorsNameFileAndLine) {
   says("targets: [a, [b]]\n", ":1: targets holds something nested");
   says("model: [a, b]\n", ":1: model is \"[a, b]\", expected text");
   says("- a\n- b\n", ":1: expected one map of options");
-  says("model: 'a\n", ": not YAML");
-  says("a: 1\n---\nb: 2\n", ": expected one map");
+  says("model: [a\n", ":3: not YAML");
+  says("a: 1\n---\nb: 2\n", ":3: expected one map");
+  for (const char* open : {"model: 'a\n", "model: \"a\nseed: 1", "seed: 1\nmodel:\n  - 'a\n"}) {
+    const std::string message = usage_error([&] { parse_recipe_text(open, "x.yaml"); });
+    EXPECT_NE(message.find("a quote is opened and never closed"), std::string::npos) << message;
+  }
+  EXPECT_EQ(parse_recipe_text("prompt: |\n  a\n  # b\n", "x")[0].text, "a\n# b\n");
   const std::string missing = usage_error([] { read({"/nonexistent/x.yaml"}); });
   EXPECT_NE(missing.find("No such file"), std::string::npos) << missing;
 }

@@ -1,6 +1,7 @@
 #include "train/tensorboard.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <string>

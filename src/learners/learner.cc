@@ -11,11 +11,11 @@ namespace jackscrew {
 
 std::span<const LearnerEntry> all_learners() {
   static const std::array<LearnerEntry, 3> kLearners = {{
-      {"full", "all weights learn, all of them", 1e-5, {},
+      {"full", "all weights learn, all of them", {},
        [](const OptionSet&) { return make_full_learner(); }},
-      {"lora", "low-rank adapters beside frozen weights", 2e-4, lora_options(),
+      {"lora", "low-rank adapters beside frozen weights", lora_options(),
        [](const OptionSet& options) { return make_lora_learner(options); }},
-      {"frozen", "nothing learns: evaluation and generation", 0.0, {},
+      {"frozen", "nothing learns: evaluation and generation", {},
        [](const OptionSet&) -> std::unique_ptr<Learner> {
          return std::make_unique<FrozenLearner>();
        }},

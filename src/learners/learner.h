@@ -80,7 +80,6 @@ class Learner {
 struct LearnerEntry {
   const char* name;
   const char* help;
-  double learning_rate;  // the default of recipes that use it
   std::span<const OptionSpec> options;
   std::unique_ptr<Learner> (*make)(const OptionSet& options);
 };

@@ -156,11 +156,6 @@ std::optional<int64_t> bytes_or_auto(const OptionSet& options, const char* name)
   return options.bytes(name);
 }
 
-LrSchedule schedule_of(const std::string& name) {
-  if (name == "constant") return LrSchedule::constant;
-  return name == "linear" ? LrSchedule::linear : LrSchedule::cosine;
-}
-
 void fill(Recipe& r, const OptionSet& o) {
   r.model = o.text("model");
   r.adapter = o.text("adapter");
@@ -186,7 +181,7 @@ void fill(Recipe& r, const OptionSet& o) {
   r.max_steps = o.integer("max_steps");
   r.num_train_epochs = o.number("num_train_epochs");
   r.learning_rate = o.number("learning_rate");
-  r.lr_schedule = schedule_of(o.text("lr_scheduler_type"));
+  r.lr_schedule = parse_schedule(o.text("lr_scheduler_type"));
   r.warmup_ratio = o.number("warmup_ratio");
   r.warmup_steps = integer_or_auto(o, "warmup_steps");
   r.weight_decay = o.number("weight_decay");

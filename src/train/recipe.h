@@ -9,6 +9,7 @@
 
 #include "base/command_line.h"
 #include "base/options.h"
+#include "optim/schedule.h"
 #include "train/run_options.h"
 
 namespace jackscrew {
@@ -18,8 +19,6 @@ struct LearnerTable {
   const char* learner;
   std::span<const OptionSpec> options;
 };
-
-enum class LrSchedule { constant, linear, cosine };
 
 // The options of run_options.h in their own types; the help there says what they mean.
 struct Recipe {
@@ -48,7 +47,7 @@ struct Recipe {
   int64_t max_steps = 0;  // 0: by epochs
   double num_train_epochs = 0;
   double learning_rate = 0;
-  LrSchedule lr_schedule = LrSchedule::cosine;
+  ScheduleKind lr_schedule = ScheduleKind::cosine;
   double warmup_ratio = 0;
   std::optional<int64_t> warmup_steps;  // wins over the ratio
   double weight_decay = 0;

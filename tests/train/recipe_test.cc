@@ -63,7 +63,7 @@ TEST(Recipe, Defaults) {
   EXPECT_EQ(recipe.learning_rate, 2e-4);
   EXPECT_EQ(recipe.sequence_len, 1024);
   EXPECT_EQ(recipe.num_train_epochs, 3);
-  EXPECT_EQ(recipe.lr_schedule, LrSchedule::cosine);
+  EXPECT_EQ(recipe.lr_schedule, ScheduleKind::cosine);
   EXPECT_EQ(recipe.seed, 42u);
   EXPECT_EQ(recipe.threads, 0);
   EXPECT_EQ(recipe.save_total_limit, 2);

@@ -175,8 +175,8 @@ class Parity:
     def tiny_model(self, name: str, shape: dict, directory: Path, rng: random.Random) -> None:
         tokenizer = tiny_tokenizer(280 + rng.randrange(40))
         tokenizer.save_pretrained(directory)
-        golden.write_config(golden.Case(name, self.seed, [], golden.llama(len(tokenizer), **shape)),
-                            directory)
+        config = golden.llama(len(tokenizer), max_position_embeddings=512, **shape)
+        golden.write_config(golden.Case(name, self.seed, [], config), directory)
         model = golden.double_model(directory)
         weights = golden.random_weights(model, rng.randrange(2**31))
         save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})

@@ -1,5 +1,5 @@
-# Shared by the scripts beside it: `source "$(dirname "$0")/common.sh"`. Leaves the working directory
-# at the root of the repository.
+# Shared by the scripts beside it: `source "$(dirname "$0")/common.sh"`.
+# Leaves the working directory at the root of the repository.
 # shellcheck shell=bash
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
@@ -41,9 +41,9 @@ build() {
   fi
 }
 
-# A script of several parts runs each with `part NAME COMMAND...`, passes over one with `skip NAME WHY`,
-# and ends with `parts_end`, which is the script's exit status. `set -e` is off within a part that is a
-# function, so those are one chain of &&.
+# A script of several parts runs each with `part NAME COMMAND...`, passes over one with
+# `skip NAME WHY`, and ends with `parts_end`, which is the script's exit status. `set -e` is off within
+# a part that is a function, so those are one chain of &&.
 parts_passed=0
 parts_failed=0
 parts_skipped=0

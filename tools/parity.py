@@ -20,6 +20,7 @@ from typing import Callable
 
 # Nothing here may be looked up outside: the models are local files.
 os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TQDM_DISABLE"] = "1"
 
 import torch
 from peft import PeftModel
@@ -64,12 +65,12 @@ class Report:
     def line(self, name: str, figure: float, limit: float, remark: str = "") -> None:
         ok = figure <= limit  # NaN fails
         self.count(ok)
-        print(f"{'ok  ' if ok else 'FAIL'} {name:34} {figure:10.3g} {limit:10.3g}  {remark}".rstrip(),
-              flush=True)
+        verdict = "ok  " if ok else "FAIL"
+        print(f"{verdict} {name:36} {figure:10.3g} {limit:10.3g}  {remark}".rstrip(), flush=True)
 
     def broken(self, name: str, reason: str) -> None:
         self.count(False)
-        print(f"FAIL {name:34} {reason}", flush=True)
+        print(f"FAIL {name:36} {reason}", flush=True)
 
     def count(self, ok: bool) -> None:
         self.passed += ok
@@ -174,8 +175,8 @@ class Parity:
     def tiny_model(self, name: str, shape: dict, directory: Path, rng: random.Random) -> None:
         tokenizer = tiny_tokenizer(280 + rng.randrange(40))
         tokenizer.save_pretrained(directory)
-        golden.write_config(golden.Case(name, self.seed, [], golden.llama(len(tokenizer), **shape)),
-                            directory)
+        config = golden.llama(len(tokenizer), max_position_embeddings=512, **shape)
+        golden.write_config(golden.Case(name, self.seed, [], config), directory)
         model = golden.double_model(directory)
         weights = golden.random_weights(model, rng.randrange(2**31))
         save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
@@ -184,8 +185,8 @@ class Parity:
         text = self.work / "tiny.txt"
         text.write_bytes((TEXTS["prose"][:90] + TEXTS["scripts"]).encode())
         ours = self.program.logits(directory, text, self.work / "tiny.safetensors")
-        self.same_ids(f"tiny.{name}.ids", ours["ids"].tolist(), tokenizer(text.read_text()).input_ids,
-                      tokenizer.convert_ids_to_tokens)
+        self.same_ids(f"tiny.{name}.ids", ours["ids"].tolist(),
+                      tokenizer(text.read_text()).input_ids, tokenizer.convert_ids_to_tokens)
         with torch.no_grad(), golden.DoublePrecision():
             theirs = model(input_ids=ours["ids"][None].long(), use_cache=False).logits[0]
         self.report.line(f"tiny.{name}.logits", error(ours["logits"], theirs), 1e-5)
@@ -201,7 +202,8 @@ class Parity:
                      f"max_steps={golden.STEPS}", f"warmup_steps={golden.WARMUP_STEPS}",
                      f"learning_rate={golden.LEARNING_RATE}", "lr_scheduler_type=cosine",
                      "weight_decay=0", f"max_grad_norm={golden.MAX_GRAD_NORM}")
-        events = [json.loads(line) for line in (output / "train_log.jsonl").read_text().splitlines()]
+        log = (output / "train_log.jsonl").read_text()
+        events = [json.loads(line) for line in log.splitlines()]
         steps = [e for e in events if e["event"] == "step"]
         with golden.DoublePrecision():
             theirs = golden.train(model, as_batch(self.program.tokens(directory, self.records)),
@@ -257,7 +259,8 @@ class Parity:
         tokenizer = AutoTokenizer.from_pretrained(output)
         hostile = hostile_text(20_000, seed=2)
         self.same_ids("full.ids", tokenizer(hostile).input_ids,
-                      self.reference_tokenizer()(hostile).input_ids, tokenizer.convert_ids_to_tokens)
+                      self.reference_tokenizer()(hostile).input_ids,
+                      tokenizer.convert_ids_to_tokens)
         model = AutoModelForCausalLM.from_pretrained(output, dtype=torch.float32,
                                                      attn_implementation="eager").eval()
         self.compare_loss("full", tokenizer(TEXTS["prose"]).input_ids, model, f"model={output}")
@@ -294,7 +297,7 @@ def tiny_tokenizer(vocabulary: int) -> PreTrainedTokenizerFast:
 
 
 def as_batch(records: list[dict]) -> dict[str, torch.Tensor]:
-    """Records as `data tokenize` prints them, laid end to end as tools/golden.py has its batches."""
+    """Records as `data tokenize` prints them, laid end to end like the batches of tools/golden.py."""
     ids, targets, ends = [], [], [0]
     for record in records:
         ids += record["ids"]
@@ -326,7 +329,8 @@ def main() -> int:
     parser.add_argument("--model", type=Path, required=True, help="SmolLM2-135M-Instruct as GGUF")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**31))
     names = ["tiny", "tokens", "logits", "full", "lora"]
-    parser.add_argument("--only", choices=names, action="append", help="run this check (repeatable)")
+    parser.add_argument("--only", choices=names, action="append",
+                        help="run this check only (repeatable)")
     options = parser.parse_args()
 
     transformers_logging.disable_progress_bar()
@@ -337,7 +341,7 @@ def main() -> int:
     scratch.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="parity.", dir=scratch) as work:
         parity = Parity(options, Path(work))
-        print(f"     {'check':34} {'figure':>10} {'limit':>10}")
+        print(f"     {'check':36} {'figure':>10} {'limit':>10}")
         for name in options.only or names:
             begin = time.monotonic()
             parity.guard(name, getattr(parity, name))

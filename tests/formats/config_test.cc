@@ -153,6 +153,8 @@ TEST(HfConfig, FillsInWhatIsAbsent) {
   EXPECT_EQ(config.pad_token_id, -1);
   EXPECT_TRUE(config.eos_token_ids.empty());
 
+  text["hidden_size"] = 2040;
+  EXPECT_TRUE(mentions(model_error([&] { parse(text); }), "hidden_size = 2040 is not a multiple"));
   text["head_dim"] = 128;  // need not be hidden_size / heads
   EXPECT_EQ(parse(text).head_dim, 128);
 }
@@ -191,7 +193,7 @@ TEST(HfConfig, NamesWhatItDoesNotSupport) {
   EXPECT_TRUE(mentions(refused("rope_scaling", "linear"), "rope_scaling: not a JSON object"));
   EXPECT_TRUE(mentions(refused("hidden_size", nullptr), "\"hidden_size\" is missing"));
   EXPECT_TRUE(mentions(refused("hidden_size", 2048.5), "\"hidden_size\" is not an integer"));
-  EXPECT_TRUE(mentions(refused("hidden_size", 1u), "head_dim"));
+  EXPECT_TRUE(mentions(refused("head_dim", 63), "config.json: model config: head_dim = 63"));
   EXPECT_TRUE(mentions(refused("vocab_size", std::numeric_limits<uint64_t>::max()), "vocab_size"));
   EXPECT_TRUE(mentions(refused("num_attention_heads", 0), "num_attention_heads"));
   EXPECT_TRUE(mentions(refused("eos_token_id", {1, "x"}), "eos_token_id"));

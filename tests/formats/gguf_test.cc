@@ -214,7 +214,7 @@ TEST_F(Gguf, NamesWhatIsWrongWithAFile) {
   EXPECT_TRUE(mentions(refused(version(1)), "GGUF version 1 | supported"));
   EXPECT_TRUE(mentions(refused(version(4)), "GGUF version 4"));
   EXPECT_TRUE(mentions(refused(version(0x03000000)), "big-endian"));
-  for (const uint64_t extra : {uint64_t{1} << 20, uint64_t{1} << 40, ~uint64_t{0} - 20}) {
+  for (const uint64_t extra : {uint64_t{1} << 20, uint64_t{1} << 40, ~uint64_t{0} - 100}) {
     GgufBuilder builder = llama();
     builder.extra_values = extra;
     EXPECT_TRUE(mentions(refused(builder), "metadata entries in"));

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "base/half.h"
 #include "tests/formats/support.h"
 
 namespace jackscrew {

@@ -36,7 +36,9 @@ class FormatsTest : public ::testing::Test {
   fs::path directory_;
 };
 
-inline std::string slurp(const fs::path& path) { return read_text(path); }
+inline std::string slurp(const fs::path& path) {
+  return read_text(path);
+}
 
 // The message and the hint of the Error(model) that `action` throws; a failure when it throws none.
 template <typename Action>
@@ -57,8 +59,9 @@ inline ::testing::AssertionResult mentions(const std::string& text, std::string_
   return ::testing::AssertionFailure() << "\"" << text << "\" does not mention \"" << part << "\"";
 }
 
-// Damages files in every way that a broken download or a bad disk does, and reads each result: `read`
-// may succeed on a flipped byte or throw Error, nothing else; a truncated file must be Error(model).
+// Damages files in every way that a broken download or a bad disk does, and reads each result:
+// `read` may succeed on a flipped byte or throw Error, nothing else; a truncated file must be
+// Error(model).
 template <typename Read>
 void damage(const fs::path& scratch, const std::string& good, size_t header_bytes, Read&& read) {
   std::mt19937 random(7);

@@ -45,11 +45,11 @@ constexpr std::array<BlockFormat, 10> kFormats = {{{0, "f32", 1, 4},
 
 // By ggml's numbers; null for numbers that it has retired.
 constexpr std::array<const char*, 42> kTypeNames = {
-    "F32",    "F16",     "Q4_0",   "Q4_1",    nullptr, nullptr,  "Q5_0",  "Q5_1",  "Q8_0",
-    "Q8_1",   "Q2_K",    "Q3_K",   "Q4_K",    "Q5_K",  "Q6_K",   "Q8_K",  "IQ2_XXS", "IQ2_XS",
-    "IQ3_XXS", "IQ1_S",  "IQ4_NL", "IQ3_S",   "IQ2_S", "IQ4_XS", "I8",    "I16",   "I32",
-    "I64",    "F64",     "IQ1_M",  "BF16",    nullptr, nullptr,  nullptr, "TQ1_0", "TQ2_0",
-    nullptr,  nullptr,   nullptr,  "MXFP4",   "NVFP4", "Q1_0"};
+    "F32",     "F16",   "Q4_0",   "Q4_1",  nullptr, nullptr,  "Q5_0",  "Q5_1",    "Q8_0",
+    "Q8_1",    "Q2_K",  "Q3_K",   "Q4_K",  "Q5_K",  "Q6_K",   "Q8_K",  "IQ2_XXS", "IQ2_XS",
+    "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S", "IQ2_S", "IQ4_XS", "I8",    "I16",     "I32",
+    "I64",     "F64",   "IQ1_M",  "BF16",  nullptr, nullptr,  nullptr, "TQ1_0",   "TQ2_0",
+    nullptr,   nullptr, nullptr,  "MXFP4", "NVFP4", "Q1_0"};
 
 const BlockFormat* find_format(uint32_t type) {
   for (const BlockFormat& known : kFormats) {
@@ -63,17 +63,22 @@ uint64_t element_bytes(GgufType type) {
   switch (type) {
     case GgufType::u8:
     case GgufType::i8:
-    case GgufType::boolean: return 1;
+    case GgufType::boolean:
+      return 1;
     case GgufType::u16:
-    case GgufType::i16: return 2;
+    case GgufType::i16:
+      return 2;
     case GgufType::u32:
     case GgufType::i32:
-    case GgufType::f32: return 4;
+    case GgufType::f32:
+      return 4;
     case GgufType::u64:
     case GgufType::i64:
-    case GgufType::f64: return 8;
+    case GgufType::f64:
+      return 8;
     case GgufType::string:
-    case GgufType::array: break;
+    case GgufType::array:
+      break;
   }
   return 0;
 }
@@ -120,8 +125,8 @@ class GgufFile::Cursor {
 
   std::span<const uint8_t> take(uint64_t size, std::string_view what) {
     if (size > left()) {
-      fail(ErrorKind::model, "{}: file ends inside {} ({} bytes needed, {} left)", where_, what, size,
-           left());
+      fail(ErrorKind::model, "{}: file ends inside {} ({} bytes needed, {} left)", where_, what,
+           size, left());
     }
     const auto out = bytes_.subspan(static_cast<size_t>(position_), static_cast<size_t>(size));
     position_ += size;
@@ -275,8 +280,8 @@ void GgufFile::place_tensors(uint64_t position) {
     if (format == nullptr) continue;
     const std::optional<int64_t> elements = shape_elements(tensor.shape);
     if (!elements || tensor.shape.back() % format->elements != 0) {
-      fail(ErrorKind::model, "{}: tensor {} of shape {} cannot be stored as {}", where_, tensor.name,
-           shape_text(tensor.shape), ggml_type_name(tensor.type));
+      fail(ErrorKind::model, "{}: tensor {} of shape {} cannot be stored as {}", where_,
+           tensor.name, shape_text(tensor.shape), ggml_type_name(tensor.type));
     }
     const std::optional<int64_t> bytes =
         shape_elements({*elements / format->elements, format->bytes});
@@ -285,8 +290,8 @@ void GgufFile::place_tensors(uint64_t position) {
            tensor.name, ggml_type_name(tensor.type), shape_text(tensor.shape));
     }
     tensor.format = format->format;
-    tensor.bytes = file_.bytes().subspan(static_cast<size_t>(tensor.offset),
-                                         static_cast<size_t>(*bytes));
+    tensor.bytes =
+        file_.bytes().subspan(static_cast<size_t>(tensor.offset), static_cast<size_t>(*bytes));
     placed.push_back(&tensor);
   }
   std::sort(placed.begin(), placed.end(),
@@ -342,13 +347,20 @@ const GgufFile::Value* GgufFile::array(std::string_view key) const {
 
 int64_t GgufFile::integer_at(const Value& value, int64_t index, std::string_view key) const {
   switch (value.type) {
-    case GgufType::u8: return load<uint8_t>(value.bytes, index);
-    case GgufType::i8: return load<int8_t>(value.bytes, index);
-    case GgufType::u16: return load<uint16_t>(value.bytes, index);
-    case GgufType::i16: return load<int16_t>(value.bytes, index);
-    case GgufType::u32: return load<uint32_t>(value.bytes, index);
-    case GgufType::i32: return load<int32_t>(value.bytes, index);
-    case GgufType::i64: return load<int64_t>(value.bytes, index);
+    case GgufType::u8:
+      return load<uint8_t>(value.bytes, index);
+    case GgufType::i8:
+      return load<int8_t>(value.bytes, index);
+    case GgufType::u16:
+      return load<uint16_t>(value.bytes, index);
+    case GgufType::i16:
+      return load<int16_t>(value.bytes, index);
+    case GgufType::u32:
+      return load<uint32_t>(value.bytes, index);
+    case GgufType::i32:
+      return load<int32_t>(value.bytes, index);
+    case GgufType::i64:
+      return load<int64_t>(value.bytes, index);
     case GgufType::u64: {
       const uint64_t wide = load<uint64_t>(value.bytes, index);
       if (wide > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
@@ -356,7 +368,8 @@ int64_t GgufFile::integer_at(const Value& value, int64_t index, std::string_view
       }
       return static_cast<int64_t>(wide);
     }
-    default: fail_type(key, "an integer");
+    default:
+      fail_type(key, "an integer");
   }
 }
 

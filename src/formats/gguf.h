@@ -1,5 +1,5 @@
-// GGUF, versions 2 and 3: the single-file format of llama.cpp. Metadata, tensor descriptions, then the
-// bytes of the tensors, aligned.
+// GGUF, versions 2 and 3: the single-file format of llama.cpp. Metadata, tensor descriptions, then
+// the bytes of the tensors, aligned.
 #pragma once
 
 #include <cstdint>
@@ -38,15 +38,16 @@ std::string ggml_type_name(uint32_t type);
 
 struct GgufTensor {
   std::string name;
-  uint32_t type = 0;                // ggml's number
-  std::string format;               // the storage format, "q4_k"; empty when it is not supported
-  std::vector<int64_t> shape;       // outermost first: ggml's extents reversed
-  int64_t offset = 0;               // bytes from the start of the file
-  std::span<const uint8_t> bytes;   // in the file's map; empty when the format is not supported
+  uint32_t type = 0;               // ggml's number
+  std::string format;              // the storage format, "q4_k"; empty when it is not supported
+  std::vector<int64_t> shape;      // outermost first: ggml's extents reversed
+  int64_t offset = 0;              // bytes from the start of the file
+  std::span<const uint8_t> bytes;  // in the file's map; empty when the format is not supported
 };
 
-// One file, mapped. Construction walks all of it but the tensors' bytes and checks every count, length
-// and offset against the file's size; damage is Error(model) naming the file and what is wrong.
+// One file, mapped. Construction walks all of it but the tensors' bytes and checks every count,
+// length and offset against the file's size; damage is Error(model) naming the file and what is
+// wrong.
 class GgufFile {
  public:
   explicit GgufFile(const fs::path& path);
@@ -62,8 +63,8 @@ class GgufFile {
   // nullopt when there is no such key.
   std::optional<GgufType> type(std::string_view key) const;
 
-  // The value of a key. An absent key without a fallback, a value of another type and a number out of
-  // range are Error(model) naming file and key.
+  // The value of a key. An absent key without a fallback, a value of another type and a number out
+  // of range are Error(model) naming file and key.
   int64_t integer(std::string_view key, std::optional<int64_t> fallback = {}) const;
   // f32 values as the shortest decimal that reads back to the same float: 1e-05, not 9.99...e-06.
   double number(std::string_view key, std::optional<double> fallback = {}) const;
@@ -107,23 +108,24 @@ class GgufFile {
   std::map<std::string, size_t, std::less<>> index_;
 };
 
-// The hyper-parameters of a file whose general.architecture is "llama", from its llama.* keys and its
-// tensors. The result is valid. Embeddings are tied when there is no output.weight. Error(model) names
-// whatever the program cannot compute: another architecture, experts, partial rotation, other rope
-// scaling, a split file.
+// The hyper-parameters of a file whose general.architecture is "llama", from its llama.* keys and
+// its tensors. The result is valid. Embeddings are tied when there is no output.weight.
+// Error(model) names whatever the program cannot compute: another architecture, experts, partial
+// rotation, other rope scaling, a split file.
 ModelConfig gguf_config(const GgufFile& file);
 
 // The tokenizer of a file, as it stands there.
 struct GgufTokenizerMetadata {
-  std::string model;                 // "gpt2", "llama"; empty when the file has no tokenizer
-  std::string pre;                   // the pre-tokenizer's name; may be empty
+  std::string model;  // "gpt2", "llama"; empty when the file has no tokenizer
+  std::string pre;    // the pre-tokenizer's name; may be empty
   std::vector<std::string> tokens;
-  std::vector<int64_t> token_types;  // one per token (1 normal, 3 control, 4 user-defined ...), or none
-  std::vector<std::string> merges;   // "left right"
-  std::vector<double> scores;        // one per token, or none
-  int64_t bos_id = -1;               // -1: none, as below
+  std::vector<int64_t>
+      token_types;  // one per token (1 normal, 3 control, 4 user-defined ...), or none
+  std::vector<std::string> merges;  // "left right"
+  std::vector<double> scores;       // one per token, or none
+  int64_t bos_id = -1;              // -1: none, as below
   int64_t eos_id = -1;
-  int64_t eot_id = -1;               // end of turn, where that is another token
+  int64_t eot_id = -1;  // end of turn, where that is another token
   int64_t unk_id = -1;
   int64_t pad_id = -1;
   std::optional<bool> add_bos;

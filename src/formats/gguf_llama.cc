@@ -49,7 +49,8 @@ double llama3_factor(double frequency, const RopeScaling& scaling) {
 }
 
 // Llama 3 files carry the divisors themselves instead of what they were computed from. The lowest
-// frequency is divided by the factor; the rest must then follow with the release's other parameters.
+// frequency is divided by the factor; the rest must then follow with the release's other
+// parameters.
 RopeScaling scaling_from_factors(const GgufFile& file, const GgufTensor& tensor,
                                  const ModelConfig& config) {
   const int64_t pairs = config.head_dim / 2;
@@ -72,7 +73,8 @@ RopeScaling scaling_from_factors(const GgufFile& file, const GgufTensor& tensor,
     const double found = static_cast<double>(factors[static_cast<size_t>(i)]);
     // The files were computed in single precision.
     if (!(std::abs(found - expected) <= 1e-3 * expected)) {
-      unsupported(file, fmt::format("{} with {} at {} where Llama 3 has {}", what, found, i, expected),
+      unsupported(file,
+                  fmt::format("{} with {} at {} where Llama 3 has {}", what, found, i, expected),
                   "supported: the rope factors of Llama 3.1 and 3.2");
     }
   }
@@ -115,9 +117,10 @@ struct NamePair {
   const char* gguf;
   const char* hf;
 };
-constexpr std::array<NamePair, 3> kModelNames = {{{"token_embd.weight", "model.embed_tokens.weight"},
-                                                  {"output_norm.weight", "model.norm.weight"},
-                                                  {"output.weight", "lm_head.weight"}}};
+constexpr std::array<NamePair, 3> kModelNames = {
+    {{"token_embd.weight", "model.embed_tokens.weight"},
+     {"output_norm.weight", "model.norm.weight"},
+     {"output.weight", "lm_head.weight"}}};
 constexpr std::array<NamePair, 9> kLayerNames = {
     {{"attn_norm.weight", "input_layernorm.weight"},
      {"ffn_norm.weight", "post_attention_layernorm.weight"},
@@ -129,8 +132,8 @@ constexpr std::array<NamePair, 9> kLayerNames = {
      {"ffn_up.weight", "mlp.up_proj.weight"},
      {"ffn_down.weight", "mlp.down_proj.weight"}}};
 
-// The Hugging Face name of a tensor; empty when Llama has no such tensor. "blk.3.attn_q.weight" of a
-// model with more than 3 layers gives "model.layers.3.self_attn.q_proj.weight".
+// The Hugging Face name of a tensor; empty when Llama has no such tensor. "blk.3.attn_q.weight" of
+// a model with more than 3 layers gives "model.layers.3.self_attn.q_proj.weight".
 std::string hf_name(const std::string& name, int64_t layers) {
   for (const NamePair& pair : kModelNames) {
     if (name == pair.gguf) return pair.hf;
@@ -277,10 +280,10 @@ const StoredTensor* GgufSource::find(std::string_view name) const {
   if (found == slots_.end()) return nullptr;
   const Slot& slot = found->second;
   if (slot.tensor.format.empty()) {
-    unsupported(file_,
-                fmt::format("tensor {} of type {}", slot.stored->name,
-                            ggml_type_name(slot.stored->type)),
-                "supported: F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q6_K");
+    unsupported(
+        file_,
+        fmt::format("tensor {} of type {}", slot.stored->name, ggml_type_name(slot.stored->type)),
+        "supported: F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q6_K");
   }
   return &slot.tensor;
 }
@@ -291,6 +294,8 @@ std::vector<std::string> GgufSource::names() const {
   return out;
 }
 
-void GgufSource::release(const StoredTensor& tensor) const { file_.release(tensor.bytes); }
+void GgufSource::release(const StoredTensor& tensor) const {
+  file_.release(tensor.bytes);
+}
 
 }  // namespace jackscrew

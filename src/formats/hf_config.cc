@@ -184,8 +184,8 @@ std::string write_hf_config(const ModelConfig& config, const std::string& torch_
               {"mlp_bias", false},
               {"torch_dtype", torch_dtype}};
   add_tokens(config, out);
-  // Version 4 reads the first two, version 5 the third; version 5 would also take the first two, but
-  // newer tools look for the third alone.
+  // Version 4 reads the first two, version 5 the third; version 5 would also take the first two,
+  // but newer tools look for the third alone.
   const json scaling = rope_json(config.rope_scaling);
   out["rope_theta"] = config.rope_theta;
   out["rope_scaling"] = scaling;

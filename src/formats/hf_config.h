@@ -7,10 +7,10 @@
 
 namespace jackscrew {
 
-// Reads the text of a config.json; `where` (its path) begins every error. Members that are absent get
-// the defaults of transformers' LlamaConfig, except the sizes, which must be there. The result is
-// valid. Error(model) names whatever the program cannot compute: another architecture or activation,
-// biases, dropout, another kind of rope, quantised weights.
+// Reads the text of a config.json; `where` (its path) begins every error. Members that are absent
+// get the defaults of transformers' LlamaConfig, except the sizes, which must be there. The result
+// is valid. Error(model) names whatever the program cannot compute: another architecture or
+// activation, biases, dropout, another kind of rope, quantised weights.
 ModelConfig parse_hf_config(const std::string& json_text, const std::string& where);
 
 // The text of a config.json that transformers 4 and 5 both open as the same model. `torch_dtype` is

@@ -10,15 +10,15 @@
 
 namespace jackscrew {
 
-// Throws Error(model) beginning with `where` when the text is not one JSON value, when an object has
-// the same key twice, or when values nest deeper than 32.
+// Throws Error(model) beginning with `where` when the text is not one JSON value, when an object
+// has the same key twice, or when values nest deeper than 32.
 nlohmann::json parse_json(std::string_view text, const std::string& where);
 
 // The same text on every machine; bytes that are no UTF-8 become U+FFFD. `indent` -1: one line.
 std::string dump_json(const nlohmann::json& value, int indent = 2);
 
-// Typed access to one object. A null member counts as absent; an absent member without a fallback and
-// a member of another type are Error(model) naming `where` and the key. Views the object.
+// Typed access to one object. A null member counts as absent; an absent member without a fallback
+// and a member of another type are Error(model) naming `where` and the key. Views the object.
 class JsonFields {
  public:
   // Throws Error(model) when `object` is not an object.

@@ -24,14 +24,25 @@ constexpr std::string_view kPrefix = "base_model.model.";
 constexpr std::string_view kSuffixA = ".lora_A.weight";
 constexpr std::string_view kSuffixB = ".lora_B.weight";
 
-// Settings that change what an adapter computes or which base weights it belongs to. They are at rest
-// when absent, null, false, or empty.
-constexpr std::array<const char*, 17> kRefused = {
-    "use_dora",        "fan_in_fan_out",        "modules_to_save",         "rank_pattern",
-    "alpha_pattern",   "lora_bias",             "trainable_token_indices", "target_parameters",
-    "use_qalora",      "layer_replication",     "use_bdlora",              "arrow_config",
-    "kasa_config",     "alora_invocation_tokens", "megatron_config",       "velora_config",
-    "monteclora_config"};
+// Settings that change what an adapter computes or which base weights it belongs to. They are at
+// rest when absent, null, false, or empty.
+constexpr std::array<const char*, 17> kRefused = {"use_dora",
+                                                  "fan_in_fan_out",
+                                                  "modules_to_save",
+                                                  "rank_pattern",
+                                                  "alpha_pattern",
+                                                  "lora_bias",
+                                                  "trainable_token_indices",
+                                                  "target_parameters",
+                                                  "use_qalora",
+                                                  "layer_replication",
+                                                  "use_bdlora",
+                                                  "arrow_config",
+                                                  "kasa_config",
+                                                  "alora_invocation_tokens",
+                                                  "megatron_config",
+                                                  "velora_config",
+                                                  "monteclora_config"};
 
 // Initialisations that also change the base weights; an adapter trained from them fits no others.
 constexpr std::array<std::string_view, 5> kRefusedInit = {"pissa", "olora", "corda", "loftq",
@@ -78,10 +89,12 @@ PeftConfig parse_config(const std::string& text, const std::string& where) {
   config.task_type = fields.text("task_type", "");
   // A pattern instead of a list is resolved from the tensors.
   const json* modules = fields.find("target_modules");
-  if (modules != nullptr && modules->is_array()) config.target_modules = fields.texts("target_modules");
+  if (modules != nullptr && modules->is_array())
+    config.target_modules = fields.texts("target_modules");
   std::sort(config.target_modules.begin(), config.target_modules.end());
   if (config.r <= 0) fail(ErrorKind::model, "{}: r = {} is not a rank", where, config.r);
-  if (!std::isfinite(config.lora_alpha)) fail(ErrorKind::model, "{}: lora_alpha is not finite", where);
+  if (!std::isfinite(config.lora_alpha))
+    fail(ErrorKind::model, "{}: lora_alpha is not finite", where);
   if (!(config.lora_dropout >= 0.0 && config.lora_dropout < 1.0)) {
     fail(ErrorKind::model, "{}: lora_dropout = {} is not in [0, 1)", where, config.lora_dropout);
   }

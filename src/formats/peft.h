@@ -16,8 +16,8 @@ namespace jackscrew {
 // The LoRA settings that this program computes; everything else in the file must be at its default.
 struct PeftConfig {
   std::string peft_type = "LORA";
-  int64_t r = 0;             // rank
-  double lora_alpha = 0.0;   // the update is scaled by lora_alpha / r, or / sqrt(r) with use_rslora
+  int64_t r = 0;            // rank
+  double lora_alpha = 0.0;  // the update is scaled by lora_alpha / r, or / sqrt(r) with use_rslora
   double lora_dropout = 0.0;
   bool use_rslora = false;
   std::vector<std::string> target_modules;  // sorted: "q_proj" ...
@@ -38,8 +38,9 @@ struct PeftAdapter {
   std::vector<NamedArray> tensors;  // sorted by name; for every A its B and the other way round
 };
 
-// Reads an adapter directory; f16 and bf16 become f32. Error(model) names the file and what is damaged
-// or not supported: another method than LoRA, DoRA, biases, modules_to_save, ranks per module ...
+// Reads an adapter directory; f16 and bf16 become f32. Error(model) names the file and what is
+// damaged or not supported: another method than LoRA, DoRA, biases, modules_to_save, ranks per
+// module ...
 PeftAdapter read_peft_adapter(const fs::path& directory);
 
 struct NamedShape {

@@ -4,7 +4,6 @@
 #include <array>
 #include <cstring>
 #include <functional>
-#include <set>
 #include <utility>
 
 #include "base/error.h"

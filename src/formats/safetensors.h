@@ -1,5 +1,5 @@
-// safetensors: the format of Hugging Face weights. A file is an 8-byte length, a JSON header of names,
-// dtypes, shapes and offsets, and the bytes of the tensors without gaps.
+// safetensors: the format of Hugging Face weights. A file is an 8-byte length, a JSON header of
+// names, dtypes, shapes and offsets, and the bytes of the tensors without gaps.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,9 @@ struct SafetensorsEntry {
   std::span<const uint8_t> bytes;  // in the file's map, little-endian, of any alignment
 };
 
-// One file, mapped. Everything the header says is checked on construction; a header that is damaged,
-// or that does not describe the rest of the file exactly, is Error(model) naming file and tensor.
+// One file, mapped. Everything the header says is checked on construction; a header that is
+// damaged, or that does not describe the rest of the file exactly, is Error(model) naming file and
+// tensor.
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const fs::path& path);
@@ -59,16 +60,16 @@ struct SafetensorsSpec {
 
 using SafetensorsMetadata = std::map<std::string, std::string>;
 
-// Writes one file in a single pass: the header needs every tensor declared first, the bytes follow in
-// declared order. Misuse (an unknown or repeated name, an unknown dtype, bytes out of order, too many
-// or too few) and a failing disk are Error(generic).
+// Writes one file in a single pass: the header needs every tensor declared first, the bytes follow
+// in declared order. Misuse (an unknown or repeated name, an unknown dtype, bytes out of order, too
+// many or too few) and a failing disk are Error(generic).
 class SafetensorsWriter {
  public:
   SafetensorsWriter(const fs::path& path, std::vector<SafetensorsSpec> tensors,
                     const SafetensorsMetadata& metadata = {{"format", "pt"}});
 
-  // Appends little-endian bytes to `name`: all of them, or the next chunk. The tensor before must be
-  // complete.
+  // Appends little-endian bytes to `name`: all of them, or the next chunk. The tensor before must
+  // be complete.
   void write(std::string_view name, std::span<const uint8_t> bytes);
   // Checks that every tensor is complete and syncs the file. Without it the file is not usable.
   void close();
@@ -83,10 +84,11 @@ class SafetensorsWriter {
   int64_t remaining_ = 0;  // bytes it still lacks
 };
 
-// Writes the weights of a model directory: `model.safetensors` when they fit into `max_shard_bytes`,
-// otherwise `model-0000i-of-0000N.safetensors` with `model.safetensors.index.json`. A tensor larger
-// than a shard gets one of its own. Rules and errors as for SafetensorsWriter. Files of an earlier
-// model in the directory are left alone: write into a fresh one.
+// Writes the weights of a model directory: `model.safetensors` when they fit into
+// `max_shard_bytes`, otherwise `model-0000i-of-0000N.safetensors` with
+// `model.safetensors.index.json`. A tensor larger than a shard gets one of its own. Rules and
+// errors as for SafetensorsWriter. Files of an earlier model in the directory are left alone: write
+// into a fresh one.
 class ShardedSafetensorsWriter {
  public:
   static constexpr int64_t kDefaultShardBytes = 5'000'000'000;
@@ -118,8 +120,8 @@ class ShardedSafetensorsWriter {
 // The weights of a Hugging Face model directory.
 class SafetensorsSource : public WeightSource {
  public:
-  // Opens model.safetensors, or every shard of model.safetensors.index.json. Throws Error(model) when
-  // neither is there, a shard is missing, or the index names a tensor that its shard lacks.
+  // Opens model.safetensors, or every shard of model.safetensors.index.json. Throws Error(model)
+  // when neither is there, a shard is missing, or the index names a tensor that its shard lacks.
   explicit SafetensorsSource(const fs::path& directory);
 
   // Throws Error(model) when the tensor is of a dtype other than F32, BF16 or F16.

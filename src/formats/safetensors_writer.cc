@@ -1,5 +1,3 @@
-#include <algorithm>
-#include <set>
 #include <utility>
 
 #include "base/checked.h"
@@ -71,8 +69,8 @@ void SafetensorsWriter::write(std::string_view name, std::span<const uint8_t> by
          current_ == tensors_.size() ? std::string("nothing more") : tensors_[current_].name);
   }
   if (bytes.size() > static_cast<size_t>(remaining_)) {
-    fail(ErrorKind::generic, "{}: {} bytes for tensor {}, which lacks {}", where_, bytes.size(), name,
-         remaining_);
+    fail(ErrorKind::generic, "{}: {} bytes for tensor {}, which lacks {}", where_, bytes.size(),
+         name, remaining_);
   }
   file_.write(bytes.data(), bytes.size());
   remaining_ -= static_cast<int64_t>(bytes.size());
@@ -108,9 +106,9 @@ ShardedSafetensorsWriter::ShardedSafetensorsWriter(const fs::path& directory,
     shards_.back().tensors.push_back(std::move(spec));
   }
   for (size_t i = 0; i < shards_.size(); ++i) {
-    shards_[i].file = shards_.size() == 1 ? std::string("model.safetensors")
-                                          : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1,
-                                                        shards_.size());
+    shards_[i].file = shards_.size() == 1
+                          ? std::string("model.safetensors")
+                          : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards_.size());
   }
   open_shard(0);
 }

@@ -49,11 +49,12 @@ void check_rope(const RopeScaling& rope) {
   check_positive("rope high_freq_factor", rope.high_freq_factor);
   // The interpolation divides by their difference.
   if (rope.high_freq_factor <= rope.low_freq_factor) {
-    fail(ErrorKind::model, "model config: rope high_freq_factor = {} is not above low_freq_factor = {}",
+    fail(ErrorKind::model,
+         "model config: rope high_freq_factor = {} is not above low_freq_factor = {}",
          rope.high_freq_factor, rope.low_freq_factor);
   }
-  check_size({"rope original_max_position_embeddings", rope.original_max_position_embeddings,
-              10485760});
+  check_size(
+      {"rope original_max_position_embeddings", rope.original_max_position_embeddings, 10485760});
 }
 
 }  // namespace
@@ -103,8 +104,7 @@ int64_t ModelConfig::parameter_count() const {
   const int64_t query = checked_mul(num_attention_heads, head_dim);
   const int64_t key_value = checked_mul(num_key_value_heads, head_dim);
   // q, o and k, v; gate, up, down; two norms.
-  const int64_t attention =
-      checked_mul(checked_mul(2, checked_add(query, key_value)), hidden_size);
+  const int64_t attention = checked_mul(checked_mul(2, checked_add(query, key_value)), hidden_size);
   const int64_t mlp = checked_mul(checked_mul(3, intermediate_size), hidden_size);
   const int64_t layer = checked_add(checked_add(attention, mlp), checked_mul(2, hidden_size));
   const int64_t embedding = checked_mul(vocab_size, hidden_size);

@@ -51,17 +51,20 @@ TEST(ModelConfig, NamesTheFieldThatIsWrong) {
   EXPECT_TRUE(mentions(refused([](C& c) { c.hidden_size = -1; }), "hidden_size"));
   EXPECT_TRUE(mentions(refused([](C& c) { c.head_dim = 0; }), "head_dim"));
   EXPECT_TRUE(mentions(refused([](C& c) { c.head_dim = 63; }), "head_dim"));
-  EXPECT_TRUE(mentions(refused([](C& c) { c.num_hidden_layers = int64_t{1} << 60; }),
-                       "num_hidden_layers"));
+  EXPECT_TRUE(
+      mentions(refused([](C& c) { c.num_hidden_layers = int64_t{1} << 60; }), "num_hidden_layers"));
   EXPECT_TRUE(mentions(refused([](C& c) { c.num_key_value_heads = 2; }), "num_key_value_heads"));
   EXPECT_TRUE(mentions(refused([](C& c) { c.rms_norm_eps = 0; }), "rms_norm_eps"));
-  EXPECT_TRUE(mentions(
-      refused([](C& c) { c.rope_theta = std::numeric_limits<double>::quiet_NaN(); }), "rope_theta"));
+  EXPECT_TRUE(
+      mentions(refused([](C& c) { c.rope_theta = std::numeric_limits<double>::quiet_NaN(); }),
+               "rope_theta"));
   EXPECT_TRUE(mentions(refused([](C& c) { c.initializer_range = -1; }), "initializer_range"));
   EXPECT_TRUE(mentions(refused([](C& c) { c.bos_token_id = 49152; }), "bos_token_id"));
   EXPECT_TRUE(mentions(refused([](C& c) { c.pad_token_id = -2; }), "pad_token_id"));
   EXPECT_TRUE(mentions(refused([](C& c) { c.eos_token_ids = {2, 50000}; }), "eos_token_id"));
-  EXPECT_TRUE(mentions(refused([](C& c) { c.rope_scaling = {RopeScaling::Kind::linear, 0.0}; }),
+  EXPECT_TRUE(mentions(refused([](C& c) {
+                         c.rope_scaling = {RopeScaling::Kind::linear, 0.0};
+                       }),
                        "factor"));
   EXPECT_TRUE(mentions(refused([](C& c) {
                          c.rope_scaling = {RopeScaling::Kind::llama3, 8.0, 4.0, 4.0, 8192};
@@ -97,7 +100,9 @@ json version5() {
   return out;
 }
 
-ModelConfig parse(const json& value) { return parse_hf_config(value.dump(), "config.json"); }
+ModelConfig parse(const json& value) {
+  return parse_hf_config(value.dump(), "config.json");
+}
 
 TEST(HfConfig, ReadsBothVersionsAlike) {
   for (const json& text : {version4(), version5()}) {
@@ -153,6 +158,8 @@ TEST(HfConfig, FillsInWhatIsAbsent) {
   EXPECT_EQ(config.pad_token_id, -1);
   EXPECT_TRUE(config.eos_token_ids.empty());
 
+  text["hidden_size"] = 2040;
+  EXPECT_TRUE(mentions(model_error([&] { parse(text); }), "hidden_size = 2040 is not a multiple"));
   text["head_dim"] = 128;  // need not be hidden_size / heads
   EXPECT_EQ(parse(text).head_dim, 128);
 }
@@ -191,7 +198,7 @@ TEST(HfConfig, NamesWhatItDoesNotSupport) {
   EXPECT_TRUE(mentions(refused("rope_scaling", "linear"), "rope_scaling: not a JSON object"));
   EXPECT_TRUE(mentions(refused("hidden_size", nullptr), "\"hidden_size\" is missing"));
   EXPECT_TRUE(mentions(refused("hidden_size", 2048.5), "\"hidden_size\" is not an integer"));
-  EXPECT_TRUE(mentions(refused("hidden_size", 1u), "head_dim"));
+  EXPECT_TRUE(mentions(refused("head_dim", 63), "config.json: model config: head_dim = 63"));
   EXPECT_TRUE(mentions(refused("vocab_size", std::numeric_limits<uint64_t>::max()), "vocab_size"));
   EXPECT_TRUE(mentions(refused("num_attention_heads", 0), "num_attention_heads"));
   EXPECT_TRUE(mentions(refused("eos_token_id", {1, "x"}), "eos_token_id"));

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "base/half.h"
 #include "tests/formats/support.h"
 
 namespace jackscrew {
@@ -91,8 +92,8 @@ TEST_F(Peft, LeavesNoTraceWithoutCommit) {
 TEST_F(Peft, ReadsHalfPrecision) {
   write();
   const std::string module = "base_model.model." + kModule;
-  write_tensors({{module + ".lora_A.weight", "F16", {2, 3}},
-                 {module + ".lora_B.weight", "BF16", {4, 2}}});
+  write_tensors(
+      {{module + ".lora_A.weight", "F16", {2, 3}}, {module + ".lora_B.weight", "BF16", {4, 2}}});
   const PeftAdapter read = read_peft_adapter(adapter());
   // Every byte is 0x3C.
   EXPECT_EQ(read.tensors[0].values, std::vector<float>(6, to_float(f16{0x3C3C})));

@@ -83,7 +83,8 @@ TEST_F(Safetensors, WriterRefusesMisuse) {
   using Specs = std::vector<SafetensorsSpec>;
   const Specs two = {{"a", "U8", {4}}, {"b", "U8", {4}}};
   const std::vector<uint8_t> four = pattern(4), five = pattern(5);
-  EXPECT_TRUE(mentions(message([&] { SafetensorsWriter(path, two).write("b", four); }), "a is due"));
+  EXPECT_TRUE(
+      mentions(message([&] { SafetensorsWriter(path, two).write("b", four); }), "a is due"));
   EXPECT_TRUE(mentions(message([&] { SafetensorsWriter(path, two).write("a", five); }), "lacks 4"));
   EXPECT_TRUE(mentions(message([&] { SafetensorsWriter(path, two).close(); }), "a lacks 4 bytes"));
   EXPECT_TRUE(mentions(message([&] {
@@ -114,14 +115,13 @@ TEST_F(Safetensors, NamesWhatIsWrongWithAHeader) {
   EXPECT_TRUE(mentions(refused_header(R"({"__metadata__":{"a":1}})"), "\"a\" is not a string"));
   EXPECT_TRUE(mentions(refused_header(R"({"__metadata__":[]})"), "not an object"));
   EXPECT_TRUE(mentions(refused_header(R"({"t":5})"), "tensor t: not a JSON object"));
-  EXPECT_TRUE(mentions(
-      refused_header(R"({"t":{"dtype":"U8","shape":[8],"data_offsets":[0,8]},
+  EXPECT_TRUE(mentions(refused_header(R"({"t":{"dtype":"U8","shape":[8],"data_offsets":[0,8]},
                          "t":{"dtype":"U8","shape":[8],"data_offsets":[0,8]}})"),
-      "\"t\" appears twice"));
+                       "\"t\" appears twice"));
 
   const auto one = [&](const char* dtype, const char* shape, const char* offsets) {
-    return refused_header(fmt::format(R"({{"t":{{"dtype":{},"shape":{},"data_offsets":{}}}}})", dtype,
-                                      shape, offsets));
+    return refused_header(fmt::format(R"({{"t":{{"dtype":{},"shape":{},"data_offsets":{}}}}})",
+                                      dtype, shape, offsets));
   };
   EXPECT_TRUE(mentions(one("\"F12\"", "[8]", "[0,8]"), "tensor t: unknown dtype F12"));
   EXPECT_TRUE(mentions(one("7", "[8]", "[0,8]"), "\"dtype\" is not a string"));
@@ -207,13 +207,12 @@ TEST_F(Sharded, WritesShardsWithAnIndex) {
   EXPECT_FALSE(fs::exists(directory_ / "model.safetensors"));
   const json index = json::parse(slurp(directory_ / "model.safetensors.index.json"));
   EXPECT_EQ(index["metadata"]["total_size"], 44);
-  EXPECT_EQ(index["weight_map"],
-            (json{{"a", "model-00001-of-00004.safetensors"},
-                  {"b", "model-00001-of-00004.safetensors"},
-                  {"big", "model-00002-of-00004.safetensors"},
-                  {"ids", "model-00003-of-00004.safetensors"},
-                  {"empty", "model-00003-of-00004.safetensors"},
-                  {"last", "model-00004-of-00004.safetensors"}}));
+  EXPECT_EQ(index["weight_map"], (json{{"a", "model-00001-of-00004.safetensors"},
+                                       {"b", "model-00001-of-00004.safetensors"},
+                                       {"big", "model-00002-of-00004.safetensors"},
+                                       {"ids", "model-00003-of-00004.safetensors"},
+                                       {"empty", "model-00003-of-00004.safetensors"},
+                                       {"last", "model-00004-of-00004.safetensors"}}));
   for (int i = 1; i <= 4; ++i) {
     SafetensorsFile(directory_ / fmt::format("model-{:05}-of-00004.safetensors", i));
   }
@@ -221,8 +220,7 @@ TEST_F(Sharded, WritesShardsWithAnIndex) {
 
 TEST_F(Sharded, SourceFindsEveryTensor) {
   const SafetensorsSource source(directory_);
-  EXPECT_EQ(source.names(),
-            (std::vector<std::string>{"a", "b", "big", "empty", "ids", "last"}));
+  EXPECT_EQ(source.names(), (std::vector<std::string>{"a", "b", "big", "empty", "ids", "last"}));
   const StoredTensor* big = source.find("big");
   ASSERT_NE(big, nullptr);
   EXPECT_EQ(big->name, "big");

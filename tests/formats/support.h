@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <random>
 #include <string>
@@ -35,7 +36,9 @@ class FormatsTest : public ::testing::Test {
   fs::path directory_;
 };
 
-inline std::string slurp(const fs::path& path) { return read_text(path); }
+inline std::string slurp(const fs::path& path) {
+  return read_text(path);
+}
 
 // The message and the hint of the Error(model) that `action` throws; a failure when it throws none.
 template <typename Action>
@@ -56,20 +59,20 @@ inline ::testing::AssertionResult mentions(const std::string& text, std::string_
   return ::testing::AssertionFailure() << "\"" << text << "\" does not mention \"" << part << "\"";
 }
 
-// Damages files in every way that a broken download or a bad disk does, and reads each result: `read`
-// may succeed on a flipped byte or throw Error, nothing else; a truncated file must be Error(model).
+// Damages files in every way that a broken download or a bad disk does, and reads each result:
+// `read` may succeed on a flipped byte or throw Error, nothing else; a truncated file must be
+// Error(model).
 template <typename Read>
 void damage(const fs::path& scratch, const std::string& good, size_t header_bytes, Read&& read) {
-  const auto store = [&](std::string_view bytes) {
-    std::ofstream(scratch, std::ios::binary | std::ios::trunc) << bytes;
-  };
   std::mt19937 random(7);
   std::vector<size_t> lengths;
   for (size_t i = 0; i < 16; ++i) lengths.push_back(good.size() * i / 16);
   for (int i = 0; i < 200; ++i) lengths.push_back(random() % good.size());
   lengths.push_back(good.size() - 1);
+  std::ofstream(scratch, std::ios::binary) << good;
+  std::sort(lengths.rbegin(), lengths.rend());
   for (const size_t length : lengths) {
-    store(std::string_view(good).substr(0, length));
+    fs::resize_file(scratch, length);
     try {
       read(scratch);
       ADD_FAILURE() << "truncated to " << length << " of " << good.size() << " bytes: no error";
@@ -77,12 +80,15 @@ void damage(const fs::path& scratch, const std::string& good, size_t header_byte
       EXPECT_EQ(error.kind(), ErrorKind::model) << length << ": " << error.what();
     }
   }
-  for (int i = 0; i < 3000; ++i) {
-    std::string bad = good;
+  std::ofstream(scratch, std::ios::binary) << good;
+  std::fstream file(scratch, std::ios::binary | std::ios::in | std::ios::out);
+  for (int i = 0; i < 2000; ++i) {
+    std::string bad = good.substr(0, header_bytes);
     const size_t at = random() % header_bytes;
     bad[at] = static_cast<char>(i % 3 == 0 ? 0xFF : i % 3 == 1 ? 0x00 : random() & 0xFF);
     if (i % 5 == 0 && at + 8 <= header_bytes) bad.replace(at, 8, 8, '\xFF');
-    store(bad);
+    file.seekp(0);
+    file << bad << std::flush;
     try {
       read(scratch);
     } catch (const Error& error) {

@@ -13,8 +13,8 @@ namespace {
 
 void check_sequence_len(int64_t sequence_len) {
   if (sequence_len < 2) {
-    fail(ErrorKind::usage, "sequence_len {} is too short: a token is predicted from those before it",
-         sequence_len);
+    fail(ErrorKind::usage,
+         "sequence_len {} is too short: a token is predicted from those before it", sequence_len);
   }
 }
 

@@ -79,8 +79,10 @@ std::string translated(std::string_view pattern) {
       continue;
     }
     if (in_class && ((c == '[' && next != ':') || (c == '&' && next == '&'))) {
-      fail(ErrorKind::model, "the tokenizer's pattern \"{}\" nests character classes, which is not "
-           "supported", pattern);
+      fail(ErrorKind::model,
+           "the tokenizer's pattern \"{}\" nests character classes, which is not "
+           "supported",
+           pattern);
     }
     if (c == '[' && in_class) {  // a POSIX class such as [:alpha:], copied up to its own bracket
       const size_t end = pattern.find(":]", i);
@@ -129,10 +131,14 @@ struct PreTokenizer::Scratch {
 
 std::string step_pattern(const PreTokenizerStep& step) {
   switch (step.kind) {
-    case Kind::digits: return R"(\p{N})";
-    case Kind::digit_runs: return R"(\p{N}+)";
-    case Kind::byte_level: return std::string(kGpt2Pattern);
-    case Kind::regex: break;
+    case Kind::digits:
+      return R"(\p{N})";
+    case Kind::digit_runs:
+      return R"(\p{N}+)";
+    case Kind::byte_level:
+      return std::string(kGpt2Pattern);
+    case Kind::regex:
+      break;
   }
   return step.pattern;
 }
@@ -186,8 +192,7 @@ void PreTokenizer::split(std::string_view text,
                          const std::function<void(std::string_view)>& word) const {
   Scratch scratch;
   for (const auto& pattern : patterns_) {
-    scratch.match.emplace_back(
-        pcre2_match_data_create_from_pattern(pattern->code.get(), nullptr));
+    scratch.match.emplace_back(pcre2_match_data_create_from_pattern(pattern->code.get(), nullptr));
     if (scratch.match.back() == nullptr) throw std::bad_alloc();
   }
   scratch.word = &word;

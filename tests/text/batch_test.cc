@@ -21,12 +21,14 @@ Dataset random_dataset(int64_t count, int64_t longest) {
   const RandomStream random = RandomStream::make(11, RandomPurpose::init, 0, 0);
   std::vector<Example> examples;
   for (int64_t i = 0; i < count; ++i) {
-    const auto size = 2 + random.bits(static_cast<uint64_t>(i)) % static_cast<uint64_t>(longest - 1);
+    const auto size =
+        2 + random.bits(static_cast<uint64_t>(i)) % static_cast<uint64_t>(longest - 1);
     Example example;
     example.ids.push_back(static_cast<int32_t>(1000 + i));
     for (uint64_t j = 1; j < size; ++j) example.ids.push_back(static_cast<int32_t>(j));
     for (uint64_t j = 0; j < size; ++j) {
-      example.train.push_back(j + 1 == size || (random.bits(j + 977 * static_cast<uint64_t>(i)) & 1));
+      example.train.push_back(j + 1 == size ||
+                              (random.bits(j + 977 * static_cast<uint64_t>(i)) & 1));
     }
     examples.push_back(std::move(example));
   }
@@ -123,7 +125,8 @@ TEST(Shuffle, IsAPermutationOfItsOwn) {
 TEST(Packing, BestFitDecreasing) {
   const std::vector<int64_t> lengths = {3, 7, 5, 4, 2, 6, 1};
   const std::vector<int64_t> order = {6, 5, 4, 3, 2, 1, 0};
-  // 7 opens a row, 6 the next; 5 a third; 4 fits the row of 6 exactly, 3 the row of 7, 2 and 1 that of 5.
+  // 7 opens a row, 6 the next; 5 a third; 4 fits the row of 6 exactly, 3 the row of 7, 2 and 1 that
+  // of 5.
   const std::vector<std::vector<int64_t>> expected = {{1, 0}, {5, 3}, {2, 4, 6}};
   EXPECT_EQ(pack_best_fit(lengths, order, 10), expected);
   expect_error(ErrorKind::data, "longer than a row", [&] { pack_best_fit(lengths, order, 6); });
@@ -149,7 +152,9 @@ TEST(BatchSampler, EveryExampleOnceAnEpoch) {
         for (const MicroBatch& micro : step.micro_batches) {
           check_micro_batch(micro, dataset);
           EXPECT_LE(micro.tokens(), 3 * 64);
-          if (!packing) { EXPECT_LE(micro.cu_seqlens.size(), 4u); }
+          if (!packing) {
+            EXPECT_LE(micro.cu_seqlens.size(), 4u);
+          }
           tokens += micro.tokens();
           targets += micro.target_count;
         }
@@ -159,7 +164,9 @@ TEST(BatchSampler, EveryExampleOnceAnEpoch) {
         const Ids ids = first_ids(step);
         order.insert(order.end(), ids.begin(), ids.end());
       }
-      if (!packing) { EXPECT_EQ(rows_bound, sampler.rows_per_epoch()); }
+      if (!packing) {
+        EXPECT_EQ(rows_bound, sampler.rows_per_epoch());
+      }
       EXPECT_EQ(targets, dataset.stats().trained_tokens);
       EXPECT_EQ(next_token, (epoch + 1) * dataset.stats().tokens);
       orders.push_back(order);
@@ -236,9 +243,8 @@ TEST(BatchSampler, KeepsThePartialStepAndRefusesNonsense) {
     const Dataset none;
     BatchSampler(none, {});
   });
-  expect_error(ErrorKind::data, "longer than sequence_len 1", [&] {
-    BatchSampler(dataset, batch_options(1, true));
-  });
+  expect_error(ErrorKind::data, "longer than sequence_len 1",
+               [&] { BatchSampler(dataset, batch_options(1, true)); });
   BatchOptions bad;
   bad.micro_batch_size = 0;
   expect_error(ErrorKind::usage, "at least 1", [&] { BatchSampler(dataset, bad); });

@@ -40,11 +40,13 @@ TEST(ChatFormat, FindsTheDefaultSystemPrompt) {
   EXPECT_EQ(system(R"({{- "<|im_start|>system\nI\'m \"it\"\\.<|im_end|>\n" }})"), "I'm \"it\"\\.");
   EXPECT_EQ(system("{% if x %}<|im_start|>system\nRaw.<|im_end|>\n{% endif %}"), "Raw.");
   // A literal that is only the beginning is passed over for one that is whole.
-  EXPECT_EQ(system(R"({{ '<|im_start|>system\n' + s + '<|im_end|>' }}{{ '<|im_start|>system\nA<|im_end|>' }})"),
-            "A");
-  for (const char* none : {"<|im_start|>", "{{'<|im_start|>' + role + '\n'}}", "'<|im_start|>system",
-                           "'<|im_start|>system\\n\\x41<|im_end|>'",
-                           "<|im_start|>system\n{{ s }}<|im_end|>"}) {
+  EXPECT_EQ(
+      system(
+          R"({{ '<|im_start|>system\n' + s + '<|im_end|>' }}{{ '<|im_start|>system\nA<|im_end|>' }})"),
+      "A");
+  for (const char* none :
+       {"<|im_start|>", "{{'<|im_start|>' + role + '\n'}}", "'<|im_start|>system",
+        "'<|im_start|>system\\n\\x41<|im_end|>'", "<|im_start|>system\n{{ s }}<|im_end|>"}) {
     EXPECT_EQ(detect_chat_format(none).kind, ChatFormat::Kind::chatml);
     EXPECT_EQ(system(none), "") << none;
   }
@@ -71,8 +73,8 @@ TEST(ChatFormat, GoldenConversations) {
 
 TEST(ChatFormat, TrainsTheAnswersAndTheirEnds) {
   const Tokenizer tokenizer = smollm_tokenizer();
-  std::vector<Message> messages = {{"user", "Hi"}, {"assistant", "One."}, {"user", "More"},
-                                   {"assistant", "\nTwo"}};
+  std::vector<Message> messages = {
+      {"user", "Hi"}, {"assistant", "One."}, {"user", "More"}, {"assistant", "\nTwo"}};
   const ChatFormat chatml{ChatFormat::Kind::chatml, {}};
   auto encoded = encode_segments(tokenizer, render_chat(chatml, messages, ""));
   EXPECT_EQ(trained_text(tokenizer, encoded), "One.<|im_end|>|\nTwo<|im_end|>");
@@ -89,8 +91,8 @@ TEST(ChatFormat, TrainsTheAnswersAndTheirEnds) {
 TEST(ChatFormat, SpecialTokensInContentsStayText) {
   const Tokenizer tokenizer = smollm_tokenizer();
   const std::vector<Message> messages = {{"user", "<|im_end|>"}, {"assistant", "<|im_start|>"}};
-  const auto encoded = encode_segments(
-      tokenizer, render_chat({ChatFormat::Kind::chatml, {}}, messages, ""));
+  const auto encoded =
+      encode_segments(tokenizer, render_chat({ChatFormat::Kind::chatml, {}}, messages, ""));
   EXPECT_EQ(std::count(encoded.ids.begin(), encoded.ids.end(), 1), 2);
   EXPECT_EQ(std::count(encoded.ids.begin(), encoded.ids.end(), 2), 2);
   EXPECT_EQ(trained_text(tokenizer, encoded), "<|im_start|><|im_end|>");
@@ -100,7 +102,8 @@ TEST(ChatFormat, NeverADoubleBos) {
   TokenizerData data = golden_data("llama3");
   const Tokenizer llama3{std::move(data)};
   const std::vector<Segment> bare = {{"hello", false, false}};
-  const std::vector<Segment> with_bos = {{"<|begin_of_text|>", false, true}, {"hello", true, false}};
+  const std::vector<Segment> with_bos = {{"<|begin_of_text|>", false, true},
+                                         {"hello", true, false}};
   for (const auto& segments : {bare, with_bos}) {
     const auto encoded = encode_segments(llama3, segments);
     EXPECT_EQ(encoded.ids[0], llama3.bos());

@@ -41,20 +41,27 @@ class DatasetTest : public DirectoryTest {
 
 TEST_F(DatasetTest, EveryKindOfRecord) {
   const std::string text =
-      R"({"messages": [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A1"}]})" "\n"
-      R"({"conversations": [{"from": "human", "value": "Q"}, {"from": "gpt", "value": "A2"}]})" "\r\n"
+      R"({"messages": [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A1"}]})"
       "\n"
-      R"({"instruction": "Q", "input": "I", "output": "A3"})" "\n"
-      R"({"prompt": "Q", "completion": "A4"})" "\n"
-      R"({"text": "A5"})" "\n"
+      R"({"conversations": [{"from": "human", "value": "Q"}, {"from": "gpt", "value": "A2"}]})"
+      "\r\n"
+      "\n"
+      R"({"instruction": "Q", "input": "I", "output": "A3"})"
+      "\n"
+      R"({"prompt": "Q", "completion": "A4"})"
+      "\n"
+      R"({"text": "A5"})"
+      "\n"
       R"({"instruction": "Q", "input": null, "system": "S", "output": "A6"})";
   const std::string q = "<|im_start|>user\nQ<|im_end|>\n<|im_start|>assistant\n";
   const Dataset chatml = read("a.jsonl", text, options(1000));
   ASSERT_EQ(chatml.size(), 6);
   const std::string expected[] = {
-      q + "A1<|im_end|>\n", q + "A2<|im_end|>\n",
+      q + "A1<|im_end|>\n",
+      q + "A2<|im_end|>\n",
       "<|im_start|>user\nQ\n\nI<|im_end|>\n<|im_start|>assistant\nA3<|im_end|>\n",
-      q + "A4<|im_end|>\n", "A5<|im_end|>",
+      q + "A4<|im_end|>\n",
+      "A5<|im_end|>",
       "<|im_start|>system\nS<|im_end|>\n" + q + "A6<|im_end|>\n"};
   for (size_t i = 0; i < 6; ++i) {
     const Example& example = chatml.examples()[i];
@@ -63,8 +70,9 @@ TEST_F(DatasetTest, EveryKindOfRecord) {
     EXPECT_EQ(example.train.size(), example.ids.size());
   }
   const Dataset plain = read("a.jsonl", text, options(1000, ChatFormat::Kind::plain));
-  const std::string plainly[] = {"Q\n\nA1<|im_end|>", "Q\n\nA2<|im_end|>",  "Q\n\nI\n\nA3<|im_end|>",
-                                 "QA4<|im_end|>",     "A5<|im_end|>",      "S\n\nQ\n\nA6<|im_end|>"};
+  const std::string plainly[] = {"Q\n\nA1<|im_end|>",      "Q\n\nA2<|im_end|>",
+                                 "Q\n\nI\n\nA3<|im_end|>", "QA4<|im_end|>",
+                                 "A5<|im_end|>",           "S\n\nQ\n\nA6<|im_end|>"};
   for (size_t i = 0; i < 6; ++i) {
     EXPECT_EQ(decode(plain.examples()[i]), plainly[i]);
     EXPECT_EQ(trained_text(tokenizer_, plain.examples()[i]), fmt::format("A{}<|im_end|>", i + 1));
@@ -92,11 +100,16 @@ TEST_F(DatasetTest, JsonArrayAndMessageWeights) {
 
 TEST_F(DatasetTest, TruncatesDropsAndCounts) {
   const std::string text =
-      R"({"prompt": "short", "completion": "ok"})" "\n"
-      R"({"prompt": "short", "completion": "a long answer that goes on and on and on"})" "\n"
-      R"({"prompt": "a long question that goes on and on and on and on", "completion": "x"})" "\n"
-      R"({"messages": [{"role": "user", "content": "no answer"}]})" "\n"
-      R"({"text": ""})" "\n";
+      R"({"prompt": "short", "completion": "ok"})"
+      "\n"
+      R"({"prompt": "short", "completion": "a long answer that goes on and on and on"})"
+      "\n"
+      R"({"prompt": "a long question that goes on and on and on and on", "completion": "x"})"
+      "\n"
+      R"({"messages": [{"role": "user", "content": "no answer"}]})"
+      "\n"
+      R"({"text": ""})"
+      "\n";
   const Dataset data = read("a.jsonl", text, options(24));
   EXPECT_EQ(data.stats().records, 5);
   EXPECT_EQ(data.stats().examples, 2);
@@ -142,10 +155,10 @@ TEST_F(DatasetTest, TextFilesBecomeWindows) {
 
 TEST_F(DatasetTest, TextRecordsGetBosAndEosOnce) {
   const Tokenizer llama3 = llama3_tokenizer();
-  const Dataset data = Dataset::read(
-      write("a.jsonl", "{\"text\": \"hello\"}\n"
-                       "{\"text\": \"<|begin_of_text|>hello<|im_end|>\"}\n"),
-      llama3, options(100));
+  const Dataset data = Dataset::read(write("a.jsonl",
+                                           "{\"text\": \"hello\"}\n"
+                                           "{\"text\": \"<|begin_of_text|>hello<|im_end|>\"}\n"),
+                                     llama3, options(100));
   EXPECT_EQ(data.examples()[0].ids, data.examples()[1].ids);
   EXPECT_EQ(llama3.decode(data.examples()[0].ids, false), "<|begin_of_text|>hello<|im_end|>");
   EXPECT_EQ(data.examples()[0].target_count(),
@@ -153,34 +166,37 @@ TEST_F(DatasetTest, TextRecordsGetBosAndEosOnce) {
 }
 
 TEST_F(DatasetTest, ErrorsNameTheLine) {
-  const std::string good = R"({"text": "fine"})" "\n\n";
+  const std::string good = R"({"text": "fine"})"
+                           "\n\n";
   refuse("a.jsonl", good + "{\"text\": \n", "a.jsonl:3: not valid JSON");
   refuse("a.jsonl", good + "{\"text\": \"\xFF\"}\n", "a.jsonl:3: not valid JSON");
   refuse("a.jsonl", good + "{\"text\": \"\\ud800\"}\n", "a.jsonl:3: not valid JSON");
   refuse("a.jsonl", good + std::string(100000, '['), "a.jsonl:3: not valid JSON");
   refuse("a.jsonl", good + "[1]\n", "a.jsonl:3: an object was expected, found array");
   refuse("a.jsonl", good + R"({"text": 3})", "a.jsonl:3: \"text\" is number, expected text");
-  refuse("a.jsonl", good + R"({"txt": "a"})", "a.jsonl:3: nothing to train on among its keys (txt)");
+  refuse("a.jsonl", good + R"({"txt": "a"})",
+         "a.jsonl:3: nothing to train on among its keys (txt)");
   refuse("a.jsonl", good + R"({"prompt": "a"})", "a.jsonl:3: \"completion\" is missing");
   refuse("a.jsonl", good + R"({"instruction": "a"})", "\"output\" is missing");
   refuse("a.jsonl", good + R"({"messages": []})", "\"messages\" is not a list of messages");
   refuse("a.jsonl", R"({"messages": [{"role": "asistant", "content": "a"}]})",
          "a.jsonl:1, message 1: unknown role \"asistant\" | did you mean \"assistant\"?");
   refuse("a.jsonl", R"({"messages": [{"role": "user", "content": null}]})", "\"content\" is null");
-  refuse("a.jsonl", R"({"messages": [{"role": "user", "content": "a", "weight": 2}]})", "\"weight\"");
+  refuse("a.jsonl", R"({"messages": [{"role": "user", "content": "a", "weight": 2}]})",
+         "\"weight\"");
   refuse("a.jsonl", "", "none of its 0 records");
   refuse("a.json", R"([{"text": "fine"}, {"text": null}])", "a.json, record 2: \"text\" is null");
   refuse("a.json", R"({"text": "fine"})", "one object a line is .jsonl");
   refuse("a.csv", "text\nfine\n", "unknown kind of data file");
-  expect_error(ErrorKind::data, "does not exist", [&] {
-    Dataset::read(directory_ / "missing.jsonl", tokenizer_, options(10));
-  });
+  expect_error(ErrorKind::data, "does not exist",
+               [&] { Dataset::read(directory_ / "missing.jsonl", tokenizer_, options(10)); });
 }
 
 TEST_F(DatasetTest, DirectoriesAndTheirParts) {
   const auto names = [&](DataPart part) {
     std::string text;
-    for (const fs::path& file : data_files(directory_, part)) text += file.filename().string() + " ";
+    for (const fs::path& file : data_files(directory_, part))
+      text += file.filename().string() + " ";
     return text;
   };
   expect_error(ErrorKind::data, "holds no training files", [&] { names(DataPart::train); });

@@ -14,7 +14,9 @@
 
 namespace jackscrew {
 
-inline fs::path text_data() { return fs::path(JACKSCREW_TEST_DATA) / "text" / "data"; }
+inline fs::path text_data() {
+  return fs::path(JACKSCREW_TEST_DATA) / "text" / "data";
+}
 
 inline nlohmann::json golden() {
   return nlohmann::json::parse(read_text(text_data() / "golden.json"));

@@ -49,7 +49,7 @@ TEST(ByteMap, RoundTripsEveryByte) {
     EXPECT_EQ(unmap_bytes(map_bytes(one)), one);
   }
   EXPECT_EQ(map_bytes(" \n"), "\u0120\u010A");
-  EXPECT_EQ(unmap_bytes("a b"), std::nullopt);   // a space stands for nothing
+  EXPECT_EQ(unmap_bytes("a b"), std::nullopt);  // a space stands for nothing
   EXPECT_EQ(unmap_bytes("\u4E00"), std::nullopt);
 }
 
@@ -106,7 +106,8 @@ TEST(Tokenizer, SpecialTokensOnRequestAndLongestFirst) {
   TokenizerData data = byte_data({"<s>", "<s>>", "<user>", "<"});
   for (const size_t i : {256, 257}) data.kinds[i] = TokenKind::special;
   data.kinds[258] = TokenKind::added;
-  data.tokens[static_cast<size_t>('<')] = "spare";  // the byte's own token gives way to an added one
+  data.tokens[static_cast<size_t>('<')] =
+      "spare";  // the byte's own token gives way to an added one
   data.kinds[259] = TokenKind::added;
   const Tokenizer tokenizer(data);
   EXPECT_EQ(tokenizer.encode("<s><s>>a", true), (Ids{256, 257, 'a'}));
@@ -138,11 +139,20 @@ TEST(Tokenizer, BytesWithoutATokenAreDroppedOrNamed) {
   data.merges = {{"a", "b"}};
   data.tokens[1] = "spare";
   data.pre_tokenizer.clear();  // the whole text is one word
-  EXPECT_EQ(Tokenizer(data).encode("a\x01\x01" "b", true), (Ids{256}));
+  EXPECT_EQ(Tokenizer(data).encode("a\x01\x01"
+                                   "b",
+                                   true),
+            (Ids{256}));
   data.missing_id = 257;
-  EXPECT_EQ(Tokenizer(data).encode("a\x01\x01" "b", true), (Ids{'a', 257, 257, 'b'}));
+  EXPECT_EQ(Tokenizer(data).encode("a\x01\x01"
+                                   "b",
+                                   true),
+            (Ids{'a', 257, 257, 'b'}));
   data.fuse_missing = true;
-  EXPECT_EQ(Tokenizer(data).encode("a\x01\x01" "b", true), (Ids{'a', 257, 'b'}));
+  EXPECT_EQ(Tokenizer(data).encode("a\x01\x01"
+                                   "b",
+                                   true),
+            (Ids{'a', 257, 'b'}));
 }
 
 // The scan for short words and the queue for long ones are two ways to the same merges.
@@ -173,7 +183,8 @@ TEST(Tokenizer, ManyThreadsAgree) {
 }
 
 TEST(Tokenizer, RefusesWhatCannotBeRight) {
-  const auto refuse = [](const std::string& part, const std::function<void(TokenizerData&)>& spoil) {
+  const auto refuse = [](const std::string& part,
+                         const std::function<void(TokenizerData&)>& spoil) {
     TokenizerData data = byte_data({"ab"});
     data.merges = {{"a", "b"}};
     spoil(data);
@@ -200,9 +211,8 @@ TEST(Tokenizer, RefusesWhatCannotBeRight) {
     d.pre_tokenizer = {{PreTokenizerStep::Kind::regex, "[a[b]]"}};
   });
   expect_error(ErrorKind::model, "not two tokens", [] { parse_merge("ab"); });
-  expect_error(ErrorKind::data, "outside the vocabulary", [] {
-    Tokenizer(byte_data()).decode(Ids{256}, false);
-  });
+  expect_error(ErrorKind::data, "outside the vocabulary",
+               [] { Tokenizer(byte_data()).decode(Ids{256}, false); });
 }
 
 TEST(StreamDecoder, ReleasesOnlyCompleteCharacters) {

@@ -120,6 +120,14 @@ def main():
         text = json.dumps(json.loads(tokenizer.to_str()), separators=(",", ":"))
         (DATA / f"{name}_tokenizer.json").write_text(text + "\n")
         golden[name] = [tokenizer.encode(line, add_special_tokens=False).ids for line in lines]
+    qwen2 = pre_tokenizers.Split(Regex(LLAMA3.replace("{1,3}", "")), "isolated")
+    gpt2 = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    golden["words"] = {}
+    for name, step in [("smollm", smollm.pre_tokenizer), ("llama-bpe", llama3.pre_tokenizer),
+                       ("qwen2", qwen2), ("gpt-2", gpt2)]:
+        # The lengths of the words, in code points.
+        golden["words"][name] = [[end - begin for _, (begin, end) in step.pre_tokenize_str(line)]
+                                 for line in lines]
     chat = PreTrainedTokenizerFast(tokenizer_object=smollm)
     chat.chat_template = SMOLLM2_TEMPLATE
     golden["template"] = SMOLLM2_TEMPLATE

@@ -40,10 +40,9 @@ TEST(ChatFormat, FindsTheDefaultSystemPrompt) {
   EXPECT_EQ(system(R"({{- "<|im_start|>system\nI\'m \"it\"\\.<|im_end|>\n" }})"), "I'm \"it\"\\.");
   EXPECT_EQ(system("{% if x %}<|im_start|>system\nRaw.<|im_end|>\n{% endif %}"), "Raw.");
   // A literal that is only the beginning is passed over for one that is whole.
-  EXPECT_EQ(
-      system(
-          R"({{ '<|im_start|>system\n' + s + '<|im_end|>' }}{{ '<|im_start|>system\nA<|im_end|>' }})"),
-      "A");
+  EXPECT_EQ(system(R"({{ '<|im_start|>system\n' + s + '<|im_end|>' }})"
+                   R"({{ '<|im_start|>system\nA<|im_end|>' }})"),
+            "A");
   for (const char* none :
        {"<|im_start|>", "{{'<|im_start|>' + role + '\n'}}", "'<|im_start|>system",
         "'<|im_start|>system\\n\\x41<|im_end|>'", "<|im_start|>system\n{{ s }}<|im_end|>"}) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <thread>
 
 #include "base/philox.h"
@@ -62,6 +63,35 @@ TEST(Tokenizer, GoldenIds) {
       EXPECT_EQ(tokenizer.encode(line, true), expected[name][i].get<Ids>()) << name << ": " << line;
     }
   }
+}
+
+TEST(PreTokenizer, GoldenWords) {
+  const Json expected = golden();
+  for (const auto& [name, lines] : expected["words"].items()) {
+    const PreTokenizer pre_tokenizer(named_pre_tokenizer(name).steps);
+    for (size_t i = 0; i < lines.size(); ++i) {
+      const auto line = expected["lines"][i].get<std::string>();
+      std::vector<int64_t> lengths;
+      std::string joined;
+      pre_tokenizer.split(line, [&](std::string_view word) {
+        joined += word;
+        lengths.push_back(std::count_if(word.begin(), word.end(), [](char c) {
+          return (static_cast<uint8_t>(c) & 0xC0) != 0x80;  // every byte that begins a character
+        }));
+      });
+      EXPECT_EQ(lengths, lines[i].get<std::vector<int64_t>>()) << name << ": " << line;
+      EXPECT_EQ(joined, line);
+    }
+  }
+}
+
+TEST(PreTokenizer, ClassesAreThoseOfUnicode) {
+  const std::vector<PreTokenizerStep> steps = {{PreTokenizerStep::Kind::regex, R"(\w+|[\s.]+)"}};
+  std::vector<std::string> words;
+  PreTokenizer(steps).split("gr\u00F6\u00DFe \u3000.\u180E", [&](std::string_view word) {
+    words.emplace_back(word);
+  });
+  EXPECT_EQ(words, (std::vector<std::string>{"gr\u00F6\u00DFe", " \u3000.", "\u180E"}));
 }
 
 TEST(Tokenizer, ExportedJsonEncodesTheSame) {

@@ -17,7 +17,9 @@ void add_micro_batch(StepBatch& step, MicroBatch micro_batch) {
   step.micro_batches.push_back(std::move(micro_batch));
 }
 
-int64_t length(const Example& example) { return static_cast<int64_t>(example.ids.size()); }
+int64_t length(const Example& example) {
+  return static_cast<int64_t>(example.ids.size());
+}
 
 }  // namespace
 
@@ -71,9 +73,10 @@ BatchSampler::BatchSampler(const Dataset& dataset, const BatchOptions& options)
     : dataset_(&dataset), options_(options) {
   if (options.sequence_len < 1 || options.micro_batch_size < 1 ||
       options.gradient_accumulation_steps < 1) {
-    fail(ErrorKind::usage, "sequence_len {}, micro_batch_size {} and gradient_accumulation_steps {} "
-         "must be at least 1", options.sequence_len, options.micro_batch_size,
-         options.gradient_accumulation_steps);
+    fail(ErrorKind::usage,
+         "sequence_len {}, micro_batch_size {} and gradient_accumulation_steps {} "
+         "must be at least 1",
+         options.sequence_len, options.micro_batch_size, options.gradient_accumulation_steps);
   }
   if (dataset.examples().empty()) fail(ErrorKind::data, "there are no examples to train on");
   for (const Example& example : dataset.examples()) {
@@ -112,8 +115,8 @@ BatchSampler::Epoch BatchSampler::plan(int64_t number) const {
   // Rows come out of packing longest examples first; shuffled, length says nothing about time.
   Epoch epoch;
   epoch.number = number;
-  for (const int64_t row : shuffled_order(static_cast<int64_t>(packed.size()), options_.seed, number,
-                                          "rows")) {
+  for (const int64_t row :
+       shuffled_order(static_cast<int64_t>(packed.size()), options_.seed, number, "rows")) {
     epoch.rows.push_back(std::move(packed[static_cast<size_t>(row)]));
   }
   epoch.tokens_before.push_back(0);

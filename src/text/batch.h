@@ -14,14 +14,16 @@ namespace jackscrew {
 // Flattened tokens of one or more sequences. A sequence never sees another: attention is bounded by
 // cu_seqlens, positions restart at 0.
 struct MicroBatch {
-  std::vector<int32_t> ids;         // [tokens]
-  std::vector<int32_t> positions;   // [tokens], within the sequence
-  std::vector<int32_t> targets;     // [tokens]: the sequence's next token where that is trained, else -1
+  std::vector<int32_t> ids;        // [tokens]
+  std::vector<int32_t> positions;  // [tokens], within the sequence
+  std::vector<int32_t>
+      targets;  // [tokens]: the sequence's next token where that is trained, else -1
   std::vector<int32_t> cu_seqlens;  // [sequences + 1]: where each sequence begins, then the total
   int64_t target_count = 0;         // targets that are not -1
 
   int64_t tokens() const { return static_cast<int64_t>(ids.size()); }
-  // Appends a sequence. Throws Error(data) when it is empty or the micro batch would exceed 2^31 tokens.
+  // Appends a sequence. Throws Error(data) when it is empty or the micro batch would exceed 2^31
+  // tokens.
   void append(const Example& example);
 };
 
@@ -34,10 +36,10 @@ struct StepBatch {
 };
 
 struct BatchOptions {
-  int64_t sequence_len = 1024;             // tokens in a row at most
-  int64_t micro_batch_size = 1;            // rows in a micro batch
-  int64_t gradient_accumulation_steps = 1; // micro batches in a step
-  bool packing = true;                     // several short examples may share a row
+  int64_t sequence_len = 1024;              // tokens in a row at most
+  int64_t micro_batch_size = 1;             // rows in a micro batch
+  int64_t gradient_accumulation_steps = 1;  // micro batches in a step
+  bool packing = true;                      // several short examples may share a row
   uint64_t seed = 42;
 };
 
@@ -45,8 +47,8 @@ struct BatchOptions {
 // epoch has what is left and may be smaller. May be used by several threads.
 class BatchSampler {
  public:
-  // `dataset` must outlive the sampler. Throws Error(usage) for options below 1, Error(data) when the
-  // dataset is empty or an example is longer than sequence_len.
+  // `dataset` must outlive the sampler. Throws Error(usage) for options below 1, Error(data) when
+  // the dataset is empty or an example is longer than sequence_len.
   BatchSampler(const Dataset& dataset, const BatchOptions& options);
 
   // Step `index` >= 0, counted over all epochs: a pure function of the dataset, the options and the
@@ -80,14 +82,14 @@ class BatchSampler {
 };
 
 // Lays examples into rows of `capacity` by best-fit-decreasing: the longest first, each into the
-// fullest row that still has room. Examples of one length are taken in the order given, and the number
-// of rows depends on the lengths alone. Returns indices into `lengths`. Throws Error(data) when a
-// length exceeds the capacity.
+// fullest row that still has room. Examples of one length are taken in the order given, and the
+// number of rows depends on the lengths alone. Returns indices into `lengths`. Throws Error(data)
+// when a length exceeds the capacity.
 std::vector<std::vector<int64_t>> pack_best_fit(std::span<const int64_t> lengths,
                                                 std::span<const int64_t> order, int64_t capacity);
 
-// All of `examples` in order, for evaluation: micro batches of at most `max_tokens` tokens, or of one
-// example where that alone is longer. Throws Error(usage) when max_tokens < 1.
+// All of `examples` in order, for evaluation: micro batches of at most `max_tokens` tokens, or of
+// one example where that alone is longer. Throws Error(usage) when max_tokens < 1.
 StepBatch evaluation_batch(std::span<const Example> examples, int64_t max_tokens);
 
 }  // namespace jackscrew

@@ -26,13 +26,22 @@ std::optional<std::string> literal_from(std::string_view text, size_t begin, cha
     } else if (c == '\\') {
       ++i;
       switch (next) {
-        case 'n': out += '\n'; break;
-        case 't': out += '\t'; break;
-        case 'r': out += '\r'; break;
+        case 'n':
+          out += '\n';
+          break;
+        case 't':
+          out += '\t';
+          break;
+        case 'r':
+          out += '\r';
+          break;
         case '\\':
         case '\'':
-        case '"': out += next; break;
-        default: return std::nullopt;  // an escape of some rarer kind: better no prompt than a wrong one
+        case '"':
+          out += next;
+          break;
+        default:
+          return std::nullopt;  // an escape of some rarer kind: better no prompt than a wrong one
       }
       continue;
     }

@@ -29,8 +29,8 @@ struct ChatFormat {
 struct Segment {
   std::string text;
   bool trained = false;
-  // `text` is the template's own marker, to be read as one special token where the vocabulary has it.
-  // Other segments are contents: special tokens spelled out in them stay plain text.
+  // `text` is the template's own marker, to be read as one special token where the vocabulary has
+  // it. Other segments are contents: special tokens spelled out in them stay plain text.
   bool marker = false;
 };
 
@@ -38,8 +38,8 @@ struct Segment {
 // holds as a literal, otherwise plain. The template is searched, not run.
 ChatFormat detect_chat_format(std::string_view template_text);
 
-// The format that the recipe's `chat_template` names: "auto" (from the model's template), "chatml" or
-// "plain". Throws Error(usage) for any other name.
+// The format that the recipe's `chat_template` names: "auto" (from the model's template), "chatml"
+// or "plain". Throws Error(usage) for any other name.
 ChatFormat chat_format(std::string_view name, std::string_view template_text);
 
 // Renders a conversation. An assistant's answer and the token that ends it are trained; all else is
@@ -48,9 +48,10 @@ ChatFormat chat_format(std::string_view name, std::string_view template_text);
 std::vector<Segment> render_chat(const ChatFormat& format, std::span<const Message> messages,
                                  std::string_view eos_text, bool answer_follows = false);
 
-// Ids, and for each whether it is trained (1) or not (0). Neighbouring contents that are trained alike
-// are encoded as one text; where training begins the text is cut as it is when the model generates.
-// A BOS token leads where the tokenizer adds one by default and the text does not begin with it.
+// Ids, and for each whether it is trained (1) or not (0). Neighbouring contents that are trained
+// alike are encoded as one text; where training begins the text is cut as it is when the model
+// generates. A BOS token leads where the tokenizer adds one by default and the text does not begin
+// with it.
 struct EncodedSegments {
   std::vector<int32_t> ids;
   std::vector<uint8_t> trained;

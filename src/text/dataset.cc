@@ -13,8 +13,8 @@ namespace {
 
 void check_sequence_len(int64_t sequence_len) {
   if (sequence_len < 2) {
-    fail(ErrorKind::usage, "sequence_len {} is too short: a token is predicted from those before it",
-         sequence_len);
+    fail(ErrorKind::usage,
+         "sequence_len {} is too short: a token is predicted from those before it", sequence_len);
   }
 }
 
@@ -154,12 +154,12 @@ Dataset Dataset::read(const std::filesystem::path& path, const Tokenizer& tokeni
       }
       const int64_t examples_before = dataset.stats_.examples;
       const auto size = static_cast<std::ptrdiff_t>(example.ids.size());
+      // A last window of one token would predict nothing.
       for (std::ptrdiff_t begin = 0; begin + 1 < size; begin += window) {
         const std::ptrdiff_t end = std::min(size, begin + window);
         Example part_of_text;
         part_of_text.ids.assign(example.ids.begin() + begin, example.ids.begin() + end);
         part_of_text.train.assign(part_of_text.ids.size(), 1);
-        if (part_of_text.target_count() == 0) break;  // a last window of one token predicts nothing
         dataset.add(std::move(part_of_text), options.sequence_len, &tokenizer);
       }
       if (dataset.stats_.examples == examples_before) ++dataset.stats_.dropped;

@@ -54,9 +54,9 @@ class Dataset {
           const Tokenizer* tokenizer = nullptr);
 
   // Reads the files of one part (see data_files). A .txt file is encoded once, with BOS where the
-  // tokenizer adds it by default, and cut into consecutive windows of sequence_len tokens (the last may
-  // be shorter); every token but the first of each window is a target. Throws Error(data) naming file
-  // and line, also when nothing is left to train on in the part train.
+  // tokenizer adds it by default, and cut into consecutive windows of sequence_len tokens (the last
+  // may be shorter); every token but the first of each window is a target. Throws Error(data)
+  // naming file and line, also when nothing is left to train on in the part train.
   static Dataset read(const std::filesystem::path& path, const Tokenizer& tokenizer,
                       const DatasetOptions& options, DataPart part = DataPart::train);
 
@@ -64,9 +64,10 @@ class Dataset {
   const DatasetStats& stats() const { return stats_; }
   int64_t size() const { return static_cast<int64_t>(examples_.size()); }
 
-  // Splits off examples drawn by `seed`: a share of them when val_size < 1 (at least one), that many
-  // when >= 1. {rest, split off}, both in their former order; the counts of records, truncated, dropped
-  // and text_bytes stay with the rest. Throws Error(usage) when either part would be empty.
+  // Splits off examples drawn by `seed`: a share of them when val_size < 1 (at least one), that
+  // many when >= 1. {rest, split off}, both in their former order; the counts of records,
+  // truncated, dropped and text_bytes stay with the rest. Throws Error(usage) when either part
+  // would be empty.
   std::pair<Dataset, Dataset> split(double val_size, uint64_t seed) const;
 
  private:

@@ -27,7 +27,8 @@ constexpr const char* kQwen2Pattern =
 // Unicode's White_Space. PCRE2's own \s also takes U+180E, which has not been a space since Unicode
 // 6.3 and is none for the engines that trained the vocabularies.
 constexpr std::string_view kSpaces =
-    R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
+    R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a})"
+    R"(\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
 
 const std::array<NamedPreTokenizer, 16>& named_pre_tokenizers() {
   static const std::array<NamedPreTokenizer, 16> table = [] {
@@ -79,8 +80,10 @@ std::string translated(std::string_view pattern) {
       continue;
     }
     if (in_class && ((c == '[' && next != ':') || (c == '&' && next == '&'))) {
-      fail(ErrorKind::model, "the tokenizer's pattern \"{}\" nests character classes, which is not "
-           "supported", pattern);
+      fail(ErrorKind::model,
+           "the tokenizer's pattern \"{}\" nests character classes, which is not "
+           "supported",
+           pattern);
     }
     if (c == '[' && in_class) {  // a POSIX class such as [:alpha:], copied up to its own bracket
       const size_t end = pattern.find(":]", i);
@@ -129,10 +132,14 @@ struct PreTokenizer::Scratch {
 
 std::string step_pattern(const PreTokenizerStep& step) {
   switch (step.kind) {
-    case Kind::digits: return R"(\p{N})";
-    case Kind::digit_runs: return R"(\p{N}+)";
-    case Kind::byte_level: return std::string(kGpt2Pattern);
-    case Kind::regex: break;
+    case Kind::digits:
+      return R"(\p{N})";
+    case Kind::digit_runs:
+      return R"(\p{N}+)";
+    case Kind::byte_level:
+      return std::string(kGpt2Pattern);
+    case Kind::regex:
+      break;
   }
   return step.pattern;
 }
@@ -186,8 +193,7 @@ void PreTokenizer::split(std::string_view text,
                          const std::function<void(std::string_view)>& word) const {
   Scratch scratch;
   for (const auto& pattern : patterns_) {
-    scratch.match.emplace_back(
-        pcre2_match_data_create_from_pattern(pattern->code.get(), nullptr));
+    scratch.match.emplace_back(pcre2_match_data_create_from_pattern(pattern->code.get(), nullptr));
     if (scratch.match.back() == nullptr) throw std::bad_alloc();
   }
   scratch.word = &word;

@@ -14,10 +14,10 @@ namespace jackscrew {
 // the piece it cuts. What a step matches becomes a piece of its own, and so does what lies between.
 struct PreTokenizerStep {
   enum class Kind {
-    digits,     // every number character (Unicode category N) by itself
-    digit_runs, // every run of number characters
-    byte_level, // GPT-2's pattern
-    regex       // `pattern`, in the syntax that Hugging Face's tokenizers use
+    digits,      // every number character (Unicode category N) by itself
+    digit_runs,  // every run of number characters
+    byte_level,  // GPT-2's pattern
+    regex        // `pattern`, in the syntax that Hugging Face's tokenizers use
   };
   Kind kind = Kind::byte_level;
   std::string pattern;  // Kind::regex only
@@ -47,8 +47,8 @@ class PreTokenizer {
   // Throws Error(model) when a pattern does not compile or uses syntax whose meaning differs here.
   explicit PreTokenizer(std::span<const PreTokenizerStep> steps);
 
-  // Calls `word` for every piece of `text` in order; the pieces cover the text. `text` must be valid
-  // UTF-8. Throws Error(data) when the pattern engine gives up on a piece.
+  // Calls `word` for every piece of `text` in order; the pieces cover the text. `text` must be
+  // valid UTF-8. Throws Error(data) when the pattern engine gives up on a piece.
   void split(std::string_view text, const std::function<void(std::string_view)>& word) const;
 
  private:

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <optional>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -42,8 +42,8 @@ std::string text_or_empty(const Json& object, const char* key, const std::string
 
 std::string role_of(const std::string& name, const std::string& place) {
   static const std::vector<std::pair<std::string, std::string>> kRoles = {
-      {"system", "system"}, {"user", "user"},           {"assistant", "assistant"},
-      {"tool", "tool"},     {"human", "user"},          {"gpt", "assistant"},
+      {"system", "system"},     {"user", "user"},       {"assistant", "assistant"},
+      {"tool", "tool"},         {"human", "user"},      {"gpt", "assistant"},
       {"chatgpt", "assistant"}, {"model", "assistant"}, {"observation", "tool"}};
   std::vector<std::string> names;
   for (const auto& [alias, role] : kRoles) {
@@ -171,7 +171,8 @@ void read_json_lines(std::string_view text, const std::string& file,
 
 void read_json_array(std::string_view text, const std::string& file,
                      const std::function<void(const Record&, const std::string&)>& use) {
-  constexpr const char* kHint = "a .json file holds one array of records; one object a line is .jsonl";
+  constexpr const char* kHint =
+      "a .json file holds one array of records; one object a line is .jsonl";
   const Json root = parse_json(text, file, kHint);
   if (!root.is_array()) fail_record(file, "an array of records was expected", kHint);
   for (size_t i = 0; i < root.size(); ++i) {
@@ -205,9 +206,10 @@ std::vector<fs::path> data_files(const fs::path& path, DataPart part) {
     if (named ? named_part(file) == part : part == DataPart::train) files.push_back(file);
   }
   if (files.empty() && part == DataPart::train) {
-    throw Error(ErrorKind::data, fmt::format("{} holds no training files", path.string()),
-                ".jsonl, .json and .txt files are read; names that begin with valid or test are not "
-                "for training");
+    throw Error(
+        ErrorKind::data, fmt::format("{} holds no training files", path.string()),
+        ".jsonl, .json and .txt files are read; names that begin with valid or test are not "
+        "for training");
   }
   return files;
 }

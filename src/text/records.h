@@ -39,15 +39,16 @@ using Record = std::variant<ConversationRecord, CompletionRecord, TextRecord, Do
 // Which of a directory's files are wanted.
 enum class DataPart { train, valid, test };
 
-// The data files (.jsonl .json .txt) at `path`: the file itself, whatever the part, or a directory's
-// files in order of name. In a directory, names that begin with train / valid, validation, eval or dev
-// / test choose the part; where no name does, every file is of part train. Throws Error(data) when
-// there is nothing of the part train or `path` is missing; other parts may be empty.
+// The data files (.jsonl .json .txt) at `path`: the file itself, whatever the part, or a
+// directory's files in order of name. In a directory, names that begin with train / valid,
+// validation, eval or dev / test choose the part; where no name does, every file is of part train.
+// Throws Error(data) when there is nothing of the part train or `path` is missing; other parts may
+// be empty.
 std::vector<std::filesystem::path> data_files(const std::filesystem::path& path,
                                               DataPart part = DataPart::train);
 
-// Calls `use(record, place)` for every record of one file; `place` is "file:line" or "file, record N".
-// Throws Error(data) naming the place and what was expected.
+// Calls `use(record, place)` for every record of one file; `place` is "file:line" or "file, record
+// N". Throws Error(data) naming the place and what was expected.
 void read_records(const std::filesystem::path& file,
                   const std::function<void(const Record&, const std::string&)>& use);
 

@@ -24,7 +24,9 @@ TokenizerData with_kinds(TokenizerData data) {
   return data;
 }
 
-bool is_literal(TokenKind kind) { return kind == TokenKind::special || kind == TokenKind::added; }
+bool is_literal(TokenKind kind) {
+  return kind == TokenKind::special || kind == TokenKind::added;
+}
 
 }  // namespace
 
@@ -128,8 +130,10 @@ BpeMerger Tokenizer::make_merger() const {
     const auto found = ids_.find(token);
     if (found == ids_.end()) {
       const auto& [left, right] = data_.merges[merge];
-      fail(ErrorKind::model, "the tokenizer's merge {} (\"{}\" + \"{}\") needs the token \"{}\", "
-           "which is missing", merge, left, right, token);
+      fail(ErrorKind::model,
+           "the tokenizer's merge {} (\"{}\" + \"{}\") needs the token \"{}\", "
+           "which is missing",
+           merge, left, right, token);
     }
     return found->second;
   };

@@ -1,9 +1,9 @@
 // Byte-level BPE tokenizers: text to token ids and back.
 //
 // Bytes that are not valid UTF-8 are never an error: each becomes the token of that single byte (or
-// whatever the vocabulary prescribes for a byte without a token), and the valid text on either side is
-// encoded as if it stood alone. Where every byte has a token, decode(encode(text)) == text for any
-// bytes whatever.
+// whatever the vocabulary prescribes for a byte without a token), and the valid text on either side
+// is encoded as if it stood alone. Where every byte has a token, decode(encode(text)) == text for
+// any bytes whatever.
 #pragma once
 
 #include <array>
@@ -55,8 +55,8 @@ std::pair<std::string, std::string> parse_merge(std::string_view text);
 // Immutable: all methods are const and may be called by several threads at once.
 class Tokenizer {
  public:
-  // Throws Error(model) when ids are out of range, tokens are empty or appear twice, a merge refers to
-  // a token that is missing, or a pattern does not compile.
+  // Throws Error(model) when ids are out of range, tokens are empty or appear twice, a merge refers
+  // to a token that is missing, or a pattern does not compile.
   explicit Tokenizer(TokenizerData data);
   // The indices hold views into the vocabulary, which a move keeps in place and a copy would not.
   Tokenizer(Tokenizer&&) = default;
@@ -102,8 +102,8 @@ class Tokenizer {
   void encode_utf8(std::string_view text, std::vector<int32_t>& ids) const;
 
   TokenizerData data_;
-  std::vector<std::string> bytes_;                     // by id
-  std::unordered_map<std::string_view, int32_t> ids_;  // by spelling; views into data_.tokens
+  std::vector<std::string> bytes_;                       // by id
+  std::unordered_map<std::string_view, int32_t> ids_;    // by spelling; views into data_.tokens
   std::unordered_map<std::string_view, int32_t> words_;  // by bytes; only with ignore_merges
   std::array<int32_t, 256> byte_ids_{};
   std::vector<Literal> literals_;  // longest first within a bucket
@@ -113,8 +113,8 @@ class Tokenizer {
   BpeMerger merger_;
 };
 
-// Turns a stream of ids into text that is valid UTF-8 at every point: bytes are held back until their
-// character is complete, and bytes that can no longer become one are replaced by U+FFFD.
+// Turns a stream of ids into text that is valid UTF-8 at every point: bytes are held back until
+// their character is complete, and bytes that can no longer become one are replaced by U+FFFD.
 class StreamDecoder {
  public:
   // `tokenizer` must outlive the decoder.

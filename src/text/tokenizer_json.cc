@@ -36,7 +36,9 @@ std::string text_of(const Json& object, const char* key) {
   return is_null(object, key) ? std::string() : object.at(key).get<std::string>();
 }
 
-std::string type_of(const Json& object) { return object.at("type").get<std::string>(); }
+std::string type_of(const Json& object) {
+  return object.at("type").get<std::string>();
+}
 
 void add_token(TokenizerData& data, const std::string& token, int64_t id, TokenKind kind) {
   if (id < 0 || id >= kMaxTokens) fail(ErrorKind::model, "the token \"{}\" has id {}", token, id);
@@ -46,8 +48,8 @@ void add_token(TokenizerData& data, const std::string& token, int64_t id, TokenK
     data.kinds.resize(index + 1, TokenKind::unused);
   }
   if (data.kinds[index] != TokenKind::unused && data.tokens[index] != token) {
-    fail(ErrorKind::model, "the tokens \"{}\" and \"{}\" both have id {}", data.tokens[index], token,
-         id);
+    fail(ErrorKind::model, "the tokens \"{}\" and \"{}\" both have id {}", data.tokens[index],
+         token, id);
   }
   data.tokens[index] = token;
   data.kinds[index] = kind;
@@ -64,8 +66,8 @@ int32_t id_of(const TokenizerData& data, const std::string& token, const char* r
 
 void read_model(const Json& model, TokenizerData& data) {
   // Files older than the field hold BPE where they hold merges.
-  const std::string type = is_null(model, "type") ? (model.contains("merges") ? "BPE" : "unknown")
-                                                  : type_of(model);
+  const std::string type =
+      is_null(model, "type") ? (model.contains("merges") ? "BPE" : "unknown") : type_of(model);
   if (type != "BPE") fail_unsupported(fmt::format("a tokenizer model of type {}", type));
   if (!is_null(model, "dropout") && model.at("dropout").get<double>() != 0.0) {
     fail_unsupported("BPE dropout");
@@ -175,8 +177,9 @@ void read_post_processor(const Json& step, TokenizerData& data) {
 void read_role(const Json& config, const char* key, const TokenizerData& data, int32_t& id) {
   if (is_null(config, key)) return;
   const Json& value = config.at(key);
-  id = id_of(data, value.is_object() ? value.at("content").get<std::string>()
-                                     : value.get<std::string>(), key);
+  id = id_of(data,
+             value.is_object() ? value.at("content").get<std::string>() : value.get<std::string>(),
+             key);
 }
 
 // Runs `read`, giving every failure of parsing the file's name.
@@ -217,8 +220,7 @@ OrderedJson byte_level_json(bool use_regex) {
 
 OrderedJson pre_tokenizer_json(const TokenizerData& data) {
   std::vector<PreTokenizerStep> steps = data.pre_tokenizer;
-  const bool use_regex =
-      !steps.empty() && steps.back().kind == PreTokenizerStep::Kind::byte_level;
+  const bool use_regex = !steps.empty() && steps.back().kind == PreTokenizerStep::Kind::byte_level;
   if (use_regex) steps.pop_back();
   if (steps.empty()) return byte_level_json(use_regex);
   OrderedJson list = OrderedJson::array();
@@ -234,9 +236,8 @@ OrderedJson post_processor_json(const TokenizerData& data) {
   const auto sequence = [](const char* id, int type) {
     return OrderedJson{{"Sequence", {{"id", id}, {"type_id", type}}}};
   };
-  const OrderedJson definition = {{"id", bos},
-                                  {"ids", OrderedJson::array({data.bos})},
-                                  {"tokens", OrderedJson::array({bos})}};
+  const OrderedJson definition = {
+      {"id", bos}, {"ids", OrderedJson::array({data.bos})}, {"tokens", OrderedJson::array({bos})}};
   OrderedJson out = {{"type", "TemplateProcessing"}};
   out["single"] = OrderedJson::array({special, sequence("A", 0)});
   out["pair"] = OrderedJson::array({special, sequence("A", 0), special, sequence("B", 1)});

@@ -10,12 +10,13 @@
 namespace jackscrew {
 
 // Reads the text of a tokenizer.json that holds byte-level BPE. `file_name` is for messages. Throws
-// Error(model) when the text is malformed or uses a construct that is not supported, which it names.
-// `eos`, `pad`, `unk` and the chat template are not in that file and stay unset; `bos` is set where
-// the post-processor adds it.
+// Error(model) when the text is malformed or uses a construct that is not supported, which it
+// names. `eos`, `pad`, `unk` and the chat template are not in that file and stay unset; `bos` is
+// set where the post-processor adds it.
 TokenizerData parse_tokenizer_json(std::string_view text, const std::string& file_name);
 
-// Adds what a tokenizer_config.json says: bos, eos, pad, unk, the chat template. Throws Error(model).
+// Adds what a tokenizer_config.json says: bos, eos, pad, unk, the chat template. Throws
+// Error(model).
 void apply_tokenizer_config(TokenizerData& data, std::string_view text,
                             const std::string& file_name);
 

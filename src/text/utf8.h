@@ -15,7 +15,8 @@ enum class Utf8Status {
 
 struct Utf8Step {
   Utf8Status status;
-  size_t length;  // bytes: of the character, or of the longest prefix that cannot be completed (>= 1)
+  size_t
+      length;  // bytes: of the character, or of the longest prefix that cannot be completed (>= 1)
 };
 
 // What stands at `position` (< text.size()).

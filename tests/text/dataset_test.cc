@@ -1,0 +1,259 @@
+#include "text/dataset.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+
+#include "tests/text/fixture.h"
+
+namespace jackscrew {
+namespace {
+
+using Ids = std::vector<int32_t>;
+
+DatasetOptions options(int64_t sequence_len, ChatFormat::Kind kind = ChatFormat::Kind::chatml) {
+  DatasetOptions out;
+  out.sequence_len = sequence_len;
+  out.format.kind = kind;
+  return out;
+}
+
+std::string trained_text(const Tokenizer& tokenizer, const Example& example) {
+  std::string text;
+  for (size_t i = 0; i < example.ids.size(); ++i) {
+    if (example.train[i] != 0) text += tokenizer.token_bytes(example.ids[i]);
+  }
+  return text;
+}
+
+class DatasetTest : public DirectoryTest {
+ protected:
+  Dataset read(const std::string& name, const std::string& text, const DatasetOptions& o) {
+    return Dataset::read(write(name, text), tokenizer_, o);
+  }
+  std::string decode(const Example& example) const { return tokenizer_.decode(example.ids, false); }
+  void refuse(const std::string& name, const std::string& text, const std::string& part) {
+    expect_error(ErrorKind::data, part, [&] { read(name, text, options(1000)); });
+  }
+  Tokenizer tokenizer_ = smollm_tokenizer();
+};
+
+TEST_F(DatasetTest, EveryKindOfRecord) {
+  const std::string text =
+      R"({"messages": [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A1"}]})"
+      "\n"
+      R"({"conversations": [{"from": "human", "value": "Q"}, {"from": "gpt", "value": "A2"}]})"
+      "\r\n"
+      "\n"
+      R"({"instruction": "Q", "input": "I", "output": "A3"})"
+      "\n"
+      R"({"prompt": "Q", "completion": "A4"})"
+      "\n"
+      R"({"text": "A5"})"
+      "\n"
+      R"({"instruction": "Q", "input": null, "system": "S", "output": "A6"})";
+  const std::string q = "<|im_start|>user\nQ<|im_end|>\n<|im_start|>assistant\n";
+  const Dataset chatml = read("a.jsonl", text, options(1000));
+  ASSERT_EQ(chatml.size(), 6);
+  const std::string expected[] = {
+      q + "A1<|im_end|>\n",
+      q + "A2<|im_end|>\n",
+      "<|im_start|>user\nQ\n\nI<|im_end|>\n<|im_start|>assistant\nA3<|im_end|>\n",
+      q + "A4<|im_end|>\n",
+      "A5<|im_end|>",
+      "<|im_start|>system\nS<|im_end|>\n" + q + "A6<|im_end|>\n"};
+  for (size_t i = 0; i < 6; ++i) {
+    const Example& example = chatml.examples()[i];
+    EXPECT_EQ(decode(example), expected[i]);
+    EXPECT_EQ(trained_text(tokenizer_, example), fmt::format("A{}<|im_end|>", i + 1));
+    EXPECT_EQ(example.train.size(), example.ids.size());
+  }
+  const Dataset plain = read("a.jsonl", text, options(1000, ChatFormat::Kind::plain));
+  const std::string plainly[] = {"Q\n\nA1<|im_end|>",      "Q\n\nA2<|im_end|>",
+                                 "Q\n\nI\n\nA3<|im_end|>", "QA4<|im_end|>",
+                                 "A5<|im_end|>",           "S\n\nQ\n\nA6<|im_end|>"};
+  for (size_t i = 0; i < 6; ++i) {
+    EXPECT_EQ(decode(plain.examples()[i]), plainly[i]);
+    EXPECT_EQ(trained_text(tokenizer_, plain.examples()[i]), fmt::format("A{}<|im_end|>", i + 1));
+  }
+  DatasetOptions all = options(1000);
+  all.train_on_inputs = true;
+  const Dataset inputs = read("a.jsonl", text, all);
+  for (size_t i = 0; i < 6; ++i) {
+    EXPECT_EQ(inputs.examples()[i].ids, chatml.examples()[i].ids);
+    EXPECT_EQ(inputs.examples()[i].target_count(),
+              static_cast<int64_t>(inputs.examples()[i].ids.size()) - 1);
+  }
+  EXPECT_EQ(chatml.stats().records, 6);
+  EXPECT_EQ(chatml.stats().trained_bytes, 12 - 1);  // A5's first byte is predicted from nothing
+}
+
+TEST_F(DatasetTest, JsonArrayAndMessageWeights) {
+  const Dataset data = read("a.json", R"([{"messages": [
+      {"role": "user", "content": "Q"}, {"role": "assistant", "content": "no", "weight": 0},
+      {"role": "user", "content": "Q"}, {"role": "assistant", "content": "no", "train": false},
+      {"role": "user", "content": "Q"}, {"role": "assistant", "content": "yes", "weight": 1}]}])",
+                            options(1000));
+  EXPECT_EQ(trained_text(tokenizer_, data.examples()[0]), "yes<|im_end|>");
+}
+
+TEST_F(DatasetTest, TruncatesDropsAndCounts) {
+  const std::string text =
+      R"({"prompt": "short", "completion": "ok"})"
+      "\n"
+      R"({"prompt": "short", "completion": "a long answer that goes on and on and on"})"
+      "\n"
+      R"({"prompt": "a long question that goes on and on and on and on", "completion": "x"})"
+      "\n"
+      R"({"messages": [{"role": "user", "content": "no answer"}]})"
+      "\n"
+      R"({"text": ""})"
+      "\n";
+  const Dataset data = read("a.jsonl", text, options(24));
+  EXPECT_EQ(data.stats().records, 5);
+  EXPECT_EQ(data.stats().examples, 2);
+  EXPECT_EQ(data.stats().truncated, 2);
+  EXPECT_EQ(data.stats().dropped, 3);
+  EXPECT_EQ(data.examples()[1].ids.size(), 24u);
+  EXPECT_EQ(data.stats().tokens,
+            static_cast<int64_t>(data.examples()[0].ids.size() + data.examples()[1].ids.size()));
+  EXPECT_EQ(data.stats().trained_tokens,
+            data.examples()[0].target_count() + data.examples()[1].target_count());
+  expect_error(ErrorKind::data, "raise sequence_len", [&] { read("a.jsonl", text, options(4)); });
+  expect_error(ErrorKind::usage, "sequence_len 1", [&] { read("a.jsonl", text, options(1)); });
+}
+
+TEST_F(DatasetTest, TextFilesBecomeWindows) {
+  std::string text;
+  for (int i = 0; i < 40; ++i) text += fmt::format("Line {} \xFF of the text.\n", i);
+  const Ids ids = tokenizer_.encode(text, true);
+  const Dataset data = read("a.txt", text, options(16));
+  Ids joined;
+  int64_t targets = 0;
+  for (const Example& example : data.examples()) {
+    EXPECT_LE(example.ids.size(), 16u);
+    joined.insert(joined.end(), example.ids.begin(), example.ids.end());
+    EXPECT_EQ(example.target_count(), static_cast<int64_t>(example.ids.size()) - 1);
+    targets += example.target_count();
+  }
+  Ids expected = ids;
+  if (ids.size() % 16 == 1) expected.pop_back();
+  EXPECT_EQ(joined, expected);
+  EXPECT_EQ(data.stats().trained_tokens, targets);
+  EXPECT_EQ(data.stats().records, 1);
+  EXPECT_EQ(data.stats().truncated, 0);
+  EXPECT_EQ(data.stats().text_bytes, static_cast<int64_t>(text.size()));
+  // BOS leads the text, not each window; a last window of one token is left out.
+  const Tokenizer llama3 = llama3_tokenizer();
+  const Dataset with_bos = Dataset::read(write("b.txt", "\x01\x02\x03\x04"), llama3, options(4));
+  ASSERT_EQ(llama3.encode("\x01\x02\x03\x04", true).size(), 4u);
+  ASSERT_EQ(with_bos.size(), 1);
+  EXPECT_EQ(with_bos.examples()[0].ids[0], llama3.bos());
+  EXPECT_EQ(with_bos.stats().trained_tokens, 3);
+}
+
+TEST_F(DatasetTest, TextRecordsGetBosAndEosOnce) {
+  const Tokenizer llama3 = llama3_tokenizer();
+  const Dataset data = Dataset::read(write("a.jsonl",
+                                           "{\"text\": \"hello\"}\n"
+                                           "{\"text\": \"<|begin_of_text|>hello<|im_end|>\"}\n"),
+                                     llama3, options(100));
+  EXPECT_EQ(data.examples()[0].ids, data.examples()[1].ids);
+  EXPECT_EQ(llama3.decode(data.examples()[0].ids, false), "<|begin_of_text|>hello<|im_end|>");
+  EXPECT_EQ(data.examples()[0].target_count(),
+            static_cast<int64_t>(data.examples()[0].ids.size()) - 1);
+}
+
+TEST_F(DatasetTest, ErrorsNameTheLine) {
+  const std::string good = R"({"text": "fine"})"
+                           "\n\n";
+  refuse("a.jsonl", good + "{\"text\": \n", "a.jsonl:3: not valid JSON");
+  refuse("a.jsonl", good + "{\"text\": \"\xFF\"}\n", "a.jsonl:3: not valid JSON");
+  refuse("a.jsonl", good + "{\"text\": \"\\ud800\"}\n", "a.jsonl:3: not valid JSON");
+  refuse("a.jsonl", good + std::string(100000, '['), "a.jsonl:3: not valid JSON");
+  refuse("a.jsonl", good + "[1]\n", "a.jsonl:3: an object was expected, found array");
+  refuse("a.jsonl", good + R"({"text": 3})", "a.jsonl:3: \"text\" is number, expected text");
+  refuse("a.jsonl", good + R"({"txt": "a"})",
+         "a.jsonl:3: nothing to train on among its keys (txt)");
+  refuse("a.jsonl", good + R"({"prompt": "a"})", "a.jsonl:3: \"completion\" is missing");
+  refuse("a.jsonl", good + R"({"instruction": "a"})", "\"output\" is missing");
+  refuse("a.jsonl", good + R"({"messages": []})", "\"messages\" is not a list of messages");
+  refuse("a.jsonl", R"({"messages": [{"role": "asistant", "content": "a"}]})",
+         "a.jsonl:1, message 1: unknown role \"asistant\" | did you mean \"assistant\"?");
+  refuse("a.jsonl", R"({"messages": [{"role": "user", "content": null}]})", "\"content\" is null");
+  refuse("a.jsonl", R"({"messages": [{"role": "user", "content": "a", "weight": 2}]})",
+         "\"weight\"");
+  refuse("a.jsonl", "", "none of its 0 records");
+  refuse("a.json", R"([{"text": "fine"}, {"text": null}])", "a.json, record 2: \"text\" is null");
+  refuse("a.json", R"({"text": "fine"})", "one object a line is .jsonl");
+  refuse("a.csv", "text\nfine\n", "unknown kind of data file");
+  expect_error(ErrorKind::data, "does not exist",
+               [&] { Dataset::read(directory_ / "missing.jsonl", tokenizer_, options(10)); });
+}
+
+TEST_F(DatasetTest, DirectoriesAndTheirParts) {
+  const auto names = [&](DataPart part) {
+    std::string text;
+    for (const fs::path& file : data_files(directory_, part))
+      text += file.filename().string() + " ";
+    return text;
+  };
+  expect_error(ErrorKind::data, "holds no training files", [&] { names(DataPart::train); });
+  write("b.txt", "b b b");
+  write("a.jsonl", R"({"text": "first one"})");
+  write("readme.md", "not data");
+  EXPECT_EQ(names(DataPart::train), "a.jsonl b.txt ");
+  EXPECT_EQ(names(DataPart::valid), "");
+  const Dataset both = Dataset::read(directory_, tokenizer_, options(100));
+  EXPECT_EQ(decode(both.examples()[0]), "first one<|im_end|>");
+  EXPECT_EQ(decode(both.examples()[1]), "b b b");
+  write("train-01.jsonl", "");
+  write("valid.jsonl", "");
+  write("testing.jsonl", "");
+  EXPECT_EQ(names(DataPart::train), "train-01.jsonl ");
+  EXPECT_EQ(names(DataPart::valid), "valid.jsonl ");
+  EXPECT_EQ(names(DataPart::test), "");
+  EXPECT_EQ(Dataset::read(directory_, tokenizer_, options(100), DataPart::valid).size(), 0);
+}
+
+TEST(DatasetSplit, IsAPartitionThatDependsOnTheSeedAlone) {
+  std::vector<Example> examples;
+  for (int32_t i = 0; i < 100; ++i) examples.push_back({{i, i, i}, {0, 1, 1}});
+  const Dataset all(examples, 10);
+  for (const double val_size : {0.2, 20.0}) {
+    const auto [rest, held] = all.split(val_size, 7);
+    EXPECT_EQ(held.size(), 20);
+    EXPECT_EQ(rest.size(), 80);
+    std::set<int32_t> ids;
+    for (const Dataset* part : {&rest, &held}) {
+      EXPECT_EQ(part->stats().trained_tokens, 2 * part->size());
+      EXPECT_EQ(part->stats().tokens, 3 * part->size());
+      EXPECT_EQ(part->stats().records, part->size());
+      for (const Example& example : part->examples()) ids.insert(example.ids[0]);
+    }
+    EXPECT_EQ(ids.size(), 100u);
+    EXPECT_EQ(all.split(val_size, 7).second.examples()[3].ids, held.examples()[3].ids);
+  }
+  const auto first = [&](uint64_t seed) {
+    Ids ids;
+    const Dataset held = all.split(20, seed).second;
+    for (const Example& example : held.examples()) ids.push_back(example.ids[0]);
+    return ids;
+  };
+  EXPECT_NE(first(1), first(2));
+  EXPECT_EQ(all.split(0.0001, 1).second.size(), 1);
+  for (const double bad : {0.0, -1.0, 100.0, 0.999, std::nan("")}) {
+    expect_error(ErrorKind::usage, "val_size", [&] { all.split(bad, 1); });
+  }
+}
+
+TEST(DatasetExamples, AreChecked) {
+  expect_error(ErrorKind::data, "2 ids but 1 train flags", [] { Dataset({{{1, 2}, {1}}}, 10); });
+  const Dataset data({{{}, {}}, {{1}, {1}}, {{1, 2}, {1, 0}}, {{1, 2}, {0, 1}}}, 10);
+  EXPECT_EQ(data.size(), 1);
+  EXPECT_EQ(data.stats().dropped, 3);
+}
+
+}  // namespace
+}  // namespace jackscrew

@@ -19,6 +19,23 @@ namespace {
 // A new subcommand is a row here.
 std::vector<Command> command_table() {
   return {
+      {.name = "train",
+       .summary = "fine-tune a model, or train one from scratch",
+       .usage = "[RECIPE.yaml] [name=value ...]",
+       .examples = {"jackscrew train model=SmolLM2-135M data=train.jsonl output_dir=runs/first",
+                    "jackscrew train run.yaml learning_rate=1e-4 method=full"},
+       .tables = {option_titles::kModel, option_titles::kData, option_titles::kMethod,
+                  option_titles::kSchedule, option_titles::kMachine, option_titles::kOutput,
+                  option_titles::kCall},
+       .run = run_train},
+      {.name = "eval",
+       .summary = "the loss of a model on a text",
+       .usage = "model=MODEL data=FILE [name=value ...]",
+       .examples = {"jackscrew eval model=runs/first data=heldout.jsonl",
+                    "jackscrew eval model=SmolLM2-135M adapter=runs/lora data=book.txt --json"},
+       .tables = {option_titles::kModel, option_titles::kData, option_titles::kMachine,
+                  option_titles::kCall},
+       .run = run_eval},
       {.name = "config",
        .summary = "recipes to start from, and checks of recipes",
        .usage = "init METHOD | validate FILE.yaml [name=value ...] | schema",

@@ -2,7 +2,45 @@
 // the recipe key `isa` does; a level above this machine's ends with 77, which CTest shows as skipped.
 #include <gtest/gtest.h>
 
-int main(int argc, char** argv) {
+#include <string_view>
+
+#include "base/error.h"
+#include "tests/support/test_ops.h"
+
+namespace jackscrew {
+namespace {
+
+constexpr int kSkipped = 77;  // SKIP_RETURN_CODE in tests/CMakeLists.txt
+
+IsaLevel chosen_isa = IsaLevel::v3;
+
+int run_tests(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
+  std::string_view requested = "auto";
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    constexpr std::string_view kFlag = "--isa=";
+    if (!argument.starts_with(kFlag)) {
+      fail(ErrorKind::usage, "unknown argument {}; known: --isa=LEVEL and those of --help", argument);
+    }
+    requested = argument.substr(kFlag.size());
+  }
+  chosen_isa = choose_isa(requested);
   return RUN_ALL_TESTS();
+}
+
+}  // namespace
+
+IsaLevel test_isa() { return chosen_isa; }
+
+}  // namespace jackscrew
+
+int main(int argc, char** argv) {
+  try {
+    return jackscrew::run_tests(argc, argv);
+  } catch (const jackscrew::Error& error) {
+    const bool skipped = error.kind() == jackscrew::ErrorKind::device;
+    fmt::print(stderr, "{}{}\n", skipped ? "skipped: " : "", error.what());
+    return skipped ? jackscrew::kSkipped : error.exit_code();
+  }
 }

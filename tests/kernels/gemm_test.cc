@@ -101,6 +101,34 @@ TEST(Gemm, BitsDoNotDependOnThreads) {
   }
 }
 
+// Few rows have a kernel of their own, chosen by m and k.
+TEST(Gemm, FewRows) {
+  const auto ops = make_test_ops();
+  for (const int64_t m : {1, 2, 3, 4, 5}) {
+    for (const int64_t k : {1, 15, 63, 576, 2047, 2731, 4100, 20000}) {
+      for (int combination = 0; combination < 4; ++combination) {
+        const GemmCase test{m, 37, k, false, true, (combination & 1) != 0, (combination & 2) != 0, 3};
+        Doubles want;
+        const std::vector<float> got = run_gemm(*ops, test, &want);
+        EXPECT_LE(relative_error(got, want), kTolerance) << test.describe();
+      }
+    }
+  }
+}
+
+// Large enough for several threads to be inside the library at once, with primitives made by another.
+TEST(Gemm, ThreadsDoNotDisturbOneAnother) {
+  const auto one = make_test_ops(1);
+  for (const bool tb : {false, true}) {
+    for (const bool is_bf16 : {false, true}) {
+      const GemmCase test{1024, 576, 576, false, tb, false, is_bf16, 0};
+      const std::vector<float> expected = run_gemm(*one, test);
+      const auto many = make_test_ops(4);
+      for (int i = 0; i < 5; ++i) EXPECT_EQ(expected, run_gemm(*many, test)) << test.describe();
+    }
+  }
+}
+
 TEST(Gemm, RefusesWhatDoesNotMatch) {
   const auto ops = make_test_ops();
   Strided<float> a(3, 4, 0), b(5, 4, 0), c(3, 5, 0);

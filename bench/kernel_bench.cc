@@ -1,8 +1,9 @@
-// Speed of the CPU kernels, as ratios measured within one process: of our tiled gemm to whole-matrix
-// oneDNN calls, of attention to the machine's GEMM peak. Every figure is the best of its iterations.
+// Speed of the CPU kernels, as ratios measured within one process: of our tiled gemm to
+// whole-matrix oneDNN calls, of attention to the machine's GEMM peak. Every figure is the best of
+// its iterations.
 //   kernel_bench [--isa=LEVEL] [--threads=N] [--clock=wall|cpu] [Google Benchmark's flags]
-// --clock=cpu counts the threads' processor time instead of elapsed time: blind to threads that wait,
-// but meaningful on a machine that other programs use too (with OMP_WAIT_POLICY=passive).
+// --clock=cpu counts the threads' processor time instead of elapsed time: blind to threads that
+// wait, but meaningful on a machine that other programs use too (with OMP_WAIT_POLICY=passive).
 #include <benchmark/benchmark.h>
 #include <omp.h>
 
@@ -186,8 +187,8 @@ struct AttentionData {
     ops().attention_forward(shape, q.view(), k.view(), v.view(), out.view(), lse.view(), arena);
   }
   void backward() {
-    ops().attention_backward(shape, q.view(), k.view(), v.view(), out.view(), lse.view(), dout.view(),
-                             dq.view(), dk.view(), dv.view(), arena);
+    ops().attention_backward(shape, q.view(), k.view(), v.view(), out.view(), lse.view(),
+                             dout.view(), dq.view(), dk.view(), dv.view(), arena);
   }
 
   int64_t tokens;
@@ -197,15 +198,17 @@ struct AttentionData {
 };
 
 // Counts the causal half of the products: 4 T^2 d / 2 per head forward, 2.5 times that backward.
-void attention_benchmark(benchmark::State& state, int64_t length, int64_t sequences, bool backward) {
+void attention_benchmark(benchmark::State& state, int64_t length, int64_t sequences,
+                         bool backward) {
   AttentionData data(length, sequences);
   data.forward();
   double best = 1e30;
   for (auto _ : state) {
     best = std::min(best, seconds([&] { backward ? data.backward() : data.forward(); }));
   }
-  const double work = 2e-9 * static_cast<double>(length * length * sequences * data.kHeads *
-                                                 data.kHeadDim) * (backward ? 2.5 : 1.0);
+  const double work =
+      2e-9 * static_cast<double>(length * length * sequences * data.kHeads * data.kHeadDim) *
+      (backward ? 2.5 : 1.0);
   state.counters["GFLOPs"] = work / best;
   state.counters["of_peak"] = work / best / peak(DType::f32);
 }
@@ -256,7 +259,8 @@ void rows_benchmark(benchmark::State& state, const std::string& name) {
     row_benchmark(state, SwigluBackward{x[0], x[1], x[2], x[3], x[4], kWidth}, kTokens,
                   5 * width_bytes);
   } else if (name == "gather") {
-    row_benchmark(state, GatherRows{x[0], indices.data(), x[1], kHidden}, kTokens, 2 * hidden_bytes);
+    row_benchmark(state, GatherRows{x[0], indices.data(), x[1], kHidden}, kTokens,
+                  2 * hidden_bytes);
   } else if (name == "scatter_add") {
     row_benchmark(state, ScatterAddRows{x[0], indices.data(), x[1], kTokens, kHidden},
                   ceil_div(kHidden, kColumnBlock), 3 * hidden_bytes);
@@ -277,18 +281,21 @@ void register_all() {
   for (const DType dtype : {DType::f32, DType::bf16, DType::u8}) {
     if (dtype == DType::bf16 && types.size() == 1) continue;
     benchmark::RegisterBenchmark(fmt::format("peak/{}", type_name(dtype)).c_str(), peak_benchmark,
-                                 dtype)->Iterations(1)->Unit(benchmark::kMillisecond);
+                                 dtype)
+        ->Iterations(1)
+        ->Unit(benchmark::kMillisecond);
   }
-  // Llama 135M at 2048 tokens: forward is nt [tokens, in] · [out, in]ᵀ, the input's gradient nn, the
-  // weight's gradient tn with tokens as the depth. Then the head, square, and token-by-token shapes.
+  // Llama 135M at 2048 tokens: forward is nt [tokens, in] · [out, in]ᵀ, the input's gradient nn,
+  // the weight's gradient tn with tokens as the depth. Then the head, square, and token-by-token
+  // shapes.
   struct Case {
     GemmShape shape;
     const char* transposes;
   };
   std::vector<Case> cases;
   constexpr int64_t kTokens = 2048;
-  for (const auto& [in, out] : {std::pair<int64_t, int64_t>{576, 576}, {576, 192}, {576, 1536},
-                                {1536, 576}}) {
+  for (const auto& [in, out] :
+       {std::pair<int64_t, int64_t>{576, 576}, {576, 192}, {576, 1536}, {1536, 576}}) {
     cases.push_back({{kTokens, out, in}, "nt"});
     cases.push_back({{kTokens, in, out}, "nn"});
     cases.push_back({{out, in, kTokens}, "tn"});
@@ -307,24 +314,29 @@ void register_all() {
   }
   for (const DType dtype : types) {
     for (const Case& c : cases) {
-      const auto name = fmt::format("gemm/{}/{}/{}x{}x{}", dtype_name(dtype), c.transposes, c.shape.m,
-                                    c.shape.n, c.shape.k);
+      const auto name = fmt::format("gemm/{}/{}/{}x{}x{}", dtype_name(dtype), c.transposes,
+                                    c.shape.m, c.shape.n, c.shape.k);
       benchmark::RegisterBenchmark(name.c_str(), gemm_benchmark, dtype, c.shape,
                                    c.transposes[0] == 't', c.transposes[1] == 't')
-          ->Unit(benchmark::kMillisecond)->UseRealTime();
+          ->Unit(benchmark::kMillisecond)
+          ->UseRealTime();
     }
   }
   for (const bool backward : {false, true}) {
     for (const int64_t length : {512, 2048}) {
       const auto name = fmt::format("attention/{}/{}", backward ? "backward" : "forward", length);
       benchmark::RegisterBenchmark(name.c_str(), attention_benchmark, length, kTokens / length,
-                                   backward)->Unit(benchmark::kMillisecond)->UseRealTime();
+                                   backward)
+          ->Unit(benchmark::kMillisecond)
+          ->UseRealTime();
     }
   }
   for (const char* name : {"rms_norm", "rms_norm_backward", "rms_norm_weight", "rotary", "swiglu",
                            "swiglu_backward", "gather", "scatter_add", "cross_entropy"}) {
     benchmark::RegisterBenchmark((std::string("rows/") + name).c_str(), rows_benchmark,
-                                 std::string(name))->Unit(benchmark::kMicrosecond)->UseRealTime();
+                                 std::string(name))
+        ->Unit(benchmark::kMicrosecond)
+        ->UseRealTime();
   }
 }
 

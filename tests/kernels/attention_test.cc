@@ -69,8 +69,8 @@ struct AttentionRun {
     ops.attention_forward(shape(), q.view(), k.view(), v.view(), out.view(), lse.view(), scratch);
   }
   void backward(Ops& ops, Arena& scratch) {
-    ops.attention_backward(shape(), q.view(), k.view(), v.view(), out.view(), lse.view(), dout.view(),
-                           dq.view(), dk.view(), dv.view(), scratch);
+    ops.attention_backward(shape(), q.view(), k.view(), v.view(), out.view(), lse.view(),
+                           dout.view(), dq.view(), dk.view(), dv.view(), scratch);
   }
 
   bool gaps_intact() const {
@@ -85,29 +85,26 @@ struct AttentionRun {
 
 std::vector<AttentionCase> training_cases() {
   return {
-      training_case({1}, 1, 1, 64),
-      training_case({5, 1, 2}, 3, 3, 52, 3),
-      training_case({64, 65, 63}, 4, 1, 64),
-      training_case({128, 1, 129}, 3, 1, 64, 16),
-      training_case({300}, 3, 1, 52),
-      training_case({17, 200}, 4, 1, 128, 7),
-      training_case({300}, 2, 2, 20),
-      training_case({1, 1, 255, 43}, 9, 3, 64),
+      training_case({1}, 1, 1, 64),          training_case({5, 1, 2}, 3, 3, 52, 3),
+      training_case({64, 65, 63}, 4, 1, 64), training_case({128, 1, 129}, 3, 1, 64, 16),
+      training_case({300}, 3, 1, 52),        training_case({17, 200}, 4, 1, 128, 7),
+      training_case({300}, 2, 2, 20),        training_case({1, 1, 255, 43}, 9, 3, 64),
   };
 }
 
 TEST(Attention, ForwardMatchesTheReference) {
   std::vector<AttentionCase> cases = training_cases();
-  cases.push_back({{1}, {300}, 9, 3, 64});               // one new token after 299 in the cache
-  cases.push_back({{1, 7, 5}, {65, 7, 130}, 4, 1, 64, 3});  // some sequences with a cache, one without
+  cases.push_back({{1}, {300}, 9, 3, 64});  // one new token after 299 in the cache
+  cases.push_back(
+      {{1, 7, 5}, {65, 7, 130}, 4, 1, 64, 3});  // some sequences with a cache, one without
   cases.push_back({{100}, {257}, 3, 3, 52});
   const auto ops = make_test_ops();
   for (const AttentionCase& test : cases) {
     AttentionRun run(test);
     run.forward(*ops, run.arena);
     Doubles lse;
-    const Doubles out =
-        run.model.forward(widen(run.q.values()), widen(run.k.values()), widen(run.v.values()), &lse);
+    const Doubles out = run.model.forward(widen(run.q.values()), widen(run.k.values()),
+                                          widen(run.v.values()), &lse);
     EXPECT_LE(relative_error(run.out.values(), out), 1e-6) << test.describe();
     EXPECT_LE(relative_error(run.lse.values(), lse), 1e-6) << test.describe();
     EXPECT_TRUE(run.gaps_intact()) << test.describe();

@@ -52,11 +52,22 @@ constexpr std::array<int64_t, 9> kExtents = {1, 7, 33, 255, 256, 257, 513, 1100,
 TEST(Gemm, MatchesTheReferenceInEveryCombination) {
   const auto ops = make_test_ops();
   for (int combination = 0; combination < 16; ++combination) {
-    for (const auto& [m, n, k] : {std::array<int64_t, 3>{1, 1, 1}, {1, 61, 576}, {3, 576, 61},
-                                 {33, 7, 257}, {257, 33, 7}, {300, 43, 341}, {61, 257, 33}}) {
+    for (const auto& [m, n, k] : {std::array<int64_t, 3>{1, 1, 1},
+                                  {1, 61, 576},
+                                  {3, 576, 61},
+                                  {33, 7, 257},
+                                  {257, 33, 7},
+                                  {300, 43, 341},
+                                  {61, 257, 33}}) {
       for (const int64_t gap : {0, 5}) {
-        const GemmCase test{m, n, k, (combination & 1) != 0, (combination & 2) != 0,
-                            (combination & 4) != 0, (combination & 8) != 0, gap};
+        const GemmCase test{m,
+                            n,
+                            k,
+                            (combination & 1) != 0,
+                            (combination & 2) != 0,
+                            (combination & 4) != 0,
+                            (combination & 8) != 0,
+                            gap};
         Doubles want;
         const std::vector<float> got = run_gemm(*ops, test, &want);
         EXPECT_LE(relative_error(got, want), kTolerance) << test.describe();
@@ -74,8 +85,14 @@ TEST(Gemm, MatchesTheReferenceAtEveryRemainder) {
       for (const int64_t k : kExtents) {
         if (m * n * k > 10'000'000) continue;
         const int combination = turn++ * 7 % 16;
-        const GemmCase test{m, n, k, (combination & 1) != 0, (combination & 2) != 0,
-                            (combination & 4) != 0, (combination & 8) != 0, turn % 2};
+        const GemmCase test{m,
+                            n,
+                            k,
+                            (combination & 1) != 0,
+                            (combination & 2) != 0,
+                            (combination & 4) != 0,
+                            (combination & 8) != 0,
+                            turn % 2};
         Doubles want;
         const std::vector<float> got = run_gemm(*ops, test, &want);
         EXPECT_LE(relative_error(got, want), kTolerance) << test.describe();
@@ -90,8 +107,11 @@ TEST(Gemm, BitsDoNotDependOnThreads) {
   const auto three = make_test_ops(3);
   for (const bool is_bf16 : {false, true}) {
     for (const auto& [ta, tb] : {std::pair{false, false}, {false, true}, {true, false}}) {
-      for (const auto& [m, n, k] : {std::array<int64_t, 3>{1, 576, 1536}, {4, 1100, 576},
-                                   {300, 576, 1100}, {577, 1100, 257}, {1100, 192, 2500}}) {
+      for (const auto& [m, n, k] : {std::array<int64_t, 3>{1, 576, 1536},
+                                    {4, 1100, 576},
+                                    {300, 576, 1100},
+                                    {577, 1100, 257},
+                                    {1100, 192, 2500}}) {
         const GemmCase test{m, n, k, ta, tb, true, is_bf16, 0};
         const std::vector<float> expected = run_gemm(*one, test);
         EXPECT_EQ(expected, run_gemm(*two, test)) << test.describe();
@@ -107,7 +127,8 @@ TEST(Gemm, FewRows) {
   for (const int64_t m : {1, 2, 3, 4, 5}) {
     for (const int64_t k : {1, 15, 63, 576, 2047, 2731, 4100, 20000}) {
       for (int combination = 0; combination < 4; ++combination) {
-        const GemmCase test{m, 37, k, false, true, (combination & 1) != 0, (combination & 2) != 0, 3};
+        const GemmCase test{m, 37, k, false, true, (combination & 1) != 0, (combination & 2) != 0,
+                            3};
         Doubles want;
         const std::vector<float> got = run_gemm(*ops, test, &want);
         EXPECT_LE(relative_error(got, want), kTolerance) << test.describe();
@@ -116,7 +137,8 @@ TEST(Gemm, FewRows) {
   }
 }
 
-// Large enough for several threads to be inside the library at once, with primitives made by another.
+// Large enough for several threads to be inside the library at once, with primitives made by
+// another.
 TEST(Gemm, ThreadsDoNotDisturbOneAnother) {
   const auto one = make_test_ops(1);
   for (const bool tb : {false, true}) {
@@ -133,14 +155,14 @@ TEST(Gemm, RefusesWhatDoesNotMatch) {
   const auto ops = make_test_ops();
   Strided<float> a(3, 4, 0), b(5, 4, 0), c(3, 5, 0);
   Strided<bf16> narrow_b(5, 4, 0);
-  EXPECT_THROW(ops->gemm(a.view(), Transpose::no, b.view(), Transpose::no, c.view(), Accumulate::no),
-               Error);
-  EXPECT_THROW(ops->gemm(a.view(), Transpose::yes, b.view(), Transpose::yes, c.view(),
-                         Accumulate::no),
-               Error);
-  EXPECT_THROW(ops->gemm(a.view(), Transpose::no, narrow_b.view(), Transpose::yes, c.view(),
-                         Accumulate::no),
-               Error);
+  EXPECT_THROW(
+      ops->gemm(a.view(), Transpose::no, b.view(), Transpose::no, c.view(), Accumulate::no), Error);
+  EXPECT_THROW(
+      ops->gemm(a.view(), Transpose::yes, b.view(), Transpose::yes, c.view(), Accumulate::no),
+      Error);
+  EXPECT_THROW(
+      ops->gemm(a.view(), Transpose::no, narrow_b.view(), Transpose::yes, c.view(), Accumulate::no),
+      Error);
 }
 
 }  // namespace

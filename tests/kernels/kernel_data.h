@@ -49,8 +49,8 @@ inline double relative_error(const std::vector<float>& got, const Doubles& want)
   return magnitude > 0.0 ? difference / magnitude : difference;
 }
 
-// A matrix whose rows lie `gap` elements further apart than they are long. The gaps hold NaN: reading
-// them spoils the result, writing them is seen by gaps_intact().
+// A matrix whose rows lie `gap` elements further apart than they are long. The gaps hold NaN:
+// reading them spoils the result, writing them is seen by gaps_intact().
 template <typename T>
 class Strided {
  public:

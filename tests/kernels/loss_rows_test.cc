@@ -1,7 +1,6 @@
-#include "kernels/rows/loss.rows.h"
-
 #include <gtest/gtest.h>
 
+#include "kernels/rows/loss.rows.h"
 #include "tests/kernels/kernel_data.h"
 #include "tests/support/test_ops.h"
 
@@ -22,7 +21,8 @@ struct LossRun {
   }
 
   void run(Ops& ops, const StepScalars* step) {
-    ops.launch(SoftmaxCrossEntropy{logits.data(), targets.data(), losses.data(), step, vocab}, rows);
+    ops.launch(SoftmaxCrossEntropy{logits.data(), targets.data(), losses.data(), step, vocab},
+               rows);
   }
 
   int64_t rows, vocab;
@@ -99,8 +99,8 @@ TEST(Reductions, SumInto) {
 }
 
 TEST(Reductions, NormAndClipping) {
-  for (const int64_t count : {int64_t{1}, int64_t{61}, SquaredNormChunks::kChunk,
-                              SquaredNormChunks::kChunk * 3 + 17}) {
+  for (const int64_t count :
+       {int64_t{1}, int64_t{61}, SquaredNormChunks::kChunk, SquaredNormChunks::kChunk * 3 + 17}) {
     const std::vector<float> x = random_floats(count, 1);
     double squares = 0.0;
     for (const float value : x) squares += static_cast<double>(value) * static_cast<double>(value);

@@ -1,7 +1,6 @@
-#include "kernels/rows/model.rows.h"
-
 #include <gtest/gtest.h>
 
+#include "kernels/rows/model.rows.h"
 #include "tests/kernels/kernel_data.h"
 #include "tests/support/test_ops.h"
 
@@ -16,8 +15,8 @@ std::vector<int32_t> some_indices(int64_t count, int64_t bound, uint32_t seed) {
   const RandomStream stream = RandomStream::make(seed, RandomPurpose::shuffle, 0, 0);
   std::vector<int32_t> out;
   for (int64_t i = 0; i < count; ++i) {
-    out.push_back(static_cast<int32_t>(stream.bits(static_cast<uint64_t>(i)) %
-                                       static_cast<uint32_t>(bound)));
+    out.push_back(
+        static_cast<int32_t>(stream.bits(static_cast<uint64_t>(i)) % static_cast<uint32_t>(bound)));
   }
   return out;
 }
@@ -36,12 +35,14 @@ struct NormRun {
         rstd(at(tokens)) {}
 
   void run(Ops& ops) {
-    ops.launch(RmsNormForward{x.data(), weight.data(), y.data(), rstd.data(), hidden, kEpsilon}, tokens);
+    ops.launch(RmsNormForward{x.data(), weight.data(), y.data(), rstd.data(), hidden, kEpsilon},
+               tokens);
     ops.launch(RmsNormApply{x.data(), weight.data(), rstd.data(), applied.data(), hidden}, tokens);
     ops.launch(RmsNormBackward{x.data(), weight.data(), rstd.data(), dy.data(), dx.data(), hidden},
                tokens);
-    ops.launch(RmsNormWeightGradient{x.data(), rstd.data(), dy.data(), dweight.data(), tokens, hidden},
-               column_blocks(hidden));
+    ops.launch(
+        RmsNormWeightGradient{x.data(), rstd.data(), dy.data(), dweight.data(), tokens, hidden},
+        column_blocks(hidden));
   }
 
   static constexpr float kEpsilon = 1e-5f;
@@ -166,8 +167,9 @@ TEST(Swiglu, MatchesTheReferenceAndItsDifferences) {
       const std::vector<float> dh = random_floats(tokens * width, 3);
       std::vector<float> h(gate.size()), dgate(gate.size()), dup(gate.size());
       ops->launch(SwigluForward{gate.data(), up.data(), h.data(), width}, tokens);
-      ops->launch(SwigluBackward{gate.data(), up.data(), dh.data(), dgate.data(), dup.data(), width},
-                  tokens);
+      ops->launch(
+          SwigluBackward{gate.data(), up.data(), dh.data(), dgate.data(), dup.data(), width},
+          tokens);
       const Doubles g = widen(gate);
       const Doubles u = widen(up);
       EXPECT_LE(relative_error(h, reference::swiglu(g, u)), kTolerance) << width;
@@ -198,8 +200,8 @@ TEST(Swiglu, SaturatesWithoutNaN) {
   std::vector<float> h(gate.size()), dgate(gate.size()), dup(gate.size());
   const auto width = static_cast<int64_t>(gate.size());
   ops->launch(SwigluForward{gate.data(), ones.data(), h.data(), width}, 1);
-  ops->launch(SwigluBackward{gate.data(), ones.data(), ones.data(), dgate.data(), dup.data(), width},
-              1);
+  ops->launch(
+      SwigluBackward{gate.data(), ones.data(), ones.data(), dgate.data(), dup.data(), width}, 1);
   for (size_t i = 0; i < gate.size(); ++i) {
     EXPECT_TRUE(std::isfinite(h[i])) << gate[i];
     EXPECT_TRUE(std::isfinite(dgate[i])) << gate[i];
@@ -234,7 +236,8 @@ TEST(Rows, GatherScatterAndScatterAdd) {
           const float value = rows[row * at(width) + i];
           want_gathered.push_back(table[at(repeating[row]) * at(width) + i]);
           want_scattered[at(distinct[row]) * at(width) + i] = value;
-          want_added[at(repeating[row]) * at(width) + i] += value;  // in row order, so equal in bits
+          want_added[at(repeating[row]) * at(width) + i] +=
+              value;  // in row order, so equal in bits
         }
       }
       EXPECT_EQ(gathered, want_gathered);

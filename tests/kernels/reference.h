@@ -1,5 +1,6 @@
 // What the kernels should compute, written plainly in double precision. Forward passes follow the
-// papers' formulas; gradients come from central differences of these, never from a second derivation.
+// papers' formulas; gradients come from central differences of these, never from a second
+// derivation.
 #pragma once
 
 #include <cmath>
@@ -42,7 +43,8 @@ inline Doubles gemm(int64_t m, int64_t n, int64_t k, const Doubles& a, bool tran
                     const Doubles& b, bool transpose_b) {
   Doubles wide(at(k * n));  // b as [k, n]: the inner loop runs along rows
   for (int64_t p = 0; p < k; ++p) {
-    for (int64_t j = 0; j < n; ++j) wide[at(p * n + j)] = b[at(transpose_b ? j * k + p : p * n + j)];
+    for (int64_t j = 0; j < n; ++j)
+      wide[at(p * n + j)] = b[at(transpose_b ? j * k + p : p * n + j)];
   }
   Doubles c(at(m * n), 0.0);
   for (int64_t i = 0; i < m; ++i) {
@@ -71,8 +73,8 @@ inline Doubles rms_norm(const Doubles& x, const Doubles& weight, double epsilon,
 }
 
 // x [tokens, heads * head_dim]; cosine and sine [positions, head_dim / 2].
-inline Doubles rotary(const Doubles& x, const std::vector<int32_t>& positions, const Doubles& cosine,
-                      const Doubles& sine, int64_t heads, int64_t head_dim) {
+inline Doubles rotary(const Doubles& x, const std::vector<int32_t>& positions,
+                      const Doubles& cosine, const Doubles& sine, int64_t heads, int64_t head_dim) {
   Doubles y(x.size());
   const int64_t half = head_dim / 2;
   for (size_t token = 0; token < positions.size(); ++token) {

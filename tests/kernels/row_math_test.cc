@@ -14,9 +14,9 @@ namespace {
 
 // row_exp is inlined into each of these and compiled as row kernels compile it: fused
 // multiply-adds change its last bits.
-#define JACKSCREW_TEST_EXP(name, attributes)                                \
-  attributes void name(const float* x, float* y, int64_t count) {           \
-    for (int64_t i = 0; i < count; ++i) y[i] = row_exp(x[i]);               \
+#define JACKSCREW_TEST_EXP(name, attributes)                      \
+  attributes void name(const float* x, float* y, int64_t count) { \
+    for (int64_t i = 0; i < count; ++i) y[i] = row_exp(x[i]);     \
   }
 JACKSCREW_TEST_EXP(exp_v3, __attribute__((target("arch=x86-64-v3"))))
 JACKSCREW_TEST_EXP(exp_v4, __attribute__((target("arch=x86-64-v4"))))
@@ -59,8 +59,9 @@ TEST(RowExp, IsWithinTwoUlpOverItsRange) {
 
 TEST(RowExp, EndsOfItsRange) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  const std::vector<float> x = {0.0f,      -0.0f,     -87.34f, -1000.0f, -kInfinity,
-                                88.72285f, 100000.0f, kInfinity, std::numeric_limits<float>::quiet_NaN()};
+  const std::vector<float> x = {0.0f,      -0.0f,      -87.34f,
+                                -1000.0f,  -kInfinity, 88.72285f,
+                                100000.0f, kInfinity,  std::numeric_limits<float>::quiet_NaN()};
   std::vector<float> y;
   run_exp(x, y);
   EXPECT_EQ(y[0], 1.0f);

@@ -30,7 +30,8 @@ JACKSCREW_INLINE float lane_sum(Vector value) {
 #if defined(__AVX512F__)
   parts[0] = _mm256_add_ps(parts[0], parts[1]);
 #endif
-  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(parts[0]), _mm256_extractf128_ps(parts[0], 1));
+  const __m128 four =
+      _mm_add_ps(_mm256_castps256_ps128(parts[0]), _mm256_extractf128_ps(parts[0], 1));
   const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
@@ -91,10 +92,14 @@ template <typename T>
 void dot(const DotProduct<T>& args, int64_t begin, int64_t end) {
   static_assert(kDotRows == 4);
   switch (args.m) {
-    case 1: return dot_rows<1>(args, begin, end);
-    case 2: return dot_rows<2>(args, begin, end);
-    case 3: return dot_rows<3>(args, begin, end);
-    default: return dot_rows<4>(args, begin, end);
+    case 1:
+      return dot_rows<1>(args, begin, end);
+    case 2:
+      return dot_rows<2>(args, begin, end);
+    case 3:
+      return dot_rows<3>(args, begin, end);
+    default:
+      return dot_rows<4>(args, begin, end);
   }
 }
 

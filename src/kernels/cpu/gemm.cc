@@ -15,14 +15,14 @@ namespace jackscrew {
 namespace {
 
 // A tile of the result is one task. oneDNN is fastest with whole rows of c (its brgemm path needs a
-// dense c): then tiles are up to 256 rows of all columns, or fewer rows where 8 tasks would not come
-// out; 64 rows of them still reach 94 % of a whole-matrix call at a depth of 576.
+// dense c): then tiles are up to 256 rows of all columns, or fewer rows where 8 tasks would not
+// come out; 64 rows of them still reach 94 % of a whole-matrix call at a depth of 576.
 constexpr int64_t kRowTile = 256;
 constexpr int64_t kTasks = 8;
 constexpr int64_t kWholeColumns = 2048;
-// Otherwise oneDNN packs both operands of every tile, which takes 512 rows and 544 columns to pay. On
-// AVX2 it does without packing below that (1/m + 1/n >= 0.0038) and falls to 45 % where strides are
-// multiples of 2 KiB; 1088 columns cut into equal pieces never leave fewer than 544.
+// Otherwise oneDNN packs both operands of every tile, which takes 512 rows and 544 columns to pay.
+// On AVX2 it does without packing below that (1/m + 1/n >= 0.0038) and falls to 45 % where strides
+// are multiples of 2 KiB; 1088 columns cut into equal pieces never leave fewer than 544.
 constexpr int64_t kPackedRowTile = 512;
 constexpr int64_t kPackedColumns = 1088;
 constexpr int64_t kAliasingStride = 512;  // f32 elements
@@ -30,13 +30,15 @@ constexpr int64_t kAliasingStride = 512;  // f32 elements
 constexpr int64_t kWidenedRows = 256;
 constexpr int64_t kWidenedColumns = 512;
 constexpr int64_t kWidenedDepth = 256;
-// Contractions over tokens vary from batch to batch; they are cut so that few lengths occur. At 1024
-// terms the extra pass over the tile costs under 1 %.
+// Contractions over tokens vary from batch to batch; they are cut so that few lengths occur. At
+// 1024 terms the extra pass over the tile costs under 1 %.
 constexpr int64_t kDepthChunk = 1024;
-// Varying extents come as multiples of this plus a remainder below it: at most 512 / 32 + 31 shapes.
+// Varying extents come as multiples of this plus a remainder below it: at most 512 / 32 + 31
+// shapes.
 constexpr int64_t kGrain = 32;
 
-// Few and long chunks of b's rows, for the hardware prefetcher; enough to even out a held-up thread.
+// Few and long chunks of b's rows, for the hardware prefetcher; enough to even out a held-up
+// thread.
 constexpr int64_t kDotChunksPerThread = 4;
 
 // Cuts [0, extent) into pieces of `tile`, then a multiple of kGrain, then the rest.
@@ -63,7 +65,8 @@ class Pieces {
   int64_t extent_, tile_, full_ = 0, grained_ = 0, rest_ = 0;
 };
 
-// Nearly equal pieces of at most `tile`, multiples of kGrain but for the last: the extents of weights.
+// Nearly equal pieces of at most `tile`, multiples of kGrain but for the last: the extents of
+// weights.
 int64_t balanced_tile(int64_t extent, int64_t tile) {
   const int64_t pieces = ceil_div(extent, tile);
   return std::max(kGrain, round_up(ceil_div(extent, pieces), kGrain));
@@ -83,7 +86,8 @@ Tile choose_tile(IsaLevel isa, int64_t m, int64_t n, const Tensor& a, const Tens
 }
 
 // bf16, m, n, k, transpose a, transpose b, row strides of a, b, c, accumulate
-using Key = std::tuple<bool, int64_t, int64_t, int64_t, bool, bool, int64_t, int64_t, int64_t, bool>;
+using Key =
+    std::tuple<bool, int64_t, int64_t, int64_t, bool, bool, int64_t, int64_t, int64_t, bool>;
 
 struct alignas(64) CacheLine {
   std::array<uint8_t, 64> bytes;
@@ -226,7 +230,8 @@ class CpuGemm::Impl {
     // What oneDNN chooses must not depend on how many threads this program uses.
     const int threads = omp_get_max_threads();
     omp_set_num_threads(1);
-    const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(a, b, c), attributes, engine_);
+    const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(a, b, c), attributes,
+                                                   engine_);
     Primitive made{dnnl::matmul(description), {}};
     omp_set_num_threads(threads);
     const memory::desc scratch = description.scratchpad_desc();

@@ -1,10 +1,10 @@
 // Matrix products on the CPU: oneDNN primitives, each run by one thread on one tile of ours.
 //
-// oneDNN's own threading makes the last bits depend on the number of threads. Here the result is cut
-// into tiles by its shape alone, and a tile is computed by a single-threaded library call.
+// oneDNN's own threading makes the last bits depend on the number of threads. Here the result is
+// cut into tiles by its shape alone, and a tile is computed by a single-threaded library call.
 //
-// Outside the booked memory, per thread: the scratchpads that oneDNN 2.6 asks for (at most 256 KiB for
-// the tiles used here) and, for bf16 on x86-64-v3 only, 768 KiB of widened operands.
+// Outside the booked memory, per thread: the scratchpads that oneDNN 2.6 asks for (at most 256 KiB
+// for the tiles used here) and, for bf16 on x86-64-v3 only, 768 KiB of widened operands.
 #pragma once
 
 #include <cstdint>

@@ -56,6 +56,35 @@ TEST_F(PlanTest, IsWhatTheRunTakesToTheByte) {
   }
 }
 
+// The run books what was planned whether it needs it or not; so that the plan is no larger than the
+// largest batch needs, nothing of it may be taken away.
+TEST_F(PlanTest, ReservesNoMoreThanTheLargestBatchNeeds) {
+  MicroBatch micro = random_micro_batch(files_.config.vocab_size, {200}, 1);
+  std::fill(micro.targets.begin(), micro.targets.end(), 1);
+  micro.target_count = micro.tokens();
+  const SessionUse use = training_use(micro.tokens());
+  for (const char* method : {"method=full", "method=lora"}) {
+    for (const char* recompute : {"true", "false"}) {
+      const Recipe recipe =
+          make_recipe({method, fmt::format("gradient_checkpointing={}", recompute)});
+      const auto run = [&](const SessionPlan& plan) {
+        Session session(recipe, files_, use, plan);
+        session.accumulate(step_of({micro}), 1e-3, 0);
+        session.update(0.0);
+        session.evaluate(step_of({micro}));
+        session.logits(micro.ids, micro.tokens(), false);
+      };
+      const SessionPlan plan = Session::rehearse(recipe, files_, use);
+      EXPECT_NO_THROW(run(plan));
+      for (int64_t ArenaSizes::* arena : {&ArenaSizes::scratch, &ArenaSizes::stash}) {
+        SessionPlan less = plan;
+        less.arenas.*arena -= 64;
+        EXPECT_THROW(run(less), Error) << method << " recompute " << recompute;
+      }
+    }
+  }
+}
+
 TEST_F(PlanTest, BudgetBelowThePlanIsRefused) {
   const SessionUse use = training_use(64);
   const auto with_budget = [&](int64_t bytes) {

@@ -25,8 +25,8 @@ class AdamwState : public OptimizerState {
     context.ops.launch(
         AdamwUpdate{factors, parameter.data<float>(), gradient.data<float>(),
                     m_.view().data<float>(), v_.view().data<float>(), count,
-                    static_cast<float>(options_.beta1), static_cast<float>(options_.beta2),
-                    static_cast<float>(options_.epsilon)},
+                    static_cast<float>(1.0 - options_.beta1), static_cast<float>(options_.beta2),
+                    static_cast<float>(1.0 - options_.beta2), static_cast<float>(options_.epsilon)},
         ceil_div(count, AdamwUpdate::kChunk));
   }
 

@@ -61,7 +61,8 @@ struct AdamwUpdate {
   float* m;          // [count]
   float* v;          // [count]
   int64_t count;
-  float beta1, beta2, epsilon;
+  // 1 - beta is rounded once, from double, as torch does: 1 - 0.999f is off by 1.3e-5 of itself.
+  float one_minus_beta1, beta2, one_minus_beta2, epsilon;
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
     const int64_t begin = row * kChunk;
@@ -77,8 +78,8 @@ struct AdamwUpdate {
     }
     team.each(size, [&](int64_t i) {
       const float grad = g[i] * f.clip_scale;
-      const float new_m = first[i] + (1.0f - beta1) * (grad - first[i]);
-      const float new_v = second[i] * beta2 + (1.0f - beta2) * grad * grad;
+      const float new_m = first[i] + one_minus_beta1 * (grad - first[i]);
+      const float new_v = second[i] * beta2 + one_minus_beta2 * grad * grad;
       const float denominator = __builtin_sqrtf(new_v) * f.denominator + epsilon;
       first[i] = new_m;
       second[i] = new_v;

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -75,6 +76,34 @@ inline Recipe make_recipe(const std::vector<std::string>& settings) {
 inline std::unique_ptr<Session> make_session(const Recipe& recipe, const ModelFiles& files,
                                              const SessionUse& use) {
   return std::make_unique<Session>(recipe, files, use, Session::rehearse(recipe, files, use));
+}
+
+// A session's use for training on micro-batches of at most `tokens`, and for their logits.
+inline SessionUse training_use(int64_t tokens) {
+  return {.training = true,
+          .tokens = tokens,
+          .max_positions = tokens,
+          .kv_tokens = 0,
+          .logits_rows = tokens};
+}
+
+// What the learners of a stage keep in that role, by name.
+inline std::map<std::string, Tensor> states(const Stage& stage, StateRole role) {
+  std::map<std::string, Tensor> out;
+  stage.visit([&](const StateRef& state) {
+    if (state.role == role) out[state.name] = state.view;
+  });
+  return out;
+}
+
+// The values behind states(), copied: they change with every step.
+inline std::map<std::string, std::vector<float>> state_values(const Stage& stage, StateRole role) {
+  std::map<std::string, std::vector<float>> out;
+  for (const auto& [name, view] : states(stage, role)) {
+    const float* data = view.data<float>();
+    out[name] = std::vector<float>(data, data + view.size());
+  }
+  return out;
 }
 
 }  // namespace jackscrew

@@ -1,35 +1,16 @@
 // The engine against PyTorch: logits, loss, every gradient, and ten steps of training.
 #include "tests/support/golden.h"
 
-#include <cstring>
-#include <map>
-
 namespace jackscrew {
 namespace {
 
 class GoldenTest : public ::testing::TestWithParam<const char*> {};
 
-SessionUse use_for(const StepBatch& batch) {
-  return {.training = true,
-          .tokens = batch.tokens,
-          .max_positions = batch.tokens,
-          .kv_tokens = 0,
-          .logits_rows = batch.tokens};
-}
-
-std::map<std::string, Tensor> states(Session& session, StateRole role) {
-  std::map<std::string, Tensor> out;
-  session.stage().visit([&](const StateRef& state) {
-    if (state.role == role) out[state.name] = state.view;
-  });
-  return out;
-}
-
 TEST_P(GoldenTest, LogitsOfEverySequence) {
   const Golden golden(GetParam());
   const StepBatch batch = golden.batch();
   const ModelFiles files = open_model(golden_path(GetParam()).string());
-  const auto session = make_session(make_recipe({"method=full"}), files, use_for(batch));
+  const auto session = make_session(make_recipe({"method=full"}), files, training_use(batch.tokens));
   const MicroBatch& micro = batch.micro_batches[0];
   const auto expected = golden.values("logits");
   const auto vocab = static_cast<size_t>(files.config.vocab_size);
@@ -52,9 +33,9 @@ TEST_P(GoldenTest, LossAndEveryGradient) {
   for (const char* recompute : {"false", "true"}) {
     const Recipe recipe = make_recipe(
         {"method=full", std::string("gradient_checkpointing=") + recompute});
-    const auto session = make_session(recipe, files, use_for(batch));
+    const auto session = make_session(recipe, files, training_use(batch.tokens));
     session->accumulate(batch, 0.0, 0);
-    const auto gradients = states(*session, StateRole::gradient);
+    const auto gradients = states(session->stage(), StateRole::gradient);
     EXPECT_EQ(gradients.size(), session->stage().parameters().size());
     for (const auto& [name, view] : gradients) {
       const std::string parameter = name.substr(0, name.rfind(".gradient"));
@@ -71,7 +52,7 @@ TEST_P(GoldenTest, TenStepsOfAdamW) {
   const StepBatch batch = golden.batch();
   const ModelFiles files = open_model(golden_path(GetParam()).string());
   const Recipe recipe = make_recipe({"method=full", "max_grad_norm=1.0"});
-  const auto session = make_session(recipe, files, use_for(batch));
+  const auto session = make_session(recipe, files, training_use(batch.tokens));
   const Schedule schedule{ScheduleKind::cosine, 5e-3, 2, 10};
   const auto losses = golden.values("losses");
   const auto norms = golden.values("grad_norms");
@@ -84,7 +65,7 @@ TEST_P(GoldenTest, TenStepsOfAdamW) {
     EXPECT_NEAR(result.loss, static_cast<double>(losses[step]), 1e-4 * result.loss) << step;
     EXPECT_NEAR(result.grad_norm, static_cast<double>(norms[step]), 1e-3 * result.grad_norm) << step;
   }
-  for (const auto& [name, view] : states(*session, StateRole::parameter)) {
+  for (const auto& [name, view] : states(session->stage(), StateRole::parameter)) {
     EXPECT_LE(relative_error(view.data<float>(), golden.values("final." + name)), 2e-3) << name;
   }
 }

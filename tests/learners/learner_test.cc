@@ -1,0 +1,205 @@
+// The full learner's masters, and learners that no file of the program knows.
+#include "learners/learner.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "learners/frozen.h"
+#include "learners/full.h"
+#include "tests/support/batches.h"
+#include "tests/support/stage_rig.h"
+
+namespace jackscrew {
+namespace {
+
+TEST(FullLearnerTest, KeepsAMasterBesideNarrowStorageAndPublishes) {
+  const Golden golden("gqa_tied");
+  const StepBatch batch = golden.batch();
+  const ModelFiles files = open_model(golden_path("gqa_tied").string());
+  const auto session = make_session(make_recipe({"method=full", "storage=bf16"}), files,
+                                    training_use(batch.tokens));
+  const auto booked = [&](Purpose purpose) {
+    return session->memory().ledger().current[static_cast<size_t>(purpose)];
+  };
+  EXPECT_GT(booked(Purpose::masters), 0);
+  const auto before = state_values(session->stage(), StateRole::parameter);
+  const double loss = session->evaluate(batch);
+  for (int64_t step = 0; step < 3; ++step) {
+    session->accumulate(batch, 1e-4, step);
+    session->update(0.0);
+  }
+  EXPECT_LT(session->evaluate(batch), loss);
+  const auto masters = states(session->stage(), StateRole::parameter);
+  size_t narrow_weights = 0;
+  size_t between = 0;
+  for (const auto& parameter : session->stage().parameters()) {
+    const Weight& weight = *parameter->weight;
+    const Tensor& master = masters.at(weight.name());
+    ASSERT_EQ(master.dtype(), DType::f32);
+    EXPECT_NE(std::memcmp(master.raw(), before.at(weight.name()).data(),
+                          static_cast<size_t>(master.bytes())),
+              0)
+        << weight.name();
+    if (parameter->info.kind == WeightKind::norm) {
+      EXPECT_STREQ(weight.format().name(), "f32");
+      continue;
+    }
+    ++narrow_weights;
+    ASSERT_STREQ(weight.format().name(), "bf16");
+    const auto* stored = static_cast<const bf16*>(weight.storage().raw());
+    for (int64_t i = 0; i < weight.size(); ++i) {
+      const float value = master.data<float>()[i];
+      ASSERT_EQ(stored[i].bits, to_bf16(value).bits) << weight.name() << " element " << i;
+      between += to_float(stored[i]) != value ? 1 : 0;
+    }
+  }
+  EXPECT_EQ(narrow_weights, 3u * 7u + 1u);
+  EXPECT_GT(between, 0u) << "the masters hold no more than the storage";
+}
+
+TEST(FullLearnerTest, RefusesStorageThatCannotBeWritten) {
+  const auto ops = make_test_ops();
+  Memory memory("host", make_host_backing(), 0);
+  const auto optimizer = make_optimizer("adamw", {});
+  Weight weight(memory, "model.layers.0.mlp.up_proj.weight", 4, 64, false, find_format("q8_0"));
+  try {
+    make_full_slot({memory, *ops, *optimizer, 1}, {&weight, WeightKind::linear, 0, "up_proj"});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::usage);
+    EXPECT_NE(std::string(error.what()).find(weight.name()), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("q8_0"), std::string::npos) << error.what();
+    EXPECT_FALSE(error.hint().empty());
+  }
+}
+
+TEST(LearnerTableTest, FindsByNameAndSuggests) {
+  for (const LearnerEntry& entry : all_learners()) {
+    EXPECT_EQ(&find_learner(entry.name), &entry);
+  }
+  try {
+    find_learner("lore");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::usage);
+    EXPECT_NE(error.hint().find("lora"), std::string::npos) << error.hint();
+  }
+}
+
+enum class Side { left, right };
+
+// Accumulates a gradient projected by a fixed random matrix, as GaLore does.
+class ProjectingSlot : public LearnerSlot {
+ public:
+  static constexpr int64_t kRank = 3;
+
+  ProjectingSlot(const LearnerContext& context, const Weight& weight, Side side)
+      : name_(weight.name()),
+        side_(side),
+        projection_(context.memory, Purpose::projections, DType::f32,
+                    {side == Side::left ? weight.rows() : weight.cols(), kRank}),
+        projected_(context.memory, Purpose::gradients, DType::f32,
+                   {side == Side::left ? kRank : weight.rows(),
+                    side == Side::left ? weight.cols() : kRank}) {
+    std::mt19937 random(name_hash(name_.c_str()));
+    std::normal_distribution<float> normal;
+    for (int64_t i = 0; i < projection_.view().size(); ++i) {
+      projection_.view().data<float>()[i] = normal(random);
+    }
+  }
+
+  bool learns() const override { return true; }
+  void backward(const Gradient& g, const Tensor*, int64_t) override {
+    if (side_ == Side::left) {
+      g.add_left(projection_.view(), projected_.view());
+    } else {
+      g.add_right(projection_.view(), projected_.view());
+    }
+  }
+  void visit(const StateVisitor& visitor) const override {
+    visitor({name_, StateRole::moment, projection_.view(), true});
+    visitor({name_ + ".gradient", StateRole::gradient, projected_.view(), false});
+  }
+
+ private:
+  std::string name_;
+  Side side_;
+  OwnedTensor projection_, projected_;
+};
+
+class ProjectingLearner : public Learner {
+ public:
+  explicit ProjectingLearner(Side side) : side_(side) {}
+  const char* name() const override { return "projecting"; }
+  bool changes(WeightKind kind, std::string_view) const override { return kind != WeightKind::norm; }
+  std::unique_ptr<LearnerSlot> make_slot(const LearnerContext& context,
+                                         const WeightInfo& info) override {
+    if (info.kind == WeightKind::norm) return std::make_unique<FrozenSlot>();
+    return std::make_unique<ProjectingSlot>(context, *info.weight, side_);
+  }
+
+ private:
+  Side side_;
+};
+
+class ProjectingTest : public ::testing::TestWithParam<const char*> {};
+
+// Pᵀ G or G Q in double.
+std::vector<float> projected(Side side, const std::vector<float>& gradient, int64_t rows,
+                             int64_t cols, const float* projection) {
+  const int64_t rank = ProjectingSlot::kRank;
+  std::vector<double> sums(static_cast<size_t>(side == Side::left ? rank * cols : rows * rank));
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < cols; ++c) {
+      const auto g = static_cast<double>(gradient[static_cast<size_t>(r * cols + c)]);
+      for (int64_t k = 0; k < rank; ++k) {
+        const bool left = side == Side::left;
+        const size_t to = static_cast<size_t>(left ? k * cols + c : r * rank + k);
+        sums[to] += g * static_cast<double>(projection[(left ? r : c) * rank + k]);
+      }
+    }
+  }
+  return {sums.begin(), sums.end()};
+}
+
+TEST_P(ProjectingTest, AccumulatesTheProjectedGradient) {
+  const Golden golden(GetParam());
+  const ModelFiles files = open_model(golden_path(GetParam()).string());
+  const std::vector<MicroBatch> parts = separated(golden.batch().micro_batches[0]);
+  const auto full_learner = make_full_learner();
+  StageRig full(files, StageSpec::whole(files.config), *full_learner);
+  ProjectingLearner left_learner(Side::left);
+  ProjectingLearner right_learner(Side::right);
+  StageRig left(files, StageSpec::whole(files.config), left_learner);
+  StageRig right(files, StageSpec::whole(files.config), right_learner);
+  for (StageRig* rig : {&full, &left, &right}) {
+    rig->begin(golden.batch().targets);
+    for (const MicroBatch& part : parts) rig->accumulate(DeviceBatch(part));
+    EXPECT_EQ(rig->scalars().loss_sum, full.scalars().loss_sum);
+  }
+  const auto gradients = state_values(full.stage(), StateRole::gradient);
+  for (const auto& [rig, side] : {std::pair{&left, Side::left}, std::pair{&right, Side::right}}) {
+    const auto projections = states(rig->stage(), StateRole::moment);
+    const auto results = states(rig->stage(), StateRole::gradient);
+    EXPECT_EQ(results.size(), files.config.tie_word_embeddings
+                                  ? 7 * static_cast<size_t>(files.config.num_hidden_layers) + 1
+                                  : 7 * static_cast<size_t>(files.config.num_hidden_layers) + 2);
+    for (const auto& parameter : rig->stage().parameters()) {
+      if (!parameter->learns()) continue;
+      const Weight& weight = *parameter->weight;
+      const std::string gradient = weight.name() + ".gradient";
+      const auto expected =
+          projected(side, gradients.at(gradient), weight.rows(), weight.cols(),
+                    projections.at(weight.name()).data<float>());
+      EXPECT_LE(relative_error(results.at(gradient).data<float>(), expected), 1e-5)
+          << (side == Side::left ? "left " : "right ") << weight.name();
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, ProjectingTest, ::testing::Values("gqa_tied", "mha_untied", "odd"),
+                         [](const auto& test) { return std::string(test.param); });
+
+}  // namespace
+}  // namespace jackscrew

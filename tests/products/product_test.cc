@@ -1,0 +1,279 @@
+// Products and gradient operators against plain arithmetic in double, for every kind of storage.
+#include "products/product.h"
+
+#include <cstring>
+#include <string>
+
+#include "base/error.h"
+#include "kernels/cpu/cpu_ops.h"
+#include "products/dense.h"
+#include "tests/products/reference.h"
+#include "tests/support/test_ops.h"
+
+namespace jackscrew {
+namespace {
+
+// Sums of at most a few thousand terms in f32, in units of the sum of the terms' magnitudes: blocked
+// summation loses a few units in the last place (2^-24).
+constexpr double kF32 = 1e-6;
+// Two operands rounded to bf16 (7 bits of fraction, so each is off by 2^-8 of itself at most), and the
+// product of both errors.
+constexpr double kBf16 = 0x1p-7 + 0x1p-16 + kF32;
+
+struct Storage {
+  const char* format;
+  int64_t cols;  // odd where the format's blocks allow it
+};
+constexpr Storage kStorages[] = {{"f32", 45}, {"bf16", 45}, {"f16", 45}, {"q8_0", 96}, {"q4_k", 512}};
+
+class ProductTest : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    if (is_bf16() && !ops_->has_bf16()) {
+      GTEST_SKIP() << "the level " << isa_name(test_isa()) << " has no bf16 products";
+    }
+  }
+
+  bool is_bf16() const { return std::string(GetParam()) == "bf16"; }
+  const Product& product() const { return find_product(GetParam(), *ops_); }
+  Context context() { return {*ops_, scratch_, nullptr, true}; }
+
+  Weight make_weight(const char* name, int64_t rows, int64_t cols) {
+    const Format& format = find_format(name);
+    Weight weight(memory_, "the.weight", rows, cols, false, format);
+    if (format.can_encode()) {
+      Matrix values = random_matrix(rows, cols, 1);
+      format.encode_rows(*ops_, values.view(), weight.storage(), 0);
+      return weight;
+    }
+    std::mt19937 random(2);
+    auto* bytes = weight.storage().data<uint8_t>();
+    for (int64_t i = 0; i < weight.storage().size(); ++i) bytes[i] = random() & 0xFF;
+    // Blocks begin with a scale in f16, which must be finite; a second one follows in q4_k.
+    const f16 scale = to_f16(0.01f);
+    for (int64_t at = 0; at < weight.storage().size(); at += format.block_bytes()) {
+      std::memcpy(bytes + at, &scale, sizeof scale);
+      if (std::string(name) == "q4_k") std::memcpy(bytes + at + 2, &scale, sizeof scale);
+    }
+    return weight;
+  }
+
+  Matrix values_of(const Weight& weight) {
+    Matrix out(weight.rows(), weight.cols());
+    weight.decode(*ops_, 0, weight.rows(), out.view());
+    return out;
+  }
+
+  // `actual` is start + a b in the product's arithmetic: in bf16 exact for rounded operands, and
+  // within the bound of rounding for the operands as they are.
+  void expect_product(const Matrix& actual, const Matrix& a, const Matrix& b, const Matrix* start,
+                      const std::string& what) const {
+    if (!is_bf16()) {
+      EXPECT_LE(error_of(actual, multiply(a, b, start)), kF32) << what;
+      return;
+    }
+    const Exact rounded = multiply(a.rounded_to_bf16(), b.rounded_to_bf16(), start);
+    EXPECT_LE(error_of(actual, rounded), kF32) << what;
+    EXPECT_LE(error_of(actual, multiply(a, b, start)), kBf16) << what;
+  }
+
+  // Every product of a weight with `tokens` random inputs.
+  void check_all(const Weight& weight, int64_t tokens, const std::string& name) {
+    const Matrix w = values_of(weight);
+    Matrix x = random_matrix(tokens, weight.cols(), 3);
+    Matrix dy = random_matrix(tokens, weight.rows(), 4);
+    Context run = context();
+    const Arena::Frame frame(scratch_);
+    const Operand operand = product().prepare(run, x.view());
+    const Gradient g = product().backward(run, operand, dy.view(), weight);
+    for (const Accumulate accumulate : {Accumulate::no, Accumulate::yes}) {
+      const bool adds = accumulate == Accumulate::yes;
+      const std::string what = name + (adds ? " added" : " written");
+      const Matrix y_start = random_matrix(tokens, weight.rows(), 5);
+      Matrix y = y_start;
+      product().forward(run, operand, weight, y.view(), accumulate);
+      expect_product(y, x, w.transposed(), adds ? &y_start : nullptr, what + " y");
+      const Matrix dx_start = random_matrix(tokens, weight.cols(), 6);
+      Matrix dx = dx_start;
+      g.add_dx(dx.view(), accumulate);
+      expect_product(dx, dy, w, adds ? &dx_start : nullptr, what + " dx");
+    }
+    const Matrix start = random_matrix(weight.rows(), weight.cols(), 7);
+    Matrix d = start;
+    g.add_dw(d.view());
+    expect_product(d, dy.transposed(), x, &start, name + " dw");
+    check_projections(g, x, dy, name);
+  }
+
+  // The projected gradients are a learner's own: f32 whatever the product.
+  void check_projections(const Gradient& g, const Matrix& x, const Matrix& dy,
+                         const std::string& name) {
+    const int64_t rank = 5;
+    Matrix full(dy.cols, x.cols);
+    const Exact gradient = multiply(dy.transposed(), x);
+    for (size_t i = 0; i < full.values.size(); ++i) {
+      full.values[i] = static_cast<float>(gradient.value[i]);
+    }
+    Matrix p = random_matrix(dy.cols, rank, 8);
+    const Matrix left_start = random_matrix(rank, x.cols, 9);
+    Matrix left = left_start;
+    g.add_left(p.view(), left.view());
+    EXPECT_LE(error_of(left, multiply(p.transposed(), full, &left_start)), kF32) << name << " left";
+    Matrix q = random_matrix(x.cols, rank, 10);
+    const Matrix right_start = random_matrix(dy.cols, rank, 11);
+    Matrix right = right_start;
+    g.add_right(q.view(), right.view());
+    EXPECT_LE(error_of(right, multiply(full, q, &right_start)), kF32) << name << " right";
+  }
+
+  std::unique_ptr<Ops> ops_ = make_test_ops();
+  Memory memory_{"host", make_host_backing(), 0};
+  Arena scratch_{memory_, Purpose::workspace, int64_t{64} << 20};
+};
+
+TEST_P(ProductTest, EveryStorage) {
+  for (const Storage& storage : kStorages) {
+    check_all(make_weight(storage.format, 37, storage.cols), 19, storage.format);
+    check_all(make_weight(storage.format, 1, storage.cols), 1, storage.format);
+  }
+  EXPECT_EQ(scratch_.used(), 0);
+}
+
+TEST_P(ProductTest, WeightOfSeveralPanels) {
+  const int64_t rows = 601;
+  const int64_t cols = 4096;
+  ASSERT_LT(panel_rows(cols, is_bf16() ? 2 : 4), rows);
+  check_all(make_weight("q8_0", rows, cols), 3, "q8_0 in panels");
+  // The decoded weight never exists as a whole.
+  EXPECT_LT(scratch_.high_water(), rows * cols * (is_bf16() ? 2 : 4));
+}
+
+TEST_P(ProductTest, ThreadsDoNotChangeBits) {
+  const Weight weight = make_weight("q8_0", 300, 96);
+  Matrix x = random_matrix(70, 96, 12);
+  Matrix dy = random_matrix(70, 300, 13);
+  std::vector<float> first;
+  for (const int threads : {1, 2, 3}) {
+    const auto ops = make_test_ops(threads);
+    Context run{*ops, scratch_, nullptr, true};
+    const Arena::Frame frame(scratch_);
+    const Operand operand = product().prepare(run, x.view());
+    const Gradient g = product().backward(run, operand, dy.view(), weight);
+    Matrix y(70, 300), dx(70, 96), d(300, 96);
+    product().forward(run, operand, weight, y.view(), Accumulate::no);
+    g.add_dx(dx.view(), Accumulate::no);
+    g.add_dw(d.view());
+    std::vector<float> all = y.values;
+    all.insert(all.end(), dx.values.begin(), dx.values.end());
+    all.insert(all.end(), d.values.begin(), d.values.end());
+    if (first.empty()) first = all;
+    EXPECT_EQ(std::memcmp(all.data(), first.data(), all.size() * sizeof(float)), 0) << threads;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Arithmetic, ProductTest, ::testing::Values("f32", "bf16"),
+                         [](const auto& test) { return std::string(test.param); });
+
+// The embedding: rows of the weight, some taken twice.
+TEST(GatherContributorTest, GivesEveryFormOfTheGradient) {
+  const auto ops = make_test_ops();
+  Memory memory("host", make_host_backing(), 0);
+  Arena scratch(memory, Purpose::workspace, 1 << 20);
+  Context run{*ops, scratch, nullptr, true};
+  const Weight weight(memory, "the.embedding", 23, 71, false, find_format("f32"));
+  std::vector<int32_t> ids = {3, 22, 0, 3, 7, 3, 22};
+  const auto tokens = static_cast<int64_t>(ids.size());
+  Matrix dy = random_matrix(tokens, 71, 1);
+  Gradient g(run, gather_contributor(), weight);
+  g.dy = dy.view();
+  g.indices = Tensor(ids.data(), DType::i32, {tokens});
+  // dW = Sᵀ dy for the selection S [tokens, rows].
+  Matrix selection(tokens, 23);
+  for (int64_t t = 0; t < tokens; ++t) selection.at(t, ids[static_cast<size_t>(t)]) = 1.0f;
+
+  const Matrix start = random_matrix(23, 71, 2);
+  Matrix d = start;
+  g.add_dw(d.view());
+  EXPECT_LE(error_of(d, multiply(selection.transposed(), dy, &start)), kF32);
+
+  Matrix p = random_matrix(23, 5, 3);
+  Matrix picked(tokens, 5);
+  for (int64_t t = 0; t < tokens; ++t) {
+    for (int64_t c = 0; c < 5; ++c) picked.at(t, c) = p.at(ids[static_cast<size_t>(t)], c);
+  }
+  const Matrix left_start = random_matrix(5, 71, 4);
+  Matrix left = left_start;
+  g.add_left(p.view(), left.view());
+  EXPECT_LE(error_of(left, multiply(picked.transposed(), dy, &left_start)), kF32);
+
+  Matrix q = random_matrix(71, 5, 5);
+  Matrix thin(tokens, 5);
+  const Exact exact = multiply(dy, q);
+  for (size_t i = 0; i < thin.values.size(); ++i) {
+    thin.values[i] = static_cast<float>(exact.value[i]);
+  }
+  const Matrix right_start = random_matrix(23, 5, 6);
+  Matrix right = right_start;
+  g.add_right(q.view(), right.view());
+  // `thin` cancels, so its own rounding counts in units of the larger magnitudes behind it.
+  EXPECT_LE(error_of(right, multiply(selection.transposed(), thin, &right_start)), 1e-5);
+}
+
+// Offers no more than every contributor must.
+class BareContributor : public Contributor {
+  void add_dw(const Gradient&, const Tensor&) const override {}
+};
+
+TEST(ContributorTest, RefusalsNameTheWeight) {
+  const auto ops = make_test_ops();
+  Memory memory("host", make_host_backing(), 0);
+  Arena scratch(memory, Purpose::workspace, 1 << 20);
+  Context run{*ops, scratch, nullptr, true};
+  const Weight weight(memory, "the.weight", 3, 4, false, find_format("f32"));
+  const BareContributor bare;
+  const auto refusal = [](const auto& action) {
+    try {
+      action();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::usage);
+      return std::string(error.what());
+    }
+    return std::string("nothing thrown");
+  };
+  Matrix any(3, 4);
+  const Gradient g(run, bare, weight);
+  const Gradient gather(run, gather_contributor(), weight);
+  const std::string messages[] = {
+      refusal([&] { g.add_dx(any.view(), Accumulate::no); }),
+      refusal([&] { g.add_left(any.view(), any.view()); }),
+      refusal([&] { g.add_right(any.view(), any.view()); }),
+      refusal([&] { gather.add_dx(any.view(), Accumulate::yes); })};
+  const char* parts[] = {"its input", "from the left", "from the right", "its input"};
+  for (size_t i = 0; i < std::size(messages); ++i) {
+    EXPECT_NE(messages[i].find("the.weight"), std::string::npos) << messages[i];
+    EXPECT_NE(messages[i].find(parts[i]), std::string::npos) << messages[i];
+  }
+}
+
+TEST(FindProductTest, SaysWhatThereIs) {
+  const auto kind_of = [](const char* name, const Ops& ops) {
+    try {
+      find_product(name, ops);
+    } catch (const Error& error) {
+      return error.kind();
+    }
+    return ErrorKind::generic;
+  };
+  const auto below = make_cpu_ops(1, IsaLevel::v3);
+  EXPECT_EQ(&find_product("auto", *below), &f32_product());
+  EXPECT_EQ(&find_product("f32", *below), &f32_product());
+  EXPECT_EQ(kind_of("bf16", *below), ErrorKind::device);
+  EXPECT_EQ(kind_of("f64", *below), ErrorKind::usage);
+  const auto ops = make_test_ops();
+  if (ops->has_bf16()) {
+    EXPECT_EQ(&find_product("bf16", *ops), &bf16_product());
+  }
+}
+
+}  // namespace
+}  // namespace jackscrew

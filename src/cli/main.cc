@@ -18,7 +18,16 @@ namespace {
 
 // A new subcommand is a row here.
 std::vector<Command> command_table() {
+  using namespace option_titles;
   return {
+      {.name = "generate",
+       .summary = "what a model writes after a prompt",
+       .usage = "model=M prompt=TEXT [name=value ...]",
+       .examples = {"jackscrew generate model=runs/mine prompt=\"What is a jackscrew?\"",
+                    "jackscrew generate model=model.gguf prompt=Hello temperature=0.8 top_p=0.95",
+                    "jackscrew generate model=model.gguf adapter=runs/lora prompt=Hello --json"},
+       .tables = {kModel, kGeneration, kMachine, kCall},
+       .run = run_generate},
       {.name = "config",
        .summary = "recipes to start from, and checks of recipes",
        .usage = "init METHOD | validate FILE.yaml [name=value ...] | schema",
@@ -91,7 +100,8 @@ int guarded_main(int argc, char** argv) {
   } catch (const Error& error) {
     return report(error.what(), error.hint(), error.exit_code());
   } catch (const std::bad_alloc&) {
-    return report("out of host memory", "use a smaller model, batch or sequence_len, or fewer threads",
+    return report("out of host memory",
+                  "use a smaller model, batch or sequence_len, or fewer threads",
                   static_cast<int>(ErrorKind::does_not_fit));
   } catch (const std::exception& error) {
     return report(error.what(), "this is a fault of jackscrew: please report it", 1);
@@ -101,4 +111,6 @@ int guarded_main(int argc, char** argv) {
 }  // namespace
 }  // namespace jackscrew
 
-int main(int argc, char** argv) { return jackscrew::guarded_main(argc, argv); }
+int main(int argc, char** argv) {
+  return jackscrew::guarded_main(argc, argv);
+}

@@ -20,6 +20,20 @@ namespace {
 std::vector<Command> command_table() {
   using namespace option_titles;
   return {
+      {.name = "train",
+       .summary = "fine-tune a model, or train one from scratch",
+       .usage = "[RECIPE.yaml] [name=value ...]",
+       .examples = {"jackscrew train model=SmolLM2-135M data=train.jsonl output_dir=runs/first",
+                    "jackscrew train run.yaml learning_rate=1e-4 method=full"},
+       .tables = {kModel, kData, kMethod, kSchedule, kMachine, kOutput, kCall},
+       .run = run_train},
+      {.name = "eval",
+       .summary = "the loss of a model on a text",
+       .usage = "model=MODEL data=FILE [name=value ...]",
+       .examples = {"jackscrew eval model=runs/first data=heldout.jsonl",
+                    "jackscrew eval model=SmolLM2-135M adapter=runs/lora data=book.txt --json"},
+       .tables = {kModel, kData, kMachine, kCall},
+       .run = run_eval},
       {.name = "generate",
        .summary = "what a model writes after a prompt",
        .usage = "model=M prompt=TEXT [name=value ...]",

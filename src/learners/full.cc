@@ -33,6 +33,10 @@ class FullSlot : public LearnerSlot {
 
   void apply(Context& context, double weight_decay) override {
     state_->apply(context, master_, gradient_.view(), 1.0, weight_decay);
+    restored(context);
+  }
+
+  void restored(Context& context) override {
     if (!owned_master_.empty()) weight_.publish(context.ops, master_);
   }
 

@@ -41,6 +41,8 @@ class LearnerSlot {
   // Updates from what was accumulated over the step, and clears it.
   virtual void apply(Context&, double /*weight_decay*/) {}
   virtual void visit(const StateVisitor&) const {}
+  // The parameters behind visit() were overwritten: brings everything that depends on them in line.
+  virtual void restored(Context&) {}
 };
 
 // What a run saves beside, or instead of, the model: a PEFT adapter.

@@ -211,6 +211,10 @@ void Stage::visit(const StateVisitor& visitor) const {
   for (const auto& parameter : parameters_) parameter->slot->visit(visitor);
 }
 
+void Stage::restored(Context& context) const {
+  for (const auto& parameter : parameters_) parameter->slot->restored(context);
+}
+
 KvCache Stage::make_cache(Memory& memory, int64_t capacity) const {
   const int64_t kv = config_.num_key_value_heads * config_.head_dim;
   KvCache cache;

@@ -76,6 +76,8 @@ class Stage {
   void apply(Context& context, double weight_decay) const;
   // Everything that learners keep.
   void visit(const StateVisitor& visitor) const;
+  // To be called after states were overwritten from outside.
+  void restored(Context& context) const;
 
   KvCache make_cache(Memory& memory, int64_t capacity) const;
 

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/text.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/plan/plan_ops.h"
@@ -162,6 +163,33 @@ Batch Session::upload(const MicroBatch& batch, int64_t token_offset) {
   return {put(ids_, batch.ids),           put(positions_, batch.positions),
           put(cu_seqlens_, batch.cu_seqlens), put(target_rows_, target_rows),
           put(targets_, targets),         token_offset};
+}
+
+void Session::restored() {
+  Context run = context(false);
+  scratch_.reset();
+  stage_->restored(run);
+}
+
+double Session::measure_peak() {
+  // Operands of 4 MiB: products of this size run within 5 % of the fastest.
+  constexpr int64_t kSize = 1024;
+  constexpr int kRuns = 5;
+  if (scratch_.capacity() < 3 * kSize * kSize * dtype_size(DType::f32)) return 0.0;
+  scratch_.reset();
+  const auto take = [&] { return scratch_.tensor(DType::f32, {kSize, kSize}); };
+  const Tensor a = take();
+  const Tensor b = take();
+  const Tensor c = take();
+  ops_->zero(a);
+  ops_->zero(b);
+  double best = 0.0;
+  for (int run = 0; run < kRuns; ++run) {
+    const Stopwatch watch;
+    ops_->gemm(a, Transpose::no, b, Transpose::no, c, Accumulate::no);
+    best = std::max(best, 2.0 * kSize * kSize * kSize / watch.seconds());
+  }
+  return best;
 }
 
 void Session::accumulate(const StepBatch& batch, double learning_rate, int64_t step) {

@@ -60,6 +60,14 @@ class Session {
   Memory& memory() { return *memory_; }
   const Product& product() const { return *product_; }
 
+  // Everything that a checkpoint holds, and what must follow when it was overwritten.
+  void visit(const StateVisitor& visitor) const { stage_->visit(visitor); }
+  void restored();
+
+  // Multiply-adds per second, times two, of a large f32 product on this machine now; 0 when the
+  // scratch memory is too small to tell.
+  double measure_peak();
+
   // One optimizer step in two halves: gradients of all micro-batches, then the update. `accumulate`
   // counts steps from 0 for random numbers.
   void accumulate(const StepBatch& batch, double learning_rate, int64_t step);

@@ -1,0 +1,47 @@
+// Training checkpoints: directories `checkpoint-<step>/` that hold everything a run needs to go on with
+// the same bits.
+//
+//   state.safetensors   every state that learners save: parameters, moments (F32), counters (U8)
+//   checkpoint.json     format, step, program version, ISA level, and size and CRC-32C of state.safetensors
+//   recipe.yaml         the resolved recipe
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "kernels/ops.h"
+#include "optim/state.h"
+
+namespace jackscrew {
+
+struct CheckpointInfo {
+  int64_t step = 0;  // optimizer steps done
+  std::string version;
+  std::string isa;
+  std::string product;
+};
+
+// Visits all states of a run, always in the same order.
+using StateSource = std::function<void(const StateVisitor&)>;
+
+// Writes `output_dir`/checkpoint-<step>, complete or not at all, and returns its path. States with
+// `save` unset are left out. Throws Error(generic) when the disk refuses; nothing is left behind then.
+fs::path write_checkpoint(const fs::path& output_dir, const CheckpointInfo& info,
+                          const std::string& recipe_yaml, const StateSource& states, Ops& ops);
+
+// The complete checkpoints of a directory, oldest first.
+std::vector<fs::path> list_checkpoints(const fs::path& output_dir);
+
+CheckpointInfo read_checkpoint_info(const fs::path& checkpoint);
+
+// Fills the states from a checkpoint. Throws Error(model), before anything is changed, when the file is
+// damaged or its tensors are not exactly those of this run.
+void restore_checkpoint(const fs::path& checkpoint, const StateSource& states, Ops& ops);
+
+// Removes the oldest checkpoints until at most `keep` are left; 0 keeps all.
+void prune_checkpoints(const fs::path& output_dir, int64_t keep);
+
+}  // namespace jackscrew

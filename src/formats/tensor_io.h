@@ -1,0 +1,56 @@
+// Tensors on a device to and from bytes of a file, through a bounded staging buffer.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "formats/safetensors.h"
+#include "kernels/ops.h"
+
+namespace jackscrew {
+
+// Bytes moved at a time: large enough for disks and buses, small enough not to count.
+inline constexpr int64_t kTransferBytes = int64_t{4} << 20;
+
+// How a contiguous tensor is declared in a safetensors file.
+inline SafetensorsSpec tensor_spec(const std::string& name, const Tensor& view) {
+  SafetensorsSpec spec{name, "", {}};
+  switch (view.dtype()) {
+    case DType::f32: spec.dtype = "F32"; break;
+    case DType::bf16: spec.dtype = "BF16"; break;
+    case DType::f16: spec.dtype = "F16"; break;
+    case DType::f64: spec.dtype = "F64"; break;
+    case DType::i32: spec.dtype = "I32"; break;
+    case DType::u8: spec.dtype = "U8"; break;
+  }
+  for (int i = 0; i < view.rank(); ++i) spec.shape.push_back(view.dim(i));
+  return spec;
+}
+
+// Calls sink(bytes) with the tensor's bytes in order, a chunk at a time.
+template <class Sink>
+void write_tensor(Ops& ops, const Tensor& view, const Sink& sink) {
+  const Tensor bytes(view.raw(), DType::u8, {view.bytes()});
+  std::vector<uint8_t> chunk(static_cast<size_t>(std::min(kTransferBytes, view.bytes())));
+  for (int64_t begin = 0; begin < view.bytes(); begin += kTransferBytes) {
+    const int64_t end = std::min(view.bytes(), begin + kTransferBytes);
+    ops.copy(Tensor(chunk.data(), DType::u8, {1, end - begin}), bytes.columns(begin, end));
+    sink(std::span<const uint8_t>(chunk.data(), static_cast<size_t>(end - begin)));
+  }
+}
+
+// Fills a contiguous tensor from bytes of exactly its size, of any alignment.
+inline void read_tensor(Ops& ops, std::span<const uint8_t> from, const Tensor& view) {
+  const Tensor bytes(view.raw(), DType::u8, {view.bytes()});
+  std::vector<uint8_t> chunk(static_cast<size_t>(std::min(kTransferBytes, view.bytes())));
+  for (int64_t begin = 0; begin < view.bytes(); begin += kTransferBytes) {
+    const int64_t end = std::min(view.bytes(), begin + kTransferBytes);
+    std::memcpy(chunk.data(), from.data() + begin, static_cast<size_t>(end - begin));
+    ops.copy(bytes.columns(begin, end), Tensor(chunk.data(), DType::u8, {1, end - begin}));
+  }
+}
+
+}  // namespace jackscrew

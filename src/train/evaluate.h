@@ -1,0 +1,29 @@
+// Held-out loss.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "text/dataset.h"
+#include "train/session.h"
+
+namespace jackscrew {
+
+struct EvalResult {
+  double loss = 0;           // mean negative log-likelihood of the target tokens, nats
+  double perplexity = 0;     // e^loss
+  double bits_per_byte = 0;  // 0 when the targets stand for no bytes
+  int64_t tokens = 0;        // targets
+  int64_t bytes = 0;         // that the targets stand for
+  int64_t records = 0;
+
+  std::string to_json() const;
+};
+
+// Scores every example on its own, in micro-batches of at most `max_tokens` tokens.
+EvalResult evaluate(Session& session, const Dataset& dataset, int64_t max_tokens);
+
+// How a recipe's text is read: sequence length, masks, chat format.
+DatasetOptions dataset_options(const Recipe& recipe, const Tokenizer& tokenizer);
+
+}  // namespace jackscrew

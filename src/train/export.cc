@@ -1,0 +1,184 @@
+#include "train/export.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <vector>
+
+#include "formats/hf_config.h"
+#include "formats/peft.h"
+#include "formats/tensor_io.h"
+#include "quant/plain.h"
+#include "text/tokenizer_json.h"
+
+namespace jackscrew {
+
+namespace {
+
+// Rows of a weight in the type it is exported in.
+const Format& export_format(const Weight& weight) {
+  const Format& format = weight.format();
+  return format.can_encode() ? format : f32_format();
+}
+
+SafetensorsSpec weight_spec(const Weight& weight) {
+  const Format& format = export_format(weight);
+  SafetensorsSpec spec{weight.name(), &format == &bf16_format()  ? "BF16"
+                                      : &format == &f16_format() ? "F16"
+                                                                 : "F32",
+                       {}};
+  if (!weight.is_vector()) spec.shape.push_back(weight.rows());
+  spec.shape.push_back(weight.cols());
+  return spec;
+}
+
+void write_weight(Ops& ops, const Weight& weight, ShardedSafetensorsWriter& writer) {
+  if (weight.format().can_encode()) {
+    write_tensor(ops, weight.storage(),
+                 [&](std::span<const uint8_t> bytes) { writer.write(weight.name(), bytes); });
+    return;
+  }
+  const int64_t step = panel_rows(weight.cols(), dtype_size(DType::f32));
+  std::vector<float> panel(static_cast<size_t>(std::min(step, weight.rows()) * weight.cols()));
+  for (int64_t begin = 0; begin < weight.rows(); begin += step) {
+    const int64_t end = std::min(weight.rows(), begin + step);
+    const Tensor part(panel.data(), DType::f32, {end - begin, weight.cols()});
+    weight.decode(ops, begin, end, part);
+    writer.write(weight.name(), {static_cast<const uint8_t*>(part.raw()),
+                                 static_cast<size_t>(part.bytes())});
+  }
+}
+
+// The files of a tokenizer: those of the model where it is a directory, else made from its data.
+void write_tokenizer(const ModelFiles& files, const Tokenizer& tokenizer, const fs::path& to) {
+  constexpr std::array<const char*, 5> kFiles = {"tokenizer.json", "tokenizer_config.json",
+                                                 "special_tokens_map.json", "chat_template.jinja",
+                                                 "added_tokens.json"};
+  const fs::path from(files.origin);
+  if (files.tokenizer && fs::is_directory(from)) {
+    for (const char* name : kFiles) {
+      if (fs::exists(from / name)) write_text_atomic(to / name, read_text(from / name));
+    }
+    return;
+  }
+  write_text_atomic(to / "tokenizer.json", to_tokenizer_json(tokenizer.data()));
+  write_text_atomic(to / "tokenizer_config.json", to_tokenizer_config_json(tokenizer.data()));
+}
+
+void export_model(Session& session, const ModelFiles& files, const Tokenizer& tokenizer,
+                  const fs::path& to) {
+  std::vector<SafetensorsSpec> specs;
+  for (const auto& parameter : session.stage().parameters()) {
+    specs.push_back(weight_spec(*parameter->weight));
+  }
+  const bool bf16 = std::any_of(specs.begin(), specs.end(),
+                                [](const SafetensorsSpec& spec) { return spec.dtype == "BF16"; });
+  write_text_atomic(to / "config.json",
+                    write_hf_config(files.config, bf16 ? "bfloat16" : "float32"));
+  write_text_atomic(to / "generation_config.json", write_hf_generation_config(files.config));
+  write_tokenizer(files, tokenizer, to);
+  ShardedSafetensorsWriter writer(to, std::move(specs));
+  for (const auto& parameter : session.stage().parameters()) {
+    write_weight(session.ops(), *parameter->weight, writer);
+  }
+  writer.close();
+}
+
+void export_adapter(Session& session, const AdapterDescription& adapter, const ModelFiles& files,
+                    const fs::path& to) {
+  PeftConfig config;
+  config.r = adapter.rank;
+  config.lora_alpha = adapter.alpha;
+  config.lora_dropout = adapter.dropout;
+  config.use_rslora = adapter.use_rslora;
+  config.target_modules = adapter.target_modules;
+  config.base_model_name_or_path = files.origin;
+  std::vector<NamedShape> shapes;
+  session.visit([&](const StateRef& state) {
+    if (state.role == StateRole::parameter) {
+      shapes.push_back({state.name, {state.view.dim(0), state.view.dim(1)}});
+    }
+  });
+  PeftWriter writer(to, config, shapes);
+  session.visit([&](const StateRef& state) {
+    if (state.role != StateRole::parameter) return;
+    write_tensor(session.ops(), state.view, [&](std::span<const uint8_t> bytes) {
+      std::vector<float> values(bytes.size() / sizeof(float));
+      std::memcpy(values.data(), bytes.data(), bytes.size());
+      writer.write(state.name, values);
+    });
+  });
+  writer.commit();
+}
+
+// Moves the files of a finished directory into place, the weights last: whoever sees them sees a model.
+void move_files(const fs::path& from, const fs::path& to) {
+  std::vector<fs::path> paths;
+  for (const auto& entry : fs::directory_iterator(from)) paths.push_back(entry.path());
+  std::sort(paths.begin(), paths.end(), [](const fs::path& a, const fs::path& b) {
+    return std::pair(a.extension() == ".safetensors", a) <
+           std::pair(b.extension() == ".safetensors", b);
+  });
+  for (const fs::path& path : paths) fs::rename(path, to / path.filename());
+  sync_directory(to);
+  fs::remove(from);
+}
+
+}  // namespace
+
+void export_result(Session& session, const ModelFiles& files, const Tokenizer& tokenizer,
+                   const fs::path& output_dir) {
+  const fs::path beside = output_dir / "result";
+  if (const AdapterDescription* adapter = session.learner().adapter()) {
+    export_adapter(session, *adapter, files, beside);
+  } else {
+    AtomicDirectory directory(beside);
+    export_model(session, files, tokenizer, directory.path());
+    directory.commit();
+  }
+  move_files(beside, output_dir);
+}
+
+void load_adapter(Session& session, const fs::path& adapter) {
+  const PeftAdapter loaded = read_peft_adapter(adapter);
+  std::map<std::string, const NamedArray*> arrays;
+  for (const NamedArray& array : loaded.tensors) arrays[array.name] = &array;
+  session.visit([&](const StateRef& state) {
+    if (state.role != StateRole::parameter) return;
+    const auto found = arrays.find(state.name);
+    if (found == arrays.end() ||
+        found->second->shape != std::vector<int64_t>{state.view.dim(0), state.view.dim(1)}) {
+      throw Error(ErrorKind::model,
+                  fmt::format("{}: {} is missing or of another shape", adapter.string(), state.name),
+                  "the adapter was made for another model");
+    }
+    const auto& values = found->second->values;
+    read_tensor(session.ops(),
+                {reinterpret_cast<const uint8_t*>(values.data()), values.size() * sizeof(float)},
+                state.view);
+    arrays.erase(found);
+  });
+  if (!arrays.empty()) {
+    throw Error(ErrorKind::model,
+                fmt::format("{}: the model has no place for {}", adapter.string(),
+                            arrays.begin()->first),
+                "the adapter was made for another model");
+  }
+  session.restored();
+}
+
+Recipe with_adapter_options(Recipe recipe) {
+  if (recipe.adapter.empty()) return recipe;
+  const PeftConfig config = read_peft_adapter(recipe.adapter).config;
+  const std::string origin = recipe.adapter;
+  recipe.learner = "lora";
+  recipe.options.set("learner", "lora", origin);
+  recipe.options.set("lora_rank", std::to_string(config.r), origin);
+  recipe.options.set("lora_alpha", fmt::format("{}", config.lora_alpha), origin);
+  recipe.options.set("lora_dropout", fmt::format("{}", config.lora_dropout), origin);
+  recipe.options.set("use_rslora", config.use_rslora ? "true" : "false", origin);
+  recipe.options.set("lora_target", fmt::format("{}", fmt::join(config.target_modules, ",")), origin);
+  return recipe;
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,22 @@
+// What a run leaves: a Hugging Face model directory, or a PEFT adapter directory.
+#pragma once
+
+#include "base/file.h"
+#include "text/tokenizer.h"
+#include "train/session.h"
+
+namespace jackscrew {
+
+// Writes the model, or the adapter if the learner made one, to the top of `output_dir`. Each file
+// appears whole or not at all; the weights come last. Weights in f32, bf16 and f16 keep their type,
+// others become f32.
+void export_result(Session& session, const ModelFiles& files, const Tokenizer& tokenizer,
+                   const fs::path& output_dir);
+
+// Fills the learner's parameters from a PEFT adapter. Throws Error(model) when they do not match.
+void load_adapter(Session& session, const fs::path& adapter);
+
+// The recipe with the learner options that a PEFT adapter was made with.
+Recipe with_adapter_options(Recipe recipe);
+
+}  // namespace jackscrew

@@ -1,0 +1,31 @@
+#include "train/flops.h"
+
+namespace jackscrew {
+
+double training_flops(const Stage& stage, const StepBatch& batch) {
+  const ModelConfig& config = stage.config();
+  const auto tokens = static_cast<double>(batch.tokens);
+  const auto targets = static_cast<double>(batch.targets);
+  double total = 0.0;
+  for (const auto& parameter : stage.parameters()) {
+    const WeightInfo& info = parameter->info;
+    const bool head = info.module == "lm_head" ||
+                      (info.kind == WeightKind::embedding && config.tie_word_embeddings);
+    if (info.kind != WeightKind::linear && !head) continue;
+    // y, dx, and dW where the weight itself learns.
+    const double products = parameter->learns() && info.weight->format().can_encode() ? 6.0 : 4.0;
+    total += products * static_cast<double>(info.weight->size()) * (head ? targets : tokens);
+  }
+  // Two products forward and five backward over the causal half of the scores.
+  const auto width = static_cast<double>(config.num_attention_heads * config.head_dim);
+  double pairs = 0.0;
+  for (const MicroBatch& micro : batch.micro_batches) {
+    for (size_t s = 0; s + 1 < micro.cu_seqlens.size(); ++s) {
+      const auto length = static_cast<double>(micro.cu_seqlens[s + 1] - micro.cu_seqlens[s]);
+      pairs += length * length / 2.0;
+    }
+  }
+  return total + 2.0 * 7.0 * pairs * width * static_cast<double>(config.num_hidden_layers);
+}
+
+}  // namespace jackscrew

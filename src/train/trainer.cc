@@ -1,0 +1,327 @@
+#include "train/trainer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iostream>
+#include <optional>
+
+#include "base/clock.h"
+#include "base/process_memory.h"
+#include "base/text.h"
+#include "formats/checkpoint.h"
+#include "optim/schedule.h"
+#include "train/evaluate.h"
+#include "train/event_log.h"
+#include "train/export.h"
+#include "train/flops.h"
+#include "train/session.h"
+#include "train/tensorboard.h"
+
+namespace jackscrew {
+
+namespace {
+
+SessionUse training_use(const Recipe& recipe) {
+  return {.training = true,
+          .tokens = checked_mul(recipe.micro_batch_size, recipe.sequence_len),
+          .max_positions = recipe.sequence_len,
+          .kv_tokens = 0,
+          .logits_rows = 0};
+}
+
+JsonObject ledger_json(const Ledger& ledger) {
+  JsonObject purposes;
+  for (int p = 0; p < kPurposes; ++p) {
+    const int64_t bytes = ledger.at_peak[static_cast<size_t>(p)];
+    if (bytes > 0) purposes.add(purpose_name(static_cast<Purpose>(p)), bytes);
+  }
+  return purposes.add("peak", ledger.peak);
+}
+
+class Trainer {
+ public:
+  Trainer(const Recipe& recipe, const TrainConsole& console)
+      : recipe_(with_adapter_options(recipe)),
+        console_(console),
+        output_(recipe.output_dir),
+        files_(open_model(recipe.model)),
+        tokenizer_(make_tokenizer(recipe.tokenizer, files_)) {
+    check_model();
+    read_data();
+    sampler_.emplace(train_data_, BatchOptions{recipe_.sequence_len, recipe_.micro_batch_size,
+                                               recipe_.gradient_accumulation_steps, recipe_.packing,
+                                               recipe_.seed});
+    const double steps_per_epoch = static_cast<double>(sampler_->steps_per_epoch());
+    total_steps_ = recipe_.max_steps > 0
+                       ? recipe_.max_steps
+                       : std::max<int64_t>(1, static_cast<int64_t>(std::ceil(
+                                                  recipe_.num_train_epochs * steps_per_epoch)));
+    schedule_ = {recipe_.lr_schedule, recipe_.learning_rate,
+                 recipe_.warmup_steps.value_or(static_cast<int64_t>(
+                     std::ceil(recipe_.warmup_ratio * static_cast<double>(total_steps_)))),
+                 total_steps_};
+  }
+
+  void run() {
+    const SessionUse use = training_use(recipe_);
+    const SessionPlan plan = Session::rehearse(recipe_, files_, use);
+    session_ = std::make_unique<Session>(recipe_, files_, use, plan);
+    if (!recipe_.adapter.empty()) load_adapter(*session_, recipe_.adapter);
+    create_output();
+    const int64_t first = restore();
+    const std::optional<int64_t> resumed = first > 0 ? std::optional(first) : std::nullopt;
+    log_.emplace(output_ / "train_log.jsonl", resumed);
+    board_.emplace(output_, resumed);
+    write_text_atomic(output_ / "recipe.yaml", recipe_.to_yaml());
+    peak_flops_ = session_->measure_peak();
+    introduce(plan, first);
+    if (first == 0) evaluate_now(0);
+    run_steps(first);
+    finish();
+  }
+
+ private:
+  void say(const std::string& line) const {
+    if (console_.style.quiet) return;
+    fmt::print(console_.out, "{}\n", line);
+    std::fflush(console_.out);
+  }
+
+  void check_model() const {
+    if (files_.source == nullptr && !recipe_.random_init) {
+      throw Error(ErrorKind::usage, fmt::format("{} is a shape without weights", recipe_.model),
+                  "set init=random to train from scratch, or give a model directory or GGUF file");
+    }
+    if (recipe_.sequence_len > files_.config.max_position_embeddings) {
+      throw Error(ErrorKind::usage,
+                  fmt::format("sequence_len {} is more than the {} positions of {}",
+                              recipe_.sequence_len, files_.config.max_position_embeddings,
+                              recipe_.model),
+                  fmt::format("use sequence_len={}", files_.config.max_position_embeddings));
+    }
+  }
+
+  void read_data() {
+    const DatasetOptions options = dataset_options(recipe_, tokenizer_);
+    train_data_ = Dataset::read(recipe_.data, tokenizer_, options);
+    if (!recipe_.eval_data.empty()) {
+      eval_data_ = Dataset::read(recipe_.eval_data, tokenizer_, options, DataPart::valid);
+    } else if (recipe_.val_size > 0) {
+      std::tie(train_data_, eval_data_) = train_data_.split(recipe_.val_size, recipe_.seed);
+    }
+  }
+
+  void create_output() const {
+    std::error_code error;
+    fs::create_directories(output_, error);
+    if (error) {
+      fail(ErrorKind::generic, "cannot create {}: {}", output_.string(), error.message());
+    }
+  }
+
+  // Goes on from a checkpoint where there is one; returns the steps already done.
+  int64_t restore() {
+    if (recipe_.resume == "never") return 0;
+    fs::path checkpoint = recipe_.resume;
+    if (recipe_.resume == "auto") {
+      const auto checkpoints = list_checkpoints(output_);
+      if (checkpoints.empty()) return 0;
+      checkpoint = checkpoints.back();
+    }
+    const CheckpointInfo info = read_checkpoint_info(checkpoint);
+    if (info.isa != isa_name(session_->ops().isa()) || info.version != JACKSCREW_VERSION ||
+        info.product != session_->product().name()) {
+      fmt::print(stderr,
+                 "jackscrew: warning: {} was written by version {} on {} with product {}; the run "
+                 "goes on, but not with the same bits\n",
+                 checkpoint.string(), info.version, info.isa, info.product);
+    }
+    restore_checkpoint(checkpoint, states(), session_->ops());
+    session_->restored();
+    say(fmt::format("resuming from {} at step {}", checkpoint.string(), info.step));
+    return info.step;
+  }
+
+  StateSource states() const {
+    return [this](const StateVisitor& visitor) { session_->visit(visitor); };
+  }
+
+  void introduce(const SessionPlan& plan, int64_t first) {
+    int64_t trained = 0;
+    session_->visit([&](const StateRef& state) {
+      if (state.role == StateRole::parameter) trained += state.view.size();
+    });
+    const int64_t parameters = files_.config.parameter_count();
+    say(fmt::format("model     {}: {:.1f}M parameters, {:.2f}M learn ({})", recipe_.model,
+                    static_cast<double>(parameters) * 1e-6, static_cast<double>(trained) * 1e-6,
+                    recipe_.learner));
+    const DatasetStats& stats = train_data_.stats();
+    say(fmt::format("data      {}: {} examples, {} tokens, {:.0f}% of them trained, {:.0f}% fill",
+                    recipe_.data, stats.examples, stats.tokens,
+                    100.0 * static_cast<double>(stats.trained_tokens) /
+                        static_cast<double>(std::max<int64_t>(1, stats.tokens)),
+                    100.0 * sampler_->fill_rate()));
+    if (stats.truncated + stats.dropped > 0) {
+      say(fmt::format("          {} records cut to sequence_len={}, {} without a target left out",
+                      stats.truncated, recipe_.sequence_len, stats.dropped));
+    }
+    say(fmt::format("machine   {} threads, {}, product {}, f32 peak {:.0f} GFLOP/s",
+                    session_->ops().threads(), isa_name(session_->ops().isa()),
+                    session_->product().name(), peak_flops_ * 1e-9));
+    std::string purposes;
+    for (int p = 0; p < kPurposes; ++p) {
+      const int64_t bytes = plan.ledger.at_peak[static_cast<size_t>(p)];
+      if (bytes < (int64_t{1} << 20)) continue;
+      purposes += fmt::format("{}{} {}", purposes.empty() ? "" : ", ",
+                              purpose_name(static_cast<Purpose>(p)), human_bytes(bytes));
+    }
+    say(fmt::format("memory    {}: {}{}", human_bytes(plan.ledger.peak), purposes,
+                    plan.recompute ? "; blocks recomputed" : ""));
+    say(fmt::format("steps     {} ({} an epoch), {} schedule to {:.3g}, {} of warm-up", total_steps_,
+                    sampler_->steps_per_epoch(), recipe_.options.text("lr_scheduler_type"),
+                    recipe_.learning_rate, schedule_.warmup_steps));
+    JsonObject start;
+    start.add("model", recipe_.model).add("parameters", parameters).add("trained", trained);
+    start.add("total_steps", total_steps_).add("planned_peak", plan.ledger.peak);
+    start.add("isa", isa_name(session_->ops().isa())).add("threads", session_->ops().threads());
+    log_->write(EventKind::start, first, start);
+  }
+
+  void evaluate_now(int64_t step) {
+    if (eval_data_.size() == 0) return;
+    const EvalResult result = evaluate(*session_, eval_data_, training_use(recipe_).tokens);
+    say(fmt::format("eval step {} | loss {:.4f} | ppl {:.2f} | {} tokens", step, result.loss,
+                    result.perplexity, result.tokens));
+    log_->write(EventKind::eval, step,
+                JsonObject().add("eval_loss", result.loss).add("perplexity", result.perplexity));
+    board_->scalar("eval/loss", step, static_cast<float>(result.loss));
+  }
+
+  void save_now(int64_t step) {
+    if (step == saved_step_) return;
+    const fs::path path = write_checkpoint(
+        output_, {step, JACKSCREW_VERSION, isa_name(session_->ops().isa()), session_->product().name()},
+        recipe_.to_yaml(), states(), session_->ops());
+    prune_checkpoints(output_, recipe_.save_total_limit);
+    saved_step_ = step;
+    log_->write(EventKind::save, step, JsonObject().add("path", path.string()));
+    say(fmt::format("saved     {}", path.string()));
+  }
+
+  bool stop_requested() const { return console_.stop != nullptr && console_.stop->load(); }
+
+  void run_steps(int64_t first) {
+    const Stopwatch run_watch;
+    for (int64_t step = first; step < total_steps_; ++step) {
+      const Stopwatch watch;
+      const StepBatch batch = sampler_->step(step);
+      const double rate = schedule_.rate(step);
+      session_->accumulate(batch, rate, step);
+      const StepResult result = session_->update(recipe_.weight_decay);
+      if (!result.finite) fail_non_finite(step + 1, result);
+      resident_peak_ = std::max(resident_peak_, anonymous_resident_bytes());
+      const int64_t done = step + 1;
+      if (done % recipe_.logging_steps == 0 || done == total_steps_) {
+        const double left = run_watch.seconds() / static_cast<double>(done - first) *
+                            static_cast<double>(total_steps_ - done);
+        log_step(done, batch, result, rate, watch.seconds(), left);
+      }
+      const bool last = done == total_steps_;
+      if (last || (recipe_.eval_steps > 0 && done % recipe_.eval_steps == 0)) evaluate_now(done);
+      if (recipe_.save_steps > 0 && (last || done % recipe_.save_steps == 0)) save_now(done);
+      if (stop_requested() && !last) {
+        save_now(done);
+        throw Error(ErrorKind::interrupted, fmt::format("stopped after step {}", done),
+                    "run the same command again to go on from the checkpoint");
+      }
+    }
+  }
+
+  [[noreturn]] void fail_non_finite(int64_t step, const StepResult& result) {
+    log_->write(EventKind::warn, step,
+                JsonObject().add("message", "not finite").add("loss", result.loss));
+    throw Error(ErrorKind::non_finite,
+                fmt::format("step {}: loss {} with gradient norm {} is not finite; the step was not "
+                            "applied",
+                            step, result.loss, result.grad_norm),
+                "lower learning_rate or lengthen the warm-up; the last checkpoint is intact");
+  }
+
+  void log_step(int64_t done, const StepBatch& batch, const StepResult& result, double rate,
+                double seconds, double seconds_left) {
+    StepLine line;
+    line.step = done;
+    line.total_steps = total_steps_;
+    line.loss = result.loss;
+    line.learning_rate = rate;
+    line.grad_norm = result.grad_norm;
+    line.tokens_per_second = static_cast<double>(batch.tokens) / seconds;
+    if (peak_flops_ > 0) {
+      line.speed_of_light = training_flops(session_->stage(), batch) / seconds / peak_flops_;
+    }
+    line.memory_used = session_->memory().ledger().peak;
+    if (recipe_.device_memory) line.memory_budget = *recipe_.device_memory;
+    line.seconds_left = seconds_left;
+    say(format_step_line(line, console_.style.colour));
+    log_->write(EventKind::step, done,
+                JsonObject()
+                    .add("loss", result.loss)
+                    .add("grad_norm", result.grad_norm)
+                    .add("learning_rate", rate)
+                    .add("epoch", static_cast<double>(done) /
+                                      static_cast<double>(sampler_->steps_per_epoch()))
+                    .add("tokens", batch.tokens)
+                    .add("tokens_per_second", line.tokens_per_second));
+    board_->scalar("train/loss", done, static_cast<float>(result.loss));
+    board_->scalar("train/learning_rate", done, static_cast<float>(rate));
+    board_->scalar("train/grad_norm", done, static_cast<float>(result.grad_norm));
+    board_->scalar("train/tokens_per_second", done, static_cast<float>(line.tokens_per_second));
+  }
+
+  void finish() {
+    export_result(*session_, files_, tokenizer_, output_);
+    resident_peak_ = std::max(resident_peak_, anonymous_resident_bytes());
+    const Ledger& ledger = session_->memory().ledger();
+    log_->write(EventKind::memory, total_steps_,
+                JsonObject()
+                    .add("device", ledger_json(ledger))
+                    .add("host", JsonObject().add("peak", 0))
+                    .add("disk", JsonObject())
+                    .add("fits", true)
+                    .add("peak_at", ledger.peak_at)
+                    .add("resident_peak", resident_peak_));
+    log_->write(EventKind::end, total_steps_, JsonObject().add("output_dir", output_.string()));
+    say(fmt::format("memory    peak {} booked, {} resident", human_bytes(ledger.peak),
+                    human_bytes(resident_peak_)));
+    say(fmt::format("done      {}", output_.string()));
+  }
+
+  Recipe recipe_;
+  TrainConsole console_;
+  fs::path output_;
+  ModelFiles files_;
+  Tokenizer tokenizer_;
+  Dataset train_data_, eval_data_;
+  std::optional<BatchSampler> sampler_;
+  int64_t total_steps_ = 0;
+  Schedule schedule_;
+  std::unique_ptr<Session> session_;
+  std::optional<EventLog> log_;
+  std::optional<TensorBoardWriter> board_;
+  double peak_flops_ = 0;
+  int64_t saved_step_ = -1;
+  int64_t resident_peak_ = 0;
+};
+
+}  // namespace
+
+void train(const Recipe& recipe, const TrainConsole& console) {
+  recipe.options.require("model", "train");
+  recipe.options.require("data", "train");
+  recipe.options.require("output_dir", "train");
+  Trainer(recipe, console).run();
+}
+
+}  // namespace jackscrew

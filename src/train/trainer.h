@@ -1,0 +1,24 @@
+// The trainer: a recipe from its first byte read to its last byte written.
+#pragma once
+
+#include <atomic>
+#include <cstdio>
+
+#include "train/progress.h"
+#include "train/recipe.h"
+
+namespace jackscrew {
+
+// Where a run speaks, and how it is told to stop.
+struct TrainConsole {
+  std::FILE* out = stdout;                // step lines and summaries
+  ProgressStyle style;                    // of progress bars on stderr
+  const std::atomic<bool>* stop = nullptr;  // set: save a checkpoint after this step and stop
+};
+
+// Trains as the recipe says and leaves in output_dir: checkpoints, train_log.jsonl, TensorBoard events,
+// recipe.yaml and the result. Throws Error(interrupted) after a stop, its checkpoint saved, and
+// Error(non_finite) when loss or gradients are not finite, the weights left as they were.
+void train(const Recipe& recipe, const TrainConsole& console);
+
+}  // namespace jackscrew

@@ -36,6 +36,12 @@ Recipe read_arguments(Arguments arguments, size_t max_operands, const std::strin
   return recipe;
 }
 
+void require_weights(const Recipe& recipe, const ModelFiles& files) {
+  if (files.source != nullptr || recipe.random_init) return;
+  throw Error(ErrorKind::usage, fmt::format("{} is a shape without weights", recipe.model),
+              "give a model directory or a GGUF file, or init=random");
+}
+
 ProgressStyle stderr_style(bool quiet) {
   ProgressStyle style;
   style.quiet = quiet;

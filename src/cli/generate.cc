@@ -8,6 +8,7 @@
 #include "base/json_object.h"
 #include "cli/arguments.h"
 #include "cli/commands.h"
+#include "train/export.h"
 #include "train/generate.h"
 
 namespace jackscrew {
@@ -43,9 +44,10 @@ void print_text(const std::string& text) {
 }  // namespace
 
 int run_generate(Arguments arguments) {
-  const Recipe recipe = read_arguments(arguments, 0, "generate");
+  const Recipe recipe = with_adapter_options(read_arguments(arguments, 0, "generate"));
   recipe.options.require("model", "generate");
   const ModelFiles files = open_model(recipe.model);
+  require_weights(recipe, files);
   const Tokenizer tokenizer = make_tokenizer(recipe.tokenizer, files);
   const ChatFormat format = chat_format(recipe.chat_template, tokenizer.data().chat_template);
   const std::vector<int32_t> prompt = encode_prompt(tokenizer, format, recipe.prompt);
@@ -59,6 +61,7 @@ int run_generate(Arguments arguments) {
 
   const SessionUse use = generation_use(prompt_tokens, options.max_new_tokens);
   Session session(recipe, files, use, Session::rehearse(recipe, files, use));
+  if (!recipe.adapter.empty()) load_adapter(session, recipe.adapter);
 
   StreamDecoder decoder(tokenizer, true);
   std::string text;

@@ -1,9 +1,9 @@
 #include "train/generate.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/philox.h"
 
@@ -14,10 +14,6 @@ namespace {
 // What ends a turn in the chat formats in use, beside the eos token that the files name.
 constexpr const char* kEndTexts[] = {"<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|endoftext|>",
                                      "<|end|>"};
-
-double seconds_since(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
 
 // The first of the largest. A NaN is never larger than anything, so it has to be looked for.
 size_t likeliest(std::span<const float> logits) {
@@ -151,10 +147,10 @@ Generation generate(Session& session, std::span<const int32_t> prompt,
   Generation out;
   Sampler sampler(options.sampling);
   session.clear_cache();
-  auto begin = std::chrono::steady_clock::now();
+  const Stopwatch prefill;
   Tensor logits = session.logits(prompt, 1, true);
-  out.prefill_seconds = seconds_since(begin);
-  begin = std::chrono::steady_clock::now();
+  out.prefill_seconds = prefill.seconds();
+  const Stopwatch decode;
   for (int64_t index = 0; index < options.max_new_tokens; ++index) {
     const int64_t width = std::min(logits.cols(), options.vocab_size);
     const std::span<const float> row(logits.data<float>(), static_cast<size_t>(width));
@@ -168,7 +164,7 @@ Generation generate(Session& session, std::span<const int32_t> prompt,
     logits = session.logits({&id, 1}, 1, true);
     ++out.decoded;
   }
-  out.decode_seconds = seconds_since(begin);
+  out.decode_seconds = decode.seconds();
   return out;
 }
 

@@ -25,6 +25,9 @@ Recipe read_arguments(Arguments arguments, size_t max_operands, const std::strin
 // Throws Error(usage) when the model is only a shape and nothing says that it begins at random.
 void require_weights(const Recipe& recipe, const ModelFiles& files);
 
+// Whether stdout is a terminal that shows colours, and nobody objects to them.
+bool stdout_colour();
+
 // How progress is shown on stderr: NO_COLOR, TERM=dumb and a redirected stderr are respected.
 ProgressStyle stderr_style(bool quiet);
 

@@ -45,6 +45,9 @@ StepBatch full_step(const Recipe& recipe) {
 TEST_P(PlanTest, EqualsTheLedgerOfARealRun) {
   const ModelFiles files = open_model(golden_path(GetParam().model).string());
   const Recipe recipe = make_recipe(GetParam().settings);
+  if (recipe.product == "bf16" && detect_isa() < IsaLevel::v4_bf16) {
+    GTEST_SKIP() << "this CPU has no bf16 products";
+  }
   const SessionUse use = training_use(recipe);
   const SessionPlan plan = Session::rehearse(recipe, files, use);
   if (recipe.gradient_checkpointing) {
@@ -70,6 +73,9 @@ TEST_P(PlanTest, EqualsTheLedgerOfARealRun) {
 TEST_P(PlanTest, KnobsGiveWhatTheySay) {
   const ModelFiles files = open_model(golden_path(GetParam().model).string());
   const Recipe recipe = make_recipe(GetParam().settings);
+  if (recipe.product == "bf16" && detect_isa() < IsaLevel::v4_bf16) {
+    GTEST_SKIP() << "this CPU has no bf16 products";
+  }
   const SessionPlan plan = Session::rehearse(recipe, files, training_use(recipe));
   int64_t last_saving = INT64_MAX;
   for (const Knob& knob : memory_knobs(recipe, files, plan)) {

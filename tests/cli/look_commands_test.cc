@@ -68,5 +68,65 @@ TEST(Inspect, Refusals) {
   EXPECT_EQ(run(std::string("inspect a b") + kErrorsOnly).exit_code, 2);
 }
 
+const std::string kBytes = " model=llama-9m tokenizer=bytes ";
+
+TEST(Data, TokenizeJson) {
+  const TemporaryDirectory directory("jackscrew_data");
+  const std::string text = directory.file("text.txt", "Hi\n");
+  const json whole = json::parse(run("data tokenize --json data=" + text + kBytes).out);
+  EXPECT_EQ(whole["ids"], (json{256, 72, 105, 10}));
+  EXPECT_EQ(whole["train"], (json{1, 1, 1, 1}));
+  const std::string records = directory.file(
+      "two.jsonl", "{\"prompt\": \"a\", \"completion\": \"b\"}\n{\"text\": \"c\"}\n");
+  EXPECT_EQ(run("data tokenize --json data=" + records + kBytes).out,
+            "{\"ids\": [256, 97, 98, 257], \"train\": [0, 0, 1, 1]}\n"
+            "{\"ids\": [256, 99, 257], \"train\": [1, 1, 1]}\n");
+  EXPECT_EQ(run("data tokenize data=" + text + kBytes).out, "256 72 105 10\n");
+  // Whole, however short the sequences of a run are to be.
+  EXPECT_EQ(
+      json::parse(run("data tokenize --json sequence_len=2 data=" + text + kBytes).out)["ids"],
+      whole["ids"]);
+}
+
+TEST(Data, StatsJson) {
+  const TemporaryDirectory directory("jackscrew_data");
+  // 4, 8 and 12 tokens with BOS and EOS, the longest cut to 8: rows of 4 + 4 empty, 8, 8 packed.
+  const std::string data =
+      directory.file("data.jsonl",
+                     "{\"text\": \"ab\"}\n{\"text\": \"abcdef\"}\n{\"text\": \"abcdefghij\"}\n"
+                     "{\"prompt\": \"abcdefghij\", \"completion\": \"k\"}\n");
+  const json stats = json::parse(run("data stats --json sequence_len=8 data=" + data + kBytes).out);
+  EXPECT_EQ(stats["records"], 4);
+  EXPECT_EQ(stats["examples"], 3);
+  EXPECT_EQ(stats["truncated"], 2);
+  EXPECT_EQ(stats["dropped"], 1);
+  EXPECT_EQ(stats["tokens"], 20);
+  EXPECT_EQ(stats["trained_tokens"], 17);  // the first of each is predicted from nothing
+  EXPECT_EQ(stats["lengths"]["shortest"], 4);
+  EXPECT_EQ(stats["lengths"]["median"], 8);
+  EXPECT_EQ(stats["lengths"]["longest"], 8);
+  EXPECT_EQ(stats["rows"], 3);
+  EXPECT_DOUBLE_EQ(stats["fill_rate"].get<double>(), 20.0 / 24.0);
+  EXPECT_NE(run("data stats sequence_len=8 data=" + data + kBytes).out.find("83.3% full"),
+            std::string::npos);
+}
+
+TEST(Data, PreviewMarksWhatIsTrained) {
+  const TemporaryDirectory directory("jackscrew_data");
+  const std::string line = "{\"prompt\": \"ask\\u001b[2J\", \"completion\": \"answer\"}\n";
+  const std::string data = directory.file("data.jsonl", line + line + line + line + line);
+  const Outcome outcome = run("data preview data=" + data + kBytes);
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_NE(outcome.out.find("<s>ask\uFFFD[2J[[answer</s>]]"), std::string::npos) << outcome.out;
+  EXPECT_EQ(outcome.out.find('\x1b'), std::string::npos);
+  EXPECT_NE(outcome.out.find("and 2 more records"), std::string::npos);
+}
+
+TEST(Data, Refusals) {
+  EXPECT_EQ(run("data look data=x" + kBytes + kErrorsOnly).exit_code, 2);
+  EXPECT_EQ(run("data stats" + kBytes + kErrorsOnly).exit_code, 2);
+  EXPECT_EQ(run("data stats data=/nonexistent" + kBytes + kErrorsOnly).exit_code, 4);
+}
+
 }  // namespace
 }  // namespace jackscrew

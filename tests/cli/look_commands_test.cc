@@ -128,5 +128,27 @@ TEST(Data, Refusals) {
   EXPECT_EQ(run("data stats data=/nonexistent" + kBytes + kErrorsOnly).exit_code, 4);
 }
 
+TEST(SlowLogits, IdsAndLogitsOfTheFirstWindow) {
+  const TemporaryDirectory directory("jackscrew_logits");
+  const std::string text = directory.file("text.txt", "Hello, world");
+  const std::string output = (directory.path() / "out.safetensors").string();
+  const std::string command =
+      "logits init=random data=" + text + kBytes + "output=" + output + " sequence_len=5";
+  ASSERT_EQ(run(command).exit_code, 0);
+  const SafetensorsFile file(output);
+  const SafetensorsEntry* ids = file.find("ids");
+  const SafetensorsEntry* logits = file.find("logits");
+  ASSERT_TRUE(ids != nullptr && logits != nullptr);
+  EXPECT_EQ(ids->dtype, "I32");
+  EXPECT_EQ(ids->shape, (std::vector<int64_t>{5}));
+  std::vector<int32_t> values(5);
+  std::memcpy(values.data(), ids->bytes.data(), ids->bytes.size());
+  EXPECT_EQ(values, (std::vector<int32_t>{256, 'H', 'e', 'l', 'l'}));
+  EXPECT_EQ(logits->dtype, "F32");
+  EXPECT_EQ(logits->shape, (std::vector<int64_t>{5, 32000}));
+  EXPECT_EQ(run("--help").out.find("logits"), std::string::npos);
+  EXPECT_EQ(run("help logits").exit_code, 0);
+}
+
 }  // namespace
 }  // namespace jackscrew

@@ -150,5 +150,14 @@ TEST(SlowLogits, IdsAndLogitsOfTheFirstWindow) {
   EXPECT_EQ(run("help logits").exit_code, 0);
 }
 
+TEST(Doctor, SaysWhatItFinds) {
+  const json found = json::parse(run("doctor --json").out);
+  for (const char* key : {"version", "cpu", "isa", "onednn"}) EXPECT_TRUE(found[key].is_string());
+  EXPECT_GE(found["threads"].get<int>(), 1);
+  EXPECT_GT(found["memory_total"].get<int64_t>(), found["memory_available"].get<int64_t>());
+  EXPECT_NE(run("doctor").out.find("oneDNN: " + found["onednn"].get<std::string>()),
+            std::string::npos);
+}
+
 }  // namespace
 }  // namespace jackscrew

@@ -12,9 +12,10 @@ JACKSCREW_ROW float row_min(float a, float b) { return a < b ? a : b; }
 JACKSCREW_ROW float row_max(float a, float b) { return a > b ? a : b; }
 
 // e^x to about 1 ulp: 2^n * p(r) with x = n ln 2 + r, |r| <= ln 2 / 2, and the degree-6 polynomial of
-// Cephes expf. Saturates to 0 below -87.3 and to the largest finite float above 88.7.
+// Cephes expf. Saturates to 0 below -87.3 and to nearly the largest float above 88.7. NaN stays
+// NaN: the order of the operands of row_min and row_max decides that.
 JACKSCREW_ROW float row_exp(float x) {
-  const float clamped = row_min(row_max(x, -87.33f), 88.72f);
+  const float clamped = row_min(88.72f, row_max(-87.33f, x));
   const float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
   const float shifted = clamped * 1.44269504f + magic;
   const float n = shifted - magic;

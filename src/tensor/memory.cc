@@ -12,6 +12,7 @@ namespace {
 
 // Cache lines and AVX-512 vectors are 64 bytes; so is what oneDNN wants of its buffers.
 constexpr int64_t kAlignment = 64;
+constexpr size_t kPage = 4096;
 constexpr size_t kHugePage = size_t{2} << 20;
 
 class HostBacking : public Backing {
@@ -24,7 +25,10 @@ class HostBacking : public Backing {
                   fmt::format("the system has no {} left to give", human_bytes(narrow<int64_t>(bytes))),
                   "close other programs, or set device_memory to what is free");
     }
-    if (bytes < kHugePage) return data;
+    if (bytes < kHugePage) {
+      populate(static_cast<uint8_t*>(data), page_size(bytes));
+      return data;
+    }
     // Trim to a 2 MiB boundary so that huge pages are possible from the first byte.
     const auto address = reinterpret_cast<uintptr_t>(data);
     const uintptr_t aligned = (address + kHugePage - 1) / kHugePage * kHugePage;
@@ -34,13 +38,21 @@ class HostBacking : public Backing {
     auto* out = reinterpret_cast<uint8_t*>(aligned);
     if (tail != 0) ::munmap(out + page_size(bytes), tail);
     ::madvise(out, page_size(bytes) / kHugePage * kHugePage, MADV_HUGEPAGE);
+    populate(out, page_size(bytes));
     return out;
   }
 
   void release(void* data, size_t bytes) override { ::munmap(data, page_size(bytes)); }
 
  private:
-  static size_t page_size(size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
+  // Takes the pages now: what is booked is really there, and no step pays for page faults.
+  static void populate(uint8_t* data, size_t bytes) {
+    if (::madvise(data, bytes, MADV_POPULATE_WRITE) == 0) return;
+    // Kernels before 5.14 do not know that advice.
+    for (size_t at = 0; at < bytes; at += kPage) static_cast<volatile uint8_t*>(data)[at] = 0;
+  }
+
+  static size_t page_size(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
   static size_t mapped_size(size_t bytes) {
     return page_size(bytes) + (bytes < kHugePage ? 0 : kHugePage);
   }

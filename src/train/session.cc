@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/process_memory.h"
 #include "base/text.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/plan/plan_ops.h"
@@ -52,6 +53,15 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
   if (!plans_only && budget > 0 && plan->ledger.peak > budget) {
     fail(ErrorKind::does_not_fit, "this run needs {}, over device_memory of {}",
          human_bytes(plan->ledger.peak), human_bytes(budget));
+  }
+  if (!plans_only && budget == 0) {
+    const int64_t available = available_memory_bytes();
+    if (available > 0 && plan->ledger.peak > available) {
+      throw Error(ErrorKind::does_not_fit,
+                  fmt::format("this run needs {}, but the machine has only {} to give",
+                              human_bytes(plan->ledger.peak), human_bytes(available)),
+                  "set device_memory to that: the run is then planned to fit, or says what would");
+    }
   }
   const IsaLevel isa = choose_isa(recipe.isa);
   memory_ = std::make_unique<Memory>("device",

@@ -26,7 +26,7 @@ class CpuOps : public Ops {
  public:
   CpuOps(int threads, IsaLevel isa)
       : Ops(threads, isa),
-        gemm_(threads),
+        gemm_(threads, isa),
         attention_(isa == IsaLevel::v3 ? v3::kAttentionKernels : v4::kAttentionKernels) {}
 
   bool plans_only() const override { return false; }

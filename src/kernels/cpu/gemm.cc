@@ -8,20 +8,36 @@
 #include <vector>
 
 #include "base/parallel.h"
+#include "kernels/cpu/dot.h"
 
 namespace jackscrew {
 
 namespace {
 
-// Tiles of the result. Larger ones reuse operands better, smaller ones balance threads better: 256 x 512
-// loses under 5 % to whole-matrix calls at 2048 x 2048 x 2048 and leaves 32 tiles there.
-constexpr int64_t kTileRows = 256;
-constexpr int64_t kTileColumns = 512;
+// A tile of the result is one task. oneDNN is fastest with whole rows of c (its brgemm path needs a
+// dense c): then tiles are up to 256 rows of all columns, or fewer rows where 8 tasks would not come
+// out; 64 rows of them still reach 94 % of a whole-matrix call at a depth of 576.
+constexpr int64_t kRowTile = 256;
+constexpr int64_t kTasks = 8;
+constexpr int64_t kWholeColumns = 2048;
+// Otherwise oneDNN packs both operands of every tile, which takes 512 rows and 544 columns to pay. On
+// AVX2 it does without packing below that (1/m + 1/n >= 0.0038) and falls to 45 % where strides are
+// multiples of 2 KiB; 1088 columns cut into equal pieces never leave fewer than 544.
+constexpr int64_t kPackedRowTile = 512;
+constexpr int64_t kPackedColumns = 1088;
+constexpr int64_t kAliasingStride = 512;  // f32 elements
+// Widened operands of a tile, 256 and 512 KiB, stay in L2.
+constexpr int64_t kWidenedRows = 256;
+constexpr int64_t kWidenedColumns = 512;
+constexpr int64_t kWidenedDepth = 256;
 // Contractions over tokens vary from batch to batch; they are cut so that few lengths occur. At 1024
 // terms the extra pass over the tile costs under 1 %.
 constexpr int64_t kDepthChunk = 1024;
-// Varying extents come as a multiple of this plus a remainder below it: at most 2 x 256 / 32 shapes.
+// Varying extents come as multiples of this plus a remainder below it: at most 512 / 32 + 31 shapes.
 constexpr int64_t kGrain = 32;
+
+// Few and long chunks of b's rows, for the hardware prefetcher; enough to even out a held-up thread.
+constexpr int64_t kDotChunksPerThread = 4;
 
 // Cuts [0, extent) into pieces of `tile`, then a multiple of kGrain, then the rest.
 class Pieces {
@@ -53,14 +69,36 @@ int64_t balanced_tile(int64_t extent, int64_t tile) {
   return std::max(kGrain, round_up(ceil_div(extent, pieces), kGrain));
 }
 
+struct Tile {
+  int64_t rows, columns;
+};
+
+// Decided by shapes, strides and the instruction set, never by threads: the tile decides bits of c.
+Tile choose_tile(IsaLevel isa, int64_t m, int64_t n, const Tensor& a, const Tensor& b, bool tb) {
+  const bool aliased =
+      !tb && (a.row_stride() % kAliasingStride == 0 || b.row_stride() % kAliasingStride == 0);
+  const bool packed = isa == IsaLevel::v3 ? n > kPackedColumns || aliased : n > kWholeColumns;
+  if (packed) return {kPackedRowTile, balanced_tile(n, kPackedColumns)};
+  return {std::min(kRowTile, round_up(ceil_div(m, kTasks), kGrain)), n};
+}
+
 // bf16, m, n, k, transpose a, transpose b, row strides of a, b, c, accumulate
 using Key = std::tuple<bool, int64_t, int64_t, int64_t, bool, bool, int64_t, int64_t, int64_t, bool>;
+
+struct alignas(64) CacheLine {
+  std::array<uint8_t, 64> bytes;
+};
+
+struct ThreadBuffers {
+  std::vector<CacheLine> scratch;  // oneDNN's, as much as the largest primitive asks for
+  std::vector<float> a, b;         // operands widened from bf16
+};
 
 struct Primitive {
   dnnl::matmul matmul;
   // One set of memory objects per thread: their handles change with every call.
   struct Arguments {
-    dnnl::memory a, b, c;
+    dnnl::memory a, b, c, scratch;
   };
   std::vector<Arguments> arguments;
 };
@@ -69,7 +107,12 @@ struct Primitive {
 
 class CpuGemm::Impl {
  public:
-  explicit Impl(int threads) : threads_(threads), engine_(dnnl::engine::kind::cpu, 0) {
+  Impl(int threads, IsaLevel isa)
+      : threads_(threads),
+        isa_(isa),
+        dot_(isa == IsaLevel::v3 ? v3::kDotKernels : v4::kDotKernels),
+        engine_(dnnl::engine::kind::cpu, 0),
+        buffers_(static_cast<size_t>(threads)) {
     for (int i = 0; i < threads; ++i) streams_.emplace_back(engine_);
   }
 
@@ -89,57 +132,92 @@ class CpuGemm::Impl {
     if (m == 0 || n == 0) return;
     if (k == 0) fail(ErrorKind::generic, "gemm over an empty contraction");
 
-    const Pieces rows(m, kTileRows);
-    const int64_t tile_columns = balanced_tile(n, kTileColumns);
-    const int64_t columns = ceil_div(n, tile_columns);
-    const Pieces depths(k, k <= 2 * kDepthChunk && !ta ? k : kDepthChunk);
+    if (dot_product_pays(m, k) && !ta && tb) {
+      if (a.dtype() == DType::f32) return dot(dot_.f32, a, b, c, accumulate);
+      return dot(dot_.bf16, a, b, c, accumulate);
+    }
+    // oneDNN knows bf16 from AVX-512 on; below it every tile is widened.
+    const bool widen = a.dtype() == DType::bf16 && isa_ == IsaLevel::v3;
+    const Tile tile = widen ? Tile{kWidenedRows, balanced_tile(n, kWidenedColumns)}
+                            : choose_tile(isa_, m, n, a, b, tb);
+    const Pieces rows(m, tile.rows);
+    const int64_t columns = ceil_div(n, tile.columns);
+    const int64_t chunk = widen ? kWidenedDepth : k <= 2 * kDepthChunk && !ta ? k : kDepthChunk;
+    const Pieces depths(k, chunk);
+    const auto width = [&](int64_t j) { return std::min(tile.columns, n - j * tile.columns); };
+    const auto key = [&](int64_t i, int64_t j, int64_t p) -> Key {
+      const int64_t depth = depths.size(p);
+      const bool add = p > 0 || accumulate == Accumulate::yes;
+      if (widen) {
+        return {false,          rows.size(i),       width(j),       depth, ta, tb,
+                ta ? rows.size(i) : depth, tb ? depth : width(j), c.row_stride(), add};
+      }
+      return {a.dtype() == DType::bf16, rows.size(i),   width(j),       depth, ta, tb,
+              a.row_stride(),           b.row_stride(), c.row_stride(), add};
+    };
     // Primitives are made here, by one thread; the tasks below only look them up.
     for (int64_t i = 0; i < rows.count(); ++i) {
       for (const int64_t j : {int64_t{0}, columns - 1}) {
-        for (int64_t p = 0; p < depths.count(); ++p) {
-          primitive(key(a, ta, b, tb, c, rows.size(i), std::min(tile_columns, n - j * tile_columns),
-                        depths.size(p), p > 0 || accumulate == Accumulate::yes));
-        }
+        for (int64_t p = 0; p < depths.count(); ++p) make_primitive(key(i, j, p));
       }
     }
-    const int64_t size = dtype_size(a.dtype());
-    auto* a_data = static_cast<uint8_t*>(a.raw());
-    auto* b_data = static_cast<uint8_t*>(b.raw());
-    auto* c_data = static_cast<uint8_t*>(c.raw());
     parallel_for(threads_, rows.count() * columns, [&](int64_t task, int thread) {
       const int64_t i = task % rows.count();
       const int64_t j = task / rows.count();
       const int64_t row = rows.begin(i);
-      const int64_t column = j * tile_columns;
+      const int64_t column = j * tile.columns;
+      auto& buffers = buffers_[static_cast<size_t>(thread)];
       for (int64_t p = 0; p < depths.count(); ++p) {
-        const int64_t depth = depths.begin(p);
-        const bool add = p > 0 || accumulate == Accumulate::yes;
-        const auto found = primitives_.find(key(a, ta, b, tb, c, rows.size(i),
-                                                std::min(tile_columns, n - column), depths.size(p), add));
-        execute(found->second, thread,
-                a_data + size * (ta ? depth * a.row_stride() + row : row * a.row_stride() + depth),
-                b_data + size * (tb ? column * b.row_stride() + depth : depth * b.row_stride() + column),
-                c_data + dtype_size(DType::f32) * (row * c.row_stride() + column));
+        const int64_t begin = depths.begin(p);
+        const int64_t end = begin + depths.size(p);
+        const auto a_piece = ta ? a.rows(begin, end).columns(row, row + rows.size(i))
+                                : a.rows(row, row + rows.size(i)).columns(begin, end);
+        const auto b_piece = tb ? b.rows(column, column + width(j)).columns(begin, end)
+                                : b.rows(begin, end).columns(column, column + width(j));
+        const auto c_piece = c.rows(row, row + rows.size(i)).columns(column, column + width(j));
+        execute(primitives_.find(key(i, j, p))->second, thread,
+                widen ? widened(a_piece, buffers.a) : a_piece.raw(),
+                widen ? widened(b_piece, buffers.b) : b_piece.raw(), c_piece.raw());
       }
     });
   }
 
  private:
-  static Key key(const Tensor& a, bool ta, const Tensor& b, bool tb, const Tensor& c, int64_t m,
-                 int64_t n, int64_t k, bool accumulate) {
-    return {a.dtype() == DType::bf16, m, n, k, ta, tb, a.row_stride(), b.row_stride(), c.row_stride(),
-            accumulate};
+  static void* widened(const Tensor& piece, std::vector<float>& to) {
+    to.resize(static_cast<size_t>(piece.size()));
+    for (int64_t r = 0; r < piece.rows(); ++r) {
+      const bf16* from = piece.data<bf16>() + r * piece.row_stride();
+      float* row = to.data() + r * piece.cols();
+      for (int64_t i = 0; i < piece.cols(); ++i) row[i] = to_float(from[i]);
+    }
+    return to.data();
   }
 
-  void primitive(const Key& key) {
+  // Columns are computed one like the other, so here the cut may depend on the number of threads.
+  template <typename T>
+  void dot(void (*kernel)(const DotProduct<T>&, int64_t, int64_t), const Tensor& a, const Tensor& b,
+           const Tensor& c, Accumulate accumulate) {
+    const DotProduct<T> args{a.data<T>(),    b.data<T>(),    c.data<float>(), c.rows(),
+                             a.cols(),       a.row_stride(), b.row_stride(),  c.row_stride(),
+                             accumulate == Accumulate::yes};
+    const int64_t n = c.cols();
+    const int64_t chunks = std::min(n, threads_ * kDotChunksPerThread);
+    parallel_for(threads_, chunks, [&](int64_t chunk, int) {
+      kernel(args, n * chunk / chunks, n * (chunk + 1) / chunks);
+    });
+  }
+
+  void make_primitive(const Key& key) {
     if (primitives_.contains(key)) return;
-    const auto [bf16, m, n, k, ta, tb, a_stride, b_stride, c_stride, accumulate] = key;
+    const auto [is_bf16, m, n, k, ta, tb, a_stride, b_stride, c_stride, accumulate] = key;
     using dnnl::memory;
-    const auto type = bf16 ? memory::data_type::bf16 : memory::data_type::f32;
+    const auto type = is_bf16 ? memory::data_type::bf16 : memory::data_type::f32;
     const memory::desc a({m, k}, type, ta ? memory::dims{1, a_stride} : memory::dims{a_stride, 1});
     const memory::desc b({k, n}, type, tb ? memory::dims{1, b_stride} : memory::dims{b_stride, 1});
     const memory::desc c({m, n}, memory::data_type::f32, memory::dims{c_stride, 1});
     dnnl::primitive_attr attributes;
+    // The library's own scratchpad belongs to the thread that made the primitive.
+    attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
     if (accumulate) {
       dnnl::post_ops sum;
       sum.append_sum(1.0f);
@@ -151,9 +229,12 @@ class CpuGemm::Impl {
     const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(a, b, c), attributes, engine_);
     Primitive made{dnnl::matmul(description), {}};
     omp_set_num_threads(threads);
-    for (int i = 0; i < threads_; ++i) {
+    const memory::desc scratch = description.scratchpad_desc();
+    for (auto& buffer : buffers_) {
+      const auto lines = (scratch.get_size() + sizeof(CacheLine) - 1) / sizeof(CacheLine);
+      if (buffer.scratch.size() < lines) buffer.scratch.resize(lines);
       made.arguments.push_back({memory(a, engine_, nullptr), memory(b, engine_, nullptr),
-                                memory(c, engine_, nullptr)});
+                                memory(c, engine_, nullptr), memory(scratch, engine_, nullptr)});
     }
     primitives_.emplace(key, std::move(made));
   }
@@ -164,9 +245,11 @@ class CpuGemm::Impl {
     arguments.a.set_data_handle(a);
     arguments.b.set_data_handle(b);
     arguments.c.set_data_handle(c);
-    const std::array<dnnl_exec_arg_t, 3> list = {{{DNNL_ARG_SRC, arguments.a.get()},
+    arguments.scratch.set_data_handle(buffers_[static_cast<size_t>(thread)].scratch.data());
+    const std::array<dnnl_exec_arg_t, 4> list = {{{DNNL_ARG_SRC, arguments.a.get()},
                                                   {DNNL_ARG_WEIGHTS, arguments.b.get()},
-                                                  {DNNL_ARG_DST, arguments.c.get()}}};
+                                                  {DNNL_ARG_DST, arguments.c.get()},
+                                                  {DNNL_ARG_SCRATCHPAD, arguments.scratch.get()}}};
     // A team of one does not count as a parallel region, and oneDNN would start threads of its own.
     const int threads = omp_get_max_threads();
     omp_set_num_threads(1);
@@ -179,12 +262,15 @@ class CpuGemm::Impl {
   }
 
   int threads_;
+  IsaLevel isa_;
+  const DotKernels& dot_;
   dnnl::engine engine_;
   std::vector<dnnl::stream> streams_;
+  std::vector<ThreadBuffers> buffers_;
   std::map<Key, Primitive> primitives_;
 };
 
-CpuGemm::CpuGemm(int threads) : impl_(std::make_unique<Impl>(threads)) {}
+CpuGemm::CpuGemm(int threads, IsaLevel isa) : impl_(std::make_unique<Impl>(threads, isa)) {}
 CpuGemm::~CpuGemm() = default;
 
 void CpuGemm::run(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,

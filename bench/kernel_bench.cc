@@ -1,0 +1,362 @@
+// Speed of the CPU kernels, as ratios measured within one process: of our tiled gemm to whole-matrix
+// oneDNN calls, of attention to the machine's GEMM peak. Every figure is the best of its iterations.
+//   kernel_bench [--isa=LEVEL] [--threads=N] [--clock=wall|cpu] [Google Benchmark's flags]
+// --clock=cpu counts the threads' processor time instead of elapsed time: blind to threads that wait,
+// but meaningful on a machine that other programs use too (with OMP_WAIT_POLICY=passive).
+#include <benchmark/benchmark.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <array>
+#include <ctime>
+#include <oneapi/dnnl/dnnl.hpp>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/error.h"
+#include "base/philox.h"
+#include "base/text.h"
+#include "kernels/cpu/cpu_ops.h"
+#include "kernels/rows/loss.rows.h"
+#include "kernels/rows/model.rows.h"
+#include "tensor/memory.h"
+
+namespace jackscrew {
+namespace {
+
+int threads = 2;
+IsaLevel isa = IsaLevel::v3;
+
+bool cpu_clock = false;
+
+double now() {
+  timespec time{};
+  clock_gettime(cpu_clock ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &time);
+  const double value = static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+  return cpu_clock ? value / threads : value;
+}
+
+template <class Body>
+double seconds(const Body& body) {
+  const double begin = now();
+  body();
+  return now() - begin;
+}
+
+Memory& memory() {
+  static Memory instance("host", make_host_backing(), 0);
+  return instance;
+}
+
+Ops& ops() {
+  static const std::unique_ptr<Ops> instance = make_cpu_ops(threads, isa);
+  return *instance;
+}
+
+// Values in [-1, 1): denormals or zeros would change the speed.
+OwnedTensor filled(DType dtype, int64_t rows, int64_t cols) {
+  OwnedTensor out(memory(), Purpose::activations, dtype, {rows, cols});
+  const RandomStream stream = RandomStream::make(1, RandomPurpose::init, 0, 0);
+  for (int64_t i = 0; i < rows * cols; ++i) {
+    const float value = 2.0f * stream.uniform(static_cast<uint64_t>(i % 65536)) - 1.0f;
+    if (dtype == DType::bf16) out.view().data<bf16>()[i] = to_bf16(value);
+    if (dtype == DType::f32) out.view().data<float>()[i] = value;
+    if (dtype == DType::u8) out.view().data<uint8_t>()[i] = static_cast<uint8_t>(i % 127);
+  }
+  return out;
+}
+
+// One whole-matrix oneDNN call with all threads.
+class Whole {
+ public:
+  using Type = dnnl::memory::data_type;
+  Whole(Type type, Type result, int64_t m, int64_t n, int64_t k, bool ta, bool tb, void* a, void* b,
+        void* c)
+      : engine_(dnnl::engine::kind::cpu, 0), stream_(engine_) {
+    using Dims = dnnl::memory::dims;
+    const dnnl::memory::desc a_desc({m, k}, type, ta ? Dims{1, m} : Dims{k, 1});
+    const dnnl::memory::desc b_desc({k, n}, type, tb ? Dims{1, k} : Dims{n, 1});
+    const dnnl::memory::desc c_desc({m, n}, result, Dims{n, 1});
+    const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(a_desc, b_desc, c_desc),
+                                                   engine_);
+    name_ = description.impl_info_str();
+    matmul_ = dnnl::matmul(description);
+    arguments_ = {{DNNL_ARG_SRC, dnnl::memory(a_desc, engine_, a)},
+                  {DNNL_ARG_WEIGHTS, dnnl::memory(b_desc, engine_, b)},
+                  {DNNL_ARG_DST, dnnl::memory(c_desc, engine_, c)}};
+  }
+  void run() {
+    omp_set_num_threads(threads);
+    matmul_.execute(stream_, arguments_);
+    stream_.wait();
+  }
+  const std::string& name() const { return name_; }
+
+ private:
+  dnnl::engine engine_;
+  dnnl::stream stream_;
+  dnnl::matmul matmul_;
+  std::unordered_map<int, dnnl::memory> arguments_;
+  std::string name_;
+};
+
+// The best speed of a 2048^3 oneDNN product, GFLOP/s.
+double peak(DType dtype) {
+  static std::array<double, 3> measured{};
+  double& best = measured[dtype == DType::f32 ? 0 : dtype == DType::bf16 ? 1 : 2];
+  if (best > 0.0) return best;
+  constexpr int64_t kSize = 2048;
+  const OwnedTensor a = filled(dtype, kSize, kSize);
+  const OwnedTensor b = filled(dtype, kSize, kSize);
+  const OwnedTensor c = filled(DType::f32, kSize, kSize);
+  using Type = dnnl::memory::data_type;
+  const Type type = dtype == DType::f32 ? Type::f32 : dtype == DType::bf16 ? Type::bf16 : Type::s8;
+  Whole whole(type, dtype == DType::u8 ? Type::s32 : Type::f32, kSize, kSize, kSize, false, false,
+              a.view().raw(), b.view().raw(), c.view().raw());
+  for (int i = 0; i < 10; ++i) {
+    best = std::max(best, 2e-9 * kSize * kSize * kSize / seconds([&] { whole.run(); }));
+  }
+  return best;
+}
+
+void peak_benchmark(benchmark::State& state, DType dtype) {
+  for (auto _ : state) benchmark::DoNotOptimize(peak(dtype));
+  state.counters["GFLOPs"] = peak(dtype);
+}
+
+struct GemmShape {
+  int64_t m, n, k;
+};
+
+// Alternates the two, so that both see the same load of the machine.
+void gemm_benchmark(benchmark::State& state, DType dtype, GemmShape shape, bool ta, bool tb) {
+  const auto [m, n, k] = shape;
+  const OwnedTensor a = ta ? filled(dtype, k, m) : filled(dtype, m, k);
+  const OwnedTensor b = tb ? filled(dtype, n, k) : filled(dtype, k, n);
+  const OwnedTensor c = filled(DType::f32, m, n);
+  using Type = dnnl::memory::data_type;
+  Whole whole(dtype == DType::f32 ? Type::f32 : Type::bf16, Type::f32, m, n, k, ta, tb,
+              a.view().raw(), b.view().raw(), c.view().raw());
+  const auto run_ours = [&] {
+    ops().gemm(a.view(), Transpose{ta}, b.view(), Transpose{tb}, c.view(), Accumulate::no);
+  };
+  run_ours();
+  double best_whole = 1e30;
+  double best_ours = 1e30;
+  for (auto _ : state) {
+    best_whole = std::min(best_whole, seconds([&] { whole.run(); }));
+    best_ours = std::min(best_ours, seconds(run_ours));
+  }
+  const double work = 2e-9 * static_cast<double>(m * n * k);
+  const double bytes = static_cast<double>(a.view().bytes() + b.view().bytes() + c.view().bytes());
+  state.counters["GFLOPs"] = work / best_ours;
+  state.counters["whole_GFLOPs"] = work / best_whole;
+  state.counters["ratio"] = best_whole / best_ours;
+  state.counters["of_peak"] = work / best_ours / peak(dtype);
+  if (m <= 4) state.counters["GB/s"] = 1e-9 * bytes / best_ours;
+  state.SetLabel(whole.name());
+}
+
+struct AttentionData {
+  static constexpr int64_t kHeads = 9;
+  static constexpr int64_t kKvHeads = 3;
+  static constexpr int64_t kHeadDim = 64;
+
+  AttentionData(int64_t length, int64_t sequences)
+      : tokens(length * sequences),
+        cu_seqlens(memory(), Purpose::activations, DType::i32, {sequences + 1}),
+        q(filled(DType::f32, tokens, kHeads * kHeadDim)),
+        k(filled(DType::f32, tokens, kKvHeads * kHeadDim)),
+        v(filled(DType::f32, tokens, kKvHeads * kHeadDim)),
+        out(filled(DType::f32, tokens, kHeads * kHeadDim)),
+        dout(filled(DType::f32, tokens, kHeads * kHeadDim)),
+        dq(filled(DType::f32, tokens, kHeads * kHeadDim)),
+        dk(filled(DType::f32, tokens, kKvHeads * kHeadDim)),
+        dv(filled(DType::f32, tokens, kKvHeads * kHeadDim)),
+        lse(filled(DType::f32, kHeads, tokens)),
+        arena(memory(), Purpose::workspace, int64_t{64} << 20) {
+    for (int64_t i = 0; i <= sequences; ++i) {
+      cu_seqlens.view().data<int32_t>()[i] = static_cast<int32_t>(i * length);
+    }
+    shape = {cu_seqlens.view(), cu_seqlens.view(), sequences, kHeads, kKvHeads, kHeadDim, 0.125f};
+  }
+  void forward() {
+    ops().attention_forward(shape, q.view(), k.view(), v.view(), out.view(), lse.view(), arena);
+  }
+  void backward() {
+    ops().attention_backward(shape, q.view(), k.view(), v.view(), out.view(), lse.view(), dout.view(),
+                             dq.view(), dk.view(), dv.view(), arena);
+  }
+
+  int64_t tokens;
+  OwnedTensor cu_seqlens, q, k, v, out, dout, dq, dk, dv, lse;
+  Arena arena;
+  AttentionShape shape;
+};
+
+// Counts the causal half of the products: 4 T^2 d / 2 per head forward, 2.5 times that backward.
+void attention_benchmark(benchmark::State& state, int64_t length, int64_t sequences, bool backward) {
+  AttentionData data(length, sequences);
+  data.forward();
+  double best = 1e30;
+  for (auto _ : state) {
+    best = std::min(best, seconds([&] { backward ? data.backward() : data.forward(); }));
+  }
+  const double work = 2e-9 * static_cast<double>(length * length * sequences * data.kHeads *
+                                                 data.kHeadDim) * (backward ? 2.5 : 1.0);
+  state.counters["GFLOPs"] = work / best;
+  state.counters["of_peak"] = work / best / peak(DType::f32);
+}
+
+template <class Kernel>
+void row_benchmark(benchmark::State& state, const Kernel& kernel, int64_t rows, double bytes) {
+  ops().launch(kernel, rows);
+  double best = 1e30;
+  for (auto _ : state) best = std::min(best, seconds([&] { ops().launch(kernel, rows); }));
+  state.counters["GB/s"] = 1e-9 * bytes / best;
+}
+
+// The row kernels of a training step, with the bytes that each has to move.
+void rows_benchmark(benchmark::State& state, const std::string& name) {
+  constexpr int64_t kTokens = 2048;
+  constexpr int64_t kHidden = 576;
+  constexpr int64_t kWidth = 1536;
+  constexpr int64_t kVocab = 49152;
+  constexpr int64_t kLossRows = 512;
+  const double hidden_bytes = 4.0 * kTokens * kHidden;
+  const double width_bytes = 4.0 * kTokens * kWidth;
+  const bool loss = name == "cross_entropy";
+  const int64_t elements = loss ? kLossRows * kVocab : kTokens * kWidth;
+  std::array<OwnedTensor, 5> tensors;
+  std::array<float*, 5> x{};
+  for (size_t i = 0; i < (loss ? 2 : x.size()); ++i) {
+    tensors[i] = filled(DType::f32, 1, elements);
+    x[i] = tensors[i].view().data<float>();
+  }
+  std::vector<float> rstd(kTokens, 1.0f);
+  std::vector<int32_t> indices(kTokens);
+  for (int32_t i = 0; i < kTokens; ++i) indices[static_cast<size_t>(i)] = i * 5 % kTokens;
+  if (name == "rms_norm") {
+    row_benchmark(state, RmsNormForward{x[0], x[1], x[2], rstd.data(), kHidden, 1e-5f}, kTokens,
+                  2 * hidden_bytes);
+  } else if (name == "rms_norm_backward") {
+    row_benchmark(state, RmsNormBackward{x[0], x[1], rstd.data(), x[2], x[3], kHidden}, kTokens,
+                  4 * hidden_bytes);
+  } else if (name == "rms_norm_weight") {
+    row_benchmark(state, RmsNormWeightGradient{x[0], rstd.data(), x[1], x[2], kTokens, kHidden},
+                  ceil_div(kHidden, kColumnBlock), 2 * hidden_bytes);
+  } else if (name == "rotary") {
+    row_benchmark(state, RotaryEmbedding{x[0], indices.data(), x[1], x[2], 9, 64, kHidden, 1.0f},
+                  kTokens, 2 * hidden_bytes);
+  } else if (name == "swiglu") {
+    row_benchmark(state, SwigluForward{x[0], x[1], x[2], kWidth}, kTokens, 3 * width_bytes);
+  } else if (name == "swiglu_backward") {
+    row_benchmark(state, SwigluBackward{x[0], x[1], x[2], x[3], x[4], kWidth}, kTokens,
+                  5 * width_bytes);
+  } else if (name == "gather") {
+    row_benchmark(state, GatherRows{x[0], indices.data(), x[1], kHidden}, kTokens, 2 * hidden_bytes);
+  } else if (name == "scatter_add") {
+    row_benchmark(state, ScatterAddRows{x[0], indices.data(), x[1], kTokens, kHidden},
+                  ceil_div(kHidden, kColumnBlock), 3 * hidden_bytes);
+  } else if (loss) {
+    // The gradient replaces the logits: read, and read and written once more.
+    StepScalars scalars{};
+    scalars.inverse_targets = 1.0f / kLossRows;
+    row_benchmark(state, SoftmaxCrossEntropy{x[0], indices.data(), rstd.data(), &scalars, kVocab},
+                  kLossRows, 3.0 * 4.0 * kLossRows * kVocab);
+  }
+}
+
+const char* type_name(DType dtype) { return dtype == DType::u8 ? "s8" : dtype_name(dtype); }
+
+void register_all() {
+  std::vector<DType> types = {DType::f32};
+  if (isa >= IsaLevel::v4_bf16) types.push_back(DType::bf16);
+  for (const DType dtype : {DType::f32, DType::bf16, DType::u8}) {
+    if (dtype == DType::bf16 && types.size() == 1) continue;
+    benchmark::RegisterBenchmark(fmt::format("peak/{}", type_name(dtype)).c_str(), peak_benchmark,
+                                 dtype)->Iterations(1)->Unit(benchmark::kMillisecond);
+  }
+  // Llama 135M at 2048 tokens: forward is nt [tokens, in] · [out, in]ᵀ, the input's gradient nn, the
+  // weight's gradient tn with tokens as the depth. Then the head, square, and token-by-token shapes.
+  struct Case {
+    GemmShape shape;
+    const char* transposes;
+  };
+  std::vector<Case> cases;
+  constexpr int64_t kTokens = 2048;
+  for (const auto& [in, out] : {std::pair<int64_t, int64_t>{576, 576}, {576, 192}, {576, 1536},
+                                {1536, 576}}) {
+    cases.push_back({{kTokens, out, in}, "nt"});
+    cases.push_back({{kTokens, in, out}, "nn"});
+    cases.push_back({{out, in, kTokens}, "tn"});
+  }
+  cases.push_back({{512, 49152, 576}, "nt"});
+  cases.push_back({{512, 576, 49152}, "nn"});
+  cases.push_back({{49152, 576, 512}, "tn"});
+  for (const char* transposes : {"nn", "nt", "tn"}) {
+    cases.push_back({{2048, 2048, 2048}, transposes});
+    cases.push_back({{512, 4096, 4096}, transposes});
+  }
+  for (const int64_t m : {1, 4}) {
+    cases.push_back({{m, 1536, 576}, "nt"});
+    cases.push_back({{m, 49152, 576}, "nt"});
+    cases.push_back({{m, 4096, 4096}, "nt"});
+  }
+  for (const DType dtype : types) {
+    for (const Case& c : cases) {
+      const auto name = fmt::format("gemm/{}/{}/{}x{}x{}", dtype_name(dtype), c.transposes, c.shape.m,
+                                    c.shape.n, c.shape.k);
+      benchmark::RegisterBenchmark(name.c_str(), gemm_benchmark, dtype, c.shape,
+                                   c.transposes[0] == 't', c.transposes[1] == 't')
+          ->Unit(benchmark::kMillisecond)->UseRealTime();
+    }
+  }
+  for (const bool backward : {false, true}) {
+    for (const int64_t length : {512, 2048}) {
+      const auto name = fmt::format("attention/{}/{}", backward ? "backward" : "forward", length);
+      benchmark::RegisterBenchmark(name.c_str(), attention_benchmark, length, kTokens / length,
+                                   backward)->Unit(benchmark::kMillisecond)->UseRealTime();
+    }
+  }
+  for (const char* name : {"rms_norm", "rms_norm_backward", "rms_norm_weight", "rotary", "swiglu",
+                           "swiglu_backward", "gather", "scatter_add", "cross_entropy"}) {
+    benchmark::RegisterBenchmark((std::string("rows/") + name).c_str(), rows_benchmark,
+                                 std::string(name))->Unit(benchmark::kMicrosecond)->UseRealTime();
+  }
+}
+
+int run(int argc, char** argv) {
+  benchmark::Initialize(&argc, argv);
+  std::string level = "auto";
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    if (argument.starts_with("--isa=")) {
+      level = argument.substr(6);
+    } else if (argument == "--clock=cpu" || argument == "--clock=wall") {
+      cpu_clock = argument == "--clock=cpu";
+    } else if (argument.starts_with("--threads=")) {
+      threads = std::max(1, std::atoi(argv[i] + 10));
+    } else {
+      fail(ErrorKind::usage, "unknown argument {}", argument);
+    }
+  }
+  isa = choose_isa(level);
+  register_all();
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}
+
+}  // namespace
+}  // namespace jackscrew
+
+int main(int argc, char** argv) {
+  try {
+    return jackscrew::run(argc, argv);
+  } catch (const jackscrew::Error& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return error.exit_code();
+  }
+}

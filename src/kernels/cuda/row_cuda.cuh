@@ -1,0 +1,91 @@
+// Compiles a .rows.h for NVIDIA GPUs. Included first by the .cu sources that cmake/RowKernels.cmake
+// generates, and by nothing else.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#define JACKSCREW_ROW_KERNEL(Args)                                                             \
+  template <>                                                                                  \
+  const RowKernel& row_kernel<Args>();                                                         \
+  namespace cuda {                                                                             \
+  cudaError_t run_##Args(const void* args, int64_t rows, cudaStream_t stream);                 \
+  cudaError_t run_##Args(const void* args, int64_t rows, cudaStream_t stream) {                \
+    return launch_rows(*static_cast<const Args*>(args), rows, stream);                         \
+  }                                                                                            \
+  }
+
+#include "kernels/row_kernel.h"
+
+namespace jackscrew::cuda {
+
+// Rows of the small Llamas this must serve are a few hundred to a few thousand elements long: 256
+// threads give each of them work, and every architecture runs several such blocks at once.
+inline constexpr int kThreads = 256;
+inline constexpr int kWarp = 32;
+
+// A block is the team: loops are strided over its threads and end with a barrier, reductions shuffle
+// within warps and pass through shared memory between them. The order of a sum is fixed by the block's
+// shape, so results repeat bit for bit.
+struct Team {
+  template <class F>
+  __device__ void each(int64_t n, F f) const {
+    for (int64_t i = threadIdx.x; i < n; i += kThreads) f(i);
+    __syncthreads();
+  }
+
+  template <class F>
+  __device__ float sum(int64_t n, F f) const {
+    return reduce<float>(n, 0.0f, f, [](float a, float b) { return a + b; });
+  }
+
+  template <class F>
+  __device__ double sum_f64(int64_t n, F f) const {
+    return reduce<double>(n, 0.0, f, [](double a, double b) { return a + b; });
+  }
+
+  template <class F>
+  __device__ float max(int64_t n, float floor, F f) const {
+    return reduce<float>(n, floor, f, [](float a, float b) { return a > b ? a : b; });
+  }
+
+  template <class F>
+  __device__ void once(F f) const {
+    if (threadIdx.x == 0) f();
+    __syncthreads();
+  }
+
+ private:
+  template <class T, class F, class Combine>
+  __device__ T reduce(int64_t n, T identity, F f, Combine combine) const {
+    T value = identity;
+    for (int64_t i = threadIdx.x; i < n; i += kThreads) value = combine(value, f(i));
+    for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+      value = combine(value, __shfl_xor_sync(0xFFFFFFFFu, value, offset));
+    }
+    __shared__ T of_warps[kThreads / kWarp];
+    if (threadIdx.x % kWarp == 0) of_warps[threadIdx.x / kWarp] = value;
+    __syncthreads();
+    T total = of_warps[0];
+    for (int warp = 1; warp < kThreads / kWarp; ++warp) total = combine(total, of_warps[warp]);
+    __syncthreads();  // before the next reduction writes of_warps
+    return total;
+  }
+};
+
+template <class Args>
+__global__ void __launch_bounds__(kThreads) run_rows(const Args args, int64_t rows) {
+  for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) args(Team{}, row);
+}
+
+template <class Args>
+cudaError_t launch_rows(const Args& args, int64_t rows, cudaStream_t stream) {
+  if (rows <= 0) return cudaSuccess;
+  const int64_t limit = 0x7FFFFFFF;  // of the grid's first dimension
+  const auto blocks = static_cast<unsigned>(rows < limit ? rows : limit);
+  run_rows<<<blocks, kThreads, 0, stream>>>(args, rows);
+  return cudaGetLastError();
+}
+
+}  // namespace jackscrew::cuda

@@ -1,0 +1,252 @@
+#include <gtest/gtest.h>
+
+#include "kernels/plan/plan_ops.h"
+#include "tests/kernels/kernel_data.h"
+#include "tests/support/test_ops.h"
+
+namespace jackscrew {
+namespace {
+
+struct AttentionCase {
+  std::vector<int64_t> queries, keys;  // of each sequence
+  int64_t heads, kv_heads, head_dim;
+  int64_t gap = 0;  // between rows, elements
+
+  reference::Attention model() const {
+    reference::Attention out;
+    out.cu_q = out.cu_k = {0};
+    for (const int64_t n : queries) out.cu_q.push_back(out.cu_q.back() + static_cast<int32_t>(n));
+    for (const int64_t n : keys) out.cu_k.push_back(out.cu_k.back() + static_cast<int32_t>(n));
+    out.heads = heads;
+    out.kv_heads = kv_heads;
+    out.head_dim = head_dim;
+    // Larger than 1 / sqrt(head_dim): the weights should differ, or errors in them would not show.
+    out.scale = 4.0 / std::sqrt(static_cast<double>(head_dim));
+    return out;
+  }
+
+  std::string describe() const {
+    return fmt::format("{} sequences, {} queries, {} heads of {} over {}", queries.size(),
+                       model().tokens_q(), heads, head_dim, kv_heads);
+  }
+};
+
+AttentionCase training_case(std::vector<int64_t> lengths, int64_t heads, int64_t kv_heads,
+                            int64_t head_dim, int64_t gap = 0) {
+  return {lengths, lengths, heads, kv_heads, head_dim, gap};
+}
+
+// Inputs, results and scratch of one attention call.
+struct AttentionRun {
+  explicit AttentionRun(const AttentionCase& test)
+      : model(test.model()),
+        memory("host", make_host_backing(), 0),
+        arena(memory, Purpose::workspace, int64_t{64} << 20),
+        q(Strided<float>::random(model.tokens_q(), test.heads * test.head_dim, test.gap, 1)),
+        k(Strided<float>::random(model.tokens_k(), test.kv_heads * test.head_dim, test.gap, 2)),
+        v(Strided<float>::random(model.tokens_k(), test.kv_heads * test.head_dim, test.gap, 3)),
+        dout(Strided<float>::random(model.tokens_q(), test.heads * test.head_dim, test.gap, 4)),
+        out(model.tokens_q(), test.heads * test.head_dim, test.gap),
+        dq(model.tokens_q(), test.heads * test.head_dim, test.gap),
+        dk(model.tokens_k(), test.kv_heads * test.head_dim, test.gap),
+        dv(model.tokens_k(), test.kv_heads * test.head_dim, test.gap),
+        lse(test.heads, model.tokens_q(), 0) {}
+
+  AttentionShape shape() {
+    AttentionShape out_shape;
+    const auto count = static_cast<int64_t>(model.cu_q.size());
+    out_shape.cu_seqlens_q = Tensor(model.cu_q.data(), DType::i32, {count});
+    out_shape.cu_seqlens_k = Tensor(model.cu_k.data(), DType::i32, {count});
+    out_shape.sequences = count - 1;
+    out_shape.num_heads = model.heads;
+    out_shape.num_kv_heads = model.kv_heads;
+    out_shape.head_dim = model.head_dim;
+    out_shape.scale = static_cast<float>(model.scale);
+    return out_shape;
+  }
+
+  void forward(Ops& ops, Arena& scratch) {
+    ops.attention_forward(shape(), q.view(), k.view(), v.view(), out.view(), lse.view(), scratch);
+  }
+  void backward(Ops& ops, Arena& scratch) {
+    ops.attention_backward(shape(), q.view(), k.view(), v.view(), out.view(), lse.view(), dout.view(),
+                           dq.view(), dk.view(), dv.view(), scratch);
+  }
+
+  bool gaps_intact() const {
+    return out.gaps_intact() && dq.gaps_intact() && dk.gaps_intact() && dv.gaps_intact();
+  }
+
+  reference::Attention model;
+  Memory memory;
+  Arena arena;
+  Strided<float> q, k, v, dout, out, dq, dk, dv, lse;
+};
+
+std::vector<AttentionCase> training_cases() {
+  return {
+      training_case({1}, 1, 1, 64),
+      training_case({5, 1, 2}, 3, 3, 52, 3),
+      training_case({64, 65, 63}, 4, 1, 64),
+      training_case({128, 1, 129}, 3, 1, 64, 16),
+      training_case({300}, 3, 1, 52),
+      training_case({17, 200}, 4, 1, 128, 7),
+      training_case({300}, 2, 2, 20),
+      training_case({1, 1, 255, 43}, 9, 3, 64),
+  };
+}
+
+TEST(Attention, ForwardMatchesTheReference) {
+  std::vector<AttentionCase> cases = training_cases();
+  cases.push_back({{1}, {300}, 9, 3, 64});               // one new token after 299 in the cache
+  cases.push_back({{1, 7, 5}, {65, 7, 130}, 4, 1, 64, 3});  // some sequences with a cache, one without
+  cases.push_back({{100}, {257}, 3, 3, 52});
+  const auto ops = make_test_ops();
+  for (const AttentionCase& test : cases) {
+    AttentionRun run(test);
+    run.forward(*ops, run.arena);
+    Doubles lse;
+    const Doubles out =
+        run.model.forward(widen(run.q.values()), widen(run.k.values()), widen(run.v.values()), &lse);
+    EXPECT_LE(relative_error(run.out.values(), out), 1e-6) << test.describe();
+    EXPECT_LE(relative_error(run.lse.values(), lse), 1e-6) << test.describe();
+    EXPECT_TRUE(run.gaps_intact()) << test.describe();
+    EXPECT_EQ(run.arena.used(), 0);
+  }
+}
+
+TEST(Attention, SurvivesLargeScores) {
+  const auto ops = make_test_ops();
+  AttentionRun run(training_case({200}, 2, 1, 64));
+  run.model.scale = 100.0;  // scores of +-1000: their exponentials overflow unless shifted
+  run.forward(*ops, run.arena);
+  run.backward(*ops, run.arena);
+  const Doubles out =
+      run.model.forward(widen(run.q.values()), widen(run.k.values()), widen(run.v.values()));
+  // The scores themselves carry 1000 * 2^-24 of rounding into the exponent.
+  EXPECT_LE(relative_error(run.out.values(), out), 1e-3);
+  for (const auto* gradient : {&run.dq, &run.dk, &run.dv}) {
+    for (const float value : gradient->values()) EXPECT_TRUE(std::isfinite(value));
+  }
+}
+
+TEST(Attention, BackwardMatchesDifferencesOfTheReference) {
+  const auto ops = make_test_ops();
+  for (const AttentionCase& test :
+       {training_case({1}, 1, 1, 6), training_case({4, 1, 3}, 3, 1, 6, 1),
+        training_case({9}, 4, 1, 20), training_case({2, 5}, 2, 2, 52)}) {
+    AttentionRun run(test);
+    run.forward(*ops, run.arena);
+    run.backward(*ops, run.arena);
+    const Doubles q = widen(run.q.values());
+    const Doubles k = widen(run.k.values());
+    const Doubles v = widen(run.v.values());
+    const Doubles dout = widen(run.dout.values());
+    const auto& model = run.model;
+    const Doubles dq = reference::gradient(
+        q, [&](const Doubles& x) { return reference::dot(dout, model.forward(x, k, v)); });
+    const Doubles dk = reference::gradient(
+        k, [&](const Doubles& x) { return reference::dot(dout, model.forward(q, x, v)); });
+    const Doubles dv = reference::gradient(
+        v, [&](const Doubles& x) { return reference::dot(dout, model.forward(q, k, x)); });
+    Doubles formula_q, formula_k, formula_v;
+    model.backward(q, k, v, dout, &formula_q, &formula_k, &formula_v);
+    // One key: its weight is 1 whatever q and k are, and their gradients are rounding alone.
+    const double tolerance = test.queries[0] == 1 ? 1e-5 : 2e-6;
+    EXPECT_LE(relative_error(narrowed(formula_q), dq), tolerance) << test.describe();
+    EXPECT_LE(relative_error(narrowed(formula_k), dk), tolerance) << test.describe();
+    EXPECT_LE(relative_error(narrowed(formula_v), dv), tolerance) << test.describe();
+    if (test.queries != std::vector<int64_t>{1}) {
+      EXPECT_LE(relative_error(run.dq.values(), dq), tolerance) << test.describe();
+      EXPECT_LE(relative_error(run.dk.values(), dk), tolerance) << test.describe();
+    }
+    EXPECT_LE(relative_error(run.dv.values(), dv), tolerance) << test.describe();
+  }
+}
+
+TEST(Attention, BackwardMatchesTheReference) {
+  const auto ops = make_test_ops();
+  for (const AttentionCase& test : training_cases()) {
+    AttentionRun run(test);
+    run.forward(*ops, run.arena);
+    run.backward(*ops, run.arena);
+    Doubles dq, dk, dv;
+    run.model.backward(widen(run.q.values()), widen(run.k.values()), widen(run.v.values()),
+                       widen(run.dout.values()), &dq, &dk, &dv);
+    if (run.model.tokens_q() > 1) {
+      EXPECT_LE(relative_error(run.dq.values(), dq), 2e-6) << test.describe();
+      EXPECT_LE(relative_error(run.dk.values(), dk), 2e-6) << test.describe();
+    }
+    EXPECT_LE(relative_error(run.dv.values(), dv), 2e-6) << test.describe();
+    EXPECT_TRUE(run.gaps_intact()) << test.describe();
+    EXPECT_EQ(run.arena.used(), 0);
+  }
+}
+
+TEST(Attention, BitsDoNotDependOnThreads) {
+  for (const AttentionCase& test : training_cases()) {
+    AttentionRun first(test);
+    const auto one = make_test_ops(1);
+    first.forward(*one, first.arena);
+    first.backward(*one, first.arena);
+    for (const int threads : {2, 3}) {
+      AttentionRun run(test);
+      const auto ops = make_test_ops(threads);
+      run.forward(*ops, run.arena);
+      run.backward(*ops, run.arena);
+      EXPECT_EQ(first.out.values(), run.out.values()) << test.describe();
+      EXPECT_EQ(first.lse.values(), run.lse.values()) << test.describe();
+      EXPECT_EQ(first.dq.values(), run.dq.values()) << test.describe();
+      EXPECT_EQ(first.dk.values(), run.dk.values()) << test.describe();
+      EXPECT_EQ(first.dv.values(), run.dv.values()) << test.describe();
+    }
+  }
+}
+
+// The same numbers whether a sequence comes alone or packed behind another.
+TEST(Attention, BitsDoNotDependOnPacking) {
+  const auto ops = make_test_ops();
+  AttentionRun packed(training_case({37, 130}, 3, 1, 64));
+  AttentionRun alone(training_case({130}, 3, 1, 64));
+  const auto tail = [](const Strided<float>& matrix, int64_t width) {
+    const std::vector<float> values = matrix.values();
+    return std::vector<float>(values.begin() + 37 * width, values.end());
+  };
+  alone.q.set(tail(packed.q, 192));
+  alone.k.set(tail(packed.k, 64));
+  alone.v.set(tail(packed.v, 64));
+  alone.dout.set(tail(packed.dout, 192));
+  for (AttentionRun* run : {&packed, &alone}) {
+    run->forward(*ops, run->arena);
+    run->backward(*ops, run->arena);
+  }
+  EXPECT_EQ(tail(packed.out, 192), alone.out.values());
+  EXPECT_EQ(tail(packed.dq, 192), alone.dq.values());
+  EXPECT_EQ(tail(packed.dk, 64), alone.dk.values());
+  EXPECT_EQ(tail(packed.dv, 64), alone.dv.values());
+}
+
+TEST(Attention, PlanTakesWhatTheCpuTakes) {
+  for (const int threads : {1, 2, 3}) {
+    const auto ops = make_test_ops(threads);
+    const auto plan = make_plan_ops(threads, test_isa());
+    for (const AttentionCase& test : training_cases()) {
+      for (const bool backward : {false, true}) {
+        AttentionRun run(test);
+        if (backward) run.forward(*ops, run.arena);
+        const auto attend = [&](Ops& device, Arena& arena) {
+          backward ? run.backward(device, arena) : run.forward(device, arena);
+        };
+        Arena measured = Arena::measuring();
+        attend(*plan, measured);
+        // Exactly the planned bytes must do, and all of them be used.
+        Arena arena(run.memory, Purpose::workspace, measured.high_water());
+        attend(*ops, arena);
+        EXPECT_EQ(arena.high_water(), measured.high_water()) << test.describe();
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace jackscrew

@@ -1,0 +1,147 @@
+#include <gtest/gtest.h>
+
+#include <array>
+
+#include "kernels/ops.h"
+#include "tests/kernels/kernel_data.h"
+#include "tests/support/test_ops.h"
+
+namespace jackscrew {
+namespace {
+
+struct GemmCase {
+  int64_t m, n, k;
+  bool transpose_a, transpose_b, accumulate, bf16;
+  int64_t gap;  // between rows, elements
+
+  std::string describe() const {
+    return fmt::format("{} x {} x {} {}{} {} {} gap {}", m, n, k, transpose_a ? 't' : 'n',
+                       transpose_b ? 't' : 'n', bf16 ? "bf16" : "f32",
+                       accumulate ? "added" : "written", gap);
+  }
+};
+
+template <typename T>
+std::vector<float> run_gemm(Ops& ops, const GemmCase& test, Doubles* want) {
+  const auto [m, n, k, ta, tb, accumulate, is_bf16, gap] = test;
+  auto a = Strided<T>::random(ta ? k : m, ta ? m : k, gap, 1);
+  auto b = Strided<T>::random(tb ? n : k, tb ? k : n, gap, 2);
+  auto c = Strided<float>::random(m, n, gap, 3);
+  const Doubles before = widen(c.values());
+  ops.gemm(a.view(), Transpose{ta}, b.view(), Transpose{tb}, c.view(), Accumulate{accumulate});
+  EXPECT_TRUE(c.gaps_intact()) << test.describe();
+  if (want != nullptr) {
+    *want = reference::gemm(m, n, k, widen(a.values()), ta, widen(b.values()), tb);
+    if (accumulate) {
+      for (size_t i = 0; i < want->size(); ++i) (*want)[i] += before[i];
+    }
+  }
+  return c.values();
+}
+
+std::vector<float> run_gemm(Ops& ops, const GemmCase& test, Doubles* want = nullptr) {
+  return test.bf16 ? run_gemm<bf16>(ops, test, want) : run_gemm<float>(ops, test, want);
+}
+
+// f32 sums of k random terms: the error grows as sqrt(k), and relative to the largest element stays
+// below 2e-6 up to 2500 terms.
+constexpr double kTolerance = 2e-6;
+
+constexpr std::array<int64_t, 9> kExtents = {1, 7, 33, 255, 256, 257, 513, 1100, 2500};
+
+TEST(Gemm, MatchesTheReferenceInEveryCombination) {
+  const auto ops = make_test_ops();
+  for (int combination = 0; combination < 16; ++combination) {
+    for (const auto& [m, n, k] : {std::array<int64_t, 3>{1, 1, 1}, {1, 61, 576}, {3, 576, 61},
+                                 {33, 7, 257}, {257, 33, 7}, {300, 43, 341}, {61, 257, 33}}) {
+      for (const int64_t gap : {0, 5}) {
+        const GemmCase test{m, n, k, (combination & 1) != 0, (combination & 2) != 0,
+                            (combination & 4) != 0, (combination & 8) != 0, gap};
+        Doubles want;
+        const std::vector<float> got = run_gemm(*ops, test, &want);
+        EXPECT_LE(relative_error(got, want), kTolerance) << test.describe();
+      }
+    }
+  }
+}
+
+// Every triple of extents that is cheap enough to check, going round the combinations.
+TEST(Gemm, MatchesTheReferenceAtEveryRemainder) {
+  const auto ops = make_test_ops();
+  int turn = 0;
+  for (const int64_t m : kExtents) {
+    for (const int64_t n : kExtents) {
+      for (const int64_t k : kExtents) {
+        if (m * n * k > 10'000'000) continue;
+        const int combination = turn++ * 7 % 16;
+        const GemmCase test{m, n, k, (combination & 1) != 0, (combination & 2) != 0,
+                            (combination & 4) != 0, (combination & 8) != 0, turn % 2};
+        Doubles want;
+        const std::vector<float> got = run_gemm(*ops, test, &want);
+        EXPECT_LE(relative_error(got, want), kTolerance) << test.describe();
+      }
+    }
+  }
+}
+
+TEST(Gemm, BitsDoNotDependOnThreads) {
+  const auto one = make_test_ops(1);
+  const auto two = make_test_ops(2);
+  const auto three = make_test_ops(3);
+  for (const bool is_bf16 : {false, true}) {
+    for (const auto& [ta, tb] : {std::pair{false, false}, {false, true}, {true, false}}) {
+      for (const auto& [m, n, k] : {std::array<int64_t, 3>{1, 576, 1536}, {4, 1100, 576},
+                                   {300, 576, 1100}, {577, 1100, 257}, {1100, 192, 2500}}) {
+        const GemmCase test{m, n, k, ta, tb, true, is_bf16, 0};
+        const std::vector<float> expected = run_gemm(*one, test);
+        EXPECT_EQ(expected, run_gemm(*two, test)) << test.describe();
+        EXPECT_EQ(expected, run_gemm(*three, test)) << test.describe();
+      }
+    }
+  }
+}
+
+// Few rows have a kernel of their own, chosen by m and k.
+TEST(Gemm, FewRows) {
+  const auto ops = make_test_ops();
+  for (const int64_t m : {1, 2, 3, 4, 5}) {
+    for (const int64_t k : {1, 15, 63, 576, 2047, 2731, 4100, 20000}) {
+      for (int combination = 0; combination < 4; ++combination) {
+        const GemmCase test{m, 37, k, false, true, (combination & 1) != 0, (combination & 2) != 0, 3};
+        Doubles want;
+        const std::vector<float> got = run_gemm(*ops, test, &want);
+        EXPECT_LE(relative_error(got, want), kTolerance) << test.describe();
+      }
+    }
+  }
+}
+
+// Large enough for several threads to be inside the library at once, with primitives made by another.
+TEST(Gemm, ThreadsDoNotDisturbOneAnother) {
+  const auto one = make_test_ops(1);
+  for (const bool tb : {false, true}) {
+    for (const bool is_bf16 : {false, true}) {
+      const GemmCase test{1024, 576, 576, false, tb, false, is_bf16, 0};
+      const std::vector<float> expected = run_gemm(*one, test);
+      const auto many = make_test_ops(4);
+      for (int i = 0; i < 5; ++i) EXPECT_EQ(expected, run_gemm(*many, test)) << test.describe();
+    }
+  }
+}
+
+TEST(Gemm, RefusesWhatDoesNotMatch) {
+  const auto ops = make_test_ops();
+  Strided<float> a(3, 4, 0), b(5, 4, 0), c(3, 5, 0);
+  Strided<bf16> narrow_b(5, 4, 0);
+  EXPECT_THROW(ops->gemm(a.view(), Transpose::no, b.view(), Transpose::no, c.view(), Accumulate::no),
+               Error);
+  EXPECT_THROW(ops->gemm(a.view(), Transpose::yes, b.view(), Transpose::yes, c.view(),
+                         Accumulate::no),
+               Error);
+  EXPECT_THROW(ops->gemm(a.view(), Transpose::no, narrow_b.view(), Transpose::yes, c.view(),
+                         Accumulate::no),
+               Error);
+}
+
+}  // namespace
+}  // namespace jackscrew

@@ -1,0 +1,269 @@
+#include "kernels/rows/model.rows.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/kernels/kernel_data.h"
+#include "tests/support/test_ops.h"
+
+namespace jackscrew {
+namespace {
+
+constexpr double kTolerance = 1e-6;
+
+int64_t column_blocks(int64_t width) { return ceil_div(width, kColumnBlock); }
+
+std::vector<int32_t> some_indices(int64_t count, int64_t bound, uint32_t seed) {
+  const RandomStream stream = RandomStream::make(seed, RandomPurpose::shuffle, 0, 0);
+  std::vector<int32_t> out;
+  for (int64_t i = 0; i < count; ++i) {
+    out.push_back(static_cast<int32_t>(stream.bits(static_cast<uint64_t>(i)) %
+                                       static_cast<uint32_t>(bound)));
+  }
+  return out;
+}
+
+struct NormRun {
+  NormRun(int64_t token_count, int64_t width)
+      : tokens(token_count),
+        hidden(width),
+        x(random_floats(tokens * hidden, 1)),
+        weight(random_floats(hidden, 2)),
+        dy(random_floats(tokens * hidden, 3)),
+        dx(random_floats(tokens * hidden, 4)),
+        dweight(random_floats(hidden, 5)),
+        y(x.size()),
+        applied(x.size()),
+        rstd(at(tokens)) {}
+
+  void run(Ops& ops) {
+    ops.launch(RmsNormForward{x.data(), weight.data(), y.data(), rstd.data(), hidden, kEpsilon}, tokens);
+    ops.launch(RmsNormApply{x.data(), weight.data(), rstd.data(), applied.data(), hidden}, tokens);
+    ops.launch(RmsNormBackward{x.data(), weight.data(), rstd.data(), dy.data(), dx.data(), hidden},
+               tokens);
+    ops.launch(RmsNormWeightGradient{x.data(), rstd.data(), dy.data(), dweight.data(), tokens, hidden},
+               column_blocks(hidden));
+  }
+
+  static constexpr float kEpsilon = 1e-5f;
+  int64_t tokens, hidden;
+  std::vector<float> x, weight, dy, dx, dweight, y, applied, rstd;
+};
+
+TEST(RmsNorm, MatchesTheReference) {
+  const auto ops = make_test_ops();
+  for (const int64_t hidden : {1, 61, 64, 576}) {
+    for (const int64_t tokens : {1, 7, 300}) {
+      NormRun run(tokens, hidden);
+      run.run(*ops);
+      Doubles rstd;
+      const Doubles y = reference::rms_norm(widen(run.x), widen(run.weight), run.kEpsilon, &rstd);
+      EXPECT_LE(relative_error(run.y, y), kTolerance) << hidden;
+      EXPECT_LE(relative_error(run.rstd, rstd), kTolerance) << hidden;
+      EXPECT_EQ(run.y, run.applied) << hidden;
+    }
+  }
+}
+
+TEST(RmsNorm, BackwardMatchesDifferences) {
+  const auto ops = make_test_ops();
+  for (const int64_t hidden : {5, 61, 64, 576}) {
+    for (const int64_t tokens : {1, 3}) {
+      NormRun run(tokens, hidden);
+      const std::vector<float> dx_before = run.dx;
+      const std::vector<float> dweight_before = run.dweight;
+      run.run(*ops);
+      const Doubles x = widen(run.x);
+      const Doubles weight = widen(run.weight);
+      const Doubles dy = widen(run.dy);
+      Doubles dx = reference::gradient(x, [&](const Doubles& moved) {
+        return reference::dot(dy, reference::rms_norm(moved, weight, run.kEpsilon));
+      });
+      Doubles dweight = reference::gradient(weight, [&](const Doubles& moved) {
+        return reference::dot(dy, reference::rms_norm(x, moved, run.kEpsilon));
+      });
+      for (size_t i = 0; i < dx.size(); ++i) dx[i] += static_cast<double>(dx_before[i]);
+      for (size_t i = 0; i < dweight.size(); ++i) {
+        dweight[i] += static_cast<double>(dweight_before[i]);
+      }
+      EXPECT_LE(relative_error(run.dx, dx), kTolerance) << hidden << " " << tokens;
+      EXPECT_LE(relative_error(run.dweight, dweight), kTolerance) << hidden << " " << tokens;
+    }
+  }
+}
+
+// dweight is linear in dy, so its differences are exact sums: they serve at any length.
+TEST(RmsNorm, WeightGradientOverManyTokens) {
+  const auto ops = make_test_ops();
+  NormRun run(300, 61);
+  run.dweight.assign(run.dweight.size(), 0.0f);
+  run.run(*ops);
+  const Doubles x = widen(run.x);
+  const Doubles dy = widen(run.dy);
+  const Doubles dweight = reference::gradient(widen(run.weight), [&](const Doubles& moved) {
+    return reference::dot(dy, reference::rms_norm(x, moved, run.kEpsilon));
+  });
+  EXPECT_LE(relative_error(run.dweight, dweight), 2e-6);
+}
+
+TEST(RmsNorm, BitsDoNotDependOnThreads) {
+  for (const int64_t hidden : {61, 576}) {
+    NormRun one(300, hidden);
+    one.run(*make_test_ops(1));
+    for (const int threads : {2, 3}) {
+      NormRun run(300, hidden);
+      run.run(*make_test_ops(threads));
+      EXPECT_EQ(one.y, run.y);
+      EXPECT_EQ(one.rstd, run.rstd);
+      EXPECT_EQ(one.dx, run.dx);
+      EXPECT_EQ(one.dweight, run.dweight);
+    }
+  }
+}
+
+TEST(Rotary, MatchesTheReferenceAndItsDifferences) {
+  const auto ops = make_test_ops();
+  for (const int64_t head_dim : {2, 52, 64, 128}) {
+    for (const int64_t heads : {1, 3}) {
+      constexpr int64_t kTokens = 5;
+      constexpr int64_t kPositions = 9;
+      const std::vector<int32_t> positions = some_indices(kTokens, kPositions, 1);
+      std::vector<float> cosine, sine;
+      for (int64_t i = 0; i < kPositions * head_dim / 2; ++i) {
+        cosine.push_back(std::cos(static_cast<float>(i)));
+        sine.push_back(std::sin(static_cast<float>(i)));
+      }
+      const auto launch = [&](Strided<float>& x, float direction) {
+        ops->launch(RotaryEmbedding{x.view().data<float>(), positions.data(), cosine.data(),
+                                    sine.data(), heads, head_dim, x.view().row_stride(), direction},
+                    kTokens);
+      };
+      const auto rotate = [&](const Doubles& x) {
+        return reference::rotary(x, positions, widen(cosine), widen(sine), heads, head_dim);
+      };
+      auto x = Strided<float>::random(kTokens, heads * head_dim, 11, 2);
+      const Doubles before = widen(x.values());
+      launch(x, 1.0f);
+      EXPECT_LE(relative_error(x.values(), rotate(before)), kTolerance) << head_dim;
+      EXPECT_TRUE(x.gaps_intact());
+
+      auto gradient = Strided<float>::random(kTokens, heads * head_dim, 11, 3);
+      const Doubles dy = widen(gradient.values());
+      launch(gradient, -1.0f);
+      const Doubles dx = reference::gradient(
+          before, [&](const Doubles& moved) { return reference::dot(dy, rotate(moved)); });
+      EXPECT_LE(relative_error(gradient.values(), dx), kTolerance) << head_dim;
+    }
+  }
+}
+
+TEST(Swiglu, MatchesTheReferenceAndItsDifferences) {
+  const auto ops = make_test_ops();
+  for (const int64_t width : {1, 43, 341}) {
+    for (const int64_t tokens : {1, 3}) {
+      std::vector<float> gate = random_floats(tokens * width, 1);
+      for (float& g : gate) g *= 8.0f;  // far enough out for sigmoid to saturate
+      const std::vector<float> up = random_floats(tokens * width, 2);
+      const std::vector<float> dh = random_floats(tokens * width, 3);
+      std::vector<float> h(gate.size()), dgate(gate.size()), dup(gate.size());
+      ops->launch(SwigluForward{gate.data(), up.data(), h.data(), width}, tokens);
+      ops->launch(SwigluBackward{gate.data(), up.data(), dh.data(), dgate.data(), dup.data(), width},
+                  tokens);
+      const Doubles g = widen(gate);
+      const Doubles u = widen(up);
+      EXPECT_LE(relative_error(h, reference::swiglu(g, u)), kTolerance) << width;
+      const Doubles want_gate = reference::gradient(g, [&](const Doubles& moved) {
+        return reference::dot(widen(dh), reference::swiglu(moved, u));
+      });
+      const Doubles want_up = reference::gradient(u, [&](const Doubles& moved) {
+        return reference::dot(widen(dh), reference::swiglu(g, moved));
+      });
+      EXPECT_LE(relative_error(dgate, want_gate), kTolerance) << width;
+      EXPECT_LE(relative_error(dup, want_up), kTolerance) << width;
+
+      std::vector<float> in_place = dh;  // dgate may be dh
+      std::vector<float> dup_again(gate.size());
+      ops->launch(SwigluBackward{gate.data(), up.data(), in_place.data(), in_place.data(),
+                                 dup_again.data(), width},
+                  tokens);
+      EXPECT_EQ(in_place, dgate);
+      EXPECT_EQ(dup_again, dup);
+    }
+  }
+}
+
+TEST(Swiglu, SaturatesWithoutNaN) {
+  const auto ops = make_test_ops();
+  const std::vector<float> gate = {-1e30f, -200.0f, -89.0f, 0.0f, 89.0f, 200.0f, 1e30f};
+  const std::vector<float> ones(gate.size(), 1.0f);
+  std::vector<float> h(gate.size()), dgate(gate.size()), dup(gate.size());
+  const auto width = static_cast<int64_t>(gate.size());
+  ops->launch(SwigluForward{gate.data(), ones.data(), h.data(), width}, 1);
+  ops->launch(SwigluBackward{gate.data(), ones.data(), ones.data(), dgate.data(), dup.data(), width},
+              1);
+  for (size_t i = 0; i < gate.size(); ++i) {
+    EXPECT_TRUE(std::isfinite(h[i])) << gate[i];
+    EXPECT_TRUE(std::isfinite(dgate[i])) << gate[i];
+    EXPECT_EQ(dup[i], h[i]) << gate[i];
+  }
+  EXPECT_EQ(h[6], 1e30f);
+}
+
+TEST(Rows, GatherScatterAndScatterAdd) {
+  for (const int threads : {1, 2, 3}) {
+    const auto ops = make_test_ops(threads);
+    for (const int64_t width : {1, 61, 64, 576}) {
+      constexpr int64_t kRows = 50;
+      constexpr int64_t kTable = 83;
+      const std::vector<float> table = random_floats(kTable * width, 1);
+      const std::vector<float> rows = random_floats(kRows * width, 2);
+      const std::vector<int32_t> repeating = some_indices(kRows, 11, 3);
+      std::vector<int32_t> distinct;
+      for (int32_t i = 0; i < kRows; ++i) distinct.push_back(i * 7 % kTable);
+
+      std::vector<float> gathered(rows.size());
+      ops->launch(GatherRows{table.data(), repeating.data(), gathered.data(), width}, kRows);
+      std::vector<float> scattered = table;
+      ops->launch(ScatterRows{rows.data(), distinct.data(), scattered.data(), width}, kRows);
+      std::vector<float> added = table;
+      ops->launch(ScatterAddRows{rows.data(), repeating.data(), added.data(), kRows, width},
+                  column_blocks(width));
+
+      std::vector<float> want_gathered, want_scattered = table, want_added = table;
+      for (size_t row = 0; row < at(kRows); ++row) {
+        for (size_t i = 0; i < at(width); ++i) {
+          const float value = rows[row * at(width) + i];
+          want_gathered.push_back(table[at(repeating[row]) * at(width) + i]);
+          want_scattered[at(distinct[row]) * at(width) + i] = value;
+          want_added[at(repeating[row]) * at(width) + i] += value;  // in row order, so equal in bits
+        }
+      }
+      EXPECT_EQ(gathered, want_gathered);
+      EXPECT_EQ(scattered, want_scattered);
+      EXPECT_EQ(added, want_added);
+    }
+  }
+}
+
+// Adding scattered gradients is the transpose of gathering.
+TEST(Rows, ScatterAddIsTheGradientOfGather) {
+  const auto ops = make_test_ops();
+  constexpr int64_t kWidth = 13;
+  const std::vector<int32_t> indices = {2, 0, 2, 2, 4};
+  const std::vector<float> table = random_floats(5 * kWidth, 1);
+  const std::vector<float> dy = random_floats(5 * kWidth, 2);
+  std::vector<float> dtable(table.size(), 0.0f);
+  ops->launch(ScatterAddRows{dy.data(), indices.data(), dtable.data(), 5, kWidth},
+              column_blocks(kWidth));
+  const Doubles want = reference::gradient(widen(table), [&](const Doubles& moved) {
+    double sum = 0.0;
+    for (size_t i = 0; i < dy.size(); ++i) {
+      const size_t row = at(indices[i / kWidth]);
+      sum += static_cast<double>(dy[i]) * moved[row * kWidth + i % kWidth];
+    }
+    return sum;
+  });
+  EXPECT_LE(relative_error(dtable, want), kTolerance);
+}
+
+}  // namespace
+}  // namespace jackscrew

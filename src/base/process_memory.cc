@@ -26,6 +26,8 @@ int64_t read_kib_line(const char* path, const std::string& name) {
 
 int64_t anonymous_resident_bytes() { return read_kib_line("/proc/self/status", "RssAnon:"); }
 
+int64_t total_memory_bytes() { return read_kib_line("/proc/meminfo", "MemTotal:"); }
+
 int64_t available_memory_bytes() { return read_kib_line("/proc/meminfo", "MemAvailable:"); }
 
 }  // namespace jackscrew

@@ -36,14 +36,36 @@ Recipe read_arguments(Arguments arguments, size_t max_operands, const std::strin
   return recipe;
 }
 
+void require_weights(const Recipe& recipe, const ModelFiles& files) {
+  if (files.source != nullptr || recipe.random_init) return;
+  throw Error(ErrorKind::usage, fmt::format("{} is a shape without weights", recipe.model),
+              "give a model directory or a GGUF file, or init=random");
+}
+
+namespace {
+
+bool is_capable_terminal(int descriptor) {
+  const char* terminal = std::getenv("TERM");
+  const bool dumb = terminal == nullptr || std::string_view(terminal) == "dumb";
+  return ::isatty(descriptor) == 1 && !dumb;
+}
+
+bool allows_colour() {
+  const char* no_colour = std::getenv("NO_COLOR");
+  return no_colour == nullptr || *no_colour == '\0';
+}
+
+}  // namespace
+
+bool stdout_colour() {
+  return is_capable_terminal(STDOUT_FILENO) && allows_colour();
+}
+
 ProgressStyle stderr_style(bool quiet) {
   ProgressStyle style;
   style.quiet = quiet;
-  const char* terminal = std::getenv("TERM");
-  const bool dumb = terminal == nullptr || std::string_view(terminal) == "dumb";
-  style.is_terminal = ::isatty(STDERR_FILENO) == 1 && !dumb;
-  const char* no_colour = std::getenv("NO_COLOR");
-  style.colour = style.is_terminal && (no_colour == nullptr || *no_colour == '\0');
+  style.is_terminal = is_capable_terminal(STDERR_FILENO);
+  style.colour = style.is_terminal && allows_colour();
   winsize size{};
   if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) style.width = size.ws_col;
   return style;

@@ -6,6 +6,7 @@
 
 #include "base/options.h"
 #include "cli/commands.h"
+#include "train/model_files.h"
 #include "train/progress.h"
 #include "train/recipe.h"
 
@@ -20,6 +21,12 @@ OptionSet program_options();
 // read_recipe() with the program's learners; throws Error(usage) when more than `max_operands`
 // operands are left beside the recipe file.
 Recipe read_arguments(Arguments arguments, size_t max_operands, const std::string& command);
+
+// Throws Error(usage) when the model is only a shape and nothing says that it begins at random.
+void require_weights(const Recipe& recipe, const ModelFiles& files);
+
+// Whether stdout is a terminal that shows colours, and nobody objects to them.
+bool stdout_colour();
 
 // How progress is shown on stderr: NO_COLOR, TERM=dumb and a redirected stderr are respected.
 ProgressStyle stderr_style(bool quiet);

@@ -16,6 +16,7 @@ int run_generate(Arguments arguments);
 int run_plan(Arguments arguments);
 int run_inspect(Arguments arguments);
 int run_data(Arguments arguments);
+int run_logits(Arguments arguments);
 int run_config(Arguments arguments);
 int run_doctor(Arguments arguments);
 
@@ -27,6 +28,7 @@ struct Command {
   std::vector<std::string> examples;  // whole command lines
   std::vector<std::string> tables;    // titles of the option tables that its help shows
   int (*run)(Arguments arguments);
+  bool hidden = false;  // not listed: for those who test the program
 };
 
 }  // namespace jackscrew

@@ -72,11 +72,11 @@ std::string program_help(std::span<const Command> commands) {
       "jackscrew trains and fine-tunes Llama-family models with little memory.\n\n"
       "Examples\n";
   for (const Command& command : commands) {
-    if (!command.examples.empty()) out += "  " + command.examples.front() + "\n";
+    if (!command.hidden && !command.examples.empty()) out += "  " + command.examples.front() + "\n";
   }
   out += "\nCommands\n";
   for (const Command& command : commands) {
-    out += fmt::format("  {:<12}{}\n", command.name, command.summary);
+    if (!command.hidden) out += fmt::format("  {:<12}{}\n", command.name, command.summary);
   }
   out += fmt::format("  {:<12}{}\n", "help", "explain a command and its options");
   return out +

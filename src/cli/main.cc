@@ -18,24 +18,66 @@ namespace {
 
 // A new subcommand is a row here.
 std::vector<Command> command_table() {
+  using namespace option_titles;
   return {
       {.name = "train",
        .summary = "fine-tune a model, or train one from scratch",
        .usage = "[RECIPE.yaml] [name=value ...]",
        .examples = {"jackscrew train model=SmolLM2-135M data=train.jsonl output_dir=runs/first",
                     "jackscrew train run.yaml learning_rate=1e-4 method=full"},
-       .tables = {option_titles::kModel, option_titles::kData, option_titles::kMethod,
-                  option_titles::kSchedule, option_titles::kMachine, option_titles::kOutput,
-                  option_titles::kCall},
+       .tables = {kModel, kData, kMethod, kSchedule, kMachine, kOutput, kCall},
        .run = run_train},
       {.name = "eval",
        .summary = "the loss of a model on a text",
        .usage = "model=MODEL data=FILE [name=value ...]",
        .examples = {"jackscrew eval model=runs/first data=heldout.jsonl",
                     "jackscrew eval model=SmolLM2-135M adapter=runs/lora data=book.txt --json"},
-       .tables = {option_titles::kModel, option_titles::kData, option_titles::kMachine,
-                  option_titles::kCall},
+       .tables = {kModel, kData, kMachine, kCall},
        .run = run_eval},
+      {.name = "plan",
+       .summary = "the memory that a training run will take, and what would make it less",
+       .usage = "[RECIPE.yaml] [name=value ...]",
+       .examples = {"jackscrew plan run.yaml device_memory=16GiB",
+                    "jackscrew plan model=llama-7b init=random method=full",
+                    "jackscrew plan model=model.gguf method=lora sequence_len=4096 --json"},
+       .tables = {kModel, kData, kMethod, kSchedule, kMachine, kOutput, kCall},
+       .run = run_plan},
+      {.name = "generate",
+       .summary = "what a model writes after a prompt",
+       .usage = "model=M prompt=TEXT [name=value ...]",
+       .examples = {"jackscrew generate model=runs/mine prompt=\"What is a jackscrew?\"",
+                    "jackscrew generate model=model.gguf prompt=Hello temperature=0.8 top_p=0.95",
+                    "jackscrew generate model=model.gguf adapter=runs/lora prompt=Hello --json"},
+       .tables = {kModel, kGeneration, kMachine, kCall},
+       .run = run_generate},
+      {.name = "inspect",
+       .summary = "what is in a model, a shape or an adapter",
+       .usage = "PATH [--verbose] [--json]",
+       .examples = {"jackscrew inspect model.gguf", "jackscrew inspect runs/lora --verbose",
+                    "jackscrew inspect llama-60m --json"},
+       .tables = {kCall},
+       .run = run_inspect},
+      {.name = "data",
+       .summary = "what a model would read of a file, and what it would learn",
+       .usage = "preview|stats|tokenize model=M data=D [name=value ...]",
+       .examples = {"jackscrew data preview model=model.gguf data=train.jsonl",
+                    "jackscrew data stats model=model.gguf data=train.jsonl sequence_len=512",
+                    "jackscrew data tokenize model=model.gguf data=book.txt --json"},
+       .tables = {kModel, kData, kSchedule, kCall},
+       .run = run_data},
+      {.name = "logits",
+       .summary = "a text's ids and logits as a safetensors file",
+       .usage = "model=M data=FILE output=OUT.safetensors [name=value ...]",
+       .examples = {"jackscrew logits model=model.gguf data=book.txt output=logits.safetensors"},
+       .tables = {kModel, kData, kMachine, kCall},
+       .run = run_logits,
+       .hidden = true},
+      {.name = "doctor",
+       .summary = "what the program finds on this machine",
+       .usage = "[--json]",
+       .examples = {"jackscrew doctor"},
+       .tables = {},
+       .run = run_doctor},
       {.name = "config",
        .summary = "recipes to start from, and checks of recipes",
        .usage = "init METHOD | validate FILE.yaml [name=value ...] | schema",
@@ -108,7 +150,8 @@ int guarded_main(int argc, char** argv) {
   } catch (const Error& error) {
     return report(error.what(), error.hint(), error.exit_code());
   } catch (const std::bad_alloc&) {
-    return report("out of host memory", "use a smaller model, batch or sequence_len, or fewer threads",
+    return report("out of host memory",
+                  "use a smaller model, batch or sequence_len, or fewer threads",
                   static_cast<int>(ErrorKind::does_not_fit));
   } catch (const std::exception& error) {
     return report(error.what(), "this is a fault of jackscrew: please report it", 1);
@@ -118,4 +161,6 @@ int guarded_main(int argc, char** argv) {
 }  // namespace
 }  // namespace jackscrew
 
-int main(int argc, char** argv) { return jackscrew::guarded_main(argc, argv); }
+int main(int argc, char** argv) {
+  return jackscrew::guarded_main(argc, argv);
+}

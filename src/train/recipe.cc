@@ -207,8 +207,10 @@ void fill(Recipe& r, const OptionSet& o) {
   r.temperature = o.number("temperature");
   r.top_k = o.integer("top_k");
   r.top_p = o.number("top_p");
+  r.output = o.text("output");
   r.json = o.boolean("json");
   r.quiet = o.boolean("quiet");
+  r.verbose = o.boolean("verbose");
   r.print_config = o.boolean("print_config");
 }
 

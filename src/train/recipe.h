@@ -77,8 +77,10 @@ struct Recipe {
   int64_t top_k = 0;  // 0: all
   double top_p = 0;
 
+  std::string output;
   bool json = false;
   bool quiet = false;
+  bool verbose = false;
   bool print_config = false;
 
   OptionSet options;                        // all values; the learner reads its own here

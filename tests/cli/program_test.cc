@@ -1,39 +1,16 @@
 // Runs the built program as a user would.
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "base/file.h"
 #include "cli/help.h"
+#include "tests/cli/run_program.h"
 #include "train/run_options.h"
 
 namespace jackscrew {
 namespace {
-
-struct Outcome {
-  int exit_code = -1;
-  std::string out;  // stdout, or what the redirection in the arguments puts there
-};
-
-Outcome run(const std::string& arguments) {
-  const std::string command = std::string(JACKSCREW_PROGRAM) + " " + arguments;
-  Outcome outcome;
-  std::FILE* pipe = ::popen(command.c_str(), "r");
-  if (pipe == nullptr) return outcome;
-  char buffer[4096];
-  for (size_t got = 0; (got = std::fread(buffer, 1, sizeof buffer, pipe)) > 0;) {
-    outcome.out.append(buffer, got);
-  }
-  const int status = ::pclose(pipe);
-  outcome.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  return outcome;
-}
-
-constexpr const char* kErrorsOnly = " 2>&1 >/dev/null";
 
 TEST(Program, HelpBeginsWithExamples) {
   const Outcome help = run("--help");

@@ -1,0 +1,162 @@
+// jackscrew data: what a model would read of a file, and what it would learn.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "base/error.h"
+#include "base/json_object.h"
+#include "base/text.h"
+#include "cli/arguments.h"
+#include "cli/commands.h"
+#include "text/batch.h"
+#include "train/evaluate.h"
+
+namespace jackscrew {
+
+namespace {
+
+constexpr int64_t kPreviewRecords = 3;
+constexpr size_t kPreviewTokens = 400;  // of a record
+
+// What all three read by.
+struct Reader {
+  explicit Reader(const Recipe& from)
+      : recipe(from),
+        files(open_model(from.model)),
+        tokenizer(make_tokenizer(from.tokenizer, files)),
+        options(dataset_options(from, tokenizer)) {}
+
+  // Every record whole, in order.
+  void records(const std::function<void(const Example&, const std::string&)>& use) const {
+    for (const auto& file : data_files(recipe.data)) {
+      read_records(file, [&](const Record& record, const std::string& place) {
+        use(encode_record(tokenizer, options, record), place);
+      });
+    }
+  }
+
+  const Recipe& recipe;
+  ModelFiles files;
+  Tokenizer tokenizer;
+  DatasetOptions options;
+};
+
+void tokenize(const Reader& reader) {
+  reader.records([&](const Example& example, const std::string&) {
+    if (!reader.recipe.json) {
+      fmt::print("{}\n", fmt::join(example.ids, " "));
+      return;
+    }
+    fmt::print("{{\"ids\": [{}], \"train\": [{}]}}\n", fmt::join(example.ids, ", "),
+               fmt::join(example.train, ", "));
+  });
+}
+
+// A terminal obeys control characters; a text to be looked at must not use that.
+std::string harmless(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    const bool control = (byte < 0x20 && c != '\n' && c != '\t') || byte == 0x7F;
+    out += control ? "\uFFFD" : std::string(1, c);
+  }
+  return out;
+}
+
+void preview(const Reader& reader) {
+  const bool colour = stdout_colour();
+  const std::string begin = colour ? "\x1b[32m" : "[[";
+  const std::string end = colour ? "\x1b[0m" : "]]";
+  const auto limit = static_cast<size_t>(reader.recipe.sequence_len);
+  int64_t shown = 0;
+  reader.records([&](const Example& example, const std::string& place) {
+    if (++shown > kPreviewRecords) return;
+    const size_t kept = std::min(limit, example.ids.size());
+    fmt::print("{}: {} tokens, {} trained{}\n", place, example.ids.size(), example.target_count(),
+               kept < example.ids.size() ? fmt::format(", cut to {}", kept) : "");
+    const size_t visible = std::min(kept, kPreviewTokens);
+    for (size_t from = 0; from < visible;) {
+      size_t to = from + 1;
+      while (to < visible && example.train[to] == example.train[from]) ++to;
+      const std::span<const int32_t> ids(example.ids.data() + from, to - from);
+      const std::string text = harmless(reader.tokenizer.decode(ids, false));
+      const bool trained = example.train[from] != 0;
+      fmt::print("{}{}{}", trained ? begin : "", text, trained ? end : "");
+      from = to;
+    }
+    fmt::print("{}\n\n", visible < kept ? " ..." : "");
+  });
+  if (shown > kPreviewRecords) fmt::print("and {} more records\n", shown - kPreviewRecords);
+}
+
+void stats(const Reader& reader) {
+  const Recipe& recipe = reader.recipe;
+  const Dataset data = Dataset::read(recipe.data, reader.tokenizer, reader.options);
+  const BatchSampler sampler(
+      data, {recipe.sequence_len, recipe.micro_batch_size, recipe.gradient_accumulation_steps,
+             recipe.packing, recipe.seed});
+  std::vector<int64_t> lengths;
+  for (const Example& example : data.examples()) {
+    lengths.push_back(static_cast<int64_t>(example.ids.size()));
+  }
+  std::sort(lengths.begin(), lengths.end());
+  const DatasetStats& counts = data.stats();
+  const auto share = [](int64_t part, int64_t whole) {
+    return static_cast<double>(part) / static_cast<double>(std::max<int64_t>(1, whole));
+  };
+  const double mean = share(counts.tokens, counts.examples);
+  const int64_t median = lengths[lengths.size() / 2];
+  const double trained = share(counts.trained_tokens, counts.tokens);
+  if (recipe.json) {
+    JsonObject length;
+    length.add("shortest", lengths.front()).add("median", median).add("mean", mean);
+    length.add("longest", lengths.back());
+    JsonObject json;
+    json.add("records", counts.records).add("examples", counts.examples);
+    json.add("truncated", counts.truncated).add("dropped", counts.dropped);
+    json.add("tokens", counts.tokens).add("trained_tokens", counts.trained_tokens);
+    json.add("trained_share", trained).add("text_bytes", counts.text_bytes);
+    json.add("lengths", length).add("rows", sampler.rows_per_epoch());
+    json.add("fill_rate", sampler.fill_rate()).add("steps_per_epoch", sampler.steps_per_epoch());
+    fmt::print("{}\n", json.text());
+    return;
+  }
+  fmt::print("records    {}: {} examples, {} cut to {} tokens, {} dropped for want of a target\n",
+             counts.records, counts.examples, counts.truncated, recipe.sequence_len,
+             counts.dropped);
+  fmt::print("tokens     {}, of which {} are trained ({:.1f}%)\n", counts.tokens,
+             counts.trained_tokens, 100.0 * trained);
+  fmt::print("text       {}, {:.2f} bytes to a token\n", human_bytes(counts.text_bytes),
+             share(counts.text_bytes, counts.tokens));
+  fmt::print("lengths    from {} to {}, median {}, mean {:.1f}\n", lengths.front(), lengths.back(),
+             median, mean);
+  fmt::print("epoch      {} rows of {} tokens, {:.1f}% full ({}); {} steps\n",
+             sampler.rows_per_epoch(), recipe.sequence_len, 100.0 * sampler.fill_rate(),
+             recipe.packing ? "packed" : "not packed", sampler.steps_per_epoch());
+}
+
+struct Action {
+  const char* name;
+  void (*run)(const Reader&);
+};
+constexpr Action kActions[] = {{"preview", preview}, {"stats", stats}, {"tokenize", tokenize}};
+
+}  // namespace
+
+int run_data(Arguments arguments) {
+  const Recipe recipe = read_arguments(arguments, 1, "data");
+  const std::string wanted = recipe.operands.empty() ? std::string() : recipe.operands[0];
+  const auto* action = std::find_if(std::begin(kActions), std::end(kActions),
+                                    [&](const Action& a) { return a.name == wanted; });
+  if (action == std::end(kActions)) {
+    throw Error(ErrorKind::usage, "data takes `preview`, `stats` or `tokenize`",
+                "jackscrew help data shows examples");
+  }
+  recipe.options.require("model", "data");
+  recipe.options.require("data", "data");
+  action->run(Reader(recipe));
+  return 0;
+}
+
+}  // namespace jackscrew

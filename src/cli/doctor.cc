@@ -1,0 +1,69 @@
+// jackscrew doctor: what the program finds on this machine.
+#include <fmt/format.h>
+#include <omp.h>
+
+#include <fstream>
+#include <oneapi/dnnl/dnnl.hpp>
+
+#include "base/json_object.h"
+#include "base/process_memory.h"
+#include "base/text.h"
+#include "cli/arguments.h"
+#include "cli/commands.h"
+#include "cli/help.h"
+#include "kernels/isa.h"
+
+namespace jackscrew {
+
+namespace {
+
+std::string cpu_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    const size_t colon = line.find(": ");
+    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "unknown";
+}
+
+const char* isa_meaning(IsaLevel level) {
+  switch (level) {
+    case IsaLevel::v3:
+      return "AVX2 and FMA; product=f32";
+    case IsaLevel::v4:
+      return "AVX-512; product=f32";
+    case IsaLevel::v4_vnni:
+      return "AVX-512 with int8 dot products; product=f32";
+    case IsaLevel::v4_bf16:
+      return "AVX-512 with bf16 dot products; product=f32 and bf16";
+  }
+  return "?";
+}
+
+}  // namespace
+
+int run_doctor(Arguments arguments) {
+  const Recipe recipe = read_arguments(arguments, 0, "doctor");
+  const IsaLevel isa = detect_isa();
+  const int64_t total = total_memory_bytes();
+  const int64_t available = available_memory_bytes();
+  const dnnl_version_t& dnnl = *dnnl_version();
+  const std::string onednn = fmt::format("{}.{}.{}", dnnl.major, dnnl.minor, dnnl.patch);
+  if (recipe.json) {
+    JsonObject json;
+    json.add("version", JACKSCREW_VERSION).add("cpu", cpu_name()).add("isa", isa_name(isa));
+    json.add("threads", omp_get_num_procs()).add("memory_total", total);
+    json.add("memory_available", available).add("onednn", onednn);
+    fmt::print("{}\n", json.text());
+    return 0;
+  }
+  fmt::print("{}", version_text());
+  fmt::print("CPU: {}\n", cpu_name());
+  fmt::print("instruction set: {} ({})\n", isa_name(isa), isa_meaning(isa));
+  fmt::print("threads: {}\n", omp_get_num_procs());
+  fmt::print("memory: {}, of which {} are free\n", human_bytes(total), human_bytes(available));
+  fmt::print("oneDNN: {}\n", onednn);
+  return 0;
+}
+
+}  // namespace jackscrew

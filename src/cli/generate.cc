@@ -1,0 +1,95 @@
+// jackscrew generate: what a model writes after a prompt.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "base/error.h"
+#include "base/json_object.h"
+#include "cli/arguments.h"
+#include "cli/commands.h"
+#include "train/export.h"
+#include "train/generate.h"
+
+namespace jackscrew {
+
+namespace {
+
+// A model knows no positions beyond its context.
+int64_t room_for_answer(const Recipe& recipe, const ModelConfig& config, int64_t prompt_tokens) {
+  const int64_t room = config.max_position_embeddings - prompt_tokens;
+  if (room <= 0) {
+    throw Error(ErrorKind::usage,
+                fmt::format("the prompt has {} tokens, and the model's context is {}",
+                            prompt_tokens, config.max_position_embeddings),
+                "shorten the prompt");
+  }
+  if (room < recipe.max_new_tokens && !recipe.quiet) {
+    fmt::print(stderr, "the model's context of {} leaves room for {} tokens\n",
+               config.max_position_embeddings, room);
+  }
+  return std::min(room, recipe.max_new_tokens);
+}
+
+double rate(int64_t tokens, double seconds) {
+  return seconds > 0.0 ? static_cast<double>(tokens) / seconds : 0.0;
+}
+
+void print_text(const std::string& text) {
+  if (text.empty()) return;
+  fmt::print("{}", text);
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int run_generate(Arguments arguments) {
+  const Recipe recipe = with_adapter_options(read_arguments(arguments, 0, "generate"));
+  recipe.options.require("model", "generate");
+  const ModelFiles files = open_model(recipe.model);
+  require_weights(recipe, files);
+  const Tokenizer tokenizer = make_tokenizer(recipe.tokenizer, files);
+  const ChatFormat format = chat_format(recipe.chat_template, tokenizer.data().chat_template);
+  const std::vector<int32_t> prompt = encode_prompt(tokenizer, format, recipe.prompt);
+  const auto prompt_tokens = static_cast<int64_t>(prompt.size());
+
+  GenerationOptions options;
+  options.sampling = {recipe.temperature, recipe.top_k, recipe.top_p, recipe.seed};
+  options.max_new_tokens = room_for_answer(recipe, files.config, prompt_tokens);
+  options.end_tokens = end_tokens(tokenizer, files.config);
+  options.vocab_size = tokenizer.vocab_size();
+
+  const SessionUse use = generation_use(prompt_tokens, options.max_new_tokens);
+  Session session(recipe, files, use, Session::rehearse(recipe, files, use));
+  if (!recipe.adapter.empty()) load_adapter(session, recipe.adapter);
+
+  StreamDecoder decoder(tokenizer, true);
+  std::string text;
+  const auto show = [&](const std::string& piece) {
+    text += piece;
+    if (!recipe.json) print_text(piece);
+  };
+  const Generation answer =
+      generate(session, prompt, options, [&](int32_t id) { show(decoder.push(id)); });
+  show(decoder.finish());
+
+  if (recipe.json) {
+    JsonObject object;
+    object.add("text", text)
+        .add("tokens", answer.ids.size())
+        .add("prompt_tokens", prompt_tokens)
+        .add("tokens_per_second", answer.decode_rate());
+    fmt::print("{}\n", object.text());
+  } else if (!text.ends_with('\n')) {
+    fmt::print("\n");
+  }
+  std::fflush(stdout);
+  if (!recipe.quiet) {
+    fmt::print(stderr, "prompt {} tokens, {:.1f} tok/s; answer {} tokens, {:.1f} tok/s{}\n",
+               prompt_tokens, rate(prompt_tokens, answer.prefill_seconds), answer.ids.size(),
+               answer.decode_rate(), answer.ended ? "" : "; stopped by max_new_tokens");
+  }
+  return 0;
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,62 @@
+// jackscrew logits: a text's ids and logits as a safetensors file, for comparing with other
+// programs.
+#include <algorithm>
+
+#include "base/error.h"
+#include "cli/arguments.h"
+#include "cli/commands.h"
+#include "formats/tensor_io.h"
+#include "text/records.h"
+#include "train/evaluate.h"
+#include "train/export.h"
+
+namespace jackscrew {
+
+namespace {
+
+// The first window of the first record.
+std::vector<int32_t> first_window(const Recipe& recipe, const Tokenizer& tokenizer) {
+  const DatasetOptions options = dataset_options(recipe, tokenizer);
+  std::vector<int32_t> ids;
+  for (const auto& file : data_files(recipe.data)) {
+    read_records(file, [&](const Record& record, const std::string&) {
+      if (ids.empty()) ids = encode_record(tokenizer, options, record).ids;
+    });
+  }
+  if (ids.empty()) fail(ErrorKind::data, "{} has no token", recipe.data);
+  ids.resize(std::min(ids.size(), static_cast<size_t>(recipe.sequence_len)));
+  return ids;
+}
+
+}  // namespace
+
+int run_logits(Arguments arguments) {
+  const Recipe recipe = with_adapter_options(read_arguments(arguments, 0, "logits"));
+  for (const char* option : {"model", "data", "output"}) recipe.options.require(option, "logits");
+  const ModelFiles files = open_model(recipe.model);
+  require_weights(recipe, files);
+  const Tokenizer tokenizer = make_tokenizer(recipe.tokenizer, files);
+  std::vector<int32_t> ids = first_window(recipe, tokenizer);
+  const auto tokens = static_cast<int64_t>(ids.size());
+  const SessionUse use{.training = false,
+                       .tokens = tokens,
+                       .max_positions = tokens,
+                       .kv_tokens = 0,
+                       .logits_rows = tokens};
+  Session session(recipe, files, use, Session::rehearse(recipe, files, use));
+  if (!recipe.adapter.empty()) load_adapter(session, recipe.adapter);
+  const Tensor logits = session.logits(ids, tokens, false);
+  const Tensor id_view(ids.data(), DType::i32, {tokens});
+  SafetensorsWriter writer(recipe.output,
+                           {tensor_spec("ids", id_view), tensor_spec("logits", logits)});
+  const auto write = [&](const char* name, const Tensor& view) {
+    write_tensor(session.ops(), view,
+                 [&](std::span<const uint8_t> bytes) { writer.write(name, bytes); });
+  };
+  write("ids", id_view);
+  write("logits", logits);
+  writer.close();
+  return 0;
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,118 @@
+// jackscrew plan: the memory that a training run will take, before it runs.
+#include "train/plan.h"
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "base/process_memory.h"
+#include "base/text.h"
+#include "cli/arguments.h"
+#include "cli/commands.h"
+#include "train/export.h"
+
+namespace jackscrew {
+
+namespace {
+
+constexpr const char* kPurposeRemarks[kPurposes] = {
+    "the model, as it is stored",
+    "f32 values behind narrower weights that learn",
+    "adapters that learn beside the weights",
+    "projections of gradients",
+    "of everything that learns",
+    "moments of everything that learns",
+    "kept by forward for backward",
+    "keys and values of the context",
+    "scratch of products, attention and the loss; position tables",
+    "for loading; given back before training",
+    "for other devices",
+    "ids and targets of a micro-batch",
+};
+
+void print_row(const std::string& name, int64_t bytes, const std::string& remark) {
+  fmt::print("    {:<14}{:>12}   {}\n", name, human_bytes(bytes), remark);
+}
+
+void print_run(const Recipe& recipe, const ModelFiles& files, const SessionPlan& plan) {
+  fmt::print("{}: {:.1f}M parameters, learner {}, storage {}\n", recipe.model,
+             static_cast<double>(files.config.parameter_count()) * 1e-6, recipe.learner,
+             recipe.storage);
+  fmt::print("micro-batches of {} x {} tokens, {} to a step; blocks are {}{}\n\n",
+             recipe.micro_batch_size, recipe.sequence_len, recipe.gradient_accumulation_steps,
+             plan.recompute ? "recomputed in backward" : "kept for backward",
+             recipe.gradient_checkpointing ? "" : " (gradient_checkpointing=auto)");
+}
+
+void print_table(const Recipe& recipe, const ModelFiles& files, const SessionPlan& plan) {
+  fmt::print("  device (cpu)\n");
+  for (size_t p = 0; p < kPurposes; ++p) {
+    const int64_t bytes = plan.ledger.at_peak[p];
+    if (bytes > 0) print_row(purpose_name(static_cast<Purpose>(p)), bytes, kPurposeRemarks[p]);
+  }
+  print_row("peak", plan.ledger.peak, fmt::format("reached in phase {}", plan.ledger.peak_at));
+  fmt::print("  host\n");
+  print_row("peak", 0, "the device is the CPU; files are mapped, and their pages give way");
+  const DiskPlan disk = plan_disk(recipe, files.config, plan);
+  fmt::print("  disk\n");
+  if (disk.checkpoints > 0) {
+    print_row("checkpoints", disk.checkpoint * disk.checkpoints,
+              fmt::format("{} of {}", disk.checkpoints, human_bytes(disk.checkpoint)));
+  }
+  print_row("result", disk.result, "what the run leaves");
+}
+
+// What the run is held against: the budget or, without one, what the machine has free now.
+void print_verdict(const Recipe& recipe, const SessionPlan& plan) {
+  const int64_t peak = plan.ledger.peak;
+  if (recipe.device_memory) {
+    const int64_t budget = *recipe.device_memory;
+    fmt::print("\n{}: {} of device_memory {}\n", fits(recipe, plan) ? "fits" : "does not fit",
+               human_bytes(peak), human_bytes(budget));
+    return;
+  }
+  const int64_t available = available_memory_bytes();
+  if (available == 0) {
+    fmt::print("\nno budget is set: device_memory=SIZE holds the run to one\n");
+  } else if (peak <= available) {
+    fmt::print("\nno budget is set; {} are free on this machine now\n", human_bytes(available));
+  } else {
+    fmt::print("\nwarning: no budget is set, and only {} are free on this machine now\n",
+               human_bytes(available));
+  }
+}
+
+void print_knobs(const Recipe& recipe, const ModelFiles& files, const SessionPlan& plan) {
+  const std::vector<Knob> knobs = memory_knobs(recipe, files, plan);
+  if (!knobs.empty()) fmt::print("what would help\n");
+  for (const Knob& knob : knobs) {
+    fmt::print("  -{:<12} to {:<12} {}   ({})\n", human_bytes(knob.saving), human_bytes(knob.peak),
+               knob.settings, knob.remark);
+  }
+  if (fits(recipe, plan)) return;
+  const auto knob = fitting_knob(recipe, files, plan, *recipe.device_memory);
+  if (knob) {
+    fmt::print("this would fit, with {}\n  {}\n", human_bytes(knob->peak), knob->settings);
+  } else {
+    fmt::print("none of them, nor all together, would make it fit\n");
+  }
+}
+
+}  // namespace
+
+int run_plan(Arguments arguments) {
+  const Recipe recipe = with_adapter_options(read_arguments(arguments, 0, "plan"));
+  recipe.options.require("model", "plan");
+  const ModelFiles files = open_model(recipe.model);
+  const SessionPlan plan = Session::rehearse(recipe, files, training_use(recipe));
+  if (recipe.json) {
+    fmt::print("{}\n", plan_json(recipe, files.config, plan).text());
+  } else {
+    print_run(recipe, files, plan);
+    print_table(recipe, files, plan);
+    print_verdict(recipe, plan);
+    print_knobs(recipe, files, plan);
+  }
+  return fits(recipe, plan) ? 0 : static_cast<int>(ErrorKind::does_not_fit);
+}
+
+}  // namespace jackscrew

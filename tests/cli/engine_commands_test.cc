@@ -1,0 +1,82 @@
+// generate and plan, through the program.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/cli/run_program.h"
+
+namespace jackscrew {
+namespace {
+
+constexpr const char* kTiny = " model=llama-9m init=random tokenizer=bytes ";
+
+TEST(SlowGenerate, JsonAndReproducible) {
+  const std::string sampled =
+      std::string("generate --json --quiet prompt=Hello max_new_tokens=8 temperature=1 top_k=50") +
+      kTiny;
+  const auto first = nlohmann::json::parse(run(sampled + "seed=7").out);
+  EXPECT_EQ(first["prompt_tokens"], 6);  // a token for each byte, and BOS
+  EXPECT_LE(first["tokens"].get<int>(), 8);
+  EXPECT_TRUE(first["text"].is_string());
+  EXPECT_TRUE(first["tokens_per_second"].is_number());
+  EXPECT_EQ(first.size(), 4u);
+  EXPECT_EQ(nlohmann::json::parse(run(sampled + "seed=7").out)["text"], first["text"]);
+  EXPECT_NE(nlohmann::json::parse(run(sampled + "init=random seed=8").out)["text"], first["text"]);
+}
+
+TEST(SlowGenerate, TextOnStdoutAndSpeedOnStderr) {
+  const std::string command = std::string("generate prompt=Hello max_new_tokens=3") + kTiny;
+  const Outcome text = run(command + "2>/dev/null");
+  EXPECT_EQ(text.exit_code, 0);
+  EXPECT_TRUE(text.out.ends_with('\n'));
+  EXPECT_EQ(text.out.find("tok/s"), std::string::npos);
+  EXPECT_NE(run(command + kErrorsOnly).out.find("tok/s"), std::string::npos);
+  EXPECT_EQ(run(command + "quiet=true" + kErrorsOnly).out, "");
+}
+
+TEST(Generate, Refusals) {
+  EXPECT_EQ(run(std::string("generate prompt=Hello") + kErrorsOnly).exit_code, 2);
+  const Outcome shape =
+      run("generate model=llama-9m tokenizer=bytes prompt=Hello" + std::string(kErrorsOnly));
+  EXPECT_EQ(shape.exit_code, 2);
+  EXPECT_NE(shape.out.find("without weights"), std::string::npos);
+  const Outcome words =
+      run("generate model=" + golden_model("gqa_tied") + " prompt=Hello" + kErrorsOnly);
+  EXPECT_EQ(words.exit_code, 5);
+  EXPECT_NE(words.out.find("no tokenizer"), std::string::npos);
+}
+
+TEST(Plan, ExitCodeAndJson) {
+  const std::string plan = "plan sequence_len=64 micro_batch_size=2 model=" + golden_model("odd");
+  const Outcome table = run(plan);
+  EXPECT_EQ(table.exit_code, 0);
+  for (const char* word : {"weights", "adapters", "activations", "peak", "what would help",
+                           "micro_batch_size=1 gradient_accumulation_steps=2"}) {
+    EXPECT_NE(table.out.find(word), std::string::npos) << word;
+  }
+  const auto json = nlohmann::json::parse(run(plan + " --json").out);
+  EXPECT_EQ(json["fits"], true);
+  for (const char* key : {"device", "host", "disk", "peak_at"}) EXPECT_TRUE(json.contains(key));
+  const std::string peak = std::to_string(json["device"]["peak"].get<int64_t>());
+  EXPECT_EQ(run(plan + " device_memory=" + peak).exit_code, 0);
+  const Outcome tight = run(plan + " device_memory=10KiB");
+  EXPECT_EQ(tight.exit_code, 3);
+  EXPECT_NE(tight.out.find("does not fit"), std::string::npos);
+  const Outcome tight_json = run(plan + " device_memory=10KiB --json");
+  EXPECT_EQ(tight_json.exit_code, 3);
+  EXPECT_EQ(nlohmann::json::parse(tight_json.out)["fits"], false);
+}
+
+TEST(Plan, ReadsRecipesAndShapes) {
+  const TemporaryDirectory directory("jackscrew_plan");
+  const std::string recipe =
+      directory.file("run.yaml", "model: llama-7b\ninit: random\nmethod: full\n");
+  const Outcome outcome = run("plan " + recipe + " sequence_len=128");
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_NE(outcome.out.find("6738.4M parameters"), std::string::npos);
+  EXPECT_NE(outcome.out.find("1 x 128 tokens"), std::string::npos);
+  EXPECT_EQ(run(std::string("plan") + kErrorsOnly).exit_code, 2);
+}
+
+}  // namespace
+}  // namespace jackscrew

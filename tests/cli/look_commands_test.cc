@@ -1,0 +1,163 @@
+// inspect, data, logits and doctor, through the program.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "formats/safetensors.h"
+#include "tests/cli/run_program.h"
+
+namespace jackscrew {
+namespace {
+
+using nlohmann::json;
+
+TEST(Inspect, Model) {
+  const json model = json::parse(run("inspect --json " + golden_model("gqa_tied")).out);
+  EXPECT_EQ(model["architecture"], "LlamaForCausalLM");
+  EXPECT_EQ(model["num_hidden_layers"], 3);
+  EXPECT_EQ(model["num_attention_heads"], 4);
+  EXPECT_EQ(model["num_key_value_heads"], 1);
+  EXPECT_EQ(model["tie_word_embeddings"], true);
+  EXPECT_TRUE(model["tokenizer"].is_null());
+  int64_t elements = 0;
+  int64_t bytes = 0;
+  for (const auto& tensor : model["tensors"]) {
+    int64_t size = 1;
+    for (const auto& extent : tensor["shape"]) size *= extent.get<int64_t>();
+    elements += size;
+    bytes += tensor["bytes"].get<int64_t>();
+    EXPECT_EQ(tensor["dtype"], "f32");
+  }
+  EXPECT_EQ(model["parameters"], elements);
+  EXPECT_EQ(model["storage"]["f32"]["bytes"], bytes);
+  EXPECT_EQ(model["storage"]["f32"]["elements"], elements);
+  EXPECT_EQ(model["storage"]["f32"]["tensors"], model["tensors"].size());
+}
+
+TEST(Inspect, TextListsTensorsOnRequest) {
+  const std::string path = golden_model("odd");
+  const Outcome brief = run("inspect " + path);
+  EXPECT_EQ(brief.exit_code, 0);
+  EXPECT_NE(brief.out.find("LlamaForCausalLM"), std::string::npos);
+  EXPECT_EQ(brief.out.find("q_proj"), std::string::npos);
+  EXPECT_NE(run("inspect --verbose " + path).out.find("q_proj"), std::string::npos);
+}
+
+TEST(Inspect, ShapesAndConfigs) {
+  const json shape = json::parse(run("inspect llama-7b --json").out);
+  EXPECT_EQ(shape["parameters"], 6738415616);
+  EXPECT_TRUE(shape["tensors"].empty());
+  EXPECT_EQ(run("inspect " + golden_model("odd/config.json")).exit_code, 0);
+}
+
+TEST(Inspect, Adapter) {
+  const json adapter = json::parse(run("inspect --json " + golden_model("lora")).out);
+  EXPECT_EQ(adapter["adapter"], "LORA");
+  EXPECT_EQ(adapter["r"], 4);
+  EXPECT_EQ(adapter["lora_alpha"], 8.0);
+  EXPECT_EQ(adapter["target_modules"].size(), 4u);
+  // A and B of four modules in three layers.
+  EXPECT_EQ(adapter["tensors"].size(), 24u);
+}
+
+TEST(Inspect, Refusals) {
+  EXPECT_EQ(run(std::string("inspect") + kErrorsOnly).exit_code, 2);
+  EXPECT_EQ(run(std::string("inspect /nonexistent") + kErrorsOnly).exit_code, 5);
+  EXPECT_EQ(run(std::string("inspect a b") + kErrorsOnly).exit_code, 2);
+}
+
+const std::string kBytes = " model=llama-9m tokenizer=bytes ";
+
+TEST(Data, TokenizeJson) {
+  const TemporaryDirectory directory("jackscrew_data");
+  const std::string text = directory.file("text.txt", "Hi\n");
+  const json whole = json::parse(run("data tokenize --json data=" + text + kBytes).out);
+  EXPECT_EQ(whole["ids"], (json{256, 72, 105, 10}));
+  EXPECT_EQ(whole["train"], (json{1, 1, 1, 1}));
+  const std::string records = directory.file(
+      "two.jsonl", "{\"prompt\": \"a\", \"completion\": \"b\"}\n{\"text\": \"c\"}\n");
+  EXPECT_EQ(run("data tokenize --json data=" + records + kBytes).out,
+            "{\"ids\": [256, 97, 98, 257], \"train\": [0, 0, 1, 1]}\n"
+            "{\"ids\": [256, 99, 257], \"train\": [1, 1, 1]}\n");
+  EXPECT_EQ(run("data tokenize data=" + text + kBytes).out, "256 72 105 10\n");
+  // Whole, however short the sequences of a run are to be.
+  EXPECT_EQ(
+      json::parse(run("data tokenize --json sequence_len=2 data=" + text + kBytes).out)["ids"],
+      whole["ids"]);
+}
+
+TEST(Data, StatsJson) {
+  const TemporaryDirectory directory("jackscrew_data");
+  // 4, 8 and 12 tokens with BOS and EOS, the longest cut to 8: rows of 4 + 4 empty, 8, 8 packed.
+  const std::string data =
+      directory.file("data.jsonl",
+                     "{\"text\": \"ab\"}\n{\"text\": \"abcdef\"}\n{\"text\": \"abcdefghij\"}\n"
+                     "{\"prompt\": \"abcdefghij\", \"completion\": \"k\"}\n");
+  const json stats = json::parse(run("data stats --json sequence_len=8 data=" + data + kBytes).out);
+  EXPECT_EQ(stats["records"], 4);
+  EXPECT_EQ(stats["examples"], 3);
+  EXPECT_EQ(stats["truncated"], 2);
+  EXPECT_EQ(stats["dropped"], 1);
+  EXPECT_EQ(stats["tokens"], 20);
+  EXPECT_EQ(stats["trained_tokens"], 17);  // the first of each is predicted from nothing
+  EXPECT_EQ(stats["lengths"]["shortest"], 4);
+  EXPECT_EQ(stats["lengths"]["median"], 8);
+  EXPECT_EQ(stats["lengths"]["longest"], 8);
+  EXPECT_EQ(stats["rows"], 3);
+  EXPECT_DOUBLE_EQ(stats["fill_rate"].get<double>(), 20.0 / 24.0);
+  EXPECT_NE(run("data stats sequence_len=8 data=" + data + kBytes).out.find("83.3% full"),
+            std::string::npos);
+}
+
+TEST(Data, PreviewMarksWhatIsTrained) {
+  const TemporaryDirectory directory("jackscrew_data");
+  const std::string line = "{\"prompt\": \"ask\\u001b[2J\", \"completion\": \"answer\"}\n";
+  const std::string data = directory.file("data.jsonl", line + line + line + line + line);
+  const Outcome outcome = run("data preview data=" + data + kBytes);
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_NE(outcome.out.find("<s>ask\uFFFD[2J[[answer</s>]]"), std::string::npos) << outcome.out;
+  EXPECT_EQ(outcome.out.find('\x1b'), std::string::npos);
+  EXPECT_NE(outcome.out.find("and 2 more records"), std::string::npos);
+}
+
+TEST(Data, Refusals) {
+  EXPECT_EQ(run("data look data=x" + kBytes + kErrorsOnly).exit_code, 2);
+  EXPECT_EQ(run("data stats" + kBytes + kErrorsOnly).exit_code, 2);
+  EXPECT_EQ(run("data stats data=/nonexistent" + kBytes + kErrorsOnly).exit_code, 4);
+}
+
+TEST(SlowLogits, IdsAndLogitsOfTheFirstWindow) {
+  const TemporaryDirectory directory("jackscrew_logits");
+  const std::string text = directory.file("text.txt", "Hello, world");
+  const std::string output = (directory.path() / "out.safetensors").string();
+  const std::string command =
+      "logits init=random data=" + text + kBytes + "output=" + output + " sequence_len=5";
+  ASSERT_EQ(run(command).exit_code, 0);
+  const SafetensorsFile file(output);
+  const SafetensorsEntry* ids = file.find("ids");
+  const SafetensorsEntry* logits = file.find("logits");
+  ASSERT_TRUE(ids != nullptr && logits != nullptr);
+  EXPECT_EQ(ids->dtype, "I32");
+  EXPECT_EQ(ids->shape, (std::vector<int64_t>{5}));
+  std::vector<int32_t> values(5);
+  std::memcpy(values.data(), ids->bytes.data(), ids->bytes.size());
+  EXPECT_EQ(values, (std::vector<int32_t>{256, 'H', 'e', 'l', 'l'}));
+  EXPECT_EQ(logits->dtype, "F32");
+  EXPECT_EQ(logits->shape, (std::vector<int64_t>{5, 32000}));
+  EXPECT_EQ(run("--help").out.find("logits"), std::string::npos);
+  EXPECT_EQ(run("help logits").exit_code, 0);
+}
+
+TEST(Doctor, SaysWhatItFinds) {
+  const json found = json::parse(run("doctor --json").out);
+  for (const char* key : {"version", "cpu", "isa", "onednn"}) EXPECT_TRUE(found[key].is_string());
+  EXPECT_GE(found["threads"].get<int>(), 1);
+  EXPECT_GT(found["memory_total"].get<int64_t>(), found["memory_available"].get<int64_t>());
+  EXPECT_NE(run("doctor").out.find("oneDNN: " + found["onednn"].get<std::string>()),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace jackscrew

@@ -1,0 +1,179 @@
+// Generation: the cache against none, and draws against their distributions.
+#include "train/generate.h"
+
+#include <limits>
+#include <set>
+
+#include "tests/support/golden.h"
+
+namespace jackscrew {
+namespace {
+
+class CacheTest : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(CacheTest, GreedyAnswerIsTheArgmaxOfFullContexts) {
+  const ModelFiles files = open_model(golden_path(GetParam()).string());
+  const std::vector<int32_t> prompt = {5, 17, 2, 40};
+  constexpr int64_t kNew = 12;
+  SessionUse use = generation_use(static_cast<int64_t>(prompt.size()), kNew);
+  use.tokens = use.max_positions;  // room for the full contexts of the comparison
+  const auto session = make_session(make_recipe({"method=full"}), files, use);
+  const GenerationOptions options{
+      .sampling = {}, .max_new_tokens = kNew, .end_tokens = {}, .vocab_size = 1 << 20};
+  std::vector<int32_t> seen;
+  const Generation answer =
+      generate(*session, prompt, options, [&](int32_t id) { seen.push_back(id); });
+  EXPECT_EQ(answer.ids, seen);
+  ASSERT_EQ(answer.ids.size(), static_cast<size_t>(kNew));
+  EXPECT_EQ(answer.decoded, kNew - 1);
+  EXPECT_FALSE(answer.ended);
+  // Again token by token, this time with the logits of either way side by side.
+  session->clear_cache();
+  std::vector<int32_t> context = prompt;
+  std::span<const int32_t> fresh = context;
+  for (const int32_t id : answer.ids) {
+    const Tensor cached = session->logits(fresh, 1, true);
+    const std::vector<float> with_cache(cached.data<float>(), cached.data<float>() + cached.size());
+    const Tensor whole = session->logits(context, 1, false);
+    const float* values = whole.data<float>();
+    EXPECT_EQ(std::max_element(values, values + whole.size()) - values, id);
+    EXPECT_LE(relative_error(values, with_cache), 1e-5);
+    context.push_back(id);
+    fresh = std::span(context).last(1);
+  }
+}
+
+TEST_P(CacheTest, AnEndTokenEndsTheAnswer) {
+  const ModelFiles files = open_model(golden_path(GetParam()).string());
+  const std::vector<int32_t> prompt = {5, 17, 2, 40};
+  GenerationOptions options{
+      .sampling = {}, .max_new_tokens = 6, .end_tokens = {}, .vocab_size = 1 << 20};
+  const auto session = make_session(make_recipe({"method=full"}), files, generation_use(4, 6));
+  const auto ignore = [](int32_t) {};
+  const Generation whole = generate(*session, prompt, options, ignore);
+  options.end_tokens = {whole.ids[3]};
+  const Generation cut = generate(*session, prompt, options, ignore);
+  EXPECT_TRUE(cut.ended);
+  const auto first = std::find(whole.ids.begin(), whole.ids.end(), whole.ids[3]);
+  EXPECT_EQ(cut.ids, std::vector<int32_t>(whole.ids.begin(), first));
+  // Rows of the model beyond the tokenizer's vocabulary are never drawn.
+  options.end_tokens.clear();
+  options.vocab_size = 3;
+  for (const int32_t id : generate(*session, prompt, options, ignore).ids) EXPECT_LT(id, 3);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, CacheTest,
+                         ::testing::Values("gqa_tied", "mha_untied", "gqa_tied_rope_llama3", "odd"),
+                         [](const auto& test) { return std::string(test.param); });
+
+// Probabilities 0.5, 0.3, 0.15, 0.05 in an order that is not sorted.
+const std::vector<float> kLogits = {std::log(0.3f), std::log(0.05f), std::log(0.5f),
+                                    std::log(0.15f)};
+constexpr int kDraws = 40000;
+
+std::vector<double> shares(const SamplingOptions& options) {
+  Sampler sampler(options);
+  std::vector<double> counts(kLogits.size(), 0.0);
+  for (int64_t i = 0; i < kDraws; ++i) {
+    counts[static_cast<size_t>(sampler.draw(kLogits, i))] += 1.0;
+  }
+  for (double& count : counts) count /= kDraws;
+  return counts;
+}
+
+// Five standard deviations of a share of kDraws.
+void expect_shares(const SamplingOptions& options, const std::vector<double>& expected) {
+  const std::vector<double> actual = shares(options);
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const double p = expected[i];
+    EXPECT_NEAR(actual[i], p, 5.0 * std::sqrt(p * (1.0 - p) / kDraws)) << i;
+  }
+}
+
+TEST(Sampler, DrawsFromTheDistribution) {
+  expect_shares({.temperature = 1, .seed = 1}, {0.3, 0.05, 0.5, 0.15});
+  // Temperature 1/2 squares the probabilities.
+  const double sum = 0.09 + 0.0025 + 0.25 + 0.0225;
+  expect_shares({.temperature = 0.5, .seed = 2},
+                {0.09 / sum, 0.0025 / sum, 0.25 / sum, 0.0225 / sum});
+}
+
+TEST(Sampler, TopKAndTopPKeepTheLikeliest) {
+  expect_shares({.temperature = 1, .top_k = 2, .seed = 3}, {0.375, 0, 0.625, 0});
+  expect_shares({.temperature = 1, .top_k = 9, .seed = 4}, {0.3, 0.05, 0.5, 0.15});
+  // 0.5 does not reach 0.6, 0.5 + 0.3 does.
+  expect_shares({.temperature = 1, .top_p = 0.6, .seed = 5}, {0.375, 0, 0.625, 0});
+  expect_shares({.temperature = 1, .top_p = 0.45, .seed = 6}, {0, 0, 1, 0});
+  // top_p counts what top_k left: 0.5 / 0.8 is more than 0.6.
+  expect_shares({.temperature = 1, .top_k = 2, .top_p = 0.6, .seed = 7}, {0, 0, 1, 0});
+  expect_shares({.temperature = 1, .top_k = 1, .seed = 8}, {0, 0, 1, 0});
+}
+
+TEST(Sampler, TopPOfALargeVocabulary) {
+  // One token of 0.55, and 9999 that share the rest alike: top_p 0.6 takes 0.05 of those, the
+  // lowest ids first.
+  std::vector<float> logits(10000, std::log(0.45f / 9999.0f));
+  logits[777] = std::log(0.55f);
+  Sampler sampler({.temperature = 1, .top_p = 0.6, .seed = 9});
+  std::set<int32_t> drawn;
+  for (int64_t i = 0; i < 20000; ++i) drawn.insert(sampler.draw(logits, i));
+  EXPECT_TRUE(drawn.contains(777));
+  EXPECT_GT(drawn.size(), 500u);
+  EXPECT_LE(*drawn.rbegin(), 1113);  // 0.05 / (0.45 / 9999) = 1111 of them, 777 stepped over
+}
+
+TEST(Sampler, AFunctionOfSeedAndIndex) {
+  Sampler one({.temperature = 1, .seed = 10});
+  Sampler other({.temperature = 1, .seed = 10});
+  Sampler another({.temperature = 1, .seed = 11});
+  int differing = 0;
+  for (int64_t i = 99; i >= 0; --i) other.draw(kLogits, i);
+  for (int64_t i = 0; i < 100; ++i) {
+    EXPECT_EQ(one.draw(kLogits, i), other.draw(kLogits, i));
+    differing += one.draw(kLogits, i) != another.draw(kLogits, i) ? 1 : 0;
+  }
+  EXPECT_GT(differing, 10);
+}
+
+TEST(Sampler, GreedyTakesTheFirstOfTheLargestAndRefusesNaN) {
+  Sampler sampler({});
+  EXPECT_EQ(sampler.draw(std::vector<float>{1, 3, 3, 2}, 0), 1);
+  EXPECT_EQ(Sampler({.temperature = 1e-300}).draw(std::vector<float>{1, 3, 2}, 0), 1);
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(sampler.draw(std::vector<float>{-kInfinity, 0, -kInfinity}, 0), 1);
+  for (const float bad : {std::nanf(""), kInfinity}) {
+    try {
+      sampler.draw(std::vector<float>{1, bad, 2}, 0);
+      ADD_FAILURE() << bad;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::non_finite);
+    }
+  }
+}
+
+TEST(Prompt, PlainIsTheTextAndChatIsAMessage) {
+  const Tokenizer tokenizer(byte_tokenizer());
+  EXPECT_EQ(encode_prompt(tokenizer, {}, "Hi"), (std::vector<int32_t>{256, 'H', 'i'}));
+  EXPECT_EQ(encode_prompt(tokenizer, {}, ""), (std::vector<int32_t>{256}));
+  EXPECT_EQ(encode_prompt(tokenizer, {}, "<s>Hi"), (std::vector<int32_t>{256, 'H', 'i'}));
+  const auto chat = encode_prompt(tokenizer, {ChatFormat::Kind::chatml, "Be kind."}, "Hi");
+  EXPECT_EQ(tokenizer.decode(chat, true),
+            "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
+            "<|im_start|>assistant\n");
+  TokenizerData data = byte_tokenizer();
+  data.add_bos = false;
+  EXPECT_THROW(encode_prompt(Tokenizer(data), {}, ""), Error);
+}
+
+TEST(Prompt, EndTokens) {
+  TokenizerData data = byte_tokenizer();
+  ModelConfig config;
+  config.eos_token_ids = {2, 257, 30000};  // a byte, </s>, and nothing that the tokenizer has
+  EXPECT_EQ(end_tokens(Tokenizer(data), config), (std::vector<int32_t>{257}));
+  data.tokens.emplace_back("<|im_end|>");
+  data.kinds.push_back(TokenKind::special);
+  EXPECT_EQ(end_tokens(Tokenizer(data), config), (std::vector<int32_t>{257, 258}));
+}
+
+}  // namespace
+}  // namespace jackscrew

@@ -17,8 +17,8 @@ TEST(FullLearnerTest, KeepsAMasterBesideNarrowStorageAndPublishes) {
   const Golden golden("gqa_tied");
   const StepBatch batch = golden.batch();
   const ModelFiles files = open_model(golden_path("gqa_tied").string());
-  const auto session = make_session(make_recipe({"method=full", "storage=bf16"}), files,
-                                    training_use(batch.tokens));
+  const auto session =
+      make_session(make_recipe({"method=full", "storage=bf16"}), files, training_use(batch.tokens));
   const auto booked = [&](Purpose purpose) {
     return session->memory().ledger().current[static_cast<size_t>(purpose)];
   };
@@ -132,7 +132,9 @@ class ProjectingLearner : public Learner {
  public:
   explicit ProjectingLearner(Side side) : side_(side) {}
   const char* name() const override { return "projecting"; }
-  bool changes(WeightKind kind, std::string_view) const override { return kind != WeightKind::norm; }
+  bool changes(WeightKind kind, std::string_view) const override {
+    return kind != WeightKind::norm;
+  }
   std::unique_ptr<LearnerSlot> make_slot(const LearnerContext& context,
                                          const WeightInfo& info) override {
     if (info.kind == WeightKind::norm) return std::make_unique<FrozenSlot>();
@@ -189,9 +191,8 @@ TEST_P(ProjectingTest, AccumulatesTheProjectedGradient) {
       if (!parameter->learns()) continue;
       const Weight& weight = *parameter->weight;
       const std::string gradient = weight.name() + ".gradient";
-      const auto expected =
-          projected(side, gradients.at(gradient), weight.rows(), weight.cols(),
-                    projections.at(weight.name()).data<float>());
+      const auto expected = projected(side, gradients.at(gradient), weight.rows(), weight.cols(),
+                                      projections.at(weight.name()).data<float>());
       EXPECT_LE(relative_error(results.at(gradient).data<float>(), expected), 1e-5)
           << (side == Side::left ? "left " : "right ") << weight.name();
     }

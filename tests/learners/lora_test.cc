@@ -70,7 +70,8 @@ TEST_F(LoraTest, BeginsAsTheModelItself) {
   EXPECT_EQ(logits(*fresh), logits(*plain));
   for (const auto& [name, values] : state_values(fresh->stage(), StateRole::parameter)) {
     const bool is_b = name.find("lora_B") != std::string::npos;
-    const bool all_zero = std::all_of(values.begin(), values.end(), [](float v) { return v == 0.0f; });
+    const bool all_zero =
+        std::all_of(values.begin(), values.end(), [](float v) { return v == 0.0f; });
     EXPECT_EQ(all_zero, is_b) << name;
     if (is_b) continue;
     // Uniform in 1 / sqrt(in) on either side.
@@ -149,7 +150,8 @@ TEST_F(LoraTest, ATrainedAdapterSurvivesTheDisk) {
       fs::temp_directory_path() / fmt::format("jackscrew_learners_{}", ::getpid());
   fs::remove_all(directory);
   const std::vector<std::string> settings = {"method=lora", "lora_rank=3", "lora_alpha=5",
-                                             "use_rslora=true", "lora_target=q_proj,o_proj,up_proj"};
+                                             "use_rslora=true",
+                                             "lora_target=q_proj,o_proj,up_proj"};
   const auto trained = session(settings, false);
   const std::vector<float> before = logits(*trained);
   for (int64_t step = 0; step < 3; ++step) {
@@ -187,8 +189,8 @@ class LoraSlotTest : public ::testing::Test {
   static constexpr int64_t kIn = 64, kOut = 3, kTokens = 4096;
 
   LoraSlotTest() : weight_(memory_, "model.x.q_proj.weight", kOut, kIn, false, find_format("f32")) {
-    const Recipe recipe = make_recipe({"method=lora", "lora_rank=1", "lora_alpha=1",
-                                       "lora_dropout=0.25"});
+    const Recipe recipe =
+        make_recipe({"method=lora", "lora_rank=1", "lora_alpha=1", "lora_dropout=0.25"});
     learner_ = find_learner("lora").make(recipe.options);
     slot_ = learner_->make_slot({memory_, *ops_, *optimizer_, 42},
                                 {&weight_, WeightKind::linear, 0, "q_proj"});
@@ -233,7 +235,8 @@ TEST_F(LoraSlotTest, DropoutKeepsTheExpectation) {
   // Each of 64 inputs is 0 or 4/3: a mean of 64 and a variance of 64 / 3 for a token.
   const double mean = sum / kTokens;
   EXPECT_NEAR(mean, 64.0, 5.0 * std::sqrt(64.0 / 3.0 / kTokens));
-  EXPECT_NEAR(squares / kTokens - mean * mean, 64.0 / 3.0, 64.0 / 3.0 * 5.0 * std::sqrt(2.0 / kTokens));
+  EXPECT_NEAR(squares / kTokens - mean * mean, 64.0 / 3.0,
+              64.0 / 3.0 * 5.0 * std::sqrt(2.0 / kTokens));
 }
 
 TEST_F(LoraSlotTest, DropoutFollowsTheGlobalIndex) {
@@ -247,8 +250,8 @@ TEST_F(LoraSlotTest, DropoutFollowsTheGlobalIndex) {
   EXPECT_EQ(cut, whole);
 }
 
-// y = f(x) is linear in x, in A and in B, so that <dy, y> is each of <dx, x>, <dA, A>, <dB, B>: holds
-// only when backward drops what forward dropped.
+// y = f(x) is linear in x, in A and in B, so that <dy, y> is each of <dx, x>, <dA, A>, <dB, B>:
+// holds only when backward drops what forward dropped.
 TEST_F(LoraSlotTest, BackwardIsTheTransposeOfForward) {
   const int64_t tokens = 50;
   std::vector<float> x(static_cast<size_t>(tokens * kIn));
@@ -263,7 +266,9 @@ TEST_F(LoraSlotTest, BackwardIsTheTransposeOfForward) {
   }
   const auto dot = [](const float* a, const float* b, int64_t count) {
     double out = 0.0;
-    for (int64_t i = 0; i < count; ++i) out += static_cast<double>(a[i]) * static_cast<double>(b[i]);
+    for (int64_t i = 0; i < count; ++i) {
+      out += static_cast<double>(a[i]) * static_cast<double>(b[i]);
+    }
     return out;
   };
   const std::vector<float> y = forward(x, 0, tokens);
@@ -280,8 +285,8 @@ TEST_F(LoraSlotTest, BackwardIsTheTransposeOfForward) {
   const double tolerance = 1e-5 * std::abs(expected);
   EXPECT_NEAR(dot(dx.data(), x.data(), tokens * kIn), expected, tolerance);
   for (const std::string factor : {"lora_A.weight", "lora_B.weight"}) {
-    EXPECT_NEAR(dot(tensors_.at(factor).data<float>(), tensors_.at(factor + ".gradient").data<float>(),
-                    tensors_.at(factor).size()),
+    EXPECT_NEAR(dot(tensors_.at(factor).data<float>(),
+                    tensors_.at(factor + ".gradient").data<float>(), tensors_.at(factor).size()),
                 expected, tolerance)
         << factor;
   }

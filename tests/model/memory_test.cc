@@ -35,8 +35,8 @@ TEST_F(PlanTest, IsWhatTheRunTakesToTheByte) {
   const Shape shapes[] = {{64, {{64}}}, {64, {{20, 1, 43}, {5}}}, {333, {{333}, {100, 100, 133}}}};
   for (const Shape& shape : shapes) {
     // Dropout takes memory of its own.
-    for (const auto& [method, more] : {std::pair{"method=full", "storage=bf16"},
-                                       std::pair{"method=lora", "lora_dropout=0.1"}}) {
+    for (const auto& [method, more] :
+         {std::pair{"method=full", "storage=bf16"}, std::pair{"method=lora", "lora_dropout=0.1"}}) {
       for (const char* recompute : {"true", "false"}) {
         const Recipe recipe =
             make_recipe({method, more, fmt::format("gradient_checkpointing={}", recompute)});
@@ -76,7 +76,7 @@ TEST_F(PlanTest, ReservesNoMoreThanTheLargestBatchNeeds) {
       };
       const SessionPlan plan = Session::rehearse(recipe, files_, use);
       EXPECT_NO_THROW(run(plan));
-      for (int64_t ArenaSizes::* arena : {&ArenaSizes::scratch, &ArenaSizes::stash}) {
+      for (int64_t ArenaSizes::*arena : {&ArenaSizes::scratch, &ArenaSizes::stash}) {
         SessionPlan less = plan;
         less.arenas.*arena -= 64;
         EXPECT_THROW(run(less), Error) << method << " recompute " << recompute;
@@ -88,8 +88,8 @@ TEST_F(PlanTest, ReservesNoMoreThanTheLargestBatchNeeds) {
 TEST_F(PlanTest, BudgetBelowThePlanIsRefused) {
   const SessionUse use = training_use(64);
   const auto with_budget = [&](int64_t bytes) {
-    return make_recipe({"method=full", "gradient_checkpointing=false",
-                        fmt::format("device_memory={}", bytes)});
+    return make_recipe(
+        {"method=full", "gradient_checkpointing=false", fmt::format("device_memory={}", bytes)});
   };
   const SessionPlan plan = Session::rehearse(make_recipe({"method=full"}), files_, use);
   Session fits(with_budget(plan.ledger.peak), files_, use, plan);

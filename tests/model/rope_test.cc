@@ -94,8 +94,10 @@ TEST(RopeTest, TableHoldsCosineAndSineOfEveryPosition) {
       const double angle = static_cast<double>(position) * static_cast<double>(frequencies[i]);
       // The angle itself is rounded to float, as the models were trained.
       const double tolerance = 0x1p-24 * (1.0 + angle);
-      EXPECT_NEAR(static_cast<double>(table.cosine.view().data<float>()[at]), std::cos(angle), tolerance);
-      EXPECT_NEAR(static_cast<double>(table.sine.view().data<float>()[at]), std::sin(angle), tolerance);
+      EXPECT_NEAR(static_cast<double>(table.cosine.view().data<float>()[at]), std::cos(angle),
+                  tolerance);
+      EXPECT_NEAR(static_cast<double>(table.sine.view().data<float>()[at]), std::sin(angle),
+                  tolerance);
     }
   }
 }

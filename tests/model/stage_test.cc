@@ -15,7 +15,8 @@ namespace jackscrew {
 namespace {
 
 bool same_bits(const Tensor& a, const Tensor& b) {
-  return a.bytes() == b.bytes() && std::memcmp(a.raw(), b.raw(), static_cast<size_t>(a.bytes())) == 0;
+  return a.bytes() == b.bytes() &&
+         std::memcmp(a.raw(), b.raw(), static_cast<size_t>(a.bytes())) == 0;
 }
 
 class PipelineTest : public ::testing::TestWithParam<const char*> {};
@@ -111,7 +112,8 @@ class CountedRig {
   CountedRig(const ModelFiles& files, Learner& learner) {
     auto ops = std::make_unique<CountingOps>(make_test_ops());
     counts_ = ops.get();
-    rig_ = std::make_unique<StageRig>(files, StageSpec::whole(files.config), learner, std::move(ops));
+    rig_ =
+        std::make_unique<StageRig>(files, StageSpec::whole(files.config), learner, std::move(ops));
     rig_->begin(1);
   }
   // The multiply-adds of gemm in backward, the head's included.

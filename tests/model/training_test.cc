@@ -95,7 +95,8 @@ TEST_P(TrainingTest, FourMicroBatchesAreOneBatch) {
   const Trace cut = train(*again, {step_of(parts)});
   expect_close(cut.gradients[0], once.gradients[0], 1e-5, "four parts");
   EXPECT_NEAR(cut.results[0].loss, once.results[0].loss, 1e-6 * once.results[0].loss);
-  EXPECT_NEAR(cut.results[0].grad_norm, once.results[0].grad_norm, 1e-5 * once.results[0].grad_norm);
+  EXPECT_NEAR(cut.results[0].grad_norm, once.results[0].grad_norm,
+              1e-5 * once.results[0].grad_norm);
 
   // The same batch four times is its own mean.
   const auto repeated = session({"method=full"}, whole.tokens());

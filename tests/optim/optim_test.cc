@@ -92,13 +92,18 @@ TEST_F(AdamwTest, TwentyStepsOfTorch) {
   struct Case {
     double beta1, beta2, epsilon, decay, clip, scale;
   };
-  for (const Case& c : {Case{0.9, 0.999, 1e-8, 0.0, 1.0, 1.0}, Case{0.9, 0.95, 1e-6, 0.1, 0.25, 1.0},
-                        Case{0.8, 0.999, 1e-8, 0.01, 0.5, 0.25}}) {
+  for (const Case& c :
+       {Case{0.9, 0.999, 1e-8, 0.0, 1.0, 1.0}, Case{0.9, 0.95, 1e-6, 0.1, 0.25, 1.0},
+        Case{0.8, 0.999, 1e-8, 0.01, 0.5, 0.25}}) {
     const auto optimizer = make_optimizer("adamw", {c.beta1, c.beta2, c.epsilon});
     const auto state = optimizer->make_state(memory_, kCount);
     std::vector<float> p = random_values(kCount, 1);
     const std::vector<double> start(p.begin(), p.end());
-    Reference reference{c.beta1, c.beta2, c.epsilon, start, std::vector<double>(kCount),
+    Reference reference{c.beta1,
+                        c.beta2,
+                        c.epsilon,
+                        start,
+                        std::vector<double>(kCount),
                         std::vector<double>(kCount)};
     const auto states = states_of(*state);
     for (uint32_t step = 0; step < 20; ++step) {
@@ -124,8 +129,8 @@ TEST_F(AdamwTest, TwentyStepsOfTorch) {
   }
 }
 
-// The first update is rate * sign(g) when epsilon is small: bias corrections and 1 - beta cancel, as
-// they do in torch, to the last places of a float.
+// The first update is rate * sign(g) when epsilon is small: bias corrections and 1 - beta cancel,
+// as they do in torch, to the last places of a float.
 TEST_F(AdamwTest, FirstUpdateIsTheRate) {
   const auto state = make_optimizer("adamw", {0.9, 0.999, 1e-20})->make_state(memory_, kCount);
   std::vector<float> p(kCount);

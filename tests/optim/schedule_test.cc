@@ -19,7 +19,8 @@ double factor(ScheduleKind kind, double step, double warmup, double total) {
   if (step < warmup) return step / std::max(1.0, warmup);
   const double progress = (step - warmup) / std::max(1.0, total - warmup);
   switch (kind) {
-    case ScheduleKind::constant: return 1.0;
+    case ScheduleKind::constant:
+      return 1.0;
     case ScheduleKind::linear:
       return std::max(0.0, (total - step) / std::max(1.0, total - warmup));
     case ScheduleKind::cosine:
@@ -33,9 +34,9 @@ TEST(ScheduleTest, FollowsTransformersAtEveryStep) {
     for (const int64_t warmup : {0, 1, 7, 99}) {
       const Schedule schedule{kind, 3e-4, warmup, 100};
       for (int64_t step = 0; step <= 100; ++step) {
-        EXPECT_NEAR(schedule.rate(step),
-                    3e-4 * factor(kind, static_cast<double>(step), static_cast<double>(warmup), 100),
-                    1e-17)
+        EXPECT_NEAR(
+            schedule.rate(step),
+            3e-4 * factor(kind, static_cast<double>(step), static_cast<double>(warmup), 100), 1e-17)
             << static_cast<int>(kind) << " warm-up " << warmup << " step " << step;
       }
     }

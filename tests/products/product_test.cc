@@ -13,18 +13,19 @@
 namespace jackscrew {
 namespace {
 
-// Sums of at most a few thousand terms in f32, in units of the sum of the terms' magnitudes: blocked
-// summation loses a few units in the last place (2^-24).
+// Sums of at most a few thousand terms in f32, in units of the sum of the terms' magnitudes:
+// blocked summation loses a few units in the last place (2^-24).
 constexpr double kF32 = 1e-6;
-// Two operands rounded to bf16 (7 bits of fraction, so each is off by 2^-8 of itself at most), and the
-// product of both errors.
+// Two operands rounded to bf16 (7 bits of fraction, so each is off by 2^-8 of itself at most), and
+// the product of both errors.
 constexpr double kBf16 = 0x1p-7 + 0x1p-16 + kF32;
 
 struct Storage {
   const char* format;
   int64_t cols;  // odd where the format's blocks allow it
 };
-constexpr Storage kStorages[] = {{"f32", 45}, {"bf16", 45}, {"f16", 45}, {"q8_0", 96}, {"q4_k", 512}};
+constexpr Storage kStorages[] = {
+    {"f32", 45}, {"bf16", 45}, {"f16", 45}, {"q8_0", 96}, {"q4_k", 512}};
 
 class ProductTest : public ::testing::TestWithParam<const char*> {
  protected:
@@ -243,11 +244,10 @@ TEST(ContributorTest, RefusalsNameTheWeight) {
   Matrix any(3, 4);
   const Gradient g(run, bare, weight);
   const Gradient gather(run, gather_contributor(), weight);
-  const std::string messages[] = {
-      refusal([&] { g.add_dx(any.view(), Accumulate::no); }),
-      refusal([&] { g.add_left(any.view(), any.view()); }),
-      refusal([&] { g.add_right(any.view(), any.view()); }),
-      refusal([&] { gather.add_dx(any.view(), Accumulate::yes); })};
+  const std::string messages[] = {refusal([&] { g.add_dx(any.view(), Accumulate::no); }),
+                                  refusal([&] { g.add_left(any.view(), any.view()); }),
+                                  refusal([&] { g.add_right(any.view(), any.view()); }),
+                                  refusal([&] { gather.add_dx(any.view(), Accumulate::yes); })};
   const char* parts[] = {"its input", "from the left", "from the right", "its input"};
   for (size_t i = 0; i < std::size(messages); ++i) {
     EXPECT_NE(messages[i].find("the.weight"), std::string::npos) << messages[i];

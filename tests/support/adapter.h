@@ -9,7 +9,8 @@
 
 namespace jackscrew {
 
-// Copies an adapter's tensors over the learned values of the same names, and expects each to be there.
+// Copies an adapter's tensors over the learned values of the same names, and expects each to be
+// there.
 inline void load_adapter(const Stage& stage, const PeftAdapter& adapter) {
   const auto parameters = states(stage, StateRole::parameter);
   ASSERT_EQ(parameters.size(), adapter.tensors.size());

@@ -68,8 +68,11 @@ inline std::vector<MicroBatch> separated(const MicroBatch& micro) {
     const auto part = [&](const std::vector<int32_t>& from) {
       return std::vector<int32_t>(from.begin() + begin, from.begin() + end);
     };
-    MicroBatch one{part(micro.ids), part(micro.positions), part(micro.targets),
-                   {0, static_cast<int32_t>(end - begin)}, 0};
+    MicroBatch one{part(micro.ids),
+                   part(micro.positions),
+                   part(micro.targets),
+                   {0, static_cast<int32_t>(end - begin)},
+                   0};
     for (const int32_t target : one.targets) one.target_count += target >= 0 ? 1 : 0;
     out.push_back(std::move(one));
   }

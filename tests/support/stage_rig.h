@@ -1,5 +1,5 @@
-// A stage with what it needs around it, for tests that a Session cannot express: parts of a pipeline,
-// and learners that exist only in a test.
+// A stage with what it needs around it, for tests that a Session cannot express: parts of a
+// pipeline, and learners that exist only in a test.
 #pragma once
 
 #include <functional>
@@ -24,8 +24,8 @@ class DeviceBatch {
       rows_.push_back(static_cast<int32_t>(t));
       targets_.push_back(micro.targets[t]);
     }
-    batch_ = {view(micro_.ids), view(micro_.positions), view(micro_.cu_seqlens), view(rows_),
-              view(targets_),   token_offset};
+    batch_ = {view(micro_.ids), view(micro_.positions), view(micro_.cu_seqlens),
+              view(rows_),      view(targets_),         token_offset};
   }
   DeviceBatch(const DeviceBatch&) = delete;
   DeviceBatch& operator=(const DeviceBatch&) = delete;
@@ -79,7 +79,8 @@ class StageRig {
     return flight;
   }
 
-  // The last stage's backward begins at the loss, another's at the gradient of the next one's input.
+  // The last stage's backward begins at the loss, another's at the gradient of the next one's
+  // input.
   void backward_from_loss(const Batch& batch, Flight& flight) {
     Context run = context();
     stage_.loss(run, batch, flight.hidden, &flight.d);
@@ -103,12 +104,17 @@ class StageRig {
   Context context() { return {*ops_, scratch_, &scalars_, true}; }
 
   StageBuild build(const ModelFiles& files, Learner& learner) {
-    return {memory_, *ops_, learner, *optimizer_, f32_product(),
+    return {memory_,
+            *ops_,
+            learner,
+            *optimizer_,
+            f32_product(),
             [](const WeightInfo&, const std::string&) -> const Format& { return f32_format(); },
             [&files, this](Weight& weight, const WeightInfo&) {
               weight.load(*ops_, *files.source->find(weight.name()), staging_);
             },
-            42, 512};
+            42,
+            512};
   }
 
   std::unique_ptr<Ops> ops_;

@@ -16,29 +16,13 @@
 #include "train/event_log.h"
 #include "train/export.h"
 #include "train/flops.h"
+#include "train/plan.h"
 #include "train/session.h"
 #include "train/tensorboard.h"
 
 namespace jackscrew {
 
 namespace {
-
-SessionUse training_use(const Recipe& recipe) {
-  return {.training = true,
-          .tokens = checked_mul(recipe.micro_batch_size, recipe.sequence_len),
-          .max_positions = recipe.sequence_len,
-          .kv_tokens = 0,
-          .logits_rows = 0};
-}
-
-JsonObject ledger_json(const Ledger& ledger) {
-  JsonObject purposes;
-  for (int p = 0; p < kPurposes; ++p) {
-    const int64_t bytes = ledger.at_peak[static_cast<size_t>(p)];
-    if (bytes > 0) purposes.add(purpose_name(static_cast<Purpose>(p)), bytes);
-  }
-  return purposes.add("peak", ledger.peak);
-}
 
 class Trainer {
  public:
@@ -67,6 +51,7 @@ class Trainer {
   void run() {
     const SessionUse use = training_use(recipe_);
     const SessionPlan plan = Session::rehearse(recipe_, files_, use);
+    require_fit(recipe_, files_, use, plan);
     session_ = std::make_unique<Session>(recipe_, files_, use, plan);
     if (!recipe_.adapter.empty()) load_adapter(*session_, recipe_.adapter);
     create_output();

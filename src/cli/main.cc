@@ -137,7 +137,8 @@ int dispatch(Arguments arguments) {
 
 int report(const char* what, const std::string& hint, int exit_code) {
   std::fflush(stdout);
-  fmt::print(stderr, "jackscrew: error: {}\n", what);
+  const bool interrupted = exit_code == static_cast<int>(ErrorKind::interrupted);
+  fmt::print(stderr, "jackscrew: {}{}\n", interrupted ? "" : "error: ", what);
   if (!hint.empty()) fmt::print(stderr, "hint: {}\n", hint);
   return exit_code;
 }

@@ -147,8 +147,11 @@ Tokenizer make_tokenizer(const std::string& choice, const ModelFiles& files) {
   }
   Tokenizer tokenizer(std::move(data));
   if (tokenizer.vocab_size() > files.config.vocab_size) {
-    fail(ErrorKind::model, "{}: the tokenizer has {} tokens, the model only {}", files.origin,
-         tokenizer.vocab_size(), files.config.vocab_size);
+    throw Error(ErrorKind::model,
+                fmt::format("{}: the tokenizer has {} tokens, the model only {}", files.origin,
+                            tokenizer.vocab_size(), files.config.vocab_size),
+                choice == "bytes" ? "tokenizer=bytes needs a vocab_size of at least 258"
+                                  : "the tokenizer belongs to another model");
   }
   return tokenizer;
 }

@@ -1,8 +1,10 @@
 // Training checkpoints: directories `checkpoint-<step>/` that hold everything a run needs to go on with
 // the same bits.
 //
-//   state.safetensors   every state that learners save: parameters, moments (F32), counters (U8)
-//   checkpoint.json     format, step, program version, ISA level, and size and CRC-32C of state.safetensors
+//   state.safetensors   every state that learners save: parameters, moments (F32), counters (U8);
+//                       frozen weights are not among them
+//   checkpoint.json     format, step, program version, ISA level, product, and size and CRC-32C of
+//                       state.safetensors
 //   recipe.yaml         the resolved recipe
 #pragma once
 

@@ -73,6 +73,7 @@ TokenizerData gguf_tokenizer_data(const GgufTokenizerMetadata& from, const std::
   data.eos = narrow<int32_t>(from.eos_id);
   data.pad = narrow<int32_t>(from.pad_id);
   data.unk = narrow<int32_t>(from.unk_id);
+  data.missing_id = data.unk;
   data.add_bos = from.add_bos.value_or(false);
   data.chat_template = from.chat_template;
   return data;

@@ -287,7 +287,7 @@ void Session::rehearse_work() {
     accumulate(step, 0.0, 0);
     update(0.0);
   }
-  evaluate(step);
+  if (use_.training || use_.logits_rows == 0) evaluate(step);
   if (use_.logits_rows > 0) {
     logits(batch.ids, use_.logits_rows, false);
     if (use_.kv_tokens > 0) {

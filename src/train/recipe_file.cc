@@ -1,8 +1,10 @@
 #include "train/recipe_file.h"
 
 #include <fmt/format.h>
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
+#include <sstream>
 #include <utility>
 
 #include "base/error.h"
@@ -35,12 +37,48 @@ std::vector<std::string> scalar_items(const YAML::Node& list, const std::string&
   return items;
 }
 
+// Sees where documents begin, and nothing else.
+class DocumentStarts : public YAML::EventHandler {
+ public:
+  void OnDocumentStart(const YAML::Mark& mark) override { last = mark; }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                       YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                  YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+
+  YAML::Mark last = YAML::Mark::null_mark();
+};
+
+[[noreturn]] void refuse_shape(std::string_view name, const YAML::Mark& mark) {
+  throw Error(ErrorKind::usage, fmt::format("{}: expected one map of options", place(name, mark)),
+              kShape);
+}
+
+// The first document, which must be the only one. Not YAML::LoadAll(): a comma where a document
+// should begin makes that find empty documents without end.
+YAML::Node only_document(const std::string& text, std::string_view name) {
+  std::istringstream stream(text);
+  YAML::Parser parser(stream);
+  DocumentStarts starts;
+  if (parser.HandleNextDocument(starts) && parser.HandleNextDocument(starts)) {
+    refuse_shape(name, starts.last);
+  }
+  return YAML::Load(text);
+}
+
 }  // namespace
 
 std::vector<Assignment> parse_recipe_text(const std::string& text, std::string_view name) {
-  std::vector<YAML::Node> documents;
+  YAML::Node document;
   try {
-    documents = YAML::LoadAll(text + kEndMark);
+    document = only_document(text + kEndMark, name);
   } catch (const YAML::Exception& error) {
     if (error.msg == YAML::ErrorMsg::EOF_IN_SCALAR) {
       throw Error(ErrorKind::usage, fmt::format("{}: a quote is opened and never closed", name));
@@ -49,14 +87,9 @@ std::vector<Assignment> parse_recipe_text(const std::string& text, std::string_v
                 fmt::format("{}: not YAML: {}", place(name, error.mark), error.msg), kShape);
   }
   std::vector<Assignment> out;
-  if (documents.empty() || documents[0].IsNull()) return out;
-  if (documents.size() > 1 || !documents[0].IsMap()) {
-    throw Error(ErrorKind::usage,
-                fmt::format("{}: expected one map of options",
-                            place(name, documents[documents.size() - 1].Mark())),
-                kShape);
-  }
-  for (const auto& entry : documents[0]) {
+  if (document.IsNull()) return out;
+  if (!document.IsMap()) refuse_shape(name, document.Mark());
+  for (const auto& entry : document) {
     const YAML::Node& key = entry.first;
     const YAML::Node& value = entry.second;
     if (!key.IsScalar()) {

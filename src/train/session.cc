@@ -199,7 +199,8 @@ double Session::measure_peak() {
 }
 
 void Session::accumulate(const StepBatch& batch, double learning_rate, int64_t step) {
-  const NoAllocation guard(*memory_);
+  step_ban_.reset();
+  auto ban = std::make_unique<NoAllocation>(*memory_);
   step_targets_ = static_cast<double>(batch.targets);
   StepScalars scalars{};
   scalars.learning_rate = static_cast<float>(learning_rate);
@@ -221,10 +222,11 @@ void Session::accumulate(const StepBatch& batch, double learning_rate, int64_t s
     stage_->backward(run, on_device, d, stash);
     token_offset += micro_batch.tokens();
   }
+  step_ban_ = std::move(ban);
 }
 
 StepResult Session::update(double weight_decay) {
-  const NoAllocation guard(*memory_);
+  const auto ban = std::move(step_ban_);
   Context run = context(true);
   scratch_.reset();
   norm_->compute(run);

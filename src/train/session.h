@@ -115,6 +115,7 @@ class Session {
   KvCache cache_;
   OwnedTensor logits_;  // f32 [logits_rows, vocab]
   double step_targets_ = 0;
+  std::unique_ptr<NoAllocation> step_ban_;  // from accumulate() to update()
 };
 
 }  // namespace jackscrew

@@ -160,7 +160,7 @@ TEST_F(RecipeFileTest, ErrorsNameFileAndLine) {
   says("model: [a, b]\n", ":1: model is \"[a, b]\", expected text");
   says("- a\n- b\n", ":1: expected one map of options");
   says("model: [a\n", ":3: not YAML");
-  says("a: 1\n---\nb: 2\n", ":3: expected one map");
+  says("a: 1\n---\nb: 2\n", ":2: expected one map");
   for (const char* open : {"model: 'a\n", "model: \"a\nseed: 1", "seed: 1\nmodel:\n  - 'a\n"}) {
     const std::string message = usage_error([&] { parse_recipe_text(open, "x.yaml"); });
     EXPECT_NE(message.find("a quote is opened and never closed"), std::string::npos) << message;
@@ -197,6 +197,7 @@ TEST(RecipeText, SurvivesMutations) {
       EXPECT_EQ(error.kind(), ErrorKind::usage);
     }
   }
+  EXPECT_THROW(parse_recipe_text(",", "comma"), Error);
   EXPECT_THROW(parse_recipe_text("a: " + std::string(100000, '['), "deep"), Error);
 }
 

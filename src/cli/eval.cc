@@ -17,7 +17,9 @@ int run_eval(Arguments arguments) {
   require_weights(recipe, files);
   require_lengths(recipe, files.config);
   const Tokenizer tokenizer = make_tokenizer(recipe.tokenizer, files);
-  const Dataset data = Dataset::read(recipe.data, tokenizer, dataset_options(recipe, tokenizer));
+  DatasetOptions options = dataset_options(recipe, tokenizer);
+  options.stride = recipe.stride;
+  const Dataset data = Dataset::read(recipe.data, tokenizer, options);
   // Records are scored side by side; 2048 tokens fill the products, and more would only take memory.
   constexpr int64_t kTokens = 2048;
   const int64_t tokens = std::max(recipe.sequence_len, kTokens);

@@ -43,6 +43,12 @@ CheckpointInfo read_checkpoint_info(const fs::path& checkpoint);
 // damaged or its tensors are not exactly those of this run.
 void restore_checkpoint(const fs::path& checkpoint, const StateSource& states, Ops& ops);
 
+// Removes the checkpoints of steps after `step`: they are from a run that was given up.
+void remove_checkpoints_after(const fs::path& output_dir, int64_t step);
+
+// Removes what a process left that was killed while it wrote a checkpoint.
+void remove_unfinished_checkpoints(const fs::path& output_dir);
+
 // Removes the oldest checkpoints until at most `keep` are left; 0 keeps all.
 void prune_checkpoints(const fs::path& output_dir, int64_t keep);
 

@@ -73,6 +73,7 @@ TokenizerData gguf_tokenizer_data(const GgufTokenizerMetadata& from, const std::
   data.eos = narrow<int32_t>(from.eos_id);
   data.pad = narrow<int32_t>(from.pad_id);
   data.unk = narrow<int32_t>(from.unk_id);
+  data.missing_id = data.unk;
   data.add_bos = from.add_bos.value_or(false);
   data.chat_template = from.chat_template;
   return data;
@@ -146,8 +147,11 @@ Tokenizer make_tokenizer(const std::string& choice, const ModelFiles& files) {
   }
   Tokenizer tokenizer(std::move(data));
   if (tokenizer.vocab_size() > files.config.vocab_size) {
-    fail(ErrorKind::model, "{}: the tokenizer has {} tokens, the model only {}", files.origin,
-         tokenizer.vocab_size(), files.config.vocab_size);
+    throw Error(ErrorKind::model,
+                fmt::format("{}: the tokenizer has {} tokens, the model only {}", files.origin,
+                            tokenizer.vocab_size(), files.config.vocab_size),
+                choice == "bytes" ? "tokenizer=bytes needs a vocab_size of at least 258"
+                                  : "the tokenizer belongs to another model");
   }
   return tokenizer;
 }

@@ -45,7 +45,7 @@ struct StepResult {
 class Session {
  public:
   // On the CPU, with memory reserved as planned. Throws Error(does_not_fit) before anything is
-  // allocated when plan.ledger.peak exceeds the budget or, without one, what the machine has free.
+  // allocated when plan.ledger.peak exceeds the budget (require_fit() says more, and earlier).
   Session(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
           const SessionPlan& plan);
   Session(const Session&) = delete;

@@ -34,6 +34,7 @@ int run_train(Arguments arguments) {
   for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, request_stop);
   TrainConsole console;
   console.style = stderr_style(recipe.quiet);
+  console.colour = stdout_colour();
   console.stop = &stop_requested;
   train(recipe, console);
   return 0;

@@ -101,6 +101,10 @@ ModelFiles open_model(const std::string& model) {
                           "such as llama-60m");
   }
   if (fs::is_directory(path)) {
+    if (!fs::exists(path / "config.json")) {
+      throw Error(ErrorKind::model, fmt::format("{} has no config.json", model),
+                  "give a directory that Hugging Face's save_pretrained() or a run wrote");
+    }
     files.config = parse_hf_config(read_text(path / "config.json"), (path / "config.json").string());
     files.source = std::make_unique<SafetensorsSource>(path);
     if (fs::exists(path / "tokenizer.json")) files.tokenizer = read_tokenizer_directory(path);

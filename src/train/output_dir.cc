@@ -19,11 +19,16 @@ bool is_run(const fs::path& output) {
 }
 
 bool run_writes(const std::string& name) {
-  static const std::vector<std::string> kNames = {
-      "recipe.yaml",           "config.json",         "generation_config.json",
-      "tokenizer.json",        "tokenizer_config.json", "special_tokens_map.json",
-      "chat_template.jinja",   "added_tokens.json",   "adapter_config.json",
-      "adapter_model.safetensors"};
+  static const std::vector<std::string> kNames = {"recipe.yaml",
+                                                  "config.json",
+                                                  "generation_config.json",
+                                                  "tokenizer.json",
+                                                  "tokenizer_config.json",
+                                                  "special_tokens_map.json",
+                                                  "chat_template.jinja",
+                                                  "added_tokens.json",
+                                                  "adapter_config.json",
+                                                  "adapter_model.safetensors"};
   if (std::find(kNames.begin(), kNames.end(), name) != kNames.end()) return true;
   if (name.starts_with("checkpoint-")) return true;
   return name.starts_with("model") &&

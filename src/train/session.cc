@@ -118,7 +118,13 @@ void Session::build_stage(const Recipe& recipe, const ModelFiles& files, Arena s
                       fmt::format("{}: tensor {} is missing", files.origin, weight.name()),
                       "the file is not whole, or config.json belongs to another model");
         }
-        weight.load(*ops_, *stored, staging);
+        try {
+          weight.load(*ops_, *stored, staging);
+        } catch (const Error& error) {
+          if (error.kind() != ErrorKind::model) throw;
+          throw Error(ErrorKind::model, fmt::format("{}: {}", files.origin, error.what()),
+                      "the file is damaged, or config.json belongs to another model");
+        }
         source->release(*stored);
       },
       seed_, use_.max_positions};

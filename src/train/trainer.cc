@@ -315,7 +315,7 @@ class Trainer {
     line.memory_used = session_->memory().ledger().peak;
     if (recipe_.device_memory) line.memory_budget = *recipe_.device_memory;
     line.seconds_left = seconds_left;
-    say(format_step_line(line, console_.style.colour));
+    say(format_step_line(line, console_.colour));
     log_->write(EventKind::step, done,
                 JsonObject()
                     .add("loss", result.loss)

@@ -60,6 +60,7 @@ struct LearnerContext {
   Ops& ops;
   const Optimizer& optimizer;
   uint64_t seed;
+  bool training = true;  // false: slots take no memory for gradients and optimizer states
 };
 
 class Learner {

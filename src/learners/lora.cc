@@ -29,9 +29,11 @@ class Factor {
  public:
   Factor(const LearnerContext& context, std::string name, int64_t rows, int64_t cols)
       : name_(std::move(name)),
-        value_(context.memory, Purpose::adapters, DType::f32, {rows, cols}),
-        gradient_(context.memory, Purpose::gradients, DType::f32, {rows, cols}),
-        state_(context.optimizer.make_state(context.memory, rows * cols)) {}
+        value_(context.memory, Purpose::adapters, DType::f32, {rows, cols}) {
+    if (!context.training) return;
+    gradient_ = OwnedTensor(context.memory, Purpose::gradients, DType::f32, {rows, cols});
+    state_ = context.optimizer.make_state(context.memory, rows * cols);
+  }
 
   const std::string& name() const { return name_; }
   const Tensor& value() const { return value_.view(); }
@@ -43,14 +45,16 @@ class Factor {
 
   void visit(const StateVisitor& visitor) const {
     visitor({name_, StateRole::parameter, value(), true});
+    if (state_ == nullptr) return;
     visitor({name_ + ".gradient", StateRole::gradient, gradient(), false});
     state_->visit(name_, visitor);
   }
 
  private:
   std::string name_;
-  OwnedTensor value_, gradient_;
-  std::unique_ptr<OptimizerState> state_;
+  OwnedTensor value_;
+  OwnedTensor gradient_;                   // training only
+  std::unique_ptr<OptimizerState> state_;  // training only
 };
 
 class LoraSlot : public LearnerSlot {

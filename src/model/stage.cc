@@ -77,7 +77,7 @@ Parameter& Stage::add(const StageBuild& build, std::string name, int64_t rows, i
   parameter->info = info;
   build.fill(*parameter->weight, info);
   parameter->slot = build.learner.make_slot(
-      {build.memory, build.ops, build.optimizer, build.seed}, info);
+      {build.memory, build.ops, build.optimizer, build.seed, build.training}, info);
   parameters_.push_back(std::move(parameter));
   return *parameters_.back();
 }

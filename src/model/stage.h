@@ -44,6 +44,7 @@ struct StageBuild {
   std::function<void(Weight&, const WeightInfo&)> fill;
   uint64_t seed = 0;
   int64_t max_positions = 0;  // of any sequence in this run
+  bool training = true;
 };
 
 class Stage {

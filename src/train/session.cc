@@ -127,7 +127,7 @@ void Session::build_stage(const Recipe& recipe, const ModelFiles& files, Arena s
         }
         source->release(*stored);
       },
-      seed_, use_.max_positions};
+      seed_, use_.max_positions, use_.training};
   stage_ = std::make_unique<Stage>(files.config, StageSpec::whole(files.config), build);
   staging_high_water_ = staging.high_water();
 }

@@ -39,11 +39,12 @@ const Format& choose_format(const Recipe& recipe, const Learner& learner, const 
 }  // namespace
 
 Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
-                 const SessionPlan& plan)
-    : Session(recipe, files, use, &plan, false, plan.recompute) {}
+                 const SessionPlan& plan, const OpsWrapper& wrap)
+    : Session(recipe, files, use, &plan, false, plan.recompute, wrap) {}
 
 Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
-                 const SessionPlan* plan, bool plans_only, bool recompute)
+                 const SessionPlan* plan, bool plans_only, bool recompute,
+                 const OpsWrapper& wrap)
     : use_(use),
       sizes_(plan != nullptr ? std::optional(plan->arenas) : std::nullopt),
       recompute_(recompute),
@@ -69,6 +70,7 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
                                      plans_only ? 0 : budget);
   ops_ = plans_only ? make_plan_ops(thread_count(recipe), isa)
                     : make_cpu_ops(thread_count(recipe), isa);
+  if (wrap) ops_ = wrap(std::move(ops_));
   learner_ = find_learner(use.training || !recipe.adapter.empty() ? recipe.learner : "frozen")
                  .make(recipe.options);
   optimizer_ = make_optimizer(recipe.optimizer,

@@ -2,6 +2,7 @@
 // plan device, without arithmetic) and runs.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -36,6 +37,9 @@ struct SessionPlan {
   bool recompute = false;  // what gradient_checkpointing=auto came to
 };
 
+// Puts something between the model and the hardware: benchmarks measure what passes.
+using OpsWrapper = std::function<std::unique_ptr<Ops>(std::unique_ptr<Ops>)>;
+
 struct StepResult {
   double loss = 0;  // mean over the step's targets, nats
   double grad_norm = 0;
@@ -47,7 +51,7 @@ class Session {
   // On the CPU, with memory reserved as planned. Throws Error(does_not_fit) before anything is
   // allocated when plan.ledger.peak exceeds the budget.
   Session(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
-          const SessionPlan& plan);
+          const SessionPlan& plan, const OpsWrapper& wrap = {});
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
@@ -85,7 +89,7 @@ class Session {
  private:
   // The plan device when `plan` is null: arenas measure, and nothing is read.
   Session(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
-          const SessionPlan* plan, bool plans_only, bool recompute);
+          const SessionPlan* plan, bool plans_only, bool recompute, const OpsWrapper& wrap = {});
   static SessionPlan rehearse(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
                               bool recompute);
   void build_stage(const Recipe& recipe, const ModelFiles& files, Arena staging);

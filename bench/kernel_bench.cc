@@ -211,8 +211,8 @@ void register_all() {
   if (isa >= IsaLevel::v4_bf16) types.push_back(DType::bf16);
   for (const DType dtype : {DType::f32, DType::bf16, DType::u8}) {
     if (dtype == DType::bf16 && types.size() == 1) continue;
-    benchmark::RegisterBenchmark(fmt::format("peak/{}", product_type_name(dtype)).c_str(), peak_benchmark,
-                                 dtype)
+    benchmark::RegisterBenchmark(fmt::format("peak/{}", product_type_name(dtype)).c_str(),
+                                 peak_benchmark, dtype)
         ->Iterations(1)
         ->Unit(benchmark::kMillisecond);
   }

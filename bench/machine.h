@@ -56,7 +56,9 @@ class WholeGemm {
       : threads_(threads), engine_(dnnl::engine::kind::cpu, 0), stream_(engine_) {
     using Dims = dnnl::memory::dims;
     using Type = dnnl::memory::data_type;
-    const Type type = dtype == DType::f32 ? Type::f32 : dtype == DType::bf16 ? Type::bf16 : Type::s8;
+    const Type type = dtype == DType::f32    ? Type::f32
+                      : dtype == DType::bf16 ? Type::bf16
+                                             : Type::s8;
     const Type result = dtype == DType::u8 ? Type::s32 : Type::f32;
     const dnnl::memory::desc a_desc({m, k}, type, ta ? Dims{1, m} : Dims{k, 1});
     const dnnl::memory::desc b_desc({k, n}, type, tb ? Dims{1, k} : Dims{n, 1});

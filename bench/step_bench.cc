@@ -14,6 +14,7 @@
 #include "base/json_object.h"
 #include "base/process_memory.h"
 #include "base/text.h"
+#include "bench/smollm2.h"
 #include "bench/timed_ops.h"
 #include "cli/arguments.h"
 #include "train/flops.h"
@@ -21,22 +22,6 @@
 
 namespace jackscrew {
 namespace {
-
-ModelFiles smollm2_shape() {
-  ModelFiles files;
-  files.origin = "SmolLM2-135M's shape";
-  files.config.vocab_size = 49152;
-  files.config.hidden_size = 576;
-  files.config.intermediate_size = 1536;
-  files.config.num_hidden_layers = 30;
-  files.config.num_attention_heads = 9;
-  files.config.num_key_value_heads = 3;
-  files.config.head_dim = 64;
-  files.config.rms_norm_eps = 1e-5;
-  files.config.rope_theta = 100000.0;
-  files.config.tie_word_embeddings = true;
-  return files;
-}
 
 StepBatch random_batch(const Recipe& recipe, int64_t vocab_size) {
   std::mt19937 random(1);
@@ -70,13 +55,13 @@ double median(std::vector<double> values) {
 
 struct Measured {
   std::string product;
-  double tokens = 0, operations = 0;   // of a step
-  double peak = 0;                     // operations per second, the best seen
-  double seconds = 0;                  // of the fastest step
+  double tokens = 0, operations = 0;  // of a step
+  double peak = 0;                    // operations per second, the best seen
+  double seconds = 0;                 // of the fastest step
   double median_seconds = 0;
-  double median_share = 0;             // of the peak measured just before each step
-  PartCosts parts{};                   // of the fastest step
-  int64_t booked = 0, resident = 0;    // bytes
+  double median_share = 0;           // of the peak measured just before each step
+  PartCosts parts{};                 // of the fastest step
+  int64_t booked = 0, resident = 0;  // bytes
 
   double share() const { return operations / seconds / peak; }
 };
@@ -90,11 +75,10 @@ Measured measure(const Recipe& recipe, const ModelFiles& files, const BenchClock
                        .kv_tokens = 0,
                        .logits_rows = 0};
   PartCosts costs{};
-  Session session(recipe, files, use, Session::rehearse(recipe, files, use),
-                  [&](std::unique_ptr<Ops> ops) {
-                    return std::make_unique<TimedOps>(std::move(ops), files.config.vocab_size,
-                                                      clock, costs);
-                  });
+  Session session(
+      recipe, files, use, Session::rehearse(recipe, files, use), [&](std::unique_ptr<Ops> ops) {
+        return std::make_unique<TimedOps>(std::move(ops), files.config.vocab_size, clock, costs);
+      });
   const StepBatch batch = random_batch(recipe, files.config.vocab_size);
   Measured out;
   out.product = recipe.product;
@@ -127,12 +111,12 @@ Measured measure(const Recipe& recipe, const ModelFiles& files, const BenchClock
 }
 
 void print_text(const Measured& m) {
-  fmt::print("\nproduct {}: {:.1f} tokens/s (median {:.1f})\n", m.product,
-             m.tokens / m.seconds, m.tokens / m.median_seconds);
-  fmt::print("  {:.1f} % of speed of light (median {:.1f} %): {:.3g} GFLOP in {:.2f} s, peak {:.1f}"
-             " GFLOP/s\n",
-             100.0 * m.share(), 100.0 * m.median_share, 1e-9 * m.operations, m.seconds,
-             1e-9 * m.peak);
+  fmt::print("\nproduct {}: {:.1f} tokens/s (median {:.1f})\n", m.product, m.tokens / m.seconds,
+             m.tokens / m.median_seconds);
+  fmt::print(
+      "  {:.1f} % of speed of light (median {:.1f} %): {:.3g} GFLOP in {:.2f} s, peak {:.1f}"
+      " GFLOP/s\n",
+      100.0 * m.share(), 100.0 * m.median_share, 1e-9 * m.operations, m.seconds, 1e-9 * m.peak);
   fmt::print("  memory {} booked, {} resident (RssAnon)\n", human_bytes(m.booked),
              human_bytes(m.resident));
   fmt::print("    {:<20}{:>9}{:>9}{:>11}\n", "part", "ms", "of step", "of peak");
@@ -193,7 +177,8 @@ int run(std::vector<std::string> arguments) {
   }
   const bool all = recipe.product == "auto";
   for (const DType dtype : {DType::f32, DType::bf16}) {
-    if (all ? dtype == DType::bf16 && isa < IsaLevel::v4_bf16 : recipe.product != dtype_name(dtype)) {
+    if (all ? dtype == DType::bf16 && isa < IsaLevel::v4_bf16
+            : recipe.product != dtype_name(dtype)) {
       continue;
     }
     Recipe one = recipe;
@@ -213,6 +198,6 @@ int main(int argc, char** argv) {
     return jackscrew::run(std::vector<std::string>(argv + 1, argv + argc));
   } catch (const jackscrew::Error& error) {
     fmt::print(stderr, "step_bench: {}\n", error.what());
-    return static_cast<int>(error.kind());
+    return error.exit_code();
   }
 }

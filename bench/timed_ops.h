@@ -34,10 +34,9 @@ inline constexpr size_t kParts = static_cast<size_t>(Part::count);
 
 inline const char* part_name(size_t part) {
   static constexpr std::array<const char*, kParts> kNames = {
-      "linear forward", "linear dx", "linear dW",     "head forward",       "head dx",
-      "head dW",        "attention", "attention bwd", "norms",              "rope",
-      "swiglu",         "softmax",   "decode, cast",  "gather and scatter", "optimizer",
-      "copy, zero"};
+      "linear forward", "linear dx",          "linear dW", "head forward", "head dx", "head dW",
+      "attention",      "attention bwd",      "norms",     "rope",         "swiglu",  "softmax",
+      "decode, cast",   "gather and scatter", "optimizer", "copy, zero"};
   return kNames[part];
 }
 
@@ -71,31 +70,27 @@ class TimedOps : public Ops {
   void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
             const Tensor& c, Accumulate accumulate) override {
     const int64_t depth = transpose_a == Transpose::yes ? a.rows() : a.cols();
-    const bool head = c.rows() == vocab_size_ || c.row_stride() == vocab_size_ ||
-                      a.row_stride() == vocab_size_;
-    const Part part = transpose_a == Transpose::yes
-                          ? (head ? Part::head_weight_gradient : Part::weight_gradient)
-                      : transpose_b == Transpose::yes
-                          ? (head ? Part::head_forward : Part::forward)
-                          : (head ? Part::head_input_gradient : Part::input_gradient);
-    time(part, 2.0 * static_cast<double>(c.size()) * static_cast<double>(depth), [&] {
-      inner_->gemm(a, transpose_a, b, transpose_b, c, accumulate);
-    });
+    const bool head =
+        c.rows() == vocab_size_ || c.row_stride() == vocab_size_ || a.row_stride() == vocab_size_;
+    const Part part =
+        transpose_a == Transpose::yes ? (head ? Part::head_weight_gradient : Part::weight_gradient)
+        : transpose_b == Transpose::yes ? (head ? Part::head_forward : Part::forward)
+                                        : (head ? Part::head_input_gradient : Part::input_gradient);
+    time(part, 2.0 * static_cast<double>(c.size()) * static_cast<double>(depth),
+         [&] { inner_->gemm(a, transpose_a, b, transpose_b, c, accumulate); });
   }
   void attention_forward(const AttentionShape& shape, const Tensor& q, const Tensor& k,
                          const Tensor& v, const Tensor& out, const Tensor& lse,
                          Arena& scratch) override {
-    time(Part::attention_forward, 2.0 * attention_product(shape), [&] {
-      inner_->attention_forward(shape, q, k, v, out, lse, scratch);
-    });
+    time(Part::attention_forward, 2.0 * attention_product(shape),
+         [&] { inner_->attention_forward(shape, q, k, v, out, lse, scratch); });
   }
   void attention_backward(const AttentionShape& shape, const Tensor& q, const Tensor& k,
                           const Tensor& v, const Tensor& out, const Tensor& lse, const Tensor& dout,
                           const Tensor& dq, const Tensor& dk, const Tensor& dv,
                           Arena& scratch) override {
-    time(Part::attention_backward, 5.0 * attention_product(shape), [&] {
-      inner_->attention_backward(shape, q, k, v, out, lse, dout, dq, dk, dv, scratch);
-    });
+    time(Part::attention_backward, 5.0 * attention_product(shape),
+         [&] { inner_->attention_backward(shape, q, k, v, out, lse, dout, dq, dk, dv, scratch); });
   }
   Event copy_async(const Tensor& to, const Tensor& from) override {
     Event event;
@@ -109,8 +104,7 @@ class TimedOps : public Ops {
 
  protected:
   void launch_rows(const RowKernel& kernel, const void* args, int64_t rows) override {
-    time(row_part(kernel.name), 0.0,
-         [&] { ((*inner_).*OpsLaunch::kRows)(kernel, args, rows); });
+    time(row_part(kernel.name), 0.0, [&] { ((*inner_).*OpsLaunch::kRows)(kernel, args, rows); });
   }
 
  private:

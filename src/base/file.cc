@@ -1,6 +1,7 @@
 #include "base/file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -17,9 +18,10 @@ namespace {
 
 [[noreturn]] void fail_system(ErrorKind kind, const char* action, const fs::path& path) {
   const int code = errno;
-  const char* hint = code == ENOENT   ? "check the path"
-                     : code == ENOSPC ? "free some space on that disk and run again"
-                                      : "";
+  const char* hint = "";
+  if (code == ENOENT) hint = "check the path";
+  if (code == ENOSPC || code == EDQUOT) hint = "free some space on that disk and run again";
+  if (code == EFBIG) hint = "raise the limit on the size of files (ulimit -f) and run again";
   throw Error(kind, fmt::format("cannot {} {}: {}", action, path.string(), std::strerror(code)),
               hint);
 }
@@ -124,6 +126,27 @@ void write_text_atomic(const fs::path& path, std::string_view text) {
     fail_system(ErrorKind::generic, "rename to", path);
   }
   sync_directory(path.has_parent_path() ? path.parent_path() : fs::path("."));
+}
+
+DirectoryLock::DirectoryLock(const fs::path& directory)
+    : descriptor_(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+  if (descriptor_ < 0) fail_system(ErrorKind::generic, "open", directory);
+  if (::flock(descriptor_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
+  ::close(descriptor_);
+  throw Error(ErrorKind::generic, fmt::format("another run writes to {}", directory.string()),
+              "wait for it, stop it, or choose another directory");
+}
+
+DirectoryLock::~DirectoryLock() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+DirectoryLock::DirectoryLock(DirectoryLock&& other) noexcept
+    : descriptor_(std::exchange(other.descriptor_, -1)) {}
+
+DirectoryLock& DirectoryLock::operator=(DirectoryLock&& other) noexcept {
+  std::swap(descriptor_, other.descriptor_);
+  return *this;
 }
 
 AtomicDirectory::AtomicDirectory(const fs::path& final_path)

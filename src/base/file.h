@@ -66,6 +66,23 @@ void write_text_atomic(const fs::path& path, std::string_view text);
 // Syncs a directory so that renames inside it survive a power cut.
 void sync_directory(const fs::path& path);
 
+// Holds a directory for this process until destruction, by an advisory lock that ends with the process
+// however that ends.
+class DirectoryLock {
+ public:
+  DirectoryLock() = default;
+  // Throws Error(generic) when another process holds it. File systems without locks are not locked.
+  explicit DirectoryLock(const fs::path& directory);
+  ~DirectoryLock();
+  DirectoryLock(DirectoryLock&& other) noexcept;
+  DirectoryLock& operator=(DirectoryLock&& other) noexcept;
+  DirectoryLock(const DirectoryLock&) = delete;
+  DirectoryLock& operator=(const DirectoryLock&) = delete;
+
+ private:
+  int descriptor_ = -1;
+};
+
 // A directory written beside its final place and renamed into it by commit(). Without commit() the
 // partial directory is removed.
 class AtomicDirectory {

@@ -51,4 +51,13 @@ JsonObject& JsonObject::add_raw(std::string_view name, std::string_view json) {
   return *this;
 }
 
+std::string json_complaint(std::string_view what, bool one_line) {
+  if (const size_t end = what.find("] "); what.starts_with('[') && end != what.npos) {
+    what.remove_prefix(end + 2);
+  }
+  constexpr std::string_view kLine = "parse error at line 1, ";
+  if (one_line && what.starts_with(kLine)) what.remove_prefix(kLine.size());
+  return std::string(what);
+}
+
 }  // namespace jackscrew

@@ -53,6 +53,18 @@ std::string human_bytes(int64_t bytes) {
   return fmt::format("{:.2f} GiB", value / 1073741824.0);
 }
 
+std::string human_count(int64_t count) {
+  if (count < 1000) return std::to_string(count);
+  const double value = static_cast<double>(count);
+  // What would round up to "1000.0k" is a million.
+  return value < 999950.0 ? fmt::format("{:.1f}k", value * 1e-3)
+                          : fmt::format("{:.1f}M", value * 1e-6);
+}
+
+std::string counted(int64_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
 std::optional<int64_t> parse_bytes(std::string_view text) {
   size_t digits = 0;
   while (digits < text.size() && (std::isdigit(static_cast<unsigned char>(text[digits])) != 0 ||

@@ -18,6 +18,12 @@ std::optional<std::string> nearest_name(std::string_view name,
 // "12.3 GiB", "512.0 MiB", "17 B".
 std::string human_bytes(int64_t bytes);
 
+// "134.5M", "35.2k", "812".
+std::string human_count(int64_t count);
+
+// "1 token", "2 tokens".
+std::string counted(int64_t count, std::string_view noun);
+
 // "16GiB", "800 MB", "4096" -> bytes. nullopt when it is not a size.
 std::optional<int64_t> parse_bytes(std::string_view text);
 

@@ -1,8 +1,11 @@
 #include <algorithm>
+#include <cmath>
 
+#include "base/text.h"
 #include "cli/arguments.h"
 #include "train/evaluate.h"
 #include "train/export.h"
+#include "train/plan.h"
 
 namespace jackscrew {
 
@@ -11,8 +14,12 @@ int run_eval(Arguments arguments) {
   recipe.options.require("model", "eval");
   recipe.options.require("data", "eval");
   const ModelFiles files = open_model(recipe.model);
+  require_weights(recipe, files);
+  require_lengths(recipe, files.config);
   const Tokenizer tokenizer = make_tokenizer(recipe.tokenizer, files);
-  const Dataset data = Dataset::read(recipe.data, tokenizer, dataset_options(recipe, tokenizer));
+  DatasetOptions options = dataset_options(recipe, tokenizer);
+  options.stride = recipe.stride;
+  const Dataset data = Dataset::read(recipe.data, tokenizer, options);
   // Records are scored side by side; 2048 tokens fill the products, and more would only take memory.
   constexpr int64_t kTokens = 2048;
   const int64_t tokens = std::max(recipe.sequence_len, kTokens);
@@ -21,14 +28,21 @@ int run_eval(Arguments arguments) {
                        .max_positions = recipe.sequence_len,
                        .kv_tokens = 0,
                        .logits_rows = 0};
-  Session session(recipe, files, use, Session::rehearse(recipe, files, use));
+  const SessionPlan plan = Session::rehearse(recipe, files, use);
+  require_fit(recipe, files, use, plan);
+  Session session(recipe, files, use, plan);
   if (!recipe.adapter.empty()) load_adapter(session, recipe.adapter);
   const EvalResult result = evaluate(session, data, tokens);
+  if (!std::isfinite(result.loss)) {
+    throw Error(ErrorKind::non_finite, fmt::format("the loss of {} is not finite", recipe.model),
+                "its weights are damaged, or too large for this product; try product=f32");
+  }
   if (recipe.json) {
     fmt::print("{}\n", result.to_json());
   } else {
-    fmt::print("loss {:.4f}  perplexity {:.2f}  bits/byte {:.4f}  ({} tokens, {} records)\n",
-               result.loss, result.perplexity, result.bits_per_byte, result.tokens, result.records);
+    fmt::print("loss {:.4f}  perplexity {:.2f}  bits/byte {:.4f}  ({}, {})\n",
+               result.loss, result.perplexity, result.bits_per_byte, counted(result.tokens, "token"),
+               counted(result.records, "record"));
   }
   return 0;
 }

@@ -6,10 +6,12 @@
 
 #include "base/error.h"
 #include "base/json_object.h"
+#include "base/text.h"
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "train/export.h"
 #include "train/generate.h"
+#include "train/plan.h"
 
 namespace jackscrew {
 
@@ -25,8 +27,8 @@ int64_t room_for_answer(const Recipe& recipe, const ModelConfig& config, int64_t
                 "shorten the prompt");
   }
   if (room < recipe.max_new_tokens && !recipe.quiet) {
-    fmt::print(stderr, "the model's context of {} leaves room for {} tokens\n",
-               config.max_position_embeddings, room);
+    fmt::print(stderr, "the model's context of {} leaves room for {}\n",
+               config.max_position_embeddings, counted(room, "token"));
   }
   return std::min(room, recipe.max_new_tokens);
 }
@@ -60,7 +62,9 @@ int run_generate(Arguments arguments) {
   options.vocab_size = tokenizer.vocab_size();
 
   const SessionUse use = generation_use(prompt_tokens, options.max_new_tokens);
-  Session session(recipe, files, use, Session::rehearse(recipe, files, use));
+  const SessionPlan plan = Session::rehearse(recipe, files, use);
+  require_fit(recipe, files, use, plan);
+  Session session(recipe, files, use, plan);
   if (!recipe.adapter.empty()) load_adapter(session, recipe.adapter);
 
   StreamDecoder decoder(tokenizer, true);
@@ -85,9 +89,12 @@ int run_generate(Arguments arguments) {
   }
   std::fflush(stdout);
   if (!recipe.quiet) {
-    fmt::print(stderr, "prompt {} tokens, {:.1f} tok/s; answer {} tokens, {:.1f} tok/s{}\n",
-               prompt_tokens, rate(prompt_tokens, answer.prefill_seconds), answer.ids.size(),
-               answer.decode_rate(), answer.ended ? "" : "; stopped by max_new_tokens");
+    const bool full = options.max_new_tokens < recipe.max_new_tokens;
+    const char* stopped = full ? "; stopped at the end of the context" : "; stopped by max_new_tokens";
+    fmt::print(stderr, "prompt {}, {:.1f} tok/s; answer {}, {:.1f} tok/s{}\n",
+               counted(prompt_tokens, "token"), rate(prompt_tokens, answer.prefill_seconds),
+               counted(static_cast<int64_t>(answer.ids.size()), "token"), answer.decode_rate(),
+               answer.ended ? "" : stopped);
   }
   return 0;
 }

@@ -9,6 +9,7 @@
 #include "text/records.h"
 #include "train/evaluate.h"
 #include "train/export.h"
+#include "train/plan.h"
 
 namespace jackscrew {
 
@@ -35,6 +36,7 @@ int run_logits(Arguments arguments) {
   for (const char* option : {"model", "data", "output"}) recipe.options.require(option, "logits");
   const ModelFiles files = open_model(recipe.model);
   require_weights(recipe, files);
+  require_lengths(recipe, files.config);
   const Tokenizer tokenizer = make_tokenizer(recipe.tokenizer, files);
   std::vector<int32_t> ids = first_window(recipe, tokenizer);
   const auto tokens = static_cast<int64_t>(ids.size());
@@ -43,7 +45,9 @@ int run_logits(Arguments arguments) {
                        .max_positions = tokens,
                        .kv_tokens = 0,
                        .logits_rows = tokens};
-  Session session(recipe, files, use, Session::rehearse(recipe, files, use));
+  const SessionPlan plan = Session::rehearse(recipe, files, use);
+  require_fit(recipe, files, use, plan);
+  Session session(recipe, files, use, plan);
   if (!recipe.adapter.empty()) load_adapter(session, recipe.adapter);
   const Tensor logits = session.logits(ids, tokens, false);
   const Tensor id_view(ids.data(), DType::i32, {tokens});

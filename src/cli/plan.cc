@@ -34,9 +34,8 @@ void print_row(const std::string& name, int64_t bytes, const std::string& remark
 }
 
 void print_run(const Recipe& recipe, const ModelFiles& files, const SessionPlan& plan) {
-  fmt::print("{}: {:.1f}M parameters, learner {}, storage {}\n", recipe.model,
-             static_cast<double>(files.config.parameter_count()) * 1e-6, recipe.learner,
-             recipe.storage);
+  fmt::print("{}: {} parameters, learner {}, storage {}\n", recipe.model,
+             human_count(files.config.parameter_count()), recipe.learner, recipe.storage);
   fmt::print("micro-batches of {} x {} tokens, {} to a step; blocks are {}{}\n\n",
              recipe.micro_batch_size, recipe.sequence_len, recipe.gradient_accumulation_steps,
              plan.recompute ? "recomputed in backward" : "kept for backward",
@@ -103,6 +102,7 @@ int run_plan(Arguments arguments) {
   const Recipe recipe = with_adapter_options(read_arguments(arguments, 0, "plan"));
   recipe.options.require("model", "plan");
   const ModelFiles files = open_model(recipe.model);
+  require_lengths(recipe, files.config);
   const SessionPlan plan = Session::rehearse(recipe, files, training_use(recipe));
   if (recipe.json) {
     fmt::print("{}\n", plan_json(recipe, files.config, plan).text());

@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <atomic>
 #include <csignal>
 
@@ -14,9 +16,11 @@ namespace {
 std::atomic<bool> stop_requested{false};
 
 // The first interrupt asks for a checkpoint, the second ends the program at once.
-void request_stop(int) {
+void request_stop(int signal) {
   stop_requested.store(true);
-  std::signal(SIGINT, SIG_DFL);
+  std::signal(signal, SIG_DFL);
+  constexpr char kSaid[] = "jackscrew: stopping after this step; once more stops at once\n";
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, kSaid, sizeof kSaid - 1);
 }
 
 }  // namespace
@@ -27,9 +31,10 @@ int run_train(Arguments arguments) {
     fmt::print("{}", recipe.to_yaml());
     return 0;
   }
-  std::signal(SIGINT, request_stop);
+  for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, request_stop);
   TrainConsole console;
   console.style = stderr_style(recipe.quiet);
+  console.colour = stdout_colour();
   console.stop = &stop_requested;
   train(recipe, console);
   return 0;

@@ -82,6 +82,10 @@ std::vector<fs::path> list_checkpoints(const fs::path& output_dir) {
 
 CheckpointInfo read_checkpoint_info(const fs::path& checkpoint) {
   const fs::path path = checkpoint / kInfo;
+  if (!fs::exists(path)) {
+    throw Error(ErrorKind::model, fmt::format("{} is not a checkpoint", checkpoint.string()),
+                fmt::format("give a directory {}<step> that holds {}", kPrefix, kInfo));
+  }
   const nlohmann::json object = parse_json(read_text(path), path.string());
   const JsonFields json(object, path.string());
   if (json.integer("format") != kFormat) {
@@ -123,6 +127,24 @@ void restore_checkpoint(const fs::path& checkpoint, const StateSource& states, O
     read_tensor(ops, entry->bytes, state.view);
     file.release(entry->bytes);
   });
+}
+
+void remove_checkpoints_after(const fs::path& output_dir, int64_t step) {
+  for (const fs::path& path : list_checkpoints(output_dir)) {
+    std::error_code ignored;
+    if (step_of(path).value_or(0) > step) fs::remove_all(path, ignored);
+  }
+}
+
+void remove_unfinished_checkpoints(const fs::path& output_dir) {
+  std::vector<fs::path> unfinished;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(output_dir, ignored)) {
+    const fs::path extension = entry.path().extension();
+    const bool beside = extension == ".part" || extension == ".old";
+    if (beside && step_of(entry.path().stem())) unfinished.push_back(entry.path());
+  }
+  for (const fs::path& path : unfinished) fs::remove_all(path, ignored);
 }
 
 void prune_checkpoints(const fs::path& output_dir, int64_t keep) {

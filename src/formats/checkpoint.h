@@ -1,8 +1,10 @@
 // Training checkpoints: directories `checkpoint-<step>/` that hold everything a run needs to go on with
 // the same bits.
 //
-//   state.safetensors   every state that learners save: parameters, moments (F32), counters (U8)
-//   checkpoint.json     format, step, program version, ISA level, and size and CRC-32C of state.safetensors
+//   state.safetensors   every state that learners save: parameters, moments (F32), counters (U8);
+//                       frozen weights are not among them
+//   checkpoint.json     format, step, program version, ISA level, product, and size and CRC-32C of
+//                       state.safetensors
 //   recipe.yaml         the resolved recipe
 #pragma once
 
@@ -40,6 +42,12 @@ CheckpointInfo read_checkpoint_info(const fs::path& checkpoint);
 // Fills the states from a checkpoint. Throws Error(model), before anything is changed, when the file is
 // damaged or its tensors are not exactly those of this run.
 void restore_checkpoint(const fs::path& checkpoint, const StateSource& states, Ops& ops);
+
+// Removes the checkpoints of steps after `step`: they are from a run that was given up.
+void remove_checkpoints_after(const fs::path& output_dir, int64_t step);
+
+// Removes what a process left that was killed while it wrote a checkpoint.
+void remove_unfinished_checkpoints(const fs::path& output_dir);
 
 // Removes the oldest checkpoints until at most `keep` are left; 0 keeps all.
 void prune_checkpoints(const fs::path& output_dir, int64_t keep);

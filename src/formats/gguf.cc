@@ -162,7 +162,8 @@ class GgufFile::Cursor {
 GgufFile::GgufFile(const fs::path& path) : file_(path), where_(path.string()) {
   Cursor cursor(file_.bytes(), where_);
   if (cursor.number<uint32_t>("its magic number") != kMagic) {
-    fail(ErrorKind::model, "{} is not a GGUF file", where_);
+    throw Error(ErrorKind::model, fmt::format("{} is not a GGUF file", where_),
+                "give a Hugging Face directory, a GGUF file, a config.json or a named shape");
   }
   version_ = cursor.number<uint32_t>("its version");
   if (version_ != 2 && version_ != 3) {

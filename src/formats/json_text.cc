@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/json_object.h"
 
 namespace jackscrew {
 
@@ -69,7 +70,7 @@ json parse_json(std::string_view text, const std::string& where) {
   try {
     return json::parse(text, callback);
   } catch (const json::exception& error) {
-    fail(ErrorKind::model, "{}: not valid JSON: {}", where, error.what());
+    fail(ErrorKind::model, "{}: not valid JSON: {}", where, json_complaint(error.what()));
   }
 }
 

@@ -49,10 +49,10 @@ void Weight::load(Ops& ops, const StoredTensor& stored, Arena& staging) {
   const bool same_shape = is_vector_ ? stored.shape == std::vector<int64_t>{cols_}
                                      : stored.shape == std::vector<int64_t>{rows_, cols_};
   if (!same_shape) {
-    std::string shape;
-    for (const int64_t extent : stored.shape) shape += fmt::format(" {}", extent);
-    fail(ErrorKind::model, "tensor {} has shape [{} ], the configuration asks for [ {} {} ]", name_,
-         shape, rows_, cols_);
+    const std::string wanted =
+        is_vector_ ? fmt::format("{}", cols_) : fmt::format("{}, {}", rows_, cols_);
+    fail(ErrorKind::model, "tensor {} has shape [{}], the configuration asks for [{}]", name_,
+         fmt::join(stored.shape, ", "), wanted);
   }
   const Format& from = find_format(stored.format);
   const int64_t row_bytes = from.row_bytes(cols_);

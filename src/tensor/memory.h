@@ -93,7 +93,7 @@ class Memory {
   const Ledger& ledger() const { return ledger_; }
   int64_t budget() const { return budget_; }
 
-  // From here on allocate() is an error: the training step holds this while it runs.
+  // From here on allocate() is an error; see NoAllocation.
   void forbid_allocation(bool forbidden) { forbidden_ = forbidden; }
 
  private:
@@ -105,6 +105,18 @@ class Memory {
   int64_t budget_;
   bool forbidden_ = false;
   Ledger ledger_;
+};
+
+// Makes allocation an error while it lives: a training step holds one.
+class NoAllocation {
+ public:
+  explicit NoAllocation(Memory& memory) : memory_(memory) { memory_.forbid_allocation(true); }
+  ~NoAllocation() { memory_.forbid_allocation(false); }
+  NoAllocation(const NoAllocation&) = delete;
+  NoAllocation& operator=(const NoAllocation&) = delete;
+
+ private:
+  Memory& memory_;
 };
 
 // A stack of short-lived tensors over one Buffer. A plan arena has no bound and records its high water,

@@ -143,6 +143,7 @@ Dataset Dataset::read(const std::filesystem::path& path, const Tokenizer& tokeni
   check_sequence_len(options.sequence_len);
   Dataset dataset;
   const auto window = static_cast<std::ptrdiff_t>(options.sequence_len);
+  const auto stride = options.stride > 0 ? static_cast<std::ptrdiff_t>(options.stride) : window;
   for (const std::filesystem::path& file : data_files(path, part)) {
     read_records(file, [&](const Record& record, const std::string&) {
       ++dataset.stats_.records;
@@ -154,12 +155,16 @@ Dataset Dataset::read(const std::filesystem::path& path, const Tokenizer& tokeni
       }
       const int64_t examples_before = dataset.stats_.examples;
       const auto size = static_cast<std::ptrdiff_t>(example.ids.size());
-      // A last window of one token would predict nothing.
-      for (std::ptrdiff_t begin = 0; begin + 1 < size; begin += window) {
+      // A last window of one token would predict nothing. Where windows overlap, a token is scored in
+      // the first that holds it; later ones see it as context.
+      std::ptrdiff_t scored = 0;
+      for (std::ptrdiff_t begin = 0; begin + 1 < size && scored < size; begin += stride) {
         const std::ptrdiff_t end = std::min(size, begin + window);
         Example part_of_text;
         part_of_text.ids.assign(example.ids.begin() + begin, example.ids.begin() + end);
         part_of_text.train.assign(part_of_text.ids.size(), 1);
+        std::fill_n(part_of_text.train.begin(), scored - begin, uint8_t{0});
+        scored = end;
         dataset.add(std::move(part_of_text), options.sequence_len, &tokenizer);
       }
       if (dataset.stats_.examples == examples_before) ++dataset.stats_.dropped;

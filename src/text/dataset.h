@@ -25,6 +25,7 @@ struct DatasetOptions {
   int64_t sequence_len = 1024;   // tokens; longer examples are cut at their end
   bool train_on_inputs = false;  // every token is trained, the user's too
   ChatFormat format;
+  int64_t stride = 0;  // tokens from one window of a .txt file to the next; 0: sequence_len
 };
 
 struct DatasetStats {

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json_object.h"
 #include "base/text.h"
 
 namespace jackscrew {
@@ -120,11 +121,12 @@ Record to_record(const Json& object, const std::string& place) {
                                  keys.empty() ? "none" : fmt::format("{}", fmt::join(keys, ", "))));
 }
 
-Json parse_json(std::string_view text, const std::string& place, const char* hint) {
+Json parse_json(std::string_view text, const std::string& place, const char* hint,
+                bool one_line) {
   try {
     return Json::parse(text);
   } catch (const Json::exception& error) {
-    fail_record(place, fmt::format("not valid JSON: {}", error.what()), hint);
+    fail_record(place, fmt::format("not valid JSON: {}", json_complaint(error.what(), one_line)), hint);
   }
 }
 
@@ -173,7 +175,7 @@ void read_json_array(std::string_view text, const std::string& file,
                      const std::function<void(const Record&, const std::string&)>& use) {
   constexpr const char* kHint =
       "a .json file holds one array of records; one object a line is .jsonl";
-  const Json root = parse_json(text, file, kHint);
+  const Json root = parse_json(text, file, kHint, false);
   if (!root.is_array()) fail_record(file, "an array of records was expected", kHint);
   for (size_t i = 0; i < root.size(); ++i) {
     const std::string place = fmt::format("{}, record {}", file, i + 1);
@@ -184,7 +186,7 @@ void read_json_array(std::string_view text, const std::string& file,
 }  // namespace
 
 Record parse_record(std::string_view json, const std::string& place) {
-  return to_record(parse_json(json, place, "every line holds one JSON object"), place);
+  return to_record(parse_json(json, place, "every line holds one JSON object", true), place);
 }
 
 std::vector<fs::path> data_files(const fs::path& path, DataPart part) {

@@ -31,7 +31,7 @@ EvalResult evaluate(Session& session, const Dataset& dataset, int64_t max_tokens
 
 DatasetOptions dataset_options(const Recipe& recipe, const Tokenizer& tokenizer) {
   return {recipe.sequence_len, recipe.train_on_inputs,
-          chat_format(recipe.chat_template, tokenizer.data().chat_template)};
+          chat_format(recipe.chat_template, tokenizer.data().chat_template), 0};
 }
 
 }  // namespace jackscrew

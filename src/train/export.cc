@@ -10,6 +10,7 @@
 #include "formats/tensor_io.h"
 #include "quant/plain.h"
 #include "text/tokenizer_json.h"
+#include "train/output_dir.h"
 
 namespace jackscrew {
 
@@ -119,16 +120,25 @@ void move_files(const fs::path& from, const fs::path& to) {
     return std::pair(a.extension() == ".safetensors", a) <
            std::pair(b.extension() == ".safetensors", b);
   });
-  for (const fs::path& path : paths) fs::rename(path, to / path.filename());
+  std::error_code error;
+  for (const fs::path& path : paths) {
+    fs::rename(path, to / path.filename(), error);
+    if (error) {
+      throw Error(ErrorKind::generic,
+                  fmt::format("cannot move {} to {}: {}", path.string(), to.string(),
+                              error.message()),
+                  fmt::format("the result is whole in {}", from.string()));
+    }
+  }
   sync_directory(to);
-  fs::remove(from);
+  fs::remove(from, error);
 }
 
 }  // namespace
 
 void export_result(Session& session, const ModelFiles& files, const Tokenizer& tokenizer,
                    const fs::path& output_dir) {
-  const fs::path beside = output_dir / "result";
+  const fs::path beside = result_staging(output_dir);
   if (const AdapterDescription* adapter = session.learner().adapter()) {
     export_adapter(session, *adapter, files, beside);
   } else {

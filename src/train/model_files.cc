@@ -73,6 +73,7 @@ TokenizerData gguf_tokenizer_data(const GgufTokenizerMetadata& from, const std::
   data.eos = narrow<int32_t>(from.eos_id);
   data.pad = narrow<int32_t>(from.pad_id);
   data.unk = narrow<int32_t>(from.unk_id);
+  data.missing_id = data.unk;
   data.add_bos = from.add_bos.value_or(false);
   data.chat_template = from.chat_template;
   return data;
@@ -100,6 +101,10 @@ ModelFiles open_model(const std::string& model) {
                           "such as llama-60m");
   }
   if (fs::is_directory(path)) {
+    if (!fs::exists(path / "config.json")) {
+      throw Error(ErrorKind::model, fmt::format("{} has no config.json", model),
+                  "give a directory that Hugging Face's save_pretrained() or a run wrote");
+    }
     files.config = parse_hf_config(read_text(path / "config.json"), (path / "config.json").string());
     files.source = std::make_unique<SafetensorsSource>(path);
     if (fs::exists(path / "tokenizer.json")) files.tokenizer = read_tokenizer_directory(path);
@@ -146,8 +151,11 @@ Tokenizer make_tokenizer(const std::string& choice, const ModelFiles& files) {
   }
   Tokenizer tokenizer(std::move(data));
   if (tokenizer.vocab_size() > files.config.vocab_size) {
-    fail(ErrorKind::model, "{}: the tokenizer has {} tokens, the model only {}", files.origin,
-         tokenizer.vocab_size(), files.config.vocab_size);
+    throw Error(ErrorKind::model,
+                fmt::format("{}: the tokenizer has {} tokens, the model only {}", files.origin,
+                            tokenizer.vocab_size(), files.config.vocab_size),
+                choice == "bytes" ? "tokenizer=bytes needs a vocab_size of at least 258"
+                                  : "the tokenizer belongs to another model");
   }
   return tokenizer;
 }

@@ -1,9 +1,11 @@
 #include "train/plan.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 
 #include "base/error.h"
+#include "base/process_memory.h"
 #include "base/text.h"
 
 namespace jackscrew {
@@ -163,11 +165,31 @@ bool fits(const Recipe& recipe, const SessionPlan& plan) {
   return !recipe.device_memory || plan.ledger.peak <= *recipe.device_memory;
 }
 
+void require_lengths(const Recipe& recipe, const ModelConfig& config) {
+  const int64_t positions = config.max_position_embeddings;
+  if (recipe.sequence_len > positions) {
+    throw Error(ErrorKind::usage,
+                fmt::format("sequence_len is {}, but {} has only {} positions",
+                            recipe.sequence_len, recipe.model, positions),
+                fmt::format("use sequence_len={}", positions));
+  }
+  const int64_t tokens = checked_mul(recipe.micro_batch_size, recipe.sequence_len);
+  if (tokens > std::numeric_limits<int32_t>::max()) {
+    throw Error(ErrorKind::usage,
+                fmt::format("micro_batch_size {} x sequence_len {} are more tokens than a "
+                            "micro-batch can have",
+                            recipe.micro_batch_size, recipe.sequence_len),
+                "take fewer sequences at once, and more gradient_accumulation_steps");
+  }
+}
+
 void require_fit(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
                  const SessionPlan& plan) {
-  if (fits(recipe, plan)) return;
-  const int64_t budget = *recipe.device_memory;
-  std::string hint = "see what takes the memory with `jackscrew plan`";
+  const int64_t budget = recipe.device_memory.value_or(available_memory_bytes());
+  if (budget == 0 || plan.ledger.peak <= budget) return;
+  std::string hint = fmt::format("{}, set storage=bf16, or take a smaller {}",
+                                 recipe.device_memory ? "raise it" : "close other programs",
+                                 use.kv_tokens > 0 ? "max_new_tokens" : "sequence_len");
   if (use.training) {
     const auto knob = fitting_knob(recipe, files, plan, budget);
     hint =
@@ -175,8 +197,9 @@ void require_fit(const Recipe& recipe, const ModelFiles& files, const SessionUse
              : "nothing that can be set makes it fit; `jackscrew plan` shows what takes the memory";
   }
   throw Error(ErrorKind::does_not_fit,
-              fmt::format("this run needs {}, and device_memory is {}",
-                          human_bytes(plan.ledger.peak), human_bytes(budget)),
+              fmt::format("this needs {}, and {} {}", human_bytes(plan.ledger.peak),
+                          recipe.device_memory ? "device_memory is" : "the machine has free only",
+                          human_bytes(budget)),
               hint);
 }
 

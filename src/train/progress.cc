@@ -13,6 +13,7 @@ namespace jackscrew {
 
 namespace {
 
+constexpr double kMiB = 1048576.0;
 constexpr double kGiB = 1073741824.0;
 constexpr const char* kBold = "\x1b[1m";
 constexpr const char* kGreen = "\x1b[32m";
@@ -56,11 +57,13 @@ std::string format_step_line(const StepLine& line, bool colour) {
   out += fmt::format(" | {:.0f} tok/s", line.tokens_per_second);
   if (line.speed_of_light) out += fmt::format(" | {:.0f}% sol", 100.0 * *line.speed_of_light);
   if (line.memory_used) {
-    out += fmt::format(" | mem {:.1f}", static_cast<double>(*line.memory_used) / kGiB);
+    const bool small = static_cast<double>(*line.memory_used) < 0.1 * kGiB;
+    const double unit = small ? kMiB : kGiB;
+    out += fmt::format(" | mem {:.1f}", static_cast<double>(*line.memory_used) / unit);
     if (line.memory_budget) {
-      out += fmt::format("/{:.1f}", static_cast<double>(*line.memory_budget) / kGiB);
+      out += fmt::format("/{:.1f}", static_cast<double>(*line.memory_budget) / unit);
     }
-    out += " G";
+    out += small ? " M" : " G";
   }
   if (line.seconds_left) out += fmt::format(" | eta {}", human_duration(*line.seconds_left));
   return out;

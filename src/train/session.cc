@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "base/process_memory.h"
 #include "base/text.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/plan/plan_ops.h"
@@ -54,15 +53,6 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
   if (!plans_only && budget > 0 && plan->ledger.peak > budget) {
     fail(ErrorKind::does_not_fit, "this run needs {}, over device_memory of {}",
          human_bytes(plan->ledger.peak), human_bytes(budget));
-  }
-  if (!plans_only && budget == 0) {
-    const int64_t available = available_memory_bytes();
-    if (available > 0 && plan->ledger.peak > available) {
-      throw Error(ErrorKind::does_not_fit,
-                  fmt::format("this run needs {}, but the machine has only {} to give",
-                              human_bytes(plan->ledger.peak), human_bytes(available)),
-                  "set device_memory to that: the run is then planned to fit, or says what would");
-    }
   }
   const IsaLevel isa = choose_isa(recipe.isa);
   memory_ = std::make_unique<Memory>(
@@ -133,7 +123,13 @@ void Session::build_stage(const Recipe& recipe, const ModelFiles& files, Arena s
                       fmt::format("{}: tensor {} is missing", files.origin, weight.name()),
                       "the file is not whole, or config.json belongs to another model");
         }
-        weight.load(*ops_, *stored, staging);
+        try {
+          weight.load(*ops_, *stored, staging);
+        } catch (const Error& error) {
+          if (error.kind() != ErrorKind::model) throw;
+          throw Error(ErrorKind::model, fmt::format("{}: {}", files.origin, error.what()),
+                      "the file is damaged, or config.json belongs to another model");
+        }
         source->release(*stored);
       },
       seed_,
@@ -212,7 +208,7 @@ double Session::measure_peak() {
 }
 
 void Session::accumulate(const StepBatch& batch, double learning_rate, int64_t step) {
-  memory_->forbid_allocation(true);
+  const NoAllocation guard(*memory_);
   step_targets_ = static_cast<double>(batch.targets);
   StepScalars scalars{};
   scalars.learning_rate = static_cast<float>(learning_rate);
@@ -237,12 +233,12 @@ void Session::accumulate(const StepBatch& batch, double learning_rate, int64_t s
 }
 
 StepResult Session::update(double weight_decay) {
+  const NoAllocation guard(*memory_);
   Context run = context(true);
   scratch_.reset();
   norm_->compute(run);
   stage_->apply(run, weight_decay);
   const StepScalars scalars = read_scalars();
-  memory_->forbid_allocation(false);
   return {scalars.loss_sum / std::max(1.0, step_targets_), static_cast<double>(scalars.grad_norm),
           scalars.finite != 0};
 }
@@ -300,7 +296,7 @@ void Session::rehearse_work() {
     accumulate(step, 0.0, 0);
     update(0.0);
   }
-  evaluate(step);
+  if (use_.training || use_.logits_rows == 0) evaluate(step);
   if (use_.logits_rows > 0) {
     logits(batch.ids, use_.logits_rows, false);
     if (use_.kv_tokens > 0) {

@@ -49,7 +49,7 @@ struct StepResult {
 class Session {
  public:
   // On the CPU, with memory reserved as planned. Throws Error(does_not_fit) before anything is
-  // allocated when plan.ledger.peak exceeds the budget.
+  // allocated when plan.ledger.peak exceeds the budget (require_fit() says more, and earlier).
   Session(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
           const SessionPlan& plan, const OpsWrapper& wrap = {});
   Session(const Session&) = delete;

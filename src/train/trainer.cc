@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <iostream>
 #include <optional>
 
@@ -11,11 +12,14 @@
 #include "base/process_memory.h"
 #include "base/text.h"
 #include "formats/checkpoint.h"
+#include "formats/tensor_io.h"
 #include "optim/schedule.h"
 #include "train/evaluate.h"
 #include "train/event_log.h"
 #include "train/export.h"
 #include "train/flops.h"
+#include "train/output_dir.h"
+#include "train/plan.h"
 #include "train/session.h"
 #include "train/tensorboard.h"
 
@@ -23,21 +27,9 @@ namespace jackscrew {
 
 namespace {
 
-SessionUse training_use(const Recipe& recipe) {
-  return {.training = true,
-          .tokens = checked_mul(recipe.micro_batch_size, recipe.sequence_len),
-          .max_positions = recipe.sequence_len,
-          .kv_tokens = 0,
-          .logits_rows = 0};
-}
-
-JsonObject ledger_json(const Ledger& ledger) {
-  JsonObject purposes;
-  for (int p = 0; p < kPurposes; ++p) {
-    const int64_t bytes = ledger.at_peak[static_cast<size_t>(p)];
-    if (bytes > 0) purposes.add(purpose_name(static_cast<Purpose>(p)), bytes);
-  }
-  return purposes.add("peak", ledger.peak);
+// "nan" whatever its sign bit, which says nothing.
+std::string plain_number(double value) {
+  return std::isnan(value) ? "nan" : fmt::format("{}", value);
 }
 
 class Trainer {
@@ -49,28 +41,27 @@ class Trainer {
         files_(open_model(recipe.model)),
         tokenizer_(make_tokenizer(recipe.tokenizer, files_)) {
     check_model();
+    check_output_dir(recipe_);
     read_data();
     sampler_.emplace(train_data_, BatchOptions{recipe_.sequence_len, recipe_.micro_batch_size,
                                                recipe_.gradient_accumulation_steps, recipe_.packing,
                                                recipe_.seed});
-    const double steps_per_epoch = static_cast<double>(sampler_->steps_per_epoch());
-    total_steps_ = recipe_.max_steps > 0
-                       ? recipe_.max_steps
-                       : std::max<int64_t>(1, static_cast<int64_t>(std::ceil(
-                                                  recipe_.num_train_epochs * steps_per_epoch)));
+    total_steps_ = recipe_.max_steps > 0 ? recipe_.max_steps : steps_of_epochs();
     schedule_ = {recipe_.lr_schedule, recipe_.learning_rate,
                  recipe_.warmup_steps.value_or(static_cast<int64_t>(
                      std::ceil(recipe_.warmup_ratio * static_cast<double>(total_steps_)))),
                  total_steps_};
+    find_checkpoint();
   }
 
   void run() {
     const SessionUse use = training_use(recipe_);
     const SessionPlan plan = Session::rehearse(recipe_, files_, use);
+    require_fit(recipe_, files_, use, plan);
     session_ = std::make_unique<Session>(recipe_, files_, use, plan);
     if (!recipe_.adapter.empty()) load_adapter(*session_, recipe_.adapter);
-    create_output();
     const int64_t first = restore();
+    const DirectoryLock lock = claim_output_dir(output_);
     const std::optional<int64_t> resumed = first > 0 ? std::optional(first) : std::nullopt;
     log_.emplace(output_ / "train_log.jsonl", resumed);
     board_.emplace(output_, resumed);
@@ -94,13 +85,21 @@ class Trainer {
       throw Error(ErrorKind::usage, fmt::format("{} is a shape without weights", recipe_.model),
                   "set init=random to train from scratch, or give a model directory or GGUF file");
     }
-    if (recipe_.sequence_len > files_.config.max_position_embeddings) {
+    require_lengths(recipe_, files_.config);
+  }
+
+  int64_t steps_of_epochs() const {
+    const double steps =
+        std::ceil(recipe_.num_train_epochs * static_cast<double>(sampler_->steps_per_epoch()));
+    const double most = recipe_.options.at("max_steps", "").spec.max;
+    if (steps > most) {
       throw Error(ErrorKind::usage,
-                  fmt::format("sequence_len {} is more than the {} positions of {}",
-                              recipe_.sequence_len, files_.config.max_position_embeddings,
-                              recipe_.model),
-                  fmt::format("use sequence_len={}", files_.config.max_position_embeddings));
+                  fmt::format("num_train_epochs {} of {} are more steps than a run can have",
+                              recipe_.num_train_epochs,
+                              counted(sampler_->steps_per_epoch(), "step")),
+                  fmt::format("set max_steps, at most {:.0f}", most));
     }
+    return std::max<int64_t>(1, static_cast<int64_t>(steps));
   }
 
   void read_data() {
@@ -108,28 +107,37 @@ class Trainer {
     train_data_ = Dataset::read(recipe_.data, tokenizer_, options);
     if (!recipe_.eval_data.empty()) {
       eval_data_ = Dataset::read(recipe_.eval_data, tokenizer_, options, DataPart::valid);
+      if (eval_data_.size() == 0) {
+        throw Error(ErrorKind::data,
+                    fmt::format("{} has no token to evaluate on", recipe_.eval_data),
+                    "give another eval_data, or leave it out");
+      }
     } else if (recipe_.val_size > 0) {
       std::tie(train_data_, eval_data_) = train_data_.split(recipe_.val_size, recipe_.seed);
     }
   }
 
-  void create_output() const {
-    std::error_code error;
-    fs::create_directories(output_, error);
-    if (error) {
-      fail(ErrorKind::generic, "cannot create {}: {}", output_.string(), error.message());
+  void find_checkpoint() {
+    if (recipe_.resume == "never") return;
+    if (recipe_.resume != "auto") {
+      checkpoint_ = recipe_.resume;
+    } else if (const auto checkpoints = list_checkpoints(output_); !checkpoints.empty()) {
+      checkpoint_ = checkpoints.back();
+    }
+    if (checkpoint_.empty()) return;
+    const int64_t step = read_checkpoint_info(checkpoint_).step;
+    if (step > total_steps_) {
+      throw Error(ErrorKind::usage,
+                  fmt::format("{} is at step {}, beyond the {} of this run", checkpoint_.string(),
+                              step, counted(total_steps_, "step")),
+                  "raise max_steps, give another output_dir, or begin anew with resume=never");
     }
   }
 
-  // Goes on from a checkpoint where there is one; returns the steps already done.
+  // Goes on from the checkpoint where there is one; returns the steps already done.
   int64_t restore() {
-    if (recipe_.resume == "never") return 0;
-    fs::path checkpoint = recipe_.resume;
-    if (recipe_.resume == "auto") {
-      const auto checkpoints = list_checkpoints(output_);
-      if (checkpoints.empty()) return 0;
-      checkpoint = checkpoints.back();
-    }
+    if (checkpoint_.empty()) return 0;
+    const fs::path& checkpoint = checkpoint_;
     const CheckpointInfo info = read_checkpoint_info(checkpoint);
     if (info.isa != isa_name(session_->ops().isa()) || info.version != JACKSCREW_VERSION ||
         info.product != session_->product().name()) {
@@ -154,34 +162,37 @@ class Trainer {
       if (state.role == StateRole::parameter) trained += state.view.size();
     });
     const int64_t parameters = files_.config.parameter_count();
-    say(fmt::format("model     {}: {:.1f}M parameters, {:.2f}M learn ({})", recipe_.model,
-                    static_cast<double>(parameters) * 1e-6, static_cast<double>(trained) * 1e-6,
-                    recipe_.learner));
+    say(fmt::format("model     {}: {} parameters, {} learn ({})", recipe_.model,
+                    human_count(parameters), human_count(trained), recipe_.learner));
     const DatasetStats& stats = train_data_.stats();
-    say(fmt::format("data      {}: {} examples, {} tokens, {:.0f}% of them trained, {:.0f}% fill",
-                    recipe_.data, stats.examples, stats.tokens,
+    say(fmt::format("data      {}: {}, {}, {:.0f}% of them trained; sequences {:.0f}% full",
+                    recipe_.data, counted(stats.examples, "example"), counted(stats.tokens, "token"),
                     100.0 * static_cast<double>(stats.trained_tokens) /
                         static_cast<double>(std::max<int64_t>(1, stats.tokens)),
                     100.0 * sampler_->fill_rate()));
     if (stats.truncated + stats.dropped > 0) {
-      say(fmt::format("          {} records cut to sequence_len={}, {} without a target left out",
-                      stats.truncated, recipe_.sequence_len, stats.dropped));
+      say(fmt::format("          {} cut to sequence_len={}, {} without a target left out",
+                      counted(stats.truncated, "record"), recipe_.sequence_len, stats.dropped));
     }
-    say(fmt::format("machine   {} threads, {}, product {}, f32 peak {:.0f} GFLOP/s",
-                    session_->ops().threads(), isa_name(session_->ops().isa()),
-                    session_->product().name(), peak_flops_ * 1e-9));
+    say(fmt::format(
+        "machine   {}, {}, product {}{}", counted(session_->ops().threads(), "thread"),
+        isa_name(session_->ops().isa()), session_->product().name(),
+        peak_flops_ > 0 ? fmt::format(", f32 peak {:.0f} GFLOP/s", peak_flops_ * 1e-9) : ""));
     std::string purposes;
     for (int p = 0; p < kPurposes; ++p) {
       const int64_t bytes = plan.ledger.at_peak[static_cast<size_t>(p)];
-      if (bytes < (int64_t{1} << 20)) continue;
+      if (bytes < plan.ledger.peak / 100) continue;  // crumbs
       purposes += fmt::format("{}{} {}", purposes.empty() ? "" : ", ",
                               purpose_name(static_cast<Purpose>(p)), human_bytes(bytes));
     }
     say(fmt::format("memory    {}: {}{}", human_bytes(plan.ledger.peak), purposes,
                     plan.recompute ? "; blocks recomputed" : ""));
-    say(fmt::format("steps     {} ({} an epoch), {} schedule to {:.3g}, {} of warm-up", total_steps_,
-                    sampler_->steps_per_epoch(), recipe_.options.text("lr_scheduler_type"),
-                    recipe_.learning_rate, schedule_.warmup_steps));
+    say(fmt::format("steps     {} ({} an epoch), learning rate {:.3g} {}, {} of warm-up",
+                    total_steps_, sampler_->steps_per_epoch(), recipe_.learning_rate,
+                    recipe_.options.text("lr_scheduler_type"),
+                    counted(schedule_.warmup_steps, "step")));
+    if (first == total_steps_) say("          all of them done already; the result is written again");
+    warn_of_disk(plan);
     JsonObject start;
     start.add("model", recipe_.model).add("parameters", parameters).add("trained", trained);
     start.add("total_steps", total_steps_).add("planned_peak", plan.ledger.peak);
@@ -189,11 +200,26 @@ class Trainer {
     log_->write(EventKind::start, first, start);
   }
 
+  void warn_of_disk(const SessionPlan& plan) const {
+    const int64_t wanted = plan_disk(recipe_, files_.config, plan).peak();
+    std::error_code error;
+    const fs::space_info space = fs::space(output_, error);
+    if (error || space.available >= static_cast<uintmax_t>(wanted)) return;
+    fmt::print(stderr, "jackscrew: warning: the run may write {} to {}, where {} are free\n",
+               human_bytes(wanted), output_.string(),
+               human_bytes(static_cast<int64_t>(space.available)));
+  }
+
   void evaluate_now(int64_t step) {
     if (eval_data_.size() == 0) return;
     const EvalResult result = evaluate(*session_, eval_data_, training_use(recipe_).tokens);
-    say(fmt::format("eval step {} | loss {:.4f} | ppl {:.2f} | {} tokens", step, result.loss,
-                    result.perplexity, result.tokens));
+    if (!std::isfinite(result.loss)) {
+      fail_non_finite(step, result.loss,
+                      fmt::format("evaluation after step {}: loss {} is not finite", step,
+                                  plain_number(result.loss)));
+    }
+    say(fmt::format("eval step {} | loss {:.4f} | ppl {:.2f} | {}", step, result.loss,
+                    result.perplexity, counted(result.tokens, "token")));
     log_->write(EventKind::eval, step,
                 JsonObject().add("eval_loss", result.loss).add("perplexity", result.perplexity));
     board_->scalar("eval/loss", step, static_cast<float>(result.loss));
@@ -201,10 +227,13 @@ class Trainer {
 
   void save_now(int64_t step) {
     if (step == saved_step_) return;
+    require_finite_parameters(step);
     const fs::path path = write_checkpoint(
         output_, {step, JACKSCREW_VERSION, isa_name(session_->ops().isa()), session_->product().name()},
         recipe_.to_yaml(), states(), session_->ops());
+    remove_checkpoints_after(output_, step);
     prune_checkpoints(output_, recipe_.save_total_limit);
+    checkpoint_ = path;
     saved_step_ = step;
     log_->write(EventKind::save, step, JsonObject().add("path", path.string()));
     say(fmt::format("saved     {}", path.string()));
@@ -220,7 +249,12 @@ class Trainer {
       const double rate = schedule_.rate(step);
       session_->accumulate(batch, rate, step);
       const StepResult result = session_->update(recipe_.weight_decay);
-      if (!result.finite) fail_non_finite(step + 1, result);
+      if (!result.finite) {
+        fail_non_finite(
+            step + 1, result.loss,
+            fmt::format("step {}: loss {} with gradient norm {} is not finite; the step was not applied",
+                        step + 1, plain_number(result.loss), plain_number(result.grad_norm)));
+      }
       resident_peak_ = std::max(resident_peak_, anonymous_resident_bytes());
       const int64_t done = step + 1;
       if (done % recipe_.logging_steps == 0 || done == total_steps_) {
@@ -239,14 +273,31 @@ class Trainer {
     }
   }
 
-  [[noreturn]] void fail_non_finite(int64_t step, const StepResult& result) {
-    log_->write(EventKind::warn, step,
-                JsonObject().add("message", "not finite").add("loss", result.loss));
-    throw Error(ErrorKind::non_finite,
-                fmt::format("step {}: loss {} with gradient norm {} is not finite; the step was not "
-                            "applied",
-                            step, result.loss, result.grad_norm),
-                "lower learning_rate or lengthen the warm-up; the last checkpoint is intact");
+  [[noreturn]] void fail_non_finite(int64_t step, double loss, const std::string& what) {
+    log_->write(EventKind::warn, step, JsonObject().add("message", what).add("loss", loss));
+    std::string hint = step == 0 ? "the model's weights are damaged, or too large for this product"
+                                 : "lower learning_rate or lengthen the warm-up";
+    if (!checkpoint_.empty()) hint += fmt::format("; the last checkpoint is {}", checkpoint_.string());
+    throw Error(ErrorKind::non_finite, what, hint);
+  }
+
+  // The last update may carry weights out of range though its gradients were finite: such are not
+  // saved over good ones.
+  void require_finite_parameters(int64_t step) {
+    session_->visit([&](const StateRef& state) {
+      if (state.role != StateRole::parameter) return;
+      bool finite = true;
+      write_tensor(session_->ops(), state.view, [&](std::span<const uint8_t> bytes) {
+        for (size_t at = 0; at < bytes.size(); at += sizeof(float)) {
+          float value = 0;
+          std::memcpy(&value, bytes.data() + at, sizeof value);
+          finite = finite && std::isfinite(value);
+        }
+      });
+      if (finite) return;
+      fail_non_finite(step, NAN,
+                      fmt::format("step {}: {} is not finite any more", step, state.name));
+    });
   }
 
   void log_step(int64_t done, const StepBatch& batch, const StepResult& result, double rate,
@@ -264,7 +315,7 @@ class Trainer {
     line.memory_used = session_->memory().ledger().peak;
     if (recipe_.device_memory) line.memory_budget = *recipe_.device_memory;
     line.seconds_left = seconds_left;
-    say(format_step_line(line, console_.style.colour));
+    say(format_step_line(line, console_.colour));
     log_->write(EventKind::step, done,
                 JsonObject()
                     .add("loss", result.loss)
@@ -281,6 +332,7 @@ class Trainer {
   }
 
   void finish() {
+    require_finite_parameters(total_steps_);
     export_result(*session_, files_, tokenizer_, output_);
     resident_peak_ = std::max(resident_peak_, anonymous_resident_bytes());
     const Ledger& ledger = session_->memory().ledger();
@@ -305,6 +357,7 @@ class Trainer {
   Tokenizer tokenizer_;
   Dataset train_data_, eval_data_;
   std::optional<BatchSampler> sampler_;
+  fs::path checkpoint_;  // the newest that the run began from or wrote; empty when there is none
   int64_t total_steps_ = 0;
   Schedule schedule_;
   std::unique_ptr<Session> session_;

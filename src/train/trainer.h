@@ -13,6 +13,7 @@ namespace jackscrew {
 struct TrainConsole {
   std::FILE* out = stdout;                // step lines and summaries
   ProgressStyle style;                    // of progress bars on stderr
+  bool colour = false;                    // in what goes to `out`
   const std::atomic<bool>* stop = nullptr;  // set: save a checkpoint after this step and stop
 };
 

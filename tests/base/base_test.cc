@@ -84,6 +84,16 @@ TEST(Text, Sizes) {
   EXPECT_EQ(human_duration(4321), "1h12m");
 }
 
+TEST(Text, Counts) {
+  EXPECT_EQ(human_count(812), "812");
+  EXPECT_EQ(human_count(35232), "35.2k");
+  EXPECT_EQ(human_count(999949), "999.9k");
+  EXPECT_EQ(human_count(999950), "1.0M");
+  EXPECT_EQ(human_count(6738415616), "6738.4M");
+  EXPECT_EQ(counted(1, "token"), "1 token");
+  EXPECT_EQ(counted(0, "token"), "0 tokens");
+}
+
 class FileTest : public ::testing::Test {
  protected:
   FileTest() : directory_(fs::temp_directory_path() / "jackscrew_file_test") {

@@ -16,8 +16,7 @@ struct Outcome {
   std::string out;  // stdout, or what the redirection in the arguments puts there
 };
 
-inline Outcome run(const std::string& arguments) {
-  const std::string command = std::string(JACKSCREW_PROGRAM) + " " + arguments;
+inline Outcome run_shell(const std::string& command) {
   Outcome outcome;
   std::FILE* pipe = ::popen(command.c_str(), "r");
   if (pipe == nullptr) return outcome;
@@ -28,6 +27,10 @@ inline Outcome run(const std::string& arguments) {
   const int status = ::pclose(pipe);
   outcome.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   return outcome;
+}
+
+inline Outcome run(const std::string& arguments) {
+  return run_shell(std::string(JACKSCREW_PROGRAM) + " " + arguments);
 }
 
 inline constexpr const char* kErrorsOnly = " 2>&1 >/dev/null";

@@ -153,6 +153,26 @@ TEST_F(DatasetTest, TextFilesBecomeWindows) {
   EXPECT_EQ(with_bos.stats().trained_tokens, 3);
 }
 
+TEST_F(DatasetTest, OverlappingWindowsScoreEveryTokenOnce) {
+  std::string text;
+  for (int i = 0; i < 40; ++i) text += "the cat sat ";
+  const Ids ids = tokenizer_.encode(text, true);
+  DatasetOptions overlapping = options(16);
+  overlapping.stride = 6;
+  const Dataset data = read("a.txt", text, overlapping);
+  Ids scored;
+  for (size_t i = 0; i < data.examples().size(); ++i) {
+    const Example& example = data.examples()[i];
+    const auto begin = static_cast<ptrdiff_t>(6 * i);
+    EXPECT_TRUE(std::equal(example.ids.begin(), example.ids.end(), ids.begin() + begin));
+    for (size_t t = 0; t < example.ids.size(); ++t) {
+      if (example.train[t] != 0) scored.push_back(example.ids[t]);
+    }
+  }
+  EXPECT_EQ(scored, ids);
+  EXPECT_EQ(data.stats().trained_tokens, static_cast<int64_t>(ids.size()) - 1);
+}
+
 TEST_F(DatasetTest, TextRecordsGetBosAndEosOnce) {
   const Tokenizer llama3 = llama3_tokenizer();
   const Dataset data = Dataset::read(write("a.jsonl",

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "tests/support/golden.h"
+#include "train/export.h"
 
 namespace jackscrew {
 namespace {
@@ -65,6 +66,30 @@ TEST_P(CacheTest, AnEndTokenEndsTheAnswer) {
 INSTANTIATE_TEST_SUITE_P(Models, CacheTest,
                          ::testing::Values("gqa_tied", "mha_untied", "gqa_tied_rope_llama3", "odd"),
                          [](const auto& test) { return std::string(test.param); });
+
+// The last position of a prompt read in two parts, the second over a cache, with the adapter laid
+// over the model.
+TEST(Adapter, CachedLogitsAreThoseOfPeft) {
+  const Golden golden("lora");
+  const Recipe recipe = with_adapter_options(make_recipe({"adapter=" + golden_path("lora").string()}));
+  const ModelFiles files = open_model(golden_path("gqa_tied").string());
+  const auto ends = golden.values<int32_t>("cu_seqlens");
+  auto ids = golden.values<int32_t>("ids");
+  ids.resize(static_cast<size_t>(ends[1]));
+  const auto vocab = static_cast<size_t>(files.config.vocab_size);
+  const auto logits = golden.values("logits");
+  const auto row = logits.begin() + static_cast<ptrdiff_t>((ids.size() - 1) * vocab);
+  const std::vector<float> expected(row, row + static_cast<ptrdiff_t>(vocab));
+  const auto session = make_session(recipe, files, generation_use(ends[1], 1));
+  const auto last_logits = [&] {
+    session->clear_cache();
+    session->logits(std::span(ids).first(ids.size() - 2), 1, true);
+    return session->logits(std::span(ids).last(2), 1, true).data<float>();
+  };
+  EXPECT_GT(relative_error(last_logits(), expected), 1e-3);
+  load_adapter(*session, recipe.adapter);
+  EXPECT_LE(relative_error(last_logits(), expected), 1e-5);
+}
 
 // Probabilities 0.5, 0.3, 0.15, 0.05 in an order that is not sorted.
 const std::vector<float> kLogits = {std::log(0.3f), std::log(0.05f), std::log(0.5f),

@@ -31,6 +31,13 @@ TEST(StepLine, SaysEverything) {
             "78% sol | mem 9.8/15.9 G | eta 1h12m");
 }
 
+TEST(StepLine, SmallMemoryHasItsOwnUnit) {
+  StepLine line = sample();
+  line.memory_used = int64_t{3} << 19;
+  line.memory_budget = int64_t{2} << 20;
+  EXPECT_NE(format_step_line(line).find("| mem 1.5/2.0 M |"), std::string::npos);
+}
+
 TEST(StepLine, LeavesOutWhatIsNotKnown) {
   StepLine line;
   line.loss = std::nan("");

@@ -1,0 +1,92 @@
+#include "train/output_dir.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "formats/checkpoint.h"
+
+namespace jackscrew {
+
+namespace {
+
+// Every run writes it first.
+constexpr const char* kMark = "train_log.jsonl";
+
+bool is_run(const fs::path& output) {
+  return fs::exists(output / kMark) || !list_checkpoints(output).empty();
+}
+
+bool run_writes(const std::string& name) {
+  static const std::vector<std::string> kNames = {"recipe.yaml",
+                                                  "config.json",
+                                                  "generation_config.json",
+                                                  "tokenizer.json",
+                                                  "tokenizer_config.json",
+                                                  "special_tokens_map.json",
+                                                  "chat_template.jinja",
+                                                  "added_tokens.json",
+                                                  "adapter_config.json",
+                                                  "adapter_model.safetensors"};
+  if (std::find(kNames.begin(), kNames.end(), name) != kNames.end()) return true;
+  if (name.starts_with("checkpoint-")) return true;
+  return name.starts_with("model") &&
+         (name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json"));
+}
+
+bool is_same_place(const fs::path& a, const fs::path& b) {
+  std::error_code missing;
+  return fs::equivalent(a, b, missing) && !missing;
+}
+
+void refuse_source(const fs::path& output, const std::string& source, const char* option) {
+  if (source.empty() || !is_same_place(output, source)) return;
+  throw Error(ErrorKind::usage,
+              fmt::format("output_dir {} is the {} itself, which the result would replace",
+                          output.string(), option),
+              "give another output_dir");
+}
+
+}  // namespace
+
+void check_output_dir(const Recipe& recipe) {
+  const fs::path output(recipe.output_dir);
+  std::error_code error;
+  const fs::file_status status = fs::status(output, error);
+  if (!fs::exists(status)) return;
+  if (!fs::is_directory(status)) {
+    throw Error(ErrorKind::usage, fmt::format("output_dir {} is not a directory", output.string()),
+                "give the path of a directory, which is created where it is missing");
+  }
+  refuse_source(output, recipe.model, "model");
+  refuse_source(output, recipe.adapter, "adapter");
+  if (is_run(output)) return;
+  for (const auto& entry : fs::directory_iterator(output, error)) {
+    const std::string name = entry.path().filename().string();
+    if (!run_writes(name)) continue;
+    throw Error(ErrorKind::usage,
+                fmt::format("output_dir {} holds {}, which is not from a run and would be replaced",
+                            output.string(), name),
+                "give another output_dir, or move that file away");
+  }
+}
+
+DirectoryLock claim_output_dir(const fs::path& output_dir) {
+  std::error_code error;
+  fs::create_directories(output_dir, error);
+  if (error) {
+    throw Error(ErrorKind::generic,
+                fmt::format("cannot create {}: {}", output_dir.string(), error.message()),
+                "give an output_dir in a place that can be written to");
+  }
+  DirectoryLock lock(output_dir);
+  remove_unfinished_checkpoints(output_dir);
+  return lock;
+}
+
+fs::path result_staging(const fs::path& output_dir) {
+  return output_dir / ".jackscrew-result";
+}
+
+}  // namespace jackscrew

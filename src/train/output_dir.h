@@ -1,0 +1,21 @@
+// The directory that a run writes into, and what must not come to harm there.
+#pragma once
+
+#include "base/file.h"
+#include "train/recipe.h"
+
+namespace jackscrew {
+
+// Throws Error(usage) when the recipe's output_dir is not a directory, is where the model or
+// adapter is read from, or holds files of the names that a run writes but no run's. Changes
+// nothing.
+void check_output_dir(const Recipe& recipe);
+
+// Creates the directory where it is missing, holds it against other runs, and removes what a killed
+// run left half-written. Throws Error(generic) when the system refuses or another run is at work.
+[[nodiscard]] DirectoryLock claim_output_dir(const fs::path& output_dir);
+
+// Where the result is put together before its files move to the top of the directory.
+fs::path result_staging(const fs::path& output_dir);
+
+}  // namespace jackscrew

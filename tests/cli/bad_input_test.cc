@@ -1,0 +1,325 @@
+// Input and disks that are not as they should be, through the program: each ends in one clear line
+// and the documented exit code, with nothing written or lost.
+#include <sys/mount.h>
+
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <sstream>
+
+#include "tests/support/tiny_run.h"
+
+namespace jackscrew {
+namespace {
+
+using nlohmann::json;
+
+// Exactly one error line, holding `words`, and at most a hint beside it.
+void expect_refused(const Outcome& outcome, int exit_code, const std::vector<std::string>& words) {
+  EXPECT_EQ(outcome.exit_code, exit_code) << outcome.out;
+  std::istringstream lines(outcome.out);
+  std::string line;
+  std::getline(lines, line);
+  EXPECT_TRUE(line.starts_with("jackscrew: error: ")) << outcome.out;
+  for (const std::string& word : words) {
+    EXPECT_NE(outcome.out.find(word), std::string::npos)
+        << "no \"" << word << "\" in " << outcome.out;
+  }
+  if (std::getline(lines, line)) {
+    EXPECT_TRUE(line.starts_with("hint: ")) << outcome.out;
+  }
+  EXPECT_FALSE(std::getline(lines, line)) << outcome.out;
+}
+
+class SlowBadInput : public ::testing::Test {
+ protected:
+  SlowBadInput() : tiny_("bad_input") {}
+
+  // Refused before anything is written.
+  void expect_nothing(const std::string& settings, int exit_code,
+                      const std::vector<std::string>& words) {
+    expect_refused(run(tiny_.train("out", "max_steps=2 " + settings) + kErrorsOnly), exit_code,
+                   words);
+    EXPECT_FALSE(fs::exists(tiny_.path("out"))) << settings;
+  }
+  // Refused with the output directory as it was.
+  void expect_unchanged(const std::string& settings, int exit_code,
+                        const std::vector<std::string>& words) {
+    const auto before = contents(tiny_.path("out"));
+    expect_refused(run(tiny_.train("out", settings) + kErrorsOnly), exit_code, words);
+    EXPECT_TRUE(contents(tiny_.path("out")) == before) << settings;
+  }
+  // A model directory with weights and tokenizer.
+  fs::path make_model() {
+    tiny_.must_train("model", "method=full max_steps=1");
+    fs::remove_all(tiny_.path("model/train_log.jsonl"));
+    return tiny_.path("model");
+  }
+  std::string use_model() const {
+    return "init=pretrained model=" + tiny_.path("model").string() + " ";
+  }
+
+  TinyRun tiny_;
+};
+
+// Rewrites the header of a safetensors file; its data stays.
+void edit_header(const fs::path& file, const std::function<void(json&)>& edit) {
+  const std::string bytes = read_text(file);
+  uint64_t size = 0;
+  std::memcpy(&size, bytes.data(), sizeof size);
+  json header = json::parse(bytes.substr(8, size));
+  edit(header);
+  const std::string text = header.dump();
+  std::string prefix(8, '\0');
+  const uint64_t new_size = text.size();
+  std::memcpy(prefix.data(), &new_size, sizeof new_size);
+  write_text_atomic(file, prefix + text + bytes.substr(8 + size));
+}
+
+TEST_F(SlowBadInput, Models) {
+  expect_nothing("model=" + tiny_.path("nowhere").string(), 5,
+                 {"nowhere does not exist", "hint: "});
+  expect_nothing("model=lama-9m", 5, {"did you mean the shape llama-9m?"});
+  expect_nothing("init=pretrained", 2, {"is a shape without weights", "init=random"});
+
+  const fs::path model = make_model();
+  const fs::path weights = model / "model.safetensors";
+  const fs::path config = model / "config.json";
+  const std::string whole = read_text(weights);
+  const std::string whole_config = read_text(config);
+  const auto damaged = [&](const std::function<void(json&)>& edit,
+                           const std::vector<std::string>& words) {
+    edit_header(weights, edit);
+    expect_nothing(use_model(), 5, words);
+    write_text_atomic(weights, whole);
+  };
+  write_text_atomic(weights, whole.substr(0, whole.size() / 2));
+  expect_nothing(use_model(), 5, {"model.safetensors", "tensor"});
+  write_text_atomic(weights, whole);
+  damaged(
+      [](json& h) {
+        h["model.embed_tokens.weight"]["shape"] = {32, 260};
+      },
+      {"model.embed_tokens.weight has shape [32, 260]", "asks for [260, 32]",
+       tiny_.path("model").string(), "hint: "});
+  damaged([](json& h) { h["lm_head.weight"]["dtype"] = "I32"; },
+          {"lm_head.weight", "I32", "supported: F32, BF16, F16"});
+  damaged(
+      [](json& h) {
+        h["model.layers.0.self_attn.q_proj.wrong"] = h["model.layers.0.self_attn.q_proj.weight"];
+        h.erase("model.layers.0.self_attn.q_proj.weight");
+      },
+      {"model.layers.0.self_attn.q_proj.weight is missing", "hint: "});
+
+  const json index = {{"weight_map", {{"lm_head.weight", "model-00002-of-00002.safetensors"}}}};
+  fs::rename(weights, model / "elsewhere");
+  expect_nothing(use_model(), 5, {"neither model.safetensors nor"});
+  write_text_atomic(model / "model.safetensors.index.json", index.dump());
+  expect_nothing(use_model(), 5, {"shard model-00002-of-00002.safetensors is missing", "hint: "});
+  fs::rename(model / "elsewhere", weights);
+
+  json other = json::parse(whole_config);
+  other["architectures"] = {"GPT2LMHeadModel"};
+  write_text_atomic(config, other.dump());
+  expect_nothing(use_model(), 5, {"architecture GPT2LMHeadModel", "LlamaForCausalLM"});
+  write_text_atomic(config, whole_config.substr(0, whole_config.size() / 2));
+  expect_nothing(use_model(), 5, {"config.json"});
+  write_text_atomic(config, whole_config);
+
+  json narrow = json::parse(read_text(tiny_.config()));
+  narrow["vocab_size"] = 257;
+  narrow["bos_token_id"] = narrow["eos_token_id"] = 0;
+  expect_nothing("model=" + tiny_.file("narrow.json", narrow.dump()), 5,
+                 {"the tokenizer has 258 tokens, the model only 257", "at least 258"});
+}
+
+TEST_F(SlowBadInput, Recipes) {
+  expect_nothing("learning_rat=1", 2, {"learning_rat", "did you mean learning_rate?"});
+  expect_nothing(tiny_.file("run.yaml", "method: lora\nlora_rnk: 3\n"), 2,
+                 {"run.yaml:2", "did you mean lora_rank?"});
+  expect_nothing("learning_rate=fast", 2, {"learning_rate is \"fast\", expected a number"});
+  expect_nothing("learning_rate=nan", 2, {"learning_rate is \"nan\""});
+  expect_nothing("micro_batch_size=0", 2, {"micro_batch_size is \"0\""});
+  expect_nothing("num_train_epochs=1e300", 2, {"num_train_epochs"});
+  expect_nothing("max_steps=0 num_train_epochs=1e9", 2,
+                 {"more steps than a run can have", "max_steps"});
+  expect_nothing("sequence_len=129", 2, {"only 128 positions", "use sequence_len=128"});
+  for (const char* command : {"plan ", "eval "}) {
+    expect_refused(run(command + tiny_.settings("sequence_len=129") + kErrorsOnly), 2,
+                   {"use sequence_len=128"});
+  }
+  json long_model = json::parse(read_text(tiny_.config()));
+  long_model["max_position_embeddings"] = 16777216;
+  expect_nothing("sequence_len=16777216 micro_batch_size=1048576 model=" +
+                     tiny_.file("long.json", long_model.dump()),
+                 2, {"more tokens than a micro-batch can have", "gradient_accumulation_steps"});
+}
+
+TEST_F(SlowBadInput, Data) {
+  const std::string good = TinyRun::record("a", "b");
+  expect_nothing("data=" + tiny_.path("none.jsonl").string(), 4, {"none.jsonl does not exist"});
+  expect_nothing("data=" + tiny_.file("torn.jsonl", good + good + "{\"instruction\": \"a\n"), 4,
+                 {"torn.jsonl:3: not valid JSON: column "});
+  expect_nothing("data=" + tiny_.file("keys.jsonl", good + "{\"question\": \"a\"}\n"), 4,
+                 {"keys.jsonl:2", "nothing to train on among its keys (question)"});
+  const std::string long_question = TinyRun::record(std::string(200, 'x'), "y");
+  expect_nothing("data=" + tiny_.file("long.jsonl", long_question), 4,
+                 {"none of its", "raise sequence_len"});
+  expect_nothing("data=" + tiny_.file("empty.jsonl", ""), 4, {"empty.jsonl"});
+  expect_nothing("eval_data=" + tiny_.file("empty.jsonl", ""), 4,
+                 {"empty.jsonl has no token to evaluate on"});
+  expect_nothing("val_size=40", 2, {"val_size 40 cannot be split off 40 examples"});
+}
+
+TEST_F(SlowBadInput, Memory) {
+  expect_nothing("sequence_len=128 micro_batch_size=8 method=full device_memory=1MiB", 3,
+                 {"device_memory is 1.0 MiB", "hint: ", "micro_batch_size=1", " needs "});
+  expect_nothing("device_memory=1KiB", 3, {"nothing that can be set makes it fit"});
+  // What the hint says is so.
+  const Outcome refused =
+      run(tiny_.train("out", "micro_batch_size=8 method=full device_memory=1MiB") + kErrorsOnly);
+  const size_t hint = refused.out.find("hint: ") + 6;
+  const std::string knobs = refused.out.substr(hint, refused.out.find(" needs ", hint) - hint);
+  tiny_.must_train("fits",
+                   "max_steps=1 micro_batch_size=8 method=full device_memory=1MiB " + knobs);
+  make_model();
+  for (const char* command : {"eval ", "generate prompt=x max_new_tokens=4 "}) {
+    expect_refused(run(command + tiny_.settings(use_model()) + " device_memory=1KiB" + kErrorsOnly),
+                   3, {"device_memory is 1.0 KiB", "hint: "});
+  }
+}
+
+TEST_F(SlowBadInput, NotFinite) {
+  const std::string hot = "method=full learning_rate=1e30 max_steps=6 save_steps=1 warmup_steps=2 ";
+  const Outcome outcome = run(tiny_.train("out", hot) + kErrorsOnly);
+  expect_refused(outcome, 6, {" not finite", "nan", "lower learning_rate", "checkpoint-"});
+  EXPECT_EQ(outcome.out.find("-nan"), std::string::npos);
+  EXPECT_FALSE(fs::exists(tiny_.path("out/model.safetensors")));
+  EXPECT_EQ(tiny_.events("out").back()["event"], "warn");
+  // The last step is applied, its gradients being finite, and carries the weights out of range.
+  expect_refused(run(tiny_.train("last",
+                                 "method=full learning_rate=1e39 warmup_steps=0 max_steps=1 "
+                                 "save_steps=1") +
+                     kErrorsOnly),
+                 6, {"is not finite any more"});
+  EXPECT_FALSE(fs::exists(tiny_.path("last/model.safetensors")));
+  EXPECT_FALSE(fs::exists(tiny_.path("last/checkpoint-1")));
+
+  const fs::path weights = make_model() / "model.safetensors";
+  std::string bytes = read_text(weights);
+  const float infinite = std::numeric_limits<float>::infinity();
+  for (size_t at = bytes.size() - 4096; at < bytes.size(); at += sizeof infinite) {
+    std::memcpy(bytes.data() + at, &infinite, sizeof infinite);
+  }
+  write_text_atomic(weights, bytes);
+  const std::string eval_data = " eval_data=" + tiny_.eval_data();
+  expect_refused(run(tiny_.train("inf", use_model() + eval_data) + kErrorsOnly), 6,
+                 {"not finite", "weights are damaged"});
+  EXPECT_FALSE(fs::exists(tiny_.path("inf/adapter_model.safetensors")));
+  expect_refused(run("eval " + tiny_.settings(use_model()) + kErrorsOnly), 6, {"not finite"});
+}
+
+TEST_F(SlowBadInput, Checkpoints) {
+  const std::string saving = "max_steps=4 save_steps=2 ";
+  tiny_.must_train("out", saving);
+  expect_unchanged(saving + "lora_rank=4", 5, {"checkpoint-4", "another shape"});
+  expect_unchanged(saving + "method=full", 5, {"checkpoint-4", "missing"});
+  expect_unchanged("max_steps=3", 2, {"checkpoint-4 is at step 4", "resume=never"});
+  expect_unchanged(saving + "resume=" + tiny_.path("nothing").string(), 5,
+                   {"nothing is not a checkpoint"});
+  const fs::path state = tiny_.path("out/checkpoint-4/state.safetensors");
+  std::string bytes = read_text(state);
+  bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 4);
+  write_text_atomic(state, bytes);
+  expect_unchanged(saving, 5,
+                   {"checkpoint-4", "state.safetensors is not what was saved", "remove"});
+  // Without it, the one before serves.
+  fs::remove_all(tiny_.path("out/checkpoint-4"));
+  tiny_.must_train("out", saving);
+}
+
+TEST_F(SlowBadInput, OutputDirectories) {
+  expect_refused(run(tiny_.train("train.jsonl", "max_steps=1") + kErrorsOnly), 2,
+                 {"is not a directory"});
+  expect_refused(run(tiny_.train("train.jsonl/below", "max_steps=1") + kErrorsOnly), 1,
+                 {"cannot create", "hint: "});
+  const fs::path model = make_model();
+  const auto before = contents(model);
+  expect_refused(run(tiny_.train("model", use_model()) + kErrorsOnly), 2, {"is the model itself"});
+  EXPECT_TRUE(contents(model) == before);
+
+  // Files of others stay; those that a run would replace keep it from running.
+  for (const char* name : {"out", "out/result", "out/result.part", "out/result.old"}) {
+    fs::create_directories(tiny_.path(name));
+    tiny_.file(std::string(name) + "/mine.txt", "mine");
+  }
+  tiny_.must_train("out", "max_steps=2 save_steps=1");
+  for (const char* name : {"out", "out/result", "out/result.part", "out/result.old"}) {
+    EXPECT_EQ(tiny_.text(std::string(name) + "/mine.txt"), "mine");
+  }
+  for (const char* name : {"recipe.yaml", "model.safetensors", "checkpoint-7"}) {
+    fs::remove_all(tiny_.path("out"));
+    fs::create_directories(tiny_.path("out"));
+    tiny_.file(std::string("out/") + name, "mine");
+    expect_unchanged("max_steps=1", 2, {name, "not from a run"});
+  }
+}
+
+// Runs with files limited to so many blocks of 512 bytes.
+Outcome run_limited(int64_t blocks, const std::string& arguments) {
+  const std::string script = "trap '' XFSZ; ulimit -f " + std::to_string(blocks) + "; exec " +
+                             std::string(JACKSCREW_PROGRAM) + " " + arguments + " 2>&1 >/dev/null";
+  return run_shell(script);
+}
+
+void expect_no_leftovers(const fs::path& directory) {
+  for (const auto& entry : fs::directory_iterator(directory)) {
+    EXPECT_NE(entry.path().extension(), ".part");
+    EXPECT_FALSE(entry.path().filename().string().starts_with(".jackscrew")) << entry.path();
+  }
+}
+
+// A checkpoint of the whole model takes 420 KB, the model 140 KB.
+TEST_F(SlowBadInput, WritesThatFail) {
+  const std::string saving = "method=full max_steps=4 save_steps=2 ";
+  tiny_.must_train("whole", saving);
+  tiny_.must_train("out", saving + "max_steps=2 lr_scheduler_type=cosine");
+  const auto first = contents(tiny_.path("out/checkpoint-2"));
+  expect_refused(run_limited(600, tiny_.train("out", saving)), 1,
+                 {"checkpoint-4.part/state.safetensors", "cannot write", "hint: "});
+  EXPECT_TRUE(contents(tiny_.path("out/checkpoint-2")) == first);
+  expect_no_leftovers(tiny_.path("out"));
+  EXPECT_FALSE(fs::exists(tiny_.path("out/checkpoint-4")));
+  expect_refused(run_limited(200, tiny_.train("export", "method=full max_steps=2")), 1,
+                 {"model.safetensors", "cannot write"});
+  EXPECT_FALSE(fs::exists(tiny_.path("export/model.safetensors")));
+  EXPECT_FALSE(fs::exists(tiny_.path("export/config.json")));
+  expect_no_leftovers(tiny_.path("export"));
+  tiny_.must_train("out", saving);
+}
+
+TEST_F(SlowBadInput, FullDisk) {
+  const fs::path disk = tiny_.path("disk");
+  fs::create_directories(disk);
+  if (::mount("none", disk.c_str(), "tmpfs", 0, "size=700k") != 0) {
+    GTEST_SKIP() << "no right to mount a small disk";
+  }
+  const std::string saving = "method=full max_steps=6 save_steps=2 ";
+  // Room for one checkpoint, not for two.
+  const Outcome full = run(tiny_.train("disk/out", saving) + kErrorsOnly);
+  EXPECT_EQ(full.exit_code, 1);
+  EXPECT_NE(full.out.find("checkpoint-4.part/"), std::string::npos) << full.out;
+  EXPECT_NE(full.out.find("free some space"), std::string::npos) << full.out;
+  EXPECT_NE(full.out.find("jackscrew: warning: the run may write"), std::string::npos) << full.out;
+  EXPECT_TRUE(fs::exists(disk / "out/checkpoint-2/checkpoint.json"));
+  expect_no_leftovers(disk / "out");
+  // With more room the run goes on, and ends as if there had always been enough.
+  EXPECT_EQ(::mount("none", disk.c_str(), "tmpfs", MS_REMOUNT, "size=8m"), 0);
+  tiny_.must_train("disk/out", saving);
+  tiny_.must_train("whole", saving);
+  EXPECT_TRUE(tiny_.text("disk/out/model.safetensors") == tiny_.text("whole/model.safetensors"));
+  ::umount(disk.c_str());
+}
+
+}  // namespace
+}  // namespace jackscrew

@@ -1,0 +1,103 @@
+// What docs/ and recipes/ say about the command line, held against the program.
+#include <gtest/gtest.h>
+
+#include <fmt/format.h>
+
+#include <string>
+
+#include "base/text.h"
+#include "cli/arguments.h"
+#include "learners/learner.h"
+#include "tests/cli/run_program.h"
+#include "train/event_log.h"
+#include "train/run_options.h"
+
+namespace jackscrew {
+namespace {
+
+fs::path root() {
+  return fs::path(JACKSCREW_TEST_DATA).parent_path();
+}
+
+// The row of an option in docs/cli.md.
+std::string option_row(const OptionValue& option) {
+  std::string aliases;
+  for (const std::string& alias : split_words(option.spec.aliases)) {
+    aliases += fmt::format("{}`{}`", aliases.empty() ? "" : " ", alias);
+  }
+  const std::string value = option.text.empty() ? "" : fmt::format("`{}`", option.text);
+  return fmt::format("| `{}` | {} | {} | {} |\n", option.spec.name, value, option.spec.help,
+                     aliases);
+}
+
+class CliDocs : public testing::Test {
+ protected:
+  void expect(const std::string& line) const {
+    EXPECT_NE(text_.find(line), std::string::npos) << "docs/cli.md lacks this line:\n" << line;
+  }
+
+  const std::string text_ = read_text(root() / "docs" / "cli.md");
+};
+
+TEST_F(CliDocs, HasEveryOptionWithDefaultHelpAndAliases) {
+  const OptionSet options = program_options();
+  for (const OptionValue& option : options.values()) expect(option_row(option));
+  for (const OptionTable& table : options.tables()) {
+    if (!table.options.empty()) expect("### " + table.title + "\n");
+  }
+}
+
+TEST_F(CliDocs, HasEveryMethodAndLearner) {
+  for (const Preset& preset : presets()) {
+    expect(fmt::format("| `{}` | {} | `{}` |\n", preset.name, preset.help, preset.settings));
+  }
+  for (const LearnerEntry& learner : all_learners()) {
+    expect(fmt::format("| `{}` | {} |\n", learner.name, learner.help));
+  }
+}
+
+TEST_F(CliDocs, HasEveryCommandThatHelpLists) {
+  const std::string help = run("--help").out;
+  const std::string heading = "\nCommands\n";
+  const size_t begin = help.find(heading);
+  ASSERT_NE(begin, std::string::npos);
+  int commands = 0;
+  for (const std::string& line : split(help.substr(begin + heading.size()), '\n')) {
+    if (!line.starts_with("  ")) break;
+    const std::string name = line.substr(2, line.find(' ', 2) - 2);
+    const std::string summary = line.substr(line.find_first_not_of(' ', 2 + name.size()));
+    if (name != "help") expect(fmt::format("| `{}` | {} |", name, summary));
+    ++commands;
+  }
+  EXPECT_GE(commands, 9);
+}
+
+TEST_F(CliDocs, HasEveryEventOfTheLog) {
+  for (const EventKind kind : {EventKind::start, EventKind::step, EventKind::eval, EventKind::save,
+                               EventKind::warn, EventKind::end, EventKind::memory}) {
+    expect(fmt::format("| `{}` |", event_name(kind)));
+  }
+}
+
+TEST_F(CliDocs, HasEveryExitCode) {
+  for (const ErrorKind kind :
+       {ErrorKind::generic, ErrorKind::usage, ErrorKind::does_not_fit, ErrorKind::data,
+        ErrorKind::model, ErrorKind::non_finite, ErrorKind::device, ErrorKind::interrupted}) {
+    expect(fmt::format("| {} |", static_cast<int>(kind)));
+  }
+}
+
+TEST(Recipes, AreValidAndThereIsOneForEveryMethod) {
+  for (const Preset& preset : presets()) {
+    const fs::path file = root() / "recipes" / (std::string(preset.name) + ".yaml");
+    ASSERT_TRUE(fs::exists(file)) << file;
+    EXPECT_NE(read_text(file).find(fmt::format("method: {}\n", preset.name)), std::string::npos);
+  }
+  for (const auto& entry : fs::directory_iterator(root() / "recipes")) {
+    const Outcome outcome = run("config validate " + entry.path().string() + " 2>&1");
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.out;
+  }
+}
+
+}  // namespace
+}  // namespace jackscrew

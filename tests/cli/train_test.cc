@@ -1,0 +1,119 @@
+// What training runs plan, log and leave behind, through the program.
+#include <cmath>
+
+#include "tests/support/tensorboard_decoder.h"
+#include "tests/support/tiny_run.h"
+
+namespace jackscrew {
+namespace {
+
+nlohmann::json json_of(const std::string& arguments) {
+  const Outcome outcome = run(arguments);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.out;
+  return nlohmann::json::parse(outcome.out, nullptr, false);
+}
+
+TEST(SlowTrain, PlanIsThePeakOfTheRun) {
+  const TinyRun tiny("plan_peak");
+  int number = 0;
+  for (const char* method : {"full", "lora"}) {
+    for (const char* recompute : {"false", "true"}) {
+      for (const char* shape :
+           {"sequence_len=64 micro_batch_size=1", "sequence_len=128 micro_batch_size=3",
+            "sequence_len=17 micro_batch_size=5 packing=false"}) {
+        const std::string settings = std::string("max_steps=2 val_size=4 method=") + method +
+                                     " gradient_checkpointing=" + recompute + " " + shape;
+        const std::string output = "run" + std::to_string(number++);
+        tiny.must_train(output, settings);
+        const auto plan = json_of("plan --json " + tiny.settings(settings));
+        const auto memory = tiny.events(output, "memory");
+        ASSERT_EQ(memory.size(), 1u);
+        EXPECT_EQ(memory[0]["device"], plan["device"]) << settings;
+        EXPECT_EQ(memory[0]["peak_at"], plan["peak_at"]) << settings;
+      }
+    }
+  }
+}
+
+void expect_finite(const nlohmann::json& value) {
+  if (value.is_number()) {
+    EXPECT_TRUE(std::isfinite(value.get<double>()));
+  } else {
+    EXPECT_FALSE(value.is_null());
+    if (value.is_structured()) {
+      for (const auto& item : value) expect_finite(item);
+    }
+  }
+}
+
+TEST(SlowTrain, LogsAreWhole) {
+  const TinyRun tiny("logs");
+  tiny.must_train("out", "max_steps=9 save_steps=4 eval_steps=3 eval_data=" + tiny.eval_data());
+  const auto events = tiny.events("out");
+  ASSERT_GT(events.size(), 4u);
+  EXPECT_EQ(events.front()["event"], "start");
+  EXPECT_EQ(events[events.size() - 2]["event"], "memory");
+  EXPECT_EQ(events.back()["event"], "end");
+  int64_t last = 0;
+  for (const auto& event : events) {
+    EXPECT_GE(event["step"], last);
+    last = event["step"];
+    expect_finite(event);
+  }
+  const auto losses = tiny.losses("out");
+  EXPECT_EQ(losses.size(), 9u);
+  EXPECT_EQ(losses.begin()->first, 1);
+  EXPECT_EQ(tiny.events("out", "eval").size(), 4u);  // 0, 3, 6, 9
+  EXPECT_EQ(tiny.events("out", "save").size(), 3u);  // 4, 8, 9
+  const auto board = scalars(tiny.path("out"), "train/loss");
+  ASSERT_EQ(board.size(), losses.size());
+  for (const auto& [step, loss] : losses) EXPECT_EQ(board.at(step), static_cast<float>(loss));
+  EXPECT_EQ(scalars(tiny.path("out"), "eval/loss").size(), 4u);
+}
+
+// The model from which adapters start: one step from random weights.
+std::string make_base(const TinyRun& tiny) {
+  tiny.must_train("base", "method=full max_steps=3 learning_rate=1e-2");
+  return tiny.path("base").string();
+}
+
+double last_eval(const TinyRun& tiny, const std::string& output) {
+  return tiny.events(output, "eval").back()["eval_loss"].get<double>();
+}
+
+TEST(SlowTrain, WhatIsExportedScoresTheSame) {
+  const TinyRun tiny("export");
+  const std::string evaluation = " max_steps=8 learning_rate=1e-2 eval_data=" + tiny.eval_data();
+  const std::string eval = "eval --json sequence_len=64 data=" + tiny.eval_data() + " model=";
+  tiny.must_train("full", "method=full" + evaluation);
+  EXPECT_NEAR(json_of(eval + tiny.path("full").string())["loss"], last_eval(tiny, "full"), 1e-6);
+
+  const std::string base = make_base(tiny);
+  const std::string pretrained = " init=pretrained tokenizer=auto model=" + base;
+  tiny.must_train("lora", "method=lora" + evaluation + pretrained);
+  const std::string adapter = " adapter=" + tiny.path("lora").string();
+  const double tuned = json_of(eval + base + adapter)["loss"];
+  EXPECT_NEAR(tuned, last_eval(tiny, "lora"), 1e-6);
+  const double untuned = json_of(eval + base)["loss"];
+  EXPECT_GT(std::abs(tuned - untuned), 1e-3);
+
+  // Training goes on from an adapter where it stood.
+  tiny.must_train("more", "method=lora" + evaluation + pretrained + adapter);
+  EXPECT_NEAR(tiny.events("more", "eval").front()["eval_loss"], tuned, 1e-6);
+}
+
+TEST(SlowTrain, SmallData) {
+  const TinyRun tiny("small");
+  const std::string one = tiny.file("one.jsonl", TinyRun::record("Say one", "One."));
+  tiny.must_train(
+      "out", "micro_batch_size=4 gradient_accumulation_steps=3 num_train_epochs=2 data=" + one);
+  EXPECT_EQ(tiny.losses("out").size(), 2u);
+  const Outcome lines = run(tiny.train("said", "max_steps=1 data=" + one));
+  EXPECT_NE(lines.out.find(" 1 example, "), std::string::npos) << lines.out;
+  EXPECT_NE(lines.out.find(" 1 thread, "), std::string::npos);
+  EXPECT_EQ(lines.out.find('\x1b'), std::string::npos);
+  EXPECT_EQ(run(tiny.train("quiet", "max_steps=1 quiet=true") + " 2>&1").out, "");
+}
+
+}  // namespace
+}  // namespace jackscrew

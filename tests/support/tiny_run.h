@@ -1,0 +1,150 @@
+// A small model, its data and its runs, through the built program.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <chrono>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/cli/run_program.h"
+
+namespace jackscrew {
+
+// A directory with a configuration of 260 tokens and two files of records that tokenizer=bytes
+// reads.
+class TinyRun {
+ public:
+  explicit TinyRun(const std::string& name) : directory_("jackscrew_" + name) {
+    // Idle threads of one run must not keep the processor from the next.
+    ::setenv("OMP_WAIT_POLICY", "passive", 1);
+    config_ = directory_.file("config.json", R"({
+      "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 260,
+      "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
+      "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128,
+      "tie_word_embeddings": false, "bos_token_id": 256, "eos_token_id": 257})");
+    std::string train, valid;
+    for (int i = 0; i < 40; ++i) {
+      train += record(
+          "Say number " + std::to_string(i),
+          "It is " + std::to_string(i * 7 % 31) + std::string(static_cast<size_t>(i % 9), '.'));
+    }
+    for (int i = 0; i < 5; ++i) valid += record("Say " + std::to_string(i), std::to_string(i * 5));
+    data_ = directory_.file("train.jsonl", train);
+    eval_data_ = directory_.file("valid.jsonl", valid);
+  }
+
+  static std::string record(const std::string& question, const std::string& answer) {
+    return nlohmann::json{{"instruction", question}, {"output", answer}}.dump() + "\n";
+  }
+
+  fs::path path(const std::string& name) const { return directory_.path() / name; }
+  std::string file(const std::string& name, const std::string& text) const {
+    return directory_.file(name, text);
+  }
+  const std::string& config() const { return config_; }
+  const std::string& data() const { return data_; }
+  const std::string& eval_data() const { return eval_data_; }
+
+  // Settings of a run on the random model; later ones win.
+  std::string settings(const std::string& more = "") const {
+    return "model=" + config_ + " init=random tokenizer=bytes data=" + data_ +
+           " sequence_len=64 micro_batch_size=2 threads=1 " + more;
+  }
+  std::string train(const std::string& output, const std::string& more = "") const {
+    return "train " + settings("output_dir=" + path(output).string() + " " + more);
+  }
+  // Trains and expects success.
+  void must_train(const std::string& output, const std::string& more = "") const {
+    const Outcome outcome = run(train(output, more) + " 2>&1");
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.out;
+  }
+
+  std::string text(const std::string& name) const { return read_text(path(name)); }
+  // The events of a run's log, in order.
+  std::vector<nlohmann::json> events(const std::string& output,
+                                     const std::string& kind = "") const {
+    std::vector<nlohmann::json> out;
+    std::istringstream lines(text(output + "/train_log.jsonl"));
+    for (std::string line; std::getline(lines, line);) {
+      auto event = nlohmann::json::parse(line);
+      if (kind.empty() || event["event"] == kind) out.push_back(std::move(event));
+    }
+    return out;
+  }
+  std::map<int64_t, double> losses(const std::string& output) const {
+    std::map<int64_t, double> out;
+    for (const auto& event : events(output, "step")) {
+      EXPECT_TRUE(out.emplace(event["step"], event["loss"]).second) << event;
+    }
+    return out;
+  }
+
+ private:
+  TemporaryDirectory directory_;
+  std::string config_, data_, eval_data_;
+};
+
+// Every file below a directory with its bytes; times and hosts in logs are left out.
+inline std::map<std::string, std::string> contents(const fs::path& root) {
+  std::map<std::string, std::string> out;
+  for (const auto& entry : fs::recursive_directory_iterator(root)) {
+    if (entry.is_regular_file()) {
+      out[fs::relative(entry.path(), root).string()] = read_text(entry.path());
+    }
+  }
+  return out;
+}
+
+// A run in the background.
+class Child {
+ public:
+  explicit Child(const std::string& arguments) {
+    const std::string command =
+        "exec " + std::string(JACKSCREW_PROGRAM) + " " + arguments + " >/dev/null 2>&1";
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      ::execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
+      ::_exit(127);
+    }
+  }
+  ~Child() {
+    if (running()) stop(SIGKILL);
+  }
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+
+  bool running() {
+    if (!ended_) ended_ = ::waitpid(pid_, &status_, WNOHANG) == pid_;
+    return !ended_;
+  }
+  // The exit code, or minus the signal that ended it.
+  int wait() {
+    if (!ended_) ended_ = ::waitpid(pid_, &status_, 0) == pid_;
+    return WIFEXITED(status_) ? WEXITSTATUS(status_) : -WTERMSIG(status_);
+  }
+  int stop(int signal) {
+    ::kill(pid_, signal);
+    return wait();
+  }
+  // Waits until `condition` holds or the run ends; whether it held.
+  template <class Condition>
+  bool until(const Condition& condition) {
+    while (running()) {
+      if (condition()) return true;
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+    }
+    return false;
+  }
+
+ private:
+  pid_t pid_ = -1;
+  int status_ = 0;
+  bool ended_ = false;
+};
+
+}  // namespace jackscrew

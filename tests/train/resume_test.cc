@@ -1,0 +1,147 @@
+// Runs that are stopped, killed and resumed, through the program: the same bits as if nothing had
+// happened.
+#include <random>
+
+#include "tests/support/tiny_run.h"
+
+namespace jackscrew {
+namespace {
+
+constexpr const char* kSaving = " max_steps=50 save_steps=3 learning_rate=1e-3 ";
+
+// The result at the top of an output_dir.
+std::string weights(const TinyRun& tiny, const std::string& output) {
+  const bool adapter = fs::exists(tiny.path(output) / "adapter_model.safetensors");
+  return tiny.text(output + (adapter ? "/adapter_model.safetensors" : "/model.safetensors"));
+}
+
+void expect_same_run(const TinyRun& tiny, const std::string& a, const std::string& b) {
+  EXPECT_TRUE(weights(tiny, a) == weights(tiny, b));
+  EXPECT_EQ(tiny.losses(a), tiny.losses(b));
+}
+
+void expect_tidy(const TinyRun& tiny, const std::string& output) {
+  for (const auto& entry : fs::directory_iterator(tiny.path(output))) {
+    const fs::path extension = entry.path().extension();
+    EXPECT_TRUE(extension != ".part" && extension != ".old") << entry.path();
+    EXPECT_NE(entry.path().filename(), ".jackscrew-result");
+  }
+}
+
+// Stops by taking away everything after the checkpoint of a step, as a crash right after it would.
+void resume_from(const TinyRun& tiny, const std::string& whole, const std::string& settings,
+                 int64_t step) {
+  const fs::path copy = tiny.path(whole + "_" + std::to_string(step));
+  const std::string checkpoint = "checkpoint-" + std::to_string(step);
+  fs::create_directories(copy);
+  fs::copy(tiny.path(whole) / checkpoint, copy / checkpoint, fs::copy_options::recursive);
+  fs::copy(tiny.path(whole) / "train_log.jsonl", copy);
+  tiny.must_train(copy.filename().string(), settings);
+  expect_same_run(tiny, whole, copy.filename().string());
+}
+
+class SlowResume : public ::testing::TestWithParam<const char*> {};
+
+// 40 records in pairs of packed rows: an epoch is shorter than the run.
+TEST_P(SlowResume, GoesOnWithTheSameBits) {
+  const TinyRun tiny("resume");
+  const std::string settings = std::string(GetParam()) + kSaving + "save_total_limit=0";
+  tiny.must_train("whole", settings);
+  EXPECT_EQ(tiny.losses("whole").size(), 50u);
+  EXPECT_GT(tiny.events("whole", "step").back()["epoch"], 2.0);
+  for (const int64_t step : {3, 21, 48, 50}) resume_from(tiny, "whole", settings, step);
+  tiny.must_train("again", settings);
+  expect_same_run(tiny, "whole", "again");
+  tiny.must_train("threads", settings + " threads=2");
+  expect_same_run(tiny, "whole", "threads");
+}
+
+TEST_P(SlowResume, SurvivesBeingKilledAtAnyMoment) {
+  const TinyRun tiny("killed");
+  const std::string settings = std::string(GetParam()) + kSaving + "max_steps=150";
+  tiny.must_train("whole", settings);
+  const std::string command = tiny.train("killed", settings);
+  std::mt19937 random(7);
+  int kills = 0;
+  for (int attempt = 0; attempt < 12; ++attempt) {
+    Child child(command);
+    if (attempt % 3 == 2) {
+      // Inside a save: the directory beside the final one is there.
+      child.until([&] {
+        std::error_code gone;
+        for (const auto& entry : fs::directory_iterator(tiny.path("killed"), gone)) {
+          if (entry.path().extension() == ".part") return true;
+        }
+        return false;
+      });
+    } else {
+      const auto delay = std::chrono::milliseconds(20 + random() % 180);
+      const auto end = std::chrono::steady_clock::now() + delay;
+      child.until([&] { return std::chrono::steady_clock::now() >= end; });
+    }
+    if (child.stop(SIGKILL) == -SIGKILL) ++kills;
+  }
+  EXPECT_GE(kills, 10);
+  tiny.must_train("killed", settings);
+  expect_same_run(tiny, "whole", "killed");
+  expect_tidy(tiny, "killed");
+}
+
+TEST_P(SlowResume, AnInterruptSavesAndTheRunGoesOn) {
+  const TinyRun tiny("interrupt");
+  const std::string settings =
+      std::string(GetParam()) + kSaving + "save_steps=0 gradient_accumulation_steps=10";
+  tiny.must_train("whole", settings);
+  for (const int signal : {SIGINT, SIGTERM}) {
+    const std::string output = "stopped" + std::to_string(signal);
+    Child child(tiny.train(output, settings));
+    const fs::path log = tiny.path(output) / "train_log.jsonl";
+    ASSERT_TRUE(child.until([&] {
+      return fs::exists(log) && read_text(log).find("\"event\": \"step\"") != std::string::npos;
+    }));
+    EXPECT_EQ(child.stop(signal), 130);
+    const int64_t done = tiny.events(output).back()["step"];
+    EXPECT_LT(done, 50);
+    EXPECT_TRUE(fs::exists(tiny.path(output) / ("checkpoint-" + std::to_string(done))));
+    EXPECT_FALSE(fs::exists(tiny.path(output) / "config.json"));
+    tiny.must_train(output, settings);
+    expect_same_run(tiny, "whole", output);
+    expect_tidy(tiny, output);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(SlowMethods, SlowResume,
+                         ::testing::Values("method=full", "method=lora lora_dropout=0.1"),
+                         [](const auto& test) { return std::string(test.param).substr(7, 4); });
+
+TEST(SlowResumeRules, ARunGivenUpDoesNotComeBack) {
+  const TinyRun tiny("given_up");
+  const std::string common = "max_steps=12 save_steps=4 save_total_limit=0";
+  tiny.must_train("out", common);
+  const std::string first = tiny.text("out/adapter_model.safetensors");
+  // Anew with another seed, stopped early: its own checkpoint counts, not those of the first run.
+  tiny.must_train("out", common + " seed=1 resume=never max_steps=4");
+  EXPECT_TRUE(fs::exists(tiny.path("out/checkpoint-4")));
+  EXPECT_FALSE(fs::exists(tiny.path("out/checkpoint-8")));
+  EXPECT_FALSE(fs::exists(tiny.path("out/checkpoint-12")));
+  EXPECT_EQ(tiny.losses("out").size(), 4u);
+  // A finished run, given its own checkpoint, writes the same result again.
+  tiny.must_train("out2", common);
+  EXPECT_TRUE(first == tiny.text("out2/adapter_model.safetensors"));
+  tiny.must_train("out2", common);
+  EXPECT_TRUE(first == tiny.text("out2/adapter_model.safetensors"));
+}
+
+TEST(SlowResumeRules, TwoRunsDoNotShareADirectory) {
+  const TinyRun tiny("shared");
+  Child first(tiny.train("out", "max_steps=100000 logging_steps=1000"));
+  ASSERT_TRUE(first.until([&] { return fs::exists(tiny.path("out/recipe.yaml")); }));
+  const Outcome second = run(tiny.train("out", "max_steps=2") + kErrorsOnly);
+  EXPECT_EQ(second.exit_code, 1);
+  EXPECT_NE(second.out.find("another run writes to"), std::string::npos) << second.out;
+  first.stop(SIGKILL);
+  tiny.must_train("out", "max_steps=2");
+}
+
+}  // namespace
+}  // namespace jackscrew

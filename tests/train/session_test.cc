@@ -1,0 +1,33 @@
+// What a session leaves behind when a step fails.
+#include "train/session.h"
+
+#include "tests/support/golden.h"
+
+namespace jackscrew {
+namespace {
+
+MicroBatch sequence(int64_t tokens) {
+  Example example;
+  for (int64_t i = 0; i < tokens; ++i) {
+    example.ids.push_back(static_cast<int32_t>(i % 50));
+    example.train.push_back(1);
+  }
+  MicroBatch batch;
+  batch.append(example);
+  return batch;
+}
+
+TEST(Session, AFailedStepLeavesItUsable) {
+  const ModelFiles files = open_model(golden_path("gqa_tied").string());
+  const Recipe recipe = make_recipe({"method=full", "sequence_len=16"});
+  const auto session = make_session(recipe, files, training_use(16));
+  const MicroBatch good = sequence(16);
+  const MicroBatch long_one = sequence(17);
+  EXPECT_THROW(session->accumulate({{long_one}, long_one.target_count, 17, 0}, 1e-3, 0), Error);
+  EXPECT_NO_THROW(session->memory().allocate(Purpose::workspace, 64));
+  session->accumulate({{good}, good.target_count, 16, 0}, 1e-3, 0);
+  EXPECT_TRUE(session->update(0.0).finite);
+}
+
+}  // namespace
+}  // namespace jackscrew

@@ -5,20 +5,16 @@
 // --clock=cpu counts the threads' processor time instead of elapsed time: blind to threads that
 // wait, but meaningful on a machine that other programs use too (with OMP_WAIT_POLICY=passive).
 #include <benchmark/benchmark.h>
-#include <omp.h>
 
 #include <algorithm>
 #include <array>
-#include <ctime>
-#include <oneapi/dnnl/dnnl.hpp>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "base/error.h"
-#include "base/philox.h"
 #include "base/text.h"
+#include "bench/machine.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/rows/loss.rows.h"
 #include "kernels/rows/model.rows.h"
@@ -27,23 +23,15 @@
 namespace jackscrew {
 namespace {
 
-int threads = 2;
 IsaLevel isa = IsaLevel::v3;
 
-bool cpu_clock = false;
-
-double now() {
-  timespec time{};
-  clock_gettime(cpu_clock ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &time);
-  const double value = static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-  return cpu_clock ? value / threads : value;
-}
+BenchClock measuring;
 
 template <class Body>
 double seconds(const Body& body) {
-  const double begin = now();
+  const double begin = measuring.seconds();
   body();
-  return now() - begin;
+  return measuring.seconds() - begin;
 }
 
 Memory& memory() {
@@ -52,73 +40,19 @@ Memory& memory() {
 }
 
 Ops& ops() {
-  static const std::unique_ptr<Ops> instance = make_cpu_ops(threads, isa);
+  static const std::unique_ptr<Ops> instance = make_cpu_ops(measuring.threads, isa);
   return *instance;
 }
 
-// Values in [-1, 1): denormals or zeros would change the speed.
 OwnedTensor filled(DType dtype, int64_t rows, int64_t cols) {
-  OwnedTensor out(memory(), Purpose::activations, dtype, {rows, cols});
-  const RandomStream stream = RandomStream::make(1, RandomPurpose::init, 0, 0);
-  for (int64_t i = 0; i < rows * cols; ++i) {
-    const float value = 2.0f * stream.uniform(static_cast<uint64_t>(i % 65536)) - 1.0f;
-    if (dtype == DType::bf16) out.view().data<bf16>()[i] = to_bf16(value);
-    if (dtype == DType::f32) out.view().data<float>()[i] = value;
-    if (dtype == DType::u8) out.view().data<uint8_t>()[i] = static_cast<uint8_t>(i % 127);
-  }
-  return out;
+  return filled(memory(), dtype, rows, cols);
 }
-
-// One whole-matrix oneDNN call with all threads.
-class Whole {
- public:
-  using Type = dnnl::memory::data_type;
-  Whole(Type type, Type result, int64_t m, int64_t n, int64_t k, bool ta, bool tb, void* a, void* b,
-        void* c)
-      : engine_(dnnl::engine::kind::cpu, 0), stream_(engine_) {
-    using Dims = dnnl::memory::dims;
-    const dnnl::memory::desc a_desc({m, k}, type, ta ? Dims{1, m} : Dims{k, 1});
-    const dnnl::memory::desc b_desc({k, n}, type, tb ? Dims{1, k} : Dims{n, 1});
-    const dnnl::memory::desc c_desc({m, n}, result, Dims{n, 1});
-    const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(a_desc, b_desc, c_desc),
-                                                   engine_);
-    name_ = description.impl_info_str();
-    matmul_ = dnnl::matmul(description);
-    arguments_ = {{DNNL_ARG_SRC, dnnl::memory(a_desc, engine_, a)},
-                  {DNNL_ARG_WEIGHTS, dnnl::memory(b_desc, engine_, b)},
-                  {DNNL_ARG_DST, dnnl::memory(c_desc, engine_, c)}};
-  }
-  void run() {
-    omp_set_num_threads(threads);
-    matmul_.execute(stream_, arguments_);
-    stream_.wait();
-  }
-  const std::string& name() const { return name_; }
-
- private:
-  dnnl::engine engine_;
-  dnnl::stream stream_;
-  dnnl::matmul matmul_;
-  std::unordered_map<int, dnnl::memory> arguments_;
-  std::string name_;
-};
 
 // The best speed of a 2048^3 oneDNN product, GFLOP/s.
 double peak(DType dtype) {
   static std::array<double, 3> measured{};
   double& best = measured[dtype == DType::f32 ? 0 : dtype == DType::bf16 ? 1 : 2];
-  if (best > 0.0) return best;
-  constexpr int64_t kSize = 2048;
-  const OwnedTensor a = filled(dtype, kSize, kSize);
-  const OwnedTensor b = filled(dtype, kSize, kSize);
-  const OwnedTensor c = filled(DType::f32, kSize, kSize);
-  using Type = dnnl::memory::data_type;
-  const Type type = dtype == DType::f32 ? Type::f32 : dtype == DType::bf16 ? Type::bf16 : Type::s8;
-  Whole whole(type, dtype == DType::u8 ? Type::s32 : Type::f32, kSize, kSize, kSize, false, false,
-              a.view().raw(), b.view().raw(), c.view().raw());
-  for (int i = 0; i < 10; ++i) {
-    best = std::max(best, 2e-9 * kSize * kSize * kSize / seconds([&] { whole.run(); }));
-  }
+  if (best == 0.0) best = 1e-9 * gemm_peak(measuring, dtype, 10);
   return best;
 }
 
@@ -137,9 +71,8 @@ void gemm_benchmark(benchmark::State& state, DType dtype, GemmShape shape, bool 
   const OwnedTensor a = ta ? filled(dtype, k, m) : filled(dtype, m, k);
   const OwnedTensor b = tb ? filled(dtype, n, k) : filled(dtype, k, n);
   const OwnedTensor c = filled(DType::f32, m, n);
-  using Type = dnnl::memory::data_type;
-  Whole whole(dtype == DType::f32 ? Type::f32 : Type::bf16, Type::f32, m, n, k, ta, tb,
-              a.view().raw(), b.view().raw(), c.view().raw());
+  WholeGemm whole(measuring.threads, dtype, m, n, k, ta, tb, a.view().raw(), b.view().raw(),
+                  c.view().raw());
   const auto run_ours = [&] {
     ops().gemm(a.view(), Transpose{ta}, b.view(), Transpose{tb}, c.view(), Accumulate::no);
   };
@@ -273,15 +206,13 @@ void rows_benchmark(benchmark::State& state, const std::string& name) {
   }
 }
 
-const char* type_name(DType dtype) { return dtype == DType::u8 ? "s8" : dtype_name(dtype); }
-
 void register_all() {
   std::vector<DType> types = {DType::f32};
   if (isa >= IsaLevel::v4_bf16) types.push_back(DType::bf16);
   for (const DType dtype : {DType::f32, DType::bf16, DType::u8}) {
     if (dtype == DType::bf16 && types.size() == 1) continue;
-    benchmark::RegisterBenchmark(fmt::format("peak/{}", type_name(dtype)).c_str(), peak_benchmark,
-                                 dtype)
+    benchmark::RegisterBenchmark(fmt::format("peak/{}", product_type_name(dtype)).c_str(),
+                                 peak_benchmark, dtype)
         ->Iterations(1)
         ->Unit(benchmark::kMillisecond);
   }
@@ -348,9 +279,9 @@ int run(int argc, char** argv) {
     if (argument.starts_with("--isa=")) {
       level = argument.substr(6);
     } else if (argument == "--clock=cpu" || argument == "--clock=wall") {
-      cpu_clock = argument == "--clock=cpu";
+      measuring.cpu = argument == "--clock=cpu";
     } else if (argument.starts_with("--threads=")) {
-      threads = std::max(1, std::atoi(argv[i] + 10));
+      measuring.threads = std::max(1, std::atoi(argv[i] + 10));
     } else {
       fail(ErrorKind::usage, "unknown argument {}", argument);
     }

@@ -1,5 +1,6 @@
 // Entry of every test program. --isa=LEVEL limits the CPU code under test to that level, exactly as
-// the recipe key `isa` does; a level above this machine's ends with 77, which CTest shows as skipped.
+// the recipe key `isa` does; a level above this machine's ends with 77, which CTest shows as
+// skipped.
 #include <gtest/gtest.h>
 
 #include <string_view>
@@ -21,7 +22,8 @@ int run_tests(int argc, char** argv) {
     const std::string_view argument = argv[i];
     constexpr std::string_view kFlag = "--isa=";
     if (!argument.starts_with(kFlag)) {
-      fail(ErrorKind::usage, "unknown argument {}; known: --isa=LEVEL and those of --help", argument);
+      fail(ErrorKind::usage, "unknown argument {}; known: --isa=LEVEL and those of --help",
+           argument);
     }
     requested = argument.substr(kFlag.size());
   }
@@ -31,7 +33,9 @@ int run_tests(int argc, char** argv) {
 
 }  // namespace
 
-IsaLevel test_isa() { return chosen_isa; }
+IsaLevel test_isa() {
+  return chosen_isa;
+}
 
 }  // namespace jackscrew
 

@@ -27,9 +27,13 @@ inline int64_t div_exact(int64_t a, int64_t b) {
   return a / b;
 }
 
-inline int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
+inline int64_t ceil_div(int64_t a, int64_t b) {
+  return a / b + (a % b != 0 ? 1 : 0);
+}
 
-inline int64_t round_up(int64_t a, int64_t b) { return checked_mul(ceil_div(a, b), b); }
+inline int64_t round_up(int64_t a, int64_t b) {
+  return checked_mul(ceil_div(a, b), b);
+}
 
 // Converts between integer types; throws where the value does not fit.
 template <std::integral To, std::integral From>

@@ -9,7 +9,8 @@
 
 namespace jackscrew {
 
-// What kind of thing went wrong. The value is the exit code of the program (documented in docs/cli.md).
+// What kind of thing went wrong. The value is the exit code of the program (documented in
+// docs/cli.md).
 enum class ErrorKind : int {
   generic = 1,       // anything without a kind of its own, a full disk included
   usage = 2,         // command line or recipe
@@ -21,7 +22,8 @@ enum class ErrorKind : int {
   interrupted = 130  // stopped by the user
 };
 
-// Thrown by every room. `what()` is one line: what and where. `hint()` says what to do, or is empty.
+// Thrown by every room. `what()` is one line: what and where. `hint()` says what to do, or is
+// empty.
 class Error : public std::runtime_error {
  public:
   Error(ErrorKind kind, const std::string& what, std::string hint = {})

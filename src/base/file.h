@@ -66,8 +66,8 @@ void write_text_atomic(const fs::path& path, std::string_view text);
 // Syncs a directory so that renames inside it survive a power cut.
 void sync_directory(const fs::path& path);
 
-// Holds a directory for this process until destruction, by an advisory lock that ends with the process
-// however that ends.
+// Holds a directory for this process until destruction, by an advisory lock that ends with the
+// process however that ends.
 class DirectoryLock {
  public:
   DirectoryLock() = default;

@@ -28,7 +28,9 @@ JACKSCREW_INLINE float bits_float(uint32_t bits) {
   return value;
 }
 
-JACKSCREW_INLINE float to_float(float value) { return value; }
+JACKSCREW_INLINE float to_float(float value) {
+  return value;
+}
 
 JACKSCREW_INLINE float to_float(bf16 value) {
   return bits_float(static_cast<uint32_t>(value.bits) << 16);

@@ -38,8 +38,8 @@ class JsonObject {
   std::string body_;  // between the braces
 };
 
-// What the JSON parser complains of, given its what(): without its own name and number, and without the
-// line where the text is known to be one line.
+// What the JSON parser complains of, given its what(): without its own name and number, and without
+// the line where the text is known to be one line.
 std::string json_complaint(std::string_view what, bool one_line = false);
 
 }  // namespace jackscrew

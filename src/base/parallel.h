@@ -1,5 +1,5 @@
-// The one thread pool: OpenMP's. Work is cut into tasks that do not depend on the number of threads,
-// so results do not either.
+// The one thread pool: OpenMP's. Work is cut into tasks that do not depend on the number of
+// threads, so results do not either.
 #pragma once
 
 #include <omp.h>
@@ -9,8 +9,9 @@
 
 namespace jackscrew {
 
-// Runs body(task, thread) for task in [0, tasks) on `threads` threads; tasks are handed out in order
-// as threads become free. The first exception thrown by a task is rethrown here, after all have ended.
+// Runs body(task, thread) for task in [0, tasks) on `threads` threads; tasks are handed out in
+// order as threads become free. The first exception thrown by a task is rethrown here, after all
+// have ended.
 template <class Body>
 void parallel_for(int threads, int64_t tasks, const Body& body) {
   if (tasks <= 0) return;

@@ -1,6 +1,6 @@
 // Philox4x32-10, the counter-based generator of Salmon et al., "Parallel random numbers: as easy as
-// 1, 2, 3" (SC11). Random numbers are a pure function of (seed, purpose, step, tensor, index), so they
-// do not depend on threads, on the split into micro-batches, or on where a run was resumed.
+// 1, 2, 3" (SC11). Random numbers are a pure function of (seed, purpose, step, tensor, index), so
+// they do not depend on threads, on the split into micro-batches, or on where a run was resumed.
 //
 // Included by row kernels too: everything here is force-inlined so that no copy compiled for one
 // instruction set can be linked into code for another.
@@ -17,7 +17,13 @@
 namespace jackscrew {
 
 // What a random number is for; part of the key, so that no two uses share numbers.
-enum class RandomPurpose : uint32_t { init = 1, dropout = 2, shuffle = 3, sampling = 4, rounding = 5 };
+enum class RandomPurpose : uint32_t {
+  init = 1,
+  dropout = 2,
+  shuffle = 3,
+  sampling = 4,
+  rounding = 5
+};
 
 struct Philox4 {
   uint32_t x[4];
@@ -49,7 +55,8 @@ struct RandomStream {
 
   JACKSCREW_INLINE static RandomStream make(uint64_t seed, RandomPurpose purpose, uint32_t step,
                                             uint32_t tensor) {
-    return RandomStream{seed, (static_cast<uint32_t>(purpose) << 28) | (step & 0x0FFFFFFFu), tensor};
+    return RandomStream{seed, (static_cast<uint32_t>(purpose) << 28) | (step & 0x0FFFFFFFu),
+                        tensor};
   }
 
   // The 32-bit random number at `index`.

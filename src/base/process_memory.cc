@@ -47,9 +47,13 @@ std::optional<int64_t> container_available() {
 
 }  // namespace
 
-int64_t anonymous_resident_bytes() { return read_kib_line("/proc/self/status", "RssAnon:"); }
+int64_t anonymous_resident_bytes() {
+  return read_kib_line("/proc/self/status", "RssAnon:");
+}
 
-int64_t total_memory_bytes() { return read_kib_line("/proc/meminfo", "MemTotal:"); }
+int64_t total_memory_bytes() {
+  return read_kib_line("/proc/meminfo", "MemTotal:");
+}
 
 int64_t available_memory_bytes() {
   const int64_t machine = read_kib_line("/proc/meminfo", "MemAvailable:");

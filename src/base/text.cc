@@ -67,8 +67,8 @@ std::string counted(int64_t count, std::string_view noun) {
 
 std::optional<int64_t> parse_bytes(std::string_view text) {
   size_t digits = 0;
-  while (digits < text.size() && (std::isdigit(static_cast<unsigned char>(text[digits])) != 0 ||
-                                  text[digits] == '.')) {
+  while (digits < text.size() &&
+         (std::isdigit(static_cast<unsigned char>(text[digits])) != 0 || text[digits] == '.')) {
     ++digits;
   }
   const auto number = parse_double(text.substr(0, digits));

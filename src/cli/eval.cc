@@ -17,8 +17,11 @@ int run_eval(Arguments arguments) {
   require_weights(recipe, files);
   require_lengths(recipe, files.config);
   const Tokenizer tokenizer = make_tokenizer(recipe.tokenizer, files);
-  const Dataset data = Dataset::read(recipe.data, tokenizer, dataset_options(recipe, tokenizer));
-  // Records are scored side by side; 2048 tokens fill the products, and more would only take memory.
+  DatasetOptions options = dataset_options(recipe, tokenizer);
+  options.stride = recipe.stride;
+  const Dataset data = Dataset::read(recipe.data, tokenizer, options);
+  // Records are scored side by side; 2048 tokens fill the products, and more would only take
+  // memory.
   constexpr int64_t kTokens = 2048;
   const int64_t tokens = std::max(recipe.sequence_len, kTokens);
   const SessionUse use{.training = false,
@@ -38,8 +41,8 @@ int run_eval(Arguments arguments) {
   if (recipe.json) {
     fmt::print("{}\n", result.to_json());
   } else {
-    fmt::print("loss {:.4f}  perplexity {:.2f}  bits/byte {:.4f}  ({}, {})\n",
-               result.loss, result.perplexity, result.bits_per_byte, counted(result.tokens, "token"),
+    fmt::print("loss {:.4f}  perplexity {:.2f}  bits/byte {:.4f}  ({}, {})\n", result.loss,
+               result.perplexity, result.bits_per_byte, counted(result.tokens, "token"),
                counted(result.records, "record"));
   }
   return 0;

@@ -90,7 +90,8 @@ int run_generate(Arguments arguments) {
   std::fflush(stdout);
   if (!recipe.quiet) {
     const bool full = options.max_new_tokens < recipe.max_new_tokens;
-    const char* stopped = full ? "; stopped at the end of the context" : "; stopped by max_new_tokens";
+    const char* stopped =
+        full ? "; stopped at the end of the context" : "; stopped by max_new_tokens";
     fmt::print(stderr, "prompt {}, {:.1f} tok/s; answer {}, {:.1f} tok/s{}\n",
                counted(prompt_tokens, "token"), rate(prompt_tokens, answer.prefill_seconds),
                counted(static_cast<int64_t>(answer.ids.size()), "token"), answer.decode_rate(),

@@ -143,10 +143,10 @@ int report(const char* what, const std::string& hint, int exit_code) {
   return exit_code;
 }
 
-// Idle threads of libgomp spin for milliseconds by default, which on a machine with other work to do
-// takes the very cores that the working thread needs: a step can take 30 times as long. 10,000 turns
-// (about 0.1 ms) bridge the gaps between our parallel regions, then a thread sleeps. libgomp reads this
-// before main() begins, hence the second start; whoever has set a policy keeps it.
+// Idle threads of libgomp spin for milliseconds by default, which on a machine with other work to
+// do takes the very cores that the working thread needs: a step can take 30 times as long. 10,000
+// turns (about 0.1 ms) bridge the gaps between our parallel regions, then a thread sleeps. libgomp
+// reads this before main() begins, hence the second start; whoever has set a policy keeps it.
 void wait_politely(char** argv) {
   if (std::getenv("OMP_WAIT_POLICY") != nullptr || std::getenv("GOMP_SPINCOUNT") != nullptr) return;
   if (::setenv("GOMP_SPINCOUNT", "10000", 1) != 0) return;

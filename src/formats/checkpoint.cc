@@ -50,9 +50,8 @@ fs::path write_checkpoint(const fs::path& output_dir, const CheckpointInfo& info
   SafetensorsWriter writer(state_path, std::move(specs));
   states([&](const StateRef& state) {
     if (state.save) {
-      write_tensor(ops, state.view, [&](std::span<const uint8_t> bytes) {
-        writer.write(state.name, bytes);
-      });
+      write_tensor(ops, state.view,
+                   [&](std::span<const uint8_t> bytes) { writer.write(state.name, bytes); });
     }
   });
   writer.close();
@@ -114,8 +113,8 @@ void restore_checkpoint(const fs::path& checkpoint, const StateSource& states, O
     const SafetensorsEntry* entry = file.find(state.name);
     const SafetensorsSpec spec = tensor_spec(state.name, state.view);
     if (entry == nullptr || entry->dtype != spec.dtype || entry->shape != spec.shape) {
-      damaged(checkpoint, fmt::format("{} is missing or of another shape: the recipe has changed",
-                                      state.name));
+      damaged(checkpoint,
+              fmt::format("{} is missing or of another shape: the recipe has changed", state.name));
     }
   });
   if (expected != file.entries().size()) {

@@ -1,5 +1,5 @@
-// Training checkpoints: directories `checkpoint-<step>/` that hold everything a run needs to go on with
-// the same bits.
+// Training checkpoints: directories `checkpoint-<step>/` that hold everything a run needs to go on
+// with the same bits.
 //
 //   state.safetensors   every state that learners save: parameters, moments (F32), counters (U8);
 //                       frozen weights are not among them
@@ -30,7 +30,8 @@ struct CheckpointInfo {
 using StateSource = std::function<void(const StateVisitor&)>;
 
 // Writes `output_dir`/checkpoint-<step>, complete or not at all, and returns its path. States with
-// `save` unset are left out. Throws Error(generic) when the disk refuses; nothing is left behind then.
+// `save` unset are left out. Throws Error(generic) when the disk refuses; nothing is left behind
+// then.
 fs::path write_checkpoint(const fs::path& output_dir, const CheckpointInfo& info,
                           const std::string& recipe_yaml, const StateSource& states, Ops& ops);
 
@@ -39,8 +40,8 @@ std::vector<fs::path> list_checkpoints(const fs::path& output_dir);
 
 CheckpointInfo read_checkpoint_info(const fs::path& checkpoint);
 
-// Fills the states from a checkpoint. Throws Error(model), before anything is changed, when the file is
-// damaged or its tensors are not exactly those of this run.
+// Fills the states from a checkpoint. Throws Error(model), before anything is changed, when the
+// file is damaged or its tensors are not exactly those of this run.
 void restore_checkpoint(const fs::path& checkpoint, const StateSource& states, Ops& ops);
 
 // Removes the checkpoints of steps after `step`: they are from a run that was given up.

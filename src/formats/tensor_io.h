@@ -19,12 +19,24 @@ inline constexpr int64_t kTransferBytes = int64_t{4} << 20;
 inline SafetensorsSpec tensor_spec(const std::string& name, const Tensor& view) {
   SafetensorsSpec spec{name, "", {}};
   switch (view.dtype()) {
-    case DType::f32: spec.dtype = "F32"; break;
-    case DType::bf16: spec.dtype = "BF16"; break;
-    case DType::f16: spec.dtype = "F16"; break;
-    case DType::f64: spec.dtype = "F64"; break;
-    case DType::i32: spec.dtype = "I32"; break;
-    case DType::u8: spec.dtype = "U8"; break;
+    case DType::f32:
+      spec.dtype = "F32";
+      break;
+    case DType::bf16:
+      spec.dtype = "BF16";
+      break;
+    case DType::f16:
+      spec.dtype = "F16";
+      break;
+    case DType::f64:
+      spec.dtype = "F64";
+      break;
+    case DType::i32:
+      spec.dtype = "I32";
+      break;
+    case DType::u8:
+      spec.dtype = "U8";
+      break;
   }
   for (int i = 0; i < view.rank(); ++i) spec.shape.push_back(view.dim(i));
   return spec;

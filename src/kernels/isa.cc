@@ -15,10 +15,14 @@ constexpr std::array<IsaLevel, 4> kLevels = {IsaLevel::v3, IsaLevel::v4, IsaLeve
 
 const char* isa_name(IsaLevel level) {
   switch (level) {
-    case IsaLevel::v3: return "x86-64-v3";
-    case IsaLevel::v4: return "x86-64-v4";
-    case IsaLevel::v4_vnni: return "x86-64-v4-vnni";
-    case IsaLevel::v4_bf16: return "x86-64-v4-bf16";
+    case IsaLevel::v3:
+      return "x86-64-v3";
+    case IsaLevel::v4:
+      return "x86-64-v4";
+    case IsaLevel::v4_vnni:
+      return "x86-64-v4-vnni";
+    case IsaLevel::v4_bf16:
+      return "x86-64-v4-bf16";
   }
   return "?";
 }
@@ -57,8 +61,8 @@ IsaLevel choose_isa(std::string_view requested) {
                 "use auto, x86-64-v3, x86-64-v4, x86-64-v4-vnni or x86-64-v4-bf16");
   }
   if (*level > machine) {
-    throw Error(ErrorKind::device, fmt::format("isa={} asked for, but this CPU has {}", requested,
-                                               isa_name(machine)),
+    throw Error(ErrorKind::device,
+                fmt::format("isa={} asked for, but this CPU has {}", requested, isa_name(machine)),
                 "use isa=auto");
   }
   dnnl::cpu_isa limit = dnnl::cpu_isa::all;

@@ -21,9 +21,9 @@ std::optional<IsaLevel> parse_isa(std::string_view name);
 // The highest level of this machine. Throws Error(device) on a CPU below x86-64-v3.
 IsaLevel detect_isa();
 
-// Picks a level: `requested` is "auto" or a level's name. Throws Error(usage) for an unknown name and
-// Error(device) for a level above this machine's. Also limits oneDNN to the level, which is possible
-// only before its first use in the process: choose once, at start.
+// Picks a level: `requested` is "auto" or a level's name. Throws Error(usage) for an unknown name
+// and Error(device) for a level above this machine's. Also limits oneDNN to the level, which is
+// possible only before its first use in the process: choose once, at start.
 IsaLevel choose_isa(std::string_view requested);
 
 }  // namespace jackscrew

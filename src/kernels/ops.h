@@ -1,9 +1,9 @@
 // Ops: the only door between the model and the hardware.
 //
 // Three kinds of calls pass through it: row kernels (any room brings its own), matrix products and
-// attention (hand-tuned per device), and copies. All are issued in order on one stream; results may be
-// looked at from the host after wait(). Tensors belong to the device that the Ops was made for. On the
-// plan device nothing is computed and no address is followed.
+// attention (hand-tuned per device), and copies. All are issued in order on one stream; results may
+// be looked at from the host after wait(). Tensors belong to the device that the Ops was made for.
+// On the plan device nothing is computed and no address is followed.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ enum class Accumulate : bool { no, yes };
 // Sequences packed one after another: tokens [cu_seqlens[i], cu_seqlens[i + 1]) are sequence i.
 // With fewer queries than keys (a KV cache) the queries are the last positions of their sequence.
 struct AttentionShape {
-  Tensor cu_seqlens_q;    // i32 [sequences + 1]
-  Tensor cu_seqlens_k;    // i32 [sequences + 1]; the same tensor when training
+  Tensor cu_seqlens_q;  // i32 [sequences + 1]
+  Tensor cu_seqlens_k;  // i32 [sequences + 1]; the same tensor when training
   int64_t sequences = 0;
   int64_t num_heads = 0;     // query heads
   int64_t num_kv_heads = 0;  // divides num_heads
@@ -53,8 +53,8 @@ class Ops {
     launch_rows(row_kernel<Args>(), &args, rows);
   }
 
-  // c [m, n] (+)= op(a) [m, k] · op(b) [k, n]. a and b are both f32 or both bf16, c is f32; sums are
-  // f32. Any row strides. The bits of c do not depend on the number of threads.
+  // c [m, n] (+)= op(a) [m, k] · op(b) [k, n]. a and b are both f32 or both bf16, c is f32; sums
+  // are f32. Any row strides. The bits of c do not depend on the number of threads.
   virtual void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
                     const Tensor& c, Accumulate accumulate) = 0;
   // Whether gemm() takes bf16 at more than emulated speed.
@@ -72,8 +72,8 @@ class Ops {
                                   const Tensor& dout, const Tensor& dq, const Tensor& dk,
                                   const Tensor& dv, Arena& scratch) = 0;
 
-  // Copies between host and device, or within either; same dtype and shape. The source may be changed
-  // after wait(event).
+  // Copies between host and device, or within either; same dtype and shape. The source may be
+  // changed after wait(event).
   virtual Event copy_async(const Tensor& to, const Tensor& from) = 0;
   virtual void wait(Event event) = 0;
   void copy(const Tensor& to, const Tensor& from) { wait(copy_async(to, from)); }

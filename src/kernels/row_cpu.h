@@ -1,18 +1,18 @@
-// Compiles a .rows.h for the CPU instruction set JACKSCREW_ROW_TARGET (v3 or v4). Included first by the
-// sources that cmake/RowKernels.cmake generates, and by nothing else.
+// Compiles a .rows.h for the CPU instruction set JACKSCREW_ROW_TARGET (v3 or v4). Included first by
+// the sources that cmake/RowKernels.cmake generates, and by nothing else.
 #pragma once
 
 #include <cstdint>
 
-#define JACKSCREW_ROW_KERNEL(Args)                                                    \
-  template <>                                                                         \
-  const RowKernel& row_kernel<Args>();                                                \
-  namespace JACKSCREW_ROW_TARGET {                                                    \
-  void run_##Args(const void* args, int64_t begin, int64_t end);                      \
-  void run_##Args(const void* args, int64_t begin, int64_t end) {                     \
-    const Args kernel = *static_cast<const Args*>(args);                              \
-    for (int64_t row = begin; row < end; ++row) kernel(Team{}, row);                  \
-  }                                                                                   \
+#define JACKSCREW_ROW_KERNEL(Args)                                   \
+  template <>                                                        \
+  const RowKernel& row_kernel<Args>();                               \
+  namespace JACKSCREW_ROW_TARGET {                                   \
+  void run_##Args(const void* args, int64_t begin, int64_t end);     \
+  void run_##Args(const void* args, int64_t begin, int64_t end) {    \
+    const Args kernel = *static_cast<const Args*>(args);             \
+    for (int64_t row = begin; row < end; ++row) kernel(Team{}, row); \
+  }                                                                  \
   }
 
 #include "kernels/row_kernel.h"

@@ -15,13 +15,15 @@
 //   JACKSCREW_ROW_KERNEL(Scale)
 //
 // in a file `<room>/<name>.rows.h`. The build includes that file once per target:
-//   * ordinary code sees the struct and `row_kernel<Scale>()`, which Ops::launch(Scale{...}, rows) uses;
+//   * ordinary code sees the struct and `row_kernel<Scale>()`, which Ops::launch(Scale{...}, rows)
+//   uses;
 //   * row_cpu.h compiles it for one CPU instruction set: a thread per row, `each` a simd loop;
 //   * cuda/row_cuda.cuh compiles it for GPUs: a block per row, `each` a block-strided loop;
 //   * row_table.h joins the compiled versions into the RowKernel table.
 //
 // Inside a kernel: no std:: templates and no helpers that are not force-inlined (base/philox.h says
-// why); on a GPU `team.each` ends with a barrier, so a later loop may read what an earlier one wrote.
+// why); on a GPU `team.each` ends with a barrier, so a later loop may read what an earlier one
+// wrote.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +51,7 @@ const RowKernel& row_kernel();
 
 // Every way of including a .rows.h begins by defining JACKSCREW_ROW_KERNEL; ordinary code declares.
 #if !defined(JACKSCREW_ROW_KERNEL)
-#define JACKSCREW_ROW_KERNEL(Args)      \
-  template <>                           \
+#define JACKSCREW_ROW_KERNEL(Args) \
+  template <>                      \
   const RowKernel& row_kernel<Args>();
 #endif

@@ -8,8 +8,12 @@
 
 namespace jackscrew {
 
-JACKSCREW_ROW float row_min(float a, float b) { return a < b ? a : b; }
-JACKSCREW_ROW float row_max(float a, float b) { return a > b ? a : b; }
+JACKSCREW_ROW float row_min(float a, float b) {
+  return a < b ? a : b;
+}
+JACKSCREW_ROW float row_max(float a, float b) {
+  return a > b ? a : b;
+}
 
 // e^x to about 1 ulp: 2^n * p(r) with x = n ln 2 + r, |r| <= ln 2 / 2, and the degree-6 polynomial
 // of Cephes expf. Saturates to 0 below -87.3 and to nearly the largest float above 88.7. NaN stays
@@ -36,6 +40,8 @@ JACKSCREW_ROW float row_exp(float x) {
   return x < -87.33f ? 0.0f : result;
 }
 
-JACKSCREW_ROW float row_sigmoid(float x) { return 1.0f / (1.0f + row_exp(-x)); }
+JACKSCREW_ROW float row_sigmoid(float x) {
+  return 1.0f / (1.0f + row_exp(-x));
+}
 
 }  // namespace jackscrew

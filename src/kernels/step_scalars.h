@@ -1,5 +1,5 @@
-// What changes every step, in device memory: kernels read it from there, so that recorded work (a CUDA
-// graph) can be replayed and a non-finite step can be skipped without asking the host.
+// What changes every step, in device memory: kernels read it from there, so that recorded work (a
+// CUDA graph) can be replayed and a non-finite step can be skipped without asking the host.
 #pragma once
 
 #include <cstdint>

@@ -27,9 +27,7 @@ class FullSlot : public LearnerSlot {
 
   bool learns() const override { return true; }
 
-  void backward(const Gradient& g, const Tensor*, int64_t) override {
-    g.add_dw(gradient_.view());
-  }
+  void backward(const Gradient& g, const Tensor*, int64_t) override { g.add_dw(gradient_.view()); }
 
   void apply(Context& context, double weight_decay) override {
     state_->apply(context, master_, gradient_.view(), 1.0, weight_decay);
@@ -66,7 +64,9 @@ class FullLearner : public Learner {
 
 }  // namespace
 
-std::unique_ptr<Learner> make_full_learner() { return std::make_unique<FullLearner>(); }
+std::unique_ptr<Learner> make_full_learner() {
+  return std::make_unique<FullLearner>();
+}
 
 std::unique_ptr<LearnerSlot> make_full_slot(const LearnerContext& context, const WeightInfo& info) {
   return std::make_unique<FullSlot>(context, *info.weight);

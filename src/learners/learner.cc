@@ -11,11 +11,15 @@ namespace jackscrew {
 
 std::span<const LearnerEntry> all_learners() {
   static const std::array<LearnerEntry, 3> kLearners = {{
-      {"full", "all weights learn, all of them", {},
+      {"full",
+       "all weights learn, all of them",
+       {},
        [](const OptionSet&) { return make_full_learner(); }},
       {"lora", "low-rank adapters beside frozen weights", lora_options(),
        [](const OptionSet& options) { return make_lora_learner(options); }},
-      {"frozen", "nothing learns: evaluation and generation", {},
+      {"frozen",
+       "nothing learns: evaluation and generation",
+       {},
        [](const OptionSet&) -> std::unique_ptr<Learner> {
          return std::make_unique<FrozenLearner>();
        }},

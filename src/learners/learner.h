@@ -1,7 +1,7 @@
 // Learners: who learns, and how. One Learner coordinates a run; it makes one slot per weight of the
-// model. A slot sees the weight's forward and backward and decides what to accumulate and how to apply
-// it; everything it keeps is reached through visit(). Adding a learner is a pair of files here and a
-// line in the table of learner.cc.
+// model. A slot sees the weight's forward and backward and decides what to accumulate and how to
+// apply it; everything it keeps is reached through visit(). Adding a learner is a pair of files
+// here and a line in the table of learner.cc.
 #pragma once
 
 #include <memory>
@@ -22,8 +22,8 @@ enum class WeightKind { linear, embedding, norm };
 struct WeightInfo {
   Weight* weight = nullptr;
   WeightKind kind = WeightKind::linear;
-  int64_t layer = -1;   // block number; -1 outside the blocks
-  std::string module;   // "q_proj", "embed_tokens", "lm_head", "norm" ...
+  int64_t layer = -1;  // block number; -1 outside the blocks
+  std::string module;  // "q_proj", "embed_tokens", "lm_head", "norm" ...
 };
 
 class LearnerSlot {
@@ -60,6 +60,7 @@ struct LearnerContext {
   Ops& ops;
   const Optimizer& optimizer;
   uint64_t seed;
+  bool training = true;  // false: slots take no memory for gradients and optimizer states
 };
 
 class Learner {
@@ -67,8 +68,8 @@ class Learner {
   virtual ~Learner() = default;
   virtual const char* name() const = 0;
 
-  // Whether this learner changes the values of such a weight: it must then be stored in a format that
-  // can be written.
+  // Whether this learner changes the values of such a weight: it must then be stored in a format
+  // that can be written.
   virtual bool changes(WeightKind kind, std::string_view module) const = 0;
   virtual std::unique_ptr<LearnerSlot> make_slot(const LearnerContext& context,
                                                  const WeightInfo& info) = 0;

@@ -15,13 +15,14 @@ constexpr std::array<OptionSpec, 5> kOptions = {{
     {"lora_rank", OptionType::integer, "16", "rank of the adapters", "r lora_r rank", "", 1, 4096},
     {"lora_alpha", OptionType::number, "auto", "numerator of the scale; auto: twice the rank",
      "alpha", "auto", 0},
-    {"lora_dropout", OptionType::number, "0", "share of inputs dropped in training", "", "", 0, 0.99},
+    {"lora_dropout", OptionType::number, "0", "share of inputs dropped in training", "", "", 0,
+     0.99},
     {"lora_target", OptionType::list, "all-linear",
      "modules that get an adapter, by name, or all-linear", "lora_target_modules target_modules"},
     {"use_rslora", OptionType::boolean, "false", "scale by alpha / sqrt(rank)"},
 }};
 
-constexpr std::array<const char*, 7> kLinearModules = {"q_proj", "k_proj",  "v_proj",   "o_proj",
+constexpr std::array<const char*, 7> kLinearModules = {"q_proj",    "k_proj",  "v_proj",   "o_proj",
                                                        "gate_proj", "up_proj", "down_proj"};
 
 // A trained f32 matrix with its gradient and optimizer state.
@@ -29,9 +30,11 @@ class Factor {
  public:
   Factor(const LearnerContext& context, std::string name, int64_t rows, int64_t cols)
       : name_(std::move(name)),
-        value_(context.memory, Purpose::adapters, DType::f32, {rows, cols}),
-        gradient_(context.memory, Purpose::gradients, DType::f32, {rows, cols}),
-        state_(context.optimizer.make_state(context.memory, rows * cols)) {}
+        value_(context.memory, Purpose::adapters, DType::f32, {rows, cols}) {
+    if (!context.training) return;
+    gradient_ = OwnedTensor(context.memory, Purpose::gradients, DType::f32, {rows, cols});
+    state_ = context.optimizer.make_state(context.memory, rows * cols);
+  }
 
   const std::string& name() const { return name_; }
   const Tensor& value() const { return value_.view(); }
@@ -43,14 +46,16 @@ class Factor {
 
   void visit(const StateVisitor& visitor) const {
     visitor({name_, StateRole::parameter, value(), true});
+    if (state_ == nullptr) return;
     visitor({name_ + ".gradient", StateRole::gradient, gradient(), false});
     state_->visit(name_, visitor);
   }
 
  private:
   std::string name_;
-  OwnedTensor value_, gradient_;
-  std::unique_ptr<OptimizerState> state_;
+  OwnedTensor value_;
+  OwnedTensor gradient_;                   // training only
+  std::unique_ptr<OptimizerState> state_;  // training only
 };
 
 class LoraSlot : public LearnerSlot {
@@ -195,7 +200,9 @@ class LoraLearner : public Learner {
 
 }  // namespace
 
-std::span<const OptionSpec> lora_options() { return kOptions; }
+std::span<const OptionSpec> lora_options() {
+  return kOptions;
+}
 
 std::unique_ptr<Learner> make_lora_learner(const OptionSet& options) {
   return std::make_unique<LoraLearner>(options);

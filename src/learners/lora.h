@@ -1,5 +1,5 @@
-// LoRA (Hu et al. 2021): y += scale * dropout(x) Aᵀ Bᵀ beside frozen weights, scale = alpha / rank, or
-// alpha / sqrt(rank) with rsLoRA (Kalajdzievski 2023). Saved and loaded in PEFT's layout.
+// LoRA (Hu et al. 2021): y += scale * dropout(x) Aᵀ Bᵀ beside frozen weights, scale = alpha / rank,
+// or alpha / sqrt(rank) with rsLoRA (Kalajdzievski 2023). Saved and loaded in PEFT's layout.
 #pragma once
 
 #include "learners/learner.h"

@@ -21,8 +21,8 @@ struct LoraScale {
 };
 JACKSCREW_ROW_KERNEL(LoraScale)
 
-// y (+)= x / (1 - probability) where kept, 0 where dropped. Which elements are kept is a function of
-// seed, step, tensor and the global index of the element, so that recomputation drops the same.
+// y (+)= x / (1 - probability) where kept, 0 where dropped. Which elements are kept is a function
+// of seed, step, tensor and the global index of the element, so that recomputation drops the same.
 struct LoraDropout {
   const float* x;  // [rows, width]
   float* y;        // [rows, width]

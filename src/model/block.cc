@@ -111,9 +111,9 @@ void Block::forward(Context& context, const Batch& batch, const Tensor& x,
   attend(context, batch, x, saved, cache);
   const Arena::Frame frame(context.scratch);
   const Tensor h = context.scratch.tensor(DType::f32, {x.rows(), config_->intermediate_size});
-  context.ops.launch(SwigluForward{saved.gate.data<float>(), saved.up.data<float>(),
-                                   h.data<float>(), h.cols()},
-                     h.rows());
+  context.ops.launch(
+      SwigluForward{saved.gate.data<float>(), saved.up.data<float>(), h.data<float>(), h.cols()},
+      h.rows());
   context.ops.copy(out, saved.middle);
   down_.forward(context, product_->prepare(context, h), out, Accumulate::yes, batch.token_offset);
 }
@@ -137,9 +137,9 @@ void Block::backward_mlp(Context& context, const Batch& batch, const BlockActiva
   const int64_t at = batch.token_offset;
   const Tensor dh = context.scratch.tensor(DType::f32, {tokens, width});
   const Tensor h = context.scratch.tensor(DType::f32, {tokens, width});
-  context.ops.launch(SwigluForward{saved.gate.data<float>(), saved.up.data<float>(),
-                                   h.data<float>(), width},
-                     tokens);
+  context.ops.launch(
+      SwigluForward{saved.gate.data<float>(), saved.up.data<float>(), h.data<float>(), width},
+      tokens);
   {
     const Arena::Frame inner(context.scratch);
     down_.backward(context, product_->prepare(context, h), d, &dh, Accumulate::no, at);

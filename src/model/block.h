@@ -26,9 +26,9 @@ struct BlockActivations {
 
 // Keys and values of the tokens so far, for generation: one sequence.
 struct KvCache {
-  std::vector<OwnedTensor> keys, values;  // per block f32 [capacity, kv_heads * head_dim]
+  std::vector<OwnedTensor> keys, values;   // per block f32 [capacity, kv_heads * head_dim]
   OwnedTensor cu_seqlens_q, cu_seqlens_k;  // i32 [2]
-  int64_t length = 0;                     // tokens held
+  int64_t length = 0;                      // tokens held
 };
 
 // The parameters of a block; they belong to the stage.
@@ -43,8 +43,9 @@ class Block {
 
   bool learns() const;
 
-  // out = block(x), both f32 [tokens, hidden]; fills `saved`. With a cache the batch is one sequence
-  // that follows the tokens the cache holds; its keys and values are added, its length is not.
+  // out = block(x), both f32 [tokens, hidden]; fills `saved`. With a cache the batch is one
+  // sequence that follows the tokens the cache holds; its keys and values are added, its length is
+  // not.
   void forward(Context& context, const Batch& batch, const Tensor& x, const BlockActivations& saved,
                const Tensor& out, KvCache* cache) const;
   // Fills `saved` again from x, with the same bits.
@@ -52,8 +53,8 @@ class Block {
                  const BlockActivations& saved) const;
   // d enters as the gradient of the output and leaves as the gradient of x, unless nothing below
   // learns (`need_dx` false), when it leaves unspecified.
-  void backward(Context& context, const Batch& batch, const Tensor& x, const BlockActivations& saved,
-                const Tensor& d, bool need_dx) const;
+  void backward(Context& context, const Batch& batch, const Tensor& x,
+                const BlockActivations& saved, const Tensor& d, bool need_dx) const;
 
  private:
   void attend(Context& context, const Batch& batch, const Tensor& x, const BlockActivations& saved,

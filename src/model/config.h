@@ -13,9 +13,9 @@ struct RopeScaling {
   enum class Kind { none, linear, llama3 };
   Kind kind = Kind::none;
   double factor = 1.0;
-  double low_freq_factor = 1.0;                        // llama3
-  double high_freq_factor = 4.0;                       // llama3
-  int64_t original_max_position_embeddings = 8192;     // llama3
+  double low_freq_factor = 1.0;                     // llama3
+  double high_freq_factor = 4.0;                    // llama3
+  int64_t original_max_position_embeddings = 8192;  // llama3
 };
 
 struct ModelConfig {
@@ -33,9 +33,9 @@ struct ModelConfig {
   RopeScaling rope_scaling;
   bool tie_word_embeddings = false;
   double initializer_range = 0.02;
-  int64_t bos_token_id = -1;              // -1: none
-  std::vector<int64_t> eos_token_ids;     // any of them ends a text
-  int64_t pad_token_id = -1;              // -1: none
+  int64_t bos_token_id = -1;           // -1: none
+  std::vector<int64_t> eos_token_ids;  // any of them ends a text
+  int64_t pad_token_id = -1;           // -1: none
 
   // Throws Error(model) naming the field when a size is missing, negative, absurd (a factor of more
   // than 2^20 over anything published) or does not divide as the architecture needs.

@@ -14,10 +14,10 @@ void init_weight(Ops& ops, const ModelConfig& config, uint64_t seed, const Weigh
   const Tensor panel = staging.tensor(DType::f32, {step, weight.cols()});
   for (int64_t begin = 0; begin < weight.rows(); begin += step) {
     const Tensor part = panel.rows(0, std::min(step, weight.rows() - begin));
-    ops.launch(NormalInit{part.data<float>(), seed, weight.cols(), begin,
-                          name_hash(weight.name().c_str()), norm ? 1.0f : 0.0f,
-                          norm ? 0.0f : static_cast<float>(config.initializer_range)},
-               part.rows());
+    ops.launch(
+        NormalInit{part.data<float>(), seed, weight.cols(), begin, name_hash(weight.name().c_str()),
+                   norm ? 1.0f : 0.0f, norm ? 0.0f : static_cast<float>(config.initializer_range)},
+        part.rows());
     weight.format().encode_rows(ops, part, weight.storage(), begin);
   }
 }

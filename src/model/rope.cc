@@ -28,8 +28,11 @@ std::vector<float> rope_frequencies(const ModelConfig& config) {
     const double exponent = 2.0 * static_cast<double>(i) / static_cast<double>(config.head_dim);
     double frequency = 1.0 / std::pow(config.rope_theta, exponent);
     switch (config.rope_scaling.kind) {
-      case RopeScaling::Kind::none: break;
-      case RopeScaling::Kind::linear: frequency /= config.rope_scaling.factor; break;
+      case RopeScaling::Kind::none:
+        break;
+      case RopeScaling::Kind::linear:
+        frequency /= config.rope_scaling.factor;
+        break;
       case RopeScaling::Kind::llama3:
         frequency = llama3_frequency(frequency, config.rope_scaling);
         break;
@@ -39,7 +42,8 @@ std::vector<float> rope_frequencies(const ModelConfig& config) {
   return frequencies;
 }
 
-RopeTable make_rope_table(const ModelConfig& config, int64_t max_positions, Memory& memory, Ops& ops) {
+RopeTable make_rope_table(const ModelConfig& config, int64_t max_positions, Memory& memory,
+                          Ops& ops) {
   const std::vector<float> frequencies = rope_frequencies(config);
   const auto half = static_cast<int64_t>(frequencies.size());
   RopeTable table{OwnedTensor(memory, Purpose::workspace, DType::f32, {max_positions, half}),

@@ -10,8 +10,8 @@
 
 namespace jackscrew {
 
-// Angle per position of each pair of a head, [head_dim / 2], in float as Hugging Face keeps them: models
-// were trained with those roundings.
+// Angle per position of each pair of a head, [head_dim / 2], in float as Hugging Face keeps them:
+// models were trained with those roundings.
 std::vector<float> rope_frequencies(const ModelConfig& config);
 
 // cos and sin of position * frequency for positions [0, max_positions).
@@ -19,6 +19,7 @@ struct RopeTable {
   OwnedTensor cosine;  // f32 [max_positions, head_dim / 2]
   OwnedTensor sine;    // f32 [max_positions, head_dim / 2]
 };
-RopeTable make_rope_table(const ModelConfig& config, int64_t max_positions, Memory& memory, Ops& ops);
+RopeTable make_rope_table(const ModelConfig& config, int64_t max_positions, Memory& memory,
+                          Ops& ops);
 
 }  // namespace jackscrew

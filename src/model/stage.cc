@@ -10,8 +10,8 @@ namespace jackscrew {
 
 namespace {
 
-// The head re-reads its weight once per chunk and product. At 49152 x 576 and 341 rows that is 8 % of
-// the products' time; twice the memory would make it 4 %.
+// The head re-reads its weight once per chunk and product. At 49152 x 576 and 341 rows that is 8 %
+// of the products' time; twice the memory would make it 4 %.
 constexpr int64_t kLogitsBytes = int64_t{64} << 20;
 constexpr int64_t kMinChunkRows = 64;
 
@@ -38,7 +38,8 @@ Stage::Stage(const ModelConfig& config, const StageSpec& spec, const StageBuild&
   for (int64_t layer = spec.first_block; layer < spec.last_block; ++layer) {
     const std::string base = fmt::format("model.layers.{}.", layer);
     const auto norm = [&](const char* name) {
-      return &add(build, base + name + ".weight", 1, hidden, {nullptr, WeightKind::norm, layer, name});
+      return &add(build, base + name + ".weight", 1, hidden,
+                  {nullptr, WeightKind::norm, layer, name});
     };
     const auto linear = [&](const char* group, const char* name, int64_t rows, int64_t cols) {
       return &add(build, base + group + "." + name + ".weight", rows, cols,
@@ -57,7 +58,8 @@ Stage::Stage(const ModelConfig& config, const StageSpec& spec, const StageBuild&
     blocks_.emplace_back(config_, layer - spec.first_block, parameters, build.product, rope_);
   }
   if (spec.head) {
-    Parameter& norm = add(build, "model.norm.weight", 1, hidden, {nullptr, WeightKind::norm, -1, "norm"});
+    Parameter& norm =
+        add(build, "model.norm.weight", 1, hidden, {nullptr, WeightKind::norm, -1, "norm"});
     final_norm_ = std::make_unique<Norm>(norm, config_.rms_norm_eps);
     Parameter& head = config_.tie_word_embeddings
                           ? *embedding_
@@ -77,7 +79,7 @@ Parameter& Stage::add(const StageBuild& build, std::string name, int64_t rows, i
   parameter->info = info;
   build.fill(*parameter->weight, info);
   parameter->slot = build.learner.make_slot(
-      {build.memory, build.ops, build.optimizer, build.seed}, info);
+      {build.memory, build.ops, build.optimizer, build.seed, build.training}, info);
   parameters_.push_back(std::move(parameter));
   return *parameters_.back();
 }
@@ -125,7 +127,8 @@ Tensor Stage::forward(Context& context, const Batch& batch, const Tensor* input,
   return x;
 }
 
-void Stage::loss(Context& context, const Batch& batch, const Tensor& hidden, const Tensor* d) const {
+void Stage::loss(Context& context, const Batch& batch, const Tensor& hidden,
+                 const Tensor* d) const {
   const Arena::Frame frame(context.scratch);
   const int64_t rows = batch.targets.size();
   const int64_t width = config_.hidden_size;
@@ -138,9 +141,9 @@ void Stage::loss(Context& context, const Batch& batch, const Tensor& hidden, con
   const Tensor rstd = context.scratch.tensor(DType::f32, {rows});
   const Tensor losses = context.scratch.tensor(DType::f32, {rows});
   const Tensor dnormed = d != nullptr ? take() : Tensor();
-  context.ops.launch(GatherRows{hidden.data<float>(), batch.target_rows.data<int32_t>(),
-                                x.data<float>(), width},
-                     rows);
+  context.ops.launch(
+      GatherRows{hidden.data<float>(), batch.target_rows.data<int32_t>(), x.data<float>(), width},
+      rows);
   final_norm_->forward(context, x, normed, rstd);
   const int64_t chunk = std::min(rows, loss_chunk_rows(config_.vocab_size));
   for (int64_t begin = 0; begin < rows; begin += chunk) {
@@ -167,9 +170,9 @@ void Stage::loss(Context& context, const Batch& batch, const Tensor& hidden, con
   const Tensor dx = take();
   context.ops.zero(dx);
   final_norm_->backward(context, x, rstd, dnormed, &dx);
-  context.ops.launch(ScatterRows{dx.data<float>(), batch.target_rows.data<int32_t>(),
-                                 d->data<float>(), width},
-                     rows);
+  context.ops.launch(
+      ScatterRows{dx.data<float>(), batch.target_rows.data<int32_t>(), d->data<float>(), width},
+      rows);
 }
 
 void Stage::backward(Context& context, const Batch& batch, const Tensor& d, Stash& stash) const {

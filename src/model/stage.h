@@ -1,5 +1,5 @@
-// Stage: a range of blocks of LlamaForCausalLM, with or without the embedding and the head. The whole
-// model is one stage; a pipeline is several. A stage holds parameters only: what belongs to a
+// Stage: a range of blocks of LlamaForCausalLM, with or without the embedding and the head. The
+// whole model is one stage; a pipeline is several. A stage holds parameters only: what belongs to a
 // micro-batch in flight is in the Stash that the caller passes.
 #pragma once
 
@@ -25,10 +25,10 @@ struct StageSpec {
 // What forward keeps for backward, for one micro-batch.
 struct Stash {
   Arena* arena = nullptr;
-  bool keep = true;        // false: evaluation; nothing is kept beyond the running block
-  bool recompute = false;  // keep only the blocks' inputs
-  std::vector<Tensor> inputs;             // per block, f32 [tokens, hidden]
-  std::vector<BlockActivations> blocks;   // per block, unless recomputed
+  bool keep = true;            // false: evaluation; nothing is kept beyond the running block
+  bool recompute = false;      // keep only the blocks' inputs
+  std::vector<Tensor> inputs;  // per block, f32 [tokens, hidden]
+  std::vector<BlockActivations> blocks;  // per block, unless recomputed
 };
 
 // How the weights of a stage come into being.
@@ -44,6 +44,7 @@ struct StageBuild {
   std::function<void(Weight&, const WeightInfo&)> fill;
   uint64_t seed = 0;
   int64_t max_positions = 0;  // of any sequence in this run
+  bool training = true;
 };
 
 class Stage {
@@ -57,13 +58,13 @@ class Stage {
   const std::vector<std::unique_ptr<Parameter>>& parameters() const { return parameters_; }
   bool learns() const;
 
-  // Runs the blocks and returns the residual stream after them, f32 [tokens, hidden], in stash memory.
-  // `input` is the previous stage's output; null for a stage with the embedding.
+  // Runs the blocks and returns the residual stream after them, f32 [tokens, hidden], in stash
+  // memory. `input` is the previous stage's output; null for a stage with the embedding.
   Tensor forward(Context& context, const Batch& batch, const Tensor* input, Stash& stash,
                  KvCache* cache = nullptr) const;
 
-  // Adds the negative log-likelihoods of the batch's targets to scalars->loss_sum. With `d` also runs
-  // the head backward: d [tokens, hidden] becomes the gradient of `hidden`.
+  // Adds the negative log-likelihoods of the batch's targets to scalars->loss_sum. With `d` also
+  // runs the head backward: d [tokens, hidden] becomes the gradient of `hidden`.
   void loss(Context& context, const Batch& batch, const Tensor& hidden, const Tensor* d) const;
 
   // From the gradient of the output to that of the input, both in d [tokens, hidden].

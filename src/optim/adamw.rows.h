@@ -14,7 +14,7 @@ struct AdamwFactors {
   float step_size;    // lr / (1 - beta1^step)
   float denominator;  // 1 / sqrt(1 - beta2^step)
   float clip_scale;
-  int32_t active;     // 0: the step is skipped, its gradients are not finite
+  int32_t active;  // 0: the step is skipped, its gradients are not finite
 };
 
 // Counts the step of one tensor and forms its factors in double, as Python does. One row.

@@ -1,5 +1,5 @@
-// Optimizers: how a gradient becomes an update. One state per trained tensor; a state counts its own
-// steps.
+// Optimizers: how a gradient becomes an update. One state per trained tensor; a state counts its
+// own steps.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
-// The gradient of a weight as an operator: nothing is formed until a learner asks for it, and a learner
-// asks only for what it needs. G stands for the weight's gradient dW [out, in].
+// The gradient of a weight as an operator: nothing is formed until a learner asks for it, and a
+// learner asks only for what it needs. G stands for the weight's gradient dW [out, in].
 #pragma once
 
 #include "kernels/context.h"
@@ -9,8 +9,9 @@ namespace jackscrew {
 
 class Gradient;
 
-// A use of a weight in the model (a linear product, a gather of rows, a norm), able to give its share of
-// the gradient in several forms. What a use cannot give throws Error(usage) naming the weight.
+// A use of a weight in the model (a linear product, a gather of rows, a norm), able to give its
+// share of the gradient in several forms. What a use cannot give throws Error(usage) naming the
+// weight.
 class Contributor {
  public:
   virtual ~Contributor() = default;

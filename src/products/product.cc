@@ -23,9 +23,9 @@ class GatherContributor : public Contributor {
   void add_left(const Gradient& g, const Tensor& p, const Tensor& r) const override {
     const Arena::Frame frame(g.context().scratch);
     const Tensor rows = g.context().scratch.tensor(DType::f32, {g.dy.rows(), p.cols()});
-    g.context().ops.launch(GatherRows{p.data<float>(), g.indices.data<int32_t>(),
-                                      rows.data<float>(), p.cols()},
-                           rows.rows());
+    g.context().ops.launch(
+        GatherRows{p.data<float>(), g.indices.data<int32_t>(), rows.data<float>(), p.cols()},
+        rows.rows());
     g.context().ops.gemm(rows, Transpose::yes, g.dy, Transpose::no, r, Accumulate::yes);
   }
 
@@ -40,8 +40,8 @@ class GatherContributor : public Contributor {
  private:
   static void scatter(Context& context, const Tensor& from, const Tensor& indices,
                       const Tensor& to) {
-    context.ops.launch(ScatterAddRows{from.data<float>(), indices.data<int32_t>(),
-                                      to.data<float>(), from.rows(), from.cols()},
+    context.ops.launch(ScatterAddRows{from.data<float>(), indices.data<int32_t>(), to.data<float>(),
+                                      from.rows(), from.cols()},
                        ceil_div(from.cols(), kColumnBlock));
   }
 };

@@ -1,5 +1,6 @@
-// Products: the arithmetic of y = x Wᵀ and of its gradients, for a weight in any storage format. Adding
-// one is a pair of files here, a line in find_product() and its name among the choices of the option.
+// Products: the arithmetic of y = x Wᵀ and of its gradients, for a weight in any storage format.
+// Adding one is a pair of files here, a line in find_product() and its name among the choices of
+// the option.
 #pragma once
 
 #include <memory>

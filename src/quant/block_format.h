@@ -30,11 +30,11 @@ class BlockFormat : public Format {
     if (out.dtype() != DType::f32 && out.dtype() != DType::bf16) {
       fail(ErrorKind::generic, "{} decoded to {}", name_, out.describe());
     }
-    ops.launch(DecodeBlocks<Block>{storage.data<uint8_t>(), indices, out.raw(), storage.cols(),
-                                   first_row, div_exact(k0, Block::kElements),
-                                   div_exact(k1 - k0, Block::kElements), out.row_stride(),
-                                   out.dtype() == DType::bf16},
-               rows);
+    ops.launch(
+        DecodeBlocks<Block>{storage.data<uint8_t>(), indices, out.raw(), storage.cols(), first_row,
+                            div_exact(k0, Block::kElements), div_exact(k1 - k0, Block::kElements),
+                            out.row_stride(), out.dtype() == DType::bf16},
+        rows);
   }
 
   const char* name_;

@@ -1,6 +1,6 @@
-// Storage formats: how the numbers of a weight are kept. A format knows rows of bytes and nothing of
-// models, products or learners; adding one is a few short files here (see q8_0.*) and a line in the
-// table of format.cc.
+// Storage formats: how the numbers of a weight are kept. A format knows rows of bytes and nothing
+// of models, products or learners; adding one is a few short files here (see q8_0.*) and a line in
+// the table of format.cc.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace jackscrew {
 
-// A rectangle of a matrix: rows [n0, n1), columns [k0, k1). Columns begin and end at block boundaries
-// (or the end of the row).
+// A rectangle of a matrix: rows [n0, n1), columns [k0, k1). Columns begin and end at block
+// boundaries (or the end of the row).
 struct TileRange {
   int64_t n0, n1, k0, k1;
 };
@@ -28,7 +28,8 @@ class Format {
   virtual int64_t block_elements() const = 0;
   virtual int64_t block_bytes() const = 0;
 
-  // Bytes of a row of `cols` elements. Throws Error(model) when cols is not a multiple of the block.
+  // Bytes of a row of `cols` elements. Throws Error(model) when cols is not a multiple of the
+  // block.
   int64_t row_bytes(int64_t cols) const;
 
   // Writes the values of a tile to out [n1 - n0, k1 - k0], f32 or bf16 (rounded to nearest).

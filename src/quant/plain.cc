@@ -10,9 +10,9 @@ namespace {
 template <class From, class To>
 void convert(Ops& ops, const From* from, int64_t from_stride, const int32_t* indices,
              const Tensor& to) {
-  ops.launch(ConvertRows<From, To>{from, indices, to.data<To>(), to.cols(), from_stride,
-                                   to.row_stride()},
-             to.rows());
+  ops.launch(
+      ConvertRows<From, To>{from, indices, to.data<To>(), to.cols(), from_stride, to.row_stride()},
+      to.rows());
 }
 
 template <class Element>
@@ -37,10 +37,10 @@ class PlainFormat : public Format {
 
   void encode_rows(Ops& ops, const Tensor& from, const Tensor& storage,
                    int64_t first_row) const override {
-    ops.launch(ConvertRows<float, Element>{from.data<float>(), nullptr,
-                                           element(storage, first_row, 0), from.cols(),
-                                           from.row_stride(), stride(storage)},
-               from.rows());
+    ops.launch(
+        ConvertRows<float, Element>{from.data<float>(), nullptr, element(storage, first_row, 0),
+                                    from.cols(), from.row_stride(), stride(storage)},
+        from.rows());
   }
 
  private:

@@ -9,19 +9,33 @@ namespace jackscrew {
 template <class From, class To>
 JACKSCREW_ROW To convert_element(From value);
 template <>
-JACKSCREW_ROW float convert_element<float, float>(float value) { return value; }
+JACKSCREW_ROW float convert_element<float, float>(float value) {
+  return value;
+}
 template <>
-JACKSCREW_ROW bf16 convert_element<float, bf16>(float value) { return to_bf16(value); }
+JACKSCREW_ROW bf16 convert_element<float, bf16>(float value) {
+  return to_bf16(value);
+}
 template <>
-JACKSCREW_ROW f16 convert_element<float, f16>(float value) { return to_f16(value); }
+JACKSCREW_ROW f16 convert_element<float, f16>(float value) {
+  return to_f16(value);
+}
 template <>
-JACKSCREW_ROW float convert_element<bf16, float>(bf16 value) { return to_float(value); }
+JACKSCREW_ROW float convert_element<bf16, float>(bf16 value) {
+  return to_float(value);
+}
 template <>
-JACKSCREW_ROW bf16 convert_element<bf16, bf16>(bf16 value) { return value; }
+JACKSCREW_ROW bf16 convert_element<bf16, bf16>(bf16 value) {
+  return value;
+}
 template <>
-JACKSCREW_ROW float convert_element<f16, float>(f16 value) { return to_float(value); }
+JACKSCREW_ROW float convert_element<f16, float>(f16 value) {
+  return to_float(value);
+}
 template <>
-JACKSCREW_ROW bf16 convert_element<f16, bf16>(f16 value) { return to_bf16(to_float(value)); }
+JACKSCREW_ROW bf16 convert_element<f16, bf16>(f16 value) {
+  return to_bf16(to_float(value));
+}
 
 // to[row] = from[indices ? indices[row] : row], converted.
 template <class From, class To>

@@ -9,13 +9,13 @@ namespace jackscrew {
 // Groups 0 to 3 have their six bits in bytes 0 to 3 (scales) and 4 to 7 (minima), below the top
 // two; groups 4 to 7 have their low four in bytes 8 to 11 and their high two in those top bits.
 JACKSCREW_ROW float q4_k_scale(const uint8_t* packed, int64_t group) {
-  const int32_t bits = group < 4 ? packed[group] & 63
-                                 : (packed[group + 4] & 15) | (packed[group - 4] >> 6 << 4);
+  const int32_t bits =
+      group < 4 ? packed[group] & 63 : (packed[group + 4] & 15) | (packed[group - 4] >> 6 << 4);
   return static_cast<float>(bits);
 }
 JACKSCREW_ROW float q4_k_minimum(const uint8_t* packed, int64_t group) {
-  const int32_t bits = group < 4 ? packed[group + 4] & 63
-                                 : packed[group + 4] >> 4 | (packed[group] >> 6 << 4);
+  const int32_t bits =
+      group < 4 ? packed[group + 4] & 63 : packed[group + 4] >> 4 | (packed[group] >> 6 << 4);
   return static_cast<float>(bits);
 }
 

@@ -13,9 +13,8 @@ struct Q8_0Block {
   JACKSCREW_ROW static void decode(const Team& team, const uint8_t* block, const Store& store) {
     const float d = load_f16(block);
     const uint8_t* quants = block + 2;
-    team.each(kElements, [&](int64_t i) {
-      store(i, d * static_cast<float>(static_cast<int8_t>(quants[i])));
-    });
+    team.each(kElements,
+              [&](int64_t i) { store(i, d * static_cast<float>(static_cast<int8_t>(quants[i]))); });
   }
 };
 using DecodeQ8_0 = DecodeBlocks<Q8_0Block>;

@@ -1,4 +1,5 @@
-// A tensor as it lies in a file: bytes that belong to the file's map, with the name of their format.
+// A tensor as it lies in a file: bytes that belong to the file's map, with the name of their
+// format.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +11,8 @@
 namespace jackscrew {
 
 struct StoredTensor {
-  std::string name;            // the Hugging Face name, whatever the file calls it
-  std::string format;          // a storage format of quant/: "f32", "bf16", "f16", "q8_0", "q4_k" ...
+  std::string name;    // the Hugging Face name, whatever the file calls it
+  std::string format;  // a storage format of quant/: "f32", "bf16", "f16", "q8_0", "q4_k" ...
   std::vector<int64_t> shape;  // [out, in] for matrices, [n] for vectors
   std::span<const uint8_t> bytes;
   // GGUF files of Llama keep the rows of q_proj and k_proj with the two halves of each head

@@ -72,8 +72,9 @@ void Weight::load(Ops& ops, const StoredTensor& stored, Arena& staging) {
       ops.copy(raw, Tensor(bytes + begin * row_bytes, DType::u8, {end - begin, row_bytes}));
     } else {
       for (int64_t row = begin; row < end; ++row) {
-        ops.copy(raw.rows(row - begin, row - begin + 1),
-                 Tensor(bytes + stored.interleaved_row(row) * row_bytes, DType::u8, {1, row_bytes}));
+        ops.copy(
+            raw.rows(row - begin, row - begin + 1),
+            Tensor(bytes + stored.interleaved_row(row) * row_bytes, DType::u8, {1, row_bytes}));
       }
     }
     if (&from == format_) continue;

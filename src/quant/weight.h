@@ -1,5 +1,5 @@
-// Weight: a parameter tensor of the model in some storage format. Owns its bytes. A vector (norm) is a
-// matrix of one row.
+// Weight: a parameter tensor of the model in some storage format. Owns its bytes. A vector (norm)
+// is a matrix of one row.
 #pragma once
 
 #include <string>
@@ -12,8 +12,8 @@ namespace jackscrew {
 
 class Weight {
  public:
-  // `name` is the Hugging Face name of the tensor. Throws Error(model) when the format cannot hold rows
-  // of `cols` elements.
+  // `name` is the Hugging Face name of the tensor. Throws Error(model) when the format cannot hold
+  // rows of `cols` elements.
   Weight(Memory& memory, std::string name, int64_t rows, int64_t cols, bool is_vector,
          const Format& format);
 
@@ -35,8 +35,8 @@ class Weight {
   // Re-encodes all rows from a master, f32 [rows, cols].
   void publish(Ops& ops, const Tensor& master);
 
-  // Fills the weight from a file, converting where the formats differ; `staging` holds panels on the
-  // way. Throws Error(model) naming the tensor when the shape differs.
+  // Fills the weight from a file, converting where the formats differ; `staging` holds panels on
+  // the way. Throws Error(model) naming the tensor when the shape differs.
   void load(Ops& ops, const StoredTensor& stored, Arena& staging);
 
  private:
@@ -47,8 +47,8 @@ class Weight {
   OwnedTensor storage_;
 };
 
-// Rows of `cols` elements of `element_bytes` that make a panel: a few MB, so that a decoded panel stays
-// near the caches and the temporary is bounded whatever the matrix.
+// Rows of `cols` elements of `element_bytes` that make a panel: a few MB, so that a decoded panel
+// stays near the caches and the temporary is bounded whatever the matrix.
 int64_t panel_rows(int64_t cols, int64_t element_bytes);
 
 }  // namespace jackscrew

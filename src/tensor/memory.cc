@@ -19,11 +19,13 @@ class HostBacking : public Backing {
  public:
   void* acquire(size_t bytes) override {
     const size_t mapped = mapped_size(bytes);
-    void* data = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* data =
+        ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (data == MAP_FAILED) {
-      throw Error(ErrorKind::does_not_fit,
-                  fmt::format("the system has no {} left to give", human_bytes(narrow<int64_t>(bytes))),
-                  "close other programs, or set device_memory to what is free");
+      throw Error(
+          ErrorKind::does_not_fit,
+          fmt::format("the system has no {} left to give", human_bytes(narrow<int64_t>(bytes))),
+          "close other programs, or set device_memory to what is free");
     }
     if (bytes < kHugePage) {
       populate(static_cast<uint8_t*>(data), page_size(bytes));
@@ -73,8 +75,12 @@ const char* purpose_name(Purpose purpose) {
   return kNames[static_cast<size_t>(purpose)];
 }
 
-std::unique_ptr<Backing> make_host_backing() { return std::make_unique<HostBacking>(); }
-std::unique_ptr<Backing> make_plan_backing() { return std::make_unique<PlanBacking>(); }
+std::unique_ptr<Backing> make_host_backing() {
+  return std::make_unique<HostBacking>();
+}
+std::unique_ptr<Backing> make_plan_backing() {
+  return std::make_unique<PlanBacking>();
+}
 
 Buffer::~Buffer() {
   if (memory_ != nullptr) memory_->release(data_, bytes_, purpose_);

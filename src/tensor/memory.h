@@ -86,7 +86,8 @@ class Memory {
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
 
-  // Zeroed bytes, booked rounded up to 64. Throws Error(does_not_fit) before the budget is exceeded.
+  // Zeroed bytes, booked rounded up to 64. Throws Error(does_not_fit) before the budget is
+  // exceeded.
   Buffer allocate(Purpose purpose, int64_t bytes);
 
   void set_phase(const std::string& phase) { ledger_.phase = phase; }
@@ -119,8 +120,9 @@ class NoAllocation {
   Memory& memory_;
 };
 
-// A stack of short-lived tensors over one Buffer. A plan arena has no bound and records its high water,
-// which becomes the capacity of the real one: that is how a plan and a run agree to the byte.
+// A stack of short-lived tensors over one Buffer. A plan arena has no bound and records its high
+// water, which becomes the capacity of the real one: that is how a plan and a run agree to the
+// byte.
 class Arena {
  public:
   Arena() = default;

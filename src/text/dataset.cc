@@ -155,8 +155,8 @@ Dataset Dataset::read(const std::filesystem::path& path, const Tokenizer& tokeni
       }
       const int64_t examples_before = dataset.stats_.examples;
       const auto size = static_cast<std::ptrdiff_t>(example.ids.size());
-      // A last window of one token would predict nothing. Where windows overlap, a token is scored in
-      // the first that holds it; later ones see it as context.
+      // A last window of one token would predict nothing. Where windows overlap, a token is scored
+      // in the first that holds it; later ones see it as context.
       std::ptrdiff_t scored = 0;
       for (std::ptrdiff_t begin = 0; begin + 1 < size && scored < size; begin += stride) {
         const std::ptrdiff_t end = std::min(size, begin + window);

@@ -26,9 +26,8 @@ constexpr const char* kQwen2Pattern =
 
 // Unicode's White_Space. PCRE2's own \s also takes U+180E, which has not been a space since Unicode
 // 6.3 and is none for the engines that trained the vocabularies.
-constexpr std::string_view kSpaces =
-    R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a})"
-    R"(\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
+constexpr std::string_view kSpaces = R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a})"
+                                     R"(\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
 
 const std::array<NamedPreTokenizer, 16>& named_pre_tokenizers() {
   static const std::array<NamedPreTokenizer, 16> table = [] {

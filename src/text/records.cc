@@ -121,12 +121,12 @@ Record to_record(const Json& object, const std::string& place) {
                                  keys.empty() ? "none" : fmt::format("{}", fmt::join(keys, ", "))));
 }
 
-Json parse_json(std::string_view text, const std::string& place, const char* hint,
-                bool one_line) {
+Json parse_json(std::string_view text, const std::string& place, const char* hint, bool one_line) {
   try {
     return Json::parse(text);
   } catch (const Json::exception& error) {
-    fail_record(place, fmt::format("not valid JSON: {}", json_complaint(error.what(), one_line)), hint);
+    fail_record(place, fmt::format("not valid JSON: {}", json_complaint(error.what(), one_line)),
+                hint);
   }
 }
 

@@ -24,9 +24,10 @@ const Format& export_format(const Weight& weight) {
 
 SafetensorsSpec weight_spec(const Weight& weight) {
   const Format& format = export_format(weight);
-  SafetensorsSpec spec{weight.name(), &format == &bf16_format()  ? "BF16"
-                                      : &format == &f16_format() ? "F16"
-                                                                 : "F32",
+  SafetensorsSpec spec{weight.name(),
+                       &format == &bf16_format()  ? "BF16"
+                       : &format == &f16_format() ? "F16"
+                                                  : "F32",
                        {}};
   if (!weight.is_vector()) spec.shape.push_back(weight.rows());
   spec.shape.push_back(weight.cols());
@@ -45,8 +46,8 @@ void write_weight(Ops& ops, const Weight& weight, ShardedSafetensorsWriter& writ
     const int64_t end = std::min(weight.rows(), begin + step);
     const Tensor part(panel.data(), DType::f32, {end - begin, weight.cols()});
     weight.decode(ops, begin, end, part);
-    writer.write(weight.name(), {static_cast<const uint8_t*>(part.raw()),
-                                 static_cast<size_t>(part.bytes())});
+    writer.write(weight.name(),
+                 {static_cast<const uint8_t*>(part.raw()), static_cast<size_t>(part.bytes())});
   }
 }
 
@@ -112,7 +113,8 @@ void export_adapter(Session& session, const AdapterDescription& adapter, const M
   writer.commit();
 }
 
-// Moves the files of a finished directory into place, the weights last: whoever sees them sees a model.
+// Moves the files of a finished directory into place, the weights last: whoever sees them sees a
+// model.
 void move_files(const fs::path& from, const fs::path& to) {
   std::vector<fs::path> paths;
   for (const auto& entry : fs::directory_iterator(from)) paths.push_back(entry.path());
@@ -124,10 +126,10 @@ void move_files(const fs::path& from, const fs::path& to) {
   for (const fs::path& path : paths) {
     fs::rename(path, to / path.filename(), error);
     if (error) {
-      throw Error(ErrorKind::generic,
-                  fmt::format("cannot move {} to {}: {}", path.string(), to.string(),
-                              error.message()),
-                  fmt::format("the result is whole in {}", from.string()));
+      throw Error(
+          ErrorKind::generic,
+          fmt::format("cannot move {} to {}: {}", path.string(), to.string(), error.message()),
+          fmt::format("the result is whole in {}", from.string()));
     }
   }
   sync_directory(to);
@@ -158,9 +160,10 @@ void load_adapter(Session& session, const fs::path& adapter) {
     const auto found = arrays.find(state.name);
     if (found == arrays.end() ||
         found->second->shape != std::vector<int64_t>{state.view.dim(0), state.view.dim(1)}) {
-      throw Error(ErrorKind::model,
-                  fmt::format("{}: {} is missing or of another shape", adapter.string(), state.name),
-                  "the adapter was made for another model");
+      throw Error(
+          ErrorKind::model,
+          fmt::format("{}: {} is missing or of another shape", adapter.string(), state.name),
+          "the adapter was made for another model");
     }
     const auto& values = found->second->values;
     read_tensor(session.ops(),
@@ -169,10 +172,10 @@ void load_adapter(Session& session, const fs::path& adapter) {
     arrays.erase(found);
   });
   if (!arrays.empty()) {
-    throw Error(ErrorKind::model,
-                fmt::format("{}: the model has no place for {}", adapter.string(),
-                            arrays.begin()->first),
-                "the adapter was made for another model");
+    throw Error(
+        ErrorKind::model,
+        fmt::format("{}: the model has no place for {}", adapter.string(), arrays.begin()->first),
+        "the adapter was made for another model");
   }
   session.restored();
 }
@@ -187,7 +190,8 @@ Recipe with_adapter_options(Recipe recipe) {
   recipe.options.set("lora_alpha", fmt::format("{}", config.lora_alpha), origin);
   recipe.options.set("lora_dropout", fmt::format("{}", config.lora_dropout), origin);
   recipe.options.set("use_rslora", config.use_rslora ? "true" : "false", origin);
-  recipe.options.set("lora_target", fmt::format("{}", fmt::join(config.target_modules, ",")), origin);
+  recipe.options.set("lora_target", fmt::format("{}", fmt::join(config.target_modules, ",")),
+                     origin);
   return recipe;
 }
 

@@ -17,7 +17,8 @@ namespace jackscrew {
 
 namespace {
 
-// The model shapes that the literature on training small Llamas uses (GaLore, table of configurations).
+// The model shapes that the literature on training small Llamas uses (GaLore, table of
+// configurations).
 struct NamedShape {
   const char* name;
   int64_t hidden, intermediate, heads, layers, vocab, context;
@@ -105,7 +106,8 @@ ModelFiles open_model(const std::string& model) {
       throw Error(ErrorKind::model, fmt::format("{} has no config.json", model),
                   "give a directory that Hugging Face's save_pretrained() or a run wrote");
     }
-    files.config = parse_hf_config(read_text(path / "config.json"), (path / "config.json").string());
+    files.config =
+        parse_hf_config(read_text(path / "config.json"), (path / "config.json").string());
     files.source = std::make_unique<SafetensorsSource>(path);
     if (fs::exists(path / "tokenizer.json")) files.tokenizer = read_tokenizer_directory(path);
     return files;

@@ -1,4 +1,5 @@
-// What a recipe's `model` names: a Hugging Face directory, a GGUF file, a config.json or a named shape.
+// What a recipe's `model` names: a Hugging Face directory, a GGUF file, a config.json or a named
+// shape.
 #pragma once
 
 #include <memory>
@@ -12,17 +13,17 @@
 namespace jackscrew {
 
 struct ModelFiles {
-  std::string origin;                         // the path or name as given
+  std::string origin;  // the path or name as given
   ModelConfig config;
-  std::unique_ptr<WeightSource> source;       // null when only a shape was given
-  std::optional<TokenizerData> tokenizer;     // absent when the model has none
+  std::unique_ptr<WeightSource> source;    // null when only a shape was given
+  std::optional<TokenizerData> tokenizer;  // absent when the model has none
 };
 
 // Throws Error(model) naming what is missing or damaged.
 ModelFiles open_model(const std::string& model);
 
-// The ready tokenizer of a recipe: `choice` is "auto" (the model's) or "bytes" (ids are the 256 byte
-// values, then BOS and EOS). Throws Error(model) when the model has none.
+// The ready tokenizer of a recipe: `choice` is "auto" (the model's) or "bytes" (ids are the 256
+// byte values, then BOS and EOS). Throws Error(model) when the model has none.
 Tokenizer make_tokenizer(const std::string& choice, const ModelFiles& files);
 
 // The vocabulary of tokenizer "bytes".

@@ -169,8 +169,8 @@ void require_lengths(const Recipe& recipe, const ModelConfig& config) {
   const int64_t positions = config.max_position_embeddings;
   if (recipe.sequence_len > positions) {
     throw Error(ErrorKind::usage,
-                fmt::format("sequence_len is {}, but {} has only {} positions",
-                            recipe.sequence_len, recipe.model, positions),
+                fmt::format("sequence_len is {}, but {} has only {} positions", recipe.sequence_len,
+                            recipe.model, positions),
                 fmt::format("use sequence_len={}", positions));
   }
   const int64_t tokens = checked_mul(recipe.micro_batch_size, recipe.sequence_len);

@@ -44,8 +44,8 @@ std::optional<Knob> fitting_knob(const Recipe& recipe, const ModelFiles& files,
 // Whether the plan keeps to the recipe's device_memory, where that is set.
 bool fits(const Recipe& recipe, const SessionPlan& plan);
 
-// Throws Error(usage) when the recipe asks for longer sequences than the model has positions for, or
-// for micro-batches of more tokens than can be counted.
+// Throws Error(usage) when the recipe asks for longer sequences than the model has positions for,
+// or for micro-batches of more tokens than can be counted.
 void require_lengths(const Recipe& recipe, const ModelConfig& config);
 
 // Throws Error(does_not_fit), with the change that would make it fit as the hint, unless it does.

@@ -30,7 +30,7 @@ constexpr OptionSpec kModelOptions[] = {
     {.name = "chat_template",
      .type = text,
      .default_text = "auto",
-     .help = "auto: the model's own; or the name of a built-in one; or a template file",
+     .help = "auto: as the model's own template; chatml; plain",
      .aliases = "template"},
 };
 
@@ -214,12 +214,6 @@ constexpr OptionSpec kMachineOptions[] = {
      .type = bytes,
      .default_text = "auto",
      .help = "hard budget of device memory, such as 16GiB; auto: what is free",
-     .choices = "auto",
-     .min = 1},
-    {.name = "host_memory",
-     .type = bytes,
-     .default_text = "auto",
-     .help = "hard budget of host memory, such as 64GiB; auto: what is free",
      .choices = "auto",
      .min = 1},
 };

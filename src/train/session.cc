@@ -26,8 +26,9 @@ Tensor view_of(std::vector<int32_t>& values) {
   return {values.data(), DType::i32, {static_cast<int64_t>(values.size())}};
 }
 
-const Format& choose_format(const Recipe& recipe, const Learner& learner, const WeightSource* source,
-                            const WeightInfo& info, const std::string& name) {
+const Format& choose_format(const Recipe& recipe, const Learner& learner,
+                            const WeightSource* source, const WeightInfo& info,
+                            const std::string& name) {
   if (info.kind == WeightKind::norm) return f32_format();
   if (recipe.storage != "keep") return find_format(recipe.storage);
   if (source == nullptr || learner.changes(info.kind, info.module)) return f32_format();
@@ -38,11 +39,11 @@ const Format& choose_format(const Recipe& recipe, const Learner& learner, const 
 }  // namespace
 
 Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
-                 const SessionPlan& plan)
-    : Session(recipe, files, use, &plan, false, plan.recompute) {}
+                 const SessionPlan& plan, const OpsWrapper& wrap)
+    : Session(recipe, files, use, &plan, false, plan.recompute, wrap) {}
 
 Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
-                 const SessionPlan* plan, bool plans_only, bool recompute)
+                 const SessionPlan* plan, bool plans_only, bool recompute, const OpsWrapper& wrap)
     : use_(use),
       sizes_(plan != nullptr ? std::optional(plan->arenas) : std::nullopt),
       recompute_(recompute),
@@ -54,15 +55,15 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
          human_bytes(plan->ledger.peak), human_bytes(budget));
   }
   const IsaLevel isa = choose_isa(recipe.isa);
-  memory_ = std::make_unique<Memory>("device",
-                                     plans_only ? make_plan_backing() : make_host_backing(),
-                                     plans_only ? 0 : budget);
+  memory_ = std::make_unique<Memory>(
+      "device", plans_only ? make_plan_backing() : make_host_backing(), plans_only ? 0 : budget);
   ops_ = plans_only ? make_plan_ops(thread_count(recipe), isa)
                     : make_cpu_ops(thread_count(recipe), isa);
+  if (wrap) ops_ = wrap(std::move(ops_));
   learner_ = find_learner(use.training || !recipe.adapter.empty() ? recipe.learner : "frozen")
                  .make(recipe.options);
-  optimizer_ = make_optimizer(recipe.optimizer,
-                              {recipe.adam_beta1, recipe.adam_beta2, recipe.adam_epsilon});
+  optimizer_ =
+      make_optimizer(recipe.optimizer, {recipe.adam_beta1, recipe.adam_beta2, recipe.adam_epsilon});
   product_ = &find_product(recipe.product, *ops_);
   memory_->set_phase("load");
   scratch_ = make_arena(Purpose::workspace, &ArenaSizes::scratch);
@@ -96,14 +97,18 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
   memory_->set_phase(use.training ? "train" : "run");
 }
 
-Arena Session::make_arena(Purpose purpose, int64_t ArenaSizes::* size) {
+Arena Session::make_arena(Purpose purpose, int64_t ArenaSizes::*size) {
   return sizes_ ? Arena(*memory_, purpose, (*sizes_).*size) : Arena::measuring();
 }
 
 void Session::build_stage(const Recipe& recipe, const ModelFiles& files, Arena staging) {
   const WeightSource* source = recipe.random_init ? nullptr : files.source.get();
   const StageBuild build{
-      *memory_, *ops_, *learner_, *optimizer_, *product_,
+      *memory_,
+      *ops_,
+      *learner_,
+      *optimizer_,
+      *product_,
       [&](const WeightInfo& info, const std::string& name) -> const Format& {
         return choose_format(recipe, *learner_, source, info, name);
       },
@@ -127,7 +132,9 @@ void Session::build_stage(const Recipe& recipe, const ModelFiles& files, Arena s
         }
         source->release(*stored);
       },
-      seed_, use_.max_positions};
+      seed_,
+      use_.max_positions,
+      use_.training};
   stage_ = std::make_unique<Stage>(files.config, StageSpec::whole(files.config), build);
   staging_high_water_ = staging.high_water();
 }
@@ -166,9 +173,12 @@ Batch Session::upload(const MicroBatch& batch, int64_t token_offset) {
     if (count > 0) ops_->copy(part, view_of(copy));
     return part;
   };
-  return {put(ids_, batch.ids),           put(positions_, batch.positions),
-          put(cu_seqlens_, batch.cu_seqlens), put(target_rows_, target_rows),
-          put(targets_, targets),         token_offset};
+  return {put(ids_, batch.ids),
+          put(positions_, batch.positions),
+          put(cu_seqlens_, batch.cu_seqlens),
+          put(target_rows_, target_rows),
+          put(targets_, targets),
+          token_offset};
 }
 
 void Session::restored() {
@@ -316,7 +326,8 @@ SessionPlan Session::rehearse(const Recipe& recipe, const ModelFiles& files, con
   return plan;
 }
 
-SessionPlan Session::rehearse(const Recipe& recipe, const ModelFiles& files, const SessionUse& use) {
+SessionPlan Session::rehearse(const Recipe& recipe, const ModelFiles& files,
+                              const SessionUse& use) {
   if (recipe.gradient_checkpointing) {
     return rehearse(recipe, files, use, *recipe.gradient_checkpointing);
   }

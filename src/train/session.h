@@ -1,7 +1,8 @@
-// Session: everything that a run holds on one device, and the work on it. The same class plans (on the
-// plan device, without arithmetic) and runs.
+// Session: everything that a run holds on one device, and the work on it. The same class plans (on
+// the plan device, without arithmetic) and runs.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -36,6 +37,9 @@ struct SessionPlan {
   bool recompute = false;  // what gradient_checkpointing=auto came to
 };
 
+// Puts something between the model and the hardware: benchmarks measure what passes.
+using OpsWrapper = std::function<std::unique_ptr<Ops>(std::unique_ptr<Ops>)>;
+
 struct StepResult {
   double loss = 0;  // mean over the step's targets, nats
   double grad_norm = 0;
@@ -47,7 +51,7 @@ class Session {
   // On the CPU, with memory reserved as planned. Throws Error(does_not_fit) before anything is
   // allocated when plan.ledger.peak exceeds the budget (require_fit() says more, and earlier).
   Session(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
-          const SessionPlan& plan);
+          const SessionPlan& plan, const OpsWrapper& wrap = {});
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
@@ -76,8 +80,8 @@ class Session {
   // The sum of the negative log-likelihoods over the batch's targets, nats.
   double evaluate(const StepBatch& batch);
 
-  // The logits of the last `rows` tokens of one sequence, f32 [rows, vocab], valid until the next call.
-  // With a cache, the tokens follow those already in it.
+  // The logits of the last `rows` tokens of one sequence, f32 [rows, vocab], valid until the next
+  // call. With a cache, the tokens follow those already in it.
   Tensor logits(std::span<const int32_t> ids, int64_t rows, bool use_cache);
   void clear_cache() { cache_.length = 0; }
   int64_t cached_tokens() const { return cache_.length; }
@@ -85,7 +89,7 @@ class Session {
  private:
   // The plan device when `plan` is null: arenas measure, and nothing is read.
   Session(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
-          const SessionPlan* plan, bool plans_only, bool recompute);
+          const SessionPlan* plan, bool plans_only, bool recompute, const OpsWrapper& wrap = {});
   static SessionPlan rehearse(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
                               bool recompute);
   void build_stage(const Recipe& recipe, const ModelFiles& files, Arena staging);
@@ -94,7 +98,7 @@ class Session {
   Context context(bool training);
   void write_scalars(const StepScalars& scalars);
   StepScalars read_scalars();
-  Arena make_arena(Purpose purpose, int64_t ArenaSizes::* size);
+  Arena make_arena(Purpose purpose, int64_t ArenaSizes::*size);
 
   SessionUse use_;
   std::optional<ArenaSizes> sizes_;  // absent while measuring
@@ -108,7 +112,7 @@ class Session {
   const Product* product_ = nullptr;
   Arena scratch_, stash_arena_;
   int64_t staging_high_water_ = 0;
-  OwnedTensor scalars_;  // StepScalars
+  OwnedTensor scalars_;                                               // StepScalars
   OwnedTensor ids_, positions_, cu_seqlens_, target_rows_, targets_;  // i32, capacity use_.tokens
   std::unique_ptr<Stage> stage_;
   std::optional<GradientNorm> norm_;

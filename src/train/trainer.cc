@@ -93,11 +93,11 @@ class Trainer {
         std::ceil(recipe_.num_train_epochs * static_cast<double>(sampler_->steps_per_epoch()));
     const double most = recipe_.options.at("max_steps", "").spec.max;
     if (steps > most) {
-      throw Error(ErrorKind::usage,
-                  fmt::format("num_train_epochs {} of {} are more steps than a run can have",
-                              recipe_.num_train_epochs,
-                              counted(sampler_->steps_per_epoch(), "step")),
-                  fmt::format("set max_steps, at most {:.0f}", most));
+      throw Error(
+          ErrorKind::usage,
+          fmt::format("num_train_epochs {} of {} are more steps than a run can have",
+                      recipe_.num_train_epochs, counted(sampler_->steps_per_epoch(), "step")),
+          fmt::format("set max_steps, at most {:.0f}", most));
     }
     return std::max<int64_t>(1, static_cast<int64_t>(steps));
   }
@@ -166,7 +166,8 @@ class Trainer {
                     human_count(parameters), human_count(trained), recipe_.learner));
     const DatasetStats& stats = train_data_.stats();
     say(fmt::format("data      {}: {}, {}, {:.0f}% of them trained; sequences {:.0f}% full",
-                    recipe_.data, counted(stats.examples, "example"), counted(stats.tokens, "token"),
+                    recipe_.data, counted(stats.examples, "example"),
+                    counted(stats.tokens, "token"),
                     100.0 * static_cast<double>(stats.trained_tokens) /
                         static_cast<double>(std::max<int64_t>(1, stats.tokens)),
                     100.0 * sampler_->fill_rate()));
@@ -191,7 +192,8 @@ class Trainer {
                     total_steps_, sampler_->steps_per_epoch(), recipe_.learning_rate,
                     recipe_.options.text("lr_scheduler_type"),
                     counted(schedule_.warmup_steps, "step")));
-    if (first == total_steps_) say("          all of them done already; the result is written again");
+    if (first == total_steps_)
+      say("          all of them done already; the result is written again");
     warn_of_disk(plan);
     JsonObject start;
     start.add("model", recipe_.model).add("parameters", parameters).add("trained", trained);
@@ -229,7 +231,8 @@ class Trainer {
     if (step == saved_step_) return;
     require_finite_parameters(step);
     const fs::path path = write_checkpoint(
-        output_, {step, JACKSCREW_VERSION, isa_name(session_->ops().isa()), session_->product().name()},
+        output_,
+        {step, JACKSCREW_VERSION, isa_name(session_->ops().isa()), session_->product().name()},
         recipe_.to_yaml(), states(), session_->ops());
     remove_checkpoints_after(output_, step);
     prune_checkpoints(output_, recipe_.save_total_limit);
@@ -252,8 +255,9 @@ class Trainer {
       if (!result.finite) {
         fail_non_finite(
             step + 1, result.loss,
-            fmt::format("step {}: loss {} with gradient norm {} is not finite; the step was not applied",
-                        step + 1, plain_number(result.loss), plain_number(result.grad_norm)));
+            fmt::format(
+                "step {}: loss {} with gradient norm {} is not finite; the step was not applied",
+                step + 1, plain_number(result.loss), plain_number(result.grad_norm)));
       }
       resident_peak_ = std::max(resident_peak_, anonymous_resident_bytes());
       const int64_t done = step + 1;
@@ -277,7 +281,8 @@ class Trainer {
     log_->write(EventKind::warn, step, JsonObject().add("message", what).add("loss", loss));
     std::string hint = step == 0 ? "the model's weights are damaged, or too large for this product"
                                  : "lower learning_rate or lengthen the warm-up";
-    if (!checkpoint_.empty()) hint += fmt::format("; the last checkpoint is {}", checkpoint_.string());
+    if (!checkpoint_.empty())
+      hint += fmt::format("; the last checkpoint is {}", checkpoint_.string());
     throw Error(ErrorKind::non_finite, what, hint);
   }
 

@@ -11,15 +11,15 @@ namespace jackscrew {
 
 // Where a run speaks, and how it is told to stop.
 struct TrainConsole {
-  std::FILE* out = stdout;                // step lines and summaries
-  ProgressStyle style;                    // of progress bars on stderr
-  bool colour = false;                    // in what goes to `out`
+  std::FILE* out = stdout;                  // step lines and summaries
+  ProgressStyle style;                      // of progress bars on stderr
+  bool colour = false;                      // in what goes to `out`
   const std::atomic<bool>* stop = nullptr;  // set: save a checkpoint after this step and stop
 };
 
-// Trains as the recipe says and leaves in output_dir: checkpoints, train_log.jsonl, TensorBoard events,
-// recipe.yaml and the result. Throws Error(interrupted) after a stop, its checkpoint saved, and
-// Error(non_finite) when loss or gradients are not finite, the weights left as they were.
+// Trains as the recipe says and leaves in output_dir: checkpoints, train_log.jsonl, TensorBoard
+// events, recipe.yaml and the result. Throws Error(interrupted) after a stop, its checkpoint saved,
+// and Error(non_finite) when loss or gradients are not finite, the weights left as they were.
 void train(const Recipe& recipe, const TrainConsole& console);
 
 }  // namespace jackscrew

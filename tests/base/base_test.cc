@@ -52,8 +52,8 @@ TEST(Half, EveryF16RoundTrips) {
     EXPECT_EQ(to_f16(wide).bits, bits);
     const int exponent = static_cast<int>((bits >> 10) & 31);
     const double mantissa = bits & 1023;
-    double expected = exponent == 0 ? std::ldexp(mantissa, -24)
-                                    : std::ldexp(mantissa + 1024.0, exponent - 25);
+    double expected =
+        exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(mantissa + 1024.0, exponent - 25);
     if (exponent == 31) expected = std::numeric_limits<double>::infinity();
     EXPECT_EQ(static_cast<double>(wide), (bits & 0x8000) != 0 ? -expected : expected);
   }
@@ -64,7 +64,7 @@ TEST(Half, RoundsToNearestEven) {
   EXPECT_EQ(to_bf16(1.01171875f).bits, 0x3f82);  // halfway: even is above
   EXPECT_EQ(to_f16(65520.0f).bits, 0x7c00);      // halfway past the largest: infinity
   EXPECT_EQ(to_f16(65519.0f).bits, 0x7bff);
-  EXPECT_EQ(to_f16(std::ldexp(1.0f, -25)).bits, 0);      // halfway to the smallest: even is zero
+  EXPECT_EQ(to_f16(std::ldexp(1.0f, -25)).bits, 0);  // halfway to the smallest: even is zero
   EXPECT_EQ(to_f16(std::ldexp(1.5f, -25)).bits, 1);
   EXPECT_TRUE(std::isnan(to_float(to_bf16(std::nanf("")))));
 }

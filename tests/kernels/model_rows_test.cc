@@ -9,7 +9,9 @@ namespace {
 
 constexpr double kTolerance = 1e-6;
 
-int64_t column_blocks(int64_t width) { return ceil_div(width, kColumnBlock); }
+int64_t column_blocks(int64_t width) {
+  return ceil_div(width, kColumnBlock);
+}
 
 std::vector<int32_t> some_indices(int64_t count, int64_t bound, uint32_t seed) {
   const RandomStream stream = RandomStream::make(seed, RandomPurpose::shuffle, 0, 0);

@@ -12,7 +12,9 @@ namespace jackscrew::reference {
 
 using Doubles = std::vector<double>;
 
-inline size_t at(int64_t i) { return static_cast<size_t>(i); }
+inline size_t at(int64_t i) {
+  return static_cast<size_t>(i);
+}
 
 inline double dot(const Doubles& a, const Doubles& b) {
   double sum = 0.0;

@@ -109,8 +109,8 @@ TEST(BlockValues, Q4_K) {
     const size_t group = e / 32;
     const int q = static_cast<int>(e * 5 % 16);
     block[16 + group / 2 * 32 + e % 32] |= static_cast<uint8_t>(q << (group % 2 * 4));
-    expected[e] = static_cast<float>(scales[group] * q) * 0.25f +
-                  static_cast<float>(minima[group]) * 2.0f;
+    expected[e] =
+        static_cast<float>(scales[group] * q) * 0.25f + static_cast<float>(minima[group]) * 2.0f;
   }
   EXPECT_EQ(decode_block("q4_k", block), expected);
 }

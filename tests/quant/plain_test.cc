@@ -58,8 +58,7 @@ TEST_P(PlainFormatTest, EncodesToNearestAndDecodesExactly) {
   // What has been rounded once stays as it is.
   EXPECT_EQ(encode(*ops_, format_, decoded, 5), storage);
 
-  const auto as_bf16 =
-      decode_tile<bf16>(*ops_, format_, storage_tensor(storage, 5), {0, 5, 0, 67});
+  const auto as_bf16 = decode_tile<bf16>(*ops_, format_, storage_tensor(storage, 5), {0, 5, 0, 67});
   for (size_t i = 0; i < expected.size(); ++i) {
     ASSERT_EQ(as_bf16[i].bits, to_bf16(expected[i]).bits) << i;
   }
@@ -119,8 +118,12 @@ void expect_codes_survive(const Format& format, uint16_t largest_exponent) {
   EXPECT_EQ(encode(*ops, format, values, 64), storage);
 }
 
-TEST(PlainFormat, EveryBf16Survives) { expect_codes_survive<bf16>(bf16_format(), 0x7F80); }
-TEST(PlainFormat, EveryF16Survives) { expect_codes_survive<f16>(f16_format(), 0x7C00); }
+TEST(PlainFormat, EveryBf16Survives) {
+  expect_codes_survive<bf16>(bf16_format(), 0x7F80);
+}
+TEST(PlainFormat, EveryF16Survives) {
+  expect_codes_survive<f16>(f16_format(), 0x7C00);
+}
 
 TEST(PlainFormat, ConvertsStridedRowsToBf16) {
   const auto ops = make_test_ops();

@@ -60,8 +60,7 @@ TEST_F(WeightTest, KeepsTheBytesOfItsOwnFormat) {
     const std::vector<uint8_t> bytes = some_bytes(3 * format->row_bytes(512));
     Weight weight(memory_, "w", 3, 512, false, *format);
     weight.load(*ops_, stored(format->name(), {3, 512}, bytes), staging_);
-    EXPECT_EQ(std::memcmp(weight.storage().raw(), bytes.data(), bytes.size()), 0)
-        << format->name();
+    EXPECT_EQ(std::memcmp(weight.storage().raw(), bytes.data(), bytes.size()), 0) << format->name();
   }
 }
 

@@ -21,8 +21,7 @@ inline fs::path golden_path(const std::string& name) {
 
 class Golden {
  public:
-  explicit Golden(const std::string& name)
-      : file_(golden_path(name) / "golden.safetensors") {}
+  explicit Golden(const std::string& name) : file_(golden_path(name) / "golden.safetensors") {}
 
   template <typename T = float>
   std::vector<T> values(const std::string& name) const {

@@ -88,9 +88,8 @@ TEST(PreTokenizer, GoldenWords) {
 TEST(PreTokenizer, ClassesAreThoseOfUnicode) {
   const std::vector<PreTokenizerStep> steps = {{PreTokenizerStep::Kind::regex, R"(\w+|[\s.]+)"}};
   std::vector<std::string> words;
-  PreTokenizer(steps).split("gr\u00F6\u00DFe \u3000.\u180E", [&](std::string_view word) {
-    words.emplace_back(word);
-  });
+  PreTokenizer(steps).split("gr\u00F6\u00DFe \u3000.\u180E",
+                            [&](std::string_view word) { words.emplace_back(word); });
   EXPECT_EQ(words, (std::vector<std::string>{"gr\u00F6\u00DFe", " \u3000.", "\u180E"}));
 }
 

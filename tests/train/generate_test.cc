@@ -71,7 +71,8 @@ INSTANTIATE_TEST_SUITE_P(Models, CacheTest,
 // over the model.
 TEST(Adapter, CachedLogitsAreThoseOfPeft) {
   const Golden golden("lora");
-  const Recipe recipe = with_adapter_options(make_recipe({"adapter=" + golden_path("lora").string()}));
+  const Recipe recipe =
+      with_adapter_options(make_recipe({"adapter=" + golden_path("lora").string()}));
   const ModelFiles files = open_model(golden_path("gqa_tied").string());
   const auto ends = golden.values<int32_t>("cu_seqlens");
   auto ids = golden.values<int32_t>("ids");

@@ -10,16 +10,16 @@ TEST_P(GoldenTest, LogitsOfEverySequence) {
   const Golden golden(GetParam());
   const StepBatch batch = golden.batch();
   const ModelFiles files = open_model(golden_path(GetParam()).string());
-  const auto session = make_session(make_recipe({"method=full"}), files, training_use(batch.tokens));
+  const auto session =
+      make_session(make_recipe({"method=full"}), files, training_use(batch.tokens));
   const MicroBatch& micro = batch.micro_batches[0];
   const auto expected = golden.values("logits");
   const auto vocab = static_cast<size_t>(files.config.vocab_size);
   for (size_t s = 0; s + 1 < micro.cu_seqlens.size(); ++s) {
     const auto begin = static_cast<size_t>(micro.cu_seqlens[s]);
     const auto end = static_cast<size_t>(micro.cu_seqlens[s + 1]);
-    const Tensor logits =
-        session->logits(std::span(micro.ids).subspan(begin, end - begin),
-                        static_cast<int64_t>(end - begin), false);
+    const Tensor logits = session->logits(std::span(micro.ids).subspan(begin, end - begin),
+                                          static_cast<int64_t>(end - begin), false);
     const std::vector<float> part(expected.begin() + static_cast<ptrdiff_t>(begin * vocab),
                                   expected.begin() + static_cast<ptrdiff_t>(end * vocab));
     EXPECT_LE(relative_error(logits.data<float>(), part), 1e-5);
@@ -31,8 +31,8 @@ TEST_P(GoldenTest, LossAndEveryGradient) {
   const StepBatch batch = golden.batch();
   const ModelFiles files = open_model(golden_path(GetParam()).string());
   for (const char* recompute : {"false", "true"}) {
-    const Recipe recipe = make_recipe(
-        {"method=full", std::string("gradient_checkpointing=") + recompute});
+    const Recipe recipe =
+        make_recipe({"method=full", std::string("gradient_checkpointing=") + recompute});
     const auto session = make_session(recipe, files, training_use(batch.tokens));
     session->accumulate(batch, 0.0, 0);
     const auto gradients = states(session->stage(), StateRole::gradient);
@@ -63,7 +63,8 @@ TEST_P(GoldenTest, TenStepsOfAdamW) {
     session->accumulate(batch, rate, static_cast<int64_t>(step));
     const StepResult result = session->update(0.01);
     EXPECT_NEAR(result.loss, static_cast<double>(losses[step]), 1e-4 * result.loss) << step;
-    EXPECT_NEAR(result.grad_norm, static_cast<double>(norms[step]), 1e-3 * result.grad_norm) << step;
+    EXPECT_NEAR(result.grad_norm, static_cast<double>(norms[step]), 1e-3 * result.grad_norm)
+        << step;
   }
   for (const auto& [name, view] : states(session->stage(), StateRole::parameter)) {
     EXPECT_LE(relative_error(view.data<float>(), golden.values("final." + name)), 2e-3) << name;

@@ -19,7 +19,9 @@ int64_t padded_elements(int64_t tokens, int64_t head_dim) {
 
 }  // namespace
 
-int64_t attention_padded_head_dim(int64_t head_dim) { return round_up(head_dim, kPad); }
+int64_t attention_padded_head_dim(int64_t head_dim) {
+  return round_up(head_dim, kPad);
+}
 
 int64_t attention_forward_packed(int64_t tokens_k, int64_t head_dim) {
   return transposed_elements(tokens_k, head_dim) + padded_elements(tokens_k, head_dim);

@@ -1,5 +1,5 @@
-// CPU attention, compiled once per instruction set (attention.isa.cc); see Ops for the contract. The
-// code here knows no threads: CpuOps cuts the work into tasks and runs them on its pool.
+// CPU attention, compiled once per instruction set (attention.isa.cc); see Ops for the contract.
+// The code here knows no threads: CpuOps cuts the work into tasks and runs them on its pool.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,9 @@
 namespace jackscrew {
 
 // Query rows and key columns of one tile of scores. 64 x 128 floats of scores, two operand tiles of
-// head_dim 64 and the accumulator come to 112 KiB: they stay in L2 with room for the streamed keys, and
-// the products are long enough (64..128 terms) to keep loading and storing accumulators under 10 %.
+// head_dim 64 and the accumulator come to 112 KiB: they stay in L2 with room for the streamed keys,
+// and the products are long enough (64..128 terms) to keep loading and storing accumulators under
+// 10 %.
 inline constexpr int64_t kAttentionQueryBlock = 64;
 inline constexpr int64_t kAttentionKeyBlock = 128;
 
@@ -22,16 +23,17 @@ struct CpuAttention {
   const float* q = nullptr;  // [tokens_q, num_heads * head_dim]
   const float* k = nullptr;  // [tokens_k, num_kv_heads * head_dim]
   const float* v = nullptr;
-  float* out = nullptr;        // [tokens_q, num_heads * head_dim]
-  float* lse = nullptr;        // [num_heads, tokens_q]
-  const float* dout = nullptr; // backward: like out
-  float* dq = nullptr;         // backward: like q
-  float* dk = nullptr;         // backward: like k
+  float* out = nullptr;         // [tokens_q, num_heads * head_dim]
+  float* lse = nullptr;         // [num_heads, tokens_q]
+  const float* dout = nullptr;  // backward: like out
+  float* dq = nullptr;          // backward: like q
+  float* dk = nullptr;          // backward: like k
   float* dv = nullptr;
   int64_t q_stride = 0, k_stride = 0, v_stride = 0, out_stride = 0;
   int64_t dout_stride = 0, dq_stride = 0, dk_stride = 0, dv_stride = 0;
   // Scratch.
-  float* packed = nullptr;     // [num_kv_heads, packed_elements]: keys and values as the tiles want them
+  float* packed =
+      nullptr;  // [num_kv_heads, packed_elements]: keys and values as the tiles want them
   float* dkv_heads = nullptr;  // backward: [2, num_heads, tokens_k, padded head_dim]
 };
 

@@ -9,7 +9,8 @@ namespace {
 
 #if defined(__AVX512F__)
 constexpr int kLanes = 16;
-constexpr int kRows = 8;  // 8 x 2 accumulators + 2 operands of 32 registers: hides 4 cycles at 2 per cycle
+constexpr int kRows =
+    8;  // 8 x 2 accumulators + 2 operands of 32 registers: hides 4 cycles at 2 per cycle
 #else
 constexpr int kLanes = 8;
 constexpr int kRows = 6;  // 6 x 2 accumulators + 2 operands + 1 broadcast of 16 registers
@@ -18,15 +19,21 @@ constexpr int64_t kPad = 16;  // every packed row is a multiple of this, whateve
 
 typedef float Vector __attribute__((vector_size(kLanes * 4), aligned(4)));
 
-JACKSCREW_INLINE int64_t padded(int64_t n) { return (n + kPad - 1) / kPad * kPad; }
-JACKSCREW_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+JACKSCREW_INLINE int64_t padded(int64_t n) {
+  return (n + kPad - 1) / kPad * kPad;
+}
+JACKSCREW_INLINE int64_t smaller(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}
 
-// The stride of packed transposed keys: one cache line past a multiple, so that the rows of a tile do
-// not all fall into the same cache sets when the number of tokens is a power of two.
-JACKSCREW_INLINE int64_t key_stride(int64_t tokens) { return padded(tokens) + kPad; }
+// The stride of packed transposed keys: one cache line past a multiple, so that the rows of a tile
+// do not all fall into the same cache sets when the number of tokens is a power of two.
+JACKSCREW_INLINE int64_t key_stride(int64_t tokens) {
+  return padded(tokens) + kPad;
+}
 
-// c [M, columns] (+)= a [M, depth] · b [depth, columns] for M rows and V vectors of columns, held in
-// registers. Element (i, k) of a is a[i * a_row + k * a_depth], so that a may be transposed.
+// c [M, columns] (+)= a [M, depth] · b [depth, columns] for M rows and V vectors of columns, held
+// in registers. Element (i, k) of a is a[i * a_row + k * a_depth], so that a may be transposed.
 template <int M, int V>
 JACKSCREW_INLINE void micro_product(int64_t depth, const float* a, int64_t a_row, int64_t a_depth,
                                     const float* b, int64_t b_stride, float* c, int64_t c_stride,
@@ -34,8 +41,8 @@ JACKSCREW_INLINE void micro_product(int64_t depth, const float* a, int64_t a_row
   Vector sum[M][V];
   for (int i = 0; i < M; ++i) {
     for (int j = 0; j < V; ++j) {
-      sum[i][j] = accumulate ? *reinterpret_cast<const Vector*>(c + i * c_stride + j * kLanes)
-                             : Vector{};
+      sum[i][j] =
+          accumulate ? *reinterpret_cast<const Vector*>(c + i * c_stride + j * kLanes) : Vector{};
     }
   }
   for (int64_t k = 0; k < depth; ++k) {
@@ -81,16 +88,18 @@ void product(int64_t rows, int64_t columns, int64_t depth, const float* a, int64
   const int64_t end = padded(columns);
   int64_t n = 0;
   for (; n + 2 * kLanes <= end; n += 2 * kLanes) {
-    product_columns<2>(rows, depth, a, a_row, a_depth, b + n, b_stride, c + n, c_stride, accumulate);
+    product_columns<2>(rows, depth, a, a_row, a_depth, b + n, b_stride, c + n, c_stride,
+                       accumulate);
   }
   for (; n < end; n += kLanes) {
-    product_columns<1>(rows, depth, a, a_row, a_depth, b + n, b_stride, c + n, c_stride, accumulate);
+    product_columns<1>(rows, depth, a, a_row, a_depth, b + n, b_stride, c + n, c_stride,
+                       accumulate);
   }
 }
 
 // to [rows, padded(columns)] = factor * from, the padding zero.
-void copy_padded(int64_t rows, int64_t columns, const float* from, int64_t from_stride, float factor,
-                 float* to) {
+void copy_padded(int64_t rows, int64_t columns, const float* from, int64_t from_stride,
+                 float factor, float* to) {
   const int64_t stride = padded(columns);
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t c = 0; c < columns; ++c) to[r * stride + c] = factor * from[r * from_stride + c];
@@ -99,8 +108,8 @@ void copy_padded(int64_t rows, int64_t columns, const float* from, int64_t from_
 }
 
 // to [columns, stride] = fromᵀ for from [rows, columns]; the padding zero.
-void copy_transposed(int64_t rows, int64_t columns, const float* from, int64_t from_stride, float* to,
-                     int64_t stride) {
+void copy_transposed(int64_t rows, int64_t columns, const float* from, int64_t from_stride,
+                     float* to, int64_t stride) {
   for (int64_t r0 = 0; r0 < rows; r0 += kPad) {
     const int64_t r1 = smaller(rows, r0 + kPad);
     for (int64_t c = 0; c < columns; ++c) {
@@ -114,9 +123,9 @@ void copy_transposed(int64_t rows, int64_t columns, const float* from, int64_t f
 
 // Where the parts of a kv head's packed scratch lie.
 struct Packed {
-  float* keys_transposed;    // [head_dim, key_stride]
-  float* second;             // forward: values [tokens, padded]; backward: values transposed
-  float* keys;               // backward: [tokens, padded]
+  float* keys_transposed;  // [head_dim, key_stride]
+  float* second;           // forward: values [tokens, padded]; backward: values transposed
+  float* keys;             // backward: [tokens, padded]
 };
 
 JACKSCREW_INLINE Packed packed_forward(const CpuAttention& args, int64_t kv_head) {
@@ -142,7 +151,8 @@ void pack_backward(const CpuAttention& args, int64_t kv_head) {
   const Packed to = packed_backward(args, kv_head);
   const int64_t d = args.head_dim;
   const int64_t stride = key_stride(args.tokens_k);
-  copy_transposed(args.tokens_k, d, args.k + kv_head * d, args.k_stride, to.keys_transposed, stride);
+  copy_transposed(args.tokens_k, d, args.k + kv_head * d, args.k_stride, to.keys_transposed,
+                  stride);
   copy_transposed(args.tokens_k, d, args.v + kv_head * d, args.v_stride, to.second, stride);
   copy_padded(args.tokens_k, d, args.k + kv_head * d, args.k_stride, 1.0f, to.keys);
 }
@@ -178,17 +188,17 @@ void forward(const CpuAttention& args, int64_t sequence, int64_t head, int64_t b
   const int64_t q_length = args.cu_seqlens_q[sequence + 1] - q_begin;
   const int64_t k_begin = args.cu_seqlens_k[sequence];
   const int64_t k_length = args.cu_seqlens_k[sequence + 1] - k_begin;
-  const int64_t first = block * kBq;                    // query index within the sequence
+  const int64_t first = block * kBq;  // query index within the sequence
   const int64_t rows = smaller(kBq, q_length - first);
   const int64_t first_position = first + k_length - q_length;  // its position among the keys
   const Packed packed = packed_forward(args, head / (args.num_heads / args.num_kv_heads));
   const int64_t keys_stride = key_stride(args.tokens_k);
 
-  float* query = thread_scratch;        // [kBq, dp]
-  float* scores = query + kBq * dp;     // [kBq, kBk]
-  float* sum = scores + kBq * kBk;      // [kBq, dp]
-  float* maximum = sum + kBq * dp;      // [kBq]
-  float* total = maximum + kBq;         // [kBq]
+  float* query = thread_scratch;     // [kBq, dp]
+  float* scores = query + kBq * dp;  // [kBq, kBk]
+  float* sum = scores + kBq * kBk;   // [kBq, dp]
+  float* maximum = sum + kBq * dp;   // [kBq]
+  float* total = maximum + kBq;      // [kBq]
 
   copy_padded(rows, d, args.q + (q_begin + first) * args.q_stride + head * d, args.q_stride,
               args.scale, query);
@@ -200,8 +210,8 @@ void forward(const CpuAttention& args, int64_t sequence, int64_t head, int64_t b
   const int64_t last_position = first_position + rows - 1;
   for (int64_t k0 = 0; k0 <= last_position; k0 += kBk) {
     const int64_t width = smaller(kBk, smaller(k_length, last_position + 1) - k0);
-    product(rows, width, d, query, dp, 1, packed.keys_transposed + k_begin + k0, keys_stride, scores,
-            kBk, false);
+    product(rows, width, d, query, dp, 1, packed.keys_transposed + k_begin + k0, keys_stride,
+            scores, kBk, false);
     for (int64_t i = 0; i < rows; ++i) {
       const int64_t visible = first_position + i - k0 + 1;
       const int64_t valid = visible < 0 ? 0 : smaller(width, visible);
@@ -210,7 +220,8 @@ void forward(const CpuAttention& args, int64_t sequence, int64_t head, int64_t b
         for (int64_t c = 0; c < dp; ++c) sum[i * dp + c] *= shrink;
       }
     }
-    product(rows, dp, width, scores, kBk, 1, packed.second + (k_begin + k0) * dp, dp, sum, dp, true);
+    product(rows, dp, width, scores, kBk, 1, packed.second + (k_begin + k0) * dp, dp, sum, dp,
+            true);
   }
   for (int64_t i = 0; i < rows; ++i) {
     const float inverse = 1.0f / total[i];
@@ -230,17 +241,18 @@ void backward(const CpuAttention& args, int64_t sequence, int64_t head, float* t
   const Packed packed = packed_backward(args, head / (args.num_heads / args.num_kv_heads));
   const int64_t keys_stride = key_stride(args.tokens_k);
   const int64_t head_size = args.tokens_k * dp;
-  float* dk = args.dkv_heads + head * head_size + begin * dp;                      // [length, dp]
-  float* dv = args.dkv_heads + (args.num_heads + head) * head_size + begin * dp;   // [length, dp]
+  float* dk = args.dkv_heads + head * head_size + begin * dp;                     // [length, dp]
+  float* dv = args.dkv_heads + (args.num_heads + head) * head_size + begin * dp;  // [length, dp]
 
-  float* scores = thread_scratch;        // [kBq, kBk]; becomes the softmax weights
-  float* dscores = scores + kBq * kBk;   // [kBq, kBk]
-  float* delta = dscores + kBq * kBk;    // [length], row sums of dout * out (Dao 2023, section 3.1)
+  float* scores = thread_scratch;       // [kBq, kBk]; becomes the softmax weights
+  float* dscores = scores + kBq * kBk;  // [kBq, kBk]
+  float* delta = dscores + kBq * kBk;   // [length], row sums of dout * out (Dao 2023, section 3.1)
   float* query = delta + padded(length);  // [length, dp], scaled
   float* dout = query + length * dp;      // [length, dp]
   float* dquery = dout + length * dp;     // [length, dp]
 
-  copy_padded(length, d, args.q + begin * args.q_stride + head * d, args.q_stride, args.scale, query);
+  copy_padded(length, d, args.q + begin * args.q_stride + head * d, args.q_stride, args.scale,
+              query);
   copy_padded(length, d, args.dout + begin * args.dout_stride + head * d, args.dout_stride, 1.0f,
               dout);
   for (int64_t i = 0; i < length; ++i) {
@@ -260,8 +272,8 @@ void backward(const CpuAttention& args, int64_t sequence, int64_t head, float* t
       const int64_t rows = smaller(kBq, length - q0);
       product(rows, width, d, query + q0 * dp, dp, 1, packed.keys_transposed + begin + k0,
               keys_stride, scores, kBk, false);
-      product(rows, width, d, dout + q0 * dp, dp, 1, packed.second + begin + k0, keys_stride, dscores,
-              kBk, false);
+      product(rows, width, d, dout + q0 * dp, dp, 1, packed.second + begin + k0, keys_stride,
+              dscores, kBk, false);
       for (int64_t i = 0; i < rows; ++i) {
         const int64_t visible = q0 + i - k0 + 1;
         const int64_t valid = visible < 0 ? 0 : smaller(width, visible);

@@ -14,8 +14,8 @@ namespace jackscrew {
 
 namespace {
 
-// Tasks per thread when rows are shared out: enough to even out a thread that was held up, few enough
-// that taking a task (about 0.1 us) does not show.
+// Tasks per thread when rows are shared out: enough to even out a thread that was held up, few
+// enough that taking a task (about 0.1 us) does not show.
 constexpr int64_t kChunksPerThread = 8;
 
 struct AttentionTask {
@@ -41,8 +41,7 @@ class CpuOps : public Ops {
                          const Tensor& v, const Tensor& out, const Tensor& lse,
                          Arena& scratch) override {
     const Arena::Frame frame(scratch);
-    const AttentionScratch buffers =
-        attention_forward_scratch(shape, k.rows(), threads(), scratch);
+    const AttentionScratch buffers = attention_forward_scratch(shape, k.rows(), threads(), scratch);
     CpuAttention args = arguments(shape, q, k, v, out, lse);
     args.packed = buffers.packed.data<float>();
     parallel_for(threads(), shape.num_kv_heads,
@@ -89,9 +88,8 @@ class CpuOps : public Ops {
     run_tasks(buffers.per_thread, [&](const AttentionTask& task, float* per_thread) {
       attention_.backward(args, task.sequence, task.head, per_thread);
     });
-    run_chunks(args.tokens_k, [&](int64_t begin, int64_t end) {
-      attention_.reduce_heads(args, begin, end);
-    });
+    run_chunks(args.tokens_k,
+               [&](int64_t begin, int64_t end) { attention_.reduce_heads(args, begin, end); });
   }
 
   Event copy_async(const Tensor& to, const Tensor& from) override {

@@ -16,7 +16,9 @@ typedef float Vector __attribute__((vector_size(kLanes * 4), aligned(4)));
 typedef uint32_t Words __attribute__((vector_size(kLanes * 4)));
 typedef uint16_t Halves __attribute__((vector_size(kLanes * 2), aligned(2)));
 
-JACKSCREW_INLINE Vector load(const float* from) { return *reinterpret_cast<const Vector*>(from); }
+JACKSCREW_INLINE Vector load(const float* from) {
+  return *reinterpret_cast<const Vector*>(from);
+}
 
 JACKSCREW_INLINE Vector load(const bf16* from) {
   const Halves bits = *reinterpret_cast<const Halves*>(from);

@@ -1,9 +1,9 @@
 #include "kernels/cpu/gemm.h"
 
-#include <oneapi/dnnl/dnnl.hpp>
 #include <algorithm>
 #include <array>
 #include <map>
+#include <oneapi/dnnl/dnnl.hpp>
 #include <tuple>
 #include <vector>
 
@@ -153,8 +153,16 @@ class CpuGemm::Impl {
       const int64_t depth = depths.size(p);
       const bool add = p > 0 || accumulate == Accumulate::yes;
       if (widen) {
-        return {false,          rows.size(i),       width(j),       depth, ta, tb,
-                ta ? rows.size(i) : depth, tb ? depth : width(j), c.row_stride(), add};
+        return {false,
+                rows.size(i),
+                width(j),
+                depth,
+                ta,
+                tb,
+                ta ? rows.size(i) : depth,
+                tb ? depth : width(j),
+                c.row_stride(),
+                add};
       }
       return {a.dtype() == DType::bf16, rows.size(i),   width(j),       depth, ta, tb,
               a.row_stride(),           b.row_stride(), c.row_stride(), add};
@@ -201,9 +209,9 @@ class CpuGemm::Impl {
   template <typename T>
   void dot(void (*kernel)(const DotProduct<T>&, int64_t, int64_t), const Tensor& a, const Tensor& b,
            const Tensor& c, Accumulate accumulate) {
-    const DotProduct<T> args{a.data<T>(),    b.data<T>(),    c.data<float>(), c.rows(),
-                             a.cols(),       a.row_stride(), b.row_stride(),  c.row_stride(),
-                             accumulate == Accumulate::yes};
+    const DotProduct<T> args{a.data<T>(),    b.data<T>(),    c.data<float>(),
+                             c.rows(),       a.cols(),       a.row_stride(),
+                             b.row_stride(), c.row_stride(), accumulate == Accumulate::yes};
     const int64_t n = c.cols();
     const int64_t chunks = std::min(n, threads_ * kDotChunksPerThread);
     parallel_for(threads_, chunks, [&](int64_t chunk, int) {
@@ -258,8 +266,8 @@ class CpuGemm::Impl {
     // A team of one does not count as a parallel region, and oneDNN would start threads of its own.
     const int threads = omp_get_max_threads();
     omp_set_num_threads(1);
-    const dnnl_status_t status = dnnl_primitive_execute(
-        primitive.matmul.get(), stream.get(), static_cast<int>(list.size()), list.data());
+    const dnnl_status_t status = dnnl_primitive_execute(primitive.matmul.get(), stream.get(),
+                                                        static_cast<int>(list.size()), list.data());
     omp_set_num_threads(threads);
     if (status != dnnl_success) {
       fail(ErrorKind::device, "oneDNN matmul failed with status {}", static_cast<int>(status));

@@ -6,14 +6,14 @@
 
 #include <cstdint>
 
-#define JACKSCREW_ROW_KERNEL(Args)                                                             \
-  template <>                                                                                  \
-  const RowKernel& row_kernel<Args>();                                                         \
-  namespace cuda {                                                                             \
-  cudaError_t run_##Args(const void* args, int64_t rows, cudaStream_t stream);                 \
-  cudaError_t run_##Args(const void* args, int64_t rows, cudaStream_t stream) {                \
-    return launch_rows(*static_cast<const Args*>(args), rows, stream);                         \
-  }                                                                                            \
+#define JACKSCREW_ROW_KERNEL(Args)                                              \
+  template <>                                                                   \
+  const RowKernel& row_kernel<Args>();                                          \
+  namespace cuda {                                                              \
+  cudaError_t run_##Args(const void* args, int64_t rows, cudaStream_t stream);  \
+  cudaError_t run_##Args(const void* args, int64_t rows, cudaStream_t stream) { \
+    return launch_rows(*static_cast<const Args*>(args), rows, stream);          \
+  }                                                                             \
   }
 
 #include "kernels/row_kernel.h"
@@ -25,9 +25,9 @@ namespace jackscrew::cuda {
 inline constexpr int kThreads = 256;
 inline constexpr int kWarp = 32;
 
-// A block is the team: loops are strided over its threads and end with a barrier, reductions shuffle
-// within warps and pass through shared memory between them. The order of a sum is fixed by the block's
-// shape, so results repeat bit for bit.
+// A block is the team: loops are strided over its threads and end with a barrier, reductions
+// shuffle within warps and pass through shared memory between them. The order of a sum is fixed by
+// the block's shape, so results repeat bit for bit.
 struct Team {
   template <class F>
   __device__ void each(int64_t n, F f) const {

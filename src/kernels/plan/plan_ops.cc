@@ -13,7 +13,8 @@ class PlanOps : public Ops {
   bool plans_only() const override { return true; }
   bool has_bf16() const override { return isa() >= IsaLevel::v4_bf16; }
 
-  void gemm(const Tensor&, Transpose, const Tensor&, Transpose, const Tensor&, Accumulate) override {}
+  void gemm(const Tensor&, Transpose, const Tensor&, Transpose, const Tensor&,
+            Accumulate) override {}
 
   void attention_forward(const AttentionShape& shape, const Tensor&, const Tensor& k, const Tensor&,
                          const Tensor&, const Tensor&, Arena& scratch) override {
@@ -21,9 +22,9 @@ class PlanOps : public Ops {
     attention_forward_scratch(shape, k.rows(), threads(), scratch);
   }
 
-  void attention_backward(const AttentionShape& shape, const Tensor&, const Tensor& k, const Tensor&,
+  void attention_backward(const AttentionShape& shape, const Tensor&, const Tensor& k,
                           const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
-                          const Tensor&, Arena& scratch) override {
+                          const Tensor&, const Tensor&, Arena& scratch) override {
     const Arena::Frame frame(scratch);
     attention_backward_scratch(shape, k.rows(), threads(), scratch);
   }

@@ -63,8 +63,8 @@ struct SquaredNormChunks {
 };
 JACKSCREW_ROW_KERNEL(SquaredNormChunks)
 
-// From the partial sums of all gradients: norm, clipping factor (as torch.nn.utils.clip_grad_norm_, with
-// its 1e-6) and the finite flag. One row.
+// From the partial sums of all gradients: norm, clipping factor (as torch.nn.utils.clip_grad_norm_,
+// with its 1e-6) and the finite flag. One row.
 struct FinishNorm {
   const double* partial;  // [count]
   StepScalars* scalars;

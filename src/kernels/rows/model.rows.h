@@ -1,5 +1,5 @@
-// Row kernels of the transformer: norms, rotary embedding, SwiGLU, embedding rows. Forward and backward
-// stand beside each other. A row is a token unless said otherwise.
+// Row kernels of the transformer: norms, rotary embedding, SwiGLU, embedding rows. Forward and
+// backward stand beside each other. A row is a token unless said otherwise.
 #pragma once
 
 #include "kernels/row_kernel.h"
@@ -7,8 +7,8 @@
 
 namespace jackscrew {
 
-// Kernels that reduce over tokens take a block of columns as their row, so that each column is summed
-// by one thread in token order, whatever the number of threads.
+// Kernels that reduce over tokens take a block of columns as their row, so that each column is
+// summed by one thread in token order, whatever the number of threads.
 inline constexpr int64_t kColumnBlock = 64;
 
 // y = x * rstd * weight with rstd = 1 / sqrt(mean(x^2) + epsilon) (Zhang and Sennrich 2019, eq. 4).
@@ -24,8 +24,7 @@ struct RmsNormForward {
     const float* in = x + token * hidden;
     float* out = y + token * hidden;
     const float squares = team.sum(hidden, [&](int64_t i) { return in[i] * in[i]; });
-    const float scale =
-        1.0f / __builtin_sqrtf(squares / static_cast<float>(hidden) + epsilon);
+    const float scale = 1.0f / __builtin_sqrtf(squares / static_cast<float>(hidden) + epsilon);
     team.once([&] { rstd[token] = scale; });
     team.each(hidden, [&](int64_t i) { out[i] = in[i] * scale * weight[i]; });
   }
@@ -63,8 +62,7 @@ struct RmsNormBackward {
     const float* grad = dy + token * hidden;
     float* out = dx + token * hidden;
     const float scale = rstd[token];
-    const float dot =
-        team.sum(hidden, [&](int64_t i) { return weight[i] * grad[i] * in[i]; });
+    const float dot = team.sum(hidden, [&](int64_t i) { return weight[i] * grad[i] * in[i]; });
     const float mean = dot * scale * scale * scale / static_cast<float>(hidden);
     team.each(hidden, [&](int64_t i) { out[i] += scale * weight[i] * grad[i] - mean * in[i]; });
   }
@@ -92,8 +90,9 @@ struct RmsNormWeightGradient {
 };
 JACKSCREW_ROW_KERNEL(RmsNormWeightGradient)
 
-// Rotates pairs (i, i + head_dim / 2) of every head in place (Su et al. 2021, in the half-split layout
-// of Hugging Face's Llama). `direction` is 1 forward and -1 backward, the rotation's transpose.
+// Rotates pairs (i, i + head_dim / 2) of every head in place (Su et al. 2021, in the half-split
+// layout of Hugging Face's Llama). `direction` is 1 forward and -1 backward, the rotation's
+// transpose.
 struct RotaryEmbedding {
   float* x;                  // [tokens, heads * head_dim], row stride `stride`
   const int32_t* positions;  // [tokens]
@@ -190,7 +189,8 @@ struct ScatterRows {
 };
 JACKSCREW_ROW_KERNEL(ScatterRows)
 
-// to[indices[row]] += from[row] where indices may repeat. A row of the kernel is a block of columns.
+// to[indices[row]] += from[row] where indices may repeat. A row of the kernel is a block of
+// columns.
 struct ScatterAddRows {
   const float* from;       // [rows, width]
   const int32_t* indices;  // [rows]

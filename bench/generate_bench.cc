@@ -1,0 +1,132 @@
+// Speed of token-by-token generation, beside what memory allows: every weight is read once per
+// token.
+//   generate_bench [--clock=wall|cpu] [a recipe's settings, such as model=PATH storage=f32
+//   threads=4]
+//                  [--json]
+// Without settings: SmolLM2-135M's shape with random weights, 2 threads, 32 tokens after a prompt
+// of 32; weights as f32, as bf16, and as the model's file has them.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "base/error.h"
+#include "base/json_object.h"
+#include "base/parallel.h"
+#include "bench/machine.h"
+#include "bench/smollm2.h"
+#include "cli/arguments.h"
+#include "train/generate.h"
+
+namespace jackscrew {
+namespace {
+
+// Bytes per second that all threads read from memory together, the best of several passes.
+double read_bandwidth(const BenchClock& clock) {
+  // Eight times the last-level cache of common machines.
+  constexpr int64_t kWords = int64_t{32} << 20;
+  constexpr int64_t kChunk = int64_t{1} << 18;
+  constexpr int kPasses = 10;
+  Memory memory("host", make_host_backing(), 0);
+  const OwnedTensor data(memory, Purpose::activations, DType::f64, {kWords});
+  const auto* words = static_cast<const uint64_t*>(data.view().raw());
+  std::vector<uint64_t> sums(kWords / kChunk);
+  double best = 0.0;
+  for (int pass = 0; pass < kPasses; ++pass) {
+    const double begin = clock.seconds();
+    parallel_for(clock.threads, kWords / kChunk, [&](int64_t chunk, int) {
+      uint64_t sum = 0;
+#pragma omp simd reduction(+ : sum)
+      for (int64_t i = chunk * kChunk; i < (chunk + 1) * kChunk; ++i) sum += words[i];
+      sums[static_cast<size_t>(chunk)] += sum;
+    });
+    best = std::max(best, 8.0 * kWords / (clock.seconds() - begin));
+  }
+  if (sums[0] != 0) fail(ErrorKind::generic, "fresh memory is not zero");
+  return best;
+}
+
+// What one token reads: all weights but an embedding that is not the head too.
+double weight_bytes(const Stage& stage) {
+  double total = 0.0;
+  for (const auto& parameter : stage.parameters()) {
+    const bool gathered =
+        parameter->info.kind == WeightKind::embedding && !stage.config().tie_word_embeddings;
+    if (!gathered) total += static_cast<double>(parameter->info.weight->storage().bytes());
+  }
+  return total;
+}
+
+void measure(const Recipe& recipe, const ModelFiles& files, const BenchClock& clock) {
+  constexpr int64_t kPrompt = 32;
+  const SessionUse use = generation_use(kPrompt, recipe.max_new_tokens);
+  Session session(recipe, files, use, Session::rehearse(recipe, files, use));
+  std::vector<int32_t> ids(kPrompt);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    ids[i] = static_cast<int32_t>(static_cast<int64_t>(i) * 997 % files.config.vocab_size);
+  }
+  session.logits(ids, 1, true);
+  std::vector<double> times;
+  for (int64_t i = 0; i < recipe.max_new_tokens; ++i) {
+    const double begin = clock.seconds();
+    session.logits(std::span(ids).first(1), 1, true);
+    times.push_back(clock.seconds() - begin);
+  }
+  std::sort(times.begin(), times.end());
+  const double median = times[times.size() / 2];
+  const double bandwidth = read_bandwidth(clock);
+  const double bytes = weight_bytes(session.stage());
+  if (recipe.json) {
+    JsonObject object;
+    object.add("bench", "generate")
+        .add("storage", recipe.storage)
+        .add("tokens_per_second", 1.0 / median)
+        .add("weight_bytes", bytes)
+        .add("bandwidth", bandwidth)
+        .add("share_of_floor", bytes / bandwidth / median);
+    fmt::print("{}\n", object.text());
+  } else {
+    fmt::print(
+        "storage {:<5} {:7.1f} tokens/s (fastest {:.1f}), {:5.1f} % of what reading {:.0f} MB "
+        "at {:.1f} GB/s allows\n",
+        recipe.storage, 1.0 / median, 1.0 / times[0], 100.0 * bytes / bandwidth / median,
+        1e-6 * bytes, 1e-9 * bandwidth);
+  }
+  std::fflush(stdout);
+}
+
+int run(std::vector<std::string> arguments) {
+  BenchClock clock;
+  clock.cpu = std::erase(arguments, "--clock=cpu") > 0;
+  std::erase(arguments, "--clock=wall");
+  // What is written later wins.
+  arguments.insert(arguments.begin(), {"threads=2", "max_new_tokens=32"});
+  Recipe recipe = read_arguments(arguments, 0, "generate_bench");
+  ModelFiles files = recipe.model.empty() ? smollm2_shape() : open_model(recipe.model);
+  if (files.source == nullptr) recipe.random_init = true;
+  clock.threads = narrow<int>(recipe.threads);
+  if (!recipe.json) {
+    fmt::print("{}, {} threads, {}, {} time\n", files.origin, recipe.threads,
+               isa_name(choose_isa(recipe.isa)), clock.cpu ? "processor" : "wall");
+  }
+  std::vector<std::string> storages = {"f32", "bf16"};
+  if (files.source != nullptr) storages.push_back("keep");
+  if (recipe.storage != "keep") storages = {recipe.storage};
+  for (const std::string& storage : storages) {
+    recipe.storage = storage;
+    measure(recipe, files, clock);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace jackscrew
+
+int main(int argc, char** argv) {
+  try {
+    return jackscrew::run(std::vector<std::string>(argv + 1, argv + argc));
+  } catch (const jackscrew::Error& error) {
+    fmt::print(stderr, "generate_bench: {}\n", error.what());
+    return error.exit_code();
+  }
+}

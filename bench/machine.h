@@ -1,0 +1,108 @@
+// What benchmarks share: clocks, filled tensors, and the machine's own speed.
+#pragma once
+
+#include <omp.h>
+
+#include <algorithm>
+#include <ctime>
+#include <oneapi/dnnl/dnnl.hpp>
+#include <string>
+#include <unordered_map>
+
+#include "base/half.h"
+#include "base/philox.h"
+#include "tensor/memory.h"
+
+namespace jackscrew {
+
+inline double clock_seconds(clockid_t clock) {
+  timespec time{};
+  clock_gettime(clock, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+// Elapsed time, or the threads' processor time shared out evenly: that is blind to threads that
+// wait, but meaningful on a machine that other programs use too (with OMP_WAIT_POLICY=passive).
+struct BenchClock {
+  bool cpu = false;
+  int threads = 2;
+  double seconds() const {
+    return cpu ? clock_seconds(CLOCK_PROCESS_CPUTIME_ID) / threads : clock_seconds(CLOCK_MONOTONIC);
+  }
+};
+
+// Values in [-1, 1): denormals or zeros would change the speed. u8 stands for s8.
+inline OwnedTensor filled(Memory& memory, DType dtype, int64_t rows, int64_t cols) {
+  OwnedTensor out(memory, Purpose::activations, dtype, {rows, cols});
+  const RandomStream stream = RandomStream::make(1, RandomPurpose::init, 0, 0);
+  for (int64_t i = 0; i < rows * cols; ++i) {
+    const float value = 2.0f * stream.uniform(static_cast<uint64_t>(i % 65536)) - 1.0f;
+    if (dtype == DType::bf16) out.view().data<bf16>()[i] = to_bf16(value);
+    if (dtype == DType::f32) out.view().data<float>()[i] = value;
+    if (dtype == DType::u8) out.view().data<uint8_t>()[i] = static_cast<uint8_t>(i % 127);
+  }
+  return out;
+}
+
+inline const char* product_type_name(DType dtype) {
+  return dtype == DType::u8 ? "s8" : dtype_name(dtype);
+}
+
+// One whole-matrix oneDNN call with all threads; the operands' dtype u8 stands for s8.
+class WholeGemm {
+ public:
+  WholeGemm(int threads, DType dtype, int64_t m, int64_t n, int64_t k, bool ta, bool tb, void* a,
+            void* b, void* c)
+      : threads_(threads), engine_(dnnl::engine::kind::cpu, 0), stream_(engine_) {
+    using Dims = dnnl::memory::dims;
+    using Type = dnnl::memory::data_type;
+    const Type type = dtype == DType::f32    ? Type::f32
+                      : dtype == DType::bf16 ? Type::bf16
+                                             : Type::s8;
+    const Type result = dtype == DType::u8 ? Type::s32 : Type::f32;
+    const dnnl::memory::desc a_desc({m, k}, type, ta ? Dims{1, m} : Dims{k, 1});
+    const dnnl::memory::desc b_desc({k, n}, type, tb ? Dims{1, k} : Dims{n, 1});
+    const dnnl::memory::desc c_desc({m, n}, result, Dims{n, 1});
+    const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(a_desc, b_desc, c_desc),
+                                                   engine_);
+    name_ = description.impl_info_str();
+    matmul_ = dnnl::matmul(description);
+    arguments_ = {{DNNL_ARG_SRC, dnnl::memory(a_desc, engine_, a)},
+                  {DNNL_ARG_WEIGHTS, dnnl::memory(b_desc, engine_, b)},
+                  {DNNL_ARG_DST, dnnl::memory(c_desc, engine_, c)}};
+  }
+  void run() {
+    omp_set_num_threads(threads_);
+    matmul_.execute(stream_, arguments_);
+    stream_.wait();
+  }
+  const std::string& name() const { return name_; }
+
+ private:
+  int threads_;
+  dnnl::engine engine_;
+  dnnl::stream stream_;
+  dnnl::matmul matmul_;
+  std::unordered_map<int, dnnl::memory> arguments_;
+  std::string name_;
+};
+
+// The best of `runs` 2048^3 oneDNN products, in operations per second. Holds memory only meanwhile.
+inline double gemm_peak(const BenchClock& clock, DType dtype, int runs) {
+  constexpr int64_t kSize = 2048;
+  Memory memory("host", make_host_backing(), 0);
+  const OwnedTensor a = filled(memory, dtype, kSize, kSize);
+  const OwnedTensor b = filled(memory, dtype, kSize, kSize);
+  const OwnedTensor c = filled(memory, DType::f32, kSize, kSize);
+  WholeGemm whole(clock.threads, dtype, kSize, kSize, kSize, false, false, a.view().raw(),
+                  b.view().raw(), c.view().raw());
+  double best = 0.0;
+  for (int i = 0; i < runs; ++i) {
+    const double begin = clock.seconds();
+    whole.run();
+    best = std::max(best, 2.0 * kSize * kSize * kSize / (clock.seconds() - begin));
+  }
+  return best;
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,203 @@
+// Speed and memory of a whole training step, beside the machine's own speed in the same run.
+//   step_bench [--clock=wall|cpu] [a recipe's settings, such as model=PATH product=bf16 threads=4]
+//              [--json]
+// Without settings: SmolLM2-135M's shape with random weights, learner full, 4 x 512 tokens that are
+// all targets, 2 threads, every product the CPU has. max_steps steps are measured after one that is
+// not, with a measurement of the peak before each.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <random>
+#include <vector>
+
+#include "base/error.h"
+#include "base/json_object.h"
+#include "base/process_memory.h"
+#include "base/text.h"
+#include "bench/smollm2.h"
+#include "bench/timed_ops.h"
+#include "cli/arguments.h"
+#include "train/flops.h"
+#include "train/session.h"
+
+namespace jackscrew {
+namespace {
+
+StepBatch random_batch(const Recipe& recipe, int64_t vocab_size) {
+  std::mt19937 random(1);
+  const auto id = [&] {
+    return static_cast<int32_t>(random() % static_cast<uint32_t>(vocab_size));
+  };
+  StepBatch step;
+  for (int64_t i = 0; i < recipe.gradient_accumulation_steps; ++i) {
+    MicroBatch micro;
+    micro.cu_seqlens = {0};
+    for (int64_t s = 0; s < recipe.micro_batch_size; ++s) {
+      for (int64_t t = 0; t < recipe.sequence_len; ++t) {
+        micro.ids.push_back(id());
+        micro.positions.push_back(narrow<int32_t>(t));
+        micro.targets.push_back(id());
+      }
+      micro.cu_seqlens.push_back(narrow<int32_t>(micro.tokens()));
+    }
+    micro.target_count = micro.tokens();
+    step.tokens += micro.tokens();
+    step.targets += micro.target_count;
+    step.micro_batches.push_back(std::move(micro));
+  }
+  return step;
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+struct Measured {
+  std::string product;
+  double tokens = 0, operations = 0;  // of a step
+  double peak = 0;                    // operations per second, the best seen
+  double seconds = 0;                 // of the fastest step
+  double median_seconds = 0;
+  double median_share = 0;           // of the peak measured just before each step
+  PartCosts parts{};                 // of the fastest step
+  int64_t booked = 0, resident = 0;  // bytes
+
+  double share() const { return operations / seconds / peak; }
+};
+
+Measured measure(const Recipe& recipe, const ModelFiles& files, const BenchClock& clock,
+                 DType dtype) {
+  const int64_t tokens = recipe.micro_batch_size * recipe.sequence_len;
+  const SessionUse use{.training = true,
+                       .tokens = tokens,
+                       .max_positions = recipe.sequence_len,
+                       .kv_tokens = 0,
+                       .logits_rows = 0};
+  PartCosts costs{};
+  Session session(
+      recipe, files, use, Session::rehearse(recipe, files, use), [&](std::unique_ptr<Ops> ops) {
+        return std::make_unique<TimedOps>(std::move(ops), files.config.vocab_size, clock, costs);
+      });
+  const StepBatch batch = random_batch(recipe, files.config.vocab_size);
+  Measured out;
+  out.product = recipe.product;
+  out.tokens = static_cast<double>(batch.tokens);
+  out.operations = training_flops(session.stage(), batch);
+  std::vector<double> times;
+  std::vector<double> shares;
+  for (int64_t step = 0; step <= recipe.max_steps; ++step) {
+    // Three products of 2048^3: the first pays for the library's start-up.
+    const double peak = gemm_peak(clock, dtype, 3);
+    costs = {};
+    const double begin = clock.seconds();
+    session.accumulate(batch, 1e-5, step);
+    if (!session.update(0.01).finite) fail(ErrorKind::non_finite, "step {} is not finite", step);
+    const double seconds = clock.seconds() - begin;
+    out.peak = std::max(out.peak, peak);
+    out.resident = std::max(out.resident, anonymous_resident_bytes());
+    if (step == 0) continue;
+    if (times.empty() || seconds < out.seconds) {
+      out.seconds = seconds;
+      out.parts = costs;
+    }
+    times.push_back(seconds);
+    shares.push_back(out.operations / seconds / peak);
+  }
+  out.median_seconds = median(times);
+  out.median_share = median(shares);
+  out.booked = session.memory().ledger().peak;
+  return out;
+}
+
+void print_text(const Measured& m) {
+  fmt::print("\nproduct {}: {:.1f} tokens/s (median {:.1f})\n", m.product, m.tokens / m.seconds,
+             m.tokens / m.median_seconds);
+  fmt::print(
+      "  {:.1f} % of speed of light (median {:.1f} %): {:.3g} GFLOP in {:.2f} s, peak {:.1f}"
+      " GFLOP/s\n",
+      100.0 * m.share(), 100.0 * m.median_share, 1e-9 * m.operations, m.seconds, 1e-9 * m.peak);
+  fmt::print("  memory {} booked, {} resident (RssAnon)\n", human_bytes(m.booked),
+             human_bytes(m.resident));
+  fmt::print("    {:<20}{:>9}{:>9}{:>11}\n", "part", "ms", "of step", "of peak");
+  double rest = m.seconds;
+  for (size_t i = 0; i < kParts; ++i) {
+    const PartCost& part = m.parts[i];
+    if (part.seconds == 0.0) continue;
+    rest -= part.seconds;
+    fmt::print("    {:<20}{:>9.1f}{:>8.1f}%", part_name(i), 1e3 * part.seconds,
+               100.0 * part.seconds / m.seconds);
+    if (part.operations > 0.0) {
+      fmt::print("{:>10.1f}%", 100.0 * part.operations / part.seconds / m.peak);
+    }
+    fmt::print("\n");
+  }
+  fmt::print("    {:<20}{:>9.1f}{:>8.1f}%\n", "rest", 1e3 * rest, 100.0 * rest / m.seconds);
+}
+
+void print_json(const Measured& m) {
+  JsonObject parts;
+  for (size_t i = 0; i < kParts; ++i) {
+    if (m.parts[i].seconds > 0.0) parts.add(part_name(i), m.parts[i].seconds);
+  }
+  JsonObject object;
+  object.add("bench", "step")
+      .add("product", m.product)
+      .add("tokens_per_second", m.tokens / m.seconds)
+      .add("median_tokens_per_second", m.tokens / m.median_seconds)
+      .add("share_of_peak", m.share())
+      .add("median_share_of_peak", m.median_share)
+      .add("peak_gflops", 1e-9 * m.peak)
+      .add("step_gflop", 1e-9 * m.operations)
+      .add("booked_bytes", m.booked)
+      .add("resident_bytes", m.resident)
+      .add("seconds", parts);
+  fmt::print("{}\n", object.text());
+}
+
+int run(std::vector<std::string> arguments) {
+  BenchClock clock;
+  clock.cpu = std::erase(arguments, "--clock=cpu") > 0;
+  std::erase(arguments, "--clock=wall");
+  // What is written later wins.
+  arguments.insert(arguments.begin(), {"method=full", "threads=2", "micro_batch_size=4",
+                                       "sequence_len=512", "max_steps=5"});
+  Recipe recipe = read_arguments(arguments, 0, "step_bench");
+  ModelFiles files = recipe.model.empty() ? smollm2_shape() : open_model(recipe.model);
+  if (files.source == nullptr) recipe.random_init = true;
+  const IsaLevel isa = choose_isa(recipe.isa);
+  clock.threads = narrow<int>(recipe.threads);
+  if (!recipe.json) {
+    fmt::print("{}, {} x {} tokens, learner {}, {} threads, {}, {} time\n", files.origin,
+               recipe.micro_batch_size * recipe.gradient_accumulation_steps, recipe.sequence_len,
+               recipe.learner, recipe.threads, isa_name(isa), clock.cpu ? "processor" : "wall");
+    // s8 has no product yet; its peak says what one could gain.
+    const double s8 = gemm_peak(clock, DType::u8, 5);
+    fmt::print("peak of s8 products {:.1f} GOP/s\n", 1e-9 * s8);
+  }
+  const bool all = recipe.product == "auto";
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    if (all ? dtype == DType::bf16 && isa < IsaLevel::v4_bf16
+            : recipe.product != dtype_name(dtype)) {
+      continue;
+    }
+    Recipe one = recipe;
+    one.product = dtype_name(dtype);
+    const Measured measured = measure(one, files, clock, dtype);
+    recipe.json ? print_json(measured) : print_text(measured);
+    std::fflush(stdout);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace jackscrew
+
+int main(int argc, char** argv) {
+  try {
+    return jackscrew::run(std::vector<std::string>(argv + 1, argv + argc));
+  } catch (const jackscrew::Error& error) {
+    fmt::print(stderr, "step_bench: {}\n", error.what());
+    return error.exit_code();
+  }
+}

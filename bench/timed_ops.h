@@ -1,0 +1,143 @@
+// Ops that measure what passes through them, by the part of a training step that it belongs to.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include "bench/machine.h"
+#include "kernels/ops.h"
+
+namespace jackscrew {
+
+enum class Part {
+  forward,
+  input_gradient,
+  weight_gradient,
+  head_forward,
+  head_input_gradient,
+  head_weight_gradient,
+  attention_forward,
+  attention_backward,
+  norms,
+  rope,
+  swiglu,
+  cross_entropy,
+  decoding,
+  embedding,
+  optimizer,
+  copies,
+  count
+};
+inline constexpr size_t kParts = static_cast<size_t>(Part::count);
+
+inline const char* part_name(size_t part) {
+  static constexpr std::array<const char*, kParts> kNames = {
+      "linear forward", "linear dx",          "linear dW", "head forward", "head dx", "head dW",
+      "attention",      "attention bwd",      "norms",     "rope",         "swiglu",  "softmax",
+      "decode, cast",   "gather and scatter", "optimizer", "copy, zero"};
+  return kNames[part];
+}
+
+struct PartCost {
+  double seconds = 0;
+  double operations = 0;  // multiply-adds times two; 0 where memory, not arithmetic, is the limit
+};
+using PartCosts = std::array<PartCost, kParts>;
+
+// Gives access to what Ops keeps for its own launch().
+class OpsLaunch : public Ops {
+ public:
+  static constexpr auto kRows = &OpsLaunch::launch_rows;
+};
+
+class TimedOps : public Ops {
+ public:
+  // A product with an extent of `vocab_size`, or rows that long, is the head's.
+  TimedOps(std::unique_ptr<Ops> inner, int64_t vocab_size, const BenchClock& clock,
+           PartCosts& costs)
+      : Ops(inner->threads(), inner->isa()),
+        inner_(std::move(inner)),
+        vocab_size_(vocab_size),
+        clock_(&clock),
+        costs_(&costs) {}
+
+  bool plans_only() const override { return inner_->plans_only(); }
+  bool has_bf16() const override { return inner_->has_bf16(); }
+
+  // Forward multiplies by a transposed weight, dx by a weight, dW by a transposed gradient.
+  void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
+            const Tensor& c, Accumulate accumulate) override {
+    const int64_t depth = transpose_a == Transpose::yes ? a.rows() : a.cols();
+    const bool head =
+        c.rows() == vocab_size_ || c.row_stride() == vocab_size_ || a.row_stride() == vocab_size_;
+    const Part part =
+        transpose_a == Transpose::yes ? (head ? Part::head_weight_gradient : Part::weight_gradient)
+        : transpose_b == Transpose::yes ? (head ? Part::head_forward : Part::forward)
+                                        : (head ? Part::head_input_gradient : Part::input_gradient);
+    time(part, 2.0 * static_cast<double>(c.size()) * static_cast<double>(depth),
+         [&] { inner_->gemm(a, transpose_a, b, transpose_b, c, accumulate); });
+  }
+  void attention_forward(const AttentionShape& shape, const Tensor& q, const Tensor& k,
+                         const Tensor& v, const Tensor& out, const Tensor& lse,
+                         Arena& scratch) override {
+    time(Part::attention_forward, 2.0 * attention_product(shape),
+         [&] { inner_->attention_forward(shape, q, k, v, out, lse, scratch); });
+  }
+  void attention_backward(const AttentionShape& shape, const Tensor& q, const Tensor& k,
+                          const Tensor& v, const Tensor& out, const Tensor& lse, const Tensor& dout,
+                          const Tensor& dq, const Tensor& dk, const Tensor& dv,
+                          Arena& scratch) override {
+    time(Part::attention_backward, 5.0 * attention_product(shape),
+         [&] { inner_->attention_backward(shape, q, k, v, out, lse, dout, dq, dk, dv, scratch); });
+  }
+  Event copy_async(const Tensor& to, const Tensor& from) override {
+    Event event;
+    time(Part::copies, 0.0, [&] { event = inner_->copy_async(to, from); });
+    return event;
+  }
+  void wait(Event event) override { inner_->wait(event); }
+  void zero(const Tensor& tensor) override {
+    time(Part::copies, 0.0, [&] { inner_->zero(tensor); });
+  }
+
+ protected:
+  void launch_rows(const RowKernel& kernel, const void* args, int64_t rows) override {
+    time(row_part(kernel.name), 0.0, [&] { ((*inner_).*OpsLaunch::kRows)(kernel, args, rows); });
+  }
+
+ private:
+  static Part row_part(std::string_view name) {
+    if (name.starts_with("RmsNorm")) return Part::norms;
+    if (name.starts_with("Rotary")) return Part::rope;
+    if (name.starts_with("Swiglu")) return Part::swiglu;
+    if (name.starts_with("SoftmaxCrossEntropy")) return Part::cross_entropy;
+    if (name.starts_with("Convert") || name.starts_with("Decode")) return Part::decoding;
+    if (name.starts_with("Gather") || name.starts_with("Scatter")) return Part::embedding;
+    return Part::optimizer;
+  }
+
+  // One product over the causal half of the scores of all heads; the sequences are equally long.
+  static double attention_product(const AttentionShape& shape) {
+    const auto tokens = static_cast<double>(shape.cu_seqlens_q.data<int32_t>()[shape.sequences]);
+    const double length = tokens / static_cast<double>(shape.sequences);
+    return tokens * length * static_cast<double>(shape.num_heads * shape.head_dim);
+  }
+
+  template <class Body>
+  void time(Part part, double operations, const Body& body) {
+    const double begin = clock_->seconds();
+    body();
+    PartCost& cost = (*costs_)[static_cast<size_t>(part)];
+    cost.seconds += clock_->seconds() - begin;
+    cost.operations += operations;
+  }
+
+  std::unique_ptr<Ops> inner_;
+  int64_t vocab_size_;
+  const BenchClock* clock_;
+  PartCosts* costs_;
+};
+
+}  // namespace jackscrew

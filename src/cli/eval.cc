@@ -10,12 +10,12 @@
 namespace jackscrew {
 
 int run_eval(Arguments arguments) {
-  const Recipe recipe = with_adapter_options(read_arguments(arguments, 0, "eval"));
+  Recipe recipe = with_adapter_options(read_arguments(arguments, 0, "eval"));
   recipe.options.require("model", "eval");
   recipe.options.require("data", "eval");
   const ModelFiles files = open_model(recipe.model);
   require_weights(recipe, files);
-  require_lengths(recipe, files.config);
+  settle_lengths(recipe, files.config);
   const Tokenizer tokenizer = make_tokenizer(recipe.tokenizer, files);
   DatasetOptions options = dataset_options(recipe, tokenizer);
   options.stride = recipe.stride;

@@ -32,11 +32,11 @@ std::vector<int32_t> first_window(const Recipe& recipe, const Tokenizer& tokeniz
 }  // namespace
 
 int run_logits(Arguments arguments) {
-  const Recipe recipe = with_adapter_options(read_arguments(arguments, 0, "logits"));
+  Recipe recipe = with_adapter_options(read_arguments(arguments, 0, "logits"));
   for (const char* option : {"model", "data", "output"}) recipe.options.require(option, "logits");
   const ModelFiles files = open_model(recipe.model);
   require_weights(recipe, files);
-  require_lengths(recipe, files.config);
+  settle_lengths(recipe, files.config);
   const Tokenizer tokenizer = make_tokenizer(recipe.tokenizer, files);
   std::vector<int32_t> ids = first_window(recipe, tokenizer);
   const auto tokens = static_cast<int64_t>(ids.size());

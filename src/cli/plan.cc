@@ -99,10 +99,10 @@ void print_knobs(const Recipe& recipe, const ModelFiles& files, const SessionPla
 }  // namespace
 
 int run_plan(Arguments arguments) {
-  const Recipe recipe = with_adapter_options(read_arguments(arguments, 0, "plan"));
+  Recipe recipe = with_adapter_options(read_arguments(arguments, 0, "plan"));
   recipe.options.require("model", "plan");
   const ModelFiles files = open_model(recipe.model);
-  require_lengths(recipe, files.config);
+  settle_lengths(recipe, files.config);
   const SessionPlan plan = Session::rehearse(recipe, files, training_use(recipe));
   if (recipe.json) {
     fmt::print("{}\n", plan_json(recipe, files.config, plan).text());

@@ -165,8 +165,12 @@ bool fits(const Recipe& recipe, const SessionPlan& plan) {
   return !recipe.device_memory || plan.ledger.peak <= *recipe.device_memory;
 }
 
-void require_lengths(const Recipe& recipe, const ModelConfig& config) {
+void settle_lengths(Recipe& recipe, const ModelConfig& config) {
   const int64_t positions = config.max_position_embeddings;
+  if (recipe.sequence_len > positions && !recipe.options.was_set("sequence_len")) {
+    recipe.sequence_len = positions;
+    recipe.options.imply("sequence_len", std::to_string(positions), recipe.model);
+  }
   if (recipe.sequence_len > positions) {
     throw Error(ErrorKind::usage,
                 fmt::format("sequence_len is {}, but {} has only {} positions", recipe.sequence_len,

@@ -44,9 +44,10 @@ std::optional<Knob> fitting_knob(const Recipe& recipe, const ModelFiles& files,
 // Whether the plan keeps to the recipe's device_memory, where that is set.
 bool fits(const Recipe& recipe, const SessionPlan& plan);
 
+// Brings a sequence_len that nobody set down to the positions of the model.
 // Throws Error(usage) when the recipe asks for longer sequences than the model has positions for,
 // or for micro-batches of more tokens than can be counted.
-void require_lengths(const Recipe& recipe, const ModelConfig& config);
+void settle_lengths(Recipe& recipe, const ModelConfig& config);
 
 // Throws Error(does_not_fit), with the change that would make it fit as the hint, unless it does.
 // Without a device_memory the machine's free memory is the limit.

@@ -80,12 +80,12 @@ class Trainer {
     std::fflush(console_.out);
   }
 
-  void check_model() const {
+  void check_model() {
     if (files_.source == nullptr && !recipe_.random_init) {
       throw Error(ErrorKind::usage, fmt::format("{} is a shape without weights", recipe_.model),
                   "set init=random to train from scratch, or give a model directory or GGUF file");
     }
-    require_lengths(recipe_, files_.config);
+    settle_lengths(recipe_, files_.config);
   }
 
   int64_t steps_of_epochs() const {

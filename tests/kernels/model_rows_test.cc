@@ -222,7 +222,9 @@ TEST(Rows, GatherScatterAndScatterAdd) {
       const std::vector<float> rows = random_floats(kRows * width, 2);
       const std::vector<int32_t> repeating = some_indices(kRows, 11, 3);
       std::vector<int32_t> distinct;
-      for (int32_t i = 0; i < kRows; ++i) distinct.push_back(i * 7 % kTable);
+      for (int32_t i = 0; i < kRows; ++i) {
+        distinct.push_back(static_cast<int32_t>(i * 7 % kTable));
+      }
 
       std::vector<float> gathered(rows.size());
       ops->launch(GatherRows{table.data(), repeating.data(), gathered.data(), width}, kRows);

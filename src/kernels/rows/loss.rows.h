@@ -21,7 +21,9 @@ struct SoftmaxCrossEntropy {
     const int32_t target = targets[row];
     const float target_logit = x[target];
     const float maximum = team.max(vocab, -3.0e38f, [&](int64_t i) { return x[i]; });
-    const float total = team.sum(vocab, [&](int64_t i) { return row_exp(x[i] - maximum); });
+    // In double: a vocabulary is long enough for the error of a float sum to show in the loss.
+    const float total = static_cast<float>(team.sum_f64(
+        vocab, [&](int64_t i) { return static_cast<double>(row_exp(x[i] - maximum)); }));
     team.once([&] { losses[row] = maximum - target_logit + __builtin_logf(total); });
     if (scalars == nullptr) return;
     const float factor = scalars->inverse_targets;

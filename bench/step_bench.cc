@@ -5,8 +5,10 @@
 // all targets, 2 threads, every product the CPU has. max_steps steps are measured after one that is
 // not, with a measurement of the peak before each.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <fstream>
 #include <random>
 #include <vector>
 
@@ -48,6 +50,15 @@ StepBatch random_batch(const Recipe& recipe, int64_t vocab_size) {
   return step;
 }
 
+// Of this process: what the system counts for it now.
+int64_t resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  int64_t total = 0;
+  int64_t resident = 0;
+  file >> total >> resident;  // pages
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
@@ -59,9 +70,10 @@ struct Measured {
   double peak = 0;                    // operations per second, the best seen
   double seconds = 0;                 // of the fastest step
   double median_seconds = 0;
-  double median_share = 0;           // of the peak measured just before each step
-  PartCosts parts{};                 // of the fastest step
-  int64_t booked = 0, resident = 0;  // bytes
+  double median_share = 0;  // of the peak measured just before each step
+  PartCosts parts{};        // of the fastest step
+  bool recompute = false;
+  int64_t booked = 0, anonymous = 0, resident = 0;  // bytes
 
   double share() const { return operations / seconds / peak; }
 };
@@ -75,13 +87,14 @@ Measured measure(const Recipe& recipe, const ModelFiles& files, const BenchClock
                        .kv_tokens = 0,
                        .logits_rows = 0};
   PartCosts costs{};
-  Session session(
-      recipe, files, use, Session::rehearse(recipe, files, use), [&](std::unique_ptr<Ops> ops) {
-        return std::make_unique<TimedOps>(std::move(ops), files.config.vocab_size, clock, costs);
-      });
+  const SessionPlan plan = Session::rehearse(recipe, files, use);
+  Session session(recipe, files, use, plan, [&](std::unique_ptr<Ops> ops) {
+    return std::make_unique<TimedOps>(std::move(ops), files.config.vocab_size, clock, costs);
+  });
   const StepBatch batch = random_batch(recipe, files.config.vocab_size);
   Measured out;
   out.product = recipe.product;
+  out.recompute = plan.recompute;
   out.tokens = static_cast<double>(batch.tokens);
   out.operations = training_flops(session.stage(), batch);
   std::vector<double> times;
@@ -95,7 +108,9 @@ Measured measure(const Recipe& recipe, const ModelFiles& files, const BenchClock
     if (!session.update(0.01).finite) fail(ErrorKind::non_finite, "step {} is not finite", step);
     const double seconds = clock.seconds() - begin;
     out.peak = std::max(out.peak, peak);
-    out.resident = std::max(out.resident, anonymous_resident_bytes());
+    // All that a step uses is taken before the first one and kept.
+    out.anonymous = std::max(out.anonymous, anonymous_resident_bytes());
+    out.resident = std::max(out.resident, resident_bytes());
     if (step == 0) continue;
     if (times.empty() || seconds < out.seconds) {
       out.seconds = seconds;
@@ -117,8 +132,8 @@ void print_text(const Measured& m) {
       "  {:.1f} % of speed of light (median {:.1f} %): {:.3g} GFLOP in {:.2f} s, peak {:.1f}"
       " GFLOP/s\n",
       100.0 * m.share(), 100.0 * m.median_share, 1e-9 * m.operations, m.seconds, 1e-9 * m.peak);
-  fmt::print("  memory {} booked, {} resident (RssAnon)\n", human_bytes(m.booked),
-             human_bytes(m.resident));
+  fmt::print("  memory {} booked; resident {}, {} of it anonymous\n", human_bytes(m.booked),
+             human_bytes(m.resident), human_bytes(m.anonymous));
   fmt::print("    {:<20}{:>9}{:>9}{:>11}\n", "part", "ms", "of step", "of peak");
   double rest = m.seconds;
   for (size_t i = 0; i < kParts; ++i) {
@@ -138,7 +153,10 @@ void print_text(const Measured& m) {
 void print_json(const Measured& m) {
   JsonObject parts;
   for (size_t i = 0; i < kParts; ++i) {
-    if (m.parts[i].seconds > 0.0) parts.add(part_name(i), m.parts[i].seconds);
+    if (m.parts[i].seconds == 0.0) continue;
+    JsonObject part;
+    part.add("seconds", m.parts[i].seconds).add("gflop", 1e-9 * m.parts[i].operations);
+    parts.add(part_name(i), part);
   }
   JsonObject object;
   object.add("bench", "step")
@@ -149,9 +167,12 @@ void print_json(const Measured& m) {
       .add("median_share_of_peak", m.median_share)
       .add("peak_gflops", 1e-9 * m.peak)
       .add("step_gflop", 1e-9 * m.operations)
+      .add("recompute", m.recompute)
       .add("booked_bytes", m.booked)
-      .add("resident_bytes", m.resident)
-      .add("seconds", parts);
+      .add("anonymous_bytes", m.anonymous)
+      .add("peak_bytes", m.resident)
+      .add("step_seconds", m.seconds)
+      .add("parts", parts);
   fmt::print("{}\n", object.text());
 }
 

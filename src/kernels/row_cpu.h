@@ -2,6 +2,8 @@
 // the sources that cmake/RowKernels.cmake generates, and by nothing else.
 #pragma once
 
+#include <immintrin.h>
+
 #include <cstdint>
 
 #define JACKSCREW_ROW_KERNEL(Args)                                   \
@@ -55,10 +57,52 @@ struct Team {
     return best;
   }
 
+  // The sum of the values that the team's threads hold, each in an array of its own.
+  template <int64_t N>
+  JACKSCREW_INLINE float total(const float (&values)[N]) const {
+    return sum(N, [&](int64_t i) { return values[i]; });
+  }
+
+  // Sixteen bytes as integers, widened before the loop that uses them: GCC keeps the vectors of a
+  // loop as wide as those of its smallest type, and would compute floats beside bytes by fours.
+  struct Sixteen {
+    int32_t values[16];
+    JACKSCREW_INLINE int32_t operator[](int64_t i) const { return values[i]; }
+  };
+  JACKSCREW_INLINE Sixteen sixteen(const uint8_t* from) const {
+    const __m128i bytes = load(from);
+#if defined(__AVX512F__)
+    return joined(_mm512_maskz_cvtepu8_epi32(kAll, bytes));
+#else
+    return joined(_mm256_cvtepu8_epi32(bytes), _mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8)));
+#endif
+  }
+  JACKSCREW_INLINE Sixteen sixteen(const int8_t* from) const {
+    const __m128i bytes = load(from);
+#if defined(__AVX512F__)
+    return joined(_mm512_maskz_cvtepi8_epi32(kAll, bytes));
+#else
+    return joined(_mm256_cvtepi8_epi32(bytes), _mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8)));
+#endif
+  }
+
   // Runs f once for the row.
   template <class F>
   JACKSCREW_INLINE void once(F f) const {
     f();
+  }
+
+ private:
+  JACKSCREW_INLINE static __m128i load(const void* from) {
+    return _mm_loadu_si128(static_cast<const __m128i*>(from));
+  }
+  static constexpr uint16_t kAll = 0xFFFF;  // GCC 12 warns of its own unmasked forms
+  template <class... Parts>
+  JACKSCREW_INLINE static Sixteen joined(Parts... parts) {
+    Sixteen out;
+    int32_t* to = out.values;
+    ((__builtin_memcpy(to, &parts, sizeof parts), to += sizeof parts / sizeof *to), ...);
+    return out;
   }
 };
 

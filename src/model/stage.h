@@ -83,6 +83,9 @@ class Stage {
   KvCache make_cache(Memory& memory, int64_t capacity) const;
 
  private:
+  // loss() for targets [begin, end) of the batch; writes their losses.
+  void loss_chunk(Context& context, const Batch& batch, int64_t begin, int64_t end,
+                  const Tensor& hidden, const Tensor& losses, const Tensor* d) const;
   Parameter& add(const StageBuild& build, std::string name, int64_t rows, int64_t cols,
                  WeightInfo info);
   bool learns_below(size_t block) const;
@@ -98,7 +101,7 @@ class Stage {
   std::unique_ptr<Linear> head_;
 };
 
-// Rows of logits that exist at a time: as many as fill 64 MiB, at least 64.
+// Rows of logits that exist at a time: as many as fill 48 MiB, at least 64.
 int64_t loss_chunk_rows(int64_t vocab_size);
 
 }  // namespace jackscrew

@@ -20,6 +20,10 @@ class DenseProduct : public Product {
 
   void forward(Context& context, const Operand& a, const Weight& weight, const Tensor& y,
                Accumulate accumulate) const override {
+    if (arithmetic_ == DType::f32 && a.x.rows() == 1 && weight.as_f32().empty()) {
+      weight.multiply(context.ops, a.x, y, accumulate);
+      return;
+    }
     for_panels(context, weight, [&](const Tensor& panel, int64_t begin, int64_t end) {
       context.ops.gemm(a.cast, Transpose::no, panel, Transpose::yes, y.columns(begin, end),
                        accumulate);

@@ -24,6 +24,14 @@ class BlockFormat : public Format {
     launch(ops, storage, indices.data<int32_t>(), 0, indices.size(), 0, out.cols(), out);
   }
 
+  void multiply(Ops& ops, const Tensor& storage, const Tensor& x, const Tensor& y,
+                Accumulate accumulate) const override {
+    ops.launch(
+        DotBlocks<Block>{x.data<float>(), storage.data<uint8_t>(), y.data<float>(), storage.cols(),
+                         div_exact(x.cols(), Block::kElements), accumulate == Accumulate::yes},
+        y.cols());
+  }
+
  private:
   void launch(Ops& ops, const Tensor& storage, const int32_t* indices, int64_t first_row,
               int64_t rows, int64_t k0, int64_t k1, const Tensor& out) const {

@@ -41,6 +41,29 @@ struct DecodeBlocks {
   }
 };
 
+// y[row] = sum of x times row `row` of a matrix: the product of a single token, where writing
+// decoded rows out and reading them back would cost more than the arithmetic.
+template <class Block>
+struct DotBlocks {
+  const float* x;          // [blocks * kElements]
+  const uint8_t* storage;  // [rows, row_bytes]
+  float* y;                // [rows]
+  int64_t row_bytes, blocks;
+  bool accumulate;
+  template <class Team>
+  JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
+    const uint8_t* bytes = storage + row * row_bytes;
+    float lanes[Block::kElements] = {};  // of a GPU's block, each thread adds to its own
+    for (int64_t b = 0; b < blocks; ++b) {
+      const float* in = x + b * Block::kElements;
+      Block::decode(team, bytes + b * Block::kBytes,
+                    [&](int64_t i, float value) { lanes[i] += value * in[i]; });
+    }
+    const float total = team.total(lanes);
+    team.once([&] { y[row] = accumulate ? y[row] + total : total; });
+  }
+};
+
 // Little-endian f16 at any address.
 JACKSCREW_ROW float load_f16(const uint8_t* bytes) {
   return to_float(f16{static_cast<uint16_t>(bytes[0] | (bytes[1] << 8))});

@@ -40,6 +40,11 @@ class Format {
   virtual void decode_rows(Ops& ops, const Tensor& storage, const Tensor& indices,
                            const Tensor& out) const = 0;
 
+  // y [1, rows] (+)= x [1, cols] times the transposed matrix, in f32: the product of a single
+  // token. Decoding rows into memory and reading them back would take several times as long.
+  virtual void multiply(Ops& ops, const Tensor& storage, const Tensor& x, const Tensor& y,
+                        Accumulate accumulate) const = 0;
+
   // Whether encode_rows() is offered: only then can a weight in this format be trained.
   virtual bool can_encode() const { return false; }
   // Rounds `from` (f32 [n, cols]) to nearest into rows [first_row, first_row + n) of `storage`.

@@ -33,6 +33,13 @@ class PlainFormat : public Format {
     decode(ops, element(storage, 0, 0), stride(storage), indices.data<int32_t>(), out);
   }
 
+  void multiply(Ops& ops, const Tensor& storage, const Tensor& x, const Tensor& y,
+                Accumulate accumulate) const override {
+    ops.launch(DotRows<Element>{x.data<float>(), element(storage, 0, 0), y.data<float>(), x.cols(),
+                                accumulate == Accumulate::yes},
+               y.cols());
+  }
+
   bool can_encode() const override { return true; }
 
   void encode_rows(Ops& ops, const Tensor& from, const Tensor& storage,

@@ -51,6 +51,28 @@ struct ConvertRows {
     team.each(width, [&](int64_t i) { out[i] = convert_element<From, To>(in[i]); });
   }
 };
+// y[row] = sum of x times row `row` of a matrix.
+template <class Element>
+struct DotRows {
+  const float* x;         // [width]
+  const Element* matrix;  // [rows, width]
+  float* y;               // [rows]
+  int64_t width;
+  bool accumulate;
+  template <class Team>
+  JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
+    const Element* in = matrix + row * width;
+    const float total = team.sum(width, [&](int64_t i) { return x[i] * to_float(in[i]); });
+    team.once([&] { y[row] = accumulate ? y[row] + total : total; });
+  }
+};
+using DotF32 = DotRows<float>;
+using DotBf16 = DotRows<bf16>;
+using DotF16 = DotRows<f16>;
+JACKSCREW_ROW_KERNEL(DotF32)
+JACKSCREW_ROW_KERNEL(DotBf16)
+JACKSCREW_ROW_KERNEL(DotF16)
+
 using ConvertF32F32 = ConvertRows<float, float>;
 using ConvertF32Bf16 = ConvertRows<float, bf16>;
 using ConvertF32F16 = ConvertRows<float, f16>;

@@ -13,7 +13,7 @@ struct Q4_0Block {
   template <class Team, class Store>
   JACKSCREW_ROW static void decode(const Team& team, const uint8_t* block, const Store& store) {
     const float d = load_f16(block);
-    const uint8_t* quants = block + 2;
+    const auto quants = team.sixteen(block + 2);
     team.each(16, [&](int64_t i) {
       store(i, d * static_cast<float>((quants[i] & 15) - 8));
       store(i + 16, d * static_cast<float>((quants[i] >> 4) - 8));
@@ -21,6 +21,8 @@ struct Q4_0Block {
   }
 };
 using DecodeQ4_0 = DecodeBlocks<Q4_0Block>;
+using DotQ4_0 = DotBlocks<Q4_0Block>;
 JACKSCREW_ROW_KERNEL(DecodeQ4_0)
+JACKSCREW_ROW_KERNEL(DotQ4_0)
 
 }  // namespace jackscrew

@@ -14,7 +14,7 @@ struct Q4_1Block {
   JACKSCREW_ROW static void decode(const Team& team, const uint8_t* block, const Store& store) {
     const float d = load_f16(block);
     const float m = load_f16(block + 2);
-    const uint8_t* quants = block + 4;
+    const auto quants = team.sixteen(block + 4);
     team.each(16, [&](int64_t i) {
       store(i, d * static_cast<float>(quants[i] & 15) + m);
       store(i + 16, d * static_cast<float>(quants[i] >> 4) + m);
@@ -22,6 +22,8 @@ struct Q4_1Block {
   }
 };
 using DecodeQ4_1 = DecodeBlocks<Q4_1Block>;
+using DotQ4_1 = DotBlocks<Q4_1Block>;
 JACKSCREW_ROW_KERNEL(DecodeQ4_1)
+JACKSCREW_ROW_KERNEL(DotQ4_1)
 
 }  // namespace jackscrew

@@ -35,15 +35,20 @@ struct Q4_KBlock {
       const float low_min = dmin * q4_k_minimum(packed, 2 * pair);
       const float high_scale = d * q4_k_scale(packed, 2 * pair + 1);
       const float high_min = dmin * q4_k_minimum(packed, 2 * pair + 1);
-      team.each(32, [&](int64_t i) {
-        const uint8_t byte = quants[pair * 32 + i];
-        store(pair * 64 + i, low_scale * static_cast<float>(byte & 15) - low_min);
-        store(pair * 64 + 32 + i, high_scale * static_cast<float>(byte >> 4) - high_min);
-      });
+      for (int64_t half = 0; half < 32; half += 16) {
+        const auto bytes = team.sixteen(quants + pair * 32 + half);
+        const int64_t to = pair * 64 + half;
+        team.each(16, [&](int64_t i) {
+          store(to + i, low_scale * static_cast<float>(bytes[i] & 15) - low_min);
+          store(to + 32 + i, high_scale * static_cast<float>(bytes[i] >> 4) - high_min);
+        });
+      }
     }
   }
 };
 using DecodeQ4_K = DecodeBlocks<Q4_KBlock>;
+using DotQ4_K = DotBlocks<Q4_KBlock>;
 JACKSCREW_ROW_KERNEL(DecodeQ4_K)
+JACKSCREW_ROW_KERNEL(DotQ4_K)
 
 }  // namespace jackscrew

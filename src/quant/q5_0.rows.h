@@ -15,7 +15,7 @@ struct Q5_0Block {
   JACKSCREW_ROW static void decode(const Team& team, const uint8_t* block, const Store& store) {
     const float d = load_f16(block);
     const uint32_t fifths = load_u32(block + 2);
-    const uint8_t* quants = block + 6;
+    const auto quants = team.sixteen(block + 6);
     team.each(16, [&](int64_t i) {
       const int32_t low = (quants[i] & 15) | fifth_bit(fifths, i);
       const int32_t high = (quants[i] >> 4) | fifth_bit(fifths, i + 16);
@@ -25,6 +25,8 @@ struct Q5_0Block {
   }
 };
 using DecodeQ5_0 = DecodeBlocks<Q5_0Block>;
+using DotQ5_0 = DotBlocks<Q5_0Block>;
 JACKSCREW_ROW_KERNEL(DecodeQ5_0)
+JACKSCREW_ROW_KERNEL(DotQ5_0)
 
 }  // namespace jackscrew

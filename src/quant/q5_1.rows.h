@@ -17,7 +17,7 @@ struct Q5_1Block {
     const float d = load_f16(block);
     const float m = load_f16(block + 2);
     const uint32_t fifths = load_u32(block + 4);
-    const uint8_t* quants = block + 8;
+    const auto quants = team.sixteen(block + 8);
     team.each(16, [&](int64_t i) {
       const int32_t low = (quants[i] & 15) | fifth_bit(fifths, i);
       const int32_t high = (quants[i] >> 4) | fifth_bit(fifths, i + 16);
@@ -27,6 +27,8 @@ struct Q5_1Block {
   }
 };
 using DecodeQ5_1 = DecodeBlocks<Q5_1Block>;
+using DotQ5_1 = DotBlocks<Q5_1Block>;
 JACKSCREW_ROW_KERNEL(DecodeQ5_1)
+JACKSCREW_ROW_KERNEL(DotQ5_1)
 
 }  // namespace jackscrew

@@ -24,8 +24,9 @@ struct Q6_KBlock {
     for (int64_t part = 0; part < 4; ++part) {
       const int64_t half = part / 2;
       const int64_t first = part % 2 * 16;
-      const uint8_t* nibbles = block + half * 64 + first;
-      const uint8_t* pairs = block + 128 + half * 32 + first;
+      const auto nibbles_a = team.sixteen(block + half * 64 + first);
+      const auto nibbles_b = team.sixteen(block + half * 64 + 32 + first);
+      const auto pairs = team.sixteen(block + 128 + half * 32 + first);
       const uint8_t* scale = scales + half * 8 + part % 2;
       const float scale_0 = d * signed_byte(scale[0]);
       const float scale_1 = d * signed_byte(scale[2]);
@@ -33,8 +34,8 @@ struct Q6_KBlock {
       const float scale_3 = d * signed_byte(scale[6]);
       const int64_t to = half * 128 + first;
       team.each(16, [&](int64_t i) {
-        const int32_t a = nibbles[i];
-        const int32_t b = nibbles[i + 32];
+        const int32_t a = nibbles_a[i];
+        const int32_t b = nibbles_b[i];
         const int32_t high = pairs[i];
         store(to + i, scale_0 * static_cast<float>(((a & 15) | (high << 4 & 48)) - 32));
         store(to + i + 32, scale_1 * static_cast<float>(((b & 15) | (high << 2 & 48)) - 32));
@@ -45,6 +46,8 @@ struct Q6_KBlock {
   }
 };
 using DecodeQ6_K = DecodeBlocks<Q6_KBlock>;
+using DotQ6_K = DotBlocks<Q6_KBlock>;
 JACKSCREW_ROW_KERNEL(DecodeQ6_K)
+JACKSCREW_ROW_KERNEL(DotQ6_K)
 
 }  // namespace jackscrew

@@ -12,12 +12,15 @@ struct Q8_0Block {
   template <class Team, class Store>
   JACKSCREW_ROW static void decode(const Team& team, const uint8_t* block, const Store& store) {
     const float d = load_f16(block);
-    const uint8_t* quants = block + 2;
-    team.each(kElements,
-              [&](int64_t i) { store(i, d * static_cast<float>(static_cast<int8_t>(quants[i]))); });
+    for (int64_t half = 0; half < kElements; half += 16) {
+      const auto quants = team.sixteen(reinterpret_cast<const int8_t*>(block + 2 + half));
+      team.each(16, [&](int64_t i) { store(half + i, d * static_cast<float>(quants[i])); });
+    }
   }
 };
 using DecodeQ8_0 = DecodeBlocks<Q8_0Block>;
+using DotQ8_0 = DotBlocks<Q8_0Block>;
 JACKSCREW_ROW_KERNEL(DecodeQ8_0)
+JACKSCREW_ROW_KERNEL(DotQ8_0)
 
 }  // namespace jackscrew

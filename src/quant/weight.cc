@@ -37,6 +37,10 @@ void Weight::decode(Ops& ops, int64_t begin, int64_t end, const Tensor& out) con
   format_->decode_tile(ops, storage(), {begin, end, 0, cols_}, out);
 }
 
+void Weight::multiply(Ops& ops, const Tensor& x, const Tensor& y, Accumulate accumulate) const {
+  format_->multiply(ops, storage(), x, y, accumulate);
+}
+
 void Weight::gather(Ops& ops, const Tensor& indices, const Tensor& out) const {
   format_->decode_rows(ops, storage(), indices, out);
 }

@@ -24,8 +24,9 @@ struct Storage {
   const char* format;
   int64_t cols;  // odd where the format's blocks allow it
 };
-constexpr Storage kStorages[] = {
-    {"f32", 45}, {"bf16", 45}, {"f16", 45}, {"q8_0", 96}, {"q4_k", 512}};
+constexpr Storage kStorages[] = {{"f32", 45},   {"bf16", 45}, {"f16", 45},  {"q8_0", 96},
+                                 {"q4_0", 96},  {"q4_1", 96}, {"q5_0", 96}, {"q5_1", 96},
+                                 {"q4_k", 512}, {"q6_k", 512}};
 
 class ProductTest : public ::testing::TestWithParam<const char*> {
  protected:
@@ -50,11 +51,12 @@ class ProductTest : public ::testing::TestWithParam<const char*> {
     std::mt19937 random(2);
     auto* bytes = weight.storage().data<uint8_t>();
     for (int64_t i = 0; i < weight.storage().size(); ++i) bytes[i] = random() & 0xFF;
-    // Blocks begin with a scale in f16, which must be finite; a second one follows in q4_k.
+    // Blocks begin with one or two scales in f16, which must be finite; q6_k ends with one.
     const f16 scale = to_f16(0.01f);
     for (int64_t at = 0; at < weight.storage().size(); at += format.block_bytes()) {
-      std::memcpy(bytes + at, &scale, sizeof scale);
-      if (std::string(name) == "q4_k") std::memcpy(bytes + at + 2, &scale, sizeof scale);
+      for (const int64_t place : {int64_t{0}, int64_t{2}, format.block_bytes() - 2}) {
+        std::memcpy(bytes + at + place, &scale, sizeof scale);
+      }
     }
     return weight;
   }
@@ -135,6 +137,7 @@ class ProductTest : public ::testing::TestWithParam<const char*> {
 TEST_P(ProductTest, EveryStorage) {
   for (const Storage& storage : kStorages) {
     check_all(make_weight(storage.format, 37, storage.cols), 19, storage.format);
+    check_all(make_weight(storage.format, 37, storage.cols), 1, storage.format);
     check_all(make_weight(storage.format, 1, storage.cols), 1, storage.format);
   }
   EXPECT_EQ(scratch_.used(), 0);

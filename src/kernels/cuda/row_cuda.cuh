@@ -50,6 +50,25 @@ struct Team {
     return reduce<float>(n, floor, f, [](float a, float b) { return a > b ? a : b; });
   }
 
+  // The sum of the values that the team's threads hold, each in an array of its own.
+  template <int64_t N>
+  __device__ float total(const float (&values)[N]) const {
+    float mine = 0.0f;
+    for (int64_t i = 0; i < N; ++i) mine += values[i];
+    return sum(kThreads, [&](int64_t) { return mine; });
+  }
+
+  // Sixteen bytes as integers.
+  template <class Byte>
+  struct Sixteen {
+    const Byte* from;
+    __device__ int32_t operator[](int64_t i) const { return from[i]; }
+  };
+  template <class Byte>
+  __device__ Sixteen<Byte> sixteen(const Byte* from) const {
+    return {from};
+  }
+
   template <class F>
   __device__ void once(F f) const {
     if (threadIdx.x == 0) f();

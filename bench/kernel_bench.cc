@@ -187,9 +187,9 @@ void rows_benchmark(benchmark::State& state, const std::string& name) {
     row_benchmark(state, RotaryEmbedding{x[0], indices.data(), x[1], x[2], 9, 64, kHidden, 1.0f},
                   kTokens, 2 * hidden_bytes);
   } else if (name == "swiglu") {
-    row_benchmark(state, SwigluForward{x[0], x[1], x[2], kWidth}, kTokens, 3 * width_bytes);
+    row_benchmark(state, SwigluForwardF32{x[0], x[1], x[2], kWidth}, kTokens, 3 * width_bytes);
   } else if (name == "swiglu_backward") {
-    row_benchmark(state, SwigluBackward{x[0], x[1], x[2], x[3], x[4], kWidth}, kTokens,
+    row_benchmark(state, SwigluBackwardF32{x[0], x[1], x[2], x[3], x[4], kWidth}, kTokens,
                   5 * width_bytes);
   } else if (name == "gather") {
     row_benchmark(state, GatherRows{x[0], indices.data(), x[1], kHidden}, kTokens,

@@ -3,10 +3,49 @@
 #include <cmath>
 
 #include "kernels/rows/model.rows.h"
+#include "quant/plain.h"
 
 namespace jackscrew {
 
-BlockActivations BlockActivations::take(const ModelConfig& config, int64_t tokens, Arena& arena) {
+namespace {
+
+// Rounding what is kept before its first use makes forward the function that backward
+// differentiates.
+void forward_kept(Context& context, const Linear& linear, const Operand& x, const Tensor& kept,
+                  int64_t token_offset) {
+  if (kept.dtype() == DType::f32) {
+    linear.forward(context, x, kept, Accumulate::no, token_offset);
+    return;
+  }
+  const Arena::Frame frame(context.scratch);
+  const Tensor y = context.scratch.tensor(DType::f32, {kept.rows(), kept.cols()});
+  linear.forward(context, x, y, Accumulate::no, token_offset);
+  convert_to_bf16(context.ops, y, kept);
+}
+
+void swiglu_forward(Ops& ops, const Tensor& gate, const Tensor& up, const Tensor& h) {
+  const auto launch = [&]<class Kept>(Kept) {
+    ops.launch(SwigluForward<Kept>{gate.data<Kept>(), up.data<Kept>(), h.data<float>(), h.cols()},
+               h.rows());
+  };
+  gate.dtype() == DType::bf16 ? launch(bf16{}) : launch(float{});
+}
+
+// dgate may be dh.
+void swiglu_backward(Ops& ops, const Tensor& gate, const Tensor& up, const Tensor& dh,
+                     const Tensor& dgate, const Tensor& dup) {
+  const auto launch = [&]<class Kept>(Kept) {
+    ops.launch(SwigluBackward<Kept>{gate.data<Kept>(), up.data<Kept>(), dh.data<float>(),
+                                    dgate.data<float>(), dup.data<float>(), dh.cols()},
+               dh.rows());
+  };
+  gate.dtype() == DType::bf16 ? launch(bf16{}) : launch(float{});
+}
+
+}  // namespace
+
+BlockActivations BlockActivations::take(const ModelConfig& config, const Product& product,
+                                        int64_t tokens, Arena& arena) {
   const int64_t query = config.num_attention_heads * config.head_dim;
   const int64_t kv = config.num_key_value_heads * config.head_dim;
   const auto f32 = [&](int64_t rows, int64_t cols) {
@@ -21,8 +60,8 @@ BlockActivations BlockActivations::take(const ModelConfig& config, int64_t token
   out.lse = f32(config.num_attention_heads, tokens);
   out.middle = f32(tokens, config.hidden_size);
   out.norm2_rstd = arena.tensor(DType::f32, {tokens});
-  out.gate = f32(tokens, config.intermediate_size);
-  out.up = f32(tokens, config.intermediate_size);
+  out.gate = arena.tensor(product.kept_dtype(), {tokens, config.intermediate_size});
+  out.up = arena.tensor(product.kept_dtype(), {tokens, config.intermediate_size});
   return out;
 }
 
@@ -102,8 +141,8 @@ void Block::attend(Context& context, const Batch& batch, const Tensor& x,
   const Tensor normed = context.scratch.tensor(DType::f32, {tokens, config_->hidden_size});
   norm2_.forward(context, saved.middle, normed, saved.norm2_rstd);
   const Operand operand = product_->prepare(context, normed);
-  gate_.forward(context, operand, saved.gate, Accumulate::no, at);
-  up_.forward(context, operand, saved.up, Accumulate::no, at);
+  forward_kept(context, gate_, operand, saved.gate, at);
+  forward_kept(context, up_, operand, saved.up, at);
 }
 
 void Block::forward(Context& context, const Batch& batch, const Tensor& x,
@@ -111,9 +150,7 @@ void Block::forward(Context& context, const Batch& batch, const Tensor& x,
   attend(context, batch, x, saved, cache);
   const Arena::Frame frame(context.scratch);
   const Tensor h = context.scratch.tensor(DType::f32, {x.rows(), config_->intermediate_size});
-  context.ops.launch(
-      SwigluForward{saved.gate.data<float>(), saved.up.data<float>(), h.data<float>(), h.cols()},
-      h.rows());
+  swiglu_forward(context.ops, saved.gate, saved.up, h);
   context.ops.copy(out, saved.middle);
   down_.forward(context, product_->prepare(context, h), out, Accumulate::yes, batch.token_offset);
 }
@@ -137,17 +174,13 @@ void Block::backward_mlp(Context& context, const Batch& batch, const BlockActiva
   const int64_t at = batch.token_offset;
   const Tensor dh = context.scratch.tensor(DType::f32, {tokens, width});
   const Tensor h = context.scratch.tensor(DType::f32, {tokens, width});
-  context.ops.launch(
-      SwigluForward{saved.gate.data<float>(), saved.up.data<float>(), h.data<float>(), width},
-      tokens);
+  swiglu_forward(context.ops, saved.gate, saved.up, h);
   {
     const Arena::Frame inner(context.scratch);
     down_.backward(context, product_->prepare(context, h), d, &dh, Accumulate::no, at);
   }
   const Tensor& dup = h;  // h has served
-  context.ops.launch(SwigluBackward{saved.gate.data<float>(), saved.up.data<float>(),
-                                    dh.data<float>(), dh.data<float>(), dup.data<float>(), width},
-                     tokens);
+  swiglu_backward(context.ops, saved.gate, saved.up, dh, dh, dup);
   const Tensor normed = context.scratch.tensor(DType::f32, {tokens, config_->hidden_size});
   const Tensor dnormed = context.scratch.tensor(DType::f32, {tokens, config_->hidden_size});
   norm2_.recompute(context, saved.middle, saved.norm2_rstd, normed);

@@ -10,7 +10,8 @@
 
 namespace jackscrew {
 
-// What a block's backward needs of its forward, beside the block's input.
+// What a block's backward needs of its forward, beside the block's input. f32 unless said
+// otherwise.
 struct BlockActivations {
   Tensor norm1_rstd;  // [tokens]
   Tensor q;           // [tokens, heads * head_dim], rotated
@@ -19,9 +20,10 @@ struct BlockActivations {
   Tensor lse;         // [heads, tokens]
   Tensor middle;      // [tokens, hidden], the residual stream between attention and MLP
   Tensor norm2_rstd;  // [tokens]
-  Tensor gate, up;    // [tokens, intermediate]
+  Tensor gate, up;    // [tokens, intermediate], in the product's kept_dtype()
 
-  static BlockActivations take(const ModelConfig& config, int64_t tokens, Arena& arena);
+  static BlockActivations take(const ModelConfig& config, const Product& product, int64_t tokens,
+                               Arena& arena);
 };
 
 // Keys and values of the tokens so far, for generation: one sequence.

@@ -113,8 +113,8 @@ Tensor Stage::forward(Context& context, const Batch& batch, const Tensor* input,
   for (const Block& block : blocks_) {
     const bool keep_all = stash.keep && !stash.recompute;
     const Arena::Frame frame(context.scratch);
-    const BlockActivations saved =
-        BlockActivations::take(config_, tokens, keep_all ? *stash.arena : context.scratch);
+    const BlockActivations saved = BlockActivations::take(
+        config_, *product_, tokens, keep_all ? *stash.arena : context.scratch);
     const Tensor out = stash.keep ? take() : spare;
     block.forward(context, batch, x, saved, out, cache);
     if (stash.keep) {
@@ -185,7 +185,7 @@ void Stage::backward(Context& context, const Batch& batch, const Tensor& d, Stas
     const Arena::Frame frame(context.scratch);
     BlockActivations saved;
     if (stash.recompute) {
-      saved = BlockActivations::take(config_, batch.tokens(), context.scratch);
+      saved = BlockActivations::take(config_, *product_, batch.tokens(), context.scratch);
       blocks_[i].recompute(context, batch, stash.inputs[i], saved);
     } else {
       saved = stash.blocks[i];

@@ -13,6 +13,7 @@ class DenseProduct : public Product {
   DenseProduct(const char* name, DType arithmetic) : name_(name), arithmetic_(arithmetic) {}
 
   const char* name() const override { return name_; }
+  DType kept_dtype() const override { return arithmetic_; }
 
   Operand prepare(Context& context, const Tensor& x) const override {
     return {x, cast(context, x)};

@@ -19,6 +19,8 @@ struct Operand {
 class Product : public Contributor {
  public:
   virtual const char* name() const = 0;
+  // In which the wide activations between two products wait for backward: f32 or bf16.
+  virtual DType kept_dtype() const = 0;
 
   // Casts x into memory of context.scratch, whose frame the caller holds.
   virtual Operand prepare(Context& context, const Tensor& x) const = 0;

@@ -168,9 +168,9 @@ TEST(Swiglu, MatchesTheReferenceAndItsDifferences) {
       const std::vector<float> up = random_floats(tokens * width, 2);
       const std::vector<float> dh = random_floats(tokens * width, 3);
       std::vector<float> h(gate.size()), dgate(gate.size()), dup(gate.size());
-      ops->launch(SwigluForward{gate.data(), up.data(), h.data(), width}, tokens);
+      ops->launch(SwigluForwardF32{gate.data(), up.data(), h.data(), width}, tokens);
       ops->launch(
-          SwigluBackward{gate.data(), up.data(), dh.data(), dgate.data(), dup.data(), width},
+          SwigluBackwardF32{gate.data(), up.data(), dh.data(), dgate.data(), dup.data(), width},
           tokens);
       const Doubles g = widen(gate);
       const Doubles u = widen(up);
@@ -186,13 +186,38 @@ TEST(Swiglu, MatchesTheReferenceAndItsDifferences) {
 
       std::vector<float> in_place = dh;  // dgate may be dh
       std::vector<float> dup_again(gate.size());
-      ops->launch(SwigluBackward{gate.data(), up.data(), in_place.data(), in_place.data(),
-                                 dup_again.data(), width},
+      ops->launch(SwigluBackwardF32{gate.data(), up.data(), in_place.data(), in_place.data(),
+                                    dup_again.data(), width},
                   tokens);
       EXPECT_EQ(in_place, dgate);
       EXPECT_EQ(dup_again, dup);
     }
   }
+}
+
+// Values that bf16 holds exactly give the same bits whichever way they were kept.
+TEST(Swiglu, KeptInBf16IsTheSameFunctionOfTheRoundedValues) {
+  const auto ops = make_test_ops();
+  const int64_t width = 77;
+  std::vector<bf16> gate, up;
+  std::vector<float> gate_f32, up_f32;
+  for (const float value : random_floats(width, 1)) gate.push_back(to_bf16(4.0f * value));
+  for (const float value : random_floats(width, 2)) up.push_back(to_bf16(value));
+  for (const bf16 value : gate) gate_f32.push_back(to_float(value));
+  for (const bf16 value : up) up_f32.push_back(to_float(value));
+  const std::vector<float> dh = random_floats(width, 3);
+  std::vector<float> h(dh.size()), want_h(dh.size());
+  std::vector<float> dgate(dh.size()), dup(dh.size()), want_dgate(dh.size()), want_dup(dh.size());
+  ops->launch(SwigluForwardBf16{gate.data(), up.data(), h.data(), width}, 1);
+  ops->launch(SwigluForwardF32{gate_f32.data(), up_f32.data(), want_h.data(), width}, 1);
+  ops->launch(
+      SwigluBackwardBf16{gate.data(), up.data(), dh.data(), dgate.data(), dup.data(), width}, 1);
+  ops->launch(SwigluBackwardF32{gate_f32.data(), up_f32.data(), dh.data(), want_dgate.data(),
+                                want_dup.data(), width},
+              1);
+  EXPECT_EQ(h, want_h);
+  EXPECT_EQ(dgate, want_dgate);
+  EXPECT_EQ(dup, want_dup);
 }
 
 TEST(Swiglu, SaturatesWithoutNaN) {
@@ -201,9 +226,9 @@ TEST(Swiglu, SaturatesWithoutNaN) {
   const std::vector<float> ones(gate.size(), 1.0f);
   std::vector<float> h(gate.size()), dgate(gate.size()), dup(gate.size());
   const auto width = static_cast<int64_t>(gate.size());
-  ops->launch(SwigluForward{gate.data(), ones.data(), h.data(), width}, 1);
+  ops->launch(SwigluForwardF32{gate.data(), ones.data(), h.data(), width}, 1);
   ops->launch(
-      SwigluBackward{gate.data(), ones.data(), ones.data(), dgate.data(), dup.data(), width}, 1);
+      SwigluBackwardF32{gate.data(), ones.data(), ones.data(), dgate.data(), dup.data(), width}, 1);
   for (size_t i = 0; i < gate.size(); ++i) {
     EXPECT_TRUE(std::isfinite(h[i])) << gate[i];
     EXPECT_TRUE(std::isfinite(dgate[i])) << gate[i];

@@ -119,45 +119,57 @@ struct RotaryEmbedding {
 };
 JACKSCREW_ROW_KERNEL(RotaryEmbedding)
 
-// h = silu(gate) * up (Shazeer 2020).
+// h = silu(gate) * up (Shazeer 2020). Kept: the dtype in which gate and up wait for backward.
+template <class Kept>
 struct SwigluForward {
-  const float* gate;  // [tokens, width]
-  const float* up;    // [tokens, width]
-  float* h;           // [tokens, width]
+  const Kept* gate;  // [tokens, width]
+  const Kept* up;    // [tokens, width]
+  float* h;          // [tokens, width]
   int64_t width;
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t token) const {
-    const float* g = gate + token * width;
-    const float* u = up + token * width;
+    const Kept* g = gate + token * width;
+    const Kept* u = up + token * width;
     float* out = h + token * width;
-    team.each(width, [&](int64_t i) { out[i] = g[i] * row_sigmoid(g[i]) * u[i]; });
+    team.each(width, [&](int64_t i) {
+      const float x = to_float(g[i]);
+      out[i] = x * row_sigmoid(x) * to_float(u[i]);
+    });
   }
 };
-JACKSCREW_ROW_KERNEL(SwigluForward)
+using SwigluForwardF32 = SwigluForward<float>;
+using SwigluForwardBf16 = SwigluForward<bf16>;
+JACKSCREW_ROW_KERNEL(SwigluForwardF32)
+JACKSCREW_ROW_KERNEL(SwigluForwardBf16)
 
+template <class Kept>
 struct SwigluBackward {
-  const float* gate;  // [tokens, width]
-  const float* up;    // [tokens, width]
-  const float* dh;    // [tokens, width]
-  float* dgate;       // [tokens, width]; may be dh
-  float* dup;         // [tokens, width]
+  const Kept* gate;  // [tokens, width]
+  const Kept* up;    // [tokens, width]
+  const float* dh;   // [tokens, width]
+  float* dgate;      // [tokens, width]; may be dh
+  float* dup;        // [tokens, width]
   int64_t width;
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t token) const {
-    const float* g = gate + token * width;
-    const float* u = up + token * width;
+    const Kept* g = gate + token * width;
+    const Kept* u = up + token * width;
     const float* grad = dh + token * width;
     float* out_gate = dgate + token * width;
     float* out_up = dup + token * width;
     team.each(width, [&](int64_t i) {
-      const float sigmoid = row_sigmoid(g[i]);
+      const float x = to_float(g[i]);
+      const float sigmoid = row_sigmoid(x);
       const float d = grad[i];
-      out_up[i] = d * g[i] * sigmoid;
-      out_gate[i] = d * u[i] * sigmoid * (1.0f + g[i] * (1.0f - sigmoid));
+      out_up[i] = d * x * sigmoid;
+      out_gate[i] = d * to_float(u[i]) * sigmoid * (1.0f + x * (1.0f - sigmoid));
     });
   }
 };
-JACKSCREW_ROW_KERNEL(SwigluBackward)
+using SwigluBackwardF32 = SwigluBackward<float>;
+using SwigluBackwardBf16 = SwigluBackward<bf16>;
+JACKSCREW_ROW_KERNEL(SwigluBackwardF32)
+JACKSCREW_ROW_KERNEL(SwigluBackwardBf16)
 
 // to[row] = from[indices[row]].
 struct GatherRows {

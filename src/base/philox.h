@@ -22,7 +22,8 @@ enum class RandomPurpose : uint32_t {
   dropout = 2,
   shuffle = 3,
   sampling = 4,
-  rounding = 5
+  rounding = 5,
+  gradient_rounding = 6  // of gradients on their way into an integer product
 };
 
 struct Philox4 {
@@ -59,19 +60,20 @@ struct RandomStream {
                         tensor};
   }
 
-  // The 32-bit random number at `index`.
-  JACKSCREW_INLINE uint32_t bits(uint64_t index) const {
-    const uint64_t block = index >> 2;
-    const Philox4 r = philox4x32(static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32),
-                                 purpose_and_step, tensor, static_cast<uint32_t>(seed),
-                                 static_cast<uint32_t>(seed >> 32));
-    return r.x[index & 3];
+  // The random numbers at 4 * block and the three places behind it.
+  JACKSCREW_INLINE Philox4 four(uint64_t block) const {
+    return philox4x32(static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32),
+                      purpose_and_step, tensor, static_cast<uint32_t>(seed),
+                      static_cast<uint32_t>(seed >> 32));
   }
+  // The 32-bit random number at `index`.
+  JACKSCREW_INLINE uint32_t bits(uint64_t index) const { return four(index >> 2).x[index & 3]; }
 
   // Uniform in [0, 1) with 24 bits.
-  JACKSCREW_INLINE float uniform(uint64_t index) const {
-    return static_cast<float>(bits(index) >> 8) * (1.0f / 16777216.0f);
+  JACKSCREW_INLINE static float uniform_of(uint32_t bits) {
+    return static_cast<float>(bits >> 8) * (1.0f / 16777216.0f);
   }
+  JACKSCREW_INLINE float uniform(uint64_t index) const { return uniform_of(bits(index)); }
 };
 
 // FNV-1a, the hash of tensor names in RandomStream.

@@ -92,6 +92,13 @@ struct Team {
     f();
   }
 
+  // Runs f(part, i) for i in [0, n): short pieces of a row, each with a part of the team (on GPUs a
+  // warp), which has each, max and once.
+  template <class F>
+  JACKSCREW_INLINE void each_piece(int64_t n, F f) const {
+    for (int64_t i = 0; i < n; ++i) f(*this, i);
+  }
+
  private:
   JACKSCREW_INLINE static __m128i load(const void* from) {
     return _mm_loadu_si128(static_cast<const __m128i*>(from));

@@ -94,7 +94,7 @@ class Session {
                               bool recompute);
   void build_stage(const Recipe& recipe, const ModelFiles& files, Arena staging);
   void rehearse_work();
-  Batch upload(const MicroBatch& batch, int64_t token_offset);
+  Batch upload(const MicroBatch& batch, int64_t token_offset, int64_t target_offset);
   Context context(bool training);
   void write_scalars(const StepScalars& scalars);
   StepScalars read_scalars();

@@ -25,6 +25,35 @@ namespace jackscrew::cuda {
 inline constexpr int kThreads = 256;
 inline constexpr int kWarp = 32;
 
+// A warp as a part of the team, for pieces of a row of a few elements per thread.
+struct Warp {
+  template <class F>
+  __device__ void each(int64_t n, F f) const {
+    for (int64_t i = threadIdx.x % kWarp; i < n; i += kWarp) f(i);
+    __syncwarp();
+  }
+
+  template <class F>
+  __device__ float max(int64_t n, float floor, F f) const {
+    float best = floor;
+    for (int64_t i = threadIdx.x % kWarp; i < n; i += kWarp) {
+      const float value = f(i);
+      best = value > best ? value : best;
+    }
+    for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+      const float other = __shfl_xor_sync(0xFFFFFFFFu, best, offset);
+      best = other > best ? other : best;
+    }
+    return best;
+  }
+
+  template <class F>
+  __device__ void once(F f) const {
+    if (threadIdx.x % kWarp == 0) f();
+    __syncwarp();
+  }
+};
+
 // A block is the team: loops are strided over its threads and end with a barrier, reductions
 // shuffle within warps and pass through shared memory between them. The order of a sum is fixed by
 // the block's shape, so results repeat bit for bit.
@@ -72,6 +101,13 @@ struct Team {
   template <class F>
   __device__ void once(F f) const {
     if (threadIdx.x == 0) f();
+    __syncthreads();
+  }
+
+  // Runs f(part, i) for i in [0, n), each with a warp of the block.
+  template <class F>
+  __device__ void each_piece(int64_t n, F f) const {
+    for (int64_t i = threadIdx.x / kWarp; i < n; i += kThreads / kWarp) f(Warp{}, i);
     __syncthreads();
   }
 

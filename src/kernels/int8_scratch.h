@@ -13,9 +13,9 @@ inline int32_t int8_code_limit(IsaLevel isa) {
 }
 
 struct Int8Scratch {
-  Tensor a;      // u8 [m, padded k], codes plus the shift
-  Tensor b;      // u8 [threads, columns of a tile * depth], packed
-  Tensor sums;   // i32 [threads, columns of a tile * groups of the depth]
+  Tensor a;     // u8 [m, padded k], codes plus the shift
+  Tensor b;     // u8 [threads, columns of a tile * depth], packed
+  Tensor sums;  // i32 [threads, columns of a tile * groups of the depth]
 };
 
 inline Int8Scratch int8_scratch(IsaLevel isa, int64_t m, int64_t k, int threads, Arena& arena) {

@@ -137,10 +137,10 @@ class Int8Product : public Product {
       const int64_t until = std::min(end, at + step);
       const Tensor rows = decoded.rows(0, until - at);
       weight.decode(context.ops, at, until, rows);
-      quantize(context.ops, rows,
-               {to.codes.rows(at - begin, until - begin),
-                to.scales.columns(at - begin, until - begin)},
-               kWeightLimit, false);
+      quantize(
+          context.ops, rows,
+          {to.codes.rows(at - begin, until - begin), to.scales.columns(at - begin, until - begin)},
+          kWeightLimit, false);
     }
   }
 };

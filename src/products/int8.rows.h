@@ -27,8 +27,8 @@ JACKSCREW_ROW float finite_magnitude(float value) {
   return magnitude <= 3.4028235e38f ? magnitude : bits_float(0x7F800000u);
 }
 
-// value * inverse as a code in the low byte. Adding 1.5 * 2^23 rounds to the nearest integer, ties to
-// even; fused, so that every compiler rounds once.
+// value * inverse as a code in the low byte. Adding 1.5 * 2^23 rounds to the nearest integer, ties
+// to even; fused, so that every compiler rounds once.
 JACKSCREW_ROW uint32_t nearest_code(float value, float inverse) {
   return float_bits(__builtin_fmaf(value, inverse, 12582912.0f)) & 0xFFu;
 }
@@ -77,16 +77,14 @@ struct QuantizeRows {
   template <class Part>
   JACKSCREW_ROW void quantize(const Part& part, const float* in, int64_t count, int8_t* out,
                               float* to_scale) const {
-    const float largest =
-        part.max(count, 0.0f, [&](int64_t i) { return finite_magnitude(in[i]); });
+    const float largest = part.max(count, 0.0f, [&](int64_t i) { return finite_magnitude(in[i]); });
     const CodeScale scale = code_scale(largest, limit);
     part.once([&] { *to_scale = scale.scale; });
     const auto code = [&](int64_t i) { return nearest_code(in[i], scale.inverse); };
     // Four codes to a word: GCC would compute a loop that stores bytes with a quarter of a vector.
     auto* words = reinterpret_cast<uint32_t*>(out);
     part.each(count / 4, [&](int64_t i) {
-      words[i] = code(4 * i) | code(4 * i + 1) << 8 | code(4 * i + 2) << 16 |
-                 code(4 * i + 3) << 24;
+      words[i] = code(4 * i) | code(4 * i + 1) << 8 | code(4 * i + 2) << 16 | code(4 * i + 3) << 24;
     });
     const int64_t whole = count / 4 * 4;
     part.each(count - whole,
@@ -112,8 +110,8 @@ struct QuantizeGradientRows {
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
     const int64_t groups = (width + kInt8Group - 1) / kInt8Group;
-    const RandomStream random = RandomStream::make(
-        scalars->seed, RandomPurpose::gradient_rounding, scalars->step, tensor);
+    const RandomStream random =
+        RandomStream::make(scalars->seed, RandomPurpose::gradient_rounding, scalars->step, tensor);
     team.each_piece(groups, [&](const auto& part, int64_t i) {
       const int64_t at = i * kInt8Group;
       float* scale = scales + row * groups + i;
@@ -127,8 +125,8 @@ struct QuantizeGradientRows {
 
  private:
   template <class Part>
-  JACKSCREW_ROW void quantize(const Part& part, const RandomStream& random, int64_t row,
-                              int64_t at, int64_t count, float* to_scale) const {
+  JACKSCREW_ROW void quantize(const Part& part, const RandomStream& random, int64_t row, int64_t at,
+                              int64_t count, float* to_scale) const {
     const float* in = from + row * from_stride + at;
     const float* factors = column_scales + at;
     int8_t* out = codes + row * codes_stride + at;
@@ -143,16 +141,16 @@ struct QuantizeGradientRows {
       return stochastic_code(in[i] * factors[i] * scale.inverse, top,
                              RandomStream::uniform_of(bits));
     };
+    const auto blocks = part.random_sixteen(random, first);
     auto* words = reinterpret_cast<uint32_t*>(out);
     part.each(count / 4, [&](int64_t i) {
-      const Philox4 numbers = random.four(first + static_cast<uint64_t>(i));
+      const Philox4 numbers = blocks[i];
       words[i] = code(4 * i, numbers.x[0]) | code(4 * i + 1, numbers.x[1]) << 8 |
                  code(4 * i + 2, numbers.x[2]) << 16 | code(4 * i + 3, numbers.x[3]) << 24;
     });
     const int64_t whole = count / 4 * 4;
     part.each(count - whole, [&](int64_t i) {
-      const auto index = 4 * first + static_cast<uint64_t>(whole + i);
-      out[whole + i] = static_cast<int8_t>(code(whole + i, random.bits(index)));
+      out[whole + i] = static_cast<int8_t>(code(whole + i, blocks[count / 4].x[i]));
     });
   }
 };

@@ -98,9 +98,8 @@ struct Operands {
       for (int64_t p = g * kInt8Group; p < std::min(test.k, (g + 1) * kInt8Group); ++p) {
         of_group += a.value(i, p) * (test.transpose_b ? b.value(j, p) : b.value(p, j));
       }
-      const double scale =
-          static_cast<double>(a_scales[at(i * test.groups() + g)]) *
-          (test.transpose_b ? static_cast<double>(b_scales[at(j)]) : 1.0);
+      const double scale = static_cast<double>(a_scales[at(i * test.groups() + g)]) *
+                           (test.transpose_b ? static_cast<double>(b_scales[at(j)]) : 1.0);
       sum += scale * static_cast<double>(of_group);
       magnitude += std::abs(scale * static_cast<double>(of_group));
     }
@@ -156,7 +155,11 @@ TEST_F(GemmInt8, MatchesTheReferenceInEveryShape) {
       for (const int64_t k : {1, 2, 63, 64, 65, 515, 1031}) {
         if (m * n * k > 10'000'000) continue;
         const int combination = turn++ * 3 % 8;
-        const Case test{m, n, k, (combination & 1) != 0, (combination & 2) != 0,
+        const Case test{m,
+                        n,
+                        k,
+                        (combination & 1) != 0,
+                        (combination & 2) != 0,
                         (combination & 4) != 0 ? 5 : 0};
         Operands operands = Operands::random(test, limit());
         check(operands, kF32);
@@ -215,7 +218,8 @@ TEST_F(GemmInt8, BitsDependOnNothingButTheOperands) {
       EXPECT_EQ(c.values(), first) << threads << " threads";
     }
     auto c = Strided<float>::random(test.m, test.n, 0, 6);
-    for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, 33}, {33, 1500}, {1500, 2100}}) {
+    for (const auto& [begin, end] :
+         {std::pair<int64_t, int64_t>{0, 33}, {33, 1500}, {1500, 2100}}) {
       ops_->gemm_int8(operands.left(begin, end), operands.right(), Transpose{tb},
                       c.view().rows(begin, end), Accumulate::yes, scratch());
     }
@@ -231,7 +235,8 @@ TEST_F(GemmInt8, PiecesOfTheContractionGiveTheSameBits) {
   multiply(*ops_, operands, whole.view());
   Strided<float> pieces(test.m, test.n, 0);
   const Int8Rows a = operands.left(0, test.m);
-  for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, 512}, {512, 1536}, {1536, 2000}}) {
+  for (const auto& [begin, end] :
+       {std::pair<int64_t, int64_t>{0, 512}, {512, 1536}, {1536, 2000}}) {
     const Tensor scales = a.scales.columns(begin / kInt8Group, ceil_div(end, kInt8Group));
     ops_->gemm_int8({a.codes.columns(begin, end), scales}, {operands.b.view().rows(begin, end), {}},
                     Transpose::no, pieces.view(), Accumulate{begin > 0}, scratch());

@@ -192,8 +192,8 @@ TEST_F(Int8ProductTest, LargestCodesEverywhere) {
   EXPECT_LE(error_of(dx, multiply(dy, w)), kF32);
 }
 
-// Over many steps the mean of dx is that of the unrounded gradient with the rounded weight. Rounding
-// to nearest would be off by several times the bound.
+// Over many steps the mean of dx is that of the unrounded gradient with the rounded weight.
+// Rounding to nearest would be off by several times the bound.
 TEST_F(Int8ProductTest, InputGradientIsUnbiased) {
   constexpr int kSteps = 1500;
   const Weight weight = make_weight("f32", random_matrix(40, 24, 1));
@@ -226,8 +226,8 @@ TEST_F(Int8ProductTest, RandomNumbersFollowTheToken) {
   const Matrix whole = input_gradient(weight, dy, 100);
   Matrix first(17, 150), second(23, 150);
   std::copy_n(dy.values.begin(), first.values.size(), first.values.begin());
-  std::copy_n(dy.values.end() - static_cast<ptrdiff_t>(second.values.size()),
-              second.values.size(), second.values.begin());
+  std::copy_n(dy.values.end() - static_cast<ptrdiff_t>(second.values.size()), second.values.size(),
+              second.values.begin());
   std::vector<float> parts = input_gradient(weight, first, 100).values;
   const std::vector<float> rest = input_gradient(weight, second, 117).values;
   parts.insert(parts.end(), rest.begin(), rest.end());

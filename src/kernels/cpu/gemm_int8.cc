@@ -28,10 +28,10 @@ void check(const Int8Rows& a, const Int8Rows& b, bool tb, const Tensor& c) {
   const int64_t m = c.rows();
   const int64_t n = c.cols();
   const int64_t k = a.codes.cols();
-  if (a.codes.rows() != m || a.scales.rows() != m ||
-      a.scales.cols() != ceil_div(k, kInt8Group) || (tb ? b.codes.rows() : b.codes.cols()) != n ||
-      (tb ? b.codes.cols() : b.codes.rows()) != k || b.scales.size() != (tb ? n : 0) ||
-      a.codes.dtype() != DType::i8 || b.codes.dtype() != DType::i8 || c.dtype() != DType::f32) {
+  if (a.codes.rows() != m || a.scales.rows() != m || a.scales.cols() != ceil_div(k, kInt8Group) ||
+      (tb ? b.codes.rows() : b.codes.cols()) != n || (tb ? b.codes.cols() : b.codes.rows()) != k ||
+      b.scales.size() != (tb ? n : 0) || a.codes.dtype() != DType::i8 ||
+      b.codes.dtype() != DType::i8 || c.dtype() != DType::f32) {
     fail(ErrorKind::generic, "gemm_int8 of {} with scales {} and {}{} with {} scales into {}",
          a.codes.describe(), a.scales.describe(), b.codes.describe(), tb ? "ᵀ" : "",
          b.scales.size(), c.describe());
@@ -65,7 +65,8 @@ void cpu_gemm_int8(int threads, IsaLevel isa, const Int8Rows& a, const Int8Rows&
 
   // No bit depends on the cut, so it may depend on the number of threads.
   const int64_t stripes = ceil_div(n, tile.columns);
-  const int64_t parts = std::max(ceil_div(m, kTaskRows), ceil_div(threads * kTasksPerThread, stripes));
+  const int64_t parts =
+      std::max(ceil_div(m, kTaskRows), ceil_div(threads * kTasksPerThread, stripes));
   const int64_t part_rows = round_up(ceil_div(m, parts), tile.rows);
   const int64_t block_rows = kBlockTiles * tile.rows;
   const auto* codes = b.codes.data<int8_t>();
@@ -75,7 +76,8 @@ void cpu_gemm_int8(int threads, IsaLevel isa, const Int8Rows& a, const Int8Rows&
     const int64_t columns = std::min(tile.columns, n - column);
     const int64_t first = task / stripes * part_rows;
     const int64_t last = std::min(m, first + part_rows);
-    auto* packed = reinterpret_cast<uint32_t*>(buffers.b.data<uint8_t>() + thread * buffers.b.cols());
+    auto* packed =
+        reinterpret_cast<uint32_t*>(buffers.b.data<uint8_t>() + thread * buffers.b.cols());
     int32_t* sums = buffers.sums.data<int32_t>() + thread * buffers.sums.cols();
     for (int64_t depth = 0; depth < k; depth += kInt8Depth) {
       const int64_t depth_end = std::min(k, depth + kInt8Depth);

@@ -121,7 +121,7 @@ void write(const Int8Product& args, const float* out) {
 }
 
 // Four rows of sixteen bytes as four columns of four words.
-JACKSCREW_INLINE void transpose(const int8_t* const rows[4], int64_t at, uint32_t* to) {
+JACKSCREW_INLINE void transpose(const int8_t* const* rows, int64_t at, uint32_t* to) {
   const auto row = [&](int r) {
     return _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[r] + at));
   };
@@ -139,7 +139,7 @@ JACKSCREW_INLINE void transpose(const int8_t* const rows[4], int64_t at, uint32_
 }
 
 // Sixteen columns of four rows, four bytes of a column to a word.
-JACKSCREW_INLINE void interleave(const int8_t* const rows[4], int64_t at, uint32_t* to) {
+JACKSCREW_INLINE void interleave(const int8_t* const* rows, int64_t at, uint32_t* to) {
   const auto row = [&](int r) {
     return _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[r] + at));
   };
@@ -156,23 +156,26 @@ JACKSCREW_INLINE void interleave(const int8_t* const rows[4], int64_t at, uint32
   put(3, _mm_unpackhi_epi16(high01, high23));
 }
 
-// b [columns, depth]
+// b [columns, depth]. Sixteen columns at a time fill whole lines of the cache.
 JACKSCREW_INLINE void pack_rows(const int8_t* b, int64_t stride, int64_t columns, int64_t depth,
                                 uint32_t* packed) {
   const int64_t whole = depth / kInt8Step * kInt8Step;
-  for (int64_t j = 0; j < kColumns; j += 4) {
-    const int8_t* rows[4];
-    int8_t rest[4][kInt8Step] = {};
-    const int8_t* rests[4];
-    for (int64_t r = 0; r < 4; ++r) {
+  for (int64_t j = 0; j < kColumns; j += 16) {
+    const int8_t* rows[16];
+    for (int64_t r = 0; r < 16; ++r) {
       rows[r] = b + (j + r < columns ? j + r : columns - 1) * stride;
-      for (int64_t k = whole; k < depth; ++k) rest[r][k - whole] = rows[r][k];
-      rests[r] = rest[r];
     }
     for (int64_t k = 0; k < whole; k += kInt8Step) {
-      transpose(rows, k, packed + k / 4 * kColumns + j);
+      for (int64_t r = 0; r < 16; r += 4) transpose(rows + r, k, packed + k / 4 * kColumns + j + r);
     }
-    if (whole < depth) transpose(rests, 0, packed + whole / 4 * kColumns + j);
+    if (whole == depth) continue;
+    int8_t rest[16][kInt8Step] = {};
+    for (int64_t r = 0; r < 16; ++r) {
+      for (int64_t k = whole; k < depth; ++k) rest[r][k - whole] = rows[r][k];
+      rows[r] = rest[r];
+    }
+    for (int64_t r = 0; r < 16; r += 4)
+      transpose(rows + r, 0, packed + whole / 4 * kColumns + j + r);
   }
 }
 
@@ -187,7 +190,8 @@ JACKSCREW_INLINE void pack_columns(const int8_t* b, int64_t stride, int64_t colu
     for (int64_t r = 0; r < 4; ++r) {
       rows[r] = whole ? b + (k + r) * stride : edge[r];
       if (whole) continue;
-      for (int64_t j = 0; j < columns; ++j) edge[r][j] = k + r < depth ? b[(k + r) * stride + j] : 0;
+      for (int64_t j = 0; j < columns; ++j)
+        edge[r][j] = k + r < depth ? b[(k + r) * stride + j] : 0;
     }
     for (int64_t j = 0; j < kColumns; j += 16) interleave(rows, j, packed + k / 4 * kColumns);
   }

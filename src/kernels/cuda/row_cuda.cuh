@@ -25,6 +25,15 @@ namespace jackscrew::cuda {
 inline constexpr int kThreads = 256;
 inline constexpr int kWarp = 32;
 
+// Sixteen blocks of random numbers, from `first` on.
+struct RandomSixteen {
+  RandomStream stream;
+  uint64_t first;
+  __device__ Philox4 operator[](int64_t i) const {
+    return stream.four(first + static_cast<uint64_t>(i));
+  }
+};
+
 // A warp as a part of the team, for pieces of a row of a few elements per thread.
 struct Warp {
   template <class F>
@@ -45,6 +54,10 @@ struct Warp {
       best = other > best ? other : best;
     }
     return best;
+  }
+
+  __device__ RandomSixteen random_sixteen(const RandomStream& stream, uint64_t first) const {
+    return {stream, first};
   }
 
   template <class F>

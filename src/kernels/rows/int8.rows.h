@@ -16,9 +16,8 @@ struct ShiftCodes {
     const int8_t* in = from + row * from_stride;
     uint8_t* out = to + row * to_stride;
     const auto add = static_cast<uint8_t>(shift);
-    team.each(width, [&](int64_t i) {
-      out[i] = static_cast<uint8_t>(static_cast<uint8_t>(in[i]) + add);
-    });
+    team.each(width,
+              [&](int64_t i) { out[i] = static_cast<uint8_t>(static_cast<uint8_t>(in[i]) + add); });
   }
 };
 JACKSCREW_ROW_KERNEL(ShiftCodes)

@@ -6,12 +6,13 @@ namespace {
 
 class FullSlot : public LearnerSlot {
  public:
-  FullSlot(const LearnerContext& context, Weight& weight) : weight_(weight) {
+  FullSlot(const LearnerContext& context, const WeightInfo& info) : weight_(*info.weight) {
+    const Weight& weight = weight_;
     if (!weight.format().can_encode()) {
       throw Error(ErrorKind::usage,
                   fmt::format("{} is stored as {}, which cannot be trained", weight.name(),
                               weight.format().name()),
-                  "set storage=f32 or storage=bf16, or use method=lora");
+                  "set storage to a format that can be written, such as bf16, or use method=lora");
     }
     const int64_t rows = weight.rows();
     const int64_t cols = weight.cols();
@@ -19,7 +20,7 @@ class FullSlot : public LearnerSlot {
     if (master_.empty()) {
       owned_master_ = OwnedTensor(context.memory, Purpose::masters, DType::f32, {rows, cols});
       master_ = owned_master_.view();
-      weight.decode(context.ops, 0, rows, master_);
+      context.original(info, master_);
     }
     gradient_ = OwnedTensor(context.memory, Purpose::gradients, DType::f32, {rows, cols});
     state_ = context.optimizer.make_state(context.memory, weight.size());
@@ -35,7 +36,7 @@ class FullSlot : public LearnerSlot {
   }
 
   void restored(Context& context) override {
-    if (!owned_master_.empty()) weight_.publish(context.ops, master_);
+    if (!owned_master_.empty()) weight_.publish(context.ops, master_, {}, context.scratch);
   }
 
   void visit(const StateVisitor& visitor) const override {
@@ -69,7 +70,7 @@ std::unique_ptr<Learner> make_full_learner() {
 }
 
 std::unique_ptr<LearnerSlot> make_full_slot(const LearnerContext& context, const WeightInfo& info) {
-  return std::make_unique<FullSlot>(context, *info.weight);
+  return std::make_unique<FullSlot>(context, info);
 }
 
 }  // namespace jackscrew

@@ -4,6 +4,7 @@
 // here and a line in the table of learner.cc.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -61,6 +62,9 @@ struct LearnerContext {
   const Optimizer& optimizer;
   uint64_t seed;
   bool training = true;  // false: slots take no memory for gradients and optimizer states
+  // Writes a weight's values as they were before its storage rounded them, f32 [rows, cols]: how a
+  // master begins.
+  std::function<void(const WeightInfo&, const Tensor&)> original = {};
 };
 
 class Learner {

@@ -79,7 +79,7 @@ Parameter& Stage::add(const StageBuild& build, std::string name, int64_t rows, i
   parameter->info = info;
   build.fill(*parameter->weight, info);
   parameter->slot = build.learner.make_slot(
-      {build.memory, build.ops, build.optimizer, build.seed, build.training}, info);
+      {build.memory, build.ops, build.optimizer, build.seed, build.training, build.original}, info);
   parameters_.push_back(std::move(parameter));
   return *parameters_.back();
 }

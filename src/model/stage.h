@@ -45,6 +45,8 @@ struct StageBuild {
   uint64_t seed = 0;
   int64_t max_positions = 0;  // of any sequence in this run
   bool training = true;
+  // What `fill` rounds to a weight's format; see LearnerContext.
+  std::function<void(const WeightInfo&, const Tensor&)> original = {};
 };
 
 class Stage {

@@ -7,8 +7,8 @@ namespace jackscrew {
 
 namespace {
 
-// Each decade from 10^(e - 7) to 10^(e - 6) is cut into equal cells, twice as many as the one below;
-// their middles are the values, together with 0 and 1.
+// Each decade from 10^(e - 7) to 10^(e - 6) is cut into equal cells, twice as many as the one
+// below; their middles are the values, together with 0 and 1.
 DynamicMap make_map(bool with_negatives) {
   constexpr double kPowers[] = {1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0};
   std::vector<float> values = {0.0f, 1.0f};

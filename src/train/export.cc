@@ -16,27 +16,24 @@ namespace jackscrew {
 
 namespace {
 
-// Rows of a weight in the type it is exported in.
-const Format& export_format(const Weight& weight) {
-  const Format& format = weight.format();
-  return format.can_encode() ? format : f32_format();
+// The type of safetensors that is a format's own; null for formats that become F32.
+const char* own_dtype(const Format& format) {
+  if (&format == &f32_format()) return "F32";
+  if (&format == &bf16_format()) return "BF16";
+  return &format == &f16_format() ? "F16" : nullptr;
 }
 
 SafetensorsSpec weight_spec(const Weight& weight) {
-  const Format& format = export_format(weight);
-  SafetensorsSpec spec{weight.name(),
-                       &format == &bf16_format()  ? "BF16"
-                       : &format == &f16_format() ? "F16"
-                                                  : "F32",
-                       {}};
+  const char* dtype = own_dtype(weight.format());
+  SafetensorsSpec spec{weight.name(), dtype == nullptr ? "F32" : dtype, {}};
   if (!weight.is_vector()) spec.shape.push_back(weight.rows());
   spec.shape.push_back(weight.cols());
   return spec;
 }
 
 void write_weight(Ops& ops, const Weight& weight, ShardedSafetensorsWriter& writer) {
-  if (weight.format().can_encode()) {
-    write_tensor(ops, weight.storage(),
+  if (own_dtype(weight.format()) != nullptr) {
+    write_tensor(ops, weight.storage().bytes,
                  [&](std::span<const uint8_t> bytes) { writer.write(weight.name(), bytes); });
     return;
   }

@@ -105,7 +105,11 @@ DiskPlan plan_disk(const Recipe& recipe, const ModelConfig& config, const Sessio
   // A checkpoint holds what learns in f32, whatever it is stored as, and the optimizer's states.
   const int64_t learned = adapters > 0 ? adapters : checked_mul(config.parameter_count(), 4);
   disk.checkpoint = checked_add(learned, booked(Purpose::optimizer));
-  disk.result = adapters > 0 ? adapters : booked(Purpose::weights);
+  // Formats for linears only are none of a model directory: it holds f32 instead.
+  const bool widened = recipe.storage != "keep" && find_format(recipe.storage).for_linears_only();
+  disk.result = adapters > 0 ? adapters
+                : widened    ? checked_mul(config.parameter_count(), 4)
+                             : booked(Purpose::weights);
   if (recipe.save_steps == 0) return disk;
   // A new one is complete before the oldest goes.
   disk.checkpoints = recipe.save_total_limit + 1;

@@ -30,7 +30,11 @@ const Format& choose_format(const Recipe& recipe, const Learner& learner,
                             const WeightSource* source, const WeightInfo& info,
                             const std::string& name) {
   if (info.kind == WeightKind::norm) return f32_format();
-  if (recipe.storage != "keep") return find_format(recipe.storage);
+  if (recipe.storage != "keep") {
+    const Format& format = find_format(recipe.storage);
+    const bool in_block = info.kind == WeightKind::linear && info.layer >= 0;
+    if (in_block || !format.for_linears_only()) return format;
+  }
   if (source == nullptr || learner.changes(info.kind, info.module)) return f32_format();
   const StoredTensor* stored = source->find(name);
   return stored == nullptr ? f32_format() : find_format(stored->format);
@@ -103,38 +107,48 @@ Arena Session::make_arena(Purpose purpose, int64_t ArenaSizes::*size) {
 
 void Session::build_stage(const Recipe& recipe, const ModelFiles& files, Arena staging) {
   const WeightSource* source = recipe.random_init ? nullptr : files.source.get();
-  const StageBuild build{
-      *memory_,
-      *ops_,
-      *learner_,
-      *optimizer_,
-      *product_,
-      [&](const WeightInfo& info, const std::string& name) -> const Format& {
-        return choose_format(recipe, *learner_, source, info, name);
-      },
-      [&](Weight& weight, const WeightInfo& info) {
-        if (source == nullptr) {
-          init_weight(*ops_, files.config, seed_, info, weight, staging);
-          return;
-        }
-        const StoredTensor* stored = source->find(weight.name());
-        if (stored == nullptr) {
-          throw Error(ErrorKind::model,
-                      fmt::format("{}: tensor {} is missing", files.origin, weight.name()),
-                      "the file is not whole, or config.json belongs to another model");
-        }
-        try {
-          weight.load(*ops_, *stored, staging);
-        } catch (const Error& error) {
-          if (error.kind() != ErrorKind::model) throw;
-          throw Error(ErrorKind::model, fmt::format("{}: {}", files.origin, error.what()),
-                      "the file is damaged, or config.json belongs to another model");
-        }
-        source->release(*stored);
-      },
-      seed_,
-      use_.max_positions,
-      use_.training};
+  // Runs use(tensor) on what the file has for a weight.
+  const auto with_stored = [&](const Weight& weight, const auto& use) {
+    const StoredTensor* stored = source->find(weight.name());
+    if (stored == nullptr) {
+      throw Error(ErrorKind::model,
+                  fmt::format("{}: tensor {} is missing", files.origin, weight.name()),
+                  "the file is not whole, or config.json belongs to another model");
+    }
+    try {
+      use(*stored);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::model) throw;
+      throw Error(ErrorKind::model, fmt::format("{}: {}", files.origin, error.what()),
+                  "the file is damaged, or config.json belongs to another model");
+    }
+    source->release(*stored);
+  };
+  const StageBuild build{*memory_,
+                         *ops_,
+                         *learner_,
+                         *optimizer_,
+                         *product_,
+                         [&](const WeightInfo& info, const std::string& name) -> const Format& {
+                           return choose_format(recipe, *learner_, source, info, name);
+                         },
+                         [&](Weight& weight, const WeightInfo& info) {
+                           if (source == nullptr)
+                             return init_weight(*ops_, files.config, seed_, info, staging);
+                           with_stored(weight, [&](const StoredTensor& stored) {
+                             weight.load(*ops_, stored, staging);
+                           });
+                         },
+                         seed_,
+                         use_.max_positions,
+                         use_.training,
+                         [&](const WeightInfo& info, const Tensor& out) {
+                           if (source == nullptr)
+                             return init_rows(*ops_, files.config, seed_, info, 0, out);
+                           with_stored(*info.weight, [&](const StoredTensor& stored) {
+                             info.weight->read_original(*ops_, stored, out, staging);
+                           });
+                         }};
   stage_ = std::make_unique<Stage>(files.config, StageSpec::whole(files.config), build);
   staging_high_water_ = staging.high_water();
 }

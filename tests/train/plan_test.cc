@@ -120,6 +120,8 @@ INSTANTIATE_TEST_SUITE_P(
                  {"sequence_len=200", "micro_batch_size=4", "lora_target=[q_proj, down_proj]",
                   "lora_dropout=0.1", "gradient_checkpointing=true"}},
         PlanCase{"lora_f16", "odd", {"sequence_len=31", "micro_batch_size=2", "storage=f16"}},
+        PlanCase{"full_int8", "odd", {"method=full", "sequence_len=31", "storage=int8"}},
+        PlanCase{"lora_int8_row", "mha_untied", {"sequence_len=31", "storage=int8_row"}},
         PlanCase{"one_thread", "gqa_tied", {"method=full", "sequence_len=300", "threads=1"}},
         PlanCase{"bf16_products", "gqa_tied", {"sequence_len=64", "product=bf16"}}),
     [](const auto& test) { return std::string(test.param.name); });

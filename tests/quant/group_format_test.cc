@@ -4,12 +4,15 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
 #include "kernels/plan/plan_ops.h"
+#include "quant/dynamic_map.h"
 #include "tests/quant/decode.h"
 #include "tests/support/test_ops.h"
 
@@ -22,10 +25,19 @@ float absmax_of(const std::vector<float>& group) {
   return largest;
 }
 
-// What a group is rounded to, and the distance between the codes around each of its values.
+// What a group is rounded to, what between codes the distance is around each of its values, and the
+// range of all codes.
 struct Coded {
   std::vector<float> values;
   std::vector<float> gaps;
+  std::vector<float> lowest, highest;
+
+  void add(float value, float gap, float low, float high) {
+    values.push_back(value + 0.0f);  // no -0
+    gaps.push_back(gap);
+    lowest.push_back(low);
+    highest.push_back(high);
+  }
 };
 
 Coded int8_group(const std::vector<float>& group) {
@@ -33,8 +45,40 @@ Coded int8_group(const std::vector<float>& group) {
   Coded out;
   for (const float value : group) {
     const float q = scale == 0.0f ? 0.0f : std::nearbyint(value / scale);
-    out.values.push_back(scale * std::clamp(q, -127.0f, 127.0f) + 0.0f);  // no -0
-    out.gaps.push_back(scale);
+    out.add(scale * std::clamp(q, -127.0f, 127.0f), scale, -127.0f * scale, 127.0f * scale);
+  }
+  return out;
+}
+
+Coded int8_affine_group(const std::vector<float>& group) {
+  const float low = std::min(0.0f, *std::min_element(group.begin(), group.end()));
+  const float high = std::max(0.0f, *std::max_element(group.begin(), group.end()));
+  const float scale = (high - low) / 255.0f;
+  const float inverse = std::min(255.0f / (high - low), std::numeric_limits<float>::max());
+  const float zero = std::clamp(-std::nearbyint(low * inverse), 0.0f, 255.0f);
+  Coded out;
+  for (const float value : group) {
+    const float q = std::nearbyint(value * inverse) + zero;
+    out.add(scale * (std::clamp(q, 0.0f, 255.0f) - zero), scale, -zero * scale,
+            (255.0f - zero) * scale);
+  }
+  return out;
+}
+
+// The nearest entry of a code book, and the distance between the two around the value.
+void add_nearest(std::span<const float> book, float x, float scale, Coded& out) {
+  const auto above = std::upper_bound(book.begin() + 1, book.end() - 1, x);
+  const float high = *above;
+  const float low = *(above - 1);
+  const float nearest = x > 0.5f * (low + high) ? high : low;
+  out.add(scale * nearest, scale * (high - low), scale * book.front(), scale * book.back());
+}
+
+Coded int8_dynamic_group(const std::vector<float>& group) {
+  const float scale = absmax_of(group);
+  Coded out;
+  for (const float value : group) {
+    add_nearest(signed_dynamic_map().values, scale == 0.0f ? 0.0f : value / scale, scale, out);
   }
   return out;
 }
@@ -62,26 +106,23 @@ std::vector<float> normal_values(int64_t count, uint32_t seed) {
 class GroupFormatTest : public ::testing::TestWithParam<FormatCase> {
  protected:
   // Calls f(begin, end) for the elements of each group.
-  void for_groups(int64_t rows, int64_t cols,
-                  const std::function<void(size_t, size_t)>& f) const {
+  void for_groups(int64_t rows, int64_t cols, const std::function<void(size_t, size_t)>& f) const {
     const int64_t span = GetParam().flattened ? rows * cols : cols;
     const int64_t group = GetParam().group > 0 ? GetParam().group : cols;
     for (int64_t begin = 0; begin < rows * cols; begin += span) {
       for (int64_t at = 0; at < span; at += group) {
-        f(static_cast<size_t>(begin + at),
-          static_cast<size_t>(begin + std::min(span, at + group)));
+        f(static_cast<size_t>(begin + at), static_cast<size_t>(begin + std::min(span, at + group)));
       }
     }
   }
 
-  Coded expected(const std::vector<float>& values, int64_t rows) const {
-    Coded all;
+  std::vector<float> expected(const std::vector<float>& values, int64_t rows) const {
+    std::vector<float> all;
     const int64_t cols = static_cast<int64_t>(values.size()) / rows;
     for_groups(rows, cols, [&](size_t begin, size_t end) {
       const Coded group = GetParam().code({values.begin() + static_cast<ptrdiff_t>(begin),
                                            values.begin() + static_cast<ptrdiff_t>(end)});
-      all.values.insert(all.values.end(), group.values.begin(), group.values.end());
-      all.gaps.insert(all.gaps.end(), group.gaps.begin(), group.gaps.end());
+      all.insert(all.end(), group.values.begin(), group.values.end());
     });
     return all;
   }
@@ -106,8 +147,7 @@ TEST_P(GroupFormatTest, EncodesAsDescribed) {
                                                 {37, 96}, {9, 333}, {2, 256}, {1, 511}, {64, 64}};
   for (const auto& [rows, cols] : shapes) {
     const auto values = normal_values(rows * cols, static_cast<uint32_t>(rows));
-    EXPECT_TRUE(same_bits(rounded(values, rows), expected(values, rows).values))
-        << rows << " x " << cols;
+    EXPECT_TRUE(same_bits(rounded(values, rows), expected(values, rows))) << rows << " x " << cols;
   }
 }
 
@@ -115,7 +155,7 @@ TEST_P(GroupFormatTest, EncodesInPanels) {
   const int64_t cols = 4097;
   const int64_t rows = encode_panel_rows(cols) + 3;
   const auto values = normal_values(rows * cols, 5);
-  EXPECT_TRUE(same_bits(rounded(values, rows), expected(values, rows).values));
+  EXPECT_TRUE(same_bits(rounded(values, rows), expected(values, rows)));
 }
 
 // All magnitudes: groups of tiny and of huge numbers, and of both.
@@ -127,7 +167,7 @@ TEST_P(GroupFormatTest, EncodesAnyMagnitude) {
     if (i % 300 < 100) values[i] *= std::pow(10.0f, exponent(random));
     if (i % 300 >= 200) values[i] *= std::pow(10.0f, static_cast<float>(i / 300) - 30.0f);
   }
-  EXPECT_TRUE(same_bits(rounded(values, 40), expected(values, 40).values));
+  EXPECT_TRUE(same_bits(rounded(values, 40), expected(values, 40)));
 }
 
 TEST_P(GroupFormatTest, ZerosStayZeros) {
@@ -142,7 +182,7 @@ TEST_P(GroupFormatTest, WhatIsNotFiniteShows) {
     auto values = normal_values(rows * cols, 7);
     values[2 * 320 + 40] = bad;
     const auto out = rounded(values, rows);
-    const auto good = expected(normal_values(rows * cols, 7), rows).values;
+    const auto good = expected(normal_values(rows * cols, 7), rows);
     for_groups(rows, cols, [&](size_t begin, size_t end) {
       const bool hit = begin <= 2 * 320 + 40 && 2 * 320 + 40 < end;
       EXPECT_TRUE(!hit || !std::isfinite(out[2 * 320 + 40]));
@@ -205,19 +245,22 @@ TEST_P(GroupFormatTest, TilesAndRowListsAreCutOutOfTheWhole) {
 }
 
 TEST_P(GroupFormatTest, MultipliesASingleToken) {
-  for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{1, 1}, {5, 31}, {13, 333}, {3, 512}}) {
+  for (const auto& [rows, cols] :
+       {std::pair<int64_t, int64_t>{1, 1}, {5, 31}, {13, 333}, {3, 512}}) {
     const auto bytes = encode(*ops_, format_, normal_values(rows * cols, 10), rows);
     const auto matrix = decoded(bytes, rows, cols);
     std::vector<float> x = normal_values(cols, 11);
     for (const Accumulate accumulate : {Accumulate::no, Accumulate::yes}) {
       std::vector<float> y(static_cast<size_t>(rows), 0.5f);
-      format_.multiply(*ops_, storage_of(bytes, rows, cols), Tensor(x.data(), DType::f32, {1, cols}),
+      format_.multiply(*ops_, storage_of(bytes, rows, cols),
+                       Tensor(x.data(), DType::f32, {1, cols}),
                        Tensor(y.data(), DType::f32, {1, rows}), accumulate);
       for (size_t r = 0; r < y.size(); ++r) {
         double sum = accumulate == Accumulate::yes ? 0.5 : 0.0;
         double magnitude = sum;
         for (size_t c = 0; c < x.size(); ++c) {
-          const double term = static_cast<double>(x[c]) * static_cast<double>(matrix[r * x.size() + c]);
+          const double term =
+              static_cast<double>(x[c]) * static_cast<double>(matrix[r * x.size() + c]);
           sum += term;
           magnitude += std::abs(term);
         }
@@ -236,7 +279,14 @@ TEST_P(GroupFormatTest, StochasticRoundingIsExpectedToBeExact) {
   const auto row = normal_values(cols, 12);
   std::vector<float> values;
   for (size_t draw = 0; draw < draws; ++draw) values.insert(values.end(), row.begin(), row.end());
-  const Coded nearest = expected(row, 1);
+  Coded codes;
+  for_groups(1, cols, [&](size_t begin, size_t end) {
+    const Coded group = GetParam().code(
+        {row.begin() + static_cast<ptrdiff_t>(begin), row.begin() + static_cast<ptrdiff_t>(end)});
+    for (size_t i = 0; i < end - begin; ++i) {
+      codes.add(group.values[i], group.gaps[i], group.lowest[i], group.highest[i]);
+    }
+  });
   StepScalars scalars{};
   scalars.seed = 9;
   const auto out = rounded(values, draws, {true, &scalars, 55});
@@ -247,10 +297,11 @@ TEST_P(GroupFormatTest, StochasticRoundingIsExpectedToBeExact) {
     for (size_t draw = 0; draw < draws; ++draw) {
       const float value = out[draw * cols + c];
       sum += static_cast<double>(value);
-      ASSERT_LE(std::abs(value - row[c]), 1.001f * nearest.gaps[c]) << c;
+      ASSERT_LE(std::abs(value - row[c]), 1.001f * codes.gaps[c]) << c;
     }
-    const double deviation = static_cast<double>(nearest.gaps[c]) / (2.0 * std::sqrt(draws));
-    const double bias = sum / static_cast<double>(draws) - static_cast<double>(row[c]);
+    const double deviation = static_cast<double>(codes.gaps[c]) / (2.0 * std::sqrt(draws));
+    const float reachable = std::clamp(row[c], codes.lowest[c], codes.highest[c]);
+    const double bias = sum / static_cast<double>(draws) - static_cast<double>(reachable);
     EXPECT_LE(std::abs(bias), 5.0 * deviation) << c;
     total += bias;
     variance += deviation * deviation;
@@ -309,10 +360,13 @@ TEST_P(GroupFormatTest, RefusesOtherOutputsAndEmptyMatrices) {
   EXPECT_THROW(format_.storage_bytes(3, 0), Error);
 }
 
-INSTANTIATE_TEST_SUITE_P(Formats, GroupFormatTest,
-                         ::testing::Values(FormatCase{"int8", 128, false, int8_group, 43.6},
-                                           FormatCase{"int8_row", 0, false, int8_group, 42.0}),
-                         [](const auto& test) { return std::string(test.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    Formats, GroupFormatTest,
+    ::testing::Values(FormatCase{"int8", 128, false, int8_group, 43.6},
+                      FormatCase{"int8_row", 0, false, int8_group, 42.0},
+                      FormatCase{"int8_affine", 256, true, int8_affine_group, 43.7},
+                      FormatCase{"int8_dynamic", 128, true, int8_dynamic_group, 39.7}),
+    [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace
 }  // namespace jackscrew

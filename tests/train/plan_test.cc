@@ -122,6 +122,10 @@ INSTANTIATE_TEST_SUITE_P(
         PlanCase{"lora_f16", "odd", {"sequence_len=31", "micro_batch_size=2", "storage=f16"}},
         PlanCase{"full_int8", "odd", {"method=full", "sequence_len=31", "storage=int8"}},
         PlanCase{"lora_int8_row", "mha_untied", {"sequence_len=31", "storage=int8_row"}},
+        PlanCase{"full_nf4_double",
+                 "gqa_tied",
+                 {"method=full", "sequence_len=31", "storage=nf4_double"}},
+        PlanCase{"lora_nf4_double", "mha_untied", {"sequence_len=31", "storage=nf4_double"}},
         PlanCase{"one_thread", "gqa_tied", {"method=full", "sequence_len=300", "threads=1"}},
         PlanCase{"bf16_products", "gqa_tied", {"sequence_len=64", "product=bf16"}}),
     [](const auto& test) { return std::string(test.param.name); });

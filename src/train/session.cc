@@ -12,6 +12,7 @@
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/plan/plan_ops.h"
 #include "model/init.h"
+#include "optim/finite.h"
 #include "quant/plain.h"
 
 namespace jackscrew {
@@ -246,6 +247,17 @@ StepResult Session::update(double weight_decay) {
           scalars.finite != 0};
 }
 
+std::string Session::non_finite_parameter() {
+  Context run = context(false);
+  scratch_.reset();
+  std::string name;
+  visit([&](const StateRef& state) {
+    if (state.role != StateRole::parameter || !name.empty()) return;
+    if (!all_finite(run, state.view)) name = state.name;
+  });
+  return name;
+}
+
 double Session::evaluate(const StepBatch& batch) {
   write_scalars(StepScalars{});
   Context run = context(false);
@@ -298,6 +310,7 @@ void Session::rehearse_work() {
   if (use_.training) {
     accumulate(step, 0.0, 0);
     update(0.0);
+    non_finite_parameter();
   }
   if (use_.training || use_.logits_rows == 0) evaluate(step);
   if (use_.logits_rows > 0) {

@@ -77,6 +77,9 @@ class Session {
   void accumulate(const StepBatch& batch, double learning_rate, int64_t step);
   StepResult update(double weight_decay);
 
+  // The name of a parameter that learns and holds a value that is not finite; empty: there is none.
+  std::string non_finite_parameter();
+
   // The sum of the negative log-likelihoods over the batch's targets, nats.
   double evaluate(const StepBatch& batch);
 

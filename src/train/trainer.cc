@@ -4,15 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <iostream>
 #include <optional>
 
 #include "base/clock.h"
 #include "base/process_memory.h"
 #include "base/text.h"
 #include "formats/checkpoint.h"
-#include "formats/tensor_io.h"
 #include "optim/schedule.h"
 #include "train/evaluate.h"
 #include "train/event_log.h"
@@ -289,20 +286,9 @@ class Trainer {
   // The last update may carry weights out of range though its gradients were finite: such are not
   // saved over good ones.
   void require_finite_parameters(int64_t step) {
-    session_->visit([&](const StateRef& state) {
-      if (state.role != StateRole::parameter) return;
-      bool finite = true;
-      write_tensor(session_->ops(), state.view, [&](std::span<const uint8_t> bytes) {
-        for (size_t at = 0; at < bytes.size(); at += sizeof(float)) {
-          float value = 0;
-          std::memcpy(&value, bytes.data() + at, sizeof value);
-          finite = finite && std::isfinite(value);
-        }
-      });
-      if (finite) return;
-      fail_non_finite(step, NAN,
-                      fmt::format("step {}: {} is not finite any more", step, state.name));
-    });
+    const std::string name = session_->non_finite_parameter();
+    if (name.empty()) return;
+    fail_non_finite(step, NAN, fmt::format("step {}: {} is not finite any more", step, name));
   }
 
   void log_step(int64_t done, const StepBatch& batch, const StepResult& result, double rate,

@@ -1,6 +1,9 @@
 // What a session leaves behind when a step fails.
 #include "train/session.h"
 
+#include <cmath>
+#include <utility>
+
 #include "tests/support/golden.h"
 
 namespace jackscrew {
@@ -27,6 +30,20 @@ TEST(Session, AFailedStepLeavesItUsable) {
   EXPECT_NO_THROW(session->memory().allocate(Purpose::workspace, 64));
   session->accumulate({{good}, good.target_count, 16, 0}, 1e-3, 0);
   EXPECT_TRUE(session->update(0.0).finite);
+}
+
+TEST(Session, NamesAParameterThatIsNotFinite) {
+  const ModelFiles files = open_model(golden_path("gqa_tied").string());
+  for (const char* settings : {"method=full", "method=lora"}) {
+    const auto session = make_session(make_recipe({settings}), files, training_use(16));
+    EXPECT_EQ(session->non_finite_parameter(), "");
+    for (const auto& [name, view] : states(session->stage(), StateRole::parameter)) {
+      float& last = view.data<float>()[view.size() - 1];
+      const float kept = std::exchange(last, std::nanf(""));
+      EXPECT_EQ(session->non_finite_parameter(), name);
+      last = kept;
+    }
+  }
 }
 
 }  // namespace

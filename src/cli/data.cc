@@ -11,6 +11,7 @@
 #include "cli/commands.h"
 #include "text/batch.h"
 #include "train/evaluate.h"
+#include "train/loading.h"
 
 namespace jackscrew {
 
@@ -92,7 +93,8 @@ void preview(const Reader& reader) {
 
 void stats(const Reader& reader) {
   const Recipe& recipe = reader.recipe;
-  const Dataset data = Dataset::read(recipe.data, reader.tokenizer, reader.options);
+  const Dataset data =
+      load_dataset(recipe.data, reader.tokenizer, reader.options, stderr_style(recipe.quiet));
   const BatchSampler sampler(
       data, {recipe.sequence_len, recipe.micro_batch_size, recipe.gradient_accumulation_steps,
              recipe.packing, recipe.seed});

@@ -9,6 +9,7 @@
 #include "text/records.h"
 #include "train/evaluate.h"
 #include "train/export.h"
+#include "train/loading.h"
 #include "train/plan.h"
 
 namespace jackscrew {
@@ -47,14 +48,13 @@ int run_logits(Arguments arguments) {
                        .logits_rows = tokens};
   const SessionPlan plan = Session::rehearse(recipe, files, use);
   require_fit(recipe, files, use, plan);
-  Session session(recipe, files, use, plan);
-  if (!recipe.adapter.empty()) load_adapter(session, recipe.adapter);
-  const Tensor logits = session.logits(ids, tokens, false);
+  const auto session = load_session(recipe, files, use, plan, stderr_style(recipe.quiet));
+  const Tensor logits = session->logits(ids, tokens, false);
   const Tensor id_view(ids.data(), DType::i32, {tokens});
   SafetensorsWriter writer(recipe.output,
                            {tensor_spec("ids", id_view), tensor_spec("logits", logits)});
   const auto write = [&](const char* name, const Tensor& view) {
-    write_tensor(session.ops(), view,
+    write_tensor(session->ops(), view,
                  [&](std::span<const uint8_t> bytes) { writer.write(name, bytes); });
   };
   write("ids", id_view);

@@ -32,6 +32,30 @@ TEST(Session, AFailedStepLeavesItUsable) {
   EXPECT_TRUE(session->update(0.0).finite);
 }
 
+TEST(Session, TellsOfItsProgress) {
+  const ModelFiles files = open_model(golden_path("gqa_tied").string());
+  for (const char* settings : {"storage=keep", "storage=bf16", "init=random"}) {
+    const Recipe recipe = make_recipe({settings});
+    const SessionUse use = training_use(16);
+    const SessionPlan plan = Session::rehearse(recipe, files, use);
+    int64_t loaded = 0;
+    SessionHooks hooks;
+    hooks.loaded = [&](int64_t bytes) { loaded += bytes; };
+    Session session(recipe, files, use, plan, hooks);
+    int64_t weights = 0;
+    for (const auto& parameter : session.stage().parameters()) {
+      weights += parameter->weight->storage().bytes();
+    }
+    EXPECT_EQ(loaded, weights) << settings;
+    EXPECT_EQ(plan.weight_bytes, weights) << settings;
+
+    std::vector<int64_t> evaluated;
+    const StepBatch batch{{sequence(16), sequence(5)}, 19, 21, 0};
+    session.evaluate(batch, [&](int64_t tokens) { evaluated.push_back(tokens); });
+    EXPECT_EQ(evaluated, (std::vector<int64_t>{16, 5}));
+  }
+}
+
 TEST(Session, NamesAParameterThatIsNotFinite) {
   const ModelFiles files = open_model(golden_path("gqa_tied").string());
   for (const char* settings : {"method=full", "method=lora"}) {

@@ -28,7 +28,10 @@ std::unique_ptr<Session> load_session(const Recipe& recipe, const ModelFiles& fi
   hooks.loaded = bar.callback();
   auto session = std::make_unique<Session>(recipe, files, use, plan, hooks);
   bar.finish();
-  if (!recipe.adapter.empty()) load_adapter(*session, recipe.adapter);
+  if (!recipe.adapter.empty()) {
+    load_adapter(session->stage(), session->ops(), recipe.adapter);
+    session->restored();
+  }
   return session;
 }
 

@@ -144,10 +144,7 @@ struct Action {
 };
 constexpr Action kActions[] = {{"preview", preview}, {"stats", stats}, {"tokenize", tokenize}};
 
-}  // namespace
-
-int run_data(Arguments arguments) {
-  const Recipe recipe = read_arguments(arguments, 1, "data");
+int look_at_data(const Recipe& recipe) {
   const std::string wanted = recipe.operands.empty() ? std::string() : recipe.operands[0];
   const auto* action = std::find_if(std::begin(kActions), std::end(kActions),
                                     [&](const Action& a) { return a.name == wanted; });
@@ -159,6 +156,12 @@ int run_data(Arguments arguments) {
   recipe.options.require("data", "data");
   action->run(Reader(recipe));
   return 0;
+}
+
+}  // namespace
+
+int run_data(Arguments arguments) {
+  return with_recipe(arguments, 1, "data", look_at_data);
 }
 
 }  // namespace jackscrew

@@ -10,8 +10,10 @@
 
 namespace jackscrew {
 
-int run_eval(Arguments arguments) {
-  Recipe recipe = with_adapter_options(read_arguments(arguments, 0, "eval"));
+namespace {
+
+int score(const Recipe& given) {
+  Recipe recipe = with_adapter_options(given);
   recipe.options.require("model", "eval");
   recipe.options.require("data", "eval");
   const ModelFiles files = open_model(recipe.model);
@@ -47,6 +49,12 @@ int run_eval(Arguments arguments) {
                counted(result.records, "record"));
   }
   return 0;
+}
+
+}  // namespace
+
+int run_eval(Arguments arguments) {
+  return with_recipe(arguments, 0, "eval", score);
 }
 
 }  // namespace jackscrew

@@ -44,10 +44,8 @@ void print_text(const std::string& text) {
   std::fflush(stdout);
 }
 
-}  // namespace
-
-int run_generate(Arguments arguments) {
-  const Recipe recipe = with_adapter_options(read_arguments(arguments, 0, "generate"));
+int write_answer(const Recipe& given) {
+  const Recipe recipe = with_adapter_options(given);
   recipe.options.require("model", "generate");
   const ModelFiles files = open_model(recipe.model);
   require_weights(recipe, files);
@@ -98,6 +96,12 @@ int run_generate(Arguments arguments) {
                answer.ended ? "" : stopped);
   }
   return 0;
+}
+
+}  // namespace
+
+int run_generate(Arguments arguments) {
+  return with_recipe(arguments, 0, "generate", write_answer);
 }
 
 }  // namespace jackscrew

@@ -175,10 +175,7 @@ void print_text(const ordered_json& json, bool verbose) {
   }
 }
 
-}  // namespace
-
-int run_inspect(Arguments arguments) {
-  const Recipe recipe = read_arguments(arguments, 1, "inspect");
+int inspect(const Recipe& recipe) {
   const std::string path = recipe.operands.empty() ? recipe.model : recipe.operands[0];
   if (path.empty()) {
     throw Error(ErrorKind::usage, "inspect needs a path",
@@ -198,6 +195,12 @@ int run_inspect(Arguments arguments) {
     print_text(json, recipe.verbose);
   }
   return 0;
+}
+
+}  // namespace
+
+int run_inspect(Arguments arguments) {
+  return with_recipe(arguments, 1, "inspect", inspect);
 }
 
 }  // namespace jackscrew

@@ -30,10 +30,8 @@ std::vector<int32_t> first_window(const Recipe& recipe, const Tokenizer& tokeniz
   return ids;
 }
 
-}  // namespace
-
-int run_logits(Arguments arguments) {
-  Recipe recipe = with_adapter_options(read_arguments(arguments, 0, "logits"));
+int write_logits(const Recipe& given) {
+  Recipe recipe = with_adapter_options(given);
   for (const char* option : {"model", "data", "output"}) recipe.options.require(option, "logits");
   const ModelFiles files = open_model(recipe.model);
   require_weights(recipe, files);
@@ -61,6 +59,12 @@ int run_logits(Arguments arguments) {
   write("logits", logits);
   writer.close();
   return 0;
+}
+
+}  // namespace
+
+int run_logits(Arguments arguments) {
+  return with_recipe(arguments, 0, "logits", write_logits);
 }
 
 }  // namespace jackscrew

@@ -82,6 +82,13 @@ ordered_json tokenizer_json(const TokenizerData& data) {
           {"chat_format", chat}};
 }
 
+// Null where there is none.
+ordered_json tokenizer_json(const ModelFiles& files) {
+  if (files.tokenizer) return tokenizer_json(*files.tokenizer);
+  if (files.tokenizer_error) return {{"error", files.tokenizer_error->what()}};
+  return {};
+}
+
 ordered_json rope_json(const ModelConfig& config) {
   const char* kind = "none";
   if (config.rope_scaling.kind == RopeScaling::Kind::linear) kind = "linear";
@@ -110,7 +117,7 @@ ordered_json model_json(const ModelFiles& files, const std::vector<TensorLine>& 
                        {"rms_norm_eps", config.rms_norm_eps},
                        {"rope", rope_json(config)},
                        {"eos_token_ids", config.eos_token_ids}};
-  json["tokenizer"] = files.tokenizer ? tokenizer_json(*files.tokenizer) : ordered_json();
+  json["tokenizer"] = tokenizer_json(files);
   json["storage"] = storage_json(lines);
   json["tensors"] = tensors_json(lines);
   return json;

@@ -51,13 +51,15 @@ void write_weight(Ops& ops, const Weight& weight, ShardedSafetensorsWriter& writ
   }
 }
 
-// The files of a tokenizer: those of the model where it is a directory, else made from its data.
+// The files of a tokenizer: those of the model where they are a directory's and the tokenizer is
+// its own, else made from its data.
 void write_tokenizer(const ModelFiles& files, const Tokenizer& tokenizer, const fs::path& to) {
   constexpr std::array<const char*, 5> kFiles = {"tokenizer.json", "tokenizer_config.json",
                                                  "special_tokens_map.json", "chat_template.jinja",
                                                  "added_tokens.json"};
   const fs::path from(files.origin);
-  if (files.tokenizer && fs::is_directory(from)) {
+  const bool own = files.tokenizer && files.tokenizer->tokens == tokenizer.data().tokens;
+  if (own && fs::is_directory(from)) {
     for (const char* name : kFiles) {
       if (fs::exists(from / name)) write_text_atomic(to / name, read_text(from / name));
     }

@@ -32,6 +32,8 @@ from transformers.utils import logging as transformers_logging
 import golden
 from hostile_text import hostile_text
 
+MIB = 2**20
+
 TEXTS = {
     "prose": "A jackscrew lifts a house with one hand, a turn at a time. The load is carried by the "
              "thread, and the thread does not slip back when the hand rests.",
@@ -242,7 +244,17 @@ class Parity:
                      "product=f32", "packing=false", "sequence_len=128", "micro_batch_size=4",
                      "max_steps=2", "warmup_steps=0", "lr_scheduler_type=constant",
                      f"learning_rate={learning_rate}", f"output_dir={output}", *more)
+        self.resident_memory(method, output)
         return output
+
+    def resident_memory(self, method: str, output: Path) -> None:
+        """The ledger's peak beside what the system counted as resident anonymous memory."""
+        events = [json.loads(line) for line in (output / "train_log.jsonl").open()]
+        memory = next(event for event in events if event["event"] == "memory")
+        booked, resident = memory["device"]["peak"], memory["resident_peak"]
+        self.report.line(f"{method}.resident", abs(resident - booked) / MIB,
+                         0.05 * booked / MIB + 64,
+                         f"MiB apart; {booked / MIB:.0f} booked, {resident / MIB:.0f} resident")
 
     def compare_loss(self, name: str, ids: list[int], model: torch.nn.Module, *ours: str) -> None:
         theirs = text_loss(model, ids)

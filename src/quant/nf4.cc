@@ -35,13 +35,10 @@ class Nf4Format : public GroupFormat<Nf4Codec> {
     ops.launch(Nf4Centre{absmax.data<float>(), matrix.codec.offset, blocks}, 1);
     const Int8DynamicCodec nested{matrix.codec.map, matrix.codec.absmax_codes,
                                   matrix.codec.nested_absmax};
-    ops.launch(EncodeGroups<Int8DynamicCodec>{nested,
-                                              {blocks, Nf4Codec::kNestedBlock, 0},
-                                              absmax.data<float>(),
-                                              0,
-                                              blocks,
-                                              {}},
-               ceil_div(blocks, Nf4Codec::kNestedBlock));
+    ops.launch(
+        EncodeGroups<Int8DynamicCodec>{
+            nested, {blocks, Nf4Codec::kNestedBlock, 0}, absmax.data<float>(), 0, blocks, {}},
+        ceil_div(blocks, Nf4Codec::kNestedBlock));
   }
 
  private:

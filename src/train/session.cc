@@ -12,6 +12,7 @@
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/plan/plan_ops.h"
 #include "model/init.h"
+#include "optim/finite.h"
 #include "quant/plain.h"
 
 namespace jackscrew {
@@ -40,14 +41,34 @@ const Format& choose_format(const Recipe& recipe, const Learner& learner,
   return stored == nullptr ? f32_format() : find_format(stored->format);
 }
 
+// Runs use(tensor) on what a file has for a weight.
+template <class Use>
+void with_stored(const std::string& origin, const WeightSource& source, const Weight& weight,
+                 const Use& use) {
+  const StoredTensor* stored = source.find(weight.name());
+  if (stored == nullptr) {
+    throw Error(ErrorKind::model, fmt::format("{}: tensor {} is missing", origin, weight.name()),
+                "the file is not whole, or config.json belongs to another model");
+  }
+  try {
+    use(*stored);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::model) throw;
+    throw Error(ErrorKind::model, fmt::format("{}: {}", origin, error.what()),
+                "the file is damaged, or config.json belongs to another model");
+  }
+  source.release(*stored);
+}
+
 }  // namespace
 
 Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
-                 const SessionPlan& plan, const OpsWrapper& wrap)
-    : Session(recipe, files, use, &plan, false, plan.recompute, wrap) {}
+                 const SessionPlan& plan, const SessionHooks& hooks)
+    : Session(recipe, files, use, &plan, false, plan.recompute, hooks) {}
 
 Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
-                 const SessionPlan* plan, bool plans_only, bool recompute, const OpsWrapper& wrap)
+                 const SessionPlan* plan, bool plans_only, bool recompute,
+                 const SessionHooks& hooks)
     : use_(use),
       sizes_(plan != nullptr ? std::optional(plan->arenas) : std::nullopt),
       recompute_(recompute),
@@ -63,7 +84,7 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
       "device", plans_only ? make_plan_backing() : make_host_backing(), plans_only ? 0 : budget);
   ops_ = plans_only ? make_plan_ops(thread_count(recipe), isa)
                     : make_cpu_ops(thread_count(recipe), isa);
-  if (wrap) ops_ = wrap(std::move(ops_));
+  if (hooks.wrap) ops_ = hooks.wrap(std::move(ops_));
   learner_ = find_learner(use.training || !recipe.adapter.empty() ? recipe.learner : "frozen")
                  .make(recipe.options);
   optimizer_ =
@@ -81,7 +102,7 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
   cu_seqlens_ = indices(use.tokens + 1);
   target_rows_ = indices(use.tokens);
   targets_ = indices(use.tokens);
-  build_stage(recipe, files, make_arena(Purpose::staging, &ArenaSizes::staging));
+  build_stage(recipe, files, make_arena(Purpose::staging, &ArenaSizes::staging), hooks.loaded);
   if (use.training) {
     std::vector<Tensor> gradients;
     stage_->visit([&](const StateRef& state) {
@@ -105,50 +126,39 @@ Arena Session::make_arena(Purpose purpose, int64_t ArenaSizes::*size) {
   return sizes_ ? Arena(*memory_, purpose, (*sizes_).*size) : Arena::measuring();
 }
 
-void Session::build_stage(const Recipe& recipe, const ModelFiles& files, Arena staging) {
+void Session::build_stage(const Recipe& recipe, const ModelFiles& files, Arena staging,
+                          const ProgressCallback& loaded) {
   const WeightSource* source = recipe.random_init ? nullptr : files.source.get();
-  // Runs use(tensor) on what the file has for a weight.
-  const auto with_stored = [&](const Weight& weight, const auto& use) {
-    const StoredTensor* stored = source->find(weight.name());
-    if (stored == nullptr) {
-      throw Error(ErrorKind::model,
-                  fmt::format("{}: tensor {} is missing", files.origin, weight.name()),
-                  "the file is not whole, or config.json belongs to another model");
-    }
-    try {
-      use(*stored);
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::model) throw;
-      throw Error(ErrorKind::model, fmt::format("{}: {}", files.origin, error.what()),
-                  "the file is damaged, or config.json belongs to another model");
-    }
-    source->release(*stored);
-  };
-  const StageBuild build{*memory_,
-                         *ops_,
-                         *learner_,
-                         *optimizer_,
-                         *product_,
-                         [&](const WeightInfo& info, const std::string& name) -> const Format& {
-                           return choose_format(recipe, *learner_, source, info, name);
-                         },
-                         [&](Weight& weight, const WeightInfo& info) {
-                           if (source == nullptr)
-                             return init_weight(*ops_, files.config, seed_, info, staging);
-                           with_stored(weight, [&](const StoredTensor& stored) {
-                             weight.load(*ops_, stored, staging);
-                           });
-                         },
-                         seed_,
-                         use_.max_positions,
-                         use_.training,
-                         [&](const WeightInfo& info, const Tensor& out) {
-                           if (source == nullptr)
-                             return init_rows(*ops_, files.config, seed_, info, 0, out);
-                           with_stored(*info.weight, [&](const StoredTensor& stored) {
-                             info.weight->read_original(*ops_, stored, out, staging);
-                           });
-                         }};
+  const StageBuild build{
+      *memory_,
+      *ops_,
+      *learner_,
+      *optimizer_,
+      *product_,
+      [&](const WeightInfo& info, const std::string& name) -> const Format& {
+        return choose_format(recipe, *learner_, source, info, name);
+      },
+      [&](Weight& weight, const WeightInfo& info) {
+        if (source == nullptr) {
+          init_weight(*ops_, files.config, seed_, info, staging);
+        } else {
+          with_stored(files.origin, *source, weight,
+                      [&](const auto& stored) { weight.load(*ops_, stored, staging); });
+        }
+        if (loaded) loaded(weight.storage().bytes.bytes());
+      },
+      seed_,
+      use_.max_positions,
+      use_.training,
+      [&](const WeightInfo& info, const Tensor& out) {
+        if (source == nullptr) {
+          init_rows(*ops_, files.config, seed_, info, 0, out);
+        } else {
+          with_stored(files.origin, *source, *info.weight, [&](const auto& stored) {
+            info.weight->read_original(*ops_, stored, out, staging);
+          });
+        }
+      }};
   stage_ = std::make_unique<Stage>(files.config, StageSpec::whole(files.config), build);
   staging_high_water_ = staging.high_water();
 }
@@ -260,7 +270,18 @@ StepResult Session::update(double weight_decay) {
           scalars.finite != 0};
 }
 
-double Session::evaluate(const StepBatch& batch) {
+std::string Session::non_finite_parameter() {
+  Context run = context(false);
+  scratch_.reset();
+  std::string name;
+  visit([&](const StateRef& state) {
+    if (state.role != StateRole::parameter || !name.empty()) return;
+    if (!all_finite(run, state.view)) name = state.name;
+  });
+  return name;
+}
+
+double Session::evaluate(const StepBatch& batch, const ProgressCallback& progress) {
   write_scalars(StepScalars{});
   Context run = context(false);
   for (const MicroBatch& micro_batch : batch.micro_batches) {
@@ -270,6 +291,7 @@ double Session::evaluate(const StepBatch& batch) {
     Stash stash{&stash_arena_, false, false, {}, {}};
     const Tensor hidden = stage_->forward(run, on_device, nullptr, stash);
     stage_->loss(run, on_device, hidden, nullptr);
+    if (progress) progress(micro_batch.tokens());
   }
   return read_scalars().loss_sum;
 }
@@ -312,6 +334,7 @@ void Session::rehearse_work() {
   if (use_.training) {
     accumulate(step, 0.0, 0);
     update(0.0);
+    non_finite_parameter();
   }
   if (use_.training || use_.logits_rows == 0) evaluate(step);
   if (use_.logits_rows > 0) {
@@ -337,6 +360,9 @@ SessionPlan Session::rehearse(const Recipe& recipe, const ModelFiles& files, con
   Session booked(recipe, files, use, &plan, true, recompute);
   booked.rehearse_work();
   plan.ledger = booked.memory_->ledger();
+  for (const auto& parameter : booked.stage_->parameters()) {
+    plan.weight_bytes += parameter->weight->storage().bytes.bytes();
+  }
   return plan;
 }
 

@@ -4,22 +4,21 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <iostream>
 #include <optional>
 
 #include "base/clock.h"
 #include "base/process_memory.h"
 #include "base/text.h"
 #include "formats/checkpoint.h"
-#include "formats/tensor_io.h"
 #include "optim/schedule.h"
 #include "train/evaluate.h"
 #include "train/event_log.h"
 #include "train/export.h"
 #include "train/flops.h"
+#include "train/loading.h"
 #include "train/output_dir.h"
 #include "train/plan.h"
+#include "train/resume.h"
 #include "train/session.h"
 #include "train/tensorboard.h"
 
@@ -58,8 +57,7 @@ class Trainer {
     const SessionUse use = training_use(recipe_);
     const SessionPlan plan = Session::rehearse(recipe_, files_, use);
     require_fit(recipe_, files_, use, plan);
-    session_ = std::make_unique<Session>(recipe_, files_, use, plan);
-    if (!recipe_.adapter.empty()) load_adapter(*session_, recipe_.adapter);
+    session_ = load_session(recipe_, files_, use, plan, console_.style);
     const int64_t first = restore();
     const DirectoryLock lock = claim_output_dir(output_);
     const std::optional<int64_t> resumed = first > 0 ? std::optional(first) : std::nullopt;
@@ -78,6 +76,10 @@ class Trainer {
     if (console_.style.quiet) return;
     fmt::print(console_.out, "{}\n", line);
     std::fflush(console_.out);
+  }
+
+  static void warn(const std::string& line) {
+    fmt::print(stderr, "jackscrew: warning: {}\n", line);
   }
 
   void check_model() {
@@ -104,9 +106,10 @@ class Trainer {
 
   void read_data() {
     const DatasetOptions options = dataset_options(recipe_, tokenizer_);
-    train_data_ = Dataset::read(recipe_.data, tokenizer_, options);
+    train_data_ = load_dataset(recipe_.data, tokenizer_, options, console_.style);
     if (!recipe_.eval_data.empty()) {
-      eval_data_ = Dataset::read(recipe_.eval_data, tokenizer_, options, DataPart::valid);
+      eval_data_ =
+          load_dataset(recipe_.eval_data, tokenizer_, options, console_.style, DataPart::valid);
       if (eval_data_.size() == 0) {
         throw Error(ErrorKind::data,
                     fmt::format("{} has no token to evaluate on", recipe_.eval_data),
@@ -137,19 +140,17 @@ class Trainer {
   // Goes on from the checkpoint where there is one; returns the steps already done.
   int64_t restore() {
     if (checkpoint_.empty()) return 0;
-    const fs::path& checkpoint = checkpoint_;
-    const CheckpointInfo info = read_checkpoint_info(checkpoint);
-    if (info.isa != isa_name(session_->ops().isa()) || info.version != JACKSCREW_VERSION ||
-        info.product != session_->product().name()) {
-      fmt::print(stderr,
-                 "jackscrew: warning: {} was written by version {} on {} with product {}; the run "
-                 "goes on, but not with the same bits\n",
-                 checkpoint.string(), info.version, info.isa, info.product);
-    }
-    restore_checkpoint(checkpoint, states(), session_->ops());
+    const CheckpointInfo now = checkpoint_info(read_checkpoint_info(checkpoint_).step);
+    restore_checkpoint(checkpoint_, states(), session_->ops());
     session_->restored();
-    say(fmt::format("resuming from {} at step {}", checkpoint.string(), info.step));
-    return info.step;
+    for (const std::string& line : resume_warnings(checkpoint_, now, recipe_.options)) warn(line);
+    say(fmt::format("resuming from {} at step {}", checkpoint_.string(), now.step));
+    return now.step;
+  }
+
+  // What a checkpoint written by this run says of it.
+  CheckpointInfo checkpoint_info(int64_t step) const {
+    return {step, JACKSCREW_VERSION, isa_name(session_->ops().isa()), session_->product().name()};
   }
 
   StateSource states() const {
@@ -207,14 +208,14 @@ class Trainer {
     std::error_code error;
     const fs::space_info space = fs::space(output_, error);
     if (error || space.available >= static_cast<uintmax_t>(wanted)) return;
-    fmt::print(stderr, "jackscrew: warning: the run may write {} to {}, where {} are free\n",
-               human_bytes(wanted), output_.string(),
-               human_bytes(static_cast<int64_t>(space.available)));
+    warn(fmt::format("the run may write {} to {}, where {} are free", human_bytes(wanted),
+                     output_.string(), human_bytes(static_cast<int64_t>(space.available))));
   }
 
   void evaluate_now(int64_t step) {
     if (eval_data_.size() == 0) return;
-    const EvalResult result = evaluate(*session_, eval_data_, training_use(recipe_).tokens);
+    const EvalResult result =
+        evaluate(*session_, eval_data_, training_use(recipe_).tokens, console_.style);
     if (!std::isfinite(result.loss)) {
       fail_non_finite(step, result.loss,
                       fmt::format("evaluation after step {}: loss {} is not finite", step,
@@ -230,10 +231,8 @@ class Trainer {
   void save_now(int64_t step) {
     if (step == saved_step_) return;
     require_finite_parameters(step);
-    const fs::path path = write_checkpoint(
-        output_,
-        {step, JACKSCREW_VERSION, isa_name(session_->ops().isa()), session_->product().name()},
-        recipe_.to_yaml(), states(), session_->ops());
+    const fs::path path = write_checkpoint(output_, checkpoint_info(step), recipe_.to_yaml(),
+                                           states(), session_->ops());
     remove_checkpoints_after(output_, step);
     prune_checkpoints(output_, recipe_.save_total_limit);
     checkpoint_ = path;
@@ -289,20 +288,9 @@ class Trainer {
   // The last update may carry weights out of range though its gradients were finite: such are not
   // saved over good ones.
   void require_finite_parameters(int64_t step) {
-    session_->visit([&](const StateRef& state) {
-      if (state.role != StateRole::parameter) return;
-      bool finite = true;
-      write_tensor(session_->ops(), state.view, [&](std::span<const uint8_t> bytes) {
-        for (size_t at = 0; at < bytes.size(); at += sizeof(float)) {
-          float value = 0;
-          std::memcpy(&value, bytes.data() + at, sizeof value);
-          finite = finite && std::isfinite(value);
-        }
-      });
-      if (finite) return;
-      fail_non_finite(step, NAN,
-                      fmt::format("step {}: {} is not finite any more", step, state.name));
-    });
+    const std::string name = session_->non_finite_parameter();
+    if (name.empty()) return;
+    fail_non_finite(step, NAN, fmt::format("step {}: {} is not finite any more", step, name));
   }
 
   void log_step(int64_t done, const StepBatch& batch, const StepResult& result, double rate,

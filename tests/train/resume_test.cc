@@ -111,8 +111,9 @@ TEST_P(SlowResume, AnInterruptSavesAndTheRunGoesOn) {
 }
 
 INSTANTIATE_TEST_SUITE_P(SlowMethods, SlowResume,
-                         ::testing::Values("method=full", "method=lora lora_dropout=0.1"),
-                         [](const auto& test) { return std::string(test.param).substr(7, 4); });
+                         ::testing::Values("method=full", "method=lora lora_dropout=0.1",
+                                           "method=full storage=int8"),
+                         [](const auto& test) { return "run" + std::to_string(test.index); });
 
 TEST(SlowResumeRules, ARunGivenUpDoesNotComeBack) {
   const TinyRun tiny("given_up");

@@ -30,8 +30,7 @@ JACKSCREW_ROW int32_t nf4_code(const Nf4Book& book, float x, float uniform) {
 }
 
 struct Nf4Codec {
-  static constexpr int64_t kBlock = 64;         // elements
-  static constexpr int64_t kNestedBlock = 256;  // blocks whose absmax are coded together
+  static constexpr int64_t kNestedBlock = 256;  // absmax that are coded together
 
   Nf4Book book;
   uint8_t* codes;  // [ceil(elements / 2)]

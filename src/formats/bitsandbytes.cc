@@ -20,10 +20,12 @@ using Bytes = std::span<const uint8_t>;
 class WeightTensors {
  public:
   WeightTensors(const std::string& name,
-        const std::function<const SafetensorsEntry*(const std::string&)>& find)
+                const std::function<const SafetensorsEntry*(const std::string&)>& find)
       : name_(name), find_(find) {}
 
-  bool has(std::string_view suffix) const { return find_(fmt::format("{}{}", name_, suffix)) != nullptr; }
+  bool has(std::string_view suffix) const {
+    return find_(fmt::format("{}{}", name_, suffix)) != nullptr;
+  }
 
   // The bytes of a tensor of that type and size; of any type and size where they are not given.
   Bytes bytes(std::string_view suffix, const char* dtype = nullptr, int64_t count = -1) const {
@@ -123,7 +125,8 @@ std::vector<TensorBytes> nf4_tensors(const std::string& name, const Format& form
   const auto add = [&](std::string_view suffix, const char* type, std::vector<int64_t> shape,
                        const void* from, int64_t bytes) {
     const auto* begin = static_cast<const uint8_t*>(from);
-    out.push_back({{fmt::format("{}{}", name, suffix), type, std::move(shape)}, {begin, begin + bytes}});
+    out.push_back(
+        {{fmt::format("{}{}", name, suffix), type, std::move(shape)}, {begin, begin + bytes}});
   };
   const auto add_part = [&](std::string_view suffix, const Tensor& part) {
     add(suffix, part.dtype() == DType::u8 ? "U8" : "F32", {part.size()}, part.raw(), part.bytes());

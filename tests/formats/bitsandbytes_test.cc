@@ -91,9 +91,10 @@ TEST_F(Bitsandbytes, RoundTrips) {
     ASSERT_NE(tensor, nullptr);
     EXPECT_EQ(tensor->format, format->name());
     EXPECT_EQ(tensor->shape, (std::vector<int64_t>{kRows, kCols}));
+    EXPECT_EQ(tensor->size_bytes(), 9269 + (format == &nf4_format() ? 290 * 4 : 290 + 2 * 4 + 4));
     const auto bytes = storage(*format);
-    EXPECT_EQ(values_of(*tensor), decode_tile(*ops_, *format, storage_of(bytes, kRows, kCols),
-                                              {0, kRows, 0, kCols}));
+    EXPECT_EQ(values_of(*tensor),
+              decode_tile(*ops_, *format, storage_of(bytes, kRows, kCols), {0, kRows, 0, kCols}));
     source.release(*tensor);
     EXPECT_EQ(source.find("b.weight")->format, "f32");
   }
@@ -176,7 +177,8 @@ TEST_F(Bitsandbytes, NamesWhatItCannotRead) {
   EXPECT_TRUE(mentions(with_part(".absmax", shorter), "absmax is U8 [289] where U8 of 290"));
   EXPECT_TRUE(mentions(with_part("", shorter), "a.weight has 9268 bytes"));
   for (const char* suffix : {".absmax", ".quant_map", ".nested_quant_map"}) {
-    const std::string text = with_part(suffix, [](TensorBytes& tensor) { tensor.spec.name += "x"; });
+    const std::string text =
+        with_part(suffix, [](TensorBytes& tensor) { tensor.spec.name += "x"; });
     EXPECT_TRUE(mentions(text, std::string("a.weight") + suffix + " is missing"));
   }
   auto fp4 = tensors(nf4_format());
@@ -198,7 +200,7 @@ TEST_F(Bitsandbytes, DamagedFilesAreErrors) {
   const size_t at = good.rfind("{\"blocksize\"");
   ASSERT_NE(at, std::string::npos);
   std::mt19937 random(8);
-  for (int i = 0; i < 2000; ++i) {
+  for (int i = 0; i < 500; ++i) {
     std::string bad = good;
     bad[at + random() % (good.size() - at)] = static_cast<char>(random());
     put("model.safetensors", bad);

@@ -52,6 +52,16 @@ struct Nf4Codec {
   JACKSCREW_ROW float even(uint8_t pair) const { return book.values[pair >> 4]; }
   JACKSCREW_ROW float odd(uint8_t pair) const { return book.values[pair & 15]; }
 
+  template <class Team, class F>
+  JACKSCREW_ROW static void put_pairs(const Team& team, int64_t count, uint8_t* to, const F& code) {
+    const int64_t pairs = count / 2;
+    put_bytes(team, to, pairs, [&](int64_t i) { return code(2 * i) << 4 | code(2 * i + 1); });
+    // A last odd element is paired with the code of 0.
+    if (count > 2 * pairs) {
+      team.once([&] { to[pairs] = static_cast<uint8_t>(code(count - 1) << 4 | 7); });
+    }
+  }
+
   template <class Team, class Store>
   JACKSCREW_ROW void decode(const Team& team, int64_t group, int64_t element, int64_t count,
                             const Store& store) const {
@@ -89,26 +99,15 @@ struct Nf4Codec {
     team.once([&] { absmax[group] = largest; });
     const float inverse = largest > 0.0f ? row_min(1.0f / largest, 3.4028235e38f) : 0.0f;
     uint8_t* to = codes + element / 2;
-    // A last odd element is paired with a 0, whose code is 7.
-    const auto put = [&](int64_t i, int32_t high, int32_t low) {
-      to[i] = static_cast<uint8_t>(high << 4 | (2 * i + 1 < count ? low : 7));
-    };
-    const auto at = [&](int64_t i) { return i < count ? from[i] * inverse : 0.0f; };
-    const int64_t pairs = (count + 1) / 2;
-    if (!rounding.stochastic) {
-      team.each(pairs, [&](int64_t i) {
-        put(i, nf4_code(book, at(2 * i)), nf4_code(book, at(2 * i + 1)));
+    if (rounding.stochastic) {
+      const RandomStream random = rounding_stream(rounding);
+      put_pairs(team, count, to, [&](int64_t i) {
+        return nf4_code(book, from[i] * inverse,
+                        random.uniform(static_cast<uint64_t>(element + i)));
       });
-      return;
+    } else {
+      put_pairs(team, count, to, [&](int64_t i) { return nf4_code(book, from[i] * inverse); });
     }
-    const RandomStream random = rounding_stream(rounding);
-    const auto uniform = [&](int64_t i) {
-      return random.uniform(static_cast<uint64_t>(element + i));
-    };
-    team.each(pairs, [&](int64_t i) {
-      put(i, nf4_code(book, at(2 * i), uniform(2 * i)),
-          nf4_code(book, at(2 * i + 1), uniform(2 * i + 1)));
-    });
   }
 };
 using DecodeNf4 = DecodeGroups<Nf4Codec>;

@@ -126,8 +126,8 @@ void Rotation::advance() {
   active_.erase(active_.begin(), active_.begin() + leaving);
   int64_t room = options_.active_elements;
   for (const int32_t group : active_) room -= sizes_[static_cast<size_t>(group)];
-  const bool strict = options_.order == RotationOrder::ascending ||
-                      options_.order == RotationOrder::descending;
+  const bool strict =
+      options_.order == RotationOrder::ascending || options_.order == RotationOrder::descending;
   const bool drawn_anew = options_.order == RotationOrder::random ||
                           (options_.order == RotationOrder::importance && seen_all_);
   if (drawn_anew) queue_.clear();
@@ -166,7 +166,8 @@ int64_t Rotation::windows_of_a_round(int64_t limit) const {
 
 int64_t Rotation::state_bytes() const {
   const auto groups = static_cast<int64_t>(sizes_.size());
-  // window, draws, counts of active and queued; active and queue padded to all groups; turns, scores
+  // window, draws, counts of active and queued; active and queue padded to all groups; turns,
+  // scores
   return 4 * 8 + groups * (4 + 4 + 8 + 8);
 }
 

@@ -1,6 +1,6 @@
-// Rotation: which groups of weights are trained when. Knows sizes only; the rotary learner moves the
-// weights. The sequence of windows is a pure function of the options, the sizes and, in the order
-// `importance`, of the scores it was told.
+// Rotation: which groups of weights are trained when. Knows sizes only; the rotary learner moves
+// the weights. The sequence of windows is a pure function of the options, the sizes and, in the
+// order `importance`, of the scores it was told.
 #pragma once
 
 #include <cstdint>
@@ -34,9 +34,9 @@ class Rotation {
   // active_elements. Begins before the first window: nothing is active.
   Rotation(std::vector<int64_t> sizes, const RotationOptions& options);
 
-  // Goes on to the next window: the oldest active groups leave, and groups join in their order while
-  // they fit. A group that does not fit waits for the next window; in the strict orders (ascending,
-  // descending) those after it wait too.
+  // Goes on to the next window: the oldest active groups leave, and groups join in their order
+  // while they fit. A group that does not fit waits for the next window; in the strict orders
+  // (ascending, descending) those after it wait too.
   void advance();
   // The groups of this window, the oldest first.
   std::span<const int32_t> active() const { return active_; }
@@ -72,8 +72,8 @@ class Rotation {
   std::vector<double> scores_;   // [groups]
 };
 
-// The choice of groups, none twice, that is largest in `weight` while its sizes sum to `capacity` at
-// most. Exact, and quick where groups come in few kinds, as in a model of equal blocks.
+// The choice of groups, none twice, that is largest in `weight` while its sizes sum to `capacity`
+// at most. Exact, and quick where groups come in few kinds, as in a model of equal blocks.
 std::vector<int32_t> heaviest_groups(std::span<const int64_t> sizes,
                                      std::span<const int64_t> weights, int64_t capacity);
 

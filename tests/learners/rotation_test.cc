@@ -33,9 +33,9 @@ std::vector<int32_t> active_of(const Rotation& rotation) {
 
 TEST(Rotation, NeverExceedsItsShareAndNeverRepeatsAGroup) {
   const std::vector<int64_t> sizes = llama_groups();
-  for (const auto order : {RotationOrder::permutation, RotationOrder::random,
-                           RotationOrder::ascending, RotationOrder::descending,
-                           RotationOrder::importance}) {
+  for (const auto order :
+       {RotationOrder::permutation, RotationOrder::random, RotationOrder::ascending,
+        RotationOrder::descending, RotationOrder::importance}) {
     for (const double churn : {0.1, 0.5, 1.0}) {
       for (const int64_t active : {9, 13, 30, 104, 1000}) {
         Rotation rotation(sizes, {order, active, churn, 7});

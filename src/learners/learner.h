@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/json_object.h"
 #include "base/options.h"
 #include "optim/optimizer.h"
 #include "products/product.h"
@@ -56,11 +57,17 @@ struct AdapterDescription {
 
 // What slots are made with.
 struct LearnerContext {
-  Memory& memory;
+  Memory& memory;   // of the device
+  Memory& masters;  // where exact values wait while others are trained
   Ops& ops;
   const Optimizer& optimizer;
   uint64_t seed;
   bool training = true;  // false: slots take no memory for gradients and optimizer states
+};
+
+// Lines for the user, and warnings.
+struct LearnerNotes {
+  std::vector<std::string> lines, warnings;
 };
 
 class Learner {
@@ -73,8 +80,21 @@ class Learner {
   virtual bool changes(WeightKind kind, std::string_view module) const = 0;
   virtual std::unique_ptr<LearnerSlot> make_slot(const LearnerContext& context,
                                                  const WeightInfo& info) = 0;
-  virtual void begin_step(int64_t /*step*/) {}
-  virtual void end_step() {}
+  // All slots exist, in a session that trains: takes for a moment what memory the run will need at
+  // its worst, so that a run that has begun does not fail for want of it.
+  virtual void reserve(Context&) {}
+  // Prepares step `step` (from 0), outside of any step. True when other slots learn from now on.
+  virtual bool begin_step(Context&, int64_t /*step*/) { return false; }
+  // Brings about, on the plan device, the state in which a step takes the most scratch memory.
+  virtual void activate_all(Context&) {}
+  // What the learner itself keeps beside its slots; the states have the role `schedule`.
+  virtual void visit(const StateVisitor&) const {}
+  // The states behind visit() were overwritten: the slots that learn become those that it says.
+  virtual void restored(Context&) {}
+  // What a user is told before a run of that many steps.
+  virtual LearnerNotes notes(int64_t /*total_steps*/) const { return {}; }
+  // What has happened since the last call, for the log: one JSON object each.
+  virtual std::vector<JsonObject> take_events() { return {}; }
   // Set when the result is an adapter rather than a changed model.
   virtual const AdapterDescription* adapter() const { return nullptr; }
 };

@@ -296,10 +296,5 @@ int run(int argc, char** argv) {
 }  // namespace jackscrew
 
 int main(int argc, char** argv) {
-  try {
-    return jackscrew::run(argc, argv);
-  } catch (const jackscrew::Error& error) {
-    fmt::print(stderr, "{}\n", error.what());
-    return error.exit_code();
-  }
+  return jackscrew::guarded("kernel_bench", [&] { return jackscrew::run(argc, argv); });
 }

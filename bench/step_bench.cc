@@ -88,9 +88,11 @@ Measured measure(const Recipe& recipe, const ModelFiles& files, const BenchClock
                        .logits_rows = 0};
   PartCosts costs{};
   const SessionPlan plan = Session::rehearse(recipe, files, use);
-  Session session(recipe, files, use, plan, [&](std::unique_ptr<Ops> ops) {
+  SessionHooks hooks;
+  hooks.wrap = [&](std::unique_ptr<Ops> ops) {
     return std::make_unique<TimedOps>(std::move(ops), files.config.vocab_size, clock, costs);
-  });
+  };
+  Session session(recipe, files, use, plan, hooks);
   const StepBatch batch = random_batch(recipe, files.config.vocab_size);
   Measured out;
   out.product = recipe.product;
@@ -215,10 +217,5 @@ int run(std::vector<std::string> arguments) {
 }  // namespace jackscrew
 
 int main(int argc, char** argv) {
-  try {
-    return jackscrew::run(std::vector<std::string>(argv + 1, argv + argc));
-  } catch (const jackscrew::Error& error) {
-    fmt::print(stderr, "step_bench: {}\n", error.what());
-    return error.exit_code();
-  }
+  return jackscrew::guarded("step_bench", [&] { return jackscrew::run({argv + 1, argv + argc}); });
 }

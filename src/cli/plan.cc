@@ -96,10 +96,8 @@ void print_knobs(const Recipe& recipe, const ModelFiles& files, const SessionPla
   }
 }
 
-}  // namespace
-
-int run_plan(Arguments arguments) {
-  Recipe recipe = with_adapter_options(read_arguments(arguments, 0, "plan"));
+int show_plan(const Recipe& given) {
+  Recipe recipe = with_adapter_options(given);
   recipe.options.require("model", "plan");
   const ModelFiles files = open_model(recipe.model);
   settle_lengths(recipe, files.config);
@@ -113,6 +111,12 @@ int run_plan(Arguments arguments) {
     print_knobs(recipe, files, plan);
   }
   return fits(recipe, plan) ? 0 : static_cast<int>(ErrorKind::does_not_fit);
+}
+
+}  // namespace
+
+int run_plan(Arguments arguments) {
+  return with_recipe(arguments, 0, "plan", show_plan);
 }
 
 }  // namespace jackscrew

@@ -27,10 +27,6 @@ std::optional<int64_t> step_of(const fs::path& path) {
   return parse_int(std::string_view(name).substr(std::string_view(kPrefix).size()));
 }
 
-std::string_view file_text(const MappedFile& file) {
-  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
-}
-
 [[noreturn]] void damaged(const fs::path& checkpoint, const std::string& why) {
   throw Error(ErrorKind::model, fmt::format("{}: {}", checkpoint.string(), why),
               "remove this checkpoint, or choose another with resume=PATH");
@@ -47,7 +43,8 @@ fs::path write_checkpoint(const fs::path& output_dir, const CheckpointInfo& info
     if (state.save) specs.push_back(tensor_spec(state.name, state.view));
   });
   const fs::path state_path = directory.path() / kState;
-  SafetensorsWriter writer(state_path, std::move(specs));
+  Crc32c crc;
+  SafetensorsWriter writer(state_path, std::move(specs), {{"format", "pt"}}, &crc);
   states([&](const StateRef& state) {
     if (state.save) {
       write_tensor(ops, state.view,
@@ -56,11 +53,10 @@ fs::path write_checkpoint(const fs::path& output_dir, const CheckpointInfo& info
   });
   writer.close();
   write_text_atomic(directory.path() / "recipe.yaml", recipe_yaml);
-  const MappedFile written(state_path);
   JsonObject json;
   json.add("format", kFormat).add("step", info.step).add("version", info.version);
   json.add("isa", info.isa).add("product", info.product);
-  json.add("state_bytes", written.bytes().size()).add("state_crc32c", crc32c(file_text(written)));
+  json.add("state_bytes", fs::file_size(state_path)).add("state_crc32c", crc.value());
   write_text_atomic(directory.path() / kInfo, json.text() + "\n");
   directory.commit();
   return path;
@@ -101,7 +97,7 @@ void restore_checkpoint(const fs::path& checkpoint, const StateSource& states, O
   {
     const MappedFile raw(checkpoint / kState);
     if (static_cast<int64_t>(raw.bytes().size()) != info.integer("state_bytes") ||
-        static_cast<int64_t>(crc32c(file_text(raw))) != info.integer("state_crc32c")) {
+        static_cast<int64_t>(crc32c(raw.bytes())) != info.integer("state_crc32c")) {
       damaged(checkpoint, "state.safetensors is not what was saved");
     }
   }

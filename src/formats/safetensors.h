@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/crc32c.h"
 #include "base/file.h"
 #include "quant/stored_tensor.h"
 
@@ -65,8 +66,10 @@ using SafetensorsMetadata = std::map<std::string, std::string>;
 // many or too few) and a failing disk are Error(generic).
 class SafetensorsWriter {
  public:
+  // `crc`, which must outlive the writer, gets every byte of the file; null: nobody wants to know.
   SafetensorsWriter(const fs::path& path, std::vector<SafetensorsSpec> tensors,
-                    const SafetensorsMetadata& metadata = {{"format", "pt"}});
+                    const SafetensorsMetadata& metadata = {{"format", "pt"}},
+                    Crc32c* crc = nullptr);
 
   // Appends little-endian bytes to `name`: all of them, or the next chunk. The tensor before must
   // be complete.
@@ -76,9 +79,11 @@ class SafetensorsWriter {
 
  private:
   void skip_complete();
+  void put(std::span<const uint8_t> bytes);
 
   std::string where_;
   FileWriter file_;
+  Crc32c* crc_;
   std::vector<SafetensorsSpec> tensors_;
   size_t current_ = 0;     // the tensor being written
   int64_t remaining_ = 0;  // bytes it still lacks

@@ -6,35 +6,14 @@
 
 namespace jackscrew {
 
-template <class From, class To>
-JACKSCREW_ROW To convert_element(From value);
-template <>
-JACKSCREW_ROW float convert_element<float, float>(float value) {
-  return value;
+template <class To, class From>
+JACKSCREW_ROW void convert_element(To& to, From from) {
+  to = from_float<To>(to_float(from));
 }
-template <>
-JACKSCREW_ROW bf16 convert_element<float, bf16>(float value) {
-  return to_bf16(value);
-}
-template <>
-JACKSCREW_ROW f16 convert_element<float, f16>(float value) {
-  return to_f16(value);
-}
-template <>
-JACKSCREW_ROW float convert_element<bf16, float>(bf16 value) {
-  return to_float(value);
-}
-template <>
-JACKSCREW_ROW bf16 convert_element<bf16, bf16>(bf16 value) {
-  return value;
-}
-template <>
-JACKSCREW_ROW float convert_element<f16, float>(f16 value) {
-  return to_float(value);
-}
-template <>
-JACKSCREW_ROW bf16 convert_element<f16, bf16>(f16 value) {
-  return to_bf16(to_float(value));
+// Within one type nothing is rounded: a NaN keeps its bits.
+template <class Element>
+JACKSCREW_ROW void convert_element(Element& to, Element from) {
+  to = from;
 }
 
 // to[row] = from[indices ? indices[row] : row], converted.
@@ -48,9 +27,10 @@ struct ConvertRows {
   JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
     const From* in = from + (indices != nullptr ? indices[row] : row) * from_stride;
     To* out = to + row * to_stride;
-    team.each(width, [&](int64_t i) { out[i] = convert_element<From, To>(in[i]); });
+    team.each(width, [&](int64_t i) { convert_element(out[i], in[i]); });
   }
 };
+
 // y[row] = sum of x times row `row` of a matrix.
 template <class Element>
 struct DotRows {

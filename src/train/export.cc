@@ -51,13 +51,15 @@ void write_weight(Ops& ops, const Weight& weight, ShardedSafetensorsWriter& writ
   }
 }
 
-// The files of a tokenizer: those of the model where it is a directory, else made from its data.
+// The files of a tokenizer: those of the model where they are a directory's and the tokenizer is
+// its own, else made from its data.
 void write_tokenizer(const ModelFiles& files, const Tokenizer& tokenizer, const fs::path& to) {
   constexpr std::array<const char*, 5> kFiles = {"tokenizer.json", "tokenizer_config.json",
                                                  "special_tokens_map.json", "chat_template.jinja",
                                                  "added_tokens.json"};
   const fs::path from(files.origin);
-  if (files.tokenizer && fs::is_directory(from)) {
+  const bool own = files.tokenizer && files.tokenizer->tokens == tokenizer.data().tokens;
+  if (own && fs::is_directory(from)) {
     for (const char* name : kFiles) {
       if (fs::exists(from / name)) write_text_atomic(to / name, read_text(from / name));
     }
@@ -84,33 +86,6 @@ void export_model(Session& session, const ModelFiles& files, const Tokenizer& to
     write_weight(session.ops(), *parameter->weight, writer);
   }
   writer.close();
-}
-
-void export_adapter(Session& session, const AdapterDescription& adapter, const ModelFiles& files,
-                    const fs::path& to) {
-  PeftConfig config;
-  config.r = adapter.rank;
-  config.lora_alpha = adapter.alpha;
-  config.lora_dropout = adapter.dropout;
-  config.use_rslora = adapter.use_rslora;
-  config.target_modules = adapter.target_modules;
-  config.base_model_name_or_path = files.origin;
-  std::vector<NamedShape> shapes;
-  session.visit([&](const StateRef& state) {
-    if (state.role == StateRole::parameter) {
-      shapes.push_back({state.name, {state.view.dim(0), state.view.dim(1)}});
-    }
-  });
-  PeftWriter writer(to, config, shapes);
-  session.visit([&](const StateRef& state) {
-    if (state.role != StateRole::parameter) return;
-    write_tensor(session.ops(), state.view, [&](std::span<const uint8_t> bytes) {
-      std::vector<float> values(bytes.size() / sizeof(float));
-      std::memcpy(values.data(), bytes.data(), bytes.size());
-      writer.write(state.name, values);
-    });
-  });
-  writer.commit();
 }
 
 // Moves the files of a finished directory into place, the weights last: whoever sees them sees a
@@ -142,7 +117,7 @@ void export_result(Session& session, const ModelFiles& files, const Tokenizer& t
                    const fs::path& output_dir) {
   const fs::path beside = result_staging(output_dir);
   if (const AdapterDescription* adapter = session.learner().adapter()) {
-    export_adapter(session, *adapter, files, beside);
+    export_adapter(session.stage(), session.ops(), *adapter, files.origin, beside);
   } else {
     AtomicDirectory directory(beside);
     export_model(session, files, tokenizer, directory.path());
@@ -151,11 +126,38 @@ void export_result(Session& session, const ModelFiles& files, const Tokenizer& t
   move_files(beside, output_dir);
 }
 
-void load_adapter(Session& session, const fs::path& adapter) {
+void export_adapter(const Stage& stage, Ops& ops, const AdapterDescription& adapter,
+                    const std::string& base_model, const fs::path& directory) {
+  PeftConfig config;
+  config.r = adapter.rank;
+  config.lora_alpha = adapter.alpha;
+  config.lora_dropout = adapter.dropout;
+  config.use_rslora = adapter.use_rslora;
+  config.target_modules = adapter.target_modules;
+  config.base_model_name_or_path = base_model;
+  std::vector<NamedShape> shapes;
+  stage.visit([&](const StateRef& state) {
+    if (state.role == StateRole::parameter) {
+      shapes.push_back({state.name, {state.view.dim(0), state.view.dim(1)}});
+    }
+  });
+  PeftWriter writer(directory, config, shapes);
+  stage.visit([&](const StateRef& state) {
+    if (state.role != StateRole::parameter) return;
+    write_tensor(ops, state.view, [&](std::span<const uint8_t> bytes) {
+      std::vector<float> values(bytes.size() / sizeof(float));
+      std::memcpy(values.data(), bytes.data(), bytes.size());
+      writer.write(state.name, values);
+    });
+  });
+  writer.commit();
+}
+
+void load_adapter(const Stage& stage, Ops& ops, const fs::path& adapter) {
   const PeftAdapter loaded = read_peft_adapter(adapter);
   std::map<std::string, const NamedArray*> arrays;
   for (const NamedArray& array : loaded.tensors) arrays[array.name] = &array;
-  session.visit([&](const StateRef& state) {
+  stage.visit([&](const StateRef& state) {
     if (state.role != StateRole::parameter) return;
     const auto found = arrays.find(state.name);
     if (found == arrays.end() ||
@@ -166,7 +168,7 @@ void load_adapter(Session& session, const fs::path& adapter) {
           "the adapter was made for another model");
     }
     const auto& values = found->second->values;
-    read_tensor(session.ops(),
+    read_tensor(ops,
                 {reinterpret_cast<const uint8_t*>(values.data()), values.size() * sizeof(float)},
                 state.view);
     arrays.erase(found);
@@ -177,7 +179,6 @@ void load_adapter(Session& session, const fs::path& adapter) {
         fmt::format("{}: the model has no place for {}", adapter.string(), arrays.begin()->first),
         "the adapter was made for another model");
   }
-  session.restored();
 }
 
 Recipe with_adapter_options(Recipe recipe) {

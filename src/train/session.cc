@@ -12,6 +12,7 @@
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/plan/plan_ops.h"
 #include "model/init.h"
+#include "optim/finite.h"
 #include "quant/plain.h"
 
 namespace jackscrew {
@@ -36,14 +37,32 @@ const Format& choose_format(const Recipe& recipe, const Learner& learner,
   return stored == nullptr ? f32_format() : find_format(stored->format);
 }
 
+void load_weight(Ops& ops, const std::string& origin, const WeightSource& source, Weight& weight,
+                 Arena& staging) {
+  const StoredTensor* stored = source.find(weight.name());
+  if (stored == nullptr) {
+    throw Error(ErrorKind::model, fmt::format("{}: tensor {} is missing", origin, weight.name()),
+                "the file is not whole, or config.json belongs to another model");
+  }
+  try {
+    weight.load(ops, *stored, staging);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::model) throw;
+    throw Error(ErrorKind::model, fmt::format("{}: {}", origin, error.what()),
+                "the file is damaged, or config.json belongs to another model");
+  }
+  source.release(*stored);
+}
+
 }  // namespace
 
 Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
-                 const SessionPlan& plan, const OpsWrapper& wrap)
-    : Session(recipe, files, use, &plan, false, plan.recompute, wrap) {}
+                 const SessionPlan& plan, const SessionHooks& hooks)
+    : Session(recipe, files, use, &plan, false, plan.recompute, hooks) {}
 
 Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
-                 const SessionPlan* plan, bool plans_only, bool recompute, const OpsWrapper& wrap)
+                 const SessionPlan* plan, bool plans_only, bool recompute,
+                 const SessionHooks& hooks)
     : use_(use),
       sizes_(plan != nullptr ? std::optional(plan->arenas) : std::nullopt),
       recompute_(recompute),
@@ -59,7 +78,7 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
       "device", plans_only ? make_plan_backing() : make_host_backing(), plans_only ? 0 : budget);
   ops_ = plans_only ? make_plan_ops(thread_count(recipe), isa)
                     : make_cpu_ops(thread_count(recipe), isa);
-  if (wrap) ops_ = wrap(std::move(ops_));
+  if (hooks.wrap) ops_ = hooks.wrap(std::move(ops_));
   learner_ = find_learner(use.training || !recipe.adapter.empty() ? recipe.learner : "frozen")
                  .make(recipe.options);
   optimizer_ =
@@ -77,7 +96,7 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
   cu_seqlens_ = indices(use.tokens + 1);
   target_rows_ = indices(use.tokens);
   targets_ = indices(use.tokens);
-  build_stage(recipe, files, make_arena(Purpose::staging, &ArenaSizes::staging));
+  build_stage(recipe, files, make_arena(Purpose::staging, &ArenaSizes::staging), hooks.loaded);
   if (use.training) {
     std::vector<Tensor> gradients;
     stage_->visit([&](const StateRef& state) {
@@ -101,40 +120,28 @@ Arena Session::make_arena(Purpose purpose, int64_t ArenaSizes::*size) {
   return sizes_ ? Arena(*memory_, purpose, (*sizes_).*size) : Arena::measuring();
 }
 
-void Session::build_stage(const Recipe& recipe, const ModelFiles& files, Arena staging) {
+void Session::build_stage(const Recipe& recipe, const ModelFiles& files, Arena staging,
+                          const ProgressCallback& loaded) {
   const WeightSource* source = recipe.random_init ? nullptr : files.source.get();
-  const StageBuild build{
-      *memory_,
-      *ops_,
-      *learner_,
-      *optimizer_,
-      *product_,
-      [&](const WeightInfo& info, const std::string& name) -> const Format& {
-        return choose_format(recipe, *learner_, source, info, name);
-      },
-      [&](Weight& weight, const WeightInfo& info) {
-        if (source == nullptr) {
-          init_weight(*ops_, files.config, seed_, info, weight, staging);
-          return;
-        }
-        const StoredTensor* stored = source->find(weight.name());
-        if (stored == nullptr) {
-          throw Error(ErrorKind::model,
-                      fmt::format("{}: tensor {} is missing", files.origin, weight.name()),
-                      "the file is not whole, or config.json belongs to another model");
-        }
-        try {
-          weight.load(*ops_, *stored, staging);
-        } catch (const Error& error) {
-          if (error.kind() != ErrorKind::model) throw;
-          throw Error(ErrorKind::model, fmt::format("{}: {}", files.origin, error.what()),
-                      "the file is damaged, or config.json belongs to another model");
-        }
-        source->release(*stored);
-      },
-      seed_,
-      use_.max_positions,
-      use_.training};
+  const StageBuild build{*memory_,
+                         *ops_,
+                         *learner_,
+                         *optimizer_,
+                         *product_,
+                         [&](const WeightInfo& info, const std::string& name) -> const Format& {
+                           return choose_format(recipe, *learner_, source, info, name);
+                         },
+                         [&](Weight& weight, const WeightInfo& info) {
+                           if (source == nullptr) {
+                             init_weight(*ops_, files.config, seed_, info, weight, staging);
+                           } else {
+                             load_weight(*ops_, files.origin, *source, weight, staging);
+                           }
+                           if (loaded) loaded(weight.storage().bytes());
+                         },
+                         seed_,
+                         use_.max_positions,
+                         use_.training};
   stage_ = std::make_unique<Stage>(files.config, StageSpec::whole(files.config), build);
   staging_high_water_ = staging.high_water();
 }
@@ -246,7 +253,18 @@ StepResult Session::update(double weight_decay) {
           scalars.finite != 0};
 }
 
-double Session::evaluate(const StepBatch& batch) {
+std::string Session::non_finite_parameter() {
+  Context run = context(false);
+  scratch_.reset();
+  std::string name;
+  visit([&](const StateRef& state) {
+    if (state.role != StateRole::parameter || !name.empty()) return;
+    if (!all_finite(run, state.view)) name = state.name;
+  });
+  return name;
+}
+
+double Session::evaluate(const StepBatch& batch, const ProgressCallback& progress) {
   write_scalars(StepScalars{});
   Context run = context(false);
   for (const MicroBatch& micro_batch : batch.micro_batches) {
@@ -256,6 +274,7 @@ double Session::evaluate(const StepBatch& batch) {
     Stash stash{&stash_arena_, false, false, {}, {}};
     const Tensor hidden = stage_->forward(run, on_device, nullptr, stash);
     stage_->loss(run, on_device, hidden, nullptr);
+    if (progress) progress(micro_batch.tokens());
   }
   return read_scalars().loss_sum;
 }
@@ -298,6 +317,7 @@ void Session::rehearse_work() {
   if (use_.training) {
     accumulate(step, 0.0, 0);
     update(0.0);
+    non_finite_parameter();
   }
   if (use_.training || use_.logits_rows == 0) evaluate(step);
   if (use_.logits_rows > 0) {
@@ -323,6 +343,9 @@ SessionPlan Session::rehearse(const Recipe& recipe, const ModelFiles& files, con
   Session booked(recipe, files, use, &plan, true, recompute);
   booked.rehearse_work();
   plan.ledger = booked.memory_->ledger();
+  for (const auto& parameter : booked.stage_->parameters()) {
+    plan.weight_bytes += parameter->weight->storage().bytes();
+  }
   return plan;
 }
 

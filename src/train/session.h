@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/progress_callback.h"
 #include "model/stage.h"
 #include "optim/clip.h"
 #include "text/batch.h"
@@ -33,12 +34,18 @@ struct ArenaSizes {
 // The outcome of a rehearsal.
 struct SessionPlan {
   ArenaSizes arenas;
-  Ledger ledger;           // of the device
-  bool recompute = false;  // what gradient_checkpointing=auto came to
+  Ledger ledger;             // of the device
+  int64_t weight_bytes = 0;  // of the model as it is stored
+  bool recompute = false;    // what gradient_checkpointing=auto came to
 };
 
-// Puts something between the model and the hardware: benchmarks measure what passes.
-using OpsWrapper = std::function<std::unique_ptr<Ops>(std::unique_ptr<Ops>)>;
+// What others may do and hear while a session comes into being.
+struct SessionHooks {
+  // Puts something between the model and the hardware: benchmarks measure what passes.
+  std::function<std::unique_ptr<Ops>(std::unique_ptr<Ops>)> wrap = {};
+  // Told of the bytes of every weight that is in place: in all, the plan's weight_bytes.
+  ProgressCallback loaded = {};
+};
 
 struct StepResult {
   double loss = 0;  // mean over the step's targets, nats
@@ -51,7 +58,7 @@ class Session {
   // On the CPU, with memory reserved as planned. Throws Error(does_not_fit) before anything is
   // allocated when plan.ledger.peak exceeds the budget (require_fit() says more, and earlier).
   Session(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
-          const SessionPlan& plan, const OpsWrapper& wrap = {});
+          const SessionPlan& plan, const SessionHooks& hooks = {});
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
@@ -77,8 +84,12 @@ class Session {
   void accumulate(const StepBatch& batch, double learning_rate, int64_t step);
   StepResult update(double weight_decay);
 
-  // The sum of the negative log-likelihoods over the batch's targets, nats.
-  double evaluate(const StepBatch& batch);
+  // The name of a parameter that learns and holds a value that is not finite; empty: there is none.
+  std::string non_finite_parameter();
+
+  // The sum of the negative log-likelihoods over the batch's targets, nats. `progress` is told of
+  // tokens.
+  double evaluate(const StepBatch& batch, const ProgressCallback& progress = {});
 
   // The logits of the last `rows` tokens of one sequence, f32 [rows, vocab], valid until the next
   // call. With a cache, the tokens follow those already in it.
@@ -89,10 +100,11 @@ class Session {
  private:
   // The plan device when `plan` is null: arenas measure, and nothing is read.
   Session(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
-          const SessionPlan* plan, bool plans_only, bool recompute, const OpsWrapper& wrap = {});
+          const SessionPlan* plan, bool plans_only, bool recompute, const SessionHooks& hooks = {});
   static SessionPlan rehearse(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
                               bool recompute);
-  void build_stage(const Recipe& recipe, const ModelFiles& files, Arena staging);
+  void build_stage(const Recipe& recipe, const ModelFiles& files, Arena staging,
+                   const ProgressCallback& loaded);
   void rehearse_work();
   Batch upload(const MicroBatch& batch, int64_t token_offset);
   Context context(bool training);

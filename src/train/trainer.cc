@@ -4,20 +4,18 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <iostream>
 #include <optional>
 
 #include "base/clock.h"
 #include "base/process_memory.h"
 #include "base/text.h"
 #include "formats/checkpoint.h"
-#include "formats/tensor_io.h"
 #include "optim/schedule.h"
 #include "train/evaluate.h"
 #include "train/event_log.h"
 #include "train/export.h"
 #include "train/flops.h"
+#include "train/loading.h"
 #include "train/output_dir.h"
 #include "train/plan.h"
 #include "train/session.h"
@@ -58,8 +56,7 @@ class Trainer {
     const SessionUse use = training_use(recipe_);
     const SessionPlan plan = Session::rehearse(recipe_, files_, use);
     require_fit(recipe_, files_, use, plan);
-    session_ = std::make_unique<Session>(recipe_, files_, use, plan);
-    if (!recipe_.adapter.empty()) load_adapter(*session_, recipe_.adapter);
+    session_ = load_session(recipe_, files_, use, plan, console_.style);
     const int64_t first = restore();
     const DirectoryLock lock = claim_output_dir(output_);
     const std::optional<int64_t> resumed = first > 0 ? std::optional(first) : std::nullopt;
@@ -104,9 +101,10 @@ class Trainer {
 
   void read_data() {
     const DatasetOptions options = dataset_options(recipe_, tokenizer_);
-    train_data_ = Dataset::read(recipe_.data, tokenizer_, options);
+    train_data_ = load_dataset(recipe_.data, tokenizer_, options, console_.style);
     if (!recipe_.eval_data.empty()) {
-      eval_data_ = Dataset::read(recipe_.eval_data, tokenizer_, options, DataPart::valid);
+      eval_data_ =
+          load_dataset(recipe_.eval_data, tokenizer_, options, console_.style, DataPart::valid);
       if (eval_data_.size() == 0) {
         throw Error(ErrorKind::data,
                     fmt::format("{} has no token to evaluate on", recipe_.eval_data),
@@ -214,7 +212,8 @@ class Trainer {
 
   void evaluate_now(int64_t step) {
     if (eval_data_.size() == 0) return;
-    const EvalResult result = evaluate(*session_, eval_data_, training_use(recipe_).tokens);
+    const EvalResult result =
+        evaluate(*session_, eval_data_, training_use(recipe_).tokens, console_.style);
     if (!std::isfinite(result.loss)) {
       fail_non_finite(step, result.loss,
                       fmt::format("evaluation after step {}: loss {} is not finite", step,
@@ -289,20 +288,9 @@ class Trainer {
   // The last update may carry weights out of range though its gradients were finite: such are not
   // saved over good ones.
   void require_finite_parameters(int64_t step) {
-    session_->visit([&](const StateRef& state) {
-      if (state.role != StateRole::parameter) return;
-      bool finite = true;
-      write_tensor(session_->ops(), state.view, [&](std::span<const uint8_t> bytes) {
-        for (size_t at = 0; at < bytes.size(); at += sizeof(float)) {
-          float value = 0;
-          std::memcpy(&value, bytes.data() + at, sizeof value);
-          finite = finite && std::isfinite(value);
-        }
-      });
-      if (finite) return;
-      fail_non_finite(step, NAN,
-                      fmt::format("step {}: {} is not finite any more", step, state.name));
-    });
+    const std::string name = session_->non_finite_parameter();
+    if (name.empty()) return;
+    fail_non_finite(step, NAN, fmt::format("step {}: {} is not finite any more", step, name));
   }
 
   void log_step(int64_t done, const StepBatch& batch, const StepResult& result, double rate,

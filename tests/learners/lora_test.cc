@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <random>
 
+#include "formats/peft.h"
 #include "learners/full.h"
-#include "tests/support/adapter.h"
 #include "tests/support/batches.h"
+#include "tests/support/golden.h"
 #include "tests/support/test_ops.h"
+#include "train/export.h"
 
 namespace jackscrew {
 namespace {
@@ -25,7 +27,7 @@ class LoraTest : public ::testing::Test {
  protected:
   std::unique_ptr<Session> session(std::vector<std::string> settings, bool load = true) const {
     auto out = make_session(make_recipe(settings), files_, training_use(batch_.tokens));
-    if (load) load_adapter(out->stage(), adapter_);
+    if (load) load_adapter(out->stage(), out->ops(), golden_path("lora"));
     return out;
   }
 
@@ -160,14 +162,16 @@ TEST_F(LoraTest, ATrainedAdapterSurvivesTheDisk) {
   }
   const std::vector<float> after = logits(*trained);
   EXPECT_NE(after, before);
-  save_adapter(trained->stage(), *trained->learner().adapter(), directory);
+  export_adapter(trained->stage(), trained->ops(), *trained->learner().adapter(), "base",
+                 directory);
 
   const PeftAdapter read = read_peft_adapter(directory);
+  EXPECT_EQ(read.config.base_model_name_or_path, "base");
   auto again_settings = lora_settings(read.config);
   again_settings.push_back(fmt::format("use_rslora={}", read.config.use_rslora));
   again_settings.push_back("seed=7");
   const auto again = session(again_settings, false);
-  load_adapter(again->stage(), read);
+  load_adapter(again->stage(), again->ops(), directory);
   EXPECT_EQ(logits(*again), after);
   fs::remove_all(directory);
 }

@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -123,6 +125,18 @@ TEST(PlainFormat, EveryBf16Survives) {
 }
 TEST(PlainFormat, EveryF16Survives) {
   expect_codes_survive<f16>(f16_format(), 0x7C00);
+}
+
+// As bf16, bf16 storage is handed out as it lies there: the bits of a NaN stay too.
+TEST(PlainFormat, Bf16AsBf16IsACopy) {
+  std::vector<uint16_t> codes(65536);
+  std::iota(codes.begin(), codes.end(), uint16_t{0});
+  std::vector<uint8_t> storage(codes.size() * 2);
+  std::memcpy(storage.data(), codes.data(), storage.size());
+  const auto ops = make_test_ops();
+  const auto read =
+      decode_tile<bf16>(*ops, bf16_format(), storage_tensor(storage, 64), {0, 64, 0, 1024});
+  for (size_t code = 0; code < codes.size(); ++code) ASSERT_EQ(read[code].bits, codes[code]);
 }
 
 TEST(PlainFormat, ConvertsStridedRowsToBf16) {

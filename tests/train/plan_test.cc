@@ -59,6 +59,7 @@ TEST_P(PlanTest, EqualsTheLedgerOfARealRun) {
     session.accumulate(step, 1e-3, i);
     EXPECT_TRUE(session.update(0.01).finite);
     EXPECT_GT(session.evaluate(step), 0.0);
+    EXPECT_EQ(session.non_finite_parameter(), "");
   }
   const Ledger& ledger = session.memory().ledger();
   EXPECT_EQ(ledger.peak, plan.ledger.peak);

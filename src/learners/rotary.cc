@@ -92,8 +92,7 @@ int64_t parse_active_params(const std::string& text, int64_t total) {
 struct Group {
   std::string name;
   std::vector<RotarySlot*> slots;
-  int64_t size = 0;             // elements
-  double squared_change = 0.0;  // over all its turns
+  int64_t size = 0;  // elements
 };
 
 class RotaryLearner : public Learner {
@@ -140,7 +139,7 @@ class RotaryLearner : public Learner {
     }
     const bool in_block = info.kind == WeightKind::linear && info.module != "lm_head";
     if (!in_block && static_ == "train") {
-      return make_full_slot(context, info, static_rate_ / learning_rate_);
+      return make_full_slot(context, info, scale_of(static_rate_));
     }
     seed_ = context.seed;
     auto slot = std::make_unique<RotarySlot>(context, info, settings_);
@@ -180,10 +179,7 @@ class RotaryLearner : public Learner {
   }
 
   void visit(const StateVisitor& visitor) const override {
-    if (!rotation_) return;
-    rotation_->save(state_);
-    visitor({"rotary.rotation", StateRole::schedule,
-             Tensor(state_.data(), DType::u8, {static_cast<int64_t>(state_.size())}), true});
+    if (rotation_) visitor({"rotary.rotation", StateRole::schedule, state_view(), true});
   }
 
   void restored(Context& context) override {
@@ -229,6 +225,12 @@ class RotaryLearner : public Learner {
   std::vector<JsonObject> take_events() override { return std::exchange(events_, {}); }
 
  private:
+  Tensor state_view() const {
+    // Who visits may write: a checkpoint that is restored.
+    auto* bytes = const_cast<uint8_t*>(state_.data());
+    return {bytes, DType::u8, {static_cast<int64_t>(state_.size())}};
+  }
+
   bool rotates(std::string_view module) const {
     if (by_block_ || by_matrix_) return true;
     return is_attention(module) ? by_attention_ : by_mlp_;
@@ -250,7 +252,7 @@ class RotaryLearner : public Learner {
   void add_to_group(const std::string& name, RotarySlot* slot) {
     auto found = std::find_if(groups_.begin(), groups_.end(),
                               [&](const Group& group) { return group.name == name; });
-    if (found == groups_.end()) found = groups_.insert(groups_.end(), Group{name, {}, 0, 0.0});
+    if (found == groups_.end()) found = groups_.insert(groups_.end(), Group{name, {}, 0});
     found->slots.push_back(slot);
     found->size += slot->size();
     total_elements_ += slot->size();
@@ -267,9 +269,10 @@ class RotaryLearner : public Learner {
     for (const Group& group : groups_) sizes.push_back(group.size);
     rotation_.emplace(sizes, RotationOptions{order_, active_elements_, churn_, seed_});
     state_.resize(static_cast<size_t>(rotation_->state_bytes()));
+    rotation_->save(state_);
     for (const Group& group : groups_) {
       for (RotarySlot* slot : group.slots) {
-        slot->set_learning_rate_scale(group_rate() / learning_rate_);
+        slot->set_learning_rate_scale(scale_of(group_rate()));
       }
     }
   }
@@ -277,6 +280,7 @@ class RotaryLearner : public Learner {
   double share() const {
     return static_cast<double>(active_elements_) / static_cast<double>(total_elements_);
   }
+  double scale_of(double rate) const { return learning_rate_ > 0 ? rate / learning_rate_ : 1.0; }
   double group_rate() const {
     return group_rate_.value_or(learning_rate_ * group_rate_scale(share()));
   }
@@ -295,8 +299,11 @@ class RotaryLearner : public Learner {
     for (RotarySlot* slot : groups_[static_cast<size_t>(group)].slots) {
       change += slot->settle(context);
     }
-    groups_[static_cast<size_t>(group)].squared_change += change;
-    return change;
+    if (std::isfinite(change)) return change;
+    throw Error(ErrorKind::non_finite,
+                fmt::format("weights of {} are not finite any more",
+                            groups_[static_cast<size_t>(group)].name),
+                "lower learning_rate or group_learning_rate, or lengthen the warm-up");
   }
 
   void rotate(Context& context, int64_t step) {
@@ -326,6 +333,7 @@ class RotaryLearner : public Learner {
       joined.add(groups_[static_cast<size_t>(g)].name,
                  rotation_->turns()[static_cast<size_t>(g)]);
     }
+    rotation_->save(state_);
     fetch_ahead();
     events_.push_back(JsonObject()
                           .add("step", step)
@@ -369,7 +377,7 @@ class RotaryLearner : public Learner {
   int64_t total_elements_ = 0;   // of all groups
   int64_t active_elements_ = 0;  // at most, at once
   std::optional<Rotation> rotation_;
-  mutable std::vector<uint8_t> state_;  // the rotation's, as it is visited
+  std::vector<uint8_t> state_;  // of the rotation, as checkpoints see it
   std::vector<JsonObject> events_;
 };
 

@@ -44,7 +44,7 @@ void RotarySlot::apply(Context& context, double weight_decay) {
                        chunks);
     context.ops.launch(AddTotal{partial.data<double>(), squares_.view().data<double>(), chunks}, 1);
   }
-  state_->apply(context, values_, gradient_.view(), settings_.learning_rate_scale, weight_decay);
+  state_->apply(context, values_, gradient_.view(), learning_rate_scale_, weight_decay);
 }
 
 void RotarySlot::visit(const StateVisitor& visitor) const {
@@ -57,9 +57,9 @@ void RotarySlot::visit(const StateVisitor& visitor) const {
   }
   if (master_) {
     const fs::path file = master_->file();
-    visitor({name(), StateRole::parameter, master_->view(), file.empty(), file});
+    visitor({name(), StateRole::master, master_->view(), file.empty(), file});
   } else {
-    visitor({name(), StateRole::parameter, weight_->as_f32(), true});
+    visitor({name(), StateRole::master, weight_->as_f32(), true});
   }
   for (const auto& [ref, copy] : moments_) visitor({ref.name, ref.role, copy.view(), ref.save});
 }

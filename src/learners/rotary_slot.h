@@ -17,7 +17,6 @@ class RotarySlot : public LearnerSlot {
     DType master = DType::f32;  // or bf16
     bool keep_moments = false;  // over the time that the weight waits, on the host
     bool score = false;         // measure the gradient, see gradient_score()
-    double learning_rate_scale = 1.0;
   };
 
   // Weights stored as f32 need no master: they are exact as they lie.
@@ -31,6 +30,7 @@ class RotarySlot : public LearnerSlot {
 
   const std::string& name() const { return weight_->name(); }
   int64_t size() const { return weight_->size(); }
+  void set_learning_rate_scale(double scale) { learning_rate_scale_ = scale; }
   // What being active takes of the device beyond waiting, in bytes booked.
   int64_t active_bytes() const;
 
@@ -58,6 +58,7 @@ class RotarySlot : public LearnerSlot {
   Memory* host_;    // where masters and kept moments are
   const Optimizer* optimizer_;
   Settings settings_;
+  double learning_rate_scale_ = 1.0;
   std::optional<Master> master_;
   OwnedTensor exact_;                      // f32 [rows, cols], while active and with a master
   Tensor values_;                          // f32 [rows, cols], while active

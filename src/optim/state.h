@@ -9,7 +9,8 @@
 namespace jackscrew {
 
 enum class StateRole {
-  parameter,  // learned values
+  parameter,  // values that learn now
+  master,     // exact values of a parameter that waits its turn, on the host
   gradient,   // what is accumulated over a step, and what the clipped norm is of
   moment,     // optimizer state
   counter,    // step counts

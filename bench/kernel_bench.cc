@@ -40,8 +40,8 @@ Memory& memory() {
 }
 
 Ops& ops() {
-  static const std::unique_ptr<Ops> instance = make_cpu_ops(measuring.threads, isa);
-  return *instance;
+  static const std::unique_ptr<Ops> kOps = make_cpu_ops(measuring.threads, isa);
+  return *kOps;
 }
 
 OwnedTensor filled(DType dtype, int64_t rows, int64_t cols) {
@@ -173,7 +173,7 @@ void rows_benchmark(benchmark::State& state, const std::string& name) {
   }
   std::vector<float> rstd(kTokens, 1.0f);
   std::vector<int32_t> indices(kTokens);
-  for (int32_t i = 0; i < kTokens; ++i) indices[static_cast<size_t>(i)] = i * 5 % kTokens;
+  for (size_t i = 0; i < indices.size(); ++i) indices[i] = static_cast<int32_t>(i * 5 % kTokens);
   if (name == "rms_norm") {
     row_benchmark(state, RmsNormForward{x[0], x[1], x[2], rstd.data(), kHidden, 1e-5f}, kTokens,
                   2 * hidden_bytes);

@@ -106,7 +106,7 @@ void restore_files(const fs::path& checkpoint, const nlohmann::json& masters,
 
 fs::path write_checkpoint(const fs::path& output_dir, const CheckpointInfo& info,
                           const std::string& recipe_yaml, const StateSource& states, Ops& ops) {
-  const fs::path path = output_dir / (kPrefix + std::to_string(info.step));
+  fs::path path = output_dir / (kPrefix + std::to_string(info.step));
   AtomicDirectory directory(path);
   std::vector<SafetensorsSpec> specs;
   states([&](const StateRef& state) {
@@ -142,6 +142,7 @@ std::vector<fs::path> list_checkpoints(const fs::path& output_dir) {
   }
   std::sort(found.begin(), found.end());
   std::vector<fs::path> paths;
+  paths.reserve(found.size());
   for (auto& [step, path] : found) paths.push_back(std::move(path));
   return paths;
 }

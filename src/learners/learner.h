@@ -59,6 +59,8 @@ struct AdapterDescription {
 struct LearnerContext {
   Memory& memory;   // of the device
   Memory& masters;  // where exact values wait while others are trained
+  Arena& scratch;   // for what ends with the call
+  StepScalars* scalars;
   Ops& ops;
   const Optimizer& optimizer;
   uint64_t seed;
@@ -78,6 +80,8 @@ class Learner {
   // Whether this learner changes the values of such a weight: it must then be stored in a format
   // that can be written.
   virtual bool changes(WeightKind kind, std::string_view module) const = 0;
+  // Whether the masters of what waits its turn are to be kept in files rather than in memory.
+  virtual bool masters_in_files() const { return false; }
   virtual std::unique_ptr<LearnerSlot> make_slot(const LearnerContext& context,
                                                  const WeightInfo& info) = 0;
   // All slots exist, in a session that trains: takes for a moment what memory the run will need at

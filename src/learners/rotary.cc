@@ -15,7 +15,7 @@ namespace jackscrew {
 
 namespace {
 
-constexpr std::array<OptionSpec, 10> kOptions = {{
+constexpr std::array<OptionSpec, 11> kOptions = {{
     {"active_params", OptionType::text, "10%",
      "weights trained at once, at most: a share of those that rotate (10%) or a number (300M)",
      "max_instant_params"},
@@ -39,6 +39,9 @@ constexpr std::array<OptionSpec, 10> kOptions = {{
      0},
     {"static_learning_rate", OptionType::number, "auto",
      "rate of embedding, norms and head; auto: learning_rate", "", "auto", 0},
+    {"master", OptionType::text, "ram",
+     "where the exact values of waiting groups are: ram, or mmap (files in output_dir)", "",
+     "ram mmap"},
     {"master_dtype", OptionType::text, "f32",
      "exact values of waiting groups: f32, or bf16 by stochastic rounding", "", "f32 bf16"},
 }};
@@ -114,6 +117,7 @@ class RotaryLearner : public Learner {
       throw Error(ErrorKind::usage, "rotation_groups names groups that overlap",
                   "use attention,mlp, or one of attention, mlp, block, matrix");
     }
+    masters_in_files_ = options.text("master") == "mmap";
     settings_.master = options.text("master_dtype") == "bf16" ? DType::bf16 : DType::f32;
     settings_.keep_moments = options.text("moments") == "keep";
     settings_.score = order_ == RotationOrder::importance;
@@ -126,6 +130,7 @@ class RotaryLearner : public Learner {
   }
 
   const char* name() const override { return "rotary"; }
+  bool masters_in_files() const override { return masters_in_files_; }
 
   bool changes(WeightKind kind, std::string_view module) const override {
     return kind == WeightKind::linear && module != "lm_head" ? rotates(module)
@@ -165,7 +170,7 @@ class RotaryLearner : public Learner {
   bool begin_step(Context& context, int64_t step) override {
     // The window of a step is known from its number: a run that goes on does not rotate twice.
     if (rotation_->window() > step / steps_per_rotation_) return false;
-    rotate(context, step);
+    rotate(context);
     return true;
   }
 
@@ -306,7 +311,7 @@ class RotaryLearner : public Learner {
                 "lower learning_rate or group_learning_rate, or lengthen the warm-up");
   }
 
-  void rotate(Context& context, int64_t step) {
+  void rotate(Context& context) {
     const std::vector<int32_t> before(rotation_->active().begin(), rotation_->active().end());
     if (settings_.score) {
       for (const int32_t group : before) rotation_->set_score(group, score(context, group));
@@ -336,7 +341,6 @@ class RotaryLearner : public Learner {
     rotation_->save(state_);
     fetch_ahead();
     events_.push_back(JsonObject()
-                          .add("step", step)
                           .add("window", rotation_->window())
                           .add("squared_change", left)
                           .add("turns", joined));
@@ -369,6 +373,7 @@ class RotaryLearner : public Learner {
   double learning_rate_;
   std::optional<double> group_rate_;
   double static_rate_ = 0.0;
+  bool masters_in_files_ = false;
   bool by_attention_ = false, by_mlp_ = false, by_block_ = false, by_matrix_ = false;
   RotarySlot::Settings settings_;
   uint64_t seed_ = 0;

@@ -91,6 +91,7 @@ int64_t RotarySlot::active_bytes() const {
 }
 
 void RotarySlot::activate(Context& context) {
+  if (learns()) return;
   if (master_) {
     weight_->release_storage();
     exact_ = OwnedTensor(*memory_, Purpose::weights, DType::f32,

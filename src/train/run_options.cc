@@ -216,6 +216,12 @@ constexpr OptionSpec kMachineOptions[] = {
      .help = "hard budget of device memory, such as 16GiB; auto: what is free",
      .choices = "auto",
      .min = 1},
+    {.name = "host_memory",
+     .type = bytes,
+     .default_text = "auto",
+     .help = "hard budget of the masters beside it (method=rotary)",
+     .choices = "auto",
+     .min = 1},
 };
 
 constexpr OptionSpec kOutputOptions[] = {
@@ -305,6 +311,8 @@ constexpr OptionSpec kCallOptions[] = {
 constexpr Preset kPresets[] = {
     {"full", "learner=full learning_rate=1e-5", "every weight learns"},
     {"lora", "learner=lora learning_rate=2e-4", "low-rank adapters over frozen weights"},
+    {"rotary", "learner=rotary storage=int8 learning_rate=1e-5",
+     "every weight learns, a few of them at a time, over int8 weights"},
 };
 
 }  // namespace

@@ -81,6 +81,12 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
   if (hooks.wrap) ops_ = hooks.wrap(std::move(ops_));
   learner_ = find_learner(use.training || !recipe.adapter.empty() ? recipe.learner : "frozen")
                  .make(recipe.options);
+  masters_ = std::make_unique<Memory>(
+      "host",
+      plans_only                     ? make_plan_backing()
+      : learner_->masters_in_files() ? make_file_backing(fs::path(recipe.output_dir) / "masters")
+                                     : make_host_backing(),
+      plans_only || learner_->masters_in_files() ? 0 : recipe.host_memory.value_or(0));
   optimizer_ =
       make_optimizer(recipe.optimizer, {recipe.adam_beta1, recipe.adam_beta2, recipe.adam_epsilon});
   product_ = &find_product(recipe.product, *ops_);
@@ -98,15 +104,19 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
   targets_ = indices(use.tokens);
   build_stage(recipe, files, make_arena(Purpose::staging, &ArenaSizes::staging), hooks.loaded);
   if (use.training) {
-    std::vector<Tensor> gradients;
+    std::vector<int64_t> gradients;
     stage_->visit([&](const StateRef& state) {
-      if (state.role == StateRole::gradient) gradients.push_back(state.view);
+      const bool learns = state.role == StateRole::parameter || state.role == StateRole::master;
+      if (learns) gradients.push_back(state.view.size());
     });
     if (gradients.empty()) {
       throw Error(ErrorKind::usage, fmt::format("nothing learns with learner={}", learner_->name()),
                   "use learner=full or learner=lora");
     }
-    norm_.emplace(*memory_, std::move(gradients));
+    norm_.emplace(*memory_, gradients);
+    watch_gradients();
+    Context run = context(false);
+    learner_->reserve(run);
   }
   if (use.kv_tokens > 0) cache_ = stage_->make_cache(*memory_, use.kv_tokens);
   if (use.logits_rows > 0) {
@@ -188,6 +198,26 @@ Batch Session::upload(const MicroBatch& batch, int64_t token_offset) {
           token_offset};
 }
 
+void Session::visit(const StateVisitor& visitor) const {
+  learner_->visit(visitor);
+  stage_->visit(visitor);
+}
+
+void Session::watch_gradients() {
+  std::vector<Tensor> gradients;
+  stage_->visit([&](const StateRef& state) {
+    if (state.role == StateRole::gradient) gradients.push_back(state.view);
+  });
+  norm_->watch(std::move(gradients));
+}
+
+void Session::schedule_restored() {
+  Context run = context(false);
+  scratch_.reset();
+  learner_->restored(run);
+  watch_gradients();
+}
+
 void Session::restored() {
   Context run = context(false);
   scratch_.reset();
@@ -217,7 +247,6 @@ double Session::measure_peak() {
 
 void Session::accumulate(const StepBatch& batch, double learning_rate, int64_t step) {
   step_ban_.reset();
-  auto ban = std::make_unique<NoAllocation>(*memory_);
   step_targets_ = static_cast<double>(batch.targets);
   StepScalars scalars{};
   scalars.learning_rate = static_cast<float>(learning_rate);
@@ -227,6 +256,9 @@ void Session::accumulate(const StepBatch& batch, double learning_rate, int64_t s
   scalars.seed = seed_;
   write_scalars(scalars);
   Context run = context(true);
+  scratch_.reset();
+  if (learner_->begin_step(run, step)) watch_gradients();
+  auto ban = std::make_unique<NoAllocation>(*memory_);
   int64_t token_offset = batch.first_token;
   for (const MicroBatch& micro_batch : batch.micro_batches) {
     stash_arena_.reset();
@@ -336,6 +368,10 @@ SessionPlan Session::rehearse(const Recipe& recipe, const ModelFiles& files, con
   plan.recompute = recompute;
   {
     Session measuring(recipe, files, use, nullptr, true, recompute);
+    if (use.training) {
+      Context run = measuring.context(true);
+      measuring.learner_->activate_all(run);
+    }
     measuring.rehearse_work();
     plan.arenas = {measuring.scratch_.high_water(), measuring.stash_arena_.high_water(),
                    measuring.staging_high_water_};
@@ -343,6 +379,8 @@ SessionPlan Session::rehearse(const Recipe& recipe, const ModelFiles& files, con
   Session booked(recipe, files, use, &plan, true, recompute);
   booked.rehearse_work();
   plan.ledger = booked.memory_->ledger();
+  plan.masters = booked.masters_->ledger();
+  plan.masters_in_files = booked.learner_->masters_in_files();
   for (const auto& parameter : booked.stage_->parameters()) {
     plan.weight_bytes += parameter->weight->storage().bytes();
   }

@@ -52,7 +52,7 @@ double weight_bytes(const Stage& stage) {
   for (const auto& parameter : stage.parameters()) {
     const bool gathered =
         parameter->info.kind == WeightKind::embedding && !stage.config().tie_word_embeddings;
-    if (!gathered) total += static_cast<double>(parameter->info.weight->storage().bytes());
+    if (!gathered) total += static_cast<double>(parameter->info.weight->storage().bytes.bytes());
   }
   return total;
 }

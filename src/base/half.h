@@ -55,17 +55,6 @@ JACKSCREW_INLINE bf16 to_bf16(float value) {
   return bf16{static_cast<uint16_t>(is_nan ? nan : rounded)};
 }
 
-// Up or down by 16 random bits, so that the value itself is what is expected. What bf16 holds exactly
-// stays as it is; no finite value becomes infinite.
-JACKSCREW_INLINE bf16 to_bf16_stochastic(float value, uint32_t random) {
-  const uint32_t bits = float_bits(value);
-  const uint32_t moved = (bits + (random & 0xFFFFu)) >> 16;
-  const bool stays = (moved & 0x7F80u) == 0x7F80u;  // would pass the largest, or is not finite
-  const bool is_nan = (bits & 0x7FFFFFFFu) > 0x7F800000u;
-  const uint32_t kept = bits >> 16 | (is_nan ? 0x40u : 0u);
-  return bf16{static_cast<uint16_t>(stays ? kept : moved)};
-}
-
 // Round to nearest, ties to even; overflow gives infinity, NaN stays NaN.
 JACKSCREW_INLINE f16 to_f16(float value) {
   const uint32_t bits = float_bits(value);

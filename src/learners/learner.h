@@ -4,6 +4,7 @@
 // here and a line in the table of learner.cc.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -63,8 +64,11 @@ struct LearnerContext {
   StepScalars* scalars;
   Ops& ops;
   const Optimizer& optimizer;
-  uint64_t seed;
+  uint64_t seed = 0;
   bool training = true;  // false: slots take no memory for gradients and optimizer states
+  // Writes a weight's values as they were before its storage rounded them, f32 [rows, cols]: how a
+  // master begins.
+  std::function<void(const WeightInfo&, const Tensor&)> original = {};
 };
 
 // Lines for the user, and warnings.

@@ -4,8 +4,9 @@
 #include <vector>
 
 #include "base/parallel.h"
-#include "learners/master.rows.h"
+#include "quant/format.h"
 #include "quant/plain.h"
+#include "quant/plain.rows.h"
 
 namespace jackscrew {
 
@@ -76,8 +77,8 @@ double Master::store(Context& context, const Tensor& from) {
     for (int64_t begin = 0; begin < rows_; begin += step) {
       const int64_t end = std::min(rows_, begin + step);
       const Tensor part = panel.rows(0, end - begin);
-      context.ops.launch(RoundToBf16{from.rows(begin, end).data<float>(), part.data<bf16>(), cols_,
-                                     begin, Rounding{true, context.scalars, tensor_}},
+      context.ops.launch(RoundBf16{from.rows(begin, end).data<float>(), part.data<bf16>(), cols_,
+                                   begin, Rounding{true, context.scalars, tensor_}},
                          part.rows());
       context.ops.copy(next.view().rows(begin, end), part);
     }

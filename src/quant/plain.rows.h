@@ -3,6 +3,7 @@
 
 #include "kernels/row_kernel.h"
 #include "kernels/row_math.h"
+#include "quant/rounding.h"
 
 namespace jackscrew {
 
@@ -31,6 +32,52 @@ struct ConvertRows {
   }
 };
 
+// The neighbour of `nearest` on the other side of the value, or `nearest` itself, so that the value
+// is what is expected. Signs and magnitudes of these types are ordered as their bits are.
+template <class To>
+JACKSCREW_ROW To round_stochastically(float value, float uniform) {
+  const To nearest = from_float<To>(value);
+  const float at = to_float(nearest);
+  const bool inward = __builtin_fabsf(at) > __builtin_fabsf(value);
+  const To other{static_cast<uint16_t>(inward ? nearest.bits - 1 : nearest.bits + 1)};
+  const float gap = to_float(other) - at;
+  // Values that are exact, infinite or NaN have no share in the other.
+  return (value - at) / gap > uniform ? other : nearest;
+}
+template <>
+JACKSCREW_ROW float round_stochastically<float>(float value, float) {
+  return value;
+}
+
+// Rows of f32 into storage.
+template <class To>
+struct RoundRows {
+  const float* from;  // [rows, width]
+  To* to;             // [rows, width]
+  int64_t width, first_row;
+  Rounding rounding;
+  template <class Team>
+  JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
+    const float* in = from + row * width;
+    To* out = to + row * width;
+    if (!rounding.stochastic) {
+      team.each(width, [&](int64_t i) { out[i] = from_float<To>(in[i]); });
+      return;
+    }
+    const RandomStream random = rounding_stream(rounding);
+    const uint64_t first = static_cast<uint64_t>((first_row + row) * width);
+    team.each(width, [&](int64_t i) {
+      out[i] = round_stochastically<To>(in[i], random.uniform(first + static_cast<uint64_t>(i)));
+    });
+  }
+};
+using RoundF32 = RoundRows<float>;
+using RoundBf16 = RoundRows<bf16>;
+using RoundF16 = RoundRows<f16>;
+JACKSCREW_ROW_KERNEL(RoundF32)
+JACKSCREW_ROW_KERNEL(RoundBf16)
+JACKSCREW_ROW_KERNEL(RoundF16)
+
 // y[row] = sum of x times row `row` of a matrix.
 template <class Element>
 struct DotRows {
@@ -55,14 +102,12 @@ JACKSCREW_ROW_KERNEL(DotF16)
 
 using ConvertF32F32 = ConvertRows<float, float>;
 using ConvertF32Bf16 = ConvertRows<float, bf16>;
-using ConvertF32F16 = ConvertRows<float, f16>;
 using ConvertBf16F32 = ConvertRows<bf16, float>;
 using ConvertBf16Bf16 = ConvertRows<bf16, bf16>;
 using ConvertF16F32 = ConvertRows<f16, float>;
 using ConvertF16Bf16 = ConvertRows<f16, bf16>;
 JACKSCREW_ROW_KERNEL(ConvertF32F32)
 JACKSCREW_ROW_KERNEL(ConvertF32Bf16)
-JACKSCREW_ROW_KERNEL(ConvertF32F16)
 JACKSCREW_ROW_KERNEL(ConvertBf16F32)
 JACKSCREW_ROW_KERNEL(ConvertBf16Bf16)
 JACKSCREW_ROW_KERNEL(ConvertF16F32)

@@ -31,21 +31,27 @@ const Format& choose_format(const Recipe& recipe, const Learner& learner,
                             const WeightSource* source, const WeightInfo& info,
                             const std::string& name) {
   if (info.kind == WeightKind::norm) return f32_format();
-  if (recipe.storage != "keep") return find_format(recipe.storage);
+  if (recipe.storage != "keep") {
+    const Format& format = find_format(recipe.storage);
+    const bool in_block = info.kind == WeightKind::linear && info.layer >= 0;
+    if (in_block || !format.for_linears_only()) return format;
+  }
   if (source == nullptr || learner.changes(info.kind, info.module)) return f32_format();
   const StoredTensor* stored = source->find(name);
   return stored == nullptr ? f32_format() : find_format(stored->format);
 }
 
-void load_weight(Ops& ops, const std::string& origin, const WeightSource& source, Weight& weight,
-                 Arena& staging) {
+// Runs use(tensor) on what the file has for a weight.
+template <class Use>
+void with_stored(const std::string& origin, const WeightSource& source, const Weight& weight,
+                 const Use& use) {
   const StoredTensor* stored = source.find(weight.name());
   if (stored == nullptr) {
     throw Error(ErrorKind::model, fmt::format("{}: tensor {} is missing", origin, weight.name()),
                 "the file is not whole, or config.json belongs to another model");
   }
   try {
-    weight.load(ops, *stored, staging);
+    use(*stored);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::model) throw;
     throw Error(ErrorKind::model, fmt::format("{}: {}", origin, error.what()),
@@ -133,25 +139,33 @@ Arena Session::make_arena(Purpose purpose, int64_t ArenaSizes::*size) {
 void Session::build_stage(const Recipe& recipe, const ModelFiles& files, Arena staging,
                           const ProgressCallback& loaded) {
   const WeightSource* source = recipe.random_init ? nullptr : files.source.get();
-  const StageBuild build{*memory_,
-                         *ops_,
-                         *learner_,
-                         *optimizer_,
-                         *product_,
-                         [&](const WeightInfo& info, const std::string& name) -> const Format& {
-                           return choose_format(recipe, *learner_, source, info, name);
-                         },
-                         [&](Weight& weight, const WeightInfo& info) {
-                           if (source == nullptr) {
-                             init_weight(*ops_, files.config, seed_, info, weight, staging);
-                           } else {
-                             load_weight(*ops_, files.origin, *source, weight, staging);
-                           }
-                           if (loaded) loaded(weight.storage().bytes());
-                         },
-                         seed_,
-                         use_.max_positions,
-                         use_.training};
+  const LearnerContext slots{
+      *memory_, *masters_,    scratch_, static_cast<StepScalars*>(scalars_.view().raw()),
+      *ops_,    *optimizer_, seed_,    use_.training,
+      [&](const WeightInfo& info, const Tensor& out) {
+        if (source == nullptr) return init_rows(*ops_, files.config, seed_, info, 0, out);
+        with_stored(files.origin, *source, *info.weight, [&](const StoredTensor& stored) {
+          info.weight->read_original(*ops_, stored, out, staging);
+        });
+      }};
+  const StageBuild build{
+      slots,
+      *learner_,
+      *product_,
+      [&](const WeightInfo& info, const std::string& name) -> const Format& {
+        return choose_format(recipe, *learner_, source, info, name);
+      },
+      [&](Weight& weight, const WeightInfo& info) {
+        if (source == nullptr) {
+          init_weight(*ops_, files.config, seed_, info, staging);
+        } else {
+          with_stored(files.origin, *source, weight, [&](const StoredTensor& stored) {
+            weight.load(*ops_, stored, staging);
+          });
+        }
+        if (loaded) loaded(weight.storage().bytes.bytes());
+      },
+      use_.max_positions};
   stage_ = std::make_unique<Stage>(files.config, StageSpec::whole(files.config), build);
   staging_high_water_ = staging.high_water();
 }
@@ -377,13 +391,13 @@ SessionPlan Session::rehearse(const Recipe& recipe, const ModelFiles& files, con
                    measuring.staging_high_water_};
   }
   Session booked(recipe, files, use, &plan, true, recompute);
+  for (const auto& parameter : booked.stage_->parameters()) {
+    plan.weight_bytes += parameter->weight->storage().bytes.bytes();
+  }
   booked.rehearse_work();
   plan.ledger = booked.memory_->ledger();
   plan.masters = booked.masters_->ledger();
   plan.masters_in_files = booked.learner_->masters_in_files();
-  for (const auto& parameter : booked.stage_->parameters()) {
-    plan.weight_bytes += parameter->weight->storage().bytes();
-  }
   return plan;
 }
 

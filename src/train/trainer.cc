@@ -328,7 +328,8 @@ class Trainer {
     line.grad_norm = result.grad_norm;
     line.tokens_per_second = static_cast<double>(batch.tokens) / seconds;
     if (peak_flops_ > 0) {
-      line.speed_of_light = training_flops(session_->stage(), batch) / seconds / peak_flops_;
+      line.speed_of_light =
+          training_flops(session_->stage(), session_->learner(), batch) / seconds / peak_flops_;
     }
     line.memory_used = session_->memory().ledger().peak;
     if (recipe_.device_memory) line.memory_budget = *recipe_.device_memory;

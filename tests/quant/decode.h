@@ -9,14 +9,29 @@
 
 namespace jackscrew {
 
-// `storage` seen as rows of a format; tensors have no const of their own.
-inline Tensor storage_tensor(const std::vector<uint8_t>& storage, int64_t rows) {
-  const int64_t bytes = div_exact(static_cast<int64_t>(storage.size()), rows);
-  return {const_cast<uint8_t*>(storage.data()), DType::u8, {rows, bytes}};
+// Bytes seen as a matrix; tensors have no const of their own.
+inline Storage storage_of(const std::vector<uint8_t>& bytes, int64_t rows, int64_t cols) {
+  return {{const_cast<uint8_t*>(bytes.data()), DType::u8, {static_cast<int64_t>(bytes.size())}},
+          rows,
+          cols};
+}
+
+// A matrix of `rows` rows, encoded as weights are: panel by panel.
+inline std::vector<uint8_t> encode(Ops& ops, const Format& format, std::vector<float> values,
+                                   int64_t rows, const Rounding& rounding = {}) {
+  const int64_t cols = div_exact(static_cast<int64_t>(values.size()), rows);
+  std::vector<uint8_t> bytes(static_cast<size_t>(format.storage_bytes(rows, cols)));
+  Memory memory("host", make_host_backing(), 0);
+  Arena scratch(memory, Purpose::workspace, int64_t{16} << 20);
+  const Tensor matrix(values.data(), DType::f32, {rows, cols});
+  format.encode(
+      ops, [&](int64_t begin, int64_t end) { return matrix.rows(begin, end); },
+      storage_of(bytes, rows, cols), rounding, scratch);
+  return bytes;
 }
 
 template <typename T = float>
-std::vector<T> decode_tile(Ops& ops, const Format& format, const Tensor& storage,
+std::vector<T> decode_tile(Ops& ops, const Format& format, const Storage& storage,
                            const TileRange& tile) {
   const int64_t rows = tile.n1 - tile.n0;
   const int64_t cols = tile.k1 - tile.k0;

@@ -57,10 +57,11 @@ class WeightTest : public ::testing::Test {
 
 TEST_F(WeightTest, KeepsTheBytesOfItsOwnFormat) {
   for (const Format* format : all_formats()) {
-    const std::vector<uint8_t> bytes = some_bytes(3 * format->row_bytes(512));
+    const std::vector<uint8_t> bytes = some_bytes(format->storage_bytes(3, 512));
     Weight weight(memory_, "w", 3, 512, false, *format);
     weight.load(*ops_, stored(format->name(), {3, 512}, bytes), staging_);
-    EXPECT_EQ(std::memcmp(weight.storage().raw(), bytes.data(), bytes.size()), 0) << format->name();
+    EXPECT_EQ(std::memcmp(weight.storage().bytes.raw(), bytes.data(), bytes.size()), 0)
+        << format->name();
   }
 }
 
@@ -68,7 +69,7 @@ TEST_F(WeightTest, ConvertsOnLoad) {
   for (const char* name : {"q8_0", "q4_1", "q4_k", "q6_k", "bf16", "f16"}) {
     const Format& format = find_format(name);
     const std::vector<uint8_t> bytes = some_bytes(4 * format.row_bytes(512));
-    const auto expected = decode_tile(*ops_, format, storage_tensor(bytes, 4), {0, 4, 0, 512});
+    const auto expected = decode_tile(*ops_, format, storage_of(bytes, 4, 512), {0, 4, 0, 512});
     EXPECT_EQ(loaded(stored(name, {4, 512}, bytes), 4, 512, "f32"), expected) << name;
     std::vector<float> rounded = expected;
     for (float& value : rounded) value = to_float(to_bf16(value));
@@ -78,11 +79,25 @@ TEST_F(WeightTest, ConvertsOnLoad) {
 
 TEST_F(WeightTest, ConvertsInPanels) {
   const int64_t cols = 32768;
-  const int64_t rows = 2 * panel_rows(cols, 4) + 3;
+  const int64_t rows = 2 * encode_panel_rows(cols) + 3;
   const std::vector<uint8_t> bytes = some_bytes(rows * cols * 2);
   const auto expected =
-      decode_tile(*ops_, find_format("f16"), storage_tensor(bytes, rows), {0, rows, 0, cols});
+      decode_tile(*ops_, find_format("f16"), storage_of(bytes, rows, cols), {0, rows, 0, cols});
   EXPECT_EQ(loaded(stored("f16", {rows, cols}, bytes), rows, cols, "f32"), expected);
+}
+
+// A master begins with the file's numbers, not with what the weight's storage left of them.
+TEST_F(WeightTest, ReadsTheOriginal) {
+  const std::vector<uint8_t> bytes = some_bytes(4 * find_format("q8_0").row_bytes(512));
+  const StoredTensor tensor = stored("q8_0", {4, 512}, bytes);
+  Weight weight(memory_, "w", 4, 512, false, find_format("bf16"));
+  weight.load(*ops_, tensor, staging_);
+  std::vector<float> original(4 * 512);
+  weight.read_original(*ops_, tensor, Tensor(original.data(), DType::f32, {4, 512}), staging_);
+  EXPECT_EQ(original,
+            decode_tile(*ops_, find_format("q8_0"), storage_of(bytes, 4, 512), {0, 4, 0, 512}));
+  EXPECT_NE(original, loaded(tensor, 4, 512, "bf16"));
+  EXPECT_EQ(staging_.used(), 0);
 }
 
 TEST_F(WeightTest, LoadsVectorsAsOneRow) {
@@ -116,9 +131,9 @@ TEST_F(WeightTest, PutsInterleavedRowsInOrder) {
   }
   Weight weight(memory_, "w", kRows, 32, false, format);
   weight.load(*ops_, tensor, staging_);
-  EXPECT_EQ(std::memcmp(weight.storage().raw(), in_order.data(), in_order.size()), 0);
+  EXPECT_EQ(std::memcmp(weight.storage().bytes.raw(), in_order.data(), in_order.size()), 0);
   EXPECT_EQ(loaded(tensor, kRows, 32, "f32"),
-            decode_tile(*ops_, format, storage_tensor(in_order, kRows), {0, kRows, 0, 32}));
+            decode_tile(*ops_, format, storage_of(in_order, kRows, 32), {0, kRows, 0, 32}));
 }
 
 TEST_F(WeightTest, RefusesWhatDoesNotFit) {
@@ -143,15 +158,26 @@ TEST_F(WeightTest, PublishesAndGathers) {
   std::vector<float> master = {1.0f, 2.0f, 3.0f, -4.0f, 5.5f, 1.00390625f};
   for (const char* name : {"f32", "bf16"}) {
     Weight weight(memory_, "w", 3, 2, false, find_format(name));
-    weight.publish(*ops_, Tensor(master.data(), DType::f32, {3, 2}));
+    weight.publish(*ops_, Tensor(master.data(), DType::f32, {3, 2}), {}, staging_);
     std::vector<int32_t> indices = {2, 0};
     std::vector<float> rows(4);
     weight.gather(*ops_, Tensor(indices.data(), DType::i32, {2}),
                   Tensor(rows.data(), DType::f32, {2, 2}));
-    const bool exact = weight.format().block_bytes() == 4;
+    const bool exact = weight.format().row_bytes(1) == 4;
     EXPECT_EQ(rows, (std::vector<float>{5.5f, exact ? 1.00390625f : 1.0f, 1.0f, 2.0f}));
     EXPECT_EQ(weight.as_f32().empty(), !exact);
   }
+}
+
+TEST(PanelRows, OfEncodingEndWithGroups) {
+  for (int64_t cols = 1; cols < int64_t{1} << 16; cols = cols * 2 + 1 + cols % 3) {
+    const int64_t rows = encode_panel_rows(cols);
+    EXPECT_EQ(rows * cols % 256, 0) << cols;
+    EXPECT_TRUE(rows <= 256 || rows * cols * 4 <= int64_t{4} << 20) << cols;
+  }
+  EXPECT_EQ(encode_panel_rows(2048), 512);
+  EXPECT_EQ(encode_panel_rows(1024), 1024);
+  EXPECT_EQ(encode_panel_rows(28672), 36);
 }
 
 TEST(PanelRows, AreBoundedWhateverTheWidth) {

@@ -116,16 +116,23 @@ class StageRig {
   Context context() { return {*ops_, scratch_, &scalars_, true}; }
 
   StageBuild build(const ModelFiles& files, Learner& learner) {
-    return {memory_,
-            *ops_,
-            learner,
-            *optimizer_,
-            f32_product(),
-            format_,
+    const LearnerContext slots{memory_,
+                               memory_,
+                               scratch_,
+                               &scalars_,
+                               *ops_,
+                               *optimizer_,
+                               42,
+                               true,
+                               [&files, this](const WeightInfo& info, const Tensor& out) {
+                                 const Weight& weight = *info.weight;
+                                 weight.read_original(*ops_, *files.source->find(weight.name()),
+                                                      out, staging_);
+                               }};
+    return {slots, learner, f32_product(), format_,
             [&files, this](Weight& weight, const WeightInfo&) {
               weight.load(*ops_, *files.source->find(weight.name()), staging_);
             },
-            42,
             512};
   }
 

@@ -110,16 +110,18 @@ TEST_P(SlowResume, AnInterruptSavesAndTheRunGoesOn) {
   }
 }
 
+std::string method_name(const ::testing::TestParamInfo<const char*>& test) {
+  constexpr const char* kNames[] = {"full", "lora", "rotary", "mapped"};
+  return kNames[test.index];
+}
+
 INSTANTIATE_TEST_SUITE_P(SlowMethods, SlowResume,
                          ::testing::Values("method=full", "method=lora lora_dropout=0.1",
                                            "method=rotary active_params=50% steps_per_rotation=4",
                                            "method=rotary rotation_groups=matrix master=mmap "
                                            "rotation_order=importance churn=0.5 moments=keep "
                                            "active_params=60% steps_per_rotation=5"),
-                         [](const auto& test) {
-                           constexpr const char* kNames[] = {"full", "lora", "rotary", "mapped"};
-                           return std::string(kNames[test.index]);
-                         });
+                         method_name);
 
 TEST(SlowResumeRules, ARunGivenUpDoesNotComeBack) {
   const TinyRun tiny("given_up");

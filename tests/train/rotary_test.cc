@@ -109,7 +109,7 @@ TEST(Rotary, AFlushedMasterIsWhatAdamwOnTheGroupAloneGives) {
     const DeviceBatch micro(batch.micro_batches[0], batch.first_token);
     rig.begin(batch.targets);
     rig.accumulate(micro);
-    rig.apply(1e-3, 0.01);
+    rig.apply(1e-3f, 0.01);
   }
   size_t compared = 0;
   for (const auto& parameter : rig.stage().parameters()) {

@@ -44,7 +44,7 @@ TEST(Session, TellsOfItsProgress) {
     Session session(recipe, files, use, plan, hooks);
     int64_t weights = 0;
     for (const auto& parameter : session.stage().parameters()) {
-      weights += parameter->weight->storage().bytes();
+      weights += parameter->weight->storage().bytes.bytes();
     }
     EXPECT_EQ(loaded, weights) << settings;
     EXPECT_EQ(plan.weight_bytes, weights) << settings;

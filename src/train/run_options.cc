@@ -80,8 +80,9 @@ constexpr OptionSpec kMethodOptions[] = {
     {.name = "storage",
      .type = text,
      .default_text = "keep",
-     .help = "how frozen weights are kept: keep f32 bf16 f16",
-     .choices = "keep f32 bf16 f16"},
+     .help = "how weights are kept: keep (as in the file) f32 bf16 f16; for the linears of blocks "
+             "alone, others as in the file: int8 int8_row",
+     .choices = "keep f32 bf16 f16 int8 int8_row"},
     {.name = "product",
      .type = text,
      .default_text = "auto",

@@ -61,6 +61,40 @@ TEST(FullLearnerTest, KeepsAMasterBesideNarrowStorageAndPublishes) {
   EXPECT_GT(between, 0u) << "the masters hold no more than the storage";
 }
 
+// Low-bit storage is for the linears of blocks; what is trained beside it stays f32.
+TEST(FullLearnerTest, LearnsOverCoarseStorage) {
+  const Golden golden("mha_untied");
+  const StepBatch batch = golden.batch();
+  const ModelFiles files = open_model(golden_path("mha_untied").string());
+  const auto session =
+      make_session(make_recipe({"method=full", "storage=int8"}), files, training_use(batch.tokens));
+  for (const auto& parameter : session->stage().parameters()) {
+    const WeightInfo& info = parameter->info;
+    const bool in_block = info.kind == WeightKind::linear && info.module != "lm_head";
+    EXPECT_STREQ(info.weight->format().name(), in_block ? "int8" : "f32") << info.module;
+  }
+  const double loss = session->evaluate(batch);
+  for (int64_t step = 0; step < 5; ++step) {
+    session->accumulate(batch, 3e-4, step);
+    session->update(0.0);
+  }
+  EXPECT_LT(session->evaluate(batch), loss);
+  // What the blocks compute with are the masters, rounded.
+  const auto masters = states(session->stage(), StateRole::parameter);
+  Memory memory("host", make_host_backing(), 0);
+  Arena scratch(memory, Purpose::workspace, 1 << 20);
+  for (const auto& parameter : session->stage().parameters()) {
+    const Weight& weight = *parameter->weight;
+    Weight again(memory, weight.name(), weight.rows(), weight.cols(), weight.is_vector(),
+                 weight.format());
+    again.publish(session->ops(), masters.at(weight.name()), {}, scratch);
+    EXPECT_EQ(std::memcmp(again.storage().bytes.raw(), weight.storage().bytes.raw(),
+                          static_cast<size_t>(weight.storage().bytes.bytes())),
+              0)
+        << weight.name();
+  }
+}
+
 TEST(FullLearnerTest, RefusesStorageThatCannotBeWritten) {
   const auto ops = make_test_ops();
   Memory memory("host", make_host_backing(), 0);

@@ -1,6 +1,8 @@
 // What the tests of storage formats share.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <cstring>
 #include <vector>
 
@@ -22,7 +24,7 @@ inline std::vector<uint8_t> encode(Ops& ops, const Format& format, std::vector<f
   const int64_t cols = div_exact(static_cast<int64_t>(values.size()), rows);
   std::vector<uint8_t> bytes(static_cast<size_t>(format.storage_bytes(rows, cols)));
   Memory memory("host", make_host_backing(), 0);
-  Arena scratch(memory, Purpose::workspace, int64_t{16} << 20);
+  Arena scratch(memory, Purpose::workspace, int64_t{1} << 20);
   const Tensor matrix(values.data(), DType::f32, {rows, cols});
   format.encode(
       ops, [&](int64_t begin, int64_t end) { return matrix.rows(begin, end); },
@@ -38,6 +40,18 @@ std::vector<T> decode_tile(Ops& ops, const Format& format, const Storage& storag
   std::vector<T> values(static_cast<size_t>(rows * cols));
   format.decode_tile(ops, storage, tile, {values.data(), DTypeOf<T>::value, {rows, cols}});
   return values;
+}
+
+// Whether the bits agree; says where they first do not.
+inline ::testing::AssertionResult same_bits(const std::vector<float>& a,
+                                            const std::vector<float>& b) {
+  if (a.size() != b.size()) return ::testing::AssertionFailure() << a.size() << " != " << b.size();
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (float_bits(a[i]) != float_bits(b[i])) {
+      return ::testing::AssertionFailure() << "element " << i << ": " << a[i] << " != " << b[i];
+    }
+  }
+  return ::testing::AssertionSuccess();
 }
 
 // The bytes of a vector, for comparisons that tell -0 from 0 and one NaN from another.

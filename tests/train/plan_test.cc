@@ -121,6 +121,8 @@ INSTANTIATE_TEST_SUITE_P(
                  {"sequence_len=200", "micro_batch_size=4", "lora_target=[q_proj, down_proj]",
                   "lora_dropout=0.1", "gradient_checkpointing=true"}},
         PlanCase{"lora_f16", "odd", {"sequence_len=31", "micro_batch_size=2", "storage=f16"}},
+        PlanCase{"full_int8", "odd", {"method=full", "sequence_len=31", "storage=int8"}},
+        PlanCase{"lora_int8_row", "mha_untied", {"sequence_len=31", "storage=int8_row"}},
         PlanCase{"one_thread", "gqa_tied", {"method=full", "sequence_len=300", "threads=1"}},
         PlanCase{"rotary", "gqa_tied", {"method=rotary", "sequence_len=48", "active_params=50%"}},
         PlanCase{"rotary_block",

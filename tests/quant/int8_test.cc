@@ -1,0 +1,53 @@
+// Bytes of the int8 formats.
+#include "quant/int8.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/quant/decode.h"
+#include "tests/support/test_ops.h"
+
+namespace jackscrew {
+namespace {
+
+float scale_at(const std::vector<uint8_t>& bytes, size_t at) {
+  float scale = 0;
+  std::memcpy(&scale, bytes.data() + at, sizeof scale);
+  return scale;
+}
+
+TEST(Int8, LaysCodesBeforeScales) {
+  const auto ops = make_test_ops();
+  // Halves go to the even neighbour; the last block of a row is short.
+  const std::vector<float> values = {127.0f, -0.5f,  1.5f,   -254.0f, 2.0f,  //
+                                     0.0f,   -63.5f, 31.75f, 0.0f,    0.0f};
+  const auto format = make_int8_format("int8", 3);
+  const auto bytes = encode(*ops, *format, values, 2);
+  ASSERT_EQ(bytes.size(), 64u + 4u * 4u);
+  const std::vector<int8_t> codes(bytes.begin(), bytes.begin() + 10);
+  EXPECT_EQ(codes, (std::vector<int8_t>{127, 0, 2, -127, 1, 0, -127, 64, 0, 0}));
+  const float scales[] = {1.0f, 2.0f, 0.5f, 0.0f};
+  for (size_t i = 0; i < 4; ++i) EXPECT_EQ(scale_at(bytes, 64 + 4 * i), scales[i]) << i;
+  const auto decoded = decode_tile(*ops, *format, storage_of(bytes, 2, 5), {0, 2, 0, 5});
+  EXPECT_EQ(decoded, (std::vector<float>{127.0f, 0.0f, 2.0f, -254.0f, 2.0f,  //
+                                         0.0f, -63.5f, 32.0f, 0.0f, 0.0f}));
+}
+
+TEST(Int8, RowsShowTheirCodesAndScales) {
+  const auto ops = make_test_ops();
+  const auto bytes = encode(*ops, int8_row_format(), {1, -2, 3, 0, 254, 2, -2, 127}, 2);
+  const Int8Rows rows = int8_row_format().int8_rows(storage_of(bytes, 2, 4));
+  ASSERT_EQ(rows.codes.describe(), "u8[2, 4]");
+  ASSERT_EQ(rows.scales.describe(), "f32[2]");
+  EXPECT_EQ(rows.scales.data<float>()[0], 3.0f / 127.0f);
+  EXPECT_EQ(rows.scales.data<float>()[1], 2.0f);
+  const auto* codes = reinterpret_cast<const int8_t*>(rows.codes.data<uint8_t>());
+  EXPECT_EQ(std::vector<int8_t>(codes, codes + 8),
+            (std::vector<int8_t>{42, -85, 127, 0, 127, 1, -1, 64}));
+  // Two scales a row, or no codes at all: nothing to show.
+  const auto wide = encode(*ops, int8_format(), std::vector<float>(300, 1.0f), 2);
+  EXPECT_TRUE(int8_format().int8_rows(storage_of(wide, 2, 150)).codes.empty());
+  EXPECT_TRUE(find_format("f32").int8_rows(storage_of(wide, 1, 8)).codes.empty());
+}
+
+}  // namespace
+}  // namespace jackscrew

@@ -18,6 +18,7 @@
 #include "train/loading.h"
 #include "train/output_dir.h"
 #include "train/plan.h"
+#include "train/resume.h"
 #include "train/session.h"
 #include "train/tensorboard.h"
 
@@ -86,6 +87,10 @@ class Trainer {
     std::fflush(console_.out);
   }
 
+  static void warn(const std::string& line) {
+    fmt::print(stderr, "jackscrew: warning: {}\n", line);
+  }
+
   void check_model() {
     if (files_.source == nullptr && !recipe_.random_init) {
       throw Error(ErrorKind::usage, fmt::format("{} is a shape without weights", recipe_.model),
@@ -144,20 +149,18 @@ class Trainer {
   // Goes on from the checkpoint where there is one; returns the steps already done.
   int64_t restore() {
     if (checkpoint_.empty()) return 0;
-    const fs::path& checkpoint = checkpoint_;
-    const CheckpointInfo info = read_checkpoint_info(checkpoint);
-    if (info.isa != isa_name(session_->ops().isa()) || info.version != JACKSCREW_VERSION ||
-        info.product != session_->product().name()) {
-      fmt::print(stderr,
-                 "jackscrew: warning: {} was written by version {} on {} with product {}; the run "
-                 "goes on, but not with the same bits\n",
-                 checkpoint.string(), info.version, info.isa, info.product);
-    }
+    const CheckpointInfo now = checkpoint_info(read_checkpoint_info(checkpoint_).step);
     restore_checkpoint(
-        checkpoint, states(), [this] { session_->schedule_restored(); }, session_->ops());
+        checkpoint_, states(), [this] { session_->schedule_restored(); }, session_->ops());
     session_->restored();
-    say(fmt::format("resuming from {} at step {}", checkpoint.string(), info.step));
-    return info.step;
+    for (const std::string& line : resume_warnings(checkpoint_, now, recipe_.options)) warn(line);
+    say(fmt::format("resuming from {} at step {}", checkpoint_.string(), now.step));
+    return now.step;
+  }
+
+  // What a checkpoint written by this run says of it.
+  CheckpointInfo checkpoint_info(int64_t step) const {
+    return {step, JACKSCREW_VERSION, isa_name(session_->ops().isa()), session_->product().name()};
   }
 
   StateSource states() const {
@@ -205,9 +208,7 @@ class Trainer {
     for (size_t i = 0; i < notes.lines.size(); ++i) {
       say(fmt::format("{:<10}{}", i == 0 ? recipe_.learner : "", notes.lines[i]));
     }
-    for (const std::string& warning : notes.warnings) {
-      fmt::print(stderr, "jackscrew: warning: {}\n", warning);
-    }
+    for (const std::string& warning : notes.warnings) warn(warning);
     say(fmt::format("steps     {} ({} an epoch), learning rate {:.3g} {}, {} of warm-up",
                     total_steps_, sampler_->steps_per_epoch(), recipe_.learning_rate,
                     recipe_.options.text("lr_scheduler_type"),
@@ -227,9 +228,8 @@ class Trainer {
     std::error_code error;
     const fs::space_info space = fs::space(output_, error);
     if (error || space.available >= static_cast<uintmax_t>(wanted)) return;
-    fmt::print(stderr, "jackscrew: warning: the run may write {} to {}, where {} are free\n",
-               human_bytes(wanted), output_.string(),
-               human_bytes(static_cast<int64_t>(space.available)));
+    warn(fmt::format("the run may write {} to {}, where {} are free", human_bytes(wanted),
+                     output_.string(), human_bytes(static_cast<int64_t>(space.available))));
   }
 
   void evaluate_now(int64_t step) {
@@ -251,10 +251,8 @@ class Trainer {
   void save_now(int64_t step) {
     if (step == saved_step_) return;
     require_finite_parameters(step);
-    const fs::path path = write_checkpoint(
-        output_,
-        {step, JACKSCREW_VERSION, isa_name(session_->ops().isa()), session_->product().name()},
-        recipe_.to_yaml(), states(), session_->ops());
+    const fs::path path = write_checkpoint(output_, checkpoint_info(step), recipe_.to_yaml(),
+                                           states(), session_->ops());
     remove_checkpoints_after(output_, step);
     prune_checkpoints(output_, recipe_.save_total_limit);
     checkpoint_ = path;

@@ -70,8 +70,8 @@ class SlowForeignTokenizer : public ::testing::Test {
     EXPECT_NE(run("inspect " + path).out.find(reason), std::string::npos);
     const std::string settings = tiny_.settings("init=pretrained model=" + path);
     EXPECT_EQ(run("plan " + settings + " tokenizer=auto").exit_code, 0);
-    for (const char* command : {"train max_steps=1 output_dir=none ", "eval ", "generate prompt=x ",
-                                "data stats "}) {
+    for (const char* command :
+         {"train max_steps=1 output_dir=none ", "eval ", "generate prompt=x ", "data stats "}) {
       const Outcome refused = run(command + settings + " tokenizer=auto" + kErrorsOnly);
       EXPECT_EQ(refused.exit_code, 5) << command << refused.out;
       EXPECT_NE(refused.out.find(reason), std::string::npos) << command << refused.out;

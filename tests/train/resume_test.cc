@@ -141,6 +141,34 @@ TEST(SlowResumeRules, ARunGivenUpDoesNotComeBack) {
   EXPECT_TRUE(first == tiny.text("out2/adapter_model.safetensors"));
 }
 
+TEST(SlowResumeRules, AChangedRecipeIsNamedWhereTheResultDependsOnIt) {
+  const TinyRun tiny("changed");
+  const std::string settings =
+      "max_steps=4 save_steps=2 learning_rate=1e-4 lora_target=q_proj,v_proj ";
+  tiny.must_train("out", settings);
+  const auto said = [&](const std::string& changes) {
+    const Outcome outcome = run(tiny.train("out", settings + changes) + kErrorsOnly);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.out;
+    return outcome.out;
+  };
+  EXPECT_EQ(said(""), "");
+  EXPECT_EQ(said("learning_rate=0.0001 threads=2 device_memory=1GiB gradient_checkpointing=true "
+                 "logging_steps=3 save_steps=1 save_total_limit=7 eval_steps=1 eval_data=" +
+                 tiny.eval_data() + " resume=" + tiny.path("out/checkpoint-2").string()),
+            "");
+  const auto line = [](const std::string& name, const std::string& then, const std::string& now) {
+    return "jackscrew: warning: " + name + " was " + then +
+           " when the checkpoint was written and is " + now +
+           " now; the run goes on with the present value\n";
+  };
+  const std::string changed = "max_steps=6 learning_rate=3e-05 packing=false lora_alpha=3 ";
+  EXPECT_EQ(said(changed), line("packing", "true", "false") + line("max_steps", "4", "6") +
+                               line("learning_rate", "0.0001", "3e-05") +
+                               line("lora_alpha", "auto", "3"));
+  // Now it is the recipe of the newest checkpoint.
+  EXPECT_EQ(said(changed), "");
+}
+
 TEST(SlowResumeRules, TwoRunsDoNotShareADirectory) {
   const TinyRun tiny("shared");
   Child first(tiny.train("out", "max_steps=100000 logging_steps=1000"));

@@ -55,8 +55,7 @@ void print_table(const Recipe& recipe, const ModelFiles& files, const SessionPla
   print_row("peak", plan.ledger.peak, fmt::format("reached in phase {}", plan.ledger.peak_at));
   fmt::print("  host\n");
   if (!plan.masters_in_files) print_ledger(plan.masters);
-  print_row("peak", host_peak(plan),
-            "beside the device, which is the CPU; maps of files give way");
+  print_row("peak", host_peak(plan), "beside the device, which is the CPU; maps of files give way");
   const DiskPlan disk = plan_disk(recipe, files.config, plan);
   fmt::print("  disk\n");
   if (disk.masters > 0) print_row("masters", disk.masters, "while the run lasts");

@@ -74,15 +74,16 @@ void restore_files(const fs::path& checkpoint, const nlohmann::json& masters,
     const JsonFields entry(object, (checkpoint / kInfo).string());
     const std::string file = entry.text("file");
     if (fs::path(file).filename() != file) damaged(checkpoint, "a master's name is no file name");
-    files.emplace(name, std::pair(MappedFile(checkpoint / kMasters / file),
-                                                entry.integer("crc32c")));
+    files.emplace(name,
+                  std::pair(MappedFile(checkpoint / kMasters / file), entry.integer("crc32c")));
   }
   const auto find = [&](const StateRef& state) {
     const auto found = files.find(state.name);
     if (found == files.end() ||
         found->second.first.bytes().size() < static_cast<size_t>(state.view.bytes())) {
       damaged(checkpoint, fmt::format("the master of {} is missing or of another shape: the recipe "
-                                      "has changed", state.name));
+                                      "has changed",
+                                      state.name));
     }
     return found->second.first.bytes().first(static_cast<size_t>(state.view.bytes()));
   };

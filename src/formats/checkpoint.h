@@ -42,8 +42,8 @@ std::vector<fs::path> list_checkpoints(const fs::path& output_dir);
 CheckpointInfo read_checkpoint_info(const fs::path& checkpoint);
 
 // Fills the states from a checkpoint: those of the role `schedule` first, then calls scheduled(),
-// after which the others must be those that were saved. Throws Error(model), before anything but the
-// schedule is changed, when a file is damaged or its tensors are not exactly those of this run.
+// after which the others must be those that were saved. Throws Error(model), before anything but
+// the schedule is changed, when a file is damaged or its tensors are not exactly those of this run.
 void restore_checkpoint(const fs::path& checkpoint, const StateSource& states,
                         const std::function<void()>& scheduled, Ops& ops);
 

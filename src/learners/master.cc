@@ -1,6 +1,8 @@
 #include "learners/master.h"
 
 #include <algorithm>
+#include <cstring>
+#include <type_traits>
 #include <vector>
 
 #include "base/parallel.h"
@@ -16,10 +18,7 @@ namespace {
 constexpr int64_t kChunk = 65536;
 
 template <class T>
-double squared_change(int threads, const Tensor& before, const Tensor& after) {
-  const T* a = before.data<T>();
-  const T* b = after.data<T>();
-  const int64_t count = before.size();
+double squared_distance(int threads, const T* a, const T* b, int64_t count) {
   std::vector<double> sums(static_cast<size_t>(ceil_div(count, kChunk)), 0.0);
   parallel_for(threads, static_cast<int64_t>(sums.size()), [&](int64_t chunk, int) {
     const int64_t end = std::min(count, (chunk + 1) * kChunk);
@@ -67,27 +66,40 @@ void Master::fetch(Context& context, int64_t begin, int64_t end, const Tensor& t
 }
 
 double Master::store(Context& context, const Tensor& from) {
-  OwnedTensor next = allocate();
-  if (dtype_ == DType::f32) {
-    context.ops.copy(next.view(), from);
-  } else {
-    const Arena::Frame frame(context.scratch);
-    const int64_t step = std::min(rows_, panel_rows(cols_, dtype_size(dtype_)));
-    const Tensor panel = context.scratch.tensor(dtype_, {step, cols_});
-    for (int64_t begin = 0; begin < rows_; begin += step) {
-      const int64_t end = std::min(rows_, begin + step);
-      const Tensor part = panel.rows(0, end - begin);
-      context.ops.launch(RoundBf16{from.rows(begin, end).data<float>(), part.data<bf16>(), cols_,
-                                   begin, Rounding{true, context.scalars, tensor_}},
-                         part.rows());
-      context.ops.copy(next.view().rows(begin, end), part);
-    }
-  }
   const double change =
-      context.ops.plans_only() ? 0.0
-      : dtype_ == DType::f32   ? squared_change<float>(context.ops.threads(), view(), next.view())
-                               : squared_change<bf16>(context.ops.threads(), view(), next.view());
-  values_ = std::move(next);
+      dtype_ == DType::f32 ? store_as<float>(context, from) : store_as<bf16>(context, from);
+  return context.ops.plans_only() ? 0.0 : change;
+}
+
+template <class T>
+double Master::store_as(Context& context, const Tensor& from) {
+  const Arena::Frame frame(context.scratch);
+  const int64_t step = std::min(rows_, panel_rows(cols_, dtype_size(dtype_)));
+  const Tensor panel = context.scratch.tensor(dtype_, {step, cols_});
+  const bool plans = context.ops.plans_only();
+  std::vector<T> arrived(plans ? 0 : static_cast<size_t>(step * cols_));  // on the host
+  OwnedTensor next;
+  // A file may have a second name by now: it is read, and a new one is written.
+  if (!file().empty()) next = allocate();
+  const Tensor& to = next.empty() ? values_.view() : next.view();
+  double change = 0.0;
+  for (int64_t begin = 0; begin < rows_; begin += step) {
+    const int64_t end = std::min(rows_, begin + step);
+    Tensor part = from.rows(begin, end);
+    if constexpr (std::is_same_v<T, bf16>) {
+      part = panel.rows(0, end - begin);
+      context.ops.launch(
+          RoundBf16{from.rows(begin, end).template data<float>(), part.template data<bf16>(), cols_,
+                    begin, Rounding{true, context.scalars, tensor_}},
+          part.rows());
+    }
+    if (plans) continue;
+    context.ops.copy(Tensor(arrived.data(), dtype_, {part.rows(), cols_}), part);
+    const T* before = view().rows(begin, end).template data<T>();
+    change += squared_distance(context.ops.threads(), before, arrived.data(), part.size());
+    std::memcpy(to.rows(begin, end).raw(), arrived.data(), static_cast<size_t>(part.bytes()));
+  }
+  if (!next.empty()) values_ = std::move(next);
   return change;
 }
 

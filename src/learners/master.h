@@ -13,7 +13,7 @@ class Master {
   // Takes rows * cols values of `dtype` (f32 or bf16) from `memory`; they are zero.
   Master(Memory& memory, const std::string& name, int64_t rows, int64_t cols, DType dtype);
 
-  // The values; the tensor moves with every store().
+  // The values; where they are in a file, the tensor moves with every store().
   const Tensor& view() const { return values_.view(); }
   // The file that holds them, where one does. store() begins a new one and leaves this as it is.
   fs::path file() const { return memory_->file_of(values_.view().raw()); }
@@ -23,11 +23,14 @@ class Master {
   // Writes rows [begin, end) to `to`, f32 [end - begin, cols].
   void fetch(Context& context, int64_t begin, int64_t end, const Tensor& to) const;
   // Takes the values from `from`, f32 [rows, cols]; into bf16 by stochastic rounding under
-  // context.scalars. Returns the sum of the squared changes.
+  // context.scalars. Returns the sum of the squared changes. In a file, the new values need room
+  // beside the old ones for as long as the call lasts.
   double store(Context& context, const Tensor& from);
 
  private:
   OwnedTensor allocate() const;
+  template <class T>
+  double store_as(Context& context, const Tensor& from);
 
   Memory* memory_;
   int64_t rows_, cols_;

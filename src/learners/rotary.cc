@@ -20,7 +20,8 @@ constexpr std::array<OptionSpec, 11> kOptions = {{
      "weights trained at once, at most: a share of those that rotate (10%) or a number (300M)",
      "max_instant_params"},
     {"rotation_groups", OptionType::list, "attention,mlp",
-     "what is activated together: attention and mlp of a block (or one of them alone), block, matrix",
+     "what is activated together: attention and mlp of a block (or one of them alone), block, "
+     "matrix",
      "", "attention mlp block matrix"},
     {"rotation_order", OptionType::text, "permutation",
      "permutation: all once a round; random; ascending; descending; importance: by gradient", "",
@@ -29,8 +30,8 @@ constexpr std::array<OptionSpec, 11> kOptions = {{
      "reshufle_steps", "", 1, 1e9},
     {"churn", OptionType::number, "1", "share of the active groups replaced at a rotation", "", "",
      0.01, 1},
-    {"moments", OptionType::text, "reset",
-     "of a group that waits: reset, or keep (on the host)", "", "reset keep"},
+    {"moments", OptionType::text, "reset", "of a group that waits: reset, or keep (on the host)",
+     "", "reset keep"},
     {"static", OptionType::text, "train",
      "embedding, norms and head: train (always), rotate (as groups), freeze", "",
      "train rotate freeze"},
@@ -47,8 +48,8 @@ constexpr std::array<OptionSpec, 11> kOptions = {{
 }};
 
 // Groups that restart together disturb one another: where a tenth of the weights is active the rate
-// of full training serves, at a quarter a half to a third of it did better (experiments on a Llama of
-// 2M parameters). With everything active nothing ever restarts.
+// of full training serves, at a quarter a half to a third of it did better (experiments on a Llama
+// of 2M parameters). With everything active nothing ever restarts.
 double group_rate_scale(double share) {
   return share >= 1.0 ? 1.0 : std::min(1.0, std::sqrt(0.1 / share));
 }
@@ -124,9 +125,8 @@ class RotaryLearner : public Learner {
     if (!options.is_word("group_learning_rate")) {
       group_rate_ = options.number("group_learning_rate");
     }
-    static_rate_ = options.is_word("static_learning_rate")
-                       ? learning_rate_
-                       : options.number("static_learning_rate");
+    static_rate_ = options.is_word("static_learning_rate") ? learning_rate_
+                                                           : options.number("static_learning_rate");
   }
 
   const char* name() const override { return "rotary"; }
@@ -165,6 +165,11 @@ class RotaryLearner : public Learner {
     activate(context, worst);
     for (const int32_t group : worst) stop(context, group);
     for (const int32_t group : worst) settle(context, group);
+    for (const int32_t group : worst) {
+      for (RotarySlot* slot : groups_[static_cast<size_t>(group)].slots) {
+        slot->expect_moments(false);
+      }
+    }
   }
 
   bool begin_step(Context& context, int64_t step) override {
@@ -193,26 +198,23 @@ class RotaryLearner : public Learner {
     for (const int32_t group : before) stop(context, group);
     for (const int32_t group : before) settle(context, group);
     for (size_t g = 0; g < groups_.size(); ++g) {
-      if (rotation_->turns()[g] == 0) continue;
-      for (RotarySlot* slot : groups_[g].slots) slot->expect_moments();
+      for (RotarySlot* slot : groups_[g].slots) slot->expect_moments(rotation_->turns()[g] > 0);
     }
     activate(context, rotation_->active());
   }
 
   LearnerNotes notes(int64_t total_steps) const override {
     LearnerNotes notes;
-    const auto windows = static_cast<int64_t>(
-        ceil_div(total_steps, steps_per_rotation_));
+    const auto windows = static_cast<int64_t>(ceil_div(total_steps, steps_per_rotation_));
     const int64_t round = rotation_->windows_of_a_round(4 * static_cast<int64_t>(groups_.size()));
     notes.lines.push_back(fmt::format(
-        "{} groups of {}, at most {} of {} parameters at once ({:.0f}%)", groups_.size(),
-        kinds(), human_count(active_elements_), human_count(total_elements_),
-        100.0 * share()));
-    notes.lines.push_back(fmt::format(
-        "every {} other groups; learning rate of groups {:.3g}, of {} {:.3g}",
-        counted(steps_per_rotation_, "step"), group_rate(),
-        static_ == "train" ? "embedding, norms and head" : "nothing else",
-        static_ == "train" ? static_rate_ : 0.0));
+        "{} groups of {}, at most {} of {} parameters at once ({:.0f}%)", groups_.size(), kinds(),
+        human_count(active_elements_), human_count(total_elements_), 100.0 * share()));
+    notes.lines.push_back(
+        fmt::format("every {} other groups; learning rate of groups {:.3g}, of {} {:.3g}",
+                    counted(steps_per_rotation_, "step"), group_rate(),
+                    static_ == "train" ? "embedding, norms and head" : "nothing else",
+                    static_ == "train" ? static_rate_ : 0.0));
     int64_t waiting = 0;
     Rotation ahead = *rotation_;
     while (ahead.window() < windows) ahead.advance();
@@ -250,8 +252,11 @@ class RotaryLearner : public Learner {
   }
 
   std::string kinds() const {
-    return by_block_ ? "a block" : by_matrix_ ? "a matrix" : !by_mlp_ ? "attention"
-           : !by_attention_ ? "MLP" : "attention or MLP";
+    return by_block_        ? "a block"
+           : by_matrix_     ? "a matrix"
+           : !by_mlp_       ? "attention"
+           : !by_attention_ ? "MLP"
+                            : "attention or MLP";
   }
 
   void add_to_group(const std::string& name, RotarySlot* slot) {
@@ -335,8 +340,7 @@ class RotaryLearner : public Learner {
     }
     activate(context, joining);
     for (const int32_t g : joining) {
-      joined.add(groups_[static_cast<size_t>(g)].name,
-                 rotation_->turns()[static_cast<size_t>(g)]);
+      joined.add(groups_[static_cast<size_t>(g)].name, rotation_->turns()[static_cast<size_t>(g)]);
     }
     rotation_->save(state_);
     fetch_ahead();

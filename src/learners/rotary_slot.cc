@@ -15,6 +15,12 @@ RotarySlot::RotarySlot(const LearnerContext& context, const WeightInfo& info,
       optimizer_(&context.optimizer),
       settings_(settings) {
   const Weight& weight = *weight_;
+  if (settings.keep_moments) {
+    optimizer_->make_state(*memory_, size())->visit(name(), [&](const StateRef& ref) {
+      moments_.emplace_back(
+          ref, OwnedTensor(*host_, Purpose::optimizer, ref.view.dtype(), {ref.view.size()}));
+    });
+  }
   if (!weight.as_f32().empty()) return;
   if (!weight.format().can_encode()) {
     throw Error(ErrorKind::usage,
@@ -39,9 +45,8 @@ void RotarySlot::apply(Context& context, double weight_decay) {
     const Arena::Frame frame(context.scratch);
     const int64_t chunks = ceil_div(size(), SquaredNormChunks::kChunk);
     const Tensor partial = context.scratch.tensor(DType::f64, {chunks});
-    context.ops.launch(SquaredNormChunks{gradient_.view().data<float>(), partial.data<double>(),
-                                         size()},
-                       chunks);
+    context.ops.launch(
+        SquaredNormChunks{gradient_.view().data<float>(), partial.data<double>(), size()}, chunks);
     context.ops.launch(AddTotal{partial.data<double>(), squares_.view().data<double>(), chunks}, 1);
   }
   state_->apply(context, values_, gradient_.view(), learning_rate_scale_, weight_decay);
@@ -61,6 +66,7 @@ void RotarySlot::visit(const StateVisitor& visitor) const {
   } else {
     visitor({name(), StateRole::master, weight_->as_f32(), true});
   }
+  if (!has_moments_) return;
   for (const auto& [ref, copy] : moments_) visitor({ref.name, ref.role, copy.view(), ref.save});
 }
 
@@ -68,8 +74,7 @@ void RotarySlot::restored(Context& context) {
   if (learns() || !master_) return;
   const Arena::Frame frame(context.scratch);
   const Tensor panel = context.scratch.tensor(
-      DType::f32,
-      {std::min(weight_->rows(), encode_panel_rows(weight_->cols())), weight_->cols()});
+      DType::f32, {std::min(weight_->rows(), encode_panel_rows(weight_->cols())), weight_->cols()});
   weight_->encode(
       context.ops,
       [&](int64_t begin, int64_t end) {
@@ -94,42 +99,33 @@ void RotarySlot::activate(Context& context) {
   if (learns()) return;
   if (master_) {
     weight_->release_storage();
-    exact_ = OwnedTensor(*memory_, Purpose::weights, DType::f32,
-                         {weight_->rows(), weight_->cols()});
+    exact_ =
+        OwnedTensor(*memory_, Purpose::weights, DType::f32, {weight_->rows(), weight_->cols()});
     master_->fetch(context, 0, weight_->rows(), exact_.view());
     weight_->take_out(exact_.view());
   }
   values_ = weight_->as_f32();
-  gradient_ = OwnedTensor(*memory_, Purpose::gradients, DType::f32,
-                          {weight_->rows(), weight_->cols()});
+  gradient_ =
+      OwnedTensor(*memory_, Purpose::gradients, DType::f32, {weight_->rows(), weight_->cols()});
   state_ = optimizer_->make_state(*memory_, size());
   if (settings_.score) squares_ = OwnedTensor(*memory_, Purpose::optimizer, DType::f64, {1});
   size_t at = 0;
-  if (!moments_.empty()) {
+  if (has_moments_) {
     state_->visit(name(), [&](const StateRef& ref) {
       context.ops.copy(ref.view, moments_[at++].second.view());
     });
   }
-  moments_.clear();
-}
-
-void RotarySlot::keep_moments(Ops* ops) {
-  state_->visit(name(), [&](const StateRef& ref) {
-    OwnedTensor copy(*host_, Purpose::optimizer, ref.view.dtype(), {ref.view.size()});
-    if (ops != nullptr) ops->copy(copy.view(), ref.view);
-    moments_.emplace_back(ref, std::move(copy));
-  });
-}
-
-void RotarySlot::expect_moments() {
-  if (!settings_.keep_moments || learns()) return;
-  state_ = optimizer_->make_state(*memory_, size());
-  keep_moments(nullptr);
-  state_.reset();
+  has_moments_ = false;
 }
 
 void RotarySlot::stop(Context& context) {
-  if (settings_.keep_moments) keep_moments(&context.ops);
+  size_t at = 0;
+  if (settings_.keep_moments) {
+    state_->visit(name(), [&](const StateRef& ref) {
+      context.ops.copy(moments_[at++].second.view(), ref.view);
+    });
+    has_moments_ = true;
+  }
   state_.reset();
   squares_ = {};
   gradient_ = {};

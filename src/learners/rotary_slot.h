@@ -46,13 +46,10 @@ class RotarySlot : public LearnerSlot {
   // The sum of the squared gradients of all steps since the weight became active, where Settings
   // ask for it. Before clipping.
   double gradient_score(Context& context) const;
-  // Takes memory for the moments of a weight that has been active before, so that a checkpoint can
-  // fill them.
-  void expect_moments();
+  // Whether the weight has been active, and its moments are kept; a checkpoint can fill them then.
+  void expect_moments(bool has) { has_moments_ = settings_.keep_moments && has; }
 
  private:
-  void keep_moments(Ops* ops);
-
   Weight* weight_;
   Memory* memory_;  // of the device
   Memory* host_;    // where masters and kept moments are
@@ -65,8 +62,9 @@ class RotarySlot : public LearnerSlot {
   OwnedTensor gradient_;                   // f32 [rows, cols], while active
   std::unique_ptr<OptimizerState> state_;  // while active
   OwnedTensor squares_;                    // f64 [1], while active, with Settings::score
-  // Copies of the state's tensors with their names: while waiting, with Settings::keep_moments.
+  // Copies of the state's tensors with their names: with Settings::keep_moments.
   std::vector<std::pair<StateRef, OwnedTensor>> moments_;
+  bool has_moments_ = false;  // the copies are in use: the weight waits and has been active before
 };
 
 }  // namespace jackscrew

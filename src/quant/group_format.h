@@ -86,10 +86,9 @@ class GroupFormat : public Format {
       fail(ErrorKind::generic, "{} decoded to {}", name_, out.describe());
     }
     const auto matrix = matrix_of(storage);
-    ops.launch(
-        DecodeGroups<Codec>{matrix.codec, matrix.layout, indices, out.raw(), first_row, k0, k1 - k0,
-                            out.row_stride(), out.dtype() == DType::bf16},
-        rows);
+    ops.launch(DecodeGroups<Codec>{matrix.codec, matrix.layout, indices, out.raw(), first_row, k0,
+                                   k1 - k0, out.row_stride(), out.dtype() == DType::bf16},
+               rows);
   }
 
   const char* name_;
@@ -100,9 +99,9 @@ template <class Codec>
 void encode_groups(Ops& ops, const RowSource& source, const Storage& storage, const Codec& codec,
                    const GroupLayout& layout, const Rounding& rounding) {
   for_encode_panels(source, storage, [&](const Tensor& panel, int64_t first_row) {
-    ops.launch(EncodeGroups<Codec>{codec, layout, panel.data<float>(), first_row, panel.size(),
-                                   rounding},
-               group_count(layout, panel.rows()));
+    ops.launch(
+        EncodeGroups<Codec>{codec, layout, panel.data<float>(), first_row, panel.size(), rounding},
+        group_count(layout, panel.rows()));
   });
 }
 

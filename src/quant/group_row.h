@@ -68,9 +68,8 @@ JACKSCREW_ROW float sum_bytes(const Team& team, const Byte* bytes, int64_t count
     const auto wide = team.sixteen(bytes + done);
     team.each(16, [&](int64_t i) { lanes[i] += f(done + i, wide[i]); });
   }
-  team.each(count - done, [&](int64_t i) {
-    lanes[i] += f(done + i, static_cast<int32_t>(bytes[done + i]));
-  });
+  team.each(count - done,
+            [&](int64_t i) { lanes[i] += f(done + i, static_cast<int32_t>(bytes[done + i])); });
   return team.total(lanes);
 }
 
@@ -102,9 +101,8 @@ JACKSCREW_ROW void each_rounded(const Team& team, const Rounding& rounding, int6
     return;
   }
   const RandomStream random = rounding_stream(rounding);
-  team.each(count, [&](int64_t i) {
-    stochastic(i, random.uniform(static_cast<uint64_t>(element + i)));
-  });
+  team.each(count,
+            [&](int64_t i) { stochastic(i, random.uniform(static_cast<uint64_t>(element + i))); });
 }
 
 template <class Codec>

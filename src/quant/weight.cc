@@ -145,8 +145,8 @@ void Weight::take_out(const Tensor& values) {
 
 void Weight::put_back(Ops& ops, const Rounding& rounding, Arena& scratch) {
   const Tensor values = std::exchange(taken_out_, Tensor());
-  storage_ = OwnedTensor(*memory_, Purpose::weights, DType::u8,
-                         {format_->storage_bytes(rows_, cols_)});
+  storage_ =
+      OwnedTensor(*memory_, Purpose::weights, DType::u8, {format_->storage_bytes(rows_, cols_)});
   publish(ops, values, rounding, scratch);
 }
 

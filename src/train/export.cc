@@ -73,8 +73,7 @@ void read_rows(Ops& ops, const Weight& weight, const ExactValues& exact, int64_t
 void write_weight(Ops& ops, const Weight& weight, const ExactValues& exact,
                   ShardedSafetensorsWriter& writer) {
   const Format& format = weight.stored_format();
-  const int64_t step =
-      std::min(weight.rows(), panel_rows(weight.cols(), dtype_size(DType::f32)));
+  const int64_t step = std::min(weight.rows(), panel_rows(weight.cols(), dtype_size(DType::f32)));
   std::vector<float> values(static_cast<size_t>(step * weight.cols()));
   for (int64_t begin = 0; begin < weight.rows(); begin += step) {
     const int64_t end = std::min(weight.rows(), begin + step);

@@ -105,11 +105,12 @@ DiskPlan plan_disk(const Recipe& recipe, const ModelConfig& config, const Sessio
   // A checkpoint holds what learns in f32, whatever it is stored as, and the optimizer's states.
   const int64_t learned = adapters > 0 ? adapters : checked_mul(config.parameter_count(), 4);
   disk.checkpoint = checked_add(learned, booked(Purpose::optimizer));
-  // A model directory holds no formats for linears only, and exact masters where there are any: f32.
+  // A model directory holds no formats for linears only, and exact masters where there are any:
+  // f32.
   const bool widened = recipe.storage != "keep" && find_format(recipe.storage).for_linears_only();
-  disk.result = adapters > 0                         ? adapters
+  disk.result = adapters > 0                       ? adapters
                 : widened || plan.masters.peak > 0 ? checked_mul(config.parameter_count(), 4)
-                                                     : booked(Purpose::weights);
+                                                   : booked(Purpose::weights);
   if (plan.masters_in_files) disk.masters = plan.masters.peak;
   if (recipe.save_steps == 0) return disk;
   // A new one is complete before the oldest goes.

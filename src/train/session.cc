@@ -140,8 +140,14 @@ void Session::build_stage(const Recipe& recipe, const ModelFiles& files, Arena s
                           const ProgressCallback& loaded) {
   const WeightSource* source = recipe.random_init ? nullptr : files.source.get();
   const LearnerContext slots{
-      *memory_, *masters_,    scratch_, static_cast<StepScalars*>(scalars_.view().raw()),
-      *ops_,    *optimizer_, seed_,    use_.training,
+      *memory_,
+      *masters_,
+      scratch_,
+      static_cast<StepScalars*>(scalars_.view().raw()),
+      *ops_,
+      *optimizer_,
+      seed_,
+      use_.training,
       [&](const WeightInfo& info, const Tensor& out) {
         if (source == nullptr) return init_rows(*ops_, files.config, seed_, info, 0, out);
         with_stored(files.origin, *source, *info.weight, [&](const StoredTensor& stored) {
@@ -159,9 +165,8 @@ void Session::build_stage(const Recipe& recipe, const ModelFiles& files, Arena s
         if (source == nullptr) {
           init_weight(*ops_, files.config, seed_, info, staging);
         } else {
-          with_stored(files.origin, *source, weight, [&](const StoredTensor& stored) {
-            weight.load(*ops_, stored, staging);
-          });
+          with_stored(files.origin, *source, weight,
+                      [&](const StoredTensor& stored) { weight.load(*ops_, stored, staging); });
         }
         if (loaded) loaded(weight.storage().bytes.bytes());
       },

@@ -34,8 +34,8 @@ struct ArenaSizes {
 // The outcome of a rehearsal.
 struct SessionPlan {
   ArenaSizes arenas;
-  Ledger ledger;             // of the device
-  Ledger masters;            // beside it: on the host, or with masters_in_files on the disk
+  Ledger ledger;   // of the device
+  Ledger masters;  // beside it: on the host, or with masters_in_files on the disk
   bool masters_in_files = false;
   int64_t weight_bytes = 0;  // of the model as it is stored
   bool recompute = false;    // what gradient_checkpointing=auto came to

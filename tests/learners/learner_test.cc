@@ -102,7 +102,8 @@ TEST(FullLearnerTest, RefusesStorageThatCannotBeWritten) {
   Weight weight(memory, "model.layers.0.mlp.up_proj.weight", 4, 64, false, find_format("q8_0"));
   try {
     Arena scratch(memory, Purpose::workspace, 1 << 20);
-    make_full_slot({memory, memory, scratch, nullptr, *ops, *optimizer, 1}, {&weight, WeightKind::linear, 0, "up_proj"});
+    make_full_slot({memory, memory, scratch, nullptr, *ops, *optimizer, 1},
+                   {&weight, WeightKind::linear, 0, "up_proj"});
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::usage);

@@ -62,14 +62,12 @@ std::vector<float> normal_values(int64_t count, uint32_t seed) {
 class GroupFormatTest : public ::testing::TestWithParam<FormatCase> {
  protected:
   // Calls f(begin, end) for the elements of each group.
-  void for_groups(int64_t rows, int64_t cols,
-                  const std::function<void(size_t, size_t)>& f) const {
+  void for_groups(int64_t rows, int64_t cols, const std::function<void(size_t, size_t)>& f) const {
     const int64_t span = GetParam().flattened ? rows * cols : cols;
     const int64_t group = GetParam().group > 0 ? GetParam().group : cols;
     for (int64_t begin = 0; begin < rows * cols; begin += span) {
       for (int64_t at = 0; at < span; at += group) {
-        f(static_cast<size_t>(begin + at),
-          static_cast<size_t>(begin + std::min(span, at + group)));
+        f(static_cast<size_t>(begin + at), static_cast<size_t>(begin + std::min(span, at + group)));
       }
     }
   }
@@ -205,19 +203,22 @@ TEST_P(GroupFormatTest, TilesAndRowListsAreCutOutOfTheWhole) {
 }
 
 TEST_P(GroupFormatTest, MultipliesASingleToken) {
-  for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{1, 1}, {5, 31}, {13, 333}, {3, 512}}) {
+  for (const auto& [rows, cols] :
+       {std::pair<int64_t, int64_t>{1, 1}, {5, 31}, {13, 333}, {3, 512}}) {
     const auto bytes = encode(*ops_, format_, normal_values(rows * cols, 10), rows);
     const auto matrix = decoded(bytes, rows, cols);
     std::vector<float> x = normal_values(cols, 11);
     for (const Accumulate accumulate : {Accumulate::no, Accumulate::yes}) {
       std::vector<float> y(static_cast<size_t>(rows), 0.5f);
-      format_.multiply(*ops_, storage_of(bytes, rows, cols), Tensor(x.data(), DType::f32, {1, cols}),
+      format_.multiply(*ops_, storage_of(bytes, rows, cols),
+                       Tensor(x.data(), DType::f32, {1, cols}),
                        Tensor(y.data(), DType::f32, {1, rows}), accumulate);
       for (size_t r = 0; r < y.size(); ++r) {
         double sum = accumulate == Accumulate::yes ? 0.5 : 0.0;
         double magnitude = sum;
         for (size_t c = 0; c < x.size(); ++c) {
-          const double term = static_cast<double>(x[c]) * static_cast<double>(matrix[r * x.size() + c]);
+          const double term =
+              static_cast<double>(x[c]) * static_cast<double>(matrix[r * x.size() + c]);
           sum += term;
           magnitude += std::abs(term);
         }

@@ -129,7 +129,10 @@ class StageRig {
                                  weight.read_original(*ops_, *files.source->find(weight.name()),
                                                       out, staging_);
                                }};
-    return {slots, learner, f32_product(), format_,
+    return {slots,
+            learner,
+            f32_product(),
+            format_,
             [&files, this](Weight& weight, const WeightInfo&) {
               weight.load(*ops_, *files.source->find(weight.name()), staging_);
             },

@@ -6,6 +6,9 @@
 
 #include "base/error.h"
 #include "quant/int8.h"
+#include "quant/int8_affine.h"
+#include "quant/int8_dynamic.h"
+#include "quant/nf4.h"
 #include "quant/plain.h"
 #include "quant/q4_0.h"
 #include "quant/q4_1.h"
@@ -45,9 +48,10 @@ void Format::encode(Ops&, const RowSource&, const Storage&, const Rounding&, Are
 
 std::span<const Format* const> all_formats() {
   static const std::vector<const Format*> kFormats = {
-      &f32_format(),  &bf16_format(), &f16_format(),  &q8_0_format(),
-      &q4_0_format(), &q4_1_format(), &q5_0_format(), &q5_1_format(),
-      &q4_k_format(), &q6_k_format(), &int8_format(), &int8_row_format()};
+      &f32_format(),         &bf16_format(),         &f16_format(),  &q8_0_format(),
+      &q4_0_format(),        &q4_1_format(),         &q5_0_format(), &q5_1_format(),
+      &q4_k_format(),        &q6_k_format(),         &int8_format(), &int8_row_format(),
+      &int8_affine_format(), &int8_dynamic_format(), &nf4_format(),  &nf4_double_format()};
   return kFormats;
 }
 

@@ -38,6 +38,17 @@ inline int64_t group_count(const GroupLayout& layout, int64_t rows) {
                                : ceil_div(checked_mul(rows, layout.cols), layout.group);
 }
 
+// Encodes every group with codec.encode().
+template <class Codec>
+void encode_groups(Ops& ops, const RowSource& source, const Storage& storage,
+                   const GroupedMatrix<Codec>& matrix, const Rounding& rounding) {
+  for_encode_panels(source, storage, [&](const Tensor& panel, int64_t first_row) {
+    ops.launch(EncodeGroups<Codec>{matrix.codec, matrix.layout, panel.data<float>(), first_row,
+                                   panel.size(), rounding},
+               group_count(matrix.layout, panel.rows()));
+  });
+}
+
 template <class Codec>
 class GroupFormat : public Format {
  public:
@@ -70,6 +81,11 @@ class GroupFormat : public Format {
   }
 
   bool can_encode() const override { return true; }
+  void encode(Ops& ops, const RowSource& source, const Storage& storage, const Rounding& rounding,
+              Arena&) const override {
+    encode_groups(ops, source, storage, matrix_of(storage), rounding);
+  }
+
   bool for_linears_only() const override { return true; }
 
  protected:
@@ -93,16 +109,5 @@ class GroupFormat : public Format {
 
   const char* name_;
 };
-
-// Encodes every group with codec.encode().
-template <class Codec>
-void encode_groups(Ops& ops, const RowSource& source, const Storage& storage, const Codec& codec,
-                   const GroupLayout& layout, const Rounding& rounding) {
-  for_encode_panels(source, storage, [&](const Tensor& panel, int64_t first_row) {
-    ops.launch(
-        EncodeGroups<Codec>{codec, layout, panel.data<float>(), first_row, panel.size(), rounding},
-        group_count(layout, panel.rows()));
-  });
-}
 
 }  // namespace jackscrew

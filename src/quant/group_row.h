@@ -73,13 +73,16 @@ JACKSCREW_ROW float sum_bytes(const Team& team, const Byte* bytes, int64_t count
   return team.total(lanes);
 }
 
-// The largest magnitude; infinite where any number is infinite or NaN.
+// NaN becomes infinite: maxima of numbers pass over NaN, and it must not get lost.
+JACKSCREW_ROW float nan_to_infinity(float value) {
+  return value == value ? value : __builtin_inff();
+}
+
+// Infinite where any number is infinite or NaN.
 template <class Team>
 JACKSCREW_ROW float largest_magnitude(const Team& team, const float* from, int64_t count) {
-  return team.max(count, 0.0f, [&](int64_t i) {
-    const float value = __builtin_fabsf(from[i]);
-    return value <= 3.4028235e38f ? value : __builtin_inff();
-  });
+  return team.max(count, 0.0f,
+                  [&](int64_t i) { return nan_to_infinity(__builtin_fabsf(from[i])); });
 }
 
 // To a whole number: the nearest, half to even, or either neighbour so that `value` is expected.

@@ -11,12 +11,6 @@ class Int8Format : public GroupFormat<Int8Codec> {
  public:
   Int8Format(const char* name, int64_t block) : GroupFormat(name), block_(block) {}
 
-  void encode(Ops& ops, const RowSource& source, const Storage& storage, const Rounding& rounding,
-              Arena&) const override {
-    const auto matrix = matrix_of(storage);
-    encode_groups(ops, source, storage, matrix.codec, matrix.layout, rounding);
-  }
-
   Int8Rows int8_rows(const Storage& storage) const override {
     const auto matrix = matrix_of(storage);
     if (matrix.layout.row_groups != 1) return {};

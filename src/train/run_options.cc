@@ -83,8 +83,8 @@ constexpr OptionSpec kMethodOptions[] = {
      .type = text,
      .default_text = "keep",
      .help = "how weights are kept: keep (as in the file) f32 bf16 f16; for the linears of blocks "
-             "alone, others as in the file: int8 int8_row",
-     .choices = "keep f32 bf16 f16 int8 int8_row"},
+             "alone, others as in the file: int8 int8_row int8_affine int8_dynamic nf4 nf4_double",
+     .choices = "keep f32 bf16 f16 int8 int8_row int8_affine int8_dynamic nf4 nf4_double"},
     {.name = "product",
      .type = text,
      .default_text = "auto",

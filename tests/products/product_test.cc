@@ -24,9 +24,11 @@ struct Stored {
   const char* format;
   int64_t cols;  // odd where the format's blocks allow it
 };
-constexpr Stored kStored[] = {{"f32", 45},   {"bf16", 45},  {"f16", 45},   {"q8_0", 96},
-                              {"q4_0", 96},  {"q4_1", 96},  {"q5_0", 96},  {"q5_1", 96},
-                              {"q4_k", 512}, {"q6_k", 512}, {"int8", 333}, {"int8_row", 45}};
+constexpr Stored kStored[] = {
+    {"f32", 45},         {"bf16", 45},         {"f16", 45},   {"q8_0", 96},
+    {"q4_0", 96},        {"q4_1", 96},         {"q5_0", 96},  {"q5_1", 96},
+    {"q4_k", 512},       {"q6_k", 512},        {"int8", 333}, {"int8_row", 45},
+    {"int8_affine", 45}, {"int8_dynamic", 45}, {"nf4", 45},   {"nf4_double", 45}};
 
 class ProductTest : public ::testing::TestWithParam<const char*> {
  protected:

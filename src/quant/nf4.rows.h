@@ -1,0 +1,136 @@
+// nf4: blocks of 64 elements of the row-major flattening, two codes in a byte, the even element in
+// the high nibble. Value: absmax * number of the code. In nf4_double the absmax of a block is itself
+// coded: nested absmax * map[code] + offset.
+#pragma once
+
+#include "quant/dynamic_map.h"
+#include "quant/group_row.h"
+
+namespace jackscrew {
+
+// A kernel holds it among its arguments, as a DynamicMap.
+struct Nf4Book {
+  float values[16];      // ascending, from -1 to 1
+  float thresholds[15];  // between them
+};
+
+// The value nearest to x.
+JACKSCREW_ROW int32_t nf4_code(const Nf4Book& book, float x) {
+  int32_t code = 0;
+  for (int32_t i = 0; i < 15; ++i) code += x > book.thresholds[i] ? 1 : 0;
+  return code;
+}
+
+// One of the two values around x, chosen by `uniform` of [0, 1) so that x is what is expected.
+JACKSCREW_ROW int32_t nf4_code(const Nf4Book& book, float x, float uniform) {
+  int32_t below = 0;
+  for (int32_t i = 1; i < 15; ++i) below += x >= book.values[i] ? 1 : 0;
+  const float gap = book.values[below + 1] - book.values[below];
+  return below + (x - book.values[below] > uniform * gap ? 1 : 0);
+}
+
+struct Nf4Codec {
+  static constexpr int64_t kBlock = 64;         // elements
+  static constexpr int64_t kNestedBlock = 256;  // blocks whose absmax are coded together
+
+  Nf4Book book;
+  uint8_t* codes;  // [ceil(elements / 2)]
+  float* absmax;   // [blocks]; null: as follows
+  DynamicMap map;
+  uint8_t* absmax_codes;  // [blocks]
+  float* nested_absmax;   // [ceil(blocks / kNestedBlock)]
+  float* offset;          // [1]
+
+  JACKSCREW_ROW float scale(int64_t block) const {
+    if (absmax != nullptr) return absmax[block];
+    const float nested = nested_absmax[block / kNestedBlock];
+    const float product = nested * map.values[absmax_codes[block]];
+    // bitsandbytes rounds the product before the sum. A choice keeps a compiler from fusing the two.
+    return (product == product ? product : nested) + *offset;
+  }
+
+  JACKSCREW_ROW float even(uint8_t pair) const { return book.values[pair >> 4]; }
+  JACKSCREW_ROW float odd(uint8_t pair) const { return book.values[pair & 15]; }
+
+  template <class Team, class Store>
+  JACKSCREW_ROW void decode(const Team& team, int64_t group, int64_t element, int64_t count,
+                            const Store& store) const {
+    const float s = scale(group);
+    const int64_t first = element & 1;  // a lone odd element
+    const int64_t pairs = (count - first) / 2;
+    const uint8_t* bytes = codes + (element + first) / 2;
+    if (first == 1) team.once([&] { store(0, s * odd(bytes[-1])); });
+    each_byte(team, bytes, pairs, [&](int64_t i, int32_t pair) {
+      store(first + 2 * i, s * book.values[pair >> 4]);
+      store(first + 2 * i + 1, s * book.values[pair & 15]);
+    });
+    if (first + 2 * pairs < count) team.once([&] { store(count - 1, s * even(bytes[pairs])); });
+  }
+
+  template <class Team>
+  JACKSCREW_ROW float dot(const Team& team, int64_t group, int64_t element, int64_t count,
+                          const float* x) const {
+    const int64_t first = element & 1;
+    const int64_t pairs = (count - first) / 2;
+    const uint8_t* bytes = codes + (element + first) / 2;
+    float total = sum_bytes(team, bytes, pairs, [&](int64_t i, int32_t pair) {
+      return x[first + 2 * i] * book.values[pair >> 4] +
+             x[first + 2 * i + 1] * book.values[pair & 15];
+    });
+    if (first == 1) total += x[0] * odd(bytes[-1]);
+    if (first + 2 * pairs < count) total += x[count - 1] * even(bytes[pairs]);
+    return scale(group) * total;
+  }
+
+  template <class Team>
+  JACKSCREW_ROW void encode(const Team& team, int64_t group, int64_t element, int64_t count,
+                            const float* from, const Rounding& rounding) const {
+    const float largest = largest_magnitude(team, from, count);
+    team.once([&] { absmax[group] = largest; });
+    const float inverse = largest > 0.0f ? row_min(1.0f / largest, 3.4028235e38f) : 0.0f;
+    uint8_t* to = codes + element / 2;
+    // A last odd element is paired with a 0, whose code is 7.
+    const auto put = [&](int64_t i, int32_t high, int32_t low) {
+      to[i] = static_cast<uint8_t>(high << 4 | (2 * i + 1 < count ? low : 7));
+    };
+    const auto at = [&](int64_t i) { return i < count ? from[i] * inverse : 0.0f; };
+    const int64_t pairs = (count + 1) / 2;
+    if (!rounding.stochastic) {
+      team.each(pairs, [&](int64_t i) {
+        put(i, nf4_code(book, at(2 * i)), nf4_code(book, at(2 * i + 1)));
+      });
+      return;
+    }
+    const RandomStream random = rounding_stream(rounding);
+    const auto uniform = [&](int64_t i) {
+      return random.uniform(static_cast<uint64_t>(element + i));
+    };
+    team.each(pairs, [&](int64_t i) {
+      put(i, nf4_code(book, at(2 * i), uniform(2 * i)),
+          nf4_code(book, at(2 * i + 1), uniform(2 * i + 1)));
+    });
+  }
+};
+using DecodeNf4 = DecodeGroups<Nf4Codec>;
+using DotNf4 = DotGroups<Nf4Codec>;
+using EncodeNf4 = EncodeGroups<Nf4Codec>;
+JACKSCREW_ROW_KERNEL(DecodeNf4)
+JACKSCREW_ROW_KERNEL(DotNf4)
+JACKSCREW_ROW_KERNEL(EncodeNf4)
+
+// Takes the mean of all absmax away from each, so that what is coded lies about 0. One row.
+struct Nf4Centre {
+  float* absmax;  // [count]
+  float* offset;  // [1]
+  int64_t count;
+  template <class Team>
+  JACKSCREW_ROW void operator()(const Team& team, int64_t) const {
+    const double sum = team.sum_f64(count, [&](int64_t i) { return static_cast<double>(absmax[i]); });
+    const float mean = static_cast<float>(sum / static_cast<double>(count));
+    team.each(count, [&](int64_t i) { absmax[i] -= mean; });
+    team.once([&] { *offset = mean; });
+  }
+};
+JACKSCREW_ROW_KERNEL(Nf4Centre)
+
+}  // namespace jackscrew

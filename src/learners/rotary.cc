@@ -17,8 +17,7 @@ namespace {
 
 constexpr std::array<OptionSpec, 11> kOptions = {{
     {"active_params", OptionType::text, "10%",
-     "weights trained at once, at most: a share of those that rotate (10%) or a number (300M)",
-     "max_instant_params"},
+     "weights trained at once, at most: a share of those that rotate (10%) or a number (300M)"},
     {"rotation_groups", OptionType::list, "attention,mlp",
      "what is activated together: attention and mlp of a block (or one of them alone), block, "
      "matrix",

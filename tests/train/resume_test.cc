@@ -111,7 +111,7 @@ TEST_P(SlowResume, AnInterruptSavesAndTheRunGoesOn) {
 }
 
 std::string method_name(const ::testing::TestParamInfo<const char*>& test) {
-  constexpr const char* kNames[] = {"full", "lora", "rotary", "mapped"};
+  constexpr const char* kNames[] = {"full", "lora", "rotary", "mapped", "states8"};
   return kNames[test.index];
 }
 
@@ -120,7 +120,8 @@ INSTANTIATE_TEST_SUITE_P(SlowMethods, SlowResume,
                                            "method=rotary active_params=50% steps_per_rotation=4",
                                            "method=rotary rotation_groups=matrix master=mmap "
                                            "rotation_order=importance churn=0.5 moments=keep "
-                                           "active_params=60% steps_per_rotation=5"),
+                                           "active_params=60% steps_per_rotation=5",
+                                           "method=full optimizer=adamw_8bit"),
                          method_name);
 
 TEST(SlowResumeRules, ARunGivenUpDoesNotComeBack) {

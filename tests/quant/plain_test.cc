@@ -171,7 +171,7 @@ TEST(PlainFormat, Bf16AsBf16IsACopy) {
   std::memcpy(storage.data(), codes.data(), storage.size());
   const auto ops = make_test_ops();
   const auto read =
-      decode_tile<bf16>(*ops, bf16_format(), storage_tensor(storage, 64), {0, 64, 0, 1024});
+      decode_tile<bf16>(*ops, bf16_format(), storage_of(storage, 64, 1024), {0, 64, 0, 1024});
   for (size_t code = 0; code < codes.size(); ++code) ASSERT_EQ(read[code].bits, codes[code]);
 }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares the program with PyTorch, transformers and PEFT, live.
+"""Compares the program with PyTorch, transformers, PEFT and bitsandbytes, live.
 
 Run by script/parity, which installs the pinned versions (tools/golden.py names them). Every check
 prints one line `ok|FAIL name figure limit`; figures are relative errors in the maximum norm unless
@@ -108,6 +108,7 @@ class Parity:
     def __init__(self, options: argparse.Namespace, work: Path) -> None:
         self.report = Report()
         self.program = Program(options.program)
+        self.nf4_file: Path = options.nf4_file.resolve()
         self.gguf: Path = options.model.resolve()
         self.seed: int = options.seed
         self.work = work
@@ -288,6 +289,90 @@ class Parity:
         model = PeftModel.from_pretrained(base, output, autocast_adapter_dtype=False).eval()
         self.compare_loss("lora", ids, model, f"model={self.gguf}", f"adapter={output}")
 
+    def nf4(self) -> None:
+        """Weights in NF4: files of bitsandbytes read by us, ours read by bitsandbytes."""
+        try:
+            import bitsandbytes.functional as bnb
+        except ImportError as reason:
+            print(f"skip nf4: bitsandbytes cannot be imported ({reason})", flush=True)
+            return
+        generator = torch.Generator().manual_seed(self.seed)
+        # Widths that are odd, or multiples of 64: bitsandbytes' CPU kernel (0.50.2) takes the blocks
+        # of any other width to begin anew in each row, which its quantising does not.
+        matrices = {f"{rows}x{cols}": torch.randn(rows, cols, generator=generator)
+                    for rows, cols in ((3, 21), (96, 64), (129, 333), (300, 1024))}
+        for kind in ("nf4", "nf4_double"):
+            theirs, original, ours = (self.work / f"{kind}.{n}" for n in ("bnb", "f32", "ours"))
+            tensors, exact = {}, {}
+            for name, matrix in matrices.items():
+                codes, state = bnb.quantize_4bit(matrix, blocksize=64, quant_type="nf4",
+                                                 compress_statistics=kind == "nf4_double")
+                tensors[name] = codes
+                tensors |= {f"{name}.{key}": value
+                            for key, value in state.as_dict(packed=True).items()}
+                exact[name] = bnb.dequantize_4bit(codes, state)
+            for directory, content in ((theirs, tensors), (original, matrices)):
+                directory.mkdir()
+                save_file(content, directory / "model.safetensors", metadata={"format": "pt"})
+            self.convert(theirs, ours, "f32")
+            decoded = load_file(ours / "model.safetensors")
+            # Their nested map is another machine's by a few units in the last place.
+            limit = 0 if kind == "nf4" else 1e-6
+            self.report.line(f"{kind}.decoded", max(error(decoded[n], exact[n]) for n in matrices),
+                             limit, "their file, by us and by them")
+            shutil.rmtree(ours)
+            self.convert(original, ours, kind)
+            encoded = load_file(ours / "model.safetensors")
+            again = self.work / f"{kind}.again"
+            self.convert(ours, again, "f32")
+            decoded = load_file(again / "model.safetensors")
+            differing = sum((encoded[n] != tensors[n]).sum().item() for n in matrices)
+            self.report.line(f"{kind}.codes", differing, 0, "bytes unlike theirs")
+            figures = []
+            for name in matrices:
+                parts = {key[len(name) + 1:]: value for key, value in encoded.items()
+                         if key.startswith(f"{name}.")}
+                state = bnb.QuantState.from_dict(parts, device=torch.device("cpu"))
+                figures.append(error(decoded[name], bnb.dequantize_4bit(encoded[name], state)))
+            self.report.line(f"{kind}.encoded", max(figures), limit, "our file, by us and by them")
+        self.nf4_model(bnb)
+
+    def convert(self, source: Path, target: Path, kind: str) -> None:
+        done = subprocess.run([str(self.nf4_file), str(source), str(target), kind],
+                              capture_output=True, text=True)
+        if done.returncode != 0:
+            raise Failure(done.stderr.strip())
+
+    def nf4_model(self, bnb) -> None:
+        """The logits of a model whose linears bitsandbytes quantised."""
+        directory = self.work / "tiny_nf4"
+        tokenizer = tiny_tokenizer(300)
+        tokenizer.save_pretrained(directory)
+        config = golden.llama(len(tokenizer), max_position_embeddings=512, hidden=128,
+                              ffn=192, layers=2, heads=4, kv_heads=2, tied=False)
+        golden.write_config(golden.Case("nf4", self.seed, [], config), directory)
+        model = golden.double_model(directory)
+        weights = golden.random_weights(model, self.seed)
+        tensors = {}
+        for name, matrix in weights.items():
+            if not name.endswith("_proj.weight"):
+                tensors[name] = matrix
+                continue
+            tensors[name], state = bnb.quantize_4bit(matrix.float(), blocksize=64, quant_type="nf4",
+                                                     compress_statistics=True)
+            tensors |= {f"{name}.{key}": value for key, value in state.as_dict(packed=True).items()}
+            weights[name] = bnb.dequantize_4bit(tensors[name], state).to(matrix.dtype)
+        save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+        golden.load_weights(model, weights)
+        path = directory / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": {
+            "quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4",
+            "bnb_4bit_use_double_quant": True}}))
+        ours = self.program.logits(directory, self.texts["prose"], self.work / "nf4.safetensors")
+        with torch.no_grad(), golden.DoublePrecision():
+            theirs = model(input_ids=ours["ids"][None].long(), use_cache=False).logits[0]
+        self.report.line("nf4.logits", error(ours["logits"], theirs), 1e-5)
+
     def guard(self, name: str, check: Callable[[], None]) -> None:
         try:
             check()
@@ -340,7 +425,8 @@ def main() -> int:
     parser.add_argument("--program", type=Path, required=True, help="the jackscrew program")
     parser.add_argument("--model", type=Path, required=True, help="SmolLM2-135M-Instruct as GGUF")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**31))
-    names = ["tiny", "tokens", "logits", "full", "lora"]
+    parser.add_argument("--nf4_file", type=Path, required=True, help="the program tools/nf4_file.cc")
+    names = ["tiny", "tokens", "logits", "full", "lora", "nf4"]
     parser.add_argument("--only", choices=names, action="append",
                         help="run this check only (repeatable)")
     options = parser.parse_args()

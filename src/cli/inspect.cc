@@ -30,8 +30,7 @@ std::vector<TensorLine> tensor_lines(const WeightSource& source) {
   for (const std::string& name : source.names()) {
     try {
       const StoredTensor& tensor = *source.find(name);
-      lines.push_back(
-          {name, tensor.format, tensor.shape, static_cast<int64_t>(tensor.bytes.size())});
+      lines.push_back({name, tensor.format, tensor.shape, tensor.size_bytes()});
     } catch (const Error&) {
       // A format that cannot be computed with; the model is still worth looking at.
       lines.push_back({name, "unsupported", {}, 0});

@@ -2,6 +2,7 @@
 // names, dtypes, shapes and offsets, and the bytes of the tensors without gaps.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -129,7 +130,8 @@ class SafetensorsSource : public WeightSource {
   // when neither is there, a shard is missing, or the index names a tensor that its shard lacks.
   explicit SafetensorsSource(const fs::path& directory);
 
-  // Throws Error(model) when the tensor is of a dtype other than F32, BF16 or F16.
+  // Throws Error(model) when the tensor is of a dtype other than F32, BF16 or F16, and is not a
+  // weight in NF4 (see bitsandbytes.h) either. The tensors of such a weight have no names here.
   const StoredTensor* find(std::string_view name) const override;
   std::vector<std::string> names() const override;
   void release(const StoredTensor& tensor) const override;
@@ -137,10 +139,13 @@ class SafetensorsSource : public WeightSource {
  private:
   struct Slot {
     StoredTensor tensor;
-    const SafetensorsFile* file;
-    std::string dtype;
+    const SafetensorsFile* file = nullptr;
+    const SafetensorsEntry* entry = nullptr;
+    std::string problem = {};            // why weights cannot be read from it
+    std::array<uint8_t, 4> offset = {};  // of double quantisation
   };
   void add(const SafetensorsFile& file, const SafetensorsEntry& entry);
+  void join_quantised();
   void open_index(const fs::path& directory, const fs::path& index);
 
   std::vector<std::unique_ptr<SafetensorsFile>> files_;

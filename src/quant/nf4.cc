@@ -19,6 +19,8 @@ constexpr Nf4Book kBook = {
      0.1202552504837513f, 0.2035212516784668f, 0.2920137718319893f, 0.3893125355243683f,
      0.5016634166240692f, 0.6427869200706482f, 0.8614784181118011f}};
 
+static_assert(Nf4Codec::kNestedBlock == kNf4NestedBlock);
+
 class Nf4Format : public GroupFormat<Nf4Codec> {
  public:
   Nf4Format(const char* name, bool nested) : GroupFormat(name), nested_(nested) {}
@@ -35,32 +37,27 @@ class Nf4Format : public GroupFormat<Nf4Codec> {
     ops.launch(Nf4Centre{absmax.data<float>(), matrix.codec.offset, blocks}, 1);
     const Int8DynamicCodec nested{matrix.codec.map, matrix.codec.absmax_codes,
                                   matrix.codec.nested_absmax};
-    ops.launch(EncodeGroups<Int8DynamicCodec>{nested,
-                                              {blocks, Nf4Codec::kNestedBlock, 0},
-                                              absmax.data<float>(),
-                                              0,
-                                              blocks,
-                                              {}},
-               ceil_div(blocks, Nf4Codec::kNestedBlock));
+    ops.launch(
+        EncodeGroups<Int8DynamicCodec>{
+            nested, {blocks, kNf4NestedBlock, 0}, absmax.data<float>(), 0, blocks, {}},
+        ceil_div(blocks, kNf4NestedBlock));
   }
 
  private:
   GroupedMatrix<Nf4Codec> place(void* base, int64_t rows, int64_t cols) const override {
-    const GroupLayout layout{cols, Nf4Codec::kBlock, 0};
-    const int64_t blocks = group_count(layout, rows);
-    Parts parts(base);
+    const Nf4Parts parts = nf4_parts(nested_, base, rows, cols);
     Nf4Codec codec{};
     codec.book = kBook;
-    codec.codes = parts.take<uint8_t>(ceil_div(checked_mul(rows, cols), 2));
+    codec.codes = parts.codes.data<uint8_t>();
     if (nested_) {
       codec.map = signed_dynamic_map();
-      codec.absmax_codes = parts.take<uint8_t>(blocks);
-      codec.nested_absmax = parts.take<float>(ceil_div(blocks, Nf4Codec::kNestedBlock));
-      codec.offset = parts.take<float>(1);
+      codec.absmax_codes = parts.absmax.data<uint8_t>();
+      codec.nested_absmax = parts.nested_absmax.data<float>();
+      codec.offset = parts.offset.data<float>();
     } else {
-      codec.absmax = parts.take<float>(blocks);
+      codec.absmax = parts.absmax.data<float>();
     }
-    return {codec, layout, parts.bytes()};
+    return {codec, {cols, kNf4Block, 0}, parts.bytes};
   }
 
   bool nested_;
@@ -76,6 +73,27 @@ const Format& nf4_format() {
 const Format& nf4_double_format() {
   static const Nf4Format kFormat("nf4_double", true);
   return kFormat;
+}
+
+Nf4Parts nf4_parts(bool is_double, void* base, int64_t rows, int64_t cols) {
+  const int64_t elements = checked_mul(rows, cols);
+  const int64_t blocks = ceil_div(elements, kNf4Block);
+  Parts parts(base);
+  Nf4Parts out{};
+  const auto take = [&](auto element, int64_t count) {
+    using Element = decltype(element);
+    return Tensor(parts.take<Element>(count), DTypeOf<Element>::value, {count});
+  };
+  out.codes = take(uint8_t{}, ceil_div(elements, 2));
+  if (is_double) {
+    out.absmax = take(uint8_t{}, blocks);
+    out.nested_absmax = take(float{}, ceil_div(blocks, kNf4NestedBlock));
+    out.offset = take(float{}, 1);
+  } else {
+    out.absmax = take(float{}, blocks);
+  }
+  out.bytes = parts.bytes();
+  return out;
 }
 
 std::span<const float> nf4_values() {

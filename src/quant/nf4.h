@@ -16,4 +16,18 @@ const Format& nf4_double_format();
 
 std::span<const float> nf4_values();  // [16], ascending
 
+inline constexpr int64_t kNf4Block = 64;         // elements with one absmax
+inline constexpr int64_t kNf4NestedBlock = 256;  // absmax with one nested absmax
+
+// Where the parts of a matrix lie over its bytes; over null, how large they are.
+struct Nf4Parts {
+  Tensor codes;   // u8 [ceil(elements / 2)]
+  Tensor absmax;  // f32 [blocks]; in nf4_double u8
+  // In nf4_double, else empty:
+  Tensor nested_absmax;  // f32 [ceil(blocks / 256)]
+  Tensor offset;         // f32 [1]
+  int64_t bytes;         // of all
+};
+Nf4Parts nf4_parts(bool is_double, void* base, int64_t rows, int64_t cols);
+
 }  // namespace jackscrew

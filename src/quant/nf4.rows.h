@@ -1,6 +1,6 @@
 // nf4: blocks of 64 elements of the row-major flattening, two codes in a byte, the even element in
-// the high nibble. Value: absmax * number of the code. In nf4_double the absmax of a block is itself
-// coded: nested absmax * map[code] + offset.
+// the high nibble. Value: absmax * number of the code. In nf4_double the absmax of a block is
+// itself coded: nested absmax * map[code] + offset.
 #pragma once
 
 #include "quant/dynamic_map.h"
@@ -30,8 +30,7 @@ JACKSCREW_ROW int32_t nf4_code(const Nf4Book& book, float x, float uniform) {
 }
 
 struct Nf4Codec {
-  static constexpr int64_t kBlock = 64;         // elements
-  static constexpr int64_t kNestedBlock = 256;  // blocks whose absmax are coded together
+  static constexpr int64_t kNestedBlock = 256;  // absmax that are coded together
 
   Nf4Book book;
   uint8_t* codes;  // [ceil(elements / 2)]
@@ -45,7 +44,8 @@ struct Nf4Codec {
     if (absmax != nullptr) return absmax[block];
     const float nested = nested_absmax[block / kNestedBlock];
     const float product = nested * map.values[absmax_codes[block]];
-    // bitsandbytes rounds the product before the sum. A choice keeps a compiler from fusing the two.
+    // bitsandbytes rounds the product before the sum. A choice keeps a compiler from fusing the
+    // two.
     return (product == product ? product : nested) + *offset;
   }
 
@@ -125,7 +125,8 @@ struct Nf4Centre {
   int64_t count;
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t) const {
-    const double sum = team.sum_f64(count, [&](int64_t i) { return static_cast<double>(absmax[i]); });
+    const double sum =
+        team.sum_f64(count, [&](int64_t i) { return static_cast<double>(absmax[i]); });
     const float mean = static_cast<float>(sum / static_cast<double>(count));
     team.each(count, [&](int64_t i) { absmax[i] -= mean; });
     team.once([&] { *offset = mean; });

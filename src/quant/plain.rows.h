@@ -61,7 +61,7 @@ struct RoundRows {
     const float* in = from + row * width;
     To* out = to + row * width;
     if (!rounding.stochastic) {
-      team.each(width, [&](int64_t i) { out[i] = from_float<To>(in[i]); });
+      team.each(width, [&](int64_t i) { convert_element(out[i], in[i]); });
       return;
     }
     const RandomStream random = rounding_stream(rounding);

@@ -22,6 +22,12 @@ struct StoredTensor {
   // of 64 in the format's storage.
   std::vector<std::span<const uint8_t>> more = {};
 
+  int64_t size_bytes() const {
+    size_t size = bytes.size();
+    for (const auto part : more) size += part.size();
+    return static_cast<int64_t>(size);
+  }
+
   int64_t interleaved_row(int64_t row) const {
     if (interleaved_heads == 0) return row;
     const int64_t head_dim = shape[0] / interleaved_heads;

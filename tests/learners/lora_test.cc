@@ -66,6 +66,31 @@ TEST_F(LoraTest, LogitsLossAndGradientsOfPeft) {
   }
 }
 
+// Coarser bases give other logits, in the order of their coarseness, and are learnt over.
+TEST_F(LoraTest, LearnsOverCoarseStorage) {
+  const auto expected = golden_.values("logits");
+  double last = 0.0;
+  for (const char* storage : {"int8", "int8_dynamic", "nf4"}) {
+    std::vector<std::string> settings = lora_settings(adapter_.config);
+    settings.push_back(std::string("storage=") + storage);
+    const auto run = session(settings);
+    for (const auto& parameter : run->stage().parameters()) {
+      const bool in_block = parameter->info.kind == WeightKind::linear;  // the head is tied
+      EXPECT_STREQ(parameter->weight->format().name(), in_block ? storage : "f32");
+    }
+    const double error = relative_error(logits(*run).data(), expected);
+    EXPECT_GT(error, last) << storage;
+    EXPECT_LT(error, std::string(storage) == "nf4" ? 1.0 : 0.2) << storage;
+    last = error;
+    const double loss = run->evaluate(batch_);
+    for (int64_t step = 0; step < 10; ++step) {
+      run->accumulate(batch_, 1e-2, step);
+      run->update(0.0);
+    }
+    EXPECT_LT(run->evaluate(batch_), loss) << storage;
+  }
+}
+
 TEST_F(LoraTest, BeginsAsTheModelItself) {
   const auto fresh = session({"method=lora", "lora_rank=8"}, false);
   const auto plain = session({"method=full"}, false);

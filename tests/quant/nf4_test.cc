@@ -50,8 +50,8 @@ TEST(Nf4, CodesTheScalesOnceMore) {
   for (float& value : values) value = normal(random);
   const auto single = encode(*ops, nf4_format(), values, rows);
   const auto nested = encode(*ops, nf4_double_format(), values, rows);
-  const size_t absmax_at = 12864;         // 12850 rounded up
-  const size_t nested_at = 12864 + 448;   // 402 rounded up
+  const size_t absmax_at = 12864;        // 12850 rounded up
+  const size_t nested_at = 12864 + 448;  // 402 rounded up
   const size_t offset_at = nested_at + 64;
   ASSERT_EQ(single.size(), absmax_at + 402 * 4);
   ASSERT_EQ(nested.size(), offset_at + 4);
@@ -59,8 +59,8 @@ TEST(Nf4, CodesTheScalesOnceMore) {
   double mean = 0.0;
   for (size_t i = 0; i < 402; ++i) mean += static_cast<double>(float_at(single, absmax_at + 4 * i));
   EXPECT_FLOAT_EQ(float_at(nested, offset_at), static_cast<float>(mean / 402.0));
-  const auto decoded = decode_tile(*ops, nf4_double_format(), storage_of(nested, rows, cols),
-                                   {0, rows, 0, cols});
+  const auto decoded =
+      decode_tile(*ops, nf4_double_format(), storage_of(nested, rows, cols), {0, rows, 0, cols});
   for (size_t block = 0; block < 402; ++block) {
     const float scale = float_at(nested, nested_at + block / 256 * 4);
     const float absmax = signed_dynamic_map().values[nested[absmax_at + block]] * scale +

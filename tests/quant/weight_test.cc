@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -52,7 +53,7 @@ class WeightTest : public ::testing::Test {
 
   std::unique_ptr<Ops> ops_ = make_test_ops();
   Memory memory_{"host", make_host_backing(), 0};
-  Arena staging_{memory_, Purpose::staging, int64_t{16} << 20};
+  Arena staging_{memory_, Purpose::staging, int64_t{32} << 20};
 };
 
 TEST_F(WeightTest, KeepsTheBytesOfItsOwnFormat) {
@@ -75,6 +76,56 @@ TEST_F(WeightTest, ConvertsOnLoad) {
     for (float& value : rounded) value = to_float(to_bf16(value));
     EXPECT_EQ(loaded(stored(name, {4, 512}, bytes), 4, 512, "bf16"), rounded) << name;
   }
+}
+
+// From any format to any that can be written, as if the numbers had been encoded at once.
+TEST_F(WeightTest, ConvertsBetweenFormats) {
+  const int64_t cols = 4096;
+  const int64_t rows = encode_panel_rows(cols) + 7;
+  const std::vector<uint8_t> bytes = some_bytes(rows * cols * 2);
+  const auto values =
+      decode_tile(*ops_, find_format("f16"), storage_of(bytes, rows, cols), {0, rows, 0, cols});
+  for (const Format* from : all_formats()) {
+    if (!from->can_encode() && from != &find_format("q4_k")) continue;
+    std::vector<uint8_t> in_file;
+    if (from->can_encode()) {
+      in_file = encode(*ops_, *from, values, rows);
+    } else {
+      in_file = some_bytes(from->storage_bytes(rows, cols));
+    }
+    const auto decoded =
+        decode_tile(*ops_, *from, storage_of(in_file, rows, cols), {0, rows, 0, cols});
+    for (const char* to : {"f32", "int8", "nf4_double"}) {
+      Weight weight(memory_, "w", rows, cols, false, find_format(to));
+      weight.load(*ops_, stored(from->name(), {rows, cols}, in_file), staging_);
+      const auto expected = encode(*ops_, weight.format(), decoded, rows);
+      EXPECT_EQ(std::memcmp(weight.storage().bytes.raw(), expected.data(), expected.size()), 0)
+          << from->name() << " to " << to;
+    }
+    EXPECT_EQ(staging_.used(), 0);
+  }
+}
+
+// A format whose parts are tensors of their own in a file.
+TEST_F(WeightTest, JoinsPartsAsTheyLie) {
+  const Format& format = find_format("nf4_double");
+  std::vector<float> values(40 * 70);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i * 37 % 61) - 30.0f;
+  const auto bytes = encode(*ops_, format, values, 40);
+  // 1400 bytes of codes, 44 of absmax codes, 1 nested absmax, 1 offset.
+  const std::span<const uint8_t> all(bytes);
+  StoredTensor tensor{"stored", "nf4_double", {40, 70}, all.first(1400)};
+  tensor.more = {all.subspan(1408, 44), all.subspan(1472, 4), all.subspan(1536, 4)};
+  ASSERT_EQ(bytes.size(), 1540u);
+  const auto expected = decode_tile(*ops_, format, storage_of(bytes, 40, 70), {0, 40, 0, 70});
+  EXPECT_EQ(loaded(tensor, 40, 70, "nf4_double"), expected);
+  EXPECT_EQ(loaded(tensor, 40, 70, "f32"), expected);
+  std::vector<float> original(40 * 70);
+  Weight weight(memory_, "w", 40, 70, false, find_format("int8"));
+  weight.read_original(*ops_, tensor, Tensor(original.data(), DType::f32, {40, 70}), staging_);
+  EXPECT_EQ(original, expected);
+  tensor.more.pop_back();
+  EXPECT_THROW(weight.load(*ops_, tensor, staging_), Error);
 }
 
 TEST_F(WeightTest, ConvertsInPanels) {

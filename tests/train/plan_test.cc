@@ -205,12 +205,17 @@ TEST(Plan, FitsTheFastestRecipeToABudget) {
   const auto roomy = fit({"method=full", "device_memory=64GiB"});
   ASSERT_TRUE(roomy);
   EXPECT_EQ(roomy->settings, std::vector<std::string>{"gradient_checkpointing=false"});
-  // Halving the micro-batch costs less than recomputing.
+  // Narrower moments cost less than anything else.
   const auto close = fit({"method=full", fmt::format("device_memory={}",
                                                      roomy->plan.ledger.peak - 1)});
   ASSERT_TRUE(close);
-  EXPECT_EQ(close->recipe.micro_batch_size * close->recipe.gradient_accumulation_steps, 8);
-  EXPECT_LT(close->recipe.micro_batch_size, 8);
+  EXPECT_EQ(close->recipe.optimizer, "adamw_8bit");
+  EXPECT_EQ(close->recipe.micro_batch_size, 8);
+  const auto tight = fit({"method=full", "optimizer=adamw_8bit", "storage=bf16",
+                          fmt::format("device_memory={}", close->plan.ledger.peak / 4 * 3)});
+  ASSERT_TRUE(tight);
+  EXPECT_EQ(tight->recipe.micro_batch_size * tight->recipe.gradient_accumulation_steps, 8);
+  EXPECT_LT(tight->recipe.micro_batch_size, 8);
   EXPECT_LE(close->plan.ledger.peak, roomy->plan.ledger.peak - 1);
   EXPECT_FALSE(fit({"method=full", "device_memory=10MiB"}));
   const auto rotary = fit({"method=rotary", "active_params=100%", "device_memory=500MiB",

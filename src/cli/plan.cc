@@ -124,9 +124,8 @@ int show_fit(const Recipe& recipe, const ModelFiles& files) {
       const size_t equals = setting.find('=');
       settings.add(setting.substr(0, equals), setting.substr(equals + 1));
     }
-    fmt::print("{}\n", plan_json(fit->recipe, files.config, fit->plan)
-                           .add("settings", settings)
-                           .text());
+    fmt::print("{}\n",
+               plan_json(fit->recipe, files.config, fit->plan).add("settings", settings).text());
     return 0;
   }
   fmt::print(stderr, "fits with {} on the device and {} on the host: {}\n",

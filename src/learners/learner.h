@@ -93,8 +93,8 @@ class Learner {
   virtual void reserve(Context&) {}
   // Prepares step `step` (from 0), outside of any step. True when other slots learn from now on.
   virtual bool begin_step(Context&, int64_t /*step*/) { return false; }
-  // States of the slots, beside that of the first step, in which a step may take more scratch memory:
-  // all of them are rehearsed on the plan device. enter_phase() brings one about, for good.
+  // States of the slots, beside that of the first step, in which a step may take more scratch
+  // memory: all of them are rehearsed on the plan device. enter_phase() brings one about, for good.
   virtual int64_t phases() const { return 0; }
   virtual void enter_phase(Context&, int64_t /*phase*/) {}
   // What the learner itself keeps beside its slots; the states have the role `schedule`.

@@ -180,8 +180,8 @@ class RotaryLearner : public Learner {
     return true;
   }
 
-  // Everything active, and one group of each kind by itself: then weights of every kind are passed in
-  // both forms, in forward and in backward.
+  // Everything active, and one group of each kind by itself: then weights of every kind are passed
+  // in both forms, in forward and in backward.
   int64_t phases() const override { return 1 + static_cast<int64_t>(first_of_kind().size()); }
 
   void enter_phase(Context& context, int64_t phase) override {
@@ -412,7 +412,7 @@ class RotaryLearner : public Learner {
   int64_t total_elements_ = 0;   // of all groups
   int64_t active_elements_ = 0;  // at most, at once
   std::optional<Rotation> rotation_;
-  bool held_ = false;  // in a phase that is rehearsed: nothing rotates
+  bool held_ = false;           // in a phase that is rehearsed: nothing rotates
   std::vector<uint8_t> state_;  // of the rotation, as checkpoints see it
   std::vector<JsonObject> events_;
 };

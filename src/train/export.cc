@@ -16,17 +16,16 @@ namespace jackscrew {
 
 namespace {
 
-// Learned values by the name of their weight, wherever they are now.
-using ExactValues = std::map<std::string, Tensor>;
+// Masters of weights that wait their turn, by the name of the weight. What learns all the time is
+// exported as it is stored, which is what was evaluated.
+using Masters = std::map<std::string, Tensor>;
 
-ExactValues exact_values(const Session& session) {
-  ExactValues exact;
+Masters masters_of(const Session& session) {
+  Masters masters;
   session.visit([&](const StateRef& state) {
-    if (state.role == StateRole::parameter || state.role == StateRole::master) {
-      exact[state.name] = state.view;
-    }
+    if (state.role == StateRole::master) masters[state.name] = state.view;
   });
-  return exact;
+  return masters;
 }
 
 // Weights in a format that safetensors has keep their type, all others become F32.
@@ -51,11 +50,11 @@ void write_rows(ShardedSafetensorsWriter& writer, const std::string& name,
 }
 
 // Rows [begin, end) as exactly as they are known.
-void read_rows(Ops& ops, const Weight& weight, const ExactValues& exact, int64_t begin, int64_t end,
+void read_rows(Ops& ops, const Weight& weight, const Masters& masters, int64_t begin, int64_t end,
                std::vector<float>& values) {
   const Tensor out(values.data(), DType::f32, {end - begin, weight.cols()});
-  const auto found = exact.find(weight.name());
-  if (found == exact.end()) {
+  const auto found = masters.find(weight.name());
+  if (found == masters.end()) {
     weight.decode(ops, begin, end, out);
     return;
   }
@@ -70,7 +69,7 @@ void read_rows(Ops& ops, const Weight& weight, const ExactValues& exact, int64_t
                  [](bf16 value) { return to_float(value); });
 }
 
-void write_weight(Ops& ops, const Weight& weight, const ExactValues& exact,
+void write_weight(Ops& ops, const Weight& weight, const Masters& masters,
                   ShardedSafetensorsWriter& writer) {
   const Format& format = weight.stored_format();
   const int64_t step = std::min(weight.rows(), panel_rows(weight.cols(), dtype_size(DType::f32)));
@@ -78,7 +77,7 @@ void write_weight(Ops& ops, const Weight& weight, const ExactValues& exact,
   for (int64_t begin = 0; begin < weight.rows(); begin += step) {
     const int64_t end = std::min(weight.rows(), begin + step);
     const int64_t count = (end - begin) * weight.cols();
-    read_rows(ops, weight, exact, begin, end, values);
+    read_rows(ops, weight, masters, begin, end, values);
     if (&format == &bf16_format()) {
       write_rows<bf16>(writer, weight.name(), values, count);
     } else if (&format == &f16_format()) {
@@ -120,9 +119,9 @@ void export_model(Session& session, const ModelFiles& files, const Tokenizer& to
   write_text_atomic(to / "generation_config.json", write_hf_generation_config(files.config));
   write_tokenizer(files, tokenizer, to);
   ShardedSafetensorsWriter writer(to, std::move(specs));
-  const ExactValues exact = exact_values(session);
+  const Masters masters = masters_of(session);
   for (const auto& parameter : session.stage().parameters()) {
-    write_weight(session.ops(), *parameter->weight, exact, writer);
+    write_weight(session.ops(), *parameter->weight, masters, writer);
   }
   writer.close();
 }

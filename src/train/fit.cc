@@ -9,8 +9,9 @@ namespace jackscrew {
 namespace {
 
 // A setting that takes less memory, and the factor by which a step takes longer for it. The factors
-// only rank: recomputing adds a third to the arithmetic; halves of a micro-batch read and decode the
-// weights twice as often; the others touch every weight once a step, or a group once a rotation.
+// only rank: recomputing adds a third to the arithmetic; halves of a micro-batch read and decode
+// the weights twice as often; the others touch every weight once a step, or a group once a
+// rotation.
 struct Change {
   std::string settings;  // "name=value name=value"; empty: as asked for
   double cost;
@@ -39,9 +40,9 @@ Choices batch_knob(const Recipe& recipe) {
     rows /= 2;
     accumulation = checked_mul(accumulation, 2);
     cost *= kHalfBatch;
-    knob.push_back({fmt::format("micro_batch_size={} gradient_accumulation_steps={}", rows,
-                                accumulation),
-                    cost});
+    knob.push_back(
+        {fmt::format("micro_batch_size={} gradient_accumulation_steps={}", rows, accumulation),
+         cost});
   }
   return knob;
 }
@@ -87,8 +88,8 @@ std::vector<Change> combinations(const std::vector<Choices>& knobs) {
     for (const Change& before : all) {
       for (const Change& change : knob) {
         const bool space = !before.settings.empty() && !change.settings.empty();
-        next.push_back({before.settings + (space ? " " : "") + change.settings,
-                        before.cost * change.cost});
+        next.push_back(
+            {before.settings + (space ? " " : "") + change.settings, before.cost * change.cost});
       }
     }
     all = std::move(next);
@@ -102,9 +103,9 @@ std::vector<Change> combinations(const std::vector<Choices>& knobs) {
 
 std::optional<Fit> fastest_fit(const Recipe& recipe, const ModelFiles& files,
                                std::span<const LearnerTable> learners) {
-  const std::vector<Choices> knobs = {batch_knob(recipe),    recompute_knob(recipe),
-                                   optimizer_knob(recipe), storage_knob(recipe),
-                                   rotation_knob(recipe), master_knob(recipe)};
+  const std::vector<Choices> knobs = {batch_knob(recipe),     recompute_knob(recipe),
+                                      optimizer_knob(recipe), storage_knob(recipe),
+                                      rotation_knob(recipe),  master_knob(recipe)};
   for (const Change& change : combinations(knobs)) {
     OptionSet options = recipe.options;
     Fit fit;

@@ -16,10 +16,10 @@ struct Fit {
   SessionPlan plan;
 };
 
-// Tries recomputation, smaller micro-batches with as much more accumulation, 8-bit optimizer states,
-// narrower storage, fewer active parameters and masters in files, alone and together, in the order
-// of what they cost in time; each is rehearsed. The recipe's device_memory and host_memory are the
-// budget. nullopt when nothing fits.
+// Tries recomputation, smaller micro-batches with as much more accumulation, 8-bit optimizer
+// states, narrower storage, fewer active parameters and masters in files, alone and together, in
+// the order of what they cost in time; each is rehearsed. The recipe's device_memory and
+// host_memory are the budget. nullopt when nothing fits.
 std::optional<Fit> fastest_fit(const Recipe& recipe, const ModelFiles& files,
                                std::span<const LearnerTable> learners);
 

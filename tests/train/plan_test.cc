@@ -1,6 +1,6 @@
 // Plans against real runs, to the byte.
-#include "train/fit.h"
 #include "train/plan.h"
+#include "train/fit.h"
 
 #include <nlohmann/json.hpp>
 
@@ -149,8 +149,8 @@ INSTANTIATE_TEST_SUITE_P(
         PlanCase{"bf16_products", "gqa_tied", {"sequence_len=64", "product=bf16"}}),
     [](const auto& test) { return std::string(test.param.name); });
 
-// The accounting of the literature (weights and both moments in bf16), as tables of GaLore, SCALE and
-// others print it in decimal GB: Adam at 60M, 130M, 350M, 1B and 7B parameters.
+// The accounting of the literature (weights and both moments in bf16), as tables of GaLore, SCALE
+// and others print it in decimal GB: Adam at 60M, 130M, 350M, 1B and 7B parameters.
 TEST(Plan, AgreesWithPublishedAccounting) {
   const std::pair<const char*, double> kPublished[] = {{"llama-60m", 0.35},
                                                        {"llama-130m", 0.80},
@@ -175,9 +175,9 @@ TEST(Plan, AgreesWithPublishedAccounting) {
 // with f32 states, by the formula of docs/memory.md.
 TEST(Plan, RotaryTakesWhatItsFormulaSays) {
   const ModelFiles files = open_model("llama-1b");
-  const Recipe recipe = make_recipe({"model=llama-1b", "init=random", "method=rotary",
-                                     "static=freeze", "active_params=10%", "sequence_len=16",
-                                     "rotation_groups=matrix"});
+  const Recipe recipe =
+      make_recipe({"model=llama-1b", "init=random", "method=rotary", "static=freeze",
+                   "active_params=10%", "sequence_len=16", "rotation_groups=matrix"});
   const SessionPlan plan = Session::rehearse(recipe, files, training_use(recipe));
   double linears = 0.0;
   for (const auto& [rows, cols] : {std::pair{2048.0, 2048.0 * 4}, std::pair{5461.0, 2048.0 * 3}}) {
@@ -187,8 +187,8 @@ TEST(Plan, RotaryTakesWhatItsFormulaSays) {
     return static_cast<double>(plan.ledger.at_peak[static_cast<size_t>(purpose)]);
   };
   const double embedding_and_head = 2.0 * 32000 * 2048 * 4;
-  const double bytes = booked(Purpose::weights) - embedding_and_head +
-                       booked(Purpose::gradients) + booked(Purpose::optimizer);
+  const double bytes = booked(Purpose::weights) - embedding_and_head + booked(Purpose::gradients) +
+                       booked(Purpose::optimizer);
   EXPECT_NEAR(bytes / linears, 0.9 * (1.0 + 4.0 / 128) + 0.1 * 16.0, 0.05);
 }
 
@@ -206,8 +206,8 @@ TEST(Plan, FitsTheFastestRecipeToABudget) {
   ASSERT_TRUE(roomy);
   EXPECT_EQ(roomy->settings, std::vector<std::string>{"gradient_checkpointing=false"});
   // Narrower moments cost less than anything else.
-  const auto close = fit({"method=full", fmt::format("device_memory={}",
-                                                     roomy->plan.ledger.peak - 1)});
+  const auto close =
+      fit({"method=full", fmt::format("device_memory={}", roomy->plan.ledger.peak - 1)});
   ASSERT_TRUE(close);
   EXPECT_EQ(close->recipe.optimizer, "adamw_8bit");
   EXPECT_EQ(close->recipe.micro_batch_size, 8);
@@ -218,8 +218,8 @@ TEST(Plan, FitsTheFastestRecipeToABudget) {
   EXPECT_LT(tight->recipe.micro_batch_size, 8);
   EXPECT_LE(close->plan.ledger.peak, roomy->plan.ledger.peak - 1);
   EXPECT_FALSE(fit({"method=full", "device_memory=10MiB"}));
-  const auto rotary = fit({"method=rotary", "active_params=100%", "device_memory=500MiB",
-                           "host_memory=1MiB"});
+  const auto rotary =
+      fit({"method=rotary", "active_params=100%", "device_memory=500MiB", "host_memory=1MiB"});
   ASSERT_TRUE(rotary);
   EXPECT_EQ(rotary->recipe.options.text("master"), "mmap");
   EXPECT_LE(rotary->plan.ledger.peak, int64_t{500} << 20);

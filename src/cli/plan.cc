@@ -9,6 +9,7 @@
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "train/export.h"
+#include "train/fit.h"
 
 namespace jackscrew {
 
@@ -107,11 +108,40 @@ void print_knobs(const Recipe& recipe, const ModelFiles& files, const SessionPla
   }
 }
 
+// The recipe on stdout, ready to be saved; what was changed on stderr.
+int show_fit(const Recipe& recipe, const ModelFiles& files) {
+  if (!recipe.device_memory && !recipe.host_memory) {
+    throw Error(ErrorKind::usage, "--fit needs a budget", "set device_memory, host_memory or both");
+  }
+  const auto fit = fastest_fit(recipe, files, learner_tables());
+  if (!fit) {
+    throw Error(ErrorKind::does_not_fit, "no setting makes this fit",
+                "shorten sequence_len, take a smaller model, or method=lora or rotary");
+  }
+  if (recipe.json) {
+    JsonObject settings;
+    for (const std::string& setting : fit->settings) {
+      const size_t equals = setting.find('=');
+      settings.add(setting.substr(0, equals), setting.substr(equals + 1));
+    }
+    fmt::print("{}\n", plan_json(fit->recipe, files.config, fit->plan)
+                           .add("settings", settings)
+                           .text());
+    return 0;
+  }
+  fmt::print(stderr, "fits with {} on the device and {} on the host: {}\n",
+             human_bytes(fit->plan.ledger.peak), human_bytes(host_peak(fit->plan)),
+             fit->settings.empty() ? "as it is" : fmt::format("{}", fmt::join(fit->settings, " ")));
+  fmt::print("{}", fit->recipe.to_yaml());
+  return 0;
+}
+
 int show_plan(const Recipe& given) {
   Recipe recipe = with_adapter_options(given);
   recipe.options.require("model", "plan");
   const ModelFiles files = open_model(recipe.model);
   settle_lengths(recipe, files.config);
+  if (recipe.fit) return show_fit(recipe, files);
   const SessionPlan plan = Session::rehearse(recipe, files, training_use(recipe));
   if (recipe.json) {
     fmt::print("{}\n", plan_json(recipe, files.config, plan).text());

@@ -93,8 +93,10 @@ class Learner {
   virtual void reserve(Context&) {}
   // Prepares step `step` (from 0), outside of any step. True when other slots learn from now on.
   virtual bool begin_step(Context&, int64_t /*step*/) { return false; }
-  // Brings about, on the plan device, the state in which a step takes the most scratch memory.
-  virtual void activate_all(Context&) {}
+  // States of the slots, beside that of the first step, in which a step may take more scratch memory:
+  // all of them are rehearsed on the plan device. enter_phase() brings one about, for good.
+  virtual int64_t phases() const { return 0; }
+  virtual void enter_phase(Context&, int64_t /*phase*/) {}
   // What the learner itself keeps beside its slots; the states have the role `schedule`.
   virtual void visit(const StateVisitor&) const {}
   // The states behind visit() were overwritten: the slots that learn become those that it says.

@@ -75,7 +75,8 @@ template <class T>
 double Master::store_as(Context& context, const Tensor& from) {
   const Arena::Frame frame(context.scratch);
   const int64_t step = std::min(rows_, panel_rows(cols_, dtype_size(dtype_)));
-  const Tensor panel = context.scratch.tensor(dtype_, {step, cols_});
+  Tensor panel;  // [step, cols], rounded on the device
+  if constexpr (std::is_same_v<T, bf16>) panel = context.scratch.tensor(dtype_, {step, cols_});
   const bool plans = context.ops.plans_only();
   std::vector<T> arrived(plans ? 0 : static_cast<size_t>(step * cols_));  // on the host
   OwnedTensor next;

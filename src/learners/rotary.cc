@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
 #include <optional>
+#include <set>
 
 #include "base/text.h"
 #include "learners/frozen.h"
@@ -17,8 +19,7 @@ namespace {
 
 constexpr std::array<OptionSpec, 11> kOptions = {{
     {"active_params", OptionType::text, "10%",
-     "weights trained at once, at most: a share of those that rotate (10%) or a number (300M)",
-     "max_instant_params"},
+     "weights trained at once, at most: a share of those that rotate (10%) or a number (300M)"},
     {"rotation_groups", OptionType::list, "attention,mlp",
      "what is activated together: attention and mlp of a block (or one of them alone), block, "
      "matrix",
@@ -174,18 +175,29 @@ class RotaryLearner : public Learner {
 
   bool begin_step(Context& context, int64_t step) override {
     // The window of a step is known from its number: a run that goes on does not rotate twice.
-    if (rotation_->window() > step / steps_per_rotation_) return false;
+    if (held_ || rotation_->window() > step / steps_per_rotation_) return false;
     rotate(context);
     return true;
   }
 
-  void activate_all(Context& context) override {
-    begin();
-    std::vector<int32_t> all;
-    for (size_t g = 0; g < groups_.size(); ++g) {
-      if (!groups_[g].slots[0]->learns()) all.push_back(static_cast<int32_t>(g));
+  // Everything active, and one group of each kind by itself: then weights of every kind are passed in
+  // both forms, in forward and in backward.
+  int64_t phases() const override { return 1 + static_cast<int64_t>(first_of_kind().size()); }
+
+  void enter_phase(Context& context, int64_t phase) override {
+    held_ = true;
+    std::vector<int32_t> all(groups_.size());
+    std::iota(all.begin(), all.end(), 0);
+    for (const int32_t group : all) {
+      if (!groups_[static_cast<size_t>(group)].slots[0]->learns()) continue;
+      stop(context, group);
+      settle(context, group);
     }
-    activate(context, all);
+    if (phase == 0) {
+      activate(context, all);
+    } else {
+      activate(context, std::vector<int32_t>{first_of_kind()[static_cast<size_t>(phase) - 1]});
+    }
   }
 
   void visit(const StateVisitor& visitor) const override {
@@ -266,6 +278,20 @@ class RotaryLearner : public Learner {
     found->slots.push_back(slot);
     found->size += slot->size();
     total_elements_ += slot->size();
+  }
+
+  // The first group of each name, the number of its layer left out.
+  std::vector<int32_t> first_of_kind() const {
+    std::vector<int32_t> first;
+    std::set<std::string> kinds;
+    for (size_t g = 0; g < groups_.size(); ++g) {
+      const std::string& name = groups_[g].name;
+      const size_t layer = name.find('.');
+      const size_t module = layer == std::string::npos ? 0 : name.find('.', layer + 1);
+      const std::string kind = module == std::string::npos ? "block" : name.substr(module);
+      if (kinds.insert(kind).second) first.push_back(static_cast<int32_t>(g));
+    }
+    return first;
   }
 
   // All slots are there: shares and rates can be known.
@@ -386,6 +412,7 @@ class RotaryLearner : public Learner {
   int64_t total_elements_ = 0;   // of all groups
   int64_t active_elements_ = 0;  // at most, at once
   std::optional<Rotation> rotation_;
+  bool held_ = false;  // in a phase that is rehearsed: nothing rotates
   std::vector<uint8_t> state_;  // of the rotation, as checkpoints see it
   std::vector<JsonObject> events_;
 };

@@ -38,6 +38,27 @@ std::optional<Change> smaller_micro_batch(const Recipe& recipe, const ModelFiles
                 "the same steps in smaller pieces", changed};
 }
 
+std::optional<Change> narrower_moments(const Recipe& recipe, const ModelFiles&) {
+  if (recipe.optimizer != "adamw") return std::nullopt;
+  Change change{"optimizer=adamw_8bit", "moments as 8-bit codes", recipe};
+  change.recipe.optimizer = "adamw_8bit";
+  return change;
+}
+
+std::optional<Change> fewer_active(const Recipe& recipe, const ModelFiles&) {
+  if (recipe.learner != "rotary") return std::nullopt;
+  const std::string& share = recipe.options.text("active_params");
+  const char* next = share == "100%"  ? "50%"
+                     : share == "50%" ? "25%"
+                     : share == "25%" ? "10%"
+                     : share == "10%" ? "5%"
+                                      : nullptr;
+  if (next == nullptr) return std::nullopt;
+  Change change{fmt::format("active_params={}", next), "a round takes longer", recipe};
+  change.recipe.options.set("active_params", next, "plan");
+  return change;
+}
+
 std::optional<Change> narrower_storage(const Recipe& recipe, const ModelFiles&) {
   if (recipe.storage != "keep" && recipe.storage != "f32") return std::nullopt;
   Change change{"storage=bf16", "weights rounded to bf16", recipe};
@@ -66,8 +87,9 @@ std::optional<Change> adapters_only(const Recipe& recipe, const ModelFiles& file
 }
 
 // In the order in which one would rather have them: first those that leave the result as it is.
-constexpr Changer kChangers[] = {recompute_blocks, smaller_micro_batch, narrower_storage,
-                                 shorter_sequences, adapters_only};
+constexpr Changer kChangers[] = {recompute_blocks, smaller_micro_batch, narrower_moments,
+                                 narrower_storage, fewer_active,        shorter_sequences,
+                                 adapters_only};
 
 int64_t peak_of(const Recipe& recipe, const ModelFiles& files) {
   return Session::rehearse(recipe, files, training_use(recipe)).ledger.peak;

@@ -210,6 +210,7 @@ void fill(Recipe& r, const OptionSet& o) {
   r.output = o.text("output");
   r.json = o.boolean("json");
   r.quiet = o.boolean("quiet");
+  r.fit = o.boolean("fit");
   r.verbose = o.boolean("verbose");
   r.print_config = o.boolean("print_config");
 }

@@ -80,6 +80,7 @@ struct Recipe {
   std::string output;
   bool json = false;
   bool quiet = false;
+  bool fit = false;
   bool verbose = false;
   bool print_config = false;
 

@@ -387,11 +387,13 @@ SessionPlan Session::rehearse(const Recipe& recipe, const ModelFiles& files, con
   plan.recompute = recompute;
   {
     Session measuring(recipe, files, use, nullptr, true, recompute);
-    if (use.training) {
-      Context run = measuring.context(true);
-      measuring.learner_->activate_all(run);
-    }
     measuring.rehearse_work();
+    for (int64_t phase = 0; use.training && phase < measuring.learner_->phases(); ++phase) {
+      Context run = measuring.context(true);
+      measuring.learner_->enter_phase(run, phase);
+      measuring.watch_gradients();
+      measuring.rehearse_work();
+    }
     plan.arenas = {measuring.scratch_.high_water(), measuring.stash_arena_.high_water(),
                    measuring.staging_high_water_};
   }

@@ -39,28 +39,32 @@ struct Adamw8bitUpdate {
       team.each(size, [&](int64_t i) { g[i] = 0.0f; });
       return;
     }
+    // Bytes are widened and narrowed in loops of their own: see Team::Sixteen of row_cpu.h.
+    typename Team::template Kept<int32_t, kBlock> m_code, v_code;
+    team.each(size, [&](int64_t i) { m_code[i] = first[i]; });
+    team.each(size, [&](int64_t i) { v_code[i] = second[i]; });
     const float m_scale = m_absmax[row];
     const float v_scale = v_absmax[row];
-    // Formed twice, for the block's largest and for its codes: cheaper than room to keep them.
-    const auto new_m = [&](int64_t i) {
-      return rule.first(signed_map.values[first[i]] * m_scale, g[i] * f.clip_scale);
-    };
-    const auto new_v = [&](int64_t i) {
-      return rule.second(unsigned_map.values[second[i]] * v_scale, g[i] * f.clip_scale);
-    };
+    typename Team::template Kept<float, kBlock> new_m, new_v;
+    team.each(size, [&](int64_t i) {
+      const float grad = g[i] * f.clip_scale;
+      new_m[i] = rule.first(signed_map.values[m_code[i]] * m_scale, grad);
+      new_v[i] = rule.second(unsigned_map.values[v_code[i]] * v_scale, grad);
+      p[i] = rule.step(p[i], new_m[i], new_v[i], f);
+      g[i] = 0.0f;
+    });
     const float m_largest =
-        team.max(size, 0.0f, [&](int64_t i) { return __builtin_fabsf(new_m(i)); });
-    const float v_largest = team.max(size, 0.0f, new_v);
+        team.max(size, 0.0f, [&](int64_t i) { return __builtin_fabsf(new_m[i]); });
+    const float v_largest = team.max(size, 0.0f, [&](int64_t i) { return new_v[i]; });
     const float m_divisor = m_largest > 0.0f ? m_largest : 1.0f;
     const float v_divisor = v_largest > 0.0f ? v_largest : 1.0f;
     team.each(size, [&](int64_t i) {
-      const float m_value = new_m(i);
-      const float v_value = new_v(i);
-      p[i] = rule.step(p[i], m_value, v_value, f);
-      g[i] = 0.0f;
-      first[i] = static_cast<uint8_t>(dynamic_code_keeping_sign(signed_map, m_value / m_divisor));
-      second[i] = static_cast<uint8_t>(dynamic_code(unsigned_map, v_value / v_divisor));
+      m_code[i] = dynamic_code_keeping_sign(signed_map, new_m[i] / m_divisor);
     });
+    team.each(size,
+              [&](int64_t i) { v_code[i] = dynamic_code(unsigned_map, new_v[i] / v_divisor); });
+    team.each(size, [&](int64_t i) { first[i] = static_cast<uint8_t>(m_code[i]); });
+    team.each(size, [&](int64_t i) { second[i] = static_cast<uint8_t>(v_code[i]); });
     team.once([&] {
       m_absmax[row] = m_largest;
       v_absmax[row] = v_largest;

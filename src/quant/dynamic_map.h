@@ -23,10 +23,15 @@ const DynamicMap& unsigned_dynamic_map();  // from 0 to 1
 
 // The last value that is not above x; the first where all are.
 JACKSCREW_ROW int32_t dynamic_code_below(const DynamicMap& map, float x) {
-  int32_t code = 0;
-  for (int32_t step = 128; step > 0; step >>= 1) {
-    code += map.values[code + step] <= x ? step : 0;
-  }
+  // A bisection, written out: GCC vectorises the loop around it only without a loop inside.
+  int32_t code = map.values[128] <= x ? 128 : 0;
+  code += map.values[code + 64] <= x ? 64 : 0;
+  code += map.values[code + 32] <= x ? 32 : 0;
+  code += map.values[code + 16] <= x ? 16 : 0;
+  code += map.values[code + 8] <= x ? 8 : 0;
+  code += map.values[code + 4] <= x ? 4 : 0;
+  code += map.values[code + 2] <= x ? 2 : 0;
+  code += map.values[code + 1] <= x ? 1 : 0;
   return code;
 }
 

@@ -111,7 +111,7 @@ TEST_P(SlowResume, AnInterruptSavesAndTheRunGoesOn) {
 }
 
 std::string method_name(const ::testing::TestParamInfo<const char*>& test) {
-  constexpr const char* kNames[] = {"full", "lora", "rotary", "mapped", "states8"};
+  constexpr const char* kNames[] = {"full", "lora", "rotary", "mapped", "states_8bit", "kept_8bit"};
   return kNames[test.index];
 }
 
@@ -121,7 +121,14 @@ INSTANTIATE_TEST_SUITE_P(SlowMethods, SlowResume,
                                            "method=rotary rotation_groups=matrix master=mmap "
                                            "rotation_order=importance churn=0.5 moments=keep "
                                            "active_params=60% steps_per_rotation=5",
+<<<<<<< HEAD
                                            "method=full storage=int8 optimizer=adamw_8bit"),
+=======
+                                           "method=full optimizer=adamw_8bit",
+                                           "method=rotary static=rotate moments=keep "
+                                           "active_params=60% steps_per_rotation=5 "
+                                           "optimizer=adamw_8bit"),
+>>>>>>> adam8
                          method_name);
 
 TEST(SlowResumeRules, ARunGivenUpDoesNotComeBack) {

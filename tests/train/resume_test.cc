@@ -121,7 +121,10 @@ INSTANTIATE_TEST_SUITE_P(SlowMethods, SlowResume,
                                            "method=rotary rotation_groups=matrix master=mmap "
                                            "rotation_order=importance churn=0.5 moments=keep "
                                            "active_params=60% steps_per_rotation=5",
-                                           "method=full storage=int8 optimizer=adamw_8bit"),
+                                           "method=full storage=int8 optimizer=adamw_8bit",
+                                           "method=rotary static=rotate moments=keep "
+                                           "active_params=60% steps_per_rotation=5 "
+                                           "optimizer=adamw_8bit"),
                          method_name);
 
 TEST(SlowResumeRules, ARunGivenUpDoesNotComeBack) {

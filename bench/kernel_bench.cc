@@ -18,6 +18,7 @@
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/rows/loss.rows.h"
 #include "kernels/rows/model.rows.h"
+#include "optim/optimizer.h"
 #include "tensor/memory.h"
 
 namespace jackscrew {
@@ -206,6 +207,32 @@ void rows_benchmark(benchmark::State& state, const std::string& name) {
   }
 }
 
+// Updates of a tensor of 4 million elements. Each reads and writes the parameter and the gradient
+// besides the states.
+void optimizer_benchmark(benchmark::State& state, const std::string& name) {
+  constexpr int64_t kElements = 1 << 22;
+  const OwnedTensor parameter = filled(DType::f32, 1, kElements);
+  const OwnedTensor gradient = filled(DType::f32, 1, kElements);
+  const auto states = make_optimizer(name, {})->make_state(memory(), kElements);
+  int64_t bytes = 4 * 4 * kElements;
+  states->visit("", [&](const StateRef& ref) { bytes += 2 * ref.view.bytes(); });
+  StepScalars scalars{};
+  scalars.learning_rate = 1e-3f;
+  scalars.clip_scale = 1.0f;
+  scalars.finite = 1;
+  Arena scratch(memory(), Purpose::workspace, 64);
+  Context context{ops(), scratch, &scalars, true};
+  double best = 1e30;
+  for (auto _ : state) {
+    ops().copy(gradient.view(), parameter.view());  // the update before has zeroed it
+    best = std::min(best, seconds([&] {
+                      states->apply(context, parameter.view(), gradient.view(), 1.0, 0.0);
+                    }));
+  }
+  state.counters["Melements/s"] = 1e-6 * static_cast<double>(kElements) / best;
+  state.counters["GB/s"] = 1e-9 * static_cast<double>(bytes) / best;
+}
+
 void register_all() {
   std::vector<DType> types = {DType::f32};
   if (isa >= IsaLevel::v4_bf16) types.push_back(DType::bf16);
@@ -267,6 +294,12 @@ void register_all() {
     benchmark::RegisterBenchmark((std::string("rows/") + name).c_str(), rows_benchmark,
                                  std::string(name))
         ->Unit(benchmark::kMicrosecond)
+        ->UseRealTime();
+  }
+  for (const char* name : {"adamw", "adamw_8bit"}) {
+    benchmark::RegisterBenchmark((std::string("optimizer/") + name).c_str(), optimizer_benchmark,
+                                 std::string(name))
+        ->Unit(benchmark::kMillisecond)
         ->UseRealTime();
   }
 }

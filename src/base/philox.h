@@ -22,7 +22,8 @@ enum class RandomPurpose : uint32_t {
   dropout = 2,
   shuffle = 3,
   sampling = 4,
-  rounding = 5
+  rounding = 5,
+  rotation = 6
 };
 
 struct Philox4 {

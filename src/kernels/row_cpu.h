@@ -86,6 +86,13 @@ struct Team {
 #endif
   }
 
+  // One value for each of a row's first N elements, for a later `each` over the same elements.
+  template <class T, int64_t N>
+  struct Kept {
+    T values[N];
+    JACKSCREW_INLINE T& operator[](int64_t i) { return values[i]; }
+  };
+
   // Runs f once for the row.
   template <class F>
   JACKSCREW_INLINE void once(F f) const {

@@ -6,7 +6,8 @@ namespace {
 
 class FullSlot : public LearnerSlot {
  public:
-  FullSlot(const LearnerContext& context, const WeightInfo& info) : weight_(*info.weight) {
+  FullSlot(const LearnerContext& context, const WeightInfo& info, double learning_rate_scale)
+      : weight_(*info.weight), learning_rate_scale_(learning_rate_scale) {
     const Weight& weight = weight_;
     if (!weight.format().can_encode()) {
       throw Error(ErrorKind::usage,
@@ -31,7 +32,7 @@ class FullSlot : public LearnerSlot {
   void backward(const Gradient& g, const Tensor*, int64_t) override { g.add_dw(gradient_.view()); }
 
   void apply(Context& context, double weight_decay) override {
-    state_->apply(context, master_, gradient_.view(), 1.0, weight_decay);
+    state_->apply(context, master_, gradient_.view(), learning_rate_scale_, weight_decay);
     restored(context);
   }
 
@@ -47,6 +48,7 @@ class FullSlot : public LearnerSlot {
 
  private:
   Weight& weight_;
+  double learning_rate_scale_;
   Tensor master_;             // f32 [rows, cols]: the weight's own storage, or owned_master_
   OwnedTensor owned_master_;  // empty when the storage is f32
   OwnedTensor gradient_;      // f32 [rows, cols]
@@ -69,8 +71,9 @@ std::unique_ptr<Learner> make_full_learner() {
   return std::make_unique<FullLearner>();
 }
 
-std::unique_ptr<LearnerSlot> make_full_slot(const LearnerContext& context, const WeightInfo& info) {
-  return std::make_unique<FullSlot>(context, info);
+std::unique_ptr<LearnerSlot> make_full_slot(const LearnerContext& context, const WeightInfo& info,
+                                            double learning_rate_scale) {
+  return std::make_unique<FullSlot>(context, info, learning_rate_scale);
 }
 
 }  // namespace jackscrew

@@ -92,4 +92,8 @@ void convert_to_bf16(Ops& ops, const Tensor& from, const Tensor& to) {
   convert<float, bf16>(ops, from.data<float>(), from.row_stride(), nullptr, to);
 }
 
+void convert_to_f32(Ops& ops, const Tensor& from, const Tensor& to) {
+  convert<bf16, float>(ops, from.data<bf16>(), from.row_stride(), nullptr, to);
+}
+
 }  // namespace jackscrew

@@ -97,29 +97,57 @@ Weight::Weight(Memory& memory, std::string name, int64_t rows, int64_t cols, boo
       cols_(cols),
       is_vector_(is_vector),
       format_(&format),
+      memory_(&memory),
       storage_(memory, Purpose::weights, DType::u8, {format.storage_bytes(rows, cols)}) {}
 
+const Format& Weight::format() const {
+  return taken_out_.empty() ? *format_ : f32_format();
+}
+
+Storage Weight::storage() const {
+  if (taken_out_.empty()) return {storage_.view(), rows_, cols_};
+  return {Tensor(taken_out_.raw(), DType::u8, {taken_out_.bytes()}), rows_, cols_};
+}
+
 Tensor Weight::as_f32() const {
-  if (format_ != &f32_format()) return {};
-  return {storage_.view().raw(), DType::f32, {rows_, cols_}};
+  if (&format() != &f32_format()) return {};
+  return {storage().bytes.raw(), DType::f32, {rows_, cols_}};
 }
 
 void Weight::decode(Ops& ops, int64_t begin, int64_t end, const Tensor& out) const {
-  format_->decode_tile(ops, storage(), {begin, end, 0, cols_}, out);
+  format().decode_tile(ops, storage(), {begin, end, 0, cols_}, out);
 }
 
 void Weight::multiply(Ops& ops, const Tensor& x, const Tensor& y, Accumulate accumulate) const {
-  format_->multiply(ops, storage(), x, y, accumulate);
+  format().multiply(ops, storage(), x, y, accumulate);
 }
 
 void Weight::gather(Ops& ops, const Tensor& indices, const Tensor& out) const {
-  format_->decode_rows(ops, storage(), indices, out);
+  format().decode_rows(ops, storage(), indices, out);
 }
 
 void Weight::publish(Ops& ops, const Tensor& master, const Rounding& rounding, Arena& scratch) {
-  format_->encode(
-      ops, [&](int64_t begin, int64_t end) { return master.rows(begin, end); }, storage(), rounding,
-      scratch);
+  encode(
+      ops, [&](int64_t begin, int64_t end) { return master.rows(begin, end); }, rounding, scratch);
+}
+
+void Weight::encode(Ops& ops, const RowSource& source, const Rounding& rounding, Arena& scratch) {
+  format_->encode(ops, source, storage(), rounding, scratch);
+}
+
+void Weight::release_storage() {
+  storage_ = {};
+}
+
+void Weight::take_out(const Tensor& values) {
+  taken_out_ = values;
+}
+
+void Weight::put_back(Ops& ops, const Rounding& rounding, Arena& scratch) {
+  const Tensor values = std::exchange(taken_out_, Tensor());
+  storage_ =
+      OwnedTensor(*memory_, Purpose::weights, DType::u8, {format_->storage_bytes(rows_, cols_)});
+  publish(ops, values, rounding, scratch);
 }
 
 const Format& Weight::check(const StoredTensor& stored) const {

@@ -22,8 +22,10 @@ class Weight {
   int64_t cols() const { return cols_; }  // in
   int64_t size() const { return rows_ * cols_; }
   bool is_vector() const { return is_vector_; }
-  const Format& format() const { return *format_; }
-  Storage storage() const { return {storage_.view(), rows_, cols_}; }
+  // What the weight reads: f32 while it is taken out, else stored_format().
+  const Format& format() const;
+  const Format& stored_format() const { return *format_; }
+  Storage storage() const;
 
   // The values themselves, f32 [rows, cols], when they are stored as f32; else an empty tensor.
   Tensor as_f32() const;
@@ -36,6 +38,17 @@ class Weight {
   void gather(Ops& ops, const Tensor& indices, const Tensor& out) const;
   // Re-encodes all rows from a master, f32 [rows, cols], contiguous.
   void publish(Ops& ops, const Tensor& master, const Rounding& rounding, Arena& scratch);
+
+  // Encodes all rows from a source.
+  void encode(Ops& ops, const RowSource& source, const Rounding& rounding, Arena& scratch);
+
+  // A weight may be taken out of storage, to be exact while it is trained: release_storage() gives
+  // its bytes back, take_out() makes it read `values`, f32 [rows, cols], which stay the caller's,
+  // and put_back() encodes them into new storage of its format. Between the first two it has no
+  // values.
+  void release_storage();
+  void take_out(const Tensor& values);
+  void put_back(Ops& ops, const Rounding& rounding, Arena& scratch);
 
   // Fills the weight from a file, converting where the formats differ; `staging` holds panels on
   // the way. Throws Error(model) naming the tensor when the shape differs.
@@ -50,7 +63,9 @@ class Weight {
   int64_t rows_, cols_;
   bool is_vector_;
   const Format* format_;
+  Memory* memory_;
   OwnedTensor storage_;
+  Tensor taken_out_;  // f32 [rows, cols]; empty unless taken out
 };
 
 }  // namespace jackscrew

@@ -16,35 +16,75 @@ namespace jackscrew {
 
 namespace {
 
-// The type of safetensors that is a format's own; null for formats that become F32.
-const char* own_dtype(const Format& format) {
-  if (&format == &f32_format()) return "F32";
-  if (&format == &bf16_format()) return "BF16";
-  return &format == &f16_format() ? "F16" : nullptr;
+// Masters of weights that wait their turn, by the name of the weight. What learns all the time is
+// exported as it is stored, which is what was evaluated.
+using Masters = std::map<std::string, Tensor>;
+
+Masters masters_of(const Session& session) {
+  Masters masters;
+  session.visit([&](const StateRef& state) {
+    if (state.role == StateRole::master) masters[state.name] = state.view;
+  });
+  return masters;
 }
 
+// Weights in a format that safetensors has keep their type, all others become F32.
 SafetensorsSpec weight_spec(const Weight& weight) {
-  const char* dtype = own_dtype(weight.format());
-  SafetensorsSpec spec{weight.name(), dtype == nullptr ? "F32" : dtype, {}};
+  const Format& format = weight.stored_format();
+  SafetensorsSpec spec{weight.name(),
+                       &format == &bf16_format()  ? "BF16"
+                       : &format == &f16_format() ? "F16"
+                                                  : "F32",
+                       {}};
   if (!weight.is_vector()) spec.shape.push_back(weight.rows());
   spec.shape.push_back(weight.cols());
   return spec;
 }
 
-void write_weight(Ops& ops, const Weight& weight, ShardedSafetensorsWriter& writer) {
-  if (own_dtype(weight.format()) != nullptr) {
-    write_tensor(ops, weight.storage().bytes,
-                 [&](std::span<const uint8_t> bytes) { writer.write(weight.name(), bytes); });
+template <class To>
+void write_rows(ShardedSafetensorsWriter& writer, const std::string& name,
+                const std::vector<float>& values, int64_t count) {
+  std::vector<To> out(static_cast<size_t>(count));
+  for (size_t i = 0; i < out.size(); ++i) out[i] = from_float<To>(values[i]);
+  writer.write(name, {reinterpret_cast<const uint8_t*>(out.data()), out.size() * sizeof(To)});
+}
+
+// Rows [begin, end) as exactly as they are known.
+void read_rows(Ops& ops, const Weight& weight, const Masters& masters, int64_t begin, int64_t end,
+               std::vector<float>& values) {
+  const Tensor out(values.data(), DType::f32, {end - begin, weight.cols()});
+  const auto found = masters.find(weight.name());
+  if (found == masters.end()) {
+    weight.decode(ops, begin, end, out);
     return;
   }
-  const int64_t step = panel_rows(weight.cols(), dtype_size(DType::f32));
-  std::vector<float> panel(static_cast<size_t>(std::min(step, weight.rows()) * weight.cols()));
+  const Tensor from = found->second.reshaped({weight.rows(), weight.cols()}).rows(begin, end);
+  if (from.dtype() == DType::f32) {
+    ops.copy(out, from);
+    return;
+  }
+  std::vector<bf16> narrow_values(static_cast<size_t>(out.size()));
+  ops.copy(Tensor(narrow_values.data(), DType::bf16, {out.rows(), out.cols()}), from);
+  std::transform(narrow_values.begin(), narrow_values.end(), values.begin(),
+                 [](bf16 value) { return to_float(value); });
+}
+
+void write_weight(Ops& ops, const Weight& weight, const Masters& masters,
+                  ShardedSafetensorsWriter& writer) {
+  const Format& format = weight.stored_format();
+  const int64_t step = std::min(weight.rows(), panel_rows(weight.cols(), dtype_size(DType::f32)));
+  std::vector<float> values(static_cast<size_t>(step * weight.cols()));
   for (int64_t begin = 0; begin < weight.rows(); begin += step) {
     const int64_t end = std::min(weight.rows(), begin + step);
-    const Tensor part(panel.data(), DType::f32, {end - begin, weight.cols()});
-    weight.decode(ops, begin, end, part);
-    writer.write(weight.name(),
-                 {static_cast<const uint8_t*>(part.raw()), static_cast<size_t>(part.bytes())});
+    const int64_t count = (end - begin) * weight.cols();
+    read_rows(ops, weight, masters, begin, end, values);
+    if (&format == &bf16_format()) {
+      write_rows<bf16>(writer, weight.name(), values, count);
+    } else if (&format == &f16_format()) {
+      write_rows<f16>(writer, weight.name(), values, count);
+    } else {
+      write_rows<float>(writer, weight.name(), values, count);
+    }
   }
 }
 
@@ -79,8 +119,9 @@ void export_model(Session& session, const ModelFiles& files, const Tokenizer& to
   write_text_atomic(to / "generation_config.json", write_hf_generation_config(files.config));
   write_tokenizer(files, tokenizer, to);
   ShardedSafetensorsWriter writer(to, std::move(specs));
+  const Masters masters = masters_of(session);
   for (const auto& parameter : session.stage().parameters()) {
-    write_weight(session.ops(), *parameter->weight, writer);
+    write_weight(session.ops(), *parameter->weight, masters, writer);
   }
   writer.close();
 }

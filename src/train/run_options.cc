@@ -98,9 +98,9 @@ constexpr OptionSpec kMethodOptions[] = {
     {.name = "optimizer",
      .type = text,
      .default_text = "adamw",
-     .help = "optimizer and the form of its states",
+     .help = "optimizer and the form of its states: adamw (f32) adamw_8bit",
      .aliases = "optim",
-     .choices = "adamw"},
+     .choices = "adamw adamw_8bit"},
     {.name = "gradient_checkpointing",
      .type = boolean,
      .default_text = "auto",
@@ -225,6 +225,13 @@ constexpr OptionSpec kMachineOptions[] = {
      .choices = "auto",
      .min = 1,
      .affects_result = false},
+    {.name = "host_memory",
+     .type = bytes,
+     .default_text = "auto",
+     .help = "hard budget of the masters beside it (method=rotary)",
+     .choices = "auto",
+     .min = 1,
+     .affects_result = false},
 };
 
 constexpr OptionSpec kOutputOptions[] = {
@@ -316,6 +323,10 @@ constexpr OptionSpec kCallOptions[] = {
      .type = text,
      .default_text = "",
      .help = "file to write, for commands that write one"},
+    {.name = "fit",
+     .type = boolean,
+     .default_text = "false",
+     .help = "plan: print the fastest recipe that keeps to the budget"},
     {.name = "verbose",
      .type = boolean,
      .default_text = "false",
@@ -329,6 +340,8 @@ constexpr OptionSpec kCallOptions[] = {
 constexpr Preset kPresets[] = {
     {"full", "learner=full learning_rate=1e-5", "every weight learns"},
     {"lora", "learner=lora learning_rate=2e-4", "low-rank adapters over frozen weights"},
+    {"rotary", "learner=rotary storage=int8 learning_rate=1e-5",
+     "every weight learns, a few of them at a time, over int8 weights"},
 };
 
 }  // namespace

@@ -41,7 +41,7 @@ const Format& choose_format(const Recipe& recipe, const Learner& learner,
   return stored == nullptr ? f32_format() : find_format(stored->format);
 }
 
-// Runs use(tensor) on what a file has for a weight.
+// Runs use(tensor) on what the file has for a weight.
 template <class Use>
 void with_stored(const std::string& origin, const WeightSource& source, const Weight& weight,
                  const Use& use) {
@@ -87,6 +87,12 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
   if (hooks.wrap) ops_ = hooks.wrap(std::move(ops_));
   learner_ = find_learner(use.training || !recipe.adapter.empty() ? recipe.learner : "frozen")
                  .make(recipe.options);
+  masters_ = std::make_unique<Memory>(
+      "host",
+      plans_only                     ? make_plan_backing()
+      : learner_->masters_in_files() ? make_file_backing(fs::path(recipe.output_dir) / "masters")
+                                     : make_host_backing(),
+      plans_only || learner_->masters_in_files() ? 0 : recipe.host_memory.value_or(0));
   optimizer_ =
       make_optimizer(recipe.optimizer, {recipe.adam_beta1, recipe.adam_beta2, recipe.adam_epsilon});
   product_ = &find_product(recipe.product, *ops_);
@@ -104,15 +110,19 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
   targets_ = indices(use.tokens);
   build_stage(recipe, files, make_arena(Purpose::staging, &ArenaSizes::staging), hooks.loaded);
   if (use.training) {
-    std::vector<Tensor> gradients;
+    std::vector<int64_t> gradients;
     stage_->visit([&](const StateRef& state) {
-      if (state.role == StateRole::gradient) gradients.push_back(state.view);
+      const bool learns = state.role == StateRole::parameter || state.role == StateRole::master;
+      if (learns) gradients.push_back(state.view.size());
     });
     if (gradients.empty()) {
       throw Error(ErrorKind::usage, fmt::format("nothing learns with learner={}", learner_->name()),
                   "use learner=full or learner=lora");
     }
-    norm_.emplace(*memory_, std::move(gradients));
+    norm_.emplace(*memory_, gradients);
+    watch_gradients();
+    Context run = context(false);
+    learner_->reserve(run);
   }
   if (use.kv_tokens > 0) cache_ = stage_->make_cache(*memory_, use.kv_tokens);
   if (use.logits_rows > 0) {
@@ -129,11 +139,24 @@ Arena Session::make_arena(Purpose purpose, int64_t ArenaSizes::*size) {
 void Session::build_stage(const Recipe& recipe, const ModelFiles& files, Arena staging,
                           const ProgressCallback& loaded) {
   const WeightSource* source = recipe.random_init ? nullptr : files.source.get();
-  const StageBuild build{
+  const LearnerContext slots{
       *memory_,
+      *masters_,
+      scratch_,
+      static_cast<StepScalars*>(scalars_.view().raw()),
       *ops_,
-      *learner_,
       *optimizer_,
+      seed_,
+      use_.training,
+      [&](const WeightInfo& info, const Tensor& out) {
+        if (source == nullptr) return init_rows(*ops_, files.config, seed_, info, 0, out);
+        with_stored(files.origin, *source, *info.weight, [&](const StoredTensor& stored) {
+          info.weight->read_original(*ops_, stored, out, staging);
+        });
+      }};
+  const StageBuild build{
+      slots,
+      *learner_,
       *product_,
       [&](const WeightInfo& info, const std::string& name) -> const Format& {
         return choose_format(recipe, *learner_, source, info, name);
@@ -143,22 +166,11 @@ void Session::build_stage(const Recipe& recipe, const ModelFiles& files, Arena s
           init_weight(*ops_, files.config, seed_, info, staging);
         } else {
           with_stored(files.origin, *source, weight,
-                      [&](const auto& stored) { weight.load(*ops_, stored, staging); });
+                      [&](const StoredTensor& stored) { weight.load(*ops_, stored, staging); });
         }
         if (loaded) loaded(weight.storage().bytes.bytes());
       },
-      seed_,
-      use_.max_positions,
-      use_.training,
-      [&](const WeightInfo& info, const Tensor& out) {
-        if (source == nullptr) {
-          init_rows(*ops_, files.config, seed_, info, 0, out);
-        } else {
-          with_stored(files.origin, *source, *info.weight, [&](const auto& stored) {
-            info.weight->read_original(*ops_, stored, out, staging);
-          });
-        }
-      }};
+      use_.max_positions};
   stage_ = std::make_unique<Stage>(files.config, StageSpec::whole(files.config), build);
   staging_high_water_ = staging.high_water();
 }
@@ -205,6 +217,26 @@ Batch Session::upload(const MicroBatch& batch, int64_t token_offset) {
           token_offset};
 }
 
+void Session::visit(const StateVisitor& visitor) const {
+  learner_->visit(visitor);
+  stage_->visit(visitor);
+}
+
+void Session::watch_gradients() {
+  std::vector<Tensor> gradients;
+  stage_->visit([&](const StateRef& state) {
+    if (state.role == StateRole::gradient) gradients.push_back(state.view);
+  });
+  norm_->watch(std::move(gradients));
+}
+
+void Session::schedule_restored() {
+  Context run = context(false);
+  scratch_.reset();
+  learner_->restored(run);
+  watch_gradients();
+}
+
 void Session::restored() {
   Context run = context(false);
   scratch_.reset();
@@ -234,7 +266,6 @@ double Session::measure_peak() {
 
 void Session::accumulate(const StepBatch& batch, double learning_rate, int64_t step) {
   step_ban_.reset();
-  auto ban = std::make_unique<NoAllocation>(*memory_);
   step_targets_ = static_cast<double>(batch.targets);
   StepScalars scalars{};
   scalars.learning_rate = static_cast<float>(learning_rate);
@@ -244,6 +275,9 @@ void Session::accumulate(const StepBatch& batch, double learning_rate, int64_t s
   scalars.seed = seed_;
   write_scalars(scalars);
   Context run = context(true);
+  scratch_.reset();
+  if (learner_->begin_step(run, step)) watch_gradients();
+  auto ban = std::make_unique<NoAllocation>(*memory_);
   int64_t token_offset = batch.first_token;
   for (const MicroBatch& micro_batch : batch.micro_batches) {
     stash_arena_.reset();
@@ -354,15 +388,23 @@ SessionPlan Session::rehearse(const Recipe& recipe, const ModelFiles& files, con
   {
     Session measuring(recipe, files, use, nullptr, true, recompute);
     measuring.rehearse_work();
+    for (int64_t phase = 0; use.training && phase < measuring.learner_->phases(); ++phase) {
+      Context run = measuring.context(true);
+      measuring.learner_->enter_phase(run, phase);
+      measuring.watch_gradients();
+      measuring.rehearse_work();
+    }
     plan.arenas = {measuring.scratch_.high_water(), measuring.stash_arena_.high_water(),
                    measuring.staging_high_water_};
   }
   Session booked(recipe, files, use, &plan, true, recompute);
-  booked.rehearse_work();
-  plan.ledger = booked.memory_->ledger();
   for (const auto& parameter : booked.stage_->parameters()) {
     plan.weight_bytes += parameter->weight->storage().bytes.bytes();
   }
+  booked.rehearse_work();
+  plan.ledger = booked.memory_->ledger();
+  plan.masters = booked.masters_->ledger();
+  plan.masters_in_files = booked.learner_->masters_in_files();
   return plan;
 }
 

@@ -34,7 +34,9 @@ struct ArenaSizes {
 // The outcome of a rehearsal.
 struct SessionPlan {
   ArenaSizes arenas;
-  Ledger ledger;             // of the device
+  Ledger ledger;   // of the device
+  Ledger masters;  // beside it: on the host, or with masters_in_files on the disk
+  bool masters_in_files = false;
   int64_t weight_bytes = 0;  // of the model as it is stored
   bool recompute = false;    // what gradient_checkpointing=auto came to
 };
@@ -69,10 +71,13 @@ class Session {
   Learner& learner() { return *learner_; }
   Ops& ops() { return *ops_; }
   Memory& memory() { return *memory_; }
+  Memory& masters() { return *masters_; }
   const Product& product() const { return *product_; }
 
-  // Everything that a checkpoint holds, and what must follow when it was overwritten.
-  void visit(const StateVisitor& visitor) const { stage_->visit(visitor); }
+  // Everything that a checkpoint holds, and what must follow when it was overwritten: first, when
+  // the states of the role `schedule` were, then when the others were.
+  void visit(const StateVisitor& visitor) const;
+  void schedule_restored();
   void restored();
 
   // Multiply-adds per second, times two, of a large f32 product on this machine now; 0 when the
@@ -106,6 +111,7 @@ class Session {
   void build_stage(const Recipe& recipe, const ModelFiles& files, Arena staging,
                    const ProgressCallback& loaded);
   void rehearse_work();
+  void watch_gradients();
   Batch upload(const MicroBatch& batch, int64_t token_offset);
   Context context(bool training);
   void write_scalars(const StepScalars& scalars);
@@ -120,6 +126,7 @@ class Session {
   std::unique_ptr<Memory> memory_;
   std::unique_ptr<Ops> ops_;
   std::unique_ptr<Learner> learner_;
+  std::unique_ptr<Memory> masters_;
   std::unique_ptr<Optimizer> optimizer_;
   const Product* product_ = nullptr;
   Arena scratch_, stash_arena_;

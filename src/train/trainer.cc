@@ -55,17 +55,26 @@ class Trainer {
 
   void run() {
     const SessionUse use = training_use(recipe_);
-    const SessionPlan plan = Session::rehearse(recipe_, files_, use);
-    require_fit(recipe_, files_, use, plan);
-    session_ = load_session(recipe_, files_, use, plan, console_.style);
-    const int64_t first = restore();
+    plan_ = Session::rehearse(recipe_, files_, use);
+    require_fit(recipe_, files_, use, plan_);
+    const bool is_new = !fs::exists(output_);
     const DirectoryLock lock = claim_output_dir(output_);
+    int64_t first = 0;
+    try {
+      session_ = load_session(recipe_, files_, use, plan_, console_.style);
+      first = restore();
+    } catch (const std::exception&) {
+      session_.reset();
+      std::error_code not_empty;
+      if (is_new) fs::remove(output_, not_empty);
+      throw;
+    }
     const std::optional<int64_t> resumed = first > 0 ? std::optional(first) : std::nullopt;
     log_.emplace(output_ / "train_log.jsonl", resumed);
     board_.emplace(output_, resumed);
     write_text_atomic(output_ / "recipe.yaml", recipe_.to_yaml());
     peak_flops_ = session_->measure_peak();
-    introduce(plan, first);
+    introduce(first);
     if (first == 0) evaluate_now(0);
     run_steps(first);
     finish();
@@ -141,7 +150,8 @@ class Trainer {
   int64_t restore() {
     if (checkpoint_.empty()) return 0;
     const CheckpointInfo now = checkpoint_info(read_checkpoint_info(checkpoint_).step);
-    restore_checkpoint(checkpoint_, states(), session_->ops());
+    restore_checkpoint(
+        checkpoint_, states(), [this] { session_->schedule_restored(); }, session_->ops());
     session_->restored();
     for (const std::string& line : resume_warnings(checkpoint_, now, recipe_.options)) warn(line);
     say(fmt::format("resuming from {} at step {}", checkpoint_.string(), now.step));
@@ -157,10 +167,11 @@ class Trainer {
     return [this](const StateVisitor& visitor) { session_->visit(visitor); };
   }
 
-  void introduce(const SessionPlan& plan, int64_t first) {
+  void introduce(int64_t first) {
     int64_t trained = 0;
     session_->visit([&](const StateRef& state) {
-      if (state.role == StateRole::parameter) trained += state.view.size();
+      const bool learns = state.role == StateRole::parameter || state.role == StateRole::master;
+      if (learns) trained += state.view.size();
     });
     const int64_t parameters = files_.config.parameter_count();
     say(fmt::format("model     {}: {} parameters, {} learn ({})", recipe_.model,
@@ -182,29 +193,38 @@ class Trainer {
         peak_flops_ > 0 ? fmt::format(", f32 peak {:.0f} GFLOP/s", peak_flops_ * 1e-9) : ""));
     std::string purposes;
     for (int p = 0; p < kPurposes; ++p) {
-      const int64_t bytes = plan.ledger.at_peak[static_cast<size_t>(p)];
-      if (bytes < plan.ledger.peak / 100) continue;  // crumbs
+      const int64_t bytes = plan_.ledger.at_peak[static_cast<size_t>(p)];
+      if (bytes < plan_.ledger.peak / 100) continue;  // crumbs
       purposes += fmt::format("{}{} {}", purposes.empty() ? "" : ", ",
                               purpose_name(static_cast<Purpose>(p)), human_bytes(bytes));
     }
-    say(fmt::format("memory    {}: {}{}", human_bytes(plan.ledger.peak), purposes,
-                    plan.recompute ? "; blocks recomputed" : ""));
+    say(fmt::format("memory    {}: {}{}", human_bytes(plan_.ledger.peak), purposes,
+                    plan_.recompute ? "; blocks recomputed" : ""));
+    if (plan_.masters.peak > 0) {
+      say(fmt::format("          and {} of masters {}", human_bytes(plan_.masters.peak),
+                      plan_.masters_in_files ? "in files" : "on the host"));
+    }
+    const LearnerNotes notes = session_->learner().notes(total_steps_);
+    for (size_t i = 0; i < notes.lines.size(); ++i) {
+      say(fmt::format("{:<10}{}", i == 0 ? recipe_.learner : "", notes.lines[i]));
+    }
+    for (const std::string& warning : notes.warnings) warn(warning);
     say(fmt::format("steps     {} ({} an epoch), learning rate {:.3g} {}, {} of warm-up",
                     total_steps_, sampler_->steps_per_epoch(), recipe_.learning_rate,
                     recipe_.options.text("lr_scheduler_type"),
                     counted(schedule_.warmup_steps, "step")));
     if (first == total_steps_)
       say("          all of them done already; the result is written again");
-    warn_of_disk(plan);
+    warn_of_disk();
     JsonObject start;
     start.add("model", recipe_.model).add("parameters", parameters).add("trained", trained);
-    start.add("total_steps", total_steps_).add("planned_peak", plan.ledger.peak);
+    start.add("total_steps", total_steps_).add("planned_peak", plan_.ledger.peak);
     start.add("isa", isa_name(session_->ops().isa())).add("threads", session_->ops().threads());
     log_->write(EventKind::start, first, start);
   }
 
-  void warn_of_disk(const SessionPlan& plan) const {
-    const int64_t wanted = plan_disk(recipe_, files_.config, plan).peak();
+  void warn_of_disk() const {
+    const int64_t wanted = plan_disk(recipe_, files_.config, plan_).peak();
     std::error_code error;
     const fs::space_info space = fs::space(output_, error);
     if (error || space.available >= static_cast<uintmax_t>(wanted)) return;
@@ -250,6 +270,9 @@ class Trainer {
       const StepBatch batch = sampler_->step(step);
       const double rate = schedule_.rate(step);
       session_->accumulate(batch, rate, step);
+      for (const JsonObject& event : session_->learner().take_events()) {
+        log_->write(EventKind::rotate, step, event);
+      }
       const StepResult result = session_->update(recipe_.weight_decay);
       if (!result.finite) {
         fail_non_finite(
@@ -330,11 +353,13 @@ class Trainer {
     export_result(*session_, files_, tokenizer_, output_);
     resident_peak_ = std::max(resident_peak_, anonymous_resident_bytes());
     const Ledger& ledger = session_->memory().ledger();
+    const JsonObject masters = ledger_json(session_->masters().ledger());
+    const JsonObject none = JsonObject().add("peak", 0);
     log_->write(EventKind::memory, total_steps_,
                 JsonObject()
                     .add("device", ledger_json(ledger))
-                    .add("host", JsonObject().add("peak", 0))
-                    .add("disk", JsonObject())
+                    .add("host", plan_.masters_in_files ? none : masters)
+                    .add("disk", plan_.masters_in_files ? masters : none)
                     .add("fits", true)
                     .add("peak_at", ledger.peak_at)
                     .add("resident_peak", resident_peak_));
@@ -354,6 +379,7 @@ class Trainer {
   fs::path checkpoint_;  // the newest that the run began from or wrote; empty when there is none
   int64_t total_steps_ = 0;
   Schedule schedule_;
+  SessionPlan plan_;
   std::unique_ptr<Session> session_;
   std::optional<EventLog> log_;
   std::optional<TensorBoardWriter> board_;

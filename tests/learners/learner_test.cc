@@ -101,7 +101,9 @@ TEST(FullLearnerTest, RefusesStorageThatCannotBeWritten) {
   const auto optimizer = make_optimizer("adamw", {});
   Weight weight(memory, "model.layers.0.mlp.up_proj.weight", 4, 64, false, find_format("q8_0"));
   try {
-    make_full_slot({memory, *ops, *optimizer, 1}, {&weight, WeightKind::linear, 0, "up_proj"});
+    Arena scratch(memory, Purpose::workspace, 1 << 20);
+    make_full_slot({memory, memory, scratch, nullptr, *ops, *optimizer, 1},
+                   {&weight, WeightKind::linear, 0, "up_proj"});
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::usage);

@@ -221,7 +221,7 @@ class LoraSlotTest : public ::testing::Test {
     const Recipe recipe =
         make_recipe({"method=lora", "lora_rank=1", "lora_alpha=1", "lora_dropout=0.25"});
     learner_ = find_learner("lora").make(recipe.options);
-    slot_ = learner_->make_slot({memory_, *ops_, *optimizer_, 42},
+    slot_ = learner_->make_slot({memory_, memory_, scratch_, &scalars_, *ops_, *optimizer_, 42},
                                 {&weight_, WeightKind::linear, 0, "q_proj"});
     scalars_.seed = 42;
     slot_->visit([&](const StateRef& state) {

@@ -207,12 +207,18 @@ class GradientNormTest : public ::testing::Test {
     Memory memory("host", make_host_backing(), 0);
     Arena scratch(memory, Purpose::workspace, 64);
     std::vector<Tensor> views;
-    for (auto& gradient : gradients_) views.push_back(view_of(gradient));
+    std::vector<int64_t> sizes;
+    for (auto& gradient : gradients_) {
+      views.push_back(view_of(gradient));
+      sizes.push_back(views.back().size());
+    }
     StepScalars scalars{};
     scalars.max_grad_norm = max_grad_norm;
     scalars.loss_sum = loss_sum;
     Context run{*ops, scratch, &scalars, true};
-    GradientNorm(memory, views).compute(run);
+    GradientNorm norm(memory, sizes);
+    norm.watch(views);
+    norm.compute(run);
     return scalars;
   }
 

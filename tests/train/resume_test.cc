@@ -110,10 +110,22 @@ TEST_P(SlowResume, AnInterruptSavesAndTheRunGoesOn) {
   }
 }
 
+std::string method_name(const ::testing::TestParamInfo<const char*>& test) {
+  constexpr const char* kNames[] = {"full", "lora", "rotary", "mapped", "states_8bit", "kept_8bit"};
+  return kNames[test.index];
+}
+
 INSTANTIATE_TEST_SUITE_P(SlowMethods, SlowResume,
                          ::testing::Values("method=full", "method=lora lora_dropout=0.1",
-                                           "method=full storage=int8"),
-                         [](const auto& test) { return "run" + std::to_string(test.index); });
+                                           "method=rotary active_params=50% steps_per_rotation=4",
+                                           "method=rotary rotation_groups=matrix master=mmap "
+                                           "rotation_order=importance churn=0.5 moments=keep "
+                                           "active_params=60% steps_per_rotation=5",
+                                           "method=full storage=int8 optimizer=adamw_8bit",
+                                           "method=rotary static=rotate moments=keep "
+                                           "active_params=60% steps_per_rotation=5 "
+                                           "optimizer=adamw_8bit"),
+                         method_name);
 
 TEST(SlowResumeRules, ARunGivenUpDoesNotComeBack) {
   const TinyRun tiny("given_up");

@@ -69,6 +69,14 @@ struct Team {
     return {from};
   }
 
+  // One value for each of a row's first N elements, for a later `each` over the same elements: a
+  // thread meets the same ones again, and keeps those alone.
+  template <class T, int64_t N>
+  struct Kept {
+    T values[(N + kThreads - 1) / kThreads];
+    __device__ T& operator[](int64_t i) { return values[i / kThreads]; }
+  };
+
   template <class F>
   __device__ void once(F f) const {
     if (threadIdx.x == 0) f();

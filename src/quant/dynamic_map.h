@@ -26,9 +26,9 @@ struct DynamicMap {
 const DynamicMap& signed_dynamic_map();    // from -0.993 to 1: -1 has no value of its own
 const DynamicMap& unsigned_dynamic_map();  // from 0 to 1
 
-// The value nearest to x, the lower of two that are equally near. A guess by the decade and the
-// place in it is off by one at most: a search of the values takes three times as long.
-JACKSCREW_ROW int32_t dynamic_code(const DynamicMap& map, float x) {
+// The index of the value nearest to x or of one beside it, from 1 to 254: by the decade, and the
+// place in it. A search of the values takes three times as long.
+JACKSCREW_ROW int32_t dynamic_code_guess(const DynamicMap& map, float x) {
   const float magnitude = row_min(__builtin_fabsf(x), 1.0f);  // 1 for NaN
   float slope = map.decades[0].slope;
   float shift = map.decades[0].shift;
@@ -39,7 +39,12 @@ JACKSCREW_ROW int32_t dynamic_code(const DynamicMap& map, float x) {
   const int32_t place = 1 + static_cast<int32_t>(row_max(magnitude * slope - shift, 0.0f));
   const int32_t wanted = x < 0.0f ? map.zero - place : map.zero + place;
   const int32_t raised = wanted < 1 ? 1 : wanted;
-  const int32_t guess = raised > 254 ? 254 : raised;
+  return raised > 254 ? 254 : raised;
+}
+
+// The value nearest to x, the lower of two that are equally near.
+JACKSCREW_ROW int32_t dynamic_code(const DynamicMap& map, float x) {
+  const int32_t guess = dynamic_code_guess(map, x);
   const float value = map.values[guess];
   const int32_t up = x > 0.5f * (value + map.values[guess + 1]) ? 1 : 0;
   const int32_t down = x <= 0.5f * (map.values[guess - 1] + value) ? 1 : 0;
@@ -57,11 +62,13 @@ JACKSCREW_ROW int32_t dynamic_code_keeping_sign(const DynamicMap& map, float x) 
 
 // One of the two values around x, chosen by `uniform` of [0, 1) so that x is what is expected.
 JACKSCREW_ROW int32_t dynamic_code(const DynamicMap& map, float x, float uniform) {
-  const int32_t nearest = dynamic_code(map, x);
-  const int32_t under = map.values[nearest] <= x ? nearest : nearest - 1;
-  const int32_t below = under < 0 ? 0 : under > 254 ? 254 : under;
-  const float gap = map.values[below + 1] - map.values[below];
-  return below + (x - map.values[below] > uniform * gap ? 1 : 0);
+  const int32_t guess = dynamic_code_guess(map, x);
+  const int32_t up = map.values[guess + 1] <= x ? 1 : 0;
+  const int32_t down = map.values[guess] > x ? 1 : 0;
+  const int32_t found = guess + up - down;
+  const int32_t below = found < 254 ? found : 254;
+  const float low = map.values[below];
+  return below + (x - low > uniform * (map.values[below + 1] - low) ? 1 : 0);
 }
 
 }  // namespace jackscrew

@@ -73,12 +73,12 @@ JACKSCREW_ROW float sum_bytes(const Team& team, const Byte* bytes, int64_t count
   return team.total(lanes);
 }
 
-// Writes code(i), an int32_t, as byte i of `to`. Bytes are narrowed in a loop of their own: beside
-// them GCC would take as many floats at a time as bytes fit a register, or none in short groups.
+// Writes code(i), an int32_t, as byte i of `to`. Bytes are narrowed in a loop of their own (see
+// Team::Sixteen), in chunks that stay in registers or the nearest cache.
 template <class Team, class Byte, class F>
 JACKSCREW_ROW void put_bytes(const Team& team, Byte* to, int64_t count, const F& code) {
   constexpr int64_t kChunk = 64;
-  int32_t wide[kChunk];
+  typename Team::template Kept<int32_t, kChunk> wide;
   for (int64_t done = 0; done < count; done += kChunk) {
     const int64_t part = count - done < kChunk ? count - done : kChunk;
     team.each(part, [&](int64_t i) { wide[i] = code(done + i); });

@@ -49,9 +49,56 @@ struct Nf4Codec {
     return (product == product ? product : nested) + *offset;
   }
 
-  JACKSCREW_ROW float even(uint8_t pair) const { return book.values[pair >> 4]; }
-  JACKSCREW_ROW float odd(uint8_t pair) const { return book.values[pair & 15]; }
+  // The elements of one block before they are scaled: two(lane, i, value of i, value of i + 1) for
+  // whole bytes, lanes being below 16, and one(i, value) for what is left on either side.
+  template <class Team, class One, class Two>
+  JACKSCREW_ROW void each_value(const Team& team, int64_t element, int64_t count, const One& one,
+                                const Two& two) const {
+    const int64_t first = element & 1;  // a lone odd element
+    const int64_t pairs = (count - first) / 2;
+    const uint8_t* bytes = codes + (element + first) / 2;
+    if (first == 1) team.once([&] { one(0, book.values[bytes[-1] & 15]); });
+    int64_t done = 0;
+    for (; done + 16 <= pairs; done += 16) {
+      const auto pair = team.sixteen(bytes + done);
+      const auto even = team.lookup(book.values, pair, 4);
+      const auto odd = team.lookup(book.values, pair, 0);
+      team.each(16, [&](int64_t i) { two(i, first + 2 * (done + i), even[i], odd[i]); });
+    }
+    team.each(pairs - done, [&](int64_t i) {
+      const uint8_t pair = bytes[done + i];
+      two(i, first + 2 * (done + i), book.values[pair >> 4], book.values[pair & 15]);
+    });
+    if (first + 2 * pairs < count) {
+      team.once([&] { one(count - 1, book.values[bytes[pairs] >> 4]); });
+    }
+  }
 
+  template <class Team, class Store>
+  JACKSCREW_ROW void decode(const Team& team, int64_t group, int64_t element, int64_t count,
+                            const Store& store) const {
+    const float s = scale(group);
+    each_value(
+        team, element, count, [&](int64_t i, float value) { store(i, s * value); },
+        [&](int64_t, int64_t i, float even, float odd) {
+          store(i, s * even);
+          store(i + 1, s * odd);
+        });
+  }
+
+  template <class Team>
+  JACKSCREW_ROW float dot(const Team& team, int64_t group, int64_t element, int64_t count,
+                          const float* x) const {
+    float lanes[16] = {};
+    each_value(
+        team, element, count, [&](int64_t i, float value) { lanes[0] += x[i] * value; },
+        [&](int64_t lane, int64_t i, float even, float odd) {
+          lanes[lane] += x[i] * even + x[i + 1] * odd;
+        });
+    return scale(group) * team.total(lanes);
+  }
+
+  // Writes the codes of all elements, code(i).
   template <class Team, class F>
   JACKSCREW_ROW static void put_pairs(const Team& team, int64_t count, uint8_t* to, const F& code) {
     const int64_t pairs = count / 2;
@@ -60,36 +107,6 @@ struct Nf4Codec {
     if (count > 2 * pairs) {
       team.once([&] { to[pairs] = static_cast<uint8_t>(code(count - 1) << 4 | 7); });
     }
-  }
-
-  template <class Team, class Store>
-  JACKSCREW_ROW void decode(const Team& team, int64_t group, int64_t element, int64_t count,
-                            const Store& store) const {
-    const float s = scale(group);
-    const int64_t first = element & 1;  // a lone odd element
-    const int64_t pairs = (count - first) / 2;
-    const uint8_t* bytes = codes + (element + first) / 2;
-    if (first == 1) team.once([&] { store(0, s * odd(bytes[-1])); });
-    each_byte(team, bytes, pairs, [&](int64_t i, int32_t pair) {
-      store(first + 2 * i, s * book.values[pair >> 4]);
-      store(first + 2 * i + 1, s * book.values[pair & 15]);
-    });
-    if (first + 2 * pairs < count) team.once([&] { store(count - 1, s * even(bytes[pairs])); });
-  }
-
-  template <class Team>
-  JACKSCREW_ROW float dot(const Team& team, int64_t group, int64_t element, int64_t count,
-                          const float* x) const {
-    const int64_t first = element & 1;
-    const int64_t pairs = (count - first) / 2;
-    const uint8_t* bytes = codes + (element + first) / 2;
-    float total = sum_bytes(team, bytes, pairs, [&](int64_t i, int32_t pair) {
-      return x[first + 2 * i] * book.values[pair >> 4] +
-             x[first + 2 * i + 1] * book.values[pair & 15];
-    });
-    if (first == 1) total += x[0] * odd(bytes[-1]);
-    if (first + 2 * pairs < count) total += x[count - 1] * even(bytes[pairs]);
-    return scale(group) * total;
   }
 
   template <class Team>

@@ -66,7 +66,10 @@ struct RandomStream {
     const Philox4 r = philox4x32(static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32),
                                  purpose_and_step, tensor, static_cast<uint32_t>(seed),
                                  static_cast<uint32_t>(seed >> 32));
-    return r.x[index & 3];
+    // Not r.x[index & 3]: an array that is indexed by a variable keeps loops from being vectorised.
+    const uint32_t low = (index & 1) != 0 ? r.x[1] : r.x[0];
+    const uint32_t high = (index & 1) != 0 ? r.x[3] : r.x[2];
+    return (index & 2) != 0 ? high : low;
   }
 
   // Uniform in [0, 1) with 24 bits.

@@ -86,6 +86,34 @@ struct Team {
 #endif
   }
 
+  // Of a table those numbers that four bits of sixteen integers point at, the lowest being `shift`.
+  struct SixteenFloats {
+    float values[16];
+    JACKSCREW_INLINE float operator[](int64_t i) const { return values[i]; }
+  };
+  JACKSCREW_INLINE SixteenFloats lookup(const float (&table)[16], const Sixteen& bits,
+                                        int shift) const {
+    SixteenFloats out;
+#if defined(__AVX512F__)
+    const __m512i index = _mm512_maskz_srli_epi32(kAll, _mm512_loadu_si512(bits.values),
+                                                  static_cast<unsigned>(shift));
+    _mm512_storeu_ps(out.values, _mm512_maskz_permutexvar_ps(kAll, index, _mm512_loadu_ps(table)));
+#else
+    const __m256 first = _mm256_loadu_ps(table);
+    const __m256 second = _mm256_loadu_ps(table + 8);
+    for (int half = 0; half < 16; half += 8) {
+      const auto* from = reinterpret_cast<const __m256i*>(bits.values + half);
+      const __m256i index = _mm256_srli_epi32(_mm256_loadu_si256(from), shift);
+      // The fourth bit, moved to the sign, chooses between the halves of the table.
+      _mm256_storeu_ps(out.values + half,
+                       _mm256_blendv_ps(_mm256_permutevar8x32_ps(first, index),
+                                        _mm256_permutevar8x32_ps(second, index),
+                                        _mm256_castsi256_ps(_mm256_slli_epi32(index, 28))));
+    }
+#endif
+    return out;
+  }
+
   // One value for each of a row's first N elements, for a later `each` over the same elements.
   template <class T, int64_t N>
   struct Kept {

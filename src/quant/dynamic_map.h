@@ -8,38 +8,47 @@
 
 #include <cstdint>
 
-#include "kernels/row_kernel.h"
+#include "kernels/row_math.h"
 
 namespace jackscrew {
 
 // A kernel holds a map among its arguments, so that it needs no memory of its own on any device.
 struct DynamicMap {
+  // Of the magnitudes from `begin` on, magnitude * slope - shift is the place in all cells.
+  struct Decade {
+    float begin, slope, shift;
+  };
   float values[256];  // ascending
-  int32_t zero;       // the index of 0
+  Decade decades[7];
+  int32_t zero;  // the index of 0
 };
 
 const DynamicMap& signed_dynamic_map();    // from -0.993 to 1: -1 has no value of its own
 const DynamicMap& unsigned_dynamic_map();  // from 0 to 1
 
-// The last value that is not above x; the first where all are.
-JACKSCREW_ROW int32_t dynamic_code_below(const DynamicMap& map, float x) {
-  // A bisection, written out: GCC vectorises the loop around it only without a loop inside.
-  int32_t code = map.values[128] <= x ? 128 : 0;
-  code += map.values[code + 64] <= x ? 64 : 0;
-  code += map.values[code + 32] <= x ? 32 : 0;
-  code += map.values[code + 16] <= x ? 16 : 0;
-  code += map.values[code + 8] <= x ? 8 : 0;
-  code += map.values[code + 4] <= x ? 4 : 0;
-  code += map.values[code + 2] <= x ? 2 : 0;
-  code += map.values[code + 1] <= x ? 1 : 0;
-  return code;
+// The index of the value nearest to x or of one beside it, from 1 to 254: by the decade, and the
+// place in it. A search of the values takes three times as long.
+JACKSCREW_ROW int32_t dynamic_code_guess(const DynamicMap& map, float x) {
+  const float magnitude = row_min(__builtin_fabsf(x), 1.0f);  // 1 for NaN
+  float slope = map.decades[0].slope;
+  float shift = map.decades[0].shift;
+  for (int32_t e = 1; e < 7; ++e) {
+    slope = magnitude >= map.decades[e].begin ? map.decades[e].slope : slope;
+    shift = magnitude >= map.decades[e].begin ? map.decades[e].shift : shift;
+  }
+  const int32_t place = 1 + static_cast<int32_t>(row_max(magnitude * slope - shift, 0.0f));
+  const int32_t wanted = x < 0.0f ? map.zero - place : map.zero + place;
+  const int32_t raised = wanted < 1 ? 1 : wanted;
+  return raised > 254 ? 254 : raised;
 }
 
 // The value nearest to x, the lower of two that are equally near.
 JACKSCREW_ROW int32_t dynamic_code(const DynamicMap& map, float x) {
-  const int32_t below = dynamic_code_below(map, x);
-  const int32_t above = below < 255 ? below + 1 : 255;
-  return x > 0.5f * (map.values[below] + map.values[above]) ? above : below;
+  const int32_t guess = dynamic_code_guess(map, x);
+  const float value = map.values[guess];
+  const int32_t up = x > 0.5f * (value + map.values[guess + 1]) ? 1 : 0;
+  const int32_t down = x <= 0.5f * (map.values[guess - 1] + value) ? 1 : 0;
+  return guess + up - down;
 }
 
 // The same on x's own side of 0: what is not 0 does not become 0, nor change its sign.
@@ -52,11 +61,14 @@ JACKSCREW_ROW int32_t dynamic_code_keeping_sign(const DynamicMap& map, float x) 
 }
 
 // One of the two values around x, chosen by `uniform` of [0, 1) so that x is what is expected.
-JACKSCREW_ROW int32_t dynamic_code_stochastic(const DynamicMap& map, float x, float uniform) {
-  const int32_t below = dynamic_code_below(map, x);
-  const int32_t above = below < 255 ? below + 1 : 255;
-  const float gap = map.values[above] - map.values[below];
-  return x - map.values[below] > uniform * gap ? above : below;
+JACKSCREW_ROW int32_t dynamic_code(const DynamicMap& map, float x, float uniform) {
+  const int32_t guess = dynamic_code_guess(map, x);
+  const int32_t up = map.values[guess + 1] <= x ? 1 : 0;
+  const int32_t down = map.values[guess] > x ? 1 : 0;
+  const int32_t found = guess + up - down;
+  const int32_t below = found < 254 ? found : 254;
+  const float low = map.values[below];
+  return below + (x - low > uniform * (map.values[below + 1] - low) ? 1 : 0);
 }
 
 }  // namespace jackscrew

@@ -73,6 +73,32 @@ JACKSCREW_ROW float sum_bytes(const Team& team, const Byte* bytes, int64_t count
   return team.total(lanes);
 }
 
+// Writes code(i), an int32_t, as byte i of `to`. Bytes are narrowed in a loop of their own (see
+// Team::Sixteen), in chunks that stay in registers or the nearest cache.
+template <class Team, class Byte, class F>
+JACKSCREW_ROW void put_bytes(const Team& team, Byte* to, int64_t count, const F& code) {
+  constexpr int64_t kChunk = 64;
+  typename Team::template Kept<int32_t, kChunk> wide;
+  for (int64_t done = 0; done < count; done += kChunk) {
+    const int64_t part = count - done < kChunk ? count - done : kChunk;
+    team.each(part, [&](int64_t i) { wide[i] = code(done + i); });
+    team.each(part, [&](int64_t i) { to[done + i] = static_cast<Byte>(wide[i]); });
+  }
+}
+
+// The same with code(i), or code(i, uniform) for a random number in [0, 1) of each element.
+template <class Team, class Byte, class Code>
+JACKSCREW_ROW void put_rounded(const Team& team, const Rounding& rounding, int64_t element,
+                               int64_t count, Byte* to, const Code& code) {
+  if (!rounding.stochastic) {
+    put_bytes(team, to, count, [&](int64_t i) { return code(i); });
+    return;
+  }
+  const RandomStream random = rounding_stream(rounding);
+  put_bytes(team, to, count,
+            [&](int64_t i) { return code(i, random.uniform(static_cast<uint64_t>(element + i))); });
+}
+
 // NaN becomes infinite: maxima of numbers pass over NaN, and it must not get lost.
 JACKSCREW_ROW float nan_to_infinity(float value) {
   return value == value ? value : __builtin_inff();
@@ -92,20 +118,6 @@ JACKSCREW_ROW float round_to_integer(float value) {
 JACKSCREW_ROW float round_to_integer(float value, float uniform) {
   const float below = __builtin_floorf(value);
   return below + (uniform < value - below ? 1.0f : 0.0f);
-}
-
-// Calls nearest(i), or with a random number in [0, 1) stochastic(i, uniform), for every element.
-template <class Team, class Nearest, class Stochastic>
-JACKSCREW_ROW void each_rounded(const Team& team, const Rounding& rounding, int64_t element,
-                                int64_t count, const Nearest& nearest,
-                                const Stochastic& stochastic) {
-  if (!rounding.stochastic) {
-    team.each(count, [&](int64_t i) { nearest(i); });
-    return;
-  }
-  const RandomStream random = rounding_stream(rounding);
-  team.each(count,
-            [&](int64_t i) { stochastic(i, random.uniform(static_cast<uint64_t>(element + i))); });
 }
 
 template <class Codec>

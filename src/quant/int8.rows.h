@@ -31,15 +31,11 @@ struct Int8Codec {
     const float scale = largest_magnitude(team, from, count) / 127.0f;
     team.once([&] { scales[group] = scale; });
     const float divisor = scale > 0.0f ? scale : 1.0f;
-    int8_t* to = codes + element;
-    // In this order of operands NaN becomes -127.
-    const auto put = [&](int64_t i, float q) {
-      to[i] = static_cast<int8_t>(row_min(row_max(q, -127.0f), 127.0f));
-    };
-    each_rounded(
-        team, rounding, element, count,
-        [&](int64_t i) { put(i, round_to_integer(from[i] / divisor)); },
-        [&](int64_t i, float uniform) { put(i, round_to_integer(from[i] / divisor, uniform)); });
+    put_rounded(team, rounding, element, count, codes + element, [&](int64_t i, auto... uniform) {
+      const float q = round_to_integer(from[i] / divisor, uniform...);
+      // In this order of operands NaN becomes -127.
+      return static_cast<int32_t>(row_min(row_max(q, -127.0f), 127.0f));
+    });
   }
 };
 using DecodeInt8 = DecodeGroups<Int8Codec>;

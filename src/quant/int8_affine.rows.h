@@ -44,15 +44,11 @@ struct Int8AffineCodec {
       scales[group] = range / 255.0f;
       zeros[group] = static_cast<uint8_t>(zero);
     });
-    uint8_t* to = codes + element;
-    // In this order of operands NaN becomes 0.
-    const auto put = [&](int64_t i, float q) {
-      to[i] = static_cast<uint8_t>(row_min(row_max(q + zero, 0.0f), 255.0f));
-    };
-    each_rounded(
-        team, rounding, element, count,
-        [&](int64_t i) { put(i, round_to_integer(from[i] * inverse)); },
-        [&](int64_t i, float uniform) { put(i, round_to_integer(from[i] * inverse, uniform)); });
+    put_rounded(team, rounding, element, count, codes + element, [&](int64_t i, auto... uniform) {
+      const float q = round_to_integer(from[i] * inverse, uniform...) + zero;
+      // In this order of operands NaN becomes 0.
+      return static_cast<int32_t>(row_min(row_max(q, 0.0f), 255.0f));
+    });
   }
 };
 using DecodeInt8Affine = DecodeGroups<Int8AffineCodec>;

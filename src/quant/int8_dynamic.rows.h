@@ -33,13 +33,9 @@ struct Int8DynamicCodec {
     const float scale = largest_magnitude(team, from, count);
     team.once([&] { absmax[group] = scale; });
     const float divisor = scale > 0.0f ? scale : 1.0f;
-    uint8_t* to = codes + element;
-    each_rounded(
-        team, rounding, element, count,
-        [&](int64_t i) { to[i] = static_cast<uint8_t>(dynamic_code(map, from[i] / divisor)); },
-        [&](int64_t i, float uniform) {
-          to[i] = static_cast<uint8_t>(dynamic_code_stochastic(map, from[i] / divisor, uniform));
-        });
+    put_rounded(team, rounding, element, count, codes + element, [&](int64_t i, auto... uniform) {
+      return dynamic_code(map, from[i] / divisor, uniform...);
+    });
   }
 };
 using DecodeInt8Dynamic = DecodeGroups<Int8DynamicCodec>;

@@ -49,37 +49,64 @@ struct Nf4Codec {
     return (product == product ? product : nested) + *offset;
   }
 
-  JACKSCREW_ROW float even(uint8_t pair) const { return book.values[pair >> 4]; }
-  JACKSCREW_ROW float odd(uint8_t pair) const { return book.values[pair & 15]; }
+  // The elements of one block before they are scaled: two(lane, i, value of i, value of i + 1) for
+  // whole bytes, lanes being below 16, and one(i, value) for what is left on either side.
+  template <class Team, class One, class Two>
+  JACKSCREW_ROW void each_value(const Team& team, int64_t element, int64_t count, const One& one,
+                                const Two& two) const {
+    const int64_t first = element & 1;  // a lone odd element
+    const int64_t pairs = (count - first) / 2;
+    const uint8_t* bytes = codes + (element + first) / 2;
+    if (first == 1) team.once([&] { one(0, book.values[bytes[-1] & 15]); });
+    int64_t done = 0;
+    for (; done + 16 <= pairs; done += 16) {
+      const auto pair = team.sixteen(bytes + done);
+      const auto even = team.lookup(book.values, pair, 4);
+      const auto odd = team.lookup(book.values, pair, 0);
+      team.each(16, [&](int64_t i) { two(i, first + 2 * (done + i), even[i], odd[i]); });
+    }
+    team.each(pairs - done, [&](int64_t i) {
+      const uint8_t pair = bytes[done + i];
+      two(i, first + 2 * (done + i), book.values[pair >> 4], book.values[pair & 15]);
+    });
+    if (first + 2 * pairs < count) {
+      team.once([&] { one(count - 1, book.values[bytes[pairs] >> 4]); });
+    }
+  }
 
   template <class Team, class Store>
   JACKSCREW_ROW void decode(const Team& team, int64_t group, int64_t element, int64_t count,
                             const Store& store) const {
     const float s = scale(group);
-    const int64_t first = element & 1;  // a lone odd element
-    const int64_t pairs = (count - first) / 2;
-    const uint8_t* bytes = codes + (element + first) / 2;
-    if (first == 1) team.once([&] { store(0, s * odd(bytes[-1])); });
-    each_byte(team, bytes, pairs, [&](int64_t i, int32_t pair) {
-      store(first + 2 * i, s * book.values[pair >> 4]);
-      store(first + 2 * i + 1, s * book.values[pair & 15]);
-    });
-    if (first + 2 * pairs < count) team.once([&] { store(count - 1, s * even(bytes[pairs])); });
+    each_value(
+        team, element, count, [&](int64_t i, float value) { store(i, s * value); },
+        [&](int64_t, int64_t i, float even, float odd) {
+          store(i, s * even);
+          store(i + 1, s * odd);
+        });
   }
 
   template <class Team>
   JACKSCREW_ROW float dot(const Team& team, int64_t group, int64_t element, int64_t count,
                           const float* x) const {
-    const int64_t first = element & 1;
-    const int64_t pairs = (count - first) / 2;
-    const uint8_t* bytes = codes + (element + first) / 2;
-    float total = sum_bytes(team, bytes, pairs, [&](int64_t i, int32_t pair) {
-      return x[first + 2 * i] * book.values[pair >> 4] +
-             x[first + 2 * i + 1] * book.values[pair & 15];
-    });
-    if (first == 1) total += x[0] * odd(bytes[-1]);
-    if (first + 2 * pairs < count) total += x[count - 1] * even(bytes[pairs]);
-    return scale(group) * total;
+    float lanes[16] = {};
+    each_value(
+        team, element, count, [&](int64_t i, float value) { lanes[0] += x[i] * value; },
+        [&](int64_t lane, int64_t i, float even, float odd) {
+          lanes[lane] += x[i] * even + x[i + 1] * odd;
+        });
+    return scale(group) * team.total(lanes);
+  }
+
+  // Writes the codes of all elements, code(i).
+  template <class Team, class F>
+  JACKSCREW_ROW static void put_pairs(const Team& team, int64_t count, uint8_t* to, const F& code) {
+    const int64_t pairs = count / 2;
+    put_bytes(team, to, pairs, [&](int64_t i) { return code(2 * i) << 4 | code(2 * i + 1); });
+    // A last odd element is paired with the code of 0.
+    if (count > 2 * pairs) {
+      team.once([&] { to[pairs] = static_cast<uint8_t>(code(count - 1) << 4 | 7); });
+    }
   }
 
   template <class Team>
@@ -89,26 +116,15 @@ struct Nf4Codec {
     team.once([&] { absmax[group] = largest; });
     const float inverse = largest > 0.0f ? row_min(1.0f / largest, 3.4028235e38f) : 0.0f;
     uint8_t* to = codes + element / 2;
-    // A last odd element is paired with a 0, whose code is 7.
-    const auto put = [&](int64_t i, int32_t high, int32_t low) {
-      to[i] = static_cast<uint8_t>(high << 4 | (2 * i + 1 < count ? low : 7));
-    };
-    const auto at = [&](int64_t i) { return i < count ? from[i] * inverse : 0.0f; };
-    const int64_t pairs = (count + 1) / 2;
-    if (!rounding.stochastic) {
-      team.each(pairs, [&](int64_t i) {
-        put(i, nf4_code(book, at(2 * i)), nf4_code(book, at(2 * i + 1)));
+    if (rounding.stochastic) {
+      const RandomStream random = rounding_stream(rounding);
+      put_pairs(team, count, to, [&](int64_t i) {
+        return nf4_code(book, from[i] * inverse,
+                        random.uniform(static_cast<uint64_t>(element + i)));
       });
-      return;
+    } else {
+      put_pairs(team, count, to, [&](int64_t i) { return nf4_code(book, from[i] * inverse); });
     }
-    const RandomStream random = rounding_stream(rounding);
-    const auto uniform = [&](int64_t i) {
-      return random.uniform(static_cast<uint64_t>(element + i));
-    };
-    team.each(pairs, [&](int64_t i) {
-      put(i, nf4_code(book, at(2 * i), uniform(2 * i)),
-          nf4_code(book, at(2 * i + 1), uniform(2 * i + 1)));
-    });
   }
 };
 using DecodeNf4 = DecodeGroups<Nf4Codec>;

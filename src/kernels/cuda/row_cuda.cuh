@@ -69,6 +69,20 @@ struct Team {
     return {from};
   }
 
+  // Of a table those numbers that four bits of sixteen integers point at, the lowest being `shift`.
+  template <class Integers>
+  struct Looked {
+    const float* table;
+    Integers bits;
+    int shift;
+    __device__ float operator[](int64_t i) const { return table[bits[i] >> shift & 15]; }
+  };
+  template <class Integers>
+  __device__ Looked<Integers> lookup(const float (&table)[16], const Integers& bits,
+                                     int shift) const {
+    return {table, bits, shift};
+  }
+
   // One value for each of a row's first N elements, for a later `each` over the same elements: a
   // thread meets the same ones again, and keeps those alone.
   template <class T, int64_t N>

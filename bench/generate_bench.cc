@@ -52,7 +52,7 @@ double weight_bytes(const Stage& stage) {
   for (const auto& parameter : stage.parameters()) {
     const bool gathered =
         parameter->info.kind == WeightKind::embedding && !stage.config().tie_word_embeddings;
-    if (!gathered) total += static_cast<double>(parameter->info.weight->storage().bytes());
+    if (!gathered) total += static_cast<double>(parameter->info.weight->storage().bytes.bytes());
   }
   return total;
 }
@@ -123,10 +123,7 @@ int run(std::vector<std::string> arguments) {
 }  // namespace jackscrew
 
 int main(int argc, char** argv) {
-  try {
-    return jackscrew::run(std::vector<std::string>(argv + 1, argv + argc));
-  } catch (const jackscrew::Error& error) {
-    fmt::print(stderr, "generate_bench: {}\n", error.what());
-    return error.exit_code();
-  }
+  return jackscrew::guarded("generate_bench", [&] {
+    return jackscrew::run({argv + 1, argv + argc});
+  });
 }

@@ -18,6 +18,7 @@
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/rows/loss.rows.h"
 #include "kernels/rows/model.rows.h"
+#include "optim/optimizer.h"
 #include "tensor/memory.h"
 
 namespace jackscrew {
@@ -40,8 +41,8 @@ Memory& memory() {
 }
 
 Ops& ops() {
-  static const std::unique_ptr<Ops> instance = make_cpu_ops(measuring.threads, isa);
-  return *instance;
+  static const std::unique_ptr<Ops> kOps = make_cpu_ops(measuring.threads, isa);
+  return *kOps;
 }
 
 OwnedTensor filled(DType dtype, int64_t rows, int64_t cols) {
@@ -173,7 +174,7 @@ void rows_benchmark(benchmark::State& state, const std::string& name) {
   }
   std::vector<float> rstd(kTokens, 1.0f);
   std::vector<int32_t> indices(kTokens);
-  for (int32_t i = 0; i < kTokens; ++i) indices[static_cast<size_t>(i)] = i * 5 % kTokens;
+  for (size_t i = 0; i < indices.size(); ++i) indices[i] = static_cast<int32_t>(i * 5 % kTokens);
   if (name == "rms_norm") {
     row_benchmark(state, RmsNormForward{x[0], x[1], x[2], rstd.data(), kHidden, 1e-5f}, kTokens,
                   2 * hidden_bytes);
@@ -204,6 +205,32 @@ void rows_benchmark(benchmark::State& state, const std::string& name) {
     row_benchmark(state, SoftmaxCrossEntropy{x[0], indices.data(), rstd.data(), &scalars, kVocab},
                   kLossRows, 3.0 * 4.0 * kLossRows * kVocab);
   }
+}
+
+// Updates of a tensor of 4 million elements. Each reads and writes the parameter and the gradient
+// besides the states.
+void optimizer_benchmark(benchmark::State& state, const std::string& name) {
+  constexpr int64_t kElements = 1 << 22;
+  const OwnedTensor parameter = filled(DType::f32, 1, kElements);
+  const OwnedTensor gradient = filled(DType::f32, 1, kElements);
+  const auto states = make_optimizer(name, {})->make_state(memory(), kElements);
+  int64_t bytes = 4 * 4 * kElements;
+  states->visit("", [&](const StateRef& ref) { bytes += 2 * ref.view.bytes(); });
+  StepScalars scalars{};
+  scalars.learning_rate = 1e-3f;
+  scalars.clip_scale = 1.0f;
+  scalars.finite = 1;
+  Arena scratch(memory(), Purpose::workspace, 64);
+  Context context{ops(), scratch, &scalars, true};
+  double best = 1e30;
+  for (auto _ : state) {
+    ops().copy(gradient.view(), parameter.view());  // the update before has zeroed it
+    best = std::min(best, seconds([&] {
+                      states->apply(context, parameter.view(), gradient.view(), 1.0, 0.0);
+                    }));
+  }
+  state.counters["Melements/s"] = 1e-6 * static_cast<double>(kElements) / best;
+  state.counters["GB/s"] = 1e-9 * static_cast<double>(bytes) / best;
 }
 
 void register_all() {
@@ -269,6 +296,12 @@ void register_all() {
         ->Unit(benchmark::kMicrosecond)
         ->UseRealTime();
   }
+  for (const char* name : {"adamw", "adamw_8bit"}) {
+    benchmark::RegisterBenchmark((std::string("optimizer/") + name).c_str(), optimizer_benchmark,
+                                 std::string(name))
+        ->Unit(benchmark::kMillisecond)
+        ->UseRealTime();
+  }
 }
 
 int run(int argc, char** argv) {
@@ -296,10 +329,5 @@ int run(int argc, char** argv) {
 }  // namespace jackscrew
 
 int main(int argc, char** argv) {
-  try {
-    return jackscrew::run(argc, argv);
-  } catch (const jackscrew::Error& error) {
-    fmt::print(stderr, "{}\n", error.what());
-    return error.exit_code();
-  }
+  return jackscrew::guarded("kernel_bench", [&] { return jackscrew::run(argc, argv); });
 }

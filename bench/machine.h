@@ -1,4 +1,4 @@
-// What benchmarks share: clocks, filled tensors, and the machine's own speed.
+// What benchmarks share: clocks, filled tensors, the machine's own speed, and how they end.
 #pragma once
 
 #include <omp.h>
@@ -9,6 +9,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "base/error.h"
 #include "base/half.h"
 #include "base/philox.h"
 #include "tensor/memory.h"
@@ -103,6 +104,17 @@ inline double gemm_peak(const BenchClock& clock, DType dtype, int runs) {
     best = std::max(best, 2.0 * kSize * kSize * kSize / (clock.seconds() - begin));
   }
   return best;
+}
+
+// The exit code of `run()`; an Error becomes a line on stderr and its own code.
+template <class Run>
+int guarded(const char* bench, const Run& run) {
+  try {
+    return run();
+  } catch (const Error& error) {
+    fmt::print(stderr, "{}: {}\n", bench, error.what());
+    return error.exit_code();
+  }
 }
 
 }  // namespace jackscrew

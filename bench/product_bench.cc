@@ -1,21 +1,20 @@
-// Speed and error of products beside f32's: y = x Wᵀ and dx = dy W, casts and rounding included,
-// for the linears of SmolLM2-135M, of models of about 1B and 7B, and several storages of W.
+// Speed and error of the int8 product beside f32's: y = x Wᵀ and dx = dy W, all rounding and
+// decoding included, for the linears of SmolLM2-135M, of 1B and of 7B models.
 //   product_bench [--isa=LEVEL] [--threads=N] [--clock=wall|cpu] [--only=TEXT]
-// Products alternate, so that all see the same load of the machine; times are the best of their
-// rounds, and only their ratios mean much. Errors are relative to the f32 product, in the Frobenius
-// norm; x once with normal elements and once with six columns of thirty times that, as the inputs
-// of trained models have. --only: cases whose name contains the text.
+// Ratios are to the f32 product over f32 storage; "same" is the ratio to the f32 product over the
+// same storage, y and dx together. All cases of a shape alternate, so that they see the same load
+// of the machine; times are the best of their rounds. Errors are those of the product alone,
+// against f32 over the same storage, in the Frobenius norm: of y for normal x and for x with six
+// columns of thirty times that, as trained models have, and of dx. --only: shapes whose name
+// contains the text.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <random>
-#include <string>
 #include <string_view>
 #include <vector>
 
-#include "base/error.h"
 #include "bench/machine.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "products/product.h"
@@ -23,18 +22,20 @@
 namespace jackscrew {
 namespace {
 
-constexpr int kRounds = 5;
+constexpr int kRounds = 3;
 constexpr int64_t kArenaBytes = int64_t{512} << 20;
 constexpr int64_t kOutlierColumns = 6;
 constexpr float kOutlier = 30.0f;
 
 struct Shape {
+  const char* model;
   int64_t out, in;
 };
-constexpr Shape kShapes[] = {{576, 576},   {1536, 576},  {576, 1536},   {2048, 2048}, {8192, 2048},
-                             {2048, 8192}, {4096, 4096}, {11008, 4096}, {4096, 11008}};
+constexpr Shape kShapes[] = {{"135M", 576, 576}, {"135M", 1536, 576}, {"135M", 576, 1536},
+                             {"1B", 2048, 2048}, {"1B", 8192, 2048},  {"1B", 2048, 8192},
+                             {"7B", 4096, 4096}, {"7B", 11008, 4096}, {"7B", 4096, 11008}};
 constexpr int64_t kTokens[] = {512, 1024};
-constexpr const char* kStorages[] = {"f32", "bf16", "q8_0"};
+constexpr const char* kStorages[] = {"f32", "bf16", "int8", "int8_row", "int8_affine", "nf4"};
 
 // Normal numbers, from a table: drawing each would take longer than the benchmark.
 void fill(const Tensor& tensor, uint32_t seed) {
@@ -48,7 +49,7 @@ void fill(const Tensor& tensor, uint32_t seed) {
   }
 }
 
-double relative_difference(const Tensor& a, const Tensor& b) {
+double percent_difference(const Tensor& a, const Tensor& b) {
   double difference = 0.0;
   double norm = 0.0;
   for (int64_t i = 0; i < a.size(); ++i) {
@@ -57,114 +58,95 @@ double relative_difference(const Tensor& a, const Tensor& b) {
     difference += (x - y) * (x - y);
     norm += y * y;
   }
-  return std::sqrt(difference / norm);
+  return 100.0 * std::sqrt(difference / norm);
 }
+
+struct Times {
+  double forward = 1e30, backward = 1e30;  // seconds
+  double both() const { return forward + backward; }
+};
 
 class ProductBench {
  public:
   ProductBench(const BenchClock& clock, IsaLevel isa)
-      : clock_(clock), ops_(make_cpu_ops(clock.threads, isa)) {
-    for (const char* name : {"f32", "bf16", "int8"}) {
-      if (std::string_view(name) != "bf16" || ops_->has_bf16()) {
-        products_.push_back(&find_product(name, *ops_));
-      }
-    }
-  }
+      : clock_(clock), ops_(make_cpu_ops(clock.threads, isa)) {}
 
-  void run(const char* storage, const Shape& shape, int64_t tokens, std::string_view only) {
-    const auto name = fmt::format("{}x{} {} {}", shape.out, shape.in, tokens, storage);
-    if (name.find(only) == std::string::npos) return;
-    const Format& format = find_format(storage);
-    Weight weight(memory_, "the.weight", shape.out, shape.in, false, format);
-    fill_weight(weight);
+  void run(const Shape& shape, int64_t tokens) {
     const auto take = [&](int64_t rows, int64_t cols) {
       return OwnedTensor(memory_, Purpose::activations, DType::f32, {rows, cols});
     };
-    const OwnedTensor x = take(tokens, shape.in);
-    const OwnedTensor dy = take(tokens, shape.out);
-    fill(x.view(), 2);
-    fill(dy.view(), 3);
-    const OwnedTensor exact_y = take(tokens, shape.out), exact_dx = take(tokens, shape.in);
-    const OwnedTensor y = take(tokens, shape.out), dx = take(tokens, shape.in);
-
-    std::vector<Times> best(products_.size());
-    for (int round = 0; round <= kRounds; ++round) {
-      for (size_t i = 0; i < products_.size(); ++i) {
-        const Times now = measure(*products_[i], weight, x.view(), dy.view(), y.view(), dx.view());
-        if (round == 0) continue;
-        best[i].forward = std::min(best[i].forward, now.forward);
-        best[i].backward = std::min(best[i].backward, now.backward);
+    std::vector<Weight> weights;
+    {
+      const OwnedTensor master = take(shape.out, shape.in);
+      fill(master.view(), 1);
+      for (const char* storage : kStorages) {
+        weights.emplace_back(memory_, "the.weight", shape.out, shape.in, false,
+                             find_format(storage));
+        weights.back().publish(*ops_, master.view(), {}, scratch_);
       }
     }
-    const double work = 2e-9 * static_cast<double>(tokens * weight.size());
-    const Times& f32 = best[0];
-    for (size_t i = 0; i < products_.size(); ++i) {
-      const Product& product = *products_[i];
-      fmt::print("{:>11} {:>5} {:>8}  {:>4}  {:>6.0f} {:>6.0f}  {:>5.2f} {:>5.2f} {:>5.2f}",
-                 fmt::format("{}x{}", shape.out, shape.in), tokens, storage, product.name(),
-                 work / best[i].forward, work / best[i].backward, f32.forward / best[i].forward,
-                 f32.backward / best[i].backward,
-                 (f32.forward + f32.backward) / (best[i].forward + best[i].backward));
-      if (i == 0) {
-        fmt::print("\n");
-        continue;
+    const OwnedTensor x = take(tokens, shape.in), dy = take(tokens, shape.out);
+    const OwnedTensor y = take(tokens, shape.out), dx = take(tokens, shape.in);
+    const OwnedTensor exact_y = take(tokens, shape.out), exact_dx = take(tokens, shape.in);
+    fill(x.view(), 2);
+    fill(dy.view(), 3);
+    std::vector<Times> f32(weights.size()), int8(weights.size());
+    for (int round = 0; round <= kRounds; ++round) {
+      for (size_t i = 0; i < weights.size(); ++i) {
+        measure("f32", weights[i], x, dy, exact_y, exact_dx, round > 0 ? &f32[i] : nullptr);
+        measure("int8", weights[i], x, dy, y, dx, round > 0 ? &int8[i] : nullptr);
       }
-      measure(*products_[0], weight, x.view(), dy.view(), exact_y.view(), exact_dx.view());
-      measure(product, weight, x.view(), dy.view(), y.view(), dx.view());
-      const double y_error = relative_difference(y.view(), exact_y.view());
-      const double dx_error = relative_difference(dx.view(), exact_dx.view());
-      const OwnedTensor rough = take(tokens, shape.in);
-      fill(rough.view(), 2);
-      for (int64_t at = 0; at < rough.view().size(); ++at) {
-        const int64_t column = at % shape.in;
-        if (column % (shape.in / kOutlierColumns) == 7) rough.view().data<float>()[at] *= kOutlier;
-      }
-      measure(*products_[0], weight, rough.view(), dy.view(), exact_y.view(), exact_dx.view());
-      measure(product, weight, rough.view(), dy.view(), y.view(), dx.view());
-      fmt::print("  {:>6.2f} {:>6.2f} {:>6.2f}\n", 100 * y_error,
-                 100 * relative_difference(y.view(), exact_y.view()), 100 * dx_error);
+    }
+    for (size_t i = 0; i < weights.size(); ++i) {
+      const auto compare = [&] {
+        measure("f32", weights[i], x, dy, exact_y, exact_dx, nullptr);
+        measure("int8", weights[i], x, dy, y, dx, nullptr);
+        return percent_difference(y.view(), exact_y.view());
+      };
+      const double y_error = compare();
+      const double dx_error = percent_difference(dx.view(), exact_dx.view());
+      raise_columns(x.view(), kOutlier);
+      const double outlier_error = compare();
+      raise_columns(x.view(), 1.0f / kOutlier);
+      const double work = 2e-9 * static_cast<double>(tokens * weights[i].size());
+      fmt::print(
+          "{:>5} {:>11} {:>5} {:>12}  {:>6.0f} {:>6.0f}  {:>5.2f} {:>5.2f} {:>5.2f} {:>5.2f}"
+          "  {:>5.2f} {:>8.2f} {:>5.2f}\n",
+          shape.model, fmt::format("{}x{}", shape.out, shape.in), tokens, kStorages[i],
+          work / int8[i].forward, work / int8[i].backward, f32[0].forward / int8[i].forward,
+          f32[0].backward / int8[i].backward, f32[0].both() / int8[i].both(),
+          f32[i].both() / int8[i].both(), y_error, outlier_error, dx_error);
     }
     std::fflush(stdout);
   }
 
  private:
-  struct Times {
-    double forward = 1e30, backward = 1e30;  // seconds
-  };
-
-  void fill_weight(Weight& weight) {
-    if (weight.format().can_encode()) {
-      const OwnedTensor master(memory_, Purpose::masters, DType::f32,
-                               {weight.rows(), weight.cols()});
-      fill(master.view(), 1);
-      weight.publish(*ops_, master.view());
-      return;
-    }
-    // Blocks of random bytes behind a scale in f16.
-    std::mt19937 random(1);
-    auto* bytes = weight.storage().data<uint8_t>();
-    for (int64_t i = 0; i < weight.storage().size(); ++i) bytes[i] = random() & 0xFF;
-    const f16 scale = to_f16(0.01f);
-    for (int64_t at = 0; at < weight.storage().size(); at += weight.format().block_bytes()) {
-      std::memcpy(bytes + at, &scale, sizeof scale);
+  static void raise_columns(const Tensor& x, float factor) {
+    for (int64_t t = 0; t < x.rows(); ++t) {
+      for (int64_t i = 0; i < kOutlierColumns; ++i) {
+        x.data<float>()[t * x.cols() + x.cols() / kOutlierColumns * i + 7] *= factor;
+      }
     }
   }
 
-  Times measure(const Product& product, const Weight& weight, const Tensor& x, const Tensor& dy,
-                const Tensor& y, const Tensor& dx) {
+  void measure(const char* product_name, const Weight& weight, const OwnedTensor& x,
+               const OwnedTensor& dy, const OwnedTensor& y, const OwnedTensor& dx, Times* best) {
+    const Product& product = find_product(product_name, *ops_);
     const Arena::Frame frame(scratch_);
     Context context{*ops_, scratch_, &scalars_, true};
     const double begin = clock_.seconds();
-    const Operand operand = product.prepare(context, x);
-    product.forward(context, operand, weight, y, Accumulate::no);
+    const Operand operand = product.prepare(context, x.view());
+    product.forward(context, operand, weight, y.view(), Accumulate::no);
     const double middle = clock_.seconds();
-    product.backward(context, operand, dy, weight).add_dx(dx, Accumulate::no);
-    return {middle - begin, clock_.seconds() - middle};
+    product.backward(context, operand, dy.view(), weight).add_dx(dx.view(), Accumulate::no);
+    const double end = clock_.seconds();
+    if (best == nullptr) return;
+    best->forward = std::min(best->forward, middle - begin);
+    best->backward = std::min(best->backward, end - middle);
   }
 
   BenchClock clock_;
   std::unique_ptr<Ops> ops_;
-  std::vector<const Product*> products_;
   Memory memory_{"host", make_host_backing(), 0};
   Arena scratch_{memory_, Purpose::workspace, kArenaBytes};
   StepScalars scalars_{};
@@ -172,7 +154,7 @@ class ProductBench {
 
 int run(int argc, char** argv) {
   BenchClock clock;
-  std::string level = "auto";
+  std::string_view level = "auto";
   std::string_view only;
   for (int i = 1; i < argc; ++i) {
     const std::string_view argument = argv[i];
@@ -190,16 +172,16 @@ int run(int argc, char** argv) {
   }
   const IsaLevel isa = choose_isa(level);
   ProductBench bench(clock, isa);
-  fmt::print("{}, {} threads, {} time\n", isa_name(isa), clock.threads,
+  fmt::print("int8 product, {}, {} threads, {} time\n", isa_name(isa), clock.threads,
              clock.cpu ? "processor" : "elapsed");
-  fmt::print("{:>11} {:>5} {:>8}  {:>4}  {:>13}  {:>17}  {:>20}\n", "", "", "", "", "GFLOP/s",
-             "times f32", "error, %");
-  fmt::print("{:>11} {:>5} {:>8}  {:>4}  {:>6} {:>6}  {:>5} {:>5} {:>5}  {:>6} {:>6} {:>6}\n",
-             "weight", "T", "storage", "", "y", "dx", "y", "dx", "both", "y", "y out", "dx");
+  fmt::print("{:>36}  {:>13}  {:>23}  {:>20}\n", "", "GFLOP/s", "times f32", "error, %");
+  fmt::print("{:>5} {:>11} {:>5} {:>12}  {:>6} {:>6}  {:>5} {:>5} {:>5} {:>5}  {:>5} {:>8} {:>5}\n",
+             "model", "weight", "T", "storage", "y", "dx", "y", "dx", "both", "same", "y",
+             "outliers", "dx");
   for (const Shape& shape : kShapes) {
-    for (const int64_t tokens : kTokens) {
-      for (const char* storage : kStorages) bench.run(storage, shape, tokens, only);
-    }
+    const auto name = fmt::format("{} {}x{}", shape.model, shape.out, shape.in);
+    if (name.find(only) == std::string::npos) continue;
+    for (const int64_t tokens : kTokens) bench.run(shape, tokens);
   }
   return 0;
 }
@@ -208,10 +190,5 @@ int run(int argc, char** argv) {
 }  // namespace jackscrew
 
 int main(int argc, char** argv) {
-  try {
-    return jackscrew::run(argc, argv);
-  } catch (const jackscrew::Error& error) {
-    fmt::print(stderr, "{}\n", error.what());
-    return error.exit_code();
-  }
+  return jackscrew::guarded("product_bench", [&] { return jackscrew::run(argc, argv); });
 }

@@ -88,15 +88,17 @@ Measured measure(const Recipe& recipe, const ModelFiles& files, const BenchClock
                        .logits_rows = 0};
   PartCosts costs{};
   const SessionPlan plan = Session::rehearse(recipe, files, use);
-  Session session(recipe, files, use, plan, [&](std::unique_ptr<Ops> ops) {
+  SessionHooks hooks;
+  hooks.wrap = [&](std::unique_ptr<Ops> ops) {
     return std::make_unique<TimedOps>(std::move(ops), files.config.vocab_size, clock, costs);
-  });
+  };
+  Session session(recipe, files, use, plan, hooks);
   const StepBatch batch = random_batch(recipe, files.config.vocab_size);
   Measured out;
   out.product = recipe.product;
   out.recompute = plan.recompute;
   out.tokens = static_cast<double>(batch.tokens);
-  out.operations = training_flops(session.stage(), batch);
+  out.operations = training_flops(session.stage(), session.learner(), batch);
   std::vector<double> times;
   std::vector<double> shares;
   for (int64_t step = 0; step <= recipe.max_steps; ++step) {
@@ -215,10 +217,5 @@ int run(std::vector<std::string> arguments) {
 }  // namespace jackscrew
 
 int main(int argc, char** argv) {
-  try {
-    return jackscrew::run(std::vector<std::string>(argv + 1, argv + argc));
-  } catch (const jackscrew::Error& error) {
-    fmt::print(stderr, "step_bench: {}\n", error.what());
-    return error.exit_code();
-  }
+  return jackscrew::guarded("step_bench", [&] { return jackscrew::run({argv + 1, argv + argc}); });
 }

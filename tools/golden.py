@@ -165,10 +165,12 @@ def forward(model: torch.nn.Module,
 
 
 def train(model: torch.nn.Module, batch: dict[str, torch.Tensor],
-          weight_decay: float = WEIGHT_DECAY) -> dict[str, torch.Tensor]:
+          weight_decay: float = WEIGHT_DECAY,
+          optimizer: torch.optim.Optimizer | None = None) -> dict[str, torch.Tensor]:
     """Ten AdamW steps on the same batch; the first has learning rate 0, as warm-up begins there."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.999),
-                                  eps=1e-8, weight_decay=weight_decay)
+    optimizer = optimizer or torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE,
+                                               betas=(0.9, 0.999), eps=1e-8,
+                                               weight_decay=weight_decay)
     schedule = get_cosine_schedule_with_warmup(optimizer, WARMUP_STEPS, STEPS)
     losses, norms, rates = [], [], []
     for _ in range(STEPS):

@@ -20,10 +20,20 @@ constexpr std::array<uint32_t, 256> kTable = make_table();
 
 }  // namespace
 
-uint32_t crc32c(std::string_view data) {
-  uint32_t crc = 0xFFFFFFFFu;
-  for (const char c : data) crc = (crc >> 8) ^ kTable[(crc ^ static_cast<uint8_t>(c)) & 0xFFu];
-  return ~crc;
+void Crc32c::add(std::span<const uint8_t> bytes) {
+  uint32_t state = state_;
+  for (const uint8_t byte : bytes) state = (state >> 8) ^ kTable[(state ^ byte) & 0xFFu];
+  state_ = state;
+}
+
+uint32_t crc32c(std::span<const uint8_t> bytes) {
+  Crc32c crc;
+  crc.add(bytes);
+  return crc.value();
+}
+
+uint32_t crc32c(std::string_view text) {
+  return crc32c({reinterpret_cast<const uint8_t*>(text.data()), text.size()});
 }
 
 }  // namespace jackscrew

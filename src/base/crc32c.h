@@ -1,11 +1,24 @@
-// CRC-32C (Castagnoli), the checksum of TFRecord files (RFC 3720, appendix B.4).
+// CRC-32C (Castagnoli), the checksum of TFRecord files and checkpoints (RFC 3720, appendix B.4).
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 namespace jackscrew {
 
-uint32_t crc32c(std::string_view data);
+// The checksum of bytes that come piece by piece.
+class Crc32c {
+ public:
+  void add(std::span<const uint8_t> bytes);
+  // Of all that was added.
+  uint32_t value() const { return ~state_; }
+
+ private:
+  uint32_t state_ = 0xFFFFFFFFu;
+};
+
+uint32_t crc32c(std::span<const uint8_t> bytes);
+uint32_t crc32c(std::string_view text);
 
 }  // namespace jackscrew

@@ -69,4 +69,20 @@ JACKSCREW_INLINE f16 to_f16(float value) {
   return f16{static_cast<uint16_t>(sign | result)};
 }
 
+// The nearest value of a type that is chosen by name.
+template <class To>
+JACKSCREW_INLINE To from_float(float value);
+template <>
+JACKSCREW_INLINE float from_float<float>(float value) {
+  return value;
+}
+template <>
+JACKSCREW_INLINE bf16 from_float<bf16>(float value) {
+  return to_bf16(value);
+}
+template <>
+JACKSCREW_INLINE f16 from_float<f16>(float value) {
+  return to_f16(value);
+}
+
 }  // namespace jackscrew

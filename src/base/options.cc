@@ -97,6 +97,28 @@ std::vector<std::string> split_words(const char* text) {
   return split(text, ' ');
 }
 
+bool same_value(const OptionValue& a, const OptionValue& b) {
+  if (a.text == b.text) return true;
+  const auto same = [&](const auto& parse) {
+    const auto value = parse(a.text);
+    return value && value == parse(b.text);
+  };
+  switch (a.spec.type) {
+    case OptionType::text:
+    case OptionType::list:
+      return false;
+    case OptionType::integer:
+      return same(parse_int);
+    case OptionType::number:
+      return same(parse_double);
+    case OptionType::boolean:
+      return same(parse_bool);
+    case OptionType::bytes:
+      return same(parse_bytes);
+  }
+  return false;
+}
+
 std::string expected_value(const OptionSpec& spec) {
   const auto choices = split_words(spec.choices);
   const std::string allowed = join(choices, ", ");

@@ -29,6 +29,9 @@ struct OptionSpec {
   // Inclusive limits of integers, numbers and bytes.
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
+  // Whether the result of a run depends on this option; false too where it does so only through
+  // what is recorded elsewhere.
+  bool affects_result = true;
 };
 
 // Options that belong together, under a heading of the help and of the dump.
@@ -109,6 +112,9 @@ class OptionSet {
   std::vector<OptionValue> values_;
   std::map<std::string, size_t, std::less<>> index_;  // names and aliases -> values_
 };
+
+// Whether both hold the same value, however it is written: 1e-4 and 0.0001.
+bool same_value(const OptionValue& a, const OptionValue& b);
 
 // The words of a string separated by single spaces; none for an empty string.
 std::vector<std::string> split_words(const char* text);

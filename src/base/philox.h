@@ -23,7 +23,8 @@ enum class RandomPurpose : uint32_t {
   shuffle = 3,
   sampling = 4,
   rounding = 5,
-  gradient_rounding = 6  // of gradients on their way into an integer product
+  rotation = 6,
+  gradient_rounding = 7  // of gradients on their way into an integer product
 };
 
 struct Philox4 {
@@ -73,7 +74,13 @@ struct RandomStream {
                       static_cast<uint32_t>(seed >> 32));
   }
   // The 32-bit random number at `index`.
-  JACKSCREW_INLINE uint32_t bits(uint64_t index) const { return four(index >> 2).x[index & 3]; }
+  JACKSCREW_INLINE uint32_t bits(uint64_t index) const {
+    const Philox4 r = four(index >> 2);
+    // Not r.x[index & 3]: an array that is indexed by a variable keeps loops from being vectorised.
+    const uint32_t low = (index & 1) != 0 ? r.x[1] : r.x[0];
+    const uint32_t high = (index & 1) != 0 ? r.x[3] : r.x[2];
+    return (index & 2) != 0 ? high : low;
+  }
 
   // Uniform in [0, 1) with 24 bits.
   JACKSCREW_INLINE static float uniform_of(uint32_t bits) {

@@ -36,6 +36,14 @@ Recipe read_arguments(Arguments arguments, size_t max_operands, const std::strin
   return recipe;
 }
 
+int with_recipe(Arguments arguments, size_t max_operands, const std::string& command,
+                const std::function<int(const Recipe&)>& run) {
+  const Recipe recipe = read_arguments(arguments, max_operands, command);
+  if (!recipe.print_config) return run(recipe);
+  fmt::print("{}", recipe.to_yaml());
+  return 0;
+}
+
 void require_weights(const Recipe& recipe, const ModelFiles& files) {
   if (files.source != nullptr || recipe.random_init) return;
   throw Error(ErrorKind::usage, fmt::format("{} is a shape without weights", recipe.model),

@@ -1,6 +1,7 @@
 // What the subcommands share in reading their arguments and their surroundings.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <string>
 
@@ -21,6 +22,11 @@ OptionSet program_options();
 // read_recipe() with the program's learners; throws Error(usage) when more than `max_operands`
 // operands are left beside the recipe file.
 Recipe read_arguments(Arguments arguments, size_t max_operands, const std::string& command);
+
+// Runs a command on what read_arguments() gives; with print_config, prints that and runs nothing.
+// The exit code.
+int with_recipe(Arguments arguments, size_t max_operands, const std::string& command,
+                const std::function<int(const Recipe&)>& run);
 
 // Throws Error(usage) when the model is only a shape and nothing says that it begins at random.
 void require_weights(const Recipe& recipe, const ModelFiles& files);

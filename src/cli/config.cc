@@ -93,9 +93,10 @@ int run_config(Arguments arguments) {
     return 0;
   }
   if (action == "validate" && arguments.size() >= 2) {
-    read_arguments(arguments.subspan(1), 0, "config validate");
-    fmt::print("{}: valid\n", arguments[1]);
-    return 0;
+    return with_recipe(arguments.subspan(1), 0, "config validate", [&](const Recipe&) {
+      fmt::print("{}: valid\n", arguments[1]);
+      return 0;
+    });
   }
   if (action == "schema" && arguments.size() == 1) {
     print_schema();

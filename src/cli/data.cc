@@ -11,6 +11,7 @@
 #include "cli/commands.h"
 #include "text/batch.h"
 #include "train/evaluate.h"
+#include "train/loading.h"
 
 namespace jackscrew {
 
@@ -92,7 +93,8 @@ void preview(const Reader& reader) {
 
 void stats(const Reader& reader) {
   const Recipe& recipe = reader.recipe;
-  const Dataset data = Dataset::read(recipe.data, reader.tokenizer, reader.options);
+  const Dataset data =
+      load_dataset(recipe.data, reader.tokenizer, reader.options, stderr_style(recipe.quiet));
   const BatchSampler sampler(
       data, {recipe.sequence_len, recipe.micro_batch_size, recipe.gradient_accumulation_steps,
              recipe.packing, recipe.seed});
@@ -142,10 +144,7 @@ struct Action {
 };
 constexpr Action kActions[] = {{"preview", preview}, {"stats", stats}, {"tokenize", tokenize}};
 
-}  // namespace
-
-int run_data(Arguments arguments) {
-  const Recipe recipe = read_arguments(arguments, 1, "data");
+int look_at_data(const Recipe& recipe) {
   const std::string wanted = recipe.operands.empty() ? std::string() : recipe.operands[0];
   const auto* action = std::find_if(std::begin(kActions), std::end(kActions),
                                     [&](const Action& a) { return a.name == wanted; });
@@ -157,6 +156,12 @@ int run_data(Arguments arguments) {
   recipe.options.require("data", "data");
   action->run(Reader(recipe));
   return 0;
+}
+
+}  // namespace
+
+int run_data(Arguments arguments) {
+  return with_recipe(arguments, 1, "data", look_at_data);
 }
 
 }  // namespace jackscrew

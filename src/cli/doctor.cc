@@ -40,10 +40,7 @@ const char* isa_meaning(IsaLevel level) {
   return "?";
 }
 
-}  // namespace
-
-int run_doctor(Arguments arguments) {
-  const Recipe recipe = read_arguments(arguments, 0, "doctor");
+int examine(const Recipe& recipe) {
   const IsaLevel isa = detect_isa();
   const int64_t total = total_memory_bytes();
   const int64_t available = available_memory_bytes();
@@ -64,6 +61,12 @@ int run_doctor(Arguments arguments) {
   fmt::print("memory: {}, of which {} are free\n", human_bytes(total), human_bytes(available));
   fmt::print("oneDNN: {}\n", onednn);
   return 0;
+}
+
+}  // namespace
+
+int run_doctor(Arguments arguments) {
+  return with_recipe(arguments, 0, "doctor", examine);
 }
 
 }  // namespace jackscrew

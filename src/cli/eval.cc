@@ -5,12 +5,15 @@
 #include "cli/arguments.h"
 #include "train/evaluate.h"
 #include "train/export.h"
+#include "train/loading.h"
 #include "train/plan.h"
 
 namespace jackscrew {
 
-int run_eval(Arguments arguments) {
-  Recipe recipe = with_adapter_options(read_arguments(arguments, 0, "eval"));
+namespace {
+
+int score(const Recipe& given) {
+  Recipe recipe = with_adapter_options(given);
   recipe.options.require("model", "eval");
   recipe.options.require("data", "eval");
   const ModelFiles files = open_model(recipe.model);
@@ -19,7 +22,8 @@ int run_eval(Arguments arguments) {
   const Tokenizer tokenizer = make_tokenizer(recipe.tokenizer, files);
   DatasetOptions options = dataset_options(recipe, tokenizer);
   options.stride = recipe.stride;
-  const Dataset data = Dataset::read(recipe.data, tokenizer, options);
+  const ProgressStyle style = stderr_style(recipe.quiet);
+  const Dataset data = load_dataset(recipe.data, tokenizer, options, style);
   // Records are scored side by side; 2048 tokens fill the products, and more would only take
   // memory.
   constexpr int64_t kTokens = 2048;
@@ -31,9 +35,8 @@ int run_eval(Arguments arguments) {
                        .logits_rows = 0};
   const SessionPlan plan = Session::rehearse(recipe, files, use);
   require_fit(recipe, files, use, plan);
-  Session session(recipe, files, use, plan);
-  if (!recipe.adapter.empty()) load_adapter(session, recipe.adapter);
-  const EvalResult result = evaluate(session, data, tokens);
+  const auto session = load_session(recipe, files, use, plan, style);
+  const EvalResult result = evaluate(*session, data, tokens, style);
   if (!std::isfinite(result.loss)) {
     throw Error(ErrorKind::non_finite, fmt::format("the loss of {} is not finite", recipe.model),
                 "its weights are damaged, or too large for this product; try product=f32");
@@ -46,6 +49,12 @@ int run_eval(Arguments arguments) {
                counted(result.records, "record"));
   }
   return 0;
+}
+
+}  // namespace
+
+int run_eval(Arguments arguments) {
+  return with_recipe(arguments, 0, "eval", score);
 }
 
 }  // namespace jackscrew

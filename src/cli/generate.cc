@@ -11,6 +11,7 @@
 #include "cli/commands.h"
 #include "train/export.h"
 #include "train/generate.h"
+#include "train/loading.h"
 #include "train/plan.h"
 
 namespace jackscrew {
@@ -43,10 +44,8 @@ void print_text(const std::string& text) {
   std::fflush(stdout);
 }
 
-}  // namespace
-
-int run_generate(Arguments arguments) {
-  const Recipe recipe = with_adapter_options(read_arguments(arguments, 0, "generate"));
+int write_answer(const Recipe& given) {
+  const Recipe recipe = with_adapter_options(given);
   recipe.options.require("model", "generate");
   const ModelFiles files = open_model(recipe.model);
   require_weights(recipe, files);
@@ -64,8 +63,7 @@ int run_generate(Arguments arguments) {
   const SessionUse use = generation_use(prompt_tokens, options.max_new_tokens);
   const SessionPlan plan = Session::rehearse(recipe, files, use);
   require_fit(recipe, files, use, plan);
-  Session session(recipe, files, use, plan);
-  if (!recipe.adapter.empty()) load_adapter(session, recipe.adapter);
+  const auto session = load_session(recipe, files, use, plan, stderr_style(recipe.quiet));
 
   StreamDecoder decoder(tokenizer, true);
   std::string text;
@@ -74,7 +72,7 @@ int run_generate(Arguments arguments) {
     if (!recipe.json) print_text(piece);
   };
   const Generation answer =
-      generate(session, prompt, options, [&](int32_t id) { show(decoder.push(id)); });
+      generate(*session, prompt, options, [&](int32_t id) { show(decoder.push(id)); });
   show(decoder.finish());
 
   if (recipe.json) {
@@ -98,6 +96,12 @@ int run_generate(Arguments arguments) {
                answer.ended ? "" : stopped);
   }
   return 0;
+}
+
+}  // namespace
+
+int run_generate(Arguments arguments) {
+  return with_recipe(arguments, 0, "generate", write_answer);
 }
 
 }  // namespace jackscrew

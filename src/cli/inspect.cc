@@ -30,8 +30,7 @@ std::vector<TensorLine> tensor_lines(const WeightSource& source) {
   for (const std::string& name : source.names()) {
     try {
       const StoredTensor& tensor = *source.find(name);
-      lines.push_back(
-          {name, tensor.format, tensor.shape, static_cast<int64_t>(tensor.bytes.size())});
+      lines.push_back({name, tensor.format, tensor.shape, tensor.size_bytes()});
     } catch (const Error&) {
       // A format that cannot be computed with; the model is still worth looking at.
       lines.push_back({name, "unsupported", {}, 0});
@@ -82,6 +81,13 @@ ordered_json tokenizer_json(const TokenizerData& data) {
           {"chat_format", chat}};
 }
 
+// Null where there is none.
+ordered_json tokenizer_json(const ModelFiles& files) {
+  if (files.tokenizer) return tokenizer_json(*files.tokenizer);
+  if (files.tokenizer_error) return {{"error", files.tokenizer_error->what()}};
+  return {};
+}
+
 ordered_json rope_json(const ModelConfig& config) {
   const char* kind = "none";
   if (config.rope_scaling.kind == RopeScaling::Kind::linear) kind = "linear";
@@ -110,7 +116,7 @@ ordered_json model_json(const ModelFiles& files, const std::vector<TensorLine>& 
                        {"rms_norm_eps", config.rms_norm_eps},
                        {"rope", rope_json(config)},
                        {"eos_token_ids", config.eos_token_ids}};
-  json["tokenizer"] = files.tokenizer ? tokenizer_json(*files.tokenizer) : ordered_json();
+  json["tokenizer"] = tokenizer_json(files);
   json["storage"] = storage_json(lines);
   json["tensors"] = tensors_json(lines);
   return json;
@@ -175,10 +181,7 @@ void print_text(const ordered_json& json, bool verbose) {
   }
 }
 
-}  // namespace
-
-int run_inspect(Arguments arguments) {
-  const Recipe recipe = read_arguments(arguments, 1, "inspect");
+int inspect(const Recipe& recipe) {
   const std::string path = recipe.operands.empty() ? recipe.model : recipe.operands[0];
   if (path.empty()) {
     throw Error(ErrorKind::usage, "inspect needs a path",
@@ -198,6 +201,12 @@ int run_inspect(Arguments arguments) {
     print_text(json, recipe.verbose);
   }
   return 0;
+}
+
+}  // namespace
+
+int run_inspect(Arguments arguments) {
+  return with_recipe(arguments, 1, "inspect", inspect);
 }
 
 }  // namespace jackscrew

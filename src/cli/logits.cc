@@ -9,6 +9,7 @@
 #include "text/records.h"
 #include "train/evaluate.h"
 #include "train/export.h"
+#include "train/loading.h"
 #include "train/plan.h"
 
 namespace jackscrew {
@@ -29,10 +30,8 @@ std::vector<int32_t> first_window(const Recipe& recipe, const Tokenizer& tokeniz
   return ids;
 }
 
-}  // namespace
-
-int run_logits(Arguments arguments) {
-  Recipe recipe = with_adapter_options(read_arguments(arguments, 0, "logits"));
+int write_logits(const Recipe& given) {
+  Recipe recipe = with_adapter_options(given);
   for (const char* option : {"model", "data", "output"}) recipe.options.require(option, "logits");
   const ModelFiles files = open_model(recipe.model);
   require_weights(recipe, files);
@@ -47,20 +46,25 @@ int run_logits(Arguments arguments) {
                        .logits_rows = tokens};
   const SessionPlan plan = Session::rehearse(recipe, files, use);
   require_fit(recipe, files, use, plan);
-  Session session(recipe, files, use, plan);
-  if (!recipe.adapter.empty()) load_adapter(session, recipe.adapter);
-  const Tensor logits = session.logits(ids, tokens, false);
+  const auto session = load_session(recipe, files, use, plan, stderr_style(recipe.quiet));
+  const Tensor logits = session->logits(ids, tokens, false);
   const Tensor id_view(ids.data(), DType::i32, {tokens});
   SafetensorsWriter writer(recipe.output,
                            {tensor_spec("ids", id_view), tensor_spec("logits", logits)});
   const auto write = [&](const char* name, const Tensor& view) {
-    write_tensor(session.ops(), view,
+    write_tensor(session->ops(), view,
                  [&](std::span<const uint8_t> bytes) { writer.write(name, bytes); });
   };
   write("ids", id_view);
   write("logits", logits);
   writer.close();
   return 0;
+}
+
+}  // namespace
+
+int run_logits(Arguments arguments) {
+  return with_recipe(arguments, 0, "logits", write_logits);
 }
 
 }  // namespace jackscrew

@@ -9,6 +9,7 @@
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "train/export.h"
+#include "train/fit.h"
 
 namespace jackscrew {
 
@@ -16,7 +17,7 @@ namespace {
 
 constexpr const char* kPurposeRemarks[kPurposes] = {
     "the model, as it is stored",
-    "f32 values behind narrower weights that learn",
+    "exact values behind narrower weights that learn",
     "adapters that learn beside the weights",
     "projections of gradients",
     "of everything that learns",
@@ -42,17 +43,23 @@ void print_run(const Recipe& recipe, const ModelFiles& files, const SessionPlan&
              recipe.gradient_checkpointing ? "" : " (gradient_checkpointing=auto)");
 }
 
-void print_table(const Recipe& recipe, const ModelFiles& files, const SessionPlan& plan) {
-  fmt::print("  device (cpu)\n");
+void print_ledger(const Ledger& ledger) {
   for (size_t p = 0; p < kPurposes; ++p) {
-    const int64_t bytes = plan.ledger.at_peak[p];
+    const int64_t bytes = ledger.at_peak[p];
     if (bytes > 0) print_row(purpose_name(static_cast<Purpose>(p)), bytes, kPurposeRemarks[p]);
   }
+}
+
+void print_table(const Recipe& recipe, const ModelFiles& files, const SessionPlan& plan) {
+  fmt::print("  device (cpu)\n");
+  print_ledger(plan.ledger);
   print_row("peak", plan.ledger.peak, fmt::format("reached in phase {}", plan.ledger.peak_at));
   fmt::print("  host\n");
-  print_row("peak", 0, "the device is the CPU; files are mapped, and their pages give way");
+  if (!plan.masters_in_files) print_ledger(plan.masters);
+  print_row("peak", host_peak(plan), "beside the device, which is the CPU; maps of files give way");
   const DiskPlan disk = plan_disk(recipe, files.config, plan);
   fmt::print("  disk\n");
+  if (disk.masters > 0) print_row("masters", disk.masters, "while the run lasts");
   if (disk.checkpoints > 0) {
     print_row("checkpoints", disk.checkpoint * disk.checkpoints,
               fmt::format("{} of {}", disk.checkpoints, human_bytes(disk.checkpoint)));
@@ -63,9 +70,14 @@ void print_table(const Recipe& recipe, const ModelFiles& files, const SessionPla
 // What the run is held against: the budget or, without one, what the machine has free now.
 void print_verdict(const Recipe& recipe, const SessionPlan& plan) {
   const int64_t peak = plan.ledger.peak;
+  if (recipe.host_memory) {
+    const bool enough = host_peak(plan) <= *recipe.host_memory;
+    fmt::print("\n{}: {} of host_memory {}\n", enough ? "fits" : "does not fit",
+               human_bytes(host_peak(plan)), human_bytes(*recipe.host_memory));
+  }
   if (recipe.device_memory) {
     const int64_t budget = *recipe.device_memory;
-    fmt::print("\n{}: {} of device_memory {}\n", fits(recipe, plan) ? "fits" : "does not fit",
+    fmt::print("\n{}: {} of device_memory {}\n", peak <= budget ? "fits" : "does not fit",
                human_bytes(peak), human_bytes(budget));
     return;
   }
@@ -87,7 +99,7 @@ void print_knobs(const Recipe& recipe, const ModelFiles& files, const SessionPla
     fmt::print("  -{:<12} to {:<12} {}   ({})\n", human_bytes(knob.saving), human_bytes(knob.peak),
                knob.settings, knob.remark);
   }
-  if (fits(recipe, plan)) return;
+  if (!recipe.device_memory || plan.ledger.peak <= *recipe.device_memory) return;
   const auto knob = fitting_knob(recipe, files, plan, *recipe.device_memory);
   if (knob) {
     fmt::print("this would fit, with {}\n  {}\n", human_bytes(knob->peak), knob->settings);
@@ -96,13 +108,39 @@ void print_knobs(const Recipe& recipe, const ModelFiles& files, const SessionPla
   }
 }
 
-}  // namespace
+// The recipe on stdout, ready to be saved; what was changed on stderr.
+int show_fit(const Recipe& recipe, const ModelFiles& files) {
+  if (!recipe.device_memory && !recipe.host_memory) {
+    throw Error(ErrorKind::usage, "--fit needs a budget", "set device_memory, host_memory or both");
+  }
+  const auto fit = fastest_fit(recipe, files, learner_tables());
+  if (!fit) {
+    throw Error(ErrorKind::does_not_fit, "no setting makes this fit",
+                "shorten sequence_len, take a smaller model, or method=lora or rotary");
+  }
+  if (recipe.json) {
+    JsonObject settings;
+    for (const std::string& setting : fit->settings) {
+      const size_t equals = setting.find('=');
+      settings.add(setting.substr(0, equals), setting.substr(equals + 1));
+    }
+    fmt::print("{}\n",
+               plan_json(fit->recipe, files.config, fit->plan).add("settings", settings).text());
+    return 0;
+  }
+  fmt::print(stderr, "fits with {} on the device and {} on the host: {}\n",
+             human_bytes(fit->plan.ledger.peak), human_bytes(host_peak(fit->plan)),
+             fit->settings.empty() ? "as it is" : fmt::format("{}", fmt::join(fit->settings, " ")));
+  fmt::print("{}", fit->recipe.to_yaml());
+  return 0;
+}
 
-int run_plan(Arguments arguments) {
-  Recipe recipe = with_adapter_options(read_arguments(arguments, 0, "plan"));
+int show_plan(const Recipe& given) {
+  Recipe recipe = with_adapter_options(given);
   recipe.options.require("model", "plan");
   const ModelFiles files = open_model(recipe.model);
   settle_lengths(recipe, files.config);
+  if (recipe.fit) return show_fit(recipe, files);
   const SessionPlan plan = Session::rehearse(recipe, files, training_use(recipe));
   if (recipe.json) {
     fmt::print("{}\n", plan_json(recipe, files.config, plan).text());
@@ -113,6 +151,12 @@ int run_plan(Arguments arguments) {
     print_knobs(recipe, files, plan);
   }
   return fits(recipe, plan) ? 0 : static_cast<int>(ErrorKind::does_not_fit);
+}
+
+}  // namespace
+
+int run_plan(Arguments arguments) {
+  return with_recipe(arguments, 0, "plan", show_plan);
 }
 
 }  // namespace jackscrew

@@ -23,14 +23,7 @@ void request_stop(int signal) {
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, kSaid, sizeof kSaid - 1);
 }
 
-}  // namespace
-
-int run_train(Arguments arguments) {
-  const Recipe recipe = read_arguments(arguments, 0, "train");
-  if (recipe.print_config) {
-    fmt::print("{}", recipe.to_yaml());
-    return 0;
-  }
+int train_until_stopped(const Recipe& recipe) {
   for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, request_stop);
   TrainConsole console;
   console.style = stderr_style(recipe.quiet);
@@ -38,6 +31,12 @@ int run_train(Arguments arguments) {
   console.stop = &stop_requested;
   train(recipe, console);
   return 0;
+}
+
+}  // namespace
+
+int run_train(Arguments arguments) {
+  return with_recipe(arguments, 0, "train", train_until_stopped);
 }
 
 }  // namespace jackscrew

@@ -1,6 +1,8 @@
 #include "formats/checkpoint.h"
 
 #include <algorithm>
+#include <cstring>
+#include <map>
 #include <utility>
 
 #include "base/crc32c.h"
@@ -19,6 +21,7 @@ constexpr int64_t kFormat = 1;
 constexpr const char* kPrefix = "checkpoint-";
 constexpr const char* kState = "state.safetensors";
 constexpr const char* kInfo = "checkpoint.json";
+constexpr const char* kMasters = "masters";
 
 // The number in "checkpoint-<step>".
 std::optional<int64_t> step_of(const fs::path& path) {
@@ -27,27 +30,92 @@ std::optional<int64_t> step_of(const fs::path& path) {
   return parse_int(std::string_view(name).substr(std::string_view(kPrefix).size()));
 }
 
-std::string_view file_text(const MappedFile& file) {
-  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
-}
-
 [[noreturn]] void damaged(const fs::path& checkpoint, const std::string& why) {
   throw Error(ErrorKind::model, fmt::format("{}: {}", checkpoint.string(), why),
               "remove this checkpoint, or choose another with resume=PATH");
+}
+
+// Gives a file a second name in `to`, or copies it where the file system knows no such thing.
+void link_file(const fs::path& from, const fs::path& to) {
+  std::error_code error;
+  fs::create_hard_link(from, to, error);
+  if (error) fs::copy_file(from, to, error);
+  if (error) {
+    fail(ErrorKind::generic, "cannot link {} to {}: {}", from.string(), to.string(),
+         error.message());
+  }
+}
+
+std::span<const uint8_t> bytes_of(const Tensor& view) {
+  return {static_cast<const uint8_t*>(view.raw()), static_cast<size_t>(view.bytes())};
+}
+
+// Makes masters/ where states lie in files; returns what checkpoint.json says of them.
+JsonObject link_files(const fs::path& directory, const StateSource& states) {
+  JsonObject files;
+  int64_t count = 0;
+  states([&](const StateRef& state) {
+    if (state.file.empty()) return;
+    if (count == 0) fs::create_directory(directory / kMasters);
+    const std::string name = fmt::format("{:08}.bin", count++);
+    link_file(state.file, directory / kMasters / name);
+    // Files are rounded up to whole cache lines: the tensor's own bytes are what counts.
+    files.add(state.name,
+              JsonObject().add("file", name).add("crc32c", crc32c(bytes_of(state.view))));
+  });
+  return files;
+}
+
+// Reads the files of masters/ back into states that lie in files of this run.
+void restore_files(const fs::path& checkpoint, const nlohmann::json& masters,
+                   const StateSource& states) {
+  std::map<std::string, std::pair<MappedFile, int64_t>> files;  // by state; the CRC
+  for (const auto& [name, object] : masters.items()) {
+    const JsonFields entry(object, (checkpoint / kInfo).string());
+    const std::string file = entry.text("file");
+    if (fs::path(file).filename() != file) damaged(checkpoint, "a master's name is no file name");
+    files.emplace(name,
+                  std::pair(MappedFile(checkpoint / kMasters / file), entry.integer("crc32c")));
+  }
+  const auto find = [&](const StateRef& state) {
+    const auto found = files.find(state.name);
+    if (found == files.end() ||
+        found->second.first.bytes().size() < static_cast<size_t>(state.view.bytes())) {
+      damaged(checkpoint, fmt::format("the master of {} is missing or of another shape: the recipe "
+                                      "has changed",
+                                      state.name));
+    }
+    return found->second.first.bytes().first(static_cast<size_t>(state.view.bytes()));
+  };
+  size_t expected = 0;
+  states([&](const StateRef& state) {
+    if (state.file.empty()) return;
+    ++expected;
+    if (static_cast<int64_t>(crc32c(find(state))) != files.at(state.name).second) {
+      damaged(checkpoint, fmt::format("the master of {} is not what was saved", state.name));
+    }
+  });
+  if (expected != files.size()) damaged(checkpoint, "it holds masters of other weights");
+  states([&](const StateRef& state) {
+    if (state.file.empty()) return;
+    const auto bytes = find(state);
+    std::memcpy(state.view.raw(), bytes.data(), bytes.size());
+  });
 }
 
 }  // namespace
 
 fs::path write_checkpoint(const fs::path& output_dir, const CheckpointInfo& info,
                           const std::string& recipe_yaml, const StateSource& states, Ops& ops) {
-  const fs::path path = output_dir / (kPrefix + std::to_string(info.step));
+  fs::path path = output_dir / (kPrefix + std::to_string(info.step));
   AtomicDirectory directory(path);
   std::vector<SafetensorsSpec> specs;
   states([&](const StateRef& state) {
     if (state.save) specs.push_back(tensor_spec(state.name, state.view));
   });
   const fs::path state_path = directory.path() / kState;
-  SafetensorsWriter writer(state_path, std::move(specs));
+  Crc32c crc;
+  SafetensorsWriter writer(state_path, std::move(specs), {{"format", "pt"}}, &crc);
   states([&](const StateRef& state) {
     if (state.save) {
       write_tensor(ops, state.view,
@@ -56,11 +124,11 @@ fs::path write_checkpoint(const fs::path& output_dir, const CheckpointInfo& info
   });
   writer.close();
   write_text_atomic(directory.path() / "recipe.yaml", recipe_yaml);
-  const MappedFile written(state_path);
   JsonObject json;
   json.add("format", kFormat).add("step", info.step).add("version", info.version);
   json.add("isa", info.isa).add("product", info.product);
-  json.add("state_bytes", written.bytes().size()).add("state_crc32c", crc32c(file_text(written)));
+  json.add("state_bytes", fs::file_size(state_path)).add("state_crc32c", crc.value());
+  json.add("masters", link_files(directory.path(), states));
   write_text_atomic(directory.path() / kInfo, json.text() + "\n");
   directory.commit();
   return path;
@@ -75,6 +143,7 @@ std::vector<fs::path> list_checkpoints(const fs::path& output_dir) {
   }
   std::sort(found.begin(), found.end());
   std::vector<fs::path> paths;
+  paths.reserve(found.size());
   for (auto& [step, path] : found) paths.push_back(std::move(path));
   return paths;
 }
@@ -94,37 +163,51 @@ CheckpointInfo read_checkpoint_info(const fs::path& checkpoint) {
   return {json.integer("step"), json.text("version"), json.text("isa"), json.text("product")};
 }
 
-void restore_checkpoint(const fs::path& checkpoint, const StateSource& states, Ops& ops) {
+void restore_checkpoint(const fs::path& checkpoint, const StateSource& states,
+                        const std::function<void()>& scheduled, Ops& ops) {
   const fs::path info_path = checkpoint / kInfo;
   const nlohmann::json object = parse_json(read_text(info_path), info_path.string());
   const JsonFields info(object, info_path.string());
   {
     const MappedFile raw(checkpoint / kState);
     if (static_cast<int64_t>(raw.bytes().size()) != info.integer("state_bytes") ||
-        static_cast<int64_t>(crc32c(file_text(raw))) != info.integer("state_crc32c")) {
+        static_cast<int64_t>(crc32c(raw.bytes())) != info.integer("state_crc32c")) {
       damaged(checkpoint, "state.safetensors is not what was saved");
     }
   }
   const SafetensorsFile file(checkpoint / kState);
-  size_t expected = 0;
-  states([&](const StateRef& state) {
-    if (!state.save) return;
-    ++expected;
+  const auto check = [&](const StateRef& state) {
     const SafetensorsEntry* entry = file.find(state.name);
     const SafetensorsSpec spec = tensor_spec(state.name, state.view);
     if (entry == nullptr || entry->dtype != spec.dtype || entry->shape != spec.shape) {
       damaged(checkpoint,
               fmt::format("{} is missing or of another shape: the recipe has changed", state.name));
     }
+  };
+  const auto read = [&](const StateRef& state) {
+    const SafetensorsEntry* entry = file.find(state.name);
+    read_tensor(ops, entry->bytes, state.view);
+    file.release(entry->bytes);
+  };
+  states([&](const StateRef& state) {
+    if (state.role != StateRole::schedule) return;
+    check(state);
+    read(state);
+  });
+  scheduled();
+  size_t expected = 0;
+  states([&](const StateRef& state) {
+    if (!state.save) return;
+    ++expected;
+    check(state);
   });
   if (expected != file.entries().size()) {
     damaged(checkpoint, "it holds states that this recipe does not have");
   }
+  const nlohmann::json* masters = info.find("masters");
+  restore_files(checkpoint, masters == nullptr ? nlohmann::json::object() : *masters, states);
   states([&](const StateRef& state) {
-    if (!state.save) return;
-    const SafetensorsEntry* entry = file.find(state.name);
-    read_tensor(ops, entry->bytes, state.view);
-    file.release(entry->bytes);
+    if (state.save && state.role != StateRole::schedule) read(state);
   });
 }
 

@@ -4,7 +4,8 @@
 //   state.safetensors   every state that learners save: parameters, moments (F32), counters (U8);
 //                       frozen weights are not among them
 //   checkpoint.json     format, step, program version, ISA level, product, and size and CRC-32C of
-//                       state.safetensors
+//                       state.safetensors and of each file in masters/
+//   masters/            second names of the files of StateRef::file: their bytes are not copied
 //   recipe.yaml         the resolved recipe
 #pragma once
 
@@ -40,9 +41,11 @@ std::vector<fs::path> list_checkpoints(const fs::path& output_dir);
 
 CheckpointInfo read_checkpoint_info(const fs::path& checkpoint);
 
-// Fills the states from a checkpoint. Throws Error(model), before anything is changed, when the
-// file is damaged or its tensors are not exactly those of this run.
-void restore_checkpoint(const fs::path& checkpoint, const StateSource& states, Ops& ops);
+// Fills the states from a checkpoint: those of the role `schedule` first, then calls scheduled(),
+// after which the others must be those that were saved. Throws Error(model), before anything but
+// the schedule is changed, when a file is damaged or its tensors are not exactly those of this run.
+void restore_checkpoint(const fs::path& checkpoint, const StateSource& states,
+                        const std::function<void()>& scheduled, Ops& ops);
 
 // Removes the checkpoints of steps after `step`: they are from a run that was given up.
 void remove_checkpoints_after(const fs::path& output_dir, int64_t step);

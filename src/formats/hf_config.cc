@@ -31,6 +31,20 @@ void check_architecture(const JsonFields& fields) {
   }
 }
 
+// Weights in NF4 of bitsandbytes say the rest themselves (formats/bitsandbytes.h).
+void check_quantization(const JsonFields& fields) {
+  const std::string method = fields.text("quant_method", "(none)");
+  std::string what = "quant_method " + method;
+  if (method == "bitsandbytes") {
+    const std::string type = fields.text("bnb_4bit_quant_type", "fp4");
+    if (fields.boolean("load_in_4bit", false) && type == "nf4") return;
+    what +=
+        fields.boolean("load_in_8bit", false) ? " in 8 bits" : " and bnb_4bit_quant_type " + type;
+  }
+  unsupported(fields.where(), what,
+              "use the original weights, a GGUF file, or NF4 of bitsandbytes");
+}
+
 // Members that would change the computation in a way that this program does not follow.
 void check_computation(const JsonFields& fields) {
   const std::string activation = fields.text("hidden_act", "silu");
@@ -50,10 +64,7 @@ void check_computation(const JsonFields& fields) {
     unsupported(fields.where(), "partial_rotary_factor other than 1", "");
   }
   if (const json* quantization = fields.find("quantization_config")) {
-    const JsonFields method(*quantization, fields.where() + ": quantization_config");
-    unsupported(fields.where(),
-                "quantization_config with quant_method " + method.text("quant_method", "(none)"),
-                "use the original weights, or a GGUF file");
+    check_quantization(JsonFields(*quantization, fields.where() + ": quantization_config"));
   }
 }
 

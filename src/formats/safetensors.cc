@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "formats/bitsandbytes.h"
 #include "formats/json_text.h"
 #include "formats/shape.h"
 
@@ -194,6 +195,7 @@ SafetensorsSource::SafetensorsSource(const fs::path& directory) {
                             directory.string()),
                 "give a Hugging Face model directory with safetensors weights");
   }
+  join_quantised();
 }
 
 void SafetensorsSource::open_index(const fs::path& directory, const fs::path& index) {
@@ -235,19 +237,50 @@ void SafetensorsSource::add(const SafetensorsFile& file, const SafetensorsEntry&
   slot.tensor.shape = entry.shape;
   slot.tensor.bytes = entry.bytes;
   slot.file = &file;
-  slot.dtype = entry.dtype;
+  slot.entry = &entry;
+  if (slot.tensor.format.empty()) {
+    slot.problem = fmt::format("tensor {} is of dtype {}, which weights cannot be read from",
+                               entry.name, entry.dtype);
+  }
   slots_[entry.name] = std::move(slot);
+}
+
+// The tensors of each weight in NF4 become one. What is wrong with them is said when it is asked
+// for: a model that cannot be computed is still worth looking at.
+void SafetensorsSource::join_quantised() {
+  std::vector<std::string> weights;
+  for (const auto& [name, slot] : slots_) {
+    if (name.ends_with(kNf4StateSuffix)) {
+      weights.push_back(name.substr(0, name.size() - kNf4StateSuffix.size()));
+    }
+  }
+  for (const std::string& name : weights) {
+    const auto entry = [&](const std::string& part) -> const SafetensorsEntry* {
+      const auto found = slots_.find(part);
+      return found == slots_.end() ? nullptr : found->second.entry;
+    };
+    const auto found = slots_.find(name);
+    if (found == slots_.end()) continue;
+    Slot& slot = found->second;
+    try {
+      slot.tensor = read_nf4(name, entry, slot.offset);
+      slot.problem.clear();
+    } catch (const Error& error) {
+      slot.problem = error.what();
+    }
+    slots_.erase(fmt::format("{}{}", name, kNf4StateSuffix));
+    for (const std::string_view part : kNf4PartSuffixes)
+      slots_.erase(fmt::format("{}{}", name, part));
+  }
 }
 
 const StoredTensor* SafetensorsSource::find(std::string_view name) const {
   const auto found = slots_.find(name);
   if (found == slots_.end()) return nullptr;
   const Slot& slot = found->second;
-  if (slot.tensor.format.empty()) {
-    throw Error(ErrorKind::model,
-                fmt::format("{}: tensor {} is of dtype {}, which weights cannot be read from",
-                            slot.file->path().string(), name, slot.dtype),
-                "supported: F32, BF16, F16");
+  if (!slot.problem.empty()) {
+    throw Error(ErrorKind::model, fmt::format("{}: {}", slot.file->path().string(), slot.problem),
+                "supported: F32, BF16, F16, and NF4 as bitsandbytes writes it");
   }
   return &slot.tensor;
 }
@@ -259,10 +292,18 @@ std::vector<std::string> SafetensorsSource::names() const {
 }
 
 void SafetensorsSource::release(const StoredTensor& tensor) const {
-  for (const auto& file : files_) {
-    if (file->holds(tensor.bytes)) return file->release(tensor.bytes);
+  const auto release_part = [&](std::span<const uint8_t> bytes) {
+    for (const auto& file : files_) {
+      if (!file->holds(bytes)) continue;
+      file->release(bytes);
+      return true;
+    }
+    return false;
+  };
+  if (!release_part(tensor.bytes)) {
+    fail(ErrorKind::generic, "release of tensor {}, which is of another source", tensor.name);
   }
-  fail(ErrorKind::generic, "release of tensor {}, which is of another source", tensor.name);
+  for (const auto part : tensor.more) release_part(part);
 }
 
 }  // namespace jackscrew

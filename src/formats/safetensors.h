@@ -2,6 +2,7 @@
 // names, dtypes, shapes and offsets, and the bytes of the tensors without gaps.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -10,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/crc32c.h"
 #include "base/file.h"
 #include "quant/stored_tensor.h"
 
@@ -65,8 +67,10 @@ using SafetensorsMetadata = std::map<std::string, std::string>;
 // many or too few) and a failing disk are Error(generic).
 class SafetensorsWriter {
  public:
+  // `crc`, which must outlive the writer, gets every byte of the file; null: nobody wants to know.
   SafetensorsWriter(const fs::path& path, std::vector<SafetensorsSpec> tensors,
-                    const SafetensorsMetadata& metadata = {{"format", "pt"}});
+                    const SafetensorsMetadata& metadata = {{"format", "pt"}},
+                    Crc32c* crc = nullptr);
 
   // Appends little-endian bytes to `name`: all of them, or the next chunk. The tensor before must
   // be complete.
@@ -76,9 +80,11 @@ class SafetensorsWriter {
 
  private:
   void skip_complete();
+  void put(std::span<const uint8_t> bytes);
 
   std::string where_;
   FileWriter file_;
+  Crc32c* crc_;
   std::vector<SafetensorsSpec> tensors_;
   size_t current_ = 0;     // the tensor being written
   int64_t remaining_ = 0;  // bytes it still lacks
@@ -124,7 +130,8 @@ class SafetensorsSource : public WeightSource {
   // when neither is there, a shard is missing, or the index names a tensor that its shard lacks.
   explicit SafetensorsSource(const fs::path& directory);
 
-  // Throws Error(model) when the tensor is of a dtype other than F32, BF16 or F16.
+  // Throws Error(model) when the tensor is of a dtype other than F32, BF16 or F16, and is not a
+  // weight in NF4 (see bitsandbytes.h) either. The tensors of such a weight have no names here.
   const StoredTensor* find(std::string_view name) const override;
   std::vector<std::string> names() const override;
   void release(const StoredTensor& tensor) const override;
@@ -132,10 +139,13 @@ class SafetensorsSource : public WeightSource {
  private:
   struct Slot {
     StoredTensor tensor;
-    const SafetensorsFile* file;
-    std::string dtype;
+    const SafetensorsFile* file = nullptr;
+    const SafetensorsEntry* entry = nullptr;
+    std::string problem = {};            // why weights cannot be read from it
+    std::array<uint8_t, 4> offset = {};  // of double quantisation
   };
   void add(const SafetensorsFile& file, const SafetensorsEntry& entry);
+  void join_quantised();
   void open_index(const fs::path& directory, const fs::path& index);
 
   std::vector<std::unique_ptr<SafetensorsFile>> files_;

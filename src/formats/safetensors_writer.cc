@@ -47,10 +47,16 @@ std::string header_bytes(const std::vector<SafetensorsSpec>& tensors,
 }  // namespace
 
 SafetensorsWriter::SafetensorsWriter(const fs::path& path, std::vector<SafetensorsSpec> tensors,
-                                     const SafetensorsMetadata& metadata)
-    : where_(path.string()), file_(path), tensors_(std::move(tensors)) {
-  file_.write(header_bytes(tensors_, metadata));
+                                     const SafetensorsMetadata& metadata, Crc32c* crc)
+    : where_(path.string()), file_(path), crc_(crc), tensors_(std::move(tensors)) {
+  const std::string header = header_bytes(tensors_, metadata);
+  put({reinterpret_cast<const uint8_t*>(header.data()), header.size()});
   if (!tensors_.empty()) remaining_ = spec_bytes(tensors_[0]);
+}
+
+void SafetensorsWriter::put(std::span<const uint8_t> bytes) {
+  file_.write(bytes.data(), bytes.size());
+  if (crc_ != nullptr) crc_->add(bytes);
 }
 
 // Moves past tensors that lack nothing, empty ones included.
@@ -72,7 +78,7 @@ void SafetensorsWriter::write(std::string_view name, std::span<const uint8_t> by
     fail(ErrorKind::generic, "{}: {} bytes for tensor {}, which lacks {}", where_, bytes.size(),
          name, remaining_);
   }
-  file_.write(bytes.data(), bytes.size());
+  put(bytes);
   remaining_ -= static_cast<int64_t>(bytes.size());
 }
 

@@ -86,23 +86,54 @@ struct Team {
 #endif
   }
 
-  // Sixteen blocks of random numbers, from `first` on. Written out because GCC, which knows no
-  // multiplication of 32 bits into 64, takes four times as long.
-  struct RandomSixteen {
-    uint32_t x[4][16];
-    JACKSCREW_INLINE Philox4 operator[](int64_t i) const {
-      return Philox4{{x[0][i], x[1][i], x[2][i], x[3][i]}};
-    }
+  // Of a table those numbers that four bits of sixteen integers point at, the lowest being `shift`.
+  struct SixteenFloats {
+    float values[16];
+    JACKSCREW_INLINE float operator[](int64_t i) const { return values[i]; }
   };
-  JACKSCREW_INLINE RandomSixteen random_sixteen(const RandomStream& stream, uint64_t first) const {
+  JACKSCREW_INLINE SixteenFloats lookup(const float (&table)[16], const Sixteen& bits,
+                                        int shift) const {
+    SixteenFloats out;
+#if defined(__AVX512F__)
+    const __m512i index = _mm512_maskz_srli_epi32(kAll, _mm512_loadu_si512(bits.values),
+                                                  static_cast<unsigned>(shift));
+    _mm512_storeu_ps(out.values, _mm512_maskz_permutexvar_ps(kAll, index, _mm512_loadu_ps(table)));
+#else
+    const __m256 first = _mm256_loadu_ps(table);
+    const __m256 second = _mm256_loadu_ps(table + 8);
+    for (int half = 0; half < 16; half += 8) {
+      const auto* from = reinterpret_cast<const __m256i*>(bits.values + half);
+      const __m256i index = _mm256_srli_epi32(_mm256_loadu_si256(from), shift);
+      // The fourth bit, moved to the sign, chooses between the halves of the table.
+      _mm256_storeu_ps(out.values + half,
+                       _mm256_blendv_ps(_mm256_permutevar8x32_ps(first, index),
+                                        _mm256_permutevar8x32_ps(second, index),
+                                        _mm256_castsi256_ps(_mm256_slli_epi32(index, 28))));
+    }
+#endif
+    return out;
+  }
+
+  // One value for each of a row's first N elements, for a later `each` over the same elements.
+  template <class T, int64_t N>
+  struct Kept {
+    T values[N];
+    JACKSCREW_INLINE T& operator[](int64_t i) { return values[i]; }
+  };
+
+  // Sixty-four random numbers, those of sixteen blocks: number i is x[i / 16] of block 16 * index +
+  // i % 16. Written out because GCC, which knows no multiplication of 32 bits into 64, takes four
+  // times as long.
+  struct SixtyFour {
+    uint32_t values[64];
+    JACKSCREW_INLINE uint32_t operator[](int64_t i) const { return values[i]; }
+  };
+  JACKSCREW_INLINE SixtyFour sixty_four(const RandomStream& stream, uint64_t index) const {
     constexpr int kParts = 16 / kPairs;  // side by side, to hide the latency of multiplications
     Wide c0[kParts], c1[kParts], c2[kParts], c3[kParts];
 #pragma GCC unroll 4
     for (int p = 0; p < kParts; ++p) {
-#pragma GCC unroll 8
-      for (int lane = 0; lane < kPairs; ++lane) {
-        c0[p][lane] = first + static_cast<uint64_t>(p * kPairs + lane);
-      }
+      c0[p] = 16 * index + static_cast<uint64_t>(p * kPairs) + kLanes;
       c1[p] = c0[p] >> 32;
       c2[p] = stream.purpose_and_step - Wide{};
       c3[p] = stream.tensor - Wide{};
@@ -120,16 +151,14 @@ struct Team {
         c3[p] = p0;
       }
     }
-    RandomSixteen out;
+    SixtyFour out;
 #pragma GCC unroll 4
     for (int p = 0; p < kParts; ++p) {
-#pragma GCC unroll 8
-      for (int lane = 0; lane < kPairs; ++lane) {
-        const int i = p * kPairs + lane;
-        out.x[0][i] = static_cast<uint32_t>(c0[p][lane]);
-        out.x[1][i] = static_cast<uint32_t>(c1[p][lane]);
-        out.x[2][i] = static_cast<uint32_t>(c2[p][lane]);
-        out.x[3][i] = static_cast<uint32_t>(c3[p][lane]);
+      const Wide numbers[] = {c0[p], c1[p], c2[p], c3[p]};
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) {
+        const auto low = __builtin_convertvector(numbers[i], Narrow);
+        __builtin_memcpy(out.values + 16 * i + p * kPairs, &low, sizeof low);
       }
     }
     return out;
@@ -141,28 +170,24 @@ struct Team {
     f();
   }
 
-  // Runs f(part, i) for i in [0, n): short pieces of a row, each with a part of the team (on GPUs a
-  // warp), which has each, max and once.
-  template <class F>
-  JACKSCREW_INLINE void each_piece(int64_t n, F f) const {
-    for (int64_t i = 0; i < n; ++i) f(*this, i);
-  }
-
  private:
   // Words of 32 bits in lanes of 64, whose upper halves do not matter.
 #if defined(__AVX512F__)
   static constexpr int kPairs = 8;
   typedef uint64_t Wide __attribute__((vector_size(64)));
+  static constexpr Wide kLanes = {0, 1, 2, 3, 4, 5, 6, 7};
   JACKSCREW_INLINE static Wide product(Wide a, uint32_t b) {
     return (Wide)_mm512_maskz_mul_epu32(0xFF, (__m512i)a, _mm512_set1_epi64(b));
   }
 #else
   static constexpr int kPairs = 4;
   typedef uint64_t Wide __attribute__((vector_size(32)));
+  static constexpr Wide kLanes = {0, 1, 2, 3};
   JACKSCREW_INLINE static Wide product(Wide a, uint32_t b) {
     return (Wide)_mm256_mul_epu32((__m256i)a, _mm256_set1_epi64x(b));
   }
 #endif
+  typedef uint32_t Narrow __attribute__((vector_size(4 * kPairs)));
   JACKSCREW_INLINE static __m128i load(const void* from) {
     return _mm_loadu_si128(static_cast<const __m128i*>(from));
   }

@@ -6,12 +6,14 @@ namespace {
 
 class FullSlot : public LearnerSlot {
  public:
-  FullSlot(const LearnerContext& context, Weight& weight) : weight_(weight) {
+  FullSlot(const LearnerContext& context, const WeightInfo& info, double learning_rate_scale)
+      : weight_(*info.weight), learning_rate_scale_(learning_rate_scale) {
+    const Weight& weight = weight_;
     if (!weight.format().can_encode()) {
       throw Error(ErrorKind::usage,
                   fmt::format("{} is stored as {}, which cannot be trained", weight.name(),
                               weight.format().name()),
-                  "set storage=f32 or storage=bf16, or use method=lora");
+                  "set storage to a format that can be written, such as bf16, or use method=lora");
     }
     const int64_t rows = weight.rows();
     const int64_t cols = weight.cols();
@@ -19,7 +21,7 @@ class FullSlot : public LearnerSlot {
     if (master_.empty()) {
       owned_master_ = OwnedTensor(context.memory, Purpose::masters, DType::f32, {rows, cols});
       master_ = owned_master_.view();
-      weight.decode(context.ops, 0, rows, master_);
+      context.original(info, master_);
     }
     gradient_ = OwnedTensor(context.memory, Purpose::gradients, DType::f32, {rows, cols});
     state_ = context.optimizer.make_state(context.memory, weight.size());
@@ -30,12 +32,12 @@ class FullSlot : public LearnerSlot {
   void backward(const Gradient& g, const Tensor*, int64_t) override { g.add_dw(gradient_.view()); }
 
   void apply(Context& context, double weight_decay) override {
-    state_->apply(context, master_, gradient_.view(), 1.0, weight_decay);
+    state_->apply(context, master_, gradient_.view(), learning_rate_scale_, weight_decay);
     restored(context);
   }
 
   void restored(Context& context) override {
-    if (!owned_master_.empty()) weight_.publish(context.ops, master_);
+    if (!owned_master_.empty()) weight_.publish(context.ops, master_, {}, context.scratch);
   }
 
   void visit(const StateVisitor& visitor) const override {
@@ -46,6 +48,7 @@ class FullSlot : public LearnerSlot {
 
  private:
   Weight& weight_;
+  double learning_rate_scale_;
   Tensor master_;             // f32 [rows, cols]: the weight's own storage, or owned_master_
   OwnedTensor owned_master_;  // empty when the storage is f32
   OwnedTensor gradient_;      // f32 [rows, cols]
@@ -68,8 +71,9 @@ std::unique_ptr<Learner> make_full_learner() {
   return std::make_unique<FullLearner>();
 }
 
-std::unique_ptr<LearnerSlot> make_full_slot(const LearnerContext& context, const WeightInfo& info) {
-  return std::make_unique<FullSlot>(context, *info.weight);
+std::unique_ptr<LearnerSlot> make_full_slot(const LearnerContext& context, const WeightInfo& info,
+                                            double learning_rate_scale) {
+  return std::make_unique<FullSlot>(context, info, learning_rate_scale);
 }
 
 }  // namespace jackscrew

@@ -6,17 +6,20 @@
 #include "learners/frozen.h"
 #include "learners/full.h"
 #include "learners/lora.h"
+#include "learners/rotary.h"
 
 namespace jackscrew {
 
 std::span<const LearnerEntry> all_learners() {
-  static const std::array<LearnerEntry, 3> kLearners = {{
+  static const std::array<LearnerEntry, 4> kLearners = {{
       {"full",
        "all weights learn, all of them",
        {},
        [](const OptionSet&) { return make_full_learner(); }},
       {"lora", "low-rank adapters beside frozen weights", lora_options(),
        [](const OptionSet& options) { return make_lora_learner(options); }},
+      {"rotary", "all weights learn, a few of them at a time", rotary_options(),
+       [](const OptionSet& options) { return make_rotary_learner(options); }},
       {"frozen",
        "nothing learns: evaluation and generation",
        {},

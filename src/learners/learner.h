@@ -4,12 +4,14 @@
 // here and a line in the table of learner.cc.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/json_object.h"
 #include "base/options.h"
 #include "optim/optimizer.h"
 #include "products/product.h"
@@ -56,11 +58,22 @@ struct AdapterDescription {
 
 // What slots are made with.
 struct LearnerContext {
-  Memory& memory;
+  Memory& memory;   // of the device
+  Memory& masters;  // where exact values wait while others are trained
+  Arena& scratch;   // for what ends with the call
+  StepScalars* scalars;
   Ops& ops;
   const Optimizer& optimizer;
-  uint64_t seed;
+  uint64_t seed = 0;
   bool training = true;  // false: slots take no memory for gradients and optimizer states
+  // Writes a weight's values as they were before its storage rounded them, f32 [rows, cols]: how a
+  // master begins.
+  std::function<void(const WeightInfo&, const Tensor&)> original = {};
+};
+
+// Lines for the user, and warnings.
+struct LearnerNotes {
+  std::vector<std::string> lines, warnings;
 };
 
 class Learner {
@@ -71,10 +84,27 @@ class Learner {
   // Whether this learner changes the values of such a weight: it must then be stored in a format
   // that can be written.
   virtual bool changes(WeightKind kind, std::string_view module) const = 0;
+  // Whether the masters of what waits its turn are to be kept in files rather than in memory.
+  virtual bool masters_in_files() const { return false; }
   virtual std::unique_ptr<LearnerSlot> make_slot(const LearnerContext& context,
                                                  const WeightInfo& info) = 0;
-  virtual void begin_step(int64_t /*step*/) {}
-  virtual void end_step() {}
+  // All slots exist, in a session that trains: takes for a moment what memory the run will need at
+  // its worst, so that a run that has begun does not fail for want of it.
+  virtual void reserve(Context&) {}
+  // Prepares step `step` (from 0), outside of any step. True when other slots learn from now on.
+  virtual bool begin_step(Context&, int64_t /*step*/) { return false; }
+  // States of the slots, beside that of the first step, in which a step may take more scratch
+  // memory: all of them are rehearsed on the plan device. enter_phase() brings one about, for good.
+  virtual int64_t phases() const { return 0; }
+  virtual void enter_phase(Context&, int64_t /*phase*/) {}
+  // What the learner itself keeps beside its slots; the states have the role `schedule`.
+  virtual void visit(const StateVisitor&) const {}
+  // The states behind visit() were overwritten: the slots that learn become those that it says.
+  virtual void restored(Context&) {}
+  // What a user is told before a run of that many steps.
+  virtual LearnerNotes notes(int64_t /*total_steps*/) const { return {}; }
+  // What has happened since the last call, for the log: one JSON object each.
+  virtual std::vector<JsonObject> take_events() { return {}; }
   // Set when the result is an adapter rather than a changed model.
   virtual const AdapterDescription* adapter() const { return nullptr; }
 };

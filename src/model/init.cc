@@ -6,20 +6,27 @@
 
 namespace jackscrew {
 
-void init_weight(Ops& ops, const ModelConfig& config, uint64_t seed, const WeightInfo& info,
-                 Weight& weight, Arena& staging) {
+void init_rows(Ops& ops, const ModelConfig& config, uint64_t seed, const WeightInfo& info,
+               int64_t first_row, const Tensor& out) {
   const bool norm = info.kind == WeightKind::norm;
-  const int64_t step = std::min(weight.rows(), panel_rows(weight.cols(), dtype_size(DType::f32)));
+  ops.launch(NormalInit{out.data<float>(), seed, out.cols(), first_row,
+                        name_hash(info.weight->name().c_str()), norm ? 1.0f : 0.0f,
+                        norm ? 0.0f : static_cast<float>(config.initializer_range)},
+             out.rows());
+}
+
+void init_weight(Ops& ops, const ModelConfig& config, uint64_t seed, const WeightInfo& info,
+                 Arena& staging) {
+  const Weight& weight = *info.weight;
   const Arena::Frame frame(staging);
-  const Tensor panel = staging.tensor(DType::f32, {step, weight.cols()});
-  for (int64_t begin = 0; begin < weight.rows(); begin += step) {
-    const Tensor part = panel.rows(0, std::min(step, weight.rows() - begin));
-    ops.launch(
-        NormalInit{part.data<float>(), seed, weight.cols(), begin, name_hash(weight.name().c_str()),
-                   norm ? 1.0f : 0.0f, norm ? 0.0f : static_cast<float>(config.initializer_range)},
-        part.rows());
-    weight.format().encode_rows(ops, part, weight.storage(), begin);
-  }
+  const Tensor panel = staging.tensor(
+      DType::f32, {std::min(weight.rows(), encode_panel_rows(weight.cols())), weight.cols()});
+  const auto source = [&](int64_t begin, int64_t end) {
+    const Tensor part = panel.rows(0, end - begin);
+    init_rows(ops, config, seed, info, begin, part);
+    return part;
+  };
+  weight.format().encode(ops, source, weight.storage(), {}, staging);
 }
 
 }  // namespace jackscrew

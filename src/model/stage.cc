@@ -25,7 +25,7 @@ Stage::Stage(const ModelConfig& config, const StageSpec& spec, const StageBuild&
     : config_(config),
       spec_(spec),
       product_(&build.product),
-      rope_(make_rope_table(config, build.max_positions, build.memory, build.ops)) {
+      rope_(make_rope_table(config, build.max_positions, build.slots.memory, build.slots.ops)) {
   const int64_t hidden = config_.hidden_size;
   const int64_t query = config_.num_attention_heads * config_.head_dim;
   const int64_t kv = config_.num_key_value_heads * config_.head_dim;
@@ -73,13 +73,12 @@ Parameter& Stage::add(const StageBuild& build, std::string name, int64_t rows, i
                       WeightInfo info) {
   auto parameter = std::make_unique<Parameter>();
   const Format& format = build.format(info, name);
-  parameter->weight = std::make_unique<Weight>(build.memory, std::move(name), rows, cols,
+  parameter->weight = std::make_unique<Weight>(build.slots.memory, std::move(name), rows, cols,
                                                info.kind == WeightKind::norm, format);
   info.weight = parameter->weight.get();
   parameter->info = info;
   build.fill(*parameter->weight, info);
-  parameter->slot = build.learner.make_slot(
-      {build.memory, build.ops, build.optimizer, build.seed, build.training}, info);
+  parameter->slot = build.learner.make_slot(build.slots, info);
   parameters_.push_back(std::move(parameter));
   return *parameters_.back();
 }

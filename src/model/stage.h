@@ -33,18 +33,14 @@ struct Stash {
 
 // How the weights of a stage come into being.
 struct StageBuild {
-  Memory& memory;
-  Ops& ops;
+  LearnerContext slots;  // what slots are made with; the stage's weights come from the same memory
   Learner& learner;
-  const Optimizer& optimizer;
   const Product& product;
   // The storage format of a weight.
   std::function<const Format&(const WeightInfo&, const std::string& name)> format;
   // Fills a new weight, before its slot is made: from a file, at random, or (planning) not at all.
   std::function<void(Weight&, const WeightInfo&)> fill;
-  uint64_t seed = 0;
   int64_t max_positions = 0;  // of any sequence in this run
-  bool training = true;
 };
 
 class Stage {

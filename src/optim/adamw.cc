@@ -1,8 +1,14 @@
 #include "optim/adamw.h"
 
 #include "optim/adamw.rows.h"
+#include "optim/adamw_8bit.h"
 
 namespace jackscrew {
+
+AdamwRule adamw_rule(const OptimizerOptions& options) {
+  return {static_cast<float>(1.0 - options.beta1), static_cast<float>(options.beta2),
+          static_cast<float>(1.0 - options.beta2), static_cast<float>(options.epsilon)};
+}
 
 namespace {
 
@@ -24,9 +30,7 @@ class AdamwState : public OptimizerState {
     const int64_t count = m_.view().size();
     context.ops.launch(
         AdamwUpdate{factors, parameter.data<float>(), gradient.data<float>(),
-                    m_.view().data<float>(), v_.view().data<float>(), count,
-                    static_cast<float>(1.0 - options_.beta1), static_cast<float>(options_.beta2),
-                    static_cast<float>(1.0 - options_.beta2), static_cast<float>(options_.epsilon)},
+                    m_.view().data<float>(), v_.view().data<float>(), count, adamw_rule(options_)},
         ceil_div(count, AdamwUpdate::kChunk));
   }
 
@@ -62,8 +66,9 @@ std::unique_ptr<Optimizer> make_adamw(const OptimizerOptions& options) {
 
 std::unique_ptr<Optimizer> make_optimizer(std::string_view name, const OptimizerOptions& options) {
   if (name == "adamw") return make_adamw(options);
+  if (name == "adamw_8bit") return make_adamw_8bit(options);
   throw Error(ErrorKind::usage, fmt::format("unknown optimizer {}", name),
-              "known optimizers: adamw");
+              "known optimizers: adamw adamw_8bit");
 }
 
 }  // namespace jackscrew

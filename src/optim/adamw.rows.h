@@ -1,21 +1,11 @@
-// AdamW (Loshchilov and Hutter 2019) in f32, in the order of operations of torch.optim.AdamW.
+// AdamW with f32 states.
 #pragma once
 
 #include "kernels/row_kernel.h"
-#include "kernels/row_math.h"
 #include "kernels/step_scalars.h"
+#include "optim/adamw_rule.h"
 
 namespace jackscrew {
-
-// What one update of one tensor needs, in device memory; made by AdamwPrepare.
-struct AdamwFactors {
-  int32_t step;       // updates made so far
-  float decay;        // 1 - lr * weight_decay
-  float step_size;    // lr / (1 - beta1^step)
-  float denominator;  // 1 / sqrt(1 - beta2^step)
-  float clip_scale;
-  int32_t active;  // 0: the step is skipped, its gradients are not finite
-};
 
 // Counts the step of one tensor and forms its factors in double, as Python does. One row.
 struct AdamwPrepare {
@@ -61,8 +51,7 @@ struct AdamwUpdate {
   float* m;          // [count]
   float* v;          // [count]
   int64_t count;
-  // 1 - beta is rounded once, from double, as torch does: 1 - 0.999f is off by 1.3e-5 of itself.
-  float one_minus_beta1, beta2, one_minus_beta2, epsilon;
+  AdamwRule rule;
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
     const int64_t begin = row * kChunk;
@@ -78,12 +67,11 @@ struct AdamwUpdate {
     }
     team.each(size, [&](int64_t i) {
       const float grad = g[i] * f.clip_scale;
-      const float new_m = first[i] + one_minus_beta1 * (grad - first[i]);
-      const float new_v = second[i] * beta2 + one_minus_beta2 * grad * grad;
-      const float denominator = __builtin_sqrtf(new_v) * f.denominator + epsilon;
+      const float new_m = rule.first(first[i], grad);
+      const float new_v = rule.second(second[i], grad);
       first[i] = new_m;
       second[i] = new_v;
-      p[i] = p[i] * f.decay - f.step_size * (new_m / denominator);
+      p[i] = rule.step(p[i], new_m, new_v, f);
       g[i] = 0.0f;
     });
   }

@@ -1,20 +1,16 @@
 #include "optim/clip.h"
 
-#include <utility>
-
 #include "kernels/rows/loss.rows.h"
 
 namespace jackscrew {
 
-GradientNorm::GradientNorm(Memory& memory, std::vector<Tensor> gradients)
-    : gradients_(std::move(gradients)) {
+GradientNorm::GradientNorm(Memory& memory, const std::vector<int64_t>& sizes) {
   int64_t chunks = 0;
-  for (const Tensor& g : gradients_) chunks += ceil_div(g.size(), SquaredNormChunks::kChunk);
+  for (const int64_t size : sizes) chunks += ceil_div(size, SquaredNormChunks::kChunk);
   partial_ = OwnedTensor(memory, Purpose::workspace, DType::f64, {chunks});
 }
 
 void GradientNorm::compute(Context& context) const {
-  const int64_t total = partial_.view().size();
   int64_t first = 0;
   for (const Tensor& g : gradients_) {
     const int64_t chunks = ceil_div(g.size(), SquaredNormChunks::kChunk);
@@ -22,7 +18,7 @@ void GradientNorm::compute(Context& context) const {
     context.ops.launch(SquaredNormChunks{g.data<float>(), part.data<double>(), g.size()}, chunks);
     first += chunks;
   }
-  context.ops.launch(FinishNorm{partial_.view().data<double>(), context.scalars, total}, 1);
+  context.ops.launch(FinishNorm{partial_.view().data<double>(), context.scalars, first}, 1);
 }
 
 }  // namespace jackscrew

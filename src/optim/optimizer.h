@@ -36,7 +36,7 @@ class Optimizer {
   virtual std::unique_ptr<OptimizerState> make_state(Memory& memory, int64_t count) const = 0;
 };
 
-// "adamw". Throws Error(usage) for an unknown name.
+// "adamw" or "adamw_8bit". Throws Error(usage) for an unknown name.
 std::unique_ptr<Optimizer> make_optimizer(std::string_view name, const OptimizerOptions& options);
 
 }  // namespace jackscrew

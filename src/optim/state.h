@@ -9,10 +9,12 @@
 namespace jackscrew {
 
 enum class StateRole {
-  parameter,  // learned values
+  parameter,  // values that learn now
+  master,     // exact values of a parameter that waits its turn, on the host
   gradient,   // what is accumulated over a step, and what the clipped norm is of
   moment,     // optimizer state
-  counter     // step counts
+  counter,    // step counts
+  schedule    // which parameters learn now: restored before all else, as the rest depends on it
 };
 
 struct StateRef {
@@ -20,6 +22,8 @@ struct StateRef {
   StateRole role;
   Tensor view;  // contiguous
   bool save;    // belongs in a checkpoint
+  // A file that holds exactly these bytes and will not change: a checkpoint links it instead.
+  fs::path file = {};
 };
 
 using StateVisitor = std::function<void(const StateRef&)>;

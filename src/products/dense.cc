@@ -87,7 +87,7 @@ class DenseProduct : public Product {
       return;
     }
     if (arithmetic_ == DType::bf16 && &weight.format() == &bf16_format()) {
-      body(Tensor(weight.storage().raw(), DType::bf16, {weight.rows(), weight.cols()}), 0,
+      body(Tensor(weight.storage().bytes.raw(), DType::bf16, {weight.rows(), weight.cols()}), 0,
            weight.rows());
       return;
     }

@@ -4,35 +4,24 @@
 
 #include "products/dense.h"
 #include "products/int8.rows.h"
+#include "quant/int8.h"
 
 namespace jackscrew {
 
 namespace {
 
-constexpr int32_t kWeightLimit = 127;
+// Bytes of codes in a panel of a weight that is stored otherwise. In dx panels are pieces of the
+// contraction, each added to all of dx: larger than panels of f32, which are added in registers.
+constexpr int64_t kPanelBytes = int64_t{8} << 20;
 
-// Bytes of codes in a panel. In dx panels are pieces of the contraction, each added to all of dx.
-constexpr int64_t kCodePanelBytes = int64_t{8} << 20;
-
-// A multiple of 512 keeps groups and partial sums of dx where they are without panels.
+// A panel of dx ends with a group.
 int64_t code_panel_rows(int64_t cols) {
-  return std::max<int64_t>(512, kCodePanelBytes / cols / 512 * 512);
-}
-
-// Codes are written four at a time.
-Tensor take_codes(Arena& scratch, int64_t rows, int64_t cols) {
-  return scratch.tensor(DType::i8, {rows, round_up(cols, 4)}).columns(0, cols);
+  return std::max(kInt8Group, kPanelBytes / cols / kInt8Group * kInt8Group);
 }
 
 Int8Rows take_groups(Arena& scratch, int64_t rows, int64_t cols) {
-  return {take_codes(scratch, rows, cols),
+  return {scratch.tensor(DType::i8, {rows, cols}),
           scratch.tensor(DType::f32, {rows, ceil_div(cols, kInt8Group)})};
-}
-
-void quantize(Ops& ops, const Tensor& from, const Int8Rows& to, int32_t limit, bool grouped) {
-  ops.launch(QuantizeRows{from.data<float>(), to.codes.data<int8_t>(), to.scales.data<float>(),
-                          from.cols(), from.row_stride(), to.codes.row_stride(), limit, grouped},
-             from.rows());
 }
 
 class Int8Product : public Product {
@@ -42,9 +31,12 @@ class Int8Product : public Product {
 
   Operand prepare(Context& context, const Tensor& x) const override {
     if (single(x)) return {x, {}, {}};
-    const Int8Rows rows = take_groups(context.scratch, x.rows(), x.cols());
-    quantize(context.ops, x, rows, context.ops.int8_limit(), true);
-    return {x, rows.codes, rows.scales};
+    const Int8Rows to = take_groups(context.scratch, x.rows(), x.cols());
+    context.ops.launch(
+        QuantizeGroups{x.data<float>(), to.codes.data<int8_t>(), to.scales.data<float>(), x.cols(),
+                       x.row_stride(), to.scales.cols(), context.ops.int8_limit()},
+        to.scales.size());
+    return {x, to.codes, to.scales};
   }
 
   void forward(Context& context, const Operand& a, const Weight& weight, const Tensor& y,
@@ -74,8 +66,7 @@ class Int8Product : public Product {
     Accumulate now = accumulate;
     for_panels(context, g.weight(), [&](const Int8Rows& panel, int64_t begin, int64_t end) {
       const Arena::Frame frame(context.scratch);
-      const Int8Rows dy = take_groups(context.scratch, g.dy.rows(), end - begin);
-      quantize_gradient(g, panel.scales, begin, end, dy);
+      const Int8Rows dy = quantized(g, panel.scales, begin, end);
       context.ops.gemm_int8(dy, {panel.codes, {}}, Transpose::no, dx, now, context.scratch);
       now = Accumulate::yes;
     });
@@ -95,52 +86,49 @@ class Int8Product : public Product {
 
   // Columns [begin, end) of dy, times the scales of the weight's rows, which lie along the
   // contraction.
-  static void quantize_gradient(const Gradient& g, const Tensor& scales, int64_t begin, int64_t end,
-                                const Int8Rows& to) {
+  static Int8Rows quantized(const Gradient& g, const Tensor& scales, int64_t begin, int64_t end) {
+    const Context& context = g.context();
     const Tensor part = g.dy.columns(begin, end);
-    g.context().ops.launch(
-        QuantizeGradientRows{part.data<float>(), scales.data<float>(), to.codes.data<int8_t>(),
-                             to.scales.data<float>(), g.context().scalars, part.cols(),
-                             part.row_stride(), to.codes.row_stride(), g.token_offset,
-                             div_exact(begin, 4), ceil_div(g.dy.cols(), 4),
-                             name_hash(g.weight().name().c_str()), g.context().ops.int8_limit()},
-        part.rows());
+    const Int8Rows to = take_groups(context.scratch, part.rows(), part.cols());
+    context.ops.launch(
+        QuantizeGradientGroups{part.data<float>(), scales.data<float>(), to.codes.data<int8_t>(),
+                               to.scales.data<float>(), context.scalars, part.cols(),
+                               part.row_stride(), to.scales.cols(), g.token_offset,
+                               div_exact(begin, kInt8Group), ceil_div(g.dy.cols(), kInt8Group),
+                               name_hash(g.weight().name().c_str()), context.ops.int8_limit()},
+        to.scales.size());
+    return to;
   }
 
-  // Calls body(panel, begin, end) over all rows of the weight; panels begin at multiples of 512.
+  // Calls body(panel, begin, end) over all rows of the weight. A panel is the weight as int8_row
+  // would store it; stored so, a weight is its own.
   template <class Body>
   void for_panels(Context& context, const Weight& weight, const Body& body) const {
-    const Arena::Frame frame(context.scratch);
-    const int64_t cols = weight.cols();
-    const int64_t step = std::min(weight.rows(), code_panel_rows(cols));
-    const Int8Rows panel{take_codes(context.scratch, step, cols),
-                         context.scratch.tensor(DType::f32, {step})};
-    for (int64_t begin = 0; begin < weight.rows(); begin += step) {
-      const int64_t end = std::min(weight.rows(), begin + step);
-      const Int8Rows part{panel.codes.rows(0, end - begin), panel.scales.columns(0, end - begin)};
-      quantize_weight(context, weight, begin, end, part);
-      body(part, begin, end);
-    }
-  }
-
-  // Rows [begin, end) of the weight, by way of f32 where it is stored otherwise.
-  static void quantize_weight(Context& context, const Weight& weight, int64_t begin, int64_t end,
-                              const Int8Rows& to) {
-    if (!weight.as_f32().empty()) {
-      quantize(context.ops, weight.as_f32().rows(begin, end), to, kWeightLimit, false);
+    if (const Int8Rows stored = weight.as_int8_rows(); !stored.codes.empty()) {
+      body(stored, 0, weight.rows());
       return;
     }
     const Arena::Frame frame(context.scratch);
-    const int64_t step = std::min(end - begin, panel_rows(weight.cols(), dtype_size(DType::f32)));
-    const Tensor decoded = context.scratch.tensor(DType::f32, {step, weight.cols()});
-    for (int64_t at = begin; at < end; at += step) {
-      const int64_t until = std::min(end, at + step);
-      const Tensor rows = decoded.rows(0, until - at);
-      weight.decode(context.ops, at, until, rows);
-      quantize(
-          context.ops, rows,
-          {to.codes.rows(at - begin, until - begin), to.scales.columns(at - begin, until - begin)},
-          kWeightLimit, false);
+    const Format& format = int8_row_format();
+    const int64_t cols = weight.cols();
+    const int64_t step = std::min(weight.rows(), code_panel_rows(cols));
+    const Tensor bytes = context.scratch.tensor(DType::u8, {format.storage_bytes(step, cols)});
+    const Tensor as_f32 = weight.as_f32();
+    const Tensor decoded =
+        as_f32.empty()
+            ? context.scratch.tensor(DType::f32, {std::min(step, encode_panel_rows(cols)), cols})
+            : Tensor();
+    for (int64_t begin = 0; begin < weight.rows(); begin += step) {
+      const int64_t end = std::min(weight.rows(), begin + step);
+      const auto source = [&](int64_t from, int64_t to) {
+        if (!as_f32.empty()) return as_f32.rows(begin + from, begin + to);
+        const Tensor rows = decoded.rows(0, to - from);
+        weight.decode(context.ops, begin + from, begin + to, rows);
+        return rows;
+      };
+      const Storage panel{bytes, end - begin, cols};
+      format.encode(context.ops, source, panel, {}, context.scratch);
+      body(format.int8_rows(panel), begin, end);
     }
   }
 };

@@ -11,37 +11,44 @@ class BlockFormat : public Format {
  public:
   explicit BlockFormat(const char* name) : name_(name) {}
   const char* name() const override { return name_; }
-  int64_t block_elements() const override { return Block::kElements; }
-  int64_t block_bytes() const override { return Block::kBytes; }
 
-  void decode_tile(Ops& ops, const Tensor& storage, const TileRange& tile,
+  int64_t row_bytes(int64_t cols) const override {
+    if (cols <= 0 || cols % Block::kElements != 0) {
+      fail(ErrorKind::model, "rows of {} elements cannot be stored as {}, whose blocks hold {}",
+           cols, name_, Block::kElements);
+    }
+    return checked_mul(cols / Block::kElements, Block::kBytes);
+  }
+
+  void decode_tile(Ops& ops, const Storage& storage, const TileRange& tile,
                    const Tensor& out) const override {
     launch(ops, storage, nullptr, tile.n0, tile.n1 - tile.n0, tile.k0, tile.k1, out);
   }
 
-  void decode_rows(Ops& ops, const Tensor& storage, const Tensor& indices,
+  void decode_rows(Ops& ops, const Storage& storage, const Tensor& indices,
                    const Tensor& out) const override {
     launch(ops, storage, indices.data<int32_t>(), 0, indices.size(), 0, out.cols(), out);
   }
 
-  void multiply(Ops& ops, const Tensor& storage, const Tensor& x, const Tensor& y,
+  void multiply(Ops& ops, const Storage& storage, const Tensor& x, const Tensor& y,
                 Accumulate accumulate) const override {
-    ops.launch(
-        DotBlocks<Block>{x.data<float>(), storage.data<uint8_t>(), y.data<float>(), storage.cols(),
-                         div_exact(x.cols(), Block::kElements), accumulate == Accumulate::yes},
-        y.cols());
+    ops.launch(DotBlocks<Block>{x.data<float>(), storage.bytes.data<uint8_t>(), y.data<float>(),
+                                row_bytes(storage.cols), div_exact(x.cols(), Block::kElements),
+                                accumulate == Accumulate::yes},
+               y.cols());
   }
 
  private:
-  void launch(Ops& ops, const Tensor& storage, const int32_t* indices, int64_t first_row,
+  void launch(Ops& ops, const Storage& storage, const int32_t* indices, int64_t first_row,
               int64_t rows, int64_t k0, int64_t k1, const Tensor& out) const {
     if (out.dtype() != DType::f32 && out.dtype() != DType::bf16) {
       fail(ErrorKind::generic, "{} decoded to {}", name_, out.describe());
     }
     ops.launch(
-        DecodeBlocks<Block>{storage.data<uint8_t>(), indices, out.raw(), storage.cols(), first_row,
-                            div_exact(k0, Block::kElements), div_exact(k1 - k0, Block::kElements),
-                            out.row_stride(), out.dtype() == DType::bf16},
+        DecodeBlocks<Block>{storage.bytes.data<uint8_t>(), indices, out.raw(),
+                            row_bytes(storage.cols), first_row, div_exact(k0, Block::kElements),
+                            div_exact(k1 - k0, Block::kElements), out.row_stride(),
+                            out.dtype() == DType::bf16},
         rows);
   }
 

@@ -1,56 +1,94 @@
-// Storage formats: how the numbers of a weight are kept. A format knows rows of bytes and nothing
-// of models, products or learners; adding one is a few short files here (see q8_0.*) and a line in
-// the table of format.cc.
+// Storage formats: how the numbers of a weight are kept. A format owns the layout of a whole matrix
+// and knows nothing of models, products or learners; adding one is a few short files here (see
+// q8_0.* for blocks of a file, int8.* for groups that we encode) and a line in the table of
+// format.cc.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "kernels/ops.h"
+#include "quant/rounding.h"
 #include "tensor/tensor.h"
 
 namespace jackscrew {
 
-// A rectangle of a matrix: rows [n0, n1), columns [k0, k1). Columns begin and end at block
-// boundaries (or the end of the row).
+// The bytes of a matrix in some format; a view.
+struct Storage {
+  Tensor bytes;  // u8 [format.storage_bytes(rows, cols)], aligned to 64
+  int64_t rows, cols;
+};
+
+// A rectangle of a matrix: rows [n0, n1), columns [k0, k1). In formats whose rows are made of
+// blocks (the GGUF formats), columns begin and end at block boundaries.
 struct TileRange {
   int64_t n0, n1, k0, k1;
 };
+
+// Gives rows [begin, end) of a matrix: f32 [end - begin, cols], contiguous, valid until the next
+// call. encode() asks for all rows once, in panels of encode_panel_rows() of which the last may be
+// shorter, in order.
+using RowSource = std::function<Tensor(int64_t begin, int64_t end)>;
 
 class Format {
  public:
   virtual ~Format() = default;
 
   virtual const char* name() const = 0;  // as in recipes: "f32", "q4_k" ...
-  // Consecutive elements of a row that are coded together; rows are a multiple of it.
-  virtual int64_t block_elements() const = 0;
-  virtual int64_t block_bytes() const = 0;
 
-  // Bytes of a row of `cols` elements. Throws Error(model) when cols is not a multiple of the
-  // block.
-  int64_t row_bytes(int64_t cols) const;
+  // Bytes of a row in formats whose rows lie one after another (plain, GGUF); 0 in the others.
+  // Throws Error(model) when the format cannot hold such rows.
+  virtual int64_t row_bytes(int64_t /*cols*/) const { return 0; }
+  // Bytes of a whole matrix: those of its rows, unless the format says otherwise. Throws
+  // Error(model) when it cannot hold it.
+  virtual int64_t storage_bytes(int64_t rows, int64_t cols) const;
 
   // Writes the values of a tile to out [n1 - n0, k1 - k0], f32 or bf16 (rounded to nearest).
-  // `storage` is u8 [rows, row_bytes].
-  virtual void decode_tile(Ops& ops, const Tensor& storage, const TileRange& tile,
+  virtual void decode_tile(Ops& ops, const Storage& storage, const TileRange& tile,
                            const Tensor& out) const = 0;
   // Writes rows indices[i] (i32 [n]) to out [n, cols], f32 or bf16.
-  virtual void decode_rows(Ops& ops, const Tensor& storage, const Tensor& indices,
+  virtual void decode_rows(Ops& ops, const Storage& storage, const Tensor& indices,
                            const Tensor& out) const = 0;
 
   // y [1, rows] (+)= x [1, cols] times the transposed matrix, in f32: the product of a single
   // token. Decoding rows into memory and reading them back would take several times as long.
-  virtual void multiply(Ops& ops, const Tensor& storage, const Tensor& x, const Tensor& y,
+  virtual void multiply(Ops& ops, const Storage& storage, const Tensor& x, const Tensor& y,
                         Accumulate accumulate) const = 0;
 
-  // Whether encode_rows() is offered: only then can a weight in this format be trained.
+  // Whether encode() is offered: only then can a weight be converted to this format, or trained.
   virtual bool can_encode() const { return false; }
-  // Rounds `from` (f32 [n, cols]) to nearest into rows [first_row, first_row + n) of `storage`.
-  virtual void encode_rows(Ops& ops, const Tensor& from, const Tensor& storage,
-                           int64_t first_row) const;
+  // Fills the storage. What is not finite stays not finite, though it may take the group that it is
+  // coded with along.
+  virtual void encode(Ops& ops, const RowSource& source, const Storage& storage,
+                      const Rounding& rounding, Arena& scratch) const;
+
+  // Whether to keep embeddings and the head out of this format when a whole model is converted:
+  // they are far more sensitive to coarse rounding than the linears of the blocks.
+  virtual bool for_linears_only() const { return false; }
+
+  // The matrix itself, where it lies as signed bytes with one scale per row; else empty tensors.
+  virtual Int8Rows int8_rows(const Storage&) const { return {}; }
 };
+
+// Rows that make a panel: a few MB, so that a decoded panel stays near the caches and the temporary
+// is bounded whatever the matrix.
+int64_t panel_rows(int64_t cols, int64_t element_bytes);
+
+// Rows of an f32 panel on its way into storage. Its elements are a multiple of 256, so that groups
+// of the row-major flattening (of any power of two up to 256) end where a panel ends.
+int64_t encode_panel_rows(int64_t cols);
+// Calls body(panel, first_row) for every panel of a matrix, as encode() does.
+template <class Body>
+void for_encode_panels(const RowSource& source, const Storage& storage, const Body& body) {
+  const int64_t step = encode_panel_rows(storage.cols);
+  for (int64_t begin = 0; begin < storage.rows; begin += step) {
+    body(source(begin, std::min(storage.rows, begin + step)), begin);
+  }
+}
 
 // The format of that name. Throws Error(model) for an unknown one.
 const Format& find_format(std::string_view name);

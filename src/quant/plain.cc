@@ -20,20 +20,23 @@ class PlainFormat : public Format {
  public:
   explicit PlainFormat(const char* name) : name_(name) {}
   const char* name() const override { return name_; }
-  int64_t block_elements() const override { return 1; }
-  int64_t block_bytes() const override { return sizeof(Element); }
 
-  void decode_tile(Ops& ops, const Tensor& storage, const TileRange& tile,
-                   const Tensor& out) const override {
-    decode(ops, element(storage, tile.n0, tile.k0), stride(storage), nullptr, out);
+  int64_t row_bytes(int64_t cols) const override {
+    if (cols <= 0) fail(ErrorKind::model, "rows of {} elements cannot be stored", cols);
+    return checked_mul(cols, sizeof(Element));
   }
 
-  void decode_rows(Ops& ops, const Tensor& storage, const Tensor& indices,
+  void decode_tile(Ops& ops, const Storage& storage, const TileRange& tile,
                    const Tensor& out) const override {
-    decode(ops, element(storage, 0, 0), stride(storage), indices.data<int32_t>(), out);
+    decode(ops, element(storage, tile.n0, tile.k0), storage.cols, nullptr, out);
   }
 
-  void multiply(Ops& ops, const Tensor& storage, const Tensor& x, const Tensor& y,
+  void decode_rows(Ops& ops, const Storage& storage, const Tensor& indices,
+                   const Tensor& out) const override {
+    decode(ops, element(storage, 0, 0), storage.cols, indices.data<int32_t>(), out);
+  }
+
+  void multiply(Ops& ops, const Storage& storage, const Tensor& x, const Tensor& y,
                 Accumulate accumulate) const override {
     ops.launch(DotRows<Element>{x.data<float>(), element(storage, 0, 0), y.data<float>(), x.cols(),
                                 accumulate == Accumulate::yes},
@@ -42,21 +45,19 @@ class PlainFormat : public Format {
 
   bool can_encode() const override { return true; }
 
-  void encode_rows(Ops& ops, const Tensor& from, const Tensor& storage,
-                   int64_t first_row) const override {
-    ops.launch(
-        ConvertRows<float, Element>{from.data<float>(), nullptr, element(storage, first_row, 0),
-                                    from.cols(), from.row_stride(), stride(storage)},
-        from.rows());
+  void encode(Ops& ops, const RowSource& source, const Storage& storage, const Rounding& rounding,
+              Arena&) const override {
+    for_encode_panels(source, storage, [&](const Tensor& panel, int64_t first_row) {
+      ops.launch(RoundRows<Element>{panel.data<float>(), element(storage, first_row, 0),
+                                    storage.cols, first_row, rounding},
+                 panel.rows());
+    });
   }
 
  private:
-  static int64_t stride(const Tensor& storage) {
-    return div_exact(storage.cols(), sizeof(Element));
-  }
-  static Element* element(const Tensor& storage, int64_t row, int64_t column) {
-    auto* base = static_cast<Element*>(storage.raw());
-    return base == nullptr ? nullptr : base + row * stride(storage) + column;
+  static Element* element(const Storage& storage, int64_t row, int64_t column) {
+    auto* base = static_cast<Element*>(storage.bytes.raw());
+    return base == nullptr ? nullptr : base + row * storage.cols + column;
   }
   static void decode(Ops& ops, const Element* from, int64_t from_stride, const int32_t* indices,
                      const Tensor& out) {
@@ -89,6 +90,10 @@ const Format& f16_format() {
 
 void convert_to_bf16(Ops& ops, const Tensor& from, const Tensor& to) {
   convert<float, bf16>(ops, from.data<float>(), from.row_stride(), nullptr, to);
+}
+
+void convert_to_f32(Ops& ops, const Tensor& from, const Tensor& to) {
+  convert<bf16, float>(ops, from.data<bf16>(), from.row_stride(), nullptr, to);
 }
 
 }  // namespace jackscrew

@@ -11,5 +11,7 @@ const Format& f16_format();
 
 // Converts f32 rows to bf16 (to nearest): operands of the bf16 product. Any row strides.
 void convert_to_bf16(Ops& ops, const Tensor& from, const Tensor& to);
+// Converts bf16 rows to f32. Any row strides.
+void convert_to_f32(Ops& ops, const Tensor& from, const Tensor& to);
 
 }  // namespace jackscrew

@@ -3,38 +3,18 @@
 
 #include "kernels/row_kernel.h"
 #include "kernels/row_math.h"
+#include "quant/rounding.h"
 
 namespace jackscrew {
 
-template <class From, class To>
-JACKSCREW_ROW To convert_element(From value);
-template <>
-JACKSCREW_ROW float convert_element<float, float>(float value) {
-  return value;
+template <class To, class From>
+JACKSCREW_ROW void convert_element(To& to, From from) {
+  to = from_float<To>(to_float(from));
 }
-template <>
-JACKSCREW_ROW bf16 convert_element<float, bf16>(float value) {
-  return to_bf16(value);
-}
-template <>
-JACKSCREW_ROW f16 convert_element<float, f16>(float value) {
-  return to_f16(value);
-}
-template <>
-JACKSCREW_ROW float convert_element<bf16, float>(bf16 value) {
-  return to_float(value);
-}
-template <>
-JACKSCREW_ROW bf16 convert_element<bf16, bf16>(bf16 value) {
-  return value;
-}
-template <>
-JACKSCREW_ROW float convert_element<f16, float>(f16 value) {
-  return to_float(value);
-}
-template <>
-JACKSCREW_ROW bf16 convert_element<f16, bf16>(f16 value) {
-  return to_bf16(to_float(value));
+// Within one type nothing is rounded: a NaN keeps its bits.
+template <class Element>
+JACKSCREW_ROW void convert_element(Element& to, Element from) {
+  to = from;
 }
 
 // to[row] = from[indices ? indices[row] : row], converted.
@@ -48,9 +28,56 @@ struct ConvertRows {
   JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
     const From* in = from + (indices != nullptr ? indices[row] : row) * from_stride;
     To* out = to + row * to_stride;
-    team.each(width, [&](int64_t i) { out[i] = convert_element<From, To>(in[i]); });
+    team.each(width, [&](int64_t i) { convert_element(out[i], in[i]); });
   }
 };
+
+// The neighbour of `nearest` on the other side of the value, or `nearest` itself, so that the value
+// is what is expected. Signs and magnitudes of these types are ordered as their bits are.
+template <class To>
+JACKSCREW_ROW To round_stochastically(float value, float uniform) {
+  const To nearest = from_float<To>(value);
+  const float at = to_float(nearest);
+  const bool inward = __builtin_fabsf(at) > __builtin_fabsf(value);
+  const To other{static_cast<uint16_t>(inward ? nearest.bits - 1 : nearest.bits + 1)};
+  const float gap = to_float(other) - at;
+  // Values that are exact, infinite or NaN have no share in the other.
+  return (value - at) / gap > uniform ? other : nearest;
+}
+template <>
+JACKSCREW_ROW float round_stochastically<float>(float value, float) {
+  return value;
+}
+
+// Rows of f32 into storage.
+template <class To>
+struct RoundRows {
+  const float* from;  // [rows, width]
+  To* to;             // [rows, width]
+  int64_t width, first_row;
+  Rounding rounding;
+  template <class Team>
+  JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
+    const float* in = from + row * width;
+    To* out = to + row * width;
+    if (!rounding.stochastic) {
+      team.each(width, [&](int64_t i) { convert_element(out[i], in[i]); });
+      return;
+    }
+    const RandomStream random = rounding_stream(rounding);
+    const uint64_t first = static_cast<uint64_t>((first_row + row) * width);
+    team.each(width, [&](int64_t i) {
+      out[i] = round_stochastically<To>(in[i], random.uniform(first + static_cast<uint64_t>(i)));
+    });
+  }
+};
+using RoundF32 = RoundRows<float>;
+using RoundBf16 = RoundRows<bf16>;
+using RoundF16 = RoundRows<f16>;
+JACKSCREW_ROW_KERNEL(RoundF32)
+JACKSCREW_ROW_KERNEL(RoundBf16)
+JACKSCREW_ROW_KERNEL(RoundF16)
+
 // y[row] = sum of x times row `row` of a matrix.
 template <class Element>
 struct DotRows {
@@ -75,14 +102,12 @@ JACKSCREW_ROW_KERNEL(DotF16)
 
 using ConvertF32F32 = ConvertRows<float, float>;
 using ConvertF32Bf16 = ConvertRows<float, bf16>;
-using ConvertF32F16 = ConvertRows<float, f16>;
 using ConvertBf16F32 = ConvertRows<bf16, float>;
 using ConvertBf16Bf16 = ConvertRows<bf16, bf16>;
 using ConvertF16F32 = ConvertRows<f16, float>;
 using ConvertF16Bf16 = ConvertRows<f16, bf16>;
 JACKSCREW_ROW_KERNEL(ConvertF32F32)
 JACKSCREW_ROW_KERNEL(ConvertF32Bf16)
-JACKSCREW_ROW_KERNEL(ConvertF32F16)
 JACKSCREW_ROW_KERNEL(ConvertBf16F32)
 JACKSCREW_ROW_KERNEL(ConvertBf16Bf16)
 JACKSCREW_ROW_KERNEL(ConvertF16F32)

@@ -18,6 +18,15 @@ struct StoredTensor {
   // GGUF files of Llama keep the rows of q_proj and k_proj with the two halves of each head
   // interleaved. 0: rows in order; h: stored row of logical row r is interleaved_row(r).
   int64_t interleaved_heads = 0;
+  // Further bytes, of formats that files keep in several tensors: each begins at the next multiple
+  // of 64 in the format's storage.
+  std::vector<std::span<const uint8_t>> more = {};
+
+  int64_t size_bytes() const {
+    size_t size = bytes.size();
+    for (const auto part : more) size += part.size();
+    return static_cast<int64_t>(size);
+  }
 
   int64_t interleaved_row(int64_t row) const {
     if (interleaved_heads == 0) return row;

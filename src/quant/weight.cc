@@ -9,15 +9,86 @@ namespace jackscrew {
 
 namespace {
 
-// 4 MiB: with four streaming rows of a 256-row GEMM tile it fits the last-level cache of small
-// machines; halving or doubling it changes nothing beyond noise at 2048 x 2048.
-constexpr int64_t kPanelBytes = int64_t{4} << 20;
+// Where the bytes of a file begin in the storage of several parts.
+constexpr int64_t kPartAlignment = 64;
+
+// File bytes are only read by copies; const is given up because a Tensor may be a target too.
+Tensor file_tensor(std::span<const uint8_t> bytes) {
+  return {const_cast<uint8_t*>(bytes.data()), DType::u8, {static_cast<int64_t>(bytes.size())}};
+}
+
+Tensor as_rows(const Tensor& bytes, int64_t row_bytes) {
+  return bytes.reshaped({div_exact(bytes.size(), row_bytes), row_bytes});
+}
+
+// Rows [begin, end) of a tensor whose rows lie one after another, in the model's order.
+void copy_rows(Ops& ops, const StoredTensor& stored, int64_t begin, int64_t end, const Tensor& to) {
+  const Tensor from = as_rows(file_tensor(stored.bytes), to.cols());
+  if (stored.interleaved_heads == 0) {
+    ops.copy(to, from.rows(begin, end));
+    return;
+  }
+  for (int64_t row = begin; row < end; ++row) {
+    const int64_t at = stored.interleaved_row(row);
+    ops.copy(to.rows(row - begin, row - begin + 1), from.rows(at, at + 1));
+  }
+}
+
+// The whole of a tensor, as it is.
+void copy_storage(Ops& ops, const StoredTensor& stored, const Format& format,
+                  const Storage& storage) {
+  if (const int64_t row_bytes = format.row_bytes(storage.cols); row_bytes > 0) {
+    copy_rows(ops, stored, 0, storage.rows, as_rows(storage.bytes, row_bytes));
+    return;
+  }
+  int64_t at = 0;
+  const auto copy = [&](std::span<const uint8_t> part) {
+    const auto end = at + static_cast<int64_t>(part.size());
+    ops.copy(storage.bytes.columns(at, end), file_tensor(part).columns(0, end - at));
+    at = round_up(end, kPartAlignment);
+  };
+  copy(stored.bytes);
+  for (const auto part : stored.more) copy(part);
+}
+
+// The values of a stored tensor, through staging memory that it holds as long as it lives.
+class StoredRows {
+ public:
+  StoredRows(Ops& ops, const StoredTensor& stored, const Format& format, int64_t rows, int64_t cols,
+             Arena& staging)
+      : ops_(ops), stored_(stored), format_(format), rows_(rows), cols_(cols) {
+    row_bytes_ = format.row_bytes(cols);
+    step_ = row_bytes_ > 0 ? std::min(rows, encode_panel_rows(cols)) : rows;
+    bytes_ = staging.tensor(DType::u8, {format.storage_bytes(step_, cols)});
+    if (row_bytes_ == 0) copy_storage(ops_, stored_, format_, {bytes_, rows_, cols_});
+  }
+
+  // Rows [begin, end) to out, f32 [end - begin, cols].
+  void decode(int64_t begin, int64_t end, const Tensor& out) const {
+    if (row_bytes_ == 0) {
+      format_.decode_tile(ops_, {bytes_, rows_, cols_}, {begin, end, 0, cols_}, out);
+      return;
+    }
+    for (int64_t at = begin; at < end; at += step_) {
+      const int64_t count = std::min(step_, end - at);
+      const Tensor part = bytes_.columns(0, count * row_bytes_);
+      copy_rows(ops_, stored_, at, at + count, part.reshaped({count, row_bytes_}));
+      format_.decode_tile(ops_, {part, count, cols_}, {0, count, 0, cols_},
+                          out.rows(at - begin, at - begin + count));
+    }
+  }
+
+ private:
+  Ops& ops_;
+  const StoredTensor& stored_;
+  const Format& format_;
+  int64_t rows_, cols_;
+  int64_t row_bytes_;  // 0: the rows do not lie one after another, and all of them are in bytes_
+  int64_t step_;       // rows that bytes_ holds
+  Tensor bytes_;
+};
 
 }  // namespace
-
-int64_t panel_rows(int64_t cols, int64_t element_bytes) {
-  return std::max<int64_t>(32, kPanelBytes / (cols * element_bytes) / 32 * 32);
-}
 
 Weight::Weight(Memory& memory, std::string name, int64_t rows, int64_t cols, bool is_vector,
                const Format& format)
@@ -26,30 +97,64 @@ Weight::Weight(Memory& memory, std::string name, int64_t rows, int64_t cols, boo
       cols_(cols),
       is_vector_(is_vector),
       format_(&format),
-      storage_(memory, Purpose::weights, DType::u8, {rows, format.row_bytes(cols)}) {}
+      memory_(&memory),
+      storage_(memory, Purpose::weights, DType::u8, {format.storage_bytes(rows, cols)}) {}
+
+const Format& Weight::format() const {
+  return taken_out_.empty() ? *format_ : f32_format();
+}
+
+Storage Weight::storage() const {
+  if (taken_out_.empty()) return {storage_.view(), rows_, cols_};
+  return {Tensor(taken_out_.raw(), DType::u8, {taken_out_.bytes()}), rows_, cols_};
+}
 
 Tensor Weight::as_f32() const {
-  if (format_ != &f32_format()) return {};
-  return {storage().raw(), DType::f32, {rows_, cols_}};
+  if (&format() != &f32_format()) return {};
+  return {storage().bytes.raw(), DType::f32, {rows_, cols_}};
+}
+
+Int8Rows Weight::as_int8_rows() const {
+  return format().int8_rows(storage());
 }
 
 void Weight::decode(Ops& ops, int64_t begin, int64_t end, const Tensor& out) const {
-  format_->decode_tile(ops, storage(), {begin, end, 0, cols_}, out);
+  format().decode_tile(ops, storage(), {begin, end, 0, cols_}, out);
 }
 
 void Weight::multiply(Ops& ops, const Tensor& x, const Tensor& y, Accumulate accumulate) const {
-  format_->multiply(ops, storage(), x, y, accumulate);
+  format().multiply(ops, storage(), x, y, accumulate);
 }
 
 void Weight::gather(Ops& ops, const Tensor& indices, const Tensor& out) const {
-  format_->decode_rows(ops, storage(), indices, out);
+  format().decode_rows(ops, storage(), indices, out);
 }
 
-void Weight::publish(Ops& ops, const Tensor& master) {
-  format_->encode_rows(ops, master, storage(), 0);
+void Weight::publish(Ops& ops, const Tensor& master, const Rounding& rounding, Arena& scratch) {
+  encode(
+      ops, [&](int64_t begin, int64_t end) { return master.rows(begin, end); }, rounding, scratch);
 }
 
-void Weight::load(Ops& ops, const StoredTensor& stored, Arena& staging) {
+void Weight::encode(Ops& ops, const RowSource& source, const Rounding& rounding, Arena& scratch) {
+  format_->encode(ops, source, storage(), rounding, scratch);
+}
+
+void Weight::release_storage() {
+  storage_ = {};
+}
+
+void Weight::take_out(const Tensor& values) {
+  taken_out_ = values;
+}
+
+void Weight::put_back(Ops& ops, const Rounding& rounding, Arena& scratch) {
+  const Tensor values = std::exchange(taken_out_, Tensor());
+  storage_ =
+      OwnedTensor(*memory_, Purpose::weights, DType::u8, {format_->storage_bytes(rows_, cols_)});
+  publish(ops, values, rounding, scratch);
+}
+
+const Format& Weight::check(const StoredTensor& stored) const {
   const bool same_shape = is_vector_ ? stored.shape == std::vector<int64_t>{cols_}
                                      : stored.shape == std::vector<int64_t>{rows_, cols_};
   if (!same_shape) {
@@ -58,34 +163,41 @@ void Weight::load(Ops& ops, const StoredTensor& stored, Arena& staging) {
     fail(ErrorKind::model, "tensor {} has shape [{}], the configuration asks for [{}]", name_,
          fmt::join(stored.shape, ", "), wanted);
   }
-  const Format& from = find_format(stored.format);
-  const int64_t row_bytes = from.row_bytes(cols_);
-  if (static_cast<int64_t>(stored.bytes.size()) != checked_mul(rows_, row_bytes)) {
-    fail(ErrorKind::model, "tensor {} has {} bytes where {} of {} are expected", name_,
-         stored.bytes.size(), rows_ * row_bytes, stored.format);
+  const Format& format = find_format(stored.format);
+  auto bytes = static_cast<int64_t>(stored.bytes.size());
+  for (const auto part : stored.more) {
+    bytes = round_up(bytes, kPartAlignment) + static_cast<int64_t>(part.size());
   }
-  // File bytes are only read by copies; const is given up because a Tensor may be a target too.
-  auto* bytes = const_cast<uint8_t*>(stored.bytes.data());
-  const int64_t step = panel_rows(cols_, dtype_size(DType::f32));
-  for (int64_t begin = 0; begin < rows_; begin += step) {
-    const int64_t end = std::min(rows_, begin + step);
-    const Arena::Frame frame(staging);
-    const Tensor raw = &from == format_ ? storage().rows(begin, end)
-                                        : staging.tensor(DType::u8, {end - begin, row_bytes});
-    if (stored.interleaved_heads == 0) {
-      ops.copy(raw, Tensor(bytes + begin * row_bytes, DType::u8, {end - begin, row_bytes}));
-    } else {
-      for (int64_t row = begin; row < end; ++row) {
-        ops.copy(
-            raw.rows(row - begin, row - begin + 1),
-            Tensor(bytes + stored.interleaved_row(row) * row_bytes, DType::u8, {1, row_bytes}));
-      }
-    }
-    if (&from == format_) continue;
-    const Tensor values = staging.tensor(DType::f32, {end - begin, cols_});
-    from.decode_tile(ops, raw, {0, end - begin, 0, cols_}, values);
-    format_->encode_rows(ops, values, storage(), begin);
+  const int64_t expected = format.storage_bytes(rows_, cols_);
+  if (bytes != expected) {
+    fail(ErrorKind::model, "tensor {} has {} bytes where {} of {} are expected", name_, bytes,
+         expected, stored.format);
   }
+  return format;
+}
+
+void Weight::load(Ops& ops, const StoredTensor& stored, Arena& staging) {
+  const Format& from = check(stored);
+  if (&from == format_) {
+    copy_storage(ops, stored, from, storage());
+    return;
+  }
+  const Arena::Frame frame(staging);
+  const StoredRows rows(ops, stored, from, rows_, cols_, staging);
+  const Tensor panel =
+      staging.tensor(DType::f32, {std::min(rows_, encode_panel_rows(cols_)), cols_});
+  const auto source = [&](int64_t begin, int64_t end) {
+    const Tensor part = panel.rows(0, end - begin);
+    rows.decode(begin, end, part);
+    return part;
+  };
+  format_->encode(ops, source, storage(), {}, staging);
+}
+
+void Weight::read_original(Ops& ops, const StoredTensor& stored, const Tensor& out,
+                           Arena& staging) const {
+  const Arena::Frame frame(staging);
+  StoredRows(ops, stored, check(stored), rows_, cols_, staging).decode(0, rows_, out);
 }
 
 }  // namespace jackscrew

@@ -13,7 +13,7 @@ namespace jackscrew {
 class Weight {
  public:
   // `name` is the Hugging Face name of the tensor. Throws Error(model) when the format cannot hold
-  // rows of `cols` elements.
+  // such a matrix.
   Weight(Memory& memory, std::string name, int64_t rows, int64_t cols, bool is_vector,
          const Format& format);
 
@@ -22,11 +22,16 @@ class Weight {
   int64_t cols() const { return cols_; }  // in
   int64_t size() const { return rows_ * cols_; }
   bool is_vector() const { return is_vector_; }
-  const Format& format() const { return *format_; }
-  const Tensor& storage() const { return storage_.view(); }  // u8 [rows, row_bytes]
+  // What the weight reads: f32 while it is taken out, else stored_format().
+  const Format& format() const;
+  const Format& stored_format() const { return *format_; }
+  Storage storage() const;
 
   // The values themselves, f32 [rows, cols], when they are stored as f32; else an empty tensor.
   Tensor as_f32() const;
+
+  // The storage itself, where it is signed bytes with one scale per row; else empty tensors.
+  Int8Rows as_int8_rows() const;
 
   // Rows [begin, end) as f32 or bf16.
   void decode(Ops& ops, int64_t begin, int64_t end, const Tensor& out) const;
@@ -34,23 +39,36 @@ class Weight {
   void multiply(Ops& ops, const Tensor& x, const Tensor& y, Accumulate accumulate) const;
   // Rows indices[i] as f32.
   void gather(Ops& ops, const Tensor& indices, const Tensor& out) const;
-  // Re-encodes all rows from a master, f32 [rows, cols].
-  void publish(Ops& ops, const Tensor& master);
+  // Re-encodes all rows from a master, f32 [rows, cols], contiguous.
+  void publish(Ops& ops, const Tensor& master, const Rounding& rounding, Arena& scratch);
+
+  // Encodes all rows from a source.
+  void encode(Ops& ops, const RowSource& source, const Rounding& rounding, Arena& scratch);
+
+  // A weight may be taken out of storage, to be exact while it is trained: release_storage() gives
+  // its bytes back, take_out() makes it read `values`, f32 [rows, cols], which stay the caller's,
+  // and put_back() encodes them into new storage of its format. Between the first two it has no
+  // values.
+  void release_storage();
+  void take_out(const Tensor& values);
+  void put_back(Ops& ops, const Rounding& rounding, Arena& scratch);
 
   // Fills the weight from a file, converting where the formats differ; `staging` holds panels on
   // the way. Throws Error(model) naming the tensor when the shape differs.
   void load(Ops& ops, const StoredTensor& stored, Arena& staging);
+  // What load() rounds to this weight's format: writes the file's values to out, f32 [rows, cols].
+  void read_original(Ops& ops, const StoredTensor& stored, const Tensor& out, Arena& staging) const;
 
  private:
+  const Format& check(const StoredTensor& stored) const;
+
   std::string name_;
   int64_t rows_, cols_;
   bool is_vector_;
   const Format* format_;
+  Memory* memory_;
   OwnedTensor storage_;
+  Tensor taken_out_;  // f32 [rows, cols]; empty unless taken out
 };
-
-// Rows of `cols` elements of `element_bytes` that make a panel: a few MB, so that a decoded panel
-// stays near the caches and the temporary is bounded whatever the matrix.
-int64_t panel_rows(int64_t cols, int64_t element_bytes);
 
 }  // namespace jackscrew

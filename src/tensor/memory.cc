@@ -138,6 +138,12 @@ void Memory::release(void* data, int64_t bytes, Purpose purpose) {
   ledger_.total -= bytes;
 }
 
+void Memory::will_need(const Tensor& tensor) {
+  if (tensor.raw() != nullptr) {
+    backing_->will_need(tensor.raw(), static_cast<size_t>(tensor.bytes()));
+  }
+}
+
 Arena::Arena(Memory& memory, Purpose purpose, int64_t capacity)
     : buffer_(memory.allocate(purpose, capacity)) {}
 

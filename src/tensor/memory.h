@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "base/file.h"
 #include "tensor/tensor.h"
 
 namespace jackscrew {
@@ -44,10 +45,18 @@ class Backing {
   virtual ~Backing() = default;
   virtual void* acquire(size_t bytes) = 0;
   virtual void release(void* data, size_t bytes) = 0;
+  // The file that holds the bytes at an address that acquire() returned; empty where none does.
+  virtual fs::path file_of(const void*) const { return {}; }
+  // These bytes will be read soon.
+  virtual void will_need(const void*, size_t) {}
 };
 
 // Zeroed anonymous pages, 2 MiB-aligned and offered as huge pages when large.
 std::unique_ptr<Backing> make_host_backing();
+// Each piece is a file of its own in `directory`, mapped: its pages need no memory while nobody
+// looks at them. The directory is made anew, and removed with the backing. Throws Error(generic)
+// when the disk has no room: the bytes are reserved when they are acquired.
+std::unique_ptr<Backing> make_file_backing(fs::path directory);
 // No bytes at all: every address is null. The plan device books through it.
 std::unique_ptr<Backing> make_plan_backing();
 
@@ -89,6 +98,10 @@ class Memory {
   // Zeroed bytes, booked rounded up to 64. Throws Error(does_not_fit) before the budget is
   // exceeded.
   Buffer allocate(Purpose purpose, int64_t bytes);
+
+  // See Backing.
+  fs::path file_of(const void* data) const { return backing_->file_of(data); }
+  void will_need(const Tensor& tensor);
 
   void set_phase(const std::string& phase) { ledger_.phase = phase; }
   const Ledger& ledger() const { return ledger_; }

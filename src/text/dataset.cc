@@ -35,9 +35,10 @@ Example from_segments(const Tokenizer& tokenizer, std::span<const Segment> segme
 }
 
 // A text of its own, every token trained, special tokens in it recognised.
-Example from_text(const Tokenizer& tokenizer, const std::string& text, bool end_with_eos) {
+Example from_text(const Tokenizer& tokenizer, const std::string& text, bool end_with_eos,
+                  const ProgressCallback& progress = {}) {
   Example example;
-  example.ids = tokenizer.encode(text, true);
+  example.ids = tokenizer.encode(text, true, progress);
   const bool has_bos = !example.ids.empty() && example.ids.front() == tokenizer.bos();
   if (tokenizer.add_bos() && !has_bos) {
     example.ids.insert(example.ids.begin(), tokenizer.bos());
@@ -71,7 +72,7 @@ int64_t Example::target_count() const {
 }
 
 Example encode_record(const Tokenizer& tokenizer, const DatasetOptions& options,
-                      const Record& record) {
+                      const Record& record, const ProgressCallback& progress) {
   const std::string eos_text =
       tokenizer.eos() < 0 ? std::string() : tokenizer.token_bytes(tokenizer.eos());
   const auto conversation = [&](std::span<const Message> messages) {
@@ -94,7 +95,7 @@ Example encode_record(const Tokenizer& tokenizer, const DatasetOptions& options,
   } else if (const auto* text = std::get_if<TextRecord>(&record)) {
     example = from_text(tokenizer, text->text, true);
   } else {
-    example = from_text(tokenizer, std::get<DocumentRecord>(record).text, false);
+    example = from_text(tokenizer, std::get<DocumentRecord>(record).text, false, progress);
   }
   if (options.train_on_inputs) std::fill(example.train.begin(), example.train.end(), uint8_t{1});
   return example;
@@ -139,16 +140,17 @@ void Dataset::keep(Example example, int64_t trained_bytes) {
 }
 
 Dataset Dataset::read(const std::filesystem::path& path, const Tokenizer& tokenizer,
-                      const DatasetOptions& options, DataPart part) {
+                      const DatasetOptions& options, DataPart part,
+                      const ProgressCallback& progress) {
   check_sequence_len(options.sequence_len);
   Dataset dataset;
   const auto window = static_cast<std::ptrdiff_t>(options.sequence_len);
   const auto stride = options.stride > 0 ? static_cast<std::ptrdiff_t>(options.stride) : window;
   for (const std::filesystem::path& file : data_files(path, part)) {
-    read_records(file, [&](const Record& record, const std::string&) {
+    const auto use = [&](const Record& record, const std::string&) {
       ++dataset.stats_.records;
       dataset.stats_.text_bytes += text_bytes(record);
-      Example example = encode_record(tokenizer, options, record);
+      Example example = encode_record(tokenizer, options, record, progress);
       if (!std::holds_alternative<DocumentRecord>(record)) {
         dataset.add(std::move(example), options.sequence_len, &tokenizer);
         return;
@@ -168,7 +170,8 @@ Dataset Dataset::read(const std::filesystem::path& path, const Tokenizer& tokeni
         dataset.add(std::move(part_of_text), options.sequence_len, &tokenizer);
       }
       if (dataset.stats_.examples == examples_before) ++dataset.stats_.dropped;
-    });
+    };
+    read_records(file, use, progress);
   }
   if (part == DataPart::train && dataset.examples_.empty()) {
     throw Error(ErrorKind::data,

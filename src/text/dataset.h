@@ -39,10 +39,10 @@ struct DatasetStats {
   int64_t text_bytes = 0;      // of all contents as they stood in the records
 };
 
-// The example of one record, whole. Throws Error(model) when the format needs a token that the
-// tokenizer has not.
+// The example of one record, whole. `progress` is told of the bytes of a DocumentRecord, which may
+// be a long text. Throws Error(model) when the format needs a token that the tokenizer has not.
 Example encode_record(const Tokenizer& tokenizer, const DatasetOptions& options,
-                      const Record& record);
+                      const Record& record, const ProgressCallback& progress = {});
 
 // Examples of at most `sequence_len` tokens, each with at least one target.
 class Dataset {
@@ -56,10 +56,12 @@ class Dataset {
 
   // Reads the files of one part (see data_files). A .txt file is encoded once, with BOS where the
   // tokenizer adds it by default, and cut into consecutive windows of sequence_len tokens (the last
-  // may be shorter); every token but the first of each window is a target. Throws Error(data)
-  // naming file and line, also when nothing is left to train on in the part train.
+  // may be shorter); every token but the first of each window is a target. `progress` is told of
+  // the files' bytes. Throws Error(data) naming file and line, also when nothing is left to train
+  // on in the part train.
   static Dataset read(const std::filesystem::path& path, const Tokenizer& tokenizer,
-                      const DatasetOptions& options, DataPart part = DataPart::train);
+                      const DatasetOptions& options, DataPart part = DataPart::train,
+                      const ProgressCallback& progress = {});
 
   const std::vector<Example>& examples() const { return examples_; }
   const DatasetStats& stats() const { return stats_; }

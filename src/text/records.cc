@@ -158,21 +158,26 @@ std::optional<DataPart> named_part(const fs::path& path) {
 }
 
 void read_json_lines(std::string_view text, const std::string& file,
-                     const std::function<void(const Record&, const std::string&)>& use) {
+                     const std::function<void(const Record&, const std::string&)>& use,
+                     const ProgressCallback& progress) {
   int64_t number = 0;
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find('\n', begin), text.size());
     const std::string_view line = text.substr(begin, end - begin);
-    begin = end + 1;
+    const size_t next = std::min(end + 1, text.size());
     ++number;
-    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    const std::string place = fmt::format("{}:{}", file, number);
-    use(parse_record(line, place), place);
+    if (line.find_first_not_of(" \t\r") != std::string_view::npos) {
+      const std::string place = fmt::format("{}:{}", file, number);
+      use(parse_record(line, place), place);
+    }
+    if (progress) progress(static_cast<int64_t>(next - begin));
+    begin = next;
   }
 }
 
 void read_json_array(std::string_view text, const std::string& file,
-                     const std::function<void(const Record&, const std::string&)>& use) {
+                     const std::function<void(const Record&, const std::string&)>& use,
+                     const ProgressCallback& progress) {
   constexpr const char* kHint =
       "a .json file holds one array of records; one object a line is .jsonl";
   const Json root = parse_json(text, file, kHint, false);
@@ -180,6 +185,9 @@ void read_json_array(std::string_view text, const std::string& file,
   for (size_t i = 0; i < root.size(); ++i) {
     const std::string place = fmt::format("{}, record {}", file, i + 1);
     use(to_record(root[i], place), place);
+    // Where in the file a record ends is not known; together they are all of it.
+    const auto bytes_until = [&](size_t record) { return text.size() * record / root.size(); };
+    if (progress) progress(static_cast<int64_t>(bytes_until(i + 1) - bytes_until(i)));
   }
 }
 
@@ -217,7 +225,8 @@ std::vector<fs::path> data_files(const fs::path& path, DataPart part) {
 }
 
 void read_records(const fs::path& file,
-                  const std::function<void(const Record&, const std::string&)>& use) {
+                  const std::function<void(const Record&, const std::string&)>& use,
+                  const ProgressCallback& progress) {
   if (!is_data_file(file)) {
     throw Error(ErrorKind::data, fmt::format("{}: unknown kind of data file", file.string()),
                 ".jsonl, .json and .txt are read");
@@ -234,9 +243,9 @@ void read_records(const fs::path& file,
   if (extension == ".txt") {
     use(DocumentRecord{std::string(text)}, file.string());
   } else if (extension == ".json") {
-    read_json_array(text, file.string(), use);
+    read_json_array(text, file.string(), use, progress);
   } else {
-    read_json_lines(text, file.string(), use);
+    read_json_lines(text, file.string(), use, progress);
   }
 }
 

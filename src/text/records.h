@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/progress_callback.h"
 #include "text/chat_template.h"
 
 namespace jackscrew {
@@ -48,9 +49,12 @@ std::vector<std::filesystem::path> data_files(const std::filesystem::path& path,
                                               DataPart part = DataPart::train);
 
 // Calls `use(record, place)` for every record of one file; `place` is "file:line" or "file, record
-// N". Throws Error(data) naming the place and what was expected.
+// N". `progress` is told of the file's bytes, a record's when it has been used; those of a .txt
+// file, which is one record, are for the user to tell of. Throws Error(data) naming the place and
+// what was expected.
 void read_records(const std::filesystem::path& file,
-                  const std::function<void(const Record&, const std::string&)>& use);
+                  const std::function<void(const Record&, const std::string&)>& use,
+                  const ProgressCallback& progress = {});
 
 // One record from the text of a JSON object; `place` is for messages. Throws Error(data).
 Record parse_record(std::string_view json, const std::string& place);

@@ -168,7 +168,8 @@ const Tokenizer::Literal* Tokenizer::literal_at(std::string_view text, size_t po
   return nullptr;
 }
 
-std::vector<int32_t> Tokenizer::encode(std::string_view text, bool parse_special) const {
+std::vector<int32_t> Tokenizer::encode(std::string_view text, bool parse_special,
+                                       const ProgressCallback& progress) const {
   std::vector<int32_t> ids;
   ids.reserve(text.size() / 3);
   size_t done = 0;
@@ -178,19 +179,21 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, bool parse_special
       ++i;
       continue;
     }
-    encode_bytes(text.substr(done, i - done), ids);
+    encode_bytes(text.substr(done, i - done), ids, progress);
     ids.push_back(literal->id);
+    if (progress) progress(static_cast<int64_t>(literal->text.size()));
     i += literal->text.size();
     done = i;
   }
-  encode_bytes(text.substr(done), ids);
+  encode_bytes(text.substr(done), ids, progress);
   return ids;
 }
 
-void Tokenizer::encode_bytes(std::string_view text, std::vector<int32_t>& ids) const {
+void Tokenizer::encode_bytes(std::string_view text, std::vector<int32_t>& ids,
+                             const ProgressCallback& progress) const {
   while (!text.empty()) {
     const size_t valid = utf8_valid_prefix(text);
-    encode_utf8(text.substr(0, valid), ids);
+    encode_utf8(text.substr(0, valid), ids, progress);
     text.remove_prefix(valid);
     size_t invalid = 0;
     while (invalid < text.size()) {
@@ -199,12 +202,15 @@ void Tokenizer::encode_bytes(std::string_view text, std::vector<int32_t>& ids) c
       invalid += step.length;
     }
     for (const char& byte : text.substr(0, invalid)) merger_.encode({&byte, 1}, ids);
+    if (progress && invalid > 0) progress(static_cast<int64_t>(invalid));
     text.remove_prefix(invalid);
   }
 }
 
-void Tokenizer::encode_utf8(std::string_view text, std::vector<int32_t>& ids) const {
+void Tokenizer::encode_utf8(std::string_view text, std::vector<int32_t>& ids,
+                            const ProgressCallback& progress) const {
   pre_tokenizer_.split(text, [&](std::string_view word) {
+    if (progress) progress(static_cast<int64_t>(word.size()));
     if (data_.ignore_merges) {
       if (const auto whole = words_.find(word); whole != words_.end()) {
         ids.push_back(whole->second);

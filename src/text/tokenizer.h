@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/progress_callback.h"
 #include "text/bpe.h"
 #include "text/pretokenizer.h"
 
@@ -66,7 +67,9 @@ class Tokenizer {
 
   // The ids of `text`, without BOS or EOS. Added tokens are always matched in the raw text, longest
   // first; special tokens only with `parse_special`, otherwise their text is text like any other.
-  std::vector<int32_t> encode(std::string_view text, bool parse_special) const;
+  // `progress` is told of the bytes of `text`.
+  std::vector<int32_t> encode(std::string_view text, bool parse_special,
+                              const ProgressCallback& progress = {}) const;
 
   // The bytes of `ids` one after another; not valid UTF-8 where the ids cut through a character.
   // Throws Error(data) when an id is out of range.
@@ -98,8 +101,10 @@ class Tokenizer {
   void index_tokens();
   BpeMerger make_merger() const;
   const Literal* literal_at(std::string_view text, size_t position, bool parse_special) const;
-  void encode_bytes(std::string_view text, std::vector<int32_t>& ids) const;
-  void encode_utf8(std::string_view text, std::vector<int32_t>& ids) const;
+  void encode_bytes(std::string_view text, std::vector<int32_t>& ids,
+                    const ProgressCallback& progress) const;
+  void encode_utf8(std::string_view text, std::vector<int32_t>& ids,
+                   const ProgressCallback& progress) const;
 
   TokenizerData data_;
   std::vector<std::string> bytes_;                       // by id

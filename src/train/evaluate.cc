@@ -1,6 +1,7 @@
 #include "train/evaluate.h"
 
 #include <cmath>
+#include <iostream>
 #include <numbers>
 
 #include "base/json_object.h"
@@ -14,13 +15,16 @@ std::string EvalResult::to_json() const {
   return json.text();
 }
 
-EvalResult evaluate(Session& session, const Dataset& dataset, int64_t max_tokens) {
+EvalResult evaluate(Session& session, const Dataset& dataset, int64_t max_tokens,
+                    const ProgressStyle& style) {
   const StepBatch batch = evaluation_batch(dataset.examples(), max_tokens);
   EvalResult result;
   result.tokens = batch.targets;
   result.bytes = dataset.stats().trained_bytes;
   result.records = dataset.stats().records;
-  const double sum = session.evaluate(batch);
+  ProgressBar bar(std::cerr, style, "evaluating", batch.tokens, "tokens");
+  const double sum = session.evaluate(batch, bar.callback());
+  bar.finish();
   result.loss = sum / static_cast<double>(std::max<int64_t>(1, batch.targets));
   result.perplexity = std::exp(result.loss);
   if (result.bytes > 0) {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "text/dataset.h"
+#include "train/progress.h"
 #include "train/session.h"
 
 namespace jackscrew {
@@ -20,8 +21,10 @@ struct EvalResult {
   std::string to_json() const;
 };
 
-// Scores every example on its own, in micro-batches of at most `max_tokens` tokens.
-EvalResult evaluate(Session& session, const Dataset& dataset, int64_t max_tokens);
+// Scores every example on its own, in micro-batches of at most `max_tokens` tokens, with a bar on
+// stderr where that takes long.
+EvalResult evaluate(Session& session, const Dataset& dataset, int64_t max_tokens,
+                    const ProgressStyle& style);
 
 // How a recipe's text is read: sequence length, masks, chat format.
 DatasetOptions dataset_options(const Recipe& recipe, const Tokenizer& tokenizer);

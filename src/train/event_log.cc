@@ -59,6 +59,8 @@ const char* event_name(EventKind kind) {
       return "warn";
     case EventKind::end:
       return "end";
+    case EventKind::rotate:
+      return "rotate";
     case EventKind::memory:
       return "memory";
   }

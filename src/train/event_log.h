@@ -9,7 +9,7 @@
 
 namespace jackscrew {
 
-enum class EventKind { start, step, eval, save, warn, end, memory };
+enum class EventKind { start, step, rotate, eval, save, warn, end, memory };
 
 const char* event_name(EventKind kind);
 

@@ -16,14 +16,21 @@ namespace jackscrew {
 
 namespace {
 
-// Rows of a weight in the type it is exported in.
-const Format& export_format(const Weight& weight) {
-  const Format& format = weight.format();
-  return format.can_encode() ? format : f32_format();
+// Masters of weights that wait their turn, by the name of the weight. What learns all the time is
+// exported as it is stored, which is what was evaluated.
+using Masters = std::map<std::string, Tensor>;
+
+Masters masters_of(const Session& session) {
+  Masters masters;
+  session.visit([&](const StateRef& state) {
+    if (state.role == StateRole::master) masters[state.name] = state.view;
+  });
+  return masters;
 }
 
+// Weights in a format that safetensors has keep their type, all others become F32.
 SafetensorsSpec weight_spec(const Weight& weight) {
-  const Format& format = export_format(weight);
+  const Format& format = weight.stored_format();
   SafetensorsSpec spec{weight.name(),
                        &format == &bf16_format()  ? "BF16"
                        : &format == &f16_format() ? "F16"
@@ -34,30 +41,62 @@ SafetensorsSpec weight_spec(const Weight& weight) {
   return spec;
 }
 
-void write_weight(Ops& ops, const Weight& weight, ShardedSafetensorsWriter& writer) {
-  if (weight.format().can_encode()) {
-    write_tensor(ops, weight.storage(),
-                 [&](std::span<const uint8_t> bytes) { writer.write(weight.name(), bytes); });
+template <class To>
+void write_rows(ShardedSafetensorsWriter& writer, const std::string& name,
+                const std::vector<float>& values, int64_t count) {
+  std::vector<To> out(static_cast<size_t>(count));
+  for (size_t i = 0; i < out.size(); ++i) out[i] = from_float<To>(values[i]);
+  writer.write(name, {reinterpret_cast<const uint8_t*>(out.data()), out.size() * sizeof(To)});
+}
+
+// Rows [begin, end) as exactly as they are known.
+void read_rows(Ops& ops, const Weight& weight, const Masters& masters, int64_t begin, int64_t end,
+               std::vector<float>& values) {
+  const Tensor out(values.data(), DType::f32, {end - begin, weight.cols()});
+  const auto found = masters.find(weight.name());
+  if (found == masters.end()) {
+    weight.decode(ops, begin, end, out);
     return;
   }
-  const int64_t step = panel_rows(weight.cols(), dtype_size(DType::f32));
-  std::vector<float> panel(static_cast<size_t>(std::min(step, weight.rows()) * weight.cols()));
+  const Tensor from = found->second.reshaped({weight.rows(), weight.cols()}).rows(begin, end);
+  if (from.dtype() == DType::f32) {
+    ops.copy(out, from);
+    return;
+  }
+  std::vector<bf16> narrow_values(static_cast<size_t>(out.size()));
+  ops.copy(Tensor(narrow_values.data(), DType::bf16, {out.rows(), out.cols()}), from);
+  std::transform(narrow_values.begin(), narrow_values.end(), values.begin(),
+                 [](bf16 value) { return to_float(value); });
+}
+
+void write_weight(Ops& ops, const Weight& weight, const Masters& masters,
+                  ShardedSafetensorsWriter& writer) {
+  const Format& format = weight.stored_format();
+  const int64_t step = std::min(weight.rows(), panel_rows(weight.cols(), dtype_size(DType::f32)));
+  std::vector<float> values(static_cast<size_t>(step * weight.cols()));
   for (int64_t begin = 0; begin < weight.rows(); begin += step) {
     const int64_t end = std::min(weight.rows(), begin + step);
-    const Tensor part(panel.data(), DType::f32, {end - begin, weight.cols()});
-    weight.decode(ops, begin, end, part);
-    writer.write(weight.name(),
-                 {static_cast<const uint8_t*>(part.raw()), static_cast<size_t>(part.bytes())});
+    const int64_t count = (end - begin) * weight.cols();
+    read_rows(ops, weight, masters, begin, end, values);
+    if (&format == &bf16_format()) {
+      write_rows<bf16>(writer, weight.name(), values, count);
+    } else if (&format == &f16_format()) {
+      write_rows<f16>(writer, weight.name(), values, count);
+    } else {
+      write_rows<float>(writer, weight.name(), values, count);
+    }
   }
 }
 
-// The files of a tokenizer: those of the model where it is a directory, else made from its data.
+// The files of a tokenizer: those of the model where they are a directory's and the tokenizer is
+// its own, else made from its data.
 void write_tokenizer(const ModelFiles& files, const Tokenizer& tokenizer, const fs::path& to) {
   constexpr std::array<const char*, 5> kFiles = {"tokenizer.json", "tokenizer_config.json",
                                                  "special_tokens_map.json", "chat_template.jinja",
                                                  "added_tokens.json"};
   const fs::path from(files.origin);
-  if (files.tokenizer && fs::is_directory(from)) {
+  const bool own = files.tokenizer && files.tokenizer->tokens == tokenizer.data().tokens;
+  if (own && fs::is_directory(from)) {
     for (const char* name : kFiles) {
       if (fs::exists(from / name)) write_text_atomic(to / name, read_text(from / name));
     }
@@ -80,37 +119,11 @@ void export_model(Session& session, const ModelFiles& files, const Tokenizer& to
   write_text_atomic(to / "generation_config.json", write_hf_generation_config(files.config));
   write_tokenizer(files, tokenizer, to);
   ShardedSafetensorsWriter writer(to, std::move(specs));
+  const Masters masters = masters_of(session);
   for (const auto& parameter : session.stage().parameters()) {
-    write_weight(session.ops(), *parameter->weight, writer);
+    write_weight(session.ops(), *parameter->weight, masters, writer);
   }
   writer.close();
-}
-
-void export_adapter(Session& session, const AdapterDescription& adapter, const ModelFiles& files,
-                    const fs::path& to) {
-  PeftConfig config;
-  config.r = adapter.rank;
-  config.lora_alpha = adapter.alpha;
-  config.lora_dropout = adapter.dropout;
-  config.use_rslora = adapter.use_rslora;
-  config.target_modules = adapter.target_modules;
-  config.base_model_name_or_path = files.origin;
-  std::vector<NamedShape> shapes;
-  session.visit([&](const StateRef& state) {
-    if (state.role == StateRole::parameter) {
-      shapes.push_back({state.name, {state.view.dim(0), state.view.dim(1)}});
-    }
-  });
-  PeftWriter writer(to, config, shapes);
-  session.visit([&](const StateRef& state) {
-    if (state.role != StateRole::parameter) return;
-    write_tensor(session.ops(), state.view, [&](std::span<const uint8_t> bytes) {
-      std::vector<float> values(bytes.size() / sizeof(float));
-      std::memcpy(values.data(), bytes.data(), bytes.size());
-      writer.write(state.name, values);
-    });
-  });
-  writer.commit();
 }
 
 // Moves the files of a finished directory into place, the weights last: whoever sees them sees a
@@ -142,7 +155,7 @@ void export_result(Session& session, const ModelFiles& files, const Tokenizer& t
                    const fs::path& output_dir) {
   const fs::path beside = result_staging(output_dir);
   if (const AdapterDescription* adapter = session.learner().adapter()) {
-    export_adapter(session, *adapter, files, beside);
+    export_adapter(session.stage(), session.ops(), *adapter, files.origin, beside);
   } else {
     AtomicDirectory directory(beside);
     export_model(session, files, tokenizer, directory.path());
@@ -151,11 +164,38 @@ void export_result(Session& session, const ModelFiles& files, const Tokenizer& t
   move_files(beside, output_dir);
 }
 
-void load_adapter(Session& session, const fs::path& adapter) {
+void export_adapter(const Stage& stage, Ops& ops, const AdapterDescription& adapter,
+                    const std::string& base_model, const fs::path& directory) {
+  PeftConfig config;
+  config.r = adapter.rank;
+  config.lora_alpha = adapter.alpha;
+  config.lora_dropout = adapter.dropout;
+  config.use_rslora = adapter.use_rslora;
+  config.target_modules = adapter.target_modules;
+  config.base_model_name_or_path = base_model;
+  std::vector<NamedShape> shapes;
+  stage.visit([&](const StateRef& state) {
+    if (state.role == StateRole::parameter) {
+      shapes.push_back({state.name, {state.view.dim(0), state.view.dim(1)}});
+    }
+  });
+  PeftWriter writer(directory, config, shapes);
+  stage.visit([&](const StateRef& state) {
+    if (state.role != StateRole::parameter) return;
+    write_tensor(ops, state.view, [&](std::span<const uint8_t> bytes) {
+      std::vector<float> values(bytes.size() / sizeof(float));
+      std::memcpy(values.data(), bytes.data(), bytes.size());
+      writer.write(state.name, values);
+    });
+  });
+  writer.commit();
+}
+
+void load_adapter(const Stage& stage, Ops& ops, const fs::path& adapter) {
   const PeftAdapter loaded = read_peft_adapter(adapter);
   std::map<std::string, const NamedArray*> arrays;
   for (const NamedArray& array : loaded.tensors) arrays[array.name] = &array;
-  session.visit([&](const StateRef& state) {
+  stage.visit([&](const StateRef& state) {
     if (state.role != StateRole::parameter) return;
     const auto found = arrays.find(state.name);
     if (found == arrays.end() ||
@@ -166,7 +206,7 @@ void load_adapter(Session& session, const fs::path& adapter) {
           "the adapter was made for another model");
     }
     const auto& values = found->second->values;
-    read_tensor(session.ops(),
+    read_tensor(ops,
                 {reinterpret_cast<const uint8_t*>(values.data()), values.size() * sizeof(float)},
                 state.view);
     arrays.erase(found);
@@ -177,7 +217,6 @@ void load_adapter(Session& session, const fs::path& adapter) {
         fmt::format("{}: the model has no place for {}", adapter.string(), arrays.begin()->first),
         "the adapter was made for another model");
   }
-  session.restored();
 }
 
 Recipe with_adapter_options(Recipe recipe) {

@@ -13,8 +13,14 @@ namespace jackscrew {
 void export_result(Session& session, const ModelFiles& files, const Tokenizer& tokenizer,
                    const fs::path& output_dir);
 
-// Fills the learner's parameters from a PEFT adapter. Throws Error(model) when they do not match.
-void load_adapter(Session& session, const fs::path& adapter);
+// Writes what a stage's learner made as a PEFT adapter directory, whole or not at all. `base_model`
+// is what it records as the model that it is for.
+void export_adapter(const Stage& stage, Ops& ops, const AdapterDescription& adapter,
+                    const std::string& base_model, const fs::path& directory);
+
+// Fills the learner's parameters from a PEFT adapter; restored() must follow. Throws Error(model)
+// when they do not match.
+void load_adapter(const Stage& stage, Ops& ops, const fs::path& adapter);
 
 // The recipe with the learner options that a PEFT adapter was made with.
 Recipe with_adapter_options(Recipe recipe);

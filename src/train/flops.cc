@@ -2,7 +2,7 @@
 
 namespace jackscrew {
 
-double training_flops(const Stage& stage, const StepBatch& batch) {
+double training_flops(const Stage& stage, const Learner& learner, const StepBatch& batch) {
   const ModelConfig& config = stage.config();
   const auto tokens = static_cast<double>(batch.tokens);
   const auto targets = static_cast<double>(batch.targets);
@@ -13,7 +13,8 @@ double training_flops(const Stage& stage, const StepBatch& batch) {
                       (info.kind == WeightKind::embedding && config.tie_word_embeddings);
     if (info.kind != WeightKind::linear && !head) continue;
     // y, dx, and dW where the weight itself learns.
-    const double products = parameter->learns() && info.weight->format().can_encode() ? 6.0 : 4.0;
+    const bool changes = parameter->learns() && learner.changes(info.kind, info.module);
+    const double products = changes ? 6.0 : 4.0;
     total += products * static_cast<double>(info.weight->size()) * (head ? targets : tokens);
   }
   // Two products forward and five backward over the causal half of the scores.

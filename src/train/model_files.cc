@@ -4,7 +4,6 @@
 #include <filesystem>
 
 #include "base/checked.h"
-#include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
 #include "formats/gguf.h"
@@ -80,6 +79,17 @@ TokenizerData gguf_tokenizer_data(const GgufTokenizerMetadata& from, const std::
   return data;
 }
 
+// Keeps what `read` returns, or why it cannot.
+template <class Read>
+void take_tokenizer(ModelFiles& files, const Read& read) {
+  try {
+    files.tokenizer = read();
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::model) throw;
+    files.tokenizer_error = error;
+  }
+}
+
 }  // namespace
 
 ModelFiles open_model(const std::string& model) {
@@ -109,7 +119,9 @@ ModelFiles open_model(const std::string& model) {
     files.config =
         parse_hf_config(read_text(path / "config.json"), (path / "config.json").string());
     files.source = std::make_unique<SafetensorsSource>(path);
-    if (fs::exists(path / "tokenizer.json")) files.tokenizer = read_tokenizer_directory(path);
+    if (fs::exists(path / "tokenizer.json")) {
+      take_tokenizer(files, [&] { return read_tokenizer_directory(path); });
+    }
     return files;
   }
   if (path.extension() == ".json") {
@@ -119,7 +131,9 @@ ModelFiles open_model(const std::string& model) {
   auto source = std::make_unique<GgufSource>(path);
   files.config = source->config();
   const GgufTokenizerMetadata metadata = gguf_tokenizer(source->file());
-  if (!metadata.model.empty()) files.tokenizer = gguf_tokenizer_data(metadata, model);
+  if (!metadata.model.empty()) {
+    take_tokenizer(files, [&] { return gguf_tokenizer_data(metadata, model); });
+  }
   files.source = std::move(source);
   return files;
 }
@@ -147,6 +161,8 @@ Tokenizer make_tokenizer(const std::string& choice, const ModelFiles& files) {
     data = byte_tokenizer();
   } else if (files.tokenizer) {
     data = *files.tokenizer;
+  } else if (files.tokenizer_error) {
+    throw *files.tokenizer_error;
   } else {
     throw Error(ErrorKind::model, fmt::format("{} has no tokenizer", files.origin),
                 "put its tokenizer.json beside the weights, or set tokenizer=bytes");

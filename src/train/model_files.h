@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "base/error.h"
 #include "model/config.h"
 #include "quant/stored_tensor.h"
 #include "text/tokenizer.h"
@@ -16,14 +17,16 @@ struct ModelFiles {
   std::string origin;  // the path or name as given
   ModelConfig config;
   std::unique_ptr<WeightSource> source;    // null when only a shape was given
-  std::optional<TokenizerData> tokenizer;  // absent when the model has none
+  std::optional<TokenizerData> tokenizer;  // absent when the model has none that can be used
+  std::optional<Error> tokenizer_error;    // why the one in the files cannot be used
 };
 
-// Throws Error(model) naming what is missing or damaged.
+// Throws Error(model) naming what is missing or damaged. A tokenizer that cannot be used is no
+// reason: much can be done without one.
 ModelFiles open_model(const std::string& model);
 
 // The ready tokenizer of a recipe: `choice` is "auto" (the model's) or "bytes" (ids are the 256
-// byte values, then BOS and EOS). Throws Error(model) when the model has none.
+// byte values, then BOS and EOS). Throws Error(model) when the model has none that can be used.
 Tokenizer make_tokenizer(const std::string& choice, const ModelFiles& files);
 
 // The vocabulary of tokenizer "bytes".

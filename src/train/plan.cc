@@ -38,6 +38,27 @@ std::optional<Change> smaller_micro_batch(const Recipe& recipe, const ModelFiles
                 "the same steps in smaller pieces", changed};
 }
 
+std::optional<Change> narrower_moments(const Recipe& recipe, const ModelFiles&) {
+  if (recipe.optimizer != "adamw") return std::nullopt;
+  Change change{"optimizer=adamw_8bit", "moments as 8-bit codes", recipe};
+  change.recipe.optimizer = "adamw_8bit";
+  return change;
+}
+
+std::optional<Change> fewer_active(const Recipe& recipe, const ModelFiles&) {
+  if (recipe.learner != "rotary") return std::nullopt;
+  const std::string& share = recipe.options.text("active_params");
+  const char* next = share == "100%"  ? "50%"
+                     : share == "50%" ? "25%"
+                     : share == "25%" ? "10%"
+                     : share == "10%" ? "5%"
+                                      : nullptr;
+  if (next == nullptr) return std::nullopt;
+  Change change{fmt::format("active_params={}", next), "a round takes longer", recipe};
+  change.recipe.options.set("active_params", next, "plan");
+  return change;
+}
+
 std::optional<Change> narrower_storage(const Recipe& recipe, const ModelFiles&) {
   if (recipe.storage != "keep" && recipe.storage != "f32") return std::nullopt;
   Change change{"storage=bf16", "weights rounded to bf16", recipe};
@@ -66,8 +87,9 @@ std::optional<Change> adapters_only(const Recipe& recipe, const ModelFiles& file
 }
 
 // In the order in which one would rather have them: first those that leave the result as it is.
-constexpr Changer kChangers[] = {recompute_blocks, smaller_micro_batch, narrower_storage,
-                                 shorter_sequences, adapters_only};
+constexpr Changer kChangers[] = {recompute_blocks, smaller_micro_batch, narrower_moments,
+                                 narrower_storage, fewer_active,        shorter_sequences,
+                                 adapters_only};
 
 int64_t peak_of(const Recipe& recipe, const ModelFiles& files) {
   return Session::rehearse(recipe, files, training_use(recipe)).ledger.peak;
@@ -105,7 +127,13 @@ DiskPlan plan_disk(const Recipe& recipe, const ModelConfig& config, const Sessio
   // A checkpoint holds what learns in f32, whatever it is stored as, and the optimizer's states.
   const int64_t learned = adapters > 0 ? adapters : checked_mul(config.parameter_count(), 4);
   disk.checkpoint = checked_add(learned, booked(Purpose::optimizer));
-  disk.result = adapters > 0 ? adapters : booked(Purpose::weights);
+  // A model directory holds no formats for linears only, and exact masters where there are any:
+  // f32.
+  const bool widened = recipe.storage != "keep" && find_format(recipe.storage).for_linears_only();
+  disk.result = adapters > 0                       ? adapters
+                : widened || plan.masters.peak > 0 ? checked_mul(config.parameter_count(), 4)
+                                                   : booked(Purpose::weights);
+  if (plan.masters_in_files) disk.masters = plan.masters.peak;
   if (recipe.save_steps == 0) return disk;
   // A new one is complete before the oldest goes.
   disk.checkpoints = recipe.save_total_limit + 1;
@@ -161,8 +189,13 @@ std::optional<Knob> fitting_knob(const Recipe& recipe, const ModelFiles& files,
   return std::nullopt;
 }
 
+int64_t host_peak(const SessionPlan& plan) {
+  return plan.masters_in_files ? 0 : plan.masters.peak;
+}
+
 bool fits(const Recipe& recipe, const SessionPlan& plan) {
-  return !recipe.device_memory || plan.ledger.peak <= *recipe.device_memory;
+  return (!recipe.device_memory || plan.ledger.peak <= *recipe.device_memory) &&
+         (!recipe.host_memory || host_peak(plan) <= *recipe.host_memory);
 }
 
 void settle_lengths(Recipe& recipe, const ModelConfig& config) {
@@ -189,7 +222,15 @@ void settle_lengths(Recipe& recipe, const ModelConfig& config) {
 
 void require_fit(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
                  const SessionPlan& plan) {
-  const int64_t budget = recipe.device_memory.value_or(available_memory_bytes());
+  if (recipe.host_memory && host_peak(plan) > *recipe.host_memory) {
+    throw Error(ErrorKind::does_not_fit,
+                fmt::format("the masters need {} of the host, and host_memory is {}",
+                            human_bytes(host_peak(plan)), human_bytes(*recipe.host_memory)),
+                "keep them in files with master=mmap, or halve them with master_dtype=bf16");
+  }
+  // On the CPU the device's memory and the host's are the same.
+  const int64_t budget = recipe.device_memory.value_or(
+      std::max<int64_t>(0, available_memory_bytes() - host_peak(plan)));
   if (budget == 0 || plan.ledger.peak <= budget) return;
   std::string hint = fmt::format("{}, set storage=bf16, or take a smaller {}",
                                  recipe.device_memory ? "raise it" : "close other programs",
@@ -219,9 +260,10 @@ JsonObject ledger_json(const Ledger& ledger) {
 JsonObject plan_json(const Recipe& recipe, const ModelConfig& config, const SessionPlan& plan) {
   const DiskPlan disk = plan_disk(recipe, config, plan);
   JsonObject json;
-  // The CPU is the device: what is on the host beside it are file maps, which give way.
-  json.add("device", ledger_json(plan.ledger)).add("host", JsonObject().add("peak", 0));
+  json.add("device", ledger_json(plan.ledger));
+  json.add("host", plan.masters_in_files ? JsonObject().add("peak", 0) : ledger_json(plan.masters));
   json.add("disk", JsonObject()
+                       .add("masters", disk.masters)
                        .add("checkpoints", disk.checkpoint * disk.checkpoints)
                        .add("result", disk.result)
                        .add("peak", disk.peak()));

@@ -19,8 +19,9 @@ struct DiskPlan {
   int64_t checkpoint = 0;   // one of them: everything needed to go on
   int64_t checkpoints = 0;  // how many there are at once
   int64_t result = 0;       // the model or adapter at the end
+  int64_t masters = 0;      // while it runs, with master=mmap
 
-  int64_t peak() const { return checkpoint * checkpoints + result; }
+  int64_t peak() const { return checkpoint * checkpoints + result + masters; }
 };
 DiskPlan plan_disk(const Recipe& recipe, const ModelConfig& config, const SessionPlan& plan);
 
@@ -41,7 +42,10 @@ std::vector<Knob> memory_knobs(const Recipe& recipe, const ModelFiles& files,
 std::optional<Knob> fitting_knob(const Recipe& recipe, const ModelFiles& files,
                                  const SessionPlan& plan, int64_t budget);
 
-// Whether the plan keeps to the recipe's device_memory, where that is set.
+// What the plan takes of the host beside the device, in bytes.
+int64_t host_peak(const SessionPlan& plan);
+
+// Whether the plan keeps to the recipe's device_memory and host_memory, where they are set.
 bool fits(const Recipe& recipe, const SessionPlan& plan);
 
 // Brings a sequence_len that nobody set down to the positions of the model.

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <utility>
 
@@ -32,11 +31,6 @@ std::string short_scientific(double value) {
 std::string short_perplexity(double loss) {
   const double perplexity = std::exp(loss);
   return perplexity < 1e5 ? fmt::format("{:.2f}", perplexity) : short_scientific(perplexity);
-}
-
-double now_seconds() {
-  const std::chrono::duration<double> now = std::chrono::steady_clock::now().time_since_epoch();
-  return now.count();
 }
 
 std::string amount_text(int64_t amount, const std::string& unit) {
@@ -75,45 +69,54 @@ ProgressBar::ProgressBar(std::ostream& stream, ProgressStyle style, std::string 
       style_(style),
       title_(std::move(title)),
       total_(std::max<int64_t>(total, 1)),
-      unit_(std::move(unit)),
-      start_seconds_(now_seconds()) {
-  if (style_.quiet) return;
-  if (style_.is_terminal) {
-    draw();
-  } else {
-    stream_ << fmt::format("{}: {}\n", title_, amount_text(total_, unit_)) << std::flush;
-  }
+      unit_(std::move(unit)) {
+  update();
 }
 
 ProgressBar::~ProgressBar() {
-  if (!finished_ && !style_.quiet && style_.is_terminal) stream_ << '\n' << std::flush;
+  if (shown_ && !finished_ && style_.is_terminal) stream_ << '\n' << std::flush;
 }
 
 void ProgressBar::advance(int64_t amount) {
   done_ = std::min(total_, done_ + amount);
-  if (!style_.quiet && style_.is_terminal && !finished_) draw();
+  update();
+}
+
+ProgressCallback ProgressBar::callback() {
+  return [this](int64_t amount) { advance(amount); };
 }
 
 void ProgressBar::finish() {
-  if (std::exchange(finished_, true) || style_.quiet) return;
+  if (std::exchange(finished_, true) || !shown_) return;
   const std::string summary = fmt::format("{}: {} in {}", title_, amount_text(total_, unit_),
-                                          human_duration(now_seconds() - start_seconds_));
+                                          human_duration(watch_.seconds()));
   // The escape clears what the bar leaves to the right of the shorter summary.
   stream_ << (style_.is_terminal ? "\r\x1b[K" : "") << summary << '\n' << std::flush;
 }
 
-void ProgressBar::draw() {
+void ProgressBar::update() {
+  if (finished_ || style_.quiet) return;
+  const bool first = !shown_;
+  if (first && watch_.seconds() < style_.patience) return;
+  shown_ = true;
   const auto percent =
       static_cast<int64_t>(100.0 * static_cast<double>(done_) / static_cast<double>(total_));
-  if (percent == drawn_percent_) return;
-  drawn_percent_ = percent;
-  const std::string tail = fmt::format(" {:3}%", percent);
+  if (std::exchange(percent_, percent) == percent) return;
+  if (style_.is_terminal) {
+    draw();
+  } else if (first) {
+    stream_ << fmt::format("{}: {}\n", title_, amount_text(total_, unit_)) << std::flush;
+  }
+}
+
+void ProgressBar::draw() {
+  const std::string tail = fmt::format(" {:3}%", percent_);
   // One column stays free: writing into the last one would wrap on some terminals.
   const int64_t room = style_.width - 1 - static_cast<int64_t>(title_.size() + tail.size()) - 3;
   std::string text = title_;
   if (room >= 10) {
     const int64_t cells = std::min<int64_t>(room, 40);
-    const int64_t filled = cells * percent / 100;
+    const int64_t filled = cells * percent_ / 100;
     text += fmt::format(" [{}{}{}{}]", style_.colour ? kGreen : "",
                         std::string(static_cast<size_t>(filled), '#'), style_.colour ? kPlain : "",
                         std::string(static_cast<size_t>(cells - filled), '.'));

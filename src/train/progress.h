@@ -6,6 +6,9 @@
 #include <ostream>
 #include <string>
 
+#include "base/clock.h"
+#include "base/progress_callback.h"
+
 namespace jackscrew {
 
 // What the line of a step says. What is not known is left out of the line.
@@ -31,12 +34,14 @@ struct ProgressStyle {
   bool is_terminal = false;
   int width = 80;  // columns
   bool colour = false;
-  bool quiet = false;  // nothing at all
+  bool quiet = false;     // nothing at all
+  double patience = 1.0;  // seconds before anything is shown: what ends sooner needs no bar
 };
 
 // Progress of work whose amount is known. On a terminal, a bar redrawn in place when its percentage
-// changes, and replaced by a summary; elsewhere one plain line at the start and one at the end.
-// Not thread-safe. Destroyed without finish(), it leaves the cursor on a fresh line.
+// changes, and replaced by a summary; elsewhere one plain line at the start and one at the end. Of
+// work that ends within the style's patience, not a word. Not thread-safe. Destroyed without
+// finish(), it leaves the cursor on a fresh line.
 class ProgressBar {
  public:
   // `title` such as "loading", `total` > 0 in `unit` ("records"); the unit "B" is shown as sizes.
@@ -47,10 +52,13 @@ class ProgressBar {
   ProgressBar& operator=(const ProgressBar&) = delete;
 
   void advance(int64_t amount);
+  // advance() for work that knows only a callback; it must not outlive the bar.
+  ProgressCallback callback();
   // Says that the work is complete and how long it took.
   void finish();
 
  private:
+  void update();
   void draw();
 
   std::ostream& stream_;
@@ -59,8 +67,9 @@ class ProgressBar {
   int64_t total_;
   std::string unit_;
   int64_t done_ = 0;
-  int64_t drawn_percent_ = -1;
-  double start_seconds_;
+  int64_t percent_ = -1;  // last shown
+  Stopwatch watch_;
+  bool shown_ = false;
   bool finished_ = false;
 };
 

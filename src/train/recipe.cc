@@ -194,6 +194,7 @@ void fill(Recipe& r, const OptionSet& o) {
   r.threads = integer_or_auto(o, "threads").value_or(0);
   r.isa = o.text("isa");
   r.device_memory = bytes_or_auto(o, "device_memory");
+  r.host_memory = bytes_or_auto(o, "host_memory");
   r.output_dir = o.text("output_dir");
   r.logging_steps = o.integer("logging_steps");
   r.eval_steps = o.integer("eval_steps");
@@ -209,6 +210,7 @@ void fill(Recipe& r, const OptionSet& o) {
   r.output = o.text("output");
   r.json = o.boolean("json");
   r.quiet = o.boolean("quiet");
+  r.fit = o.boolean("fit");
   r.verbose = o.boolean("verbose");
   r.print_config = o.boolean("print_config");
 }

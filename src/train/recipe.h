@@ -61,6 +61,7 @@ struct Recipe {
   int64_t threads = 0;  // 0: all
   std::string isa;
   std::optional<int64_t> device_memory;  // bytes
+  std::optional<int64_t> host_memory;    // bytes
 
   std::string output_dir;
   int64_t logging_steps = 0;
@@ -79,6 +80,7 @@ struct Recipe {
   std::string output;
   bool json = false;
   bool quiet = false;
+  bool fit = false;
   bool verbose = false;
   bool print_config = false;
 

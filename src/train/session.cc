@@ -12,6 +12,7 @@
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/plan/plan_ops.h"
 #include "model/init.h"
+#include "optim/finite.h"
 #include "quant/plain.h"
 
 namespace jackscrew {
@@ -30,20 +31,44 @@ const Format& choose_format(const Recipe& recipe, const Learner& learner,
                             const WeightSource* source, const WeightInfo& info,
                             const std::string& name) {
   if (info.kind == WeightKind::norm) return f32_format();
-  if (recipe.storage != "keep") return find_format(recipe.storage);
+  if (recipe.storage != "keep") {
+    const Format& format = find_format(recipe.storage);
+    const bool in_block = info.kind == WeightKind::linear && info.layer >= 0;
+    if (in_block || !format.for_linears_only()) return format;
+  }
   if (source == nullptr || learner.changes(info.kind, info.module)) return f32_format();
   const StoredTensor* stored = source->find(name);
   return stored == nullptr ? f32_format() : find_format(stored->format);
 }
 
+// Runs use(tensor) on what the file has for a weight.
+template <class Use>
+void with_stored(const std::string& origin, const WeightSource& source, const Weight& weight,
+                 const Use& use) {
+  const StoredTensor* stored = source.find(weight.name());
+  if (stored == nullptr) {
+    throw Error(ErrorKind::model, fmt::format("{}: tensor {} is missing", origin, weight.name()),
+                "the file is not whole, or config.json belongs to another model");
+  }
+  try {
+    use(*stored);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::model) throw;
+    throw Error(ErrorKind::model, fmt::format("{}: {}", origin, error.what()),
+                "the file is damaged, or config.json belongs to another model");
+  }
+  source.release(*stored);
+}
+
 }  // namespace
 
 Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
-                 const SessionPlan& plan, const OpsWrapper& wrap)
-    : Session(recipe, files, use, &plan, false, plan.recompute, wrap) {}
+                 const SessionPlan& plan, const SessionHooks& hooks)
+    : Session(recipe, files, use, &plan, false, plan.recompute, hooks) {}
 
 Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
-                 const SessionPlan* plan, bool plans_only, bool recompute, const OpsWrapper& wrap)
+                 const SessionPlan* plan, bool plans_only, bool recompute,
+                 const SessionHooks& hooks)
     : use_(use),
       sizes_(plan != nullptr ? std::optional(plan->arenas) : std::nullopt),
       recompute_(recompute),
@@ -59,9 +84,15 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
       "device", plans_only ? make_plan_backing() : make_host_backing(), plans_only ? 0 : budget);
   ops_ = plans_only ? make_plan_ops(thread_count(recipe), isa)
                     : make_cpu_ops(thread_count(recipe), isa);
-  if (wrap) ops_ = wrap(std::move(ops_));
+  if (hooks.wrap) ops_ = hooks.wrap(std::move(ops_));
   learner_ = find_learner(use.training || !recipe.adapter.empty() ? recipe.learner : "frozen")
                  .make(recipe.options);
+  masters_ = std::make_unique<Memory>(
+      "host",
+      plans_only                     ? make_plan_backing()
+      : learner_->masters_in_files() ? make_file_backing(fs::path(recipe.output_dir) / "masters")
+                                     : make_host_backing(),
+      plans_only || learner_->masters_in_files() ? 0 : recipe.host_memory.value_or(0));
   optimizer_ =
       make_optimizer(recipe.optimizer, {recipe.adam_beta1, recipe.adam_beta2, recipe.adam_epsilon});
   product_ = &find_product(recipe.product, *ops_);
@@ -77,17 +108,21 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
   cu_seqlens_ = indices(use.tokens + 1);
   target_rows_ = indices(use.tokens);
   targets_ = indices(use.tokens);
-  build_stage(recipe, files, make_arena(Purpose::staging, &ArenaSizes::staging));
+  build_stage(recipe, files, make_arena(Purpose::staging, &ArenaSizes::staging), hooks.loaded);
   if (use.training) {
-    std::vector<Tensor> gradients;
+    std::vector<int64_t> gradients;
     stage_->visit([&](const StateRef& state) {
-      if (state.role == StateRole::gradient) gradients.push_back(state.view);
+      const bool learns = state.role == StateRole::parameter || state.role == StateRole::master;
+      if (learns) gradients.push_back(state.view.size());
     });
     if (gradients.empty()) {
       throw Error(ErrorKind::usage, fmt::format("nothing learns with learner={}", learner_->name()),
                   "use learner=full or learner=lora");
     }
-    norm_.emplace(*memory_, std::move(gradients));
+    norm_.emplace(*memory_, gradients);
+    watch_gradients();
+    Context run = context(false);
+    learner_->reserve(run);
   }
   if (use.kv_tokens > 0) cache_ = stage_->make_cache(*memory_, use.kv_tokens);
   if (use.logits_rows > 0) {
@@ -101,40 +136,41 @@ Arena Session::make_arena(Purpose purpose, int64_t ArenaSizes::*size) {
   return sizes_ ? Arena(*memory_, purpose, (*sizes_).*size) : Arena::measuring();
 }
 
-void Session::build_stage(const Recipe& recipe, const ModelFiles& files, Arena staging) {
+void Session::build_stage(const Recipe& recipe, const ModelFiles& files, Arena staging,
+                          const ProgressCallback& loaded) {
   const WeightSource* source = recipe.random_init ? nullptr : files.source.get();
-  const StageBuild build{
+  const LearnerContext slots{
       *memory_,
+      *masters_,
+      scratch_,
+      static_cast<StepScalars*>(scalars_.view().raw()),
       *ops_,
-      *learner_,
       *optimizer_,
+      seed_,
+      use_.training,
+      [&](const WeightInfo& info, const Tensor& out) {
+        if (source == nullptr) return init_rows(*ops_, files.config, seed_, info, 0, out);
+        with_stored(files.origin, *source, *info.weight, [&](const StoredTensor& stored) {
+          info.weight->read_original(*ops_, stored, out, staging);
+        });
+      }};
+  const StageBuild build{
+      slots,
+      *learner_,
       *product_,
       [&](const WeightInfo& info, const std::string& name) -> const Format& {
         return choose_format(recipe, *learner_, source, info, name);
       },
       [&](Weight& weight, const WeightInfo& info) {
         if (source == nullptr) {
-          init_weight(*ops_, files.config, seed_, info, weight, staging);
-          return;
+          init_weight(*ops_, files.config, seed_, info, staging);
+        } else {
+          with_stored(files.origin, *source, weight,
+                      [&](const StoredTensor& stored) { weight.load(*ops_, stored, staging); });
         }
-        const StoredTensor* stored = source->find(weight.name());
-        if (stored == nullptr) {
-          throw Error(ErrorKind::model,
-                      fmt::format("{}: tensor {} is missing", files.origin, weight.name()),
-                      "the file is not whole, or config.json belongs to another model");
-        }
-        try {
-          weight.load(*ops_, *stored, staging);
-        } catch (const Error& error) {
-          if (error.kind() != ErrorKind::model) throw;
-          throw Error(ErrorKind::model, fmt::format("{}: {}", files.origin, error.what()),
-                      "the file is damaged, or config.json belongs to another model");
-        }
-        source->release(*stored);
+        if (loaded) loaded(weight.storage().bytes.bytes());
       },
-      seed_,
-      use_.max_positions,
-      use_.training};
+      use_.max_positions};
   stage_ = std::make_unique<Stage>(files.config, StageSpec::whole(files.config), build);
   staging_high_water_ = staging.high_water();
 }
@@ -182,6 +218,26 @@ Batch Session::upload(const MicroBatch& batch, int64_t token_offset, int64_t tar
           target_offset};
 }
 
+void Session::visit(const StateVisitor& visitor) const {
+  learner_->visit(visitor);
+  stage_->visit(visitor);
+}
+
+void Session::watch_gradients() {
+  std::vector<Tensor> gradients;
+  stage_->visit([&](const StateRef& state) {
+    if (state.role == StateRole::gradient) gradients.push_back(state.view);
+  });
+  norm_->watch(std::move(gradients));
+}
+
+void Session::schedule_restored() {
+  Context run = context(false);
+  scratch_.reset();
+  learner_->restored(run);
+  watch_gradients();
+}
+
 void Session::restored() {
   Context run = context(false);
   scratch_.reset();
@@ -211,7 +267,6 @@ double Session::measure_peak() {
 
 void Session::accumulate(const StepBatch& batch, double learning_rate, int64_t step) {
   step_ban_.reset();
-  auto ban = std::make_unique<NoAllocation>(*memory_);
   step_targets_ = static_cast<double>(batch.targets);
   StepScalars scalars{};
   scalars.learning_rate = static_cast<float>(learning_rate);
@@ -221,6 +276,9 @@ void Session::accumulate(const StepBatch& batch, double learning_rate, int64_t s
   scalars.seed = seed_;
   write_scalars(scalars);
   Context run = context(true);
+  scratch_.reset();
+  if (learner_->begin_step(run, step)) watch_gradients();
+  auto ban = std::make_unique<NoAllocation>(*memory_);
   int64_t token_offset = batch.first_token;
   int64_t target_offset = 0;
   for (const MicroBatch& micro_batch : batch.micro_batches) {
@@ -249,7 +307,18 @@ StepResult Session::update(double weight_decay) {
           scalars.finite != 0};
 }
 
-double Session::evaluate(const StepBatch& batch) {
+std::string Session::non_finite_parameter() {
+  Context run = context(false);
+  scratch_.reset();
+  std::string name;
+  visit([&](const StateRef& state) {
+    if (state.role != StateRole::parameter || !name.empty()) return;
+    if (!all_finite(run, state.view)) name = state.name;
+  });
+  return name;
+}
+
+double Session::evaluate(const StepBatch& batch, const ProgressCallback& progress) {
   write_scalars(StepScalars{});
   Context run = context(false);
   for (const MicroBatch& micro_batch : batch.micro_batches) {
@@ -259,6 +328,7 @@ double Session::evaluate(const StepBatch& batch) {
     Stash stash{&stash_arena_, false, false, {}, {}};
     const Tensor hidden = stage_->forward(run, on_device, nullptr, stash);
     stage_->loss(run, on_device, hidden, nullptr);
+    if (progress) progress(micro_batch.tokens());
   }
   return read_scalars().loss_sum;
 }
@@ -301,6 +371,7 @@ void Session::rehearse_work() {
   if (use_.training) {
     accumulate(step, 0.0, 0);
     update(0.0);
+    non_finite_parameter();
   }
   if (use_.training || use_.logits_rows == 0) evaluate(step);
   if (use_.logits_rows > 0) {
@@ -320,12 +391,23 @@ SessionPlan Session::rehearse(const Recipe& recipe, const ModelFiles& files, con
   {
     Session measuring(recipe, files, use, nullptr, true, recompute);
     measuring.rehearse_work();
+    for (int64_t phase = 0; use.training && phase < measuring.learner_->phases(); ++phase) {
+      Context run = measuring.context(true);
+      measuring.learner_->enter_phase(run, phase);
+      measuring.watch_gradients();
+      measuring.rehearse_work();
+    }
     plan.arenas = {measuring.scratch_.high_water(), measuring.stash_arena_.high_water(),
                    measuring.staging_high_water_};
   }
   Session booked(recipe, files, use, &plan, true, recompute);
+  for (const auto& parameter : booked.stage_->parameters()) {
+    plan.weight_bytes += parameter->weight->storage().bytes.bytes();
+  }
   booked.rehearse_work();
   plan.ledger = booked.memory_->ledger();
+  plan.masters = booked.masters_->ledger();
+  plan.masters_in_files = booked.learner_->masters_in_files();
   return plan;
 }
 

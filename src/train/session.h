@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/progress_callback.h"
 #include "model/stage.h"
 #include "optim/clip.h"
 #include "text/batch.h"
@@ -33,12 +34,20 @@ struct ArenaSizes {
 // The outcome of a rehearsal.
 struct SessionPlan {
   ArenaSizes arenas;
-  Ledger ledger;           // of the device
-  bool recompute = false;  // what gradient_checkpointing=auto came to
+  Ledger ledger;   // of the device
+  Ledger masters;  // beside it: on the host, or with masters_in_files on the disk
+  bool masters_in_files = false;
+  int64_t weight_bytes = 0;  // of the model as it is stored
+  bool recompute = false;    // what gradient_checkpointing=auto came to
 };
 
-// Puts something between the model and the hardware: benchmarks measure what passes.
-using OpsWrapper = std::function<std::unique_ptr<Ops>(std::unique_ptr<Ops>)>;
+// What others may do and hear while a session comes into being.
+struct SessionHooks {
+  // Puts something between the model and the hardware: benchmarks measure what passes.
+  std::function<std::unique_ptr<Ops>(std::unique_ptr<Ops>)> wrap = {};
+  // Told of the bytes of every weight that is in place: in all, the plan's weight_bytes.
+  ProgressCallback loaded = {};
+};
 
 struct StepResult {
   double loss = 0;  // mean over the step's targets, nats
@@ -51,7 +60,7 @@ class Session {
   // On the CPU, with memory reserved as planned. Throws Error(does_not_fit) before anything is
   // allocated when plan.ledger.peak exceeds the budget (require_fit() says more, and earlier).
   Session(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
-          const SessionPlan& plan, const OpsWrapper& wrap = {});
+          const SessionPlan& plan, const SessionHooks& hooks = {});
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
@@ -62,10 +71,13 @@ class Session {
   Learner& learner() { return *learner_; }
   Ops& ops() { return *ops_; }
   Memory& memory() { return *memory_; }
+  Memory& masters() { return *masters_; }
   const Product& product() const { return *product_; }
 
-  // Everything that a checkpoint holds, and what must follow when it was overwritten.
-  void visit(const StateVisitor& visitor) const { stage_->visit(visitor); }
+  // Everything that a checkpoint holds, and what must follow when it was overwritten: first, when
+  // the states of the role `schedule` were, then when the others were.
+  void visit(const StateVisitor& visitor) const;
+  void schedule_restored();
   void restored();
 
   // Multiply-adds per second, times two, of a large f32 product on this machine now; 0 when the
@@ -77,8 +89,12 @@ class Session {
   void accumulate(const StepBatch& batch, double learning_rate, int64_t step);
   StepResult update(double weight_decay);
 
-  // The sum of the negative log-likelihoods over the batch's targets, nats.
-  double evaluate(const StepBatch& batch);
+  // The name of a parameter that learns and holds a value that is not finite; empty: there is none.
+  std::string non_finite_parameter();
+
+  // The sum of the negative log-likelihoods over the batch's targets, nats. `progress` is told of
+  // tokens.
+  double evaluate(const StepBatch& batch, const ProgressCallback& progress = {});
 
   // The logits of the last `rows` tokens of one sequence, f32 [rows, vocab], valid until the next
   // call. With a cache, the tokens follow those already in it.
@@ -89,11 +105,13 @@ class Session {
  private:
   // The plan device when `plan` is null: arenas measure, and nothing is read.
   Session(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
-          const SessionPlan* plan, bool plans_only, bool recompute, const OpsWrapper& wrap = {});
+          const SessionPlan* plan, bool plans_only, bool recompute, const SessionHooks& hooks = {});
   static SessionPlan rehearse(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
                               bool recompute);
-  void build_stage(const Recipe& recipe, const ModelFiles& files, Arena staging);
+  void build_stage(const Recipe& recipe, const ModelFiles& files, Arena staging,
+                   const ProgressCallback& loaded);
   void rehearse_work();
+  void watch_gradients();
   Batch upload(const MicroBatch& batch, int64_t token_offset, int64_t target_offset);
   Context context(bool training);
   void write_scalars(const StepScalars& scalars);
@@ -108,6 +126,7 @@ class Session {
   std::unique_ptr<Memory> memory_;
   std::unique_ptr<Ops> ops_;
   std::unique_ptr<Learner> learner_;
+  std::unique_ptr<Memory> masters_;
   std::unique_ptr<Optimizer> optimizer_;
   const Product* product_ = nullptr;
   Arena scratch_, stash_arena_;

@@ -4,22 +4,21 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <iostream>
 #include <optional>
 
 #include "base/clock.h"
 #include "base/process_memory.h"
 #include "base/text.h"
 #include "formats/checkpoint.h"
-#include "formats/tensor_io.h"
 #include "optim/schedule.h"
 #include "train/evaluate.h"
 #include "train/event_log.h"
 #include "train/export.h"
 #include "train/flops.h"
+#include "train/loading.h"
 #include "train/output_dir.h"
 #include "train/plan.h"
+#include "train/resume.h"
 #include "train/session.h"
 #include "train/tensorboard.h"
 
@@ -56,18 +55,26 @@ class Trainer {
 
   void run() {
     const SessionUse use = training_use(recipe_);
-    const SessionPlan plan = Session::rehearse(recipe_, files_, use);
-    require_fit(recipe_, files_, use, plan);
-    session_ = std::make_unique<Session>(recipe_, files_, use, plan);
-    if (!recipe_.adapter.empty()) load_adapter(*session_, recipe_.adapter);
-    const int64_t first = restore();
+    plan_ = Session::rehearse(recipe_, files_, use);
+    require_fit(recipe_, files_, use, plan_);
+    const bool is_new = !fs::exists(output_);
     const DirectoryLock lock = claim_output_dir(output_);
+    int64_t first = 0;
+    try {
+      session_ = load_session(recipe_, files_, use, plan_, console_.style);
+      first = restore();
+    } catch (const std::exception&) {
+      session_.reset();
+      std::error_code not_empty;
+      if (is_new) fs::remove(output_, not_empty);
+      throw;
+    }
     const std::optional<int64_t> resumed = first > 0 ? std::optional(first) : std::nullopt;
     log_.emplace(output_ / "train_log.jsonl", resumed);
     board_.emplace(output_, resumed);
     write_text_atomic(output_ / "recipe.yaml", recipe_.to_yaml());
     peak_flops_ = session_->measure_peak();
-    introduce(plan, first);
+    introduce(first);
     if (first == 0) evaluate_now(0);
     run_steps(first);
     finish();
@@ -78,6 +85,10 @@ class Trainer {
     if (console_.style.quiet) return;
     fmt::print(console_.out, "{}\n", line);
     std::fflush(console_.out);
+  }
+
+  static void warn(const std::string& line) {
+    fmt::print(stderr, "jackscrew: warning: {}\n", line);
   }
 
   void check_model() {
@@ -104,9 +115,10 @@ class Trainer {
 
   void read_data() {
     const DatasetOptions options = dataset_options(recipe_, tokenizer_);
-    train_data_ = Dataset::read(recipe_.data, tokenizer_, options);
+    train_data_ = load_dataset(recipe_.data, tokenizer_, options, console_.style);
     if (!recipe_.eval_data.empty()) {
-      eval_data_ = Dataset::read(recipe_.eval_data, tokenizer_, options, DataPart::valid);
+      eval_data_ =
+          load_dataset(recipe_.eval_data, tokenizer_, options, console_.style, DataPart::valid);
       if (eval_data_.size() == 0) {
         throw Error(ErrorKind::data,
                     fmt::format("{} has no token to evaluate on", recipe_.eval_data),
@@ -137,29 +149,29 @@ class Trainer {
   // Goes on from the checkpoint where there is one; returns the steps already done.
   int64_t restore() {
     if (checkpoint_.empty()) return 0;
-    const fs::path& checkpoint = checkpoint_;
-    const CheckpointInfo info = read_checkpoint_info(checkpoint);
-    if (info.isa != isa_name(session_->ops().isa()) || info.version != JACKSCREW_VERSION ||
-        info.product != session_->product().name()) {
-      fmt::print(stderr,
-                 "jackscrew: warning: {} was written by version {} on {} with product {}; the run "
-                 "goes on, but not with the same bits\n",
-                 checkpoint.string(), info.version, info.isa, info.product);
-    }
-    restore_checkpoint(checkpoint, states(), session_->ops());
+    const CheckpointInfo now = checkpoint_info(read_checkpoint_info(checkpoint_).step);
+    restore_checkpoint(
+        checkpoint_, states(), [this] { session_->schedule_restored(); }, session_->ops());
     session_->restored();
-    say(fmt::format("resuming from {} at step {}", checkpoint.string(), info.step));
-    return info.step;
+    for (const std::string& line : resume_warnings(checkpoint_, now, recipe_.options)) warn(line);
+    say(fmt::format("resuming from {} at step {}", checkpoint_.string(), now.step));
+    return now.step;
+  }
+
+  // What a checkpoint written by this run says of it.
+  CheckpointInfo checkpoint_info(int64_t step) const {
+    return {step, JACKSCREW_VERSION, isa_name(session_->ops().isa()), session_->product().name()};
   }
 
   StateSource states() const {
     return [this](const StateVisitor& visitor) { session_->visit(visitor); };
   }
 
-  void introduce(const SessionPlan& plan, int64_t first) {
+  void introduce(int64_t first) {
     int64_t trained = 0;
     session_->visit([&](const StateRef& state) {
-      if (state.role == StateRole::parameter) trained += state.view.size();
+      const bool learns = state.role == StateRole::parameter || state.role == StateRole::master;
+      if (learns) trained += state.view.size();
     });
     const int64_t parameters = files_.config.parameter_count();
     say(fmt::format("model     {}: {} parameters, {} learn ({})", recipe_.model,
@@ -181,40 +193,49 @@ class Trainer {
         peak_flops_ > 0 ? fmt::format(", f32 peak {:.0f} GFLOP/s", peak_flops_ * 1e-9) : ""));
     std::string purposes;
     for (int p = 0; p < kPurposes; ++p) {
-      const int64_t bytes = plan.ledger.at_peak[static_cast<size_t>(p)];
-      if (bytes < plan.ledger.peak / 100) continue;  // crumbs
+      const int64_t bytes = plan_.ledger.at_peak[static_cast<size_t>(p)];
+      if (bytes < plan_.ledger.peak / 100) continue;  // crumbs
       purposes += fmt::format("{}{} {}", purposes.empty() ? "" : ", ",
                               purpose_name(static_cast<Purpose>(p)), human_bytes(bytes));
     }
-    say(fmt::format("memory    {}: {}{}", human_bytes(plan.ledger.peak), purposes,
-                    plan.recompute ? "; blocks recomputed" : ""));
+    say(fmt::format("memory    {}: {}{}", human_bytes(plan_.ledger.peak), purposes,
+                    plan_.recompute ? "; blocks recomputed" : ""));
+    if (plan_.masters.peak > 0) {
+      say(fmt::format("          and {} of masters {}", human_bytes(plan_.masters.peak),
+                      plan_.masters_in_files ? "in files" : "on the host"));
+    }
+    const LearnerNotes notes = session_->learner().notes(total_steps_);
+    for (size_t i = 0; i < notes.lines.size(); ++i) {
+      say(fmt::format("{:<10}{}", i == 0 ? recipe_.learner : "", notes.lines[i]));
+    }
+    for (const std::string& warning : notes.warnings) warn(warning);
     say(fmt::format("steps     {} ({} an epoch), learning rate {:.3g} {}, {} of warm-up",
                     total_steps_, sampler_->steps_per_epoch(), recipe_.learning_rate,
                     recipe_.options.text("lr_scheduler_type"),
                     counted(schedule_.warmup_steps, "step")));
     if (first == total_steps_)
       say("          all of them done already; the result is written again");
-    warn_of_disk(plan);
+    warn_of_disk();
     JsonObject start;
     start.add("model", recipe_.model).add("parameters", parameters).add("trained", trained);
-    start.add("total_steps", total_steps_).add("planned_peak", plan.ledger.peak);
+    start.add("total_steps", total_steps_).add("planned_peak", plan_.ledger.peak);
     start.add("isa", isa_name(session_->ops().isa())).add("threads", session_->ops().threads());
     log_->write(EventKind::start, first, start);
   }
 
-  void warn_of_disk(const SessionPlan& plan) const {
-    const int64_t wanted = plan_disk(recipe_, files_.config, plan).peak();
+  void warn_of_disk() const {
+    const int64_t wanted = plan_disk(recipe_, files_.config, plan_).peak();
     std::error_code error;
     const fs::space_info space = fs::space(output_, error);
     if (error || space.available >= static_cast<uintmax_t>(wanted)) return;
-    fmt::print(stderr, "jackscrew: warning: the run may write {} to {}, where {} are free\n",
-               human_bytes(wanted), output_.string(),
-               human_bytes(static_cast<int64_t>(space.available)));
+    warn(fmt::format("the run may write {} to {}, where {} are free", human_bytes(wanted),
+                     output_.string(), human_bytes(static_cast<int64_t>(space.available))));
   }
 
   void evaluate_now(int64_t step) {
     if (eval_data_.size() == 0) return;
-    const EvalResult result = evaluate(*session_, eval_data_, training_use(recipe_).tokens);
+    const EvalResult result =
+        evaluate(*session_, eval_data_, training_use(recipe_).tokens, console_.style);
     if (!std::isfinite(result.loss)) {
       fail_non_finite(step, result.loss,
                       fmt::format("evaluation after step {}: loss {} is not finite", step,
@@ -230,10 +251,8 @@ class Trainer {
   void save_now(int64_t step) {
     if (step == saved_step_) return;
     require_finite_parameters(step);
-    const fs::path path = write_checkpoint(
-        output_,
-        {step, JACKSCREW_VERSION, isa_name(session_->ops().isa()), session_->product().name()},
-        recipe_.to_yaml(), states(), session_->ops());
+    const fs::path path = write_checkpoint(output_, checkpoint_info(step), recipe_.to_yaml(),
+                                           states(), session_->ops());
     remove_checkpoints_after(output_, step);
     prune_checkpoints(output_, recipe_.save_total_limit);
     checkpoint_ = path;
@@ -251,6 +270,9 @@ class Trainer {
       const StepBatch batch = sampler_->step(step);
       const double rate = schedule_.rate(step);
       session_->accumulate(batch, rate, step);
+      for (const JsonObject& event : session_->learner().take_events()) {
+        log_->write(EventKind::rotate, step, event);
+      }
       const StepResult result = session_->update(recipe_.weight_decay);
       if (!result.finite) {
         fail_non_finite(
@@ -289,20 +311,9 @@ class Trainer {
   // The last update may carry weights out of range though its gradients were finite: such are not
   // saved over good ones.
   void require_finite_parameters(int64_t step) {
-    session_->visit([&](const StateRef& state) {
-      if (state.role != StateRole::parameter) return;
-      bool finite = true;
-      write_tensor(session_->ops(), state.view, [&](std::span<const uint8_t> bytes) {
-        for (size_t at = 0; at < bytes.size(); at += sizeof(float)) {
-          float value = 0;
-          std::memcpy(&value, bytes.data() + at, sizeof value);
-          finite = finite && std::isfinite(value);
-        }
-      });
-      if (finite) return;
-      fail_non_finite(step, NAN,
-                      fmt::format("step {}: {} is not finite any more", step, state.name));
-    });
+    const std::string name = session_->non_finite_parameter();
+    if (name.empty()) return;
+    fail_non_finite(step, NAN, fmt::format("step {}: {} is not finite any more", step, name));
   }
 
   void log_step(int64_t done, const StepBatch& batch, const StepResult& result, double rate,
@@ -315,7 +326,8 @@ class Trainer {
     line.grad_norm = result.grad_norm;
     line.tokens_per_second = static_cast<double>(batch.tokens) / seconds;
     if (peak_flops_ > 0) {
-      line.speed_of_light = training_flops(session_->stage(), batch) / seconds / peak_flops_;
+      line.speed_of_light =
+          training_flops(session_->stage(), session_->learner(), batch) / seconds / peak_flops_;
     }
     line.memory_used = session_->memory().ledger().peak;
     if (recipe_.device_memory) line.memory_budget = *recipe_.device_memory;
@@ -341,11 +353,13 @@ class Trainer {
     export_result(*session_, files_, tokenizer_, output_);
     resident_peak_ = std::max(resident_peak_, anonymous_resident_bytes());
     const Ledger& ledger = session_->memory().ledger();
+    const JsonObject masters = ledger_json(session_->masters().ledger());
+    const JsonObject none = JsonObject().add("peak", 0);
     log_->write(EventKind::memory, total_steps_,
                 JsonObject()
                     .add("device", ledger_json(ledger))
-                    .add("host", JsonObject().add("peak", 0))
-                    .add("disk", JsonObject())
+                    .add("host", plan_.masters_in_files ? none : masters)
+                    .add("disk", plan_.masters_in_files ? masters : none)
                     .add("fits", true)
                     .add("peak_at", ledger.peak_at)
                     .add("resident_peak", resident_peak_));
@@ -365,6 +379,7 @@ class Trainer {
   fs::path checkpoint_;  // the newest that the run began from or wrote; empty when there is none
   int64_t total_steps_ = 0;
   Schedule schedule_;
+  SessionPlan plan_;
   std::unique_ptr<Session> session_;
   std::optional<EventLog> log_;
   std::optional<TensorBoardWriter> board_;

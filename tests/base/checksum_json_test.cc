@@ -4,6 +4,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "base/crc32c.h"
 #include "base/json_object.h"
@@ -20,6 +21,16 @@ TEST(Crc32c, KnownVectors) {
   EXPECT_EQ(crc32c(std::string(32, '\0')), 0x8A9136AAu);
   EXPECT_EQ(crc32c(std::string(32, '\xff')), 0x62A8AB43u);
   EXPECT_EQ(crc32c(rising), 0x46DD794Eu);
+}
+
+TEST(Crc32c, PiecesAreTheWhole) {
+  const std::vector<uint8_t> digits = {'1', '2', '3', '4', '5', '6', '7', '8', '9'};
+  for (size_t cut = 0; cut <= digits.size(); ++cut) {
+    Crc32c crc;
+    crc.add(std::span(digits).first(cut));
+    crc.add(std::span(digits).subspan(cut));
+    EXPECT_EQ(crc.value(), 0xE3069283u) << cut;
+  }
 }
 
 TEST(JsonObject, KeepsOrderAndEscapes) {

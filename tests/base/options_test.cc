@@ -206,5 +206,25 @@ TEST(CommandLine, Refusals) {
   usage_error([] { parse({"-x"}); });
 }
 
+TEST(OptionSet, TheSameValueMayBeWrittenInSeveralWays) {
+  const auto same = [](OptionType type, const std::string& a, const std::string& b) {
+    OptionValue first, second;
+    first.spec = second.spec = {.name = "x", .type = type, .default_text = "", .help = ""};
+    first.text = a;
+    second.text = b;
+    return same_value(first, second);
+  };
+  EXPECT_TRUE(same(OptionType::number, "1e-4", "0.0001"));
+  EXPECT_FALSE(same(OptionType::number, "1e-4", "2e-4"));
+  EXPECT_FALSE(same(OptionType::number, "auto", "best"));
+  EXPECT_FALSE(same(OptionType::number, "auto", "0"));
+  EXPECT_TRUE(same(OptionType::integer, "7", "007"));
+  EXPECT_TRUE(same(OptionType::boolean, "true", "yes"));
+  EXPECT_FALSE(same(OptionType::boolean, "true", "auto"));
+  EXPECT_TRUE(same(OptionType::bytes, "1GiB", "1024MiB"));
+  EXPECT_FALSE(same(OptionType::text, "1", "1.0"));
+  EXPECT_TRUE(same(OptionType::list, "a,b", "a,b"));
+}
+
 }  // namespace
 }  // namespace jackscrew

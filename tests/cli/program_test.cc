@@ -66,6 +66,21 @@ TEST(Program, ConfigInitGivesAValidRecipe) {
   EXPECT_EQ(run(std::string("config") + kErrorsOnly).exit_code, 2);
 }
 
+// Nothing is opened: neither model nor data is there.
+TEST(Program, PrintConfigIsAllThatACommandThenDoes) {
+  const std::string settings = " method=full model=nowhere data=nothing output_dir=none seed=7";
+  const Outcome resolved = run("train --print_config" + settings);
+  EXPECT_EQ(resolved.exit_code, 0);
+  EXPECT_NE(resolved.out.find("learning_rate: 1e-5 "), std::string::npos) << resolved.out;
+  EXPECT_NE(resolved.out.find("seed: 7 "), std::string::npos);
+  for (const char* command : {"eval", "plan", "generate", "inspect", "data stats", "logits",
+                              "doctor", "config validate"}) {
+    const Outcome outcome = run(command + settings + " --print_config");
+    EXPECT_EQ(outcome.exit_code, 0) << command;
+    EXPECT_EQ(outcome.out, resolved.out) << command;
+  }
+}
+
 TEST(Program, SchemaIsJson) {
   const auto schema = nlohmann::json::parse(run("config schema").out);
   EXPECT_EQ(schema["properties"]["sequence_len"]["default"], 1024);

@@ -97,6 +97,16 @@ TEST(SlowTrain, WhatIsExportedScoresTheSame) {
   const double untuned = json_of(eval + base)["loss"];
   EXPECT_GT(std::abs(tuned - untuned), 1e-3);
 
+  // Coarse storage of a trained model is exported as the numbers that were evaluated.
+  tiny.must_train("coarse", "method=full storage=nf4_double" + evaluation);
+  EXPECT_NEAR(json_of(eval + tiny.path("coarse").string())["loss"], last_eval(tiny, "coarse"),
+              1e-6);
+  // That of a base is made anew wherever the base is loaded.
+  tiny.must_train("qlora", "method=lora storage=nf4" + evaluation + pretrained);
+  const std::string over_base = eval + base + " adapter=" + tiny.path("qlora").string();
+  EXPECT_NEAR(json_of(over_base + " storage=nf4")["loss"], last_eval(tiny, "qlora"), 1e-6);
+  EXPECT_GT(std::abs(json_of(over_base)["loss"].get<double>() - last_eval(tiny, "qlora")), 1e-4);
+
   // Training goes on from an adapter where it stood.
   tiny.must_train("more", "method=lora" + evaluation + pretrained + adapter);
   EXPECT_NEAR(tiny.events("more", "eval").front()["eval_loss"], tuned, 1e-6);

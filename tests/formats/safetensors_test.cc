@@ -42,14 +42,17 @@ class Safetensors : public FormatsTest {
 TEST_F(Safetensors, RoundTrips) {
   const fs::path path = directory_ / "a.safetensors";
   const std::vector<uint8_t> w = pattern(24), b = pattern(6, 100), s = pattern(8, 200);
+  Crc32c crc;
   SafetensorsWriter writer(
-      path, {{"w", "F32", {2, 3}}, {"none", "F32", {0, 4}}, {"b", "BF16", {3}}, {"s", "I64", {}}});
+      path, {{"w", "F32", {2, 3}}, {"none", "F32", {0, 4}}, {"b", "BF16", {3}}, {"s", "I64", {}}},
+      {{"format", "pt"}}, &crc);
   writer.write("w", std::span(w).first(5));
   writer.write("w", std::span(w).subspan(5));
   writer.write("none", {});
   writer.write("b", b);
   writer.write("s", s);
   writer.close();
+  EXPECT_EQ(crc.value(), crc32c(slurp(path)));
 
   const SafetensorsFile file(path);
   ASSERT_EQ(file.entries().size(), 4u);

@@ -227,23 +227,6 @@ TEST_F(GemmInt8, BitsDependOnNothingButTheOperands) {
   }
 }
 
-// The contraction in pieces of whole chunks, each added to c: what panels of a weight do.
-TEST_F(GemmInt8, PiecesOfTheContractionGiveTheSameBits) {
-  const Case test{50, 90, 2000, false, false};
-  Operands operands = Operands::random(test, limit());
-  Strided<float> whole(test.m, test.n, 0);
-  multiply(*ops_, operands, whole.view());
-  Strided<float> pieces(test.m, test.n, 0);
-  const Int8Rows a = operands.left(0, test.m);
-  for (const auto& [begin, end] :
-       {std::pair<int64_t, int64_t>{0, 512}, {512, 1536}, {1536, 2000}}) {
-    const Tensor scales = a.scales.columns(begin / kInt8Group, ceil_div(end, kInt8Group));
-    ops_->gemm_int8({a.codes.columns(begin, end), scales}, {operands.b.view().rows(begin, end), {}},
-                    Transpose::no, pieces.view(), Accumulate{begin > 0}, scratch());
-  }
-  EXPECT_EQ(pieces.values(), whole.values());
-}
-
 TEST_F(GemmInt8, PlanTakesWhatTheCpuTakes) {
   const auto plan = make_plan_ops(3, test_isa());
   const auto cpu = make_test_ops(3);

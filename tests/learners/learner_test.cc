@@ -24,6 +24,9 @@ TEST(FullLearnerTest, KeepsAMasterBesideNarrowStorageAndPublishes) {
   };
   EXPECT_GT(booked(Purpose::masters), 0);
   const auto before = state_values(session->stage(), StateRole::parameter);
+  // Masters begin with the file's numbers, not with those that the storage rounded.
+  const auto exact = make_session(make_recipe({"method=full"}), files, training_use(batch.tokens));
+  EXPECT_EQ(before, state_values(exact->stage(), StateRole::parameter));
   const double loss = session->evaluate(batch);
   for (int64_t step = 0; step < 3; ++step) {
     session->accumulate(batch, 1e-4, step);
@@ -47,7 +50,7 @@ TEST(FullLearnerTest, KeepsAMasterBesideNarrowStorageAndPublishes) {
     }
     ++narrow_weights;
     ASSERT_STREQ(weight.format().name(), "bf16");
-    const auto* stored = static_cast<const bf16*>(weight.storage().raw());
+    const auto* stored = static_cast<const bf16*>(weight.storage().bytes.raw());
     for (int64_t i = 0; i < weight.size(); ++i) {
       const float value = master.data<float>()[i];
       ASSERT_EQ(stored[i].bits, to_bf16(value).bits) << weight.name() << " element " << i;
@@ -58,13 +61,49 @@ TEST(FullLearnerTest, KeepsAMasterBesideNarrowStorageAndPublishes) {
   EXPECT_GT(between, 0u) << "the masters hold no more than the storage";
 }
 
+// Low-bit storage is for the linears of blocks; what is trained beside it stays f32.
+TEST(FullLearnerTest, LearnsOverCoarseStorage) {
+  const Golden golden("mha_untied");
+  const StepBatch batch = golden.batch();
+  const ModelFiles files = open_model(golden_path("mha_untied").string());
+  const auto session =
+      make_session(make_recipe({"method=full", "storage=int8"}), files, training_use(batch.tokens));
+  for (const auto& parameter : session->stage().parameters()) {
+    const WeightInfo& info = parameter->info;
+    const bool in_block = info.kind == WeightKind::linear && info.module != "lm_head";
+    EXPECT_STREQ(info.weight->format().name(), in_block ? "int8" : "f32") << info.module;
+  }
+  const double loss = session->evaluate(batch);
+  for (int64_t step = 0; step < 5; ++step) {
+    session->accumulate(batch, 3e-4, step);
+    session->update(0.0);
+  }
+  EXPECT_LT(session->evaluate(batch), loss);
+  // What the blocks compute with are the masters, rounded.
+  const auto masters = states(session->stage(), StateRole::parameter);
+  Memory memory("host", make_host_backing(), 0);
+  Arena scratch(memory, Purpose::workspace, 1 << 20);
+  for (const auto& parameter : session->stage().parameters()) {
+    const Weight& weight = *parameter->weight;
+    Weight again(memory, weight.name(), weight.rows(), weight.cols(), weight.is_vector(),
+                 weight.format());
+    again.publish(session->ops(), masters.at(weight.name()), {}, scratch);
+    EXPECT_EQ(std::memcmp(again.storage().bytes.raw(), weight.storage().bytes.raw(),
+                          static_cast<size_t>(weight.storage().bytes.bytes())),
+              0)
+        << weight.name();
+  }
+}
+
 TEST(FullLearnerTest, RefusesStorageThatCannotBeWritten) {
   const auto ops = make_test_ops();
   Memory memory("host", make_host_backing(), 0);
   const auto optimizer = make_optimizer("adamw", {});
   Weight weight(memory, "model.layers.0.mlp.up_proj.weight", 4, 64, false, find_format("q8_0"));
   try {
-    make_full_slot({memory, *ops, *optimizer, 1}, {&weight, WeightKind::linear, 0, "up_proj"});
+    Arena scratch(memory, Purpose::workspace, 1 << 20);
+    make_full_slot({memory, memory, scratch, nullptr, *ops, *optimizer, 1},
+                   {&weight, WeightKind::linear, 0, "up_proj"});
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::usage);

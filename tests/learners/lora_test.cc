@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <random>
 
+#include "formats/peft.h"
 #include "learners/full.h"
-#include "tests/support/adapter.h"
 #include "tests/support/batches.h"
+#include "tests/support/golden.h"
 #include "tests/support/test_ops.h"
+#include "train/export.h"
 
 namespace jackscrew {
 namespace {
@@ -25,7 +27,7 @@ class LoraTest : public ::testing::Test {
  protected:
   std::unique_ptr<Session> session(std::vector<std::string> settings, bool load = true) const {
     auto out = make_session(make_recipe(settings), files_, training_use(batch_.tokens));
-    if (load) load_adapter(out->stage(), adapter_);
+    if (load) load_adapter(out->stage(), out->ops(), golden_path("lora"));
     return out;
   }
 
@@ -61,6 +63,31 @@ TEST_F(LoraTest, LogitsLossAndGradientsOfPeft) {
     }
     const StepResult result = run->update(0.0);
     EXPECT_NEAR(result.loss, static_cast<double>(golden_.values("loss")[0]), 1e-5 * result.loss);
+  }
+}
+
+// Coarser bases give other logits, in the order of their coarseness, and are learnt over.
+TEST_F(LoraTest, LearnsOverCoarseStorage) {
+  const auto expected = golden_.values("logits");
+  double last = 0.0;
+  for (const char* storage : {"int8", "int8_dynamic", "nf4"}) {
+    std::vector<std::string> settings = lora_settings(adapter_.config);
+    settings.push_back(std::string("storage=") + storage);
+    const auto run = session(settings);
+    for (const auto& parameter : run->stage().parameters()) {
+      const bool in_block = parameter->info.kind == WeightKind::linear;  // the head is tied
+      EXPECT_STREQ(parameter->weight->format().name(), in_block ? storage : "f32");
+    }
+    const double error = relative_error(logits(*run).data(), expected);
+    EXPECT_GT(error, last) << storage;
+    EXPECT_LT(error, std::string(storage) == "nf4" ? 1.0 : 0.2) << storage;
+    last = error;
+    const double loss = run->evaluate(batch_);
+    for (int64_t step = 0; step < 10; ++step) {
+      run->accumulate(batch_, 1e-2, step);
+      run->update(0.0);
+    }
+    EXPECT_LT(run->evaluate(batch_), loss) << storage;
   }
 }
 
@@ -160,14 +187,16 @@ TEST_F(LoraTest, ATrainedAdapterSurvivesTheDisk) {
   }
   const std::vector<float> after = logits(*trained);
   EXPECT_NE(after, before);
-  save_adapter(trained->stage(), *trained->learner().adapter(), directory);
+  export_adapter(trained->stage(), trained->ops(), *trained->learner().adapter(), "base",
+                 directory);
 
   const PeftAdapter read = read_peft_adapter(directory);
+  EXPECT_EQ(read.config.base_model_name_or_path, "base");
   auto again_settings = lora_settings(read.config);
   again_settings.push_back(fmt::format("use_rslora={}", read.config.use_rslora));
   again_settings.push_back("seed=7");
   const auto again = session(again_settings, false);
-  load_adapter(again->stage(), read);
+  load_adapter(again->stage(), again->ops(), directory);
   EXPECT_EQ(logits(*again), after);
   fs::remove_all(directory);
 }
@@ -192,7 +221,7 @@ class LoraSlotTest : public ::testing::Test {
     const Recipe recipe =
         make_recipe({"method=lora", "lora_rank=1", "lora_alpha=1", "lora_dropout=0.25"});
     learner_ = find_learner("lora").make(recipe.options);
-    slot_ = learner_->make_slot({memory_, *ops_, *optimizer_, 42},
+    slot_ = learner_->make_slot({memory_, memory_, scratch_, &scalars_, *ops_, *optimizer_, 42},
                                 {&weight_, WeightKind::linear, 0, "q_proj"});
     scalars_.seed = 42;
     slot_->visit([&](const StateRef& state) {

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "optim/adamw.rows.h"
 #include "optim/clip.h"
+#include "optim/finite.h"
 #include "optim/optimizer.h"
 #include "tests/support/test_ops.h"
 
@@ -206,12 +207,18 @@ class GradientNormTest : public ::testing::Test {
     Memory memory("host", make_host_backing(), 0);
     Arena scratch(memory, Purpose::workspace, 64);
     std::vector<Tensor> views;
-    for (auto& gradient : gradients_) views.push_back(view_of(gradient));
+    std::vector<int64_t> sizes;
+    for (auto& gradient : gradients_) {
+      views.push_back(view_of(gradient));
+      sizes.push_back(views.back().size());
+    }
     StepScalars scalars{};
     scalars.max_grad_norm = max_grad_norm;
     scalars.loss_sum = loss_sum;
     Context run{*ops, scratch, &scalars, true};
-    GradientNorm(memory, views).compute(run);
+    GradientNorm norm(memory, sizes);
+    norm.watch(views);
+    norm.compute(run);
     return scalars;
   }
 
@@ -277,6 +284,26 @@ TEST_F(GradientNormTest, ThreadsDoNotChangeBits) {
   for (const int threads : {2, 3}) {
     const StepScalars more = compute(0.5f, 1.0, threads);
     EXPECT_EQ(std::memcmp(&one, &more, sizeof one), 0) << threads;
+  }
+}
+
+TEST(AllFinite, FindsOneValueAmongMany) {
+  const auto ops = make_test_ops();
+  Memory memory("host", make_host_backing(), 0);
+  Arena scratch(memory, Purpose::workspace, 1 << 10);
+  Context run{*ops, scratch, nullptr, false};
+  const auto finite = [&](std::vector<float>& values) { return all_finite(run, view_of(values)); };
+  for (const size_t count : {1u, 16384u, 50001u}) {
+    // The largest there are: their squares are beyond the floats.
+    std::vector<float> values(count, std::numeric_limits<float>::max());
+    EXPECT_TRUE(finite(values)) << count;
+    for (const float bad : {std::numeric_limits<float>::quiet_NaN(), HUGE_VALF, -HUGE_VALF}) {
+      for (const size_t at : {size_t{0}, count / 2, count - 1}) {
+        std::vector<float> damaged = values;
+        damaged[at] = bad;
+        EXPECT_FALSE(finite(damaged)) << bad << " at " << at << " of " << count;
+      }
+    }
   }
 }
 

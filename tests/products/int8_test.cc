@@ -24,20 +24,20 @@ struct Rounded {
   std::vector<float> scales;  // [rows, groups]
 };
 
-// Rounds row by row in groups of columns; round(i, column, value / scale) gives a code.
+// Rounds row by row in groups of columns; round(row, column, value / scale) gives a code.
 template <class Round>
 Rounded rounded(const Matrix& m, int64_t group, int32_t limit, const Round& round) {
   Rounded out{Matrix(m.rows, m.cols), Matrix(m.rows, m.cols), {}};
+  const auto top = static_cast<float>(limit);
   for (int64_t r = 0; r < m.rows; ++r) {
     for (int64_t begin = 0; begin < m.cols; begin += group) {
       const int64_t end = std::min(m.cols, begin + group);
       float largest = 0.0f;
       for (int64_t c = begin; c < end; ++c) largest = std::max(largest, std::abs(m.at(r, c)));
-      const float scale = largest / static_cast<float>(limit);
-      const float inverse = largest > 0.0f ? static_cast<float>(limit) / largest : 0.0f;
+      const float scale = largest / top;
       for (int64_t c = begin; c < end; ++c) {
-        const auto code = static_cast<float>(round(r, c, m.at(r, c), inverse));
-        EXPECT_LE(std::abs(code), static_cast<float>(limit));
+        const float value = scale > 0.0f ? m.at(r, c) / scale : 0.0f;
+        const float code = round(r, c, std::clamp(value, -top, top));
         out.codes.at(r, c) = code;
         out.values.at(r, c) = scale * code;
       }
@@ -48,9 +48,8 @@ Rounded rounded(const Matrix& m, int64_t group, int32_t limit, const Round& roun
 }
 
 Rounded to_nearest(const Matrix& m, int64_t group, int32_t limit) {
-  return rounded(m, group, limit, [](int64_t, int64_t, float value, float inverse) {
-    return std::nearbyint(static_cast<double>(value) * static_cast<double>(inverse));
-  });
+  return rounded(m, group, limit,
+                 [](int64_t, int64_t, float value) { return std::nearbyint(value); });
 }
 
 class Int8ProductTest : public ::testing::Test {
@@ -62,7 +61,7 @@ class Int8ProductTest : public ::testing::Test {
   Weight make_weight(const char* format, const Matrix& values, const char* name = "the.weight") {
     Weight weight(memory_, name, values.rows, values.cols, false, find_format(format));
     Matrix copy = values;
-    weight.publish(*ops_, copy.view());
+    weight.publish(*ops_, copy.view(), {}, scratch_);
     return weight;
   }
   Matrix values_of(const Weight& weight) {
@@ -71,7 +70,12 @@ class Int8ProductTest : public ::testing::Test {
     return out;
   }
   Rounded rounded_weight(const Weight& weight) {
-    return to_nearest(values_of(weight), weight.cols(), 127);
+    Rounded out = to_nearest(values_of(weight), weight.cols(), 127);
+    if (const Int8Rows stored = weight.as_int8_rows(); !stored.codes.empty()) {
+      // Rounding once more gives the same codes, and scales that differ in their last bit.
+      out.scales.assign(stored.scales.data<float>(), stored.scales.data<float>() + weight.rows());
+    }
+    return out;
   }
 
   // The gradient as the product rounds it: scaled by the weight's rows, in groups of columns,
@@ -84,17 +88,13 @@ class Int8ProductTest : public ::testing::Test {
     }
     const RandomStream random = RandomStream::make(scalars_.seed, RandomPurpose::gradient_rounding,
                                                    scalars_.step, name_hash(name));
-    const auto limit = static_cast<float>(ops_->int8_limit());
-    return rounded(scaled, kInt8Group, ops_->int8_limit(),
-                   [&](int64_t t, int64_t n, float value, float inverse) {
-                     const float code = std::clamp(value * inverse, -limit, limit);
-                     const float nearest = std::nearbyint(code);
-                     const float rest = code - nearest;
-                     const auto index = (first_token + t) * round_up(dy.cols, 4) + n;
-                     const float uniform = random.uniform(static_cast<uint64_t>(index));
-                     if (uniform < rest) return nearest + 1.0f;
-                     return uniform < -rest ? nearest - 1.0f : nearest;
-                   });
+    return rounded(scaled, kInt8Group, ops_->int8_limit(), [&](int64_t t, int64_t n, float value) {
+      // Sixteen blocks of four numbers for a group, the first of each block before the seconds.
+      const int64_t group = (first_token + t) * ceil_div(dy.cols, kInt8Group) + n / kInt8Group;
+      const int64_t index = 4 * (16 * group + n % 16) + n % kInt8Group / 16;
+      const float below = std::floor(value);
+      return random.uniform(static_cast<uint64_t>(index)) < value - below ? below + 1.0f : below;
+    });
   }
 
   Matrix forward(const Weight& weight, Matrix x) {
@@ -159,7 +159,7 @@ class Int8ProductTest : public ::testing::Test {
 };
 
 TEST_F(Int8ProductTest, IsTheProductOfRoundedOperands) {
-  for (const char* format : {"f32", "bf16"}) {
+  for (const char* format : {"f32", "bf16", "int8", "int8_row", "int8_affine", "nf4"}) {
     for (const auto& [rows, cols] :
          {std::pair<int64_t, int64_t>{37, 45}, {1, 64}, {130, 96}, {65, 259}}) {
       const Weight weight = make_weight(format, random_matrix(rows, cols, 1));
@@ -172,11 +172,11 @@ TEST_F(Int8ProductTest, IsTheProductOfRoundedOperands) {
 }
 
 TEST_F(Int8ProductTest, WeightOfSeveralPanels) {
-  for (const char* format : {"f32", "bf16"}) {
+  for (const char* format : {"f32", "bf16", "int8_row"}) {
     check(make_weight(format, random_matrix(1100, 9001, 1)), 3, format);
   }
-  // 8 MiB of codes, 4 MiB of decoded rows, and what few tokens take.
-  EXPECT_LT(scratch_.high_water(), int64_t{16} << 20);
+  // 8 MiB of codes, 256 decoded rows, and what few tokens take.
+  EXPECT_LT(scratch_.high_water(), int64_t{18} << 20);
 }
 
 // Constant operands are all codes at their limits.
@@ -190,6 +190,55 @@ TEST_F(Int8ProductTest, LargestCodesEverywhere) {
   EXPECT_LE(error_of(y, multiply(x, w.transposed())), kF32);
   const Matrix dx = input_gradient(weight, dy);
   EXPECT_LE(error_of(dx, multiply(dy, w)), kF32);
+}
+
+// What rounding can do at most to the product of the numbers themselves: half a step for every
+// number of x and W, a whole one for those of dy.
+TEST_F(Int8ProductTest, ErrorIsWithinTheSteps) {
+  const auto steps = [](const Matrix& m, int64_t group, int32_t limit) {
+    return rounded(m, group, limit, [](int64_t, int64_t, float) { return 1.0f; }).values;
+  };
+  const auto widened = [](Matrix m, const Matrix& by, float share) {
+    for (size_t i = 0; i < m.values.size(); ++i) {
+      m.values[i] = std::abs(m.values[i]) + share * by.values[i];
+    }
+    return m;
+  };
+  const auto expect_within = [](const Matrix& actual, const Matrix& a, const Matrix& b,
+                                const Matrix& wide_a, const Matrix& wide_b, const char* what) {
+    const Exact exact = multiply(a, b);
+    const Exact wide = multiply(wide_a, wide_b);
+    double worst = 0.0;
+    for (size_t i = 0; i < actual.values.size(); ++i) {
+      const double error = std::abs(static_cast<double>(actual.values[i]) - exact.value[i]);
+      worst = std::max(worst, error / (wide.value[i] - exact.magnitude[i]));
+    }
+    EXPECT_LE(worst, 1.0) << what;
+    EXPECT_GT(worst, 0.05) << what << ": the bound says nothing";
+  };
+  const Matrix w = random_matrix(90, 200, 1);
+  const Matrix x = random_matrix(7, 200, 2);
+  const Matrix dy = random_matrix(7, 90, 3);
+  const Weight weight = make_weight("f32", w);
+  const int32_t limit = ops_->int8_limit();
+  const Matrix w_steps = steps(w, w.cols, 127);
+  const Matrix wide_w = widened(w, w_steps, 0.5f);
+  expect_within(forward(weight, x), x, w.transposed(),
+                widened(x, steps(x, kInt8Group, limit), 0.5f), wide_w.transposed(), "y");
+
+  // dy is rounded when it is scaled by the rows of W, of which codes remain.
+  Matrix scaled = dy;
+  Matrix codes = w;
+  Matrix wide_codes = wide_w;
+  for (int64_t n = 0; n < w.rows; ++n) {
+    for (int64_t t = 0; t < dy.rows; ++t) scaled.at(t, n) *= w_steps.at(n, 0);
+    for (int64_t k = 0; k < w.cols; ++k) {
+      codes.at(n, k) /= w_steps.at(n, 0);
+      wide_codes.at(n, k) /= w_steps.at(n, 0);
+    }
+  }
+  expect_within(input_gradient(weight, dy), scaled, codes,
+                widened(scaled, steps(scaled, kInt8Group, limit), 1.0f), wide_codes, "dx");
 }
 
 // Over many steps the mean of dx is that of the unrounded gradient with the rounded weight.

@@ -20,13 +20,15 @@ constexpr double kF32 = 1e-6;
 // the product of both errors.
 constexpr double kBf16 = 0x1p-7 + 0x1p-16 + kF32;
 
-struct Storage {
+struct Stored {
   const char* format;
   int64_t cols;  // odd where the format's blocks allow it
 };
-constexpr Storage kStorages[] = {{"f32", 45},   {"bf16", 45}, {"f16", 45},  {"q8_0", 96},
-                                 {"q4_0", 96},  {"q4_1", 96}, {"q5_0", 96}, {"q5_1", 96},
-                                 {"q4_k", 512}, {"q6_k", 512}};
+constexpr Stored kStored[] = {
+    {"f32", 45},         {"bf16", 45},         {"f16", 45},   {"q8_0", 96},
+    {"q4_0", 96},        {"q4_1", 96},         {"q5_0", 96},  {"q5_1", 96},
+    {"q4_k", 512},       {"q6_k", 512},        {"int8", 333}, {"int8_row", 45},
+    {"int8_affine", 45}, {"int8_dynamic", 45}, {"nf4", 45},   {"nf4_double", 45}};
 
 class ProductTest : public ::testing::TestWithParam<const char*> {
  protected:
@@ -45,16 +47,18 @@ class ProductTest : public ::testing::TestWithParam<const char*> {
     Weight weight(memory_, "the.weight", rows, cols, false, format);
     if (format.can_encode()) {
       Matrix values = random_matrix(rows, cols, 1);
-      format.encode_rows(*ops_, values.view(), weight.storage(), 0);
+      weight.publish(*ops_, values.view(), {}, scratch_);
       return weight;
     }
     std::mt19937 random(2);
-    auto* bytes = weight.storage().data<uint8_t>();
-    for (int64_t i = 0; i < weight.storage().size(); ++i) bytes[i] = random() & 0xFF;
+    const Tensor storage = weight.storage().bytes;
+    auto* bytes = storage.data<uint8_t>();
+    for (int64_t i = 0; i < storage.size(); ++i) bytes[i] = random() & 0xFF;
     // Blocks begin with one or two scales in f16, which must be finite; q6_k ends with one.
     const f16 scale = to_f16(0.01f);
-    for (int64_t at = 0; at < weight.storage().size(); at += format.block_bytes()) {
-      for (const int64_t place : {int64_t{0}, int64_t{2}, format.block_bytes() - 2}) {
+    const int64_t block = format.row_bytes(std::string(name).ends_with("_k") ? 256 : 32);
+    for (int64_t at = 0; at < storage.size(); at += block) {
+      for (const int64_t place : {int64_t{0}, int64_t{2}, block - 2}) {
         std::memcpy(bytes + at + place, &scale, sizeof scale);
       }
     }
@@ -135,10 +139,10 @@ class ProductTest : public ::testing::TestWithParam<const char*> {
 };
 
 TEST_P(ProductTest, EveryStorage) {
-  for (const Storage& storage : kStorages) {
-    check_all(make_weight(storage.format, 37, storage.cols), 19, storage.format);
-    check_all(make_weight(storage.format, 37, storage.cols), 1, storage.format);
-    check_all(make_weight(storage.format, 1, storage.cols), 1, storage.format);
+  for (const Stored& stored : kStored) {
+    check_all(make_weight(stored.format, 37, stored.cols), 19, stored.format);
+    check_all(make_weight(stored.format, 37, stored.cols), 1, stored.format);
+    check_all(make_weight(stored.format, 1, stored.cols), 1, stored.format);
   }
   EXPECT_EQ(scratch_.used(), 0);
 }

@@ -34,7 +34,10 @@ class BlockFormatTest : public ::testing::TestWithParam<const char*> {
     std::memcpy(values_.data(), from + sizeof shape + storage_.size(), value_bytes);
   }
 
-  Tensor storage() const { return storage_tensor(storage_, rows_); }
+  Storage storage() const { return storage_of(storage_, rows_, cols_); }
+  int64_t block() const {
+    return std::string(GetParam()).ends_with("_k") ? 256 : 32;  // elements
+  }
   TileRange everything() const { return {0, rows_, 0, cols_}; }
   float value(int64_t row, int64_t col) const {
     return values_[static_cast<size_t>(row * cols_ + col)];
@@ -67,7 +70,7 @@ TEST_P(BlockFormatTest, LevelsAndThreadsAgree) {
 }
 
 TEST_P(BlockFormatTest, TilesAreCutOutOfTheWhole) {
-  const int64_t block = format_.block_elements();
+  const int64_t block = this->block();
   const std::vector<TileRange> tiles = {{1, rows_, block, 4 * block},
                                         {0, 1, 3 * block, 4 * block},
                                         {2, rows_, cols_ - block, cols_},
@@ -113,7 +116,7 @@ TEST_P(BlockFormatTest, Bf16IsTheRoundedF32) {
 
 TEST_P(BlockFormatTest, RefusesRaggedRows) {
   Memory memory("host", make_host_backing(), 0);
-  const int64_t block = format_.block_elements();
+  const int64_t block = this->block();
   for (const int64_t cols : {block + 1, block / 2, int64_t{0}}) {
     try {
       const Weight weight(memory, "w", 1, cols, false, format_);
@@ -126,7 +129,7 @@ TEST_P(BlockFormatTest, RefusesRaggedRows) {
 }
 
 TEST_P(BlockFormatTest, RefusesTilesThatCutBlocks) {
-  const int64_t block = format_.block_elements();
+  const int64_t block = this->block();
   EXPECT_THROW(decode_tile(*ops_, format_, storage(), {0, 1, 1, block + 1}), Error);
   EXPECT_THROW(decode_tile(*ops_, format_, storage(), {0, 1, 0, block - 1}), Error);
 }
@@ -135,8 +138,7 @@ TEST_P(BlockFormatTest, RefusesOtherOutputsAndWriting) {
   EXPECT_THROW(decode_tile<f16>(*ops_, format_, storage(), everything()), Error);
   EXPECT_FALSE(format_.can_encode());
   try {
-    const Tensor values(values_.data(), DType::f32, {rows_, cols_});
-    format_.encode_rows(*ops_, values, storage(), 0);
+    encode(*ops_, format_, values_, rows_);
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::usage);
@@ -145,8 +147,9 @@ TEST_P(BlockFormatTest, RefusesOtherOutputsAndWriting) {
 
 TEST_P(BlockFormatTest, PlansWithoutBytes) {
   const auto plan = make_plan_ops(2, test_isa());
-  const Tensor nothing(nullptr, DType::u8, {rows_, format_.row_bytes(cols_)});
-  format_.decode_tile(*plan, nothing, everything(), Tensor(nullptr, DType::f32, {rows_, cols_}));
+  const Tensor nothing(nullptr, DType::u8, {format_.storage_bytes(rows_, cols_)});
+  format_.decode_tile(*plan, {nothing, rows_, cols_}, everything(),
+                      Tensor(nullptr, DType::f32, {rows_, cols_}));
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, BlockFormatTest,

@@ -1,6 +1,7 @@
 // Blocks put together by hand from the descriptions of the formats, with values known beforehand.
 #include <gtest/gtest.h>
 
+#include <string>
 #include <vector>
 
 #include "base/half.h"
@@ -18,9 +19,10 @@ void put_f16(std::vector<uint8_t>& block, size_t at, float value) {
 
 std::vector<float> decode_block(const char* name, const std::vector<uint8_t>& block) {
   const Format& format = find_format(name);
-  EXPECT_EQ(static_cast<int64_t>(block.size()), format.block_bytes());
+  const int64_t elements = std::string(name).ends_with("_k") ? 256 : 32;
+  EXPECT_EQ(static_cast<int64_t>(block.size()), format.row_bytes(elements));
   const auto ops = make_test_ops();
-  return decode_tile(*ops, format, storage_tensor(block, 1), {0, 1, 0, format.block_elements()});
+  return decode_tile(*ops, format, storage_of(block, 1, elements), {0, 1, 0, elements});
 }
 
 TEST(BlockValues, Q8_0) {

@@ -1,6 +1,8 @@
 // What the tests of storage formats share.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <cstring>
 #include <vector>
 
@@ -9,20 +11,47 @@
 
 namespace jackscrew {
 
-// `storage` seen as rows of a format; tensors have no const of their own.
-inline Tensor storage_tensor(const std::vector<uint8_t>& storage, int64_t rows) {
-  const int64_t bytes = div_exact(static_cast<int64_t>(storage.size()), rows);
-  return {const_cast<uint8_t*>(storage.data()), DType::u8, {rows, bytes}};
+// Bytes seen as a matrix; tensors have no const of their own.
+inline Storage storage_of(const std::vector<uint8_t>& bytes, int64_t rows, int64_t cols) {
+  return {{const_cast<uint8_t*>(bytes.data()), DType::u8, {static_cast<int64_t>(bytes.size())}},
+          rows,
+          cols};
+}
+
+// A matrix of `rows` rows, encoded as weights are: panel by panel.
+inline std::vector<uint8_t> encode(Ops& ops, const Format& format, std::vector<float> values,
+                                   int64_t rows, const Rounding& rounding = {}) {
+  const int64_t cols = div_exact(static_cast<int64_t>(values.size()), rows);
+  std::vector<uint8_t> bytes(static_cast<size_t>(format.storage_bytes(rows, cols)));
+  Memory memory("host", make_host_backing(), 0);
+  Arena scratch(memory, Purpose::workspace, int64_t{1} << 20);
+  const Tensor matrix(values.data(), DType::f32, {rows, cols});
+  format.encode(
+      ops, [&](int64_t begin, int64_t end) { return matrix.rows(begin, end); },
+      storage_of(bytes, rows, cols), rounding, scratch);
+  return bytes;
 }
 
 template <typename T = float>
-std::vector<T> decode_tile(Ops& ops, const Format& format, const Tensor& storage,
+std::vector<T> decode_tile(Ops& ops, const Format& format, const Storage& storage,
                            const TileRange& tile) {
   const int64_t rows = tile.n1 - tile.n0;
   const int64_t cols = tile.k1 - tile.k0;
   std::vector<T> values(static_cast<size_t>(rows * cols));
   format.decode_tile(ops, storage, tile, {values.data(), DTypeOf<T>::value, {rows, cols}});
   return values;
+}
+
+// Whether the bits agree; says where they first do not.
+inline ::testing::AssertionResult same_bits(const std::vector<float>& a,
+                                            const std::vector<float>& b) {
+  if (a.size() != b.size()) return ::testing::AssertionFailure() << a.size() << " != " << b.size();
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (float_bits(a[i]) != float_bits(b[i])) {
+      return ::testing::AssertionFailure() << "element " << i << ": " << a[i] << " != " << b[i];
+    }
+  }
+  return ::testing::AssertionSuccess();
 }
 
 // The bytes of a vector, for comparisons that tell -0 from 0 and one NaN from another.

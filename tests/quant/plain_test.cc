@@ -1,7 +1,10 @@
 // Floating-point storage: f32, bf16, f16.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -28,15 +31,6 @@ std::vector<float> sample_values(size_t count) {
   return values;
 }
 
-std::vector<uint8_t> encode(Ops& ops, const Format& format, std::vector<float> values,
-                            int64_t rows) {
-  const int64_t cols = div_exact(static_cast<int64_t>(values.size()), rows);
-  std::vector<uint8_t> storage(static_cast<size_t>(rows * format.row_bytes(cols)));
-  format.encode_rows(ops, Tensor(values.data(), DType::f32, {rows, cols}),
-                     storage_tensor(storage, rows), 0);
-  return storage;
-}
-
 class PlainFormatTest : public ::testing::TestWithParam<const char*> {
  protected:
   float rounded(float value) const {
@@ -51,14 +45,14 @@ class PlainFormatTest : public ::testing::TestWithParam<const char*> {
 TEST_P(PlainFormatTest, EncodesToNearestAndDecodesExactly) {
   const std::vector<float> values = sample_values(5 * 67);
   const std::vector<uint8_t> storage = encode(*ops_, format_, values, 5);
-  const auto decoded = decode_tile(*ops_, format_, storage_tensor(storage, 5), {0, 5, 0, 67});
+  const auto decoded = decode_tile(*ops_, format_, storage_of(storage, 5, 67), {0, 5, 0, 67});
   std::vector<float> expected;
   for (const float value : values) expected.push_back(rounded(value));
   EXPECT_EQ(bits_of(decoded), bits_of(expected));
   // What has been rounded once stays as it is.
   EXPECT_EQ(encode(*ops_, format_, decoded, 5), storage);
 
-  const auto as_bf16 = decode_tile<bf16>(*ops_, format_, storage_tensor(storage, 5), {0, 5, 0, 67});
+  const auto as_bf16 = decode_tile<bf16>(*ops_, format_, storage_of(storage, 5, 67), {0, 5, 0, 67});
   for (size_t i = 0; i < expected.size(); ++i) {
     ASSERT_EQ(as_bf16[i].bits, to_bf16(expected[i]).bits) << i;
   }
@@ -67,7 +61,7 @@ TEST_P(PlainFormatTest, EncodesToNearestAndDecodesExactly) {
 TEST_P(PlainFormatTest, TilesAndRowListsAreCutOutOfTheWhole) {
   const std::vector<float> values = sample_values(6 * 41);
   const std::vector<uint8_t> bytes = encode(*ops_, format_, values, 6);
-  const Tensor storage = storage_tensor(bytes, 6);
+  const Storage storage = storage_of(bytes, 6, 41);
   const auto tile = decode_tile(*ops_, format_, storage, {1, 4, 5, 38});
   for (size_t r = 0; r < 3; ++r) {
     for (size_t c = 0; c < 33; ++c) {
@@ -85,19 +79,63 @@ TEST_P(PlainFormatTest, TilesAndRowListsAreCutOutOfTheWhole) {
   }
 }
 
-TEST_P(PlainFormatTest, EncodesRowsWhereTheyBelong) {
-  std::vector<float> values = sample_values(2 * 16);
-  std::vector<uint8_t> storage(static_cast<size_t>(4 * format_.row_bytes(12)), 0);
-  // Columns [2, 14) of a wider matrix, into rows 1 and 2.
-  format_.encode_rows(*ops_, Tensor(values.data(), DType::f32, {2, 16}).columns(2, 14),
-                      storage_tensor(storage, 4), 1);
-  const auto decoded = decode_tile(*ops_, format_, storage_tensor(storage, 4), {0, 4, 0, 12});
-  for (size_t r = 0; r < 4; ++r) {
-    for (size_t c = 0; c < 12; ++c) {
-      const bool written = r == 1 || r == 2;
-      ASSERT_EQ(decoded[r * 12 + c], written ? rounded(values[(r - 1) * 16 + c + 2]) : 0.0f);
+TEST_P(PlainFormatTest, EncodesInPanels) {
+  const int64_t cols = 4097;
+  const int64_t rows = encode_panel_rows(cols) + 3;
+  std::vector<float> values = sample_values(static_cast<size_t>(rows * cols));
+  const std::vector<uint8_t> storage = encode(*ops_, format_, values, rows);
+  for (float& value : values) value = rounded(value);
+  EXPECT_EQ(
+      bits_of(decode_tile(*ops_, format_, storage_of(storage, rows, cols), {0, rows, 0, cols})),
+      bits_of(values));
+}
+
+TEST_P(PlainFormatTest, StochasticRoundingIsExpectedToBeExact) {
+  constexpr size_t kCount = 1 << 16;
+  StepScalars scalars{};
+  scalars.seed = 5;
+  const Rounding rounding{true, &scalars, 77};
+  // Normal, negative, subnormal in f16, between 0 and the smallest f16, and exact in all formats.
+  for (const float value : {1.00219f, -0.3371f, 1.7e-6f, -2.1e-8f, 0.0f, -1.5f, INFINITY}) {
+    const std::vector<float> values(kCount, value);
+    const auto storage = encode(*ops_, format_, values, 64, rounding);
+    const auto decoded =
+        decode_tile(*ops_, format_, storage_of(storage, 64, 1024), {0, 64, 0, 1024});
+    const auto [low, high] = std::minmax_element(decoded.begin(), decoded.end());
+    if (rounded(value) == value) {
+      EXPECT_EQ(*low, value);
+      EXPECT_EQ(*high, value);
+      continue;
     }
+    EXPECT_LT(*low, value);
+    EXPECT_GT(*high, value);
+    double sum = 0.0;
+    for (const float v : decoded) {
+      EXPECT_TRUE(v == *low || v == *high);
+      sum += static_cast<double>(v);
+    }
+    const double gap = static_cast<double>(*high) - static_cast<double>(*low);
+    const double share = (static_cast<double>(value) - static_cast<double>(*low)) / gap;
+    const double deviation = gap * std::sqrt(share * (1.0 - share) / kCount);
+    EXPECT_NEAR(sum / kCount, static_cast<double>(value), 5.0 * deviation) << value;
+    // No value of the format lies between.
+    EXPECT_EQ(rounded(*low + 0.4f * (*high - *low)), *low);
+    EXPECT_EQ(rounded(*low + 0.6f * (*high - *low)), *high);
   }
+}
+
+TEST_P(PlainFormatTest, StochasticRoundingDependsOnItsKeyAlone) {
+  const std::vector<float> values = sample_values(300 * 64);
+  StepScalars scalars{};
+  scalars.seed = 5;
+  const auto once = encode(*ops_, format_, values, 300, {true, &scalars, 77});
+  EXPECT_EQ(encode(*make_cpu_ops(1, IsaLevel::v3), format_, values, 300, {true, &scalars, 77}),
+            once);
+  EXPECT_EQ(encode(*ops_, format_, values, 75, {true, &scalars, 77}), once);  // other rows
+  if (&format_ == &f32_format()) return;
+  EXPECT_NE(encode(*ops_, format_, values, 300, {true, &scalars, 78}), once);
+  scalars.step = 1;
+  EXPECT_NE(encode(*ops_, format_, values, 300, {true, &scalars, 77}), once);
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, PlainFormatTest, ::testing::Values("f32", "bf16", "f16"),
@@ -114,7 +152,7 @@ void expect_codes_survive(const Format& format, uint16_t largest_exponent) {
   const auto ops = make_test_ops();
   std::vector<uint8_t> storage(codes.size() * 2);
   std::memcpy(storage.data(), codes.data(), storage.size());
-  const auto values = decode_tile(*ops, format, storage_tensor(storage, 64), {0, 64, 0, 1024});
+  const auto values = decode_tile(*ops, format, storage_of(storage, 64, 1024), {0, 64, 0, 1024});
   EXPECT_EQ(encode(*ops, format, values, 64), storage);
 }
 
@@ -123,6 +161,18 @@ TEST(PlainFormat, EveryBf16Survives) {
 }
 TEST(PlainFormat, EveryF16Survives) {
   expect_codes_survive<f16>(f16_format(), 0x7C00);
+}
+
+// As bf16, bf16 storage is handed out as it lies there: the bits of a NaN stay too.
+TEST(PlainFormat, Bf16AsBf16IsACopy) {
+  std::vector<uint16_t> codes(65536);
+  std::iota(codes.begin(), codes.end(), uint16_t{0});
+  std::vector<uint8_t> storage(codes.size() * 2);
+  std::memcpy(storage.data(), codes.data(), storage.size());
+  const auto ops = make_test_ops();
+  const auto read =
+      decode_tile<bf16>(*ops, bf16_format(), storage_of(storage, 64, 1024), {0, 64, 0, 1024});
+  for (size_t code = 0; code < codes.size(); ++code) ASSERT_EQ(read[code].bits, codes[code]);
 }
 
 TEST(PlainFormat, ConvertsStridedRowsToBf16) {

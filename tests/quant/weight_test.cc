@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -52,15 +53,16 @@ class WeightTest : public ::testing::Test {
 
   std::unique_ptr<Ops> ops_ = make_test_ops();
   Memory memory_{"host", make_host_backing(), 0};
-  Arena staging_{memory_, Purpose::staging, int64_t{16} << 20};
+  Arena staging_{memory_, Purpose::staging, int64_t{32} << 20};
 };
 
 TEST_F(WeightTest, KeepsTheBytesOfItsOwnFormat) {
   for (const Format* format : all_formats()) {
-    const std::vector<uint8_t> bytes = some_bytes(3 * format->row_bytes(512));
+    const std::vector<uint8_t> bytes = some_bytes(format->storage_bytes(3, 512));
     Weight weight(memory_, "w", 3, 512, false, *format);
     weight.load(*ops_, stored(format->name(), {3, 512}, bytes), staging_);
-    EXPECT_EQ(std::memcmp(weight.storage().raw(), bytes.data(), bytes.size()), 0) << format->name();
+    EXPECT_EQ(std::memcmp(weight.storage().bytes.raw(), bytes.data(), bytes.size()), 0)
+        << format->name();
   }
 }
 
@@ -68,7 +70,7 @@ TEST_F(WeightTest, ConvertsOnLoad) {
   for (const char* name : {"q8_0", "q4_1", "q4_k", "q6_k", "bf16", "f16"}) {
     const Format& format = find_format(name);
     const std::vector<uint8_t> bytes = some_bytes(4 * format.row_bytes(512));
-    const auto expected = decode_tile(*ops_, format, storage_tensor(bytes, 4), {0, 4, 0, 512});
+    const auto expected = decode_tile(*ops_, format, storage_of(bytes, 4, 512), {0, 4, 0, 512});
     EXPECT_EQ(loaded(stored(name, {4, 512}, bytes), 4, 512, "f32"), expected) << name;
     std::vector<float> rounded = expected;
     for (float& value : rounded) value = to_float(to_bf16(value));
@@ -76,13 +78,77 @@ TEST_F(WeightTest, ConvertsOnLoad) {
   }
 }
 
+// From any format to any that can be written, as if the numbers had been encoded at once.
+TEST_F(WeightTest, ConvertsBetweenFormats) {
+  const int64_t cols = 4096;
+  const int64_t rows = encode_panel_rows(cols) + 7;
+  const std::vector<uint8_t> bytes = some_bytes(rows * cols * 2);
+  const auto values =
+      decode_tile(*ops_, find_format("f16"), storage_of(bytes, rows, cols), {0, rows, 0, cols});
+  for (const Format* from : all_formats()) {
+    if (!from->can_encode() && from != &find_format("q4_k")) continue;
+    std::vector<uint8_t> in_file;
+    if (from->can_encode()) {
+      in_file = encode(*ops_, *from, values, rows);
+    } else {
+      in_file = some_bytes(from->storage_bytes(rows, cols));
+    }
+    const auto decoded =
+        decode_tile(*ops_, *from, storage_of(in_file, rows, cols), {0, rows, 0, cols});
+    for (const char* to : {"f32", "int8", "nf4_double"}) {
+      Weight weight(memory_, "w", rows, cols, false, find_format(to));
+      weight.load(*ops_, stored(from->name(), {rows, cols}, in_file), staging_);
+      const auto expected = encode(*ops_, weight.format(), decoded, rows);
+      EXPECT_EQ(std::memcmp(weight.storage().bytes.raw(), expected.data(), expected.size()), 0)
+          << from->name() << " to " << to;
+    }
+    EXPECT_EQ(staging_.used(), 0);
+  }
+}
+
+// A format whose parts are tensors of their own in a file.
+TEST_F(WeightTest, JoinsPartsAsTheyLie) {
+  const Format& format = find_format("nf4_double");
+  std::vector<float> values(40 * 70);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i * 37 % 61) - 30.0f;
+  const auto bytes = encode(*ops_, format, values, 40);
+  // 1400 bytes of codes, 44 of absmax codes, 1 nested absmax, 1 offset.
+  const std::span<const uint8_t> all(bytes);
+  StoredTensor tensor{"stored", "nf4_double", {40, 70}, all.first(1400)};
+  tensor.more = {all.subspan(1408, 44), all.subspan(1472, 4), all.subspan(1536, 4)};
+  ASSERT_EQ(bytes.size(), 1540u);
+  const auto expected = decode_tile(*ops_, format, storage_of(bytes, 40, 70), {0, 40, 0, 70});
+  EXPECT_EQ(loaded(tensor, 40, 70, "nf4_double"), expected);
+  EXPECT_EQ(loaded(tensor, 40, 70, "f32"), expected);
+  std::vector<float> original(40 * 70);
+  Weight weight(memory_, "w", 40, 70, false, find_format("int8"));
+  weight.read_original(*ops_, tensor, Tensor(original.data(), DType::f32, {40, 70}), staging_);
+  EXPECT_EQ(original, expected);
+  tensor.more.pop_back();
+  EXPECT_THROW(weight.load(*ops_, tensor, staging_), Error);
+}
+
 TEST_F(WeightTest, ConvertsInPanels) {
   const int64_t cols = 32768;
-  const int64_t rows = 2 * panel_rows(cols, 4) + 3;
+  const int64_t rows = 2 * encode_panel_rows(cols) + 3;
   const std::vector<uint8_t> bytes = some_bytes(rows * cols * 2);
   const auto expected =
-      decode_tile(*ops_, find_format("f16"), storage_tensor(bytes, rows), {0, rows, 0, cols});
+      decode_tile(*ops_, find_format("f16"), storage_of(bytes, rows, cols), {0, rows, 0, cols});
   EXPECT_EQ(loaded(stored("f16", {rows, cols}, bytes), rows, cols, "f32"), expected);
+}
+
+// A master begins with the file's numbers, not with what the weight's storage left of them.
+TEST_F(WeightTest, ReadsTheOriginal) {
+  const std::vector<uint8_t> bytes = some_bytes(4 * find_format("q8_0").row_bytes(512));
+  const StoredTensor tensor = stored("q8_0", {4, 512}, bytes);
+  Weight weight(memory_, "w", 4, 512, false, find_format("bf16"));
+  weight.load(*ops_, tensor, staging_);
+  std::vector<float> original(4 * 512);
+  weight.read_original(*ops_, tensor, Tensor(original.data(), DType::f32, {4, 512}), staging_);
+  EXPECT_EQ(original,
+            decode_tile(*ops_, find_format("q8_0"), storage_of(bytes, 4, 512), {0, 4, 0, 512}));
+  EXPECT_NE(original, loaded(tensor, 4, 512, "bf16"));
+  EXPECT_EQ(staging_.used(), 0);
 }
 
 TEST_F(WeightTest, LoadsVectorsAsOneRow) {
@@ -116,9 +182,9 @@ TEST_F(WeightTest, PutsInterleavedRowsInOrder) {
   }
   Weight weight(memory_, "w", kRows, 32, false, format);
   weight.load(*ops_, tensor, staging_);
-  EXPECT_EQ(std::memcmp(weight.storage().raw(), in_order.data(), in_order.size()), 0);
+  EXPECT_EQ(std::memcmp(weight.storage().bytes.raw(), in_order.data(), in_order.size()), 0);
   EXPECT_EQ(loaded(tensor, kRows, 32, "f32"),
-            decode_tile(*ops_, format, storage_tensor(in_order, kRows), {0, kRows, 0, 32}));
+            decode_tile(*ops_, format, storage_of(in_order, kRows, 32), {0, kRows, 0, 32}));
 }
 
 TEST_F(WeightTest, RefusesWhatDoesNotFit) {
@@ -143,15 +209,26 @@ TEST_F(WeightTest, PublishesAndGathers) {
   std::vector<float> master = {1.0f, 2.0f, 3.0f, -4.0f, 5.5f, 1.00390625f};
   for (const char* name : {"f32", "bf16"}) {
     Weight weight(memory_, "w", 3, 2, false, find_format(name));
-    weight.publish(*ops_, Tensor(master.data(), DType::f32, {3, 2}));
+    weight.publish(*ops_, Tensor(master.data(), DType::f32, {3, 2}), {}, staging_);
     std::vector<int32_t> indices = {2, 0};
     std::vector<float> rows(4);
     weight.gather(*ops_, Tensor(indices.data(), DType::i32, {2}),
                   Tensor(rows.data(), DType::f32, {2, 2}));
-    const bool exact = weight.format().block_bytes() == 4;
+    const bool exact = weight.format().row_bytes(1) == 4;
     EXPECT_EQ(rows, (std::vector<float>{5.5f, exact ? 1.00390625f : 1.0f, 1.0f, 2.0f}));
     EXPECT_EQ(weight.as_f32().empty(), !exact);
   }
+}
+
+TEST(PanelRows, OfEncodingEndWithGroups) {
+  for (int64_t cols = 1; cols < int64_t{1} << 16; cols = cols * 2 + 1 + cols % 3) {
+    const int64_t rows = encode_panel_rows(cols);
+    EXPECT_EQ(rows * cols % 256, 0) << cols;
+    EXPECT_TRUE(rows <= 256 || rows * cols * 4 <= int64_t{4} << 20) << cols;
+  }
+  EXPECT_EQ(encode_panel_rows(2048), 512);
+  EXPECT_EQ(encode_panel_rows(1024), 1024);
+  EXPECT_EQ(encode_panel_rows(28672), 36);
 }
 
 TEST(PanelRows, AreBoundedWhateverTheWidth) {

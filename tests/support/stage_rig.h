@@ -43,9 +43,12 @@ class DeviceBatch {
 
 class StageRig {
  public:
+  using FormatChoice = std::function<const Format&(const WeightInfo&, const std::string&)>;
+
   StageRig(const ModelFiles& files, const StageSpec& spec, Learner& learner,
-           std::unique_ptr<Ops> ops = make_test_ops())
+           std::unique_ptr<Ops> ops = make_test_ops(), FormatChoice format = all_f32)
       : ops_(std::move(ops)),
+        format_(std::move(format)),
         scratch_(memory_, Purpose::workspace, kArenaBytes),
         staging_(memory_, Purpose::staging, kArenaBytes),
         stage_(files.config, spec, build(files, learner)) {}
@@ -92,6 +95,15 @@ class StageRig {
     stage_.backward(run, batch, flight.d, flight.stash);
   }
 
+  // Ends a step without clipping.
+  void apply(float learning_rate, double weight_decay) {
+    scalars_.learning_rate = learning_rate;
+    scalars_.clip_scale = 1.0f;
+    scalars_.finite = 1;
+    Context run = context();
+    stage_.apply(run, weight_decay);
+  }
+
   // Both halves of a step's micro-batch on a whole model.
   void accumulate(const Batch& batch, bool recompute = false) {
     const auto flight = forward(batch, nullptr, recompute);
@@ -104,20 +116,33 @@ class StageRig {
   Context context() { return {*ops_, scratch_, &scalars_, true}; }
 
   StageBuild build(const ModelFiles& files, Learner& learner) {
-    return {memory_,
-            *ops_,
+    const LearnerContext slots{memory_,
+                               memory_,
+                               scratch_,
+                               &scalars_,
+                               *ops_,
+                               *optimizer_,
+                               42,
+                               true,
+                               [&files, this](const WeightInfo& info, const Tensor& out) {
+                                 const Weight& weight = *info.weight;
+                                 weight.read_original(*ops_, *files.source->find(weight.name()),
+                                                      out, staging_);
+                               }};
+    return {slots,
             learner,
-            *optimizer_,
             f32_product(),
-            [](const WeightInfo&, const std::string&) -> const Format& { return f32_format(); },
+            format_,
             [&files, this](Weight& weight, const WeightInfo&) {
               weight.load(*ops_, *files.source->find(weight.name()), staging_);
             },
-            42,
             512};
   }
 
+  static const Format& all_f32(const WeightInfo&, const std::string&) { return f32_format(); }
+
   std::unique_ptr<Ops> ops_;
+  FormatChoice format_;
   Memory memory_{"device", make_host_backing(), 0};
   std::unique_ptr<Optimizer> optimizer_ = make_optimizer("adamw", {});
   Arena scratch_, staging_;

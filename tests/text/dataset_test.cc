@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <set>
 
 #include "tests/text/fixture.h"
@@ -235,6 +237,27 @@ TEST_F(DatasetTest, DirectoriesAndTheirParts) {
   EXPECT_EQ(names(DataPart::valid), "valid.jsonl ");
   EXPECT_EQ(names(DataPart::test), "");
   EXPECT_EQ(Dataset::read(directory_, tokenizer_, options(100), DataPart::valid).size(), 0);
+}
+
+// Together they are the file, whatever its records hold: blank lines, tokens that are special,
+// bytes that are not UTF-8.
+TEST_F(DatasetTest, ProgressIsToldOfEveryByte) {
+  const std::string record = R"({"text": "some words"})";
+  const std::vector<std::pair<std::string, std::string>> files = {
+      {"a.jsonl", record + "\n\n" + record + "\r\n" + record},
+      {"b.json", "[" + record + ", " + record + ",\n" + record + "]"},
+      {"c.txt", "<|im_start|>one two\xFF\xFE three<|im_end|>\n\xC3"},
+      {"d.jsonl", record + "\n"}};
+  for (const auto& [name, text] : files) {
+    std::vector<int64_t> told;
+    const auto listen = [&](int64_t amount) { told.push_back(amount); };
+    Dataset::read(write(name, text), tokenizer_, options(100), DataPart::train, listen);
+    EXPECT_EQ(std::accumulate(told.begin(), told.end(), int64_t{0}),
+              static_cast<int64_t>(text.size()))
+        << name;
+    EXPECT_GT(*std::min_element(told.begin(), told.end()), 0) << name;
+    EXPECT_EQ(told.size() > 2, name != "d.jsonl") << name;
+  }
 }
 
 TEST(DatasetSplit, IsAPartitionThatDependsOnTheSeedAlone) {

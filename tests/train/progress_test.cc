@@ -68,26 +68,44 @@ std::string drawn(const ProgressStyle& style, int64_t total, int64_t step) {
 }
 
 TEST(ProgressBar, PlainOutputIsTwoLines) {
-  EXPECT_EQ(drawn({}, 1000, 1), "loading: 1000 records\nloading: 1000 records in 0s\n");
-  EXPECT_EQ(drawn({.quiet = true}, 1000, 1), "");
+  EXPECT_EQ(drawn({.patience = 0}, 1000, 1),
+            "loading: 1000 records\nloading: 1000 records in 0s\n");
+  EXPECT_EQ(drawn({.quiet = true, .patience = 0}, 1000, 1), "");
+}
+
+TEST(ProgressBar, WorkThatEndsSoonIsNotMentioned) {
+  for (const bool is_terminal : {false, true}) {
+    const ProgressStyle style{.is_terminal = is_terminal, .patience = 1e9};
+    EXPECT_EQ(drawn(style, 1000, 1), "");
+    std::ostringstream out;
+    { ProgressBar(out, style, "loading", 10, "B").advance(5); }
+    EXPECT_EQ(out.str(), "");
+  }
+}
+
+TEST(ProgressBar, HandsOutACallback) {
+  std::ostringstream out;
+  ProgressBar bar(out, {.is_terminal = true, .width = 8, .patience = 0}, "at", 4, "B");
+  bar.callback()(3);
+  EXPECT_EQ(out.str(), "\r\x1b[Kat   0%\r\x1b[Kat  75%");
 }
 
 TEST(ProgressBar, TerminalIsRedrawnInPlace) {
-  EXPECT_EQ(drawn({.is_terminal = true, .width = 30}, 4, 2),
+  EXPECT_EQ(drawn({.is_terminal = true, .width = 30, .patience = 0}, 4, 2),
             "\r\x1b[Kloading [..............]   0%"
             "\r\x1b[Kloading [#######.......]  50%"
             "\r\x1b[Kloading [##############] 100%"
             "\r\x1b[Kloading: 4 records in 0s\n");
-  const std::string many = drawn({.is_terminal = true}, 100000, 1);
+  const std::string many = drawn({.is_terminal = true, .patience = 0}, 100000, 1);
   EXPECT_LE(std::count(many.begin(), many.end(), '\r'), 102);  // not once per record
   EXPECT_EQ(many.find("\x1b[32m"), std::string::npos);
-  const std::string coloured = drawn({.is_terminal = true, .colour = true}, 4, 2);
+  const std::string coloured = drawn({.is_terminal = true, .colour = true, .patience = 0}, 4, 2);
   EXPECT_NE(coloured.find("\x1b[32m"), std::string::npos);
 }
 
 TEST(ProgressBar, NarrowTerminalsNeverWrap) {
   for (const int width : {0, 1, 8, 12, 25, 26}) {
-    std::istringstream lines(drawn({.is_terminal = true, .width = width}, 10, 1));
+    std::istringstream lines(drawn({.is_terminal = true, .width = width, .patience = 0}, 10, 1));
     std::string part;
     while (std::getline(lines, part, '\r')) {
       if (part.empty() || part.find('\n') != std::string::npos) continue;
@@ -98,7 +116,7 @@ TEST(ProgressBar, NarrowTerminalsNeverWrap) {
 
 TEST(ProgressBar, AnAbandonedBarLeavesAFreshLine) {
   std::ostringstream out;
-  { const ProgressBar bar(out, {.is_terminal = true}, "loading", 10, "B"); }
+  { const ProgressBar bar(out, {.is_terminal = true, .patience = 0}, "loading", 10, "B"); }
   EXPECT_EQ(out.str().back(), '\n');
 }
 

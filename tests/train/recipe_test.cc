@@ -24,7 +24,7 @@ constexpr OptionSpec kLoraOptions[] = {
      .min = 1},
     {.name = "targets", .type = OptionType::list, .default_text = "all", .help = "layers"},
 };
-const LearnerTable kLearners[] = {{"full", {}}, {"lora", kLoraOptions}};
+const LearnerTable kLearners[] = {{"full", {}}, {"lora", kLoraOptions}, {"rotary", {}}};
 
 Recipe read(const std::vector<std::string>& arguments) {
   return read_recipe(arguments, kLearners);
@@ -81,10 +81,10 @@ TEST(Recipe, PresetsFillOnlyWhatIsNotSet) {
   EXPECT_EQ(mixed.learner, "full");
   EXPECT_EQ(mixed.learning_rate, 1e-5);  // the learner's, not the default method's
   EXPECT_EQ(usage_error([] { read({"method=lorra"}); }),
-            "command line: unknown method \"lorra\", expected one of full, lora | "
+            "command line: unknown method \"lorra\", expected one of full, lora, rotary | "
             "did you mean lora?");
   EXPECT_EQ(usage_error([] { read({"learner=fulll"}); }),
-            "command line: unknown learner \"fulll\", expected one of full, lora | "
+            "command line: unknown learner \"fulll\", expected one of full, lora, rotary | "
             "did you mean full?");
 }
 

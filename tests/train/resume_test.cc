@@ -110,9 +110,22 @@ TEST_P(SlowResume, AnInterruptSavesAndTheRunGoesOn) {
   }
 }
 
+std::string method_name(const ::testing::TestParamInfo<const char*>& test) {
+  constexpr const char* kNames[] = {"full", "lora", "rotary", "mapped", "states_8bit", "kept_8bit"};
+  return kNames[test.index];
+}
+
 INSTANTIATE_TEST_SUITE_P(SlowMethods, SlowResume,
-                         ::testing::Values("method=full", "method=lora lora_dropout=0.1"),
-                         [](const auto& test) { return std::string(test.param).substr(7, 4); });
+                         ::testing::Values("method=full", "method=lora lora_dropout=0.1",
+                                           "method=rotary active_params=50% steps_per_rotation=4",
+                                           "method=rotary rotation_groups=matrix master=mmap "
+                                           "rotation_order=importance churn=0.5 moments=keep "
+                                           "active_params=60% steps_per_rotation=5",
+                                           "method=full storage=int8 optimizer=adamw_8bit",
+                                           "method=rotary static=rotate moments=keep "
+                                           "active_params=60% steps_per_rotation=5 "
+                                           "optimizer=adamw_8bit"),
+                         method_name);
 
 TEST(SlowResumeRules, ARunGivenUpDoesNotComeBack) {
   const TinyRun tiny("given_up");
@@ -130,6 +143,34 @@ TEST(SlowResumeRules, ARunGivenUpDoesNotComeBack) {
   EXPECT_TRUE(first == tiny.text("out2/adapter_model.safetensors"));
   tiny.must_train("out2", common);
   EXPECT_TRUE(first == tiny.text("out2/adapter_model.safetensors"));
+}
+
+TEST(SlowResumeRules, AChangedRecipeIsNamedWhereTheResultDependsOnIt) {
+  const TinyRun tiny("changed");
+  const std::string settings =
+      "max_steps=4 save_steps=2 learning_rate=1e-4 lora_target=q_proj,v_proj ";
+  tiny.must_train("out", settings);
+  const auto said = [&](const std::string& changes) {
+    const Outcome outcome = run(tiny.train("out", settings + changes) + kErrorsOnly);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.out;
+    return outcome.out;
+  };
+  EXPECT_EQ(said(""), "");
+  EXPECT_EQ(said("learning_rate=0.0001 threads=2 device_memory=1GiB gradient_checkpointing=true "
+                 "logging_steps=3 save_steps=1 save_total_limit=7 eval_steps=1 eval_data=" +
+                 tiny.eval_data() + " resume=" + tiny.path("out/checkpoint-2").string()),
+            "");
+  const auto line = [](const std::string& name, const std::string& then, const std::string& now) {
+    return "jackscrew: warning: " + name + " was " + then +
+           " when the checkpoint was written and is " + now +
+           " now; the run goes on with the present value\n";
+  };
+  const std::string changed = "max_steps=6 learning_rate=3e-05 packing=false lora_alpha=3 ";
+  EXPECT_EQ(said(changed), line("packing", "true", "false") + line("max_steps", "4", "6") +
+                               line("learning_rate", "0.0001", "3e-05") +
+                               line("lora_alpha", "auto", "3"));
+  // Now it is the recipe of the newest checkpoint.
+  EXPECT_EQ(said(changed), "");
 }
 
 TEST(SlowResumeRules, TwoRunsDoNotShareADirectory) {

@@ -25,48 +25,6 @@ namespace jackscrew::cuda {
 inline constexpr int kThreads = 256;
 inline constexpr int kWarp = 32;
 
-// Sixteen blocks of random numbers, from `first` on.
-struct RandomSixteen {
-  RandomStream stream;
-  uint64_t first;
-  __device__ Philox4 operator[](int64_t i) const {
-    return stream.four(first + static_cast<uint64_t>(i));
-  }
-};
-
-// A warp as a part of the team, for pieces of a row of a few elements per thread.
-struct Warp {
-  template <class F>
-  __device__ void each(int64_t n, F f) const {
-    for (int64_t i = threadIdx.x % kWarp; i < n; i += kWarp) f(i);
-    __syncwarp();
-  }
-
-  template <class F>
-  __device__ float max(int64_t n, float floor, F f) const {
-    float best = floor;
-    for (int64_t i = threadIdx.x % kWarp; i < n; i += kWarp) {
-      const float value = f(i);
-      best = value > best ? value : best;
-    }
-    for (int offset = kWarp / 2; offset > 0; offset /= 2) {
-      const float other = __shfl_xor_sync(0xFFFFFFFFu, best, offset);
-      best = other > best ? other : best;
-    }
-    return best;
-  }
-
-  __device__ RandomSixteen random_sixteen(const RandomStream& stream, uint64_t first) const {
-    return {stream, first};
-  }
-
-  template <class F>
-  __device__ void once(F f) const {
-    if (threadIdx.x % kWarp == 0) f();
-    __syncwarp();
-  }
-};
-
 // A block is the team: loops are strided over its threads and end with a barrier, reductions
 // shuffle within warps and pass through shared memory between them. The order of a sum is fixed by
 // the block's shape, so results repeat bit for bit.
@@ -111,16 +69,43 @@ struct Team {
     return {from};
   }
 
+  // Of a table those numbers that four bits of sixteen integers point at, the lowest being `shift`.
+  template <class Integers>
+  struct Looked {
+    const float* table;
+    Integers bits;
+    int shift;
+    __device__ float operator[](int64_t i) const { return table[bits[i] >> shift & 15]; }
+  };
+  template <class Integers>
+  __device__ Looked<Integers> lookup(const float (&table)[16], const Integers& bits,
+                                     int shift) const {
+    return {table, bits, shift};
+  }
+
+  // One value for each of a row's first N elements, for a later `each` over the same elements: a
+  // thread meets the same ones again, and keeps those alone.
+  template <class T, int64_t N>
+  struct Kept {
+    T values[(N + kThreads - 1) / kThreads];
+    __device__ T& operator[](int64_t i) { return values[i / kThreads]; }
+  };
+
+  // Sixty-four random numbers: number i is x[i / 16] of block 16 * index + i % 16.
+  struct SixtyFour {
+    RandomStream stream;
+    uint64_t index;
+    __device__ uint32_t operator[](int64_t i) const {
+      return stream.four(16 * index + static_cast<uint64_t>(i % 16)).x[i / 16];
+    }
+  };
+  __device__ SixtyFour sixty_four(const RandomStream& stream, uint64_t index) const {
+    return {stream, index};
+  }
+
   template <class F>
   __device__ void once(F f) const {
     if (threadIdx.x == 0) f();
-    __syncthreads();
-  }
-
-  // Runs f(part, i) for i in [0, n), each with a warp of the block.
-  template <class F>
-  __device__ void each_piece(int64_t n, F f) const {
-    for (int64_t i = threadIdx.x / kWarp; i < n; i += kThreads / kWarp) f(Warp{}, i);
     __syncthreads();
   }
 

@@ -11,6 +11,13 @@ namespace jackscrew {
 // summed by one thread in token order, whatever the number of threads.
 inline constexpr int64_t kColumnBlock = 64;
 
+// One token's y = x * rstd * weight.
+template <class Team>
+JACKSCREW_ROW void rms_norm_row(const Team& team, const float* x, float rstd, const float* weight,
+                                float* y, int64_t hidden) {
+  team.each(hidden, [&](int64_t i) { y[i] = x[i] * rstd * weight[i]; });
+}
+
 // y = x * rstd * weight with rstd = 1 / sqrt(mean(x^2) + epsilon) (Zhang and Sennrich 2019, eq. 4).
 struct RmsNormForward {
   const float* x;       // [tokens, hidden]
@@ -22,11 +29,10 @@ struct RmsNormForward {
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t token) const {
     const float* in = x + token * hidden;
-    float* out = y + token * hidden;
     const float squares = team.sum(hidden, [&](int64_t i) { return in[i] * in[i]; });
     const float scale = 1.0f / __builtin_sqrtf(squares / static_cast<float>(hidden) + epsilon);
     team.once([&] { rstd[token] = scale; });
-    team.each(hidden, [&](int64_t i) { out[i] = in[i] * scale * weight[i]; });
+    rms_norm_row(team, in, scale, weight, y + token * hidden, hidden);
   }
 };
 JACKSCREW_ROW_KERNEL(RmsNormForward)
@@ -40,10 +46,7 @@ struct RmsNormApply {
   int64_t hidden;
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t token) const {
-    const float* in = x + token * hidden;
-    float* out = y + token * hidden;
-    const float scale = rstd[token];
-    team.each(hidden, [&](int64_t i) { out[i] = in[i] * scale * weight[i]; });
+    rms_norm_row(team, x + token * hidden, rstd[token], weight, y + token * hidden, hidden);
   }
 };
 JACKSCREW_ROW_KERNEL(RmsNormApply)

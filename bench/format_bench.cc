@@ -1,0 +1,216 @@
+// What each storage format costs: its distortion, and the speed of its kernels.
+//   format_bench [--clock=wall|cpu] [model=PATH] [threads=4] [isa=LEVEL] [--json]
+// Without a model: normal numbers [2048, 2048]. With one: the linears of its blocks, the noise of
+// all together, speeds on the largest. Formats that cannot be encoded are filled with bytes that
+// stand for finite numbers: they have speeds only. Elements per second count the matrix's elements;
+// bytes per second those of the storage that a single token's product reads.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "base/error.h"
+#include "base/json_object.h"
+#include "bench/machine.h"
+#include "cli/arguments.h"
+#include "kernels/cpu/cpu_ops.h"
+#include "model/init.h"
+#include "quant/weight.h"
+
+namespace jackscrew {
+namespace {
+
+// The seconds that one of many runs takes, in the fastest of three rounds. A round is long against
+// the ticks in which systems count processor time (4 ms).
+template <class Work>
+double fastest(const BenchClock& clock, const Work& work) {
+  constexpr double kRound = 0.2;
+  double best = std::numeric_limits<double>::infinity();
+  work();
+  for (int round = 0; round < 3; ++round) {
+    const double begin = clock.seconds();
+    double seconds = 0.0;
+    int runs = 0;
+    for (; seconds < kRound; ++runs) {
+      work();
+      seconds = clock.seconds() - begin;
+    }
+    best = std::min(best, seconds / runs);
+  }
+  return best;
+}
+
+struct Matrix {
+  OwnedTensor values;  // f32 [rows, cols]
+  int64_t rows() const { return values.view().rows(); }
+  int64_t cols() const { return values.view().cols(); }
+};
+
+std::vector<Matrix> matrices(const Recipe& recipe, Memory& memory, Ops& ops) {
+  std::vector<Matrix> out;
+  const auto take = [&](int64_t rows, int64_t cols) {
+    return OwnedTensor(memory, Purpose::masters, DType::f32, {rows, cols});
+  };
+  if (recipe.model.empty()) {
+    ModelConfig config;
+    config.initializer_range = 1.0;
+    Weight weight(memory, "normal", 2048, 2048, false, find_format("f32"));
+    out.push_back({take(2048, 2048)});
+    init_rows(ops, config, recipe.seed, {&weight, WeightKind::linear, 0, ""}, 0,
+              out[0].values.view());
+    return out;
+  }
+  const ModelFiles files = open_model(recipe.model);
+  if (files.source == nullptr) fail(ErrorKind::usage, "{} has no weights", recipe.model);
+  Arena staging(memory, Purpose::staging, int64_t{64} << 20);
+  for (const std::string& name : files.source->names()) {
+    if (!name.starts_with("model.layers.") || !name.ends_with("_proj.weight")) continue;
+    const StoredTensor& stored = *files.source->find(name);
+    const int64_t rows = stored.shape[0];
+    const int64_t cols = stored.shape[1];
+    const Weight shape(memory, name, rows, cols, false, find_format("bf16"));
+    out.push_back({take(rows, cols)});
+    shape.read_original(ops, stored, out.back().values.view(), staging);
+  }
+  return out;
+}
+
+struct Costs {
+  double bits = 0;   // per element
+  double noise = 0;  // sum of squared differences
+  double encode = 0, stochastic = 0, decode = 0, decode_bf16 = 0, multiply = 0;  // seconds
+  double elements = 0, bytes = 0;                                                // of the largest
+};
+
+void fill_finite(const Tensor& bytes) {
+  for (int64_t i = 0; i < bytes.size(); ++i) {
+    bytes.data<uint8_t>()[i] = static_cast<uint8_t>(i * 37 % 61);  // no f16 of these is infinite
+  }
+}
+
+double squared_difference(const Tensor& a, const Tensor& b) {
+  double sum = 0.0;
+  for (int64_t i = 0; i < a.size(); ++i) {
+    const double difference =
+        static_cast<double>(a.data<float>()[i]) - static_cast<double>(b.data<float>()[i]);
+    sum += difference * difference;
+  }
+  return sum;
+}
+
+Costs measure(const Format& format, const std::vector<Matrix>& all, Memory& memory, Ops& ops,
+              const BenchClock& clock) {
+  Costs out;
+  Arena scratch(memory, Purpose::workspace, int64_t{32} << 20);
+  double bytes = 0.0;
+  double elements = 0.0;
+  for (const Matrix& matrix : all) {
+    const int64_t rows = matrix.rows();
+    const int64_t cols = matrix.cols();
+    Weight weight(memory, "w", rows, cols, false, format);
+    const Storage storage = weight.storage();
+    const OwnedTensor decoded(memory, Purpose::workspace, DType::f32, {rows, cols});
+    const auto publish = [&](const Rounding& rounding) {
+      weight.publish(ops, matrix.values.view(), rounding, scratch);
+    };
+    bytes += static_cast<double>(storage.bytes.bytes());
+    elements += static_cast<double>(weight.size());
+    if (format.can_encode()) {
+      publish({});
+      weight.decode(ops, 0, rows, decoded.view());
+      out.noise += squared_difference(decoded.view(), matrix.values.view());
+    }
+    if (static_cast<double>(weight.size()) <= out.elements) continue;
+    out.elements = static_cast<double>(weight.size());
+    out.bytes = static_cast<double>(storage.bytes.bytes());
+    const OwnedTensor narrow_values(memory, Purpose::workspace, DType::bf16, {rows, cols});
+    const OwnedTensor x = filled(memory, DType::f32, 1, cols);
+    const OwnedTensor y(memory, Purpose::workspace, DType::f32, {1, rows});
+    if (format.can_encode()) {
+      StepScalars scalars{};
+      out.stochastic = fastest(clock, [&] { publish({true, &scalars, 1}); });
+      out.encode = fastest(clock, [&] { publish({}); });
+    } else {
+      fill_finite(storage.bytes);
+    }
+    out.decode = fastest(clock, [&] { weight.decode(ops, 0, rows, decoded.view()); });
+    out.decode_bf16 = fastest(clock, [&] { weight.decode(ops, 0, rows, narrow_values.view()); });
+    out.multiply =
+        fastest(clock, [&] { weight.multiply(ops, x.view(), y.view(), Accumulate::no); });
+  }
+  out.bits = 8.0 * bytes / elements;
+  return out;
+}
+
+bool fits(const Format& format, const std::vector<Matrix>& all) {
+  try {
+    for (const Matrix& matrix : all) format.storage_bytes(matrix.rows(), matrix.cols());
+    return true;
+  } catch (const Error&) {
+    return false;  // rows that its blocks do not divide
+  }
+}
+
+int run(std::vector<std::string> arguments) {
+  BenchClock clock;
+  clock.cpu = std::erase(arguments, "--clock=cpu") > 0;
+  std::erase(arguments, "--clock=wall");
+  arguments.insert(arguments.begin(), "threads=2");  // what is written later wins
+  const Recipe recipe = read_arguments(arguments, 0, "format_bench");
+  clock.threads = narrow<int>(recipe.threads);
+  const auto ops = make_cpu_ops(clock.threads, choose_isa(recipe.isa));
+  Memory memory("host", make_host_backing(), 0);
+  const std::vector<Matrix> all = matrices(recipe, memory, *ops);
+  double signal = 0.0;
+  for (const Matrix& matrix : all) {
+    const OwnedTensor zero(memory, Purpose::workspace, DType::f32, {matrix.rows(), matrix.cols()});
+    signal += squared_difference(matrix.values.view(), zero.view());
+  }
+  if (!recipe.json) {
+    fmt::print("{}, {} threads, {}, {} time; Gelements/s (the product: GB/s)\n",
+               recipe.model.empty() ? "normal numbers" : recipe.model, recipe.threads,
+               isa_name(ops->isa()), clock.cpu ? "processor" : "wall");
+    fmt::print("{:<13}{:>8}{:>9}{:>9}{:>11}{:>9}{:>9}{:>9}\n", "format", "bits", "SNR dB", "encode",
+               "stochastic", "decode", "to bf16", "product");
+  }
+  for (const Format* format : all_formats()) {
+    if (!fits(*format, all)) continue;
+    const Costs costs = measure(*format, all, memory, *ops, clock);
+    const double snr = 10.0 * std::log10(signal / costs.noise);  // infinite for f32
+    const auto rate = [&](double seconds) {
+      return seconds > 0.0 ? 1e-9 * costs.elements / seconds : 0.0;
+    };
+    const double bandwidth = 1e-9 * costs.bytes / costs.multiply;
+    if (recipe.json) {
+      JsonObject object;
+      object.add("bench", "format").add("format", format->name()).add("bits", costs.bits);
+      if (format->can_encode()) {
+        if (std::isfinite(snr)) object.add("snr", snr);
+        object.add("encode", rate(costs.encode)).add("stochastic", rate(costs.stochastic));
+      }
+      object.add("decode", rate(costs.decode))
+          .add("decode_bf16", rate(costs.decode_bf16))
+          .add("product_bandwidth", bandwidth);
+      fmt::print("{}\n", object.text());
+    } else if (format->can_encode()) {
+      fmt::print("{:<13}{:>8.3f}{:>9.2f}{:>9.2f}{:>11.2f}{:>9.2f}{:>9.2f}{:>9.2f}\n",
+                 format->name(), costs.bits, snr, rate(costs.encode), rate(costs.stochastic),
+                 rate(costs.decode), rate(costs.decode_bf16), bandwidth);
+    } else {
+      fmt::print("{:<13}{:>8.3f}{:>9}{:>9}{:>11}{:>9.2f}{:>9.2f}{:>9.2f}\n", format->name(),
+                 costs.bits, "", "", "", rate(costs.decode), rate(costs.decode_bf16), bandwidth);
+    }
+    std::fflush(stdout);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace jackscrew
+
+int main(int argc, char** argv) {
+  return jackscrew::guarded("format_bench", [&] {
+    return jackscrew::run({argv + 1, argv + argc});
+  });
+}

@@ -1,0 +1,15 @@
+// Rotary training: all weights of the blocks learn, a few at a time (after QRotaryTraining; BAdam,
+// Luo et al. 2024, LISA, Pan et al. 2024, and HiFT, Liu et al. 2024, are settings of it). While a
+// group is active its weights are exact (f32) on the device, with gradient and optimizer state; all
+// others lie there in their storage format, and their exact values wait in masters.
+#pragma once
+
+#include "learners/learner.h"
+
+namespace jackscrew {
+
+std::span<const OptionSpec> rotary_options();
+// Throws Error(usage) for options that contradict.
+std::unique_ptr<Learner> make_rotary_learner(const OptionSet& options);
+
+}  // namespace jackscrew

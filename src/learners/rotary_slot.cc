@@ -1,0 +1,153 @@
+#include "learners/rotary_slot.h"
+
+#include <algorithm>
+
+#include "kernels/rows/loss.rows.h"
+#include "learners/rotary.rows.h"
+
+namespace jackscrew {
+
+RotarySlot::RotarySlot(const LearnerContext& context, const WeightInfo& info,
+                       const Settings& settings)
+    : weight_(info.weight),
+      memory_(&context.memory),
+      host_(&context.masters),
+      optimizer_(&context.optimizer),
+      settings_(settings) {
+  const Weight& weight = *weight_;
+  if (settings.keep_moments) {
+    optimizer_->make_state(*memory_, size())->visit(name(), [&](const StateRef& ref) {
+      moments_.emplace_back(
+          ref, OwnedTensor(*host_, Purpose::optimizer, ref.view.dtype(), {ref.view.size()}));
+    });
+  }
+  if (!weight.as_f32().empty()) return;
+  if (!weight.format().can_encode()) {
+    throw Error(ErrorKind::usage,
+                fmt::format("{} is stored as {}, which cannot be written again after training",
+                            weight.name(), weight.format().name()),
+                "set storage=int8 or another format that can be encoded");
+  }
+  master_.emplace(*host_, weight.name(), weight.rows(), weight.cols(), settings.master);
+  const OwnedTensor original(*memory_, Purpose::staging, DType::f32,
+                             {weight.rows(), weight.cols()});
+  context.original(info, original.view());
+  Context run{context.ops, context.scratch, context.scalars, true};
+  master_->store(run, original.view());
+}
+
+void RotarySlot::backward(const Gradient& g, const Tensor*, int64_t) {
+  g.add_dw(gradient_.view());
+}
+
+void RotarySlot::apply(Context& context, double weight_decay) {
+  if (settings_.score) {
+    const Arena::Frame frame(context.scratch);
+    const int64_t chunks = ceil_div(size(), SquaredNormChunks::kChunk);
+    const Tensor partial = context.scratch.tensor(DType::f64, {chunks});
+    context.ops.launch(
+        SquaredNormChunks{gradient_.view().data<float>(), partial.data<double>(), size()}, chunks);
+    context.ops.launch(AddTotal{partial.data<double>(), squares_.view().data<double>(), chunks}, 1);
+  }
+  state_->apply(context, values_, gradient_.view(), learning_rate_scale_, weight_decay);
+}
+
+void RotarySlot::visit(const StateVisitor& visitor) const {
+  if (learns()) {
+    visitor({name(), StateRole::parameter, values_, true});
+    visitor({name() + ".gradient", StateRole::gradient, gradient_.view(), false});
+    state_->visit(name(), visitor);
+    if (settings_.score) visitor({name() + ".squares", StateRole::moment, squares_.view(), true});
+    return;
+  }
+  if (master_) {
+    const fs::path file = master_->file();
+    visitor({name(), StateRole::master, master_->view(), file.empty(), file});
+  } else {
+    visitor({name(), StateRole::master, weight_->as_f32(), true});
+  }
+  if (!has_moments_) return;
+  for (const auto& [ref, copy] : moments_) visitor({ref.name, ref.role, copy.view(), ref.save});
+}
+
+void RotarySlot::restored(Context& context) {
+  if (learns() || !master_) return;
+  const Arena::Frame frame(context.scratch);
+  const Tensor panel = context.scratch.tensor(
+      DType::f32, {std::min(weight_->rows(), encode_panel_rows(weight_->cols())), weight_->cols()});
+  weight_->encode(
+      context.ops,
+      [&](int64_t begin, int64_t end) {
+        const Tensor part = panel.rows(0, end - begin);
+        master_->fetch(context, begin, end, part);
+        return part;
+      },
+      {}, context.scratch);
+}
+
+int64_t RotarySlot::active_bytes() const {
+  Memory probe("probe", make_plan_backing(), 0);
+  const auto booked = [&](int64_t bytes) { return round_up(bytes, 64); };
+  const int64_t f32_bytes = booked(size() * dtype_size(DType::f32));
+  const auto state = optimizer_->make_state(probe, size());
+  int64_t bytes = f32_bytes + probe.ledger().total + (settings_.score ? booked(8) : 0);
+  if (master_) bytes += f32_bytes - booked(weight_->storage().bytes.bytes());
+  return bytes;
+}
+
+void RotarySlot::activate(Context& context) {
+  if (learns()) return;
+  if (master_) {
+    weight_->release_storage();
+    exact_ =
+        OwnedTensor(*memory_, Purpose::weights, DType::f32, {weight_->rows(), weight_->cols()});
+    master_->fetch(context, 0, weight_->rows(), exact_.view());
+    weight_->take_out(exact_.view());
+  }
+  values_ = weight_->as_f32();
+  gradient_ =
+      OwnedTensor(*memory_, Purpose::gradients, DType::f32, {weight_->rows(), weight_->cols()});
+  state_ = optimizer_->make_state(*memory_, size());
+  if (settings_.score) squares_ = OwnedTensor(*memory_, Purpose::optimizer, DType::f64, {1});
+  size_t at = 0;
+  if (has_moments_) {
+    state_->visit(name(), [&](const StateRef& ref) {
+      context.ops.copy(ref.view, moments_[at++].second.view());
+    });
+  }
+  has_moments_ = false;
+}
+
+void RotarySlot::stop(Context& context) {
+  size_t at = 0;
+  if (settings_.keep_moments) {
+    state_->visit(name(), [&](const StateRef& ref) {
+      context.ops.copy(moments_[at++].second.view(), ref.view);
+    });
+    has_moments_ = true;
+  }
+  state_.reset();
+  squares_ = {};
+  gradient_ = {};
+}
+
+double RotarySlot::settle(Context& context) {
+  values_ = {};
+  if (!master_) return 0.0;
+  const double change = master_->store(context, exact_.view());
+  weight_->put_back(context.ops, {}, context.scratch);
+  exact_ = {};
+  return change;
+}
+
+void RotarySlot::will_need() {
+  if (master_) master_->will_need();
+}
+
+double RotarySlot::gradient_score(Context& context) const {
+  double squares = 0.0;
+  context.ops.copy(Tensor(&squares, DType::f64, {1}), squares_.view());
+  return squares;
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,70 @@
+// A weight that is trained from time to time.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "learners/learner.h"
+#include "learners/master.h"
+
+namespace jackscrew {
+
+// Waits, or is active: exact on the device, with gradient and optimizer state.
+class RotarySlot : public LearnerSlot {
+ public:
+  struct Settings {
+    DType master = DType::f32;  // or bf16
+    bool keep_moments = false;  // over the time that the weight waits, on the host
+    bool score = false;         // measure the gradient, see gradient_score()
+  };
+
+  // Weights stored as f32 need no master: they are exact as they lie.
+  RotarySlot(const LearnerContext& context, const WeightInfo& info, const Settings& settings);
+
+  bool learns() const override { return state_ != nullptr; }
+  void backward(const Gradient& g, const Tensor* dx, int64_t token_offset) override;
+  void apply(Context& context, double weight_decay) override;
+  void visit(const StateVisitor& visitor) const override;
+  void restored(Context& context) override;
+
+  const std::string& name() const { return weight_->name(); }
+  int64_t size() const { return weight_->size(); }
+  void set_learning_rate_scale(double scale) { learning_rate_scale_ = scale; }
+  // What being active takes of the device beyond waiting, in bytes booked.
+  int64_t active_bytes() const;
+
+  // Waiting -> active. Frees the stored form before it takes the exact one.
+  void activate(Context& context);
+  // Active -> waiting, first half: gives back gradient and moments.
+  void stop(Context& context);
+  // Second half: writes the master, encodes the storage, gives back the exact values. Returns the
+  // sum of squared changes since the weight became active (0 where there is no master).
+  double settle(Context& context);
+  void will_need();
+
+  // The sum of the squared gradients of all steps since the weight became active, where Settings
+  // ask for it. Before clipping.
+  double gradient_score(Context& context) const;
+  // Whether the weight has been active, and its moments are kept; a checkpoint can fill them then.
+  void expect_moments(bool has) { has_moments_ = settings_.keep_moments && has; }
+
+ private:
+  Weight* weight_;
+  Memory* memory_;  // of the device
+  Memory* host_;    // where masters and kept moments are
+  const Optimizer* optimizer_;
+  Settings settings_;
+  double learning_rate_scale_ = 1.0;
+  std::optional<Master> master_;
+  OwnedTensor exact_;                      // f32 [rows, cols], while active and with a master
+  Tensor values_;                          // f32 [rows, cols], while active
+  OwnedTensor gradient_;                   // f32 [rows, cols], while active
+  std::unique_ptr<OptimizerState> state_;  // while active
+  OwnedTensor squares_;                    // f64 [1], while active, with Settings::score
+  // Copies of the state's tensors with their names: with Settings::keep_moments.
+  std::vector<std::pair<StateRef, OwnedTensor>> moments_;
+  bool has_moments_ = false;  // the copies are in use: the weight waits and has been active before
+};
+
+}  // namespace jackscrew

@@ -1,0 +1,273 @@
+#include "learners/rotation.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <numeric>
+
+#include "base/error.h"
+#include "base/philox.h"
+#include "base/text.h"
+
+namespace jackscrew {
+
+namespace {
+
+constexpr std::array<std::pair<const char*, RotationOrder>, 5> kOrders = {{
+    {"permutation", RotationOrder::permutation},
+    {"random", RotationOrder::random},
+    {"ascending", RotationOrder::ascending},
+    {"descending", RotationOrder::descending},
+    {"importance", RotationOrder::importance},
+}};
+
+// Writes and reads plain numbers one after another.
+class Writer {
+ public:
+  explicit Writer(std::span<uint8_t> bytes) : bytes_(bytes) {}
+  template <class T>
+  void put(T value) {
+    std::memcpy(bytes_.data() + at_, &value, sizeof value);
+    at_ += sizeof value;
+  }
+
+ private:
+  std::span<uint8_t> bytes_;
+  size_t at_ = 0;
+};
+
+class Reader {
+ public:
+  explicit Reader(std::span<const uint8_t> bytes) : bytes_(bytes) {}
+  template <class T>
+  T get() {
+    T value;
+    std::memcpy(&value, bytes_.data() + at_, sizeof value);
+    at_ += sizeof value;
+    return value;
+  }
+
+ private:
+  std::span<const uint8_t> bytes_;
+  size_t at_ = 0;
+};
+
+}  // namespace
+
+RotationOrder parse_rotation_order(std::string_view name) {
+  std::vector<std::string> names;
+  for (const auto& [known, order] : kOrders) {
+    if (name == known) return order;
+    names.emplace_back(known);
+  }
+  throw Error(ErrorKind::usage, fmt::format("unknown rotation_order {}", name),
+              fmt::format("one of {}", fmt::join(names, ", ")));
+}
+
+Rotation::Rotation(std::vector<int64_t> sizes, const RotationOptions& options)
+    : sizes_(std::move(sizes)),
+      options_(options),
+      turns_(sizes_.size(), 0),
+      scores_(sizes_.size(), 1.0) {
+  const int64_t largest = *std::max_element(sizes_.begin(), sizes_.end());
+  if (largest > options_.active_elements) {
+    throw Error(ErrorKind::usage,
+                fmt::format("active_params is {}, but the largest group has {} parameters",
+                            human_count(options_.active_elements), human_count(largest)),
+                fmt::format("set active_params to {} at least, or rotation_groups=matrix for "
+                            "smaller groups",
+                            largest));
+  }
+}
+
+bool Rotation::is_active(int32_t group) const {
+  return std::find(active_.begin(), active_.end(), group) != active_.end();
+}
+
+uint32_t Rotation::draw(uint32_t below) {
+  const RandomStream stream = RandomStream::make(options_.seed, RandomPurpose::rotation, 0, 0);
+  const uint64_t bits = stream.bits(static_cast<uint64_t>(draws_++));
+  return static_cast<uint32_t>(bits * below >> 32);
+}
+
+double Rotation::draw_uniform() {
+  return (static_cast<double>(draw(uint32_t{1} << 30)) + 0.5) / static_cast<double>(1 << 30);
+}
+
+// The order in which the groups have their next turn.
+void Rotation::refill() {
+  queue_.resize(sizes_.size());
+  std::iota(queue_.begin(), queue_.end(), 0);
+  if (options_.order == RotationOrder::descending) std::reverse(queue_.begin(), queue_.end());
+  if (options_.order == RotationOrder::ascending || options_.order == RotationOrder::descending) {
+    return;
+  }
+  if (options_.order == RotationOrder::importance && seen_all_) {
+    // Drawing without replacement in proportion to the scores: order by u^(1/score), the largest
+    // first (Efraimidis and Spirakis 2006).
+    std::vector<double> keys(sizes_.size());
+    for (size_t g = 0; g < keys.size(); ++g) keys[g] = std::log(draw_uniform()) / scores_[g];
+    std::stable_sort(queue_.begin(), queue_.end(), [&](int32_t a, int32_t b) {
+      return keys[static_cast<size_t>(a)] > keys[static_cast<size_t>(b)];
+    });
+    return;
+  }
+  for (size_t i = queue_.size(); i > 1; --i) {
+    std::swap(queue_[i - 1], queue_[draw(static_cast<uint32_t>(i))]);
+  }
+}
+
+void Rotation::advance() {
+  // A share such as 0.1 of 10 is 1, though not in binary.
+  const auto leaving = static_cast<ptrdiff_t>(
+      std::ceil(static_cast<double>(active_.size()) * options_.churn - 1e-9));
+  active_.erase(active_.begin(), active_.begin() + leaving);
+  int64_t room = options_.active_elements;
+  for (const int32_t group : active_) room -= sizes_[static_cast<size_t>(group)];
+  const bool strict =
+      options_.order == RotationOrder::ascending || options_.order == RotationOrder::descending;
+  const bool drawn_anew = options_.order == RotationOrder::random ||
+                          (options_.order == RotationOrder::importance && seen_all_);
+  if (drawn_anew) queue_.clear();
+  // A round may end, and the next begin, within a window.
+  for (int rounds = queue_.empty() ? 1 : 0; rounds < 2; ++rounds) {
+    if (queue_.empty()) refill();
+    for (auto next = queue_.begin(); next != queue_.end();) {
+      const int64_t size = sizes_[static_cast<size_t>(*next)];
+      if (is_active(*next) || size > room) {
+        if (strict && !is_active(*next)) break;
+        ++next;
+        continue;
+      }
+      active_.push_back(*next);
+      room -= size;
+      next = queue_.erase(next);
+    }
+    if (!queue_.empty()) break;
+  }
+  for (const int32_t group : active_) ++turns_[static_cast<size_t>(group)];
+  seen_all_ = std::all_of(turns_.begin(), turns_.end(), [](int64_t turns) { return turns > 0; });
+  ++window_;
+}
+
+int64_t Rotation::windows_of_a_round(int64_t limit) const {
+  Rotation ahead = *this;
+  const std::vector<int64_t> before = turns_;
+  for (int64_t windows = 0; windows < limit; ++windows) {
+    bool all = true;
+    for (size_t g = 0; g < before.size(); ++g) all = all && ahead.turns_[g] > before[g];
+    if (all) return windows;
+    ahead.advance();
+  }
+  return limit;
+}
+
+int64_t Rotation::state_bytes() const {
+  const auto groups = static_cast<int64_t>(sizes_.size());
+  // window, draws, counts of active and queued; active and queue padded to all groups; turns,
+  // scores
+  return 4 * 8 + groups * (4 + 4 + 8 + 8);
+}
+
+void Rotation::save(std::span<uint8_t> state) const {
+  Writer out(state);
+  out.put(window_);
+  out.put(draws_);
+  out.put(static_cast<int64_t>(active_.size()));
+  out.put(static_cast<int64_t>(queue_.size()));
+  for (const auto* list : {&active_, &queue_}) {
+    for (size_t i = 0; i < sizes_.size(); ++i) out.put(i < list->size() ? (*list)[i] : int32_t{-1});
+  }
+  for (const int64_t turns : turns_) out.put(turns);
+  for (const double score : scores_) out.put(score);
+}
+
+void Rotation::restore(std::span<const uint8_t> state) {
+  const auto refuse = [] {
+    fail(ErrorKind::model, "the rotation state is damaged, or of a run with other groups");
+  };
+  if (static_cast<int64_t>(state.size()) != state_bytes()) refuse();
+  Reader in(state);
+  const auto window = in.get<int64_t>();
+  const auto draws = in.get<int64_t>();
+  const auto groups = static_cast<int64_t>(sizes_.size());
+  std::array<int64_t, 2> counts = {in.get<int64_t>(), in.get<int64_t>()};
+  std::array<std::vector<int32_t>, 2> lists;
+  for (size_t l = 0; l < 2; ++l) {
+    if (counts[l] < 0 || counts[l] > groups) refuse();
+    std::vector<bool> seen(sizes_.size(), false);
+    for (int64_t i = 0; i < groups; ++i) {
+      const auto group = in.get<int32_t>();
+      if (i >= counts[l]) continue;
+      if (group < 0 || group >= groups || seen[static_cast<size_t>(group)]) refuse();
+      seen[static_cast<size_t>(group)] = true;
+      lists[l].push_back(group);
+    }
+  }
+  int64_t elements = 0;
+  for (const int32_t group : lists[0]) elements += sizes_[static_cast<size_t>(group)];
+  if (window < 0 || draws < 0 || elements > options_.active_elements) refuse();
+  window_ = window;
+  draws_ = draws;
+  active_ = lists[0];
+  queue_ = lists[1];
+  for (int64_t& turns : turns_) turns = in.get<int64_t>();
+  for (double& score : scores_) score = in.get<double>();
+  seen_all_ = std::all_of(turns_.begin(), turns_.end(), [](int64_t turns) { return turns > 0; });
+}
+
+namespace {
+
+// Groups of one size and weight.
+struct Kind {
+  int64_t size, weight;
+  std::vector<int32_t> groups;
+};
+
+// Tries every count of every kind; the last kind takes all that fits.
+void search(const std::vector<Kind>& kinds, size_t at, int64_t capacity, int64_t weight,
+            std::vector<int64_t>& counts, int64_t& best, std::vector<int64_t>& best_counts) {
+  const Kind& kind = kinds[at];
+  const int64_t most = std::min(static_cast<int64_t>(kind.groups.size()), capacity / kind.size);
+  const bool last = at + 1 == kinds.size();
+  for (int64_t count = last ? most : 0; count <= most; ++count) {
+    counts[at] = count;
+    const int64_t total = weight + count * kind.weight;
+    if (!last) {
+      search(kinds, at + 1, capacity - count * kind.size, total, counts, best, best_counts);
+    } else if (total > best) {
+      best = total;
+      best_counts = counts;
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<int32_t> heaviest_groups(std::span<const int64_t> sizes,
+                                     std::span<const int64_t> weights, int64_t capacity) {
+  std::map<std::pair<int64_t, int64_t>, Kind> by_kind;
+  for (size_t g = 0; g < sizes.size(); ++g) {
+    Kind& kind = by_kind[{sizes[g], weights[g]}];
+    kind.size = sizes[g];
+    kind.weight = weights[g];
+    kind.groups.push_back(static_cast<int32_t>(g));
+  }
+  std::vector<Kind> kinds;
+  for (auto& [key, kind] : by_kind) kinds.push_back(std::move(kind));
+  std::vector<int64_t> counts(kinds.size(), 0);
+  std::vector<int64_t> best_counts = counts;
+  int64_t best = -1;
+  search(kinds, 0, capacity, 0, counts, best, best_counts);
+  std::vector<int32_t> out;
+  for (size_t k = 0; k < kinds.size(); ++k) {
+    for (int64_t i = 0; i < best_counts[k]; ++i) {
+      out.push_back(kinds[k].groups[static_cast<size_t>(i)]);
+    }
+  }
+  return out;
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,76 @@
+// AdamW whose moments are kept as codes of the dynamic maps, in blocks with the largest magnitude
+// of each (arXiv 2110.02861, section 2). An update is that of AdamwUpdate on the decoded moments;
+// the parameter sees the new moments before they are encoded.
+//
+// The GPU kernels of bitsandbytes let the decay follow the step, p = (p - step) * (1 - lr * decay);
+// here, as in torch.optim.AdamW and in its own code for CPUs, the decay comes first. A first moment
+// keeps its sign, however small; its code for CPUs lets it become 0.
+#pragma once
+
+#include "kernels/row_kernel.h"
+#include "optim/adamw_rule.h"
+#include "quant/dynamic_map.h"
+
+namespace jackscrew {
+
+// One block of one tensor; also zeroes the gradient for the next step.
+struct Adamw8bitUpdate {
+  static constexpr int64_t kBlock = 256;
+  DynamicMap signed_map, unsigned_map;
+  const AdamwFactors* factors;
+  float* parameter;  // [count]
+  float* gradient;   // [count]
+  uint8_t* m;        // [count], codes of signed_map
+  uint8_t* v;        // [count], codes of unsigned_map
+  float* m_absmax;   // [blocks]
+  float* v_absmax;   // [blocks]
+  int64_t count;
+  AdamwRule rule;
+  template <class Team>
+  JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
+    const int64_t begin = row * kBlock;
+    const int64_t size = count - begin < kBlock ? count - begin : kBlock;
+    float* p = parameter + begin;
+    float* g = gradient + begin;
+    uint8_t* first = m + begin;
+    uint8_t* second = v + begin;
+    const AdamwFactors f = *factors;
+    if (f.active == 0) {
+      team.each(size, [&](int64_t i) { g[i] = 0.0f; });
+      return;
+    }
+    // Bytes are widened and narrowed in loops of their own: see Team::Sixteen of row_cpu.h.
+    typename Team::template Kept<int32_t, kBlock> m_code, v_code;
+    team.each(size, [&](int64_t i) { m_code[i] = first[i]; });
+    team.each(size, [&](int64_t i) { v_code[i] = second[i]; });
+    const float m_scale = m_absmax[row];
+    const float v_scale = v_absmax[row];
+    typename Team::template Kept<float, kBlock> new_m, new_v;
+    team.each(size, [&](int64_t i) {
+      const float grad = g[i] * f.clip_scale;
+      new_m[i] = rule.first(signed_map.values[m_code[i]] * m_scale, grad);
+      new_v[i] = rule.second(unsigned_map.values[v_code[i]] * v_scale, grad);
+      p[i] = rule.step(p[i], new_m[i], new_v[i], f);
+      g[i] = 0.0f;
+    });
+    const float m_largest =
+        team.max(size, 0.0f, [&](int64_t i) { return __builtin_fabsf(new_m[i]); });
+    const float v_largest = team.max(size, 0.0f, [&](int64_t i) { return new_v[i]; });
+    const float m_divisor = m_largest > 0.0f ? m_largest : 1.0f;
+    const float v_divisor = v_largest > 0.0f ? v_largest : 1.0f;
+    team.each(size, [&](int64_t i) {
+      m_code[i] = dynamic_code_keeping_sign(signed_map, new_m[i] / m_divisor);
+    });
+    team.each(size,
+              [&](int64_t i) { v_code[i] = dynamic_code(unsigned_map, new_v[i] / v_divisor); });
+    team.each(size, [&](int64_t i) { first[i] = static_cast<uint8_t>(m_code[i]); });
+    team.each(size, [&](int64_t i) { second[i] = static_cast<uint8_t>(v_code[i]); });
+    team.once([&] {
+      m_absmax[row] = m_largest;
+      v_absmax[row] = v_largest;
+    });
+  }
+};
+JACKSCREW_ROW_KERNEL(Adamw8bitUpdate)
+
+}  // namespace jackscrew

@@ -1,0 +1,74 @@
+// The dynamic 8-bit maps of block-wise quantisation (Dettmers et al., "8-bit Optimizers via
+// Block-wise Quantization", arXiv 2110.02861, appendix F): 256 numbers of which each decade below 1
+// has half as many as the one above. A code is the index of a number.
+//
+// The values are the closed form, rounded once. Those of bitsandbytes go through torch.linspace in
+// f32 and differ by up to 2 units in the last place.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/row_math.h"
+
+namespace jackscrew {
+
+// A kernel holds a map among its arguments, so that it needs no memory of its own on any device.
+struct DynamicMap {
+  // Of the magnitudes from `begin` on, magnitude * slope - shift is the place in all cells.
+  struct Decade {
+    float begin, slope, shift;
+  };
+  float values[256];  // ascending
+  Decade decades[7];
+  int32_t zero;  // the index of 0
+};
+
+const DynamicMap& signed_dynamic_map();    // from -0.993 to 1: -1 has no value of its own
+const DynamicMap& unsigned_dynamic_map();  // from 0 to 1
+
+// The index of the value nearest to x or of one beside it, from 1 to 254: by the decade, and the
+// place in it. A search of the values takes three times as long.
+JACKSCREW_ROW int32_t dynamic_code_guess(const DynamicMap& map, float x) {
+  const float magnitude = row_min(__builtin_fabsf(x), 1.0f);  // 1 for NaN
+  float slope = map.decades[0].slope;
+  float shift = map.decades[0].shift;
+  for (int32_t e = 1; e < 7; ++e) {
+    slope = magnitude >= map.decades[e].begin ? map.decades[e].slope : slope;
+    shift = magnitude >= map.decades[e].begin ? map.decades[e].shift : shift;
+  }
+  const int32_t place = 1 + static_cast<int32_t>(row_max(magnitude * slope - shift, 0.0f));
+  const int32_t wanted = x < 0.0f ? map.zero - place : map.zero + place;
+  const int32_t raised = wanted < 1 ? 1 : wanted;
+  return raised > 254 ? 254 : raised;
+}
+
+// The value nearest to x, the lower of two that are equally near.
+JACKSCREW_ROW int32_t dynamic_code(const DynamicMap& map, float x) {
+  const int32_t guess = dynamic_code_guess(map, x);
+  const float value = map.values[guess];
+  const int32_t up = x > 0.5f * (value + map.values[guess + 1]) ? 1 : 0;
+  const int32_t down = x <= 0.5f * (map.values[guess - 1] + value) ? 1 : 0;
+  return guess + up - down;
+}
+
+// The same on x's own side of 0: what is not 0 does not become 0, nor change its sign.
+JACKSCREW_ROW int32_t dynamic_code_keeping_sign(const DynamicMap& map, float x) {
+  const int32_t code = dynamic_code(map, x);
+  const int32_t lowest = x > 0.0f ? map.zero + 1 : 0;
+  const int32_t highest = x < 0.0f ? map.zero - 1 : 255;
+  const int32_t raised = code < lowest ? lowest : code;
+  return raised > highest ? highest : raised;
+}
+
+// One of the two values around x, chosen by `uniform` of [0, 1) so that x is what is expected.
+JACKSCREW_ROW int32_t dynamic_code(const DynamicMap& map, float x, float uniform) {
+  const int32_t guess = dynamic_code_guess(map, x);
+  const int32_t up = map.values[guess + 1] <= x ? 1 : 0;
+  const int32_t down = map.values[guess] > x ? 1 : 0;
+  const int32_t found = guess + up - down;
+  const int32_t below = found < 254 ? found : 254;
+  const float low = map.values[below];
+  return below + (x - low > uniform * (map.values[below + 1] - low) ? 1 : 0);
+}
+
+}  // namespace jackscrew

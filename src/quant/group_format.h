@@ -1,0 +1,113 @@
+// A Format made from a Codec (see group_row.h): what all formats have in common that code elements
+// in groups and keep each kind of information (codes, scales) in a part of its own.
+#pragma once
+
+#include "quant/format.h"
+#include "quant/group_row.h"
+
+namespace jackscrew {
+
+// Lays the parts of a matrix one after another, each at the next multiple of 64 bytes. Over a null
+// base, as on the plan device, all parts are null.
+class Parts {
+ public:
+  explicit Parts(void* base) : base_(static_cast<uint8_t*>(base)) {}
+  template <class Element>
+  Element* take(int64_t count) {
+    const int64_t at = round_up(bytes_, 64);
+    bytes_ = checked_add(at, checked_mul(count, sizeof(Element)));
+    return base_ == nullptr ? nullptr : reinterpret_cast<Element*>(base_ + at);
+  }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  uint8_t* base_;
+  int64_t bytes_ = 0;
+};
+
+template <class Codec>
+struct GroupedMatrix {
+  Codec codec;
+  GroupLayout layout;
+  int64_t bytes;  // of all parts
+};
+
+// Groups of a whole matrix.
+inline int64_t group_count(const GroupLayout& layout, int64_t rows) {
+  return layout.row_groups > 0 ? checked_mul(rows, layout.row_groups)
+                               : ceil_div(checked_mul(rows, layout.cols), layout.group);
+}
+
+// Encodes every group with codec.encode().
+template <class Codec>
+void encode_groups(Ops& ops, const RowSource& source, const Storage& storage,
+                   const GroupedMatrix<Codec>& matrix, const Rounding& rounding) {
+  for_encode_panels(source, storage, [&](const Tensor& panel, int64_t first_row) {
+    ops.launch(EncodeGroups<Codec>{matrix.codec, matrix.layout, panel.data<float>(), first_row,
+                                   panel.size(), rounding},
+               group_count(matrix.layout, panel.rows()));
+  });
+}
+
+template <class Codec>
+class GroupFormat : public Format {
+ public:
+  explicit GroupFormat(const char* name) : name_(name) {}
+  const char* name() const override { return name_; }
+
+  int64_t storage_bytes(int64_t rows, int64_t cols) const override {
+    if (rows <= 0 || cols <= 0) {
+      fail(ErrorKind::model, "a matrix [{}, {}] cannot be stored as {}", rows, cols, name_);
+    }
+    return place(nullptr, rows, cols).bytes;
+  }
+
+  void decode_tile(Ops& ops, const Storage& storage, const TileRange& tile,
+                   const Tensor& out) const override {
+    launch(ops, storage, nullptr, tile.n0, tile.n1 - tile.n0, tile.k0, tile.k1, out);
+  }
+
+  void decode_rows(Ops& ops, const Storage& storage, const Tensor& indices,
+                   const Tensor& out) const override {
+    launch(ops, storage, indices.data<int32_t>(), 0, indices.size(), 0, storage.cols, out);
+  }
+
+  void multiply(Ops& ops, const Storage& storage, const Tensor& x, const Tensor& y,
+                Accumulate accumulate) const override {
+    const auto matrix = matrix_of(storage);
+    ops.launch(DotGroups<Codec>{matrix.codec, matrix.layout, x.data<float>(), y.data<float>(),
+                                accumulate == Accumulate::yes},
+               y.cols());
+  }
+
+  bool can_encode() const override { return true; }
+  void encode(Ops& ops, const RowSource& source, const Storage& storage, const Rounding& rounding,
+              Arena&) const override {
+    encode_groups(ops, source, storage, matrix_of(storage), rounding);
+  }
+
+  bool for_linears_only() const override { return true; }
+
+ protected:
+  // The parts of a matrix over its bytes.
+  virtual GroupedMatrix<Codec> place(void* base, int64_t rows, int64_t cols) const = 0;
+  GroupedMatrix<Codec> matrix_of(const Storage& storage) const {
+    return place(storage.bytes.raw(), storage.rows, storage.cols);
+  }
+
+ private:
+  void launch(Ops& ops, const Storage& storage, const int32_t* indices, int64_t first_row,
+              int64_t rows, int64_t k0, int64_t k1, const Tensor& out) const {
+    if (out.dtype() != DType::f32 && out.dtype() != DType::bf16) {
+      fail(ErrorKind::generic, "{} decoded to {}", name_, out.describe());
+    }
+    const auto matrix = matrix_of(storage);
+    ops.launch(DecodeGroups<Codec>{matrix.codec, matrix.layout, indices, out.raw(), first_row, k0,
+                                   k1 - k0, out.row_stride(), out.dtype() == DType::bf16},
+               rows);
+  }
+
+  const char* name_;
+};
+
+}  // namespace jackscrew

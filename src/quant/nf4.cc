@@ -1,0 +1,103 @@
+#include "quant/nf4.h"
+
+#include "quant/group_format.h"
+#include "quant/int8_dynamic.rows.h"
+#include "quant/nf4.rows.h"
+
+namespace jackscrew {
+
+namespace {
+
+// As published; the thresholds are the midpoints.
+constexpr Nf4Book kBook = {
+    {-1.0f, -0.6961928009986877f, -0.5250730514526367f, -0.39491748809814453f,
+     -0.28444138169288635f, -0.18477343022823334f, -0.09105003625154495f, 0.0f,
+     0.07958029955625534f, 0.16093020141124725f, 0.24611230194568634f, 0.33791524171829224f,
+     0.44070982933044434f, 0.5626170039176941f, 0.7229568362236023f, 1.0f},
+    {-0.8480964004993439f, -0.6106329262256622f, -0.4599952697753906f, -0.33967943489551544f,
+     -0.23460740596055984f, -0.13791173323988914f, -0.045525018125772476f, 0.03979014977812767f,
+     0.1202552504837513f, 0.2035212516784668f, 0.2920137718319893f, 0.3893125355243683f,
+     0.5016634166240692f, 0.6427869200706482f, 0.8614784181118011f}};
+
+static_assert(Nf4Codec::kNestedBlock == kNf4NestedBlock);
+
+class Nf4Format : public GroupFormat<Nf4Codec> {
+ public:
+  Nf4Format(const char* name, bool nested) : GroupFormat(name), nested_(nested) {}
+
+  void encode(Ops& ops, const RowSource& source, const Storage& storage, const Rounding& rounding,
+              Arena& scratch) const override {
+    auto matrix = matrix_of(storage);
+    if (!nested_) return encode_groups(ops, source, storage, matrix, rounding);
+    const Arena::Frame frame(scratch);
+    const int64_t blocks = group_count(matrix.layout, storage.rows);
+    const Tensor absmax = scratch.tensor(DType::f32, {blocks});
+    matrix.codec.absmax = absmax.data<float>();
+    encode_groups(ops, source, storage, matrix, rounding);
+    ops.launch(Nf4Centre{absmax.data<float>(), matrix.codec.offset, blocks}, 1);
+    const Int8DynamicCodec nested{matrix.codec.map, matrix.codec.absmax_codes,
+                                  matrix.codec.nested_absmax};
+    ops.launch(
+        EncodeGroups<Int8DynamicCodec>{
+            nested, {blocks, kNf4NestedBlock, 0}, absmax.data<float>(), 0, blocks, {}},
+        ceil_div(blocks, kNf4NestedBlock));
+  }
+
+ private:
+  GroupedMatrix<Nf4Codec> place(void* base, int64_t rows, int64_t cols) const override {
+    const Nf4Parts parts = nf4_parts(nested_, base, rows, cols);
+    Nf4Codec codec{};
+    codec.book = kBook;
+    codec.codes = parts.codes.data<uint8_t>();
+    if (nested_) {
+      codec.map = signed_dynamic_map();
+      codec.absmax_codes = parts.absmax.data<uint8_t>();
+      codec.nested_absmax = parts.nested_absmax.data<float>();
+      codec.offset = parts.offset.data<float>();
+    } else {
+      codec.absmax = parts.absmax.data<float>();
+    }
+    return {codec, {cols, kNf4Block, 0}, parts.bytes};
+  }
+
+  bool nested_;
+};
+
+}  // namespace
+
+const Format& nf4_format() {
+  static const Nf4Format kFormat("nf4", false);
+  return kFormat;
+}
+
+const Format& nf4_double_format() {
+  static const Nf4Format kFormat("nf4_double", true);
+  return kFormat;
+}
+
+Nf4Parts nf4_parts(bool is_double, void* base, int64_t rows, int64_t cols) {
+  const int64_t elements = checked_mul(rows, cols);
+  const int64_t blocks = ceil_div(elements, kNf4Block);
+  Parts parts(base);
+  Nf4Parts out{};
+  const auto take = [&](auto element, int64_t count) {
+    using Element = decltype(element);
+    return Tensor(parts.take<Element>(count), DTypeOf<Element>::value, {count});
+  };
+  out.codes = take(uint8_t{}, ceil_div(elements, 2));
+  if (is_double) {
+    out.absmax = take(uint8_t{}, blocks);
+    out.nested_absmax = take(float{}, ceil_div(blocks, kNf4NestedBlock));
+    out.offset = take(float{}, 1);
+  } else {
+    out.absmax = take(float{}, blocks);
+  }
+  out.bytes = parts.bytes();
+  return out;
+}
+
+std::span<const float> nf4_values() {
+  return kBook.values;
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,33 @@
+// The storage formats nf4 and nf4_double: four bits from a book of 16 numbers that are spread as
+// normal numbers are (QLoRA: Dettmers et al., arXiv 2305.14314), laid out as bitsandbytes does.
+//   nf4         codes u8 [ceil(elements / 2)], absmax f32 [blocks of 64]
+//   nf4_double  codes u8 [ceil(elements / 2)], absmax codes u8 [blocks of 64],
+//               nested absmax f32 [ceil(blocks / 256)], offset f32 [1]
+#pragma once
+
+#include <span>
+
+#include "quant/format.h"
+
+namespace jackscrew {
+
+const Format& nf4_format();
+const Format& nf4_double_format();
+
+std::span<const float> nf4_values();  // [16], ascending
+
+inline constexpr int64_t kNf4Block = 64;         // elements with one absmax
+inline constexpr int64_t kNf4NestedBlock = 256;  // absmax with one nested absmax
+
+// Where the parts of a matrix lie over its bytes; over null, how large they are.
+struct Nf4Parts {
+  Tensor codes;   // u8 [ceil(elements / 2)]
+  Tensor absmax;  // f32 [blocks]; in nf4_double u8
+  // In nf4_double, else empty:
+  Tensor nested_absmax;  // f32 [ceil(blocks / 256)]
+  Tensor offset;         // f32 [1]
+  int64_t bytes;         // of all
+};
+Nf4Parts nf4_parts(bool is_double, void* base, int64_t rows, int64_t cols);
+
+}  // namespace jackscrew

@@ -1,0 +1,23 @@
+// What is read before the work begins, with a bar on stderr where that takes long.
+#pragma once
+
+#include <memory>
+
+#include "base/file.h"
+#include "text/dataset.h"
+#include "train/progress.h"
+#include "train/session.h"
+
+namespace jackscrew {
+
+// Dataset::read().
+Dataset load_dataset(const fs::path& path, const Tokenizer& tokenizer,
+                     const DatasetOptions& options, const ProgressStyle& style,
+                     DataPart part = DataPart::train);
+
+// A session as planned, the recipe's adapter laid over the model where there is one.
+std::unique_ptr<Session> load_session(const Recipe& recipe, const ModelFiles& files,
+                                      const SessionUse& use, const SessionPlan& plan,
+                                      const ProgressStyle& style);
+
+}  // namespace jackscrew

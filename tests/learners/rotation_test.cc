@@ -1,0 +1,203 @@
+#include "learners/rotation.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include "base/error.h"
+
+namespace jackscrew {
+namespace {
+
+// Eight blocks of an attention and an MLP group.
+std::vector<int64_t> llama_groups() {
+  std::vector<int64_t> sizes;
+  for (int layer = 0; layer < 8; ++layer) {
+    sizes.push_back(4);
+    sizes.push_back(9);
+  }
+  return sizes;
+}
+
+int64_t elements(const Rotation& rotation, const std::vector<int64_t>& sizes) {
+  int64_t sum = 0;
+  for (const int32_t group : rotation.active()) sum += sizes[static_cast<size_t>(group)];
+  return sum;
+}
+
+std::vector<int32_t> active_of(const Rotation& rotation) {
+  return {rotation.active().begin(), rotation.active().end()};
+}
+
+TEST(Rotation, NeverExceedsItsShareAndNeverRepeatsAGroup) {
+  const std::vector<int64_t> sizes = llama_groups();
+  for (const auto order :
+       {RotationOrder::permutation, RotationOrder::random, RotationOrder::ascending,
+        RotationOrder::descending, RotationOrder::importance}) {
+    for (const double churn : {0.1, 0.5, 1.0}) {
+      for (const int64_t active : {9, 13, 30, 104, 1000}) {
+        Rotation rotation(sizes, {order, active, churn, 7});
+        for (int window = 1; window <= 50; ++window) {
+          rotation.advance();
+          EXPECT_EQ(rotation.window(), window);
+          const std::vector<int32_t> groups = active_of(rotation);
+          EXPECT_FALSE(groups.empty());
+          EXPECT_LE(elements(rotation, sizes), active);
+          EXPECT_EQ(std::set<int32_t>(groups.begin(), groups.end()).size(), groups.size());
+        }
+      }
+    }
+  }
+}
+
+TEST(Rotation, APermutationGivesEveryGroupItsTurnBeforeAnyHasTwoMore) {
+  const std::vector<int64_t> sizes = llama_groups();
+  Rotation rotation(sizes, {RotationOrder::permutation, 26, 1.0, 3});
+  std::vector<std::vector<int32_t>> rounds;
+  for (int window = 0; window < 200; ++window) {
+    rotation.advance();
+    const auto [least, most] =
+        std::minmax_element(rotation.turns().begin(), rotation.turns().end());
+    EXPECT_LE(*most - *least, 2) << window;
+  }
+  EXPECT_GE(*std::min_element(rotation.turns().begin(), rotation.turns().end()), 40);
+}
+
+TEST(Rotation, StrictOrdersGoThroughTheModel) {
+  Rotation up({5, 5, 5, 5}, {RotationOrder::ascending, 10, 1.0, 0});
+  up.advance();
+  EXPECT_EQ(active_of(up), (std::vector<int32_t>{0, 1}));
+  up.advance();
+  EXPECT_EQ(active_of(up), (std::vector<int32_t>{2, 3}));
+  up.advance();
+  EXPECT_EQ(active_of(up), (std::vector<int32_t>{0, 1}));
+  Rotation down({5, 6, 5, 5}, {RotationOrder::descending, 10, 1.0, 0});
+  down.advance();
+  EXPECT_EQ(active_of(down), (std::vector<int32_t>{3, 2}));
+  down.advance();
+  EXPECT_EQ(active_of(down), (std::vector<int32_t>{1}));  // 0 would fit only before its turn
+}
+
+TEST(Rotation, ChurnReplacesTheOldest) {
+  Rotation rotation({1, 1, 1, 1, 1, 1}, {RotationOrder::ascending, 4, 0.5, 0});
+  rotation.advance();
+  EXPECT_EQ(active_of(rotation), (std::vector<int32_t>{0, 1, 2, 3}));
+  rotation.advance();
+  EXPECT_EQ(active_of(rotation), (std::vector<int32_t>{2, 3, 4, 5}));
+  rotation.advance();
+  EXPECT_EQ(active_of(rotation), (std::vector<int32_t>{4, 5, 0, 1}));
+}
+
+TEST(Rotation, EverythingActiveStaysSo) {
+  Rotation rotation({3, 4, 5}, {RotationOrder::permutation, 12, 1.0, 0});
+  for (int window = 0; window < 5; ++window) {
+    rotation.advance();
+    EXPECT_EQ(rotation.active().size(), 3u);
+  }
+}
+
+TEST(Rotation, ImportanceDrawsTheImportantMoreOftenAndNoneNever) {
+  std::vector<int64_t> sizes(10, 1);
+  Rotation rotation(sizes, {RotationOrder::importance, 2, 1.0, 11});
+  for (int window = 0; window < 5; ++window) rotation.advance();
+  for (const int64_t turns : rotation.turns()) EXPECT_EQ(turns, 1);  // a round of permutation
+  for (int32_t group = 0; group < 10; ++group) rotation.set_score(group, group == 4 ? 9.0 : 1.0);
+  for (int window = 0; window < 400; ++window) rotation.advance();
+  const auto turns = rotation.turns();
+  for (size_t group = 0; group < 10; ++group) {
+    if (group != 4) {
+      EXPECT_GT(turns[4], 2 * turns[group]);
+    }
+    EXPECT_GT(turns[group], 20);
+  }
+}
+
+TEST(Rotation, OtherSeedsGiveOtherOrders) {
+  const std::vector<int64_t> sizes = llama_groups();
+  std::set<std::vector<int32_t>> orders;
+  for (uint64_t seed = 0; seed < 8; ++seed) {
+    Rotation rotation(sizes, {RotationOrder::permutation, 104, 1.0, seed});
+    rotation.advance();
+    orders.insert(active_of(rotation));
+  }
+  EXPECT_EQ(orders.size(), 8u);
+}
+
+TEST(Rotation, GoesOnFromItsSavedState) {
+  const std::vector<int64_t> sizes = llama_groups();
+  for (const auto order :
+       {RotationOrder::permutation, RotationOrder::random, RotationOrder::importance}) {
+    const RotationOptions options{order, 30, 0.5, 5};
+    Rotation first(sizes, options);
+    for (int window = 0; window < 13; ++window) {
+      first.advance();
+      first.set_score(first.active()[0], 1.0 + window);
+    }
+    std::vector<uint8_t> state(static_cast<size_t>(first.state_bytes()));
+    first.save(state);
+    Rotation second(sizes, options);
+    second.restore(state);
+    EXPECT_EQ(active_of(second), active_of(first));
+    for (int window = 0; window < 40; ++window) {
+      first.advance();
+      second.advance();
+      ASSERT_EQ(active_of(second), active_of(first)) << window;
+    }
+  }
+}
+
+TEST(Rotation, RefusesADamagedState) {
+  const std::vector<int64_t> sizes = llama_groups();
+  Rotation rotation(sizes, {RotationOrder::permutation, 30, 1.0, 5});
+  rotation.advance();
+  std::vector<uint8_t> state(static_cast<size_t>(rotation.state_bytes()));
+  rotation.save(state);
+  std::vector<uint8_t> shorter = state;
+  shorter.pop_back();
+  EXPECT_THROW(rotation.restore(shorter), Error);
+  state[16] = 99;  // more active groups than there are
+  EXPECT_THROW(rotation.restore(state), Error);
+}
+
+TEST(Rotation, RefusesGroupsThatDoNotFit) {
+  EXPECT_THROW(Rotation({5, 50}, {RotationOrder::permutation, 20, 1.0, 0}), Error);
+}
+
+TEST(Rotation, KnowsHowLongARoundIs) {
+  Rotation rotation({5, 5, 5, 5}, {RotationOrder::permutation, 10, 1.0, 0});
+  EXPECT_EQ(rotation.windows_of_a_round(100), 2);
+  EXPECT_EQ(rotation.windows_of_a_round(1), 1);
+}
+
+TEST(HeaviestGroups, IsAsHeavyAsAnyChoice) {
+  const std::vector<int64_t> sizes = {4, 9, 4, 9, 4, 9, 7};
+  const std::vector<int64_t> weights = {5, 9, 5, 9, 5, 9, 8};
+  for (int64_t capacity = 9; capacity <= 50; ++capacity) {
+    int64_t best = 0;
+    for (uint32_t choice = 0; choice < 1u << sizes.size(); ++choice) {
+      int64_t size = 0;
+      int64_t weight = 0;
+      for (size_t g = 0; g < sizes.size(); ++g) {
+        if ((choice >> g & 1) == 0) continue;
+        size += sizes[g];
+        weight += weights[g];
+      }
+      if (size <= capacity) best = std::max(best, weight);
+    }
+    int64_t size = 0;
+    int64_t weight = 0;
+    std::set<int32_t> seen;
+    for (const int32_t g : heaviest_groups(sizes, weights, capacity)) {
+      EXPECT_TRUE(seen.insert(g).second);
+      size += sizes[static_cast<size_t>(g)];
+      weight += weights[static_cast<size_t>(g)];
+    }
+    EXPECT_LE(size, capacity);
+    EXPECT_EQ(weight, best) << capacity;
+  }
+}
+
+}  // namespace
+}  // namespace jackscrew

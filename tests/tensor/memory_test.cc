@@ -1,0 +1,149 @@
+// Memory: the ledger, the budget, arenas, and bytes in files.
+#include "tensor/memory.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace jackscrew {
+namespace {
+
+int64_t booked(const Memory& memory, Purpose purpose) {
+  return memory.ledger().current[static_cast<size_t>(purpose)];
+}
+
+TEST(Memory, BooksEveryByteUnderItsPurpose) {
+  Memory memory("device", make_host_backing(), 0);
+  memory.set_phase("load");
+  Buffer weights = memory.allocate(Purpose::weights, 1000);
+  EXPECT_EQ(booked(memory, Purpose::weights), 1024);  // rounded up to 64
+  memory.set_phase("train");
+  {
+    const Buffer gradients = memory.allocate(Purpose::gradients, 64);
+    EXPECT_EQ(memory.ledger().total, 1088);
+  }
+  EXPECT_EQ(booked(memory, Purpose::gradients), 0);
+  EXPECT_EQ(memory.ledger().total, 1024);
+  EXPECT_EQ(memory.ledger().peak, 1088);
+  EXPECT_EQ(memory.ledger().peak_at, "train");
+  EXPECT_EQ(memory.ledger().at_peak[static_cast<size_t>(Purpose::gradients)], 64);
+  weights = Buffer();
+  EXPECT_EQ(memory.ledger().total, 0);
+}
+
+TEST(Memory, IsZeroedAndAligned) {
+  Memory memory("device", make_host_backing(), 0);
+  for (const int64_t bytes : {1, 4096, 3 << 20}) {
+    const Buffer buffer = memory.allocate(Purpose::workspace, bytes);
+    const auto* data = static_cast<const uint8_t*>(buffer.data());
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(data) % 64, 0u);
+    EXPECT_TRUE(std::all_of(data, data + bytes, [](uint8_t byte) { return byte == 0; }));
+  }
+}
+
+TEST(Memory, NeverExceedsItsBudget) {
+  Memory memory("host", make_host_backing(), 1024);
+  const Buffer first = memory.allocate(Purpose::weights, 512);
+  try {
+    const Buffer second = memory.allocate(Purpose::masters, 513);
+    FAIL() << "over the budget";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::does_not_fit);
+    EXPECT_NE(std::string(error.what()).find("masters"), std::string::npos) << error.what();
+  }
+  EXPECT_EQ(memory.ledger().total, 512);
+  const Buffer second = memory.allocate(Purpose::masters, 512);
+  EXPECT_EQ(memory.ledger().peak, 1024);
+}
+
+TEST(Memory, RefusesToAllocateWithinAStep) {
+  Memory memory("device", make_plan_backing(), 0);
+  {
+    const NoAllocation step(memory);
+    EXPECT_THROW(memory.allocate(Purpose::workspace, 1), Error);
+  }
+  EXPECT_NO_THROW(memory.allocate(Purpose::workspace, 1));
+}
+
+TEST(Arena, TheMeasuredHighWaterIsTheCapacityNeeded) {
+  const auto use = [](Arena& arena) {
+    const Tensor first = arena.tensor(DType::f32, {3, 5});
+    {
+      const Arena::Frame frame(arena);
+      arena.tensor(DType::u8, {1000});
+    }
+    arena.tensor(DType::bf16, {7});
+    return first;
+  };
+  Arena measuring = Arena::measuring();
+  EXPECT_EQ(use(measuring).raw(), nullptr);
+  Memory memory("device", make_host_backing(), 0);
+  Arena arena(memory, Purpose::workspace, measuring.high_water());
+  EXPECT_NE(use(arena).raw(), nullptr);
+  EXPECT_EQ(arena.high_water(), measuring.high_water());
+  EXPECT_THROW(arena.tensor(DType::u8, {measuring.high_water()}), Error);
+}
+
+class FileBackingTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    directory_ = fs::temp_directory_path() / fmt::format("jackscrew-masters-{}", ::getpid());
+  }
+  void TearDown() override { fs::remove_all(directory_); }
+
+  int64_t files() const {
+    return std::distance(fs::directory_iterator(directory_), fs::directory_iterator());
+  }
+
+  fs::path directory_;
+};
+
+TEST_F(FileBackingTest, KeepsEachPieceInAFile) {
+  {
+    Memory memory("disk", make_file_backing(directory_), 0);
+    Buffer first = memory.allocate(Purpose::masters, 10000);
+    const Buffer second = memory.allocate(Purpose::masters, 64);
+    EXPECT_EQ(files(), 2);
+    std::memset(first.data(), 7, 10000);
+    const fs::path path = memory.file_of(first.data());
+    EXPECT_EQ(fs::file_size(path), 10048u);
+    EXPECT_EQ(read_text(path).substr(0, 10000), std::string(10000, 7));
+    // A second name keeps the bytes when the piece is given back.
+    fs::create_hard_link(path, directory_ / "kept");
+    first = Buffer();
+    EXPECT_FALSE(fs::exists(path));
+    EXPECT_EQ(read_text(directory_ / "kept").substr(0, 10000), std::string(10000, 7));
+    EXPECT_NE(memory.file_of(second.data()), path);
+  }
+  EXPECT_FALSE(fs::exists(directory_));
+}
+
+TEST_F(FileBackingTest, RemovesWhatAKilledRunLeft) {
+  fs::create_directories(directory_);
+  write_text_atomic(directory_ / "00000000.bin", "old");
+  Memory memory("disk", make_file_backing(directory_), 0);
+  EXPECT_EQ(files(), 0);
+}
+
+// A limit on the size of files stands for a disk without room.
+TEST_F(FileBackingTest, SaysThatTheDiskIsFullBeforeAnythingIsWritten) {
+  Memory memory("disk", make_file_backing(directory_), 0);
+  rlimit before{};
+  ::getrlimit(RLIMIT_FSIZE, &before);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit small{4096, before.rlim_max};
+  ::setrlimit(RLIMIT_FSIZE, &small);
+  EXPECT_THROW(memory.allocate(Purpose::masters, 1 << 20), Error);
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_EQ(memory.ledger().total, 0);
+  EXPECT_EQ(files(), 0);
+}
+
+}  // namespace
+}  // namespace jackscrew

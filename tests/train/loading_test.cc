@@ -1,0 +1,62 @@
+// What is said of loading and evaluating where it takes long, and where it does not.
+#include "train/loading.h"
+
+#include <unistd.h>
+
+#include <iostream>
+#include <sstream>
+
+#include "tests/support/golden.h"
+#include "train/evaluate.h"
+
+namespace jackscrew {
+namespace {
+
+// What goes to std::cerr while the object lives.
+class Stderr {
+ public:
+  Stderr() : kept_(std::cerr.rdbuf(text_.rdbuf())) {}
+  ~Stderr() { std::cerr.rdbuf(kept_); }
+  Stderr(const Stderr&) = delete;
+  Stderr& operator=(const Stderr&) = delete;
+  std::string text() const { return text_.str(); }
+
+ private:
+  std::ostringstream text_;
+  std::streambuf* kept_;
+};
+
+// Reads a text, loads a model and evaluates it; what that says.
+std::string said(const ProgressStyle& style) {
+  const fs::path text =
+      fs::temp_directory_path() / fmt::format("jackscrew_loading_{}.txt", ::getpid());
+  write_text_atomic(text, std::string(100, 'x'));
+  ModelFiles files = open_model("llama-9m");
+  const Recipe recipe = make_recipe({"init=random", "tokenizer=bytes"});
+  const Tokenizer tokenizer = make_tokenizer("bytes", files);
+  const SessionUse use = training_use(128);
+  const SessionPlan plan = Session::rehearse(recipe, files, use);
+  const Stderr captured;
+  const Dataset data = load_dataset(text, tokenizer, dataset_options(recipe, tokenizer), style);
+  const auto session = load_session(recipe, files, use, plan, style);
+  evaluate(*session, data, 128, style);
+  fs::remove(text);
+  return captured.text();
+}
+
+TEST(Loading, SpeaksOfWhatTakesLong) {
+  const std::string text = said({.patience = 0});
+  for (const char* line : {"reading data: 100 B\n", "reading data: 100 B in ", "loading weights: ",
+                           "evaluating: 101 tokens\n", "evaluating: 101 tokens in "}) {
+    EXPECT_NE(text.find(line), std::string::npos) << line << "not in\n" << text;
+  }
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 6) << text;
+}
+
+TEST(Loading, IsSilentAboutTheRestAndOnRequest) {
+  EXPECT_EQ(said({.patience = 1e9}), "");
+  EXPECT_EQ(said({.quiet = true, .patience = 0}), "");
+}
+
+}  // namespace
+}  // namespace jackscrew

@@ -1,0 +1,262 @@
+// Rotary training through sessions: what is exact, what rotates, what it takes.
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "learners/frozen.h"
+#include "learners/full.h"
+#include "quant/format.h"
+#include "tests/support/counting_ops.h"
+#include "tests/support/golden.h"
+#include "tests/support/stage_rig.h"
+
+namespace jackscrew {
+namespace {
+
+// Training examples of a golden model's vocabulary.
+StepBatch batch_of(int64_t step, int64_t tokens = 24) {
+  MicroBatch micro;
+  Example example;
+  for (int64_t i = 0; i < tokens; ++i) {
+    example.ids.push_back(static_cast<int32_t>((i * 7 + step * 13) % 50));
+    example.train.push_back(1);
+  }
+  micro.append(example);
+  return {{micro}, micro.target_count, tokens, step * tokens};
+}
+
+std::vector<std::string> rotary(std::vector<std::string> more) {
+  std::vector<std::string> settings = {"method=rotary", "sequence_len=24", "learning_rate=1e-3",
+                                       "max_grad_norm=0", "lr_scheduler_type=constant"};
+  settings.insert(settings.end(), more.begin(), more.end());
+  return settings;
+}
+
+std::unique_ptr<Session> rotary_session(const ModelFiles& files,
+                                        const std::vector<std::string>& more) {
+  const Recipe recipe = make_recipe(rotary(more));
+  return make_session(recipe, files, training_use(24));
+}
+
+double train(Session& session, int64_t first, int64_t last) {
+  double loss = 0.0;
+  for (int64_t step = first; step < last; ++step) {
+    session.accumulate(batch_of(step), 1e-3, step);
+    const StepResult result = session.update(0.01);
+    EXPECT_TRUE(result.finite);
+    loss = result.loss;
+  }
+  return loss;
+}
+
+std::set<std::string> active_names(const Session& session) {
+  std::set<std::string> names;
+  session.visit([&](const StateRef& state) {
+    if (state.role == StateRole::gradient) {
+      names.insert(state.name.substr(0, state.name.rfind('.')));
+    }
+  });
+  return names;
+}
+
+std::map<std::string, std::vector<float>> exact_values(const Session& session) {
+  std::map<std::string, std::vector<float>> out;
+  session.visit([&](const StateRef& state) {
+    if (state.role != StateRole::parameter && state.role != StateRole::master) return;
+    const float* data = state.view.data<float>();
+    out[state.name] = std::vector<float>(data, data + state.view.size());
+  });
+  return out;
+}
+
+// Learns the named weights as `full` does, and nothing else.
+class OnlyThese : public Learner {
+ public:
+  explicit OnlyThese(std::set<std::string> names) : names_(std::move(names)) {}
+  const char* name() const override { return "only these"; }
+  bool changes(WeightKind, std::string_view) const override { return true; }
+  std::unique_ptr<LearnerSlot> make_slot(const LearnerContext& context,
+                                         const WeightInfo& info) override {
+    if (names_.contains(info.weight->name())) return make_full_slot(context, info);
+    return std::make_unique<FrozenSlot>();
+  }
+
+ private:
+  std::set<std::string> names_;
+};
+
+// methods.md 1.8: after the steps on one group its master is what AdamW on that group alone gives,
+// all others lying in the same rounded form.
+TEST(Rotary, AFlushedMasterIsWhatAdamwOnTheGroupAloneGives) {
+  const ModelFiles files = open_model(golden_path("gqa_tied").string());
+  const auto session = rotary_session(files, {"storage=int8", "static=freeze", "active_params=50%",
+                                              "steps_per_rotation=5", "group_learning_rate=1e-3"});
+  train(*session, 0, 5);
+  const std::set<std::string> group = active_names(*session);
+  ASSERT_FALSE(group.empty());
+  train(*session, 5, 6);  // the rotation flushes
+  const auto masters = exact_values(*session);
+
+  OnlyThese learner(group);
+  StageRig rig(files, StageSpec::whole(files.config), learner, make_test_ops(),
+               [&](const WeightInfo& info, const std::string& name) -> const Format& {
+                 const bool frozen_linear =
+                     info.kind == WeightKind::linear && info.layer >= 0 && !group.contains(name);
+                 return frozen_linear ? find_format("int8") : f32_format();
+               });
+  for (int64_t step = 0; step < 5; ++step) {
+    const StepBatch batch = batch_of(step);
+    const DeviceBatch micro(batch.micro_batches[0], batch.first_token);
+    rig.begin(batch.targets);
+    rig.accumulate(micro);
+    rig.apply(1e-3f, 0.01);
+  }
+  size_t compared = 0;
+  for (const auto& parameter : rig.stage().parameters()) {
+    if (!group.contains(parameter->weight->name())) continue;
+    const Tensor want = parameter->weight->as_f32();
+    const auto& got = masters.at(parameter->weight->name());
+    EXPECT_EQ(std::memcmp(got.data(), want.raw(), static_cast<size_t>(want.bytes())), 0)
+        << parameter->weight->name();
+    ++compared;
+  }
+  EXPECT_EQ(compared, group.size());
+}
+
+TEST(Rotary, AfterARoundEveryMasterHasChanged) {
+  const ModelFiles files = open_model(golden_path("gqa_tied").string());
+  for (const char* groups : {"attention,mlp", "block", "matrix"}) {
+    const auto session = rotary_session(files, {"active_params=50%", "steps_per_rotation=1",
+                                                std::string("rotation_groups=") + groups});
+    const auto before = exact_values(*session);
+    train(*session, 0, 12);
+    const auto after = exact_values(*session);
+    ASSERT_EQ(before.size(), after.size());
+    for (const auto& [name, values] : before) EXPECT_NE(values, after.at(name)) << name;
+  }
+}
+
+// With everything active, and no rotation within the run, rotary is full training.
+TEST(Rotary, WithEverythingActiveItIsFullTraining) {
+  const ModelFiles files = open_model(golden_path("gqa_tied").string());
+  const auto session = rotary_session(files, {"active_params=100%", "steps_per_rotation=100"});
+  const auto full = make_session(
+      make_recipe({"method=full", "sequence_len=24", "learning_rate=1e-3", "max_grad_norm=0"}),
+      files, training_use(24));
+  EXPECT_EQ(train(*session, 0, 8), train(*full, 0, 8));
+  EXPECT_EQ(exact_values(*session), exact_values(*full));
+}
+
+TEST(Rotary, TheSameBitsWithOtherThreadsAndRecomputation) {
+  const ModelFiles files = open_model(golden_path("gqa_tied").string());
+  std::map<std::string, std::vector<float>> first;
+  for (const char* setting : {"threads=1", "threads=2", "gradient_checkpointing=true"}) {
+    const auto session = rotary_session(
+        files, {"active_params=40%", "steps_per_rotation=2", "rotation_groups=matrix", setting});
+    train(*session, 0, 9);
+    if (first.empty()) first = exact_values(*session);
+    EXPECT_EQ(exact_values(*session), first) << setting;
+  }
+}
+
+TEST(Rotary, KeptMomentsComeBack) {
+  const ModelFiles files = open_model(golden_path("gqa_tied").string());
+  const auto session =
+      rotary_session(files, {"active_params=34%", "rotation_groups=block", "steps_per_rotation=3",
+                             "moments=keep", "rotation_order=ascending", "static=freeze"});
+  train(*session, 0, 3);
+  const auto moments = state_values(session->stage(), StateRole::moment);
+  train(*session, 3, 6);
+  // While they wait they are the same values, among those that a checkpoint saves.
+  const auto later = state_values(session->stage(), StateRole::moment);
+  for (const auto& [name, values] : moments) {
+    ASSERT_TRUE(later.contains(name)) << name;
+    EXPECT_EQ(later.at(name), values) << name;
+  }
+  train(*session, 6, 10);  // three blocks, then the first again
+  for (const auto& [name, values] : state_values(session->stage(), StateRole::moment)) {
+    if (moments.contains(name)) {
+      EXPECT_NE(values, moments.at(name)) << name;
+    }
+  }
+}
+
+TEST(Rotary, Bf16MastersAreCloseAndReproducible) {
+  const ModelFiles files = open_model(golden_path("gqa_tied").string());
+  const std::vector<std::string> settings = {"active_params=50%", "steps_per_rotation=2",
+                                             "master_dtype=bf16"};
+  const auto a = rotary_session(files, settings);
+  const auto b = rotary_session(files, settings);
+  EXPECT_EQ(train(*a, 0, 10), train(*b, 0, 10));
+  const auto f32 = rotary_session(files, {"active_params=50%", "steps_per_rotation=2"});
+  EXPECT_NEAR(train(*a, 10, 12), train(*f32, 0, 12), 0.05);
+  EXPECT_LT(a->masters().ledger().peak, f32->masters().ledger().peak);
+}
+
+// From the last block to the first, one at a time: backward passes as many as it must.
+TEST(Rotary, BackwardEndsAtTheLowestActiveGroup) {
+  const ModelFiles files = open_model(golden_path("gqa_tied").string());
+  const Recipe recipe =
+      make_recipe(rotary({"static=freeze", "rotation_groups=block", "rotation_order=descending",
+                          "active_params=34%", "steps_per_rotation=1"}));
+  const SessionUse use = training_use(24);
+  const SessionPlan plan = Session::rehearse(recipe, files, use);
+  CountingOps* counting = nullptr;
+  SessionHooks hooks;
+  hooks.wrap = [&](std::unique_ptr<Ops> inner) {
+    auto ops = std::make_unique<CountingOps>(std::move(inner));
+    counting = ops.get();
+    return ops;
+  };
+  Session session(recipe, files, use, plan, hooks);
+  for (int64_t step = 0; step < files.config.num_hidden_layers; ++step) {
+    counting->reset();
+    train(session, step, step + 1);
+    EXPECT_EQ(counting->attention_backwards, step + 1);
+  }
+}
+
+TEST(Rotary, ReportsWhatEveryGroupChanged) {
+  const ModelFiles files = open_model(golden_path("gqa_tied").string());
+  const auto session = rotary_session(files, {"active_params=50%", "steps_per_rotation=2"});
+  train(*session, 0, 7);
+  const auto events = session->learner().take_events();
+  ASSERT_EQ(events.size(), 4u);
+  EXPECT_NE(events[1].text().find("\"squared_change\": {\"layers."), std::string::npos)
+      << events[1].text();
+  EXPECT_TRUE(session->learner().take_events().empty());
+}
+
+TEST(Rotary, WarnsOfGroupsThatWillNotHaveTheirTurn) {
+  const ModelFiles files = open_model(golden_path("gqa_tied").string());
+  const auto session = rotary_session(files, {"active_params=50%", "steps_per_rotation=10"});
+  EXPECT_EQ(session->learner().notes(10).warnings.size(), 1u);
+  EXPECT_TRUE(session->learner().notes(100).warnings.empty());
+}
+
+void expect_refused(const std::vector<std::string>& settings, const std::string& words) {
+  const ModelFiles files = open_model(golden_path("gqa_tied").string());
+  try {
+    rotary_session(files, settings);
+    FAIL() << words;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::usage);
+    EXPECT_NE((std::string(error.what()) + error.hint()).find(words), std::string::npos)
+        << error.what() << error.hint();
+  }
+}
+
+TEST(Rotary, RefusesWhatMakesNoSense) {
+  expect_refused({"active_params=1%"}, "the largest group has");
+  expect_refused({"active_params=900M"}, "more than the");
+  expect_refused({"active_params=200%"}, "more than the");
+  expect_refused({"active_params=0"}, "trains nothing");
+  expect_refused({"active_params=many"}, "is not a number");
+  expect_refused({"active_params=10 bananas"}, "unknown unit");
+  expect_refused({"rotation_order=sideways"}, "sideways");
+  expect_refused({"rotation_groups=block,mlp"}, "overlap");
+  expect_refused({"storage=q4_k"}, "storage");
+}
+
+}  // namespace
+}  // namespace jackscrew

@@ -214,7 +214,7 @@ void optimizer_benchmark(benchmark::State& state, const std::string& name) {
   const OwnedTensor parameter = filled(DType::f32, 1, kElements);
   const OwnedTensor gradient = filled(DType::f32, 1, kElements);
   const auto states = make_optimizer(name, {})->make_state(memory(), kElements);
-  int64_t bytes = 4 * 4 * kElements;
+  int64_t bytes = int64_t{4} * 4 * kElements;
   states->visit("", [&](const StateRef& ref) { bytes += 2 * ref.view.bytes(); });
   StepScalars scalars{};
   scalars.learning_rate = 1e-3f;

@@ -89,4 +89,8 @@ fs::path result_staging(const fs::path& output_dir) {
   return output_dir / ".jackscrew-result";
 }
 
+fs::path masters_directory(const fs::path& output_dir) {
+  return output_dir / ".jackscrew-masters";
+}
+
 }  // namespace jackscrew

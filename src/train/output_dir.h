@@ -17,5 +17,7 @@ void check_output_dir(const Recipe& recipe);
 
 // Where the result is put together before its files move to the top of the directory.
 fs::path result_staging(const fs::path& output_dir);
+// Where exact values wait in files while a run lasts (master=mmap). Its own: it is emptied.
+fs::path masters_directory(const fs::path& output_dir);
 
 }  // namespace jackscrew

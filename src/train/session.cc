@@ -14,6 +14,7 @@
 #include "model/init.h"
 #include "optim/finite.h"
 #include "quant/plain.h"
+#include "train/output_dir.h"
 
 namespace jackscrew {
 
@@ -90,7 +91,7 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
   masters_ = std::make_unique<Memory>(
       "host",
       plans_only                     ? make_plan_backing()
-      : learner_->masters_in_files() ? make_file_backing(fs::path(recipe.output_dir) / "masters")
+      : learner_->masters_in_files() ? make_file_backing(masters_directory(recipe.output_dir))
                                      : make_host_backing(),
       plans_only || learner_->masters_in_files() ? 0 : recipe.host_memory.value_or(0));
   optimizer_ =

@@ -238,6 +238,46 @@ TEST_F(SlowBadInput, Checkpoints) {
   tiny_.must_train("out", saving);
 }
 
+// Masters in files are bound to their checkpoint, byte for byte.
+TEST_F(SlowBadInput, Masters) {
+  const std::string saving =
+      "method=rotary master=mmap rotation_groups=matrix active_params=50% max_steps=4 "
+      "save_steps=2 ";
+  tiny_.must_train("out", saving);
+  tiny_.must_train("other", saving + "seed=1");
+  const fs::path masters = tiny_.path("out/checkpoint-4/masters");
+  // Two weights of one shape, by the name that checkpoint.json gives their files.
+  const json names = json::parse(read_text(masters.parent_path() / "checkpoint.json"))["masters"];
+  const auto file_of = [&](const std::string& name) -> fs::path {
+    for (const auto& [weight, entry] : names.items()) {
+      if (weight.find(name) != std::string::npos) return masters / entry["file"].get<std::string>();
+    }
+    return {};
+  };
+  const fs::path first = file_of("q_proj");
+  const fs::path second = file_of("o_proj");
+  ASSERT_FALSE(first.empty() || second.empty());
+  const std::string bytes = read_text(first);
+  const auto expect_damaged = [&](const std::string& content, const std::string& words) {
+    write_text_atomic(first, content);
+    expect_unchanged(saving, 5, {"checkpoint-4", "q_proj", words});
+    write_text_atomic(first, bytes);
+  };
+  std::string flipped = bytes;
+  flipped[bytes.size() / 3] = static_cast<char>(flipped[bytes.size() / 3] ^ 16);
+  expect_damaged(flipped, "is not what was saved");
+  expect_damaged(read_text(second), "is not what was saved");
+  expect_damaged(read_text(tiny_.path("other/checkpoint-4/masters") / first.filename()),
+                 "is not what was saved");
+  expect_damaged(bytes.substr(0, bytes.size() / 2), "missing or of another shape");
+  expect_damaged("", "missing or of another shape");
+  fs::remove(first);
+  expect_unchanged(saving, 5, {"checkpoint-4", first.filename().string()});
+  write_text_atomic(first, bytes);
+  expect_unchanged(saving + "rotation_groups=block master=ram", 5, {"checkpoint-4"});
+  tiny_.must_train("out", saving);
+}
+
 TEST_F(SlowBadInput, OutputDirectories) {
   expect_refused(run(tiny_.train("train.jsonl", "max_steps=1") + kErrorsOnly), 2,
                  {"is not a directory"});
@@ -249,12 +289,15 @@ TEST_F(SlowBadInput, OutputDirectories) {
   EXPECT_TRUE(contents(model) == before);
 
   // Files of others stay; those that a run would replace keep it from running.
-  for (const char* name : {"out", "out/result", "out/result.part", "out/result.old"}) {
+  constexpr const char* kOthers[] = {"out", "out/result", "out/result.part", "out/result.old",
+                                     "out/masters"};
+  for (const char* name : kOthers) {
     fs::create_directories(tiny_.path(name));
     tiny_.file(std::string(name) + "/mine.txt", "mine");
   }
   tiny_.must_train("out", "max_steps=2 save_steps=1");
-  for (const char* name : {"out", "out/result", "out/result.part", "out/result.old"}) {
+  tiny_.must_train("out", "method=rotary master=mmap active_params=60% max_steps=2 resume=never");
+  for (const char* name : kOthers) {
     EXPECT_EQ(tiny_.text(std::string(name) + "/mine.txt"), "mine");
   }
   for (const char* name : {"recipe.yaml", "model.safetensors", "checkpoint-7"}) {
@@ -319,6 +362,22 @@ TEST_F(SlowBadInput, FullDisk) {
   tiny_.must_train("disk/out", saving);
   tiny_.must_train("whole", saving);
   EXPECT_TRUE(tiny_.text("disk/out/model.safetensors") == tiny_.text("whole/model.safetensors"));
+  ::umount(disk.c_str());
+}
+
+TEST_F(SlowBadInput, MastersOnAFullDisk) {
+  const fs::path disk = tiny_.path("disk");
+  fs::create_directories(disk);
+  if (::mount("none", disk.c_str(), "tmpfs", 0, "size=80k") != 0) {
+    GTEST_SKIP() << "no right to mount a small disk";
+  }
+  const Outcome full =
+      run(tiny_.train("disk/out", "method=rotary master=mmap active_params=60% max_steps=2") +
+          kErrorsOnly);
+  EXPECT_EQ(full.exit_code, 1);
+  EXPECT_NE(full.out.find("disk/out/.jackscrew-masters"), std::string::npos) << full.out;
+  EXPECT_NE(full.out.find("master=ram"), std::string::npos) << full.out;
+  EXPECT_FALSE(fs::exists(disk / "out/.jackscrew-masters"));
   ::umount(disk.c_str());
 }
 

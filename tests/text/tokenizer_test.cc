@@ -133,7 +133,7 @@ TEST(Tokenizer, NamedPreTokenizersMatchTheFiles) {
 
 TEST(Tokenizer, SpecialTokensOnRequestAndLongestFirst) {
   TokenizerData data = byte_data({"<s>", "<s>>", "<user>", "<"});
-  for (const size_t i : {256, 257}) data.kinds[i] = TokenKind::special;
+  for (const size_t i : {size_t{256}, size_t{257}}) data.kinds[i] = TokenKind::special;
   data.kinds[258] = TokenKind::added;
   data.tokens[static_cast<size_t>('<')] =
       "spare";  // the byte's own token gives way to an added one

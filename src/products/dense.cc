@@ -16,7 +16,7 @@ class DenseProduct : public Product {
   DType kept_dtype() const override { return arithmetic_; }
 
   Operand prepare(Context& context, const Tensor& x) const override {
-    return {x, cast(context, x), {}};
+    return {x, cast(context, x)};
   }
 
   void forward(Context& context, const Operand& a, const Weight& weight, const Tensor& y,

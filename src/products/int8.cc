@@ -30,7 +30,7 @@ class Int8Product : public Product {
   DType kept_dtype() const override { return DType::f32; }
 
   Operand prepare(Context& context, const Tensor& x) const override {
-    if (single(x)) return {x, {}, {}};
+    if (single(x)) return {x, x};
     const Int8Rows to = take_groups(context.scratch, x.rows(), x.cols());
     context.ops.launch(
         QuantizeGroups{x.data<float>(), to.codes.data<int8_t>(), to.scales.data<float>(), x.cols(),
@@ -42,7 +42,7 @@ class Int8Product : public Product {
   void forward(Context& context, const Operand& a, const Weight& weight, const Tensor& y,
                Accumulate accumulate) const override {
     if (single(a.x)) {
-      f32_product().forward(context, {a.x, a.x, {}}, weight, y, accumulate);
+      f32_product().forward(context, {a.x, a.x}, weight, y, accumulate);
       return;
     }
     for_panels(context, weight, [&](const Int8Rows& panel, int64_t begin, int64_t end) {

@@ -12,9 +12,9 @@ namespace jackscrew {
 
 // An input made ready for a product once and shared by the weights that read it (q, k and v).
 struct Operand {
-  Tensor x;       // f32 [tokens, in]
-  Tensor cast;    // the same in the product's arithmetic; may be the same tensor
-  Tensor scales;  // f32 [tokens], of the rows of an integer cast
+  Tensor x;            // f32 [tokens, in]
+  Tensor cast;         // the same in the product's arithmetic; may be the same tensor
+  Tensor scales = {};  // of an integer cast, as in Int8Rows
 };
 
 class Product : public Contributor {

@@ -16,9 +16,6 @@ constexpr int64_t kShiftedRows = 64;
 constexpr int64_t kTaskRows = 1024;
 // Tasks per thread to aim at, to even out a thread that was held up.
 constexpr int64_t kTasksPerThread = 4;
-// Tiles of c whose chunks of depth are added one after another: their 32 KiB stay in L1 or L2.
-constexpr int64_t kBlockTiles = 16;
-
 const Int8Kernels& kernels_of(IsaLevel isa) {
   if (isa == IsaLevel::v3) return v3::kInt8Kernels;
   return isa == IsaLevel::v4 ? v4::kInt8Kernels : v4::kInt8VnniKernels;
@@ -68,7 +65,6 @@ void cpu_gemm_int8(int threads, IsaLevel isa, const Int8Rows& a, const Int8Rows&
   const int64_t parts =
       std::max(ceil_div(m, kTaskRows), ceil_div(threads * kTasksPerThread, stripes));
   const int64_t part_rows = round_up(ceil_div(m, parts), tile.rows);
-  const int64_t block_rows = kBlockTiles * tile.rows;
   const auto* codes = b.codes.data<int8_t>();
   const int64_t stride = b.codes.row_stride();
   parallel_for(threads, stripes * ceil_div(m, part_rows), [&](int64_t task, int thread) {
@@ -83,27 +79,21 @@ void cpu_gemm_int8(int threads, IsaLevel isa, const Int8Rows& a, const Int8Rows&
       const int64_t depth_end = std::min(k, depth + kInt8Depth);
       kernels.pack(codes + (tb ? column * stride + depth : depth * stride + column), stride, tb,
                    columns, depth_end - depth, packed, sums);
-      for (int64_t block = first; block < last; block += block_rows) {
-        const int64_t block_end = std::min(last, block + block_rows);
-        for (int64_t at = depth; at < depth_end; at += kInt8Chunk) {
-          for (int64_t row = block; row < block_end; row += tile.rows) {
-            const int64_t group = at / kInt8Group;
-            kernels.multiply(
-                {.a = buffers.a.data<uint8_t>() + row * buffers.a.cols() + at,
-                 .a_scales = a.scales.data<float>() + row * a.scales.row_stride() + group,
-                 .b = packed + (at - depth) / 4 * tile.columns,
-                 .sums = sums + (at - depth) / kInt8Group * tile.columns,
-                 .b_scales = tb ? b.scales.data<float>() + column : nullptr,
-                 .c = c.data<float>() + row * c.row_stride() + column,
-                 .a_stride = buffers.a.cols(),
-                 .a_scales_stride = a.scales.row_stride(),
-                 .c_stride = c.row_stride(),
-                 .rows = std::min(tile.rows, block_end - row),
-                 .columns = columns,
-                 .depth = std::min(kInt8Chunk, depth_end - at),
-                 .accumulate = at > 0 || accumulate == Accumulate::yes});
-          }
-        }
+      const int64_t group = depth / kInt8Group;
+      for (int64_t row = first; row < last; row += tile.rows) {
+        kernels.multiply({.a = buffers.a.data<uint8_t>() + row * buffers.a.cols() + depth,
+                          .a_scales = a.scales.data<float>() + row * a.scales.row_stride() + group,
+                          .b = packed,
+                          .sums = sums,
+                          .b_scales = tb ? b.scales.data<float>() + column : nullptr,
+                          .c = c.data<float>() + row * c.row_stride() + column,
+                          .a_stride = buffers.a.cols(),
+                          .a_scales_stride = a.scales.row_stride(),
+                          .c_stride = c.row_stride(),
+                          .rows = std::min(tile.rows, last - row),
+                          .columns = columns,
+                          .depth = depth_end - depth,
+                          .accumulate = depth > 0 || accumulate == Accumulate::yes});
       }
     }
   });

@@ -38,13 +38,11 @@ inline int64_t int8_row_bytes(int64_t depth) {
   return bytes % 1024 == 0 ? bytes + 64 : bytes;
 }
 
-// Depth that one call of multiply() takes. Its part of b, 64 KiB with AVX-512, comes from L2 for
-// every tile; half of that would stay in L1, but c would be read and written twice as often.
-inline constexpr int64_t kInt8Chunk = 1024;
-// Depth of b that is packed at once: at most 512 KiB, half of L2.
-inline constexpr int64_t kInt8Depth = 8192;
+// Depth of b that is packed, and multiplied, at once: at most 256 KiB, a quarter of L2, from which
+// every tile reads it. Shorter pieces would stay in L1, but c would be read and written more often.
+inline constexpr int64_t kInt8Depth = 4096;
 
-// One tile of c over one chunk of the depth.
+// One tile of c over a piece of the depth.
 struct Int8Product {
   const uint8_t* a;       // [rows, depth], raised
   const float* a_scales;  // [rows, groups]
@@ -54,7 +52,7 @@ struct Int8Product {
   float* c;               // [rows, columns]
   int64_t a_stride, a_scales_stride, c_stride;
   int64_t rows, columns;  // of c, at most the tile's
-  int64_t depth;          // at most kInt8Chunk
+  int64_t depth;          // at most kInt8Depth
   bool accumulate;
 };
 

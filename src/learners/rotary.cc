@@ -48,6 +48,17 @@ constexpr std::array<OptionSpec, 11> kOptions = {{
      "exact values of waiting groups: f32, or bf16 by stochastic rounding", "", "f32 bf16"},
 }};
 
+// Files cost a read and a write of a group a rotation. What halves the active weights or rounds the
+// masters costs learning, and is worth less than anything that costs time alone.
+constexpr std::array<Saving, 6> kSavings = {{
+    {"master=mmap", "exact values wait in files", 1.02},
+    {"master_dtype=bf16", "exact values rounded stochastically", 1.5},
+    {"active_params=50%", "a round takes longer", 1.5},
+    {"active_params=25%", "a round takes longer", 2.25},
+    {"active_params=10%", "a round takes longer", 3.4},
+    {"active_params=5%", "a round takes longer", 5.1},
+}};
+
 // Groups that restart together disturb one another: where a tenth of the weights is active the rate
 // of full training serves, at a quarter a half to a third of it did better (experiments on a Llama
 // of 2M parameters). With everything active nothing ever restarts.
@@ -421,6 +432,10 @@ class RotaryLearner : public Learner {
 
 std::span<const OptionSpec> rotary_options() {
   return kOptions;
+}
+
+std::span<const Saving> rotary_savings() {
+  return kSavings;
 }
 
 std::unique_ptr<Learner> make_rotary_learner(const OptionSet& options) {

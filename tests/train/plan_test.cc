@@ -1,11 +1,12 @@
 // Plans against real runs, to the byte.
 #include "train/plan.h"
-#include "train/fit.h"
 
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
 #include "tests/support/golden.h"
+#include "train/fit.h"
+#include "train/knobs.h"
 
 namespace jackscrew {
 namespace {
@@ -80,26 +81,30 @@ TEST_P(PlanTest, KnobsGiveWhatTheySay) {
   }
   const SessionPlan plan = Session::rehearse(recipe, files, training_use(recipe));
   int64_t last_saving = INT64_MAX;
-  for (const Knob& knob : memory_knobs(recipe, files, plan)) {
+  for (const Advice& advice : memory_advice(recipe, files, plan)) {
     std::vector<std::string> settings = GetParam().settings;
-    for (const std::string& setting : split(knob.settings, ' ')) settings.push_back(setting);
+    if (advice.settings == "method=lora") std::erase(settings, "method=full");
+    for (const std::string& setting : split(advice.settings, ' ')) settings.push_back(setting);
     const Recipe changed = make_recipe(settings);
-    EXPECT_EQ(Session::rehearse(changed, files, training_use(changed)).ledger.peak, knob.peak)
-        << knob.settings;
-    EXPECT_EQ(knob.saving, plan.ledger.peak - knob.peak);
-    EXPECT_GT(knob.saving, 0);
-    EXPECT_LE(knob.saving, last_saving);
-    last_saving = knob.saving;
+    const SessionPlan now = Session::rehearse(changed, files, training_use(changed));
+    EXPECT_EQ(now.ledger.peak, advice.device) << advice.settings;
+    EXPECT_EQ(host_peak(now), advice.host) << advice.settings;
+    EXPECT_EQ(advice.device_saving, plan.ledger.peak - advice.device);
+    EXPECT_EQ(advice.host_saving, host_peak(plan) - advice.host);
+    EXPECT_TRUE(advice.device_saving > 0 || advice.host_saving > 0);
+    EXPECT_LE(advice.saving(), last_saving);
+    last_saving = advice.saving();
     // A budget of exactly that much is kept by some change, and by a byte less not by this one.
-    const auto fitting = fitting_knob(recipe, files, plan, knob.peak);
+    const auto fitting = fitting_advice(recipe, files, plan, {advice.device, advice.host, {}});
     ASSERT_TRUE(fitting.has_value());
-    EXPECT_LE(fitting->peak, knob.peak);
-    const auto tighter = fitting_knob(recipe, files, plan, knob.peak - 1);
+    EXPECT_LE(fitting->device, advice.device);
+    EXPECT_LE(fitting->host, advice.host);
+    const auto tighter = fitting_advice(recipe, files, plan, {advice.device - 1, {}, {}});
     if (tighter) {
-      EXPECT_LT(tighter->peak, knob.peak);
+      EXPECT_LT(tighter->device, advice.device);
     }
   }
-  EXPECT_FALSE(fitting_knob(recipe, files, plan, 1).has_value());
+  EXPECT_FALSE(fitting_advice(recipe, files, plan, {1, {}, {}}).has_value());
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -194,9 +199,7 @@ TEST(Plan, FitsTheFastestRecipeToABudget) {
     std::vector<std::string> settings = {"model=llama-60m", "init=random", "sequence_len=256",
                                          "micro_batch_size=8"};
     settings.insert(settings.end(), more.begin(), more.end());
-    std::vector<LearnerTable> tables;
-    for (const LearnerEntry& entry : all_learners()) tables.push_back({entry.name, entry.options});
-    return fastest_fit(make_recipe(settings), files, tables);
+    return fastest_fit(make_recipe(settings), files);
   };
   const auto roomy = fit({"method=full", "device_memory=64GiB"});
   ASSERT_TRUE(roomy);

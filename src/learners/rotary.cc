@@ -18,7 +18,7 @@ namespace jackscrew {
 namespace {
 
 constexpr std::array<OptionSpec, 11> kOptions = {{
-    {"active_params", OptionType::text, "10%",
+    {"active_params", OptionType::text, "7%",
      "weights trained at once, at most: a share of those that rotate (10%) or a number (300M)"},
     {"rotation_groups", OptionType::list, "attention,mlp",
      "what is activated together: attention and mlp of a block (or one of them alone), block, "

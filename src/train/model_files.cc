@@ -166,7 +166,7 @@ Tokenizer make_tokenizer(const std::string& choice, const ModelFiles& files) {
   } else if (files.tokenizer) {
     data = *files.tokenizer;
   } else if (files.tokenizer_error) {
-    throw *files.tokenizer_error;
+    throw Error(*files.tokenizer_error);
   } else {
     throw Error(ErrorKind::model, fmt::format("{} has no tokenizer", files.origin),
                 "put its tokenizer.json beside the weights, or set tokenizer=bytes");

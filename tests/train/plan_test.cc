@@ -172,25 +172,33 @@ TEST(Plan, AgreesWithPublishedAccounting) {
   }
 }
 
-// 2 bytes a linear parameter at a tenth active is what the original claims, with 8-bit states; here
-// with f32 states, by the formula of docs/memory.md.
-TEST(Plan, RotaryTakesWhatItsFormulaSays) {
-  const ModelFiles files = open_model("llama-1b");
-  const Recipe recipe =
-      make_recipe({"model=llama-1b", "init=random", "method=rotary", "static=freeze",
-                   "active_params=10%", "sequence_len=16", "rotation_groups=matrix"});
+double rotary_bytes(const ModelFiles& files, const std::string& settings) {
+  const Recipe recipe = make_recipe(split("method=rotary sequence_len=16 " + settings, ' '));
   const SessionPlan plan = Session::rehearse(recipe, files, training_use(recipe));
-  double linears = 0.0;
-  for (const auto& [rows, cols] : {std::pair{2048.0, 2048.0 * 4}, std::pair{5461.0, 2048.0 * 3}}) {
-    linears += 24.0 * rows * cols;
+  double bytes = 0.0;
+  for (const Purpose purpose : {Purpose::weights, Purpose::gradients, Purpose::optimizer}) {
+    bytes += static_cast<double>(plan.ledger.at_peak[static_cast<size_t>(purpose)]);
   }
-  const auto booked = [&](Purpose purpose) {
-    return static_cast<double>(plan.ledger.at_peak[static_cast<size_t>(purpose)]);
+  return bytes;
+}
+
+// 2 bytes a linear parameter at a tenth active, with 8-bit states; 2 bytes a parameter in all for a
+// model of 7B by default.
+TEST(Plan, RotaryTakesWhatItsFormulaSays) {
+  const ModelFiles files = open_model("llama-7b");
+  const double linears = 32.0 * (4.0 * 4096 * 4096 + 3.0 * 11008 * 4096);
+  const double embedding_and_head = 2.0 * 32000 * 4096 * 4;
+  const auto linear_bytes = [&](const std::string& settings) {
+    return (rotary_bytes(files,
+                         "static=freeze active_params=10% rotation_groups=matrix " + settings) -
+            embedding_and_head) /
+           linears;
   };
-  const double embedding_and_head = 2.0 * 32000 * 2048 * 4;
-  const double bytes = booked(Purpose::weights) - embedding_and_head + booked(Purpose::gradients) +
-                       booked(Purpose::optimizer);
-  EXPECT_NEAR(bytes / linears, 0.9 * (1.0 + 4.0 / 128) + 0.1 * 16.0, 0.05);
+  const double waiting = 0.9 * (1.0 + 4.0 / 128);
+  EXPECT_NEAR(linear_bytes("optimizer=adamw"), waiting + 0.1 * 16.0, 0.03);
+  EXPECT_NEAR(linear_bytes(""), waiting + 0.1 * (8.0 + 2.0 * (1.0 + 4.0 / 256)), 0.03);
+  EXPECT_LT(linear_bytes(""), 2.0);
+  EXPECT_LT(rotary_bytes(files, "") / static_cast<double>(files.config.parameter_count()), 2.0);
 }
 
 TEST(Plan, FitsTheFastestRecipeToABudget) {

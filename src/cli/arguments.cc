@@ -8,18 +8,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "learners/learner.h"
 
 namespace jackscrew {
-
-std::span<const LearnerTable> learner_tables() {
-  static const std::vector<LearnerTable> kTables = [] {
-    std::vector<LearnerTable> tables;
-    for (const LearnerEntry& entry : all_learners()) tables.push_back({entry.name, entry.options});
-    return tables;
-  }();
-  return kTables;
-}
 
 OptionSet program_options() {
   return run_options(learner_tables());

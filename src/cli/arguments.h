@@ -13,9 +13,6 @@
 
 namespace jackscrew {
 
-// All learners of the program with their options.
-std::span<const LearnerTable> learner_tables();
-
 // All options of a run that this program knows, with their defaults.
 OptionSet program_options();
 

@@ -5,8 +5,8 @@
 #include "cli/arguments.h"
 #include "train/evaluate.h"
 #include "train/export.h"
+#include "train/fit.h"
 #include "train/loading.h"
-#include "train/plan.h"
 
 namespace jackscrew {
 

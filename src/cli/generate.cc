@@ -10,9 +10,9 @@
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "train/export.h"
+#include "train/fit.h"
 #include "train/generate.h"
 #include "train/loading.h"
-#include "train/plan.h"
 
 namespace jackscrew {
 

@@ -9,8 +9,8 @@
 #include "text/records.h"
 #include "train/evaluate.h"
 #include "train/export.h"
+#include "train/fit.h"
 #include "train/loading.h"
-#include "train/plan.h"
 
 namespace jackscrew {
 

@@ -10,6 +10,7 @@
 #include "cli/commands.h"
 #include "train/export.h"
 #include "train/fit.h"
+#include "train/knobs.h"
 
 namespace jackscrew {
 
@@ -92,17 +93,24 @@ void print_verdict(const Recipe& recipe, const SessionPlan& plan) {
   }
 }
 
-void print_knobs(const Recipe& recipe, const ModelFiles& files, const SessionPlan& plan) {
-  const std::vector<Knob> knobs = memory_knobs(recipe, files, plan);
-  if (!knobs.empty()) fmt::print("what would help\n");
-  for (const Knob& knob : knobs) {
-    fmt::print("  -{:<12} to {:<12} {}   ({})\n", human_bytes(knob.saving), human_bytes(knob.peak),
-               knob.settings, knob.remark);
+void print_advice(const Recipe& recipe, const ModelFiles& files, const SessionPlan& plan) {
+  const std::vector<Advice> all = memory_advice(recipe, files, plan);
+  if (!all.empty()) fmt::print("what would help\n");
+  for (const Advice& advice : all) {
+    const bool host = advice.host_saving > advice.device_saving;
+    fmt::print("  -{:<12}{:<8}to {:<12} {}   ({})\n",
+               human_bytes(host ? advice.host_saving : advice.device_saving),
+               host ? "host" : "device", human_bytes(host ? advice.host : advice.device),
+               advice.settings, advice.remark);
   }
-  if (!recipe.device_memory || plan.ledger.peak <= *recipe.device_memory) return;
-  const auto knob = fitting_knob(recipe, files, plan, *recipe.device_memory);
-  if (knob) {
-    fmt::print("this would fit, with {}\n  {}\n", human_bytes(knob->peak), knob->settings);
+  if (fits(recipe, plan)) return;
+  const auto fitting =
+      fitting_advice(recipe, files, plan, {recipe.device_memory, recipe.host_memory, {}});
+  if (fitting) {
+    const std::string host =
+        fitting->host > 0 ? fmt::format(" and {} of the host", human_bytes(fitting->host)) : "";
+    fmt::print("this would fit, with {}{}\n  {}\n", human_bytes(fitting->device), host,
+               fitting->settings);
   } else {
     fmt::print("none of them, nor all together, would make it fit\n");
   }
@@ -113,7 +121,7 @@ int show_fit(const Recipe& recipe, const ModelFiles& files) {
   if (!recipe.device_memory && !recipe.host_memory) {
     throw Error(ErrorKind::usage, "--fit needs a budget", "set device_memory, host_memory or both");
   }
-  const auto fit = fastest_fit(recipe, files, learner_tables());
+  const auto fit = fastest_fit(recipe, files);
   if (!fit) {
     throw Error(ErrorKind::does_not_fit, "no setting makes this fit",
                 "shorten sequence_len, take a smaller model, or method=lora or rotary");
@@ -148,7 +156,7 @@ int show_plan(const Recipe& given) {
     print_run(recipe, files, plan);
     print_table(recipe, files, plan);
     print_verdict(recipe, plan);
-    print_knobs(recipe, files, plan);
+    print_advice(recipe, files, plan);
   }
   return fits(recipe, plan) ? 0 : static_cast<int>(ErrorKind::does_not_fit);
 }

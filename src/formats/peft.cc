@@ -189,7 +189,7 @@ std::string config_text(const PeftConfig& config) {
               {"auto_mapping", nullptr},
               {"revision", nullptr}};
   for (const char* key : {"task_type", "base_model_name_or_path"}) {
-    if (out[key] == "") out[key] = nullptr;
+    if (out[key] == json("")) out[key] = nullptr;
   }
   return dump_json(out) + "\n";
 }
@@ -228,6 +228,7 @@ PeftWriter::PeftWriter(const fs::path& directory, const PeftConfig& config,
                        const std::vector<NamedShape>& tensors)
     : directory_(directory) {
   std::vector<SafetensorsSpec> specs;
+  specs.reserve(tensors.size());
   for (const NamedShape& tensor : tensors) {
     specs.push_back({std::string(kPrefix) + tensor.name, "F32", tensor.shape});
   }

@@ -109,11 +109,19 @@ class Learner {
   virtual const AdapterDescription* adapter() const { return nullptr; }
 };
 
+// A setting of a learner with which a run takes less memory than without.
+struct Saving {
+  const char* setting;  // "name=value"
+  const char* remark;   // what it costs
+  double cost;          // the factor by which training takes longer for it; it only ranks
+};
+
 // A row of the table of learners.
 struct LearnerEntry {
   const char* name;
   const char* help;
   std::span<const OptionSpec> options;
+  std::span<const Saving> savings;  // those of one option together, each more than the one before
   std::unique_ptr<Learner> (*make)(const OptionSet& options);
 };
 

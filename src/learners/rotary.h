@@ -9,6 +9,7 @@
 namespace jackscrew {
 
 std::span<const OptionSpec> rotary_options();
+std::span<const Saving> rotary_savings();
 // Throws Error(usage) for options that contradict.
 std::unique_ptr<Learner> make_rotary_learner(const OptionSet& options);
 

@@ -168,7 +168,7 @@ int64_t Rotation::state_bytes() const {
   const auto groups = static_cast<int64_t>(sizes_.size());
   // window, draws, counts of active and queued; active and queue padded to all groups; turns,
   // scores
-  return 4 * 8 + groups * (4 + 4 + 8 + 8);
+  return int64_t{4} * 8 + groups * (4 + 4 + 8 + 8);
 }
 
 void Rotation::save(std::span<uint8_t> state) const {
@@ -256,6 +256,7 @@ std::vector<int32_t> heaviest_groups(std::span<const int64_t> sizes,
     kind.groups.push_back(static_cast<int32_t>(g));
   }
   std::vector<Kind> kinds;
+  kinds.reserve(by_kind.size());
   for (auto& [key, kind] : by_kind) kinds.push_back(std::move(kind));
   std::vector<int64_t> counts(kinds.size(), 0);
   std::vector<int64_t> best_counts = counts;

@@ -107,6 +107,7 @@ BatchSampler::Epoch BatchSampler::plan(int64_t number) const {
   std::vector<std::vector<int64_t>> packed;
   if (options_.packing) {
     std::vector<int64_t> lengths;
+    lengths.reserve(examples.size());
     for (const Example& example : examples) lengths.push_back(length(example));
     packed = pack_best_fit(lengths, order, options_.sequence_len);
   } else {

@@ -30,7 +30,7 @@ constexpr std::string_view kSpaces = R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{
                                      R"(\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
 
 const std::array<NamedPreTokenizer, 16>& named_pre_tokenizers() {
-  static const std::array<NamedPreTokenizer, 16> table = [] {
+  static const std::array<NamedPreTokenizer, 16> kTable = [] {
     const std::vector<PreTokenizerStep> gpt2 = {{Kind::byte_level, {}}};
     const std::vector<PreTokenizerStep> smollm = {{Kind::digits, {}}, {Kind::byte_level, {}}};
     const std::vector<PreTokenizerStep> llama3 = {{Kind::regex, kLlama3Pattern}};
@@ -56,7 +56,7 @@ const std::array<NamedPreTokenizer, 16>& named_pre_tokenizers() {
                                               {"deepseek-r1-qwen", qwen2},
                                               {"default", fallback}}};
   }();
-  return table;
+  return kTable;
 }
 
 // Rewrites a pattern written for Oniguruma so that PCRE2 matches the same.

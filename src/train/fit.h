@@ -1,8 +1,8 @@
-// The fastest recipe that keeps to a budget.
+// Keeping a run to what there is: the fastest recipe that does, and the refusal of one that does
+// not.
 #pragma once
 
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -16,11 +16,13 @@ struct Fit {
   SessionPlan plan;
 };
 
-// Tries recomputation, smaller micro-batches with as much more accumulation, 8-bit optimizer
-// states, narrower storage, fewer active parameters and masters in files, alone and together, in
-// the order of what they cost in time; each is rehearsed. The recipe's device_memory and
-// host_memory are the budget. nullopt when nothing fits.
-std::optional<Fit> fastest_fit(const Recipe& recipe, const ModelFiles& files,
-                               std::span<const LearnerTable> learners);
+// Tries the knobs of knobs.h, alone and together, in the order of what they cost in time; each is
+// rehearsed. The recipe's device_memory and host_memory are the budget. nullopt when nothing fits.
+std::optional<Fit> fastest_fit(const Recipe& recipe, const ModelFiles& files);
+
+// Throws Error(does_not_fit), with the change that would make it fit as the hint, unless it does.
+// Without a device_memory the machine's free memory is the limit, of host and device together.
+void require_fit(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
+                 const SessionPlan& plan);
 
 }  // namespace jackscrew

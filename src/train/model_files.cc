@@ -17,12 +17,13 @@ namespace jackscrew {
 namespace {
 
 // The model shapes that the literature on training small Llamas uses (GaLore, table of
-// configurations).
+// configurations), and larger ones as they were published.
 struct NamedShape {
   const char* name;
   int64_t hidden, intermediate, heads, layers, vocab, context;
+  int64_t kv_heads = heads;
 };
-constexpr std::array<NamedShape, 13> kShapes = {{
+constexpr std::array<NamedShape, 16> kShapes = {{
     {"llama-9m", 128, 352, 4, 4, 32000, 1024},
     {"llama-20m", 256, 688, 4, 4, 32000, 1024},
     {"llama-35m", 384, 1024, 8, 6, 32000, 1024},
@@ -36,6 +37,9 @@ constexpr std::array<NamedShape, 13> kShapes = {{
     {"llama-1b", 2048, 5461, 32, 24, 32000, 1024},
     {"llama-3b", 2560, 6848, 32, 32, 32000, 1024},
     {"llama-7b", 4096, 11008, 32, 32, 32000, 2048},
+    {"llama-13b", 5120, 13824, 40, 40, 32000, 4096},
+    {"llama-70b", 8192, 28672, 64, 80, 32000, 4096, 8},
+    {"llama3-8b", 4096, 14336, 32, 32, 128256, 8192, 8},
 }};
 
 ModelConfig shape_config(const NamedShape& shape) {
@@ -45,7 +49,7 @@ ModelConfig shape_config(const NamedShape& shape) {
   config.intermediate_size = shape.intermediate;
   config.num_hidden_layers = shape.layers;
   config.num_attention_heads = shape.heads;
-  config.num_key_value_heads = shape.heads;
+  config.num_key_value_heads = shape.kv_heads;
   config.head_dim = shape.hidden / shape.heads;
   config.max_position_embeddings = shape.context;
   config.validate();
@@ -162,7 +166,7 @@ Tokenizer make_tokenizer(const std::string& choice, const ModelFiles& files) {
   } else if (files.tokenizer) {
     data = *files.tokenizer;
   } else if (files.tokenizer_error) {
-    throw *files.tokenizer_error;
+    throw Error(*files.tokenizer_error);
   } else {
     throw Error(ErrorKind::model, fmt::format("{} has no tokenizer", files.origin),
                 "put its tokenizer.json beside the weights, or set tokenizer=bytes");

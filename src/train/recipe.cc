@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "learners/learner.h"
 #include "train/recipe_file.h"
 
 namespace jackscrew {
@@ -231,6 +232,15 @@ void set_from_file(OptionSet& options, const std::string& path) {
 }
 
 }  // namespace
+
+std::span<const LearnerTable> learner_tables() {
+  static const std::vector<LearnerTable> kTables = [] {
+    std::vector<LearnerTable> tables;
+    for (const LearnerEntry& entry : all_learners()) tables.push_back({entry.name, entry.options});
+    return tables;
+  }();
+  return kTables;
+}
 
 std::string learner_title(const LearnerTable& table) {
   return fmt::format("Learner {}", table.learner);

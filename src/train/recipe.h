@@ -92,6 +92,9 @@ struct Recipe {
   std::string to_yaml() const { return options.to_yaml(skipped_titles); }
 };
 
+// All learners of the program with their options.
+std::span<const LearnerTable> learner_tables();
+
 // Title under which a learner's options stand.
 std::string learner_title(const LearnerTable& table);
 

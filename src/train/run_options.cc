@@ -340,14 +340,14 @@ constexpr OptionSpec kCallOptions[] = {
 constexpr Preset kPresets[] = {
     {"full", "learner=full learning_rate=1e-5", "every weight learns"},
     {"lora", "learner=lora learning_rate=2e-4", "low-rank adapters over frozen weights"},
-    {"rotary", "learner=rotary storage=int8 learning_rate=1e-5",
+    {"rotary", "learner=rotary storage=int8 optimizer=adamw_8bit learning_rate=1e-5",
      "every weight learns, a few of them at a time, over int8 weights"},
 };
 
 }  // namespace
 
 std::span<const OptionTable> run_option_tables() {
-  static const OptionTable tables[] = {
+  static const OptionTable kTables[] = {
       {option_titles::kModel, kModelOptions},
       {option_titles::kData, kDataOptions},
       {option_titles::kMethod, kMethodOptions},
@@ -357,7 +357,7 @@ std::span<const OptionTable> run_option_tables() {
       {option_titles::kGeneration, kGenerationOptions},
       {option_titles::kCall, kCallOptions, /*saved=*/false},
   };
-  return tables;
+  return kTables;
 }
 
 std::span<const Preset> presets() {

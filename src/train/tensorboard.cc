@@ -25,7 +25,7 @@ void put_varint(std::string& out, uint64_t value) {
 }
 
 // Protobuf wire types.
-enum : uint32_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
+constexpr uint32_t kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5;
 
 void put_key(std::string& out, uint32_t field, uint32_t wire_type) {
   put_varint(out, (field << 3) | wire_type);

@@ -132,13 +132,13 @@ TEST(Options, RefusalsNameKeyValueExpectationAndOrigin) {
 }
 
 TEST(Options, DuplicateNamesAndBadDefaultsAreFaults) {
-  constexpr OptionSpec again[] = {
+  constexpr OptionSpec kAgain[] = {
       {.name = "lora-rank", .type = OptionType::text, .default_text = "", .help = ""}};
   OptionSet options = sample();
-  EXPECT_THROW(options.add({"Again", again}), Error);
-  constexpr OptionSpec bad[] = {
+  EXPECT_THROW(options.add({"Again", kAgain}), Error);
+  constexpr OptionSpec kBad[] = {
       {.name = "n", .type = OptionType::integer, .default_text = "0", .help = "", .min = 1}};
-  EXPECT_THROW(OptionSet().add({"Bad", bad}), Error);
+  EXPECT_THROW(OptionSet().add({"Bad", kBad}), Error);
 }
 
 TEST(Options, DumpStandsInTableOrder) {

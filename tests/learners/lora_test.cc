@@ -102,7 +102,7 @@ TEST_F(LoraTest, BeginsAsTheModelItself) {
     EXPECT_EQ(all_zero, is_b) << name;
     if (is_b) continue;
     // Uniform in 1 / sqrt(in) on either side.
-    const float bound = 1.0f / std::sqrt(static_cast<float>(values.size() / 8));
+    const float bound = 1.0f / std::sqrt(static_cast<float>(values.size()) / 8.0f);
     const auto [low, high] = std::minmax_element(values.begin(), values.end());
     EXPECT_GE(*low, -bound) << name;
     EXPECT_LE(*high, bound) << name;

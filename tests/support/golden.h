@@ -63,12 +63,7 @@ inline double relative_error(const float* actual, const std::vector<float>& expe
 
 // A recipe from "name=value" settings, as the command line gives them.
 inline Recipe make_recipe(const std::vector<std::string>& settings) {
-  static const std::vector<LearnerTable> kTables = [] {
-    std::vector<LearnerTable> tables;
-    for (const LearnerEntry& entry : all_learners()) tables.push_back({entry.name, entry.options});
-    return tables;
-  }();
-  return read_recipe(settings, kTables);
+  return read_recipe(settings, learner_tables());
 }
 
 // A planned and loaded session.

@@ -26,7 +26,8 @@ StepBatch batch_of(int64_t step, int64_t tokens = 24) {
 }
 
 std::vector<std::string> rotary(std::vector<std::string> more) {
-  std::vector<std::string> settings = {"method=rotary", "sequence_len=24", "learning_rate=1e-3",
+  std::vector<std::string> settings = {"method=rotary",   "optimizer=adamw",
+                                       "sequence_len=24", "learning_rate=1e-3",
                                        "max_grad_norm=0", "lr_scheduler_type=constant"};
   settings.insert(settings.end(), more.begin(), more.end());
   return settings;

@@ -222,8 +222,9 @@ TEST_P(GroupFormatTest, EncodesAnyMagnitude) {
   std::uniform_real_distribution<float> exponent(-36.0f, 30.0f);
   auto values = normal_values(40 * 300, 6);
   for (size_t i = 0; i < values.size(); ++i) {
+    const size_t row = i / 300;
     if (i % 300 < 100) values[i] *= std::pow(10.0f, exponent(random));
-    if (i % 300 >= 200) values[i] *= std::pow(10.0f, static_cast<float>(i / 300) - 30.0f);
+    if (i % 300 >= 200) values[i] *= std::pow(10.0f, static_cast<float>(row) - 30.0f);
   }
   EXPECT_TRUE(same_bits(rounded(values, 40), expected(values, 40)));
 }

@@ -79,6 +79,7 @@ class TimedOps : public Ops {
     time(part, 2.0 * static_cast<double>(c.size()) * static_cast<double>(depth),
          [&] { inner_->gemm(a, transpose_a, b, transpose_b, c, accumulate); });
   }
+  // The head's dx counts as a linear's where the head comes in panels.
   void gemm_int8(const Int8Rows& a, const Int8Rows& b, Transpose transpose_b, const Tensor& c,
                  Accumulate accumulate, Arena& scratch) override {
     const bool forward = transpose_b == Transpose::yes;

@@ -91,6 +91,8 @@ class Learner {
   // All slots exist, in a session that trains: takes for a moment what memory the run will need at
   // its worst, so that a run that has begun does not fail for want of it.
   virtual void reserve(Context&) {}
+  // The run will have that many steps in all, those before a checkpoint included.
+  virtual void begin_run(int64_t /*total_steps*/) {}
   // Prepares step `step` (from 0), outside of any step. True when other slots learn from now on.
   virtual bool begin_step(Context&, int64_t /*step*/) { return false; }
   // States of the slots, beside that of the first step, in which a step may take more scratch
@@ -101,8 +103,8 @@ class Learner {
   virtual void visit(const StateVisitor&) const {}
   // The states behind visit() were overwritten: the slots that learn become those that it says.
   virtual void restored(Context&) {}
-  // What a user is told before a run of that many steps.
-  virtual LearnerNotes notes(int64_t /*total_steps*/) const { return {}; }
+  // What a user is told before the run; begin_run() has been called.
+  virtual LearnerNotes notes() const { return {}; }
   // What has happened since the last call, for the log: one JSON object each.
   virtual std::vector<JsonObject> take_events() { return {}; }
   // Set when the result is an adapter rather than a changed model.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <numeric>
 #include <optional>
 #include <set>
@@ -27,8 +28,10 @@ constexpr std::array<OptionSpec, 11> kOptions = {{
     {"rotation_order", OptionType::text, "permutation",
      "permutation: all once a round; random; ascending; descending; importance: by gradient", "",
      "permutation random ascending descending importance"},
-    {"steps_per_rotation", OptionType::integer, "50", "steps from one rotation to the next",
-     "reshufle_steps", "", 1, 1e9},
+    {"steps_per_rotation", OptionType::integer, "auto",
+     "steps from one rotation to the next; auto: 50, or fewer where a run is short, but at least "
+     "10",
+     "reshufle_steps", "auto", 1, 1e9},
     {"churn", OptionType::number, "1", "share of the active groups replaced at a rotation", "", "",
      0.01, 1},
     {"moments", OptionType::text, "reset", "of a group that waits: reset, or keep (on the host)",
@@ -37,8 +40,8 @@ constexpr std::array<OptionSpec, 11> kOptions = {{
      "embedding, norms and head: train (always), rotate (as groups), freeze", "",
      "train rotate freeze"},
     {"group_learning_rate", OptionType::number, "auto",
-     "rate of the active groups; auto: learning_rate, less the more is active at once", "", "auto",
-     0},
+     "rate of the active groups; auto: learning_rate, raised by up to 4 the less is active at once",
+     "", "auto", 0},
     {"static_learning_rate", OptionType::number, "auto",
      "rate of embedding, norms and head; auto: learning_rate", "", "auto", 0},
     {"master", OptionType::text, "ram",
@@ -59,11 +62,20 @@ constexpr std::array<Saving, 6> kSavings = {{
     {"active_params=5%", "a round takes longer", 5.1},
 }};
 
-// Groups that restart together disturb one another: where a tenth of the weights is active the rate
-// of full training serves, at a quarter a half to a third of it did better (experiments on a Llama
-// of 2M parameters). With everything active nothing ever restarts.
-double group_rate_scale(double share) {
-  return share >= 1.0 ? 1.0 : std::min(1.0, std::sqrt(0.1 / share));
+// auto: as long as every group can have two turns. Longer is better where there is time for it; a
+// turn of less than 10 steps ends before its moments mean anything.
+constexpr int64_t kLongestTurn = 50;
+constexpr int64_t kShortestTurn = 10;
+
+// A group learns in a share of the steps: a rate that is higher by as much takes its weights as far
+// as full training would (SmolLM2-135M, a quarter active: docs/methods.md). Not beyond what AdamW
+// is known to bear, though: rates for training from scratch are as high already as they can be, and
+// groups that begin together at more of it disturb one another.
+double automatic_group_rate(double learning_rate, double share) {
+  constexpr double kHighestScale = 4.0;  // the most that was measured
+  constexpr double kHighestRate = 5e-4;
+  const double scaled = learning_rate * std::min(kHighestScale, 1.0 / share);
+  return std::max(learning_rate, std::min(scaled, kHighestRate));
 }
 
 bool is_attention(std::string_view module) {
@@ -105,6 +117,8 @@ int64_t parse_active_params(const std::string& text, int64_t total) {
   return std::min(total, static_cast<int64_t>(std::llround(value)));
 }
 
+constexpr size_t kStateSteps = 2;
+
 struct Group {
   std::string name;
   std::vector<RotarySlot*> slots;
@@ -116,7 +130,10 @@ class RotaryLearner : public Learner {
   explicit RotaryLearner(const OptionSet& options)
       : active_params_(options.text("active_params")),
         order_(parse_rotation_order(options.text("rotation_order"))),
-        steps_per_rotation_(options.integer("steps_per_rotation")),
+        steps_per_rotation_(options.is_word("steps_per_rotation")
+                                ? kLongestTurn
+                                : options.integer("steps_per_rotation")),
+        chooses_steps_(options.is_word("steps_per_rotation")),
         churn_(options.number("churn")),
         static_(options.text("static")),
         learning_rate_(options.number("learning_rate")) {
@@ -184,10 +201,18 @@ class RotaryLearner : public Learner {
     }
   }
 
+  void begin_run(int64_t total_steps) override {
+    total_steps_ = total_steps;
+    if (!chooses_steps_) return;
+    steps_per_rotation_ =
+        std::clamp(total_steps / (2 * windows_of_a_round()), kShortestTurn, kLongestTurn);
+  }
+
   bool begin_step(Context& context, int64_t step) override {
-    // The window of a step is known from its number: a run that goes on does not rotate twice.
-    if (held_ || rotation_->window() > step / steps_per_rotation_) return false;
+    if (held_ || step < next_rotation_) return false;
     rotate(context);
+    next_rotation_ = step + steps_per_rotation_;
+    save_state();
     return true;
   }
 
@@ -217,7 +242,7 @@ class RotaryLearner : public Learner {
 
   void restored(Context& context) override {
     const std::vector<int32_t> before(rotation_->active().begin(), rotation_->active().end());
-    rotation_->restore(state_);
+    restore_state();
     for (const int32_t group : before) stop(context, group);
     for (const int32_t group : before) settle(context, group);
     for (size_t g = 0; g < groups_.size(); ++g) {
@@ -226,10 +251,9 @@ class RotaryLearner : public Learner {
     activate(context, rotation_->active());
   }
 
-  LearnerNotes notes(int64_t total_steps) const override {
+  LearnerNotes notes() const override {
     LearnerNotes notes;
-    const auto windows = static_cast<int64_t>(ceil_div(total_steps, steps_per_rotation_));
-    const int64_t round = rotation_->windows_of_a_round(4 * static_cast<int64_t>(groups_.size()));
+    const int64_t windows = ceil_div(total_steps_, steps_per_rotation_);
     notes.lines.push_back(fmt::format(
         "{} groups of {}, at most {} of {} parameters at once ({:.0f}%)", groups_.size(), kinds(),
         human_count(active_elements_), human_count(total_elements_), 100.0 * share()));
@@ -246,8 +270,8 @@ class RotaryLearner : public Learner {
       notes.warnings.push_back(fmt::format(
           "in {} only {} of {} groups have their turn: a round takes {}; lower steps_per_rotation, "
           "raise active_params, or train longer",
-          counted(total_steps, "step"), groups_.size() - static_cast<size_t>(waiting),
-          groups_.size(), counted(round * steps_per_rotation_, "step")));
+          counted(total_steps_, "step"), groups_.size() - static_cast<size_t>(waiting),
+          groups_.size(), counted(windows_of_a_round() * steps_per_rotation_, "step")));
     }
     return notes;
   }
@@ -259,6 +283,26 @@ class RotaryLearner : public Learner {
     // Who visits may write: a checkpoint that is restored.
     auto* bytes = const_cast<uint8_t*>(state_.data());
     return {bytes, DType::u8, {static_cast<int64_t>(state_.size())}};
+  }
+
+  // The bytes that checkpoints keep: the next rotation, the steps between, and the rotation's own.
+  void save_state() {
+    const int64_t steps[kStateSteps] = {next_rotation_, steps_per_rotation_};
+    std::memcpy(state_.data(), steps, sizeof steps);
+    rotation_->save(std::span(state_).subspan(sizeof steps));
+  }
+  void restore_state() {
+    int64_t steps[kStateSteps];
+    std::memcpy(steps, state_.data(), sizeof steps);
+    if (steps[0] < 0 || steps[1] < 1) fail(ErrorKind::model, "the rotation state is damaged");
+    rotation_->restore(std::span(state_).subspan(sizeof steps));
+    next_rotation_ = steps[0];
+    // A run that goes on for longer than it began keeps its pace.
+    if (chooses_steps_) steps_per_rotation_ = steps[1];
+  }
+
+  int64_t windows_of_a_round() const {
+    return rotation_->windows_of_a_round(4 * static_cast<int64_t>(groups_.size()));
   }
 
   bool rotates(std::string_view module) const {
@@ -315,8 +359,8 @@ class RotaryLearner : public Learner {
     std::vector<int64_t> sizes;
     for (const Group& group : groups_) sizes.push_back(group.size);
     rotation_.emplace(sizes, RotationOptions{order_, active_elements_, churn_, seed_});
-    state_.resize(static_cast<size_t>(rotation_->state_bytes()));
-    rotation_->save(state_);
+    state_.resize(kStateSteps * sizeof(int64_t) + static_cast<size_t>(rotation_->state_bytes()));
+    save_state();
     for (const Group& group : groups_) {
       for (RotarySlot* slot : group.slots) {
         slot->set_learning_rate_scale(scale_of(group_rate()));
@@ -329,7 +373,7 @@ class RotaryLearner : public Learner {
   }
   double scale_of(double rate) const { return learning_rate_ > 0 ? rate / learning_rate_ : 1.0; }
   double group_rate() const {
-    return group_rate_.value_or(learning_rate_ * group_rate_scale(share()));
+    return group_rate_.value_or(automatic_group_rate(learning_rate_, share()));
   }
 
   template <class Groups>
@@ -379,7 +423,6 @@ class RotaryLearner : public Learner {
     for (const int32_t g : joining) {
       joined.add(groups_[static_cast<size_t>(g)].name, rotation_->turns()[static_cast<size_t>(g)]);
     }
-    rotation_->save(state_);
     fetch_ahead();
     events_.push_back(JsonObject()
                           .add("window", rotation_->window())
@@ -409,6 +452,7 @@ class RotaryLearner : public Learner {
   std::string active_params_;
   RotationOrder order_;
   int64_t steps_per_rotation_;
+  bool chooses_steps_;
   double churn_;
   std::string static_;
   double learning_rate_;
@@ -423,6 +467,8 @@ class RotaryLearner : public Learner {
   int64_t total_elements_ = 0;   // of all groups
   int64_t active_elements_ = 0;  // at most, at once
   std::optional<Rotation> rotation_;
+  int64_t total_steps_ = 0;
+  int64_t next_rotation_ = 0;   // the step before which it happens
   bool held_ = false;           // in a phase that is rehearsed: nothing rotates
   std::vector<uint8_t> state_;  // of the rotation, as checkpoints see it
   std::vector<JsonObject> events_;

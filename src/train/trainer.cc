@@ -62,6 +62,7 @@ class Trainer {
     int64_t first = 0;
     try {
       session_ = load_session(recipe_, files_, use, plan_, console_.style);
+      session_->learner().begin_run(total_steps_);
       first = restore();
     } catch (const std::exception&) {
       session_.reset();
@@ -204,7 +205,7 @@ class Trainer {
       say(fmt::format("          and {} of masters {}", human_bytes(plan_.masters.peak),
                       plan_.masters_in_files ? "in files" : "on the host"));
     }
-    const LearnerNotes notes = session_->learner().notes(total_steps_);
+    const LearnerNotes notes = session_->learner().notes();
     for (size_t i = 0; i < notes.lines.size(); ++i) {
       say(fmt::format("{:<10}{}", i == 0 ? recipe_.learner : "", notes.lines[i]));
     }

@@ -231,8 +231,25 @@ TEST(Rotary, ReportsWhatEveryGroupChanged) {
 TEST(Rotary, WarnsOfGroupsThatWillNotHaveTheirTurn) {
   const ModelFiles files = open_model(golden_path("gqa_tied").string());
   const auto session = rotary_session(files, {"active_params=50%", "steps_per_rotation=10"});
-  EXPECT_EQ(session->learner().notes(10).warnings.size(), 1u);
-  EXPECT_TRUE(session->learner().notes(100).warnings.empty());
+  session->learner().begin_run(10);
+  EXPECT_EQ(session->learner().notes().warnings.size(), 1u);
+  session->learner().begin_run(100);
+  EXPECT_TRUE(session->learner().notes().warnings.empty());
+}
+
+TEST(Rotary, ChoosesAPaceThatGivesEveryGroupTwoTurns) {
+  const ModelFiles files = open_model(golden_path("gqa_tied").string());
+  const auto rotations = [&](int64_t steps, const std::string& setting) {
+    const auto session = rotary_session(files, {"active_params=50%", setting});
+    session->learner().begin_run(steps);
+    train(*session, 0, steps);
+    return session->learner().take_events().size();
+  };
+  // Two windows to a round: 10 steps at least, then as many as leave room for two rounds, 50 at
+  // most.
+  EXPECT_EQ(rotations(24, "steps_per_rotation=auto"), 3u);
+  EXPECT_EQ(rotations(120, "steps_per_rotation=auto"), 6u);
+  EXPECT_EQ(rotations(68, "steps_per_rotation=68"), 1u);
 }
 
 void expect_refused(const std::vector<std::string>& settings, const std::string& words) {

@@ -194,18 +194,14 @@ int run(std::vector<std::string> arguments) {
     fmt::print("{}, {} x {} tokens, learner {}, {} threads, {}, {} time\n", files.origin,
                recipe.micro_batch_size * recipe.gradient_accumulation_steps, recipe.sequence_len,
                recipe.learner, recipe.threads, isa_name(isa), clock.cpu ? "processor" : "wall");
-    // s8 has no product yet; its peak says what one could gain.
-    const double s8 = gemm_peak(clock, DType::u8, 5);
-    fmt::print("peak of s8 products {:.1f} GOP/s\n", 1e-9 * s8);
   }
   const bool all = recipe.product == "auto";
-  for (const DType dtype : {DType::f32, DType::bf16}) {
-    if (all ? dtype == DType::bf16 && isa < IsaLevel::v4_bf16
-            : recipe.product != dtype_name(dtype)) {
-      continue;
-    }
+  constexpr std::pair<const char*, DType> kProducts[] = {
+      {"f32", DType::f32}, {"bf16", DType::bf16}, {"int8", DType::u8}};
+  for (const auto& [product, dtype] : kProducts) {
+    if (all ? dtype == DType::bf16 && isa < IsaLevel::v4_bf16 : recipe.product != product) continue;
     Recipe one = recipe;
-    one.product = dtype_name(dtype);
+    one.product = product;
     const Measured measured = measure(one, files, clock, dtype);
     recipe.json ? print_json(measured) : print_text(measured);
     std::fflush(stdout);

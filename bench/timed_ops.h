@@ -79,6 +79,17 @@ class TimedOps : public Ops {
     time(part, 2.0 * static_cast<double>(c.size()) * static_cast<double>(depth),
          [&] { inner_->gemm(a, transpose_a, b, transpose_b, c, accumulate); });
   }
+  // The head's dx counts as a linear's where the head comes in panels.
+  void gemm_int8(const Int8Rows& a, const Int8Rows& b, Transpose transpose_b, const Tensor& c,
+                 Accumulate accumulate, Arena& scratch) override {
+    const bool forward = transpose_b == Transpose::yes;
+    const bool head = c.row_stride() == vocab_size_ || b.codes.rows() == vocab_size_;
+    const Part part = forward ? (head ? Part::head_forward : Part::forward)
+                              : (head ? Part::head_input_gradient : Part::input_gradient);
+    time(part, 2.0 * static_cast<double>(c.size()) * static_cast<double>(a.codes.cols()),
+         [&] { inner_->gemm_int8(a, b, transpose_b, c, accumulate, scratch); });
+  }
+  int32_t int8_limit() const override { return inner_->int8_limit(); }
   void attention_forward(const AttentionShape& shape, const Tensor& q, const Tensor& k,
                          const Tensor& v, const Tensor& out, const Tensor& lse,
                          Arena& scratch) override {

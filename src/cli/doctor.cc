@@ -29,13 +29,13 @@ std::string cpu_name() {
 const char* isa_meaning(IsaLevel level) {
   switch (level) {
     case IsaLevel::v3:
-      return "AVX2 and FMA; product=f32";
+      return "AVX2 and FMA; product=f32, int8";
     case IsaLevel::v4:
-      return "AVX-512; product=f32";
+      return "AVX-512; product=f32, int8";
     case IsaLevel::v4_vnni:
-      return "AVX-512 with int8 dot products; product=f32";
+      return "AVX-512 with int8 dot products; product=f32, int8";
     case IsaLevel::v4_bf16:
-      return "AVX-512 with bf16 dot products; product=f32 and bf16";
+      return "AVX-512 with int8 and bf16 dot products; product=f32, int8, bf16";
   }
   return "?";
 }

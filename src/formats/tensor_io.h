@@ -34,6 +34,9 @@ inline SafetensorsSpec tensor_spec(const std::string& name, const Tensor& view) 
     case DType::i32:
       spec.dtype = "I32";
       break;
+    case DType::i8:
+      spec.dtype = "I8";
+      break;
     case DType::u8:
       spec.dtype = "U8";
       break;

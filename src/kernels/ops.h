@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "kernels/int8_group.h"
 #include "kernels/isa.h"
 #include "kernels/row_kernel.h"
 #include "tensor/memory.h"
@@ -28,6 +29,12 @@ struct AttentionShape {
   int64_t num_kv_heads = 0;  // divides num_heads
   int64_t head_dim = 0;
   float scale = 1.0f;  // of the scores, before softmax
+};
+
+// A matrix of signed bytes with scales: an element is scale * code.
+struct Int8Rows {
+  Tensor codes;   // i8 [rows, cols], any row stride
+  Tensor scales;  // f32 [rows], or [rows, groups] with groups of kInt8Group columns
 };
 
 // Identifies a point in the order of issued work.
@@ -59,6 +66,18 @@ class Ops {
                     const Tensor& c, Accumulate accumulate) = 0;
   // Whether gemm() takes bf16 at more than emulated speed.
   virtual bool has_bf16() const = 0;
+
+  // c [m, n] (+)= a [m, k] · op(b) [k, n] for matrices of bytes, c f32. a has scales [m, groups]. b
+  // has scales [n] if it is transposed; otherwise none: its scales would lie along the contraction
+  // and have to be folded into a before that is rounded. Codes of a stay within int8_limit(), those
+  // of b may be any.
+  // The sum over a group is an exact integer. No bit of c depends on threads, on the instruction
+  // set or on other rows.
+  virtual void gemm_int8(const Int8Rows& a, const Int8Rows& b, Transpose transpose_b,
+                         const Tensor& c, Accumulate accumulate, Arena& scratch) = 0;
+  // The largest magnitude of a code of a: 127, or 63 where the hardware adds pairs of products in
+  // 16 bits that saturate.
+  virtual int32_t int8_limit() const = 0;
 
   // Causal softmax attention, FlashAttention-2 (Dao 2023, algorithm 1): tiled, no [T, T] matrix.
   //   q [tokens_q, num_heads * head_dim], k, v [tokens_k, num_kv_heads * head_dim], all f32

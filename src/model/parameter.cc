@@ -30,7 +30,8 @@ void Linear::backward(Context& context, const Operand& x, const Tensor& dy, cons
                       Accumulate accumulate, int64_t token_offset) const {
   if (dx == nullptr && !learns()) return;
   const Arena::Frame frame(context.scratch);
-  const Gradient g = product_->backward(context, x, dy, *parameter_->weight);
+  Gradient g = product_->backward(context, x, dy, *parameter_->weight);
+  g.token_offset = token_offset;
   if (dx != nullptr) g.add_dx(*dx, accumulate);
   if (learns()) parameter_->slot->backward(g, dx, token_offset);
 }

@@ -132,7 +132,7 @@ void Stage::loss(Context& context, const Batch& batch, const Tensor& hidden,
   const int64_t rows = batch.targets.size();
   if (d != nullptr) context.ops.zero(*d);
   if (rows == 0) return;
-  // Only rows with a target pass the head, a chunk at a time.
+  // Only rows with a target pass the head, a chunk at a time. Random numbers count them.
   const Tensor losses = context.scratch.tensor(DType::f32, {rows});
   const int64_t chunk = std::min(rows, loss_chunk_rows(config_.vocab_size));
   for (int64_t begin = 0; begin < rows; begin += chunk) {
@@ -150,7 +150,7 @@ void Stage::loss_chunk(Context& context, const Batch& batch, int64_t begin, int6
   const Arena::Frame frame(context.scratch);
   const int64_t rows = end - begin;
   const int64_t width = config_.hidden_size;
-  const int64_t at = batch.token_offset + begin;
+  const int64_t at = batch.target_offset + begin;
   const auto take = [&](int64_t cols) { return context.scratch.tensor(DType::f32, {rows, cols}); };
   const Tensor target_rows = batch.target_rows.columns(begin, end);
   const Tensor x = take(width);

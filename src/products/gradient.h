@@ -42,11 +42,12 @@ class Gradient {
   const Weight& weight() const { return weight_; }
 
   // What the use knows, set by whoever makes the Gradient. Learners read x and dy only.
-  Tensor x;                // f32 [tokens, in], the input; empty for a gather
-  Tensor dy;               // f32 [tokens, out], the output's gradient
-  Tensor x_cast, dy_cast;  // the same in the product's arithmetic
-  Tensor indices;          // i32 [tokens], the rows of a gather
-  Tensor rstd;             // f32 [tokens], the statistic of a norm
+  Tensor x;                  // f32 [tokens, in], the input; empty for a gather
+  Tensor dy;                 // f32 [tokens, out], the output's gradient
+  Tensor x_cast, dy_cast;    // the same in the product's arithmetic
+  Tensor indices;            // i32 [tokens], the rows of a gather
+  Tensor rstd;               // f32 [tokens], the statistic of a norm
+  int64_t token_offset = 0;  // global index of the first token, for random numbers
 
  private:
   Context& context_;

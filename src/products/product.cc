@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "kernels/rows/model.rows.h"
 #include "products/dense.h"
+#include "products/int8.h"
 
 namespace jackscrew {
 
@@ -69,8 +70,9 @@ const Product& find_product(std::string_view name, const Ops& ops) {
     }
     return bf16_product();
   }
+  if (name == "int8") return int8_product();
   throw Error(ErrorKind::usage, fmt::format("unknown product {}", name),
-              "known products: auto, f32, bf16");
+              "known products: auto, f32, bf16, int8");
 }
 
 const Contributor& gather_contributor() {

@@ -12,8 +12,9 @@ namespace jackscrew {
 
 // An input made ready for a product once and shared by the weights that read it (q, k and v).
 struct Operand {
-  Tensor x;     // f32 [tokens, in]
-  Tensor cast;  // the same in the product's arithmetic; may be the same tensor
+  Tensor x;            // f32 [tokens, in]
+  Tensor cast;         // the same in the product's arithmetic; may be the same tensor
+  Tensor scales = {};  // of an integer cast, as in Int8Rows
 };
 
 class Product : public Contributor {
@@ -27,12 +28,13 @@ class Product : public Contributor {
   // y [tokens, out] (+)= x Wᵀ
   virtual void forward(Context& context, const Operand& a, const Weight& weight, const Tensor& y,
                        Accumulate accumulate) const = 0;
-  // The gradient operator for dy [tokens, out]. Casts dy once, into context.scratch.
+  // The gradient operator for dy [tokens, out]. Casts dy once, into context.scratch. The caller
+  // adds token_offset.
   virtual Gradient backward(Context& context, const Operand& a, const Tensor& dy,
                             const Weight& weight) const = 0;
 };
 
-// The product of that name for these ops: "f32", "bf16", or "auto" (f32: exact first).
+// The product of that name for these ops: "f32", "bf16", "int8", or "auto" (f32: exact first).
 // Throws Error(usage) for an unknown name, and Error(device) for bf16 on a CPU without it.
 const Product& find_product(std::string_view name, const Ops& ops);
 

@@ -34,12 +34,6 @@ struct TileRange {
 // shorter, in order.
 using RowSource = std::function<Tensor(int64_t begin, int64_t end)>;
 
-// A matrix as rows of signed bytes with one scale each: value = scale * code.
-struct Int8Rows {
-  Tensor codes;   // u8 [rows, cols] whose bits are signed bytes
-  Tensor scales;  // f32 [rows]
-};
-
 class Format {
  public:
   virtual ~Format() = default;

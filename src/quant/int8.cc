@@ -14,7 +14,7 @@ class Int8Format : public GroupFormat<Int8Codec> {
   Int8Rows int8_rows(const Storage& storage) const override {
     const auto matrix = matrix_of(storage);
     if (matrix.layout.row_groups != 1) return {};
-    return {Tensor(matrix.codec.codes, DType::u8, {storage.rows, storage.cols}),
+    return {Tensor(matrix.codec.codes, DType::i8, {storage.rows, storage.cols}),
             Tensor(matrix.codec.scales, DType::f32, {storage.rows})};
   }
 

@@ -114,6 +114,10 @@ Tensor Weight::as_f32() const {
   return {storage().bytes.raw(), DType::f32, {rows_, cols_}};
 }
 
+Int8Rows Weight::as_int8_rows() const {
+  return format().int8_rows(storage());
+}
+
 void Weight::decode(Ops& ops, int64_t begin, int64_t end, const Tensor& out) const {
   format().decode_tile(ops, storage(), {begin, end, 0, cols_}, out);
 }

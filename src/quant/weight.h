@@ -30,6 +30,9 @@ class Weight {
   // The values themselves, f32 [rows, cols], when they are stored as f32; else an empty tensor.
   Tensor as_f32() const;
 
+  // The storage itself, where it is signed bytes with one scale per row; else empty tensors.
+  Int8Rows as_int8_rows() const;
+
   // Rows [begin, end) as f32 or bf16.
   void decode(Ops& ops, int64_t begin, int64_t end, const Tensor& out) const;
   // y [1, rows] (+)= x [1, cols] Wᵀ, in f32: see Format::multiply.

@@ -10,7 +10,8 @@ enum class DType : uint8_t {
   bf16,
   f16,
   f64,  // partial sums of reductions over whole tensors
-  i32,  // token ids, positions, row indices
+  i32,  // token ids, positions, row indices; sums of integer products
+  i8,   // codes of integer products
   u8    // bytes of a block format
 };
 
@@ -24,6 +25,7 @@ constexpr int64_t dtype_size(DType dtype) {
     case DType::bf16:
     case DType::f16:
       return 2;
+    case DType::i8:
     case DType::u8:
       return 1;
   }
@@ -42,6 +44,8 @@ constexpr const char* dtype_name(DType dtype) {
       return "bf16";
     case DType::f16:
       return "f16";
+    case DType::i8:
+      return "i8";
     case DType::u8:
       return "u8";
   }

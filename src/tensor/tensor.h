@@ -35,6 +35,10 @@ struct DTypeOf<int32_t> {
   static constexpr DType value = DType::i32;
 };
 template <>
+struct DTypeOf<int8_t> {
+  static constexpr DType value = DType::i8;
+};
+template <>
 struct DTypeOf<uint8_t> {
   static constexpr DType value = DType::u8;
 };

@@ -191,7 +191,7 @@ StepScalars Session::read_scalars() {
   return scalars;
 }
 
-Batch Session::upload(const MicroBatch& batch, int64_t token_offset) {
+Batch Session::upload(const MicroBatch& batch, int64_t token_offset, int64_t target_offset) {
   const int64_t tokens = batch.tokens();
   if (tokens > use_.tokens) {
     fail(ErrorKind::generic, "micro-batch of {} tokens in a session for {}", tokens, use_.tokens);
@@ -215,7 +215,8 @@ Batch Session::upload(const MicroBatch& batch, int64_t token_offset) {
           put(cu_seqlens_, batch.cu_seqlens),
           put(target_rows_, target_rows),
           put(targets_, targets),
-          token_offset};
+          token_offset,
+          target_offset};
 }
 
 void Session::visit(const StateVisitor& visitor) const {
@@ -280,16 +281,18 @@ void Session::accumulate(const StepBatch& batch, double learning_rate, int64_t s
   if (learner_->begin_step(run, step)) watch_gradients();
   auto ban = std::make_unique<NoAllocation>(*memory_);
   int64_t token_offset = batch.first_token;
+  int64_t target_offset = 0;
   for (const MicroBatch& micro_batch : batch.micro_batches) {
     stash_arena_.reset();
     scratch_.reset();
-    const Batch on_device = upload(micro_batch, token_offset);
+    const Batch on_device = upload(micro_batch, token_offset, target_offset);
     Stash stash{&stash_arena_, true, recompute_, {}, {}};
     const Tensor hidden = stage_->forward(run, on_device, nullptr, stash);
     const Tensor d = scratch_.tensor(DType::f32, {hidden.rows(), hidden.cols()});
     stage_->loss(run, on_device, hidden, &d);
     stage_->backward(run, on_device, d, stash);
     token_offset += micro_batch.tokens();
+    target_offset += micro_batch.target_count;
   }
   step_ban_ = std::move(ban);
 }
@@ -322,7 +325,7 @@ double Session::evaluate(const StepBatch& batch, const ProgressCallback& progres
   for (const MicroBatch& micro_batch : batch.micro_batches) {
     stash_arena_.reset();
     scratch_.reset();
-    const Batch on_device = upload(micro_batch, 0);
+    const Batch on_device = upload(micro_batch, 0, 0);
     Stash stash{&stash_arena_, false, false, {}, {}};
     const Tensor hidden = stage_->forward(run, on_device, nullptr, stash);
     stage_->loss(run, on_device, hidden, nullptr);
@@ -341,7 +344,7 @@ Tensor Session::logits(std::span<const int32_t> ids, int64_t rows, bool use_cach
   stash_arena_.reset();
   scratch_.reset();
   Context run = context(false);
-  const Batch on_device = upload(batch, 0);
+  const Batch on_device = upload(batch, 0, 0);
   if (use_cache) {
     std::vector<int32_t> keys = {0, narrow<int32_t>(before + tokens)};
     ops_->copy(cache_.cu_seqlens_q.view(), view_of(batch.cu_seqlens));

@@ -112,7 +112,7 @@ class Session {
                    const ProgressCallback& loaded);
   void rehearse_work();
   void watch_gradients();
-  Batch upload(const MicroBatch& batch, int64_t token_offset);
+  Batch upload(const MicroBatch& batch, int64_t token_offset, int64_t target_offset);
   Context context(bool training);
   void write_scalars(const StepScalars& scalars);
   StepScalars read_scalars();

@@ -47,8 +47,11 @@ void expect_close(const Values& actual, const Values& expected, double tolerance
 }
 
 // Both ways of learning, with all that is random in them.
-const std::vector<std::vector<std::string>> kMethods = {{"method=full"},
-                                                        {"method=lora", "lora_dropout=0.1"}};
+const std::vector<std::vector<std::string>> kMethods = {
+    {"method=full"},
+    {"method=lora", "lora_dropout=0.1"},
+    {"method=full", "product=int8"},
+    {"method=lora", "lora_dropout=0.1", "product=int8"}};
 
 std::vector<std::string> with(std::vector<std::string> settings, const std::string& more) {
   settings.push_back(more);
@@ -89,16 +92,21 @@ TEST_P(TrainingTest, FourMicroBatchesAreOneBatch) {
                                          random_batch({11, 20}, 8), random_batch({17}, 9)};
   EXPECT_NE(parts[0].target_count, parts[1].target_count);
   const MicroBatch whole = joined(parts);
-  const auto run = session({"method=full"}, whole.tokens());
-  const Trace once = train(*run, {step_of({whole})});
-  const auto again = session({"method=full"}, whole.tokens());
-  const Trace cut = train(*again, {step_of(parts)});
-  expect_close(cut.gradients[0], once.gradients[0], 1e-5, "four parts");
-  EXPECT_NEAR(cut.results[0].loss, once.results[0].loss, 1e-6 * once.results[0].loss);
-  EXPECT_NEAR(cut.results[0].grad_norm, once.results[0].grad_norm,
-              1e-5 * once.results[0].grad_norm);
+  // With int8 too: its random numbers are those of the token, wherever it is computed.
+  for (const char* product : {"product=int8", "product=f32"}) {
+    const auto run = session({"method=full", product}, whole.tokens());
+    const Trace once = train(*run, {step_of({whole})});
+    const auto again = session({"method=full", product}, whole.tokens());
+    const Trace cut = train(*again, {step_of(parts)});
+    expect_close(cut.gradients[0], once.gradients[0], 1e-5, std::string("four parts ") + product);
+    EXPECT_NEAR(cut.results[0].loss, once.results[0].loss, 1e-6 * once.results[0].loss);
+    EXPECT_NEAR(cut.results[0].grad_norm, once.results[0].grad_norm,
+                1e-5 * once.results[0].grad_norm);
+  }
 
   // The same batch four times is its own mean.
+  const auto run = session({"method=full"}, whole.tokens());
+  const Trace once = train(*run, {step_of({whole})});
   const auto repeated = session({"method=full"}, whole.tokens());
   const Trace four = train(*repeated, {step_of({whole, whole, whole, whole})});
   expect_close(four.gradients[0], once.gradients[0], 1e-5, "four times");

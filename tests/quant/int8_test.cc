@@ -39,11 +39,11 @@ TEST(Int8, RowsShowTheirCodesAndScales) {
   const auto ops = make_test_ops();
   const auto bytes = encode(*ops, int8_row_format(), {1, -2, 3, 0, 254, 2, -2, 127}, 2);
   const Int8Rows rows = int8_row_format().int8_rows(storage_of(bytes, 2, 4));
-  ASSERT_EQ(rows.codes.describe(), "u8[2, 4]");
+  ASSERT_EQ(rows.codes.describe(), "i8[2, 4]");
   ASSERT_EQ(rows.scales.describe(), "f32[2]");
   EXPECT_EQ(rows.scales.data<float>()[0], 3.0f / 127.0f);
   EXPECT_EQ(rows.scales.data<float>()[1], 2.0f);
-  const auto* codes = reinterpret_cast<const int8_t*>(rows.codes.data<uint8_t>());
+  const auto* codes = rows.codes.data<int8_t>();
   EXPECT_EQ(std::vector<int8_t>(codes, codes + 8),
             (std::vector<int8_t>{42, -85, 127, 0, 127, 1, -1, 64}));
   // Two scales a row, or no codes at all: nothing to show.

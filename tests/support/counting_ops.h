@@ -19,7 +19,7 @@ class CountingOps : public Ops {
   explicit CountingOps(std::unique_ptr<Ops> inner)
       : Ops(inner->threads(), inner->isa()), inner_(std::move(inner)) {}
 
-  int64_t multiply_adds = 0;  // of gemm()
+  int64_t multiply_adds = 0;  // of gemm() and gemm_int8()
   int64_t attention_backwards = 0;
   void reset() { multiply_adds = attention_backwards = 0; }
 
@@ -30,6 +30,12 @@ class CountingOps : public Ops {
     multiply_adds += c.size() * (transpose_a == Transpose::yes ? a.rows() : a.cols());
     inner_->gemm(a, transpose_a, b, transpose_b, c, accumulate);
   }
+  void gemm_int8(const Int8Rows& a, const Int8Rows& b, Transpose transpose_b, const Tensor& c,
+                 Accumulate accumulate, Arena& scratch) override {
+    multiply_adds += c.size() * a.codes.cols();
+    inner_->gemm_int8(a, b, transpose_b, c, accumulate, scratch);
+  }
+  int32_t int8_limit() const override { return inner_->int8_limit(); }
   void attention_forward(const AttentionShape& shape, const Tensor& q, const Tensor& k,
                          const Tensor& v, const Tensor& out, const Tensor& lse,
                          Arena& scratch) override {

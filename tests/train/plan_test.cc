@@ -147,7 +147,17 @@ INSTANTIATE_TEST_SUITE_P(
                  {"method=rotary", "sequence_len=40", "rotation_groups=matrix", "static=rotate",
                   "active_params=50%", "master_dtype=bf16", "rotation_order=importance",
                   "steps_per_rotation=1"}},
-        PlanCase{"bf16_products", "gqa_tied", {"sequence_len=64", "product=bf16"}}),
+        PlanCase{"bf16_products", "gqa_tied", {"sequence_len=64", "product=bf16"}},
+        PlanCase{"int8_products",
+                 "odd",
+                 {"method=full", "sequence_len=31", "micro_batch_size=3", "product=int8"}},
+        PlanCase{"int8_products_of_rows",
+                 "gqa_tied",
+                 {"sequence_len=64", "product=int8", "storage=int8_row"}},
+        PlanCase{"int8_products_of_nf4",
+                 "mha_untied",
+                 {"method=rotary", "sequence_len=40", "active_params=50%", "product=int8",
+                  "storage=nf4"}}),
     [](const auto& test) { return std::string(test.param.name); });
 
 // The accounting of the literature (weights and both moments in bf16), as tables of GaLore, SCALE

@@ -9,6 +9,8 @@
 #include "kernels/attention_scratch.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/gemm_int8.h"
+#include "kernels/int8_scratch.h"
 
 namespace jackscrew {
 
@@ -36,6 +38,12 @@ class CpuOps : public Ops {
             const Tensor& c, Accumulate accumulate) override {
     gemm_.run(a, transpose_a, b, transpose_b, c, accumulate);
   }
+
+  void gemm_int8(const Int8Rows& a, const Int8Rows& b, Transpose transpose_b, const Tensor& c,
+                 Accumulate accumulate, Arena& scratch) override {
+    cpu_gemm_int8(threads(), isa(), a, b, transpose_b, c, accumulate, scratch);
+  }
+  int32_t int8_limit() const override { return int8_code_limit(isa()); }
 
   void attention_forward(const AttentionShape& shape, const Tensor& q, const Tensor& k,
                          const Tensor& v, const Tensor& out, const Tensor& lse,

@@ -91,6 +91,18 @@ struct Team {
     __device__ T& operator[](int64_t i) { return values[i / kThreads]; }
   };
 
+  // Sixty-four random numbers: number i is x[i / 16] of block 16 * index + i % 16.
+  struct SixtyFour {
+    RandomStream stream;
+    uint64_t index;
+    __device__ uint32_t operator[](int64_t i) const {
+      return stream.four(16 * index + static_cast<uint64_t>(i % 16)).x[i / 16];
+    }
+  };
+  __device__ SixtyFour sixty_four(const RandomStream& stream, uint64_t index) const {
+    return {stream, index};
+  }
+
   template <class F>
   __device__ void once(F f) const {
     if (threadIdx.x == 0) f();

@@ -1,6 +1,7 @@
 #include "kernels/plan/plan_ops.h"
 
 #include "kernels/attention_scratch.h"
+#include "kernels/int8_scratch.h"
 
 namespace jackscrew {
 
@@ -15,6 +16,13 @@ class PlanOps : public Ops {
 
   void gemm(const Tensor&, Transpose, const Tensor&, Transpose, const Tensor&,
             Accumulate) override {}
+
+  void gemm_int8(const Int8Rows& a, const Int8Rows&, Transpose, const Tensor&, Accumulate,
+                 Arena& scratch) override {
+    const Arena::Frame frame(scratch);
+    int8_scratch(isa(), a.codes.rows(), a.codes.cols(), threads(), scratch);
+  }
+  int32_t int8_limit() const override { return int8_code_limit(isa()); }
 
   void attention_forward(const AttentionShape& shape, const Tensor&, const Tensor& k, const Tensor&,
                          const Tensor&, const Tensor&, Arena& scratch) override {

@@ -1,0 +1,76 @@
+// Products of bytes, compiled once per instruction set (int8.isa.cc). Instructions multiply an
+// unsigned byte by a signed one: codes of a are raised by a shift, and every sum begins with what
+// that adds to it, taken off.
+//
+// oneDNN is not used: it has one scale per operand, and scaling groups of its sums by way of memory
+// took longer than the sums. Without VNNI it also saturates silently for signed codes.
+#pragma once
+
+#include <cstdint>
+
+#include "base/checked.h"
+#include "kernels/isa.h"
+
+namespace jackscrew {
+
+// With VNNI four products are added in 32 bits. Before it two are in 16 bits that saturate: 2 * 127
+// * 128 fits, so raised codes end at 127.
+inline int32_t int8_shift(IsaLevel isa) {
+  return isa >= IsaLevel::v4_vnni ? 128 : 64;
+}
+
+// Sums kept in registers: 8 vectors of the 16 of AVX2, which also needs some for products of 16
+// bits; 24 of the 32 of AVX-512. Wide rather than high, because b is loaded less often than a.
+struct Int8Tile {
+  int64_t rows, columns;
+};
+inline constexpr Int8Tile kInt8TileV3{4, 16};
+inline constexpr Int8Tile kInt8TileV4{6, 64};
+inline Int8Tile int8_tile(IsaLevel isa) {
+  return isa == IsaLevel::v3 ? kInt8TileV3 : kInt8TileV4;
+}
+
+// Kernels read the depth in steps of 16 bytes, so rows are padded.
+inline constexpr int64_t kInt8Step = 16;
+// Of rows raised by the shift. Rows a multiple of 4 KiB apart would share sets of the cache.
+inline int64_t int8_row_bytes(int64_t depth) {
+  const int64_t bytes = round_up(depth, kInt8Step);
+  return bytes % 1024 == 0 ? bytes + 64 : bytes;
+}
+
+// Depth of b that is packed, and multiplied, at once: at most 256 KiB, a quarter of L2, from which
+// every tile reads it. Shorter pieces would stay in L1, but c would be read and written more often.
+inline constexpr int64_t kInt8Depth = 4096;
+
+// One tile of c over a piece of the depth.
+struct Int8Product {
+  const uint8_t* a;       // [rows, depth], raised
+  const float* a_scales;  // [rows, groups]
+  const uint32_t* b;      // packed
+  const int32_t* sums;    // [groups, tile columns]
+  const float* b_scales;  // [columns]; null: all 1
+  float* c;               // [rows, columns]
+  int64_t a_stride, a_scales_stride, c_stride;
+  int64_t rows, columns;  // of c, at most the tile's
+  int64_t depth;          // at most kInt8Depth
+  bool accumulate;
+};
+
+struct Int8Kernels {
+  // Packs `columns` columns of b, as rows or (transposed) as columns in memory, for depth
+  // [0, depth): words of four bytes of the depth, [depth / 4, tile columns], zeros up to the step.
+  // `sums` [groups, tile columns] become minus the shift times the sum of each group.
+  void (*pack)(const int8_t* b, int64_t stride, bool transposed, int64_t columns, int64_t depth,
+               uint32_t* packed, int32_t* sums);
+  void (*multiply)(const Int8Product& args);
+};
+
+namespace v3 {
+extern const Int8Kernels kInt8Kernels;
+}
+namespace v4 {
+extern const Int8Kernels kInt8Kernels;
+extern const Int8Kernels kInt8VnniKernels;
+}  // namespace v4
+
+}  // namespace jackscrew

@@ -1,0 +1,143 @@
+#include "products/int8.h"
+
+#include <algorithm>
+
+#include "products/dense.h"
+#include "products/int8.rows.h"
+#include "quant/int8.h"
+
+namespace jackscrew {
+
+namespace {
+
+// Bytes of codes in a panel of a weight that is stored otherwise. In dx panels are pieces of the
+// contraction, each added to all of dx: larger than panels of f32, which are added in registers.
+constexpr int64_t kPanelBytes = int64_t{8} << 20;
+
+// A panel of dx ends with a group.
+int64_t code_panel_rows(int64_t cols) {
+  return std::max(kInt8Group, kPanelBytes / cols / kInt8Group * kInt8Group);
+}
+
+Int8Rows take_groups(Arena& scratch, int64_t rows, int64_t cols) {
+  return {scratch.tensor(DType::i8, {rows, cols}),
+          scratch.tensor(DType::f32, {rows, ceil_div(cols, kInt8Group)})};
+}
+
+class Int8Product : public Product {
+ public:
+  const char* name() const override { return "int8"; }
+  DType kept_dtype() const override { return DType::f32; }
+
+  Operand prepare(Context& context, const Tensor& x) const override {
+    if (single(x)) return {x, x};
+    const Int8Rows to = take_groups(context.scratch, x.rows(), x.cols());
+    context.ops.launch(
+        QuantizeGroups{x.data<float>(), to.codes.data<int8_t>(), to.scales.data<float>(), x.cols(),
+                       x.row_stride(), to.scales.cols(), context.ops.int8_limit()},
+        to.scales.size());
+    return {x, to.codes, to.scales};
+  }
+
+  void forward(Context& context, const Operand& a, const Weight& weight, const Tensor& y,
+               Accumulate accumulate) const override {
+    if (single(a.x)) {
+      f32_product().forward(context, {a.x, a.x}, weight, y, accumulate);
+      return;
+    }
+    for_panels(context, weight, [&](const Int8Rows& panel, int64_t begin, int64_t end) {
+      context.ops.gemm_int8({a.cast, a.scales}, panel, Transpose::yes, y.columns(begin, end),
+                            accumulate, context.scratch);
+    });
+  }
+
+  Gradient backward(Context& context, const Operand& a, const Tensor& dy,
+                    const Weight& weight) const override {
+    Gradient g(context, *this, weight);
+    g.x = a.x;
+    g.dy = dy;
+    g.x_cast = a.x;
+    g.dy_cast = dy;
+    return g;
+  }
+
+  void add_dx(const Gradient& g, const Tensor& dx, Accumulate accumulate) const override {
+    Context& context = g.context();
+    Accumulate now = accumulate;
+    for_panels(context, g.weight(), [&](const Int8Rows& panel, int64_t begin, int64_t end) {
+      const Arena::Frame frame(context.scratch);
+      const Int8Rows dy = quantized(g, panel.scales, begin, end);
+      context.ops.gemm_int8(dy, {panel.codes, {}}, Transpose::no, dx, now, context.scratch);
+      now = Accumulate::yes;
+    });
+  }
+
+  void add_dw(const Gradient& g, const Tensor& d) const override { f32_product().add_dw(g, d); }
+  void add_left(const Gradient& g, const Tensor& p, const Tensor& r) const override {
+    f32_product().add_left(g, p, r);
+  }
+  void add_right(const Gradient& g, const Tensor& q, const Tensor& r) const override {
+    f32_product().add_right(g, q, r);
+  }
+
+ private:
+  // A single token is bound by reading the weight, which rounding it would not make faster.
+  static bool single(const Tensor& x) { return x.rows() == 1; }
+
+  // Columns [begin, end) of dy, times the scales of the weight's rows, which lie along the
+  // contraction.
+  static Int8Rows quantized(const Gradient& g, const Tensor& scales, int64_t begin, int64_t end) {
+    const Context& context = g.context();
+    const Tensor part = g.dy.columns(begin, end);
+    const Int8Rows to = take_groups(context.scratch, part.rows(), part.cols());
+    context.ops.launch(
+        QuantizeGradientGroups{part.data<float>(), scales.data<float>(), to.codes.data<int8_t>(),
+                               to.scales.data<float>(), context.scalars, part.cols(),
+                               part.row_stride(), to.scales.cols(), g.token_offset,
+                               div_exact(begin, kInt8Group), ceil_div(g.dy.cols(), kInt8Group),
+                               name_hash(g.weight().name().c_str()), context.ops.int8_limit()},
+        to.scales.size());
+    return to;
+  }
+
+  // Calls body(panel, begin, end) over all rows of the weight. A panel is the weight as int8_row
+  // would store it; stored so, a weight is its own.
+  template <class Body>
+  void for_panels(Context& context, const Weight& weight, const Body& body) const {
+    if (const Int8Rows stored = weight.as_int8_rows(); !stored.codes.empty()) {
+      body(stored, 0, weight.rows());
+      return;
+    }
+    const Arena::Frame frame(context.scratch);
+    const Format& format = int8_row_format();
+    const int64_t cols = weight.cols();
+    const int64_t step = std::min(weight.rows(), code_panel_rows(cols));
+    const Tensor bytes = context.scratch.tensor(DType::u8, {format.storage_bytes(step, cols)});
+    const Tensor as_f32 = weight.as_f32();
+    const Tensor decoded =
+        as_f32.empty()
+            ? context.scratch.tensor(DType::f32, {std::min(step, encode_panel_rows(cols)), cols})
+            : Tensor();
+    for (int64_t begin = 0; begin < weight.rows(); begin += step) {
+      const int64_t end = std::min(weight.rows(), begin + step);
+      const auto source = [&](int64_t from, int64_t to) {
+        if (!as_f32.empty()) return as_f32.rows(begin + from, begin + to);
+        const Tensor rows = decoded.rows(0, to - from);
+        weight.decode(context.ops, begin + from, begin + to, rows);
+        return rows;
+      };
+      const Storage panel{bytes, end - begin, cols};
+      format.encode(context.ops, source, panel, {}, context.scratch);
+      body(format.int8_rows(panel), begin, end);
+    }
+  }
+};
+
+}  // namespace
+
+const Product& int8_product() {
+  static const Int8Product kProduct;
+  return kProduct;
+}
+
+}  // namespace jackscrew

@@ -14,10 +14,10 @@ namespace {
 
 using Ids = std::vector<int32_t>;
 
-DatasetOptions options(int64_t sequence_len, ChatFormat::Kind kind = ChatFormat::Kind::chatml) {
+DatasetOptions options(int64_t sequence_len, const char* format = "chatml") {
   DatasetOptions out;
   out.sequence_len = sequence_len;
-  out.format.kind = kind;
+  out.format = chat_format(format, smollm_tokenizer().data(), {});
   return out;
 }
 
@@ -71,7 +71,7 @@ TEST_F(DatasetTest, EveryKindOfRecord) {
     EXPECT_EQ(trained_text(tokenizer_, example), fmt::format("A{}<|im_end|>", i + 1));
     EXPECT_EQ(example.train.size(), example.ids.size());
   }
-  const Dataset plain = read("a.jsonl", text, options(1000, ChatFormat::Kind::plain));
+  const Dataset plain = read("a.jsonl", text, options(1000, "plain"));
   const std::string plainly[] = {"Q\n\nA1<|im_end|>",      "Q\n\nA2<|im_end|>",
                                  "Q\n\nI\n\nA3<|im_end|>", "QA4<|im_end|>",
                                  "A5<|im_end|>",           "S\n\nQ\n\nA6<|im_end|>"};

@@ -32,7 +32,7 @@ struct Reader {
   void records(const std::function<void(const Example&, const std::string&)>& use) const {
     for (const auto& file : data_files(recipe.data)) {
       read_records(file, [&](const Record& record, const std::string& place) {
-        use(encode_record(tokenizer, options, record), place);
+        use(encode_record(tokenizer, options, record, place), place);
       });
     }
   }

@@ -173,8 +173,8 @@ ChatFormat chat_format(std::string_view name, const TokenizerData& tokenizer,
   ChatFormat format;
   format.now = now;
   const auto add_token = [&](const char* variable, int32_t id) {
-    if (id < 0) return;
-    const std::string& token = tokenizer.tokens.at(static_cast<size_t>(id));
+    if (id < 0 || id >= std::ssize(tokenizer.tokens)) return;
+    const std::string& token = tokenizer.tokens[static_cast<size_t>(id)];
     format.special_tokens.emplace_back(variable, Value::text(token, jinja::kTemplate));
     if (id == tokenizer.eos) format.eos_token = token;
   };

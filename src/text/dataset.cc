@@ -103,9 +103,14 @@ int64_t Example::target_count() const {
 }
 
 Example encode_record(const Tokenizer& tokenizer, const DatasetOptions& options,
-                      const Record& record, const ProgressCallback& progress) {
+                      const Record& record, const std::string& place,
+                      const ProgressCallback& progress) {
   const auto conversation = [&](std::span<const Message> messages) {
-    return from_chat(tokenizer, render_chat(options.format, messages));
+    try {
+      return from_chat(tokenizer, render_chat(options.format, messages));
+    } catch (const Error& error) {
+      throw Error(error.kind(), fmt::format("{}: {}", place, error.what()), error.hint());
+    }
   };
   Example example;
   if (const auto* chat = std::get_if<ConversationRecord>(&record)) {
@@ -177,10 +182,10 @@ Dataset Dataset::read(const std::filesystem::path& path, const Tokenizer& tokeni
   const auto window = static_cast<std::ptrdiff_t>(options.sequence_len);
   const auto stride = options.stride > 0 ? static_cast<std::ptrdiff_t>(options.stride) : window;
   for (const std::filesystem::path& file : data_files(path, part)) {
-    const auto use = [&](const Record& record, const std::string&) {
+    const auto use = [&](const Record& record, const std::string& place) {
       ++dataset.stats_.records;
       dataset.stats_.text_bytes += text_bytes(record);
-      Example example = encode_record(tokenizer, options, record, progress);
+      Example example = encode_record(tokenizer, options, record, place, progress);
       if (!std::holds_alternative<DocumentRecord>(record)) {
         dataset.add(std::move(example), options.sequence_len, &tokenizer);
         return;

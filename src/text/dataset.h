@@ -54,10 +54,11 @@ struct DatasetStats {
 // What a user should know of `stats` before training; empty where all is well.
 std::vector<std::string> data_warnings(const DatasetStats& stats);
 
-// The example of one record, whole. `progress` is told of the bytes of a DocumentRecord, which may
-// be a long text. Throws Error(model) when the format needs a token that the tokenizer has not.
+// The example of one record, whole; `place` is for messages. `progress` is told of the bytes of a
+// DocumentRecord, which may be a long text. Throws what render_chat throws.
 Example encode_record(const Tokenizer& tokenizer, const DatasetOptions& options,
-                      const Record& record, const ProgressCallback& progress = {});
+                      const Record& record, const std::string& place,
+                      const ProgressCallback& progress = {});
 
 // Examples of at most `sequence_len` tokens, each with at least one target.
 class Dataset {

@@ -9,7 +9,17 @@
 
 namespace jackscrew::jinja {
 
+namespace {
+
+constexpr size_t kMaxSource = size_t{4} << 20;  // the longest known have some ten thousand bytes
+
+}  // namespace
+
 Template Template::parse(std::string_view source) {
+  if (source.size() > kMaxSource) {
+    throw Error(ErrorKind::model, fmt::format("a chat template of {} bytes, more than {}",
+                                              source.size(), kMaxSource));
+  }
   try {
     std::vector<Token> tokens = tokenize(source);
     Template out;

@@ -79,15 +79,16 @@ Value Value::sequence(SequenceKind kind, Values items) {
 Value Value::dict(std::vector<std::pair<Value, Value>> items) {
   Dict dict;
   int depth = 0;
-  for (auto& [key, item] : items) {
-    if (!key.hashable()) fail("a {} as a key", key.type_name());
-    depth = std::max({depth, key.depth(), item.depth()});
-    const auto known = std::find_if(dict.items.begin(), dict.items.end(),
-                                    [&](const auto& other) { return equal(other.first, key); });
+  for (auto& item : items) {
+    if (!item.first.hashable()) fail("a {} as a key", item.first.type_name());
+    depth = std::max({depth, item.first.depth(), item.second.depth()});
+    const auto known = std::find_if(dict.items.begin(), dict.items.end(), [&](const auto& other) {
+      return equal(other.first, item.first);
+    });
     if (known != dict.items.end()) {
-      known->second = std::move(item);
+      known->second = std::move(item.second);
     } else {
-      dict.items.emplace_back(std::move(key), std::move(item));
+      dict.items.push_back(std::move(item));
     }
   }
   dict.depth = checked_depth(depth + 1);

@@ -303,6 +303,32 @@ class Parity:
         self.same_ids("smollm2.ids", records[0]["ids"], tokenizer(text).input_ids,
                       tokenizer.convert_ids_to_tokens)
 
+    def chats(self) -> None:
+        """Random conversations through SmolLM2's own chat template."""
+        rng = random.Random(self.seed)
+        text = hostile_text(200_000, seed=self.seed).replace("<|", "< |")
+
+        def piece() -> str:
+            begin = rng.randrange(len(text))
+            return text[begin:begin + rng.randrange(200)]
+
+        conversations = []
+        for _ in range(200):
+            messages = [{"role": "system", "content": piece()}] if rng.random() < 0.5 else []
+            for _ in range(rng.randrange(1, 4)):
+                # We cut the text where an answer begins, as it is when the model generates; behind
+                # a letter that makes no difference.
+                messages += [{"role": "user", "content": piece()},
+                             {"role": "assistant", "content": "A" + piece()}]
+            conversations.append(messages)
+        path = self.work / "conversations.jsonl"
+        path.write_text("".join(json.dumps({"messages": m}) + "\n" for m in conversations))
+        tokenizer = self.reference_tokenizer()
+        ours = [record["ids"] for record in self.program.tokens(self.gguf, path)]
+        theirs = [tokenizer.apply_chat_template(m, return_dict=False) for m in conversations]
+        self.same_ids("smollm2.chats", sum(ours, []), sum(theirs, []),
+                      tokenizer.convert_ids_to_tokens)
+
     def logits(self) -> None:
         """SmolLM2's logits of five texts."""
         for name, path in self.texts.items():
@@ -499,7 +525,7 @@ def main() -> int:
     parser.add_argument("--model", type=Path, required=True, help="SmolLM2-135M-Instruct as GGUF")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**31))
     parser.add_argument("--nf4_file", type=Path, required=True, help="the program tools/nf4_file.cc")
-    names = ["tiny", "states", "tokens", "logits", "full", "lora", "nf4"]
+    names = ["tiny", "states", "tokens", "chats", "logits", "full", "lora", "nf4"]
     parser.add_argument("--only", choices=names, action="append",
                         help="run this check only (repeatable)")
     options = parser.parse_args()

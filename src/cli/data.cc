@@ -32,8 +32,14 @@ struct Reader {
   void records(const std::function<void(const Example&, const std::string&)>& use) const {
     for (const auto& file : data_files(recipe.data)) {
       read_records(file, [&](const Record& record, const std::string& place) {
-        use(encode_record(tokenizer, options, record), place);
+        use(encode_record(tokenizer, options, record, place), place);
       });
+    }
+  }
+
+  static void warn_of(const DatasetStats& stats) {
+    for (const std::string& warning : data_warnings(stats)) {
+      fmt::print(stderr, "jackscrew: warning: {}\n", warning);
     }
   }
 
@@ -71,7 +77,9 @@ void preview(const Reader& reader) {
   const std::string end = colour ? "\x1b[0m" : "]]";
   const auto limit = static_cast<size_t>(reader.recipe.sequence_len);
   int64_t shown = 0;
+  DatasetStats stats;
   reader.records([&](const Example& example, const std::string& place) {
+    stats.notes += example.notes;
     if (++shown > kPreviewRecords) return;
     const size_t kept = std::min(limit, example.ids.size());
     fmt::print("{}: {} tokens, {} trained{}\n", place, example.ids.size(), example.target_count(),
@@ -89,6 +97,7 @@ void preview(const Reader& reader) {
     fmt::print("{}\n\n", visible < kept ? " ..." : "");
   });
   if (shown > kPreviewRecords) fmt::print("and {} more records\n", shown - kPreviewRecords);
+  Reader::warn_of(stats);
 }
 
 void stats(const Reader& reader) {
@@ -136,6 +145,7 @@ void stats(const Reader& reader) {
   fmt::print("epoch      {} rows of {} tokens, {:.1f}% full ({}); {} steps\n",
              sampler.rows_per_epoch(), recipe.sequence_len, 100.0 * sampler.fill_rate(),
              recipe.packing ? "packed" : "not packed", sampler.steps_per_epoch());
+  Reader::warn_of(counts);
 }
 
 struct Action {

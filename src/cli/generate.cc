@@ -50,7 +50,8 @@ int write_answer(const Recipe& given) {
   const ModelFiles files = open_model(recipe.model);
   require_weights(recipe, files);
   const Tokenizer tokenizer = make_tokenizer(recipe.tokenizer, files);
-  const ChatFormat format = chat_format(recipe.chat_template, tokenizer.data().chat_template);
+  const ChatFormat format =
+      chat_format(recipe.chat_template, tokenizer.data(), parse_chat_date(recipe.chat_date));
   const std::vector<int32_t> prompt = encode_prompt(tokenizer, format, recipe.prompt);
   const auto prompt_tokens = static_cast<int64_t>(prompt.size());
 

@@ -69,8 +69,10 @@ ordered_json id_or_null(int64_t id) {
 }
 
 ordered_json tokenizer_json(const TokenizerData& data) {
-  const ChatFormat format = detect_chat_format(data.chat_template);
-  const char* chat = format.kind == ChatFormat::Kind::chatml ? "chatml" : "plain";
+  const ChatFormat format = chat_format("auto", data, {});
+  const std::string chat = format.refusal      ? format.refusal->what()
+                           : format.is_plain() ? "plain"
+                                               : "template";
   return {{"kind", "byte-level BPE"},
           {"vocab_size", data.tokens.size()},
           {"merges", data.merges.size()},

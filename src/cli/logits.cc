@@ -21,8 +21,8 @@ std::vector<int32_t> first_window(const Recipe& recipe, const Tokenizer& tokeniz
   const DatasetOptions options = dataset_options(recipe, tokenizer);
   std::vector<int32_t> ids;
   for (const auto& file : data_files(recipe.data)) {
-    read_records(file, [&](const Record& record, const std::string&) {
-      if (ids.empty()) ids = encode_record(tokenizer, options, record).ids;
+    read_records(file, [&](const Record& record, const std::string& place) {
+      if (ids.empty()) ids = encode_record(tokenizer, options, record, place).ids;
     });
   }
   if (ids.empty()) fail(ErrorKind::data, "{} has no token", recipe.data);

@@ -1,154 +1,235 @@
 #include "text/chat_template.h"
 
-#include <optional>
+#include <algorithm>
+#include <chrono>
+#include <ctime>
 
-#include "base/error.h"
+#include "base/text.h"
+#include "text/builtin_templates.h"
 
 namespace jackscrew {
 
 namespace {
 
-constexpr std::string_view kStart = "<|im_start|>";
-constexpr std::string_view kEnd = "<|im_end|>";
-constexpr std::string_view kSystem = "<|im_start|>system";
+using jinja::Text;
+using jinja::Value;
 
-// The text from `begin` up to what ends it: the closing quote of a Jinja string with its escapes
-// resolved, or, for text outside of strings (quote '\0'), the next tag. nullopt: nothing ends it.
-std::optional<std::string> literal_from(std::string_view text, size_t begin, char quote) {
-  std::string out;
-  for (size_t i = begin; i < text.size(); ++i) {
-    const char c = text[i];
-    const char next = i + 1 < text.size() ? text[i + 1] : '\0';
-    if (quote == '\0') {
-      if (c == '{' && (next == '{' || next == '%' || next == '#')) return out;
-    } else if (c == quote) {
-      return out;
-    } else if (c == '\\') {
-      ++i;
-      switch (next) {
-        case 'n':
-          out += '\n';
-          break;
-        case 't':
-          out += '\t';
-          break;
-        case 'r':
-          out += '\r';
-          break;
-        case '\\':
-        case '\'':
-        case '"':
-          out += next;
-          break;
-        default:
-          return std::nullopt;  // an escape of some rarer kind: better no prompt than a wrong one
-      }
+void add(std::vector<Segment>& segments, std::string_view text, bool trained, bool marker) {
+  if (text.empty()) return;
+  if (!segments.empty() && segments.back().trained == trained && segments.back().marker == marker) {
+    segments.back().text += text;
+  } else {
+    segments.push_back({std::string(text), trained, marker});
+  }
+}
+
+std::vector<Segment> render_plain(std::string_view eos_token, std::span<const Message> messages) {
+  std::vector<Segment> segments;
+  for (const Message& message : messages) {
+    if (message.role != "assistant") {
+      add(segments, message.content + "\n\n", false, false);
       continue;
     }
-    out += c;
-  }
-  return quote == '\0' ? std::optional(out) : std::nullopt;
-}
-
-// The first system message that stands whole in one literal; empty when there is none.
-std::string literal_system_prompt(std::string_view text) {
-  for (size_t at = text.find(kSystem); at != std::string_view::npos;
-       at = text.find(kSystem, at + 1)) {
-    const char before = at > 0 ? text[at - 1] : '\0';
-    const char quote = before == '\'' || before == '"' ? before : '\0';
-    const auto literal = literal_from(text, at + kSystem.size(), quote);
-    if (!literal || !literal->starts_with('\n')) continue;
-    const size_t end = literal->find(kEnd);
-    if (end == std::string::npos) continue;
-    return literal->substr(1, end - 1);
-  }
-  return {};
-}
-
-class Renderer {
- public:
-  void content(std::string_view text, bool trained) {
-    if (text.empty()) return;
-    if (!segments_.empty() && !segments_.back().marker && segments_.back().trained == trained) {
-      segments_.back().text += text;
-    } else {
-      segments_.push_back({std::string(text), trained, false});
+    if (eos_token.empty()) {
+      throw Error(ErrorKind::model,
+                  "the tokenizer names no end-of-text token to end an answer with",
+                  "set eos_token in tokenizer_config.json");
     }
+    add(segments, message.content, message.trained, false);
+    add(segments, eos_token, message.trained, true);
   }
-  void marker(std::string_view text, bool trained) {
-    segments_.push_back({std::string(text), trained, true});
-  }
-  std::vector<Segment> take() { return std::move(segments_); }
+  return segments;
+}
 
- private:
-  std::vector<Segment> segments_;
+int days_of_month(int year, int month) {
+  using namespace std::chrono;
+  const year_month_day_last last(std::chrono::year(year),
+                                 month_day_last(std::chrono::month(static_cast<unsigned>(month))));
+  return static_cast<int>(static_cast<unsigned>(last.day()));
+}
+
+// Part of a text, in bytes.
+struct Span {
+  size_t begin, end;
 };
 
-void render_chatml(const Message& message, Renderer& out) {
-  const bool trained = message.role == "assistant" && message.trained;
-  out.marker(kStart, false);
-  out.content(message.role + "\n", false);
-  out.content(message.content, trained);
-  out.marker(kEnd, trained);
-  out.content("\n", false);
-}
+// One conversation and its template.
+class Renderer {
+ public:
+  Renderer(const ChatFormat& format, std::span<const Message> messages)
+      : format_(format), messages_(messages) {
+    for (const Message& message : messages) {
+      // Roles are among a few known words: a template may make special tokens of them.
+      values_.push_back(
+          Value::dict({{Value::text("role"), Value::text(message.role, jinja::kTemplate)},
+                       {Value::text("content"), Value::text(message.content)}}));
+    }
+  }
 
-void render_plain(const Message& message, std::string_view eos_text, Renderer& out) {
-  if (message.role != "assistant") {
-    out.content(message.content + "\n\n", false);
-    return;
+  RenderedChat render(bool answer_follows) {
+    const Text text = first(messages_.size(), answer_follows);
+    std::vector<uint8_t> trained(text.size(), 0);
+    RenderedChat chat;
+    if (format_.jinja->has_generation()) {
+      chat.untrainable = train_generated(text, trained);
+    } else {
+      chat.untrainable = train_answers(text, trained);
+    }
+    size_t begin = 0;
+    for (const Text::Run& run : text.runs()) {
+      while (begin < run.end) {
+        size_t end = begin;
+        while (end < run.end && trained[end] == trained[begin]) ++end;
+        add(chat.segments, text.view().substr(begin, end - begin), trained[begin] != 0,
+            (run.origin & jinja::kTemplate) != 0);
+        begin = end;
+      }
+    }
+    return chat;
   }
-  if (eos_text.empty()) {
-    throw Error(ErrorKind::model, "the tokenizer names no end-of-text token to end an answer with",
-                "set eos_token in tokenizer_config.json");
+
+ private:
+  bool is_answer(size_t message) const { return messages_[message].role == "assistant"; }
+
+  // The conversation's first `count` messages.
+  Text first(size_t count, bool answer_follows) const {
+    jinja::Variables variables = format_.special_tokens;
+    const auto end = values_.begin() + static_cast<std::ptrdiff_t>(count);
+    variables.emplace_back("messages", Value::list({values_.begin(), end}));
+    variables.emplace_back("add_generation_prompt", answer_follows);
+    variables.emplace_back("tools", jinja::None{});
+    variables.emplace_back("documents", jinja::None{});
+    return format_.jinja->render(variables, format_.now);
   }
-  out.content(message.content, message.trained);
-  out.marker(eos_text, message.trained);
-}
+
+  // Where an answer and its end stand in `text`; nothing where that cannot be told.
+  std::optional<Span> locate(size_t answer, const Text& text) const {
+    try {
+      const Text before = first(answer, true);
+      const Text through = first(answer + 1, false);
+      if (!through.view().starts_with(before.view()) || !text.view().starts_with(through.view())) {
+        return std::nullopt;
+      }
+      Span span{before.size(), through.size()};
+      const auto template_space = [&](size_t at) {
+        return (through.origin_at(at) & jinja::kTemplate) != 0 &&
+               jinja::is_space(static_cast<uint8_t>(through.view()[at]));
+      };
+      while (span.end > span.begin && template_space(span.end - 1)) --span.end;
+      return span;
+    } catch (const Error&) {
+      return std::nullopt;  // a template may refuse the beginning of what it accepts
+    }
+  }
+
+  int64_t train_answers(const Text& text, std::vector<uint8_t>& trained) const {
+    int64_t untrainable = 0;
+    for (size_t i = 0; i < messages_.size(); ++i) {
+      if (!is_answer(i) || !messages_[i].trained) continue;
+      if (const auto span = locate(i, text)) {
+        mark(trained, *span, 1);
+      } else {
+        ++untrainable;
+      }
+    }
+    return untrainable;
+  }
+
+  int64_t train_generated(const Text& text, std::vector<uint8_t>& trained) const {
+    size_t begin = 0;
+    for (const Text::Run& run : text.runs()) {
+      if ((run.origin & jinja::kGenerated) != 0) mark(trained, {begin, run.end}, 1);
+      begin = run.end;
+    }
+    for (size_t i = 0; i < messages_.size(); ++i) {
+      if (!is_answer(i) || messages_[i].trained) continue;
+      if (const auto span = locate(i, text)) {
+        mark(trained, *span, 0);
+        continue;
+      }
+      // What must not be trained cannot be told from the rest: then nothing is.
+      std::fill(trained.begin(), trained.end(), uint8_t{0});
+      return std::count_if(messages_.begin(), messages_.end(), [](const Message& message) {
+        return message.role == "assistant" && message.trained;
+      });
+    }
+    return 0;
+  }
+
+  static void mark(std::vector<uint8_t>& trained, const Span& span, uint8_t value) {
+    std::fill(trained.begin() + static_cast<std::ptrdiff_t>(span.begin),
+              trained.begin() + static_cast<std::ptrdiff_t>(span.end), value);
+  }
+
+  const ChatFormat& format_;
+  std::span<const Message> messages_;
+  jinja::Values values_;
+};
 
 }  // namespace
 
-ChatFormat detect_chat_format(std::string_view template_text) {
-  if (template_text.find(kStart) == std::string_view::npos) return {};
-  return {ChatFormat::Kind::chatml, literal_system_prompt(template_text)};
+ChatFormat chat_format(std::string_view name, const TokenizerData& tokenizer,
+                       const jinja::DateTime& now) {
+  ChatFormat format;
+  format.now = now;
+  const auto add_token = [&](const char* variable, int32_t id) {
+    if (id < 0 || id >= std::ssize(tokenizer.tokens)) return;
+    const std::string& token = tokenizer.tokens[static_cast<size_t>(id)];
+    format.special_tokens.emplace_back(variable, Value::text(token, jinja::kTemplate));
+    if (id == tokenizer.eos) format.eos_token = token;
+  };
+  add_token("bos_token", tokenizer.bos);
+  add_token("eos_token", tokenizer.eos);
+  add_token("unk_token", tokenizer.unk);
+  add_token("pad_token", tokenizer.pad);
+  const auto use = [&](std::string_view source) {
+    format.jinja = std::make_shared<const jinja::Template>(jinja::Template::parse(source));
+  };
+  if (name == "plain") return format;
+  if (name == "auto") {
+    if (tokenizer.chat_template.empty()) return format;
+    try {
+      use(tokenizer.chat_template);
+    } catch (const Error& error) {
+      format.refusal = Error(
+          error.kind(), std::string("the model's ") + error.what(),
+          fmt::format("chat_template= may name another: plain, {}", builtin_template_names()));
+    }
+  } else if (const auto source = builtin_template(name)) {
+    use(*source);
+  } else {
+    throw Error(ErrorKind::usage, fmt::format("unknown chat_template \"{}\"", name),
+                fmt::format("known: auto, plain, {}", builtin_template_names()));
+  }
+  return format;
 }
 
-ChatFormat chat_format(std::string_view name, std::string_view template_text) {
-  if (name == "auto") return detect_chat_format(template_text);
-  if (name == "plain") return {};
-  if (name == "chatml") {
-    ChatFormat format = detect_chat_format(template_text);
-    format.kind = ChatFormat::Kind::chatml;
-    return format;
+jinja::DateTime parse_chat_date(std::string_view text) {
+  if (text == "today") {
+    const std::time_t now = std::time(nullptr);
+    std::tm local{};
+    localtime_r(&now, &local);
+    return {local.tm_year + 1900, local.tm_mon + 1, local.tm_mday, 0, 0, 0};
   }
-  throw Error(ErrorKind::usage, fmt::format("unknown chat_template \"{}\"", name),
-              "known: auto, chatml, plain");
+  const std::vector<std::string> parts = split(text, '-');
+  const auto number = [&](size_t part, int64_t low, int64_t high) -> int {
+    const auto value = part < parts.size() ? parse_int(parts[part]) : std::nullopt;
+    if (parts.size() != 3 || !value || *value < low || *value > high) {
+      throw Error(ErrorKind::usage, fmt::format("chat_date \"{}\" is no date", text),
+                  "today, or a day such as 2024-07-26");
+    }
+    return static_cast<int>(*value);
+  };
+  const int year = number(0, 1, 9999);
+  const int month = number(1, 1, 12);
+  return {year, month, number(2, 1, days_of_month(year, month)), 0, 0, 0};
 }
 
-std::vector<Segment> render_chat(const ChatFormat& format, std::span<const Message> messages,
-                                 std::string_view eos_text, bool answer_follows) {
-  Renderer out;
-  const bool has_system = !messages.empty() && messages.front().role == "system";
-  if (!has_system && !format.default_system.empty()) {
-    const Message system{"system", format.default_system};
-    if (format.kind == ChatFormat::Kind::chatml) {
-      render_chatml(system, out);
-    } else {
-      render_plain(system, eos_text, out);
-    }
-  }
-  for (const Message& message : messages) {
-    if (format.kind == ChatFormat::Kind::chatml) {
-      render_chatml(message, out);
-    } else {
-      render_plain(message, eos_text, out);
-    }
-  }
-  if (answer_follows && format.kind == ChatFormat::Kind::chatml) {
-    out.marker(kStart, false);
-    out.content("assistant\n", false);
-  }
-  return out.take();
+RenderedChat render_chat(const ChatFormat& format, std::span<const Message> messages,
+                         bool answer_follows) {
+  if (format.refusal) throw *format.refusal;
+  if (format.is_plain()) return {render_plain(format.eos_token, messages), 0};
+  return Renderer(format, messages).render(answer_follows);
 }
 
 EncodedSegments encode_segments(const Tokenizer& tokenizer, std::span<const Segment> segments) {
@@ -157,27 +238,44 @@ EncodedSegments encode_segments(const Tokenizer& tokenizer, std::span<const Segm
     out.ids.insert(out.ids.end(), ids.begin(), ids.end());
     out.trained.resize(out.ids.size(), trained ? 1 : 0);
   };
-  std::string pending;  // contents not encoded yet
+  std::string pending;  // text without special tokens, not encoded yet
   bool pending_trained = false;
   const auto flush = [&] {
     append(tokenizer.encode(pending, false), pending_trained);
     pending.clear();
   };
   for (const Segment& segment : segments) {
-    const auto special = segment.marker ? tokenizer.find_special(segment.text) : std::nullopt;
-    if (special || segment.trained != pending_trained) flush();
+    if (segment.trained != pending_trained) flush();
     pending_trained = segment.trained;
-    if (special) {
-      append(std::span(&*special, 1), segment.trained);
-    } else {
-      pending += segment.text;
+    std::string_view rest = segment.text;
+    while (segment.marker) {
+      const auto special = tokenizer.next_special(rest);
+      if (!special) break;
+      pending += rest.substr(0, special->begin);
+      flush();
+      append({&special->id, 1}, segment.trained);
+      rest.remove_prefix(special->begin + special->size);
     }
+    pending += rest;
   }
   flush();
-  const bool has_bos = !out.ids.empty() && out.ids.front() == tokenizer.bos();
-  if (tokenizer.add_bos() && !has_bos) {
+  const auto begins_with_bos = [&](size_t count) {
+    return tokenizer.bos() >= 0 && out.ids.size() >= count &&
+           std::all_of(out.ids.begin(), out.ids.begin() + static_cast<std::ptrdiff_t>(count),
+                       [&](int32_t id) { return id == tokenizer.bos(); });
+  };
+  if (tokenizer.add_bos() && !begins_with_bos(1)) {
     out.ids.insert(out.ids.begin(), tokenizer.bos());
     out.trained.insert(out.trained.begin(), 0);
+  }
+  while (begins_with_bos(2)) {
+    out.ids.erase(out.ids.begin());
+    out.trained.erase(out.trained.begin());
+    out.dropped_bos = true;
+  }
+  for (size_t i = 0; i < out.ids.size(); ++i) {
+    const bool ends = out.trained[i] != 0 && (i + 1 == out.ids.size() || out.trained[i + 1] == 0);
+    if (ends && tokenizer.kind(out.ids[i]) != TokenKind::special) ++out.unended;
   }
   return out;
 }

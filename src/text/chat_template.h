@@ -1,11 +1,15 @@
 // Conversations as text: which pieces a model reads and which it is trained to write.
 #pragma once
 
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/error.h"
+#include "text/jinja/template.h"
 #include "text/tokenizer.h"
 
 namespace jackscrew {
@@ -16,45 +20,63 @@ struct Message {
   bool trained = true;  // false: an assistant's message that is context only
 };
 
+// How a conversation becomes text: by a template or, where the model has none, plainly (every
+// message but the assistant's is followed by an empty line, an answer by EOS).
 struct ChatFormat {
-  enum class Kind {
-    plain,  // every message but the assistant's is followed by an empty line
-    chatml  // <|im_start|>role, newline, content, <|im_end|>, newline
-  };
-  Kind kind = Kind::plain;
-  std::string default_system;  // put first where a conversation has no system message; may be empty
+  std::shared_ptr<const jinja::Template> jinja;  // null: plain
+  std::optional<Error> refusal;                  // why the model's own template cannot be used
+  jinja::Variables special_tokens;               // bos_token and so on, as far as there are any
+  std::string eos_token;                         // may be empty
+  jinja::DateTime now;                           // what strftime_now shows
+
+  bool is_plain() const { return jinja == nullptr && !refusal; }
 };
 
 // A piece of a rendered conversation.
 struct Segment {
   std::string text;
   bool trained = false;
-  // `text` is the template's own marker, to be read as one special token where the vocabulary has
-  // it. Other segments are contents: special tokens spelled out in them stay plain text.
+  // `text` is the template's own: special tokens spelled out in it are special tokens. Other
+  // segments are contents, in which they stay plain text.
   bool marker = false;
 };
 
-// What a Jinja template amounts to: chatml where it writes <|im_start|>, with the system prompt it
-// holds as a literal, otherwise plain. The template is searched, not run.
-ChatFormat detect_chat_format(std::string_view template_text);
+struct RenderedChat {
+  std::vector<Segment> segments;
+  // Answers that were to be trained and cannot be: which part of the text is theirs is not known.
+  int64_t untrainable = 0;
+};
 
-// The format that the recipe's `chat_template` names: "auto" (from the model's template), "chatml"
-// or "plain". Throws Error(usage) for any other name.
-ChatFormat chat_format(std::string_view name, std::string_view template_text);
+// The format that the recipe's `chat_template` names: "auto" (the model's own template, or plain),
+// "plain" or a built-in one. Throws Error(usage) for any other name. A template of the model that
+// is refused is an error only when a conversation is rendered.
+ChatFormat chat_format(std::string_view name, const TokenizerData& tokenizer,
+                       const jinja::DateTime& now);
+
+// "today" (by this machine's clock) or YYYY-MM-DD, at midnight. Throws Error(usage).
+jinja::DateTime parse_chat_date(std::string_view text);
 
 // Renders a conversation. An assistant's answer and the token that ends it are trained; all else is
-// not. `eos_text` ends an answer in the plain format. Throws Error(model) when that is needed and
-// empty. With `answer_follows` the text ends where an assistant's answer would begin.
-std::vector<Segment> render_chat(const ChatFormat& format, std::span<const Message> messages,
-                                 std::string_view eos_text, bool answer_follows = false);
+// not. With `answer_follows` the text ends where an assistant's answer would begin.
+//
+// Where the template has {% generation %}, what is written within is trained. Otherwise an answer
+// is what the conversation up to and including it has more than the one before it with the
+// generation prompt, without the whitespace that the template writes behind its end; each must be
+// the exact beginning of the next and of the whole, or the answer is not trainable.
+//
+// Throws Error(model) where the template is refused or fails and where the plain format has no EOS,
+// Error(data) where the template refuses the conversation.
+RenderedChat render_chat(const ChatFormat& format, std::span<const Message> messages,
+                         bool answer_follows = false);
 
-// Ids, and for each whether it is trained (1) or not (0). Neighbouring contents that are trained
-// alike are encoded as one text; where training begins the text is cut as it is when the model
-// generates. A BOS token leads where the tokenizer adds one by default and the text does not begin
-// with it.
+// Ids, and for each whether it is trained (1) or not (0). Neighbouring texts that are trained alike
+// are encoded as one; where training begins the text is cut as it is when the model generates. One
+// BOS token leads where the tokenizer adds one by default or the template writes it, never two.
 struct EncodedSegments {
   std::vector<int32_t> ids;
   std::vector<uint8_t> trained;
+  bool dropped_bos = false;  // the template wrote BOS twice at the beginning
+  int64_t unended = 0;       // trained parts that do not end in a special token
 };
 EncodedSegments encode_segments(const Tokenizer& tokenizer, std::span<const Segment> segments);
 

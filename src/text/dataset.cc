@@ -5,6 +5,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "base/text.h"
 #include "text/shuffle.h"
 
 namespace jackscrew {
@@ -29,9 +30,12 @@ int64_t target_bytes(const Example& example, const Tokenizer& tokenizer) {
   return bytes;
 }
 
-Example from_segments(const Tokenizer& tokenizer, std::span<const Segment> segments) {
-  EncodedSegments encoded = encode_segments(tokenizer, segments);
-  return {std::move(encoded.ids), std::move(encoded.trained)};
+Example from_chat(const Tokenizer& tokenizer, const RenderedChat& chat) {
+  EncodedSegments encoded = encode_segments(tokenizer, chat.segments);
+  return {std::move(encoded.ids),
+          std::move(encoded.trained),
+          {narrow<int32_t>(chat.untrainable), narrow<int32_t>(encoded.unended),
+           encoded.dropped_bos ? 1 : 0}};
 }
 
 // A text of its own, every token trained, special tokens in it recognised.
@@ -67,27 +71,57 @@ int64_t text_bytes(const Record& record) {
 
 }  // namespace
 
+ChatNotes& ChatNotes::operator+=(const ChatNotes& other) {
+  untrainable += other.untrainable;
+  unended += other.unended;
+  dropped_bos += other.dropped_bos;
+  return *this;
+}
+
+std::vector<std::string> data_warnings(const DatasetStats& stats) {
+  std::vector<std::string> warnings;
+  if (stats.notes.untrainable > 0) {
+    warnings.push_back(fmt::format(
+        "{} cannot be trained: the chat template writes those turns otherwise as soon as the "
+        "conversation goes on",
+        counted(stats.notes.untrainable, "answer")));
+  }
+  if (stats.notes.unended > 0) {
+    warnings.push_back(fmt::format(
+        "the chat template ends {} without a special token: the model will not learn to stop",
+        counted(stats.notes.unended, "answer")));
+  }
+  if (stats.notes.dropped_bos > 0) {
+    warnings.push_back(fmt::format("{} began with BOS twice, of which one was left out",
+                                   counted(stats.notes.dropped_bos, "conversation")));
+  }
+  return warnings;
+}
+
 int64_t Example::target_count() const {
   return train.empty() ? 0 : std::count(train.begin() + 1, train.end(), uint8_t{1});
 }
 
 Example encode_record(const Tokenizer& tokenizer, const DatasetOptions& options,
-                      const Record& record, const ProgressCallback& progress) {
-  const std::string eos_text =
-      tokenizer.eos() < 0 ? std::string() : tokenizer.token_bytes(tokenizer.eos());
+                      const Record& record, const std::string& place,
+                      const ProgressCallback& progress) {
   const auto conversation = [&](std::span<const Message> messages) {
-    return from_segments(tokenizer, render_chat(options.format, messages, eos_text));
+    try {
+      return from_chat(tokenizer, render_chat(options.format, messages));
+    } catch (const Error& error) {
+      throw Error(error.kind(), fmt::format("{}: {}", place, error.what()), error.hint());
+    }
   };
   Example example;
   if (const auto* chat = std::get_if<ConversationRecord>(&record)) {
     example = conversation(chat->messages);
   } else if (const auto* pair = std::get_if<CompletionRecord>(&record)) {
-    if (options.format.kind == ChatFormat::Kind::plain) {
+    if (options.format.is_plain()) {
       // The plain format ends an answer in EOS and puts nothing of its own before it.
       const Message answer{"assistant", pair->completion};
-      std::vector<Segment> segments = render_chat(options.format, {&answer, 1}, eos_text);
-      segments.insert(segments.begin(), Segment{pair->prompt, false, false});
-      example = from_segments(tokenizer, segments);
+      RenderedChat answered = render_chat(options.format, {&answer, 1});
+      answered.segments.insert(answered.segments.begin(), Segment{pair->prompt, false, false});
+      example = from_chat(tokenizer, answered);
     } else {
       const Message turns[] = {{"user", pair->prompt}, {"assistant", pair->completion}};
       example = conversation(turns);
@@ -114,6 +148,7 @@ Dataset::Dataset(std::vector<Example> examples, int64_t sequence_len, const Toke
 }
 
 void Dataset::add(Example example, int64_t sequence_len, const Tokenizer* tokenizer) {
+  stats_.notes += example.notes;
   const auto limit = static_cast<size_t>(sequence_len);
   if (example.ids.size() > limit) {
     example.ids.resize(limit);
@@ -147,10 +182,10 @@ Dataset Dataset::read(const std::filesystem::path& path, const Tokenizer& tokeni
   const auto window = static_cast<std::ptrdiff_t>(options.sequence_len);
   const auto stride = options.stride > 0 ? static_cast<std::ptrdiff_t>(options.stride) : window;
   for (const std::filesystem::path& file : data_files(path, part)) {
-    const auto use = [&](const Record& record, const std::string&) {
+    const auto use = [&](const Record& record, const std::string& place) {
       ++dataset.stats_.records;
       dataset.stats_.text_bytes += text_bytes(record);
-      Example example = encode_record(tokenizer, options, record, progress);
+      Example example = encode_record(tokenizer, options, record, place, progress);
       if (!std::holds_alternative<DocumentRecord>(record)) {
         dataset.add(std::move(example), options.sequence_len, &tokenizer);
         return;
@@ -174,10 +209,15 @@ Dataset Dataset::read(const std::filesystem::path& path, const Tokenizer& tokeni
     read_records(file, use, progress);
   }
   if (part == DataPart::train && dataset.examples_.empty()) {
-    throw Error(ErrorKind::data,
-                fmt::format("{}: none of its {} records has a token to train on", path.string(),
-                            dataset.stats_.records),
-                dataset.stats_.truncated > 0 ? "raise sequence_len: answers are cut off" : "");
+    throw Error(
+        ErrorKind::data,
+        fmt::format("{}: none of its {} records has a token to train on", path.string(),
+                    dataset.stats_.records),
+        dataset.stats_.truncated > 0 ? "raise sequence_len: answers are cut off"
+        : dataset.stats_.notes.untrainable > 0
+            ? "the chat template does not let answers be told from the rest: chat_template= "
+              "may name another"
+            : "");
   }
   return dataset;
 }
@@ -204,6 +244,7 @@ std::pair<Dataset, Dataset> Dataset::split(double val_size, uint64_t seed) const
   parts.first.stats_.truncated = stats_.truncated;
   parts.first.stats_.dropped = stats_.dropped;
   parts.first.stats_.text_bytes = stats_.text_bytes;
+  parts.first.stats_.notes = stats_.notes;
   return parts;
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -13,9 +14,19 @@
 
 namespace jackscrew {
 
+// What is not as it should be in conversations.
+struct ChatNotes {
+  int32_t untrainable = 0;  // answers whose part of the text is not known
+  int32_t unended = 0;      // trained answers without a token that ends them
+  int32_t dropped_bos = 0;  // conversations that began with BOS twice
+
+  ChatNotes& operator+=(const ChatNotes& other);
+};
+
 struct Example {
   std::vector<int32_t> ids;
   std::vector<uint8_t> train;  // one for each id; 1: this token is a target
+  ChatNotes notes = {};
 
   // Targets that count: the first token is predicted from nothing and never does.
   int64_t target_count() const;
@@ -37,12 +48,17 @@ struct DatasetStats {
   int64_t trained_tokens = 0;  // targets in the examples kept
   int64_t trained_bytes = 0;   // bytes that those targets stand for, special tokens left out
   int64_t text_bytes = 0;      // of all contents as they stood in the records
+  ChatNotes notes;             // of all records
 };
 
-// The example of one record, whole. `progress` is told of the bytes of a DocumentRecord, which may
-// be a long text. Throws Error(model) when the format needs a token that the tokenizer has not.
+// What a user should know of `stats` before training; empty where all is well.
+std::vector<std::string> data_warnings(const DatasetStats& stats);
+
+// The example of one record, whole; `place` is for messages. `progress` is told of the bytes of a
+// DocumentRecord, which may be a long text. Throws what render_chat throws.
 Example encode_record(const Tokenizer& tokenizer, const DatasetOptions& options,
-                      const Record& record, const ProgressCallback& progress = {});
+                      const Record& record, const std::string& place,
+                      const ProgressCallback& progress = {});
 
 // Examples of at most `sequence_len` tokens, each with at least one target.
 class Dataset {

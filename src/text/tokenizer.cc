@@ -248,6 +248,15 @@ std::optional<int32_t> Tokenizer::find_special(std::string_view text) const {
   return found->second;
 }
 
+std::optional<Tokenizer::SpecialPlace> Tokenizer::next_special(std::string_view text) const {
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (const Literal* literal = literal_at(text, i, true)) {
+      return SpecialPlace{i, literal->text.size(), literal->id};
+    }
+  }
+  return std::nullopt;
+}
+
 std::string StreamDecoder::push(int32_t id) {
   const std::string& bytes = tokenizer_->token_bytes(id);
   if (skip_special_ && tokenizer_->kind(id) == TokenKind::special) return {};

@@ -86,6 +86,12 @@ class Tokenizer {
   bool add_bos() const { return data_.add_bos; }
   // The id of a special or added token.
   std::optional<int32_t> find_special(std::string_view text) const;
+  // The first special or added token spelled out in `text`, the longest where several begin.
+  struct SpecialPlace {
+    size_t begin, size;  // bytes
+    int32_t id;
+  };
+  std::optional<SpecialPlace> next_special(std::string_view text) const;
   const TokenizerData& data() const { return data_; }
 
  private:

@@ -35,7 +35,8 @@ EvalResult evaluate(Session& session, const Dataset& dataset, int64_t max_tokens
 
 DatasetOptions dataset_options(const Recipe& recipe, const Tokenizer& tokenizer) {
   return {recipe.sequence_len, recipe.train_on_inputs,
-          chat_format(recipe.chat_template, tokenizer.data().chat_template), 0};
+          chat_format(recipe.chat_template, tokenizer.data(), parse_chat_date(recipe.chat_date)),
+          0};
 }
 
 }  // namespace jackscrew

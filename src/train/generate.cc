@@ -94,14 +94,14 @@ void Sampler::keep_top_p() {
 std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, const ChatFormat& format,
                                    const std::string& prompt) {
   std::vector<int32_t> ids;
-  if (format.kind == ChatFormat::Kind::plain) {
+  if (format.is_plain()) {
     // Special tokens spelled out are special tokens, as in a text that is trained on.
     ids = tokenizer.encode(prompt, true);
     const bool has_bos = !ids.empty() && ids.front() == tokenizer.bos();
     if (tokenizer.add_bos() && !has_bos) ids.insert(ids.begin(), tokenizer.bos());
   } else {
     const Message message{"user", prompt};
-    ids = encode_segments(tokenizer, render_chat(format, {&message, 1}, {}, true)).ids;
+    ids = encode_segments(tokenizer, render_chat(format, {&message, 1}, true).segments).ids;
   }
   if (ids.empty()) {
     throw Error(ErrorKind::usage, "there is no prompt to go on from",

@@ -163,6 +163,7 @@ void fill(Recipe& r, const OptionSet& o) {
   r.random_init = o.text("init") == "random";
   r.tokenizer = o.text("tokenizer");
   r.chat_template = o.text("chat_template");
+  r.chat_date = o.text("chat_date");
   r.data = o.text("data");
   r.eval_data = o.text("eval_data");
   r.val_size = o.number("val_size");

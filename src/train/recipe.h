@@ -27,6 +27,7 @@ struct Recipe {
   bool random_init = false;
   std::string tokenizer;
   std::string chat_template;
+  std::string chat_date;
 
   std::string data;
   std::string eval_data;

@@ -30,8 +30,12 @@ constexpr OptionSpec kModelOptions[] = {
     {.name = "chat_template",
      .type = text,
      .default_text = "auto",
-     .help = "auto: as the model's own template; chatml; plain",
+     .help = "auto: the model's own; plain; chatml llama2 llama3 mistral zephyr alpaca",
      .aliases = "template"},
+    {.name = "chat_date",
+     .type = text,
+     .default_text = "today",
+     .help = "the day that templates see which write the date: today, or YYYY-MM-DD"},
 };
 
 constexpr OptionSpec kDataOptions[] = {

@@ -117,6 +117,14 @@ class Trainer {
   void read_data() {
     const DatasetOptions options = dataset_options(recipe_, tokenizer_);
     train_data_ = load_dataset(recipe_.data, tokenizer_, options, console_.style);
+    for (const std::string& warning : data_warnings(train_data_.stats())) warn(warning);
+    const bool dated = options.format.jinja != nullptr && options.format.jinja->uses_clock();
+    if (dated && recipe_.chat_date == "today") {
+      const jinja::DateTime& now = options.format.now;
+      warn(fmt::format(
+          "the chat template writes the date: only chat_date={:04}-{:02}-{:02} repeats this run",
+          now.year, now.month, now.day));
+    }
     if (!recipe_.eval_data.empty()) {
       eval_data_ =
           load_dataset(recipe_.eval_data, tokenizer_, options, console_.style, DataPart::valid);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <regex>
 #include <set>
 
 #include "tests/text/fixture.h"
@@ -14,10 +15,10 @@ namespace {
 
 using Ids = std::vector<int32_t>;
 
-DatasetOptions options(int64_t sequence_len, ChatFormat::Kind kind = ChatFormat::Kind::chatml) {
+DatasetOptions options(int64_t sequence_len, const char* format = "chatml") {
   DatasetOptions out;
   out.sequence_len = sequence_len;
-  out.format.kind = kind;
+  out.format = chat_format(format, smollm_tokenizer().data(), {});
   return out;
 }
 
@@ -71,7 +72,7 @@ TEST_F(DatasetTest, EveryKindOfRecord) {
     EXPECT_EQ(trained_text(tokenizer_, example), fmt::format("A{}<|im_end|>", i + 1));
     EXPECT_EQ(example.train.size(), example.ids.size());
   }
-  const Dataset plain = read("a.jsonl", text, options(1000, ChatFormat::Kind::plain));
+  const Dataset plain = read("a.jsonl", text, options(1000, "plain"));
   const std::string plainly[] = {"Q\n\nA1<|im_end|>",      "Q\n\nA2<|im_end|>",
                                  "Q\n\nI\n\nA3<|im_end|>", "QA4<|im_end|>",
                                  "A5<|im_end|>",           "S\n\nQ\n\nA6<|im_end|>"};
@@ -289,6 +290,38 @@ TEST(DatasetSplit, IsAPartitionThatDependsOnTheSeedAlone) {
   for (const double bad : {0.0, -1.0, 100.0, 0.999, std::nan("")}) {
     expect_error(ErrorKind::usage, "val_size", [&] { all.split(bad, 1); });
   }
+}
+
+TEST_F(DatasetTest, TellsWhatTheTemplateDoesToConversations) {
+  const std::string turns = R"({"messages": [
+      {"role": "user", "content": "Q1"}, {"role": "assistant", "content": "A1"},
+      {"role": "user", "content": "Q2"}, {"role": "assistant", "content": "A2"}]})";
+  const std::string text = std::regex_replace(turns, std::regex("\n *"), " ");
+  const auto with_template = [&](const std::string& source) {
+    TokenizerData data = tokenizer_.data();
+    data.chat_template = source;
+    DatasetOptions out = options(1000);
+    out.format = chat_format("auto", data, {});
+    return out;
+  };
+  // Earlier answers are changed, and none has an end token.
+  const Dataset rewritten =
+      read("a.jsonl", text + "\n" + text,
+           with_template("{% for m in messages %}{{ m.content }}{{ '!' if loop.last and "
+                         "m.role == 'assistant' }}\n\n{% endfor %}"));
+  EXPECT_EQ(rewritten.stats().notes.untrainable, 2);
+  EXPECT_EQ(rewritten.stats().notes.unended, 2);
+  EXPECT_EQ(rewritten.stats().notes.dropped_bos, 0);
+  EXPECT_EQ(trained_text(tokenizer_, rewritten.examples()[1]), "A2!");
+  const auto warnings = data_warnings(rewritten.stats());
+  ASSERT_EQ(warnings.size(), 2u);
+  EXPECT_TRUE(warnings[0].starts_with("2 answers cannot be trained")) << warnings[0];
+  EXPECT_TRUE(warnings[1].starts_with("the chat template ends 2 answers without")) << warnings[1];
+  EXPECT_TRUE(data_warnings(read("a.jsonl", text, options(1000)).stats()).empty());
+  // What the template refuses is named by its place.
+  expect_error(ErrorKind::data, "a.jsonl:2: the chat template (line 1) refuses", [&] {
+    read("a.jsonl", "{\"text\": \"x\"}\n" + text, with_template("{{ raise_exception('No.') }}"));
+  });
 }
 
 TEST(DatasetExamples, AreChecked) {

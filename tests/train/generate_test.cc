@@ -183,10 +183,9 @@ TEST(Prompt, PlainIsTheTextAndChatIsAMessage) {
   EXPECT_EQ(encode_prompt(tokenizer, {}, "Hi"), (std::vector<int32_t>{256, 'H', 'i'}));
   EXPECT_EQ(encode_prompt(tokenizer, {}, ""), (std::vector<int32_t>{256}));
   EXPECT_EQ(encode_prompt(tokenizer, {}, "<s>Hi"), (std::vector<int32_t>{256, 'H', 'i'}));
-  const auto chat = encode_prompt(tokenizer, {ChatFormat::Kind::chatml, "Be kind."}, "Hi");
+  const auto chat = encode_prompt(tokenizer, chat_format("chatml", tokenizer.data(), {}), "Hi");
   EXPECT_EQ(tokenizer.decode(chat, true),
-            "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
-            "<|im_start|>assistant\n");
+            "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
   TokenizerData data = byte_tokenizer();
   data.add_bos = false;
   EXPECT_THROW(encode_prompt(Tokenizer(data), {}, ""), Error);

@@ -1,0 +1,16 @@
+// Chat templates that a recipe may name in place of the model's own.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace jackscrew {
+
+// The Jinja source; nothing where there is none of that name.
+std::optional<std::string_view> builtin_template(std::string_view name);
+
+// "chatml, llama2, ..."
+std::string builtin_template_names();
+
+}  // namespace jackscrew

@@ -1,0 +1,40 @@
+// What goes wrong within a template.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace jackscrew::jinja {
+
+// Thrown while a template is rendered, by everything in this directory. Template turns it into an
+// Error with the line.
+class Failure : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// The template itself refuses the conversation, by raise_exception.
+class Refusal : public Failure {
+ public:
+  using Failure::Failure;
+};
+
+// What a template may not contain; it knows its line.
+class SyntaxFailure : public std::runtime_error {
+ public:
+  SyntaxFailure(int line, const std::string& what) : std::runtime_error(what), line_(line) {}
+  int line() const { return line_; }
+
+ private:
+  int line_;
+};
+
+template <typename... Args>
+[[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) {
+  throw Failure(fmt::format(format, std::forward<Args>(args)...));
+}
+
+}  // namespace jackscrew::jinja

@@ -1,0 +1,57 @@
+#include "text/jinja/json.h"
+
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+
+namespace jackscrew::jinja {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Value convert(const Json& json, Origin origin, int depth) {
+  if (depth > kMaxDepth)
+    jackscrew::fail(ErrorKind::data, "JSON nested more than {} deep", kMaxDepth);
+  switch (json.type()) {
+    case Json::value_t::null:
+    case Json::value_t::discarded:
+    case Json::value_t::binary:
+      return None{};
+    case Json::value_t::boolean:
+      return json.get<bool>();
+    case Json::value_t::number_unsigned:
+      if (json.get<uint64_t>() > std::numeric_limits<int64_t>::max()) {
+        jackscrew::fail(ErrorKind::data, "the number {} is too large", json.get<uint64_t>());
+      }
+      return json.get<int64_t>();
+    case Json::value_t::number_integer:
+      return json.get<int64_t>();
+    case Json::value_t::number_float:
+      return json.get<double>();
+    case Json::value_t::string:
+      return Value::text(json.get<std::string>(), origin);
+    case Json::value_t::array: {
+      Values items;
+      for (const Json& item : json) items.push_back(convert(item, origin, depth + 1));
+      return Value::list(std::move(items));
+    }
+    case Json::value_t::object: {
+      std::vector<std::pair<Value, Value>> items;
+      for (const auto& [key, item] : json.items()) {
+        items.emplace_back(Value::text(key, origin), convert(item, origin, depth + 1));
+      }
+      return Value::dict(std::move(items));
+    }
+  }
+  return None{};
+}
+
+}  // namespace
+
+Value from_json(const Json& json, Origin origin) {
+  return convert(json, origin, 1);
+}
+
+}  // namespace jackscrew::jinja

@@ -1,0 +1,204 @@
+#include "text/jinja/strings.h"
+
+#include <algorithm>
+
+#include "text/jinja/failure.h"
+
+namespace jackscrew::jinja {
+
+namespace {
+
+char upper(char c) {
+  return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
+}
+
+char lower(char c) {
+  return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+}
+
+// `change` takes each ASCII character and the code point before it (0: none).
+template <typename Change>
+Text change_case(const Text& text, const Change& change) {
+  Text out;
+  uint32_t previous = 0;
+  for (size_t i = 0; i < text.size();) {
+    const uint32_t c = code_point(text.view(), i);
+    const size_t size = character_size(text.view(), i);
+    if (c < 0x80) {
+      const char changed = change(static_cast<char>(c), previous);
+      out.append({&changed, 1}, text.origin_at(i));
+    } else {
+      if (!is_caseless(c)) fail("changing the case of \"{}\"", text.view().substr(i, size));
+      out.append(text, i, size);
+    }
+    previous = c;
+    i += size;
+  }
+  return out;
+}
+
+Values split_at_spaces(const Text& text, int64_t max_splits) {
+  Values parts;
+  size_t begin = skip_spaces(text.view(), 0);
+  while (begin < text.size()) {
+    if (max_splits >= 0 && static_cast<int64_t>(parts.size()) == max_splits) {
+      const size_t end = trimmed_end(text.view());
+      parts.emplace_back(text.substr(begin, end - begin));
+      break;
+    }
+    size_t end = begin;
+    while (end < text.size() && !is_space(code_point(text.view(), end))) {
+      end += character_size(text.view(), end);
+    }
+    parts.emplace_back(text.substr(begin, end - begin));
+    begin = skip_spaces(text.view(), end);
+  }
+  return parts;
+}
+
+Values split_at_spaces_from_right(const Text& text, int64_t max_splits) {
+  Values words = split_at_spaces(text, -1);
+  if (max_splits < 0 || static_cast<int64_t>(words.size()) <= max_splits) return words;
+  // The words that are split off; all before them is one part, its own spaces kept.
+  const size_t first = words.size() - static_cast<size_t>(max_splits);
+  Text rest = text;
+  for (size_t i = words.size(); i-- > first;) {
+    const size_t end = trimmed_end(rest.view());
+    rest = rest.substr(0, end - words[i].as_text()->size());
+  }
+  Values parts;
+  if (Text head = strip(rest, Side::right); !head.empty()) parts.emplace_back(std::move(head));
+  parts.insert(parts.end(), words.begin() + static_cast<std::ptrdiff_t>(first), words.end());
+  return parts;
+}
+
+}  // namespace
+
+Text strip(const Text& text, Side side, const Text* characters) {
+  const std::string_view view = text.view();
+  const auto strips = [&](size_t at) {
+    if (characters == nullptr) return is_space(code_point(view, at));
+    return characters->view().find(view.substr(at, character_size(view, at))) !=
+           std::string_view::npos;
+  };
+  size_t begin = 0;
+  while (side != Side::right && begin < view.size() && strips(begin)) {
+    begin += character_size(view, begin);
+  }
+  size_t end = side == Side::left ? view.size() : begin;
+  for (size_t i = begin; side != Side::left && i < view.size();) {
+    const size_t next = i + character_size(view, i);
+    if (!strips(i)) end = next;
+    i = next;
+  }
+  return text.substr(begin, end - begin);
+}
+
+Values split(const Text& text, const Text* separator, int64_t max_splits, bool from_right) {
+  if (separator == nullptr) {
+    return from_right ? split_at_spaces_from_right(text, max_splits)
+                      : split_at_spaces(text, max_splits);
+  }
+  const std::string_view mark = separator->view();
+  if (mark.empty()) fail("split: an empty separator");
+  const auto more = [&](size_t parts) {
+    return max_splits < 0 || static_cast<int64_t>(parts) < max_splits;
+  };
+  Values parts;
+  if (!from_right) {
+    size_t begin = 0;
+    while (more(parts.size())) {
+      const size_t at = text.view().find(mark, begin);
+      if (at == std::string_view::npos) break;
+      parts.emplace_back(text.substr(begin, at - begin));
+      begin = at + mark.size();
+    }
+    parts.emplace_back(text.substr(begin, text.size() - begin));
+    return parts;
+  }
+  size_t end = text.size();
+  while (more(parts.size()) && end >= mark.size()) {
+    const size_t at = text.view().rfind(mark, end - mark.size());
+    if (at == std::string_view::npos) break;
+    parts.emplace_back(text.substr(at + mark.size(), end - at - mark.size()));
+    end = at;
+  }
+  parts.emplace_back(text.substr(0, end));
+  std::reverse(parts.begin(), parts.end());
+  return parts;
+}
+
+Values split_lines(const Text& text, bool keep_ends) {
+  Values lines;
+  size_t begin = 0;
+  for (size_t i = 0; i < text.size();) {
+    const size_t end = line_end_size(text.view(), i);
+    if (end == 0) {
+      i += character_size(text.view(), i);
+      continue;
+    }
+    lines.emplace_back(text.substr(begin, i - begin + (keep_ends ? end : 0)));
+    i += end;
+    begin = i;
+  }
+  if (begin < text.size()) lines.emplace_back(text.substr(begin, text.size() - begin));
+  return lines;
+}
+
+Text replace(const Text& text, const Text& from, const Text& to, int64_t count) {
+  Text out;
+  size_t done = 0;
+  int64_t replaced = 0;
+  const auto more = [&] { return count < 0 || replaced++ < count; };
+  if (from.empty()) {
+    // Before every character, and at the end.
+    for (size_t i = 0; i <= text.size() && more();) {
+      out.append(to);
+      done = i == text.size() ? i : i + character_size(text.view(), i);
+      out.append(text, i, done - i);
+      if (i == text.size()) break;
+      i = done;
+    }
+  } else {
+    for (size_t at = text.view().find(from.view()); at != std::string_view::npos && more();
+         at = text.view().find(from.view(), done)) {
+      out.append(text, done, at - done);
+      out.append(to);
+      done = at + from.size();
+    }
+  }
+  out.append(text, done, text.size() - done);
+  return out;
+}
+
+Text join(const Text& separator, const Iterator& items) {
+  Text out;
+  bool first = true;
+  while (const auto item = items()) {
+    if (!first) out.append(separator);
+    first = false;
+    out.append(to_text(*item));
+  }
+  return out;
+}
+
+Text to_upper(const Text& text) {
+  return change_case(text, [](char c, uint32_t) { return upper(c); });
+}
+
+Text to_lower(const Text& text) {
+  return change_case(text, [](char c, uint32_t) { return lower(c); });
+}
+
+Text capitalize(const Text& text) {
+  return change_case(text,
+                     [](char c, uint32_t previous) { return previous == 0 ? upper(c) : lower(c); });
+}
+
+Text title(const Text& text, bool (*ends_word)(uint32_t code_point)) {
+  return change_case(text, [&](char c, uint32_t previous) {
+    return previous == 0 || ends_word(previous) ? upper(c) : lower(c);
+  });
+}
+
+}  // namespace jackscrew::jinja

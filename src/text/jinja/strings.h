@@ -1,0 +1,29 @@
+// Python's string methods, for filters and methods alike. Bytes keep their origin.
+#pragma once
+
+#include <optional>
+
+#include "text/jinja/value.h"
+
+namespace jackscrew::jinja {
+
+enum class Side : uint8_t { both, left, right };
+
+// str.strip: whitespace, or the characters of `characters`.
+Text strip(const Text& text, Side side, const Text* characters = nullptr);
+
+// str.split and str.rsplit: at whitespace where `separator` is null. `max_splits` < 0: no limit.
+Values split(const Text& text, const Text* separator, int64_t max_splits, bool from_right);
+Values split_lines(const Text& text, bool keep_ends);
+// str.replace. `count` < 0: all.
+Text replace(const Text& text, const Text& from, const Text& to, int64_t count);
+Text join(const Text& separator, const Iterator& items);
+
+// These know the case of ASCII letters only: Failure for letters of other scripts that have one.
+Text to_upper(const Text& text);
+Text to_lower(const Text& text);
+Text capitalize(const Text& text);
+// A capital where a word begins: behind a character that `ends_word` names.
+Text title(const Text& text, bool (*ends_word)(uint32_t code_point));
+
+}  // namespace jackscrew::jinja

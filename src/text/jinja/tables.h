@@ -1,0 +1,72 @@
+// What templates may name: filters, tests, methods and functions, and how they are called.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "text/jinja/value.h"
+
+namespace jackscrew::jinja {
+
+// The arguments of one call, matched with the names that the function gives its parameters.
+class Bound {
+ public:
+  // `parameters` are names with spaces between, those behind a '?' optional: "old new ? count".
+  // Throws Failure where the arguments do not fit; `what` is for its message.
+  Bound(std::string_view what, std::string_view parameters, Arguments arguments);
+
+  // Whether it was passed.
+  bool has(size_t parameter) const { return values_[parameter].has_value(); }
+  const Value& operator[](size_t parameter) const { return *values_[parameter]; }
+  const Value& value(size_t parameter, const Value& otherwise) const {
+    return has(parameter) ? *values_[parameter] : otherwise;
+  }
+  // These throw Failure where another type was passed.
+  int64_t integer(size_t parameter, int64_t otherwise) const;
+  bool flag(size_t parameter, bool otherwise) const;
+  const Text& text(size_t parameter) const;
+
+ private:
+  std::string_view what_;
+  std::vector<std::optional<Value>> values_;
+};
+
+// Stands for any arguments: the function reads them itself.
+inline constexpr std::string_view kAnyArguments = "*";
+
+struct Filter {
+  std::string_view name;
+  std::string_view parameters;  // as Bound reads them, or kAnyArguments
+  Value (*apply)(Runtime& runtime, const Value& subject, const Bound& arguments);
+  Value (*apply_any)(Runtime& runtime, const Value& subject, const Arguments& arguments);
+};
+// Null where there is none.
+const Filter* find_filter(std::string_view name);
+std::string unknown_filter(std::string_view name);
+Value call_filter(Runtime& runtime, const Filter& filter, const Value& subject,
+                  Arguments arguments);
+
+struct Test {
+  std::string_view name;
+  std::string_view parameters;
+  bool (*holds)(const Value& subject, const Bound& arguments);
+};
+const Test* find_test(std::string_view name);
+std::string unknown_test(std::string_view name);
+bool call_test(const Test& test, const Value& subject, Arguments arguments);
+
+// object.name and object["name"] where the object is no dict with such a key: a method, or nothing.
+// Throws Failure for what Python's type has and this subset has not.
+std::optional<Value> find_method(const Value& object, const std::string& name);
+
+// object[key] and object.name, by jinja2's rules: what is not there is undefined. Throw Failure
+// where the object itself is undefined.
+Value get_item(const Value& object, const Value& key);
+Value get_attribute(const Value& object, const std::string& name);
+// object[begin:end:step]; none stands for what was left out.
+Value get_slice(const Value& object, const Value& begin, const Value& end, const Value& step);
+
+// range, namespace, raise_exception, strftime_now and so on; nothing where there is none.
+std::optional<Value> find_global(const std::string& name);
+
+}  // namespace jackscrew::jinja

@@ -1,0 +1,99 @@
+// Tests: what may stand behind `is`, and in select, reject and their like.
+#include <algorithm>
+
+#include "text/jinja/failure.h"
+#include "text/jinja/operators.h"
+#include "text/jinja/tables.h"
+
+namespace jackscrew::jinja {
+
+namespace {
+
+bool remainder_is(const Value& value, const Value& divisor, int64_t expected) {
+  return equal(apply(Binary::Operator::modulo, value, divisor), expected);
+}
+
+// Python's islower() and isupper(): there is a letter, and all letters are of that case.
+bool letters_are(const Value& value, bool lower) {
+  const Text text = to_text(value);
+  for (size_t i = 0; i < text.size(); i += character_size(text.view(), i)) {
+    const uint32_t c = code_point(text.view(), i);
+    if (c >= 0x80 && !is_caseless(c)) fail("the case of a text beyond ASCII");
+  }
+  const auto is_lower = [](char c) { return c >= 'a' && c <= 'z'; };
+  const auto is_upper = [](char c) { return c >= 'A' && c <= 'Z'; };
+  const std::string_view view = text.view();
+  const bool any_lower = std::any_of(view.begin(), view.end(), is_lower);
+  const bool any_upper = std::any_of(view.begin(), view.end(), is_upper);
+  return lower ? any_lower && !any_upper : any_upper && !any_lower;
+}
+
+bool is_sequence(const Value& value) {
+  const Sequence* sequence = value.as_sequence();
+  return value.is_undefined() || value.as_text() != nullptr || value.as_dict() != nullptr ||
+         (sequence != nullptr && sequence->kind != SequenceKind::dict_view);
+}
+
+bool is_iterable(const Value& value) {
+  return is_sequence(value) || value.as_sequence() != nullptr || value.as_generator() != nullptr;
+}
+
+template <Comparison::Operator op>
+bool compares(const Value& value, const Bound& arguments) {
+  return apply(op, value, arguments[0]);
+}
+
+using Op = Comparison::Operator;
+
+constexpr Test kTests[] = {
+    {"defined", "", [](const Value& v, const Bound&) { return !v.is_undefined(); }},
+    {"undefined", "", [](const Value& v, const Bound&) { return v.is_undefined(); }},
+    {"none", "", [](const Value& v, const Bound&) { return v.is_none(); }},
+    {"boolean", "", [](const Value& v, const Bound&) { return v.as_bool() != nullptr; }},
+    {"true", "", [](const Value& v, const Bound&) { return v.as_bool() && *v.as_bool(); }},
+    {"false", "", [](const Value& v, const Bound&) { return v.as_bool() && !*v.as_bool(); }},
+    {"integer", "", [](const Value& v, const Bound&) { return v.as_int() != nullptr; }},
+    {"float", "", [](const Value& v, const Bound&) { return v.as_float() != nullptr; }},
+    {"number", "", [](const Value& v, const Bound&) { return v.is_number(); }},
+    {"string", "", [](const Value& v, const Bound&) { return v.as_text() != nullptr; }},
+    {"mapping", "", [](const Value& v, const Bound&) { return v.as_dict() != nullptr; }},
+    {"sequence", "", [](const Value& v, const Bound&) { return is_sequence(v); }},
+    {"iterable", "", [](const Value& v, const Bound&) { return is_iterable(v); }},
+    {"callable", "", [](const Value& v, const Bound&) { return v.is_callable(); }},
+    {"odd", "", [](const Value& v, const Bound&) { return remainder_is(v, int64_t{2}, 1); }},
+    {"even", "", [](const Value& v, const Bound&) { return remainder_is(v, int64_t{2}, 0); }},
+    {"divisibleby", "num", [](const Value& v, const Bound& a) { return remainder_is(v, a[0], 0); }},
+    {"lower", "", [](const Value& v, const Bound&) { return letters_are(v, true); }},
+    {"upper", "", [](const Value& v, const Bound&) { return letters_are(v, false); }},
+    {"sameas", "other", [](const Value& v, const Bound& a) { return v.same_as(a[0]); }},
+    {"in", "seq", [](const Value& v, const Bound& a) { return contains(a[0], v); }},
+    {"==", "b", compares<Op::equal>},
+    {"eq", "b", compares<Op::equal>},
+    {"equalto", "b", compares<Op::equal>},
+    {"!=", "b", compares<Op::not_equal>},
+    {"ne", "b", compares<Op::not_equal>},
+    {">", "b", compares<Op::greater>},
+    {"gt", "b", compares<Op::greater>},
+    {"greaterthan", "b", compares<Op::greater>},
+    {">=", "b", compares<Op::greater_equal>},
+    {"ge", "b", compares<Op::greater_equal>},
+    {"<", "b", compares<Op::less>},
+    {"lt", "b", compares<Op::less>},
+    {"lessthan", "b", compares<Op::less>},
+    {"<=", "b", compares<Op::less_equal>},
+    {"le", "b", compares<Op::less_equal>},
+};
+
+}  // namespace
+
+const Test* find_test(std::string_view name) {
+  const auto found = std::find_if(std::begin(kTests), std::end(kTests),
+                                  [&](const Test& test) { return test.name == name; });
+  return found == std::end(kTests) ? nullptr : found;
+}
+
+std::string unknown_test(std::string_view name) {
+  return fmt::format("the test \"{}\" is not supported", name);
+}
+
+}  // namespace jackscrew::jinja

@@ -1,0 +1,160 @@
+#include "text/jinja/text.h"
+
+#include <algorithm>
+
+#include "text/jinja/failure.h"
+#include "text/utf8.h"
+
+namespace jackscrew::jinja {
+
+Text::Text(std::string bytes, Origin origin) : bytes_(std::move(bytes)) {
+  if (bytes_.size() > kMaxBytes) fail("a text of more than {} MiB", kMaxBytes >> 20);
+  add_run(bytes_.size(), origin);
+}
+
+void Text::add_run(size_t end, Origin origin) {
+  const size_t begin = runs_.empty() ? 0 : runs_.back().end;
+  if (end == begin) return;
+  if (!runs_.empty() && runs_.back().origin == origin) {
+    runs_.back().end = end;
+  } else {
+    runs_.push_back({end, origin});
+  }
+}
+
+void Text::append(std::string_view bytes, Origin origin) {
+  if (bytes.size() > kMaxBytes - bytes_.size()) {
+    fail("a text of more than {} MiB", kMaxBytes >> 20);
+  }
+  bytes_ += bytes;
+  add_run(bytes_.size(), origin);
+}
+
+void Text::append(const Text& other, size_t begin, size_t count) {
+  const size_t end = begin + std::min(count, other.size() - begin);
+  auto run = std::upper_bound(other.runs_.begin(), other.runs_.end(), begin,
+                              [](size_t at, const Run& r) { return at < r.end; });
+  while (begin < end) {
+    const size_t stop = std::min(run->end, end);
+    append(other.view().substr(begin, stop - begin), run->origin);
+    begin = stop;
+    ++run;
+  }
+}
+
+Text Text::substr(size_t begin, size_t count) const {
+  Text part;
+  part.append(*this, begin, count);
+  return part;
+}
+
+void Text::add_origin(Origin bits) {
+  const std::vector<Run> runs = std::move(runs_);
+  runs_.clear();
+  for (const Run& run : runs) add_run(run.end, run.origin | bits);
+}
+
+Origin Text::origin_at(size_t position) const {
+  return std::upper_bound(runs_.begin(), runs_.end(), position,
+                          [](size_t at, const Run& run) { return at < run.end; })
+      ->origin;
+}
+
+size_t character_size(std::string_view text, size_t position) {
+  const Utf8Step step = utf8_step(text, position);
+  return step.status == Utf8Status::valid ? step.length : 1;
+}
+
+size_t count_characters(std::string_view text) {
+  size_t count = 0;
+  for (size_t i = 0; i < text.size(); i += character_size(text, i)) ++count;
+  return count;
+}
+
+uint32_t code_point(std::string_view text, size_t position) {
+  const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[position + i]); };
+  const size_t size = character_size(text, position);
+  if (size == 1) return byte(0) < 0x80 ? byte(0) : 0xFFFD;
+  uint32_t point = byte(0) & (0xFFu >> (size + 1));
+  for (size_t i = 1; i < size; ++i) point = (point << 6) | (byte(i) & 0x3Fu);
+  return point;
+}
+
+void append_utf8(std::string& out, uint32_t point) {
+  const auto put = [&](uint32_t byte) { out += static_cast<char>(byte); };
+  if (point < 0x80) {
+    put(point);
+  } else if (point < 0x800) {
+    put(0xC0 | (point >> 6));
+    put(0x80 | (point & 0x3F));
+  } else if (point < 0x10000) {
+    put(0xE0 | (point >> 12));
+    put(0x80 | ((point >> 6) & 0x3F));
+    put(0x80 | (point & 0x3F));
+  } else {
+    put(0xF0 | (point >> 18));
+    put(0x80 | ((point >> 12) & 0x3F));
+    put(0x80 | ((point >> 6) & 0x3F));
+    put(0x80 | (point & 0x3F));
+  }
+}
+
+bool is_ascii(std::string_view text) {
+  return std::all_of(text.begin(), text.end(),
+                     [](char c) { return static_cast<uint8_t>(c) < 0x80; });
+}
+
+bool is_space(uint32_t c) {
+  return (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 ||
+         c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F ||
+         c == 0x205F || c == 0x3000;
+}
+
+bool is_caseless(uint32_t c) {
+  struct Range {
+    uint32_t first, last;
+  };
+  constexpr Range kRanges[] = {
+      {0x80, 0xA9},        // signs of Latin-1
+      {0x5BE, 0x109F},     // Hebrew, Arabic, the scripts of India, Thai, Tibetan
+      {0x2000, 0x206F},    // punctuation
+      {0x20A0, 0x20CF},    // currencies
+      {0x2190, 0x2459},    // arrows, operators
+      {0x2500, 0x2BFF},    // drawing, symbols
+      {0x2E80, 0xA63F},    // Chinese and Japanese
+      {0xAC00, 0xD7FF},    // Korean
+      {0xFE00, 0xFE4F},    // selectors of variants, vertical forms
+      {0xFF01, 0xFF20},    // wide signs and digits
+      {0x1F300, 0x1FAFF},  // pictographs
+      {0x20000, 0x3FFFF}   // Chinese
+  };
+  return std::any_of(std::begin(kRanges), std::end(kRanges),
+                     [&](const Range& range) { return c >= range.first && c <= range.last; });
+}
+
+size_t line_end_size(std::string_view text, size_t position) {
+  if (text.substr(position).starts_with("\r\n")) return 2;
+  const uint32_t c = code_point(text, position);
+  const bool ends = (c >= 0x0A && c <= 0x0D) || (c >= 0x1C && c <= 0x1E) || c == 0x85 ||
+                    c == 0x2028 || c == 0x2029;
+  return ends ? character_size(text, position) : 0;
+}
+
+size_t skip_spaces(std::string_view text, size_t position) {
+  while (position < text.size() && is_space(code_point(text, position))) {
+    position += character_size(text, position);
+  }
+  return position;
+}
+
+size_t trimmed_end(std::string_view text) {
+  size_t end = 0;
+  for (size_t i = 0; i < text.size();) {
+    const size_t next = i + character_size(text, i);
+    if (!is_space(code_point(text, i))) end = next;
+    i = next;
+  }
+  return end;
+}
+
+}  // namespace jackscrew::jinja

@@ -1,0 +1,188 @@
+// Values as templates see them: Python's, as far as chat templates go.
+//
+// All but objects and generators are immutable, as ImmutableSandboxedEnvironment has it. Whole
+// numbers have 64 bits; what would leave them is a Failure.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "text/jinja/text.h"
+
+namespace jackscrew::jinja {
+
+class Value;
+class Runtime;
+
+using Values = std::vector<Value>;
+
+// Gives one item after the other, then nothing for ever.
+using Iterator = std::function<std::optional<Value>()>;
+
+// What a call passes: f(a, b, name=c).
+struct Arguments {
+  Values positional;
+  std::vector<std::pair<std::string, Value>> named;
+};
+
+// The absence of a value; `what` is the message of whoever uses it.
+struct Undefined {
+  std::shared_ptr<const std::string> what;
+};
+struct None {};
+
+enum class SequenceKind : uint8_t { list, tuple, range, dict_view };
+
+struct Sequence {
+  SequenceKind kind = SequenceKind::list;
+  Values items;
+  int depth = 1;  // of containers within containers
+};
+
+struct Dict {
+  std::vector<std::pair<Value, Value>> items;  // in order of insertion, keys differ
+  int depth = 1;
+
+  const Value* find(const Value& key) const;
+};
+
+// What `map`, `select` and their like give: read once, has no length.
+struct Generator {
+  Iterator next;
+  int depth = 1;
+};
+
+// How deep values may lie in one another: their destruction and comparison recurse.
+inline constexpr int kMaxDepth = 100;
+// `depth`, or Failure where it is more than that.
+int checked_depth(int depth);
+
+// Functions, methods, macros, `loop`, namespaces.
+class Object {
+ public:
+  // `depth`: of the values within it, plus one. Those of a namespace do not count: they change, and
+  // Runtime takes them out before the end.
+  explicit Object(int depth = 0) : depth_(checked_depth(depth)) {}
+  virtual ~Object() = default;
+  Object(const Object&) = delete;
+  Object& operator=(const Object&) = delete;
+  int depth() const { return depth_; }
+  virtual std::string_view type_name() const = 0;
+  virtual std::optional<Value> attribute(const std::string& name);
+  virtual bool callable() const { return false; }
+  virtual Value call(Runtime& runtime, Arguments arguments);
+
+ private:
+  int depth_;
+};
+
+class Value {
+ public:
+  Value() : data_(Undefined{}) {}
+  Value(None) : data_(None{}) {}
+  Value(bool value) : data_(value) {}
+  Value(int64_t value) : data_(value) {}
+  Value(double value) : data_(value) {}
+  Value(Text text) : data_(std::make_shared<const Text>(std::move(text))) {}
+  Value(std::shared_ptr<Object> object) : data_(std::move(object)) {}
+  Value(const void*) = delete;
+
+  static Value undefined(std::string what);
+  static Value text(std::string bytes, Origin origin = kContent) {
+    return Text(std::move(bytes), origin);
+  }
+  static Value size(size_t size) { return static_cast<int64_t>(size); }
+  // These throw Failure where the items lie too deep.
+  static Value list(Values items) { return sequence(SequenceKind::list, std::move(items)); }
+  static Value tuple(Values items) { return sequence(SequenceKind::tuple, std::move(items)); }
+  static Value sequence(SequenceKind kind, Values items);
+  // Of equal keys the first gives the place and the last the value. Throws Failure where a key is
+  // not hashable.
+  static Value dict(std::vector<std::pair<Value, Value>> items);
+  // `depth`: of the values that `next` holds.
+  static Value generator(int depth, Iterator next);
+
+  bool is_undefined() const { return holds<Undefined>(); }
+  bool is_none() const { return holds<None>(); }
+  // The value if it is one of this kind, otherwise null.
+  const bool* as_bool() const { return std::get_if<bool>(&data_); }
+  const int64_t* as_int() const { return std::get_if<int64_t>(&data_); }
+  const double* as_float() const { return std::get_if<double>(&data_); }
+  const Text* as_text() const { return pointer<const Text>(); }
+  const Sequence* as_sequence() const { return pointer<const Sequence>(); }
+  const Dict* as_dict() const { return pointer<const Dict>(); }
+  const Generator* as_generator() const { return pointer<const Generator>(); }
+  Object* as_object() const { return pointer<Object>(); }
+  // Whole numbers and booleans, which Python counts among them.
+  std::optional<int64_t> as_integer() const;
+  bool is_number() const { return as_integer().has_value() || holds<double>(); }
+  bool is_list() const;
+  bool is_callable() const;
+
+  // "int", "str", "list" ...
+  std::string_view type_name() const;
+  bool truth() const;
+  bool hashable() const;
+  int depth() const;
+  // Throws Failure for undefined values, with what was undefined.
+  const Value& defined() const;
+  // Python's `is`, where it means anything: the same none or boolean, the same object; equal
+  // numbers and strings of one type.
+  bool same_as(const Value& other) const;
+
+ private:
+  template <typename T>
+  bool holds() const {
+    return std::holds_alternative<T>(data_);
+  }
+  template <typename T>
+  T* pointer() const {
+    const auto* shared = std::get_if<std::shared_ptr<T>>(&data_);
+    return shared == nullptr ? nullptr : shared->get();
+  }
+
+  std::variant<Undefined, None, bool, int64_t, double, std::shared_ptr<const Text>,
+               std::shared_ptr<const Sequence>, std::shared_ptr<const Dict>,
+               std::shared_ptr<const Generator>, std::shared_ptr<Object>>
+      data_;
+};
+
+bool equal(const Value& a, const Value& b);
+
+// Less than 0, 0 or more; nothing where one of them is NaN. Throws Failure where Python cannot
+// order them either; `sign` is for its message.
+std::optional<int> compare(const Value& a, const Value& b, std::string_view sign);
+
+// The items of a sequence or generator, the characters of a text, the keys of a dict; none of an
+// undefined value. Throws Failure for what has no items. The iterator shares the value.
+Iterator iterate(const Value& value);
+Values to_values(const Value& value);
+// Python's len(), where there is one.
+std::optional<int64_t> length(const Value& value);
+
+// The characters of a text as texts.
+Values characters(const Text& text);
+
+// Python's str(): what {{ value }} prints. Throws Failure for what prints only as an address.
+Text to_text(const Value& value);
+// Python's repr().
+std::string repr(const Value& value);
+
+struct JsonStyle {
+  bool ensure_ascii = false;
+  bool sort_keys = false;
+  std::optional<std::string> indent;          // of one level; nothing: one line
+  std::optional<std::string> item_separator;  // nothing: ", ", or "," where lines are broken
+  std::string key_separator = ": ";
+};
+// Python's json.dumps(). Throws Failure for what JSON cannot say.
+std::string to_json(const Value& value, const JsonStyle& style);
+
+}  // namespace jackscrew::jinja

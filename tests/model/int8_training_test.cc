@@ -12,15 +12,17 @@ namespace {
 // Text of a language in which three tokens of four follow from the one before: there is something
 // to learn, and a loss that cannot be undercut.
 MicroBatch sample(int64_t vocab_size, int64_t sequences, int64_t length, std::mt19937& random) {
+  const auto below = [&](int64_t count) {
+    return static_cast<int64_t>(random() % static_cast<uint64_t>(count));
+  };
   MicroBatch out;
   out.cu_seqlens = {0};
   for (int64_t s = 0; s < sequences; ++s) {
-    int64_t id = random() % static_cast<uint32_t>(vocab_size);
+    int64_t id = below(vocab_size);
     for (int64_t t = 0; t < length; ++t) {
       out.ids.push_back(static_cast<int32_t>(id));
       out.positions.push_back(static_cast<int32_t>(t));
-      id = random() % 4 != 0 ? (5 * id + 3) % vocab_size
-                             : random() % static_cast<uint32_t>(vocab_size);
+      id = below(4) != 0 ? (5 * id + 3) % vocab_size : below(vocab_size);
       out.targets.push_back(t + 1 < length ? static_cast<int32_t>(id) : -1);
       out.target_count += t + 1 < length ? 1 : 0;
     }

@@ -163,11 +163,11 @@ INSTANTIATE_TEST_SUITE_P(
 // The accounting of the literature (weights and both moments in bf16), as tables of GaLore, SCALE
 // and others print it in decimal GB: Adam at 60M, 130M, 350M, 1B and 7B parameters.
 TEST(Plan, AgreesWithPublishedAccounting) {
-  const std::pair<const char*, double> kPublished[] = {{"llama-60m", 0.35},
-                                                       {"llama-130m", 0.80},
-                                                       {"llama-350m", 2.21},
-                                                       {"llama-1b", 8.03},
-                                                       {"llama-7b", 40.4}};
+  constexpr std::pair<const char*, double> kPublished[] = {{"llama-60m", 0.35},
+                                                           {"llama-130m", 0.80},
+                                                           {"llama-350m", 2.21},
+                                                           {"llama-1b", 8.03},
+                                                           {"llama-7b", 40.4}};
   for (const auto& [name, gigabytes] : kPublished) {
     const ModelFiles files = open_model(name);
     const Recipe recipe = make_recipe(

@@ -187,9 +187,9 @@ TEST(RecipeText, SurvivesMutations) {
   for (uint64_t round = 0; round < 2000; ++round) {
     std::string text = good.substr(0, random.bits(round * 16) % good.size());
     for (uint64_t edit = 1; edit < 8 && !text.empty(); ++edit) {
-      constexpr std::string_view alphabet = ":-[]{}&*!|>'\"%@`#,\n \t\0a";
+      constexpr std::string_view kAlphabet = ":-[]{}&*!|>'\"%@`#,\n \t\0a";
       text[random.bits(round * 16 + edit) % text.size()] =
-          alphabet[random.bits(round * 16 + edit + 8) % alphabet.size()];
+          kAlphabet[random.bits(round * 16 + edit + 8) % kAlphabet.size()];
     }
     try {
       parse_recipe_text(text, "fuzz");

@@ -227,7 +227,7 @@ jinja::DateTime parse_chat_date(std::string_view text) {
 
 RenderedChat render_chat(const ChatFormat& format, std::span<const Message> messages,
                          bool answer_follows) {
-  if (format.refusal) throw *format.refusal;
+  if (format.refusal) throw Error(*format.refusal);
   if (format.is_plain()) return {render_plain(format.eos_token, messages), 0};
   return Renderer(format, messages).render(answer_follows);
 }

@@ -69,7 +69,7 @@ class ExpressionParser {
   ExpressionPtr parse_name();
   ExpressionPtr parse_list();
   ExpressionPtr parse_dict();
-  ExpressionPtr parse_postfix(ExpressionPtr subject);
+  ExpressionPtr parse_postfix(ExpressionPtr value);
   ExpressionPtr parse_subscript(ExpressionPtr object);
   ExpressionPtr parse_test(ExpressionPtr subject);
   CallArguments parse_arguments();

@@ -48,26 +48,26 @@ Value range(Runtime& runtime, Arguments arguments) {
 }
 
 // dict(...) and namespace(...): of one dict and of named arguments.
-std::vector<std::pair<Value, Value>> members(const char* what, const Arguments& arguments) {
+std::vector<std::pair<Value, Value>> members(const char* what, Arguments arguments) {
   std::vector<std::pair<Value, Value>> items;
   if (arguments.positional.size() > 1) fail("{}: too many arguments", what);
   for (const Value& value : arguments.positional) {
     if (value.as_dict() == nullptr) fail("{} of a {}", what, value.type_name());
     items = value.as_dict()->items;
   }
-  for (const auto& [name, value] : arguments.named) {
-    items.emplace_back(Value::text(name, kTemplate), value);
+  for (auto& [name, value] : arguments.named) {
+    items.emplace_back(Value::text(name, kTemplate), std::move(value));
   }
   return items;
 }
 
 Value dict(Runtime&, Arguments arguments) {
-  return Value::dict(members("dict", arguments));
+  return Value::dict(members("dict", std::move(arguments)));
 }
 
 Value make_namespace(Runtime& runtime, Arguments arguments) {
   const std::shared_ptr<Namespace> space = runtime.make_namespace();
-  for (auto& [name, value] : members("namespace", arguments)) {
+  for (auto& [name, value] : members("namespace", std::move(arguments))) {
     if (name.as_text() == nullptr) fail("namespace with a {} as a name", name.type_name());
     space->set(name.as_text()->bytes(), std::move(value));
   }

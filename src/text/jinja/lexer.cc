@@ -282,7 +282,7 @@ class Lexer {
     int base = 10;
     size_t begin = at_;
     if (source_[at_] == '0') {
-      const char letter = at_ + 1 < source_.size() ? source_[at_ + 1] | 0x20 : '\0';
+      const int letter = at_ + 1 < source_.size() ? source_[at_ + 1] | 0x20 : '\0';
       const int other = letter == 'x' ? 16 : letter == 'o' ? 8 : letter == 'b' ? 2 : 0;
       const size_t first = at_ + 2 + (rest(at_ + 2).starts_with('_') ? 1 : 0);
       if (other != 0 && digits_end(first, other) > first) {

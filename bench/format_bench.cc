@@ -153,9 +153,7 @@ bool fits(const Format& format, const std::vector<Matrix>& all) {
 }
 
 int run(std::vector<std::string> arguments) {
-  BenchClock clock;
-  clock.cpu = std::erase(arguments, "--clock=cpu") > 0;
-  std::erase(arguments, "--clock=wall");
+  BenchClock clock = take_clock(arguments);
   arguments.insert(arguments.begin(), "threads=2");  // what is written later wins
   const Recipe recipe = read_arguments(arguments, 0, "format_bench");
   clock.threads = narrow<int>(recipe.threads);
@@ -170,7 +168,7 @@ int run(std::vector<std::string> arguments) {
   if (!recipe.json) {
     fmt::print("{}, {} threads, {}, {} time; Gelements/s (the product: GB/s)\n",
                recipe.model.empty() ? "normal numbers" : recipe.model, recipe.threads,
-               isa_name(ops->isa()), clock.cpu ? "processor" : "wall");
+               isa_name(ops->isa()), clock.name());
     fmt::print("{:<13}{:>8}{:>9}{:>9}{:>11}{:>9}{:>9}{:>9}\n", "format", "bits", "SNR dB", "encode",
                "stochastic", "decode", "to bf16", "product");
   }

@@ -96,9 +96,7 @@ void measure(const Recipe& recipe, const ModelFiles& files, const BenchClock& cl
 }
 
 int run(std::vector<std::string> arguments) {
-  BenchClock clock;
-  clock.cpu = std::erase(arguments, "--clock=cpu") > 0;
-  std::erase(arguments, "--clock=wall");
+  BenchClock clock = take_clock(arguments);
   // What is written later wins.
   arguments.insert(arguments.begin(), {"threads=2", "max_new_tokens=32"});
   Recipe recipe = read_arguments(arguments, 0, "generate_bench");
@@ -107,7 +105,7 @@ int run(std::vector<std::string> arguments) {
   clock.threads = narrow<int>(recipe.threads);
   if (!recipe.json) {
     fmt::print("{}, {} threads, {}, {} time\n", files.origin, recipe.threads,
-               isa_name(choose_isa(recipe.isa)), clock.cpu ? "processor" : "wall");
+               isa_name(choose_isa(recipe.isa)), clock.name());
   }
   std::vector<std::string> storages = {"f32", "bf16"};
   if (files.source != nullptr) storages.push_back("keep");

@@ -236,10 +236,10 @@ void optimizer_benchmark(benchmark::State& state, const std::string& name) {
 void register_all() {
   std::vector<DType> types = {DType::f32};
   if (isa >= IsaLevel::v4_bf16) types.push_back(DType::bf16);
-  for (const DType dtype : {DType::f32, DType::bf16, DType::u8}) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::i8}) {
     if (dtype == DType::bf16 && types.size() == 1) continue;
-    benchmark::RegisterBenchmark(fmt::format("peak/{}", product_type_name(dtype)).c_str(),
-                                 peak_benchmark, dtype)
+    benchmark::RegisterBenchmark(fmt::format("peak/{}", dtype_name(dtype)).c_str(), peak_benchmark,
+                                 dtype)
         ->Iterations(1)
         ->Unit(benchmark::kMillisecond);
   }
@@ -306,20 +306,11 @@ void register_all() {
 
 int run(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
-  std::string level = "auto";
-  for (int i = 1; i < argc; ++i) {
-    const std::string_view argument = argv[i];
-    if (argument.starts_with("--isa=")) {
-      level = argument.substr(6);
-    } else if (argument == "--clock=cpu" || argument == "--clock=wall") {
-      measuring.cpu = argument == "--clock=cpu";
-    } else if (argument.starts_with("--threads=")) {
-      measuring.threads = std::max(1, std::atoi(argv[i] + 10));
-    } else {
-      fail(ErrorKind::usage, "unknown argument {}", argument);
-    }
-  }
-  isa = choose_isa(level);
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  const KernelRun asked = take_kernel_run(arguments);
+  if (!arguments.empty()) fail(ErrorKind::usage, "unknown argument {}", arguments.front());
+  measuring = asked.clock;
+  isa = asked.isa;
   register_all();
   benchmark::RunSpecifiedBenchmarks();
   return 0;

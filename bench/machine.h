@@ -8,10 +8,12 @@
 #include <oneapi/dnnl/dnnl.hpp>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "base/error.h"
 #include "base/half.h"
 #include "base/philox.h"
+#include "kernels/isa.h"
 #include "tensor/memory.h"
 
 namespace jackscrew {
@@ -30,9 +32,37 @@ struct BenchClock {
   double seconds() const {
     return cpu ? clock_seconds(CLOCK_PROCESS_CPUTIME_ID) / threads : clock_seconds(CLOCK_MONOTONIC);
   }
+  const char* name() const { return cpu ? "processor" : "wall"; }
 };
 
-// Values in [-1, 1): denormals or zeros would change the speed. u8 stands for s8.
+// Takes --clock=wall|cpu out of the arguments.
+inline BenchClock take_clock(std::vector<std::string>& arguments) {
+  BenchClock clock;
+  clock.cpu = std::erase(arguments, "--clock=cpu") > 0;
+  std::erase(arguments, "--clock=wall");
+  return clock;
+}
+
+// What the benchmarks of kernels are told. The arguments left over are the caller's to read.
+struct KernelRun {
+  BenchClock clock;
+  IsaLevel isa = IsaLevel::v3;
+};
+inline KernelRun take_kernel_run(std::vector<std::string>& arguments) {
+  KernelRun out{take_clock(arguments), {}};
+  std::string level = "auto";
+  std::erase_if(arguments, [&](const std::string& argument) {
+    const bool isa = argument.starts_with("--isa=");
+    const bool threads = argument.starts_with("--threads=");
+    if (isa) level = argument.substr(6);
+    if (threads) out.clock.threads = std::max(1, std::atoi(argument.c_str() + 10));
+    return isa || threads;
+  });
+  out.isa = choose_isa(level);
+  return out;
+}
+
+// Values in [-1, 1): denormals or zeros would change the speed.
 inline OwnedTensor filled(Memory& memory, DType dtype, int64_t rows, int64_t cols) {
   OwnedTensor out(memory, Purpose::activations, dtype, {rows, cols});
   const RandomStream stream = RandomStream::make(1, RandomPurpose::init, 0, 0);
@@ -40,16 +70,12 @@ inline OwnedTensor filled(Memory& memory, DType dtype, int64_t rows, int64_t col
     const float value = 2.0f * stream.uniform(static_cast<uint64_t>(i % 65536)) - 1.0f;
     if (dtype == DType::bf16) out.view().data<bf16>()[i] = to_bf16(value);
     if (dtype == DType::f32) out.view().data<float>()[i] = value;
-    if (dtype == DType::u8) out.view().data<uint8_t>()[i] = static_cast<uint8_t>(i % 127);
+    if (dtype == DType::i8) out.view().data<int8_t>()[i] = static_cast<int8_t>(i % 127);
   }
   return out;
 }
 
-inline const char* product_type_name(DType dtype) {
-  return dtype == DType::u8 ? "s8" : dtype_name(dtype);
-}
-
-// One whole-matrix oneDNN call with all threads; the operands' dtype u8 stands for s8.
+// One whole-matrix oneDNN call with all threads.
 class WholeGemm {
  public:
   WholeGemm(int threads, DType dtype, int64_t m, int64_t n, int64_t k, bool ta, bool tb, void* a,
@@ -60,7 +86,7 @@ class WholeGemm {
     const Type type = dtype == DType::f32    ? Type::f32
                       : dtype == DType::bf16 ? Type::bf16
                                              : Type::s8;
-    const Type result = dtype == DType::u8 ? Type::s32 : Type::f32;
+    const Type result = dtype == DType::i8 ? Type::s32 : Type::f32;
     const dnnl::memory::desc a_desc({m, k}, type, ta ? Dims{1, m} : Dims{k, 1});
     const dnnl::memory::desc b_desc({k, n}, type, tb ? Dims{1, k} : Dims{n, 1});
     const dnnl::memory::desc c_desc({m, n}, result, Dims{n, 1});

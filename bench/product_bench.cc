@@ -152,28 +152,15 @@ class ProductBench {
   StepScalars scalars_{};
 };
 
-int run(int argc, char** argv) {
-  BenchClock clock;
-  std::string_view level = "auto";
-  std::string_view only;
-  for (int i = 1; i < argc; ++i) {
-    const std::string_view argument = argv[i];
-    if (argument.starts_with("--isa=")) {
-      level = argument.substr(6);
-    } else if (argument == "--clock=cpu" || argument == "--clock=wall") {
-      clock.cpu = argument == "--clock=cpu";
-    } else if (argument.starts_with("--threads=")) {
-      clock.threads = std::max(1, std::atoi(argv[i] + 10));
-    } else if (argument.starts_with("--only=")) {
-      only = argument.substr(7);
-    } else {
-      fail(ErrorKind::usage, "unknown argument {}", argument);
-    }
+int run(std::vector<std::string> arguments) {
+  const auto [clock, isa] = take_kernel_run(arguments);
+  std::string only;
+  for (const std::string& argument : arguments) {
+    if (!argument.starts_with("--only=")) fail(ErrorKind::usage, "unknown argument {}", argument);
+    only = argument.substr(7);
   }
-  const IsaLevel isa = choose_isa(level);
   ProductBench bench(clock, isa);
-  fmt::print("int8 product, {}, {} threads, {} time\n", isa_name(isa), clock.threads,
-             clock.cpu ? "processor" : "elapsed");
+  fmt::print("int8 product, {}, {} threads, {} time\n", isa_name(isa), clock.threads, clock.name());
   fmt::print("{:>36}  {:>13}  {:>23}  {:>20}\n", "", "GFLOP/s", "times f32", "error, %");
   fmt::print("{:>5} {:>11} {:>5} {:>12}  {:>6} {:>6}  {:>5} {:>5} {:>5} {:>5}  {:>5} {:>8} {:>5}\n",
              "model", "weight", "T", "storage", "y", "dx", "y", "dx", "both", "same", "y",
@@ -190,5 +177,7 @@ int run(int argc, char** argv) {
 }  // namespace jackscrew
 
 int main(int argc, char** argv) {
-  return jackscrew::guarded("product_bench", [&] { return jackscrew::run(argc, argv); });
+  return jackscrew::guarded("product_bench", [&] {
+    return jackscrew::run({argv + 1, argv + argc});
+  });
 }

@@ -179,9 +179,7 @@ void print_json(const Measured& m) {
 }
 
 int run(std::vector<std::string> arguments) {
-  BenchClock clock;
-  clock.cpu = std::erase(arguments, "--clock=cpu") > 0;
-  std::erase(arguments, "--clock=wall");
+  BenchClock clock = take_clock(arguments);
   // What is written later wins.
   arguments.insert(arguments.begin(), {"method=full", "threads=2", "micro_batch_size=4",
                                        "sequence_len=512", "max_steps=5"});
@@ -193,11 +191,11 @@ int run(std::vector<std::string> arguments) {
   if (!recipe.json) {
     fmt::print("{}, {} x {} tokens, learner {}, {} threads, {}, {} time\n", files.origin,
                recipe.micro_batch_size * recipe.gradient_accumulation_steps, recipe.sequence_len,
-               recipe.learner, recipe.threads, isa_name(isa), clock.cpu ? "processor" : "wall");
+               recipe.learner, recipe.threads, isa_name(isa), clock.name());
   }
   const bool all = recipe.product == "auto";
   constexpr std::pair<const char*, DType> kProducts[] = {
-      {"f32", DType::f32}, {"bf16", DType::bf16}, {"int8", DType::u8}};
+      {"f32", DType::f32}, {"bf16", DType::bf16}, {"int8", DType::i8}};
   for (const auto& [product, dtype] : kProducts) {
     if (all ? dtype == DType::bf16 && isa < IsaLevel::v4_bf16 : recipe.product != product) continue;
     Recipe one = recipe;

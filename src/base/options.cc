@@ -92,9 +92,18 @@ bool is_valid_item(const OptionSpec& spec, std::string_view text) {
 
 }  // namespace
 
-std::vector<std::string> split_words(const char* text) {
-  if (*text == '\0') return {};
+std::vector<std::string> split_words(std::string_view text) {
+  if (text.empty()) return {};
   return split(text, ' ');
+}
+
+std::vector<Assignment> split_settings(std::string_view text, std::string_view origin) {
+  std::vector<Assignment> out;
+  for (const std::string& setting : split_words(text)) {
+    const size_t equals = setting.find('=');
+    out.push_back({setting.substr(0, equals), setting.substr(equals + 1), std::string(origin), {}});
+  }
+  return out;
 }
 
 bool same_value(const OptionValue& a, const OptionValue& b) {

@@ -117,7 +117,9 @@ class OptionSet {
 bool same_value(const OptionValue& a, const OptionValue& b);
 
 // The words of a string separated by single spaces; none for an empty string.
-std::vector<std::string> split_words(const char* text);
+std::vector<std::string> split_words(std::string_view text);
+// The words of such a string as settings: "name=value name=value".
+std::vector<Assignment> split_settings(std::string_view text, std::string_view origin);
 
 // What the option expects, for messages and help: "a whole number of at least 1", "one of a, b".
 std::string expected_value(const OptionSpec& spec);

@@ -107,10 +107,7 @@ void print_advice(const Recipe& recipe, const ModelFiles& files, const SessionPl
   const auto fitting =
       fitting_advice(recipe, files, plan, {recipe.device_memory, recipe.host_memory, {}});
   if (fitting) {
-    const std::string host =
-        fitting->host > 0 ? fmt::format(" and {} of the host", human_bytes(fitting->host)) : "";
-    fmt::print("this would fit, with {}{}\n  {}\n", human_bytes(fitting->device), host,
-               fitting->settings);
+    fmt::print("this would fit, with {}\n  {}\n", fitting->needs(), fitting->settings);
   } else {
     fmt::print("none of them, nor all together, would make it fit\n");
   }
@@ -128,9 +125,8 @@ int show_fit(const Recipe& recipe, const ModelFiles& files) {
   }
   if (recipe.json) {
     JsonObject settings;
-    for (const std::string& setting : fit->settings) {
-      const size_t equals = setting.find('=');
-      settings.add(setting.substr(0, equals), setting.substr(equals + 1));
+    for (const Assignment& setting : split_settings(fit->settings, "plan")) {
+      settings.add(setting.name, setting.text);
     }
     fmt::print("{}\n",
                plan_json(fit->recipe, files.config, fit->plan).add("settings", settings).text());
@@ -138,7 +134,7 @@ int show_fit(const Recipe& recipe, const ModelFiles& files) {
   }
   fmt::print(stderr, "fits with {} on the device and {} on the host: {}\n",
              human_bytes(fit->plan.ledger.peak), human_bytes(host_peak(fit->plan)),
-             fit->settings.empty() ? "as it is" : fmt::format("{}", fmt::join(fit->settings, " ")));
+             fit->settings.empty() ? "as it is" : fit->settings);
   fmt::print("{}", fit->recipe.to_yaml());
   return 0;
 }

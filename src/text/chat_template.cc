@@ -56,8 +56,8 @@ struct Span {
 // One conversation and its template.
 class Renderer {
  public:
-  Renderer(const ChatFormat& format, std::span<const Message> messages)
-      : format_(format), messages_(messages) {
+  Renderer(const ChatFormat& format, std::span<const Message> messages, bool answer_follows)
+      : format_(format), messages_(messages), answer_follows_(answer_follows) {
     for (const Message& message : messages) {
       // Roles are among a few known words: a template may make special tokens of them.
       values_.push_back(
@@ -66,8 +66,8 @@ class Renderer {
     }
   }
 
-  RenderedChat render(bool answer_follows) {
-    const Text text = first(messages_.size(), answer_follows);
+  RenderedChat render() {
+    const Text text = first(messages_.size(), answer_follows_);
     std::vector<uint8_t> trained(text.size(), 0);
     RenderedChat chat;
     if (format_.jinja->has_generation()) {
@@ -106,7 +106,9 @@ class Renderer {
   std::optional<Span> locate(size_t answer, const Text& text) const {
     try {
       const Text before = first(answer, true);
-      const Text through = first(answer + 1, false);
+      // Most conversations end with their answer: then the text itself is what is asked for.
+      const bool ends_so = answer + 1 == messages_.size() && !answer_follows_;
+      const Text through = ends_so ? text : first(answer + 1, false);
       if (!through.view().starts_with(before.view()) || !text.view().starts_with(through.view())) {
         return std::nullopt;
       }
@@ -163,6 +165,7 @@ class Renderer {
 
   const ChatFormat& format_;
   std::span<const Message> messages_;
+  bool answer_follows_;
   jinja::Values values_;
 };
 
@@ -229,7 +232,7 @@ RenderedChat render_chat(const ChatFormat& format, std::span<const Message> mess
                          bool answer_follows) {
   if (format.refusal) throw Error(*format.refusal);
   if (format.is_plain()) return {render_plain(format.eos_token, messages), 0};
-  return Renderer(format, messages).render(answer_follows);
+  return Renderer(format, messages, answer_follows).render();
 }
 
 EncodedSegments encode_segments(const Tokenizer& tokenizer, std::span<const Segment> segments) {

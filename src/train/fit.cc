@@ -25,9 +25,8 @@ std::vector<Choice> combinations(const std::vector<Knob>& knobs) {
     std::vector<Choice> next;
     for (const Choice& before : all) {
       for (const Position& position : positions) {
-        const bool space = !before.settings.empty() && !position.settings.empty();
-        next.push_back({before.settings + (space ? " " : "") + position.settings,
-                        before.cost * position.cost});
+        next.push_back(
+            {join_settings(before.settings, position.settings), before.cost * position.cost});
       }
     }
     all = std::move(next);
@@ -48,9 +47,7 @@ std::string hint_for(const Recipe& recipe, const ModelFiles& files, const Sessio
   if (!advice) {
     return "nothing that can be set makes it fit; `jackscrew plan` shows what takes the memory";
   }
-  const std::string host =
-      advice->host > 0 ? fmt::format(" and {} of the host", human_bytes(advice->host)) : "";
-  return fmt::format("{} needs {}{}", advice->settings, human_bytes(advice->device), host);
+  return fmt::format("{} needs {}", advice->settings, advice->needs());
 }
 
 }  // namespace
@@ -58,7 +55,7 @@ std::string hint_for(const Recipe& recipe, const ModelFiles& files, const Sessio
 std::optional<Fit> fastest_fit(const Recipe& recipe, const ModelFiles& files) {
   for (const Choice& choice : combinations(knobs_of(recipe))) {
     Fit fit;
-    fit.settings = split_words(choice.settings.c_str());
+    fit.settings = choice.settings;
     try {
       fit.recipe = with_settings(recipe, choice.settings);
       fit.plan = Session::rehearse(fit.recipe, files, training_use(fit.recipe));

@@ -12,7 +12,7 @@ namespace jackscrew {
 
 struct Fit {
   Recipe recipe;
-  std::vector<std::string> settings;  // what differs from the recipe asked for: "name=value"
+  std::string settings;  // what differs from the recipe asked for: "name=value name=value"
   SessionPlan plan;
 };
 

@@ -103,10 +103,6 @@ std::optional<Advice> try_settings(const Recipe& recipe, const ModelFiles& files
   }
 }
 
-std::string join(const std::string& first, const std::string& separator, const std::string& last) {
-  return first.empty() ? last : first + separator + last;
-}
-
 }  // namespace
 
 std::vector<Knob> knobs_of(const Recipe& recipe) {
@@ -116,14 +112,21 @@ std::vector<Knob> knobs_of(const Recipe& recipe) {
   return knobs;
 }
 
+std::string Advice::needs() const {
+  return human_bytes(device) +
+         (host > 0 ? fmt::format(" and {} of the host", human_bytes(host)) : std::string());
+}
+
+std::string join_settings(const std::string& first, const std::string& last) {
+  return first.empty() || last.empty() ? first + last : first + " " + last;
+}
+
 Recipe with_settings(const Recipe& recipe, std::string_view settings) {
   OptionSet options = recipe.options;
-  for (const std::string& setting : split_words(std::string(settings).c_str())) {
-    const size_t equals = setting.find('=');
-    const std::string name = setting.substr(0, equals);
+  for (const Assignment& setting : split_settings(settings, "plan")) {
     // A method brings its own learner.
-    if (name == "method") options.set("learner", "", "plan");
-    options.set(name, setting.substr(equals + 1), "plan");
+    if (setting.name == "method") options.set("learner", "", setting.origin);
+    options.set(setting);
   }
   return resolve_recipe(std::move(options), learner_tables());
 }
@@ -155,8 +158,9 @@ std::optional<Advice> fitting_advice(const Recipe& recipe, const ModelFiles& fil
   for (const Knob& knob : all_knobs(recipe, files)) {
     const Advice before = together;
     for (const Position& position : knob.positions) {
-      auto advice = try_settings(recipe, files, plan, join(before.settings, " ", position.settings),
-                                 join(before.remark, "; ", position.remark));
+      auto advice = try_settings(
+          recipe, files, plan, join_settings(before.settings, position.settings),
+          before.remark.empty() ? position.remark : before.remark + "; " + position.remark);
       if (!advice || advice->saving() <= together.saving()) continue;
       together = std::move(*advice);
       if (budget.holds(together.device, together.host)) return together;

@@ -26,6 +26,9 @@ struct Knob {
 // the result as it is, then those of storage and of the learner in use.
 std::vector<Knob> knobs_of(const Recipe& recipe);
 
+// Both settings in one line; either may be empty.
+std::string join_settings(const std::string& first, const std::string& last);
+
 // The recipe with some settings changed. Throws Error(usage) where they contradict others.
 Recipe with_settings(const Recipe& recipe, std::string_view settings);
 
@@ -37,6 +40,8 @@ struct Advice {
   int64_t device_saving = 0, host_saving = 0;  // at least one is positive
 
   int64_t saving() const { return device_saving + host_saving; }
+  // "2.0 GiB and 1.0 GiB of the host".
+  std::string needs() const;
 };
 
 // Every single change that saves something, shorter sequences and adapters among them, the largest

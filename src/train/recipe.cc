@@ -14,23 +14,13 @@ namespace jackscrew {
 
 namespace {
 
-struct Setting {
-  std::string name;
-  std::string value;
-};
-
-std::vector<Setting> preset_settings(const Preset& preset) {
-  std::vector<Setting> out;
-  for (const std::string& setting : split_words(preset.settings)) {
-    const size_t equals = setting.find('=');
-    out.push_back({setting.substr(0, equals), setting.substr(equals + 1)});
-  }
-  return out;
+std::vector<Assignment> settings_of(const Preset& preset) {
+  return split_settings(preset.settings, fmt::format("method {}", preset.name));
 }
 
 std::string setting_of(const Preset& preset, std::string_view name) {
-  for (const Setting& setting : preset_settings(preset)) {
-    if (setting.name == name) return setting.value;
+  for (const Assignment& setting : settings_of(preset)) {
+    if (setting.name == name) return setting.text;
   }
   return {};
 }
@@ -80,8 +70,8 @@ void apply_preset(OptionSet& options) {
     options.set("learner", setting_of(*preset, "learner"), origin);
   }
   resolve_learning_rate(options, *preset);
-  for (const Setting& setting : preset_settings(*preset)) {
-    options.imply(setting.name, setting.value, origin);
+  for (const Assignment& setting : settings_of(*preset)) {
+    options.imply(setting.name, setting.text, setting.origin);
   }
 }
 

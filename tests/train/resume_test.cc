@@ -56,32 +56,45 @@ TEST_P(SlowResume, GoesOnWithTheSameBits) {
   expect_same_run(tiny, "whole", "threads");
 }
 
+// The step of the newest checkpoint of a run that is under way; 0 before the first.
+int64_t newest_checkpoint(const fs::path& output) {
+  const std::string prefix = "checkpoint-";
+  int64_t newest = 0;
+  std::error_code gone;
+  for (const auto& entry : fs::directory_iterator(output, gone)) {
+    const std::string name = entry.path().filename();
+    if (name.rfind(prefix, 0) != 0 || entry.path().extension() == ".part") continue;
+    newest = std::max<int64_t>(newest, std::stoll(name.substr(prefix.size())));
+  }
+  return newest;
+}
+
+bool is_saving(const fs::path& output) {
+  std::error_code gone;
+  for (const auto& entry : fs::directory_iterator(output, gone)) {
+    if (entry.path().extension() == ".part") return true;
+  }
+  return false;
+}
+
 TEST_P(SlowResume, SurvivesBeingKilledAtAnyMoment) {
   const TinyRun tiny("killed");
   const std::string settings = std::string(GetParam()) + kSaving + "max_steps=150";
   tiny.must_train("whole", settings);
   const std::string command = tiny.train("killed", settings);
+  const fs::path output = tiny.path("killed");
   std::mt19937 random(7);
-  int kills = 0;
+  // Each kill comes some steps after the one before, so that none comes after the end, however fast
+  // the machine; the delay spreads them over starting, stepping and saving.
   for (int attempt = 0; attempt < 12; ++attempt) {
     Child child(command);
-    if (attempt % 3 == 2) {
-      // Inside a save: the directory beside the final one is there.
-      child.until([&] {
-        std::error_code gone;
-        for (const auto& entry : fs::directory_iterator(tiny.path("killed"), gone)) {
-          if (entry.path().extension() == ".part") return true;
-        }
-        return false;
-      });
-    } else {
-      const auto delay = std::chrono::milliseconds(20 + random() % 180);
-      const auto end = std::chrono::steady_clock::now() + delay;
-      child.until([&] { return std::chrono::steady_clock::now() >= end; });
-    }
-    if (child.stop(SIGKILL) == -SIGKILL) ++kills;
+    const std::chrono::milliseconds delay(random() % 30);
+    child.until([&] { return newest_checkpoint(output) >= 9 * attempt; });
+    const auto end = std::chrono::steady_clock::now() + delay;
+    child.until([&] { return std::chrono::steady_clock::now() >= end; });
+    if (attempt % 3 == 2) child.until([&] { return is_saving(output); });
+    EXPECT_EQ(child.stop(SIGKILL), -SIGKILL) << attempt;
   }
-  EXPECT_GE(kills, 10);
   tiny.must_train("killed", settings);
   expect_same_run(tiny, "whole", "killed");
   expect_tidy(tiny, "killed");

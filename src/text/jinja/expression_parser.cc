@@ -45,6 +45,11 @@ void ExpressionParser::fail_expected(std::string_view what) const {
   fail_here(fmt::format("{} was expected, found {}", what, current().describe()));
 }
 
+Nesting ExpressionParser::nest(int& depth, int limit, std::string_view what) const {
+  if (depth >= limit) fail_here(fmt::format("{}nested more than {} deep", what, limit));
+  return {depth, limit};
+}
+
 void ExpressionParser::expect(std::string_view symbol) {
   if (!take_if(symbol)) fail_expected(fmt::format("\"{}\"", symbol));
 }
@@ -84,8 +89,7 @@ ExpressionPtr ExpressionParser::parse_tuple(bool conditional, bool in_parenthese
 }
 
 ExpressionPtr ExpressionParser::parse_expression() {
-  if (depth_ >= kMaxNesting) fail_here(fmt::format("nested more than {} deep", kMaxNesting));
-  const Nesting nesting(depth_, kMaxNesting);
+  const Nesting nesting = nest(depth_, kMaxNesting, "");
   const int line = current().line;
   ExpressionPtr value = parse_or();
   while (take_name_if("if")) {
@@ -116,8 +120,7 @@ ExpressionPtr ExpressionParser::parse_and() {
 
 ExpressionPtr ExpressionParser::parse_not() {
   if (!current().is_name("not")) return parse_comparison();
-  if (depth_ >= kMaxNesting) fail_here(fmt::format("nested more than {} deep", kMaxNesting));
-  const Nesting nesting(depth_, kMaxNesting);
+  const Nesting nesting = nest(depth_, kMaxNesting, "");
   const int line = take().line;
   return make(line, Unary{Unary::Operator::logical_not, parse_not()});
 }
@@ -198,8 +201,7 @@ ExpressionPtr ExpressionParser::parse_power() {
 }
 
 ExpressionPtr ExpressionParser::parse_unary(bool with_filters) {
-  if (depth_ >= kMaxNesting) fail_here(fmt::format("nested more than {} deep", kMaxNesting));
-  const Nesting nesting(depth_, kMaxNesting);
+  const Nesting nesting = nest(depth_, kMaxNesting, "");
   ExpressionPtr value;
   if (current().is("-") || current().is("+")) {
     const Token sign = take();

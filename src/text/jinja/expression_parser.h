@@ -51,6 +51,8 @@ class ExpressionParser {
   std::string expect_name();
   [[noreturn]] void fail_here(const std::string& what) const;
   [[noreturn]] void fail_expected(std::string_view what) const;
+  // A level more of `depth` for as long as it stands; fails here, naming `what`, beyond `limit`.
+  Nesting nest(int& depth, int limit, std::string_view what) const;
 
  private:
   // Told of every name that is read.

@@ -69,7 +69,7 @@ Value make_namespace(Runtime& runtime, Arguments arguments) {
   const std::shared_ptr<Namespace> space = runtime.make_namespace();
   for (auto& [name, value] : members("namespace", std::move(arguments))) {
     if (name.as_text() == nullptr) fail("namespace with a {} as a name", name.type_name());
-    space->set(name.as_text()->bytes(), std::move(value));
+    set_variable(space->attributes, name.as_text()->bytes(), std::move(value));
   }
   return Value(space);
 }

@@ -93,16 +93,6 @@ class Macro : public Object {
   }
 
  private:
-  static std::optional<Value> take_named(Arguments& arguments, const std::string& name) {
-    for (auto it = arguments.named.begin(); it != arguments.named.end(); ++it) {
-      if (it->first != name) continue;
-      Value value = std::move(it->second);
-      arguments.named.erase(it);
-      return value;
-    }
-    return std::nullopt;
-  }
-
   void bind(Arguments arguments) {
     const auto& parameters = body_.parameters;
     if (arguments.positional.size() > parameters.size()) {
@@ -183,22 +173,14 @@ void Interpreter::keep_scopes() {
 
 Value Interpreter::look_up(const std::string& name) const {
   for (const Scope* scope = scope_; scope != nullptr; scope = scope->parent) {
-    for (const auto& [known, value] : scope->variables) {
-      if (known == name) return value;
-    }
+    if (const Value* value = find_variable(scope->variables, name)) return *value;
   }
   if (auto global = find_global(name)) return std::move(*global);
   return Value::undefined(fmt::format("\"{}\" is undefined", name));
 }
 
 void Interpreter::set(const std::string& name, Value value) {
-  for (auto& [known, old] : scope_->variables) {
-    if (known == name) {
-      old = std::move(value);
-      return;
-    }
-  }
-  scope_->variables.emplace_back(name, std::move(value));
+  set_variable(scope_->variables, name, std::move(value));
 }
 
 void Interpreter::assign(const Target& target, Value value) {
@@ -216,7 +198,7 @@ void Interpreter::assign(const Target& target, Value value) {
     if (space == nullptr) {
       fail("an assignment to {}.{}, which is no namespace's", target.name, target.attribute);
     }
-    space->set(target.attribute, std::move(value));
+    set_variable(space->attributes, target.attribute, std::move(value));
   }
 }
 
@@ -357,24 +339,15 @@ struct Interpreter::Execute {
   }
   Flow operator()(const BlockAssignment& node) const {
     Value value;
-    {
-      const Enter enter(self, self.scope_);
-      Flow flow = Flow::onward;
-      Text text = self.capture([&] { flow = self.execute(node.body); });
-      if (flow != Flow::onward) return flow;
-      value = node.filters == nullptr ? Value(std::move(text))
-                                      : self.evaluate_filters(*node.filters, std::move(text));
-    }
-    self.assign(node.target, std::move(value));
-    return Flow::onward;
+    const Flow flow = filtered(node.body, node.filters, value);
+    if (flow == Flow::onward) self.assign(node.target, std::move(value));
+    return flow;
   }
   Flow operator()(const FilterBlock& node) const {
-    const Enter enter(self, self.scope_);
-    Flow flow = Flow::onward;
-    Text text = self.capture([&] { flow = self.execute(node.body); });
-    if (flow != Flow::onward) return flow;
-    self.out_->append(to_text(self.evaluate_filters(*node.filters, std::move(text))));
-    return Flow::onward;
+    Value value;
+    const Flow flow = filtered(node.body, node.filters, value);
+    if (flow == Flow::onward) self.out_->append(to_text(value));
+    return flow;
   }
   Flow operator()(const If& node) const {
     for (const auto& [condition, body] : node.branches) {
@@ -430,6 +403,17 @@ struct Interpreter::Execute {
     text.add_origin(kGenerated);
     self.out_->append(text);
     return Flow::onward;
+  }
+
+  // What the block writes, through the filters, if any; nothing where it ends by break or continue.
+  Flow filtered(const Block& body, const ExpressionPtr& filters, Value& value) const {
+    const Enter enter(self, self.scope_);
+    Flow flow = Flow::onward;
+    Text text = self.capture([&] { flow = self.execute(body); });
+    if (flow != Flow::onward) return flow;
+    value = filters == nullptr ? Value(std::move(text))
+                               : self.evaluate_filters(*filters, std::move(text));
+    return flow;
   }
 
   // The items for which the loop's condition holds, each tried when it is asked for.

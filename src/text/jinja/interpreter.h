@@ -11,8 +11,6 @@
 
 namespace jackscrew::jinja {
 
-using Variables = std::vector<std::pair<std::string, Value>>;
-
 class Interpreter {
  public:
   // The tree must outlive the interpreter.

@@ -112,9 +112,7 @@ Value floats(Op op, double a, double b) {
 Value repeat(const Value& value, int64_t times) {
   const auto count = static_cast<size_t>(std::max<int64_t>(times, 0));
   if (const Text* text = value.as_text()) {
-    if (!text->empty() && count > Text::kMaxBytes / text->size()) {
-      fail("a text of more than {} MiB", Text::kMaxBytes >> 20);
-    }
+    if (!text->empty() && count > Text::kMaxBytes / text->size()) Text::fail_too_long();
     Text out;
     for (size_t i = 0; i < count && !text->empty(); ++i) out.append(*text);
     return out;

@@ -114,10 +114,7 @@ class Parser : public ExpressionParser {
   }
 
   Statement parse_tag() {
-    if (tag_depth_ >= kMaxNesting) {
-      fail_here(fmt::format("tags nested more than {} deep", kMaxNesting));
-    }
-    const Nesting nesting(tag_depth_, kMaxNesting);
+    const Nesting nesting = nest(tag_depth_, kMaxNesting, "tags ");
     if (current().kind != Token::Kind::name) fail_expected("the name of a tag");
     const Token opening = take();
     for (const Tag& tag : kTags) {

@@ -70,7 +70,7 @@ void append_repr(std::string& out, std::string_view text) {
 }
 
 void append_repr(std::string& out, const Value& value) {
-  if (out.size() > Text::kMaxBytes) fail("a text of more than {} MiB", Text::kMaxBytes >> 20);
+  if (out.size() > Text::kMaxBytes) Text::fail_too_long();
   if (const Text* text = value.as_text()) return append_repr(out, text->view());
   if (const Dict* dict = value.as_dict()) {
     out += '{';
@@ -115,7 +115,7 @@ class JsonWriter {
   explicit JsonWriter(const JsonStyle& style) : style_(style) {}
 
   void write(const Value& value) {
-    if (out_.size() > Text::kMaxBytes) fail("a text of more than {} MiB", Text::kMaxBytes >> 20);
+    if (out_.size() > Text::kMaxBytes) Text::fail_too_long();
     const Sequence* sequence = value.as_sequence();
     if (const Text* text = value.as_text()) {
       write_string(text->view());
@@ -214,7 +214,7 @@ class JsonWriter {
     if (style_.indent->size() > Text::kMaxBytes / (kMaxDepth + 1)) fail("tojson: a wide indent");
     out_ += '\n';
     for (int i = 0; i < level_; ++i) out_ += *style_.indent;
-    if (out_.size() > Text::kMaxBytes) fail("a text of more than {} MiB", Text::kMaxBytes >> 20);
+    if (out_.size() > Text::kMaxBytes) Text::fail_too_long();
   }
 
   const JsonStyle& style_;

@@ -100,20 +100,8 @@ std::string format_time(const DateTime& time, std::string_view format) {
 }
 
 std::optional<Value> Namespace::attribute(const std::string& name) {
-  for (const auto& [key, value] : attributes) {
-    if (key == name) return value;
-  }
-  return std::nullopt;
-}
-
-void Namespace::set(const std::string& name, Value value) {
-  for (auto& [key, known] : attributes) {
-    if (key == name) {
-      known = std::move(value);
-      return;
-    }
-  }
-  attributes.emplace_back(name, std::move(value));
+  const Value* value = find_variable(attributes, name);
+  return value == nullptr ? std::nullopt : std::optional(*value);
 }
 
 Runtime::~Runtime() {

@@ -30,9 +30,7 @@ class Namespace : public Object {
   std::string_view type_name() const override { return "namespace"; }
   std::optional<Value> attribute(const std::string& name) override;
 
-  std::vector<std::pair<std::string, Value>> attributes;
-
-  void set(const std::string& name, Value value);
+  Variables attributes;
 };
 
 class Runtime {

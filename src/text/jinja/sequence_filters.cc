@@ -68,6 +68,19 @@ Value length_filter(Runtime&, const Value& subject, const Bound&) {
   return *size;
 }
 
+// What Python gives as an iterator.
+Value read_once(Values items) {
+  const Value list = Value::list(std::move(items));
+  return Value::generator(list.depth(), iterate(list));
+}
+
+// The items of a dict, as tuples.
+Values pairs_of(const Dict& dict) {
+  Values pairs;
+  for (const auto& item : dict.items) pairs.push_back(Value::tuple({item.first, item.second}));
+  return pairs;
+}
+
 Value first(Runtime&, const Value& subject, const Bound&) {
   return iterate(subject)().value_or(Value::undefined("there is no first item"));
 }
@@ -94,22 +107,16 @@ Value list_filter(Runtime&, const Value& subject, const Bound&) {
 Value items_filter(Runtime&, const Value& subject, const Bound&) {
   if (subject.is_undefined()) return Value::generator(0, [] { return std::nullopt; });
   if (subject.as_dict() == nullptr) fail("items of a {}", subject.type_name());
-  Values pairs;
-  for (const auto& item : subject.as_dict()->items) {
-    pairs.push_back(Value::tuple({item.first, item.second}));
-  }
-  const Value list = Value::list(std::move(pairs));
-  return Value::generator(list.depth(), iterate(list));
+  return read_once(pairs_of(*subject.as_dict()));
 }
 
 Value reverse(Runtime&, const Value& subject, const Bound&) {
   if (subject.as_text() != nullptr) return get_slice(subject, None{}, None{}, int64_t{-1});
   Values items = to_values(subject);
   std::reverse(items.begin(), items.end());
-  const Value list = Value::list(std::move(items));
   // What Python can reverse in place becomes an iterator.
-  if (subject.as_generator() != nullptr) return list;
-  return Value::generator(list.depth(), iterate(list));
+  return subject.as_generator() != nullptr ? Value::list(std::move(items))
+                                           : read_once(std::move(items));
 }
 
 // Sorts by the keys and keeps the order of equals, in reverse too.
@@ -143,13 +150,9 @@ Value dictsort(Runtime&, const Value& subject, const Bound& arguments) {
   if (by != "key" && by != "value") fail("dictsort by \"{}\"", by);
   const Getter getter(int64_t{by == "key" ? 0 : 1});
   const bool case_sensitive = arguments.flag(0, false);
-  Values pairs;
-  for (const auto& item : subject.as_dict()->items) {
-    pairs.push_back(Value::tuple({item.first, item.second}));
-  }
-  return Value::list(sorted(std::move(pairs), arguments.flag(2, false), [&](const Value& item) {
-    return key_of(item, getter, case_sensitive);
-  }));
+  return Value::list(
+      sorted(pairs_of(*subject.as_dict()), arguments.flag(2, false),
+             [&](const Value& item) { return key_of(item, getter, case_sensitive); }));
 }
 
 Value unique(Runtime& runtime, const Value& subject, const Bound& arguments) {
@@ -167,8 +170,7 @@ Value unique(Runtime& runtime, const Value& subject, const Bound& arguments) {
     seen.push_back(std::move(key));
     out.push_back(std::move(item));
   }
-  const Value list = Value::list(std::move(out));
-  return Value::generator(list.depth(), iterate(list));
+  return read_once(std::move(out));
 }
 
 template <Comparison::Operator better>

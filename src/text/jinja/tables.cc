@@ -20,12 +20,9 @@ Bound::Bound(std::string_view what, std::string_view parameters, Arguments argum
     }
     std::optional<Value>& value = values_.emplace_back();
     if (next < arguments.positional.size()) value = std::move(arguments.positional[next++]);
-    for (auto it = arguments.named.begin(); it != arguments.named.end(); ++it) {
-      if (it->first != name) continue;
+    if (auto named = take_named(arguments, name)) {
       if (value) fail("{}: two values for \"{}\"", what, name);
-      value = std::move(it->second);
-      arguments.named.erase(it);
-      break;
+      value = std::move(named);
     }
     if (!value && !optional) fail("{}: \"{}\" is missing", what, name);
   }

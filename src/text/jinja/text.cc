@@ -7,8 +7,12 @@
 
 namespace jackscrew::jinja {
 
+void Text::fail_too_long() {
+  fail("a text of more than {} MiB", kMaxBytes >> 20);
+}
+
 Text::Text(std::string bytes, Origin origin) : bytes_(std::move(bytes)) {
-  if (bytes_.size() > kMaxBytes) fail("a text of more than {} MiB", kMaxBytes >> 20);
+  if (bytes_.size() > kMaxBytes) fail_too_long();
   add_run(bytes_.size(), origin);
 }
 
@@ -23,9 +27,7 @@ void Text::add_run(size_t end, Origin origin) {
 }
 
 void Text::append(std::string_view bytes, Origin origin) {
-  if (bytes.size() > kMaxBytes - bytes_.size()) {
-    fail("a text of more than {} MiB", kMaxBytes >> 20);
-  }
+  if (bytes.size() > kMaxBytes - bytes_.size()) fail_too_long();
   bytes_ += bytes;
   add_run(bytes_.size(), origin);
 }

@@ -33,6 +33,9 @@ class Text {
   Text() = default;
   Text(std::string bytes, Origin origin);
 
+  // Throws the Failure of a text beyond kMaxBytes.
+  [[noreturn]] static void fail_too_long();
+
   // Both throw Failure beyond kMaxBytes.
   void append(std::string_view bytes, Origin origin);
   void append(const Text& other) { append(other, 0, other.size()); }

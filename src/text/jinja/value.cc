@@ -42,6 +42,32 @@ bool equal_dicts(const Dict& a, const Dict& b) {
 
 }  // namespace
 
+const Value* find_variable(const Variables& variables, const std::string& name) {
+  for (const auto& [known, value] : variables) {
+    if (known == name) return &value;
+  }
+  return nullptr;
+}
+
+void set_variable(Variables& variables, const std::string& name, Value value) {
+  for (auto& [known, old] : variables) {
+    if (known == name) {
+      old = std::move(value);
+      return;
+    }
+  }
+  variables.emplace_back(name, std::move(value));
+}
+
+std::optional<Value> take_named(Arguments& arguments, std::string_view name) {
+  const auto it = std::find_if(arguments.named.begin(), arguments.named.end(),
+                               [&](const auto& named) { return named.first == name; });
+  if (it == arguments.named.end()) return std::nullopt;
+  std::optional<Value> value(std::move(it->second));
+  arguments.named.erase(it);
+  return value;
+}
+
 int checked_depth(int depth) {
   if (depth > kMaxDepth) fail("values nested more than {} deep", kMaxDepth);
   return depth;

@@ -23,14 +23,22 @@ class Runtime;
 
 using Values = std::vector<Value>;
 
+// Names and their values: of a scope, of a namespace. Each name stands once.
+using Variables = std::vector<std::pair<std::string, Value>>;
+// The value of a name, or null.
+const Value* find_variable(const Variables& variables, const std::string& name);
+void set_variable(Variables& variables, const std::string& name, Value value);
+
 // Gives one item after the other, then nothing for ever.
 using Iterator = std::function<std::optional<Value>()>;
 
 // What a call passes: f(a, b, name=c).
 struct Arguments {
   Values positional;
-  std::vector<std::pair<std::string, Value>> named;
+  Variables named;
 };
+// The named argument, which is no longer among them; nothing where there is none.
+std::optional<Value> take_named(Arguments& arguments, std::string_view name);
 
 // The absence of a value; `what` is the message of whoever uses it.
 struct Undefined {

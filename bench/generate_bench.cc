@@ -14,7 +14,6 @@
 #include "base/json_object.h"
 #include "base/parallel.h"
 #include "bench/machine.h"
-#include "bench/smollm2.h"
 #include "cli/arguments.h"
 #include "train/generate.h"
 
@@ -100,7 +99,7 @@ int run(std::vector<std::string> arguments) {
   // What is written later wins.
   arguments.insert(arguments.begin(), {"threads=2", "max_new_tokens=32"});
   Recipe recipe = read_arguments(arguments, 0, "generate_bench");
-  ModelFiles files = recipe.model.empty() ? smollm2_shape() : open_model(recipe.model);
+  const ModelFiles files = open_model(recipe.model.empty() ? "smollm2-135m" : recipe.model);
   if (files.source == nullptr) recipe.random_init = true;
   clock.threads = narrow<int>(recipe.threads);
   if (!recipe.json) {

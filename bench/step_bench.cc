@@ -16,7 +16,6 @@
 #include "base/json_object.h"
 #include "base/process_memory.h"
 #include "base/text.h"
-#include "bench/smollm2.h"
 #include "bench/timed_ops.h"
 #include "cli/arguments.h"
 #include "train/flops.h"
@@ -184,7 +183,7 @@ int run(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), {"method=full", "threads=2", "micro_batch_size=4",
                                        "sequence_len=512", "max_steps=5"});
   Recipe recipe = read_arguments(arguments, 0, "step_bench");
-  ModelFiles files = recipe.model.empty() ? smollm2_shape() : open_model(recipe.model);
+  const ModelFiles files = open_model(recipe.model.empty() ? "smollm2-135m" : recipe.model);
   if (files.source == nullptr) recipe.random_init = true;
   const IsaLevel isa = choose_isa(recipe.isa);
   clock.threads = narrow<int>(recipe.threads);

@@ -4,7 +4,7 @@
 Pinned: torch==2.13.0 transformers==5.17.0 peft==0.21.2 safetensors==0.8.0
 (`script/setup --oracle` puts them into .cache/oracle; run it with .cache/oracle/bin/python).
 
-The models are transformers' own Llama code (attn_implementation="eager"), run in double precision
+The models are transformers' own code (attn_implementation="eager"), run in double precision
 and stored as f32, so that a tolerance in a C++ test measures the C++ and not PyTorch's rounding.
 Packed cases are computed one sequence at a time: no padding, nothing that packing could hide.
 What the tensors are called is described in tests/golden/README.md.
@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 from torch.overrides import TorchFunctionMode
-from transformers import AutoConfig, LlamaForCausalLM, get_cosine_schedule_with_warmup
+from transformers import AutoConfig, AutoModelForCausalLM, get_cosine_schedule_with_warmup
 from transformers.utils import logging as transformers_logging
 
 STEPS = 10
@@ -52,6 +52,7 @@ class Case:
     lengths: list[int]
     config: dict
     transformers4: bool = False  # config.json in the manner of transformers 4
+    model_type: str = "llama"
     # Share of each sequence, from its start, that is prompt and has no target.
     prompt_share: float = 0.0
 
@@ -91,6 +92,27 @@ CASES = [
     Case("odd", 5, [11, 23, 5],
          llama(61, 21, 35, 2, 3, 1, tied=True, head_dim=52,
                rope_parameters={"rope_type": "default", "rope_theta": 10000.0})),
+    # Longer than max_position_embeddings: the base grows with the sequence.
+    Case("rope_dynamic", 6, [40],
+         llama(61, 32, 40, 2, 4, 2, tied=False, max_position_embeddings=24,
+               rope_parameters={"rope_type": "dynamic", "rope_theta": 200.0, "factor": 2.0})),
+    Case("mistral", 7, [19, 30, 4],
+         llama(61, 32, 44, 2, 4, 2, tied=False, sliding_window=7, head_dim=8,
+               rope_parameters={"rope_type": "default", "rope_theta": 10000.0}),
+         model_type="mistral", prompt_share=0.3),
+    # Pairs that turn more often than 4 times in 24 positions are kept, less than 0.5 times divided.
+    Case("qwen2_yarn", 8, [33, 12],
+         llama(61, 32, 44, 2, 4, 1, tied=True, max_position_embeddings=96,
+               rope_parameters={"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0,
+                                "original_max_position_embeddings": 24, "beta_fast": 4.0,
+                                "beta_slow": 0.5}),
+         model_type="qwen2"),
+    # The second block alone slides.
+    Case("qwen3", 9, [23, 14],
+         llama(61, 32, 44, 2, 4, 2, tied=True, head_dim=12, use_sliding_window=True,
+               sliding_window=5, max_window_layers=1,
+               rope_parameters={"rope_type": "default", "rope_theta": 10000.0}),
+         model_type="qwen3"),
 ]
 
 LORA_CASE = "gqa_tied"
@@ -112,8 +134,8 @@ def write_config(case: Case, directory: Path) -> None:
             "use_cache": True,
             **case.config})
         return
-    config = AutoConfig.for_model("llama", **case.config)
-    config.architectures = ["LlamaForCausalLM"]
+    config = AutoConfig.for_model(case.model_type, **case.config)
+    config.architectures = [case.model_type.capitalize() + "ForCausalLM"]
     config.dtype = torch.float32
     config.save_pretrained(directory)
 
@@ -128,6 +150,8 @@ def random_weights(model: torch.nn.Module, seed: int) -> dict[str, torch.Tensor]
             value = 1.0 + 0.2 * noise
         elif "embed_tokens" in name:
             value = 0.4 * noise
+        elif name.endswith(".bias"):
+            value = 0.5 * noise
         else:
             value = noise * 1.2 / math.sqrt(parameter.shape[1])
         weights[name] = value.to(torch.float32)
@@ -207,8 +231,8 @@ def gradients(model: torch.nn.Module, batch: dict[str, torch.Tensor], rename=lam
 def rounding_of_f32(directory: Path, batch: dict[str, torch.Tensor], truth: dict[str, torch.Tensor],
                     adapted=lambda model: model, rename=lambda name: name) -> str:
     """What the same code in plain f32 differs by: the room that the tests' tolerances have."""
-    model = adapted(LlamaForCausalLM.from_pretrained(directory, dtype=torch.float32,
-                                                     attn_implementation="eager"))
+    model = adapted(AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32,
+                                                         attn_implementation="eager"))
     plain = gradients(model, batch, rename)
     logits = relative_error(plain["logits"], truth["logits"])
     worst = max(relative_error(plain[n], truth[n]) for n in truth if n.startswith("grad."))
@@ -217,19 +241,19 @@ def rounding_of_f32(directory: Path, batch: dict[str, torch.Tensor], truth: dict
     return f"plain f32: logits {logits:.1e}, worst gradient {worst:.1e}"
 
 
-def double_model(directory: Path) -> LlamaForCausalLM:
+def double_model(directory: Path) -> torch.nn.Module:
     """A model of the directory's config in f64 (rotary frequencies too), weights not yet loaded."""
     config = AutoConfig.from_pretrained(directory)
     config._attn_implementation = "eager"
     config.dtype = torch.float64
     torch.set_default_dtype(torch.float64)
     with DoublePrecision():
-        model = LlamaForCausalLM(config).double()
+        model = AutoModelForCausalLM.from_config(config).double()
     torch.set_default_dtype(torch.float32)
     return model
 
 
-def load_weights(model: LlamaForCausalLM, weights: dict[str, torch.Tensor]) -> None:
+def load_weights(model: torch.nn.Module, weights: dict[str, torch.Tensor]) -> None:
     # Tied models: lm_head.weight is absent from the file and follows embed_tokens.
     model.load_state_dict(weights, strict=False)
     model.tie_weights()
@@ -263,7 +287,7 @@ def write_lora(root: Path) -> None:
     directory.mkdir(parents=True)
     batch = random_batch(case)
 
-    base = LlamaForCausalLM.from_pretrained(root / case.name, dtype=torch.float32)
+    base = AutoModelForCausalLM.from_pretrained(root / case.name, dtype=torch.float32)
     base.config._name_or_path = base.name_or_path = f"tests/golden/{case.name}"
     adapted = get_peft_model(base, LoraConfig(**LORA))
     generator = torch.Generator().manual_seed(77)

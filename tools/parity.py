@@ -22,6 +22,7 @@ from typing import Callable
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TQDM_DISABLE"] = "1"
 
+import gguf
 import torch
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
@@ -170,6 +171,15 @@ class Parity:
                                             "original_max_position_embeddings": 64}),
             "odd": dict(hidden=45, ffn=rng.randrange(61, 99, 2), layers=2, heads=5, kv_heads=1,
                         tied=False, head_dim=rng.randrange(6, 54, 2)),
+            "mistral": dict(hidden=64, ffn=96, layers=2, heads=4, kv_heads=2, tied=False,
+                            head_dim=24, sliding_window=rng.randrange(8, 40)),
+            "qwen2": dict(hidden=64, ffn=96, layers=3, heads=4, kv_heads=2, tied=True,
+                          rope_parameters={"rope_type": "yarn", "rope_theta": 10000.0,
+                                           "factor": rng.uniform(2, 8),
+                                           "original_max_position_embeddings": 64}),
+            "qwen3": dict(hidden=48, ffn=96, layers=3, heads=4, kv_heads=1, tied=False,
+                          head_dim=rng.randrange(8, 32, 2), use_sliding_window=True,
+                          sliding_window=rng.randrange(8, 40), max_window_layers=1),
         }
         for name, shape in shapes.items():
             directory = self.work / f"tiny_{name}"
@@ -179,7 +189,8 @@ class Parity:
         tokenizer = tiny_tokenizer(280 + rng.randrange(40))
         tokenizer.save_pretrained(directory)
         config = golden.llama(len(tokenizer), max_position_embeddings=512, **shape)
-        golden.write_config(golden.Case(name, self.seed, [], config), directory)
+        kind = name if name in ("mistral", "qwen2", "qwen3") else "llama"
+        golden.write_config(golden.Case(name, self.seed, [], config, model_type=kind), directory)
         model = golden.double_model(directory)
         weights = golden.random_weights(model, rng.randrange(2**31))
         save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
@@ -206,6 +217,38 @@ class Parity:
                                    ("learning_rate", "learning_rates", 1e-6)):
             ours = torch.tensor([s[key] for s in steps], dtype=torch.float64)
             self.report.line(f"tiny.{name}.10_steps.{key}", error(ours, theirs[column]), limit)
+        self.exported(name, directory / "trained", type(model))
+
+    def exported(self, name: str, directory: Path, architecture: type) -> None:
+        """What `train` wrote, read by transformers."""
+        ours = self.program.logits(directory, self.texts["prose"], self.work / "tiny.safetensors")
+        model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32,
+                                                     attn_implementation="eager").eval()
+        if type(model) is not architecture:
+            raise Failure(f"transformers reads a {type(model).__name__}")
+        with torch.no_grad():
+            theirs = model(input_ids=ours["ids"][None].long(), use_cache=False).logits[0]
+        self.report.line(f"tiny.{name}.exported", error(ours["logits"], theirs), 1e-4)
+
+    def gguf_architectures(self) -> None:
+        """GGUF files of other architectures, under the names that the gguf package gives tensors."""
+        rng = random.Random(self.seed)
+        for name in ("qwen2", "qwen3"):
+            directory = self.work / f"gguf_{name}"
+            tokenizer = tiny_tokenizer(300)
+            tokenizer.save_pretrained(directory)
+            config = golden.llama(len(tokenizer), 64, 96, 2, 4, 2, tied=True, head_dim=32)
+            golden.write_config(golden.Case(name, self.seed, [], config, model_type=name), directory)
+            model = golden.double_model(directory)
+            weights = golden.random_weights(model, rng.randrange(2**31))
+            golden.load_weights(model, weights)
+            write_gguf(self.work / f"{name}.gguf", name, config, weights, tokenizer)
+            ours = self.program.logits(self.work / f"{name}.gguf", self.texts["prose"],
+                                       self.work / "tiny.safetensors")
+            # Not from the file: transformers does not read `attention.key_length` of these.
+            with torch.no_grad(), golden.DoublePrecision():
+                theirs = model(input_ids=ours["ids"][None].long(), use_cache=False).logits[0]
+            self.report.line(f"gguf.{name}.logits", error(ours["logits"], theirs), 1e-5)
 
     def ten_steps(self, model: Path, output: Path, *more: str) -> list[dict]:
         self.program("train", f"model={model}", f"data={self.records}", f"output_dir={output}",
@@ -492,6 +535,41 @@ def tiny_tokenizer(vocabulary: int) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
 
 
+def write_gguf(path: Path, name: str, config: dict, weights: dict[str, torch.Tensor],
+               tokenizer: PreTrainedTokenizerFast) -> None:
+    writer = gguf.GGUFWriter(path, name)
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_key_length(config["head_dim"])
+    writer.add_value_length(config["head_dim"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(10000.0)
+    model = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
+    special = set(tokenizer.all_special_tokens)
+    tokens = sorted(model["vocab"], key=model["vocab"].get)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([gguf.TokenType.CONTROL if token in special else gguf.TokenType.NORMAL
+                            for token in tokens])
+    writer.add_token_merges([merge if isinstance(merge, str) else " ".join(merge)
+                             for merge in model["merges"]])
+    writer.add_bos_token_id(config["bos_token_id"])
+    writer.add_eos_token_id(config["eos_token_id"])
+    kind = {"qwen2": gguf.MODEL_ARCH.QWEN2, "qwen3": gguf.MODEL_ARCH.QWEN3}[name]
+    names = gguf.get_tensor_name_map(kind, config["num_hidden_layers"])
+    for tensor, value in weights.items():
+        writer.add_tensor(names.get_name(tensor, try_suffixes=(".weight", ".bias")), value.numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
 def as_batch(records: list[dict]) -> dict[str, torch.Tensor]:
     """Records as `data tokenize` prints them, laid end to end like the batches of tools/golden.py."""
     ids, targets, ends = [], [], [0]
@@ -525,7 +603,7 @@ def main() -> int:
     parser.add_argument("--model", type=Path, required=True, help="SmolLM2-135M-Instruct as GGUF")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**31))
     parser.add_argument("--nf4_file", type=Path, required=True, help="the program tools/nf4_file.cc")
-    names = ["tiny", "states", "tokens", "chats", "logits", "full", "lora", "nf4"]
+    names = ["tiny", "gguf_architectures", "states", "tokens", "chats", "logits", "full", "lora", "nf4"]
     parser.add_argument("--only", choices=names, action="append",
                         help="run this check only (repeatable)")
     options = parser.parse_args()

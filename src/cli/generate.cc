@@ -20,16 +20,16 @@ namespace {
 
 // A model knows no positions beyond its context.
 int64_t room_for_answer(const Recipe& recipe, const ModelConfig& config, int64_t prompt_tokens) {
-  const int64_t room = config.max_position_embeddings - prompt_tokens;
+  const int64_t room = config.longest_sequence() - prompt_tokens;
   if (room <= 0) {
     throw Error(ErrorKind::usage,
                 fmt::format("the prompt has {} tokens, and the model's context is {}",
-                            prompt_tokens, config.max_position_embeddings),
+                            prompt_tokens, config.longest_sequence()),
                 "shorten the prompt");
   }
   if (room < recipe.max_new_tokens && !recipe.quiet) {
-    fmt::print(stderr, "the model's context of {} leaves room for {}\n",
-               config.max_position_embeddings, counted(room, "token"));
+    fmt::print(stderr, "the model's context of {} leaves room for {}\n", config.longest_sequence(),
+               counted(room, "token"));
   }
   return std::min(room, recipe.max_new_tokens);
 }

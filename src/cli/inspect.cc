@@ -91,10 +91,8 @@ ordered_json tokenizer_json(const ModelFiles& files) {
 }
 
 ordered_json rope_json(const ModelConfig& config) {
-  const char* kind = "none";
-  if (config.rope_scaling.kind == RopeScaling::Kind::linear) kind = "linear";
-  if (config.rope_scaling.kind == RopeScaling::Kind::llama3) kind = "llama3";
-  ordered_json rope = {{"theta", config.rope_theta}, {"scaling", kind}};
+  ordered_json rope = {{"theta", config.rope_theta},
+                       {"scaling", rope_type_name(config.rope_scaling.kind)}};
   if (config.rope_scaling.kind != RopeScaling::Kind::none) {
     rope["factor"] = config.rope_scaling.factor;
   }
@@ -104,7 +102,7 @@ ordered_json rope_json(const ModelConfig& config) {
 ordered_json model_json(const ModelFiles& files, const std::vector<TensorLine>& lines) {
   const ModelConfig& config = files.config;
   ordered_json json = {{"path", files.origin},
-                       {"architecture", config.architecture},
+                       {"architecture", config.architecture->name},
                        {"parameters", config.parameter_count()},
                        {"num_hidden_layers", config.num_hidden_layers},
                        {"hidden_size", config.hidden_size},
@@ -117,6 +115,7 @@ ordered_json model_json(const ModelFiles& files, const std::vector<TensorLine>& 
                        {"tie_word_embeddings", config.tie_word_embeddings},
                        {"rms_norm_eps", config.rms_norm_eps},
                        {"rope", rope_json(config)},
+                       {"sliding_window", config.sliding_window},
                        {"eos_token_ids", config.eos_token_ids}};
   json["tokenizer"] = tokenizer_json(files);
   json["storage"] = storage_json(lines);

@@ -108,10 +108,10 @@ class GgufFile {
   std::map<std::string, size_t, std::less<>> index_;
 };
 
-// The hyper-parameters of a file whose general.architecture is "llama", from its llama.* keys and
-// its tensors. The result is valid. Embeddings are tied when there is no output.weight.
-// Error(model) names whatever the program cannot compute: another architecture, experts, partial
-// rotation, other rope scaling, a split file.
+// The hyper-parameters of a file whose general.architecture is "llama", "qwen2" or "qwen3", from
+// its own keys ("llama.block_count") and its tensors. The result is valid. Embeddings are tied when
+// there is no output.weight. Error(model) names whatever the program cannot compute: another
+// architecture, experts, partial rotation, other rope scaling, a split file.
 ModelConfig gguf_config(const GgufFile& file);
 
 // The tokenizer of a file, as it stands there.
@@ -137,10 +137,11 @@ struct GgufTokenizerMetadata {
 // Throws Error(model) when the lists differ in length or an id is outside them.
 GgufTokenizerMetadata gguf_tokenizer(const GgufFile& file);
 
-// The weights of a Llama in a GGUF file, under their Hugging Face names.
+// The weights of a GGUF file, under their Hugging Face names.
 class GgufSource : public WeightSource {
  public:
-  // Throws Error(model) for a file that gguf_config() refuses, and for a tensor that Llama has not.
+  // Throws Error(model) for a file that gguf_config() refuses, and for a tensor that its
+  // architecture has not.
   explicit GgufSource(const fs::path& path);
 
   const GgufFile& file() const { return file_; }

@@ -1,4 +1,5 @@
-// What a GGUF file says about a Llama: configuration, tokenizer, and tensors under their HF names.
+// What a GGUF file says about a model of the Llama family: configuration, tokenizer, and tensors
+// under their HF names.
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -22,19 +23,42 @@ constexpr const char* kRopeFactors = "rope_freqs.weight";
               hint);
 }
 
-void check_architecture(const GgufFile& file) {
-  const std::string architecture = file.text("general.architecture");
-  if (architecture != "llama") {
-    unsupported(file, "general.architecture " + architecture, "supported architectures: llama");
+// A key of the file's own architecture: "llama.block_count".
+std::string own_key(const GgufFile& file, const char* name) {
+  return file.text("general.architecture") + "." + name;
+}
+
+// What these files call an architecture, and whether they interleave the rows of its q and k, head
+// by head, for a rotation of neighbours.
+struct GgufArchitecture {
+  const char* name;
+  const char* architecture;
+  bool interleaved;
+};
+constexpr GgufArchitecture kArchitectures[] = {{"llama", "LlamaForCausalLM", true},
+                                               {"qwen2", "Qwen2ForCausalLM", false},
+                                               {"qwen3", "Qwen3ForCausalLM", false}};
+
+const GgufArchitecture& architecture_of(const GgufFile& file) {
+  const std::string named = file.text("general.architecture");
+  const GgufArchitecture* found = nullptr;
+  std::string known;
+  for (const GgufArchitecture& architecture : kArchitectures) {
+    if (named == architecture.name) found = &architecture;
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", architecture.name);
   }
-  if (file.integer("llama.expert_count", 0) > 0) {
-    unsupported(file, "llama.expert_count above 0 (a mixture of experts)",
-                "supported: Llama without experts");
+  if (found == nullptr) {
+    unsupported(file, "general.architecture " + named, "supported architectures: " + known);
+  }
+  if (file.integer(own_key(file, "expert_count"), 0) > 0) {
+    unsupported(file, own_key(file, "expert_count") + " above 0 (a mixture of experts)",
+                "supported: models without experts");
   }
   if (file.integer("split.count", 1) > 1) {
     unsupported(file, "split.count above 1 (one part of a split file)",
                 "join the parts first: llama-gguf-split --merge");
   }
+  return *found;
 }
 
 // The factors by which Llama 3.1 divides its rotary frequencies; see RopeScaling.
@@ -82,21 +106,29 @@ RopeScaling scaling_from_factors(const GgufFile& file, const GgufTensor& tensor,
 }
 
 RopeScaling parse_scaling(const GgufFile& file, const ModelConfig& config) {
+  const auto own = [&](const char* name) { return own_key(file, name); };
   RopeScaling scaling;
-  const std::string type = file.text("llama.rope.scaling.type", "none");
+  const std::string type = file.text(own("rope.scaling.type"), "none");
   if (type == "linear") {
     scaling.kind = RopeScaling::Kind::linear;
-    scaling.factor = file.number("llama.rope.scaling.factor");
+    scaling.factor = file.number(own("rope.scaling.factor"));
+  } else if (type == "yarn") {
+    scaling.kind = RopeScaling::Kind::yarn;
+    scaling.factor = file.number(own("rope.scaling.factor"));
+    scaling.original_max_position_embeddings =
+        file.integer(own("rope.scaling.original_context_length"));
+    scaling.attention_factor = file.number(own("rope.scaling.attn_factor"), 1.0) *
+                               RopeScaling::yarn_attention_factor(scaling.factor);
   } else if (type != "none") {
-    unsupported(file, "llama.rope.scaling.type " + type, "supported: none, linear");
-  } else if (file.has("llama.rope.scale_linear")) {  // the older name
-    scaling.factor = file.number("llama.rope.scale_linear");
+    unsupported(file, own("rope.scaling.type") + " " + type, "supported: none, linear, yarn");
+  } else if (file.has(own("rope.scale_linear"))) {  // the older name
+    scaling.factor = file.number(own("rope.scale_linear"));
     if (scaling.factor != 1.0) scaling.kind = RopeScaling::Kind::linear;
   }
   const GgufTensor* factors = file.find(kRopeFactors);
   if (factors == nullptr) return scaling;
   if (scaling.kind != RopeScaling::Kind::none) {
-    unsupported(file, fmt::format("{} beside linear rope scaling", kRopeFactors), "");
+    unsupported(file, fmt::format("{} beside {} rope scaling", kRopeFactors, type), "");
   }
   return scaling_from_factors(file, *factors, config);
 }
@@ -104,7 +136,7 @@ RopeScaling parse_scaling(const GgufFile& file, const ModelConfig& config) {
 // The embedding has the last word: it may be padded past the list of tokens.
 int64_t vocabulary(const GgufFile& file, int64_t tokens) {
   const GgufTensor* embedding = file.find("token_embd.weight");
-  if (embedding == nullptr) return file.integer("llama.vocab_size", tokens);
+  if (embedding == nullptr) return file.integer(own_key(file, "vocab_size"), tokens);
   const int64_t rows = embedding->shape.front();
   if (tokens > rows) {
     fail(ErrorKind::model, "{}: {} tokens but token_embd.weight has {} rows", file.path().string(),
@@ -116,25 +148,31 @@ int64_t vocabulary(const GgufFile& file, int64_t tokens) {
 struct NamePair {
   const char* gguf;
   const char* hf;
+  bool Architecture::*only = nullptr;  // where only some architectures have it
 };
 constexpr std::array<NamePair, 3> kModelNames = {
     {{"token_embd.weight", "model.embed_tokens.weight"},
      {"output_norm.weight", "model.norm.weight"},
      {"output.weight", "lm_head.weight"}}};
-constexpr std::array<NamePair, 9> kLayerNames = {
+constexpr std::array<NamePair, 14> kLayerNames = {
     {{"attn_norm.weight", "input_layernorm.weight"},
      {"ffn_norm.weight", "post_attention_layernorm.weight"},
      {"attn_q.weight", "self_attn.q_proj.weight"},
      {"attn_k.weight", "self_attn.k_proj.weight"},
      {"attn_v.weight", "self_attn.v_proj.weight"},
      {"attn_output.weight", "self_attn.o_proj.weight"},
+     {"attn_q.bias", "self_attn.q_proj.bias", &Architecture::qkv_bias},
+     {"attn_k.bias", "self_attn.k_proj.bias", &Architecture::qkv_bias},
+     {"attn_v.bias", "self_attn.v_proj.bias", &Architecture::qkv_bias},
+     {"attn_q_norm.weight", "self_attn.q_norm.weight", &Architecture::qk_norm},
+     {"attn_k_norm.weight", "self_attn.k_norm.weight", &Architecture::qk_norm},
      {"ffn_gate.weight", "mlp.gate_proj.weight"},
      {"ffn_up.weight", "mlp.up_proj.weight"},
      {"ffn_down.weight", "mlp.down_proj.weight"}}};
 
-// The Hugging Face name of a tensor; empty when Llama has no such tensor. "blk.3.attn_q.weight" of
-// a model with more than 3 layers gives "model.layers.3.self_attn.q_proj.weight".
-std::string hf_name(const std::string& name, int64_t layers) {
+// The Hugging Face name of a tensor; empty when the model has no such tensor. "blk.3.attn_q.weight"
+// of one with more than 3 layers gives "model.layers.3.self_attn.q_proj.weight".
+std::string hf_name(const std::string& name, const ModelConfig& config) {
   for (const NamePair& pair : kModelNames) {
     if (name == pair.gguf) return pair.hf;
   }
@@ -143,8 +181,11 @@ std::string hf_name(const std::string& name, int64_t layers) {
   if (dot == std::string::npos) return {};
   const std::string number = name.substr(4, dot - 4);
   const std::optional<int64_t> layer = parse_int(number);
-  if (!layer || *layer < 0 || *layer >= layers || std::to_string(*layer) != number) return {};
+  if (!layer || *layer < 0 || *layer >= config.num_hidden_layers ||
+      std::to_string(*layer) != number)
+    return {};
   for (const NamePair& pair : kLayerNames) {
+    if (pair.only != nullptr && !(config.architecture->*pair.only)) continue;
     if (name.compare(dot + 1, std::string::npos, pair.gguf) == 0) {
       return fmt::format("model.layers.{}.{}", number, pair.hf);
     }
@@ -153,7 +194,9 @@ std::string hf_name(const std::string& name, int64_t layers) {
 }
 
 // How many heads' rows are interleaved in this tensor; 0 where rows are in order.
-int64_t interleaved_heads(const std::string& gguf_name, const ModelConfig& config) {
+int64_t interleaved_heads(const GgufArchitecture& architecture, const std::string& gguf_name,
+                          const ModelConfig& config) {
+  if (!architecture.interleaved) return 0;
   if (gguf_name.ends_with(".attn_q.weight")) return config.num_attention_heads;
   if (gguf_name.ends_with(".attn_k.weight")) return config.num_key_value_heads;
   return 0;
@@ -177,34 +220,44 @@ std::optional<bool> flag(const GgufFile& file, const char* key) {
 }  // namespace
 
 ModelConfig gguf_config(const GgufFile& file) {
-  check_architecture(file);
   const std::string where = file.path().string();
+  const auto own = [&](const char* name) { return own_key(file, name); };
   const GgufTokenizerMetadata tokenizer = gguf_tokenizer(file);
   ModelConfig config;
+  config.architecture = find_architecture(architecture_of(file).architecture);
   config.vocab_size = vocabulary(file, static_cast<int64_t>(tokenizer.tokens.size()));
-  config.hidden_size = file.integer("llama.embedding_length");
-  config.intermediate_size = file.integer("llama.feed_forward_length");
-  config.num_hidden_layers = file.integer("llama.block_count");
-  config.num_attention_heads = file.integer("llama.attention.head_count");
+  config.hidden_size = file.integer(own("embedding_length"));
+  config.intermediate_size = file.integer(own("feed_forward_length"));
+  config.num_hidden_layers = file.integer(own("block_count"));
+  config.num_attention_heads = file.integer(own("attention.head_count"));
   config.num_key_value_heads =
-      file.integer("llama.attention.head_count_kv", config.num_attention_heads);
-  config.max_position_embeddings = file.integer("llama.context_length");
-  config.rms_norm_eps = file.number("llama.attention.layer_norm_rms_epsilon");
-  config.rope_theta = file.number("llama.rope.freq_base", 10000.0);
+      file.integer(own("attention.head_count_kv"), config.num_attention_heads);
+  config.max_position_embeddings = file.integer(own("context_length"));
+  config.rms_norm_eps = file.number(own("attention.layer_norm_rms_epsilon"));
+  config.rope_theta = file.number(own("rope.freq_base"), 10000.0);
   config.tie_word_embeddings = file.find("output.weight") == nullptr;
-  if (file.has("llama.attention.key_length")) {
-    config.head_dim = file.integer("llama.attention.key_length");
+  if (file.has(own("attention.key_length"))) {
+    config.head_dim = file.integer(own("attention.key_length"));
   } else if (config.num_attention_heads <= 0 ||
              config.hidden_size % config.num_attention_heads != 0) {
-    fail(ErrorKind::model, "{}: llama.embedding_length = {} does not divide into {} heads", where,
-         config.hidden_size, config.num_attention_heads);
+    fail(ErrorKind::model, "{}: {} = {} does not divide into {} heads", where,
+         own("embedding_length"), config.hidden_size, config.num_attention_heads);
   } else {
     config.head_dim = config.hidden_size / config.num_attention_heads;
   }
-  for (const char* key : {"llama.attention.value_length", "llama.rope.dimension_count"}) {
+  for (const char* name : {"attention.value_length", "rope.dimension_count"}) {
+    const std::string key = own(name);
     if (const int64_t value = file.integer(key, config.head_dim); value != config.head_dim) {
       unsupported(file, fmt::format("{} = {} beside heads of {}", key, value, config.head_dim), "");
     }
+  }
+  if (const int64_t window = file.integer(own("attention.sliding_window"), 0); window != 0) {
+    // Such a file of a "llama" is a Mistral's; a Qwen's does not say which blocks slide.
+    if (config.architecture != &llama_architecture()) {
+      unsupported(file, own("attention.sliding_window"), "");
+    }
+    config.architecture = find_architecture("MistralForCausalLM");
+    config.sliding_window = window;
   }
   config.bos_token_id = tokenizer.bos_id;
   config.pad_token_id = tokenizer.pad_id;
@@ -252,18 +305,20 @@ GgufTokenizerMetadata gguf_tokenizer(const GgufFile& file) {
 }
 
 GgufSource::GgufSource(const fs::path& path) : file_(path), config_(gguf_config(file_)) {
+  const GgufArchitecture& architecture = architecture_of(file_);
   for (const GgufTensor& stored : file_.tensors()) {
     if (stored.name == kRopeFactors) continue;  // part of the configuration
-    const std::string name = hf_name(stored.name, config_.num_hidden_layers);
+    const std::string name = hf_name(stored.name, config_);
     if (name.empty()) {
-      unsupported(file_, "tensor " + stored.name, "supported: the tensors of Llama without biases");
+      unsupported(file_, "tensor " + stored.name,
+                  fmt::format("supported: the tensors of {}", config_.architecture->name));
     }
     Slot slot;
     slot.tensor.name = name;
     slot.tensor.format = stored.format;
     slot.tensor.shape = stored.shape;
     slot.tensor.bytes = stored.bytes;
-    slot.tensor.interleaved_heads = interleaved_heads(stored.name, config_);
+    slot.tensor.interleaved_heads = interleaved_heads(architecture, stored.name, config_);
     slot.stored = &stored;
     // interleaved_row() divides by these.
     const int64_t heads = slot.tensor.interleaved_heads;

@@ -1,5 +1,7 @@
 #include "formats/hf_config.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "formats/json_text.h"
 
@@ -9,26 +11,38 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kArchitecture = "LlamaForCausalLM";
-
 [[noreturn]] void unsupported(const std::string& where, const std::string& what,
                               const std::string& hint) {
   throw Error(ErrorKind::model, fmt::format("{}: {} is not supported", where, what), hint);
 }
 
-void check_architecture(const JsonFields& fields) {
-  const std::vector<std::string> architectures = fields.texts("architectures");
-  for (const std::string& name : architectures) {
-    if (name != kArchitecture) {
-      unsupported(fields.where(), "architecture " + name,
-                  fmt::format("supported architectures: {}", kArchitecture));
-    }
+bool is_qwen(const ModelConfig& config) {
+  return std::string_view(config.architecture->model_type).starts_with("qwen");
+}
+
+// By `architectures` and `model_type`, of which one is enough and both must agree.
+const Architecture* parse_architecture(const JsonFields& fields) {
+  std::string known;
+  for (const Architecture& architecture : architectures()) {
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", architecture.name);
   }
-  const std::string type = fields.text("model_type", architectures.empty() ? "(none)" : "llama");
-  if (type != "llama") {
-    unsupported(fields.where(), "model_type " + type,
-                fmt::format("supported architectures: {}", kArchitecture));
+  const auto refuse = [&] [[noreturn]] (const std::string& what) {
+    unsupported(fields.where(), what, "supported architectures: " + known);
+  };
+  const Architecture* found = nullptr;
+  for (const std::string& name : fields.texts("architectures")) {
+    const Architecture* named = find_architecture(name);
+    if (named == nullptr || (found != nullptr && named != found)) refuse("architecture " + name);
+    found = named;
   }
+  if (found != nullptr && !fields.has("model_type")) return found;
+  const std::string type = fields.text("model_type", "(none)");
+  for (const Architecture& architecture : architectures()) {
+    if (type != architecture.model_type) continue;
+    if (found == nullptr || found == &architecture) return &architecture;
+    refuse(fmt::format("model_type {} of architecture {}", type, found->name));
+  }
+  refuse("model_type " + type);
 }
 
 // Weights in NF4 of bitsandbytes say the rest themselves (formats/bitsandbytes.h).
@@ -54,7 +68,7 @@ void check_computation(const JsonFields& fields) {
   for (const char* key : {"attention_bias", "mlp_bias"}) {
     if (fields.boolean(key, false)) {
       unsupported(fields.where(), fmt::format("{} true", key),
-                  "supported: linear layers without bias");
+                  "supported: linear layers without bias, and Qwen2's of q, k and v");
     }
   }
   if (fields.number("attention_dropout", 0.0) != 0.0) {
@@ -66,6 +80,30 @@ void check_computation(const JsonFields& fields) {
   if (const json* quantization = fields.find("quantization_config")) {
     check_quantization(JsonFields(*quantization, fields.where() + ": quantization_config"));
   }
+}
+
+// The defaults are transformers': a factor that is absent or null follows from the two lengths.
+void parse_yarn(const JsonFields& rope, ModelConfig& config) {
+  RopeScaling& scaling = config.rope_scaling;
+  const auto positive = [&](const char* key, double fallback) {
+    const double value = rope.find(key) == nullptr ? 0.0 : rope.number(key);
+    return value == 0.0 ? fallback : value;
+  };
+  scaling.factor = positive("factor", static_cast<double>(config.max_position_embeddings) /
+                                          static_cast<double>(std::max<int64_t>(
+                                              1, scaling.original_max_position_embeddings)));
+  scaling.beta_fast = positive("beta_fast", 32.0);
+  scaling.beta_slow = positive("beta_slow", 1.0);
+  scaling.truncate = rope.boolean("truncate", true);
+  const double mscale = positive("mscale", 0.0);
+  const double mscale_all_dim = positive("mscale_all_dim", 0.0);
+  const auto of_factor = [&](double scale) {
+    return scale * (RopeScaling::yarn_attention_factor(scaling.factor) - 1.0) + 1.0;
+  };
+  const double implied = mscale != 0.0 && mscale_all_dim != 0.0
+                             ? of_factor(mscale) / of_factor(mscale_all_dim)
+                             : of_factor(1.0);
+  scaling.attention_factor = positive("attention_factor", implied);
 }
 
 // `rope_theta` beside the scaling parameters (version 4) or among them (version 5). Where both
@@ -85,24 +123,61 @@ void parse_rope(const JsonFields& fields, ModelConfig& config) {
   }
   const std::string type = rope.text("rope_type", rope.text("type", "default"));
   RopeScaling& scaling = config.rope_scaling;
-  if (type == "default") return;
-  if (type == "linear") {
-    scaling.kind = RopeScaling::Kind::linear;
-    scaling.factor = rope.number("factor");
-  } else if (type == "llama3") {
-    scaling.kind = RopeScaling::Kind::llama3;
-    scaling.factor = rope.number("factor");
-    scaling.low_freq_factor = rope.number("low_freq_factor");
-    scaling.high_freq_factor = rope.number("high_freq_factor");
-    scaling.original_max_position_embeddings =
-        rope.integer("original_max_position_embeddings", config.max_position_embeddings);
-  } else {
-    unsupported(rope.where(), "rope type " + type, "supported rope types: default, linear, llama3");
+  const auto named = std::find_if(std::begin(kRopeTypes), std::end(kRopeTypes),
+                                  [&](const RopeType& known) { return type == known.name; });
+  if (named == std::end(kRopeTypes)) {
+    unsupported(rope.where(), "rope type " + type,
+                "supported rope types: default, linear, dynamic, llama3, yarn");
+  }
+  scaling.kind = named->kind;
+  const auto original_positions = [&] {
+    // Among the parameters or, as Phi has it, beside them.
+    return fields.integer(
+        "original_max_position_embeddings",
+        rope.integer("original_max_position_embeddings", config.max_position_embeddings));
+  };
+  switch (scaling.kind) {
+    case RopeScaling::Kind::none:
+      break;
+    case RopeScaling::Kind::linear:
+    case RopeScaling::Kind::dynamic:
+      scaling.factor = rope.number("factor");
+      break;
+    case RopeScaling::Kind::llama3:
+      scaling.factor = rope.number("factor");
+      scaling.low_freq_factor = rope.number("low_freq_factor");
+      scaling.high_freq_factor = rope.number("high_freq_factor");
+      scaling.original_max_position_embeddings = original_positions();
+      break;
+    case RopeScaling::Kind::yarn:
+      scaling.original_max_position_embeddings = original_positions();
+      parse_yarn(rope, config);
+      break;
+  }
+}
+
+// Mistral's window is of every block; Qwen's, where it is switched on, of those above a certain
+// one. Version 5 lists the blocks by kind; what it lists must come to the same.
+void parse_window(const json& root, const JsonFields& fields, ModelConfig& config) {
+  const bool slides = is_qwen(config) ? fields.boolean("use_sliding_window", false)
+                                      : config.architecture != &llama_architecture();
+  if (slides) {
+    config.sliding_window = root.contains("sliding_window") ? fields.integer("sliding_window", 0)
+                                                            : 4096;  // the default of all
+    if (is_qwen(config)) config.first_sliding_layer = fields.integer("max_window_layers", 28);
+  }
+  const std::vector<std::string> kinds = fields.texts("layer_types");
+  for (size_t layer = 0; layer < kinds.size(); ++layer) {
+    const bool sliding = config.window_of(static_cast<int64_t>(layer)) > 0;
+    if (kinds[layer] == (sliding ? "sliding_attention" : "full_attention")) continue;
+    unsupported(fields.where(), fmt::format("layer_types with {} at {}", kinds[layer], layer),
+                "supported: full_attention below max_window_layers, sliding_attention above");
   }
 }
 
 int64_t parse_head_dim(const JsonFields& fields, const ModelConfig& config) {
   if (fields.has("head_dim")) return fields.integer("head_dim");
+  if (config.architecture->qk_norm) return 128;  // Qwen3's default
   if (config.num_attention_heads <= 0 || config.hidden_size % config.num_attention_heads != 0) {
     fail(ErrorKind::model, "{}: hidden_size = {} is not a multiple of num_attention_heads = {}",
          fields.where(), config.hidden_size, config.num_attention_heads);
@@ -117,19 +192,29 @@ int64_t parse_token(const json& root, const JsonFields& fields, const char* key,
 }
 
 json rope_json(const RopeScaling& scaling) {
-  switch (scaling.kind) {
-    case RopeScaling::Kind::none:
-      break;
-    case RopeScaling::Kind::linear:
-      return {{"rope_type", "linear"}, {"factor", scaling.factor}};
-    case RopeScaling::Kind::llama3:
-      return {{"rope_type", "llama3"},
-              {"factor", scaling.factor},
-              {"low_freq_factor", scaling.low_freq_factor},
-              {"high_freq_factor", scaling.high_freq_factor},
-              {"original_max_position_embeddings", scaling.original_max_position_embeddings}};
+  if (scaling.kind == RopeScaling::Kind::none) return nullptr;
+  json out = {{"rope_type", rope_type_name(scaling.kind)}, {"factor", scaling.factor}};
+  if (scaling.kind == RopeScaling::Kind::llama3) {
+    out["low_freq_factor"] = scaling.low_freq_factor;
+    out["high_freq_factor"] = scaling.high_freq_factor;
+    out["original_max_position_embeddings"] = scaling.original_max_position_embeddings;
+  } else if (scaling.kind == RopeScaling::Kind::yarn) {
+    out["original_max_position_embeddings"] = scaling.original_max_position_embeddings;
+    out["beta_fast"] = scaling.beta_fast;
+    out["beta_slow"] = scaling.beta_slow;
+    out["attention_factor"] = scaling.attention_factor;
+    out["truncate"] = scaling.truncate;
   }
-  return nullptr;
+  return out;
+}
+
+void add_window(const ModelConfig& config, json& out) {
+  if (config.architecture == &llama_architecture()) return;
+  out["sliding_window"] = config.sliding_window > 0 ? json(config.sliding_window) : json(nullptr);
+  if (!is_qwen(config)) return;
+  out["use_sliding_window"] = config.sliding_window > 0;
+  out["max_window_layers"] =
+      config.sliding_window > 0 ? config.first_sliding_layer : config.num_hidden_layers;
 }
 
 void add_tokens(const ModelConfig& config, json& out) {
@@ -145,25 +230,32 @@ void add_tokens(const ModelConfig& config, json& out) {
 ModelConfig parse_hf_config(const std::string& json_text, const std::string& where) {
   const json root = parse_json(json_text, where);
   const JsonFields fields(root, where);
-  check_architecture(fields);
   check_computation(fields);
   ModelConfig config;
+  config.architecture = parse_architecture(fields);
+  const bool llama = config.architecture == &llama_architecture();
   config.vocab_size = fields.integer("vocab_size");
   config.hidden_size = fields.integer("hidden_size");
   config.intermediate_size = fields.integer("intermediate_size");
   config.num_hidden_layers = fields.integer("num_hidden_layers");
   config.num_attention_heads = fields.integer("num_attention_heads");
-  config.num_key_value_heads = fields.integer("num_key_value_heads", config.num_attention_heads);
+  // Other architectures' defaults are numbers of one published model: absent, they are not guessed.
+  config.num_key_value_heads =
+      llama ? fields.integer("num_key_value_heads", config.num_attention_heads)
+            : fields.integer("num_key_value_heads");
   config.head_dim = parse_head_dim(fields, config);
-  config.max_position_embeddings = fields.integer("max_position_embeddings", 2048);
+  config.max_position_embeddings = llama ? fields.integer("max_position_embeddings", 2048)
+                                         : fields.integer("max_position_embeddings");
   config.rms_norm_eps = fields.number("rms_norm_eps", 1e-6);
   config.tie_word_embeddings = fields.boolean("tie_word_embeddings", false);
   config.initializer_range = fields.number("initializer_range", 0.02);
   parse_rope(fields, config);
-  config.bos_token_id = parse_token(root, fields, "bos_token_id", 1);
+  parse_window(root, fields, config);
+  const bool qwen = is_qwen(config);
+  config.bos_token_id = parse_token(root, fields, "bos_token_id", qwen ? -1 : 1);
   config.pad_token_id = parse_token(root, fields, "pad_token_id", -1);
   config.eos_token_ids = fields.integers("eos_token_id");
-  if (!root.contains("eos_token_id")) config.eos_token_ids = {2};
+  if (!root.contains("eos_token_id") && !qwen) config.eos_token_ids = {2};
   if (config.eos_token_ids == std::vector<int64_t>{-1}) config.eos_token_ids.clear();
   try {
     config.validate();
@@ -174,8 +266,8 @@ ModelConfig parse_hf_config(const std::string& json_text, const std::string& whe
 }
 
 std::string write_hf_config(const ModelConfig& config, const std::string& torch_dtype) {
-  json out = {{"architectures", {kArchitecture}},
-              {"model_type", "llama"},
+  json out = {{"architectures", {config.architecture->name}},
+              {"model_type", config.architecture->model_type},
               {"vocab_size", config.vocab_size},
               {"hidden_size", config.hidden_size},
               {"intermediate_size", config.intermediate_size},
@@ -195,6 +287,7 @@ std::string write_hf_config(const ModelConfig& config, const std::string& torch_
               {"mlp_bias", false},
               {"torch_dtype", torch_dtype}};
   add_tokens(config, out);
+  add_window(config, out);
   // Version 4 reads the first two, version 5 the third; version 5 would also take the first two,
   // but newer tools look for the third alone.
   const json scaling = rope_json(config.rope_scaling);

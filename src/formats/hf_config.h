@@ -1,4 +1,5 @@
-// config.json of Hugging Face transformers, versions 4 and 5, for LlamaForCausalLM.
+// config.json of Hugging Face transformers, versions 4 and 5, for the architectures of
+// model/config.h.
 #pragma once
 
 #include <string>

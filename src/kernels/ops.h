@@ -29,6 +29,7 @@ struct AttentionShape {
   int64_t num_kv_heads = 0;  // divides num_heads
   int64_t head_dim = 0;
   float scale = 1.0f;  // of the scores, before softmax
+  int64_t window = 0;  // a query sees so many keys at most, the last its own; 0: all before it
 };
 
 // A matrix of signed bytes with scales: an element is scale * code.

@@ -18,14 +18,18 @@
 
 namespace jackscrew {
 
-enum class WeightKind { linear, embedding, norm };
+enum class WeightKind { linear, embedding, norm, bias };
+// Norms and biases are vectors: short, exact, and f32 whatever the storage of the rest.
+inline bool is_vector(WeightKind kind) {
+  return kind == WeightKind::norm || kind == WeightKind::bias;
+}
 
 // A weight as the model uses it.
 struct WeightInfo {
   Weight* weight = nullptr;
   WeightKind kind = WeightKind::linear;
   int64_t layer = -1;  // block number; -1 outside the blocks
-  std::string module;  // "q_proj", "embed_tokens", "lm_head", "norm" ...
+  std::string module;  // "q_proj" (its bias too), "embed_tokens", "lm_head", "norm" ...
 };
 
 class LearnerSlot {

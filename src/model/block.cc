@@ -56,6 +56,10 @@ BlockActivations BlockActivations::take(const ModelConfig& config, const Product
   out.q = f32(tokens, query);
   out.k = f32(tokens, kv);
   out.v = f32(tokens, kv);
+  if (config.architecture->qk_norm) {
+    out.q_rstd = arena.tensor(DType::f32, {tokens * config.num_attention_heads});
+    out.k_rstd = arena.tensor(DType::f32, {tokens * config.num_key_value_heads});
+  }
   out.attention = f32(tokens, query);
   out.lse = f32(config.num_attention_heads, tokens);
   out.middle = f32(tokens, config.hidden_size);
@@ -65,25 +69,31 @@ BlockActivations BlockActivations::take(const ModelConfig& config, const Product
   return out;
 }
 
-Block::Block(const ModelConfig& config, int64_t layer, const BlockParameters& parameters,
-             const Product& product, const RopeTable& rope)
+Block::Block(const ModelConfig& config, int64_t layer, int64_t first,
+             const BlockParameters& parameters, const Product& product, const RopeTable& rope)
     : config_(&config),
       product_(&product),
       rope_(&rope),
-      layer_(static_cast<size_t>(layer)),
+      place_(static_cast<size_t>(layer - first)),
+      window_(config.window_of(layer)),
       norm1_(*parameters.norm1, config.rms_norm_eps),
       norm2_(*parameters.norm2, config.rms_norm_eps),
-      q_(*parameters.q, product),
-      k_(*parameters.k, product),
-      v_(*parameters.v, product),
-      o_(*parameters.o, product),
-      gate_(*parameters.gate, product),
-      up_(*parameters.up, product),
-      down_(*parameters.down, product) {}
+      q_(*parameters.q, parameters.q_bias, product),
+      k_(*parameters.k, parameters.k_bias, product),
+      v_(*parameters.v, parameters.v_bias, product),
+      o_(*parameters.o, nullptr, product),
+      gate_(*parameters.gate, nullptr, product),
+      up_(*parameters.up, nullptr, product),
+      down_(*parameters.down, nullptr, product) {
+  if (parameters.q_norm == nullptr) return;
+  q_norm_.emplace(*parameters.q_norm, config.rms_norm_eps);
+  k_norm_.emplace(*parameters.k_norm, config.rms_norm_eps);
+}
 
 bool Block::learns() const {
   return norm1_.learns() || norm2_.learns() || q_.learns() || k_.learns() || v_.learns() ||
-         o_.learns() || gate_.learns() || up_.learns() || down_.learns();
+         o_.learns() || gate_.learns() || up_.learns() || down_.learns() ||
+         (q_norm_ && (q_norm_->learns() || k_norm_->learns()));
 }
 
 AttentionShape Block::shape(const Tensor& cu_seqlens_q, const Tensor& cu_seqlens_k) const {
@@ -93,16 +103,40 @@ AttentionShape Block::shape(const Tensor& cu_seqlens_q, const Tensor& cu_seqlens
           config_->num_attention_heads,
           config_->num_key_value_heads,
           config_->head_dim,
-          static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_->head_dim)))};
+          static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_->head_dim))),
+          window_};
 }
 
-void Block::rotate(Context& context, const Batch& batch, const Tensor& x, int64_t heads,
-                   float direction) const {
+void Block::rotate(Context& context, const Batch& batch, const Tensor& x, float direction) const {
   context.ops.launch(
       RotaryEmbedding{x.data<float>(), batch.positions.data<int32_t>(),
-                      rope_->cosine.view().data<float>(), rope_->sine.view().data<float>(), heads,
-                      config_->head_dim, x.row_stride(), direction},
+                      rope_->cosine.view().data<float>(), rope_->sine.view().data<float>(),
+                      x.cols() / config_->head_dim, config_->head_dim, x.row_stride(), direction},
       x.rows());
+}
+
+Tensor Block::by_head(const Tensor& x) const {
+  return {x.raw(), x.dtype(), {x.size() / config_->head_dim, config_->head_dim}};
+}
+
+Tensor Block::heads_again(Context& context, const Batch& batch, const std::optional<Norm>& norm,
+                          const Tensor& kept, const Tensor& rstd) const {
+  if (!norm) return kept;
+  const Tensor heads = context.scratch.tensor(DType::f32, {kept.rows(), kept.cols()});
+  norm->recompute(context, by_head(kept), rstd, by_head(heads));
+  rotate(context, batch, heads, 1.0f);
+  return heads;
+}
+
+Tensor Block::backward_heads(Context& context, const Batch& batch, const std::optional<Norm>& norm,
+                             const Tensor& kept, const Tensor& rstd, const Tensor& d) const {
+  rotate(context, batch, d, -1.0f);
+  if (!norm) return d;
+  const Tensor projected = context.scratch.tensor(DType::f32, {d.rows(), d.cols()});
+  const Tensor rows = by_head(projected);
+  context.ops.zero(rows);
+  norm->backward(context, by_head(kept), rstd, by_head(d), &rows);
+  return projected;
 }
 
 // Everything up to gate and up.
@@ -119,22 +153,29 @@ void Block::attend(Context& context, const Batch& batch, const Tensor& x,
     k_.forward(context, operand, saved.k, Accumulate::no, at);
     v_.forward(context, operand, saved.v, Accumulate::no, at);
   }
-  rotate(context, batch, saved.q, config_->num_attention_heads, 1.0f);
-  rotate(context, batch, saved.k, config_->num_key_value_heads, 1.0f);
+  const Arena::Frame frame(context.scratch);
+  Tensor q = saved.q;
+  Tensor k = saved.k;
+  if (q_norm_) {
+    q = context.scratch.tensor(DType::f32, {tokens, saved.q.cols()});
+    k = context.scratch.tensor(DType::f32, {tokens, saved.k.cols()});
+    q_norm_->forward(context, by_head(saved.q), by_head(q), saved.q_rstd);
+    k_norm_->forward(context, by_head(saved.k), by_head(k), saved.k_rstd);
+  }
+  rotate(context, batch, q, 1.0f);
+  rotate(context, batch, k, 1.0f);
   if (cache == nullptr) {
-    context.ops.attention_forward(shape(batch.cu_seqlens, batch.cu_seqlens), saved.q, saved.k,
-                                  saved.v, saved.attention, saved.lse, context.scratch);
+    context.ops.attention_forward(shape(batch.cu_seqlens, batch.cu_seqlens), q, k, saved.v,
+                                  saved.attention, saved.lse, context.scratch);
   } else {
     const int64_t end = cache->length + tokens;
-    const Tensor keys = cache->keys[layer_].view().rows(0, end);
-    const Tensor values = cache->values[layer_].view().rows(0, end);
-    context.ops.copy(keys.rows(cache->length, end), saved.k);
+    const Tensor keys = cache->keys[place_].view().rows(0, end);
+    const Tensor values = cache->values[place_].view().rows(0, end);
+    context.ops.copy(keys.rows(cache->length, end), k);
     context.ops.copy(values.rows(cache->length, end), saved.v);
-    context.ops.attention_forward(shape(cache->cu_seqlens_q.view(), cache->cu_seqlens_k.view()),
-                                  saved.q, keys, values, saved.attention, saved.lse,
-                                  context.scratch);
+    context.ops.attention_forward(shape(cache->cu_seqlens_q.view(), cache->cu_seqlens_k.view()), q,
+                                  keys, values, saved.attention, saved.lse, context.scratch);
   }
-  const Arena::Frame frame(context.scratch);
   context.ops.copy(saved.middle, x);
   const Operand attention = product_->prepare(context, saved.attention);
   o_.forward(context, attention, saved.middle, Accumulate::yes, at);
@@ -200,22 +241,24 @@ void Block::backward_attention(Context& context, const Batch& batch, const Tenso
   const Tensor dv = context.scratch.tensor(DType::f32, {tokens, saved.v.cols()});
   {
     const Arena::Frame inner(context.scratch);
+    const Tensor q = heads_again(context, batch, q_norm_, saved.q, saved.q_rstd);
+    const Tensor k = heads_again(context, batch, k_norm_, saved.k, saved.k_rstd);
     const Tensor dattention = context.scratch.tensor(DType::f32, {tokens, saved.q.cols()});
     o_.backward(context, product_->prepare(context, saved.attention), d, &dattention,
                 Accumulate::no, at);
-    context.ops.attention_backward(shape(batch.cu_seqlens, batch.cu_seqlens), saved.q, saved.k,
-                                   saved.v, saved.attention, saved.lse, dattention, dq, dk, dv,
+    context.ops.attention_backward(shape(batch.cu_seqlens, batch.cu_seqlens), q, k, saved.v,
+                                   saved.attention, saved.lse, dattention, dq, dk, dv,
                                    context.scratch);
   }
-  rotate(context, batch, dq, config_->num_attention_heads, -1.0f);
-  rotate(context, batch, dk, config_->num_key_value_heads, -1.0f);
+  const Tensor dq_projected = backward_heads(context, batch, q_norm_, saved.q, saved.q_rstd, dq);
+  const Tensor dk_projected = backward_heads(context, batch, k_norm_, saved.k, saved.k_rstd, dk);
   const Tensor normed = context.scratch.tensor(DType::f32, {tokens, config_->hidden_size});
   norm1_.recompute(context, x, saved.norm1_rstd, normed);
   const Operand operand = product_->prepare(context, normed);
   const Tensor dnormed = context.scratch.tensor(DType::f32, {tokens, config_->hidden_size});
   const Tensor* dx = need_dx || norm1_.learns() ? &dnormed : nullptr;
-  q_.backward(context, operand, dq, dx, Accumulate::no, at);
-  k_.backward(context, operand, dk, dx, Accumulate::yes, at);
+  q_.backward(context, operand, dq_projected, dx, Accumulate::no, at);
+  k_.backward(context, operand, dk_projected, dx, Accumulate::yes, at);
   v_.backward(context, operand, dv, dx, Accumulate::yes, at);
   if (dx != nullptr) {
     norm1_.backward(context, x, saved.norm1_rstd, dnormed, need_dx ? &d : nullptr);

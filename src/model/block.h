@@ -1,6 +1,7 @@
 // One transformer block: attention and MLP with their hand-written backward.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "model/batch.h"
@@ -14,8 +15,10 @@ namespace jackscrew {
 // otherwise.
 struct BlockActivations {
   Tensor norm1_rstd;  // [tokens]
-  Tensor q;           // [tokens, heads * head_dim], rotated
-  Tensor k, v;        // [tokens, kv_heads * head_dim], k rotated
+  Tensor q;           // [tokens, heads * head_dim], rotated; as projected where it has a norm
+  Tensor k, v;        // [tokens, kv_heads * head_dim], k likewise
+  Tensor q_rstd;      // [tokens * heads], where q has a norm
+  Tensor k_rstd;      // [tokens * kv_heads]
   Tensor attention;   // [tokens, heads * head_dim]
   Tensor lse;         // [heads, tokens]
   Tensor middle;      // [tokens, hidden], the residual stream between attention and MLP
@@ -33,14 +36,16 @@ struct KvCache {
   int64_t length = 0;                      // tokens held
 };
 
-// The parameters of a block; they belong to the stage.
+// The parameters of a block; they belong to the stage. Biases and norms of heads may be null.
 struct BlockParameters {
   Parameter *norm1, *q, *k, *v, *o, *norm2, *gate, *up, *down;
+  Parameter *q_bias, *k_bias, *v_bias, *q_norm, *k_norm;
 };
 
 class Block {
  public:
-  Block(const ModelConfig& config, int64_t layer, const BlockParameters& parameters,
+  // Block `layer` of the model, in a stage that begins with block `first`.
+  Block(const ModelConfig& config, int64_t layer, int64_t first, const BlockParameters& parameters,
         const Product& product, const RopeTable& rope);
 
   bool learns() const;
@@ -66,14 +71,23 @@ class Block {
   void backward_attention(Context& context, const Batch& batch, const Tensor& x,
                           const BlockActivations& saved, const Tensor& d, bool need_dx) const;
   AttentionShape shape(const Tensor& cu_seqlens_q, const Tensor& cu_seqlens_k) const;
-  void rotate(Context& context, const Batch& batch, const Tensor& x, int64_t heads,
-              float direction) const;
+  void rotate(Context& context, const Batch& batch, const Tensor& x, float direction) const;
+  // x [tokens, heads * head_dim] as [tokens * heads, head_dim].
+  Tensor by_head(const Tensor& x) const;
+  // Queries or keys as attention reads them, again from what was kept.
+  Tensor heads_again(Context& context, const Batch& batch, const std::optional<Norm>& norm,
+                     const Tensor& kept, const Tensor& rstd) const;
+  // The gradient of projected heads from that of heads as attention read them, which it overwrites.
+  Tensor backward_heads(Context& context, const Batch& batch, const std::optional<Norm>& norm,
+                        const Tensor& kept, const Tensor& rstd, const Tensor& d) const;
 
   const ModelConfig* config_;
   const Product* product_;
   const RopeTable* rope_;
-  size_t layer_;
+  size_t place_;  // within the stage
+  int64_t window_;
   Norm norm1_, norm2_;
+  std::optional<Norm> q_norm_, k_norm_;
   Linear q_, k_, v_, o_, gate_, up_, down_;
 };
 

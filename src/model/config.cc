@@ -1,5 +1,6 @@
 #include "model/config.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/checked.h"
@@ -41,10 +42,30 @@ void check_token(const char* name, int64_t id, int64_t vocab_size) {
   }
 }
 
+constexpr Architecture kArchitectures[] = {
+    {"LlamaForCausalLM", "llama", false, false},
+    {"MistralForCausalLM", "mistral", false, false},
+    {"Qwen2ForCausalLM", "qwen2", true, false},
+    {"Qwen3ForCausalLM", "qwen3", false, true},
+};
+
+void check_yarn(const RopeScaling& rope) {
+  check_positive("rope attention_factor", rope.attention_factor);
+  check_positive("rope beta_slow", rope.beta_slow);
+  if (!(rope.beta_fast > rope.beta_slow) || !std::isfinite(rope.beta_fast)) {
+    fail(ErrorKind::model, "model config: rope beta_fast = {} is not above beta_slow = {}",
+         rope.beta_fast, rope.beta_slow);
+  }
+}
+
 void check_rope(const RopeScaling& rope) {
-  if (rope.kind == RopeScaling::Kind::none) return;
+  using Kind = RopeScaling::Kind;
+  if (rope.kind == Kind::none) return;
   check_positive("rope factor", rope.factor);
-  if (rope.kind != RopeScaling::Kind::llama3) return;
+  if (rope.kind != Kind::llama3 && rope.kind != Kind::yarn) return;
+  check_size(
+      {"rope original_max_position_embeddings", rope.original_max_position_embeddings, 10485760});
+  if (rope.kind == Kind::yarn) return check_yarn(rope);
   check_positive("rope low_freq_factor", rope.low_freq_factor);
   check_positive("rope high_freq_factor", rope.high_freq_factor);
   // The interpolation divides by their difference.
@@ -53,11 +74,34 @@ void check_rope(const RopeScaling& rope) {
          "model config: rope high_freq_factor = {} is not above low_freq_factor = {}",
          rope.high_freq_factor, rope.low_freq_factor);
   }
-  check_size(
-      {"rope original_max_position_embeddings", rope.original_max_position_embeddings, 10485760});
 }
 
 }  // namespace
+
+std::span<const Architecture> architectures() {
+  return kArchitectures;
+}
+
+const Architecture* find_architecture(std::string_view name) {
+  for (const Architecture& architecture : kArchitectures) {
+    if (name == architecture.name) return &architecture;
+  }
+  return nullptr;
+}
+
+const Architecture& llama_architecture() {
+  return kArchitectures[0];
+}
+
+const char* rope_type_name(RopeScaling::Kind kind) {
+  return std::find_if(std::begin(kRopeTypes), std::end(kRopeTypes),
+                      [&](const RopeType& type) { return type.kind == kind; })
+      ->name;
+}
+
+double RopeScaling::yarn_attention_factor(double factor) {
+  return factor <= 1.0 ? 1.0 : 0.1 * std::log(factor) + 1.0;
+}
 
 void ModelConfig::validate() const {
   const SizeField fields[] = {
@@ -87,6 +131,17 @@ void ModelConfig::validate() const {
          initializer_range);
   }
   check_rope(rope_scaling);
+  // Their formulas divide by head_dim - 2 and by the logarithm of the base.
+  if (rope_scaling.kind == RopeScaling::Kind::dynamic && head_dim == 2) {
+    fail(ErrorKind::model, "model config: dynamic rope with head_dim = {}", head_dim);
+  }
+  if (rope_scaling.kind == RopeScaling::Kind::yarn && rope_theta <= 1.0) {
+    fail(ErrorKind::model, "model config: yarn rope with rope_theta = {}", rope_theta);
+  }
+  if (sliding_window < 0 || first_sliding_layer < 0) {
+    fail(ErrorKind::model, "model config: sliding_window = {} from layer {}", sliding_window,
+         first_sliding_layer);
+  }
   if (bos_token_id != -1) check_token("bos_token_id", bos_token_id, vocab_size);
   if (pad_token_id != -1) check_token("pad_token_id", pad_token_id, vocab_size);
   for (const int64_t id : eos_token_ids) check_token("eos_token_id", id, vocab_size);
@@ -104,7 +159,11 @@ int64_t ModelConfig::parameter_count() const {
   const int64_t query = checked_mul(num_attention_heads, head_dim);
   const int64_t key_value = checked_mul(num_key_value_heads, head_dim);
   // q, o and k, v; gate, up, down; two norms.
-  const int64_t attention = checked_mul(checked_mul(2, checked_add(query, key_value)), hidden_size);
+  int64_t attention = checked_mul(checked_mul(2, checked_add(query, key_value)), hidden_size);
+  if (architecture->qkv_bias) {
+    attention = checked_add(attention, checked_add(query, checked_mul(2, key_value)));
+  }
+  if (architecture->qk_norm) attention = checked_add(attention, checked_mul(2, head_dim));
   const int64_t mlp = checked_mul(checked_mul(3, intermediate_size), hidden_size);
   const int64_t layer = checked_add(checked_add(attention, mlp), checked_mul(2, hidden_size));
   const int64_t embedding = checked_mul(vocab_size, hidden_size);
@@ -112,6 +171,11 @@ int64_t ModelConfig::parameter_count() const {
   count = checked_add(count, embedding);
   if (!tie_word_embeddings) count = checked_add(count, embedding);
   return count;
+}
+
+int64_t ModelConfig::longest_sequence() const {
+  if (rope_scaling.kind != RopeScaling::Kind::dynamic) return max_position_embeddings;
+  return static_cast<int64_t>(rope_scaling.factor * static_cast<double>(max_position_embeddings));
 }
 
 }  // namespace jackscrew

@@ -2,24 +2,62 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace jackscrew {
 
-// How rotary frequencies are stretched for longer contexts. `llama3` follows the Llama 3.1 release:
-// low frequencies are divided by `factor`, high ones kept, those between interpolated.
+// What an architecture of the Llama family has that another has not.
+struct Architecture {
+  const char* name;        // "Qwen2ForCausalLM"
+  const char* model_type;  // "qwen2", of config.json
+  bool qkv_bias;           // biases of q_proj, k_proj and v_proj
+  bool qk_norm;            // RMSNorm over each head's queries and keys, before they are rotated
+};
+std::span<const Architecture> architectures();
+// By name; nullptr when it is not one of them.
+const Architecture* find_architecture(std::string_view name);
+const Architecture& llama_architecture();
+
+// How rotary frequencies are stretched for longer contexts.
+//   linear   all are divided by `factor`
+//   dynamic  the base grows with the length beyond max_position_embeddings
+//   llama3   as in the Llama 3.1 release: low frequencies are divided by `factor`, high ones kept,
+//            those between interpolated
+//   yarn     Peng et al. 2023: likewise, between numbers of rotations within the original context;
+//            cosines and sines are scaled too
 struct RopeScaling {
-  enum class Kind { none, linear, llama3 };
+  enum class Kind { none, linear, dynamic, llama3, yarn };
   Kind kind = Kind::none;
   double factor = 1.0;
   double low_freq_factor = 1.0;                     // llama3
   double high_freq_factor = 4.0;                    // llama3
-  int64_t original_max_position_embeddings = 8192;  // llama3
+  int64_t original_max_position_embeddings = 8192;  // llama3, yarn
+  double attention_factor = 1.0;                    // yarn: of cosines and sines
+  double beta_fast = 32.0;                          // yarn: rotations above which nothing changes
+  double beta_slow = 1.0;                           // yarn: rotations below which all is divided
+  bool truncate = true;                             // yarn: those limits lie at whole pairs
+
+  // 0.1 ln(factor) + 1, as Peng et al. recommend.
+  static double yarn_attention_factor(double factor);
 };
 
+// What config.json calls the kinds of scaling.
+struct RopeType {
+  const char* name;
+  RopeScaling::Kind kind;
+};
+inline constexpr RopeType kRopeTypes[] = {{"default", RopeScaling::Kind::none},
+                                          {"linear", RopeScaling::Kind::linear},
+                                          {"dynamic", RopeScaling::Kind::dynamic},
+                                          {"llama3", RopeScaling::Kind::llama3},
+                                          {"yarn", RopeScaling::Kind::yarn}};
+const char* rope_type_name(RopeScaling::Kind kind);
+
 struct ModelConfig {
-  std::string architecture = "LlamaForCausalLM";
+  const Architecture* architecture = &llama_architecture();
   int64_t vocab_size = 0;
   int64_t hidden_size = 0;
   int64_t intermediate_size = 0;
@@ -31,6 +69,10 @@ struct ModelConfig {
   double rms_norm_eps = 1e-6;
   double rope_theta = 10000.0;
   RopeScaling rope_scaling;
+  // The last keys that a query sees in blocks from `first_sliding_layer` on, its own among them;
+  // 0: all before it.
+  int64_t sliding_window = 0;
+  int64_t first_sliding_layer = 0;
   bool tie_word_embeddings = false;
   double initializer_range = 0.02;
   int64_t bos_token_id = -1;           // -1: none
@@ -42,6 +84,11 @@ struct ModelConfig {
   void validate() const;
 
   int64_t parameter_count() const;
+  // The longest sequence that the rotary positions are made for.
+  int64_t longest_sequence() const;
+  int64_t window_of(int64_t layer) const {
+    return layer >= first_sliding_layer ? sliding_window : 0;
+  }
 };
 
 }  // namespace jackscrew

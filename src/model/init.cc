@@ -8,10 +8,10 @@ namespace jackscrew {
 
 void init_rows(Ops& ops, const ModelConfig& config, uint64_t seed, const WeightInfo& info,
                int64_t first_row, const Tensor& out) {
-  const bool norm = info.kind == WeightKind::norm;
   ops.launch(NormalInit{out.data<float>(), seed, out.cols(), first_row,
-                        name_hash(info.weight->name().c_str()), norm ? 1.0f : 0.0f,
-                        norm ? 0.0f : static_cast<float>(config.initializer_range)},
+                        name_hash(info.weight->name().c_str()),
+                        info.kind == WeightKind::norm ? 1.0f : 0.0f,
+                        is_vector(info.kind) ? 0.0f : static_cast<float>(config.initializer_range)},
              out.rows());
 }
 

@@ -18,22 +18,41 @@ class NormContributor : public Contributor {
 
 const NormContributor kNormContributor;
 
+class BiasContributor : public Contributor {
+ public:
+  void add_dw(const Gradient& g, const Tensor& d) const override {
+    g.context().ops.launch(
+        BiasGradient{g.dy.data<float>(), d.data<float>(), g.dy.rows(), g.dy.cols()},
+        ceil_div(g.dy.cols(), kColumnBlock));
+  }
+};
+
+const BiasContributor kBiasContributor;
+
 }  // namespace
 
 void Linear::forward(Context& context, const Operand& x, const Tensor& y, Accumulate accumulate,
                      int64_t token_offset) const {
   product_->forward(context, x, *parameter_->weight, y, accumulate);
   parameter_->slot->forward(context, x, y, token_offset);
+  if (bias_ == nullptr) return;
+  context.ops.launch(AddBias{bias_->weight->as_f32().data<float>(), y.data<float>(), y.cols()},
+                     y.rows());
 }
 
 void Linear::backward(Context& context, const Operand& x, const Tensor& dy, const Tensor* dx,
                       Accumulate accumulate, int64_t token_offset) const {
-  if (dx == nullptr && !learns()) return;
+  if (bias_learns()) {
+    Gradient g(context, kBiasContributor, *bias_->weight);
+    g.dy = dy;
+    bias_->slot->backward(g, nullptr, token_offset);
+  }
+  if (dx == nullptr && !parameter_->learns()) return;
   const Arena::Frame frame(context.scratch);
   Gradient g = product_->backward(context, x, dy, *parameter_->weight);
   g.token_offset = token_offset;
   if (dx != nullptr) g.add_dx(*dx, accumulate);
-  if (learns()) parameter_->slot->backward(g, dx, token_offset);
+  if (parameter_->learns()) parameter_->slot->backward(g, dx, token_offset);
 }
 
 void Norm::forward(Context& context, const Tensor& x, const Tensor& y, const Tensor& rstd) const {

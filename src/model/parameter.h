@@ -16,14 +16,14 @@ struct Parameter {
   bool learns() const { return slot->learns(); }
 };
 
-// y = x Wᵀ plus whatever the learner adds.
+// y = x Wᵀ plus whatever the learner adds, plus the bias if there is one.
 class Linear {
  public:
-  Linear(Parameter& parameter, const Product& product)
-      : parameter_(&parameter), product_(&product) {}
+  Linear(Parameter& parameter, Parameter* bias, const Product& product)
+      : parameter_(&parameter), bias_(bias), product_(&product) {}
 
   const Parameter& parameter() const { return *parameter_; }
-  bool learns() const { return parameter_->learns(); }
+  bool learns() const { return parameter_->learns() || bias_learns(); }
   int64_t out() const { return parameter_->weight->rows(); }
 
   void forward(Context& context, const Operand& x, const Tensor& y, Accumulate accumulate,
@@ -33,7 +33,10 @@ class Linear {
                 Accumulate accumulate, int64_t token_offset) const;
 
  private:
+  bool bias_learns() const { return bias_ != nullptr && bias_->learns(); }
+
   Parameter* parameter_;
+  Parameter* bias_;
   const Product* product_;
 };
 

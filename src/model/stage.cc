@@ -37,25 +37,38 @@ Stage::Stage(const ModelConfig& config, const StageSpec& spec, const StageBuild&
   }
   for (int64_t layer = spec.first_block; layer < spec.last_block; ++layer) {
     const std::string base = fmt::format("model.layers.{}.", layer);
-    const auto norm = [&](const char* name) {
-      return &add(build, base + name + ".weight", 1, hidden,
+    const auto norm = [&](const char* group, const char* name, int64_t size) {
+      return &add(build, base + group + name + ".weight", 1, size,
                   {nullptr, WeightKind::norm, layer, name});
     };
     const auto linear = [&](const char* group, const char* name, int64_t rows, int64_t cols) {
-      return &add(build, base + group + "." + name + ".weight", rows, cols,
+      return &add(build, base + group + name + ".weight", rows, cols,
                   {nullptr, WeightKind::linear, layer, name});
     };
+    const auto head_bias = [&](const char* name, int64_t size) -> Parameter* {
+      if (!config_.architecture->qkv_bias) return nullptr;
+      return &add(build, base + "self_attn." + name + ".bias", 1, size,
+                  {nullptr, WeightKind::bias, layer, name});
+    };
+    const auto head_norm = [&](const char* name) {
+      return config_.architecture->qk_norm ? norm("self_attn.", name, config_.head_dim) : nullptr;
+    };
     BlockParameters parameters{};
-    parameters.norm1 = norm("input_layernorm");
-    parameters.q = linear("self_attn", "q_proj", query, hidden);
-    parameters.k = linear("self_attn", "k_proj", kv, hidden);
-    parameters.v = linear("self_attn", "v_proj", kv, hidden);
-    parameters.o = linear("self_attn", "o_proj", hidden, query);
-    parameters.norm2 = norm("post_attention_layernorm");
-    parameters.gate = linear("mlp", "gate_proj", width, hidden);
-    parameters.up = linear("mlp", "up_proj", width, hidden);
-    parameters.down = linear("mlp", "down_proj", hidden, width);
-    blocks_.emplace_back(config_, layer - spec.first_block, parameters, build.product, rope_);
+    parameters.norm1 = norm("", "input_layernorm", hidden);
+    parameters.q = linear("self_attn.", "q_proj", query, hidden);
+    parameters.q_bias = head_bias("q_proj", query);
+    parameters.k = linear("self_attn.", "k_proj", kv, hidden);
+    parameters.k_bias = head_bias("k_proj", kv);
+    parameters.v = linear("self_attn.", "v_proj", kv, hidden);
+    parameters.v_bias = head_bias("v_proj", kv);
+    parameters.o = linear("self_attn.", "o_proj", hidden, query);
+    parameters.q_norm = head_norm("q_norm");
+    parameters.k_norm = head_norm("k_norm");
+    parameters.norm2 = norm("", "post_attention_layernorm", hidden);
+    parameters.gate = linear("mlp.", "gate_proj", width, hidden);
+    parameters.up = linear("mlp.", "up_proj", width, hidden);
+    parameters.down = linear("mlp.", "down_proj", hidden, width);
+    blocks_.emplace_back(config_, layer, spec.first_block, parameters, build.product, rope_);
   }
   if (spec.head) {
     Parameter& norm =
@@ -65,7 +78,7 @@ Stage::Stage(const ModelConfig& config, const StageSpec& spec, const StageBuild&
                           ? *embedding_
                           : add(build, "lm_head.weight", config_.vocab_size, hidden,
                                 {nullptr, WeightKind::linear, -1, "lm_head"});
-    head_ = std::make_unique<Linear>(head, build.product);
+    head_ = std::make_unique<Linear>(head, nullptr, build.product);
   }
 }
 
@@ -74,7 +87,7 @@ Parameter& Stage::add(const StageBuild& build, std::string name, int64_t rows, i
   auto parameter = std::make_unique<Parameter>();
   const Format& format = build.format(info, name);
   parameter->weight = std::make_unique<Weight>(build.slots.memory, std::move(name), rows, cols,
-                                               info.kind == WeightKind::norm, format);
+                                               is_vector(info.kind), format);
   info.weight = parameter->weight.get();
   parameter->info = info;
   build.fill(*parameter->weight, info);

@@ -1,4 +1,4 @@
-// Stage: a range of blocks of LlamaForCausalLM, with or without the embedding and the head. The
+// Stage: a range of blocks of a Llama-like model, with or without the embedding and the head. The
 // whole model is one stage; a pipeline is several. A stage holds parameters only: what belongs to a
 // micro-batch in flight is in the Stash that the caller passes.
 #pragma once

@@ -1,5 +1,7 @@
 #include "train/flops.h"
 
+#include <algorithm>
+
 namespace jackscrew {
 
 double training_flops(const Stage& stage, const Learner& learner, const StepBatch& batch) {
@@ -20,13 +22,17 @@ double training_flops(const Stage& stage, const Learner& learner, const StepBatc
   // Two products forward and five backward over the causal half of the scores.
   const auto width = static_cast<double>(config.num_attention_heads * config.head_dim);
   double pairs = 0.0;
-  for (const MicroBatch& micro : batch.micro_batches) {
-    for (size_t s = 0; s + 1 < micro.cu_seqlens.size(); ++s) {
-      const auto length = static_cast<double>(micro.cu_seqlens[s + 1] - micro.cu_seqlens[s]);
-      pairs += length * length / 2.0;
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    const auto window = static_cast<double>(config.window_of(layer));
+    for (const MicroBatch& micro : batch.micro_batches) {
+      for (size_t s = 0; s + 1 < micro.cu_seqlens.size(); ++s) {
+        const auto length = static_cast<double>(micro.cu_seqlens[s + 1] - micro.cu_seqlens[s]);
+        const double unseen = window > 0.0 ? std::max(0.0, length - window) : 0.0;
+        pairs += (length * length - unseen * unseen) / 2.0;
+      }
     }
   }
-  return total + 2.0 * 7.0 * pairs * width * static_cast<double>(config.num_hidden_layers);
+  return total + 2.0 * 7.0 * pairs * width;
 }
 
 }  // namespace jackscrew

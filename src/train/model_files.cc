@@ -22,8 +22,13 @@ struct NamedShape {
   const char* name;
   int64_t hidden, intermediate, heads, layers, vocab, context;
   int64_t kv_heads = heads;
+  const char* architecture = "LlamaForCausalLM";
+  bool tied = false;
+  int64_t head_dim = hidden / heads;
 };
-constexpr std::array<NamedShape, 16> kShapes = {{
+constexpr const char* kQwen2 = "Qwen2ForCausalLM";
+constexpr const char* kQwen3 = "Qwen3ForCausalLM";
+constexpr NamedShape kShapes[] = {
     {"llama-9m", 128, 352, 4, 4, 32000, 1024},
     {"llama-20m", 256, 688, 4, 4, 32000, 1024},
     {"llama-35m", 384, 1024, 8, 6, 32000, 1024},
@@ -40,17 +45,29 @@ constexpr std::array<NamedShape, 16> kShapes = {{
     {"llama-13b", 5120, 13824, 40, 40, 32000, 4096},
     {"llama-70b", 8192, 28672, 64, 80, 32000, 4096, 8},
     {"llama3-8b", 4096, 14336, 32, 32, 128256, 8192, 8},
-}};
+    {"smollm2-135m", 576, 1536, 9, 30, 49152, 8192, 3, "LlamaForCausalLM", true},
+    {"mistral-7b", 4096, 14336, 32, 32, 32768, 32768, 8, "MistralForCausalLM"},
+    {"qwen2.5-0.5b", 896, 4864, 14, 24, 151936, 32768, 2, kQwen2, true},
+    {"qwen2.5-1.5b", 1536, 8960, 12, 28, 151936, 32768, 2, kQwen2, true},
+    {"qwen2.5-3b", 2048, 11008, 16, 36, 151936, 32768, 2, kQwen2, true},
+    {"qwen2.5-7b", 3584, 18944, 28, 28, 152064, 32768, 4, kQwen2},
+    {"qwen3-0.6b", 1024, 3072, 16, 28, 151936, 40960, 8, kQwen3, true, 128},
+    {"qwen3-1.7b", 2048, 6144, 16, 28, 151936, 40960, 8, kQwen3, true, 128},
+    {"qwen3-4b", 2560, 9728, 32, 36, 151936, 40960, 8, kQwen3, true, 128},
+    {"qwen3-8b", 4096, 12288, 32, 36, 151936, 40960, 8, kQwen3, false, 128},
+};
 
 ModelConfig shape_config(const NamedShape& shape) {
   ModelConfig config;
+  config.architecture = find_architecture(shape.architecture);
   config.vocab_size = shape.vocab;
   config.hidden_size = shape.hidden;
   config.intermediate_size = shape.intermediate;
   config.num_hidden_layers = shape.layers;
   config.num_attention_heads = shape.heads;
   config.num_key_value_heads = shape.kv_heads;
-  config.head_dim = shape.hidden / shape.heads;
+  config.head_dim = shape.head_dim;
+  config.tie_word_embeddings = shape.tied;
   config.max_position_embeddings = shape.context;
   config.validate();
   return config;

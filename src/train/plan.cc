@@ -57,7 +57,7 @@ bool fits(const Recipe& recipe, const SessionPlan& plan) {
 }
 
 void settle_lengths(Recipe& recipe, const ModelConfig& config) {
-  const int64_t positions = config.max_position_embeddings;
+  const int64_t positions = config.longest_sequence();
   if (recipe.sequence_len > positions && !recipe.options.was_set("sequence_len")) {
     recipe.sequence_len = positions;
     recipe.options.imply("sequence_len", std::to_string(positions), recipe.model);

@@ -31,7 +31,7 @@ Tensor view_of(std::vector<int32_t>& values) {
 const Format& choose_format(const Recipe& recipe, const Learner& learner,
                             const WeightSource* source, const WeightInfo& info,
                             const std::string& name) {
-  if (info.kind == WeightKind::norm) return f32_format();
+  if (is_vector(info.kind)) return f32_format();
   if (recipe.storage != "keep") {
     const Format& format = find_format(recipe.storage);
     const bool in_block = info.kind == WeightKind::linear && info.layer >= 0;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -173,16 +174,97 @@ TEST(HfConfig, ReadsLinearRopeUnderItsOldName) {
   EXPECT_EQ(parse(text).rope_scaling.kind, RopeScaling::Kind::none);
 }
 
+// The configuration of Qwen2.5-7B-Instruct-1M's kind of rope: what is absent follows from the rest.
+TEST(HfConfig, FillsInYarn) {
+  json text = version4();
+  text["rope_scaling"] = {
+      {"type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 32768}};
+  RopeScaling scaling = parse(text).rope_scaling;
+  EXPECT_EQ(scaling.kind, RopeScaling::Kind::yarn);
+  EXPECT_EQ(scaling.beta_fast, 32.0);
+  EXPECT_EQ(scaling.beta_slow, 1.0);
+  EXPECT_TRUE(scaling.truncate);
+  EXPECT_DOUBLE_EQ(scaling.attention_factor, 0.1 * std::log(4.0) + 1.0);
+  text["rope_scaling"]["mscale"] = 0.5;
+  text["rope_scaling"]["mscale_all_dim"] = 1.0;
+  scaling = parse(text).rope_scaling;
+  EXPECT_DOUBLE_EQ(scaling.attention_factor,
+                   (0.05 * std::log(4.0) + 1.0) / (0.1 * std::log(4.0) + 1.0));
+  text["rope_scaling"]["factor"] = nullptr;
+  text["rope_scaling"]["attention_factor"] = 1.5;
+  scaling = parse(text).rope_scaling;
+  EXPECT_EQ(scaling.factor, 4.0);  // 131072 of 32768
+  EXPECT_EQ(scaling.attention_factor, 1.5);
+}
+
+TEST(HfConfig, ReadsOtherArchitectures) {
+  const auto of_type = [](const char* name, const char* type) {
+    json text = version4();
+    text["architectures"] = {name};
+    text["model_type"] = type;
+    return text;
+  };
+  json mistral = of_type("MistralForCausalLM", "mistral");
+  EXPECT_EQ(parse(mistral).sliding_window, 4096);  // transformers' default
+  mistral["sliding_window"] = nullptr;
+  EXPECT_EQ(parse(mistral).sliding_window, 0);
+  mistral["sliding_window"] = 100;
+  EXPECT_EQ(parse(mistral).window_of(0), 100);
+  json qwen2 = of_type("Qwen2ForCausalLM", "qwen2");
+  qwen2["sliding_window"] = 4096;
+  qwen2["max_window_layers"] = 3;
+  EXPECT_EQ(parse(qwen2).sliding_window, 0);
+  qwen2["use_sliding_window"] = true;
+  EXPECT_EQ(parse(qwen2).window_of(2), 0);
+  EXPECT_EQ(parse(qwen2).window_of(3), 4096);
+  qwen2.erase("num_key_value_heads");
+  EXPECT_TRUE(mentions(model_error([&] { parse(qwen2); }), "\"num_key_value_heads\" is missing"));
+  json qwen3 = of_type("Qwen3ForCausalLM", "qwen3");
+  qwen3.erase("head_dim");
+  EXPECT_EQ(parse(qwen3).head_dim, 128);
+  // Published sizes of Qwen2.5-0.5B and Qwen3-0.6B.
+  json small = of_type("Qwen2ForCausalLM", "qwen2");
+  small.update({{"vocab_size", 151936},
+                {"hidden_size", 896},
+                {"intermediate_size", 4864},
+                {"num_hidden_layers", 24},
+                {"num_attention_heads", 14},
+                {"num_key_value_heads", 2},
+                {"bos_token_id", 151643},
+                {"eos_token_id", 151645}});
+  EXPECT_EQ(parse(small).parameter_count(), 494032768);
+  small = of_type("Qwen3ForCausalLM", "qwen3");
+  small.update({{"vocab_size", 151936},
+                {"hidden_size", 1024},
+                {"intermediate_size", 3072},
+                {"num_hidden_layers", 28},
+                {"num_attention_heads", 16},
+                {"num_key_value_heads", 8},
+                {"head_dim", 128},
+                {"bos_token_id", 151643},
+                {"eos_token_id", 151645}});
+  EXPECT_EQ(parse(small).parameter_count(), 596049920);
+  for (const json& text : {mistral, qwen3, small}) {
+    const std::string written = write_hf_config(parse(text), "bfloat16");
+    EXPECT_EQ(write_hf_config(parse(json::parse(written)), "bfloat16"), written);
+  }
+}
+
 TEST(HfConfig, NamesWhatItDoesNotSupport) {
   const auto refused = [](const char* key, const json& value) {
     json text = version4();
     text[key] = value;
     return model_error([&] { parse(text); });
   };
-  const std::string architecture = refused("architectures", {"MistralForCausalLM"});
-  EXPECT_TRUE(mentions(architecture, "config.json: architecture MistralForCausalLM"));
+  const std::string architecture = refused("architectures", {"GemmaForCausalLM"});
+  EXPECT_TRUE(mentions(architecture, "config.json: architecture GemmaForCausalLM"));
   EXPECT_TRUE(mentions(architecture, "| supported architectures: LlamaForCausalLM"));
   EXPECT_TRUE(mentions(refused("model_type", "gpt2"), "model_type gpt2"));
+  EXPECT_TRUE(mentions(refused("model_type", "qwen2"), "qwen2 of architecture LlamaForCausalLM"));
+  EXPECT_TRUE(mentions(refused("architectures", {"LlamaForCausalLM", "MistralForCausalLM"}),
+                       "architecture MistralForCausalLM"));
+  EXPECT_TRUE(mentions(refused("layer_types", {"full_attention", "sliding_attention"}),
+                       "layer_types with sliding_attention at 1"));
   EXPECT_TRUE(mentions(refused("hidden_act", "gelu"), "hidden_act gelu"));
   EXPECT_TRUE(mentions(refused("attention_bias", true), "attention_bias"));
   EXPECT_TRUE(mentions(refused("mlp_bias", true), "mlp_bias"));
@@ -197,10 +279,13 @@ TEST(HfConfig, NamesWhatItDoesNotSupport) {
   json nf4 = version4();
   nf4["quantization_config"] = bits;
   EXPECT_EQ(parse(nf4).hidden_size, parse(version4()).hidden_size);
-  const std::string rope = refused("rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}});
-  EXPECT_TRUE(mentions(rope, "rope type yarn"));
-  EXPECT_TRUE(mentions(rope, "| supported rope types: default, linear, llama3"));
-  EXPECT_TRUE(mentions(refused("rope_scaling", {{"type", "dynamic"}, {"factor", 4.0}}), "dynamic"));
+  const std::string rope = refused("rope_scaling", {{"rope_type", "longrope"}, {"factor", 4.0}});
+  EXPECT_TRUE(mentions(rope, "rope type longrope"));
+  EXPECT_TRUE(mentions(rope, "| supported rope types: default, linear, dynamic, llama3, yarn"));
+  EXPECT_TRUE(
+      mentions(refused("rope_scaling",
+                       {{"type", "yarn"}, {"factor", 4.0}, {"beta_fast", 1.0}, {"beta_slow", 2.0}}),
+               "beta_fast = 1 is not above beta_slow = 2"));
   EXPECT_TRUE(mentions(refused("rope_scaling", {{"type", "linear"}}), "\"factor\" is missing"));
   EXPECT_TRUE(mentions(refused("rope_scaling", {{"full", json::object()}}), "full"));
   EXPECT_TRUE(mentions(refused("rope_scaling", "linear"), "rope_scaling: not a JSON object"));
@@ -228,13 +313,17 @@ TEST(HfConfig, RoundTrips) {
   ModelConfig config = small_config();
   for (const RopeScaling& scaling :
        {RopeScaling{}, RopeScaling{RopeScaling::Kind::linear, 2.0},
-        RopeScaling{RopeScaling::Kind::llama3, 32.0, 1.0, 4.0, 8192}}) {
+        RopeScaling{RopeScaling::Kind::dynamic, 3.0},
+        RopeScaling{RopeScaling::Kind::llama3, 32.0, 1.0, 4.0, 8192},
+        RopeScaling{RopeScaling::Kind::yarn, 4.0, 1.0, 4.0, 512, 1.25, 16.0, 2.0, false}}) {
     config.rope_scaling = scaling;
     const std::string text = write_hf_config(config, "bfloat16");
     const ModelConfig read = parse_hf_config(text, "config.json");
     EXPECT_EQ(write_hf_config(read, "bfloat16"), text);
     EXPECT_EQ(read.rope_scaling.kind, scaling.kind);
     EXPECT_EQ(read.rope_scaling.factor, scaling.factor);
+    EXPECT_EQ(read.rope_scaling.attention_factor, scaling.attention_factor);
+    EXPECT_EQ(read.rope_scaling.truncate, scaling.truncate);
     EXPECT_EQ(read.parameter_count(), config.parameter_count());
     // Either half alone says the same.
     json version5_only = json::parse(text);

@@ -28,19 +28,21 @@ struct Variant {
 // One layer, hidden size 64, 4 heads of 16, 2 of keys and values, 8 tokens.
 GgufBuilder llama(const Variant& variant = {}) {
   GgufBuilder out;
+  const std::string& own = variant.architecture;
   out.text("general.architecture", variant.architecture);
-  out.u32("llama.block_count", 1);
-  out.u32("llama.context_length", 128);
-  out.u32("llama.embedding_length", 64);
-  out.u32("llama.feed_forward_length", 96);
-  out.u32("llama.attention.head_count", 4);
-  out.u32("llama.attention.head_count_kv", 2);
-  out.u32("llama.rope.dimension_count", 16);
-  out.f32("llama.attention.layer_norm_rms_epsilon", 1e-5f);
-  out.f32("llama.rope.freq_base", 500000.0f);
+  out.u32(own + ".block_count", 1);
+  out.u32(own + ".context_length", 128);
+  out.u32(own + ".embedding_length", 64);
+  out.u32(own + ".feed_forward_length", 96);
+  out.u32(own + ".attention.head_count", 4);
+  out.u32(own + ".attention.head_count_kv", 2);
+  out.u32(own + ".rope.dimension_count", 16);
+  out.f32(own + ".attention.layer_norm_rms_epsilon", 1e-5f);
+  out.f32(own + ".rope.freq_base", 500000.0f);
   if (!variant.scaling.empty()) {
-    out.text("llama.rope.scaling.type", variant.scaling);
-    out.f32("llama.rope.scaling.factor", 4.0f);
+    out.text(own + ".rope.scaling.type", variant.scaling);
+    out.f32(own + ".rope.scaling.factor", 4.0f);
+    out.u32(own + ".rope.scaling.original_context_length", 32);
   }
   if (variant.tokens) {
     out.text("tokenizer.ggml.model", "gpt2");
@@ -68,6 +70,15 @@ GgufBuilder llama(const Variant& variant = {}) {
   floats("blk.0.attn_k.weight", {64, variant.key_rows});
   out.tensor("blk.0.attn_v.weight", kQ4_0, {64, 32}, std::string(32 * 2 * 18, '\3'));
   out.tensor("blk.0.attn_output.weight", kF16, {64, 64}, std::string(64 * 64 * 2, '\4'));
+  if (own == "qwen2") {
+    floats("blk.0.attn_q.bias", {64});
+    floats("blk.0.attn_k.bias", {32});
+    floats("blk.0.attn_v.bias", {32});
+  }
+  if (own == "qwen3") {
+    floats("blk.0.attn_q_norm.weight", {16});
+    floats("blk.0.attn_k_norm.weight", {16});
+  }
   floats("blk.0.ffn_gate.weight", {64, 96});
   floats("blk.0.ffn_up.weight", {64, 96});
   floats("blk.0.ffn_down.weight", {96, 64});
@@ -348,11 +359,11 @@ TEST_F(Gguf, RecognisesTheRopeFactorsOfLlama3) {
 
 TEST_F(Gguf, NamesWhatIsNotLlama) {
   Variant variant;
-  variant.architecture = "qwen2";
-  EXPECT_TRUE(mentions(refused_source(llama(variant)), "general.architecture qwen2"));
+  variant.architecture = "gemma";
+  EXPECT_TRUE(mentions(refused_source(llama(variant)), "general.architecture gemma"));
   variant = {};
-  variant.scaling = "yarn";
-  EXPECT_TRUE(mentions(refused_source(llama(variant)), "llama.rope.scaling.type yarn"));
+  variant.scaling = "longrope";
+  EXPECT_TRUE(mentions(refused_source(llama(variant)), "llama.rope.scaling.type longrope"));
   variant = {};
   variant.key_rows = 64;
   EXPECT_TRUE(mentions(refused_source(llama(variant)), "blk.0.attn_k.weight of shape [64, 64]"));
@@ -409,6 +420,31 @@ TEST_F(Gguf, SourceUsesTheNamesOfHuggingFace) {
   const std::string text = model_error([&] { odd.find("model.layers.0.self_attn.q_proj.weight"); });
   EXPECT_TRUE(mentions(text, "tensor blk.0.attn_q.weight of type Q5_K"));
   EXPECT_TRUE(mentions(text, "supported: F32, F16, BF16"));
+}
+
+TEST_F(Gguf, ReadsOtherArchitectures) {
+  Variant variant;
+  variant.architecture = "qwen2";
+  variant.scaling = "yarn";
+  const GgufSource qwen2(good(variant));
+  EXPECT_STREQ(qwen2.config().architecture->name, "Qwen2ForCausalLM");
+  EXPECT_EQ(qwen2.config().rope_scaling.kind, RopeScaling::Kind::yarn);
+  EXPECT_EQ(qwen2.config().rope_scaling.original_max_position_embeddings, 32);
+  EXPECT_DOUBLE_EQ(qwen2.config().rope_scaling.attention_factor, 0.1 * std::log(4.0) + 1.0);
+  // Their rows are in order.
+  EXPECT_EQ(qwen2.find("model.layers.0.self_attn.q_proj.weight")->interleaved_heads, 0);
+  ASSERT_NE(qwen2.find("model.layers.0.self_attn.k_proj.bias"), nullptr);
+  EXPECT_EQ(qwen2.find("model.layers.0.self_attn.k_proj.bias")->shape, std::vector<int64_t>{32});
+  variant = {};
+  variant.architecture = "qwen3";
+  const GgufSource qwen3(good(variant));
+  EXPECT_STREQ(qwen3.config().architecture->name, "Qwen3ForCausalLM");
+  EXPECT_NE(qwen3.find("model.layers.0.self_attn.q_norm.weight"), nullptr);
+  GgufBuilder builder = llama();
+  builder.u32("llama.attention.sliding_window", 24);
+  const ModelConfig mistral = gguf_config(GgufFile(put("mistral.gguf", builder.build())));
+  EXPECT_STREQ(mistral.architecture->name, "MistralForCausalLM");
+  EXPECT_EQ(mistral.sliding_window, 24);
 }
 
 // llama.cpp's converter stores logical row (head, half, i) at (head, i, half).

@@ -10,7 +10,8 @@ namespace {
 struct AttentionCase {
   std::vector<int64_t> queries, keys;  // of each sequence
   int64_t heads, kv_heads, head_dim;
-  int64_t gap = 0;  // between rows, elements
+  int64_t gap = 0;     // between rows, elements
+  int64_t window = 0;  // see AttentionShape
 
   reference::Attention model() const {
     reference::Attention out;
@@ -22,18 +23,19 @@ struct AttentionCase {
     out.head_dim = head_dim;
     // Larger than 1 / sqrt(head_dim): the weights should differ, or errors in them would not show.
     out.scale = 4.0 / std::sqrt(static_cast<double>(head_dim));
+    out.window = window;
     return out;
   }
 
   std::string describe() const {
-    return fmt::format("{} sequences, {} queries, {} heads of {} over {}", queries.size(),
-                       model().tokens_q(), heads, head_dim, kv_heads);
+    return fmt::format("{} sequences, {} queries, {} heads of {} over {}, window {}",
+                       queries.size(), model().tokens_q(), heads, head_dim, kv_heads, window);
   }
 };
 
 AttentionCase training_case(std::vector<int64_t> lengths, int64_t heads, int64_t kv_heads,
-                            int64_t head_dim, int64_t gap = 0) {
-  return {lengths, lengths, heads, kv_heads, head_dim, gap};
+                            int64_t head_dim, int64_t gap = 0, int64_t window = 0) {
+  return {lengths, lengths, heads, kv_heads, head_dim, gap, window};
 }
 
 // Inputs, results and scratch of one attention call.
@@ -62,6 +64,7 @@ struct AttentionRun {
     out_shape.num_kv_heads = model.kv_heads;
     out_shape.head_dim = model.head_dim;
     out_shape.scale = static_cast<float>(model.scale);
+    out_shape.window = model.window;
     return out_shape;
   }
 
@@ -89,6 +92,8 @@ std::vector<AttentionCase> training_cases() {
       training_case({64, 65, 63}, 4, 1, 64), training_case({128, 1, 129}, 3, 1, 64, 16),
       training_case({300}, 3, 1, 52),        training_case({17, 200}, 4, 1, 128, 7),
       training_case({300}, 2, 2, 20),        training_case({1, 1, 255, 43}, 9, 3, 64),
+      training_case({300}, 2, 1, 64, 0, 1),  training_case({31, 290}, 3, 1, 20, 1, 17),
+      training_case({400}, 2, 2, 52, 0, 64), training_case({300, 5}, 2, 1, 64, 0, 200),
   };
 }
 
@@ -98,6 +103,7 @@ TEST(Attention, ForwardMatchesTheReference) {
   cases.push_back(
       {{1, 7, 5}, {65, 7, 130}, 4, 1, 64, 3});  // some sequences with a cache, one without
   cases.push_back({{100}, {257}, 3, 3, 52});
+  cases.push_back({{1, 100}, {300, 257}, 3, 3, 52, 0, 33});
   const auto ops = make_test_ops();
   for (const AttentionCase& test : cases) {
     AttentionRun run(test);
@@ -131,7 +137,8 @@ TEST(Attention, BackwardMatchesDifferencesOfTheReference) {
   const auto ops = make_test_ops();
   for (const AttentionCase& test :
        {training_case({1}, 1, 1, 6), training_case({4, 1, 3}, 3, 1, 6, 1),
-        training_case({9}, 4, 1, 20), training_case({2, 5}, 2, 2, 52)}) {
+        training_case({9}, 4, 1, 20), training_case({2, 5}, 2, 2, 52),
+        training_case({9, 2}, 2, 1, 6, 0, 3)}) {
     AttentionRun run(test);
     run.forward(*ops, run.arena);
     run.backward(*ops, run.arena);

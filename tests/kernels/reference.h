@@ -121,6 +121,7 @@ struct Attention {
   std::vector<int32_t> cu_q, cu_k;
   int64_t heads = 1, kv_heads = 1, head_dim = 1;
   double scale = 1.0;
+  int64_t window = 0;  // see AttentionShape
 
   int64_t tokens_q() const { return cu_q.back(); }
   int64_t tokens_k() const { return cu_k.back(); }
@@ -131,8 +132,10 @@ struct Attention {
     for (size_t s = 0; s + 1 < cu_q.size(); ++s) {
       const int64_t hidden_keys = (cu_k[s + 1] - cu_k[s]) - (cu_q[s + 1] - cu_q[s]);
       for (int64_t i = 0; i < cu_q[s + 1] - cu_q[s]; ++i) {
+        const int64_t end = hidden_keys + i + 1;
+        const int64_t begin = window > 0 && end > window ? end - window : 0;
         for (int64_t head = 0; head < heads; ++head) {
-          body(cu_q[s] + i, head, head / (heads / kv_heads), cu_k[s], hidden_keys + i + 1);
+          body(cu_q[s] + i, head, head / (heads / kv_heads), cu_k[s] + begin, end - begin);
         }
       }
     }

@@ -32,7 +32,7 @@ void expect_frequency(float actual, double expected) {
 TEST(RopeTest, FrequenciesFallGeometrically) {
   for (const int64_t head_dim : {2, 52, 128}) {
     const ModelConfig config = config_of(head_dim, 10000.0);
-    const auto frequencies = rope_frequencies(config);
+    const auto frequencies = rope_frequencies(config, 300);
     ASSERT_EQ(frequencies.size(), static_cast<size_t>(head_dim / 2));
     EXPECT_EQ(frequencies[0], 1.0f);
     for (size_t i = 0; i < frequencies.size(); ++i) {
@@ -45,7 +45,7 @@ TEST(RopeTest, LinearScalingDividesAllFrequencies) {
   ModelConfig config = config_of(64, 500000.0);
   config.rope_scaling.kind = RopeScaling::Kind::linear;
   config.rope_scaling.factor = 3.0;
-  const auto frequencies = rope_frequencies(config);
+  const auto frequencies = rope_frequencies(config, 300);
   for (size_t i = 0; i < frequencies.size(); ++i) {
     expect_frequency(frequencies[i], plain(config, i) / 3.0);
   }
@@ -55,7 +55,7 @@ TEST(RopeTest, LinearScalingDividesAllFrequencies) {
 TEST(RopeTest, Llama3StretchesLowFrequencies) {
   ModelConfig config = config_of(128, 500000.0);
   config.rope_scaling = {RopeScaling::Kind::llama3, 8.0, 1.0, 4.0, 8192};
-  const auto frequencies = rope_frequencies(config);
+  const auto frequencies = rope_frequencies(config, 300);
   int kept = 0;
   int blended = 0;
   int divided = 0;
@@ -86,7 +86,7 @@ TEST(RopeTest, TableHoldsCosineAndSineOfEveryPosition) {
   const auto ops = make_test_ops();
   Memory memory("host", make_host_backing(), 0);
   const RopeTable table = make_rope_table(config, 300, memory, *ops);
-  const auto frequencies = rope_frequencies(config);
+  const auto frequencies = rope_frequencies(config, 300);
   ASSERT_EQ(table.cosine.view().rows(), 300);
   for (int64_t position = 0; position < 300; ++position) {
     for (size_t i = 0; i < frequencies.size(); ++i) {

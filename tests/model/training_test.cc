@@ -200,7 +200,9 @@ TEST_P(TrainingTest, Bf16ProductStaysClose) {
   EXPECT_GT(ab / std::sqrt(aa * bb), 0.999);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, TrainingTest, ::testing::Values("gqa_tied", "mha_untied", "odd"),
+INSTANTIATE_TEST_SUITE_P(Models, TrainingTest,
+                         ::testing::Values("gqa_tied", "mha_untied", "odd", "mistral", "qwen2_yarn",
+                                           "qwen3"),
                          [](const auto& test) { return std::string(test.param); });
 
 }  // namespace

@@ -64,7 +64,8 @@ TEST_P(CacheTest, AnEndTokenEndsTheAnswer) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, CacheTest,
-                         ::testing::Values("gqa_tied", "mha_untied", "gqa_tied_rope_llama3", "odd"),
+                         ::testing::Values("gqa_tied", "mha_untied", "gqa_tied_rope_llama3", "odd",
+                                           "mistral", "qwen2_yarn", "qwen3"),
                          [](const auto& test) { return std::string(test.param); });
 
 // The last position of a prompt read in two parts, the second over a cache, with the adapter laid

@@ -73,7 +73,8 @@ TEST_P(GoldenTest, TenStepsOfAdamW) {
 
 INSTANTIATE_TEST_SUITE_P(Models, GoldenTest,
                          ::testing::Values("gqa_tied", "mha_untied", "gqa_untied_rope_linear",
-                                           "gqa_tied_rope_llama3", "odd"),
+                                           "gqa_tied_rope_llama3", "odd", "rope_dynamic", "mistral",
+                                           "qwen2_yarn", "qwen3"),
                          [](const auto& test) { return std::string(test.param); });
 
 }  // namespace

@@ -20,6 +20,7 @@ struct CpuAttention {
   int64_t num_heads = 0, num_kv_heads = 0, head_dim = 0;
   int64_t tokens_q = 0, tokens_k = 0;
   float scale = 1.0f;
+  int64_t window = 0;        // see AttentionShape
   const float* q = nullptr;  // [tokens_q, num_heads * head_dim]
   const float* k = nullptr;  // [tokens_k, num_kv_heads * head_dim]
   const float* v = nullptr;

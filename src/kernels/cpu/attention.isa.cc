@@ -157,21 +157,40 @@ void pack_backward(const CpuAttention& args, int64_t kv_head) {
   copy_padded(args.tokens_k, d, args.k + kv_head * d, args.k_stride, 1.0f, to.keys);
 }
 
-// One step of the online softmax of a row: turns `valid` scores into weights relative to the new
-// maximum, zeroes the rest of the tile, and returns the factor by which older sums shrink.
-JACKSCREW_INLINE float softmax_step(float* scores, int64_t valid, int64_t width, float& maximum,
+// The keys of a tile, which begins at key k0 and is `width` wide, that the query at `position`
+// sees.
+struct Visible {
+  int64_t begin, end;  // columns of the tile; empty where end <= begin
+};
+JACKSCREW_INLINE Visible visible_keys(const CpuAttention& args, int64_t position, int64_t k0,
+                                      int64_t width) {
+  const int64_t end = position + 1 - k0;
+  const int64_t begin = args.window == 0 || end <= args.window ? 0 : end - args.window;
+  return {smaller(begin, width), end < 0 ? 0 : smaller(width, end)};
+}
+
+// The first tile of keys that the query at `position` sees.
+JACKSCREW_INLINE int64_t first_tile(const CpuAttention& args, int64_t position) {
+  const int64_t hidden = args.window == 0 ? 0 : position + 1 - args.window;
+  return hidden <= 0 ? 0 : hidden / kAttentionKeyBlock * kAttentionKeyBlock;
+}
+
+// One step of the online softmax of a row: turns the visible scores into weights relative to the
+// new maximum, zeroes the rest of the tile, and returns the factor by which older sums shrink.
+JACKSCREW_INLINE float softmax_step(float* scores, Visible visible, int64_t width, float& maximum,
                                     float& total) {
   float best = maximum;
 #pragma omp simd reduction(max : best)
-  for (int64_t j = 0; j < valid; ++j) best = scores[j] > best ? scores[j] : best;
+  for (int64_t j = visible.begin; j < visible.end; ++j) best = scores[j] > best ? scores[j] : best;
   float sum = 0.0f;
 #pragma omp simd reduction(+ : sum)
-  for (int64_t j = 0; j < valid; ++j) {
+  for (int64_t j = visible.begin; j < visible.end; ++j) {
     const float weight = row_exp(scores[j] - best);
     scores[j] = weight;
     sum += weight;
   }
-  for (int64_t j = valid; j < width; ++j) scores[j] = 0.0f;
+  for (int64_t j = 0; j < visible.begin; ++j) scores[j] = 0.0f;
+  for (int64_t j = visible.end; j < width; ++j) scores[j] = 0.0f;
   const float shrink = row_exp(maximum - best);
   total = total * shrink + sum;
   maximum = best;
@@ -208,14 +227,13 @@ void forward(const CpuAttention& args, int64_t sequence, int64_t head, int64_t b
     total[i] = 0.0f;
   }
   const int64_t last_position = first_position + rows - 1;
-  for (int64_t k0 = 0; k0 <= last_position; k0 += kBk) {
+  for (int64_t k0 = first_tile(args, first_position); k0 <= last_position; k0 += kBk) {
     const int64_t width = smaller(kBk, smaller(k_length, last_position + 1) - k0);
     product(rows, width, d, query, dp, 1, packed.keys_transposed + k_begin + k0, keys_stride,
             scores, kBk, false);
     for (int64_t i = 0; i < rows; ++i) {
-      const int64_t visible = first_position + i - k0 + 1;
-      const int64_t valid = visible < 0 ? 0 : smaller(width, visible);
-      const float shrink = softmax_step(scores + i * kBk, valid, width, maximum[i], total[i]);
+      const Visible visible = visible_keys(args, first_position + i, k0, width);
+      const float shrink = softmax_step(scores + i * kBk, visible, width, maximum[i], total[i]);
       if (shrink != 1.0f) {
         for (int64_t c = 0; c < dp; ++c) sum[i * dp + c] *= shrink;
       }
@@ -268,25 +286,27 @@ void backward(const CpuAttention& args, int64_t sequence, int64_t head, float* t
   for (int64_t k0 = 0; k0 < length; k0 += kBk) {
     const int64_t width = smaller(kBk, length - k0);
     for (int64_t i = k0 * dp; i < (k0 + width) * dp; ++i) dk[i] = dv[i] = 0.0f;
-    for (int64_t q0 = k0 / kBq * kBq; q0 < length; q0 += kBq) {
+    // Queries past the window of the tile's last key see none of its keys.
+    const int64_t q_end = args.window == 0 ? length : smaller(length, k0 + width - 1 + args.window);
+    for (int64_t q0 = k0 / kBq * kBq; q0 < q_end; q0 += kBq) {
       const int64_t rows = smaller(kBq, length - q0);
       product(rows, width, d, query + q0 * dp, dp, 1, packed.keys_transposed + begin + k0,
               keys_stride, scores, kBk, false);
       product(rows, width, d, dout + q0 * dp, dp, 1, packed.second + begin + k0, keys_stride,
               dscores, kBk, false);
       for (int64_t i = 0; i < rows; ++i) {
-        const int64_t visible = q0 + i - k0 + 1;
-        const int64_t valid = visible < 0 ? 0 : smaller(width, visible);
+        const Visible visible = visible_keys(args, q0 + i, k0, width);
         const float offset = lse[q0 + i];
         const float row_delta = delta[q0 + i];
         float* weights = scores + i * kBk;
         float* grads = dscores + i * kBk;
 #pragma omp simd
-        for (int64_t j = 0; j < valid; ++j) {
+        for (int64_t j = visible.begin; j < visible.end; ++j) {
           weights[j] = row_exp(weights[j] - offset);
           grads[j] = weights[j] * (grads[j] - row_delta);
         }
-        for (int64_t j = valid; j < width; ++j) weights[j] = grads[j] = 0.0f;
+        for (int64_t j = 0; j < visible.begin; ++j) weights[j] = grads[j] = 0.0f;
+        for (int64_t j = visible.end; j < width; ++j) weights[j] = grads[j] = 0.0f;
       }
       product(width, dp, rows, scores, 1, kBk, dout + q0 * dp, dp, dv + k0 * dp, dp, true);
       product(width, dp, rows, dscores, 1, kBk, query + q0 * dp, dp, dk + k0 * dp, dp, true);

@@ -167,6 +167,7 @@ class CpuOps : public Ops {
     args.tokens_q = q.rows();
     args.tokens_k = k.rows();
     args.scale = shape.scale;
+    args.window = shape.window;
     args.q = q.data<float>();
     args.k = k.data<float>();
     args.v = v.data<float>();

@@ -93,6 +93,36 @@ struct RmsNormWeightGradient {
 };
 JACKSCREW_ROW_KERNEL(RmsNormWeightGradient)
 
+// y += bias.
+struct AddBias {
+  const float* bias;  // [width]
+  float* y;           // [tokens, width]
+  int64_t width;
+  template <class Team>
+  JACKSCREW_ROW void operator()(const Team& team, int64_t token) const {
+    float* out = y + token * width;
+    team.each(width, [&](int64_t i) { out[i] += bias[i]; });
+  }
+};
+JACKSCREW_ROW_KERNEL(AddBias)
+
+// dbias += sum over tokens of dy. A row is a block of columns.
+struct BiasGradient {
+  const float* dy;  // [tokens, width]
+  float* dbias;     // [width], added to
+  int64_t tokens, width;
+  template <class Team>
+  JACKSCREW_ROW void operator()(const Team& team, int64_t block) const {
+    const int64_t begin = block * kColumnBlock;
+    const int64_t count = width - begin < kColumnBlock ? width - begin : kColumnBlock;
+    for (int64_t token = 0; token < tokens; ++token) {
+      const float* grad = dy + token * width + begin;
+      team.each(count, [&](int64_t i) { dbias[begin + i] += grad[i]; });
+    }
+  }
+};
+JACKSCREW_ROW_KERNEL(BiasGradient)
+
 // Rotates pairs (i, i + head_dim / 2) of every head in place (Su et al. 2021, in the half-split
 // layout of Hugging Face's Llama). `direction` is 1 forward and -1 backward, the rotation's
 // transpose.

@@ -14,6 +14,7 @@ namespace {
 
 // Signal handlers can reach nothing else.
 std::atomic<bool> stop_requested{false};
+std::atomic<bool> save_requested{false};
 
 // The first interrupt asks for a checkpoint, the second ends the program at once.
 void request_stop(int signal) {
@@ -23,12 +24,18 @@ void request_stop(int signal) {
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, kSaid, sizeof kSaid - 1);
 }
 
+void request_save(int) {
+  save_requested.store(true);
+}
+
 int train_until_stopped(const Recipe& recipe) {
   for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, request_stop);
+  std::signal(SIGUSR1, request_save);
   TrainConsole console;
   console.style = stderr_style(recipe.quiet);
   console.colour = stdout_colour();
   console.stop = &stop_requested;
+  console.save = &save_requested;
   train(recipe, console);
   return 0;
 }

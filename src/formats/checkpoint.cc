@@ -105,9 +105,13 @@ void restore_files(const fs::path& checkpoint, const nlohmann::json& masters,
 
 }  // namespace
 
+fs::path checkpoint_path(const fs::path& output_dir, int64_t step) {
+  return output_dir / (kPrefix + std::to_string(step));
+}
+
 fs::path write_checkpoint(const fs::path& output_dir, const CheckpointInfo& info,
                           const std::string& recipe_yaml, const StateSource& states, Ops& ops) {
-  fs::path path = output_dir / (kPrefix + std::to_string(info.step));
+  fs::path path = checkpoint_path(output_dir, info.step);
   AtomicDirectory directory(path);
   std::vector<SafetensorsSpec> specs;
   states([&](const StateRef& state) {
@@ -229,9 +233,10 @@ void remove_unfinished_checkpoints(const fs::path& output_dir) {
   for (const fs::path& path : unfinished) fs::remove_all(path, ignored);
 }
 
-void prune_checkpoints(const fs::path& output_dir, int64_t keep) {
+void prune_checkpoints(const fs::path& output_dir, int64_t keep, const fs::path& spared) {
   std::vector<fs::path> paths = list_checkpoints(output_dir);
   if (keep <= 0) return;
+  std::erase(paths, spared);
   const auto excess = static_cast<int64_t>(paths.size()) - keep;
   for (int64_t i = 0; i < excess; ++i) {
     std::error_code ignored;  // one that cannot be removed is only a waste of space

@@ -53,7 +53,11 @@ void remove_checkpoints_after(const fs::path& output_dir, int64_t step);
 // Removes what a process left that was killed while it wrote a checkpoint.
 void remove_unfinished_checkpoints(const fs::path& output_dir);
 
-// Removes the oldest checkpoints until at most `keep` are left; 0 keeps all.
-void prune_checkpoints(const fs::path& output_dir, int64_t keep);
+// Where the checkpoint of a step is.
+fs::path checkpoint_path(const fs::path& output_dir, int64_t step);
+
+// Removes the oldest checkpoints until at most `keep` are left; 0 keeps all. `spared` stays, and
+// does not count.
+void prune_checkpoints(const fs::path& output_dir, int64_t keep, const fs::path& spared = {});
 
 }  // namespace jackscrew

@@ -20,6 +20,12 @@ class Master {
   // They will be fetched soon.
   void will_need() { memory_->will_need(values_.view()); }
 
+  // They will be overwritten through view(): in a file, whose name a checkpoint may share, a new
+  // one takes its place. What they are until then is unspecified.
+  void begin_anew() {
+    if (!file().empty()) values_ = allocate();
+  }
+
   // Writes rows [begin, end) to `to`, f32 [end - begin, cols].
   void fetch(Context& context, int64_t begin, int64_t end, const Tensor& to) const;
   // Takes the values from `from`, f32 [rows, cols]; into bf16 by stochastic rounding under

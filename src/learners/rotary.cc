@@ -249,6 +249,9 @@ class RotaryLearner : public Learner {
       for (RotarySlot* slot : groups_[g].slots) slot->expect_moments(rotation_->turns()[g] > 0);
     }
     activate(context, rotation_->active());
+    for (const Group& group : groups_) {
+      for (RotarySlot* slot : group.slots) slot->expect_master();
+    }
   }
 
   LearnerNotes notes() const override {

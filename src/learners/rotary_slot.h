@@ -43,6 +43,11 @@ class RotarySlot : public LearnerSlot {
   double settle(Context& context);
   void will_need();
 
+  // A checkpoint will fill the master of a weight that waits.
+  void expect_master() {
+    if (master_ && !learns()) master_->begin_anew();
+  }
+
   // The sum of the squared gradients of all steps since the weight became active, where Settings
   // ask for it. Before clipping.
   double gradient_score(Context& context) const;

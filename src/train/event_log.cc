@@ -12,13 +12,21 @@ namespace jackscrew {
 
 namespace {
 
-// The step of a line of the log; nullopt when the line is not an event.
-std::optional<int64_t> step_of(std::string_view line) {
-  const auto event = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-  if (!event.is_object()) return std::nullopt;
-  const auto step = event.find("step");
-  if (step == event.end() || !step->is_number_integer()) return std::nullopt;
-  return step->get<int64_t>();
+// Calls use(event, line) for every line that is one.
+template <class Use>
+void for_events(const fs::path& path, const Use& use) {
+  if (!fs::exists(path)) return;
+  const std::string text = read_text(path);
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string_view line(text.data() + begin, end - begin);
+    begin = end + 1;
+    auto event = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!event.is_object()) continue;
+    const auto step = event.find("step");
+    if (step == event.end() || !step->is_number_integer()) continue;
+    use(std::move(event), line);
+  }
 }
 
 // Leaves at `path` only the events up to `resumed_step` (none without it); returns the last one's
@@ -26,24 +34,26 @@ std::optional<int64_t> step_of(std::string_view line) {
 int64_t keep_events(const fs::path& path, std::optional<int64_t> resumed_step) {
   std::string kept;
   int64_t last_step = 0;
-  if (resumed_step && fs::exists(path)) {
-    const std::string text = read_text(path);
-    for (size_t begin = 0; begin < text.size();) {
-      const size_t end = std::min(text.find('\n', begin), text.size());
-      const std::string_view line(text.data() + begin, end - begin);
-      const auto step = step_of(line);
-      if (step && *step >= 0 && *step <= *resumed_step) {
-        kept.append(line).push_back('\n');
-        last_step = std::max(last_step, *step);
-      }
-      begin = end + 1;
-    }
+  if (resumed_step) {
+    for_events(path, [&](const nlohmann::json& event, std::string_view line) {
+      const auto step = event["step"].get<int64_t>();
+      if (step < 0 || step > *resumed_step) return;
+      kept.append(line).push_back('\n');
+      last_step = std::max(last_step, step);
+    });
   }
   write_text_atomic(path, kept);
   return last_step;
 }
 
 }  // namespace
+
+std::vector<nlohmann::json> read_events(const fs::path& path) {
+  std::vector<nlohmann::json> events;
+  for_events(path,
+             [&](nlohmann::json event, std::string_view) { events.push_back(std::move(event)); });
+  return events;
+}
 
 const char* event_name(EventKind kind) {
   switch (kind) {

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <vector>
 
 #include "base/file.h"
 #include "base/json_object.h"
@@ -12,6 +14,10 @@ namespace jackscrew {
 enum class EventKind { start, step, rotate, eval, save, warn, end, memory };
 
 const char* event_name(EventKind kind);
+
+// The events of a log in order, each an object with an integer `step`; lines that are none, such as
+// one torn by a crash, are left out. None when there is no file.
+std::vector<nlohmann::json> read_events(const fs::path& path);
 
 // Every line begins with `event` (the kind), `step` (optimizer steps done) and `time` (seconds
 // since 1970); the rest bears the names of Hugging Face's trainer_state.json where it has one:

@@ -127,6 +127,17 @@ void check_consistency(const Recipe& r) {
        {std::pair{"adam_beta1", r.adam_beta1}, std::pair{"adam_beta2", r.adam_beta2}}) {
     if (beta >= 1) contradiction(fmt::format("{} is {}, must be below 1", name, beta), "");
   }
+  const char* watcher = r.watch.early_stopping_patience > 0 ? "early_stopping_patience"
+                        : r.load_best_model_at_end          ? "load_best_model_at_end"
+                                                            : nullptr;
+  if (watcher != nullptr && r.eval_data.empty() && r.val_size == 0) {
+    contradiction(fmt::format("{} is set, but nothing to evaluate on", watcher),
+                  "set eval_data or val_size");
+  }
+  if (watcher != nullptr && r.eval_steps == 0) {
+    contradiction(fmt::format("{} is set, but the only evaluation is at the end", watcher),
+                  "set eval_steps");
+  }
   if (r.top_p <= 0) contradiction("top_p is 0, no token could be sampled", "1 means all tokens");
   if (r.stride > r.sequence_len) {
     contradiction(fmt::format("stride {} is more than sequence_len {}", r.stride, r.sequence_len),
@@ -193,6 +204,9 @@ void fill(Recipe& r, const OptionSet& o) {
   r.save_steps = o.integer("save_steps");
   r.save_total_limit = o.integer("save_total_limit");
   r.resume = o.text("resume");
+  r.load_best_model_at_end = o.boolean("load_best_model_at_end");
+  r.watch = {o.integer("early_stopping_patience"), o.number("loss_watchdog_threshold"),
+             o.integer("loss_watchdog_patience")};
   r.stride = o.integer("stride");
   r.prompt = o.text("prompt");
   r.max_new_tokens = o.integer("max_new_tokens");

@@ -11,6 +11,7 @@
 #include "base/options.h"
 #include "optim/schedule.h"
 #include "train/run_options.h"
+#include "train/run_watch.h"
 
 namespace jackscrew {
 
@@ -70,7 +71,9 @@ struct Recipe {
   int64_t save_steps = 0;        // 0: only at the end
   int64_t save_total_limit = 0;  // 0: no limit
   std::string resume;            // "auto", "never" or a checkpoint
-  int64_t stride = 0;            // 0: sequence_len
+  bool load_best_model_at_end = false;
+  WatchOptions watch;
+  int64_t stride = 0;  // 0: sequence_len
 
   std::string prompt;
   int64_t max_new_tokens = 0;

@@ -38,7 +38,8 @@ class Trainer {
         console_(console),
         output_(recipe.output_dir),
         files_(open_model(recipe.model)),
-        tokenizer_(make_tokenizer(recipe.tokenizer, files_)) {
+        tokenizer_(make_tokenizer(recipe.tokenizer, files_)),
+        watch_(recipe.watch) {
     check_model();
     check_output_dir(recipe_);
     read_data();
@@ -72,13 +73,13 @@ class Trainer {
     }
     const std::optional<int64_t> resumed = first > 0 ? std::optional(first) : std::nullopt;
     log_.emplace(output_ / "train_log.jsonl", resumed);
+    watch_.replay(output_ / "train_log.jsonl");
     board_.emplace(output_, resumed);
     write_text_atomic(output_ / "recipe.yaml", recipe_.to_yaml());
     peak_flops_ = session_->measure_peak();
     introduce(first);
     if (first == 0) evaluate_now(0);
-    run_steps(first);
-    finish();
+    finish(run_steps(first));
   }
 
  private:
@@ -159,12 +160,16 @@ class Trainer {
   int64_t restore() {
     if (checkpoint_.empty()) return 0;
     const CheckpointInfo now = checkpoint_info(read_checkpoint_info(checkpoint_).step);
-    restore_checkpoint(
-        checkpoint_, states(), [this] { session_->schedule_restored(); }, session_->ops());
-    session_->restored();
+    restore_states(checkpoint_);
     for (const std::string& line : resume_warnings(checkpoint_, now, recipe_.options)) warn(line);
     say(fmt::format("resuming from {} at step {}", checkpoint_.string(), now.step));
     return now.step;
+  }
+
+  void restore_states(const fs::path& checkpoint) {
+    restore_checkpoint(
+        checkpoint, states(), [this] { session_->schedule_restored(); }, session_->ops());
+    session_->restored();
   }
 
   // What a checkpoint written by this run says of it.
@@ -255,6 +260,7 @@ class Trainer {
     log_->write(EventKind::eval, step,
                 JsonObject().add("eval_loss", result.loss).add("perplexity", result.perplexity));
     board_->scalar("eval/loss", step, static_cast<float>(result.loss));
+    watch_.evaluated(step, result.loss);
   }
 
   void save_now(int64_t step) {
@@ -263,7 +269,8 @@ class Trainer {
     const fs::path path = write_checkpoint(output_, checkpoint_info(step), recipe_.to_yaml(),
                                            states(), session_->ops());
     remove_checkpoints_after(output_, step);
-    prune_checkpoints(output_, recipe_.save_total_limit);
+    prune_checkpoints(output_, recipe_.save_total_limit,
+                      recipe_.load_best_model_at_end ? best_checkpoint() : fs::path());
     checkpoint_ = path;
     saved_step_ = step;
     log_->write(EventKind::save, step, JsonObject().add("path", path.string()));
@@ -272,9 +279,31 @@ class Trainer {
 
   bool stop_requested() const { return console_.stop != nullptr && console_.stop->load(); }
 
-  void run_steps(int64_t first) {
+  // By a signal, or by a file that goes with being seen.
+  bool save_requested() const {
+    std::error_code ignored;
+    const bool by_file = fs::remove(output_ / kSaveTrigger, ignored);
+    return (console_.save != nullptr && console_.save->exchange(false)) || by_file;
+  }
+
+  // Empty before the first evaluation.
+  fs::path best_checkpoint() const {
+    return watch_.best() ? checkpoint_path(output_, watch_.best()->step) : fs::path();
+  }
+
+  bool must_save(int64_t done, bool last) const {
+    if (save_requested()) return true;
+    const bool best = watch_.best() && watch_.best()->step == done;
+    if (recipe_.load_best_model_at_end && (best || last)) return true;
+    return recipe_.save_steps > 0 && (last || done % recipe_.save_steps == 0);
+  }
+
+  // Returns the steps done in the end.
+  int64_t run_steps(int64_t first) {
     const Stopwatch run_watch;
-    for (int64_t step = first; step < total_steps_; ++step) {
+    int64_t done = first;
+    while (done < total_steps_ && !watch_.out_of_patience()) {
+      const int64_t step = done++;
       const Stopwatch watch;
       const StepBatch batch = sampler_->step(step);
       const double rate = schedule_.rate(step);
@@ -291,21 +320,48 @@ class Trainer {
                 step + 1, plain_number(result.loss), plain_number(result.grad_norm)));
       }
       resident_peak_ = std::max(resident_peak_, anonymous_resident_bytes());
-      const int64_t done = step + 1;
       if (done % recipe_.logging_steps == 0 || done == total_steps_) {
         const double left = run_watch.seconds() / static_cast<double>(done - first) *
                             static_cast<double>(total_steps_ - done);
         log_step(done, batch, result, rate, watch.seconds(), left);
       }
-      const bool last = done == total_steps_;
-      if (last || (recipe_.eval_steps > 0 && done % recipe_.eval_steps == 0)) evaluate_now(done);
-      if (recipe_.save_steps > 0 && (last || done % recipe_.save_steps == 0)) save_now(done);
+      if (watch_.barks()) give_up(done, result.loss);
+      const bool due = recipe_.eval_steps > 0 && done % recipe_.eval_steps == 0;
+      if (due || done == total_steps_) evaluate_now(done);
+      const bool last = done == total_steps_ || watch_.out_of_patience();
+      if (must_save(done, last)) save_now(done);
       if (stop_requested() && !last) {
         save_now(done);
         throw Error(ErrorKind::interrupted, fmt::format("stopped after step {}", done),
                     "run the same command again to go on from the checkpoint");
       }
     }
+    if (done < total_steps_) {
+      say(fmt::format("stopped   {} without a better one than {:.4f} at step {}",
+                      counted(recipe_.watch.early_stopping_patience, "evaluation"),
+                      watch_.best()->loss, watch_.best()->step));
+    }
+    return done;
+  }
+
+  [[noreturn]] void give_up(int64_t step, double loss) {
+    fail_non_finite(step, loss,
+                    fmt::format("step {}: loss {:.4f}, above loss_watchdog_threshold {} for {}",
+                                step, loss, recipe_.watch.loss_watchdog_threshold,
+                                counted(recipe_.watch.loss_watchdog_patience, "logged step")));
+  }
+
+  // Goes back to the best evaluation's state, if that is wanted and it is another's.
+  void take_best(int64_t done) {
+    if (!recipe_.load_best_model_at_end || !watch_.best() || watch_.best()->step == done) return;
+    const fs::path path = best_checkpoint();
+    if (!fs::exists(path)) {
+      return warn(fmt::format("{}, the best of the evaluations, is gone: the result is the last",
+                              path.string()));
+    }
+    restore_states(path);
+    say(fmt::format("result    of step {}, the best evaluation ({:.4f})", watch_.best()->step,
+                    watch_.best()->loss));
   }
 
   [[noreturn]] void fail_non_finite(int64_t step, double loss, const std::string& what) {
@@ -342,6 +398,7 @@ class Trainer {
     if (recipe_.device_memory) line.memory_budget = *recipe_.device_memory;
     line.seconds_left = seconds_left;
     say(format_step_line(line, console_.colour));
+    watch_.logged(result.loss);
     log_->write(EventKind::step, done,
                 JsonObject()
                     .add("loss", result.loss)
@@ -357,14 +414,15 @@ class Trainer {
     board_->scalar("train/tokens_per_second", done, static_cast<float>(line.tokens_per_second));
   }
 
-  void finish() {
-    require_finite_parameters(total_steps_);
+  void finish(int64_t done) {
+    take_best(done);
+    require_finite_parameters(done);
     export_result(*session_, files_, tokenizer_, output_);
     resident_peak_ = std::max(resident_peak_, anonymous_resident_bytes());
     const Ledger& ledger = session_->memory().ledger();
     const JsonObject masters = ledger_json(session_->masters().ledger());
     const JsonObject none = JsonObject().add("peak", 0);
-    log_->write(EventKind::memory, total_steps_,
+    log_->write(EventKind::memory, done,
                 JsonObject()
                     .add("device", ledger_json(ledger))
                     .add("host", plan_.masters_in_files ? none : masters)
@@ -372,7 +430,7 @@ class Trainer {
                     .add("fits", true)
                     .add("peak_at", ledger.peak_at)
                     .add("resident_peak", resident_peak_));
-    log_->write(EventKind::end, total_steps_, JsonObject().add("output_dir", output_.string()));
+    log_->write(EventKind::end, done, JsonObject().add("output_dir", output_.string()));
     say(fmt::format("memory    peak {} booked, {} resident", human_bytes(ledger.peak),
                     human_bytes(resident_peak_)));
     say(fmt::format("done      {}", output_.string()));
@@ -392,6 +450,7 @@ class Trainer {
   std::unique_ptr<Session> session_;
   std::optional<EventLog> log_;
   std::optional<TensorBoardWriter> board_;
+  RunWatch watch_;
   double peak_flops_ = 0;
   int64_t saved_step_ = -1;
   int64_t resident_peak_ = 0;

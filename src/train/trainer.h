@@ -15,7 +15,11 @@ struct TrainConsole {
   ProgressStyle style;                      // of progress bars on stderr
   bool colour = false;                      // in what goes to `out`
   const std::atomic<bool>* stop = nullptr;  // set: save a checkpoint after this step and stop
+  std::atomic<bool>* save = nullptr;        // set: save one after this step and go on; cleared then
 };
+
+// A file of this name in output_dir asks for a checkpoint after the present step, and goes then.
+inline constexpr const char* kSaveTrigger = "checkpoint.save";
 
 // Trains as the recipe says and leaves in output_dir: checkpoints, train_log.jsonl, TensorBoard
 // events, recipe.yaml and the result. Throws Error(interrupted) after a stop, its checkpoint saved,

@@ -127,8 +127,9 @@ class Child {
     if (!ended_) ended_ = ::waitpid(pid_, &status_, 0) == pid_;
     return WIFEXITED(status_) ? WEXITSTATUS(status_) : -WTERMSIG(status_);
   }
-  int stop(int signal) {
-    ::kill(pid_, signal);
+  void signal(int number) { ::kill(pid_, number); }
+  int stop(int number) {
+    signal(number);
     return wait();
   }
   // Waits until `condition` holds or the run ends; whether it held.

@@ -1,0 +1,47 @@
+#include "train/run_watch.h"
+
+#include <nlohmann/json.hpp>
+
+#include "train/event_log.h"
+
+namespace jackscrew {
+
+void RunWatch::replay(const fs::path& log) {
+  for (const nlohmann::json& event : read_events(log)) {
+    const std::string kind = event.value("event", "");
+    const auto number = [&](const char* key) -> std::optional<double> {
+      const auto found = event.find(key);
+      if (found == event.end() || !found->is_number()) return std::nullopt;
+      return found->get<double>();
+    };
+    if (const auto loss = number("loss"); loss && kind == "step") logged(*loss);
+    if (const auto loss = number("eval_loss"); loss && kind == "eval") {
+      evaluated(event["step"].get<int64_t>(), *loss);
+    }
+  }
+}
+
+void RunWatch::logged(double loss) {
+  high_losses_ = loss > options_.loss_watchdog_threshold ? high_losses_ + 1 : 0;
+}
+
+void RunWatch::evaluated(int64_t step, double loss) {
+  if (step == 0) return;  // of the model as it came
+  if (best_ && loss >= best_->loss) {
+    ++worse_evaluations_;
+    return;
+  }
+  best_ = Best{step, loss};
+  worse_evaluations_ = 0;
+}
+
+bool RunWatch::out_of_patience() const {
+  return options_.early_stopping_patience > 0 &&
+         worse_evaluations_ >= options_.early_stopping_patience;
+}
+
+bool RunWatch::barks() const {
+  return options_.loss_watchdog_threshold > 0 && high_losses_ >= options_.loss_watchdog_patience;
+}
+
+}  // namespace jackscrew

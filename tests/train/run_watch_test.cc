@@ -1,0 +1,146 @@
+// Runs that end early, go back to their best evaluation, and save when they are asked to.
+#include "train/run_watch.h"
+
+#include <fmt/format.h>
+
+#include "tests/support/tiny_run.h"
+#include "train/event_log.h"
+#include "train/trainer.h"
+
+namespace jackscrew {
+namespace {
+
+TEST(RunWatch, WaitsForABetterEvaluation) {
+  RunWatch watch({.early_stopping_patience = 2});
+  EXPECT_FALSE(watch.best());
+  watch.evaluated(0, 1.0);  // before training: what is trained need not be better at once
+  watch.evaluated(10, 3.0);
+  watch.evaluated(20, 2.0);
+  watch.evaluated(30, 2.0);
+  EXPECT_FALSE(watch.out_of_patience());
+  EXPECT_EQ(watch.best()->step, 20);
+  watch.evaluated(40, 1.9);
+  watch.evaluated(50, 2.5);
+  EXPECT_FALSE(watch.out_of_patience());
+  watch.evaluated(60, 2.4);
+  EXPECT_TRUE(watch.out_of_patience());
+  EXPECT_EQ(watch.best()->step, 40);
+  EXPECT_EQ(watch.best()->loss, 1.9);
+}
+
+TEST(RunWatch, BarksWhenTheLossStaysHigh) {
+  RunWatch watch({.loss_watchdog_threshold = 5.0, .loss_watchdog_patience = 2});
+  for (const double loss : {6.0, 4.0, 7.0}) watch.logged(loss);
+  EXPECT_FALSE(watch.barks());
+  watch.logged(5.5);
+  EXPECT_TRUE(watch.barks());
+  RunWatch off({});
+  for (int i = 0; i < 10; ++i) off.logged(1e9);
+  EXPECT_FALSE(off.barks());
+}
+
+// A rate at which the model becomes worse after a few steps.
+constexpr const char* kWorsens =
+    " learning_rate=0.05 lr_scheduler_type=constant eval_steps=2 max_steps=60 ";
+
+class RunWatchMethods : public ::testing::TestWithParam<const char*> {
+ protected:
+  static std::string settings(const TinyRun& tiny) {
+    return std::string(GetParam()) + kWorsens + "eval_data=" + tiny.eval_data() + " ";
+  }
+  // {step, loss} of every evaluation after a step.
+  static std::vector<std::pair<int64_t, double>> evaluations(const TinyRun& tiny) {
+    std::vector<std::pair<int64_t, double>> out;
+    for (const auto& event : tiny.events("out", "eval")) {
+      if (event["step"] > 0) out.emplace_back(event["step"], event["eval_loss"]);
+    }
+    return out;
+  }
+};
+
+TEST_P(RunWatchMethods, TheResultIsThatOfTheBestEvaluation) {
+  const TinyRun tiny("best");
+  const std::string run_settings =
+      settings(tiny) + "early_stopping_patience=3 load_best_model_at_end=true save_total_limit=1";
+  tiny.must_train("out", run_settings);
+  const auto losses = evaluations(tiny);
+  const auto best = std::min_element(losses.begin(), losses.end(), [](const auto& a, const auto& b) {
+    return a.second < b.second;
+  });
+  // It stopped three evaluations after the best one.
+  ASSERT_LT(losses.back().first, 60);
+  EXPECT_EQ(losses.end() - best, 4);
+  EXPECT_TRUE(fs::exists(tiny.path("out") / fmt::format("checkpoint-{}", best->first)));
+  const bool is_adapter = fs::exists(tiny.path("out/adapter_model.safetensors"));
+  if (!is_adapter) {
+    const Outcome outcome =
+        run("eval model=" + tiny.path("out").string() + " threads=1 sequence_len=64 data=" +
+            tiny.eval_data() + " --json 2>&1");
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.out;
+    // While a rotation goes on, what waits is rounded to int8; the result is not.
+    const bool rounded = std::string(GetParam()).find("rotary") != std::string::npos;
+    EXPECT_NEAR(nlohmann::json::parse(outcome.out)["loss"].get<double>(), best->second,
+                (rounded ? 1e-3 : 1e-6) * best->second);
+  }
+  // Run again it has nothing left to do, and gives the same result.
+  const std::string file = is_adapter ? "/adapter_model.safetensors" : "/model.safetensors";
+  const std::string first = tiny.text("out" + file);
+  tiny.must_train("out", run_settings);
+  EXPECT_EQ(evaluations(tiny).size(), losses.size());
+  EXPECT_TRUE(first == tiny.text("out" + file));
+}
+
+INSTANTIATE_TEST_SUITE_P(Methods, RunWatchMethods,
+                         ::testing::Values("method=full", "method=lora",
+                                           "method=rotary active_params=50% steps_per_rotation=3",
+                                           "method=rotary active_params=50% steps_per_rotation=3 "
+                                           "master=mmap moments=keep"),
+                         [](const auto& test) { return fmt::format("case_{}", test.index); });
+
+TEST(RunWatchProgram, GivesUpWhenTheLossStaysHigh) {
+  const TinyRun tiny("watchdog");
+  const Outcome outcome = run(
+      tiny.train("out", "method=full loss_watchdog_threshold=0.1 loss_watchdog_patience=4") +
+      kErrorsOnly);
+  EXPECT_EQ(outcome.exit_code, 6);
+  EXPECT_NE(outcome.out.find("step 4: loss"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("above loss_watchdog_threshold 0.1 for 4 logged steps"),
+            std::string::npos)
+      << outcome.out;
+}
+
+TEST(RunWatchProgram, RefusesToWatchNothing) {
+  const TinyRun tiny("watch_nothing");
+  const auto said = [&](const std::string& settings) {
+    const Outcome outcome = run(tiny.train("out", settings) + kErrorsOnly);
+    EXPECT_EQ(outcome.exit_code, 2) << settings;
+    return outcome.out;
+  };
+  EXPECT_NE(said("early_stopping_patience=2").find("set eval_data or val_size"), std::string::npos);
+  EXPECT_NE(said("load_best_model_at_end=true val_size=0.1").find("set eval_steps"),
+            std::string::npos);
+}
+
+TEST(RunWatchProgram, SavesWhenAskedAndGoesOn) {
+  const TinyRun tiny("ask");
+  const std::string settings = "method=full max_steps=400 gradient_accumulation_steps=4";
+  tiny.must_train("whole", settings);
+  Child child(tiny.train("out", settings));
+  const auto logged = [&](const std::string& kind) {
+    return std::ranges::count_if(read_events(tiny.path("out/train_log.jsonl")),
+                                 [&](const auto& event) { return event["event"] == kind; });
+  };
+  ASSERT_TRUE(child.until([&] { return logged("step") > 0; }));
+  tiny.file(std::string("out/") + kSaveTrigger, "");
+  ASSERT_TRUE(child.until([&] { return logged("save") == 1; }));
+  EXPECT_FALSE(fs::exists(tiny.path("out") / kSaveTrigger));
+  ASSERT_TRUE(child.until([&] {
+    child.signal(SIGUSR1);
+    return logged("save") >= 2;
+  }));
+  EXPECT_EQ(child.wait(), 0);
+  EXPECT_TRUE(tiny.text("whole/model.safetensors") == tiny.text("out/model.safetensors"));
+}
+
+}  // namespace
+}  // namespace jackscrew

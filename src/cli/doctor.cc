@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 #include <omp.h>
 
-#include <fstream>
 #include <oneapi/dnnl/dnnl.hpp>
 
 #include "base/json_object.h"
@@ -16,15 +15,6 @@
 namespace jackscrew {
 
 namespace {
-
-std::string cpu_name() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    const size_t colon = line.find(": ");
-    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
-  }
-  return "unknown";
-}
 
 const char* isa_meaning(IsaLevel level) {
   switch (level) {

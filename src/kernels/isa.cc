@@ -1,6 +1,7 @@
 #include "kernels/isa.h"
 
 #include <array>
+#include <fstream>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <string>
 
@@ -74,6 +75,15 @@ IsaLevel choose_isa(std::string_view requested) {
     fail(ErrorKind::device, "oneDNN is already in use and cannot be limited to {}", requested);
   }
   return *level;
+}
+
+std::string cpu_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    const size_t colon = line.find(": ");
+    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "unknown";
 }
 
 }  // namespace jackscrew

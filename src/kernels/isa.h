@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <string_view>
 
 namespace jackscrew {
@@ -25,5 +26,8 @@ IsaLevel detect_isa();
 // and Error(device) for a level above this machine's. Also limits oneDNN to the level, which is
 // possible only before its first use in the process: choose once, at start.
 IsaLevel choose_isa(std::string_view requested);
+
+// What the CPU calls itself.
+std::string cpu_name();
 
 }  // namespace jackscrew

@@ -73,6 +73,10 @@ const char* event_name(EventKind kind) {
       return "rotate";
     case EventKind::memory:
       return "memory";
+    case EventKind::booked:
+      return "booked";
+    case EventKind::sample:
+      return "sample";
   }
   return "warn";
 }

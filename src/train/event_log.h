@@ -11,7 +11,7 @@
 
 namespace jackscrew {
 
-enum class EventKind { start, step, rotate, eval, save, warn, end, memory };
+enum class EventKind { start, step, rotate, eval, save, warn, end, memory, booked, sample };
 
 const char* event_name(EventKind kind);
 

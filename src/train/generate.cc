@@ -148,7 +148,8 @@ Generation generate(Session& session, std::span<const int32_t> prompt,
   Sampler sampler(options.sampling);
   session.clear_cache();
   const Stopwatch prefill;
-  Tensor logits = session.logits(prompt, 1, true);
+  std::vector<int32_t> text(prompt.begin(), prompt.end());  // what the next logits are computed of
+  Tensor logits = session.logits(text, 1, options.use_cache);
   out.prefill_seconds = prefill.seconds();
   const Stopwatch decode;
   for (int64_t index = 0; index < options.max_new_tokens; ++index) {
@@ -161,7 +162,9 @@ Generation generate(Session& session, std::span<const int32_t> prompt,
     out.ids.push_back(id);
     use_token(id);
     if (index + 1 == options.max_new_tokens) break;  // nobody would read the next logits
-    logits = session.logits({&id, 1}, 1, true);
+    if (options.use_cache) text.clear();
+    text.push_back(id);
+    logits = session.logits(text, 1, options.use_cache);
     ++out.decoded;
   }
   out.decode_seconds = decode.seconds();

@@ -60,6 +60,7 @@ struct GenerationOptions {
   int64_t max_new_tokens = 0;
   std::vector<int32_t> end_tokens;
   int64_t vocab_size = 0;  // of the tokenizer: the model's may have rows that no token stands for
+  bool use_cache = true;   // false: every token is computed from the whole text again
 };
 
 struct Generation {
@@ -72,7 +73,7 @@ struct Generation {
   double decode_rate() const;  // tokens per second; 0 when nothing was decoded
 };
 
-// Calls `use_token` with every id of the answer as it comes. Clears the session's cache first.
+// Calls `use_token` with every id of the answer as it comes. A cache is cleared first.
 Generation generate(Session& session, std::span<const int32_t> prompt,
                     const GenerationOptions& options,
                     const std::function<void(int32_t)>& use_token);

@@ -20,6 +20,7 @@ bool is_run(const fs::path& output) {
 
 bool run_writes(const std::string& name) {
   static const std::vector<std::string> kNames = {"recipe.yaml",
+                                                  "report.html",
                                                   "config.json",
                                                   "generation_config.json",
                                                   "tokenizer.json",

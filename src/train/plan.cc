@@ -13,7 +13,7 @@ SessionUse training_use(const Recipe& recipe) {
           .tokens = checked_mul(recipe.micro_batch_size, recipe.sequence_len),
           .max_positions = recipe.sequence_len,
           .kv_tokens = 0,
-          .logits_rows = 0};
+          .logits_rows = recipe.report_samples > 0 ? 1 : 0};
 }
 
 DiskPlan plan_disk(const Recipe& recipe, const ModelConfig& config, const SessionPlan& plan) {
@@ -78,13 +78,16 @@ void settle_lengths(Recipe& recipe, const ModelConfig& config) {
   }
 }
 
-JsonObject ledger_json(const Ledger& ledger) {
+JsonObject purposes_json(const std::array<int64_t, kPurposes>& booked) {
   JsonObject purposes;
-  for (int p = 0; p < kPurposes; ++p) {
-    const int64_t bytes = ledger.at_peak[static_cast<size_t>(p)];
-    if (bytes > 0) purposes.add(purpose_name(static_cast<Purpose>(p)), bytes);
+  for (size_t p = 0; p < kPurposes; ++p) {
+    if (booked[p] > 0) purposes.add(purpose_name(static_cast<Purpose>(p)), booked[p]);
   }
-  return purposes.add("peak", ledger.peak);
+  return purposes;
+}
+
+JsonObject ledger_json(const Ledger& ledger) {
+  return purposes_json(ledger.at_peak).add("peak", ledger.peak);
 }
 
 JsonObject plan_json(const Recipe& recipe, const ModelConfig& config, const SessionPlan& plan) {

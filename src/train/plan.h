@@ -41,6 +41,8 @@ bool fits(const Recipe& recipe, const SessionPlan& plan);
 // or for micro-batches of more tokens than can be counted.
 void settle_lengths(Recipe& recipe, const ModelConfig& config);
 
+// {purpose: bytes, ...}, those of 0 bytes left out.
+JsonObject purposes_json(const std::array<int64_t, kPurposes>& booked);
 // {purpose: bytes, ..., "peak"}: what stood in the ledger at its highest.
 JsonObject ledger_json(const Ledger& ledger);
 

@@ -204,6 +204,7 @@ void fill(Recipe& r, const OptionSet& o) {
   r.save_steps = o.integer("save_steps");
   r.save_total_limit = o.integer("save_total_limit");
   r.resume = o.text("resume");
+  r.report_samples = o.integer("report_samples");
   r.load_best_model_at_end = o.boolean("load_best_model_at_end");
   r.watch = {o.integer("early_stopping_patience"), o.number("loss_watchdog_threshold"),
              o.integer("loss_watchdog_patience")};

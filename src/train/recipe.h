@@ -71,6 +71,7 @@ struct Recipe {
   int64_t save_steps = 0;        // 0: only at the end
   int64_t save_total_limit = 0;  // 0: no limit
   std::string resume;            // "auto", "never" or a checkpoint
+  int64_t report_samples = 0;
   bool load_best_model_at_end = false;
   WatchOptions watch;
   int64_t stride = 0;  // 0: sequence_len

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <optional>
 
@@ -18,7 +19,9 @@
 #include "train/flops.h"
 #include "train/loading.h"
 #include "train/output_dir.h"
+#include "train/report.h"
 #include "train/resume.h"
+#include "train/samples.h"
 #include "train/session.h"
 #include "train/tensorboard.h"
 
@@ -78,7 +81,11 @@ class Trainer {
     write_text_atomic(output_ / "recipe.yaml", recipe_.to_yaml());
     peak_flops_ = session_->measure_peak();
     introduce(first);
-    if (first == 0) evaluate_now(0);
+    log_booked(first);
+    if (first == 0) {
+      evaluate_now(0);
+      answer_samples(0);
+    }
     finish(run_steps(first));
   }
 
@@ -137,6 +144,8 @@ class Trainer {
     } else if (recipe_.val_size > 0) {
       std::tie(train_data_, eval_data_) = train_data_.split(recipe_.val_size, recipe_.seed);
     }
+    samples_ = choose_samples(eval_data_.size() > 0 ? eval_data_ : train_data_, tokenizer_,
+                              recipe_.report_samples, recipe_.sequence_len);
   }
 
   void find_checkpoint() {
@@ -234,6 +243,9 @@ class Trainer {
     start.add("model", recipe_.model).add("parameters", parameters).add("trained", trained);
     start.add("total_steps", total_steps_).add("planned_peak", plan_.ledger.peak);
     start.add("isa", isa_name(session_->ops().isa())).add("threads", session_->ops().threads());
+    start.add("method", recipe_.method).add("data", recipe_.data).add("storage", recipe_.storage);
+    start.add("product", session_->product().name());
+    start.add("cpu", cpu_name()).add("version", JACKSCREW_VERSION);
     log_->write(EventKind::start, first, start);
   }
 
@@ -244,6 +256,25 @@ class Trainer {
     if (error || space.available >= static_cast<uintmax_t>(wanted)) return;
     warn(fmt::format("the run may write {} to {}, where {} are free", human_bytes(wanted),
                      output_.string(), human_bytes(static_cast<int64_t>(space.available))));
+  }
+
+  // What the device's memory holds, where that has changed.
+  void log_booked(int64_t step) {
+    const auto& booked = session_->memory().ledger().current;
+    if (booked == booked_) return;
+    booked_ = booked;
+    log_->write(EventKind::booked, step, purposes_json(booked));
+  }
+
+  void answer_samples(int64_t step) {
+    for (size_t i = 0; i < samples_.size(); ++i) {
+      log_->write(EventKind::sample, step,
+                  JsonObject()
+                      .add("index", i)
+                      .add("prompt", samples_[i].prompt)
+                      .add("expected", samples_[i].expected)
+                      .add("answer", answer_sample(*session_, tokenizer_, samples_[i])));
+    }
   }
 
   void evaluate_now(int64_t step) {
@@ -399,6 +430,7 @@ class Trainer {
     line.seconds_left = seconds_left;
     say(format_step_line(line, console_.colour));
     watch_.logged(result.loss);
+    log_booked(done);
     log_->write(EventKind::step, done,
                 JsonObject()
                     .add("loss", result.loss)
@@ -418,6 +450,7 @@ class Trainer {
     take_best(done);
     require_finite_parameters(done);
     export_result(*session_, files_, tokenizer_, output_);
+    answer_samples(done);
     resident_peak_ = std::max(resident_peak_, anonymous_resident_bytes());
     const Ledger& ledger = session_->memory().ledger();
     const JsonObject masters = ledger_json(session_->masters().ledger());
@@ -433,6 +466,7 @@ class Trainer {
     log_->write(EventKind::end, done, JsonObject().add("output_dir", output_.string()));
     say(fmt::format("memory    peak {} booked, {} resident", human_bytes(ledger.peak),
                     human_bytes(resident_peak_)));
+    say(fmt::format("report    {}", write_report(output_).string()));
     say(fmt::format("done      {}", output_.string()));
   }
 
@@ -442,6 +476,7 @@ class Trainer {
   ModelFiles files_;
   Tokenizer tokenizer_;
   Dataset train_data_, eval_data_;
+  std::vector<Sample> samples_;
   std::optional<BatchSampler> sampler_;
   fs::path checkpoint_;  // the newest that the run began from or wrote; empty when there is none
   int64_t total_steps_ = 0;
@@ -451,6 +486,7 @@ class Trainer {
   std::optional<EventLog> log_;
   std::optional<TensorBoardWriter> board_;
   RunWatch watch_;
+  std::array<int64_t, kPurposes> booked_{};  // as it was logged last
   double peak_flops_ = 0;
   int64_t saved_step_ = -1;
   int64_t resident_peak_ = 0;

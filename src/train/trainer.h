@@ -22,8 +22,9 @@ struct TrainConsole {
 inline constexpr const char* kSaveTrigger = "checkpoint.save";
 
 // Trains as the recipe says and leaves in output_dir: checkpoints, train_log.jsonl, TensorBoard
-// events, recipe.yaml and the result. Throws Error(interrupted) after a stop, its checkpoint saved,
-// and Error(non_finite) when loss or gradients are not finite, the weights left as they were.
+// events, recipe.yaml, report.html and the result. Throws Error(interrupted) after a stop, its
+// checkpoint saved, and Error(non_finite) when loss or gradients are not finite, the weights left
+// as they were.
 void train(const Recipe& recipe, const TrainConsole& console);
 
 }  // namespace jackscrew

@@ -64,9 +64,9 @@ TEST_P(RunWatchMethods, TheResultIsThatOfTheBestEvaluation) {
       settings(tiny) + "early_stopping_patience=3 load_best_model_at_end=true save_total_limit=1";
   tiny.must_train("out", run_settings);
   const auto losses = evaluations(tiny);
-  const auto best = std::min_element(losses.begin(), losses.end(), [](const auto& a, const auto& b) {
-    return a.second < b.second;
-  });
+  const auto best =
+      std::min_element(losses.begin(), losses.end(),
+                       [](const auto& a, const auto& b) { return a.second < b.second; });
   // It stopped three evaluations after the best one.
   ASSERT_LT(losses.back().first, 60);
   EXPECT_EQ(losses.end() - best, 4);
@@ -74,8 +74,8 @@ TEST_P(RunWatchMethods, TheResultIsThatOfTheBestEvaluation) {
   const bool is_adapter = fs::exists(tiny.path("out/adapter_model.safetensors"));
   if (!is_adapter) {
     const Outcome outcome =
-        run("eval model=" + tiny.path("out").string() + " threads=1 sequence_len=64 data=" +
-            tiny.eval_data() + " --json 2>&1");
+        run("eval model=" + tiny.path("out").string() +
+            " threads=1 sequence_len=64 data=" + tiny.eval_data() + " --json 2>&1");
     ASSERT_EQ(outcome.exit_code, 0) << outcome.out;
     // While a rotation goes on, what waits is rounded to int8; the result is not.
     const bool rounded = std::string(GetParam()).find("rotary") != std::string::npos;
@@ -99,9 +99,9 @@ INSTANTIATE_TEST_SUITE_P(Methods, RunWatchMethods,
 
 TEST(RunWatchProgram, GivesUpWhenTheLossStaysHigh) {
   const TinyRun tiny("watchdog");
-  const Outcome outcome = run(
-      tiny.train("out", "method=full loss_watchdog_threshold=0.1 loss_watchdog_patience=4") +
-      kErrorsOnly);
+  const Outcome outcome =
+      run(tiny.train("out", "method=full loss_watchdog_threshold=0.1 loss_watchdog_patience=4") +
+          kErrorsOnly);
   EXPECT_EQ(outcome.exit_code, 6);
   EXPECT_NE(outcome.out.find("step 4: loss"), std::string::npos) << outcome.out;
   EXPECT_NE(outcome.out.find("above loss_watchdog_threshold 0.1 for 4 logged steps"),

@@ -1,0 +1,57 @@
+#include "train/samples.h"
+
+#include <algorithm>
+
+#include "train/generate.h"
+
+namespace jackscrew {
+
+namespace {
+
+// Enough to see what an answer is like. Without a cache each token costs a forward pass over all
+// before it.
+constexpr int64_t kAnswerTokens = 32;
+// Of a text without prompt and answer.
+constexpr int64_t kBeginning = 16;
+
+Sample make_sample(const Example& example, const Tokenizer& tokenizer) {
+  const auto count = static_cast<int64_t>(example.ids.size());
+  const auto target = std::find(example.train.begin() + 1, example.train.end(), uint8_t{1});
+  int64_t begin = target - example.train.begin();
+  if (begin <= 1) begin = std::min(kBeginning, count / 2);
+  int64_t end = begin;
+  while (end < count && end < begin + kAnswerTokens && example.train[static_cast<size_t>(end)] != 0)
+    ++end;
+  const auto ids = [&](int64_t from, int64_t to) {
+    return std::vector<int32_t>(example.ids.begin() + from, example.ids.begin() + to);
+  };
+  return {ids(0, begin), tokenizer.decode(ids(0, begin), true),
+          tokenizer.decode(ids(begin, end), true)};
+}
+
+}  // namespace
+
+std::vector<Sample> choose_samples(const Dataset& data, const Tokenizer& tokenizer, int64_t count,
+                                   int64_t sequence_len) {
+  std::vector<Sample> samples;
+  const int64_t records = data.size();
+  for (int64_t i = 0; i < std::min(count, records); ++i) {
+    const auto& example = data.examples()[static_cast<size_t>(i * records / count)];
+    Sample sample = make_sample(example, tokenizer);
+    const auto length = static_cast<int64_t>(sample.prompt_ids.size());
+    if (length > 0 && length + kAnswerTokens <= sequence_len) samples.push_back(std::move(sample));
+  }
+  return samples;
+}
+
+std::string answer_sample(Session& session, const Tokenizer& tokenizer, const Sample& sample) {
+  GenerationOptions options;
+  options.max_new_tokens = kAnswerTokens;
+  options.end_tokens = end_tokens(tokenizer, session.stage().config());
+  options.vocab_size = tokenizer.vocab_size();
+  options.use_cache = false;
+  const Generation answer = generate(session, sample.prompt_ids, options, [](int32_t) {});
+  return tokenizer.decode(answer.ids, true);
+}
+
+}  // namespace jackscrew

@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/json_object.h"
 #include "base/text.h"
+#include "text/csv.h"
 
 namespace jackscrew {
 
@@ -138,7 +139,8 @@ std::string lower_extension(const fs::path& path) {
 
 bool is_data_file(const fs::path& path) {
   const std::string extension = lower_extension(path);
-  return extension == ".jsonl" || extension == ".json" || extension == ".txt";
+  return extension == ".jsonl" || extension == ".json" || extension == ".csv" ||
+         extension == ".txt";
 }
 
 // The part that a file's name chooses, if any: "train.jsonl", "test-01.json".
@@ -191,6 +193,36 @@ void read_json_array(std::string_view text, const std::string& file,
   }
 }
 
+// The first row names the keys.
+void read_csv(std::string_view text, const std::string& file,
+              const std::function<void(const Record&, const std::string&)>& use,
+              const ProgressCallback& progress) {
+  CsvReader reader(text, file);
+  std::vector<std::string> keys, fields;
+  reader.next(keys);
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (std::find(keys.begin(), keys.begin() + static_cast<std::ptrdiff_t>(i), keys[i]) !=
+        keys.begin() + static_cast<std::ptrdiff_t>(i)) {
+      fail_record(fmt::format("{}:1", file), fmt::format("column \"{}\" appears twice", keys[i]));
+    }
+  }
+  size_t told = 0;
+  while (reader.next(fields)) {
+    const std::string place = fmt::format("{}:{}", file, reader.line());
+    if (fields.size() != keys.size()) {
+      fail_record(place,
+                  fmt::format("{} where the first row has {}", counted(std::ssize(fields), "field"),
+                              keys.size()),
+                  "a field with a comma in it is quoted: \"a, b\"");
+    }
+    Json object = Json::object();
+    for (size_t i = 0; i < keys.size(); ++i) object[keys[i]] = fields[i];
+    use(to_record(object, place), place);
+    if (progress) progress(static_cast<int64_t>(reader.position() - told));
+    told = reader.position();
+  }
+}
+
 }  // namespace
 
 Record parse_record(std::string_view json, const std::string& place) {
@@ -218,7 +250,7 @@ std::vector<fs::path> data_files(const fs::path& path, DataPart part) {
   if (files.empty() && part == DataPart::train) {
     throw Error(
         ErrorKind::data, fmt::format("{} holds no training files", path.string()),
-        ".jsonl, .json and .txt files are read; names that begin with valid or test are not "
+        ".jsonl, .json, .csv and .txt files are read; names that begin with valid or test are not "
         "for training");
   }
   return files;
@@ -229,7 +261,7 @@ void read_records(const fs::path& file,
                   const ProgressCallback& progress) {
   if (!is_data_file(file)) {
     throw Error(ErrorKind::data, fmt::format("{}: unknown kind of data file", file.string()),
-                ".jsonl, .json and .txt are read");
+                ".jsonl, .json, .csv and .txt are read");
   }
   MappedFile map;
   try {
@@ -244,6 +276,8 @@ void read_records(const fs::path& file,
     use(DocumentRecord{std::string(text)}, file.string());
   } else if (extension == ".json") {
     read_json_array(text, file.string(), use, progress);
+  } else if (extension == ".csv") {
+    read_csv(text, file.string(), use, progress);
   } else {
     read_json_lines(text, file.string(), use, progress);
   }

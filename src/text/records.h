@@ -40,7 +40,7 @@ using Record = std::variant<ConversationRecord, CompletionRecord, TextRecord, Do
 // Which of a directory's files are wanted.
 enum class DataPart { train, valid, test };
 
-// The data files (.jsonl .json .txt) at `path`: the file itself, whatever the part, or a
+// The data files (.jsonl .json .csv .txt) at `path`: the file itself, whatever the part, or a
 // directory's files in order of name. In a directory, names that begin with train / valid,
 // validation, eval or dev / test choose the part; where no name does, every file is of part train.
 // Throws Error(data) when there is nothing of the part train or `path` is missing; other parts may

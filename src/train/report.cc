@@ -49,8 +49,8 @@ class Report {
   std::string page(const std::string& recipe_yaml) const {
     std::string body = fmt::format("<h1>{}</h1>\n<p class=\"lead\">{}</p>\n", html_text(title_),
                                    html_text(lead()));
-    body += numbers() + warnings() + "<div class=\"charts\">\n" + charts() + "</div>\n" + samples() +
-            environment();
+    body += numbers() + warnings() + "<div class=\"charts\">\n" + charts() + "</div>\n" +
+            samples() + environment();
     if (!recipe_yaml.empty()) {
       body += fmt::format("<details><summary>Recipe</summary><pre>{}</pre></details>\n",
                           html_text(recipe_yaml));
@@ -80,8 +80,7 @@ class Report {
 
   std::string lead() const {
     if (start_ == nullptr) return "no step has been done";
-    return fmt::format("{}, {} of {} parameters learn, method {}",
-                       text(*start_, "model"),
+    return fmt::format("{}, {} of {} parameters learn, method {}", text(*start_, "model"),
                        human_count(static_cast<int64_t>(number(*start_, "trained").value_or(0))),
                        human_count(static_cast<int64_t>(number(*start_, "parameters").value_or(0))),
                        text(*start_, "method"));
@@ -90,7 +89,8 @@ class Report {
   std::string numbers() const {
     std::string out;
     const auto add = [&](const std::string& value, const std::string& what) {
-      out += fmt::format("<div><b>{}</b><span>{}</span></div>\n", html_text(value), html_text(what));
+      out +=
+          fmt::format("<div><b>{}</b><span>{}</span></div>\n", html_text(value), html_text(what));
     };
     if (const auto evals = points("eval", "eval_loss"); !evals.empty()) {
       const auto best = std::min_element(evals.begin(), evals.end(),

@@ -222,9 +222,9 @@ std::string stacked_chart(const Chart& chart) {
       base.push_back({moment[i].x, below[i]});
     }
     std::reverse(base.begin(), base.end());
-    drawing += fmt::format("<path class=\"area c{}\" d=\"{}{}Z\"><title>{}</title></path>",
-                           series.colour, path(frame, outline), path(frame, base, false),
-                           html_text(series.name));
+    drawing +=
+        fmt::format("<path class=\"area c{}\" d=\"{}{}Z\"><title>{}</title></path>", series.colour,
+                    path(frame, outline), path(frame, base, false), html_text(series.name));
     for (size_t i = 0; i < moments; ++i) below[i] += series.points[i].y;
   }
   return figure(chart, drawing);

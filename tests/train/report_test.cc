@@ -28,8 +28,8 @@ void expect_well_formed(const std::string& html) {
     ASSERT_NE(end, std::string::npos);
     const std::string tag = html.substr(at + 1, end - at - 1);
     if (tag[0] == '!' || tag.ends_with('/') || tag.starts_with("meta")) continue;
-    const std::string name = tag.substr(tag[0] == '/' ? 1 : 0, tag.find_first_of(" /", 1) -
-                                                                   (tag[0] == '/' ? 1 : 0));
+    const std::string name =
+        tag.substr(tag[0] == '/' ? 1 : 0, tag.find_first_of(" /", 1) - (tag[0] == '/' ? 1 : 0));
     if (tag[0] != '/') {
       open.push_back(name);
       continue;
@@ -43,21 +43,41 @@ void expect_well_formed(const std::string& html) {
 
 std::vector<json> some_events() {
   std::vector<json> events = {
-      {{"event", "start"}, {"step", 0}, {"time", 1000.0}, {"model", "a <b> & c"},
-       {"parameters", 1000}, {"trained", 10}, {"total_steps", 400}, {"method", "full"}},
+      {{"event", "start"},
+       {"step", 0},
+       {"time", 1000.0},
+       {"model", "a <b> & c"},
+       {"parameters", 1000},
+       {"trained", 10},
+       {"total_steps", 400},
+       {"method", "full"}},
       {{"event", "booked"}, {"step", 0}, {"time", 1000.0}, {"weights", 4096}},
-      {{"event", "sample"}, {"step", 0}, {"time", 1001.0}, {"index", 0}, {"prompt", "<script>"},
-       {"expected", "x"}, {"answer", "before it"}},
+      {{"event", "sample"},
+       {"step", 0},
+       {"time", 1001.0},
+       {"index", 0},
+       {"prompt", "<script>"},
+       {"expected", "x"},
+       {"answer", "before it"}},
       {{"event", "eval"}, {"step", 0}, {"time", 1002.0}, {"eval_loss", 5.0}}};
   for (int step = 1; step <= 400; ++step) {
-    events.push_back({{"event", "step"}, {"step", step}, {"time", 1002.0 + step},
-                      {"loss", 5.0 - 0.01 * step}, {"learning_rate", 1e-4}, {"grad_norm", 1.0},
+    events.push_back({{"event", "step"},
+                      {"step", step},
+                      {"time", 1002.0 + step},
+                      {"loss", 5.0 - 0.01 * step},
+                      {"learning_rate", 1e-4},
+                      {"grad_norm", 1.0},
                       {"tokens_per_second", 100.0}});
   }
   events.push_back({{"event", "booked"}, {"step", 200}, {"time", 1402.0}, {"weights", 8192}});
   events.push_back({{"event", "eval"}, {"step", 400}, {"time", 1402.0}, {"eval_loss", 1.25}});
-  events.push_back({{"event", "sample"}, {"step", 400}, {"time", 1403.0}, {"index", 0},
-                    {"prompt", "<script>"}, {"expected", "x"}, {"answer", "after it"}});
+  events.push_back({{"event", "sample"},
+                    {"step", 400},
+                    {"time", 1403.0},
+                    {"index", 0},
+                    {"prompt", "<script>"},
+                    {"expected", "x"},
+                    {"answer", "after it"}});
   return events;
 }
 
@@ -104,10 +124,10 @@ TEST(Charts, LeaveOutWhatIsNotFinite) {
 }
 
 TEST(Charts, StackInOrder) {
-  const Chart chart{.title = "memory",
-                    .unit = ChartUnit::bytes,
-                    .series = {{"a", 1, {{0, 1048576}, {5, 2097152}}},
-                               {"b", 2, {{0, 1048576}, {5, 1048576}}}}};
+  const Chart chart{
+      .title = "memory",
+      .unit = ChartUnit::bytes,
+      .series = {{"a", 1, {{0, 1048576}, {5, 2097152}}}, {"b", 2, {{0, 1048576}, {5, 1048576}}}}};
   const std::string drawn = stacked_chart(chart);
   EXPECT_EQ(count(drawn, "class=\"area"), 2);
   EXPECT_NE(drawn.find("1.0 MiB"), std::string::npos);

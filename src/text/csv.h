@@ -1,0 +1,35 @@
+// Rows of comma-separated values, as RFC 4180 has them: fields may be quoted, and hold commas, line
+// breaks and doubled quotes then.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace jackscrew {
+
+class CsvReader {
+ public:
+  // `text` must outlive the reader; `where` begins messages. A byte-order mark is skipped.
+  CsvReader(std::string_view text, std::string where);
+
+  // The fields of the next row that is not empty; false at the end. Throws Error(data) naming the
+  // line for a quote that is not closed, or followed by more than a comma or the line's end.
+  bool next(std::vector<std::string>& fields);
+  // The line, from 1, in which the last row began, and the bytes read so far.
+  int64_t line() const { return row_line_; }
+  size_t position() const { return position_; }
+
+ private:
+  std::string quoted_field();
+  std::string plain_field();
+
+  std::string_view text_;
+  std::string where_;
+  size_t position_ = 0;
+  int64_t line_ = 1;
+  int64_t row_line_ = 0;
+};
+
+}  // namespace jackscrew

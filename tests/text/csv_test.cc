@@ -1,0 +1,87 @@
+// Comma-separated values, alone and as training records.
+#include "text/csv.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "tests/cli/run_program.h"
+#include "text/records.h"
+
+namespace jackscrew {
+namespace {
+
+using Rows = std::vector<std::vector<std::string>>;
+
+Rows rows_of(std::string_view text) {
+  CsvReader reader(text, "a.csv");
+  Rows rows;
+  for (std::vector<std::string> fields; reader.next(fields);) rows.push_back(fields);
+  return rows;
+}
+
+std::string refused(std::string_view text) {
+  try {
+    rows_of(text);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::data);
+    return error.what();
+  }
+  return {};
+}
+
+TEST(Csv, ReadsFieldsAsRfc4180HasThem) {
+  EXPECT_EQ(rows_of("a,b\n1,2\n"), (Rows{{"a", "b"}, {"1", "2"}}));
+  EXPECT_EQ(rows_of("a,b\r\n1,2"), (Rows{{"a", "b"}, {"1", "2"}}));
+  EXPECT_EQ(rows_of("\xEF\xBB\xBF\"a, b\",\"say \"\"hi\"\"\"\n"), (Rows{{"a, b", "say \"hi\""}}));
+  EXPECT_EQ(rows_of("\"two\nlines\",x\n"), (Rows{{"two\nlines", "x"}}));
+  EXPECT_EQ(rows_of(",\n,\n"), (Rows{{"", ""}, {"", ""}}));
+  EXPECT_EQ(rows_of("a\n\n\r\nb"), (Rows{{"a"}, {"b"}}));
+  EXPECT_EQ(rows_of("\"\"\n"), (Rows{{""}}));
+  EXPECT_EQ(rows_of("a\"b,c\n"), (Rows{{"a\"b", "c"}}));
+  EXPECT_EQ(rows_of(""), Rows{});
+  EXPECT_EQ(rows_of("\xEF\xBB\xBF"), Rows{});
+}
+
+TEST(Csv, NamesTheLineOfABrokenQuote) {
+  EXPECT_EQ(refused("a\n\"b\nc"), "a.csv:2: a quote is not closed");
+  EXPECT_EQ(refused("\"a\nb\"x,\n"), "a.csv:2: a quoted field goes on after its quote");
+}
+
+TEST(Csv, RowsAreRecords) {
+  const TemporaryDirectory directory("jackscrew_csv");
+  const auto read = [&](const std::string& text) {
+    std::vector<std::string> seen;
+    int64_t bytes = 0;
+    const std::string path = directory.file("data.csv", text);
+    read_records(
+        path,
+        [&](const Record& record, const std::string& place) {
+          const auto* chat = std::get_if<ConversationRecord>(&record);
+          seen.push_back(place.substr(place.find(".csv")) + " " +
+                         (chat == nullptr ? std::get<TextRecord>(record).text
+                                          : chat->messages.front().content + "|" +
+                                                chat->messages.back().content));
+        },
+        [&](int64_t more) { bytes += more; });
+    return seen;
+  };
+  EXPECT_EQ(read("instruction,input,output\nAdd,\"1, 2\",3\nName,,\"A\nB\"\nLast,,x\n"),
+            (std::vector<std::string>{".csv:2 Add\n\n1, 2|3", ".csv:3 Name|A\nB", ".csv:5 Last|x"}));
+  EXPECT_EQ(read("id,text\n7,hello\n"), std::vector<std::string>{".csv:2 hello"});
+  const auto said = [&](const std::string& text) {
+    try {
+      read(text);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_NE(said("instruction,output\na,b,c\n").find("data.csv:2: 3 fields where the first row has 2"),
+            std::string::npos);
+  EXPECT_NE(said("text,text\na,b\n").find("column \"text\" appears twice"), std::string::npos);
+  EXPECT_NE(said("question,answer\na,b\n").find("nothing to train on among its keys (answer, question)"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace jackscrew

@@ -119,6 +119,7 @@ void stats(const Reader& reader) {
   const double mean = share(counts.tokens, counts.examples);
   const int64_t median = lengths[lengths.size() / 2];
   const double trained = share(counts.trained_tokens, counts.tokens);
+  const int64_t repeated = repeated_examples(data);
   if (recipe.json) {
     JsonObject length;
     length.add("shortest", lengths.front()).add("median", median).add("mean", mean);
@@ -126,6 +127,7 @@ void stats(const Reader& reader) {
     JsonObject json;
     json.add("records", counts.records).add("examples", counts.examples);
     json.add("truncated", counts.truncated).add("dropped", counts.dropped);
+    json.add("repeated", repeated);
     json.add("tokens", counts.tokens).add("trained_tokens", counts.trained_tokens);
     json.add("trained_share", trained).add("text_bytes", counts.text_bytes);
     json.add("lengths", length).add("rows", sampler.rows_per_epoch());
@@ -136,6 +138,7 @@ void stats(const Reader& reader) {
   fmt::print("records    {}: {} examples, {} cut to {} tokens, {} dropped for want of a target\n",
              counts.records, counts.examples, counts.truncated, recipe.sequence_len,
              counts.dropped);
+  if (repeated > 0) fmt::print("           {} stand there more than once\n", repeated);
   fmt::print("tokens     {}, of which {} are trained ({:.1f}%)\n", counts.tokens,
              counts.trained_tokens, 100.0 * trained);
   fmt::print("text       {}, {:.2f} bytes to a token\n", human_bytes(counts.text_bytes),

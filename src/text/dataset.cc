@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
+#include <unordered_set>
 
 #include "base/checked.h"
 #include "base/error.h"
@@ -67,6 +69,10 @@ int64_t text_bytes(const Record& record) {
     size_t operator()(const DocumentRecord& r) const { return r.text.size(); }
   };
   return static_cast<int64_t>(std::visit(Count{}, record));
+}
+
+std::string_view bytes_of(const Example& example) {
+  return {reinterpret_cast<const char*>(example.ids.data()), example.ids.size() * sizeof(int32_t)};
 }
 
 }  // namespace
@@ -246,6 +252,21 @@ std::pair<Dataset, Dataset> Dataset::split(double val_size, uint64_t seed) const
   parts.first.stats_.text_bytes = stats_.text_bytes;
   parts.first.stats_.notes = stats_.notes;
   return parts;
+}
+
+int64_t repeated_examples(const Dataset& data) {
+  std::unordered_set<std::string_view> seen;
+  return std::ranges::count_if(data.examples(), [&](const Example& example) {
+    return !seen.insert(bytes_of(example)).second;
+  });
+}
+
+int64_t leaked_examples(const Dataset& held_out, const Dataset& training) {
+  std::unordered_set<std::string_view> seen;
+  for (const Example& example : training.examples()) seen.insert(bytes_of(example));
+  return std::ranges::count_if(held_out.examples(), [&](const Example& example) {
+    return seen.contains(bytes_of(example));
+  });
 }
 
 }  // namespace jackscrew

@@ -54,6 +54,12 @@ struct DatasetStats {
 // What a user should know of `stats` before training; empty where all is well.
 std::vector<std::string> data_warnings(const DatasetStats& stats);
 
+class Dataset;
+// Examples with the same ids as an earlier one.
+int64_t repeated_examples(const Dataset& data);
+// Examples of `held_out` that stand in `training` too: what they say of a model is too good.
+int64_t leaked_examples(const Dataset& held_out, const Dataset& training);
+
 // The example of one record, whole; `place` is for messages. `progress` is told of the bytes of a
 // DocumentRecord, which may be a long text. Throws what render_chat throws.
 Example encode_record(const Tokenizer& tokenizer, const DatasetOptions& options,

@@ -144,6 +144,10 @@ class Trainer {
     } else if (recipe_.val_size > 0) {
       std::tie(train_data_, eval_data_) = train_data_.split(recipe_.val_size, recipe_.seed);
     }
+    if (const int64_t leaked = leaked_examples(eval_data_, train_data_); leaked > 0) {
+      warn(fmt::format("{} of the {} held-out examples are trained on too", leaked,
+                       eval_data_.size()));
+    }
     samples_ = choose_samples(eval_data_.size() > 0 ? eval_data_ : train_data_, tokenizer_,
                               recipe_.report_samples, recipe_.sequence_len);
   }

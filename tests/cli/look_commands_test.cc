@@ -100,6 +100,7 @@ TEST(Data, StatsJson) {
   EXPECT_EQ(stats["examples"], 3);
   EXPECT_EQ(stats["truncated"], 2);
   EXPECT_EQ(stats["dropped"], 1);
+  EXPECT_EQ(stats["repeated"], 0);
   EXPECT_EQ(stats["tokens"], 20);
   EXPECT_EQ(stats["trained_tokens"], 17);  // the first of each is predicted from nothing
   EXPECT_EQ(stats["lengths"]["shortest"], 4);

@@ -65,8 +65,9 @@ TEST(Csv, RowsAreRecords) {
         [&](int64_t more) { bytes += more; });
     return seen;
   };
-  EXPECT_EQ(read("instruction,input,output\nAdd,\"1, 2\",3\nName,,\"A\nB\"\nLast,,x\n"),
-            (std::vector<std::string>{".csv:2 Add\n\n1, 2|3", ".csv:3 Name|A\nB", ".csv:5 Last|x"}));
+  EXPECT_EQ(
+      read("instruction,input,output\nAdd,\"1, 2\",3\nName,,\"A\nB\"\nLast,,x\n"),
+      (std::vector<std::string>{".csv:2 Add\n\n1, 2|3", ".csv:3 Name|A\nB", ".csv:5 Last|x"}));
   EXPECT_EQ(read("id,text\n7,hello\n"), std::vector<std::string>{".csv:2 hello"});
   const auto said = [&](const std::string& text) {
     try {
@@ -76,11 +77,13 @@ TEST(Csv, RowsAreRecords) {
     }
     return std::string();
   };
-  EXPECT_NE(said("instruction,output\na,b,c\n").find("data.csv:2: 3 fields where the first row has 2"),
-            std::string::npos);
+  EXPECT_NE(
+      said("instruction,output\na,b,c\n").find("data.csv:2: 3 fields where the first row has 2"),
+      std::string::npos);
   EXPECT_NE(said("text,text\na,b\n").find("column \"text\" appears twice"), std::string::npos);
-  EXPECT_NE(said("question,answer\na,b\n").find("nothing to train on among its keys (answer, question)"),
-            std::string::npos);
+  EXPECT_NE(
+      said("question,answer\na,b\n").find("nothing to train on among its keys (answer, question)"),
+      std::string::npos);
 }
 
 }  // namespace

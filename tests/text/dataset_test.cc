@@ -209,7 +209,7 @@ TEST_F(DatasetTest, ErrorsNameTheLine) {
   refuse("a.jsonl", "", "none of its 0 records");
   refuse("a.json", R"([{"text": "fine"}, {"text": null}])", "a.json, record 2: \"text\" is null");
   refuse("a.json", R"({"text": "fine"})", "one object a line is .jsonl");
-  refuse("a.csv", "text\nfine\n", "unknown kind of data file");
+  refuse("a.parquet", "text\nfine\n", "unknown kind of data file");
   expect_error(ErrorKind::data, "does not exist",
                [&] { Dataset::read(directory_ / "missing.jsonl", tokenizer_, options(10)); });
 }
@@ -320,6 +320,19 @@ TEST_F(DatasetTest, TellsWhatTheTemplateDoesToConversations) {
   expect_error(ErrorKind::data, "a.jsonl:2: the chat template (line 1) refuses", [&] {
     read("a.jsonl", "{\"text\": \"x\"}\n" + text, with_template("{{ raise_exception('No.') }}"));
   });
+}
+
+TEST(DatasetExamples, RepetitionsAreCounted) {
+  const auto data = [](const std::vector<Ids>& all) {
+    std::vector<Example> examples;
+    for (const Ids& ids : all) examples.push_back({ids, std::vector<uint8_t>(ids.size(), 1)});
+    return Dataset(examples, 8);
+  };
+  const Dataset training = data({{1, 2, 3}, {1, 2}, {1, 2, 3}, {1, 2, 3}, {2, 1}});
+  EXPECT_EQ(repeated_examples(training), 2);
+  EXPECT_EQ(repeated_examples(Dataset()), 0);
+  EXPECT_EQ(leaked_examples(data({{1, 2}, {2, 3}, {2, 1}, {1, 2}}), training), 3);
+  EXPECT_EQ(leaked_examples(data({{1, 2, 3, 4}}), training), 0);
 }
 
 TEST(DatasetExamples, AreChecked) {

@@ -1,7 +1,6 @@
-// Tokenizers in the files of a Hugging Face model directory.
+// Tokenizers as tokenizer.json and tokenizer_config.json hold them.
 #pragma once
 
-#include <filesystem>
 #include <string>
 #include <string_view>
 
@@ -9,7 +8,7 @@
 
 namespace jackscrew {
 
-// Reads the text of a tokenizer.json that holds byte-level BPE. `file_name` is for messages. Throws
+// Reads the text of a tokenizer.json that holds BPE. `file_name` is for messages. Throws
 // Error(model) when the text is malformed or uses a construct that is not supported, which it
 // names. `eos`, `pad`, `unk` and the chat template are not in that file and stay unset; `bos` is
 // set where the post-processor adds it.
@@ -20,9 +19,9 @@ TokenizerData parse_tokenizer_json(std::string_view text, const std::string& fil
 void apply_tokenizer_config(TokenizerData& data, std::string_view text,
                             const std::string& file_name);
 
-// Reads tokenizer.json and, where they exist, tokenizer_config.json and chat_template.jinja from a
-// model directory. Throws Error(model).
-TokenizerData read_tokenizer_directory(const std::filesystem::path& directory);
+// Adds the tokens of a tokenizer_config.json's added_tokens_decoder, for vocabularies whose own
+// file has none. Throws Error(model).
+void add_config_tokens(TokenizerData& data, std::string_view text, const std::string& file_name);
 
 // The text of a tokenizer.json that encodes exactly as Tokenizer(data) with parse_special. Throws
 // Error(model) when the vocabulary is not valid UTF-8.

@@ -8,6 +8,7 @@
 #include "base/philox.h"
 #include "tests/text/fixture.h"
 #include "text/byte_map.h"
+#include "text/tokenizer_files.h"
 #include "text/utf8.h"
 
 namespace jackscrew {
@@ -271,10 +272,24 @@ TEST(TokenizerJson, NamesWhatItCannotRead) {
     expect_error(ErrorKind::model, part, [&] { parse_tokenizer_json(bad.dump(), "t.json"); });
   };
   refuse("t.json: a tokenizer model of type Unigram", R"({"model": {"type": "Unigram"}})");
-  refuse("the normalizer NFC", R"({"normalizer": {"type": "NFC"}})");
-  refuse("the pre-tokenizer Metaspace", R"({"pre_tokenizer": {"type": "Metaspace"}})");
-  refuse("add_prefix_space", R"({"pre_tokenizer": {"type": "Sequence", "pretokenizers":
-                               [{"type": "ByteLevel", "add_prefix_space": true}]}})");
+  refuse("the normalizer NFKC", R"({"normalizer": {"type": "NFKC"}})");
+  refuse("a Replace of {\"Regex\"", R"({"normalizer": {"type": "Replace", "pattern": {"Regex": "a"},
+      "content": ""}})");
+  refuse("more than 64",
+         (R"({"normalizer": {"type": "Prepend", "prepend": ")" + std::string(65, 'x') + R"("}})")
+             .c_str());
+  refuse("the pre-tokenizer Whitespace", R"({"pre_tokenizer": {"type": "Whitespace"}})");
+  refuse("changes the pieces of another", R"({"pre_tokenizer": {"type": "Sequence",
+      "pretokenizers": [{"type": "Digits"}, {"type": "Metaspace", "replacement": "_"}]}})");
+  refuse("Metaspace with \"ab\"",
+         R"({"pre_tokenizer": {"type": "Metaspace", "replacement": "ab"}})");
+  refuse("prepend_scheme \"last\"", R"({"pre_tokenizer": {"type": "Metaspace",
+      "replacement": "_", "prepend_scheme": "last"}})");
+  refuse("changes the pieces of another", R"({"pre_tokenizer": {"type": "Sequence",
+      "pretokenizers": [{"type": "Digits"}, {"type": "ByteLevel", "add_prefix_space": true}]}})");
+  refuse("without use_regex", R"({"pre_tokenizer": {"type": "Sequence", "pretokenizers":
+      [{"type": "ByteLevel", "add_prefix_space": true, "use_regex": false}]}})");
+  refuse("the decoder WordPiece", R"({"decoder": {"type": "WordPiece"}})");
   refuse("after ByteLevel", R"({"pre_tokenizer": {"type": "Sequence", "pretokenizers":
       [{"type": "ByteLevel", "add_prefix_space": false}, {"type": "Digits"}]}})");
   refuse("\"Removed\"", R"({"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "a"},
@@ -302,18 +317,18 @@ class TokenizerDirectory : public DirectoryTest {};
 
 TEST_F(TokenizerDirectory, ReadsTheFilesBeside) {
   write("tokenizer.json", read_text(text_data() / "smollm_tokenizer.json"));
-  EXPECT_EQ(read_tokenizer_directory(directory_).eos, -1);
+  EXPECT_EQ(read_tokenizer_directory(directory_)->eos, -1);
   write("tokenizer_config.json", R"({"bos_token": "<|im_start|>",
       "eos_token": {"content": "<|im_end|>"}, "pad_token": null,
       "chat_template": [{"name": "rag", "template": "r"}, {"name": "default", "template": "d"}]})");
-  const TokenizerData data = read_tokenizer_directory(directory_);
+  const TokenizerData data = *read_tokenizer_directory(directory_);
   EXPECT_EQ(data.bos, 1);
   EXPECT_EQ(data.eos, 2);
   EXPECT_EQ(data.pad, -1);
   EXPECT_FALSE(data.add_bos);
   EXPECT_EQ(data.chat_template, "d");
   write("chat_template.jinja", "j");
-  EXPECT_EQ(read_tokenizer_directory(directory_).chat_template, "j");
+  EXPECT_EQ(read_tokenizer_directory(directory_)->chat_template, "j");
   write("tokenizer_config.json", R"({"eos_token": "<nope>"})");
   expect_error(ErrorKind::model, "<nope>", [&] { read_tokenizer_directory(directory_); });
 }

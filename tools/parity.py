@@ -31,6 +31,7 @@ from transformers.utils import logging as transformers_logging
 
 import golden
 from hostile_text import hostile_text
+from tokenizer_parity import check_tokenizers
 
 MIB = 2**20
 
@@ -110,6 +111,7 @@ class Parity:
         self.program = Program(options.program)
         self.nf4_file: Path = options.nf4_file.resolve()
         self.gguf: Path = options.model.resolve()
+        self.tokenizer_files: Path = options.tokenizers.resolve()
         self.seed: int = options.seed
         self.work = work
         self.loaded: dict[str, object] = {}
@@ -302,6 +304,10 @@ class Parity:
             raise Failure(f"{len(records)} records from one text file")
         self.same_ids("smollm2.ids", records[0]["ids"], tokenizer(text).input_ids,
                       tokenizer.convert_ids_to_tokens)
+
+    def tokenizers(self) -> None:
+        """Tokenizers of every family, on megabytes of hostile text."""
+        check_tokenizers(self, self.tokenizer_files)
 
     def chats(self) -> None:
         """Random conversations through SmolLM2's own chat template."""
@@ -525,7 +531,9 @@ def main() -> int:
     parser.add_argument("--model", type=Path, required=True, help="SmolLM2-135M-Instruct as GGUF")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**31))
     parser.add_argument("--nf4_file", type=Path, required=True, help="the program tools/nf4_file.cc")
-    names = ["tiny", "states", "tokens", "chats", "logits", "full", "lora", "nf4"]
+    parser.add_argument("--tokenizers", type=Path, required=True,
+                        help="the directory that script/setup --tokenizers makes")
+    names = ["tiny", "states", "tokens", "tokenizers", "chats", "logits", "full", "lora", "nf4"]
     parser.add_argument("--only", choices=names, action="append",
                         help="run this check only (repeatable)")
     options = parser.parse_args()

@@ -42,8 +42,8 @@ void compose(std::string& text) {
   std::array<utf8proc_int32_t, 16> parts{};  // the longest canonical decomposition has 4
   for (size_t i = 0; i < text.size();) {
     const auto character = static_cast<utf8proc_int32_t>(utf8_character(text, i));
-    const utf8proc_ssize_t count = utf8proc_decompose_char(
-        character, parts.data(), parts.size(), UTF8PROC_DECOMPOSE, nullptr);
+    const utf8proc_ssize_t count =
+        utf8proc_decompose_char(character, parts.data(), parts.size(), UTF8PROC_DECOMPOSE, nullptr);
     characters.insert(characters.end(), parts.begin(), parts.begin() + std::max<int64_t>(count, 0));
     i += utf8_length(text[i]);
   }
@@ -56,9 +56,9 @@ void compose(std::string& text) {
     });
     mark = end;
   }
-  const utf8proc_ssize_t count = utf8proc_normalize_utf32(
-      characters.data(), narrow<utf8proc_ssize_t>(characters.size()),
-      static_cast<utf8proc_option_t>(UTF8PROC_COMPOSE | UTF8PROC_STABLE));
+  const utf8proc_ssize_t count =
+      utf8proc_normalize_utf32(characters.data(), narrow<utf8proc_ssize_t>(characters.size()),
+                               static_cast<utf8proc_option_t>(UTF8PROC_COMPOSE | UTF8PROC_STABLE));
   text.clear();
   for (utf8proc_ssize_t i = 0; i < count; ++i) {
     append_utf8(text, static_cast<uint32_t>(characters[static_cast<size_t>(i)]));

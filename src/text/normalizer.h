@@ -22,7 +22,7 @@ struct NormalizerStep {
   };
   Kind kind = Kind::nfc;
   std::string from, to;
-  bool at_begin_only = false;    // prepend: only at TextPlace::begin
+  bool at_begin_only = false;   // prepend: only at TextPlace::begin
   bool unless_present = false;  // prepend: not before a text that begins with `to`
 
   bool operator==(const NormalizerStep&) const = default;

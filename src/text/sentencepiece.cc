@@ -183,9 +183,9 @@ void refuse_unsupported(const Model& model, const std::string& file_name) {
   constexpr std::array<const char*, 5> kTypes = {"0", "Unigram", "BPE", "Word", "Char"};
   if (model.model_type != 2) {
     const bool known = model.model_type > 0 && model.model_type < 5;
-    refuse(fmt::format("a SentencePiece model of type {}",
-                       known ? kTypes[static_cast<size_t>(model.model_type)]
-                             : std::to_string(model.model_type)));
+    refuse(fmt::format(
+        "a SentencePiece model of type {}",
+        known ? kTypes[static_cast<size_t>(model.model_type)] : std::to_string(model.model_type)));
   }
   if (model.has_rules) {
     refuse(fmt::format("SentencePiece's normalization \"{}\"", model.normalization));
@@ -195,7 +195,9 @@ void refuse_unsupported(const Model& model, const std::string& file_name) {
   if (model.whitespace_as_suffix) refuse("SentencePiece's treat_whitespace_as_suffix");
 }
 
-TokenKind kind_of(PieceType type, size_t id) {
+}  // namespace
+
+TokenKind token_kind(PieceType type) {
   switch (type) {
     case PieceType::normal:
     case PieceType::byte:
@@ -208,10 +210,8 @@ TokenKind kind_of(PieceType type, size_t id) {
     case PieceType::unused:
       return TokenKind::unused;
   }
-  fail(ErrorKind::model, "the token {} is of unknown type {}", id, static_cast<int64_t>(type));
+  fail(ErrorKind::model, "a token is of unknown type {}", static_cast<int64_t>(type));
 }
-
-}  // namespace
 
 TokenizerData sentencepiece_bpe(const std::vector<Piece>& pieces, bool add_dummy_prefix) {
   TokenizerData data;
@@ -221,7 +221,7 @@ TokenizerData sentencepiece_bpe(const std::vector<Piece>& pieces, bool add_dummy
   for (size_t i = 0; i < pieces.size(); ++i) {
     const Piece& piece = pieces[i];
     data.tokens.push_back(piece.text);
-    data.kinds.push_back(kind_of(piece.type, i));
+    data.kinds.push_back(token_kind(piece.type));
     if (piece.type == PieceType::byte) data.byte_fallback = true;
     if (piece.type == PieceType::unknown) data.unk = data.missing_id = narrow<int32_t>(i);
     if (piece.type != PieceType::normal) continue;

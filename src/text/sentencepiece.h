@@ -13,6 +13,9 @@ namespace jackscrew {
 // A piece's type, under the numbers of the file; GGUF's token types are the same.
 enum class PieceType : int64_t { normal = 1, unknown, control, user_defined, unused, byte };
 
+// Throws Error(model) for a number that is no type.
+TokenKind token_kind(PieceType type);
+
 struct Piece {
   std::string text;
   double score = 0.0;

@@ -13,11 +13,18 @@ namespace jackscrew {
 namespace {
 
 // Of Llama 3.1 and later (llama-models, models/llama3/tokenizer.py); then come reserved ones.
-constexpr std::array<const char*, 12> kSpecial = {
-    "<|begin_of_text|>",       "<|end_of_text|>",  "<|reserved_special_token_0|>",
-    "<|reserved_special_token_1|>", "<|finetune_right_pad_id|>", "<|step_id|>",
-    "<|start_header_id|>",     "<|end_header_id|>", "<|eom_id|>",
-    "<|eot_id|>",              "<|python_tag|>",   "<|image|>"};
+constexpr std::array<const char*, 12> kSpecial = {"<|begin_of_text|>",
+                                                  "<|end_of_text|>",
+                                                  "<|reserved_special_token_0|>",
+                                                  "<|reserved_special_token_1|>",
+                                                  "<|finetune_right_pad_id|>",
+                                                  "<|step_id|>",
+                                                  "<|start_header_id|>",
+                                                  "<|end_header_id|>",
+                                                  "<|eom_id|>",
+                                                  "<|eot_id|>",
+                                                  "<|python_tag|>",
+                                                  "<|image|>"};
 constexpr size_t kSpecialCount = 256;
 
 int base64_digit(char c) {
@@ -61,9 +68,9 @@ Line parse_line(std::string_view line) {
 void add_special_tokens(TokenizerData& data) {
   const auto first = narrow<int32_t>(data.tokens.size());
   for (size_t i = 0; i < kSpecialCount; ++i) {
-    data.tokens.push_back(i < kSpecial.size()
-                              ? kSpecial[i]
-                              : fmt::format("<|reserved_special_token_{}|>", i - kSpecial.size() + 2));
+    data.tokens.push_back(i < kSpecial.size() ? kSpecial[i]
+                                              : fmt::format("<|reserved_special_token_{}|>",
+                                                            i - kSpecial.size() + 2));
   }
   data.kinds.assign(data.tokens.size(), TokenKind::normal);
   std::fill(data.kinds.begin() + first, data.kinds.end(), TokenKind::special);

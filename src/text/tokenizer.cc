@@ -43,13 +43,11 @@ std::string without_marks(std::string_view token, std::string_view instead) {
   return text;
 }
 
-// Whether a merge could join a word to the space behind it.
-bool crosses_into_space(std::string_view token) {
-  for (size_t at = token.find(kSpaceMark, 1); at != std::string_view::npos;
-       at = token.find(kSpaceMark, at + 1)) {
-    if (!token.substr(0, at).ends_with(kSpaceMark)) return true;
-  }
-  return false;
+// Bytes of the first word of `text`: spaces, and all up to the next space.
+size_t first_word(std::string_view text) {
+  size_t end = 0;
+  while (text.substr(end).starts_with(kSpaceMark)) end += kSpaceMark.size();
+  return std::min(text.find(kSpaceMark, end), text.size());
 }
 
 }  // namespace
@@ -212,7 +210,8 @@ BpeMerger Tokenizer::make_merger(BpeAlphabet alphabet) {
   for (size_t i = 0; i < data_.merges.size(); ++i) {
     const auto& [left, right] = data_.merges[i];
     merges.push_back({id_of(left, i), id_of(right, i), id_of(left + right, i)});
-    spaces_begin_words_ = spaces_begin_words_ && !crosses_into_space(left + right);
+    spaces_begin_words_ =
+        spaces_begin_words_ && first_word(left + right) == left.size() + right.size();
   }
   // A space without a token may be fused with what precedes it.
   const auto space = ids_.find(kSpaceMark);
@@ -295,18 +294,11 @@ void Tokenizer::encode_words(std::string_view text, Job& job) const {
   }
   job.place = TextPlace::inside;
   pre_tokenizer_.split(text, [&](std::string_view word) {
-    if (spaces_begin_words_) {
-      for (size_t at = word.find(kSpaceMark, 1); at != std::string_view::npos;
-           at = word.find(kSpaceMark, 1)) {
-        while (word.substr(0, at).ends_with(kSpaceMark) &&
-               word.substr(at).starts_with(kSpaceMark)) {
-          at += kSpaceMark.size();
-        }
-        encode_word(word.substr(0, at), job);
-        word.remove_prefix(at);
-      }
+    while (!word.empty()) {
+      const size_t size = spaces_begin_words_ ? first_word(word) : word.size();
+      encode_word(word.substr(0, size), job);
+      word.remove_prefix(size);
     }
-    encode_word(word, job);
   });
 }
 

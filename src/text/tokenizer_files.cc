@@ -28,7 +28,7 @@ TokenizerData read_model_file(const fs::path& path, const fs::path& config) {
   } else {
     data = parse_sentencepiece(bytes, path.string());
   }
-  if (fs::exists(config)) add_config_tokens(data, read_text(config), config.string());
+  if (fs::exists(config)) apply_model_config(data, read_text(config), config.string());
   return data;
 }
 
@@ -49,11 +49,7 @@ TokenizerData byte_level_data(const GgufTokenizerMetadata& from) {
   TokenizerData data;
   data.tokens = from.tokens;
   for (const int64_t type : from.token_types) {
-    // ggml's token types: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte.
-    data.kinds.push_back(type == 3 || type == 2 ? TokenKind::special
-                         : type == 4            ? TokenKind::added
-                         : type == 5            ? TokenKind::unused
-                                                : TokenKind::normal);
+    data.kinds.push_back(token_kind(static_cast<PieceType>(type)));
   }
   data.set_pre_tokenizer(from.pre.empty() ? "default" : from.pre);
   return data;
@@ -94,7 +90,7 @@ TokenizerData gguf_tokenizer_data(const GgufTokenizerMetadata& from, const std::
   data.pad = narrow<int32_t>(from.pad_id);
   if (from.unk_id >= 0 || !sentencepiece) data.unk = narrow<int32_t>(from.unk_id);
   data.missing_id = data.unk;
-  // llama.cpp's defaults where the file is silent.
+  // As llama.cpp does where the file is silent.
   data.add_bos = from.add_bos.value_or(sentencepiece && data.bos >= 0);
   data.chat_template = from.chat_template;
   return data;

@@ -263,6 +263,18 @@ void read_decoder(const Json& step, TokenizerData& data) {
   }
 }
 
+// The values of added_tokens_decoder, whose keys are ids, as tokenizer.json lists such tokens.
+Json added_tokens_list(const Json& by_id) {
+  Json list = Json::array();
+  for (const auto& [id, token] : by_id.items()) {
+    const auto number = parse_int(id);
+    if (!number) fail(ErrorKind::model, "added_tokens_decoder has the id \"{}\"", id);
+    list.push_back(token);
+    list.back()["id"] = *number;
+  }
+  return list;
+}
+
 // A token in tokenizer_config.json: null, its text, or an object that holds the text.
 void read_role(const Json& config, const char* key, const TokenizerData& data, int32_t& id) {
   if (is_null(config, key)) return;
@@ -316,18 +328,27 @@ TokenizerData parse_tokenizer_json(std::string_view text, const std::string& fil
   return data;
 }
 
-void add_config_tokens(TokenizerData& data, std::string_view text, const std::string& file_name) {
+void apply_model_config(TokenizerData& data, std::string_view text, const std::string& file_name) {
   with_file_name(file_name, [&] {
     const Json config = parse_object(text);
-    if (is_null(config, "added_tokens_decoder")) return;
-    Json list = Json::array();
-    for (const auto& [id, token] : config.at("added_tokens_decoder").items()) {
-      const auto number = parse_int(id);
-      if (!number) fail(ErrorKind::model, "added_tokens_decoder has the id \"{}\"", id);
-      list.push_back(token);
-      list.back()["id"] = *number;
+    if (!is_null(config, "added_tokens_decoder")) {
+      read_added_tokens(added_tokens_list(config.at("added_tokens_decoder")), data);
     }
-    read_added_tokens(list, data);
+    data.add_bos = data.bos >= 0 && flag(config, "add_bos_token", data.add_bos);
+    if (flag(config, "add_eos_token", false)) fail_unsupported("add_eos_token");
+    if (data.spelling == Spelling::byte_map) return;
+    const bool prefix = flag(config, "add_prefix_space", data.leading_space != LeadingSpace::keep);
+    data.leading_space = prefix ? LeadingSpace::drop_one : LeadingSpace::keep;
+    if (!flag(config, "legacy", true)) {
+      using Prefix = PreTokenizerStep::Prefix;
+      data.normalizer.clear();
+      data.pre_tokenizer = {{PreTokenizerStep::Kind::metaspace, kSpaceMark,
+                             prefix ? Prefix::at_begin : Prefix::never, false}};
+    } else if (!prefix) {
+      std::erase_if(data.normalizer, [](const NormalizerStep& step) {
+        return step.kind == NormalizerStep::Kind::prepend;
+      });
+    }
   });
 }
 

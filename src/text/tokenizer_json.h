@@ -19,9 +19,11 @@ TokenizerData parse_tokenizer_json(std::string_view text, const std::string& fil
 void apply_tokenizer_config(TokenizerData& data, std::string_view text,
                             const std::string& file_name);
 
-// Adds the tokens of a tokenizer_config.json's added_tokens_decoder, for vocabularies whose own
-// file has none. Throws Error(model).
-void add_config_tokens(TokenizerData& data, std::string_view text, const std::string& file_name);
+// Adds what a tokenizer_config.json says of a vocabulary that has no tokenizer.json: its added
+// tokens, whether BOS is added, and of SentencePiece's where a space goes before a text: with
+// `legacy` (the default) before every text and behind every special token, without it only at the
+// beginning and only where there is none, as transformers does. Throws Error(model).
+void apply_model_config(TokenizerData& data, std::string_view text, const std::string& file_name);
 
 // The text of a tokenizer.json that encodes exactly as Tokenizer(data) with parse_special. Throws
 // Error(model) when the vocabulary is not valid UTF-8.

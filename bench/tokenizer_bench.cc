@@ -64,8 +64,10 @@ int run(std::vector<std::string> arguments) {
   const double rate = static_cast<double>(text.size()) * 1e-6 / best;
   if (json) {
     JsonObject object;
-    object.add("bytes", text.size()).add("tokens", tokens).add("mb_per_second", rate).add(
-        "load_seconds", load);
+    object.add("bytes", text.size())
+        .add("tokens", tokens)
+        .add("mb_per_second", rate)
+        .add("load_seconds", load);
     fmt::print("{}\n", object.text());
   } else {
     fmt::print("{} bytes, {} tokens: {:.1f} MB/s ({} time); loaded in {:.2f} s\n", text.size(),

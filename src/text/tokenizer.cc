@@ -162,6 +162,12 @@ void Tokenizer::index_tokens() {
            token);
     }
   }
+  // What stands in the text for such a token, and so what it decodes to.
+  for (const int32_t id : data_.normalized_literals) {
+    std::string& text = bytes_[static_cast<size_t>(id)];
+    normalize(data_.normalizer, TextPlace::begin, text);
+    if (data_.spelling == Spelling::text) text = without_marks(text, " ");
+  }
 }
 
 void Tokenizer::index_normal_token(int32_t id, BpeAlphabet& alphabet) {

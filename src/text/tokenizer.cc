@@ -192,9 +192,9 @@ void Tokenizer::index_normal_token(int32_t id, BpeAlphabet& alphabet) {
   const Utf8Step first = utf8_step(token, 0);
   if (first.status == Utf8Status::valid && first.length == token.size()) {
     const size_t character = utf8_character(token, 0);
-    if (character >= alphabet.character_ids.size())
-      alphabet.character_ids.resize(character + 1, -1);
-    alphabet.character_ids[character] = id;
+    std::vector<int32_t>& ids = alphabet.character_ids;
+    ids.resize(std::max(ids.size(), character + 1), -1);
+    ids[character] = id;
   }
 }
 
@@ -326,11 +326,10 @@ std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special,
   for (const int32_t id : ids) {
     const std::string& bytes = token_bytes(id);
     if (skip_special && kind(id) == TokenKind::special) continue;
-    if (first && data_.leading_space == LeadingSpace::drop_first_token) {
-      text += without_marks(data_.tokens[static_cast<size_t>(id)], "");
-    } else {
-      text += bytes;
-    }
+    const std::string& token = data_.tokens[static_cast<size_t>(id)];
+    const bool marked = token.find(kSpaceMark) != std::string::npos;
+    const bool bare = first && marked && data_.leading_space == LeadingSpace::drop_first_token;
+    text += bare ? without_marks(token, "") : bytes;
     first = false;
   }
   if (place == TextPlace::begin && data_.leading_space == LeadingSpace::drop_one &&

@@ -16,7 +16,7 @@ using Json = nlohmann::json;
 
 // Far above any published vocabulary; keeps a hostile id from reserving the machine's memory.
 constexpr int64_t kMaxTokens = int64_t{1} << 22;
-constexpr size_t kMaxReplacement = 64;  // bytes; a real one has 3
+constexpr size_t kMaxGrowth = 64;  // of a text by normalizers; a real one has 4
 constexpr const char* kSpaceMark = "\u2581";
 
 [[noreturn]] void fail_unsupported(const std::string& what) {
@@ -115,15 +115,6 @@ void read_added_tokens(const Json& list, TokenizerData& data) {
   }
 }
 
-// What a text of many megabytes may get for each character that is replaced.
-std::string short_text(const Json& object, const char* key) {
-  std::string text = object.at(key).get<std::string>();
-  if (text.size() > kMaxReplacement) {
-    fail(ErrorKind::model, "\"{}\" has {} bytes, more than {}", key, text.size(), kMaxReplacement);
-  }
-  return text;
-}
-
 // The string that is looked for, of a normalizer or decoder Replace.
 std::string replaced_text(const Json& replace) {
   const Json& pattern = replace.at("pattern");
@@ -139,13 +130,25 @@ void read_normalizer(const Json& step, TokenizerData& data) {
   if (type == "Sequence") {
     for (const Json& part : step.at("normalizers")) read_normalizer(part, data);
   } else if (type == "Prepend") {
-    data.normalizer.push_back({Kind::prepend, {}, short_text(step, "prepend")});
+    data.normalizer.push_back({Kind::prepend, {}, text_of(step, "prepend")});
   } else if (type == "Replace") {
-    data.normalizer.push_back({Kind::replace, replaced_text(step), short_text(step, "content")});
+    data.normalizer.push_back({Kind::replace, replaced_text(step), text_of(step, "content")});
   } else if (type == "NFC") {
     data.normalizer.push_back({Kind::nfc, {}, {}});
   } else {
     fail_unsupported(fmt::format("the normalizer {}", type));
+  }
+}
+
+// A file may not make a text of many megabytes into one that no memory holds.
+void check_growth(std::span<const NormalizerStep> steps) {
+  size_t growth = 1;
+  for (const NormalizerStep& step : steps) {
+    const bool replace = step.kind == NormalizerStep::Kind::replace;
+    growth *= std::min(kMaxGrowth + 1, replace ? step.to.size() / step.from.size() + 1 : 1);
+    if (growth > kMaxGrowth || step.to.size() > kMaxGrowth) {
+      fail(ErrorKind::model, "the normalizers make a text more than {} times as long", kMaxGrowth);
+    }
   }
 }
 
@@ -312,6 +315,7 @@ TokenizerData parse_tokenizer_json(std::string_view text, const std::string& fil
     read_model(root.at("model"), data);
     if (!is_null(root, "added_tokens")) read_added_tokens(root.at("added_tokens"), data);
     if (!is_null(root, "normalizer")) read_normalizer(root.at("normalizer"), data);
+    check_growth(data.normalizer);
     bool byte_level = false;
     if (!is_null(root, "pre_tokenizer")) {
       read_pre_tokenizer(root.at("pre_tokenizer"), data, byte_level);
@@ -334,8 +338,6 @@ void apply_model_config(TokenizerData& data, std::string_view text, const std::s
     if (!is_null(config, "added_tokens_decoder")) {
       read_added_tokens(added_tokens_list(config.at("added_tokens_decoder")), data);
     }
-    data.add_bos = data.bos >= 0 && flag(config, "add_bos_token", data.add_bos);
-    if (flag(config, "add_eos_token", false)) fail_unsupported("add_eos_token");
     if (data.spelling == Spelling::byte_map) return;
     const bool prefix = flag(config, "add_prefix_space", data.leading_space != LeadingSpace::keep);
     data.leading_space = prefix ? LeadingSpace::drop_one : LeadingSpace::keep;
@@ -359,6 +361,9 @@ void apply_tokenizer_config(TokenizerData& data, std::string_view text,
     const int32_t added_bos = data.bos;
     read_role(config, "bos_token", data, data.bos);
     if (data.add_bos) data.bos = added_bos;  // what is really put before a text
+    // Where the configuration speaks of BOS it overrides the post-processor, as in transformers.
+    data.add_bos = flag(config, "add_bos_token", data.add_bos) && data.bos >= 0;
+    if (flag(config, "add_eos_token", false)) fail_unsupported("add_eos_token");
     read_role(config, "eos_token", data, data.eos);
     read_role(config, "pad_token", data, data.pad);
     read_role(config, "unk_token", data, data.unk);

@@ -14,8 +14,8 @@ namespace jackscrew {
 // set where the post-processor adds it.
 TokenizerData parse_tokenizer_json(std::string_view text, const std::string& file_name);
 
-// Adds what a tokenizer_config.json says: bos, eos, pad, unk, the chat template. Throws
-// Error(model).
+// Adds what a tokenizer_config.json says: bos, eos, pad, unk, whether BOS is added, the chat
+// template. Throws Error(model).
 void apply_tokenizer_config(TokenizerData& data, std::string_view text,
                             const std::string& file_name);
 

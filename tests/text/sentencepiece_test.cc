@@ -79,7 +79,8 @@ TEST(Tiktoken, GoldenIds) {
 
 TEST(TextVocabulary, ExportedJsonEncodesTheSame) {
   TokenizerData prefixed = golden_data("smollm");
-  prefixed.pre_tokenizer = {{PreTokenizerStep::Kind::byte_level, {}, PreTokenizerStep::Prefix::always}};
+  prefixed.pre_tokenizer = {
+      {PreTokenizerStep::Kind::byte_level, {}, PreTokenizerStep::Prefix::always}};
   for (const TokenizerData& data : {golden_data("llama2"), golden_data("metaspace"), golden_model(),
                                     golden_tiktoken(), prefixed}) {
     const TokenizerData again = parse_tokenizer_json(to_tokenizer_json(data), "again");
@@ -115,8 +116,10 @@ TEST(TextVocabulary, PrefixDependsOnWhatStandsBefore) {
 // A conversation is cut where the trained text begins; that must not put a space there.
 TEST(TextVocabulary, SegmentsAreOneText) {
   const Tokenizer tokenizer(golden_data("llama2"));
-  const std::vector<Segment> segments = {
-      {"<s>", false, true}, {"a jack ", false, false}, {"lifts", true, false}, {"</s>", true, true}};
+  const std::vector<Segment> segments = {{"<s>", false, true},
+                                         {"a jack ", false, false},
+                                         {"lifts", true, false},
+                                         {"</s>", true, true}};
   const EncodedSegments encoded = encode_segments(tokenizer, segments);
   EXPECT_EQ(tokenizer.decode(encoded.ids, false), "<s> a jack lifts</s>");
   Ids expected = tokenizer.encode("<s>a jack ", true);
@@ -131,7 +134,8 @@ TEST(TextVocabulary, InvalidUtf8IsEncodedByteByByte) {
   const Ids byte = tokenizer.encode("\xFF", true);
   ASSERT_EQ(byte.size(), 1u);
   EXPECT_EQ(tokenizer.data().tokens[static_cast<size_t>(byte[0])], "<0xFF>");
-  for (const char* text : {"a\xFF b", "\xC3 a", "a \xF0\x9F", "\xED\xA0\x80", "a\xFF\xFE\xFD c\xFF"}) {
+  for (const char* text :
+       {"a\xFF b", "\xC3 a", "a \xF0\x9F", "\xED\xA0\x80", "a\xFF\xFE\xFD c\xFF"}) {
     EXPECT_EQ(tokenizer.decode(tokenizer.encode(text, true), false), text);
   }
   // Without byte tokens: the unknown token, once for each byte.
@@ -149,8 +153,8 @@ TEST(TextVocabulary, LongHostileTextIsQuick) {
   for (const TokenizerData& data :
        {golden_data("llama2"), golden_data("metaspace"), golden_model(), golden_tiktoken()}) {
     const Tokenizer tokenizer(data);
-    for (const char* part : {"a", " ", "\u2581", "ab", "<s", "<0x", "\u0316\u0301", "\U0001F600", "\x01",
-                             "<tool", "\xC3", "lift"}) {
+    for (const char* part : {"a", " ", "\u2581", "ab", "<s", "<0x", "\u0316\u0301", "\U0001F600",
+                             "\x01", "<tool", "\xC3", "lift"}) {
       const std::string text = repeated(part);
       EXPECT_FALSE(tokenizer.encode(text, true).empty());
     }
@@ -163,7 +167,7 @@ TEST(Normalizer, ComposesAsUnicodeDefines) {
     return text;
   };
   EXPECT_EQ(nfc("e\u0301"), "\u00E9");
-  EXPECT_EQ(nfc("\u1E0A\u0323"), "\u1E0C\u0307");                   // reordered, then composed
+  EXPECT_EQ(nfc("\u1E0A\u0323"), "\u1E0C\u0307");                      // reordered, then composed
   EXPECT_EQ(nfc("\u1112\u1161\u11AB \uAC00\u11A8"), "\uD55C \uAC01");  // Hangul
   EXPECT_EQ(nfc("\u0958 \u2126 \u0344"), "\u0915\u093C \u03A9 \u0308\u0301");  // never composed
   EXPECT_EQ(nfc("a\u0315\u0300\u05AE\u0300\u0315b"), "\u00E0\u05AE\u0300\u0315\u0315b");
@@ -180,7 +184,7 @@ TEST(Gguf, SentencePieceVocabulary) {
   for (size_t i = 0; i < model.tokens.size(); ++i) {
     const bool byte = model.tokens[i].starts_with("<0x");
     metadata.scores.push_back(-static_cast<double>(i));
-    metadata.token_types.push_back(i == 0                                    ? 2
+    metadata.token_types.push_back(i == 0                                 ? 2
                                    : model.kinds[i] == TokenKind::special ? 3
                                    : model.kinds[i] == TokenKind::added   ? 4
                                    : byte                                 ? 6
@@ -261,7 +265,8 @@ TEST(SentencePiece, RefusesWhatItDoesNotRead) {
 
 TEST(Tiktoken, RefusesOtherLines) {
   EXPECT_TRUE(is_tiktoken("IQ== 0\nIg== 1\n"));
-  for (const char* other : {"", "\x0A\x0E", "IQ== 1\n", "IQ= 0\n", "I-== 0", "IQ==\n", "{\"a\": 0}"}) {
+  for (const char* other :
+       {"", "\x0A\x0E", "IQ== 1\n", "IQ= 0\n", "I-== 0", "IQ==\n", "{\"a\": 0}"}) {
     EXPECT_FALSE(is_tiktoken(other)) << other;
   }
   const auto refuse = [](const std::string& part, const char* text) {

@@ -275,9 +275,15 @@ TEST(TokenizerJson, NamesWhatItCannotRead) {
   refuse("the normalizer NFKC", R"({"normalizer": {"type": "NFKC"}})");
   refuse("a Replace of {\"Regex\"", R"({"normalizer": {"type": "Replace", "pattern": {"Regex": "a"},
       "content": ""}})");
-  refuse("more than 64",
-         (R"({"normalizer": {"type": "Prepend", "prepend": ")" + std::string(65, 'x') + R"("}})")
-             .c_str());
+  const std::string long_prefix(65, 'x');
+  refuse("more than 64 times",
+         (R"({"normalizer": {"type": "Prepend", "prepend": ")" + long_prefix + R"("}})").c_str());
+  std::string doubled = R"({"type": "NFC"})";
+  for (int i = 0; i < 7; ++i) {
+    doubled += R"(, {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"})";
+  }
+  refuse("more than 64 times",
+         (R"({"normalizer": {"type": "Sequence", "normalizers": [)" + doubled + "]}}").c_str());
   refuse("the pre-tokenizer Whitespace", R"({"pre_tokenizer": {"type": "Whitespace"}})");
   refuse("changes the pieces of another", R"({"pre_tokenizer": {"type": "Sequence",
       "pretokenizers": [{"type": "Digits"}, {"type": "Metaspace", "replacement": "_"}]}})");
@@ -327,6 +333,9 @@ TEST_F(TokenizerDirectory, ReadsTheFilesBeside) {
   EXPECT_EQ(data.pad, -1);
   EXPECT_FALSE(data.add_bos);
   EXPECT_EQ(data.chat_template, "d");
+  write("tokenizer_config.json", R"({"bos_token": "<|im_start|>", "add_bos_token": true,
+      "chat_template": "d"})");
+  EXPECT_TRUE(read_tokenizer_directory(directory_)->add_bos);
   write("chat_template.jinja", "j");
   EXPECT_EQ(read_tokenizer_directory(directory_)->chat_template, "j");
   write("tokenizer_config.json", R"({"eos_token": "<nope>"})");

@@ -6,6 +6,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/text.h"
+#include "formats/json_text.h"
 #include "text/utf8.h"
 
 namespace jackscrew {
@@ -299,9 +300,9 @@ void with_file_name(const std::string& file_name, const Read& read) {
   }
 }
 
-Json parse_object(std::string_view text) {
-  Json root = Json::parse(text);
-  if (!root.is_object()) fail(ErrorKind::model, "an object was expected");
+Json parse_object(std::string_view text, const std::string& file_name) {
+  Json root = parse_json(text, file_name);
+  if (!root.is_object()) fail(ErrorKind::model, "{}: an object was expected", file_name);
   return root;
 }
 
@@ -309,8 +310,8 @@ Json parse_object(std::string_view text) {
 
 TokenizerData parse_tokenizer_json(std::string_view text, const std::string& file_name) {
   TokenizerData data;
+  const Json root = parse_object(text, file_name);
   with_file_name(file_name, [&] {
-    const Json root = parse_object(text);
     if (is_null(root, "model")) fail(ErrorKind::model, "the section \"model\" is missing");
     read_model(root.at("model"), data);
     if (!is_null(root, "added_tokens")) read_added_tokens(root.at("added_tokens"), data);
@@ -333,8 +334,8 @@ TokenizerData parse_tokenizer_json(std::string_view text, const std::string& fil
 }
 
 void apply_model_config(TokenizerData& data, std::string_view text, const std::string& file_name) {
+  const Json config = parse_object(text, file_name);
   with_file_name(file_name, [&] {
-    const Json config = parse_object(text);
     if (!is_null(config, "added_tokens_decoder")) {
       read_added_tokens(added_tokens_list(config.at("added_tokens_decoder")), data);
     }
@@ -356,8 +357,8 @@ void apply_model_config(TokenizerData& data, std::string_view text, const std::s
 
 void apply_tokenizer_config(TokenizerData& data, std::string_view text,
                             const std::string& file_name) {
+  const Json config = parse_object(text, file_name);
   with_file_name(file_name, [&] {
-    const Json config = parse_object(text);
     const int32_t added_bos = data.bos;
     read_role(config, "bos_token", data, data.bos);
     if (data.add_bos) data.bos = added_bos;  // what is really put before a text

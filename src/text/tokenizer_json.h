@@ -20,9 +20,9 @@ void apply_tokenizer_config(TokenizerData& data, std::string_view text,
                             const std::string& file_name);
 
 // Adds what a tokenizer_config.json says of a vocabulary that has no tokenizer.json: its added
-// tokens, whether BOS is added, and of SentencePiece's where a space goes before a text: with
-// `legacy` (the default) before every text and behind every special token, without it only at the
-// beginning and only where there is none, as transformers does. Throws Error(model).
+// tokens, and of SentencePiece's where a space goes before a text: with `legacy` (the default)
+// before every text and behind every special token, without it only at the beginning and only where
+// there is none, as transformers does. Throws Error(model).
 void apply_model_config(TokenizerData& data, std::string_view text, const std::string& file_name);
 
 // The text of a tokenizer.json that encodes exactly as Tokenizer(data) with parse_special. Throws

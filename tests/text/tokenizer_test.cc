@@ -312,6 +312,8 @@ TEST(TokenizerJson, NamesWhatItCannotRead) {
   refuse("t.json: [json.exception", R"({"model": {"vocab": {"x": "y"}}})");
   expect_error(ErrorKind::model, "t.json: ", [] { parse_tokenizer_json("{", "t.json"); });
   expect_error(ErrorKind::model, "t.json: an object", [] { parse_tokenizer_json("[]", "t.json"); });
+  expect_error(ErrorKind::model, "nested deeper",
+               [] { parse_tokenizer_json(std::string(1 << 20, '['), "t.json"); });
   // Every prefix of a file is refused, none crashes.
   const std::string text = good.dump();
   for (size_t size = 0; size < text.size(); size += 97) {

@@ -232,6 +232,7 @@ TokenizerData sentencepiece_bpe(const std::vector<Piece>& pieces, bool add_dummy
   std::stable_sort(order.begin(), order.end(),
                    [&](size_t a, size_t b) { return pieces[a].score > pieces[b].score; });
   std::vector<std::string_view> ranked;
+  ranked.reserve(order.size());
   for (const size_t i : order) ranked.push_back(pieces[i].text);
   data.merges = ranked_merges(ranked);
   if (add_dummy_prefix) {

@@ -4,7 +4,7 @@ Tokenizers that spell their tokens as text: as Llama 2's published tokenizer.jso
 Metaspace, and a model of the sentencepiece library; and a tiktoken file. The ids are Hugging Face's
 and sentencepiece's.
 
-    pip install tokenizers==0.23.3 transformers==5.17.0 sentencepiece==0.2.3 protobuf
+    pip install tokenizers==0.23.3 transformers==5.17.0 sentencepiece==0.2.3 gguf==0.19.0 protobuf
     python tools/golden_sentencepiece.py
 """
 

@@ -138,4 +138,5 @@ def main():
     (DATA / "golden.json").write_text(json.dumps(golden, separators=(",", ":")) + "\n")
 
 
-main()
+if __name__ == "__main__":
+    main()

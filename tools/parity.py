@@ -22,16 +22,17 @@ from typing import Callable
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TQDM_DISABLE"] = "1"
 
-import gguf
 import torch
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+from tokenizers import pre_tokenizers
+from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 import golden
 from hostile_text import hostile_text
+from tiny_models import tiny_tokenizer, write_gguf
+from tokenizer_parity import check_tokenizers
 
 MIB = 2**20
 
@@ -111,6 +112,7 @@ class Parity:
         self.program = Program(options.program)
         self.nf4_file: Path = options.nf4_file.resolve()
         self.gguf: Path = options.model.resolve()
+        self.tokenizer_files: Path = options.tokenizers.resolve()
         self.seed: int = options.seed
         self.work = work
         self.loaded: dict[str, object] = {}
@@ -186,7 +188,7 @@ class Parity:
             self.guard(f"tiny.{name}", lambda: self.tiny_model(name, shape, directory, rng))
 
     def tiny_model(self, name: str, shape: dict, directory: Path, rng: random.Random) -> None:
-        tokenizer = tiny_tokenizer(280 + rng.randrange(40))
+        tokenizer = tiny_tokenizer(list(TEXTS.values()), 280 + rng.randrange(40))
         tokenizer.save_pretrained(directory)
         config = golden.llama(len(tokenizer), max_position_embeddings=512, **shape)
         kind = name if name in ("mistral", "qwen2", "qwen3") else "llama"
@@ -235,7 +237,7 @@ class Parity:
         rng = random.Random(self.seed)
         for name in ("qwen2", "qwen3"):
             directory = self.work / f"gguf_{name}"
-            tokenizer = tiny_tokenizer(300)
+            tokenizer = tiny_tokenizer(list(TEXTS.values()), 300)
             tokenizer.save_pretrained(directory)
             config = golden.llama(len(tokenizer), 64, 96, 2, 4, 2, tied=True, head_dim=32)
             golden.write_config(golden.Case(name, self.seed, [], config, model_type=name), directory)
@@ -272,7 +274,7 @@ class Parity:
             print(f"skip states: {missing} (script/setup --oracle does not install it)", flush=True)
             return
         directory, output = self.work / "tiny_states", self.work / "states"
-        tokenizer = tiny_tokenizer(300)
+        tokenizer = tiny_tokenizer(list(TEXTS.values()), 300)
         tokenizer.save_pretrained(directory)
         config = golden.llama(len(tokenizer), max_position_embeddings=512, hidden=64, ffn=172,
                               layers=2, heads=8, kv_heads=8, tied=False)
@@ -345,6 +347,10 @@ class Parity:
             raise Failure(f"{len(records)} records from one text file")
         self.same_ids("smollm2.ids", records[0]["ids"], tokenizer(text).input_ids,
                       tokenizer.convert_ids_to_tokens)
+
+    def tokenizers(self) -> None:
+        """Tokenizers of every family, on megabytes of hostile text."""
+        check_tokenizers(self, self.tokenizer_files)
 
     def chats(self) -> None:
         """Random conversations through SmolLM2's own chat template."""
@@ -488,7 +494,7 @@ class Parity:
     def nf4_model(self, bnb) -> None:
         """The logits of a model whose linears bitsandbytes quantised."""
         directory = self.work / "tiny_nf4"
-        tokenizer = tiny_tokenizer(300)
+        tokenizer = tiny_tokenizer(list(TEXTS.values()), 300)
         tokenizer.save_pretrained(directory)
         config = golden.llama(len(tokenizer), max_position_embeddings=512, hidden=128,
                               ffn=192, layers=2, heads=4, kv_heads=2, tied=False)
@@ -524,52 +530,6 @@ class Parity:
             self.report.broken(name, f"{type(unexpected).__name__}: {unexpected}".splitlines()[0])
 
 
-def tiny_tokenizer(vocabulary: int) -> PreTrainedTokenizerFast:
-    """A byte-level BPE of a few merges, saved as tokenizer.json like any other model's."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.train_from_iterator(TEXTS.values(), trainers.BpeTrainer(
-        vocab_size=vocabulary, special_tokens=["<unk>", "<s>", "</s>"], show_progress=False,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
-
-
-def write_gguf(path: Path, name: str, config: dict, weights: dict[str, torch.Tensor],
-               tokenizer: PreTrainedTokenizerFast) -> None:
-    writer = gguf.GGUFWriter(path, name)
-    writer.add_block_count(config["num_hidden_layers"])
-    writer.add_context_length(config["max_position_embeddings"])
-    writer.add_embedding_length(config["hidden_size"])
-    writer.add_feed_forward_length(config["intermediate_size"])
-    writer.add_head_count(config["num_attention_heads"])
-    writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_key_length(config["head_dim"])
-    writer.add_value_length(config["head_dim"])
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_rope_freq_base(10000.0)
-    model = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
-    special = set(tokenizer.all_special_tokens)
-    tokens = sorted(model["vocab"], key=model["vocab"].get)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list(tokens)
-    writer.add_token_types([gguf.TokenType.CONTROL if token in special else gguf.TokenType.NORMAL
-                            for token in tokens])
-    writer.add_token_merges([merge if isinstance(merge, str) else " ".join(merge)
-                             for merge in model["merges"]])
-    writer.add_bos_token_id(config["bos_token_id"])
-    writer.add_eos_token_id(config["eos_token_id"])
-    kind = {"qwen2": gguf.MODEL_ARCH.QWEN2, "qwen3": gguf.MODEL_ARCH.QWEN3}[name]
-    names = gguf.get_tensor_name_map(kind, config["num_hidden_layers"])
-    for tensor, value in weights.items():
-        writer.add_tensor(names.get_name(tensor, try_suffixes=(".weight", ".bias")), value.numpy())
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
 def as_batch(records: list[dict]) -> dict[str, torch.Tensor]:
     """Records as `data tokenize` prints them, laid end to end like the batches of tools/golden.py."""
     ids, targets, ends = [], [], [0]
@@ -603,7 +563,10 @@ def main() -> int:
     parser.add_argument("--model", type=Path, required=True, help="SmolLM2-135M-Instruct as GGUF")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**31))
     parser.add_argument("--nf4_file", type=Path, required=True, help="the program tools/nf4_file.cc")
-    names = ["tiny", "gguf_architectures", "states", "tokens", "chats", "logits", "full", "lora", "nf4"]
+    parser.add_argument("--tokenizers", type=Path, required=True,
+                        help="the directory that script/setup --tokenizers makes")
+    names = ["tiny", "gguf_architectures", "states", "tokens", "tokenizers", "chats", "logits",
+             "full", "lora", "nf4"]
     parser.add_argument("--only", choices=names, action="append",
                         help="run this check only (repeatable)")
     options = parser.parse_args()

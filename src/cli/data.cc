@@ -89,7 +89,8 @@ void preview(const Reader& reader) {
       size_t to = from + 1;
       while (to < visible && example.train[to] == example.train[from]) ++to;
       const std::span<const int32_t> ids(example.ids.data() + from, to - from);
-      const std::string text = harmless(reader.tokenizer.decode(ids, false));
+      const TextPlace before = from == 0 ? TextPlace::begin : TextPlace::inside;
+      const std::string text = harmless(reader.tokenizer.decode(ids, false, before));
       const bool trained = example.train[from] != 0;
       fmt::print("{}{}{}", trained ? begin : "", text, trained ? end : "");
       from = to;

@@ -73,7 +73,8 @@ ordered_json tokenizer_json(const TokenizerData& data) {
   const std::string chat = format.refusal      ? format.refusal->what()
                            : format.is_plain() ? "plain"
                                                : "template";
-  return {{"kind", "byte-level BPE"},
+  const bool byte_level = data.spelling == Spelling::byte_map;
+  return {{"kind", byte_level ? "byte-level BPE" : "SentencePiece BPE"},
           {"vocab_size", data.tokens.size()},
           {"merges", data.merges.size()},
           {"bos_token_id", id_or_null(data.bos)},

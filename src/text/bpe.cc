@@ -4,6 +4,8 @@
 #include <bit>
 #include <queue>
 
+#include "text/utf8.h"
+
 namespace jackscrew {
 
 namespace {
@@ -17,9 +19,8 @@ uint64_t pair_key(int32_t left, int32_t right) {
 
 }  // namespace
 
-BpeMerger::BpeMerger(const std::array<int32_t, 256>& byte_ids, const std::vector<Merge>& merges,
-                     int32_t missing_id, bool fuse_missing)
-    : byte_ids_(byte_ids), missing_id_(missing_id), fuse_missing_(fuse_missing) {
+BpeMerger::BpeMerger(BpeAlphabet alphabet, const std::vector<Merge>& merges)
+    : alphabet_(std::move(alphabet)) {
   slots_.resize(std::bit_ceil(std::max<size_t>(16, merges.size() * 2)));
   shift_ = 64 - std::countr_zero(slots_.size());
   int32_t rank = 0;
@@ -47,23 +48,53 @@ void BpeMerger::encode(std::string_view word, std::vector<int32_t>& ids) const {
   std::vector<int32_t> many;
   if (word.size() > kShortWord) many.resize(word.size());
   int32_t* symbols = word.size() > kShortWord ? many.data() : few.data();
-  size_t count = 0;
-  bool after_missing = false;
-  for (const char c : word) {
-    const int32_t id = byte_ids_[static_cast<uint8_t>(c)];
-    if (id >= 0) {
-      symbols[count++] = id;
-    } else if (missing_id_ >= 0 && !(after_missing && fuse_missing_)) {
-      symbols[count++] = missing_id_;
-    }
-    after_missing = id < 0;
-  }
+  const size_t count = first_symbols(word, symbols);
   if (count <= kShortWord) {
     merge_short(symbols, count, ids);
   } else {
     many.resize(count);
     merge_long(many, ids);
   }
+}
+
+void BpeMerger::encode_byte(uint8_t byte, std::vector<int32_t>& ids) const {
+  const int32_t id = alphabet_.byte_ids[byte];
+  if (id >= 0) {
+    ids.push_back(id);
+  } else if (alphabet_.missing_id >= 0) {
+    ids.push_back(alphabet_.missing_id);
+  }
+}
+
+// Writes at most word.size() symbols and returns how many.
+size_t BpeMerger::first_symbols(std::string_view word, int32_t* symbols) const {
+  const std::vector<int32_t>& characters = alphabet_.character_ids;
+  size_t count = 0;
+  bool after_missing = false;
+  for (size_t i = 0, length = 1; i < word.size(); i += length) {
+    int32_t id = -1;
+    if (characters.empty()) {
+      id = alphabet_.byte_ids[static_cast<uint8_t>(word[i])];
+    } else {
+      length = utf8_length(word[i]);
+      const size_t character = utf8_character(word, i);
+      if (character < characters.size()) id = characters[character];
+      if (id < 0 && alphabet_.byte_ids[0] >= 0) {  // then every byte has one
+        for (size_t byte = i; byte < i + length; ++byte) {
+          symbols[count++] = alphabet_.byte_ids[static_cast<uint8_t>(word[byte])];
+        }
+        after_missing = false;
+        continue;
+      }
+    }
+    if (id >= 0) {
+      symbols[count++] = id;
+    } else if (alphabet_.missing_id >= 0 && !(after_missing && alphabet_.fuse_missing)) {
+      symbols[count++] = alphabet_.missing_id;
+    }
+    after_missing = id < 0;
+  }
+  return count;
 }
 
 void BpeMerger::merge_short(int32_t* symbols, size_t count, std::vector<int32_t>& ids) const {

@@ -9,6 +9,19 @@
 
 namespace jackscrew {
 
+// What a word is made of before pairs are merged.
+struct BpeAlphabet {
+  // Whole characters: the token of each code point, -1 or beyond the end where it has none. Empty
+  // in byte-level vocabularies, where every byte is a symbol.
+  std::vector<int32_t> character_ids;
+  // The token of each byte, -1: none. With character_ids they stand for the bytes of a character
+  // that has no token.
+  std::array<int32_t, 256> byte_ids{};
+  // Stands for what has no token at all, once for each run of it when `fuse_missing`; -1: dropped.
+  int32_t missing_id = -1;
+  bool fuse_missing = false;
+};
+
 // Immutable once built: may be used by several threads.
 class BpeMerger {
  public:
@@ -17,15 +30,13 @@ class BpeMerger {
     int32_t result;       // id of their concatenation
   };
 
-  // `byte_ids[b]` is the token of byte b, or -1 where the vocabulary has none. Merges come in order
-  // of rank, best first; of a pair that appears twice the first counts.
-  // Bytes without a token become `missing_id`, one for each run of them when `fuse_missing`; with
-  // missing_id -1 they are dropped.
-  BpeMerger(const std::array<int32_t, 256>& byte_ids, const std::vector<Merge>& merges,
-            int32_t missing_id, bool fuse_missing);
+  // Merges come in order of rank, best first; of a pair that appears twice the first counts.
+  BpeMerger(BpeAlphabet alphabet, const std::vector<Merge>& merges);
 
-  // Appends the ids of `word` (raw bytes) to `ids`.
+  // Appends the ids of `word`: any bytes in byte-level vocabularies, otherwise valid UTF-8.
   void encode(std::string_view word, std::vector<int32_t>& ids) const;
+  // Appends what stands for one byte that is no part of a character.
+  void encode_byte(uint8_t byte, std::vector<int32_t>& ids) const;
 
  private:
   struct Slot {
@@ -40,14 +51,13 @@ class BpeMerger {
   static constexpr int32_t kNoRank = INT32_MAX;
 
   Found find(int32_t left, int32_t right) const;
+  size_t first_symbols(std::string_view word, int32_t* symbols) const;
   void merge_short(int32_t* symbols, size_t count, std::vector<int32_t>& ids) const;
   void merge_long(const std::vector<int32_t>& symbols, std::vector<int32_t>& ids) const;
 
-  std::array<int32_t, 256> byte_ids_;
+  BpeAlphabet alphabet_;
   std::vector<Slot> slots_;  // open addressing, a power of two, at most half full
   int shift_ = 0;
-  int32_t missing_id_;
-  bool fuse_missing_;
 };
 
 }  // namespace jackscrew

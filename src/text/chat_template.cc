@@ -243,8 +243,11 @@ EncodedSegments encode_segments(const Tokenizer& tokenizer, std::span<const Segm
   };
   std::string pending;  // text without special tokens, not encoded yet
   bool pending_trained = false;
+  TextPlace place = TextPlace::begin;
   const auto flush = [&] {
-    append(tokenizer.encode(pending, false), pending_trained);
+    if (pending.empty()) return;
+    append(tokenizer.encode(pending, false, {}, place), pending_trained);
+    place = TextPlace::inside;
     pending.clear();
   };
   for (const Segment& segment : segments) {
@@ -257,6 +260,7 @@ EncodedSegments encode_segments(const Tokenizer& tokenizer, std::span<const Segm
       pending += rest.substr(0, special->begin);
       flush();
       append({&special->id, 1}, segment.trained);
+      place = TextPlace::after_special;
       rest.remove_prefix(special->begin + special->size);
     }
     pending += rest;

@@ -4,10 +4,10 @@
 #include <pcre2.h>
 
 #include <array>
-#include <limits>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "text/utf8.h"
 
 namespace jackscrew {
 
@@ -24,22 +24,28 @@ constexpr const char* kQwen2Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
     R"(|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
+constexpr const char* kTekkenPattern =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
+    R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N})"
+    R"(| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
 // Unicode's White_Space. PCRE2's own \s also takes U+180E, which has not been a space since Unicode
 // 6.3 and is none for the engines that trained the vocabularies.
 constexpr std::string_view kSpaces = R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a})"
                                      R"(\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
 
-const std::array<NamedPreTokenizer, 16>& named_pre_tokenizers() {
-  static const std::array<NamedPreTokenizer, 16> kTable = [] {
+const std::array<NamedPreTokenizer, 17>& named_pre_tokenizers() {
+  static const std::array<NamedPreTokenizer, 17> kTable = [] {
     const std::vector<PreTokenizerStep> gpt2 = {{Kind::byte_level, {}}};
     const std::vector<PreTokenizerStep> smollm = {{Kind::digits, {}}, {Kind::byte_level, {}}};
     const std::vector<PreTokenizerStep> llama3 = {{Kind::regex, kLlama3Pattern}};
     const std::vector<PreTokenizerStep> qwen2 = {{Kind::regex, kQwen2Pattern}};
+    const std::vector<PreTokenizerStep> tekken = {{Kind::regex, kTekkenPattern}};
     const std::vector<PreTokenizerStep> fallback = {{Kind::regex, R"([\p{P}\$\+<=>\^~\|]+)"},
                                                     {Kind::byte_level, {}},
                                                     {Kind::digit_runs, {}},
                                                     {Kind::regex, "[0-9][0-9][0-9]"}};
-    return std::array<NamedPreTokenizer, 16>{{{"gpt-2", gpt2},
+    return std::array<NamedPreTokenizer, 17>{{{"gpt-2", gpt2},
                                               {"phi-2", gpt2},
                                               {"mpt", gpt2},
                                               {"olmo", gpt2},
@@ -51,9 +57,10 @@ const std::array<NamedPreTokenizer, 16>& named_pre_tokenizers() {
                                               {"llama3", llama3, true},
                                               {"llama-v3", llama3, true},
                                               {"dbrx", llama3},
-                                              {"qwen2", qwen2},
+                                              {"qwen2", qwen2, false, true},
                                               {"stablelm2", qwen2},
                                               {"deepseek-r1-qwen", qwen2},
+                                              {"tekken", tekken, true},
                                               {"default", fallback}}};
   }();
   return kTable;
@@ -137,10 +144,35 @@ std::string step_pattern(const PreTokenizerStep& step) {
       return R"(\p{N}+)";
     case Kind::byte_level:
       return std::string(kGpt2Pattern);
+    case Kind::metaspace:
+      return fmt::format(R"(\x{{{0:x}}}[^\x{{{0:x}}}]*)", utf8_character(step.pattern, 0));
     case Kind::regex:
       break;
   }
   return step.pattern;
+}
+
+std::vector<NormalizerStep> text_changes(std::span<const PreTokenizerStep> steps) {
+  using Prefix = PreTokenizerStep::Prefix;
+  std::vector<NormalizerStep> changes;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const PreTokenizerStep& step = steps[i];
+    const bool metaspace = step.kind == Kind::metaspace;
+    if (!metaspace && step.prefix == Prefix::never) continue;
+    if (i > 0) {
+      fail(ErrorKind::model, "a pre-tokenizer that changes the pieces of another is not supported");
+    }
+    const std::string space = " ";
+    if (metaspace) changes.push_back({NormalizerStep::Kind::replace, space, step.pattern});
+    if (step.prefix != Prefix::never) {
+      changes.push_back({NormalizerStep::Kind::prepend,
+                         {},
+                         metaspace ? step.pattern : space,
+                         step.prefix == Prefix::at_begin,
+                         true});
+    }
+  }
+  return changes;
 }
 
 const NamedPreTokenizer& named_pre_tokenizer(std::string_view name) {
@@ -167,6 +199,7 @@ std::string pre_tokenizer_name(std::span<const PreTokenizerStep> steps, bool ign
 
 PreTokenizer::PreTokenizer(std::span<const PreTokenizerStep> steps) {
   for (const PreTokenizerStep& step : steps) {
+    if (step.kind == Kind::metaspace && !step.split) continue;
     const std::string source = translated(step_pattern(step));
     int code = 0;
     PCRE2_SIZE offset = 0;
@@ -182,8 +215,9 @@ PreTokenizer::PreTokenizer(std::span<const PreTokenizerStep> steps) {
         pcre2_jit_compile(pattern->code.get(), PCRE2_JIT_COMPLETE) == 0;
     pattern->context.reset(pcre2_match_context_create(nullptr));
     if (pattern->context == nullptr) throw std::bad_alloc();
-    // Long runs of spaces are retried once per character; the default limit would refuse them.
-    pcre2_set_match_limit(pattern->context.get(), std::numeric_limits<uint32_t>::max());
+    // Runs of spaces are retried once per character: enough for some 100 MB of them, and too little
+    // for a pattern made to take forever.
+    pcre2_set_match_limit(pattern->context.get(), 100'000'000);
     patterns_.push_back(std::move(pattern));
   }
 }

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "text/normalizer.h"
+
 namespace jackscrew {
 
 // One cut. Steps apply one after another, each to the pieces of the one before, none looking beyond
@@ -17,13 +19,23 @@ struct PreTokenizerStep {
     digits,      // every number character (Unicode category N) by itself
     digit_runs,  // every run of number characters
     byte_level,  // GPT-2's pattern
-    regex        // `pattern`, in the syntax that Hugging Face's tokenizers use
+    regex,       // `pattern`, in the syntax that Hugging Face's tokenizers use
+    metaspace    // spaces become `pattern`, one character; with `split` every one begins a piece
   };
+  // Where byte_level puts a space and metaspace its character before a text that begins without.
+  enum class Prefix { never, at_begin, always };
+
   Kind kind = Kind::byte_level;
-  std::string pattern;  // Kind::regex only
+  std::string pattern;            // Kind::regex and Kind::metaspace only
+  Prefix prefix = Prefix::never;  // only the first of the steps may have one
+  bool split = true;              // Kind::metaspace only
 
   bool operator==(const PreTokenizerStep&) const = default;
 };
+
+// What the first step changes in a text before it cuts. Throws Error(model) where a later one would
+// change anything.
+std::vector<NormalizerStep> text_changes(std::span<const PreTokenizerStep> steps);
 
 // The step's pattern as Hugging Face would write it, whatever its kind.
 std::string step_pattern(const PreTokenizerStep& step);
@@ -33,6 +45,7 @@ struct NamedPreTokenizer {
   std::string name;
   std::vector<PreTokenizerStep> steps;
   bool ignore_merges = false;  // a word that is itself in the vocabulary is not taken apart
+  bool nfc = false;            // the text is composed first
 };
 
 // Throws Error(model) with the nearest known name when `name` is unknown.

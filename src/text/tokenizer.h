@@ -1,9 +1,13 @@
-// Byte-level BPE tokenizers: text to token ids and back.
+// BPE tokenizers, byte-level or SentencePiece's: text to token ids and back.
+//
+// A text goes through these stations: added tokens are found in it, the normalizer changes what
+// lies between them, the pre-tokenizer cuts that into words, and byte pairs are merged within each
+// word.
 //
 // Bytes that are not valid UTF-8 are never an error: each becomes the token of that single byte (or
 // whatever the vocabulary prescribes for a byte without a token), and the valid text on either side
-// is encoded as if it stood alone. Where every byte has a token, decode(encode(text)) == text for
-// any bytes whatever.
+// is encoded by itself. Where every byte has a token and nothing is normalized,
+// decode(encode(text)) == text for any bytes whatever.
 #pragma once
 
 #include <array>
@@ -18,15 +22,30 @@
 
 #include "base/progress_callback.h"
 #include "text/bpe.h"
+#include "text/literals.h"
+#include "text/normalizer.h"
 #include "text/pretokenizer.h"
 
 namespace jackscrew {
 
 enum class TokenKind : uint8_t {
-  normal,   // spelled in the byte map (text/byte_map.h), made by merges
+  normal,   // made by merges
   special,  // control: matched in raw text on request, left out of decoded text on request
   added,    // user-defined: literal text, always matched in raw text
   unused    // fills a gap in the ids
+};
+
+// How normal tokens are written.
+enum class Spelling : uint8_t {
+  byte_map,  // bytes, in GPT-2's map (text/byte_map.h): byte-level BPE
+  text       // characters, U+2581 for a space: SentencePiece's BPE
+};
+
+// What decoding takes away before a whole text of Spelling::text.
+enum class LeadingSpace : uint8_t {
+  keep,
+  drop_one,         // a space that the tokenizer put there
+  drop_first_token  // every U+2581 in the first token, as Metaspace decodes
 };
 
 // Everything that defines a tokenizer, whichever file it came from. Ids index `tokens`; -1: none.
@@ -34,6 +53,13 @@ struct TokenizerData {
   std::vector<std::string> tokens;
   std::vector<TokenKind> kinds;  // one for each token, or empty: all normal
   std::vector<std::pair<std::string, std::string>> merges;  // best first
+  Spelling spelling = Spelling::byte_map;
+  // Spelling::text: the tokens "<0x00>" .. "<0xFF>" are the bytes of what has no token of its own.
+  bool byte_fallback = false;
+  LeadingSpace leading_space = LeadingSpace::keep;
+  std::vector<NormalizerStep> normalizer;
+  // Special and added tokens that are normalized and then looked for in the normalized text.
+  std::vector<int32_t> normalized_literals;
   std::vector<PreTokenizerStep> pre_tokenizer;
   bool ignore_merges = false;  // a word that is itself in the vocabulary is not taken apart
   int32_t missing_id = -1;     // stands for bytes that have no token; -1: such bytes are dropped
@@ -45,8 +71,8 @@ struct TokenizerData {
   bool add_bos = false;       // the tokenizer's own default for a text of its own
   std::string chat_template;  // Jinja, as the model carries it; may be empty
 
-  // Sets `pre_tokenizer` and `ignore_merges` from a value of GGUF's `tokenizer.ggml.pre`. Throws
-  // Error(model) when the name is unknown.
+  // Sets `pre_tokenizer`, `ignore_merges` and `normalizer` from a value of GGUF's
+  // `tokenizer.ggml.pre`. Throws Error(model) when the name is unknown.
   void set_pre_tokenizer(std::string_view name);
 };
 
@@ -65,15 +91,17 @@ class Tokenizer {
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
 
-  // The ids of `text`, without BOS or EOS. Added tokens are always matched in the raw text, longest
-  // first; special tokens only with `parse_special`, otherwise their text is text like any other.
-  // `progress` is told of the bytes of `text`.
+  // The ids of `text`, without BOS or EOS. Added tokens are always matched, longest first; special
+  // tokens only with `parse_special`, otherwise their text is text like any other. `place` says
+  // what was encoded before; BOS is no part of a text. `progress` is told of the bytes of `text`.
   std::vector<int32_t> encode(std::string_view text, bool parse_special,
-                              const ProgressCallback& progress = {}) const;
+                              const ProgressCallback& progress = {},
+                              TextPlace place = TextPlace::begin) const;
 
   // The bytes of `ids` one after another; not valid UTF-8 where the ids cut through a character.
   // Throws Error(data) when an id is out of range.
-  std::string decode(std::span<const int32_t> ids, bool skip_special) const;
+  std::string decode(std::span<const int32_t> ids, bool skip_special,
+                     TextPlace place = TextPlace::begin) const;
 
   // The bytes that one token stands for. Throws Error(data) when `id` is out of range.
   const std::string& token_bytes(int32_t id) const;
@@ -95,33 +123,32 @@ class Tokenizer {
   const TokenizerData& data() const { return data_; }
 
  private:
-  struct Literal {
-    std::string text;
-    int32_t id;
-    bool special;
-  };
+  struct Job;  // one call of encode()
 
   // Checks the data, fills the members between data_ and merger_, and returns the merger.
   BpeMerger index_vocabulary();
   void check_ids() const;
   void index_tokens();
-  BpeMerger make_merger() const;
-  const Literal* literal_at(std::string_view text, size_t position, bool parse_special) const;
-  void encode_bytes(std::string_view text, std::vector<int32_t>& ids,
-                    const ProgressCallback& progress) const;
-  void encode_utf8(std::string_view text, std::vector<int32_t>& ids,
-                   const ProgressCallback& progress) const;
+  void index_normal_token(int32_t id, BpeAlphabet& alphabet);
+  BpeMerger make_merger(BpeAlphabet alphabet);
+  Literals make_literals(bool raw, bool normalized) const;
+  void encode_bytes(std::string_view text, Job& job) const;
+  void encode_piece(std::string_view text, Job& job) const;
+  void encode_words(std::string_view text, Job& job) const;
+  void encode_word(std::string_view word, Job& job) const;
 
   TokenizerData data_;
   std::vector<std::string> bytes_;                       // by id
   std::unordered_map<std::string_view, int32_t> ids_;    // by spelling; views into data_.tokens
-  std::unordered_map<std::string_view, int32_t> words_;  // by bytes; only with ignore_merges
-  std::array<int32_t, 256> byte_ids_{};
-  std::vector<Literal> literals_;  // longest first within a bucket
-  std::array<bool, 256> literal_begins_{};
-  std::unordered_map<uint16_t, std::vector<size_t>> literal_buckets_;  // by the first two bytes
+  std::unordered_map<std::string_view, int32_t> words_;  // as merged; only with ignore_merges
+  // No merge crosses from another character to U+2581, so a word may be cut there.
+  bool spaces_begin_words_ = false;
   PreTokenizer pre_tokenizer_;
+  std::vector<NormalizerStep> text_changes_;  // the pre-tokenizer's
   BpeMerger merger_;
+  Literals literals_;  // every special and added token, as spelled
+  Literals raw_literals_;
+  Literals normalized_literals_;
 };
 
 // Turns a stream of ids into text that is valid UTF-8 at every point: bytes are held back until

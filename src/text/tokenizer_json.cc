@@ -5,22 +5,24 @@
 
 #include "base/checked.h"
 #include "base/error.h"
-#include "base/file.h"
-#include "text/byte_map.h"
+#include "base/text.h"
+#include "formats/json_text.h"
+#include "text/utf8.h"
 
 namespace jackscrew {
 
 namespace {
 
 using Json = nlohmann::json;
-using OrderedJson = nlohmann::ordered_json;
 
 // Far above any published vocabulary; keeps a hostile id from reserving the machine's memory.
 constexpr int64_t kMaxTokens = int64_t{1} << 22;
+constexpr size_t kMaxGrowth = 64;  // of a text by normalizers; a real one has 4
+constexpr const char* kSpaceMark = "\u2581";
 
 [[noreturn]] void fail_unsupported(const std::string& what) {
   throw Error(ErrorKind::model, what + " is not supported",
-              "byte-level BPE tokenizers are supported");
+              "byte-level BPE and SentencePiece's BPE are");
 }
 
 bool is_null(const Json& object, const char* key) {
@@ -81,9 +83,7 @@ void read_model(const Json& model, TokenizerData& data) {
     add_token(data, token, id.get<int64_t>(), TokenKind::normal);
   }
   // Without tokens for single bytes the flag has no effect, and some writers set it always.
-  if (flag(model, "byte_fallback", false) && vocabulary.contains("<0x00>")) {
-    fail_unsupported("BPE with byte_fallback");
-  }
+  data.byte_fallback = flag(model, "byte_fallback", false) && vocabulary.contains("<0x00>");
   for (const Json& merge : model.at("merges")) {
     if (merge.is_string()) {
       data.merges.push_back(parse_merge(merge.get_ref<const std::string&>()));
@@ -107,20 +107,77 @@ void read_added_tokens(const Json& list, TokenizerData& data) {
         fail_unsupported(fmt::format("the added token \"{}\" with {}", content, key));
       }
     }
-    add_token(data, content, entry.at("id").get<int64_t>(),
-              flag(entry, "special", false) ? TokenKind::special : TokenKind::added);
+    const auto id = entry.at("id").get<int64_t>();
+    const bool special = flag(entry, "special", false);
+    add_token(data, content, id, special ? TokenKind::special : TokenKind::added);
+    if (flag(entry, "normalized", !special)) {
+      data.normalized_literals.push_back(static_cast<int32_t>(id));
+    }
   }
 }
 
-void read_normalizer(const Json& normalizer) {
-  if (normalizer.is_null()) return;
-  const std::string type = type_of(normalizer);
-  if (type != "Sequence") fail_unsupported(fmt::format("the normalizer {}", type));
-  for (const Json& part : normalizer.at("normalizers")) read_normalizer(part);
+// The string that is looked for, of a normalizer or decoder Replace.
+std::string replaced_text(const Json& replace) {
+  const Json& pattern = replace.at("pattern");
+  if (!pattern.contains("String") || pattern.at("String").get<std::string>().empty()) {
+    fail_unsupported(fmt::format("a Replace of {}", pattern.dump()));
+  }
+  return pattern.at("String").get<std::string>();
+}
+
+void read_normalizer(const Json& step, TokenizerData& data) {
+  using Kind = NormalizerStep::Kind;
+  const std::string type = type_of(step);
+  if (type == "Sequence") {
+    for (const Json& part : step.at("normalizers")) read_normalizer(part, data);
+  } else if (type == "Prepend") {
+    data.normalizer.push_back({Kind::prepend, {}, text_of(step, "prepend")});
+  } else if (type == "Replace") {
+    data.normalizer.push_back({Kind::replace, replaced_text(step), text_of(step, "content")});
+  } else if (type == "NFC") {
+    data.normalizer.push_back({Kind::nfc, {}, {}});
+  } else {
+    fail_unsupported(fmt::format("the normalizer {}", type));
+  }
+}
+
+// A file may not make a text of many megabytes into one that no memory holds.
+void check_growth(std::span<const NormalizerStep> steps) {
+  size_t growth = 1;
+  for (const NormalizerStep& step : steps) {
+    const bool replace = step.kind == NormalizerStep::Kind::replace;
+    growth *= std::min(kMaxGrowth + 1, replace ? step.to.size() / step.from.size() + 1 : 1);
+    if (growth > kMaxGrowth || step.to.size() > kMaxGrowth) {
+      fail(ErrorKind::model, "the normalizers make a text more than {} times as long", kMaxGrowth);
+    }
+  }
+}
+
+PreTokenizerStep read_metaspace(const Json& step) {
+  using Prefix = PreTokenizerStep::Prefix;
+  PreTokenizerStep out{PreTokenizerStep::Kind::metaspace,
+                       step.at("replacement").get<std::string>()};
+  if (out.pattern.empty() || utf8_step(out.pattern, 0).length != out.pattern.size()) {
+    fail_unsupported(fmt::format("Metaspace with \"{}\" for a space", out.pattern));
+  }
+  // Files older than prepend_scheme have add_prefix_space.
+  const std::string scheme = !is_null(step, "prepend_scheme") ? text_of(step, "prepend_scheme")
+                             : flag(step, "add_prefix_space", true) ? "always"
+                                                                    : "never";
+  if (scheme == "always") {
+    out.prefix = Prefix::always;
+  } else if (scheme == "first") {
+    out.prefix = Prefix::at_begin;
+  } else if (scheme != "never") {
+    fail_unsupported(fmt::format("Metaspace with prepend_scheme \"{}\"", scheme));
+  }
+  out.split = flag(step, "split", true);
+  return out;
 }
 
 void read_pre_tokenizer(const Json& step, TokenizerData& data, bool& byte_level) {
   using Kind = PreTokenizerStep::Kind;
+  using Prefix = PreTokenizerStep::Prefix;
   const std::string type = type_of(step);
   if (type == "Sequence") {
     for (const Json& part : step.at("pretokenizers")) read_pre_tokenizer(part, data, byte_level);
@@ -140,9 +197,15 @@ void read_pre_tokenizer(const Json& step, TokenizerData& data, bool& byte_level)
     }
     data.pre_tokenizer.push_back({Kind::regex, pattern.at("Regex").get<std::string>()});
   } else if (type == "ByteLevel") {
-    if (flag(step, "add_prefix_space", true)) fail_unsupported("ByteLevel with add_prefix_space");
-    if (flag(step, "use_regex", true)) data.pre_tokenizer.push_back({Kind::byte_level, {}});
+    const bool prefix = flag(step, "add_prefix_space", true);
+    if (flag(step, "use_regex", true)) {
+      data.pre_tokenizer.push_back({Kind::byte_level, {}, prefix ? Prefix::always : Prefix::never});
+    } else if (prefix) {
+      fail_unsupported("ByteLevel with add_prefix_space and without use_regex");
+    }
     byte_level = true;
+  } else if (type == "Metaspace") {
+    data.pre_tokenizer.push_back(read_metaspace(step));
   } else {
     fail_unsupported(fmt::format("the pre-tokenizer {}", type));
   }
@@ -173,6 +236,49 @@ void read_post_processor(const Json& step, TokenizerData& data) {
   }
 }
 
+// Decoding is what the vocabulary's spelling prescribes; here it is seen that the file agrees.
+void read_decoder(const Json& step, TokenizerData& data) {
+  const std::string type = type_of(step);
+  const bool text = data.spelling == Spelling::text;
+  if (type == "Sequence") {
+    for (const Json& part : step.at("decoders")) read_decoder(part, data);
+  } else if (type == "ByteLevel") {
+    if (text) fail_unsupported("a ByteLevel decoder without the ByteLevel pre-tokenizer");
+  } else if (type == "Replace" && text) {
+    if (replaced_text(step) != kSpaceMark || text_of(step, "content") != " ") {
+      fail_unsupported(fmt::format("the decoder {}", step.dump()));
+    }
+  } else if (type == "Strip" && text) {
+    const auto start = step.at("start").get<int64_t>();
+    if (text_of(step, "content") != " " || start > 1 || step.at("stop").get<int64_t>() != 0) {
+      fail_unsupported(fmt::format("the decoder {}", step.dump()));
+    }
+    if (start == 1) data.leading_space = LeadingSpace::drop_one;
+  } else if (type == "Metaspace" && text) {
+    const PreTokenizerStep metaspace = read_metaspace(step);
+    if (metaspace.pattern != kSpaceMark) {
+      fail_unsupported(fmt::format("the decoder {}", step.dump()));
+    }
+    if (metaspace.prefix != PreTokenizerStep::Prefix::never) {
+      data.leading_space = LeadingSpace::drop_first_token;
+    }
+  } else if (type != "Fuse" && !(type == "ByteFallback" && text)) {
+    fail_unsupported(fmt::format("the decoder {}", type));
+  }
+}
+
+// The values of added_tokens_decoder, whose keys are ids, as tokenizer.json lists such tokens.
+Json added_tokens_list(const Json& by_id) {
+  Json list = Json::array();
+  for (const auto& [id, token] : by_id.items()) {
+    const auto number = parse_int(id);
+    if (!number) fail(ErrorKind::model, "added_tokens_decoder has the id \"{}\"", id);
+    list.push_back(token);
+    list.back()["id"] = *number;
+  }
+  return list;
+}
+
 // A token in tokenizer_config.json: null, its text, or an object that holds the text.
 void read_role(const Json& config, const char* key, const TokenizerData& data, int32_t& id) {
   if (is_null(config, key)) return;
@@ -194,92 +300,71 @@ void with_file_name(const std::string& file_name, const Read& read) {
   }
 }
 
-Json parse_object(std::string_view text) {
-  Json root = Json::parse(text);
-  if (!root.is_object()) fail(ErrorKind::model, "an object was expected");
+Json parse_object(std::string_view text, const std::string& file_name) {
+  Json root = parse_json(text, file_name);
+  if (!root.is_object()) fail(ErrorKind::model, "{}: an object was expected", file_name);
   return root;
-}
-
-OrderedJson step_json(const PreTokenizerStep& step) {
-  using Kind = PreTokenizerStep::Kind;
-  if (step.kind == Kind::digits || step.kind == Kind::digit_runs) {
-    return {{"type", "Digits"}, {"individual_digits", step.kind == Kind::digits}};
-  }
-  return {{"type", "Split"},
-          {"pattern", {{"Regex", step_pattern(step)}}},
-          {"behavior", "Isolated"},
-          {"invert", false}};
-}
-
-OrderedJson byte_level_json(bool use_regex) {
-  return {{"type", "ByteLevel"},
-          {"add_prefix_space", false},
-          {"trim_offsets", true},
-          {"use_regex", use_regex}};
-}
-
-OrderedJson pre_tokenizer_json(const TokenizerData& data) {
-  std::vector<PreTokenizerStep> steps = data.pre_tokenizer;
-  const bool use_regex = !steps.empty() && steps.back().kind == PreTokenizerStep::Kind::byte_level;
-  if (use_regex) steps.pop_back();
-  if (steps.empty()) return byte_level_json(use_regex);
-  OrderedJson list = OrderedJson::array();
-  for (const PreTokenizerStep& step : steps) list.push_back(step_json(step));
-  list.push_back(byte_level_json(use_regex));
-  return {{"type", "Sequence"}, {"pretokenizers", list}};
-}
-
-OrderedJson post_processor_json(const TokenizerData& data) {
-  if (!data.add_bos) return byte_level_json(true);
-  const std::string& bos = data.tokens.at(static_cast<size_t>(data.bos));
-  const OrderedJson special = {{"SpecialToken", {{"id", bos}, {"type_id", 0}}}};
-  const auto sequence = [](const char* id, int type) {
-    return OrderedJson{{"Sequence", {{"id", id}, {"type_id", type}}}};
-  };
-  const OrderedJson definition = {
-      {"id", bos}, {"ids", OrderedJson::array({data.bos})}, {"tokens", OrderedJson::array({bos})}};
-  OrderedJson out = {{"type", "TemplateProcessing"}};
-  out["single"] = OrderedJson::array({special, sequence("A", 0)});
-  out["pair"] = OrderedJson::array({special, sequence("A", 0), special, sequence("B", 1)});
-  out["special_tokens"][bos] = definition;
-  return out;
-}
-
-std::string dump(const OrderedJson& json) {
-  try {
-    return json.dump(2) + "\n";
-  } catch (const Json::exception& error) {
-    fail(ErrorKind::model, "the tokenizer cannot be written as JSON: {}", error.what());
-  }
 }
 
 }  // namespace
 
 TokenizerData parse_tokenizer_json(std::string_view text, const std::string& file_name) {
   TokenizerData data;
+  const Json root = parse_object(text, file_name);
   with_file_name(file_name, [&] {
-    const Json root = parse_object(text);
     if (is_null(root, "model")) fail(ErrorKind::model, "the section \"model\" is missing");
     read_model(root.at("model"), data);
     if (!is_null(root, "added_tokens")) read_added_tokens(root.at("added_tokens"), data);
-    if (!is_null(root, "normalizer")) read_normalizer(root.at("normalizer"));
+    if (!is_null(root, "normalizer")) read_normalizer(root.at("normalizer"), data);
+    check_growth(data.normalizer);
     bool byte_level = false;
     if (!is_null(root, "pre_tokenizer")) {
       read_pre_tokenizer(root.at("pre_tokenizer"), data, byte_level);
     }
-    if (!byte_level) fail_unsupported("a tokenizer without the ByteLevel pre-tokenizer");
+    text_changes(data.pre_tokenizer);  // refuses what it cannot do
+    data.spelling = byte_level ? Spelling::byte_map : Spelling::text;
+    if (!is_null(root, "decoder")) {
+      read_decoder(root.at("decoder"), data);
+    } else if (!byte_level) {
+      fail_unsupported("a tokenizer with neither ByteLevel nor a decoder");
+    }
     if (!is_null(root, "post_processor")) read_post_processor(root.at("post_processor"), data);
   });
   return data;
 }
 
+void apply_model_config(TokenizerData& data, std::string_view text, const std::string& file_name) {
+  const Json config = parse_object(text, file_name);
+  with_file_name(file_name, [&] {
+    if (!is_null(config, "added_tokens_decoder")) {
+      read_added_tokens(added_tokens_list(config.at("added_tokens_decoder")), data);
+    }
+    if (data.spelling == Spelling::byte_map) return;
+    const bool prefix = flag(config, "add_prefix_space", data.leading_space != LeadingSpace::keep);
+    data.leading_space = prefix ? LeadingSpace::drop_one : LeadingSpace::keep;
+    if (!flag(config, "legacy", true)) {
+      using Prefix = PreTokenizerStep::Prefix;
+      data.normalizer.clear();
+      data.pre_tokenizer = {{PreTokenizerStep::Kind::metaspace, kSpaceMark,
+                             prefix ? Prefix::at_begin : Prefix::never, false}};
+    } else if (!prefix) {
+      std::erase_if(data.normalizer, [](const NormalizerStep& step) {
+        return step.kind == NormalizerStep::Kind::prepend;
+      });
+    }
+  });
+}
+
 void apply_tokenizer_config(TokenizerData& data, std::string_view text,
                             const std::string& file_name) {
+  const Json config = parse_object(text, file_name);
   with_file_name(file_name, [&] {
-    const Json config = parse_object(text);
     const int32_t added_bos = data.bos;
     read_role(config, "bos_token", data, data.bos);
     if (data.add_bos) data.bos = added_bos;  // what is really put before a text
+    // Where the configuration speaks of BOS it overrides the post-processor, as in transformers.
+    data.add_bos = flag(config, "add_bos_token", data.add_bos) && data.bos >= 0;
+    if (flag(config, "add_eos_token", false)) fail_unsupported("add_eos_token");
     read_role(config, "eos_token", data, data.eos);
     read_role(config, "pad_token", data, data.pad);
     read_role(config, "unk_token", data, data.unk);
@@ -295,79 +380,6 @@ void apply_tokenizer_config(TokenizerData& data, std::string_view text,
       }
     }
   });
-}
-
-TokenizerData read_tokenizer_directory(const std::filesystem::path& directory) {
-  const fs::path tokenizer = directory / "tokenizer.json";
-  TokenizerData data = parse_tokenizer_json(read_text(tokenizer), tokenizer.string());
-  if (const fs::path config = directory / "tokenizer_config.json"; fs::exists(config)) {
-    apply_tokenizer_config(data, read_text(config), config.string());
-  }
-  if (const fs::path chat = directory / "chat_template.jinja"; fs::exists(chat)) {
-    data.chat_template = read_text(chat);
-  }
-  return data;
-}
-
-std::string to_tokenizer_json(const TokenizerData& data) {
-  OrderedJson added = OrderedJson::array();
-  OrderedJson vocabulary = OrderedJson::object();
-  // Keys of an ordered object are searched one by one on insertion, so the pairs go in unchecked.
-  auto& entries = vocabulary.get_ref<OrderedJson::object_t&>();
-  entries.reserve(data.tokens.size());
-  for (size_t i = 0; i < data.tokens.size(); ++i) {
-    const TokenKind kind = data.kinds.empty() ? TokenKind::normal : data.kinds[i];
-    if (kind == TokenKind::unused) continue;
-    entries.push_back({data.tokens[i], i});
-    if (kind == TokenKind::normal) continue;
-    added.push_back({{"id", i},
-                     {"content", data.tokens[i]},
-                     {"single_word", false},
-                     {"lstrip", false},
-                     {"rstrip", false},
-                     {"normalized", false},
-                     {"special", kind == TokenKind::special}});
-  }
-  OrderedJson merges = OrderedJson::array();
-  for (const auto& [left, right] : data.merges) {
-    merges.push_back(OrderedJson::array({left, right}));
-  }
-  OrderedJson model = {{"type", "BPE"},
-                       {"dropout", nullptr},
-                       {"unk_token", nullptr},
-                       {"continuing_subword_prefix", nullptr},
-                       {"end_of_word_suffix", nullptr},
-                       {"fuse_unk", data.fuse_missing},
-                       {"byte_fallback", false},
-                       {"ignore_merges", data.ignore_merges}};
-  if (data.missing_id >= 0) {
-    model["unk_token"] = data.tokens.at(static_cast<size_t>(data.missing_id));
-  }
-  model["vocab"] = std::move(vocabulary);
-  model["merges"] = std::move(merges);
-  OrderedJson root = {{"version", "1.0"}, {"truncation", nullptr}, {"padding", nullptr}};
-  root["added_tokens"] = std::move(added);
-  root["normalizer"] = nullptr;
-  root["pre_tokenizer"] = pre_tokenizer_json(data);
-  root["post_processor"] = post_processor_json(data);
-  root["decoder"] = byte_level_json(true);
-  root["model"] = std::move(model);
-  return dump(root);
-}
-
-std::string to_tokenizer_config_json(const TokenizerData& data) {
-  OrderedJson config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
-                        {"add_prefix_space", false},
-                        {"clean_up_tokenization_spaces", false}};
-  const auto role = [&](const char* key, int32_t id) {
-    if (id >= 0) config[key] = data.tokens.at(static_cast<size_t>(id));
-  };
-  role("bos_token", data.bos);
-  role("eos_token", data.eos);
-  role("pad_token", data.pad);
-  role("unk_token", data.unk);
-  if (!data.chat_template.empty()) config["chat_template"] = data.chat_template;
-  return dump(config);
 }
 
 }  // namespace jackscrew

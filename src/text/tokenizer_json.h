@@ -1,7 +1,6 @@
-// Tokenizers in the files of a Hugging Face model directory.
+// Tokenizers as tokenizer.json and tokenizer_config.json hold them.
 #pragma once
 
-#include <filesystem>
 #include <string>
 #include <string_view>
 
@@ -9,20 +8,22 @@
 
 namespace jackscrew {
 
-// Reads the text of a tokenizer.json that holds byte-level BPE. `file_name` is for messages. Throws
+// Reads the text of a tokenizer.json that holds BPE. `file_name` is for messages. Throws
 // Error(model) when the text is malformed or uses a construct that is not supported, which it
 // names. `eos`, `pad`, `unk` and the chat template are not in that file and stay unset; `bos` is
 // set where the post-processor adds it.
 TokenizerData parse_tokenizer_json(std::string_view text, const std::string& file_name);
 
-// Adds what a tokenizer_config.json says: bos, eos, pad, unk, the chat template. Throws
-// Error(model).
+// Adds what a tokenizer_config.json says: bos, eos, pad, unk, whether BOS is added, the chat
+// template. Throws Error(model).
 void apply_tokenizer_config(TokenizerData& data, std::string_view text,
                             const std::string& file_name);
 
-// Reads tokenizer.json and, where they exist, tokenizer_config.json and chat_template.jinja from a
-// model directory. Throws Error(model).
-TokenizerData read_tokenizer_directory(const std::filesystem::path& directory);
+// Adds what a tokenizer_config.json says of a vocabulary that has no tokenizer.json: its added
+// tokens, and of SentencePiece's where a space goes before a text: with `legacy` (the default)
+// before every text and behind every special token, without it only at the beginning and only where
+// there is none, as transformers does. Throws Error(model).
+void apply_model_config(TokenizerData& data, std::string_view text, const std::string& file_name);
 
 // The text of a tokenizer.json that encodes exactly as Tokenizer(data) with parse_special. Throws
 // Error(model) when the vocabulary is not valid UTF-8.

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 namespace jackscrew {
@@ -53,6 +54,43 @@ inline size_t utf8_valid_prefix(std::string_view text) {
     position += step.length;
   }
   return position;
+}
+
+// The code point of the valid character at `position`.
+inline uint32_t utf8_character(std::string_view text, size_t position) {
+  const auto bits = [&](size_t i, uint32_t mask) {
+    return static_cast<uint32_t>(static_cast<uint8_t>(text[position + i])) & mask;
+  };
+  const uint32_t lead = bits(0, 0xFF);
+  if (lead < 0x80) return lead;
+  if (lead < 0xE0) return (bits(0, 0x1F) << 6) | bits(1, 0x3F);
+  if (lead < 0xF0) return (bits(0, 0x0F) << 12) | (bits(1, 0x3F) << 6) | bits(2, 0x3F);
+  return (bits(0, 0x07) << 18) | (bits(1, 0x3F) << 12) | (bits(2, 0x3F) << 6) | bits(3, 0x3F);
+}
+
+// Bytes of the valid character that `lead` begins.
+inline size_t utf8_length(char lead) {
+  const auto byte = static_cast<uint8_t>(lead);
+  return byte < 0x80 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
+}
+
+inline void append_utf8(std::string& out, uint32_t point) {
+  const auto put = [&](uint32_t byte) { out += static_cast<char>(byte); };
+  if (point < 0x80) {
+    put(point);
+  } else if (point < 0x800) {
+    put(0xC0 | (point >> 6));
+    put(0x80 | (point & 0x3F));
+  } else if (point < 0x10000) {
+    put(0xE0 | (point >> 12));
+    put(0x80 | ((point >> 6) & 0x3F));
+    put(0x80 | (point & 0x3F));
+  } else {
+    put(0xF0 | (point >> 18));
+    put(0x80 | ((point >> 12) & 0x3F));
+    put(0x80 | ((point >> 6) & 0x3F));
+    put(0x80 | (point & 0x3F));
+  }
 }
 
 }  // namespace jackscrew

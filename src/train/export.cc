@@ -91,9 +91,9 @@ void write_weight(Ops& ops, const Weight& weight, const Masters& masters,
 // The files of a tokenizer: those of the model where they are a directory's and the tokenizer is
 // its own, else made from its data.
 void write_tokenizer(const ModelFiles& files, const Tokenizer& tokenizer, const fs::path& to) {
-  constexpr std::array<const char*, 5> kFiles = {"tokenizer.json", "tokenizer_config.json",
-                                                 "special_tokens_map.json", "chat_template.jinja",
-                                                 "added_tokens.json"};
+  constexpr std::array<const char*, 6> kFiles = {"tokenizer.json",        "tokenizer.model",
+                                                 "tokenizer_config.json", "special_tokens_map.json",
+                                                 "chat_template.jinja",   "added_tokens.json"};
   const fs::path from(files.origin);
   const bool own = files.tokenizer && files.tokenizer->tokens == tokenizer.data().tokens;
   if (own && fs::is_directory(from)) {

@@ -3,14 +3,13 @@
 #include <array>
 #include <filesystem>
 
-#include "base/checked.h"
 #include "base/file.h"
 #include "base/text.h"
 #include "formats/gguf.h"
 #include "formats/hf_config.h"
 #include "formats/safetensors.h"
 #include "text/byte_map.h"
-#include "text/tokenizer_json.h"
+#include "text/tokenizer_files.h"
 
 namespace jackscrew {
 
@@ -73,33 +72,6 @@ ModelConfig shape_config(const NamedShape& shape) {
   return config;
 }
 
-TokenizerData gguf_tokenizer_data(const GgufTokenizerMetadata& from, const std::string& where) {
-  if (from.model != "gpt2") {
-    throw Error(ErrorKind::model,
-                fmt::format("{}: tokenizer model \"{}\" is not supported", where, from.model),
-                "byte-level BPE (\"gpt2\") is");
-  }
-  TokenizerData data;
-  data.tokens = from.tokens;
-  for (const int64_t type : from.token_types) {
-    // ggml's token types: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte.
-    data.kinds.push_back(type == 3 || type == 2 ? TokenKind::special
-                         : type == 4            ? TokenKind::added
-                         : type == 5            ? TokenKind::unused
-                                                : TokenKind::normal);
-  }
-  for (const std::string& merge : from.merges) data.merges.push_back(parse_merge(merge));
-  data.set_pre_tokenizer(from.pre.empty() ? "default" : from.pre);
-  data.bos = narrow<int32_t>(from.bos_id);
-  data.eos = narrow<int32_t>(from.eos_id);
-  data.pad = narrow<int32_t>(from.pad_id);
-  data.unk = narrow<int32_t>(from.unk_id);
-  data.missing_id = data.unk;
-  data.add_bos = from.add_bos.value_or(false);
-  data.chat_template = from.chat_template;
-  return data;
-}
-
 // Keeps what `read` returns, or why it cannot.
 template <class Read>
 void take_tokenizer(ModelFiles& files, const Read& read) {
@@ -140,9 +112,7 @@ ModelFiles open_model(const std::string& model) {
     files.config =
         parse_hf_config(read_text(path / "config.json"), (path / "config.json").string());
     files.source = std::make_unique<SafetensorsSource>(path);
-    if (fs::exists(path / "tokenizer.json")) {
-      take_tokenizer(files, [&] { return read_tokenizer_directory(path); });
-    }
+    take_tokenizer(files, [&] { return read_tokenizer_directory(path); });
     return files;
   }
   if (path.extension() == ".json") {

@@ -1,4 +1,5 @@
-// Models whose tokenizer cannot be used, through the program: all that needs none works.
+// Models with other tokenizers than those of the tests around, through the program. Where one
+// cannot be used, all that needs none works.
 #include <cmath>
 
 #include "tests/formats/gguf_builder.h"
@@ -9,8 +10,9 @@ namespace {
 
 using nlohmann::json;
 
-// A Llama of one layer with a vocabulary of 260 in a SentencePiece tokenizer.
-std::string sentencepiece_gguf() {
+// A Llama of one layer with a vocabulary of 260 in a tokenizer of that kind: "llama" is
+// SentencePiece's.
+std::string gguf_with_tokenizer(const std::string& kind) {
   GgufBuilder out;
   out.text("general.architecture", "llama");
   out.u32("llama.block_count", 1);
@@ -19,12 +21,14 @@ std::string sentencepiece_gguf() {
   out.u32("llama.feed_forward_length", 48);
   out.u32("llama.attention.head_count", 2);
   out.f32("llama.attention.layer_norm_rms_epsilon", 1e-5f);
-  out.text("tokenizer.ggml.model", "llama");
-  std::vector<std::string> tokens;
-  for (int i = 0; i < 260; ++i) tokens.push_back("\u2581" + std::to_string(i));
+  out.text("tokenizer.ggml.model", kind);
+  std::vector<std::string> tokens = {"<unk>", "<s>", "</s>", "\u2581a", "\u2581", "a", "b"};
+  std::vector<int32_t> types = {2, 3, 3, 1, 1, 1, 1};
+  for (int i = 7; i < 260; ++i) tokens.push_back("\u2581" + std::to_string(i));
+  types.resize(260, 1);
   out.texts("tokenizer.ggml.tokens", tokens);
   out.array<float>("tokenizer.ggml.scores", GgufType::f32, std::vector<float>(260, -1.0f));
-  out.array<int32_t>("tokenizer.ggml.token_type", GgufType::i32, std::vector<int32_t>(260, 1));
+  out.array<int32_t>("tokenizer.ggml.token_type", GgufType::i32, types);
   out.u32("tokenizer.ggml.bos_token_id", 1);
   out.u32("tokenizer.ggml.eos_token_id", 2);
   const auto weight = [&](const std::string& name, std::vector<uint64_t> extents) {
@@ -93,9 +97,19 @@ class SlowForeignTokenizer : public ::testing::Test {
   int results_ = 0;
 };
 
+TEST_F(SlowForeignTokenizer, WordPieceInGguf) {
+  const std::string path = tiny_.file("model.gguf", gguf_with_tokenizer("bert"));
+  expect_usable(path, "model.gguf: tokenizer model \"bert\" is not supported");
+}
+
 TEST_F(SlowForeignTokenizer, SentencePieceInGguf) {
-  const std::string path = tiny_.file("model.gguf", sentencepiece_gguf());
-  expect_usable(path, "model.gguf: tokenizer model \"llama\" is not supported");
+  const std::string path = tiny_.file("model.gguf", gguf_with_tokenizer("llama"));
+  EXPECT_EQ(inspected(path)["tokenizer"]["kind"], "SentencePiece BPE");
+  tiny_.must_train("out", "method=full max_steps=1 init=pretrained tokenizer=auto model=" + path);
+  const std::string text = tiny_.file("text.txt", "a ab</s>xa");
+  for (const std::string& model : {path, tiny_.path("out").string()}) {
+    EXPECT_EQ(run("data tokenize model=" + model + " data=" + text).out, "1 3 3 6 2 4 0 5\n");
+  }
 }
 
 TEST_F(SlowForeignTokenizer, InADirectory) {

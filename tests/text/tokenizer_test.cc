@@ -8,6 +8,7 @@
 #include "base/philox.h"
 #include "tests/text/fixture.h"
 #include "text/byte_map.h"
+#include "text/tokenizer_files.h"
 #include "text/utf8.h"
 
 namespace jackscrew {
@@ -271,10 +272,30 @@ TEST(TokenizerJson, NamesWhatItCannotRead) {
     expect_error(ErrorKind::model, part, [&] { parse_tokenizer_json(bad.dump(), "t.json"); });
   };
   refuse("t.json: a tokenizer model of type Unigram", R"({"model": {"type": "Unigram"}})");
-  refuse("the normalizer NFC", R"({"normalizer": {"type": "NFC"}})");
-  refuse("the pre-tokenizer Metaspace", R"({"pre_tokenizer": {"type": "Metaspace"}})");
-  refuse("add_prefix_space", R"({"pre_tokenizer": {"type": "Sequence", "pretokenizers":
-                               [{"type": "ByteLevel", "add_prefix_space": true}]}})");
+  refuse("the normalizer NFKC", R"({"normalizer": {"type": "NFKC"}})");
+  refuse("a Replace of {\"Regex\"", R"({"normalizer": {"type": "Replace", "pattern": {"Regex": "a"},
+      "content": ""}})");
+  const std::string long_prefix(65, 'x');
+  refuse("more than 64 times",
+         (R"({"normalizer": {"type": "Prepend", "prepend": ")" + long_prefix + R"("}})").c_str());
+  std::string doubled = R"({"type": "NFC"})";
+  for (int i = 0; i < 7; ++i) {
+    doubled += R"(, {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"})";
+  }
+  refuse("more than 64 times",
+         (R"({"normalizer": {"type": "Sequence", "normalizers": [)" + doubled + "]}}").c_str());
+  refuse("the pre-tokenizer Whitespace", R"({"pre_tokenizer": {"type": "Whitespace"}})");
+  refuse("changes the pieces of another", R"({"pre_tokenizer": {"type": "Sequence",
+      "pretokenizers": [{"type": "Digits"}, {"type": "Metaspace", "replacement": "_"}]}})");
+  refuse("Metaspace with \"ab\"",
+         R"({"pre_tokenizer": {"type": "Metaspace", "replacement": "ab"}})");
+  refuse("prepend_scheme \"last\"", R"({"pre_tokenizer": {"type": "Metaspace",
+      "replacement": "_", "prepend_scheme": "last"}})");
+  refuse("changes the pieces of another", R"({"pre_tokenizer": {"type": "Sequence",
+      "pretokenizers": [{"type": "Digits"}, {"type": "ByteLevel", "add_prefix_space": true}]}})");
+  refuse("without use_regex", R"({"pre_tokenizer": {"type": "Sequence", "pretokenizers":
+      [{"type": "ByteLevel", "add_prefix_space": true, "use_regex": false}]}})");
+  refuse("the decoder WordPiece", R"({"decoder": {"type": "WordPiece"}})");
   refuse("after ByteLevel", R"({"pre_tokenizer": {"type": "Sequence", "pretokenizers":
       [{"type": "ByteLevel", "add_prefix_space": false}, {"type": "Digits"}]}})");
   refuse("\"Removed\"", R"({"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "a"},
@@ -291,6 +312,8 @@ TEST(TokenizerJson, NamesWhatItCannotRead) {
   refuse("t.json: [json.exception", R"({"model": {"vocab": {"x": "y"}}})");
   expect_error(ErrorKind::model, "t.json: ", [] { parse_tokenizer_json("{", "t.json"); });
   expect_error(ErrorKind::model, "t.json: an object", [] { parse_tokenizer_json("[]", "t.json"); });
+  expect_error(ErrorKind::model, "nested deeper",
+               [] { parse_tokenizer_json(std::string(1 << 20, '['), "t.json"); });
   // Every prefix of a file is refused, none crashes.
   const std::string text = good.dump();
   for (size_t size = 0; size < text.size(); size += 97) {
@@ -302,18 +325,21 @@ class TokenizerDirectory : public DirectoryTest {};
 
 TEST_F(TokenizerDirectory, ReadsTheFilesBeside) {
   write("tokenizer.json", read_text(text_data() / "smollm_tokenizer.json"));
-  EXPECT_EQ(read_tokenizer_directory(directory_).eos, -1);
+  EXPECT_EQ(read_tokenizer_directory(directory_)->eos, -1);
   write("tokenizer_config.json", R"({"bos_token": "<|im_start|>",
       "eos_token": {"content": "<|im_end|>"}, "pad_token": null,
       "chat_template": [{"name": "rag", "template": "r"}, {"name": "default", "template": "d"}]})");
-  const TokenizerData data = read_tokenizer_directory(directory_);
+  const TokenizerData data = *read_tokenizer_directory(directory_);
   EXPECT_EQ(data.bos, 1);
   EXPECT_EQ(data.eos, 2);
   EXPECT_EQ(data.pad, -1);
   EXPECT_FALSE(data.add_bos);
   EXPECT_EQ(data.chat_template, "d");
+  write("tokenizer_config.json", R"({"bos_token": "<|im_start|>", "add_bos_token": true,
+      "chat_template": "d"})");
+  EXPECT_TRUE(read_tokenizer_directory(directory_)->add_bos);
   write("chat_template.jinja", "j");
-  EXPECT_EQ(read_tokenizer_directory(directory_).chat_template, "j");
+  EXPECT_EQ(read_tokenizer_directory(directory_)->chat_template, "j");
   write("tokenizer_config.json", R"({"eos_token": "<nope>"})");
   expect_error(ErrorKind::model, "<nope>", [&] { read_tokenizer_directory(directory_); });
 }

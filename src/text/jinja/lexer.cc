@@ -7,6 +7,7 @@
 
 #include "text/jinja/failure.h"
 #include "text/jinja/text.h"
+#include "text/utf8.h"
 
 namespace jackscrew::jinja {
 

@@ -64,7 +64,6 @@ size_t character_size(std::string_view text, size_t position);
 size_t count_characters(std::string_view text);
 // The code point at `position`; a byte that is not UTF-8 gives U+FFFD.
 uint32_t code_point(std::string_view text, size_t position);
-void append_utf8(std::string& out, uint32_t code_point);
 
 bool is_ascii(std::string_view text);
 // Python's str.isspace for one code point.

@@ -1,0 +1,60 @@
+// Finds added and special tokens spelled out in a text.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace jackscrew {
+
+struct Literal {
+  std::string text;  // not empty
+  int32_t id;
+  bool special;
+};
+
+// Immutable: may be used by several threads.
+class Literals {
+ public:
+  explicit Literals(std::vector<Literal> literals);
+
+  // The longest that `text` has at `position`, or null; special ones only with `parse_special`.
+  const Literal* at(std::string_view text, size_t position, bool parse_special) const;
+  const Literal* find(std::string_view text) const;
+  struct Place {
+    size_t begin;  // bytes
+    const Literal* literal;
+  };
+  // The first in `text`, special or not; its literal is null where there is none.
+  Place next(std::string_view text) const;
+
+  // Cuts `text` at its literals: `between` gets what lies before, between and behind them where it
+  // is not empty, `found` the literals.
+  template <typename Between, typename Found>
+  void split(std::string_view text, bool parse_special, const Between& between,
+             const Found& found) const {
+    size_t done = 0;
+    for (size_t i = 0; i < text.size();) {
+      const Literal* literal = at(text, i, parse_special);
+      if (literal == nullptr) {
+        ++i;
+        continue;
+      }
+      if (i > done) between(text.substr(done, i - done));
+      found(*literal);
+      i += literal->text.size();
+      done = i;
+    }
+    if (done < text.size()) between(text.substr(done));
+  }
+
+ private:
+  std::vector<Literal> literals_;  // longest first
+  std::array<bool, 256> begins_{};
+  std::unordered_map<uint16_t, std::vector<size_t>> buckets_;  // by the first two bytes
+};
+
+}  // namespace jackscrew

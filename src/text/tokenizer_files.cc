@@ -1,0 +1,99 @@
+#include "text/tokenizer_files.h"
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "text/sentencepiece.h"
+#include "text/tiktoken.h"
+#include "text/tokenizer_json.h"
+
+namespace jackscrew {
+
+namespace {
+
+// Tokens of Llama 3's own file; Llama 4's looks alike but has others, and another pattern.
+constexpr size_t kLlama3Tokens = 128000 + 256;
+
+TokenizerData read_model_file(const fs::path& path, const fs::path& config) {
+  const std::string bytes = read_text(path);
+  TokenizerData data;
+  if (is_tiktoken(bytes)) {
+    data = parse_tiktoken(bytes, path.string());
+    if (data.tokens.size() != kLlama3Tokens) {
+      throw Error(ErrorKind::model,
+                  fmt::format("{}: a tiktoken file of {} tokens is not supported", path.string(),
+                              data.tokens.size() - 256),
+                  "Llama 3's, of 128000, is; others need a tokenizer.json");
+    }
+  } else {
+    data = parse_sentencepiece(bytes, path.string());
+  }
+  if (fs::exists(config)) apply_model_config(data, read_text(config), config.string());
+  return data;
+}
+
+TokenizerData sentencepiece_data(const GgufTokenizerMetadata& from) {
+  std::vector<Piece> pieces;
+  for (size_t i = 0; i < from.tokens.size(); ++i) {
+    Piece piece{from.tokens[i]};
+    if (!from.scores.empty()) piece.score = from.scores[i];
+    if (!from.token_types.empty()) piece.type = static_cast<PieceType>(from.token_types[i]);
+    pieces.push_back(std::move(piece));
+  }
+  TokenizerData data = sentencepiece_bpe(pieces, from.add_space_prefix.value_or(true));
+  if (!from.merges.empty()) data.merges.clear();
+  return data;
+}
+
+TokenizerData byte_level_data(const GgufTokenizerMetadata& from) {
+  TokenizerData data;
+  data.tokens = from.tokens;
+  for (const int64_t type : from.token_types) {
+    data.kinds.push_back(token_kind(static_cast<PieceType>(type)));
+  }
+  data.set_pre_tokenizer(from.pre.empty() ? "default" : from.pre);
+  return data;
+}
+
+}  // namespace
+
+std::optional<TokenizerData> read_tokenizer_directory(const fs::path& directory) {
+  const fs::path json = directory / "tokenizer.json";
+  const fs::path model = directory / "tokenizer.model";
+  const fs::path config = directory / "tokenizer_config.json";
+  TokenizerData data;
+  if (fs::exists(json)) {
+    data = parse_tokenizer_json(read_text(json), json.string());
+  } else if (fs::exists(model)) {
+    data = read_model_file(model, config);
+  } else {
+    return std::nullopt;
+  }
+  if (fs::exists(config)) apply_tokenizer_config(data, read_text(config), config.string());
+  if (const fs::path chat = directory / "chat_template.jinja"; fs::exists(chat)) {
+    data.chat_template = read_text(chat);
+  }
+  return data;
+}
+
+TokenizerData gguf_tokenizer_data(const GgufTokenizerMetadata& from, const std::string& where) {
+  const bool sentencepiece = from.model == "llama";
+  if (!sentencepiece && from.model != "gpt2") {
+    throw Error(ErrorKind::model,
+                fmt::format("{}: tokenizer model \"{}\" is not supported", where, from.model),
+                "\"gpt2\" (byte-level BPE) and \"llama\" (SentencePiece's BPE) are");
+  }
+  TokenizerData data = sentencepiece ? sentencepiece_data(from) : byte_level_data(from);
+  for (const std::string& merge : from.merges) data.merges.push_back(parse_merge(merge));
+  data.bos = narrow<int32_t>(from.bos_id);
+  data.eos = narrow<int32_t>(from.eos_id);
+  data.pad = narrow<int32_t>(from.pad_id);
+  if (from.unk_id >= 0 || !sentencepiece) data.unk = narrow<int32_t>(from.unk_id);
+  data.missing_id = data.unk;
+  // As llama.cpp does where the file is silent.
+  data.add_bos = from.add_bos.value_or(sentencepiece && data.bos >= 0);
+  data.chat_template = from.chat_template;
+  return data;
+}
+
+}  // namespace jackscrew

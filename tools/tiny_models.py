@@ -1,0 +1,55 @@
+"""Small models as files, for tools/parity.py: a tokenizer of a few merges, GGUF by the gguf package."""
+
+import json
+from pathlib import Path
+
+import gguf
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+
+def tiny_tokenizer(texts: list[str], vocabulary: int) -> PreTrainedTokenizerFast:
+    """A byte-level BPE of a few merges, saved as tokenizer.json like any other model's."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.train_from_iterator(texts, trainers.BpeTrainer(
+        vocab_size=vocabulary, special_tokens=["<unk>", "<s>", "</s>"], show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
+
+
+def write_gguf(path: Path, name: str, config: dict, weights: dict[str, torch.Tensor],
+               tokenizer: PreTrainedTokenizerFast) -> None:
+    writer = gguf.GGUFWriter(path, name)
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_key_length(config["head_dim"])
+    writer.add_value_length(config["head_dim"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(10000.0)
+    model = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
+    special = set(tokenizer.all_special_tokens)
+    tokens = sorted(model["vocab"], key=model["vocab"].get)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([gguf.TokenType.CONTROL if token in special else gguf.TokenType.NORMAL
+                            for token in tokens])
+    writer.add_token_merges([merge if isinstance(merge, str) else " ".join(merge)
+                             for merge in model["merges"]])
+    writer.add_bos_token_id(config["bos_token_id"])
+    writer.add_eos_token_id(config["eos_token_id"])
+    kind = {"qwen2": gguf.MODEL_ARCH.QWEN2, "qwen3": gguf.MODEL_ARCH.QWEN3}[name]
+    names = gguf.get_tensor_name_map(kind, config["num_hidden_layers"])
+    for tensor, value in weights.items():
+        writer.add_tensor(names.get_name(tensor, try_suffixes=(".weight", ".bias")), value.numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()

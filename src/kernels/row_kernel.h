@@ -26,6 +26,7 @@
 // wrote.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "base/philox.h"
@@ -37,6 +38,7 @@ using CpuRowFunction = void (*)(const void* args, int64_t begin, int64_t end);
 
 struct RowKernel {
   const char* name;
+  size_t args_bytes;  // sizeof(Args)
   CpuRowFunction x86_64_v3;
   CpuRowFunction x86_64_v4;
 };

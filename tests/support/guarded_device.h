@@ -13,60 +13,15 @@
 
 #include "kernels/device.h"
 #include "tests/support/counting_ops.h"
+#include "tests/support/guarded_pages.h"
 
 namespace jackscrew {
-
-// Addresses of the device, of which each is given once.
-class GuardedPages {
- public:
-  GuardedPages() {
-    void* data =
-        ::mmap(nullptr, kReserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (data == MAP_FAILED) fail(ErrorKind::generic, "cannot reserve guarded pages");
-    base_ = static_cast<uint8_t*>(data);
-  }
-  ~GuardedPages() { ::munmap(base_, kReserved); }
-  GuardedPages(const GuardedPages&) = delete;
-  GuardedPages& operator=(const GuardedPages&) = delete;
-
-  void* take(size_t bytes) {
-    if (bytes > kReserved - used_) fail(ErrorKind::does_not_fit, "guarded pages are used up");
-    uint8_t* data = base_ + used_;
-    used_ += (bytes + kPage - 1) / kPage * kPage;
-    return data;
-  }
-  bool holds(const void* address) const {
-    const auto* at = static_cast<const uint8_t*>(address);
-    return at >= base_ && at < base_ + used_;
-  }
-  // Calls may be nested.
-  void open() {
-    if (depth_++ == 0) protect(PROT_READ | PROT_WRITE);
-  }
-  void close() {
-    if (--depth_ == 0) protect(PROT_NONE);
-  }
-
- private:
-  static constexpr size_t kReserved = size_t{1} << 30;
-  static constexpr size_t kPage = 4096;
-
-  void protect(int mode) {
-    if (used_ > 0 && ::mprotect(base_, used_, mode) != 0) {
-      fail(ErrorKind::generic, "cannot protect guarded pages");
-    }
-  }
-
-  uint8_t* base_;
-  size_t used_ = 0;
-  int depth_ = 0;
-};
 
 class GuardedBacking : public Backing {
  public:
   explicit GuardedBacking(std::shared_ptr<GuardedPages> pages) : pages_(std::move(pages)) {}
   void* acquire(size_t bytes) override { return pages_->take(bytes); }
-  void release(void*, size_t) override {}
+  void release(void* data, size_t bytes) override { pages_->give_back(data, bytes); }
 
  private:
   std::shared_ptr<GuardedPages> pages_;
@@ -146,11 +101,7 @@ class GuardedOps : public CountingOps {
 
   template <class Body>
   auto within(const Body& body) -> decltype(body()) {
-    struct Opened {
-      GuardedPages& pages;
-      explicit Opened(GuardedPages& p) : pages(p) { pages.open(); }
-      ~Opened() { pages.close(); }
-    } opened(*pages_);
+    const OpenedPages opened(*pages_);
     return body();
   }
 

@@ -58,6 +58,9 @@ function(jackscrew_add_cuda_objects target)
   set_source_files_properties(${objects} PROPERTIES EXTERNAL_OBJECT TRUE GENERATED TRUE)
   add_custom_target(cuda_objects DEPENDS ${objects})
   target_sources(${target} PRIVATE ${objects})
-  target_include_directories(${target} SYSTEM PRIVATE ${JACKSCREW_CUDA_INCLUDE})
+  # These alone: all else is compiled alike with CUDA and without it.
+  file(GLOB host_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kernels/cuda/*.cc)
+  set_source_files_properties(${host_sources} PROPERTIES
+    COMPILE_OPTIONS "-isystem;${JACKSCREW_CUDA_INCLUDE}")
   target_link_libraries(${target} PUBLIC ${JACKSCREW_CUDART} pthread dl rt)
 endfunction()

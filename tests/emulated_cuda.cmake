@@ -6,7 +6,6 @@ file(GLOB emulated CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kernels/cuda/*.c[cu
 list(FILTER emulated EXCLUDE REGEX "src/kernels/cuda/cublaslt\\.cc$")
 foreach(source IN LISTS JACKSCREW_ROW_CUDA_SOURCES)
   string(REGEX REPLACE "\\.cu$" "_emulated_table.cc" table ${source})
-  get_filename_component(stem ${source} NAME_WE)
   file(STRINGS ${source} include REGEX "rows\\.h")
   jackscrew_write_if_different(${table}
     "#include \"kernels/cuda/row_entry.h\"\n#include \"kernels/row_table.h\"\n${include}\n")

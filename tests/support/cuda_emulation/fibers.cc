@@ -76,8 +76,9 @@ struct Block {
   Barrier barrier;
   std::vector<float> dynamic;
   size_t threads = 0;
-  size_t now = 0;      // the fiber that runs
-  size_t changes = 0;  // fibers ended and barriers passed
+  size_t now = 0;          // the fiber that runs
+  size_t changes = 0;      // fibers ended and barriers passed
+  bool backwards = false;  // the last warp first
 } block;
 
 void yield() {
@@ -111,19 +112,35 @@ void start(Fiber& fiber, uint8_t* stack) {
   fiber = {top - 6, false};
 }
 
-void run_block() {
-  block.barrier = {};
-  for (Warp& warp : block.warps) warp.barrier = {};
-  for (size_t i = 0; i < block.threads; ++i) start(block.fibers[i], block.stacks + i * kStack);
-  for (size_t left = block.threads; left > 0;) {
+// Runs a warp until all of its threads wait for others or have ended; how many ended.
+size_t run_warp(size_t warp) {
+  size_t ended = 0;
+  for (bool goes_on = true; goes_on;) {
     const size_t changes = block.changes;
-    for (size_t i = 0; i < block.threads; ++i) {
+    for (size_t i = warp * kWarp; i < (warp + 1) * kWarp; ++i) {
       if (block.fibers[i].done) continue;
       block.now = i;
       block.indices.thread.x = static_cast<unsigned>(i);
       jackscrew_switch_fiber(&block.scheduler, block.fibers[i].stack_pointer);
-      if (block.fibers[i].done) --left;
+      if (block.fibers[i].done) ++ended;
     }
+    goes_on = block.changes != changes;
+  }
+  return ended;
+}
+
+void run_block() {
+  block.barrier = {};
+  for (Warp& warp : block.warps) warp.barrier = {};
+  for (size_t i = 0; i < block.threads; ++i) start(block.fibers[i], block.stacks + i * kStack);
+  // Every warp goes as far as it can before the next one begins, from the first to the last and in
+  // the next block the other way round: where a barrier is missing, one finds what is not there
+  // yet, or no longer.
+  const size_t warps = block.threads / kWarp;
+  block.backwards = !block.backwards;
+  for (size_t left = block.threads; left > 0;) {
+    const size_t changes = block.changes;
+    for (size_t i = 0; i < warps; ++i) left -= run_warp(block.backwards ? warps - 1 - i : i);
     if (left > 0 && block.changes == changes) fail("some threads wait where others never come");
   }
 }

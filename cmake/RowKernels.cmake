@@ -22,9 +22,15 @@ function(jackscrew_write_if_different path content)
   file(WRITE ${path} "${content}")
 endfunction()
 
-# One generated source per row-kernel header and CPU target, and one that fills the tables.
+# One generated source per row-kernel header and CPU target, and one that fills the tables. Sets
+# JACKSCREW_ROW_CUDA_SOURCES to the sources for GPUs.
 function(jackscrew_add_row_kernels target)
   file(GLOB_RECURSE headers CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/*.rows.h)
+  set(entry kernels/no_cuda/row_entry.h)
+  if(JACKSCREW_HAS_CUDA)
+    set(entry kernels/cuda/row_entry.h)
+  endif()
+  set(cuda_sources)
   foreach(header IN LISTS headers)
     file(RELATIVE_PATH relative ${CMAKE_SOURCE_DIR}/src ${header})
     string(REGEX REPLACE "[/.]" "_" stem ${relative})
@@ -37,11 +43,13 @@ function(jackscrew_add_row_kernels target)
       target_sources(${target} PRIVATE ${base}_${isa}.cc)
     endforeach()
     jackscrew_write_if_different(${base}_table.cc
-      "#include \"kernels/row_table.h\"\n#include \"${relative}\"\n")
+      "#include \"${entry}\"\n#include \"kernels/row_table.h\"\n#include \"${relative}\"\n")
     target_sources(${target} PRIVATE ${base}_table.cc)
     jackscrew_write_if_different(${base}.cu
       "#include \"kernels/cuda/row_cuda.cuh\"\n#include \"${relative}\"\n")
+    list(APPEND cuda_sources ${base}.cu)
   endforeach()
+  set(JACKSCREW_ROW_CUDA_SOURCES ${cuda_sources} PARENT_SCOPE)
 endfunction()
 
 # Other CPU code compiled once per instruction set: src/**/*.isa.cc, in namespace JACKSCREW_ISA.

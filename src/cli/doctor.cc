@@ -10,6 +10,7 @@
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "cli/help.h"
+#include "kernels/device.h"
 #include "kernels/isa.h"
 
 namespace jackscrew {
@@ -41,6 +42,11 @@ int examine(const Recipe& recipe) {
     json.add("version", JACKSCREW_VERSION).add("cpu", cpu_name()).add("isa", isa_name(isa));
     json.add("threads", omp_get_num_procs()).add("memory_total", total);
     json.add("memory_available", available).add("onednn", onednn);
+    JsonObject devices;
+    for (const DeviceReport& report : device_reports()) {
+      devices.add(report.name, JsonObject().add("found", report.found).add("text", report.text));
+    }
+    json.add("devices", devices);
     fmt::print("{}\n", json.text());
     return 0;
   }
@@ -50,6 +56,9 @@ int examine(const Recipe& recipe) {
   fmt::print("threads: {}\n", omp_get_num_procs());
   fmt::print("memory: {}, of which {} are free\n", human_bytes(total), human_bytes(available));
   fmt::print("oneDNN: {}\n", onednn);
+  for (const DeviceReport& report : device_reports()) {
+    fmt::print("{}: {}{}\n", report.name, report.found ? "" : "missing: ", report.text);
+  }
   return 0;
 }
 

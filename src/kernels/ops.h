@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "kernels/int8_group.h"
 #include "kernels/isa.h"
@@ -51,7 +52,9 @@ class Ops {
   Ops& operator=(const Ops&) = delete;
 
   int threads() const { return threads_; }
-  IsaLevel isa() const { return isa_; }
+  IsaLevel isa() const { return isa_; }  // of the host's CPU
+  // The instruction set that computes, by its name: with another, last bits differ.
+  virtual std::string level() const { return isa_name(isa_); }
   // True on the plan device: there is nothing to read back.
   virtual bool plans_only() const = 0;
 

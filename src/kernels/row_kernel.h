@@ -26,6 +26,7 @@
 // wrote.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "base/philox.h"
@@ -35,10 +36,16 @@ namespace jackscrew {
 // Runs rows [begin, end) of a kernel on the calling thread.
 using CpuRowFunction = void (*)(const void* args, int64_t begin, int64_t end);
 
+// Runs all rows of a kernel on a GPU, in order with what else is on the stream (a cudaStream_t).
+// Returns a cudaError_t.
+using CudaRowFunction = int (*)(const void* args, int64_t rows, void* stream);
+
 struct RowKernel {
   const char* name;
+  size_t args_bytes;  // sizeof(Args)
   CpuRowFunction x86_64_v3;
   CpuRowFunction x86_64_v4;
+  CudaRowFunction cuda;  // null in a build without CUDA
 };
 
 // The compiled versions of a kernel; specialised by JACKSCREW_ROW_KERNEL.

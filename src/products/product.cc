@@ -64,8 +64,8 @@ const Product& find_product(std::string_view name, const Ops& ops) {
   if (name == "bf16") {
     if (!ops.has_bf16()) {
       throw Error(ErrorKind::device,
-                  fmt::format("product=bf16 needs a CPU with AVX512-BF16; this run has {}",
-                              isa_name(ops.isa())),
+                  fmt::format("product=bf16 needs a CPU with AVX512-BF16 or a GPU; this run has {}",
+                              ops.level()),
                   "use product=f32");
     }
     return bf16_product();

@@ -50,26 +50,26 @@ void write_rows(ShardedSafetensorsWriter& writer, const std::string& name,
 }
 
 // Rows [begin, end) as exactly as they are known.
-void read_rows(Ops& ops, const Weight& weight, const Masters& masters, int64_t begin, int64_t end,
-               std::vector<float>& values) {
+void read_rows(Session& session, const Weight& weight, const Masters& masters, int64_t begin,
+               int64_t end, std::vector<float>& values) {
   const Tensor out(values.data(), DType::f32, {end - begin, weight.cols()});
   const auto found = masters.find(weight.name());
   if (found == masters.end()) {
-    weight.decode(ops, begin, end, out);
+    session.read_weight(weight, begin, end, out);
     return;
   }
   const Tensor from = found->second.reshaped({weight.rows(), weight.cols()}).rows(begin, end);
   if (from.dtype() == DType::f32) {
-    ops.copy(out, from);
+    session.ops().copy(out, from);
     return;
   }
   std::vector<bf16> narrow_values(static_cast<size_t>(out.size()));
-  ops.copy(Tensor(narrow_values.data(), DType::bf16, {out.rows(), out.cols()}), from);
+  session.ops().copy(Tensor(narrow_values.data(), DType::bf16, {out.rows(), out.cols()}), from);
   std::transform(narrow_values.begin(), narrow_values.end(), values.begin(),
                  [](bf16 value) { return to_float(value); });
 }
 
-void write_weight(Ops& ops, const Weight& weight, const Masters& masters,
+void write_weight(Session& session, const Weight& weight, const Masters& masters,
                   ShardedSafetensorsWriter& writer) {
   const Format& format = weight.stored_format();
   const int64_t step = std::min(weight.rows(), panel_rows(weight.cols(), dtype_size(DType::f32)));
@@ -77,7 +77,7 @@ void write_weight(Ops& ops, const Weight& weight, const Masters& masters,
   for (int64_t begin = 0; begin < weight.rows(); begin += step) {
     const int64_t end = std::min(weight.rows(), begin + step);
     const int64_t count = (end - begin) * weight.cols();
-    read_rows(ops, weight, masters, begin, end, values);
+    read_rows(session, weight, masters, begin, end, values);
     if (&format == &bf16_format()) {
       write_rows<bf16>(writer, weight.name(), values, count);
     } else if (&format == &f16_format()) {
@@ -121,7 +121,7 @@ void export_model(Session& session, const ModelFiles& files, const Tokenizer& to
   ShardedSafetensorsWriter writer(to, std::move(specs));
   const Masters masters = masters_of(session);
   for (const auto& parameter : session.stage().parameters()) {
-    write_weight(session.ops(), *parameter->weight, masters, writer);
+    write_weight(session, *parameter->weight, masters, writer);
   }
   writer.close();
 }

@@ -83,7 +83,13 @@ void require_fit(const Recipe& recipe, const ModelFiles& files, const SessionUse
     refuse(fmt::format("this needs {}, and device_memory is {}", human_bytes(plan.ledger.peak),
                        human_bytes(*budget.device)));
   }
-  // On the CPU the device's memory and the host's are the same.
+  const auto device = open_device(recipe);
+  if (const auto own = device->own_memory()) {
+    if (budget.device || plan.ledger.peak <= *own) return;
+    budget.device = own;
+    refuse(fmt::format("this needs {}, and {} has free only {}", human_bytes(plan.ledger.peak),
+                       device->name(), human_bytes(*own)));
+  }
   const int64_t available = budget.device ? 0 : available_memory_bytes();
   if (available == 0 || plan.ledger.peak + host <= available) return;
   budget.together = available;

@@ -147,6 +147,7 @@ Generation generate(Session& session, std::span<const int32_t> prompt,
   Generation out;
   Sampler sampler(options.sampling);
   session.clear_cache();
+  std::vector<float> row(static_cast<size_t>(options.vocab_size));  // on the host
   const Stopwatch prefill;
   std::vector<int32_t> text(prompt.begin(), prompt.end());  // what the next logits are computed of
   Tensor logits = session.logits(text, 1, options.use_cache);
@@ -154,8 +155,8 @@ Generation generate(Session& session, std::span<const int32_t> prompt,
   const Stopwatch decode;
   for (int64_t index = 0; index < options.max_new_tokens; ++index) {
     const int64_t width = std::min(logits.cols(), options.vocab_size);
-    const std::span<const float> row(logits.data<float>(), static_cast<size_t>(width));
-    const int32_t id = sampler.draw(row, index);
+    session.ops().copy(Tensor(row.data(), DType::f32, {1, width}), logits.columns(0, width));
+    const int32_t id = sampler.draw(std::span(row).first(static_cast<size_t>(width)), index);
     const auto& ends = options.end_tokens;
     out.ended = std::find(ends.begin(), ends.end(), id) != ends.end();
     if (out.ended) break;

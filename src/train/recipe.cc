@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "kernels/device.h"
 #include "learners/learner.h"
 #include "train/recipe_file.h"
 
@@ -194,6 +195,7 @@ void fill(Recipe& r, const OptionSet& o) {
   r.adam_epsilon = o.number("adam_epsilon");
   r.seed = static_cast<uint64_t>(o.integer("seed"));
   r.device = o.text("device");
+  check_device_name(r.device);
   r.threads = integer_or_auto(o, "threads").value_or(0);
   r.isa = o.text("isa");
   r.device_memory = bytes_or_auto(o, "device_memory");

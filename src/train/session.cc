@@ -9,8 +9,6 @@
 
 #include "base/clock.h"
 #include "base/text.h"
-#include "kernels/cpu/cpu_ops.h"
-#include "kernels/plan/plan_ops.h"
 #include "model/init.h"
 #include "optim/finite.h"
 #include "quant/plain.h"
@@ -63,6 +61,10 @@ void with_stored(const std::string& origin, const WeightSource& source, const We
 
 }  // namespace
 
+std::unique_ptr<Device> open_device(const Recipe& recipe) {
+  return open_device(recipe.device, thread_count(recipe), choose_isa(recipe.isa));
+}
+
 Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
                  const SessionPlan& plan, const SessionHooks& hooks)
     : Session(recipe, files, use, &plan, false, plan.recompute, hooks) {}
@@ -80,11 +82,11 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
     fail(ErrorKind::does_not_fit, "this run needs {}, over device_memory of {}",
          human_bytes(plan->ledger.peak), human_bytes(budget));
   }
-  const IsaLevel isa = choose_isa(recipe.isa);
+  const auto device =
+      hooks.device ? hooks.device : std::shared_ptr<const Device>(open_device(recipe));
   memory_ = std::make_unique<Memory>(
-      "device", plans_only ? make_plan_backing() : make_host_backing(), plans_only ? 0 : budget);
-  ops_ = plans_only ? make_plan_ops(thread_count(recipe), isa)
-                    : make_cpu_ops(thread_count(recipe), isa);
+      "device", plans_only ? make_plan_backing() : device->make_backing(), plans_only ? 0 : budget);
+  ops_ = plans_only ? device->make_plan_ops(*memory_) : device->make_ops(*memory_);
   if (hooks.wrap) ops_ = hooks.wrap(std::move(ops_));
   learner_ = find_learner(use.training || !recipe.adapter.empty() ? recipe.learner : "frozen")
                  .make(recipe.options);
@@ -261,6 +263,8 @@ double Session::measure_peak() {
   for (int run = 0; run < kRuns; ++run) {
     const Stopwatch watch;
     ops_->gemm(a, Transpose::no, b, Transpose::no, c, Accumulate::no);
+    float last = 0.0f;  // there when the product is
+    ops_->copy(Tensor(&last, DType::f32, {1, 1}), c.rows(0, 1).columns(0, 1));
     best = std::max(best, 2.0 * kSize * kSize * kSize / watch.seconds());
   }
   return best;
@@ -334,6 +338,13 @@ double Session::evaluate(const StepBatch& batch, const ProgressCallback& progres
   return read_scalars().loss_sum;
 }
 
+void Session::read_weight(const Weight& weight, int64_t begin, int64_t end, const Tensor& out) {
+  scratch_.reset();
+  const Tensor panel = scratch_.tensor(DType::f32, {end - begin, weight.cols()});
+  weight.decode(*ops_, begin, end, panel);
+  ops_->copy(out, panel);
+}
+
 Tensor Session::logits(std::span<const int32_t> ids, int64_t rows, bool use_cache) {
   const auto tokens = static_cast<int64_t>(ids.size());
   const int64_t before = use_cache ? cache_.length : 0;
@@ -373,6 +384,12 @@ void Session::rehearse_work() {
     accumulate(step, 0.0, 0);
     update(0.0);
     non_finite_parameter();
+    for (const auto& parameter : stage_->parameters()) {  // the export
+      const Weight& weight = *parameter->weight;
+      const int64_t rows =
+          std::min(weight.rows(), panel_rows(weight.cols(), dtype_size(DType::f32)));
+      read_weight(weight, 0, rows, Tensor(nullptr, DType::f32, {rows, weight.cols()}));
+    }
   }
   if (use_.training || use_.logits_rows == 0) evaluate(step);
   if (use_.logits_rows > 0) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/progress_callback.h"
+#include "kernels/device.h"
 #include "model/stage.h"
 #include "optim/clip.h"
 #include "text/batch.h"
@@ -47,7 +48,12 @@ struct SessionHooks {
   std::function<std::unique_ptr<Ops>(std::unique_ptr<Ops>)> wrap = {};
   // Told of the bytes of every weight that is in place: in all, the plan's weight_bytes.
   ProgressCallback loaded = {};
+  // Where to compute, when it is not where the recipe says.
+  std::shared_ptr<const Device> device = {};
 };
+
+// The device that the recipe chooses. Throws as open_device() does.
+std::unique_ptr<Device> open_device(const Recipe& recipe);
 
 struct StepResult {
   double loss = 0;  // mean over the step's targets, nats
@@ -57,8 +63,9 @@ struct StepResult {
 
 class Session {
  public:
-  // On the CPU, with memory reserved as planned. Throws Error(does_not_fit) before anything is
-  // allocated when plan.ledger.peak exceeds the budget (require_fit() says more, and earlier).
+  // On the recipe's device, with memory reserved as planned. Throws Error(does_not_fit) before
+  // anything is allocated when plan.ledger.peak exceeds the budget (require_fit() says more, and
+  // earlier).
   Session(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
           const SessionPlan& plan, const SessionHooks& hooks = {});
   Session(const Session&) = delete;
@@ -96,8 +103,12 @@ class Session {
   // tokens.
   double evaluate(const StepBatch& batch, const ProgressCallback& progress = {});
 
-  // The logits of the last `rows` tokens of one sequence, f32 [rows, vocab], valid until the next
-  // call. With a cache, the tokens follow those already in it.
+  // Rows [begin, end) of a weight, at most panel_rows() of f32 in a training session, to `out` on
+  // the host, f32 [end - begin, cols].
+  void read_weight(const Weight& weight, int64_t begin, int64_t end, const Tensor& out);
+
+  // The logits of the last `rows` tokens of one sequence, f32 [rows, vocab], on the device, valid
+  // until the next call. With a cache, the tokens follow those already in it.
   Tensor logits(std::span<const int32_t> ids, int64_t rows, bool use_cache);
   void clear_cache() { cache_.length = 0; }
   int64_t cached_tokens() const { return cache_.length; }

@@ -187,7 +187,7 @@ class Trainer {
 
   // What a checkpoint written by this run says of it.
   CheckpointInfo checkpoint_info(int64_t step) const {
-    return {step, JACKSCREW_VERSION, isa_name(session_->ops().isa()), session_->product().name()};
+    return {step, JACKSCREW_VERSION, session_->ops().level(), session_->product().name()};
   }
 
   StateSource states() const {
@@ -216,7 +216,7 @@ class Trainer {
     }
     say(fmt::format(
         "machine   {}, {}, product {}{}", counted(session_->ops().threads(), "thread"),
-        isa_name(session_->ops().isa()), session_->product().name(),
+        session_->ops().level(), session_->product().name(),
         peak_flops_ > 0 ? fmt::format(", f32 peak {:.0f} GFLOP/s", peak_flops_ * 1e-9) : ""));
     std::string purposes;
     for (int p = 0; p < kPurposes; ++p) {
@@ -246,7 +246,7 @@ class Trainer {
     JsonObject start;
     start.add("model", recipe_.model).add("parameters", parameters).add("trained", trained);
     start.add("total_steps", total_steps_).add("planned_peak", plan_.ledger.peak);
-    start.add("isa", isa_name(session_->ops().isa())).add("threads", session_->ops().threads());
+    start.add("isa", session_->ops().level()).add("threads", session_->ops().threads());
     start.add("method", recipe_.method).add("data", recipe_.data).add("storage", recipe_.storage);
     start.add("product", session_->product().name());
     start.add("cpu", cpu_name()).add("version", JACKSCREW_VERSION);

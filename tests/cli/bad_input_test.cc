@@ -174,6 +174,9 @@ TEST_F(SlowBadInput, Data) {
 TEST_F(SlowBadInput, Memory) {
   expect_nothing("sequence_len=128 micro_batch_size=8 method=full device_memory=1MiB", 3,
                  {"device_memory is 1.0 MiB", "hint: ", "micro_batch_size=1", " needs "});
+  expect_nothing("device=gpu", 2, {"unknown device gpu", "hint: ", "cuda:N"});
+  expect_nothing("device=cuda:1000000", 2, {"unknown device"});
+  expect_nothing("device=cuda:999", 7, {"hint: ", "device"});
   expect_nothing("device_memory=1KiB", 3, {"nothing that can be set makes it fit"});
   // What the hint says is so.
   const Outcome refused =

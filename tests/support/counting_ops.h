@@ -23,6 +23,7 @@ class CountingOps : public Ops {
   int64_t attention_backwards = 0;
   void reset() { multiply_adds = attention_backwards = 0; }
 
+  std::string level() const override { return inner_->level(); }
   bool plans_only() const override { return inner_->plans_only(); }
   bool has_bf16() const override { return inner_->has_bf16(); }
   void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,

@@ -12,8 +12,8 @@ namespace jackscrew {
 // Defined in tests/main.cc.
 IsaLevel test_isa();
 
-inline std::unique_ptr<Ops> make_test_ops(int threads = 2) {
-  return make_cpu_ops(threads, test_isa());
-}
+// What tests call Ops that work on memory of the host: those of the CPU (tests/test_ops.cc) or, in
+// test_cuda, those of the emulated GPU (tests/support/cuda_emulation/test_ops.cc).
+std::unique_ptr<Ops> make_test_ops(int threads = 2);
 
 }  // namespace jackscrew

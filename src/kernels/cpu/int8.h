@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "base/checked.h"
+#include "kernels/int8_group.h"
 #include "kernels/isa.h"
 
 namespace jackscrew {
@@ -37,10 +38,6 @@ inline int64_t int8_row_bytes(int64_t depth) {
   const int64_t bytes = round_up(depth, kInt8Step);
   return bytes % 1024 == 0 ? bytes + 64 : bytes;
 }
-
-// Depth of b that is packed, and multiplied, at once: at most 256 KiB, a quarter of L2, from which
-// every tile reads it. Shorter pieces would stay in L1, but c would be read and written more often.
-inline constexpr int64_t kInt8Depth = 4096;
 
 // One tile of c over a piece of the depth.
 struct Int8Product {

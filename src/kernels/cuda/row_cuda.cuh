@@ -2,18 +2,18 @@
 // generates, and by nothing else.
 #pragma once
 
-#include <cuda_runtime.h>
-
 #include <cstdint>
 
-#define JACKSCREW_ROW_KERNEL(Args)                                              \
-  template <>                                                                   \
-  const RowKernel& row_kernel<Args>();                                          \
-  namespace cuda {                                                              \
-  cudaError_t run_##Args(const void* args, int64_t rows, cudaStream_t stream);  \
-  cudaError_t run_##Args(const void* args, int64_t rows, cudaStream_t stream) { \
-    return launch_rows(*static_cast<const Args*>(args), rows, stream);          \
-  }                                                                             \
+#include "kernels/cuda/launch.cuh"
+
+#define JACKSCREW_ROW_KERNEL(Args)                                                                \
+  template <>                                                                                     \
+  const RowKernel& row_kernel<Args>();                                                            \
+  namespace cuda {                                                                                \
+  int run_##Args(const void* args, int64_t rows, void* stream);                                   \
+  int run_##Args(const void* args, int64_t rows, void* stream) {                                  \
+    return launch_rows(*static_cast<const Args*>(args), rows, static_cast<cudaStream_t>(stream)); \
+  }                                                                                               \
   }
 
 #include "kernels/row_kernel.h"
@@ -23,7 +23,6 @@ namespace jackscrew::cuda {
 // Rows of the small Llamas this must serve are a few hundred to a few thousand elements long: 256
 // threads give each of them work, and every architecture runs several such blocks at once.
 inline constexpr int kThreads = 256;
-inline constexpr int kWarp = 32;
 
 // A block is the team: loops are strided over its threads and end with a barrier, reductions
 // shuffle within warps and pass through shared memory between them. The order of a sum is fixed by
@@ -137,8 +136,7 @@ cudaError_t launch_rows(const Args& args, int64_t rows, cudaStream_t stream) {
   if (rows <= 0) return cudaSuccess;
   const int64_t limit = 0x7FFFFFFF;  // of the grid's first dimension
   const auto blocks = static_cast<unsigned>(rows < limit ? rows : limit);
-  run_rows<<<blocks, kThreads, 0, stream>>>(args, rows);
-  return cudaGetLastError();
+  return launch(run_rows<Args>, {{blocks, 1, 1}, {kThreads, 1, 1}, 0, stream}, args, rows);
 }
 
 }  // namespace jackscrew::cuda

@@ -7,15 +7,11 @@ namespace jackscrew {
 
 namespace {
 
-class PlanOps : public Ops {
+class CpuPlanOps : public PlanOps {
  public:
-  using Ops::Ops;
+  using PlanOps::PlanOps;
 
-  bool plans_only() const override { return true; }
   bool has_bf16() const override { return isa() >= IsaLevel::v4_bf16; }
-
-  void gemm(const Tensor&, Transpose, const Tensor&, Transpose, const Tensor&,
-            Accumulate) override {}
 
   void gemm_int8(const Int8Rows& a, const Int8Rows&, Transpose, const Tensor&, Accumulate,
                  Arena& scratch) override {
@@ -36,19 +32,12 @@ class PlanOps : public Ops {
     const Arena::Frame frame(scratch);
     attention_backward_scratch(shape, k.rows(), threads(), scratch);
   }
-
-  Event copy_async(const Tensor&, const Tensor&) override { return {}; }
-  void wait(Event) override {}
-  void zero(const Tensor&) override {}
-
- protected:
-  void launch_rows(const RowKernel&, const void*, int64_t) override {}
 };
 
 }  // namespace
 
 std::unique_ptr<Ops> make_plan_ops(int threads, IsaLevel isa) {
-  return std::make_unique<PlanOps>(threads, isa);
+  return std::make_unique<CpuPlanOps>(threads, isa);
 }
 
 }  // namespace jackscrew

@@ -1,4 +1,5 @@
-// PlanOps: the plan device's Ops. Does no arithmetic; takes from arenas exactly what CpuOps takes.
+// PlanOps: the plan device's Ops. They do no arithmetic, and stand for the Ops of a device: they
+// can do the same and take from arenas exactly what those take.
 #pragma once
 
 #include <memory>
@@ -7,6 +8,23 @@
 
 namespace jackscrew {
 
+// What is alike for every device.
+class PlanOps : public Ops {
+ public:
+  using Ops::Ops;
+
+  bool plans_only() const override { return true; }
+  void gemm(const Tensor&, Transpose, const Tensor&, Transpose, const Tensor&,
+            Accumulate) override {}
+  Event copy_async(const Tensor&, const Tensor&) override { return {}; }
+  void wait(Event) override {}
+  void zero(const Tensor&) override {}
+
+ protected:
+  void launch_rows(const RowKernel&, const void*, int64_t) override {}
+};
+
+// For CpuOps.
 std::unique_ptr<Ops> make_plan_ops(int threads, IsaLevel isa);
 
 }  // namespace jackscrew

@@ -1,0 +1,66 @@
+# Code for NVIDIA GPUs: whether it is built (JACKSCREW_CUDA), and how. nvcc is called by rules of our
+# own: CMake's language CUDA would ask for more of a toolkit than nvcc and the static runtime, which
+# are all that is needed.
+
+set(JACKSCREW_CUDA AUTO CACHE STRING "Build for NVIDIA GPUs: AUTO (where nvcc is found), ON or OFF")
+set_property(CACHE JACKSCREW_CUDA PROPERTY STRINGS AUTO ON OFF)
+
+# Machine code for Ampere and Hopper, which also runs on what lies between, and PTX for what comes.
+set(JACKSCREW_NVCC_FLAGS -std=c++20 -O3 -I${CMAKE_SOURCE_DIR}/src --Werror all-warnings
+  -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=sm_90
+  -gencode arch=compute_90,code=compute_90)
+
+# Sets JACKSCREW_HAS_CUDA.
+function(jackscrew_find_cuda)
+  set(JACKSCREW_HAS_CUDA FALSE PARENT_SCOPE)
+  if(JACKSCREW_CUDA STREQUAL "OFF")
+    return()
+  endif()
+  find_program(JACKSCREW_NVCC nvcc HINTS /usr/local/cuda/bin)
+  set(root /usr/local/cuda)
+  if(JACKSCREW_NVCC)
+    execute_process(COMMAND ${JACKSCREW_NVCC} -dryrun -c none.cu ERROR_VARIABLE said OUTPUT_QUIET)
+    if(said MATCHES "_HERE_=([^\n]*)")
+      get_filename_component(root ${CMAKE_MATCH_1} DIRECTORY)
+    endif()
+  endif()
+  find_library(JACKSCREW_CUDART cudart_static HINTS ${root}
+    PATH_SUFFIXES lib64 lib targets/x86_64-linux/lib)
+  find_path(JACKSCREW_CUDA_INCLUDE cuda_runtime_api.h HINTS ${root}
+    PATH_SUFFIXES include targets/x86_64-linux/include)
+  if(JACKSCREW_NVCC AND JACKSCREW_CUDART AND JACKSCREW_CUDA_INCLUDE)
+    message(STATUS "CUDA: ${JACKSCREW_NVCC}")
+    set(JACKSCREW_HAS_CUDA TRUE PARENT_SCOPE)
+  elseif(JACKSCREW_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "JACKSCREW_CUDA=ON needs nvcc (${JACKSCREW_NVCC}), "
+      "libcudart_static.a (${JACKSCREW_CUDART}) and cuda_runtime_api.h (${JACKSCREW_CUDA_INCLUDE})")
+  else()
+    message(STATUS "CUDA: not built, since nvcc or its runtime is not found")
+  endif()
+endfunction()
+
+# Compiles the .cu of src/kernels/cuda and of the row kernels, and links them and the runtime.
+function(jackscrew_add_cuda_objects target)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kernels/cuda/*.cu)
+  set(objects)
+  foreach(source IN LISTS sources JACKSCREW_ROW_CUDA_SOURCES)
+    get_filename_component(name ${source} NAME_WE)
+    set(object ${CMAKE_BINARY_DIR}/cuda/${name}.o)
+    file(RELATIVE_PATH relative ${CMAKE_SOURCE_DIR} ${source})
+    add_custom_command(OUTPUT ${object}
+      COMMAND ${CMAKE_CXX_COMPILER_LAUNCHER} ${JACKSCREW_NVCC} ${JACKSCREW_NVCC_FLAGS}
+        -MD -MF ${object}.d -c ${source} -o ${object}
+      DEPENDS ${source} DEPFILE ${object}.d
+      COMMENT "Compiling ${relative} for GPUs" VERBATIM)
+    list(APPEND objects ${object})
+  endforeach()
+  file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/cuda)
+  set_source_files_properties(${objects} PROPERTIES EXTERNAL_OBJECT TRUE GENERATED TRUE)
+  add_custom_target(cuda_objects DEPENDS ${objects})
+  target_sources(${target} PRIVATE ${objects})
+  # These alone: all else is compiled alike with CUDA and without it.
+  file(GLOB host_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kernels/cuda/*.cc)
+  set_source_files_properties(${host_sources} PROPERTIES
+    COMPILE_OPTIONS "-isystem;${JACKSCREW_CUDA_INCLUDE}")
+  target_link_libraries(${target} PUBLIC ${JACKSCREW_CUDART} pthread dl rt)
+endfunction()

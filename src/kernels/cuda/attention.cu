@@ -1,0 +1,356 @@
+// Every thread multiplies and adds in f32; tensor cores have no products as exact. Sums are taken
+// in an order that the shapes fix, and no two blocks write to one place: results repeat bit for
+// bit.
+#include "kernels/cuda/attention.h"
+
+#include "kernels/cuda/launch.cuh"
+#include "kernels/row_math.h"
+
+namespace jackscrew::cuda {
+
+namespace {
+
+constexpr int kTile = kAttentionTile;
+constexpr int kPerRow = 8;  // threads that share a row of a tile, neighbours in a warp
+constexpr int kThreads = kTile * kPerRow;
+constexpr int kScores = kTile / kPerRow;  // that a thread has of its row
+constexpr int kScorePitch = kTile + 1;    // floats between rows: they fall into different banks
+constexpr float kLowest = -3.4028235e38f;
+
+// A tile of a sequence; absent for the blocks that are too many.
+struct Place {
+  int64_t sequence = -1;
+  int64_t first = 0;  // row of the tile within the sequence
+};
+
+// Sequences have whole numbers of tiles, one after another.
+__device__ Place find_place(const int32_t* cu_seqlens, int64_t sequences, int64_t tile) {
+  for (int64_t s = 0; s < sequences; ++s) {
+    const int64_t tiles = (cu_seqlens[s + 1] - cu_seqlens[s] + kTile - 1) / kTile;
+    if (tile < tiles) return {s, tile * kTile};
+    tile -= tiles;
+  }
+  return {};
+}
+
+// The most tiles that sequences of so many tokens can have.
+unsigned most_tiles(int64_t tokens, int64_t sequences) {
+  return static_cast<unsigned>(tokens / kTile + sequences);
+}
+
+// What a block and a thread of it have to do.
+struct Work {
+  int64_t head_dim, pitch;   // pitch: floats between rows of a tile
+  int64_t row, lane;         // of this thread in a tile
+  int64_t first_q, first_k;  // tokens with which the sequence begins
+  int64_t length_q, length_k;
+  int64_t hidden;  // keys before the first query
+  int64_t window;  // keys that a query sees at most
+
+  __device__ Work(const Attention& args, int64_t sequence)
+      : head_dim(args.head_dim),
+        pitch(args.head_dim + 1),
+        row(threadIdx.x / kPerRow),
+        lane(threadIdx.x % kPerRow),
+        first_q(args.cu_q[sequence]),
+        first_k(args.cu_k[sequence]),
+        length_q(args.cu_q[sequence + 1] - first_q),
+        length_k(args.cu_k[sequence + 1] - first_k),
+        hidden(length_k - length_q),
+        window(args.window > 0 ? args.window : length_k) {}
+
+  // Whether a query sees a key, both counted within the sequence.
+  __device__ bool sees(int64_t query, int64_t key) const {
+    const int64_t distance = hidden + query - key;
+    return query < length_q && key < length_k && distance >= 0 && distance < window;
+  }
+
+  // The first tile of keys of which a query of the tile that begins with `query` sees one.
+  __device__ int64_t first_keys(int64_t query) const {
+    const int64_t unseen = hidden + query + 1 - window;
+    return unseen > 0 ? unseen / kTile * kTile : 0;
+  }
+
+  // Rows [begin, begin + kTile) of a head into shared memory, zeros beyond `end`. `from` is the
+  // sequence's first row.
+  __device__ void load(const float* from, int64_t stride, int64_t head, int64_t begin, int64_t end,
+                       float* tile) const {
+    for (int64_t i = threadIdx.x; i < kTile * head_dim; i += kThreads) {
+      const int64_t r = i / head_dim;
+      const int64_t c = i % head_dim;
+      const bool is_there = begin + r < end;
+      tile[r * pitch + c] = is_there ? from[(begin + r) * stride + head * head_dim + c] : 0.0f;
+    }
+  }
+
+  __device__ float dot(const float* a, const float* b) const {
+    float sum = 0.0f;
+    for (int64_t c = 0; c < head_dim; ++c) sum += a[c] * b[c];
+    return sum;
+  }
+
+  // sum[slot] += weights[i] * tile[i, lane + slot * kPerRow] for the rows i of a tile.
+  template <int kSlots>
+  __device__ void accumulate(const float* weights, const float* tile, float (&sum)[kSlots]) const {
+    for (int i = 0; i < kTile; ++i) {
+      const float weight = weights[i];
+#pragma unroll
+      for (int slot = 0; slot < kSlots; ++slot) {
+        const int64_t c = lane + slot * kPerRow;
+        if (c < head_dim) sum[slot] += weight * tile[i * pitch + c];
+      }
+    }
+  }
+
+  template <int kSlots>
+  __device__ void store(const float (&values)[kSlots], float* to) const {
+#pragma unroll
+    for (int slot = 0; slot < kSlots; ++slot) {
+      const int64_t c = lane + slot * kPerRow;
+      if (c < head_dim) to[c] = values[slot];
+    }
+  }
+};
+
+// Over the threads of a row.
+__device__ float row_total(float value) {
+  for (int step = kPerRow / 2; step > 0; step /= 2) {
+    value += __shfl_xor_sync(0xFFFFFFFFu, value, step);
+  }
+  return value;
+}
+__device__ float row_largest(float value) {
+  for (int step = kPerRow / 2; step > 0; step /= 2) {
+    value = row_max(value, __shfl_xor_sync(0xFFFFFFFFu, value, step));
+  }
+  return value;
+}
+
+// A block for each tile of queries and head.
+template <int kSlots>
+__global__ void __launch_bounds__(kThreads) forward(const Attention args) {
+  const Place place = find_place(args.cu_q, args.sequences, blockIdx.x);
+  if (place.sequence < 0) return;
+  const Work work(args, place.sequence);
+  const int64_t head = blockIdx.y;
+  const int64_t kv_head = head / (args.num_heads / args.num_kv_heads);
+  float* q_tile = dynamic_floats();               // [kTile, pitch]
+  float* kv_tile = q_tile + kTile * work.pitch;   // [kTile, pitch], keys and then values
+  float* weights = kv_tile + kTile * work.pitch;  // [kTile, kScorePitch]
+  work.load(args.q + work.first_q * args.q_stride, args.q_stride, head, place.first, work.length_q,
+            q_tile);
+  const int64_t query = place.first + work.row;
+  const int64_t last_key = work.hidden + place.first + kTile;
+  const int64_t keys = last_key < work.length_k ? last_key : work.length_k;
+  float largest = kLowest;
+  float total = 0.0f;
+  float sum[kSlots] = {};
+  for (int64_t begin = work.first_keys(place.first); begin < keys; begin += kTile) {
+    __syncthreads();
+    work.load(args.k + work.first_k * args.k_stride, args.k_stride, kv_head, begin, work.length_k,
+              kv_tile);
+    __syncthreads();
+    float score[kScores];
+    float tile_largest = kLowest;
+    for (int j = 0; j < kScores; ++j) {
+      const int64_t c = work.lane + j * kPerRow;
+      score[j] = args.scale * work.dot(q_tile + work.row * work.pitch, kv_tile + c * work.pitch);
+      if (work.sees(query, begin + c)) tile_largest = row_max(tile_largest, score[j]);
+    }
+    const float now = row_max(largest, row_largest(tile_largest));
+    const float shrink = row_exp(largest - now);
+    float tile_total = 0.0f;
+    for (int j = 0; j < kScores; ++j) {
+      const int64_t c = work.lane + j * kPerRow;
+      const float weight = work.sees(query, begin + c) ? row_exp(score[j] - now) : 0.0f;
+      weights[work.row * kScorePitch + c] = weight;
+      tile_total += weight;
+    }
+    total = total * shrink + row_total(tile_total);
+    largest = now;
+    __syncthreads();
+    work.load(args.v + work.first_k * args.v_stride, args.v_stride, kv_head, begin, work.length_k,
+              kv_tile);
+    __syncthreads();
+    for (int slot = 0; slot < kSlots; ++slot) sum[slot] *= shrink;
+    work.accumulate(weights + work.row * kScorePitch, kv_tile, sum);
+  }
+  if (query >= work.length_q) return;
+  for (int slot = 0; slot < kSlots; ++slot) sum[slot] /= total;
+  const int64_t token = work.first_q + query;
+  work.store(sum, args.out + token * args.out_stride + head * work.head_dim);
+  if (work.lane == 0) args.lse[head * args.tokens_q + token] = largest + logf(total);
+}
+
+// delta[head, token] = dout · out. A warp for each.
+__global__ void __launch_bounds__(kThreads) sum_dout_out(const Attention args) {
+  const int64_t warps = kThreads / kWarp;
+  const int64_t at = blockIdx.x * warps + threadIdx.x / kWarp;
+  if (at >= args.num_heads * args.tokens_q) return;  // a whole warp
+  const int64_t head = at / args.tokens_q;
+  const int64_t token = at % args.tokens_q;
+  const float* dout = args.dout + token * args.dout_stride + head * args.head_dim;
+  const float* out = args.out + token * args.out_stride + head * args.head_dim;
+  float sum = 0.0f;
+  for (int64_t c = threadIdx.x % kWarp; c < args.head_dim; c += kWarp) sum += dout[c] * out[c];
+  for (int step = kWarp / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, step);
+  if (threadIdx.x % kWarp == 0) args.delta[at] = sum;
+}
+
+// The softmax weight of a pair, and the gradient of its score times the scale.
+struct Pair {
+  float weight, dscore;
+};
+__device__ Pair pair_of(const Attention& args, const Work& work, int64_t head, int64_t query,
+                        int64_t key, const float* q, const float* k, const float* dout,
+                        const float* v) {
+  if (!work.sees(query, key)) return {0.0f, 0.0f};
+  const int64_t at = head * args.tokens_q + work.first_q + query;
+  const float weight = row_exp(args.scale * work.dot(q, k) - args.lse[at]);
+  return {weight, args.scale * weight * (work.dot(dout, v) - args.delta[at])};
+}
+
+// A block for each tile of keys and head of them: what all its queries, of all heads that share it,
+// give to dk and dv.
+template <int kSlots>
+__global__ void __launch_bounds__(kThreads) backward_keys(const Attention args) {
+  const Place place = find_place(args.cu_k, args.sequences, blockIdx.x);
+  if (place.sequence < 0) return;
+  const Work work(args, place.sequence);
+  const int64_t kv_head = blockIdx.y;
+  const int64_t sharing = args.num_heads / args.num_kv_heads;
+  float* k_tile = dynamic_floats();  // [kTile, pitch], as are the next three
+  float* v_tile = k_tile + kTile * work.pitch;
+  float* q_tile = v_tile + kTile * work.pitch;
+  float* dout_tile = q_tile + kTile * work.pitch;
+  float* weights = dout_tile + kTile * work.pitch;  // [keys of the tile, kScorePitch]
+  float* dscores = weights + kTile * kScorePitch;   // the same
+  work.load(args.k + work.first_k * args.k_stride, args.k_stride, kv_head, place.first,
+            work.length_k, k_tile);
+  work.load(args.v + work.first_k * args.v_stride, args.v_stride, kv_head, place.first,
+            work.length_k, v_tile);
+  float dk[kSlots] = {};
+  float dv[kSlots] = {};
+  // Queries past the window of the tile's last key see none of its keys.
+  const int64_t seen = place.first + kTile - 1 + work.window;
+  const int64_t queries = seen < work.length_q ? seen : work.length_q;
+  for (int64_t head = kv_head * sharing; head < (kv_head + 1) * sharing; ++head) {
+    // Queries as long as keys: none before the tile's first key sees it.
+    for (int64_t begin = place.first; begin < queries; begin += kTile) {
+      __syncthreads();
+      work.load(args.q + work.first_q * args.q_stride, args.q_stride, head, begin, work.length_q,
+                q_tile);
+      work.load(args.dout + work.first_q * args.dout_stride, args.dout_stride, head, begin,
+                work.length_q, dout_tile);
+      __syncthreads();
+      for (int j = 0; j < kScores; ++j) {
+        const int64_t c = work.lane + j * kPerRow;
+        const Pair pair = pair_of(args, work, head, begin + c, place.first + work.row,
+                                  q_tile + c * work.pitch, k_tile + work.row * work.pitch,
+                                  dout_tile + c * work.pitch, v_tile + work.row * work.pitch);
+        weights[work.row * kScorePitch + c] = pair.weight;
+        dscores[work.row * kScorePitch + c] = pair.dscore;
+      }
+      __syncthreads();
+      work.accumulate(weights + work.row * kScorePitch, dout_tile, dv);
+      work.accumulate(dscores + work.row * kScorePitch, q_tile, dk);
+    }
+  }
+  const int64_t key = place.first + work.row;
+  if (key >= work.length_k) return;
+  const int64_t token = work.first_k + key;
+  work.store(dk, args.dk + token * args.dk_stride + kv_head * work.head_dim);
+  work.store(dv, args.dv + token * args.dv_stride + kv_head * work.head_dim);
+}
+
+// A block for each tile of queries and head: dq.
+template <int kSlots>
+__global__ void __launch_bounds__(kThreads) backward_queries(const Attention args) {
+  const Place place = find_place(args.cu_q, args.sequences, blockIdx.x);
+  if (place.sequence < 0) return;
+  const Work work(args, place.sequence);
+  const int64_t head = blockIdx.y;
+  const int64_t kv_head = head / (args.num_heads / args.num_kv_heads);
+  float* q_tile = dynamic_floats();  // [kTile, pitch], as are the next three
+  float* dout_tile = q_tile + kTile * work.pitch;
+  float* k_tile = dout_tile + kTile * work.pitch;
+  float* v_tile = k_tile + kTile * work.pitch;
+  float* dscores = v_tile + kTile * work.pitch;  // [queries of the tile, kScorePitch]
+  work.load(args.q + work.first_q * args.q_stride, args.q_stride, head, place.first, work.length_q,
+            q_tile);
+  work.load(args.dout + work.first_q * args.dout_stride, args.dout_stride, head, place.first,
+            work.length_q, dout_tile);
+  const int64_t query = place.first + work.row;
+  const int64_t last_key = place.first + kTile;
+  float dq[kSlots] = {};
+  for (int64_t begin = work.first_keys(place.first); begin < last_key && begin < work.length_k;
+       begin += kTile) {
+    __syncthreads();
+    work.load(args.k + work.first_k * args.k_stride, args.k_stride, kv_head, begin, work.length_k,
+              k_tile);
+    work.load(args.v + work.first_k * args.v_stride, args.v_stride, kv_head, begin, work.length_k,
+              v_tile);
+    __syncthreads();
+    for (int j = 0; j < kScores; ++j) {
+      const int64_t c = work.lane + j * kPerRow;
+      dscores[work.row * kScorePitch + c] =
+          pair_of(args, work, head, query, begin + c, q_tile + work.row * work.pitch,
+                  k_tile + c * work.pitch, dout_tile + work.row * work.pitch,
+                  v_tile + c * work.pitch)
+              .dscore;
+    }
+    __syncthreads();
+    work.accumulate(dscores + work.row * kScorePitch, k_tile, dq);
+  }
+  if (query >= work.length_q) return;
+  work.store(dq, args.dq + (work.first_q + query) * args.dq_stride + head * work.head_dim);
+}
+
+using Kernel = void (*)(Attention);
+struct Kernels {
+  Kernel forward, keys, queries;
+};
+
+// Registers for as many elements of a row as a thread has.
+Kernels kernels_for(int64_t head_dim) {
+  if (head_dim <= 8 * kPerRow) return {forward<8>, backward_keys<8>, backward_queries<8>};
+  if (head_dim <= 16 * kPerRow) return {forward<16>, backward_keys<16>, backward_queries<16>};
+  return {forward<32>, backward_keys<32>, backward_queries<32>};
+}
+
+unsigned as_unsigned(int64_t value) {
+  return static_cast<unsigned>(value);
+}
+
+}  // namespace
+
+int attention_forward(const Attention& args, void* stream) {
+  if (args.tokens_q == 0) return cudaSuccess;
+  const dim3 blocks(most_tiles(args.tokens_q, args.sequences), as_unsigned(args.num_heads), 1);
+  const size_t floats = static_cast<size_t>(2 * kTile * (args.head_dim + 1) + kTile * kScorePitch);
+  return launch(
+      kernels_for(args.head_dim).forward,
+      {blocks, {kThreads, 1, 1}, floats * sizeof(float), static_cast<cudaStream_t>(stream)}, args);
+}
+
+int attention_backward(const Attention& args, void* stream) {
+  if (args.tokens_q == 0) return cudaSuccess;
+  const auto on = static_cast<cudaStream_t>(stream);
+  const dim3 threads(kThreads, 1, 1);
+  const auto shared = static_cast<size_t>(attention_shared_bytes(args.head_dim));
+  const Kernels kernels = kernels_for(args.head_dim);
+  const int64_t warps = kThreads / kWarp;
+  const int64_t rows = args.num_heads * args.tokens_q;
+  const dim3 row_blocks(as_unsigned((rows + warps - 1) / warps), 1, 1);
+  cudaError_t status = launch(sum_dout_out, {row_blocks, threads, 0, on}, args);
+  if (status != cudaSuccess) return status;
+  const dim3 key_blocks(most_tiles(args.tokens_k, args.sequences), as_unsigned(args.num_kv_heads),
+                        1);
+  status = launch(kernels.keys, {key_blocks, threads, shared, on}, args);
+  if (status != cudaSuccess) return status;
+  const dim3 query_blocks(most_tiles(args.tokens_q, args.sequences), as_unsigned(args.num_heads),
+                          1);
+  return launch(kernels.queries, {query_blocks, threads, shared, on}, args);
+}
+
+}  // namespace jackscrew::cuda

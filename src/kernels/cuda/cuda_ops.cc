@@ -1,0 +1,242 @@
+#include "kernels/cuda/cuda_ops.h"
+
+#include <cuda_runtime_api.h>
+
+#include "base/error.h"
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/check.h"
+#include "kernels/cuda/gemm.h"
+#include "kernels/cuda/gemm_int8.h"
+#include "kernels/cuda/transfer.h"
+#include "kernels/plan/plan_ops.h"
+
+namespace jackscrew::cuda {
+
+namespace {
+
+// What NVIDIA recommends for Hopper; older GPUs take less of it.
+constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
+constexpr int32_t kInt8Limit = 127;
+
+OwnedTensor make_workspace(Memory& memory) {
+  return {memory, Purpose::workspace, DType::u8, {kWorkspaceBytes}};
+}
+
+Tensor delta_scratch(const AttentionShape& shape, int64_t tokens, Arena& arena) {
+  return arena.tensor(DType::f32, {shape.num_heads, tokens});
+}
+
+class Stream {
+ public:
+  Stream() { check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream"); }
+  ~Stream() {
+    cudaStreamSynchronize(stream_);
+    cudaStreamDestroy(stream_);
+  }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  cudaStream_t get() const { return stream_; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+class CudaOps : public Ops {
+ public:
+  CudaOps(const CublasLt& library, const GpuInfo& gpu, Memory& memory, int threads, IsaLevel isa)
+      : Ops(threads, isa),
+        gpu_(gpu),
+        workspace_(make_workspace(memory)),
+        gemm_(library, workspace_.view().raw(), static_cast<size_t>(kWorkspaceBytes)) {}
+
+  std::string level() const override { return gpu_.level; }
+  bool plans_only() const override { return false; }
+  bool has_bf16() const override { return true; }
+
+  void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
+            const Tensor& c, Accumulate accumulate) override {
+    const bool ta = transpose_a == Transpose::yes;
+    const bool tb = transpose_b == Transpose::yes;
+    const int64_t depth = ta ? a.rows() : a.cols();
+    const bool fits =
+        (ta ? a.cols() : a.rows()) == c.rows() && (tb ? b.rows() : b.cols()) == c.cols() &&
+        (tb ? b.cols() : b.rows()) == depth && a.dtype() == b.dtype() &&
+        (a.dtype() == DType::f32 || a.dtype() == DType::bf16) && c.dtype() == DType::f32;
+    if (!fits) {
+      fail(ErrorKind::generic, "gemm of {}{} and {}{} into {}", a.describe(), ta ? "ᵀ" : "",
+           b.describe(), tb ? "ᵀ" : "", c.describe());
+    }
+    if (c.size() == 0) return;
+    if (depth == 0) {
+      if (accumulate == Accumulate::no) zero(c);
+      return;
+    }
+    gemm_.run(a, transpose_a, b, transpose_b, c, accumulate, stream_.get());
+  }
+
+  void gemm_int8(const Int8Rows& a, const Int8Rows& b, Transpose transpose_b, const Tensor& c,
+                 Accumulate accumulate, Arena&) override {
+    const bool tb = transpose_b == Transpose::yes;
+    const int64_t m = c.rows();
+    const int64_t n = c.cols();
+    const int64_t k = a.codes.cols();
+    if (m == 0 || n == 0) return;
+    check_int8(a, b, tb, c);
+    if (k == 0) fail(ErrorKind::generic, "gemm_int8 over an empty contraction");
+    check(cuda::gemm_int8({.a = a.codes.data<int8_t>(),
+                           .a_scales = a.scales.data<float>(),
+                           .b = b.codes.data<int8_t>(),
+                           .b_scales = tb ? b.scales.data<float>() : nullptr,
+                           .c = c.data<float>(),
+                           .a_stride = a.codes.row_stride(),
+                           .a_scales_stride = a.scales.row_stride(),
+                           .b_stride = b.codes.row_stride(),
+                           .c_stride = c.row_stride(),
+                           .m = m,
+                           .n = n,
+                           .k = k,
+                           .transpose_b = tb,
+                           .accumulate = accumulate == Accumulate::yes},
+                          stream_.get()),
+          "a product of bytes");
+  }
+  int32_t int8_limit() const override { return kInt8Limit; }
+
+  void attention_forward(const AttentionShape& shape, const Tensor& q, const Tensor& k,
+                         const Tensor& v, const Tensor& out, const Tensor& lse, Arena&) override {
+    check(cuda::attention_forward(arguments(shape, q, k, v, out, lse), stream_.get()), "attention");
+  }
+
+  void attention_backward(const AttentionShape& shape, const Tensor& q, const Tensor& k,
+                          const Tensor& v, const Tensor& out, const Tensor& lse, const Tensor& dout,
+                          const Tensor& dq, const Tensor& dk, const Tensor& dv,
+                          Arena& scratch) override {
+    const Arena::Frame frame(scratch);
+    Attention args = arguments(shape, q, k, v, out, lse);
+    args.delta = delta_scratch(shape, q.rows(), scratch).data<float>();
+    args.dout = dout.data<float>();
+    args.dout_stride = dout.row_stride();
+    args.dq = dq.data<float>();
+    args.dq_stride = dq.row_stride();
+    args.dk = dk.data<float>();
+    args.dk_stride = dk.row_stride();
+    args.dv = dv.data<float>();
+    args.dv_stride = dv.row_stride();
+    check(cuda::attention_backward(args, stream_.get()), "attention's gradients");
+  }
+
+  // Copies that the host takes part in are over when the call returns, and nobody waits for others.
+  Event copy_async(const Tensor& to, const Tensor& from) override {
+    transfer_.copy(to, from, stream_.get());
+    return {};
+  }
+  void wait(Event) override {}
+
+  void zero(const Tensor& tensor) override {
+    if (tensor.size() == 0) return;
+    const int64_t size = dtype_size(tensor.dtype());
+    const bool flat = tensor.contiguous();
+    const int64_t width = (flat ? tensor.size() : tensor.cols()) * size;
+    const int64_t pitch = flat ? width : tensor.row_stride() * size;
+    check(cudaMemset2DAsync(tensor.raw(), static_cast<size_t>(pitch), 0, static_cast<size_t>(width),
+                            static_cast<size_t>(flat ? 1 : tensor.rows()), stream_.get()),
+          "clearing memory");
+  }
+
+ protected:
+  void launch_rows(const RowKernel& kernel, const void* args, int64_t rows) override {
+    check(kernel.cuda(args, rows, stream_.get()), kernel.name);
+  }
+
+ private:
+  static void check_int8(const Int8Rows& a, const Int8Rows& b, bool tb, const Tensor& c) {
+    const int64_t m = c.rows();
+    const int64_t n = c.cols();
+    const int64_t k = a.codes.cols();
+    if (a.codes.rows() != m || a.scales.rows() != m || a.scales.cols() != ceil_div(k, kInt8Group) ||
+        (tb ? b.codes.rows() : b.codes.cols()) != n ||
+        (tb ? b.codes.cols() : b.codes.rows()) != k || b.scales.size() != (tb ? n : 0) ||
+        a.codes.dtype() != DType::i8 || b.codes.dtype() != DType::i8 || c.dtype() != DType::f32) {
+      fail(ErrorKind::generic, "gemm_int8 of {} with scales {} and {}{} with {} scales into {}",
+           a.codes.describe(), a.scales.describe(), b.codes.describe(), tb ? "ᵀ" : "",
+           b.scales.size(), c.describe());
+    }
+  }
+
+  Attention arguments(const AttentionShape& shape, const Tensor& q, const Tensor& k,
+                      const Tensor& v, const Tensor& out, const Tensor& lse) const {
+    const int64_t wanted = attention_shared_bytes(shape.head_dim);
+    if (shape.head_dim > kAttentionMaxHeadDim || wanted > gpu_.shared_memory_bytes) {
+      fail(ErrorKind::device,
+           "attention with head_dim {} takes {} bytes of shared memory; this GPU ({}) has {}, and "
+           "the program goes up to head_dim {}",
+           shape.head_dim, wanted, gpu_.level, gpu_.shared_memory_bytes, kAttentionMaxHeadDim);
+    }
+    Attention args{};
+    args.cu_q = shape.cu_seqlens_q.data<int32_t>();
+    args.cu_k = shape.cu_seqlens_k.data<int32_t>();
+    args.sequences = shape.sequences;
+    args.num_heads = shape.num_heads;
+    args.num_kv_heads = shape.num_kv_heads;
+    args.head_dim = shape.head_dim;
+    args.tokens_q = q.rows();
+    args.tokens_k = k.rows();
+    args.scale = shape.scale;
+    args.window = shape.window;
+    args.q = q.data<float>();
+    args.k = k.data<float>();
+    args.v = v.data<float>();
+    args.out = out.data<float>();
+    args.lse = lse.data<float>();
+    args.q_stride = q.row_stride();
+    args.k_stride = k.row_stride();
+    args.v_stride = v.row_stride();
+    args.out_stride = out.row_stride();
+    return args;
+  }
+
+  GpuInfo gpu_;
+  OwnedTensor workspace_;  // u8 [kWorkspaceBytes], cuBLASLt's
+  Gemm gemm_;
+  Transfer transfer_;
+  Stream stream_;
+};
+
+// Takes from memory and arenas what CudaOps takes.
+class CudaPlanOps : public PlanOps {
+ public:
+  CudaPlanOps(const GpuInfo& gpu, Memory& memory, int threads, IsaLevel isa)
+      : PlanOps(threads, isa), gpu_(gpu), workspace_(make_workspace(memory)) {}
+
+  std::string level() const override { return gpu_.level; }
+  bool has_bf16() const override { return true; }
+  int32_t int8_limit() const override { return kInt8Limit; }
+  void gemm_int8(const Int8Rows&, const Int8Rows&, Transpose, const Tensor&, Accumulate,
+                 Arena&) override {}
+  void attention_forward(const AttentionShape&, const Tensor&, const Tensor&, const Tensor&,
+                         const Tensor&, const Tensor&, Arena&) override {}
+  void attention_backward(const AttentionShape& shape, const Tensor& q, const Tensor&,
+                          const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                          const Tensor&, const Tensor&, Arena& scratch) override {
+    const Arena::Frame frame(scratch);
+    delta_scratch(shape, q.rows(), scratch);
+  }
+
+ private:
+  GpuInfo gpu_;
+  OwnedTensor workspace_;
+};
+
+}  // namespace
+
+std::unique_ptr<Ops> make_cuda_ops(const CublasLt& library, const GpuInfo& gpu, Memory& memory,
+                                   int threads, IsaLevel isa) {
+  return std::make_unique<CudaOps>(library, gpu, memory, threads, isa);
+}
+
+std::unique_ptr<Ops> make_cuda_plan_ops(const GpuInfo& gpu, Memory& memory, int threads,
+                                        IsaLevel isa) {
+  return std::make_unique<CudaPlanOps>(gpu, memory, threads, isa);
+}
+
+}  // namespace jackscrew::cuda

@@ -1,0 +1,127 @@
+#include "kernels/cuda/gemm.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace jackscrew::cuda {
+
+namespace {
+
+void check(int status, const char* what) {
+  if (status == 0) return;
+  throw Error(ErrorKind::device, fmt::format("cuBLASLt: {} failed with status {}", what, status),
+              "what was saved is intact: resume from the last checkpoint");
+}
+
+// The most that vector instructions ask for, or what the address is a multiple of.
+uint32_t alignment_of(const Tensor& tensor) {
+  constexpr uintptr_t kMost = 256;
+  const auto address = reinterpret_cast<uintptr_t>(tensor.raw()) | kMost;
+  return static_cast<uint32_t>(address & -address);
+}
+
+int type_of(const Tensor& tensor) {
+  return tensor.dtype() == DType::bf16 ? kCudaR16BF : kCudaR32F;
+}
+
+}  // namespace
+
+Gemm::Gemm(const CublasLt& library, void* workspace, size_t workspace_bytes)
+    : library_(library), workspace_(workspace), workspace_bytes_(workspace_bytes) {
+  check(library_.create(&handle_), "starting it");
+}
+
+Gemm::~Gemm() {
+  for (const auto& [key, plan] : plans_) {
+    library_.destroy_layout(plan.a);
+    library_.destroy_layout(plan.b);
+    library_.destroy_layout(plan.c);
+    library_.destroy_description(plan.description);
+  }
+  library_.destroy(handle_);
+}
+
+// The library's matrices lie in columns, ours in rows: to it every matrix is the transposed one,
+// and cᵀ = op(b)ᵀ op(a)ᵀ makes b the left operand.
+Gemm::Plan Gemm::make_plan(const Tensor& a, bool ta, const Tensor& b, bool tb,
+                           const Tensor& c) const {
+  Plan plan;
+  check(library_.create_description(&plan.description, kCublasCompute32F, kCudaR32F),
+        "describing a product");
+  const auto transpose = [&](CublasLtDescriptionAttribute attribute, bool transposed) {
+    const int32_t value = transposed ? kCublasTransposed : kCublasNone;
+    check(library_.set_description(plan.description, attribute, &value, sizeof value),
+          "describing a product");
+  };
+  transpose(kCublasLtTransposeA, tb);
+  transpose(kCublasLtTransposeB, ta);
+  const auto layout = [&](const Tensor& tensor) {
+    CublasLtLayout out = nullptr;
+    check(library_.create_layout(&out, type_of(tensor), static_cast<uint64_t>(tensor.cols()),
+                                 static_cast<uint64_t>(tensor.rows()),
+                                 std::max(tensor.row_stride(), tensor.cols())),
+          "describing a matrix");
+    return out;
+  };
+  plan.a = layout(b);
+  plan.b = layout(a);
+  plan.c = layout(c);
+
+  CublasLtPreference preference = nullptr;
+  check(library_.create_preference(&preference), "choosing an algorithm");
+  const auto prefer = [&](CublasLtPreferenceAttribute attribute, const auto& value) {
+    check(library_.set_preference(preference, attribute, &value, sizeof value),
+          "choosing an algorithm");
+  };
+  prefer(kCublasLtMaxWorkspace, static_cast<uint64_t>(workspace_bytes_));
+  // Parts of the depth are added up in an order that the algorithm fixes: not in place, where they
+  // would be in the order in which they end.
+  constexpr uint32_t kInComputeType = 2, kInOutputType = 4;
+  prefer(kCublasLtReductionSchemes, kInComputeType | kInOutputType);
+  prefer(kCublasLtMinAlignmentA, alignment_of(b));
+  prefer(kCublasLtMinAlignmentB, alignment_of(a));
+  prefer(kCublasLtMinAlignmentC, alignment_of(c));
+  prefer(kCublasLtMinAlignmentD, alignment_of(c));
+  CublasLtHeuristic found{};
+  int count = 0;
+  const int status = library_.find_algorithms(handle_, plan.description, plan.a, plan.b, plan.c,
+                                              plan.c, preference, 1, &found, &count);
+  library_.destroy_preference(preference);
+  if (status != 0 || count == 0 || found.status != 0) {
+    fail(ErrorKind::device, "cuBLASLt ({}) has no algorithm for {}{} · {}{} (status {})",
+         library_.path, a.describe(), ta ? "ᵀ" : "", b.describe(), tb ? "ᵀ" : "", status);
+  }
+  plan.algorithm = found.algorithm;
+  return plan;
+}
+
+void Gemm::run(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
+               const Tensor& c, Accumulate accumulate, void* stream) {
+  const bool ta = transpose_a == Transpose::yes;
+  const bool tb = transpose_b == Transpose::yes;
+  const int64_t depth = ta ? a.rows() : a.cols();
+  const Key key{c.rows(),
+                c.cols(),
+                depth,
+                a.row_stride(),
+                b.row_stride(),
+                c.row_stride(),
+                alignment_of(a),
+                alignment_of(b),
+                alignment_of(c),
+                ta,
+                tb,
+                a.dtype()};
+  auto known = plans_.find(key);
+  if (known == plans_.end()) known = plans_.emplace(key, make_plan(a, ta, b, tb, c)).first;
+  const Plan& plan = known->second;
+  const float alpha = 1.0f;
+  const float beta = accumulate == Accumulate::yes ? 1.0f : 0.0f;
+  check(library_.multiply(handle_, plan.description, &alpha, b.raw(), plan.a, a.raw(), plan.b,
+                          &beta, c.raw(), plan.c, c.raw(), plan.c, &plan.algorithm, workspace_,
+                          workspace_bytes_, stream),
+        "a product");
+}
+
+}  // namespace jackscrew::cuda

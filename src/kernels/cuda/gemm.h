@@ -1,0 +1,42 @@
+// Matrix products in f32 and bf16 by cuBLASLt, with a plan for every shape that was met.
+#pragma once
+
+#include <map>
+#include <tuple>
+
+#include "kernels/cuda/cublaslt.h"
+#include "kernels/ops.h"
+
+namespace jackscrew::cuda {
+
+class Gemm {
+ public:
+  // `workspace` is device memory for the library, at most `workspace_bytes` at a time.
+  Gemm(const CublasLt& library, void* workspace, size_t workspace_bytes);
+  ~Gemm();
+  Gemm(const Gemm&) = delete;
+  Gemm& operator=(const Gemm&) = delete;
+
+  // See Ops::gemm. Issued on a stream (a cudaStream_t).
+  void run(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
+           const Tensor& c, Accumulate accumulate, void* stream);
+
+ private:
+  // m, n, k; the rows' strides; alignments in bytes, all of a, b and c; which are transposed; type.
+  using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, uint32_t, uint32_t,
+                         uint32_t, bool, bool, DType>;
+  struct Plan {
+    CublasLtDescription description = nullptr;
+    CublasLtLayout a = nullptr, b = nullptr, c = nullptr;
+    CublasLtAlgorithm algorithm{};
+  };
+  Plan make_plan(const Tensor& a, bool ta, const Tensor& b, bool tb, const Tensor& c) const;
+
+  const CublasLt& library_;
+  CublasLtHandle handle_ = nullptr;
+  void* workspace_;
+  size_t workspace_bytes_;
+  std::map<Key, Plan> plans_;
+};
+
+}  // namespace jackscrew::cuda

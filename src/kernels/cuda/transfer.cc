@@ -1,0 +1,131 @@
+#include "kernels/cuda/transfer.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/cuda/check.h"
+
+namespace jackscrew::cuda {
+
+namespace {
+
+// Large enough to fill a bus, small enough that the first piece is soon on its way.
+constexpr int64_t kBufferBytes = int64_t{4} << 20;
+
+bool on_device(const Tensor& tensor) {
+  cudaPointerAttributes attributes{};
+  check(cudaPointerGetAttributes(&attributes, tensor.raw()), "looking up an address");
+  return attributes.type == cudaMemoryTypeDevice;
+}
+
+void copy_rows(void* to, int64_t to_pitch, const void* from, int64_t from_pitch, int64_t width,
+               int64_t rows) {
+  for (int64_t row = 0; row < rows; ++row) {
+    std::memcpy(static_cast<uint8_t*>(to) + row * to_pitch,
+                static_cast<const uint8_t*>(from) + row * from_pitch, static_cast<size_t>(width));
+  }
+}
+
+void issue(void* to, int64_t to_pitch, const void* from, int64_t from_pitch, int64_t width,
+           int64_t rows, cudaStream_t stream) {
+  check(cudaMemcpy2DAsync(to, static_cast<size_t>(to_pitch), from, static_cast<size_t>(from_pitch),
+                          static_cast<size_t>(width), static_cast<size_t>(rows), cudaMemcpyDefault,
+                          stream),
+        "a copy");
+}
+
+}  // namespace
+
+// Part of a copy that fits a buffer, in bytes.
+struct Transfer::Piece {
+  uint8_t* to;
+  const uint8_t* from;
+  int64_t to_pitch, from_pitch, width, rows;
+};
+
+// Whole rows where they fit, else parts of rows.
+template <class Body>
+void Transfer::for_pieces(const Tensor& to, const Tensor& from, const Body& body) {
+  const int64_t size = dtype_size(to.dtype());
+  const bool flat = to.contiguous() && from.contiguous();
+  const int64_t rows = flat ? 1 : to.rows();
+  const int64_t width = (flat ? to.size() : to.cols()) * size;
+  // A single row may have any stride, that of a tensor without rows among them.
+  const int64_t to_pitch = flat ? width : to.row_stride() * size;
+  const int64_t from_pitch = flat ? width : from.row_stride() * size;
+  const int64_t columns = std::min(width, kBufferBytes);
+  const int64_t at_once = columns < width ? 1 : kBufferBytes / columns;
+  for (int64_t row = 0; row < rows; row += at_once) {
+    for (int64_t column = 0; column < width; column += columns) {
+      body(Piece{static_cast<uint8_t*>(to.raw()) + row * to_pitch + column,
+                 static_cast<const uint8_t*>(from.raw()) + row * from_pitch + column, to_pitch,
+                 from_pitch, std::min(columns, width - column), std::min(at_once, rows - row)});
+    }
+  }
+}
+
+Transfer::Transfer() {
+  for (Buffer& buffer : buffers_) {
+    check(cudaMallocHost(&buffer.data, kBufferBytes), "pinning memory for copies");
+    check(cudaEventCreateWithFlags(&buffer.done, cudaEventDisableTiming), "making an event");
+  }
+}
+
+Transfer::~Transfer() {
+  for (const Buffer& buffer : buffers_) {
+    cudaEventDestroy(buffer.done);
+    cudaFreeHost(buffer.data);
+  }
+}
+
+void Transfer::copy(const Tensor& to, const Tensor& from, cudaStream_t stream) {
+  if (to.dtype() != from.dtype() || to.rows() != from.rows() || to.cols() != from.cols()) {
+    fail(ErrorKind::generic, "copy of {} to {}", from.describe(), to.describe());
+  }
+  if (to.size() == 0) return;
+  const bool up = on_device(to);
+  const bool down = on_device(from);
+  if (up && !down) return upload(to, from, stream);
+  if (!up && down) return download(to, from, stream);
+  for_pieces(to, from, [&](const Piece& piece) {
+    if (up) {
+      issue(piece.to, piece.to_pitch, piece.from, piece.from_pitch, piece.width, piece.rows,
+            stream);
+    } else {
+      copy_rows(piece.to, piece.to_pitch, piece.from, piece.from_pitch, piece.width, piece.rows);
+    }
+  });
+}
+
+void Transfer::upload(const Tensor& to, const Tensor& from, cudaStream_t stream) {
+  size_t next = 0;
+  for_pieces(to, from, [&](const Piece& piece) {
+    const Buffer& buffer = buffers_[next++ % buffers_.size()];
+    check(cudaEventSynchronize(buffer.done), "waiting for a copy");
+    copy_rows(buffer.data, piece.width, piece.from, piece.from_pitch, piece.width, piece.rows);
+    issue(piece.to, piece.to_pitch, buffer.data, piece.width, piece.width, piece.rows, stream);
+    check(cudaEventRecord(buffer.done, stream), "marking a copy");
+  });
+}
+
+void Transfer::download(const Tensor& to, const Tensor& from, cudaStream_t stream) {
+  std::array<Piece, 2> waiting;
+  size_t issued = 0;
+  const auto finish = [&](size_t index) {
+    const Buffer& buffer = buffers_[index % buffers_.size()];
+    const Piece& piece = waiting[index % waiting.size()];
+    check(cudaEventSynchronize(buffer.done), "waiting for a copy");
+    copy_rows(piece.to, piece.to_pitch, buffer.data, piece.width, piece.width, piece.rows);
+  };
+  for_pieces(to, from, [&](const Piece& piece) {
+    const Buffer& buffer = buffers_[issued % buffers_.size()];
+    // An upload may still read from the buffer: the stream orders that before this copy.
+    if (issued >= buffers_.size()) finish(issued - buffers_.size());
+    issue(buffer.data, piece.width, piece.from, piece.from_pitch, piece.width, piece.rows, stream);
+    check(cudaEventRecord(buffer.done, stream), "marking a copy");
+    waiting[issued++ % waiting.size()] = piece;
+  });
+  for (size_t i = issued - std::min(issued, buffers_.size()); i < issued; ++i) finish(i);
+}
+
+}  // namespace jackscrew::cuda

@@ -1,0 +1,14 @@
+// NVIDIA GPUs as devices: kernels/cuda/cuda_device.cc or, in a build without CUDA,
+// kernels/no_cuda/cuda_device.cc.
+#pragma once
+
+#include "kernels/device.h"
+
+namespace jackscrew {
+
+// Throws Error(device) with what is missing: driver, GPU, capability or library.
+std::unique_ptr<Device> open_cuda_device(int index, int threads, IsaLevel isa);
+
+std::vector<DeviceReport> cuda_reports();
+
+}  // namespace jackscrew

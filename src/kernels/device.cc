@@ -1,0 +1,60 @@
+#include "kernels/device.h"
+
+#include "base/text.h"
+#include "kernels/cpu/cpu_ops.h"
+#include "kernels/cuda_device.h"
+#include "kernels/plan/plan_ops.h"
+
+namespace jackscrew {
+
+namespace {
+
+class CpuDevice : public Device {
+ public:
+  CpuDevice(int threads, IsaLevel isa) : threads_(threads), isa_(isa) {}
+
+  std::string name() const override { return "cpu"; }
+  std::unique_ptr<Backing> make_backing() const override { return make_host_backing(); }
+  std::unique_ptr<Ops> make_ops(Memory&) const override { return make_cpu_ops(threads_, isa_); }
+  std::unique_ptr<Ops> make_plan_ops(Memory&) const override {
+    return jackscrew::make_plan_ops(threads_, isa_);
+  }
+  std::optional<int64_t> own_memory() const override { return std::nullopt; }
+
+ private:
+  int threads_;
+  IsaLevel isa_;
+};
+
+// The number of a GPU; nullopt for another name.
+std::optional<int64_t> cuda_index(std::string_view name) {
+  constexpr std::string_view kCuda = "cuda";
+  if (!name.starts_with(kCuda)) return std::nullopt;
+  name.remove_prefix(kCuda.size());
+  if (name.empty()) return 0;
+  const auto index = name[0] == ':' ? parse_int(name.substr(1)) : std::nullopt;
+  constexpr int64_t kMost = 1023;  // more GPUs than any machine has
+  return index && *index >= 0 && *index <= kMost ? index : std::nullopt;
+}
+
+}  // namespace
+
+void check_device_name(std::string_view name) {
+  if (name == "auto" || name == "cpu" || cuda_index(name)) return;
+  throw Error(ErrorKind::usage, fmt::format("unknown device {}", name),
+              "known devices: auto, cpu, cuda:N with N the number of a GPU");
+}
+
+std::unique_ptr<Device> open_device(const std::string& name, int threads, IsaLevel isa) {
+  check_device_name(name);
+  if (const auto index = cuda_index(name)) {
+    return open_cuda_device(static_cast<int>(*index), threads, isa);
+  }
+  return std::make_unique<CpuDevice>(threads, isa);
+}
+
+std::vector<DeviceReport> device_reports() {
+  return cuda_reports();
+}
+
+}  // namespace jackscrew

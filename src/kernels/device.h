@@ -1,0 +1,48 @@
+// Device: where a run computes. Only what stands behind this door knows which device it is.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/ops.h"
+
+namespace jackscrew {
+
+class Device {
+ public:
+  Device() = default;
+  virtual ~Device() = default;
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  virtual std::string name() const = 0;  // as the option chooses it: "cpu", "cuda:0"
+  // Where the device's memory comes from. The host may look at it by Ops::copy() alone.
+  virtual std::unique_ptr<Backing> make_backing() const = 0;
+  // Ops take from `memory`, which must outlive them, what they need as long as they live. Those
+  // that only plan take the same from it and from the arenas of their calls; their memory may have
+  // any backing.
+  virtual std::unique_ptr<Ops> make_ops(Memory& memory) const = 0;
+  virtual std::unique_ptr<Ops> make_plan_ops(Memory& memory) const = 0;
+  // Bytes free in memory of its own; nullopt where it computes in the host's.
+  virtual std::optional<int64_t> own_memory() const = 0;
+};
+
+// A name is "auto", "cpu", or "cuda:N" ("cuda" is "cuda:0"). Throws Error(usage) for any other.
+void check_device_name(std::string_view name);
+
+// Opens the device of that name; "auto" is the CPU, as long as no GPU has been tried.
+// Throws Error(device) when it is not there or lacks something. `threads` and `isa` are the host's.
+std::unique_ptr<Device> open_device(const std::string& name, int threads, IsaLevel isa);
+
+// What was looked for beside the CPU.
+struct DeviceReport {
+  std::string name;  // "CUDA driver"
+  bool found;
+  std::string text;  // what was found, or what is missing and what would bring it
+};
+std::vector<DeviceReport> device_reports();
+
+}  // namespace jackscrew

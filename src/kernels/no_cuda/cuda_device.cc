@@ -1,0 +1,15 @@
+// A build without CUDA.
+#include "kernels/cuda_device.h"
+
+namespace jackscrew {
+
+std::unique_ptr<Device> open_cuda_device(int index, int, IsaLevel) {
+  throw Error(ErrorKind::device, fmt::format("cuda:{}: this program was built without CUDA", index),
+              "build it where nvcc is installed (-DJACKSCREW_CUDA=ON), or set device=cpu");
+}
+
+std::vector<DeviceReport> cuda_reports() {
+  return {{"CUDA", false, "this program was built without it"}};
+}
+
+}  // namespace jackscrew

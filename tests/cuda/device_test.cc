@@ -1,0 +1,129 @@
+// The GPU as a device: its memory, copies, and what is said where it is missing or unfit.
+#include "kernels/device.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/kernels/kernel_data.h"
+#include "tests/support/cuda_emulation/device_pages.h"
+#include "tests/support/cuda_emulation/machine.h"
+#include "tests/support/test_ops.h"
+
+namespace jackscrew {
+namespace {
+
+using cuda_emulation::Machine;
+using cuda_emulation::machine;
+
+class CudaDeviceTest : public ::testing::Test {
+ protected:
+  ~CudaDeviceTest() override { machine() = Machine{}; }
+  static std::unique_ptr<Device> open(const std::string& name = "cuda:0") {
+    return open_device(name, 2, test_isa());
+  }
+  static void expect_refused(const std::string& name, const std::string& words) {
+    try {
+      open(name);
+      FAIL() << words;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::device);
+      EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
+      EXPECT_FALSE(error.hint().empty());
+    }
+  }
+};
+
+TEST_F(CudaDeviceTest, IsFoundByItsNames) {
+  for (const char* name : {"cuda", "cuda:0"}) EXPECT_EQ(open(name)->name(), "cuda:0");
+  EXPECT_EQ(open("cpu")->name(), "cpu");
+  EXPECT_EQ(open("auto")->name(), "cpu");
+  EXPECT_THROW(open("cuda:"), Error);
+  EXPECT_THROW(open("gpu"), Error);
+}
+
+TEST_F(CudaDeviceTest, SaysWhatIsMissing) {
+  expect_refused("cuda:1", "cuda:1: this machine has 1 GPU");
+  machine().capability = 75;
+  expect_refused("cuda:0", "compute capability 7.5, and 8.0 is needed");
+  machine().gpus = 0;
+  expect_refused("cuda:0", "finds no GPU");
+  machine().driver = 12040;
+  expect_refused("cuda:0", "the NVIDIA driver knows CUDA 12.4, and this program needs CUDA 13.0");
+  machine().driver = 0;
+  expect_refused("cuda:0", "no NVIDIA driver");
+  EXPECT_FALSE(device_reports().front().found);
+}
+
+TEST_F(CudaDeviceTest, ReportsWhatIsThere) {
+  std::string all;
+  for (const DeviceReport& report : device_reports()) {
+    EXPECT_TRUE(report.found) << report.name << report.text;
+    all += report.name + " ";
+  }
+  EXPECT_EQ(all, "CUDA driver GPUs cuda:0 cuBLASLt ");
+}
+
+TEST_F(CudaDeviceTest, GivesZeroedMemoryUntilThereIsNone) {
+  const auto device = open();
+  const int64_t before = *device->own_memory();
+  Memory memory("device", device->make_backing(), 0);
+  {
+    const OwnedTensor tensor(memory, Purpose::weights, DType::f32, {1000});
+    EXPECT_EQ(before - *device->own_memory(), 4032);
+    const OpenedPages opened(cuda_emulation::device_pages());
+    for (int64_t i = 0; i < 1000; ++i) EXPECT_EQ(tensor.view().data<float>()[i], 0.0f);
+  }
+  EXPECT_EQ(*device->own_memory(), before);
+  try {
+    memory.allocate(Purpose::weights, int64_t{1} << 40);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::does_not_fit);
+  }
+}
+
+// Strides on either side, and sizes that take several pieces: whole rows, and rows cut up.
+TEST_F(CudaDeviceTest, CopiesBothWays) {
+  struct Case {
+    int64_t rows, cols, from_gap, to_gap;
+  };
+  const auto device = open();
+  Memory memory("device", device->make_backing(), 0);
+  const auto ops = device->make_ops(memory);
+  for (const Case& c : {Case{1, 1, 0, 0}, Case{3, 5, 2, 7}, Case{1000, 3001, 0, 0},
+                        Case{1000, 3001, 3, 5}, Case{2, 3000000, 1, 1}, Case{0, 7, 0, 0}}) {
+    const OwnedTensor there(memory, Purpose::io, DType::f32, {c.rows, c.cols + c.from_gap});
+    const OwnedTensor other(memory, Purpose::io, DType::f32, {c.rows, c.cols + c.to_gap});
+    auto from = Strided<float>::random(c.rows, c.cols, c.from_gap, 1);
+    Strided<float> to(c.rows, c.cols, c.to_gap);
+    const Tensor first = there.view().columns(0, c.cols);
+    const Tensor second = other.view().columns(0, c.cols);
+    ops->copy(first, from.view());
+    ops->copy(second, first);
+    ops->copy(to.view(), second);
+    EXPECT_EQ(to.values(), from.values()) << c.rows << " x " << c.cols;
+    EXPECT_TRUE(to.gaps_intact());
+    ops->zero(second);
+    ops->copy(to.view(), second);
+    EXPECT_EQ(to.values(), std::vector<float>(from.values().size(), 0.0f));
+  }
+}
+
+TEST_F(CudaDeviceTest, SaysWhenItIsLost) {
+  const auto device = open();
+  Memory memory("device", device->make_backing(), 0);
+  const auto ops = device->make_ops(memory);
+  const OwnedTensor tensor(memory, Purpose::io, DType::f32, {4});
+  std::vector<float> host(4);
+  machine().lost = true;
+  try {
+    ops->copy(Tensor(host.data(), DType::f32, {4}), tensor.view());
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::device);
+    EXPECT_NE(std::string(error.what()).find("illegal memory access"), std::string::npos);
+    EXPECT_NE(error.hint().find("checkpoint"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace jackscrew

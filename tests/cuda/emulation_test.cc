@@ -1,0 +1,100 @@
+// The emulation itself: where it is wrong, what it shows of kernels is worth nothing.
+#include <gtest/gtest.h>
+
+#include <random>
+#include <vector>
+
+#include "tests/support/cuda_emulation/kernels/cuda/launch.cuh"
+
+namespace jackscrew {
+namespace {
+
+using cuda::launch;
+
+void count_threads(int* counts) {
+  ++counts[blockIdx.x * 64 + threadIdx.x];
+}
+
+TEST(CudaEmulation, RunsEveryThreadOfEveryBlock) {
+  std::vector<int> counts(3 * 64, 0);
+  launch(count_threads, {{3, 1, 1}, {64, 1, 1}, 0, nullptr}, counts.data());
+  EXPECT_EQ(counts, std::vector<int>(3 * 64, 1));
+}
+
+void reverse(const int* from, int* to) {
+  __shared__ int shared[64];
+  shared[threadIdx.x] = from[threadIdx.x];
+  __syncthreads();
+  to[threadIdx.x] = shared[63 - threadIdx.x];
+}
+
+TEST(CudaEmulation, ABarrierWaitsForAll) {
+  std::vector<int> from(64), to(64);
+  for (size_t i = 0; i < 64; ++i) from[i] = static_cast<int>(i);
+  launch(reverse, {{1, 1, 1}, {64, 1, 1}, 0, nullptr}, from.data(), to.data());
+  for (size_t i = 0; i < 64; ++i) EXPECT_EQ(to[i], 63 - static_cast<int>(i));
+}
+
+void diverge() {
+  if (threadIdx.x < 32) __syncthreads();
+}
+
+TEST(CudaEmulation, RefusesABarrierThatSomeNeverReach) {
+  EXPECT_DEATH(launch(diverge, {{1, 1, 1}, {64, 1, 1}, 0, nullptr}), "others never come");
+}
+
+void exchange(double* values) {
+  values[threadIdx.x] = __shfl_xor_sync(0xFFFFFFFFu, values[threadIdx.x], 5);
+}
+
+TEST(CudaEmulation, ShufflesWithinAWarp) {
+  std::vector<double> values(64);
+  for (size_t i = 0; i < 64; ++i) values[i] = static_cast<double>(i) + 0.5;
+  launch(exchange, {{1, 1, 1}, {64, 1, 1}, 0, nullptr}, values.data());
+  for (size_t i = 0; i < 64; ++i) EXPECT_EQ(values[i], static_cast<double>(i ^ 5) + 0.5);
+}
+
+// Loads the fragments as the PTX ISA's formulas for single elements have it.
+void multiply(const int8_t* a, const int8_t* b, int32_t* c) {
+  const int lane = static_cast<int>(threadIdx.x);
+  const int group = lane / 4;
+  const int in_group = lane % 4;
+  uint32_t a_words[4] = {};
+  uint32_t b_words[2] = {};
+  for (int i = 0; i < 16; ++i) {
+    const int row = i < 4 || (i >= 8 && i < 12) ? group : group + 8;
+    const int column = in_group * 4 + (i & 3) + (i < 8 ? 0 : 16);
+    a_words[i / 4] |= static_cast<uint32_t>(static_cast<uint8_t>(a[row * 32 + column]))
+                      << (i % 4 * 8);
+  }
+  for (int i = 0; i < 8; ++i) {
+    const int row = in_group * 4 + (i & 3) + (i < 4 ? 0 : 16);
+    b_words[i / 4] |= static_cast<uint32_t>(static_cast<uint8_t>(b[row * 8 + group]))
+                      << (i % 4 * 8);
+  }
+  int32_t sums[4] = {7, 7, 7, 7};
+  cuda::mma_s8(sums, a_words, b_words);
+  for (int i = 0; i < 4; ++i) {
+    c[(i < 2 ? group : group + 8) * 8 + in_group * 2 + (i & 1)] = sums[i];
+  }
+}
+
+TEST(CudaEmulation, MultipliesAsTensorCoresDo) {
+  std::mt19937 random(1);
+  std::vector<int8_t> a(16 * 32), b(32 * 8);
+  for (auto* values : {&a, &b}) {
+    for (int8_t& value : *values) value = static_cast<int8_t>(random() % 256);
+  }
+  std::vector<int32_t> c(16 * 8);
+  launch(multiply, {{1, 1, 1}, {32, 1, 1}, 0, nullptr}, a.data(), b.data(), c.data());
+  for (size_t row = 0; row < 16; ++row) {
+    for (size_t column = 0; column < 8; ++column) {
+      int32_t sum = 7;
+      for (size_t k = 0; k < 32; ++k) sum += a[row * 32 + k] * b[k * 8 + column];
+      EXPECT_EQ(c[row * 8 + column], sum) << row << ", " << column;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace jackscrew

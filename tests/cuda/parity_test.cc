@@ -1,0 +1,172 @@
+// Every op on the GPU beside the same on the CPU, all tensors in the device's memory.
+#include <gtest/gtest.h>
+
+#include <deque>
+
+#include "kernels/cpu/cpu_ops.h"
+#include "tests/kernels/kernel_data.h"
+#include "tests/support/gpu.h"
+
+namespace jackscrew {
+namespace {
+
+// A device with tensors made from the same values on each.
+class Side {
+ public:
+  explicit Side(const std::string& name)
+      : device_(open_device(name, 2, test_isa())),
+        memory_("device", device_->make_backing(), 0),
+        ops_(device_->make_ops(memory_)),
+        scratch_(memory_, Purpose::workspace, int64_t{64} << 20) {}
+
+  Ops& ops() { return *ops_; }
+  Arena& scratch() { return scratch_; }
+
+  template <class T>
+  Tensor put(std::vector<T> values, int64_t rows, int64_t cols) {
+    const Tensor to = tensors_
+                          .emplace_back(memory_, Purpose::io, DTypeOf<T>::value,
+                                        std::initializer_list<int64_t>{rows, cols})
+                          .view();
+    ops_->copy(to, Tensor(values.data(), to.dtype(), {rows, cols}));
+    return to;
+  }
+  Tensor random(int64_t rows, int64_t cols, uint32_t seed) {
+    return put(random_floats(rows * cols, seed), rows, cols);
+  }
+  std::vector<float> get(const Tensor& from) {
+    std::vector<float> out(at(from.size()));
+    ops_->copy(Tensor(out.data(), DType::f32, {from.rows(), from.cols()}), from);
+    return out;
+  }
+
+ private:
+  std::unique_ptr<Device> device_;
+  Memory memory_;
+  std::unique_ptr<Ops> ops_;
+  Arena scratch_;
+  std::deque<OwnedTensor> tensors_;
+};
+
+// Sums of f32 in another order.
+constexpr double kTolerance = 2e-6;
+
+// run(side) gives a list of results.
+template <class Run>
+void expect_parity(const Run& run, const std::string& what, double tolerance = kTolerance) {
+  Side cpu("cpu");
+  Side gpu("cuda:0");
+  const auto wanted = run(cpu);
+  const auto got = run(gpu);
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    EXPECT_LE(relative_error(got[i], widen(wanted[i])), tolerance) << what << ", result " << i;
+  }
+}
+
+using Results = std::vector<std::vector<float>>;
+
+template <class T>
+std::vector<T> converted(const std::vector<float>& values) {
+  std::vector<T> out;
+  for (const float value : values) out.push_back(from_float<T>(value));
+  return out;
+}
+
+// c [m, n] within wider rows.
+template <class T>
+void expect_gemm_parity(bool ta, bool tb, Accumulate accumulate) {
+  constexpr int64_t kM = 70, kN = 45, kK = 133;
+  const auto run = [&](Side& side) {
+    const auto operand = [&](int64_t rows, int64_t cols, uint32_t seed) {
+      return side.put(converted<T>(random_floats(rows * (cols + 3), seed)), rows, cols + 3)
+          .columns(0, cols);
+    };
+    const Tensor a = operand(ta ? kK : kM, ta ? kM : kK, 1);
+    const Tensor b = operand(tb ? kN : kK, tb ? kK : kN, 2);
+    const Tensor c = side.random(kM, kN + 5, 3);
+    side.ops().gemm(a, Transpose{ta}, b, Transpose{tb}, c.columns(0, kN), accumulate);
+    return Results{side.get(c)};
+  };
+  expect_parity(run, fmt::format("gemm {}{} of {} bytes", ta, tb, sizeof(T)));
+}
+
+TEST(GpuParity, Gemm) {
+  SKIP_WITHOUT_GPU();
+  const bool bf16_too = make_cpu_ops(1, test_isa())->has_bf16();
+  for (const bool ta : {false, true}) {
+    for (const bool tb : {false, true}) {
+      for (const Accumulate accumulate : {Accumulate::no, Accumulate::yes}) {
+        expect_gemm_parity<float>(ta, tb, accumulate);
+        if (bf16_too) expect_gemm_parity<bf16>(ta, tb, accumulate);
+      }
+    }
+  }
+}
+
+TEST(GpuParity, GemmInt8) {
+  SKIP_WITHOUT_GPU();
+  constexpr int64_t kM = 70, kN = 45, kK = 200;
+  for (const bool tb : {false, true}) {
+    const auto run = [&](Side& side) {
+      const auto codes = [&](int64_t rows, int64_t cols, uint32_t seed) {
+        std::vector<int8_t> values;
+        for (const float value : random_floats(rows * cols, seed)) {
+          values.push_back(static_cast<int8_t>(value * 63.0f));
+        }
+        return side.put(values, rows, cols);
+      };
+      const Tensor c = side.random(kM, kN, 3);
+      side.ops().gemm_int8({codes(kM, kK, 1), side.random(kM, ceil_div(kK, kInt8Group), 4)},
+                           {codes(tb ? kN : kK, tb ? kK : kN, 2),
+                            tb ? side.random(1, kN, 5).reshaped({kN}) : Tensor()},
+                           Transpose{tb}, c, Accumulate::yes, side.scratch());
+      return Results{side.get(c)};
+    };
+    expect_parity(run, "gemm_int8", 0.0);  // the same bits
+  }
+}
+
+TEST(GpuParity, Attention) {
+  SKIP_WITHOUT_GPU();
+  struct Case {
+    std::vector<int32_t> cu_q, cu_k;
+    int64_t heads, kv_heads, head_dim;
+  };
+  for (const Case& c :
+       {Case{{0, 1, 34, 100}, {0, 1, 34, 100}, 6, 2, 64}, Case{{0, 65}, {0, 65}, 2, 2, 128},
+        Case{{0, 1, 8}, {0, 77, 90}, 4, 1, 52}}) {
+    const auto run = [&](Side& side) {
+      const int64_t queries = c.cu_q.back();
+      const int64_t keys = c.cu_k.back();
+      const auto sequences = static_cast<int64_t>(c.cu_q.size()) - 1;
+      const int64_t width = c.heads * c.head_dim;
+      const int64_t kv_width = c.kv_heads * c.head_dim;
+      const AttentionShape shape{side.put(c.cu_q, 1, sequences + 1).reshaped({sequences + 1}),
+                                 side.put(c.cu_k, 1, sequences + 1).reshaped({sequences + 1}),
+                                 sequences,
+                                 c.heads,
+                                 c.kv_heads,
+                                 c.head_dim,
+                                 0.3f};
+      const Tensor q = side.random(queries, width, 1);
+      const Tensor k = side.random(keys, kv_width, 2);
+      const Tensor v = side.random(keys, kv_width, 3);
+      const Tensor out = side.random(queries, width, 4);
+      const Tensor lse = side.random(c.heads, queries, 5);
+      side.ops().attention_forward(shape, q, k, v, out, lse, side.scratch());
+      Results results = {side.get(out), side.get(lse)};
+      if (c.cu_q != c.cu_k) return results;
+      const Tensor dout = side.random(queries, width, 6);
+      const Tensor dq = side.random(queries, width, 7);
+      const Tensor dk = side.random(keys, kv_width, 8);
+      const Tensor dv = side.random(keys, kv_width, 9);
+      side.ops().attention_backward(shape, q, k, v, out, lse, dout, dq, dk, dv, side.scratch());
+      for (const Tensor& result : {dq, dk, dv}) results.push_back(side.get(result));
+      return results;
+    };
+    expect_parity(run, fmt::format("attention, heads of {}", c.head_dim));
+  }
+}
+
+}  // namespace
+}  // namespace jackscrew

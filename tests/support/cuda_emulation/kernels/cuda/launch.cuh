@@ -1,0 +1,89 @@
+// Stands in front of src/kernels/cuda/launch.cuh: kernels for GPUs compiled as plain C++. The
+// threads of a block are fibers, run one after another and each up to its next barrier; what is not
+// the same for all of them at a barrier, or is read without one, shows as it would on a GPU, or
+// more plainly.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <type_traits>
+
+#include "cuda_runtime_api.h"
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ __attribute__((always_inline)) inline
+// A block runs after the other, and so they may share their memory. It holds NaN, or what another
+// block left, as on a GPU.
+#define __shared__ static
+#define __launch_bounds__(threads)
+
+namespace jackscrew::cuda_emulation {
+
+// The dimensions of what runs now.
+struct Indices {
+  dim3 block, grid, thread;
+};
+const Indices& indices();
+
+void sync_threads();
+// Ends when all threads of the warp have come; every one gets what thread `lane` of it brought.
+uint64_t exchange(uint64_t mine, int from_lane);
+
+// A product of the warp; see cuda::mma_s8.
+void mma_s8(int32_t (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
+
+float* dynamic_floats();
+
+// Runs body() for every thread of every block.
+void run(dim3 blocks, dim3 threads, size_t dynamic_bytes, const std::function<void()>& body);
+
+}  // namespace jackscrew::cuda_emulation
+
+#define threadIdx (::jackscrew::cuda_emulation::indices().thread)
+#define blockIdx (::jackscrew::cuda_emulation::indices().block)
+#define gridDim (::jackscrew::cuda_emulation::indices().grid)
+
+inline void __syncthreads() {
+  jackscrew::cuda_emulation::sync_threads();
+}
+
+template <class T>
+T __shfl_xor_sync(uint32_t, T value, int mask) {
+  uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof value);
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const uint64_t from = jackscrew::cuda_emulation::exchange(bits, lane ^ mask);
+  std::memcpy(&value, &from, sizeof value);
+  return value;
+}
+
+namespace jackscrew::cuda {
+
+inline constexpr int kWarp = 32;
+
+struct Launch {
+  dim3 blocks, threads;
+  size_t dynamic_bytes;
+  cudaStream_t stream;
+};
+
+template <class... Args>
+cudaError_t launch(void (*kernel)(Args...), const Launch& how,
+                   const std::type_identity_t<Args>&... args) {
+  cuda_emulation::run(how.blocks, how.threads, how.dynamic_bytes, [&] { kernel(args...); });
+  return cudaSuccess;
+}
+
+inline float* dynamic_floats() {
+  return cuda_emulation::dynamic_floats();
+}
+
+inline void mma_s8(int32_t (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  cuda_emulation::mma_s8(c, a, b);
+}
+
+}  // namespace jackscrew::cuda

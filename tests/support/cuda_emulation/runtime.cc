@@ -1,0 +1,149 @@
+// The CUDA runtime on the CPU. Memory of the device is closed to the host but while something that
+// was given to a stream runs: at once, since there is but one thread.
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+
+#include "tests/support/cuda_emulation/device_pages.h"
+#include "tests/support/cuda_emulation/machine.h"
+
+namespace {
+
+using jackscrew::OpenedPages;
+using jackscrew::cuda_emulation::device_pages;
+using jackscrew::cuda_emulation::machine;
+
+constexpr size_t kMemory = size_t{900} << 20;
+constexpr size_t kLarge = size_t{1} << 20;
+std::map<void*, size_t> pieces;
+size_t taken = 0;  // their sizes
+
+cudaError_t reach_gpu() {
+  return machine().lost ? cudaErrorIllegalAddress : cudaSuccess;
+}
+
+}  // namespace
+
+jackscrew::cuda_emulation::Machine& jackscrew::cuda_emulation::machine() {
+  static Machine instance;
+  return instance;
+}
+
+extern "C" {
+
+const char* cudaGetErrorString(cudaError_t error) {
+  return error == cudaErrorIllegalAddress ? "an illegal memory access was encountered"
+                                          : "emulated error";
+}
+cudaError_t cudaGetLastError() {
+  return cudaSuccess;
+}
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = machine().driver;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = machine().gpus;
+  return machine().gpus > 0 ? cudaSuccess : cudaErrorNoDevice;
+}
+cudaError_t cudaSetDevice(int) {
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  *value = attribute == cudaDevAttrComputeCapabilityMajor   ? machine().capability / 10
+           : attribute == cudaDevAttrComputeCapabilityMinor ? machine().capability % 10
+                                                            : 227 << 10;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+  std::strcpy(properties->name, "emulated GPU");
+  return cudaSuccess;
+}
+cudaError_t cudaMemGetInfo(size_t* available, size_t* total) {
+  *available = kMemory - taken;
+  *total = kMemory;
+  return cudaSuccess;
+}
+cudaError_t cudaMalloc(void** data, size_t bytes) {
+  if (bytes > kMemory - taken) return cudaErrorMemoryAllocation;
+  *data = device_pages().take(bytes);
+  pieces[*data] = bytes;
+  taken += bytes;
+  // What a driver gives was somebody's before. Not so large pieces: opening and closing memory that
+  // was touched takes its time.
+  if (bytes < kLarge) cudaMemset(*data, 0xFF, bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaFree(void* data) {
+  const auto piece = pieces.find(data);
+  if (piece == pieces.end()) return cudaErrorInvalidValue;
+  device_pages().give_back(data, piece->second);
+  taken -= piece->second;
+  pieces.erase(piece);
+  return cudaSuccess;
+}
+cudaError_t cudaMallocHost(void** data, size_t bytes) {
+  *data = std::malloc(bytes);
+  return *data != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+cudaError_t cudaFreeHost(void* data) {
+  std::free(data);
+  return cudaSuccess;
+}
+cudaError_t cudaMemset(void* to, int value, size_t bytes) {
+  if (value == 0 && bytes >= kLarge) {
+    device_pages().give_back(to, bytes);  // which leaves zeros
+    return cudaSuccess;
+  }
+  const OpenedPages opened(device_pages());
+  std::memset(to, value, bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaMemset2DAsync(void* to, size_t pitch, int value, size_t width, size_t height,
+                              cudaStream_t) {
+  const OpenedPages opened(device_pages());
+  for (size_t row = 0; row < height; ++row) {
+    std::memset(static_cast<uint8_t*>(to) + row * pitch, value, width);
+  }
+  return reach_gpu();
+}
+cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch,
+                              size_t width, size_t height, cudaMemcpyKind, cudaStream_t) {
+  if (to_pitch < width || from_pitch < width) return cudaErrorInvalidValue;
+  const OpenedPages opened(device_pages());
+  for (size_t row = 0; row < height; ++row) {
+    std::memcpy(static_cast<uint8_t*>(to) + row * to_pitch,
+                static_cast<const uint8_t*>(from) + row * from_pitch, width);
+  }
+  return reach_gpu();
+}
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* address) {
+  attributes->type =
+      device_pages().holds(address) ? cudaMemoryTypeDevice : cudaMemoryTypeUnregistered;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  *stream = nullptr;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t) {
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t) {
+  return cudaSuccess;
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  *event = nullptr;
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t) {
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) {
+  return cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t) {
+  return reach_gpu();
+}
+}

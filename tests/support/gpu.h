@@ -1,0 +1,28 @@
+// For tests that compute on cuda:0: a real GPU in test_gpu, an emulated one in test_cuda.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "kernels/device.h"
+#include "tests/support/test_ops.h"
+
+namespace jackscrew {
+
+// Why cuda:0 cannot be used; empty where it can.
+inline std::string gpu_missing() {
+  try {
+    open_device("cuda:0", 1, test_isa());
+    return "";
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::device) throw;
+    return error.what();
+  }
+}
+
+}  // namespace jackscrew
+
+// The first line of such a test.
+#define SKIP_WITHOUT_GPU() \
+  if (const auto missing = gpu_missing(); !missing.empty()) GTEST_SKIP() << missing

@@ -16,6 +16,7 @@ int run_generate(Arguments arguments);
 int run_plan(Arguments arguments);
 int run_inspect(Arguments arguments);
 int run_data(Arguments arguments);
+int run_chat(Arguments arguments);
 int run_report(Arguments arguments);
 int run_logits(Arguments arguments);
 int run_config(Arguments arguments);

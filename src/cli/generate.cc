@@ -9,9 +9,8 @@
 #include "base/text.h"
 #include "cli/arguments.h"
 #include "cli/commands.h"
-#include "train/export.h"
+#include "cli/generation_setup.h"
 #include "train/fit.h"
-#include "train/generate.h"
 #include "train/loading.h"
 
 namespace jackscrew {
@@ -34,43 +33,26 @@ int64_t room_for_answer(const Recipe& recipe, const ModelConfig& config, int64_t
   return std::min(room, recipe.max_new_tokens);
 }
 
-double rate(int64_t tokens, double seconds) {
-  return seconds > 0.0 ? static_cast<double>(tokens) / seconds : 0.0;
-}
-
-void print_text(const std::string& text) {
-  if (text.empty()) return;
-  fmt::print("{}", text);
-  std::fflush(stdout);
-}
-
 int write_answer(const Recipe& given) {
-  const Recipe recipe = with_adapter_options(given);
-  recipe.options.require("model", "generate");
-  const ModelFiles files = open_model(recipe.model);
-  require_weights(recipe, files);
-  const Tokenizer tokenizer = make_tokenizer(recipe.tokenizer, files);
-  const ChatFormat format =
-      chat_format(recipe.chat_template, tokenizer.data(), parse_chat_date(recipe.chat_date));
-  const std::vector<int32_t> prompt = encode_prompt(tokenizer, format, recipe.prompt);
+  GenerationSetup setup(given, "generate");
+  const Recipe& recipe = setup.recipe;
+  const ModelFiles& files = setup.files;
+  GenerationOptions& options = setup.options;
+  const std::vector<int32_t> prompt =
+      encode_prompt(setup.tokenizer, setup.format, recipe.system, recipe.prompt);
   const auto prompt_tokens = static_cast<int64_t>(prompt.size());
-
-  GenerationOptions options;
-  options.sampling = {recipe.temperature, recipe.top_k, recipe.top_p, recipe.seed};
   options.max_new_tokens = room_for_answer(recipe, files.config, prompt_tokens);
-  options.end_tokens = end_tokens(tokenizer, files.config);
-  options.vocab_size = tokenizer.vocab_size();
 
   const SessionUse use = generation_use(prompt_tokens, options.max_new_tokens);
   const SessionPlan plan = Session::rehearse(recipe, files, use);
   require_fit(recipe, files, use, plan);
   const auto session = load_session(recipe, files, use, plan, stderr_style(recipe.quiet));
 
-  StreamDecoder decoder(tokenizer, true);
+  StreamDecoder decoder(setup.tokenizer, true);
   std::string text;
   const auto show = [&](const std::string& piece) {
     text += piece;
-    if (!recipe.json) print_text(piece);
+    if (!recipe.json) print_piece(piece);
   };
   const Generation answer =
       generate(*session, prompt, options, [&](int32_t id) { show(decoder.push(id)); });
@@ -92,7 +74,7 @@ int write_answer(const Recipe& given) {
     const char* stopped =
         full ? "; stopped at the end of the context" : "; stopped by max_new_tokens";
     fmt::print(stderr, "prompt {}, {:.1f} tok/s; answer {}, {:.1f} tok/s{}\n",
-               counted(prompt_tokens, "token"), rate(prompt_tokens, answer.prefill_seconds),
+               counted(prompt_tokens, "token"), token_rate(prompt_tokens, answer.prefill_seconds),
                counted(static_cast<int64_t>(answer.ids.size()), "token"), answer.decode_rate(),
                answer.ended ? "" : stopped);
   }

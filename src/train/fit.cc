@@ -41,7 +41,7 @@ std::string hint_for(const Recipe& recipe, const ModelFiles& files, const Sessio
   if (!use.training) {
     return fmt::format("{}, set storage=bf16, or take a smaller {}",
                        recipe.device_memory ? "raise it" : "close other programs",
-                       use.kv_tokens > 0 ? "max_new_tokens" : "sequence_len");
+                       use.kv_tokens > 0 ? "max_new_tokens or context" : "sequence_len");
   }
   const auto advice = fitting_advice(recipe, files, plan, budget);
   if (!advice) {

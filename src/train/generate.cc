@@ -92,7 +92,7 @@ void Sampler::keep_top_p() {
 }
 
 std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, const ChatFormat& format,
-                                   const std::string& prompt) {
+                                   const std::string& system, const std::string& prompt) {
   std::vector<int32_t> ids;
   if (format.is_plain()) {
     // Special tokens spelled out are special tokens, as in a text that is trained on.
@@ -100,8 +100,10 @@ std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, const ChatFormat&
     const bool has_bos = !ids.empty() && ids.front() == tokenizer.bos();
     if (tokenizer.add_bos() && !has_bos) ids.insert(ids.begin(), tokenizer.bos());
   } else {
-    const Message message{"user", prompt};
-    ids = encode_segments(tokenizer, render_chat(format, {&message, 1}, true).segments).ids;
+    std::vector<Message> messages;
+    if (!system.empty()) messages.push_back({"system", system});
+    messages.push_back({"user", prompt});
+    ids = encode_segments(tokenizer, render_chat(format, messages, true).segments).ids;
   }
   if (ids.empty()) {
     throw Error(ErrorKind::usage, "there is no prompt to go on from",
@@ -146,10 +148,15 @@ Generation generate(Session& session, std::span<const int32_t> prompt,
                     const std::function<void(int32_t)>& use_token) {
   Generation out;
   Sampler sampler(options.sampling);
-  session.clear_cache();
+  session.keep_cached(options.cached);
   std::vector<float> row(static_cast<size_t>(options.vocab_size));  // on the host
   const Stopwatch prefill;
-  std::vector<int32_t> text(prompt.begin(), prompt.end());  // what the next logits are computed of
+  auto rest = prompt.subspan(static_cast<size_t>(options.cached));
+  const auto piece = static_cast<size_t>(session.tokens_at_once());
+  for (; options.use_cache && rest.size() > piece; rest = rest.subspan(piece)) {
+    session.logits(rest.first(piece), 1, true);
+  }
+  std::vector<int32_t> text(rest.begin(), rest.end());  // what the next logits are computed of
   Tensor logits = session.logits(text, 1, options.use_cache);
   out.prefill_seconds = prefill.seconds();
   const Stopwatch decode;
@@ -162,7 +169,9 @@ Generation generate(Session& session, std::span<const int32_t> prompt,
     if (out.ended) break;
     out.ids.push_back(id);
     use_token(id);
-    if (index + 1 == options.max_new_tokens) break;  // nobody would read the next logits
+    const bool stopped = options.stop != nullptr && options.stop->load();
+    // Nobody would read the next logits.
+    if (stopped || index + 1 == options.max_new_tokens) break;
     if (options.use_cache) text.clear();
     text.push_back(id);
     logits = session.logits(text, 1, options.use_cache);

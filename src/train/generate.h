@@ -1,6 +1,7 @@
 // Generation: a prompt as a model expects it, one token after another from its logits.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -42,11 +43,11 @@ class Sampler {
   std::vector<Candidate> candidates_;  // keeps its memory from draw to draw
 };
 
-// The ids that a model is given: the prompt as a user's message up to where the answer begins or,
-// in the plain format, the text itself, to be gone on with. Throws Error(usage) when nothing is
-// left.
+// The ids that a model is given: the prompt as a user's message, after a system message unless that
+// is empty, up to where the answer begins or, in the plain format, the text itself, to be gone on
+// with. Throws Error(usage) when nothing is left.
 std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, const ChatFormat& format,
-                                   const std::string& prompt);
+                                   const std::string& system, const std::string& prompt);
 
 // The tokens that end an answer: the model's own and whatever ends a turn in the usual chat
 // formats.
@@ -61,11 +62,13 @@ struct GenerationOptions {
   std::vector<int32_t> end_tokens;
   int64_t vocab_size = 0;  // of the tokenizer: the model's may have rows that no token stands for
   bool use_cache = true;   // false: every token is computed from the whole text again
+  int64_t cached = 0;      // tokens with which the prompt begins that the cache holds already
+  const std::atomic<bool>* stop = nullptr;  // set: the answer ends with the token under way
 };
 
 struct Generation {
   std::vector<int32_t> ids;  // of the answer, less the token that ended it
-  bool ended = false;        // by such a token; otherwise max_new_tokens was reached
+  bool ended = false;        // by such a token; else by max_new_tokens, or it was stopped
   double prefill_seconds = 0;
   double decode_seconds = 0;
   int64_t decoded = 0;  // forward passes of one token in decode_seconds
@@ -73,7 +76,9 @@ struct Generation {
   double decode_rate() const;  // tokens per second; 0 when nothing was decoded
 };
 
-// Calls `use_token` with every id of the answer as it comes. A cache is cleared first.
+// Calls `use_token` with every id of the answer as it comes. A long prompt is computed in pieces of
+// as many tokens as the session takes at once. What the cache holds beyond options.cached is
+// dropped first.
 Generation generate(Session& session, std::span<const int32_t> prompt,
                     const GenerationOptions& options,
                     const std::function<void(int32_t)>& use_token);

@@ -212,6 +212,8 @@ void fill(Recipe& r, const OptionSet& o) {
              o.integer("loss_watchdog_patience")};
   r.stride = o.integer("stride");
   r.prompt = o.text("prompt");
+  r.system = o.text("system");
+  r.context = o.integer("context");
   r.max_new_tokens = o.integer("max_new_tokens");
   r.temperature = o.number("temperature");
   r.top_k = o.integer("top_k");

@@ -77,6 +77,8 @@ struct Recipe {
   int64_t stride = 0;  // 0: sequence_len
 
   std::string prompt;
+  std::string system;   // empty: none
+  int64_t context = 0;  // of a chat
   int64_t max_new_tokens = 0;
   double temperature = 0;
   int64_t top_k = 0;  // 0: all

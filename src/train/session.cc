@@ -345,6 +345,13 @@ void Session::read_weight(const Weight& weight, int64_t begin, int64_t end, cons
   ops_->copy(out, panel);
 }
 
+void Session::keep_cached(int64_t tokens) {
+  if (tokens > cache_.length) {
+    fail(ErrorKind::generic, "{} tokens wanted of a cache of {}", tokens, cache_.length);
+  }
+  cache_.length = tokens;
+}
+
 Tensor Session::logits(std::span<const int32_t> ids, int64_t rows, bool use_cache) {
   const auto tokens = static_cast<int64_t>(ids.size());
   const int64_t before = use_cache ? cache_.length : 0;

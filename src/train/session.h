@@ -110,7 +110,9 @@ class Session {
   // The logits of the last `rows` tokens of one sequence, f32 [rows, vocab], on the device, valid
   // until the next call. With a cache, the tokens follow those already in it.
   Tensor logits(std::span<const int32_t> ids, int64_t rows, bool use_cache);
-  void clear_cache() { cache_.length = 0; }
+  // Drops from the cache all but its first tokens. Throws Error(generic) where it holds fewer.
+  void keep_cached(int64_t tokens);
+  int64_t tokens_at_once() const { return use_.tokens; }
   int64_t cached_tokens() const { return cache_.length; }
 
  private:

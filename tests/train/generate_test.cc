@@ -29,7 +29,7 @@ TEST_P(CacheTest, GreedyAnswerIsTheArgmaxOfFullContexts) {
   EXPECT_EQ(answer.decoded, kNew - 1);
   EXPECT_FALSE(answer.ended);
   // Again token by token, this time with the logits of either way side by side.
-  session->clear_cache();
+  session->keep_cached(0);
   std::vector<int32_t> context = prompt;
   std::span<const int32_t> fresh = context;
   for (const int32_t id : answer.ids) {
@@ -84,7 +84,7 @@ TEST(Adapter, CachedLogitsAreThoseOfPeft) {
   const std::vector<float> expected(row, row + static_cast<ptrdiff_t>(vocab));
   const auto session = make_session(recipe, files, generation_use(ends[1], 1));
   const auto last_logits = [&] {
-    session->clear_cache();
+    session->keep_cached(0);
     session->logits(std::span(ids).first(ids.size() - 2), 1, true);
     return session->logits(std::span(ids).last(2), 1, true).data<float>();
   };
@@ -181,15 +181,15 @@ TEST(Sampler, GreedyTakesTheFirstOfTheLargestAndRefusesNaN) {
 
 TEST(Prompt, PlainIsTheTextAndChatIsAMessage) {
   const Tokenizer tokenizer(byte_tokenizer());
-  EXPECT_EQ(encode_prompt(tokenizer, {}, "Hi"), (std::vector<int32_t>{256, 'H', 'i'}));
-  EXPECT_EQ(encode_prompt(tokenizer, {}, ""), (std::vector<int32_t>{256}));
-  EXPECT_EQ(encode_prompt(tokenizer, {}, "<s>Hi"), (std::vector<int32_t>{256, 'H', 'i'}));
-  const auto chat = encode_prompt(tokenizer, chat_format("chatml", tokenizer.data(), {}), "Hi");
+  EXPECT_EQ(encode_prompt(tokenizer, {}, "", "Hi"), (std::vector<int32_t>{256, 'H', 'i'}));
+  EXPECT_EQ(encode_prompt(tokenizer, {}, "", ""), (std::vector<int32_t>{256}));
+  EXPECT_EQ(encode_prompt(tokenizer, {}, "", "<s>Hi"), (std::vector<int32_t>{256, 'H', 'i'}));
+  const auto chat = encode_prompt(tokenizer, chat_format("chatml", tokenizer.data(), {}), "", "Hi");
   EXPECT_EQ(tokenizer.decode(chat, true),
             "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
   TokenizerData data = byte_tokenizer();
   data.add_bos = false;
-  EXPECT_THROW(encode_prompt(Tokenizer(data), {}, ""), Error);
+  EXPECT_THROW(encode_prompt(Tokenizer(data), {}, "", ""), Error);
 }
 
 TEST(Prompt, EndTokens) {

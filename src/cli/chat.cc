@@ -1,0 +1,130 @@
+// jackscrew chat: a conversation with a model, a line for each message.
+#include "train/chat.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <iostream>
+
+#include "base/error.h"
+#include "base/json_object.h"
+#include "base/text.h"
+#include "cli/arguments.h"
+#include "cli/commands.h"
+#include "cli/generation_setup.h"
+#include "train/fit.h"
+#include "train/loading.h"
+
+namespace jackscrew {
+
+namespace {
+
+// Signal handlers can reach nothing else.
+std::atomic<bool> answering{false};
+std::atomic<bool> answer_stopped{false};
+
+// Ends an answer, or, where none is being given, the program.
+void interrupt(int) {
+  constexpr int kInterrupted = 130;
+  if (!answering.load()) ::_exit(kInterrupted);
+  answer_stopped.store(true);
+}
+
+void say_how(const Chat::Answer& answer) {
+  const Generation& generation = answer.generation;
+  fmt::print(stderr, "[{} of {} new, {:.1f} tok/s; answer {}, {:.1f} tok/s]\n",
+             answer.computed, counted(answer.prompt_tokens, "token"),
+             token_rate(answer.computed, generation.prefill_seconds),
+             counted(static_cast<int64_t>(generation.ids.size()), "token"),
+             generation.decode_rate());
+}
+
+class Conversation {
+ public:
+  Conversation(Chat& chat, const Recipe& recipe) : chat_(chat), recipe_(recipe) {}
+
+  void run() {
+    const bool asks = ::isatty(STDIN_FILENO) != 0 && !recipe_.quiet;
+    if (asks) fmt::print(stderr, "/reset begins anew, /exit or Ctrl-D ends, Ctrl-C ends an answer\n");
+    for (std::string line; ask(asks), std::getline(std::cin, line);) {
+      if (line == "/exit") return;
+      if (line == "/reset") {
+        chat_.forget();
+      } else if (!line.empty()) {
+        answer(line);
+      }
+    }
+  }
+
+ private:
+  static void ask(bool asks) {
+    if (asks) fmt::print(stderr, "> ");
+  }
+
+  void answer(const std::string& message) {
+    answer_stopped.store(false);
+    answering.store(true);
+    Chat::Answer answer;
+    try {
+      answer = chat_.say(message, [&](const std::string& piece) {
+        if (!recipe_.json) print_piece(piece);
+      });
+    } catch (const Error& error) {
+      // A message too long is no reason to end the conversation.
+      if (error.kind() != ErrorKind::usage || ::isatty(STDIN_FILENO) == 0) throw;
+      fmt::print(stderr, "jackscrew: {}; {}\n", error.what(), error.hint());
+      return;
+    }
+    answering.store(false);
+    if (recipe_.json) {
+      print_piece(JsonObject()
+                      .add("text", answer.text)
+                      .add("tokens", answer.generation.ids.size())
+                      .add("prompt_tokens", answer.prompt_tokens)
+                      .add("computed_tokens", answer.computed)
+                      .add("tokens_per_second", answer.generation.decode_rate())
+                      .text() +
+                  "\n");
+      return;
+    }
+    print_piece(answer.text.ends_with('\n') ? "" : "\n");
+    if (recipe_.quiet) return;
+    if (answer.forgotten > 0) {
+      fmt::print(stderr, "[the oldest {} went to make room]\n",
+                 counted(answer.forgotten, "exchange"));
+    }
+    say_how(answer);
+  }
+
+  Chat& chat_;
+  const Recipe& recipe_;
+};
+
+int converse(const Recipe& given) {
+  GenerationSetup setup(given, "chat");
+  if (setup.format.is_plain()) {
+    fmt::print(stderr, "jackscrew: warning: {} has no chat template; chat_template=chatml, or another, "
+               "gives it one\n", setup.recipe.model);
+  }
+  const int64_t context = std::min(setup.recipe.context, setup.files.config.longest_sequence());
+  const SessionUse use = chat_use(context);
+  const SessionPlan plan = Session::rehearse(setup.recipe, setup.files, use);
+  require_fit(setup.recipe, setup.files, use, plan);
+  const auto session =
+      load_session(setup.recipe, setup.files, use, plan, stderr_style(setup.recipe.quiet));
+  setup.options.stop = &answer_stopped;
+  Chat chat(*session, setup.tokenizer, setup.format, setup.recipe.system, setup.options, context);
+  std::signal(SIGINT, interrupt);
+  Conversation(chat, setup.recipe).run();
+  return 0;
+}
+
+}  // namespace
+
+int run_chat(Arguments arguments) {
+  return with_recipe(arguments, 0, "chat", converse);
+}
+
+}  // namespace jackscrew

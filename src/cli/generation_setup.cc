@@ -1,0 +1,46 @@
+#include "cli/generation_setup.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "cli/arguments.h"
+#include "train/export.h"
+#include "train/loading.h"
+
+namespace jackscrew {
+
+namespace {
+
+Recipe checked(const Recipe& given, const char* command) {
+  Recipe recipe = with_adapter_options(given);
+  recipe.options.require("model", command);
+  return recipe;
+}
+
+}  // namespace
+
+GenerationSetup::GenerationSetup(const Recipe& given, const char* command)
+    : recipe(checked(given, command)),
+      files(open_model(recipe.model)),
+      tokenizer(make_tokenizer(recipe.tokenizer, files)),
+      format(chat_format(recipe.chat_template, tokenizer.data(),
+                         parse_chat_date(recipe.chat_date))) {
+  require_weights(recipe, files);
+  options.sampling = {recipe.temperature, recipe.top_k, recipe.top_p, recipe.seed};
+  options.max_new_tokens = recipe.max_new_tokens;
+  options.end_tokens = end_tokens(tokenizer, files.config);
+  options.vocab_size = tokenizer.vocab_size();
+}
+
+double token_rate(int64_t tokens, double seconds) {
+  return seconds > 0.0 ? static_cast<double>(tokens) / seconds : 0.0;
+}
+
+void print_piece(const std::string& text) {
+  if (text.empty()) return;
+  fmt::print("{}", text);
+  std::fflush(stdout);
+}
+
+}  // namespace jackscrew

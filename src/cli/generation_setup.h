@@ -1,0 +1,28 @@
+// What `generate` and `chat` begin with.
+#pragma once
+
+#include "train/generate.h"
+#include "train/model_files.h"
+#include "train/recipe.h"
+
+namespace jackscrew {
+
+struct GenerationSetup {
+  // Throws Error(usage) when the recipe names no model, or one without weights; `command` says who
+  // needs it.
+  GenerationSetup(const Recipe& given, const char* command);
+
+  Recipe recipe;
+  ModelFiles files;
+  Tokenizer tokenizer;
+  ChatFormat format;
+  GenerationOptions options;  // max_new_tokens as the recipe has it
+};
+
+// Tokens a second; 0 when no time has passed.
+double token_rate(int64_t tokens, double seconds);
+
+// To stdout, at once.
+void print_piece(const std::string& text);
+
+}  // namespace jackscrew

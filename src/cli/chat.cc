@@ -34,8 +34,8 @@ void interrupt(int) {
 
 void say_how(const Chat::Answer& answer) {
   const Generation& generation = answer.generation;
-  fmt::print(stderr, "[{} of {} new, {:.1f} tok/s; answer {}, {:.1f} tok/s]\n",
-             answer.computed, counted(answer.prompt_tokens, "token"),
+  fmt::print(stderr, "[{} of {} new, {:.1f} tok/s; answer {}, {:.1f} tok/s]\n", answer.computed,
+             counted(answer.prompt_tokens, "token"),
              token_rate(answer.computed, generation.prefill_seconds),
              counted(static_cast<int64_t>(generation.ids.size()), "token"),
              generation.decode_rate());
@@ -47,7 +47,8 @@ class Conversation {
 
   void run() {
     const bool asks = ::isatty(STDIN_FILENO) != 0 && !recipe_.quiet;
-    if (asks) fmt::print(stderr, "/reset begins anew, /exit or Ctrl-D ends, Ctrl-C ends an answer\n");
+    if (asks)
+      fmt::print(stderr, "/reset begins anew, /exit or Ctrl-D ends, Ctrl-C ends an answer\n");
     for (std::string line; ask(asks), std::getline(std::cin, line);) {
       if (line == "/exit") return;
       if (line == "/reset") {
@@ -105,8 +106,10 @@ class Conversation {
 int converse(const Recipe& given) {
   GenerationSetup setup(given, "chat");
   if (setup.format.is_plain()) {
-    fmt::print(stderr, "jackscrew: warning: {} has no chat template; chat_template=chatml, or another, "
-               "gives it one\n", setup.recipe.model);
+    fmt::print(stderr,
+               "jackscrew: warning: {} has no chat template; chat_template=chatml, or another, "
+               "gives it one\n",
+               setup.recipe.model);
   }
   const int64_t context = std::min(setup.recipe.context, setup.files.config.longest_sequence());
   const SessionUse use = chat_use(context);

@@ -54,9 +54,10 @@ void Chat::make_room(Answer& answer) {
     const auto tokens = static_cast<int64_t>(prompt_.size());
     if (tokens + wanted <= context_) return;
     if (messages_.size() <= first + 1) {
-      throw Error(ErrorKind::usage,
-                  fmt::format("the message has {} tokens, and a chat here has {}", tokens, context_),
-                  "shorten it, or raise context");
+      throw Error(
+          ErrorKind::usage,
+          fmt::format("the message has {} tokens, and a chat here has {}", tokens, context_),
+          "shorten it, or raise context");
     }
     const auto oldest = messages_.begin() + static_cast<std::ptrdiff_t>(first);
     messages_.erase(oldest, oldest + 2);

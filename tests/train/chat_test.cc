@@ -102,12 +102,12 @@ TEST_F(ChatTest, AnAnswerCanBeStopped) {
 TEST(ChatProgram, AnswersLineByLine) {
   const TinyRun tiny("chat_program");
   const auto chat = [&](const std::string& input, const std::string& more) {
-    return run_shell("printf '" + input + "' | " + std::string(JACKSCREW_PROGRAM) + " chat model=" +
-                     tiny.config() + " init=random tokenizer=bytes chat_template=chatml threads=1 " +
-                     more);
+    return run_shell("printf '" + input + "' | " + std::string(JACKSCREW_PROGRAM) +
+                     " chat model=" + tiny.config() +
+                     " init=random tokenizer=bytes chat_template=chatml threads=1 " + more);
   };
-  const Outcome answers = chat("Hi\\n\\n/reset\\nHi\\nMore\\n/exit\\nnever\\n",
-                               "--json max_new_tokens=4 2>/dev/null");
+  const Outcome answers =
+      chat("Hi\\n\\n/reset\\nHi\\nMore\\n/exit\\nnever\\n", "--json max_new_tokens=4 2>/dev/null");
   EXPECT_EQ(answers.exit_code, 0);
   std::vector<nlohmann::json> lines;
   std::istringstream text(answers.out);

@@ -121,25 +121,33 @@ TEST(RunWatchProgram, RefusesToWatchNothing) {
             std::string::npos);
 }
 
-TEST(RunWatchProgram, SavesWhenAskedAndGoesOn) {
-  const TinyRun tiny("ask");
-  const std::string settings = "method=full max_steps=400 gradient_accumulation_steps=4";
+TEST(RunWatchProgram, AFileAsksForACheckpoint) {
+  const TinyRun tiny("ask_by_file");
+  const std::string settings = "method=full max_steps=12";
   tiny.must_train("whole", settings);
-  Child child(tiny.train("out", settings));
+  fs::create_directories(tiny.path("out"));
+  tiny.file(std::string("out/") + kSaveTrigger, "");
+  tiny.must_train("out", settings);
+  EXPECT_FALSE(fs::exists(tiny.path("out") / kSaveTrigger));
+  ASSERT_EQ(tiny.events("out", "save").size(), 1u);
+  EXPECT_EQ(tiny.events("out", "save")[0]["step"], 1);
+  EXPECT_TRUE(fs::exists(tiny.path("out/checkpoint-1")));
+  EXPECT_TRUE(tiny.text("whole/model.safetensors") == tiny.text("out/model.safetensors"));
+}
+
+TEST(RunWatchProgram, ASignalAsksForACheckpoint) {
+  const TinyRun tiny("ask_by_signal");
+  // Longer than anyone waits: it is ended here.
+  Child child(tiny.train("out", "method=full max_steps=1000000 logging_steps=1000000"));
   const auto logged = [&](const std::string& kind) {
     return std::ranges::count_if(read_events(tiny.path("out/train_log.jsonl")),
                                  [&](const auto& event) { return event["event"] == kind; });
   };
-  ASSERT_TRUE(child.until([&] { return logged("step") > 0; }));
-  tiny.file(std::string("out/") + kSaveTrigger, "");
-  ASSERT_TRUE(child.until([&] { return logged("save") == 1; }));
-  EXPECT_FALSE(fs::exists(tiny.path("out") / kSaveTrigger));
-  ASSERT_TRUE(child.until([&] {
-    child.signal(SIGUSR1);
-    return logged("save") >= 2;
-  }));
-  EXPECT_EQ(child.wait(), 0);
-  EXPECT_TRUE(tiny.text("whole/model.safetensors") == tiny.text("out/model.safetensors"));
+  ASSERT_TRUE(child.until([&] { return logged("start") == 1; }));
+  child.signal(SIGUSR1);
+  EXPECT_TRUE(child.until([&] { return logged("save") == 1; }));
+  EXPECT_EQ(child.stop(SIGKILL), -SIGKILL);
+  EXPECT_EQ(tiny.events("out", "save").size(), 1u);
 }
 
 }  // namespace

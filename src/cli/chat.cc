@@ -73,6 +73,7 @@ class Conversation {
         if (!recipe_.json) print_piece(piece);
       });
     } catch (const Error& error) {
+      answering.store(false);
       // A message too long is no reason to end the conversation.
       if (error.kind() != ErrorKind::usage || ::isatty(STDIN_FILENO) == 0) throw;
       fmt::print(stderr, "jackscrew: {}; {}\n", error.what(), error.hint());

@@ -262,6 +262,7 @@ int64_t repeated_examples(const Dataset& data) {
 }
 
 int64_t leaked_examples(const Dataset& held_out, const Dataset& training) {
+  if (held_out.size() == 0) return 0;
   std::unordered_set<std::string_view> seen;
   for (const Example& example : training.examples()) seen.insert(bytes_of(example));
   return std::ranges::count_if(held_out.examples(), [&](const Example& example) {

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "kernels/attention_arguments.h"
+
 namespace jackscrew {
 
 // Query rows and key columns of one tile of scores. 64 x 128 floats of scores, two operand tiles of
@@ -13,26 +15,8 @@ namespace jackscrew {
 inline constexpr int64_t kAttentionQueryBlock = 64;
 inline constexpr int64_t kAttentionKeyBlock = 128;
 
-// All pointers are to f32 unless said; strides in elements.
-struct CpuAttention {
-  const int32_t* cu_seqlens_q = nullptr;  // [sequences + 1]
-  const int32_t* cu_seqlens_k = nullptr;  // [sequences + 1]
-  int64_t num_heads = 0, num_kv_heads = 0, head_dim = 0;
-  int64_t tokens_q = 0, tokens_k = 0;
-  float scale = 1.0f;
-  int64_t window = 0;        // see AttentionShape
-  const float* q = nullptr;  // [tokens_q, num_heads * head_dim]
-  const float* k = nullptr;  // [tokens_k, num_kv_heads * head_dim]
-  const float* v = nullptr;
-  float* out = nullptr;         // [tokens_q, num_heads * head_dim]
-  float* lse = nullptr;         // [num_heads, tokens_q]
-  const float* dout = nullptr;  // backward: like out
-  float* dq = nullptr;          // backward: like q
-  float* dk = nullptr;          // backward: like k
-  float* dv = nullptr;
-  int64_t q_stride = 0, k_stride = 0, v_stride = 0, out_stride = 0;
-  int64_t dout_stride = 0, dq_stride = 0, dk_stride = 0, dv_stride = 0;
-  // Scratch.
+struct CpuAttention : AttentionArguments {
+  // Scratch, f32.
   float* packed =
       nullptr;  // [num_kv_heads, packed_elements]: keys and values as the tiles want them
   float* dkv_heads = nullptr;  // backward: [2, num_heads, tokens_k, padded head_dim]

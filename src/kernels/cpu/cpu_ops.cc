@@ -11,6 +11,7 @@
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/gemm_int8.h"
 #include "kernels/int8_scratch.h"
+#include "kernels/op_arguments.h"
 
 namespace jackscrew {
 
@@ -50,7 +51,8 @@ class CpuOps : public Ops {
                          Arena& scratch) override {
     const Arena::Frame frame(scratch);
     const AttentionScratch buffers = attention_forward_scratch(shape, k.rows(), threads(), scratch);
-    CpuAttention args = arguments(shape, q, k, v, out, lse);
+    CpuAttention args;
+    set_attention(args, shape, q, k, v, out, lse);
     args.packed = buffers.packed.data<float>();
     parallel_for(threads(), shape.num_kv_heads,
                  [&](int64_t head, int) { attention_.pack_forward(args, head); });
@@ -75,17 +77,11 @@ class CpuOps : public Ops {
     const Arena::Frame frame(scratch);
     const AttentionScratch buffers =
         attention_backward_scratch(shape, k.rows(), threads(), scratch);
-    CpuAttention args = arguments(shape, q, k, v, out, lse);
+    CpuAttention args;
+    set_attention(args, shape, q, k, v, out, lse);
     args.packed = buffers.packed.data<float>();
     args.dkv_heads = buffers.dkv_heads.data<float>();
-    args.dout = dout.data<float>();
-    args.dout_stride = dout.row_stride();
-    args.dq = dq.data<float>();
-    args.dq_stride = dq.row_stride();
-    args.dk = dk.data<float>();
-    args.dk_stride = dk.row_stride();
-    args.dv = dv.data<float>();
-    args.dv_stride = dv.row_stride();
+    set_attention_gradients(args, dout, dq, dk, dv);
     parallel_for(threads(), shape.num_kv_heads,
                  [&](int64_t head, int) { attention_.pack_backward(args, head); });
     tasks_.clear();
@@ -154,30 +150,6 @@ class CpuOps : public Ops {
     parallel_for(threads(), static_cast<int64_t>(tasks_.size()), [&](int64_t i, int thread) {
       body(tasks_[static_cast<size_t>(i)], scratch + thread * per_thread.cols());
     });
-  }
-
-  static CpuAttention arguments(const AttentionShape& shape, const Tensor& q, const Tensor& k,
-                                const Tensor& v, const Tensor& out, const Tensor& lse) {
-    CpuAttention args;
-    args.cu_seqlens_q = shape.cu_seqlens_q.data<int32_t>();
-    args.cu_seqlens_k = shape.cu_seqlens_k.data<int32_t>();
-    args.num_heads = shape.num_heads;
-    args.num_kv_heads = shape.num_kv_heads;
-    args.head_dim = shape.head_dim;
-    args.tokens_q = q.rows();
-    args.tokens_k = k.rows();
-    args.scale = shape.scale;
-    args.window = shape.window;
-    args.q = q.data<float>();
-    args.k = k.data<float>();
-    args.v = v.data<float>();
-    args.out = out.data<float>();
-    args.lse = lse.data<float>();
-    args.q_stride = q.row_stride();
-    args.k_stride = k.row_stride();
-    args.v_stride = v.row_stride();
-    args.out_stride = out.row_stride();
-    return args;
   }
 
   CpuGemm gemm_;

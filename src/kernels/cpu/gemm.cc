@@ -9,6 +9,7 @@
 
 #include "base/parallel.h"
 #include "kernels/cpu/dot.h"
+#include "kernels/op_arguments.h"
 
 namespace jackscrew {
 
@@ -127,12 +128,7 @@ class CpuGemm::Impl {
     const int64_t m = c.rows();
     const int64_t n = c.cols();
     const int64_t k = ta ? a.rows() : a.cols();
-    if ((ta ? a.cols() : a.rows()) != m || (tb ? b.rows() : b.cols()) != n ||
-        (tb ? b.cols() : b.rows()) != k || a.dtype() != b.dtype() || c.dtype() != DType::f32 ||
-        (a.dtype() != DType::f32 && a.dtype() != DType::bf16)) {
-      fail(ErrorKind::generic, "gemm of {}{} and {}{} into {}", a.describe(), ta ? "ᵀ" : "",
-           b.describe(), tb ? "ᵀ" : "", c.describe());
-    }
+    check_gemm(a, transpose_a, b, transpose_b, c);
     if (m == 0 || n == 0) return;
     if (k == 0) fail(ErrorKind::generic, "gemm over an empty contraction");
 

@@ -4,6 +4,7 @@
 
 #include "base/parallel.h"
 #include "kernels/int8_scratch.h"
+#include "kernels/op_arguments.h"
 #include "kernels/rows/int8.rows.h"
 
 namespace jackscrew {
@@ -21,20 +22,6 @@ const Int8Kernels& kernels_of(IsaLevel isa) {
   return isa == IsaLevel::v4 ? v4::kInt8Kernels : v4::kInt8VnniKernels;
 }
 
-void check(const Int8Rows& a, const Int8Rows& b, bool tb, const Tensor& c) {
-  const int64_t m = c.rows();
-  const int64_t n = c.cols();
-  const int64_t k = a.codes.cols();
-  if (a.codes.rows() != m || a.scales.rows() != m || a.scales.cols() != ceil_div(k, kInt8Group) ||
-      (tb ? b.codes.rows() : b.codes.cols()) != n || (tb ? b.codes.cols() : b.codes.rows()) != k ||
-      b.scales.size() != (tb ? n : 0) || a.codes.dtype() != DType::i8 ||
-      b.codes.dtype() != DType::i8 || c.dtype() != DType::f32) {
-    fail(ErrorKind::generic, "gemm_int8 of {} with scales {} and {}{} with {} scales into {}",
-         a.codes.describe(), a.scales.describe(), b.codes.describe(), tb ? "ᵀ" : "",
-         b.scales.size(), c.describe());
-  }
-}
-
 }  // namespace
 
 void cpu_gemm_int8(int threads, IsaLevel isa, const Int8Rows& a, const Int8Rows& b,
@@ -44,8 +31,7 @@ void cpu_gemm_int8(int threads, IsaLevel isa, const Int8Rows& a, const Int8Rows&
   const int64_t n = c.cols();
   const int64_t k = a.codes.cols();
   if (m == 0 || n == 0) return;
-  check(a, b, tb, c);
-  if (k == 0) fail(ErrorKind::generic, "gemm_int8 over an empty contraction");
+  check_gemm_int8(a, b, transpose_b, c);
   const Arena::Frame frame(scratch);
   const Int8Scratch buffers = int8_scratch(isa, m, k, threads, scratch);
   const Int8Kernels& kernels = kernels_of(isa);

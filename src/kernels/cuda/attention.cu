@@ -52,10 +52,10 @@ struct Work {
         pitch(args.head_dim + 1),
         row(threadIdx.x / kPerRow),
         lane(threadIdx.x % kPerRow),
-        first_q(args.cu_q[sequence]),
-        first_k(args.cu_k[sequence]),
-        length_q(args.cu_q[sequence + 1] - first_q),
-        length_k(args.cu_k[sequence + 1] - first_k),
+        first_q(args.cu_seqlens_q[sequence]),
+        first_k(args.cu_seqlens_k[sequence]),
+        length_q(args.cu_seqlens_q[sequence + 1] - first_q),
+        length_k(args.cu_seqlens_k[sequence + 1] - first_k),
         hidden(length_k - length_q),
         window(args.window > 0 ? args.window : length_k) {}
 
@@ -129,7 +129,7 @@ __device__ float row_largest(float value) {
 // A block for each tile of queries and head.
 template <int kSlots>
 __global__ void __launch_bounds__(kThreads) forward(const Attention args) {
-  const Place place = find_place(args.cu_q, args.sequences, blockIdx.x);
+  const Place place = find_place(args.cu_seqlens_q, args.sequences, blockIdx.x);
   if (place.sequence < 0) return;
   const Work work(args, place.sequence);
   const int64_t head = blockIdx.y;
@@ -214,7 +214,7 @@ __device__ Pair pair_of(const Attention& args, const Work& work, int64_t head, i
 // give to dk and dv.
 template <int kSlots>
 __global__ void __launch_bounds__(kThreads) backward_keys(const Attention args) {
-  const Place place = find_place(args.cu_k, args.sequences, blockIdx.x);
+  const Place place = find_place(args.cu_seqlens_k, args.sequences, blockIdx.x);
   if (place.sequence < 0) return;
   const Work work(args, place.sequence);
   const int64_t kv_head = blockIdx.y;
@@ -266,7 +266,7 @@ __global__ void __launch_bounds__(kThreads) backward_keys(const Attention args) 
 // A block for each tile of queries and head: dq.
 template <int kSlots>
 __global__ void __launch_bounds__(kThreads) backward_queries(const Attention args) {
-  const Place place = find_place(args.cu_q, args.sequences, blockIdx.x);
+  const Place place = find_place(args.cu_seqlens_q, args.sequences, blockIdx.x);
   if (place.sequence < 0) return;
   const Work work(args, place.sequence);
   const int64_t head = blockIdx.y;

@@ -8,6 +8,7 @@
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/gemm_int8.h"
 #include "kernels/cuda/transfer.h"
+#include "kernels/op_arguments.h"
 #include "kernels/plan/plan_ops.h"
 
 namespace jackscrew::cuda {
@@ -55,19 +56,9 @@ class CudaOps : public Ops {
 
   void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
             const Tensor& c, Accumulate accumulate) override {
-    const bool ta = transpose_a == Transpose::yes;
-    const bool tb = transpose_b == Transpose::yes;
-    const int64_t depth = ta ? a.rows() : a.cols();
-    const bool fits =
-        (ta ? a.cols() : a.rows()) == c.rows() && (tb ? b.rows() : b.cols()) == c.cols() &&
-        (tb ? b.cols() : b.rows()) == depth && a.dtype() == b.dtype() &&
-        (a.dtype() == DType::f32 || a.dtype() == DType::bf16) && c.dtype() == DType::f32;
-    if (!fits) {
-      fail(ErrorKind::generic, "gemm of {}{} and {}{} into {}", a.describe(), ta ? "ᵀ" : "",
-           b.describe(), tb ? "ᵀ" : "", c.describe());
-    }
+    check_gemm(a, transpose_a, b, transpose_b, c);
     if (c.size() == 0) return;
-    if (depth == 0) {
+    if ((transpose_a == Transpose::yes ? a.rows() : a.cols()) == 0) {
       if (accumulate == Accumulate::no) zero(c);
       return;
     }
@@ -81,8 +72,7 @@ class CudaOps : public Ops {
     const int64_t n = c.cols();
     const int64_t k = a.codes.cols();
     if (m == 0 || n == 0) return;
-    check_int8(a, b, tb, c);
-    if (k == 0) fail(ErrorKind::generic, "gemm_int8 over an empty contraction");
+    check_gemm_int8(a, b, transpose_b, c);
     check(cuda::gemm_int8({.a = a.codes.data<int8_t>(),
                            .a_scales = a.scales.data<float>(),
                            .b = b.codes.data<int8_t>(),
@@ -114,14 +104,7 @@ class CudaOps : public Ops {
     const Arena::Frame frame(scratch);
     Attention args = arguments(shape, q, k, v, out, lse);
     args.delta = delta_scratch(shape, q.rows(), scratch).data<float>();
-    args.dout = dout.data<float>();
-    args.dout_stride = dout.row_stride();
-    args.dq = dq.data<float>();
-    args.dq_stride = dq.row_stride();
-    args.dk = dk.data<float>();
-    args.dk_stride = dk.row_stride();
-    args.dv = dv.data<float>();
-    args.dv_stride = dv.row_stride();
+    set_attention_gradients(args, dout, dq, dk, dv);
     check(cuda::attention_backward(args, stream_.get()), "attention's gradients");
   }
 
@@ -149,20 +132,6 @@ class CudaOps : public Ops {
   }
 
  private:
-  static void check_int8(const Int8Rows& a, const Int8Rows& b, bool tb, const Tensor& c) {
-    const int64_t m = c.rows();
-    const int64_t n = c.cols();
-    const int64_t k = a.codes.cols();
-    if (a.codes.rows() != m || a.scales.rows() != m || a.scales.cols() != ceil_div(k, kInt8Group) ||
-        (tb ? b.codes.rows() : b.codes.cols()) != n ||
-        (tb ? b.codes.cols() : b.codes.rows()) != k || b.scales.size() != (tb ? n : 0) ||
-        a.codes.dtype() != DType::i8 || b.codes.dtype() != DType::i8 || c.dtype() != DType::f32) {
-      fail(ErrorKind::generic, "gemm_int8 of {} with scales {} and {}{} with {} scales into {}",
-           a.codes.describe(), a.scales.describe(), b.codes.describe(), tb ? "ᵀ" : "",
-           b.scales.size(), c.describe());
-    }
-  }
-
   Attention arguments(const AttentionShape& shape, const Tensor& q, const Tensor& k,
                       const Tensor& v, const Tensor& out, const Tensor& lse) const {
     const int64_t wanted = attention_shared_bytes(shape.head_dim);
@@ -172,26 +141,8 @@ class CudaOps : public Ops {
            "the program goes up to head_dim {}",
            shape.head_dim, wanted, gpu_.level, gpu_.shared_memory_bytes, kAttentionMaxHeadDim);
     }
-    Attention args{};
-    args.cu_q = shape.cu_seqlens_q.data<int32_t>();
-    args.cu_k = shape.cu_seqlens_k.data<int32_t>();
-    args.sequences = shape.sequences;
-    args.num_heads = shape.num_heads;
-    args.num_kv_heads = shape.num_kv_heads;
-    args.head_dim = shape.head_dim;
-    args.tokens_q = q.rows();
-    args.tokens_k = k.rows();
-    args.scale = shape.scale;
-    args.window = shape.window;
-    args.q = q.data<float>();
-    args.k = k.data<float>();
-    args.v = v.data<float>();
-    args.out = out.data<float>();
-    args.lse = lse.data<float>();
-    args.q_stride = q.row_stride();
-    args.k_stride = k.row_stride();
-    args.v_stride = v.row_stride();
-    args.out_stride = out.row_stride();
+    Attention args;
+    set_attention(args, shape, q, k, v, out, lse);
     return args;
   }
 

@@ -10,6 +10,13 @@ namespace jackscrew {
 // Kernels that reduce over tokens take a block of columns as their row, so that each column is
 // summed by one thread in token order, whatever the number of threads.
 inline constexpr int64_t kColumnBlock = 64;
+struct Columns {
+  int64_t begin, count;
+};
+JACKSCREW_ROW Columns columns_of_block(int64_t block, int64_t width) {
+  const int64_t left = width - block * kColumnBlock;
+  return {block * kColumnBlock, left < kColumnBlock ? left : kColumnBlock};
+}
 
 // One token's y = x * rstd * weight.
 template <class Team>
@@ -81,13 +88,13 @@ struct RmsNormWeightGradient {
   int64_t tokens, hidden;
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t block) const {
-    const int64_t begin = block * kColumnBlock;
-    const int64_t width = hidden - begin < kColumnBlock ? hidden - begin : kColumnBlock;
+    const Columns columns = columns_of_block(block, hidden);
     for (int64_t token = 0; token < tokens; ++token) {
       const float scale = rstd[token];
-      const float* in = x + token * hidden + begin;
-      const float* grad = dy + token * hidden + begin;
-      team.each(width, [&](int64_t i) { dweight[begin + i] += grad[i] * in[i] * scale; });
+      const float* in = x + token * hidden + columns.begin;
+      const float* grad = dy + token * hidden + columns.begin;
+      team.each(columns.count,
+                [&](int64_t i) { dweight[columns.begin + i] += grad[i] * in[i] * scale; });
     }
   }
 };
@@ -113,11 +120,10 @@ struct BiasGradient {
   int64_t tokens, width;
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t block) const {
-    const int64_t begin = block * kColumnBlock;
-    const int64_t count = width - begin < kColumnBlock ? width - begin : kColumnBlock;
+    const Columns columns = columns_of_block(block, width);
     for (int64_t token = 0; token < tokens; ++token) {
-      const float* grad = dy + token * width + begin;
-      team.each(count, [&](int64_t i) { dbias[begin + i] += grad[i]; });
+      const float* grad = dy + token * width + columns.begin;
+      team.each(columns.count, [&](int64_t i) { dbias[columns.begin + i] += grad[i]; });
     }
   }
 };
@@ -243,12 +249,11 @@ struct ScatterAddRows {
   int64_t rows, width;
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t block) const {
-    const int64_t begin = block * kColumnBlock;
-    const int64_t count = width - begin < kColumnBlock ? width - begin : kColumnBlock;
+    const Columns columns = columns_of_block(block, width);
     for (int64_t row = 0; row < rows; ++row) {
-      const float* in = from + row * width + begin;
-      float* out = to + indices[row] * width + begin;
-      team.each(count, [&](int64_t i) { out[i] += in[i]; });
+      const float* in = from + row * width + columns.begin;
+      float* out = to + indices[row] * width + columns.begin;
+      team.each(columns.count, [&](int64_t i) { out[i] += in[i]; });
     }
   }
 };

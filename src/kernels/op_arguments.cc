@@ -5,6 +5,12 @@
 
 namespace jackscrew {
 
+void check_copy(const Tensor& to, const Tensor& from) {
+  if (to.dtype() != from.dtype() || to.rows() != from.rows() || to.cols() != from.cols()) {
+    fail(ErrorKind::generic, "copy of {} to {}", from.describe(), to.describe());
+  }
+}
+
 void check_gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
                 const Tensor& c) {
   const bool ta = transpose_a == Transpose::yes;

@@ -97,9 +97,7 @@ class CpuOps : public Ops {
   }
 
   Event copy_async(const Tensor& to, const Tensor& from) override {
-    if (to.dtype() != from.dtype() || to.rows() != from.rows() || to.cols() != from.cols()) {
-      fail(ErrorKind::generic, "copy of {} to {}", from.describe(), to.describe());
-    }
+    check_copy(to, from);
     const int64_t size = dtype_size(to.dtype());
     auto* target = static_cast<uint8_t*>(to.raw());
     const auto* source = static_cast<const uint8_t*>(from.raw());

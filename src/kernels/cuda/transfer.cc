@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "kernels/cuda/check.h"
+#include "kernels/op_arguments.h"
 
 namespace jackscrew::cuda {
 
@@ -79,9 +80,7 @@ Transfer::~Transfer() {
 }
 
 void Transfer::copy(const Tensor& to, const Tensor& from, cudaStream_t stream) {
-  if (to.dtype() != from.dtype() || to.rows() != from.rows() || to.cols() != from.cols()) {
-    fail(ErrorKind::generic, "copy of {} to {}", from.describe(), to.describe());
-  }
+  check_copy(to, from);
   if (to.size() == 0) return;
   const bool up = on_device(to);
   const bool down = on_device(from);

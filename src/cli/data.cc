@@ -28,12 +28,17 @@ struct Reader {
         tokenizer(make_tokenizer(from.tokenizer, files)),
         options(dataset_options(from, tokenizer)) {}
 
-  // Every record whole, in order.
+  // Every record whole, in order; of each data set as many as are wanted.
   void records(const std::function<void(const Example&, const std::string&)>& use) const {
-    for (const auto& file : data_files(recipe.data)) {
-      read_records(file, [&](const Record& record, const std::string& place) {
-        use(encode_record(tokenizer, options, record, place), place);
-      });
+    for (const std::string& path : recipe.data) {
+      int64_t left = recipe.max_samples > 0 ? recipe.max_samples : INT64_MAX;
+      for (const auto& file : data_files(path)) {
+        if (left <= 0) break;
+        read_records(file, [&](const Record& record, const std::string& place) {
+          use(encode_record(tokenizer, options.examples, record, place), place);
+          return --left > 0;
+        });
+      }
     }
   }
 
@@ -103,15 +108,15 @@ void preview(const Reader& reader) {
 
 void stats(const Reader& reader) {
   const Recipe& recipe = reader.recipe;
-  const Dataset data =
-      load_dataset(recipe.data, reader.tokenizer, reader.options, stderr_style(recipe.quiet));
+  Dataset data =
+      load_datasets(recipe.data, reader.tokenizer, reader.options, stderr_style(recipe.quiet));
+  const int64_t repeated = repeated_examples(data);
+  if (!recipe.data_weights.empty()) data = data.weighted(recipe.data_weights, recipe.seed);
   const BatchSampler sampler(
       data, {recipe.sequence_len, recipe.micro_batch_size, recipe.gradient_accumulation_steps,
              recipe.packing, recipe.seed});
   std::vector<int64_t> lengths;
-  for (const Example& example : data.examples()) {
-    lengths.push_back(static_cast<int64_t>(example.ids.size()));
-  }
+  for (int64_t i = 0; i < data.size(); ++i) lengths.push_back(data.length(i));
   std::sort(lengths.begin(), lengths.end());
   const DatasetStats& counts = data.stats();
   const auto share = [](int64_t part, int64_t whole) {
@@ -120,14 +125,14 @@ void stats(const Reader& reader) {
   const double mean = share(counts.tokens, counts.examples);
   const int64_t median = lengths[lengths.size() / 2];
   const double trained = share(counts.trained_tokens, counts.tokens);
-  const int64_t repeated = repeated_examples(data);
   if (recipe.json) {
     JsonObject length;
     length.add("shortest", lengths.front()).add("median", median).add("mean", mean);
     length.add("longest", lengths.back());
     JsonObject json;
     json.add("records", counts.records).add("examples", counts.examples);
-    json.add("truncated", counts.truncated).add("dropped", counts.dropped);
+    json.add("truncated", counts.truncated).add("too_long", counts.too_long);
+    json.add("dropped", counts.dropped);
     json.add("repeated", repeated);
     json.add("tokens", counts.tokens).add("trained_tokens", counts.trained_tokens);
     json.add("trained_share", trained).add("text_bytes", counts.text_bytes);
@@ -139,6 +144,10 @@ void stats(const Reader& reader) {
   fmt::print("records    {}: {} examples, {} cut to {} tokens, {} dropped for want of a target\n",
              counts.records, counts.examples, counts.truncated, recipe.sequence_len,
              counts.dropped);
+  if (counts.too_long > 0) {
+    fmt::print("           {} left out as longer than {} tokens\n", counts.too_long,
+               recipe.sequence_len);
+  }
   if (repeated > 0) fmt::print("           {} stand there more than once\n", repeated);
   fmt::print("tokens     {}, of which {} are trained ({:.1f}%)\n", counts.tokens,
              counts.trained_tokens, 100.0 * trained);

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/json_object.h"
 #include "base/text.h"
 #include "cli/arguments.h"
 #include "train/evaluate.h"
@@ -11,6 +12,12 @@
 namespace jackscrew {
 
 namespace {
+
+void print_result(const EvalResult& result) {
+  fmt::print("loss {:.4f}  perplexity {:.2f}  bits/byte {:.4f}  ({}, {})", result.loss,
+             result.perplexity, result.bits_per_byte, counted(result.tokens, "token"),
+             counted(result.records, "record"));
+}
 
 int score(const Recipe& given) {
   Recipe recipe = with_adapter_options(given);
@@ -23,7 +30,10 @@ int score(const Recipe& given) {
   DatasetOptions options = dataset_options(recipe, tokenizer);
   options.stride = recipe.stride;
   const ProgressStyle style = stderr_style(recipe.quiet);
-  const Dataset data = load_dataset(recipe.data, tokenizer, options, style);
+  std::vector<Dataset> parts;
+  for (const std::string& path : recipe.data) {
+    parts.push_back(load_dataset(path, tokenizer, options, style));
+  }
   // Records are scored side by side; 2048 tokens fill the products, and more would only take
   // memory.
   constexpr int64_t kTokens = 2048;
@@ -36,17 +46,32 @@ int score(const Recipe& given) {
   const SessionPlan plan = Session::rehearse(recipe, files, use);
   require_fit(recipe, files, use, plan);
   const auto session = load_session(recipe, files, use, plan, style);
-  const EvalResult result = evaluate(*session, data, tokens, style);
-  if (!std::isfinite(result.loss)) {
+  EvalResult all;
+  std::vector<EvalResult> results;
+  for (const Dataset& part : parts) {
+    results.push_back(evaluate(*session, part, tokens, style));
+    all += results.back();
+  }
+  if (!std::isfinite(all.loss)) {
     throw Error(ErrorKind::non_finite, fmt::format("the loss of {} is not finite", recipe.model),
                 "its weights are damaged, or too large for this product; try product=f32");
   }
   if (recipe.json) {
-    fmt::print("{}\n", result.to_json());
-  } else {
-    fmt::print("loss {:.4f}  perplexity {:.2f}  bits/byte {:.4f}  ({}, {})\n", result.loss,
-               result.perplexity, result.bits_per_byte, counted(result.tokens, "token"),
-               counted(result.records, "record"));
+    JsonObject json = all.to_json();
+    if (results.size() > 1) {
+      JsonObject by_file;
+      for (size_t i = 0; i < results.size(); ++i) by_file.add(recipe.data[i], results[i].to_json());
+      json.add("data", by_file);
+    }
+    fmt::print("{}\n", json.text());
+    return 0;
+  }
+  print_result(all);
+  fmt::print("\n");
+  for (size_t i = 0; results.size() > 1 && i < results.size(); ++i) {
+    fmt::print("  ");
+    print_result(results[i]);
+    fmt::print("  {}\n", recipe.data[i]);
   }
   return 0;
 }

@@ -130,7 +130,7 @@ fs::path write_checkpoint(const fs::path& output_dir, const CheckpointInfo& info
   write_text_atomic(directory.path() / "recipe.yaml", recipe_yaml);
   JsonObject json;
   json.add("format", kFormat).add("step", info.step).add("version", info.version);
-  json.add("isa", info.isa).add("product", info.product);
+  json.add("isa", info.isa).add("product", info.product).add("data", info.data);
   json.add("state_bytes", fs::file_size(state_path)).add("state_crc32c", crc.value());
   json.add("masters", link_files(directory.path(), states));
   write_text_atomic(directory.path() / kInfo, json.text() + "\n");
@@ -164,7 +164,8 @@ CheckpointInfo read_checkpoint_info(const fs::path& checkpoint) {
     damaged(checkpoint, fmt::format("checkpoint format {}, this program reads {}",
                                     json.integer("format"), kFormat));
   }
-  return {json.integer("step"), json.text("version"), json.text("isa"), json.text("product")};
+  return {json.integer("step"), json.text("version"), json.text("isa"), json.text("product"),
+          json.text("data", "")};
 }
 
 void restore_checkpoint(const fs::path& checkpoint, const StateSource& states,

@@ -35,6 +35,16 @@ struct StepBatch {
   int64_t first_token = 0;  // tokens in all steps before: the index of this one's first, for RNG
 };
 
+// Rows of examples, one row after another.
+struct Rows {
+  std::vector<int64_t> examples;
+  std::vector<int64_t> begins = {0};  // [rows + 1]: where each begins in `examples`, then their end
+
+  int64_t size() const { return std::ssize(begins) - 1; }
+  std::span<const int64_t> row(int64_t index) const;
+  void append(std::span<const int64_t> row);
+};
+
 struct BatchOptions {
   int64_t sequence_len = 1024;              // tokens in a row at most
   int64_t micro_batch_size = 1;             // rows in a micro batch
@@ -64,7 +74,7 @@ class BatchSampler {
   // One epoch's rows, each a list of examples, and the tokens before each step.
   struct Epoch {
     int64_t number = 0;
-    std::vector<std::vector<int64_t>> rows;
+    Rows rows;
     std::vector<int64_t> tokens_before;  // [steps + 1]
   };
   std::shared_ptr<const Epoch> epoch(int64_t number) const;
@@ -85,11 +95,23 @@ class BatchSampler {
 // fullest row that still has room. Examples of one length are taken in the order given, and the
 // number of rows depends on the lengths alone. Returns indices into `lengths`. Throws Error(data)
 // when a length exceeds the capacity.
-std::vector<std::vector<int64_t>> pack_best_fit(std::span<const int64_t> lengths,
-                                                std::span<const int64_t> order, int64_t capacity);
+Rows pack_best_fit(std::span<const int64_t> lengths, std::span<const int64_t> order,
+                   int64_t capacity);
 
-// All of `examples` in order, for evaluation: micro batches of at most `max_tokens` tokens, or of
-// one example where that alone is longer. Throws Error(usage) when max_tokens < 1.
-StepBatch evaluation_batch(std::span<const Example> examples, int64_t max_tokens);
+// All of a dataset in order, for evaluation, some micro batches at a time.
+class EvaluationBatches {
+ public:
+  // Micro batches of at most `max_tokens` tokens, or of one example where that alone is longer.
+  // `dataset` must outlive this. Throws Error(usage) when max_tokens < 1.
+  EvaluationBatches(const Dataset& dataset, int64_t max_tokens);
+
+  // Without micro batches at the end.
+  StepBatch next();
+
+ private:
+  const Dataset* dataset_;
+  int64_t max_tokens_;
+  int64_t example_ = 0;  // the next
+};
 
 }  // namespace jackscrew

@@ -23,7 +23,20 @@ void add(std::vector<Segment>& segments, std::string_view text, bool trained, bo
   }
 }
 
-std::vector<Segment> render_plain(std::string_view eos_token, std::span<const Message> messages) {
+constexpr std::string_view kCalls = "tool_calls";
+
+bool has_calls(const Message& message) {
+  const jinja::Value* calls = jinja::find_variable(message.fields, std::string(kCalls));
+  return calls != nullptr && !calls->is_none();
+}
+
+std::vector<Segment> render_plain(std::string_view eos_token, std::span<const Message> messages,
+                                  const Value& tools) {
+  if (!tools.is_none() || std::ranges::any_of(messages, has_calls)) {
+    throw Error(ErrorKind::data, "the plain format has no place for tools and their calls",
+                fmt::format("chat_template= names one that has: the model's own, or one of {}",
+                            builtin_template_names()));
+  }
   std::vector<Segment> segments;
   for (const Message& message : messages) {
     if (message.role != "assistant") {
@@ -56,13 +69,16 @@ struct Span {
 // One conversation and its template.
 class Renderer {
  public:
-  Renderer(const ChatFormat& format, std::span<const Message> messages, bool answer_follows)
-      : format_(format), messages_(messages), answer_follows_(answer_follows) {
+  Renderer(const ChatFormat& format, std::span<const Message> messages, bool answer_follows,
+           const Value& tools)
+      : format_(format), messages_(messages), answer_follows_(answer_follows), tools_(tools) {
     for (const Message& message : messages) {
       // Roles are among a few known words: a template may make special tokens of them.
-      values_.push_back(
-          Value::dict({{Value::text("role"), Value::text(message.role, jinja::kTemplate)},
-                       {Value::text("content"), Value::text(message.content)}}));
+      std::vector<std::pair<Value, Value>> items = {
+          {Value::text("role"), Value::text(message.role, jinja::kTemplate)},
+          {Value::text("content"), Value::text(message.content)}};
+      for (const auto& [name, value] : message.fields) items.emplace_back(Value::text(name), value);
+      values_.push_back(Value::dict(std::move(items)));
     }
   }
 
@@ -75,6 +91,9 @@ class Renderer {
     } else {
       chat.untrainable = train_answers(text, trained);
     }
+    const jinja::Template& jinja = *format_.jinja;
+    chat.unused_tools = (!tools_.is_none() && !jinja.mentions("tools")) ||
+                        (std::ranges::any_of(messages_, has_calls) && !jinja.mentions(kCalls));
     size_t begin = 0;
     for (const Text::Run& run : text.runs()) {
       while (begin < run.end) {
@@ -97,7 +116,7 @@ class Renderer {
     const auto end = values_.begin() + static_cast<std::ptrdiff_t>(count);
     variables.emplace_back("messages", Value::list({values_.begin(), end}));
     variables.emplace_back("add_generation_prompt", answer_follows);
-    variables.emplace_back("tools", jinja::None{});
+    variables.emplace_back("tools", tools_);
     variables.emplace_back("documents", jinja::None{});
     return format_.jinja->render(variables, format_.now);
   }
@@ -166,6 +185,7 @@ class Renderer {
   const ChatFormat& format_;
   std::span<const Message> messages_;
   bool answer_follows_;
+  Value tools_;
   jinja::Values values_;
 };
 
@@ -187,6 +207,7 @@ ChatFormat chat_format(std::string_view name, const TokenizerData& tokenizer,
   add_token("pad_token", tokenizer.pad);
   const auto use = [&](std::string_view source) {
     format.jinja = std::make_shared<const jinja::Template>(jinja::Template::parse(source));
+    format.source = source;
   };
   if (name == "plain") return format;
   if (name == "auto") {
@@ -229,10 +250,10 @@ jinja::DateTime parse_chat_date(std::string_view text) {
 }
 
 RenderedChat render_chat(const ChatFormat& format, std::span<const Message> messages,
-                         bool answer_follows) {
+                         bool answer_follows, const Value& tools) {
   if (format.refusal) throw Error(*format.refusal);
-  if (format.is_plain()) return {render_plain(format.eos_token, messages), 0};
-  return Renderer(format, messages, answer_follows).render();
+  if (format.is_plain()) return {render_plain(format.eos_token, messages, tools)};
+  return Renderer(format, messages, answer_follows, tools).render();
 }
 
 EncodedSegments encode_segments(const Tokenizer& tokenizer, std::span<const Segment> segments) {

@@ -18,12 +18,15 @@ struct Message {
   std::string role;  // "system", "user", "assistant" or "tool"
   std::string content;
   bool trained = true;  // false: an assistant's message that is context only
+  // What else a template may read of it: tool_calls, tool_call_id ... A `content` among them wins.
+  jinja::Variables fields = {};
 };
 
 // How a conversation becomes text: by a template or, where the model has none, plainly (every
 // message but the assistant's is followed by an empty line, an answer by EOS).
 struct ChatFormat {
   std::shared_ptr<const jinja::Template> jinja;  // null: plain
+  std::string source;                            // what `jinja` was made of
   std::optional<Error> refusal;                  // why the model's own template cannot be used
   jinja::Variables special_tokens;               // bos_token and so on, as far as there are any
   std::string eos_token;                         // may be empty
@@ -45,6 +48,7 @@ struct RenderedChat {
   std::vector<Segment> segments;
   // Answers that were to be trained and cannot be: which part of the text is theirs is not known.
   int64_t untrainable = 0;
+  bool unused_tools = false;  // there are tools or calls of tools, of which the template knows none
 };
 
 // The format that the recipe's `chat_template` names: "auto" (the model's own template, or plain),
@@ -57,7 +61,8 @@ ChatFormat chat_format(std::string_view name, const TokenizerData& tokenizer,
 jinja::DateTime parse_chat_date(std::string_view text);
 
 // Renders a conversation. An assistant's answer and the token that ends it are trained; all else is
-// not. With `answer_follows` the text ends where an assistant's answer would begin.
+// not. With `answer_follows` the text ends where an assistant's answer would begin. `tools` is what
+// the template sees under that name: a list, or none.
 //
 // Where the template has {% generation %}, what is written within is trained. Otherwise an answer
 // is what the conversation up to and including it has more than the one before it with the
@@ -65,9 +70,10 @@ jinja::DateTime parse_chat_date(std::string_view text);
 // the exact beginning of the next and of the whole, or the answer is not trainable.
 //
 // Throws Error(model) where the template is refused or fails and where the plain format has no EOS,
-// Error(data) where the template refuses the conversation.
+// Error(data) where the template refuses the conversation and where the plain format has no place
+// for its tools.
 RenderedChat render_chat(const ChatFormat& format, std::span<const Message> messages,
-                         bool answer_follows = false);
+                         bool answer_follows = false, const jinja::Value& tools = jinja::None{});
 
 // Ids, and for each whether it is trained (1) or not (0). Neighbouring texts that are trained alike
 // are encoded as one; where training begins the text is cut as it is when the model generates. One

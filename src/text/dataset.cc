@@ -3,84 +3,44 @@
 #include <algorithm>
 #include <cmath>
 #include <string_view>
-#include <unordered_set>
 
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/text.h"
+#include "text/dataset_builder.h"
 #include "text/shuffle.h"
 
 namespace jackscrew {
 
 namespace {
 
-void check_sequence_len(int64_t sequence_len) {
-  if (sequence_len < 2) {
-    fail(ErrorKind::usage,
-         "sequence_len {} is too short: a token is predicted from those before it", sequence_len);
-  }
+// Of what an example says, whoever trains on it.
+uint64_t hash_of(const Example& example) {
+  return std::hash<std::string_view>{}(std::string_view(
+      reinterpret_cast<const char*>(example.ids.data()), example.ids.size() * sizeof(int32_t)));
 }
 
-// Bytes that an example's targets stand for.
-int64_t target_bytes(const Example& example, const Tokenizer& tokenizer) {
-  int64_t bytes = 0;
-  for (size_t i = 1; i < example.ids.size(); ++i) {
-    if (example.train[i] != 0 && tokenizer.kind(example.ids[i]) != TokenKind::special) {
-      bytes += static_cast<int64_t>(tokenizer.token_bytes(example.ids[i]).size());
-    }
-  }
-  return bytes;
-}
-
-Example from_chat(const Tokenizer& tokenizer, const RenderedChat& chat) {
-  EncodedSegments encoded = encode_segments(tokenizer, chat.segments);
-  return {std::move(encoded.ids),
-          std::move(encoded.trained),
-          {narrow<int32_t>(chat.untrainable), narrow<int32_t>(encoded.unended),
-           encoded.dropped_bos ? 1 : 0}};
-}
-
-// A text of its own, every token trained, special tokens in it recognised.
-Example from_text(const Tokenizer& tokenizer, const std::string& text, bool end_with_eos,
-                  const ProgressCallback& progress = {}) {
-  Example example;
-  example.ids = tokenizer.encode(text, true, progress);
-  const bool has_bos = !example.ids.empty() && example.ids.front() == tokenizer.bos();
-  if (tokenizer.add_bos() && !has_bos) {
-    example.ids.insert(example.ids.begin(), tokenizer.bos());
-  }
-  const bool has_eos = !example.ids.empty() && example.ids.back() == tokenizer.eos();
-  if (end_with_eos && tokenizer.eos() >= 0 && !has_eos) example.ids.push_back(tokenizer.eos());
-  example.train.assign(example.ids.size(), 1);
-  return example;
-}
-
-int64_t text_bytes(const Record& record) {
-  struct Count {
-    size_t operator()(const ConversationRecord& r) const {
-      size_t bytes = 0;
-      for (const Message& message : r.messages) bytes += message.content.size();
-      return bytes;
-    }
-    size_t operator()(const CompletionRecord& r) const {
-      return r.prompt.size() + r.completion.size();
-    }
-    size_t operator()(const TextRecord& r) const { return r.text.size(); }
-    size_t operator()(const DocumentRecord& r) const { return r.text.size(); }
-  };
-  return static_cast<int64_t>(std::visit(Count{}, record));
-}
-
-std::string_view bytes_of(const Example& example) {
-  return {reinterpret_cast<const char*>(example.ids.data()), example.ids.size() * sizeof(int32_t)};
+std::vector<uint64_t> sorted_hashes(const Dataset& data) {
+  std::vector<uint64_t> hashes;
+  hashes.reserve(static_cast<size_t>(data.size()));
+  for (int64_t i = 0; i < data.size(); ++i) hashes.push_back(hash_of(data.example(i)));
+  std::ranges::sort(hashes);
+  return hashes;
 }
 
 }  // namespace
 
-ChatNotes& ChatNotes::operator+=(const ChatNotes& other) {
-  untrainable += other.untrainable;
-  unended += other.unended;
-  dropped_bos += other.dropped_bos;
+DatasetStats& DatasetStats::operator+=(const DatasetStats& other) {
+  records += other.records;
+  examples += other.examples;
+  truncated += other.truncated;
+  too_long += other.too_long;
+  dropped += other.dropped;
+  tokens += other.tokens;
+  trained_tokens += other.trained_tokens;
+  trained_bytes += other.trained_bytes;
+  text_bytes += other.text_bytes;
+  notes += other.notes;
   return *this;
 }
 
@@ -101,131 +61,61 @@ std::vector<std::string> data_warnings(const DatasetStats& stats) {
     warnings.push_back(fmt::format("{} began with BOS twice, of which one was left out",
                                    counted(stats.notes.dropped_bos, "conversation")));
   }
+  if (stats.notes.unused_tools > 0) {
+    warnings.push_back(fmt::format("{} with tools, of which the chat template writes nothing",
+                                   counted(stats.notes.unused_tools, "conversation")));
+  }
   return warnings;
 }
 
-int64_t Example::target_count() const {
-  return train.empty() ? 0 : std::count(train.begin() + 1, train.end(), uint8_t{1});
-}
-
-Example encode_record(const Tokenizer& tokenizer, const DatasetOptions& options,
-                      const Record& record, const std::string& place,
-                      const ProgressCallback& progress) {
-  const auto conversation = [&](std::span<const Message> messages) {
-    try {
-      return from_chat(tokenizer, render_chat(options.format, messages));
-    } catch (const Error& error) {
-      throw Error(error.kind(), fmt::format("{}: {}", place, error.what()), error.hint());
-    }
-  };
-  Example example;
-  if (const auto* chat = std::get_if<ConversationRecord>(&record)) {
-    example = conversation(chat->messages);
-  } else if (const auto* pair = std::get_if<CompletionRecord>(&record)) {
-    if (options.format.is_plain()) {
-      // The plain format ends an answer in EOS and puts nothing of its own before it.
-      const Message answer{"assistant", pair->completion};
-      RenderedChat answered = render_chat(options.format, {&answer, 1});
-      answered.segments.insert(answered.segments.begin(), Segment{pair->prompt, false, false});
-      example = from_chat(tokenizer, answered);
-    } else {
-      const Message turns[] = {{"user", pair->prompt}, {"assistant", pair->completion}};
-      example = conversation(turns);
-    }
-  } else if (const auto* text = std::get_if<TextRecord>(&record)) {
-    example = from_text(tokenizer, text->text, true);
-  } else {
-    example = from_text(tokenizer, std::get<DocumentRecord>(record).text, false, progress);
-  }
-  if (options.train_on_inputs) std::fill(example.train.begin(), example.train.end(), uint8_t{1});
-  return example;
-}
-
 Dataset::Dataset(std::vector<Example> examples, int64_t sequence_len, const Tokenizer* tokenizer) {
-  check_sequence_len(sequence_len);
+  DatasetOptions options;
+  options.sequence_len = sequence_len;
+  DatasetBuilder builder(tokenizer, options);
   for (Example& example : examples) {
     if (example.ids.size() != example.train.size()) {
       fail(ErrorKind::data, "an example has {} ids but {} train flags", example.ids.size(),
            example.train.size());
     }
-    ++stats_.records;
-    add(std::move(example), sequence_len, tokenizer);
+    builder.add_record(std::move(example), "an example");
   }
+  *this = builder.finish({});
 }
 
-void Dataset::add(Example example, int64_t sequence_len, const Tokenizer* tokenizer) {
-  stats_.notes += example.notes;
-  const auto limit = static_cast<size_t>(sequence_len);
-  if (example.ids.size() > limit) {
-    example.ids.resize(limit);
-    example.train.resize(limit);
-    ++stats_.truncated;
+Dataset Dataset::join(std::span<const Dataset> parts) {
+  Dataset all;
+  for (const Dataset& part : parts) {
+    const auto first = narrow<uint32_t>(all.stores_.size());
+    all.stores_.insert(all.stores_.end(), part.stores_.begin(), part.stores_.end());
+    for (const Item item : part.items_) all.items_.push_back({first + item.store, item.index});
+    all.stats_ += part.stats_;
+    all.fingerprint_ += (all.fingerprint_.empty() ? "" : "; ") + part.fingerprint_;
   }
-  if (example.target_count() == 0) {
-    ++stats_.dropped;
-    return;
-  }
-  example.ids.shrink_to_fit();
-  example.train.shrink_to_fit();
-  const int64_t bytes = tokenizer == nullptr ? 0 : target_bytes(example, *tokenizer);
-  keep(std::move(example), bytes);
+  return all;
 }
 
-void Dataset::keep(Example example, int64_t trained_bytes) {
+Example Dataset::example(int64_t index) const {
+  return store_of(item(index)).example(item(index).index);
+}
+
+int64_t Dataset::length(int64_t index) const {
+  return store_of(item(index)).length(item(index).index);
+}
+
+Dataset Dataset::without_items() const {
+  Dataset out;
+  out.stores_ = stores_;
+  out.fingerprint_ = fingerprint_;
+  return out;
+}
+
+void Dataset::keep(Item item) {
+  const TokenStore& store = store_of(item);
   ++stats_.examples;
-  stats_.tokens += static_cast<int64_t>(example.ids.size());
-  stats_.trained_tokens += example.target_count();
-  stats_.trained_bytes += trained_bytes;
-  examples_.push_back(std::move(example));
-  trained_bytes_.push_back(trained_bytes);
-}
-
-Dataset Dataset::read(const std::filesystem::path& path, const Tokenizer& tokenizer,
-                      const DatasetOptions& options, DataPart part,
-                      const ProgressCallback& progress) {
-  check_sequence_len(options.sequence_len);
-  Dataset dataset;
-  const auto window = static_cast<std::ptrdiff_t>(options.sequence_len);
-  const auto stride = options.stride > 0 ? static_cast<std::ptrdiff_t>(options.stride) : window;
-  for (const std::filesystem::path& file : data_files(path, part)) {
-    const auto use = [&](const Record& record, const std::string& place) {
-      ++dataset.stats_.records;
-      dataset.stats_.text_bytes += text_bytes(record);
-      Example example = encode_record(tokenizer, options, record, place, progress);
-      if (!std::holds_alternative<DocumentRecord>(record)) {
-        dataset.add(std::move(example), options.sequence_len, &tokenizer);
-        return;
-      }
-      const int64_t examples_before = dataset.stats_.examples;
-      const auto size = static_cast<std::ptrdiff_t>(example.ids.size());
-      // A last window of one token would predict nothing. Where windows overlap, a token is scored
-      // in the first that holds it; later ones see it as context.
-      std::ptrdiff_t scored = 0;
-      for (std::ptrdiff_t begin = 0; begin + 1 < size && scored < size; begin += stride) {
-        const std::ptrdiff_t end = std::min(size, begin + window);
-        Example part_of_text;
-        part_of_text.ids.assign(example.ids.begin() + begin, example.ids.begin() + end);
-        part_of_text.train.assign(part_of_text.ids.size(), 1);
-        std::fill_n(part_of_text.train.begin(), scored - begin, uint8_t{0});
-        scored = end;
-        dataset.add(std::move(part_of_text), options.sequence_len, &tokenizer);
-      }
-      if (dataset.stats_.examples == examples_before) ++dataset.stats_.dropped;
-    };
-    read_records(file, use, progress);
-  }
-  if (part == DataPart::train && dataset.examples_.empty()) {
-    throw Error(
-        ErrorKind::data,
-        fmt::format("{}: none of its {} records has a token to train on", path.string(),
-                    dataset.stats_.records),
-        dataset.stats_.truncated > 0 ? "raise sequence_len: answers are cut off"
-        : dataset.stats_.notes.untrainable > 0
-            ? "the chat template does not let answers be told from the rest: chat_template= "
-              "may name another"
-            : "");
-  }
-  return dataset;
+  stats_.tokens += store.length(item.index);
+  stats_.trained_tokens += store.targets(item.index);
+  stats_.trained_bytes += store.trained_bytes(item.index);
+  items_.push_back(item);
 }
 
 std::pair<Dataset, Dataset> Dataset::split(double val_size, uint64_t seed) const {
@@ -239,35 +129,72 @@ std::pair<Dataset, Dataset> Dataset::split(double val_size, uint64_t seed) const
   }
   const auto count = static_cast<size_t>(wanted);
   const std::vector<int64_t> order = shuffled_order(size(), seed, 0, "validation split");
-  std::vector<bool> chosen(examples_.size(), false);
+  std::vector<bool> chosen(items_.size(), false);
   for (size_t i = 0; i < count; ++i) chosen[static_cast<size_t>(order[i])] = true;
-  std::pair<Dataset, Dataset> parts;
-  for (size_t i = 0; i < examples_.size(); ++i) {
-    (chosen[i] ? parts.second : parts.first).keep(examples_[i], trained_bytes_[i]);
+  std::pair<Dataset, Dataset> parts{without_items(), without_items()};
+  for (size_t i = 0; i < items_.size(); ++i) {
+    (chosen[i] ? parts.second : parts.first).keep(items_[i]);
   }
-  parts.second.stats_.records = parts.second.stats_.examples;
-  parts.first.stats_.records = stats_.records - parts.second.stats_.records;
-  parts.first.stats_.truncated = stats_.truncated;
-  parts.first.stats_.dropped = stats_.dropped;
-  parts.first.stats_.text_bytes = stats_.text_bytes;
-  parts.first.stats_.notes = stats_.notes;
+  DatasetStats& split_off = parts.second.stats_;
+  DatasetStats& rest = parts.first.stats_;
+  split_off.records = split_off.examples;
+  rest.records = stats_.records - split_off.records;
+  rest.truncated = stats_.truncated;
+  rest.too_long = stats_.too_long;
+  rest.dropped = stats_.dropped;
+  rest.text_bytes = stats_.text_bytes;
+  rest.notes = stats_.notes;
   return parts;
 }
 
+Dataset Dataset::weighted(std::span<const double> weights, uint64_t seed) const {
+  if (weights.size() != stores_.size()) {
+    fail(ErrorKind::usage, "{} weights for {} data sets", weights.size(), stores_.size());
+  }
+  std::vector<std::vector<Item>> of_store(stores_.size());
+  for (const Item item : items_) of_store[item.store].push_back(item);
+  Dataset out = without_items();
+  for (size_t s = 0; s < of_store.size(); ++s) {
+    const std::vector<Item>& items = of_store[s];
+    const double whole = std::floor(weights[s]);
+    const auto drawn =
+        static_cast<size_t>(std::round((weights[s] - whole) * static_cast<double>(items.size())));
+    const std::vector<int64_t> order =
+        shuffled_order(std::ssize(items), seed, static_cast<int64_t>(s), "data weights");
+    std::vector<int64_t> times(items.size(), static_cast<int64_t>(whole));
+    for (size_t i = 0; i < drawn; ++i) ++times[static_cast<size_t>(order[i])];
+    for (size_t i = 0; i < items.size(); ++i) {
+      for (int64_t time = 0; time < times[i]; ++time) out.keep(items[i]);
+    }
+  }
+  if (out.size() == 0) {
+    throw Error(ErrorKind::usage, "data_weights leave nothing to train on",
+                "a weight says how often a data set's examples are seen in an epoch");
+  }
+  DatasetStats counts = stats_;
+  counts.examples = out.stats_.examples;
+  counts.tokens = out.stats_.tokens;
+  counts.trained_tokens = out.stats_.trained_tokens;
+  counts.trained_bytes = out.stats_.trained_bytes;
+  out.stats_ = counts;
+  return out;
+}
+
 int64_t repeated_examples(const Dataset& data) {
-  std::unordered_set<std::string_view> seen;
-  return std::ranges::count_if(data.examples(), [&](const Example& example) {
-    return !seen.insert(bytes_of(example)).second;
-  });
+  const std::vector<uint64_t> hashes = sorted_hashes(data);
+  int64_t repeated = 0;
+  for (size_t i = 1; i < hashes.size(); ++i) repeated += hashes[i] == hashes[i - 1] ? 1 : 0;
+  return repeated;
 }
 
 int64_t leaked_examples(const Dataset& held_out, const Dataset& training) {
   if (held_out.size() == 0) return 0;
-  std::unordered_set<std::string_view> seen;
-  for (const Example& example : training.examples()) seen.insert(bytes_of(example));
-  return std::ranges::count_if(held_out.examples(), [&](const Example& example) {
-    return seen.contains(bytes_of(example));
-  });
+  const std::vector<uint64_t> hashes = sorted_hashes(training);
+  int64_t leaked = 0;
+  for (int64_t i = 0; i < held_out.size(); ++i) {
+    leaked += std::ranges::binary_search(hashes, hash_of(held_out.example(i))) ? 1 : 0;
+  }
+  return leaked;
 }
 
 }  // namespace jackscrew

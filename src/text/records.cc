@@ -11,12 +11,13 @@
 #include "base/json_object.h"
 #include "base/text.h"
 #include "text/csv.h"
+#include "text/jinja/json.h"
 
 namespace jackscrew {
 
 namespace {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;  // templates see keys in the order of the file
 
 constexpr const char* kExpected =
     "a record has messages, conversations, instruction and output, prompt and completion, or text";
@@ -44,9 +45,11 @@ std::string text_or_empty(const Json& object, const char* key, const std::string
 
 std::string role_of(const std::string& name, const std::string& place) {
   static const std::vector<std::pair<std::string, std::string>> kRoles = {
-      {"system", "system"},     {"user", "user"},       {"assistant", "assistant"},
-      {"tool", "tool"},         {"human", "user"},      {"gpt", "assistant"},
-      {"chatgpt", "assistant"}, {"model", "assistant"}, {"observation", "tool"}};
+      {"system", "system"},       {"user", "user"},
+      {"assistant", "assistant"}, {"tool", "tool"},
+      {"human", "user"},          {"gpt", "assistant"},
+      {"chatgpt", "assistant"},   {"model", "assistant"},
+      {"observation", "tool"},    {"function_call", "assistant"}};
   std::vector<std::string> names;
   for (const auto& [alias, role] : kRoles) {
     if (alias == name) return role;
@@ -71,21 +74,106 @@ bool trained_flag(const Json& message, const std::string& place) {
   return true;
 }
 
-ConversationRecord conversation(const Json& list, const char* list_key, const char* role_key,
+// Of a text that is JSON what it says, otherwise the text.
+Json unquoted(const Json& value) {
+  if (!value.is_string()) return value;
+  Json inner = Json::parse(value.get<std::string>(), nullptr, false);
+  return inner.is_object() || inner.is_array() ? inner : value;
+}
+
+jinja::Value template_value(const Json& json, const std::string& place) {
+  try {
+    return jinja::from_json(json);
+  } catch (const Error& error) {
+    throw Error(error.kind(), fmt::format("{}: {}", place, error.what()), error.hint());
+  }
+}
+
+// Throws where there is something that is not a list of objects.
+jinja::Value tools_of(const Json& record, const std::string& place) {
+  const auto found = record.find("tools");
+  if (found == record.end() || found->is_null()) return jinja::None{};
+  const Json tools = unquoted(*found);
+  const bool empty_text = tools.is_string() && tools.get<std::string>().empty();
+  if (empty_text || (tools.is_array() && tools.empty())) return jinja::None{};
+  if (!tools.is_array()) fail_record(place, "\"tools\" is not a list");
+  return template_value(tools, place);
+}
+
+Json calls_of(const Json& list, const std::string& place) {
+  if (!list.is_array()) fail_record(place, "\"tool_calls\" is not a list");
+  Json calls = list;
+  for (Json& call : calls) {
+    if (!call.is_object()) fail_record(place, "a tool call is not an object");
+    Json& function = call.contains("function") ? call["function"] : call;
+    if (!function.is_object()) fail_record(place, "the function of a tool call is not an object");
+    if (function.contains("arguments")) function["arguments"] = unquoted(function["arguments"]);
+  }
+  return calls;
+}
+
+// The text of a message's content, which may be a list of parts; none where it is null beside calls
+// of tools.
+std::optional<std::string> content_of(const Json& message, const char* key, bool has_calls,
+                                      const std::string& place) {
+  const auto found = message.find(key);
+  const bool absent = found == message.end() || found->is_null();
+  if (absent && has_calls) return std::nullopt;
+  if (absent || !found->is_array()) return required(message, key, place);
+  std::string text;
+  for (const Json& part : *found) {
+    if (!part.is_object() || !part.contains("text")) {
+      fail_record(place, fmt::format("\"{}\" has a part that is not text", key),
+                  "only text is trained on");
+    }
+    text += required(part, "text", place);
+  }
+  return text;
+}
+
+Message to_message(const Json& item, const char* role_key, const char* content_key,
+                   const std::string& place) {
+  const std::string role = required(item, role_key, place);
+  Message message{role_of(role, place), {}, trained_flag(item, place)};
+  Json calls;
+  if (role == "function_call") {
+    const Json call = unquoted(item.value(content_key, Json()));
+    calls = Json::array();
+    for (const Json& one : call.is_array() ? call : Json::array({call})) {
+      calls.push_back({{"type", "function"}, {"function", one}});
+    }
+  } else if (const auto found = item.find("tool_calls"); found != item.end() && !found->is_null()) {
+    calls = *found;
+  }
+  const bool has_calls = !calls.is_null();
+  if (has_calls) calls = calls_of(calls, place);
+  const auto content =
+      role == "function_call" ? std::nullopt : content_of(item, content_key, has_calls, place);
+  message.content = content.value_or("");
+  if (!content) message.fields.emplace_back("content", jinja::None{});
+  for (const auto& [key, value] : item.items()) {
+    const bool known = key == role_key || key == content_key || key == "role" || key == "content" ||
+                       key == "tool_calls" || key == "train" || key == "weight";
+    if (!known) message.fields.emplace_back(key, template_value(value, place));
+  }
+  if (has_calls) message.fields.emplace_back("tool_calls", template_value(calls, place));
+  return message;
+}
+
+ConversationRecord conversation(const Json& record, const char* list_key, const char* role_key,
                                 const char* content_key, const std::string& place) {
+  const Json& list = record[list_key];
   if (!list.is_array() || list.empty()) {
     fail_record(place, fmt::format("\"{}\" is not a list of messages", list_key));
   }
-  ConversationRecord record;
+  ConversationRecord out;
+  out.tools = tools_of(record, place);
   for (size_t i = 0; i < list.size(); ++i) {
-    const Json& item = list[i];
     const std::string item_place = fmt::format("{}, message {}", place, i + 1);
-    if (!item.is_object()) fail_record(item_place, "an object was expected");
-    record.messages.push_back({role_of(required(item, role_key, item_place), item_place),
-                               required(item, content_key, item_place),
-                               trained_flag(item, item_place)});
+    if (!list[i].is_object()) fail_record(item_place, "an object was expected");
+    out.messages.push_back(to_message(list[i], role_key, content_key, item_place));
   }
-  return record;
+  return out;
 }
 
 Record to_record(const Json& object, const std::string& place) {
@@ -93,10 +181,10 @@ Record to_record(const Json& object, const std::string& place) {
     fail_record(place, fmt::format("an object was expected, found {}", object.type_name()));
   }
   if (object.contains("messages")) {
-    return conversation(object["messages"], "messages", "role", "content", place);
+    return conversation(object, "messages", "role", "content", place);
   }
   if (object.contains("conversations")) {
-    return conversation(object["conversations"], "conversations", "from", "value", place);
+    return conversation(object, "conversations", "from", "value", place);
   }
   if (object.contains("instruction")) {
     std::string question = required(object, "instruction", place);
@@ -159,9 +247,45 @@ std::optional<DataPart> named_part(const fs::path& path) {
   return std::nullopt;
 }
 
-void read_json_lines(std::string_view text, const std::string& file,
-                     const std::function<void(const Record&, const std::string&)>& use,
-                     const ProgressCallback& progress) {
+// What all readers of files share: the file as text, who wants its records and who its progress.
+class Reading {
+ public:
+  Reading(const MappedFile& map, const RecordCallback& record_callback,
+          const ProgressCallback& progress_callback)
+      : text(reinterpret_cast<const char*>(map.bytes().data()), map.bytes().size()),
+        file(map.path().string()),
+        use(record_callback),
+        map_(map),
+        progress_(progress_callback) {}
+
+  // The next bytes are done with.
+  void report(size_t bytes) {
+    if (progress_ && bytes > 0) progress_(static_cast<int64_t>(bytes));
+    forget(bytes);
+  }
+  // Of these, somebody else has told.
+  void forget(size_t bytes) {
+    done_ += bytes;
+    // Pages that nobody reads again; seldom enough to cost nothing.
+    constexpr size_t kChunk = size_t{16} << 20;
+    if (done_ - released_ < kChunk) return;
+    map_.release(released_, done_ - released_);
+    released_ = done_;
+  }
+
+  const std::string_view text;
+  const std::string file;  // for messages
+  const RecordCallback& use;
+
+ private:
+  const MappedFile& map_;
+  const ProgressCallback& progress_;
+  size_t done_ = 0;
+  size_t released_ = 0;
+};
+
+void read_json_lines(Reading& reading) {
+  const std::string_view text = reading.text;
   int64_t number = 0;
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find('\n', begin), text.size());
@@ -169,35 +293,74 @@ void read_json_lines(std::string_view text, const std::string& file,
     const size_t next = std::min(end + 1, text.size());
     ++number;
     if (line.find_first_not_of(" \t\r") != std::string_view::npos) {
-      const std::string place = fmt::format("{}:{}", file, number);
-      use(parse_record(line, place), place);
+      const std::string place = fmt::format("{}:{}", reading.file, number);
+      if (!reading.use(parse_record(line, place), place)) return;
     }
-    if (progress) progress(static_cast<int64_t>(next - begin));
+    reading.report(next - begin);
     begin = next;
   }
 }
 
-void read_json_array(std::string_view text, const std::string& file,
-                     const std::function<void(const Record&, const std::string&)>& use,
-                     const ProgressCallback& progress) {
+// Bytes up to the comma or bracket that ends the first element of what follows in an array;
+// whatever is wrong within it is for the parser to say.
+size_t element_size(std::string_view text) {
+  int64_t depth = 0;
+  bool quoted = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (quoted) {
+      if (c == '\\') ++i;
+      quoted = c != '"';
+      continue;
+    }
+    quoted = c == '"';
+    if (c == '[' || c == '{') ++depth;
+    if (depth == 0 && (c == ',' || c == ']')) return i;
+    if (c == ']' || c == '}') --depth;
+  }
+  return text.size();
+}
+
+// Element by element: the whole of it as a tree would take many times its size.
+void read_json_array(Reading& reading) {
   constexpr const char* kHint =
       "a .json file holds one array of records; one object a line is .jsonl";
-  const Json root = parse_json(text, file, kHint, false);
-  if (!root.is_array()) fail_record(file, "an array of records was expected", kHint);
-  for (size_t i = 0; i < root.size(); ++i) {
-    const std::string place = fmt::format("{}, record {}", file, i + 1);
-    use(to_record(root[i], place), place);
-    // Where in the file a record ends is not known; together they are all of it.
-    const auto bytes_until = [&](size_t record) { return text.size() * record / root.size(); };
-    if (progress) progress(static_cast<int64_t>(bytes_until(i + 1) - bytes_until(i)));
+  constexpr const char* kSpace = " \t\r\n";
+  const std::string_view text = reading.text;
+  const auto skip_space = [&](size_t at) {
+    return std::min(text.find_first_not_of(kSpace, at), text.size());
+  };
+  size_t at = skip_space(text.starts_with("\xEF\xBB\xBF") ? 3 : 0);
+  if (at == text.size() || text[at] != '[') {
+    fail_record(reading.file, "an array of records was expected", kHint);
   }
+  at = skip_space(at + 1);
+  size_t told = 0;
+  bool closed = at < text.size() && text[at] == ']';
+  if (closed) ++at;
+  for (int64_t number = 1; !closed; ++number) {
+    const std::string place = fmt::format("{}, record {}", reading.file, number);
+    const size_t end = at + element_size(text.substr(at));
+    if (end >= text.size()) fail_record(place, "not valid JSON: the array is not closed", kHint);
+    const Json element = parse_json(text.substr(at, end - at), place, kHint, false);
+    if (!reading.use(to_record(element, place), place)) return;
+    closed = text[end] == ']';
+    at = end + 1;
+    if (!closed) {
+      reading.report(at - told);
+      told = at;
+    }
+  }
+  if (skip_space(at) != text.size()) {
+    fail_record(reading.file, "not valid JSON: something follows the array", kHint);
+  }
+  reading.report(text.size() - told);
 }
 
 // The first row names the keys.
-void read_csv(std::string_view text, const std::string& file,
-              const std::function<void(const Record&, const std::string&)>& use,
-              const ProgressCallback& progress) {
-  CsvReader reader(text, file);
+void read_csv(Reading& reading) {
+  const std::string& file = reading.file;
+  CsvReader reader(reading.text, file);
   std::vector<std::string> keys, fields;
   reader.next(keys);
   for (size_t i = 0; i < keys.size(); ++i) {
@@ -217,9 +380,23 @@ void read_csv(std::string_view text, const std::string& file,
     }
     Json object = Json::object();
     for (size_t i = 0; i < keys.size(); ++i) object[keys[i]] = fields[i];
-    use(to_record(object, place), place);
-    if (progress) progress(static_cast<int64_t>(reader.position() - told));
+    if (!reading.use(to_record(object, place), place)) return;
+    reading.report(reader.position() - told);
     told = reader.position();
+  }
+}
+
+void read_document(Reading& reading) {
+  // Holds any text that is a document to somebody, and little memory for its tokens.
+  constexpr size_t kPart = size_t{16} << 20;
+  DocumentRecord part{{}, true, false};
+  for (std::string_view rest = reading.text; !part.ends; part.begins = false) {
+    const size_t size = first_part(rest, kPart);
+    part.text = rest.substr(0, size);
+    rest.remove_prefix(size);
+    part.ends = rest.empty();
+    if (!reading.use(part, reading.file)) return;
+    reading.forget(size);
   }
 }
 
@@ -256,8 +433,22 @@ std::vector<fs::path> data_files(const fs::path& path, DataPart part) {
   return files;
 }
 
-void read_records(const fs::path& file,
-                  const std::function<void(const Record&, const std::string&)>& use,
+size_t first_part(std::string_view text, size_t limit) {
+  if (text.size() <= limit) return text.size();
+  const auto is_space = [](char c) { return c == ' ' || (c >= '\t' && c <= '\r'); };
+  for (size_t end = limit; end > 0; --end) {
+    if (text[end - 1] == '\n' && !is_space(text[end])) return end;
+  }
+  for (size_t end = limit; end > 0; --end) {
+    if (!is_space(text[end - 1]) && text[end] == ' ') return end;
+  }
+  // A character has at most four bytes; of more, the text is none.
+  size_t end = limit;
+  while (end + 3 > limit && end > 1 && (static_cast<uint8_t>(text[end]) & 0xC0u) == 0x80u) --end;
+  return end;
+}
+
+void read_records(const fs::path& file, const RecordCallback& use,
                   const ProgressCallback& progress) {
   if (!is_data_file(file)) {
     throw Error(ErrorKind::data, fmt::format("{}: unknown kind of data file", file.string()),
@@ -269,17 +460,16 @@ void read_records(const fs::path& file,
   } catch (const Error& error) {
     throw Error(ErrorKind::data, error.what(), error.hint());
   }
-  const auto bytes = map.bytes();
-  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  Reading reading(map, use, progress);
   const std::string extension = lower_extension(file);
   if (extension == ".txt") {
-    use(DocumentRecord{std::string(text)}, file.string());
+    read_document(reading);
   } else if (extension == ".json") {
-    read_json_array(text, file.string(), use, progress);
+    read_json_array(reading);
   } else if (extension == ".csv") {
-    read_csv(text, file.string(), use, progress);
+    read_csv(reading);
   } else {
-    read_json_lines(text, file.string(), use, progress);
+    read_json_lines(reading);
   }
 }
 

@@ -14,9 +14,12 @@
 
 namespace jackscrew {
 
-// A conversation, from `messages`, `conversations` or `instruction` + `output`.
+// A conversation, from `messages`, `conversations` or `instruction` + `output`. Arguments of tool
+// calls that are JSON in a text, as OpenAI writes them, become what the text says: templates expect
+// that. So does a `function_call` of ShareGPT.
 struct ConversationRecord {
   std::vector<Message> messages;
+  jinja::Value tools = jinja::None{};  // a list, or none
 };
 
 // `prompt` + `completion`: a user's and an assistant's message where the model has a chat format,
@@ -30,9 +33,11 @@ struct TextRecord {
   std::string text;
 };
 
-// A whole .txt file.
+// A .txt file, in parts where it is long. Together its parts are the file.
 struct DocumentRecord {
-  std::string text;
+  std::string_view text;  // valid until `use` returns
+  bool begins = true;     // the first part
+  bool ends = true;       // the last
 };
 
 using Record = std::variant<ConversationRecord, CompletionRecord, TextRecord, DocumentRecord>;
@@ -48,13 +53,19 @@ enum class DataPart { train, valid, test };
 std::vector<std::filesystem::path> data_files(const std::filesystem::path& path,
                                               DataPart part = DataPart::train);
 
-// Calls `use(record, place)` for every record of one file; `place` is "file:line" or "file, record
-// N". `progress` is told of the file's bytes, a record's when it has been used; those of a .txt
-// file, which is one record, are for the user to tell of. Throws Error(data) naming the place and
-// what was expected.
-void read_records(const std::filesystem::path& file,
-                  const std::function<void(const Record&, const std::string&)>& use,
+// Takes a record and its place, "file:line" or "file, record N"; false: no more are wanted.
+using RecordCallback = std::function<bool(const Record&, const std::string&)>;
+
+// Calls `use` for the records of one file, which need not fit into memory. `progress` is told of
+// the file's bytes, a record's when it has been used; those of a DocumentRecord are for the user to
+// tell of. Throws Error(data) naming the place and what was expected.
+void read_records(const std::filesystem::path& file, const RecordCallback& use,
                   const ProgressCallback& progress = {});
+
+// The bytes of the first part, at most `limit` >= 4, of a text that is read in parts: it ends with
+// a line, where every pre-tokenizer of the field cuts too, or else before a space or with a
+// character.
+size_t first_part(std::string_view text, size_t limit);
 
 // One record from the text of a JSON object; `place` is for messages. Throws Error(data).
 Record parse_record(std::string_view json, const std::string& place);

@@ -5,38 +5,64 @@
 #include <numbers>
 
 #include "base/json_object.h"
+#include "text/batch.h"
 
 namespace jackscrew {
 
-std::string EvalResult::to_json() const {
+namespace {
+
+// All that follows from the sum of the losses, nats.
+void set_loss(EvalResult& result, double sum) {
+  result.loss = sum / static_cast<double>(std::max<int64_t>(1, result.tokens));
+  result.perplexity = std::exp(result.loss);
+  const auto bytes = static_cast<double>(result.bytes);
+  result.bits_per_byte = result.bytes > 0 ? sum / std::numbers::ln2 / bytes : 0.0;
+}
+
+}  // namespace
+
+EvalResult& EvalResult::operator+=(const EvalResult& other) {
+  const double sum =
+      loss * static_cast<double>(tokens) + other.loss * static_cast<double>(other.tokens);
+  tokens += other.tokens;
+  bytes += other.bytes;
+  records += other.records;
+  set_loss(*this, sum);
+  return *this;
+}
+
+JsonObject EvalResult::to_json() const {
   JsonObject json;
   json.add("loss", loss).add("perplexity", perplexity).add("bits_per_byte", bits_per_byte);
   json.add("tokens", tokens).add("bytes", bytes).add("records", records);
-  return json.text();
+  return json;
 }
 
 EvalResult evaluate(Session& session, const Dataset& dataset, int64_t max_tokens,
                     const ProgressStyle& style) {
-  const StepBatch batch = evaluation_batch(dataset.examples(), max_tokens);
   EvalResult result;
-  result.tokens = batch.targets;
+  result.tokens = dataset.stats().trained_tokens;
   result.bytes = dataset.stats().trained_bytes;
   result.records = dataset.stats().records;
-  ProgressBar bar(std::cerr, style, "evaluating", batch.tokens, "tokens");
-  const double sum = session.evaluate(batch, bar.callback());
-  bar.finish();
-  result.loss = sum / static_cast<double>(std::max<int64_t>(1, batch.targets));
-  result.perplexity = std::exp(result.loss);
-  if (result.bytes > 0) {
-    result.bits_per_byte = sum / std::numbers::ln2 / static_cast<double>(result.bytes);
+  ProgressBar bar(std::cerr, style, "evaluating", dataset.stats().tokens, "tokens");
+  EvaluationBatches batches(dataset, max_tokens);
+  double sum = 0.0;  // nats
+  for (StepBatch batch = batches.next(); !batch.micro_batches.empty(); batch = batches.next()) {
+    sum += session.evaluate(batch, bar.callback());
   }
+  bar.finish();
+  set_loss(result, sum);
   return result;
 }
 
 DatasetOptions dataset_options(const Recipe& recipe, const Tokenizer& tokenizer) {
-  return {recipe.sequence_len, recipe.train_on_inputs,
-          chat_format(recipe.chat_template, tokenizer.data(), parse_chat_date(recipe.chat_date)),
-          0};
+  DatasetOptions options;
+  options.sequence_len = recipe.sequence_len;
+  options.examples = {recipe.train_on_inputs, chat_format(recipe.chat_template, tokenizer.data(),
+                                                          parse_chat_date(recipe.chat_date))};
+  options.long_record = recipe.long_record;
+  options.max_samples = recipe.max_samples;
+  return options;
 }
 
 }  // namespace jackscrew

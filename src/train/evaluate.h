@@ -2,8 +2,8 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
+#include "base/json_object.h"
 #include "text/dataset.h"
 #include "train/progress.h"
 #include "train/session.h"
@@ -18,7 +18,9 @@ struct EvalResult {
   int64_t bytes = 0;         // that the targets stand for
   int64_t records = 0;
 
-  std::string to_json() const;
+  // The same over the tokens of both.
+  EvalResult& operator+=(const EvalResult& other);
+  JsonObject to_json() const;
 };
 
 // Scores every example on its own, in micro-batches of at most `max_tokens` tokens, with a bar on

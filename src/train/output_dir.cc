@@ -21,6 +21,7 @@ bool is_run(const fs::path& output) {
 bool run_writes(const std::string& name) {
   static const std::vector<std::string> kNames = {"recipe.yaml",
                                                   "report.html",
+                                                  "tokens",
                                                   "config.json",
                                                   "generation_config.json",
                                                   "tokenizer.json",
@@ -73,17 +74,28 @@ void check_output_dir(const Recipe& recipe) {
   }
 }
 
-DirectoryLock claim_output_dir(const fs::path& output_dir) {
+OutputClaim::OutputClaim(const fs::path& output_dir)
+    : path_(output_dir), is_new_(!fs::exists(output_dir)) {
   std::error_code error;
-  fs::create_directories(output_dir, error);
+  fs::create_directories(path_, error);
   if (error) {
     throw Error(ErrorKind::generic,
-                fmt::format("cannot create {}: {}", output_dir.string(), error.message()),
+                fmt::format("cannot create {}: {}", path_.string(), error.message()),
                 "give an output_dir in a place that can be written to");
   }
-  DirectoryLock lock(output_dir);
-  remove_unfinished_checkpoints(output_dir);
-  return lock;
+  lock_ = DirectoryLock(path_);
+  remove_unfinished_checkpoints(path_);
+}
+
+OutputClaim::~OutputClaim() {
+  if (!is_new_) return;
+  std::error_code ignored;
+  fs::remove_all(tokens_directory(path_), ignored);
+  fs::remove(path_, ignored);
+}
+
+fs::path tokens_directory(const fs::path& output_dir) {
+  return output_dir / "tokens";
 }
 
 fs::path result_staging(const fs::path& output_dir) {

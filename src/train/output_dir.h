@@ -11,9 +11,28 @@ namespace jackscrew {
 // nothing.
 void check_output_dir(const Recipe& recipe);
 
-// Creates the directory where it is missing, holds it against other runs, and removes what a killed
-// run left half-written. Throws Error(generic) when the system refuses or another run is at work.
-[[nodiscard]] DirectoryLock claim_output_dir(const fs::path& output_dir);
+// A run's directory, from before anything is written to it.
+class OutputClaim {
+ public:
+  // Creates the directory where it is missing, holds it against other runs, and removes what a
+  // killed run left half-written. Throws Error(generic) when the system refuses or another run is
+  // at work.
+  explicit OutputClaim(const fs::path& output_dir);
+  // A directory that it created goes again, unless keep() was called.
+  ~OutputClaim();
+  OutputClaim(const OutputClaim&) = delete;
+  OutputClaim& operator=(const OutputClaim&) = delete;
+
+  void keep() { is_new_ = false; }
+
+ private:
+  fs::path path_;
+  bool is_new_;
+  DirectoryLock lock_;
+};
+
+// Where the tokens of large data are kept, for runs that go on.
+fs::path tokens_directory(const fs::path& output_dir);
 
 // Where the result is put together before its files move to the top of the directory.
 fs::path result_staging(const fs::path& output_dir);

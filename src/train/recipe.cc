@@ -106,6 +106,11 @@ void check_consistency(const Recipe& r) {
   if (r.val_size > 0 && !r.eval_data.empty()) {
     contradiction("both eval_data and val_size are set", "keep one: they name the same thing");
   }
+  if (!r.data_weights.empty() && r.data_weights.size() != r.data.size()) {
+    contradiction(fmt::format("{} for {}", counted(std::ssize(r.data_weights), "data weight"),
+                              counted(std::ssize(r.data), "data set")),
+                  "data_weights has one number for each of data, in its order");
+  }
   if (r.val_size > 1 && r.val_size != static_cast<double>(static_cast<int64_t>(r.val_size))) {
     contradiction(
         fmt::format("val_size is {}, neither a share nor a number of records", r.val_size),
@@ -159,6 +164,28 @@ std::optional<int64_t> bytes_or_auto(const OptionSet& options, const char* name)
   return options.bytes(name);
 }
 
+// How often the examples of each data set are seen in an epoch.
+std::vector<double> data_weights(const OptionSet& options) {
+  std::vector<double> weights;
+  for (const std::string& text : options.list("data_weights")) {
+    const auto weight = parse_double(text);
+    // More than a thousand times over, a slip is likelier than a wish.
+    if (!weight || !(*weight >= 0 && *weight <= 1000)) {
+      throw Error(ErrorKind::usage,
+                  fmt::format("{}: data_weights has \"{}\", expected numbers from 0 to 1000",
+                              options.origin("data_weights"), text),
+                  "2: each example twice in an epoch, 0.5: a half of them");
+    }
+    weights.push_back(*weight);
+  }
+  return weights;
+}
+
+LongRecord long_record(const std::string& name) {
+  if (name == "drop") return LongRecord::drop;
+  return name == "error" ? LongRecord::error : LongRecord::truncate;
+}
+
 void fill(Recipe& r, const OptionSet& o) {
   r.model = o.text("model");
   r.adapter = o.text("adapter");
@@ -166,9 +193,12 @@ void fill(Recipe& r, const OptionSet& o) {
   r.tokenizer = o.text("tokenizer");
   r.chat_template = o.text("chat_template");
   r.chat_date = o.text("chat_date");
-  r.data = o.text("data");
-  r.eval_data = o.text("eval_data");
+  r.data = o.list("data");
+  r.data_weights = data_weights(o);
+  r.eval_data = o.list("eval_data");
   r.val_size = o.number("val_size");
+  r.max_samples = o.integer("max_samples");
+  r.long_record = long_record(o.text("excess_length_strategy"));
   r.sequence_len = o.integer("sequence_len");
   r.packing = o.boolean("packing");
   r.train_on_inputs = o.boolean("train_on_inputs");

@@ -10,6 +10,7 @@
 #include "base/command_line.h"
 #include "base/options.h"
 #include "optim/schedule.h"
+#include "text/dataset.h"
 #include "train/run_options.h"
 #include "train/run_watch.h"
 
@@ -30,9 +31,12 @@ struct Recipe {
   std::string chat_template;
   std::string chat_date;
 
-  std::string data;
-  std::string eval_data;
+  std::vector<std::string> data;
+  std::vector<double> data_weights;  // one for each of data, or none
+  std::vector<std::string> eval_data;
   double val_size = 0;
+  int64_t max_samples = 0;  // 0: all
+  LongRecord long_record = LongRecord::truncate;
   int64_t sequence_len = 0;
   bool packing = false;
   bool train_on_inputs = false;

@@ -35,6 +35,12 @@ std::vector<std::string> resume_warnings(const fs::path& checkpoint, const Check
                     "with the same bits",
                     checkpoint.string(), then.version, then.isa, then.product));
   }
+  if (!then.data.empty() && then.data != now.data) {
+    warnings.push_back(
+        fmt::format("the data were {} when the checkpoint was written and are {} now; the run goes "
+                    "on with the present data",
+                    then.data, now.data));
+  }
   const OptionSet saved = saved_options(checkpoint, options);
   for (const OptionValue& value : options.values()) {
     if (!value.spec.affects_result || !options.tables()[value.table].saved) continue;

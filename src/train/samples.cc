@@ -36,8 +36,7 @@ std::vector<Sample> choose_samples(const Dataset& data, const Tokenizer& tokeniz
   std::vector<Sample> samples;
   const int64_t records = data.size();
   for (int64_t i = 0; i < std::min(count, records); ++i) {
-    const auto& example = data.examples()[static_cast<size_t>(i * records / count)];
-    Sample sample = make_sample(example, tokenizer);
+    Sample sample = make_sample(data.example(i * records / count), tokenizer);
     const auto length = static_cast<int64_t>(sample.prompt_ids.size());
     if (length > 0 && length + kAnswerTokens <= sequence_len) samples.push_back(std::move(sample));
   }

@@ -45,6 +45,7 @@ class Trainer {
         watch_(recipe.watch) {
     check_model();
     check_output_dir(recipe_);
+    claim_.emplace(output_);
     read_data();
     sampler_.emplace(train_data_, BatchOptions{recipe_.sequence_len, recipe_.micro_batch_size,
                                                recipe_.gradient_accumulation_steps, recipe_.packing,
@@ -61,19 +62,10 @@ class Trainer {
     const SessionUse use = training_use(recipe_);
     plan_ = Session::rehearse(recipe_, files_, use);
     require_fit(recipe_, files_, use, plan_);
-    const bool is_new = !fs::exists(output_);
-    const DirectoryLock lock = claim_output_dir(output_);
-    int64_t first = 0;
-    try {
-      session_ = load_session(recipe_, files_, use, plan_, console_.style);
-      session_->learner().begin_run(total_steps_);
-      first = restore();
-    } catch (const std::exception&) {
-      session_.reset();
-      std::error_code not_empty;
-      if (is_new) fs::remove(output_, not_empty);
-      throw;
-    }
+    session_ = load_session(recipe_, files_, use, plan_, console_.style);
+    session_->learner().begin_run(total_steps_);
+    const int64_t first = restore();
+    claim_->keep();
     const std::optional<int64_t> resumed = first > 0 ? std::optional(first) : std::nullopt;
     log_.emplace(output_ / "train_log.jsonl", resumed);
     watch_.replay(output_ / "train_log.jsonl");
@@ -124,25 +116,34 @@ class Trainer {
 
   void read_data() {
     const DatasetOptions options = dataset_options(recipe_, tokenizer_);
-    train_data_ = load_dataset(recipe_.data, tokenizer_, options, console_.style);
+    const auto load = [&](const std::vector<std::string>& paths, DataPart part, const char* name) {
+      return load_datasets(paths, tokenizer_, options, console_.style, part,
+                           tokens_directory(output_) / name);
+    };
+    train_data_ = load(recipe_.data, DataPart::train, "train");
+    data_fingerprint_ = train_data_.fingerprint();
     for (const std::string& warning : data_warnings(train_data_.stats())) warn(warning);
-    const bool dated = options.format.jinja != nullptr && options.format.jinja->uses_clock();
+    const bool dated =
+        options.examples.format.jinja != nullptr && options.examples.format.jinja->uses_clock();
     if (dated && recipe_.chat_date == "today") {
-      const jinja::DateTime& now = options.format.now;
+      const jinja::DateTime& now = options.examples.format.now;
       warn(fmt::format(
           "the chat template writes the date: only chat_date={:04}-{:02}-{:02} repeats this run",
           now.year, now.month, now.day));
     }
     if (!recipe_.eval_data.empty()) {
-      eval_data_ =
-          load_dataset(recipe_.eval_data, tokenizer_, options, console_.style, DataPart::valid);
+      eval_data_ = load(recipe_.eval_data, DataPart::valid, "eval");
       if (eval_data_.size() == 0) {
-        throw Error(ErrorKind::data,
-                    fmt::format("{} has no token to evaluate on", recipe_.eval_data),
-                    "give another eval_data, or leave it out");
+        throw Error(
+            ErrorKind::data,
+            fmt::format("{} has no token to evaluate on", fmt::join(recipe_.eval_data, ", ")),
+            "give another eval_data, or leave it out");
       }
     } else if (recipe_.val_size > 0) {
       std::tie(train_data_, eval_data_) = train_data_.split(recipe_.val_size, recipe_.seed);
+    }
+    if (!recipe_.data_weights.empty()) {
+      train_data_ = train_data_.weighted(recipe_.data_weights, recipe_.seed);
     }
     if (const int64_t leaked = leaked_examples(eval_data_, train_data_); leaked > 0) {
       warn(fmt::format("{} of the {} held-out examples are trained on too", leaked,
@@ -151,6 +152,8 @@ class Trainer {
     samples_ = choose_samples(eval_data_.size() > 0 ? eval_data_ : train_data_, tokenizer_,
                               recipe_.report_samples, recipe_.sequence_len);
   }
+
+  std::string data_names() const { return fmt::format("{}", fmt::join(recipe_.data, ", ")); }
 
   void find_checkpoint() {
     if (recipe_.resume == "never") return;
@@ -187,7 +190,8 @@ class Trainer {
 
   // What a checkpoint written by this run says of it.
   CheckpointInfo checkpoint_info(int64_t step) const {
-    return {step, JACKSCREW_VERSION, session_->ops().level(), session_->product().name()};
+    return {step, JACKSCREW_VERSION, session_->ops().level(), session_->product().name(),
+            data_fingerprint_};
   }
 
   StateSource states() const {
@@ -205,7 +209,7 @@ class Trainer {
                     human_count(parameters), human_count(trained), recipe_.learner));
     const DatasetStats& stats = train_data_.stats();
     say(fmt::format("data      {}: {}, {}, {:.0f}% of them trained; sequences {:.0f}% full",
-                    recipe_.data, counted(stats.examples, "example"),
+                    data_names(), counted(stats.examples, "example"),
                     counted(stats.tokens, "token"),
                     100.0 * static_cast<double>(stats.trained_tokens) /
                         static_cast<double>(std::max<int64_t>(1, stats.tokens)),
@@ -213,6 +217,10 @@ class Trainer {
     if (stats.truncated + stats.dropped > 0) {
       say(fmt::format("          {} cut to sequence_len={}, {} without a target left out",
                       counted(stats.truncated, "record"), recipe_.sequence_len, stats.dropped));
+    }
+    if (stats.too_long > 0) {
+      say(fmt::format("          {} left out as longer than sequence_len={}",
+                      counted(stats.too_long, "record"), recipe_.sequence_len));
     }
     say(fmt::format(
         "machine   {}, {}, product {}{}", counted(session_->ops().threads(), "thread"),
@@ -247,7 +255,7 @@ class Trainer {
     start.add("model", recipe_.model).add("parameters", parameters).add("trained", trained);
     start.add("total_steps", total_steps_).add("planned_peak", plan_.ledger.peak);
     start.add("isa", session_->ops().level()).add("threads", session_->ops().threads());
-    start.add("method", recipe_.method).add("data", recipe_.data).add("storage", recipe_.storage);
+    start.add("method", recipe_.method).add("data", data_names()).add("storage", recipe_.storage);
     start.add("product", session_->product().name());
     start.add("cpu", cpu_name()).add("version", JACKSCREW_VERSION);
     log_->write(EventKind::start, first, start);
@@ -477,9 +485,11 @@ class Trainer {
   Recipe recipe_;
   TrainConsole console_;
   fs::path output_;
+  std::optional<OutputClaim> claim_;
   ModelFiles files_;
   Tokenizer tokenizer_;
   Dataset train_data_, eval_data_;
+  std::string data_fingerprint_;  // of what is trained on, before anything is drawn from it
   std::vector<Sample> samples_;
   std::optional<BatchSampler> sampler_;
   fs::path checkpoint_;  // the newest that the run began from or wrote; empty when there is none

@@ -77,7 +77,7 @@ void check_micro_batch(const MicroBatch& micro, const Dataset& dataset) {
   for (size_t s = 0; s + 1 < micro.cu_seqlens.size(); ++s) {
     const auto begin = static_cast<size_t>(micro.cu_seqlens[s]);
     const auto end = static_cast<size_t>(micro.cu_seqlens[s + 1]);
-    const Example& example = dataset.examples()[static_cast<size_t>(micro.ids[begin] - 1000)];
+    const Example& example = dataset.example(micro.ids[begin] - 1000);
     ASSERT_EQ(end - begin, example.ids.size());
     for (size_t i = 0; i < example.ids.size(); ++i) {
       EXPECT_EQ(micro.ids[begin + i], example.ids[i]);
@@ -127,8 +127,9 @@ TEST(Packing, BestFitDecreasing) {
   const std::vector<int64_t> order = {6, 5, 4, 3, 2, 1, 0};
   // 7 opens a row, 6 the next; 5 a third; 4 fits the row of 6 exactly, 3 the row of 7, 2 and 1 that
   // of 5.
-  const std::vector<std::vector<int64_t>> expected = {{1, 0}, {5, 3}, {2, 4, 6}};
-  EXPECT_EQ(pack_best_fit(lengths, order, 10), expected);
+  const Rows rows = pack_best_fit(lengths, order, 10);
+  EXPECT_EQ(rows.examples, (std::vector<int64_t>{1, 0, 5, 3, 2, 4, 6}));
+  EXPECT_EQ(rows.begins, (std::vector<int64_t>{0, 2, 4, 7}));
   expect_error(ErrorKind::data, "longer than a row", [&] { pack_best_fit(lengths, order, 6); });
 }
 
@@ -250,20 +251,33 @@ TEST(BatchSampler, KeepsThePartialStepAndRefusesNonsense) {
   expect_error(ErrorKind::usage, "at least 1", [&] { BatchSampler(dataset, bad); });
 }
 
-TEST(EvaluationBatch, KeepsTheOrder) {
-  const Dataset dataset = random_dataset(50, 30);
-  const StepBatch step = evaluation_batch(dataset.examples(), 64);
-  Ids expected(50);
-  std::iota(expected.begin(), expected.end(), 1000);
-  EXPECT_EQ(first_ids(step), expected);
-  EXPECT_EQ(step.tokens, dataset.stats().tokens);
-  EXPECT_EQ(step.targets, dataset.stats().trained_tokens);
-  for (const MicroBatch& micro : step.micro_batches) {
-    check_micro_batch(micro, dataset);
-    EXPECT_LE(micro.tokens(), 64);
+TEST(EvaluationBatches, KeepTheOrder) {
+  const Dataset dataset = random_dataset(150, 30);
+  EvaluationBatches batches(dataset, 40);
+  Ids ids;
+  int64_t tokens = 0;
+  int64_t targets = 0;
+  int64_t steps = 0;
+  for (StepBatch step = batches.next(); !step.micro_batches.empty(); step = batches.next()) {
+    const Ids more = first_ids(step);
+    ids.insert(ids.end(), more.begin(), more.end());
+    tokens += step.tokens;
+    targets += step.targets;
+    ++steps;
+    for (const MicroBatch& micro : step.micro_batches) {
+      check_micro_batch(micro, dataset);
+      EXPECT_LE(micro.tokens(), 40);
+    }
   }
-  EXPECT_EQ(evaluation_batch(dataset.examples(), 1).micro_batches.size(), 50u);
-  EXPECT_TRUE(evaluation_batch({}, 1).micro_batches.empty());
+  Ids expected(150);
+  std::iota(expected.begin(), expected.end(), 1000);
+  EXPECT_EQ(ids, expected);
+  EXPECT_EQ(tokens, dataset.stats().tokens);
+  EXPECT_EQ(targets, dataset.stats().trained_tokens);
+  EXPECT_GT(steps, 1);
+  EXPECT_EQ(EvaluationBatches(dataset, 1).next().micro_batches.size(), 64u);
+  const Dataset none;
+  EXPECT_TRUE(EvaluationBatches(none, 1).next().micro_batches.empty());
 }
 
 }  // namespace

@@ -61,6 +61,7 @@ TEST(Csv, RowsAreRecords) {
                          (chat == nullptr ? std::get<TextRecord>(record).text
                                           : chat->messages.front().content + "|" +
                                                 chat->messages.back().content));
+          return true;
         },
         [&](int64_t more) { bytes += more; });
     return seen;
@@ -82,7 +83,7 @@ TEST(Csv, RowsAreRecords) {
       std::string::npos);
   EXPECT_NE(said("text,text\na,b\n").find("column \"text\" appears twice"), std::string::npos);
   EXPECT_NE(
-      said("question,answer\na,b\n").find("nothing to train on among its keys (answer, question)"),
+      said("question,answer\na,b\n").find("nothing to train on among its keys (question, answer)"),
       std::string::npos);
 }
 

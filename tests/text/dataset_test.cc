@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <numeric>
 #include <set>
 
 #include "tests/text/fixture.h"
+#include "text/dataset_builder.h"
 
 namespace jackscrew {
 namespace {
@@ -17,8 +19,14 @@ using Ids = std::vector<int32_t>;
 DatasetOptions options(int64_t sequence_len, const char* format = "chatml") {
   DatasetOptions out;
   out.sequence_len = sequence_len;
-  out.format = chat_format(format, smollm_tokenizer().data(), {});
+  out.examples.format = chat_format(format, smollm_tokenizer().data(), {});
   return out;
+}
+
+std::vector<Example> examples_of(const Dataset& data) {
+  std::vector<Example> examples;
+  for (int64_t i = 0; i < data.size(); ++i) examples.push_back(data.example(i));
+  return examples;
 }
 
 std::string trained_text(const Tokenizer& tokenizer, const Example& example) {
@@ -65,8 +73,8 @@ TEST_F(DatasetTest, EveryKindOfRecord) {
       q + "A4<|im_end|>\n",
       "A5<|im_end|>",
       "<|im_start|>system\nS<|im_end|>\n" + q + "A6<|im_end|>\n"};
-  for (size_t i = 0; i < 6; ++i) {
-    const Example& example = chatml.examples()[i];
+  for (int i = 0; i < 6; ++i) {
+    const Example example = chatml.example(i);
     EXPECT_EQ(decode(example), expected[i]);
     EXPECT_EQ(trained_text(tokenizer_, example), fmt::format("A{}<|im_end|>", i + 1));
     EXPECT_EQ(example.train.size(), example.ids.size());
@@ -76,16 +84,16 @@ TEST_F(DatasetTest, EveryKindOfRecord) {
                                  "Q\n\nI\n\nA3<|im_end|>", "QA4<|im_end|>",
                                  "A5<|im_end|>",           "S\n\nQ\n\nA6<|im_end|>"};
   for (size_t i = 0; i < 6; ++i) {
-    EXPECT_EQ(decode(plain.examples()[i]), plainly[i]);
-    EXPECT_EQ(trained_text(tokenizer_, plain.examples()[i]), fmt::format("A{}<|im_end|>", i + 1));
+    EXPECT_EQ(decode(plain.example(i)), plainly[i]);
+    EXPECT_EQ(trained_text(tokenizer_, plain.example(i)), fmt::format("A{}<|im_end|>", i + 1));
   }
   DatasetOptions all = options(1000);
-  all.train_on_inputs = true;
+  all.examples.train_on_inputs = true;
   const Dataset inputs = read("a.jsonl", text, all);
   for (size_t i = 0; i < 6; ++i) {
-    EXPECT_EQ(inputs.examples()[i].ids, chatml.examples()[i].ids);
-    EXPECT_EQ(inputs.examples()[i].target_count(),
-              static_cast<int64_t>(inputs.examples()[i].ids.size()) - 1);
+    EXPECT_EQ(inputs.example(i).ids, chatml.example(i).ids);
+    EXPECT_EQ(inputs.example(i).target_count(),
+              static_cast<int64_t>(inputs.example(i).ids.size()) - 1);
   }
   EXPECT_EQ(chatml.stats().records, 6);
   EXPECT_EQ(chatml.stats().trained_bytes, 12 - 1);  // A5's first byte is predicted from nothing
@@ -97,7 +105,7 @@ TEST_F(DatasetTest, JsonArrayAndMessageWeights) {
       {"role": "user", "content": "Q"}, {"role": "assistant", "content": "no", "train": false},
       {"role": "user", "content": "Q"}, {"role": "assistant", "content": "yes", "weight": 1}]}])",
                             options(1000));
-  EXPECT_EQ(trained_text(tokenizer_, data.examples()[0]), "yes<|im_end|>");
+  EXPECT_EQ(trained_text(tokenizer_, data.example(0)), "yes<|im_end|>");
 }
 
 TEST_F(DatasetTest, TruncatesDropsAndCounts) {
@@ -117,11 +125,11 @@ TEST_F(DatasetTest, TruncatesDropsAndCounts) {
   EXPECT_EQ(data.stats().examples, 2);
   EXPECT_EQ(data.stats().truncated, 2);
   EXPECT_EQ(data.stats().dropped, 3);
-  EXPECT_EQ(data.examples()[1].ids.size(), 24u);
+  EXPECT_EQ(data.example(1).ids.size(), 24u);
   EXPECT_EQ(data.stats().tokens,
-            static_cast<int64_t>(data.examples()[0].ids.size() + data.examples()[1].ids.size()));
+            static_cast<int64_t>(data.example(0).ids.size() + data.example(1).ids.size()));
   EXPECT_EQ(data.stats().trained_tokens,
-            data.examples()[0].target_count() + data.examples()[1].target_count());
+            data.example(0).target_count() + data.example(1).target_count());
   expect_error(ErrorKind::data, "raise sequence_len", [&] { read("a.jsonl", text, options(4)); });
   expect_error(ErrorKind::usage, "sequence_len 1", [&] { read("a.jsonl", text, options(1)); });
 }
@@ -133,7 +141,7 @@ TEST_F(DatasetTest, TextFilesBecomeWindows) {
   const Dataset data = read("a.txt", text, options(16));
   Ids joined;
   int64_t targets = 0;
-  for (const Example& example : data.examples()) {
+  for (const Example& example : examples_of(data)) {
     EXPECT_LE(example.ids.size(), 16u);
     joined.insert(joined.end(), example.ids.begin(), example.ids.end());
     EXPECT_EQ(example.target_count(), static_cast<int64_t>(example.ids.size()) - 1);
@@ -151,7 +159,7 @@ TEST_F(DatasetTest, TextFilesBecomeWindows) {
   const Dataset with_bos = Dataset::read(write("b.txt", "\x01\x02\x03\x04"), llama3, options(4));
   ASSERT_EQ(llama3.encode("\x01\x02\x03\x04", true).size(), 4u);
   ASSERT_EQ(with_bos.size(), 1);
-  EXPECT_EQ(with_bos.examples()[0].ids[0], llama3.bos());
+  EXPECT_EQ(with_bos.example(0).ids[0], llama3.bos());
   EXPECT_EQ(with_bos.stats().trained_tokens, 3);
 }
 
@@ -163,9 +171,9 @@ TEST_F(DatasetTest, OverlappingWindowsScoreEveryTokenOnce) {
   overlapping.stride = 6;
   const Dataset data = read("a.txt", text, overlapping);
   Ids scored;
-  for (size_t i = 0; i < data.examples().size(); ++i) {
-    const Example& example = data.examples()[i];
-    const auto begin = static_cast<ptrdiff_t>(6 * i);
+  for (int64_t i = 0; i < data.size(); ++i) {
+    const Example& example = data.example(i);
+    const auto begin = 6 * i;
     EXPECT_TRUE(std::equal(example.ids.begin(), example.ids.end(), ids.begin() + begin));
     for (size_t t = 0; t < example.ids.size(); ++t) {
       if (example.train[t] != 0) scored.push_back(example.ids[t]);
@@ -181,10 +189,263 @@ TEST_F(DatasetTest, TextRecordsGetBosAndEosOnce) {
                                            "{\"text\": \"hello\"}\n"
                                            "{\"text\": \"<|begin_of_text|>hello<|im_end|>\"}\n"),
                                      llama3, options(100));
-  EXPECT_EQ(data.examples()[0].ids, data.examples()[1].ids);
-  EXPECT_EQ(llama3.decode(data.examples()[0].ids, false), "<|begin_of_text|>hello<|im_end|>");
-  EXPECT_EQ(data.examples()[0].target_count(),
-            static_cast<int64_t>(data.examples()[0].ids.size()) - 1);
+  EXPECT_EQ(data.example(0).ids, data.example(1).ids);
+  EXPECT_EQ(llama3.decode(data.example(0).ids, false), "<|begin_of_text|>hello<|im_end|>");
+  EXPECT_EQ(data.example(0).target_count(), static_cast<int64_t>(data.example(0).ids.size()) - 1);
+}
+
+TEST_F(DatasetTest, LongRecordsAreCutLeftOutOrRefused) {
+  const std::string text =
+      "{\"text\": \"short\"}\n"
+      "{\"text\": \"one two three four five six seven eight nine ten eleven twelve\"}\n";
+  DatasetOptions o = options(8);
+  EXPECT_EQ(read("a.jsonl", text, o).stats().truncated, 1);
+  o.long_record = LongRecord::drop;
+  const Dataset dropped = read("a.jsonl", text, o);
+  EXPECT_EQ(dropped.size(), 1);
+  EXPECT_EQ(dropped.stats().too_long, 1);
+  EXPECT_EQ(dropped.stats().dropped, 0);
+  o.long_record = LongRecord::error;
+  expect_error(ErrorKind::data, "a.jsonl:2: ", [&] { read("a.jsonl", text, o); });
+  expect_error(ErrorKind::data, "sequence_len is 8", [&] { read("a.jsonl", text, o); });
+  // The windows of a text are never longer.
+  EXPECT_GT(read("a.txt", text, o).size(), 2);
+}
+
+TEST_F(DatasetTest, AsManyRecordsAsAreWanted) {
+  write("a.jsonl", R"({"text": "one"})"
+                   "\n"
+                   R"({"text": "two"})"
+                   "\n");
+  write("b.json", R"([{"text": "three"}, {"text": "four"}])");
+  write("c.csv", "text\nfive\nsix\n");
+  for (int64_t count = 1; count <= 6; ++count) {
+    DatasetOptions o = options(100);
+    o.max_samples = count;
+    EXPECT_EQ(Dataset::read(directory_, tokenizer_, o).stats().records, count);
+  }
+}
+
+// What is not read is not looked at.
+TEST_F(DatasetTest, NothingIsReadBeyondTheRecordsWanted) {
+  DatasetOptions o = options(100);
+  o.max_samples = 1;
+  EXPECT_EQ(read("a.jsonl", "{\"text\": \"one\"}\nnonsense\n", o).size(), 1);
+  EXPECT_EQ(read("a.json", "[{\"text\": \"one\"}, nonsense", o).size(), 1);
+}
+
+TEST_F(DatasetTest, JsonArraysElementByElement) {
+  const Dataset data =
+      read("a.json",
+           "\xEF\xBB\xBF [ {\"text\": \"a, ] } \\\" \\\\\", \"x\": [1, {\"y\": []}]} ,\n"
+           "{\"text\": \"b\"}\t]\r\n",
+           options(100));
+  ASSERT_EQ(data.size(), 2);
+  EXPECT_EQ(decode(data.example(0)), "a, ] } \" \\<|im_end|>");
+  refuse("a.json", "[]", "none of its 0 records");
+  refuse("a.json", R"([{"text": "a"}, {"text": "b"})",
+         "record 2: not valid JSON: the array is not");
+  refuse("a.json", R"([{"text": "a"} {"text": "b"}])", "a.json, record 1: not valid JSON");
+  refuse("a.json", R"([{"text": "a"},])", "a.json, record 2: not valid JSON");
+  refuse("a.json", R"([{"text": "a"}}])", "a.json, record 1: not valid JSON");
+  refuse("a.json", R"([{"text": "a"}] x)", "something follows the array");
+  refuse("a.json", "[", "record 1: not valid JSON: the array is not closed");
+  refuse("a.json", "[" + std::string(100000, '['), "record 1: not valid JSON");
+}
+
+// A text in parts is the text as one, wherever a line ends.
+TEST_F(DatasetTest, TextIsReadInPartsThatDoNotShow) {
+  std::string text;
+  for (int i = 0; i < 300; ++i) {
+    text += fmt::format("{}Line {},  {} \u00e9\u4e2d\n{}", i % 7 == 0 ? "  " : "", i, i * i,
+                        i % 5 == 0 ? "\n" : "");
+  }
+  const Tokenizer llama3 = llama3_tokenizer();
+  for (const Tokenizer* tokenizer : {&std::as_const(tokenizer_), &llama3}) {
+    for (const size_t limit : {40u, 64u, 1000u}) {
+      Ids ids;
+      std::string_view rest = text;
+      bool begins = true;
+      while (!rest.empty()) {
+        const size_t size = first_part(rest, limit);
+        ASSERT_TRUE(size > 0 && size <= limit);
+        const Record part = DocumentRecord{rest.substr(0, size), begins, size == rest.size()};
+        const Ids more = encode_record(*tokenizer, {}, part, "").ids;
+        ids.insert(ids.end(), more.begin(), more.end());
+        rest.remove_prefix(size);
+        begins = false;
+      }
+      const Record whole = DocumentRecord{text};
+      EXPECT_EQ(ids, encode_record(*tokenizer, {}, whole, "").ids) << limit;
+    }
+  }
+  EXPECT_EQ(first_part("ab cd ef", 6), 5u);
+  EXPECT_EQ(first_part("abcdefgh", 6), 6u);
+  EXPECT_EQ(first_part("ab\u4e2d\u4e2d", 4), 2u);
+  EXPECT_EQ(first_part(std::string(100, '\x80'), 50), 47u);
+  EXPECT_EQ(first_part("abc", 6), 3u);
+}
+
+// Windows do not depend on how the text came.
+TEST_F(DatasetTest, WindowsOfATextInParts) {
+  const Ids ids = tokenizer_.encode(std::string(500, 'x') + " and so on", true);
+  for (const int64_t stride : {0, 3, 7}) {
+    DatasetOptions o = options(8);
+    o.stride = stride;
+    std::vector<std::vector<Example>> results;
+    for (const size_t part : {ids.size(), size_t{1}, size_t{7}, size_t{20}}) {
+      DatasetBuilder builder(&tokenizer_, o);
+      for (size_t begin = 0; begin < ids.size(); begin += part) {
+        const size_t end = std::min(ids.size(), begin + part);
+        Example example;
+        example.ids.assign(ids.begin() + static_cast<ptrdiff_t>(begin),
+                           ids.begin() + static_cast<ptrdiff_t>(end));
+        builder.add_text(example);
+      }
+      builder.end_text();
+      results.push_back(examples_of(builder.finish("")));
+    }
+    for (const auto& result : results) {
+      ASSERT_EQ(result.size(), results[0].size());
+      for (size_t i = 0; i < result.size(); ++i) {
+        EXPECT_EQ(result[i].ids, results[0][i].ids);
+        EXPECT_EQ(result[i].train, results[0][i].train);
+      }
+    }
+  }
+}
+
+class TokenFileTest : public DatasetTest {
+ protected:
+  // What the program would read of data.jsonl, and whether it was read of the file of tokens: then
+  // nobody tells of progress.
+  std::pair<Dataset, bool> read_kept(const DatasetOptions& wanted) {
+    DatasetOptions o = wanted;
+    o.token_file = kept_;
+    int64_t told = 0;
+    Dataset data =
+        Dataset::read(data_, tokenizer_, o, DataPart::train, [&](int64_t bytes) { told += bytes; });
+    return {std::move(data), told == 0};
+  }
+  void write_data(int count) {
+    std::string text;
+    for (int i = 0; i < count; ++i) {
+      text += fmt::format("{{\"prompt\": \"Q {}\", \"completion\": \"A {}\"}}\n", i, i * i);
+    }
+    write("data.jsonl", text);
+  }
+
+  fs::path data_ = directory_ / "data.jsonl";
+  fs::path kept_ = directory_ / "kept.tokens";
+};
+
+void expect_same(const Dataset& a, const Dataset& b) {
+  EXPECT_TRUE(a.stats() == b.stats());
+  EXPECT_EQ(a.fingerprint(), b.fingerprint());
+  ASSERT_EQ(a.size(), b.size());
+  for (int64_t i = 0; i < a.size(); ++i) {
+    EXPECT_EQ(a.example(i).ids, b.example(i).ids);
+    EXPECT_EQ(a.example(i).train, b.example(i).train);
+  }
+}
+
+TEST_F(TokenFileTest, HoldsWhatWasRead) {
+  for (const int count : {2, 3, 50}) {
+    write_data(count);
+    const Dataset plain = Dataset::read(data_, tokenizer_, options(100));
+    for (const bool again : {false, true}) {
+      const auto [data, from_file] = read_kept(options(100));
+      EXPECT_EQ(from_file, again);
+      expect_same(data, plain);
+      // Of odd and even numbers of tokens: what follows them in the file is aligned.
+      expect_same(data.split(0.5, 1).first.weighted(std::vector<double>{1}, 1),
+                  plain.split(0.5, 1).first.weighted(std::vector<double>{1}, 1));
+    }
+    fs::remove(kept_);
+  }
+}
+
+TEST_F(TokenFileTest, OfOtherDataOrOptionsIsNotUsed) {
+  write_data(20);
+  read_kept(options(100));
+  EXPECT_TRUE(read_kept(options(100)).second);
+  std::vector<DatasetOptions> others = {options(99), options(100, "plain"), options(100),
+                                        options(100), options(100)};
+  others[2].max_samples = 3;
+  others[3].long_record = LongRecord::drop;
+  others[4].examples.train_on_inputs = true;
+  for (const DatasetOptions& other : others) {
+    EXPECT_FALSE(read_kept(other).second);
+    expect_same(read_kept(other).first, Dataset::read(data_, tokenizer_, other));
+  }
+  read_kept(options(100));
+  write_data(21);
+  EXPECT_FALSE(read_kept(options(100)).second);
+  EXPECT_EQ(read_kept(options(100)).first.size(), 21);
+}
+
+TEST_F(TokenFileTest, DamagedIsWrittenAgain) {
+  write_data(6);
+  const Dataset plain = read_kept(options(100)).first;
+  const std::string good = read_text(kept_);
+  for (size_t size = 0; size < good.size(); size += size + 80 < good.size() ? 61 : 5) {
+    write_text_atomic(kept_, good.substr(0, size));
+    EXPECT_FALSE(read_kept(options(100)).second) << size;
+  }
+  // Of a single byte changed, the outcome is the same data, other tokens of the vocabulary, or an
+  // error; never anything beyond the file.
+  for (size_t at = 0; at < good.size(); at += 3) {
+    std::string bad = good;
+    bad[at] = static_cast<char>(bad[at] ^ 0x41);
+    write_text_atomic(kept_, bad);
+    try {
+      const Dataset data = read_kept(options(100)).first;
+      for (const Example& example : examples_of(data)) {
+        for (const int32_t id : example.ids) tokenizer_.token_bytes(id);
+      }
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::data) << error.what();
+    }
+  }
+}
+
+TEST_F(DatasetTest, WeightsSayHowOftenExamplesAreSeen) {
+  std::vector<Example> a, b;
+  for (int i = 0; i < 10; ++i) {
+    a.push_back({{1, 10 + i}, {1, 1}});
+    b.push_back({{2, 30 + i, 3}, {1, 1, 1}});
+  }
+  const Dataset both = Dataset::join(std::vector<Dataset>{Dataset(a, 8), Dataset(b, 8)});
+  EXPECT_EQ(both.size(), 20);
+  EXPECT_EQ(both.stats().tokens, 50);
+  const auto times = [&](std::vector<double> weights, uint64_t seed) {
+    const Dataset drawn = both.weighted(weights, seed);
+    EXPECT_EQ(drawn.stats().examples, drawn.size());
+    std::map<int32_t, int> counts;
+    int64_t tokens = 0;
+    for (const Example& example : examples_of(drawn)) {
+      ++counts[example.ids[1]];
+      tokens += std::ssize(example.ids);
+    }
+    EXPECT_EQ(drawn.stats().tokens, tokens);
+    return counts;
+  };
+  const std::map<int32_t, int> twice = times({2, 0}, 1);
+  EXPECT_EQ(twice.size(), 10u);
+  for (const auto& [id, count] : twice) EXPECT_TRUE(id < 30 && count == 2);
+  const std::map<int32_t, int> mixed = times({0.3, 1.5}, 1);
+  int of_a = 0;
+  int of_b = 0;
+  for (const auto& [id, count] : mixed) (id < 30 ? of_a : of_b) += count;
+  EXPECT_EQ(of_a, 3);
+  EXPECT_EQ(of_b, 15);
+  EXPECT_EQ(mixed, times({0.3, 1.5}, 1));
+  EXPECT_NE(mixed, times({0.3, 1.5}, 2));
+  EXPECT_EQ(times({1, 1}, 1).size(), 20u);
+  const std::vector<double> none = {0, 0.01};
+  expect_error(ErrorKind::usage, "nothing to train on", [&] { (void)both.weighted(none, 1); });
+  const std::vector<double> one = {1};
+  expect_error(ErrorKind::usage, "1 weights for 2", [&] { (void)both.weighted(one, 1); });
 }
 
 TEST_F(DatasetTest, ErrorsNameTheLine) {
@@ -228,8 +489,8 @@ TEST_F(DatasetTest, DirectoriesAndTheirParts) {
   EXPECT_EQ(names(DataPart::train), "a.jsonl b.txt ");
   EXPECT_EQ(names(DataPart::valid), "");
   const Dataset both = Dataset::read(directory_, tokenizer_, options(100));
-  EXPECT_EQ(decode(both.examples()[0]), "first one<|im_end|>");
-  EXPECT_EQ(decode(both.examples()[1]), "b b b");
+  EXPECT_EQ(decode(both.example(0)), "first one<|im_end|>");
+  EXPECT_EQ(decode(both.example(1)), "b b b");
   write("train-01.jsonl", "");
   write("valid.jsonl", "");
   write("testing.jsonl", "");
@@ -273,15 +534,15 @@ TEST(DatasetSplit, IsAPartitionThatDependsOnTheSeedAlone) {
       EXPECT_EQ(part->stats().trained_tokens, 2 * part->size());
       EXPECT_EQ(part->stats().tokens, 3 * part->size());
       EXPECT_EQ(part->stats().records, part->size());
-      for (const Example& example : part->examples()) ids.insert(example.ids[0]);
+      for (const Example& example : examples_of(*part)) ids.insert(example.ids[0]);
     }
     EXPECT_EQ(ids.size(), 100u);
-    EXPECT_EQ(all.split(val_size, 7).second.examples()[3].ids, held.examples()[3].ids);
+    EXPECT_EQ(all.split(val_size, 7).second.example(3).ids, held.example(3).ids);
   }
   const auto first = [&](uint64_t seed) {
     Ids ids;
     const Dataset held = all.split(20, seed).second;
-    for (const Example& example : held.examples()) ids.push_back(example.ids[0]);
+    for (const Example& example : examples_of(held)) ids.push_back(example.ids[0]);
     return ids;
   };
   EXPECT_NE(first(1), first(2));
@@ -299,7 +560,7 @@ TEST_F(DatasetTest, TellsWhatTheTemplateDoesToConversations) {
     TokenizerData data = tokenizer_.data();
     data.chat_template = source;
     DatasetOptions out = options(1000);
-    out.format = chat_format("auto", data, {});
+    out.examples.format = chat_format("auto", data, {});
     return out;
   };
   // Earlier answers are changed, and none has an end token.
@@ -310,7 +571,7 @@ TEST_F(DatasetTest, TellsWhatTheTemplateDoesToConversations) {
   EXPECT_EQ(rewritten.stats().notes.untrainable, 2);
   EXPECT_EQ(rewritten.stats().notes.unended, 2);
   EXPECT_EQ(rewritten.stats().notes.dropped_bos, 0);
-  EXPECT_EQ(trained_text(tokenizer_, rewritten.examples()[1]), "A2!");
+  EXPECT_EQ(trained_text(tokenizer_, rewritten.example(1)), "A2!");
   const auto warnings = data_warnings(rewritten.stats());
   ASSERT_EQ(warnings.size(), 2u);
   EXPECT_TRUE(warnings[0].starts_with("2 answers cannot be trained")) << warnings[0];

@@ -26,7 +26,9 @@ Template Template::parse(std::string_view source) {
     for (size_t i = 0; i < tokens.size(); ++i) {
       const bool is_tag = i > 0 && tokens[i - 1].kind == Token::Kind::block_begin;
       out.has_generation_ = out.has_generation_ || (is_tag && tokens[i].is_name("generation"));
-      out.uses_clock_ = out.uses_clock_ || tokens[i].is_name("strftime_now");
+      const bool is_word =
+          tokens[i].kind == Token::Kind::name || tokens[i].kind == Token::Kind::string;
+      if (is_word) out.words_.insert(tokens[i].text);
     }
     out.block_ = std::make_shared<const Block>(jinja::parse(std::move(tokens)));
     return out;

@@ -4,7 +4,10 @@
 // transformers sets it up; whatever is not covered is refused with its line.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <set>
+#include <string>
 #include <string_view>
 
 #include "text/jinja/interpreter.h"
@@ -24,15 +27,17 @@ class Template {
 
   // Whether {% generation %} occurs: then that is what is trained.
   bool has_generation() const { return has_generation_; }
+  // Whether a word stands in it, as a name or a text.
+  bool mentions(std::string_view word) const { return words_.contains(word); }
   // Whether the clock may matter.
-  bool uses_clock() const { return uses_clock_; }
+  bool uses_clock() const { return mentions("strftime_now"); }
 
  private:
   Template() = default;
 
   std::shared_ptr<const Block> block_;
   bool has_generation_ = false;
-  bool uses_clock_ = false;
+  std::set<std::string, std::less<>> words_;  // names and texts
 };
 
 }  // namespace jackscrew::jinja

@@ -1,0 +1,249 @@
+#include "text/dataset_builder.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "base/text.h"
+#include "text/tokenizer_json.h"
+
+namespace jackscrew {
+
+namespace {
+
+using Json = nlohmann::json;
+
+// Of tokens alone, without a tokenizer.
+constexpr int64_t kAnyVocabulary = int64_t{1} << 31;
+
+// Bytes that an example's targets stand for.
+int64_t target_bytes(const Example& example, const Tokenizer& tokenizer) {
+  int64_t bytes = 0;
+  for (size_t i = 1; i < example.ids.size(); ++i) {
+    if (example.train[i] != 0 && tokenizer.kind(example.ids[i]) != TokenKind::special) {
+      bytes += static_cast<int64_t>(tokenizer.token_bytes(example.ids[i]).size());
+    }
+  }
+  return bytes;
+}
+
+struct CountText {
+  size_t operator()(const ConversationRecord& record) const {
+    size_t bytes = 0;
+    for (const Message& message : record.messages) bytes += message.content.size();
+    return bytes;
+  }
+  size_t operator()(const CompletionRecord& record) const {
+    return record.prompt.size() + record.completion.size();
+  }
+  size_t operator()(const TextRecord& record) const { return record.text.size(); }
+  size_t operator()(const DocumentRecord& record) const { return record.text.size(); }
+};
+
+// The counts of DatasetStats under their names in files.
+template <typename Stats, typename Use>
+void for_each_count(Stats& stats, const Use& use) {
+  use("records", stats.records);
+  use("examples", stats.examples);
+  use("truncated", stats.truncated);
+  use("too_long", stats.too_long);
+  use("dropped", stats.dropped);
+  use("tokens", stats.tokens);
+  use("trained_tokens", stats.trained_tokens);
+  use("trained_bytes", stats.trained_bytes);
+  use("text_bytes", stats.text_bytes);
+  use("untrainable", stats.notes.untrainable);
+  use("unended", stats.notes.unended);
+  use("dropped_bos", stats.notes.dropped_bos);
+  use("unused_tools", stats.notes.unused_tools);
+}
+
+// Everything that the examples depend on.
+std::string key_of(std::span<const fs::path> files, const Tokenizer& tokenizer,
+                   const DatasetOptions& options) {
+  Json list = Json::array();
+  for (const fs::path& file : files) {
+    std::error_code error;  // what cannot be read is refused when it is
+    const uintmax_t size = fs::file_size(file, error);
+    const auto time = fs::last_write_time(file, error).time_since_epoch().count();
+    list.push_back({fs::absolute(file, error).string(), size, time});
+  }
+  const ChatFormat& format = options.examples.format;
+  Json key = {{"files", list},
+              {"tokenizer", crc32c(to_tokenizer_json(tokenizer.data()))},
+              {"add_bos", tokenizer.add_bos()},
+              {"template", format.source},
+              {"date", {format.now.year, format.now.month, format.now.day}},
+              {"train_on_inputs", options.examples.train_on_inputs},
+              {"sequence_len", options.sequence_len},
+              {"long_record", static_cast<int>(options.long_record)},
+              {"max_samples", options.max_samples},
+              {"stride", options.stride},
+              {"version", JACKSCREW_VERSION}};
+  // A file's name need not be UTF-8.
+  return key.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace
+
+DatasetBuilder::DatasetBuilder(const Tokenizer* tokenizer, const DatasetOptions& options)
+    : tokenizer_(tokenizer),
+      options_(options),
+      writer_(tokenizer == nullptr ? kAnyVocabulary : tokenizer->vocab_size(), options.token_file) {
+  if (options.sequence_len < 2) {
+    fail(ErrorKind::usage,
+         "sequence_len {} is too short: a token is predicted from those before it",
+         options.sequence_len);
+  }
+}
+
+bool DatasetBuilder::add(const Example& example) {
+  if (example.target_count() == 0) return false;
+  const int64_t bytes = tokenizer_ == nullptr ? 0 : target_bytes(example, *tokenizer_);
+  writer_.add(example, bytes);
+  DatasetStats& counts = stats();
+  data_.items_.push_back({0, narrow<uint32_t>(counts.examples)});
+  ++counts.examples;
+  counts.tokens += std::ssize(example.ids);
+  counts.trained_tokens += example.target_count();
+  counts.trained_bytes += bytes;
+  return true;
+}
+
+void DatasetBuilder::add_record(Example example, const std::string& place) {
+  DatasetStats& counts = stats();
+  ++counts.records;
+  counts.notes += example.notes;
+  if (std::ssize(example.ids) > options_.sequence_len) {
+    switch (options_.long_record) {
+      case LongRecord::truncate:
+        example.ids.resize(static_cast<size_t>(options_.sequence_len));
+        example.train.resize(static_cast<size_t>(options_.sequence_len));
+        ++counts.truncated;
+        break;
+      case LongRecord::drop:
+        ++counts.too_long;
+        return;
+      case LongRecord::error:
+        throw Error(ErrorKind::data,
+                    fmt::format("{}: {} tokens, and sequence_len is {}", place, example.ids.size(),
+                                options_.sequence_len),
+                    "raise sequence_len, or set excess_length_strategy to truncate or drop");
+    }
+  }
+  if (!add(example)) ++counts.dropped;
+}
+
+// Where windows overlap, a token is scored in the first that holds it; later ones see it as
+// context.
+void DatasetBuilder::add_window(std::span<const int32_t> ids) {
+  Example window;
+  window.ids.assign(ids.begin(), ids.end());
+  window.train.assign(ids.size(), 1);
+  std::fill_n(window.train.begin(), scored_, uint8_t{0});
+  text_used_ = add(window) || text_used_;
+}
+
+void DatasetBuilder::add_text(const Example& part) {
+  text_.insert(text_.end(), part.ids.begin(), part.ids.end());
+  const auto window = static_cast<size_t>(options_.sequence_len);
+  const size_t stride = options_.stride > 0 ? static_cast<size_t>(options_.stride) : window;
+  size_t begin = 0;
+  for (; text_.size() - begin >= window; begin += stride) {
+    add_window(std::span(text_).subspan(begin, window));
+    scored_ = window - stride;
+  }
+  text_.erase(text_.begin(), text_.begin() + static_cast<std::ptrdiff_t>(begin));
+}
+
+void DatasetBuilder::end_text() {
+  ++stats().records;
+  // A last window of one token would predict nothing.
+  if (text_.size() > std::max<size_t>(scored_, 1)) add_window(text_);
+  if (!text_used_) ++stats().dropped;
+  text_.clear();
+  scored_ = 0;
+  text_used_ = false;
+}
+
+Dataset DatasetBuilder::finish(const std::string& key) {
+  const DatasetStats& counts = stats();
+  data_.fingerprint_ = fmt::format("{}, {}, checksum {:08x}", counted(counts.examples, "example"),
+                                   counted(counts.tokens, "token"), writer_.checksum());
+  Json trailer = {{"key", key}, {"fingerprint", data_.fingerprint_}};
+  for_each_count(counts, [&](const char* name, int64_t count) { trailer[name] = count; });
+  data_.stores_.push_back(writer_.finish(trailer.dump()));
+  return std::move(data_);
+}
+
+std::optional<Dataset> DatasetBuilder::reopen(const fs::path& token_file, const std::string& key,
+                                              const Tokenizer& tokenizer) {
+  auto file = TokenFile::open(token_file, tokenizer.vocab_size());
+  if (!file) return std::nullopt;
+  const Json trailer = Json::parse(file->trailer, nullptr, false);
+  const auto text = [&](const char* name) {
+    const auto found = trailer.find(name);
+    return found != trailer.end() && found->is_string() ? found->get<std::string>() : std::string();
+  };
+  if (!trailer.is_object() || text("key") != key) return std::nullopt;
+  Dataset data;
+  bool whole = true;
+  for_each_count(data.stats_, [&](const char* name, int64_t& count) {
+    const auto found = trailer.find(name);
+    whole = whole && found != trailer.end() && found->is_number_integer();
+    if (whole) count = found->get<int64_t>();
+  });
+  if (!whole || data.stats_.examples != file->store->size()) return std::nullopt;
+  data.fingerprint_ = text("fingerprint");
+  for (int64_t i = 0; i < file->store->size(); ++i) data.items_.push_back({0, narrow<uint32_t>(i)});
+  data.stores_.push_back(std::move(file->store));
+  return data;
+}
+
+Dataset Dataset::read(const fs::path& path, const Tokenizer& tokenizer,
+                      const DatasetOptions& options, DataPart part,
+                      const ProgressCallback& progress) {
+  const std::vector<fs::path> files = data_files(path, part);
+  std::string key;
+  if (!options.token_file.empty()) {
+    key = key_of(files, tokenizer, options);
+    if (auto kept = DatasetBuilder::reopen(options.token_file, key, tokenizer)) {
+      return std::move(*kept);
+    }
+  }
+  DatasetBuilder builder(&tokenizer, options);
+  DatasetStats& counts = builder.stats();
+  const auto wanted = [&] {
+    return options.max_samples == 0 || counts.records < options.max_samples;
+  };
+  const auto use = [&](const Record& record, const std::string& place) {
+    counts.text_bytes += static_cast<int64_t>(std::visit(CountText{}, record));
+    Example example = encode_record(tokenizer, options.examples, record, place, progress);
+    if (const auto* document = std::get_if<DocumentRecord>(&record)) {
+      builder.add_text(example);
+      if (document->ends) builder.end_text();
+    } else {
+      builder.add_record(std::move(example), place);
+    }
+    return wanted();
+  };
+  for (const fs::path& file : files) {
+    if (wanted()) read_records(file, use, progress);
+  }
+  if (part == DataPart::train && counts.examples == 0) {
+    throw Error(
+        ErrorKind::data,
+        fmt::format("{}: none of its {} records has a token to train on", path.string(),
+                    counts.records),
+        counts.truncated > 0  ? "raise sequence_len: answers are cut off"
+        : counts.too_long > 0 ? "raise sequence_len: records are longer"
+        : counts.notes.untrainable > 0
+            ? "the chat template does not let answers be told from the rest: chat_template= "
+              "may name another"
+            : "");
+  }
+  return builder.finish(key);
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,47 @@
+// How a Dataset comes to be: records in, windows cut, tokens kept.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "text/dataset.h"
+
+namespace jackscrew {
+
+class DatasetBuilder {
+ public:
+  // `tokenizer` may be null: then trained_bytes stays 0. Both must outlive the builder. Throws
+  // Error(usage) when sequence_len < 2.
+  DatasetBuilder(const Tokenizer* tokenizer, const DatasetOptions& options);
+
+  // The example of one record, whole; `place` is for messages.
+  void add_record(Example example, const std::string& place);
+  // The next part of a text that is cut into windows, and its end.
+  void add_text(const Example& part);
+  void end_text();
+
+  DatasetStats& stats() { return data_.stats_; }
+  // `key` is kept beside the tokens in options.token_file.
+  Dataset finish(const std::string& key);
+  // What a builder with this key kept in `token_file`; nothing where there is none.
+  static std::optional<Dataset> reopen(const fs::path& token_file, const std::string& key,
+                                       const Tokenizer& tokenizer);
+
+ private:
+  // Whether a target was among them.
+  bool add(const Example& example);
+  // The targets are the tokens that no window had before.
+  void add_window(std::span<const int32_t> ids);
+
+  const Tokenizer* tokenizer_;
+  const DatasetOptions& options_;
+  TokenWriter writer_;
+  Dataset data_;
+  std::vector<int32_t> text_;  // from the beginning of the next window
+  size_t scored_ = 0;          // tokens of text_ that an earlier window had as targets
+  bool text_used_ = false;     // whether the text has given an example
+};
+
+}  // namespace jackscrew

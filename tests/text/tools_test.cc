@@ -1,0 +1,154 @@
+// Records with tools, their calls and whatever else a message holds, as a chat template sees them.
+#include <gtest/gtest.h>
+
+#include "tests/text/jinja/fixture.h"
+#include "text/example.h"
+
+namespace jackscrew {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+ChatFormat format_of(const std::string& source) {
+  TokenizerData data;
+  data.tokens = {"<s>", "</s>"};
+  data.bos = 0;
+  data.eos = 1;
+  data.chat_template = source;
+  return chat_format("auto", data, jinja::kNow);
+}
+
+std::string rendered(const ChatFormat& format, const ConversationRecord& record,
+                     bool answer_follows = false) {
+  std::string text;
+  for (const Segment& segment :
+       render_chat(format, record.messages, answer_follows, record.tools).segments) {
+    text += segment.text;
+  }
+  return text;
+}
+
+ConversationRecord parse(const Json& record) {
+  return std::get<ConversationRecord>(parse_record(record.dump(), "a.jsonl:1"));
+}
+
+void refuse(const char* record, const std::string& part) {
+  expect_error(ErrorKind::data, part, [&] { parse_record(record, "a.jsonl:1"); });
+}
+
+// Whether a record can say it: other roles and variables are of no data set.
+bool is_record(const Json& conversation) {
+  for (const auto& [name, value] : conversation["variables"].items()) {
+    if (name != "tools" && name != "add_generation_prompt") return false;
+  }
+  for (const Json& message : conversation["messages"]) {
+    const bool calls = message.contains("tool_calls");
+    const Json& content = message["content"];
+    if (!content.is_string() && !(content.is_null() && calls)) return false;
+    if (message["role"] == "critic") return false;
+  }
+  return !conversation["messages"].empty();
+}
+
+TEST(Tools, RecordsAreRenderedAsTransformersRendersThem) {
+  const Json golden = jinja::template_golden();
+  const auto templates = jinja::all_templates();
+  int with_tools = 0;
+  int with_calls = 0;
+  for (const auto& [name, results] : golden["templates"].items()) {
+    const ChatFormat format = format_of(templates.at(name));
+    for (size_t i = 0; i < results.size(); ++i) {
+      const Json& conversation = golden["conversations"][i];
+      if (!is_record(conversation) || !results[i].contains("text")) continue;
+      SCOPED_TRACE(name + ": " + conversation["name"].get<std::string>());
+      const Json& variables = conversation["variables"];
+      Json record = {{"messages", conversation["messages"]}};
+      if (variables.contains("tools")) record["tools"] = variables["tools"];
+      const bool follows = variables.value("add_generation_prompt", false);
+      const std::string expected = results[i]["text"].get<std::string>();
+      EXPECT_EQ(rendered(format, parse(record), follows), expected);
+      // The same as ShareGPT and OpenAI write it: JSON within texts.
+      if (variables.contains("tools")) record["tools"] = variables["tools"].dump();
+      for (Json& message : record["messages"]) {
+        if (!message.contains("tool_calls")) continue;
+        ++with_calls;
+        for (Json& call : message["tool_calls"]) {
+          call["function"]["arguments"] = call["function"]["arguments"].dump();
+        }
+      }
+      EXPECT_EQ(rendered(format, parse(record), follows), expected);
+      with_tools += variables.contains("tools") ? 1 : 0;
+    }
+  }
+  EXPECT_GE(with_tools, 8);
+  EXPECT_GE(with_calls, 4);
+}
+
+TEST(Tools, OfShareGpt) {
+  const ConversationRecord record = parse(Json::parse(R"({"tools": "[{\"name\": \"now\"}]",
+    "conversations": [
+      {"from": "human", "value": "When?"},
+      {"from": "function_call", "value": "{\"name\": \"now\", \"arguments\": {\"zone\": 1}}"},
+      {"from": "observation", "value": "noon"}, {"from": "gpt", "value": "Now."}]})"));
+  EXPECT_EQ(record.messages[1].role, "assistant");
+  const std::string text =
+      rendered(format_of("{% for m in messages %}{{ m.role }}: {{ m.content }}"
+                         "{% if m.tool_calls %}{{ m.tool_calls | tojson }}{% endif %}|{% endfor %}"
+                         "{{ tools | tojson }}"),
+               record);
+  EXPECT_EQ(text,
+            "user: When?|"
+            "assistant: None[{\"type\": \"function\", \"function\": {\"name\": \"now\", "
+            "\"arguments\": {\"zone\": 1}}}]|"
+            "tool: noon|assistant: Now.|[{\"name\": \"now\"}]");
+}
+
+TEST(Tools, PartsOfText) {
+  const ConversationRecord record = parse(Json::parse(R"({"messages": [{"role": "user",
+    "content": [{"type": "text", "text": "one "}, {"type": "text", "text": "two"}]}]})"));
+  EXPECT_EQ(record.messages[0].content, "one two");
+  EXPECT_TRUE(record.messages[0].fields.empty());
+  refuse(R"({"messages": [{"role": "user", "content": [{"type": "image", "url": "x"}]}]})",
+         "a.jsonl:1, message 1: \"content\" has a part that is not text");
+}
+
+TEST(Tools, WhatIsWrongIsNamed) {
+  refuse(R"({"tools": 3, "messages": [{"role": "user", "content": "a"}]})",
+         "a.jsonl:1: \"tools\" is not a list");
+  refuse(R"({"messages": [{"role": "assistant", "content": null, "tool_calls": 3}]})",
+         "a.jsonl:1, message 1: \"tool_calls\" is not a list");
+  refuse(R"({"messages": [{"role": "assistant", "tool_calls": ["x"]}]})",
+         "a tool call is not an object");
+  refuse(R"({"messages": [{"role": "assistant", "tool_calls": [{"function": 1}]}]})",
+         "the function of a tool call is not an object");
+  refuse(R"({"messages": [{"role": "assistant", "content": null}]})", "\"content\" is null");
+  refuse(("{\"messages\": [{\"role\": \"user\", \"content\": \"a\", \"x\": " +
+          std::string(200, '[') + std::string(200, ']') + "}]}")
+             .c_str(),
+         "a.jsonl:1, message 1: ");
+}
+
+TEST(Tools, AreNotLostWithoutAWord) {
+  const ConversationRecord record = parse(Json::parse(
+      R"({"tools": [{"name": "now"}], "messages": [{"role": "user", "content": "a"}]})"));
+  const ChatFormat plain = chat_format("plain", {}, {});
+  expect_error(ErrorKind::data, "no place for tools",
+               [&] { render_chat(plain, record.messages, false, record.tools); });
+  const ChatFormat without = format_of("{% for m in messages %}{{ m.content }}{% endfor %}");
+  EXPECT_TRUE(render_chat(without, record.messages, false, record.tools).unused_tools);
+  EXPECT_FALSE(render_chat(without, record.messages).unused_tools);
+  const ChatFormat with = format_of("{{ tools | tojson }}");
+  EXPECT_FALSE(render_chat(with, record.messages, false, record.tools).unused_tools);
+  const ConversationRecord called = parse(Json::parse(
+      R"({"messages": [{"role": "assistant", "content": "", "tool_calls": [{"name": "now"}]}]})"));
+  EXPECT_TRUE(render_chat(without, called.messages).unused_tools);
+  EXPECT_FALSE(render_chat(format_of("{{ messages[0]['tool_calls'] | tojson }}"), called.messages)
+                   .unused_tools);
+  // An empty list is none.
+  const ConversationRecord none =
+      parse(Json::parse(R"({"tools": [], "messages": [{"role": "user", "content": "a"}]})"));
+  EXPECT_TRUE(none.tools.is_none());
+}
+
+}  // namespace
+}  // namespace jackscrew

@@ -1,0 +1,112 @@
+// What becomes of a run's data, through the program.
+#include "tests/support/tiny_run.h"
+
+namespace jackscrew {
+namespace {
+
+using nlohmann::json;
+
+class SlowData : public ::testing::Test {
+ protected:
+  SlowData() : tiny_("data") {}
+
+  std::string data(const std::string& more) const {
+    return "model=" + tiny_.config() + " tokenizer=bytes sequence_len=64 --json --quiet " + more;
+  }
+  json stats(const std::string& more) const {
+    const Outcome outcome = run("data stats " + data(more));
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.out;
+    return json::parse(outcome.out);
+  }
+
+  TinyRun tiny_;
+};
+
+TEST_F(SlowData, SeveralSetsByWeight) {
+  const std::string both = "data=" + tiny_.data() + "," + tiny_.eval_data() + " ";
+  EXPECT_EQ(stats(both)["examples"], 45);
+  EXPECT_EQ(stats(both + "data_weights=0.5,3")["examples"], 35);
+  EXPECT_EQ(stats(both + "max_samples=3 data_weights=2,1")["examples"], 9);
+  tiny_.must_train("out", both + "data_weights=0.5,3 max_steps=2 packing=false");
+  const json start = tiny_.events("out", "start")[0];
+  EXPECT_EQ(start["data"], tiny_.data() + ", " + tiny_.eval_data());
+  // As a list, and the same run.
+  const std::string recipe =
+      tiny_.file("run.yaml", "data:\n  - " + tiny_.data() + "\n  - " + tiny_.eval_data() +
+                                 "\ndata_weights: [0.5, 3]\npacking: false\nmax_steps: 2\n");
+  const std::string settings = "model=" + tiny_.config() +
+                               " init=random tokenizer=bytes sequence_len=64 micro_batch_size=2 ";
+  const Outcome listed = run("train " + recipe + " " + settings +
+                             "threads=1 output_dir=" + tiny_.path("listed").string() + " 2>&1");
+  EXPECT_EQ(listed.exit_code, 0) << listed.out;
+  EXPECT_EQ(tiny_.losses("listed"), tiny_.losses("out"));
+}
+
+TEST_F(SlowData, EvaluationOfSeveralFiles) {
+  tiny_.must_train("model", "method=full max_steps=1");
+  const auto score = [&](const std::string& files) {
+    const Outcome outcome = run("eval model=" + tiny_.path("model").string() +
+                                " tokenizer=bytes sequence_len=64 --json data=" + files);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.out;
+    return json::parse(outcome.out);
+  };
+  const json a = score(tiny_.data());
+  const json b = score(tiny_.eval_data());
+  const json both = score(tiny_.data() + "," + tiny_.eval_data());
+  EXPECT_FALSE(a.contains("data"));
+  EXPECT_EQ(both["data"][tiny_.data()], a);
+  EXPECT_EQ(both["data"][tiny_.eval_data()], b);
+  for (const char* count : {"tokens", "bytes", "records"}) {
+    EXPECT_EQ(both[count].get<int64_t>(), a[count].get<int64_t>() + b[count].get<int64_t>());
+  }
+  const auto nats = [](const json& result) {
+    return result["loss"].get<double>() * result["tokens"].get<double>();
+  };
+  EXPECT_NEAR(nats(both), nats(a) + nats(b), 1e-9 * nats(both));
+}
+
+TEST_F(SlowData, ChangedSinceTheCheckpointIsToldOf) {
+  const std::string settings = "save_steps=2 max_steps=";
+  tiny_.must_train("out", settings + "2");
+  Outcome outcome = run(tiny_.train("out", settings + "4") + " 2>&1");
+  EXPECT_EQ(outcome.out.find("the data were"), std::string::npos) << outcome.out;
+  tiny_.file("train.jsonl", read_text(tiny_.data()) + TinyRun::record("one", "more"));
+  outcome = run(tiny_.train("out", settings + "6") + " 2>&1");
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_NE(outcome.out.find("warning: the data were 40 examples, "), std::string::npos)
+      << outcome.out;
+  EXPECT_NE(outcome.out.find(" and are 41 examples, "), std::string::npos) << outcome.out;
+}
+
+TEST_F(SlowData, LargeDataAreKeptAsTokens) {
+  // 64 MiB of few long records, of which the beginning is kept.
+  std::string text;
+  const std::string answer(size_t{1} << 21, 'x');
+  for (int i = 0; i < 33; ++i) text += TinyRun::record("Say " + std::to_string(i), answer);
+  tiny_.file("train.jsonl", text);
+  const std::string settings = "save_steps=2 lr_scheduler_type=constant warmup_steps=0 max_steps=";
+  const Outcome first = run(tiny_.train("out", settings + "2") + " 2>&1");
+  ASSERT_EQ(first.exit_code, 0) << first.out;
+  const fs::path kept = tiny_.path("out/tokens/train-1.tokens");
+  ASSERT_TRUE(fs::exists(kept));
+  const auto written = fs::last_write_time(kept);
+  tiny_.must_train("whole", settings + "4");
+  // Goes on with the tokens that it finds, to the same weights.
+  tiny_.must_train("out", settings + "4");
+  EXPECT_EQ(fs::last_write_time(kept), written);
+  EXPECT_EQ(tiny_.losses("out"), tiny_.losses("whole"));
+  // Another command leaves nothing behind.
+  const auto strays = [] {
+    int64_t count = 0;
+    for (const auto& entry : fs::directory_iterator(fs::temp_directory_path())) {
+      count += entry.path().extension() == ".tokens" ? 1 : 0;
+    }
+    return count;
+  };
+  const int64_t before = strays();
+  EXPECT_EQ(stats("data=" + tiny_.data())["truncated"], 33);
+  EXPECT_EQ(strays(), before);
+}
+
+}  // namespace
+}  // namespace jackscrew

@@ -97,7 +97,7 @@ class Trainer {
   }
 
   static void warn(const std::string& line) {
-    fmt::print(stderr, "jackscrew: warning: {}\n", line);
+    fmt::print(stderr, "jackscrew: warning: {}\n", one_line(line));
   }
 
   void check_model() {

@@ -42,6 +42,11 @@ std::string type_of(const Json& object) {
   return object.at("type").get<std::string>();
 }
 
+// `kinds` may be left empty where all are normal; here each token has its own.
+void fill_kinds(TokenizerData& data) {
+  data.kinds.resize(data.tokens.size(), TokenKind::normal);
+}
+
 void add_token(TokenizerData& data, const std::string& token, int64_t id, TokenKind kind) {
   if (id < 0 || id >= kMaxTokens) fail(ErrorKind::model, "the token \"{}\" has id {}", token, id);
   const auto index = static_cast<size_t>(id);
@@ -335,6 +340,7 @@ TokenizerData parse_tokenizer_json(std::string_view text, const std::string& fil
 
 void apply_model_config(TokenizerData& data, std::string_view text, const std::string& file_name) {
   const Json config = parse_object(text, file_name);
+  fill_kinds(data);
   with_file_name(file_name, [&] {
     if (!is_null(config, "added_tokens_decoder")) {
       read_added_tokens(added_tokens_list(config.at("added_tokens_decoder")), data);
@@ -358,6 +364,7 @@ void apply_model_config(TokenizerData& data, std::string_view text, const std::s
 void apply_tokenizer_config(TokenizerData& data, std::string_view text,
                             const std::string& file_name) {
   const Json config = parse_object(text, file_name);
+  fill_kinds(data);
   with_file_name(file_name, [&] {
     const int32_t added_bos = data.bos;
     read_role(config, "bos_token", data, data.bos);

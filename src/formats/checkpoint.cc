@@ -5,12 +5,14 @@
 #include <map>
 #include <utility>
 
+#include "base/checked.h"
 #include "base/crc32c.h"
 #include "base/error.h"
 #include "base/json_object.h"
 #include "base/text.h"
 #include "formats/json_text.h"
 #include "formats/safetensors.h"
+#include "formats/shape.h"
 #include "formats/tensor_io.h"
 
 namespace jackscrew {
@@ -131,6 +133,7 @@ fs::path write_checkpoint(const fs::path& output_dir, const CheckpointInfo& info
   JsonObject json;
   json.add("format", kFormat).add("step", info.step).add("version", info.version);
   json.add("isa", info.isa).add("product", info.product);
+  if (info.data_crc32c) json.add("data_crc32c", *info.data_crc32c);
   json.add("state_bytes", fs::file_size(state_path)).add("state_crc32c", crc.value());
   json.add("masters", link_files(directory.path(), states));
   write_text_atomic(directory.path() / kInfo, json.text() + "\n");
@@ -164,7 +167,10 @@ CheckpointInfo read_checkpoint_info(const fs::path& checkpoint) {
     damaged(checkpoint, fmt::format("checkpoint format {}, this program reads {}",
                                     json.integer("format"), kFormat));
   }
-  return {json.integer("step"), json.text("version"), json.text("isa"), json.text("product")};
+  CheckpointInfo info{json.integer("step"), json.text("version"), json.text("isa"),
+                      json.text("product")};
+  if (json.has("data_crc32c")) info.data_crc32c = narrow<uint32_t>(json.integer("data_crc32c"));
+  return info;
 }
 
 void restore_checkpoint(const fs::path& checkpoint, const StateSource& states,
@@ -183,9 +189,14 @@ void restore_checkpoint(const fs::path& checkpoint, const StateSource& states,
   const auto check = [&](const StateRef& state) {
     const SafetensorsEntry* entry = file.find(state.name);
     const SafetensorsSpec spec = tensor_spec(state.name, state.view);
-    if (entry == nullptr || entry->dtype != spec.dtype || entry->shape != spec.shape) {
+    if (entry == nullptr) {
+      damaged(checkpoint, fmt::format("{} is missing: the recipe has changed", state.name));
+    }
+    if (entry->dtype != spec.dtype || entry->shape != spec.shape) {
       damaged(checkpoint,
-              fmt::format("{} is missing or of another shape: the recipe has changed", state.name));
+              fmt::format("{} is {} {} there and {} {} here: the recipe or the model has changed",
+                          state.name, entry->dtype, shape_text(entry->shape), spec.dtype,
+                          shape_text(spec.shape)));
     }
   };
   const auto read = [&](const StateRef& state) {

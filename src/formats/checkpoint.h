@@ -3,8 +3,8 @@
 //
 //   state.safetensors   every state that learners save: parameters, moments (F32), counters (U8);
 //                       frozen weights are not among them
-//   checkpoint.json     format, step, program version, ISA level, product, and size and CRC-32C of
-//                       state.safetensors and of each file in masters/
+//   checkpoint.json     format, step, program version, ISA level, product, CRC-32C of the data, and
+//                       size and CRC-32C of state.safetensors and of each file in masters/
 //   masters/            second names of the files of StateRef::file: their bytes are not copied
 //   recipe.yaml         the resolved recipe
 #pragma once
@@ -25,6 +25,7 @@ struct CheckpointInfo {
   std::string version;
   std::string isa;
   std::string product;
+  std::optional<uint32_t> data_crc32c = {};  // of the files of training data
 };
 
 // Visits all states of a run, always in the same order.

@@ -223,7 +223,9 @@ Dataset Dataset::read(const std::filesystem::path& path, const Tokenizer& tokeni
         : dataset.stats_.notes.untrainable > 0
             ? "the chat template does not let answers be told from the rest: chat_template= "
               "may name another"
-            : "");
+        : dataset.stats_.records == 0 ? "there is nothing in it: one record a line, such as "
+                                        "{\"prompt\": ..., \"completion\": ...}"
+                                      : "every answer in it is empty");
   }
   return dataset;
 }

@@ -2,11 +2,18 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "base/crc32c.h"
+#include "base/error.h"
+#include "text/records.h"
 #include "train/recipe_file.h"
 
 namespace jackscrew {
 
 namespace {
+
+constexpr const char* kGoesOn = "; the run goes on with the present value";
 
 // The options of the run that wrote the checkpoint.
 OptionSet saved_options(const fs::path& checkpoint, const OptionSet& options) {
@@ -25,6 +32,29 @@ std::string shown(const OptionValue& value) {
 
 }  // namespace
 
+uint32_t data_checksum(const fs::path& data) {
+  Crc32c crc;
+  for (const fs::path& file : data_files(data)) {
+    const std::string name = file.filename().string();
+    crc.add({reinterpret_cast<const uint8_t*>(name.data()), name.size()});
+    crc.add(MappedFile(file).bytes());
+  }
+  return crc.value();
+}
+
+std::vector<std::string> changed_options(const fs::path& checkpoint, const OptionSet& options) {
+  std::vector<std::string> changes;
+  const OptionSet saved = saved_options(checkpoint, options);
+  for (const OptionValue& value : options.values()) {
+    if (!value.spec.affects_result || !options.tables()[value.table].saved) continue;
+    const OptionValue& before = *saved.find(value.spec.name);
+    if (same_value(before, value)) continue;
+    changes.push_back(fmt::format("{} was {} when the checkpoint was written and is {} now",
+                                  value.spec.name, shown(before), shown(value)));
+  }
+  return changes;
+}
+
 std::vector<std::string> resume_warnings(const fs::path& checkpoint, const CheckpointInfo& now,
                                          const OptionSet& options) {
   std::vector<std::string> warnings;
@@ -35,15 +65,21 @@ std::vector<std::string> resume_warnings(const fs::path& checkpoint, const Check
                     "with the same bits",
                     checkpoint.string(), then.version, then.isa, then.product));
   }
-  const OptionSet saved = saved_options(checkpoint, options);
-  for (const OptionValue& value : options.values()) {
-    if (!value.spec.affects_result || !options.tables()[value.table].saved) continue;
-    const OptionValue& before = *saved.find(value.spec.name);
-    if (same_value(before, value)) continue;
-    warnings.push_back(
-        fmt::format("{} was {} when the checkpoint was written and is {} now; the run goes on with "
-                    "the present value",
-                    value.spec.name, shown(before), shown(value)));
+  const std::vector<std::string> changes = changed_options(checkpoint, options);
+  for (const std::string& change : changes) warnings.push_back(change + kGoesOn);
+  const bool other_data = std::any_of(changes.begin(), changes.end(), [](const auto& change) {
+    return change.starts_with("data was ");
+  });
+  if (then.data_crc32c && then.data_crc32c != now.data_crc32c && !other_data) {
+    const std::string what = fmt::format("{} is not what it was when {} was written",
+                                         options.text("data"), checkpoint.string());
+    if (options.text("resume") == "auto") {
+      throw Error(ErrorKind::data, what,
+                  fmt::format("put the data back, begin anew with resume=never, or go on with what "
+                              "is there now by resume={}",
+                              checkpoint.string()));
+    }
+    warnings.push_back(what + "; the run goes on with the present data");
   }
   return warnings;
 }

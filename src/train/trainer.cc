@@ -125,6 +125,7 @@ class Trainer {
   void read_data() {
     const DatasetOptions options = dataset_options(recipe_, tokenizer_);
     train_data_ = load_dataset(recipe_.data, tokenizer_, options, console_.style);
+    data_crc32c_ = data_checksum(recipe_.data);
     for (const std::string& warning : data_warnings(train_data_.stats())) warn(warning);
     const bool dated = options.format.jinja != nullptr && options.format.jinja->uses_clock();
     if (dated && recipe_.chat_date == "today") {
@@ -173,7 +174,16 @@ class Trainer {
   int64_t restore() {
     if (checkpoint_.empty()) return 0;
     const CheckpointInfo now = checkpoint_info(read_checkpoint_info(checkpoint_).step);
-    restore_states(checkpoint_);
+    try {
+      restore_states(checkpoint_);
+    } catch (const Error& error) {
+      const auto changes = changed_options(checkpoint_, recipe_.options);
+      if (changes.empty()) throw;
+      throw Error(error.kind(), error.what(),
+                  fmt::format("{}; set that back, give another output_dir, or begin anew with "
+                              "resume=never",
+                              fmt::join(changes, ", ")));
+    }
     for (const std::string& line : resume_warnings(checkpoint_, now, recipe_.options)) warn(line);
     say(fmt::format("resuming from {} at step {}", checkpoint_.string(), now.step));
     return now.step;
@@ -187,7 +197,8 @@ class Trainer {
 
   // What a checkpoint written by this run says of it.
   CheckpointInfo checkpoint_info(int64_t step) const {
-    return {step, JACKSCREW_VERSION, session_->ops().level(), session_->product().name()};
+    return {step, JACKSCREW_VERSION, session_->ops().level(), session_->product().name(),
+            data_crc32c_};
   }
 
   StateSource states() const {
@@ -480,6 +491,7 @@ class Trainer {
   ModelFiles files_;
   Tokenizer tokenizer_;
   Dataset train_data_, eval_data_;
+  uint32_t data_crc32c_ = 0;  // of the files of train_data_
   std::vector<Sample> samples_;
   std::optional<BatchSampler> sampler_;
   fs::path checkpoint_;  // the newest that the run began from or wrote; empty when there is none

@@ -42,6 +42,12 @@ std::string type_of(const Json& object) {
   return object.at("type").get<std::string>();
 }
 
+// A number with a point or an exponent is none: it may lie beyond every integer.
+int64_t integer_of(const Json& value) {
+  if (!value.is_number_integer()) fail(ErrorKind::model, "{} is not an integer", value.dump());
+  return value.get<int64_t>();
+}
+
 // `kinds` may be left empty where all are normal; here each token has its own.
 void fill_kinds(TokenizerData& data) {
   data.kinds.resize(data.tokens.size(), TokenKind::normal);
@@ -85,7 +91,7 @@ void read_model(const Json& model, TokenizerData& data) {
   const Json& vocabulary = model.at("vocab");
   if (!vocabulary.is_object()) fail(ErrorKind::model, "model.vocab is not an object");
   for (const auto& [token, id] : vocabulary.items()) {
-    add_token(data, token, id.get<int64_t>(), TokenKind::normal);
+    add_token(data, token, integer_of(id), TokenKind::normal);
   }
   // Without tokens for single bytes the flag has no effect, and some writers set it always.
   data.byte_fallback = flag(model, "byte_fallback", false) && vocabulary.contains("<0x00>");
@@ -112,7 +118,7 @@ void read_added_tokens(const Json& list, TokenizerData& data) {
         fail_unsupported(fmt::format("the added token \"{}\" with {}", content, key));
       }
     }
-    const auto id = entry.at("id").get<int64_t>();
+    const auto id = integer_of(entry.at("id"));
     const bool special = flag(entry, "special", false);
     add_token(data, content, id, special ? TokenKind::special : TokenKind::added);
     if (flag(entry, "normalized", !special)) {
@@ -254,8 +260,8 @@ void read_decoder(const Json& step, TokenizerData& data) {
       fail_unsupported(fmt::format("the decoder {}", step.dump()));
     }
   } else if (type == "Strip" && text) {
-    const auto start = step.at("start").get<int64_t>();
-    if (text_of(step, "content") != " " || start > 1 || step.at("stop").get<int64_t>() != 0) {
+    const auto start = integer_of(step.at("start"));
+    if (text_of(step, "content") != " " || start > 1 || integer_of(step.at("stop")) != 0) {
       fail_unsupported(fmt::format("the decoder {}", step.dump()));
     }
     if (start == 1) data.leading_space = LeadingSpace::drop_one;

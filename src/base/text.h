@@ -35,6 +35,10 @@ std::optional<int64_t> parse_int(std::string_view text);
 std::optional<double> parse_double(std::string_view text);
 std::optional<bool> parse_bool(std::string_view text);
 
+// With control characters spelled out ("\\n", "\\u001b"): text of strangers that must stay one line
+// and move no cursor.
+std::string one_line(std::string_view text);
+
 std::vector<std::string> split(std::string_view text, char separator);
 
 }  // namespace jackscrew

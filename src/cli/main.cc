@@ -152,8 +152,8 @@ int dispatch(Arguments arguments) {
 int report(const char* what, const std::string& hint, int exit_code) {
   std::fflush(stdout);
   const bool interrupted = exit_code == static_cast<int>(ErrorKind::interrupted);
-  fmt::print(stderr, "jackscrew: {}{}\n", interrupted ? "" : "error: ", what);
-  if (!hint.empty()) fmt::print(stderr, "hint: {}\n", hint);
+  fmt::print(stderr, "jackscrew: {}{}\n", interrupted ? "" : "error: ", one_line(what));
+  if (!hint.empty()) fmt::print(stderr, "hint: {}\n", one_line(hint));
   return exit_code;
 }
 

@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "formats/json_text.h"
 #include "formats/safetensors.h"
+#include "formats/shape.h"
 #include "formats/tensor_io.h"
 
 namespace jackscrew {
@@ -184,9 +185,14 @@ void restore_checkpoint(const fs::path& checkpoint, const StateSource& states,
   const auto check = [&](const StateRef& state) {
     const SafetensorsEntry* entry = file.find(state.name);
     const SafetensorsSpec spec = tensor_spec(state.name, state.view);
-    if (entry == nullptr || entry->dtype != spec.dtype || entry->shape != spec.shape) {
+    if (entry == nullptr) {
+      damaged(checkpoint, fmt::format("{} is missing: the recipe has changed", state.name));
+    }
+    if (entry->dtype != spec.dtype || entry->shape != spec.shape) {
       damaged(checkpoint,
-              fmt::format("{} is missing or of another shape: the recipe has changed", state.name));
+              fmt::format("{} is {} {} there and {} {} here: the recipe or the model has changed",
+                          state.name, entry->dtype, shape_text(entry->shape), spec.dtype,
+                          shape_text(spec.shape)));
     }
   };
   const auto read = [&](const StateRef& state) {

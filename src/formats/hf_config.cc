@@ -22,17 +22,17 @@ bool is_qwen(const ModelConfig& config) {
 
 // By `architectures` and `model_type`, of which one is enough and both must agree.
 const Architecture* parse_architecture(const JsonFields& fields) {
-  std::string known;
+  std::string hint = "supported architectures: ";
   for (const Architecture& architecture : architectures()) {
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", architecture.name);
+    hint +=
+        fmt::format("{}{}", &architecture == &architectures()[0] ? "" : ", ", architecture.name);
   }
-  const auto refuse = [&] [[noreturn]] (const std::string& what) {
-    unsupported(fields.where(), what, "supported architectures: " + known);
-  };
   const Architecture* found = nullptr;
   for (const std::string& name : fields.texts("architectures")) {
     const Architecture* named = find_architecture(name);
-    if (named == nullptr || (found != nullptr && named != found)) refuse("architecture " + name);
+    if (named == nullptr || (found != nullptr && named != found)) {
+      unsupported(fields.where(), "architecture " + name, hint);
+    }
     found = named;
   }
   if (found != nullptr && !fields.has("model_type")) return found;
@@ -40,9 +40,10 @@ const Architecture* parse_architecture(const JsonFields& fields) {
   for (const Architecture& architecture : architectures()) {
     if (type != architecture.model_type) continue;
     if (found == nullptr || found == &architecture) return &architecture;
-    refuse(fmt::format("model_type {} of architecture {}", type, found->name));
+    unsupported(fields.where(), fmt::format("model_type {} of architecture {}", type, found->name),
+                hint);
   }
-  refuse("model_type " + type);
+  unsupported(fields.where(), "model_type " + type, hint);
 }
 
 // Weights in NF4 of bitsandbytes say the rest themselves (formats/bitsandbytes.h).

@@ -12,11 +12,14 @@ namespace {
 
 // How far past everything published a size may lie before it is taken for damage.
 constexpr int64_t kAbsurdFactor = int64_t{1} << 20;
+// Layers take memory of the host before any budget is asked: 13 KB each where the model is planned.
+constexpr int64_t kAbsurdLayers = 16;
 
 struct SizeField {
   const char* name;
   int64_t value;
   int64_t largest_published;
+  int64_t absurd_factor = kAbsurdFactor;
 };
 
 void check_size(const SizeField& field) {
@@ -24,7 +27,7 @@ void check_size(const SizeField& field) {
     fail(ErrorKind::model, "model config: {} is missing or not positive ({})", field.name,
          field.value);
   }
-  if (field.value > field.largest_published * kAbsurdFactor) {
+  if (field.value > field.largest_published * field.absurd_factor) {
     fail(ErrorKind::model, "model config: {} = {} is absurd", field.name, field.value);
   }
 }
@@ -108,7 +111,7 @@ void ModelConfig::validate() const {
       {"vocab_size", vocab_size, 262144},
       {"hidden_size", hidden_size, 16384},
       {"intermediate_size", intermediate_size, 65536},
-      {"num_hidden_layers", num_hidden_layers, 128},
+      {"num_hidden_layers", num_hidden_layers, 128, kAbsurdLayers},
       {"num_attention_heads", num_attention_heads, 128},
       {"num_key_value_heads", num_key_value_heads, 128},
       {"head_dim", head_dim, 256},
@@ -175,7 +178,9 @@ int64_t ModelConfig::parameter_count() const {
 
 int64_t ModelConfig::longest_sequence() const {
   if (rope_scaling.kind != RopeScaling::Kind::dynamic) return max_position_embeddings;
-  return static_cast<int64_t>(rope_scaling.factor * static_cast<double>(max_position_embeddings));
+  // Beyond 2^53 no factor is meant, and at some point none fits.
+  return static_cast<int64_t>(
+      std::min(rope_scaling.factor * static_cast<double>(max_position_embeddings), 0x1p53));
 }
 
 }  // namespace jackscrew

@@ -73,7 +73,7 @@ class Dataset {
   Example example(int64_t index) const;
   int64_t length(int64_t index) const;  // tokens of an example
   const DatasetStats& stats() const { return stats_; }
-  // What was read, told in few words that differ where the tokens do.
+  // The texts that were read, told in few words that differ where they do; whatever the tokenizer.
   const std::string& fingerprint() const { return fingerprint_; }
 
   // Splits off examples drawn by `seed`: a share of them when val_size < 1 (at least one), that

@@ -28,17 +28,20 @@ int64_t target_bytes(const Example& example, const Tokenizer& tokenizer) {
   return bytes;
 }
 
-struct CountText {
-  size_t operator()(const ConversationRecord& record) const {
-    size_t bytes = 0;
-    for (const Message& message : record.messages) bytes += message.content.size();
-    return bytes;
+// Calls `use` for each text of a record.
+template <typename Use>
+struct TextsOf {
+  Use use;
+
+  void operator()(const ConversationRecord& record) const {
+    for (const Message& message : record.messages) use(message.content);
   }
-  size_t operator()(const CompletionRecord& record) const {
-    return record.prompt.size() + record.completion.size();
+  void operator()(const CompletionRecord& record) const {
+    use(record.prompt);
+    use(record.completion);
   }
-  size_t operator()(const TextRecord& record) const { return record.text.size(); }
-  size_t operator()(const DocumentRecord& record) const { return record.text.size(); }
+  void operator()(const TextRecord& record) const { use(record.text); }
+  void operator()(const DocumentRecord& record) const { use(record.text); }
 };
 
 // The counts of DatasetStats under their names in files.
@@ -96,6 +99,14 @@ DatasetBuilder::DatasetBuilder(const Tokenizer* tokenizer, const DatasetOptions&
          "sequence_len {} is too short: a token is predicted from those before it",
          options.sequence_len);
   }
+}
+
+void DatasetBuilder::count_text(const Record& record) {
+  const auto count = [&](std::string_view text) {
+    stats().text_bytes += std::ssize(text);
+    text_crc_.add({reinterpret_cast<const uint8_t*>(text.data()), text.size()});
+  };
+  std::visit(TextsOf<decltype(count)>{count}, record);
 }
 
 bool DatasetBuilder::add(const Example& example) {
@@ -169,8 +180,8 @@ void DatasetBuilder::end_text() {
 
 Dataset DatasetBuilder::finish(const std::string& key) {
   const DatasetStats& counts = stats();
-  data_.fingerprint_ = fmt::format("{}, {}, checksum {:08x}", counted(counts.examples, "example"),
-                                   counted(counts.tokens, "token"), writer_.checksum());
+  data_.fingerprint_ = fmt::format("{} of {}, checksum {:08x}", counted(counts.records, "record"),
+                                   counted(counts.text_bytes, "byte"), text_crc_.value());
   Json trailer = {{"key", key}, {"fingerprint", data_.fingerprint_}};
   for_each_count(counts, [&](const char* name, int64_t count) { trailer[name] = count; });
   data_.stores_.push_back(writer_.finish(trailer.dump()));
@@ -218,7 +229,7 @@ Dataset Dataset::read(const fs::path& path, const Tokenizer& tokenizer,
     return options.max_samples == 0 || counts.records < options.max_samples;
   };
   const auto use = [&](const Record& record, const std::string& place) {
-    counts.text_bytes += static_cast<int64_t>(std::visit(CountText{}, record));
+    builder.count_text(record);
     Example example = encode_record(tokenizer, options.examples, record, place, progress);
     if (const auto* document = std::get_if<DocumentRecord>(&record)) {
       builder.add_text(example);
@@ -241,7 +252,9 @@ Dataset Dataset::read(const fs::path& path, const Tokenizer& tokenizer,
         : counts.notes.untrainable > 0
             ? "the chat template does not let answers be told from the rest: chat_template= "
               "may name another"
-            : "");
+        : counts.records == 0 ? "there is nothing in it: one record a line, such as "
+                                "{\"prompt\": ..., \"completion\": ...}"
+                              : "every answer in it is empty");
   }
   return builder.finish(key);
 }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/crc32c.h"
 #include "text/dataset.h"
 
 namespace jackscrew {
@@ -16,6 +17,8 @@ class DatasetBuilder {
   // Error(usage) when sequence_len < 2.
   DatasetBuilder(const Tokenizer* tokenizer, const DatasetOptions& options);
 
+  // Every record, before its example: what the data are told by, whatever is made of them.
+  void count_text(const Record& record);
   // The example of one record, whole; `place` is for messages.
   void add_record(Example example, const std::string& place);
   // The next part of a text that is cut into windows, and its end.
@@ -38,6 +41,7 @@ class DatasetBuilder {
   const Tokenizer* tokenizer_;
   const DatasetOptions& options_;
   TokenWriter writer_;
+  Crc32c text_crc_;
   Dataset data_;
   std::vector<int32_t> text_;  // from the beginning of the next window
   size_t scored_ = 0;          // tokens of text_ that an earlier window had as targets

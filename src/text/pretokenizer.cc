@@ -15,6 +15,9 @@ namespace {
 
 using Kind = PreTokenizerStep::Kind;
 
+// Of one match, in KiB; PCRE2's own limit is 20 GB. A run of spaces takes next to nothing.
+constexpr uint32_t kMaxHeap = 1 << 19;
+
 constexpr std::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 constexpr const char* kLlama3Pattern =
@@ -218,6 +221,7 @@ PreTokenizer::PreTokenizer(std::span<const PreTokenizerStep> steps) {
     // Runs of spaces are retried once per character: enough for some 100 MB of them, and too little
     // for a pattern made to take forever.
     pcre2_set_match_limit(pattern->context.get(), 100'000'000);
+    pcre2_set_heap_limit(pattern->context.get(), kMaxHeap);
     patterns_.push_back(std::move(pattern));
   }
 }

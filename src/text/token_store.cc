@@ -87,7 +87,6 @@ void TokenWriter::add(const Example& example, int64_t trained_bytes) {
     packed_.push_back(static_cast<uint32_t>(id) | (example.train[i] != 0 ? kTarget : 0u));
   }
   const std::string_view bytes = bytes_of(std::span<const uint32_t>(packed_));
-  crc_.add({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()});
   words_ += packed_.size();
   if (file_ != nullptr) {
     file_->write(bytes);

@@ -12,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "base/crc32c.h"
 #include "base/file.h"
 #include "text/example.h"
 
@@ -60,8 +59,6 @@ class TokenWriter {
 
   // At least one token. Throws Error(data) for an id outside the vocabulary.
   void add(const Example& example, int64_t trained_bytes);
-  // A checksum of all words so far.
-  uint32_t checksum() const { return crc_.value(); }
   // `trailer` is kept in the file.
   std::shared_ptr<const TokenStore> finish(const std::string& trailer);
 
@@ -70,7 +67,6 @@ class TokenWriter {
   fs::path path_;
   std::unique_ptr<FileWriter> file_;  // null: in memory
   uint64_t words_ = 0;
-  Crc32c crc_;
   std::vector<uint32_t> packed_;  // of the example being added
 };
 

@@ -42,6 +42,17 @@ std::string type_of(const Json& object) {
   return object.at("type").get<std::string>();
 }
 
+// A number with a point or an exponent is none: it may lie beyond every integer.
+int64_t integer_of(const Json& value) {
+  if (!value.is_number_integer()) fail(ErrorKind::model, "{} is not an integer", value.dump());
+  return value.get<int64_t>();
+}
+
+// `kinds` may be left empty where all are normal; here each token has its own.
+void fill_kinds(TokenizerData& data) {
+  data.kinds.resize(data.tokens.size(), TokenKind::normal);
+}
+
 void add_token(TokenizerData& data, const std::string& token, int64_t id, TokenKind kind) {
   if (id < 0 || id >= kMaxTokens) fail(ErrorKind::model, "the token \"{}\" has id {}", token, id);
   const auto index = static_cast<size_t>(id);
@@ -80,7 +91,7 @@ void read_model(const Json& model, TokenizerData& data) {
   const Json& vocabulary = model.at("vocab");
   if (!vocabulary.is_object()) fail(ErrorKind::model, "model.vocab is not an object");
   for (const auto& [token, id] : vocabulary.items()) {
-    add_token(data, token, id.get<int64_t>(), TokenKind::normal);
+    add_token(data, token, integer_of(id), TokenKind::normal);
   }
   // Without tokens for single bytes the flag has no effect, and some writers set it always.
   data.byte_fallback = flag(model, "byte_fallback", false) && vocabulary.contains("<0x00>");
@@ -107,7 +118,7 @@ void read_added_tokens(const Json& list, TokenizerData& data) {
         fail_unsupported(fmt::format("the added token \"{}\" with {}", content, key));
       }
     }
-    const auto id = entry.at("id").get<int64_t>();
+    const auto id = integer_of(entry.at("id"));
     const bool special = flag(entry, "special", false);
     add_token(data, content, id, special ? TokenKind::special : TokenKind::added);
     if (flag(entry, "normalized", !special)) {
@@ -249,8 +260,8 @@ void read_decoder(const Json& step, TokenizerData& data) {
       fail_unsupported(fmt::format("the decoder {}", step.dump()));
     }
   } else if (type == "Strip" && text) {
-    const auto start = step.at("start").get<int64_t>();
-    if (text_of(step, "content") != " " || start > 1 || step.at("stop").get<int64_t>() != 0) {
+    const auto start = integer_of(step.at("start"));
+    if (text_of(step, "content") != " " || start > 1 || integer_of(step.at("stop")) != 0) {
       fail_unsupported(fmt::format("the decoder {}", step.dump()));
     }
     if (start == 1) data.leading_space = LeadingSpace::drop_one;
@@ -335,6 +346,7 @@ TokenizerData parse_tokenizer_json(std::string_view text, const std::string& fil
 
 void apply_model_config(TokenizerData& data, std::string_view text, const std::string& file_name) {
   const Json config = parse_object(text, file_name);
+  fill_kinds(data);
   with_file_name(file_name, [&] {
     if (!is_null(config, "added_tokens_decoder")) {
       read_added_tokens(added_tokens_list(config.at("added_tokens_decoder")), data);
@@ -358,6 +370,7 @@ void apply_model_config(TokenizerData& data, std::string_view text, const std::s
 void apply_tokenizer_config(TokenizerData& data, std::string_view text,
                             const std::string& file_name) {
   const Json config = parse_object(text, file_name);
+  fill_kinds(data);
   with_file_name(file_name, [&] {
     const int32_t added_bos = data.bos;
     read_role(config, "bos_token", data, data.bos);

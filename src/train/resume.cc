@@ -2,11 +2,16 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "base/error.h"
 #include "train/recipe_file.h"
 
 namespace jackscrew {
 
 namespace {
+
+constexpr const char* kGoesOn = "; the run goes on with the present value";
 
 // The options of the run that wrote the checkpoint.
 OptionSet saved_options(const fs::path& checkpoint, const OptionSet& options) {
@@ -25,6 +30,19 @@ std::string shown(const OptionValue& value) {
 
 }  // namespace
 
+std::vector<std::string> changed_options(const fs::path& checkpoint, const OptionSet& options) {
+  std::vector<std::string> changes;
+  const OptionSet saved = saved_options(checkpoint, options);
+  for (const OptionValue& value : options.values()) {
+    if (!value.spec.affects_result || !options.tables()[value.table].saved) continue;
+    const OptionValue& before = *saved.find(value.spec.name);
+    if (same_value(before, value)) continue;
+    changes.push_back(fmt::format("{} was {} when the checkpoint was written and is {} now",
+                                  value.spec.name, shown(before), shown(value)));
+  }
+  return changes;
+}
+
 std::vector<std::string> resume_warnings(const fs::path& checkpoint, const CheckpointInfo& now,
                                          const OptionSet& options) {
   std::vector<std::string> warnings;
@@ -35,21 +53,22 @@ std::vector<std::string> resume_warnings(const fs::path& checkpoint, const Check
                     "with the same bits",
                     checkpoint.string(), then.version, then.isa, then.product));
   }
-  if (!then.data.empty() && then.data != now.data) {
-    warnings.push_back(
-        fmt::format("the data were {} when the checkpoint was written and are {} now; the run goes "
-                    "on with the present data",
-                    then.data, now.data));
-  }
-  const OptionSet saved = saved_options(checkpoint, options);
-  for (const OptionValue& value : options.values()) {
-    if (!value.spec.affects_result || !options.tables()[value.table].saved) continue;
-    const OptionValue& before = *saved.find(value.spec.name);
-    if (same_value(before, value)) continue;
-    warnings.push_back(
-        fmt::format("{} was {} when the checkpoint was written and is {} now; the run goes on with "
-                    "the present value",
-                    value.spec.name, shown(before), shown(value)));
+  const std::vector<std::string> changes = changed_options(checkpoint, options);
+  for (const std::string& change : changes) warnings.push_back(change + kGoesOn);
+  const bool other_data = std::ranges::any_of(changes, [](const std::string& change) {
+    return change.starts_with("data was ") || change.starts_with("max_samples was ");
+  });
+  if (!then.data.empty() && then.data != now.data && !other_data) {
+    const std::string what =
+        fmt::format("the data are not what they were when {} was written: {} now, {} then",
+                    checkpoint.string(), now.data, then.data);
+    if (options.text("resume") == "auto") {
+      throw Error(ErrorKind::data, what,
+                  fmt::format("put the data back, begin anew with resume=never, or go on with what "
+                              "is there now by resume={}",
+                              checkpoint.string()));
+    }
+    warnings.push_back(what + "; the run goes on with the present data");
   }
   return warnings;
 }

@@ -89,7 +89,7 @@ class Trainer {
   }
 
   static void warn(const std::string& line) {
-    fmt::print(stderr, "jackscrew: warning: {}\n", line);
+    fmt::print(stderr, "jackscrew: warning: {}\n", one_line(line));
   }
 
   void check_model() {
@@ -176,7 +176,16 @@ class Trainer {
   int64_t restore() {
     if (checkpoint_.empty()) return 0;
     const CheckpointInfo now = checkpoint_info(read_checkpoint_info(checkpoint_).step);
-    restore_states(checkpoint_);
+    try {
+      restore_states(checkpoint_);
+    } catch (const Error& error) {
+      const auto changes = changed_options(checkpoint_, recipe_.options);
+      if (changes.empty()) throw;
+      throw Error(error.kind(), error.what(),
+                  fmt::format("{}; set that back, give another output_dir, or begin anew with "
+                              "resume=never",
+                              fmt::join(changes, ", ")));
+    }
     for (const std::string& line : resume_warnings(checkpoint_, now, recipe_.options)) warn(line);
     say(fmt::format("resuming from {} at step {}", checkpoint_.string(), now.step));
     return now.step;

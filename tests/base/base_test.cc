@@ -84,6 +84,10 @@ TEST(Text, Sizes) {
   EXPECT_EQ(human_duration(4321), "1h12m");
 }
 
+TEST(Text, OneLineSpellsControlCharactersOut) {
+  EXPECT_EQ(one_line("a\nb\x1b[2J\x7f \xC3\xA9"), "a\\nb\\u001b[2J\\u007f \xC3\xA9");
+}
+
 TEST(Text, Counts) {
   EXPECT_EQ(human_count(812), "812");
   EXPECT_EQ(human_count(35232), "35.2k");

@@ -54,6 +54,7 @@ TEST(ModelConfig, NamesTheFieldThatIsWrong) {
   EXPECT_TRUE(mentions(refused([](C& c) { c.head_dim = 63; }), "head_dim"));
   EXPECT_TRUE(
       mentions(refused([](C& c) { c.num_hidden_layers = int64_t{1} << 60; }), "num_hidden_layers"));
+  EXPECT_TRUE(mentions(refused([](C& c) { c.num_hidden_layers = 3000; }), "num_hidden_layers"));
   EXPECT_TRUE(mentions(refused([](C& c) { c.num_key_value_heads = 2; }), "num_key_value_heads"));
   EXPECT_TRUE(mentions(refused([](C& c) { c.rms_norm_eps = 0; }), "rms_norm_eps"));
   EXPECT_TRUE(

@@ -309,7 +309,8 @@ TEST(TokenizerJson, NamesWhatItCannotRead) {
   refuse("has id 99999999", R"({"model": {"vocab": {"x": 99999999}}})");
   refuse("\"model\" is missing", R"({"model": null})");
   refuse("continuing_subword_prefix", R"({"model": {"continuing_subword_prefix": "##"}})");
-  refuse("t.json: [json.exception", R"({"model": {"vocab": {"x": "y"}}})");
+  refuse("t.json: \"y\" is not an integer", R"({"model": {"vocab": {"x": "y"}}})");
+  refuse("t.json: 1e+29 is not an integer", R"({"model": {"vocab": {"x": 1e29}}})");
   expect_error(ErrorKind::model, "t.json: ", [] { parse_tokenizer_json("{", "t.json"); });
   expect_error(ErrorKind::model, "t.json: an object", [] { parse_tokenizer_json("[]", "t.json"); });
   expect_error(ErrorKind::model, "nested deeper",

@@ -1,5 +1,7 @@
 // Runs that are stopped, killed and resumed, through the program: the same bits as if nothing had
 // happened.
+#include <sys/mount.h>
+
 #include <random>
 
 #include "tests/support/tiny_run.h"
@@ -77,27 +79,99 @@ bool is_saving(const fs::path& output) {
   return false;
 }
 
+// After a crash the newest checkpoint must be what the run that nothing happened to saved there.
+void expect_same_checkpoint(const TinyRun& tiny, const std::string& whole,
+                            const std::string& output) {
+  const int64_t step = newest_checkpoint(tiny.path(output));
+  if (step == 0) return;
+  const std::string name = "/checkpoint-" + std::to_string(step);
+  const auto saved = [&](const std::string& run) {
+    auto files = contents(tiny.path(run + name));
+    files.erase("recipe.yaml");  // names another output_dir
+    return files;
+  };
+  EXPECT_TRUE(saved(whole) == saved(output)) << output << name;
+}
+
+constexpr int kKills = 12;
+// Each kill comes some steps after the one before, so that none comes after the end, however fast
+// the machine.
+constexpr int64_t kStepsBetweenKills = 9;
+constexpr const char* kKilled = " max_steps=150 save_total_limit=0";
+
+// Other moments with every repetition; docs/pains.md has the command for many.
+std::mt19937 moments() {
+  return std::mt19937(static_cast<uint32_t>(::testing::UnitTest::GetInstance()->random_seed()));
+}
+
+// Lets a run that has been killed so many times go on, to a moment by chance: of its start, of its
+// steps or of a save. False where it has ended by itself.
+bool reach_a_moment(Child& child, const fs::path& output, int kills, std::mt19937& random) {
+  enum class Moment : uint32_t { start, step, save };
+  const auto moment = static_cast<Moment>(random() % 3);
+  const std::chrono::microseconds delay(random() % (moment == Moment::save ? 2000 : 60000));
+  const auto wait = [&] {
+    const auto end = std::chrono::steady_clock::now() + delay;
+    return child.until([&] { return std::chrono::steady_clock::now() >= end; });
+  };
+  if (moment == Moment::start) return wait();
+  const bool there =
+      child.until([&] { return newest_checkpoint(output) >= kStepsBetweenKills * kills; });
+  if (moment == Moment::step) return there && wait();
+  return child.until([&] { return is_saving(output); }) && wait();
+}
+
 TEST_P(SlowResume, SurvivesBeingKilledAtAnyMoment) {
   const TinyRun tiny("killed");
-  const std::string settings = std::string(GetParam()) + kSaving + "max_steps=150";
+  const std::string settings = std::string(GetParam()) + kSaving + kKilled;
   tiny.must_train("whole", settings);
-  const std::string command = tiny.train("killed", settings);
-  const fs::path output = tiny.path("killed");
-  std::mt19937 random(7);
-  // Each kill comes some steps after the one before, so that none comes after the end, however fast
-  // the machine; the delay spreads them over starting, stepping and saving.
-  for (int attempt = 0; attempt < 12; ++attempt) {
-    Child child(command);
-    const std::chrono::milliseconds delay(random() % 30);
-    child.until([&] { return newest_checkpoint(output) >= 9 * attempt; });
-    const auto end = std::chrono::steady_clock::now() + delay;
-    child.until([&] { return std::chrono::steady_clock::now() >= end; });
-    if (attempt % 3 == 2) child.until([&] { return is_saving(output); });
-    EXPECT_EQ(child.stop(SIGKILL), -SIGKILL) << attempt;
+  std::mt19937 random = moments();
+  for (int kills = 0; kills < kKills; ++kills) {
+    Child child(tiny.train("killed", settings));
+    reach_a_moment(child, tiny.path("killed"), kills, random);
+    EXPECT_EQ(child.stop(SIGKILL), -SIGKILL) << kills;
+    expect_same_checkpoint(tiny, "whole", "killed");
   }
   tiny.must_train("killed", settings);
   expect_same_run(tiny, "whole", "killed");
   expect_tidy(tiny, "killed");
+}
+
+// The same with a disk that has room for nothing, for part of what is to be written or for some
+// checkpoints: the run ends by itself, or is killed before.
+TEST_P(SlowResume, SurvivesAFullDisk) {
+  const TinyRun tiny("full_disk");
+  const std::string settings = std::string(GetParam()) + kSaving + kKilled + " save_total_limit=2";
+  tiny.must_train("whole", settings + " save_total_limit=0");
+  const fs::path disk = tiny.path("disk");
+  const fs::path ballast = disk / "ballast";
+  fs::create_directories(disk);
+  if (::mount("none", disk.c_str(), "tmpfs", 0, "size=16m") != 0) {
+    GTEST_SKIP() << "no right to mount a small disk";
+  }
+  uint64_t checkpoint_bytes = 0;
+  for (const auto& [name, bytes] : contents(tiny.path("whole/checkpoint-150"))) {
+    checkpoint_bytes += bytes.size();
+  }
+  std::mt19937 random = moments();
+  int full = 0;
+  for (int kills = 0; kills < kKills; ++kills) {
+    fs::remove(ballast);
+    const uint64_t room = random() % (3 * checkpoint_bytes);
+    write_text_atomic(ballast, std::string(fs::space(disk).available - room, ' '));
+    Child child(tiny.train("disk/run", settings));
+    reach_a_moment(child, disk / "run", kills, random);
+    const int ended = child.stop(SIGKILL);
+    EXPECT_TRUE(ended == 1 || ended == -SIGKILL) << ended;
+    full += ended == 1 ? 1 : 0;
+    if (fs::exists(disk / "run")) expect_same_checkpoint(tiny, "whole", "disk/run");
+  }
+  EXPECT_GT(full, 0);
+  fs::remove(ballast);
+  tiny.must_train("disk/run", settings);
+  expect_same_run(tiny, "whole", "disk/run");
+  expect_tidy(tiny, "disk/run");
+  ::umount(disk.c_str());
 }
 
 TEST_P(SlowResume, AnInterruptSavesAndTheRunGoesOn) {
@@ -184,6 +258,23 @@ TEST(SlowResumeRules, AChangedRecipeIsNamedWhereTheResultDependsOnIt) {
                                line("lora_alpha", "auto", "3"));
   // Now it is the recipe of the newest checkpoint.
   EXPECT_EQ(said(changed), "");
+}
+
+// Without being asked no run goes on over other data under the same name; asked, it says so.
+TEST(SlowResumeRules, ChangedDataIsNoSilentMatter) {
+  const TinyRun tiny("changed_data");
+  tiny.must_train("out", "max_steps=4 save_steps=2");
+  tiny.file("train.jsonl", tiny.text("train.jsonl") + TinyRun::record("New", "one"));
+  const std::string settings = "max_steps=6 save_steps=2 ";
+  EXPECT_EQ(run(tiny.train("out", settings) + kErrorsOnly).exit_code, 4);
+  const fs::path checkpoint = tiny.path("out/checkpoint-4");
+  const Outcome asked =
+      run(tiny.train("out", settings + "resume=" + checkpoint.string()) + kErrorsOnly);
+  EXPECT_EQ(asked.exit_code, 0);
+  EXPECT_NE(asked.out.find("warning: " + tiny.data() + " is not what it was"), std::string::npos)
+      << asked.out;
+  // The newest checkpoint is of the data as it is now.
+  tiny.must_train("out", settings + "max_steps=8");
 }
 
 TEST(SlowResumeRules, TwoRunsDoNotShareADirectory) {

@@ -114,13 +114,17 @@ Value repeat(const Value& value, int64_t times) {
   if (const Text* text = value.as_text()) {
     if (!text->empty() && count > Text::kMaxBytes / text->size()) Text::fail_too_long();
     Text out;
-    for (size_t i = 0; i < count && !text->empty(); ++i) out.append(*text);
+    if (text->empty()) return out;
+    Text block = *text;  // the text 1, 2, 4 ... times
+    for (size_t left = count; left > 0; left /= 2) {
+      if (left % 2 == 1) out.append(block);
+      if (left > 1) block.append(Text(block));
+    }
     return out;
   }
-  constexpr size_t kMaxItems = size_t{1} << 20;
   const Sequence& sequence = *value.as_sequence();
   if (!sequence.items.empty() && count > kMaxItems / sequence.items.size()) {
-    fail("a list of more than {} items", kMaxItems);
+    fail_too_many_items();
   }
   Values items;
   for (size_t i = 0; i < count && !sequence.items.empty(); ++i) {

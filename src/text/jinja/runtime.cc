@@ -115,10 +115,16 @@ void Runtime::count_steps(int64_t steps) {
 
 void Runtime::count_value(const Value& value, bool is_new) {
   constexpr int64_t kBytesOfItem = 32;
+  constexpr int64_t kBytesOfText = 160;   // besides, of an item that is a short text of its own
   constexpr int64_t kBytesOfStep = 1024;  // as many are read in the time of a step
   size_t bytes = 0;
-  if (const Text* text = value.as_text()) bytes = text->size();
-  if (const Sequence* sequence = value.as_sequence()) bytes = sequence->items.size() * kBytesOfItem;
+  if (const Text* text = value.as_text()) {
+    bytes = text->size() + text->runs().size() * sizeof(Text::Run);
+  }
+  if (const Sequence* sequence = value.as_sequence()) {
+    const bool texts = !sequence->items.empty() && sequence->items[0].as_text() != nullptr;
+    bytes = sequence->items.size() * (kBytesOfItem + (texts ? kBytesOfText : 0));
+  }
   if (const Dict* dict = value.as_dict()) bytes = dict->items.size() * kBytesOfItem;
   count_steps(static_cast<int64_t>(bytes) / kBytesOfStep);
   if (!is_new) return;

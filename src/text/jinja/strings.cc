@@ -50,7 +50,7 @@ Values split_at_spaces(const Text& text, int64_t max_splits) {
     while (end < text.size() && !is_space(code_point(text.view(), end))) {
       end += character_size(text.view(), end);
     }
-    parts.emplace_back(text.substr(begin, end - begin));
+    add_item(parts, text.substr(begin, end - begin));
     begin = skip_spaces(text.view(), end);
   }
   return parts;
@@ -61,13 +61,13 @@ Values split_at_spaces_from_right(const Text& text, int64_t max_splits) {
   if (max_splits < 0 || static_cast<int64_t>(words.size()) <= max_splits) return words;
   // The words that are split off; all before them is one part, its own spaces kept.
   const size_t first = words.size() - static_cast<size_t>(max_splits);
-  Text rest = text;
+  size_t end = text.size();
   for (size_t i = words.size(); i-- > first;) {
-    const size_t end = trimmed_end(rest.view());
-    rest = rest.substr(0, end - words[i].as_text()->size());
+    end = trimmed_end(text.view().substr(0, end)) - words[i].as_text()->size();
   }
   Values parts;
-  if (Text head = strip(rest, Side::right); !head.empty()) parts.emplace_back(std::move(head));
+  if (Text head = strip(text.substr(0, end), Side::right); !head.empty())
+    parts.emplace_back(std::move(head));
   parts.insert(parts.end(), words.begin() + static_cast<std::ptrdiff_t>(first), words.end());
   return parts;
 }
@@ -110,7 +110,7 @@ Values split(const Text& text, const Text* separator, int64_t max_splits, bool f
     while (more(parts.size())) {
       const size_t at = text.view().find(mark, begin);
       if (at == std::string_view::npos) break;
-      parts.emplace_back(text.substr(begin, at - begin));
+      add_item(parts, text.substr(begin, at - begin));
       begin = at + mark.size();
     }
     parts.emplace_back(text.substr(begin, text.size() - begin));
@@ -137,7 +137,7 @@ Values split_lines(const Text& text, bool keep_ends) {
       i += character_size(text.view(), i);
       continue;
     }
-    lines.emplace_back(text.substr(begin, i - begin + (keep_ends ? end : 0)));
+    add_item(lines, text.substr(begin, i - begin + (keep_ends ? end : 0)));
     i += end;
     begin = i;
   }

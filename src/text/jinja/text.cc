@@ -22,6 +22,7 @@ void Text::add_run(size_t end, Origin origin) {
   if (!runs_.empty() && runs_.back().origin == origin) {
     runs_.back().end = end;
   } else {
+    if (runs_.size() == kMaxRuns) fail("a text of more than {} pieces", kMaxRuns);
     runs_.push_back({end, origin});
   }
 }

@@ -33,10 +33,13 @@ class Text {
   Text() = default;
   Text(std::string bytes, Origin origin);
 
+  // Nor has one more runs than this: a conversation has a few for each message.
+  static constexpr size_t kMaxRuns = size_t{1} << 20;
+
   // Throws the Failure of a text beyond kMaxBytes.
   [[noreturn]] static void fail_too_long();
 
-  // Both throw Failure beyond kMaxBytes.
+  // Both throw Failure beyond kMaxBytes or kMaxRuns.
   void append(std::string_view bytes, Origin origin);
   void append(const Text& other) { append(other, 0, other.size()); }
   // Appends `count` bytes of `other` from `begin` on.

@@ -93,7 +93,17 @@ Value Value::undefined(std::string what) {
   return value;
 }
 
+void fail_too_many_items() {
+  fail("a list of more than {} items", kMaxItems);
+}
+
+void add_item(Values& items, Value item) {
+  if (items.size() == kMaxItems) fail_too_many_items();
+  items.push_back(std::move(item));
+}
+
 Value Value::sequence(SequenceKind kind, Values items) {
+  if (items.size() > kMaxItems) fail_too_many_items();
   int depth = 0;
   for (const Value& item : items) depth = std::max(depth, item.depth());
   Value value;
@@ -250,7 +260,7 @@ Values characters(const Text& text) {
   Values out;
   for (size_t i = 0; i < text.size();) {
     const size_t size = character_size(text.view(), i);
-    out.emplace_back(text.substr(i, size));
+    add_item(out, text.substr(i, size));
     i += size;
   }
   return out;
@@ -288,7 +298,7 @@ Values to_values(const Value& value) {
   if (const Sequence* sequence = value.as_sequence()) return sequence->items;
   Values items;
   const Iterator next = iterate(value);
-  while (auto item = next()) items.push_back(std::move(*item));
+  while (auto item = next()) add_item(items, std::move(*item));
   return items;
 }
 

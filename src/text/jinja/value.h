@@ -23,6 +23,12 @@ class Runtime;
 
 using Values = std::vector<Value>;
 
+// No list grows beyond this: the characters of a text would take hundreds of bytes each.
+inline constexpr size_t kMaxItems = size_t{1} << 20;
+[[noreturn]] void fail_too_many_items();
+// Appends, or throws Failure beyond kMaxItems.
+void add_item(Values& items, Value item);
+
 // Names and their values: of a scope, of a namespace. Each name stands once.
 using Variables = std::vector<std::pair<std::string, Value>>;
 // The value of a name, or null.

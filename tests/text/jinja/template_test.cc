@@ -130,6 +130,12 @@ TEST(JinjaLimits, EndInTime) {
   refused("more than 10000000 steps",
           "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}");
   refused("64 MiB", "{{ 'abc' * 1000000000 }}");
+  refused("a list of more than 1048576 items", "{{ ('a' * 60000000) | list }}");
+  refused("a list of more than 1048576 items", "{{ ('a ' * 30000000).split() }}");
+  refused("a list of more than 1048576 items", "{{ ('a,' * 30000000).split(',') }}");
+  refused("a list of more than 1048576 items", "{{ ('a\\n' * 30000000).splitlines() }}");
+  refused("a list of more than 1048576 items", "{{ [1] * 1000000 + [1] * 1000000 }}");
+  refused("1024 MiB", "{% for i in range(9999) %}{% set x = ('a' * 60000000) %}{% endfor %}");
   refused("64 MiB",
           "{% set n = namespace(s='ab') %}{% for i in range(99) %}"
           "{% set n.s = n.s ~ n.s %}{% endfor %}");

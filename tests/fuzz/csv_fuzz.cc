@@ -1,0 +1,15 @@
+// .csv: as rows, and as records.
+#include "text/csv.h"
+
+#include "tests/fuzz/fuzz.h"
+#include "text/records.h"
+
+void jackscrew::parse_input(std::string_view bytes) {
+  accepts([&] {
+    CsvReader reader(bytes, "train.csv");
+    for (std::vector<std::string> fields; reader.next(fields);) {
+    }
+  });
+  const fs::path path = write_file("train.csv", bytes);
+  accepts([&] { read_records(path, [](const Record&, const std::string&) {}); });
+}

@@ -1,0 +1,11 @@
+// .jsonl and .json: the same bytes as either.
+#include "text/records.h"
+
+#include "tests/fuzz/fuzz.h"
+
+void jackscrew::parse_input(std::string_view bytes) {
+  for (const char* name : {"train.jsonl", "train.json"}) {
+    const fs::path path = write_file(name, bytes);
+    accepts([&] { read_records(path, [](const Record&, const std::string&) {}); });
+  }
+}

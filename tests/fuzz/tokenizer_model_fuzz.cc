@@ -1,0 +1,12 @@
+// tokenizer.model: SentencePiece's protobuf or lines of base64.
+#include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/tokenizer_use.h"
+#include "text/sentencepiece.h"
+#include "text/tiktoken.h"
+
+void jackscrew::parse_input(std::string_view bytes) {
+  accepts([&] {
+    use_tokenizer(is_tiktoken(bytes) ? parse_tiktoken(bytes, "tokenizer.model")
+                                     : parse_sentencepiece(bytes, "tokenizer.model"));
+  });
+}

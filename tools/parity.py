@@ -337,8 +337,8 @@ class Parity:
                          f"of {compared} differ, by {furthest} at most")
 
     def tokens(self) -> None:
-        """A megabyte of hostile text through SmolLM2's tokenizer."""
-        text = hostile_text(1_000_000)
+        """Megabytes of hostile text through SmolLM2's tokenizer."""
+        text = hostile_text(5_500_000)
         path = self.work / "hostile.txt"
         path.write_bytes(text.encode())
         tokenizer = self.reference_tokenizer()

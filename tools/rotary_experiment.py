@@ -6,7 +6,7 @@ them static, so that the rotation has to do almost all of the work. Prints a Mar
 losses and, for each arm, the command behind it. Standard library only.
 
   tools/rotary_experiment.py --program build/release/jackscrew --work runs/rotary [--tokens 5000000]
-                             [--only NAME ...] [--seed 1 ...]
+                             [--only NAME ...] [--seed 1 ...] [--set product=bf16 ...]
 
 The text is the glosses and examples of WordNet (Debian package wordnet-base).
 """
@@ -79,22 +79,24 @@ def main() -> None:
     parser.add_argument("--learning_rate", type=float, default=1e-3)
     parser.add_argument("--only", action="append", choices=list(ARMS))
     parser.add_argument("--seed", type=int, action="append")
-    parser.add_argument("--set", action="append", default=[], help="name=value for every rotary arm")
+    parser.add_argument("--set", action="append", default=[], help="name=value for every arm")
+    parser.add_argument("--set_rotary", action="append", default=[],
+                        help="name=value for every arm but full")
     options = parser.parse_args()
     prepare(options.work, options.tokens)
     steps = options.tokens // (SEQUENCE * ROWS)
     rows = []
     for seed in options.seed or [1]:
         for name in options.only or ARMS:
-            settings = [*ARMS[name], f"learning_rate={options.learning_rate}"]
+            settings = [*ARMS[name], f"learning_rate={options.learning_rate}", *options.set]
             if name != "full":
-                settings += options.set
+                settings += options.set_rotary
             loss = run(options.program, options.work, name, settings, seed, steps)
             rows.append((name, seed, loss))
             print(f"{name}, seed {seed}: {loss:.4f}", flush=True)
     full = {seed: loss for name, seed, loss in rows if name == "full"}
     print(f"\n{steps} steps of {ROWS} x {SEQUENCE} bytes, learning rate {options.learning_rate}, "
-          f"{' '.join(options.set)}\n\n| arm | seed | held-out loss | against full |\n|---|---|---|---|")
+          f"{' '.join(options.set + options.set_rotary)}\n\n| arm | seed | held-out loss | against full |\n|---|---|---|---|")
     for name, seed, loss in rows:
         gap = f"{100 * (loss / full[seed] - 1):+.1f} %" if seed in full else ""
         print(f"| {name} | {seed} | {loss:.4f} | {gap} |")

@@ -65,23 +65,6 @@ TEST_F(SlowData, EvaluationOfSeveralFiles) {
   EXPECT_NEAR(nats(both), nats(a) + nats(b), 1e-9 * nats(both));
 }
 
-TEST_F(SlowData, ChangedSinceTheCheckpointIsRefusedUnlessAskedFor) {
-  const std::string settings = "save_steps=2 max_steps=";
-  tiny_.must_train("out", settings + "2");
-  // Other tokens of the same data are another matter.
-  tiny_.must_train("out", settings + "4 sequence_len=32");
-  tiny_.file("train.jsonl", read_text(tiny_.data()) + TinyRun::record("one", "more"));
-  Outcome outcome = run(tiny_.train("out", settings + "6") + " 2>&1");
-  EXPECT_EQ(outcome.exit_code, 4);
-  EXPECT_NE(outcome.out.find("was written: 41 records of "), std::string::npos) << outcome.out;
-  EXPECT_NE(outcome.out.find(" then\n"), std::string::npos) << outcome.out;
-  const fs::path checkpoint = tiny_.path("out/checkpoint-4");
-  outcome = run(tiny_.train("out", settings + "6 resume=" + checkpoint.string()) + " 2>&1");
-  EXPECT_EQ(outcome.exit_code, 0);
-  EXPECT_NE(outcome.out.find("the run goes on with the present data"), std::string::npos)
-      << outcome.out;
-}
-
 TEST_F(SlowData, LargeDataAreKeptAsTokens) {
   // 64 MiB of few long records, of which the beginning is kept.
   std::string text;

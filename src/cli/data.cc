@@ -31,14 +31,11 @@ struct Reader {
   // Every record whole, in order; of each data set as many as are wanted.
   void records(const std::function<void(const Example&, const std::string&)>& use) const {
     for (const std::string& path : recipe.data) {
-      int64_t left = recipe.max_samples > 0 ? recipe.max_samples : INT64_MAX;
-      for (const auto& file : data_files(path)) {
-        if (left <= 0) break;
-        read_records(file, [&](const Record& record, const std::string& place) {
-          use(encode_record(tokenizer, options.examples, record, place), place);
-          return --left > 0;
-        });
-      }
+      read_records(data_files(path), recipe.max_samples,
+                   [&](const Record& record, const std::string& place) {
+                     use(encode_record(tokenizer, options.examples, record, place), place);
+                     return true;
+                   });
     }
   }
 

@@ -21,13 +21,12 @@ std::vector<int32_t> first_window(const Recipe& recipe, const Tokenizer& tokeniz
   const DatasetOptions options = dataset_options(recipe, tokenizer);
   std::vector<int32_t> ids;
   for (const std::string& path : recipe.data) {
-    for (const auto& file : data_files(path)) {
-      if (!ids.empty()) break;
-      read_records(file, [&](const Record& record, const std::string& place) {
-        ids = encode_record(tokenizer, options.examples, record, place).ids;
-        return ids.empty();
-      });
-    }
+    if (!ids.empty()) break;
+    read_records(data_files(path), recipe.max_samples,
+                 [&](const Record& record, const std::string& place) {
+                   ids = encode_record(tokenizer, options.examples, record, place).ids;
+                   return ids.empty();
+                 });
   }
   if (ids.empty()) fail(ErrorKind::data, "{} has no token", fmt::join(recipe.data, ", "));
   ids.resize(std::min(ids.size(), static_cast<size_t>(recipe.sequence_len)));

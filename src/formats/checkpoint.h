@@ -4,8 +4,7 @@
 //   state.safetensors   every state that learners save: parameters, moments (F32), counters (U8);
 //                       frozen weights are not among them
 //   checkpoint.json     format, step, program version, ISA level, product, data, and size and
-//   CRC-32C
-//                       of state.safetensors and of each file in masters/
+//                       CRC-32C of state.safetensors and of each file in masters/
 //   masters/            second names of the files of StateRef::file: their bytes are not copied
 //   recipe.yaml         the resolved recipe
 #pragma once

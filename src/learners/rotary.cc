@@ -41,8 +41,7 @@ constexpr std::array<OptionSpec, 11> kOptions = {{
      "train rotate freeze"},
     {"group_learning_rate", OptionType::number, "auto",
      "rate of the active groups; auto: learning_rate, raised by up to 4 the less is active, at "
-     "most "
-     "1e-3",
+     "most 1e-3",
      "", "auto", 0},
     {"static_learning_rate", OptionType::number, "auto",
      "rate of embedding, norms and head; auto: learning_rate", "", "auto", 0},

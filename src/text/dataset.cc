@@ -189,12 +189,16 @@ int64_t repeated_examples(const Dataset& data) {
 
 int64_t leaked_examples(const Dataset& held_out, const Dataset& training) {
   if (held_out.size() == 0) return 0;
-  const std::vector<uint64_t> hashes = sorted_hashes(training);
-  int64_t leaked = 0;
-  for (int64_t i = 0; i < held_out.size(); ++i) {
-    leaked += std::ranges::binary_search(hashes, hash_of(held_out.example(i))) ? 1 : 0;
+  // Those held out are few: they are kept in memory, and the others pass by.
+  const std::vector<uint64_t> hashes = sorted_hashes(held_out);
+  std::vector<bool> leaked(hashes.size(), false);
+  for (int64_t i = 0; i < training.size(); ++i) {
+    const uint64_t hash = hash_of(training.example(i));
+    const auto [begin, end] = std::equal_range(hashes.begin(), hashes.end(), hash);
+    const auto first = leaked.begin() + (begin - hashes.begin());
+    if (begin != end && !*first) std::fill_n(first, end - begin, true);
   }
-  return leaked;
+  return std::count(leaked.begin(), leaked.end(), true);
 }
 
 }  // namespace jackscrew

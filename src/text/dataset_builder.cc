@@ -225,9 +225,6 @@ Dataset Dataset::read(const fs::path& path, const Tokenizer& tokenizer,
   }
   DatasetBuilder builder(&tokenizer, options);
   DatasetStats& counts = builder.stats();
-  const auto wanted = [&] {
-    return options.max_samples == 0 || counts.records < options.max_samples;
-  };
   const auto use = [&](const Record& record, const std::string& place) {
     builder.count_text(record);
     Example example = encode_record(tokenizer, options.examples, record, place, progress);
@@ -237,11 +234,9 @@ Dataset Dataset::read(const fs::path& path, const Tokenizer& tokenizer,
     } else {
       builder.add_record(std::move(example), place);
     }
-    return wanted();
+    return true;
   };
-  for (const fs::path& file : files) {
-    if (wanted()) read_records(file, use, progress);
-  }
+  read_records(files, options.max_samples, use, progress);
   if (part == DataPart::train && counts.examples == 0) {
     throw Error(
         ErrorKind::data,

@@ -473,4 +473,19 @@ void read_records(const fs::path& file, const RecordCallback& use,
   }
 }
 
+void read_records(std::span<const fs::path> files, int64_t max_records, const RecordCallback& use,
+                  const ProgressCallback& progress) {
+  int64_t left = max_records > 0 ? max_records : INT64_MAX;
+  bool wanted = true;
+  const auto count = [&](const Record& record, const std::string& place) {
+    const auto* document = std::get_if<DocumentRecord>(&record);
+    if (document == nullptr || document->ends) --left;
+    wanted = use(record, place) && left > 0;
+    return wanted;
+  };
+  for (const fs::path& file : files) {
+    if (wanted) read_records(file, count, progress);
+  }
+}
+
 }  // namespace jackscrew

@@ -62,6 +62,11 @@ using RecordCallback = std::function<bool(const Record&, const std::string&)>;
 void read_records(const std::filesystem::path& file, const RecordCallback& use,
                   const ProgressCallback& progress = {});
 
+// The same for several files, in order, until `max_records` records have been used (0: all). A
+// document counts once, whatever its parts.
+void read_records(std::span<const std::filesystem::path> files, int64_t max_records,
+                  const RecordCallback& use, const ProgressCallback& progress = {});
+
 // The bytes of the first part, at most `limit` >= 4, of a text that is read in parts: it ends with
 // a line, where every pre-tokenizer of the field cuts too, or else before a space or with a
 // character.

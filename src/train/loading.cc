@@ -15,10 +15,13 @@ namespace {
 // bytes each, at most as much as the text.
 constexpr int64_t kLargeData = int64_t{64} << 20;
 
-// A name that no other process and no other call uses.
+// A name that no other process and no other call uses. What is too large for memory must not go to
+// /tmp, which may be memory; a directory that the user names instead is taken.
 fs::path temporary_file() {
   static std::atomic<int> count{0};
-  return fs::temp_directory_path() / fmt::format("jackscrew-{}-{}.tokens", ::getpid(), ++count);
+  const fs::path named = fs::temp_directory_path();
+  const fs::path large = named == "/tmp" && fs::is_directory("/var/tmp") ? "/var/tmp" : named;
+  return large / fmt::format("jackscrew-{}-{}.tokens", ::getpid(), ++count);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "kernels/device.h"
 #include "learners/learner.h"
+#include "text/dataset.h"
 #include "train/recipe_file.h"
 
 namespace jackscrew {

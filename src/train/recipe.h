@@ -10,11 +10,12 @@
 #include "base/command_line.h"
 #include "base/options.h"
 #include "optim/schedule.h"
-#include "text/dataset.h"
 #include "train/run_options.h"
 #include "train/run_watch.h"
 
 namespace jackscrew {
+
+enum class LongRecord;  // text/dataset.h
 
 // A learner's name and the options that only it reads.
 struct LearnerTable {
@@ -35,8 +36,8 @@ struct Recipe {
   std::vector<double> data_weights;  // one for each of data, or none
   std::vector<std::string> eval_data;
   double val_size = 0;
-  int64_t max_samples = 0;  // 0: all
-  LongRecord long_record = LongRecord::truncate;
+  int64_t max_samples = 0;   // 0: all
+  LongRecord long_record{};  // truncate
   int64_t sequence_len = 0;
   bool packing = false;
   bool train_on_inputs = false;

@@ -30,15 +30,16 @@ std::string shown(const OptionValue& value) {
 
 }  // namespace
 
-std::vector<std::string> changed_options(const fs::path& checkpoint, const OptionSet& options) {
-  std::vector<std::string> changes;
+std::vector<OptionChange> changed_options(const fs::path& checkpoint, const OptionSet& options) {
+  std::vector<OptionChange> changes;
   const OptionSet saved = saved_options(checkpoint, options);
   for (const OptionValue& value : options.values()) {
     if (!value.spec.affects_result || !options.tables()[value.table].saved) continue;
     const OptionValue& before = *saved.find(value.spec.name);
     if (same_value(before, value)) continue;
-    changes.push_back(fmt::format("{} was {} when the checkpoint was written and is {} now",
-                                  value.spec.name, shown(before), shown(value)));
+    changes.push_back(
+        {value.spec.name, fmt::format("{} was {} when the checkpoint was written and is {} now",
+                                      value.spec.name, shown(before), shown(value))});
   }
   return changes;
 }
@@ -53,10 +54,10 @@ std::vector<std::string> resume_warnings(const fs::path& checkpoint, const Check
                     "with the same bits",
                     checkpoint.string(), then.version, then.isa, then.product));
   }
-  const std::vector<std::string> changes = changed_options(checkpoint, options);
-  for (const std::string& change : changes) warnings.push_back(change + kGoesOn);
-  const bool other_data = std::ranges::any_of(changes, [](const std::string& change) {
-    return change.starts_with("data was ") || change.starts_with("max_samples was ");
+  const std::vector<OptionChange> changes = changed_options(checkpoint, options);
+  for (const OptionChange& change : changes) warnings.push_back(change.text + kGoesOn);
+  const bool other_data = std::ranges::any_of(changes, [](const OptionChange& change) {
+    return change.name == "data" || change.name == "max_samples";
   });
   if (!then.data.empty() && then.data != now.data && !other_data) {
     const std::string what =

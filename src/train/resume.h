@@ -9,9 +9,13 @@
 
 namespace jackscrew {
 
-// "lora_rank was 8 when the checkpoint was written and is 4 now" for every such option that affects
-// the result.
-std::vector<std::string> changed_options(const fs::path& checkpoint, const OptionSet& options);
+struct OptionChange {
+  std::string name;
+  std::string text;  // "lora_rank was 8 when the checkpoint was written and is 4 now"
+};
+
+// Every option that affects the result and is not what it was.
+std::vector<OptionChange> changed_options(const fs::path& checkpoint, const OptionSet& options);
 
 // A line for each way in which the run that wrote the checkpoint had another result than this one
 // would have: its program and machine, its data, and every option that affects the result. Throws

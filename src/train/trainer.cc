@@ -121,7 +121,6 @@ class Trainer {
                            tokens_directory(output_) / name);
     };
     train_data_ = load(recipe_.data, DataPart::train, "train");
-    data_fingerprint_ = train_data_.fingerprint();
     for (const std::string& warning : data_warnings(train_data_.stats())) warn(warning);
     const bool dated =
         options.examples.format.jinja != nullptr && options.examples.format.jinja->uses_clock();
@@ -181,10 +180,12 @@ class Trainer {
     } catch (const Error& error) {
       const auto changes = changed_options(checkpoint_, recipe_.options);
       if (changes.empty()) throw;
+      std::vector<std::string> texts;
+      for (const OptionChange& change : changes) texts.push_back(change.text);
       throw Error(error.kind(), error.what(),
                   fmt::format("{}; set that back, give another output_dir, or begin anew with "
                               "resume=never",
-                              fmt::join(changes, ", ")));
+                              fmt::join(texts, ", ")));
     }
     for (const std::string& line : resume_warnings(checkpoint_, now, recipe_.options)) warn(line);
     say(fmt::format("resuming from {} at step {}", checkpoint_.string(), now.step));
@@ -200,7 +201,7 @@ class Trainer {
   // What a checkpoint written by this run says of it.
   CheckpointInfo checkpoint_info(int64_t step) const {
     return {step, JACKSCREW_VERSION, session_->ops().level(), session_->product().name(),
-            data_fingerprint_};
+            train_data_.fingerprint()};
   }
 
   StateSource states() const {
@@ -498,7 +499,6 @@ class Trainer {
   ModelFiles files_;
   Tokenizer tokenizer_;
   Dataset train_data_, eval_data_;
-  std::string data_fingerprint_;  // of what is trained on, before anything is drawn from it
   std::vector<Sample> samples_;
   std::optional<BatchSampler> sampler_;
   fs::path checkpoint_;  // the newest that the run began from or wrote; empty when there is none

@@ -2,11 +2,12 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/text/fixture.h"
+#include "tests/text/jinja/fixture.h"
 
 namespace jackscrew {
 namespace {
 
+using jinja::own_format;
 using Json = nlohmann::json;
 using Ids = std::vector<int32_t>;
 
@@ -41,16 +42,6 @@ std::string marked(const RenderedChat& chat) {
     before = segment.trained;
   }
   return before ? text + ']' : text;
-}
-
-// A format by the model's own template, with <s> and </s>.
-ChatFormat own_format(const std::string& source) {
-  TokenizerData data;
-  data.tokens = {"<s>", "</s>"};
-  data.bos = 0;
-  data.eos = 1;
-  data.chat_template = source;
-  return chat_format("auto", data, {2024, 7, 6, 0, 0, 0});
 }
 
 ChatFormat built_in(const char* name) {

@@ -7,16 +7,8 @@
 namespace jackscrew {
 namespace {
 
+using jinja::own_format;
 using Json = nlohmann::ordered_json;
-
-ChatFormat format_of(const std::string& source) {
-  TokenizerData data;
-  data.tokens = {"<s>", "</s>"};
-  data.bos = 0;
-  data.eos = 1;
-  data.chat_template = source;
-  return chat_format("auto", data, jinja::kNow);
-}
 
 std::string rendered(const ChatFormat& format, const ConversationRecord& record,
                      bool answer_follows = false) {
@@ -56,7 +48,7 @@ TEST(Tools, RecordsAreRenderedAsTransformersRendersThem) {
   int with_tools = 0;
   int with_calls = 0;
   for (const auto& [name, results] : golden["templates"].items()) {
-    const ChatFormat format = format_of(templates.at(name));
+    const ChatFormat format = own_format(templates.at(name));
     for (size_t i = 0; i < results.size(); ++i) {
       const Json& conversation = golden["conversations"][i];
       if (!is_record(conversation) || !results[i].contains("text")) continue;
@@ -92,9 +84,9 @@ TEST(Tools, OfShareGpt) {
       {"from": "observation", "value": "noon"}, {"from": "gpt", "value": "Now."}]})"));
   EXPECT_EQ(record.messages[1].role, "assistant");
   const std::string text =
-      rendered(format_of("{% for m in messages %}{{ m.role }}: {{ m.content }}"
-                         "{% if m.tool_calls %}{{ m.tool_calls | tojson }}{% endif %}|{% endfor %}"
-                         "{{ tools | tojson }}"),
+      rendered(own_format("{% for m in messages %}{{ m.role }}: {{ m.content }}"
+                          "{% if m.tool_calls %}{{ m.tool_calls | tojson }}{% endif %}|{% endfor %}"
+                          "{{ tools | tojson }}"),
                record);
   EXPECT_EQ(text,
             "user: When?|"
@@ -134,15 +126,15 @@ TEST(Tools, AreNotLostWithoutAWord) {
   const ChatFormat plain = chat_format("plain", {}, {});
   expect_error(ErrorKind::data, "no place for tools",
                [&] { render_chat(plain, record.messages, false, record.tools); });
-  const ChatFormat without = format_of("{% for m in messages %}{{ m.content }}{% endfor %}");
+  const ChatFormat without = own_format("{% for m in messages %}{{ m.content }}{% endfor %}");
   EXPECT_TRUE(render_chat(without, record.messages, false, record.tools).unused_tools);
   EXPECT_FALSE(render_chat(without, record.messages).unused_tools);
-  const ChatFormat with = format_of("{{ tools | tojson }}");
+  const ChatFormat with = own_format("{{ tools | tojson }}");
   EXPECT_FALSE(render_chat(with, record.messages, false, record.tools).unused_tools);
   const ConversationRecord called = parse(Json::parse(
       R"({"messages": [{"role": "assistant", "content": "", "tool_calls": [{"name": "now"}]}]})"));
   EXPECT_TRUE(render_chat(without, called.messages).unused_tools);
-  EXPECT_FALSE(render_chat(format_of("{{ messages[0]['tool_calls'] | tojson }}"), called.messages)
+  EXPECT_FALSE(render_chat(own_format("{{ messages[0]['tool_calls'] | tojson }}"), called.messages)
                    .unused_tools);
   // An empty list is none.
   const ConversationRecord none =

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "tests/text/fixture.h"
+#include "text/chat_template.h"
 #include "text/jinja/json.h"
 #include "text/jinja/template.h"
 
@@ -25,6 +26,16 @@ inline Text render_text(const std::string& source, const Variables& variables = 
 
 inline std::string render(const std::string& source, const std::string& json = "{}") {
   return render_text(source, variables_of(nlohmann::ordered_json::parse(json))).bytes();
+}
+
+// A chat format by a model's own template, with <s> and </s>.
+inline ChatFormat own_format(const std::string& source) {
+  TokenizerData data;
+  data.tokens = {"<s>", "</s>"};
+  data.bos = 0;
+  data.eos = 1;
+  data.chat_template = source;
+  return chat_format("auto", data, kNow);
 }
 
 // Expects an Error of `kind` whose message holds `part`.

@@ -28,7 +28,8 @@ target_include_directories(test_cuda PRIVATE
 target_compile_definitions(test_cuda PRIVATE
   JACKSCREW_TEST_DATA="${CMAKE_SOURCE_DIR}/tests" JACKSCREW_PROGRAM="$<TARGET_FILE:jackscrew>")
 # Of the rooms' tests those that say something of a GPU, and those that a fiber can do in seconds.
-set(emulated_filter Cuda* GpuParity.* GpuRun.* Methods/GpuRun* Attention.* GemmInt8.MatchesTheReference*
+set(emulated_filter Cuda* GpuParity.* GpuRun.* Methods/GpuRun* Models/GpuGolden*
+  Attention.* GemmInt8.MatchesTheReference*
   GemmInt8.ExtremeCodes* GemmInt8.LongContractions Gemm.Matches* Gemm.FewRows Gemm.Refuses*
   SoftmaxCrossEntropy.* Reductions.* RmsNorm.* Rotary.* Swiglu.* Rows.* BlockValues.* DynamicMap.*
   Nf4.* PlainFormat.* WeightTest.* GatherContributorTest.*)

@@ -14,6 +14,7 @@ struct AttentionArguments {
   int64_t tokens_q = 0, tokens_k = 0;
   float scale = 1.0f;
   int64_t window = 0;
+  bool bf16_operands = false;
   const float* q = nullptr;  // [tokens_q, num_heads * head_dim]
   const float* k = nullptr;  // [tokens_k, num_kv_heads * head_dim]
   const float* v = nullptr;

@@ -52,6 +52,7 @@ void set_attention(AttentionArguments& args, const AttentionShape& shape, const 
   args.tokens_k = k.rows();
   args.scale = shape.scale;
   args.window = shape.window;
+  args.bf16_operands = shape.operands == DType::bf16;
   args.q = q.data<float>();
   args.k = k.data<float>();
   args.v = v.data<float>();

@@ -31,6 +31,9 @@ struct AttentionShape {
   int64_t head_dim = 0;
   float scale = 1.0f;  // of the scores, before softmax
   int64_t window = 0;  // a query sees so many keys at most, the last its own; 0: all before it
+  // bf16: operands of products may be rounded to it where the hardware multiplies that faster;
+  // sums, softmax and results are f32 either way.
+  DType operands = DType::f32;
 };
 
 // A matrix of signed bytes with scales: an element is scale * code.

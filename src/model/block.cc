@@ -104,7 +104,8 @@ AttentionShape Block::shape(const Tensor& cu_seqlens_q, const Tensor& cu_seqlens
           config_->num_key_value_heads,
           config_->head_dim,
           static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_->head_dim))),
-          window_};
+          window_,
+          product_->attention_operands()};
 }
 
 void Block::rotate(Context& context, const Batch& batch, const Tensor& x, float direction) const {

@@ -14,6 +14,7 @@ class DenseProduct : public Product {
 
   const char* name() const override { return name_; }
   DType kept_dtype() const override { return arithmetic_; }
+  DType attention_operands() const override { return arithmetic_; }
 
   Operand prepare(Context& context, const Tensor& x) const override {
     return {x, cast(context, x)};

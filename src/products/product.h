@@ -22,6 +22,8 @@ class Product : public Contributor {
   virtual const char* name() const = 0;
   // In which the wide activations between two products wait for backward: f32 or bf16.
   virtual DType kept_dtype() const = 0;
+  // What attention's products may round their operands to: f32 or bf16.
+  virtual DType attention_operands() const = 0;
 
   // Casts x into memory of context.scratch, whose frame the caller holds.
   virtual Operand prepare(Context& context, const Tensor& x) const = 0;

@@ -96,5 +96,75 @@ TEST(CudaEmulation, MultipliesAsTensorCoresDo) {
   }
 }
 
+// The same for bf16: small integers, whose products and sums are exact.
+void multiply_halves(const float* a, const float* b, float* c) {
+  const int lane = static_cast<int>(threadIdx.x);
+  const int group = lane / 4;
+  const int in_group = lane % 4;
+  const auto pack = [](float low, float high) { return cuda::pack_bf16(low, high); };
+  uint32_t a_words[4];
+  uint32_t b_words[2];
+  for (int i = 0; i < 8; i += 2) {
+    const int row = i < 2 || (i >= 4 && i < 6) ? group : group + 8;
+    const float* at = a + row * 16 + in_group * 2 + (i < 4 ? 0 : 8);
+    a_words[i / 2] = pack(at[0], at[1]);
+  }
+  for (int i = 0; i < 4; i += 2) {
+    const float* at = b + (in_group * 2 + (i < 2 ? 0 : 8)) * 8 + group;
+    b_words[i / 2] = pack(at[0], at[8]);
+  }
+  float sums[4] = {7, 7, 7, 7};
+  cuda::mma_bf16(sums, a_words, b_words[0], b_words[1]);
+  for (int i = 0; i < 4; ++i) {
+    c[(i < 2 ? group : group + 8) * 8 + in_group * 2 + (i & 1)] = sums[i];
+  }
+}
+
+TEST(CudaEmulation, MultipliesHalvesAsTensorCoresDo) {
+  std::mt19937 random(2);
+  std::vector<float> a(16 * 16), b(16 * 8), c(16 * 8);
+  for (auto* values : {&a, &b}) {
+    for (float& value : *values) value = static_cast<float>(random() % 31) - 15.0f;
+  }
+  launch(multiply_halves, {{1, 1, 1}, {32, 1, 1}, 0, nullptr}, a.data(), b.data(), c.data());
+  for (size_t row = 0; row < 16; ++row) {
+    for (size_t column = 0; column < 8; ++column) {
+      float sum = 7;
+      for (size_t k = 0; k < 16; ++k) sum += a[row * 16 + k] * b[k * 8 + column];
+      EXPECT_EQ(c[row * 8 + column], sum) << row << ", " << column;
+    }
+  }
+}
+
+// Of a [32, 8] in shared memory, as four matrices of 8 rows.
+void load_four(bool transposed, uint32_t* words) {
+  uint16_t* shared = cuda::dynamic_halves();
+  for (int i = 0; i < 8; ++i) {
+    shared[threadIdx.x * 8 + static_cast<unsigned>(i)] =
+        static_cast<uint16_t>(threadIdx.x * 8 + static_cast<unsigned>(i));
+  }
+  __syncthreads();
+  uint32_t mine[4];
+  transposed ? cuda::load_matrices_transposed(mine, shared + threadIdx.x * 8)
+             : cuda::load_matrices(mine, shared + threadIdx.x * 8);
+  for (size_t m = 0; m < 4; ++m) words[threadIdx.x * 4 + m] = mine[m];
+}
+
+TEST(CudaEmulation, LoadsMatricesForTensorCores) {
+  for (const bool transposed : {false, true}) {
+    std::vector<uint32_t> words(32 * 4);
+    launch(load_four, {{1, 1, 1}, {32, 1, 1}, 512, nullptr}, transposed, words.data());
+    for (uint32_t lane = 0; lane < 32; ++lane) {
+      for (uint32_t m = 0; m < 4; ++m) {
+        const uint32_t row = lane / 4;
+        const uint32_t column = lane % 4 * 2;
+        const uint32_t low = m * 64 + (transposed ? column * 8 + row : row * 8 + column);
+        const uint32_t high = low + (transposed ? 8 : 1);
+        EXPECT_EQ(words[lane * 4 + m], low | high << 16) << lane << ", " << m;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace jackscrew

@@ -135,6 +135,7 @@ TEST(GpuParity, Attention) {
   for (const Case& c :
        {Case{{0, 1, 34, 100}, {0, 1, 34, 100}, 6, 2, 64}, Case{{0, 65}, {0, 65}, 2, 2, 128},
         Case{{0, 1, 8}, {0, 77, 90}, 4, 1, 52}}) {
+    DType operands = DType::f32;
     const auto run = [&](Side& side) {
       const int64_t queries = c.cu_q.back();
       const int64_t keys = c.cu_k.back();
@@ -147,7 +148,9 @@ TEST(GpuParity, Attention) {
                                  c.heads,
                                  c.kv_heads,
                                  c.head_dim,
-                                 0.3f};
+                                 0.3f,
+                                 0,
+                                 operands};
       const Tensor q = side.random(queries, width, 1);
       const Tensor k = side.random(keys, kv_width, 2);
       const Tensor v = side.random(keys, kv_width, 3);
@@ -165,6 +168,9 @@ TEST(GpuParity, Attention) {
       return results;
     };
     expect_parity(run, fmt::format("attention, heads of {}", c.head_dim));
+    // The CPU does not round, the GPU by up to 2^-9 before every product.
+    operands = DType::bf16;
+    expect_parity(run, fmt::format("attention in bf16, heads of {}", c.head_dim), 1e-2);
   }
 }
 

@@ -65,6 +65,7 @@ struct AttentionRun {
     out_shape.head_dim = model.head_dim;
     out_shape.scale = static_cast<float>(model.scale);
     out_shape.window = model.window;
+    out_shape.operands = operands;
     return out_shape;
   }
 
@@ -80,6 +81,17 @@ struct AttentionRun {
     return out.gaps_intact() && dq.gaps_intact() && dk.gaps_intact() && dv.gaps_intact();
   }
 
+  // Lets products round their operands; what they are given is rounded already.
+  void use_bf16_operands() {
+    operands = DType::bf16;
+    for (Strided<float>* input : {&q, &k, &v, &dout}) {
+      std::vector<float> values = input->values();
+      for (float& value : values) value = to_float(to_bf16(value));
+      input->set(values);
+    }
+  }
+
+  DType operands = DType::f32;
   reference::Attention model;
   Memory memory;
   Arena arena;
@@ -187,6 +199,41 @@ TEST(Attention, BackwardMatchesTheReference) {
   }
 }
 
+// Rounded are then the weights and the gradients of scores, by up to 2^-9 each.
+TEST(Attention, Bf16OperandsStayNearTheReference) {
+  constexpr double kTolerance = 4e-3;
+  const auto ops = make_test_ops();
+  std::vector<AttentionCase> cases = training_cases();
+  cases.push_back(training_case({70, 150}, 2, 1, 160, 2));
+  cases.push_back(training_case({130}, 2, 2, 256, 0, 70));
+  cases.push_back(training_case({90}, 1, 1, 33));
+  cases.push_back({{1, 7, 5}, {65, 7, 130}, 4, 1, 64, 3});
+  cases.push_back({{1, 100}, {300, 257}, 3, 3, 52, 0, 33});
+  for (const AttentionCase& test : cases) {
+    AttentionRun run(test);
+    run.use_bf16_operands();
+    run.forward(*ops, run.arena);
+    const Doubles q = widen(run.q.values());
+    const Doubles k = widen(run.k.values());
+    const Doubles v = widen(run.v.values());
+    Doubles lse;
+    const Doubles out = run.model.forward(q, k, v, &lse);
+    EXPECT_LE(relative_error(run.out.values(), out), kTolerance) << test.describe();
+    EXPECT_LE(relative_error(run.lse.values(), lse), 1e-6) << test.describe();
+    if (test.queries == test.keys) {
+      run.backward(*ops, run.arena);
+      Doubles dq, dk, dv;
+      run.model.backward(q, k, v, widen(run.dout.values()), &dq, &dk, &dv);
+      if (run.model.tokens_q() > 1) {
+        EXPECT_LE(relative_error(run.dq.values(), dq), kTolerance) << test.describe();
+        EXPECT_LE(relative_error(run.dk.values(), dk), kTolerance) << test.describe();
+      }
+      EXPECT_LE(relative_error(run.dv.values(), dv), kTolerance) << test.describe();
+    }
+    EXPECT_TRUE(run.gaps_intact()) << test.describe();
+  }
+}
+
 TEST(Attention, BitsDoNotDependOnThreads) {
   for (const AttentionCase& test : training_cases()) {
     AttentionRun first(test);
@@ -220,14 +267,17 @@ TEST(Attention, BitsDoNotDependOnPacking) {
   alone.k.set(tail(packed.k, 64));
   alone.v.set(tail(packed.v, 64));
   alone.dout.set(tail(packed.dout, 192));
-  for (AttentionRun* run : {&packed, &alone}) {
-    run->forward(*ops, run->arena);
-    run->backward(*ops, run->arena);
+  for (const DType operands : {DType::f32, DType::bf16}) {
+    for (AttentionRun* run : {&packed, &alone}) {
+      run->operands = operands;
+      run->forward(*ops, run->arena);
+      run->backward(*ops, run->arena);
+    }
+    EXPECT_EQ(tail(packed.out, 192), alone.out.values());
+    EXPECT_EQ(tail(packed.dq, 192), alone.dq.values());
+    EXPECT_EQ(tail(packed.dk, 64), alone.dk.values());
+    EXPECT_EQ(tail(packed.dv, 64), alone.dv.values());
   }
-  EXPECT_EQ(tail(packed.out, 192), alone.out.values());
-  EXPECT_EQ(tail(packed.dq, 192), alone.dq.values());
-  EXPECT_EQ(tail(packed.dk, 64), alone.dk.values());
-  EXPECT_EQ(tail(packed.dv, 64), alone.dv.values());
 }
 
 TEST(Attention, PlanTakesWhatTheCpuTakes) {

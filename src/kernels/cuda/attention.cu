@@ -1,75 +1,33 @@
-// Every thread multiplies and adds in f32; tensor cores have no products as exact. Sums are taken
-// in an order that the shapes fix, and no two blocks write to one place: results repeat bit for
-// bit.
+// Every thread multiplies and adds in f32; tensor cores have no products as exact. A block works on
+// a tile of queries or keys, against one of the other kind at a time. Sums are taken in an order
+// that the shapes fix, and no two blocks write to one place: results repeat bit for bit.
 #include "kernels/cuda/attention.h"
 
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/attention_bf16.h"
+#include "kernels/cuda/attention_tiles.cuh"
 #include "kernels/row_math.h"
 
 namespace jackscrew::cuda {
 
 namespace {
 
-constexpr int kTile = kAttentionTile;
+constexpr int kTile = 32;
 constexpr int kPerRow = 8;  // threads that share a row of a tile, neighbours in a warp
 constexpr int kThreads = kTile * kPerRow;
 constexpr int kScores = kTile / kPerRow;  // that a thread has of its row
 constexpr int kScorePitch = kTile + 1;    // floats between rows: they fall into different banks
-constexpr float kLowest = -3.4028235e38f;
-
-// A tile of a sequence; absent for the blocks that are too many.
-struct Place {
-  int64_t sequence = -1;
-  int64_t first = 0;  // row of the tile within the sequence
-};
-
-// Sequences have whole numbers of tiles, one after another.
-__device__ Place find_place(const int32_t* cu_seqlens, int64_t sequences, int64_t tile) {
-  for (int64_t s = 0; s < sequences; ++s) {
-    const int64_t tiles = (cu_seqlens[s + 1] - cu_seqlens[s] + kTile - 1) / kTile;
-    if (tile < tiles) return {s, tile * kTile};
-    tile -= tiles;
-  }
-  return {};
-}
-
-// The most tiles that sequences of so many tokens can have.
-unsigned most_tiles(int64_t tokens, int64_t sequences) {
-  return static_cast<unsigned>(tokens / kTile + sequences);
-}
 
 // What a block and a thread of it have to do.
-struct Work {
-  int64_t head_dim, pitch;   // pitch: floats between rows of a tile
-  int64_t row, lane;         // of this thread in a tile
-  int64_t first_q, first_k;  // tokens with which the sequence begins
-  int64_t length_q, length_k;
-  int64_t hidden;  // keys before the first query
-  int64_t window;  // keys that a query sees at most
+struct Work : Sequence {
+  int64_t head_dim, pitch;  // pitch: floats between rows of a tile
+  int64_t row, lane;        // of this thread in a tile
 
   __device__ Work(const Attention& args, int64_t sequence)
-      : head_dim(args.head_dim),
+      : Sequence(args, sequence),
+        head_dim(args.head_dim),
         pitch(args.head_dim + 1),
         row(threadIdx.x / kPerRow),
-        lane(threadIdx.x % kPerRow),
-        first_q(args.cu_seqlens_q[sequence]),
-        first_k(args.cu_seqlens_k[sequence]),
-        length_q(args.cu_seqlens_q[sequence + 1] - first_q),
-        length_k(args.cu_seqlens_k[sequence + 1] - first_k),
-        hidden(length_k - length_q),
-        window(args.window > 0 ? args.window : length_k) {}
-
-  // Whether a query sees a key, both counted within the sequence.
-  __device__ bool sees(int64_t query, int64_t key) const {
-    const int64_t distance = hidden + query - key;
-    return query < length_q && key < length_k && distance >= 0 && distance < window;
-  }
-
-  // The first tile of keys of which a query of the tile that begins with `query` sees one.
-  __device__ int64_t first_keys(int64_t query) const {
-    const int64_t unseen = hidden + query + 1 - window;
-    return unseen > 0 ? unseen / kTile * kTile : 0;
-  }
+        lane(threadIdx.x % kPerRow) {}
 
   // Rows [begin, begin + kTile) of a head into shared memory, zeros beyond `end`. `from` is the
   // sequence's first row.
@@ -129,7 +87,7 @@ __device__ float row_largest(float value) {
 // A block for each tile of queries and head.
 template <int kSlots>
 __global__ void __launch_bounds__(kThreads) forward(const Attention args) {
-  const Place place = find_place(args.cu_seqlens_q, args.sequences, blockIdx.x);
+  const Place place = find_place<kTile>(args.cu_seqlens_q, args.sequences, blockIdx.x);
   if (place.sequence < 0) return;
   const Work work(args, place.sequence);
   const int64_t head = blockIdx.y;
@@ -140,18 +98,17 @@ __global__ void __launch_bounds__(kThreads) forward(const Attention args) {
   work.load(args.q + work.first_q * args.q_stride, args.q_stride, head, place.first, work.length_q,
             q_tile);
   const int64_t query = place.first + work.row;
-  const int64_t last_key = work.hidden + place.first + kTile;
-  const int64_t keys = last_key < work.length_k ? last_key : work.length_k;
-  float largest = kLowest;
+  const int64_t keys = work.end_of_keys(place.first, kTile);
+  float largest = kLowestScore;
   float total = 0.0f;
   float sum[kSlots] = {};
-  for (int64_t begin = work.first_keys(place.first); begin < keys; begin += kTile) {
+  for (int64_t begin = work.first_keys(place.first, kTile); begin < keys; begin += kTile) {
     __syncthreads();
     work.load(args.k + work.first_k * args.k_stride, args.k_stride, kv_head, begin, work.length_k,
               kv_tile);
     __syncthreads();
     float score[kScores];
-    float tile_largest = kLowest;
+    float tile_largest = kLowestScore;
     for (int j = 0; j < kScores; ++j) {
       const int64_t c = work.lane + j * kPerRow;
       score[j] = args.scale * work.dot(q_tile + work.row * work.pitch, kv_tile + c * work.pitch);
@@ -214,7 +171,7 @@ __device__ Pair pair_of(const Attention& args, const Work& work, int64_t head, i
 // give to dk and dv.
 template <int kSlots>
 __global__ void __launch_bounds__(kThreads) backward_keys(const Attention args) {
-  const Place place = find_place(args.cu_seqlens_k, args.sequences, blockIdx.x);
+  const Place place = find_place<kTile>(args.cu_seqlens_k, args.sequences, blockIdx.x);
   if (place.sequence < 0) return;
   const Work work(args, place.sequence);
   const int64_t kv_head = blockIdx.y;
@@ -231,11 +188,8 @@ __global__ void __launch_bounds__(kThreads) backward_keys(const Attention args) 
             work.length_k, v_tile);
   float dk[kSlots] = {};
   float dv[kSlots] = {};
-  // Queries past the window of the tile's last key see none of its keys.
-  const int64_t seen = place.first + kTile - 1 + work.window;
-  const int64_t queries = seen < work.length_q ? seen : work.length_q;
+  const int64_t queries = work.end_of_queries(place.first, kTile);
   for (int64_t head = kv_head * sharing; head < (kv_head + 1) * sharing; ++head) {
-    // Queries as long as keys: none before the tile's first key sees it.
     for (int64_t begin = place.first; begin < queries; begin += kTile) {
       __syncthreads();
       work.load(args.q + work.first_q * args.q_stride, args.q_stride, head, begin, work.length_q,
@@ -266,7 +220,7 @@ __global__ void __launch_bounds__(kThreads) backward_keys(const Attention args) 
 // A block for each tile of queries and head: dq.
 template <int kSlots>
 __global__ void __launch_bounds__(kThreads) backward_queries(const Attention args) {
-  const Place place = find_place(args.cu_seqlens_q, args.sequences, blockIdx.x);
+  const Place place = find_place<kTile>(args.cu_seqlens_q, args.sequences, blockIdx.x);
   if (place.sequence < 0) return;
   const Work work(args, place.sequence);
   const int64_t head = blockIdx.y;
@@ -281,10 +235,9 @@ __global__ void __launch_bounds__(kThreads) backward_queries(const Attention arg
   work.load(args.dout + work.first_q * args.dout_stride, args.dout_stride, head, place.first,
             work.length_q, dout_tile);
   const int64_t query = place.first + work.row;
-  const int64_t last_key = place.first + kTile;
+  const int64_t keys = work.end_of_keys(place.first, kTile);
   float dq[kSlots] = {};
-  for (int64_t begin = work.first_keys(place.first); begin < last_key && begin < work.length_k;
-       begin += kTile) {
+  for (int64_t begin = work.first_keys(place.first, kTile); begin < keys; begin += kTile) {
     __syncthreads();
     work.load(args.k + work.first_k * args.k_stride, args.k_stride, kv_head, begin, work.length_k,
               k_tile);
@@ -324,9 +277,18 @@ unsigned as_unsigned(int64_t value) {
 
 }  // namespace
 
+int64_t attention_shared_bytes(int64_t head_dim, bool bf16_operands) {
+  if (bf16_operands) return attention_shared_bytes_bf16(head_dim);
+  const int64_t tile = kTile * (head_dim + 1);
+  const int64_t scores = kTile * kScorePitch;
+  return (4 * tile + 2 * scores) * static_cast<int64_t>(sizeof(float));
+}
+
 int attention_forward(const Attention& args, void* stream) {
   if (args.tokens_q == 0) return cudaSuccess;
-  const dim3 blocks(most_tiles(args.tokens_q, args.sequences), as_unsigned(args.num_heads), 1);
+  if (args.bf16_operands) return attention_forward_bf16(args, stream);
+  const dim3 blocks(most_tiles(args.tokens_q, args.sequences, kTile), as_unsigned(args.num_heads),
+                    1);
   const size_t floats = static_cast<size_t>(2 * kTile * (args.head_dim + 1) + kTile * kScorePitch);
   return launch(
       kernels_for(args.head_dim).forward,
@@ -337,19 +299,20 @@ int attention_backward(const Attention& args, void* stream) {
   if (args.tokens_q == 0) return cudaSuccess;
   const auto on = static_cast<cudaStream_t>(stream);
   const dim3 threads(kThreads, 1, 1);
-  const auto shared = static_cast<size_t>(attention_shared_bytes(args.head_dim));
+  const auto shared = static_cast<size_t>(attention_shared_bytes(args.head_dim, false));
   const Kernels kernels = kernels_for(args.head_dim);
   const int64_t warps = kThreads / kWarp;
   const int64_t rows = args.num_heads * args.tokens_q;
   const dim3 row_blocks(as_unsigned((rows + warps - 1) / warps), 1, 1);
   cudaError_t status = launch(sum_dout_out, {row_blocks, threads, 0, on}, args);
   if (status != cudaSuccess) return status;
-  const dim3 key_blocks(most_tiles(args.tokens_k, args.sequences), as_unsigned(args.num_kv_heads),
-                        1);
+  if (args.bf16_operands) return attention_gradients_bf16(args, stream);
+  const dim3 key_blocks(most_tiles(args.tokens_k, args.sequences, kTile),
+                        as_unsigned(args.num_kv_heads), 1);
   status = launch(kernels.keys, {key_blocks, threads, shared, on}, args);
   if (status != cudaSuccess) return status;
-  const dim3 query_blocks(most_tiles(args.tokens_q, args.sequences), as_unsigned(args.num_heads),
-                          1);
+  const dim3 query_blocks(most_tiles(args.tokens_q, args.sequences, kTile),
+                          as_unsigned(args.num_heads), 1);
   return launch(kernels.queries, {query_blocks, threads, shared, on}, args);
 }
 

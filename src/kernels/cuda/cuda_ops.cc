@@ -134,7 +134,7 @@ class CudaOps : public Ops {
  private:
   Attention arguments(const AttentionShape& shape, const Tensor& q, const Tensor& k,
                       const Tensor& v, const Tensor& out, const Tensor& lse) const {
-    const int64_t wanted = attention_shared_bytes(shape.head_dim);
+    const int64_t wanted = attention_shared_bytes(shape.head_dim, shape.operands == DType::bf16);
     if (shape.head_dim > kAttentionMaxHeadDim || wanted > gpu_.shared_memory_bytes) {
       fail(ErrorKind::device,
            "attention with head_dim {} takes {} bytes of shared memory; this GPU ({}) has {}, and "

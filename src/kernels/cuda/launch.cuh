@@ -33,8 +33,25 @@ cudaError_t launch(void (*kernel)(Args...), const Launch& how,
 
 // The block's dynamic shared memory.
 __device__ inline float* dynamic_floats() {
-  extern __shared__ float dynamic_shared[];
+  extern __shared__ __align__(16) float dynamic_shared[];
   return dynamic_shared;
+}
+__device__ inline uint16_t* dynamic_halves() {
+  return reinterpret_cast<uint16_t*>(dynamic_floats());
+}
+
+// 2^x to about 2 ulp; 0 for -infinity.
+__device__ inline float exp2_approximate(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
+}
+
+// Two floats rounded to bf16, to nearest with ties to even; `low` in the low half.
+__device__ inline uint32_t pack_bf16(float low, float high) {
+  uint32_t packed;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
 }
 
 // c [16, 8] += a [16, 32] · b [32, 8] of signed bytes, by a warp. Every thread holds the fragments
@@ -44,6 +61,31 @@ __device__ inline void mma_s8(int32_t (&c)[4], const uint32_t (&a)[4], const uin
       "{%8, %9}, {%0, %1, %2, %3};"
       : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// c [16, 8] += a [16, 16] · b [16, 8] of bf16 with sums in f32, by a warp, likewise for
+// mma.m16n8k16.
+__device__ inline void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// Four matrices of 8 x 8 halves from shared memory, by a warp: `row` of thread 8 m + r is row r of
+// matrix m, 16 bytes from a multiple of 16. A thread gets as m-th word the elements
+// [thread / 4, thread % 4 * 2] and the next of the row; transposed, those of the column.
+__device__ inline void load_matrices(uint32_t (&words)[4], const uint16_t* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(row)))
+               : "memory");
+}
+__device__ inline void load_matrices_transposed(uint32_t (&words)[4], const uint16_t* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(row)))
+               : "memory");
 }
 
 }  // namespace jackscrew::cuda

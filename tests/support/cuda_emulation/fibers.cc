@@ -153,6 +153,10 @@ int8_t byte_of(uint32_t word, size_t i) {
   return static_cast<int8_t>(word >> (8 * i));
 }
 
+float half_of(uint32_t word, size_t i) {
+  return to_float(bf16{static_cast<uint16_t>(word >> (16 * i))});
+}
+
 }  // namespace
 
 const Indices& indices() {
@@ -190,6 +194,45 @@ void mma_s8(int32_t (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
       const auto& of_b = warp.b[column * 4 + k % 16 / 4];
       c[i] += byte_of(of_a[row / 8 + k / 16 * 2], k % 4) * byte_of(of_b[k / 16], k % 4);
     }
+  }
+  wait(warp.barrier, kWarp);
+}
+
+// PTX ISA, "Matrix Fragments for mma.m16n8k16": of a, register i of a thread holds two elements of
+// row lane / 4 (+ 8 for odd i) from column lane % 4 * 2 (+ 8 for i >= 2); of b, register i holds
+// two of column lane / 4 from row lane % 4 * 2 + 8 * i; c as above.
+void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  Warp& warp = warp_now();
+  const size_t lane = block.now % kWarp;
+  for (size_t i = 0; i < 4; ++i) warp.a[lane][i] = a[i];
+  warp.b[lane] = {b0, b1};
+  wait(warp.barrier, kWarp);
+  for (size_t i = 0; i < 4; ++i) {
+    const size_t row = lane / 4 + i / 2 * 8;
+    const size_t column = lane % 4 * 2 + i % 2;
+    for (size_t k = 0; k < 16; ++k) {
+      const auto& of_a = warp.a[row % 8 * 4 + k % 8 / 2];
+      const auto& of_b = warp.b[column * 4 + k % 8 / 2];
+      c[i] += half_of(of_a[row / 8 + k / 8 * 2], k % 2) * half_of(of_b[k / 8], k % 2);
+    }
+  }
+  wait(warp.barrier, kWarp);
+}
+
+void load_matrices(uint32_t (&words)[4], const uint16_t* row, bool transposed) {
+  if (reinterpret_cast<uintptr_t>(row) % 16 != 0) fail("a matrix's row is not aligned");
+  Warp& warp = warp_now();
+  const size_t lane = block.now % kWarp;
+  warp.values[lane] = reinterpret_cast<uintptr_t>(row);
+  wait(warp.barrier, kWarp);
+  const auto element = [&](size_t matrix, size_t r, size_t column) -> uint32_t {
+    return reinterpret_cast<const uint16_t*>(warp.values[matrix * 8 + r])[column];
+  };
+  for (size_t m = 0; m < 4; ++m) {
+    const size_t first = lane / 4;
+    const size_t second = lane % 4 * 2;
+    words[m] = transposed ? element(m, second, first) | element(m, second + 1, first) << 16
+                          : element(m, first, second) | element(m, first, second + 1) << 16;
   }
   wait(warp.barrier, kWarp);
 }

@@ -10,6 +10,7 @@
 #include <functional>
 #include <type_traits>
 
+#include "base/half.h"
 #include "cuda_runtime_api.h"
 
 #define __global__
@@ -33,8 +34,11 @@ void sync_threads();
 // Ends when all threads of the warp have come; every one gets what thread `lane` of it brought.
 uint64_t exchange(uint64_t mine, int from_lane);
 
-// A product of the warp; see cuda::mma_s8.
+// Products of the warp; see cuda::mma_s8 and cuda::mma_bf16.
 void mma_s8(int32_t (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
+void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
+// See cuda::load_matrices and cuda::load_matrices_transposed.
+void load_matrices(uint32_t (&words)[4], const uint16_t* row, bool transposed);
 
 float* dynamic_floats();
 
@@ -81,9 +85,29 @@ cudaError_t launch(void (*kernel)(Args...), const Launch& how,
 inline float* dynamic_floats() {
   return cuda_emulation::dynamic_floats();
 }
+inline uint16_t* dynamic_halves() {
+  return reinterpret_cast<uint16_t*>(dynamic_floats());
+}
+
+inline float exp2_approximate(float x) {
+  return std::exp2(x);
+}
+
+inline uint32_t pack_bf16(float low, float high) {
+  return to_bf16(low).bits | static_cast<uint32_t>(to_bf16(high).bits) << 16;
+}
 
 inline void mma_s8(int32_t (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   cuda_emulation::mma_s8(c, a, b);
+}
+inline void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  cuda_emulation::mma_bf16(c, a, b0, b1);
+}
+inline void load_matrices(uint32_t (&words)[4], const uint16_t* row) {
+  cuda_emulation::load_matrices(words, row, false);
+}
+inline void load_matrices_transposed(uint32_t (&words)[4], const uint16_t* row) {
+  cuda_emulation::load_matrices(words, row, true);
 }
 
 }  // namespace jackscrew::cuda

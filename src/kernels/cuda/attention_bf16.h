@@ -1,0 +1,18 @@
+// Attention on tensor cores (attention_bf16.cu): FlashAttention-2 (Dao 2023) with operands rounded
+// to bf16.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/attention.h"
+
+namespace jackscrew::cuda {
+
+// Shared memory that a block takes: bf16 tiles of 192 rows.
+int64_t attention_shared_bytes_bf16(int64_t head_dim);
+
+// As attention_forward(); and what of attention_backward() comes after the sums of dout * out.
+int attention_forward_bf16(const Attention& args, void* stream);
+int attention_gradients_bf16(const Attention& args, void* stream);
+
+}  // namespace jackscrew::cuda

@@ -1,0 +1,78 @@
+// How the kernels of attention divide their work: a block of threads has a tile of queries or keys
+// of one sequence.
+#pragma once
+
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/launch.cuh"
+
+namespace jackscrew::cuda {
+
+// Below every score: what the largest of none is.
+inline constexpr float kLowestScore = -3.4028235e38f;
+
+// A tile of a sequence; absent for the blocks that are too many.
+struct Place {
+  int64_t sequence = -1;
+  int64_t first = 0;  // row of the tile within the sequence
+};
+
+// Sequences have whole numbers of tiles, one after another.
+template <int kTile>
+__device__ Place find_place(const int32_t* cu_seqlens, int64_t sequences, int64_t tile) {
+  for (int64_t s = 0; s < sequences; ++s) {
+    const int64_t tiles = (cu_seqlens[s + 1] - cu_seqlens[s] + kTile - 1) / kTile;
+    if (tile < tiles) return {s, tile * kTile};
+    tile -= tiles;
+  }
+  return {};
+}
+
+// The most tiles that sequences of so many tokens can have.
+inline unsigned most_tiles(int64_t tokens, int64_t sequences, int tile) {
+  return static_cast<unsigned>(tokens / tile + sequences);
+}
+
+// A sequence, and who sees whom in it: queries and keys are counted within it.
+struct Sequence {
+  int64_t first_q, first_k;  // tokens with which it begins
+  int64_t length_q, length_k;
+  int64_t hidden;  // keys before the first query
+  int64_t window;  // keys that a query sees at most
+
+  __device__ Sequence(const Attention& args, int64_t index)
+      : first_q(args.cu_seqlens_q[index]),
+        first_k(args.cu_seqlens_k[index]),
+        length_q(args.cu_seqlens_q[index + 1] - first_q),
+        length_k(args.cu_seqlens_k[index + 1] - first_k),
+        hidden(length_k - length_q),
+        window(args.window > 0 ? args.window : length_k) {}
+
+  __device__ bool sees(int64_t query, int64_t key) const {
+    const int64_t distance = hidden + query - key;
+    return query < length_q && key < length_k && distance >= 0 && distance < window;
+  }
+
+  // Whether all `queries` from `query` on see all `keys` from `key` on.
+  __device__ bool all_see(int64_t query, int queries, int64_t key, int keys) const {
+    return sees(query, key + keys - 1) && sees(query + queries - 1, key);
+  }
+
+  // The keys that some query of the tile sees: those of [first_keys, end_of_keys), in whole tiles
+  // from the first.
+  __device__ int64_t first_keys(int64_t query, int tile) const {
+    const int64_t unseen = hidden + query + 1 - window;
+    return unseen > 0 ? unseen / tile * tile : 0;
+  }
+  __device__ int64_t end_of_keys(int64_t query, int queries) const {
+    const int64_t end = hidden + query + queries;
+    return end < length_k ? end : length_k;
+  }
+  // Where the queries end that see a key of the tile; those that do begin with the tile's first.
+  // Of as many queries as keys.
+  __device__ int64_t end_of_queries(int64_t key, int keys) const {
+    const int64_t end = key + keys - 1 + window;
+    return end < length_q ? end : length_q;
+  }
+};
+
+}  // namespace jackscrew::cuda

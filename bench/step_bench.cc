@@ -2,8 +2,9 @@
 //   step_bench [--clock=wall|cpu] [a recipe's settings, such as model=PATH product=bf16 threads=4]
 //              [--json]
 // Without settings: SmolLM2-135M's shape with random weights, learner full, 4 x 512 tokens that are
-// all targets, 2 threads, every product the CPU has. max_steps steps are measured after one that is
-// not, with a measurement of the peak before each.
+// all targets, 2 threads, every product the device has. max_steps steps are measured after one that
+// is not, with a measurement of the peak before each. On a GPU a step is timed as a whole: it works
+// on while the host goes ahead.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -49,6 +50,44 @@ StepBatch random_batch(const Recipe& recipe, int64_t vocab_size) {
   return step;
 }
 
+bool on_gpu(const Recipe& recipe) {
+  return recipe.device.starts_with("cuda");
+}
+
+// The best of `runs` 8192^3 products of the device, in operations per second. Holds memory only
+// meanwhile.
+double device_gemm_peak(const Recipe& recipe, const BenchClock& clock, DType dtype, int runs) {
+  constexpr int64_t kSize = 8192;
+  const auto device = open_device(recipe);
+  Memory memory("device", device->make_backing(), 0);
+  const auto ops = device->make_ops(memory);
+  const OwnedTensor a(memory, Purpose::activations, dtype, {kSize, kSize});
+  const OwnedTensor b(memory, Purpose::activations, dtype, {kSize, kSize});
+  const OwnedTensor c(memory, Purpose::activations, DType::f32, {kSize, kSize});
+  // Zeros would draw less power, and a GPU would run faster than it can with numbers.
+  Memory host("host", make_host_backing(), 0);
+  const OwnedTensor values = filled(host, dtype, kSize, kSize);
+  ops->copy(a.view(), values.view());
+  ops->copy(b.view(), values.view());
+  float first = 0.0f;
+  const auto finish = [&] {
+    ops->copy(Tensor(&first, DType::f32, {1, 1}), c.view().rows(0, 1).columns(0, 1));
+  };
+  const auto multiply = [&] {
+    ops->gemm(a.view(), Transpose::no, b.view(), Transpose::yes, c.view(), Accumulate::no);
+  };
+  multiply();
+  finish();
+  double best = 0.0;
+  for (int i = 0; i < runs; ++i) {
+    const double begin = clock.seconds();
+    multiply();
+    finish();
+    best = std::max(best, 2.0 * kSize * kSize * kSize / (clock.seconds() - begin));
+  }
+  return best;
+}
+
 // Of this process: what the system counts for it now.
 int64_t resident_bytes() {
   std::ifstream file("/proc/self/statm");
@@ -73,6 +112,7 @@ struct Measured {
   PartCosts parts{};        // of the fastest step
   bool recompute = false;
   int64_t booked = 0, anonymous = 0, resident = 0;  // bytes
+  int64_t driver = 0;  // bytes of the GPU that its driver counts from before the model to its end
 
   double share() const { return operations / seconds / peak; }
 };
@@ -88,12 +128,23 @@ Measured measure(const Recipe& recipe, const ModelFiles& files, const BenchClock
   PartCosts costs{};
   const SessionPlan plan = Session::rehearse(recipe, files, use);
   SessionHooks hooks;
-  hooks.wrap = [&](std::unique_ptr<Ops> ops) {
-    return std::make_unique<TimedOps>(std::move(ops), files.config.vocab_size, clock, costs);
+  const bool gpu = on_gpu(recipe);
+  // Three products: the first pays for the library's start-up.
+  const auto peak_now = [&] {
+    return gpu ? device_gemm_peak(recipe, clock, dtype == DType::f32 ? dtype : DType::bf16, 3)
+               : gemm_peak(clock, dtype, 3);
   };
+  const double peak_before = gpu ? peak_now() : 0.0;
+  const auto device = open_device(recipe);
+  const int64_t free_before = device->own_memory().value_or(0);
+  if (!gpu)
+    hooks.wrap = [&](std::unique_ptr<Ops> ops) {
+      return std::make_unique<TimedOps>(std::move(ops), files.config.vocab_size, clock, costs);
+    };
   Session session(recipe, files, use, plan, hooks);
   const StepBatch batch = random_batch(recipe, files.config.vocab_size);
   Measured out;
+  out.peak = peak_before;
   out.product = recipe.product;
   out.recompute = plan.recompute;
   out.tokens = static_cast<double>(batch.tokens);
@@ -101,8 +152,8 @@ Measured measure(const Recipe& recipe, const ModelFiles& files, const BenchClock
   std::vector<double> times;
   std::vector<double> shares;
   for (int64_t step = 0; step <= recipe.max_steps; ++step) {
-    // Three products of 2048^3: the first pays for the library's start-up.
-    const double peak = gemm_peak(clock, dtype, 3);
+    // Beside a model, a GPU may have no room for it.
+    const double peak = gpu ? peak_before : peak_now();
     costs = {};
     const double begin = clock.seconds();
     session.accumulate(batch, 1e-5, step);
@@ -123,6 +174,7 @@ Measured measure(const Recipe& recipe, const ModelFiles& files, const BenchClock
   out.median_seconds = median(times);
   out.median_share = median(shares);
   out.booked = session.memory().ledger().peak;
+  out.driver = free_before - device->own_memory().value_or(0);
   return out;
 }
 
@@ -135,6 +187,10 @@ void print_text(const Measured& m) {
       100.0 * m.share(), 100.0 * m.median_share, 1e-9 * m.operations, m.seconds, 1e-9 * m.peak);
   fmt::print("  memory {} booked; resident {}, {} of it anonymous\n", human_bytes(m.booked),
              human_bytes(m.resident), human_bytes(m.anonymous));
+  if (m.driver > 0) {
+    fmt::print("  the GPU's driver counts {}\n", human_bytes(m.driver));
+    return;
+  }
   fmt::print("    {:<20}{:>9}{:>9}{:>11}\n", "part", "ms", "of step", "of peak");
   double rest = m.seconds;
   for (size_t i = 0; i < kParts; ++i) {
@@ -172,6 +228,7 @@ void print_json(const Measured& m) {
       .add("booked_bytes", m.booked)
       .add("anonymous_bytes", m.anonymous)
       .add("peak_bytes", m.resident)
+      .add("driver_bytes", m.driver)
       .add("step_seconds", m.seconds)
       .add("parts", parts);
   fmt::print("{}\n", object.text());
@@ -190,13 +247,15 @@ int run(std::vector<std::string> arguments) {
   if (!recipe.json) {
     fmt::print("{}, {} x {} tokens, learner {}, {} threads, {}, {} time\n", files.origin,
                recipe.micro_batch_size * recipe.gradient_accumulation_steps, recipe.sequence_len,
-               recipe.learner, recipe.threads, isa_name(isa), clock.name());
+               recipe.learner, recipe.threads, on_gpu(recipe) ? recipe.device : isa_name(isa),
+               clock.name());
   }
   const bool all = recipe.product == "auto";
   constexpr std::pair<const char*, DType> kProducts[] = {
       {"f32", DType::f32}, {"bf16", DType::bf16}, {"int8", DType::i8}};
   for (const auto& [product, dtype] : kProducts) {
-    if (all ? dtype == DType::bf16 && isa < IsaLevel::v4_bf16 : recipe.product != product) continue;
+    const bool has = dtype != DType::bf16 || on_gpu(recipe) || isa >= IsaLevel::v4_bf16;
+    if (all ? !has : recipe.product != product) continue;
     Recipe one = recipe;
     one.product = product;
     const Measured measured = measure(one, files, clock, dtype);

@@ -34,7 +34,7 @@ std::vector<Command> command_table() {
        .usage = "model=MODEL data=FILE [name=value ...]",
        .examples = {"jackscrew eval model=runs/first data=heldout.jsonl",
                     "jackscrew eval model=SmolLM2-135M data=a.jsonl,book.txt stride=512 --json"},
-       .tables = {kModel, kData, kMachine, kCall},
+       .tables = {kModel, kData, kEvaluation, kMachine, kCall},
        .run = run_eval},
       {.name = "plan",
        .summary = "the memory that a training run will take, and what would make it less",

@@ -317,10 +317,14 @@ constexpr OptionSpec kOutputOptions[] = {
      .help = "logged steps in a row above that threshold",
      .min = 1,
      .affects_result = false},
+};
+
+constexpr OptionSpec kEvaluationOptions[] = {
     {.name = "stride",
      .type = integer,
      .default_text = "0",
-     .help = "tokens between the windows of a text under evaluation; 0: sequence_len",
+     .help = "tokens from one window of a .txt file to the next, which may overlap: each is scored "
+             "once, after more of the text; 0: sequence_len",
      .min = 0,
      .affects_result = false},
 };
@@ -412,6 +416,7 @@ std::span<const OptionTable> run_option_tables() {
       {option_titles::kSchedule, kScheduleOptions},
       {option_titles::kMachine, kMachineOptions},
       {option_titles::kOutput, kOutputOptions},
+      {option_titles::kEvaluation, kEvaluationOptions},
       {option_titles::kGeneration, kGenerationOptions},
       {option_titles::kCall, kCallOptions, /*saved=*/false},
   };

@@ -74,10 +74,20 @@ bool trained_flag(const Json& message, const std::string& place) {
   return true;
 }
 
+// Walks over JSON, copies too, call themselves: what is too deep for them is refused before.
+void check_depth(const Json& value, const std::string& place, int left = jinja::kMaxDepth) {
+  if (!value.is_structured()) return;
+  if (left == 0) {
+    fail_record(place, fmt::format("JSON nested more than {} deep", jinja::kMaxDepth), "");
+  }
+  for (const Json& inner : value) check_depth(inner, place, left - 1);
+}
+
 // Of a text that is JSON what it says, otherwise the text.
-Json unquoted(const Json& value) {
+Json unquoted(const Json& value, const std::string& place) {
   if (!value.is_string()) return value;
   Json inner = Json::parse(value.get<std::string>(), nullptr, false);
+  check_depth(inner, place);
   return inner.is_object() || inner.is_array() ? inner : value;
 }
 
@@ -93,7 +103,7 @@ jinja::Value template_value(const Json& json, const std::string& place) {
 jinja::Value tools_of(const Json& record, const std::string& place) {
   const auto found = record.find("tools");
   if (found == record.end() || found->is_null()) return jinja::None{};
-  const Json tools = unquoted(*found);
+  const Json tools = unquoted(*found, place);
   const bool empty_text = tools.is_string() && tools.get<std::string>().empty();
   if (empty_text || (tools.is_array() && tools.empty())) return jinja::None{};
   if (!tools.is_array()) fail_record(place, "\"tools\" is not a list");
@@ -107,7 +117,8 @@ Json calls_of(const Json& list, const std::string& place) {
     if (!call.is_object()) fail_record(place, "a tool call is not an object");
     Json& function = call.contains("function") ? call["function"] : call;
     if (!function.is_object()) fail_record(place, "the function of a tool call is not an object");
-    if (function.contains("arguments")) function["arguments"] = unquoted(function["arguments"]);
+    if (function.contains("arguments"))
+      function["arguments"] = unquoted(function["arguments"], place);
   }
   return calls;
 }
@@ -137,7 +148,7 @@ Message to_message(const Json& item, const char* role_key, const char* content_k
   Message message{role_of(role, place), {}, trained_flag(item, place)};
   Json calls;
   if (role == "function_call") {
-    const Json call = unquoted(item.value(content_key, Json()));
+    const Json call = unquoted(item.value(content_key, Json()), place);
     calls = Json::array();
     for (const Json& one : call.is_array() ? call : Json::array({call})) {
       calls.push_back({{"type", "function"}, {"function", one}});
@@ -211,12 +222,15 @@ Record to_record(const Json& object, const std::string& place) {
 }
 
 Json parse_json(std::string_view text, const std::string& place, const char* hint, bool one_line) {
+  Json value;
   try {
-    return Json::parse(text);
+    value = Json::parse(text);
   } catch (const Json::exception& error) {
     fail_record(place, fmt::format("not valid JSON: {}", json_complaint(error.what(), one_line)),
                 hint);
   }
+  check_depth(value, place);
+  return value;
 }
 
 std::string lower_extension(const fs::path& path) {

@@ -356,6 +356,24 @@ TEST_F(DatasetTest, ErrorsNameTheLine) {
                [&] { Dataset::read(directory_ / "missing.jsonl", tokenizer_, options(10)); });
 }
 
+// So deep that a walk which calls itself would leave the stack.
+TEST_F(DatasetTest, DeepRecordsAreRefused) {
+  constexpr size_t kDepth = 200000;
+  const std::string deep = std::string(kDepth, '[') + std::string(kDepth, ']');
+  const std::string turns = R"({"role": "user", "content": "a"}, {"role": "assistant", )";
+  const std::string call = turns + R"("tool_calls": [{"function": {"name": "f", "arguments": )";
+  for (const std::string& record :
+       {R"({"text": "a", "other": )" + deep + "}",
+        R"({"messages": [)" + turns + R"("content": "b"}], "tools": )" + deep + "}",
+        R"({"messages": [)" + turns + R"("content": "b"}], "tools": ")" + deep + "\"}",
+        R"({"messages": [)" + call + deep + "}}]}]}",
+        R"({"messages": [)" + call + "\"" + deep + "\"}}]}]}"}) {
+    refuse("deep.jsonl", record + "\n", "deep.jsonl:1");
+    refuse("deep.jsonl", record + "\n", "JSON nested more than 100 deep");
+    refuse("deep.json", "[" + record + "]", "JSON nested more than 100 deep");
+  }
+}
+
 TEST_F(DatasetTest, DirectoriesAndTheirParts) {
   const auto names = [&](DataPart part) {
     std::string text;

@@ -7,6 +7,8 @@
 #include "tests/support/cuda_emulation/device_pages.h"
 #include "tests/support/cuda_emulation/machine.h"
 #include "tests/support/test_ops.h"
+#include "tests/support/tiny_run.h"
+#include "tests/support/train_quietly.h"
 
 namespace jackscrew {
 namespace {
@@ -114,7 +116,7 @@ TEST_F(CudaDeviceTest, SaysWhenItIsLost) {
   const auto ops = device->make_ops(memory);
   const OwnedTensor tensor(memory, Purpose::io, DType::f32, {4});
   std::vector<float> host(4);
-  machine().lost = true;
+  machine().calls_left = 0;
   try {
     ops->copy(Tensor(host.data(), DType::f32, {4}), tensor.view());
     FAIL();
@@ -122,6 +124,33 @@ TEST_F(CudaDeviceTest, SaysWhenItIsLost) {
     EXPECT_EQ(error.kind(), ErrorKind::device);
     EXPECT_NE(std::string(error.what()).find("illegal memory access"), std::string::npos);
     EXPECT_NE(error.hint().find("checkpoint"), std::string::npos);
+  }
+}
+
+// The same command goes on from what was saved.
+TEST_F(CudaDeviceTest, LostInARunTakesNothingThatWasSaved) {
+  const TinyRun tiny("lost_gpu");
+  const auto train = [&](const std::string& output) {
+    train_quietly(tiny.settings("method=lora max_steps=4 save_steps=1 device=cuda:0 output_dir=" +
+                                tiny.path(output).string()));
+  };
+  const auto result = [&](const std::string& output) {
+    return tiny.text(output + "/adapter_model.safetensors");
+  };
+  train("whole");
+  const int64_t calls = Machine::kEndless - machine().calls_left;
+  for (const int64_t after : {calls / 3, calls * 4 / 5, calls - 1}) {
+    const std::string output = fmt::format("lost_{}", after);
+    machine().calls_left = after;
+    try {
+      train(output);
+      ADD_FAILURE() << after << " of " << calls;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::device) << error.what();
+    }
+    machine() = Machine{};
+    train(output);
+    EXPECT_EQ(result(output), result("whole")) << after << " of " << calls;
   }
 }
 

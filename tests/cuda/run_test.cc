@@ -8,7 +8,7 @@
 #include "tests/support/device_run.h"
 #include "tests/support/gpu.h"
 #include "tests/support/tiny_run.h"
-#include "train/trainer.h"
+#include "tests/support/train_quietly.h"
 
 namespace jackscrew {
 namespace {
@@ -74,19 +74,9 @@ TEST(GpuRun, TakesTheMemoryThatWasPlanned) {
 TEST(GpuRun, TrainsByARecipe) {
   SKIP_WITHOUT_GPU();
   const TinyRun tiny("cuda_run");
-  std::FILE* nowhere = std::fopen("/dev/null", "w");
   const auto losses_on = [&](const std::string& device, const std::string& output) {
-    std::vector<std::string> settings;
-    for (const Assignment& setting : split_settings(
-             tiny.settings("method=lora max_steps=4 save_steps=2 val_size=0.1 device=" + device +
-                           " output_dir=" + tiny.path(output).string()),
-             "")) {
-      settings.push_back(setting.name + "=" + setting.text);
-    }
-    TrainConsole console;
-    console.out = nowhere;
-    console.style.quiet = true;
-    train(make_recipe(settings), console);
+    train_quietly(tiny.settings("method=lora max_steps=4 save_steps=2 val_size=0.1 device=" +
+                                device + " output_dir=" + tiny.path(output).string()));
     std::vector<double> losses;
     for (const auto& [step, loss] : tiny.losses(output)) losses.push_back(loss);
     for (const auto& event : tiny.events(output, "eval")) losses.push_back(event["eval_loss"]);
@@ -98,7 +88,6 @@ TEST(GpuRun, TrainsByARecipe) {
   const std::string level = tiny.events("gpu", "start").front()["isa"];
   EXPECT_TRUE(level.starts_with("sm_")) << level;
   EXPECT_TRUE(fs::exists(tiny.path("gpu") / "adapter_model.safetensors"));
-  std::fclose(nowhere);
 }
 
 }  // namespace

@@ -9,7 +9,9 @@ struct Machine {
   int driver = CUDART_VERSION;  // 0: none
   int gpus = 1;
   int capability = 90;
-  bool lost = false;  // every call that reaches the GPU fails
+  int64_t calls_left = kEndless;  // of those that reach the GPU, until it is lost and they fail
+
+  static constexpr int64_t kEndless = int64_t{1} << 60;
 };
 
 Machine& machine();

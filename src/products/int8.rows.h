@@ -11,7 +11,7 @@ namespace jackscrew {
 // The group that begins `from` the first column: round(i, value(i) / scale) for up to `left` of its
 // columns.
 template <class Team, class Value, class Round>
-JACKSCREW_ROW void quantize_group(const Team& team, int64_t left, int32_t limit, int8_t* codes,
+JACKSCREW_ROW void quantize_group(const Team& team, int64_t left, int64_t limit, int8_t* codes,
                                   float* to_scale, const Value& value, const Round& round) {
   const int64_t count = left < kInt8Group ? left : kInt8Group;
   const auto top = static_cast<float>(limit);
@@ -32,7 +32,7 @@ struct QuantizeGroups {
   int8_t* codes;      // [tokens, width]
   float* scales;      // [tokens, groups]
   int64_t width, from_stride, groups;
-  int32_t limit;
+  int64_t limit;
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
     const int64_t token = row / groups;

@@ -32,8 +32,8 @@ constexpr std::array<OptionSpec, 11> kOptions = {{
      "steps from one rotation to the next; auto: 50, or fewer where a run is short, but at least "
      "10",
      "reshufle_steps", "auto", 1, 1e9},
-    {"churn", OptionType::number, "1", "share of the active groups replaced at a rotation", "", "",
-     0.01, 1},
+    {"churn", OptionType::number, "0.5", "share of the active groups replaced at a rotation", "",
+     "", 0.01, 1},
     {"moments", OptionType::text, "keep", "of a group that waits: keep (on the host), or reset", "",
      "reset keep"},
     {"static", OptionType::text, "train",
@@ -66,14 +66,13 @@ constexpr std::array<Saving, 7> kSavings = {{
 
 // auto: as long as every group can have two turns. Longer is better where there is time for it; a
 // turn of less than 10 steps ends before its moments mean anything.
-constexpr int64_t kLongestTurn = 50;
+constexpr int64_t kLongestWindow = 50;
 constexpr int64_t kShortestTurn = 10;
 
 // A group learns in a share of the steps: a rate that is higher by as much takes its weights as far
 // as full training would (SmolLM2-135M, a quarter active: docs/methods.md). Not beyond what AdamW
-// is known to bear, though: rates for training from scratch are as high already as they can be, and
-// what moves alone, a few matrices at a time, bears less than what moves together (a small Llama
-// from scratch: 2e-3 for all of it, 1e-3 for a quarter).
+// is known to bear, though: rates for training from scratch are as high already as they can be (a
+// small Llama: 1e-3 is better than 2e-3, for a quarter of it as for all).
 double automatic_group_rate(double learning_rate, double share) {
   constexpr double kHighestScale = 4.0;  // the most that was measured
   constexpr double kHighestScaledRate = 5e-4;
@@ -135,7 +134,7 @@ class RotaryLearner : public Learner {
       : active_params_(options.text("active_params")),
         order_(parse_rotation_order(options.text("rotation_order"))),
         steps_per_rotation_(options.is_word("steps_per_rotation")
-                                ? kLongestTurn
+                                ? kLongestWindow
                                 : options.integer("steps_per_rotation")),
         chooses_steps_(options.is_word("steps_per_rotation")),
         churn_(options.number("churn")),
@@ -208,8 +207,10 @@ class RotaryLearner : public Learner {
   void begin_run(int64_t total_steps) override {
     total_steps_ = total_steps;
     if (!chooses_steps_) return;
-    steps_per_rotation_ =
-        std::clamp(total_steps / (2 * windows_of_a_round()), kShortestTurn, kLongestTurn);
+    const auto shortest = static_cast<int64_t>(
+        std::lround(static_cast<double>(kShortestTurn) / rotation_->windows_of_a_turn()));
+    steps_per_rotation_ = std::clamp(total_steps / (2 * windows_of_a_round()),
+                                     std::max<int64_t>(1, shortest), kLongestWindow);
   }
 
   bool begin_step(Context& context, int64_t step) override {
@@ -265,8 +266,8 @@ class RotaryLearner : public Learner {
         "{} groups of {}, at most {} of {} parameters at once ({:.0f}%)", groups_.size(), kinds(),
         human_count(active_elements_), human_count(total_elements_), 100.0 * share()));
     notes.lines.push_back(
-        fmt::format("every {} other groups; learning rate of groups {:.3g}, of {} {:.3g}",
-                    counted(steps_per_rotation_, "step"), group_rate(),
+        fmt::format("every {} {:.0f}% of them change; learning rate of groups {:.3g}, of {} {:.3g}",
+                    counted(steps_per_rotation_, "step"), 100.0 * churn_, group_rate(),
                     static_ == "train" ? "embedding, norms and head" : "nothing else",
                     static_ == "train" ? static_rate_ : 0.0));
     int64_t waiting = 0;

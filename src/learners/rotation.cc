@@ -120,10 +120,7 @@ void Rotation::refill() {
 }
 
 void Rotation::advance() {
-  // A share such as 0.1 of 10 is 1, though not in binary.
-  const auto leaving = static_cast<ptrdiff_t>(
-      std::ceil(static_cast<double>(active_.size()) * options_.churn - 1e-9));
-  active_.erase(active_.begin(), active_.begin() + leaving);
+  active_.erase(active_.begin(), active_.begin() + leaving());
   int64_t room = options_.active_elements;
   for (const int32_t group : active_) room -= sizes_[static_cast<size_t>(group)];
   const bool strict =
@@ -150,6 +147,18 @@ void Rotation::advance() {
   for (const int32_t group : active_) ++turns_[static_cast<size_t>(group)];
   seen_all_ = std::all_of(turns_.begin(), turns_.end(), [](int64_t turns) { return turns > 0; });
   ++window_;
+}
+
+// A share such as 0.1 of 10 is 1, though not in binary.
+int64_t Rotation::leaving() const {
+  return static_cast<int64_t>(
+      std::ceil(static_cast<double>(active_.size()) * options_.churn - 1e-9));
+}
+
+double Rotation::windows_of_a_turn() const {
+  Rotation ahead = *this;
+  ahead.advance();
+  return static_cast<double>(ahead.active_.size()) / static_cast<double>(ahead.leaving());
 }
 
 int64_t Rotation::windows_of_a_round(int64_t limit) const {

@@ -49,6 +49,9 @@ class Rotation {
   // Windows until every group has had its turn, going on as now; at most `limit`.
   int64_t windows_of_a_round(int64_t limit) const;
 
+  // Windows that a group is active in before it leaves, on average.
+  double windows_of_a_turn() const;
+
   // Everything that the next windows depend on, as bytes of a fixed number, for checkpoints.
   int64_t state_bytes() const;
   void save(std::span<uint8_t> state) const;
@@ -57,6 +60,7 @@ class Rotation {
 
  private:
   void refill();
+  int64_t leaving() const;  // groups at the next window
   bool is_active(int32_t group) const;
   uint32_t draw(uint32_t below);
   double draw_uniform();

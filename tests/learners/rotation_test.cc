@@ -171,6 +171,18 @@ TEST(Rotation, KnowsHowLongARoundIs) {
   EXPECT_EQ(rotation.windows_of_a_round(1), 1);
 }
 
+TEST(Rotation, KnowsHowLongATurnIs) {
+  const auto turn = [](int64_t active, double churn) {
+    return Rotation({5, 5, 5, 5, 5, 5, 5, 5}, {RotationOrder::permutation, active, churn, 0})
+        .windows_of_a_turn();
+  };
+  EXPECT_EQ(turn(20, 1.0), 1.0);
+  EXPECT_EQ(turn(20, 0.5), 2.0);
+  EXPECT_EQ(turn(20, 0.25), 4.0);
+  EXPECT_EQ(turn(20, 0.1), 4.0);  // at least one of the four leaves
+  EXPECT_EQ(turn(15, 0.5), 1.5);  // two of the three
+}
+
 TEST(HeaviestGroups, IsAsHeavyAsAnyChoice) {
   const std::vector<int64_t> sizes = {4, 9, 4, 9, 4, 9, 7};
   const std::vector<int64_t> weights = {5, 9, 5, 9, 5, 9, 8};

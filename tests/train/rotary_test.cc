@@ -90,8 +90,9 @@ class OnlyThese : public Learner {
 // all others lying in the same rounded form.
 TEST(Rotary, AFlushedMasterIsWhatAdamwOnTheGroupAloneGives) {
   const ModelFiles files = open_model(golden_path("gqa_tied").string());
-  const auto session = rotary_session(files, {"storage=int8", "static=freeze", "active_params=50%",
-                                              "steps_per_rotation=5", "group_learning_rate=1e-3"});
+  const auto session =
+      rotary_session(files, {"storage=int8", "static=freeze", "active_params=50%",
+                             "steps_per_rotation=5", "churn=1", "group_learning_rate=1e-3"});
   train(*session, 0, 5);
   const std::set<std::string> group = active_names(*session);
   ASSERT_FALSE(group.empty());
@@ -239,17 +240,20 @@ TEST(Rotary, WarnsOfGroupsThatWillNotHaveTheirTurn) {
 
 TEST(Rotary, ChoosesAPaceThatGivesEveryGroupTwoTurns) {
   const ModelFiles files = open_model(golden_path("gqa_tied").string());
-  const auto rotations = [&](int64_t steps, const std::string& setting) {
-    const auto session = rotary_session(files, {"active_params=50%", setting});
+  const auto rotations = [&](int64_t steps, const std::string& churn, const std::string& setting) {
+    const auto session = rotary_session(files, {"active_params=50%", "churn=" + churn, setting});
     session->learner().begin_run(steps);
     train(*session, 0, steps);
     return session->learner().take_events().size();
   };
   // Two windows to a round: 10 steps at least, then as many as leave room for two rounds, 50 at
   // most.
-  EXPECT_EQ(rotations(24, "steps_per_rotation=auto"), 3u);
-  EXPECT_EQ(rotations(120, "steps_per_rotation=auto"), 6u);
-  EXPECT_EQ(rotations(68, "steps_per_rotation=68"), 1u);
+  EXPECT_EQ(rotations(24, "1", "steps_per_rotation=auto"), 3u);
+  EXPECT_EQ(rotations(120, "1", "steps_per_rotation=auto"), 6u);
+  EXPECT_EQ(rotations(68, "1", "steps_per_rotation=68"), 1u);
+  // Three windows to a round, two to a turn: 5 steps at least.
+  EXPECT_EQ(rotations(24, "0.5", "steps_per_rotation=auto"), 5u);
+  EXPECT_EQ(rotations(120, "0.5", "steps_per_rotation=auto"), 6u);
 }
 
 void expect_refused(const std::vector<std::string>& settings, const std::string& words) {

@@ -24,7 +24,7 @@ fi
 
 mkdir -p "$report"
 "$programs/jackscrew" doctor | tee "$report/gpu-check.txt"
-if ! "$programs/jackscrew" doctor | grep -q '^cuda:0: '; then
+if ! grep -q '^cuda:0: ' "$report/gpu-check.txt"; then
   printf '\nskipped: there is no GPU that the program can use\n' | tee -a "$report/gpu-check.txt"
   exit 0
 fi

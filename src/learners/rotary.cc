@@ -29,8 +29,9 @@ constexpr std::array<OptionSpec, 11> kOptions = {{
      "permutation: all once a round; random; ascending; descending; importance: by gradient", "",
      "permutation random ascending descending importance"},
     {"steps_per_rotation", OptionType::integer, "auto",
-     "steps from one rotation to the next; auto: 50, or fewer where a run is short, but at least "
-     "10",
+     "steps from one rotation to the next; auto: 50, or fewer where a run is short, but turns of "
+     "at "
+     "least 10",
      "reshufle_steps", "auto", 1, 1e9},
     {"churn", OptionType::number, "0.5", "share of the active groups replaced at a rotation", "",
      "", 0.01, 1},

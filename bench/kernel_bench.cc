@@ -176,7 +176,7 @@ void rows_benchmark(benchmark::State& state, const std::string& name) {
   std::vector<int32_t> indices(kTokens);
   for (size_t i = 0; i < indices.size(); ++i) indices[i] = static_cast<int32_t>(i * 5 % kTokens);
   if (name == "rms_norm") {
-    row_benchmark(state, RmsNormForward{x[0], x[1], x[2], rstd.data(), kHidden, 1e-5f}, kTokens,
+    row_benchmark(state, RmsNormForwardF32{x[0], x[1], x[2], rstd.data(), kHidden, 1e-5f}, kTokens,
                   2 * hidden_bytes);
   } else if (name == "rms_norm_backward") {
     row_benchmark(state, RmsNormBackward{x[0], x[1], rstd.data(), x[2], x[3], kHidden}, kTokens,
@@ -202,8 +202,8 @@ void rows_benchmark(benchmark::State& state, const std::string& name) {
     // The gradient replaces the logits: read, and read and written once more.
     StepScalars scalars{};
     scalars.inverse_targets = 1.0f / kLossRows;
-    row_benchmark(state, SoftmaxCrossEntropy{x[0], indices.data(), rstd.data(), &scalars, kVocab},
-                  kLossRows, 3.0 * 4.0 * kLossRows * kVocab);
+    const SoftmaxCrossEntropyF32 args{x[0], indices.data(), rstd.data(), x[0], &scalars, kVocab};
+    row_benchmark(state, args, kLossRows, 3.0 * 4.0 * kLossRows * kVocab);
   }
 }
 

@@ -17,8 +17,9 @@ void check_gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpo
   const bool tb = transpose_b == Transpose::yes;
   const int64_t k = ta ? a.rows() : a.cols();
   if ((ta ? a.cols() : a.rows()) != c.rows() || (tb ? b.rows() : b.cols()) != c.cols() ||
-      (tb ? b.cols() : b.rows()) != k || a.dtype() != b.dtype() || c.dtype() != DType::f32 ||
-      (a.dtype() != DType::f32 && a.dtype() != DType::bf16)) {
+      (tb ? b.cols() : b.rows()) != k || a.dtype() != b.dtype() ||
+      (a.dtype() != DType::f32 && a.dtype() != DType::bf16) ||
+      (c.dtype() != DType::f32 && c.dtype() != a.dtype())) {
     fail(ErrorKind::generic, "gemm of {}{} and {}{} into {}", a.describe(), ta ? "ᵀ" : "",
          b.describe(), tb ? "ᵀ" : "", c.describe());
   }

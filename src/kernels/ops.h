@@ -67,8 +67,9 @@ class Ops {
     launch_rows(row_kernel<Args>(), &args, rows);
   }
 
-  // c [m, n] (+)= op(a) [m, k] · op(b) [k, n]. a and b are both f32 or both bf16, c is f32; sums
-  // are f32. Any row strides. The bits of c do not depend on the number of threads.
+  // c [m, n] (+)= op(a) [m, k] · op(b) [k, n]. a and b are both f32 or both bf16; c is f32 or, with
+  // operands of bf16, bf16. Sums are f32, rounded once where c is bf16, after c itself was added.
+  // Any row strides. The bits of c do not depend on the number of threads.
   virtual void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
                     const Tensor& c, Accumulate accumulate) = 0;
   // Whether gemm() takes bf16 at more than emulated speed.

@@ -6,6 +6,7 @@
 
 #include "learners/frozen.h"
 #include "learners/lora.rows.h"
+#include "quant/plain.h"
 
 namespace jackscrew {
 
@@ -83,7 +84,8 @@ class LoraSlot : public LearnerSlot {
     const Arena::Frame frame(context.scratch);
     const Tensor x = dropped(context, operand.x, token_offset);
     const Tensor thin = down(context, x);
-    context.ops.gemm(thin, Transpose::no, b_.value(), Transpose::yes, y, Accumulate::yes);
+    context.ops.gemm(thin, Transpose::no, converted(context, b_.value(), x.dtype()), Transpose::yes,
+                     y, Accumulate::yes);
   }
 
   void backward(const Gradient& g, const Tensor* dx, int64_t token_offset) override {
@@ -92,17 +94,16 @@ class LoraSlot : public LearnerSlot {
     const Tensor x = dropped(context, g.x, token_offset);  // [tokens, in]
     const Tensor thin = down(context, x);                  // [tokens, rank], scaled
     context.ops.gemm(g.dy, Transpose::yes, thin, Transpose::no, b_.gradient(), Accumulate::yes);
-    const Tensor dthin = context.scratch.tensor(DType::f32, {x.rows(), rank_});
-    context.ops.gemm(g.dy, Transpose::no, b_.value(), Transpose::no, dthin, Accumulate::no);
-    context.ops.launch(LoraScale{dthin.data<float>(), rank_, scale_}, dthin.rows());
+    const Tensor dthin = scaled_product(context, g.dy, b_.value(), Transpose::no);
     context.ops.gemm(dthin, Transpose::yes, x, Transpose::no, a_.gradient(), Accumulate::yes);
     if (dx == nullptr) return;
+    const Tensor a = converted(context, a_.value(), x.dtype());
     if (!drops(context)) {
-      context.ops.gemm(dthin, Transpose::no, a_.value(), Transpose::no, *dx, Accumulate::yes);
+      context.ops.gemm(dthin, Transpose::no, a, Transpose::no, *dx, Accumulate::yes);
       return;
     }
-    const Tensor branch = context.scratch.tensor(DType::f32, {x.rows(), x.cols()});
-    context.ops.gemm(dthin, Transpose::no, a_.value(), Transpose::no, branch, Accumulate::no);
+    const Tensor branch = context.scratch.tensor(dx->dtype(), {x.rows(), x.cols()});
+    context.ops.gemm(dthin, Transpose::no, a, Transpose::no, branch, Accumulate::no);
     drop(context, branch, *dx, token_offset, true);
   }
 
@@ -127,24 +128,34 @@ class LoraSlot : public LearnerSlot {
 
   void drop(Context& context, const Tensor& from, const Tensor& to, int64_t token_offset,
             bool accumulate) const {
-    context.ops.launch(LoraDropout{from.data<float>(), to.data<float>(), context.scalars,
-                                   from.cols(), token_offset, tensor_, dropout_, accumulate},
-                       from.rows());
+    with_activation(from.dtype(), [&]<class Activation>(Activation) {
+      context.ops.launch(
+          LoraDropout<Activation>{from.data<Activation>(), to.data<Activation>(), context.scalars,
+                                  from.cols(), token_offset, tensor_, dropout_, accumulate},
+          from.rows());
+    });
   }
 
   Tensor dropped(Context& context, const Tensor& x, int64_t token_offset) const {
     if (!drops(context)) return x;
-    const Tensor out = context.scratch.tensor(DType::f32, {x.rows(), x.cols()});
+    const Tensor out = context.scratch.tensor(x.dtype(), {x.rows(), x.cols()});
     drop(context, x, out, token_offset, false);
     return out;
   }
 
   // scale * x Aᵀ, [tokens, rank]
   Tensor down(Context& context, const Tensor& x) const {
+    return scaled_product(context, x, a_.value(), Transpose::yes);
+  }
+
+  // scale * x op(factor), [tokens, rank], in the dtype of x. Sums are f32 and rounded once.
+  Tensor scaled_product(Context& context, const Tensor& x, const Tensor& factor,
+                        Transpose transpose) const {
     const Tensor thin = context.scratch.tensor(DType::f32, {x.rows(), rank_});
-    context.ops.gemm(x, Transpose::no, a_.value(), Transpose::yes, thin, Accumulate::no);
+    context.ops.gemm(x, Transpose::no, converted(context, factor, x.dtype()), transpose, thin,
+                     Accumulate::no);
     context.ops.launch(LoraScale{thin.data<float>(), rank_, scale_}, thin.rows());
-    return thin;
+    return converted(context, thin, x.dtype());
   }
 
   int64_t rank_;

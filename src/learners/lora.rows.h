@@ -23,9 +23,10 @@ JACKSCREW_ROW_KERNEL(LoraScale)
 
 // y (+)= x / (1 - probability) where kept, 0 where dropped. Which elements are kept is a function
 // of seed, step, tensor and the global index of the element, so that recomputation drops the same.
+template <class Activation>
 struct LoraDropout {
-  const float* x;  // [rows, width]
-  float* y;        // [rows, width]
+  const Activation* x;  // [rows, width]
+  Activation* y;        // [rows, width]
   const StepScalars* scalars;
   int64_t width, first_row;
   uint32_t tensor;
@@ -36,17 +37,20 @@ struct LoraDropout {
     const RandomStream random =
         RandomStream::make(scalars->seed, RandomPurpose::dropout, scalars->step, tensor);
     const uint64_t base = static_cast<uint64_t>((first_row + row) * width);
-    const float* in = x + row * width;
-    float* out = y + row * width;
+    const Activation* in = x + row * width;
+    Activation* out = y + row * width;
     const float scale = 1.0f / (1.0f - probability);
     team.each(width, [&](int64_t i) {
       const bool keep = random.uniform(base + static_cast<uint64_t>(i)) >= probability;
-      const float value = keep ? in[i] * scale : 0.0f;
-      out[i] = accumulate ? out[i] + value : value;
+      const float value = keep ? to_float(in[i]) * scale : 0.0f;
+      out[i] = from_float<Activation>(accumulate ? to_float(out[i]) + value : value);
     });
   }
 };
-JACKSCREW_ROW_KERNEL(LoraDropout)
+using LoraDropoutF32 = LoraDropout<float>;
+using LoraDropoutBf16 = LoraDropout<bf16>;
+JACKSCREW_ROW_KERNEL(LoraDropoutF32)
+JACKSCREW_ROW_KERNEL(LoraDropoutBf16)
 
 // x = uniform in [-bound, bound). A row is a matrix row.
 struct LoraInit {

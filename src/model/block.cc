@@ -9,37 +9,23 @@ namespace jackscrew {
 
 namespace {
 
-// Rounding what is kept before its first use makes forward the function that backward
-// differentiates.
-void forward_kept(Context& context, const Linear& linear, const Operand& x, const Tensor& kept,
-                  int64_t token_offset) {
-  if (kept.dtype() == DType::f32) {
-    linear.forward(context, x, kept, Accumulate::no, token_offset);
-    return;
-  }
-  const Arena::Frame frame(context.scratch);
-  const Tensor y = context.scratch.tensor(DType::f32, {kept.rows(), kept.cols()});
-  linear.forward(context, x, y, Accumulate::no, token_offset);
-  convert_to_bf16(context.ops, y, kept);
-}
-
 void swiglu_forward(Ops& ops, const Tensor& gate, const Tensor& up, const Tensor& h) {
-  const auto launch = [&]<class Kept>(Kept) {
-    ops.launch(SwigluForward<Kept>{gate.data<Kept>(), up.data<Kept>(), h.data<float>(), h.cols()},
+  with_activation(h.dtype(), [&]<class Activation>(Activation) {
+    ops.launch(SwigluForward<Activation>{gate.data<Activation>(), up.data<Activation>(),
+                                         h.data<Activation>(), h.cols()},
                h.rows());
-  };
-  gate.dtype() == DType::bf16 ? launch(bf16{}) : launch(float{});
+  });
 }
 
 // dgate may be dh.
 void swiglu_backward(Ops& ops, const Tensor& gate, const Tensor& up, const Tensor& dh,
                      const Tensor& dgate, const Tensor& dup) {
-  const auto launch = [&]<class Kept>(Kept) {
-    ops.launch(SwigluBackward<Kept>{gate.data<Kept>(), up.data<Kept>(), dh.data<float>(),
-                                    dgate.data<float>(), dup.data<float>(), dh.cols()},
+  with_activation(dh.dtype(), [&]<class Activation>(Activation) {
+    ops.launch(SwigluBackward<Activation>{gate.data<Activation>(), up.data<Activation>(),
+                                          dh.data<Activation>(), dgate.data<Activation>(),
+                                          dup.data<Activation>(), dh.cols()},
                dh.rows());
-  };
-  gate.dtype() == DType::bf16 ? launch(bf16{}) : launch(float{});
+  });
 }
 
 }  // namespace
@@ -64,8 +50,8 @@ BlockActivations BlockActivations::take(const ModelConfig& config, const Product
   out.lse = f32(config.num_attention_heads, tokens);
   out.middle = f32(tokens, config.hidden_size);
   out.norm2_rstd = arena.tensor(DType::f32, {tokens});
-  out.gate = arena.tensor(product.kept_dtype(), {tokens, config.intermediate_size});
-  out.up = arena.tensor(product.kept_dtype(), {tokens, config.intermediate_size});
+  out.gate = arena.tensor(product.activation_dtype(), {tokens, config.intermediate_size});
+  out.up = arena.tensor(product.activation_dtype(), {tokens, config.intermediate_size});
   return out;
 }
 
@@ -108,6 +94,10 @@ AttentionShape Block::shape(const Tensor& cu_seqlens_q, const Tensor& cu_seqlens
           product_->attention_operands()};
 }
 
+Tensor Block::take_activation(Context& context, int64_t tokens, int64_t width) const {
+  return context.scratch.tensor(product_->activation_dtype(), {tokens, width});
+}
+
 void Block::rotate(Context& context, const Batch& batch, const Tensor& x, float direction) const {
   context.ops.launch(
       RotaryEmbedding{x.data<float>(), batch.positions.data<int32_t>(),
@@ -147,7 +137,7 @@ void Block::attend(Context& context, const Batch& batch, const Tensor& x,
   const int64_t at = batch.token_offset;
   {
     const Arena::Frame frame(context.scratch);
-    const Tensor normed = context.scratch.tensor(DType::f32, {tokens, config_->hidden_size});
+    const Tensor normed = take_activation(context, tokens, config_->hidden_size);
     norm1_.forward(context, x, normed, saved.norm1_rstd);
     const Operand operand = product_->prepare(context, normed);
     q_.forward(context, operand, saved.q, Accumulate::no, at);
@@ -180,18 +170,18 @@ void Block::attend(Context& context, const Batch& batch, const Tensor& x,
   context.ops.copy(saved.middle, x);
   const Operand attention = product_->prepare(context, saved.attention);
   o_.forward(context, attention, saved.middle, Accumulate::yes, at);
-  const Tensor normed = context.scratch.tensor(DType::f32, {tokens, config_->hidden_size});
+  const Tensor normed = take_activation(context, tokens, config_->hidden_size);
   norm2_.forward(context, saved.middle, normed, saved.norm2_rstd);
   const Operand operand = product_->prepare(context, normed);
-  forward_kept(context, gate_, operand, saved.gate, at);
-  forward_kept(context, up_, operand, saved.up, at);
+  gate_.forward(context, operand, saved.gate, Accumulate::no, at);
+  up_.forward(context, operand, saved.up, Accumulate::no, at);
 }
 
 void Block::forward(Context& context, const Batch& batch, const Tensor& x,
                     const BlockActivations& saved, const Tensor& out, KvCache* cache) const {
   attend(context, batch, x, saved, cache);
   const Arena::Frame frame(context.scratch);
-  const Tensor h = context.scratch.tensor(DType::f32, {x.rows(), config_->intermediate_size});
+  const Tensor h = take_activation(context, x.rows(), config_->intermediate_size);
   swiglu_forward(context.ops, saved.gate, saved.up, h);
   context.ops.copy(out, saved.middle);
   down_.forward(context, product_->prepare(context, h), out, Accumulate::yes, batch.token_offset);
@@ -214,8 +204,8 @@ void Block::backward_mlp(Context& context, const Batch& batch, const BlockActiva
   const int64_t tokens = d.rows();
   const int64_t width = config_->intermediate_size;
   const int64_t at = batch.token_offset;
-  const Tensor dh = context.scratch.tensor(DType::f32, {tokens, width});
-  const Tensor h = context.scratch.tensor(DType::f32, {tokens, width});
+  const Tensor dh = take_activation(context, tokens, width);
+  const Tensor h = take_activation(context, tokens, width);
   swiglu_forward(context.ops, saved.gate, saved.up, h);
   {
     const Arena::Frame inner(context.scratch);
@@ -223,7 +213,7 @@ void Block::backward_mlp(Context& context, const Batch& batch, const BlockActiva
   }
   const Tensor& dup = h;  // h has served
   swiglu_backward(context.ops, saved.gate, saved.up, dh, dh, dup);
-  const Tensor normed = context.scratch.tensor(DType::f32, {tokens, config_->hidden_size});
+  const Tensor normed = take_activation(context, tokens, config_->hidden_size);
   const Tensor dnormed = context.scratch.tensor(DType::f32, {tokens, config_->hidden_size});
   norm2_.recompute(context, saved.middle, saved.norm2_rstd, normed);
   const Operand operand = product_->prepare(context, normed);
@@ -253,7 +243,7 @@ void Block::backward_attention(Context& context, const Batch& batch, const Tenso
   }
   const Tensor dq_projected = backward_heads(context, batch, q_norm_, saved.q, saved.q_rstd, dq);
   const Tensor dk_projected = backward_heads(context, batch, k_norm_, saved.k, saved.k_rstd, dk);
-  const Tensor normed = context.scratch.tensor(DType::f32, {tokens, config_->hidden_size});
+  const Tensor normed = take_activation(context, tokens, config_->hidden_size);
   norm1_.recompute(context, x, saved.norm1_rstd, normed);
   const Operand operand = product_->prepare(context, normed);
   const Tensor dnormed = context.scratch.tensor(DType::f32, {tokens, config_->hidden_size});

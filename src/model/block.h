@@ -23,7 +23,7 @@ struct BlockActivations {
   Tensor lse;         // [heads, tokens]
   Tensor middle;      // [tokens, hidden], the residual stream between attention and MLP
   Tensor norm2_rstd;  // [tokens]
-  Tensor gate, up;    // [tokens, intermediate], in the product's kept_dtype()
+  Tensor gate, up;    // [tokens, intermediate], in the product's activation_dtype()
 
   static BlockActivations take(const ModelConfig& config, const Product& product, int64_t tokens,
                                Arena& arena);
@@ -71,6 +71,8 @@ class Block {
   void backward_attention(Context& context, const Batch& batch, const Tensor& x,
                           const BlockActivations& saved, const Tensor& d, bool need_dx) const;
   AttentionShape shape(const Tensor& cu_seqlens_q, const Tensor& cu_seqlens_k) const;
+  // [tokens, width] of the product's activation_dtype(), in context.scratch.
+  Tensor take_activation(Context& context, int64_t tokens, int64_t width) const;
   void rotate(Context& context, const Batch& batch, const Tensor& x, float direction) const;
   // x [tokens, heads * head_dim] as [tokens * heads, head_dim].
   Tensor by_head(const Tensor& x) const;

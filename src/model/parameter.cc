@@ -56,15 +56,21 @@ void Linear::backward(Context& context, const Operand& x, const Tensor& dy, cons
 }
 
 void Norm::forward(Context& context, const Tensor& x, const Tensor& y, const Tensor& rstd) const {
-  context.ops.launch(RmsNormForward{x.data<float>(), parameter_->weight->as_f32().data<float>(),
-                                    y.data<float>(), rstd.data<float>(), x.cols(), epsilon_},
-                     x.rows());
+  with_activation(y.dtype(), [&]<class Activation>(Activation) {
+    context.ops.launch(
+        RmsNormForward<Activation>{x.data<float>(), parameter_->weight->as_f32().data<float>(),
+                                   y.data<Activation>(), rstd.data<float>(), x.cols(), epsilon_},
+        x.rows());
+  });
 }
 
 void Norm::recompute(Context& context, const Tensor& x, const Tensor& rstd, const Tensor& y) const {
-  context.ops.launch(RmsNormApply{x.data<float>(), parameter_->weight->as_f32().data<float>(),
-                                  rstd.data<float>(), y.data<float>(), x.cols()},
-                     x.rows());
+  with_activation(y.dtype(), [&]<class Activation>(Activation) {
+    context.ops.launch(
+        RmsNormApply<Activation>{x.data<float>(), parameter_->weight->as_f32().data<float>(),
+                                 rstd.data<float>(), y.data<Activation>(), x.cols()},
+        x.rows());
+  });
 }
 
 void Norm::backward(Context& context, const Tensor& x, const Tensor& rstd, const Tensor& dy,

@@ -47,7 +47,7 @@ class Norm {
       : parameter_(&parameter), epsilon_(static_cast<float>(epsilon)) {}
 
   bool learns() const { return parameter_->learns(); }
-  // y, rstd from x [tokens, hidden]
+  // y (f32 or bf16), rstd from x [tokens, hidden]
   void forward(Context& context, const Tensor& x, const Tensor& y, const Tensor& rstd) const;
   // y again from the kept rstd
   void recompute(Context& context, const Tensor& x, const Tensor& rstd, const Tensor& y) const;

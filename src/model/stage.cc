@@ -164,10 +164,11 @@ void Stage::loss_chunk(Context& context, const Batch& batch, int64_t begin, int6
   const int64_t rows = end - begin;
   const int64_t width = config_.hidden_size;
   const int64_t at = batch.target_offset + begin;
+  const DType activation = product_->activation_dtype();
   const auto take = [&](int64_t cols) { return context.scratch.tensor(DType::f32, {rows, cols}); };
   const Tensor target_rows = batch.target_rows.columns(begin, end);
   const Tensor x = take(width);
-  const Tensor normed = take(width);
+  const Tensor normed = context.scratch.tensor(activation, {rows, width});
   const Tensor rstd = context.scratch.tensor(DType::f32, {rows});
   context.ops.launch(
       GatherRows{hidden.data<float>(), target_rows.data<int32_t>(), x.data<float>(), width}, rows);
@@ -175,14 +176,20 @@ void Stage::loss_chunk(Context& context, const Batch& batch, int64_t begin, int6
   const Tensor logits = take(config_.vocab_size);
   const Operand operand = product_->prepare(context, normed);
   head_->forward(context, operand, logits, Accumulate::no, at);
-  context.ops.launch(
-      SoftmaxCrossEntropy{logits.data<float>(), batch.targets.columns(begin, end).data<int32_t>(),
-                          losses.data<float>(), d != nullptr ? context.scalars : nullptr,
-                          config_.vocab_size},
-      rows);
+  const bool in_place = d == nullptr || activation == DType::f32;
+  const Tensor dlogits =
+      in_place ? logits : context.scratch.tensor(activation, {rows, config_.vocab_size});
+  with_activation(dlogits.dtype(), [&]<class Activation>(Activation) {
+    context.ops.launch(
+        SoftmaxCrossEntropy<Activation>{
+            logits.data<float>(), batch.targets.columns(begin, end).data<int32_t>(),
+            losses.data<float>(), dlogits.data<Activation>(),
+            d != nullptr ? context.scalars : nullptr, config_.vocab_size},
+        rows);
+  });
   if (d == nullptr) return;
   const Tensor dnormed = take(width);
-  head_->backward(context, operand, logits, &dnormed, Accumulate::no, at);
+  head_->backward(context, operand, dlogits, &dnormed, Accumulate::no, at);
   const Tensor dx = take(width);
   context.ops.zero(dx);
   final_norm_->backward(context, x, rstd, dnormed, &dx);
@@ -213,7 +220,8 @@ void Stage::backward(Context& context, const Batch& batch, const Tensor& d, Stas
 
 void Stage::logits(Context& context, const Tensor& hidden, const Tensor& out) const {
   const Arena::Frame frame(context.scratch);
-  const Tensor normed = context.scratch.tensor(DType::f32, {hidden.rows(), hidden.cols()});
+  const Tensor normed =
+      context.scratch.tensor(product_->activation_dtype(), {hidden.rows(), hidden.cols()});
   const Tensor rstd = context.scratch.tensor(DType::f32, {hidden.rows()});
   final_norm_->forward(context, hidden, normed, rstd);
   head_->forward(context, product_->prepare(context, normed), out, Accumulate::no, 0);

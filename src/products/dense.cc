@@ -13,11 +13,11 @@ class DenseProduct : public Product {
   DenseProduct(const char* name, DType arithmetic) : name_(name), arithmetic_(arithmetic) {}
 
   const char* name() const override { return name_; }
-  DType kept_dtype() const override { return arithmetic_; }
+  DType activation_dtype() const override { return arithmetic_; }
   DType attention_operands() const override { return arithmetic_; }
 
   Operand prepare(Context& context, const Tensor& x) const override {
-    return {x, cast(context, x)};
+    return {converted(context, x, arithmetic_)};
   }
 
   void forward(Context& context, const Operand& a, const Weight& weight, const Tensor& y,
@@ -27,7 +27,7 @@ class DenseProduct : public Product {
       return;
     }
     for_panels(context, weight, [&](const Tensor& panel, int64_t begin, int64_t end) {
-      context.ops.gemm(a.cast, Transpose::no, panel, Transpose::yes, y.columns(begin, end),
+      context.ops.gemm(a.x, Transpose::no, panel, Transpose::yes, y.columns(begin, end),
                        accumulate);
     });
   }
@@ -36,65 +36,80 @@ class DenseProduct : public Product {
                     const Weight& weight) const override {
     Gradient g(context, *this, weight);
     g.x = a.x;
-    g.dy = dy;
-    g.x_cast = a.cast;
-    g.dy_cast = cast(context, dy);
+    g.dy = converted(context, dy, arithmetic_);
     return g;
   }
 
   void add_dx(const Gradient& g, const Tensor& dx, Accumulate accumulate) const override {
+    Context& context = g.context();
+    if (dx.dtype() != DType::f32 && panel_step(g.weight()) < g.weight().rows()) {
+      // Panels are parts of the contraction: their sum is rounded once.
+      const Arena::Frame frame(context.scratch);
+      const Tensor sum = context.scratch.tensor(DType::f32, {dx.rows(), dx.cols()});
+      if (accumulate == Accumulate::yes) convert_to_f32(context.ops, dx, sum);
+      add_dx(g, sum, accumulate);
+      convert_to_bf16(context.ops, sum, dx);
+      return;
+    }
     Accumulate now = accumulate;
-    for_panels(g.context(), g.weight(), [&](const Tensor& panel, int64_t begin, int64_t end) {
-      g.context().ops.gemm(g.dy_cast.columns(begin, end), Transpose::no, panel, Transpose::no, dx,
-                           now);
+    for_panels(context, g.weight(), [&](const Tensor& panel, int64_t begin, int64_t end) {
+      context.ops.gemm(g.dy.columns(begin, end), Transpose::no, panel, Transpose::no, dx, now);
       now = Accumulate::yes;
     });
   }
 
   void add_dw(const Gradient& g, const Tensor& d) const override {
-    g.context().ops.gemm(g.dy_cast, Transpose::yes, g.x_cast, Transpose::no, d, Accumulate::yes);
+    g.context().ops.gemm(g.dy, Transpose::yes, g.x, Transpose::no, d, Accumulate::yes);
   }
 
-  // pᵀ dyᵀ x = (dy p)ᵀ x. The thin factors stay in f32: they are a learner's, not the product's.
+  // pᵀ dyᵀ x = (dy p)ᵀ x
   void add_left(const Gradient& g, const Tensor& p, const Tensor& r) const override {
     const Arena::Frame frame(g.context().scratch);
-    const Tensor thin = g.context().scratch.tensor(DType::f32, {g.dy.rows(), p.cols()});
-    g.context().ops.gemm(g.dy, Transpose::no, p, Transpose::no, thin, Accumulate::no);
+    const Tensor thin = times_thin(g.context(), g.dy, p);
     g.context().ops.gemm(thin, Transpose::yes, g.x, Transpose::no, r, Accumulate::yes);
   }
 
   // dyᵀ x q = dyᵀ (x q)
   void add_right(const Gradient& g, const Tensor& q, const Tensor& r) const override {
     const Arena::Frame frame(g.context().scratch);
-    const Tensor thin = g.context().scratch.tensor(DType::f32, {g.x.rows(), q.cols()});
-    g.context().ops.gemm(g.x, Transpose::no, q, Transpose::no, thin, Accumulate::no);
+    const Tensor thin = times_thin(g.context(), g.x, q);
     g.context().ops.gemm(g.dy, Transpose::yes, thin, Transpose::no, r, Accumulate::yes);
   }
 
  private:
-  Tensor cast(Context& context, const Tensor& x) const {
-    if (arithmetic_ == DType::f32) return x;
-    const Tensor out = context.scratch.tensor(arithmetic_, {x.rows(), x.cols()});
-    convert_to_bf16(context.ops, x, out);
+  // x [tokens, width] times a thin matrix [width, rank], in the product's arithmetic.
+  Tensor times_thin(Context& context, const Tensor& x, const Tensor& matrix) const {
+    const Tensor out = context.scratch.tensor(arithmetic_, {x.rows(), matrix.cols()});
+    const Arena::Frame frame(context.scratch);
+    context.ops.gemm(x, Transpose::no, converted(context, matrix, arithmetic_), Transpose::no, out,
+                     Accumulate::no);
     return out;
+  }
+
+  bool is_own_panel(const Weight& weight) const {
+    return arithmetic_ == DType::f32 ? !weight.as_f32().empty()
+                                     : &weight.format() == &bf16_format();
+  }
+
+  // Rows of a weight that are multiplied at a time.
+  int64_t panel_step(const Weight& weight) const {
+    if (is_own_panel(weight)) return weight.rows();
+    return std::min(weight.rows(), panel_rows(weight.cols(), dtype_size(arithmetic_)));
   }
 
   // Calls body(panel [end - begin, in], begin, end) over all rows of the weight. A weight that is
   // already in the product's arithmetic is its own panel.
   template <class Body>
   void for_panels(Context& context, const Weight& weight, const Body& body) const {
-    if (arithmetic_ == DType::f32 && !weight.as_f32().empty()) {
-      body(weight.as_f32(), 0, weight.rows());
-      return;
-    }
-    if (arithmetic_ == DType::bf16 && &weight.format() == &bf16_format()) {
-      body(Tensor(weight.storage().bytes.raw(), DType::bf16, {weight.rows(), weight.cols()}), 0,
-           weight.rows());
+    if (is_own_panel(weight)) {
+      body(arithmetic_ == DType::f32
+               ? weight.as_f32()
+               : Tensor(weight.storage().bytes.raw(), DType::bf16, {weight.rows(), weight.cols()}),
+           0, weight.rows());
       return;
     }
     const Arena::Frame frame(context.scratch);
-    const int64_t step =
-        std::min(weight.rows(), panel_rows(weight.cols(), dtype_size(arithmetic_)));
+    const int64_t step = panel_step(weight);
     const Tensor panel = context.scratch.tensor(arithmetic_, {step, weight.cols()});
     for (int64_t begin = 0; begin < weight.rows(); begin += step) {
       const int64_t end = std::min(weight.rows(), begin + step);

@@ -15,7 +15,7 @@ class Gradient;
 class Contributor {
  public:
   virtual ~Contributor() = default;
-  // dx [tokens, in] (+)= dy W. The input's gradient, not the weight's.
+  // dx [tokens, in] (+)= dy W, f32 or of the dtype of dy. The input's gradient, not the weight's.
   virtual void add_dx(const Gradient& g, const Tensor& dx, Accumulate accumulate) const;
   // d [out, in] += G
   virtual void add_dw(const Gradient& g, const Tensor& d) const = 0;
@@ -41,10 +41,10 @@ class Gradient {
   Context& context() const { return context_; }
   const Weight& weight() const { return weight_; }
 
-  // What the use knows, set by whoever makes the Gradient. Learners read x and dy only.
-  Tensor x;                  // f32 [tokens, in], the input; empty for a gather
-  Tensor dy;                 // f32 [tokens, out], the output's gradient
-  Tensor x_cast, dy_cast;    // the same in the product's arithmetic
+  // What the use knows, set by whoever makes the Gradient. Learners read x and dy only; they are
+  // both f32 or both bf16.
+  Tensor x;                  // [tokens, in], the input; empty for a gather
+  Tensor dy;                 // [tokens, out], the output's gradient
   Tensor indices;            // i32 [tokens], the rows of a gather
   Tensor rstd;               // f32 [tokens], the statistic of a norm
   int64_t token_offset = 0;  // global index of the first token, for random numbers

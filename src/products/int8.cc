@@ -27,28 +27,28 @@ Int8Rows take_groups(Arena& scratch, int64_t rows, int64_t cols) {
 class Int8Product : public Product {
  public:
   const char* name() const override { return "int8"; }
-  DType kept_dtype() const override { return DType::f32; }
+  DType activation_dtype() const override { return DType::f32; }
   DType attention_operands() const override { return DType::bf16; }
 
   Operand prepare(Context& context, const Tensor& x) const override {
-    if (single(x)) return {x, x};
+    if (single(x)) return {x};
     const Int8Rows to = take_groups(context.scratch, x.rows(), x.cols());
     context.ops.launch(
         QuantizeGroups{x.data<float>(), to.codes.data<int8_t>(), to.scales.data<float>(), x.cols(),
                        x.row_stride(), to.scales.cols(), context.ops.int8_limit()},
         to.scales.size());
-    return {x, to.codes, to.scales};
+    return {x, to};
   }
 
   void forward(Context& context, const Operand& a, const Weight& weight, const Tensor& y,
                Accumulate accumulate) const override {
     if (single(a.x)) {
-      f32_product().forward(context, {a.x, a.x}, weight, y, accumulate);
+      f32_product().forward(context, a, weight, y, accumulate);
       return;
     }
     for_panels(context, weight, [&](const Int8Rows& panel, int64_t begin, int64_t end) {
-      context.ops.gemm_int8({a.cast, a.scales}, panel, Transpose::yes, y.columns(begin, end),
-                            accumulate, context.scratch);
+      context.ops.gemm_int8(a.rows, panel, Transpose::yes, y.columns(begin, end), accumulate,
+                            context.scratch);
     });
   }
 
@@ -57,8 +57,6 @@ class Int8Product : public Product {
     Gradient g(context, *this, weight);
     g.x = a.x;
     g.dy = dy;
-    g.x_cast = a.x;
-    g.dy_cast = dy;
     return g;
   }
 

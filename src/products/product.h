@@ -12,26 +12,26 @@ namespace jackscrew {
 
 // An input made ready for a product once and shared by the weights that read it (q, k and v).
 struct Operand {
-  Tensor x;            // f32 [tokens, in]
-  Tensor cast;         // the same in the product's arithmetic; may be the same tensor
-  Tensor scales = {};  // of an integer cast, as in Int8Rows
+  Tensor x;            // [tokens, in], in the product's activation_dtype()
+  Int8Rows rows = {};  // the same in bytes, for a product of bytes
 };
 
 class Product : public Contributor {
  public:
   virtual const char* name() const = 0;
-  // In which the wide activations between two products wait for backward: f32 or bf16.
-  virtual DType kept_dtype() const = 0;
+  // What lies between two products, and its gradient, may be rounded to: f32 or bf16.
+  virtual DType activation_dtype() const = 0;
   // What attention's products may round their operands to: f32 or bf16.
   virtual DType attention_operands() const = 0;
 
-  // Casts x into memory of context.scratch, whose frame the caller holds.
+  // x is f32 or of activation_dtype(). What is made of it lies in context.scratch, whose frame the
+  // caller holds.
   virtual Operand prepare(Context& context, const Tensor& x) const = 0;
-  // y [tokens, out] (+)= x Wᵀ
+  // y [tokens, out] (+)= x Wᵀ, f32 or of activation_dtype()
   virtual void forward(Context& context, const Operand& a, const Weight& weight, const Tensor& y,
                        Accumulate accumulate) const = 0;
-  // The gradient operator for dy [tokens, out]. Casts dy once, into context.scratch. The caller
-  // adds token_offset.
+  // The gradient operator for dy [tokens, out], f32 or of activation_dtype(). Casts dy once, into
+  // context.scratch. The caller adds token_offset.
   virtual Gradient backward(Context& context, const Operand& a, const Tensor& dy,
                             const Weight& weight) const = 0;
 };

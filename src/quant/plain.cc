@@ -96,4 +96,11 @@ void convert_to_f32(Ops& ops, const Tensor& from, const Tensor& to) {
   convert<bf16, float>(ops, from.data<bf16>(), from.row_stride(), nullptr, to);
 }
 
+Tensor converted(Context& context, const Tensor& x, DType dtype) {
+  if (x.dtype() == dtype) return x;
+  const Tensor out = context.scratch.tensor(dtype, {x.rows(), x.cols()});
+  (dtype == DType::bf16 ? convert_to_bf16 : convert_to_f32)(context.ops, x, out);
+  return out;
+}
+
 }  // namespace jackscrew

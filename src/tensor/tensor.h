@@ -92,4 +92,10 @@ class Tensor {
   DType dtype_ = DType::f32;
 };
 
+// Calls body(element), element a float or a bf16 as the type says: for kernels on activations.
+template <class Body>
+void with_activation(DType dtype, const Body& body) {
+  dtype == DType::bf16 ? body(bf16{}) : body(float{});
+}
+
 }  // namespace jackscrew

@@ -21,12 +21,12 @@ struct GemmCase {
   }
 };
 
-template <typename T>
+template <typename T, typename Result = float>
 std::vector<float> run_gemm(Ops& ops, const GemmCase& test, Doubles* want) {
   const auto [m, n, k, ta, tb, accumulate, is_bf16, gap] = test;
   auto a = Strided<T>::random(ta ? k : m, ta ? m : k, gap, 1);
   auto b = Strided<T>::random(tb ? n : k, tb ? k : n, gap, 2);
-  auto c = Strided<float>::random(m, n, gap, 3);
+  auto c = Strided<Result>::random(m, n, gap, 3);
   const Doubles before = widen(c.values());
   ops.gemm(a.view(), Transpose{ta}, b.view(), Transpose{tb}, c.view(), Accumulate{accumulate});
   EXPECT_TRUE(c.gaps_intact()) << test.describe();
@@ -137,6 +137,40 @@ TEST(Gemm, FewRows) {
   }
 }
 
+// Rounding more than once, between parts of the depth or before c is added, errs by more than half
+// a unit in the last place.
+TEST(Gemm, RoundsAResultOfBf16Once) {
+  const auto ops = make_test_ops();
+  const auto three = make_test_ops(3);
+  for (const auto& [m, n, k] : {std::array<int64_t, 3>{1, 61, 576},
+                                {3, 576, 61},
+                                {33, 70, 257},
+                                {300, 43, 2500},
+                                {61, 1100, 130}}) {
+    for (int combination = 0; combination < 8; ++combination) {
+      const GemmCase test{m,
+                          n,
+                          k,
+                          (combination & 1) != 0,
+                          (combination & 2) != 0,
+                          (combination & 4) != 0,
+                          true,
+                          combination % 3};
+      Doubles want;
+      const std::vector<float> got = run_gemm<bf16, bf16>(*ops, test, &want);
+      double largest = 0.0;
+      for (const double value : want) largest = std::max(largest, std::abs(value));
+      double excess = 0.0;
+      for (size_t i = 0; i < want.size(); ++i) {
+        const double error = std::abs(static_cast<double>(got[i]) - want[i]);
+        excess = std::max(excess, error - std::abs(want[i]) / 256.0);
+      }
+      EXPECT_LE(excess, kTolerance * largest) << test.describe();
+      EXPECT_EQ(got, (run_gemm<bf16, bf16>(*three, test, nullptr))) << test.describe();
+    }
+  }
+}
+
 // Large enough for several threads to be inside the library at once, with primitives made by
 // another.
 TEST(Gemm, ThreadsDoNotDisturbOneAnother) {
@@ -162,6 +196,10 @@ TEST(Gemm, RefusesWhatDoesNotMatch) {
       Error);
   EXPECT_THROW(
       ops->gemm(a.view(), Transpose::no, narrow_b.view(), Transpose::yes, c.view(), Accumulate::no),
+      Error);
+  Strided<bf16> narrow_c(3, 5, 0);
+  EXPECT_THROW(
+      ops->gemm(a.view(), Transpose::no, b.view(), Transpose::yes, narrow_c.view(), Accumulate::no),
       Error);
 }
 

@@ -21,7 +21,8 @@ struct LossRun {
   }
 
   void run(Ops& ops, const StepScalars* step) {
-    ops.launch(SoftmaxCrossEntropy{logits.data(), targets.data(), losses.data(), step, vocab},
+    ops.launch(SoftmaxCrossEntropyF32{logits.data(), targets.data(), losses.data(), logits.data(),
+                                      step, vocab},
                rows);
   }
 
@@ -65,6 +66,21 @@ TEST(SoftmaxCrossEntropy, LargeVocabularyAndEvaluation) {
       sum += static_cast<double>(run.logits[at(row * run.vocab + i)]);
     }
     EXPECT_NEAR(sum, 0.0, 1e-6);
+  }
+}
+
+TEST(SoftmaxCrossEntropy, RoundsTheGradientToBf16) {
+  const auto ops = make_test_ops();
+  LossRun run(3, 513, 5.0f);
+  const std::vector<float> logits = run.logits;
+  std::vector<bf16> gradient(logits.size());
+  ops->launch(SoftmaxCrossEntropyBf16{run.logits.data(), run.targets.data(), run.losses.data(),
+                                      gradient.data(), &run.scalars, run.vocab},
+              run.rows);
+  EXPECT_EQ(run.logits, logits);
+  run.run(*ops, &run.scalars);
+  for (size_t i = 0; i < gradient.size(); ++i) {
+    EXPECT_EQ(gradient[i].bits, to_bf16(run.logits[i]).bits) << i;
   }
 }
 

@@ -37,9 +37,10 @@ struct NormRun {
         rstd(at(tokens)) {}
 
   void run(Ops& ops) {
-    ops.launch(RmsNormForward{x.data(), weight.data(), y.data(), rstd.data(), hidden, kEpsilon},
+    ops.launch(RmsNormForwardF32{x.data(), weight.data(), y.data(), rstd.data(), hidden, kEpsilon},
                tokens);
-    ops.launch(RmsNormApply{x.data(), weight.data(), rstd.data(), applied.data(), hidden}, tokens);
+    ops.launch(RmsNormApplyF32{x.data(), weight.data(), rstd.data(), applied.data(), hidden},
+               tokens);
     ops.launch(RmsNormBackward{x.data(), weight.data(), rstd.data(), dy.data(), dx.data(), hidden},
                tokens);
     ops.launch(
@@ -195,29 +196,58 @@ TEST(Swiglu, MatchesTheReferenceAndItsDifferences) {
   }
 }
 
-// Values that bf16 holds exactly give the same bits whichever way they were kept.
-TEST(Swiglu, KeptInBf16IsTheSameFunctionOfTheRoundedValues) {
+std::vector<bf16> rounded(const std::vector<float>& values) {
+  std::vector<bf16> out;
+  for (const float value : values) out.push_back(to_bf16(value));
+  return out;
+}
+std::vector<float> widened(const std::vector<bf16>& values) {
+  std::vector<float> out;
+  for (const bf16 value : values) out.push_back(to_float(value));
+  return out;
+}
+
+TEST(RmsNorm, RoundsToBf16Once) {
+  const auto ops = make_test_ops();
+  const int64_t tokens = 3;
+  const int64_t hidden = 77;
+  NormRun run(tokens, hidden);
+  run.run(*ops);
+  std::vector<bf16> y(run.y.size()), applied(run.y.size());
+  ops->launch(RmsNormForwardBf16{run.x.data(), run.weight.data(), y.data(), run.rstd.data(), hidden,
+                                 NormRun::kEpsilon},
+              tokens);
+  ops->launch(
+      RmsNormApplyBf16{run.x.data(), run.weight.data(), run.rstd.data(), applied.data(), hidden},
+      tokens);
+  EXPECT_EQ(widened(y), widened(rounded(run.y)));
+  EXPECT_EQ(widened(applied), widened(y));
+}
+
+// Between values of bf16 it is the function of f32, rounded once.
+TEST(Swiglu, OfBf16IsTheRoundedFunctionOfTheSameValues) {
   const auto ops = make_test_ops();
   const int64_t width = 77;
-  std::vector<bf16> gate, up;
-  std::vector<float> gate_f32, up_f32;
-  for (const float value : random_floats(width, 1)) gate.push_back(to_bf16(4.0f * value));
-  for (const float value : random_floats(width, 2)) up.push_back(to_bf16(value));
-  for (const bf16 value : gate) gate_f32.push_back(to_float(value));
-  for (const bf16 value : up) up_f32.push_back(to_float(value));
-  const std::vector<float> dh = random_floats(width, 3);
-  std::vector<float> h(dh.size()), want_h(dh.size());
-  std::vector<float> dgate(dh.size()), dup(dh.size()), want_dgate(dh.size()), want_dup(dh.size());
+  std::vector<float> gate_f32 = random_floats(width, 1);
+  for (float& value : gate_f32) value *= 4.0f;
+  const std::vector<bf16> gate = rounded(gate_f32);
+  gate_f32 = widened(gate);
+  const std::vector<bf16> up = rounded(random_floats(width, 2));
+  const std::vector<float> up_f32 = widened(up);
+  std::vector<bf16> dh = rounded(random_floats(width, 3));
+  const std::vector<float> dh_f32 = widened(dh);
+  std::vector<bf16> h(dh.size()), dup(dh.size());
+  std::vector<float> want_h(dh.size()), want_dgate(dh.size()), want_dup(dh.size());
   ops->launch(SwigluForwardBf16{gate.data(), up.data(), h.data(), width}, 1);
   ops->launch(SwigluForwardF32{gate_f32.data(), up_f32.data(), want_h.data(), width}, 1);
-  ops->launch(
-      SwigluBackwardBf16{gate.data(), up.data(), dh.data(), dgate.data(), dup.data(), width}, 1);
-  ops->launch(SwigluBackwardF32{gate_f32.data(), up_f32.data(), dh.data(), want_dgate.data(),
+  ops->launch(SwigluBackwardBf16{gate.data(), up.data(), dh.data(), dh.data(), dup.data(), width},
+              1);
+  ops->launch(SwigluBackwardF32{gate_f32.data(), up_f32.data(), dh_f32.data(), want_dgate.data(),
                                 want_dup.data(), width},
               1);
-  EXPECT_EQ(h, want_h);
-  EXPECT_EQ(dgate, want_dgate);
-  EXPECT_EQ(dup, want_dup);
+  EXPECT_EQ(widened(h), widened(rounded(want_h)));
+  EXPECT_EQ(widened(dh), widened(rounded(want_dgate)));  // dgate took its place
+  EXPECT_EQ(widened(dup), widened(rounded(want_dup)));
 }
 
 TEST(Swiglu, SaturatesWithoutNaN) {

@@ -237,7 +237,7 @@ class LoraSlotTest : public ::testing::Test {
     std::vector<float> y(static_cast<size_t>(tokens * kOut));
     Context run{*ops_, scratch_, &scalars_, true};
     const Tensor in(x.data() + first * kIn, DType::f32, {tokens, kIn});
-    slot_->forward(run, {in, in}, Tensor(y.data(), DType::f32, {tokens, kOut}), first);
+    slot_->forward(run, {in}, Tensor(y.data(), DType::f32, {tokens, kOut}), first);
     return y;
   }
 

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "products/dense.h"
+#include "quant/plain.h"
 #include "tests/products/reference.h"
 #include "tests/support/test_ops.h"
 
@@ -19,6 +20,8 @@ constexpr double kF32 = 1e-6;
 // Two operands rounded to bf16 (7 bits of fraction, so each is off by 2^-8 of itself at most), and
 // the product of both errors.
 constexpr double kBf16 = 0x1p-7 + 0x1p-16 + kF32;
+// Three operands and the product of two of them, each rounded to bf16.
+constexpr double kThinBf16 = (1 + 0x1p-8) * (1 + 0x1p-8) * (1 + 0x1p-8) * (1 + 0x1p-8) - 1 + kF32;
 
 struct Stored {
   const char* format;
@@ -112,25 +115,33 @@ class ProductTest : public ::testing::TestWithParam<const char*> {
     check_projections(g, x, dy, name);
   }
 
-  // The projected gradients are a learner's own: f32 whatever the product.
   void check_projections(const Gradient& g, const Matrix& x, const Matrix& dy,
                          const std::string& name) {
     const int64_t rank = 5;
-    Matrix full(dy.cols, x.cols);
+    Matrix full(dy.cols, x.cols), magnitudes(dy.cols, x.cols);
     const Exact gradient = multiply(dy.transposed(), x);
     for (size_t i = 0; i < full.values.size(); ++i) {
       full.values[i] = static_cast<float>(gradient.value[i]);
+      magnitudes.values[i] = static_cast<float>(gradient.magnitude[i]);
     }
+    // In bf16 errors are of the terms of both sums.
+    const auto expect = [&](const Matrix& actual, const Matrix& a, const Matrix& b,
+                            const Matrix& of_terms_a, const Matrix& of_terms_b, const Matrix& start,
+                            const char* what) {
+      Exact wanted = multiply(a, b, &start);
+      if (is_bf16()) wanted.magnitude = multiply(of_terms_a, of_terms_b, &start).magnitude;
+      EXPECT_LE(error_of(actual, wanted), is_bf16() ? kThinBf16 : kF32) << name << what;
+    };
     Matrix p = random_matrix(dy.cols, rank, 8);
     const Matrix left_start = random_matrix(rank, x.cols, 9);
     Matrix left = left_start;
     g.add_left(p.view(), left.view());
-    EXPECT_LE(error_of(left, multiply(p.transposed(), full, &left_start)), kF32) << name << " left";
+    expect(left, p.transposed(), full, p.transposed(), magnitudes, left_start, " left");
     Matrix q = random_matrix(x.cols, rank, 10);
     const Matrix right_start = random_matrix(dy.cols, rank, 11);
     Matrix right = right_start;
     g.add_right(q.view(), right.view());
-    EXPECT_LE(error_of(right, multiply(full, q, &right_start)), kF32) << name << " right";
+    expect(right, full, q, magnitudes, q, right_start, " right");
   }
 
   std::unique_ptr<Ops> ops_ = make_test_ops();
@@ -154,6 +165,52 @@ TEST_P(ProductTest, WeightOfSeveralPanels) {
   check_all(make_weight("q8_0", rows, cols), 3, "q8_0 in panels");
   // The decoded weight never exists as a whole.
   EXPECT_LT(scratch_.high_water(), rows * cols * (is_bf16() ? 2 : 4));
+}
+
+// What lies between two products is rounded once, a sum over several panels among it.
+TEST_P(ProductTest, ActivationsOfItsOwnType) {
+  const DType activation = product().activation_dtype();
+  for (const auto& [format, rows, cols] :
+       {std::tuple{"bf16", 37, 45}, {"q8_0", 37, 96}, {"q8_0", 601, 4096}}) {
+    const Weight weight = make_weight(format, rows, cols);
+    const int64_t tokens = 3;
+    Matrix x = random_matrix(tokens, cols, 3);
+    Matrix dy = random_matrix(tokens, rows, 4);
+    Context run = context();
+    const Arena::Frame frame(scratch_);
+    const Operand operand = product().prepare(run, x.view());
+    EXPECT_EQ(product().prepare(run, operand.x).x.raw(), operand.x.raw());  // as it is
+    const Gradient g = product().backward(run, operand, dy.view(), weight);
+    EXPECT_EQ(g.dy.dtype(), activation);
+    const auto expect_rounded = [&](const Tensor& rounded, const Matrix& exact) {
+      Matrix got(exact.rows, exact.cols);
+      run.ops.copy(got.view(), converted(run, rounded, DType::f32));
+      const float half_unit = is_bf16() ? 0x1p-8f : 0.0f;  // in the last place
+      float excess = 0.0f;
+      float largest = 0.0f;
+      for (size_t i = 0; i < exact.values.size(); ++i) {
+        const float value = std::abs(exact.values[i]);
+        excess = std::max(excess, std::abs(got.values[i] - exact.values[i]) - value * half_unit);
+        largest = std::max(largest, value);
+      }
+      // The sums of f32 differ, too: they are cut otherwise.
+      EXPECT_LE(excess, is_bf16() ? 1e-6f * largest : 0.0f) << format;
+    };
+    for (const Accumulate accumulate : {Accumulate::no, Accumulate::yes}) {
+      Matrix y_start = random_matrix(tokens, rows, 5).rounded_to_bf16();
+      const Tensor y = scratch_.tensor(activation, {tokens, rows});
+      run.ops.copy(y, converted(run, y_start.view(), activation));
+      product().forward(run, operand, weight, y, accumulate);
+      product().forward(run, operand, weight, y_start.view(), accumulate);
+      expect_rounded(y, y_start);
+      Matrix dx_start = random_matrix(tokens, cols, 6).rounded_to_bf16();
+      const Tensor dx = scratch_.tensor(activation, {tokens, cols});
+      run.ops.copy(dx, converted(run, dx_start.view(), activation));
+      g.add_dx(dx, accumulate);
+      g.add_dx(dx_start.view(), accumulate);
+      expect_rounded(dx, dx_start);
+    }
+  }
 }
 
 TEST_P(ProductTest, ThreadsDoNotChangeBits) {

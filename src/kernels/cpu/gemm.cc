@@ -86,9 +86,10 @@ Tile choose_tile(IsaLevel isa, int64_t m, int64_t n, const Tensor& a, const Tens
   return {std::min(kRowTile, round_up(ceil_div(m, kTasks), kGrain)), n};
 }
 
-// bf16, m, n, k, transpose a, transpose b, row strides of a, b, c, accumulate
+// operands of bf16, result of bf16, m, n, k, transpose a, transpose b, row strides of a, b, c,
+// accumulate
 using Key =
-    std::tuple<bool, int64_t, int64_t, int64_t, bool, bool, int64_t, int64_t, int64_t, bool>;
+    std::tuple<bool, bool, int64_t, int64_t, int64_t, bool, bool, int64_t, int64_t, int64_t, bool>;
 
 struct alignas(64) CacheLine {
   std::array<uint8_t, 64> bytes;
@@ -97,6 +98,7 @@ struct alignas(64) CacheLine {
 struct ThreadBuffers {
   std::vector<CacheLine> scratch;  // oneDNN's, as much as the largest primitive asks for
   std::vector<float> a, b;         // operands widened from bf16
+  std::vector<float> c;            // a result before it is rounded to bf16
 };
 
 struct Primitive {
@@ -134,7 +136,8 @@ class CpuGemm::Impl {
 
     if (dot_product_pays(m, k) && !ta && tb) {
       if (a.dtype() == DType::f32) return dot(dot_.f32, a, b, c, accumulate);
-      return dot(dot_.bf16, a, b, c, accumulate);
+      if (c.dtype() == DType::f32) return dot(dot_.bf16, a, b, c, accumulate);
+      return dot_rounded(a, b, c, accumulate);
     }
     // oneDNN knows bf16 from AVX-512 on; below it every tile is widened.
     const bool widen = a.dtype() == DType::bf16 && isa_ == IsaLevel::v3;
@@ -142,14 +145,18 @@ class CpuGemm::Impl {
                             : choose_tile(isa_, m, n, a, b, tb);
     const Pieces rows(m, tile.rows);
     const int64_t columns = ceil_div(n, tile.columns);
-    const int64_t chunk = widen ? kWidenedDepth : k <= 2 * kDepthChunk && !ta ? k : kDepthChunk;
+    const bool rounds = c.dtype() == DType::bf16;
+    // Within oneDNN a sum is rounded once; between its calls it would be once more.
+    const bool whole = rounds || (k <= 2 * kDepthChunk && !ta);
+    const int64_t chunk = widen ? kWidenedDepth : whole ? k : kDepthChunk;
     const Pieces depths(k, chunk);
     const auto width = [&](int64_t j) { return std::min(tile.columns, n - j * tile.columns); };
     const auto key = [&](int64_t i, int64_t j, int64_t p) -> Key {
       const int64_t depth = depths.size(p);
-      const bool add = p > 0 || accumulate == Accumulate::yes;
+      const bool add = p > 0 || (accumulate == Accumulate::yes && !(widen && rounds));
       if (widen) {
         return {false,
+                false,
                 rows.size(i),
                 width(j),
                 depth,
@@ -157,10 +164,10 @@ class CpuGemm::Impl {
                 tb,
                 ta ? rows.size(i) : depth,
                 tb ? depth : width(j),
-                c.row_stride(),
+                rounds ? width(j) : c.row_stride(),
                 add};
       }
-      return {a.dtype() == DType::bf16, rows.size(i),   width(j),       depth, ta, tb,
+      return {a.dtype() == DType::bf16, rounds,         rows.size(i),   width(j), depth, ta, tb,
               a.row_stride(),           b.row_stride(), c.row_stride(), add};
     };
     // Primitives are made here, by one thread; the tasks below only look them up.
@@ -175,6 +182,9 @@ class CpuGemm::Impl {
       const int64_t row = rows.begin(i);
       const int64_t column = j * tile.columns;
       auto& buffers = buffers_[static_cast<size_t>(thread)];
+      const auto c_piece = c.rows(row, row + rows.size(i)).columns(column, column + width(j));
+      const bool apart = widen && rounds;
+      if (apart) buffers.c.resize(static_cast<size_t>(c_piece.size()));
       for (int64_t p = 0; p < depths.count(); ++p) {
         const int64_t begin = depths.begin(p);
         const int64_t end = begin + depths.size(p);
@@ -182,11 +192,12 @@ class CpuGemm::Impl {
                                 : a.rows(row, row + rows.size(i)).columns(begin, end);
         const auto b_piece = tb ? b.rows(column, column + width(j)).columns(begin, end)
                                 : b.rows(begin, end).columns(column, column + width(j));
-        const auto c_piece = c.rows(row, row + rows.size(i)).columns(column, column + width(j));
         execute(primitives_.find(key(i, j, p))->second, thread,
                 widen ? widened(a_piece, buffers.a) : a_piece.raw(),
-                widen ? widened(b_piece, buffers.b) : b_piece.raw(), c_piece.raw());
+                widen ? widened(b_piece, buffers.b) : b_piece.raw(),
+                apart ? buffers.c.data() : c_piece.raw());
       }
+      if (apart) round(buffers.c.data(), c_piece, accumulate);
     });
   }
 
@@ -215,14 +226,45 @@ class CpuGemm::Impl {
     });
   }
 
+  void dot_rounded(const Tensor& a, const Tensor& b, const Tensor& c, Accumulate accumulate) {
+    const int64_t n = c.cols();
+    const int64_t chunks = std::min(n, threads_ * kDotChunksPerThread);
+    parallel_for(threads_, chunks, [&](int64_t chunk, int thread) {
+      const int64_t begin = n * chunk / chunks;
+      const Tensor part = c.columns(begin, n * (chunk + 1) / chunks);
+      std::vector<float>& sums = buffers_[static_cast<size_t>(thread)].c;
+      sums.resize(static_cast<size_t>(part.size()));
+      const DotProduct<bf16> args{a.data<bf16>(), b.data<bf16>() + begin * b.row_stride(),
+                                  sums.data(),    c.rows(),
+                                  a.cols(),       a.row_stride(),
+                                  b.row_stride(), part.cols(),
+                                  false};
+      dot_.bf16(args, 0, part.cols());
+      round(sums.data(), part, accumulate);
+    });
+  }
+
+  // c (+)= dense sums of its shape.
+  static void round(const float* sums, const Tensor& c, Accumulate accumulate) {
+    for (int64_t r = 0; r < c.rows(); ++r) {
+      const float* from = sums + r * c.cols();
+      bf16* to = c.data<bf16>() + r * c.row_stride();
+      for (int64_t i = 0; i < c.cols(); ++i) {
+        const float before = accumulate == Accumulate::yes ? to_float(to[i]) : 0.0f;
+        to[i] = from_float<bf16>(from[i] + before);
+      }
+    }
+  }
+
   void make_primitive(const Key& key) {
     if (primitives_.contains(key)) return;
-    const auto [is_bf16, m, n, k, ta, tb, a_stride, b_stride, c_stride, accumulate] = key;
+    const auto [is_bf16, rounds, m, n, k, ta, tb, a_stride, b_stride, c_stride, accumulate] = key;
     using dnnl::memory;
     const auto type = is_bf16 ? memory::data_type::bf16 : memory::data_type::f32;
     const memory::desc a({m, k}, type, ta ? memory::dims{1, a_stride} : memory::dims{a_stride, 1});
     const memory::desc b({k, n}, type, tb ? memory::dims{1, b_stride} : memory::dims{b_stride, 1});
-    const memory::desc c({m, n}, memory::data_type::f32, memory::dims{c_stride, 1});
+    const auto result = rounds ? memory::data_type::bf16 : memory::data_type::f32;
+    const memory::desc c({m, n}, result, memory::dims{c_stride, 1});
     dnnl::primitive_attr attributes;
     // The library's own scratchpad belongs to the thread that made the primitive.
     attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);

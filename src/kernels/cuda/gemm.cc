@@ -112,7 +112,8 @@ void Gemm::run(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpos
                 alignment_of(c),
                 ta,
                 tb,
-                a.dtype()};
+                a.dtype(),
+                c.dtype()};
   auto known = plans_.find(key);
   if (known == plans_.end()) known = plans_.emplace(key, make_plan(a, ta, b, tb, c)).first;
   const Plan& plan = known->second;

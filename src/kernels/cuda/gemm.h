@@ -22,9 +22,10 @@ class Gemm {
            const Tensor& c, Accumulate accumulate, void* stream);
 
  private:
-  // m, n, k; the rows' strides; alignments in bytes, all of a, b and c; which are transposed; type.
+  // m, n, k; the rows' strides; alignments in bytes, all of a, b and c; which are transposed; types
+  // of the operands and of c.
   using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, uint32_t, uint32_t,
-                         uint32_t, bool, bool, DType>;
+                         uint32_t, bool, bool, DType, DType>;
   struct Plan {
     CublasLtDescription description = nullptr;
     CublasLtLayout a = nullptr, b = nullptr, c = nullptr;

@@ -7,17 +7,19 @@
 
 namespace jackscrew {
 
-// loss = logsumexp(logits) - logits[target]; the logits become their own gradient,
-// (softmax - onehot) * inverse_targets, unless `scalars` is null (evaluation).
+// loss = logsumexp(logits) - logits[target] and, unless `scalars` is null (evaluation), its
+// gradient (softmax - onehot) * inverse_targets.
+template <class Activation>
 struct SoftmaxCrossEntropy {
-  float* logits;               // [rows, vocab]
+  const float* logits;         // [rows, vocab]
   const int32_t* targets;      // [rows], each in [0, vocab)
   float* losses;               // [rows]
+  Activation* dlogits;         // [rows, vocab]; may be the logits
   const StepScalars* scalars;  // null: loss only
   int64_t vocab;
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
-    float* x = logits + row * vocab;
+    const float* x = logits + row * vocab;
     const int32_t target = targets[row];
     const float target_logit = x[target];
     const float maximum = team.max(vocab, -3.0e38f, [&](int64_t i) { return x[i]; });
@@ -28,11 +30,17 @@ struct SoftmaxCrossEntropy {
     if (scalars == nullptr) return;
     const float factor = scalars->inverse_targets;
     const float scale = factor / total;
-    team.each(vocab, [&](int64_t i) { x[i] = row_exp(x[i] - maximum) * scale; });
-    team.once([&] { x[target] -= factor; });
+    const float dtarget = row_exp(target_logit - maximum) * scale - factor;
+    Activation* d = dlogits + row * vocab;
+    team.each(vocab,
+              [&](int64_t i) { d[i] = from_float<Activation>(row_exp(x[i] - maximum) * scale); });
+    team.once([&] { d[target] = from_float<Activation>(dtarget); });
   }
 };
-JACKSCREW_ROW_KERNEL(SoftmaxCrossEntropy)
+using SoftmaxCrossEntropyF32 = SoftmaxCrossEntropy<float>;
+using SoftmaxCrossEntropyBf16 = SoftmaxCrossEntropy<bf16>;
+JACKSCREW_ROW_KERNEL(SoftmaxCrossEntropyF32)
+JACKSCREW_ROW_KERNEL(SoftmaxCrossEntropyBf16)
 
 // *total += sum of x, in order. One row.
 struct SumInto {

@@ -18,18 +18,21 @@ JACKSCREW_ROW Columns columns_of_block(int64_t block, int64_t width) {
   return {block * kColumnBlock, left < kColumnBlock ? left : kColumnBlock};
 }
 
+// Activation: float, or the type to which what lies between two products is rounded.
+
 // One token's y = x * rstd * weight.
-template <class Team>
+template <class Team, class Activation>
 JACKSCREW_ROW void rms_norm_row(const Team& team, const float* x, float rstd, const float* weight,
-                                float* y, int64_t hidden) {
-  team.each(hidden, [&](int64_t i) { y[i] = x[i] * rstd * weight[i]; });
+                                Activation* y, int64_t hidden) {
+  team.each(hidden, [&](int64_t i) { y[i] = from_float<Activation>(x[i] * rstd * weight[i]); });
 }
 
 // y = x * rstd * weight with rstd = 1 / sqrt(mean(x^2) + epsilon) (Zhang and Sennrich 2019, eq. 4).
+template <class Activation>
 struct RmsNormForward {
   const float* x;       // [tokens, hidden]
   const float* weight;  // [hidden]
-  float* y;             // [tokens, hidden]
+  Activation* y;        // [tokens, hidden]
   float* rstd;          // [tokens]
   int64_t hidden;
   float epsilon;
@@ -42,21 +45,28 @@ struct RmsNormForward {
     rms_norm_row(team, in, scale, weight, y + token * hidden, hidden);
   }
 };
-JACKSCREW_ROW_KERNEL(RmsNormForward)
+using RmsNormForwardF32 = RmsNormForward<float>;
+using RmsNormForwardBf16 = RmsNormForward<bf16>;
+JACKSCREW_ROW_KERNEL(RmsNormForwardF32)
+JACKSCREW_ROW_KERNEL(RmsNormForwardBf16)
 
 // The same y from a kept rstd, for a backward that did not keep y.
+template <class Activation>
 struct RmsNormApply {
   const float* x;       // [tokens, hidden]
   const float* weight;  // [hidden]
   const float* rstd;    // [tokens]
-  float* y;             // [tokens, hidden]
+  Activation* y;        // [tokens, hidden]
   int64_t hidden;
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t token) const {
     rms_norm_row(team, x + token * hidden, rstd[token], weight, y + token * hidden, hidden);
   }
 };
-JACKSCREW_ROW_KERNEL(RmsNormApply)
+using RmsNormApplyF32 = RmsNormApply<float>;
+using RmsNormApplyBf16 = RmsNormApply<bf16>;
+JACKSCREW_ROW_KERNEL(RmsNormApplyF32)
+JACKSCREW_ROW_KERNEL(RmsNormApplyBf16)
 
 // dx += rstd * (weight dy - xhat * mean(weight dy xhat)), xhat = x * rstd.
 struct RmsNormBackward {
@@ -158,21 +168,21 @@ struct RotaryEmbedding {
 };
 JACKSCREW_ROW_KERNEL(RotaryEmbedding)
 
-// h = silu(gate) * up (Shazeer 2020). Kept: the dtype in which gate and up wait for backward.
-template <class Kept>
+// h = silu(gate) * up (Shazeer 2020).
+template <class Activation>
 struct SwigluForward {
-  const Kept* gate;  // [tokens, width]
-  const Kept* up;    // [tokens, width]
-  float* h;          // [tokens, width]
+  const Activation* gate;  // [tokens, width]
+  const Activation* up;    // [tokens, width]
+  Activation* h;           // [tokens, width]
   int64_t width;
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t token) const {
-    const Kept* g = gate + token * width;
-    const Kept* u = up + token * width;
-    float* out = h + token * width;
+    const Activation* g = gate + token * width;
+    const Activation* u = up + token * width;
+    Activation* out = h + token * width;
     team.each(width, [&](int64_t i) {
       const float x = to_float(g[i]);
-      out[i] = x * row_sigmoid(x) * to_float(u[i]);
+      out[i] = from_float<Activation>(x * row_sigmoid(x) * to_float(u[i]));
     });
   }
 };
@@ -181,27 +191,28 @@ using SwigluForwardBf16 = SwigluForward<bf16>;
 JACKSCREW_ROW_KERNEL(SwigluForwardF32)
 JACKSCREW_ROW_KERNEL(SwigluForwardBf16)
 
-template <class Kept>
+template <class Activation>
 struct SwigluBackward {
-  const Kept* gate;  // [tokens, width]
-  const Kept* up;    // [tokens, width]
-  const float* dh;   // [tokens, width]
-  float* dgate;      // [tokens, width]; may be dh
-  float* dup;        // [tokens, width]
+  const Activation* gate;  // [tokens, width]
+  const Activation* up;    // [tokens, width]
+  const Activation* dh;    // [tokens, width]
+  Activation* dgate;       // [tokens, width]; may be dh
+  Activation* dup;         // [tokens, width]
   int64_t width;
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t token) const {
-    const Kept* g = gate + token * width;
-    const Kept* u = up + token * width;
-    const float* grad = dh + token * width;
-    float* out_gate = dgate + token * width;
-    float* out_up = dup + token * width;
+    const Activation* g = gate + token * width;
+    const Activation* u = up + token * width;
+    const Activation* grad = dh + token * width;
+    Activation* out_gate = dgate + token * width;
+    Activation* out_up = dup + token * width;
     team.each(width, [&](int64_t i) {
       const float x = to_float(g[i]);
       const float sigmoid = row_sigmoid(x);
-      const float d = grad[i];
-      out_up[i] = d * x * sigmoid;
-      out_gate[i] = d * to_float(u[i]) * sigmoid * (1.0f + x * (1.0f - sigmoid));
+      const float d = to_float(grad[i]);
+      out_up[i] = from_float<Activation>(d * x * sigmoid);
+      out_gate[i] =
+          from_float<Activation>(d * to_float(u[i]) * sigmoid * (1.0f + x * (1.0f - sigmoid)));
     });
   }
 };

@@ -67,8 +67,8 @@ bool fits(CublasLtDescription description, CublasLtLayout a, CublasLtLayout b, C
   const auto is_matrix = [](CublasLtLayout layout) { return layout->stride >= layout->rows; };
   return is_matrix(a) && is_matrix(b) && is_matrix(c) && left.rows() == c->rows &&
          left.columns() == right.rows() && right.columns() == c->columns && a->type == b->type &&
-         c->type == kCudaR32F && description->compute_type == kCublasCompute32F &&
-         description->scale_type == kCudaR32F;
+         (c->type == kCudaR32F || c->type == a->type) &&
+         description->compute_type == kCublasCompute32F && description->scale_type == kCudaR32F;
 }
 
 CublasLt emulated() {
@@ -121,15 +121,22 @@ CublasLt emulated() {
     const OpenedPages opened(cuda_emulation::device_pages());
     const Operand left{a, *a_layout, transposed(description, kCublasLtTransposeA)};
     const Operand right{b, *b_layout, transposed(description, kCublasLtTransposeB)};
+    const Operand result{d, *d_layout, false};
     const auto scale = static_cast<double>(*static_cast<const float*>(alpha));
     const float kept = *static_cast<const float*>(beta);
     for (int64_t column = 0; column < c_layout->columns; ++column) {
       for (int64_t row = 0; row < c_layout->rows; ++row) {
         double sum = 0.0;
         for (int64_t k = 0; k < left.columns(); ++k) sum += left.at(row, k) * right.at(k, column);
-        float& to = static_cast<float*>(d)[column * d_layout->stride + row];
-        const double before = kept == 0.0f ? 0.0 : static_cast<double>(kept * to);
-        to = static_cast<float>(scale * sum + before);
+        const int64_t place = column * d_layout->stride + row;
+        const double before =
+            kept == 0.0f ? 0.0 : static_cast<double>(kept) * result.at(row, column);
+        const auto total = static_cast<float>(scale * sum + before);
+        if (d_layout->type == kCudaR32F) {
+          static_cast<float*>(d)[place] = total;
+        } else {
+          static_cast<bf16*>(d)[place] = from_float<bf16>(total);
+        }
       }
     }
     return 0;

@@ -179,13 +179,13 @@ void rows_benchmark(benchmark::State& state, const std::string& name) {
     row_benchmark(state, RmsNormForwardF32{x[0], x[1], x[2], rstd.data(), kHidden, 1e-5f}, kTokens,
                   2 * hidden_bytes);
   } else if (name == "rms_norm_backward") {
-    row_benchmark(state, RmsNormBackward{x[0], x[1], rstd.data(), x[2], x[3], kHidden}, kTokens,
+    row_benchmark(state, RmsNormBackwardF32{x[0], x[1], rstd.data(), x[2], x[3], kHidden}, kTokens,
                   4 * hidden_bytes);
   } else if (name == "rms_norm_weight") {
-    row_benchmark(state, RmsNormWeightGradient{x[0], rstd.data(), x[1], x[2], kTokens, kHidden},
+    row_benchmark(state, RmsNormWeightGradientF32{x[0], rstd.data(), x[1], x[2], kTokens, kHidden},
                   ceil_div(kHidden, kColumnBlock), 2 * hidden_bytes);
   } else if (name == "rotary") {
-    row_benchmark(state, RotaryEmbedding{x[0], indices.data(), x[1], x[2], 9, 64, kHidden, 1.0f},
+    row_benchmark(state, RotaryEmbeddingF32{x[0], indices.data(), x[1], x[2], 9, 64, kHidden, 1.0f},
                   kTokens, 2 * hidden_bytes);
   } else if (name == "swiglu") {
     row_benchmark(state, SwigluForwardF32{x[0], x[1], x[2], kWidth}, kTokens, 3 * width_bytes);

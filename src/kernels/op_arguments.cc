@@ -41,40 +41,14 @@ void check_gemm_int8(const Int8Rows& a, const Int8Rows& b, Transpose transpose_b
   if (k == 0) fail(ErrorKind::generic, "gemm_int8 over an empty contraction");
 }
 
-void set_attention(AttentionArguments& args, const AttentionShape& shape, const Tensor& q,
-                   const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& lse) {
-  args.cu_seqlens_q = shape.cu_seqlens_q.data<int32_t>();
-  args.cu_seqlens_k = shape.cu_seqlens_k.data<int32_t>();
-  args.sequences = shape.sequences;
-  args.num_heads = shape.num_heads;
-  args.num_kv_heads = shape.num_kv_heads;
-  args.head_dim = shape.head_dim;
-  args.tokens_q = q.rows();
-  args.tokens_k = k.rows();
-  args.scale = shape.scale;
-  args.window = shape.window;
-  args.bf16_operands = shape.operands == DType::bf16;
-  args.q = q.data<float>();
-  args.k = k.data<float>();
-  args.v = v.data<float>();
-  args.out = out.data<float>();
-  args.lse = lse.data<float>();
-  args.q_stride = q.row_stride();
-  args.k_stride = k.row_stride();
-  args.v_stride = v.row_stride();
-  args.out_stride = out.row_stride();
-}
-
-void set_attention_gradients(AttentionArguments& args, const Tensor& dout, const Tensor& dq,
-                             const Tensor& dk, const Tensor& dv) {
-  args.dout = dout.data<float>();
-  args.dq = dq.data<float>();
-  args.dk = dk.data<float>();
-  args.dv = dv.data<float>();
-  args.dout_stride = dout.row_stride();
-  args.dq_stride = dq.row_stride();
-  args.dk_stride = dk.row_stride();
-  args.dv_stride = dv.row_stride();
+void check_attention(DType dtype, const AttentionShape& shape,
+                     std::initializer_list<Tensor> tensors) {
+  const bool known = dtype == DType::f32 || shape.operands == dtype;
+  for (const Tensor& tensor : tensors) {
+    if (known && tensor.dtype() == dtype) continue;
+    fail(ErrorKind::generic, "attention in {} of a tensor {}", dtype_name(dtype),
+         tensor.describe());
+  }
 }
 
 }  // namespace jackscrew

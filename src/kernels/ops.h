@@ -32,7 +32,7 @@ struct AttentionShape {
   float scale = 1.0f;  // of the scores, before softmax
   int64_t window = 0;  // a query sees so many keys at most, the last its own; 0: all before it
   // bf16: operands of products may be rounded to it where the hardware multiplies that faster;
-  // sums, softmax and results are f32 either way.
+  // sums and softmax are f32 either way.
   DType operands = DType::f32;
 };
 
@@ -88,16 +88,21 @@ class Ops {
   virtual int32_t int8_limit() const = 0;
 
   // Causal softmax attention, FlashAttention-2 (Dao 2023, algorithm 1): tiled, no [T, T] matrix.
-  //   q [tokens_q, num_heads * head_dim], k, v [tokens_k, num_kv_heads * head_dim], all f32
+  //   q [tokens_q, num_heads * head_dim], k, v [tokens_k, num_kv_heads * head_dim], all f32 or,
+  //   with operands of bf16 and where has_bf16_attention(), all bf16
   //   out like q; lse f32 [num_heads, tokens_q], the log-sum-exp of each row of scores
   virtual void attention_forward(const AttentionShape& shape, const Tensor& q, const Tensor& k,
                                  const Tensor& v, const Tensor& out, const Tensor& lse,
                                  Arena& scratch) = 0;
-  // Writes dq, dk, dv from dout and what forward left. Deterministic. Needs cu_seqlens_q == _k.
+  // Writes dq, dk, dv, all f32, from dout, which is like out, and what forward left. Deterministic.
+  // Needs cu_seqlens_q == _k.
   virtual void attention_backward(const AttentionShape& shape, const Tensor& q, const Tensor& k,
                                   const Tensor& v, const Tensor& out, const Tensor& lse,
                                   const Tensor& dout, const Tensor& dq, const Tensor& dk,
                                   const Tensor& dv, Arena& scratch) = 0;
+
+  // Whether attention takes tensors of bf16.
+  virtual bool has_bf16_attention() const { return false; }
 
   // Copies between host and device, or within either; same dtype and shape. The source may be
   // changed after wait(event).

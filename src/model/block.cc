@@ -30,7 +30,12 @@ void swiglu_backward(Ops& ops, const Tensor& gate, const Tensor& up, const Tenso
 
 }  // namespace
 
-BlockActivations BlockActivations::take(const ModelConfig& config, const Product& product,
+ActivationTypes ActivationTypes::of(const Product& product, const Ops& ops) {
+  const DType linear = product.activation_dtype();
+  return {linear, ops.has_bf16_attention() ? linear : DType::f32};
+}
+
+BlockActivations BlockActivations::take(const ModelConfig& config, const ActivationTypes& types,
                                         int64_t tokens, Arena& arena) {
   const int64_t query = config.num_attention_heads * config.head_dim;
   const int64_t kv = config.num_key_value_heads * config.head_dim;
@@ -39,26 +44,28 @@ BlockActivations BlockActivations::take(const ModelConfig& config, const Product
   };
   BlockActivations out;
   out.norm1_rstd = arena.tensor(DType::f32, {tokens});
-  out.q = f32(tokens, query);
-  out.k = f32(tokens, kv);
-  out.v = f32(tokens, kv);
+  out.q = arena.tensor(types.attention, {tokens, query});
+  out.k = arena.tensor(types.attention, {tokens, kv});
+  out.v = arena.tensor(types.attention, {tokens, kv});
+  out.attention = arena.tensor(types.attention, {tokens, query});
   if (config.architecture->qk_norm) {
     out.q_rstd = arena.tensor(DType::f32, {tokens * config.num_attention_heads});
     out.k_rstd = arena.tensor(DType::f32, {tokens * config.num_key_value_heads});
   }
-  out.attention = f32(tokens, query);
   out.lse = f32(config.num_attention_heads, tokens);
   out.middle = f32(tokens, config.hidden_size);
   out.norm2_rstd = arena.tensor(DType::f32, {tokens});
-  out.gate = arena.tensor(product.activation_dtype(), {tokens, config.intermediate_size});
-  out.up = arena.tensor(product.activation_dtype(), {tokens, config.intermediate_size});
+  out.gate = arena.tensor(types.linear, {tokens, config.intermediate_size});
+  out.up = arena.tensor(types.linear, {tokens, config.intermediate_size});
   return out;
 }
 
 Block::Block(const ModelConfig& config, int64_t layer, int64_t first,
-             const BlockParameters& parameters, const Product& product, const RopeTable& rope)
+             const BlockParameters& parameters, const Product& product,
+             const ActivationTypes& types, const RopeTable& rope)
     : config_(&config),
       product_(&product),
+      types_(types),
       rope_(&rope),
       place_(static_cast<size_t>(layer - first)),
       window_(config.window_of(layer)),
@@ -94,16 +101,19 @@ AttentionShape Block::shape(const Tensor& cu_seqlens_q, const Tensor& cu_seqlens
           product_->attention_operands()};
 }
 
-Tensor Block::take_activation(Context& context, int64_t tokens, int64_t width) const {
-  return context.scratch.tensor(product_->activation_dtype(), {tokens, width});
+Tensor Block::take_linear(Context& context, int64_t tokens, int64_t width) const {
+  return context.scratch.tensor(types_.linear, {tokens, width});
 }
 
 void Block::rotate(Context& context, const Batch& batch, const Tensor& x, float direction) const {
-  context.ops.launch(
-      RotaryEmbedding{x.data<float>(), batch.positions.data<int32_t>(),
-                      rope_->cosine.view().data<float>(), rope_->sine.view().data<float>(),
-                      x.cols() / config_->head_dim, config_->head_dim, x.row_stride(), direction},
-      x.rows());
+  with_activation(x.dtype(), [&]<class Activation>(Activation) {
+    context.ops.launch(
+        RotaryEmbedding<Activation>{x.data<Activation>(), batch.positions.data<int32_t>(),
+                                    rope_->cosine.view().data<float>(),
+                                    rope_->sine.view().data<float>(), x.cols() / config_->head_dim,
+                                    config_->head_dim, x.row_stride(), direction},
+        x.rows());
+  });
 }
 
 Tensor Block::by_head(const Tensor& x) const {
@@ -113,7 +123,7 @@ Tensor Block::by_head(const Tensor& x) const {
 Tensor Block::heads_again(Context& context, const Batch& batch, const std::optional<Norm>& norm,
                           const Tensor& kept, const Tensor& rstd) const {
   if (!norm) return kept;
-  const Tensor heads = context.scratch.tensor(DType::f32, {kept.rows(), kept.cols()});
+  const Tensor heads = context.scratch.tensor(kept.dtype(), {kept.rows(), kept.cols()});
   norm->recompute(context, by_head(kept), rstd, by_head(heads));
   rotate(context, batch, heads, 1.0f);
   return heads;
@@ -137,7 +147,7 @@ void Block::attend(Context& context, const Batch& batch, const Tensor& x,
   const int64_t at = batch.token_offset;
   {
     const Arena::Frame frame(context.scratch);
-    const Tensor normed = take_activation(context, tokens, config_->hidden_size);
+    const Tensor normed = take_linear(context, tokens, config_->hidden_size);
     norm1_.forward(context, x, normed, saved.norm1_rstd);
     const Operand operand = product_->prepare(context, normed);
     q_.forward(context, operand, saved.q, Accumulate::no, at);
@@ -148,8 +158,8 @@ void Block::attend(Context& context, const Batch& batch, const Tensor& x,
   Tensor q = saved.q;
   Tensor k = saved.k;
   if (q_norm_) {
-    q = context.scratch.tensor(DType::f32, {tokens, saved.q.cols()});
-    k = context.scratch.tensor(DType::f32, {tokens, saved.k.cols()});
+    q = context.scratch.tensor(types_.attention, {tokens, saved.q.cols()});
+    k = context.scratch.tensor(types_.attention, {tokens, saved.k.cols()});
     q_norm_->forward(context, by_head(saved.q), by_head(q), saved.q_rstd);
     k_norm_->forward(context, by_head(saved.k), by_head(k), saved.k_rstd);
   }
@@ -170,7 +180,7 @@ void Block::attend(Context& context, const Batch& batch, const Tensor& x,
   context.ops.copy(saved.middle, x);
   const Operand attention = product_->prepare(context, saved.attention);
   o_.forward(context, attention, saved.middle, Accumulate::yes, at);
-  const Tensor normed = take_activation(context, tokens, config_->hidden_size);
+  const Tensor normed = take_linear(context, tokens, config_->hidden_size);
   norm2_.forward(context, saved.middle, normed, saved.norm2_rstd);
   const Operand operand = product_->prepare(context, normed);
   gate_.forward(context, operand, saved.gate, Accumulate::no, at);
@@ -181,7 +191,7 @@ void Block::forward(Context& context, const Batch& batch, const Tensor& x,
                     const BlockActivations& saved, const Tensor& out, KvCache* cache) const {
   attend(context, batch, x, saved, cache);
   const Arena::Frame frame(context.scratch);
-  const Tensor h = take_activation(context, x.rows(), config_->intermediate_size);
+  const Tensor h = take_linear(context, x.rows(), config_->intermediate_size);
   swiglu_forward(context.ops, saved.gate, saved.up, h);
   context.ops.copy(out, saved.middle);
   down_.forward(context, product_->prepare(context, h), out, Accumulate::yes, batch.token_offset);
@@ -204,8 +214,8 @@ void Block::backward_mlp(Context& context, const Batch& batch, const BlockActiva
   const int64_t tokens = d.rows();
   const int64_t width = config_->intermediate_size;
   const int64_t at = batch.token_offset;
-  const Tensor dh = take_activation(context, tokens, width);
-  const Tensor h = take_activation(context, tokens, width);
+  const Tensor dh = take_linear(context, tokens, width);
+  const Tensor h = take_linear(context, tokens, width);
   swiglu_forward(context.ops, saved.gate, saved.up, h);
   {
     const Arena::Frame inner(context.scratch);
@@ -213,7 +223,7 @@ void Block::backward_mlp(Context& context, const Batch& batch, const BlockActiva
   }
   const Tensor& dup = h;  // h has served
   swiglu_backward(context.ops, saved.gate, saved.up, dh, dh, dup);
-  const Tensor normed = take_activation(context, tokens, config_->hidden_size);
+  const Tensor normed = take_linear(context, tokens, config_->hidden_size);
   const Tensor dnormed = context.scratch.tensor(DType::f32, {tokens, config_->hidden_size});
   norm2_.recompute(context, saved.middle, saved.norm2_rstd, normed);
   const Operand operand = product_->prepare(context, normed);
@@ -234,7 +244,7 @@ void Block::backward_attention(Context& context, const Batch& batch, const Tenso
     const Arena::Frame inner(context.scratch);
     const Tensor q = heads_again(context, batch, q_norm_, saved.q, saved.q_rstd);
     const Tensor k = heads_again(context, batch, k_norm_, saved.k, saved.k_rstd);
-    const Tensor dattention = context.scratch.tensor(DType::f32, {tokens, saved.q.cols()});
+    const Tensor dattention = context.scratch.tensor(types_.attention, {tokens, saved.q.cols()});
     o_.backward(context, product_->prepare(context, saved.attention), d, &dattention,
                 Accumulate::no, at);
     context.ops.attention_backward(shape(batch.cu_seqlens, batch.cu_seqlens), q, k, saved.v,
@@ -243,7 +253,7 @@ void Block::backward_attention(Context& context, const Batch& batch, const Tenso
   }
   const Tensor dq_projected = backward_heads(context, batch, q_norm_, saved.q, saved.q_rstd, dq);
   const Tensor dk_projected = backward_heads(context, batch, k_norm_, saved.k, saved.k_rstd, dk);
-  const Tensor normed = take_activation(context, tokens, config_->hidden_size);
+  const Tensor normed = take_linear(context, tokens, config_->hidden_size);
   norm1_.recompute(context, x, saved.norm1_rstd, normed);
   const Operand operand = product_->prepare(context, normed);
   const Tensor dnormed = context.scratch.tensor(DType::f32, {tokens, config_->hidden_size});

@@ -11,27 +11,37 @@
 
 namespace jackscrew {
 
+// In what activations are that a product may round: f32 or bf16.
+struct ActivationTypes {
+  DType linear;     // between two products
+  DType attention;  // what attention reads and writes
+
+  // What the product asks for; for attention, where the device has that.
+  static ActivationTypes of(const Product& product, const Ops& ops);
+};
+
 // What a block's backward needs of its forward, beside the block's input. f32 unless said
 // otherwise.
 struct BlockActivations {
   Tensor norm1_rstd;  // [tokens]
+  // As ActivationTypes::attention says:
   Tensor q;           // [tokens, heads * head_dim], rotated; as projected where it has a norm
   Tensor k, v;        // [tokens, kv_heads * head_dim], k likewise
+  Tensor attention;   // [tokens, heads * head_dim]
   Tensor q_rstd;      // [tokens * heads], where q has a norm
   Tensor k_rstd;      // [tokens * kv_heads]
-  Tensor attention;   // [tokens, heads * head_dim]
   Tensor lse;         // [heads, tokens]
   Tensor middle;      // [tokens, hidden], the residual stream between attention and MLP
   Tensor norm2_rstd;  // [tokens]
-  Tensor gate, up;    // [tokens, intermediate], in the product's activation_dtype()
+  Tensor gate, up;    // [tokens, intermediate], as ActivationTypes::linear says
 
-  static BlockActivations take(const ModelConfig& config, const Product& product, int64_t tokens,
-                               Arena& arena);
+  static BlockActivations take(const ModelConfig& config, const ActivationTypes& types,
+                               int64_t tokens, Arena& arena);
 };
 
 // Keys and values of the tokens so far, for generation: one sequence.
 struct KvCache {
-  std::vector<OwnedTensor> keys, values;   // per block f32 [capacity, kv_heads * head_dim]
+  std::vector<OwnedTensor> keys, values;   // per block [capacity, kv_heads * head_dim]
   OwnedTensor cu_seqlens_q, cu_seqlens_k;  // i32 [2]
   int64_t length = 0;                      // tokens held
 };
@@ -46,7 +56,7 @@ class Block {
  public:
   // Block `layer` of the model, in a stage that begins with block `first`.
   Block(const ModelConfig& config, int64_t layer, int64_t first, const BlockParameters& parameters,
-        const Product& product, const RopeTable& rope);
+        const Product& product, const ActivationTypes& types, const RopeTable& rope);
 
   bool learns() const;
 
@@ -71,8 +81,8 @@ class Block {
   void backward_attention(Context& context, const Batch& batch, const Tensor& x,
                           const BlockActivations& saved, const Tensor& d, bool need_dx) const;
   AttentionShape shape(const Tensor& cu_seqlens_q, const Tensor& cu_seqlens_k) const;
-  // [tokens, width] of the product's activation_dtype(), in context.scratch.
-  Tensor take_activation(Context& context, int64_t tokens, int64_t width) const;
+  // [tokens, width] in context.scratch, as ActivationTypes::linear says.
+  Tensor take_linear(Context& context, int64_t tokens, int64_t width) const;
   void rotate(Context& context, const Batch& batch, const Tensor& x, float direction) const;
   // x [tokens, heads * head_dim] as [tokens * heads, head_dim].
   Tensor by_head(const Tensor& x) const;
@@ -85,6 +95,7 @@ class Block {
 
   const ModelConfig* config_;
   const Product* product_;
+  ActivationTypes types_;
   const RopeTable* rope_;
   size_t place_;  // within the stage
   int64_t window_;

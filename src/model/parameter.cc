@@ -9,10 +9,12 @@ namespace {
 class NormContributor : public Contributor {
  public:
   void add_dw(const Gradient& g, const Tensor& d) const override {
-    g.context().ops.launch(
-        RmsNormWeightGradient{g.x.data<float>(), g.rstd.data<float>(), g.dy.data<float>(),
-                              d.data<float>(), g.x.rows(), g.x.cols()},
-        ceil_div(g.x.cols(), kColumnBlock));
+    with_activation(g.x.dtype(), [&]<class Input>(Input) {
+      g.context().ops.launch(
+          RmsNormWeightGradient<Input>{g.x.data<Input>(), g.rstd.data<float>(), g.dy.data<float>(),
+                                       d.data<float>(), g.x.rows(), g.x.cols()},
+          ceil_div(g.x.cols(), kColumnBlock));
+    });
   }
 };
 
@@ -29,6 +31,13 @@ class BiasContributor : public Contributor {
 
 const BiasContributor kBiasContributor;
 
+// Calls body with elements of the input and the output of a norm: from bf16 it goes to bf16 alone.
+template <class Body>
+void with_types(const Tensor& x, const Tensor& y, const Body& body) {
+  if (x.dtype() == DType::bf16) return body(bf16{}, bf16{});
+  with_activation(y.dtype(), [&]<class Activation>(Activation to) { body(0.0f, to); });
+}
+
 }  // namespace
 
 void Linear::forward(Context& context, const Operand& x, const Tensor& y, Accumulate accumulate,
@@ -36,8 +45,11 @@ void Linear::forward(Context& context, const Operand& x, const Tensor& y, Accumu
   product_->forward(context, x, *parameter_->weight, y, accumulate);
   parameter_->slot->forward(context, x, y, token_offset);
   if (bias_ == nullptr) return;
-  context.ops.launch(AddBias{bias_->weight->as_f32().data<float>(), y.data<float>(), y.cols()},
-                     y.rows());
+  with_activation(y.dtype(), [&]<class Activation>(Activation) {
+    context.ops.launch(
+        AddBias<Activation>{bias_->weight->as_f32().data<float>(), y.data<Activation>(), y.cols()},
+        y.rows());
+  });
 }
 
 void Linear::backward(Context& context, const Operand& x, const Tensor& dy, const Tensor* dx,
@@ -56,19 +68,20 @@ void Linear::backward(Context& context, const Operand& x, const Tensor& dy, cons
 }
 
 void Norm::forward(Context& context, const Tensor& x, const Tensor& y, const Tensor& rstd) const {
-  with_activation(y.dtype(), [&]<class Activation>(Activation) {
-    context.ops.launch(
-        RmsNormForward<Activation>{x.data<float>(), parameter_->weight->as_f32().data<float>(),
-                                   y.data<Activation>(), rstd.data<float>(), x.cols(), epsilon_},
-        x.rows());
+  with_types(x, y, [&]<class Input, class Activation>(Input, Activation) {
+    context.ops.launch(RmsNormForward<Input, Activation>{x.data<Input>(),
+                                                         parameter_->weight->as_f32().data<float>(),
+                                                         y.data<Activation>(), rstd.data<float>(),
+                                                         x.cols(), epsilon_},
+                       x.rows());
   });
 }
 
 void Norm::recompute(Context& context, const Tensor& x, const Tensor& rstd, const Tensor& y) const {
-  with_activation(y.dtype(), [&]<class Activation>(Activation) {
+  with_types(x, y, [&]<class Input, class Activation>(Input, Activation) {
     context.ops.launch(
-        RmsNormApply<Activation>{x.data<float>(), parameter_->weight->as_f32().data<float>(),
-                                 rstd.data<float>(), y.data<Activation>(), x.cols()},
+        RmsNormApply<Input, Activation>{x.data<Input>(), parameter_->weight->as_f32().data<float>(),
+                                        rstd.data<float>(), y.data<Activation>(), x.cols()},
         x.rows());
   });
 }
@@ -83,10 +96,12 @@ void Norm::backward(Context& context, const Tensor& x, const Tensor& rstd, const
     parameter_->slot->backward(g, nullptr, 0);
   }
   if (dx == nullptr) return;
-  context.ops.launch(
-      RmsNormBackward{x.data<float>(), parameter_->weight->as_f32().data<float>(),
-                      rstd.data<float>(), dy.data<float>(), dx->data<float>(), x.cols()},
-      x.rows());
+  with_activation(x.dtype(), [&]<class Input>(Input) {
+    context.ops.launch(
+        RmsNormBackward<Input>{x.data<Input>(), parameter_->weight->as_f32().data<float>(),
+                               rstd.data<float>(), dy.data<float>(), dx->data<float>(), x.cols()},
+        x.rows());
+  });
 }
 
 }  // namespace jackscrew

@@ -47,11 +47,11 @@ class Norm {
       : parameter_(&parameter), epsilon_(static_cast<float>(epsilon)) {}
 
   bool learns() const { return parameter_->learns(); }
-  // y (f32 or bf16), rstd from x [tokens, hidden]
+  // y, rstd from x [tokens, hidden]; x and y are f32 or bf16, y bf16 if x is
   void forward(Context& context, const Tensor& x, const Tensor& y, const Tensor& rstd) const;
   // y again from the kept rstd
   void recompute(Context& context, const Tensor& x, const Tensor& rstd, const Tensor& y) const;
-  // dx += ..., unless dx is null; and the learner's share
+  // dx += ..., unless dx is null; and the learner's share. dy, dx are f32
   void backward(Context& context, const Tensor& x, const Tensor& rstd, const Tensor& dy,
                 const Tensor* dx) const;
 

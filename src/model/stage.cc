@@ -25,6 +25,7 @@ Stage::Stage(const ModelConfig& config, const StageSpec& spec, const StageBuild&
     : config_(config),
       spec_(spec),
       product_(&build.product),
+      types_(ActivationTypes::of(build.product, build.slots.ops)),
       rope_(make_rope_table(config, build.max_positions, build.slots.memory, build.slots.ops)) {
   const int64_t hidden = config_.hidden_size;
   const int64_t query = config_.num_attention_heads * config_.head_dim;
@@ -68,7 +69,8 @@ Stage::Stage(const ModelConfig& config, const StageSpec& spec, const StageBuild&
     parameters.gate = linear("mlp.", "gate_proj", width, hidden);
     parameters.up = linear("mlp.", "up_proj", width, hidden);
     parameters.down = linear("mlp.", "down_proj", hidden, width);
-    blocks_.emplace_back(config_, layer, spec.first_block, parameters, build.product, rope_);
+    blocks_.emplace_back(config_, layer, spec.first_block, parameters, build.product, types_,
+                         rope_);
   }
   if (spec.head) {
     Parameter& norm =
@@ -125,8 +127,8 @@ Tensor Stage::forward(Context& context, const Batch& batch, const Tensor* input,
   for (const Block& block : blocks_) {
     const bool keep_all = stash.keep && !stash.recompute;
     const Arena::Frame frame(context.scratch);
-    const BlockActivations saved = BlockActivations::take(
-        config_, *product_, tokens, keep_all ? *stash.arena : context.scratch);
+    const BlockActivations saved =
+        BlockActivations::take(config_, types_, tokens, keep_all ? *stash.arena : context.scratch);
     const Tensor out = stash.keep ? take() : spare;
     block.forward(context, batch, x, saved, out, cache);
     if (stash.keep) {
@@ -164,7 +166,7 @@ void Stage::loss_chunk(Context& context, const Batch& batch, int64_t begin, int6
   const int64_t rows = end - begin;
   const int64_t width = config_.hidden_size;
   const int64_t at = batch.target_offset + begin;
-  const DType activation = product_->activation_dtype();
+  const DType activation = types_.linear;
   const auto take = [&](int64_t cols) { return context.scratch.tensor(DType::f32, {rows, cols}); };
   const Tensor target_rows = batch.target_rows.columns(begin, end);
   const Tensor x = take(width);
@@ -204,7 +206,7 @@ void Stage::backward(Context& context, const Batch& batch, const Tensor& d, Stas
     const Arena::Frame frame(context.scratch);
     BlockActivations saved;
     if (stash.recompute) {
-      saved = BlockActivations::take(config_, *product_, batch.tokens(), context.scratch);
+      saved = BlockActivations::take(config_, types_, batch.tokens(), context.scratch);
       blocks_[i].recompute(context, batch, stash.inputs[i], saved);
     } else {
       saved = stash.blocks[i];
@@ -220,8 +222,7 @@ void Stage::backward(Context& context, const Batch& batch, const Tensor& d, Stas
 
 void Stage::logits(Context& context, const Tensor& hidden, const Tensor& out) const {
   const Arena::Frame frame(context.scratch);
-  const Tensor normed =
-      context.scratch.tensor(product_->activation_dtype(), {hidden.rows(), hidden.cols()});
+  const Tensor normed = context.scratch.tensor(types_.linear, {hidden.rows(), hidden.cols()});
   const Tensor rstd = context.scratch.tensor(DType::f32, {hidden.rows()});
   final_norm_->forward(context, hidden, normed, rstd);
   head_->forward(context, product_->prepare(context, normed), out, Accumulate::no, 0);
@@ -245,9 +246,9 @@ KvCache Stage::make_cache(Memory& memory, int64_t capacity) const {
   const int64_t kv = config_.num_key_value_heads * config_.head_dim;
   KvCache cache;
   for (size_t i = 0; i < blocks_.size(); ++i) {
-    cache.keys.emplace_back(memory, Purpose::kv_cache, DType::f32,
+    cache.keys.emplace_back(memory, Purpose::kv_cache, types_.attention,
                             std::initializer_list<int64_t>{capacity, kv});
-    cache.values.emplace_back(memory, Purpose::kv_cache, DType::f32,
+    cache.values.emplace_back(memory, Purpose::kv_cache, types_.attention,
                               std::initializer_list<int64_t>{capacity, kv});
   }
   cache.cu_seqlens_q = OwnedTensor(memory, Purpose::kv_cache, DType::i32, {2});

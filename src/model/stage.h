@@ -89,6 +89,7 @@ class Stage {
   ModelConfig config_;
   StageSpec spec_;
   const Product* product_;
+  ActivationTypes types_;
   std::vector<std::unique_ptr<Parameter>> parameters_;
   RopeTable rope_;
   Parameter* embedding_ = nullptr;

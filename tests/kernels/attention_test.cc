@@ -234,6 +234,70 @@ TEST(Attention, Bf16OperandsStayNearTheReference) {
   }
 }
 
+// Inputs and results of one attention call in bf16, as another has them in f32.
+struct Bf16Run {
+  explicit Bf16Run(AttentionRun& like) : of(like) {
+    q.set(of.q.values());
+    k.set(of.k.values());
+    v.set(of.v.values());
+    dout.set(of.dout.values());
+  }
+  static Strided<bf16> shaped(Strided<float>& like) {
+    const Tensor view = like.view();
+    return {view.rows(), view.cols(), view.row_stride() - view.cols()};
+  }
+
+  AttentionRun& of;
+  Strided<bf16> q = shaped(of.q), k = shaped(of.k), v = shaped(of.v), dout = shaped(of.dout),
+                out = shaped(of.out);
+};
+
+// What is rounded to bf16 anyway may as well lie there in bf16.
+TEST(Attention, TensorsOfBf16GiveTheBitsOfTheSameInF32) {
+  const auto ops = make_test_ops();
+  if (!ops->has_bf16_attention()) GTEST_SKIP() << "this device's attention takes f32 alone";
+  std::vector<AttentionCase> cases = training_cases();
+  cases.push_back(training_case({70, 150}, 2, 1, 160, 8));
+  cases.push_back(training_case({90}, 1, 1, 33));
+  cases.push_back({{1, 7, 5}, {65, 7, 130}, 4, 1, 64, 3});
+  for (const AttentionCase& test : cases) {
+    AttentionRun f32(test);
+    f32.use_bf16_operands();
+    Bf16Run run(f32);
+    Strided<float> lse(f32.lse.view().rows(), f32.lse.view().cols(), 0);
+    f32.forward(*ops, f32.arena);
+    ops->attention_forward(f32.shape(), run.q.view(), run.k.view(), run.v.view(), run.out.view(),
+                           lse.view(), f32.arena);
+    std::vector<float> rounded = f32.out.values();
+    for (float& value : rounded) value = to_float(to_bf16(value));
+    EXPECT_EQ(run.out.values(), rounded) << test.describe();
+    EXPECT_EQ(lse.values(), f32.lse.values()) << test.describe();
+    EXPECT_TRUE(run.out.gaps_intact()) << test.describe();
+    if (test.queries != test.keys) continue;
+    f32.out.set(rounded);
+    f32.backward(*ops, f32.arena);
+    AttentionRun got(test);
+    ops->attention_backward(f32.shape(), run.q.view(), run.k.view(), run.v.view(), run.out.view(),
+                            lse.view(), run.dout.view(), got.dq.view(), got.dk.view(),
+                            got.dv.view(), f32.arena);
+    EXPECT_EQ(got.dq.values(), f32.dq.values()) << test.describe();
+    EXPECT_EQ(got.dk.values(), f32.dk.values()) << test.describe();
+    EXPECT_EQ(got.dv.values(), f32.dv.values()) << test.describe();
+  }
+}
+
+TEST(Attention, RefusesTensorsOfAnotherType) {
+  const auto ops = make_test_ops();
+  AttentionRun f32(training_case({5}, 1, 1, 20));
+  Bf16Run run(f32);
+  const auto forward = [&](const Tensor& q, const Tensor& k) {
+    ops->attention_forward(f32.shape(), q, k, f32.v.view(), f32.out.view(), f32.lse.view(),
+                           f32.arena);
+  };
+  EXPECT_THROW(forward(f32.q.view(), run.k.view()), Error);
+  EXPECT_THROW(forward(run.q.view(), run.k.view()), Error);
+}
+
 TEST(Attention, BitsDoNotDependOnThreads) {
   for (const AttentionCase& test : training_cases()) {
     AttentionRun first(test);

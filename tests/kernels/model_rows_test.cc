@@ -41,10 +41,11 @@ struct NormRun {
                tokens);
     ops.launch(RmsNormApplyF32{x.data(), weight.data(), rstd.data(), applied.data(), hidden},
                tokens);
-    ops.launch(RmsNormBackward{x.data(), weight.data(), rstd.data(), dy.data(), dx.data(), hidden},
-               tokens);
     ops.launch(
-        RmsNormWeightGradient{x.data(), rstd.data(), dy.data(), dweight.data(), tokens, hidden},
+        RmsNormBackwardF32{x.data(), weight.data(), rstd.data(), dy.data(), dx.data(), hidden},
+        tokens);
+    ops.launch(
+        RmsNormWeightGradientF32{x.data(), rstd.data(), dy.data(), dweight.data(), tokens, hidden},
         column_blocks(hidden));
   }
 
@@ -137,9 +138,10 @@ TEST(Rotary, MatchesTheReferenceAndItsDifferences) {
         sine.push_back(std::sin(static_cast<float>(i)));
       }
       const auto launch = [&](Strided<float>& x, float direction) {
-        ops->launch(RotaryEmbedding{x.view().data<float>(), positions.data(), cosine.data(),
-                                    sine.data(), heads, head_dim, x.view().row_stride(), direction},
-                    kTokens);
+        ops->launch(
+            RotaryEmbeddingF32{x.view().data<float>(), positions.data(), cosine.data(), sine.data(),
+                               heads, head_dim, x.view().row_stride(), direction},
+            kTokens);
       };
       const auto rotate = [&](const Doubles& x) {
         return reference::rotary(x, positions, widen(cosine), widen(sine), heads, head_dim);
@@ -207,24 +209,70 @@ std::vector<float> widened(const std::vector<bf16>& values) {
   return out;
 }
 
-TEST(RmsNorm, RoundsToBf16Once) {
+// From and to bf16 each of these is the function of f32, rounded once. Compilers may contract the
+// two differently.
+TEST(RmsNorm, OfBf16IsTheRoundedFunctionOfTheSameValues) {
+  constexpr double kOnce = 0x1p-8 + kTolerance;  // of the largest element
   const auto ops = make_test_ops();
   const int64_t tokens = 3;
   const int64_t hidden = 77;
   NormRun run(tokens, hidden);
+  const std::vector<bf16> x = rounded(run.x);
+  run.x = widened(x);
+  std::vector<float> dx = run.dx, dweight = run.dweight, rstd(run.rstd.size());
   run.run(*ops);
-  std::vector<bf16> y(run.y.size()), applied(run.y.size());
-  ops->launch(RmsNormForwardBf16{run.x.data(), run.weight.data(), y.data(), run.rstd.data(), hidden,
+  std::vector<bf16> y(run.y.size()), from_f32(run.y.size()), applied(run.y.size());
+  ops->launch(RmsNormForwardF32Bf16{run.x.data(), run.weight.data(), from_f32.data(), rstd.data(),
+                                    hidden, NormRun::kEpsilon},
+              tokens);
+  EXPECT_LE(relative_error(widened(from_f32), widen(run.y)), kOnce);
+  ops->launch(RmsNormForwardBf16{x.data(), run.weight.data(), y.data(), rstd.data(), hidden,
                                  NormRun::kEpsilon},
               tokens);
+  EXPECT_LE(relative_error(rstd, widen(run.rstd)), kTolerance);
+  EXPECT_LE(relative_error(widened(y), widen(run.y)), kOnce);
   ops->launch(
-      RmsNormApplyBf16{run.x.data(), run.weight.data(), run.rstd.data(), applied.data(), hidden},
+      RmsNormApplyF32Bf16{run.x.data(), run.weight.data(), rstd.data(), applied.data(), hidden},
       tokens);
-  EXPECT_EQ(widened(y), widened(rounded(run.y)));
-  EXPECT_EQ(widened(applied), widened(y));
+  EXPECT_LE(relative_error(widened(applied), widen(run.y)), kOnce);
+  ops->launch(RmsNormApplyBf16{x.data(), run.weight.data(), rstd.data(), applied.data(), hidden},
+              tokens);
+  EXPECT_LE(relative_error(widened(applied), widen(run.y)), kOnce);
+  ops->launch(RmsNormBackwardBf16{x.data(), run.weight.data(), rstd.data(), run.dy.data(),
+                                  dx.data(), hidden},
+              tokens);
+  EXPECT_LE(relative_error(dx, widen(run.dx)), kTolerance);
+  ops->launch(RmsNormWeightGradientBf16{x.data(), rstd.data(), run.dy.data(), dweight.data(),
+                                        tokens, hidden},
+              column_blocks(hidden));
+  EXPECT_LE(relative_error(dweight, widen(run.dweight)), kTolerance);
 }
 
-// Between values of bf16 it is the function of f32, rounded once.
+TEST(Rotary, OfBf16IsTheRoundedFunctionOfTheSameValues) {
+  const auto ops = make_test_ops();
+  const std::vector<int32_t> positions = {0, 3, 1};
+  const std::vector<float> cosine = random_floats(4 * 13, 1), sine = random_floats(4 * 13, 2);
+  std::vector<bf16> x = rounded(random_floats(3 * 2 * 26, 3));
+  std::vector<float> f32 = widened(x);
+  ops->launch(
+      RotaryEmbeddingBf16{x.data(), positions.data(), cosine.data(), sine.data(), 2, 26, 52, 1.0f},
+      3);
+  ops->launch(
+      RotaryEmbeddingF32{f32.data(), positions.data(), cosine.data(), sine.data(), 2, 26, 52, 1.0f},
+      3);
+  EXPECT_EQ(widened(x), widened(rounded(f32)));
+}
+
+TEST(Rows, AddBiasToBf16IsTheRoundedFunctionOfTheSameValues) {
+  const auto ops = make_test_ops();
+  const std::vector<float> bias = random_floats(77, 1);
+  std::vector<bf16> y = rounded(random_floats(3 * 77, 2));
+  std::vector<float> f32 = widened(y);
+  ops->launch(AddBiasBf16{bias.data(), y.data(), 77}, 3);
+  ops->launch(AddBiasF32{bias.data(), f32.data(), 77}, 3);
+  EXPECT_EQ(widened(y), widened(rounded(f32)));
+}
+
 TEST(Swiglu, OfBf16IsTheRoundedFunctionOfTheSameValues) {
   const auto ops = make_test_ops();
   const int64_t width = 77;

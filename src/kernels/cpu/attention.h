@@ -15,7 +15,7 @@ namespace jackscrew {
 inline constexpr int64_t kAttentionQueryBlock = 64;
 inline constexpr int64_t kAttentionKeyBlock = 128;
 
-struct CpuAttention : AttentionArguments {
+struct CpuAttention : AttentionArguments<float> {
   // Scratch, f32.
   float* packed =
       nullptr;  // [num_kv_heads, packed_elements]: keys and values as the tiles want them

@@ -22,7 +22,7 @@ struct Work : Sequence {
   int64_t head_dim, pitch;  // pitch: floats between rows of a tile
   int64_t row, lane;        // of this thread in a tile
 
-  __device__ Work(const Attention& args, int64_t sequence)
+  __device__ Work(const Attention<float>& args, int64_t sequence)
       : Sequence(args, sequence),
         head_dim(args.head_dim),
         pitch(args.head_dim + 1),
@@ -86,7 +86,7 @@ __device__ float row_largest(float value) {
 
 // A block for each tile of queries and head.
 template <int kSlots>
-__global__ void __launch_bounds__(kThreads) forward(const Attention args) {
+__global__ void __launch_bounds__(kThreads) forward(const Attention<float> args) {
   const Place place = find_place<kTile>(args.cu_seqlens_q, args.sequences, blockIdx.x);
   if (place.sequence < 0) return;
   const Work work(args, place.sequence);
@@ -140,16 +140,19 @@ __global__ void __launch_bounds__(kThreads) forward(const Attention args) {
 }
 
 // delta[head, token] = dout · out. A warp for each.
-__global__ void __launch_bounds__(kThreads) sum_dout_out(const Attention args) {
+template <class Element>
+__global__ void __launch_bounds__(kThreads) sum_dout_out(const Attention<Element> args) {
   const int64_t warps = kThreads / kWarp;
   const int64_t at = blockIdx.x * warps + threadIdx.x / kWarp;
   if (at >= args.num_heads * args.tokens_q) return;  // a whole warp
   const int64_t head = at / args.tokens_q;
   const int64_t token = at % args.tokens_q;
-  const float* dout = args.dout + token * args.dout_stride + head * args.head_dim;
-  const float* out = args.out + token * args.out_stride + head * args.head_dim;
+  const Element* dout = args.dout + token * args.dout_stride + head * args.head_dim;
+  const Element* out = args.out + token * args.out_stride + head * args.head_dim;
   float sum = 0.0f;
-  for (int64_t c = threadIdx.x % kWarp; c < args.head_dim; c += kWarp) sum += dout[c] * out[c];
+  for (int64_t c = threadIdx.x % kWarp; c < args.head_dim; c += kWarp) {
+    sum += to_float(dout[c]) * to_float(out[c]);
+  }
   for (int step = kWarp / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, step);
   if (threadIdx.x % kWarp == 0) args.delta[at] = sum;
 }
@@ -158,7 +161,7 @@ __global__ void __launch_bounds__(kThreads) sum_dout_out(const Attention args) {
 struct Pair {
   float weight, dscore;
 };
-__device__ Pair pair_of(const Attention& args, const Work& work, int64_t head, int64_t query,
+__device__ Pair pair_of(const Attention<float>& args, const Work& work, int64_t head, int64_t query,
                         int64_t key, const float* q, const float* k, const float* dout,
                         const float* v) {
   if (!work.sees(query, key)) return {0.0f, 0.0f};
@@ -170,7 +173,7 @@ __device__ Pair pair_of(const Attention& args, const Work& work, int64_t head, i
 // A block for each tile of keys and head of them: what all its queries, of all heads that share it,
 // give to dk and dv.
 template <int kSlots>
-__global__ void __launch_bounds__(kThreads) backward_keys(const Attention args) {
+__global__ void __launch_bounds__(kThreads) backward_keys(const Attention<float> args) {
   const Place place = find_place<kTile>(args.cu_seqlens_k, args.sequences, blockIdx.x);
   if (place.sequence < 0) return;
   const Work work(args, place.sequence);
@@ -219,7 +222,7 @@ __global__ void __launch_bounds__(kThreads) backward_keys(const Attention args) 
 
 // A block for each tile of queries and head: dq.
 template <int kSlots>
-__global__ void __launch_bounds__(kThreads) backward_queries(const Attention args) {
+__global__ void __launch_bounds__(kThreads) backward_queries(const Attention<float> args) {
   const Place place = find_place<kTile>(args.cu_seqlens_q, args.sequences, blockIdx.x);
   if (place.sequence < 0) return;
   const Work work(args, place.sequence);
@@ -259,7 +262,7 @@ __global__ void __launch_bounds__(kThreads) backward_queries(const Attention arg
   work.store(dq, args.dq + (work.first_q + query) * args.dq_stride + head * work.head_dim);
 }
 
-using Kernel = void (*)(Attention);
+using Kernel = void (*)(Attention<float>);
 struct Kernels {
   Kernel forward, keys, queries;
 };
@@ -275,6 +278,35 @@ unsigned as_unsigned(int64_t value) {
   return static_cast<unsigned>(value);
 }
 
+template <class Element>
+cudaError_t launch_sum_dout_out(const Attention<Element>& args, cudaStream_t stream) {
+  const int64_t warps = kThreads / kWarp;
+  const int64_t rows = args.num_heads * args.tokens_q;
+  const dim3 blocks(as_unsigned((rows + warps - 1) / warps), 1, 1);
+  return launch(sum_dout_out<Element>, {blocks, {kThreads, 1, 1}, 0, stream}, args);
+}
+
+int forward_f32(const Attention<float>& args, cudaStream_t stream) {
+  const dim3 blocks(most_tiles(args.tokens_q, args.sequences, kTile), as_unsigned(args.num_heads),
+                    1);
+  const size_t floats = static_cast<size_t>(2 * kTile * (args.head_dim + 1) + kTile * kScorePitch);
+  return launch(kernels_for(args.head_dim).forward,
+                {blocks, {kThreads, 1, 1}, floats * sizeof(float), stream}, args);
+}
+
+int gradients_f32(const Attention<float>& args, cudaStream_t stream) {
+  const dim3 threads(kThreads, 1, 1);
+  const auto shared = static_cast<size_t>(attention_shared_bytes(args.head_dim, false));
+  const Kernels kernels = kernels_for(args.head_dim);
+  const dim3 key_blocks(most_tiles(args.tokens_k, args.sequences, kTile),
+                        as_unsigned(args.num_kv_heads), 1);
+  const cudaError_t status = launch(kernels.keys, {key_blocks, threads, shared, stream}, args);
+  if (status != cudaSuccess) return status;
+  const dim3 query_blocks(most_tiles(args.tokens_q, args.sequences, kTile),
+                          as_unsigned(args.num_heads), 1);
+  return launch(kernels.queries, {query_blocks, threads, shared, stream}, args);
+}
+
 }  // namespace
 
 int64_t attention_shared_bytes(int64_t head_dim, bool bf16_operands) {
@@ -284,36 +316,30 @@ int64_t attention_shared_bytes(int64_t head_dim, bool bf16_operands) {
   return (4 * tile + 2 * scores) * static_cast<int64_t>(sizeof(float));
 }
 
-int attention_forward(const Attention& args, void* stream) {
+template <class Element>
+int attention_forward(const Attention<Element>& args, void* stream) {
   if (args.tokens_q == 0) return cudaSuccess;
-  if (args.bf16_operands) return attention_forward_bf16(args, stream);
-  const dim3 blocks(most_tiles(args.tokens_q, args.sequences, kTile), as_unsigned(args.num_heads),
-                    1);
-  const size_t floats = static_cast<size_t>(2 * kTile * (args.head_dim + 1) + kTile * kScorePitch);
-  return launch(
-      kernels_for(args.head_dim).forward,
-      {blocks, {kThreads, 1, 1}, floats * sizeof(float), static_cast<cudaStream_t>(stream)}, args);
+  if constexpr (std::is_same_v<Element, float>) {
+    if (!args.bf16_operands) return forward_f32(args, static_cast<cudaStream_t>(stream));
+  }
+  return attention_forward_bf16(args, stream);
 }
 
-int attention_backward(const Attention& args, void* stream) {
+template <class Element>
+int attention_backward(const Attention<Element>& args, void* stream) {
   if (args.tokens_q == 0) return cudaSuccess;
   const auto on = static_cast<cudaStream_t>(stream);
-  const dim3 threads(kThreads, 1, 1);
-  const auto shared = static_cast<size_t>(attention_shared_bytes(args.head_dim, false));
-  const Kernels kernels = kernels_for(args.head_dim);
-  const int64_t warps = kThreads / kWarp;
-  const int64_t rows = args.num_heads * args.tokens_q;
-  const dim3 row_blocks(as_unsigned((rows + warps - 1) / warps), 1, 1);
-  cudaError_t status = launch(sum_dout_out, {row_blocks, threads, 0, on}, args);
+  const cudaError_t status = launch_sum_dout_out(args, on);
   if (status != cudaSuccess) return status;
-  if (args.bf16_operands) return attention_gradients_bf16(args, stream);
-  const dim3 key_blocks(most_tiles(args.tokens_k, args.sequences, kTile),
-                        as_unsigned(args.num_kv_heads), 1);
-  status = launch(kernels.keys, {key_blocks, threads, shared, on}, args);
-  if (status != cudaSuccess) return status;
-  const dim3 query_blocks(most_tiles(args.tokens_q, args.sequences, kTile),
-                          as_unsigned(args.num_heads), 1);
-  return launch(kernels.queries, {query_blocks, threads, shared, on}, args);
+  if constexpr (std::is_same_v<Element, float>) {
+    if (!args.bf16_operands) return gradients_f32(args, on);
+  }
+  return attention_gradients_bf16(args, stream);
 }
+
+template int attention_forward(const Attention<float>&, void*);
+template int attention_forward(const Attention<bf16>&, void*);
+template int attention_backward(const Attention<float>&, void*);
+template int attention_backward(const Attention<bf16>&, void*);
 
 }  // namespace jackscrew::cuda

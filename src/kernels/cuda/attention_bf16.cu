@@ -62,45 +62,64 @@ __device__ float row_largest(float value) {
   return row_max(value, __shfl_xor_sync(0xFFFFFFFFu, value, 2));
 }
 
-struct alignas(16) FourFloats {
-  float values[4];
+// Two elements as one word of bf16, `low` in the low half.
+__device__ uint32_t pack(float low, float high) {
+  return pack_bf16(low, high);
+}
+__device__ uint32_t pack(bf16 low, bf16 high) {
+  return low.bits | static_cast<uint32_t>(high.bits) << 16;
+}
+
+// A thread's widest load, and what becomes of it.
+template <class Element>
+struct alignas(16) Piece {
+  static constexpr int kElements = 16 / sizeof(Element);
+  Element values[kElements];
 };
-struct alignas(8) FourHalves {
-  uint32_t low, high;
+template <int kElements>
+struct alignas(2 * kElements) Packed {
+  uint32_t words[kElements / 2];
 };
 
 // A head's rows in memory.
+template <class Element>
 struct Head {
-  const float* first;  // of the sequence's first row
+  const Element* first;  // of the sequence's first row
   int64_t stride;
   int64_t rows;
   int dim;
 
   __device__ bool is_aligned() const {
-    const auto address = reinterpret_cast<uintptr_t>(first) | static_cast<uintptr_t>(stride * 4);
-    return address % sizeof(FourFloats) == 0;
+    const auto address =
+        reinterpret_cast<uintptr_t>(first) | static_cast<uintptr_t>(stride) * sizeof(Element);
+    return address % sizeof(Piece<Element>) == 0;
   }
 };
 
-// Rows [begin, begin + kCount) of a head into shared memory, rounded; zeros beyond them.
-template <int kHeadDim, int kCount>
-__device__ void load(const Head& head, int64_t begin, uint16_t* tile) {
-  constexpr int kFours = kHeadDim / 4;
+// Rows [begin, begin + kCount) of a head into shared memory, as bf16; zeros beyond them.
+template <int kHeadDim, int kCount, class Element>
+__device__ void load(const Head<Element>& head, int64_t begin, uint16_t* tile) {
+  constexpr int kElements = Piece<Element>::kElements;
+  constexpr int kPieces = kHeadDim / kElements;
   const bool aligned = head.is_aligned();
 #pragma unroll 4
-  for (int i = static_cast<int>(threadIdx.x); i < kCount * kFours; i += kThreads) {
-    const int row = i / kFours;
-    const int column = i % kFours * 4;
+  for (int i = static_cast<int>(threadIdx.x); i < kCount * kPieces; i += kThreads) {
+    const int row = i / kPieces;
+    const int column = i % kPieces * kElements;
     const int there = begin + row < head.rows ? head.dim - column : 0;
-    const float* from = head.first + (begin + row) * head.stride + column;
-    FourFloats four{};
-    if (aligned && there >= 4) {
-      four = *reinterpret_cast<const FourFloats*>(from);
+    const Element* from = head.first + (begin + row) * head.stride + column;
+    Piece<Element> piece{};
+    if (aligned && there >= kElements) {
+      piece = *reinterpret_cast<const Piece<Element>*>(from);
     } else {
-      for (int e = 0; e < 4 && e < there; ++e) four.values[e] = from[e];
+      for (int e = 0; e < kElements && e < there; ++e) piece.values[e] = from[e];
     }
-    *reinterpret_cast<FourHalves*>(tile + row * Sizes<kHeadDim>::kPitch + column) = {
-        pack_bf16(four.values[0], four.values[1]), pack_bf16(four.values[2], four.values[3])};
+    Packed<kElements> packed;
+#pragma unroll
+    for (int w = 0; w < kElements / 2; ++w) {
+      packed.words[w] = pack(piece.values[2 * w], piece.values[2 * w + 1]);
+    }
+    *reinterpret_cast<Packed<kElements>*>(tile + row * Sizes<kHeadDim>::kPitch + column) = packed;
   }
 }
 
@@ -153,8 +172,8 @@ __device__ void add_weighted(const Fragments<kOther>& weights, const uint16_t* c
 }
 
 // The warp's rows into memory: `head` is that of the tile's first row, of which `rows` are there.
-template <int kColumns>
-__device__ void store(const Fragments<kColumns>& sums, float* head, int64_t stride, int64_t rows,
+template <int kColumns, class Element>
+__device__ void store(const Fragments<kColumns>& sums, Element* head, int64_t stride, int64_t rows,
                       int64_t columns) {
 #pragma unroll
   for (int n = 0; n < kColumns / 8; ++n) {
@@ -162,39 +181,42 @@ __device__ void store(const Fragments<kColumns>& sums, float* head, int64_t stri
     for (int i = 0; i < 4; ++i) {
       const int64_t row = warp_row() + row_of(i);
       const int64_t column = n * 8 + column_of(i);
-      if (row < rows && column < columns) head[row * stride + column] = sums[n][i];
+      if (row < rows && column < columns) {
+        head[row * stride + column] = from_float<Element>(sums[n][i]);
+      }
     }
   }
 }
 
 // The heads of a sequence.
+template <class Element>
 struct Heads {
-  const Attention& args;
+  const Attention<Element>& args;
   const Sequence& sequence;
 
-  __device__ Head of_queries(const float* data, int64_t stride, int64_t head) const {
+  __device__ Head<Element> of_queries(const Element* data, int64_t stride, int64_t head) const {
     return {data + sequence.first_q * stride + head * args.head_dim, stride, sequence.length_q,
             static_cast<int>(args.head_dim)};
   }
-  __device__ Head of_keys(const float* data, int64_t stride, int64_t head) const {
+  __device__ Head<Element> of_keys(const Element* data, int64_t stride, int64_t head) const {
     return {data + sequence.first_k * stride + head * args.head_dim, stride, sequence.length_k,
             static_cast<int>(args.head_dim)};
   }
-  __device__ Head q(int64_t head) const { return of_queries(args.q, args.q_stride, head); }
-  __device__ Head dout(int64_t head) const { return of_queries(args.dout, args.dout_stride, head); }
-  __device__ Head k(int64_t head) const { return of_keys(args.k, args.k_stride, head); }
-  __device__ Head v(int64_t head) const { return of_keys(args.v, args.v_stride, head); }
+  __device__ auto q(int64_t head) const { return of_queries(args.q, args.q_stride, head); }
+  __device__ auto dout(int64_t head) const { return of_queries(args.dout, args.dout_stride, head); }
+  __device__ auto k(int64_t head) const { return of_keys(args.k, args.k_stride, head); }
+  __device__ auto v(int64_t head) const { return of_keys(args.v, args.v_stride, head); }
 };
 
 // A block for each tile of queries and head.
-template <int kHeadDim>
-__global__ void __launch_bounds__(kThreads) forward(const Attention args) {
+template <int kHeadDim, class Element>
+__global__ void __launch_bounds__(kThreads) forward(const Attention<Element> args) {
   constexpr int kKeys = Sizes<kHeadDim>::kKeysForward;
   constexpr int kPitch = Sizes<kHeadDim>::kPitch;
   const Place place = find_place<kTile>(args.cu_seqlens_q, args.sequences, blockIdx.x);
   if (place.sequence < 0) return;
   const Sequence sequence(args, place.sequence);
-  const Heads heads{args, sequence};
+  const Heads<Element> heads{args, sequence};
   const int64_t head = blockIdx.y;
   const int64_t kv_head = head / (args.num_heads / args.num_kv_heads);
   uint16_t* q_tile = dynamic_halves();         // [kTile, kPitch]
@@ -268,15 +290,15 @@ __global__ void __launch_bounds__(kThreads) forward(const Attention args) {
 
 // A block for each tile of keys, head of them and part of their elements: what all its queries, of
 // all heads that share it, give to dk and dv.
-template <int kHeadDim>
-__global__ void __launch_bounds__(kThreads) backward_keys(const Attention args) {
+template <int kHeadDim, class Element>
+__global__ void __launch_bounds__(kThreads) backward_keys(const Attention<Element> args) {
   constexpr int kQueries = Sizes<kHeadDim>::kQueriesBackward;
   constexpr int kPart = Sizes<kHeadDim>::kPart;
   constexpr int kPitch = Sizes<kHeadDim>::kPitch;
   const Place place = find_place<kTile>(args.cu_seqlens_k, args.sequences, blockIdx.x);
   if (place.sequence < 0) return;
   const Sequence sequence(args, place.sequence);
-  const Heads heads{args, sequence};
+  const Heads<Element> heads{args, sequence};
   const int64_t kv_head = blockIdx.y / Sizes<kHeadDim>::kParts;
   const int64_t part = blockIdx.y % Sizes<kHeadDim>::kParts * kPart;
   const int64_t sharing = args.num_heads / args.num_kv_heads;
@@ -333,14 +355,14 @@ __global__ void __launch_bounds__(kThreads) backward_keys(const Attention args) 
 }
 
 // A block for each tile of queries and head: dq.
-template <int kHeadDim>
-__global__ void __launch_bounds__(kThreads) backward_queries(const Attention args) {
+template <int kHeadDim, class Element>
+__global__ void __launch_bounds__(kThreads) backward_queries(const Attention<Element> args) {
   constexpr int kKeys = Sizes<kHeadDim>::kKeysBackward;
   constexpr int kPitch = Sizes<kHeadDim>::kPitch;
   const Place place = find_place<kTile>(args.cu_seqlens_q, args.sequences, blockIdx.x);
   if (place.sequence < 0) return;
   const Sequence sequence(args, place.sequence);
-  const Heads heads{args, sequence};
+  const Heads<Element> heads{args, sequence};
   const int64_t head = blockIdx.y;
   const int64_t kv_head = head / (args.num_heads / args.num_kv_heads);
   uint16_t* q_tile = dynamic_halves();            // [kTile, kPitch]
@@ -388,23 +410,30 @@ __global__ void __launch_bounds__(kThreads) backward_queries(const Attention arg
                   sequence.length_q - place.first, args.head_dim);
 }
 
-using Kernel = void (*)(Attention);
+template <class Element>
 struct Kernels {
+  using Kernel = void (*)(Attention<Element>);
   Kernel forward, keys, queries;
   int parts;
 };
 
-Kernels kernels_for(int64_t head_dim) {
-  if (head_dim <= 64) return {forward<64>, backward_keys<64>, backward_queries<64>, 1};
-  if (head_dim <= 128) return {forward<128>, backward_keys<128>, backward_queries<128>, 1};
-  return {forward<256>, backward_keys<256>, backward_queries<256>, Sizes<256>::kParts};
+template <int kHeadDim, class Element>
+Kernels<Element> kernels_of() {
+  return {forward<kHeadDim, Element>, backward_keys<kHeadDim, Element>,
+          backward_queries<kHeadDim, Element>, Sizes<kHeadDim>::kParts};
+}
+template <class Element>
+Kernels<Element> kernels_for(int64_t head_dim) {
+  if (head_dim <= 64) return kernels_of<64, Element>();
+  if (head_dim <= 128) return kernels_of<128, Element>();
+  return kernels_of<256, Element>();
 }
 
-Launch on(int64_t tokens, int64_t sequences, int64_t heads, const Attention& args, void* stream) {
+Launch on(int64_t tokens, int64_t sequences, int64_t heads, int64_t head_dim, void* stream) {
   const dim3 blocks(most_tiles(tokens, sequences, kTile), static_cast<unsigned>(heads), 1);
   return {blocks,
           {kThreads, 1, 1},
-          static_cast<size_t>(attention_shared_bytes_bf16(args.head_dim)),
+          static_cast<size_t>(attention_shared_bytes_bf16(head_dim)),
           static_cast<cudaStream_t>(stream)};
 }
 
@@ -415,19 +444,27 @@ int64_t attention_shared_bytes_bf16(int64_t head_dim) {
   return 3 * kTile * (padded + 8) * 2;
 }
 
-int attention_forward_bf16(const Attention& args, void* stream) {
-  return launch(kernels_for(args.head_dim).forward,
-                on(args.tokens_q, args.sequences, args.num_heads, args, stream), args);
+template <class Element>
+int attention_forward_bf16(const Attention<Element>& args, void* stream) {
+  return launch(kernels_for<Element>(args.head_dim).forward,
+                on(args.tokens_q, args.sequences, args.num_heads, args.head_dim, stream), args);
 }
 
-int attention_gradients_bf16(const Attention& args, void* stream) {
-  const Kernels kernels = kernels_for(args.head_dim);
+template <class Element>
+int attention_gradients_bf16(const Attention<Element>& args, void* stream) {
+  const Kernels<Element> kernels = kernels_for<Element>(args.head_dim);
   const cudaError_t status = launch(
       kernels.keys,
-      on(args.tokens_k, args.sequences, args.num_kv_heads * kernels.parts, args, stream), args);
+      on(args.tokens_k, args.sequences, args.num_kv_heads * kernels.parts, args.head_dim, stream),
+      args);
   if (status != cudaSuccess) return status;
-  return launch(kernels.queries, on(args.tokens_q, args.sequences, args.num_heads, args, stream),
-                args);
+  return launch(kernels.queries,
+                on(args.tokens_q, args.sequences, args.num_heads, args.head_dim, stream), args);
 }
+
+template int attention_forward_bf16(const Attention<float>&, void*);
+template int attention_forward_bf16(const Attention<bf16>&, void*);
+template int attention_gradients_bf16(const Attention<float>&, void*);
+template int attention_gradients_bf16(const Attention<bf16>&, void*);
 
 }  // namespace jackscrew::cuda

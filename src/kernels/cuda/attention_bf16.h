@@ -12,7 +12,9 @@ namespace jackscrew::cuda {
 int64_t attention_shared_bytes_bf16(int64_t head_dim);
 
 // As attention_forward(); and what of attention_backward() comes after the sums of dout * out.
-int attention_forward_bf16(const Attention& args, void* stream);
-int attention_gradients_bf16(const Attention& args, void* stream);
+template <class Element>
+int attention_forward_bf16(const Attention<Element>& args, void* stream);
+template <class Element>
+int attention_gradients_bf16(const Attention<Element>& args, void* stream);
 
 }  // namespace jackscrew::cuda

@@ -39,7 +39,8 @@ struct Sequence {
   int64_t hidden;  // keys before the first query
   int64_t window;  // keys that a query sees at most
 
-  __device__ Sequence(const Attention& args, int64_t index)
+  template <class Element>
+  __device__ Sequence(const Attention<Element>& args, int64_t index)
       : first_q(args.cu_seqlens_q[index]),
         first_k(args.cu_seqlens_k[index]),
         length_q(args.cu_seqlens_q[index + 1] - first_q),

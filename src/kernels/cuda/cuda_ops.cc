@@ -94,7 +94,10 @@ class CudaOps : public Ops {
 
   void attention_forward(const AttentionShape& shape, const Tensor& q, const Tensor& k,
                          const Tensor& v, const Tensor& out, const Tensor& lse, Arena&) override {
-    check(cuda::attention_forward(arguments(shape, q, k, v, out, lse), stream_.get()), "attention");
+    with_activation(q.dtype(), [&]<class Element>(Element) {
+      check(cuda::attention_forward(arguments<Element>(shape, q, k, v, out, lse), stream_.get()),
+            "attention");
+    });
   }
 
   void attention_backward(const AttentionShape& shape, const Tensor& q, const Tensor& k,
@@ -102,11 +105,15 @@ class CudaOps : public Ops {
                           const Tensor& dq, const Tensor& dk, const Tensor& dv,
                           Arena& scratch) override {
     const Arena::Frame frame(scratch);
-    Attention args = arguments(shape, q, k, v, out, lse);
-    args.delta = delta_scratch(shape, q.rows(), scratch).data<float>();
-    set_attention_gradients(args, dout, dq, dk, dv);
-    check(cuda::attention_backward(args, stream_.get()), "attention's gradients");
+    const Tensor delta = delta_scratch(shape, q.rows(), scratch);
+    with_activation(q.dtype(), [&]<class Element>(Element) {
+      Attention<Element> args = arguments<Element>(shape, q, k, v, out, lse);
+      args.delta = delta.data<float>();
+      set_attention_gradients(args, dout, dq, dk, dv);
+      check(cuda::attention_backward(args, stream_.get()), "attention's gradients");
+    });
   }
+  bool has_bf16_attention() const override { return true; }
 
   // Copies that the host takes part in are over when the call returns, and nobody waits for others.
   Event copy_async(const Tensor& to, const Tensor& from) override {
@@ -132,8 +139,9 @@ class CudaOps : public Ops {
   }
 
  private:
-  Attention arguments(const AttentionShape& shape, const Tensor& q, const Tensor& k,
-                      const Tensor& v, const Tensor& out, const Tensor& lse) const {
+  template <class Element>
+  Attention<Element> arguments(const AttentionShape& shape, const Tensor& q, const Tensor& k,
+                               const Tensor& v, const Tensor& out, const Tensor& lse) const {
     const int64_t wanted = attention_shared_bytes(shape.head_dim, shape.operands == DType::bf16);
     if (shape.head_dim > kAttentionMaxHeadDim || wanted > gpu_.shared_memory_bytes) {
       fail(ErrorKind::device,
@@ -141,7 +149,7 @@ class CudaOps : public Ops {
            "the program goes up to head_dim {}",
            shape.head_dim, wanted, gpu_.level, gpu_.shared_memory_bytes, kAttentionMaxHeadDim);
     }
-    Attention args;
+    Attention<Element> args;
     set_attention(args, shape, q, k, v, out, lse);
     return args;
   }
@@ -161,6 +169,7 @@ class CudaPlanOps : public PlanOps {
 
   std::string level() const override { return gpu_.level; }
   bool has_bf16() const override { return true; }
+  bool has_bf16_attention() const override { return true; }
   int32_t int8_limit() const override { return kInt8Limit; }
   void gemm_int8(const Int8Rows&, const Int8Rows&, Transpose, const Tensor&, Accumulate,
                  Arena&) override {}

@@ -18,19 +18,21 @@ JACKSCREW_ROW Columns columns_of_block(int64_t block, int64_t width) {
   return {block * kColumnBlock, left < kColumnBlock ? left : kColumnBlock};
 }
 
-// Activation: float, or the type to which what lies between two products is rounded.
+// Activation: float, or the type to which what lies between two products is rounded. Input: that,
+// or the residual stream's float.
 
 // One token's y = x * rstd * weight.
-template <class Team, class Activation>
-JACKSCREW_ROW void rms_norm_row(const Team& team, const float* x, float rstd, const float* weight,
+template <class Team, class Input, class Activation>
+JACKSCREW_ROW void rms_norm_row(const Team& team, const Input* x, float rstd, const float* weight,
                                 Activation* y, int64_t hidden) {
-  team.each(hidden, [&](int64_t i) { y[i] = from_float<Activation>(x[i] * rstd * weight[i]); });
+  team.each(hidden,
+            [&](int64_t i) { y[i] = from_float<Activation>(to_float(x[i]) * rstd * weight[i]); });
 }
 
 // y = x * rstd * weight with rstd = 1 / sqrt(mean(x^2) + epsilon) (Zhang and Sennrich 2019, eq. 4).
-template <class Activation>
+template <class Input, class Activation>
 struct RmsNormForward {
-  const float* x;       // [tokens, hidden]
+  const Input* x;       // [tokens, hidden]
   const float* weight;  // [hidden]
   Activation* y;        // [tokens, hidden]
   float* rstd;          // [tokens]
@@ -38,22 +40,25 @@ struct RmsNormForward {
   float epsilon;
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t token) const {
-    const float* in = x + token * hidden;
-    const float squares = team.sum(hidden, [&](int64_t i) { return in[i] * in[i]; });
+    const Input* in = x + token * hidden;
+    const float squares =
+        team.sum(hidden, [&](int64_t i) { return to_float(in[i]) * to_float(in[i]); });
     const float scale = 1.0f / __builtin_sqrtf(squares / static_cast<float>(hidden) + epsilon);
     team.once([&] { rstd[token] = scale; });
     rms_norm_row(team, in, scale, weight, y + token * hidden, hidden);
   }
 };
-using RmsNormForwardF32 = RmsNormForward<float>;
-using RmsNormForwardBf16 = RmsNormForward<bf16>;
+using RmsNormForwardF32 = RmsNormForward<float, float>;
+using RmsNormForwardF32Bf16 = RmsNormForward<float, bf16>;
+using RmsNormForwardBf16 = RmsNormForward<bf16, bf16>;
 JACKSCREW_ROW_KERNEL(RmsNormForwardF32)
+JACKSCREW_ROW_KERNEL(RmsNormForwardF32Bf16)
 JACKSCREW_ROW_KERNEL(RmsNormForwardBf16)
 
 // The same y from a kept rstd, for a backward that did not keep y.
-template <class Activation>
+template <class Input, class Activation>
 struct RmsNormApply {
-  const float* x;       // [tokens, hidden]
+  const Input* x;       // [tokens, hidden]
   const float* weight;  // [hidden]
   const float* rstd;    // [tokens]
   Activation* y;        // [tokens, hidden]
@@ -63,14 +68,17 @@ struct RmsNormApply {
     rms_norm_row(team, x + token * hidden, rstd[token], weight, y + token * hidden, hidden);
   }
 };
-using RmsNormApplyF32 = RmsNormApply<float>;
-using RmsNormApplyBf16 = RmsNormApply<bf16>;
+using RmsNormApplyF32 = RmsNormApply<float, float>;
+using RmsNormApplyF32Bf16 = RmsNormApply<float, bf16>;
+using RmsNormApplyBf16 = RmsNormApply<bf16, bf16>;
 JACKSCREW_ROW_KERNEL(RmsNormApplyF32)
+JACKSCREW_ROW_KERNEL(RmsNormApplyF32Bf16)
 JACKSCREW_ROW_KERNEL(RmsNormApplyBf16)
 
 // dx += rstd * (weight dy - xhat * mean(weight dy xhat)), xhat = x * rstd.
+template <class Input>
 struct RmsNormBackward {
-  const float* x;       // [tokens, hidden]
+  const Input* x;       // [tokens, hidden]
   const float* weight;  // [hidden]
   const float* rstd;    // [tokens]
   const float* dy;      // [tokens, hidden]
@@ -78,20 +86,26 @@ struct RmsNormBackward {
   int64_t hidden;
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t token) const {
-    const float* in = x + token * hidden;
+    const Input* in = x + token * hidden;
     const float* grad = dy + token * hidden;
     float* out = dx + token * hidden;
     const float scale = rstd[token];
-    const float dot = team.sum(hidden, [&](int64_t i) { return weight[i] * grad[i] * in[i]; });
+    const float dot =
+        team.sum(hidden, [&](int64_t i) { return weight[i] * grad[i] * to_float(in[i]); });
     const float mean = dot * scale * scale * scale / static_cast<float>(hidden);
-    team.each(hidden, [&](int64_t i) { out[i] += scale * weight[i] * grad[i] - mean * in[i]; });
+    team.each(hidden,
+              [&](int64_t i) { out[i] += scale * weight[i] * grad[i] - mean * to_float(in[i]); });
   }
 };
-JACKSCREW_ROW_KERNEL(RmsNormBackward)
+using RmsNormBackwardF32 = RmsNormBackward<float>;
+using RmsNormBackwardBf16 = RmsNormBackward<bf16>;
+JACKSCREW_ROW_KERNEL(RmsNormBackwardF32)
+JACKSCREW_ROW_KERNEL(RmsNormBackwardBf16)
 
 // dweight += sum over tokens of dy * x * rstd. A row is a block of columns.
+template <class Input>
 struct RmsNormWeightGradient {
-  const float* x;     // [tokens, hidden]
+  const Input* x;     // [tokens, hidden]
   const float* rstd;  // [tokens]
   const float* dy;    // [tokens, hidden]
   float* dweight;     // [hidden], added to
@@ -101,27 +115,36 @@ struct RmsNormWeightGradient {
     const Columns columns = columns_of_block(block, hidden);
     for (int64_t token = 0; token < tokens; ++token) {
       const float scale = rstd[token];
-      const float* in = x + token * hidden + columns.begin;
+      const Input* in = x + token * hidden + columns.begin;
       const float* grad = dy + token * hidden + columns.begin;
-      team.each(columns.count,
-                [&](int64_t i) { dweight[columns.begin + i] += grad[i] * in[i] * scale; });
+      team.each(columns.count, [&](int64_t i) {
+        dweight[columns.begin + i] += grad[i] * to_float(in[i]) * scale;
+      });
     }
   }
 };
-JACKSCREW_ROW_KERNEL(RmsNormWeightGradient)
+using RmsNormWeightGradientF32 = RmsNormWeightGradient<float>;
+using RmsNormWeightGradientBf16 = RmsNormWeightGradient<bf16>;
+JACKSCREW_ROW_KERNEL(RmsNormWeightGradientF32)
+JACKSCREW_ROW_KERNEL(RmsNormWeightGradientBf16)
 
 // y += bias.
+template <class Activation>
 struct AddBias {
   const float* bias;  // [width]
-  float* y;           // [tokens, width]
+  Activation* y;      // [tokens, width]
   int64_t width;
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t token) const {
-    float* out = y + token * width;
-    team.each(width, [&](int64_t i) { out[i] += bias[i]; });
+    Activation* out = y + token * width;
+    team.each(width,
+              [&](int64_t i) { out[i] = from_float<Activation>(to_float(out[i]) + bias[i]); });
   }
 };
-JACKSCREW_ROW_KERNEL(AddBias)
+using AddBiasF32 = AddBias<float>;
+using AddBiasBf16 = AddBias<bf16>;
+JACKSCREW_ROW_KERNEL(AddBiasF32)
+JACKSCREW_ROW_KERNEL(AddBiasBf16)
 
 // dbias += sum over tokens of dy. A row is a block of columns.
 struct BiasGradient {
@@ -142,8 +165,9 @@ JACKSCREW_ROW_KERNEL(BiasGradient)
 // Rotates pairs (i, i + head_dim / 2) of every head in place (Su et al. 2021, in the half-split
 // layout of Hugging Face's Llama). `direction` is 1 forward and -1 backward, the rotation's
 // transpose.
+template <class Activation>
 struct RotaryEmbedding {
-  float* x;                  // [tokens, heads * head_dim], row stride `stride`
+  Activation* x;             // [tokens, heads * head_dim], row stride `stride`
   const int32_t* positions;  // [tokens]
   const float* cosine;       // [max_positions, head_dim / 2]
   const float* sine;         // [max_positions, head_dim / 2]
@@ -155,18 +179,21 @@ struct RotaryEmbedding {
     const float* c = cosine + positions[token] * half;
     const float* s = sine + positions[token] * half;
     for (int64_t head = 0; head < heads; ++head) {
-      float* low = x + token * stride + head * head_dim;
-      float* high = low + half;
+      Activation* low = x + token * stride + head * head_dim;
+      Activation* high = low + half;
       team.each(half, [&](int64_t i) {
-        const float a = low[i];
-        const float b = high[i];
-        low[i] = a * c[i] - direction * b * s[i];
-        high[i] = b * c[i] + direction * a * s[i];
+        const float a = to_float(low[i]);
+        const float b = to_float(high[i]);
+        low[i] = from_float<Activation>(a * c[i] - direction * b * s[i]);
+        high[i] = from_float<Activation>(b * c[i] + direction * a * s[i]);
       });
     }
   }
 };
-JACKSCREW_ROW_KERNEL(RotaryEmbedding)
+using RotaryEmbeddingF32 = RotaryEmbedding<float>;
+using RotaryEmbeddingBf16 = RotaryEmbedding<bf16>;
+JACKSCREW_ROW_KERNEL(RotaryEmbeddingF32)
+JACKSCREW_ROW_KERNEL(RotaryEmbeddingBf16)
 
 // h = silu(gate) * up (Shazeer 2020).
 template <class Activation>

@@ -182,8 +182,11 @@ void rows_benchmark(benchmark::State& state, const std::string& name) {
     row_benchmark(state, RmsNormBackwardF32{x[0], x[1], rstd.data(), x[2], x[3], kHidden}, kTokens,
                   4 * hidden_bytes);
   } else if (name == "rms_norm_weight") {
-    row_benchmark(state, RmsNormWeightGradientF32{x[0], rstd.data(), x[1], x[2], kTokens, kHidden},
-                  ceil_div(kHidden, kColumnBlock), 2 * hidden_bytes);
+    const int64_t chunks = ceil_div(kTokens, kTokenChunk);
+    row_benchmark(
+        state,
+        RmsNormWeightGradientF32{x[0], rstd.data(), x[1], x[2], kTokens, kHidden, kTokenChunk},
+        chunks * ceil_div(kHidden, kColumnBlock), 2 * hidden_bytes);
   } else if (name == "rotary") {
     row_benchmark(state, RotaryEmbeddingF32{x[0], indices.data(), x[1], x[2], 9, 64, kHidden, 1.0f},
                   kTokens, 2 * hidden_bytes);
@@ -197,7 +200,7 @@ void rows_benchmark(benchmark::State& state, const std::string& name) {
                   2 * hidden_bytes);
   } else if (name == "scatter_add") {
     row_benchmark(state, ScatterAddRows{x[0], indices.data(), x[1], kTokens, kHidden},
-                  ceil_div(kHidden, kColumnBlock), 3 * hidden_bytes);
+                  ScatterAddRows::kResidues * ceil_div(kHidden, kColumnBlock), 3 * hidden_bytes);
   } else if (loss) {
     // The gradient replaces the logits: read, and read and written once more.
     StepScalars scalars{};

@@ -74,6 +74,13 @@ class Ops {
                     const Tensor& c, Accumulate accumulate) = 0;
   // Whether gemm() takes bf16 at more than emulated speed.
   virtual bool has_bf16() const = 0;
+  // Rows with which a product by a large weight, forward and backward, is bound by arithmetic
+  // rather than by reading the weight.
+  virtual int64_t product_rows() const { return 64; }
+  // Bytes of a weight, about, that should be brought into the arithmetic of a product at a time. On
+  // CPUs 4 MiB: with four streaming rows of a 256-row tile of gemm() they fit the last-level cache
+  // of small machines; halving or doubling that changes nothing beyond noise at 2048 x 2048.
+  virtual int64_t panel_bytes() const { return int64_t{4} << 20; }
 
   // c [m, n] (+)= a [m, k] · op(b) [k, n] for matrices of bytes, c f32. a has scales [m, groups]. b
   // has scales [n] if it is transposed; otherwise none: its scales would lie along the contraction

@@ -1,19 +1,35 @@
 #include "model/parameter.h"
 
+#include <algorithm>
+
 #include "kernels/rows/model.rows.h"
 
 namespace jackscrew {
 
 namespace {
 
+// Adds to d [width] a sum over tokens. Launches args with the partial sums set, see AddColumns.
+template <class Args>
+void add_over_tokens(Context& context, Args args, const Tensor& d) {
+  args.tokens_of_chunk = std::max(kTokenChunk, ceil_div(args.tokens, kMostTokenChunks));
+  const int64_t chunks = ceil_div(args.tokens, args.tokens_of_chunk);
+  const int64_t blocks = ceil_div(d.size(), kColumnBlock);
+  const Arena::Frame frame(context.scratch);
+  const Tensor partial = context.scratch.tensor(DType::f32, {chunks, d.size()});
+  args.partial = partial.data<float>();
+  context.ops.launch(args, chunks * blocks);
+  context.ops.launch(AddColumns{args.partial, d.data<float>(), chunks, d.size()}, blocks);
+}
+
 class NormContributor : public Contributor {
  public:
   void add_dw(const Gradient& g, const Tensor& d) const override {
     with_activation(g.x.dtype(), [&]<class Input>(Input) {
-      g.context().ops.launch(
+      add_over_tokens(
+          g.context(),
           RmsNormWeightGradient<Input>{g.x.data<Input>(), g.rstd.data<float>(), g.dy.data<float>(),
-                                       d.data<float>(), g.x.rows(), g.x.cols()},
-          ceil_div(g.x.cols(), kColumnBlock));
+                                       nullptr, g.x.rows(), g.x.cols(), 0},
+          d);
     });
   }
 };
@@ -23,9 +39,8 @@ const NormContributor kNormContributor;
 class BiasContributor : public Contributor {
  public:
   void add_dw(const Gradient& g, const Tensor& d) const override {
-    g.context().ops.launch(
-        BiasGradient{g.dy.data<float>(), d.data<float>(), g.dy.rows(), g.dy.cols()},
-        ceil_div(g.dy.cols(), kColumnBlock));
+    add_over_tokens(g.context(),
+                    BiasGradient{g.dy.data<float>(), nullptr, g.dy.rows(), g.dy.cols(), 0}, d);
   }
 };
 

@@ -13,12 +13,11 @@ namespace {
 // The head re-reads its weight once per chunk and product: at 49152 x 576 and 320 rows its products
 // ran at 86 to 108 % of a square product's speed. 256 rows cut the usual 2048 tokens evenly.
 constexpr int64_t kLogitsBytes = int64_t{48} << 20;
-constexpr int64_t kMinChunkRows = 64;
 
 }  // namespace
 
-int64_t loss_chunk_rows(int64_t vocab_size) {
-  return std::max(kMinChunkRows, kLogitsBytes / (vocab_size * 4) / 32 * 32);
+int64_t loss_chunk_rows(const Ops& ops, int64_t vocab_size) {
+  return std::max(ops.product_rows(), kLogitsBytes / (vocab_size * 4) / 32 * 32);
 }
 
 Stage::Stage(const ModelConfig& config, const StageSpec& spec, const StageBuild& build)
@@ -149,7 +148,7 @@ void Stage::loss(Context& context, const Batch& batch, const Tensor& hidden,
   if (rows == 0) return;
   // Only rows with a target pass the head, a chunk at a time. Random numbers count them.
   const Tensor losses = context.scratch.tensor(DType::f32, {rows});
-  const int64_t chunk = std::min(rows, loss_chunk_rows(config_.vocab_size));
+  const int64_t chunk = std::min(rows, loss_chunk_rows(context.ops, config_.vocab_size));
   for (int64_t begin = 0; begin < rows; begin += chunk) {
     const int64_t end = std::min(rows, begin + chunk);
     loss_chunk(context, batch, begin, end, hidden, losses.columns(begin, end), d);

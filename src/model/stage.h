@@ -98,7 +98,7 @@ class Stage {
   std::unique_ptr<Linear> head_;
 };
 
-// Rows of logits that exist at a time: as many as fill 48 MiB, at least 64.
-int64_t loss_chunk_rows(int64_t vocab_size);
+// Rows of logits that exist at a time: as many as fill 48 MiB, at least Ops::product_rows().
+int64_t loss_chunk_rows(const Ops& ops, int64_t vocab_size);
 
 }  // namespace jackscrew

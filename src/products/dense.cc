@@ -42,7 +42,7 @@ class DenseProduct : public Product {
 
   void add_dx(const Gradient& g, const Tensor& dx, Accumulate accumulate) const override {
     Context& context = g.context();
-    if (dx.dtype() != DType::f32 && panel_step(g.weight()) < g.weight().rows()) {
+    if (dx.dtype() != DType::f32 && panel_step(context.ops, g.weight()) < g.weight().rows()) {
       // Panels are parts of the contraction: their sum is rounded once.
       const Arena::Frame frame(context.scratch);
       const Tensor sum = context.scratch.tensor(DType::f32, {dx.rows(), dx.cols()});
@@ -92,9 +92,10 @@ class DenseProduct : public Product {
   }
 
   // Rows of a weight that are multiplied at a time.
-  int64_t panel_step(const Weight& weight) const {
+  int64_t panel_step(const Ops& ops, const Weight& weight) const {
     if (is_own_panel(weight)) return weight.rows();
-    return std::min(weight.rows(), panel_rows(weight.cols(), dtype_size(arithmetic_)));
+    return std::min(weight.rows(),
+                    panel_rows(weight.cols(), dtype_size(arithmetic_), ops.panel_bytes()));
   }
 
   // Calls body(panel [end - begin, in], begin, end) over all rows of the weight. A weight that is
@@ -109,7 +110,7 @@ class DenseProduct : public Product {
       return;
     }
     const Arena::Frame frame(context.scratch);
-    const int64_t step = panel_step(weight);
+    const int64_t step = panel_step(context.ops, weight);
     const Tensor panel = context.scratch.tensor(arithmetic_, {step, weight.cols()});
     for (int64_t begin = 0; begin < weight.rows(); begin += step) {
       const int64_t end = std::min(weight.rows(), begin + step);

@@ -15,8 +15,9 @@ namespace {
 constexpr int64_t kPanelBytes = int64_t{8} << 20;
 
 // A panel of dx ends with a group.
-int64_t code_panel_rows(int64_t cols) {
-  return std::max(kInt8Group, kPanelBytes / cols / kInt8Group * kInt8Group);
+int64_t code_panel_rows(const Ops& ops, int64_t cols) {
+  const int64_t bytes = std::max(kPanelBytes, ops.panel_bytes());
+  return std::max(kInt8Group, bytes / cols / kInt8Group * kInt8Group);
 }
 
 Int8Rows take_groups(Arena& scratch, int64_t rows, int64_t cols) {
@@ -110,7 +111,7 @@ class Int8Product : public Product {
     const Arena::Frame frame(context.scratch);
     const Format& format = int8_row_format();
     const int64_t cols = weight.cols();
-    const int64_t step = std::min(weight.rows(), code_panel_rows(cols));
+    const int64_t step = std::min(weight.rows(), code_panel_rows(context.ops, cols));
     const Tensor bytes = context.scratch.tensor(DType::u8, {format.storage_bytes(step, cols)});
     const Tensor as_f32 = weight.as_f32();
     const Tensor decoded =

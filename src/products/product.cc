@@ -43,7 +43,7 @@ class GatherContributor : public Contributor {
                       const Tensor& to) {
     context.ops.launch(ScatterAddRows{from.data<float>(), indices.data<int32_t>(), to.data<float>(),
                                       from.rows(), from.cols()},
-                       ceil_div(from.cols(), kColumnBlock));
+                       ScatterAddRows::kResidues * ceil_div(from.cols(), kColumnBlock));
   }
 };
 

@@ -22,20 +22,19 @@ namespace jackscrew {
 
 namespace {
 
-// 4 MiB: with four streaming rows of a 256-row GEMM tile it fits the last-level cache of small
-// machines; halving or doubling it changes nothing beyond noise at 2048 x 2048.
-constexpr int64_t kPanelBytes = int64_t{4} << 20;
+// On the way into storage a panel is written and read once: it should fit the last-level cache.
+constexpr int64_t kEncodePanelBytes = int64_t{4} << 20;
 
 }  // namespace
 
-int64_t panel_rows(int64_t cols, int64_t element_bytes) {
-  return std::max<int64_t>(32, kPanelBytes / (cols * element_bytes) / 32 * 32);
+int64_t panel_rows(int64_t cols, int64_t element_bytes, int64_t panel_bytes) {
+  return std::max<int64_t>(32, panel_bytes / (cols * element_bytes) / 32 * 32);
 }
 
 int64_t encode_panel_rows(int64_t cols) {
   constexpr int64_t kGrain = 256;
   const int64_t step = kGrain / std::gcd(cols, kGrain);
-  return std::max(step, kPanelBytes / (cols * dtype_size(DType::f32)) / step * step);
+  return std::max(step, kEncodePanelBytes / (cols * dtype_size(DType::f32)) / step * step);
 }
 
 int64_t Format::storage_bytes(int64_t rows, int64_t cols) const {

@@ -74,9 +74,8 @@ class Format {
   virtual Int8Rows int8_rows(const Storage&) const { return {}; }
 };
 
-// Rows that make a panel: a few MB, so that a decoded panel stays near the caches and the temporary
-// is bounded whatever the matrix.
-int64_t panel_rows(int64_t cols, int64_t element_bytes);
+// Rows that make a panel of so many bytes, about: the temporary is bounded whatever the matrix.
+int64_t panel_rows(int64_t cols, int64_t element_bytes, int64_t panel_bytes = int64_t{4} << 20);
 
 // Rows of an f32 panel on its way into storage. Its elements are a multiple of 256, so that groups
 // of the row-major flattening (of any power of two up to 256) end where a panel ends.

@@ -9,8 +9,16 @@ namespace {
 
 constexpr double kTolerance = 1e-6;
 
-int64_t column_blocks(int64_t width) {
-  return ceil_div(width, kColumnBlock);
+// Launches args, whose sums over tokens are added to `to`; see AddColumns.
+template <class Args>
+void add_over_tokens(Ops& ops, Args args, std::vector<float>& to) {
+  const auto width = static_cast<int64_t>(to.size());
+  const int64_t chunks = ceil_div(args.tokens, args.tokens_of_chunk);
+  const int64_t blocks = ceil_div(width, kColumnBlock);
+  std::vector<float> partial(at(chunks * width));
+  args.partial = partial.data();
+  ops.launch(args, chunks * blocks);
+  ops.launch(AddColumns{partial.data(), to.data(), chunks, width}, blocks);
 }
 
 std::vector<int32_t> some_indices(int64_t count, int64_t bound, uint32_t seed) {
@@ -44,9 +52,10 @@ struct NormRun {
     ops.launch(
         RmsNormBackwardF32{x.data(), weight.data(), rstd.data(), dy.data(), dx.data(), hidden},
         tokens);
-    ops.launch(
-        RmsNormWeightGradientF32{x.data(), rstd.data(), dy.data(), dweight.data(), tokens, hidden},
-        column_blocks(hidden));
+    add_over_tokens(ops,
+                    RmsNormWeightGradientF32{x.data(), rstd.data(), dy.data(), nullptr, tokens,
+                                             hidden, kTokenChunk},
+                    dweight);
   }
 
   static constexpr float kEpsilon = 1e-5f;
@@ -108,6 +117,21 @@ TEST(RmsNorm, WeightGradientOverManyTokens) {
     return reference::dot(dy, reference::rms_norm(x, moved, run.kEpsilon));
   });
   EXPECT_LE(relative_error(run.dweight, dweight), 2e-6);
+}
+
+TEST(Rows, BiasGradientSumsOverTokens) {
+  const auto ops = make_test_ops();
+  for (const int64_t tokens : {int64_t{1}, kTokenChunk, 2 * kTokenChunk + 1}) {
+    for (const int64_t width : {int64_t{7}, kColumnBlock + 5}) {
+      const std::vector<float> dy = random_floats(tokens * width, 1);
+      std::vector<float> dbias = random_floats(width, 2);
+      Doubles want = widen(dbias);
+      for (int64_t i = 0; i < tokens * width; ++i)
+        want[at(i % width)] += static_cast<double>(dy[at(i)]);
+      add_over_tokens(*ops, BiasGradient{dy.data(), nullptr, tokens, width, kTokenChunk}, dbias);
+      EXPECT_LE(relative_error(dbias, want), 2e-6) << tokens << " x " << width;
+    }
+  }
 }
 
 TEST(RmsNorm, BitsDoNotDependOnThreads) {
@@ -242,9 +266,10 @@ TEST(RmsNorm, OfBf16IsTheRoundedFunctionOfTheSameValues) {
                                   dx.data(), hidden},
               tokens);
   EXPECT_LE(relative_error(dx, widen(run.dx)), kTolerance);
-  ops->launch(RmsNormWeightGradientBf16{x.data(), rstd.data(), run.dy.data(), dweight.data(),
-                                        tokens, hidden},
-              column_blocks(hidden));
+  add_over_tokens(*ops,
+                  RmsNormWeightGradientBf16{x.data(), rstd.data(), run.dy.data(), nullptr, tokens,
+                                            hidden, kTokenChunk},
+                  dweight);
   EXPECT_LE(relative_error(dweight, widen(run.dweight)), kTolerance);
 }
 
@@ -335,7 +360,7 @@ TEST(Rows, GatherScatterAndScatterAdd) {
       ops->launch(ScatterRows{rows.data(), distinct.data(), scattered.data(), width}, kRows);
       std::vector<float> added = table;
       ops->launch(ScatterAddRows{rows.data(), repeating.data(), added.data(), kRows, width},
-                  column_blocks(width));
+                  ScatterAddRows::kResidues * ceil_div(width, kColumnBlock));
 
       std::vector<float> want_gathered, want_scattered = table, want_added = table;
       for (size_t row = 0; row < at(kRows); ++row) {
@@ -363,7 +388,7 @@ TEST(Rows, ScatterAddIsTheGradientOfGather) {
   const std::vector<float> dy = random_floats(5 * kWidth, 2);
   std::vector<float> dtable(table.size(), 0.0f);
   ops->launch(ScatterAddRows{dy.data(), indices.data(), dtable.data(), 5, kWidth},
-              column_blocks(kWidth));
+              ScatterAddRows::kResidues * ceil_div(kWidth, kColumnBlock));
   const Doubles want = reference::gradient(widen(table), [&](const Doubles& moved) {
     double sum = 0.0;
     for (size_t i = 0; i < dy.size(); ++i) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
+#include <utility>
 
 #include "kernels/cuda/check.h"
 #include "kernels/op_arguments.h"
@@ -12,6 +14,9 @@ namespace {
 
 // Large enough to fill a bus, small enough that the first piece is soon on its way.
 constexpr int64_t kBufferBytes = int64_t{4} << 20;
+// 64 Ki token ids; five or six tensors a micro-batch.
+constexpr int64_t kSmallBytes = int64_t{256} << 10;
+constexpr size_t kSmallBuffers = 32;
 
 bool on_device(const Tensor& tensor) {
   cudaPointerAttributes attributes{};
@@ -65,19 +70,27 @@ void Transfer::for_pieces(const Tensor& to, const Tensor& from, const Body& body
   }
 }
 
-Transfer::Transfer() {
+Transfer::Ring::Ring(size_t count, int64_t bytes) : buffers_(count) {
   for (Buffer& buffer : buffers_) {
-    check(cudaMallocHost(&buffer.data, kBufferBytes), "pinning memory for copies");
+    check(cudaMallocHost(&buffer.data, static_cast<size_t>(bytes)), "pinning memory for copies");
     check(cudaEventCreateWithFlags(&buffer.done, cudaEventDisableTiming), "making an event");
   }
 }
 
-Transfer::~Transfer() {
+Transfer::Ring::~Ring() {
   for (const Buffer& buffer : buffers_) {
     cudaEventDestroy(buffer.done);
     cudaFreeHost(buffer.data);
   }
 }
+
+const Transfer::Buffer& Transfer::Ring::next() {
+  const Buffer& buffer = buffers_[next_++ % buffers_.size()];
+  check(cudaEventSynchronize(buffer.done), "waiting for a copy");
+  return buffer;
+}
+
+Transfer::Transfer() : small_(kSmallBuffers, kSmallBytes), large_(2, kBufferBytes) {}
 
 void Transfer::copy(const Tensor& to, const Tensor& from, cudaStream_t stream) {
   check_copy(to, from);
@@ -97,10 +110,9 @@ void Transfer::copy(const Tensor& to, const Tensor& from, cudaStream_t stream) {
 }
 
 void Transfer::upload(const Tensor& to, const Tensor& from, cudaStream_t stream) {
-  size_t next = 0;
+  Ring& ring = to.bytes() <= kSmallBytes ? small_ : large_;
   for_pieces(to, from, [&](const Piece& piece) {
-    const Buffer& buffer = buffers_[next++ % buffers_.size()];
-    check(cudaEventSynchronize(buffer.done), "waiting for a copy");
+    const Buffer& buffer = ring.next();
     copy_rows(buffer.data, piece.width, piece.from, piece.from_pitch, piece.width, piece.rows);
     issue(piece.to, piece.to_pitch, buffer.data, piece.width, piece.width, piece.rows, stream);
     check(cudaEventRecord(buffer.done, stream), "marking a copy");
@@ -108,23 +120,21 @@ void Transfer::upload(const Tensor& to, const Tensor& from, cudaStream_t stream)
 }
 
 void Transfer::download(const Tensor& to, const Tensor& from, cudaStream_t stream) {
-  std::array<Piece, 2> waiting;
-  size_t issued = 0;
-  const auto finish = [&](size_t index) {
-    const Buffer& buffer = buffers_[index % buffers_.size()];
-    const Piece& piece = waiting[index % waiting.size()];
-    check(cudaEventSynchronize(buffer.done), "waiting for a copy");
-    copy_rows(piece.to, piece.to_pitch, buffer.data, piece.width, piece.width, piece.rows);
+  std::optional<std::pair<Piece, const Buffer*>> waiting;
+  const auto finish = [&] {
+    if (!waiting) return;
+    const auto& [piece, buffer] = *waiting;
+    check(cudaEventSynchronize(buffer->done), "waiting for a copy");
+    copy_rows(piece.to, piece.to_pitch, buffer->data, piece.width, piece.width, piece.rows);
   };
   for_pieces(to, from, [&](const Piece& piece) {
-    const Buffer& buffer = buffers_[issued % buffers_.size()];
-    // An upload may still read from the buffer: the stream orders that before this copy.
-    if (issued >= buffers_.size()) finish(issued - buffers_.size());
+    const Buffer& buffer = large_.next();
     issue(buffer.data, piece.width, piece.from, piece.from_pitch, piece.width, piece.rows, stream);
     check(cudaEventRecord(buffer.done, stream), "marking a copy");
-    waiting[issued++ % waiting.size()] = piece;
+    finish();
+    waiting = {piece, &buffer};
   });
-  for (size_t i = issued - std::min(issued, buffers_.size()); i < issued; ++i) finish(i);
+  finish();
 }
 
 }  // namespace jackscrew::cuda

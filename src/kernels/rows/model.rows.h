@@ -7,16 +7,60 @@
 
 namespace jackscrew {
 
-// Kernels that reduce over tokens take a block of columns as their row, so that each column is
-// summed by one thread in token order, whatever the number of threads.
-inline constexpr int64_t kColumnBlock = 64;
-struct Columns {
-  int64_t begin, count;
+// Columns of a matrix are summed over tokens in two passes, so that there is work for all of a GPU
+// and no sum depends on the number of threads: chunks of tokens each give a row of `partial`, token
+// by token, and AddColumns adds those up, row by row. Chunks have kTokenChunk tokens, more where
+// there would be over kMostTokenChunks of them: either pass then takes a few hundred steps.
+inline constexpr int64_t kTokenChunk = 128;
+inline constexpr int64_t kMostTokenChunks = 256;
+// A row of such a kernel has so many columns of a chunk: a GPU's team has as many threads.
+inline constexpr int64_t kColumnBlock = 256;
+
+struct ChunkColumns {
+  int64_t chunk, first, end;  // its tokens [first, end)
+  int64_t column, count;      // columns [column, column + count)
 };
-JACKSCREW_ROW Columns columns_of_block(int64_t block, int64_t width) {
-  const int64_t left = width - block * kColumnBlock;
-  return {block * kColumnBlock, left < kColumnBlock ? left : kColumnBlock};
+JACKSCREW_ROW ChunkColumns chunk_columns(int64_t row, int64_t tokens, int64_t width,
+                                         int64_t tokens_of_chunk) {
+  const int64_t blocks = (width + kColumnBlock - 1) / kColumnBlock;
+  const int64_t chunk = row / blocks;
+  const int64_t column = row % blocks * kColumnBlock;
+  const int64_t end = (chunk + 1) * tokens_of_chunk;
+  const int64_t left = width - column;
+  return {chunk, chunk * tokens_of_chunk, end < tokens ? end : tokens, column,
+          left < kColumnBlock ? left : kColumnBlock};
 }
+
+// out [count] = the sums of term(token, column) over tokens [first, end), in their order.
+template <class Team, class Term>
+JACKSCREW_ROW void sum_columns(const Team& team, int64_t first, int64_t end, int64_t count,
+                               float* out, const Term& term) {
+  typename Team::template Kept<float, kColumnBlock> sums;
+  team.each(count, [&](int64_t i) { sums[i] = 0.0f; });
+  for (int64_t token = first; token < end; ++token) {
+    team.each(count, [&](int64_t i) { sums[i] += term(token, i); });
+  }
+  team.each(count, [&](int64_t i) { out[i] = sums[i]; });
+}
+
+// to += the sum of the rows of partial. A row of the kernel is a block of columns.
+struct AddColumns {
+  const float* partial;  // [chunks, width]
+  float* to;             // [width]
+  int64_t chunks, width;
+  template <class Team>
+  JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
+    const ChunkColumns part = chunk_columns(row, chunks, width, chunks);
+    const float* from = partial + part.column;
+    float* sums = to + part.column;
+    team.each(part.count, [&](int64_t i) {
+      float sum = 0.0f;
+      for (int64_t chunk = 0; chunk < chunks; ++chunk) sum += from[chunk * width + i];
+      sums[i] += sum;
+    });
+  }
+};
+JACKSCREW_ROW_KERNEL(AddColumns)
 
 // Activation: float, or the type to which what lies between two products is rounded. Input: that,
 // or the residual stream's float.
@@ -102,25 +146,23 @@ using RmsNormBackwardBf16 = RmsNormBackward<bf16>;
 JACKSCREW_ROW_KERNEL(RmsNormBackwardF32)
 JACKSCREW_ROW_KERNEL(RmsNormBackwardBf16)
 
-// dweight += sum over tokens of dy * x * rstd. A row is a block of columns.
+// Sums over chunks of tokens of dy * x * rstd, the gradient of the weight.
 template <class Input>
 struct RmsNormWeightGradient {
   const Input* x;     // [tokens, hidden]
   const float* rstd;  // [tokens]
   const float* dy;    // [tokens, hidden]
-  float* dweight;     // [hidden], added to
-  int64_t tokens, hidden;
+  float* partial;     // [chunks, hidden]
+  int64_t tokens, hidden, tokens_of_chunk;
   template <class Team>
-  JACKSCREW_ROW void operator()(const Team& team, int64_t block) const {
-    const Columns columns = columns_of_block(block, hidden);
-    for (int64_t token = 0; token < tokens; ++token) {
-      const float scale = rstd[token];
-      const Input* in = x + token * hidden + columns.begin;
-      const float* grad = dy + token * hidden + columns.begin;
-      team.each(columns.count, [&](int64_t i) {
-        dweight[columns.begin + i] += grad[i] * to_float(in[i]) * scale;
-      });
-    }
+  JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
+    const ChunkColumns part = chunk_columns(row, tokens, hidden, tokens_of_chunk);
+    const Input* in = x + part.column;
+    const float* grad = dy + part.column;
+    float* out = partial + part.chunk * hidden + part.column;
+    sum_columns(team, part.first, part.end, part.count, out, [&](int64_t token, int64_t i) {
+      return grad[token * hidden + i] * to_float(in[token * hidden + i]) * rstd[token];
+    });
   }
 };
 using RmsNormWeightGradientF32 = RmsNormWeightGradient<float>;
@@ -146,18 +188,18 @@ using AddBiasBf16 = AddBias<bf16>;
 JACKSCREW_ROW_KERNEL(AddBiasF32)
 JACKSCREW_ROW_KERNEL(AddBiasBf16)
 
-// dbias += sum over tokens of dy. A row is a block of columns.
+// Sums over chunks of tokens of dy, the gradient of the bias.
 struct BiasGradient {
   const float* dy;  // [tokens, width]
-  float* dbias;     // [width], added to
-  int64_t tokens, width;
+  float* partial;   // [chunks, width]
+  int64_t tokens, width, tokens_of_chunk;
   template <class Team>
-  JACKSCREW_ROW void operator()(const Team& team, int64_t block) const {
-    const Columns columns = columns_of_block(block, width);
-    for (int64_t token = 0; token < tokens; ++token) {
-      const float* grad = dy + token * width + columns.begin;
-      team.each(columns.count, [&](int64_t i) { dbias[columns.begin + i] += grad[i]; });
-    }
+  JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
+    const ChunkColumns part = chunk_columns(row, tokens, width, tokens_of_chunk);
+    const float* grad = dy + part.column;
+    float* out = partial + part.chunk * width + part.column;
+    sum_columns(team, part.first, part.end, part.count, out,
+                [&](int64_t token, int64_t i) { return grad[token * width + i]; });
   }
 };
 JACKSCREW_ROW_KERNEL(BiasGradient)
@@ -278,20 +320,22 @@ struct ScatterRows {
 };
 JACKSCREW_ROW_KERNEL(ScatterRows)
 
-// to[indices[row]] += from[row] where indices may repeat. A row of the kernel is a block of
-// columns.
+// to[indices[row]] += from[row] where indices may repeat. A row of the kernel is a block of columns
+// for the indices of one residue: it looks at all of them, and adds what is its own in order.
 struct ScatterAddRows {
+  static constexpr int64_t kResidues = 32;
   const float* from;       // [rows, width]
   const int32_t* indices;  // [rows]
   float* to;               // [?, width]
   int64_t rows, width;
   template <class Team>
-  JACKSCREW_ROW void operator()(const Team& team, int64_t block) const {
-    const Columns columns = columns_of_block(block, width);
-    for (int64_t row = 0; row < rows; ++row) {
-      const float* in = from + row * width + columns.begin;
-      float* out = to + indices[row] * width + columns.begin;
-      team.each(columns.count, [&](int64_t i) { out[i] += in[i]; });
+  JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
+    const ChunkColumns part = chunk_columns(row, kResidues, width, 1);
+    for (int64_t other = 0; other < rows; ++other) {
+      if (indices[other] % kResidues != part.chunk) continue;
+      const float* in = from + other * width + part.column;
+      float* out = to + indices[other] * width + part.column;
+      team.each(part.count, [&](int64_t i) { out[i] += in[i]; });
     }
   }
 };

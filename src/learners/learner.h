@@ -38,8 +38,10 @@ class LearnerSlot {
 
   // Whether anything here learns: if not, backward() is never called.
   virtual bool learns() const = 0;
-  // Adds the learner's own branch to y; called after the product's forward. `token_offset` is the
-  // global index of the first token, for random numbers.
+  // Whether forward() adds to y.
+  virtual bool adds() const { return false; }
+  // Adds the learner's own branch to y, f32; called after the product's forward. `token_offset` is
+  // the global index of the first token, for random numbers.
   virtual void forward(Context&, const Operand&, const Tensor& /*y*/, int64_t /*token_offset*/) {}
   // Takes from the gradient what it needs. `dx` is where the branch adds its share of the input's
   // gradient, after the product's own; null when nobody below needs it.

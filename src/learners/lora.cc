@@ -78,6 +78,7 @@ class LoraSlot : public LearnerSlot {
   }
 
   bool learns() const override { return true; }
+  bool adds() const override { return true; }
 
   void forward(Context& context, const Operand& operand, const Tensor& y,
                int64_t token_offset) override {

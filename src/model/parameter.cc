@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/rows/model.rows.h"
+#include "quant/plain.h"
 
 namespace jackscrew {
 
@@ -57,14 +58,21 @@ void with_types(const Tensor& x, const Tensor& y, const Body& body) {
 
 void Linear::forward(Context& context, const Operand& x, const Tensor& y, Accumulate accumulate,
                      int64_t token_offset) const {
+  if (y.dtype() != DType::f32 && (bias_ != nullptr || parameter_->slot->adds())) {
+    // Several terms are rounded once, as their sum: a young adapter's are smaller than y's
+    // rounding.
+    const Arena::Frame frame(context.scratch);
+    const Tensor sum = context.scratch.tensor(DType::f32, {y.rows(), y.cols()});
+    if (accumulate == Accumulate::yes) convert_to_f32(context.ops, y, sum);
+    forward(context, x, sum, accumulate, token_offset);
+    convert_to_bf16(context.ops, sum, y);
+    return;
+  }
   product_->forward(context, x, *parameter_->weight, y, accumulate);
   parameter_->slot->forward(context, x, y, token_offset);
   if (bias_ == nullptr) return;
-  with_activation(y.dtype(), [&]<class Activation>(Activation) {
-    context.ops.launch(
-        AddBias<Activation>{bias_->weight->as_f32().data<float>(), y.data<Activation>(), y.cols()},
-        y.rows());
-  });
+  context.ops.launch(AddBias{bias_->weight->as_f32().data<float>(), y.data<float>(), y.cols()},
+                     y.rows());
 }
 
 void Linear::backward(Context& context, const Operand& x, const Tensor& dy, const Tensor* dx,

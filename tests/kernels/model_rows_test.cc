@@ -288,16 +288,6 @@ TEST(Rotary, OfBf16IsTheRoundedFunctionOfTheSameValues) {
   EXPECT_EQ(widened(x), widened(rounded(f32)));
 }
 
-TEST(Rows, AddBiasToBf16IsTheRoundedFunctionOfTheSameValues) {
-  const auto ops = make_test_ops();
-  const std::vector<float> bias = random_floats(77, 1);
-  std::vector<bf16> y = rounded(random_floats(3 * 77, 2));
-  std::vector<float> f32 = widened(y);
-  ops->launch(AddBiasBf16{bias.data(), y.data(), 77}, 3);
-  ops->launch(AddBiasF32{bias.data(), f32.data(), 77}, 3);
-  EXPECT_EQ(widened(y), widened(rounded(f32)));
-}
-
 TEST(Swiglu, OfBf16IsTheRoundedFunctionOfTheSameValues) {
   const auto ops = make_test_ops();
   const int64_t width = 77;

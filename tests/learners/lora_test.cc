@@ -8,6 +8,7 @@
 
 #include "formats/peft.h"
 #include "learners/full.h"
+#include "model/parameter.h"
 #include "tests/support/batches.h"
 #include "tests/support/golden.h"
 #include "tests/support/test_ops.h"
@@ -319,6 +320,33 @@ TEST_F(LoraSlotTest, BackwardIsTheTransposeOfForward) {
                 expected, tolerance)
         << factor;
   }
+}
+
+// 257 is rounded to 256 in bf16, and what the adapter adds to that would be lost.
+TEST_F(LoraSlotTest, SumInBf16IsRoundedOnce) {
+  if (!ops_->has_bf16()) GTEST_SKIP() << "the level " << ops_->level() << " has no bf16 products";
+  std::vector<float> values(static_cast<size_t>(kOut * kIn), 0.0f);
+  for (size_t row = 0; row < kOut; ++row) {
+    values[row * kIn] = 256.0f;
+    values[row * kIn + 1] = 1.0f;
+  }
+  auto weight = std::make_unique<Weight>(memory_, "model.x.q_proj.weight", kOut, kIn, false,
+                                         find_format("f32"));
+  weight->publish(*ops_, Tensor(values.data(), DType::f32, {kOut, kIn}), {}, scratch_);
+  const Tensor a = tensors_.at("lora_A.weight");
+  std::fill(a.data<float>(), a.data<float>() + a.size(), 0.0f);
+  a.data<float>()[0] = 0.9f;
+  Parameter parameter{std::move(weight), std::move(slot_), {}};
+  const Product& product = find_product("bf16", *ops_);
+  const Linear linear(parameter, nullptr, product);
+  Context run{*ops_, scratch_, &scalars_, false};
+  const Arena::Frame frame(scratch_);
+  std::vector<float> x(kIn, 0.0f);
+  x[0] = x[1] = 1.0f;
+  std::vector<bf16> y(kOut);
+  linear.forward(run, product.prepare(run, Tensor(x.data(), DType::f32, {1, kIn})),
+                 Tensor(y.data(), DType::bf16, {1, kOut}), Accumulate::no, 0);
+  for (const bf16 value : y) EXPECT_EQ(to_float(value), 258.0f);
 }
 
 }  // namespace

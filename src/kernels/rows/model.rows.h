@@ -171,22 +171,17 @@ JACKSCREW_ROW_KERNEL(RmsNormWeightGradientF32)
 JACKSCREW_ROW_KERNEL(RmsNormWeightGradientBf16)
 
 // y += bias.
-template <class Activation>
 struct AddBias {
   const float* bias;  // [width]
-  Activation* y;      // [tokens, width]
+  float* y;           // [tokens, width]
   int64_t width;
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t token) const {
-    Activation* out = y + token * width;
-    team.each(width,
-              [&](int64_t i) { out[i] = from_float<Activation>(to_float(out[i]) + bias[i]); });
+    float* out = y + token * width;
+    team.each(width, [&](int64_t i) { out[i] += bias[i]; });
   }
 };
-using AddBiasF32 = AddBias<float>;
-using AddBiasBf16 = AddBias<bf16>;
-JACKSCREW_ROW_KERNEL(AddBiasF32)
-JACKSCREW_ROW_KERNEL(AddBiasBf16)
+JACKSCREW_ROW_KERNEL(AddBias)
 
 // Sums over chunks of tokens of dy, the gradient of the bias.
 struct BiasGradient {

@@ -29,6 +29,14 @@ struct Team {
     for (int64_t i = 0; i < n; ++i) f(i);
   }
 
+  // f(row, column) for all of a matrix.
+  template <class F>
+  JACKSCREW_INLINE void each(int64_t rows, int64_t columns, F f) const {
+    for (int64_t row = 0; row < rows; ++row) {
+      each(columns, [&](int64_t column) { f(row, column); });
+    }
+  }
+
   template <class F>
   JACKSCREW_INLINE float sum(int64_t n, F f) const {
     float total = 0.0f;

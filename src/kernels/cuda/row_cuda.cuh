@@ -34,6 +34,15 @@ struct Team {
     __syncthreads();
   }
 
+  // f(row, column) for all of a matrix of fewer than 2^31 elements.
+  template <class F>
+  __device__ void each(int64_t rows, int64_t columns, F f) const {
+    const auto width = static_cast<uint32_t>(columns);
+    const auto count = static_cast<uint32_t>(rows) * width;
+    for (uint32_t i = threadIdx.x; i < count; i += kThreads) f(i / width, i % width);
+    __syncthreads();
+  }
+
   template <class F>
   __device__ float sum(int64_t n, F f) const {
     return reduce<float>(n, 0.0f, f, [](float a, float b) { return a + b; });

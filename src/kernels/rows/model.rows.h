@@ -215,16 +215,14 @@ struct RotaryEmbedding {
     const int64_t half = head_dim / 2;
     const float* c = cosine + positions[token] * half;
     const float* s = sine + positions[token] * half;
-    for (int64_t head = 0; head < heads; ++head) {
+    team.each(heads, half, [&](int64_t head, int64_t i) {
       Activation* low = x + token * stride + head * head_dim;
       Activation* high = low + half;
-      team.each(half, [&](int64_t i) {
-        const float a = to_float(low[i]);
-        const float b = to_float(high[i]);
-        low[i] = from_float<Activation>(a * c[i] - direction * b * s[i]);
-        high[i] = from_float<Activation>(b * c[i] + direction * a * s[i]);
-      });
-    }
+      const float a = to_float(low[i]);
+      const float b = to_float(high[i]);
+      low[i] = from_float<Activation>(a * c[i] - direction * b * s[i]);
+      high[i] = from_float<Activation>(b * c[i] + direction * a * s[i]);
+    });
   }
 };
 using RotaryEmbeddingF32 = RotaryEmbedding<float>;

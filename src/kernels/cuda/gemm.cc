@@ -76,9 +76,11 @@ Gemm::Plan Gemm::make_plan(const Tensor& a, bool ta, const Tensor& b, bool tb,
   };
   prefer(kCublasLtMaxWorkspace, static_cast<uint64_t>(workspace_bytes_));
   // Parts of the depth are added up in an order that the algorithm fixes: not in place, where they
-  // would be in the order in which they end.
+  // would be in the order in which they end. They are f32: of a result in bf16 not those of its
+  // type.
   constexpr uint32_t kInComputeType = 2, kInOutputType = 4;
-  prefer(kCublasLtReductionSchemes, kInComputeType | kInOutputType);
+  const bool rounds = c.dtype() == DType::bf16;
+  prefer(kCublasLtReductionSchemes, rounds ? kInComputeType : kInComputeType | kInOutputType);
   prefer(kCublasLtMinAlignmentA, alignment_of(b));
   prefer(kCublasLtMinAlignmentB, alignment_of(a));
   prefer(kCublasLtMinAlignmentC, alignment_of(c));

@@ -47,8 +47,10 @@ void set_attention(AttentionArguments<Element>& args, const AttentionShape& shap
 
 // What Ops::attention_backward is given besides.
 template <class Element>
-void set_attention_gradients(AttentionArguments<Element>& args, const Tensor& dout,
-                             const Tensor& dq, const Tensor& dk, const Tensor& dv) {
+void set_attention_gradients(AttentionArguments<Element>& args, const AttentionShape& shape,
+                             const Tensor& dout, const Tensor& dq, const Tensor& dk,
+                             const Tensor& dv) {
+  check_attention(DTypeOf<Element>::value, shape, {dout});
   args.dout = dout.data<Element>();
   args.dq = dq.data<float>();
   args.dk = dk.data<float>();

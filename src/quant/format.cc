@@ -20,13 +20,6 @@
 
 namespace jackscrew {
 
-namespace {
-
-// On the way into storage a panel is written and read once: it should fit the last-level cache.
-constexpr int64_t kEncodePanelBytes = int64_t{4} << 20;
-
-}  // namespace
-
 int64_t panel_rows(int64_t cols, int64_t element_bytes, int64_t panel_bytes) {
   return std::max<int64_t>(32, panel_bytes / (cols * element_bytes) / 32 * 32);
 }
@@ -34,7 +27,7 @@ int64_t panel_rows(int64_t cols, int64_t element_bytes, int64_t panel_bytes) {
 int64_t encode_panel_rows(int64_t cols) {
   constexpr int64_t kGrain = 256;
   const int64_t step = kGrain / std::gcd(cols, kGrain);
-  return std::max(step, kEncodePanelBytes / (cols * dtype_size(DType::f32)) / step * step);
+  return std::max(step, kPanelBytes / (cols * dtype_size(DType::f32)) / step * step);
 }
 
 int64_t Format::storage_bytes(int64_t rows, int64_t cols) const {

@@ -74,8 +74,11 @@ class Format {
   virtual Int8Rows int8_rows(const Storage&) const { return {}; }
 };
 
+// On its way into storage or to the host a panel is written and read once: it should fit the
+// last-level cache. What products want is Ops::panel_bytes().
+inline constexpr int64_t kPanelBytes = int64_t{4} << 20;
 // Rows that make a panel of so many bytes, about: the temporary is bounded whatever the matrix.
-int64_t panel_rows(int64_t cols, int64_t element_bytes, int64_t panel_bytes = int64_t{4} << 20);
+int64_t panel_rows(int64_t cols, int64_t element_bytes, int64_t panel_bytes = kPanelBytes);
 
 // Rows of an f32 panel on its way into storage. Its elements are a multiple of 256, so that groups
 // of the row-major flattening (of any power of two up to 256) end where a panel ends.

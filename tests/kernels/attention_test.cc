@@ -296,6 +296,10 @@ TEST(Attention, RefusesTensorsOfAnotherType) {
   };
   EXPECT_THROW(forward(f32.q.view(), run.k.view()), Error);
   EXPECT_THROW(forward(run.q.view(), run.k.view()), Error);
+  EXPECT_THROW(ops->attention_backward(f32.shape(), f32.q.view(), f32.k.view(), f32.v.view(),
+                                       f32.out.view(), f32.lse.view(), run.dout.view(),
+                                       f32.dq.view(), f32.dk.view(), f32.dv.view(), f32.arena),
+               Error);
 }
 
 TEST(Attention, BitsDoNotDependOnThreads) {

@@ -81,7 +81,7 @@ class CpuOps : public Ops {
     set_attention(args, shape, q, k, v, out, lse);
     args.packed = buffers.packed.data<float>();
     args.dkv_heads = buffers.dkv_heads.data<float>();
-    set_attention_gradients(args, dout, dq, dk, dv);
+    set_attention_gradients(args, shape, dout, dq, dk, dv);
     parallel_for(threads(), shape.num_kv_heads,
                  [&](int64_t head, int) { attention_.pack_backward(args, head); });
     tasks_.clear();

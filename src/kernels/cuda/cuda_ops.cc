@@ -119,7 +119,7 @@ class CudaOps : public Ops {
     with_activation(q.dtype(), [&]<class Element>(Element) {
       Attention<Element> args = arguments<Element>(shape, q, k, v, out, lse);
       args.delta = delta.data<float>();
-      set_attention_gradients(args, dout, dq, dk, dv);
+      set_attention_gradients(args, shape, dout, dq, dk, dv);
       check(cuda::attention_backward(args, stream_.get()), "attention's gradients");
     });
   }

@@ -34,6 +34,9 @@ inline SafetensorsSpec tensor_spec(const std::string& name, const Tensor& view) 
     case DType::i32:
       spec.dtype = "I32";
       break;
+    case DType::i64:
+      spec.dtype = "I64";
+      break;
     case DType::i8:
       spec.dtype = "I8";
       break;

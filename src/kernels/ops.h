@@ -7,7 +7,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <vector>
 
 #include "kernels/int8_group.h"
 #include "kernels/isa.h"
@@ -118,6 +120,14 @@ class Ops {
   void copy(const Tensor& to, const Tensor& from) { wait(copy_async(to, from)); }
 
   virtual void zero(const Tensor& tensor) = 0;
+
+  // Issues the work that body() issues, and that is the same whenever `key` is: launches, products,
+  // attention, copies and zeros within the device, at the same addresses. Where that pays, it is
+  // recorded once and replayed, and then body() does not run: it changes nothing that others see.
+  virtual void repeat(const std::vector<int64_t>& key, const std::function<void()>& body) {
+    (void)key;
+    body();
+  }
 
  protected:
   virtual void launch_rows(const RowKernel& kernel, const void* args, int64_t rows) = 0;

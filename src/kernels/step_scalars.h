@@ -2,23 +2,30 @@
 // CUDA graph) can be replayed and a non-finite step can be skipped without asking the host.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace jackscrew {
 
 struct StepScalars {
-  // Written by the host when the step begins.
+  // Written by the host when a step begins.
   float learning_rate;
   float max_grad_norm;    // 0: no clipping
   float inverse_targets;  // 1 / target tokens of the whole step
   uint32_t step;          // counted from 0
   uint64_t seed;
-  // Written by the device.
-  double loss_sum;   // sum of the negative log-likelihoods of the targets, nats
-  float grad_norm;   // before clipping
-  float clip_scale;  // factor on gradients: min(1, max_grad_norm / grad_norm)
-  int32_t finite;    // 1 unless the norm is NaN or infinite; 0 skips the update
-  int32_t unused;    // keeps the size a multiple of 8
+  double targets;   // of the whole step
+  double loss_sum;  // of the targets' negative log-likelihoods, nats; 0, and the device adds to it
+  // Written by the device when it ends, and left alone from the first step on that is not finite:
+  // the host may look at it when it likes.
+  double loss;         // mean over the targets
+  float grad_norm;     // before clipping
+  float clip_scale;    // factor on gradients: min(1, max_grad_norm / grad_norm)
+  uint32_t last_step;  // the step that these are of
+  int32_t finite = 1;  // 0: the norm or the loss was NaN or infinite; nothing is updated any more
 };
+
+// What the host writes when a step begins.
+inline constexpr int64_t kStepBeginBytes = offsetof(StepScalars, loss);
 
 }  // namespace jackscrew

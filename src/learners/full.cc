@@ -29,7 +29,7 @@ class FullSlot : public LearnerSlot {
 
   bool learns() const override { return true; }
 
-  void backward(const Gradient& g, const Tensor*, int64_t) override { g.add_dw(gradient_.view()); }
+  void backward(const Gradient& g, const Tensor*) override { g.add_dw(gradient_.view()); }
 
   void apply(Context& context, double weight_decay) override {
     state_->apply(context, master_, gradient_.view(), learning_rate_scale_, weight_decay);

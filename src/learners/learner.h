@@ -40,12 +40,11 @@ class LearnerSlot {
   virtual bool learns() const = 0;
   // Whether forward() adds to y.
   virtual bool adds() const { return false; }
-  // Adds the learner's own branch to y, f32; called after the product's forward. `token_offset` is
-  // the global index of the first token, for random numbers.
-  virtual void forward(Context&, const Operand&, const Tensor& /*y*/, int64_t /*token_offset*/) {}
+  // Adds the learner's own branch to y, f32; called after the product's forward.
+  virtual void forward(Context&, const Operand&, const Tensor& /*y*/) {}
   // Takes from the gradient what it needs. `dx` is where the branch adds its share of the input's
   // gradient, after the product's own; null when nobody below needs it.
-  virtual void backward(const Gradient&, const Tensor* /*dx*/, int64_t /*token_offset*/) {}
+  virtual void backward(const Gradient&, const Tensor* /*dx*/) {}
   // Updates from what was accumulated over the step, and clears it.
   virtual void apply(Context&, double /*weight_decay*/) {}
   virtual void visit(const StateVisitor&) const {}

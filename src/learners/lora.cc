@@ -80,20 +80,19 @@ class LoraSlot : public LearnerSlot {
   bool learns() const override { return true; }
   bool adds() const override { return true; }
 
-  void forward(Context& context, const Operand& operand, const Tensor& y,
-               int64_t token_offset) override {
+  void forward(Context& context, const Operand& operand, const Tensor& y) override {
     const Arena::Frame frame(context.scratch);
-    const Tensor x = dropped(context, operand.x, token_offset);
+    const Tensor x = dropped(context, operand.x);
     const Tensor thin = down(context, x);
     context.ops.gemm(thin, Transpose::no, converted(context, b_.value(), x.dtype()), Transpose::yes,
                      y, Accumulate::yes);
   }
 
-  void backward(const Gradient& g, const Tensor* dx, int64_t token_offset) override {
+  void backward(const Gradient& g, const Tensor* dx) override {
     Context& context = g.context();
     const Arena::Frame frame(context.scratch);
-    const Tensor x = dropped(context, g.x, token_offset);  // [tokens, in]
-    const Tensor thin = down(context, x);                  // [tokens, rank], scaled
+    const Tensor x = dropped(context, g.x);  // [tokens, in]
+    const Tensor thin = down(context, x);    // [tokens, rank], scaled
     context.ops.gemm(g.dy, Transpose::yes, thin, Transpose::no, b_.gradient(), Accumulate::yes);
     const Tensor dthin = scaled_product(context, g.dy, b_.value(), Transpose::no);
     context.ops.gemm(dthin, Transpose::yes, x, Transpose::no, a_.gradient(), Accumulate::yes);
@@ -105,7 +104,7 @@ class LoraSlot : public LearnerSlot {
     }
     const Tensor branch = context.scratch.tensor(dx->dtype(), {x.rows(), x.cols()});
     context.ops.gemm(dthin, Transpose::no, a, Transpose::no, branch, Accumulate::no);
-    drop(context, branch, *dx, token_offset, true);
+    drop(context, branch, *dx, true);
   }
 
   void apply(Context& context, double weight_decay) override {
@@ -127,20 +126,19 @@ class LoraSlot : public LearnerSlot {
 
   bool drops(const Context& context) const { return context.training && dropout_ > 0.0f; }
 
-  void drop(Context& context, const Tensor& from, const Tensor& to, int64_t token_offset,
-            bool accumulate) const {
+  void drop(Context& context, const Tensor& from, const Tensor& to, bool accumulate) const {
     with_activation(from.dtype(), [&]<class Activation>(Activation) {
       context.ops.launch(
           LoraDropout<Activation>{from.data<Activation>(), to.data<Activation>(), context.scalars,
-                                  from.cols(), token_offset, tensor_, dropout_, accumulate},
+                                  context.rows, from.cols(), tensor_, dropout_, accumulate},
           from.rows());
     });
   }
 
-  Tensor dropped(Context& context, const Tensor& x, int64_t token_offset) const {
+  Tensor dropped(Context& context, const Tensor& x) const {
     if (!drops(context)) return x;
     const Tensor out = context.scratch.tensor(x.dtype(), {x.rows(), x.cols()});
-    drop(context, x, out, token_offset, false);
+    drop(context, x, out, false);
     return out;
   }
 

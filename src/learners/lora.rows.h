@@ -2,7 +2,7 @@
 #pragma once
 
 #include "base/philox.h"
-#include "kernels/row_kernel.h"
+#include "kernels/row_count.h"
 #include "kernels/row_math.h"
 #include "kernels/step_scalars.h"
 
@@ -28,7 +28,8 @@ struct LoraDropout {
   const Activation* x;  // [rows, width]
   Activation* y;        // [rows, width]
   const StepScalars* scalars;
-  int64_t width, first_row;
+  RowCount rows;
+  int64_t width;
   uint32_t tensor;
   float probability;
   bool accumulate;
@@ -36,7 +37,7 @@ struct LoraDropout {
   JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
     const RandomStream random =
         RandomStream::make(scalars->seed, RandomPurpose::dropout, scalars->step, tensor);
-    const uint64_t base = static_cast<uint64_t>((first_row + row) * width);
+    const uint64_t base = static_cast<uint64_t>(rows.of(row) * width);
     const Activation* in = x + row * width;
     Activation* out = y + row * width;
     const float scale = 1.0f / (1.0f - probability);

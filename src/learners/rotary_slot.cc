@@ -36,7 +36,7 @@ RotarySlot::RotarySlot(const LearnerContext& context, const WeightInfo& info,
   master_->store(run, original.view());
 }
 
-void RotarySlot::backward(const Gradient& g, const Tensor*, int64_t) {
+void RotarySlot::backward(const Gradient& g, const Tensor*) {
   g.add_dw(gradient_.view());
 }
 

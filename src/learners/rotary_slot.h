@@ -23,7 +23,7 @@ class RotarySlot : public LearnerSlot {
   RotarySlot(const LearnerContext& context, const WeightInfo& info, const Settings& settings);
 
   bool learns() const override { return state_ != nullptr; }
-  void backward(const Gradient& g, const Tensor* dx, int64_t token_offset) override;
+  void backward(const Gradient& g, const Tensor* dx) override;
   void apply(Context& context, double weight_decay) override;
   void visit(const StateVisitor& visitor) const override;
   void restored(Context& context) override;

@@ -1,19 +1,23 @@
 // A micro-batch on the device: packed sequences and their targets.
 #pragma once
 
+#include "kernels/row_count.h"
 #include "tensor/tensor.h"
 
 namespace jackscrew {
 
 struct Batch {
-  Tensor ids;                 // i32 [tokens]
-  Tensor positions;           // i32 [tokens], restarting with each sequence
-  Tensor cu_seqlens;          // i32 [sequences + 1]
-  Tensor target_rows;         // i32 [targets], the tokens whose successor is to be predicted
-  Tensor targets;             // i32 [targets], those successors
-  int64_t token_offset = 0;   // global index of the first token in the run
-  int64_t target_offset = 0;  // index of the first target in the step
+  Tensor ids;          // i32 [tokens]
+  Tensor positions;    // i32 [tokens], restarting with each sequence
+  Tensor cu_seqlens;   // i32 [sequences + 1]
+  Tensor target_rows;  // i32 [targets], the tokens whose successor is to be predicted
+  Tensor targets;      // i32 [targets], those successors
+  Tensor before;       // i64 [2], the run's tokens before this micro-batch, the step's targets
 
+  RowCount tokens_before() const { return {before.columns(0, 1).data<int64_t>()}; }
+  RowCount targets_before(int64_t first) const {
+    return {before.columns(1, 2).data<int64_t>(), first};
+  }
   int64_t tokens() const { return ids.size(); }
   int64_t sequences() const { return cu_seqlens.size() - 1; }
 };

@@ -144,15 +144,14 @@ Tensor Block::backward_heads(Context& context, const Batch& batch, const std::op
 void Block::attend(Context& context, const Batch& batch, const Tensor& x,
                    const BlockActivations& saved, KvCache* cache) const {
   const int64_t tokens = x.rows();
-  const int64_t at = batch.token_offset;
   {
     const Arena::Frame frame(context.scratch);
     const Tensor normed = take_linear(context, tokens, config_->hidden_size);
     norm1_.forward(context, x, normed, saved.norm1_rstd);
     const Operand operand = product_->prepare(context, normed);
-    q_.forward(context, operand, saved.q, Accumulate::no, at);
-    k_.forward(context, operand, saved.k, Accumulate::no, at);
-    v_.forward(context, operand, saved.v, Accumulate::no, at);
+    q_.forward(context, operand, saved.q, Accumulate::no);
+    k_.forward(context, operand, saved.k, Accumulate::no);
+    v_.forward(context, operand, saved.v, Accumulate::no);
   }
   const Arena::Frame frame(context.scratch);
   Tensor q = saved.q;
@@ -179,12 +178,12 @@ void Block::attend(Context& context, const Batch& batch, const Tensor& x,
   }
   context.ops.copy(saved.middle, x);
   const Operand attention = product_->prepare(context, saved.attention);
-  o_.forward(context, attention, saved.middle, Accumulate::yes, at);
+  o_.forward(context, attention, saved.middle, Accumulate::yes);
   const Tensor normed = take_linear(context, tokens, config_->hidden_size);
   norm2_.forward(context, saved.middle, normed, saved.norm2_rstd);
   const Operand operand = product_->prepare(context, normed);
-  gate_.forward(context, operand, saved.gate, Accumulate::no, at);
-  up_.forward(context, operand, saved.up, Accumulate::no, at);
+  gate_.forward(context, operand, saved.gate, Accumulate::no);
+  up_.forward(context, operand, saved.up, Accumulate::no);
 }
 
 void Block::forward(Context& context, const Batch& batch, const Tensor& x,
@@ -194,7 +193,7 @@ void Block::forward(Context& context, const Batch& batch, const Tensor& x,
   const Tensor h = take_linear(context, x.rows(), config_->intermediate_size);
   swiglu_forward(context.ops, saved.gate, saved.up, h);
   context.ops.copy(out, saved.middle);
-  down_.forward(context, product_->prepare(context, h), out, Accumulate::yes, batch.token_offset);
+  down_.forward(context, product_->prepare(context, h), out, Accumulate::yes);
 }
 
 void Block::recompute(Context& context, const Batch& batch, const Tensor& x,
@@ -204,22 +203,20 @@ void Block::recompute(Context& context, const Batch& batch, const Tensor& x,
 
 void Block::backward(Context& context, const Batch& batch, const Tensor& x,
                      const BlockActivations& saved, const Tensor& d, bool need_dx) const {
-  backward_mlp(context, batch, saved, d);
+  backward_mlp(context, saved, d);
   backward_attention(context, batch, x, saved, d, need_dx);
 }
 
-void Block::backward_mlp(Context& context, const Batch& batch, const BlockActivations& saved,
-                         const Tensor& d) const {
+void Block::backward_mlp(Context& context, const BlockActivations& saved, const Tensor& d) const {
   const Arena::Frame frame(context.scratch);
   const int64_t tokens = d.rows();
   const int64_t width = config_->intermediate_size;
-  const int64_t at = batch.token_offset;
   const Tensor dh = take_linear(context, tokens, width);
   const Tensor h = take_linear(context, tokens, width);
   swiglu_forward(context.ops, saved.gate, saved.up, h);
   {
     const Arena::Frame inner(context.scratch);
-    down_.backward(context, product_->prepare(context, h), d, &dh, Accumulate::no, at);
+    down_.backward(context, product_->prepare(context, h), d, &dh, Accumulate::no);
   }
   const Tensor& dup = h;  // h has served
   swiglu_backward(context.ops, saved.gate, saved.up, dh, dh, dup);
@@ -227,8 +224,8 @@ void Block::backward_mlp(Context& context, const Batch& batch, const BlockActiva
   const Tensor dnormed = context.scratch.tensor(DType::f32, {tokens, config_->hidden_size});
   norm2_.recompute(context, saved.middle, saved.norm2_rstd, normed);
   const Operand operand = product_->prepare(context, normed);
-  gate_.backward(context, operand, dh, &dnormed, Accumulate::no, at);
-  up_.backward(context, operand, dup, &dnormed, Accumulate::yes, at);
+  gate_.backward(context, operand, dh, &dnormed, Accumulate::no);
+  up_.backward(context, operand, dup, &dnormed, Accumulate::yes);
   norm2_.backward(context, saved.middle, saved.norm2_rstd, dnormed, &d);
 }
 
@@ -236,7 +233,6 @@ void Block::backward_attention(Context& context, const Batch& batch, const Tenso
                                const BlockActivations& saved, const Tensor& d, bool need_dx) const {
   const Arena::Frame frame(context.scratch);
   const int64_t tokens = d.rows();
-  const int64_t at = batch.token_offset;
   const Tensor dq = context.scratch.tensor(DType::f32, {tokens, saved.q.cols()});
   const Tensor dk = context.scratch.tensor(DType::f32, {tokens, saved.k.cols()});
   const Tensor dv = context.scratch.tensor(DType::f32, {tokens, saved.v.cols()});
@@ -246,7 +242,7 @@ void Block::backward_attention(Context& context, const Batch& batch, const Tenso
     const Tensor k = heads_again(context, batch, k_norm_, saved.k, saved.k_rstd);
     const Tensor dattention = context.scratch.tensor(types_.attention, {tokens, saved.q.cols()});
     o_.backward(context, product_->prepare(context, saved.attention), d, &dattention,
-                Accumulate::no, at);
+                Accumulate::no);
     context.ops.attention_backward(shape(batch.cu_seqlens, batch.cu_seqlens), q, k, saved.v,
                                    saved.attention, saved.lse, dattention, dq, dk, dv,
                                    context.scratch);
@@ -258,9 +254,9 @@ void Block::backward_attention(Context& context, const Batch& batch, const Tenso
   const Operand operand = product_->prepare(context, normed);
   const Tensor dnormed = context.scratch.tensor(DType::f32, {tokens, config_->hidden_size});
   const Tensor* dx = need_dx || norm1_.learns() ? &dnormed : nullptr;
-  q_.backward(context, operand, dq_projected, dx, Accumulate::no, at);
-  k_.backward(context, operand, dk_projected, dx, Accumulate::yes, at);
-  v_.backward(context, operand, dv, dx, Accumulate::yes, at);
+  q_.backward(context, operand, dq_projected, dx, Accumulate::no);
+  k_.backward(context, operand, dk_projected, dx, Accumulate::yes);
+  v_.backward(context, operand, dv, dx, Accumulate::yes);
   if (dx != nullptr) {
     norm1_.backward(context, x, saved.norm1_rstd, dnormed, need_dx ? &d : nullptr);
   }

@@ -76,8 +76,7 @@ class Block {
  private:
   void attend(Context& context, const Batch& batch, const Tensor& x, const BlockActivations& saved,
               KvCache* cache) const;
-  void backward_mlp(Context& context, const Batch& batch, const BlockActivations& saved,
-                    const Tensor& d) const;
+  void backward_mlp(Context& context, const BlockActivations& saved, const Tensor& d) const;
   void backward_attention(Context& context, const Batch& batch, const Tensor& x,
                           const BlockActivations& saved, const Tensor& d, bool need_dx) const;
   AttentionShape shape(const Tensor& cu_seqlens_q, const Tensor& cu_seqlens_k) const;

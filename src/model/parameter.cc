@@ -56,38 +56,37 @@ void with_types(const Tensor& x, const Tensor& y, const Body& body) {
 
 }  // namespace
 
-void Linear::forward(Context& context, const Operand& x, const Tensor& y, Accumulate accumulate,
-                     int64_t token_offset) const {
+void Linear::forward(Context& context, const Operand& x, const Tensor& y,
+                     Accumulate accumulate) const {
   if (y.dtype() != DType::f32 && (bias_ != nullptr || parameter_->slot->adds())) {
     // Several terms are rounded once, as their sum: a young adapter's are smaller than y's
     // rounding.
     const Arena::Frame frame(context.scratch);
     const Tensor sum = context.scratch.tensor(DType::f32, {y.rows(), y.cols()});
     if (accumulate == Accumulate::yes) convert_to_f32(context.ops, y, sum);
-    forward(context, x, sum, accumulate, token_offset);
+    forward(context, x, sum, accumulate);
     convert_to_bf16(context.ops, sum, y);
     return;
   }
   product_->forward(context, x, *parameter_->weight, y, accumulate);
-  parameter_->slot->forward(context, x, y, token_offset);
+  parameter_->slot->forward(context, x, y);
   if (bias_ == nullptr) return;
   context.ops.launch(AddBias{bias_->weight->as_f32().data<float>(), y.data<float>(), y.cols()},
                      y.rows());
 }
 
 void Linear::backward(Context& context, const Operand& x, const Tensor& dy, const Tensor* dx,
-                      Accumulate accumulate, int64_t token_offset) const {
+                      Accumulate accumulate) const {
   if (bias_learns()) {
     Gradient g(context, kBiasContributor, *bias_->weight);
     g.dy = dy;
-    bias_->slot->backward(g, nullptr, token_offset);
+    bias_->slot->backward(g, nullptr);
   }
   if (dx == nullptr && !parameter_->learns()) return;
   const Arena::Frame frame(context.scratch);
   Gradient g = product_->backward(context, x, dy, *parameter_->weight);
-  g.token_offset = token_offset;
   if (dx != nullptr) g.add_dx(*dx, accumulate);
-  if (parameter_->learns()) parameter_->slot->backward(g, dx, token_offset);
+  if (parameter_->learns()) parameter_->slot->backward(g, dx);
 }
 
 void Norm::forward(Context& context, const Tensor& x, const Tensor& y, const Tensor& rstd) const {
@@ -116,7 +115,7 @@ void Norm::backward(Context& context, const Tensor& x, const Tensor& rstd, const
     g.x = x;
     g.dy = dy;
     g.rstd = rstd;
-    parameter_->slot->backward(g, nullptr, 0);
+    parameter_->slot->backward(g, nullptr);
   }
   if (dx == nullptr) return;
   with_activation(x.dtype(), [&]<class Input>(Input) {

@@ -26,11 +26,10 @@ class Linear {
   bool learns() const { return parameter_->learns() || bias_learns(); }
   int64_t out() const { return parameter_->weight->rows(); }
 
-  void forward(Context& context, const Operand& x, const Tensor& y, Accumulate accumulate,
-               int64_t token_offset) const;
+  void forward(Context& context, const Operand& x, const Tensor& y, Accumulate accumulate) const;
   // Gives the learner its gradient and, unless dx is null, writes or adds the input's.
   void backward(Context& context, const Operand& x, const Tensor& dy, const Tensor* dx,
-                Accumulate accumulate, int64_t token_offset) const;
+                Accumulate accumulate) const;
 
  private:
   bool bias_learns() const { return bias_ != nullptr && bias_->learns(); }

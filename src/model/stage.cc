@@ -109,8 +109,10 @@ bool Stage::learns_below(size_t block) const {
                      [](const Block& b) { return b.learns(); });
 }
 
-Tensor Stage::forward(Context& context, const Batch& batch, const Tensor* input, Stash& stash,
+Tensor Stage::forward(const Context& of_step, const Batch& batch, const Tensor* input, Stash& stash,
                       KvCache* cache) const {
+  Context context = of_step;
+  context.rows = batch.tokens_before();
   const int64_t tokens = batch.tokens();
   const int64_t hidden = config_.hidden_size;
   const auto take = [&] { return stash.arena->tensor(DType::f32, {tokens, hidden}); };
@@ -159,12 +161,13 @@ void Stage::loss(Context& context, const Batch& batch, const Tensor& hidden,
       1);
 }
 
-void Stage::loss_chunk(Context& context, const Batch& batch, int64_t begin, int64_t end,
+void Stage::loss_chunk(const Context& of_step, const Batch& batch, int64_t begin, int64_t end,
                        const Tensor& hidden, const Tensor& losses, const Tensor* d) const {
+  Context context = of_step;
+  context.rows = batch.targets_before(begin);
   const Arena::Frame frame(context.scratch);
   const int64_t rows = end - begin;
   const int64_t width = config_.hidden_size;
-  const int64_t at = batch.target_offset + begin;
   const DType activation = types_.linear;
   const auto take = [&](int64_t cols) { return context.scratch.tensor(DType::f32, {rows, cols}); };
   const Tensor target_rows = batch.target_rows.columns(begin, end);
@@ -176,7 +179,7 @@ void Stage::loss_chunk(Context& context, const Batch& batch, int64_t begin, int6
   final_norm_->forward(context, x, normed, rstd);
   const Tensor logits = take(config_.vocab_size);
   const Operand operand = product_->prepare(context, normed);
-  head_->forward(context, operand, logits, Accumulate::no, at);
+  head_->forward(context, operand, logits, Accumulate::no);
   const bool in_place = d == nullptr || activation == DType::f32;
   const Tensor dlogits =
       in_place ? logits : context.scratch.tensor(activation, {rows, config_.vocab_size});
@@ -190,7 +193,7 @@ void Stage::loss_chunk(Context& context, const Batch& batch, int64_t begin, int6
   });
   if (d == nullptr) return;
   const Tensor dnormed = take(width);
-  head_->backward(context, operand, dlogits, &dnormed, Accumulate::no, at);
+  head_->backward(context, operand, dlogits, &dnormed, Accumulate::no);
   const Tensor dx = take(width);
   context.ops.zero(dx);
   final_norm_->backward(context, x, rstd, dnormed, &dx);
@@ -198,7 +201,10 @@ void Stage::loss_chunk(Context& context, const Batch& batch, int64_t begin, int6
       ScatterRows{dx.data<float>(), target_rows.data<int32_t>(), d->data<float>(), width}, rows);
 }
 
-void Stage::backward(Context& context, const Batch& batch, const Tensor& d, Stash& stash) const {
+void Stage::backward(const Context& of_step, const Batch& batch, const Tensor& d,
+                     Stash& stash) const {
+  Context context = of_step;
+  context.rows = batch.tokens_before();
   for (size_t i = blocks_.size(); i-- > 0;) {
     const bool need_dx = learns_below(i);
     if (!need_dx && !blocks_[i].learns()) return;
@@ -216,7 +222,7 @@ void Stage::backward(Context& context, const Batch& batch, const Tensor& d, Stas
   Gradient g(context, gather_contributor(), *embedding_->weight);
   g.dy = d;
   g.indices = batch.ids;
-  embedding_->slot->backward(g, nullptr, batch.token_offset);
+  embedding_->slot->backward(g, nullptr);
 }
 
 void Stage::logits(Context& context, const Tensor& hidden, const Tensor& out) const {
@@ -224,7 +230,7 @@ void Stage::logits(Context& context, const Tensor& hidden, const Tensor& out) co
   const Tensor normed = context.scratch.tensor(types_.linear, {hidden.rows(), hidden.cols()});
   const Tensor rstd = context.scratch.tensor(DType::f32, {hidden.rows()});
   final_norm_->forward(context, hidden, normed, rstd);
-  head_->forward(context, product_->prepare(context, normed), out, Accumulate::no, 0);
+  head_->forward(context, product_->prepare(context, normed), out, Accumulate::no);
 }
 
 void Stage::apply(Context& context, double weight_decay) const {

@@ -56,7 +56,7 @@ class Stage {
 
   // Runs the blocks and returns the residual stream after them, f32 [tokens, hidden], in stash
   // memory. `input` is the previous stage's output; null for a stage with the embedding.
-  Tensor forward(Context& context, const Batch& batch, const Tensor* input, Stash& stash,
+  Tensor forward(const Context& context, const Batch& batch, const Tensor* input, Stash& stash,
                  KvCache* cache = nullptr) const;
 
   // Adds the negative log-likelihoods of the batch's targets to scalars->loss_sum. With `d` also
@@ -64,7 +64,7 @@ class Stage {
   void loss(Context& context, const Batch& batch, const Tensor& hidden, const Tensor* d) const;
 
   // From the gradient of the output to that of the input, both in d [tokens, hidden].
-  void backward(Context& context, const Batch& batch, const Tensor& d, Stash& stash) const;
+  void backward(const Context& context, const Batch& batch, const Tensor& d, Stash& stash) const;
 
   // logits [rows, vocab] of rows of the residual stream.
   void logits(Context& context, const Tensor& hidden, const Tensor& out) const;
@@ -80,7 +80,7 @@ class Stage {
 
  private:
   // loss() for targets [begin, end) of the batch; writes their losses.
-  void loss_chunk(Context& context, const Batch& batch, int64_t begin, int64_t end,
+  void loss_chunk(const Context& context, const Batch& batch, int64_t begin, int64_t end,
                   const Tensor& hidden, const Tensor& losses, const Tensor* d) const;
   Parameter& add(const StageBuild& build, std::string name, int64_t rows, int64_t cols,
                  WeightInfo info);

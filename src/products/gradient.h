@@ -43,11 +43,10 @@ class Gradient {
 
   // What the use knows, set by whoever makes the Gradient. Learners read x and dy only; they are
   // both f32 or both bf16.
-  Tensor x;                  // [tokens, in], the input; empty for a gather
-  Tensor dy;                 // [tokens, out], the output's gradient
-  Tensor indices;            // i32 [tokens], the rows of a gather
-  Tensor rstd;               // f32 [tokens], the statistic of a norm
-  int64_t token_offset = 0;  // global index of the first token, for random numbers
+  Tensor x;        // [tokens, in], the input; empty for a gather
+  Tensor dy;       // [tokens, out], the output's gradient
+  Tensor indices;  // i32 [tokens], the rows of a gather
+  Tensor rstd;     // f32 [tokens], the statistic of a norm
 
  private:
   Context& context_;

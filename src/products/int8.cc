@@ -93,7 +93,7 @@ class Int8Product : public Product {
     context.ops.launch(
         QuantizeGradientGroups{part.data<float>(), scales.data<float>(), to.codes.data<int8_t>(),
                                to.scales.data<float>(), context.scalars, part.cols(),
-                               part.row_stride(), to.scales.cols(), g.token_offset,
+                               part.row_stride(), to.scales.cols(), context.rows,
                                div_exact(begin, kInt8Group), ceil_div(g.dy.cols(), kInt8Group),
                                name_hash(g.weight().name().c_str()), context.ops.int8_limit()},
         to.scales.size());

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels/int8_group.h"
+#include "kernels/row_count.h"
 #include "quant/group_row.h"
 
 namespace jackscrew {
@@ -56,7 +57,7 @@ struct QuantizeGradientGroups {
   float* scales;               // [tokens, groups]
   const StepScalars* scalars;
   int64_t width, from_stride, groups;
-  int64_t first_token;
+  RowCount tokens;
   int64_t first_group, token_groups;  // of the whole gradient: this part's first, a token's
   uint32_t tensor;
   int32_t limit;
@@ -70,7 +71,7 @@ struct QuantizeGradientGroups {
     const RandomStream stream =
         RandomStream::make(scalars->seed, RandomPurpose::gradient_rounding, scalars->step, tensor);
     const auto random = team.sixty_four(
-        stream, static_cast<uint64_t>((first_token + token) * token_groups + first_group + group));
+        stream, static_cast<uint64_t>(tokens.of(token) * token_groups + first_group + group));
     quantize_group(
         team, width - at, limit, codes + token * width + at, scales + row,
         [&](int64_t i) { return in[i] * factors[i]; },

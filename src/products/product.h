@@ -31,7 +31,7 @@ class Product : public Contributor {
   virtual void forward(Context& context, const Operand& a, const Weight& weight, const Tensor& y,
                        Accumulate accumulate) const = 0;
   // The gradient operator for dy [tokens, out], f32 or of activation_dtype(). Casts dy once, into
-  // context.scratch. The caller adds token_offset.
+  // context.scratch.
   virtual Gradient backward(Context& context, const Operand& a, const Tensor& dy,
                             const Weight& weight) const = 0;
 };

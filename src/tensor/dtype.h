@@ -11,6 +11,7 @@ enum class DType : uint8_t {
   f16,
   f64,  // partial sums of reductions over whole tensors
   i32,  // token ids, positions, row indices; sums of integer products
+  i64,  // counts of a whole run's tokens
   i8,   // codes of integer products
   u8    // bytes of a block format
 };
@@ -18,6 +19,7 @@ enum class DType : uint8_t {
 constexpr int64_t dtype_size(DType dtype) {
   switch (dtype) {
     case DType::f64:
+    case DType::i64:
       return 8;
     case DType::f32:
     case DType::i32:
@@ -40,6 +42,8 @@ constexpr const char* dtype_name(DType dtype) {
       return "f32";
     case DType::i32:
       return "i32";
+    case DType::i64:
+      return "i64";
     case DType::bf16:
       return "bf16";
     case DType::f16:

@@ -35,6 +35,10 @@ struct DTypeOf<int32_t> {
   static constexpr DType value = DType::i32;
 };
 template <>
+struct DTypeOf<int64_t> {
+  static constexpr DType value = DType::i64;
+};
+template <>
 struct DTypeOf<int8_t> {
   static constexpr DType value = DType::i8;
 };

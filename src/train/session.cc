@@ -3,6 +3,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -103,6 +104,7 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
   scratch_ = make_arena(Purpose::workspace, &ArenaSizes::scratch);
   stash_arena_ = make_arena(Purpose::activations, &ArenaSizes::stash);
   scalars_ = OwnedTensor(*memory_, Purpose::workspace, DType::u8, {sizeof(StepScalars)});
+  write_scalars(StepScalars{}, sizeof(StepScalars));
   const auto indices = [&](int64_t count) {
     return OwnedTensor(*memory_, Purpose::io, DType::i32, {count});
   };
@@ -111,6 +113,7 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
   cu_seqlens_ = indices(use.tokens + 1);
   target_rows_ = indices(use.tokens);
   targets_ = indices(use.tokens);
+  before_ = OwnedTensor(*memory_, Purpose::io, DType::i64, {2});
   build_stage(recipe, files, make_arena(Purpose::staging, &ArenaSizes::staging), hooks.loaded);
   if (use.training) {
     std::vector<int64_t> gradients;
@@ -182,9 +185,9 @@ Context Session::context(bool training) {
   return {*ops_, scratch_, static_cast<StepScalars*>(scalars_.view().raw()), training};
 }
 
-void Session::write_scalars(const StepScalars& scalars) {
+void Session::write_scalars(const StepScalars& scalars, int64_t bytes) {
   StepScalars copy = scalars;
-  ops_->copy(scalars_.view(), Tensor(&copy, DType::u8, {sizeof(StepScalars)}));
+  ops_->copy(scalars_.view().columns(0, bytes), Tensor(&copy, DType::u8, {bytes}));
 }
 
 StepScalars Session::read_scalars() {
@@ -193,7 +196,7 @@ StepScalars Session::read_scalars() {
   return scalars;
 }
 
-Batch Session::upload(const MicroBatch& batch, int64_t token_offset, int64_t target_offset) {
+Batch Session::upload(const MicroBatch& batch, int64_t tokens_before, int64_t targets_before) {
   const int64_t tokens = batch.tokens();
   if (tokens > use_.tokens) {
     fail(ErrorKind::generic, "micro-batch of {} tokens in a session for {}", tokens, use_.tokens);
@@ -212,13 +215,14 @@ Batch Session::upload(const MicroBatch& batch, int64_t token_offset, int64_t tar
     if (count > 0) ops_->copy(part, view_of(copy));
     return part;
   };
+  int64_t before[2] = {tokens_before, targets_before};
+  ops_->copy(before_.view(), Tensor(before, DType::i64, {2}));
   return {put(ids_, batch.ids),
           put(positions_, batch.positions),
           put(cu_seqlens_, batch.cu_seqlens),
           put(target_rows_, target_rows),
           put(targets_, targets),
-          token_offset,
-          target_offset};
+          before_.view()};
 }
 
 void Session::visit(const StateVisitor& visitor) const {
@@ -232,6 +236,7 @@ void Session::watch_gradients() {
     if (state.role == StateRole::gradient) gradients.push_back(state.view);
   });
   norm_->watch(std::move(gradients));
+  ++arrangement_;
 }
 
 void Session::schedule_restored() {
@@ -272,44 +277,55 @@ double Session::measure_peak() {
 
 void Session::accumulate(const StepBatch& batch, double learning_rate, int64_t step) {
   step_ban_.reset();
-  step_targets_ = static_cast<double>(batch.targets);
   StepScalars scalars{};
   scalars.learning_rate = static_cast<float>(learning_rate);
   scalars.max_grad_norm = static_cast<float>(max_grad_norm_);
-  scalars.inverse_targets = batch.targets > 0 ? static_cast<float>(1.0 / step_targets_) : 0.0f;
+  scalars.targets = static_cast<double>(batch.targets);
+  scalars.inverse_targets = batch.targets > 0 ? static_cast<float>(1.0 / scalars.targets) : 0.0f;
   scalars.step = narrow<uint32_t>(step);
   scalars.seed = seed_;
-  write_scalars(scalars);
+  write_scalars(scalars, kStepBeginBytes);
   Context run = context(true);
   scratch_.reset();
   if (learner_->begin_step(run, step)) watch_gradients();
   auto ban = std::make_unique<NoAllocation>(*memory_);
-  int64_t token_offset = batch.first_token;
-  int64_t target_offset = 0;
+  int64_t tokens_before = batch.first_token;
+  int64_t targets_before = 0;
   for (const MicroBatch& micro_batch : batch.micro_batches) {
-    stash_arena_.reset();
-    scratch_.reset();
-    const Batch on_device = upload(micro_batch, token_offset, target_offset);
-    Stash stash{&stash_arena_, true, recompute_, {}, {}};
-    const Tensor hidden = stage_->forward(run, on_device, nullptr, stash);
-    const Tensor d = scratch_.tensor(DType::f32, {hidden.rows(), hidden.cols()});
-    stage_->loss(run, on_device, hidden, &d);
-    stage_->backward(run, on_device, d, stash);
-    token_offset += micro_batch.tokens();
-    target_offset += micro_batch.target_count;
+    const Batch on_device = upload(micro_batch, tokens_before, targets_before);
+    const auto work = [&] {
+      stash_arena_.reset();
+      scratch_.reset();
+      Stash stash{&stash_arena_, true, recompute_, {}, {}};
+      const Tensor hidden = stage_->forward(run, on_device, nullptr, stash);
+      const Tensor d = scratch_.tensor(DType::f32, {hidden.rows(), hidden.cols()});
+      stage_->loss(run, on_device, hidden, &d);
+      stage_->backward(run, on_device, d, stash);
+    };
+    ops_->repeat(
+        {arrangement_, on_device.tokens(), on_device.sequences(), on_device.targets.size()}, work);
+    tokens_before += micro_batch.tokens();
+    targets_before += micro_batch.target_count;
   }
   step_ban_ = std::move(ban);
 }
 
-StepResult Session::update(double weight_decay) {
+void Session::apply(double weight_decay) {
   const auto ban = std::move(step_ban_);
   Context run = context(true);
-  scratch_.reset();
-  norm_->compute(run);
-  stage_->apply(run, weight_decay);
+  const auto work = [&] {
+    scratch_.reset();
+    norm_->compute(run);
+    stage_->apply(run, weight_decay);
+  };
+  ops_->repeat({arrangement_, std::bit_cast<int64_t>(weight_decay)}, work);
+}
+
+StepResult Session::result() {
   const StepScalars scalars = read_scalars();
-  return {scalars.loss_sum / std::max(1.0, step_targets_), static_cast<double>(scalars.grad_norm),
-          scalars.finite != 0};
+  const bool finite = scalars.finite != 0;
+  if (!finite && !ops_->plans_only()) write_scalars(StepScalars{}, sizeof(StepScalars));
+  return {scalars.last_step, scalars.loss, static_cast<double>(scalars.grad_norm), finite};
 }
 
 std::string Session::non_finite_parameter() {
@@ -324,7 +340,7 @@ std::string Session::non_finite_parameter() {
 }
 
 double Session::evaluate(const StepBatch& batch, const ProgressCallback& progress) {
-  write_scalars(StepScalars{});
+  write_scalars(StepScalars{}, kStepBeginBytes);
   Context run = context(false);
   for (const MicroBatch& micro_batch : batch.micro_batches) {
     stash_arena_.reset();

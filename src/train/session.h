@@ -56,7 +56,8 @@ struct SessionHooks {
 std::unique_ptr<Device> open_device(const Recipe& recipe);
 
 struct StepResult {
-  double loss = 0;  // mean over the step's targets, nats
+  int64_t step = 0;  // counted from 0
+  double loss = 0;   // mean over the step's targets, nats
   double grad_norm = 0;
   bool finite = true;
 };
@@ -92,9 +93,18 @@ class Session {
   double measure_peak();
 
   // One optimizer step in two halves: gradients of all micro-batches, then the update. `accumulate`
-  // counts steps from 0 for random numbers.
+  // counts steps from 0 for random numbers. From the first step on that is not finite, updates
+  // change nothing.
   void accumulate(const StepBatch& batch, double learning_rate, int64_t step);
-  StepResult update(double weight_decay);
+  void apply(double weight_decay);
+  // Waits for the device and returns what came of the last step, or of the first that was not
+  // finite; after that, updates work again.
+  StepResult result();
+  // The second half, for those who look at every step.
+  StepResult update(double weight_decay) {
+    apply(weight_decay);
+    return result();
+  }
 
   // The name of a parameter that learns and holds a value that is not finite; empty: there is none.
   std::string non_finite_parameter();
@@ -125,9 +135,9 @@ class Session {
                    const ProgressCallback& loaded);
   void rehearse_work();
   void watch_gradients();
-  Batch upload(const MicroBatch& batch, int64_t token_offset, int64_t target_offset);
+  Batch upload(const MicroBatch& batch, int64_t tokens_before, int64_t targets_before);
   Context context(bool training);
-  void write_scalars(const StepScalars& scalars);
+  void write_scalars(const StepScalars& scalars, int64_t bytes);
   StepScalars read_scalars();
   Arena make_arena(Purpose purpose, int64_t ArenaSizes::*size);
 
@@ -146,11 +156,12 @@ class Session {
   int64_t staging_high_water_ = 0;
   OwnedTensor scalars_;                                               // StepScalars
   OwnedTensor ids_, positions_, cu_seqlens_, target_rows_, targets_;  // i32, capacity use_.tokens
+  OwnedTensor before_;                                                // i64 [2], see Batch
   std::unique_ptr<Stage> stage_;
   std::optional<GradientNorm> norm_;
   KvCache cache_;
-  OwnedTensor logits_;  // f32 [logits_rows, vocab]
-  double step_targets_ = 0;
+  OwnedTensor logits_;                      // f32 [logits_rows, vocab]
+  int64_t arrangement_ = 0;                 // changes with what learns, and where it lies
   std::unique_ptr<NoAllocation> step_ban_;  // from accumulate() to update()
 };
 

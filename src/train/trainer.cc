@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <optional>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/process_memory.h"
@@ -33,6 +34,13 @@ namespace {
 std::string plain_number(double value) {
   return std::isnan(value) ? "nan" : fmt::format("{}", value);
 }
+
+// What steps took, evaluations and checkpoints left out.
+struct Work {
+  int64_t tokens = 0;
+  double flops = 0;
+  double seconds = 0;
+};
 
 class Trainer {
  public:
@@ -301,6 +309,7 @@ class Trainer {
 
   void evaluate_now(int64_t step) {
     if (eval_data_.size() == 0) return;
+    look();
     const EvalResult result =
         evaluate(*session_, eval_data_, training_use(recipe_).tokens, console_.style);
     if (!std::isfinite(result.loss)) {
@@ -318,6 +327,7 @@ class Trainer {
 
   void save_now(int64_t step) {
     if (step == saved_step_) return;
+    look();
     require_finite_parameters(step);
     const fs::path path = write_checkpoint(output_, checkpoint_info(step), recipe_.to_yaml(),
                                            states(), session_->ops());
@@ -351,6 +361,20 @@ class Trainer {
     return recipe_.save_steps > 0 && (last || done % recipe_.save_steps == 0);
   }
 
+  // Waits for the device, and ends the run if a step has not been finite.
+  StepResult look() {
+    const Stopwatch watch;
+    const StepResult result = session_->result();
+    unlogged_.seconds += watch.seconds();
+    if (result.finite) return result;
+    const int64_t step = result.step + 1;
+    fail_non_finite(
+        step, result.loss,
+        fmt::format(
+            "step {}: loss {} with gradient norm {} is not finite; the step was not applied", step,
+            plain_number(result.loss), plain_number(result.grad_norm)));
+  }
+
   // Returns the steps done in the end.
   int64_t run_steps(int64_t first) {
     const Stopwatch run_watch;
@@ -359,26 +383,22 @@ class Trainer {
       const int64_t step = done++;
       const Stopwatch watch;
       const StepBatch batch = sampler_->step(step);
-      const double rate = schedule_.rate(step);
-      session_->accumulate(batch, rate, step);
+      session_->accumulate(batch, schedule_.rate(step), step);
       for (const JsonObject& event : session_->learner().take_events()) {
         log_->write(EventKind::rotate, step, event);
       }
-      const StepResult result = session_->update(recipe_.weight_decay);
-      if (!result.finite) {
-        fail_non_finite(
-            step + 1, result.loss,
-            fmt::format(
-                "step {}: loss {} with gradient norm {} is not finite; the step was not applied",
-                step + 1, plain_number(result.loss), plain_number(result.grad_norm)));
-      }
+      session_->apply(recipe_.weight_decay);
       resident_peak_ = std::max(resident_peak_, anonymous_resident_bytes());
+      unlogged_.tokens += batch.tokens;
+      unlogged_.flops += training_flops(session_->stage(), session_->learner(), batch);
+      unlogged_.seconds += watch.seconds();
       if (done % recipe_.logging_steps == 0 || done == total_steps_) {
+        const StepResult result = look();
         const double left = run_watch.seconds() / static_cast<double>(done - first) *
                             static_cast<double>(total_steps_ - done);
-        log_step(done, batch, result, rate, watch.seconds(), left);
+        log_step(done, result, left);
+        if (watch_.barks()) give_up(done, result.loss);
       }
-      if (watch_.barks()) give_up(done, result.loss);
       const bool due = recipe_.eval_steps > 0 && done % recipe_.eval_steps == 0;
       if (due || done == total_steps_) evaluate_now(done);
       const bool last = done == total_steps_ || watch_.out_of_patience();
@@ -434,19 +454,17 @@ class Trainer {
     fail_non_finite(step, NAN, fmt::format("step {}: {} is not finite any more", step, name));
   }
 
-  void log_step(int64_t done, const StepBatch& batch, const StepResult& result, double rate,
-                double seconds, double seconds_left) {
+  void log_step(int64_t done, const StepResult& result, double seconds_left) {
+    const Work work = std::exchange(unlogged_, Work{});
+    const double rate = schedule_.rate(done - 1);
     StepLine line;
     line.step = done;
     line.total_steps = total_steps_;
     line.loss = result.loss;
     line.learning_rate = rate;
     line.grad_norm = result.grad_norm;
-    line.tokens_per_second = static_cast<double>(batch.tokens) / seconds;
-    if (peak_flops_ > 0) {
-      line.speed_of_light =
-          training_flops(session_->stage(), session_->learner(), batch) / seconds / peak_flops_;
-    }
+    line.tokens_per_second = static_cast<double>(work.tokens) / work.seconds;
+    if (peak_flops_ > 0) line.speed_of_light = work.flops / work.seconds / peak_flops_;
     line.memory_used = session_->memory().ledger().peak;
     if (recipe_.device_memory) line.memory_budget = *recipe_.device_memory;
     line.seconds_left = seconds_left;
@@ -460,7 +478,7 @@ class Trainer {
                     .add("learning_rate", rate)
                     .add("epoch", static_cast<double>(done) /
                                       static_cast<double>(sampler_->steps_per_epoch()))
-                    .add("tokens", batch.tokens)
+                    .add("tokens", work.tokens)
                     .add("tokens_per_second", line.tokens_per_second));
     board_->scalar("train/loss", done, static_cast<float>(result.loss));
     board_->scalar("train/learning_rate", done, static_cast<float>(rate));
@@ -511,6 +529,7 @@ class Trainer {
   RunWatch watch_;
   std::array<int64_t, kPurposes> booked_{};  // as it was logged last
   double peak_flops_ = 0;
+  Work unlogged_;  // since the last line of the log
   int64_t saved_step_ = -1;
   int64_t resident_peak_ = 0;
 };

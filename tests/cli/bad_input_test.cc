@@ -118,6 +118,12 @@ TEST_F(SlowBadInput, NotFinite) {
   EXPECT_EQ(outcome.out.find("-nan"), std::string::npos);
   EXPECT_FALSE(fs::exists(tiny_.path("out/model.safetensors")));
   EXPECT_EQ(tiny_.events("out").back()["event"], "warn");
+  // The step is found as well when it is not looked at before the last.
+  const std::string line = outcome.out.substr(0, outcome.out.find('\n'));
+  EXPECT_NE(line.find("step "), std::string::npos);
+  EXPECT_EQ(line.find("step 6"), std::string::npos);
+  expect_refused(run(tiny_.train("seldom", hot + "save_steps=0 logging_steps=6") + kErrorsOnly), 6,
+                 {line});
   // The last step is applied, its gradients being finite, and carries the weights out of range.
   expect_refused(run(tiny_.train("last",
                                  "method=full learning_rate=1e39 warmup_steps=0 max_steps=1 "

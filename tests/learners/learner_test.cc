@@ -149,7 +149,7 @@ class ProjectingSlot : public LearnerSlot {
   }
 
   bool learns() const override { return true; }
-  void backward(const Gradient& g, const Tensor*, int64_t) override {
+  void backward(const Gradient& g, const Tensor*) override {
     if (side_ == Side::left) {
       g.add_left(projection_.view(), projected_.view());
     } else {

@@ -236,9 +236,9 @@ class LoraSlotTest : public ::testing::Test {
 
   std::vector<float> forward(std::vector<float>& x, int64_t first, int64_t tokens) {
     std::vector<float> y(static_cast<size_t>(tokens * kOut));
-    Context run{*ops_, scratch_, &scalars_, true};
+    Context run{*ops_, scratch_, &scalars_, true, {nullptr, first}};
     const Tensor in(x.data() + first * kIn, DType::f32, {tokens, kIn});
-    slot_->forward(run, {in}, Tensor(y.data(), DType::f32, {tokens, kOut}), first);
+    slot_->forward(run, {in}, Tensor(y.data(), DType::f32, {tokens, kOut}));
     return y;
   }
 
@@ -309,7 +309,7 @@ TEST_F(LoraSlotTest, BackwardIsTheTransposeOfForward) {
   const Product& product = find_product("f32", *ops_);
   const Gradient g = product.backward(run, product.prepare(run, in),
                                       Tensor(dy.data(), DType::f32, {tokens, kOut}), weight_);
-  slot_->backward(g, &dx_view, 0);
+  slot_->backward(g, &dx_view);
   const double expected = dot(dy.data(), y.data(), tokens * kOut);
   ASSERT_GT(std::abs(expected), 1.0);
   const double tolerance = 1e-5 * std::abs(expected);
@@ -345,7 +345,7 @@ TEST_F(LoraSlotTest, SumInBf16IsRoundedOnce) {
   x[0] = x[1] = 1.0f;
   std::vector<bf16> y(kOut);
   linear.forward(run, product.prepare(run, Tensor(x.data(), DType::f32, {1, kIn})),
-                 Tensor(y.data(), DType::bf16, {1, kOut}), Accumulate::no, 0);
+                 Tensor(y.data(), DType::bf16, {1, kOut}), Accumulate::no);
   for (const bf16 value : y) EXPECT_EQ(to_float(value), 258.0f);
 }
 

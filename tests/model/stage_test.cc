@@ -100,7 +100,7 @@ class OneLayerLearner : public Learner {
  private:
   class UnwantedSlot : public FrozenSlot {
    public:
-    void backward(const Gradient& g, const Tensor*, int64_t) override {
+    void backward(const Gradient& g, const Tensor*) override {
       ADD_FAILURE() << g.weight().name() << " learns nothing, and was given a gradient";
     }
   };

@@ -279,6 +279,28 @@ TEST_F(GradientNormTest, FindsWhatIsNotFinite) {
   EXPECT_EQ(compute(1.0f, static_cast<double>(infinity)).finite, 0);
 }
 
+// What is known of the first step that was not finite stays, for a host that looks later.
+TEST_F(GradientNormTest, KeepsWhatTheFirstBadStepWas) {
+  const auto ops = make_test_ops(2);
+  Memory memory("host", make_host_backing(), 0);
+  Arena scratch(memory, Purpose::workspace, 64);
+  std::vector<float> gradient(3, 1.0f);
+  StepScalars scalars{};
+  Context run{*ops, scratch, &scalars, true};
+  GradientNorm norm(memory, {3});
+  norm.watch({view_of(gradient)});
+  for (const uint32_t step : {0u, 1u, 2u}) {
+    gradient[1] = step == 1 ? std::numeric_limits<float>::infinity() : 1.0f;
+    scalars.step = step;
+    scalars.targets = 4.0;
+    scalars.loss_sum = 8.0 + 4.0 * step;
+    norm.compute(run);
+    EXPECT_EQ(scalars.last_step, std::min(step, 1u));
+    EXPECT_EQ(scalars.loss, step == 0 ? 2.0 : 3.0);
+    EXPECT_EQ(scalars.finite, step == 0 ? 1 : 0);
+  }
+}
+
 TEST_F(GradientNormTest, ThreadsDoNotChangeBits) {
   const StepScalars one = compute(0.5f, 1.0, 1);
   for (const int threads : {2, 3}) {

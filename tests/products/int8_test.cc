@@ -104,12 +104,12 @@ class Int8ProductTest : public ::testing::Test {
     product().forward(run, product().prepare(run, x.view()), weight, y.view(), Accumulate::no);
     return y;
   }
-  Matrix input_gradient(const Weight& weight, Matrix dy, int64_t token_offset = 0) {
+  Matrix input_gradient(const Weight& weight, Matrix dy, int64_t tokens_before = 0) {
     Context run = context();
+    run.rows.first = tokens_before;
     const Arena::Frame frame(scratch_);
     Matrix x(dy.rows, weight.cols()), dx(dy.rows, weight.cols());
-    Gradient g = product().backward(run, product().prepare(run, x.view()), dy.view(), weight);
-    g.token_offset = token_offset;
+    const Gradient g = product().backward(run, product().prepare(run, x.view()), dy.view(), weight);
     g.add_dx(dx.view(), Accumulate::no);
     return dx;
   }

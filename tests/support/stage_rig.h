@@ -18,14 +18,15 @@ namespace jackscrew {
 // A micro-batch that a stage can read: on a CPU, the device's memory is the host's.
 class DeviceBatch {
  public:
-  explicit DeviceBatch(const MicroBatch& micro, int64_t token_offset = 0) : micro_(micro) {
+  explicit DeviceBatch(const MicroBatch& micro, int64_t tokens_before = 0)
+      : micro_(micro), before_{tokens_before, 0} {
     for (size_t t = 0; t < micro.targets.size(); ++t) {
       if (micro.targets[t] < 0) continue;
       rows_.push_back(static_cast<int32_t>(t));
       targets_.push_back(micro.targets[t]);
     }
     batch_ = {view(micro_.ids), view(micro_.positions), view(micro_.cu_seqlens),
-              view(rows_),      view(targets_),         token_offset};
+              view(rows_),      view(targets_),         Tensor(before_, DType::i64, {2})};
   }
   DeviceBatch(const DeviceBatch&) = delete;
   DeviceBatch& operator=(const DeviceBatch&) = delete;
@@ -38,6 +39,7 @@ class DeviceBatch {
   }
   MicroBatch micro_;
   std::vector<int32_t> rows_, targets_;
+  int64_t before_[2];
   Batch batch_;
 };
 

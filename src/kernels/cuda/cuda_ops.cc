@@ -7,6 +7,7 @@
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/gemm_int8.h"
+#include "kernels/cuda/replay.h"
 #include "kernels/cuda/transfer.h"
 #include "kernels/op_arguments.h"
 #include "kernels/plan/plan_ops.h"
@@ -134,13 +135,21 @@ class CudaOps : public Ops {
 
   void zero(const Tensor& tensor) override {
     if (tensor.size() == 0) return;
+    // A row as long as the tensor is not one: a pitch has to be less than 2 GiB.
+    if (tensor.contiguous()) {
+      check(cudaMemsetAsync(tensor.raw(), 0, static_cast<size_t>(tensor.bytes()), stream_.get()),
+            "clearing memory");
+      return;
+    }
     const int64_t size = dtype_size(tensor.dtype());
-    const bool flat = tensor.contiguous();
-    const int64_t width = (flat ? tensor.size() : tensor.cols()) * size;
-    const int64_t pitch = flat ? width : tensor.row_stride() * size;
-    check(cudaMemset2DAsync(tensor.raw(), static_cast<size_t>(pitch), 0, static_cast<size_t>(width),
-                            static_cast<size_t>(flat ? 1 : tensor.rows()), stream_.get()),
+    check(cudaMemset2DAsync(tensor.raw(), static_cast<size_t>(tensor.row_stride() * size), 0,
+                            static_cast<size_t>(tensor.cols() * size),
+                            static_cast<size_t>(tensor.rows()), stream_.get()),
           "clearing memory");
+  }
+
+  void repeat(const std::vector<int64_t>& key, const std::function<void()>& body) override {
+    replay_.run(key, body, stream_.get());
   }
 
  protected:
@@ -168,6 +177,7 @@ class CudaOps : public Ops {
   OwnedTensor workspace_;  // u8 [kWorkspaceBytes], cuBLASLt's
   Gemm gemm_;
   Transfer transfer_;
+  Replay replay_;
   Stream stream_;
 };
 

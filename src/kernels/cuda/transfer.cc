@@ -40,6 +40,15 @@ void issue(void* to, int64_t to_pitch, const void* from, int64_t from_pitch, int
         "a copy");
 }
 
+// A recording would keep the buffer and not what goes through it.
+void refuse_recording(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check(cudaStreamIsCapturing(stream, &status), "looking at a stream");
+  if (status != cudaStreamCaptureStatusNone) {
+    fail(ErrorKind::generic, "a copy from or to the host cannot be recorded");
+  }
+}
+
 }  // namespace
 
 // Part of a copy that fits a buffer, in bytes.
@@ -110,6 +119,7 @@ void Transfer::copy(const Tensor& to, const Tensor& from, cudaStream_t stream) {
 }
 
 void Transfer::upload(const Tensor& to, const Tensor& from, cudaStream_t stream) {
+  refuse_recording(stream);
   Ring& ring = to.bytes() <= kSmallBytes ? small_ : large_;
   for_pieces(to, from, [&](const Piece& piece) {
     const Buffer& buffer = ring.next();
@@ -120,6 +130,7 @@ void Transfer::upload(const Tensor& to, const Tensor& from, cudaStream_t stream)
 }
 
 void Transfer::download(const Tensor& to, const Tensor& from, cudaStream_t stream) {
+  refuse_recording(stream);
   std::optional<std::pair<Piece, const Buffer*>> waiting;
   const auto finish = [&] {
     if (!waiting) return;

@@ -7,6 +7,7 @@
 
 #include "base/half.h"
 #include "tests/support/cuda_emulation/device_pages.h"
+#include "tests/support/cuda_emulation/streams.h"
 
 namespace jackscrew::cuda {
 
@@ -114,31 +115,34 @@ CublasLt emulated() {
   out.multiply = [](CublasLtHandle, CublasLtDescription description, const void* alpha,
                     const void* a, CublasLtLayout a_layout, const void* b, CublasLtLayout b_layout,
                     const void* beta, const void* c, CublasLtLayout c_layout, void* d,
-                    CublasLtLayout d_layout, const CublasLtAlgorithm*, void*, size_t, void*) {
+                    CublasLtLayout d_layout, const CublasLtAlgorithm*, void*, size_t,
+                    void* stream) {
     if (c != d || c_layout != d_layout || !fits(description, a_layout, b_layout, c_layout)) {
       return kNotSupported;
     }
-    const OpenedPages opened(cuda_emulation::device_pages());
-    const Operand left{a, *a_layout, transposed(description, kCublasLtTransposeA)};
-    const Operand right{b, *b_layout, transposed(description, kCublasLtTransposeB)};
-    const Operand result{d, *d_layout, false};
     const auto scale = static_cast<double>(*static_cast<const float*>(alpha));
     const float kept = *static_cast<const float*>(beta);
-    for (int64_t column = 0; column < c_layout->columns; ++column) {
-      for (int64_t row = 0; row < c_layout->rows; ++row) {
-        double sum = 0.0;
-        for (int64_t k = 0; k < left.columns(); ++k) sum += left.at(row, k) * right.at(k, column);
-        const int64_t place = column * d_layout->stride + row;
-        const double before =
-            kept == 0.0f ? 0.0 : static_cast<double>(kept) * result.at(row, column);
-        const auto total = static_cast<float>(scale * sum + before);
-        if (d_layout->type == kCudaR32F) {
-          static_cast<float*>(d)[place] = total;
-        } else {
-          static_cast<bf16*>(d)[place] = from_float<bf16>(total);
+    cuda_emulation::enqueue(static_cast<cudaStream_t>(stream), [=] {
+      const OpenedPages opened(cuda_emulation::device_pages());
+      const Operand left{a, *a_layout, transposed(description, kCublasLtTransposeA)};
+      const Operand right{b, *b_layout, transposed(description, kCublasLtTransposeB)};
+      const Operand result{d, *d_layout, false};
+      for (int64_t column = 0; column < c_layout->columns; ++column) {
+        for (int64_t row = 0; row < c_layout->rows; ++row) {
+          double sum = 0.0;
+          for (int64_t k = 0; k < left.columns(); ++k) sum += left.at(row, k) * right.at(k, column);
+          const int64_t place = column * d_layout->stride + row;
+          const double before =
+              kept == 0.0f ? 0.0 : static_cast<double>(kept) * result.at(row, column);
+          const auto total = static_cast<float>(scale * sum + before);
+          if (d_layout->type == kCudaR32F) {
+            static_cast<float*>(d)[place] = total;
+          } else {
+            static_cast<bf16*>(d)[place] = from_float<bf16>(total);
+          }
         }
       }
-    }
+    });
     return 0;
   };
   return out;

@@ -16,4 +16,7 @@ struct Machine {
 
 Machine& machine();
 
+// What a call that reaches the GPU returns.
+cudaError_t reach_gpu();
+
 }  // namespace jackscrew::cuda_emulation

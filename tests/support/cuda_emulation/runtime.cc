@@ -1,5 +1,5 @@
-// The CUDA runtime on the CPU. Memory of the device is closed to the host but while something that
-// was given to a stream runs: at once, since there is but one thread.
+// The CUDA runtime on the CPU; streams: streams.cc. Memory of the device is closed to the host but
+// while something that was given to a stream runs.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -7,23 +7,26 @@
 
 #include "tests/support/cuda_emulation/device_pages.h"
 #include "tests/support/cuda_emulation/machine.h"
+#include "tests/support/cuda_emulation/streams.h"
 
 namespace {
 
 using jackscrew::OpenedPages;
 using jackscrew::cuda_emulation::device_pages;
+using jackscrew::cuda_emulation::enqueue;
 using jackscrew::cuda_emulation::machine;
+using jackscrew::cuda_emulation::reach_gpu;
 
 constexpr size_t kMemory = size_t{900} << 20;
 constexpr size_t kLarge = size_t{1} << 20;
 std::map<void*, size_t> pieces;
 size_t taken = 0;  // their sizes
 
-cudaError_t reach_gpu() {
+}  // namespace
+
+cudaError_t jackscrew::cuda_emulation::reach_gpu() {
   return machine().calls_left-- > 0 ? cudaSuccess : cudaErrorIllegalAddress;
 }
-
-}  // namespace
 
 jackscrew::cuda_emulation::Machine& jackscrew::cuda_emulation::machine() {
   static Machine instance;
@@ -78,6 +81,7 @@ cudaError_t cudaMalloc(void** data, size_t bytes) {
 cudaError_t cudaFree(void* data) {
   const auto piece = pieces.find(data);
   if (piece == pieces.end()) return cudaErrorInvalidValue;
+  jackscrew::cuda_emulation::finish_all();  // as a driver does
   device_pages().give_back(data, piece->second);
   taken -= piece->second;
   pieces.erase(piece);
@@ -100,50 +104,34 @@ cudaError_t cudaMemset(void* to, int value, size_t bytes) {
   std::memset(to, value, bytes);
   return cudaSuccess;
 }
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
+  return cudaMemset2DAsync(to, bytes, value, bytes, 1, stream);
+}
 cudaError_t cudaMemset2DAsync(void* to, size_t pitch, int value, size_t width, size_t height,
-                              cudaStream_t) {
-  const OpenedPages opened(device_pages());
-  for (size_t row = 0; row < height; ++row) {
-    std::memset(static_cast<uint8_t*>(to) + row * pitch, value, width);
-  }
+                              cudaStream_t stream) {
+  enqueue(stream, [=] {
+    const OpenedPages opened(device_pages());
+    for (size_t row = 0; row < height; ++row) {
+      std::memset(static_cast<uint8_t*>(to) + row * pitch, value, width);
+    }
+  });
   return reach_gpu();
 }
 cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch,
-                              size_t width, size_t height, cudaMemcpyKind, cudaStream_t) {
+                              size_t width, size_t height, cudaMemcpyKind, cudaStream_t stream) {
   if (to_pitch < width || from_pitch < width) return cudaErrorInvalidValue;
-  const OpenedPages opened(device_pages());
-  for (size_t row = 0; row < height; ++row) {
-    std::memcpy(static_cast<uint8_t*>(to) + row * to_pitch,
-                static_cast<const uint8_t*>(from) + row * from_pitch, width);
-  }
+  enqueue(stream, [=] {
+    const OpenedPages opened(device_pages());
+    for (size_t row = 0; row < height; ++row) {
+      std::memcpy(static_cast<uint8_t*>(to) + row * to_pitch,
+                  static_cast<const uint8_t*>(from) + row * from_pitch, width);
+    }
+  });
   return reach_gpu();
 }
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* address) {
   attributes->type =
       device_pages().holds(address) ? cudaMemoryTypeDevice : cudaMemoryTypeUnregistered;
   return cudaSuccess;
-}
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
-  *stream = nullptr;
-  return cudaSuccess;
-}
-cudaError_t cudaStreamDestroy(cudaStream_t) {
-  return cudaSuccess;
-}
-cudaError_t cudaStreamSynchronize(cudaStream_t) {
-  return cudaSuccess;
-}
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
-  *event = nullptr;
-  return cudaSuccess;
-}
-cudaError_t cudaEventDestroy(cudaEvent_t) {
-  return cudaSuccess;
-}
-cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) {
-  return cudaSuccess;
-}
-cudaError_t cudaEventSynchronize(cudaEvent_t) {
-  return reach_gpu();
 }
 }

@@ -12,6 +12,7 @@
 
 #include "base/half.h"
 #include "cuda_runtime_api.h"
+#include "tests/support/cuda_emulation/streams.h"
 
 #define __global__
 #define __device__
@@ -78,7 +79,9 @@ struct Launch {
 template <class... Args>
 cudaError_t launch(void (*kernel)(Args...), const Launch& how,
                    const std::type_identity_t<Args>&... args) {
-  cuda_emulation::run(how.blocks, how.threads, how.dynamic_bytes, [&] { kernel(args...); });
+  cuda_emulation::enqueue(how.stream, [=] {
+    cuda_emulation::run(how.blocks, how.threads, how.dynamic_bytes, [&] { kernel(args...); });
+  });
   return cudaSuccess;
 }
 

@@ -1,0 +1,166 @@
+#include "tests/support/cuda_emulation/streams.h"
+
+#include <algorithm>
+#include <deque>
+#include <memory>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "tests/support/cuda_emulation/machine.h"
+
+using Work = std::function<void()>;
+
+struct EmulatedGraph {
+  std::vector<Work> work;
+};
+
+struct EmulatedGraphExec {
+  std::shared_ptr<const std::vector<Work>> work;
+};
+
+struct EmulatedStream {
+  bool eager = false;
+  std::deque<Work> waiting;
+  int64_t given = 0, done = 0;
+  std::unique_ptr<EmulatedGraph> recorded;  // while it is captured
+
+  void run_to(int64_t position) {
+    while (done < position) {
+      const Work work = std::move(waiting.front());
+      waiting.pop_front();
+      work();
+      ++done;
+    }
+  }
+};
+
+// A moment of a stream; of none until it is recorded.
+struct EmulatedEvent {
+  EmulatedStream* stream = nullptr;
+  int64_t position = 0;
+};
+
+namespace {
+
+bool eager = false;
+std::set<EmulatedStream*> streams;
+int64_t launches = 0;
+
+bool capturing() {
+  return std::any_of(streams.begin(), streams.end(),
+                     [](const EmulatedStream* stream) { return stream->recorded != nullptr; });
+}
+
+// A stream may be gone when somebody waits for a moment of it, which is then over.
+void run_to(EmulatedStream* stream, int64_t position) {
+  if (streams.contains(stream)) stream->run_to(position);
+}
+
+}  // namespace
+
+namespace jackscrew::cuda_emulation {
+
+void enqueue(cudaStream_t stream, Work work) {
+  if (stream == nullptr) return work();
+  if (stream->recorded) return stream->recorded->work.push_back(std::move(work));
+  stream->waiting.push_back(std::move(work));
+  ++stream->given;
+  if (stream->eager) stream->run_to(stream->given);
+}
+
+EagerStreams::EagerStreams() {
+  eager = true;
+}
+EagerStreams::~EagerStreams() {
+  eager = false;
+}
+
+void finish_all() {
+  for (EmulatedStream* stream : streams) stream->run_to(stream->given);
+}
+
+int64_t graph_launches() {
+  return launches;
+}
+
+}  // namespace jackscrew::cuda_emulation
+
+using jackscrew::cuda_emulation::enqueue;
+
+extern "C" {
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  *stream = new EmulatedStream;
+  (*stream)->eager = eager;
+  streams.insert(*stream);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  stream->run_to(stream->given);
+  streams.erase(stream);
+  delete stream;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (capturing()) return cudaErrorStreamCaptureUnsupported;
+  if (stream != nullptr) stream->run_to(stream->given);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  enqueue(stream, [moment = *event] {
+    if (moment.stream != nullptr) run_to(moment.stream, moment.position);
+  });
+  return cudaSuccess;
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  *event = new EmulatedEvent;
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  *event = {stream, stream == nullptr ? 0 : stream->given};
+  return cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  if (capturing()) return cudaErrorStreamCaptureUnsupported;
+  if (event->stream != nullptr) run_to(event->stream, event->position);
+  return jackscrew::cuda_emulation::reach_gpu();
+}
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  if (stream == nullptr || stream->recorded) return cudaErrorStreamCaptureUnsupported;
+  stream->recorded = std::make_unique<EmulatedGraph>();
+  return cudaSuccess;
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
+  const bool recorded = stream != nullptr && stream->recorded;
+  *status = recorded ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  *graph = stream->recorded.release();
+  return *graph != nullptr ? cudaSuccess : cudaErrorStreamCaptureUnsupported;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {
+  *exec = new EmulatedGraphExec{std::make_shared<std::vector<Work>>(graph->work)};
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
+  ++launches;
+  enqueue(stream, [work = exec->work] {
+    for (const Work& one : *work) one();
+  });
+  return jackscrew::cuda_emulation::reach_gpu();
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
+  delete exec;
+  return cudaSuccess;
+}
+}

@@ -6,7 +6,7 @@
 
 namespace jackscrew {
 
-// Throw Error(generic) where the tensors of Ops::copy_async, the matrices of Ops::gemm or those of
+// Throw Error(generic) where the tensors of Ops::copy, the matrices of Ops::gemm or those of
 // Ops::gemm_int8 do not fit each other, and where a product of bytes has an empty contraction.
 void check_copy(const Tensor& to, const Tensor& from);
 void check_gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,

@@ -1,8 +1,8 @@
 // Ops: the only door between the model and the hardware.
 //
 // Three kinds of calls pass through it: row kernels (any room brings its own), matrix products and
-// attention (hand-tuned per device), and copies. All are issued in order on one stream; results may
-// be looked at from the host after wait(). Tensors belong to the device that the Ops was made for.
+// attention (hand-tuned per device), and copies. All are issued in order on one stream, but copies
+// that are made beside it. Tensors belong to the device that the Ops was made for.
 // On the plan device nothing is computed and no address is followed.
 #pragma once
 
@@ -42,11 +42,6 @@ struct AttentionShape {
 struct Int8Rows {
   Tensor codes;   // i8 [rows, cols], any row stride
   Tensor scales;  // f32 [rows], or [rows, groups] with groups of kInt8Group columns
-};
-
-// Identifies a point in the order of issued work.
-struct Event {
-  uint64_t id = 0;
 };
 
 class Ops {
@@ -113,11 +108,16 @@ class Ops {
   // Whether attention takes tensors of bf16.
   virtual bool has_bf16_attention() const { return false; }
 
-  // Copies between host and device, or within either; same dtype and shape. The source may be
-  // changed after wait(event).
-  virtual Event copy_async(const Tensor& to, const Tensor& from) = 0;
-  virtual void wait(Event event) = 0;
-  void copy(const Tensor& to, const Tensor& from) { wait(copy_async(to, from)); }
+  // Copies between host and device, or within either; same dtype and shape. The host's side may be
+  // read or changed when the call returns.
+  virtual void copy(const Tensor& to, const Tensor& from) = 0;
+  // Waits until all that was issued is done.
+  virtual void finish() {}
+
+  // The same on a way of its own, where the device has one: from and to what nothing computes with
+  // between the last finish() and the next, and while other work is done.
+  virtual void copy_beside(const Tensor& to, const Tensor& from) { copy(to, from); }
+  virtual bool copies_beside() const { return false; }
 
   virtual void zero(const Tensor& tensor) = 0;
 

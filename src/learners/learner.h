@@ -100,6 +100,8 @@ class Learner {
   virtual void begin_run(int64_t /*total_steps*/) {}
   // Prepares step `step` (from 0), outside of any step. True when other slots learn from now on.
   virtual bool begin_step(Context&, int64_t /*step*/) { return false; }
+  // The step's work has been issued: what the host does now, the device need not wait for.
+  virtual void beside_step(Context&) {}
   // States of the slots, beside that of the first step, in which a step may take more scratch
   // memory: all of them are rehearsed on the plan device. enter_phase() brings one about, for good.
   virtual int64_t phases() const { return 0; }

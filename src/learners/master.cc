@@ -49,9 +49,10 @@ OwnedTensor Master::allocate() const {
   return {*memory_, Purpose::masters, dtype_, {rows_, cols_}};
 }
 
-void Master::fetch(Context& context, int64_t begin, int64_t end, const Tensor& to) const {
+void Master::fetch(Context& context, int64_t begin, int64_t end, const Tensor& to,
+                   Copy copy) const {
   if (dtype_ == DType::f32) {
-    context.ops.copy(to, view().rows(begin, end));
+    (context.ops.*copy)(to, view().rows(begin, end));
     return;
   }
   const Arena::Frame frame(context.scratch);
@@ -65,14 +66,14 @@ void Master::fetch(Context& context, int64_t begin, int64_t end, const Tensor& t
   }
 }
 
-double Master::store(Context& context, const Tensor& from) {
-  const double change =
-      dtype_ == DType::f32 ? store_as<float>(context, from) : store_as<bf16>(context, from);
+double Master::store(Context& context, const Tensor& from, Copy copy) {
+  const double change = dtype_ == DType::f32 ? store_as<float>(context, from, copy)
+                                             : store_as<bf16>(context, from, copy);
   return context.ops.plans_only() ? 0.0 : change;
 }
 
 template <class T>
-double Master::store_as(Context& context, const Tensor& from) {
+double Master::store_as(Context& context, const Tensor& from, Copy copy) {
   const Arena::Frame frame(context.scratch);
   const int64_t step = std::min(rows_, panel_rows(cols_, dtype_size(dtype_)));
   Tensor panel;  // [step, cols], rounded on the device
@@ -95,7 +96,7 @@ double Master::store_as(Context& context, const Tensor& from) {
           part.rows());
     }
     if (plans) continue;
-    context.ops.copy(Tensor(arrived.data(), dtype_, {part.rows(), cols_}), part);
+    (context.ops.*copy)(Tensor(arrived.data(), dtype_, {part.rows(), cols_}), part);
     const T* before = view().rows(begin, end).template data<T>();
     change += squared_distance(context.ops.threads(), before, arrived.data(), part.size());
     std::memcpy(to.rows(begin, end).raw(), arrived.data(), static_cast<size_t>(part.bytes()));

@@ -26,17 +26,21 @@ class Master {
     if (!file().empty()) values_ = allocate();
   }
 
+  // How values come and go: &Ops::copy, or of values that are kept as f32 &Ops::copy_beside.
+  using Copy = void (Ops::*)(const Tensor& to, const Tensor& from);
+
   // Writes rows [begin, end) to `to`, f32 [end - begin, cols].
-  void fetch(Context& context, int64_t begin, int64_t end, const Tensor& to) const;
+  void fetch(Context& context, int64_t begin, int64_t end, const Tensor& to,
+             Copy copy = &Ops::copy) const;
   // Takes the values from `from`, f32 [rows, cols]; into bf16 by stochastic rounding under
   // context.scalars. Returns the sum of the squared changes. In a file, the new values need room
   // beside the old ones for as long as the call lasts.
-  double store(Context& context, const Tensor& from);
+  double store(Context& context, const Tensor& from, Copy copy = &Ops::copy);
 
  private:
   OwnedTensor allocate() const;
   template <class T>
-  double store_as(Context& context, const Tensor& from);
+  double store_as(Context& context, const Tensor& from, Copy copy);
 
   Memory* memory_;
   int64_t rows_, cols_;

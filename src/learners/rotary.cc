@@ -7,18 +7,20 @@
 #include <numeric>
 #include <optional>
 #include <set>
+#include <utility>
 
+#include "base/clock.h"
 #include "base/text.h"
 #include "learners/frozen.h"
 #include "learners/full.h"
-#include "learners/rotary_slot.h"
+#include "learners/rotary_transit.h"
 #include "learners/rotation.h"
 
 namespace jackscrew {
 
 namespace {
 
-constexpr std::array<OptionSpec, 11> kOptions = {{
+constexpr std::array<OptionSpec, 12> kOptions = {{
     {"active_params", OptionType::text, "7%",
      "weights trained at once, at most: a share of those that rotate (10%) or a number (300M)"},
     {"rotation_groups", OptionType::list, "matrix",
@@ -51,11 +53,14 @@ constexpr std::array<OptionSpec, 11> kOptions = {{
      "ram mmap"},
     {"master_dtype", OptionType::text, "f32",
      "exact values of waiting groups: f32, or bf16 by stochastic rounding", "", "f32 bf16"},
+    {"overlap_rotation", OptionType::boolean, "false",
+     "on a GPU: copy what joins and leaves beside the steps, for 6 bytes of its memory a weight"},
 }};
 
 // Files cost a read and a write of a group a rotation. What halves the active weights or rounds the
 // masters costs learning, and is worth less than anything that costs time alone.
-constexpr std::array<Saving, 7> kSavings = {{
+constexpr std::array<Saving, 8> kSavings = {{
+    {"overlap_rotation=false", "steps wait for the copies of a rotation", 1.01},
     {"moments=reset", "moments begin anew with every turn", 1.3},
     {"master=mmap", "exact values wait in files", 1.02},
     {"master_dtype=bf16", "exact values rounded stochastically", 1.5},
@@ -129,6 +134,12 @@ struct Group {
   int64_t size = 0;  // elements
 };
 
+// A rotation until all that leaves has left.
+struct Turn {
+  std::vector<std::pair<int32_t, double>> changes;  // groups that leave, their squared changes
+  std::vector<int32_t> joining;
+};
+
 class RotaryLearner : public Learner {
  public:
   explicit RotaryLearner(const OptionSet& options)
@@ -155,6 +166,16 @@ class RotaryLearner : public Learner {
     settings_.master = options.text("master_dtype") == "bf16" ? DType::bf16 : DType::f32;
     settings_.keep_moments = options.text("moments") == "keep";
     settings_.score = order_ == RotationOrder::importance;
+    overlaps_ = options.boolean("overlap_rotation");
+    if (overlaps_ && settings_.master == DType::bf16) {
+      throw Error(ErrorKind::usage, "overlap_rotation copies exact values as they are kept",
+                  "set master_dtype=f32, or overlap_rotation=false");
+    }
+    if (overlaps_ && settings_.score) {
+      throw Error(ErrorKind::usage,
+                  "with rotation_order=importance nobody knows who joins before the rotation",
+                  "set another rotation_order, or overlap_rotation=false");
+    }
     if (!options.is_word("group_learning_rate")) {
       group_rate_ = options.number("group_learning_rate");
     }
@@ -180,6 +201,7 @@ class RotaryLearner : public Learner {
       return make_full_slot(context, info, scale_of(static_rate_));
     }
     seed_ = context.seed;
+    memory_ = &context.memory;
     auto slot = std::make_unique<RotarySlot>(context, info, settings_);
     add_to_group(group_name(info), slot.get());
     return slot;
@@ -196,6 +218,7 @@ class RotaryLearner : public Learner {
     }
     const auto worst = heaviest_groups(sizes, bytes, active_elements_);
     activate(context, worst);
+    if (overlaps_ && context.ops.copies_beside()) reserve_transit(worst);
     for (const int32_t group : worst) stop(context, group);
     for (const int32_t group : worst) settle(context, group);
     for (const int32_t group : worst) {
@@ -215,11 +238,21 @@ class RotaryLearner : public Learner {
   }
 
   bool begin_step(Context& context, int64_t step) override {
-    if (held_ || step < next_rotation_) return false;
+    if (held_) return false;
+    if (transit_.is_used() && step + 1 == next_rotation_) expect_next();
+    if (step < next_rotation_) return false;
     rotate(context);
     next_rotation_ = step + steps_per_rotation_;
     save_state();
     return true;
+  }
+
+  void beside_step(Context& context) override {
+    if (!transit_.has_work()) return;
+    const Stopwatch watch;
+    transit_.work(context, [&](int32_t group, double change) { add_change(group, change); });
+    seconds_beside_ += watch.seconds();
+    if (turn_) log_turn();
   }
 
   // Everything active, and one group of each kind by itself: then weights of every kind are passed
@@ -248,6 +281,7 @@ class RotaryLearner : public Learner {
 
   void restored(Context& context) override {
     const std::vector<int32_t> before(rotation_->active().begin(), rotation_->active().end());
+    transit_.forget();
     restore_state();
     for (const int32_t group : before) stop(context, group);
     for (const int32_t group : before) settle(context, group);
@@ -392,18 +426,49 @@ class RotaryLearner : public Learner {
     }
   }
   void stop(Context& context, int32_t group) {
-    for (RotarySlot* slot : groups_[static_cast<size_t>(group)].slots) slot->stop(context);
+    for (RotarySlot* slot : slots_of(group)) slot->stop(context);
   }
   double settle(Context& context, int32_t group) {
     double change = 0.0;
-    for (RotarySlot* slot : groups_[static_cast<size_t>(group)].slots) {
-      change += slot->settle(context);
+    for (RotarySlot* slot : slots_of(group)) change += slot->settle(context);
+    return change;
+  }
+  const std::vector<RotarySlot*>& slots_of(int32_t group) const {
+    return groups_[static_cast<size_t>(group)].slots;
+  }
+
+  // Takes for a moment what weights on their way may take beside the active groups `worst`: the
+  // share of them that changes at a rotation, and any single weight.
+  void reserve_transit(std::span<const int32_t> worst) {
+    int64_t all = 0;
+    int64_t largest = 0;
+    for (const int32_t group : worst) {
+      for (const RotarySlot* slot : slots_of(group)) {
+        all += slot->moving_bytes();
+        largest = std::max(largest, slot->moving_bytes());
+      }
     }
-    if (std::isfinite(change)) return change;
-    throw Error(ErrorKind::non_finite,
-                fmt::format("weights of {} are not finite any more",
-                            groups_[static_cast<size_t>(group)].name),
-                "lower learning_rate or group_learning_rate, or lengthen the warm-up");
+    const auto share = static_cast<int64_t>(churn_ * static_cast<double>(all));
+    transit_.set_limit(std::max(largest, share));
+    memory_->allocate(Purpose::weights, std::max(largest, share));
+  }
+
+  // Those of `groups` that are not in `others`.
+  static std::vector<int32_t> without(std::span<const int32_t> groups,
+                                      std::span<const int32_t> others) {
+    std::vector<int32_t> out;
+    for (const int32_t g : groups) {
+      if (std::find(others.begin(), others.end(), g) == others.end()) out.push_back(g);
+    }
+    return out;
+  }
+
+  void expect_next() {
+    Rotation next = *rotation_;
+    next.advance();
+    for (const int32_t group : without(next.active(), rotation_->active())) {
+      for (RotarySlot* slot : slots_of(group)) transit_.expect(*slot);
+    }
   }
 
   void rotate(Context& context) {
@@ -411,32 +476,54 @@ class RotaryLearner : public Learner {
     if (settings_.score) {
       for (const int32_t group : before) rotation_->set_score(group, score(context, group));
     }
+    context.ops.finish();  // those on their way are there, and what is measured is the rotation
+    const Stopwatch watch;
     rotation_->advance();
-    const auto holds = [](std::span<const int32_t> groups, int32_t group) {
-      return std::find(groups.begin(), groups.end(), group) != groups.end();
-    };
-    std::vector<int32_t> leaving, joining;
-    for (const int32_t g : before) {
-      if (!holds(rotation_->active(), g)) leaving.push_back(g);
-    }
-    for (const int32_t g : rotation_->active()) {
-      if (!holds(before, g)) joining.push_back(g);
-    }
-    JsonObject left, joined;
+    turn_.emplace();
     // All that is given back goes before anything is taken: the peak is that of the larger set.
-    for (const int32_t g : leaving) stop(context, g);
-    for (const int32_t g : leaving) {
-      left.add(groups_[static_cast<size_t>(g)].name, settle(context, g));
+    for (const int32_t group : without(before, rotation_->active())) {
+      turn_->changes.emplace_back(group, 0.0);
+      for (RotarySlot* slot : slots_of(group)) {
+        if (transit_.leave(context, group, *slot)) continue;
+        slot->stop(context);
+        add_change(group, slot->settle(context));
+      }
     }
-    activate(context, joining);
-    for (const int32_t g : joining) {
-      joined.add(groups_[static_cast<size_t>(g)].name, rotation_->turns()[static_cast<size_t>(g)]);
-    }
+    transit_.arrive();
+    turn_->joining = without(rotation_->active(), before);
+    activate(context, turn_->joining);
     fetch_ahead();
+    context.ops.finish();  // those that leave may be copied away
+    seconds_ += watch.seconds();
+    if (!transit_.has_work()) log_turn();
+  }
+
+  void add_change(int32_t group, double change) {
+    if (!std::isfinite(change)) {
+      throw Error(ErrorKind::non_finite,
+                  fmt::format("weights of {} are not finite any more",
+                              groups_[static_cast<size_t>(group)].name),
+                  "lower learning_rate or group_learning_rate, or lengthen the warm-up");
+    }
+    for (auto& [left, sum] : turn_->changes) sum += left == group ? change : 0.0;
+  }
+
+  void log_turn() {
+    JsonObject left, joined;
+    for (const auto& [group, change] : turn_->changes) {
+      left.add(groups_[static_cast<size_t>(group)].name, change);
+    }
+    for (const int32_t group : turn_->joining) {
+      joined.add(groups_[static_cast<size_t>(group)].name,
+                 rotation_->turns()[static_cast<size_t>(group)]);
+    }
     events_.push_back(JsonObject()
                           .add("window", rotation_->window())
                           .add("squared_change", left)
-                          .add("turns", joined));
+                          .add("turns", joined)
+                          .add("seconds", std::exchange(seconds_, 0.0))
+                          .add("seconds_beside", std::exchange(seconds_beside_, 0.0)));
+    turn_.reset();
   }
 
   // The groups of the next window, as far as they are known now.
@@ -477,9 +564,15 @@ class RotaryLearner : public Learner {
   int64_t active_elements_ = 0;  // at most, at once
   std::optional<Rotation> rotation_;
   int64_t total_steps_ = 0;
-  int64_t next_rotation_ = 0;   // the step before which it happens
-  bool held_ = false;           // in a phase that is rehearsed: nothing rotates
-  std::vector<uint8_t> state_;  // of the rotation, as checkpoints see it
+  int64_t next_rotation_ = 0;  // the step before which it happens
+  bool held_ = false;          // in a phase that is rehearsed: nothing rotates
+  bool overlaps_ = false;      // as the option has it
+  Memory* memory_ = nullptr;   // of the device
+  RotaryTransit transit_;
+  std::optional<Turn> turn_;
+  double seconds_ = 0.0;         // of rotations since the last event: steps wait for these,
+  double seconds_beside_ = 0.0;  // and not for these
+  std::vector<uint8_t> state_;   // of the rotation, as checkpoints see it
   std::vector<JsonObject> events_;
 };
 

@@ -1,6 +1,7 @@
 #include "learners/rotary_slot.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "kernels/rows/loss.rows.h"
 #include "learners/rotary.rows.h"
@@ -95,38 +96,60 @@ int64_t RotarySlot::active_bytes() const {
   return bytes;
 }
 
+int64_t RotarySlot::moving_bytes() const {
+  Memory probe("probe", make_plan_backing(), 0);
+  const auto state = optimizer_->make_state(probe, size());
+  const int64_t exact = round_up(size() * dtype_size(DType::f32), 64);
+  return probe.ledger().total + (master_ ? exact : 0);
+}
+
+OwnedTensor RotarySlot::take_exact() const {
+  return {*memory_, Purpose::weights, DType::f32, {weight_->rows(), weight_->cols()}};
+}
+
+void RotarySlot::fetch_moments(Context& context, Master::Copy copy) {
+  if (!has_moments_) return;
+  size_t at = 0;
+  state_->visit(name(), [&](const StateRef& ref) {
+    (context.ops.*copy)(ref.view, moments_[at++].second.view());
+  });
+}
+
+void RotarySlot::store_moments(Context& context, Master::Copy copy) {
+  if (settings_.keep_moments) {
+    size_t at = 0;
+    state_->visit(name(), [&](const StateRef& ref) {
+      (context.ops.*copy)(moments_[at++].second.view(), ref.view);
+    });
+    has_moments_ = true;
+  }
+  state_.reset();
+}
+
 void RotarySlot::activate(Context& context) {
   if (learns()) return;
+  const bool fetched = std::exchange(prepared_, false);
   if (master_) {
     weight_->release_storage();
-    exact_ =
-        OwnedTensor(*memory_, Purpose::weights, DType::f32, {weight_->rows(), weight_->cols()});
-    master_->fetch(context, 0, weight_->rows(), exact_.view());
+    if (!fetched) {
+      exact_ = take_exact();
+      master_->fetch(context, 0, weight_->rows(), exact_.view());
+    }
     weight_->take_out(exact_.view());
   }
   values_ = weight_->as_f32();
   gradient_ =
       OwnedTensor(*memory_, Purpose::gradients, DType::f32, {weight_->rows(), weight_->cols()});
-  state_ = optimizer_->make_state(*memory_, size());
-  if (settings_.score) squares_ = OwnedTensor(*memory_, Purpose::optimizer, DType::f64, {1});
-  size_t at = 0;
-  if (has_moments_) {
-    state_->visit(name(), [&](const StateRef& ref) {
-      context.ops.copy(ref.view, moments_[at++].second.view());
-    });
+  if (!fetched) {
+    state_ = optimizer_->make_state(*memory_, size());
+    fetch_moments(context, &Ops::copy);
   }
+  if (settings_.score) squares_ = OwnedTensor(*memory_, Purpose::optimizer, DType::f64, {1});
   has_moments_ = false;
 }
 
 void RotarySlot::stop(Context& context) {
-  size_t at = 0;
-  if (settings_.keep_moments) {
-    state_->visit(name(), [&](const StateRef& ref) {
-      context.ops.copy(moments_[at++].second.view(), ref.view);
-    });
-    has_moments_ = true;
-  }
-  state_.reset();
+  store_moments(context, &Ops::copy);
   squares_ = {};
   gradient_ = {};
 }
@@ -136,6 +159,38 @@ double RotarySlot::settle(Context& context) {
   if (!master_) return 0.0;
   const double change = master_->store(context, exact_.view());
   weight_->put_back(context.ops, {}, context.scratch);
+  exact_ = {};
+  return change;
+}
+
+void RotarySlot::prepare() {
+  if (master_) exact_ = take_exact();
+  state_ = optimizer_->make_state(*memory_, size());
+  prepared_ = true;
+}
+
+void RotarySlot::fetch_beside(Context& context) {
+  if (master_) master_->fetch(context, 0, weight_->rows(), exact_.view(), &Ops::copy_beside);
+  fetch_moments(context, &Ops::copy_beside);
+}
+
+void RotarySlot::forget() {
+  if (!std::exchange(prepared_, false)) return;
+  exact_ = {};
+  state_.reset();
+}
+
+void RotarySlot::leave(Context& context) {
+  squares_ = {};
+  gradient_ = {};
+  values_ = {};
+  if (master_) weight_->put_back(context.ops, {}, context.scratch);
+}
+
+double RotarySlot::flush_beside(Context& context) {
+  store_moments(context, &Ops::copy_beside);
+  if (!master_) return 0.0;
+  const double change = master_->store(context, exact_.view(), &Ops::copy_beside);
   exact_ = {};
   return change;
 }

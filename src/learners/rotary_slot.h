@@ -22,7 +22,7 @@ class RotarySlot : public LearnerSlot {
   // Weights stored as f32 need no master: they are exact as they lie.
   RotarySlot(const LearnerContext& context, const WeightInfo& info, const Settings& settings);
 
-  bool learns() const override { return state_ != nullptr; }
+  bool learns() const override { return !gradient_.empty(); }
   void backward(const Gradient& g, const Tensor* dx) override;
   void apply(Context& context, double weight_decay) override;
   void visit(const StateVisitor& visitor) const override;
@@ -34,7 +34,7 @@ class RotarySlot : public LearnerSlot {
   // What being active takes of the device beyond waiting, in bytes booked.
   int64_t active_bytes() const;
 
-  // Waiting -> active. Frees the stored form before it takes the exact one.
+  // Waiting -> active. Frees the stored form before it takes the exact one, unless that is there.
   void activate(Context& context);
   // Active -> waiting, first half: gives back gradient and moments.
   void stop(Context& context);
@@ -42,6 +42,18 @@ class RotarySlot : public LearnerSlot {
   // sum of squared changes since the weight became active (0 where there is no master).
   double settle(Context& context);
   void will_need();
+
+  // The same, with the copies made beside the computing (Ops::copy_beside). prepare() takes the
+  // memory of the exact values and the moments, fetch_beside() fills it, activate() finds them
+  // there; forget() gives prepared memory back. leave() gives back the gradient and encodes the
+  // storage, flush_beside() does what stop() and settle() would have to do yet.
+  void prepare();
+  void fetch_beside(Context& context);
+  void forget();
+  void leave(Context& context);
+  double flush_beside(Context& context);
+  // What prepare() takes, and leave() keeps, in bytes booked.
+  int64_t moving_bytes() const;
 
   // A checkpoint will fill the master of a weight that waits.
   void expect_master() {
@@ -55,6 +67,11 @@ class RotarySlot : public LearnerSlot {
   void expect_moments(bool has) { has_moments_ = settings_.keep_moments && has; }
 
  private:
+  void fetch_moments(Context& context, Master::Copy copy);
+  // And gives them back.
+  void store_moments(Context& context, Master::Copy copy);
+  OwnedTensor take_exact() const;
+
   Weight* weight_;
   Memory* memory_;  // of the device
   Memory* host_;    // where masters and kept moments are
@@ -62,7 +79,7 @@ class RotarySlot : public LearnerSlot {
   Settings settings_;
   double learning_rate_scale_ = 1.0;
   std::optional<Master> master_;
-  OwnedTensor exact_;                      // f32 [rows, cols], while active and with a master
+  OwnedTensor exact_;                      // f32 [rows, cols], while it moves or is active
   Tensor values_;                          // f32 [rows, cols], while active
   OwnedTensor gradient_;                   // f32 [rows, cols], while active
   std::unique_ptr<OptimizerState> state_;  // while active
@@ -70,6 +87,7 @@ class RotarySlot : public LearnerSlot {
   // Copies of the state's tensors with their names: with Settings::keep_moments.
   std::vector<std::pair<StateRef, OwnedTensor>> moments_;
   bool has_moments_ = false;  // the copies are in use: the weight waits and has been active before
+  bool prepared_ = false;
 };
 
 }  // namespace jackscrew

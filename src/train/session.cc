@@ -127,13 +127,16 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
     }
     norm_.emplace(*memory_, gradients);
     watch_gradients();
-    Context run = context(false);
-    learner_->reserve(run);
   }
   if (use.kv_tokens > 0) cache_ = stage_->make_cache(*memory_, use.kv_tokens);
   if (use.logits_rows > 0) {
     logits_ = OwnedTensor(*memory_, Purpose::workspace, DType::f32,
                           {use.logits_rows, files.config.vocab_size});
+  }
+  if (use.training) {
+    // Last: at its worst the learner stands beside everything else.
+    Context run = context(false);
+    learner_->reserve(run);
   }
   memory_->set_phase(use.training ? "train" : "run");
 }
@@ -319,6 +322,7 @@ void Session::apply(double weight_decay) {
     stage_->apply(run, weight_decay);
   };
   ops_->repeat({arrangement_, std::bit_cast<int64_t>(weight_decay)}, work);
+  learner_->beside_step(run);
 }
 
 StepResult Session::result() {

@@ -384,10 +384,10 @@ class Trainer {
       const Stopwatch watch;
       const StepBatch batch = sampler_->step(step);
       session_->accumulate(batch, schedule_.rate(step), step);
+      session_->apply(recipe_.weight_decay);
       for (const JsonObject& event : session_->learner().take_events()) {
         log_->write(EventKind::rotate, step, event);
       }
-      session_->apply(recipe_.weight_decay);
       resident_peak_ = std::max(resident_peak_, anonymous_resident_bytes());
       unlogged_.tokens += batch.tokens;
       unlogged_.flops += training_flops(session_->stage(), session_->learner(), batch);

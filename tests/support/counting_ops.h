@@ -49,10 +49,7 @@ class CountingOps : public Ops {
     ++attention_backwards;
     inner_->attention_backward(shape, q, k, v, out, lse, dout, dq, dk, dv, scratch);
   }
-  Event copy_async(const Tensor& to, const Tensor& from) override {
-    return inner_->copy_async(to, from);
-  }
-  void wait(Event event) override { inner_->wait(event); }
+  void copy(const Tensor& to, const Tensor& from) override { inner_->copy(to, from); }
   void zero(const Tensor& tensor) override { inner_->zero(tensor); }
 
  protected:

@@ -107,6 +107,24 @@ TEST_P(PlanTest, KnobsGiveWhatTheySay) {
   EXPECT_FALSE(fitting_advice(recipe, files, plan, {1, {}, {}}).has_value());
 }
 
+// Windows of a rotation take more or less, the first among them; none takes more than was reserved.
+TEST(Plan, HoldsInEveryWindowOfARotation) {
+  const ModelFiles files = open_model(golden_path("gqa_tied").string());
+  for (const char* seed : {"1", "2", "3", "4", "5", "6"}) {
+    const Recipe recipe = make_recipe({"method=rotary", "sequence_len=16", "active_params=50%",
+                                       "steps_per_rotation=1", "seed=" + std::string(seed)});
+    const SessionUse use = training_use(recipe);
+    const SessionPlan plan = Session::rehearse(recipe, files, use);
+    Session session(recipe, files, use, plan);
+    const StepBatch step = full_step(recipe);
+    for (int64_t i = 0; i < 12; ++i) {
+      session.accumulate(step, 1e-3, i);
+      session.update(0.01);
+    }
+    EXPECT_EQ(session.memory().ledger().peak, plan.ledger.peak) << "seed " << seed;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Recipes, PlanTest,
     ::testing::Values(

@@ -96,7 +96,7 @@ class CpuOps : public Ops {
                [&](int64_t begin, int64_t end) { attention_.reduce_heads(args, begin, end); });
   }
 
-  Event copy_async(const Tensor& to, const Tensor& from) override {
+  void copy(const Tensor& to, const Tensor& from) override {
     check_copy(to, from);
     const int64_t size = dtype_size(to.dtype());
     auto* target = static_cast<uint8_t*>(to.raw());
@@ -107,10 +107,7 @@ class CpuOps : public Ops {
                     static_cast<size_t>(to.cols() * size));
       }
     });
-    return {};
   }
-
-  void wait(Event) override {}
 
   void zero(const Tensor& tensor) override {
     const int64_t size = dtype_size(tensor.dtype());

@@ -79,8 +79,12 @@ class CudaBacking : public Backing {
     check(cudaStreamSynchronize(nullptr), "clearing memory");
     return data;
   }
-  // Errors are not looked at: what a lost GPU held is gone.
-  void release(void* data, size_t) override { cudaFree(data); }
+  // Work that uses the memory may be under way. Errors are not looked at: what a lost GPU held is
+  // gone.
+  void release(void* data, size_t) override {
+    cudaDeviceSynchronize();
+    cudaFree(data);
+  }
 
  private:
   int index_;

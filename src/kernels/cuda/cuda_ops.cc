@@ -2,6 +2,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <optional>
+
 #include "base/error.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/check.h"
@@ -126,12 +128,20 @@ class CudaOps : public Ops {
   }
   bool has_bf16_attention() const override { return true; }
 
-  // Copies that the host takes part in are over when the call returns, and nobody waits for others.
-  Event copy_async(const Tensor& to, const Tensor& from) override {
+  void copy(const Tensor& to, const Tensor& from) override {
     transfer_.copy(to, from, stream_.get());
-    return {};
   }
-  void wait(Event) override {}
+  void finish() override {
+    for (const Stream* stream : {&stream_, &beside_}) {
+      check(cudaStreamSynchronize(stream->get()), "waiting for the GPU");
+    }
+  }
+
+  bool copies_beside() const override { return true; }
+  void copy_beside(const Tensor& to, const Tensor& from) override {
+    if (!beside_transfer_) beside_transfer_.emplace();
+    beside_transfer_->copy(to, from, beside_.get());
+  }
 
   void zero(const Tensor& tensor) override {
     if (tensor.size() == 0) return;
@@ -177,8 +187,9 @@ class CudaOps : public Ops {
   OwnedTensor workspace_;  // u8 [kWorkspaceBytes], cuBLASLt's
   Gemm gemm_;
   Transfer transfer_;
+  std::optional<Transfer> beside_transfer_;  // buffers of its own: none waits for the other stream
   Replay replay_;
-  Stream stream_;
+  Stream stream_, beside_;
 };
 
 // Takes from memory and arenas what CudaOps takes.
@@ -192,6 +203,7 @@ class CudaPlanOps : public PlanOps {
   int64_t panel_bytes() const override { return kPanelBytes; }
   int64_t product_rows() const override { return kProductRows; }
   bool has_bf16_attention() const override { return true; }
+  bool copies_beside() const override { return true; }
   int32_t int8_limit() const override { return kInt8Limit; }
   void gemm_int8(const Int8Rows&, const Int8Rows&, Transpose, const Tensor&, Accumulate,
                  Arena&) override {}

@@ -46,6 +46,7 @@ cudaError_t cudaGetLastError();
 cudaError_t cudaDriverGetVersion(int*);
 cudaError_t cudaGetDeviceCount(int*);
 cudaError_t cudaSetDevice(int);
+cudaError_t cudaDeviceSynchronize();
 cudaError_t cudaDeviceGetAttribute(int*, cudaDeviceAttr, int);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp*, int);
 cudaError_t cudaMemGetInfo(size_t*, size_t*);

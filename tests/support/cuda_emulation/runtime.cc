@@ -81,7 +81,6 @@ cudaError_t cudaMalloc(void** data, size_t bytes) {
 cudaError_t cudaFree(void* data) {
   const auto piece = pieces.find(data);
   if (piece == pieces.end()) return cudaErrorInvalidValue;
-  jackscrew::cuda_emulation::finish_all();  // as a driver does
   device_pages().give_back(data, piece->second);
   taken -= piece->second;
   pieces.erase(piece);

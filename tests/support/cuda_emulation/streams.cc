@@ -76,10 +76,6 @@ EagerStreams::~EagerStreams() {
   eager = false;
 }
 
-void finish_all() {
-  for (EmulatedStream* stream : streams) stream->run_to(stream->given);
-}
-
 int64_t graph_launches() {
   return launches;
 }
@@ -105,6 +101,11 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   if (capturing()) return cudaErrorStreamCaptureUnsupported;
   if (stream != nullptr) stream->run_to(stream->given);
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceSynchronize() {
+  if (capturing()) return cudaErrorStreamCaptureUnsupported;
+  for (EmulatedStream* stream : streams) stream->run_to(stream->given);
   return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {

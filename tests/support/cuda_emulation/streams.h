@@ -24,9 +24,6 @@ class EagerStreams {
   EagerStreams& operator=(const EagerStreams&) = delete;
 };
 
-// Does all that has been given to any stream.
-void finish_all();
-
 // How many recorded graphs have been launched.
 int64_t graph_launches();
 

@@ -1,0 +1,36 @@
+#include "learners/rotary_transit.h"
+
+namespace jackscrew {
+
+bool RotaryTransit::takes(int64_t& held, const RotarySlot& slot) const {
+  const int64_t bytes = slot.moving_bytes();
+  if (held + bytes > limit_) return false;
+  held += bytes;
+  return true;
+}
+
+void RotaryTransit::expect(RotarySlot& slot) {
+  if (!takes(joining_bytes_, slot)) return;
+  slot.prepare();
+  joining_.push_back(&slot);
+  fetched_ = false;
+}
+
+void RotaryTransit::forget() {
+  for (RotarySlot* slot : joining_) slot->forget();
+  arrive();
+}
+
+void RotaryTransit::arrive() {
+  joining_.clear();
+  joining_bytes_ = 0;
+}
+
+bool RotaryTransit::leave(Context& context, int32_t group, RotarySlot& slot) {
+  if (!takes(leaving_bytes_, slot)) return false;
+  slot.leave(context);
+  leaving_.emplace_back(group, &slot);
+  return true;
+}
+
+}  // namespace jackscrew

@@ -61,6 +61,10 @@ measure() {
     -v booked="$(field booked_bytes "$line")" -v driver="$(field driver_bytes "$line")" 'BEGIN {
       printf "%-34s %9.0f %8.1f%% of %4.0f T %10.2f %10.2f\n", name, speed, 100 * share,
         peak / 1000, booked / 2 ^ 30, driver / 2 ^ 30 }'
+  awk -v count="$(field rotations "$line")" -v waited="$(field rotation_seconds "$line")" \
+    -v beside="$(field rotation_seconds_beside "$line")" 'BEGIN {
+      if (count > 0) printf "%34s %9.3f s a rotation, %4.1f%% of it beside steps\n", "",
+        (waited + beside) / count, 100 * beside / (waited + beside) }'
 }
 
 measure_all() {
@@ -76,6 +80,10 @@ measure_all() {
   measure "Llama 7B, rotary, one sequence" model=llama-7b product=bf16 "${rotary[@]}" \
     micro_batch_size=1 gradient_checkpointing=true
   measure "Llama 7B, rotary" model=llama-7b product=bf16 "${rotary[@]}"
+  measure "Llama 7B, rotary every 2 steps" model=llama-7b product=bf16 "${rotary[@]}" \
+    steps_per_rotation=2
+  measure "Llama 7B, rotary, copies beside" model=llama-7b product=bf16 "${rotary[@]}" \
+    steps_per_rotation=2 overlap_rotation=true
   measure "Llama 7B, rotary, int8 product" model=llama-7b product=int8 storage=int8_row \
     "${rotary[@]}"
   measure "SmolLM2-135M, full, f32" model=smollm2-135m product=f32 micro_batch_size=16 method=full

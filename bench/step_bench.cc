@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <vector>
 
@@ -112,6 +113,10 @@ struct Measured {
   PartCosts parts{};        // of the fastest step
   bool recompute = false;
   int64_t booked = 0, anonymous = 0, resident = 0;  // bytes
+  // Of rotary: rotations after the first, the seconds that steps waited for them, and those of
+  // copies beside steps.
+  int64_t rotations = 0;
+  double rotation_seconds = 0, seconds_beside = 0;
   int64_t driver = 0;  // bytes of the GPU that its driver counts from before the model to its end
 
   double share() const { return operations / seconds / peak; }
@@ -159,6 +164,13 @@ Measured measure(const Recipe& recipe, const ModelFiles& files, const BenchClock
     session.accumulate(batch, 1e-5, step);
     if (!session.update(0.01).finite) fail(ErrorKind::non_finite, "step {} is not finite", step);
     const double seconds = clock.seconds() - begin;
+    for (const JsonObject& text : session.learner().take_events()) {
+      const auto event = nlohmann::json::parse(text.text());
+      if (step == 0 || !event.contains("seconds")) continue;
+      ++out.rotations;
+      out.rotation_seconds += event["seconds"].get<double>();
+      out.seconds_beside += event["seconds_beside"].get<double>();
+    }
     out.peak = std::max(out.peak, peak);
     // All that a step uses is taken before the first one and kept.
     out.anonymous = std::max(out.anonymous, anonymous_resident_bytes());
@@ -185,6 +197,12 @@ void print_text(const Measured& m) {
       "  {:.1f} % of speed of light (median {:.1f} %): {:.3g} GFLOP in {:.2f} s, peak {:.1f}"
       " GFLOP/s\n",
       100.0 * m.share(), 100.0 * m.median_share, 1e-9 * m.operations, m.seconds, 1e-9 * m.peak);
+  if (m.rotations > 0) {
+    fmt::print("  {}, {:.3f} s each; {:.3f} s of copies beside steps\n",
+               counted(m.rotations, "rotation"),
+               m.rotation_seconds / static_cast<double>(m.rotations),
+               m.seconds_beside / static_cast<double>(m.rotations));
+  }
   fmt::print("  memory {} booked; resident {}, {} of it anonymous\n", human_bytes(m.booked),
              human_bytes(m.resident), human_bytes(m.anonymous));
   if (m.driver > 0) {
@@ -230,6 +248,9 @@ void print_json(const Measured& m) {
       .add("peak_bytes", m.resident)
       .add("driver_bytes", m.driver)
       .add("step_seconds", m.seconds)
+      .add("rotations", m.rotations)
+      .add("rotation_seconds", m.rotation_seconds)
+      .add("rotation_seconds_beside", m.seconds_beside)
       .add("parts", parts);
   fmt::print("{}\n", object.text());
 }

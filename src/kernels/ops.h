@@ -114,8 +114,9 @@ class Ops {
   // Waits until all that was issued is done.
   virtual void finish() {}
 
-  // The same on a way of its own, where the device has one: from and to what nothing computes with
-  // between the last finish() and the next, and while other work is done.
+  // A copy that, where copies_beside(), runs while the stream's work does, and in no order with it:
+  // it reads what was written before the last finish(), and what it writes on the device is there
+  // after the next.
   virtual void copy_beside(const Tensor& to, const Tensor& from) { copy(to, from); }
   virtual bool copies_beside() const { return false; }
 
@@ -124,8 +125,7 @@ class Ops {
   // Issues the work that body() issues, and that is the same whenever `key` is: launches, products,
   // attention, copies and zeros within the device, at the same addresses. Where that pays, it is
   // recorded once and replayed, and then body() does not run: it changes nothing that others see.
-  virtual void repeat(const std::vector<int64_t>& key, const std::function<void()>& body) {
-    (void)key;
+  virtual void repeat(const std::vector<int64_t>& /*key*/, const std::function<void()>& body) {
     body();
   }
 

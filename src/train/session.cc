@@ -305,6 +305,7 @@ void Session::accumulate(const StepBatch& batch, double learning_rate, int64_t s
       stage_->loss(run, on_device, hidden, &d);
       stage_->backward(run, on_device, d, stash);
     };
+    // The key has all that decides what is issued, and where its tensors lie.
     ops_->repeat(
         {arrangement_, on_device.tokens(), on_device.sequences(), on_device.targets.size()}, work);
     tokens_before += micro_batch.tokens();

@@ -219,12 +219,9 @@ class RotaryLearner : public Learner {
     const auto worst = heaviest_groups(sizes, bytes, active_elements_);
     activate(context, worst);
     if (overlaps_ && context.ops.copies_beside()) reserve_transit(worst);
-    for (const int32_t group : worst) stop(context, group);
-    for (const int32_t group : worst) settle(context, group);
+    for (const int32_t group : worst) retire(context, group);
     for (const int32_t group : worst) {
-      for (RotarySlot* slot : groups_[static_cast<size_t>(group)].slots) {
-        slot->expect_moments(false);
-      }
+      for (RotarySlot* slot : slots_of(group)) slot->expect_moments(false);
     }
   }
 
@@ -264,9 +261,8 @@ class RotaryLearner : public Learner {
     std::vector<int32_t> all(groups_.size());
     std::iota(all.begin(), all.end(), 0);
     for (const int32_t group : all) {
-      if (!groups_[static_cast<size_t>(group)].slots[0]->learns()) continue;
-      stop(context, group);
-      settle(context, group);
+      if (!slots_of(group)[0]->learns()) continue;
+      retire(context, group);
     }
     if (phase == 0) {
       activate(context, all);
@@ -283,8 +279,7 @@ class RotaryLearner : public Learner {
     const std::vector<int32_t> before(rotation_->active().begin(), rotation_->active().end());
     transit_.forget();
     restore_state();
-    for (const int32_t group : before) stop(context, group);
-    for (const int32_t group : before) settle(context, group);
+    for (const int32_t group : before) retire(context, group);
     for (size_t g = 0; g < groups_.size(); ++g) {
       for (RotarySlot* slot : groups_[g].slots) slot->expect_moments(rotation_->turns()[g] > 0);
     }
@@ -422,16 +417,15 @@ class RotaryLearner : public Learner {
   template <class Groups>
   void activate(Context& context, const Groups& groups) {
     for (const int32_t g : groups) {
-      for (RotarySlot* slot : groups_[static_cast<size_t>(g)].slots) slot->activate(context);
+      for (RotarySlot* slot : slots_of(g)) slot->activate(context);
     }
   }
-  void stop(Context& context, int32_t group) {
-    for (RotarySlot* slot : slots_of(group)) slot->stop(context);
-  }
-  double settle(Context& context, int32_t group) {
-    double change = 0.0;
-    for (RotarySlot* slot : slots_of(group)) change += slot->settle(context);
-    return change;
+  // Active -> waiting, outside of a rotation.
+  void retire(Context& context, int32_t group) {
+    for (RotarySlot* slot : slots_of(group)) {
+      slot->leave(context);
+      slot->flush(context, &Ops::copy);
+    }
   }
   const std::vector<RotarySlot*>& slots_of(int32_t group) const {
     return groups_[static_cast<size_t>(group)].slots;
@@ -448,9 +442,10 @@ class RotaryLearner : public Learner {
         largest = std::max(largest, slot->moving_bytes());
       }
     }
-    const auto share = static_cast<int64_t>(churn_ * static_cast<double>(all));
-    transit_.set_limit(std::max(largest, share));
-    memory_->allocate(Purpose::weights, std::max(largest, share));
+    const int64_t limit =
+        std::max(largest, static_cast<int64_t>(churn_ * static_cast<double>(all)));
+    transit_.set_limit(limit);
+    memory_->allocate(Purpose::weights, limit);
   }
 
   // Those of `groups` that are not in `others`.
@@ -484,9 +479,8 @@ class RotaryLearner : public Learner {
     for (const int32_t group : without(before, rotation_->active())) {
       turn_->changes.emplace_back(group, 0.0);
       for (RotarySlot* slot : slots_of(group)) {
-        if (transit_.leave(context, group, *slot)) continue;
-        slot->stop(context);
-        add_change(group, slot->settle(context));
+        slot->leave(context);
+        if (!transit_.takes_away(group, *slot)) add_change(group, slot->flush(context, &Ops::copy));
       }
     }
     transit_.arrive();
@@ -531,7 +525,7 @@ class RotaryLearner : public Learner {
     Rotation next = *rotation_;
     next.advance();
     for (const int32_t g : next.active()) {
-      for (RotarySlot* slot : groups_[static_cast<size_t>(g)].slots) {
+      for (RotarySlot* slot : slots_of(g)) {
         if (!slot->learns()) slot->will_need();
       }
     }

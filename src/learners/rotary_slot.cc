@@ -1,7 +1,6 @@
 #include "learners/rotary_slot.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "kernels/rows/loss.rows.h"
 #include "learners/rotary.rows.h"
@@ -87,13 +86,10 @@ void RotarySlot::restored(Context& context) {
 }
 
 int64_t RotarySlot::active_bytes() const {
-  Memory probe("probe", make_plan_backing(), 0);
-  const auto booked = [&](int64_t bytes) { return round_up(bytes, 64); };
-  const int64_t f32_bytes = booked(size() * dtype_size(DType::f32));
-  const auto state = optimizer_->make_state(probe, size());
-  int64_t bytes = f32_bytes + probe.ledger().total + (settings_.score ? booked(8) : 0);
-  if (master_) bytes += f32_bytes - booked(weight_->storage().bytes.bytes());
-  return bytes;
+  const auto booked = [](int64_t bytes) { return round_up(bytes, 64); };
+  const int64_t gradient = booked(size() * dtype_size(DType::f32));
+  const int64_t stored = master_ ? booked(weight_->storage().bytes.bytes()) : 0;
+  return moving_bytes() + gradient + (settings_.score ? booked(8) : 0) - stored;
 }
 
 int64_t RotarySlot::moving_bytes() const {
@@ -103,11 +99,16 @@ int64_t RotarySlot::moving_bytes() const {
   return probe.ledger().total + (master_ ? exact : 0);
 }
 
-OwnedTensor RotarySlot::take_exact() const {
-  return {*memory_, Purpose::weights, DType::f32, {weight_->rows(), weight_->cols()}};
+void RotarySlot::prepare() {
+  if (master_) {
+    exact_ =
+        OwnedTensor(*memory_, Purpose::weights, DType::f32, {weight_->rows(), weight_->cols()});
+  }
+  state_ = optimizer_->make_state(*memory_, size());
 }
 
-void RotarySlot::fetch_moments(Context& context, Master::Copy copy) {
+void RotarySlot::fetch(Context& context, Master::Copy copy) {
+  if (master_) master_->fetch(context, 0, weight_->rows(), exact_.view(), copy);
   if (!has_moments_) return;
   size_t at = 0;
   state_->visit(name(), [&](const StateRef& ref) {
@@ -115,69 +116,24 @@ void RotarySlot::fetch_moments(Context& context, Master::Copy copy) {
   });
 }
 
-void RotarySlot::store_moments(Context& context, Master::Copy copy) {
-  if (settings_.keep_moments) {
-    size_t at = 0;
-    state_->visit(name(), [&](const StateRef& ref) {
-      (context.ops.*copy)(moments_[at++].second.view(), ref.view);
-    });
-    has_moments_ = true;
-  }
+void RotarySlot::forget() {
+  exact_ = {};
   state_.reset();
 }
 
 void RotarySlot::activate(Context& context) {
   if (learns()) return;
-  const bool fetched = std::exchange(prepared_, false);
-  if (master_) {
-    weight_->release_storage();
-    if (!fetched) {
-      exact_ = take_exact();
-      master_->fetch(context, 0, weight_->rows(), exact_.view());
-    }
-    weight_->take_out(exact_.view());
+  if (master_) weight_->release_storage();
+  if (state_ == nullptr) {
+    prepare();
+    fetch(context, &Ops::copy);
   }
+  if (master_) weight_->take_out(exact_.view());
   values_ = weight_->as_f32();
   gradient_ =
       OwnedTensor(*memory_, Purpose::gradients, DType::f32, {weight_->rows(), weight_->cols()});
-  if (!fetched) {
-    state_ = optimizer_->make_state(*memory_, size());
-    fetch_moments(context, &Ops::copy);
-  }
   if (settings_.score) squares_ = OwnedTensor(*memory_, Purpose::optimizer, DType::f64, {1});
   has_moments_ = false;
-}
-
-void RotarySlot::stop(Context& context) {
-  store_moments(context, &Ops::copy);
-  squares_ = {};
-  gradient_ = {};
-}
-
-double RotarySlot::settle(Context& context) {
-  values_ = {};
-  if (!master_) return 0.0;
-  const double change = master_->store(context, exact_.view());
-  weight_->put_back(context.ops, {}, context.scratch);
-  exact_ = {};
-  return change;
-}
-
-void RotarySlot::prepare() {
-  if (master_) exact_ = take_exact();
-  state_ = optimizer_->make_state(*memory_, size());
-  prepared_ = true;
-}
-
-void RotarySlot::fetch_beside(Context& context) {
-  if (master_) master_->fetch(context, 0, weight_->rows(), exact_.view(), &Ops::copy_beside);
-  fetch_moments(context, &Ops::copy_beside);
-}
-
-void RotarySlot::forget() {
-  if (!std::exchange(prepared_, false)) return;
-  exact_ = {};
-  state_.reset();
 }
 
 void RotarySlot::leave(Context& context) {
@@ -187,10 +143,17 @@ void RotarySlot::leave(Context& context) {
   if (master_) weight_->put_back(context.ops, {}, context.scratch);
 }
 
-double RotarySlot::flush_beside(Context& context) {
-  store_moments(context, &Ops::copy_beside);
+double RotarySlot::flush(Context& context, Master::Copy copy) {
+  if (settings_.keep_moments) {
+    size_t at = 0;
+    state_->visit(name(), [&](const StateRef& ref) {
+      (context.ops.*copy)(moments_[at++].second.view(), ref.view);
+    });
+    has_moments_ = true;
+  }
+  state_.reset();
   if (!master_) return 0.0;
-  const double change = master_->store(context, exact_.view(), &Ops::copy_beside);
+  const double change = master_->store(context, exact_.view(), copy);
   exact_ = {};
   return change;
 }

@@ -34,24 +34,21 @@ class RotarySlot : public LearnerSlot {
   // What being active takes of the device beyond waiting, in bytes booked.
   int64_t active_bytes() const;
 
-  // Waiting -> active. Frees the stored form before it takes the exact one, unless that is there.
+  // Waiting -> active. Frees the stored form before it takes the exact one, unless that was
+  // prepared and fetched.
   void activate(Context& context);
-  // Active -> waiting, first half: gives back gradient and moments.
-  void stop(Context& context);
-  // Second half: writes the master, encodes the storage, gives back the exact values. Returns the
-  // sum of squared changes since the weight became active (0 where there is no master).
-  double settle(Context& context);
+  // Active -> waiting, first half: gives back the gradient and encodes the storage.
+  void leave(Context& context);
+  // Second half: writes the master, keeps the moments, and gives back the device's. Returns the sum
+  // of squared changes since the weight became active (0 where there is no master).
+  double flush(Context& context, Master::Copy copy);
   void will_need();
 
-  // The same, with the copies made beside the computing (Ops::copy_beside). prepare() takes the
-  // memory of the exact values and the moments, fetch_beside() fills it, activate() finds them
-  // there; forget() gives prepared memory back. leave() gives back the gradient and encodes the
-  // storage, flush_beside() does what stop() and settle() would have to do yet.
+  // For a weight that will be activated: takes the memory of exact values and moments, and fills
+  // it. forget() gives it back.
   void prepare();
-  void fetch_beside(Context& context);
+  void fetch(Context& context, Master::Copy copy);
   void forget();
-  void leave(Context& context);
-  double flush_beside(Context& context);
   // What prepare() takes, and leave() keeps, in bytes booked.
   int64_t moving_bytes() const;
 
@@ -67,11 +64,6 @@ class RotarySlot : public LearnerSlot {
   void expect_moments(bool has) { has_moments_ = settings_.keep_moments && has; }
 
  private:
-  void fetch_moments(Context& context, Master::Copy copy);
-  // And gives them back.
-  void store_moments(Context& context, Master::Copy copy);
-  OwnedTensor take_exact() const;
-
   Weight* weight_;
   Memory* memory_;  // of the device
   Memory* host_;    // where masters and kept moments are
@@ -82,12 +74,11 @@ class RotarySlot : public LearnerSlot {
   OwnedTensor exact_;                      // f32 [rows, cols], while it moves or is active
   Tensor values_;                          // f32 [rows, cols], while active
   OwnedTensor gradient_;                   // f32 [rows, cols], while active
-  std::unique_ptr<OptimizerState> state_;  // while active
+  std::unique_ptr<OptimizerState> state_;  // while it moves or is active
   OwnedTensor squares_;                    // f64 [1], while active, with Settings::score
   // Copies of the state's tensors with their names: with Settings::keep_moments.
   std::vector<std::pair<StateRef, OwnedTensor>> moments_;
   bool has_moments_ = false;  // the copies are in use: the weight waits and has been active before
-  bool prepared_ = false;
 };
 
 }  // namespace jackscrew

@@ -2,7 +2,7 @@
 
 namespace jackscrew {
 
-bool RotaryTransit::takes(int64_t& held, const RotarySlot& slot) const {
+bool RotaryTransit::holds(int64_t& held, const RotarySlot& slot) const {
   const int64_t bytes = slot.moving_bytes();
   if (held + bytes > limit_) return false;
   held += bytes;
@@ -10,10 +10,9 @@ bool RotaryTransit::takes(int64_t& held, const RotarySlot& slot) const {
 }
 
 void RotaryTransit::expect(RotarySlot& slot) {
-  if (!takes(joining_bytes_, slot)) return;
+  if (!holds(joining_bytes_, slot)) return;
   slot.prepare();
   joining_.push_back(&slot);
-  fetched_ = false;
 }
 
 void RotaryTransit::forget() {
@@ -26,9 +25,8 @@ void RotaryTransit::arrive() {
   joining_bytes_ = 0;
 }
 
-bool RotaryTransit::leave(Context& context, int32_t group, RotarySlot& slot) {
-  if (!takes(leaving_bytes_, slot)) return false;
-  slot.leave(context);
+bool RotaryTransit::takes_away(int32_t group, RotarySlot& slot) {
+  if (!holds(leaving_bytes_, slot)) return false;
   leaving_.emplace_back(group, &slot);
   return true;
 }

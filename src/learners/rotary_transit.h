@@ -22,9 +22,8 @@ class RotaryTransit {
 
   // The rotation, between Ops::finish() before it and after. Those that were expected are there.
   void arrive();
-  // Whether the slot, which has been active, goes this way; else it is still to be stopped and
-  // settled.
-  bool leave(Context& context, int32_t group, RotarySlot& slot);
+  // Whether a slot that leaves is flushed this way.
+  bool takes_away(int32_t group, RotarySlot& slot);
 
   bool has_work() const { return !joining_.empty() || !leaving_.empty(); }
   // Beside a step: brings and takes away. Calls changed(group, sum of squared changes) for every
@@ -32,21 +31,19 @@ class RotaryTransit {
   template <class Changed>
   void work(Context& context, const Changed& changed) {
     for (const auto& [group, slot] : std::exchange(leaving_, {})) {
-      changed(group, slot->flush_beside(context));
+      changed(group, slot->flush(context, &Ops::copy_beside));
     }
     leaving_bytes_ = 0;
-    if (!std::exchange(fetched_, true)) {
-      for (RotarySlot* slot : joining_) slot->fetch_beside(context);
-    }
+    for (RotarySlot* slot : joining_) slot->fetch(context, &Ops::copy_beside);
   }
 
  private:
-  bool takes(int64_t& held, const RotarySlot& slot) const;
+  // Whether there is room for it too.
+  bool holds(int64_t& held, const RotarySlot& slot) const;
 
   int64_t limit_ = 0;
   std::vector<RotarySlot*> joining_;
   int64_t joining_bytes_ = 0;
-  bool fetched_ = true;  // those that join
   std::vector<std::pair<int32_t, RotarySlot*>> leaving_;
   int64_t leaving_bytes_ = 0;
 };

@@ -23,6 +23,7 @@ Recipe read_arguments(Arguments arguments, size_t max_operands, const std::strin
                             recipe.operands[max_operands]),
                 "options are written name=value or --name value; a recipe ends in .yaml");
   }
+  recipe.python_environments = python_environments();
   return recipe;
 }
 
@@ -54,6 +55,15 @@ bool allows_colour() {
 }
 
 }  // namespace
+
+std::vector<fs::path> python_environments() {
+  std::vector<fs::path> out;
+  for (const char* variable : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
+    const char* environment = std::getenv(variable);
+    if (environment != nullptr) out.emplace_back(environment);
+  }
+  return out;
+}
 
 bool stdout_colour() {
   return is_capable_terminal(STDOUT_FILENO) && allows_colour();

@@ -28,6 +28,9 @@ int with_recipe(Arguments arguments, size_t max_operands, const std::string& com
 // Throws Error(usage) when the model is only a shape and nothing says that it begins at random.
 void require_weights(const Recipe& recipe, const ModelFiles& files);
 
+// The roots of the Python environments that are active: VIRTUAL_ENV and CONDA_PREFIX.
+std::vector<fs::path> python_environments();
+
 // Whether stdout is a terminal that shows colours, and nobody objects to them.
 bool stdout_colour();
 

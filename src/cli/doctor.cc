@@ -43,7 +43,7 @@ int examine(const Recipe& recipe) {
     json.add("threads", omp_get_num_procs()).add("memory_total", total);
     json.add("memory_available", available).add("onednn", onednn);
     JsonObject devices;
-    for (const DeviceReport& report : device_reports()) {
+    for (const DeviceReport& report : device_reports(recipe.python_environments)) {
       devices.add(report.name, JsonObject().add("found", report.found).add("text", report.text));
     }
     json.add("devices", devices);
@@ -56,7 +56,7 @@ int examine(const Recipe& recipe) {
   fmt::print("threads: {}\n", omp_get_num_procs());
   fmt::print("memory: {}, of which {} are free\n", human_bytes(total), human_bytes(available));
   fmt::print("oneDNN: {}\n", onednn);
-  for (const DeviceReport& report : device_reports()) {
+  for (const DeviceReport& report : device_reports(recipe.python_environments)) {
     fmt::print("{}: {}{}\n", report.name, report.found ? "" : "missing: ", report.text);
   }
   return 0;

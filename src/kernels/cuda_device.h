@@ -7,8 +7,10 @@
 namespace jackscrew {
 
 // Throws Error(device) with what is missing: driver, GPU, capability or library.
-std::unique_ptr<Device> open_cuda_device(int index, int threads, IsaLevel isa);
+// See open_device().
+std::unique_ptr<Device> open_cuda_device(int index, int threads, IsaLevel isa,
+                                         const std::vector<fs::path>& environments);
 
-std::vector<DeviceReport> cuda_reports();
+std::vector<DeviceReport> cuda_reports(const std::vector<fs::path>& environments);
 
 }  // namespace jackscrew

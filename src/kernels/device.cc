@@ -45,16 +45,17 @@ void check_device_name(std::string_view name) {
               "known devices: auto, cpu, cuda:N with N the number of a GPU");
 }
 
-std::unique_ptr<Device> open_device(const std::string& name, int threads, IsaLevel isa) {
+std::unique_ptr<Device> open_device(const std::string& name, int threads, IsaLevel isa,
+                                    const std::vector<fs::path>& environments) {
   check_device_name(name);
   if (const auto index = cuda_index(name)) {
-    return open_cuda_device(static_cast<int>(*index), threads, isa);
+    return open_cuda_device(static_cast<int>(*index), threads, isa, environments);
   }
   return std::make_unique<CpuDevice>(threads, isa);
 }
 
-std::vector<DeviceReport> device_reports() {
-  return cuda_reports();
+std::vector<DeviceReport> device_reports(const std::vector<fs::path>& environments) {
+  return cuda_reports(environments);
 }
 
 }  // namespace jackscrew

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/file.h"
 #include "kernels/ops.h"
 
 namespace jackscrew {
@@ -34,8 +35,11 @@ class Device {
 void check_device_name(std::string_view name);
 
 // Opens the device of that name; "auto" is the CPU, as long as no GPU has been tried.
-// Throws Error(device) when it is not there or lacks something. `threads` and `isa` are the host's.
-std::unique_ptr<Device> open_device(const std::string& name, int threads, IsaLevel isa);
+// Throws Error(device) when it is not there or lacks something. `threads` and `isa` are the host's;
+// `environments` are roots of Python environments that may hold a GPU's libraries. What was found
+// is kept for the life of the process.
+std::unique_ptr<Device> open_device(const std::string& name, int threads, IsaLevel isa,
+                                    const std::vector<fs::path>& environments = {});
 
 // What was looked for beside the CPU.
 struct DeviceReport {
@@ -43,6 +47,6 @@ struct DeviceReport {
   bool found;
   std::string text;  // what was found, or what is missing and what would bring it
 };
-std::vector<DeviceReport> device_reports();
+std::vector<DeviceReport> device_reports(const std::vector<fs::path>& environments);
 
 }  // namespace jackscrew

@@ -128,7 +128,9 @@ Recipe with_settings(const Recipe& recipe, std::string_view settings) {
     if (setting.name == "method") options.set("learner", "", setting.origin);
     options.set(setting);
   }
-  return resolve_recipe(std::move(options), learner_tables());
+  Recipe changed = resolve_recipe(std::move(options), learner_tables());
+  changed.python_environments = recipe.python_environments;
+  return changed;
 }
 
 std::vector<Advice> memory_advice(const Recipe& recipe, const ModelFiles& files,

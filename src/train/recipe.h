@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/command_line.h"
+#include "base/file.h"
 #include "base/options.h"
 #include "optim/schedule.h"
 #include "train/run_options.h"
@@ -99,6 +100,8 @@ struct Recipe {
   OptionSet options;                        // all values; the learner reads its own here
   std::vector<std::string> skipped_titles;  // option tables of the learners not in use
   std::vector<std::string> operands;        // of the command line, the recipe file aside
+  // Whoever runs it says so, see open_device(); no part of the recipe as text.
+  std::vector<fs::path> python_environments;
 
   // The resolved recipe as YAML; read back, it gives the same run.
   std::string to_yaml() const { return options.to_yaml(skipped_titles); }

@@ -63,7 +63,8 @@ void with_stored(const std::string& origin, const WeightSource& source, const We
 }  // namespace
 
 std::unique_ptr<Device> open_device(const Recipe& recipe) {
-  return open_device(recipe.device, thread_count(recipe), choose_isa(recipe.isa));
+  return open_device(recipe.device, thread_count(recipe), choose_isa(recipe.isa),
+                     recipe.python_environments);
 }
 
 Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,

@@ -52,12 +52,12 @@ TEST_F(CudaDeviceTest, SaysWhatIsMissing) {
   expect_refused("cuda:0", "the NVIDIA driver knows CUDA 12.4, and this program needs CUDA 13.0");
   machine().driver = 0;
   expect_refused("cuda:0", "no NVIDIA driver");
-  EXPECT_FALSE(device_reports().front().found);
+  EXPECT_FALSE(device_reports({}).front().found);
 }
 
 TEST_F(CudaDeviceTest, ReportsWhatIsThere) {
   std::string all;
-  for (const DeviceReport& report : device_reports()) {
+  for (const DeviceReport& report : device_reports({})) {
     EXPECT_TRUE(report.found) << report.name << report.text;
     all += report.name + " ";
   }

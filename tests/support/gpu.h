@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "cli/arguments.h"
 #include "kernels/device.h"
 #include "tests/support/test_ops.h"
 
@@ -13,7 +14,7 @@ namespace jackscrew {
 // Why cuda:0 cannot be used; empty where it can.
 inline std::string gpu_missing() {
   try {
-    open_device("cuda:0", 1, test_isa());
+    open_device("cuda:0", 1, test_isa(), python_environments());
     return "";
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::device) throw;

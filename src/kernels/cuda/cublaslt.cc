@@ -4,11 +4,9 @@
 #include <dlfcn.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <vector>
 
 #include "base/error.h"
-#include "base/file.h"
 
 namespace jackscrew::cuda {
 
@@ -26,14 +24,12 @@ void add_children(std::vector<fs::path>& to, const fs::path& parent, std::string
 }
 
 // Directories that may hold the library, the likeliest first.
-std::vector<fs::path> places() {
+std::vector<fs::path> places(const std::vector<fs::path>& environments) {
   std::vector<fs::path> out = {"/usr/local/cuda/lib64", "/usr/lib/x86_64-linux-gnu"};
   add_children(out, "/usr/local", "cuda-", "lib64");
-  for (const char* variable : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
-    const char* environment = std::getenv(variable);
-    if (environment == nullptr) continue;
+  for (const fs::path& environment : environments) {
     std::vector<fs::path> packages;
-    add_children(packages, fs::path(environment) / "lib", "python", "site-packages");
+    add_children(packages, environment / "lib", "python", "site-packages");
     for (const fs::path& directory : packages) {
       add_children(out, directory / "nvidia", "", "lib");
     }
@@ -83,9 +79,9 @@ std::string others(const std::vector<fs::path>& directories) {
   return out;
 }
 
-CublasLt search() {
+CublasLt search(const std::vector<fs::path>& environments) {
   const std::string wanted = fmt::format("{}.{}", kName, kMajor);
-  const std::vector<fs::path> directories = places();
+  const std::vector<fs::path> directories = places(environments);
   void* library = ::dlopen(wanted.c_str(), RTLD_NOW | RTLD_LOCAL);
   for (size_t i = 0; library == nullptr && i < directories.size(); ++i) {
     library = ::dlopen((directories[i] / wanted).c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -102,8 +98,8 @@ CublasLt search() {
 
 }  // namespace
 
-const CublasLt& open_cublaslt() {
-  static const CublasLt kLibrary = search();
+const CublasLt& open_cublaslt(const std::vector<fs::path>& environments) {
+  static const CublasLt kLibrary = search(environments);
   return kLibrary;
 }
 

@@ -6,6 +6,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
+
+#include "base/file.h"
 
 namespace jackscrew::cuda {
 
@@ -64,8 +67,8 @@ struct CublasLt {
 };
 
 // Looks where the system's loader does, in the usual places of toolkits, then among the Python
-// wheels of the active environment; the first of the right major version is kept for the life of
-// the process. Throws Error(device) with what was found instead.
-const CublasLt& open_cublaslt();
+// wheels of these environments; the first of the right major version is kept for the life of the
+// process. Throws Error(device) with what was found instead.
+const CublasLt& open_cublaslt(const std::vector<fs::path>& environments);
 
 }  // namespace jackscrew::cuda

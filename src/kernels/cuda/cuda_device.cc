@@ -92,7 +92,8 @@ class CudaBacking : public Backing {
 
 class CudaDevice : public Device {
  public:
-  CudaDevice(int index, int threads, IsaLevel isa) : index_(index), threads_(threads), isa_(isa) {
+  CudaDevice(int index, int threads, IsaLevel isa, const std::vector<fs::path>& environments)
+      : index_(index), threads_(threads), isa_(isa) {
     require_driver();
     if (const int count = count_gpus(); index >= count) {
       throw Error(ErrorKind::device,
@@ -109,7 +110,7 @@ class CudaDevice : public Device {
     }
     gpu_.level = fmt::format("sm_{}", capability);
     gpu_.shared_memory_bytes = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, index);
-    library_ = &cuda::open_cublaslt();
+    library_ = &cuda::open_cublaslt(environments);
   }
 
   std::string name() const override { return fmt::format("cuda:{}", index_); }
@@ -151,11 +152,12 @@ DeviceReport report(const std::string& name, const Find& find) {
 
 }  // namespace
 
-std::unique_ptr<Device> open_cuda_device(int index, int threads, IsaLevel isa) {
-  return std::make_unique<CudaDevice>(index, threads, isa);
+std::unique_ptr<Device> open_cuda_device(int index, int threads, IsaLevel isa,
+                                         const std::vector<fs::path>& environments) {
+  return std::make_unique<CudaDevice>(index, threads, isa, environments);
 }
 
-std::vector<DeviceReport> cuda_reports() {
+std::vector<DeviceReport> cuda_reports(const std::vector<fs::path>& environments) {
   std::vector<DeviceReport> out;
   out.push_back(report("CUDA driver", [] {
     return fmt::format("CUDA {}; this program brings the runtime of {}",
@@ -172,8 +174,8 @@ std::vector<DeviceReport> cuda_reports() {
       return fmt::format("{}, sm_{}{}", name_of(i), capability, fit ? "" : ": too old");
     }));
   }
-  out.push_back(report("cuBLASLt", [] {
-    const cuda::CublasLt& library = cuda::open_cublaslt();
+  out.push_back(report("cuBLASLt", [&] {
+    const cuda::CublasLt& library = cuda::open_cublaslt(environments);
     const size_t version = library.version();
     return fmt::format("{}.{}.{}, {}", version / 10000, version / 100 % 100, version % 100,
                        library.path);

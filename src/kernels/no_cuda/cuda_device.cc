@@ -3,12 +3,12 @@
 
 namespace jackscrew {
 
-std::unique_ptr<Device> open_cuda_device(int index, int, IsaLevel) {
+std::unique_ptr<Device> open_cuda_device(int index, int, IsaLevel, const std::vector<fs::path>&) {
   throw Error(ErrorKind::device, fmt::format("cuda:{}: this program was built without CUDA", index),
               "build it where nvcc is installed (-DJACKSCREW_CUDA=ON), or set device=cpu");
 }
 
-std::vector<DeviceReport> cuda_reports() {
+std::vector<DeviceReport> cuda_reports(const std::vector<fs::path>&) {
   return {{"CUDA", false, "this program was built without it"}};
 }
 

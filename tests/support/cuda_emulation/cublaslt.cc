@@ -150,7 +150,7 @@ CublasLt emulated() {
 
 }  // namespace
 
-const CublasLt& open_cublaslt() {
+const CublasLt& open_cublaslt(const std::vector<fs::path>&) {
   static const CublasLt kLibrary = emulated();
   return kLibrary;
 }

@@ -94,6 +94,31 @@ struct Team {
 #endif
   }
 
+  // f(i, byte i as an integer).
+  template <class Byte, class F>
+  JACKSCREW_INLINE void each_byte(const Byte* bytes, int64_t n, F f) const {
+    int64_t done = 0;
+    for (; done + 16 <= n; done += 16) {
+      const Sixteen wide = sixteen(bytes + done);
+      each(16, [&](int64_t i) { f(done + i, wide[i]); });
+    }
+    each(n - done, [&](int64_t i) { f(done + i, static_cast<int32_t>(bytes[done + i])); });
+  }
+
+  // The sum of f(i, byte i as an integer).
+  template <class Byte, class F>
+  JACKSCREW_INLINE float sum_bytes(const Byte* bytes, int64_t n, F f) const {
+    float lanes[16] = {};
+    int64_t done = 0;
+    for (; done + 16 <= n; done += 16) {
+      const Sixteen wide = sixteen(bytes + done);
+      each(16, [&](int64_t i) { lanes[i] += f(done + i, wide[i]); });
+    }
+    each(n - done,
+         [&](int64_t i) { lanes[i] += f(done + i, static_cast<int32_t>(bytes[done + i])); });
+    return total(lanes);
+  }
+
   // Of a table those numbers that four bits of sixteen integers point at, the lowest being `shift`.
   struct SixteenFloats {
     float values[16];

@@ -18,7 +18,9 @@
 //   * ordinary code sees the struct and `row_kernel<Scale>()`, which Ops::launch(Scale{...}, rows)
 //   uses;
 //   * row_cpu.h compiles it for one CPU instruction set: a thread per row, `each` a simd loop;
-//   * cuda/row_cuda.cuh compiles it for GPUs: a block per row, `each` a block-strided loop;
+//   * cuda/row_cuda.cuh compiles it for GPUs: a block per row, `each` a block-strided loop; or a
+//     warp per row, if the struct has `static constexpr bool kShortLoops = true`, for loops over
+//     groups of a hundred elements or so, in which most of a block would only wait;
 //   * row_table.h joins the compiled versions into the RowKernel table.
 //
 // Inside a kernel: no std:: templates and no helpers that are not force-inlined (base/philox.h says

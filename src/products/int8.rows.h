@@ -29,6 +29,7 @@ JACKSCREW_ROW void quantize_group(const Team& team, int64_t left, int64_t limit,
 
 // Rounds to nearest.
 struct QuantizeGroups {
+  static constexpr bool kShortLoops = true;
   const float* from;  // [tokens, width], row stride from_stride
   int8_t* codes;      // [tokens, width]
   float* scales;      // [tokens, groups]
@@ -51,6 +52,7 @@ JACKSCREW_ROW_KERNEL(QuantizeGroups)
 // of seed, step, tensor, token and column: recomputation and any split into micro-batches give the
 // same codes.
 struct QuantizeGradientGroups {
+  static constexpr bool kShortLoops = true;
   const float* from;           // [tokens, width], row stride from_stride
   const float* column_scales;  // [width]
   int8_t* codes;               // [tokens, width]

@@ -15,6 +15,7 @@ namespace jackscrew {
 
 template <class Block>
 struct DecodeBlocks {
+  static constexpr bool kShortLoops = true;
   const uint8_t* storage;  // [?, row_bytes]
   const int32_t* indices;  // row list; null: rows first_row, first_row + 1, ...
   void* out;               // [rows, out_stride] f32, or bf16
@@ -45,6 +46,7 @@ struct DecodeBlocks {
 // decoded rows out and reading them back would cost more than the arithmetic.
 template <class Block>
 struct DotBlocks {
+  static constexpr bool kShortLoops = true;
   const float* x;          // [blocks * kElements]
   const uint8_t* storage;  // [rows, row_bytes]
   float* y;                // [rows]
@@ -53,7 +55,7 @@ struct DotBlocks {
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
     const uint8_t* bytes = storage + row * row_bytes;
-    float lanes[Block::kElements] = {};  // of a GPU's block, each thread adds to its own
+    float lanes[Block::kElements] = {};  // on a GPU, each thread adds to its own
     for (int64_t b = 0; b < blocks; ++b) {
       const float* in = x + b * Block::kElements;
       Block::decode(team, bytes + b * Block::kBytes,

@@ -48,31 +48,6 @@ JACKSCREW_ROW void for_pieces(const GroupLayout& layout, int64_t row, int64_t be
   }
 }
 
-// f(i, byte) for every byte: sixteen at a time are widened before the loop (see Team::Sixteen).
-template <class Team, class Byte, class F>
-JACKSCREW_ROW void each_byte(const Team& team, const Byte* bytes, int64_t count, const F& f) {
-  int64_t done = 0;
-  for (; done + 16 <= count; done += 16) {
-    const auto wide = team.sixteen(bytes + done);
-    team.each(16, [&](int64_t i) { f(done + i, wide[i]); });
-  }
-  team.each(count - done, [&](int64_t i) { f(done + i, static_cast<int32_t>(bytes[done + i])); });
-}
-
-// The sum of f(i, byte).
-template <class Team, class Byte, class F>
-JACKSCREW_ROW float sum_bytes(const Team& team, const Byte* bytes, int64_t count, const F& f) {
-  float lanes[16] = {};
-  int64_t done = 0;
-  for (; done + 16 <= count; done += 16) {
-    const auto wide = team.sixteen(bytes + done);
-    team.each(16, [&](int64_t i) { lanes[i] += f(done + i, wide[i]); });
-  }
-  team.each(count - done,
-            [&](int64_t i) { lanes[i] += f(done + i, static_cast<int32_t>(bytes[done + i])); });
-  return team.total(lanes);
-}
-
 // Writes code(i), an int32_t, as byte i of `to`. Bytes are narrowed in a loop of their own (see
 // Team::Sixteen), in chunks that stay in registers or the nearest cache.
 template <class Team, class Byte, class F>
@@ -122,6 +97,7 @@ JACKSCREW_ROW float round_to_integer(float value, float uniform) {
 
 template <class Codec>
 struct DecodeGroups {
+  static constexpr bool kShortLoops = true;
   Codec codec;
   GroupLayout layout;
   const int32_t* indices;  // row list; null: rows first_row, first_row + 1, ...
@@ -151,6 +127,7 @@ struct DecodeGroups {
 // y[row] = sum of x times row `row` of a matrix: the product of a single token.
 template <class Codec>
 struct DotGroups {
+  static constexpr bool kShortLoops = true;
   Codec codec;
   GroupLayout layout;
   const float* x;  // [cols]
@@ -170,6 +147,7 @@ struct DotGroups {
 // Encodes a panel of whole rows. A row of the kernel is a group; a panel begins with one.
 template <class Codec>
 struct EncodeGroups {
+  static constexpr bool kShortLoops = true;
   Codec codec;
   GroupLayout layout;
   const float* from;  // [elements]

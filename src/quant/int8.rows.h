@@ -13,16 +13,16 @@ struct Int8Codec {
   JACKSCREW_ROW void decode(const Team& team, int64_t group, int64_t element, int64_t count,
                             const Store& store) const {
     const float scale = scales[group];
-    each_byte(team, codes + element, count,
-              [&](int64_t i, int32_t q) { store(i, scale * static_cast<float>(q)); });
+    team.each_byte(codes + element, count,
+                   [&](int64_t i, int32_t q) { store(i, scale * static_cast<float>(q)); });
   }
 
   template <class Team>
   JACKSCREW_ROW float dot(const Team& team, int64_t group, int64_t element, int64_t count,
                           const float* x) const {
-    return scales[group] * sum_bytes(team, codes + element, count, [&](int64_t i, int32_t q) {
-             return x[i] * static_cast<float>(q);
-           });
+    return scales[group] * team.sum_bytes(codes + element, count, [&](int64_t i, int32_t q) {
+      return x[i] * static_cast<float>(q);
+    });
   }
 
   template <class Team>

@@ -17,17 +17,17 @@ struct Int8AffineCodec {
                             const Store& store) const {
     const float scale = scales[group];
     const int32_t zero = zeros[group];
-    each_byte(team, codes + element, count,
-              [&](int64_t i, int32_t q) { store(i, scale * static_cast<float>(q - zero)); });
+    team.each_byte(codes + element, count,
+                   [&](int64_t i, int32_t q) { store(i, scale * static_cast<float>(q - zero)); });
   }
 
   template <class Team>
   JACKSCREW_ROW float dot(const Team& team, int64_t group, int64_t element, int64_t count,
                           const float* x) const {
     const int32_t zero = zeros[group];
-    return scales[group] * sum_bytes(team, codes + element, count, [&](int64_t i, int32_t q) {
-             return x[i] * static_cast<float>(q - zero);
-           });
+    return scales[group] * team.sum_bytes(codes + element, count, [&](int64_t i, int32_t q) {
+      return x[i] * static_cast<float>(q - zero);
+    });
   }
 
   template <class Team>

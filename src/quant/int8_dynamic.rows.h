@@ -16,15 +16,16 @@ struct Int8DynamicCodec {
   JACKSCREW_ROW void decode(const Team& team, int64_t group, int64_t element, int64_t count,
                             const Store& store) const {
     const float scale = absmax[group];
-    each_byte(team, codes + element, count,
-              [&](int64_t i, int32_t q) { store(i, scale * map.values[q]); });
+    team.each_byte(codes + element, count,
+                   [&](int64_t i, int32_t q) { store(i, scale * map.values[q]); });
   }
 
   template <class Team>
   JACKSCREW_ROW float dot(const Team& team, int64_t group, int64_t element, int64_t count,
                           const float* x) const {
-    return absmax[group] * sum_bytes(team, codes + element, count,
-                                     [&](int64_t i, int32_t q) { return x[i] * map.values[q]; });
+    return absmax[group] * team.sum_bytes(codes + element, count, [&](int64_t i, int32_t q) {
+      return x[i] * map.values[q];
+    });
   }
 
   template <class Team>

@@ -24,14 +24,17 @@ namespace jackscrew::cuda {
 // threads give each of them work, and every architecture runs several such blocks at once.
 inline constexpr int kThreads = 256;
 
-// A block is the team: loops are strided over its threads and end with a barrier, reductions
-// shuffle within warps and pass through shared memory between them. The order of a sum is fixed by
-// the block's shape, so results repeat bit for bit.
-struct Team {
+// kSize threads, a block or one of its warps, are the team: loops are strided over them and end
+// with a barrier, reductions shuffle within warps and pass through shared memory between them. The
+// order of a sum is fixed by the team's size, so results repeat bit for bit.
+template <int kSize>
+struct TeamOf {
+  static_assert(kSize == kThreads || kSize == kWarp);
+
   template <class F>
   __device__ void each(int64_t n, F f) const {
-    for (int64_t i = threadIdx.x; i < n; i += kThreads) f(i);
-    __syncthreads();
+    for (int64_t i = thread(); i < n; i += kSize) f(i);
+    barrier();
   }
 
   // f(row, column) for all of a matrix of fewer than 2^31 elements.
@@ -39,8 +42,8 @@ struct Team {
   __device__ void each(int64_t rows, int64_t columns, F f) const {
     const auto width = static_cast<uint32_t>(columns);
     const auto count = static_cast<uint32_t>(rows) * width;
-    for (uint32_t i = threadIdx.x; i < count; i += kThreads) f(i / width, i % width);
-    __syncthreads();
+    for (uint32_t i = thread(); i < count; i += kSize) f(i / width, i % width);
+    barrier();
   }
 
   template <class F>
@@ -58,12 +61,23 @@ struct Team {
     return reduce<float>(n, floor, f, [](float a, float b) { return a > b ? a : b; });
   }
 
+  // f(i, byte i as an integer).
+  template <class Byte, class F>
+  __device__ void each_byte(const Byte* bytes, int64_t n, F f) const {
+    each(n, [&](int64_t i) { f(i, static_cast<int32_t>(bytes[i])); });
+  }
+
+  template <class Byte, class F>
+  __device__ float sum_bytes(const Byte* bytes, int64_t n, F f) const {
+    return sum(n, [&](int64_t i) { return f(i, static_cast<int32_t>(bytes[i])); });
+  }
+
   // The sum of the values that the team's threads hold, each in an array of its own.
   template <int64_t N>
   __device__ float total(const float (&values)[N]) const {
     float mine = 0.0f;
     for (int64_t i = 0; i < N; ++i) mine += values[i];
-    return sum(kThreads, [&](int64_t) { return mine; });
+    return sum(kSize, [&](int64_t) { return mine; });
   }
 
   // Sixteen bytes as integers.
@@ -95,8 +109,8 @@ struct Team {
   // thread meets the same ones again, and keeps those alone.
   template <class T, int64_t N>
   struct Kept {
-    T values[(N + kThreads - 1) / kThreads];
-    __device__ T& operator[](int64_t i) { return values[i / kThreads]; }
+    T values[(N + kSize - 1) / kSize];
+    __device__ T& operator[](int64_t i) { return values[i / kSize]; }
   };
 
   // Sixty-four random numbers: number i is x[i / 16] of block 16 * index + i % 16.
@@ -113,38 +127,65 @@ struct Team {
 
   template <class F>
   __device__ void once(F f) const {
-    if (threadIdx.x == 0) f();
-    __syncthreads();
+    if (thread() == 0) f();
+    barrier();
   }
 
  private:
+  __device__ static uint32_t thread() { return threadIdx.x % kSize; }
+  __device__ static void barrier() {
+    if constexpr (kSize == kWarp) {
+      __syncwarp();
+    } else {
+      __syncthreads();
+    }
+  }
+
   template <class T, class F, class Combine>
   __device__ T reduce(int64_t n, T identity, F f, Combine combine) const {
     T value = identity;
-    for (int64_t i = threadIdx.x; i < n; i += kThreads) value = combine(value, f(i));
+    for (int64_t i = thread(); i < n; i += kSize) value = combine(value, f(i));
     for (int offset = kWarp / 2; offset > 0; offset /= 2) {
       value = combine(value, __shfl_xor_sync(0xFFFFFFFFu, value, offset));
     }
-    __shared__ T of_warps[kThreads / kWarp];
-    if (threadIdx.x % kWarp == 0) of_warps[threadIdx.x / kWarp] = value;
-    __syncthreads();
-    T total = of_warps[0];
-    for (int warp = 1; warp < kThreads / kWarp; ++warp) total = combine(total, of_warps[warp]);
-    __syncthreads();  // before the next reduction writes of_warps
-    return total;
+    if constexpr (kSize == kWarp) {
+      return value;
+    } else {
+      __shared__ T of_warps[kThreads / kWarp];
+      if (threadIdx.x % kWarp == 0) of_warps[threadIdx.x / kWarp] = value;
+      __syncthreads();
+      T total = of_warps[0];
+      for (int warp = 1; warp < kThreads / kWarp; ++warp) total = combine(total, of_warps[warp]);
+      __syncthreads();  // before the next reduction writes of_warps
+      return total;
+    }
   }
 };
 
+// How many threads work on a row.
+template <class Args>
+inline constexpr int kTeamSize = requires {
+  Args::kShortLoops;
+}
+? kWarp : kThreads;
+
 template <class Args>
 __global__ void __launch_bounds__(kThreads) run_rows(const Args args, int64_t rows) {
-  for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) args(Team{}, row);
+  constexpr int kSize = kTeamSize<Args>;
+  constexpr int64_t kTeams = kThreads / kSize;
+  for (int64_t row = blockIdx.x * kTeams + threadIdx.x / kSize; row < rows;
+       row += gridDim.x * kTeams) {
+    args(TeamOf<kSize>{}, row);
+  }
 }
 
 template <class Args>
 cudaError_t launch_rows(const Args& args, int64_t rows, cudaStream_t stream) {
   if (rows <= 0) return cudaSuccess;
+  constexpr int64_t kTeams = kThreads / kTeamSize<Args>;
   const int64_t limit = 0x7FFFFFFF;  // of the grid's first dimension
-  const auto blocks = static_cast<unsigned>(rows < limit ? rows : limit);
+  const int64_t wanted = (rows - 1) / kTeams + 1;
+  const auto blocks = static_cast<unsigned>(wanted < limit ? wanted : limit);
   return launch(run_rows<Args>, {{blocks, 1, 1}, {kThreads, 1, 1}, 0, stream}, args, rows);
 }
 

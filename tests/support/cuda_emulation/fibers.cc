@@ -167,6 +167,10 @@ void sync_threads() {
   wait(block.barrier, block.threads);
 }
 
+void sync_warp() {
+  wait(warp_now().barrier, kWarp);
+}
+
 uint64_t exchange(uint64_t mine, int from_lane) {
   Warp& warp = warp_now();
   warp.values[block.now % kWarp] = mine;

@@ -32,6 +32,7 @@ struct Indices {
 const Indices& indices();
 
 void sync_threads();
+void sync_warp();
 // Ends when all threads of the warp have come; every one gets what thread `lane` of it brought.
 uint64_t exchange(uint64_t mine, int from_lane);
 
@@ -54,6 +55,10 @@ void run(dim3 blocks, dim3 threads, size_t dynamic_bytes, const std::function<vo
 
 inline void __syncthreads() {
   jackscrew::cuda_emulation::sync_threads();
+}
+
+inline void __syncwarp() {
+  jackscrew::cuda_emulation::sync_warp();
 }
 
 template <class T>

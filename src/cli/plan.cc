@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <optional>
+
 #include "base/error.h"
 #include "base/process_memory.h"
 #include "base/text.h"
@@ -51,13 +53,16 @@ void print_ledger(const Ledger& ledger) {
   }
 }
 
-void print_table(const Recipe& recipe, const ModelFiles& files, const SessionPlan& plan) {
-  fmt::print("  device (cpu)\n");
+void print_table(const Recipe& recipe, const ModelFiles& files, const SessionPlan& plan,
+                 const Device& device) {
+  fmt::print("  device ({})\n", device.name());
   print_ledger(plan.ledger);
   print_row("peak", plan.ledger.peak, fmt::format("reached in phase {}", plan.ledger.peak_at));
   fmt::print("  host\n");
   if (!plan.masters_in_files) print_ledger(plan.masters);
-  print_row("peak", host_peak(plan), "beside the device, which is the CPU; maps of files give way");
+  print_row("peak", host_peak(plan),
+            fmt::format("beside the device{}; maps of files give way",
+                        device.own_memory() ? "" : ", which is the CPU"));
   const DiskPlan disk = plan_disk(recipe, files.config, plan);
   fmt::print("  disk\n");
   if (disk.masters > 0) print_row("masters", disk.masters, "while the run lasts");
@@ -69,7 +74,7 @@ void print_table(const Recipe& recipe, const ModelFiles& files, const SessionPla
 }
 
 // What the run is held against: the budget or, without one, what the machine has free now.
-void print_verdict(const Recipe& recipe, const SessionPlan& plan) {
+void print_verdict(const Recipe& recipe, const SessionPlan& plan, const Device& device) {
   const int64_t peak = plan.ledger.peak;
   if (recipe.host_memory) {
     const bool enough = host_peak(plan) <= *recipe.host_memory;
@@ -82,14 +87,16 @@ void print_verdict(const Recipe& recipe, const SessionPlan& plan) {
                human_bytes(peak), human_bytes(budget));
     return;
   }
-  const int64_t available = available_memory_bytes();
+  const std::optional<int64_t> own = device.own_memory();
+  const int64_t available = own.value_or(available_memory_bytes());
+  const std::string where = own ? device.name() : "this machine";
   if (available == 0) {
     fmt::print("\nno budget is set: device_memory=SIZE holds the run to one\n");
   } else if (peak <= available) {
-    fmt::print("\nno budget is set; {} are free on this machine now\n", human_bytes(available));
+    fmt::print("\nno budget is set; {} are free on {} now\n", human_bytes(available), where);
   } else {
-    fmt::print("\nwarning: no budget is set, and only {} are free on this machine now\n",
-               human_bytes(available));
+    fmt::print("\nwarning: no budget is set, and only {} are free on {} now\n",
+               human_bytes(available), where);
   }
 }
 
@@ -150,8 +157,9 @@ int show_plan(const Recipe& given) {
     fmt::print("{}\n", plan_json(recipe, files.config, plan).text());
   } else {
     print_run(recipe, files, plan);
-    print_table(recipe, files, plan);
-    print_verdict(recipe, plan);
+    const auto device = open_device(recipe);
+    print_table(recipe, files, plan, *device);
+    print_verdict(recipe, plan, *device);
     print_advice(recipe, files, plan);
   }
   return fits(recipe, plan) ? 0 : static_cast<int>(ErrorKind::does_not_fit);

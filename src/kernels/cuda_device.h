@@ -11,6 +11,9 @@ namespace jackscrew {
 std::unique_ptr<Device> open_cuda_device(int index, int threads, IsaLevel isa,
                                          const std::vector<fs::path>& environments);
 
+// See note_on_gpus().
+std::string cuda_note();
+
 std::vector<DeviceReport> cuda_reports(const std::vector<fs::path>& environments);
 
 }  // namespace jackscrew

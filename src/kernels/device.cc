@@ -14,6 +14,7 @@ class CpuDevice : public Device {
   CpuDevice(int threads, IsaLevel isa) : threads_(threads), isa_(isa) {}
 
   std::string name() const override { return "cpu"; }
+  std::string description() const override { return name(); }
   std::unique_ptr<Backing> make_backing() const override { return make_host_backing(); }
   std::unique_ptr<Ops> make_ops(Memory&) const override { return make_cpu_ops(threads_, isa_); }
   std::unique_ptr<Ops> make_plan_ops(Memory&) const override {
@@ -52,6 +53,10 @@ std::unique_ptr<Device> open_device(const std::string& name, int threads, IsaLev
     return open_cuda_device(static_cast<int>(*index), threads, isa, environments);
   }
   return std::make_unique<CpuDevice>(threads, isa);
+}
+
+std::string note_on_gpus() {
+  return cuda_note();
 }
 
 std::vector<DeviceReport> device_reports(const std::vector<fs::path>& environments) {

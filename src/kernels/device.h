@@ -27,6 +27,8 @@ class Device {
   // any backing.
   virtual std::unique_ptr<Ops> make_ops(Memory& memory) const = 0;
   virtual std::unique_ptr<Ops> make_plan_ops(Memory& memory) const = 0;
+  // Its name, and that of the model where it is not the CPU.
+  virtual std::string description() const = 0;
   // Bytes free in memory of its own; nullopt where it computes in the host's.
   virtual std::optional<int64_t> own_memory() const = 0;
 };
@@ -40,6 +42,10 @@ void check_device_name(std::string_view name);
 // is kept for the life of the process.
 std::unique_ptr<Device> open_device(const std::string& name, int threads, IsaLevel isa,
                                     const std::vector<fs::path>& environments = {});
+
+// Which GPU there is, or why there is none, for a user who has asked for neither GPU nor CPU; empty
+// where the program was built without code for any. Opens nothing.
+std::string note_on_gpus();
 
 // What was looked for beside the CPU.
 struct DeviceReport {

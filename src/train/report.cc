@@ -220,6 +220,7 @@ class Report {
     };
     if (const auto time = number(events_.front(), "time")) add("begun", date_text(*time));
     add("data", text(*start_, "data"));
+    add("device", text(*start_, "device"));
     add("CPU", text(*start_, "cpu"));
     add("threads", text(*start_, "threads"));
     add("instruction set", text(*start_, "isa"));

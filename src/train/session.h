@@ -77,6 +77,7 @@ class Session {
 
   Stage& stage() { return *stage_; }
   Learner& learner() { return *learner_; }
+  const Device& device() const { return *device_; }
   Ops& ops() { return *ops_; }
   Memory& memory() { return *memory_; }
   Memory& masters() { return *masters_; }
@@ -88,9 +89,12 @@ class Session {
   void schedule_restored();
   void restored();
 
-  // Multiply-adds per second, times two, of a large f32 product on this machine now; 0 when the
-  // scratch memory is too small to tell.
-  double measure_peak();
+  // What large products of the device reach now, with operands as the run's product rounds them.
+  struct Peak {
+    DType operands = DType::f32;  // or bf16
+    double flops = 0.0;  // multiply-adds a second, times two; 0: too little scratch memory to tell
+  };
+  Peak measure_peak();
 
   // One optimizer step in two halves: gradients of all micro-batches, then the update. `accumulate`
   // counts steps from 0 for random numbers. From the first step on that is not finite, updates
@@ -146,6 +150,7 @@ class Session {
   bool recompute_;
   uint64_t seed_;
   double max_grad_norm_;
+  std::shared_ptr<const Device> device_;
   std::unique_ptr<Memory> memory_;
   std::unique_ptr<Ops> ops_;
   std::unique_ptr<Learner> learner_;

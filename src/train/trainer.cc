@@ -79,7 +79,7 @@ class Trainer {
     watch_.replay(output_ / "train_log.jsonl");
     board_.emplace(output_, resumed);
     write_text_atomic(output_ / "recipe.yaml", recipe_.to_yaml());
-    peak_flops_ = session_->measure_peak();
+    peak_ = session_->measure_peak();
     introduce(first);
     log_booked(first);
     if (first == 0) {
@@ -240,10 +240,16 @@ class Trainer {
       say(fmt::format("          {} left out as longer than sequence_len={}",
                       counted(stats.too_long, "record"), recipe_.sequence_len));
     }
-    say(fmt::format(
-        "machine   {}, {}, product {}{}", counted(session_->ops().threads(), "thread"),
-        session_->ops().level(), session_->product().name(),
-        peak_flops_ > 0 ? fmt::format(", f32 peak {:.0f} GFLOP/s", peak_flops_ * 1e-9) : ""));
+    say(fmt::format("machine   {}, {}, {}, product {}{}", session_->device().description(),
+                    counted(session_->ops().threads(), "thread"), session_->ops().level(),
+                    session_->product().name(),
+                    peak_.flops > 0 ? fmt::format(", {} peak {:.0f} GFLOP/s",
+                                                  dtype_name(peak_.operands), peak_.flops * 1e-9)
+                                    : ""));
+    if (recipe_.device == "auto") {
+      const std::string note = note_on_gpus();
+      if (!note.empty()) say("          " + note);
+    }
     std::string purposes;
     for (int p = 0; p < kPurposes; ++p) {
       const int64_t bytes = plan_.ledger.at_peak[static_cast<size_t>(p)];
@@ -275,6 +281,7 @@ class Trainer {
     start.add("isa", session_->ops().level()).add("threads", session_->ops().threads());
     start.add("method", recipe_.method).add("data", data_names()).add("storage", recipe_.storage);
     start.add("product", session_->product().name());
+    start.add("device", session_->device().description());
     start.add("cpu", cpu_name()).add("version", JACKSCREW_VERSION);
     log_->write(EventKind::start, first, start);
   }
@@ -464,7 +471,7 @@ class Trainer {
     line.learning_rate = rate;
     line.grad_norm = result.grad_norm;
     line.tokens_per_second = static_cast<double>(work.tokens) / work.seconds;
-    if (peak_flops_ > 0) line.speed_of_light = work.flops / work.seconds / peak_flops_;
+    if (peak_.flops > 0) line.speed_of_light = work.flops / work.seconds / peak_.flops;
     line.memory_used = session_->memory().ledger().peak;
     if (recipe_.device_memory) line.memory_budget = *recipe_.device_memory;
     line.seconds_left = seconds_left;
@@ -504,8 +511,9 @@ class Trainer {
                     .add("peak_at", ledger.peak_at)
                     .add("resident_peak", resident_peak_));
     log_->write(EventKind::end, done, JsonObject().add("output_dir", output_.string()));
-    say(fmt::format("memory    peak {} booked, {} resident", human_bytes(ledger.peak),
-                    human_bytes(resident_peak_)));
+    const bool beside = session_->device().own_memory().has_value();
+    say(fmt::format("memory    peak {} booked, {} resident{}", human_bytes(ledger.peak),
+                    human_bytes(resident_peak_), beside ? " on the host" : ""));
     say(fmt::format("report    {}", write_report(output_).string()));
     say(fmt::format("done      {}", output_.string()));
   }
@@ -528,7 +536,7 @@ class Trainer {
   std::optional<TensorBoardWriter> board_;
   RunWatch watch_;
   std::array<int64_t, kPurposes> booked_{};  // as it was logged last
-  double peak_flops_ = 0;
+  Session::Peak peak_;
   Work unlogged_;  // since the last line of the log
   int64_t saved_step_ = -1;
   int64_t resident_peak_ = 0;

@@ -55,6 +55,14 @@ TEST_F(CudaDeviceTest, SaysWhatIsMissing) {
   EXPECT_FALSE(device_reports({}).front().found);
 }
 
+TEST_F(CudaDeviceTest, IsMentionedToThoseWhoDidNotChoose) {
+  const std::string with_model = open()->description();
+  ASSERT_TRUE(with_model.starts_with("cuda:0, ")) << with_model;
+  EXPECT_EQ(note_on_gpus(), "a GPU is there, " + with_model.substr(8) + ", for device=cuda:0");
+  machine().driver = 0;
+  EXPECT_EQ(note_on_gpus(), "there is no NVIDIA driver on this machine");
+}
+
 TEST_F(CudaDeviceTest, ReportsWhatIsThere) {
   std::string all;
   for (const DeviceReport& report : device_reports({})) {

@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cli/commands.h"
 #include "tests/support/device_run.h"
 #include "tests/support/gpu.h"
 #include "tests/support/tiny_run.h"
@@ -109,6 +110,20 @@ TEST(GpuRun, TrainsByARecipe) {
   const std::string level = tiny.events("gpu", "start").front()["isa"];
   EXPECT_TRUE(level.starts_with("sm_")) << level;
   EXPECT_TRUE(fs::exists(tiny.path("gpu") / "adapter_model.safetensors"));
+}
+
+TEST(GpuRun, IsPlannedAgainstTheGpusMemory) {
+  SKIP_WITHOUT_GPU();
+  const TinyRun tiny("cuda_plan");
+  std::vector<std::string> settings;
+  for (const Assignment& setting : split_settings(tiny.settings("device=cuda:0"), "")) {
+    settings.push_back(setting.name + "=" + setting.text);
+  }
+  ::testing::internal::CaptureStdout();
+  EXPECT_EQ(run_plan(settings), 0);
+  const std::string said = ::testing::internal::GetCapturedStdout();
+  EXPECT_NE(said.find("device (cuda:0)"), std::string::npos) << said;
+  EXPECT_NE(said.find("are free on cuda:0 now"), std::string::npos) << said;
 }
 
 }  // namespace

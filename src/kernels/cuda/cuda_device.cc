@@ -114,6 +114,9 @@ class CudaDevice : public Device {
   }
 
   std::string name() const override { return fmt::format("cuda:{}", index_); }
+  std::string description() const override {
+    return fmt::format("{}, {}", name(), name_of(index_));
+  }
   std::unique_ptr<Backing> make_backing() const override {
     return std::make_unique<CudaBacking>(index_);
   }
@@ -155,6 +158,16 @@ DeviceReport report(const std::string& name, const Find& find) {
 std::unique_ptr<Device> open_cuda_device(int index, int threads, IsaLevel isa,
                                          const std::vector<fs::path>& environments) {
   return std::make_unique<CudaDevice>(index, threads, isa, environments);
+}
+
+std::string cuda_note() {
+  try {
+    require_driver();
+    count_gpus();
+    return fmt::format("a GPU is there, {}, for device=cuda:0", name_of(0));
+  } catch (const Error& error) {
+    return error.what();
+  }
 }
 
 std::vector<DeviceReport> cuda_reports(const std::vector<fs::path>& environments) {

@@ -8,6 +8,10 @@ std::unique_ptr<Device> open_cuda_device(int index, int, IsaLevel, const std::ve
               "build it where nvcc is installed (-DJACKSCREW_CUDA=ON), or set device=cpu");
 }
 
+std::string cuda_note() {
+  return "";
+}
+
 std::vector<DeviceReport> cuda_reports(const std::vector<fs::path>&) {
   return {{"CUDA", false, "this program was built without it"}};
 }

@@ -75,26 +75,25 @@ void require_fit(const Recipe& recipe, const ModelFiles& files, const SessionUse
     throw Error(ErrorKind::does_not_fit, what, hint_for(recipe, files, use, plan, budget));
   };
   const int64_t host = host_peak(plan);
+  const std::string needed =
+      fmt::format("this needs {} ({})", human_bytes(plan.ledger.peak), purposes_text(plan.ledger));
   if (budget.host && host > *budget.host) {
     refuse(fmt::format("the masters need {} of the host, and host_memory is {}", human_bytes(host),
                        human_bytes(*budget.host)));
   }
   if (budget.device && plan.ledger.peak > *budget.device) {
-    refuse(fmt::format("this needs {}, and device_memory is {}", human_bytes(plan.ledger.peak),
-                       human_bytes(*budget.device)));
+    refuse(fmt::format("{}, and device_memory is {}", needed, human_bytes(*budget.device)));
   }
   const auto device = open_device(recipe);
   if (const auto own = device->own_memory()) {
     if (budget.device || plan.ledger.peak <= *own) return;
     budget.device = own;
-    refuse(fmt::format("this needs {}, and {} has free only {}", human_bytes(plan.ledger.peak),
-                       device->name(), human_bytes(*own)));
+    refuse(fmt::format("{}, and {} has free only {}", needed, device->name(), human_bytes(*own)));
   }
   const int64_t available = budget.device ? 0 : available_memory_bytes();
   if (available == 0 || plan.ledger.peak + host <= available) return;
   budget.together = available;
-  refuse(fmt::format("this needs {}{}, and the machine has free only {}",
-                     human_bytes(plan.ledger.peak),
+  refuse(fmt::format("{}{}, and the machine has free only {}", needed,
                      host > 0 ? fmt::format(", and {} for masters", human_bytes(host)) : "",
                      human_bytes(available)));
 }

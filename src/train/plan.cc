@@ -78,6 +78,17 @@ void settle_lengths(Recipe& recipe, const ModelConfig& config) {
   }
 }
 
+std::string purposes_text(const Ledger& ledger) {
+  std::string out;
+  for (size_t p = 0; p < kPurposes; ++p) {
+    const int64_t bytes = ledger.at_peak[p];
+    if (bytes < ledger.peak / 100 || bytes == 0) continue;
+    out += fmt::format("{}{} {}", out.empty() ? "" : ", ", purpose_name(static_cast<Purpose>(p)),
+                       human_bytes(bytes));
+  }
+  return out;
+}
+
 JsonObject purposes_json(const std::array<int64_t, kPurposes>& booked) {
   JsonObject purposes;
   for (size_t p = 0; p < kPurposes; ++p) {

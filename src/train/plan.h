@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include "base/json_object.h"
 #include "train/session.h"
@@ -41,6 +42,9 @@ bool fits(const Recipe& recipe, const SessionPlan& plan);
 // or for micro-batches of more tokens than can be counted.
 void settle_lengths(Recipe& recipe, const ModelConfig& config);
 
+// What stood in the ledger at its highest, as "weights 513.1 MiB, gradients ...": all that is a
+// hundredth of it or more.
+std::string purposes_text(const Ledger& ledger);
 // {purpose: bytes, ...}, those of 0 bytes left out.
 JsonObject purposes_json(const std::array<int64_t, kPurposes>& booked);
 // {purpose: bytes, ..., "peak"}: what stood in the ledger at its highest.

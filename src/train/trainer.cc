@@ -250,15 +250,8 @@ class Trainer {
       const std::string note = note_on_gpus();
       if (!note.empty()) say("          " + note);
     }
-    std::string purposes;
-    for (int p = 0; p < kPurposes; ++p) {
-      const int64_t bytes = plan_.ledger.at_peak[static_cast<size_t>(p)];
-      if (bytes < plan_.ledger.peak / 100) continue;  // crumbs
-      purposes += fmt::format("{}{} {}", purposes.empty() ? "" : ", ",
-                              purpose_name(static_cast<Purpose>(p)), human_bytes(bytes));
-    }
-    say(fmt::format("memory    {}: {}{}", human_bytes(plan_.ledger.peak), purposes,
-                    plan_.recompute ? "; blocks recomputed" : ""));
+    say(fmt::format("memory    {}: {}{}", human_bytes(plan_.ledger.peak),
+                    purposes_text(plan_.ledger), plan_.recompute ? "; blocks recomputed" : ""));
     if (plan_.masters.peak > 0) {
       say(fmt::format("          and {} of masters {}", human_bytes(plan_.masters.peak),
                       plan_.masters_in_files ? "in files" : "on the host"));

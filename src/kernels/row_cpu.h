@@ -65,10 +65,15 @@ struct Team {
     return best;
   }
 
-  // The sum of the values that the team's threads hold, each in an array of its own.
+  // N sums for the loops of `each` to add to, and their total.
   template <int64_t N>
-  JACKSCREW_INLINE float total(const float (&values)[N]) const {
-    return sum(N, [&](int64_t i) { return values[i]; });
+  struct Sums {
+    float values[N] = {};
+    JACKSCREW_INLINE float& operator[](int64_t i) { return values[i]; }
+  };
+  template <int64_t N>
+  JACKSCREW_INLINE float total(const Sums<N>& sums) const {
+    return sum(N, [&](int64_t i) { return sums.values[i]; });
   }
 
   // Sixteen bytes as integers, widened before the loop that uses them: GCC keeps the vectors of a
@@ -108,7 +113,7 @@ struct Team {
   // The sum of f(i, byte i as an integer).
   template <class Byte, class F>
   JACKSCREW_INLINE float sum_bytes(const Byte* bytes, int64_t n, F f) const {
-    float lanes[16] = {};
+    Sums<16> lanes;
     int64_t done = 0;
     for (; done + 16 <= n; done += 16) {
       const Sixteen wide = sixteen(bytes + done);

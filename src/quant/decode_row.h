@@ -55,7 +55,7 @@ struct DotBlocks {
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
     const uint8_t* bytes = storage + row * row_bytes;
-    float lanes[Block::kElements] = {};  // on a GPU, each thread adds to its own
+    typename Team::template Sums<Block::kElements> lanes;
     for (int64_t b = 0; b < blocks; ++b) {
       const float* in = x + b * Block::kElements;
       Block::decode(team, bytes + b * Block::kBytes,

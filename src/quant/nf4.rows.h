@@ -89,7 +89,7 @@ struct Nf4Codec {
   template <class Team>
   JACKSCREW_ROW float dot(const Team& team, int64_t group, int64_t element, int64_t count,
                           const float* x) const {
-    float lanes[16] = {};
+    typename Team::template Sums<16> lanes;
     each_value(
         team, element, count, [&](int64_t i, float value) { lanes[0] += x[i] * value; },
         [&](int64_t lane, int64_t i, float even, float odd) {

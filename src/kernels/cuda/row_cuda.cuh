@@ -72,12 +72,16 @@ struct TeamOf {
     return sum(n, [&](int64_t i) { return f(i, static_cast<int32_t>(bytes[i])); });
   }
 
-  // The sum of the values that the team's threads hold, each in an array of its own.
+  // N sums for the loops of `each` to add to, that of number i anywhere, as only their total
+  // matters: a thread has one.
   template <int64_t N>
-  __device__ float total(const float (&values)[N]) const {
+  struct Sums {
     float mine = 0.0f;
-    for (int64_t i = 0; i < N; ++i) mine += values[i];
-    return sum(kSize, [&](int64_t) { return mine; });
+    __device__ float& operator[](int64_t) { return mine; }
+  };
+  template <int64_t N>
+  __device__ float total(const Sums<N>& sums) const {
+    return sum(kSize, [&](int64_t) { return sums.mine; });
   }
 
   // Sixteen bytes as integers.

@@ -63,7 +63,8 @@ def description(level, shared_memory):
         "warpSize": 32, "maxSharedMemoryPerBlock": 49152,
         "maxSharedMemoryPerBlockOptin": shared_memory, "reservedSharedMemoryPerBlock": 1024,
         "maxRegistersPerSM": 65536, "maxCtasPerSM": 32, "maxThreadsPerBlock": 1024,
-        "maxThreadsPerSM": 2048, "supportCoopLaunch": 1, "totalGlobalMem": 80 << 30, "pciDeviceId": 0, "isTccDriver": 0})
+        "maxThreadsPerSM": 2048, "supportCoopLaunch": 1, "totalGlobalMem": 80 << 30,
+        "pciDeviceId": 0, "isTccDriver": 0})
 
 
 def plan(cudnn, level, shared_memory, head_dim, backward):

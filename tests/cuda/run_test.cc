@@ -75,11 +75,8 @@ TEST(GpuRun, TakesTheMemoryThatWasPlanned) {
        {"method=full", "method=lora", "method=rotary active_params=50%",
         "method=rotary active_params=50% steps_per_rotation=2 overlap_rotation=true",
         "method=rotary active_params=50% steps_per_rotation=1 churn=1 overlap_rotation=true"}) {
-    std::vector<std::string> settings = {"device=cuda:0", "sequence_len=24"};
-    for (const Assignment& setting : split_settings(method, "")) {
-      settings.push_back(setting.name + "=" + setting.text);
-    }
-    const Recipe recipe = make_recipe(settings);
+    const Recipe recipe =
+        make_recipe(settings_of(std::string("device=cuda:0 sequence_len=24 ") + method));
     const SessionUse use = training_use(24);
     const SessionPlan plan = Session::rehearse(recipe, files, use);
     Session session(recipe, files, use, plan);
@@ -115,12 +112,8 @@ TEST(GpuRun, TrainsByARecipe) {
 TEST(GpuRun, IsPlannedAgainstTheGpusMemory) {
   SKIP_WITHOUT_GPU();
   const TinyRun tiny("cuda_plan");
-  std::vector<std::string> settings;
-  for (const Assignment& setting : split_settings(tiny.settings("device=cuda:0"), "")) {
-    settings.push_back(setting.name + "=" + setting.text);
-  }
   ::testing::internal::CaptureStdout();
-  EXPECT_EQ(run_plan(settings), 0);
+  EXPECT_EQ(run_plan(settings_of(tiny.settings("device=cuda:0"))), 0);
   const std::string said = ::testing::internal::GetCapturedStdout();
   EXPECT_NE(said.find("device (cuda:0)"), std::string::npos) << said;
   EXPECT_NE(said.find("are free on cuda:0 now"), std::string::npos) << said;

@@ -29,10 +29,7 @@ class DeviceRun {
   explicit DeviceRun(const std::string& text, int64_t steps = 6,
                      std::shared_ptr<const Device> device = nullptr)
       : device_(std::move(device)), steps_(steps), directory_("jackscrew_device_run") {
-    std::vector<std::string> settings = {"device=cpu", "sequence_len=24", "threads=2"};
-    for (const Assignment& setting : split_settings(text, "")) {
-      settings.push_back(setting.name + "=" + setting.text);
-    }
+    auto settings = settings_of("device=cpu sequence_len=24 threads=2 " + text);
     settings.push_back("output_dir=" + path("out").string());
     recipe_ = make_recipe(settings);
   }

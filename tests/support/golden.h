@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/options.h"
 #include "formats/safetensors.h"
 #include "text/batch.h"
 #include "train/session.h"
@@ -59,6 +60,15 @@ inline double relative_error(const float* actual, const std::vector<float>& expe
     scale = std::max(scale, std::abs(e));
   }
   return scale > 0.0 ? difference / scale : difference;
+}
+
+// The settings of "name=value name=value", one by one.
+inline std::vector<std::string> settings_of(const std::string& text) {
+  std::vector<std::string> settings;
+  for (const Assignment& setting : split_settings(text, "")) {
+    settings.push_back(setting.name + "=" + setting.text);
+  }
+  return settings;
 }
 
 // A recipe from "name=value" settings, as the command line gives them.

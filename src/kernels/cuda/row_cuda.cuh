@@ -166,12 +166,14 @@ struct TeamOf {
   }
 };
 
+template <class Args>
+concept HasShortLoops = requires {
+  requires Args::kShortLoops;
+};
+
 // How many threads work on a row.
 template <class Args>
-inline constexpr int kTeamSize = requires {
-  Args::kShortLoops;
-}
-? kWarp : kThreads;
+inline constexpr int kTeamSize = HasShortLoops<Args> ? kWarp : kThreads;
 
 template <class Args>
 __global__ void __launch_bounds__(kThreads) run_rows(const Args args, int64_t rows) {

@@ -73,6 +73,10 @@ measure_all() {
   local full=(method=full product=bf16)
   measure "Qwen2.5-0.5B, full" model=qwen2.5-0.5b micro_batch_size=16 "${full[@]}"
   measure "Qwen2.5-1.5B, full" model=qwen2.5-1.5b micro_batch_size=16 "${full[@]}"
+  if grep -q '^cuDNN [^:]*: [0-9]' "$report/gpu-check.txt"; then
+    measure "Qwen2.5-1.5B, cuDNN's attention" model=qwen2.5-1.5b micro_batch_size=16 \
+      attention=cudnn "${full[@]}"
+  fi
   measure "Qwen2.5-3B, full, 8-bit AdamW" model=qwen2.5-3b micro_batch_size=8 \
     optimizer=adamw_8bit "${full[@]}"
   local rotary=(method=rotary optimizer=adamw_8bit micro_batch_size=8)

@@ -10,6 +10,34 @@ set(JACKSCREW_NVCC_FLAGS -std=c++20 -O3 -I${CMAKE_SOURCE_DIR}/src --Werror all-w
   -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=sm_90
   -gencode arch=compute_90,code=compute_90)
 
+# Where cuDNN's headers are, for attention=cudnn (src/kernels/cuda/cudnn_attention.cc): those of the
+# system, or of script/setup --cuda-headers. The library is looked for by the program.
+# Sets JACKSCREW_HAS_CUDNN and JACKSCREW_CUDNN_INCLUDES.
+function(jackscrew_find_cudnn)
+  set(JACKSCREW_HAS_CUDNN FALSE PARENT_SCOPE)
+  set(includes)
+  foreach(header cudnn_frontend.h cudnn_version.h nvrtc.h)
+    find_path(JACKSCREW_INCLUDE_${header} ${header}
+      HINTS ${JACKSCREW_CUDA_INCLUDE} ${CMAKE_SOURCE_DIR}/.cache/cuda-headers/include)
+    if(NOT JACKSCREW_INCLUDE_${header})
+      message(STATUS "cuDNN: not built, since ${header} is not found (script/setup --cuda-headers)")
+      return()
+    endif()
+    list(APPEND includes ${JACKSCREW_INCLUDE_${header}})
+  endforeach()
+  file(STRINGS ${JACKSCREW_INCLUDE_cudnn_version.h}/cudnn_version.h version REGEX "define CUDNN_M(AJ|IN)OR")
+  string(REGEX MATCHALL "[0-9]+" version "${version}")
+  string(JOIN "." version ${version})
+  if(NOT version VERSION_GREATER_EQUAL 9.24)
+    message(STATUS "cuDNN: not built, since its headers are of ${version}, and 9.24 is needed")
+    return()
+  endif()
+  message(STATUS "cuDNN: headers of ${version}")
+  list(REMOVE_DUPLICATES includes)
+  set(JACKSCREW_HAS_CUDNN TRUE PARENT_SCOPE)
+  set(JACKSCREW_CUDNN_INCLUDES ${includes} PARENT_SCOPE)
+endfunction()
+
 # Sets JACKSCREW_HAS_CUDA.
 function(jackscrew_find_cuda)
   set(JACKSCREW_HAS_CUDA FALSE PARENT_SCOPE)
@@ -62,5 +90,10 @@ function(jackscrew_add_cuda_objects target)
   file(GLOB host_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kernels/cuda/*.cc)
   set_source_files_properties(${host_sources} PROPERTIES
     COMPILE_OPTIONS "-isystem;${JACKSCREW_CUDA_INCLUDE}")
+  if(JACKSCREW_HAS_CUDNN)
+    list(TRANSFORM JACKSCREW_CUDNN_INCLUDES PREPEND "-isystem;")
+    set_source_files_properties(${CMAKE_SOURCE_DIR}/src/kernels/cuda/cudnn_attention.cc PROPERTIES
+      COMPILE_OPTIONS "${JACKSCREW_CUDNN_INCLUDES};-isystem;${JACKSCREW_CUDA_INCLUDE}")
+  endif()
   target_link_libraries(${target} PUBLIC ${JACKSCREW_CUDART} pthread dl rt)
 endfunction()

@@ -1,9 +1,9 @@
-# The code for GPUs as plain C++, on an emulation of the runtime, of blocks of threads and of cuBLASLt:
-# the rooms with arithmetic again, with make_test_ops() giving the Ops of the GPU, and tests/cuda. The
-# objects come before the library, which therefore gives nothing of what they define.
+# The code for GPUs as plain C++, on an emulation of the runtime, of blocks of threads, of cuBLASLt and
+# of cuDNN: the rooms with arithmetic again, with make_test_ops() giving the Ops of the GPU, and
+# tests/cuda. The objects come before the library, which therefore gives nothing of what they define.
 file(GLOB emulated CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kernels/cuda/*.c[cu]
   ${CMAKE_CURRENT_SOURCE_DIR}/support/cuda_emulation/*.cc)
-list(FILTER emulated EXCLUDE REGEX "src/kernels/cuda/cublaslt\\.cc$")
+list(FILTER emulated EXCLUDE REGEX "src/kernels/cuda/(cublaslt|cudnn_attention)\\.cc$")
 foreach(source IN LISTS JACKSCREW_ROW_CUDA_SOURCES)
   string(REGEX REPLACE "\\.cu$" "_emulated_table.cc" table ${source})
   file(STRINGS ${source} include REGEX "rows\\.h")

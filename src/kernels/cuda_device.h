@@ -7,9 +7,7 @@
 namespace jackscrew {
 
 // Throws Error(device) with what is missing: driver, GPU, capability or library.
-// See open_device().
-std::unique_ptr<Device> open_cuda_device(int index, int threads, IsaLevel isa,
-                                         const std::vector<fs::path>& environments);
+std::unique_ptr<Device> open_cuda_device(int index, const DeviceSettings& settings);
 
 // See note_on_gpus().
 std::string cuda_note();

@@ -46,13 +46,12 @@ void check_device_name(std::string_view name) {
               "known devices: auto, cpu, cuda:N with N the number of a GPU");
 }
 
-std::unique_ptr<Device> open_device(const std::string& name, int threads, IsaLevel isa,
-                                    const std::vector<fs::path>& environments) {
+std::unique_ptr<Device> open_device(const std::string& name, const DeviceSettings& settings) {
   check_device_name(name);
   if (const auto index = cuda_index(name)) {
-    return open_cuda_device(static_cast<int>(*index), threads, isa, environments);
+    return open_cuda_device(static_cast<int>(*index), settings);
   }
-  return std::make_unique<CpuDevice>(threads, isa);
+  return std::make_unique<CpuDevice>(settings.threads, settings.isa);
 }
 
 std::string note_on_gpus() {

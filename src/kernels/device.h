@@ -33,15 +33,24 @@ class Device {
   virtual std::optional<int64_t> own_memory() const = 0;
 };
 
+// Whose attention computes the forward pass over tensors of bf16.
+enum class AttentionLibrary : bool { own, cudnn };
+
 // A name is "auto", "cpu", or "cuda:N" ("cuda" is "cuda:0"). Throws Error(usage) for any other.
 void check_device_name(std::string_view name);
 
+struct DeviceSettings {
+  int threads = 1;              // of the host
+  IsaLevel isa = IsaLevel::v3;  // of the host
+  // Roots of Python environments that may hold a GPU's libraries.
+  std::vector<fs::path> environments = {};
+  AttentionLibrary attention = AttentionLibrary::own;  // a GPU's
+};
+
 // Opens the device of that name; "auto" is the CPU, as long as no GPU has been tried.
-// Throws Error(device) when it is not there or lacks something. `threads` and `isa` are the host's;
-// `environments` are roots of Python environments that may hold a GPU's libraries. What was found
-// is kept for the life of the process.
-std::unique_ptr<Device> open_device(const std::string& name, int threads, IsaLevel isa,
-                                    const std::vector<fs::path>& environments = {});
+// Throws Error(device) when it is not there or lacks something. What was found is kept for the life
+// of the process.
+std::unique_ptr<Device> open_device(const std::string& name, const DeviceSettings& settings);
 
 // Which GPU there is, or why there is none, for a user who has asked for neither GPU nor CPU; empty
 // where the program was built without code for any. Opens nothing.

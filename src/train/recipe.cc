@@ -229,6 +229,7 @@ void fill(Recipe& r, const OptionSet& o) {
   check_device_name(r.device);
   r.threads = integer_or_auto(o, "threads").value_or(0);
   r.isa = o.text("isa");
+  r.attention = o.text("attention") == "cudnn" ? AttentionLibrary::cudnn : AttentionLibrary::own;
   r.device_memory = bytes_or_auto(o, "device_memory");
   r.host_memory = bytes_or_auto(o, "host_memory");
   r.output_dir = o.text("output_dir");

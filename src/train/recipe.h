@@ -10,6 +10,7 @@
 #include "base/command_line.h"
 #include "base/file.h"
 #include "base/options.h"
+#include "kernels/device.h"
 #include "optim/schedule.h"
 #include "train/run_options.h"
 #include "train/run_watch.h"
@@ -68,6 +69,7 @@ struct Recipe {
   std::string device;
   int64_t threads = 0;  // 0: all
   std::string isa;
+  AttentionLibrary attention = AttentionLibrary::own;
   std::optional<int64_t> device_memory;  // bytes
   std::optional<int64_t> host_memory;    // bytes
 

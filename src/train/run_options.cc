@@ -109,6 +109,11 @@ constexpr OptionSpec kMethodOptions[] = {
      .help = "arithmetic of matrix products: auto f32 bf16 int8",
      .choices = "auto f32 bf16 int8",
      .affects_result = false},  // checkpoints record the one that was used
+    {.name = "attention",
+     .type = text,
+     .default_text = "own",
+     .help = "kernels of attention: own, or on a GPU with product=bf16 cudnn (forward)",
+     .choices = "own cudnn"},
     {.name = "learner",
      .type = text,
      .default_text = "",

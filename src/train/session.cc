@@ -63,8 +63,10 @@ void with_stored(const std::string& origin, const WeightSource& source, const We
 }  // namespace
 
 std::unique_ptr<Device> open_device(const Recipe& recipe) {
-  return open_device(recipe.device, thread_count(recipe), choose_isa(recipe.isa),
-                     recipe.python_environments);
+  return open_device(recipe.device, {.threads = thread_count(recipe),
+                                     .isa = choose_isa(recipe.isa),
+                                     .environments = recipe.python_environments,
+                                     .attention = recipe.attention});
 }
 
 Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
@@ -101,6 +103,15 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
   optimizer_ =
       make_optimizer(recipe.optimizer, {recipe.adam_beta1, recipe.adam_beta2, recipe.adam_epsilon});
   product_ = &find_product(recipe.product, *ops_);
+  if (recipe.attention == AttentionLibrary::cudnn &&
+      ActivationTypes::of(*product_, *ops_).attention != DType::bf16) {
+    throw Error(
+        ErrorKind::usage,
+        fmt::format("attention=cudnn takes tensors of bf16, which a run on {} with product={} "
+                    "does not have",
+                    device_->name(), product_->name()),
+        "set device=cuda:0 product=bf16, or leave attention=own");
+  }
   memory_->set_phase("load");
   scratch_ = make_arena(Purpose::workspace, &ArenaSizes::scratch);
   stash_arena_ = make_arena(Purpose::activations, &ArenaSizes::stash);

@@ -20,7 +20,7 @@ class CudaDeviceTest : public ::testing::Test {
  protected:
   ~CudaDeviceTest() override { machine() = Machine{}; }
   static std::unique_ptr<Device> open(const std::string& name = "cuda:0") {
-    return open_device(name, 2, test_isa());
+    return open_device(name, {.threads = 2, .isa = test_isa()});
   }
   static void expect_refused(const std::string& name, const std::string& words) {
     try {
@@ -69,7 +69,7 @@ TEST_F(CudaDeviceTest, ReportsWhatIsThere) {
     EXPECT_TRUE(report.found) << report.name << report.text;
     all += report.name + " ";
   }
-  EXPECT_EQ(all, "CUDA driver GPUs cuda:0 cuBLASLt ");
+  EXPECT_EQ(all, "CUDA driver GPUs cuda:0 cuBLASLt cuDNN (for attention=cudnn) ");
 }
 
 TEST_F(CudaDeviceTest, GivesZeroedMemoryUntilThereIsNone) {

@@ -13,8 +13,11 @@ namespace {
 // A device with tensors made from the same values on each.
 class Side {
  public:
-  explicit Side(const std::string& name)
-      : device_(open_device(name, 2, test_isa())),
+  explicit Side(const std::string& name, AttentionLibrary attention = AttentionLibrary::own)
+      : device_(open_device(name, {.threads = 2,
+                                   .isa = test_isa(),
+                                   .environments = python_environments(),
+                                   .attention = attention})),
         memory_("device", device_->make_backing(), 0),
         ops_(device_->make_ops(memory_)),
         scratch_(memory_, Purpose::workspace, int64_t{64} << 20) {}
@@ -34,9 +37,10 @@ class Side {
   Tensor random(int64_t rows, int64_t cols, uint32_t seed) {
     return put(random_floats(rows * cols, seed), rows, cols);
   }
-  std::vector<float> get(const Tensor& from) {
-    std::vector<float> out(at(from.size()));
-    ops_->copy(Tensor(out.data(), DType::f32, {from.rows(), from.cols()}), from);
+  template <class T = float>
+  std::vector<T> get(const Tensor& from) {
+    std::vector<T> out(at(from.size()));
+    ops_->copy(Tensor(out.data(), DTypeOf<T>::value, {from.rows(), from.cols()}), from);
     return out;
   }
 
@@ -171,6 +175,44 @@ TEST(GpuParity, Attention) {
     // The CPU does not round, the GPU by up to 2^-9 before every product.
     operands = DType::bf16;
     expect_parity(run, fmt::format("attention in bf16, heads of {}", c.head_dim), 1e-2);
+  }
+}
+
+// Beside our own on the same GPU: with a window, without, and rows apart.
+TEST(GpuParity, CudnnAttention) {
+  if (const auto missing = gpu_missing(AttentionLibrary::cudnn); !missing.empty()) {
+    GTEST_SKIP() << missing;
+  }
+  const std::vector<int32_t> cu_seqlens = {0, 1, 34, 134, 300};
+  constexpr int64_t kTokens = 300, kSequences = 4, kHeads = 6, kKvHeads = 2, kGap = 8;
+  const auto run = [&](AttentionLibrary library, int64_t head_dim, int64_t window) {
+    Side side("cuda:0", library);
+    const auto rows = [&](int64_t heads, uint32_t seed) {
+      const int64_t width = heads * head_dim;
+      return side
+          .put(converted<bf16>(random_floats(kTokens * (width + kGap), seed)), kTokens,
+               width + kGap)
+          .columns(0, width);
+    };
+    const Tensor ends = side.put(cu_seqlens, 1, kSequences + 1).reshaped({kSequences + 1});
+    const AttentionShape shape{ends,     ends, kSequences, kHeads,     kKvHeads,
+                               head_dim, 0.3f, window,     DType::bf16};
+    const Tensor out = rows(kHeads, 4);
+    const Tensor lse = side.random(kHeads, kTokens, 5);
+    side.ops().attention_forward(shape, rows(kHeads, 1), rows(kKvHeads, 2), rows(kKvHeads, 3), out,
+                                 lse, side.scratch());
+    std::vector<float> values;
+    for (const bf16 value : side.get<bf16>(out)) values.push_back(to_float(value));
+    return Results{values, side.get(lse)};
+  };
+  for (const int64_t head_dim : {64, 128}) {
+    for (const int64_t window : {0, 40}) {
+      const Results own = run(AttentionLibrary::own, head_dim, window);
+      const Results got = run(AttentionLibrary::cudnn, head_dim, window);
+      // Both round probabilities to bf16 and the result as well.
+      EXPECT_LE(relative_error(got[0], widen(own[0])), 1e-2) << head_dim << " " << window;
+      EXPECT_LE(relative_error(got[1], widen(own[1])), 1e-4) << head_dim << " " << window;
+    }
   }
 }
 

@@ -62,7 +62,7 @@ class CudaReplay : public ::testing::Test {
     });
   }
 
-  std::unique_ptr<Device> device_ = open_device("cuda:0", 1, test_isa());
+  std::unique_ptr<Device> device_ = open_device("cuda:0", {.threads = 1, .isa = test_isa()});
   Memory memory_{"device", device_->make_backing(), 0};
   std::unique_ptr<Ops> ops_ = device_->make_ops(memory_);
   OwnedTensor x_{memory_, Purpose::io, DType::f32, {4}};

@@ -11,10 +11,13 @@
 
 namespace jackscrew {
 
-// Why cuda:0 cannot be used; empty where it can.
-inline std::string gpu_missing() {
+// Why cuda:0 cannot be used, with this attention; empty where it can.
+inline std::string gpu_missing(AttentionLibrary attention = AttentionLibrary::own) {
   try {
-    open_device("cuda:0", 1, test_isa(), python_environments());
+    open_device("cuda:0", {.threads = 1,
+                           .isa = test_isa(),
+                           .environments = python_environments(),
+                           .attention = attention});
     return "";
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::device) throw;

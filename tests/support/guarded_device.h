@@ -118,7 +118,7 @@ class GuardedOps : public CountingOps {
 
 class GuardedDevice : public Device {
  public:
-  explicit GuardedDevice(IsaLevel isa) : cpu_(open_device("cpu", 2, isa)) {}
+  explicit GuardedDevice(IsaLevel isa) : cpu_(open_device("cpu", {.threads = 2, .isa = isa})) {}
 
   std::string name() const override { return "guarded"; }
   std::string description() const override { return name(); }

@@ -66,9 +66,7 @@ struct CublasLt {
                   void* workspace, size_t workspace_bytes, void* stream);
 };
 
-// Looks where the system's loader does, in the usual places of toolkits, then among the Python
-// wheels of these environments; the first of the right major version is kept for the life of the
-// process. Throws Error(device) with what was found instead.
+// Found as a SharedLibrary is, once. Throws Error(device) as that does.
 const CublasLt& open_cublaslt(const std::vector<fs::path>& environments);
 
 }  // namespace jackscrew::cuda

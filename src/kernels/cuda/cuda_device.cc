@@ -92,8 +92,8 @@ class CudaBacking : public Backing {
 
 class CudaDevice : public Device {
  public:
-  CudaDevice(int index, int threads, IsaLevel isa, const std::vector<fs::path>& environments)
-      : index_(index), threads_(threads), isa_(isa) {
+  CudaDevice(int index, const DeviceSettings& settings)
+      : index_(index), threads_(settings.threads), isa_(settings.isa) {
     require_driver();
     if (const int count = count_gpus(); index >= count) {
       throw Error(ErrorKind::device,
@@ -110,7 +110,10 @@ class CudaDevice : public Device {
     }
     gpu_.level = fmt::format("sm_{}", capability);
     gpu_.shared_memory_bytes = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, index);
-    library_ = &cuda::open_cublaslt(environments);
+    libraries_.cublaslt = &cuda::open_cublaslt(settings.environments);
+    if (settings.attention == AttentionLibrary::cudnn) {
+      libraries_.cudnn = &cuda::open_cudnn(settings.environments);
+    }
   }
 
   std::string name() const override { return fmt::format("cuda:{}", index_); }
@@ -122,7 +125,7 @@ class CudaDevice : public Device {
   }
   std::unique_ptr<Ops> make_ops(Memory& memory) const override {
     check(cudaSetDevice(index_), "choosing the GPU");
-    return cuda::make_cuda_ops(*library_, gpu_, memory, threads_, isa_);
+    return cuda::make_cuda_ops(libraries_, gpu_, memory, threads_, isa_);
   }
   std::unique_ptr<Ops> make_plan_ops(Memory& memory) const override {
     return cuda::make_cuda_plan_ops(gpu_, memory, threads_, isa_);
@@ -140,7 +143,7 @@ class CudaDevice : public Device {
   int threads_;
   IsaLevel isa_;
   cuda::GpuInfo gpu_;
-  const cuda::CublasLt* library_;
+  cuda::GpuLibraries libraries_;
 };
 
 // One line on what find() says, or on what it says is missing.
@@ -155,9 +158,8 @@ DeviceReport report(const std::string& name, const Find& find) {
 
 }  // namespace
 
-std::unique_ptr<Device> open_cuda_device(int index, int threads, IsaLevel isa,
-                                         const std::vector<fs::path>& environments) {
-  return std::make_unique<CudaDevice>(index, threads, isa, environments);
+std::unique_ptr<Device> open_cuda_device(int index, const DeviceSettings& settings) {
+  return std::make_unique<CudaDevice>(index, settings);
 }
 
 std::string cuda_note() {
@@ -192,6 +194,11 @@ std::vector<DeviceReport> cuda_reports(const std::vector<fs::path>& environments
     const size_t version = library.version();
     return fmt::format("{}.{}.{}, {}", version / 10000, version / 100 % 100, version % 100,
                        library.path);
+  }));
+  out.push_back(report("cuDNN (for attention=cudnn)", [&] {
+    const cuda::CudnnLibrary& library = cuda::open_cudnn(environments);
+    return fmt::format("{}.{}.{}, {}", library.version / 10000, library.version / 100 % 100,
+                       library.version % 100, library.path);
   }));
   return out;
 }

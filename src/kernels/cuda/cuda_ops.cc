@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/gemm.h"
@@ -29,6 +30,9 @@ constexpr int64_t kProductRows = 1024;
 // contraction reads and writes all of dx once more, which at 16384 x 4096 takes a sixth of the
 // product's time.
 constexpr int64_t kPanelBytes = int64_t{64} << 20;
+
+// Each takes the host some 2 MB, and a second when it is made.
+constexpr size_t kMostCudnnShapes = 128;
 
 OwnedTensor make_workspace(Memory& memory) {
   return {memory, Purpose::workspace, DType::u8, {kWorkspaceBytes}};
@@ -55,11 +59,14 @@ class Stream {
 
 class CudaOps : public Ops {
  public:
-  CudaOps(const CublasLt& library, const GpuInfo& gpu, Memory& memory, int threads, IsaLevel isa)
+  CudaOps(const GpuLibraries& libraries, const GpuInfo& gpu, Memory& memory, int threads,
+          IsaLevel isa)
       : Ops(threads, isa),
         gpu_(gpu),
         workspace_(make_workspace(memory)),
-        gemm_(library, workspace_.view().raw(), static_cast<size_t>(kWorkspaceBytes)) {}
+        gemm_(*libraries.cublaslt, workspace_.view().raw(), static_cast<size_t>(kWorkspaceBytes)) {
+    if (libraries.cudnn != nullptr) cudnn_ = make_cudnn_attention(*libraries.cudnn, gpu.level);
+  }
 
   std::string level() const override { return gpu_.level; }
   bool plans_only() const override { return false; }
@@ -107,6 +114,12 @@ class CudaOps : public Ops {
 
   void attention_forward(const AttentionShape& shape, const Tensor& q, const Tensor& k,
                          const Tensor& v, const Tensor& out, const Tensor& lse, Arena&) override {
+    // cuDNN is asked where queries are of the same tokens as keys: not with a KV cache.
+    if (cudnn_ && q.dtype() == DType::bf16 &&
+        shape.cu_seqlens_q.raw() == shape.cu_seqlens_k.raw()) {
+      cudnn_forward(shape, q, k, v, out, lse);
+      return;
+    }
     with_activation(q.dtype(), [&]<class Element>(Element) {
       check(cuda::attention_forward(arguments<Element>(shape, q, k, v, out, lse), stream_.get()),
             "attention");
@@ -168,6 +181,31 @@ class CudaOps : public Ops {
   }
 
  private:
+  void cudnn_forward(const AttentionShape& shape, const Tensor& q, const Tensor& k, const Tensor& v,
+                     const Tensor& out, const Tensor& lse) {
+    if (q.rows() == 0) return;
+    const Attention<bf16> args = arguments<bf16>(shape, q, k, v, out, lse);
+    forget_shapes();
+    if (const int64_t wanted = cudnn_->workspace_bytes(args); wanted > kWorkspaceBytes) {
+      throw Error(ErrorKind::device,
+                  fmt::format("cuDNN's attention takes {} of workspace, and there are {}",
+                              human_bytes(wanted), human_bytes(kWorkspaceBytes)),
+                  "set attention=own");
+    }
+    cudnn_->forward(args, workspace_.view().raw(), stream_.get());
+  }
+
+  // Where micro-batches are never alike, cuDNN has one more plan for each of them.
+  void forget_shapes() {
+    if (cudnn_->known() < kMostCudnnShapes) return;
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    check(cudaStreamIsCapturing(stream_.get(), &status), "asking a stream whether it records");
+    if (status != cudaStreamCaptureStatusNone) return;
+    finish();
+    replay_.forget();
+    cudnn_->forget();
+  }
+
   template <class Element>
   Attention<Element> arguments(const AttentionShape& shape, const Tensor& q, const Tensor& k,
                                const Tensor& v, const Tensor& out, const Tensor& lse) const {
@@ -184,8 +222,9 @@ class CudaOps : public Ops {
   }
 
   GpuInfo gpu_;
-  OwnedTensor workspace_;  // u8 [kWorkspaceBytes], cuBLASLt's
+  OwnedTensor workspace_;  // u8 [kWorkspaceBytes], the libraries'
   Gemm gemm_;
+  std::unique_ptr<CudnnAttention> cudnn_;  // null: attention is ours
   Transfer transfer_;
   std::optional<Transfer> beside_transfer_;  // buffers of its own: none waits for the other stream
   Replay replay_;
@@ -223,9 +262,9 @@ class CudaPlanOps : public PlanOps {
 
 }  // namespace
 
-std::unique_ptr<Ops> make_cuda_ops(const CublasLt& library, const GpuInfo& gpu, Memory& memory,
-                                   int threads, IsaLevel isa) {
-  return std::make_unique<CudaOps>(library, gpu, memory, threads, isa);
+std::unique_ptr<Ops> make_cuda_ops(const GpuLibraries& libraries, const GpuInfo& gpu,
+                                   Memory& memory, int threads, IsaLevel isa) {
+  return std::make_unique<CudaOps>(libraries, gpu, memory, threads, isa);
 }
 
 std::unique_ptr<Ops> make_cuda_plan_ops(const GpuInfo& gpu, Memory& memory, int threads,

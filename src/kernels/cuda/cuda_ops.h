@@ -1,10 +1,11 @@
-// CudaOps: cuBLASLt for matrix products, our own attention and products of bytes, row kernels with
-// a block of threads for each row.
+// CudaOps: cuBLASLt for matrix products, our own attention (or cuDNN's, forward) and products of
+// bytes, row kernels with a block of threads for each row.
 #pragma once
 
 #include <memory>
 
 #include "kernels/cuda/cublaslt.h"
+#include "kernels/cuda/cudnn_attention.h"
 #include "kernels/ops.h"
 
 namespace jackscrew::cuda {
@@ -14,9 +15,14 @@ struct GpuInfo {
   int64_t shared_memory_bytes;  // that a block of threads may have
 };
 
+struct GpuLibraries {
+  const CublasLt* cublaslt = nullptr;
+  const CudnnLibrary* cudnn = nullptr;  // null: attention is ours
+};
+
 // On the GPU that the calling thread has set.
-std::unique_ptr<Ops> make_cuda_ops(const CublasLt& library, const GpuInfo& gpu, Memory& memory,
-                                   int threads, IsaLevel isa);
+std::unique_ptr<Ops> make_cuda_ops(const GpuLibraries& libraries, const GpuInfo& gpu,
+                                   Memory& memory, int threads, IsaLevel isa);
 std::unique_ptr<Ops> make_cuda_plan_ops(const GpuInfo& gpu, Memory& memory, int threads,
                                         IsaLevel isa);
 

@@ -41,9 +41,14 @@ cudaGraphExec_t record(const std::function<void()>& body, cudaStream_t stream) {
 }  // namespace
 
 Replay::~Replay() {
+  forget();
+}
+
+void Replay::forget() {
   for (const Known& known : known_) {
     if (known.graph != nullptr) cudaGraphExecDestroy(known.graph);
   }
+  known_.clear();
 }
 
 Replay::Known& Replay::find(const std::vector<int64_t>& key) {

@@ -20,6 +20,8 @@ class Replay {
   Replay& operator=(const Replay&) = delete;
 
   void run(const std::vector<int64_t>& key, const std::function<void()>& body, cudaStream_t stream);
+  // Lets go of all recordings, none of which may be under way.
+  void forget();
 
  private:
   struct Known {

@@ -3,7 +3,7 @@
 
 namespace jackscrew {
 
-std::unique_ptr<Device> open_cuda_device(int index, int, IsaLevel, const std::vector<fs::path>&) {
+std::unique_ptr<Device> open_cuda_device(int index, const DeviceSettings&) {
   throw Error(ErrorKind::device, fmt::format("cuda:{}: this program was built without CUDA", index),
               "build it where nvcc is installed (-DJACKSCREW_CUDA=ON), or set device=cpu");
 }

@@ -1,0 +1,82 @@
+#include "kernels/cuda/shared_library.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace jackscrew::cuda {
+
+namespace {
+
+void add_children(std::vector<fs::path>& to, const fs::path& parent, std::string_view prefix,
+                  const fs::path& below) {
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(parent, ignored)) {
+    if (entry.path().filename().string().starts_with(prefix)) to.push_back(entry.path() / below);
+  }
+}
+
+// Directories that may hold a library, the likeliest first.
+std::vector<fs::path> places(const std::vector<fs::path>& environments) {
+  std::vector<fs::path> out = {"/usr/local/cuda/lib64", "/usr/lib/x86_64-linux-gnu"};
+  add_children(out, "/usr/local", "cuda-", "lib64");
+  for (const fs::path& environment : environments) {
+    std::vector<fs::path> packages;
+    add_children(packages, environment / "lib", "python", "site-packages");
+    for (const fs::path& directory : packages) {
+      add_children(out, directory / "nvidia", "", "lib");
+    }
+  }
+  std::sort(out.begin() + 2, out.end());
+  return out;
+}
+
+// Libraries of another version, for the error.
+std::string others(const std::vector<fs::path>& directories, const char* file) {
+  std::string out;
+  for (const fs::path& directory : directories) {
+    std::error_code ignored;
+    for (const auto& entry : fs::directory_iterator(directory, ignored)) {
+      const std::string name = entry.path().filename().string();
+      if (!name.starts_with(file)) continue;
+      out += fmt::format("{}{}", out.empty() ? "" : ", ", entry.path().string());
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+SharedLibrary::SharedLibrary(const LibraryName& name, const std::vector<fs::path>& environments)
+    : name_(name) {
+  const std::string wanted = fmt::format("{}.{}", name.file, name.major);
+  const std::vector<fs::path> directories = places(environments);
+  handle_ = ::dlopen(wanted.c_str(), RTLD_NOW | RTLD_LOCAL);
+  for (size_t i = 0; handle_ == nullptr && i < directories.size(); ++i) {
+    handle_ = ::dlopen((directories[i] / wanted).c_str(), RTLD_NOW | RTLD_LOCAL);
+  }
+  if (handle_ != nullptr) return;
+  const std::string found = others(directories, name.file);
+  throw Error(
+      ErrorKind::device,
+      fmt::format("{} {} is wanted ({}), {}", name.product, name.major, wanted,
+                  found.empty() ? "none is found" : "found is only " + found),
+      fmt::format("install it, or activate a Python environment with {} (script/setup --cuda)",
+                  name.package));
+}
+
+std::string SharedLibrary::path(const void* function) const {
+  Dl_info info{};
+  const bool known = ::dladdr(function, &info) != 0;
+  return known && info.dli_fname != nullptr ? info.dli_fname : name_.file;
+}
+
+void* SharedLibrary::find(const char* function) const {
+  void* const out = ::dlsym(handle_, function);
+  if (out == nullptr) fail(ErrorKind::device, "{} lacks {}", name_.product, function);
+  return out;
+}
+
+}  // namespace jackscrew::cuda

@@ -59,6 +59,8 @@ TEST_F(CudaDeviceTest, IsMentionedToThoseWhoDidNotChoose) {
   const std::string with_model = open()->description();
   ASSERT_TRUE(with_model.starts_with("cuda:0, ")) << with_model;
   EXPECT_EQ(note_on_gpus(), "a GPU is there, " + with_model.substr(8) + ", for device=cuda:0");
+  machine().capability = 75;
+  EXPECT_NE(note_on_gpus().find("compute capability 7.5, and 8.0 is needed"), std::string::npos);
   machine().driver = 0;
   EXPECT_EQ(note_on_gpus(), "there is no NVIDIA driver on this machine");
 }

@@ -64,6 +64,17 @@ std::string name_of(int index) {
   return properties.name;
 }
 
+// Throws where the GPU is too old.
+void check_capability(int index) {
+  const int capability = capability_of(index);
+  if (capability >= kLowestCapability) return;
+  throw Error(ErrorKind::device,
+              fmt::format("cuda:{} ({}) has compute capability {}.{}, and {}.{} is needed", index,
+                          name_of(index), capability / 10, capability % 10, kLowestCapability / 10,
+                          kLowestCapability % 10),
+              "use a GPU from Ampere on, or set device=cpu");
+}
+
 // Plain allocations, one for each piece.
 class CudaBacking : public Backing {
  public:
@@ -100,15 +111,8 @@ class CudaDevice : public Device {
                   fmt::format("cuda:{}: this machine has {}", index, counted(count, "GPU")),
                   "jackscrew doctor lists them");
     }
-    const int capability = capability_of(index);
-    if (capability < kLowestCapability) {
-      throw Error(ErrorKind::device,
-                  fmt::format("cuda:{} ({}) has compute capability {}.{}, and {}.{} is needed",
-                              index, name_of(index), capability / 10, capability % 10,
-                              kLowestCapability / 10, kLowestCapability % 10),
-                  "use a GPU from Ampere on, or set device=cpu");
-    }
-    gpu_.level = fmt::format("sm_{}", capability);
+    check_capability(index);
+    gpu_.level = fmt::format("sm_{}", capability_of(index));
     gpu_.shared_memory_bytes = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, index);
     libraries_.cublaslt = &cuda::open_cublaslt(settings.environments);
     if (settings.attention == AttentionLibrary::cudnn) {
@@ -166,6 +170,7 @@ std::string cuda_note() {
   try {
     require_driver();
     count_gpus();
+    check_capability(0);
     return fmt::format("a GPU is there, {}, for device=cuda:0", name_of(0));
   } catch (const Error& error) {
     return error.what();

@@ -33,17 +33,20 @@ std::string version_text(int version) {
   return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
+constexpr const char* kHint =
+    "what was saved is intact: resume from the last checkpoint, or set attention=own";
+
 void check(fe::error_t status, const char* what) {
   if (status.is_good()) return;
   throw Error(ErrorKind::device, fmt::format("cuDNN: {} failed: {}", what, status.get_message()),
-              "set attention=own");
+              kHint);
 }
 
 void check(cudnnStatus_t status, const char* what) {
   if (status == CUDNN_STATUS_SUCCESS) return;
   throw Error(ErrorKind::device,
               fmt::format("cuDNN: {} failed: {}", what, fe::detail::get_error_string(status)),
-              "set attention=own");
+              kHint);
 }
 
 enum Uid : int64_t { kCuSeqlens = 1, kQ, kK, kV, kOut, kLse };
@@ -118,9 +121,10 @@ class Description {
   TensorPointer cu_seqlens_;
 };
 
-class Attention9 : public CudnnAttention {
+class PlannedAttention : public CudnnAttention {
  public:
-  Attention9(const CudnnLibrary& library, const std::string& level, const std::string& described)
+  PlannedAttention(const CudnnLibrary& library, const std::string& level,
+                   const std::string& described)
       : library_(library), level_(std::stoi(level.substr(3))) {
     if (described.empty()) {
       check(fe::detail::create_handle(&handle_), "starting it");
@@ -129,7 +133,7 @@ class Attention9 : public CudnnAttention {
     described_ = std::make_shared<fe::DeviceProperties>();
     check(described_->deserialize({described.begin(), described.end()}), "describing a GPU");
   }
-  ~Attention9() override {
+  ~PlannedAttention() override {
     graphs_.clear();
     if (handle_ != nullptr) fe::detail::destroy_handle(handle_);
   }
@@ -217,7 +221,7 @@ const CudnnLibrary& open_cudnn(const std::vector<fs::path>& environments) {
 std::unique_ptr<CudnnAttention> make_cudnn_attention(const CudnnLibrary& library,
                                                      const std::string& level,
                                                      const std::string& described) {
-  return std::make_unique<Attention9>(library, level, described);
+  return std::make_unique<PlannedAttention>(library, level, described);
 }
 
 }  // namespace jackscrew::cuda

@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "base/checked.h"
-#include "base/error.h"
 #include "base/file.h"
 #include "base/half.h"
 #include "base/philox.h"
 #include "base/text.h"
+#include "tests/support/errors.h"
 
 namespace jackscrew {
 namespace {
@@ -112,13 +112,7 @@ TEST_F(FileTest, MapsAndNamesWhatIsMissing) {
   write_text_atomic(directory_ / "a", "hello");
   EXPECT_EQ(read_text(directory_ / "a"), "hello");
   EXPECT_FALSE(fs::exists(directory_ / "a.part"));
-  try {
-    MappedFile missing(directory_ / "b");
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.exit_code(), 5);
-    EXPECT_NE(std::string(error.what()).find("b: No such file"), std::string::npos);
-  }
+  expect_error(ErrorKind::model, "b: No such file", [&] { MappedFile missing(directory_ / "b"); });
 }
 
 TEST_F(FileTest, DirectoryAppearsWholeOrNotAtAll) {
@@ -139,14 +133,10 @@ TEST_F(FileTest, DirectoryAppearsWholeOrNotAtAll) {
 
 TEST_F(FileTest, FullDiskIsAnError) {
   FileWriter writer("/dev/full");
-  try {
+  expect_error(ErrorKind::generic, "/dev/full", [&] {
     writer.write(std::string(1 << 20, 'x'));
     writer.close();
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.exit_code(), 1);
-    EXPECT_NE(std::string(error.what()).find("/dev/full"), std::string::npos);
-  }
+  });
 }
 
 }  // namespace

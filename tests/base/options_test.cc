@@ -2,10 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include <functional>
-
 #include "base/command_line.h"
-#include "base/error.h"
+#include "tests/support/errors.h"
 
 namespace jackscrew {
 namespace {
@@ -56,16 +54,9 @@ OptionSet sample() {
   return options;
 }
 
-// Runs `action`, which must throw a usage error, and returns "what | hint".
-std::string usage_error(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::usage) << error.what();
-    return std::string(error.what()) + " | " + error.hint();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {};
+template <class Action>
+std::string usage_error(const Action& action) {
+  return error_of(ErrorKind::usage, action);
 }
 
 TEST(Options, DefaultsAndTypes) {

@@ -4,6 +4,7 @@
 #include "tests/kernels/kernel_data.h"
 #include "tests/support/cuda_emulation/machine.h"
 #include "tests/support/device_run.h"
+#include "tests/support/errors.h"
 #include "tests/support/test_ops.h"
 #include "tests/support/train_quietly.h"
 
@@ -18,14 +19,7 @@ class CudaCudnn : public ::testing::Test {
 
   static void expect_refused(const std::string& settings, ErrorKind kind,
                              const std::string& words) {
-    try {
-      DeviceRun(settings).run();
-      FAIL() << words;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), kind);
-      EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
-      EXPECT_FALSE(error.hint().empty());
-    }
+    expect_error(kind, words, [&] { DeviceRun(settings).run(); });
   }
 };
 

@@ -11,8 +11,8 @@
 #include <string_view>
 #include <vector>
 
-#include "base/error.h"
 #include "base/file.h"
+#include "tests/support/errors.h"
 
 namespace jackscrew {
 
@@ -40,17 +40,9 @@ inline std::string slurp(const fs::path& path) {
   return read_text(path);
 }
 
-// The message and the hint of the Error(model) that `action` throws; a failure when it throws none.
 template <typename Action>
-std::string model_error(Action&& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::model) << error.what();
-    return std::string(error.what()) + " | " + error.hint();
-  }
-  ADD_FAILURE() << "no error";
-  return {};
+std::string model_error(const Action& action) {
+  return error_of(ErrorKind::model, action);
 }
 
 // Prints both texts on failure.

@@ -10,6 +10,7 @@
 #include "learners/full.h"
 #include "model/parameter.h"
 #include "tests/support/batches.h"
+#include "tests/support/errors.h"
 #include "tests/support/golden.h"
 #include "tests/support/test_ops.h"
 #include "train/export.h"
@@ -204,12 +205,7 @@ TEST_F(LoraTest, ATrainedAdapterSurvivesTheDisk) {
 
 TEST_F(LoraTest, RefusesTargetsThatDoNotExist) {
   for (const char* target : {"lora_target=k_pro", "lora_target=lm_head"}) {
-    try {
-      session({"method=lora", target}, false);
-      ADD_FAILURE() << target;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::usage);
-    }
+    error_of(ErrorKind::usage, [&] { session({"method=lora", target}, false); });
   }
 }
 

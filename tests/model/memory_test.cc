@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/batches.h"
+#include "tests/support/errors.h"
 #include "tests/support/golden.h"
 
 namespace jackscrew {
@@ -96,13 +97,8 @@ TEST_F(PlanTest, BudgetBelowThePlanIsRefused) {
   const StepBatch batch = step({64, {{30, 34}}});
   fits.accumulate(batch, 1e-3, 0);
   EXPECT_TRUE(fits.update(0.0).finite);
-  try {
-    Session too_large(with_budget(plan.ledger.peak - 1), files_, use, plan);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::does_not_fit);
-    EXPECT_NE(std::string(error.what()).find("device_memory"), std::string::npos) << error.what();
-  }
+  expect_error(ErrorKind::does_not_fit, "device_memory",
+               [&] { Session too_large(with_budget(plan.ledger.peak - 1), files_, use, plan); });
 }
 
 TEST_F(PlanTest, RecomputesWhenMemoryNeedsIt) {

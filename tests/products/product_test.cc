@@ -4,11 +4,11 @@
 #include <cstring>
 #include <string>
 
-#include "base/error.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "products/dense.h"
 #include "quant/plain.h"
 #include "tests/products/reference.h"
+#include "tests/support/errors.h"
 #include "tests/support/test_ops.h"
 
 namespace jackscrew {
@@ -296,15 +296,7 @@ TEST(ContributorTest, RefusalsNameTheWeight) {
   Context run{*ops, scratch, nullptr, true};
   const Weight weight(memory, "the.weight", 3, 4, false, find_format("f32"));
   const BareContributor bare;
-  const auto refusal = [](const auto& action) {
-    try {
-      action();
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::usage);
-      return std::string(error.what());
-    }
-    return std::string("nothing thrown");
-  };
+  const auto refusal = [](const auto& action) { return error_of(ErrorKind::usage, action); };
   Matrix any(3, 4);
   const Gradient g(run, bare, weight);
   const Gradient gather(run, gather_contributor(), weight);
@@ -320,19 +312,11 @@ TEST(ContributorTest, RefusalsNameTheWeight) {
 }
 
 TEST(FindProductTest, SaysWhatThereIs) {
-  const auto kind_of = [](const char* name, const Ops& ops) {
-    try {
-      find_product(name, ops);
-    } catch (const Error& error) {
-      return error.kind();
-    }
-    return ErrorKind::generic;
-  };
   const auto below = make_cpu_ops(1, IsaLevel::v3);
   EXPECT_EQ(&find_product("auto", *below), &f32_product());
   EXPECT_EQ(&find_product("f32", *below), &f32_product());
-  EXPECT_EQ(kind_of("bf16", *below), ErrorKind::device);
-  EXPECT_EQ(kind_of("f64", *below), ErrorKind::usage);
+  expect_error(ErrorKind::device, "bf16", [&] { find_product("bf16", *below); });
+  expect_error(ErrorKind::usage, "f64", [&] { find_product("f64", *below); });
   const auto ops = make_test_ops();
   if (ops->has_bf16()) {
     EXPECT_EQ(&find_product("bf16", *ops), &bf16_product());

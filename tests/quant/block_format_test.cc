@@ -5,11 +5,11 @@
 #include <string>
 #include <vector>
 
-#include "base/error.h"
 #include "base/file.h"
 #include "kernels/plan/plan_ops.h"
 #include "quant/weight.h"
 #include "tests/quant/decode.h"
+#include "tests/support/errors.h"
 #include "tests/support/test_ops.h"
 
 namespace jackscrew {
@@ -118,13 +118,8 @@ TEST_P(BlockFormatTest, RefusesRaggedRows) {
   Memory memory("host", make_host_backing(), 0);
   const int64_t block = this->block();
   for (const int64_t cols : {block + 1, block / 2, int64_t{0}}) {
-    try {
-      const Weight weight(memory, "w", 1, cols, false, format_);
-      FAIL() << cols;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::model);
-      EXPECT_NE(std::string(error.what()).find(GetParam()), std::string::npos);
-    }
+    expect_error(ErrorKind::model, GetParam(),
+                 [&] { const Weight weight(memory, "w", 1, cols, false, format_); });
   }
 }
 
@@ -137,12 +132,7 @@ TEST_P(BlockFormatTest, RefusesTilesThatCutBlocks) {
 TEST_P(BlockFormatTest, RefusesOtherOutputsAndWriting) {
   EXPECT_THROW(decode_tile<f16>(*ops_, format_, storage(), everything()), Error);
   EXPECT_FALSE(format_.can_encode());
-  try {
-    encode(*ops_, format_, values_, rows_);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::usage);
-  }
+  error_of(ErrorKind::usage, [&] { encode(*ops_, format_, values_, rows_); });
 }
 
 TEST_P(BlockFormatTest, PlansWithoutBytes) {
@@ -158,13 +148,7 @@ INSTANTIATE_TEST_SUITE_P(Formats, BlockFormatTest,
 
 TEST(Formats, AreFoundByName) {
   for (const Format* format : all_formats()) EXPECT_EQ(&find_format(format->name()), format);
-  try {
-    find_format("q9_9");
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::model);
-    EXPECT_NE(error.hint().find("q4_k"), std::string::npos);
-  }
+  expect_error(ErrorKind::model, "q4_k", [] { find_format("q9_9"); });
 }
 
 }  // namespace

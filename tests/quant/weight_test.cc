@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "base/error.h"
 #include "tests/quant/decode.h"
+#include "tests/support/errors.h"
 #include "tests/support/test_ops.h"
 
 namespace jackscrew {
@@ -42,13 +42,7 @@ class WeightTest : public ::testing::Test {
   void expect_refused(const StoredTensor& tensor, bool is_vector, const std::string& part) {
     const int64_t rows = is_vector ? 1 : 4;
     Weight weight(memory_, "the.name", rows, 64, is_vector, find_format("f32"));
-    try {
-      weight.load(*ops_, tensor, staging_);
-      FAIL() << part;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::model);
-      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
-    }
+    expect_error(ErrorKind::model, part, [&] { weight.load(*ops_, tensor, staging_); });
   }
 
   std::unique_ptr<Ops> ops_ = make_test_ops();

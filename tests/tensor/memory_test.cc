@@ -8,7 +8,7 @@
 #include <csignal>
 #include <cstring>
 
-#include "base/error.h"
+#include "tests/support/errors.h"
 
 namespace jackscrew {
 namespace {
@@ -49,13 +49,7 @@ TEST(Memory, IsZeroedAndAligned) {
 TEST(Memory, NeverExceedsItsBudget) {
   Memory memory("host", make_host_backing(), 1024);
   const Buffer first = memory.allocate(Purpose::weights, 512);
-  try {
-    const Buffer second = memory.allocate(Purpose::masters, 513);
-    FAIL() << "over the budget";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::does_not_fit);
-    EXPECT_NE(std::string(error.what()).find("masters"), std::string::npos) << error.what();
-  }
+  expect_error(ErrorKind::does_not_fit, "masters", [&] { memory.allocate(Purpose::masters, 513); });
   EXPECT_EQ(memory.ledger().total, 512);
   const Buffer second = memory.allocate(Purpose::masters, 512);
   EXPECT_EQ(memory.ledger().peak, 1024);

@@ -4,12 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "base/error.h"
 #include "base/file.h"
+#include "tests/support/errors.h"
 #include "text/tokenizer_json.h"
 
 namespace jackscrew {
@@ -38,19 +37,6 @@ inline Tokenizer llama3_tokenizer() {
   TokenizerData data = golden_data("llama3");
   data.eos = Tokenizer(data).find_special("<|im_end|>").value();
   return Tokenizer(std::move(data));
-}
-
-// Expects `action` to throw an Error of `kind` whose message and hint together hold `part`.
-inline void expect_error(ErrorKind kind, const std::string& part,
-                         const std::function<void()>& action) {
-  try {
-    action();
-    ADD_FAILURE() << "nothing was thrown; expected an error with \"" << part << "\"";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), kind) << error.what();
-    const std::string text = std::string(error.what()) + " | " + error.hint();
-    EXPECT_NE(text.find(part), std::string::npos) << text;
-  }
 }
 
 // A directory of its own for each test, removed afterwards.

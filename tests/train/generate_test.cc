@@ -4,6 +4,7 @@
 #include <limits>
 #include <set>
 
+#include "tests/support/errors.h"
 #include "tests/support/golden.h"
 #include "train/export.h"
 
@@ -170,12 +171,7 @@ TEST(Sampler, GreedyTakesTheFirstOfTheLargestAndRefusesNaN) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   EXPECT_EQ(sampler.draw(std::vector<float>{-kInfinity, 0, -kInfinity}, 0), 1);
   for (const float bad : {std::nanf(""), kInfinity}) {
-    try {
-      sampler.draw(std::vector<float>{1, bad, 2}, 0);
-      ADD_FAILURE() << bad;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::non_finite);
-    }
+    error_of(ErrorKind::non_finite, [&] { sampler.draw(std::vector<float>{1, bad, 2}, 0); });
   }
 }
 

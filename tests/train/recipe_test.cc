@@ -4,12 +4,11 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <functional>
 #include <string>
 
-#include "base/error.h"
 #include "base/file.h"
 #include "base/philox.h"
+#include "tests/support/errors.h"
 #include "train/recipe_file.h"
 
 namespace jackscrew {
@@ -30,15 +29,9 @@ Recipe read(const std::vector<std::string>& arguments) {
   return read_recipe(arguments, kLearners);
 }
 
-std::string usage_error(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::usage) << error.what();
-    return std::string(error.what()) + " | " + error.hint();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {};
+template <class Action>
+std::string usage_error(const Action& action) {
+  return error_of(ErrorKind::usage, action);
 }
 
 class RecipeFileTest : public ::testing::Test {

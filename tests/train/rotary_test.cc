@@ -7,6 +7,7 @@
 #include "learners/full.h"
 #include "quant/format.h"
 #include "tests/support/counting_ops.h"
+#include "tests/support/errors.h"
 #include "tests/support/golden.h"
 #include "tests/support/stage_rig.h"
 
@@ -258,14 +259,7 @@ TEST(Rotary, ChoosesAPaceThatGivesEveryGroupTwoTurns) {
 
 void expect_refused(const std::vector<std::string>& settings, const std::string& words) {
   const ModelFiles files = open_model(golden_path("gqa_tied").string());
-  try {
-    rotary_session(files, settings);
-    FAIL() << words;
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::usage);
-    EXPECT_NE((std::string(error.what()) + error.hint()).find(words), std::string::npos)
-        << error.what() << error.hint();
-  }
+  expect_error(ErrorKind::usage, words, [&] { rotary_session(files, settings); });
 }
 
 TEST(Rotary, RefusesWhatMakesNoSense) {

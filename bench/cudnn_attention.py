@@ -4,7 +4,7 @@
     cudnn_attention.py
 
 cuDNN plans for a GPU that is only described to it, so this needs none; in place of the driver's
-library a stub is loaded, which the script compiles. Needs gcc and, by pip, nvidia-cudnn-cu13,
+library a stub is loaded, which the script compiles. Needs g++ and, by pip, nvidia-cudnn-cu13,
 nvidia-cudnn-frontend, nvidia-cublas and nvidia-cuda-nvrtc.
 """
 
@@ -28,29 +28,14 @@ GPUS = {
 # Four full sequences' worth of tokens in up to eight; heads as in a Llama of 8B.
 SEQUENCES, LONGEST, TOKENS, HEADS, KV_HEADS = 8, 1024, 4096, 32, 8
 
-# What cuDNN wants to find in the driver's library; of a kernel it asks whether it is there.
-DRIVER_HANDLES = ["cuLibraryLoadData", "cuLibraryLoadFromFile", "cuLibraryGetKernel",
-                  "cuKernelGetFunction"]
-DRIVER_CALLS = """
-    cuCtxGetCurrent cuCtxGetLimit cuCtxPopCurrent cuCtxPushCurrent cuDeviceGet
-    cuDeviceGetCount cuGetErrorName cuGetErrorString cuKernelGetAttribute
-    cuKernelSetAttribute cuLaunchCooperativeKernel cuLaunchKernel cuLaunchKernelEx
-    cuLibraryUnload cuLinkAddData cuLinkComplete cuLinkCreate cuLinkDestroy
-    cuModuleGetFunction cuModuleLoadData cuModuleUnload
-    cuOccupancyMaxPotentialClusterSize cuStreamGetCtx cuTensorMapEncodeIm2col
-    cuTensorMapEncodeTiled
-""".split()
+# What cuDNN wants to find in the driver's library.
+DRIVER_STUB = pathlib.Path(__file__).parents[1] / "tests" / "cudnn" / "driver_stub.cc"
 
 
 def load_driver_stub(directory):
-    lines = ["static long handle; int cuDriverGetVersion(int* v) { *v = 13000; return 0; }"]
-    lines += [f"int {name}(void** out) {{ *out = &handle; return 0; }}" for name in DRIVER_HANDLES]
-    lines += [f"int {name}(void) {{ return 0; }}" for name in DRIVER_CALLS]
-    source = pathlib.Path(directory) / "driver.c"
-    source.write_text("\n".join(lines), encoding="utf-8")
-    library = source.with_name("libcuda.so.1")
-    subprocess.run(["gcc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", source, "-o", library],
-                   check=True)
+    library = pathlib.Path(directory) / "libcuda.so.1"
+    subprocess.run(["g++", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", DRIVER_STUB,
+                    "-o", library], check=True)
     ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
 
 

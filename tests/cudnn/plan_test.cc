@@ -3,12 +3,14 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
-#include "base/error.h"
 #include "cli/arguments.h"
 #include "kernels/cuda/cudnn_attention.h"
+#include "tests/support/errors.h"
 
 namespace jackscrew {
 namespace {
+
+constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;  // see CudaOps
 
 struct Gpu {
   int level;
@@ -41,32 +43,42 @@ class CudnnPlan : public ::testing::TestWithParam<Gpu> {
     }
   }
 
+  // For the GPU of the case.
+  std::unique_ptr<cuda::CudnnAttention> make(int64_t workspace_bytes) const {
+    const Gpu gpu = GetParam();
+    return cuda::make_cudnn_attention(*library_, fmt::format("sm_{}", gpu.level), workspace_bytes,
+                                      described(gpu));
+  }
+
   const cuda::CudnnLibrary* library_ = nullptr;
 };
 
+// Packed sequences of a Llama.
+AttentionArguments<bf16> llama_like(int64_t head_dim, int64_t window) {
+  AttentionArguments<bf16> args;
+  args.sequences = 8;
+  args.num_heads = 32;
+  args.num_kv_heads = 8;
+  args.head_dim = head_dim;
+  args.tokens_q = args.tokens_k = 4095;
+  args.scale = 0.125f;
+  args.window = window;
+  args.bf16_operands = true;
+  args.q_stride = args.out_stride = args.num_heads * head_dim;
+  args.k_stride = args.v_stride = args.num_kv_heads * head_dim;
+  return args;
+}
+
 TEST_P(CudnnPlan, HasAttentionInTheWorkspaceThatIsThere) {
-  constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;  // see CudaOps
-  const Gpu gpu = GetParam();
-  const auto cudnn =
-      cuda::make_cudnn_attention(*library_, fmt::format("sm_{}", gpu.level), described(gpu));
+  const auto cudnn = make(kWorkspaceBytes);
   size_t shapes = 0;
   // Every plan takes cuDNN a second.
   for (const auto& [head_dim, window] :
        {std::pair<int64_t, int64_t>{64, 0}, {128, 512}, {80, 0}, {256, 0}}) {
-    AttentionArguments<bf16> args;
-    args.sequences = 8;
-    args.num_heads = 32;
-    args.num_kv_heads = 8;
-    args.head_dim = head_dim;
-    args.tokens_q = args.tokens_k = 4095;
-    args.scale = 0.125f;
-    args.window = window;
-    args.bf16_operands = true;
-    args.q_stride = args.out_stride = args.num_heads * head_dim;
-    args.k_stride = args.v_stride = args.num_kv_heads * head_dim;
-    EXPECT_LE(cudnn->workspace_bytes(args), kWorkspaceBytes) << head_dim << " " << window;
+    const AttentionArguments<bf16> args = llama_like(head_dim, window);
+    cudnn->plan(args);
     EXPECT_EQ(cudnn->known(), ++shapes);
-    cudnn->workspace_bytes(args);
+    cudnn->plan(args);
     EXPECT_EQ(cudnn->known(), shapes);
   }
   cudnn->forget();
@@ -74,23 +86,19 @@ TEST_P(CudnnPlan, HasAttentionInTheWorkspaceThatIsThere) {
 }
 
 TEST_P(CudnnPlan, SaysWhatItHasNothingFor) {
-  const Gpu gpu = GetParam();
-  const auto cudnn =
-      cuda::make_cudnn_attention(*library_, fmt::format("sm_{}", gpu.level), described(gpu));
+  const auto cudnn = make(kWorkspaceBytes);
   AttentionArguments<bf16> args;
   args.sequences = args.num_heads = args.num_kv_heads = 1;
   args.head_dim = args.q_stride = args.k_stride = args.v_stride = args.out_stride = 51;
   args.tokens_q = args.tokens_k = 100;
-  try {
-    cudnn->workspace_bytes(args);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::device);
-    EXPECT_NE(std::string(error.what()).find("1 heads of 51 over 100 tokens"), std::string::npos)
-        << error.what();
-    EXPECT_EQ(error.hint(), "set attention=own");
-  }
+  const std::string refusal = error_of(ErrorKind::device, [&] { cudnn->plan(args); });
+  EXPECT_NE(refusal.find("1 heads of 51 over 100 tokens"), std::string::npos) << refusal;
+  EXPECT_TRUE(refusal.ends_with("| set attention=own")) << refusal;
   EXPECT_EQ(cudnn->known(), 0u);
+  const auto cramped = make(1);
+  expect_error(ErrorKind::device, "of workspace, and there are 1 B",
+               [&] { cramped->plan(llama_like(64, 0)); });
+  EXPECT_EQ(cramped->known(), 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Gpus, CudnnPlan,

@@ -6,6 +6,7 @@
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/cublaslt.h"
 #include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/shared_library.h"
 
 namespace jackscrew {
 
@@ -196,14 +197,11 @@ std::vector<DeviceReport> cuda_reports(const std::vector<fs::path>& environments
   }
   out.push_back(report("cuBLASLt", [&] {
     const cuda::CublasLt& library = cuda::open_cublaslt(environments);
-    const size_t version = library.version();
-    return fmt::format("{}.{}.{}, {}", version / 10000, version / 100 % 100, version % 100,
-                       library.path);
+    return cuda::version_text(library.version()) + ", " + library.path;
   }));
   out.push_back(report("cuDNN (for attention=cudnn)", [&] {
     const cuda::CudnnLibrary& library = cuda::open_cudnn(environments);
-    return fmt::format("{}.{}.{}, {}", library.version / 10000, library.version / 100 % 100,
-                       library.version % 100, library.path);
+    return cuda::version_text(library.version) + ", " + library.path;
   }));
   return out;
 }

@@ -65,7 +65,9 @@ class CudaOps : public Ops {
         gpu_(gpu),
         workspace_(make_workspace(memory)),
         gemm_(*libraries.cublaslt, workspace_.view().raw(), static_cast<size_t>(kWorkspaceBytes)) {
-    if (libraries.cudnn != nullptr) cudnn_ = make_cudnn_attention(*libraries.cudnn, gpu.level);
+    if (libraries.cudnn != nullptr) {
+      cudnn_ = make_cudnn_attention(*libraries.cudnn, gpu.level, kWorkspaceBytes);
+    }
   }
 
   std::string level() const override { return gpu_.level; }
@@ -186,12 +188,6 @@ class CudaOps : public Ops {
     if (q.rows() == 0) return;
     const Attention<bf16> args = arguments<bf16>(shape, q, k, v, out, lse);
     forget_shapes();
-    if (const int64_t wanted = cudnn_->workspace_bytes(args); wanted > kWorkspaceBytes) {
-      throw Error(ErrorKind::device,
-                  fmt::format("cuDNN's attention takes {} of workspace, and there are {}",
-                              human_bytes(wanted), human_bytes(kWorkspaceBytes)),
-                  "set attention=own");
-    }
     cudnn_->forward(args, workspace_.view().raw(), stream_.get());
   }
 

@@ -8,6 +8,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "base/text.h"
 #include "kernels/cuda/shared_library.h"
 
 namespace cudnn_frontend {
@@ -26,12 +27,8 @@ using TensorPointer = std::shared_ptr<fe::graph::Tensor_attributes>;
 
 constexpr int kMajor = 9;
 // The first whose attention takes cu_seqlens, and offsets of sequences in rows.
-constexpr int kLowest = 92400;
+constexpr size_t kLowest = 92400;
 static_assert(CUDNN_VERSION >= kLowest, "script/setup --cuda brings newer headers");
-
-std::string version_text(int version) {
-  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
-}
 
 constexpr const char* kHint =
     "what was saved is intact: resume from the last checkpoint, or set attention=own";
@@ -123,9 +120,9 @@ class Description {
 
 class PlannedAttention : public CudnnAttention {
  public:
-  PlannedAttention(const CudnnLibrary& library, const std::string& level,
+  PlannedAttention(const CudnnLibrary& library, const std::string& level, int64_t workspace_bytes,
                    const std::string& described)
-      : library_(library), level_(std::stoi(level.substr(3))) {
+      : library_(library), level_(std::stoi(level.substr(3))), workspace_bytes_(workspace_bytes) {
     if (described.empty()) {
       check(fe::detail::create_handle(&handle_), "starting it");
       return;
@@ -138,9 +135,7 @@ class PlannedAttention : public CudnnAttention {
     if (handle_ != nullptr) fe::detail::destroy_handle(handle_);
   }
 
-  int64_t workspace_bytes(const AttentionArguments<bf16>& args) override {
-    return graph(args).get_workspace_size();
-  }
+  void plan(const AttentionArguments<bf16>& args) override { graph(args); }
 
   void forward(const AttentionArguments<bf16>& args, void* workspace, void* stream) override {
     const auto address = [](const void* data) { return const_cast<void*>(data); };
@@ -183,11 +178,18 @@ class PlannedAttention : public CudnnAttention {
     refuse(out.create_execution_plans({fe::HeurMode_t::A}));
     refuse(out.check_support());
     refuse(out.build_plans());
+    if (const int64_t wanted = out.get_workspace_size(); wanted > workspace_bytes_) {
+      throw Error(ErrorKind::device,
+                  fmt::format("cuDNN's attention takes {} of workspace, and there are {}",
+                              human_bytes(wanted), human_bytes(workspace_bytes_)),
+                  "set attention=own");
+    }
     return out;
   }
 
   const CudnnLibrary& library_;
-  int32_t level_;                   // 90 for sm_90
+  int32_t level_;  // 90 for sm_90
+  int64_t workspace_bytes_;
   cudnnHandle_t handle_ = nullptr;  // null where the GPU is only described
   std::shared_ptr<fe::DeviceProperties> described_;
   std::map<Key, fe::graph::Graph> graphs_;
@@ -200,8 +202,7 @@ CudnnLibrary search(const std::vector<fs::path>& environments) {
   fe::cudnn_dlhandle = library.handle();
   decltype(::cudnnGetVersion)* version = nullptr;
   library.find("cudnnGetVersion", version);
-  CudnnLibrary out{library.path(reinterpret_cast<const void*>(version)),
-                   static_cast<int>(version())};
+  CudnnLibrary out{library.path(reinterpret_cast<const void*>(version)), version()};
   if (out.version < kLowest) {
     throw Error(ErrorKind::device,
                 fmt::format("cuDNN {} or newer is wanted, {} is {}", version_text(kLowest),
@@ -220,8 +221,9 @@ const CudnnLibrary& open_cudnn(const std::vector<fs::path>& environments) {
 
 std::unique_ptr<CudnnAttention> make_cudnn_attention(const CudnnLibrary& library,
                                                      const std::string& level,
+                                                     int64_t workspace_bytes,
                                                      const std::string& described) {
-  return std::make_unique<PlannedAttention>(library, level, described);
+  return std::make_unique<PlannedAttention>(library, level, workspace_bytes, described);
 }
 
 }  // namespace jackscrew::cuda

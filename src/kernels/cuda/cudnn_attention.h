@@ -15,7 +15,7 @@ namespace jackscrew::cuda {
 
 struct CudnnLibrary {
   std::string path;
-  int version;  // 10000 * major + 100 * minor + patch
+  size_t version;  // 10000 * major + 100 * minor + patch
 };
 
 // Found as a SharedLibrary is, once. Throws Error(device) as that does, where the library is older
@@ -29,9 +29,9 @@ class CudnnAttention {
   CudnnAttention(const CudnnAttention&) = delete;
   CudnnAttention& operator=(const CudnnAttention&) = delete;
 
-  // Bytes of workspace that forward() takes. Throws Error(device) where cuDNN has nothing for these
-  // shapes. Looks at no address.
-  virtual int64_t workspace_bytes(const AttentionArguments<bf16>& args) = 0;
+  // What forward() does first for shapes that it has not met. Throws Error(device) where cuDNN has
+  // nothing for them, or wants a larger workspace. Looks at no address.
+  virtual void plan(const AttentionArguments<bf16>& args) = 0;
   // As attention_forward(), where queries and keys are of the same tokens. Issued on a stream (a
   // cudaStream_t).
   virtual void forward(const AttentionArguments<bf16>& args, void* workspace, void* stream) = 0;
@@ -42,10 +42,12 @@ class CudnnAttention {
   virtual void forget() = 0;
 };
 
-// For the GPU that the calling thread has set, of this level ("sm_90"); or, where `described` is
-// not empty, for one that is only described, as cuDNN writes it, and on which nothing can be run.
+// For the GPU that the calling thread has set, of this level ("sm_90"), with a workspace of so many
+// bytes; or, where `described` is not empty, for one that is only described, as cuDNN writes it,
+// and on which nothing can be run.
 std::unique_ptr<CudnnAttention> make_cudnn_attention(const CudnnLibrary& library,
                                                      const std::string& level,
+                                                     int64_t workspace_bytes,
                                                      const std::string& described = "");
 
 }  // namespace jackscrew::cuda

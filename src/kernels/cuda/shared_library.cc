@@ -79,4 +79,8 @@ void* SharedLibrary::find(const char* function) const {
   return out;
 }
 
+std::string version_text(size_t version) {
+  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
+
 }  // namespace jackscrew::cuda

@@ -39,4 +39,7 @@ class SharedLibrary {
   void* handle_ = nullptr;
 };
 
+// "9.24.1" of 92401, as NVIDIA's libraries say which they are.
+std::string version_text(size_t version);
+
 }  // namespace jackscrew::cuda

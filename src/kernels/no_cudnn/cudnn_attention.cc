@@ -19,7 +19,7 @@ const CudnnLibrary& open_cudnn(const std::vector<fs::path>&) {
 }
 
 std::unique_ptr<CudnnAttention> make_cudnn_attention(const CudnnLibrary&, const std::string&,
-                                                     const std::string&) {
+                                                     int64_t, const std::string&) {
   refuse();
 }
 

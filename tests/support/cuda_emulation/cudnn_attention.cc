@@ -16,13 +16,13 @@ using cuda_emulation::machine;
 
 class Emulated : public CudnnAttention {
  public:
-  int64_t workspace_bytes(const AttentionArguments<bf16>& args) override {
+  void plan(const AttentionArguments<bf16>& args) override {
     if (args.cu_seqlens_q != args.cu_seqlens_k) fail(ErrorKind::device, "a KV cache for cuDNN");
     known_.emplace(args.sequences, args.tokens_q);
     machine().cudnn_shapes = known_.size();
-    return 0;
   }
   void forward(const AttentionArguments<bf16>& args, void*, void* stream) override {
+    plan(args);
     Attention<bf16> own;
     static_cast<AttentionArguments<bf16>&>(own) = args;
     ++machine().cudnn_calls;
@@ -45,7 +45,7 @@ const CudnnLibrary& open_cudnn(const std::vector<fs::path>&) {
 }
 
 std::unique_ptr<CudnnAttention> make_cudnn_attention(const CudnnLibrary&, const std::string&,
-                                                     const std::string&) {
+                                                     int64_t, const std::string&) {
   return std::make_unique<Emulated>();
 }
 

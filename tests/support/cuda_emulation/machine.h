@@ -9,7 +9,7 @@ struct Machine {
   int driver = CUDART_VERSION;  // 0: none
   int gpus = 1;
   int capability = 90;
-  int cudnn = 92400;              // cuDNN's version; 0: none
+  size_t cudnn = 92400;           // cuDNN's version; 0: none
   int64_t cudnn_calls = 0;        // of its attention
   size_t cudnn_shapes = 0;        // that it knows
   int64_t calls_left = kEndless;  // of those that reach the GPU, until it is lost and they fail

@@ -10,6 +10,7 @@
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "text/batch.h"
+#include "text/encode_records.h"
 #include "train/evaluate.h"
 #include "train/loading.h"
 
@@ -18,6 +19,7 @@ namespace jackscrew {
 namespace {
 
 constexpr int64_t kPreviewRecords = 3;
+constexpr int64_t kPreviewRead = 1000;  // of each data set, for the warnings
 constexpr size_t kPreviewTokens = 400;  // of a record
 
 // What all three read by.
@@ -28,14 +30,14 @@ struct Reader {
         tokenizer(make_tokenizer(from.tokenizer, files)),
         options(dataset_options(from, tokenizer)) {}
 
-  // Every record whole, in order; of each data set as many as are wanted.
-  void records(const std::function<void(const Example&, const std::string&)>& use) const {
+  // Every record whole, in order; of each data set at most so many (0: all).
+  void records(int64_t most,
+               const std::function<void(const Example&, const std::string&)>& use) const {
     for (const std::string& path : recipe.data) {
-      read_records(data_files(path), recipe.max_samples,
-                   [&](const Record& record, const std::string& place) {
-                     use(encode_record(tokenizer, options.examples, record, place), place);
-                     return true;
-                   });
+      encode_records(data_files(path), most, tokenizer, options.examples, options.threads,
+                     [&](const Record&, const Example& example, const std::string& place) {
+                       use(example, place);
+                     });
     }
   }
 
@@ -52,7 +54,7 @@ struct Reader {
 };
 
 void tokenize(const Reader& reader) {
-  reader.records([&](const Example& example, const std::string&) {
+  reader.records(reader.recipe.max_samples, [&](const Example& example, const std::string&) {
     if (!reader.recipe.json) {
       fmt::print("{}\n", fmt::join(example.ids, " "));
       return;
@@ -80,7 +82,9 @@ void preview(const Reader& reader) {
   const auto limit = static_cast<size_t>(reader.recipe.sequence_len);
   int64_t shown = 0;
   DatasetStats stats;
-  reader.records([&](const Example& example, const std::string& place) {
+  const int64_t wanted = reader.recipe.max_samples;
+  const int64_t most = wanted > 0 ? std::min(wanted, kPreviewRead) : kPreviewRead;
+  reader.records(most, [&](const Example& example, const std::string& place) {
     stats.notes += example.notes;
     if (++shown > kPreviewRecords) return;
     const size_t kept = std::min(limit, example.ids.size());
@@ -99,7 +103,10 @@ void preview(const Reader& reader) {
     }
     fmt::print("{}\n\n", visible < kept ? " ..." : "");
   });
-  if (shown > kPreviewRecords) fmt::print("and {} more records\n", shown - kPreviewRecords);
+  if (shown > kPreviewRecords) {
+    fmt::print("and {}{} more records\n", shown >= kPreviewRead ? "at least " : "",
+               shown - kPreviewRecords);
+  }
   Reader::warn_of(stats);
 }
 

@@ -267,7 +267,7 @@ EncodedSegments encode_segments(const Tokenizer& tokenizer, std::span<const Segm
   TextPlace place = TextPlace::begin;
   const auto flush = [&] {
     if (pending.empty()) return;
-    append(tokenizer.encode(pending, false, {}, place), pending_trained);
+    append(tokenizer.encode(pending, false, place), pending_trained);
     place = TextPlace::inside;
     pending.clear();
   };

@@ -23,6 +23,7 @@ struct DatasetOptions {
   LongRecord long_record = LongRecord::truncate;
   int64_t max_samples = 0;  // records read at most; 0: all
   int64_t stride = 0;       // tokens from one window of a .txt file to the next; 0: sequence_len
+  int threads = 1;          // that read; what they read does not depend on it
   // Where the tokens are kept; empty: in memory. A file that was made there of the same data (by
   // name, size and time), tokenizer and options is read instead of the data.
   fs::path token_file = {};

@@ -6,6 +6,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/text.h"
+#include "text/encode_records.h"
 #include "text/tokenizer_json.h"
 
 namespace jackscrew {
@@ -225,18 +226,17 @@ Dataset Dataset::read(const fs::path& path, const Tokenizer& tokenizer,
   }
   DatasetBuilder builder(&tokenizer, options);
   DatasetStats& counts = builder.stats();
-  const auto use = [&](const Record& record, const std::string& place) {
+  const auto use = [&](const Record& record, Example example, const std::string& place) {
     builder.count_text(record);
-    Example example = encode_record(tokenizer, options.examples, record, place, progress);
     if (const auto* document = std::get_if<DocumentRecord>(&record)) {
       builder.add_text(example);
       if (document->ends) builder.end_text();
     } else {
       builder.add_record(std::move(example), place);
     }
-    return true;
   };
-  read_records(files, options.max_samples, use, progress);
+  encode_records(files, options.max_samples, tokenizer, options.examples, options.threads, use,
+                 progress);
   if (part == DataPart::train && counts.examples == 0) {
     throw Error(
         ErrorKind::data,

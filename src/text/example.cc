@@ -18,11 +18,10 @@ Example from_chat(const Tokenizer& tokenizer, const RenderedChat& chat) {
 }
 
 // Text that is trained throughout, special tokens in it recognised.
-Example from_text(const Tokenizer& tokenizer, std::string_view text, bool begins, bool end_with_eos,
-                  const ProgressCallback& progress = {}) {
+Example from_text(const Tokenizer& tokenizer, std::string_view text, bool begins,
+                  bool end_with_eos) {
   Example example;
-  example.ids =
-      tokenizer.encode(text, true, progress, begins ? TextPlace::begin : TextPlace::inside);
+  example.ids = tokenizer.encode(text, true, begins ? TextPlace::begin : TextPlace::inside);
   const bool has_bos = !example.ids.empty() && example.ids.front() == tokenizer.bos();
   if (begins && tokenizer.add_bos() && !has_bos) {
     example.ids.insert(example.ids.begin(), tokenizer.bos());
@@ -48,8 +47,7 @@ int64_t Example::target_count() const {
 }
 
 Example encode_record(const Tokenizer& tokenizer, const ExampleOptions& options,
-                      const Record& record, const std::string& place,
-                      const ProgressCallback& progress) {
+                      const Record& record, const std::string& place) {
   const auto conversation = [&](std::span<const Message> messages,
                                 const jinja::Value& tools = jinja::None{}) {
     try {
@@ -76,7 +74,7 @@ Example encode_record(const Tokenizer& tokenizer, const ExampleOptions& options,
     example = from_text(tokenizer, text->text, true, true);
   } else {
     const auto& document = std::get<DocumentRecord>(record);
-    example = from_text(tokenizer, document.text, document.begins, false, progress);
+    example = from_text(tokenizer, document.text, document.begins, false);
   }
   if (options.train_on_inputs) std::fill(example.train.begin(), example.train.end(), uint8_t{1});
   return example;

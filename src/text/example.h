@@ -37,10 +37,9 @@ struct ExampleOptions {
 };
 
 // The example of one record, whole; `place` is for messages. Of a DocumentRecord the part that it
-// holds, with BOS before the first where the tokenizer adds one by default; `progress` is told of
-// its bytes, for it may be long. Throws what render_chat throws.
+// holds, with BOS before the first where the tokenizer adds one by default. Throws what
+// render_chat throws.
 Example encode_record(const Tokenizer& tokenizer, const ExampleOptions& options,
-                      const Record& record, const std::string& place,
-                      const ProgressCallback& progress = {});
+                      const Record& record, const std::string& place);
 
 }  // namespace jackscrew

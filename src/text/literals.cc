@@ -46,7 +46,7 @@ const Literal* Literals::at(std::string_view text, size_t position, bool parse_s
 }
 
 Literals::Place Literals::next(std::string_view text) const {
-  for (size_t i = 0; i < text.size(); ++i) {
+  for (size_t i = 0; (i = candidate(text, i)) < text.size(); ++i) {
     if (const Literal* literal = at(text, i, true)) return {i, literal};
   }
   return {text.size(), nullptr};

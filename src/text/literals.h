@@ -37,7 +37,7 @@ class Literals {
   void split(std::string_view text, bool parse_special, const Between& between,
              const Found& found) const {
     size_t done = 0;
-    for (size_t i = 0; i < text.size();) {
+    for (size_t i = 0; (i = candidate(text, i)) < text.size();) {
       const Literal* literal = at(text, i, parse_special);
       if (literal == nullptr) {
         ++i;
@@ -52,6 +52,12 @@ class Literals {
   }
 
  private:
+  // The first place from `position` on whose byte begins a literal; else the end.
+  size_t candidate(std::string_view text, size_t position) const {
+    while (position < text.size() && !begins_[static_cast<uint8_t>(text[position])]) ++position;
+    return position;
+  }
+
   std::vector<Literal> literals_;  // longest first
   std::array<bool, 256> begins_{};
   std::unordered_map<uint16_t, std::vector<size_t>> buckets_;  // by the first two bytes

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -261,38 +262,46 @@ std::optional<DataPart> named_part(const fs::path& path) {
   return std::nullopt;
 }
 
+// Bytes of a part of a document: any text that is one to somebody, and little memory for its
+// tokens.
+constexpr size_t kMostOfDocument = size_t{16} << 20;
+
 // What all readers of files share: the file as text, who wants its records and who its progress.
 class Reading {
  public:
-  Reading(const MappedFile& map, const RecordCallback& record_callback,
+  Reading(std::shared_ptr<const MappedFile> map, const FoundCallback& found_callback,
           const ProgressCallback& progress_callback)
-      : text(reinterpret_cast<const char*>(map.bytes().data()), map.bytes().size()),
-        file(map.path().string()),
-        use(record_callback),
-        map_(map),
+      : text(reinterpret_cast<const char*>(map->bytes().data()), map->bytes().size()),
+        file(map->path().string()),
+        map_(std::move(map)),
+        use_(found_callback),
         progress_(progress_callback) {}
 
+  // A record of so many bytes, which `parse(place)` makes of the file or of what it holds itself.
+  template <class Parse>
+  bool found(std::string place, size_t bytes, Parse parse, bool ends = true) const {
+    auto keep_and_parse = [map = map_, place, parse = std::move(parse)] { return parse(place); };
+    return use_({std::move(place), bytes, ends, std::move(keep_and_parse)});
+  }
   // The next bytes are done with.
   void report(size_t bytes) {
     if (progress_ && bytes > 0) progress_(static_cast<int64_t>(bytes));
-    forget(bytes);
-  }
-  // Of these, somebody else has told.
-  void forget(size_t bytes) {
     done_ += bytes;
     // Pages that nobody reads again; seldom enough to cost nothing.
     constexpr size_t kChunk = size_t{16} << 20;
-    if (done_ - released_ < kChunk) return;
-    map_.release(released_, done_ - released_);
-    released_ = done_;
+    // What may have been found and not been parsed: eight of the largest parts of documents.
+    constexpr size_t kPending = 8 * kMostOfDocument;
+    if (done_ - released_ < kPending + kChunk) return;
+    map_->release(released_, done_ - released_ - kPending);
+    released_ = done_ - kPending;
   }
 
   const std::string_view text;
   const std::string file;  // for messages
-  const RecordCallback& use;
 
  private:
-  const MappedFile& map_;
+  const std::shared_ptr<const MappedFile> map_;
+  const FoundCallback& use_;
   const ProgressCallback& progress_;
   size_t done_ = 0;
   size_t released_ = 0;
@@ -307,8 +316,8 @@ void read_json_lines(Reading& reading) {
     const size_t next = std::min(end + 1, text.size());
     ++number;
     if (line.find_first_not_of(" \t\r") != std::string_view::npos) {
-      const std::string place = fmt::format("{}:{}", reading.file, number);
-      if (!reading.use(parse_record(line, place), place)) return;
+      const auto parse = [line](const std::string& place) { return parse_record(line, place); };
+      if (!reading.found(fmt::format("{}:{}", reading.file, number), line.size(), parse)) return;
     }
     reading.report(next - begin);
     begin = next;
@@ -356,8 +365,10 @@ void read_json_array(Reading& reading) {
     const std::string place = fmt::format("{}, record {}", reading.file, number);
     const size_t end = at + element_size(text.substr(at));
     if (end >= text.size()) fail_record(place, "not valid JSON: the array is not closed", kHint);
-    const Json element = parse_json(text.substr(at, end - at), place, kHint, false);
-    if (!reading.use(to_record(element, place), place)) return;
+    const auto parse = [element = text.substr(at, end - at)](const std::string& where) {
+      return to_record(parse_json(element, where, kHint, false), where);
+    };
+    if (!reading.found(place, end - at, parse)) return;
     closed = text[end] == ']';
     at = end + 1;
     if (!closed) {
@@ -375,8 +386,10 @@ void read_json_array(Reading& reading) {
 void read_csv(Reading& reading) {
   const std::string& file = reading.file;
   CsvReader reader(reading.text, file);
-  std::vector<std::string> keys, fields;
-  reader.next(keys);
+  std::vector<std::string> first, fields;
+  reader.next(first);
+  const auto shared_keys = std::make_shared<const std::vector<std::string>>(std::move(first));
+  const std::vector<std::string>& keys = *shared_keys;
   for (size_t i = 0; i < keys.size(); ++i) {
     if (std::find(keys.begin(), keys.begin() + static_cast<std::ptrdiff_t>(i), keys[i]) !=
         keys.begin() + static_cast<std::ptrdiff_t>(i)) {
@@ -392,25 +405,54 @@ void read_csv(Reading& reading) {
                               keys.size()),
                   "a field with a comma in it is quoted: \"a, b\"");
     }
-    Json object = Json::object();
-    for (size_t i = 0; i < keys.size(); ++i) object[keys[i]] = fields[i];
-    if (!reading.use(to_record(object, place), place)) return;
-    reading.report(reader.position() - told);
+    const size_t bytes = reader.position() - told;
+    const auto parse = [shared_keys, fields](const std::string& where) {
+      Json object = Json::object();
+      for (size_t i = 0; i < fields.size(); ++i) object[(*shared_keys)[i]] = fields[i];
+      return to_record(object, where);
+    };
+    if (!reading.found(place, bytes, parse)) return;
+    reading.report(bytes);
     told = reader.position();
   }
 }
 
 void read_document(Reading& reading) {
-  // Holds any text that is a document to somebody, and little memory for its tokens.
-  constexpr size_t kPart = size_t{16} << 20;
   DocumentRecord part{{}, true, false};
   for (std::string_view rest = reading.text; !part.ends; part.begins = false) {
-    const size_t size = first_part(rest, kPart);
+    const size_t size = first_part(rest, kMostOfDocument);
     part.text = rest.substr(0, size);
     rest.remove_prefix(size);
     part.ends = rest.empty();
-    if (!reading.use(part, reading.file)) return;
-    reading.forget(size);
+    const auto parse = [part](const std::string&) { return Record(part); };
+    if (!reading.found(reading.file, size, parse, part.ends)) return;
+    reading.report(size);
+  }
+}
+
+// Of one file.
+void find_records_of(const fs::path& file, const FoundCallback& use,
+                     const ProgressCallback& progress) {
+  if (!is_data_file(file)) {
+    throw Error(ErrorKind::data, fmt::format("{}: unknown kind of data file", file.string()),
+                ".jsonl, .json, .csv and .txt are read");
+  }
+  std::shared_ptr<const MappedFile> map;
+  try {
+    map = std::make_shared<const MappedFile>(file);
+  } catch (const Error& error) {
+    throw Error(ErrorKind::data, error.what(), error.hint());
+  }
+  Reading reading(std::move(map), use, progress);
+  const std::string extension = lower_extension(file);
+  if (extension == ".txt") {
+    read_document(reading);
+  } else if (extension == ".json") {
+    read_json_array(reading);
+  } else if (extension == ".csv") {
+    read_csv(reading);
+  } else {
+    read_json_lines(reading);
   }
 }
 
@@ -462,44 +504,25 @@ size_t first_part(std::string_view text, size_t limit) {
   return end;
 }
 
-void read_records(const fs::path& file, const RecordCallback& use,
+void find_records(std::span<const fs::path> files, int64_t max_records, const FoundCallback& use,
                   const ProgressCallback& progress) {
-  if (!is_data_file(file)) {
-    throw Error(ErrorKind::data, fmt::format("{}: unknown kind of data file", file.string()),
-                ".jsonl, .json, .csv and .txt are read");
-  }
-  MappedFile map;
-  try {
-    map = MappedFile(file);
-  } catch (const Error& error) {
-    throw Error(ErrorKind::data, error.what(), error.hint());
-  }
-  Reading reading(map, use, progress);
-  const std::string extension = lower_extension(file);
-  if (extension == ".txt") {
-    read_document(reading);
-  } else if (extension == ".json") {
-    read_json_array(reading);
-  } else if (extension == ".csv") {
-    read_csv(reading);
-  } else {
-    read_json_lines(reading);
+  int64_t left = max_records > 0 ? max_records : INT64_MAX;
+  bool wanted = true;
+  const auto count = [&](FoundRecord found) {
+    if (found.ends) --left;
+    wanted = use(std::move(found)) && left > 0;
+    return wanted;
+  };
+  for (const fs::path& file : files) {
+    if (wanted) find_records_of(file, count, progress);
   }
 }
 
 void read_records(std::span<const fs::path> files, int64_t max_records, const RecordCallback& use,
                   const ProgressCallback& progress) {
-  int64_t left = max_records > 0 ? max_records : INT64_MAX;
-  bool wanted = true;
-  const auto count = [&](const Record& record, const std::string& place) {
-    const auto* document = std::get_if<DocumentRecord>(&record);
-    if (document == nullptr || document->ends) --left;
-    wanted = use(record, place) && left > 0;
-    return wanted;
-  };
-  for (const fs::path& file : files) {
-    if (wanted) read_records(file, count, progress);
-  }
+  find_records(
+      files, max_records, [&](const FoundRecord& found) { return use(found.parse(), found.place); },
+      progress);
 }
 
 }  // namespace jackscrew

@@ -35,7 +35,7 @@ struct TextRecord {
 
 // A .txt file, in parts where it is long. Together its parts are the file.
 struct DocumentRecord {
-  std::string_view text;  // valid until `use` returns
+  std::string_view text;  // of the file, valid as long as the FoundRecord that it came from
   bool begins = true;     // the first part
   bool ends = true;       // the last
 };
@@ -53,17 +53,26 @@ enum class DataPart { train, valid, test };
 std::vector<std::filesystem::path> data_files(const std::filesystem::path& path,
                                               DataPart part = DataPart::train);
 
-// Takes a record and its place, "file:line" or "file, record N"; false: no more are wanted.
-using RecordCallback = std::function<bool(const Record&, const std::string&)>;
+// A record that was found in a file and is still to be parsed: any thread may do that, at any time.
+struct FoundRecord {
+  std::string place;  // "file:line" or "file, record N"
+  size_t bytes;       // of its text
+  bool ends;          // false: the next one goes on with the same document
+  // Throws Error(data) naming the place and what was expected.
+  std::function<Record()> parse;
+};
 
-// Calls `use` for the records of one file, which need not fit into memory. `progress` is told of
-// the file's bytes, a record's when it has been used; those of a DocumentRecord are for the user to
-// tell of. Throws Error(data) naming the place and what was expected.
-void read_records(const std::filesystem::path& file, const RecordCallback& use,
-                  const ProgressCallback& progress = {});
+// False: no more are wanted.
+using FoundCallback = std::function<bool(FoundRecord)>;
+using RecordCallback = std::function<bool(const Record&, const std::string& place)>;
 
-// The same for several files, in order, until `max_records` records have been used (0: all). A
-// document counts once, whatever its parts.
+// Finds the records of files, in order, until there are `max_records` (0: all); a document counts
+// once, whatever its parts. A file need not fit into memory. `progress` is told of the files'
+// bytes, a record's when it has been used. Throws Error(data) as parsing does.
+void find_records(std::span<const std::filesystem::path> files, int64_t max_records,
+                  const FoundCallback& use, const ProgressCallback& progress = {});
+
+// Finds and parses them.
 void read_records(std::span<const std::filesystem::path> files, int64_t max_records,
                   const RecordCallback& use, const ProgressCallback& progress = {});
 

@@ -82,18 +82,10 @@ struct Tokenizer::Job {
   std::vector<int32_t> ids;
   bool parse_special;
   TextPlace place;
-  const ProgressCallback& progress;
-  size_t unreported = 0;  // bytes of the piece that is being encoded
 
-  void report(size_t bytes) {
-    const size_t part = std::min(bytes, unreported);
-    unreported -= part;
-    if (progress && part > 0) progress(static_cast<int64_t>(part));
-  }
   void add(const Literal& literal) {
     ids.push_back(literal.id);
     place = TextPlace::after_special;
-    report(literal.text.size());
   }
 };
 
@@ -242,24 +234,19 @@ Literals Tokenizer::make_literals(bool raw, bool normalized) const {
 }
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text, bool parse_special,
-                                       const ProgressCallback& progress, TextPlace place) const {
-  Job job{{}, parse_special, place, progress};
+                                       TextPlace place) const {
+  Job job{{}, parse_special, place};
   job.ids.reserve(text.size() / 3);
   raw_literals_.split(
       text, parse_special, [&](std::string_view between) { encode_bytes(between, job); },
-      [&](const Literal& literal) {
-        job.unreported = literal.text.size();
-        job.add(literal);
-      });
+      [&](const Literal& literal) { job.add(literal); });
   return std::move(job.ids);
 }
 
 void Tokenizer::encode_bytes(std::string_view text, Job& job) const {
   while (!text.empty()) {
     const size_t valid = utf8_valid_prefix(text);
-    job.unreported = valid;
     encode_piece(text.substr(0, valid), job);
-    job.report(valid);
     text.remove_prefix(valid);
     size_t invalid = 0;
     while (invalid < text.size()) {
@@ -272,8 +259,6 @@ void Tokenizer::encode_bytes(std::string_view text, Job& job) const {
       merger_.encode_byte(static_cast<uint8_t>(byte), job.ids);
     }
     job.place = TextPlace::inside;
-    job.unreported = invalid;
-    job.report(invalid);
     text.remove_prefix(invalid);
   }
 }
@@ -309,7 +294,6 @@ void Tokenizer::encode_words(std::string_view text, Job& job) const {
 }
 
 void Tokenizer::encode_word(std::string_view word, Job& job) const {
-  job.report(word.size());
   if (data_.ignore_merges) {
     if (const auto whole = words_.find(word); whole != words_.end()) {
       job.ids.push_back(whole->second);

@@ -20,7 +20,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/progress_callback.h"
 #include "text/bpe.h"
 #include "text/literals.h"
 #include "text/normalizer.h"
@@ -93,9 +92,8 @@ class Tokenizer {
 
   // The ids of `text`, without BOS or EOS. Added tokens are always matched, longest first; special
   // tokens only with `parse_special`, otherwise their text is text like any other. `place` says
-  // what was encoded before; BOS is no part of a text. `progress` is told of the bytes of `text`.
+  // what was encoded before; BOS is no part of a text.
   std::vector<int32_t> encode(std::string_view text, bool parse_special,
-                              const ProgressCallback& progress = {},
                               TextPlace place = TextPlace::begin) const;
 
   // The bytes of `ids` one after another; not valid UTF-8 where the ids cut through a character.

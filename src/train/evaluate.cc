@@ -62,6 +62,7 @@ DatasetOptions dataset_options(const Recipe& recipe, const Tokenizer& tokenizer)
                                                           parse_chat_date(recipe.chat_date))};
   options.long_record = recipe.long_record;
   options.max_samples = recipe.max_samples;
+  options.threads = recipe.threads;
   return options;
 }
 

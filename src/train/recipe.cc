@@ -1,10 +1,12 @@
 #include "train/recipe.h"
 
 #include <fmt/format.h>
+#include <omp.h>
 
 #include <algorithm>
 #include <map>
 
+#include "base/checked.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "kernels/device.h"
@@ -227,7 +229,8 @@ void fill(Recipe& r, const OptionSet& o) {
   r.seed = static_cast<uint64_t>(o.integer("seed"));
   r.device = o.text("device");
   check_device_name(r.device);
-  r.threads = integer_or_auto(o, "threads").value_or(0);
+  const int64_t threads = integer_or_auto(o, "threads").value_or(0);
+  r.threads = threads > 0 ? narrow<int>(threads) : omp_get_num_procs();
   r.isa = o.text("isa");
   r.attention = o.text("attention") == "cudnn" ? AttentionLibrary::cudnn : AttentionLibrary::own;
   r.device_memory = bytes_or_auto(o, "device_memory");

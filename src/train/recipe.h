@@ -67,7 +67,7 @@ struct Recipe {
   uint64_t seed = 0;
 
   std::string device;
-  int64_t threads = 0;  // 0: all
+  int threads = 1;
   std::string isa;
   AttentionLibrary attention = AttentionLibrary::own;
   std::optional<int64_t> device_memory;  // bytes

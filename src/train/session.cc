@@ -1,7 +1,5 @@
 #include "train/session.h"
 
-#include <omp.h>
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -18,10 +16,6 @@
 namespace jackscrew {
 
 namespace {
-
-int thread_count(const Recipe& recipe) {
-  return recipe.threads > 0 ? narrow<int>(recipe.threads) : omp_get_num_procs();
-}
 
 Tensor view_of(std::vector<int32_t>& values) {
   return {values.data(), DType::i32, {static_cast<int64_t>(values.size())}};
@@ -63,7 +57,7 @@ void with_stored(const std::string& origin, const WeightSource& source, const We
 }  // namespace
 
 std::unique_ptr<Device> open_device(const Recipe& recipe) {
-  return open_device(recipe.device, {.threads = thread_count(recipe),
+  return open_device(recipe.device, {.threads = recipe.threads,
                                      .isa = choose_isa(recipe.isa),
                                      .environments = recipe.python_environments,
                                      .attention = recipe.attention});

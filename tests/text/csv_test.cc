@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include "base/error.h"
 #include "tests/cli/run_program.h"
+#include "tests/support/errors.h"
 #include "text/records.h"
 
 namespace jackscrew {
@@ -17,16 +17,6 @@ Rows rows_of(std::string_view text) {
   Rows rows;
   for (std::vector<std::string> fields; reader.next(fields);) rows.push_back(fields);
   return rows;
-}
-
-std::string refused(std::string_view text) {
-  try {
-    rows_of(text);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::data);
-    return error.what();
-  }
-  return {};
 }
 
 TEST(Csv, ReadsFieldsAsRfc4180HasThem) {
@@ -43,8 +33,11 @@ TEST(Csv, ReadsFieldsAsRfc4180HasThem) {
 }
 
 TEST(Csv, NamesTheLineOfABrokenQuote) {
-  EXPECT_EQ(refused("a\n\"b\nc"), "a.csv:2: a quote is not closed");
-  EXPECT_EQ(refused("\"a\nb\"x,\n"), "a.csv:2: a quoted field goes on after its quote");
+  const auto expect_refused = [](std::string_view text, const std::string& part) {
+    expect_error(ErrorKind::data, part, [&] { rows_of(text); });
+  };
+  expect_refused("a\n\"b\nc", "a.csv:2: a quote is not closed");
+  expect_refused("\"a\nb\"x,\n", "a.csv:2: a quoted field goes on after its quote");
 }
 
 TEST(Csv, RowsAreRecords) {
@@ -52,9 +45,9 @@ TEST(Csv, RowsAreRecords) {
   const auto read = [&](const std::string& text) {
     std::vector<std::string> seen;
     int64_t bytes = 0;
-    const std::string path = directory.file("data.csv", text);
+    const fs::path path = directory.file("data.csv", text);
     read_records(
-        path,
+        {&path, 1}, 0,
         [&](const Record& record, const std::string& place) {
           const auto* chat = std::get_if<ConversationRecord>(&record);
           seen.push_back(place.substr(place.find(".csv")) + " " +
@@ -70,21 +63,12 @@ TEST(Csv, RowsAreRecords) {
       read("instruction,input,output\nAdd,\"1, 2\",3\nName,,\"A\nB\"\nLast,,x\n"),
       (std::vector<std::string>{".csv:2 Add\n\n1, 2|3", ".csv:3 Name|A\nB", ".csv:5 Last|x"}));
   EXPECT_EQ(read("id,text\n7,hello\n"), std::vector<std::string>{".csv:2 hello"});
-  const auto said = [&](const std::string& text) {
-    try {
-      read(text);
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
-    return std::string();
+  const auto expect_refused = [&](const std::string& text, const std::string& part) {
+    expect_error(ErrorKind::data, part, [&] { read(text); });
   };
-  EXPECT_NE(
-      said("instruction,output\na,b,c\n").find("data.csv:2: 3 fields where the first row has 2"),
-      std::string::npos);
-  EXPECT_NE(said("text,text\na,b\n").find("column \"text\" appears twice"), std::string::npos);
-  EXPECT_NE(
-      said("question,answer\na,b\n").find("nothing to train on among its keys (question, answer)"),
-      std::string::npos);
+  expect_refused("instruction,output\na,b,c\n", "data.csv:2: 3 fields where the first row has 2");
+  expect_refused("text,text\na,b\n", "column \"text\" appears twice");
+  expect_refused("question,answer\na,b\n", "nothing to train on among its keys (question, answer)");
 }
 
 }  // namespace

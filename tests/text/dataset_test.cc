@@ -416,7 +416,68 @@ TEST_F(DatasetTest, ProgressIsToldOfEveryByte) {
               static_cast<int64_t>(text.size()))
         << name;
     EXPECT_GT(*std::min_element(told.begin(), told.end()), 0) << name;
-    EXPECT_EQ(told.size() > 2, name != "d.jsonl") << name;
+    EXPECT_EQ(told.size() > 2, name[0] < 'c') << name;
+  }
+}
+
+// More text than the threads take at a time, of every kind.
+class ReadByThreads : public DatasetTest {
+ protected:
+  ReadByThreads() {
+    std::string lines, array, rows = "prompt,completion\n";
+    for (int i = 0; i < kRecords; ++i) {
+      const std::string words = std::string(static_cast<size_t>(i % 97), 'a') + " jack lifts";
+      lines += fmt::format(R"({{"instruction": "{} {}", "output": "{}"}})", i, words, i) + "\n";
+      array += fmt::format(R"({}{{"text": "{} {}"}})", i == 0 ? "[" : ",", words, i);
+      rows += fmt::format("{},{}\n", words, i);
+    }
+    write("a.jsonl", lines);
+    write("b.json", array + "]");
+    write("c.csv", rows);
+    write("d.txt", rows + lines);
+  }
+  Dataset read_all(int threads) {
+    DatasetOptions o = options(100);
+    o.threads = threads;
+    return Dataset::read(directory_, tokenizer_, o);
+  }
+
+  static constexpr int kRecords = 4000;
+};
+
+TEST_F(ReadByThreads, IsTheSameForAnyNumber) {
+  const Dataset one = read_all(1);
+  EXPECT_EQ(one.stats().records, 3 * kRecords + 1);
+  for (const int threads : {2, 3, 8}) {
+    const Dataset more = read_all(threads);
+    EXPECT_EQ(more.stats(), one.stats());
+    EXPECT_EQ(more.fingerprint(), one.fingerprint());
+    ASSERT_EQ(more.size(), one.size());
+    for (int64_t i = 0; i < one.size(); ++i) {
+      const Example a = one.example(i), b = more.example(i);
+      ASSERT_TRUE(a.ids == b.ids && a.train == b.train) << i;
+    }
+  }
+}
+
+// Whoever comes upon it first, and where a reader ends before it has been looked at.
+TEST_F(ReadByThreads, RefusalsNameTheFirst) {
+  const std::string good = R"({"text": "fine"})";
+  std::string lines, array = "[";
+  for (int i = 1; i <= kRecords; ++i) {
+    const bool bad = i == 300 || i == 301 || i == 1500 || i == kRecords;
+    lines += (bad ? std::string("{}") : good) + "\n";
+    array += (bad ? std::string("{}") : good) + ",";
+  }
+  for (const int threads : {1, 8}) {
+    DatasetOptions o = options(100);
+    o.threads = threads;
+    expect_error(ErrorKind::data, "bad.jsonl:300: nothing to train on",
+                 [&] { read("bad.jsonl", lines, o); });
+    expect_error(ErrorKind::data, "open.json, record 300: nothing to train on",
+                 [&] { read("open.json", array, o); });
+    expect_error(ErrorKind::data, "few.json, record 3: not valid JSON: the array is not closed",
+                 [&] { read("few.json", "[" + good + "," + good + "," + good, o); });
   }
 }
 

@@ -103,7 +103,7 @@ TEST(TextVocabulary, PrefixDependsOnWhatStandsBefore) {
   const Tokenizer always(golden_data("llama2"));
   const Tokenizer first(golden_data("metaspace"));
   const auto encoded = [](const Tokenizer& tokenizer, TextPlace place) {
-    return tokenizer.decode(tokenizer.encode("a", false, {}, place), false, TextPlace::inside);
+    return tokenizer.decode(tokenizer.encode("a", false, place), false, TextPlace::inside);
   };
   EXPECT_EQ(encoded(always, TextPlace::begin), " a");
   EXPECT_EQ(encoded(always, TextPlace::after_special), " a");
@@ -123,7 +123,7 @@ TEST(TextVocabulary, SegmentsAreOneText) {
   const EncodedSegments encoded = encode_segments(tokenizer, segments);
   EXPECT_EQ(tokenizer.decode(encoded.ids, false), "<s> a jack lifts</s>");
   Ids expected = tokenizer.encode("<s>a jack ", true);
-  const Ids answer = tokenizer.encode("lifts", true, {}, TextPlace::inside);
+  const Ids answer = tokenizer.encode("lifts", true, TextPlace::inside);
   expected.insert(expected.end(), answer.begin(), answer.end());
   expected.push_back(2);
   EXPECT_EQ(encoded.ids, expected);

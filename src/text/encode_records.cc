@@ -1,0 +1,94 @@
+#include "text/encode_records.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/parallel.h"
+
+namespace jackscrew {
+
+namespace {
+
+// Bytes of text for a thread at a time: some ten milliseconds, beside which waiting for the others
+// is little.
+constexpr size_t kShare = size_t{256} << 10;
+// What a short record counts: it takes memory beside its text.
+constexpr size_t kLeast = 256;
+// Parts of documents that are encoded at once: some 64 MiB each, tokens and all.
+constexpr size_t kMostDocuments = 8;
+
+class Encoder {
+ public:
+  Encoder(const Tokenizer& tokenizer, const ExampleOptions& options, int threads,
+          const EncodedCallback& use)
+      : tokenizer_(tokenizer),
+        options_(options),
+        threads_(threads),
+        batch_(kShare * static_cast<size_t>(threads)),
+        use_(use) {}
+
+  void add(FoundRecord found) {
+    bytes_ += std::clamp(found.bytes, kLeast, std::max(kShare, batch_ / kMostDocuments));
+    found_.push_back(std::move(found));
+    if (bytes_ >= batch_) finish();
+  }
+
+  void finish() {
+    std::vector<Encoded> encoded(found_.size());
+    parallel_for(threads_, std::ssize(found_), [&](int64_t task, int) {
+      const auto i = static_cast<size_t>(task);
+      const FoundRecord& found = found_[i];
+      try {
+        encoded[i].record = found.parse();
+        encoded[i].example = encode_record(tokenizer_, options_, encoded[i].record, found.place);
+      } catch (...) {
+        encoded[i].error = std::current_exception();
+      }
+    });
+    const std::vector<FoundRecord> done = std::exchange(found_, {});
+    bytes_ = 0;
+    for (size_t i = 0; i < done.size(); ++i) {
+      if (encoded[i].error) std::rethrow_exception(encoded[i].error);
+      use_(encoded[i].record, std::move(encoded[i].example), done[i].place);
+    }
+  }
+
+ private:
+  struct Encoded {
+    Record record;
+    Example example;
+    std::exception_ptr error;
+  };
+
+  const Tokenizer& tokenizer_;
+  const ExampleOptions& options_;
+  int threads_;
+  size_t batch_;  // bytes
+  const EncodedCallback& use_;
+  std::vector<FoundRecord> found_;
+  size_t bytes_ = 0;  // of found_, as far as they count
+};
+
+}  // namespace
+
+void encode_records(std::span<const std::filesystem::path> files, int64_t max_records,
+                    const Tokenizer& tokenizer, const ExampleOptions& options, int threads,
+                    const EncodedCallback& use, const ProgressCallback& progress) {
+  Encoder encoder(tokenizer, options, threads, use);
+  const auto add = [&](FoundRecord found) {
+    encoder.add(std::move(found));
+    return true;
+  };
+  try {
+    find_records(files, max_records, add, progress);
+  } catch (const Error&) {
+    encoder.finish();  // what is wrong in earlier records is said first
+    throw;
+  }
+  encoder.finish();
+}
+
+}  // namespace jackscrew

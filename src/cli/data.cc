@@ -136,7 +136,7 @@ void stats(const Reader& reader) {
     JsonObject json;
     json.add("records", counts.records).add("examples", counts.examples);
     json.add("truncated", counts.truncated).add("too_long", counts.too_long);
-    json.add("dropped", counts.dropped);
+    json.add("longest_record", counts.longest).add("dropped", counts.dropped);
     json.add("repeated", repeated);
     json.add("tokens", counts.tokens).add("trained_tokens", counts.trained_tokens);
     json.add("trained_share", trained).add("text_bytes", counts.text_bytes);

@@ -35,6 +35,7 @@ DatasetStats& DatasetStats::operator+=(const DatasetStats& other) {
   examples += other.examples;
   truncated += other.truncated;
   too_long += other.too_long;
+  longest = std::max(longest, other.longest);
   dropped += other.dropped;
   tokens += other.tokens;
   trained_tokens += other.trained_tokens;
@@ -46,6 +47,15 @@ DatasetStats& DatasetStats::operator+=(const DatasetStats& other) {
 
 std::vector<std::string> data_warnings(const DatasetStats& stats) {
   std::vector<std::string> warnings;
+  // Of fewer, the count alone is said: some long records are in every data set.
+  constexpr double kManyCut = 0.05;
+  if (static_cast<double>(stats.truncated) >= kManyCut * static_cast<double>(stats.records) &&
+      stats.truncated > 0) {
+    warnings.push_back(fmt::format(
+        "{} of {} lose their ends, answers what ends them: they are longer than sequence_len, the "
+        "longest has {} tokens",
+        stats.truncated, counted(stats.records, "record"), stats.longest));
+  }
   if (stats.notes.untrainable > 0) {
     warnings.push_back(fmt::format(
         "{} cannot be trained: the chat template writes those turns otherwise as soon as the "
@@ -141,6 +151,7 @@ std::pair<Dataset, Dataset> Dataset::split(double val_size, uint64_t seed) const
   rest.records = stats_.records - split_off.records;
   rest.truncated = stats_.truncated;
   rest.too_long = stats_.too_long;
+  rest.longest = stats_.longest;
   rest.dropped = stats_.dropped;
   rest.text_bytes = stats_.text_bytes;
   rest.notes = stats_.notes;

@@ -34,6 +34,7 @@ struct DatasetStats {
   int64_t examples = 0;        // kept
   int64_t truncated = 0;       // records that lost tokens to sequence_len
   int64_t too_long = 0;        // records left out for their length
+  int64_t longest = 0;         // tokens of the longest record, before it was cut or left out
   int64_t dropped = 0;         // records without any target left
   int64_t tokens = 0;          // in the examples kept
   int64_t trained_tokens = 0;  // targets in the examples kept

@@ -52,6 +52,7 @@ void for_each_count(Stats& stats, const Use& use) {
   use("examples", stats.examples);
   use("truncated", stats.truncated);
   use("too_long", stats.too_long);
+  use("longest", stats.longest);
   use("dropped", stats.dropped);
   use("tokens", stats.tokens);
   use("trained_tokens", stats.trained_tokens);
@@ -127,6 +128,7 @@ void DatasetBuilder::add_record(Example example, const std::string& place) {
   DatasetStats& counts = stats();
   ++counts.records;
   counts.notes += example.notes;
+  counts.longest = std::max(counts.longest, static_cast<int64_t>(std::ssize(example.ids)));
   if (std::ssize(example.ids) > options_.sequence_len) {
     switch (options_.long_record) {
       case LongRecord::truncate:

@@ -174,7 +174,18 @@ TEST_F(DatasetTest, LongRecordsAreCutLeftOutOrRefused) {
       "{\"text\": \"short\"}\n"
       "{\"text\": \"one two three four five six seven eight nine ten eleven twelve\"}\n";
   DatasetOptions o = options(8);
-  EXPECT_EQ(read("a.jsonl", text, o).stats().truncated, 1);
+  const DatasetStats cut = read("a.jsonl", text, o).stats();
+  EXPECT_EQ(cut.truncated, 1);
+  const int64_t longest = read("a.jsonl", text, options(100)).length(1);
+  EXPECT_EQ(cut.longest, longest);
+  // Said of many, and not of few.
+  const auto warnings = data_warnings(cut);
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_TRUE(warnings[0].starts_with("1 of 2 records lose their ends")) << warnings[0];
+  EXPECT_TRUE(warnings[0].ends_with(fmt::format("has {} tokens", longest))) << warnings[0];
+  DatasetStats few = cut;
+  few.records = 21;
+  EXPECT_TRUE(data_warnings(few).empty());
   o.long_record = LongRecord::drop;
   const Dataset dropped = read("a.jsonl", text, o);
   EXPECT_EQ(dropped.size(), 1);

@@ -112,7 +112,8 @@ TEST_F(FileTest, MapsAndNamesWhatIsMissing) {
   write_text_atomic(directory_ / "a", "hello");
   EXPECT_EQ(read_text(directory_ / "a"), "hello");
   EXPECT_FALSE(fs::exists(directory_ / "a.part"));
-  expect_error(ErrorKind::model, "b: No such file", [&] { MappedFile missing(directory_ / "b"); });
+  expect_message(ErrorKind::model, "b: No such file",
+                 [&] { MappedFile missing(directory_ / "b"); });
 }
 
 TEST_F(FileTest, DirectoryAppearsWholeOrNotAtAll) {
@@ -133,7 +134,7 @@ TEST_F(FileTest, DirectoryAppearsWholeOrNotAtAll) {
 
 TEST_F(FileTest, FullDiskIsAnError) {
   FileWriter writer("/dev/full");
-  expect_error(ErrorKind::generic, "/dev/full", [&] {
+  expect_message(ErrorKind::generic, "/dev/full", [&] {
     writer.write(std::string(1 << 20, 'x'));
     writer.close();
   });

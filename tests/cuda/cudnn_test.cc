@@ -19,7 +19,9 @@ class CudaCudnn : public ::testing::Test {
 
   static void expect_refused(const std::string& settings, ErrorKind kind,
                              const std::string& words) {
-    expect_error(kind, words, [&] { DeviceRun(settings).run(); });
+    const std::string refusal = error_of(kind, [&] { DeviceRun(settings).run(); });
+    EXPECT_NE(message_of(refusal).find(words), std::string::npos) << refusal;
+    EXPECT_NE(hint_of(refusal), "");
   }
 };
 

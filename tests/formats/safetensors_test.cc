@@ -73,7 +73,9 @@ TEST_F(Safetensors, RoundTrips) {
 }
 
 TEST_F(Safetensors, WriterRefusesMisuse) {
-  const auto message = [](const auto& action) { return error_of(ErrorKind::generic, action); };
+  const auto message = [](const auto& action) {
+    return message_of(error_of(ErrorKind::generic, action));
+  };
   const fs::path path = directory_ / "a.safetensors";
   using Specs = std::vector<SafetensorsSpec>;
   const Specs two = {{"a", "U8", {4}}, {"b", "U8", {4}}};

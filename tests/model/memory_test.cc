@@ -97,8 +97,8 @@ TEST_F(PlanTest, BudgetBelowThePlanIsRefused) {
   const StepBatch batch = step({64, {{30, 34}}});
   fits.accumulate(batch, 1e-3, 0);
   EXPECT_TRUE(fits.update(0.0).finite);
-  expect_error(ErrorKind::does_not_fit, "device_memory",
-               [&] { Session too_large(with_budget(plan.ledger.peak - 1), files_, use, plan); });
+  expect_message(ErrorKind::does_not_fit, "device_memory",
+                 [&] { Session too_large(with_budget(plan.ledger.peak - 1), files_, use, plan); });
 }
 
 TEST_F(PlanTest, RecomputesWhenMemoryNeedsIt) {

@@ -296,7 +296,9 @@ TEST(ContributorTest, RefusalsNameTheWeight) {
   Context run{*ops, scratch, nullptr, true};
   const Weight weight(memory, "the.weight", 3, 4, false, find_format("f32"));
   const BareContributor bare;
-  const auto refusal = [](const auto& action) { return error_of(ErrorKind::usage, action); };
+  const auto refusal = [](const auto& action) {
+    return message_of(error_of(ErrorKind::usage, action));
+  };
   Matrix any(3, 4);
   const Gradient g(run, bare, weight);
   const Gradient gather(run, gather_contributor(), weight);

@@ -42,7 +42,7 @@ class WeightTest : public ::testing::Test {
   void expect_refused(const StoredTensor& tensor, bool is_vector, const std::string& part) {
     const int64_t rows = is_vector ? 1 : 4;
     Weight weight(memory_, "the.name", rows, 64, is_vector, find_format("f32"));
-    expect_error(ErrorKind::model, part, [&] { weight.load(*ops_, tensor, staging_); });
+    expect_message(ErrorKind::model, part, [&] { weight.load(*ops_, tensor, staging_); });
   }
 
   std::unique_ptr<Ops> ops_ = make_test_ops();

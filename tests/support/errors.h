@@ -22,6 +22,23 @@ std::string error_of(ErrorKind kind, const Action& action) {
   return {};
 }
 
+// The two sides of what error_of() returns.
+inline std::string message_of(const std::string& error) {
+  return error.substr(0, error.rfind(" | "));
+}
+inline std::string hint_of(const std::string& error) {
+  const size_t bar = error.rfind(" | ");
+  return bar == std::string::npos ? std::string() : error.substr(bar + 3);
+}
+
+// Expects such an Error, with `part` in its message.
+template <class Action>
+void expect_message(ErrorKind kind, const std::string& part, const Action& action) {
+  SCOPED_TRACE("a message with \"" + part + "\"");
+  const std::string message = message_of(error_of(kind, action));
+  EXPECT_NE(message.find(part), std::string::npos) << message;
+}
+
 // Expects such an Error, with `part` in its message or hint.
 template <class Action>
 void expect_error(ErrorKind kind, const std::string& part, const Action& action) {

@@ -49,7 +49,8 @@ TEST(Memory, IsZeroedAndAligned) {
 TEST(Memory, NeverExceedsItsBudget) {
   Memory memory("host", make_host_backing(), 1024);
   const Buffer first = memory.allocate(Purpose::weights, 512);
-  expect_error(ErrorKind::does_not_fit, "masters", [&] { memory.allocate(Purpose::masters, 513); });
+  expect_message(ErrorKind::does_not_fit, "masters",
+                 [&] { memory.allocate(Purpose::masters, 513); });
   EXPECT_EQ(memory.ledger().total, 512);
   const Buffer second = memory.allocate(Purpose::masters, 512);
   EXPECT_EQ(memory.ledger().peak, 1024);

@@ -1,6 +1,7 @@
 #include "train/recipe.h"
 
 #include <gtest/gtest.h>
+#include <omp.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -58,7 +59,7 @@ TEST(Recipe, Defaults) {
   EXPECT_EQ(recipe.num_train_epochs, 3);
   EXPECT_EQ(recipe.lr_schedule, ScheduleKind::cosine);
   EXPECT_EQ(recipe.seed, 42u);
-  EXPECT_GE(recipe.threads, 1);
+  EXPECT_EQ(recipe.threads, omp_get_num_procs());
   EXPECT_EQ(recipe.save_total_limit, 2);
   EXPECT_FALSE(recipe.gradient_checkpointing);
   EXPECT_FALSE(recipe.device_memory);

@@ -75,6 +75,11 @@ std::vector<std::string> data_warnings(const DatasetStats& stats) {
     warnings.push_back(fmt::format("{} with tools, of which the chat template writes nothing",
                                    counted(stats.notes.unused_tools, "conversation")));
   }
+  if (stats.notes.empty > 0) {
+    warnings.push_back(fmt::format("{} to be trained {} nothing: the model will learn that",
+                                   counted(stats.notes.empty, "answer"),
+                                   stats.notes.empty == 1 ? "says" : "say"));
+  }
   return warnings;
 }
 

@@ -62,6 +62,7 @@ void for_each_count(Stats& stats, const Use& use) {
   use("unended", stats.notes.unended);
   use("dropped_bos", stats.notes.dropped_bos);
   use("unused_tools", stats.notes.unused_tools);
+  use("empty", stats.notes.empty);
 }
 
 // Everything that the examples depend on.

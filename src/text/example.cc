@@ -9,12 +9,22 @@ namespace jackscrew {
 
 namespace {
 
-Example from_chat(const Tokenizer& tokenizer, const RenderedChat& chat) {
+// An answer to be trained without words, calls of tools or what else a template may write.
+bool is_empty_answer(const Message& message) {
+  return message.role == "assistant" && message.trained && message.fields.empty() &&
+         message.content.find_first_not_of(" \t\r\n") == std::string::npos;
+}
+
+Example from_chat(const Tokenizer& tokenizer, std::span<const Message> messages,
+                  const RenderedChat& chat) {
   EncodedSegments encoded = encode_segments(tokenizer, chat.segments);
-  return {
-      std::move(encoded.ids),
-      std::move(encoded.trained),
-      {chat.untrainable, encoded.unended, encoded.dropped_bos ? 1 : 0, chat.unused_tools ? 1 : 0}};
+  return {std::move(encoded.ids),
+          std::move(encoded.trained),
+          {.untrainable = chat.untrainable,
+           .unended = encoded.unended,
+           .dropped_bos = encoded.dropped_bos ? 1 : 0,
+           .unused_tools = chat.unused_tools ? 1 : 0,
+           .empty = std::count_if(messages.begin(), messages.end(), is_empty_answer)}};
 }
 
 // Text that is trained throughout, special tokens in it recognised.
@@ -39,6 +49,7 @@ ChatNotes& ChatNotes::operator+=(const ChatNotes& other) {
   unended += other.unended;
   dropped_bos += other.dropped_bos;
   unused_tools += other.unused_tools;
+  empty += other.empty;
   return *this;
 }
 
@@ -51,7 +62,7 @@ Example encode_record(const Tokenizer& tokenizer, const ExampleOptions& options,
   const auto conversation = [&](std::span<const Message> messages,
                                 const jinja::Value& tools = jinja::None{}) {
     try {
-      return from_chat(tokenizer, render_chat(options.format, messages, false, tools));
+      return from_chat(tokenizer, messages, render_chat(options.format, messages, false, tools));
     } catch (const Error& error) {
       throw Error(error.kind(), fmt::format("{}: {}", place, error.what()), error.hint());
     }
@@ -65,7 +76,7 @@ Example encode_record(const Tokenizer& tokenizer, const ExampleOptions& options,
       const Message answer{"assistant", pair->completion};
       RenderedChat answered = render_chat(options.format, {&answer, 1});
       answered.segments.insert(answered.segments.begin(), Segment{pair->prompt, false, false});
-      example = from_chat(tokenizer, answered);
+      example = from_chat(tokenizer, {&answer, 1}, answered);
     } else {
       const Message turns[] = {{"user", pair->prompt}, {"assistant", pair->completion}};
       example = conversation(turns);

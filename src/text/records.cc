@@ -1,238 +1,19 @@
 #include "text/records.h"
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/json_object.h"
 #include "base/text.h"
 #include "text/csv.h"
-#include "text/jinja/json.h"
+#include "text/record_json.h"
 
 namespace jackscrew {
 
 namespace {
-
-using Json = nlohmann::ordered_json;  // templates see keys in the order of the file
-
-constexpr const char* kExpected =
-    "a record has messages, conversations, instruction and output, prompt and completion, or text";
-
-[[noreturn]] void fail_record(const std::string& place, const std::string& what,
-                              const char* hint = kExpected) {
-  throw Error(ErrorKind::data, fmt::format("{}: {}", place, what), hint);
-}
-
-// The string at `key`, which must be there.
-std::string required(const Json& object, const char* key, const std::string& place) {
-  const auto found = object.find(key);
-  if (found == object.end()) fail_record(place, fmt::format("\"{}\" is missing", key));
-  if (!found->is_string()) {
-    fail_record(place, fmt::format("\"{}\" is {}, expected text", key, found->type_name()));
-  }
-  return found->get<std::string>();
-}
-
-// The string at `key`; empty where it is missing or null.
-std::string text_or_empty(const Json& object, const char* key, const std::string& place) {
-  const auto found = object.find(key);
-  return found == object.end() || found->is_null() ? std::string() : required(object, key, place);
-}
-
-std::string role_of(const std::string& name, const std::string& place) {
-  static const std::vector<std::pair<std::string, std::string>> kRoles = {
-      {"system", "system"},       {"user", "user"},
-      {"assistant", "assistant"}, {"tool", "tool"},
-      {"human", "user"},          {"gpt", "assistant"},
-      {"chatgpt", "assistant"},   {"model", "assistant"},
-      {"observation", "tool"},    {"function_call", "assistant"}};
-  std::vector<std::string> names;
-  for (const auto& [alias, role] : kRoles) {
-    if (alias == name) return role;
-    names.push_back(alias);
-  }
-  const auto nearest = nearest_name(name, names);
-  const std::string hint = nearest ? fmt::format("did you mean \"{}\"?", *nearest)
-                                   : fmt::format("known roles: {}", fmt::join(names, ", "));
-  throw Error(ErrorKind::data, fmt::format("{}: unknown role \"{}\"", place, name), hint);
-}
-
-// OpenAI's `weight` (0 or 1) and axolotl's `train` (true or false) on one message.
-bool trained_flag(const Json& message, const std::string& place) {
-  if (const auto train = message.find("train"); train != message.end()) {
-    if (!train->is_boolean()) fail_record(place, "\"train\" is not true or false");
-    return train->get<bool>();
-  }
-  if (const auto weight = message.find("weight"); weight != message.end()) {
-    if (*weight != 0 && *weight != 1) fail_record(place, "\"weight\" is not 0 or 1");
-    return *weight == 1;
-  }
-  return true;
-}
-
-// Walks over JSON, copies too, call themselves: what is too deep for them is refused before.
-void check_depth(const Json& value, const std::string& place, int left = jinja::kMaxDepth) {
-  if (!value.is_structured()) return;
-  if (left == 0) {
-    fail_record(place, fmt::format("JSON nested more than {} deep", jinja::kMaxDepth), "");
-  }
-  for (const Json& inner : value) check_depth(inner, place, left - 1);
-}
-
-// Of a text that is JSON what it says, otherwise the text.
-Json unquoted(const Json& value, const std::string& place) {
-  if (!value.is_string()) return value;
-  Json inner = Json::parse(value.get<std::string>(), nullptr, false);
-  check_depth(inner, place);
-  return inner.is_object() || inner.is_array() ? inner : value;
-}
-
-jinja::Value template_value(const Json& json, const std::string& place) {
-  try {
-    return jinja::from_json(json);
-  } catch (const Error& error) {
-    throw Error(error.kind(), fmt::format("{}: {}", place, error.what()), error.hint());
-  }
-}
-
-// Throws where there is something that is not a list of objects.
-jinja::Value tools_of(const Json& record, const std::string& place) {
-  const auto found = record.find("tools");
-  if (found == record.end() || found->is_null()) return jinja::None{};
-  const Json tools = unquoted(*found, place);
-  const bool empty_text = tools.is_string() && tools.get<std::string>().empty();
-  if (empty_text || (tools.is_array() && tools.empty())) return jinja::None{};
-  if (!tools.is_array()) fail_record(place, "\"tools\" is not a list");
-  return template_value(tools, place);
-}
-
-Json calls_of(const Json& list, const std::string& place) {
-  if (!list.is_array()) fail_record(place, "\"tool_calls\" is not a list");
-  Json calls = list;
-  for (Json& call : calls) {
-    if (!call.is_object()) fail_record(place, "a tool call is not an object");
-    Json& function = call.contains("function") ? call["function"] : call;
-    if (!function.is_object()) fail_record(place, "the function of a tool call is not an object");
-    if (function.contains("arguments"))
-      function["arguments"] = unquoted(function["arguments"], place);
-  }
-  return calls;
-}
-
-// The text of a message's content, which may be a list of parts; none where it is null beside calls
-// of tools.
-std::optional<std::string> content_of(const Json& message, const char* key, bool has_calls,
-                                      const std::string& place) {
-  const auto found = message.find(key);
-  const bool absent = found == message.end() || found->is_null();
-  if (absent && has_calls) return std::nullopt;
-  if (absent || !found->is_array()) return required(message, key, place);
-  std::string text;
-  for (const Json& part : *found) {
-    if (!part.is_object() || !part.contains("text")) {
-      fail_record(place, fmt::format("\"{}\" has a part that is not text", key),
-                  "only text is trained on");
-    }
-    text += required(part, "text", place);
-  }
-  return text;
-}
-
-Message to_message(const Json& item, const char* role_key, const char* content_key,
-                   const std::string& place) {
-  const std::string role = required(item, role_key, place);
-  Message message{role_of(role, place), {}, trained_flag(item, place)};
-  Json calls;
-  if (role == "function_call") {
-    const Json call = unquoted(item.value(content_key, Json()), place);
-    calls = Json::array();
-    for (const Json& one : call.is_array() ? call : Json::array({call})) {
-      calls.push_back({{"type", "function"}, {"function", one}});
-    }
-  } else if (const auto found = item.find("tool_calls"); found != item.end() && !found->is_null()) {
-    calls = *found;
-  }
-  const bool has_calls = !calls.is_null();
-  if (has_calls) calls = calls_of(calls, place);
-  const auto content =
-      role == "function_call" ? std::nullopt : content_of(item, content_key, has_calls, place);
-  message.content = content.value_or("");
-  if (!content) message.fields.emplace_back("content", jinja::None{});
-  for (const auto& [key, value] : item.items()) {
-    const bool known = key == role_key || key == content_key || key == "role" || key == "content" ||
-                       key == "tool_calls" || key == "train" || key == "weight";
-    if (!known) message.fields.emplace_back(key, template_value(value, place));
-  }
-  if (has_calls) message.fields.emplace_back("tool_calls", template_value(calls, place));
-  return message;
-}
-
-ConversationRecord conversation(const Json& record, const char* list_key, const char* role_key,
-                                const char* content_key, const std::string& place) {
-  const Json& list = record[list_key];
-  if (!list.is_array() || list.empty()) {
-    fail_record(place, fmt::format("\"{}\" is not a list of messages", list_key));
-  }
-  ConversationRecord out;
-  out.tools = tools_of(record, place);
-  for (size_t i = 0; i < list.size(); ++i) {
-    const std::string item_place = fmt::format("{}, message {}", place, i + 1);
-    if (!list[i].is_object()) fail_record(item_place, "an object was expected");
-    out.messages.push_back(to_message(list[i], role_key, content_key, item_place));
-  }
-  return out;
-}
-
-Record to_record(const Json& object, const std::string& place) {
-  if (!object.is_object()) {
-    fail_record(place, fmt::format("an object was expected, found {}", object.type_name()));
-  }
-  if (object.contains("messages")) {
-    return conversation(object, "messages", "role", "content", place);
-  }
-  if (object.contains("conversations")) {
-    return conversation(object, "conversations", "from", "value", place);
-  }
-  if (object.contains("instruction")) {
-    std::string question = required(object, "instruction", place);
-    if (const std::string input = text_or_empty(object, "input", place); !input.empty()) {
-      question += "\n\n" + input;
-    }
-    ConversationRecord record;
-    if (std::string system = text_or_empty(object, "system", place); !system.empty()) {
-      record.messages.push_back({"system", std::move(system)});
-    }
-    record.messages.push_back({"user", std::move(question)});
-    record.messages.push_back({"assistant", required(object, "output", place)});
-    return record;
-  }
-  if (object.contains("prompt")) {
-    return CompletionRecord{required(object, "prompt", place),
-                            required(object, "completion", place)};
-  }
-  if (object.contains("text")) return TextRecord{required(object, "text", place)};
-  std::vector<std::string> keys;
-  for (const auto& [key, value] : object.items()) keys.push_back(key);
-  fail_record(place, fmt::format("nothing to train on among its keys ({})",
-                                 keys.empty() ? "none" : fmt::format("{}", fmt::join(keys, ", "))));
-}
-
-Json parse_json(std::string_view text, const std::string& place, const char* hint, bool one_line) {
-  Json value;
-  try {
-    value = Json::parse(text);
-  } catch (const Json::exception& error) {
-    fail_record(place, fmt::format("not valid JSON: {}", json_complaint(error.what(), one_line)),
-                hint);
-  }
-  check_depth(value, place);
-  return value;
-}
 
 std::string lower_extension(const fs::path& path) {
   std::string extension = path.extension().string();
@@ -244,6 +25,21 @@ bool is_data_file(const fs::path& path) {
   const std::string extension = lower_extension(path);
   return extension == ".jsonl" || extension == ".json" || extension == ".csv" ||
          extension == ".txt";
+}
+
+// What to do about a file that is none.
+std::string unread_hint(const fs::path& path) {
+  constexpr const char* kRead = ".jsonl, .json, .csv and .txt are read";
+  const std::string extension = lower_extension(path);
+  if (extension == ".parquet" || extension == ".arrow") {
+    return fmt::format(
+        "{}; in Python, datasets.load_dataset(\"{}\", data_files=\"{}\", split=\"train\")"
+        ".to_json(\"data.jsonl\") writes the first",
+        kRead, extension.substr(1), path.string());
+  }
+  const bool packed = extension == ".gz" || extension == ".bz2" || extension == ".xz" ||
+                      extension == ".zst" || extension == ".zip";
+  return fmt::format("{}{}", kRead, packed ? "; unpack it first" : "");
 }
 
 // The part that a file's name chooses, if any: "train.jsonl", "test-01.json".
@@ -366,7 +162,7 @@ void read_json_array(Reading& reading) {
     const size_t end = at + element_size(text.substr(at));
     if (end >= text.size()) fail_record(place, "not valid JSON: the array is not closed", kHint);
     const auto parse = [element = text.substr(at, end - at)](const std::string& where) {
-      return to_record(parse_json(element, where, kHint, false), where);
+      return to_record(parse_record_json(element, where, kHint, false), where);
     };
     if (!reading.found(place, end - at, parse)) return;
     closed = text[end] == ']';
@@ -407,7 +203,7 @@ void read_csv(Reading& reading) {
     }
     const size_t bytes = reader.position() - told;
     const auto parse = [shared_keys, fields](const std::string& where) {
-      Json object = Json::object();
+      RecordJson object = RecordJson::object();
       for (size_t i = 0; i < fields.size(); ++i) object[(*shared_keys)[i]] = fields[i];
       return to_record(object, where);
     };
@@ -435,7 +231,7 @@ void find_records_of(const fs::path& file, const FoundCallback& use,
                      const ProgressCallback& progress) {
   if (!is_data_file(file)) {
     throw Error(ErrorKind::data, fmt::format("{}: unknown kind of data file", file.string()),
-                ".jsonl, .json, .csv and .txt are read");
+                unread_hint(file));
   }
   std::shared_ptr<const MappedFile> map;
   try {
@@ -458,19 +254,17 @@ void find_records_of(const fs::path& file, const FoundCallback& use,
 
 }  // namespace
 
-Record parse_record(std::string_view json, const std::string& place) {
-  return to_record(parse_json(json, place, "every line holds one JSON object", true), place);
-}
-
 std::vector<fs::path> data_files(const fs::path& path, DataPart part) {
   std::error_code error;
   if (!fs::exists(path, error)) {
     throw Error(ErrorKind::data, fmt::format("{} does not exist", path.string()), "check the path");
   }
   if (!fs::is_directory(path)) return {path};
-  std::vector<fs::path> all;
+  std::vector<fs::path> all, others;
   for (const auto& entry : fs::directory_iterator(path, error)) {
-    if (entry.is_regular_file() && is_data_file(entry.path())) all.push_back(entry.path());
+    if (entry.is_regular_file()) {
+      (is_data_file(entry.path()) ? all : others).push_back(entry.path());
+    }
   }
   if (error) fail(ErrorKind::data, "cannot list {}: {}", path.string(), error.message());
   std::sort(all.begin(), all.end());
@@ -483,8 +277,10 @@ std::vector<fs::path> data_files(const fs::path& path, DataPart part) {
   if (files.empty() && part == DataPart::train) {
     throw Error(
         ErrorKind::data, fmt::format("{} holds no training files", path.string()),
-        ".jsonl, .json, .csv and .txt files are read; names that begin with valid or test are not "
-        "for training");
+        all.empty() && !others.empty()
+            ? unread_hint(*std::min_element(others.begin(), others.end()))
+            : ".jsonl, .json, .csv and .txt files are read; names that begin with valid or test "
+              "are not for training");
   }
   return files;
 }

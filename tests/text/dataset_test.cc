@@ -548,6 +548,21 @@ TEST_F(DatasetTest, TellsWhatTheTemplateDoesToConversations) {
   EXPECT_TRUE(warnings[0].starts_with("2 answers cannot be trained")) << warnings[0];
   EXPECT_TRUE(warnings[1].starts_with("the chat template ends 2 answers without")) << warnings[1];
   EXPECT_TRUE(data_warnings(read("a.jsonl", text, options(1000)).stats()).empty());
+  // Answers that say nothing; a call of a tool does, and what is no target may.
+  const Dataset silent = read(
+      "a.jsonl",
+      R"({"prompt": "Q", "completion": ""})"
+      "\n"
+      R"({"messages": [{"role": "assistant", "content": "\n"}, {"role": "user", "content": ""},)"
+      R"( {"role": "assistant", "content": "", "tool_calls": [{"name": "f"}]},)"
+      R"( {"role": "assistant", "content": "", "weight": 0},)"
+      R"( {"role": "assistant", "content": "A"}]})",
+      with_template("{% for m in messages %}{{ m.content }}{{ m.tool_calls }}<|im_end|>"
+                    "{% endfor %}"));
+  EXPECT_EQ(silent.stats().notes.empty, 2);
+  EXPECT_EQ(
+      data_warnings(silent.stats()),
+      std::vector<std::string>{"2 answers to be trained say nothing: the model will learn that"});
   // What the template refuses is named by its place.
   expect_error(ErrorKind::data, "a.jsonl:2: the chat template (line 1) refuses", [&] {
     read("a.jsonl", "{\"text\": \"x\"}\n" + text, with_template("{{ raise_exception('No.') }}"));

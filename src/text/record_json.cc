@@ -1,0 +1,294 @@
+#include "text/record_json.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "base/error.h"
+#include "base/json_object.h"
+#include "base/text.h"
+#include "text/jinja/json.h"
+
+namespace jackscrew {
+
+namespace {
+
+using Json = RecordJson;
+
+// The string at `key`, which must be there.
+std::string required(const Json& object, const char* key, const std::string& place) {
+  const auto found = object.find(key);
+  if (found == object.end()) fail_record(place, fmt::format("\"{}\" is missing", key));
+  if (!found->is_string()) {
+    fail_record(place, fmt::format("\"{}\" is {}, expected text", key, found->type_name()));
+  }
+  return found->get<std::string>();
+}
+
+// The string at `key`; empty where it is missing or null.
+std::string text_or_empty(const Json& object, const char* key, const std::string& place) {
+  const auto found = object.find(key);
+  return found == object.end() || found->is_null() ? std::string() : required(object, key, place);
+}
+
+std::string role_of(const std::string& name, const std::string& place) {
+  static const std::vector<std::pair<std::string, std::string>> kRoles = {
+      {"system", "system"},
+      {"user", "user"},
+      {"assistant", "assistant"},
+      {"tool", "tool"},
+      {"human", "user"},
+      {"gpt", "assistant"},
+      {"chatgpt", "assistant"},
+      {"model", "assistant"},
+      {"developer", "system"},
+      {"observation", "tool"},
+      {"function_call", "assistant"}};
+  std::vector<std::string> names;
+  for (const auto& [alias, role] : kRoles) {
+    if (alias == name) return role;
+    names.push_back(alias);
+  }
+  const auto nearest = nearest_name(name, names);
+  const std::string hint = nearest ? fmt::format("did you mean \"{}\"?", *nearest)
+                                   : fmt::format("known roles: {}", fmt::join(names, ", "));
+  throw Error(ErrorKind::data, fmt::format("{}: unknown role \"{}\"", place, name), hint);
+}
+
+// OpenAI's `weight` (0 or 1) and axolotl's `train` (true or false) on one message.
+bool trained_flag(const Json& message, const std::string& place) {
+  if (const auto train = message.find("train"); train != message.end()) {
+    if (!train->is_boolean()) fail_record(place, "\"train\" is not true or false");
+    return train->get<bool>();
+  }
+  if (const auto weight = message.find("weight"); weight != message.end()) {
+    if (*weight != 0 && *weight != 1) fail_record(place, "\"weight\" is not 0 or 1");
+    return *weight == 1;
+  }
+  return true;
+}
+
+// Walks over JSON, copies too, call themselves: what is too deep for them is refused before.
+void check_depth(const Json& value, const std::string& place, int left = jinja::kMaxDepth) {
+  if (!value.is_structured()) return;
+  if (left == 0) {
+    fail_record(place, fmt::format("JSON nested more than {} deep", jinja::kMaxDepth), "");
+  }
+  for (const Json& inner : value) check_depth(inner, place, left - 1);
+}
+
+// Of a text that is JSON what it says, otherwise the text.
+Json unquoted(const Json& value, const std::string& place) {
+  if (!value.is_string()) return value;
+  Json inner = Json::parse(value.get<std::string>(), nullptr, false);
+  check_depth(inner, place);
+  return inner.is_object() || inner.is_array() ? inner : value;
+}
+
+jinja::Value template_value(const Json& json, const std::string& place) {
+  try {
+    return jinja::from_json(json);
+  } catch (const Error& error) {
+    throw Error(error.kind(), fmt::format("{}: {}", place, error.what()), error.hint());
+  }
+}
+
+// Throws where there is something that is not a list of objects.
+jinja::Value tools_of(const Json& record, const std::string& place) {
+  const auto found = record.find("tools");
+  if (found == record.end() || found->is_null()) return jinja::None{};
+  const Json tools = unquoted(*found, place);
+  const bool empty_text = tools.is_string() && tools.get<std::string>().empty();
+  if (empty_text || (tools.is_array() && tools.empty())) return jinja::None{};
+  if (!tools.is_array()) fail_record(place, "\"tools\" is not a list");
+  return template_value(tools, place);
+}
+
+Json calls_of(const Json& list, const std::string& place) {
+  if (!list.is_array()) fail_record(place, "\"tool_calls\" is not a list");
+  Json calls = list;
+  for (Json& call : calls) {
+    if (!call.is_object()) fail_record(place, "a tool call is not an object");
+    Json& function = call.contains("function") ? call["function"] : call;
+    if (!function.is_object()) fail_record(place, "the function of a tool call is not an object");
+    if (function.contains("arguments"))
+      function["arguments"] = unquoted(function["arguments"], place);
+  }
+  return calls;
+}
+
+// The text of a message's content, which may be a list of parts; none where it is null beside calls
+// of tools.
+std::optional<std::string> content_of(const Json& message, const char* key, bool has_calls,
+                                      const std::string& place) {
+  const auto found = message.find(key);
+  const bool absent = found == message.end() || found->is_null();
+  if (absent && has_calls) return std::nullopt;
+  if (absent || !found->is_array()) return required(message, key, place);
+  std::string text;
+  for (const Json& part : *found) {
+    if (!part.is_object() || !part.contains("text")) {
+      fail_record(place, fmt::format("\"{}\" has a part that is not text", key),
+                  "only text is trained on");
+    }
+    text += required(part, "text", place);
+  }
+  return text;
+}
+
+Message to_message(const Json& item, const char* role_key, const char* content_key,
+                   const std::string& place) {
+  const std::string role = required(item, role_key, place);
+  Message message{role_of(role, place), {}, trained_flag(item, place)};
+  Json calls;
+  if (role == "function_call") {
+    const Json call = unquoted(item.value(content_key, Json()), place);
+    calls = Json::array();
+    for (const Json& one : call.is_array() ? call : Json::array({call})) {
+      calls.push_back({{"type", "function"}, {"function", one}});
+    }
+  } else if (const auto found = item.find("tool_calls"); found != item.end() && !found->is_null()) {
+    calls = *found;
+  }
+  const bool has_calls = !calls.is_null();
+  if (has_calls) calls = calls_of(calls, place);
+  const auto content =
+      role == "function_call" ? std::nullopt : content_of(item, content_key, has_calls, place);
+  message.content = content.value_or("");
+  if (!content) message.fields.emplace_back("content", jinja::None{});
+  for (const auto& [key, value] : item.items()) {
+    const bool known = key == role_key || key == content_key || key == "role" || key == "content" ||
+                       key == "tool_calls" || key == "train" || key == "weight";
+    if (!known) message.fields.emplace_back(key, template_value(value, place));
+  }
+  if (has_calls) message.fields.emplace_back("tool_calls", template_value(calls, place));
+  return message;
+}
+
+// Adds the messages of a list. Each has OpenAI's keys or ShareGPT's, whatever the list is called.
+void add_messages(const Json& record, const char* key, const std::string& place,
+                  std::vector<Message>& messages) {
+  const auto list = record.find(key);
+  if (list == record.end() || !list->is_array() || list->empty()) {
+    fail_record(place, fmt::format("\"{}\" is not a list of messages", key));
+  }
+  for (const Json& item : *list) {
+    const std::string item_place = fmt::format("{}, message {}", place, messages.size() + 1);
+    if (!item.is_object()) fail_record(item_place, "an object was expected");
+    const bool share_gpt =
+        !item.contains("role") && (item.contains("from") || item.contains("value"));
+    messages.push_back(share_gpt ? to_message(item, "from", "value", item_place)
+                                 : to_message(item, "role", "content", item_place));
+  }
+}
+
+// A system prompt that stands beside the messages and not among them.
+void add_system(const Json& record, const std::string& place, std::vector<Message>& messages) {
+  const auto found = record.find("system");
+  if (found == record.end() || found->is_null()) return;
+  std::string system = content_of(record, "system", false, place).value_or("");
+  if (system.empty()) return;
+  if (!messages.empty() && messages.front().role == "system") {
+    if (messages.front().content == system) return;
+    fail_record(place, "\"system\" and the first message are two system prompts",
+                "leave one of them in the record");
+  }
+  messages.insert(messages.begin(), Message{"system", std::move(system)});
+}
+
+// What was asked and answered before, as LLaMA-Factory's `history` has it.
+void add_history(const Json& record, const std::string& place, std::vector<Message>& messages) {
+  const auto found = record.find("history");
+  if (found == record.end() || found->is_null() || *found == "") return;
+  const Json history = unquoted(*found, place);
+  const auto is_turn = [](const Json& turn) {
+    return turn.is_array() && turn.size() == 2 && turn[0].is_string() && turn[1].is_string();
+  };
+  if (!history.is_array() || !std::all_of(history.begin(), history.end(), is_turn)) {
+    fail_record(
+        place, "\"history\" is not a list of questions with their answers",
+        "it looks like [[\"a question\", \"its answer\"]]; give another meaning another name");
+  }
+  for (const Json& turn : history) {
+    messages.push_back({"user", turn[0].get<std::string>()});
+    messages.push_back({"assistant", turn[1].get<std::string>()});
+  }
+}
+
+ConversationRecord conversation(const Json& record, const char* key, const std::string& place) {
+  ConversationRecord out;
+  out.tools = tools_of(record, place);
+  add_messages(record, key, place, out.messages);
+  add_system(record, place, out.messages);
+  return out;
+}
+
+ConversationRecord instruction(const Json& record, const std::string& place) {
+  std::string question = required(record, "instruction", place);
+  if (const std::string input = text_or_empty(record, "input", place); !input.empty()) {
+    question += "\n\n" + input;
+  }
+  ConversationRecord out;
+  add_history(record, place, out.messages);
+  out.messages.push_back({"user", std::move(question)});
+  out.messages.push_back({"assistant", required(record, "output", place)});
+  add_system(record, place, out.messages);
+  return out;
+}
+
+// Two texts, or TRL's two lists of messages, of which the first is context only.
+Record completion(const Json& record, const std::string& place) {
+  ConversationRecord out;
+  if (record["prompt"].is_array()) {
+    out.tools = tools_of(record, place);
+    add_messages(record, "prompt", place, out.messages);
+    for (Message& message : out.messages) message.trained = false;
+    add_messages(record, "completion", place, out.messages);
+    add_system(record, place, out.messages);
+  } else {
+    CompletionRecord pair{required(record, "prompt", place), required(record, "completion", place)};
+    out.messages = {{"user", pair.prompt}, {"assistant", pair.completion}};
+    add_system(record, place, out.messages);
+    if (out.messages.size() == 2) return pair;
+  }
+  return out;
+}
+
+}  // namespace
+
+void fail_record(const std::string& place, const std::string& what, const char* hint) {
+  throw Error(ErrorKind::data, fmt::format("{}: {}", place, what), hint);
+}
+
+RecordJson parse_record_json(std::string_view text, const std::string& place, const char* hint,
+                             bool one_line) {
+  Json value;
+  try {
+    value = Json::parse(text);
+  } catch (const Json::exception& error) {
+    fail_record(place, fmt::format("not valid JSON: {}", json_complaint(error.what(), one_line)),
+                hint);
+  }
+  check_depth(value, place);
+  return value;
+}
+
+Record to_record(const RecordJson& object, const std::string& place) {
+  if (!object.is_object()) {
+    fail_record(place, fmt::format("an object was expected, found {}", object.type_name()));
+  }
+  if (object.contains("messages")) return conversation(object, "messages", place);
+  if (object.contains("conversations")) return conversation(object, "conversations", place);
+  if (object.contains("instruction")) return instruction(object, place);
+  if (object.contains("prompt")) return completion(object, place);
+  if (object.contains("text")) return TextRecord{required(object, "text", place)};
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : object.items()) keys.push_back(key);
+  fail_record(place, fmt::format("nothing to train on among its keys ({})",
+                                 keys.empty() ? "none" : fmt::format("{}", fmt::join(keys, ", "))));
+}
+
+Record parse_record(std::string_view json, const std::string& place) {
+  return to_record(parse_record_json(json, place, "every line holds one JSON object", true), place);
+}
+
+}  // namespace jackscrew

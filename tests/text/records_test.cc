@@ -1,0 +1,133 @@
+// Records as the files of other trainers have them.
+#include "text/records.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/text/fixture.h"
+
+namespace jackscrew {
+namespace {
+
+// "role: content" of each message, a "*" before those that are context only.
+std::vector<std::string> turns(const char* json) {
+  std::vector<std::string> out;
+  const Record record = parse_record(json, "a.jsonl:1");
+  for (const Message& message : std::get<ConversationRecord>(record).messages) {
+    out.push_back((message.trained ? "" : "*") + message.role + ": " + message.content);
+  }
+  return out;
+}
+
+void refuse(const char* json, const std::string& part) {
+  expect_message(ErrorKind::data, part, [&] { parse_record(json, "a.jsonl:1"); });
+}
+
+using Turns = std::vector<std::string>;
+
+TEST(Records, ListsOfMessagesHaveEitherKeysOfMessages) {
+  const Turns expected = {"user: a", "assistant: b"};
+  EXPECT_EQ(turns(R"({"conversations": [{"role": "user", "content": "a"},
+                                        {"role": "assistant", "content": "b"}]})"),
+            expected);
+  EXPECT_EQ(turns(R"({"messages": [{"from": "human", "value": "a"},
+                                   {"from": "gpt", "value": "b"}]})"),
+            expected);
+  refuse(R"({"conversations": [{"from": "human", "text": "a"}]})",
+         "a.jsonl:1, message 1: \"value\" is missing");
+  refuse(R"({"conversations": [{"value": "a"}]})", "a.jsonl:1, message 1: \"from\" is missing");
+  refuse(R"({"conversations": [{"text": "a"}]})", "a.jsonl:1, message 1: \"role\" is missing");
+  refuse(R"({"conversations": "a"})", "a.jsonl:1: \"conversations\" is not a list of messages");
+}
+
+TEST(Records, SystemPromptsBesideTheMessages) {
+  const Turns expected = {"system: s", "user: a", "assistant: b"};
+  EXPECT_EQ(turns(R"({"system": "s", "conversations": [{"from": "human", "value": "a"},
+                                                       {"from": "gpt", "value": "b"}]})"),
+            expected);
+  EXPECT_EQ(turns(R"({"system": [{"type": "text", "text": "s"}],
+                      "messages": [{"role": "user", "content": "a"},
+                                   {"role": "assistant", "content": "b"}]})"),
+            expected);
+  EXPECT_EQ(turns(R"({"system": "s", "messages": [{"role": "developer", "content": "s"},
+                      {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})"),
+            expected);
+  EXPECT_EQ(turns(R"({"system": "s", "prompt": "a", "completion": "b"})"), expected);
+  EXPECT_EQ(turns(R"({"system": "s", "instruction": "a", "output": "b"})"), expected);
+  for (const char* none : {R"({"system": "", "messages": [{"role": "user", "content": "a"}]})",
+                           R"({"system": null, "messages": [{"role": "user", "content": "a"}]})"}) {
+    EXPECT_EQ(turns(none), Turns{"user: a"});
+  }
+  EXPECT_TRUE(std::holds_alternative<CompletionRecord>(
+      parse_record(R"({"system": "", "prompt": "a", "completion": "b"})", "a.jsonl:1")));
+  refuse(R"({"system": "s", "messages": [{"role": "system", "content": "t"}]})",
+         "a.jsonl:1: \"system\" and the first message are two system prompts");
+  refuse(R"({"system": 3, "messages": [{"role": "user", "content": "a"}]})",
+         "a.jsonl:1: \"system\" is number, expected text");
+}
+
+TEST(Records, WhatWasSaidBeforeAnInstruction) {
+  const Turns expected = {"system: s", "user: a", "assistant: b", "user: c\n\nd", "assistant: e"};
+  EXPECT_EQ(turns(R"({"instruction": "c", "input": "d", "output": "e", "system": "s",
+                      "history": [["a", "b"]]})"),
+            expected);
+  // A field of a .csv is text.
+  EXPECT_EQ(turns(R"({"instruction": "c", "input": "d", "output": "e", "system": "s",
+                      "history": "[[\"a\", \"b\"]]"})"),
+            expected);
+  for (const char* none : {R"({"instruction": "c", "output": "e", "history": []})",
+                           R"({"instruction": "c", "output": "e", "history": ""})",
+                           R"({"instruction": "c", "output": "e", "history": null})"}) {
+    EXPECT_EQ(turns(none), (Turns{"user: c", "assistant: e"}));
+  }
+  for (const char* bad : {R"({"instruction": "c", "output": "e", "history": [["a"]]})",
+                          R"({"instruction": "c", "output": "e", "history": [["a", 1]]})",
+                          R"({"instruction": "c", "output": "e", "history": "x"})",
+                          R"({"instruction": "c", "output": "e", "history": {"a": ["b", "c"]}})"}) {
+    refuse(bad, "a.jsonl:1: \"history\" is not a list of questions with their answers");
+  }
+}
+
+TEST(Records, PromptsOfMessagesAreContext) {
+  EXPECT_EQ(turns(R"({"prompt": [{"role": "user", "content": "a"},
+                                 {"role": "assistant", "content": "b"},
+                                 {"role": "user", "content": "c"}],
+                      "completion": [{"role": "assistant", "content": "d"}]})"),
+            (Turns{"*user: a", "*assistant: b", "*user: c", "assistant: d"}));
+  const Record called = parse_record(R"({"tools": [{"name": "f"}],
+      "prompt": [{"role": "user", "content": "a"}],
+      "completion": [{"role": "assistant", "content": "d"}]})",
+                                     "a.jsonl:1");
+  EXPECT_FALSE(std::get<ConversationRecord>(called).tools.is_none());
+  refuse(R"({"prompt": [{"role": "user", "content": "a"}], "completion": "b"})",
+         "a.jsonl:1: \"completion\" is not a list of messages");
+  refuse(R"({"prompt": [{"role": "user", "content": "a"}]})",
+         "a.jsonl:1: \"completion\" is not a list of messages");
+  refuse(R"({"prompt": [], "completion": []})", "a.jsonl:1: \"prompt\" is not a list of messages");
+  refuse(R"({"prompt": [{"role": "user", "content": "a"}], "completion": [1]})",
+         "a.jsonl:1, message 2: an object was expected");
+}
+
+using DataFiles = DirectoryTest;
+
+TEST_F(DataFiles, OfOtherKindsAreRefusedWithWhatToDo) {
+  for (const auto& [name, hint] : std::vector<std::pair<std::string, std::string>>{
+           {"a.parquet", "datasets.load_dataset(\"parquet\", data_files=\""},
+           {"a.arrow", "datasets.load_dataset(\"arrow\", data_files=\""},
+           {"a.jsonl.gz", ".jsonl, .json, .csv and .txt are read; unpack it first"},
+           {"a.xml", ".jsonl, .json, .csv and .txt are read"}}) {
+    const fs::path directory = directory_ / fmt::format("of {}", name);
+    fs::create_directory(directory);
+    write_text_atomic(directory / name, "x");
+    const std::string file = error_of(ErrorKind::data, [&] {
+      read_records({{directory / name}}, 0, [](const Record&, const std::string&) { return true; });
+    });
+    EXPECT_TRUE(message_of(file).ends_with(name + ": unknown kind of data file")) << file;
+    EXPECT_TRUE(hint_of(file).find(hint) != std::string::npos) << file;
+    const std::string all = error_of(ErrorKind::data, [&] { data_files(directory); });
+    EXPECT_TRUE(message_of(all).ends_with("holds no training files")) << all;
+    EXPECT_EQ(hint_of(all), hint_of(file));
+  }
+}
+
+}  // namespace
+}  // namespace jackscrew

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "cli/arguments.h"
+#include "train/evaluate.h"
 #include "train/export.h"
 #include "train/loading.h"
 
@@ -24,8 +25,7 @@ GenerationSetup::GenerationSetup(const Recipe& given, const char* command)
     : recipe(checked(given, command)),
       files(open_model(recipe.model)),
       tokenizer(make_tokenizer(recipe.tokenizer, files)),
-      format(
-          chat_format(recipe.chat_template, tokenizer.data(), parse_chat_date(recipe.chat_date))) {
+      format(recipe_chat_format(recipe, tokenizer)) {
   require_weights(recipe, files);
   options.sampling = {recipe.temperature, recipe.top_k, recipe.top_p, recipe.seed};
   options.max_new_tokens = recipe.max_new_tokens;

@@ -70,7 +70,7 @@ std::optional<TokenizerData> read_tokenizer_directory(const fs::path& directory)
     return std::nullopt;
   }
   if (fs::exists(config)) apply_tokenizer_config(data, read_text(config), config.string());
-  if (const fs::path chat = directory / "chat_template.jinja"; fs::exists(chat)) {
+  if (const fs::path chat = directory / kChatTemplateFile; fs::exists(chat)) {
     data.chat_template = read_text(chat);
   }
   return data;

@@ -4,8 +4,10 @@
 #include <iostream>
 #include <numbers>
 
+#include "base/file.h"
 #include "base/json_object.h"
 #include "text/batch.h"
+#include "text/tokenizer_files.h"
 
 namespace jackscrew {
 
@@ -55,11 +57,21 @@ EvalResult evaluate(Session& session, const Dataset& dataset, int64_t max_tokens
   return result;
 }
 
+ChatFormat recipe_chat_format(const Recipe& recipe, const Tokenizer& tokenizer) {
+  const jinja::DateTime date = parse_chat_date(recipe.chat_date);
+  const fs::path beside = fs::path(recipe.adapter) / kChatTemplateFile;
+  if (recipe.chat_template != "auto" || recipe.adapter.empty() || !fs::exists(beside)) {
+    return chat_format(recipe.chat_template, tokenizer.data(), date);
+  }
+  TokenizerData data = tokenizer.data();
+  data.chat_template = read_text(beside);
+  return chat_format(recipe.chat_template, data, date);
+}
+
 DatasetOptions dataset_options(const Recipe& recipe, const Tokenizer& tokenizer) {
   DatasetOptions options;
   options.sequence_len = recipe.sequence_len;
-  options.examples = {recipe.train_on_inputs, chat_format(recipe.chat_template, tokenizer.data(),
-                                                          parse_chat_date(recipe.chat_date))};
+  options.examples = {recipe.train_on_inputs, recipe_chat_format(recipe, tokenizer)};
   options.long_record = recipe.long_record;
   options.max_samples = recipe.max_samples;
   options.threads = recipe.threads;

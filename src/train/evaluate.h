@@ -28,6 +28,10 @@ struct EvalResult {
 EvalResult evaluate(Session& session, const Dataset& dataset, int64_t max_tokens,
                     const ProgressStyle& style);
 
+// How a recipe writes conversations: as chat_template names it or, where that is auto, by the
+// template beside its adapter, or else by the model's own. Throws what chat_format throws.
+ChatFormat recipe_chat_format(const Recipe& recipe, const Tokenizer& tokenizer);
+
 // How a recipe's text is read: sequence length, masks, chat format.
 DatasetOptions dataset_options(const Recipe& recipe, const Tokenizer& tokenizer);
 

@@ -1,7 +1,6 @@
 #include "train/export.h"
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <vector>
 
@@ -9,6 +8,7 @@
 #include "formats/peft.h"
 #include "formats/tensor_io.h"
 #include "quant/plain.h"
+#include "text/tokenizer_files.h"
 #include "text/tokenizer_json.h"
 #include "train/output_dir.h"
 
@@ -88,18 +88,19 @@ void write_weight(Session& session, const Weight& weight, const Masters& masters
   }
 }
 
+// False where there is none.
+bool copy_text(const fs::path& from, const char* name, const fs::path& to) {
+  if (!fs::exists(from / name)) return false;
+  write_text_atomic(to / name, read_text(from / name));
+  return true;
+}
+
 // The files of a tokenizer: those of the model where they are a directory's and the tokenizer is
 // its own, else made from its data.
 void write_tokenizer(const ModelFiles& files, const Tokenizer& tokenizer, const fs::path& to) {
-  constexpr std::array<const char*, 6> kFiles = {"tokenizer.json",        "tokenizer.model",
-                                                 "tokenizer_config.json", "special_tokens_map.json",
-                                                 "chat_template.jinja",   "added_tokens.json"};
-  const fs::path from(files.origin);
   const bool own = files.tokenizer && files.tokenizer->tokens == tokenizer.data().tokens;
-  if (own && fs::is_directory(from)) {
-    for (const char* name : kFiles) {
-      if (fs::exists(from / name)) write_text_atomic(to / name, read_text(from / name));
-    }
+  if (own && fs::is_directory(files.origin)) {
+    for (const char* name : kTokenizerFiles) copy_text(files.origin, name, to);
     return;
   }
   write_text_atomic(to / "tokenizer.json", to_tokenizer_json(tokenizer.data()));
@@ -116,7 +117,11 @@ void export_model(Session& session, const ModelFiles& files, const Tokenizer& to
                                 [](const SafetensorsSpec& spec) { return spec.dtype == "BF16"; });
   write_text_atomic(to / "config.json",
                     write_hf_config(files.config, bf16 ? "bfloat16" : "float32"));
-  write_text_atomic(to / "generation_config.json", write_hf_generation_config(files.config));
+  // The model's own may end answers by more tokens than config.json does.
+  constexpr const char* kGeneration = "generation_config.json";
+  if (!fs::is_directory(files.origin) || !copy_text(files.origin, kGeneration, to)) {
+    write_text_atomic(to / kGeneration, write_hf_generation_config(files.config));
+  }
   write_tokenizer(files, tokenizer, to);
   ShardedSafetensorsWriter writer(to, std::move(specs));
   const Masters masters = masters_of(session);
@@ -152,7 +157,7 @@ void move_files(const fs::path& from, const fs::path& to) {
 }  // namespace
 
 void export_result(Session& session, const ModelFiles& files, const Tokenizer& tokenizer,
-                   const fs::path& output_dir) {
+                   const ChatFormat& format, const fs::path& output_dir) {
   const fs::path beside = result_staging(output_dir);
   if (const AdapterDescription* adapter = session.learner().adapter()) {
     export_adapter(session.stage(), session.ops(), *adapter, files.origin, beside);
@@ -160,6 +165,9 @@ void export_result(Session& session, const ModelFiles& files, const Tokenizer& t
     AtomicDirectory directory(beside);
     export_model(session, files, tokenizer, directory.path());
     directory.commit();
+  }
+  if (!format.source.empty() && format.source != tokenizer.data().chat_template) {
+    write_text_atomic(beside / kChatTemplateFile, format.source);
   }
   move_files(beside, output_dir);
 }

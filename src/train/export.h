@@ -2,16 +2,16 @@
 #pragma once
 
 #include "base/file.h"
-#include "text/tokenizer.h"
+#include "text/chat_template.h"
 #include "train/session.h"
 
 namespace jackscrew {
 
-// Writes the model, or the adapter if the learner made one, to the top of `output_dir`. Each file
-// appears whole or not at all; the weights come last. Weights in f32, bf16 and f16 keep their type,
-// others become f32.
+// Writes the model, or the adapter if the learner made one, to the top of `output_dir`, with the
+// chat template of `format` where that is not the tokenizer's. Each file appears whole or not at
+// all; the weights come last. Weights in f32, bf16 and f16 keep their type, others become f32.
 void export_result(Session& session, const ModelFiles& files, const Tokenizer& tokenizer,
-                   const fs::path& output_dir);
+                   const ChatFormat& format, const fs::path& output_dir);
 
 // Writes what a stage's learner made as a PEFT adapter directory, whole or not at all. `base_model`
 // is what it records as the model that it is for.

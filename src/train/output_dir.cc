@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "formats/checkpoint.h"
+#include "text/tokenizer_files.h"
 
 namespace jackscrew {
 
@@ -24,14 +25,12 @@ bool run_writes(const std::string& name) {
                                                   "tokens",
                                                   "config.json",
                                                   "generation_config.json",
-                                                  "tokenizer.json",
-                                                  "tokenizer_config.json",
-                                                  "special_tokens_map.json",
-                                                  "chat_template.jinja",
-                                                  "added_tokens.json",
                                                   "adapter_config.json",
                                                   "adapter_model.safetensors"};
   if (std::find(kNames.begin(), kNames.end(), name) != kNames.end()) return true;
+  if (std::find(kTokenizerFiles.begin(), kTokenizerFiles.end(), name) != kTokenizerFiles.end()) {
+    return true;
+  }
   if (name.starts_with("checkpoint-")) return true;
   return name.starts_with("model") &&
          (name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json"));

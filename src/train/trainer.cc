@@ -489,7 +489,7 @@ class Trainer {
   void finish(int64_t done) {
     take_best(done);
     require_finite_parameters(done);
-    export_result(*session_, files_, tokenizer_, output_);
+    export_result(*session_, files_, tokenizer_, recipe_chat_format(recipe_, tokenizer_), output_);
     answer_samples(done);
     resident_peak_ = std::max(resident_peak_, anonymous_resident_bytes());
     const Ledger& ledger = session_->memory().ledger();

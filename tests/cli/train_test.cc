@@ -3,6 +3,7 @@
 
 #include "tests/support/tensorboard_decoder.h"
 #include "tests/support/tiny_run.h"
+#include "text/builtin_templates.h"
 
 namespace jackscrew {
 namespace {
@@ -110,6 +111,55 @@ TEST(SlowTrain, WhatIsExportedScoresTheSame) {
   // Training goes on from an adapter where it stood.
   tiny.must_train("more", "method=lora" + evaluation + pretrained + adapter);
   EXPECT_NEAR(tiny.events("more", "eval").front()["eval_loss"], tuned, 1e-6);
+}
+
+// Whoever uses a result need not say again by what template it learned.
+TEST(SlowTrain, ResultsKeepTheirChatTemplate) {
+  const TinyRun tiny("kept_template");
+  const std::string chatml(*builtin_template("chatml"));
+  const auto model = [&](const char* output) {
+    return " tokenizer=auto init=pretrained model=" + tiny.path(output).string();
+  };
+  const auto adapter = [&](const char* output) { return " adapter=" + tiny.path(output).string(); };
+  const auto preview = [&](const std::string& settings) {
+    return run("data preview data=" + tiny.data() + settings).out;
+  };
+  tiny.must_train("base", "max_steps=1 method=full");
+  const std::string expected = preview(model("base") + " chat_template=chatml");
+  EXPECT_NE(expected.find("<|im_start|>user"), std::string::npos) << expected;
+  EXPECT_NE(preview(model("base")), expected);
+  tiny.must_train("full", "max_steps=1 method=full chat_template=chatml" + model("base"));
+  tiny.must_train("lora", "max_steps=1 method=lora chat_template=chatml" + model("base"));
+  EXPECT_EQ(preview(model("full")), expected);
+  EXPECT_EQ(preview(model("base") + adapter("lora")), expected);
+  // It goes on from result to result; another one may be named.
+  tiny.must_train("full_again", "max_steps=1 method=full" + model("full"));
+  tiny.must_train("lora_again", "max_steps=1 method=lora" + model("base") + adapter("lora"));
+  tiny.must_train("plain",
+                  "max_steps=1 method=lora chat_template=plain" + model("base") + adapter("lora"));
+  for (const char* output : {"full", "lora", "full_again", "lora_again"}) {
+    EXPECT_EQ(tiny.text(std::string(output) + "/chat_template.jinja"), chatml) << output;
+  }
+  for (const char* output : {"base", "plain"}) {
+    EXPECT_FALSE(fs::exists(tiny.path(output) / "chat_template.jinja")) << output;
+  }
+}
+
+// Of a directory's files a result has those that say how the model is used.
+TEST(SlowTrain, ResultsKeepTheModelsFiles) {
+  const TinyRun tiny("kept_files");
+  tiny.must_train("first", "max_steps=1 method=full");
+  const auto made = nlohmann::json::parse(tiny.text("first/generation_config.json"));
+  EXPECT_EQ(made["eos_token_id"], 257);
+  const std::string own = R"({"eos_token_id": [257, 258], "temperature": 0.6})";
+  tiny.file("first/generation_config.json", own);
+  tiny.file("first/special_tokens_map.json", "{}");
+  tiny.must_train("second", "max_steps=1 method=full init=pretrained tokenizer=auto model=" +
+                                tiny.path("first").string());
+  EXPECT_EQ(tiny.text("second/generation_config.json"), own);
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"}) {
+    EXPECT_EQ(tiny.text(std::string("second/") + name), tiny.text(std::string("first/") + name));
+  }
 }
 
 TEST(SlowTrain, SmallData) {

@@ -9,7 +9,7 @@ namespace jackscrew {
 
 namespace {
 
-std::string quoted(std::string_view text) {
+std::string quoted_text(std::string_view text) {
   using nlohmann::json;
   return json(text).dump(-1, ' ', false, json::error_handler_t::replace);
 }
@@ -30,11 +30,17 @@ JsonObject& JsonObject::add(std::string_view name, float value) {
 }
 
 JsonObject& JsonObject::add(std::string_view name, std::string_view value) {
-  return add_raw(name, quoted(value));
+  return add_raw(name, quoted_text(value));
 }
 
 JsonObject& JsonObject::add(std::string_view name, const JsonObject& value) {
   return add_raw(name, value.text());
+}
+
+JsonObject& JsonObject::add(std::string_view name, std::span<const std::string> values) {
+  std::string list;
+  for (const std::string& value : values) list += (list.empty() ? "" : ", ") + quoted_text(value);
+  return add_raw(name, "[" + list + "]");
 }
 
 JsonObject& JsonObject::merge(const JsonObject& other) {
@@ -45,7 +51,7 @@ JsonObject& JsonObject::merge(const JsonObject& other) {
 
 JsonObject& JsonObject::add_raw(std::string_view name, std::string_view json) {
   if (!body_.empty()) body_ += ", ";
-  body_ += quoted(name);
+  body_ += quoted_text(name);
   body_ += ": ";
   body_ += json;
   return *this;

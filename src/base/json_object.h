@@ -3,6 +3,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -20,6 +21,7 @@ class JsonObject {
     return add(name, std::string_view(value));
   }
   JsonObject& add(std::string_view name, const JsonObject& value);
+  JsonObject& add(std::string_view name, std::span<const std::string> values);
   template <std::integral T>
   JsonObject& add(std::string_view name, T value) {
     if constexpr (std::same_as<T, bool>) return add_raw(name, value ? "true" : "false");

@@ -142,6 +142,7 @@ void stats(const Reader& reader) {
     json.add("trained_share", trained).add("text_bytes", counts.text_bytes);
     json.add("lengths", length).add("rows", sampler.rows_per_epoch());
     json.add("fill_rate", sampler.fill_rate()).add("steps_per_epoch", sampler.steps_per_epoch());
+    json.add("warnings", data_warnings(counts));
     fmt::print("{}\n", json.text());
     return;
   }

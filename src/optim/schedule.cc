@@ -16,6 +16,11 @@ ScheduleKind parse_schedule(std::string_view name) {
               "known schedules: constant, linear, cosine");
 }
 
+int64_t warmup_from_ratio(double ratio, int64_t total_steps) {
+  const auto share = static_cast<int64_t>(std::ceil(ratio * static_cast<double>(total_steps)));
+  return std::clamp<int64_t>(share, 0, std::max<int64_t>(0, total_steps - 1));
+}
+
 double Schedule::rate(int64_t step) const {
   if (step < warmup_steps) {
     return learning_rate * static_cast<double>(step) / static_cast<double>(warmup_steps);

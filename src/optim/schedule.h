@@ -11,6 +11,10 @@ enum class ScheduleKind { constant, linear, cosine };
 // Throws Error(usage) for an unknown name.
 ScheduleKind parse_schedule(std::string_view name);
 
+// `ratio` of all steps, rounded up as transformers does, but not all of them: the first has the
+// rate 0, and a run of one step would learn nothing.
+int64_t warmup_from_ratio(double ratio, int64_t total_steps);
+
 struct Schedule {
   ScheduleKind kind = ScheduleKind::cosine;
   double learning_rate = 0.0;

@@ -59,10 +59,10 @@ class Trainer {
                                                recipe_.gradient_accumulation_steps, recipe_.packing,
                                                recipe_.seed});
     total_steps_ = recipe_.max_steps > 0 ? recipe_.max_steps : steps_of_epochs();
-    schedule_ = {recipe_.lr_schedule, recipe_.learning_rate,
-                 recipe_.warmup_steps.value_or(static_cast<int64_t>(
-                     std::ceil(recipe_.warmup_ratio * static_cast<double>(total_steps_)))),
-                 total_steps_};
+    schedule_ = {
+        recipe_.lr_schedule, recipe_.learning_rate,
+        recipe_.warmup_steps.value_or(warmup_from_ratio(recipe_.warmup_ratio, total_steps_)),
+        total_steps_};
     find_checkpoint();
   }
 

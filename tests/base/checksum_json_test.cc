@@ -43,6 +43,9 @@ TEST(JsonObject, KeepsOrderAndEscapes) {
       R"({"text": "a\"b\n", "x": 0.1, "f": 0.1, "inner": {"bytes": 1099511627776, "fits": true}})");
   EXPECT_EQ(JsonObject().merge(inner).text(), inner.text());
   EXPECT_EQ(JsonObject().text(), "{}");
+  const std::vector<std::string> texts = {"a", "\""};
+  EXPECT_EQ(JsonObject().add("two", texts).add("none", std::vector<std::string>()).text(),
+            R"({"two": ["a", "\""], "none": []})");
 }
 
 TEST(JsonObject, NumbersReadBackOrBecomeNull) {

@@ -109,6 +109,8 @@ TEST(Data, StatsJson) {
   EXPECT_EQ(stats["lengths"]["longest"], 8);
   EXPECT_EQ(stats["rows"], 3);
   EXPECT_DOUBLE_EQ(stats["fill_rate"].get<double>(), 20.0 / 24.0);
+  ASSERT_EQ(stats["warnings"].size(), 1u);
+  EXPECT_EQ(stats["warnings"][0].get<std::string>().find("2 of 4 records lose their ends"), 0u);
   const std::string text = run("data stats sequence_len=8 data=" + data + kBytes + " 2>&1").out;
   for (const char* part : {"83.3% full", "warning: 2 of 4 records lose their ends"}) {
     EXPECT_NE(text.find(part), std::string::npos) << text;

@@ -50,7 +50,7 @@ TEST(ScheduleTest, BeginsAndEndsWhereItShould) {
     EXPECT_EQ((Schedule{kind, 0.5, 4, 10}.rate(0)), 0.0);
     EXPECT_EQ((Schedule{kind, 0.5, 4, 10}.rate(4)), 0.5);
     // A run of one step trains.
-    EXPECT_EQ((Schedule{kind, 0.5, 0, 1}.rate(0)), 0.5);
+    EXPECT_EQ((Schedule{kind, 0.5, warmup_from_ratio(0.03, 1), 1}.rate(0)), 0.5);
   }
   // The last step of a run still moves; what would follow, and anything past it, does not.
   for (const ScheduleKind kind : {ScheduleKind::linear, ScheduleKind::cosine}) {
@@ -75,6 +75,16 @@ TEST(ScheduleTest, Names) {
   EXPECT_EQ(parse_schedule("linear"), ScheduleKind::linear);
   EXPECT_EQ(parse_schedule("cosine"), ScheduleKind::cosine);
   EXPECT_THROW(parse_schedule("cosin"), Error);
+}
+
+TEST(ScheduleTest, WarmupIsAShareOfTheStepsButNotAllOfThem) {
+  EXPECT_EQ(warmup_from_ratio(0.0, 10), 0);
+  EXPECT_EQ(warmup_from_ratio(0.03, 2), 1);
+  EXPECT_EQ(warmup_from_ratio(0.03, 100), 3);
+  EXPECT_EQ(warmup_from_ratio(0.03, 101), 4);
+  EXPECT_EQ(warmup_from_ratio(1.0, 100), 99);
+  EXPECT_EQ(warmup_from_ratio(0.5, 1), 0);
+  EXPECT_EQ(warmup_from_ratio(0.03, 0), 0);
 }
 
 }  // namespace

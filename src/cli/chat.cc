@@ -50,8 +50,11 @@ class Conversation {
     if (asks)
       fmt::print(stderr, "/reset begins anew, /exit or Ctrl-D ends, Ctrl-C ends an answer\n");
     for (std::string line; ask(asks), std::getline(std::cin, line);) {
-      if (line == "/exit") return;
-      if (line == "/reset") {
+      if (line.ends_with('\r')) line.pop_back();
+      const size_t end = line.find_last_not_of(" \t") + 1;  // 0 where there is nothing else
+      const std::string_view command = std::string_view(line).substr(0, end);
+      if (command == "/exit") return;
+      if (command == "/reset") {
         chat_.forget();
       } else if (!line.empty()) {
         answer(line);

@@ -108,10 +108,12 @@ void parse_yarn(const JsonFields& rope, ModelConfig& config) {
 }
 
 // `rope_theta` beside the scaling parameters (version 4) or among them (version 5). Where both
-// `rope_scaling` and `rope_parameters` stand, transformers lets the former win.
+// `rope_scaling` and `rope_parameters` stand, transformers lets the former win unless it is empty.
 void parse_rope(const JsonFields& fields, ModelConfig& config) {
   config.rope_theta = fields.number("rope_theta", 10000.0);
-  const char* key = fields.has("rope_scaling") ? "rope_scaling" : "rope_parameters";
+  const json* scaling_field = fields.find("rope_scaling");
+  const bool has_scaling = scaling_field != nullptr && !scaling_field->empty();
+  const char* key = has_scaling ? "rope_scaling" : "rope_parameters";
   const json* parameters = fields.find(key);
   if (parameters == nullptr) return;
   const JsonFields rope(*parameters, fmt::format("{}: {}", fields.where(), key));
@@ -297,6 +299,20 @@ std::string write_hf_config(const ModelConfig& config, const std::string& torch_
   out["rope_parameters"] = scaling.is_null() ? json{{"rope_type", "default"}} : scaling;
   out["rope_parameters"]["rope_theta"] = config.rope_theta;
   return dump_json(out) + "\n";
+}
+
+std::optional<std::string> add_end_token(const std::string& text, int64_t id) {
+  json config = json::parse(text, nullptr, false);
+  if (!config.is_object()) return std::nullopt;
+  json& ends = config["eos_token_id"];
+  if (ends.is_null()) {
+    ends = id;
+  } else {
+    if (!ends.is_array()) ends = json::array({ends});
+    if (std::find(ends.begin(), ends.end(), id) != ends.end()) return text;
+    ends.push_back(id);
+  }
+  return dump_json(config) + "\n";
 }
 
 std::string write_hf_generation_config(const ModelConfig& config) {

@@ -2,6 +2,8 @@
 // model/config.h.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "model/config.h"
@@ -20,5 +22,9 @@ std::string write_hf_config(const ModelConfig& config, const std::string& torch_
 
 // The text of the generation_config.json beside it: the special tokens.
 std::string write_hf_generation_config(const ModelConfig& config);
+
+// The text of a generation_config.json in which `id` ends texts as well: `text` itself where it
+// does already. nullopt where `text` is none.
+std::optional<std::string> add_end_token(const std::string& text, int64_t id);
 
 }  // namespace jackscrew

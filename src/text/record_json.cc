@@ -14,6 +14,13 @@ namespace {
 
 using Json = RecordJson;
 
+// The member, where there is one that is not null: tables written as JSON have null in the fields
+// that a row lacks.
+const Json* member(const Json& object, const char* key) {
+  const auto found = object.find(key);
+  return found == object.end() || found->is_null() ? nullptr : &*found;
+}
+
 // The string at `key`, which must be there.
 std::string required(const Json& object, const char* key, const std::string& place) {
   const auto found = object.find(key);
@@ -26,8 +33,7 @@ std::string required(const Json& object, const char* key, const std::string& pla
 
 // The string at `key`; empty where it is missing or null.
 std::string text_or_empty(const Json& object, const char* key, const std::string& place) {
-  const auto found = object.find(key);
-  return found == object.end() || found->is_null() ? std::string() : required(object, key, place);
+  return member(object, key) == nullptr ? std::string() : required(object, key, place);
 }
 
 std::string role_of(const std::string& name, const std::string& place) {
@@ -56,11 +62,11 @@ std::string role_of(const std::string& name, const std::string& place) {
 
 // OpenAI's `weight` (0 or 1) and axolotl's `train` (true or false) on one message.
 bool trained_flag(const Json& message, const std::string& place) {
-  if (const auto train = message.find("train"); train != message.end()) {
+  if (const Json* train = member(message, "train")) {
     if (!train->is_boolean()) fail_record(place, "\"train\" is not true or false");
     return train->get<bool>();
   }
-  if (const auto weight = message.find("weight"); weight != message.end()) {
+  if (const Json* weight = member(message, "weight")) {
     if (*weight != 0 && *weight != 1) fail_record(place, "\"weight\" is not 0 or 1");
     return *weight == 1;
   }
@@ -94,8 +100,8 @@ jinja::Value template_value(const Json& json, const std::string& place) {
 
 // Throws where there is something that is not a list of objects.
 jinja::Value tools_of(const Json& record, const std::string& place) {
-  const auto found = record.find("tools");
-  if (found == record.end() || found->is_null()) return jinja::None{};
+  const Json* found = member(record, "tools");
+  if (found == nullptr) return jinja::None{};
   const Json tools = unquoted(*found, place);
   const bool empty_text = tools.is_string() && tools.get<std::string>().empty();
   if (empty_text || (tools.is_array() && tools.empty())) return jinja::None{};
@@ -120,10 +126,9 @@ Json calls_of(const Json& list, const std::string& place) {
 // of tools.
 std::optional<std::string> content_of(const Json& message, const char* key, bool has_calls,
                                       const std::string& place) {
-  const auto found = message.find(key);
-  const bool absent = found == message.end() || found->is_null();
-  if (absent && has_calls) return std::nullopt;
-  if (absent || !found->is_array()) return required(message, key, place);
+  const Json* found = member(message, key);
+  if (found == nullptr && has_calls) return std::nullopt;
+  if (found == nullptr || !found->is_array()) return required(message, key, place);
   std::string text;
   for (const Json& part : *found) {
     if (!part.is_object() || !part.contains("text")) {
@@ -146,7 +151,7 @@ Message to_message(const Json& item, const char* role_key, const char* content_k
     for (const Json& one : call.is_array() ? call : Json::array({call})) {
       calls.push_back({{"type", "function"}, {"function", one}});
     }
-  } else if (const auto found = item.find("tool_calls"); found != item.end() && !found->is_null()) {
+  } else if (const Json* found = member(item, "tool_calls")) {
     calls = *found;
   }
   const bool has_calls = !calls.is_null();
@@ -167,15 +172,15 @@ Message to_message(const Json& item, const char* role_key, const char* content_k
 // Adds the messages of a list. Each has OpenAI's keys or ShareGPT's, whatever the list is called.
 void add_messages(const Json& record, const char* key, const std::string& place,
                   std::vector<Message>& messages) {
-  const auto list = record.find(key);
-  if (list == record.end() || !list->is_array() || list->empty()) {
+  const Json* list = member(record, key);
+  if (list == nullptr || !list->is_array() || list->empty()) {
     fail_record(place, fmt::format("\"{}\" is not a list of messages", key));
   }
   for (const Json& item : *list) {
     const std::string item_place = fmt::format("{}, message {}", place, messages.size() + 1);
     if (!item.is_object()) fail_record(item_place, "an object was expected");
-    const bool share_gpt =
-        !item.contains("role") && (item.contains("from") || item.contains("value"));
+    const bool share_gpt = member(item, "role") == nullptr &&
+                           (member(item, "from") != nullptr || member(item, "value") != nullptr);
     messages.push_back(share_gpt ? to_message(item, "from", "value", item_place)
                                  : to_message(item, "role", "content", item_place));
   }
@@ -183,8 +188,7 @@ void add_messages(const Json& record, const char* key, const std::string& place,
 
 // A system prompt that stands beside the messages and not among them.
 void add_system(const Json& record, const std::string& place, std::vector<Message>& messages) {
-  const auto found = record.find("system");
-  if (found == record.end() || found->is_null()) return;
+  if (member(record, "system") == nullptr) return;
   std::string system = content_of(record, "system", false, place).value_or("");
   if (system.empty()) return;
   if (!messages.empty() && messages.front().role == "system") {
@@ -197,8 +201,8 @@ void add_system(const Json& record, const std::string& place, std::vector<Messag
 
 // What was asked and answered before, as LLaMA-Factory's `history` has it.
 void add_history(const Json& record, const std::string& place, std::vector<Message>& messages) {
-  const auto found = record.find("history");
-  if (found == record.end() || found->is_null() || *found == "") return;
+  const Json* found = member(record, "history");
+  if (found == nullptr || *found == "") return;
   const Json history = unquoted(*found, place);
   const auto is_turn = [](const Json& turn) {
     return turn.is_array() && turn.size() == 2 && turn[0].is_string() && turn[1].is_string();
@@ -276,10 +280,11 @@ Record to_record(const RecordJson& object, const std::string& place) {
   if (!object.is_object()) {
     fail_record(place, fmt::format("an object was expected, found {}", object.type_name()));
   }
-  if (object.contains("messages")) return conversation(object, "messages", place);
-  if (object.contains("conversations")) return conversation(object, "conversations", place);
-  if (object.contains("instruction")) return instruction(object, place);
-  if (object.contains("prompt")) return completion(object, place);
+  const auto has = [&](const char* key) { return member(object, key) != nullptr; };
+  if (has("messages")) return conversation(object, "messages", place);
+  if (has("conversations")) return conversation(object, "conversations", place);
+  if (has("instruction")) return instruction(object, place);
+  if (has("prompt")) return completion(object, place);
   if (object.contains("text")) return TextRecord{required(object, "text", place)};
   std::vector<std::string> keys;
   for (const auto& [key, value] : object.items()) keys.push_back(key);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
+#include <span>
 #include <vector>
 
 #include "formats/hf_config.h"
@@ -15,6 +17,8 @@
 namespace jackscrew {
 
 namespace {
+
+constexpr const char* kGenerationConfig = "generation_config.json";
 
 // Masters of weights that wait their turn, by the name of the weight. What learns all the time is
 // exported as it is stored, which is what was evaluated.
@@ -88,40 +92,92 @@ void write_weight(Session& session, const Weight& weight, const Masters& masters
   }
 }
 
-// False where there is none.
-bool copy_text(const fs::path& from, const char* name, const fs::path& to) {
-  if (!fs::exists(from / name)) return false;
-  write_text_atomic(to / name, read_text(from / name));
-  return true;
+// A template as other programs are to run it: here BOS leads whether the template writes it or not.
+std::string kept_template(const ChatFormat& format, const Tokenizer& tokenizer) {
+  const bool adds = tokenizer.add_bos() && format.source.find("bos_token") == std::string::npos;
+  return (adds ? "{{- bos_token }}" : "") + format.source;
+}
+
+// The special token by which answers end; none where it is not known.
+std::optional<int64_t> end_of_answers(const ChatFormat& format, const Tokenizer& tokenizer) {
+  const Message turns[] = {{"user", "a"}, {"assistant", "b"}};
+  EncodedSegments encoded;
+  try {
+    encoded = encode_segments(tokenizer, render_chat(format, turns).segments);
+  } catch (const Error&) {  // a template that cannot be used, or not for such a conversation
+    return std::nullopt;
+  }
+  for (size_t i = encoded.ids.size(); i-- > 0;) {
+    if (encoded.trained[i] == 0) continue;
+    const bool special = tokenizer.kind(encoded.ids[i]) == TokenKind::special;
+    return special ? std::optional<int64_t>(encoded.ids[i]) : std::nullopt;
+  }
+  return std::nullopt;
+}
+
+bool is_own(const ModelFiles& files, const Tokenizer& tokenizer) {
+  return files.tokenizer && files.tokenizer->tokens == tokenizer.data().tokens;
+}
+
+// The model's, with the special tokens of another tokenizer where it learned by that.
+ModelConfig exported_config(const ModelFiles& files, const Tokenizer& tokenizer) {
+  ModelConfig config = files.config;
+  if (is_own(files, tokenizer)) return config;
+  config.bos_token_id = tokenizer.bos();
+  config.pad_token_id = tokenizer.data().pad;
+  config.eos_token_ids.clear();
+  if (tokenizer.eos() >= 0) config.eos_token_ids.push_back(tokenizer.eos());
+  return config;
+}
+
+// The model's own, which may end texts by more tokens than config.json does, or a made one; either
+// ends them by what ends answers, too.
+std::string generation_config(const ModelFiles& files, const Tokenizer& tokenizer,
+                              const ChatFormat& format) {
+  const fs::path own = fs::path(files.origin) / kGenerationConfig;
+  const std::optional<int64_t> end = end_of_answers(format, tokenizer);
+  if (is_own(files, tokenizer) && fs::is_directory(files.origin) && fs::exists(own)) {
+    const std::string text = read_text(own);
+    if (const auto with_end = end ? add_end_token(text, *end) : text) return *with_end;
+  }
+  ModelConfig config = exported_config(files, tokenizer);
+  std::vector<int64_t>& ends = config.eos_token_ids;
+  if (end && std::find(ends.begin(), ends.end(), *end) == ends.end()) ends.push_back(*end);
+  return write_hf_generation_config(config);
 }
 
 // The files of a tokenizer: those of the model where they are a directory's and the tokenizer is
 // its own, else made from its data.
 void write_tokenizer(const ModelFiles& files, const Tokenizer& tokenizer, const fs::path& to) {
-  const bool own = files.tokenizer && files.tokenizer->tokens == tokenizer.data().tokens;
-  if (own && fs::is_directory(files.origin)) {
-    for (const char* name : kTokenizerFiles) copy_text(files.origin, name, to);
+  const fs::path from(files.origin);
+  if (is_own(files, tokenizer) && fs::is_directory(from)) {
+    for (const char* name : kTokenizerFiles) {
+      if (fs::exists(from / name)) write_text_atomic(to / name, read_text(from / name));
+    }
     return;
   }
   write_text_atomic(to / "tokenizer.json", to_tokenizer_json(tokenizer.data()));
   write_text_atomic(to / "tokenizer_config.json", to_tokenizer_config_json(tokenizer.data()));
 }
 
+// The type that other programs are to compute in.
+const char* torch_dtype(std::span<const SafetensorsSpec> specs) {
+  const auto any = [&](std::string_view dtype) {
+    return std::any_of(specs.begin(), specs.end(),
+                       [&](const SafetensorsSpec& spec) { return spec.dtype == dtype; });
+  };
+  return any("BF16") ? "bfloat16" : any("F16") ? "float16" : "float32";
+}
+
 void export_model(Session& session, const ModelFiles& files, const Tokenizer& tokenizer,
-                  const fs::path& to) {
+                  const ChatFormat& format, const fs::path& to) {
   std::vector<SafetensorsSpec> specs;
   for (const auto& parameter : session.stage().parameters()) {
     specs.push_back(weight_spec(*parameter->weight));
   }
-  const bool bf16 = std::any_of(specs.begin(), specs.end(),
-                                [](const SafetensorsSpec& spec) { return spec.dtype == "BF16"; });
   write_text_atomic(to / "config.json",
-                    write_hf_config(files.config, bf16 ? "bfloat16" : "float32"));
-  // The model's own may end answers by more tokens than config.json does.
-  constexpr const char* kGeneration = "generation_config.json";
-  if (!fs::is_directory(files.origin) || !copy_text(files.origin, kGeneration, to)) {
-    write_text_atomic(to / kGeneration, write_hf_generation_config(files.config));
-  }
+                    write_hf_config(exported_config(files, tokenizer), torch_dtype(specs)));
+  write_text_atomic(to / kGenerationConfig, generation_config(files, tokenizer, format));
   write_tokenizer(files, tokenizer, to);
   ShardedSafetensorsWriter writer(to, std::move(specs));
   const Masters masters = masters_of(session);
@@ -129,6 +185,18 @@ void export_model(Session& session, const ModelFiles& files, const Tokenizer& to
     write_weight(session, *parameter->weight, masters, writer);
   }
   writer.close();
+}
+
+// What an earlier result has and this one does not would be read as a part of it.
+void remove_others(const fs::path& result, const fs::path& from) {
+  std::vector<fs::path> others;
+  for (const auto& entry : fs::directory_iterator(from)) {
+    const fs::path name = entry.path().filename();
+    if (is_result_file(name.string()) && entry.is_regular_file() && !fs::exists(result / name)) {
+      others.push_back(entry.path());
+    }
+  }
+  for (const fs::path& path : others) fs::remove(path);
 }
 
 // Moves the files of a finished directory into place, the weights last: whoever sees them sees a
@@ -163,12 +231,13 @@ void export_result(Session& session, const ModelFiles& files, const Tokenizer& t
     export_adapter(session.stage(), session.ops(), *adapter, files.origin, beside);
   } else {
     AtomicDirectory directory(beside);
-    export_model(session, files, tokenizer, directory.path());
+    export_model(session, files, tokenizer, format, directory.path());
     directory.commit();
   }
   if (!format.source.empty() && format.source != tokenizer.data().chat_template) {
-    write_text_atomic(beside / kChatTemplateFile, format.source);
+    write_text_atomic(beside / kChatTemplateFile, kept_template(format, tokenizer));
   }
+  remove_others(beside, output_dir);
   move_files(beside, output_dir);
 }
 
@@ -229,16 +298,44 @@ void load_adapter(const Stage& stage, Ops& ops, const fs::path& adapter) {
 
 Recipe with_adapter_options(Recipe recipe) {
   if (recipe.adapter.empty()) return recipe;
+  const std::string& origin = recipe.adapter;
+  if (recipe.learner != "lora") {
+    throw Error(ErrorKind::usage,
+                fmt::format("an adapter is given, but the learner is {}", recipe.learner),
+                "an adapter learns by method=lora; leave it out to train the model");
+  }
   const PeftConfig config = read_peft_adapter(recipe.adapter).config;
-  const std::string origin = recipe.adapter;
-  recipe.learner = "lora";
-  recipe.options.set("learner", "lora", origin);
-  recipe.options.set("lora_rank", std::to_string(config.r), origin);
-  recipe.options.set("lora_alpha", fmt::format("{}", config.lora_alpha), origin);
-  recipe.options.set("lora_dropout", fmt::format("{}", config.lora_dropout), origin);
-  recipe.options.set("use_rslora", config.use_rslora ? "true" : "false", origin);
-  recipe.options.set("lora_target", fmt::format("{}", fmt::join(config.target_modules, ",")),
-                     origin);
+  OptionSet& options = recipe.options;
+  const auto take = [&](const char* name, const std::string& value, const auto& differs) {
+    if (options.was_set(name) && differs()) {
+      throw Error(ErrorKind::usage,
+                  fmt::format("{}: {} is {}, but the adapter {} has {}", options.origin(name), name,
+                              options.text(name), origin, value),
+                  fmt::format("leave {} out: it is the adapter's", name));
+    }
+    options.set(name, value, origin);
+  };
+  const auto other_targets = [&] {
+    std::vector<std::string> given = options.list("lora_target");
+    const auto is_all = [](const std::string& name) {
+      return name == "all-linear" || name == "all";
+    };
+    if (std::any_of(given.begin(), given.end(), is_all)) return false;
+    std::vector<std::string> theirs = config.target_modules;
+    std::sort(given.begin(), given.end());
+    std::sort(theirs.begin(), theirs.end());
+    return given != theirs;
+  };
+  take("lora_rank", std::to_string(config.r),
+       [&] { return options.integer("lora_rank") != config.r; });
+  take("lora_alpha", fmt::format("{}", config.lora_alpha), [&] {
+    return !options.is_word("lora_alpha") && options.number("lora_alpha") != config.lora_alpha;
+  });
+  take("use_rslora", config.use_rslora ? "true" : "false",
+       [&] { return options.boolean("use_rslora") != config.use_rslora; });
+  take("lora_target", fmt::format("{}", fmt::join(config.target_modules, ",")), other_targets);
+  // Of training alone: the recipe's word goes before the adapter's.
+  options.imply("lora_dropout", fmt::format("{}", config.lora_dropout), origin);
   return recipe;
 }
 

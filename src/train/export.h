@@ -22,7 +22,9 @@ void export_adapter(const Stage& stage, Ops& ops, const AdapterDescription& adap
 // when they do not match.
 void load_adapter(const Stage& stage, Ops& ops, const fs::path& adapter);
 
-// The recipe with the learner options that a PEFT adapter was made with.
+// The recipe with the learner options that its PEFT adapter was made with; its own lora_dropout
+// stays. Throws Error(usage) where it has another learner or says otherwise, Error(model) where the
+// adapter cannot be read.
 Recipe with_adapter_options(Recipe recipe);
 
 }  // namespace jackscrew

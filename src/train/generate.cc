@@ -94,7 +94,7 @@ void Sampler::keep_top_p() {
 std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, const ChatFormat& format,
                                    const std::string& system, const std::string& prompt) {
   std::vector<int32_t> ids;
-  if (format.is_plain()) {
+  if (format.is_plain() && system.empty()) {
     // Special tokens spelled out are special tokens, as in a text that is trained on.
     ids = tokenizer.encode(prompt, true);
     const bool has_bos = !ids.empty() && ids.front() == tokenizer.bos();

@@ -20,20 +20,8 @@ bool is_run(const fs::path& output) {
 }
 
 bool run_writes(const std::string& name) {
-  static const std::vector<std::string> kNames = {"recipe.yaml",
-                                                  "report.html",
-                                                  "tokens",
-                                                  "config.json",
-                                                  "generation_config.json",
-                                                  "adapter_config.json",
-                                                  "adapter_model.safetensors"};
-  if (std::find(kNames.begin(), kNames.end(), name) != kNames.end()) return true;
-  if (std::find(kTokenizerFiles.begin(), kTokenizerFiles.end(), name) != kTokenizerFiles.end()) {
-    return true;
-  }
-  if (name.starts_with("checkpoint-")) return true;
-  return name.starts_with("model") &&
-         (name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json"));
+  return is_result_file(name) || name == "recipe.yaml" || name == "report.html" ||
+         name == "tokens" || name.starts_with("checkpoint-");
 }
 
 bool is_same_place(const fs::path& a, const fs::path& b) {
@@ -50,6 +38,17 @@ void refuse_source(const fs::path& output, const std::string& source, const char
 }
 
 }  // namespace
+
+bool is_result_file(const std::string& name) {
+  static const std::vector<std::string> kNames = {
+      "config.json", "generation_config.json", "adapter_config.json", "adapter_model.safetensors"};
+  if (std::find(kNames.begin(), kNames.end(), name) != kNames.end()) return true;
+  if (std::find(kTokenizerFiles.begin(), kTokenizerFiles.end(), name) != kTokenizerFiles.end()) {
+    return true;
+  }
+  return name.starts_with("model") &&
+         (name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json"));
+}
 
 void check_output_dir(const Recipe& recipe) {
   const fs::path output(recipe.output_dir);

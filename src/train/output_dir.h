@@ -31,6 +31,9 @@ class OutputClaim {
   DirectoryLock lock_;
 };
 
+// Whether the result of a run, a model or an adapter, has a file of that name.
+bool is_result_file(const std::string& name);
+
 // Where the tokens of large data are kept, for runs that go on.
 fs::path tokens_directory(const fs::path& output_dir);
 

@@ -138,11 +138,42 @@ TEST(SlowTrain, ResultsKeepTheirChatTemplate) {
   tiny.must_train("plain",
                   "max_steps=1 method=lora chat_template=plain" + model("base") + adapter("lora"));
   for (const char* output : {"full", "lora", "full_again", "lora_again"}) {
-    EXPECT_EQ(tiny.text(std::string(output) + "/chat_template.jinja"), chatml) << output;
+    // The tokenizer puts BOS before each text; others who run the template are to do so too.
+    EXPECT_EQ(tiny.text(std::string(output) + "/chat_template.jinja"), "{{- bos_token }}" + chatml)
+        << output;
   }
   for (const char* output : {"base", "plain"}) {
     EXPECT_FALSE(fs::exists(tiny.path(output) / "chat_template.jinja")) << output;
   }
+}
+
+// What is left of a result would be taken for a part of the next.
+TEST(SlowTrain, AResultReplacesTheOneBefore) {
+  const TinyRun tiny("replaced");
+  const auto files = [&] {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(tiny.path("out"))) {
+      const std::string name = entry.path().filename().string();
+      if (!name.starts_with("events.out")) names.push_back(name);
+    }
+    std::sort(names.begin(), names.end());
+    return names;
+  };
+  using Names = std::vector<std::string>;
+  const Names full = {
+      "config.json", "generation_config.json", "model.safetensors",     "recipe.yaml",
+      "report.html", "tokenizer.json",         "tokenizer_config.json", "train_log.jsonl"};
+  tiny.must_train("base", "max_steps=1 method=full");
+  const std::string settings =
+      "max_steps=1 resume=never tokenizer=auto init=pretrained model=" + tiny.path("base").string();
+  tiny.must_train("out", settings + " method=full");
+  EXPECT_EQ(files(), full);
+  tiny.must_train("out", settings + " method=lora chat_template=chatml");
+  EXPECT_EQ(files(),
+            (Names{"adapter_config.json", "adapter_model.safetensors", "chat_template.jinja",
+                   "recipe.yaml", "report.html", "train_log.jsonl"}));
+  tiny.must_train("out", settings + " method=full");
+  EXPECT_EQ(files(), full);
 }
 
 // Of a directory's files a result has those that say how the model is used.
@@ -160,6 +191,33 @@ TEST(SlowTrain, ResultsKeepTheModelsFiles) {
   for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"}) {
     EXPECT_EQ(tiny.text(std::string("second/") + name), tiny.text(std::string("first/") + name));
   }
+}
+
+// What ends the answers of a template ends texts wherever the result is used.
+TEST(SlowTrain, ResultsEndTheirAnswers) {
+  const TinyRun tiny("ends");
+  tiny.must_train("first", "max_steps=1 method=full");
+  auto tokenizer = nlohmann::json::parse(tiny.text("first/tokenizer.json"));
+  tokenizer["added_tokens"].push_back({{"id", 258},
+                                       {"content", "<|im_end|>"},
+                                       {"single_word", false},
+                                       {"lstrip", false},
+                                       {"rstrip", false},
+                                       {"normalized", false},
+                                       {"special", true}});
+  tiny.file("first/tokenizer.json", tokenizer.dump());
+  tiny.file("first/generation_config.json", R"({"eos_token_id": 257, "temperature": 0.6})");
+  const auto ends = [&](const std::string& output, const std::string& settings) {
+    tiny.must_train(output, "max_steps=1 method=full init=pretrained model=" +
+                                tiny.path("first").string() + " " + settings);
+    return nlohmann::json::parse(tiny.text(output + "/generation_config.json"));
+  };
+  const nlohmann::json both = {{"eos_token_id", {257, 258}}, {"temperature", 0.6}};
+  EXPECT_EQ(ends("chatml", "tokenizer=auto chat_template=chatml"), both);
+  const nlohmann::json one = {{"eos_token_id", 257}, {"temperature", 0.6}};
+  EXPECT_EQ(ends("plain", "tokenizer=auto"), one);
+  // The files of another tokenizer are not the result's.
+  EXPECT_FALSE(ends("bytes", "tokenizer=bytes").contains("temperature"));
 }
 
 TEST(SlowTrain, SmallData) {

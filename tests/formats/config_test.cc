@@ -344,5 +344,18 @@ TEST(HfConfig, RoundTrips) {
             (json{{"_from_model_config", true}, {"eos_token_id", {2, 7}}}));
 }
 
+TEST(GenerationConfig, EndsTextsByAnotherTokenToo) {
+  const auto added = [](const char* text) { return json::parse(add_end_token(text, 7).value()); };
+  EXPECT_EQ(added(R"({"eos_token_id": 2, "top_p": 0.9})"),
+            (json{{"eos_token_id", {2, 7}}, {"top_p", 0.9}}));
+  EXPECT_EQ(added(R"({"eos_token_id": [2, 3]})"), (json{{"eos_token_id", {2, 3, 7}}}));
+  EXPECT_EQ(added(R"({"eos_token_id": null})"), (json{{"eos_token_id", 7}}));
+  EXPECT_EQ(added("{}"), (json{{"eos_token_id", 7}}));
+  for (const char* same : {R"({"eos_token_id":7})", R"({ "eos_token_id": [2, 7] })"}) {
+    EXPECT_EQ(add_end_token(same, 7), same);
+  }
+  for (const char* none : {"", "7", "[]", "{"}) EXPECT_FALSE(add_end_token(none, 7)) << none;
+}
+
 }  // namespace
 }  // namespace jackscrew

@@ -87,6 +87,16 @@ TEST(Records, WhatWasSaidBeforeAnInstruction) {
   }
 }
 
+// As tables are written that have a column for what only some of their rows have.
+TEST(Records, NullIsWhatIsNotThere) {
+  EXPECT_EQ(turns(R"({"messages": null, "prompt": null, "text": null, "conversations": [
+      {"from": "human", "value": "a", "role": null, "content": null, "weight": null},
+      {"from": "gpt", "value": "b", "train": null, "tool_calls": null}]})"),
+            (Turns{"user: a", "assistant: b"}));
+  refuse(R"({"messages": null, "id": 1})", "nothing to train on among its keys (messages, id)");
+  refuse(R"({"messages": null, "text": null})", "a.jsonl:1: \"text\" is null, expected text");
+}
+
 TEST(Records, PromptsOfMessagesAreContext) {
   EXPECT_EQ(turns(R"({"prompt": [{"role": "user", "content": "a"},
                                  {"role": "assistant", "content": "b"},

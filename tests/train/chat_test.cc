@@ -106,8 +106,8 @@ TEST(ChatProgram, AnswersLineByLine) {
                      " chat model=" + tiny.config() +
                      " init=random tokenizer=bytes chat_template=chatml threads=1 " + more);
   };
-  const Outcome answers =
-      chat("Hi\\n\\n/reset\\nHi\\nMore\\n/exit\\nnever\\n", "--json max_new_tokens=4 2>/dev/null");
+  const Outcome answers = chat("Hi\\n\\n/reset \\r\\nHi\\r\\nMore\\n/exit\\r\\nnever\\n",
+                               "--json max_new_tokens=4 2>/dev/null");
   EXPECT_EQ(answers.exit_code, 0);
   std::vector<nlohmann::json> lines;
   std::istringstream text(answers.out);

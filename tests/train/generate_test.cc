@@ -69,6 +69,37 @@ INSTANTIATE_TEST_SUITE_P(Models, CacheTest,
                                            "mistral", "qwen2_yarn", "qwen3"),
                          [](const auto& test) { return std::string(test.param); });
 
+TEST(Adapter, SettingsThatContradictItAreRefused) {
+  const std::string adapter = "adapter=" + golden_path("lora").string();
+  const auto with = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> settings = more;
+    settings.push_back(adapter);
+    return with_adapter_options(make_recipe(settings));
+  };
+  const Recipe taken = with({});
+  const OptionSet& options = taken.options;
+  const std::string rank = options.text("lora_rank");
+  const std::string alpha = options.text("lora_alpha");
+  for (const char* method : {"method=full", "method=rotary", "learner=full"}) {
+    expect_error(ErrorKind::usage, "an adapter is given, but the learner is",
+                 [&] { with({method}); });
+  }
+  for (const char* other : {"lora_rank=3", "lora_alpha=0.7", "lora_target=k_proj"}) {
+    const std::string name = std::string(other).substr(0, std::string(other).find('='));
+    expect_error(ErrorKind::usage, name + " is ", [&] { with({other}); });
+  }
+  const bool rslora = options.boolean("use_rslora");
+  expect_error(ErrorKind::usage, "leave use_rslora out",
+               [&] { with({rslora ? "use_rslora=false" : "use_rslora=true"}); });
+  // What says the same passes, and dropout is the run's own.
+  const Recipe same = with({"method=lora", "lora_rank=" + rank, "lora_alpha=" + alpha,
+                            "lora_target=" + options.text("lora_target"), "lora_dropout=0.25"});
+  EXPECT_EQ(same.options.text("lora_target"), options.text("lora_target"));
+  EXPECT_EQ(same.options.number("lora_dropout"), 0.25);
+  EXPECT_EQ(with({"lora_target=all-linear"}).options.text("lora_target"),
+            options.text("lora_target"));
+}
+
 // The last position of a prompt read in two parts, the second over a cache, with the adapter laid
 // over the model.
 TEST(Adapter, CachedLogitsAreThoseOfPeft) {
@@ -183,6 +214,8 @@ TEST(Prompt, PlainIsTheTextAndChatIsAMessage) {
   const auto chat = encode_prompt(tokenizer, chat_format("chatml", tokenizer.data(), {}), "", "Hi");
   EXPECT_EQ(tokenizer.decode(chat, true),
             "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
+  // As training writes a conversation that has a system message.
+  EXPECT_EQ(tokenizer.decode(encode_prompt(tokenizer, {}, "Sys", "Hi"), false), "<s>Sys\n\nHi\n\n");
   TokenizerData data = byte_tokenizer();
   data.add_bos = false;
   EXPECT_THROW(encode_prompt(Tokenizer(data), {}, "", ""), Error);

@@ -157,7 +157,7 @@ void stats(const Reader& reader) {
   fmt::print("tokens     {}, of which {} are trained ({:.1f}%)\n", counts.tokens,
              counts.trained_tokens, 100.0 * trained);
   fmt::print("text       {}, {:.2f} bytes to a token\n", human_bytes(counts.text_bytes),
-             share(counts.text_bytes, counts.tokens));
+             share(counts.text_bytes, counts.text_tokens));
   fmt::print("lengths    from {} to {}, median {}, mean {:.1f}\n", lengths.front(), lengths.back(),
              median, mean);
   fmt::print("epoch      {} rows of {} tokens, {:.1f}% full ({}); {} steps\n",

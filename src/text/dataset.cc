@@ -41,6 +41,7 @@ DatasetStats& DatasetStats::operator+=(const DatasetStats& other) {
   trained_tokens += other.trained_tokens;
   trained_bytes += other.trained_bytes;
   text_bytes += other.text_bytes;
+  text_tokens += other.text_tokens;
   notes += other.notes;
   return *this;
 }
@@ -159,6 +160,7 @@ std::pair<Dataset, Dataset> Dataset::split(double val_size, uint64_t seed) const
   rest.longest = stats_.longest;
   rest.dropped = stats_.dropped;
   rest.text_bytes = stats_.text_bytes;
+  rest.text_tokens = stats_.text_tokens;
   rest.notes = stats_.notes;
   return parts;
 }

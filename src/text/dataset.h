@@ -40,6 +40,7 @@ struct DatasetStats {
   int64_t trained_tokens = 0;  // targets in the examples kept
   int64_t trained_bytes = 0;   // bytes that those targets stand for, special tokens left out
   int64_t text_bytes = 0;      // of all contents as they stood in the records
+  int64_t text_tokens = 0;     // of the same, before anything is cut or left out
   ChatNotes notes;             // of all records
 
   DatasetStats& operator+=(const DatasetStats& other);
@@ -80,7 +81,7 @@ class Dataset {
 
   // Splits off examples drawn by `seed`: a share of them when val_size < 1 (at least one), that
   // many when >= 1. {rest, split off}, both in their former order; the counts of records left out
-  // or cut and of text_bytes stay with the rest. Throws Error(usage) when either part would be
+  // or cut and of texts stay with the rest. Throws Error(usage) when either part would be
   // empty.
   std::pair<Dataset, Dataset> split(double val_size, uint64_t seed) const;
   // Each example of the i-th of the data sets that were joined as often as weights[i] says: 2 is

@@ -58,6 +58,7 @@ void for_each_count(Stats& stats, const Use& use) {
   use("trained_tokens", stats.trained_tokens);
   use("trained_bytes", stats.trained_bytes);
   use("text_bytes", stats.text_bytes);
+  use("text_tokens", stats.text_tokens);
   use("untrainable", stats.notes.untrainable);
   use("unended", stats.notes.unended);
   use("dropped_bos", stats.notes.dropped_bos);
@@ -129,6 +130,7 @@ void DatasetBuilder::add_record(Example example, const std::string& place) {
   DatasetStats& counts = stats();
   ++counts.records;
   counts.notes += example.notes;
+  counts.text_tokens += std::ssize(example.ids);
   counts.longest = std::max(counts.longest, static_cast<int64_t>(std::ssize(example.ids)));
   if (std::ssize(example.ids) > options_.sequence_len) {
     switch (options_.long_record) {
@@ -161,6 +163,7 @@ void DatasetBuilder::add_window(std::span<const int32_t> ids) {
 }
 
 void DatasetBuilder::add_text(const Example& part) {
+  stats().text_tokens += std::ssize(part.ids);
   text_.insert(text_.end(), part.ids.begin(), part.ids.end());
   const auto window = static_cast<size_t>(options_.sequence_len);
   const size_t stride = options_.stride > 0 ? static_cast<size_t>(options_.stride) : window;

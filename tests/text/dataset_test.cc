@@ -129,6 +129,7 @@ TEST_F(DatasetTest, TextFilesBecomeWindows) {
   EXPECT_EQ(data.stats().records, 1);
   EXPECT_EQ(data.stats().truncated, 0);
   EXPECT_EQ(data.stats().text_bytes, static_cast<int64_t>(text.size()));
+  EXPECT_EQ(data.stats().text_tokens, std::ssize(tokenizer_.encode(text, true)));
   // BOS leads the text, not each window; a last window of one token is left out.
   const Tokenizer llama3 = llama3_tokenizer();
   const Dataset with_bos = Dataset::read(write("b.txt", "\x01\x02\x03\x04"), llama3, options(4));

@@ -29,7 +29,9 @@ GenerationSetup::GenerationSetup(const Recipe& given, const char* command)
   require_weights(recipe, files);
   options.sampling = {recipe.temperature, recipe.top_k, recipe.top_p, recipe.seed};
   options.max_new_tokens = recipe.max_new_tokens;
-  options.end_tokens = end_tokens(tokenizer, files.config);
+  std::vector<int64_t> ends = files.config.eos_token_ids;
+  ends.insert(ends.end(), files.end_tokens.begin(), files.end_tokens.end());
+  options.end_tokens = end_tokens(tokenizer, ends);
   options.vocab_size = tokenizer.vocab_size();
 }
 

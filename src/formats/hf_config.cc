@@ -220,6 +220,16 @@ void add_window(const ModelConfig& config, json& out) {
       config.sliding_window > 0 ? config.first_sliding_layer : config.num_hidden_layers;
 }
 
+// Null where the text is no object: nothing that is computed depends on a generation_config.json.
+json generation_object(const std::string& text) {
+  try {
+    json config = parse_json(text, "generation_config.json");
+    return config.is_object() ? config : json();
+  } catch (const Error&) {
+    return {};
+  }
+}
+
 void add_tokens(const ModelConfig& config, json& out) {
   out["bos_token_id"] = config.bos_token_id < 0 ? json(nullptr) : json(config.bos_token_id);
   out["pad_token_id"] = config.pad_token_id < 0 ? json(nullptr) : json(config.pad_token_id);
@@ -301,8 +311,19 @@ std::string write_hf_config(const ModelConfig& config, const std::string& torch_
   return dump_json(out) + "\n";
 }
 
+std::vector<int64_t> parse_end_tokens(const std::string& text) {
+  const json config = generation_object(text);
+  if (!config.contains("eos_token_id")) return {};
+  const json& ends = config["eos_token_id"];
+  std::vector<int64_t> ids;
+  for (const json& id : ends.is_array() ? ends : json::array({ends})) {
+    if (id.is_number_integer()) ids.push_back(id.get<int64_t>());
+  }
+  return ids;
+}
+
 std::optional<std::string> add_end_token(const std::string& text, int64_t id) {
-  json config = json::parse(text, nullptr, false);
+  json config = generation_object(text);
   if (!config.is_object()) return std::nullopt;
   json& ends = config["eos_token_id"];
   if (ends.is_null()) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "model/config.h"
 
@@ -20,8 +21,13 @@ ModelConfig parse_hf_config(const std::string& json_text, const std::string& whe
 // the dtype of the weights beside it: "float32", "bfloat16" or "float16".
 std::string write_hf_config(const ModelConfig& config, const std::string& torch_dtype);
 
+inline constexpr const char* kGenerationConfig = "generation_config.json";
+
 // The text of the generation_config.json beside it: the special tokens.
 std::string write_hf_generation_config(const ModelConfig& config);
+
+// The tokens that end texts by the text of a generation_config.json; none where it says nothing.
+std::vector<int64_t> parse_end_tokens(const std::string& text);
 
 // The text of a generation_config.json in which `id` ends texts as well: `text` itself where it
 // does already. nullopt where `text` is none.

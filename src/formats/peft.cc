@@ -26,23 +26,12 @@ constexpr std::string_view kSuffixB = ".lora_B.weight";
 
 // Settings that change what an adapter computes or which base weights it belongs to. They are at
 // rest when absent, null, false, or empty.
-constexpr std::array<const char*, 17> kRefused = {"use_dora",
-                                                  "fan_in_fan_out",
-                                                  "modules_to_save",
-                                                  "rank_pattern",
-                                                  "alpha_pattern",
-                                                  "lora_bias",
-                                                  "trainable_token_indices",
-                                                  "target_parameters",
-                                                  "use_qalora",
-                                                  "layer_replication",
-                                                  "use_bdlora",
-                                                  "arrow_config",
-                                                  "kasa_config",
-                                                  "alora_invocation_tokens",
-                                                  "megatron_config",
-                                                  "velora_config",
-                                                  "monteclora_config"};
+constexpr std::array<const char*, 18> kRefused = {
+    "use_dora",      "fan_in_fan_out",    "modules_to_save",         "rank_pattern",
+    "alpha_pattern", "lora_bias",         "trainable_token_indices", "target_parameters",
+    "use_qalora",    "layer_replication", "layers_to_transform",     "use_bdlora",
+    "arrow_config",  "kasa_config",       "alora_invocation_tokens", "megatron_config",
+    "velora_config", "monteclora_config"};
 
 // Initialisations that also change the base weights; an adapter trained from them fits no others.
 constexpr std::array<std::string_view, 5> kRefusedInit = {"pissa", "olora", "corda", "loftq",
@@ -87,11 +76,6 @@ PeftConfig parse_config(const std::string& text, const std::string& where) {
   config.use_rslora = fields.boolean("use_rslora", false);
   config.base_model_name_or_path = fields.text("base_model_name_or_path", "");
   config.task_type = fields.text("task_type", "");
-  // A pattern instead of a list is resolved from the tensors.
-  const json* modules = fields.find("target_modules");
-  if (modules != nullptr && modules->is_array())
-    config.target_modules = fields.texts("target_modules");
-  std::sort(config.target_modules.begin(), config.target_modules.end());
   if (config.r <= 0) fail(ErrorKind::model, "{}: r = {} is not a rank", where, config.r);
   if (!std::isfinite(config.lora_alpha))
     fail(ErrorKind::model, "{}: lora_alpha is not finite", where);
@@ -218,9 +202,8 @@ PeftAdapter read_peft_adapter(const fs::path& directory) {
   std::sort(adapter.tensors.begin(), adapter.tensors.end(),
             [](const NamedArray& a, const NamedArray& b) { return a.name < b.name; });
   check_pairs(adapter.tensors, where);
-  if (adapter.config.target_modules.empty()) {
-    adapter.config.target_modules = modules_of(adapter.tensors);
-  }
+  // The setting may be a pattern or name ends of paths, and another may except some.
+  adapter.config.target_modules = modules_of(adapter.tensors);
   return adapter;
 }
 

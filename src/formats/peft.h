@@ -20,7 +20,7 @@ struct PeftConfig {
   double lora_alpha = 0.0;  // the update is scaled by lora_alpha / r, or / sqrt(r) with use_rslora
   double lora_dropout = 0.0;
   bool use_rslora = false;
-  std::vector<std::string> target_modules;  // sorted: "q_proj" ...
+  std::vector<std::string> target_modules;  // sorted: "q_proj" ...; as read, those of the tensors
   std::string base_model_name_or_path;      // empty: unknown
   std::string task_type = "CAUSAL_LM";
 };

@@ -18,8 +18,6 @@ namespace jackscrew {
 
 namespace {
 
-constexpr const char* kGenerationConfig = "generation_config.json";
-
 // Masters of weights that wait their turn, by the name of the weight. What learns all the time is
 // exported as it is stored, which is what was evaluated.
 using Masters = std::map<std::string, Tensor>;
@@ -280,7 +278,7 @@ void load_adapter(const Stage& stage, Ops& ops, const fs::path& adapter) {
       throw Error(
           ErrorKind::model,
           fmt::format("{}: {} is missing or of another shape", adapter.string(), state.name),
-          "the adapter was made for another model");
+          "the adapter was made for another model, or for some of its layers only");
     }
     const auto& values = found->second->values;
     read_tensor(ops,

@@ -112,7 +112,7 @@ std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, const ChatFormat&
   return ids;
 }
 
-std::vector<int32_t> end_tokens(const Tokenizer& tokenizer, const ModelConfig& config) {
+std::vector<int32_t> end_tokens(const Tokenizer& tokenizer, std::span<const int64_t> own) {
   std::vector<int32_t> ids;
   const auto add = [&](int64_t id) {
     if (id < 0 || id >= tokenizer.vocab_size()) return;
@@ -123,7 +123,7 @@ std::vector<int32_t> end_tokens(const Tokenizer& tokenizer, const ModelConfig& c
     ids.push_back(static_cast<int32_t>(id));
   };
   add(tokenizer.eos());
-  for (const int64_t id : config.eos_token_ids) add(id);
+  for (const int64_t id : own) add(id);
   for (const char* text : kEndTexts) add(tokenizer.find_special(text).value_or(-1));
   std::sort(ids.begin(), ids.end());
   ids.erase(std::unique(ids.begin(), ids.end()), ids.end());

@@ -49,9 +49,9 @@ class Sampler {
 std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, const ChatFormat& format,
                                    const std::string& system, const std::string& prompt);
 
-// The tokens that end an answer: the model's own and whatever ends a turn in the usual chat
-// formats.
-std::vector<int32_t> end_tokens(const Tokenizer& tokenizer, const ModelConfig& config);
+// The tokens that end an answer: the tokenizer's EOS, the special ones among `own` (the model's)
+// and whatever ends a turn in the usual chat formats.
+std::vector<int32_t> end_tokens(const Tokenizer& tokenizer, std::span<const int64_t> own);
 
 // What a session must hold for such a generation.
 SessionUse generation_use(int64_t prompt_tokens, int64_t max_new_tokens);

@@ -112,6 +112,9 @@ ModelFiles open_model(const std::string& model) {
     files.config =
         parse_hf_config(read_text(path / "config.json"), (path / "config.json").string());
     files.source = std::make_unique<SafetensorsSource>(path);
+    if (const fs::path generation = path / kGenerationConfig; fs::exists(generation)) {
+      files.end_tokens = parse_end_tokens(read_text(generation));
+    }
     take_tokenizer(files, [&] { return read_tokenizer_directory(path); });
     return files;
   }

@@ -17,6 +17,7 @@ struct ModelFiles {
   std::string origin;  // the path or name as given
   ModelConfig config;
   std::unique_ptr<WeightSource> source;    // null when only a shape was given
+  std::vector<int64_t> end_tokens;         // of generation_config.json, beside those of `config`
   std::optional<TokenizerData> tokenizer;  // absent when the model has none that can be used
   std::optional<Error> tokenizer_error;    // why the one in the files cannot be used
 };

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "formats/checkpoint.h"
+#include "formats/hf_config.h"
 #include "text/tokenizer_files.h"
 
 namespace jackscrew {
@@ -41,7 +42,7 @@ void refuse_source(const fs::path& output, const std::string& source, const char
 
 bool is_result_file(const std::string& name) {
   static const std::vector<std::string> kNames = {
-      "config.json", "generation_config.json", "adapter_config.json", "adapter_model.safetensors"};
+      "config.json", kGenerationConfig, "adapter_config.json", "adapter_model.safetensors"};
   if (std::find(kNames.begin(), kNames.end(), name) != kNames.end()) return true;
   if (std::find(kTokenizerFiles.begin(), kTokenizerFiles.end(), name) != kTokenizerFiles.end()) {
     return true;

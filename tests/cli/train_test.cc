@@ -220,6 +220,32 @@ TEST(SlowTrain, ResultsEndTheirAnswers) {
   EXPECT_FALSE(ends("bytes", "tokenizer=bytes").contains("temperature"));
 }
 
+// As transformers does, by tokens that config.json does not name.
+TEST(SlowTrain, GenerateEndsByTheGenerationConfig) {
+  const TinyRun tiny("generation_config");
+  tiny.must_train("first", "max_steps=1 method=full");
+  auto tokenizer = nlohmann::json::parse(tiny.text("first/tokenizer.json"));
+  auto stop = tokenizer["added_tokens"][0];
+  stop["id"] = 258;
+  stop["content"] = "<stop>";
+  tokenizer["added_tokens"].push_back(stop);
+  tiny.file("first/tokenizer.json", tokenizer.dump());
+  std::string text;
+  for (int i = 0; i < 20; ++i) text += "<stop>";
+  const std::string data = tiny.file("stop.jsonl", nlohmann::json{{"text", text}}.dump() + "\n");
+  tiny.must_train("out",
+                  "max_steps=30 learning_rate=1e-2 method=full init=pretrained "
+                  "tokenizer=auto model=" +
+                      tiny.path("first").string() + " data=" + data);
+  const auto tokens = [&](const std::string& generation_config) {
+    tiny.file("out/generation_config.json", generation_config);
+    return json_of("generate --json --quiet temperature=0 prompt='<stop>' max_new_tokens=8 model=" +
+                   tiny.path("out").string())["tokens"];
+  };
+  EXPECT_EQ(tokens(R"({"eos_token_id": 257})"), 8);
+  EXPECT_EQ(tokens(R"({"eos_token_id": [257, 258]})"), 0);
+}
+
 TEST(SlowTrain, SmallData) {
   const TinyRun tiny("small");
   const std::string one = tiny.file("one.jsonl", TinyRun::record("Say one", "One."));

@@ -355,6 +355,15 @@ TEST(GenerationConfig, EndsTextsByAnotherTokenToo) {
     EXPECT_EQ(add_end_token(same, 7), same);
   }
   for (const char* none : {"", "7", "[]", "{"}) EXPECT_FALSE(add_end_token(none, 7)) << none;
+  EXPECT_FALSE(add_end_token("{\"a\": " + std::string(100000, '['), 7));
+  EXPECT_FALSE(
+      add_end_token("{\"a\": " + std::string(100000, '[') + std::string(100000, ']') + "}", 7));
+  using Ids = std::vector<int64_t>;
+  EXPECT_EQ(parse_end_tokens(R"({"eos_token_id": [2, 7, "x"]})"), (Ids{2, 7}));
+  EXPECT_EQ(parse_end_tokens(R"({"eos_token_id": 2})"), Ids{2});
+  for (const char* none : {"", "7", "{}", R"({"eos_token_id": null})"}) {
+    EXPECT_EQ(parse_end_tokens(none), Ids()) << none;
+  }
 }
 
 }  // namespace

@@ -71,7 +71,9 @@ TEST_F(Peft, RoundTrips) {
   EXPECT_EQ(read.config.lora_alpha, 16);
   EXPECT_EQ(read.config.lora_dropout, 0.25);
   EXPECT_TRUE(read.config.use_rslora);
-  EXPECT_EQ(read.config.target_modules, (std::vector<std::string>{"q_proj", "v_proj"}));
+  EXPECT_EQ(read.config.target_modules, std::vector<std::string>{"q_proj"});  // of the tensors
+  EXPECT_EQ(json::parse(slurp(adapter() / "adapter_config.json"))["target_modules"],
+            (json{"q_proj", "v_proj"}));
   EXPECT_EQ(read.config.base_model_name_or_path, "some/model");
   EXPECT_EQ(read.config.task_type, "CAUSAL_LM");
   ASSERT_EQ(read.tensors.size(), 2u);
@@ -100,12 +102,17 @@ TEST_F(Peft, ReadsHalfPrecision) {
   EXPECT_EQ(read.tensors[1].values, std::vector<float>(8, to_float(bf16{0x3C3C})));
 }
 
-TEST_F(Peft, ResolvesAPatternFromTheTensors) {
+TEST_F(Peft, HasTheModulesOfItsTensors) {
   write();
   json config = json::parse(slurp(adapter() / "adapter_config.json"));
-  config["target_modules"] = ".*(q|v)_proj";
-  put("adapter/adapter_config.json", config.dump());
-  EXPECT_EQ(read_peft_adapter(adapter()).config.target_modules, std::vector<std::string>{"q_proj"});
+  config["exclude_modules"] = {"v_proj"};
+  for (const json& modules : {json(".*(q|v)_proj"), json({"self_attn.q_proj", "v_proj"}),
+                              json({"q_proj"}), json(nullptr)}) {
+    config["target_modules"] = modules;
+    put("adapter/adapter_config.json", config.dump());
+    EXPECT_EQ(read_peft_adapter(adapter()).config.target_modules,
+              std::vector<std::string>{"q_proj"});
+  }
 }
 
 TEST_F(Peft, NamesWhatItDoesNotSupport) {
@@ -117,6 +124,7 @@ TEST_F(Peft, NamesWhatItDoesNotSupport) {
   EXPECT_TRUE(mentions(refused("rank_pattern", {{"q_proj", 4}}), "rank_pattern"));
   EXPECT_TRUE(mentions(refused("alpha_pattern", {{"q_proj", 4}}), "alpha_pattern"));
   EXPECT_TRUE(mentions(refused("target_parameters", {"x"}), "target_parameters"));
+  EXPECT_TRUE(mentions(refused("layers_to_transform", {1}), "layers_to_transform"));
   EXPECT_TRUE(mentions(refused("init_lora_weights", "pissa_niter_4"), "pissa_niter_4"));
   EXPECT_TRUE(mentions(refused("r", 0), "r = 0"));
   EXPECT_TRUE(mentions(refused("r", nullptr), "\"r\" is missing"));

@@ -223,12 +223,12 @@ TEST(Prompt, PlainIsTheTextAndChatIsAMessage) {
 
 TEST(Prompt, EndTokens) {
   TokenizerData data = byte_tokenizer();
-  ModelConfig config;
-  config.eos_token_ids = {2, 257, 30000};  // a byte, </s>, and nothing that the tokenizer has
-  EXPECT_EQ(end_tokens(Tokenizer(data), config), (std::vector<int32_t>{257}));
+  const std::vector<int64_t> own = {2, 257,
+                                    30000};  // a byte, </s>, and nothing that the tokenizer has
+  EXPECT_EQ(end_tokens(Tokenizer(data), own), (std::vector<int32_t>{257}));
   data.tokens.emplace_back("<|im_end|>");
   data.kinds.push_back(TokenKind::special);
-  EXPECT_EQ(end_tokens(Tokenizer(data), config), (std::vector<int32_t>{257, 258}));
+  EXPECT_EQ(end_tokens(Tokenizer(data), own), (std::vector<int32_t>{257, 258}));
 }
 
 }  // namespace

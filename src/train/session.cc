@@ -54,6 +54,23 @@ void with_stored(const std::string& origin, const WeightSource& source, const We
   source.release(*stored);
 }
 
+// A file may say that the head is the embedding and hold another one all the same: transformers
+// then goes by the weights, and here neither is dropped without a word.
+void check_tied(const std::string& origin, const WeightSource& source) {
+  const StoredTensor* head = source.find("lm_head.weight");
+  const StoredTensor* embedding = source.find("model.embed_tokens.weight");
+  if (head == nullptr || embedding == nullptr) return;
+  if (head->format != embedding->format || head->shape != embedding->shape ||
+      !std::ranges::equal(head->bytes, embedding->bytes)) {
+    throw Error(ErrorKind::model,
+                fmt::format("{}: tie_word_embeddings is true, but lm_head.weight is not "
+                            "model.embed_tokens.weight",
+                            origin),
+                "set tie_word_embeddings to false in config.json, and lm_head.weight is the head");
+  }
+  source.release(*head);
+}
+
 }  // namespace
 
 std::unique_ptr<Device> open_device(const Recipe& recipe) {
@@ -154,6 +171,9 @@ Arena Session::make_arena(Purpose purpose, int64_t ArenaSizes::*size) {
 void Session::build_stage(const Recipe& recipe, const ModelFiles& files, Arena staging,
                           const ProgressCallback& loaded) {
   const WeightSource* source = recipe.random_init ? nullptr : files.source.get();
+  if (source != nullptr && sizes_ && files.config.tie_word_embeddings) {
+    check_tied(files.origin, *source);
+  }
   const LearnerContext slots{
       *memory_,
       *masters_,

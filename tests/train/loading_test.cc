@@ -6,6 +6,7 @@
 #include <iostream>
 #include <sstream>
 
+#include "tests/support/errors.h"
 #include "tests/support/golden.h"
 #include "train/evaluate.h"
 
@@ -56,6 +57,47 @@ TEST(Loading, SpeaksOfWhatTakesLong) {
 TEST(Loading, IsSilentAboutTheRestAndOnRequest) {
   EXPECT_EQ(said({.patience = 1e9}), "");
   EXPECT_EQ(said({.quiet = true, .patience = 0}), "");
+}
+
+// A file's weights, with a head beside an embedding to which it is tied.
+class WithHead : public WeightSource {
+ public:
+  WithHead(std::unique_ptr<WeightSource> file, bool same) : file_(std::move(file)) {
+    head_ = *file_->find("model.embed_tokens.weight");
+    head_.name = "lm_head.weight";
+    bytes_.assign(head_.bytes.begin(), head_.bytes.end());
+    if (!same) bytes_.back() ^= 1;
+    head_.bytes = bytes_;
+  }
+  const StoredTensor* find(std::string_view name) const override {
+    return name == head_.name ? &head_ : file_->find(name);
+  }
+  std::vector<std::string> names() const override { return file_->names(); }
+  void release(const StoredTensor& tensor) const override {
+    if (tensor.name != head_.name) file_->release(tensor);
+  }
+
+ private:
+  std::unique_ptr<WeightSource> file_;
+  StoredTensor head_;
+  std::vector<uint8_t> bytes_;
+};
+
+TEST(Loading, RefusesATiedHeadOfItsOwn) {
+  const Recipe recipe = make_recipe({"tokenizer=bytes"});
+  const SessionUse use = training_use(16);
+  const auto load = [&](bool same) {
+    ModelFiles files = open_model(golden_path("gqa_tied").string());
+    files.source = std::make_unique<WithHead>(std::move(files.source), same);
+    const SessionPlan plan = Session::rehearse(recipe, files, use);
+    load_session(recipe, files, use, plan, {.quiet = true});
+  };
+  EXPECT_NO_THROW(load(true));
+  expect_message(ErrorKind::model,
+                 golden_path("gqa_tied").string() +
+                     ": tie_word_embeddings is true, but lm_head.weight is not "
+                     "model.embed_tokens.weight",
+                 [&] { load(false); });
 }
 
 }  // namespace

@@ -1,7 +1,8 @@
 """Holds the program's tokenizers against Hugging Face's, id by id, on megabytes of hostile text.
 
 A part of tools/parity.py. Real ones: Mistral's tokenizer.model (also as GGUF, and beside the
-sentencepiece library), Llama 3's own file. Then one for each family's pre-tokenizer, trained here.
+sentencepiece library), Llama 3's own file. Then one for each family's pre-tokenizer, trained here,
+and the files beside a tokenizer.json.
 """
 
 import base64
@@ -18,15 +19,18 @@ import gguf
 import sentencepiece
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers
 from tokenizers import pre_tokenizers, processors, trainers
+from transformers import AutoTokenizer
 from transformers.utils import sentencepiece_model_pb2_new as sentencepiece_pb
 
 from hostile_text import hostile_text
+from tiny_models import tiny_tokenizer
 
 # The name alone gives a function of the package.
 convert = importlib.import_module("transformers.convert_slow_tokenizer")
 
 SIZE = 5_500_000  # bytes of text for each tokenizer
 SHORT_TEXTS = 3000
+COUNT = 270  # tokens of the vocabulary beside which files are written
 MARK = "\u2581"
 
 GPT2 = (r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+")
@@ -299,7 +303,87 @@ class TokenizerParity:
                                 f"{len(said[1])} characters")
 
 
+    def beside(self) -> None:
+        """What the files beside a tokenizer.json say, as AutoTokenizer reads them."""
+        text = " ".join(["<s>", "<new>", "<other>", "the q</s> <pad>", "a<new>b </s>c"] * 3)
+        for name, files in files_beside().items():
+            tokenizer = tiny_tokenizer([text, "the thing"], COUNT)
+            place = model_directory(self.work / f"beside_{name}", COUNT + 8)
+            tokenizer.backend_tokenizer.save(str(place / "tokenizer.json"))
+            for file, content in files.items():
+                (place / file).parent.mkdir(exist_ok=True)
+                (place / file).write_text(content if isinstance(content, str) else json.dumps(content))
+            theirs = AutoTokenizer.from_pretrained(place)
+            data = place / "text.txt"
+            data.write_text(text)
+            self.parity.same_ids(f"beside.{name}", self.parity.program.tokens(place, data)[0]["ids"],
+                                 theirs.encode(text), theirs.convert_ids_to_tokens)
+            ours = json.loads(self.parity.program("inspect", str(place), "--json"))["tokenizer"]
+            roles = [ours[f"{role}_token_id"] for role in ("bos", "eos", "pad")]
+            named = [theirs.bos_token_id, theirs.eos_token_id, theirs.pad_token_id]
+            self.parity.report.line(f"beside.{name}.roles", float(roles != named), 0, str(named))
+            if theirs.chat_template:
+                self.conversations(name, place, theirs)
+
+    def conversations(self, name: str, place: Path, tokenizer: AutoTokenizer) -> None:
+        """One without tools and one with them."""
+        messages = [{"role": "user", "content": "the thing"}, {"role": "assistant", "content": "a"}]
+        tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+        records = [{"messages": messages}, {"messages": messages, "tools": tools}]
+        data = place / "chats.jsonl"
+        data.write_text("".join(json.dumps(record) + "\n" for record in records))
+        ours = [record["ids"] for record in self.parity.program.tokens(place, data)]
+        theirs = [tokenizer.apply_chat_template(record["messages"], tools=record.get("tools"),
+                                                return_dict=False) for record in records]
+        self.parity.same_ids(f"beside.{name}.chats", sum(ours, []), sum(theirs, []),
+                             tokenizer.convert_ids_to_tokens)
+
+
+def files_beside() -> dict[str, dict]:
+    """Files by case; what they add follows the COUNT tokens of the vocabulary."""
+    roles = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>"}
+    chat, tools, decoder = "chat_template", "additional_chat_templates/tool_use.jinja", "added_tokens_decoder"
+    template = "{% for m in messages %}{{ m.content }}</s>{% endfor %}"
+    with_tools = "{{ tools | tojson }}" + template
+
+    def token(content: str, **more) -> dict:
+        flags = {"lstrip": False, "rstrip": False, "normalized": False, "single_word": False}
+        return {"content": content, **flags, "special": True, **more}
+
+    def configured(**more) -> dict:
+        return {"tokenizer_config.json": {**roles, **more}}
+
+    def mapped(config: dict, **more) -> dict:
+        return {**config, "special_tokens_map.json": more}
+
+    added = {"added_tokens.json": {"<new>": COUNT + 1, "<other>": COUNT, "</s>": 2}}
+    both = [{"name": "default", "template": template}, {"name": "tool_use", "template": with_tools}]
+    return {
+        "add_bos": configured(add_bos_token=True, add_eos_token=True),
+        "decoder": configured(**{decoder: {str(COUNT): token("<new>"), str(COUNT + 1): token(
+            "<other>", special=False, normalized=True)}}),
+        "described_anew": configured(pad_token="<unk>", **{decoder: {
+            "1": token("<s>", special=False, normalized=True), "2": token("</s>", special=False)}}),
+        "pad": configured(pad_token="<pad>"),
+        "extra": configured(extra_special_tokens=["<new>", "e"], pad_token="<pad>"),
+        "additional": configured(additional_special_tokens=["<other>", "<new>"]),
+        "named": configured(image_token="q", extra_special_tokens={"eot_token": "</s>"}),
+        "map": mapped({}, bos_token="<s>", eos_token=token("</s>"), pad_token="<pad>"),
+        "map_first": mapped(configured(), eos_token="<s>", additional_special_tokens=["<new>"]),
+        "map_silent": mapped(configured(**{decoder: {"2": token("</s>")}}), eos_token="<s>",
+                             pad_token="<pad>"),
+        "added": {**configured(), **added},
+        "added_named": {**mapped(configured(), pad_token="<new>"), **added},
+        "added_silent": {**configured(**{decoder: {"2": token("</s>")}}), **added},
+        "templates": configured(**{chat: both}),
+        "template_files": {**configured(**{chat: "{{ 1 }}"}), "chat_template.jinja": template,
+                           tools: with_tools},
+        "template_first": {**configured(**{chat: both}), "chat_template.jinja": template},
+    }
+
+
 def check_tokenizers(parity, files: Path) -> None:
     checks = TokenizerParity(parity, files)
+    checks.beside()
     checks.families()
     checks.real()

@@ -26,7 +26,7 @@ constexpr size_t kPreviewTokens = 400;  // of a record
 struct Reader {
   explicit Reader(const Recipe& from)
       : recipe(from),
-        files(open_model(from.model)),
+        files(open_model(from.model, from.adapter)),
         tokenizer(make_tokenizer(from.tokenizer, files)),
         options(dataset_options(from, tokenizer)) {}
 

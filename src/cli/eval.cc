@@ -23,7 +23,7 @@ int score(const Recipe& given) {
   Recipe recipe = with_adapter_options(given);
   recipe.options.require("model", "eval");
   recipe.options.require("data", "eval");
-  const ModelFiles files = open_model(recipe.model);
+  const ModelFiles files = open_model(recipe.model, recipe.adapter);
   require_weights(recipe, files);
   settle_lengths(recipe, files.config);
   const Tokenizer tokenizer = make_tokenizer(recipe.tokenizer, files);

@@ -70,9 +70,8 @@ ordered_json id_or_null(int64_t id) {
 
 ordered_json tokenizer_json(const TokenizerData& data) {
   const ChatFormat format = chat_format("auto", data, {});
-  const std::string chat = format.refusal      ? format.refusal->what()
-                           : format.is_plain() ? "plain"
-                                               : "template";
+  const std::optional<Error>& refusal = format.general.refusal;
+  const std::string chat = refusal ? refusal->what() : format.is_plain() ? "plain" : "template";
   const bool byte_level = data.spelling == Spelling::byte_map;
   return {{"kind", byte_level ? "byte-level BPE" : "SentencePiece BPE"},
           {"vocab_size", data.tokens.size()},

@@ -132,6 +132,7 @@ struct GgufTokenizerMetadata {
   std::optional<bool> add_eos;
   std::optional<bool> add_space_prefix;
   std::string chat_template;
+  std::string tool_template;  // for conversations with tools
 };
 
 // Throws Error(model) when the lists differ in length or an id is outside them.

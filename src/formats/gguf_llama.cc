@@ -301,6 +301,7 @@ GgufTokenizerMetadata gguf_tokenizer(const GgufFile& file) {
   out.add_eos = flag(file, "tokenizer.ggml.add_eos_token");
   out.add_space_prefix = flag(file, "tokenizer.ggml.add_space_prefix");
   out.chat_template = file.text("tokenizer.chat_template", "");
+  out.tool_template = file.text("tokenizer.chat_template.tool_use", "");
   return out;
 }
 

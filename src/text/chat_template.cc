@@ -70,8 +70,12 @@ struct Span {
 class Renderer {
  public:
   Renderer(const ChatFormat& format, std::span<const Message> messages, bool answer_follows,
-           const Value& tools)
-      : format_(format), messages_(messages), answer_follows_(answer_follows), tools_(tools) {
+           const Value& tools, const jinja::Template& jinja)
+      : format_(format),
+        jinja_(jinja),
+        messages_(messages),
+        answer_follows_(answer_follows),
+        tools_(tools) {
     for (const Message& message : messages) {
       // Roles are among a few known words: a template may make special tokens of them.
       std::vector<std::pair<Value, Value>> items = {
@@ -86,14 +90,13 @@ class Renderer {
     const Text text = first(messages_.size(), answer_follows_);
     std::vector<uint8_t> trained(text.size(), 0);
     RenderedChat chat;
-    if (format_.jinja->has_generation()) {
+    if (jinja_.has_generation()) {
       chat.untrainable = train_generated(text, trained);
     } else {
       chat.untrainable = train_answers(text, trained);
     }
-    const jinja::Template& jinja = *format_.jinja;
-    chat.unused_tools = (!tools_.is_none() && !jinja.mentions("tools")) ||
-                        (std::ranges::any_of(messages_, has_calls) && !jinja.mentions(kCalls));
+    chat.unused_tools = (!tools_.is_none() && !jinja_.mentions("tools")) ||
+                        (std::ranges::any_of(messages_, has_calls) && !jinja_.mentions(kCalls));
     size_t begin = 0;
     for (const Text::Run& run : text.runs()) {
       while (begin < run.end) {
@@ -118,7 +121,7 @@ class Renderer {
     variables.emplace_back("add_generation_prompt", answer_follows);
     variables.emplace_back("tools", tools_);
     variables.emplace_back("documents", jinja::None{});
-    return format_.jinja->render(variables, format_.now);
+    return jinja_.render(variables, format_.now);
   }
 
   // Where an answer and its end stand in `text`; nothing where that cannot be told.
@@ -183,13 +186,38 @@ class Renderer {
   }
 
   const ChatFormat& format_;
+  const jinja::Template& jinja_;
   std::span<const Message> messages_;
   bool answer_follows_;
   Value tools_;
   jinja::Values values_;
 };
 
+ChatTemplate parse_template(std::string_view source) {
+  return {std::make_shared<const jinja::Template>(jinja::Template::parse(source)),
+          std::string(source), std::nullopt};
+}
+
+// The same of a template that the model has: what is refused is kept for when it is needed.
+ChatTemplate own_template(std::string_view source) {
+  if (source.empty()) return {};
+  try {
+    return parse_template(source);
+  } catch (const Error& error) {
+    const std::string hint =
+        fmt::format("chat_template= may name another: plain, {}", builtin_template_names());
+    return {nullptr, {}, Error(error.kind(), std::string("the model's ") + error.what(), hint)};
+  }
+}
+
 }  // namespace
+
+bool ChatFormat::uses_clock() const {
+  const auto uses = [](const ChatTemplate& chat) {
+    return chat.jinja != nullptr && chat.jinja->uses_clock();
+  };
+  return uses(general) || uses(tools);
+}
 
 ChatFormat chat_format(std::string_view name, const TokenizerData& tokenizer,
                        const jinja::DateTime& now) {
@@ -205,22 +233,12 @@ ChatFormat chat_format(std::string_view name, const TokenizerData& tokenizer,
   add_token("eos_token", tokenizer.eos);
   add_token("unk_token", tokenizer.unk);
   add_token("pad_token", tokenizer.pad);
-  const auto use = [&](std::string_view source) {
-    format.jinja = std::make_shared<const jinja::Template>(jinja::Template::parse(source));
-    format.source = source;
-  };
   if (name == "plain") return format;
   if (name == "auto") {
-    if (tokenizer.chat_template.empty()) return format;
-    try {
-      use(tokenizer.chat_template);
-    } catch (const Error& error) {
-      format.refusal = Error(
-          error.kind(), std::string("the model's ") + error.what(),
-          fmt::format("chat_template= may name another: plain, {}", builtin_template_names()));
-    }
+    format.general = own_template(tokenizer.chat_template);
+    format.tools = own_template(tokenizer.tool_template);
   } else if (const auto source = builtin_template(name)) {
-    use(*source);
+    format.general = parse_template(*source);
   } else {
     throw Error(ErrorKind::usage, fmt::format("unknown chat_template \"{}\"", name),
                 fmt::format("known: auto, plain, {}", builtin_template_names()));
@@ -251,9 +269,11 @@ jinja::DateTime parse_chat_date(std::string_view text) {
 
 RenderedChat render_chat(const ChatFormat& format, std::span<const Message> messages,
                          bool answer_follows, const Value& tools) {
-  if (format.refusal) throw Error(*format.refusal);
-  if (format.is_plain()) return {render_plain(format.eos_token, messages, tools)};
-  return Renderer(format, messages, answer_follows, tools).render();
+  const bool own = !tools.is_none() && !format.tools.is_none();
+  const ChatTemplate& chat = own ? format.tools : format.general;
+  if (chat.refusal) throw Error(*chat.refusal);
+  if (chat.is_none()) return {render_plain(format.eos_token, messages, tools)};
+  return Renderer(format, messages, answer_follows, tools, *chat.jinja).render();
 }
 
 EncodedSegments encode_segments(const Tokenizer& tokenizer, std::span<const Segment> segments) {

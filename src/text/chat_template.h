@@ -22,17 +22,26 @@ struct Message {
   jinja::Variables fields = {};
 };
 
+// A template; or why the model's own cannot be used; or, with neither, none.
+struct ChatTemplate {
+  std::shared_ptr<const jinja::Template> jinja;
+  std::string source;  // what `jinja` was made of
+  std::optional<Error> refusal;
+
+  bool is_none() const { return jinja == nullptr && !refusal; }
+};
+
 // How a conversation becomes text: by a template or, where the model has none, plainly (every
 // message but the assistant's is followed by an empty line, an answer by EOS).
 struct ChatFormat {
-  std::shared_ptr<const jinja::Template> jinja;  // null: plain
-  std::string source;                            // what `jinja` was made of
-  std::optional<Error> refusal;                  // why the model's own template cannot be used
-  jinja::Variables special_tokens;               // bos_token and so on, as far as there are any
-  std::string eos_token;                         // may be empty
-  jinja::DateTime now;                           // what strftime_now shows
+  ChatTemplate general;             // none: plain
+  ChatTemplate tools;               // for conversations with tools; none: `general`
+  jinja::Variables special_tokens;  // bos_token and so on, as far as there are any
+  std::string eos_token;            // may be empty
+  jinja::DateTime now;              // what strftime_now shows
 
-  bool is_plain() const { return jinja == nullptr && !refusal; }
+  bool is_plain() const { return general.is_none(); }
+  bool uses_clock() const;
 };
 
 // A piece of a rendered conversation.

@@ -13,8 +13,6 @@ namespace jackscrew {
 
 namespace {
 
-constexpr std::string_view kSpaceMark = "\u2581";
-
 // The fields of one protobuf message, one after another. Every length is checked against what is
 // there.
 class Message {

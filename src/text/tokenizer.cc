@@ -13,7 +13,6 @@ namespace jackscrew {
 namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
-constexpr std::string_view kSpaceMark = "\u2581";
 
 TokenizerData with_kinds(TokenizerData data) {
   if (data.kinds.empty()) data.kinds.assign(data.tokens.size(), TokenKind::normal);

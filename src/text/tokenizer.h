@@ -13,6 +13,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -34,10 +35,13 @@ enum class TokenKind : uint8_t {
   unused    // fills a gap in the ids
 };
 
+// U+2581, which stands for a space in Spelling::text.
+inline constexpr std::string_view kSpaceMark = "\u2581";
+
 // How normal tokens are written.
 enum class Spelling : uint8_t {
   byte_map,  // bytes, in GPT-2's map (text/byte_map.h): byte-level BPE
-  text       // characters, U+2581 for a space: SentencePiece's BPE
+  text       // characters, kSpaceMark for a space: SentencePiece's BPE
 };
 
 // What decoding takes away before a whole text of Spelling::text.
@@ -58,7 +62,7 @@ struct TokenizerData {
   LeadingSpace leading_space = LeadingSpace::keep;
   std::vector<NormalizerStep> normalizer;
   // Special and added tokens that are normalized and then looked for in the normalized text.
-  std::vector<int32_t> normalized_literals;
+  std::set<int32_t> normalized_literals;
   std::vector<PreTokenizerStep> pre_tokenizer;
   bool ignore_merges = false;  // a word that is itself in the vocabulary is not taken apart
   int32_t missing_id = -1;     // stands for bytes that have no token; -1: such bytes are dropped
@@ -69,6 +73,7 @@ struct TokenizerData {
   int32_t unk = -1;
   bool add_bos = false;       // the tokenizer's own default for a text of its own
   std::string chat_template;  // Jinja, as the model carries it; may be empty
+  std::string tool_template;  // the same for conversations with tools, where they have their own
 
   // Sets `pre_tokenizer`, `ignore_merges` and `normalizer` from a value of GGUF's
   // `tokenizer.ggml.pre`. Throws Error(model) when the name is unknown.

@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "text/sentencepiece.h"
 #include "text/tiktoken.h"
+#include "text/tokenizer_config.h"
 #include "text/tokenizer_json.h"
 
 namespace jackscrew {
@@ -14,22 +15,34 @@ namespace {
 // Tokens of Llama 3's own file; Llama 4's looks alike but has others, and another pattern.
 constexpr size_t kLlama3Tokens = 128000 + 256;
 
-TokenizerData read_model_file(const fs::path& path, const fs::path& config) {
+TokenizerData read_model_file(const fs::path& path) {
   const std::string bytes = read_text(path);
-  TokenizerData data;
-  if (is_tiktoken(bytes)) {
-    data = parse_tiktoken(bytes, path.string());
-    if (data.tokens.size() != kLlama3Tokens) {
-      throw Error(ErrorKind::model,
-                  fmt::format("{}: a tiktoken file of {} tokens is not supported", path.string(),
-                              data.tokens.size() - 256),
-                  "Llama 3's, of 128000, is; others need a tokenizer.json");
-    }
-  } else {
-    data = parse_sentencepiece(bytes, path.string());
+  if (!is_tiktoken(bytes)) return parse_sentencepiece(bytes, path.string());
+  TokenizerData data = parse_tiktoken(bytes, path.string());
+  if (data.tokens.size() != kLlama3Tokens) {
+    throw Error(ErrorKind::model,
+                fmt::format("{}: a tiktoken file of {} tokens is not supported", path.string(),
+                            data.tokens.size() - 256),
+                "Llama 3's, of 128000, is; others need a tokenizer.json");
   }
-  if (fs::exists(config)) apply_model_config(data, read_text(config), config.string());
   return data;
+}
+
+// What the files beside a vocabulary say of it.
+void apply_files_beside(TokenizerData& data, const fs::path& directory, VocabularyFile vocabulary) {
+  const fs::path config = directory / "tokenizer_config.json";
+  const fs::path map = directory / "special_tokens_map.json";
+  const fs::path added = directory / "added_tokens.json";
+  std::string text = fs::exists(config) ? read_text(config) : "{}";
+  if (fs::exists(map)) text = with_special_tokens_map(text, read_text(map), map.string());
+  if (fs::exists(added)) text = with_added_tokens(text, data, read_text(added), added.string());
+  apply_tokenizer_config(data, text, config.string(), vocabulary);
+  const fs::path chat = directory / kChatTemplateFile;
+  const fs::path tools = directory / kToolTemplateFile;
+  if (fs::exists(chat) || fs::exists(tools)) {
+    data.tool_template = fs::exists(tools) ? read_text(tools) : "";
+  }
+  if (fs::exists(chat)) data.chat_template = read_text(chat);
 }
 
 TokenizerData sentencepiece_data(const GgufTokenizerMetadata& from) {
@@ -57,21 +70,22 @@ TokenizerData byte_level_data(const GgufTokenizerMetadata& from) {
 
 }  // namespace
 
+bool has_tokenizer(const fs::path& directory) {
+  return fs::exists(directory / "tokenizer.json") || fs::exists(directory / "tokenizer.model");
+}
+
 std::optional<TokenizerData> read_tokenizer_directory(const fs::path& directory) {
   const fs::path json = directory / "tokenizer.json";
   const fs::path model = directory / "tokenizer.model";
-  const fs::path config = directory / "tokenizer_config.json";
   TokenizerData data;
   if (fs::exists(json)) {
     data = parse_tokenizer_json(read_text(json), json.string());
+    apply_files_beside(data, directory, VocabularyFile::tokenizer_json);
   } else if (fs::exists(model)) {
-    data = read_model_file(model, config);
+    data = read_model_file(model);
+    apply_files_beside(data, directory, VocabularyFile::tokenizer_model);
   } else {
     return std::nullopt;
-  }
-  if (fs::exists(config)) apply_tokenizer_config(data, read_text(config), config.string());
-  if (const fs::path chat = directory / kChatTemplateFile; fs::exists(chat)) {
-    data.chat_template = read_text(chat);
   }
   return data;
 }
@@ -93,6 +107,7 @@ TokenizerData gguf_tokenizer_data(const GgufTokenizerMetadata& from, const std::
   // As llama.cpp does where the file is silent.
   data.add_bos = from.add_bos.value_or(sentencepiece && data.bos >= 0);
   data.chat_template = from.chat_template;
+  data.tool_template = from.tool_template;
   return data;
 }
 

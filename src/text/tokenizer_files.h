@@ -14,16 +14,21 @@ namespace jackscrew {
 // A template beside a tokenizer, or beside an adapter; it goes before the one in
 // tokenizer_config.json.
 inline constexpr const char* kChatTemplateFile = "chat_template.jinja";
+// The same for conversations with tools, where they have a template of their own.
+inline constexpr const char* kToolTemplateFile = "additional_chat_templates/tool_use.jinja";
 
 // What a directory may hold of a tokenizer.
-inline constexpr std::array<const char*, 6> kTokenizerFiles = {
-    "tokenizer.json",          "tokenizer.model",   "tokenizer_config.json",
-    "special_tokens_map.json", "added_tokens.json", kChatTemplateFile};
+inline constexpr std::array<const char*, 7> kTokenizerFiles = {
+    "tokenizer.json",    "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json",
+    "added_tokens.json", kChatTemplateFile, kToolTemplateFile};
 
 // Reads tokenizer.json or, where there is none, tokenizer.model (SentencePiece's or Llama 3's) from
-// a model directory, and beside it tokenizer_config.json and chat_template.jinja where they exist.
+// a model directory, and the others of kTokenizerFiles where they exist.
 // nullopt when the directory has neither of the first two. Throws Error(model).
 std::optional<TokenizerData> read_tokenizer_directory(const std::filesystem::path& directory);
+
+// Whether it has either of the two.
+bool has_tokenizer(const std::filesystem::path& directory);
 
 // `where` is for messages. Throws Error(model) when the tokenizer's model or pre-tokenizer is not
 // known.

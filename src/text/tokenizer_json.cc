@@ -1,12 +1,8 @@
 #include "text/tokenizer_json.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
-#include "base/checked.h"
-#include "base/error.h"
-#include "base/text.h"
-#include "formats/json_text.h"
+#include "text/tokenizer_parts.h"
 #include "text/utf8.h"
 
 namespace jackscrew {
@@ -15,66 +11,10 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Far above any published vocabulary; keeps a hostile id from reserving the machine's memory.
-constexpr int64_t kMaxTokens = int64_t{1} << 22;
 constexpr size_t kMaxGrowth = 64;  // of a text by normalizers; a real one has 4
-constexpr const char* kSpaceMark = "\u2581";
-
-[[noreturn]] void fail_unsupported(const std::string& what) {
-  throw Error(ErrorKind::model, what + " is not supported",
-              "byte-level BPE and SentencePiece's BPE are");
-}
-
-bool is_null(const Json& object, const char* key) {
-  const auto found = object.find(key);
-  return found == object.end() || found->is_null();
-}
-
-bool flag(const Json& object, const char* key, bool fallback) {
-  return is_null(object, key) ? fallback : object.at(key).get<bool>();
-}
-
-std::string text_of(const Json& object, const char* key) {
-  return is_null(object, key) ? std::string() : object.at(key).get<std::string>();
-}
 
 std::string type_of(const Json& object) {
   return object.at("type").get<std::string>();
-}
-
-// A number with a point or an exponent is none: it may lie beyond every integer.
-int64_t integer_of(const Json& value) {
-  if (!value.is_number_integer()) fail(ErrorKind::model, "{} is not an integer", value.dump());
-  return value.get<int64_t>();
-}
-
-// `kinds` may be left empty where all are normal; here each token has its own.
-void fill_kinds(TokenizerData& data) {
-  data.kinds.resize(data.tokens.size(), TokenKind::normal);
-}
-
-void add_token(TokenizerData& data, const std::string& token, int64_t id, TokenKind kind) {
-  if (id < 0 || id >= kMaxTokens) fail(ErrorKind::model, "the token \"{}\" has id {}", token, id);
-  const auto index = static_cast<size_t>(id);
-  if (index >= data.tokens.size()) {
-    data.tokens.resize(index + 1);
-    data.kinds.resize(index + 1, TokenKind::unused);
-  }
-  if (data.kinds[index] != TokenKind::unused && data.tokens[index] != token) {
-    fail(ErrorKind::model, "the tokens \"{}\" and \"{}\" both have id {}", data.tokens[index],
-         token, id);
-  }
-  data.tokens[index] = token;
-  data.kinds[index] = kind;
-}
-
-int32_t id_of(const TokenizerData& data, const std::string& token, const char* role) {
-  for (size_t i = 0; i < data.tokens.size(); ++i) {
-    if (data.kinds[i] != TokenKind::unused && data.tokens[i] == token) {
-      return static_cast<int32_t>(i);
-    }
-  }
-  fail(ErrorKind::model, "the {} token \"{}\" is not in the vocabulary", role, token);
 }
 
 void read_model(const Json& model, TokenizerData& data) {
@@ -91,7 +31,7 @@ void read_model(const Json& model, TokenizerData& data) {
   const Json& vocabulary = model.at("vocab");
   if (!vocabulary.is_object()) fail(ErrorKind::model, "model.vocab is not an object");
   for (const auto& [token, id] : vocabulary.items()) {
-    add_token(data, token, integer_of(id), TokenKind::normal);
+    set_token(data, token, integer_of(id), TokenKind::normal);
   }
   // Without tokens for single bytes the flag has no effect, and some writers set it always.
   data.byte_fallback = flag(model, "byte_fallback", false) && vocabulary.contains("<0x00>");
@@ -106,24 +46,7 @@ void read_model(const Json& model, TokenizerData& data) {
   data.ignore_merges = flag(model, "ignore_merges", false);
   data.fuse_missing = flag(model, "fuse_unk", false);
   if (const std::string unk = text_of(model, "unk_token"); !unk.empty()) {
-    data.missing_id = id_of(data, unk, "unk");
-  }
-}
-
-void read_added_tokens(const Json& list, TokenizerData& data) {
-  for (const Json& entry : list) {
-    const auto content = entry.at("content").get<std::string>();
-    for (const char* key : {"single_word", "lstrip", "rstrip"}) {
-      if (flag(entry, key, false)) {
-        fail_unsupported(fmt::format("the added token \"{}\" with {}", content, key));
-      }
-    }
-    const auto id = integer_of(entry.at("id"));
-    const bool special = flag(entry, "special", false);
-    add_token(data, content, id, special ? TokenKind::special : TokenKind::added);
-    if (flag(entry, "normalized", !special)) {
-      data.normalized_literals.push_back(static_cast<int32_t>(id));
-    }
+    data.missing_id = token_id(data, unk, "unk");
   }
 }
 
@@ -242,7 +165,7 @@ void read_post_processor(const Json& step, TokenizerData& data) {
       fail_unsupported(fmt::format("a post-processor that adds \"{}\" {}", token,
                                    after_text ? "after the text" : "as a second token"));
     }
-    data.bos = id_of(data, token, "bos");
+    data.bos = token_id(data, token, "bos");
     data.add_bos = true;
   }
 }
@@ -278,45 +201,6 @@ void read_decoder(const Json& step, TokenizerData& data) {
   }
 }
 
-// The values of added_tokens_decoder, whose keys are ids, as tokenizer.json lists such tokens.
-Json added_tokens_list(const Json& by_id) {
-  Json list = Json::array();
-  for (const auto& [id, token] : by_id.items()) {
-    const auto number = parse_int(id);
-    if (!number) fail(ErrorKind::model, "added_tokens_decoder has the id \"{}\"", id);
-    list.push_back(token);
-    list.back()["id"] = *number;
-  }
-  return list;
-}
-
-// A token in tokenizer_config.json: null, its text, or an object that holds the text.
-void read_role(const Json& config, const char* key, const TokenizerData& data, int32_t& id) {
-  if (is_null(config, key)) return;
-  const Json& value = config.at(key);
-  id = id_of(data,
-             value.is_object() ? value.at("content").get<std::string>() : value.get<std::string>(),
-             key);
-}
-
-// Runs `read`, giving every failure of parsing the file's name.
-template <typename Read>
-void with_file_name(const std::string& file_name, const Read& read) {
-  try {
-    read();
-  } catch (const Json::exception& error) {
-    fail(ErrorKind::model, "{}: {}", file_name, error.what());
-  } catch (const Error& error) {
-    throw Error(ErrorKind::model, fmt::format("{}: {}", file_name, error.what()), error.hint());
-  }
-}
-
-Json parse_object(std::string_view text, const std::string& file_name) {
-  Json root = parse_json(text, file_name);
-  if (!root.is_object()) fail(ErrorKind::model, "{}: an object was expected", file_name);
-  return root;
-}
-
 }  // namespace
 
 TokenizerData parse_tokenizer_json(std::string_view text, const std::string& file_name) {
@@ -325,7 +209,11 @@ TokenizerData parse_tokenizer_json(std::string_view text, const std::string& fil
   with_file_name(file_name, [&] {
     if (is_null(root, "model")) fail(ErrorKind::model, "the section \"model\" is missing");
     read_model(root.at("model"), data);
-    if (!is_null(root, "added_tokens")) read_added_tokens(root.at("added_tokens"), data);
+    if (!is_null(root, "added_tokens")) {
+      for (const Json& token : root.at("added_tokens")) {
+        set_added_token(data, token, integer_of(token.at("id")));
+      }
+    }
     if (!is_null(root, "normalizer")) read_normalizer(root.at("normalizer"), data);
     check_growth(data.normalizer);
     bool byte_level = false;
@@ -342,57 +230,6 @@ TokenizerData parse_tokenizer_json(std::string_view text, const std::string& fil
     if (!is_null(root, "post_processor")) read_post_processor(root.at("post_processor"), data);
   });
   return data;
-}
-
-void apply_model_config(TokenizerData& data, std::string_view text, const std::string& file_name) {
-  const Json config = parse_object(text, file_name);
-  fill_kinds(data);
-  with_file_name(file_name, [&] {
-    if (!is_null(config, "added_tokens_decoder")) {
-      read_added_tokens(added_tokens_list(config.at("added_tokens_decoder")), data);
-    }
-    if (data.spelling == Spelling::byte_map) return;
-    const bool prefix = flag(config, "add_prefix_space", data.leading_space != LeadingSpace::keep);
-    data.leading_space = prefix ? LeadingSpace::drop_one : LeadingSpace::keep;
-    if (!flag(config, "legacy", true)) {
-      using Prefix = PreTokenizerStep::Prefix;
-      data.normalizer.clear();
-      data.pre_tokenizer = {{PreTokenizerStep::Kind::metaspace, kSpaceMark,
-                             prefix ? Prefix::at_begin : Prefix::never, false}};
-    } else if (!prefix) {
-      std::erase_if(data.normalizer, [](const NormalizerStep& step) {
-        return step.kind == NormalizerStep::Kind::prepend;
-      });
-    }
-  });
-}
-
-void apply_tokenizer_config(TokenizerData& data, std::string_view text,
-                            const std::string& file_name) {
-  const Json config = parse_object(text, file_name);
-  fill_kinds(data);
-  with_file_name(file_name, [&] {
-    const int32_t added_bos = data.bos;
-    read_role(config, "bos_token", data, data.bos);
-    if (data.add_bos) data.bos = added_bos;  // what is really put before a text
-    // Where the configuration speaks of BOS it overrides the post-processor, as in transformers.
-    data.add_bos = flag(config, "add_bos_token", data.add_bos) && data.bos >= 0;
-    if (flag(config, "add_eos_token", false)) fail_unsupported("add_eos_token");
-    read_role(config, "eos_token", data, data.eos);
-    read_role(config, "pad_token", data, data.pad);
-    read_role(config, "unk_token", data, data.unk);
-    if (is_null(config, "chat_template")) return;
-    const Json& chat = config.at("chat_template");
-    if (chat.is_string()) {
-      data.chat_template = chat.get<std::string>();
-      return;
-    }
-    for (const Json& named : chat) {  // several templates, each with a name
-      if (named.at("name").get<std::string>() == "default") {
-        data.chat_template = named.at("template").get<std::string>();
-      }
-    }
-  });
 }
 
 }  // namespace jackscrew

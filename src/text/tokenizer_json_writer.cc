@@ -1,5 +1,4 @@
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "base/error.h"
 #include "text/tokenizer_json.h"
@@ -85,16 +84,15 @@ OrderedJson normalizer_json(const TokenizerData& data) {
 
 OrderedJson decoder_json(const TokenizerData& data) {
   if (data.spelling == Spelling::byte_map) return byte_level_json(true);
-  const char* mark = "\u2581";
   const bool all = data.leading_space == LeadingSpace::drop_first_token;
   OrderedJson list = OrderedJson::array();
   if (all) {
     list.push_back({{"type", "Metaspace"},
-                    {"replacement", mark},
+                    {"replacement", kSpaceMark},
                     {"prepend_scheme", "always"},
                     {"split", true}});
   } else {
-    list.push_back({{"type", "Replace"}, {"pattern", {{"String", mark}}}, {"content", " "}});
+    list.push_back({{"type", "Replace"}, {"pattern", {{"String", kSpaceMark}}}, {"content", " "}});
   }
   list.push_back({{"type", "ByteFallback"}});
   list.push_back({{"type", "Fuse"}});
@@ -132,8 +130,6 @@ std::string dump(const OrderedJson& json) {
 }  // namespace
 
 std::string to_tokenizer_json(const TokenizerData& data) {
-  const std::set<int32_t> normalized(data.normalized_literals.begin(),
-                                     data.normalized_literals.end());
   OrderedJson added = OrderedJson::array();
   OrderedJson vocabulary = OrderedJson::object();
   // Keys of an ordered object are searched one by one on insertion, so the pairs go in unchecked.
@@ -149,7 +145,7 @@ std::string to_tokenizer_json(const TokenizerData& data) {
                      {"single_word", false},
                      {"lstrip", false},
                      {"rstrip", false},
-                     {"normalized", normalized.contains(static_cast<int32_t>(i))},
+                     {"normalized", data.normalized_literals.contains(static_cast<int32_t>(i))},
                      {"special", kind == TokenKind::special}});
   }
   OrderedJson merges = OrderedJson::array();
@@ -190,7 +186,12 @@ std::string to_tokenizer_config_json(const TokenizerData& data) {
   role("eos_token", data.eos);
   role("pad_token", data.pad);
   role("unk_token", data.unk);
-  if (!data.chat_template.empty()) config["chat_template"] = data.chat_template;
+  if (!data.tool_template.empty()) {
+    config["chat_template"] = {{{"name", "default"}, {"template", data.chat_template}},
+                               {{"name", "tool_use"}, {"template", data.tool_template}}};
+  } else if (!data.chat_template.empty()) {
+    config["chat_template"] = data.chat_template;
+  }
   return dump(config);
 }
 

@@ -65,6 +65,7 @@ ChatFormat recipe_chat_format(const Recipe& recipe, const Tokenizer& tokenizer) 
   }
   TokenizerData data = tokenizer.data();
   data.chat_template = read_text(beside);
+  data.tool_template.clear();  // the adapter has learned by the one alone
   return chat_format(recipe.chat_template, data, date);
 }
 

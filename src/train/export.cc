@@ -92,8 +92,9 @@ void write_weight(Session& session, const Weight& weight, const Masters& masters
 
 // A template as other programs are to run it: here BOS leads whether the template writes it or not.
 std::string kept_template(const ChatFormat& format, const Tokenizer& tokenizer) {
-  const bool adds = tokenizer.add_bos() && format.source.find("bos_token") == std::string::npos;
-  return (adds ? "{{- bos_token }}" : "") + format.source;
+  const bool adds =
+      tokenizer.add_bos() && format.general.source.find("bos_token") == std::string::npos;
+  return (adds ? "{{- bos_token }}" : "") + format.general.source;
 }
 
 // The special token by which answers end; none where it is not known.
@@ -144,13 +145,15 @@ std::string generation_config(const ModelFiles& files, const Tokenizer& tokenize
   return write_hf_generation_config(config);
 }
 
-// The files of a tokenizer: those of the model where they are a directory's and the tokenizer is
-// its own, else made from its data.
+// The files of a tokenizer: the very ones that it was read from, where those are a directory's,
+// else made from its data.
 void write_tokenizer(const ModelFiles& files, const Tokenizer& tokenizer, const fs::path& to) {
-  const fs::path from(files.origin);
+  const fs::path from(files.tokenizer_origin);
   if (is_own(files, tokenizer) && fs::is_directory(from)) {
     for (const char* name : kTokenizerFiles) {
-      if (fs::exists(from / name)) write_text_atomic(to / name, read_text(from / name));
+      if (!fs::exists(from / name)) continue;
+      fs::create_directories((to / name).parent_path());
+      write_text_atomic(to / name, read_text(from / name));
     }
     return;
   }
@@ -176,7 +179,6 @@ void export_model(Session& session, const ModelFiles& files, const Tokenizer& to
   write_text_atomic(to / "config.json",
                     write_hf_config(exported_config(files, tokenizer), torch_dtype(specs)));
   write_text_atomic(to / kGenerationConfig, generation_config(files, tokenizer, format));
-  write_tokenizer(files, tokenizer, to);
   ShardedSafetensorsWriter writer(to, std::move(specs));
   const Masters masters = masters_of(session);
   for (const auto& parameter : session.stage().parameters()) {
@@ -194,6 +196,7 @@ void remove_others(const fs::path& result, const fs::path& from) {
       others.push_back(entry.path());
     }
   }
+  if (!fs::exists(result / kToolTemplateFile)) others.push_back(from / kToolTemplateFile);
   for (const fs::path& path : others) fs::remove(path);
 }
 
@@ -201,14 +204,17 @@ void remove_others(const fs::path& result, const fs::path& from) {
 // model.
 void move_files(const fs::path& from, const fs::path& to) {
   std::vector<fs::path> paths;
-  for (const auto& entry : fs::directory_iterator(from)) paths.push_back(entry.path());
+  for (const auto& entry : fs::recursive_directory_iterator(from)) {
+    if (entry.is_regular_file()) paths.push_back(fs::relative(entry.path(), from));
+  }
   std::sort(paths.begin(), paths.end(), [](const fs::path& a, const fs::path& b) {
     return std::pair(a.extension() == ".safetensors", a) <
            std::pair(b.extension() == ".safetensors", b);
   });
   std::error_code error;
   for (const fs::path& path : paths) {
-    fs::rename(path, to / path.filename(), error);
+    fs::create_directories((to / path).parent_path(), error);
+    fs::rename(from / path, to / path, error);
     if (error) {
       throw Error(
           ErrorKind::generic,
@@ -217,7 +223,7 @@ void move_files(const fs::path& from, const fs::path& to) {
     }
   }
   sync_directory(to);
-  fs::remove(from, error);
+  fs::remove_all(from, error);
 }
 
 }  // namespace
@@ -232,8 +238,11 @@ void export_result(Session& session, const ModelFiles& files, const Tokenizer& t
     export_model(session, files, tokenizer, format, directory.path());
     directory.commit();
   }
-  if (!format.source.empty() && format.source != tokenizer.data().chat_template) {
+  write_tokenizer(files, tokenizer, beside);
+  if (const std::string& source = format.general.source;
+      !source.empty() && source != tokenizer.data().chat_template) {
     write_text_atomic(beside / kChatTemplateFile, kept_template(format, tokenizer));
+    fs::remove(beside / kToolTemplateFile);
   }
   remove_others(beside, output_dir);
   move_files(beside, output_dir);

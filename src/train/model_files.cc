@@ -74,7 +74,10 @@ ModelConfig shape_config(const NamedShape& shape) {
 
 // Keeps what `read` returns, or why it cannot.
 template <class Read>
-void take_tokenizer(ModelFiles& files, const Read& read) {
+void take_tokenizer(ModelFiles& files, const std::string& origin, const Read& read) {
+  files.tokenizer_origin = origin;
+  files.tokenizer.reset();
+  files.tokenizer_error.reset();
   try {
     files.tokenizer = read();
   } catch (const Error& error) {
@@ -83,9 +86,7 @@ void take_tokenizer(ModelFiles& files, const Read& read) {
   }
 }
 
-}  // namespace
-
-ModelFiles open_model(const std::string& model) {
+ModelFiles open_model_alone(const std::string& model) {
   ModelFiles files;
   files.origin = model;
   const fs::path path(model);
@@ -115,7 +116,7 @@ ModelFiles open_model(const std::string& model) {
     if (const fs::path generation = path / kGenerationConfig; fs::exists(generation)) {
       files.end_tokens = parse_end_tokens(read_text(generation));
     }
-    take_tokenizer(files, [&] { return read_tokenizer_directory(path); });
+    take_tokenizer(files, model, [&] { return read_tokenizer_directory(path); });
     return files;
   }
   if (path.extension() == ".json") {
@@ -126,9 +127,19 @@ ModelFiles open_model(const std::string& model) {
   files.config = source->config();
   const GgufTokenizerMetadata metadata = gguf_tokenizer(source->file());
   if (!metadata.model.empty()) {
-    take_tokenizer(files, [&] { return gguf_tokenizer_data(metadata, model); });
+    take_tokenizer(files, model, [&] { return gguf_tokenizer_data(metadata, model); });
   }
   files.source = std::move(source);
+  return files;
+}
+
+}  // namespace
+
+ModelFiles open_model(const std::string& model, const std::string& adapter) {
+  ModelFiles files = open_model_alone(model);
+  if (!adapter.empty() && has_tokenizer(adapter)) {
+    take_tokenizer(files, adapter, [&] { return read_tokenizer_directory(adapter); });
+  }
   return files;
 }
 
@@ -164,10 +175,12 @@ Tokenizer make_tokenizer(const std::string& choice, const ModelFiles& files) {
   Tokenizer tokenizer(std::move(data));
   if (tokenizer.vocab_size() > files.config.vocab_size) {
     throw Error(ErrorKind::model,
-                fmt::format("{}: the tokenizer has {} tokens, the model only {}", files.origin,
+                fmt::format("{}: the tokenizer has {} tokens, the model only {}",
+                            choice == "bytes" ? files.origin : files.tokenizer_origin,
                             tokenizer.vocab_size(), files.config.vocab_size),
-                choice == "bytes" ? "tokenizer=bytes needs a vocab_size of at least 258"
-                                  : "the tokenizer belongs to another model");
+                choice == "bytes"
+                    ? "tokenizer=bytes needs a vocab_size of at least 258"
+                    : "the tokenizer belongs to another model, or tokens were added to it alone");
   }
   return tokenizer;
 }

@@ -18,13 +18,15 @@ struct ModelFiles {
   ModelConfig config;
   std::unique_ptr<WeightSource> source;    // null when only a shape was given
   std::vector<int64_t> end_tokens;         // of generation_config.json, beside those of `config`
+  std::string tokenizer_origin;            // the directory or file that `tokenizer` is from
   std::optional<TokenizerData> tokenizer;  // absent when the model has none that can be used
   std::optional<Error> tokenizer_error;    // why the one in the files cannot be used
 };
 
 // Throws Error(model) naming what is missing or damaged. A tokenizer that cannot be used is no
-// reason: much can be done without one.
-ModelFiles open_model(const std::string& model);
+// reason: much can be done without one. Where the directory of an `adapter` has a tokenizer, as
+// trainers write it there, the adapter has learned by that, and it goes before the model's.
+ModelFiles open_model(const std::string& model, const std::string& adapter = {});
 
 // The ready tokenizer of a recipe: `choice` is "auto" (the model's) or "bytes" (ids are the 256
 // byte values, then BOS and EOS). Throws Error(model) when the model has none that can be used.

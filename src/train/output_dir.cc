@@ -22,7 +22,8 @@ bool is_run(const fs::path& output) {
 
 bool run_writes(const std::string& name) {
   return is_result_file(name) || name == "recipe.yaml" || name == "report.html" ||
-         name == "tokens" || name.starts_with("checkpoint-");
+         name == "tokens" || name == fs::path(kToolTemplateFile).parent_path() ||
+         name.starts_with("checkpoint-");
 }
 
 bool is_same_place(const fs::path& a, const fs::path& b) {

@@ -48,7 +48,7 @@ class Trainer {
       : recipe_(with_adapter_options(recipe)),
         console_(console),
         output_(recipe.output_dir),
-        files_(open_model(recipe.model)),
+        files_(open_model(recipe.model, recipe.adapter)),
         tokenizer_(make_tokenizer(recipe.tokenizer, files_)),
         watch_(recipe.watch) {
     check_model();
@@ -130,9 +130,7 @@ class Trainer {
     };
     train_data_ = load(recipe_.data, DataPart::train, "train");
     for (const std::string& warning : data_warnings(train_data_.stats())) warn(warning);
-    const bool dated =
-        options.examples.format.jinja != nullptr && options.examples.format.jinja->uses_clock();
-    if (dated && recipe_.chat_date == "today") {
+    if (options.examples.format.uses_clock() && recipe_.chat_date == "today") {
       const jinja::DateTime& now = options.examples.format.now;
       warn(fmt::format(
           "the chat template writes the date: only chat_date={:04}-{:02}-{:02} repeats this run",

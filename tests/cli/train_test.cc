@@ -142,9 +142,9 @@ TEST(SlowTrain, ResultsKeepTheirChatTemplate) {
     EXPECT_EQ(tiny.text(std::string(output) + "/chat_template.jinja"), "{{- bos_token }}" + chatml)
         << output;
   }
-  for (const char* output : {"base", "plain"}) {
-    EXPECT_FALSE(fs::exists(tiny.path(output) / "chat_template.jinja")) << output;
-  }
+  EXPECT_FALSE(fs::exists(tiny.path("base") / "chat_template.jinja"));
+  // Plain is no template to keep: the one before stays.
+  EXPECT_EQ(tiny.text("plain/chat_template.jinja"), tiny.text("lora/chat_template.jinja"));
 }
 
 // What is left of a result would be taken for a part of the next.
@@ -169,9 +169,9 @@ TEST(SlowTrain, AResultReplacesTheOneBefore) {
   tiny.must_train("out", settings + " method=full");
   EXPECT_EQ(files(), full);
   tiny.must_train("out", settings + " method=lora chat_template=chatml");
-  EXPECT_EQ(files(),
-            (Names{"adapter_config.json", "adapter_model.safetensors", "chat_template.jinja",
-                   "recipe.yaml", "report.html", "train_log.jsonl"}));
+  EXPECT_EQ(files(), (Names{"adapter_config.json", "adapter_model.safetensors",
+                            "chat_template.jinja", "recipe.yaml", "report.html", "tokenizer.json",
+                            "tokenizer_config.json", "train_log.jsonl"}));
   tiny.must_train("out", settings + " method=full");
   EXPECT_EQ(files(), full);
 }
@@ -190,6 +190,52 @@ TEST(SlowTrain, ResultsKeepTheModelsFiles) {
   EXPECT_EQ(tiny.text("second/generation_config.json"), own);
   for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"}) {
     EXPECT_EQ(tiny.text(std::string("second/") + name), tiny.text(std::string("first/") + name));
+  }
+}
+
+// An adapter is used with the tokenizer by which it learned, also where that is not the model's.
+TEST(SlowTrain, AdaptersHaveTheirTokenizer) {
+  const TinyRun tiny("adapter_tokenizer");
+  tiny.must_train("base", "max_steps=1 method=full");
+  const std::string base = " init=pretrained model=" + tiny.path("base").string();
+  auto other = nlohmann::json::parse(tiny.text("base/tokenizer.json"));
+  other["model"]["merges"] = nlohmann::json::parse(R"([["e", "e"]])");
+  other["model"]["vocab"]["ee"] = 258;
+  tiny.file("base/tokenizer.json", other.dump());
+  tiny.must_train("own", "max_steps=1 method=lora tokenizer=auto" + base);
+  tiny.must_train("bytes", "max_steps=1 method=lora tokenizer=bytes" + base);
+  EXPECT_EQ(tiny.text("own/tokenizer.json"), tiny.text("base/tokenizer.json"));
+  const std::string data = tiny.file("text.jsonl", R"({"text": "see"})");
+  const auto ids = [&](const std::string& settings) {
+    const Outcome done =
+        run("data tokenize --json data=" + data + base + " tokenizer=auto" + settings);
+    EXPECT_EQ(done.exit_code, 0) << done.out;
+    return nlohmann::json::parse(done.out)["ids"];
+  };
+  const auto adapter = [&](const char* output) { return " adapter=" + tiny.path(output).string(); };
+  EXPECT_EQ(ids(""), (std::vector<int32_t>{256, 's', 258, 257}));
+  EXPECT_EQ(ids(adapter("own")), (std::vector<int32_t>{256, 's', 258, 257}));
+  EXPECT_EQ(ids(adapter("bytes")), (std::vector<int32_t>{256, 's', 'e', 'e', 257}));
+  EXPECT_EQ(ids(adapter("bytes") + " tokenizer=bytes"),
+            (std::vector<int32_t>{256, 's', 'e', 'e', 257}));
+}
+
+// The template for conversations with tools goes where the model goes, but not beside another.
+TEST(SlowTrain, ResultsKeepTheTemplateForTools) {
+  const TinyRun tiny("kept_tools");
+  const std::string tools = "additional_chat_templates/tool_use.jinja";
+  tiny.must_train("base", "max_steps=1 method=full");
+  tiny.file("base/chat_template.jinja", "{% for m in messages %}{{ m.content }}{% endfor %}");
+  fs::create_directories((tiny.path("base") / tools).parent_path());
+  tiny.file("base/" + tools, "{{ tools }}{% for m in messages %}{{ m.content }}{% endfor %}");
+  const std::string settings =
+      "max_steps=1 resume=never tokenizer=auto init=pretrained model=" + tiny.path("base").string();
+  for (const char* method : {"full", "lora"}) {
+    tiny.must_train("out", settings + " method=" + method);
+    EXPECT_EQ(tiny.text("out/" + tools), tiny.text("base/" + tools)) << method;
+    tiny.must_train("out", settings + " chat_template=chatml method=" + method);
+    EXPECT_FALSE(fs::exists(tiny.path("out") / tools)) << method;
+    EXPECT_TRUE(fs::exists(tiny.path("out") / "chat_template.jinja")) << method;
   }
 }
 

@@ -73,6 +73,32 @@ TEST(ChatFormat, IsTheModelsOwnUnlessNamed) {
                [&] { render_chat(refused, kTurns); });
 }
 
+TEST(ChatFormat, HasATemplateForTools) {
+  TokenizerData data = golden_data("smollm");
+  data.chat_template = "{% for m in messages %}{{ m.content }};{% endfor %}";
+  data.tool_template = "{{ tools[0] }}{% for m in messages %}{{ m.content }}.{% endfor %}";
+  const jinja::Value tools = jinja::Value::list({jinja::Value::text("t")});
+  const ChatFormat format = chat_format("auto", data, {});
+  EXPECT_EQ(marked(render_chat(format, kTurns)), "S;Q1;[A1;]Q2;[A2;]");
+  const RenderedChat with_tools = render_chat(format, kTurns, false, tools);
+  EXPECT_EQ(marked(with_tools), "tS.Q1.[A1.]Q2.[A2.]");
+  EXPECT_FALSE(with_tools.unused_tools);
+  EXPECT_EQ(marked(render_chat(format, kTurns, false, jinja::Value::list({}))),
+            "S.Q1.[A1.]Q2.[A2.]");
+  // A named template is the only one.
+  EXPECT_TRUE(chat_format("chatml", data, {}).tools.is_none());
+  // One that is refused stops only the conversations that need it.
+  data.tool_template = "{% include 'x' %}";
+  const ChatFormat refused = chat_format("auto", data, {});
+  EXPECT_EQ(marked(render_chat(refused, kTurns)), "S;Q1;[A1;]Q2;[A2;]");
+  expect_error(ErrorKind::model, "the model's chat template, line 1: the tag {% include %}",
+               [&] { render_chat(refused, kTurns, false, tools); });
+  data.tool_template = "{{ strftime_now('%d') }}{{ tools }}";
+  EXPECT_TRUE(chat_format("auto", data, {}).uses_clock());
+  data.tool_template = "";
+  EXPECT_FALSE(chat_format("auto", data, {}).uses_clock());
+}
+
 TEST(ChatFormat, BuiltInOnes) {
   const auto rendered = [&](const char* name, bool follows = false) {
     const RenderedChat chat = render_chat(built_in(name), kTurns, follows);

@@ -9,7 +9,7 @@
 #include "base/philox.h"
 #include "tests/text/fixture.h"
 #include "text/byte_map.h"
-#include "text/tokenizer_files.h"
+#include "text/tokenizer_config.h"
 #include "text/utf8.h"
 
 namespace jackscrew {
@@ -99,10 +99,12 @@ TEST(Tokenizer, ExportedJsonEncodesTheSame) {
   const Json expected = golden();
   for (const char* name : {"smollm", "llama3"}) {
     TokenizerData data = golden_data(name);
-    data.eos = 2;
+    data.eos = Tokenizer(data).find_special("<|im_end|>").value();
     data.chat_template = "{{ '<|im_start|>' }}";
+    data.tool_template = "{{ tools }}";
     TokenizerData again = parse_tokenizer_json(to_tokenizer_json(data), "again");
-    apply_tokenizer_config(again, to_tokenizer_config_json(data), "config");
+    apply_tokenizer_config(again, to_tokenizer_config_json(data), "config",
+                           VocabularyFile::tokenizer_json);
     EXPECT_EQ(again.tokens, data.tokens);
     EXPECT_EQ(again.kinds, data.kinds);
     EXPECT_EQ(again.merges, data.merges);
@@ -112,6 +114,7 @@ TEST(Tokenizer, ExportedJsonEncodesTheSame) {
     EXPECT_EQ(again.bos, data.bos);
     EXPECT_EQ(again.eos, data.eos);
     EXPECT_EQ(again.chat_template, data.chat_template);
+    EXPECT_EQ(again.tool_template, data.tool_template);
   }
   EXPECT_FALSE(golden_data("smollm").add_bos);
   EXPECT_TRUE(golden_data("llama3").add_bos);
@@ -321,29 +324,6 @@ TEST(TokenizerJson, NamesWhatItCannotRead) {
   for (size_t size = 0; size < text.size(); size += 97) {
     EXPECT_THROW(parse_tokenizer_json(text.substr(0, size), "t.json"), Error);
   }
-}
-
-class TokenizerDirectory : public DirectoryTest {};
-
-TEST_F(TokenizerDirectory, ReadsTheFilesBeside) {
-  write("tokenizer.json", read_text(text_data() / "smollm_tokenizer.json"));
-  EXPECT_EQ(read_tokenizer_directory(directory_)->eos, -1);
-  write("tokenizer_config.json", R"({"bos_token": "<|im_start|>",
-      "eos_token": {"content": "<|im_end|>"}, "pad_token": null,
-      "chat_template": [{"name": "rag", "template": "r"}, {"name": "default", "template": "d"}]})");
-  const TokenizerData data = *read_tokenizer_directory(directory_);
-  EXPECT_EQ(data.bos, 1);
-  EXPECT_EQ(data.eos, 2);
-  EXPECT_EQ(data.pad, -1);
-  EXPECT_FALSE(data.add_bos);
-  EXPECT_EQ(data.chat_template, "d");
-  write("tokenizer_config.json", R"({"bos_token": "<|im_start|>", "add_bos_token": true,
-      "chat_template": "d"})");
-  EXPECT_TRUE(read_tokenizer_directory(directory_)->add_bos);
-  write("chat_template.jinja", "j");
-  EXPECT_EQ(read_tokenizer_directory(directory_)->chat_template, "j");
-  write("tokenizer_config.json", R"({"eos_token": "<nope>"})");
-  expect_error(ErrorKind::model, "<nope>", [&] { read_tokenizer_directory(directory_); });
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <functional>
 
 #include "base/error.h"
 #include "base/json_object.h"
@@ -10,6 +9,7 @@
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "text/batch.h"
+#include "text/dataset_builder.h"
 #include "text/encode_records.h"
 #include "train/evaluate.h"
 #include "train/loading.h"
@@ -30,19 +30,18 @@ struct Reader {
         tokenizer(make_tokenizer(from.tokenizer, files)),
         options(dataset_options(from, tokenizer)) {}
 
-  // Every record whole, in order; of each data set at most so many (0: all).
-  void records(int64_t most,
-               const std::function<void(const Example&, const std::string&)>& use) const {
-    for (const std::string& path : recipe.data) {
-      encode_records(data_files(path), most, tokenizer, options.examples, options.threads,
-                     [&](const Record&, const Example& example, const std::string& place) {
-                       use(example, place);
-                     });
+  // Every record whole, in order; of each data set at most so many (0: all), of one that
+  // data_weights leaves out none.
+  void records(int64_t most, const EncodedCallback& use) const {
+    for (size_t i = 0; i < recipe.data.size(); ++i) {
+      if (!recipe.data_weights.empty() && recipe.data_weights[i] == 0.0) continue;
+      encode_records(data_files(recipe.data[i], DataPart::train), most, tokenizer, options.examples,
+                     options.threads, use);
     }
   }
 
-  static void warn_of(const DatasetStats& stats) {
-    for (const std::string& warning : data_warnings(stats)) {
+  static void warn_of(const std::vector<std::string>& warnings) {
+    for (const std::string& warning : warnings) {
       fmt::print(stderr, "jackscrew: warning: {}\n", warning);
     }
   }
@@ -54,14 +53,15 @@ struct Reader {
 };
 
 void tokenize(const Reader& reader) {
-  reader.records(reader.recipe.max_samples, [&](const Example& example, const std::string&) {
+  const auto print = [&](const Record&, const Example& example, const std::string&) {
     if (!reader.recipe.json) {
       fmt::print("{}\n", fmt::join(example.ids, " "));
       return;
     }
     fmt::print("{{\"ids\": [{}], \"train\": [{}]}}\n", fmt::join(example.ids, ", "),
                fmt::join(example.train, ", "));
-  });
+  };
+  reader.records(reader.recipe.max_samples, print);
 }
 
 // A terminal obeys control characters; a text to be looked at must not use that.
@@ -75,39 +75,61 @@ std::string harmless(const std::string& text) {
   return out;
 }
 
-void preview(const Reader& reader) {
+// Leaves of an example what training makes of it, none of it trained where it is left out; says so.
+std::string fit_for_training(const Record& record, Example& example, const DatasetOptions& options,
+                             const std::string& place) {
+  const std::string length = counted(std::ssize(example.ids), "token");
+  const int64_t limit = options.sequence_len;
+  if (std::holds_alternative<DocumentRecord>(record)) {
+    return fmt::format("{} in windows of {}, of which each trains all but its first", length,
+                       limit);
+  }
+  const LengthFit fit = fit_length(example, options, place);
+  const int64_t targets = example.target_count();
+  if (fit == LengthFit::left_out || targets == 0) {
+    std::fill(example.train.begin(), example.train.end(), uint8_t{0});
+  }
+  if (fit == LengthFit::left_out)
+    return fmt::format("{}, left out as longer than {}", length, limit);
+  const std::string cut = fit == LengthFit::cut ? fmt::format(", cut to {}", limit) : "";
+  if (targets == 0) return fmt::format("{}{}, left out as none is trained", length, cut);
+  return fmt::format("{}{}, {} trained", length, cut, targets);
+}
+
+void print_marked(const Tokenizer& tokenizer, const Example& example) {
   const bool colour = stdout_colour();
   const std::string begin = colour ? "\x1b[32m" : "[[";
   const std::string end = colour ? "\x1b[0m" : "]]";
-  const auto limit = static_cast<size_t>(reader.recipe.sequence_len);
+  const size_t visible = std::min(example.ids.size(), kPreviewTokens);
+  for (size_t from = 0; from < visible;) {
+    size_t to = from + 1;
+    while (to < visible && example.train[to] == example.train[from]) ++to;
+    const std::span<const int32_t> ids(example.ids.data() + from, to - from);
+    const TextPlace before = from == 0 ? TextPlace::begin : TextPlace::inside;
+    const std::string text = harmless(tokenizer.decode(ids, false, before));
+    const bool trained = example.train[from] != 0;
+    fmt::print("{}{}{}", trained ? begin : "", text, trained ? end : "");
+    from = to;
+  }
+  fmt::print("{}\n\n", visible < example.ids.size() ? " ..." : "");
+}
+
+void preview(const Reader& reader) {
   int64_t shown = 0;
   DatasetStats stats;
   const int64_t wanted = reader.recipe.max_samples;
   const int64_t most = wanted > 0 ? std::min(wanted, kPreviewRead) : kPreviewRead;
-  reader.records(most, [&](const Example& example, const std::string& place) {
+  reader.records(most, [&](const Record& record, Example example, const std::string& place) {
     stats.notes += example.notes;
     if (++shown > kPreviewRecords) return;
-    const size_t kept = std::min(limit, example.ids.size());
-    fmt::print("{}: {} tokens, {} trained{}\n", place, example.ids.size(), example.target_count(),
-               kept < example.ids.size() ? fmt::format(", cut to {}", kept) : "");
-    const size_t visible = std::min(kept, kPreviewTokens);
-    for (size_t from = 0; from < visible;) {
-      size_t to = from + 1;
-      while (to < visible && example.train[to] == example.train[from]) ++to;
-      const std::span<const int32_t> ids(example.ids.data() + from, to - from);
-      const TextPlace before = from == 0 ? TextPlace::begin : TextPlace::inside;
-      const std::string text = harmless(reader.tokenizer.decode(ids, false, before));
-      const bool trained = example.train[from] != 0;
-      fmt::print("{}{}{}", trained ? begin : "", text, trained ? end : "");
-      from = to;
-    }
-    fmt::print("{}\n\n", visible < kept ? " ..." : "");
+    fmt::print("{}: {}\n", place, fit_for_training(record, example, reader.options, place));
+    print_marked(reader.tokenizer, example);
   });
   if (shown > kPreviewRecords) {
     fmt::print("and {}{} more records\n", shown >= kPreviewRead ? "at least " : "",
                shown - kPreviewRecords);
   }
-  Reader::warn_of(stats);
+  Reader::warn_of(data_warnings(stats));
 }
 
 void stats(const Reader& reader) {
@@ -163,7 +185,7 @@ void stats(const Reader& reader) {
   fmt::print("epoch      {} rows of {} tokens, {:.1f}% full ({}); {} steps\n",
              sampler.rows_per_epoch(), recipe.sequence_len, 100.0 * sampler.fill_rate(),
              recipe.packing ? "packed" : "not packed", sampler.steps_per_epoch());
-  Reader::warn_of(counts);
+  Reader::warn_of(data_warnings(counts));
 }
 
 struct Action {
@@ -182,6 +204,9 @@ int look_at_data(const Recipe& recipe) {
   }
   recipe.options.require("model", "data");
   recipe.options.require("data", "data");
+  for (const std::string& path : recipe.data) {
+    Reader::warn_of(left_out_warnings(path, DataPart::train));
+  }
   action->run(Reader(recipe));
   return 0;
 }

@@ -32,7 +32,10 @@ int score(const Recipe& given) {
   const ProgressStyle style = stderr_style(recipe.quiet);
   std::vector<Dataset> parts;
   for (const std::string& path : recipe.data) {
-    parts.push_back(load_dataset(path, tokenizer, options, style));
+    for (const std::string& warning : left_out_warnings(path, DataPart::evaluation)) {
+      fmt::print(stderr, "jackscrew: warning: {}\n", warning);
+    }
+    parts.push_back(load_dataset(path, tokenizer, options, style, DataPart::evaluation));
   }
   // Records are scored side by side; 2048 tokens fill the products, and more would only take
   // memory.

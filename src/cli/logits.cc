@@ -22,7 +22,7 @@ std::vector<int32_t> first_window(const Recipe& recipe, const Tokenizer& tokeniz
   std::vector<int32_t> ids;
   for (const std::string& path : recipe.data) {
     if (!ids.empty()) break;
-    read_records(data_files(path), recipe.max_samples,
+    read_records(data_files(path, DataPart::train), recipe.max_samples,
                  [&](const Record& record, const std::string& place) {
                    ids = encode_record(tokenizer, options.examples, record, place).ids;
                    return ids.empty();

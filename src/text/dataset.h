@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "text/data_files.h"
 #include "text/example.h"
 #include "text/token_store.h"
 
@@ -65,7 +66,7 @@ class Dataset {
   // where the tokenizer adds it by default, and cut into consecutive windows of sequence_len tokens
   // (the last may be shorter); every token but the first of each window is a target. `progress` is
   // told of the files' bytes. Throws Error(data) naming file and line, also when nothing is left to
-  // train on in the part train.
+  // learn or to score.
   static Dataset read(const fs::path& path, const Tokenizer& tokenizer,
                       const DatasetOptions& options, DataPart part = DataPart::train,
                       const ProgressCallback& progress = {});

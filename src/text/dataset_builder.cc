@@ -95,6 +95,20 @@ std::string key_of(std::span<const fs::path> files, const Tokenizer& tokenizer,
 
 }  // namespace
 
+LengthFit fit_length(Example& example, const DatasetOptions& options, const std::string& place) {
+  if (std::ssize(example.ids) <= options.sequence_len) return LengthFit::whole;
+  if (options.long_record == LongRecord::drop) return LengthFit::left_out;
+  if (options.long_record == LongRecord::error) {
+    throw Error(ErrorKind::data,
+                fmt::format("{}: {} tokens, and sequence_len is {}", place, example.ids.size(),
+                            options.sequence_len),
+                "raise sequence_len, or set excess_length_strategy to truncate or drop");
+  }
+  example.ids.resize(static_cast<size_t>(options.sequence_len));
+  example.train.resize(static_cast<size_t>(options.sequence_len));
+  return LengthFit::cut;
+}
+
 DatasetBuilder::DatasetBuilder(const Tokenizer* tokenizer, const DatasetOptions& options)
     : tokenizer_(tokenizer),
       options_(options),
@@ -133,22 +147,15 @@ void DatasetBuilder::add_record(Example example, const std::string& place) {
   counts.notes += example.notes;
   counts.text_tokens += std::ssize(example.ids);
   counts.longest = std::max(counts.longest, static_cast<int64_t>(std::ssize(example.ids)));
-  if (std::ssize(example.ids) > options_.sequence_len) {
-    switch (options_.long_record) {
-      case LongRecord::truncate:
-        example.ids.resize(static_cast<size_t>(options_.sequence_len));
-        example.train.resize(static_cast<size_t>(options_.sequence_len));
-        ++counts.truncated;
-        break;
-      case LongRecord::drop:
-        ++counts.too_long;
-        return;
-      case LongRecord::error:
-        throw Error(ErrorKind::data,
-                    fmt::format("{}: {} tokens, and sequence_len is {}", place, example.ids.size(),
-                                options_.sequence_len),
-                    "raise sequence_len, or set excess_length_strategy to truncate or drop");
-    }
+  switch (fit_length(example, options_, place)) {
+    case LengthFit::whole:
+      break;
+    case LengthFit::cut:
+      ++counts.truncated;
+      break;
+    case LengthFit::left_out:
+      ++counts.too_long;
+      return;
   }
   if (!add(example)) ++counts.dropped;
 }
@@ -244,11 +251,11 @@ Dataset Dataset::read(const fs::path& path, const Tokenizer& tokenizer,
   };
   encode_records(files, options.max_samples, tokenizer, options.examples, options.threads, use,
                  progress);
-  if (part == DataPart::train && counts.examples == 0) {
+  if (counts.examples == 0) {
     throw Error(
         ErrorKind::data,
-        fmt::format("{}: none of its {} records has a token to train on", path.string(),
-                    counts.records),
+        fmt::format("{}: none of its {} records has a token to {} on", path.string(),
+                    counts.records, part == DataPart::train ? "train" : "evaluate"),
         counts.truncated > 0  ? "raise sequence_len: answers are cut off"
         : counts.too_long > 0 ? "raise sequence_len: records are longer"
         : counts.notes.untrainable > 0

@@ -11,6 +11,13 @@
 
 namespace jackscrew {
 
+// How an example comes into a data set.
+enum class LengthFit { whole, cut, left_out };
+
+// Cuts an example of more than sequence_len tokens where `options` say so, and tells what is to be
+// done with it; `place` is for messages. Throws Error(data) where such a record is an error.
+LengthFit fit_length(Example& example, const DatasetOptions& options, const std::string& place);
+
 class DatasetBuilder {
  public:
   // `tokenizer` may be null: then trained_bytes stays 0. Both must outlive the builder. Throws

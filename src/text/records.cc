@@ -9,54 +9,12 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "text/csv.h"
+#include "text/data_files.h"
 #include "text/record_json.h"
 
 namespace jackscrew {
 
 namespace {
-
-std::string lower_extension(const fs::path& path) {
-  std::string extension = path.extension().string();
-  for (char& c : extension) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return extension;
-}
-
-bool is_data_file(const fs::path& path) {
-  const std::string extension = lower_extension(path);
-  return extension == ".jsonl" || extension == ".json" || extension == ".csv" ||
-         extension == ".txt";
-}
-
-// What to do about a file that is none.
-std::string unread_hint(const fs::path& path) {
-  constexpr const char* kRead = ".jsonl, .json, .csv and .txt are read";
-  const std::string extension = lower_extension(path);
-  if (extension == ".parquet" || extension == ".arrow") {
-    return fmt::format(
-        "{}; in Python, datasets.load_dataset(\"{}\", data_files=\"{}\", split=\"train\")"
-        ".to_json(\"data.jsonl\") writes the first",
-        kRead, extension.substr(1), path.string());
-  }
-  const bool packed = extension == ".gz" || extension == ".bz2" || extension == ".xz" ||
-                      extension == ".zst" || extension == ".zip";
-  return fmt::format("{}{}", kRead, packed ? "; unpack it first" : "");
-}
-
-// The part that a file's name chooses, if any: "train.jsonl", "test-01.json".
-std::optional<DataPart> named_part(const fs::path& path) {
-  static const std::vector<std::pair<std::string_view, DataPart>> kNames = {
-      {"train", DataPart::train}, {"validation", DataPart::valid}, {"valid", DataPart::valid},
-      {"eval", DataPart::valid},  {"dev", DataPart::valid},        {"test", DataPart::test}};
-  const std::string stem = path.stem().string();
-  for (const auto& [name, part] : kNames) {
-    if (!stem.starts_with(name)) continue;
-    if (stem.size() == name.size() ||
-        std::isalnum(static_cast<unsigned char>(stem[name.size()])) == 0) {
-      return part;
-    }
-  }
-  return std::nullopt;
-}
 
 // Bytes of a part of a document: any text that is one to somebody, and little memory for its
 // tokens.
@@ -253,37 +211,6 @@ void find_records_of(const fs::path& file, const FoundCallback& use,
 }
 
 }  // namespace
-
-std::vector<fs::path> data_files(const fs::path& path, DataPart part) {
-  std::error_code error;
-  if (!fs::exists(path, error)) {
-    throw Error(ErrorKind::data, fmt::format("{} does not exist", path.string()), "check the path");
-  }
-  if (!fs::is_directory(path)) return {path};
-  std::vector<fs::path> all, others;
-  for (const auto& entry : fs::directory_iterator(path, error)) {
-    if (entry.is_regular_file()) {
-      (is_data_file(entry.path()) ? all : others).push_back(entry.path());
-    }
-  }
-  if (error) fail(ErrorKind::data, "cannot list {}: {}", path.string(), error.message());
-  std::sort(all.begin(), all.end());
-  const bool named = std::any_of(all.begin(), all.end(),
-                                 [](const fs::path& file) { return named_part(file).has_value(); });
-  std::vector<fs::path> files;
-  for (const fs::path& file : all) {
-    if (named ? named_part(file) == part : part == DataPart::train) files.push_back(file);
-  }
-  if (files.empty() && part == DataPart::train) {
-    throw Error(
-        ErrorKind::data, fmt::format("{} holds no training files", path.string()),
-        all.empty() && !others.empty()
-            ? unread_hint(*std::min_element(others.begin(), others.end()))
-            : ".jsonl, .json, .csv and .txt files are read; names that begin with valid or test "
-              "are not for training");
-  }
-  return files;
-}
 
 size_t first_part(std::string_view text, size_t limit) {
   if (text.size() <= limit) return text.size();

@@ -42,17 +42,6 @@ struct DocumentRecord {
 
 using Record = std::variant<ConversationRecord, CompletionRecord, TextRecord, DocumentRecord>;
 
-// Which of a directory's files are wanted.
-enum class DataPart { train, valid, test };
-
-// The data files (.jsonl .json .csv .txt) at `path`: the file itself, whatever the part, or a
-// directory's files in order of name. In a directory, names that begin with train / valid,
-// validation, eval or dev / test choose the part; where no name does, every file is of part train.
-// Throws Error(data) when there is nothing of the part train or `path` is missing; other parts may
-// be empty.
-std::vector<std::filesystem::path> data_files(const std::filesystem::path& path,
-                                              DataPart part = DataPart::train);
-
 // A record that was found in a file and is still to be parsed: any thread may do that, at any time.
 struct FoundRecord {
   std::string place;  // "file:line" or "file, record N"

@@ -130,6 +130,7 @@ class Trainer {
     };
     train_data_ = load(recipe_.data, DataPart::train, "train");
     for (const std::string& warning : data_warnings(train_data_.stats())) warn(warning);
+    warn_of_files();
     if (options.examples.format.uses_clock() && recipe_.chat_date == "today") {
       const jinja::DateTime& now = options.examples.format.now;
       warn(fmt::format(
@@ -137,13 +138,7 @@ class Trainer {
           now.year, now.month, now.day));
     }
     if (!recipe_.eval_data.empty()) {
-      eval_data_ = load(recipe_.eval_data, DataPart::valid, "eval");
-      if (eval_data_.size() == 0) {
-        throw Error(
-            ErrorKind::data,
-            fmt::format("{} has no token to evaluate on", fmt::join(recipe_.eval_data, ", ")),
-            "give another eval_data, or leave it out");
-      }
+      eval_data_ = load(recipe_.eval_data, DataPart::evaluation, "eval");
     } else if (recipe_.val_size > 0) {
       std::tie(train_data_, eval_data_) = train_data_.split(recipe_.val_size, recipe_.seed);
     }
@@ -156,6 +151,22 @@ class Trainer {
     }
     samples_ = choose_samples(eval_data_.size() > 0 ? eval_data_ : train_data_, tokenizer_,
                               recipe_.report_samples, recipe_.sequence_len);
+  }
+
+  // Of what a directory holds and the run does not use.
+  void warn_of_files() {
+    for (const std::string& path : recipe_.data) {
+      for (const std::string& warning : left_out_warnings(path, DataPart::train)) warn(warning);
+      const bool evaluates = !recipe_.eval_data.empty() || recipe_.val_size > 0;
+      if (!evaluates && names_part(path, DataPart::evaluation)) {
+        warn(fmt::format("{0} has files for evaluation, which eval_data={0} would use", path));
+      }
+    }
+    for (const std::string& path : recipe_.eval_data) {
+      for (const std::string& warning : left_out_warnings(path, DataPart::evaluation)) {
+        warn(warning);
+      }
+    }
   }
 
   std::string data_names() const { return fmt::format("{}", fmt::join(recipe_.data, ", ")); }

@@ -130,6 +130,37 @@ TEST(Data, PreviewMarksWhatIsTrained) {
   EXPECT_NE(outcome.out.find("and 2 more records"), std::string::npos);
 }
 
+// What it shows is what training would make of the records.
+TEST(Data, PreviewCutsAndLeavesOut) {
+  const TemporaryDirectory directory("jackscrew_data");
+  const std::string data =
+      directory.file("data.jsonl",
+                     "{\"prompt\": \"ask\", \"completion\": \"answer\"}\n"
+                     "{\"prompt\": \"a long one\", \"completion\": \"answer\"}\n"
+                     "{\"text\": \"text\"}\n");
+  const std::string command = "data preview sequence_len=8 data=" + data + kBytes;
+  EXPECT_EQ(run(command).out, data + ":1: 11 tokens, cut to 8, 4 trained\n<s>ask[[answ]]\n\n" +
+                                  data +
+                                  ":2: 18 tokens, cut to 8, left out as none is trained\n"
+                                  "<s>a long \n\n" +
+                                  data + ":3: 6 tokens, 5 trained\n[[<s>text</s>]]\n\n");
+  EXPECT_EQ(run(command + "excess_length_strategy=drop").out,
+            data + ":1: 11 tokens, left out as longer than 8\n<s>askanswer</s>\n\n" + data +
+                ":2: 18 tokens, left out as longer than 8\n<s>a long oneanswer</s>\n\n" + data +
+                ":3: 6 tokens, 5 trained\n[[<s>text</s>]]\n\n");
+  const Outcome refused = run(command + "excess_length_strategy=error 2>&1");
+  EXPECT_EQ(refused.exit_code, 4);
+  EXPECT_NE(refused.out.find(data + ":1: 11 tokens, and sequence_len is 8"), std::string::npos)
+      << refused.out;
+  const std::string document = directory.file("text.txt", "0123456789");
+  EXPECT_EQ(
+      run("data preview sequence_len=8 data_weights=0,1 data=" + data + "," + document + kBytes)
+          .out,
+      document +
+          ": 11 tokens in windows of 8, of which each trains all but its first\n"
+          "[[<s>0123456789]]\n\n");
+}
+
 TEST(Data, Refusals) {
   EXPECT_EQ(run("data look data=x" + kBytes + kErrorsOnly).exit_code, 2);
   EXPECT_EQ(run("data stats" + kBytes + kErrorsOnly).exit_code, 2);

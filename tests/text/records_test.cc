@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/text/fixture.h"
+#include "text/data_files.h"
 
 namespace jackscrew {
 namespace {
@@ -133,7 +134,8 @@ TEST_F(DataFiles, OfOtherKindsAreRefusedWithWhatToDo) {
     });
     EXPECT_TRUE(message_of(file).ends_with(name + ": unknown kind of data file")) << file;
     EXPECT_TRUE(hint_of(file).find(hint) != std::string::npos) << file;
-    const std::string all = error_of(ErrorKind::data, [&] { data_files(directory); });
+    const std::string all =
+        error_of(ErrorKind::data, [&] { data_files(directory, DataPart::train); });
     EXPECT_TRUE(message_of(all).ends_with("holds no training files")) << all;
     EXPECT_EQ(hint_of(all), hint_of(file));
   }

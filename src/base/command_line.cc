@@ -13,8 +13,6 @@ namespace jackscrew {
 
 namespace {
 
-constexpr const char* kOrigin = "command line";
-
 // Whether `text` can be the name in `name=value`; a path with `=` in it usually cannot.
 bool is_name(std::string_view text) {
   if (text.empty() || std::isalpha(static_cast<unsigned char>(text.front())) == 0) return false;
@@ -35,7 +33,7 @@ CommandLine parse_command_line(std::span<const std::string> arguments, const Opt
   CommandLine out;
   const auto assign = [&](std::string_view name, std::string_view text) {
     out.assignments.push_back(
-        Assignment{std::string(name), std::string(text), kOrigin, std::nullopt});
+        Assignment{std::string(name), std::string(text), kCommandLine, std::nullopt});
   };
   for (size_t i = 0; i < arguments.size(); ++i) {
     const std::string_view argument = arguments[i];
@@ -63,7 +61,7 @@ CommandLine parse_command_line(std::span<const std::string> arguments, const Opt
       continue;
     }
     // An unknown name is refused right here: whether the next argument is its value is not known.
-    const OptionSpec& spec = known.at(body, kOrigin).spec;
+    const OptionSpec& spec = known.at(body, kCommandLine).spec;
     const bool has_next = i + 1 < arguments.size();
     if (spec.type == OptionType::boolean) {
       const bool takes_next = has_next && is_boolean_value(spec, arguments[i + 1]);

@@ -41,11 +41,14 @@ struct OptionTable {
   bool saved = true;  // false: about one call of the program only, absent from dumps
 };
 
+// The origin of values from the arguments of the program.
+inline constexpr const char* kCommandLine = "command line";
+
 // A value that someone gave to an option, before it is checked.
 struct Assignment {
   std::string name;                               // or an alias
   std::string text;                               // unless `items` is given
-  std::string origin;                             // for messages: "run.yaml:3", "command line"
+  std::string origin;                             // for messages: "run.yaml:3", kCommandLine
   std::optional<std::vector<std::string>> items;  // written as a list
 };
 

@@ -35,6 +35,14 @@ int with_recipe(Arguments arguments, size_t max_operands, const std::string& com
   return 0;
 }
 
+void warn_of_unused(const Recipe& recipe, std::string_view command,
+                    std::initializer_list<std::string_view> names) {
+  for (const std::string_view name : names) {
+    if (recipe.options.origin(name) != kCommandLine) continue;
+    fmt::print(stderr, "jackscrew: warning: {} does not use {}\n", command, name);
+  }
+}
+
 void require_weights(const Recipe& recipe, const ModelFiles& files) {
   if (files.source != nullptr || recipe.random_init) return;
   throw Error(ErrorKind::usage, fmt::format("{} is a shape without weights", recipe.model),

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <functional>
+#include <initializer_list>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "base/options.h"
 #include "cli/commands.h"
@@ -24,6 +26,11 @@ Recipe read_arguments(Arguments arguments, size_t max_operands, const std::strin
 // The exit code.
 int with_recipe(Arguments arguments, size_t max_operands, const std::string& command,
                 const std::function<int(const Recipe&)>& run);
+
+// Warns of those of the options `names` that the command line sets although `command` does not read
+// them; in a recipe they may stand for another command.
+void warn_of_unused(const Recipe& recipe, std::string_view command,
+                    std::initializer_list<std::string_view> names);
 
 // Throws Error(usage) when the model is only a shape and nothing says that it begins at random.
 void require_weights(const Recipe& recipe, const ModelFiles& files);

@@ -108,6 +108,7 @@ class Conversation {
 };
 
 int converse(const Recipe& given) {
+  warn_of_unused(given, "chat", {"prompt"});
   GenerationSetup setup(given, "chat");
   if (setup.format.is_plain()) {
     fmt::print(stderr,

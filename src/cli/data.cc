@@ -204,6 +204,7 @@ int look_at_data(const Recipe& recipe) {
   }
   recipe.options.require("model", "data");
   recipe.options.require("data", "data");
+  warn_of_unused(recipe, "data", {"eval_data", "val_size", "output"});
   for (const std::string& path : recipe.data) {
     Reader::warn_of(left_out_warnings(path, DataPart::train));
   }

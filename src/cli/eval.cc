@@ -23,6 +23,7 @@ int score(const Recipe& given) {
   Recipe recipe = with_adapter_options(given);
   recipe.options.require("model", "eval");
   recipe.options.require("data", "eval");
+  warn_of_unused(recipe, "eval", {"data_weights", "eval_data", "val_size"});
   const ModelFiles files = open_model(recipe.model, recipe.adapter);
   require_weights(recipe, files);
   settle_lengths(recipe, files.config);

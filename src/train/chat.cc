@@ -57,7 +57,9 @@ void Chat::make_room(Answer& answer) {
       throw Error(
           ErrorKind::usage,
           fmt::format("the message has {} tokens, and a chat here has {}", tokens, context_),
-          "shorten it, or raise context");
+          context_ < session_.stage().config().longest_sequence()
+              ? "shorten it, or raise context"
+              : "shorten it: the model has no more");
     }
     const auto oldest = messages_.begin() + static_cast<std::ptrdiff_t>(first);
     messages_.erase(oldest, oldest + 2);

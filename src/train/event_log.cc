@@ -24,7 +24,9 @@ void for_events(const fs::path& path, const Use& use) {
     auto event = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
     if (!event.is_object()) continue;
     const auto step = event.find("step");
+    const auto kind = event.find("event");
     if (step == event.end() || !step->is_number_integer()) continue;
+    if (kind == event.end() || !kind->is_string()) continue;
     use(std::move(event), line);
   }
 }
@@ -53,6 +55,16 @@ std::vector<nlohmann::json> read_events(const fs::path& path) {
   for_events(path,
              [&](nlohmann::json event, std::string_view) { events.push_back(std::move(event)); });
   return events;
+}
+
+int64_t logged_until(const fs::path& path, int64_t step) {
+  std::optional<int64_t> logged;
+  for_events(path, [&](nlohmann::json event, std::string_view) {
+    const auto at = event["step"].get<int64_t>();
+    const bool begins = event["event"] == event_name(EventKind::start) && !logged;
+    if (at <= step && (begins || event["event"] == event_name(EventKind::step))) logged = at;
+  });
+  return logged.value_or(step);
 }
 
 const char* event_name(EventKind kind) {

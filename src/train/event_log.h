@@ -15,9 +15,13 @@ enum class EventKind { start, step, rotate, eval, save, warn, end, memory, booke
 
 const char* event_name(EventKind kind);
 
-// The events of a log in order, each an object with an integer `step`; lines that are none, such as
-// one torn by a crash, are left out. None when there is no file.
+// The events of a log in order, each an object with a name as `event` and an integer `step`; lines
+// that are none, such as one torn by a crash, are left out. None when there is no file.
 std::vector<nlohmann::json> read_events(const fs::path& path);
+
+// Up to which step the log tells of steps, at most up to `step`: that of its last such line or,
+// where it has begun and has none, the one at which it began. `step` where there is no log.
+int64_t logged_until(const fs::path& path, int64_t step);
 
 // Every line begins with `event` (the kind), `step` (optimizer steps done) and `time` (seconds
 // since 1970); the rest bears the names of Hugging Face's trainer_state.json where it has one:

@@ -311,7 +311,14 @@ Recipe with_adapter_options(Recipe recipe) {
                 fmt::format("an adapter is given, but the learner is {}", recipe.learner),
                 "an adapter learns by method=lora; leave it out to train the model");
   }
-  const PeftConfig config = read_peft_adapter(recipe.adapter).config;
+  const PeftAdapter adapter = read_peft_adapter(recipe.adapter);
+  for (const NamedArray& array : adapter.tensors) {
+    if (array.name.starts_with("model.layers.")) continue;
+    throw Error(ErrorKind::model, fmt::format("{}: {} has no place", origin, array.name),
+                "adapters of the matrices of blocks are supported, those of lm_head and "
+                "embed_tokens are not");
+  }
+  const PeftConfig& config = adapter.config;
   OptionSet& options = recipe.options;
   const auto take = [&](const char* name, const std::string& value, const auto& differs) {
     if (options.was_set(name) && differs()) {

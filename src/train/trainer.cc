@@ -63,6 +63,12 @@ class Trainer {
         recipe_.lr_schedule, recipe_.learning_rate,
         recipe_.warmup_steps.value_or(warmup_from_ratio(recipe_.warmup_ratio, total_steps_)),
         total_steps_};
+    if (schedule_.warmup_steps > total_steps_) {
+      throw Error(ErrorKind::usage,
+                  fmt::format("warmup_steps {} is more than the {} of this run",
+                              schedule_.warmup_steps, counted(total_steps_, "step")),
+                  "the learning rate would never reach its height");
+    }
     find_checkpoint();
   }
 
@@ -75,6 +81,7 @@ class Trainer {
     const int64_t first = restore();
     claim_->keep();
     const std::optional<int64_t> resumed = first > 0 ? std::optional(first) : std::nullopt;
+    unlogged_.tokens = tokens_without_a_line(first);
     log_.emplace(output_ / "train_log.jsonl", resumed);
     watch_.replay(output_ / "train_log.jsonl");
     board_.emplace(output_, resumed);
@@ -186,6 +193,15 @@ class Trainer {
                               step, counted(total_steps_, "step")),
                   "raise max_steps, give another output_dir, or begin anew with resume=never");
     }
+  }
+
+  // Tokens of the steps before `first` that come after the last line of the log which is kept.
+  int64_t tokens_without_a_line(int64_t first) const {
+    int64_t tokens = 0;
+    for (int64_t step = logged_until(output_ / "train_log.jsonl", first); step < first; ++step) {
+      tokens += sampler_->step(step).tokens;
+    }
+    return tokens;
   }
 
   // Goes on from the checkpoint where there is one; returns the steps already done.

@@ -118,6 +118,12 @@ TEST(ChatProgram, AnswersLineByLine) {
   const Outcome long_one = chat("Much too long a message for that\\n", "context=16 2>&1");
   EXPECT_EQ(long_one.exit_code, 2);
   EXPECT_NE(long_one.out.find("shorten it, or raise context"), std::string::npos) << long_one.out;
+  // 128 are all that the model has.
+  const Outcome longest = chat(std::string(130, 'x') + "\\n", "prompt=Hi 2>&1");
+  EXPECT_NE(longest.out.find("and a chat here has 128\nhint: shorten it: the model has no more"),
+            std::string::npos)
+      << longest.out;
+  EXPECT_NE(longest.out.find("warning: chat does not use prompt\n"), std::string::npos);
 }
 
 }  // namespace

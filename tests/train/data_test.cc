@@ -65,6 +65,49 @@ TEST_F(SlowData, EvaluationOfSeveralFiles) {
   EXPECT_NEAR(nats(both), nats(a) + nats(b), 1e-9 * nats(both));
 }
 
+// A directory's files are for training or evaluation by their names, and what is not used is said.
+TEST_F(SlowData, ADirectoryOfFiles) {
+  const fs::path directory = tiny_.path("set");
+  fs::create_directories(directory);
+  tiny_.file("set/train.jsonl", tiny_.text("train.jsonl"));
+  tiny_.file("set/dev.jsonl", tiny_.text("valid.jsonl"));
+  tiny_.file("set/more.jsonl", tiny_.text("valid.jsonl"));
+  const std::string set = " data=" + directory.string();
+  const std::string unread =
+      "warning: " + directory.string() +
+      ": more.jsonl is not read, for names of other files there choose them\n";
+  const std::string unused = "warning: " + directory.string() +
+                             " has files for evaluation, which eval_data=" + directory.string() +
+                             " would use\n";
+  const auto trained = [&](const std::string& more) {
+    const Outcome outcome =
+        run(tiny_.train("model", "method=full max_steps=1 resume=never" + set + more + " 2>&1"));
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.out;
+    return outcome.out;
+  };
+  const std::string with_both = trained("");
+  EXPECT_NE(with_both.find(unread), std::string::npos) << with_both;
+  EXPECT_NE(with_both.find(unused), std::string::npos) << with_both;
+  const std::string evaluated = trained(" eval_data=" + directory.string());
+  EXPECT_EQ(evaluated.find(unused), std::string::npos) << evaluated;
+  const std::string eval = "eval model=" + tiny_.path("model").string() +
+                           " tokenizer=bytes sequence_len=64 --json data=";
+  const json expected = json::parse(run(eval + tiny_.eval_data()).out);
+  EXPECT_NEAR(tiny_.events("model", "eval").back()["eval_loss"].get<double>(),
+              expected["loss"].get<double>(), 1e-9);
+  const Outcome scored =
+      run(eval + directory.string() + " val_size=0.5 2>" + tiny_.path("said").string());
+  EXPECT_EQ(json::parse(scored.out), expected);
+  const std::string said = tiny_.text("said");
+  EXPECT_NE(said.find(unread), std::string::npos) << said;
+  EXPECT_NE(said.find("warning: eval does not use val_size\n"), std::string::npos) << said;
+  // In a recipe it may stand for another command.
+  const std::string recipe = tiny_.file("run.yaml", "val_size: 0.5\n");
+  const Outcome quiet = run("eval " + recipe + eval.substr(4) + tiny_.eval_data() + " 2>&1");
+  EXPECT_EQ(quiet.exit_code, 0);
+  EXPECT_EQ(quiet.out.find("val_size"), std::string::npos) << quiet.out;
+}
+
 TEST_F(SlowData, LargeDataAreKeptAsTokens) {
   // 64 MiB of few long records, of which the beginning is kept.
   std::string text;

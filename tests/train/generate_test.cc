@@ -1,9 +1,12 @@
 // Generation: the cache against none, and draws against their distributions.
 #include "train/generate.h"
 
+#include <unistd.h>
+
 #include <limits>
 #include <set>
 
+#include "formats/peft.h"
 #include "tests/support/errors.h"
 #include "tests/support/golden.h"
 #include "train/export.h"
@@ -98,6 +101,23 @@ TEST(Adapter, SettingsThatContradictItAreRefused) {
   EXPECT_EQ(same.options.number("lora_dropout"), 0.25);
   EXPECT_EQ(with({"lora_target=all-linear"}).options.text("lora_target"),
             options.text("lora_target"));
+}
+
+TEST(Adapter, OfTheHeadIsRefused) {
+  const fs::path directory =
+      fs::temp_directory_path() / fmt::format("jackscrew_head_adapter_{}", ::getpid());
+  PeftConfig config;
+  config.r = 1;
+  config.lora_alpha = 1;
+  config.target_modules = {"lm_head"};
+  PeftWriter writer(directory, config,
+                    {{"lm_head.lora_A.weight", {1, 2}}, {"lm_head.lora_B.weight", {3, 1}}});
+  writer.write("lm_head.lora_A.weight", std::vector<float>(2));
+  writer.write("lm_head.lora_B.weight", std::vector<float>(3));
+  writer.commit();
+  expect_message(ErrorKind::model, directory.string() + ": lm_head.lora_A.weight has no place",
+                 [&] { with_adapter_options(make_recipe({"adapter=" + directory.string()})); });
+  fs::remove_all(directory);
 }
 
 // The last position of a prompt read in two parts, the second over a cache, with the adapter laid

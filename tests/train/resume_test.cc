@@ -277,6 +277,34 @@ TEST(SlowResumeRules, ChangedDataIsNoSilentMatter) {
   tiny.must_train("out", settings + "max_steps=8");
 }
 
+// What is logged of the steps since the last line is the same, whatever lines there were.
+TEST(SlowResumeRules, TokensOfEveryStepAreLogged) {
+  const TinyRun tiny("logged_tokens");
+  const std::string settings = "save_steps=1 save_total_limit=0 method=lora max_steps=";
+  const auto tokens = [&](const std::string& output) {
+    std::map<int64_t, int64_t> by_step;
+    for (const auto& event : tiny.events(output, "step")) by_step[event["step"]] = event["tokens"];
+    return by_step;
+  };
+  tiny.must_train("each", settings + "9 logging_steps=1");
+  std::map<int64_t, int64_t> expected;
+  for (const auto& [step, count] : tokens("each")) expected[(step + 3) / 4 * 4] += count;
+  tiny.must_train("out", settings + "12 logging_steps=4");
+  expected[12] = tokens("out")[12];
+  EXPECT_EQ(tokens("out"), expected);
+  for (const int64_t step : {11, 7, 6, 4, 3}) {
+    for (int64_t later = step + 1; later <= 12; ++later) {
+      fs::remove_all(tiny.path("out/checkpoint-" + std::to_string(later)));
+    }
+    tiny.must_train("out", settings + "12 logging_steps=4");
+    EXPECT_EQ(tokens("out"), expected) << step;
+  }
+  // A run that goes on elsewhere logs its own steps.
+  const std::string resume = " resume=" + tiny.path("out/checkpoint-6").string();
+  tiny.must_train("elsewhere", settings + "12 logging_steps=4" + resume);
+  EXPECT_EQ(tokens("elsewhere")[8], tokens("each")[7] + tokens("each")[8]);
+}
+
 TEST(SlowResumeRules, TwoRunsDoNotShareADirectory) {
   const TinyRun tiny("shared");
   Child first(tiny.train("out", "max_steps=100000 logging_steps=1000"));

@@ -38,8 +38,9 @@ int with_recipe(Arguments arguments, size_t max_operands, const std::string& com
 void warn_of_unused(const Recipe& recipe, std::string_view command,
                     std::initializer_list<std::string_view> names) {
   for (const std::string_view name : names) {
-    if (recipe.options.origin(name) != kCommandLine) continue;
-    fmt::print(stderr, "jackscrew: warning: {} does not use {}\n", command, name);
+    if (recipe.options.origin(name) == kCommandLine) {
+      warn(fmt::format("{} does not use {}", command, name));
+    }
   }
 }
 

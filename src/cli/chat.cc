@@ -111,10 +111,8 @@ int converse(const Recipe& given) {
   warn_of_unused(given, "chat", {"prompt"});
   GenerationSetup setup(given, "chat");
   if (setup.format.is_plain()) {
-    fmt::print(stderr,
-               "jackscrew: warning: {} has no chat template; chat_template=chatml, or another, "
-               "gives it one\n",
-               setup.recipe.model);
+    warn(fmt::format("{} has no chat template; chat_template=chatml, or another, gives it one",
+                     setup.recipe.model));
   }
   const int64_t context = std::min(setup.recipe.context, setup.files.config.longest_sequence());
   const SessionUse use = chat_use(context);

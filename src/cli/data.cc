@@ -40,12 +40,6 @@ struct Reader {
     }
   }
 
-  static void warn_of(const std::vector<std::string>& warnings) {
-    for (const std::string& warning : warnings) {
-      fmt::print(stderr, "jackscrew: warning: {}\n", warning);
-    }
-  }
-
   const Recipe& recipe;
   ModelFiles files;
   Tokenizer tokenizer;
@@ -85,12 +79,11 @@ std::string fit_for_training(const Record& record, Example& example, const Datas
                        limit);
   }
   const LengthFit fit = fit_length(example, options, place);
-  const int64_t targets = example.target_count();
-  if (fit == LengthFit::left_out || targets == 0) {
-    std::fill(example.train.begin(), example.train.end(), uint8_t{0});
-  }
-  if (fit == LengthFit::left_out)
+  const int64_t targets = fit == LengthFit::left_out ? 0 : example.target_count();
+  if (targets == 0) std::fill(example.train.begin(), example.train.end(), uint8_t{0});
+  if (fit == LengthFit::left_out) {
     return fmt::format("{}, left out as longer than {}", length, limit);
+  }
   const std::string cut = fit == LengthFit::cut ? fmt::format(", cut to {}", limit) : "";
   if (targets == 0) return fmt::format("{}{}, left out as none is trained", length, cut);
   return fmt::format("{}{}, {} trained", length, cut, targets);
@@ -129,7 +122,7 @@ void preview(const Reader& reader) {
     fmt::print("and {}{} more records\n", shown >= kPreviewRead ? "at least " : "",
                shown - kPreviewRecords);
   }
-  Reader::warn_of(data_warnings(stats));
+  for (const std::string& line : data_warnings(stats)) warn(line);
 }
 
 void stats(const Reader& reader) {
@@ -185,7 +178,7 @@ void stats(const Reader& reader) {
   fmt::print("epoch      {} rows of {} tokens, {:.1f}% full ({}); {} steps\n",
              sampler.rows_per_epoch(), recipe.sequence_len, 100.0 * sampler.fill_rate(),
              recipe.packing ? "packed" : "not packed", sampler.steps_per_epoch());
-  Reader::warn_of(data_warnings(counts));
+  for (const std::string& line : data_warnings(counts)) warn(line);
 }
 
 struct Action {
@@ -206,7 +199,7 @@ int look_at_data(const Recipe& recipe) {
   recipe.options.require("data", "data");
   warn_of_unused(recipe, "data", {"eval_data", "val_size", "output"});
   for (const std::string& path : recipe.data) {
-    Reader::warn_of(left_out_warnings(path, DataPart::train));
+    for (const std::string& line : left_out_warnings(path, DataPart::train)) warn(line);
   }
   action->run(Reader(recipe));
   return 0;

@@ -33,9 +33,7 @@ int score(const Recipe& given) {
   const ProgressStyle style = stderr_style(recipe.quiet);
   std::vector<Dataset> parts;
   for (const std::string& path : recipe.data) {
-    for (const std::string& warning : left_out_warnings(path, DataPart::evaluation)) {
-      fmt::print(stderr, "jackscrew: warning: {}\n", warning);
-    }
+    for (const std::string& line : left_out_warnings(path, DataPart::evaluation)) warn(line);
     parts.push_back(load_dataset(path, tokenizer, options, style, DataPart::evaluation));
   }
   // Records are scored side by side; 2048 tokens fill the products, and more would only take

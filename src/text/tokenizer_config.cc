@@ -22,24 +22,37 @@ constexpr std::array<const char*, 7> kRoles = {"bos_token", "eos_token", "unk_to
                                                "pad_token", "cls_token", "mask_token"};
 constexpr std::array<const char*, 2> kLists = {"extra_special_tokens", "additional_special_tokens"};
 
-// The ids of a vocabulary's tokens, gathered when first asked for.
-class TokenIds {
+// A vocabulary in which tokens are found by their text.
+class Vocabulary {
  public:
-  explicit TokenIds(const TokenizerData& data) : data_(data) {}
-
-  std::optional<int64_t> find(const std::string& token) {
-    for (; known_ < data_.tokens.size(); ++known_) {
-      if (data_.kinds.empty() || data_.kinds[known_] != TokenKind::unused) {
-        ids_.emplace(data_.tokens[known_], static_cast<int64_t>(known_));
-      }
+  explicit Vocabulary(TokenizerData& data) : data_(data) {
+    ids_.reserve(data.tokens.size());
+    for (size_t i = 0; i < data.tokens.size(); ++i) {
+      const bool used = data.kinds.empty() || data.kinds[i] != TokenKind::unused;
+      if (used) ids_.emplace(data.tokens[i], static_cast<int64_t>(i));
     }
+  }
+
+  int64_t size() const { return std::ssize(data_.tokens); }
+
+  std::optional<int64_t> find(const std::string& token) const {
     const auto found = ids_.find(token);
     return found == ids_.end() ? std::nullopt : std::optional(found->second);
   }
 
+  bool is_added(int64_t id) const {
+    if (id < 0 || id >= std::ssize(data_.kinds)) return false;
+    const TokenKind kind = data_.kinds[static_cast<size_t>(id)];
+    return kind == TokenKind::special || kind == TokenKind::added;
+  }
+
+  void set_added(const Json& description, int64_t id) {
+    set_added_token(data_, description, id);
+    ids_.emplace(description.at("content").get<std::string>(), id);
+  }
+
  private:
-  const TokenizerData& data_;
-  size_t known_ = 0;
+  TokenizerData& data_;
   std::unordered_map<std::string, int64_t> ids_;
 };
 
@@ -54,7 +67,7 @@ bool is_token(const Json& value) {
 
 // added_tokens_decoder: descriptions of tokens by id. A token that is in the vocabulary as an added
 // one is described anew.
-void read_decoder(const Json& decoder, TokenizerData& data, TokenIds& ids) {
+void read_decoder(const Json& decoder, Vocabulary& vocabulary) {
   std::map<int64_t, const Json*> by_id;
   for (const auto& [key, description] : decoder.items()) {
     const auto id = parse_int(key);
@@ -63,31 +76,27 @@ void read_decoder(const Json& decoder, TokenizerData& data, TokenIds& ids) {
   }
   for (const auto& [id, description] : by_id) {
     const auto content = description->at("content").get<std::string>();
-    const auto found = ids.find(content);
-    const auto count = static_cast<int64_t>(data.tokens.size());
-    if (found ? *found != id : id > count) {
+    const auto found = vocabulary.find(content);
+    if (found ? *found != id : id > vocabulary.size()) {
       fail(ErrorKind::model, "{} gives the token \"{}\" the id {}, the vocabulary {}", kDecoder,
-           content, id, found.value_or(count));
+           content, id, found.value_or(vocabulary.size()));
     }
-    set_added_token(data, *description, id);
+    vocabulary.set_added(*description, id);
   }
 }
 
-bool is_added(const TokenizerData& data, int64_t id) {
-  if (id < 0 || id >= std::ssize(data.kinds)) return false;
-  const TokenKind kind = data.kinds[static_cast<size_t>(id)];
-  return kind == TokenKind::special || kind == TokenKind::added;
-}
-
-// Makes a named token a special one and returns its id.
-int32_t set_named_token(TokenizerData& data, TokenIds& ids, const Json& token) {
+// Makes a named token a special one and returns its id. One that is needed in a role must be in the
+// vocabulary.
+int32_t set_named_token(Vocabulary& vocabulary, const Json& token,
+                        const char* needed_as = nullptr) {
   const std::string content = content_of(token);
-  const auto found = ids.find(content);
-  const int64_t id = found.value_or(static_cast<int64_t>(data.tokens.size()));
-  if (!found || !is_added(data, id)) {
+  const auto found = vocabulary.find(content);
+  if (!found && needed_as != nullptr) fail_missing_token(content, needed_as);
+  const int64_t id = found.value_or(vocabulary.size());
+  if (!found || !vocabulary.is_added(id)) {
     Json description = token.is_object() ? token : Json{{"content", content}};
     description["special"] = true;
-    set_added_token(data, description, id);
+    vocabulary.set_added(description, id);
   }
   return static_cast<int32_t>(id);
 }
@@ -98,15 +107,14 @@ bool is_role(std::string_view key) {
 
 // Tokens for purposes of the model alone, such as image_token, which must be there: the order in
 // which others would be added is lost.
-void read_own_tokens(const Json& object, TokenizerData& data, TokenIds& ids) {
+void read_own_tokens(const Json& object, Vocabulary& vocabulary) {
   for (const auto& [key, token] : object.items()) {
     if (!key.ends_with("_token") || is_role(key) || !is_token(token)) continue;
-    token_id(data, content_of(token), key.c_str());
-    set_named_token(data, ids, token);
+    set_named_token(vocabulary, token, key.c_str());
   }
 }
 
-void read_named_tokens(const Json& config, TokenizerData& data, TokenIds& ids) {
+void read_named_tokens(const Json& config, TokenizerData& data, Vocabulary& vocabulary) {
   const std::map<std::string_view, int32_t*> kept = {{"bos_token", &data.bos},
                                                      {"eos_token", &data.eos},
                                                      {"unk_token", &data.unk},
@@ -116,20 +124,19 @@ void read_named_tokens(const Json& config, TokenizerData& data, TokenIds& ids) {
     const Json& token = config.at(role);
     // A text can do without padding and the others, but not without these.
     const bool needed = kept.contains(role) && std::string_view(role) != "pad_token";
-    if (needed) token_id(data, content_of(token), role);
-    const int32_t id = set_named_token(data, ids, token);
+    const int32_t id = set_named_token(vocabulary, token, needed ? role : nullptr);
     if (const auto found = kept.find(role); found != kept.end()) *found->second = id;
   }
   for (const char* list : kLists) {
     if (is_null(config, list)) continue;
     if (config.at(list).is_object()) {
-      read_own_tokens(config.at(list), data, ids);
+      read_own_tokens(config.at(list), vocabulary);
     } else {
-      for (const Json& token : config.at(list)) set_named_token(data, ids, token);
+      for (const Json& token : config.at(list)) set_named_token(vocabulary, token);
     }
     break;  // the second is the first's older name
   }
-  read_own_tokens(config, data, ids);
+  read_own_tokens(config, vocabulary);
 }
 
 void read_prefix_space(const Json& config, TokenizerData& data) {
@@ -161,17 +168,71 @@ void read_templates(const Json& config, TokenizerData& data) {
   }
 }
 
+// special_tokens_map.json: roles and lists that go before those of the configuration.
+void merge_special_tokens(Json& config, const Json& map) {
+  for (const auto& [key, value] : map.items()) {
+    Json& kept = config[key];
+    if (value.is_array() && kept.is_array()) {
+      kept.insert(kept.end(), value.begin(), value.end());
+    } else {
+      kept = value;
+    }
+  }
+}
+
+// added_tokens.json: ids by token. What the vocabulary does not have as an added token becomes the
+// configuration's added_tokens_decoder.
+void merge_added_tokens(Json& config, const Json& tokens, const Vocabulary& vocabulary) {
+  std::set<std::string> named;
+  const auto name = [&](const Json& token) {
+    if (is_token(token)) named.insert(content_of(token));
+  };
+  for (const char* role : kRoles) {
+    if (!is_null(config, role)) name(config.at(role));
+  }
+  for (const char* list : kLists) {
+    if (is_null(config, list)) continue;
+    for (const Json& token : config.at(list)) name(token);
+  }
+  Json decoder = Json::object();
+  for (const auto& [token, value] : tokens.items()) {
+    const int64_t id = integer_of(value);
+    if (vocabulary.is_added(id) && vocabulary.find(token) == id) continue;
+    decoder[std::to_string(id)] = {{"content", token}, {"special", named.contains(token)}};
+  }
+  config[kDecoder] = std::move(decoder);
+}
+
+// What the files say together; adds the name of each that counts to `names`.
+Json merged_config(const TokenizerConfigFiles& files, const Vocabulary& vocabulary,
+                   std::string& names) {
+  const auto open = [&](const NamedText& file) {
+    names += (names.empty() ? "" : " with ") + file.name;
+    return parse_object(file.text, file.name);
+  };
+  Json config = files.config ? open(*files.config) : Json::object();
+  if (!is_null(config, kDecoder)) return config;
+  if (files.special_tokens_map) merge_special_tokens(config, open(*files.special_tokens_map));
+  if (files.added_tokens) {
+    const Json tokens = open(*files.added_tokens);
+    with_file_name(files.added_tokens->name,
+                   [&] { merge_added_tokens(config, tokens, vocabulary); });
+  }
+  return config;
+}
+
 }  // namespace
 
-void apply_tokenizer_config(TokenizerData& data, std::string_view text,
-                            const std::string& file_name, VocabularyFile beside) {
-  const Json config = parse_object(text, file_name);
-  with_file_name(file_name, [&] {
-    TokenIds ids(data);
-    if (!is_null(config, kDecoder)) read_decoder(config.at(kDecoder), data, ids);
+void apply_tokenizer_config(TokenizerData& data, const TokenizerConfigFiles& files,
+                            VocabularyFile beside) {
+  Vocabulary vocabulary(data);
+  std::string names;
+  const Json config = merged_config(files, vocabulary, names);
+  with_file_name(names, [&] {
+    if (!is_null(config, kDecoder)) read_decoder(config.at(kDecoder), vocabulary);
     if (flag(config, "split_special_tokens", false)) fail_unsupported("split_special_tokens");
     const int32_t added_bos = data.bos;
-    read_named_tokens(config, data, ids);
+    read_named_tokens(config, data, vocabulary);
     if (data.add_bos) data.bos = added_bos;  // what is really put before a text
     if (beside == VocabularyFile::tokenizer_model) {
       data.add_bos = flag(config, "add_bos_token", data.add_bos) && data.bos >= 0;
@@ -180,52 +241,6 @@ void apply_tokenizer_config(TokenizerData& data, std::string_view text,
     }
     read_templates(config, data);
   });
-}
-
-std::string with_special_tokens_map(const std::string& config, std::string_view text,
-                                    const std::string& file_name) {
-  Json out = parse_object(config, "tokenizer_config.json");
-  if (!is_null(out, kDecoder)) return config;
-  const Json map = parse_object(text, file_name);
-  for (const auto& [key, value] : map.items()) {
-    if (!value.is_array()) {
-      out[key] = value;
-      continue;
-    }
-    Json& list = out[key];
-    if (!list.is_array()) list = Json::array();
-    for (const Json& token : value) {
-      if (std::find(list.begin(), list.end(), token) == list.end()) list.push_back(token);
-    }
-  }
-  return dump_json(out);
-}
-
-std::string with_added_tokens(const std::string& config, const TokenizerData& data,
-                              std::string_view text, const std::string& file_name) {
-  Json out = parse_object(config, "tokenizer_config.json");
-  if (!is_null(out, kDecoder)) return config;
-  const Json ids = parse_object(text, file_name);
-  with_file_name(file_name, [&] {
-    std::set<std::string> named;
-    for (const char* role : kRoles) {
-      if (!is_null(out, role)) named.insert(content_of(out.at(role)));
-    }
-    for (const char* list : kLists) {
-      if (is_null(out, list)) continue;
-      for (const Json& token : out.at(list)) {
-        if (is_token(token)) named.insert(content_of(token));
-      }
-    }
-    Json decoder = Json::object();
-    for (const auto& [token, value] : ids.items()) {
-      const int64_t id = integer_of(value);
-      if (is_added(data, id) && data.tokens[static_cast<size_t>(id)] == token) continue;
-      decoder[std::to_string(id)] = {{"content", token}, {"special", named.contains(token)}};
-    }
-    out[kDecoder] = std::move(decoder);
-  });
-  return dump_json(out);
 }
 
 }  // namespace jackscrew

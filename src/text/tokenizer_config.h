@@ -3,8 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
-#include <string_view>
 
 #include "text/tokenizer.h"
 
@@ -13,9 +13,26 @@ namespace jackscrew {
 // The file that holds the vocabulary.
 enum class VocabularyFile : uint8_t { tokenizer_json, tokenizer_model };
 
+// A file's text, and its name for messages.
+struct NamedText {
+  std::string name;
+  std::string text;
+};
+
+// Those that say more of a vocabulary's tokens, each where it is there.
+struct TokenizerConfigFiles {
+  std::optional<NamedText> config;              // tokenizer_config.json
+  std::optional<NamedText> special_tokens_map;  // special_tokens_map.json
+  std::optional<NamedText> added_tokens;        // added_tokens.json
+};
+
 // Adds what a tokenizer_config.json says: added tokens that the vocabulary lacks or has otherwise;
 // bos, eos, pad, unk; the chat templates. Named tokens become special ones; those that the
 // vocabulary lacks get the next ids, but without bos, eos and unk it is refused.
+//
+// The other two are of older programs and count where the first has no added_tokens_decoder: the
+// tokens that special_tokens_map.json names go before those of tokenizer_config.json, and what
+// added_tokens.json has beyond the vocabulary stands for that decoder.
 //
 // Beside a tokenizer.json `add_bos_token` and `add_eos_token` count for nothing, for that file says
 // itself what goes before a text. Beside a tokenizer.model they do; and of SentencePiece's it says
@@ -23,16 +40,7 @@ enum class VocabularyFile : uint8_t { tokenizer_json, tokenizer_model };
 // special token, without it only at the beginning and only where there is none.
 //
 // Throws Error(model), also where a token would get another id than the file gives it.
-void apply_tokenizer_config(TokenizerData& data, std::string_view text,
-                            const std::string& file_name, VocabularyFile beside);
-
-// What older programs wrote into special_tokens_map.json and added_tokens.json as a part of
-// `config`, the text of a tokenizer_config.json: the tokens that the first names go before those of
-// `config`, those of the second that `data` has not become its added_tokens_decoder. Where `config`
-// has one already, neither counts and `config` is returned as it is. Throws Error(model).
-std::string with_special_tokens_map(const std::string& config, std::string_view text,
-                                    const std::string& file_name);
-std::string with_added_tokens(const std::string& config, const TokenizerData& data,
-                              std::string_view text, const std::string& file_name);
+void apply_tokenizer_config(TokenizerData& data, const TokenizerConfigFiles& files,
+                            VocabularyFile beside);
 
 }  // namespace jackscrew

@@ -30,19 +30,17 @@ TokenizerData read_model_file(const fs::path& path) {
 
 // What the files beside a vocabulary say of it.
 void apply_files_beside(TokenizerData& data, const fs::path& directory, VocabularyFile vocabulary) {
-  const fs::path config = directory / "tokenizer_config.json";
-  const fs::path map = directory / "special_tokens_map.json";
-  const fs::path added = directory / "added_tokens.json";
-  std::string text = fs::exists(config) ? read_text(config) : "{}";
-  if (fs::exists(map)) text = with_special_tokens_map(text, read_text(map), map.string());
-  if (fs::exists(added)) text = with_added_tokens(text, data, read_text(added), added.string());
-  apply_tokenizer_config(data, text, config.string(), vocabulary);
-  const fs::path chat = directory / kChatTemplateFile;
-  const fs::path tools = directory / kToolTemplateFile;
-  if (fs::exists(chat) || fs::exists(tools)) {
-    data.tool_template = fs::exists(tools) ? read_text(tools) : "";
-  }
-  if (fs::exists(chat)) data.chat_template = read_text(chat);
+  const auto named = [&](const char* name) -> std::optional<NamedText> {
+    const fs::path path = directory / name;
+    if (!fs::exists(path)) return std::nullopt;
+    return NamedText{path.string(), read_text(path)};
+  };
+  apply_tokenizer_config(data,
+                         {.config = named("tokenizer_config.json"),
+                          .special_tokens_map = named("special_tokens_map.json"),
+                          .added_tokens = named("added_tokens.json")},
+                         vocabulary);
+  apply_template_files(data, directory);
 }
 
 TokenizerData sentencepiece_data(const GgufTokenizerMetadata& from) {
@@ -72,6 +70,18 @@ TokenizerData byte_level_data(const GgufTokenizerMetadata& from) {
 
 bool has_tokenizer(const fs::path& directory) {
   return fs::exists(directory / "tokenizer.json") || fs::exists(directory / "tokenizer.model");
+}
+
+bool has_template_files(const fs::path& directory) {
+  return fs::exists(directory / kChatTemplateFile) || fs::exists(directory / kToolTemplateFile);
+}
+
+void apply_template_files(TokenizerData& data, const fs::path& directory) {
+  if (!has_template_files(directory)) return;
+  const fs::path chat = directory / kChatTemplateFile;
+  const fs::path tools = directory / kToolTemplateFile;
+  data.tool_template = fs::exists(tools) ? read_text(tools) : "";
+  if (fs::exists(chat)) data.chat_template = read_text(chat);
 }
 
 std::optional<TokenizerData> read_tokenizer_directory(const fs::path& directory) {

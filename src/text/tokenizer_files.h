@@ -30,6 +30,11 @@ std::optional<TokenizerData> read_tokenizer_directory(const std::filesystem::pat
 // Whether it has either of the two.
 bool has_tokenizer(const std::filesystem::path& directory);
 
+// The templates that a directory has as files, in place of `data`'s: together they are all there
+// are. Where it has neither, `data` stays as it is.
+void apply_template_files(TokenizerData& data, const std::filesystem::path& directory);
+bool has_template_files(const std::filesystem::path& directory);
+
 // `where` is for messages. Throws Error(model) when the tokenizer's model or pre-tokenizer is not
 // known.
 TokenizerData gguf_tokenizer_data(const GgufTokenizerMetadata& from, const std::string& where);

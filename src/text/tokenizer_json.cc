@@ -46,7 +46,7 @@ void read_model(const Json& model, TokenizerData& data) {
   data.ignore_merges = flag(model, "ignore_merges", false);
   data.fuse_missing = flag(model, "fuse_unk", false);
   if (const std::string unk = text_of(model, "unk_token"); !unk.empty()) {
-    data.missing_id = token_id(data, unk, "unk");
+    data.missing_id = token_id(data, unk, "unk token");
   }
 }
 
@@ -165,7 +165,7 @@ void read_post_processor(const Json& step, TokenizerData& data) {
       fail_unsupported(fmt::format("a post-processor that adds \"{}\" {}", token,
                                    after_text ? "after the text" : "as a second token"));
     }
-    data.bos = token_id(data, token, "bos");
+    data.bos = token_id(data, token, "bos token");
     data.add_bos = true;
   }
 }

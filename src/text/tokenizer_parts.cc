@@ -34,17 +34,16 @@ void fail_unsupported(const std::string& what) {
               "byte-level BPE and SentencePiece's BPE are");
 }
 
-std::optional<int32_t> find_token(const TokenizerData& data, std::string_view token) {
+int32_t token_id(const TokenizerData& data, std::string_view token, const char* role) {
   for (size_t i = 0; i < data.tokens.size(); ++i) {
     const bool used = data.kinds.empty() || data.kinds[i] != TokenKind::unused;
     if (used && data.tokens[i] == token) return static_cast<int32_t>(i);
   }
-  return std::nullopt;
+  fail_missing_token(token, role);
 }
 
-int32_t token_id(const TokenizerData& data, std::string_view token, const char* role) {
-  if (const auto id = find_token(data, token)) return *id;
-  fail(ErrorKind::model, "the {} token \"{}\" is not in the vocabulary", role, token);
+void fail_missing_token(std::string_view token, const char* role) {
+  fail(ErrorKind::model, "the {} \"{}\" is not in the vocabulary", role, token);
 }
 
 void set_token(TokenizerData& data, const std::string& token, int64_t id, TokenKind kind) {

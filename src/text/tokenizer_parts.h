@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <string_view>
 
@@ -24,10 +23,10 @@ int64_t integer_of(const nlohmann::json& value);
 // Throws Error(model): `what` is not supported.
 [[noreturn]] void fail_unsupported(const std::string& what);
 
-// The id of the token that is written so; none where there is none.
-std::optional<int32_t> find_token(const TokenizerData& data, std::string_view token);
-// The same for one that must be there. Throws Error(model) naming the `role` that it has.
+// The id of the token that is written so. Throws Error(model) where there is none, naming the
+// `role` that it has.
 int32_t token_id(const TokenizerData& data, std::string_view token, const char* role);
+[[noreturn]] void fail_missing_token(std::string_view token, const char* role);
 
 // Gives `id` to a token, with unused ones for the ids that are skipped. Throws Error(model) where
 // another token has it, and for an id that no vocabulary has.

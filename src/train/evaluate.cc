@@ -59,13 +59,12 @@ EvalResult evaluate(Session& session, const Dataset& dataset, int64_t max_tokens
 
 ChatFormat recipe_chat_format(const Recipe& recipe, const Tokenizer& tokenizer) {
   const jinja::DateTime date = parse_chat_date(recipe.chat_date);
-  const fs::path beside = fs::path(recipe.adapter) / kChatTemplateFile;
-  if (recipe.chat_template != "auto" || recipe.adapter.empty() || !fs::exists(beside)) {
+  const bool own = recipe.chat_template == "auto" && !recipe.adapter.empty();
+  if (!own || !has_template_files(recipe.adapter)) {
     return chat_format(recipe.chat_template, tokenizer.data(), date);
   }
   TokenizerData data = tokenizer.data();
-  data.chat_template = read_text(beside);
-  data.tool_template.clear();  // the adapter has learned by the one alone
+  apply_template_files(data, recipe.adapter);  // what the adapter has learned by
   return chat_format(recipe.chat_template, data, date);
 }
 

@@ -39,6 +39,10 @@ std::string amount_text(int64_t amount, const std::string& unit) {
 
 }  // namespace
 
+void warn(std::string_view line) {
+  fmt::print(stderr, "jackscrew: warning: {}\n", one_line(line));
+}
+
 std::string format_step_line(const StepLine& line, bool colour) {
   const double percent = line.total_steps > 0 ? 100.0 * static_cast<double>(line.step) /
                                                     static_cast<double>(line.total_steps)

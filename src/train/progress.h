@@ -5,6 +5,7 @@
 #include <optional>
 #include <ostream>
 #include <string>
+#include <string_view>
 
 #include "base/clock.h"
 #include "base/progress_callback.h"
@@ -28,6 +29,9 @@ struct StepLine {
 // "step 120/2000  6.0% | loss 1.8342 | ppl 6.26 | lr 1.9e-4 | gnorm 0.81 | 4312 tok/s | 78% sol |
 // mem 9.8/15.9 G | eta 1h12m", memory in GiB; with `colour`, terminal escapes stress the loss.
 std::string format_step_line(const StepLine& line, bool colour = false);
+
+// Prints "jackscrew: warning: `line`" to stderr, on one line whatever names it holds.
+void warn(std::string_view line);
 
 // How and where to draw; the caller finds out about the terminal.
 struct ProgressStyle {

@@ -103,10 +103,6 @@ class Trainer {
     std::fflush(console_.out);
   }
 
-  static void warn(const std::string& line) {
-    fmt::print(stderr, "jackscrew: warning: {}\n", one_line(line));
-  }
-
   void check_model() {
     if (files_.source == nullptr && !recipe_.random_init) {
       throw Error(ErrorKind::usage, fmt::format("{} is a shape without weights", recipe_.model),

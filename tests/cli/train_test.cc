@@ -228,14 +228,33 @@ TEST(SlowTrain, ResultsKeepTheTemplateForTools) {
   tiny.file("base/chat_template.jinja", "{% for m in messages %}{{ m.content }}{% endfor %}");
   fs::create_directories((tiny.path("base") / tools).parent_path());
   tiny.file("base/" + tools, "{{ tools }}{% for m in messages %}{{ m.content }}{% endfor %}");
-  const std::string settings =
-      "max_steps=1 resume=never tokenizer=auto init=pretrained model=" + tiny.path("base").string();
+  const std::string model = " tokenizer=auto init=pretrained model=" + tiny.path("base").string();
+  const std::string data =
+      tiny.file("tools.jsonl",
+                R"({"tools": [{"name": "look"}], "messages": [{"role": "user", "content": "Q"},)"
+                R"( {"role": "assistant", "content": "A"}]})");
+  const auto preview = [&](const std::string& settings) {
+    const Outcome done = run("data preview data=" + data + model + settings);
+    EXPECT_EQ(done.exit_code, 0) << done.out;
+    return done.out;
+  };
+  EXPECT_NE(preview("").find("look"), std::string::npos);
   for (const char* method : {"full", "lora"}) {
-    tiny.must_train("out", settings + " method=" + method);
+    const std::string settings =
+        std::string("max_steps=1 resume=never method=") + method + model + " chat_template=";
+    tiny.must_train("out", settings + "auto");
     EXPECT_EQ(tiny.text("out/" + tools), tiny.text("base/" + tools)) << method;
-    tiny.must_train("out", settings + " chat_template=chatml method=" + method);
+    const std::string adapter = " adapter=" + tiny.path("out").string();
+    const bool lora = method == std::string("lora");
+    if (lora) {
+      EXPECT_EQ(preview(adapter), preview(""));
+    }
+    tiny.must_train("out", settings + "chatml");
     EXPECT_FALSE(fs::exists(tiny.path("out") / tools)) << method;
     EXPECT_TRUE(fs::exists(tiny.path("out") / "chat_template.jinja")) << method;
+    if (lora) {
+      EXPECT_EQ(preview(adapter), preview(" chat_template=chatml"));
+    }
   }
 }
 

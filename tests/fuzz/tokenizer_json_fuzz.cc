@@ -11,14 +11,17 @@ void jackscrew::parse_input(std::string_view bytes) {
   data.tokens = {"<s>", "</s>", "a", "b", "ab"};
   data.merges = {{"a", "b"}};
   data.spelling = Spelling::text;
-  const auto apply = [&](const std::string& config) {
-    TokenizerData changed = data;
-    apply_tokenizer_config(changed, config, "tokenizer_config.json",
-                           VocabularyFile::tokenizer_model);
-    use_tokenizer(std::move(changed));
+  const auto apply = [&](const TokenizerConfigFiles& files) {
+    accepts([&] {
+      TokenizerData changed = data;
+      apply_tokenizer_config(changed, files, VocabularyFile::tokenizer_model);
+      use_tokenizer(std::move(changed));
+    });
   };
-  accepts([&] { apply(std::string(bytes)); });
-  const std::string config = R"({"eos_token": "</s>", "extra_special_tokens": ["c"]})";
-  accepts([&] { apply(with_special_tokens_map(config, bytes, "special_tokens_map.json")); });
-  accepts([&] { apply(with_added_tokens(config, data, bytes, "added_tokens.json")); });
+  const NamedText text = {"input.json", std::string(bytes)};
+  const NamedText config = {"tokenizer_config.json",
+                            R"({"eos_token": "</s>", "extra_special_tokens": ["c"]})"};
+  apply({.config = text, .special_tokens_map = {}, .added_tokens = {}});
+  apply({.config = config, .special_tokens_map = text, .added_tokens = {}});
+  apply({.config = config, .special_tokens_map = {}, .added_tokens = text});
 }

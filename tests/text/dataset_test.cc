@@ -386,69 +386,6 @@ TEST_F(DatasetTest, DeepRecordsAreRefused) {
   }
 }
 
-TEST_F(DatasetTest, DirectoriesAndTheirParts) {
-  const auto names = [&](DataPart part) {
-    std::string text;
-    for (const fs::path& file : data_files(directory_, part))
-      text += file.filename().string() + " ";
-    return text;
-  };
-  using Warnings = std::vector<std::string>;
-  const std::string directory = directory_.string();
-  for (const DataPart part : {DataPart::train, DataPart::evaluation}) {
-    const bool train = part == DataPart::train;
-    expect_message(ErrorKind::data,
-                   directory + " holds no " + (train ? "training files" : "files for evaluation"),
-                   [&] { names(part); });
-  }
-  write("b.txt", "b b b");
-  write("a.jsonl", R"({"text": "first one"})");
-  write("readme.md", "not data");
-  EXPECT_EQ(names(DataPart::train), "a.jsonl b.txt ");
-  EXPECT_EQ(names(DataPart::evaluation), "a.jsonl b.txt ");
-  EXPECT_FALSE(names_part(directory_, DataPart::evaluation));
-  EXPECT_EQ(left_out_warnings(directory_, DataPart::train), Warnings());
-  const Dataset both = Dataset::read(directory_, tokenizer_, options(100));
-  EXPECT_EQ(decode(both.example(0)), "first one<|im_end|>");
-  EXPECT_EQ(decode(both.example(1)), "b b b");
-  write("train-01.jsonl", "");
-  write("valid.jsonl", "");
-  write("testing.jsonl", "");
-  EXPECT_EQ(names(DataPart::train), "train-01.jsonl ");
-  EXPECT_EQ(names(DataPart::evaluation), "valid.jsonl ");
-  EXPECT_TRUE(names_part(directory_, DataPart::evaluation));
-  const std::string left = directory +
-                           ": a.jsonl and 2 more are not read, for names of other "
-                           "files there choose them";
-  EXPECT_EQ(left_out_warnings(directory_, DataPart::train), Warnings{left});
-  EXPECT_EQ(left_out_warnings(directory_, DataPart::evaluation), Warnings{left});
-  expect_message(ErrorKind::data, directory + ": none of its 0 records has a token to evaluate on",
-                 [&] { Dataset::read(directory_, tokenizer_, options(9), DataPart::evaluation); });
-  for (const char* name : {"a.jsonl", "b.txt", "testing.jsonl"}) fs::remove(directory_ / name);
-  write("test-2.jsonl", "");
-  EXPECT_EQ(names(DataPart::evaluation), "valid.jsonl ");
-  EXPECT_EQ(left_out_warnings(directory_, DataPart::train), Warnings());
-  EXPECT_EQ(left_out_warnings(directory_, DataPart::evaluation),
-            Warnings{directory + ": test-2.jsonl is not read, for names of other files there "
-                                 "choose them"});
-  fs::remove(directory_ / "valid.jsonl");
-  EXPECT_EQ(names(DataPart::evaluation), "test-2.jsonl ");
-  fs::remove(directory_ / "train-01.jsonl");
-  const auto train = [&] { names(DataPart::train); };
-  expect_message(ErrorKind::data, directory + " holds no training files", train);
-  EXPECT_NE(hint_of(error_of(ErrorKind::data, train)).find("test-2.jsonl"), std::string::npos);
-  // What lies deeper is not read, and is mentioned where it is data.
-  fs::remove(directory_ / "test-2.jsonl");
-  fs::create_directories(directory_ / "deeper");
-  fs::create_directories(directory_ / "empty");
-  write("deeper/a.jsonl", "");
-  EXPECT_NE(hint_of(error_of(ErrorKind::data, train)).find((directory_ / "deeper").string()),
-            std::string::npos);
-  write("a.jsonl", "");
-  EXPECT_EQ(left_out_warnings(directory_, DataPart::train),
-            Warnings{directory + ": directories in it are not read: deeper"});
-}
-
 // Together they are the file, whatever its records hold: blank lines, tokens that are special,
 // bytes that are not UTF-8.
 TEST_F(DatasetTest, ProgressIsToldOfEveryByte) {

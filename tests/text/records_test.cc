@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include "tests/text/fixture.h"
-#include "text/data_files.h"
 
 namespace jackscrew {
 namespace {
@@ -116,29 +115,6 @@ TEST(Records, PromptsOfMessagesAreContext) {
   refuse(R"({"prompt": [], "completion": []})", "a.jsonl:1: \"prompt\" is not a list of messages");
   refuse(R"({"prompt": [{"role": "user", "content": "a"}], "completion": [1]})",
          "a.jsonl:1, message 2: an object was expected");
-}
-
-using DataFiles = DirectoryTest;
-
-TEST_F(DataFiles, OfOtherKindsAreRefusedWithWhatToDo) {
-  for (const auto& [name, hint] : std::vector<std::pair<std::string, std::string>>{
-           {"a.parquet", "datasets.load_dataset(\"parquet\", data_files=\""},
-           {"a.arrow", "datasets.load_dataset(\"arrow\", data_files=\""},
-           {"a.jsonl.gz", ".jsonl, .json, .csv and .txt are read; unpack it first"},
-           {"a.xml", ".jsonl, .json, .csv and .txt are read"}}) {
-    const fs::path directory = directory_ / fmt::format("of {}", name);
-    fs::create_directory(directory);
-    write_text_atomic(directory / name, "x");
-    const std::string file = error_of(ErrorKind::data, [&] {
-      read_records({{directory / name}}, 0, [](const Record&, const std::string&) { return true; });
-    });
-    EXPECT_TRUE(message_of(file).ends_with(name + ": unknown kind of data file")) << file;
-    EXPECT_TRUE(hint_of(file).find(hint) != std::string::npos) << file;
-    const std::string all =
-        error_of(ErrorKind::data, [&] { data_files(directory, DataPart::train); });
-    EXPECT_TRUE(message_of(all).ends_with("holds no training files")) << all;
-    EXPECT_EQ(hint_of(all), hint_of(file));
-  }
 }
 
 }  // namespace

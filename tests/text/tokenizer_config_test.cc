@@ -50,7 +50,7 @@ TEST_F(TokenizerDirectory, HasNamedTokensAndTemplates) {
   for (const char* role : {"bos_token", "eos_token", "unk_token"}) {
     write("tokenizer_config.json", fmt::format(R"({{"{}": "<nope>"}})", role));
     expect_error(ErrorKind::model,
-                 fmt::format("tokenizer_config.json: the {} token \"<nope>\" is not in", role),
+                 fmt::format("tokenizer_config.json: the {} \"<nope>\" is not in", role),
                  [&] { read(); });
   }
 }
@@ -118,9 +118,9 @@ TEST_F(TokenizerDirectory, MakesNamedTokensSpecial) {
   EXPECT_EQ(length(), kCount);
   EXPECT_EQ(Tokenizer(read()).find_special("he"), he);
   write("tokenizer_config.json", R"({"image_token": "<image>"})");
-  expect_error(ErrorKind::model, "the image_token token \"<image>\"", [&] { read(); });
+  expect_error(ErrorKind::model, "the image_token \"<image>\"", [&] { read(); });
   write("tokenizer_config.json", R"({"extra_special_tokens": {"image_token": "<image>"}})");
-  expect_error(ErrorKind::model, "the image_token token \"<image>\"", [&] { read(); });
+  expect_error(ErrorKind::model, "the image_token \"<image>\"", [&] { read(); });
   write("tokenizer_config.json", R"({"extra_special_tokens": [3]})");
   expect_error(ErrorKind::model, "tokenizer_config.json: ", [&] { read(); });
 }
@@ -147,10 +147,29 @@ TEST_F(TokenizerDirectory, ReadsWhatOlderProgramsWrote) {
   EXPECT_EQ(read().eos, kEnd);
   EXPECT_EQ(std::ssize(read().tokens), kCount);
   write("tokenizer_config.json", "{}");
+  write("special_tokens_map.json", R"({"unk_token": "<nope>"})");
+  const std::string where = directory_.string();
+  expect_message(ErrorKind::model,
+                 where + "/tokenizer_config.json with " + where + "/special_tokens_map.json with " +
+                     where +
+                     "/added_tokens.json: the unk_token \"<nope>\" is not in the vocabulary",
+                 [&] { read(); });
   write("added_tokens.json", R"({"<x>": "600"})");
   expect_error(ErrorKind::model, "added_tokens.json: \"600\" is not an integer", [&] { read(); });
   write("special_tokens_map.json", "[]");
   expect_error(ErrorKind::model, "special_tokens_map.json: an object", [&] { read(); });
+}
+
+// An id that the vocabulary skips is a token's once the configuration gives it one.
+TEST_F(TokenizerDirectory, FindsTokensThatTakeUnusedIds) {
+  Json own = Json::parse(read_text(text_data() / "smollm_tokenizer.json"));
+  own["added_tokens"].push_back(Json::parse(described("<last>")));
+  own["added_tokens"].back()["id"] = kCount + 1;
+  write("tokenizer.json", own.dump());
+  write("tokenizer_config.json",
+        R"({"eos_token": "<x>", "added_tokens_decoder": {"600": )" + described("<x>") + "}}");
+  EXPECT_EQ(read().eos, kCount);
+  EXPECT_EQ(std::ssize(read().tokens), kCount + 2);
 }
 
 }  // namespace

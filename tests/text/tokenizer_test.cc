@@ -103,8 +103,9 @@ TEST(Tokenizer, ExportedJsonEncodesTheSame) {
     data.chat_template = "{{ '<|im_start|>' }}";
     data.tool_template = "{{ tools }}";
     TokenizerData again = parse_tokenizer_json(to_tokenizer_json(data), "again");
-    apply_tokenizer_config(again, to_tokenizer_config_json(data), "config",
-                           VocabularyFile::tokenizer_json);
+    TokenizerConfigFiles beside;
+    beside.config = {"config", to_tokenizer_config_json(data)};
+    apply_tokenizer_config(again, beside, VocabularyFile::tokenizer_json);
     EXPECT_EQ(again.tokens, data.tokens);
     EXPECT_EQ(again.kinds, data.kinds);
     EXPECT_EQ(again.merges, data.merges);

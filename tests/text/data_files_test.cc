@@ -1,0 +1,113 @@
+#include "text/data_files.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/text/dataset_fixture.h"
+#include "text/records.h"
+
+namespace jackscrew {
+namespace {
+
+using Warnings = std::vector<std::string>;
+
+class DataFiles : public DatasetTest {
+ protected:
+  std::string names(DataPart part) const {
+    std::string text;
+    for (const fs::path& file : data_files(directory_, part))
+      text += file.filename().string() + " ";
+    return text;
+  }
+  Warnings left_out(DataPart part) const { return left_out_warnings(directory_, part); }
+  void refuse(DataPart part, const std::string& message) const {
+    expect_message(ErrorKind::data, directory_.string() + message, [&] { names(part); });
+  }
+  std::string hint(DataPart part) const {
+    return hint_of(error_of(ErrorKind::data, [&] { names(part); }));
+  }
+};
+
+TEST_F(DataFiles, AreForBothPartsWhereNoNameChooses) {
+  refuse(DataPart::train, " holds no training files");
+  refuse(DataPart::evaluation, " holds no files for evaluation");
+  write("b.txt", "b b b");
+  write("a.jsonl", R"({"text": "first one"})");
+  write("readme.md", "not data");
+  EXPECT_EQ(names(DataPart::train), "a.jsonl b.txt ");
+  EXPECT_EQ(names(DataPart::evaluation), "a.jsonl b.txt ");
+  EXPECT_FALSE(names_part(directory_, DataPart::evaluation));
+  EXPECT_EQ(left_out(DataPart::train), Warnings());
+  const Dataset both = Dataset::read(directory_, tokenizer_, options(100));
+  EXPECT_EQ(decode(both.example(0)), "first one<|im_end|>");
+  EXPECT_EQ(decode(both.example(1)), "b b b");
+}
+
+TEST_F(DataFiles, AreChosenByName) {
+  for (const char* name :
+       {"a.jsonl", "b.txt", "train-01.jsonl", "valid.jsonl", "testing.jsonl", "readme.md"}) {
+    write(name, "");
+  }
+  EXPECT_EQ(names(DataPart::train), "train-01.jsonl ");
+  EXPECT_EQ(names(DataPart::evaluation), "valid.jsonl ");
+  EXPECT_TRUE(names_part(directory_, DataPart::evaluation));
+  const std::string left = directory_.string() +
+                           ": a.jsonl and 2 more are not read, for names of other "
+                           "files there choose them";
+  EXPECT_EQ(left_out(DataPart::train), Warnings{left});
+  EXPECT_EQ(left_out(DataPart::evaluation), Warnings{left});
+  expect_message(ErrorKind::data,
+                 directory_.string() + ": none of its 0 records has a token to evaluate on",
+                 [&] { Dataset::read(directory_, tokenizer_, options(9), DataPart::evaluation); });
+}
+
+TEST_F(DataFiles, NamedTestAreForEvaluationWhereNoOthersAre) {
+  for (const char* name : {"train-01.jsonl", "valid.jsonl", "test-2.jsonl", "readme.md"}) {
+    write(name, "");
+  }
+  EXPECT_EQ(names(DataPart::evaluation), "valid.jsonl ");
+  EXPECT_EQ(left_out(DataPart::train), Warnings());
+  EXPECT_EQ(left_out(DataPart::evaluation),
+            Warnings{directory_.string() +
+                     ": test-2.jsonl is not read, for names of other files there choose them"});
+  fs::remove(directory_ / "valid.jsonl");
+  EXPECT_EQ(names(DataPart::evaluation), "test-2.jsonl ");
+  fs::remove(directory_ / "train-01.jsonl");
+  refuse(DataPart::train, " holds no training files");
+  EXPECT_NE(hint(DataPart::train).find("test-2.jsonl"), std::string::npos);
+}
+
+// What lies deeper is not read, and is mentioned where it is data.
+TEST_F(DataFiles, InDirectoriesOfADirectoryAreNotRead) {
+  write("readme.md", "not data");
+  fs::create_directories(directory_ / "deeper");
+  fs::create_directories(directory_ / "empty");
+  write("deeper/a.jsonl", "");
+  EXPECT_NE(hint(DataPart::train).find((directory_ / "deeper").string()), std::string::npos);
+  write("a.jsonl", "");
+  EXPECT_EQ(left_out(DataPart::train),
+            Warnings{directory_.string() + ": directories in it are not read: deeper"});
+}
+
+TEST_F(DataFiles, OfOtherKindsAreRefusedWithWhatToDo) {
+  for (const auto& [name, hint] : std::vector<std::pair<std::string, std::string>>{
+           {"a.parquet", "datasets.load_dataset(\"parquet\", data_files=\""},
+           {"a.arrow", "datasets.load_dataset(\"arrow\", data_files=\""},
+           {"a.jsonl.gz", ".jsonl, .json, .csv and .txt are read; unpack it first"},
+           {"a.xml", ".jsonl, .json, .csv and .txt are read"}}) {
+    const fs::path directory = directory_ / fmt::format("of {}", name);
+    fs::create_directory(directory);
+    write_text_atomic(directory / name, "x");
+    const std::string file = error_of(ErrorKind::data, [&] {
+      read_records({{directory / name}}, 0, [](const Record&, const std::string&) { return true; });
+    });
+    EXPECT_TRUE(message_of(file).ends_with(name + ": unknown kind of data file")) << file;
+    EXPECT_TRUE(hint_of(file).find(hint) != std::string::npos) << file;
+    const std::string all =
+        error_of(ErrorKind::data, [&] { data_files(directory, DataPart::train); });
+    EXPECT_TRUE(message_of(all).ends_with("holds no training files")) << all;
+    EXPECT_EQ(hint_of(all), hint_of(file));
+  }
+}
+
+}  // namespace
+}  // namespace jackscrew

@@ -81,7 +81,7 @@ class Trainer {
     const int64_t first = restore();
     claim_->keep();
     const std::optional<int64_t> resumed = first > 0 ? std::optional(first) : std::nullopt;
-    unlogged_.tokens = tokens_without_a_line(first);
+    earlier_tokens_ = tokens_without_a_line(first);
     log_.emplace(output_ / "train_log.jsonl", resumed);
     watch_.replay(output_ / "train_log.jsonl");
     board_.emplace(output_, resumed);
@@ -499,7 +499,7 @@ class Trainer {
                     .add("learning_rate", rate)
                     .add("epoch", static_cast<double>(done) /
                                       static_cast<double>(sampler_->steps_per_epoch()))
-                    .add("tokens", work.tokens)
+                    .add("tokens", work.tokens + std::exchange(earlier_tokens_, 0))
                     .add("tokens_per_second", line.tokens_per_second));
     board_->scalar("train/loss", done, static_cast<float>(result.loss));
     board_->scalar("train/learning_rate", done, static_cast<float>(rate));
@@ -551,7 +551,8 @@ class Trainer {
   RunWatch watch_;
   std::array<int64_t, kPurposes> booked_{};  // as it was logged last
   Session::Peak peak_;
-  Work unlogged_;  // since the last line of the log
+  Work unlogged_;               // of this process, since the last line of the log
+  int64_t earlier_tokens_ = 0;  // of what an earlier one did after its last line
   int64_t saved_step_ = -1;
   int64_t resident_peak_ = 0;
 };

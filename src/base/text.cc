@@ -116,10 +116,10 @@ std::optional<double> parse_double(std::string_view text) {
 }
 
 std::optional<bool> parse_bool(std::string_view text) {
-  if (text == "true" || text == "True" || text == "yes" || text == "on" || text == "1") return true;
-  if (text == "false" || text == "False" || text == "no" || text == "off" || text == "0") {
-    return false;
-  }
+  std::string lower(text);
+  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  if (lower == "true" || lower == "yes" || lower == "on" || lower == "1") return true;
+  if (lower == "false" || lower == "no" || lower == "off" || lower == "0") return false;
   return std::nullopt;
 }
 
@@ -131,6 +131,19 @@ std::string one_line(std::string_view text) {
       out += "\\n";
     } else if (code < 0x20 || code == 0x7F) {
       out += fmt::format("\\u{:04x}", code);
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
+std::string without_controls(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    const auto code = static_cast<unsigned char>(c);
+    if ((code < 0x20 && c != '\n' && c != '\t') || code == 0x7F) {
+      out += "\uFFFD";
     } else {
       out += c;
     }

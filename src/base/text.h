@@ -38,6 +38,8 @@ std::optional<bool> parse_bool(std::string_view text);
 // With control characters spelled out ("\\n", "\\u001b"): text of strangers that must stay one line
 // and move no cursor.
 std::string one_line(std::string_view text);
+// With U+FFFD for control characters other than line feeds and tabs: a text to be looked at.
+std::string without_controls(std::string_view text);
 
 std::vector<std::string> split(std::string_view text, char separator);
 

@@ -3,6 +3,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <string_view>
 #include <vector>
@@ -33,6 +34,10 @@ int with_recipe(Arguments arguments, size_t max_operands, const std::string& com
   if (!recipe.print_config) return run(recipe);
   fmt::print("{}", recipe.to_yaml());
   return 0;
+}
+
+void flush_output() {
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) fail(ErrorKind::generic, kOutputLost);
 }
 
 void warn_of_unused(const Recipe& recipe, std::string_view command,

@@ -27,6 +27,11 @@ Recipe read_arguments(Arguments arguments, size_t max_operands, const std::strin
 int with_recipe(Arguments arguments, size_t max_operands, const std::string& command,
                 const std::function<int(const Recipe&)>& run);
 
+// Throws Error(generic) where something that was written to stdout is lost, as on a full disk: that
+// must not pass for success.
+inline constexpr const char* kOutputLost = "cannot write the output";
+void flush_output();
+
 // Warns of those of the options `names` that the command line sets although `command` does not read
 // them; in a recipe they may stand for another command.
 void warn_of_unused(const Recipe& recipe, std::string_view command,

@@ -108,7 +108,7 @@ class Conversation {
 };
 
 int converse(const Recipe& given) {
-  warn_of_unused(given, "chat", {"prompt"});
+  warn_of_unused(given, "chat", {"prompt", "data", "eval_data", "output", "output_dir"});
   GenerationSetup setup(given, "chat");
   if (setup.format.is_plain()) {
     warn(fmt::format("{} has no chat template; chat_template=chatml, or another, gives it one",

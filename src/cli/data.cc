@@ -58,17 +58,6 @@ void tokenize(const Reader& reader) {
   reader.records(reader.recipe.max_samples, print);
 }
 
-// A terminal obeys control characters; a text to be looked at must not use that.
-std::string harmless(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    const bool control = (byte < 0x20 && c != '\n' && c != '\t') || byte == 0x7F;
-    out += control ? "\uFFFD" : std::string(1, c);
-  }
-  return out;
-}
-
 // Leaves of an example what training makes of it, none of it trained where it is left out; says so.
 std::string fit_for_training(const Record& record, Example& example, const DatasetOptions& options,
                              const std::string& place) {
@@ -99,7 +88,7 @@ void print_marked(const Tokenizer& tokenizer, const Example& example) {
     while (to < visible && example.train[to] == example.train[from]) ++to;
     const std::span<const int32_t> ids(example.ids.data() + from, to - from);
     const TextPlace before = from == 0 ? TextPlace::begin : TextPlace::inside;
-    const std::string text = harmless(tokenizer.decode(ids, false, before));
+    const std::string text = without_controls(tokenizer.decode(ids, false, before));
     const bool trained = example.train[from] != 0;
     fmt::print("{}{}{}", trained ? begin : "", text, trained ? end : "");
     from = to;

@@ -62,7 +62,11 @@ int score(const Recipe& given) {
     JsonObject json = all.to_json();
     if (results.size() > 1) {
       JsonObject by_file;
-      for (size_t i = 0; i < results.size(); ++i) by_file.add(recipe.data[i], results[i].to_json());
+      for (size_t i = 0; i < results.size(); ++i) {
+        const auto here = recipe.data.begin() + static_cast<std::ptrdiff_t>(i);
+        const bool named_before = std::find(recipe.data.begin(), here, *here) != here;
+        if (!named_before) by_file.add(*here, results[i].to_json());
+      }
       json.add("data", by_file);
     }
     fmt::print("{}\n", json.text());

@@ -34,6 +34,7 @@ int64_t room_for_answer(const Recipe& recipe, const ModelConfig& config, int64_t
 }
 
 int write_answer(const Recipe& given) {
+  warn_of_unused(given, "generate", {"data", "eval_data", "output", "output_dir", "context"});
   GenerationSetup setup(given, "generate");
   const Recipe& recipe = setup.recipe;
   const ModelFiles& files = setup.files;
@@ -68,7 +69,7 @@ int write_answer(const Recipe& given) {
   } else if (!text.ends_with('\n')) {
     fmt::print("\n");
   }
-  std::fflush(stdout);
+  flush_output();
   if (!recipe.quiet) {
     const bool full = options.max_new_tokens < recipe.max_new_tokens;
     const char* stopped =

@@ -29,9 +29,7 @@ GenerationSetup::GenerationSetup(const Recipe& given, const char* command)
   require_weights(recipe, files);
   options.sampling = {recipe.temperature, recipe.top_k, recipe.top_p, recipe.seed};
   options.max_new_tokens = recipe.max_new_tokens;
-  std::vector<int64_t> ends = files.config.eos_token_ids;
-  ends.insert(ends.end(), files.end_tokens.begin(), files.end_tokens.end());
-  options.end_tokens = end_tokens(tokenizer, ends);
+  options.end_tokens = end_tokens(tokenizer, files);
   options.vocab_size = tokenizer.vocab_size();
 }
 
@@ -42,7 +40,7 @@ double token_rate(int64_t tokens, double seconds) {
 void print_piece(const std::string& text) {
   if (text.empty()) return;
   fmt::print("{}", text);
-  std::fflush(stdout);
+  flush_output();
 }
 
 }  // namespace jackscrew

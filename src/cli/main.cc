@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/text.h"
+#include "cli/arguments.h"
 #include "cli/commands.h"
 #include "cli/help.h"
 #include "train/run_options.h"
@@ -149,7 +151,7 @@ int dispatch(Arguments arguments) {
   return command.run(arguments.subspan(1));
 }
 
-int report(const char* what, const std::string& hint, int exit_code) {
+int report(const std::string& what, const std::string& hint, int exit_code) {
   std::fflush(stdout);
   const bool interrupted = exit_code == static_cast<int>(ErrorKind::interrupted);
   fmt::print(stderr, "jackscrew: {}{}\n", interrupted ? "" : "error: ", one_line(what));
@@ -171,8 +173,7 @@ int guarded_main(int argc, char** argv) {
   try {
     const std::vector<std::string> arguments(argv + (argc > 0 ? 1 : 0), argv + argc);
     const int exit_code = dispatch(arguments);
-    // Output that went to a full disk must not pass for success.
-    if (std::fflush(stdout) != 0) fail(ErrorKind::generic, "cannot write the output");
+    flush_output();
     return exit_code;
   } catch (const Error& error) {
     return report(error.what(), error.hint(), error.exit_code());
@@ -180,7 +181,10 @@ int guarded_main(int argc, char** argv) {
     return report("out of host memory",
                   "use a smaller model, batch or sequence_len, or fewer threads",
                   static_cast<int>(ErrorKind::does_not_fit));
+  } catch (const fs::filesystem_error& error) {  // links that lead in a circle, and their like
+    return report(fmt::format("{}: {}", error.path1().string(), error.code().message()), "", 1);
   } catch (const std::exception& error) {
+    if (std::ferror(stdout) != 0) return report(kOutputLost, "", 1);
     return report(error.what(), "this is a fault of jackscrew: please report it", 1);
   }
 }

@@ -220,7 +220,7 @@ void add_window(const ModelConfig& config, json& out) {
       config.sliding_window > 0 ? config.first_sliding_layer : config.num_hidden_layers;
 }
 
-// Null where the text is no object: nothing that is computed depends on a generation_config.json.
+// Null where the text is no object: no weight and no gradient depends on a generation_config.json.
 json generation_object(const std::string& text) {
   try {
     json config = parse_json(text, "generation_config.json");

@@ -14,10 +14,11 @@ struct Builtin {
   std::string_view source;
 };
 
+// An answer may be calls of tools alone, of which they write nothing.
 constexpr Builtin kBuiltins[] = {
     {"chatml", R"jinja(
 {%- for message in messages %}
-    {{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}
+    {{- '<|im_start|>' + message.role + '\n' + (message.content or '') + '<|im_end|>\n' }}
 {%- endfor %}
 {%- if add_generation_prompt %}
     {{- '<|im_start|>assistant\n' }}
@@ -33,7 +34,7 @@ constexpr Builtin kBuiltins[] = {
         {{- bos_token + '[INST] ' + (ns.system + message.content) | trim + ' [/INST]' }}
         {%- set ns.system = '' %}
     {%- elif message.role == 'assistant' %}
-        {{- ' ' + message.content | trim + ' ' + eos_token }}
+        {{- ' ' + (message.content or '') | trim + ' ' + eos_token }}
     {%- else %}
         {{- raise_exception('a message from "' + message.role + '", which llama2 cannot write') }}
     {%- endif %}
@@ -43,7 +44,7 @@ constexpr Builtin kBuiltins[] = {
 {{- bos_token }}
 {%- for message in messages %}
     {{- '<|start_header_id|>' + message.role + '<|end_header_id|>\n\n' }}
-    {{- message.content | trim + '<|eot_id|>' }}
+    {{- (message.content or '') | trim + '<|eot_id|>' }}
 {%- endfor %}
 {%- if add_generation_prompt %}
     {{- '<|start_header_id|>assistant<|end_header_id|>\n\n' }}
@@ -60,7 +61,7 @@ constexpr Builtin kBuiltins[] = {
         {{- '[INST] ' + ns.system + message.content + ' [/INST]' }}
         {%- set ns.system = '' %}
     {%- elif message.role == 'assistant' %}
-        {{- ' ' + message.content | trim + eos_token }}
+        {{- ' ' + (message.content or '') | trim + eos_token }}
     {%- else %}
         {{- raise_exception('a message from "' + message.role + '", which mistral cannot write') }}
     {%- endif %}
@@ -68,7 +69,7 @@ constexpr Builtin kBuiltins[] = {
 
     {"zephyr", R"jinja(
 {%- for message in messages %}
-    {{- '<|' + message.role + '|>\n' + message.content + eos_token + '\n' }}
+    {{- '<|' + message.role + '|>\n' + (message.content or '') + eos_token + '\n' }}
 {%- endfor %}
 {%- if add_generation_prompt %}
     {{- '<|assistant|>\n' }}
@@ -86,7 +87,7 @@ constexpr Builtin kBuiltins[] = {
     {%- if message.role == 'user' %}
         {{- '### Instruction:\n' + message.content + '\n\n' }}
     {%- elif message.role == 'assistant' %}
-        {{- '### Response:\n' + message.content + eos_token + '\n\n' }}
+        {{- '### Response:\n' + (message.content or '') + eos_token + '\n\n' }}
     {%- elif not loop.first or message.role != 'system' %}
         {{- raise_exception('a message from "' + message.role + '", which alpaca cannot write') }}
     {%- endif %}

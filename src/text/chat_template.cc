@@ -30,12 +30,15 @@ bool has_calls(const Message& message) {
   return calls != nullptr && !calls->is_none();
 }
 
+bool lacks_text(const Message& message) {
+  return !message.has_content || jinja::find_variable(message.fields, "content") != nullptr;
+}
+
 std::vector<Segment> render_plain(std::string_view eos_token, std::span<const Message> messages,
                                   const Value& tools) {
-  if (!tools.is_none() || std::ranges::any_of(messages, has_calls)) {
+  if (tools.truth() || std::ranges::any_of(messages, has_calls)) {
     throw Error(ErrorKind::data, "the plain format has no place for tools and their calls",
-                fmt::format("chat_template= names one that has: the model's own, or one of {}",
-                            builtin_template_names()));
+                "a model's own template may have one; the built-in ones leave them out");
   }
   std::vector<Segment> segments;
   for (const Message& message : messages) {
@@ -77,11 +80,14 @@ class Renderer {
         answer_follows_(answer_follows),
         tools_(tools) {
     for (const Message& message : messages) {
+      std::vector<std::pair<Value, Value>> items;
+      const auto add = [&](const std::string& key, Value value) {
+        items.emplace_back(Value::text(key), std::move(value));
+      };
       // Roles are among a few known words: a template may make special tokens of them.
-      std::vector<std::pair<Value, Value>> items = {
-          {Value::text("role"), Value::text(message.role, jinja::kTemplate)},
-          {Value::text("content"), Value::text(message.content)}};
-      for (const auto& [name, value] : message.fields) items.emplace_back(Value::text(name), value);
+      add("role", Value::text(message.role, jinja::kTemplate));
+      if (message.has_content) add("content", Value::text(message.content));
+      for (const auto& [name, value] : message.fields) add(name, value);
       values_.push_back(Value::dict(std::move(items)));
     }
   }
@@ -95,7 +101,7 @@ class Renderer {
     } else {
       chat.untrainable = train_answers(text, trained);
     }
-    chat.unused_tools = (!tools_.is_none() && !jinja_.mentions("tools")) ||
+    chat.unused_tools = (tools_.truth() && !jinja_.mentions("tools")) ||
                         (std::ranges::any_of(messages_, has_calls) && !jinja_.mentions(kCalls));
     size_t begin = 0;
     for (const Text::Run& run : text.runs()) {
@@ -273,7 +279,14 @@ RenderedChat render_chat(const ChatFormat& format, std::span<const Message> mess
   const ChatTemplate& chat = own ? format.tools : format.general;
   if (chat.refusal) throw Error(*chat.refusal);
   if (chat.is_none()) return {render_plain(format.eos_token, messages, tools)};
-  return Renderer(format, messages, answer_follows, tools, *chat.jinja).render();
+  try {
+    return Renderer(format, messages, answer_follows, tools, *chat.jinja).render();
+  } catch (const Error& error) {
+    if (!error.hint().empty() || !std::ranges::any_of(messages, lacks_text)) throw;
+    throw Error(error.kind(), error.what(),
+                "a message has no text beside its calls of tools, for which this template may have "
+                "no place; \"content\": \"\" gives it one");
+  }
 }
 
 EncodedSegments encode_segments(const Tokenizer& tokenizer, std::span<const Segment> segments) {

@@ -17,7 +17,8 @@ namespace jackscrew {
 struct Message {
   std::string role;  // "system", "user", "assistant" or "tool"
   std::string content;
-  bool trained = true;  // false: an assistant's message that is context only
+  bool trained = true;      // false: an assistant's message that is context only
+  bool has_content = true;  // false: a template finds none, not even an empty one
   // What else a template may read of it: tool_calls, tool_call_id ... A `content` among them wins.
   jinja::Variables fields = {};
 };

@@ -25,17 +25,27 @@ std::optional<Name> named(const fs::path& path) {
   for (const auto& [begin, name] : kNames) {
     if (!stem.starts_with(begin)) continue;
     if (stem.size() == begin.size() ||
-        std::isalnum(static_cast<unsigned char>(stem[begin.size()])) == 0) {
+        std::isalpha(static_cast<unsigned char>(stem[begin.size()])) == 0) {
       return name;
     }
   }
   return std::nullopt;
 }
 
+// Links that lead nowhere or in a circle are neither.
+bool is_a_directory(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_directory(path, ignored);
+}
+bool is_a_file(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_regular_file(path, ignored);
+}
+
 // What a directory holds, each list in order of name.
 struct Listing {
   std::vector<fs::path> files;   // data files
-  std::vector<fs::path> others;  // files of other kinds
+  std::vector<fs::path> others;  // files of other kinds, and what is no file
   std::vector<fs::path> directories;
 
   bool has(Name name) const {
@@ -54,11 +64,12 @@ struct Listing {
 Listing list(const fs::path& directory) {
   Listing out;
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(directory, error)) {
-    if (entry.is_directory()) {
-      out.directories.push_back(entry.path());
-    } else if (entry.is_regular_file()) {
-      (is_data_file(entry.path()) ? out.files : out.others).push_back(entry.path());
+  for (fs::directory_iterator at(directory, error), end; !error && at != end; at.increment(error)) {
+    const fs::path& path = at->path();
+    if (is_a_directory(path)) {
+      out.directories.push_back(path);
+    } else {
+      (is_data_file(path) && is_a_file(path) ? out.files : out.others).push_back(path);
     }
   }
   if (error) fail(ErrorKind::data, "cannot list {}: {}", directory.string(), error.message());
@@ -69,11 +80,22 @@ Listing list(const fs::path& directory) {
 }
 
 bool holds_data(const fs::path& directory) {
-  std::error_code ignored;
-  const fs::directory_iterator entries(directory, ignored);
-  return std::any_of(begin(entries), end(entries), [](const fs::directory_entry& entry) {
-    return entry.is_regular_file() && is_data_file(entry.path());
-  });
+  std::error_code error;
+  for (fs::directory_iterator at(directory, error), end; !error && at != end; at.increment(error)) {
+    if (is_data_file(at->path()) && is_a_file(at->path())) return true;
+  }
+  return false;
+}
+
+bool is_packed(const fs::path& path) {
+  const std::string extension = lower_extension(path);
+  return extension == ".gz" || extension == ".bz2" || extension == ".xz" || extension == ".zst" ||
+         extension == ".zip";
+}
+
+bool is_table(const fs::path& path) {
+  const std::string extension = lower_extension(path);
+  return extension == ".parquet" || extension == ".arrow";
 }
 
 // "a.jsonl", "a.jsonl and b.txt", "a.jsonl and 7 more".
@@ -100,16 +122,13 @@ bool is_data_file(const fs::path& path) {
 
 std::string unread_hint(const fs::path& path) {
   constexpr const char* kRead = ".jsonl, .json, .csv and .txt are read";
-  const std::string extension = lower_extension(path);
-  if (extension == ".parquet" || extension == ".arrow") {
+  if (is_table(path)) {
     return fmt::format(
         "{}; in Python, datasets.load_dataset(\"{}\", data_files=\"{}\", split=\"train\")"
         ".to_json(\"data.jsonl\") writes the first",
-        kRead, extension.substr(1), path.string());
+        kRead, lower_extension(path).substr(1), path.string());
   }
-  const bool packed = extension == ".gz" || extension == ".bz2" || extension == ".xz" ||
-                      extension == ".zst" || extension == ".zip";
-  return fmt::format("{}{}", kRead, packed ? "; unpack it first" : "");
+  return fmt::format("{}{}", kRead, is_packed(path) ? "; unpack it first" : "");
 }
 
 std::vector<fs::path> data_files(const fs::path& path, DataPart part) {
@@ -117,7 +136,7 @@ std::vector<fs::path> data_files(const fs::path& path, DataPart part) {
   if (!fs::exists(path, error)) {
     throw Error(ErrorKind::data, fmt::format("{} does not exist", path.string()), "check the path");
   }
-  if (!fs::is_directory(path)) return {path};
+  if (!is_a_directory(path)) return {path};
   const Listing listing = list(path);
   const std::optional<Name> wanted = listing.name_of(part);
   std::vector<fs::path> files;
@@ -128,10 +147,12 @@ std::vector<fs::path> data_files(const fs::path& path, DataPart part) {
   const std::string what = part == DataPart::train ? "training files" : "files for evaluation";
   const std::string message = fmt::format("{} holds no {}", path.string(), what);
   if (!listing.files.empty()) {
+    std::vector<fs::path> choosing = listing.files;
+    std::erase_if(choosing, [](const fs::path& file) { return !named(file); });
     throw Error(ErrorKind::data, message,
                 fmt::format("names there choose other parts: {}; a file that is named itself is "
                             "read whatever its name",
-                            names(listing.files)));
+                            names(choosing)));
   }
   const auto deeper =
       std::find_if(listing.directories.begin(), listing.directories.end(), holds_data);
@@ -143,7 +164,7 @@ std::vector<fs::path> data_files(const fs::path& path, DataPart part) {
 }
 
 std::vector<std::string> left_out_warnings(const fs::path& path, DataPart part) {
-  if (!fs::is_directory(path)) return {};
+  if (!is_a_directory(path)) return {};
   std::vector<std::string> warnings;
   const Listing listing = list(path);
   const std::optional<Name> wanted = listing.name_of(part);
@@ -153,11 +174,18 @@ std::vector<std::string> left_out_warnings(const fs::path& path, DataPart part) 
     const bool other_part = name && (part == DataPart::train || *name == Name::train);
     if (wanted && name != wanted && !other_part) left.push_back(file);
   }
-  if (!left.empty()) {
-    warnings.push_back(fmt::format("{}: {} not read, for names of other files there choose them",
-                                   path.string(),
-                                   names(left) + (left.size() == 1 ? " is" : " are")));
-  }
+  const auto warn_of = [&](const std::vector<fs::path>& files, const std::string& why) {
+    if (files.empty()) return;
+    warnings.push_back(fmt::format("{}: {} {} not read{}", path.string(), names(files),
+                                   files.size() == 1 ? "is" : "are", why));
+  };
+  warn_of(left, ", for names of other files there choose them");
+  std::vector<fs::path> unread = listing.others;
+  std::erase_if(unread, [](const fs::path& file) { return !is_packed(file) && !is_table(file); });
+  if (!unread.empty()) warn_of(unread, ": " + unread_hint(unread.front()));
+  std::vector<fs::path> no_files = listing.others;
+  std::erase_if(no_files, [](const fs::path& file) { return !is_data_file(file); });
+  warn_of(no_files, ", being no ordinary file or a link to none");
   std::vector<fs::path> directories = listing.directories;
   std::erase_if(directories, [](const fs::path& directory) { return !holds_data(directory); });
   if (!directories.empty()) {
@@ -168,7 +196,7 @@ std::vector<std::string> left_out_warnings(const fs::path& path, DataPart part) 
 }
 
 bool names_part(const fs::path& path, DataPart part) {
-  if (!fs::is_directory(path)) return false;
+  if (!is_a_directory(path)) return false;
   const Listing listing = list(path);
   const std::optional<Name> wanted = listing.name_of(part);
   return wanted && listing.has(*wanted);

@@ -263,7 +263,7 @@ Dataset Dataset::read(const fs::path& path, const Tokenizer& tokenizer,
               "may name another"
         : counts.records == 0 ? "there is nothing in it: one record a line, such as "
                                 "{\"prompt\": ..., \"completion\": ...}"
-                              : "every answer in it is empty");
+                              : "its texts and answers are all empty");
   }
   return builder.finish(key);
 }

@@ -104,7 +104,7 @@ jinja::Value tools_of(const Json& record, const std::string& place) {
   if (found == nullptr) return jinja::None{};
   const Json tools = unquoted(*found, place);
   const bool empty_text = tools.is_string() && tools.get<std::string>().empty();
-  if (empty_text || (tools.is_array() && tools.empty())) return jinja::None{};
+  if (empty_text) return jinja::None{};
   if (!tools.is_array()) fail_record(place, "\"tools\" is not a list");
   return template_value(tools, place);
 }
@@ -122,8 +122,8 @@ Json calls_of(const Json& list, const std::string& place) {
   return calls;
 }
 
-// The text of a message's content, which may be a list of parts; none where it is null beside calls
-// of tools.
+// The text of a message's content, which may be a list of parts; none where it is null or missing
+// beside calls of tools.
 std::optional<std::string> content_of(const Json& message, const char* key, bool has_calls,
                                       const std::string& place) {
   const Json* found = member(message, key);
@@ -159,7 +159,8 @@ Message to_message(const Json& item, const char* role_key, const char* content_k
   const auto content =
       role == "function_call" ? std::nullopt : content_of(item, content_key, has_calls, place);
   message.content = content.value_or("");
-  if (!content) message.fields.emplace_back("content", jinja::None{});
+  message.has_content = content || role == "function_call" || item.contains(content_key);
+  if (!content && message.has_content) message.fields.emplace_back("content", jinja::None{});
   for (const auto& [key, value] : item.items()) {
     const bool known = key == role_key || key == content_key || key == "role" || key == "content" ||
                        key == "tool_calls" || key == "train" || key == "weight";
@@ -173,9 +174,10 @@ Message to_message(const Json& item, const char* role_key, const char* content_k
 void add_messages(const Json& record, const char* key, const std::string& place,
                   std::vector<Message>& messages) {
   const Json* list = member(record, key);
-  if (list == nullptr || !list->is_array() || list->empty()) {
+  if (list == nullptr || !list->is_array()) {
     fail_record(place, fmt::format("\"{}\" is not a list of messages", key));
   }
+  if (list->empty()) fail_record(place, fmt::format("\"{}\" holds no message", key));
   for (const Json& item : *list) {
     const std::string item_place = fmt::format("{}, message {}", place, messages.size() + 1);
     if (!item.is_object()) fail_record(item_place, "an object was expected");
@@ -260,7 +262,7 @@ Record completion(const Json& record, const std::string& place) {
 }  // namespace
 
 void fail_record(const std::string& place, const std::string& what, const char* hint) {
-  throw Error(ErrorKind::data, fmt::format("{}: {}", place, what), hint);
+  throw Error(ErrorKind::data, fmt::format("{}: {}", place, one_line(what)), hint);
 }
 
 RecordJson parse_record_json(std::string_view text, const std::string& place, const char* hint,

@@ -198,6 +198,9 @@ void find_records_of(const fs::path& file, const FoundCallback& use,
     throw Error(ErrorKind::data, error.what(), error.hint());
   }
   Reading reading(std::move(map), use, progress);
+  if (reading.text.starts_with("\xFF\xFE") || reading.text.starts_with("\xFE\xFF")) {
+    fail_record(reading.file, "a text in UTF-16", "save it as UTF-8");
+  }
   const std::string extension = lower_extension(file);
   if (extension == ".txt") {
     read_document(reading);

@@ -57,12 +57,17 @@ class Vocabulary {
 };
 
 // A token in these files is its text or an object that holds it.
-std::string content_of(const Json& token) {
-  return token.is_object() ? token.at("content").get<std::string>() : token.get<std::string>();
+bool is_token(const Json& value) {
+  return value.is_string() ||
+         (value.is_object() && value.contains("content") && value.at("content").is_string());
 }
 
-bool is_token(const Json& value) {
-  return value.is_string() || (value.is_object() && value.contains("content"));
+std::string content_of(const Json& token, std::string_view key) {
+  if (!is_token(token)) {
+    fail(ErrorKind::model, "{} is {}, expected a text or an object with its \"content\"", key,
+         token.type_name());
+  }
+  return (token.is_object() ? token.at("content") : token).get<std::string>();
 }
 
 // added_tokens_decoder: descriptions of tokens by id. A token that is in the vocabulary as an added
@@ -72,10 +77,13 @@ void read_decoder(const Json& decoder, Vocabulary& vocabulary) {
   for (const auto& [key, description] : decoder.items()) {
     const auto id = parse_int(key);
     if (!id) fail(ErrorKind::model, "{} has the id \"{}\"", kDecoder, key);
+    if (!description.is_object()) {
+      fail(ErrorKind::model, "{} describes the id {} by no object", kDecoder, key);
+    }
     by_id[*id] = &description;
   }
   for (const auto& [id, description] : by_id) {
-    const auto content = description->at("content").get<std::string>();
+    const std::string content = content_of(*description, kDecoder);
     const auto found = vocabulary.find(content);
     if (found ? *found != id : id > vocabulary.size()) {
       fail(ErrorKind::model, "{} gives the token \"{}\" the id {}, the vocabulary {}", kDecoder,
@@ -85,13 +93,12 @@ void read_decoder(const Json& decoder, Vocabulary& vocabulary) {
   }
 }
 
-// Makes a named token a special one and returns its id. One that is needed in a role must be in the
-// vocabulary.
-int32_t set_named_token(Vocabulary& vocabulary, const Json& token,
-                        const char* needed_as = nullptr) {
-  const std::string content = content_of(token);
+// Makes a token that is named at `key` a special one and returns its id. One that is needed must be
+// in the vocabulary.
+int32_t set_named_token(Vocabulary& vocabulary, const Json& token, const char* key, bool needed) {
+  const std::string content = content_of(token, key);
   const auto found = vocabulary.find(content);
-  if (!found && needed_as != nullptr) fail_missing_token(content, needed_as);
+  if (!found && needed) fail_missing_token(content, key);
   const int64_t id = found.value_or(vocabulary.size());
   if (!found || !vocabulary.is_added(id)) {
     Json description = token.is_object() ? token : Json{{"content", content}};
@@ -110,7 +117,7 @@ bool is_role(std::string_view key) {
 void read_own_tokens(const Json& object, Vocabulary& vocabulary) {
   for (const auto& [key, token] : object.items()) {
     if (!key.ends_with("_token") || is_role(key) || !is_token(token)) continue;
-    set_named_token(vocabulary, token, key.c_str());
+    set_named_token(vocabulary, token, key.c_str(), true);
   }
 }
 
@@ -124,7 +131,7 @@ void read_named_tokens(const Json& config, TokenizerData& data, Vocabulary& voca
     const Json& token = config.at(role);
     // A text can do without padding and the others, but not without these.
     const bool needed = kept.contains(role) && std::string_view(role) != "pad_token";
-    const int32_t id = set_named_token(vocabulary, token, needed ? role : nullptr);
+    const int32_t id = set_named_token(vocabulary, token, role, needed);
     if (const auto found = kept.find(role); found != kept.end()) *found->second = id;
   }
   for (const char* list : kLists) {
@@ -132,7 +139,7 @@ void read_named_tokens(const Json& config, TokenizerData& data, Vocabulary& voca
     if (config.at(list).is_object()) {
       read_own_tokens(config.at(list), vocabulary);
     } else {
-      for (const Json& token : config.at(list)) set_named_token(vocabulary, token);
+      for (const Json& token : config.at(list)) set_named_token(vocabulary, token, list, false);
     }
     break;  // the second is the first's older name
   }
@@ -161,7 +168,13 @@ void read_templates(const Json& config, TokenizerData& data) {
     data.chat_template = chat.get<std::string>();
     return;
   }
+  const auto has_text = [](const Json& object, const char* key) {
+    return object.is_object() && object.contains(key) && object.at(key).is_string();
+  };
   for (const Json& named : chat) {  // several templates, each with a name
+    if (!chat.is_array() || !has_text(named, "name") || !has_text(named, "template")) {
+      fail(ErrorKind::model, "chat_template is neither a text nor a list of such with names");
+    }
     const auto name = named.at("name").get<std::string>();
     if (name == "default") data.chat_template = named.at("template").get<std::string>();
     if (name == "tool_use") data.tool_template = named.at("template").get<std::string>();
@@ -185,7 +198,7 @@ void merge_special_tokens(Json& config, const Json& map) {
 void merge_added_tokens(Json& config, const Json& tokens, const Vocabulary& vocabulary) {
   std::set<std::string> named;
   const auto name = [&](const Json& token) {
-    if (is_token(token)) named.insert(content_of(token));
+    if (is_token(token)) named.insert(content_of(token, kDecoder));
   };
   for (const char* role : kRoles) {
     if (!is_null(config, role)) name(config.at(role));
@@ -238,6 +251,9 @@ void apply_tokenizer_config(TokenizerData& data, const TokenizerConfigFiles& fil
       data.add_bos = flag(config, "add_bos_token", data.add_bos) && data.bos >= 0;
       if (flag(config, "add_eos_token", false)) fail_unsupported("add_eos_token");
       if (data.spelling == Spelling::text) read_prefix_space(config, data);
+      // No normalizer is there, but for the one that stands for SentencePiece's spaces: its tokens
+      // begin anywhere in a text.
+      data.normalized_literals.clear();
     }
     read_templates(config, data);
   });

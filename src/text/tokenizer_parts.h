@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/json_object.h"
 #include "formats/json_text.h"
 #include "text/tokenizer.h"
 
@@ -45,7 +46,7 @@ void with_file_name(const std::string& file_name, const Read& read) {
   try {
     read();
   } catch (const nlohmann::json::exception& error) {
-    fail(ErrorKind::model, "{}: {}", file_name, error.what());
+    fail(ErrorKind::model, "{}: {}", file_name, json_complaint(error.what()));
   } catch (const Error& error) {
     throw Error(ErrorKind::model, fmt::format("{}: {}", file_name, error.what()), error.hint());
   }

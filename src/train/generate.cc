@@ -112,18 +112,19 @@ std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, const ChatFormat&
   return ids;
 }
 
-std::vector<int32_t> end_tokens(const Tokenizer& tokenizer, std::span<const int64_t> own) {
+std::vector<int32_t> end_tokens(const Tokenizer& tokenizer, const ModelFiles& files) {
+  const bool own = files.tokenizer && files.tokenizer_origin == files.origin &&
+                   files.tokenizer->tokens == tokenizer.data().tokens;
   std::vector<int32_t> ids;
   const auto add = [&](int64_t id) {
     if (id < 0 || id >= tokenizer.vocab_size()) return;
-    // Ids in the model's files mean nothing where another tokenizer reads the text.
-    if (tokenizer.kind(static_cast<int32_t>(id)) != TokenKind::special && id != tokenizer.eos()) {
-      return;
-    }
-    ids.push_back(static_cast<int32_t>(id));
+    const auto token = static_cast<int32_t>(id);
+    if (own || tokenizer.kind(token) == TokenKind::special) ids.push_back(token);
   };
-  add(tokenizer.eos());
-  for (const int64_t id : own) add(id);
+  if (tokenizer.eos() >= 0) ids.push_back(tokenizer.eos());
+  for (const auto* named : {&files.config.eos_token_ids, &files.end_tokens}) {
+    for (const int64_t id : *named) add(id);
+  }
   for (const char* text : kEndTexts) add(tokenizer.find_special(text).value_or(-1));
   std::sort(ids.begin(), ids.end());
   ids.erase(std::unique(ids.begin(), ids.end()), ids.end());

@@ -10,6 +10,7 @@
 
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
+#include "train/model_files.h"
 #include "train/session.h"
 
 namespace jackscrew {
@@ -49,9 +50,10 @@ class Sampler {
 std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, const ChatFormat& format,
                                    const std::string& system, const std::string& prompt);
 
-// The tokens that end an answer: the tokenizer's EOS, the special ones among `own` (the model's)
-// and whatever ends a turn in the usual chat formats.
-std::vector<int32_t> end_tokens(const Tokenizer& tokenizer, std::span<const int64_t> own);
+// The tokens that end an answer: the tokenizer's EOS, those that the model's files name and
+// whatever ends a turn in the usual chat formats. Where the tokenizer is not from those files, ids
+// there mean something else here: of them only special tokens count.
+std::vector<int32_t> end_tokens(const Tokenizer& tokenizer, const ModelFiles& files);
 
 // What a session must hold for such a generation.
 SessionUse generation_use(int64_t prompt_tokens, int64_t max_new_tokens);

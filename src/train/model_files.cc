@@ -121,6 +121,7 @@ ModelFiles open_model_alone(const std::string& model) {
   }
   if (path.extension() == ".json") {
     files.config = parse_hf_config(read_text(path), path.string());
+    take_tokenizer(files, model, [&] { return read_tokenizer_directory(path.parent_path()); });
     return files;
   }
   auto source = std::make_unique<GgufSource>(path);

@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "kernels/device.h"
 #include "learners/learner.h"
+#include "text/chat_template.h"
 #include "text/dataset.h"
 #include "train/recipe_file.h"
 
@@ -196,6 +197,7 @@ void fill(Recipe& r, const OptionSet& o) {
   r.tokenizer = o.text("tokenizer");
   r.chat_template = o.text("chat_template");
   r.chat_date = o.text("chat_date");
+  parse_chat_date(r.chat_date);  // refused here if it is none
   r.data = o.list("data");
   r.data_weights = data_weights(o);
   r.eval_data = o.list("eval_data");

@@ -43,10 +43,11 @@ std::vector<Sample> choose_samples(const Dataset& data, const Tokenizer& tokeniz
   return samples;
 }
 
-std::string answer_sample(Session& session, const Tokenizer& tokenizer, const Sample& sample) {
+std::string answer_sample(Session& session, const ModelFiles& files, const Tokenizer& tokenizer,
+                          const Sample& sample) {
   GenerationOptions options;
   options.max_new_tokens = kAnswerTokens;
-  options.end_tokens = end_tokens(tokenizer, session.stage().config().eos_token_ids);
+  options.end_tokens = end_tokens(tokenizer, files);
   options.vocab_size = tokenizer.vocab_size();
   options.use_cache = false;
   const Generation answer = generate(session, sample.prompt_ids, options, [](int32_t) {});

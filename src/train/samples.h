@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "text/dataset.h"
+#include "train/model_files.h"
 #include "train/session.h"
 
 namespace jackscrew {
@@ -22,6 +23,7 @@ std::vector<Sample> choose_samples(const Dataset& data, const Tokenizer& tokeniz
                                    int64_t sequence_len);
 
 // The likeliest answer, computed without a cache; of a session with one row of logits.
-std::string answer_sample(Session& session, const Tokenizer& tokenizer, const Sample& sample);
+std::string answer_sample(Session& session, const ModelFiles& files, const Tokenizer& tokenizer,
+                          const Sample& sample);
 
 }  // namespace jackscrew

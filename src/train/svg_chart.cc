@@ -158,7 +158,7 @@ std::string draw_line(const Frame& frame, const ChartSeries& series) {
 
 std::string html_text(const std::string& text) {
   std::string out;
-  for (const char c : text) {
+  for (const char c : without_controls(text)) {
     switch (c) {
       case '&':
         out += "&amp;";

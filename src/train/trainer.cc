@@ -85,7 +85,9 @@ class Trainer {
     log_.emplace(output_ / "train_log.jsonl", resumed);
     watch_.replay(output_ / "train_log.jsonl");
     board_.emplace(output_, resumed);
-    write_text_atomic(output_ / "recipe.yaml", recipe_.to_yaml());
+    // Of a run that had ended nothing is done anew: its recipe stays the one that it had.
+    const fs::path recipe = output_ / "recipe.yaml";
+    if (first < total_steps_ || !fs::exists(recipe)) write_text_atomic(recipe, recipe_.to_yaml());
     peak_ = session_->measure_peak();
     introduce(first);
     log_booked(first);
@@ -324,7 +326,7 @@ class Trainer {
                       .add("index", i)
                       .add("prompt", samples_[i].prompt)
                       .add("expected", samples_[i].expected)
-                      .add("answer", answer_sample(*session_, tokenizer_, samples_[i])));
+                      .add("answer", answer_sample(*session_, files_, tokenizer_, samples_[i])));
     }
   }
 

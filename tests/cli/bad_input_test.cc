@@ -105,9 +105,11 @@ TEST_F(SlowBadInput, Memory) {
   tiny_.must_train("fits",
                    "max_steps=1 micro_batch_size=8 method=full device_memory=1MiB " + knobs);
   make_model();
-  for (const char* command : {"eval ", "generate prompt=x max_new_tokens=4 "}) {
-    expect_refused(run(command + tiny_.settings(use_model()) + " device_memory=1KiB" + kErrorsOnly),
-                   3, {"device_memory is 1.0 KiB", "hint: "});
+  for (const std::string& command :
+       {"eval " + tiny_.settings(use_model()),
+        "generate prompt=x max_new_tokens=4 tokenizer=bytes " + use_model()}) {
+    expect_refused(run(command + " device_memory=1KiB" + kErrorsOnly), 3,
+                   {"device_memory is 1.0 KiB", "hint: "});
   }
 }
 

@@ -42,7 +42,26 @@ TEST(Program, Version) {
 }
 
 TEST(Program, AFullDiskIsNotSuccess) {
-  EXPECT_EQ(run("config schema 2>&1 >/dev/full").exit_code, 1);
+  for (const char* command : {"config schema", "config init lora", "--help", "doctor",
+                              "generate model=llama-60m init=random tokenizer=bytes threads=1 "
+                              "prompt=a max_new_tokens=2 --quiet",
+                              "generate model=llama-60m init=random tokenizer=bytes threads=1 "
+                              "prompt=a max_new_tokens=2 --quiet --json"}) {
+    const Outcome full = run(std::string(command) + " 2>&1 >/dev/full");
+    EXPECT_EQ(full.exit_code, 1) << command;
+    EXPECT_EQ(full.out, "jackscrew: error: cannot write the output\n") << command;
+  }
+}
+
+TEST(Program, LinksInACircleAreNoFault) {
+  const fs::path link =
+      fs::temp_directory_path() / ("jackscrew_circle_" + std::to_string(::getpid()));
+  fs::create_symlink(link, link);
+  const Outcome circle = run("inspect " + link.string() + kErrorsOnly);
+  fs::remove(link);
+  EXPECT_NE(circle.exit_code, 0);
+  EXPECT_NE(circle.out.find(link.string()), std::string::npos) << circle.out;
+  EXPECT_EQ(circle.out.find("fault"), std::string::npos) << circle.out;
 }
 
 TEST(Program, ConfigInitGivesAValidRecipe) {
@@ -57,6 +76,10 @@ TEST(Program, ConfigInitGivesAValidRecipe) {
     const Outcome valid = run("config validate " + file.string() + " max_steps=3");
     EXPECT_EQ(valid.exit_code, 0);
     EXPECT_EQ(valid.out, file.string() + ": valid\n");
+  }
+  for (const char* setting : {"chat_template=foo", "chat_date=2024-02-30", "packing=perhaps"}) {
+    EXPECT_EQ(run("config validate " + file.string() + " " + setting + kErrorsOnly).exit_code, 2)
+        << setting;
   }
   const Outcome bad = run("config validate " + file.string() + " max_step=3" + kErrorsOnly);
   EXPECT_EQ(bad.exit_code, 2);

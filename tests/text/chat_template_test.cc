@@ -7,6 +7,7 @@
 namespace jackscrew {
 namespace {
 
+using jinja::named_format;
 using jinja::own_format;
 using Json = nlohmann::json;
 using Ids = std::vector<int32_t>;
@@ -42,14 +43,6 @@ std::string marked(const RenderedChat& chat) {
     before = segment.trained;
   }
   return before ? text + ']' : text;
-}
-
-ChatFormat built_in(const char* name) {
-  TokenizerData data;
-  data.tokens = {"<s>", "</s>"};
-  data.bos = 0;
-  data.eos = 1;
-  return chat_format(name, data, {});
 }
 
 const std::vector<Message> kTurns = {
@@ -101,7 +94,7 @@ TEST(ChatFormat, HasATemplateForTools) {
 
 TEST(ChatFormat, BuiltInOnes) {
   const auto rendered = [&](const char* name, bool follows = false) {
-    const RenderedChat chat = render_chat(built_in(name), kTurns, follows);
+    const RenderedChat chat = render_chat(named_format(name), kTurns, follows);
     EXPECT_EQ(chat.untrainable, 0);
     return marked(chat);
   };
@@ -127,7 +120,7 @@ TEST(ChatFormat, BuiltInOnes) {
   const std::vector<Message> tool = {{"user", "Q"}, {"tool", "T"}};
   for (const char* name : {"llama2", "mistral", "alpaca"}) {
     expect_error(ErrorKind::data, "a message from \"tool\"",
-                 [&] { render_chat(built_in(name), tool); });
+                 [&] { render_chat(named_format(name), tool); });
   }
 }
 

@@ -76,6 +76,39 @@ TEST_F(DataFiles, NamedTestAreForEvaluationWhereNoOthersAre) {
   EXPECT_NE(hint(DataPart::train).find("test-2.jsonl"), std::string::npos);
 }
 
+TEST_F(DataFiles, AreNamedByAWord) {
+  for (const char* name : {"train1.jsonl", "train_2.jsonl", "trainer.jsonl", "test1.jsonl"}) {
+    write(name, "");
+  }
+  EXPECT_EQ(names(DataPart::train), "train1.jsonl train_2.jsonl ");
+  EXPECT_EQ(names(DataPart::evaluation), "test1.jsonl ");
+  EXPECT_EQ(left_out(DataPart::train),
+            Warnings{directory_.string() +
+                     ": trainer.jsonl is not read, for names of other files there choose them"});
+  fs::remove(directory_ / "train1.jsonl");
+  fs::remove(directory_ / "train_2.jsonl");
+  EXPECT_EQ(hint(DataPart::train),
+            "names there choose other parts: test1.jsonl; a file that is "
+            "named itself is read whatever its name");
+}
+
+TEST_F(DataFiles, ThatMightBeMeantAreWarnedOf) {
+  write("train-1.jsonl", "");
+  write("readme.md", "");
+  fs::create_symlink(directory_ / "nowhere", directory_ / "train-2.jsonl");
+  fs::create_symlink(directory_ / "circle", directory_ / "circle");
+  write("train-3.jsonl.gz", "");
+  write("train-4.jsonl.zst", "");
+  const std::string directory = directory_.string();
+  EXPECT_EQ(names(DataPart::train), "train-1.jsonl ");
+  EXPECT_EQ(
+      left_out(DataPart::train),
+      (Warnings{directory + ": train-3.jsonl.gz and train-4.jsonl.zst are not read: .jsonl, .json, "
+                            ".csv and .txt are read; unpack it first",
+                directory + ": train-2.jsonl is not read, being no ordinary file or a link to "
+                            "none"}));
+}
+
 // What lies deeper is not read, and is mentioned where it is data.
 TEST_F(DataFiles, InDirectoriesOfADirectoryAreNotRead) {
   write("readme.md", "not data");

@@ -354,7 +354,7 @@ TEST_F(DatasetTest, ErrorsNameTheLine) {
          "a.jsonl:3: nothing to train on among its keys (txt)");
   refuse("a.jsonl", good + R"({"prompt": "a"})", "a.jsonl:3: \"completion\" is missing");
   refuse("a.jsonl", good + R"({"instruction": "a"})", "\"output\" is missing");
-  refuse("a.jsonl", good + R"({"messages": []})", "\"messages\" is not a list of messages");
+  refuse("a.jsonl", good + R"({"messages": []})", "\"messages\" holds no message");
   refuse("a.jsonl", R"({"messages": [{"role": "asistant", "content": "a"}]})",
          "a.jsonl:1, message 1: unknown role \"asistant\" | did you mean \"assistant\"?");
   refuse("a.jsonl", R"({"messages": [{"role": "user", "content": null}]})", "\"content\" is null");

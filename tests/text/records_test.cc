@@ -112,7 +112,7 @@ TEST(Records, PromptsOfMessagesAreContext) {
          "a.jsonl:1: \"completion\" is not a list of messages");
   refuse(R"({"prompt": [{"role": "user", "content": "a"}]})",
          "a.jsonl:1: \"completion\" is not a list of messages");
-  refuse(R"({"prompt": [], "completion": []})", "a.jsonl:1: \"prompt\" is not a list of messages");
+  refuse(R"({"prompt": [], "completion": []})", "a.jsonl:1: \"prompt\" holds no message");
   refuse(R"({"prompt": [{"role": "user", "content": "a"}], "completion": [1]})",
          "a.jsonl:1, message 2: an object was expected");
 }

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/text/fixture.h"
 #include "text/chat_template.h"
 #include "text/tiktoken.h"
@@ -299,6 +301,13 @@ TEST_F(TokenizerModel, IsReadWithTheConfigurationBeside) {
   EXPECT_EQ(tokenizer.decode(tokenizer.encode("a<s>a a", true), false, TextPlace::inside),
             " a<s>a a");
   EXPECT_EQ(tokenizer.decode(tokenizer.encode(" a", true), false), "a");
+  for (const char* legacy : {"true", "false"}) {
+    write("tokenizer_config.json", fmt::format(R"({{"legacy": {}}})", legacy));
+    write("added_tokens.json", R"({"<new>": 560})");
+    const auto ids = Tokenizer(read()).encode("a<new>a", true);
+    EXPECT_EQ(std::count(ids.begin(), ids.end(), 560), 1) << legacy;
+    fs::remove(directory_ / "added_tokens.json");
+  }
   write("tokenizer_config.json", R"({"add_eos_token": true})");
   expect_error(ErrorKind::model, "add_eos_token", read);
   write("tokenizer_config.json", R"({"added_tokens_decoder": {"x": {"content": "a"}}})");

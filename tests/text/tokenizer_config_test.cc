@@ -160,6 +160,24 @@ TEST_F(TokenizerDirectory, ReadsWhatOlderProgramsWrote) {
   expect_error(ErrorKind::model, "special_tokens_map.json: an object", [&] { read(); });
 }
 
+TEST_F(TokenizerDirectory, SaysWhatIsNoTokenAndNoTemplate) {
+  const auto refuse = [&](const std::string& config, const std::string& part) {
+    write("tokenizer_config.json", config);
+    expect_error(ErrorKind::model, "/tokenizer_config.json: " + part, [&] { read(); });
+  };
+  const std::string expected = ", expected a text or an object with its \"content\"";
+  refuse(R"({"eos_token": 2})", "eos_token is number" + expected);
+  refuse(R"({"eos_token": {"content": 2}})", "eos_token is object" + expected);
+  refuse(R"({"extra_special_tokens": [null]})", "extra_special_tokens is null" + expected);
+  refuse(R"({"added_tokens_decoder": {"2": {}}})", "added_tokens_decoder is object" + expected);
+  refuse(R"({"added_tokens_decoder": {"2": "a"}})",
+         "added_tokens_decoder describes the id 2 by no object");
+  for (const char* chat : {"3", R"({"default": "a"})", "[3]", R"([{"name": "default"}])"}) {
+    refuse(fmt::format(R"({{"chat_template": {}}})", chat),
+           "chat_template is neither a text nor a list of such with names");
+  }
+}
+
 // An id that the vocabulary skips is a token's once the configuration gives it one.
 TEST_F(TokenizerDirectory, FindsTokensThatTakeUnusedIds) {
   Json own = Json::parse(read_text(text_data() / "smollm_tokenizer.json"));

@@ -7,6 +7,7 @@
 namespace jackscrew {
 namespace {
 
+using jinja::named_format;
 using jinja::own_format;
 using Json = nlohmann::ordered_json;
 
@@ -95,6 +96,34 @@ TEST(Tools, OfShareGpt) {
             "tool: noon|assistant: Now.|[{\"name\": \"now\"}]");
 }
 
+// Content that is missing, null or empty is three things to a template, as in transformers.
+TEST(Tools, MayComeWithoutContent) {
+  const auto call = [](const std::string& content) {
+    return std::get<ConversationRecord>(parse_record(
+        R"({"messages": [{"role": "assistant", )" + content + R"("tool_calls": [{"name": "f"}]}]})",
+        "a.jsonl:1"));
+  };
+  const ConversationRecord missing = call(""), null = call(R"("content": null, )"),
+                           empty = call(R"("content": "", )");
+  const ChatFormat asks = own_format(
+      "{% for m in messages %}{{ 'content' in m }} {{ m.content is defined }} "
+      "{{ m['content'] is none }} {{ m.content or 'nothing' }}{% endfor %}");
+  EXPECT_EQ(rendered(asks, missing), "False False False nothing");
+  EXPECT_EQ(rendered(asks, null), "True True True nothing");
+  EXPECT_EQ(rendered(asks, empty), "True True False nothing");
+  const ChatFormat joins = own_format("{{ messages[0].content + '' }}");
+  EXPECT_EQ(rendered(joins, empty), "");
+  for (const ConversationRecord& record : {missing, null}) {
+    EXPECT_NE(hint_of(error_of(ErrorKind::model, [&] { rendered(joins, record); }))
+                  .find("\"content\": \"\" gives it one"),
+              std::string::npos);
+    for (const char* name : {"chatml", "llama2", "llama3", "mistral", "zephyr", "alpaca"}) {
+      const ChatFormat format = named_format(name);
+      EXPECT_EQ(rendered(format, record), rendered(format, empty)) << name;
+    }
+  }
+}
+
 TEST(Tools, PartsOfText) {
   const ConversationRecord record = parse(Json::parse(R"({"messages": [{"role": "user",
     "content": [{"type": "text", "text": "one "}, {"type": "text", "text": "two"}]}]})"));
@@ -134,10 +163,12 @@ TEST(Tools, AreNotLostWithoutAWord) {
   EXPECT_TRUE(render_chat(without, called.messages).unused_tools);
   EXPECT_FALSE(render_chat(own_format("{{ messages[0]['tool_calls'] | tojson }}"), called.messages)
                    .unused_tools);
-  // An empty list is none.
+  // An empty list is one to a template, as in transformers, and nothing that could be lost.
   const ConversationRecord none =
       parse(Json::parse(R"({"tools": [], "messages": [{"role": "user", "content": "a"}]})"));
-  EXPECT_TRUE(none.tools.is_none());
+  EXPECT_EQ(rendered(own_format("{{ tools }}"), none), "[]");
+  EXPECT_FALSE(render_chat(without, none.messages, false, none.tools).unused_tools);
+  EXPECT_EQ(rendered(named_format("plain"), none), "a\n\n");
 }
 
 }  // namespace

@@ -242,13 +242,23 @@ TEST(Prompt, PlainIsTheTextAndChatIsAMessage) {
 }
 
 TEST(Prompt, EndTokens) {
+  using Ids = std::vector<int32_t>;
   TokenizerData data = byte_tokenizer();
-  const std::vector<int64_t> own = {2, 257,
-                                    30000};  // a byte, </s>, and nothing that the tokenizer has
-  EXPECT_EQ(end_tokens(Tokenizer(data), own), (std::vector<int32_t>{257}));
+  ModelFiles files;
+  files.origin = "model";
+  files.config.eos_token_ids = {2, 257};
+  files.end_tokens = {3, 30000};  // a byte, and nothing that the tokenizer has
+  EXPECT_EQ(end_tokens(Tokenizer(data), files), Ids{257});
   data.tokens.emplace_back("<|im_end|>");
   data.kinds.push_back(TokenKind::special);
-  EXPECT_EQ(end_tokens(Tokenizer(data), own), (std::vector<int32_t>{257, 258}));
+  EXPECT_EQ(end_tokens(Tokenizer(data), files), (Ids{257, 258}));
+  // The model's own tokenizer knows what the model's files mean.
+  files.tokenizer = data;
+  files.tokenizer_origin = "adapter";
+  EXPECT_EQ(end_tokens(Tokenizer(data), files), (Ids{257, 258}));
+  files.tokenizer_origin = "model";
+  EXPECT_EQ(end_tokens(Tokenizer(data), files), (Ids{2, 3, 257, 258}));
+  EXPECT_EQ(end_tokens(Tokenizer(byte_tokenizer()), files), Ids{257});
 }
 
 }  // namespace

@@ -77,15 +77,16 @@ std::vector<json> some_events() {
                     {"index", 0},
                     {"prompt", "<script>"},
                     {"expected", "x"},
-                    {"answer", "after it"}});
+                    {"answer", std::string("after it\x1b\0!", 11)}});
   return events;
 }
 
 TEST(Report, ShowsWhatTheLogHas) {
   const std::string page = render_report("my run", some_events(), "learning_rate: 1e-4 # <");
   expect_well_formed(page);
-  for (const char* part : {"my run", "1.2500", "held-out loss before", "400 of 400", "before it",
-                           "after it", "learning_rate: 1e-4 # &lt;", "a &lt;b&gt; &amp; c"}) {
+  for (const char* part :
+       {"my run", "1.2500", "held-out loss before", "400 of 400", "before it",
+        "after it\uFFFD\uFFFD!", "learning_rate: 1e-4 # &lt;", "a &lt;b&gt; &amp; c"}) {
     EXPECT_NE(page.find(part), std::string::npos) << part;
   }
   EXPECT_EQ(count(page, "<svg"), 5);

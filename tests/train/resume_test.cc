@@ -305,6 +305,17 @@ TEST(SlowResumeRules, TokensOfEveryStepAreLogged) {
   EXPECT_EQ(tokens("elsewhere")[8], tokens("each")[7] + tokens("each")[8]);
 }
 
+// What made the result is not what a later command asks for when there is nothing left to do.
+TEST(SlowResumeRules, AnEndedRunKeepsItsRecipe) {
+  const TinyRun tiny("ended_recipe");
+  tiny.must_train("out", "max_steps=2 save_steps=2 learning_rate=1e-3");
+  const std::string recipe = tiny.text("out/recipe.yaml");
+  tiny.must_train("out", "max_steps=2 save_steps=2 learning_rate=1e-2");
+  EXPECT_EQ(tiny.text("out/recipe.yaml"), recipe);
+  tiny.must_train("out", "max_steps=3 save_steps=2 learning_rate=1e-2");
+  EXPECT_NE(tiny.text("out/recipe.yaml"), recipe);
+}
+
 TEST(SlowResumeRules, TwoRunsDoNotShareADirectory) {
   const TinyRun tiny("shared");
   Child first(tiny.train("out", "max_steps=100000 logging_steps=1000"));

@@ -28,14 +28,18 @@ inline std::string render(const std::string& source, const std::string& json = "
   return render_text(source, variables_of(nlohmann::ordered_json::parse(json))).bytes();
 }
 
-// A chat format by a model's own template, with <s> and </s>.
-inline ChatFormat own_format(const std::string& source) {
+// A chat format that has a name, with <s> and </s>.
+inline ChatFormat named_format(const char* name, const std::string& own_template = {}) {
   TokenizerData data;
   data.tokens = {"<s>", "</s>"};
   data.bos = 0;
   data.eos = 1;
-  data.chat_template = source;
-  return chat_format("auto", data, kNow);
+  data.chat_template = own_template;
+  return chat_format(name, data, kNow);
+}
+// One by a model's own template.
+inline ChatFormat own_format(const std::string& source) {
+  return named_format("auto", source);
 }
 
 // Expects an Error of `kind` whose message holds `part`.

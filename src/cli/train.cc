@@ -30,7 +30,10 @@ void request_save(int) {
 
 int train_until_stopped(const Recipe& recipe) {
   for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, request_stop);
+  // A terminal that is closed, unless `nohup` says that this is no matter.
+  if (std::signal(SIGHUP, request_stop) == SIG_IGN) std::signal(SIGHUP, SIG_IGN);
   std::signal(SIGUSR1, request_save);
+  std::signal(SIGPIPE, SIG_IGN);  // a reader that is gone, such as `| head`, is no end of the run
   TrainConsole console;
   console.style = stderr_style(recipe.quiet);
   console.colour = stdout_colour();

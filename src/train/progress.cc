@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <utility>
 
 #include "base/text.h"
@@ -40,7 +41,7 @@ std::string amount_text(int64_t amount, const std::string& unit) {
 }  // namespace
 
 void warn(std::string_view line) {
-  fmt::print(stderr, "jackscrew: warning: {}\n", one_line(line));
+  std::fputs(fmt::format("jackscrew: warning: {}\n", one_line(line)).c_str(), stderr);
 }
 
 std::string format_step_line(const StepLine& line, bool colour) {

@@ -101,7 +101,8 @@ class Trainer {
  private:
   void say(const std::string& line) const {
     if (console_.style.quiet) return;
-    fmt::print(console_.out, "{}\n", line);
+    // A terminal that is gone, or a full disk, is no reason to lose the run.
+    std::fputs((line + "\n").c_str(), console_.out);
     std::fflush(console_.out);
   }
 

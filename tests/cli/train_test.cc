@@ -258,6 +258,12 @@ TEST(SlowTrain, ResultsKeepTheTemplateForTools) {
   }
 }
 
+TEST(SlowTrain, NeedsNobodyWhoReadsItsLines) {
+  const TinyRun tiny("no_reader");
+  run(tiny.train("out", "max_steps=3 logging_steps=1") + " 2>&1 | true");
+  EXPECT_TRUE(fs::exists(tiny.path("out/report.html")));
+}
+
 // What ends the answers of a template ends texts wherever the result is used.
 TEST(SlowTrain, ResultsEndTheirAnswers) {
   const TinyRun tiny("ends");

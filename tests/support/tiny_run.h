@@ -108,6 +108,7 @@ class Child {
         "exec " + std::string(JACKSCREW_PROGRAM) + " " + arguments + " >/dev/null 2>&1";
     pid_ = ::fork();
     if (pid_ == 0) {
+      ::signal(SIGHUP, SIG_DFL);  // which a program ignores that was started so
       ::execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
       ::_exit(127);
     }

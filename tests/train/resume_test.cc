@@ -177,7 +177,7 @@ TEST_P(SlowResume, AnInterruptSavesAndTheRunGoesOn) {
   const std::string settings =
       std::string(GetParam()) + kSaving + "save_steps=0 gradient_accumulation_steps=10";
   tiny.must_train("whole", settings);
-  for (const int signal : {SIGINT, SIGTERM}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     const std::string output = "stopped" + std::to_string(signal);
     Child child(tiny.train(output, settings));
     const fs::path log = tiny.path(output) / "train_log.jsonl";

@@ -24,9 +24,11 @@ build() {
   local preset=$1
   shift
   local options=() log=build/$preset.log
-  # Rebuilding after a switch of branch, or the same file in the next clone, is then nearly free.
+  # Rebuilding after a switch of branch, or the same file in the next clone (paths are taken from its
+  # root), is then nearly free.
   if command -v ccache >/dev/null; then
     options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+    export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
   fi
   mkdir -p build
   if ! cmake --preset "$preset" "${options[@]}" >"$log" 2>&1; then

@@ -25,8 +25,7 @@ add_executable(test_cuda ${emulated_tests} main.cc $<TARGET_OBJECTS:cuda_emulate
 target_link_libraries(test_cuda PRIVATE jackscrew_core GTest::gtest nlohmann_json::nlohmann_json)
 target_include_directories(test_cuda PRIVATE
   ${CMAKE_CURRENT_SOURCE_DIR}/support/cuda_emulation ${CMAKE_SOURCE_DIR})
-target_compile_definitions(test_cuda PRIVATE
-  JACKSCREW_TEST_DATA="${CMAKE_SOURCE_DIR}/tests" JACKSCREW_PROGRAM="$<TARGET_FILE:jackscrew>")
+jackscrew_add_test_paths(test_cuda ${CMAKE_CURRENT_SOURCE_DIR})
 # Of the rooms' tests those that say something of a GPU, and those that a fiber can do in seconds.
 set(emulated_filter Cuda* GpuParity.* GpuRun.* Methods/GpuRun* Models/GpuGolden*
   Attention.* GemmInt8.MatchesTheReference*

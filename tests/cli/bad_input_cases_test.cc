@@ -10,6 +10,7 @@
 //   says         words of its one line, or of the hint below; where exit_code is 0, nothing is said
 // out/ is afterwards as it was: not there, or what was in it.
 #include "tests/cli/expect_refused.h"
+#include "tests/support/paths.h"
 #include "tests/support/tiny_run.h"
 
 namespace jackscrew {
@@ -19,7 +20,7 @@ using nlohmann::json;
 
 std::vector<std::string> case_names() {
   std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(fs::path(JACKSCREW_TEST_DATA) / "bad_input")) {
+  for (const auto& entry : fs::directory_iterator(fs::path(kTestData) / "bad_input")) {
     names.push_back(entry.path().stem().string());
   }
   std::sort(names.begin(), names.end());
@@ -49,7 +50,7 @@ class SlowBadInputCases : public ::testing::TestWithParam<std::string> {
 };
 
 TEST_P(SlowBadInputCases, EndsAsItShould) {
-  const fs::path file = fs::path(JACKSCREW_TEST_DATA) / "bad_input" / (GetParam() + ".json");
+  const fs::path file = fs::path(kTestData) / "bad_input" / (GetParam() + ".json");
   const json given = json::parse(read_text(file));
   const auto text = [&](const char* key, const char* fallback = "") {
     return placed(given.value(key, fallback));
@@ -66,8 +67,8 @@ TEST_P(SlowBadInputCases, EndsAsItShould) {
       command + " " +
       tiny_.settings((command == "train" ? "max_steps=2 output_dir=" + output.string() : "") + " " +
                      text("settings"));
-  const Outcome outcome = run_shell("env " + text("environment") + " " + JACKSCREW_PROGRAM + " " +
-                                    arguments + kErrorsOnly);
+  const Outcome outcome =
+      run_shell("env " + text("environment") + " " + kProgram + " " + arguments + kErrorsOnly);
   if (given["exit_code"] == 0) {
     EXPECT_EQ(outcome.exit_code, 0);
     EXPECT_EQ(outcome.out, "");

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "tests/cli/expect_refused.h"
+#include "tests/support/paths.h"
 #include "tests/support/tiny_run.h"
 
 namespace jackscrew {
@@ -226,7 +227,7 @@ TEST_F(SlowBadInput, OutputDirectories) {
 // Runs with files limited to so many blocks of 512 bytes.
 Outcome run_limited(int64_t blocks, const std::string& arguments) {
   const std::string script = "trap '' XFSZ; ulimit -f " + std::to_string(blocks) + "; exec " +
-                             std::string(JACKSCREW_PROGRAM) + " " + arguments + " 2>&1 >/dev/null";
+                             std::string(kProgram) + " " + arguments + " 2>&1 >/dev/null";
   return run_shell(script);
 }
 

@@ -9,6 +9,7 @@
 #include "cli/arguments.h"
 #include "learners/learner.h"
 #include "tests/cli/run_program.h"
+#include "tests/support/paths.h"
 #include "train/event_log.h"
 #include "train/run_options.h"
 
@@ -16,7 +17,7 @@ namespace jackscrew {
 namespace {
 
 fs::path root() {
-  return fs::path(JACKSCREW_TEST_DATA).parent_path();
+  return fs::path(kTestData).parent_path();
 }
 
 // The row of an option in docs/cli.md.

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/file.h"
+#include "tests/support/paths.h"
 
 namespace jackscrew {
 
@@ -30,7 +31,7 @@ inline Outcome run_shell(const std::string& command) {
 }
 
 inline Outcome run(const std::string& arguments) {
-  return run_shell(std::string(JACKSCREW_PROGRAM) + " " + arguments);
+  return run_shell(std::string(kProgram) + " " + arguments);
 }
 
 inline constexpr const char* kErrorsOnly = " 2>&1 >/dev/null";
@@ -58,7 +59,7 @@ class TemporaryDirectory {
 };
 
 inline std::string golden_model(const std::string& name) {
-  return std::string(JACKSCREW_TEST_DATA) + "/golden/" + name;
+  return std::string(kTestData) + "/golden/" + name;
 }
 
 }  // namespace jackscrew

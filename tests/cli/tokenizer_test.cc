@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "tests/formats/gguf_builder.h"
+#include "tests/support/paths.h"
 #include "tests/support/tiny_run.h"
 
 namespace jackscrew {
@@ -125,7 +126,7 @@ TEST_F(SlowForeignTokenizer, InADirectory) {
 TEST_F(SlowForeignTokenizer, OneThatWasNotUsedStaysBehind) {
   tiny_.must_train("model", "method=full max_steps=1");
   tiny_.file("model/tokenizer.json",
-             read_text(fs::path(JACKSCREW_TEST_DATA) / "text/data/smollm_tokenizer.json"));
+             read_text(fs::path(kTestData) / "text/data/smollm_tokenizer.json"));
   tiny_.file("model/tokenizer_config.json", "{}");
   EXPECT_GT(inspected(tiny_.path("model").string())["tokenizer"]["vocab_size"], 258);
   expect_bytes(tiny_.path("model").string());

@@ -10,6 +10,7 @@
 #include "quant/weight.h"
 #include "tests/quant/decode.h"
 #include "tests/support/errors.h"
+#include "tests/support/paths.h"
 #include "tests/support/test_ops.h"
 
 namespace jackscrew {
@@ -18,7 +19,7 @@ namespace {
 class BlockFormatTest : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    const std::string path = JACKSCREW_TEST_DATA "/quant/data/" + std::string(GetParam()) + ".bin";
+    const std::string path = std::string(kTestData) + "/quant/data/" + GetParam() + ".bin";
     const MappedFile file{path};
     const uint8_t* from = file.bytes().data();
     int32_t shape[2];

@@ -11,13 +11,14 @@
 
 #include "base/options.h"
 #include "formats/safetensors.h"
+#include "tests/support/paths.h"
 #include "text/batch.h"
 #include "train/session.h"
 
 namespace jackscrew {
 
 inline fs::path golden_path(const std::string& name) {
-  return fs::path(JACKSCREW_TEST_DATA) / "golden" / name;
+  return fs::path(kTestData) / "golden" / name;
 }
 
 class Golden {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tests/cli/run_program.h"
+#include "tests/support/paths.h"
 
 namespace jackscrew {
 
@@ -105,7 +106,7 @@ class Child {
  public:
   explicit Child(const std::string& arguments) {
     const std::string command =
-        "exec " + std::string(JACKSCREW_PROGRAM) + " " + arguments + " >/dev/null 2>&1";
+        "exec " + std::string(kProgram) + " " + arguments + " >/dev/null 2>&1";
     pid_ = ::fork();
     if (pid_ == 0) {
       ::signal(SIGHUP, SIG_DFL);  // which a program ignores that was started so

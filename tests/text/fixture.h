@@ -9,12 +9,13 @@
 
 #include "base/file.h"
 #include "tests/support/errors.h"
+#include "tests/support/paths.h"
 #include "text/tokenizer_json.h"
 
 namespace jackscrew {
 
 inline fs::path text_data() {
-  return fs::path(JACKSCREW_TEST_DATA) / "text" / "data";
+  return fs::path(kTestData) / "text" / "data";
 }
 
 inline nlohmann::json golden() {

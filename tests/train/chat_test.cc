@@ -1,5 +1,6 @@
 // Conversations: what is kept of a turn gives the next one the answers of a fresh computation.
 #include "train/chat.h"
+#include "tests/support/paths.h"
 
 #include "tests/support/golden.h"
 #include "tests/support/tiny_run.h"
@@ -102,7 +103,7 @@ TEST_F(ChatTest, AnAnswerCanBeStopped) {
 TEST(ChatProgram, AnswersLineByLine) {
   const TinyRun tiny("chat_program");
   const auto chat = [&](const std::string& input, const std::string& more) {
-    return run_shell("printf '" + input + "' | " + std::string(JACKSCREW_PROGRAM) +
+    return run_shell("printf '" + input + "' | " + std::string(kProgram) +
                      " chat model=" + tiny.config() +
                      " init=random tokenizer=bytes chat_template=chatml threads=1 " + more);
   };

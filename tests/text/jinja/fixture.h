@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 
+#include "tests/support/paths.h"
 #include "tests/text/fixture.h"
 #include "text/chat_template.h"
 #include "text/jinja/json.h"
@@ -53,7 +54,7 @@ inline void expect_refused(ErrorKind kind, const std::string& part, const std::s
 inline std::map<std::string, std::string> all_templates() {
   std::map<std::string, std::string> templates;
   templates["smollm2"] = golden()["template"].get<std::string>();
-  const fs::path directory = fs::path(JACKSCREW_TEST_DATA) / "text" / "jinja" / "templates";
+  const fs::path directory = fs::path(kTestData) / "text" / "jinja" / "templates";
   for (const auto& entry : fs::directory_iterator(directory)) {
     templates[entry.path().stem().string()] = read_text(entry.path());
   }
@@ -61,7 +62,7 @@ inline std::map<std::string, std::string> all_templates() {
 }
 
 inline nlohmann::ordered_json template_golden() {
-  const fs::path path = fs::path(JACKSCREW_TEST_DATA) / "text" / "jinja" / "golden.json";
+  const fs::path path = fs::path(kTestData) / "text" / "jinja" / "golden.json";
   return nlohmann::ordered_json::parse(read_text(path));
 }
 

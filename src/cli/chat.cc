@@ -4,12 +4,14 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <csignal>
 #include <iostream>
 
 #include "base/error.h"
 #include "base/json_object.h"
+#include "base/signals.h"
 #include "base/text.h"
 #include "cli/arguments.h"
 #include "cli/commands.h"
@@ -21,16 +23,24 @@ namespace jackscrew {
 
 namespace {
 
-// Signal handlers can reach nothing else.
-std::atomic<bool> answering{false};
-std::atomic<bool> answer_stopped{false};
+// Ctrl-C ends an answer, or, where none is being given, the program. It comes on a thread of its
+// own (base/signals.h).
+class Interrupt {
+ public:
+  void receive() {
+    if (!answering_.load()) ::_exit(static_cast<int>(ErrorKind::interrupted));
+    stopped_.store(true);
+  }
+  void begin_answer() {
+    stopped_.store(false);
+    answering_.store(true);
+  }
+  void end_answer() { answering_.store(false); }
+  const std::atomic<bool>& stopped() const { return stopped_; }
 
-// Ends an answer, or, where none is being given, the program.
-void interrupt(int) {
-  constexpr int kInterrupted = 130;
-  if (!answering.load()) ::_exit(kInterrupted);
-  answer_stopped.store(true);
-}
+ private:
+  std::atomic<bool> answering_{false}, stopped_{false};
+};
 
 void say_how(const Chat::Answer& answer) {
   const Generation& generation = answer.generation;
@@ -43,7 +53,8 @@ void say_how(const Chat::Answer& answer) {
 
 class Conversation {
  public:
-  Conversation(Chat& chat, const Recipe& recipe) : chat_(chat), recipe_(recipe) {}
+  Conversation(Chat& chat, const Recipe& recipe, Interrupt& interrupt)
+      : chat_(chat), recipe_(recipe), interrupt_(interrupt) {}
 
   void run() {
     const bool asks = ::isatty(STDIN_FILENO) != 0 && !recipe_.quiet;
@@ -68,21 +79,20 @@ class Conversation {
   }
 
   void answer(const std::string& message) {
-    answer_stopped.store(false);
-    answering.store(true);
+    interrupt_.begin_answer();
     Chat::Answer answer;
     try {
       answer = chat_.say(message, [&](const std::string& piece) {
         if (!recipe_.json) print_piece(piece);
       });
     } catch (const Error& error) {
-      answering.store(false);
+      interrupt_.end_answer();
       // A message too long is no reason to end the conversation.
       if (error.kind() != ErrorKind::usage || ::isatty(STDIN_FILENO) == 0) throw;
       fmt::print(stderr, "jackscrew: {}; {}\n", error.what(), error.hint());
       return;
     }
-    answering.store(false);
+    interrupt_.end_answer();
     if (recipe_.json) {
       print_piece(JsonObject()
                       .add("text", answer.text)
@@ -105,9 +115,12 @@ class Conversation {
 
   Chat& chat_;
   const Recipe& recipe_;
+  Interrupt& interrupt_;
 };
 
 int converse(const Recipe& given) {
+  Interrupt interrupt;
+  const SignalThread thread(std::array{SIGINT}, [&](int) { interrupt.receive(); });
   warn_of_unused(given, "chat", {"prompt", "data", "eval_data", "output", "output_dir"});
   GenerationSetup setup(given, "chat");
   if (setup.format.is_plain()) {
@@ -120,10 +133,9 @@ int converse(const Recipe& given) {
   require_fit(setup.recipe, setup.files, use, plan);
   const auto session =
       load_session(setup.recipe, setup.files, use, plan, stderr_style(setup.recipe.quiet));
-  setup.options.stop = &answer_stopped;
+  setup.options.stop = &interrupt.stopped();
   Chat chat(*session, setup.tokenizer, setup.format, setup.recipe.system, setup.options, context);
-  std::signal(SIGINT, interrupt);
-  Conversation(chat, setup.recipe).run();
+  Conversation(chat, setup.recipe, interrupt).run();
   return 0;
 }
 

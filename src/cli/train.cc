@@ -1,10 +1,13 @@
+// jackscrew train: a run until its end, or until a signal asks for it.
 #include <unistd.h>
 
 #include <atomic>
 #include <csignal>
+#include <set>
+#include <string_view>
+#include <vector>
 
-#include <fmt/format.h>
-
+#include "base/signals.h"
 #include "cli/arguments.h"
 #include "train/trainer.h"
 
@@ -12,33 +15,38 @@ namespace jackscrew {
 
 namespace {
 
-// Signal handlers can reach nothing else.
-std::atomic<bool> stop_requested{false};
-std::atomic<bool> save_requested{false};
+// What signals ask of a run, on their own thread (base/signals.h): SIGUSR1 for a checkpoint, any
+// other for a checkpoint and the end. The second of a kind ends the process at once.
+class Requests {
+ public:
+  void receive(int signal) {
+    if (signal == SIGUSR1) return save_.store(true);
+    if (!seen_.insert(signal).second) end_by(signal);
+    stop_.store(true);
+    constexpr std::string_view kSaid =
+        "\njackscrew: stopping after this step; press Ctrl-C again to quit without saving\n";
+    [[maybe_unused]] const auto written = ::write(STDERR_FILENO, kSaid.data(), kSaid.size());
+  }
 
-// The first interrupt asks for a checkpoint, the second ends the program at once.
-void request_stop(int signal) {
-  stop_requested.store(true);
-  std::signal(signal, SIG_DFL);
-  constexpr char kSaid[] = "jackscrew: stopping after this step; once more stops at once\n";
-  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, kSaid, sizeof kSaid - 1);
-}
+  const std::atomic<bool>& stop() const { return stop_; }
+  std::atomic<bool>& save() { return save_; }
 
-void request_save(int) {
-  save_requested.store(true);
-}
+ private:
+  std::atomic<bool> stop_{false}, save_{false};
+  std::set<int> seen_;
+};
 
 int train_until_stopped(const Recipe& recipe) {
-  for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, request_stop);
-  // A terminal that is closed, unless `nohup` says that this is no matter.
-  if (std::signal(SIGHUP, request_stop) == SIG_IGN) std::signal(SIGHUP, SIG_IGN);
-  std::signal(SIGUSR1, request_save);
+  Requests requests;
+  std::vector<int> signals = {SIGUSR1, SIGINT, SIGTERM};
+  if (!is_ignored(SIGHUP)) signals.push_back(SIGHUP);  // a closed terminal, without `nohup`
+  const SignalThread thread(signals, [&](int signal) { requests.receive(signal); });
   std::signal(SIGPIPE, SIG_IGN);  // a reader that is gone, such as `| head`, is no end of the run
   TrainConsole console;
   console.style = stderr_style(recipe.quiet);
   console.colour = stdout_colour();
-  console.stop = &stop_requested;
-  console.save = &save_requested;
+  console.stop = &requests.stop();
+  console.save = &requests.save();
   train(recipe, console);
   return 0;
 }

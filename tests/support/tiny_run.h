@@ -129,6 +129,7 @@ class Child {
     if (!ended_) ended_ = ::waitpid(pid_, &status_, 0) == pid_;
     return WIFEXITED(status_) ? WEXITSTATUS(status_) : -WTERMSIG(status_);
   }
+  pid_t pid() const { return pid_; }
   void signal(int number) { ::kill(pid_, number); }
   int stop(int number) {
     signal(number);

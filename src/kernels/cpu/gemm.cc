@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/parallel.h"
+#include "base/signals.h"
 #include "kernels/cpu/dot.h"
 #include "kernels/op_arguments.h"
 
@@ -304,8 +305,12 @@ class CpuGemm::Impl {
     // A team of one does not count as a parallel region, and oneDNN would start threads of its own.
     const int threads = omp_get_max_threads();
     omp_set_num_threads(1);
-    const dnnl_status_t status = dnnl_primitive_execute(primitive.matmul.get(), stream.get(),
-                                                        static_cast<int>(list.size()), list.data());
+    dnnl_status_t status = dnnl_success;
+    {
+      const SignalsBlocked blocked;  // generated code puts the stack pointer into the heap
+      status = dnnl_primitive_execute(primitive.matmul.get(), stream.get(),
+                                      static_cast<int>(list.size()), list.data());
+    }
     omp_set_num_threads(threads);
     if (status != dnnl_success) {
       fail(ErrorKind::device, "oneDNN matmul failed with status {}", static_cast<int>(status));

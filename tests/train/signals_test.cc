@@ -1,0 +1,123 @@
+// Signals at any moment of a run, through the program: nothing breaks, what was promised is saved,
+// and the result has the same bits. docs/pains.md has the command for many.
+#include <array>
+#include <fstream>
+#include <random>
+
+#include "tests/support/tiny_run.h"
+
+namespace jackscrew {
+namespace {
+
+// Products as deep as those in which oneDNN's code puts the stack pointer into the heap.
+constexpr const char* kConfig = R"({
+  "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 260,
+  "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 1,
+  "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128,
+  "tie_word_embeddings": false, "bos_token_id": 256, "eos_token_id": 257})";
+
+constexpr int kRequests = 100;
+constexpr int kStops = 5;
+
+class SlowSignals : public ::testing::TestWithParam<const char*> {
+ protected:
+  SlowSignals() {
+    settings_ = std::string(GetParam()) + " model=" + tiny_.file("wide.json", kConfig) +
+                " eval_data=" + tiny_.eval_data() +
+                " max_steps=12 eval_steps=5 sequence_len=128 micro_batch_size=4 learning_rate=1e-3 "
+                "report_samples=1 save_total_limit=2 ";
+  }
+
+  // Other moments with every repetition.
+  void pause() {
+    constexpr int64_t kLongest = 20000;
+    std::this_thread::sleep_for(std::chrono::microseconds(random_() % kLongest));
+  }
+
+  void expect_same_result(const std::string& a, const std::string& b) const {
+    const auto weights = [&](const std::string& output) {
+      const bool adapter = fs::exists(tiny_.path(output) / "adapter_model.safetensors");
+      return tiny_.text(output + (adapter ? "/adapter_model.safetensors" : "/model.safetensors"));
+    };
+    EXPECT_TRUE(weights(a) == weights(b));
+    EXPECT_EQ(tiny_.losses(a), tiny_.losses(b));
+  }
+
+  TinyRun tiny_{"signals"};
+  std::string settings_;
+  std::mt19937 random_{static_cast<uint32_t>(::testing::UnitTest::GetInstance()->random_seed())};
+};
+
+// Until then a signal does what it does to any program that starts.
+bool waits_for_signals(Child& child) {
+  return child.until([&] {
+    std::ifstream status("/proc/" + std::to_string(child.pid()) + "/status");
+    for (std::string line; std::getline(status, line);) {
+      if (line.starts_with("SigBlk:")) return line.find_first_of("123456789abcdef", 7) != line.npos;
+    }
+    return false;
+  });
+}
+
+TEST_P(SlowSignals, RequestsToSaveChangeNothing) {
+  tiny_.must_train("whole", settings_);
+  Child child(tiny_.train("asked", settings_));
+  ASSERT_TRUE(waits_for_signals(child));
+  for (int sent = 0; sent < kRequests && child.running(); ++sent) {
+    child.signal(SIGUSR1);
+    child.signal(sent % 2 == 0 ? SIGWINCH : SIGCHLD);
+    pause();
+  }
+  EXPECT_EQ(child.wait(), 0);
+  EXPECT_FALSE(tiny_.events("asked", "save").empty());
+  expect_same_result("whole", "asked");
+}
+
+TEST_P(SlowSignals, AStopSavesAndTheRunGoesOn) {
+  tiny_.must_train("whole", settings_);
+  for (int stops = 0; stops < kStops; ++stops) {
+    const std::array signals = {SIGINT, SIGTERM, SIGHUP};
+    const int signal = signals[static_cast<size_t>(stops) % signals.size()];
+    Child child(tiny_.train("stopped", settings_));
+    ASSERT_TRUE(waits_for_signals(child));
+    for (auto pauses = random_() % 30; pauses > 0 && child.running(); --pauses) pause();
+    const bool twice = stops == kStops - 1;
+    child.signal(signal);
+    if (twice) {
+      pause();
+      child.signal(signal);
+    }
+    const int ended = child.wait();
+    EXPECT_TRUE(ended == 130 || ended == 0 || (twice && ended == -signal)) << ended;
+    if (ended != 130) continue;
+    const int64_t done = tiny_.events("stopped").back()["step"];
+    EXPECT_EQ(fs::exists(tiny_.path("stopped/checkpoint-" + std::to_string(done))), done > 0);
+  }
+  tiny_.must_train("stopped", settings_);
+  expect_same_result("whole", "stopped");
+}
+
+TEST_P(SlowSignals, TheSecondInterruptEndsTheProcess) {
+  Child child(
+      tiny_.train("out", settings_ + " max_steps=1000000 gradient_accumulation_steps=1000"));
+  ASSERT_TRUE(child.until([&] { return fs::exists(tiny_.path("out/recipe.yaml")); }));
+  child.signal(SIGINT);
+  pause();
+  EXPECT_EQ(child.stop(SIGINT), -SIGINT);
+}
+
+std::string case_name(const ::testing::TestParamInfo<const char*>& test) {
+  constexpr std::array kNames = {"full", "full_2", "lora", "lora_2", "rotary", "rotary_2"};
+  return kNames[test.index];
+}
+
+INSTANTIATE_TEST_SUITE_P(SlowMethods, SlowSignals,
+                         ::testing::Values("method=full", "method=full threads=2",
+                                           "method=lora lora_dropout=0.1", "method=lora threads=2",
+                                           "method=rotary steps_per_rotation=4 active_params=50%",
+                                           "method=rotary steps_per_rotation=4 active_params=50% "
+                                           "threads=2"),
+                         case_name);
+
+}  // namespace
+}  // namespace jackscrew

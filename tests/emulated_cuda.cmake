@@ -20,7 +20,8 @@ target_include_directories(cuda_emulated BEFORE PRIVATE
 target_compile_options(cuda_emulated PRIVATE -Wno-unknown-pragmas -Wno-maybe-uninitialized)
 file(GLOB emulated_tests CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/cuda/*.cc
   ${CMAKE_CURRENT_SOURCE_DIR}/kernels/*_test.cc ${CMAKE_CURRENT_SOURCE_DIR}/quant/*_test.cc
-  ${CMAKE_CURRENT_SOURCE_DIR}/products/*_test.cc)
+  ${CMAKE_CURRENT_SOURCE_DIR}/products/*_test.cc
+  ${CMAKE_CURRENT_SOURCE_DIR}/optim/adamw_8bit_test.cc)
 add_executable(test_cuda ${emulated_tests} main.cc $<TARGET_OBJECTS:cuda_emulated>)
 target_link_libraries(test_cuda PRIVATE jackscrew_core GTest::gtest nlohmann_json::nlohmann_json)
 target_include_directories(test_cuda PRIVATE
@@ -31,7 +32,7 @@ set(emulated_filter Cuda* GpuParity.* GpuRun.* Methods/GpuRun* Models/GpuGolden*
   Attention.* GemmInt8.MatchesTheReference*
   GemmInt8.ExtremeCodes* GemmInt8.LongContractions Gemm.Matches* Gemm.FewRows Gemm.Rounds* Gemm.Refuses*
   SoftmaxCrossEntropy.* Reductions.* RmsNorm.* Rotary.* Swiglu.* Rows.* BlockValues.* DynamicMap.*
-  Nf4.* PlainFormat.* WeightTest.* GatherContributorTest.*)
+  Adamw8bitTest.MovesNoWeight* Nf4.* PlainFormat.* WeightTest.* GatherContributorTest.*)
 list(JOIN emulated_filter ":" emulated_filter)
 add_test(NAME cuda.emulated.slow
   COMMAND test_cuda --gtest_filter=${emulated_filter}-*Threads*:*PlanTakes* --gtest_brief=1)

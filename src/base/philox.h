@@ -24,7 +24,8 @@ enum class RandomPurpose : uint32_t {
   sampling = 4,
   rounding = 5,
   rotation = 6,
-  gradient_rounding = 7  // of gradients on their way into an integer product
+  gradient_rounding = 7,  // of gradients on their way into an integer product
+  state_rounding = 8      // of moments on their way into codes
 };
 
 struct Philox4 {

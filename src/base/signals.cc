@@ -56,7 +56,7 @@ class SignalThread::Waiter {
       const bool unwanted = is_ignored(signal) && !contains(signals_, signal);
       if (unwanted && signal != kWake) ::sigdelset(&waited_, signal);
     }
-    ::pthread_sigmask(SIG_BLOCK, &waited_, &before_);
+    ::pthread_sigmask(SIG_BLOCK, &waited_, nullptr);
     thread_ = std::thread([this] { wait(); });
   }
 
@@ -64,7 +64,6 @@ class SignalThread::Waiter {
     ended_.store(true);
     ::pthread_kill(thread_.native_handle(), kWake);
     thread_.join();
-    ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
   }
 
   Waiter(const Waiter&) = delete;
@@ -86,7 +85,7 @@ class SignalThread::Waiter {
 
   std::vector<int> signals_;
   Action action_;
-  sigset_t waited_, before_;
+  sigset_t waited_;
   std::atomic<bool> ended_{false};
   std::thread thread_;
 };

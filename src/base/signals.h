@@ -46,8 +46,8 @@ class SignalThread {
   // `action` is called for each of `signals`. Any other does what it does by default, which for
   // most is to end the process; one that is ignored when this begins stays ignored.
   SignalThread(std::span<const int> signals, Action action);
-  // Ends the thread; the calling thread, which must be the one that made it, gets its signals
-  // again.
+  // Ends the thread. The calling thread keeps its signals blocked: one that arrives between the end
+  // of a run and the end of the process must not make a failure of it.
   ~SignalThread();
   SignalThread(const SignalThread&) = delete;
   SignalThread& operator=(const SignalThread&) = delete;

@@ -233,9 +233,11 @@ void Stage::logits(Context& context, const Tensor& hidden, const Tensor& out) co
   head_->forward(context, product_->prepare(context, normed), out, Accumulate::no);
 }
 
-void Stage::apply(Context& context, double weight_decay) const {
+void Stage::apply(Context& context, const WeightDecay& weight_decay) const {
   for (const auto& parameter : parameters_) {
-    if (parameter->learns()) parameter->slot->apply(context, weight_decay);
+    if (!parameter->learns()) continue;
+    const bool vector = is_vector(parameter->info.kind);
+    parameter->slot->apply(context, vector ? weight_decay.vectors : weight_decay.matrices);
   }
 }
 

@@ -70,7 +70,7 @@ class Stage {
   void logits(Context& context, const Tensor& hidden, const Tensor& out) const;
 
   // Updates every parameter that learns.
-  void apply(Context& context, double weight_decay) const;
+  void apply(Context& context, const WeightDecay& weight_decay) const;
   // Everything that learners keep.
   void visit(const StateVisitor& visitor) const;
   // To be called after states were overwritten from outside.

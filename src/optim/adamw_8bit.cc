@@ -31,7 +31,7 @@ class Adamw8bitState : public OptimizerState {
                      static_cast<float>(weight_decay), options_.beta1, options_.beta2},
         1);
     context.ops.launch(
-        Adamw8bitUpdate{signed_dynamic_map(), unsigned_dynamic_map(), factors,
+        Adamw8bitUpdate{signed_dynamic_map(), unsigned_dynamic_map(), context.scalars, factors,
                         parameter.data<float>(), gradient.data<float>(), m_.view().data<uint8_t>(),
                         v_.view().data<uint8_t>(), m_absmax_.view().data<float>(),
                         v_absmax_.view().data<float>(), m_.view().size(), adamw_rule(options_)},

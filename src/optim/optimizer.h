@@ -17,6 +17,13 @@ struct OptimizerOptions {
   double epsilon = 1e-8;
 };
 
+// Decoupled weight decay, by what a weight is. Norms and biases are usually left alone: there is no
+// reason for a scale to be near 0.
+struct WeightDecay {
+  double matrices = 0;  // embedding and head, too
+  double vectors = 0;   // norms and biases
+};
+
 class OptimizerState {
  public:
   virtual ~OptimizerState() = default;

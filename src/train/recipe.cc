@@ -223,7 +223,8 @@ void fill(Recipe& r, const OptionSet& o) {
   r.lr_schedule = parse_schedule(o.text("lr_scheduler_type"));
   r.warmup_ratio = o.number("warmup_ratio");
   r.warmup_steps = integer_or_auto(o, "warmup_steps");
-  r.weight_decay = o.number("weight_decay");
+  r.weight_decay.matrices = o.number("weight_decay");
+  r.weight_decay.vectors = o.text("weight_decay_target") == "all" ? r.weight_decay.matrices : 0.0;
   r.max_grad_norm = o.number("max_grad_norm");
   r.adam_beta1 = o.number("adam_beta1");
   r.adam_beta2 = o.number("adam_beta2");

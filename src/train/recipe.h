@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/options.h"
 #include "kernels/device.h"
+#include "optim/optimizer.h"
 #include "optim/schedule.h"
 #include "train/run_options.h"
 #include "train/run_watch.h"
@@ -59,7 +60,7 @@ struct Recipe {
   ScheduleKind lr_schedule = ScheduleKind::cosine;
   double warmup_ratio = 0;
   std::optional<int64_t> warmup_steps;  // wins over the ratio
-  double weight_decay = 0;
+  WeightDecay weight_decay;
   double max_grad_norm = 0;  // 0: no clipping
   double adam_beta1 = 0;
   double adam_beta2 = 0;

@@ -353,7 +353,7 @@ void Session::accumulate(const StepBatch& batch, double learning_rate, int64_t s
   step_ban_ = std::move(ban);
 }
 
-void Session::apply(double weight_decay) {
+void Session::apply(const WeightDecay& weight_decay) {
   const auto ban = std::move(step_ban_);
   Context run = context(true);
   const auto work = [&] {
@@ -361,7 +361,9 @@ void Session::apply(double weight_decay) {
     norm_->compute(run);
     stage_->apply(run, weight_decay);
   };
-  ops_->repeat({arrangement_, std::bit_cast<int64_t>(weight_decay)}, work);
+  ops_->repeat({arrangement_, std::bit_cast<int64_t>(weight_decay.matrices),
+                std::bit_cast<int64_t>(weight_decay.vectors)},
+               work);
   learner_->beside_step(run);
 }
 
@@ -449,7 +451,7 @@ void Session::rehearse_work() {
   const StepBatch step{{batch}, use_.tokens, use_.tokens, 0};
   if (use_.training) {
     accumulate(step, 0.0, 0);
-    update(0.0);
+    update({});
     non_finite_parameter();
     for (const auto& parameter : stage_->parameters()) {  // the export
       const Weight& weight = *parameter->weight;

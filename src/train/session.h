@@ -100,12 +100,12 @@ class Session {
   // counts steps from 0 for random numbers. From the first step on that is not finite, updates
   // change nothing.
   void accumulate(const StepBatch& batch, double learning_rate, int64_t step);
-  void apply(double weight_decay);
+  void apply(const WeightDecay& weight_decay);
   // Waits for the device and returns what came of the last step, or of the first that was not
   // finite; after that, updates work again.
   StepResult result();
   // The second half, for those who look at every step.
-  StepResult update(double weight_decay) {
+  StepResult update(const WeightDecay& weight_decay) {
     apply(weight_decay);
     return result();
   }

@@ -31,7 +31,7 @@ TEST(FullLearnerTest, KeepsAMasterBesideNarrowStorageAndPublishes) {
   const double loss = session->evaluate(batch);
   for (int64_t step = 0; step < 3; ++step) {
     session->accumulate(batch, 1e-4, step);
-    session->update(0.0);
+    session->update({});
   }
   EXPECT_LT(session->evaluate(batch), loss);
   const auto masters = states(session->stage(), StateRole::parameter);
@@ -77,7 +77,7 @@ TEST(FullLearnerTest, LearnsOverCoarseStorage) {
   const double loss = session->evaluate(batch);
   for (int64_t step = 0; step < 5; ++step) {
     session->accumulate(batch, 3e-4, step);
-    session->update(0.0);
+    session->update({});
   }
   EXPECT_LT(session->evaluate(batch), loss);
   // What the blocks compute with are the masters, rounded.

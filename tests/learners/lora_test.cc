@@ -63,7 +63,7 @@ TEST_F(LoraTest, LogitsLossAndGradientsOfPeft) {
       const auto expected = golden_.values("grad.base_model.model." + parameter);
       EXPECT_LE(relative_error(view.data<float>(), expected), 1e-4) << parameter;
     }
-    const StepResult result = run->update(0.0);
+    const StepResult result = run->update({});
     EXPECT_NEAR(result.loss, static_cast<double>(golden_.values("loss")[0]), 1e-5 * result.loss);
   }
 }
@@ -87,7 +87,7 @@ TEST_F(LoraTest, LearnsOverCoarseStorage) {
     const double loss = run->evaluate(batch_);
     for (int64_t step = 0; step < 10; ++step) {
       run->accumulate(batch_, 1e-2, step);
-      run->update(0.0);
+      run->update({});
     }
     EXPECT_LT(run->evaluate(batch_), loss) << storage;
   }
@@ -141,7 +141,7 @@ TEST_F(LoraTest, DropoutIsTheSameWhenRecomputedAndOffInEvaluation) {
   const auto gradients_of = [&](Session& run, int64_t step) {
     run.accumulate(batch_, 0.0, step);
     auto out = state_values(run.stage(), StateRole::gradient);
-    run.update(0.0);
+    run.update({});
     return out;
   };
   const auto dropping = session(settings);
@@ -165,13 +165,13 @@ TEST_F(LoraTest, DropoutDoesNotDependOnMicroBatches) {
   const auto run = session(settings);
   run->accumulate(batch_, 0.0, 5);
   const auto whole = state_values(run->stage(), StateRole::gradient);
-  const double loss = run->update(0.0).loss;
+  const double loss = run->update({}).loss;
   run->accumulate(step_of(separated(batch_.micro_batches[0])), 0.0, 5);
   const auto cut = states(run->stage(), StateRole::gradient);
   for (const auto& [name, values] : whole) {
     EXPECT_LE(relative_error(cut.at(name).data<float>(), values), 1e-5) << name;
   }
-  EXPECT_NEAR(run->update(0.0).loss, loss, 1e-6 * loss);
+  EXPECT_NEAR(run->update({}).loss, loss, 1e-6 * loss);
 }
 
 TEST_F(LoraTest, ATrainedAdapterSurvivesTheDisk) {
@@ -185,7 +185,7 @@ TEST_F(LoraTest, ATrainedAdapterSurvivesTheDisk) {
   const std::vector<float> before = logits(*trained);
   for (int64_t step = 0; step < 3; ++step) {
     trained->accumulate(batch_, 1e-2, step);
-    trained->update(0.0);
+    trained->update({});
   }
   const std::vector<float> after = logits(*trained);
   EXPECT_NE(after, before);

@@ -46,7 +46,7 @@ TEST_F(PlanTest, IsWhatTheRunTakesToTheByte) {
         Session session(recipe, files_, use, plan);
         const StepBatch batch = step(shape);
         session.accumulate(batch, 1e-3, 0);
-        session.update(0.0);
+        session.update({});
         session.evaluate(batch);
         session.logits(batch.micro_batches[0].ids, 3, false);
         SCOPED_TRACE(fmt::format("{} recompute {} tokens {}", method, recompute, shape.tokens));
@@ -71,7 +71,7 @@ TEST_F(PlanTest, ReservesNoMoreThanTheLargestBatchNeeds) {
       const auto run = [&](const SessionPlan& plan) {
         Session session(recipe, files_, use, plan);
         session.accumulate(step_of({micro}), 1e-3, 0);
-        session.update(0.0);
+        session.update({});
         session.evaluate(step_of({micro}));
         session.logits(micro.ids, micro.tokens(), false);
       };
@@ -96,7 +96,7 @@ TEST_F(PlanTest, BudgetBelowThePlanIsRefused) {
   Session fits(with_budget(plan.ledger.peak), files_, use, plan);
   const StepBatch batch = step({64, {{30, 34}}});
   fits.accumulate(batch, 1e-3, 0);
-  EXPECT_TRUE(fits.update(0.0).finite);
+  EXPECT_TRUE(fits.update({}).finite);
   expect_message(ErrorKind::does_not_fit, "device_memory",
                  [&] { Session too_large(with_budget(plan.ledger.peak - 1), files_, use, plan); });
 }
@@ -112,7 +112,7 @@ TEST_F(PlanTest, RecomputesWhenMemoryNeedsIt) {
   EXPECT_LT(plan.ledger.peak, kept.ledger.peak);
   Session session(tight, files_, use, plan);
   session.accumulate(step({256, {{256}}}), 1e-3, 0);
-  EXPECT_TRUE(session.update(0.0).finite);
+  EXPECT_TRUE(session.update({}).finite);
 }
 
 TEST_F(PlanTest, StepsAllocateNothing) {
@@ -121,13 +121,13 @@ TEST_F(PlanTest, StepsAllocateNothing) {
     const Ledger before = session->memory().ledger();
     for (const Shape& shape : {Shape{64, {{64}}}, Shape{64, {{3}, {10, 20, 30}}}}) {
       session->accumulate(step(shape), 1e-3, 0);
-      session->update(0.0);
+      session->update({});
       expect_same_ledger(session->memory().ledger(), before);
     }
     // Between accumulate() and update() nobody can.
     session->accumulate(step({64, {{64}}}), 1e-3, 2);
     EXPECT_THROW(session->memory().allocate(Purpose::workspace, 1), Error);
-    session->update(0.0);
+    session->update({});
     EXPECT_NO_THROW(session->memory().allocate(Purpose::workspace, 1));
   }
 }

@@ -22,7 +22,7 @@ Trace train(Session& session, const std::vector<StepBatch>& steps) {
   for (size_t step = 0; step < steps.size(); ++step) {
     session.accumulate(steps[step], 1e-3, static_cast<int64_t>(step));
     out.gradients.push_back(state_values(session.stage(), StateRole::gradient));
-    out.results.push_back(session.update(0.01));
+    out.results.push_back(session.update({.matrices = 0.01, .vectors = 0.01}));
   }
   out.parameters = state_values(session.stage(), StateRole::parameter);
   return out;
@@ -81,10 +81,10 @@ TEST_P(TrainingTest, PackedOrOneAfterAnother) {
   const auto run = session({"method=full"}, packed.tokens());
   run->accumulate(step_of({packed}), 0.0, 0);
   const Values together = state_values(run->stage(), StateRole::gradient);
-  const double loss = run->update(0.0).loss;
+  const double loss = run->update({}).loss;
   run->accumulate(step_of(separated(packed)), 0.0, 0);
   expect_close(state_values(run->stage(), StateRole::gradient), together, 1e-5, "one by one");
-  EXPECT_NEAR(run->update(0.0).loss, loss, 1e-6 * loss);
+  EXPECT_NEAR(run->update({}).loss, loss, 1e-6 * loss);
 }
 
 TEST_P(TrainingTest, FourMicroBatchesAreOneBatch) {
@@ -150,11 +150,30 @@ TEST_P(TrainingTest, MicroBatchWithoutTargetsAddsNothing) {
   const auto nothing = session({"method=full"}, 64);
   const Values before = state_values(nothing->stage(), StateRole::parameter);
   nothing->accumulate(step_of({mute}), 1e-3, 0);
-  const StepResult result = nothing->update(0.0);
+  const StepResult result = nothing->update({});
   EXPECT_EQ(result.loss, 0.0);
   EXPECT_EQ(result.grad_norm, 0.0);
   EXPECT_TRUE(result.finite);
   EXPECT_EQ(state_values(nothing->stage(), StateRole::parameter), before);
+}
+
+// As transformers' Trainer has it: decayed is every matrix, no norm and no bias.
+TEST_P(TrainingTest, WeightDecayLeavesVectorsAlone) {
+  const StepBatch step = step_of({random_batch({20}, 12)});
+  const auto after = [&](const WeightDecay& decay) {
+    const auto run = session({"method=full"}, 64);
+    run->accumulate(step, 0.1, 0);
+    run->update(decay);
+    return state_values(run->stage(), StateRole::parameter);
+  };
+  const Values none = after({});
+  const Values matrices = after({.matrices = 0.5});
+  const Values all = after({.matrices = 0.5, .vectors = 0.5});
+  for (const auto& [name, values] : none) {
+    const bool vector = name.ends_with("norm.weight") || name.ends_with(".bias");
+    EXPECT_EQ(values == matrices.at(name), vector) << name;
+    EXPECT_EQ(matrices.at(name) == all.at(name), !vector) << name;
+  }
 }
 
 TEST_P(TrainingTest, StepThatIsNotFiniteIsSkipped) {
@@ -164,7 +183,7 @@ TEST_P(TrainingTest, StepThatIsNotFiniteIsSkipped) {
   const Values before = state_values(run->stage(), StateRole::parameter);
   run->accumulate(step, 1e-3, 1);
   states(run->stage(), StateRole::gradient).begin()->second.data<float>()[0] = std::nanf("");
-  const StepResult result = run->update(0.01);
+  const StepResult result = run->update({.matrices = 0.01, .vectors = 0.01});
   EXPECT_FALSE(result.finite);
   EXPECT_EQ(state_values(run->stage(), StateRole::parameter), before);
   for (const auto& [name, values] : state_values(run->stage(), StateRole::gradient)) {
@@ -172,7 +191,7 @@ TEST_P(TrainingTest, StepThatIsNotFiniteIsSkipped) {
         << name;
   }
   run->accumulate(step, 1e-3, 2);
-  EXPECT_TRUE(run->update(0.01).finite);
+  EXPECT_TRUE(run->update({.matrices = 0.01, .vectors = 0.01}).finite);
 }
 
 // bf16 keeps 8 significant bits of every operand. Errors of a few thousand independent products

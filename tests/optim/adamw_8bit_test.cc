@@ -50,36 +50,47 @@ std::map<std::string, Tensor> states_of(const OptimizerState& state) {
   return out;
 }
 
-// One moment as the paper writes it down: codes[i] is the place of the value nearest to x / absmax.
+// One moment as the paper writes it down: codes[i] is the place of the value nearest to x / absmax,
+// but for x != 0, whose code is never that of 0. Or, by a random number, of one of the two values
+// around it.
 struct ReferenceMoment {
   const DynamicMap& map;
-  bool keeps_sign;
   std::vector<int> codes;
   std::vector<double> absmax;
 
-  ReferenceMoment(const DynamicMap& of, bool keep, size_t count)
-      : map(of), keeps_sign(keep), codes(count), absmax((count + kBlock - 1) / kBlock) {}
+  ReferenceMoment(const DynamicMap& of, size_t count)
+      : map(of), codes(count), absmax((count + kBlock - 1) / kBlock) {}
 
-  double value(size_t i) const {
-    return static_cast<double>(map.values[codes[i]]) * absmax[i / kBlock];
-  }
+  double at(int code) const { return static_cast<double>(map.values[code]); }
+  double value(size_t i) const { return at(codes[i]) * absmax[i / kBlock]; }
 
   int nearest(double x) const {
     int best = -1;
     for (int code = 0; code < 256; ++code) {
-      const auto at = static_cast<double>(map.values[code]);
-      if (keeps_sign && ((x > 0) != (at > 0) || (x < 0) != (at < 0))) continue;
-      if (best < 0 || std::abs(at - x) < std::abs(static_cast<double>(map.values[best]) - x)) {
-        best = code;
-      }
+      if ((x > 0) != (at(code) > 0) || (x < 0) != (at(code) < 0)) continue;
+      if (best < 0 || std::abs(at(code) - x) < std::abs(at(best) - x)) best = code;
     }
     return best;
   }
 
+  // The higher of its neighbours where x is above this.
+  double limit(int lower, const double* uniform) const {
+    return at(lower) + (uniform == nullptr ? 0.5 : *uniform) * (at(lower + 1) - at(lower));
+  }
+
+  int expected(double x, const double* uniform) const {
+    if (uniform == nullptr) return nearest(x);
+    int lower = 0;
+    while (lower < 254 && at(lower + 1) <= x) ++lower;
+    const int code = x > limit(lower, uniform) ? lower + 1 : lower;
+    return x > 0 ? std::max(code, 1) : code;
+  }
+
   // Encodes `exact` and holds what the program stored against it. A code may be the neighbour's
-  // where the number lies within the rounding of f32 of the middle; then it is taken over, as is
-  // the absmax, so that each step is judged by itself. Returns how many codes were.
-  int encode(const std::vector<double>& exact, const Tensor& stored, const Tensor& stored_absmax) {
+  // where the number lies within the rounding of f32 of the limit between them; then it is taken
+  // over, as is the absmax, so that each step is judged by itself. Returns how many codes were.
+  int encode(const std::vector<double>& exact, const Tensor& stored, const Tensor& stored_absmax,
+             const RandomStream* random = nullptr) {
     const double rounding = 4 * 0x1p-24;
     for (size_t block = 0; block < absmax.size(); ++block) {
       double largest = 0.0;
@@ -92,15 +103,15 @@ struct ReferenceMoment {
     for (size_t i = 0; i < exact.size(); ++i) {
       const double scale = absmax[i / kBlock];
       const double x = scale > 0.0 ? exact[i] / scale : 0.0;
-      const int expected = nearest(x);
+      const double drawn = random == nullptr ? 0.0 : static_cast<double>(random->uniform(i));
+      const double* uniform = random == nullptr ? nullptr : &drawn;
+      const int code = expected(x, uniform);
       codes[i] = stored.data<uint8_t>()[i];
-      if (codes[i] == expected) continue;
+      if (codes[i] == code) continue;
       ++differing;
-      const double middle = 0.5 * (static_cast<double>(map.values[expected]) +
-                                   static_cast<double>(map.values[codes[i]]));
-      EXPECT_EQ(std::abs(codes[i] - expected), 1) << i;
-      EXPECT_NEAR(x, middle, rounding) << i;
-      EXPECT_EQ(keeps_sign && value(i) * exact[i] <= 0.0, false) << i;
+      EXPECT_EQ(std::abs(codes[i] - code), 1) << i;
+      EXPECT_NEAR(x, limit(std::min(codes[i], code), uniform), rounding) << i;
+      EXPECT_GT(value(i) * exact[i], 0.0) << i;
     }
     return differing;
   }
@@ -115,6 +126,7 @@ class Adamw8bitTest : public ::testing::Test {
   Context context(Ops& ops) { return {ops, scratch_, &scalars_, true}; }
 
   void set_step(float rate, float clip = 1.0f) {
+    scalars_.step += 1;
     scalars_.learning_rate = rate;
     scalars_.clip_scale = clip;
     scalars_.finite = 1;
@@ -137,8 +149,8 @@ TEST_F(Adamw8bitTest, ThirtyStepsOfTheReference) {
     EXPECT_STREQ(optimizer->name(), "adamw_8bit");
     const auto state = optimizer->make_state(memory_, kCount);
     std::vector<float> p = random_values(kCount, 1);
-    ReferenceMoment m(signed_dynamic_map(), true, kCount);
-    ReferenceMoment v(unsigned_dynamic_map(), false, kCount);
+    ReferenceMoment m(signed_dynamic_map(), kCount);
+    ReferenceMoment v(unsigned_dynamic_map(), kCount);
     const auto states = states_of(*state);
     int differing = 0;
     for (uint32_t step = 1; step <= 30; ++step) {
@@ -173,10 +185,12 @@ TEST_F(Adamw8bitTest, ThirtyStepsOfTheReference) {
         ASSERT_NEAR(static_cast<double>(p[i]), new_p[i], limit[i]) << step << " " << i;
       }
       differing += m.encode(new_m, states.at("w.m"), states.at("w.m_absmax"));
-      differing += v.encode(new_v, states.at("w.v"), states.at("w.v_absmax"));
+      const RandomStream random = RandomStream::make(
+          scalars_.seed, RandomPurpose::state_rounding, scalars_.step, 0);
+      differing += v.encode(new_v, states.at("w.v"), states.at("w.v_absmax"), &random);
       ASSERT_FALSE(HasFailure()) << step;
     }
-    // Of 1.2 million codes: the middles of 255 pairs, each some 1e-7 wide.
+    // Of 1.2 million codes: the limits of 255 pairs, each some 1e-7 wide.
     EXPECT_LT(differing, 60);
   }
 }
@@ -197,8 +211,13 @@ TEST_F(Adamw8bitTest, EncodesThePublishedVector) {
   EXPECT_FLOAT_EQ(states.at("w.v_absmax").data<float>()[1], 0.001f);
   for (size_t i = 0; i < std::size(x); ++i) {
     EXPECT_EQ(states.at("w.m").data<uint8_t>()[kBlock + i], expected_m[i]) << i;
-    const int32_t square = dynamic_code(unsigned_dynamic_map(), x[i] * x[i]);
-    EXPECT_EQ(states.at("w.v").data<uint8_t>()[kBlock + i], square) << i;
+    // One of the two around it, and the smallest for what is smaller.
+    const float square = x[i] * x[i];
+    const DynamicMap& map = unsigned_dynamic_map();
+    const int code = states.at("w.v").data<uint8_t>()[kBlock + i];
+    EXPECT_LE(map.values[std::max(code - 1, 0)], square) << i;
+    EXPECT_GE(map.values[std::min(code + 1, 255)], square) << i;
+    EXPECT_EQ(code > 0, square > 0.0f) << i;
     if (std::abs(x[i]) > 1e-3f) {
       EXPECT_NEAR(p[kBlock + i], x[i] > 0.0f ? -0.5f : 0.5f, 1e-5f) << i;
     }
@@ -207,6 +226,50 @@ TEST_F(Adamw8bitTest, EncodesThePublishedVector) {
   EXPECT_EQ(states.at("w.m_absmax").data<float>()[2], 0.0f);
   EXPECT_EQ(states.at("w.m").data<uint8_t>()[2 * kBlock], 127);
   EXPECT_EQ(p[2 * kBlock], 0.0f);
+}
+
+// Gradients of a table of tokens: most are rare, and magnitudes span decades within a block. What
+// one weight does is lost in any mean, so this looks at the largest change of all, in learning rates.
+TEST_F(Adamw8bitTest, MovesNoWeightFurtherThanStatesInF32Do) {
+  constexpr size_t kSize = 8192;
+  constexpr float kRate = 0x1p-10f;
+  struct Case {
+    int decades;
+    double more;  // than f32 states: measured 1.11 and 1.44; without the rule 5,000 and 10,000
+  };
+  for (const Case& c : {Case{2, 1.2}, Case{4, 1.5}}) {
+    const auto largest_change = [&](const char* name) {
+      const auto state = make_optimizer(name, {})->make_state(memory_, kSize);
+      std::vector<float> p(kSize);
+      std::mt19937 random(7);
+      std::normal_distribution<float> normal;
+      std::uniform_real_distribution<float> uniform;
+      std::vector<float> share(kSize), magnitude(kSize), mean(kSize);
+      for (size_t i = 0; i < kSize; ++i) {
+        constexpr float kShares[] = {1.0f, 0.1f, 0.01f, 0.003f};  // of steps that give a gradient
+        share[i] = kShares[random() % 4];
+        magnitude[i] = std::pow(10.0f, -static_cast<float>(c.decades) * uniform(random));
+        mean[i] = 0.3f * normal(random);
+      }
+      Context run = context();
+      float largest = 0.0f;
+      for (int step = 0; step < 200; ++step) {
+        std::vector<float> g(kSize);
+        for (size_t i = 0; i < kSize; ++i) {
+          const float value = magnitude[i] * (mean[i] + 0.7f * normal(random));
+          g[i] = uniform(random) < share[i] ? value : 0.0f;
+        }
+        set_step(kRate);
+        state->apply(run, view_of(p), view_of(g), 1.0, 0.0);
+        for (const float value : p) largest = std::max(largest, std::abs(value));
+      }
+      return static_cast<double>(largest / kRate);
+    };
+    const double exact = largest_change("adamw");
+    const double coded = largest_change("adamw_8bit");
+    EXPECT_GT(exact, 100.0);
+    EXPECT_LT(coded, c.more * exact) << c.decades << " decades";
+  }
 }
 
 TEST_F(Adamw8bitTest, SkipsAStepThatIsNotFinite) {
@@ -252,6 +315,7 @@ TEST_F(Adamw8bitTest, ThreadsDoNotChangeBits) {
     const auto state = optimizer->make_state(memory_, kCount);
     std::vector<float> p = random_values(kCount, 1);
     Context run = context(*ops);
+    scalars_.step = 0;  // random numbers are of the step
     for (uint32_t step = 0; step < 5; ++step) {
       std::vector<float> g = uneven_gradient(kCount, 20 + step);
       set_step(0.01f, 0.7f);

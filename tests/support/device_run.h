@@ -87,7 +87,7 @@ class DeviceRun {
   void steps(Session& session, int64_t first, int64_t last, DeviceOutcome& out) const {
     for (int64_t step = first; step < last; ++step) {
       session.accumulate(batch(step), 1e-3, step);
-      const StepResult result = session.update(0.01);
+      const StepResult result = session.update({.matrices = 0.01, .vectors = 0.01});
       EXPECT_TRUE(result.finite);
       out.losses.push_back(result.loss);
     }

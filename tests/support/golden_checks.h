@@ -60,7 +60,7 @@ class GoldenCheck {
         EXPECT_LE(error(*session, view, golden_.values("grad." + parameter)), tolerances_.gradients)
             << parameter;
       }
-      const StepResult result = session->update(0.0);
+      const StepResult result = session->update({});
       EXPECT_NEAR(result.loss, static_cast<double>(golden_.values("loss")[0]),
                   tolerances_.loss * result.loss);
     }
@@ -76,7 +76,7 @@ class GoldenCheck {
       const double rate = schedule.rate(static_cast<int64_t>(step));
       EXPECT_NEAR(rate, static_cast<double>(rates[step]), 1e-9);
       session->accumulate(batch_, rate, static_cast<int64_t>(step));
-      const StepResult result = session->update(0.01);
+      const StepResult result = session->update({.matrices = 0.01, .vectors = 0.01});
       EXPECT_NEAR(result.loss, static_cast<double>(losses[step]), tolerances_.losses * result.loss)
           << step;
       EXPECT_NEAR(result.grad_norm, static_cast<double>(norms[step]),

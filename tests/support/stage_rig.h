@@ -98,7 +98,7 @@ class StageRig {
   }
 
   // Ends a step without clipping.
-  void apply(float learning_rate, double weight_decay) {
+  void apply(float learning_rate, const WeightDecay& weight_decay) {
     scalars_.learning_rate = learning_rate;
     scalars_.clip_scale = 1.0f;
     scalars_.finite = 1;

@@ -59,7 +59,7 @@ TEST_P(PlanTest, EqualsTheLedgerOfARealRun) {
   const StepBatch step = full_step(recipe);
   for (int64_t i = 0; i < 2; ++i) {
     session.accumulate(step, 1e-3, i);
-    EXPECT_TRUE(session.update(0.01).finite);
+    EXPECT_TRUE(session.update({.matrices = 0.01, .vectors = 0.01}).finite);
     EXPECT_GT(session.evaluate(step), 0.0);
     EXPECT_EQ(session.non_finite_parameter(), "");
   }
@@ -119,7 +119,7 @@ TEST(Plan, HoldsInEveryWindowOfARotation) {
     const StepBatch step = full_step(recipe);
     for (int64_t i = 0; i < 12; ++i) {
       session.accumulate(step, 1e-3, i);
-      session.update(0.01);
+      session.update({.matrices = 0.01, .vectors = 0.01});
     }
     EXPECT_EQ(session.memory().ledger().peak, plan.ledger.peak) << "seed " << seed;
   }

@@ -82,6 +82,15 @@ TEST(Recipe, PresetsFillOnlyWhatIsNotSet) {
             "did you mean full?");
 }
 
+TEST(Recipe, WeightDecayIsOfMatricesUnlessToldOtherwise) {
+  const Recipe usual = read({"weight_decay=0.1"});
+  EXPECT_EQ(usual.weight_decay.matrices, 0.1);
+  EXPECT_EQ(usual.weight_decay.vectors, 0.0);
+  const Recipe all = read({"weight_decay=0.1", "weight_decay_target=all"});
+  EXPECT_EQ(all.weight_decay.matrices, 0.1);
+  EXPECT_EQ(all.weight_decay.vectors, 0.1);
+}
+
 TEST(Recipe, OptionsOfAnotherLearnerAreRefused) {
   EXPECT_EQ(read({"--lora-rank", "8"}).options.integer("r"), 8);
   EXPECT_EQ(usage_error([] {

@@ -44,7 +44,7 @@ double train(Session& session, int64_t first, int64_t last) {
   double loss = 0.0;
   for (int64_t step = first; step < last; ++step) {
     session.accumulate(batch_of(step), 1e-3, step);
-    const StepResult result = session.update(0.01);
+    const StepResult result = session.update({.matrices = 0.01, .vectors = 0.01});
     EXPECT_TRUE(result.finite);
     loss = result.loss;
   }
@@ -112,7 +112,7 @@ TEST(Rotary, AFlushedMasterIsWhatAdamwOnTheGroupAloneGives) {
     const DeviceBatch micro(batch.micro_batches[0], batch.first_token);
     rig.begin(batch.targets);
     rig.accumulate(micro);
-    rig.apply(1e-3f, 0.01);
+    rig.apply(1e-3f, {.matrices = 0.01, .vectors = 0.01});
   }
   size_t compared = 0;
   for (const auto& parameter : rig.stage().parameters()) {

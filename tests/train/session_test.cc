@@ -29,7 +29,7 @@ TEST(Session, AFailedStepLeavesItUsable) {
   EXPECT_THROW(session->accumulate({{long_one}, long_one.target_count, 17, 0}, 1e-3, 0), Error);
   EXPECT_NO_THROW(session->memory().allocate(Purpose::workspace, 64));
   session->accumulate({{good}, good.target_count, 16, 0}, 1e-3, 0);
-  EXPECT_TRUE(session->update(0.0).finite);
+  EXPECT_TRUE(session->update({}).finite);
 }
 
 TEST(Session, TellsOfItsProgress) {

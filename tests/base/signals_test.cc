@@ -95,7 +95,9 @@ TEST_F(Signals, AreBlockedOnThisThreadAndOnLaterOnes) {
 TEST_F(Signals, ThatComeAfterTheEndMakeNoFailureOfIt) {
   for (const int signal : {SIGUSR1, SIGTERM}) {
     EXPECT_EQ(end_of_child([&] {
-                { const SignalThread thread(std::array{SIGUSR1}, [](int) {}); }
+                {
+                  const SignalThread thread(std::array{SIGUSR1}, [](int) {});
+                }
                 ::kill(::getpid(), signal);
               }),
               0);

@@ -202,6 +202,16 @@ struct Team {
     return out;
   }
 
+  // f(i, random number i), numbered as in sixty_four from `index` on.
+  template <class F>
+  JACKSCREW_INLINE void each_random(const RandomStream& stream, uint64_t index, int64_t n,
+                                    F f) const {
+    for (int64_t done = 0; done < n; done += 64, ++index) {
+      const SixtyFour random = sixty_four(stream, index);
+      each(n - done < 64 ? n - done : 64, [&](int64_t i) { f(done + i, random[i]); });
+    }
+  }
+
   // Runs f once for the row.
   template <class F>
   JACKSCREW_INLINE void once(F f) const {

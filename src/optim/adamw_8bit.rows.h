@@ -7,15 +7,15 @@
 //
 // A moment that is not 0 never becomes 0, however small beside the largest of its block. Of first
 // moments that keeps the sign. Of second moments it keeps the update bounded: one below 1.6e-7 of
-// the largest would become 0 while the first moment lives, and with the next gradient near 0 the step
-// would be learning_rate * m / epsilon. Over 200 steps with gradients of two decades that moved
-// single weights by 900,000 learning rates where f32 states move 169; raised to the smallest code
-// (3.25e-7 of the largest) it is 187.
+// the largest would become 0 while the first moment lives, and with the next gradient near 0 the
+// step would be learning_rate * m / epsilon. Over 200 steps with gradients of two decades that
+// moved single weights by 900,000 learning rates where f32 states move 169; raised to the smallest
+// code (3.25e-7 of the largest) it is 187.
 //
-// Second moments are rounded to either neighbour at random, so that the moment itself is expected: a
-// step adds some 0.1 % to one, less than half a code, and rounded to nearest it would stay where it
-// was when it should grow, and the update be too large. (A tiny Qwen3 with 600 tokens, 200 steps:
-// the largest change in the head is 196 learning rates with f32 states, 233 with rounding to
+// Second moments are rounded to either neighbour at random, so that the moment itself is expected:
+// a step adds some 0.1 % to one, less than half a code, and rounded to nearest it would stay where
+// it was when it should grow, and the update be too large. (A tiny Qwen3 with 600 tokens, 200
+// steps: the largest change in the head is 196 learning rates with f32 states, 233 with rounding to
 // nearest, 197 so.) First moments change by 10 % and need it not.
 #pragma once
 
@@ -79,13 +79,15 @@ struct Adamw8bitUpdate {
     // Tensors share the numbers: nothing is ever added over tensors.
     const RandomStream random =
         RandomStream::make(scalars->seed, RandomPurpose::state_rounding, scalars->step, 0);
-    team.each(size, [&](int64_t i) {
-      const float share = new_v[i] / v_divisor;
-      const float uniform = random.uniform(static_cast<uint64_t>(begin + i));
-      const int32_t code = dynamic_code(unsigned_map, share, uniform);
-      const int32_t lowest = share > 0.0f ? 1 : 0;
-      v_code[i] = code < lowest ? lowest : code;
-    });
+    constexpr int64_t kRandomBlocks = kBlock / 64;
+    team.each_random(random, static_cast<uint64_t>(row * kRandomBlocks), size,
+                     [&](int64_t i, uint32_t bits) {
+                       const float share = new_v[i] / v_divisor;
+                       const float uniform = RandomStream::uniform_of(bits);
+                       const int32_t code = dynamic_code(unsigned_map, share, uniform);
+                       const int32_t lowest = share > 0.0f ? 1 : 0;
+                       v_code[i] = code < lowest ? lowest : code;
+                     });
     team.each(size, [&](int64_t i) { first[i] = static_cast<uint8_t>(m_code[i]); });
     team.each(size, [&](int64_t i) { second[i] = static_cast<uint8_t>(v_code[i]); });
     team.once([&] {

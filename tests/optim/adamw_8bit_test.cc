@@ -86,6 +86,12 @@ struct ReferenceMoment {
     return x > 0 ? std::max(code, 1) : code;
   }
 
+  // Which number of the stream is element i's: Team::sixty_four of row_cpu.h.
+  static uint64_t numbered(size_t i) {
+    const size_t block = 16 * (i / 64) + i % 16;
+    return 4 * block + i % 64 / 16;
+  }
+
   // Encodes `exact` and holds what the program stored against it. A code may be the neighbour's
   // where the number lies within the rounding of f32 of the limit between them; then it is taken
   // over, as is the absmax, so that each step is judged by itself. Returns how many codes were.
@@ -103,7 +109,8 @@ struct ReferenceMoment {
     for (size_t i = 0; i < exact.size(); ++i) {
       const double scale = absmax[i / kBlock];
       const double x = scale > 0.0 ? exact[i] / scale : 0.0;
-      const double drawn = random == nullptr ? 0.0 : static_cast<double>(random->uniform(i));
+      const double drawn =
+          random == nullptr ? 0.0 : static_cast<double>(random->uniform(numbered(i)));
       const double* uniform = random == nullptr ? nullptr : &drawn;
       const int code = expected(x, uniform);
       codes[i] = stored.data<uint8_t>()[i];
@@ -185,8 +192,8 @@ TEST_F(Adamw8bitTest, ThirtyStepsOfTheReference) {
         ASSERT_NEAR(static_cast<double>(p[i]), new_p[i], limit[i]) << step << " " << i;
       }
       differing += m.encode(new_m, states.at("w.m"), states.at("w.m_absmax"));
-      const RandomStream random = RandomStream::make(
-          scalars_.seed, RandomPurpose::state_rounding, scalars_.step, 0);
+      const RandomStream random =
+          RandomStream::make(scalars_.seed, RandomPurpose::state_rounding, scalars_.step, 0);
       differing += v.encode(new_v, states.at("w.v"), states.at("w.v_absmax"), &random);
       ASSERT_FALSE(HasFailure()) << step;
     }
@@ -229,7 +236,8 @@ TEST_F(Adamw8bitTest, EncodesThePublishedVector) {
 }
 
 // Gradients of a table of tokens: most are rare, and magnitudes span decades within a block. What
-// one weight does is lost in any mean, so this looks at the largest change of all, in learning rates.
+// one weight does is lost in any mean, so this looks at the largest change of all, in learning
+// rates.
 TEST_F(Adamw8bitTest, MovesNoWeightFurtherThanStatesInF32Do) {
   constexpr size_t kSize = 8192;
   constexpr float kRate = 0x1p-10f;

@@ -129,6 +129,14 @@ struct TeamOf {
     return {stream, index};
   }
 
+  // f(i, random number i), numbered as in sixty_four from `index` on.
+  template <class F>
+  __device__ void each_random(const RandomStream& stream, uint64_t index, int64_t n, F f) const {
+    each(n, [&](int64_t i) {
+      f(i, sixty_four(stream, index + static_cast<uint64_t>(i / 64))[i % 64]);
+    });
+  }
+
   template <class F>
   __device__ void once(F f) const {
     if (thread() == 0) f();

@@ -36,6 +36,22 @@ std::vector<Choice> combinations(const std::vector<Knob>& knobs) {
   return all;
 }
 
+std::optional<Fit> fastest_of_method(const Recipe& recipe, const ModelFiles& files) {
+  for (const Choice& choice : combinations(knobs_of(recipe))) {
+    Fit fit;
+    fit.settings = choice.settings;
+    try {
+      fit.recipe = with_settings(recipe, choice.settings);
+      fit.plan = Session::rehearse(fit.recipe, files, training_use(fit.recipe));
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::usage) throw;
+      continue;  // a combination that makes no sense for this model
+    }
+    if (fits(fit.recipe, fit.plan)) return fit;
+  }
+  return std::nullopt;
+}
+
 std::string hint_for(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
                      const SessionPlan& plan, const MemoryBudget& budget) {
   if (!use.training) {
@@ -53,17 +69,12 @@ std::string hint_for(const Recipe& recipe, const ModelFiles& files, const Sessio
 }  // namespace
 
 std::optional<Fit> fastest_fit(const Recipe& recipe, const ModelFiles& files) {
-  for (const Choice& choice : combinations(knobs_of(recipe))) {
-    Fit fit;
-    fit.settings = choice.settings;
-    try {
-      fit.recipe = with_settings(recipe, choice.settings);
-      fit.plan = Session::rehearse(fit.recipe, files, training_use(fit.recipe));
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::usage) throw;
-      continue;  // a combination that makes no sense for this model
-    }
-    if (fits(fit.recipe, fit.plan)) return fit;
+  if (auto fit = fastest_of_method(recipe, files)) return fit;
+  for (const Position& method : other_methods(recipe, files)) {
+    auto fit = fastest_of_method(with_settings(recipe, method.settings), files);
+    if (!fit) continue;
+    fit->settings = join_settings(method.settings, fit->settings);
+    return fit;
   }
   return std::nullopt;
 }

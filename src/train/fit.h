@@ -17,7 +17,8 @@ struct Fit {
 };
 
 // Tries the knobs of knobs.h, alone and together, in the order of what they cost in time; each is
-// rehearsed. The recipe's device_memory and host_memory are the budget. nullopt when nothing fits.
+// rehearsed. Where none of it fits, other methods follow, with their own knobs. The recipe's
+// device_memory and host_memory are the budget. nullopt when nothing fits.
 std::optional<Fit> fastest_fit(const Recipe& recipe, const ModelFiles& files);
 
 // Throws Error(does_not_fit), with the change that would make it fit as the hint, unless it does.

@@ -16,7 +16,10 @@ namespace {
 constexpr double kRecompute = 4.0 / 3.0;
 constexpr double kHalfBatch = 1.03;
 constexpr double kOtherOptimizer = 1.01;
-constexpr double kOtherStorage = 1.02;
+constexpr double kBf16Storage = 1.02;
+constexpr double kInt8Storage = 1.04;
+constexpr double kNf4Storage = 1.5;  // takes little time, but of the weights: rather recompute
+constexpr double kOtherMethod = 1.5;
 
 Knob recompute_knob(const Recipe& recipe) {
   if (recipe.gradient_checkpointing.value_or(false)) return {};
@@ -45,9 +48,16 @@ Knob optimizer_knob(const Recipe& recipe) {
   return {"", {{"optimizer=adamw_8bit", "moments as 8-bit codes", kOtherOptimizer}}};
 }
 
+// Weights that learn keep what a step changes in bf16 at the narrowest; the learners that store
+// theirs in fewer bits have masters beside them, and are methods of their own.
 Knob storage_knob(const Recipe& recipe) {
   if (recipe.storage != "keep" && recipe.storage != "f32") return {};
-  return {"", {{"storage=bf16", "weights rounded to bf16", kOtherStorage}}};
+  Knob knob{"", {{"storage=bf16", "weights rounded to bf16", kBf16Storage}}};
+  const auto learner = find_learner(recipe.learner).make(recipe.options);
+  if (learner->changes(WeightKind::linear, "")) return knob;
+  knob.positions.push_back({"storage=int8", "the blocks' weights in 8 bits", kInt8Storage});
+  knob.positions.push_back({"storage=nf4", "the blocks' weights in 4 bits", kNf4Storage});
+  return knob;
 }
 
 // Positions of one option stand together in the learner's table.
@@ -71,9 +81,9 @@ void add_last_resorts(const Recipe& recipe, const ModelFiles& files, std::vector
     shorter.positions.push_back({fmt::format("sequence_len={}", length), "longer records are cut"});
   }
   knobs.push_back(shorter);
-  // Adapters over weights that never learnt anything teach nothing.
-  if (recipe.random_init || files.source == nullptr) return;
-  knobs.push_back({"", {{"method=lora", "learns an adapter, not the model"}}});
+  for (Position& method : other_methods(recipe, files)) {
+    knobs.push_back({"", {std::move(method)}});
+  }
 }
 
 std::vector<Knob> all_knobs(const Recipe& recipe, const ModelFiles& files) {
@@ -110,6 +120,19 @@ std::vector<Knob> knobs_of(const Recipe& recipe) {
                              storage_knob(recipe)};
   add_learner_knobs(recipe, knobs);
   return knobs;
+}
+
+std::vector<Position> other_methods(const Recipe& recipe, const ModelFiles& files) {
+  std::vector<Position> methods;
+  if (recipe.learner == "full") {
+    methods.push_back({"method=rotary", "all weights learn, a few at a time", kOtherMethod});
+  }
+  // Adapters over weights that never learnt anything teach nothing.
+  const bool learned = !recipe.random_init && files.source != nullptr;
+  if (learned && recipe.learner != "lora") {
+    methods.push_back({"method=lora", "learns an adapter, not the model", kOtherMethod});
+  }
+  return methods;
 }
 
 std::string Advice::needs() const {

@@ -26,6 +26,9 @@ struct Knob {
 // the result as it is, then those of storage and of the learner in use.
 std::vector<Knob> knobs_of(const Recipe& recipe);
 
+// Methods that take less memory and make of the run another one, that which learns most first.
+std::vector<Position> other_methods(const Recipe& recipe, const ModelFiles& files);
+
 // Both settings in one line; either may be empty.
 std::string join_settings(const std::string& first, const std::string& last);
 

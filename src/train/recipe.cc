@@ -156,6 +156,10 @@ void check_consistency(const Recipe& r) {
   if (r.random_init && !r.adapter.empty()) {
     contradiction("init is random, but an adapter is given", "an adapter needs its own model");
   }
+  if (r.checkpoint_dtype != "f32" && !r.random_init) {
+    contradiction("checkpoint_dtype is of weights without a file, and init is not random",
+                  "storage sets what weights from a file are kept in");
+  }
 }
 
 std::optional<int64_t> integer_or_auto(const OptionSet& options, const char* name) {
@@ -194,6 +198,7 @@ void fill(Recipe& r, const OptionSet& o) {
   r.model = o.text("model");
   r.adapter = o.text("adapter");
   r.random_init = o.text("init") == "random";
+  r.checkpoint_dtype = o.text("checkpoint_dtype");
   r.tokenizer = o.text("tokenizer");
   r.chat_template = o.text("chat_template");
   r.chat_date = o.text("chat_date");

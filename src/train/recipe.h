@@ -31,6 +31,7 @@ struct Recipe {
   std::string model;
   std::string adapter;
   bool random_init = false;
+  std::string checkpoint_dtype;
   std::string tokenizer;
   std::string chat_template;
   std::string chat_date;

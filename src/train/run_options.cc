@@ -22,6 +22,12 @@ constexpr OptionSpec kModelOptions[] = {
      .default_text = "pretrained",
      .help = "where the first weights come from: pretrained or random",
      .choices = "pretrained random"},
+    {.name = "checkpoint_dtype",
+     .type = text,
+     .default_text = "f32",
+     .help = "of weights without a file (init=random) that do not learn: f32 bf16 f16, as a file "
+             "would have them",
+     .choices = "f32 bf16 f16"},
     {.name = "tokenizer",
      .type = text,
      .default_text = "auto",

@@ -30,7 +30,8 @@ const Format& choose_format(const Recipe& recipe, const Learner& learner,
     const bool in_block = info.kind == WeightKind::linear && info.layer >= 0;
     if (in_block || !format.for_linears_only()) return format;
   }
-  if (source == nullptr || learner.changes(info.kind, info.module)) return f32_format();
+  if (learner.changes(info.kind, info.module)) return f32_format();
+  if (source == nullptr) return find_format(recipe.checkpoint_dtype);
   const StoredTensor* stored = source->find(name);
   return stored == nullptr ? f32_format() : find_format(stored->format);
 }

@@ -83,7 +83,7 @@ TEST_P(PlanTest, KnobsGiveWhatTheySay) {
   int64_t last_saving = INT64_MAX;
   for (const Advice& advice : memory_advice(recipe, files, plan)) {
     std::vector<std::string> settings = GetParam().settings;
-    if (advice.settings == "method=lora") std::erase(settings, "method=full");
+    if (advice.settings.starts_with("method=")) std::erase(settings, "method=full");
     for (const std::string& setting : split(advice.settings, ' ')) settings.push_back(setting);
     const Recipe changed = make_recipe(settings);
     const SessionPlan now = Session::rehearse(changed, files, training_use(changed));
@@ -268,6 +268,43 @@ TEST(Plan, FitsTheFastestRecipeToABudget) {
   EXPECT_LE(rotary->plan.ledger.peak, int64_t{500} << 20);
 }
 
+TEST(Plan, FitsAnotherStorageOrMethodWhereNothingElseWould) {
+  const ModelFiles files = open_model("qwen3-8b");
+  const auto fit = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> settings = {"model=qwen3-8b", "init=random"};
+    settings.insert(settings.end(), more.begin(), more.end());
+    return fastest_fit(make_recipe(settings), files);
+  };
+  const auto eight = fit({"method=lora", "device_memory=16GiB"});
+  ASSERT_TRUE(eight);
+  EXPECT_EQ(eight->recipe.storage, "int8");
+  const auto four = fit({"method=lora", "device_memory=12GiB"});
+  ASSERT_TRUE(four);
+  EXPECT_EQ(four->recipe.storage, "nf4");
+  const auto published = fit({"method=lora", "device_memory=8GiB", "checkpoint_dtype=bf16"});
+  ASSERT_TRUE(published);
+  EXPECT_LE(published->plan.ledger.peak, int64_t{8} << 30);
+  EXPECT_FALSE(fit({"method=lora", "device_memory=8GiB"}));
+  const auto rotary = fit({"method=full", "device_memory=24GiB"});
+  ASSERT_TRUE(rotary);
+  EXPECT_EQ(rotary->recipe.method, "rotary");
+  EXPECT_TRUE(rotary->settings.starts_with("method=rotary"));
+}
+
+TEST(Plan, CountsACheckpointInItsOwnDtype) {
+  const ModelFiles files = open_model("qwen3-8b");
+  const auto weights = [&](const std::string& setting) {
+    const Recipe recipe = make_recipe({"model=qwen3-8b", "init=random", "method=lora",
+                                       "storage=nf4", "sequence_len=64", setting});
+    const SessionPlan plan = Session::rehearse(recipe, files, training_use(recipe));
+    return plan.ledger.current[static_cast<size_t>(Purpose::weights)];
+  };
+  const int64_t embedding_and_head = 2 * files.config.vocab_size * files.config.hidden_size;
+  EXPECT_EQ(weights("checkpoint_dtype=f32") - weights("checkpoint_dtype=bf16"),
+            2 * embedding_and_head);
+  EXPECT_THROW(make_recipe({"model=m", "checkpoint_dtype=bf16"}), Error);
+}
+
 TEST(Plan, TrainingUse) {
   const SessionUse use = training_use(make_recipe({"sequence_len=100", "micro_batch_size=7"}));
   EXPECT_TRUE(use.training);
@@ -303,10 +340,14 @@ TEST(Plan, RequireFitNamesTheChange) {
   const int64_t small = Session::rehearse(single, files, training_use(single)).ledger.peak;
   check(small + 1, "micro_batch_size=1 gradient_accumulation_steps=4 needs");
   check(small - 1, "micro_batch_size=1 gradient_accumulation_steps=4 storage=bf16 needs");
-  const Recipe narrow =
-      make_recipe({"sequence_len=512", "gradient_checkpointing=true", "storage=bf16"});
-  const int64_t smaller = Session::rehearse(narrow, files, training_use(narrow)).ledger.peak;
-  check(smaller - 1, "storage=bf16 sequence_len=256 needs");
+  const auto peak_of = [&](const std::string& storage) {
+    const Recipe narrow =
+        make_recipe({"sequence_len=512", "gradient_checkpointing=true", "storage=" + storage});
+    return Session::rehearse(narrow, files, training_use(narrow)).ledger.peak;
+  };
+  check(peak_of("bf16") - 1, "storage=int8 needs");
+  check(peak_of("int8") - 1, "storage=nf4 needs");
+  check(peak_of("nf4") - 1, "storage=nf4 sequence_len=256 needs");
   check(1000, "nothing that can be set makes it fit");
 }
 

@@ -162,7 +162,8 @@ Measured measure(const Recipe& recipe, const ModelFiles& files, const BenchClock
     costs = {};
     const double begin = clock.seconds();
     session.accumulate(batch, 1e-5, step);
-    if (!session.update({.matrices = 0.01, .vectors = 0.01}).finite) fail(ErrorKind::non_finite, "step {} is not finite", step);
+    if (!session.update({.matrices = 0.01, .vectors = 0.01}).finite)
+      fail(ErrorKind::non_finite, "step {} is not finite", step);
     const double seconds = clock.seconds() - begin;
     for (const JsonObject& text : session.learner().take_events()) {
       const auto event = nlohmann::json::parse(text.text());

@@ -24,7 +24,7 @@ SETTINGS = {
     "spin 3000": {"GOMP_SPINCOUNT": "3000"},
     "spin 10000": {"GOMP_SPINCOUNT": "10000"},
     "active": {"OMP_WAIT_POLICY": "active"},
-    "as it is": {},
+    "as we choose": {},  # src/cli/waiting.cc
 }
 
 

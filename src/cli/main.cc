@@ -1,9 +1,7 @@
 // Entry of the program: picks the subcommand and turns errors into messages and exit codes.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <new>
 #include <string>
@@ -15,6 +13,7 @@
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "cli/help.h"
+#include "cli/waiting.h"
 #include "train/run_options.h"
 
 namespace jackscrew {
@@ -157,16 +156,6 @@ int report(const std::string& what, const std::string& hint, int exit_code) {
   fmt::print(stderr, "jackscrew: {}{}\n", interrupted ? "" : "error: ", one_line(what));
   if (!hint.empty()) fmt::print(stderr, "hint: {}\n", one_line(hint));
   return exit_code;
-}
-
-// Idle threads of libgomp spin for milliseconds by default, which on a machine with other work to
-// do takes the very cores that the working thread needs: a step can take 30 times as long. 10,000
-// turns (about 0.1 ms) bridge the gaps between our parallel regions, then a thread sleeps. libgomp
-// reads this before main() begins, hence the second start; whoever has set a policy keeps it.
-void wait_politely(char** argv) {
-  if (std::getenv("OMP_WAIT_POLICY") != nullptr || std::getenv("GOMP_SPINCOUNT") != nullptr) return;
-  if (::setenv("GOMP_SPINCOUNT", "10000", 1) != 0) return;
-  ::execv("/proc/self/exe", argv);  // returns only on failure, and then the default will do
 }
 
 int guarded_main(int argc, char** argv) {

@@ -63,6 +63,12 @@ bool is_capable_terminal(int descriptor) {
   return ::isatty(descriptor) == 1 && !dumb;
 }
 
+// 0 where that is not known.
+int columns(int descriptor) {
+  winsize size{};
+  return ::ioctl(descriptor, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+}
+
 bool allows_colour() {
   const char* no_colour = std::getenv("NO_COLOR");
   return no_colour == nullptr || *no_colour == '\0';
@@ -83,13 +89,16 @@ bool stdout_colour() {
   return is_capable_terminal(STDOUT_FILENO) && allows_colour();
 }
 
+int stdout_width() {
+  return is_capable_terminal(STDOUT_FILENO) ? columns(STDOUT_FILENO) : 0;
+}
+
 ProgressStyle stderr_style(bool quiet) {
   ProgressStyle style;
   style.quiet = quiet;
   style.is_terminal = is_capable_terminal(STDERR_FILENO);
   style.colour = style.is_terminal && allows_colour();
-  winsize size{};
-  if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) style.width = size.ws_col;
+  if (const int width = columns(STDERR_FILENO); width > 0) style.width = width;
   return style;
 }
 

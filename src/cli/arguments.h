@@ -45,6 +45,8 @@ std::vector<fs::path> python_environments();
 
 // Whether stdout is a terminal that shows colours, and nobody objects to them.
 bool stdout_colour();
+// Its columns; 0 where it is no terminal.
+int stdout_width();
 
 // How progress is shown on stderr: NO_COLOR, TERM=dumb and a redirected stderr are respected.
 ProgressStyle stderr_style(bool quiet);

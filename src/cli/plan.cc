@@ -19,18 +19,18 @@ namespace jackscrew {
 namespace {
 
 constexpr const char* kPurposeRemarks[kPurposes] = {
-    "the model, as it is stored",
-    "exact values behind narrower weights that learn",
-    "adapters that learn beside the weights",
+    "the model's weights as they are stored",
+    "exact copies of trained weights that are stored in fewer bits",
+    "LoRA adapters",
     "projections of gradients",
-    "of everything that learns",
-    "moments of everything that learns",
-    "kept by forward for backward",
-    "keys and values of the context",
-    "scratch of products, attention and the loss; position tables",
-    "for loading; given back before training",
-    "for other devices",
-    "ids and targets of a micro-batch",
+    "gradients of what is trained",
+    "optimizer states of what is trained",
+    "saved by the forward pass for the backward pass",
+    "KV cache",
+    "temporary buffers of matrix products, attention and loss; RoPE tables",
+    "while the model is loaded; freed before training",
+    "buffers for other devices",
+    "token ids and targets of a micro-batch",
 };
 
 void print_row(const std::string& name, int64_t bytes, const std::string& remark) {
@@ -40,9 +40,9 @@ void print_row(const std::string& name, int64_t bytes, const std::string& remark
 void print_run(const Recipe& recipe, const ModelFiles& files, const SessionPlan& plan) {
   fmt::print("{}: {} parameters, learner {}, storage {}\n", recipe.model,
              human_count(files.config.parameter_count()), recipe.learner, recipe.storage);
-  fmt::print("micro-batches of {} x {} tokens, {} to a step; blocks are {}{}\n\n",
+  fmt::print("micro-batches of {} x {} tokens, {} per step; activations are {}{}\n\n",
              recipe.micro_batch_size, recipe.sequence_len, recipe.gradient_accumulation_steps,
-             plan.recompute ? "recomputed in backward" : "kept for backward",
+             plan.recompute ? "recomputed in the backward pass" : "kept for the backward pass",
              recipe.gradient_checkpointing ? "" : " (gradient_checkpointing=auto)");
 }
 
@@ -61,8 +61,10 @@ void print_table(const Recipe& recipe, const ModelFiles& files, const SessionPla
   fmt::print("  host\n");
   if (!plan.masters_in_files) print_ledger(plan.masters);
   print_row("peak", host_peak(plan),
-            fmt::format("beside the device{}; maps of files give way",
-                        device.own_memory() ? "" : ", which is the CPU"));
+            device.own_memory()
+                ? "memory-mapped files are not counted"
+                : "in addition to the above, as the device is the CPU; memory-mapped files are not "
+                  "counted");
   const DiskPlan disk = plan_disk(recipe, files.config, plan);
   fmt::print("  disk\n");
   if (disk.masters > 0) print_row("masters", disk.masters, "while the run lasts");
@@ -78,12 +80,12 @@ void print_verdict(const Recipe& recipe, const SessionPlan& plan, const Device& 
   const int64_t peak = plan.ledger.peak;
   if (recipe.host_memory) {
     const bool enough = host_peak(plan) <= *recipe.host_memory;
-    fmt::print("\n{}: {} of host_memory {}\n", enough ? "fits" : "does not fit",
+    fmt::print("\n{}: needs {}, host_memory is {}\n", enough ? "fits" : "does not fit",
                human_bytes(host_peak(plan)), human_bytes(*recipe.host_memory));
   }
   if (recipe.device_memory) {
     const int64_t budget = *recipe.device_memory;
-    fmt::print("\n{}: {} of device_memory {}\n", peak <= budget ? "fits" : "does not fit",
+    fmt::print("\n{}: needs {}, device_memory is {}\n", peak <= budget ? "fits" : "does not fit",
                human_bytes(peak), human_bytes(budget));
     return;
   }
@@ -116,7 +118,7 @@ void print_advice(const Recipe& recipe, const ModelFiles& files, const SessionPl
   if (fitting) {
     fmt::print("this would fit, with {}\n  {}\n", fitting->needs(), fitting->settings);
   } else {
-    fmt::print("none of them, nor all together, would make it fit\n");
+    fmt::print("no combination of them would make it fit\n");
   }
 }
 
@@ -128,7 +130,7 @@ int show_fit(const Recipe& recipe, const ModelFiles& files) {
   const auto fit = fastest_fit(recipe, files);
   if (!fit) {
     throw Error(ErrorKind::does_not_fit, "no setting makes this fit",
-                "shorten sequence_len, take a smaller model, or method=lora or rotary");
+                "shorten sequence_len, or take a smaller model");
   }
   if (recipe.json) {
     JsonObject settings;
@@ -139,9 +141,9 @@ int show_fit(const Recipe& recipe, const ModelFiles& files) {
                plan_json(fit->recipe, files.config, fit->plan).add("settings", settings).text());
     return 0;
   }
-  fmt::print(stderr, "fits with {} on the device and {} on the host: {}\n",
+  fmt::print(stderr, "fits: needs {} on the device and {} on the host, with {}\n",
              human_bytes(fit->plan.ledger.peak), human_bytes(host_peak(fit->plan)),
-             fit->settings.empty() ? "as it is" : fit->settings);
+             fit->settings.empty() ? "the recipe as it is" : fit->settings);
   fmt::print("{}", fit->recipe.to_yaml());
   return 0;
 }

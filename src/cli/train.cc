@@ -45,6 +45,7 @@ int train_until_stopped(const Recipe& recipe) {
   TrainConsole console;
   console.style = stderr_style(recipe.quiet);
   console.colour = stdout_colour();
+  console.width = stdout_width();
   console.stop = &requests.stop();
   console.save = &requests.save();
   train(recipe, console);

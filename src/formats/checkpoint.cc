@@ -93,7 +93,8 @@ void restore_files(const fs::path& checkpoint, const nlohmann::json& masters,
     if (state.file.empty()) return;
     ++expected;
     if (static_cast<int64_t>(crc32c(find(state))) != files.at(state.name).second) {
-      damaged(checkpoint, fmt::format("the master of {} is not what was saved", state.name));
+      damaged(checkpoint,
+              fmt::format("the master of {} is corrupt: checksum mismatch", state.name));
     }
   });
   if (expected != files.size()) damaged(checkpoint, "it holds masters of other weights");
@@ -178,7 +179,7 @@ void restore_checkpoint(const fs::path& checkpoint, const StateSource& states,
     const MappedFile raw(checkpoint / kState);
     if (static_cast<int64_t>(raw.bytes().size()) != info.integer("state_bytes") ||
         static_cast<int64_t>(crc32c(raw.bytes())) != info.integer("state_crc32c")) {
-      damaged(checkpoint, "state.safetensors is not what was saved");
+      damaged(checkpoint, "state.safetensors is corrupt: checksum mismatch");
     }
   }
   const SafetensorsFile file(checkpoint / kState);

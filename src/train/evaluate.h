@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "base/json_object.h"
 #include "text/dataset.h"
@@ -24,9 +25,10 @@ struct EvalResult {
 };
 
 // Scores every example on its own, in micro-batches of at most `max_tokens` tokens, with a bar on
-// stderr where that takes long.
+// stderr where that takes long. `before_batch` is called before each micro-batch, and may throw to
+// end it.
 EvalResult evaluate(Session& session, const Dataset& dataset, int64_t max_tokens,
-                    const ProgressStyle& style);
+                    const ProgressStyle& style, const std::function<void()>& before_batch = {});
 
 // How a recipe writes conversations: as chat_template names it or, where that is auto, by the
 // template beside its adapter, or else by the model's own. Throws what chat_format throws.

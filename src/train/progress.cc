@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdio>
 #include <utility>
+#include <vector>
 
 #include "base/text.h"
 
@@ -34,6 +35,15 @@ std::string short_perplexity(double loss) {
   return perplexity < 1e5 ? fmt::format("{:.2f}", perplexity) : short_scientific(perplexity);
 }
 
+// "9.8/15.9 G", or in M where a tenth of a GiB would round to little.
+std::string memory_text(int64_t used, const std::optional<int64_t>& budget) {
+  const bool small = static_cast<double>(used) < 0.1 * kGiB;
+  const double unit = small ? kMiB : kGiB;
+  std::string text = fmt::format("{:.1f}", static_cast<double>(used) / unit);
+  if (budget) text += fmt::format("/{:.1f}", static_cast<double>(*budget) / unit);
+  return text + (small ? " M" : " G");
+}
+
 std::string amount_text(int64_t amount, const std::string& unit) {
   return unit == "B" ? human_bytes(amount) : fmt::format("{} {}", amount, unit);
 }
@@ -44,27 +54,49 @@ void warn(std::string_view line) {
   std::fputs(fmt::format("jackscrew: warning: {}\n", one_line(line)).c_str(), stderr);
 }
 
-std::string format_step_line(const StepLine& line, bool colour) {
+std::string format_step_line(const StepLine& line, bool colour, int width) {
+  // The higher the rank, the sooner a part is left out; 0 never is.
+  struct Part {
+    int rank;
+    std::string text;
+  };
   const double percent = line.total_steps > 0 ? 100.0 * static_cast<double>(line.step) /
                                                     static_cast<double>(line.total_steps)
                                               : 0.0;
-  std::string out = fmt::format("step {}/{}  {:.1f}%", line.step, line.total_steps, percent);
-  out += fmt::format(" | {}loss {:.4f}{}", colour ? kBold : "", line.loss, colour ? kPlain : "");
-  out += fmt::format(" | ppl {}", short_perplexity(line.loss));
-  out += fmt::format(" | lr {}", short_scientific(line.learning_rate));
-  if (line.grad_norm) out += fmt::format(" | gnorm {:.2f}", *line.grad_norm);
-  out += fmt::format(" | {:.0f} tok/s", line.tokens_per_second);
-  if (line.speed_of_light) out += fmt::format(" | {:.0f}% sol", 100.0 * *line.speed_of_light);
-  if (line.memory_used) {
-    const bool small = static_cast<double>(*line.memory_used) < 0.1 * kGiB;
-    const double unit = small ? kMiB : kGiB;
-    out += fmt::format(" | mem {:.1f}", static_cast<double>(*line.memory_used) / unit);
-    if (line.memory_budget) {
-      out += fmt::format("/{:.1f}", static_cast<double>(*line.memory_budget) / unit);
-    }
-    out += small ? " M" : " G";
+  std::vector<Part> parts;
+  parts.push_back({0, fmt::format("step {}/{}  {:.1f}%", line.step, line.total_steps, percent)});
+  parts.push_back({0, fmt::format("loss {:.4f}", line.loss)});
+  parts.push_back({5, fmt::format("ppl {}", short_perplexity(line.loss))});
+  parts.push_back({4, fmt::format("lr {}", short_scientific(line.learning_rate))});
+  if (line.grad_norm) parts.push_back({6, fmt::format("gnorm {:.2f}", *line.grad_norm)});
+  parts.push_back({2, fmt::format("{:.0f} tok/s", line.tokens_per_second)});
+  if (line.speed_of_light) {
+    parts.push_back({7, fmt::format("{:.0f}% sol", 100.0 * *line.speed_of_light)});
   }
-  if (line.seconds_left) out += fmt::format(" | eta {}", human_duration(*line.seconds_left));
+  if (line.memory_used) {
+    parts.push_back({3, "mem " + memory_text(*line.memory_used, line.memory_budget)});
+  }
+  if (line.host_used) {
+    parts.push_back({3, "host " + memory_text(*line.host_used, line.host_budget)});
+  }
+  if (line.seconds_left) parts.push_back({1, "eta " + human_duration(*line.seconds_left)});
+
+  constexpr std::string_view kBetween = " | ";
+  size_t length = 0;
+  for (const Part& part : parts) length += part.text.size() + kBetween.size();
+  length -= kBetween.size();
+  while (width > 0 && length >= static_cast<size_t>(width) && parts.size() > 2) {
+    const auto least = std::ranges::max_element(parts, {}, &Part::rank);
+    if (least->rank == 0) break;
+    length -= least->text.size() + kBetween.size();
+    parts.erase(least);
+  }
+  std::string out;
+  for (const Part& part : parts) {
+    const bool stressed = colour && &part == &parts[1];
+    if (!out.empty()) out += kBetween;
+    out += (stressed ? kBold : "") + part.text + (stressed ? kPlain : "");
+  }
   return out;
 }
 

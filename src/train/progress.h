@@ -21,14 +21,17 @@ struct StepLine {
   std::optional<double> grad_norm;
   double tokens_per_second = 0;
   std::optional<double> speed_of_light;  // share of the machine's measured peak, 0 to 1
-  std::optional<int64_t> memory_used;    // bytes
+  std::optional<int64_t> memory_used;    // of the device, bytes
   std::optional<int64_t> memory_budget;  // bytes
+  std::optional<int64_t> host_used;      // beside it, by masters in memory; bytes
+  std::optional<int64_t> host_budget;    // bytes
   std::optional<double> seconds_left;
 };
 
 // "step 120/2000  6.0% | loss 1.8342 | ppl 6.26 | lr 1.9e-4 | gnorm 0.81 | 4312 tok/s | 78% sol |
-// mem 9.8/15.9 G | eta 1h12m", memory in GiB; with `colour`, terminal escapes stress the loss.
-std::string format_step_line(const StepLine& line, bool colour = false);
+// mem 9.8/15.9 G | host 6.1 G | eta 1h12m", memory in GiB; with `colour`, terminal escapes stress
+// the loss. With `width` > 0 columns, what matters least is left out until the line has room.
+std::string format_step_line(const StepLine& line, bool colour = false, int width = 0);
 
 // Prints "jackscrew: warning: `line`" to stderr, on one line whatever names it holds.
 void warn(std::string_view line);

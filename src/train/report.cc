@@ -86,6 +86,19 @@ class Report {
                        text(*start_, "method"));
   }
 
+  // Not every step has a line in the log, but each that was saved has been done.
+  double steps_done() const {
+    double done = 0;
+    for (const char* kind : {"step", "save", "end"}) {
+      each(kind, [&](double step, const json&) { done = std::max(done, step); });
+    }
+    return done;
+  }
+  std::string loss_label(double step) const {
+    return step == steps_done() ? "loss of the last step"
+                                : fmt::format("loss of step {:.0f}", step);
+  }
+
   std::string numbers() const {
     std::string out;
     const auto add = [&](const std::string& value, const std::string& what) {
@@ -95,19 +108,22 @@ class Report {
     if (const auto evals = points("eval", "eval_loss"); !evals.empty()) {
       const auto best = std::min_element(evals.begin(), evals.end(),
                                          [](const auto& a, const auto& b) { return a.y < b.y; });
-      add(fmt::format("{:.4f}", evals.back().y), "held-out loss at the end");
-      if (evals.size() > 1) add(fmt::format("{:.4f}", evals.front().y), "held-out loss before");
-      if (best->x != evals.back().x) {
+      const ChartPoint last = evals.back();
+      if (last.x > 0) {
+        add(fmt::format("{:.4f}", last.y),
+            ended_ ? "held-out loss at the end"
+                   : fmt::format("held-out loss at step {:.0f}", last.x));
+      }
+      if (evals.front().x == 0) add(fmt::format("{:.4f}", evals.front().y), "held-out loss before");
+      if (best->x != last.x && best->x > 0) {
         add(fmt::format("{:.4f}", best->y), fmt::format("the best, at step {:.0f}", best->x));
       }
     }
     const auto losses = points("step", "loss");
-    if (!losses.empty()) {
-      add(fmt::format("{:.4f}", losses.back().y), "loss of the last step");
-      add(fmt::format("{:.0f} of {}", losses.back().x,
-                      start_ == nullptr ? "?" : text(*start_, "total_steps")),
-          ended_ ? "steps" : "steps so far");
-    }
+    if (!losses.empty()) add(fmt::format("{:.4f}", losses.back().y), loss_label(losses.back().x));
+    add(fmt::format("{:.0f} of {}", steps_done(),
+                    start_ == nullptr ? "?" : text(*start_, "total_steps")),
+        ended_ ? "steps" : "steps so far");
     if (const auto speeds = points("step", "tokens_per_second"); !speeds.empty()) {
       std::vector<double> sorted;
       for (const ChartPoint& point : speeds) sorted.push_back(point.y);
@@ -264,7 +280,7 @@ std::string render_report(const std::string& title, const std::vector<json>& eve
 fs::path write_report(const fs::path& output_dir) {
   const std::vector<json> events = read_events(output_dir / "train_log.jsonl");
   if (events.empty()) {
-    throw Error(ErrorKind::usage, fmt::format("{} is not a run's", output_dir.string()),
+    throw Error(ErrorKind::usage, fmt::format("{} is not a run directory", output_dir.string()),
                 "give the output_dir of a training run");
   }
   const fs::path recipe = output_dir / "recipe.yaml";

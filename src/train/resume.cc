@@ -11,7 +11,7 @@ namespace jackscrew {
 
 namespace {
 
-constexpr const char* kGoesOn = "; the run goes on with the present value";
+constexpr const char* kGoesOn = "; continuing with the new value";
 
 // The options of the run that wrote the checkpoint.
 OptionSet saved_options(const fs::path& checkpoint, const OptionSet& options) {

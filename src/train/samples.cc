@@ -8,9 +8,6 @@ namespace jackscrew {
 
 namespace {
 
-// Enough to see what an answer is like. Without a cache each token costs a forward pass over all
-// before it.
-constexpr int64_t kAnswerTokens = 32;
 // Of a text without prompt and answer.
 constexpr int64_t kBeginning = 16;
 
@@ -43,14 +40,28 @@ std::vector<Sample> choose_samples(const Dataset& data, const Tokenizer& tokeniz
   return samples;
 }
 
+double answering_flops(const std::vector<Sample>& samples, int64_t parameters) {
+  double tokens = 0;
+  for (const Sample& sample : samples) {
+    const auto prompt = static_cast<double>(sample.prompt_ids.size());
+    tokens += kAnswerTokens * (prompt + kAnswerTokens / 2.0);
+  }
+  return 2.0 * static_cast<double>(parameters) * tokens;
+}
+
 std::string answer_sample(Session& session, const ModelFiles& files, const Tokenizer& tokenizer,
-                          const Sample& sample) {
+                          const Sample& sample, const ProgressCallback& progress) {
   GenerationOptions options;
   options.max_new_tokens = kAnswerTokens;
   options.end_tokens = end_tokens(tokenizer, files);
   options.vocab_size = tokenizer.vocab_size();
   options.use_cache = false;
-  const Generation answer = generate(session, sample.prompt_ids, options, [](int32_t) {});
+  int64_t left = kAnswerTokens;
+  const Generation answer = generate(session, sample.prompt_ids, options, [&](int32_t) {
+    --left;
+    progress(1);
+  });
+  progress(left);
   return tokenizer.decode(answer.ids, true);
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <iostream>
 #include <optional>
 #include <utility>
 
@@ -91,9 +92,11 @@ class Trainer {
     peak_ = session_->measure_peak();
     introduce(first);
     log_booked(first);
+    leave_out_slow_samples();
     if (first == 0) {
       evaluate_now(0);
       answer_samples(0);
+      stop_before_the_first_step(0);
     }
     finish(run_steps(first));
   }
@@ -152,7 +155,7 @@ class Trainer {
       train_data_ = train_data_.weighted(recipe_.data_weights, recipe_.seed);
     }
     if (const int64_t leaked = leaked_examples(eval_data_, train_data_); leaked > 0) {
-      warn(fmt::format("{} of the {} held-out examples are trained on too", leaked,
+      warn(fmt::format("{} of the {} held-out examples are in the training data too", leaked,
                        eval_data_.size()));
     }
     samples_ = choose_samples(eval_data_.size() > 0 ? eval_data_ : train_data_, tokenizer_,
@@ -247,7 +250,7 @@ class Trainer {
       if (learns) trained += state.view.size();
     });
     const int64_t parameters = files_.config.parameter_count();
-    say(fmt::format("model     {}: {} parameters, {} learn ({})", recipe_.model,
+    say(fmt::format("model     {}: {} parameters, {} of them trained ({})", recipe_.model,
                     human_count(parameters), human_count(trained), recipe_.learner));
     const DatasetStats& stats = train_data_.stats();
     say(fmt::format("data      {}: {}, {}, {:.0f}% of them trained; sequences {:.0f}% full",
@@ -257,11 +260,11 @@ class Trainer {
                         static_cast<double>(std::max<int64_t>(1, stats.tokens)),
                     100.0 * sampler_->fill_rate()));
     if (stats.truncated + stats.dropped > 0) {
-      say(fmt::format("          {} cut to sequence_len={}, {} without a target left out",
+      say(fmt::format("          {} cut to sequence_len={}, {} skipped: nothing to train on",
                       counted(stats.truncated, "record"), recipe_.sequence_len, stats.dropped));
     }
     if (stats.too_long > 0) {
-      say(fmt::format("          {} left out as longer than sequence_len={}",
+      say(fmt::format("          {} skipped: longer than sequence_len={}",
                       counted(stats.too_long, "record"), recipe_.sequence_len));
     }
     say(fmt::format("machine   {}, {}, {}, product {}{}", session_->device().description(),
@@ -275,7 +278,8 @@ class Trainer {
       if (!note.empty()) say("          " + note);
     }
     say(fmt::format("memory    {}: {}{}", human_bytes(plan_.ledger.peak),
-                    purposes_text(plan_.ledger), plan_.recompute ? "; blocks recomputed" : ""));
+                    purposes_text(plan_.ledger),
+                    plan_.recompute ? "; activations recomputed" : ""));
     if (plan_.masters.peak > 0) {
       say(fmt::format("          and {} of masters {}", human_bytes(plan_.masters.peak),
                       plan_.masters_in_files ? "in files" : "on the host"));
@@ -285,12 +289,11 @@ class Trainer {
       say(fmt::format("{:<10}{}", i == 0 ? recipe_.learner : "", notes.lines[i]));
     }
     for (const std::string& warning : notes.warnings) warn(warning);
-    say(fmt::format("steps     {} ({} an epoch), learning rate {:.3g} {}, {} of warm-up",
+    say(fmt::format("steps     {} ({} per epoch), learning rate {:.3g} {}, {} of warm-up",
                     total_steps_, sampler_->steps_per_epoch(), recipe_.learning_rate,
                     recipe_.options.text("lr_scheduler_type"),
                     counted(schedule_.warmup_steps, "step")));
-    if (first == total_steps_)
-      say("          all of them done already; the result is written again");
+    if (first == total_steps_) say("          all of them are done; the result is written again");
     warn_of_disk();
     JsonObject start;
     start.add("model", recipe_.model).add("parameters", parameters).add("trained", trained);
@@ -320,22 +323,46 @@ class Trainer {
     log_->write(EventKind::booked, step, purposes_json(booked));
   }
 
+  // Answers that take longer than this delay a run for the sake of a look at it.
+  void leave_out_slow_samples() {
+    constexpr double kLongest = 60;       // seconds
+    constexpr double kShareOfPeak = 0.5;  // what forward passes of short texts reach, about
+    if (samples_.empty() || peak_.flops == 0.0) return;
+    const double flops = answering_flops(samples_, files_.config.parameter_count());
+    const double seconds = flops / (kShareOfPeak * peak_.flops);
+    if (seconds <= kLongest) return;
+    say(fmt::format("samples   left out of the report: {} would take some {}, twice",
+                    counted(static_cast<int64_t>(samples_.size()), "answer"),
+                    human_duration(seconds)));
+    samples_.clear();
+  }
+
   void answer_samples(int64_t step) {
+    if (samples_.empty()) return;
+    const auto count = static_cast<int64_t>(samples_.size());
+    ProgressBar bar(std::cerr, console_.style, "answering samples", count * kAnswerTokens,
+                    "tokens");
     for (size_t i = 0; i < samples_.size(); ++i) {
+      const std::string answer =
+          answer_sample(*session_, files_, tokenizer_, samples_[i], [&](int64_t tokens) {
+            stop_before_the_first_step(step);
+            bar.advance(tokens);
+          });
       log_->write(EventKind::sample, step,
                   JsonObject()
                       .add("index", i)
                       .add("prompt", samples_[i].prompt)
                       .add("expected", samples_[i].expected)
-                      .add("answer", answer_sample(*session_, files_, tokenizer_, samples_[i])));
+                      .add("answer", answer));
     }
+    bar.finish();
   }
 
   void evaluate_now(int64_t step) {
     if (eval_data_.size() == 0) return;
     look();
-    const EvalResult result =
-        evaluate(*session_, eval_data_, training_use(recipe_).tokens, console_.style);
+    const EvalResult result = evaluate(*session_, eval_data_, training_use(recipe_).tokens,
+                                       console_.style, [&] { stop_before_the_first_step(step); });
     if (!std::isfinite(result.loss)) {
       fail_non_finite(step, result.loss,
                       fmt::format("evaluation after step {}: loss {} is not finite", step,
@@ -362,6 +389,13 @@ class Trainer {
     saved_step_ = step;
     log_->write(EventKind::save, step, JsonObject().add("path", path.string()));
     say(fmt::format("saved     {}", path.string()));
+  }
+
+  // There is nothing to save yet, and so nothing to wait for.
+  void stop_before_the_first_step(int64_t done) const {
+    if (done > 0 || !stop_requested()) return;
+    throw Error(ErrorKind::interrupted, "stopped before the first step",
+                "nothing was saved: the same command begins again");
   }
 
   bool stop_requested() const { return console_.stop != nullptr && console_.stop->load(); }
@@ -478,6 +512,18 @@ class Trainer {
     fail_non_finite(step, NAN, fmt::format("step {}: {} is not finite any more", step, name));
   }
 
+  // Other programs may have slowed the measurement of the peak: what surpasses it is reason to
+  // measure again, a few times; then it is not known.
+  std::optional<double> share_of_peak(double flops) {
+    constexpr int kMeasurements = 3;
+    while (peak_.flops > 0 && flops > peak_.flops && peak_measurements_ < kMeasurements) {
+      ++peak_measurements_;
+      peak_.flops = std::max(peak_.flops, session_->measure_peak().flops);
+    }
+    if (peak_.flops == 0.0 || flops > peak_.flops) return std::nullopt;
+    return flops / peak_.flops;
+  }
+
   void log_step(int64_t done, const StepResult& result, double seconds_left) {
     const Work work = std::exchange(unlogged_, Work{});
     const double rate = schedule_.rate(done - 1);
@@ -488,11 +534,16 @@ class Trainer {
     line.learning_rate = rate;
     line.grad_norm = result.grad_norm;
     line.tokens_per_second = static_cast<double>(work.tokens) / work.seconds;
-    if (peak_.flops > 0) line.speed_of_light = work.flops / work.seconds / peak_.flops;
+    line.speed_of_light = share_of_peak(work.flops / work.seconds);
     line.memory_used = session_->memory().ledger().peak;
-    if (recipe_.device_memory) line.memory_budget = *recipe_.device_memory;
+    line.memory_budget = recipe_.device_memory;
+    if (const int64_t host = session_->masters().ledger().peak;
+        host > 0 && !plan_.masters_in_files) {
+      line.host_used = host;
+      line.host_budget = recipe_.host_memory;
+    }
     line.seconds_left = seconds_left;
-    say(format_step_line(line, console_.colour));
+    say(format_step_line(line, console_.colour, console_.width));
     watch_.logged(result.loss);
     log_booked(done);
     log_->write(EventKind::step, done,
@@ -554,6 +605,7 @@ class Trainer {
   RunWatch watch_;
   std::array<int64_t, kPurposes> booked_{};  // as it was logged last
   Session::Peak peak_;
+  int peak_measurements_ = 1;
   Work unlogged_;               // of this process, since the last line of the log
   int64_t earlier_tokens_ = 0;  // of what an earlier one did after its last line
   int64_t saved_step_ = -1;

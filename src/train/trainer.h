@@ -14,6 +14,7 @@ struct TrainConsole {
   std::FILE* out = stdout;                  // step lines and summaries
   ProgressStyle style;                      // of progress bars on stderr
   bool colour = false;                      // in what goes to `out`
+  int width = 0;                            // columns of `out`; 0 where it is no terminal
   const std::atomic<bool>* stop = nullptr;  // set: save a checkpoint after this step and stop
   std::atomic<bool>* save = nullptr;        // set: save one after this step and go on; cleared then
 };

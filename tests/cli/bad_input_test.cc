@@ -158,7 +158,7 @@ TEST_F(SlowBadInput, Checkpoints) {
   bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 4);
   write_text_atomic(state, bytes);
   expect_unchanged(saving, 5,
-                   {"checkpoint-4", "state.safetensors is not what was saved", "remove"});
+                   {"checkpoint-4", "state.safetensors is corrupt: checksum mismatch", "remove"});
   // Without it, the one before serves.
   fs::remove_all(tiny_.path("out/checkpoint-4"));
   tiny_.must_train("out", saving);
@@ -191,10 +191,10 @@ TEST_F(SlowBadInput, Masters) {
   };
   std::string flipped = bytes;
   flipped[bytes.size() / 3] = static_cast<char>(flipped[bytes.size() / 3] ^ 16);
-  expect_damaged(flipped, "is not what was saved");
-  expect_damaged(read_text(second), "is not what was saved");
+  expect_damaged(flipped, "is corrupt: checksum mismatch");
+  expect_damaged(read_text(second), "is corrupt: checksum mismatch");
   expect_damaged(read_text(tiny_.path("other/checkpoint-4/masters") / first.filename()),
-                 "is not what was saved");
+                 "is corrupt: checksum mismatch");
   expect_damaged(bytes.substr(0, bytes.size() / 2), "missing or of another shape");
   expect_damaged("", "missing or of another shape");
   fs::remove(first);

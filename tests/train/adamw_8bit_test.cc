@@ -9,8 +9,8 @@ namespace {
 
 constexpr double kRate = 1e-4;
 
-// Tensors large enough for 8-bit states. Of 600 tokens some 60 occur, most of them rarely. A row is a
-// block of states, as in real models: smaller ones would share a block among tokens.
+// Tensors large enough for 8-bit states. Of 600 tokens some 60 occur, most of them rarely. A row is
+// a block of states, as in real models: smaller ones would share a block among tokens.
 constexpr const char* kConfig = R"({
   "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": 600,
   "hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 1, "head_dim": 16,
@@ -35,7 +35,8 @@ double largest_change(const Weights& from, const Weights& to) {
   double largest = 0.0;
   for (const auto& [name, values] : from) {
     for (size_t i = 0; i < values.size(); ++i) {
-      const double change = std::abs(static_cast<double>(to.at(name)[i]) - static_cast<double>(values[i]));
+      const double change =
+          std::abs(static_cast<double>(to.at(name)[i]) - static_cast<double>(values[i]));
       largest = std::max(largest, change / kRate);
     }
   }

@@ -53,6 +53,24 @@ TEST(StepLine, LeavesOutWhatIsNotKnown) {
             "step 120/2000  6.0% | loss 20.0000 | ppl 4.9e8 | lr 1.2e1 | 4312 tok/s | mem 9.8 G");
 }
 
+TEST(StepLine, ShowsTheHostBesideTheDevice) {
+  StepLine line = sample();
+  line.host_used = int64_t{3} << 29;
+  EXPECT_NE(format_step_line(line).find("| mem 9.8/15.9 G | host 1.5 G | eta"), std::string::npos);
+  line.host_budget = int64_t{2} << 30;
+  EXPECT_NE(format_step_line(line).find("| host 1.5/2.0 G | eta"), std::string::npos);
+}
+
+TEST(StepLine, LeavesOutWhatMattersLeastOnANarrowTerminal) {
+  const std::string whole = format_step_line(sample());
+  EXPECT_EQ(format_step_line(sample(), false, static_cast<int>(whole.size()) + 1), whole);
+  EXPECT_EQ(format_step_line(sample(), false, 80),
+            "step 120/2000  6.0% | loss 1.8342 | 4312 tok/s | mem 9.8/15.9 G | eta 1h12m");
+  EXPECT_EQ(format_step_line(sample(), true, 60),
+            "step 120/2000  6.0% | \x1b[1mloss 1.8342\x1b[0m | 4312 tok/s | eta 1h12m");
+  EXPECT_EQ(format_step_line(sample(), false, 10), "step 120/2000  6.0% | loss 1.8342");
+}
+
 TEST(StepLine, ColourOnlyAddsEscapes) {
   EXPECT_NE(format_step_line(sample(), true).find("\x1b[1mloss 1.8342\x1b[0m"), std::string::npos);
   EXPECT_EQ(format_step_line(sample(), false).find('\x1b'), std::string::npos);

@@ -96,6 +96,24 @@ TEST(Report, ShowsWhatTheLogHas) {
   }
 }
 
+TEST(Report, SaysHowFarAnInterruptedRunIs) {
+  const std::vector<json> events = {
+      {{"event", "start"}, {"step", 0}, {"total_steps", 60}},
+      {{"event", "eval"}, {"step", 0}, {"eval_loss", 5.0}},
+      {{"event", "step"}, {"step", 25}, {"loss", 4.5}},
+      {{"event", "save"}, {"step", 27}, {"path", "out/checkpoint-27"}}};
+  const std::string page = render_report("run", events, "");
+  for (const char* part : {"27 of 60", "steps so far", "loss of step 25", "held-out loss before"}) {
+    EXPECT_NE(page.find(part), std::string::npos) << part;
+  }
+  EXPECT_EQ(page.find("at the end"), std::string::npos);
+  EXPECT_EQ(page.find("loss of the last step"), std::string::npos);
+
+  std::vector<json> later = events;
+  later.push_back({{"event", "eval"}, {"step", 27}, {"eval_loss", 4.0}});
+  EXPECT_NE(render_report("run", later, "").find("held-out loss at step 27"), std::string::npos);
+}
+
 TEST(Report, TakesALogOfAnyKind) {
   for (const std::vector<json>& events :
        {std::vector<json>{}, std::vector<json>{json{{"event", 3}, {"step", 0}}},
@@ -150,7 +168,7 @@ TEST(ReportProgram, IsWrittenByTrainAndAgain) {
   EXPECT_EQ(tiny.text("out/report.html"), page);
   const Outcome none = run("report " + tiny.path("nothing").string() + " 2>&1");
   EXPECT_EQ(none.exit_code, 2);
-  EXPECT_NE(none.out.find("is not a run's"), std::string::npos) << none.out;
+  EXPECT_NE(none.out.find("is not a run directory"), std::string::npos) << none.out;
   // Answers are extra work, and can be left out; training does not change with them.
   const std::string weights = tiny.text("out/model.safetensors");
   tiny.must_train("plain", "method=full max_steps=4 report_samples=0");

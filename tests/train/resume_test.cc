@@ -248,7 +248,7 @@ TEST(SlowResumeRules, AChangedRecipeIsNamedWhereTheResultDependsOnIt) {
   const auto line = [](const std::string& name, const std::string& then, const std::string& now) {
     return "jackscrew: warning: " + name + " was " + then +
            " when the checkpoint was written and is " + now +
-           " now; the run goes on with the present value\n";
+           " now; continuing with the new value\n";
   };
   const std::string changed = "max_steps=6 learning_rate=3e-05 packing=false lora_alpha=3 ";
   EXPECT_EQ(said(changed), line("packing", "true", "false") + line("max_steps", "4", "6") +

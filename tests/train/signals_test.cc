@@ -3,6 +3,7 @@
 #include <array>
 #include <fstream>
 #include <random>
+#include <thread>
 
 #include "tests/support/tiny_run.h"
 
@@ -59,6 +60,12 @@ bool waits_for_signals(Child& child) {
   });
 }
 
+// Whether the run in `out` has logged such an event; its last line may be half written.
+bool has_logged(const TinyRun& tiny, const std::string& event) {
+  return fs::exists(tiny.path("out/train_log.jsonl")) &&
+         tiny.text("out/train_log.jsonl").find('"' + event + '"') != std::string::npos;
+}
+
 TEST_P(SlowSignals, RequestsToSaveChangeNothing) {
   tiny_.must_train("whole", settings_);
   Child child(tiny_.train("asked", settings_));
@@ -100,10 +107,27 @@ TEST_P(SlowSignals, AStopSavesAndTheRunGoesOn) {
 TEST_P(SlowSignals, TheSecondInterruptEndsTheProcess) {
   Child child(
       tiny_.train("out", settings_ + " max_steps=1000000 gradient_accumulation_steps=1000"));
-  ASSERT_TRUE(child.until([&] { return fs::exists(tiny_.path("out/recipe.yaml")); }));
+  // The first step is under way: before it, one would do.
+  ASSERT_TRUE(child.until([&] { return has_logged(tiny_, "sample"); }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
   child.signal(SIGINT);
   pause();
   EXPECT_EQ(child.stop(SIGINT), -SIGINT);
+}
+
+// There is nothing to save before the first step, and so nothing to wait for.
+TEST(Signals, AStopBeforeTheFirstStepIsObeyedAtOnce) {
+  const TinyRun tiny("signals_early");
+  std::string many;
+  for (int i = 0; i < 20000; ++i) many += TinyRun::record("Say a number", std::string(60, '7'));
+  const std::string settings = "max_steps=2 eval_data=" + tiny.file("many.jsonl", many);
+  Child child(tiny.train("out", settings));
+  ASSERT_TRUE(child.until([&] { return has_logged(tiny, "booked"); }));
+  EXPECT_EQ(child.stop(SIGINT), 130);
+  EXPECT_TRUE(tiny.events("out", "eval").empty());
+  EXPECT_TRUE(tiny.events("out", "step").empty());
+  EXPECT_FALSE(fs::exists(tiny.path("out/checkpoint-1")));
+  tiny.must_train("out", "max_steps=2");
 }
 
 std::string case_name(const ::testing::TestParamInfo<const char*>& test) {

@@ -1,7 +1,9 @@
 // jackscrew generate: what a model writes after a prompt.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 
 #include "base/error.h"
@@ -16,6 +18,45 @@
 namespace jackscrew {
 
 namespace {
+
+// Standard input to its end, without the line break that a shell's tools put there.
+std::string piped_prompt() {
+  constexpr size_t kMost = size_t{64} << 20;  // bytes: more than any context
+  std::string text;
+  std::array<char, 65536> buffer{};
+  for (size_t got = 0; (got = std::fread(buffer.data(), 1, buffer.size(), stdin)) > 0;) {
+    text.append(buffer.data(), got);
+    if (text.size() > kMost) {
+      throw Error(ErrorKind::usage, "the prompt on standard input is longer than 64 MiB",
+                  "no model reads that much at once");
+    }
+  }
+  if (std::ferror(stdin) != 0) {
+    throw Error(ErrorKind::usage, "cannot read the prompt from standard input", "give prompt=TEXT");
+  }
+  if (text.ends_with('\n')) text.pop_back();
+  if (text.ends_with('\r')) text.pop_back();
+  return text;
+}
+
+// The recipe's prompt; that of standard input for `-`, or where none is given and somebody pipes
+// one in. Throws Error(usage) where there is none.
+std::string prompt_of(const Recipe& recipe) {
+  if (recipe.prompt != "-") {
+    if (recipe.options.was_set("prompt")) return recipe.prompt;
+    if (::isatty(STDIN_FILENO) == 1) {
+      throw Error(ErrorKind::usage, "generate needs a prompt",
+                  "give prompt=TEXT, or pipe it in: jackscrew generate model=... < prompt.txt; "
+                  "jackscrew chat is for conversations");
+    }
+  }
+  std::string prompt = piped_prompt();
+  if (prompt.empty()) {
+    throw Error(ErrorKind::usage, "generate needs a prompt, and standard input is empty",
+                "give prompt=TEXT, or pipe it in: jackscrew generate model=... < prompt.txt");
+  }
+  return prompt;
+}
 
 // A model knows no positions beyond its context.
 int64_t room_for_answer(const Recipe& recipe, const ModelConfig& config, int64_t prompt_tokens) {
@@ -40,7 +81,7 @@ int write_answer(const Recipe& given) {
   const ModelFiles& files = setup.files;
   GenerationOptions& options = setup.options;
   const std::vector<int32_t> prompt =
-      encode_prompt(setup.tokenizer, setup.format, recipe.system, recipe.prompt);
+      encode_prompt(setup.tokenizer, setup.format, recipe.system, prompt_of(recipe));
   const auto prompt_tokens = static_cast<int64_t>(prompt.size());
   options.max_new_tokens = room_for_answer(recipe, files.config, prompt_tokens);
 

@@ -50,6 +50,7 @@ std::vector<Command> command_table() {
        .usage = "model=M prompt=TEXT [name=value ...]",
        .examples = {"jackscrew generate model=runs/mine prompt=\"What is a jackscrew?\"",
                     "jackscrew generate model=model.gguf prompt=Hello temperature=0.8 top_p=0.95",
+                    "jackscrew generate model=runs/mine < prompt.txt",
                     "jackscrew generate model=model.gguf adapter=runs/lora prompt=Hello --json"},
        .tables = {kModel, kGeneration, kMachine, kCall},
        .run = run_generate},

@@ -1,8 +1,12 @@
 // generate and plan, through the program.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
+#include "tests/cli/expect_refused.h"
 #include "tests/cli/run_program.h"
 
 namespace jackscrew {
@@ -34,6 +38,33 @@ TEST(SlowGenerate, TextOnStdoutAndSpeedOnStderr) {
   EXPECT_EQ(run(command + "quiet=true" + kErrorsOnly).out, "");
 }
 
+TEST(SlowGenerate, ReadsThePromptFromStandardInput) {
+  const std::string command =
+      std::string("generate --quiet --json max_new_tokens=4 threads=1 seed=7") + kTiny;
+  const std::string given = nlohmann::json::parse(run(command + "prompt=Hello").out)["text"];
+  const std::string pipe = "printf 'Hello\\n' | " + std::string(kProgram) + " " + command;
+  for (const char* more : {"", "prompt=-"}) {
+    const Outcome piped = run_shell(pipe + more);
+    ASSERT_EQ(piped.exit_code, 0) << more;
+    const auto answer = nlohmann::json::parse(piped.out);
+    EXPECT_EQ(answer["text"], given);
+    EXPECT_EQ(answer["prompt_tokens"], 6);  // a token for each byte, and BOS
+  }
+}
+
+TEST(Generate, NeedsAPrompt) {
+  const std::string command = std::string("generate quiet=true max_new_tokens=1") + kTiny;
+  expect_refused(run(command + "</dev/null" + kErrorsOnly), 2, {"standard input is empty"});
+  expect_refused(run(command + "<&-" + kErrorsOnly), 2, {"prompt"});
+  // On a terminal nobody is kept waiting, unless asked for.
+  const int terminal = ::posix_openpt(O_RDWR | O_NOCTTY);
+  ASSERT_GE(terminal, 0);
+  ASSERT_EQ(::grantpt(terminal) + ::unlockpt(terminal), 0);
+  expect_refused(run(command + "<" + ::ptsname(terminal) + kErrorsOnly), 2,
+                 {"generate needs a prompt", "prompt=TEXT"});
+  ::close(terminal);
+}
+
 TEST(Generate, Refusals) {
   EXPECT_EQ(run(std::string("generate prompt=Hello") + kErrorsOnly).exit_code, 2);
   const Outcome shape =
@@ -58,7 +89,7 @@ TEST(Plan, ExitCodeAndJson) {
   EXPECT_EQ(json["fits"], true);
   for (const char* key : {"device", "host", "disk", "peak_at"}) EXPECT_TRUE(json.contains(key));
   const std::string peak = std::to_string(json["device"]["peak"].get<int64_t>());
-  EXPECT_EQ(run(plan + " device_memory=" + peak).exit_code, 0);
+  EXPECT_EQ(run(plan + " device_memory=" + peak + "B").exit_code, 0);
   const Outcome tight = run(plan + " device_memory=10KiB");
   EXPECT_EQ(tight.exit_code, 3);
   EXPECT_NE(tight.out.find("does not fit"), std::string::npos);

@@ -84,10 +84,18 @@ bool is_valid_item(const OptionSpec& spec, std::string_view text) {
                                std::string_view origin) {
   const auto choices = split_words(spec.choices);
   const auto nearest = nearest_name(text, choices);
+  std::string hint = nearest ? fmt::format("did you mean {}?", *nearest) : std::string();
+  const auto bare = parse_double(text);
+  if (spec.type == OptionType::bytes && bare) {
+    // Nobody has a thousand TiB, and nobody wants less than a MiB.
+    constexpr double kLeastBytes = 1048576.0;
+    hint =
+        fmt::format("write the unit: {}={}{}", spec.name, text, *bare < kLeastBytes ? "GiB" : "B");
+  }
   throw Error(
       ErrorKind::usage,
       fmt::format("{}: {} is \"{}\", expected {}", origin, spec.name, text, expected_value(spec)),
-      nearest ? fmt::format("did you mean {}?", *nearest) : std::string());
+      hint);
 }
 
 }  // namespace
@@ -147,8 +155,8 @@ std::string expected_value(const OptionSpec& spec) {
       what = "true or false";
       break;
     case OptionType::bytes:
-      what = "a size such as 16GiB";
-      break;
+      // Its limits are in bytes, which nobody writes.
+      return choices.empty() ? "a size such as 16GiB" : "a size such as 16GiB, or " + allowed;
   }
   if (std::isfinite(spec.min) && std::isfinite(spec.max)) {
     what += fmt::format(" from {} to {}", spec.min, spec.max);

@@ -14,7 +14,7 @@
 
 namespace jackscrew {
 
-enum class OptionType { text, integer, number, boolean, bytes, list };
+enum class OptionType { text, integer, number, boolean, bytes, list };  // bytes: with a unit
 
 // One option, written as a row of a constant table. All strings outlive every OptionSet.
 struct OptionSpec {

@@ -78,7 +78,7 @@ std::optional<int64_t> parse_bytes(std::string_view text) {
     if (c != ' ') unit += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   }
   double scale = 0;
-  if (unit.empty() || unit == "b") scale = 1;
+  if (unit == "b") scale = 1;
   if (unit == "kib" || unit == "k") scale = 1024.0;
   if (unit == "mib" || unit == "m") scale = 1048576.0;
   if (unit == "gib" || unit == "g") scale = 1073741824.0;

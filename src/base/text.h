@@ -24,7 +24,8 @@ std::string human_count(int64_t count);
 // "1 token", "2 tokens".
 std::string counted(int64_t count, std::string_view noun);
 
-// "16GiB", "800 MB", "4096" -> bytes. nullopt when it is not a size.
+// "16GiB", "800 MB", "4096B" -> bytes. nullopt when it is not a size; a number without a unit is
+// none, since people mean GiB by it as often as bytes.
 std::optional<int64_t> parse_bytes(std::string_view text);
 
 // "1h12m", "3m05s", "12s".

@@ -42,6 +42,13 @@ class Interrupt {
   std::atomic<bool> answering_{false}, stopped_{false};
 };
 
+constexpr const char* kCommands =
+    "/reset   forget the conversation\n"
+    "/exit    end it; so does Ctrl-D\n"
+    "/help    show this\n"
+    "Ctrl-C   stop an answer; where none is being written, end the program\n"
+    "Anything else is a message to the model, a line each.\n";
+
 void say_how(const Chat::Answer& answer) {
   const Generation& generation = answer.generation;
   fmt::print(stderr, "[{} of {} new, {:.1f} tok/s; answer {}, {:.1f} tok/s]\n", answer.computed,
@@ -59,13 +66,15 @@ class Conversation {
   void run() {
     const bool asks = ::isatty(STDIN_FILENO) != 0 && !recipe_.quiet;
     if (asks)
-      fmt::print(stderr, "/reset begins anew, /exit or Ctrl-D ends, Ctrl-C ends an answer\n");
+      fmt::print(stderr, "/help lists commands; /exit or Ctrl-D ends, Ctrl-C stops an answer\n");
     for (std::string line; ask(asks), std::getline(std::cin, line);) {
       if (line.ends_with('\r')) line.pop_back();
       const size_t end = line.find_last_not_of(" \t") + 1;  // 0 where there is nothing else
       const std::string_view command = std::string_view(line).substr(0, end);
       if (command == "/exit") return;
-      if (command == "/reset") {
+      if (command == "/help") {
+        fmt::print(stderr, "{}", kCommands);
+      } else if (command == "/reset") {
         chat_.forget();
       } else if (!line.empty()) {
         answer(line);

@@ -1,6 +1,7 @@
 // jackscrew config: recipes to start from, a check of a recipe, and a JSON schema for editors.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -9,6 +10,7 @@
 #include "base/text.h"
 #include "cli/arguments.h"
 #include "cli/commands.h"
+#include "train/recipe_file.h"
 
 namespace jackscrew {
 
@@ -47,12 +49,12 @@ ordered_json type_schema(const OptionSpec& spec) {
       schema["type"] = "boolean";
       break;
     case OptionType::bytes:
-      schema["type"] = {"string", "integer"};
-      break;
+      schema["type"] = "string";  // with its unit, or a word
+      return schema;
   }
   if (std::isfinite(spec.min)) schema["minimum"] = json_value(fmt::format("{}", spec.min));
   if (std::isfinite(spec.max)) schema["maximum"] = json_value(fmt::format("{}", spec.max));
-  if (choices.empty() || spec.type == OptionType::bytes) return schema;
+  if (choices.empty()) return schema;
   return ordered_json{{"anyOf", {schema, ordered_json{{"enum", choices}}}}};
 }
 
@@ -80,6 +82,26 @@ void print_schema() {
   fmt::print("{}\n", schema.dump(2));
 }
 
+// A recipe that sets nothing is valid to whoever reads it beside other settings; alone it is a
+// slip, such as the output of a command that failed.
+int validate(Arguments arguments) {
+  const auto is_recipe = [](const std::string& argument) { return is_recipe_name(argument); };
+  return with_recipe(arguments, 0, "config validate", [&](const Recipe&) {
+    const auto file = std::find_if(arguments.begin(), arguments.end(), is_recipe);
+    if (file == arguments.end()) {
+      throw Error(ErrorKind::usage, "config validate needs a recipe",
+                  "jackscrew config validate FILE.yaml");
+    }
+    if (read_recipe_file(*file).empty()) {
+      throw Error(ErrorKind::usage, fmt::format("{}: no option is set in it", *file),
+                  "a recipe has lines such as `model: path/to/model`; `jackscrew config init lora` "
+                  "writes one");
+    }
+    fmt::print("{}: valid\n", *file);
+    return 0;
+  });
+}
+
 }  // namespace
 
 int run_config(Arguments arguments) {
@@ -93,10 +115,7 @@ int run_config(Arguments arguments) {
     return 0;
   }
   if (action == "validate" && arguments.size() >= 2) {
-    return with_recipe(arguments.subspan(1), 0, "config validate", [&](const Recipe&) {
-      fmt::print("{}: valid\n", arguments[1]);
-      return 0;
-    });
+    return validate(arguments.subspan(1));
   }
   if (action == "schema" && arguments.size() == 1) {
     print_schema();

@@ -189,7 +189,7 @@ int inspect(const Recipe& recipe) {
                 "give a model directory, a GGUF file, a config.json, a shape or an adapter");
   }
   ordered_json json;
-  if (fs::exists(fs::path(path) / "adapter_config.json")) {
+  if (fs::exists(fs::path(path) / kAdapterConfig)) {
     json = adapter_json(path, read_peft_adapter(path));
   } else {
     const ModelFiles files = open_model(path);

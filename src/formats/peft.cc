@@ -18,7 +18,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kConfigFile = "adapter_config.json";
 constexpr const char* kWeightsFile = "adapter_model.safetensors";
 constexpr std::string_view kPrefix = "base_model.model.";
 constexpr std::string_view kSuffixA = ".lora_A.weight";
@@ -180,12 +179,21 @@ std::string config_text(const PeftConfig& config) {
 
 }  // namespace
 
+std::string peft_base_model(const fs::path& directory) {
+  try {
+    const json root = parse_json(read_text(directory / kAdapterConfig), kAdapterConfig);
+    return JsonFields(root, kAdapterConfig).text("base_model_name_or_path", "");
+  } catch (const Error&) {
+    return {};
+  }
+}
+
 PeftAdapter read_peft_adapter(const fs::path& directory) {
   PeftAdapter adapter;
-  const fs::path config = directory / kConfigFile;
+  const fs::path config = directory / kAdapterConfig;
   const fs::path weights = directory / kWeightsFile;
   if (!fs::exists(config)) {
-    throw Error(ErrorKind::model, fmt::format("{} has no {}", directory.string(), kConfigFile),
+    throw Error(ErrorKind::model, fmt::format("{} has no {}", directory.string(), kAdapterConfig),
                 "give the directory that PEFT's save_pretrained() wrote");
   }
   if (!fs::exists(weights)) {
@@ -215,7 +223,7 @@ PeftWriter::PeftWriter(const fs::path& directory, const PeftConfig& config,
   for (const NamedShape& tensor : tensors) {
     specs.push_back({std::string(kPrefix) + tensor.name, "F32", tensor.shape});
   }
-  FileWriter text(path() / kConfigFile);
+  FileWriter text(path() / kAdapterConfig);
   text.write(config_text(config));
   text.close();
   writer_ = std::make_unique<SafetensorsWriter>(path() / kWeightsFile, std::move(specs));

@@ -13,6 +13,8 @@
 
 namespace jackscrew {
 
+inline constexpr const char* kAdapterConfig = "adapter_config.json";
+
 // The LoRA settings that this program computes; everything else in the file must be at its default.
 struct PeftConfig {
   std::string peft_type = "LORA";
@@ -42,6 +44,10 @@ struct PeftAdapter {
 // damaged or not supported: another method than LoRA, DoRA, biases, modules_to_save, ranks per
 // module ...
 PeftAdapter read_peft_adapter(const fs::path& directory);
+
+// The model that an adapter directory says it belongs to; empty where it says nothing, or nothing
+// that can be read.
+std::string peft_base_model(const fs::path& directory);
 
 struct NamedShape {
   std::string name;  // as in NamedArray

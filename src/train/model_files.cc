@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "formats/gguf.h"
 #include "formats/hf_config.h"
+#include "formats/peft.h"
 #include "formats/safetensors.h"
 #include "text/byte_map.h"
 #include "text/tokenizer_files.h"
@@ -86,6 +87,15 @@ void take_tokenizer(ModelFiles& files, const std::string& origin, const Read& re
   }
 }
 
+// A directory that holds an adapter and no model is an easy mistake: it is what a run writes.
+void refuse_adapter(const fs::path& directory) {
+  if (!fs::exists(directory / kAdapterConfig)) return;
+  const std::string base = peft_base_model(directory);
+  throw Error(ErrorKind::model, fmt::format("{} is an adapter, not a model", directory.string()),
+              fmt::format("give the model that it belongs to as well: model={} adapter={}",
+                          base.empty() ? "MODEL" : base, directory.string()));
+}
+
 ModelFiles open_model_alone(const std::string& model) {
   ModelFiles files;
   files.origin = model;
@@ -107,6 +117,7 @@ ModelFiles open_model_alone(const std::string& model) {
   }
   if (fs::is_directory(path)) {
     if (!fs::exists(path / "config.json")) {
+      refuse_adapter(path);
       throw Error(ErrorKind::model, fmt::format("{} has no config.json", model),
                   "give a directory that Hugging Face's save_pretrained() or a run wrote");
     }

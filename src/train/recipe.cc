@@ -319,9 +319,8 @@ Recipe resolve_recipe(OptionSet options, std::span<const LearnerTable> learners)
 Recipe read_recipe(std::span<const std::string> arguments, std::span<const LearnerTable> learners) {
   OptionSet options = run_options(learners);
   CommandLine line = parse_command_line(arguments, options);
-  const auto file = std::find_if(line.operands.begin(), line.operands.end(), [](const auto& word) {
-    return word.ends_with(".yaml") || word.ends_with(".yml");
-  });
+  const auto file = std::find_if(line.operands.begin(), line.operands.end(),
+                                 [](const auto& word) { return is_recipe_name(word); });
   if (file != line.operands.end()) {
     set_from_file(options, *file);
     line.operands.erase(file);

@@ -75,6 +75,10 @@ YAML::Node only_document(const std::string& text, std::string_view name) {
 
 }  // namespace
 
+bool is_recipe_name(std::string_view name) {
+  return name.ends_with(".yaml") || name.ends_with(".yml");
+}
+
 std::vector<Assignment> parse_recipe_text(const std::string& text, std::string_view name) {
   YAML::Node document;
   try {

@@ -10,6 +10,9 @@
 
 namespace jackscrew {
 
+// Whether an argument of that name is a recipe: it ends in .yaml or .yml.
+bool is_recipe_name(std::string_view name);
+
 // The file's `key: value` pairs in order, with "file:line" as origin. A value is a scalar or a list
 // of scalars; a key without a value is skipped. Names and values are not checked here. Throws
 // Error(usage) with file and line for anything else.

@@ -79,7 +79,11 @@ TEST(Text, NearestName) {
 TEST(Text, Sizes) {
   EXPECT_EQ(parse_bytes("16GiB"), int64_t{16} << 30);
   EXPECT_EQ(parse_bytes("1.5 MB"), 1500000);
+  EXPECT_EQ(parse_bytes("4096B"), 4096);
   EXPECT_EQ(parse_bytes("12 parsecs"), std::nullopt);
+  for (const char* bare : {"16", "17179869184", "1.5", "0"}) {
+    EXPECT_EQ(parse_bytes(bare), std::nullopt) << bare;
+  }
   EXPECT_EQ(human_bytes(int64_t{3} << 29), "1.50 GiB");
   EXPECT_EQ(human_duration(4321), "1h12m");
 }

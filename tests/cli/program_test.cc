@@ -6,6 +6,7 @@
 #include <string>
 
 #include "cli/help.h"
+#include "tests/cli/expect_refused.h"
 #include "tests/cli/run_program.h"
 #include "train/run_options.h"
 
@@ -87,6 +88,40 @@ TEST(Program, ConfigInitGivesAValidRecipe) {
   fs::remove(file);
   EXPECT_EQ(run(std::string("config init lorra") + kErrorsOnly).exit_code, 2);
   EXPECT_EQ(run(std::string("config") + kErrorsOnly).exit_code, 2);
+}
+
+TEST(Program, ARecipeThatSetsNothingIsNotValid) {
+  const TemporaryDirectory directory("jackscrew_empty");
+  for (const char* text : {"", "# method: lora\n", "model:\n"}) {
+    const std::string file = directory.file("run.yaml", text);
+    expect_refused(run("config validate " + file + kErrorsOnly), 2, {"run.yaml: no option is set"});
+  }
+  expect_refused(run("config validate method=lora" + std::string(kErrorsOnly)), 2,
+                 {"needs a recipe"});
+}
+
+TEST(Program, SizesNeedAUnit) {
+  const TemporaryDirectory directory("jackscrew_unit");
+  const std::string validate =
+      "config validate " + directory.file("run.yaml", "method: lora\n") + " ";
+  expect_refused(run(validate + "device_memory=16" + kErrorsOnly), 2,
+                 {"device_memory is \"16\", expected a size such as 16GiB, or auto\n",
+                  "hint: write the unit: device_memory=16GiB\n"});
+  expect_refused(run(validate + "host_memory=17179869184" + kErrorsOnly), 2,
+                 {"hint: write the unit: host_memory=17179869184B\n"});
+  EXPECT_EQ(run(validate + "device_memory=16GiB host_memory=auto").exit_code, 0);
+  const auto schema = nlohmann::json::parse(run("config schema").out);
+  EXPECT_EQ(schema["properties"]["device_memory"]["type"], "string");
+}
+
+TEST(Program, AnAdapterIsNoModel) {
+  const std::string adapter = golden_model("lora");
+  for (const char* command : {"plan", "generate prompt=a", "data stats data=x.jsonl",
+                              "train data=x.jsonl output_dir=o"}) {
+    expect_refused(run(std::string(command) + " model=" + adapter + kErrorsOnly), 5,
+                   {adapter + " is an adapter, not a model",
+                    "model=tests/golden/gqa_tied adapter=" + adapter + "\n"});
+  }
 }
 
 // Nothing is opened: neither model nor data is there.

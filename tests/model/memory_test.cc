@@ -90,7 +90,7 @@ TEST_F(PlanTest, BudgetBelowThePlanIsRefused) {
   const SessionUse use = training_use(64);
   const auto with_budget = [&](int64_t bytes) {
     return make_recipe(
-        {"method=full", "gradient_checkpointing=false", fmt::format("device_memory={}", bytes)});
+        {"method=full", "gradient_checkpointing=false", fmt::format("device_memory={}B", bytes)});
   };
   const SessionPlan plan = Session::rehearse(make_recipe({"method=full"}), files_, use);
   Session fits(with_budget(plan.ledger.peak), files_, use, plan);
@@ -106,7 +106,7 @@ TEST_F(PlanTest, RecomputesWhenMemoryNeedsIt) {
   const SessionPlan kept = Session::rehearse(make_recipe({"method=full"}), files_, use);
   EXPECT_FALSE(kept.recompute);
   const Recipe tight =
-      make_recipe({"method=full", fmt::format("device_memory={}", kept.ledger.peak - 1)});
+      make_recipe({"method=full", fmt::format("device_memory={}B", kept.ledger.peak - 1)});
   const SessionPlan plan = Session::rehearse(tight, files_, use);
   EXPECT_TRUE(plan.recompute);
   EXPECT_LT(plan.ledger.peak, kept.ledger.peak);

@@ -116,6 +116,11 @@ TEST(ChatProgram, AnswersLineByLine) {
   ASSERT_EQ(lines.size(), 3u);
   EXPECT_EQ(lines[0]["text"], lines[1]["text"]);
   EXPECT_GT(lines[2]["prompt_tokens"], lines[1]["prompt_tokens"]);
+  // A command of the program, and no message.
+  const Outcome help = chat("/help\\n", "max_new_tokens=4 2>&1");
+  EXPECT_EQ(help.exit_code, 0);
+  EXPECT_NE(help.out.find("/reset   forget the conversation\n"), std::string::npos) << help.out;
+  EXPECT_EQ(help.out.find("tok/s"), std::string::npos) << help.out;
   const Outcome long_one = chat("Much too long a message for that\\n", "context=16 2>&1");
   EXPECT_EQ(long_one.exit_code, 2);
   EXPECT_NE(long_one.out.find("shorten it, or raise context"), std::string::npos) << long_one.out;

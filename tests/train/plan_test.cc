@@ -250,12 +250,12 @@ TEST(Plan, FitsTheFastestRecipeToABudget) {
   EXPECT_EQ(roomy->settings, "gradient_checkpointing=false");
   // Narrower moments cost less than anything else.
   const auto close =
-      fit({"method=full", fmt::format("device_memory={}", roomy->plan.ledger.peak - 1)});
+      fit({"method=full", fmt::format("device_memory={}B", roomy->plan.ledger.peak - 1)});
   ASSERT_TRUE(close);
   EXPECT_EQ(close->recipe.optimizer, "adamw_8bit");
   EXPECT_EQ(close->recipe.micro_batch_size, 8);
   const auto tight = fit({"method=full", "optimizer=adamw_8bit", "storage=bf16",
-                          fmt::format("device_memory={}", close->plan.ledger.peak / 4 * 3)});
+                          fmt::format("device_memory={}B", close->plan.ledger.peak / 4 * 3)});
   ASSERT_TRUE(tight);
   EXPECT_EQ(tight->recipe.micro_batch_size * tight->recipe.gradient_accumulation_steps, 8);
   EXPECT_LT(tight->recipe.micro_batch_size, 8);
@@ -321,7 +321,7 @@ TEST(Plan, RequireFitNamesTheChange) {
   EXPECT_NO_THROW(require_fit(free, files, use, plan));
   const auto check = [&](int64_t budget, const std::string& expected_hint) {
     auto with_budget = settings;
-    with_budget.push_back("device_memory=" + std::to_string(budget));
+    with_budget.push_back("device_memory=" + std::to_string(budget) + "B");
     const Recipe recipe = make_recipe(with_budget);
     const SessionPlan tight = Session::rehearse(recipe, files, use);
     try {

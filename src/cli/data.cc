@@ -21,6 +21,7 @@ namespace {
 constexpr int64_t kPreviewRecords = 3;
 constexpr int64_t kPreviewRead = 1000;  // of each data set, for the warnings
 constexpr size_t kPreviewTokens = 400;  // of a record
+constexpr size_t kPreviewBytes = 2000;  // of a text, where there are no tokens
 
 // What all three read by.
 struct Reader {
@@ -32,11 +33,12 @@ struct Reader {
 
   // Every record whole, in order; of each data set at most so many (0: all), of one that
   // data_weights leaves out none.
-  void records(int64_t most, const EncodedCallback& use) const {
+  void records(int64_t most, const EncodedCallback& use, const BadRecordCallback& bad = {}) const {
     for (size_t i = 0; i < recipe.data.size(); ++i) {
       if (!recipe.data_weights.empty() && recipe.data_weights[i] == 0.0) continue;
       encode_records(data_files(recipe.data[i], DataPart::train), most, tokenizer, options.examples,
-                     options.threads, use);
+                     options.threads, use, {},
+                     options.skip_bad_records ? bad : BadRecordCallback());
     }
   }
 
@@ -47,7 +49,9 @@ struct Reader {
 };
 
 void tokenize(const Reader& reader) {
+  DatasetStats stats;
   const auto print = [&](const Record&, const Example& example, const std::string&) {
+    ++stats.records;
     if (!reader.recipe.json) {
       fmt::print("{}\n", fmt::join(example.ids, " "));
       return;
@@ -55,7 +59,9 @@ void tokenize(const Reader& reader) {
     fmt::print("{{\"ids\": [{}], \"train\": [{}]}}\n", fmt::join(example.ids, ", "),
                fmt::join(example.train, ", "));
   };
-  reader.records(reader.recipe.max_samples, print);
+  reader.records(reader.recipe.max_samples, print,
+                 [&](const Error& error) { stats.add_bad(error.what()); });
+  for (const std::string& line : data_warnings(stats)) warn(line);
 }
 
 // Leaves of an example what training makes of it, none of it trained where it is left out; says so.
@@ -78,40 +84,122 @@ std::string fit_for_training(const Record& record, Example& example, const Datas
   return fmt::format("{}{}, {} trained", length, cut, targets);
 }
 
+// A text as it is shown: what is trained in green, or in brackets.
+std::string marked(std::string_view text, bool trained) {
+  const std::string shown = without_controls(text);
+  if (!trained) return shown;
+  return stdout_colour() ? "\x1b[32m" + shown + "\x1b[0m" : "[[" + shown + "]]";
+}
+
 void print_marked(const Tokenizer& tokenizer, const Example& example) {
-  const bool colour = stdout_colour();
-  const std::string begin = colour ? "\x1b[32m" : "[[";
-  const std::string end = colour ? "\x1b[0m" : "]]";
   const size_t visible = std::min(example.ids.size(), kPreviewTokens);
   for (size_t from = 0; from < visible;) {
     size_t to = from + 1;
     while (to < visible && example.train[to] == example.train[from]) ++to;
     const std::span<const int32_t> ids(example.ids.data() + from, to - from);
     const TextPlace before = from == 0 ? TextPlace::begin : TextPlace::inside;
-    const std::string text = without_controls(tokenizer.decode(ids, false, before));
-    const bool trained = example.train[from] != 0;
-    fmt::print("{}{}{}", trained ? begin : "", text, trained ? end : "");
+    fmt::print("{}", marked(tokenizer.decode(ids, false, before), example.train[from] != 0));
     from = to;
   }
   fmt::print("{}\n\n", visible < example.ids.size() ? " ..." : "");
 }
 
+int64_t preview_limit(const Recipe& recipe) {
+  return recipe.max_samples > 0 ? std::min(recipe.max_samples, kPreviewRead) : kPreviewRead;
+}
+
+void print_rest(int64_t seen) {
+  if (seen <= kPreviewRecords) return;
+  fmt::print("and {}{} more records\n", seen >= kPreviewRead ? "at least " : "",
+             seen - kPreviewRecords);
+}
+
 void preview(const Reader& reader) {
   int64_t shown = 0;
   DatasetStats stats;
-  const int64_t wanted = reader.recipe.max_samples;
-  const int64_t most = wanted > 0 ? std::min(wanted, kPreviewRead) : kPreviewRead;
-  reader.records(most, [&](const Record& record, Example example, const std::string& place) {
+  const int64_t most = preview_limit(reader.recipe);
+  const auto show = [&](const Record& record, Example example, const std::string& place) {
     stats.notes += example.notes;
+    ++stats.records;
     if (++shown > kPreviewRecords) return;
     fmt::print("{}: {}\n", place, fit_for_training(record, example, reader.options, place));
     print_marked(reader.tokenizer, example);
-  });
-  if (shown > kPreviewRecords) {
-    fmt::print("and {}{} more records\n", shown >= kPreviewRead ? "at least " : "",
-               shown - kPreviewRecords);
-  }
+  };
+  reader.records(most, show, [&](const Error& error) { stats.add_bad(error.what()); });
+  print_rest(shown);
   for (const std::string& line : data_warnings(stats)) warn(line);
+}
+
+// A record as it is read, before any tokenizer and template: what it is, then its texts.
+class RecordPrinter {
+ public:
+  RecordPrinter(const std::string& place, bool all_trained)
+      : place_(place), all_trained_(all_trained) {}
+
+  void operator()(const ConversationRecord& record) const {
+    title(fmt::format("conversation of {}{}", counted(std::ssize(record.messages), "message"),
+                      record.tools.is_none() ? "" : ", with tools"));
+    for (const Message& message : record.messages) {
+      line(message.role, message.content, message.role == "assistant" && message.trained);
+    }
+  }
+  void operator()(const CompletionRecord& record) const {
+    title("prompt and completion");
+    line("prompt", record.prompt, false);
+    line("completion", record.completion, true);
+  }
+  void operator()(const TextRecord& record) const {
+    title("text");
+    line("text", record.text, true);
+  }
+  void operator()(const DocumentRecord& record) const {
+    title(fmt::format("text file, cut into windows of sequence_len"));
+    line("text", record.text, true);
+  }
+
+ private:
+  void title(const std::string& what) const { fmt::print("{}: {}\n", place_, what); }
+  void line(const std::string& name, std::string_view text, bool trained) const {
+    // Not within a character: its bytes after the first begin with 10.
+    size_t size = std::min(text.size(), kPreviewBytes);
+    while (size > 0 && size < text.size() && (static_cast<uint8_t>(text[size]) & 0xC0u) == 0x80u) {
+      --size;
+    }
+    fmt::print("  {}: {}{}\n", one_line(name),
+               marked(text.substr(0, size), trained || all_trained_),
+               size < text.size() ? " ..." : "");
+  }
+
+  const std::string& place_;
+  bool all_trained_;
+};
+
+void preview_records(const Recipe& recipe) {
+  int64_t shown = 0;
+  DatasetStats stats;
+  const auto show = [&](const FoundRecord& found) {
+    try {
+      const Record record = found.parse(recipe.fields);
+      ++stats.records;
+      if (++shown > kPreviewRecords) return true;
+      std::visit(RecordPrinter(found.place, recipe.train_on_inputs), record);
+      fmt::print("\n");
+    } catch (const Error& error) {
+      if (!recipe.skip_bad_records || error.kind() != ErrorKind::data) throw;
+      stats.add_bad(error.what());
+    }
+    return true;
+  };
+  for (const std::string& path : recipe.data) {
+    find_records(data_files(path, DataPart::train), preview_limit(recipe), show);
+  }
+  print_rest(shown);
+  for (const std::string& line : data_warnings(stats)) warn(line);
+  if (!recipe.quiet) {
+    fmt::print(stderr,
+               "records as they are read; with model=MODEL also as tokens, with what is "
+               "trained of them\n");
+  }
 }
 
 void stats(const Reader& reader) {
@@ -141,7 +229,7 @@ void stats(const Reader& reader) {
     json.add("records", counts.records).add("examples", counts.examples);
     json.add("truncated", counts.truncated).add("too_long", counts.too_long);
     json.add("longest_record", counts.longest).add("dropped", counts.dropped);
-    json.add("repeated", repeated);
+    json.add("bad_records", counts.bad).add("repeated", repeated);
     json.add("tokens", counts.tokens).add("trained_tokens", counts.trained_tokens);
     json.add("trained_share", trained).add("text_bytes", counts.text_bytes);
     json.add("lengths", length).add("rows", sampler.rows_per_epoch());
@@ -184,13 +272,18 @@ int look_at_data(const Recipe& recipe) {
     throw Error(ErrorKind::usage, "data takes `preview`, `stats` or `tokenize`",
                 "jackscrew help data shows examples");
   }
-  recipe.options.require("model", "data");
   recipe.options.require("data", "data");
+  const bool records_only = wanted == "preview" && recipe.model.empty();
+  if (!records_only) recipe.options.require("model", "data " + wanted);
   warn_of_unused(recipe, "data", {"eval_data", "val_size", "output"});
   for (const std::string& path : recipe.data) {
     for (const std::string& line : left_out_warnings(path, DataPart::train)) warn(line);
   }
-  action->run(Reader(recipe));
+  if (records_only) {
+    preview_records(recipe);
+  } else {
+    action->run(Reader(recipe));
+  }
   return 0;
 }
 

@@ -22,11 +22,13 @@ std::vector<int32_t> first_window(const Recipe& recipe, const Tokenizer& tokeniz
   std::vector<int32_t> ids;
   for (const std::string& path : recipe.data) {
     if (!ids.empty()) break;
-    read_records(data_files(path, DataPart::train), recipe.max_samples,
-                 [&](const Record& record, const std::string& place) {
-                   ids = encode_record(tokenizer, options.examples, record, place).ids;
-                   return ids.empty();
-                 });
+    read_records(
+        data_files(path, DataPart::train), recipe.max_samples,
+        [&](const Record& record, const std::string& place) {
+          ids = encode_record(tokenizer, options.examples, record, place).ids;
+          return ids.empty();
+        },
+        {}, recipe.fields);
   }
   if (ids.empty()) fail(ErrorKind::data, "{} has no token", fmt::join(recipe.data, ", "));
   ids.resize(std::min(ids.size(), static_cast<size_t>(recipe.sequence_len)));

@@ -30,6 +30,12 @@ std::vector<uint64_t> sorted_hashes(const Dataset& data) {
 
 }  // namespace
 
+void DatasetStats::add_bad(const std::string& what) {
+  ++records;
+  ++bad;
+  if (first_bad.empty()) first_bad = what;
+}
+
 DatasetStats& DatasetStats::operator+=(const DatasetStats& other) {
   records += other.records;
   examples += other.examples;
@@ -37,6 +43,8 @@ DatasetStats& DatasetStats::operator+=(const DatasetStats& other) {
   too_long += other.too_long;
   longest = std::max(longest, other.longest);
   dropped += other.dropped;
+  bad += other.bad;
+  if (first_bad.empty()) first_bad = other.first_bad;
   tokens += other.tokens;
   trained_tokens += other.trained_tokens;
   trained_bytes += other.trained_bytes;
@@ -48,6 +56,10 @@ DatasetStats& DatasetStats::operator+=(const DatasetStats& other) {
 
 std::vector<std::string> data_warnings(const DatasetStats& stats) {
   std::vector<std::string> warnings;
+  if (stats.bad > 0) {
+    warnings.push_back(fmt::format("skipped {} of {} that cannot be read; the first: {}", stats.bad,
+                                   counted(stats.records, "record"), stats.first_bad));
+  }
   // Of fewer, the count alone is said: some long records are in every data set.
   constexpr double kManyCut = 0.05;
   if (static_cast<double>(stats.truncated) >= kManyCut * static_cast<double>(stats.records) &&
@@ -159,6 +171,8 @@ std::pair<Dataset, Dataset> Dataset::split(double val_size, uint64_t seed) const
   rest.too_long = stats_.too_long;
   rest.longest = stats_.longest;
   rest.dropped = stats_.dropped;
+  rest.bad = stats_.bad;
+  rest.first_bad = stats_.first_bad;
   rest.text_bytes = stats_.text_bytes;
   rest.text_tokens = stats_.text_tokens;
   rest.notes = stats_.notes;

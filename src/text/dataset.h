@@ -22,9 +22,10 @@ struct DatasetOptions {
   int64_t sequence_len = 1024;  // tokens
   ExampleOptions examples;
   LongRecord long_record = LongRecord::truncate;
-  int64_t max_samples = 0;  // records read at most; 0: all
-  int64_t stride = 0;       // tokens from one window of a .txt file to the next; 0: sequence_len
-  int threads = 1;          // that read; what they read does not depend on it
+  bool skip_bad_records = false;  // those that cannot be read are left out and counted
+  int64_t max_samples = 0;        // records read at most; 0: all
+  int64_t stride = 0;  // tokens from one window of a .txt file to the next; 0: sequence_len
+  int threads = 1;     // that read; what they read does not depend on it
   // Where the tokens are kept; empty: in memory. A file that was made there of the same data (by
   // name, size and time), tokenizer and options is read instead of the data.
   fs::path token_file = {};
@@ -37,13 +38,16 @@ struct DatasetStats {
   int64_t too_long = 0;        // records left out for their length
   int64_t longest = 0;         // tokens of the longest record, before it was cut or left out
   int64_t dropped = 0;         // records without any target left
+  int64_t bad = 0;             // records left out as they cannot be read
   int64_t tokens = 0;          // in the examples kept
   int64_t trained_tokens = 0;  // targets in the examples kept
   int64_t trained_bytes = 0;   // bytes that those targets stand for, special tokens left out
   int64_t text_bytes = 0;      // of all contents as they stood in the records
   int64_t text_tokens = 0;     // of the same, before anything is cut or left out
   ChatNotes notes;             // of all records
+  std::string first_bad;       // what is wrong with the first of the bad ones, and where
 
+  void add_bad(const std::string& what);
   DatasetStats& operator+=(const DatasetStats& other);
   bool operator==(const DatasetStats&) const = default;
 };

@@ -54,6 +54,7 @@ void for_each_count(Stats& stats, const Use& use) {
   use("too_long", stats.too_long);
   use("longest", stats.longest);
   use("dropped", stats.dropped);
+  use("bad", stats.bad);
   use("tokens", stats.tokens);
   use("trained_tokens", stats.trained_tokens);
   use("trained_bytes", stats.trained_bytes);
@@ -64,6 +65,11 @@ void for_each_count(Stats& stats, const Use& use) {
   use("dropped_bos", stats.notes.dropped_bos);
   use("unused_tools", stats.notes.unused_tools);
   use("empty", stats.notes.empty);
+}
+
+Json fields_of(const RecordFields& fields) {
+  return {fields.messages, fields.instruction, fields.input, fields.output, fields.system,
+          fields.tools,    fields.text,        fields.role,  fields.content};
 }
 
 // Everything that the examples depend on.
@@ -86,6 +92,8 @@ std::string key_of(std::span<const fs::path> files, const Tokenizer& tokenizer,
               {"train_on_inputs", options.examples.train_on_inputs},
               {"sequence_len", options.sequence_len},
               {"long_record", static_cast<int>(options.long_record)},
+              {"skip_bad_records", options.skip_bad_records},
+              {"fields", fields_of(options.examples.fields)},
               {"max_samples", options.max_samples},
               {"stride", options.stride},
               {"version", JACKSCREW_VERSION}};
@@ -197,9 +205,11 @@ Dataset DatasetBuilder::finish(const std::string& key) {
   const DatasetStats& counts = stats();
   data_.fingerprint_ = fmt::format("{} of {}, checksum {:08x}", counted(counts.records, "record"),
                                    counted(counts.text_bytes, "byte"), text_crc_.value());
-  Json trailer = {{"key", key}, {"fingerprint", data_.fingerprint_}};
+  Json trailer = {
+      {"key", key}, {"fingerprint", data_.fingerprint_}, {"first_bad", counts.first_bad}};
   for_each_count(counts, [&](const char* name, int64_t count) { trailer[name] = count; });
-  data_.stores_.push_back(writer_.finish(trailer.dump()));
+  data_.stores_.push_back(
+      writer_.finish(trailer.dump(-1, ' ', false, Json::error_handler_t::replace)));
   return std::move(data_);
 }
 
@@ -222,6 +232,7 @@ std::optional<Dataset> DatasetBuilder::reopen(const fs::path& token_file, const 
   });
   if (!whole || data.stats_.examples != file->store->size()) return std::nullopt;
   data.fingerprint_ = text("fingerprint");
+  data.stats_.first_bad = text("first_bad");
   for (int64_t i = 0; i < file->store->size(); ++i) data.items_.push_back({0, narrow<uint32_t>(i)});
   data.stores_.push_back(std::move(file->store));
   return data;
@@ -249,15 +260,19 @@ Dataset Dataset::read(const fs::path& path, const Tokenizer& tokenizer,
       builder.add_record(std::move(example), place);
     }
   };
+  BadRecordCallback bad;
+  if (options.skip_bad_records) bad = [&](const Error& error) { counts.add_bad(error.what()); };
   encode_records(files, options.max_samples, tokenizer, options.examples, options.threads, use,
-                 progress);
+                 progress, bad);
   if (counts.examples == 0) {
     throw Error(
         ErrorKind::data,
         fmt::format("{}: none of its {} records has a token to {} on", path.string(),
                     counts.records, part == DataPart::train ? "train" : "evaluate"),
-        counts.truncated > 0  ? "raise sequence_len: answers are cut off"
-        : counts.too_long > 0 ? "raise sequence_len: records are longer"
+        counts.bad > 0         ? fmt::format("{} cannot be read; the first: {}",
+                                             counted(counts.bad, "record"), counts.first_bad)
+        : counts.truncated > 0 ? "raise sequence_len: answers are cut off"
+        : counts.too_long > 0  ? "raise sequence_len: records are longer"
         : counts.notes.untrainable > 0
             ? "the chat template does not let answers be told from the rest: chat_template= "
               "may name another"

@@ -23,12 +23,13 @@ constexpr size_t kMostDocuments = 8;
 class Encoder {
  public:
   Encoder(const Tokenizer& tokenizer, const ExampleOptions& options, int threads,
-          const EncodedCallback& use)
+          const EncodedCallback& use, const BadRecordCallback& bad)
       : tokenizer_(tokenizer),
         options_(options),
         threads_(threads),
         batch_(kShare * static_cast<size_t>(threads)),
-        use_(use) {}
+        use_(use),
+        bad_(bad) {}
 
   void add(FoundRecord found) {
     bytes_ += std::clamp(found.bytes, kLeast, std::max(kShare, batch_ / kMostDocuments));
@@ -42,7 +43,7 @@ class Encoder {
       const auto i = static_cast<size_t>(task);
       const FoundRecord& found = found_[i];
       try {
-        encoded[i].record = found.parse();
+        encoded[i].record = found.parse(options_.fields);
         encoded[i].example = encode_record(tokenizer_, options_, encoded[i].record, found.place);
       } catch (...) {
         encoded[i].error = std::current_exception();
@@ -51,12 +52,25 @@ class Encoder {
     const std::vector<FoundRecord> done = std::exchange(found_, {});
     bytes_ = 0;
     for (size_t i = 0; i < done.size(); ++i) {
-      if (encoded[i].error) std::rethrow_exception(encoded[i].error);
+      if (encoded[i].error) {
+        leave_out(encoded[i].error);
+        continue;
+      }
       use_(encoded[i].record, std::move(encoded[i].example), done[i].place);
     }
   }
 
  private:
+  // Throws it again where nobody wants to do without the record.
+  void leave_out(const std::exception_ptr& error) const {
+    try {
+      std::rethrow_exception(error);
+    } catch (const Error& found) {
+      if (!bad_ || found.kind() != ErrorKind::data) throw;
+      bad_(found);
+    }
+  }
+
   struct Encoded {
     Record record;
     Example example;
@@ -68,6 +82,7 @@ class Encoder {
   int threads_;
   size_t batch_;  // bytes
   const EncodedCallback& use_;
+  const BadRecordCallback& bad_;
   std::vector<FoundRecord> found_;
   size_t bytes_ = 0;  // of found_, as far as they count
 };
@@ -76,8 +91,9 @@ class Encoder {
 
 void encode_records(std::span<const std::filesystem::path> files, int64_t max_records,
                     const Tokenizer& tokenizer, const ExampleOptions& options, int threads,
-                    const EncodedCallback& use, const ProgressCallback& progress) {
-  Encoder encoder(tokenizer, options, threads, use);
+                    const EncodedCallback& use, const ProgressCallback& progress,
+                    const BadRecordCallback& bad) {
+  Encoder encoder(tokenizer, options, threads, use, bad);
   const auto add = [&](FoundRecord found) {
     encoder.add(std::move(found));
     return true;

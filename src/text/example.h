@@ -35,6 +35,7 @@ struct Example {
 struct ExampleOptions {
   bool train_on_inputs = false;  // every token is trained, the user's too
   ChatFormat format;
+  RecordFields fields = {};  // by which encode_records() reads
 };
 
 // The example of one record, whole; `place` is for messages. Of a DocumentRecord the part that it

@@ -16,15 +16,65 @@ using Json = RecordJson;
 
 // The member, where there is one that is not null: tables written as JSON have null in the fields
 // that a row lacks.
-const Json* member(const Json& object, const char* key) {
+const Json* member(const Json& object, const std::string& key) {
   const auto found = object.find(key);
   return found == object.end() || found->is_null() ? nullptr : &*found;
 }
 
+// "its keys are a, b".
+std::string keys_of(const Json& object) {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : object.items()) keys.push_back(key);
+  if (keys.empty()) return "it has no keys";
+  // Of a record with a key for each of its values, enough to recognise it.
+  constexpr size_t kMost = 12;
+  const bool all = keys.size() <= kMost;
+  if (!all) keys.resize(kMost);
+  return fmt::format("its {} {}{}", all && keys.size() == 1 ? "key is" : "keys are",
+                     fmt::join(keys, ", "), all ? "" : " ...");
+}
+
+// The first of such names that a record has; empty where it has none.
+std::string first_of(const Json& object, std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    if (member(object, name) != nullptr) return name;
+  }
+  return {};
+}
+
+// What is understood, and by which options a record with these keys would be, as far as can be
+// guessed.
+std::string fields_hint(const Json& object) {
+  const std::string list = first_of(
+      object, {"conversation", "dialog", "dialogue", "chat", "turns", "messages", "conversations"});
+  const std::string question =
+      first_of(object, {"instruction", "prompt", "question", "query", "problem", "input", "user"});
+  const std::string answer = first_of(
+      object, {"output", "completion", "answer", "response", "solution", "target", "assistant"});
+  std::string set = "field_instruction=KEY field_output=KEY, field_messages=KEY or field_text=KEY";
+  if (!list.empty() && object[list].is_array()) {
+    set = "field_messages=" + list;
+  } else if (!question.empty() && !answer.empty()) {
+    set = fmt::format("field_instruction={} field_output={}", question, answer);
+  } else if (const std::string text = first_of(object, {"content", "document", "body", "story"});
+             !text.empty()) {
+    set = "field_text=" + text;
+  }
+  return fmt::format("{}; to read other keys, set {}", kRecordKeys, set);
+}
+
+constexpr const char* kMessageKeys =
+    "a message has role and content, or from and value; message_field_role and "
+    "message_field_content name other keys";
+
 // The string at `key`, which must be there.
-std::string required(const Json& object, const char* key, const std::string& place) {
+std::string required(const Json& object, const std::string& key, const std::string& place,
+                     const char* hint = nullptr) {
   const auto found = object.find(key);
-  if (found == object.end()) fail_record(place, fmt::format("\"{}\" is missing", key));
+  if (found == object.end()) {
+    fail_record(place, fmt::format("\"{}\" is missing; {}", key, keys_of(object)),
+                hint != nullptr ? hint : fields_hint(object));
+  }
   if (!found->is_string()) {
     fail_record(place, fmt::format("\"{}\" is {}, expected text", key, found->type_name()));
   }
@@ -32,7 +82,7 @@ std::string required(const Json& object, const char* key, const std::string& pla
 }
 
 // The string at `key`; empty where it is missing or null.
-std::string text_or_empty(const Json& object, const char* key, const std::string& place) {
+std::string text_or_empty(const Json& object, const std::string& key, const std::string& place) {
   return member(object, key) == nullptr ? std::string() : required(object, key, place);
 }
 
@@ -99,13 +149,13 @@ jinja::Value template_value(const Json& json, const std::string& place) {
 }
 
 // Throws where there is something that is not a list of objects.
-jinja::Value tools_of(const Json& record, const std::string& place) {
-  const Json* found = member(record, "tools");
+jinja::Value tools_of(const Json& record, const std::string& key, const std::string& place) {
+  const Json* found = member(record, key);
   if (found == nullptr) return jinja::None{};
   const Json tools = unquoted(*found, place);
   const bool empty_text = tools.is_string() && tools.get<std::string>().empty();
   if (empty_text) return jinja::None{};
-  if (!tools.is_array()) fail_record(place, "\"tools\" is not a list");
+  if (!tools.is_array()) fail_record(place, fmt::format("\"{}\" is not a list", key));
   return template_value(tools, place);
 }
 
@@ -124,11 +174,11 @@ Json calls_of(const Json& list, const std::string& place) {
 
 // The text of a message's content, which may be a list of parts; none where it is null or missing
 // beside calls of tools.
-std::optional<std::string> content_of(const Json& message, const char* key, bool has_calls,
+std::optional<std::string> content_of(const Json& message, const std::string& key, bool has_calls,
                                       const std::string& place) {
   const Json* found = member(message, key);
   if (found == nullptr && has_calls) return std::nullopt;
-  if (found == nullptr || !found->is_array()) return required(message, key, place);
+  if (found == nullptr || !found->is_array()) return required(message, key, place, kMessageKeys);
   std::string text;
   for (const Json& part : *found) {
     if (!part.is_object() || !part.contains("text")) {
@@ -140,9 +190,9 @@ std::optional<std::string> content_of(const Json& message, const char* key, bool
   return text;
 }
 
-Message to_message(const Json& item, const char* role_key, const char* content_key,
+Message to_message(const Json& item, const std::string& role_key, const std::string& content_key,
                    const std::string& place) {
-  const std::string role = required(item, role_key, place);
+  const std::string role = required(item, role_key, place, kMessageKeys);
   Message message{role_of(role, place), {}, trained_flag(item, place)};
   Json calls;
   if (role == "function_call") {
@@ -170,9 +220,10 @@ Message to_message(const Json& item, const char* role_key, const char* content_k
   return message;
 }
 
-// Adds the messages of a list. Each has OpenAI's keys or ShareGPT's, whatever the list is called.
-void add_messages(const Json& record, const char* key, const std::string& place,
-                  std::vector<Message>& messages) {
+// Adds the messages of a list. Each has the keys that `fields` names, OpenAI's or ShareGPT's,
+// whatever the list is called.
+void add_messages(const Json& record, const std::string& key, const RecordFields& fields,
+                  const std::string& place, std::vector<Message>& messages) {
   const Json* list = member(record, key);
   if (list == nullptr || !list->is_array()) {
     fail_record(place, fmt::format("\"{}\" is not a list of messages", key));
@@ -183,19 +234,24 @@ void add_messages(const Json& record, const char* key, const std::string& place,
     if (!item.is_object()) fail_record(item_place, "an object was expected");
     const bool share_gpt = member(item, "role") == nullptr &&
                            (member(item, "from") != nullptr || member(item, "value") != nullptr);
-    messages.push_back(share_gpt ? to_message(item, "from", "value", item_place)
-                                 : to_message(item, "role", "content", item_place));
+    const auto named = [&](const std::string& name, const char* share_gpt_name,
+                           const char* name_else) {
+      return !name.empty() ? name : std::string(share_gpt ? share_gpt_name : name_else);
+    };
+    messages.push_back(to_message(item, named(fields.role, "from", "role"),
+                                  named(fields.content, "value", "content"), item_place));
   }
 }
 
 // A system prompt that stands beside the messages and not among them.
-void add_system(const Json& record, const std::string& place, std::vector<Message>& messages) {
-  if (member(record, "system") == nullptr) return;
-  std::string system = content_of(record, "system", false, place).value_or("");
+void add_system(const Json& record, const std::string& key, const std::string& place,
+                std::vector<Message>& messages) {
+  if (member(record, key) == nullptr) return;
+  std::string system = content_of(record, key, false, place).value_or("");
   if (system.empty()) return;
   if (!messages.empty() && messages.front().role == "system") {
     if (messages.front().content == system) return;
-    fail_record(place, "\"system\" and the first message are two system prompts",
+    fail_record(place, fmt::format("\"{}\" and the first message are two system prompts", key),
                 "leave one of them in the record");
   }
   messages.insert(messages.begin(), Message{"system", std::move(system)});
@@ -220,40 +276,42 @@ void add_history(const Json& record, const std::string& place, std::vector<Messa
   }
 }
 
-ConversationRecord conversation(const Json& record, const char* key, const std::string& place) {
+ConversationRecord conversation(const Json& record, const std::string& key,
+                                const RecordFields& fields, const std::string& place) {
   ConversationRecord out;
-  out.tools = tools_of(record, place);
-  add_messages(record, key, place, out.messages);
-  add_system(record, place, out.messages);
+  out.tools = tools_of(record, fields.tools, place);
+  add_messages(record, key, fields, place, out.messages);
+  add_system(record, fields.system, place, out.messages);
   return out;
 }
 
-ConversationRecord instruction(const Json& record, const std::string& place) {
-  std::string question = required(record, "instruction", place);
-  if (const std::string input = text_or_empty(record, "input", place); !input.empty()) {
+ConversationRecord instruction(const Json& record, const RecordFields& fields,
+                               const std::string& place) {
+  std::string question = required(record, fields.instruction, place);
+  if (const std::string input = text_or_empty(record, fields.input, place); !input.empty()) {
     question += "\n\n" + input;
   }
   ConversationRecord out;
   add_history(record, place, out.messages);
   out.messages.push_back({"user", std::move(question)});
-  out.messages.push_back({"assistant", required(record, "output", place)});
-  add_system(record, place, out.messages);
+  out.messages.push_back({"assistant", required(record, fields.output, place)});
+  add_system(record, fields.system, place, out.messages);
   return out;
 }
 
 // Two texts, or TRL's two lists of messages, of which the first is context only.
-Record completion(const Json& record, const std::string& place) {
+Record completion(const Json& record, const RecordFields& fields, const std::string& place) {
   ConversationRecord out;
   if (record["prompt"].is_array()) {
-    out.tools = tools_of(record, place);
-    add_messages(record, "prompt", place, out.messages);
+    out.tools = tools_of(record, fields.tools, place);
+    add_messages(record, "prompt", fields, place, out.messages);
     for (Message& message : out.messages) message.trained = false;
-    add_messages(record, "completion", place, out.messages);
-    add_system(record, place, out.messages);
+    add_messages(record, "completion", fields, place, out.messages);
+    add_system(record, fields.system, place, out.messages);
   } else {
     CompletionRecord pair{required(record, "prompt", place), required(record, "completion", place)};
     out.messages = {{"user", pair.prompt}, {"assistant", pair.completion}};
-    add_system(record, place, out.messages);
+    add_system(record, fields.system, place, out.messages);
     if (out.messages.size() == 2) return pair;
   }
   return out;
@@ -261,12 +319,12 @@ Record completion(const Json& record, const std::string& place) {
 
 }  // namespace
 
-void fail_record(const std::string& place, const std::string& what, const char* hint) {
+void fail_record(const std::string& place, const std::string& what, const std::string& hint) {
   throw Error(ErrorKind::data, fmt::format("{}: {}", place, one_line(what)), hint);
 }
 
-RecordJson parse_record_json(std::string_view text, const std::string& place, const char* hint,
-                             bool one_line) {
+RecordJson parse_record_json(std::string_view text, const std::string& place,
+                             const std::string& hint, bool one_line) {
   Json value;
   try {
     value = Json::parse(text);
@@ -278,24 +336,32 @@ RecordJson parse_record_json(std::string_view text, const std::string& place, co
   return value;
 }
 
-Record to_record(const RecordJson& object, const std::string& place) {
+Record to_record(const RecordJson& object, const std::string& place, const RecordFields& fields) {
   if (!object.is_object()) {
     fail_record(place, fmt::format("an object was expected, found {}", object.type_name()));
   }
-  const auto has = [&](const char* key) { return member(object, key) != nullptr; };
-  if (has("messages")) return conversation(object, "messages", place);
-  if (has("conversations")) return conversation(object, "conversations", place);
-  if (has("instruction")) return instruction(object, place);
-  if (has("prompt")) return completion(object, place);
+  const auto has = [&](const std::string& key) { return member(object, key) != nullptr; };
+  // Names that somebody has given go before those that are known.
+  const RecordFields known;
+  if (fields.messages != known.messages && has(fields.messages)) {
+    return conversation(object, fields.messages, fields, place);
+  }
+  const bool own_pair = fields.instruction != known.instruction || fields.output != known.output;
+  if (own_pair && has(fields.instruction)) return instruction(object, fields, place);
+  if (fields.text != known.text && has(fields.text)) {
+    return TextRecord{required(object, fields.text, place)};
+  }
+  if (has("messages")) return conversation(object, "messages", fields, place);
+  if (has("conversations")) return conversation(object, "conversations", fields, place);
+  if (has("instruction")) return instruction(object, fields, place);
+  if (has("prompt")) return completion(object, fields, place);
   if (object.contains("text")) return TextRecord{required(object, "text", place)};
-  std::vector<std::string> keys;
-  for (const auto& [key, value] : object.items()) keys.push_back(key);
-  fail_record(place, fmt::format("nothing to train on among its keys ({})",
-                                 keys.empty() ? "none" : fmt::format("{}", fmt::join(keys, ", "))));
+  fail_record(place, fmt::format("nothing to train on: {}", keys_of(object)), fields_hint(object));
 }
 
-Record parse_record(std::string_view json, const std::string& place) {
-  return to_record(parse_record_json(json, place, "every line holds one JSON object", true), place);
+Record parse_record(std::string_view json, const std::string& place, const RecordFields& fields) {
+  return to_record(parse_record_json(json, place, "every line holds one JSON object", true), place,
+                   fields);
 }
 
 }  // namespace jackscrew

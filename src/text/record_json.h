@@ -17,14 +17,14 @@ inline constexpr const char* kRecordKeys =
 
 // Throws Error(data).
 [[noreturn]] void fail_record(const std::string& place, const std::string& what,
-                              const char* hint = kRecordKeys);
+                              const std::string& hint = kRecordKeys);
 
 // What a text of JSON says; `one_line`: messages need not name its lines. Throws Error(data) where
 // it is none, with that hint, and where it is nested too deep.
-RecordJson parse_record_json(std::string_view text, const std::string& place, const char* hint,
-                             bool one_line);
+RecordJson parse_record_json(std::string_view text, const std::string& place,
+                             const std::string& hint, bool one_line);
 
 // Throws Error(data) naming the place and what was expected.
-Record to_record(const RecordJson& object, const std::string& place);
+Record to_record(const RecordJson& object, const std::string& place, const RecordFields& fields);
 
 }  // namespace jackscrew

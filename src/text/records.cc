@@ -31,10 +31,12 @@ class Reading {
         use_(found_callback),
         progress_(progress_callback) {}
 
-  // A record of so many bytes, which `parse(place)` makes of the file or of what it holds itself.
+  // A record of so many bytes, which `parse(place, fields)` makes of the file or of what it holds
+  // itself.
   template <class Parse>
   bool found(std::string place, size_t bytes, Parse parse, bool ends = true) const {
-    auto keep_and_parse = [map = map_, place, parse = std::move(parse)] { return parse(place); };
+    auto keep_and_parse = [map = map_, place, parse = std::move(parse)](
+                              const RecordFields& fields) { return parse(place, fields); };
     return use_({std::move(place), bytes, ends, std::move(keep_and_parse)});
   }
   // The next bytes are done with.
@@ -70,7 +72,9 @@ void read_json_lines(Reading& reading) {
     const size_t next = std::min(end + 1, text.size());
     ++number;
     if (line.find_first_not_of(" \t\r") != std::string_view::npos) {
-      const auto parse = [line](const std::string& place) { return parse_record(line, place); };
+      const auto parse = [line](const std::string& place, const RecordFields& fields) {
+        return parse_record(line, place, fields);
+      };
       if (!reading.found(fmt::format("{}:{}", reading.file, number), line.size(), parse)) return;
     }
     reading.report(next - begin);
@@ -119,8 +123,9 @@ void read_json_array(Reading& reading) {
     const std::string place = fmt::format("{}, record {}", reading.file, number);
     const size_t end = at + element_size(text.substr(at));
     if (end >= text.size()) fail_record(place, "not valid JSON: the array is not closed", kHint);
-    const auto parse = [element = text.substr(at, end - at)](const std::string& where) {
-      return to_record(parse_record_json(element, where, kHint, false), where);
+    const auto parse = [element = text.substr(at, end - at)](const std::string& where,
+                                                             const RecordFields& fields) {
+      return to_record(parse_record_json(element, where, kHint, false), where, fields);
     };
     if (!reading.found(place, end - at, parse)) return;
     closed = text[end] == ']';
@@ -140,7 +145,7 @@ void read_json_array(Reading& reading) {
 void read_csv(Reading& reading) {
   const std::string& file = reading.file;
   CsvReader reader(reading.text, file);
-  std::vector<std::string> first, fields;
+  std::vector<std::string> first, row;
   reader.next(first);
   const auto shared_keys = std::make_shared<const std::vector<std::string>>(std::move(first));
   const std::vector<std::string>& keys = *shared_keys;
@@ -151,19 +156,19 @@ void read_csv(Reading& reading) {
     }
   }
   size_t told = 0;
-  while (reader.next(fields)) {
+  while (reader.next(row)) {
     const std::string place = fmt::format("{}:{}", file, reader.line());
-    if (fields.size() != keys.size()) {
-      fail_record(place,
-                  fmt::format("{} where the first row has {}", counted(std::ssize(fields), "field"),
-                              keys.size()),
-                  "a field with a comma in it is quoted: \"a, b\"");
-    }
     const size_t bytes = reader.position() - told;
-    const auto parse = [shared_keys, fields](const std::string& where) {
+    const auto parse = [shared_keys, row](const std::string& where, const RecordFields& fields) {
+      if (row.size() != shared_keys->size()) {
+        fail_record(where,
+                    fmt::format("{} where the first row has {}", counted(std::ssize(row), "field"),
+                                shared_keys->size()),
+                    "a field with a comma in it is quoted: \"a, b\"");
+      }
       RecordJson object = RecordJson::object();
-      for (size_t i = 0; i < fields.size(); ++i) object[(*shared_keys)[i]] = fields[i];
-      return to_record(object, where);
+      for (size_t i = 0; i < row.size(); ++i) object[(*shared_keys)[i]] = row[i];
+      return to_record(object, where, fields);
     };
     if (!reading.found(place, bytes, parse)) return;
     reading.report(bytes);
@@ -178,7 +183,7 @@ void read_document(Reading& reading) {
     part.text = rest.substr(0, size);
     rest.remove_prefix(size);
     part.ends = rest.empty();
-    const auto parse = [part](const std::string&) { return Record(part); };
+    const auto parse = [part](const std::string&, const RecordFields&) { return Record(part); };
     if (!reading.found(reading.file, size, parse, part.ends)) return;
     reading.report(size);
   }
@@ -245,10 +250,10 @@ void find_records(std::span<const fs::path> files, int64_t max_records, const Fo
 }
 
 void read_records(std::span<const fs::path> files, int64_t max_records, const RecordCallback& use,
-                  const ProgressCallback& progress) {
+                  const ProgressCallback& progress, const RecordFields& fields) {
   find_records(
-      files, max_records, [&](const FoundRecord& found) { return use(found.parse(), found.place); },
-      progress);
+      files, max_records,
+      [&](const FoundRecord& found) { return use(found.parse(fields), found.place); }, progress);
 }
 
 }  // namespace jackscrew

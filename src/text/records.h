@@ -11,6 +11,7 @@
 
 #include "base/progress_callback.h"
 #include "text/chat_template.h"
+#include "text/record_fields.h"
 
 namespace jackscrew {
 
@@ -48,7 +49,7 @@ struct FoundRecord {
   size_t bytes;       // of its text
   bool ends;          // false: the next one goes on with the same document
   // Throws Error(data) naming the place and what was expected.
-  std::function<Record()> parse;
+  std::function<Record(const RecordFields&)> parse;
 };
 
 // False: no more are wanted.
@@ -63,7 +64,8 @@ void find_records(std::span<const std::filesystem::path> files, int64_t max_reco
 
 // Finds and parses them.
 void read_records(std::span<const std::filesystem::path> files, int64_t max_records,
-                  const RecordCallback& use, const ProgressCallback& progress = {});
+                  const RecordCallback& use, const ProgressCallback& progress = {},
+                  const RecordFields& fields = {});
 
 // The bytes of the first part, at most `limit` >= 4, of a text that is read in parts: it ends with
 // a line, where every pre-tokenizer of the field cuts too, or else before a space or with a
@@ -71,6 +73,7 @@ void read_records(std::span<const std::filesystem::path> files, int64_t max_reco
 size_t first_part(std::string_view text, size_t limit);
 
 // One record from the text of a JSON object; `place` is for messages. Throws Error(data).
-Record parse_record(std::string_view json, const std::string& place);
+Record parse_record(std::string_view json, const std::string& place,
+                    const RecordFields& fields = {});
 
 }  // namespace jackscrew

@@ -72,8 +72,9 @@ ChatFormat recipe_chat_format(const Recipe& recipe, const Tokenizer& tokenizer) 
 DatasetOptions dataset_options(const Recipe& recipe, const Tokenizer& tokenizer) {
   DatasetOptions options;
   options.sequence_len = recipe.sequence_len;
-  options.examples = {recipe.train_on_inputs, recipe_chat_format(recipe, tokenizer)};
+  options.examples = {recipe.train_on_inputs, recipe_chat_format(recipe, tokenizer), recipe.fields};
   options.long_record = recipe.long_record;
+  options.skip_bad_records = recipe.skip_bad_records;
   options.max_samples = recipe.max_samples;
   options.threads = recipe.threads;
   return options;

@@ -14,6 +14,7 @@
 #include "text/chat_template.h"
 #include "text/dataset.h"
 #include "train/recipe_file.h"
+#include "train/record_options.h"
 
 namespace jackscrew {
 
@@ -212,6 +213,8 @@ void fill(Recipe& r, const OptionSet& o) {
   r.sequence_len = o.integer("sequence_len");
   r.packing = o.boolean("packing");
   r.train_on_inputs = o.boolean("train_on_inputs");
+  r.fields = record_fields(o);
+  r.skip_bad_records = o.text("on_bad_record") == "skip";
   r.method = o.text("method");
   r.storage = o.text("storage");
   r.product = o.text("product");

@@ -13,6 +13,7 @@
 #include "kernels/device.h"
 #include "optim/optimizer.h"
 #include "optim/schedule.h"
+#include "text/record_fields.h"
 #include "train/run_options.h"
 #include "train/run_watch.h"
 
@@ -45,6 +46,8 @@ struct Recipe {
   int64_t sequence_len = 0;
   bool packing = false;
   bool train_on_inputs = false;
+  RecordFields fields;
+  bool skip_bad_records = false;
 
   std::string method;
   std::string storage;

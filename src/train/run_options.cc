@@ -1,5 +1,7 @@
 #include "train/run_options.h"
 
+#include "train/record_options.h"
+
 namespace jackscrew {
 
 namespace {
@@ -429,6 +431,7 @@ std::span<const OptionTable> run_option_tables() {
   static const OptionTable kTables[] = {
       {option_titles::kModel, kModelOptions},
       {option_titles::kData, kDataOptions},
+      {option_titles::kRecords, record_options()},
       {option_titles::kMethod, kMethodOptions},
       {option_titles::kSchedule, kScheduleOptions},
       {option_titles::kMachine, kMachineOptions},

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "formats/safetensors.h"
+#include "tests/cli/expect_refused.h"
 #include "tests/cli/run_program.h"
 
 namespace jackscrew {
@@ -159,6 +160,60 @@ TEST(Data, PreviewCutsAndLeavesOut) {
       document +
           ": 11 tokens in windows of 8, of which each trains all but its first\n"
           "[[<s>0123456789]]\n\n");
+}
+
+TEST(Data, PreviewWithoutAModelShowsRecords) {
+  const TemporaryDirectory directory("jackscrew_data");
+  const std::string pair = "{\"question\": \"ask\", \"answer\": \"say\\u001b[2J\"}\n";
+  const std::string data = directory.file("data.jsonl", pair + pair + pair + pair);
+  const std::string command = "data preview quiet=true data=" + data;
+  const Outcome shown = run(command + " field_instruction=question field_output=answer");
+  EXPECT_EQ(shown.exit_code, 0);
+  const std::string text =
+      ": conversation of 2 messages\n  user: ask\n  assistant: [[say\uFFFD[2J]]\n\n";
+  EXPECT_EQ(shown.out,
+            data + ":1" + text + data + ":2" + text + data + ":3" + text + "and 1 more records\n");
+  expect_refused(run(command + kErrorsOnly), 4,
+                 {data + ":1: nothing to train on: its keys are question, answer",
+                  "set field_instruction=question field_output=answer"});
+  expect_refused(run("data stats data=" + data + kErrorsOnly), 2, {"data stats needs model"});
+}
+
+TEST(Data, BadRecordsEndItOrAreSkipped) {
+  const TemporaryDirectory directory("jackscrew_data");
+  const std::string good = "{\"prompt\": \"a\", \"completion\": \"b\"}\n";
+  const std::string data = directory.file(
+      "data.jsonl", good + "{\"prompt\": \"a\"\n" + "{\"id\": 1}\n" + good +
+                        "{\"messages\": [{\"role\": \"nobody\", \"content\": \"a\"}]}\n");
+  const std::string settings = " data=" + data + kBytes;
+  expect_refused(run("data stats" + settings + kErrorsOnly), 4, {data + ":2: not valid JSON"});
+  const json stats = json::parse(run("data stats --json on_bad_record=skip" + settings).out);
+  EXPECT_EQ(stats["records"], 5);
+  EXPECT_EQ(stats["examples"], 2);
+  EXPECT_EQ(stats["bad_records"], 3);
+  const std::string warning =
+      "skipped 3 of 5 records that cannot be read; the first: " + data + ":2: not valid JSON";
+  EXPECT_EQ(stats["warnings"][0].get<std::string>().find(warning), 0u) << stats;
+  for (const char* action : {"stats", "preview", "tokenize"}) {
+    const Outcome outcome =
+        run("data " + std::string(action) + " on_bad_record=skip" + settings + " 2>&1");
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.out;
+    EXPECT_NE(
+        outcome.out.find("warning: " +
+                         (action == std::string("stats") ? warning : std::string("skipped 3 of "))),
+        std::string::npos)
+        << outcome.out;
+  }
+  EXPECT_EQ(run("data preview on_bad_record=skip quiet=true data=" + data).exit_code, 0);
+  // With nothing left, what is wrong is still said.
+  const std::string bad = directory.file("bad.jsonl", "{\"id\": 1}\n");
+  expect_refused(run("data stats on_bad_record=skip" + kBytes + "data=" + bad + kErrorsOnly), 4,
+                 {"1 record cannot be read; the first: " + bad + ":1: nothing to train on"});
+  // Rows of a .csv that are too long are records, too.
+  const std::string table = directory.file("t.csv", "prompt,completion\na,b\na,b,c\n");
+  EXPECT_EQ(json::parse(run("data stats --json on_bad_record=skip" + kBytes + "data=" + table)
+                            .out)["bad_records"],
+            1);
 }
 
 TEST(Data, Refusals) {

@@ -68,7 +68,7 @@ TEST(Csv, RowsAreRecords) {
   };
   expect_refused("instruction,output\na,b,c\n", "data.csv:2: 3 fields where the first row has 2");
   expect_refused("text,text\na,b\n", "column \"text\" appears twice");
-  expect_refused("question,answer\na,b\n", "nothing to train on among its keys (question, answer)");
+  expect_refused("question,answer\na,b\n", "nothing to train on: its keys are question, answer");
 }
 
 }  // namespace

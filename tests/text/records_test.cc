@@ -33,7 +33,7 @@ TEST(Records, ListsOfMessagesHaveEitherKeysOfMessages) {
                                    {"from": "gpt", "value": "b"}]})"),
             expected);
   refuse(R"({"conversations": [{"from": "human", "text": "a"}]})",
-         "a.jsonl:1, message 1: \"value\" is missing");
+         "a.jsonl:1, message 1: \"value\" is missing; its keys are from, text");
   refuse(R"({"conversations": [{"value": "a"}]})", "a.jsonl:1, message 1: \"from\" is missing");
   refuse(R"({"conversations": [{"text": "a"}]})", "a.jsonl:1, message 1: \"role\" is missing");
   refuse(R"({"conversations": "a"})", "a.jsonl:1: \"conversations\" is not a list of messages");
@@ -93,8 +93,72 @@ TEST(Records, NullIsWhatIsNotThere) {
       {"from": "human", "value": "a", "role": null, "content": null, "weight": null},
       {"from": "gpt", "value": "b", "train": null, "tool_calls": null}]})"),
             (Turns{"user: a", "assistant: b"}));
-  refuse(R"({"messages": null, "id": 1})", "nothing to train on among its keys (messages, id)");
+  refuse(R"({"messages": null, "id": 1})", "nothing to train on: its keys are messages, id");
   refuse(R"({"messages": null, "text": null})", "a.jsonl:1: \"text\" is null, expected text");
+}
+
+TEST(Records, FieldsNameOtherKeys) {
+  const auto read = [](const RecordFields& fields, const char* json) {
+    std::vector<std::string> out;
+    const Record record = parse_record(json, "a.jsonl:1", fields);
+    for (const Message& message : std::get<ConversationRecord>(record).messages) {
+      out.push_back(message.role + ": " + message.content);
+    }
+    return out;
+  };
+  const Turns expected = {"system: s", "user: a\n\nc", "assistant: b"};
+  RecordFields pair;
+  pair.instruction = "question";
+  pair.input = "context";
+  pair.output = "answer";
+  pair.system = "rules";
+  EXPECT_EQ(read(pair, R"({"question": "a", "context": "c", "answer": "b", "rules": "s"})"),
+            expected);
+  // What is named goes before what is known, and what is known is still read.
+  EXPECT_EQ(read(pair, R"({"text": "t", "prompt": "p", "completion": "q", "rules": "s",
+                           "messages": [], "question": "a", "context": "c", "answer": "b"})"),
+            expected);
+  EXPECT_EQ(read(pair, R"({"messages": [{"role": "user", "content": "a"}]})"), Turns{"user: a"});
+  expect_message(ErrorKind::data, "\"answer\" is missing; its keys are question, output",
+                 [&] { read(pair, R"({"question": "a", "output": "b"})"); });
+  // One of the two is enough.
+  RecordFields response;
+  response.output = "response";
+  EXPECT_EQ(read(response, R"({"instruction": "a", "response": "b", "output": "not this"})"),
+            (Turns{"user: a", "assistant: b"}));
+  RecordFields list;
+  list.messages = "dialog";
+  list.role = "speaker";
+  list.content = "says";
+  EXPECT_EQ(read(list, R"({"dialog": [{"speaker": "human", "says": "a"},
+                                      {"speaker": "gpt", "says": "b"}]})"),
+            (Turns{"user: a", "assistant: b"}));
+  expect_message(ErrorKind::data, "message 1: \"says\" is missing; its keys are speaker, value",
+                 [&] { read(list, R"({"dialog": [{"speaker": "human", "value": "a"}]})"); });
+  RecordFields text;
+  text.text = "body";
+  EXPECT_EQ(std::get<TextRecord>(parse_record(R"({"body": "b", "text": "t"})", "a", text)).text,
+            "b");
+  EXPECT_EQ(std::get<TextRecord>(parse_record(R"({"text": "t"})", "a", text)).text, "t");
+}
+
+TEST(Records, HintsSayWhichFieldsWouldDo) {
+  const auto hint = [](const char* json) {
+    return hint_of(error_of(ErrorKind::data, [&] { parse_record(json, "a.jsonl:1"); }));
+  };
+  const auto ends = [](const std::string& text, const std::string& end) {
+    EXPECT_TRUE(text.ends_with("; to read other keys, set " + end)) << text;
+  };
+  ends(hint(R"({"id": 1, "question": "a", "answer": "b"})"),
+       "field_instruction=question field_output=answer");
+  ends(hint(R"({"prompt": "a", "response": "b"})"),
+       "field_instruction=prompt field_output=response");
+  ends(hint(R"({"dialogue": [{"role": "user", "content": "a"}]})"), "field_messages=dialogue");
+  ends(hint(R"({"title": "a", "content": "b"})"), "field_text=content");
+  ends(hint(R"({"a": "b"})"),
+       "field_instruction=KEY field_output=KEY, field_messages=KEY or field_text=KEY");
+  EXPECT_NE(hint(R"({"messages": [{"speaker": "a"}]})").find("message_field_role"),
+            std::string::npos);
 }
 
 TEST(Records, PromptsOfMessagesAreContext) {

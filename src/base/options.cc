@@ -225,8 +225,19 @@ void OptionSet::add(const OptionTable& table) {
   tables_.push_back(table);
 }
 
+const char* OptionSet::explanation(std::string_view name) const {
+  const std::string wanted = canonical_name(name);
+  for (const ForeignName& foreign : foreign_) {
+    if (contains(split_words(foreign.names), wanted)) return foreign.hint;
+  }
+  return nullptr;
+}
+
 const OptionValue& OptionSet::at(std::string_view name, std::string_view origin) const {
   if (const OptionValue* value = find(name)) return *value;
+  if (const char* hint = explanation(name)) {
+    throw Error(ErrorKind::usage, fmt::format("{}: unknown option \"{}\"", origin, name), hint);
+  }
   std::vector<std::string> names;
   for (const auto& [known, position] : index_) names.push_back(known);
   const auto nearest = nearest_name(canonical_name(name), names);

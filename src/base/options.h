@@ -41,6 +41,13 @@ struct OptionTable {
   bool saved = true;  // false: about one call of the program only, absent from dumps
 };
 
+// A name that other programs have for an option, where it is not the same here: no value is taken
+// under it, but whoever gives it is told what to write.
+struct ForeignName {
+  const char* names;  // separated by spaces
+  const char* hint;
+};
+
 // The origin of values from the arguments of the program.
 inline constexpr const char* kCommandLine = "command line";
 
@@ -67,6 +74,11 @@ class OptionSet {
   // Adds a table; every option starts with its default. Throws Error(generic) when a name or an
   // alias is taken already, or a default is not valid.
   void add(const OptionTable& table);
+
+  // Names to be explained where they are given, and are unknown. They must outlive the set.
+  void explain(std::span<const ForeignName> names) { foreign_ = names; }
+  // The hint for such a name; nullptr where there is none.
+  const char* explanation(std::string_view name) const;
 
   // Sets an option; a later call wins. `-` and `_` in names are the same. Throws Error(usage) for
   // an unknown name (with the nearest one as hint) and for a value that the option does not allow,
@@ -113,6 +125,7 @@ class OptionSet {
 
   std::vector<OptionTable> tables_;
   std::vector<OptionValue> values_;
+  std::span<const ForeignName> foreign_;
   std::map<std::string, size_t, std::less<>> index_;  // names and aliases -> values_
 };
 

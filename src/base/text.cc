@@ -151,6 +151,23 @@ std::string without_controls(std::string_view text) {
   return out;
 }
 
+bool is_repository_name(std::string_view name) {
+  const size_t slash = name.find('/');
+  if (slash == 0 || slash == std::string_view::npos || slash + 1 == name.size()) return false;
+  if (name.find('/', slash + 1) != std::string_view::npos || name.front() == '.') return false;
+  const auto allowed = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == '_' || c == '.' ||
+           c == '/';
+  };
+  if (!std::all_of(name.begin(), name.end(), allowed)) return false;
+  const std::string_view last = name.substr(slash + 1);
+  for (const char* extension :
+       {".gguf", ".json", ".jsonl", ".csv", ".txt", ".safetensors", ".yaml"}) {
+    if (last.ends_with(extension)) return false;
+  }
+  return true;
+}
+
 std::vector<std::string> split(std::string_view text, char separator) {
   std::vector<std::string> parts;
   size_t begin = 0;

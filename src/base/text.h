@@ -42,6 +42,9 @@ std::string one_line(std::string_view text);
 // With U+FFFD for control characters other than line feeds and tabs: a text to be looked at.
 std::string without_controls(std::string_view text);
 
+// Whether it looks like a repository of a hub, ORG/NAME, and not like a path.
+bool is_repository_name(std::string_view name);
+
 std::vector<std::string> split(std::string_view text, char separator);
 
 }  // namespace jackscrew

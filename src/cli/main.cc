@@ -13,6 +13,7 @@
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "cli/help.h"
+#include "cli/not_yet.h"
 #include "cli/waiting.h"
 #include "train/run_options.h"
 
@@ -112,6 +113,10 @@ const Command& find_command(const std::vector<Command>& commands, const std::str
   for (const Command& command : commands) {
     if (command.name == name) return command;
     names.push_back(command.name);
+  }
+  if (const NotYet* known = not_yet(name)) {
+    throw Error(ErrorKind::usage, fmt::format("no command \"{}\": {}", name, known->what),
+                known->hint);
   }
   const auto nearest = nearest_name(name, names);
   throw Error(ErrorKind::usage, fmt::format("unknown command \"{}\"", name),

@@ -134,7 +134,13 @@ std::string unread_hint(const fs::path& path) {
 std::vector<fs::path> data_files(const fs::path& path, DataPart part) {
   std::error_code error;
   if (!fs::exists(path, error)) {
-    throw Error(ErrorKind::data, fmt::format("{} does not exist", path.string()), "check the path");
+    throw Error(ErrorKind::data, fmt::format("{} does not exist", path.string()),
+                is_repository_name(path.string())
+                    ? fmt::format("the program downloads nothing; in Python, datasets.load_dataset("
+                                  "\"{}\", split=\"train\").to_json(\"data.jsonl\") writes a data "
+                                  "set of the hub to a file",
+                                  path.string())
+                    : "check the path");
   }
   if (!is_a_directory(path)) return {path};
   const Listing listing = list(path);

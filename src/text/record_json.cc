@@ -317,6 +317,23 @@ Record completion(const Json& record, const RecordFields& fields, const std::str
   return out;
 }
 
+// Pairs of answers, as DPO and its like learn by.
+[[noreturn]] void refuse_preferences(const Json& record, const std::string& place) {
+  const std::string question = first_of(record, {"prompt", "instruction", "question", "query"});
+  std::string how = "set field_messages=chosen";
+  if (!question.empty() && record[question].is_array()) {
+    how = "call them completion in the file";
+  } else if (!record["chosen"].is_array()) {
+    how = question.empty() ? "set field_text=chosen"
+                           : fmt::format("set field_instruction={} field_output=chosen", question);
+  }
+  fail_record(
+      place,
+      "preference data (\"chosen\" and \"rejected\"); training on preferences, as DPO, is not "
+      "there yet",
+      fmt::format("to fine-tune on the chosen answers alone, {}", how));
+}
+
 }  // namespace
 
 void fail_record(const std::string& place, const std::string& what, const std::string& hint) {
@@ -352,6 +369,7 @@ Record to_record(const RecordJson& object, const std::string& place, const Recor
     return TextRecord{required(object, fields.text, place)};
   }
   if (has("messages")) return conversation(object, "messages", fields, place);
+  if (has("chosen") && has("rejected")) refuse_preferences(object, place);
   if (has("conversations")) return conversation(object, "conversations", fields, place);
   if (has("instruction")) return instruction(object, fields, place);
   if (has("prompt")) return completion(object, fields, place);

@@ -109,6 +109,14 @@ ModelFiles open_model_alone(const std::string& model) {
     names.emplace_back(shape.name);
   }
   if (!fs::exists(path)) {
+    if (is_repository_name(model)) {
+      const std::string name = model.substr(model.find('/') + 1);
+      throw Error(
+          ErrorKind::model, fmt::format("model {} does not exist here", model),
+          fmt::format("the program downloads nothing: `hf download {} --local-dir {}` gets it "
+                      "from the hub, then model={}",
+                      model, name, name));
+    }
     const auto nearest = nearest_name(model, names);
     throw Error(ErrorKind::model, fmt::format("model {} does not exist", model),
                 nearest ? fmt::format("did you mean the shape {}?", *nearest)

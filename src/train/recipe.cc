@@ -13,6 +13,7 @@
 #include "learners/learner.h"
 #include "text/chat_template.h"
 #include "text/dataset.h"
+#include "train/foreign_options.h"
 #include "train/recipe_file.h"
 #include "train/record_options.h"
 
@@ -67,6 +68,12 @@ void resolve_learning_rate(OptionSet& options, const Preset& preset) {
 void apply_preset(OptionSet& options) {
   const Preset* preset = find_preset(options.text("method"));
   if (preset == nullptr) {
+    const std::string& name = options.text("method");
+    if (const char* hint = foreign_method(name)) {
+      throw Error(ErrorKind::usage,
+                  fmt::format("{}: there is no method \"{}\"", options.origin("method"), name),
+                  hint);
+    }
     std::vector<std::string> names;
     for (const Preset& known : presets()) names.emplace_back(known.name);
     refuse_name(options, "method", names);
@@ -306,6 +313,7 @@ OptionSet run_options(std::span<const LearnerTable> learners) {
   OptionSet options;
   for (const OptionTable& table : run_option_tables()) options.add(table);
   for (const LearnerTable& table : learners) options.add({learner_title(table), table.options});
+  options.explain(foreign_options());
   return options;
 }
 

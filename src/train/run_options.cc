@@ -421,6 +421,8 @@ constexpr OptionSpec kCallOptions[] = {
 constexpr Preset kPresets[] = {
     {"full", "learner=full learning_rate=1e-5", "every weight learns"},
     {"lora", "learner=lora learning_rate=2e-4", "low-rank adapters over frozen weights"},
+    {"qlora", "learner=lora storage=nf4 learning_rate=2e-4",
+     "low-rank adapters over frozen weights in 4 bits (NF4)"},
     {"rotary", "learner=rotary storage=int8 optimizer=adamw_8bit learning_rate=1e-5",
      "every weight learns, a few of them at a time, over int8 weights"},
 };

@@ -88,6 +88,16 @@ TEST(Text, Sizes) {
   EXPECT_EQ(human_duration(4321), "1h12m");
 }
 
+TEST(Text, RepositoriesOfAHub) {
+  for (const char* name : {"org/name", "HuggingFaceTB/SmolLM2-135M", "a_b/c.d-1"}) {
+    EXPECT_TRUE(is_repository_name(name)) << name;
+  }
+  for (const char* path : {"name", "/org/name", "./name", "../name", "a/b/c", "a/", "a/b.gguf",
+                           "a/b.jsonl", "a/b c", ""}) {
+    EXPECT_FALSE(is_repository_name(path)) << path;
+  }
+}
+
 TEST(Text, OneLineSpellsControlCharactersOut) {
   EXPECT_EQ(one_line("a\nb\x1b[2J\x7f \xC3\xA9"), "a\\nb\\u001b[2J\\u007f \xC3\xA9");
 }

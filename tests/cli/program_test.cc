@@ -36,6 +36,38 @@ TEST(Program, UnknownCommandsNameTheNearest) {
   EXPECT_EQ(run(std::string("help confg") + kErrorsOnly).exit_code, 2);
 }
 
+// What other programs have: what to do instead.
+TEST(Program, SaysWhatIsNotThereYet) {
+  const auto refused = [](const std::string& arguments, int code, const std::string& what,
+                          const std::string& hint) {
+    expect_refused(run(arguments + kErrorsOnly), code, {what, "hint: ", hint});
+  };
+  refused("merge", 2, "no command \"merge\": merging an adapter", "merge_and_unload()");
+  refused("export model=x", 2, "writing GGUF", "convert_hf_to_gguf.py");
+  refused("quantize", 2, "writing quantized models is not there yet", "storage=nf4");
+  refused("finetune", 2, "that is done by train", "jackscrew train model=MODEL");
+  refused("help serve", 2, "a server is not there yet", "jackscrew chat");
+  refused("train method=dpo", 2, "there is no method \"dpo\"", "field_output=chosen");
+  refused("train method=galore", 2, "there is no method \"galore\"", "method=rotary");
+  refused("train load_in_4bit=true", 2, "unknown option \"load_in_4bit\"", "method=qlora");
+  refused("train --bf16 true", 2, "unknown option \"bf16\"", "product=bf16");
+  refused("plan model=HuggingFaceTB/SmolLM2-135M", 5,
+          "model HuggingFaceTB/SmolLM2-135M does not exist here",
+          "`hf download HuggingFaceTB/SmolLM2-135M --local-dir SmolLM2-135M` gets it from the hub, "
+          "then model=SmolLM2-135M");
+  refused("data preview data=tatsu-lab/alpaca", 4, "tatsu-lab/alpaca does not exist",
+          "load_dataset(\"tatsu-lab/alpaca\"");
+}
+
+TEST(Program, QloraIsLoraOverFourBits) {
+  const std::string recipe = run("train --print_config method=qlora").out;
+  for (const char* line : {"learner: lora ", "storage: nf4 ", "learning_rate: 2e-4 "}) {
+    EXPECT_NE(recipe.find(line), std::string::npos) << recipe;
+  }
+  EXPECT_NE(run("train --print_config method=qlora storage=nf4_double").out.find("nf4_double "),
+            std::string::npos);
+}
+
 TEST(Program, Version) {
   const Outcome version = run("--version");
   EXPECT_EQ(version.exit_code, 0);

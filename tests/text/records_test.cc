@@ -161,6 +161,32 @@ TEST(Records, HintsSayWhichFieldsWouldDo) {
             std::string::npos);
 }
 
+TEST(Records, PreferencesAreNotTrainedOn) {
+  const auto hint = [](const char* json) {
+    const auto error = error_of(ErrorKind::data, [&] { parse_record(json, "a.jsonl:1"); });
+    EXPECT_NE(message_of(error).find("preference data"), std::string::npos) << message_of(error);
+    return hint_of(error);
+  };
+  EXPECT_TRUE(hint(R"({"prompt": "a", "chosen": "b", "rejected": "c"})")
+                  .ends_with("set field_instruction=prompt field_output=chosen"));
+  EXPECT_TRUE(hint(R"({"prompt": "a", "chosen": [{"role": "user", "content": "a"}],
+                       "rejected": []})")
+                  .ends_with("set field_messages=chosen"));
+  EXPECT_TRUE(hint(R"({"prompt": [], "chosen": [], "rejected": []})").ends_with("in the file"));
+  EXPECT_TRUE(hint(R"({"chosen": "b", "rejected": "c"})").ends_with("set field_text=chosen"));
+  // Without that, the question alone would be read, with nothing to learn.
+  hint(R"({"conversations": [{"from": "human", "value": "a"}], "chosen": {}, "rejected": {}})");
+  // A conversation beside them is one.
+  EXPECT_EQ(
+      turns(R"({"messages": [{"role": "user", "content": "a"}], "chosen": [], "rejected": []})"),
+      Turns{"user: a"});
+  RecordFields chosen;
+  chosen.instruction = "prompt";
+  chosen.output = "chosen";
+  EXPECT_TRUE(std::holds_alternative<ConversationRecord>(
+      parse_record(R"({"prompt": "a", "chosen": "b", "rejected": "c"})", "a", chosen)));
+}
+
 TEST(Records, PromptsOfMessagesAreContext) {
   EXPECT_EQ(turns(R"({"prompt": [{"role": "user", "content": "a"},
                                  {"role": "assistant", "content": "b"},

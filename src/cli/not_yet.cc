@@ -1,0 +1,52 @@
+#include "cli/not_yet.h"
+
+#include <algorithm>
+#include <string>
+
+#include "base/options.h"
+
+namespace jackscrew {
+
+namespace {
+
+constexpr NotYet kNotYet[] = {
+    {"merge fuse", "merging an adapter into its model is not there yet",
+     "eval, generate and chat take model=BASE adapter=DIR as they are; to merge in Python: "
+     "PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(\"BASE\"), \"DIR\")"
+     ".merge_and_unload().save_pretrained(\"OUT\")"},
+    {"export convert", "writing GGUF and other formats is not there yet",
+     "results are Hugging Face and PEFT directories, which transformers and vLLM open; llama.cpp's "
+     "convert_hf_to_gguf.py makes GGUF of a model, its convert_lora_to_gguf.py of an adapter"},
+    {"quantize quantise", "writing quantized models is not there yet",
+     "storage=nf4 or storage=int8 quantizes while a model is loaded, GGUF's quantized types are "
+     "read "
+     "as they are; llama.cpp's llama-quantize writes them"},
+    {"serve server api", "a server is not there yet",
+     "jackscrew chat model=MODEL talks to a model; vLLM and llama.cpp's llama-server serve what "
+     "train writes"},
+    {"download pull", "the program downloads nothing",
+     "hf download ORG/NAME --local-dir NAME (of Hugging Face's huggingface_hub) gets a model; then "
+     "model=NAME"},
+    {"dpo orpo kto grpo ppo rlhf", "training on preferences and rewards is not there yet",
+     "jackscrew train fine-tunes on answers; of preference data it takes the chosen ones: "
+     "field_output=chosen, or field_messages=chosen where they are lists of messages"},
+    {"finetune sft lora qlora pretrain tune", "that is done by train",
+     "jackscrew train model=MODEL data=FILE output_dir=DIR method=lora; jackscrew help train"},
+    {"evaluate benchmark test", "that is done by eval", "jackscrew eval model=MODEL data=FILE"},
+    {"run infer inference predict complete", "that is done by generate and chat",
+     "jackscrew generate model=MODEL prompt=TEXT, or jackscrew chat model=MODEL"},
+    {"preprocess tokenize", "that is done by data",
+     "jackscrew data tokenize model=MODEL data=FILE"},
+};
+
+}  // namespace
+
+const NotYet* not_yet(std::string_view command) {
+  const auto* found = std::find_if(std::begin(kNotYet), std::end(kNotYet), [&](const NotYet& row) {
+    const auto names = split_words(row.name);
+    return std::find(names.begin(), names.end(), command) != names.end();
+  });
+  return found == std::end(kNotYet) ? nullptr : found;
+}
+
+}  // namespace jackscrew

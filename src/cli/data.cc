@@ -27,7 +27,7 @@ constexpr size_t kPreviewBytes = 2000;  // of a text, where there are no tokens
 struct Reader {
   explicit Reader(const Recipe& from)
       : recipe(from),
-        files(open_model(from.model, from.adapter)),
+        files(open_tokenizer(from.model, from.adapter, from.tokenizer)),
         tokenizer(make_tokenizer(from.tokenizer, files)),
         options(dataset_options(from, tokenizer)) {}
 
@@ -273,8 +273,12 @@ int look_at_data(const Recipe& recipe) {
                 "jackscrew help data shows examples");
   }
   recipe.options.require("data", "data");
-  const bool records_only = wanted == "preview" && recipe.model.empty();
-  if (!records_only) recipe.options.require("model", "data " + wanted);
+  const bool has_tokenizer = !recipe.model.empty() || recipe.tokenizer != "auto";
+  const bool records_only = wanted == "preview" && !has_tokenizer;
+  if (!records_only && !has_tokenizer) {
+    throw Error(ErrorKind::usage, fmt::format("data {} needs a tokenizer", wanted),
+                "give model=MODEL, or tokenizer=DIR; data preview shows records without one");
+  }
   warn_of_unused(recipe, "data", {"eval_data", "val_size", "output"});
   for (const std::string& path : recipe.data) {
     for (const std::string& line : left_out_warnings(path, DataPart::train)) warn(line);

@@ -24,7 +24,7 @@ int score(const Recipe& given) {
   recipe.options.require("model", "eval");
   recipe.options.require("data", "eval");
   warn_of_unused(recipe, "eval", {"data_weights", "eval_data", "val_size"});
-  const ModelFiles files = open_model(recipe.model, recipe.adapter);
+  const ModelFiles files = open_model(recipe.model, recipe.adapter, recipe.tokenizer);
   require_weights(recipe, files);
   settle_lengths(recipe, files.config);
   const Tokenizer tokenizer = make_tokenizer(recipe.tokenizer, files);

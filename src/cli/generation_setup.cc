@@ -23,7 +23,7 @@ Recipe checked(const Recipe& given, const char* command) {
 
 GenerationSetup::GenerationSetup(const Recipe& given, const char* command)
     : recipe(checked(given, command)),
-      files(open_model(recipe.model, recipe.adapter)),
+      files(open_model(recipe.model, recipe.adapter, recipe.tokenizer)),
       tokenizer(make_tokenizer(recipe.tokenizer, files)),
       format(recipe_chat_format(recipe, tokenizer)) {
   require_weights(recipe, files);

@@ -38,7 +38,7 @@ std::vector<int32_t> first_window(const Recipe& recipe, const Tokenizer& tokeniz
 int write_logits(const Recipe& given) {
   Recipe recipe = with_adapter_options(given);
   for (const char* option : {"model", "data", "output"}) recipe.options.require(option, "logits");
-  const ModelFiles files = open_model(recipe.model, recipe.adapter);
+  const ModelFiles files = open_model(recipe.model, recipe.adapter, recipe.tokenizer);
   require_weights(recipe, files);
   settle_lengths(recipe, files.config);
   const Tokenizer tokenizer = make_tokenizer(recipe.tokenizer, files);

@@ -121,4 +121,25 @@ TokenizerData gguf_tokenizer_data(const GgufTokenizerMetadata& from, const std::
   return data;
 }
 
+FoundTokenizer read_tokenizer(const fs::path& path) {
+  constexpr const char* kHint =
+      "give a directory with a tokenizer.json or a tokenizer.model, such a file, or a GGUF file; "
+      "or tokenizer=bytes";
+  if (!fs::exists(path)) {
+    throw Error(ErrorKind::model, fmt::format("tokenizer {} does not exist", path.string()), kHint);
+  }
+  const std::string name = path.filename().string();
+  const bool is_file = name == "tokenizer.json" || name == "tokenizer.model";
+  if (fs::is_directory(path) || is_file) {
+    fs::path directory = is_file ? path.parent_path() : path;
+    if (directory.empty()) directory = ".";
+    if (auto data = read_tokenizer_directory(directory)) return {directory, std::move(*data)};
+  } else if (path.extension() == ".gguf") {
+    const GgufFile file(path);
+    const GgufTokenizerMetadata metadata = gguf_tokenizer(file);
+    if (!metadata.model.empty()) return {path, gguf_tokenizer_data(metadata, path.string())};
+  }
+  throw Error(ErrorKind::model, fmt::format("there is no tokenizer in {}", path.string()), kHint);
+}
+
 }  // namespace jackscrew

@@ -27,6 +27,14 @@ inline constexpr std::array<const char*, 7> kTokenizerFiles = {
 // nullopt when the directory has neither of the first two. Throws Error(model).
 std::optional<TokenizerData> read_tokenizer_directory(const std::filesystem::path& directory);
 
+// The tokenizer that a path names: a directory with one, one of its two files (those beside it
+// count as well), or a GGUF file. Throws Error(model) where there is none.
+struct FoundTokenizer {
+  std::filesystem::path origin;  // the directory or the GGUF file
+  TokenizerData data;
+};
+FoundTokenizer read_tokenizer(const std::filesystem::path& path);
+
 // Whether it has either of the two.
 bool has_tokenizer(const std::filesystem::path& directory);
 

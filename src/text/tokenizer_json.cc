@@ -170,6 +170,22 @@ void read_post_processor(const Json& step, TokenizerData& data) {
   }
 }
 
+// Whether no token is the single byte or holds the mark of a space that SentencePiece's decoders
+// look for: then those change nothing of a byte-level vocabulary. transformers writes them there
+// when it converts a GGUF.
+bool has_no_byte_tokens(const TokenizerData& data) {
+  return std::none_of(data.tokens.begin(), data.tokens.end(), [](const std::string& token) {
+    const auto is_digit = [](char c) { return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'F'); };
+    return token.size() == 6 && token.starts_with("<0x") && is_digit(token[3]) &&
+           is_digit(token[4]) && token[5] == '>';
+  });
+}
+bool has_no_space_marks(const TokenizerData& data) {
+  return std::none_of(data.tokens.begin(), data.tokens.end(), [](const std::string& token) {
+    return token.find(kSpaceMark) != std::string::npos;
+  });
+}
+
 // Decoding is what the vocabulary's spelling prescribes; here it is seen that the file agrees.
 void read_decoder(const Json& step, TokenizerData& data) {
   const std::string type = type_of(step);
@@ -178,7 +194,7 @@ void read_decoder(const Json& step, TokenizerData& data) {
     for (const Json& part : step.at("decoders")) read_decoder(part, data);
   } else if (type == "ByteLevel") {
     if (text) fail_unsupported("a ByteLevel decoder without the ByteLevel pre-tokenizer");
-  } else if (type == "Replace" && text) {
+  } else if (type == "Replace" && (text || has_no_space_marks(data))) {
     if (replaced_text(step) != kSpaceMark || text_of(step, "content") != " ") {
       fail_unsupported(fmt::format("the decoder {}", step.dump()));
     }
@@ -196,7 +212,7 @@ void read_decoder(const Json& step, TokenizerData& data) {
     if (metaspace.prefix != PreTokenizerStep::Prefix::never) {
       data.leading_space = LeadingSpace::drop_first_token;
     }
-  } else if (type != "Fuse" && !(type == "ByteFallback" && text)) {
+  } else if (type != "Fuse" && !(type == "ByteFallback" && (text || has_no_byte_tokens(data)))) {
     fail_unsupported(fmt::format("the decoder {}", type));
   }
 }

@@ -118,10 +118,15 @@ bool is_own(const ModelFiles& files, const Tokenizer& tokenizer) {
   return files.tokenizer && files.tokenizer->tokens == tokenizer.data().tokens;
 }
 
+// Whether config.json speaks of this tokenizer's tokens.
+bool is_of_config(const ModelFiles& files, const Tokenizer& tokenizer) {
+  return is_own(files, tokenizer) && !files.tokenizer_was_chosen;
+}
+
 // The model's, with the special tokens of another tokenizer where it learned by that.
 ModelConfig exported_config(const ModelFiles& files, const Tokenizer& tokenizer) {
   ModelConfig config = files.config;
-  if (is_own(files, tokenizer)) return config;
+  if (is_of_config(files, tokenizer)) return config;
   config.bos_token_id = tokenizer.bos();
   config.pad_token_id = tokenizer.data().pad;
   config.eos_token_ids.clear();
@@ -135,7 +140,7 @@ std::string generation_config(const ModelFiles& files, const Tokenizer& tokenize
                               const ChatFormat& format) {
   const fs::path own = fs::path(files.origin) / kGenerationConfig;
   const std::optional<int64_t> end = end_of_answers(format, tokenizer);
-  if (is_own(files, tokenizer) && fs::is_directory(files.origin) && fs::exists(own)) {
+  if (is_of_config(files, tokenizer) && fs::is_directory(files.origin) && fs::exists(own)) {
     const std::string text = read_text(own);
     if (const auto with_end = end ? add_end_token(text, *end) : text) return *with_end;
   }

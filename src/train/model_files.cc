@@ -16,6 +16,9 @@ namespace jackscrew {
 
 namespace {
 
+// The value of `tokenizer` for byte_tokenizer().
+constexpr const char* kBytes = "bytes";
+
 // The model shapes that the literature on training small Llamas uses (GaLore, table of
 // configurations), and larger ones as they were published.
 struct NamedShape {
@@ -96,7 +99,9 @@ void refuse_adapter(const fs::path& directory) {
                           base.empty() ? "MODEL" : base, directory.string()));
 }
 
-ModelFiles open_model_alone(const std::string& model) {
+enum class Weights { open, leave };
+
+ModelFiles open_model_alone(const std::string& model, Weights weights) {
   ModelFiles files;
   files.origin = model;
   const fs::path path(model);
@@ -125,13 +130,17 @@ ModelFiles open_model_alone(const std::string& model) {
   }
   if (fs::is_directory(path)) {
     if (!fs::exists(path / "config.json")) {
+      if (weights == Weights::leave && has_tokenizer(path)) {
+        take_tokenizer(files, model, [&] { return read_tokenizer_directory(path); });
+        return files;
+      }
       refuse_adapter(path);
       throw Error(ErrorKind::model, fmt::format("{} has no config.json", model),
                   "give a directory that Hugging Face's save_pretrained() or a run wrote");
     }
     files.config =
         parse_hf_config(read_text(path / "config.json"), (path / "config.json").string());
-    files.source = std::make_unique<SafetensorsSource>(path);
+    if (weights == Weights::open) files.source = std::make_unique<SafetensorsSource>(path);
     if (const fs::path generation = path / kGenerationConfig; fs::exists(generation)) {
       files.end_tokens = parse_end_tokens(read_text(generation));
     }
@@ -153,13 +162,32 @@ ModelFiles open_model_alone(const std::string& model) {
   return files;
 }
 
-}  // namespace
-
-ModelFiles open_model(const std::string& model, const std::string& adapter) {
-  ModelFiles files = open_model_alone(model);
-  if (!adapter.empty() && has_tokenizer(adapter)) {
+// The adapter's goes before the model's, and one that is named before both.
+void choose_tokenizer(ModelFiles& files, const std::string& adapter, const std::string& tokenizer) {
+  if (tokenizer != "auto" && tokenizer != kBytes) {
+    FoundTokenizer found = read_tokenizer(tokenizer);
+    files.tokenizer_origin = found.origin.string();
+    files.tokenizer = std::move(found.data);
+    files.tokenizer_error.reset();
+    files.tokenizer_was_chosen = true;
+  } else if (!adapter.empty() && has_tokenizer(adapter)) {
     take_tokenizer(files, adapter, [&] { return read_tokenizer_directory(adapter); });
   }
+}
+
+}  // namespace
+
+ModelFiles open_model(const std::string& model, const std::string& adapter,
+                      const std::string& tokenizer) {
+  ModelFiles files = open_model_alone(model, Weights::open);
+  choose_tokenizer(files, adapter, tokenizer);
+  return files;
+}
+
+ModelFiles open_tokenizer(const std::string& model, const std::string& adapter,
+                          const std::string& tokenizer) {
+  ModelFiles files = model.empty() ? ModelFiles{} : open_model_alone(model, Weights::leave);
+  choose_tokenizer(files, adapter, tokenizer);
   return files;
 }
 
@@ -182,25 +210,32 @@ TokenizerData byte_tokenizer() {
 
 Tokenizer make_tokenizer(const std::string& choice, const ModelFiles& files) {
   TokenizerData data;
-  if (choice == "bytes") {
+  if (choice == kBytes) {
     data = byte_tokenizer();
   } else if (files.tokenizer) {
     data = *files.tokenizer;
   } else if (files.tokenizer_error) {
     throw Error(*files.tokenizer_error);
   } else {
-    throw Error(ErrorKind::model, fmt::format("{} has no tokenizer", files.origin),
-                "put its tokenizer.json beside the weights, or set tokenizer=bytes");
+    throw Error(
+        ErrorKind::model, fmt::format("{} has no tokenizer", files.origin),
+        "put its tokenizer.json beside the weights, or give tokenizer=DIR of another model, or "
+        "tokenizer=bytes");
   }
   Tokenizer tokenizer(std::move(data));
-  if (tokenizer.vocab_size() > files.config.vocab_size) {
-    throw Error(ErrorKind::model,
-                fmt::format("{}: the tokenizer has {} tokens, the model only {}",
-                            choice == "bytes" ? files.origin : files.tokenizer_origin,
-                            tokenizer.vocab_size(), files.config.vocab_size),
-                choice == "bytes"
-                    ? "tokenizer=bytes needs a vocab_size of at least 258"
-                    : "the tokenizer belongs to another model, or tokens were added to it alone");
+  const bool is_known = files.config.vocab_size > 0;
+  if (is_known && tokenizer.vocab_size() > files.config.vocab_size) {
+    throw Error(
+        ErrorKind::model,
+        fmt::format("{}: the tokenizer has {} tokens, the model only {}",
+                    choice == kBytes ? files.origin : files.tokenizer_origin,
+                    tokenizer.vocab_size(), files.config.vocab_size),
+        choice == kBytes ? "tokenizer=bytes needs a vocab_size of at least 258"
+        : files.tokenizer_was_chosen
+            ? fmt::format("from scratch, model= may be a config.json with a vocab_size of {} "
+                          "or more",
+                          tokenizer.vocab_size())
+            : "the tokenizer belongs to another model, or tokens were added to it alone");
   }
   return tokenizer;
 }

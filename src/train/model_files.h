@@ -20,16 +20,25 @@ struct ModelFiles {
   std::vector<int64_t> end_tokens;         // of generation_config.json, beside those of `config`
   std::string tokenizer_origin;            // the directory or file that `tokenizer` is from
   std::optional<TokenizerData> tokenizer;  // absent when the model has none that can be used
+  bool tokenizer_was_chosen = false;       // not the model's own: `config` has no tokens of it
   std::optional<Error> tokenizer_error;    // why the one in the files cannot be used
 };
 
 // Throws Error(model) naming what is missing or damaged. A tokenizer that cannot be used is no
 // reason: much can be done without one. Where the directory of an `adapter` has a tokenizer, as
 // trainers write it there, the adapter has learned by that, and it goes before the model's.
-ModelFiles open_model(const std::string& model, const std::string& adapter = {});
+// `tokenizer` is a recipe's: of a path, the tokenizer there goes before both.
+ModelFiles open_model(const std::string& model, const std::string& adapter = {},
+                      const std::string& tokenizer = "auto");
 
-// The ready tokenizer of a recipe: `choice` is "auto" (the model's) or "bytes" (ids are the 256
-// byte values, then BOS and EOS). Throws Error(model) when the model has none that can be used.
+// The same for texts alone: no weights are opened, and a directory with a tokenizer will do, or no
+// `model` beside a `tokenizer`. Without a configuration vocab_size is 0.
+ModelFiles open_tokenizer(const std::string& model, const std::string& adapter,
+                          const std::string& tokenizer);
+
+// The ready tokenizer of a recipe: `choice` is "auto" (the model's), "bytes" (ids are the 256
+// byte values, then BOS and EOS), or the path that open_model() was given. Throws Error(model) when
+// the model has none that can be used.
 Tokenizer make_tokenizer(const std::string& choice, const ModelFiles& files);
 
 // The vocabulary of tokenizer "bytes".

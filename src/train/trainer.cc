@@ -49,7 +49,7 @@ class Trainer {
       : recipe_(with_adapter_options(recipe)),
         console_(console),
         output_(recipe.output_dir),
-        files_(open_model(recipe.model, recipe.adapter)),
+        files_(open_model(recipe.model, recipe.adapter, recipe.tokenizer)),
         tokenizer_(make_tokenizer(recipe.tokenizer, files_)),
         watch_(recipe.watch) {
     check_model();

@@ -176,7 +176,7 @@ TEST(Data, PreviewWithoutAModelShowsRecords) {
   expect_refused(run(command + kErrorsOnly), 4,
                  {data + ":1: nothing to train on: its keys are question, answer",
                   "set field_instruction=question field_output=answer"});
-  expect_refused(run("data stats data=" + data + kErrorsOnly), 2, {"data stats needs model"});
+  expect_refused(run("data stats data=" + data + kErrorsOnly), 2, {"data stats needs a tokenizer"});
 }
 
 TEST(Data, BadRecordsEndItOrAreSkipped) {
@@ -214,6 +214,28 @@ TEST(Data, BadRecordsEndItOrAreSkipped) {
   EXPECT_EQ(json::parse(run("data stats --json on_bad_record=skip" + kBytes + "data=" + table)
                             .out)["bad_records"],
             1);
+}
+
+TEST(Data, ATokenizerWillDo) {
+  const TemporaryDirectory directory("jackscrew_data");
+  const std::string text = directory.file("text.txt", "Hello world");
+  const std::string tokens = read_text(fs::path(kTestData) / "text/data/smollm_tokenizer.json");
+  const std::string file = directory.file("tokenizer.json", tokens);
+  const std::string command = "data tokenize data=" + text + " ";
+  const Outcome given = run(command + "tokenizer=" + directory.path().string());
+  ASSERT_EQ(given.exit_code, 0);
+  EXPECT_FALSE(given.out.empty());
+  EXPECT_EQ(run(command + "tokenizer=" + file).out, given.out);
+  EXPECT_EQ(run(command + "model=" + directory.path().string()).out, given.out);
+  // It goes before a model's own.
+  EXPECT_EQ(run(command + "model=" + golden_model("odd") + " tokenizer=bytes").exit_code, 0);
+  directory.file("config.json", read_text(golden_model("odd") + "/config.json"));
+  expect_refused(run(command + "model=" + directory.path().string() + kErrorsOnly), 5,
+                 {"the tokenizer has 600 tokens, the model only "});
+  expect_refused(run(command + "tokenizer=" + text + kErrorsOnly), 5,
+                 {"there is no tokenizer in "});
+  expect_refused(run(command + "tokenizer=nowhere" + kErrorsOnly), 5,
+                 {"tokenizer nowhere does not exist"});
 }
 
 TEST(Data, Refusals) {

@@ -269,6 +269,31 @@ TEST(StreamDecoder, ReleasesOnlyCompleteCharacters) {
   EXPECT_EQ(stream.finish(), "");
 }
 
+// What transformers 5 writes for a GGUF whose tokenizer is byte-level: SentencePiece's decoders,
+// which find nothing there, and then ByteLevel.
+TEST(TokenizerJson, ReadsDecodersThatFindNothing) {
+  const Json good = Json::parse(read_text(text_data() / "smollm_tokenizer.json"));
+  const char* patch = R"({"decoder": {"type": "Sequence", "decoders": [{"type": "ByteFallback"},
+      {"type": "Fuse"}, {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "},
+      {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": true}]}})";
+  Json patched = good;
+  patched.merge_patch(Json::parse(patch));
+  const Tokenizer tokenizer(parse_tokenizer_json(patched.dump(), "t.json"));
+  const Tokenizer plain(parse_tokenizer_json(good.dump(), "t.json"));
+  for (const char* text : {"Hello  world", "\u2581 <0x41> \u00e9", "<|im_start|>a\xff"}) {
+    const auto ids = tokenizer.encode(text, true);
+    EXPECT_EQ(ids, plain.encode(text, true));
+    EXPECT_EQ(tokenizer.decode(ids, false), text);
+  }
+  // Where they would find something, other text would come of it than here.
+  for (const char* content : {"<0x41>", "a\u2581"}) {
+    Json bad = patched;
+    bad["added_tokens"].push_back({{"id", 600}, {"content", content}, {"special", false}});
+    expect_error(ErrorKind::model, "the decoder ",
+                 [&] { parse_tokenizer_json(bad.dump(), "t.json"); });
+  }
+}
+
 TEST(TokenizerJson, NamesWhatItCannotRead) {
   const Json good = Json::parse(read_text(text_data() / "smollm_tokenizer.json"));
   const auto refuse = [&](const std::string& part, const char* patch) {

@@ -5,12 +5,15 @@
 #include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <string_view>
+#include <vector>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/arguments.h"
 #include "cli/commands.h"
-#include "train/recipe_file.h"
+#include "cli/recipes.h"
+#include "train/foreign_recipe.h"
 
 namespace jackscrew {
 
@@ -82,12 +85,54 @@ void print_schema() {
   fmt::print("{}\n", schema.dump(2));
 }
 
+// The method's recipe as a person would write it; `all`: every option with its default.
+int init(const std::string& method, bool all) {
+  OptionSet options = program_options();
+  options.set("method", method, "config init");
+  // What the method decides stays open, so that editing `method` in the file is enough.
+  const Recipe recipe = resolve_recipe(options, learner_tables());
+  if (all) {
+    fmt::print("# Run with: jackscrew train FILE.yaml\n{}", options.to_yaml(recipe.skipped_titles));
+    return 0;
+  }
+  for (const RecipeText& known : recipe_texts()) {
+    if (std::string_view(known.name) != method) continue;
+    // The commands in it name the file where it lies in the source.
+    const std::string place = fmt::format("recipes/{}.yaml", method);
+    std::string text = known.text;
+    for (size_t at = 0; (at = text.find(place, at)) != std::string::npos;) {
+      text.replace(at, place.size(), "run.yaml");
+    }
+    fmt::print("{}# All other options: jackscrew config init {} --all, or jackscrew help train\n",
+               text, method);
+    return 0;
+  }
+  fail(ErrorKind::generic, "there is no recipe of method {}", method);
+}
+
+// Of another program's recipe, key by key, what it is here.
+void print_report(const RecipeReport& report) {
+  fmt::print("understood\n");
+  for (const auto& [key, option] : report.known) {
+    fmt::print("  {:<30} {}\n", one_line(key), key == option ? "" : option);
+  }
+  fmt::print("not understood\n");
+  for (const auto& [key, origin, hint] : report.unknown) {
+    fmt::print("  {:<30} {}\n", one_line(key),
+               hint.empty() ? "there is no such option" : one_line(hint));
+  }
+}
+
 // A recipe that sets nothing is valid to whoever reads it beside other settings; alone it is a
 // slip, such as the output of a command that failed.
 int validate(Arguments arguments) {
   const auto is_recipe = [](const std::string& argument) { return is_recipe_name(argument); };
+  const auto file = std::find_if(arguments.begin(), arguments.end(), is_recipe);
+  if (file != arguments.end()) {
+    const RecipeReport report = report_recipe(read_recipe_entries(*file), program_options());
+    if (report.is_foreign) print_report(report);
+  }
   return with_recipe(arguments, 0, "config validate", [&](const Recipe&) {
-    const auto file = std::find_if(arguments.begin(), arguments.end(), is_recipe);
     if (file == arguments.end()) {
       throw Error(ErrorKind::usage, "config validate needs a recipe",
                   "jackscrew config validate FILE.yaml");
@@ -106,13 +151,10 @@ int validate(Arguments arguments) {
 
 int run_config(Arguments arguments) {
   const std::string action = arguments.empty() ? std::string() : arguments[0];
-  if (action == "init" && arguments.size() == 2) {
-    OptionSet options = program_options();
-    options.set("method", arguments[1], "config init");
-    // What the method decides stays open, so that editing `method` in the file is enough.
-    const Recipe recipe = resolve_recipe(options, learner_tables());
-    fmt::print("# Run with: jackscrew train FILE.yaml\n{}", options.to_yaml(recipe.skipped_titles));
-    return 0;
+  if (action == "init") {
+    std::vector<std::string> methods(arguments.begin() + 1, arguments.end());
+    const bool all = std::erase(methods, "--all") > 0;
+    if (methods.size() == 1) return init(methods[0], all);
   }
   if (action == "validate" && arguments.size() >= 2) {
     return validate(arguments.subspan(1));
@@ -121,7 +163,8 @@ int run_config(Arguments arguments) {
     print_schema();
     return 0;
   }
-  throw Error(ErrorKind::usage, "config takes `init METHOD`, `validate FILE.yaml` or `schema`",
+  throw Error(ErrorKind::usage,
+              "config takes `init METHOD [--all]`, `validate FILE.yaml` or `schema`",
               "jackscrew help config shows examples");
 }
 

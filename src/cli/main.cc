@@ -99,7 +99,7 @@ std::vector<Command> command_table() {
        .run = run_doctor},
       {.name = "config",
        .summary = "recipes to start from, and checks of recipes",
-       .usage = "init METHOD | validate FILE.yaml [name=value ...] | schema",
+       .usage = "init METHOD [--all] | validate FILE.yaml [name=value ...] | schema",
        .examples = {"jackscrew config init lora > run.yaml",
                     "jackscrew config validate run.yaml learning_rate=1e-4",
                     "jackscrew config schema > recipe.schema.json"},

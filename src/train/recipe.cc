@@ -14,6 +14,7 @@
 #include "text/chat_template.h"
 #include "text/dataset.h"
 #include "train/foreign_options.h"
+#include "train/foreign_recipe.h"
 #include "train/recipe_file.h"
 #include "train/record_options.h"
 
@@ -281,6 +282,14 @@ void fill(Recipe& r, const OptionSet& o) {
 
 // A key given twice in one file is a slip, not an override.
 void set_from_file(OptionSet& options, const std::string& path) {
+  const RecipeReport report = report_recipe(read_recipe_entries(path), options);
+  if (report.is_foreign) {
+    const std::string whose =
+        report.program.empty() ? "" : fmt::format("it looks like a recipe of {}; ", report.program);
+    throw Error(
+        ErrorKind::usage, report.summary(path),
+        fmt::format("{}`jackscrew config validate {}` says what each key is here", whose, path));
+  }
   std::map<std::string, std::string> first_origin;
   for (const Assignment& assignment : read_recipe_file(path)) {
     const char* name = options.at(assignment.name, assignment.origin).spec.name;

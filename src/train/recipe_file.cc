@@ -73,13 +73,22 @@ YAML::Node only_document(const std::string& text, std::string_view name) {
   return YAML::Load(text);
 }
 
+std::vector<Assignment> assignments_of(std::vector<RecipeEntry> entries) {
+  std::vector<Assignment> out;
+  for (RecipeEntry& entry : entries) {
+    if (entry.error) throw Error(*entry.error);
+    out.push_back(std::move(entry.assignment));
+  }
+  return out;
+}
+
 }  // namespace
 
 bool is_recipe_name(std::string_view name) {
   return name.ends_with(".yaml") || name.ends_with(".yml");
 }
 
-std::vector<Assignment> parse_recipe_text(const std::string& text, std::string_view name) {
+std::vector<RecipeEntry> parse_recipe_entries(const std::string& text, std::string_view name) {
   YAML::Node document;
   try {
     document = only_document(text + kEndMark, name);
@@ -90,7 +99,7 @@ std::vector<Assignment> parse_recipe_text(const std::string& text, std::string_v
     throw Error(ErrorKind::usage,
                 fmt::format("{}: not YAML: {}", place(name, error.mark), error.msg), kShape);
   }
-  std::vector<Assignment> out;
+  std::vector<RecipeEntry> out;
   if (document.IsNull()) return out;
   if (!document.IsMap()) refuse_shape(name, document.Mark());
   for (const auto& entry : document) {
@@ -100,30 +109,43 @@ std::vector<Assignment> parse_recipe_text(const std::string& text, std::string_v
       throw Error(ErrorKind::usage,
                   fmt::format("{}: a key is not a plain word", place(name, key.Mark())), kShape);
     }
-    Assignment assignment{key.Scalar(), {}, place(name, key.Mark()), std::nullopt};
+    RecipeEntry entry{{key.Scalar(), {}, place(name, key.Mark()), std::nullopt}, std::nullopt};
+    Assignment& assignment = entry.assignment;
     if (value.IsNull()) continue;
     if (value.IsScalar()) {
       assignment.text = value.Scalar();
     } else if (value.IsSequence()) {
-      assignment.items = scalar_items(value, assignment.name, name);
+      try {
+        assignment.items = scalar_items(value, assignment.name, name);
+      } catch (const Error& error) {
+        entry.error = error;
+      }
     } else {
-      throw Error(ErrorKind::usage,
-                  fmt::format("{}: {} holds a nested map", assignment.origin, assignment.name),
-                  kShape);
+      entry.error = Error(
+          ErrorKind::usage,
+          fmt::format("{}: {} holds a nested map", assignment.origin, assignment.name), kShape);
     }
-    out.push_back(std::move(assignment));
+    out.push_back(std::move(entry));
   }
   return out;
 }
 
-std::vector<Assignment> read_recipe_file(const fs::path& path) {
+std::vector<Assignment> parse_recipe_text(const std::string& text, std::string_view name) {
+  return assignments_of(parse_recipe_entries(text, name));
+}
+
+std::vector<RecipeEntry> read_recipe_entries(const fs::path& path) {
   std::string text;
   try {
     text = read_text(path, kMaxRecipeBytes);
   } catch (const Error& error) {
     throw Error(ErrorKind::usage, error.what(), error.hint());
   }
-  return parse_recipe_text(text, path.string());
+  return parse_recipe_entries(text, path.string());
+}
+
+std::vector<Assignment> read_recipe_file(const fs::path& path) {
+  return assignments_of(read_recipe_entries(path));
 }
 
 }  // namespace jackscrew

@@ -1,10 +1,12 @@
 // Reads a recipe: a YAML file with one flat map of options.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/error.h"
 #include "base/file.h"
 #include "base/options.h"
 
@@ -20,5 +22,16 @@ std::vector<Assignment> read_recipe_file(const fs::path& path);
 
 // The same for text in memory; `name` stands for the file's in origins and messages.
 std::vector<Assignment> parse_recipe_text(const std::string& text, std::string_view name);
+
+// One key of a recipe with its value, or why that cannot be one: it is nested.
+struct RecipeEntry {
+  Assignment assignment;
+  std::optional<Error> error;
+};
+
+// The keys that have a value, in order; nested ones are no error yet. Throws Error(usage) for what
+// is no map of keys.
+std::vector<RecipeEntry> read_recipe_entries(const fs::path& path);
+std::vector<RecipeEntry> parse_recipe_entries(const std::string& text, std::string_view name);
 
 }  // namespace jackscrew

@@ -1,7 +1,9 @@
 // Runs the built program as a user would.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -101,8 +103,17 @@ TEST(Program, ConfigInitGivesAValidRecipe) {
   const fs::path file =
       fs::temp_directory_path() / ("jackscrew_cli_" + std::to_string(::getpid()) + ".yaml");
   for (const Preset& preset : presets()) {
-    const Outcome recipe = run(std::string("config init ") + preset.name);
+    // As it lies in recipes/, with its comments.
+    const Outcome brief = run(std::string("config init ") + preset.name);
+    EXPECT_EQ(brief.exit_code, 0);
+    EXPECT_NE(brief.out.find(fmt::format("\nmethod: {}\n", preset.name)), std::string::npos);
+    EXPECT_NE(brief.out.find("#   jackscrew train run.yaml\n"), std::string::npos) << brief.out;
+    EXPECT_LT(std::count(brief.out.begin(), brief.out.end(), '\n'), 60) << brief.out;
+    write_text_atomic(file, brief.out);
+    EXPECT_EQ(run("config validate " + file.string()).exit_code, 0);
+    const Outcome recipe = run(fmt::format("config init {} --all", preset.name));
     EXPECT_EQ(recipe.exit_code, 0);
+    EXPECT_EQ(run(fmt::format("config init --all {}", preset.name)).out, recipe.out);
     write_text_atomic(file, recipe.out);
     // Left open, so that another method in the edited file brings its own.
     EXPECT_NE(recipe.out.find("learning_rate: auto"), std::string::npos);
@@ -130,6 +141,58 @@ TEST(Program, ARecipeThatSetsNothingIsNotValid) {
   }
   expect_refused(run("config validate method=lora" + std::string(kErrorsOnly)), 2,
                  {"needs a recipe"});
+}
+
+TEST(Program, RecipesOfOtherTrainersAreExplained) {
+  const TemporaryDirectory directory("jackscrew_foreign");
+  const auto check = [&](const std::string& text, const std::string& program,
+                         const std::string& not_understood, const std::string& understood,
+                         const std::vector<std::string>& lines) {
+    const std::string file = directory.file("run.yaml", text);
+    expect_refused(
+        run("train " + file + kErrorsOnly), 2,
+        {fmt::format("{}: not understood: {}; understood: {}\n", file, not_understood, understood),
+         "hint: it looks like a recipe of " + program});
+    const Outcome table = run("config validate " + file + " 2>/dev/null");
+    EXPECT_EQ(table.exit_code, 2);
+    for (const std::string& line : lines) {
+      EXPECT_NE(table.out.find(line), std::string::npos)
+          << "no \"" << line << "\" in " << table.out;
+    }
+  };
+  check(R"(base_model: NousResearch/Llama-3.2-1B
+datasets:
+  - path: teknium/GPT4-LLM-Cleaned
+    type: alpaca
+val_set_size: 0.1
+adapter: qlora
+wandb_project:
+sequence_len: 2048
+load_in_4bit: true
+micro_batch_size: 2
+optimizer: adamw_bnb_8bit
+flash_attention: true
+something_new: 1
+)",
+        "axolotl", "datasets, adapter, load_in_4bit, optimizer, flash_attention, something_new",
+        "base_model, val_set_size, sequence_len, micro_batch_size",
+        {"  base_model                     model\n", "data: [FILE, FILE]", "method: qlora;",
+         "storage=nf4", "optimizer is \"adamw_bnb_8bit\", expected one of adamw",
+         "  something_new                  there is no such option\n"});
+  check(R"(model_name_or_path: meta-llama/Meta-Llama-3-8B-Instruct
+stage: sft
+do_train: true
+finetuning_type: lora
+lora_rank: 8
+dataset: identity,alpaca_en_demo
+template: llama3
+cutoff_len: 2048
+overwrite_cache: true
+bf16: true
+)",
+        "LLaMA-Factory", "stage, do_train, overwrite_cache, bf16",
+        "model_name_or_path, finetuning_type, lora_rank, dataset, template, cutoff_len",
+        {"  finetuning_type                method\n", "the command says what is done"});
 }
 
 TEST(Program, SizesNeedAUnit) {

@@ -1,0 +1,15 @@
+// The files of recipes/, which the build puts into the program (cmake/Recipes.cmake).
+#pragma once
+
+#include <span>
+
+namespace jackscrew {
+
+struct RecipeText {
+  const char* name;  // the method's
+  const char* text;  // YAML with comments
+};
+
+std::span<const RecipeText> recipe_texts();
+
+}  // namespace jackscrew

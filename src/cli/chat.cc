@@ -51,8 +51,8 @@ constexpr const char* kCommands =
 
 void say_how(const Chat::Answer& answer) {
   const Generation& generation = answer.generation;
-  fmt::print(stderr, "[{} of {} new, {:.1f} tok/s; answer {}, {:.1f} tok/s]\n", answer.computed,
-             counted(answer.prompt_tokens, "token"),
+  fmt::print(stderr, "[prompt {}, {} cached, {:.1f} tok/s; answer {}, {:.1f} tok/s]\n",
+             counted(answer.prompt_tokens, "token"), answer.prompt_tokens - answer.computed,
              token_rate(answer.computed, generation.prefill_seconds),
              counted(static_cast<int64_t>(generation.ids.size()), "token"),
              generation.decode_rate());
@@ -116,8 +116,9 @@ class Conversation {
     print_piece(answer.text.ends_with('\n') ? "" : "\n");
     if (recipe_.quiet) return;
     if (answer.forgotten > 0) {
-      fmt::print(stderr, "[the oldest {} went to make room]\n",
-                 counted(answer.forgotten, "exchange"));
+      fmt::print(stderr, "[the context is full: the oldest {} dropped]\n",
+                 answer.forgotten == 1 ? "exchange was"
+                                       : fmt::format("{} exchanges were", answer.forgotten));
     }
     say_how(answer);
   }

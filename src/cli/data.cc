@@ -70,18 +70,18 @@ std::string fit_for_training(const Record& record, Example& example, const Datas
   const std::string length = counted(std::ssize(example.ids), "token");
   const int64_t limit = options.sequence_len;
   if (std::holds_alternative<DocumentRecord>(record)) {
-    return fmt::format("{} in windows of {}, of which each trains all but its first", length,
+    return fmt::format("{} in windows of {}; all but the first of each are trained on", length,
                        limit);
   }
   const LengthFit fit = fit_length(example, options, place);
   const int64_t targets = fit == LengthFit::left_out ? 0 : example.target_count();
   if (targets == 0) std::fill(example.train.begin(), example.train.end(), uint8_t{0});
   if (fit == LengthFit::left_out) {
-    return fmt::format("{}, left out as longer than {}", length, limit);
+    return fmt::format("{}, skipped: longer than {}", length, limit);
   }
   const std::string cut = fit == LengthFit::cut ? fmt::format(", cut to {}", limit) : "";
-  if (targets == 0) return fmt::format("{}{}, left out as none is trained", length, cut);
-  return fmt::format("{}{}, {} trained", length, cut, targets);
+  if (targets == 0) return fmt::format("{}{}, skipped: nothing to train on", length, cut);
+  return fmt::format("{}{}, {} trained on", length, cut, targets);
 }
 
 // A text as it is shown: what is trained in green, or in brackets.
@@ -238,21 +238,21 @@ void stats(const Reader& reader) {
     fmt::print("{}\n", json.text());
     return;
   }
-  fmt::print("records    {}: {} examples, {} cut to {} tokens, {} dropped for want of a target\n",
-             counts.records, counts.examples, counts.truncated, recipe.sequence_len,
-             counts.dropped);
+  fmt::print("records    {}: {} used, {} cut to {} tokens, {} skipped: nothing to train on\n",
+             counts.records, counted(counts.examples, "example"), counts.truncated,
+             recipe.sequence_len, counts.dropped);
   if (counts.too_long > 0) {
-    fmt::print("           {} left out as longer than {} tokens\n", counts.too_long,
+    fmt::print("           {} skipped: longer than {} tokens\n", counts.too_long,
                recipe.sequence_len);
   }
-  if (repeated > 0) fmt::print("           {} stand there more than once\n", repeated);
-  fmt::print("tokens     {}, of which {} are trained ({:.1f}%)\n", counts.tokens,
-             counts.trained_tokens, 100.0 * trained);
-  fmt::print("text       {}, {:.2f} bytes to a token\n", human_bytes(counts.text_bytes),
+  if (repeated > 0) fmt::print("           {}\n", counted(repeated, "duplicate"));
+  fmt::print("tokens     {}, {} trained on ({:.1f}%)\n", counts.tokens, counts.trained_tokens,
+             100.0 * trained);
+  fmt::print("text       {}, {:.2f} bytes per token\n", human_bytes(counts.text_bytes),
              share(counts.text_bytes, counts.text_tokens));
-  fmt::print("lengths    from {} to {}, median {}, mean {:.1f}\n", lengths.front(), lengths.back(),
-             median, mean);
-  fmt::print("epoch      {} rows of {} tokens, {:.1f}% full ({}); {} steps\n",
+  fmt::print("lengths    {} to {} tokens, median {}, mean {:.1f}\n", lengths.front(),
+             lengths.back(), median, mean);
+  fmt::print("epoch      {} sequences of {} tokens, {:.1f}% filled ({}); {} steps\n",
              sampler.rows_per_epoch(), recipe.sequence_len, 100.0 * sampler.fill_rate(),
              recipe.packing ? "packed" : "not packed", sampler.steps_per_epoch());
   for (const std::string& line : data_warnings(counts)) warn(line);

@@ -80,10 +80,10 @@ std::string program_help(std::span<const Command> commands) {
   }
   out += fmt::format("  {:<12}{}\n", "help", "explain a command and its options");
   return out +
-         "\n`jackscrew help COMMAND` lists a command's options; `jackscrew --version` says what "
-         "was "
-         "built.\nExit codes: 0 done, 1 other errors, 2 usage, 3 does not fit into memory, 4 data, "
-         "5 model files,\n6 not a finite number, 7 device, 130 interrupted.\n";
+         "\n`jackscrew help COMMAND` lists a command's options; `jackscrew --version` shows how it "
+         "was built.\nExit codes: 0 done, 1 other errors, 2 usage, 3 does not fit into memory, 4 "
+         "data, "
+         "5 model files,\n6 NaN or infinity, 7 device, 130 interrupted.\n";
 }
 
 std::string command_help(const Command& command) {
@@ -93,8 +93,7 @@ std::string command_help(const Command& command) {
   if (command.tables.empty()) return out;
   out +=
       "\nOptions are written name=value, --name value or --name=value; - and _ are the same. They "
-      "win "
-      "over\nthe recipe file, and a later one over an earlier one. Defaults stand in brackets.\n";
+      "override\nthe recipe file, and a later one an earlier one. Defaults are in brackets.\n";
   const OptionSet options = program_options();
   for (size_t table = 0; table < options.tables().size(); ++table) {
     const OptionTable& shown = options.tables()[table];

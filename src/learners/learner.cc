@@ -12,17 +12,13 @@ namespace jackscrew {
 
 std::span<const LearnerEntry> all_learners() {
   static const std::array<LearnerEntry, 4> kLearners = {{
-      {"full",
-       "all weights learn, all of them",
-       {},
-       {},
-       [](const OptionSet&) { return make_full_learner(); }},
+      {"full", "trains all weights", {}, {}, [](const OptionSet&) { return make_full_learner(); }},
       {"lora",
        "low-rank adapters beside frozen weights",
        lora_options(),
        {},
        [](const OptionSet& options) { return make_lora_learner(options); }},
-      {"rotary", "all weights learn, a few of them at a time", rotary_options(), rotary_savings(),
+      {"rotary", "trains all weights, a few of them at a time", rotary_options(), rotary_savings(),
        [](const OptionSet& options) { return make_rotary_learner(options); }},
       {"frozen",
        "nothing learns: evaluation and generation",

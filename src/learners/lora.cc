@@ -14,10 +14,9 @@ namespace {
 
 constexpr std::array<OptionSpec, 5> kOptions = {{
     {"lora_rank", OptionType::integer, "16", "rank of the adapters", "r lora_r rank", "", 1, 4096},
-    {"lora_alpha", OptionType::number, "auto", "numerator of the scale; auto: twice the rank",
-     "alpha", "auto", 0},
-    {"lora_dropout", OptionType::number, "0", "share of inputs dropped in training", "", "", 0,
-     0.99},
+    {"lora_alpha", OptionType::number, "auto",
+     "the adapter is scaled by alpha / rank; auto: twice the rank", "alpha", "auto", 0},
+    {"lora_dropout", OptionType::number, "0", "dropout of the adapters' inputs", "", "", 0, 0.99},
     {"lora_target", OptionType::list, "all-linear",
      "modules that get an adapter, by name, or all-linear", "lora_target_modules target_modules"},
     {"use_rslora", OptionType::boolean, "false", "scale by alpha / sqrt(rank)"},

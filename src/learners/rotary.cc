@@ -35,26 +35,27 @@ constexpr std::array<OptionSpec, 12> kOptions = {{
      "at "
      "least 10",
      "reshufle_steps", "auto", 1, 1e9},
-    {"churn", OptionType::number, "0.5", "share of the active groups replaced at a rotation", "",
+    {"churn", OptionType::number, "0.5", "fraction of the active groups replaced at a rotation", "",
      "", 0.01, 1},
-    {"moments", OptionType::text, "keep", "of a group that waits: keep (on the host), or reset", "",
-     "reset keep"},
+    {"moments", OptionType::text, "keep",
+     "Adam moments of waiting groups: keep (on the host) or reset", "", "reset keep"},
     {"static", OptionType::text, "train",
      "embedding, norms and head: train (always), rotate (as groups), freeze", "",
      "train rotate freeze"},
     {"group_learning_rate", OptionType::number, "auto",
-     "rate of the active groups; auto: learning_rate, raised by up to 4 the less is active, at "
-     "most 1e-3",
+     "learning rate of the active groups; auto: learning_rate, times up to 4 the less is active, "
+     "at most 1e-3",
      "", "auto", 0},
     {"static_learning_rate", OptionType::number, "auto",
-     "rate of embedding, norms and head; auto: learning_rate", "", "auto", 0},
+     "learning rate of embedding, norms and head; auto: learning_rate", "", "auto", 0},
     {"master", OptionType::text, "ram",
      "where the exact values of waiting groups are: ram, or mmap (files in output_dir)", "",
      "ram mmap"},
     {"master_dtype", OptionType::text, "f32",
      "exact values of waiting groups: f32, or bf16 by stochastic rounding", "", "f32 bf16"},
     {"overlap_rotation", OptionType::boolean, "false",
-     "on a GPU: copy what joins and leaves beside the steps, for 6 bytes of its memory a weight"},
+     "on a GPU: overlap the copies of rotations with the steps; takes 6 bytes of its memory per "
+     "weight"},
 }};
 
 // Files cost a read and a write of a group a rotation. What halves the active weights or rounds the

@@ -65,14 +65,14 @@ std::vector<std::string> data_warnings(const DatasetStats& stats) {
   if (static_cast<double>(stats.truncated) >= kManyCut * static_cast<double>(stats.records) &&
       stats.truncated > 0) {
     warnings.push_back(fmt::format(
-        "{} of {} lose their ends, answers what ends them: they are longer than sequence_len, the "
-        "longest has {} tokens",
+        "{} of {} are longer than sequence_len and lose their ends, the end of the answer with it; "
+        "the longest has {} tokens",
         stats.truncated, counted(stats.records, "record"), stats.longest));
   }
   if (stats.notes.untrainable > 0) {
     warnings.push_back(fmt::format(
-        "{} cannot be trained: the chat template writes those turns otherwise as soon as the "
-        "conversation goes on",
+        "{} cannot be trained on: the chat template writes earlier turns differently once the "
+        "conversation continues",
         counted(stats.notes.untrainable, "answer")));
   }
   if (stats.notes.unended > 0) {
@@ -81,17 +81,17 @@ std::vector<std::string> data_warnings(const DatasetStats& stats) {
         counted(stats.notes.unended, "answer")));
   }
   if (stats.notes.dropped_bos > 0) {
-    warnings.push_back(fmt::format("{} began with BOS twice, of which one was left out",
+    warnings.push_back(fmt::format("{} began with two BOS tokens; one was removed",
                                    counted(stats.notes.dropped_bos, "conversation")));
   }
   if (stats.notes.unused_tools > 0) {
-    warnings.push_back(fmt::format("{} with tools, of which the chat template writes nothing",
+    warnings.push_back(fmt::format("{} with tools, which the chat template ignores",
                                    counted(stats.notes.unused_tools, "conversation")));
   }
   if (stats.notes.empty > 0) {
-    warnings.push_back(fmt::format("{} to be trained {} nothing: the model will learn that",
-                                   counted(stats.notes.empty, "answer"),
-                                   stats.notes.empty == 1 ? "says" : "say"));
+    warnings.push_back(fmt::format(
+        "{} an empty answer",
+        counted(stats.notes.empty, "record") + (stats.notes.empty == 1 ? " has" : " have")));
   }
   return warnings;
 }

@@ -24,7 +24,7 @@ Example from_chat(const Tokenizer& tokenizer, std::span<const Message> messages,
            .unended = encoded.unended,
            .dropped_bos = encoded.dropped_bos ? 1 : 0,
            .unused_tools = chat.unused_tools ? 1 : 0,
-           .empty = std::count_if(messages.begin(), messages.end(), is_empty_answer)}};
+           .empty = std::any_of(messages.begin(), messages.end(), is_empty_answer) ? 1 : 0}};
 }
 
 // Text that is trained throughout, special tokens in it recognised.

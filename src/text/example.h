@@ -17,7 +17,7 @@ struct ChatNotes {
   int64_t unended = 0;       // trained answers without a token that ends them
   int64_t dropped_bos = 0;   // conversations that began with BOS twice
   int64_t unused_tools = 0;  // conversations with tools of which the chat template knows none
-  int64_t empty = 0;         // answers to be trained that say nothing
+  int64_t empty = 0;         // records with an answer to be trained that is empty
 
   ChatNotes& operator+=(const ChatNotes& other);
   bool operator==(const ChatNotes&) const = default;

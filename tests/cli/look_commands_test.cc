@@ -111,11 +111,14 @@ TEST(Data, StatsJson) {
   EXPECT_EQ(stats["rows"], 3);
   EXPECT_DOUBLE_EQ(stats["fill_rate"].get<double>(), 20.0 / 24.0);
   ASSERT_EQ(stats["warnings"].size(), 1u);
-  EXPECT_EQ(stats["warnings"][0].get<std::string>().find("2 of 4 records lose their ends"), 0u);
+  EXPECT_EQ(
+      stats["warnings"][0].get<std::string>().find("2 of 4 records are longer than sequence_len"),
+      0u);
   const std::string text = run("data stats sequence_len=8 data=" + data + kBytes + " 2>&1").out;
   // 29 bytes of texts in 37 tokens, whatever is cut from them.
   for (const char* part :
-       {"83.3% full", "0.78 bytes to a token", "warning: 2 of 4 records lose their ends"}) {
+       {"2 cut to 8 tokens, 1 skipped: nothing to train on\n", "83.3% filled",
+        "0.78 bytes per token", "warning: 2 of 4 records are longer than sequence_len"}) {
     EXPECT_NE(text.find(part), std::string::npos) << text;
   }
 }
@@ -140,15 +143,15 @@ TEST(Data, PreviewCutsAndLeavesOut) {
                      "{\"prompt\": \"a long one\", \"completion\": \"answer\"}\n"
                      "{\"text\": \"text\"}\n");
   const std::string command = "data preview sequence_len=8 data=" + data + kBytes;
-  EXPECT_EQ(run(command).out, data + ":1: 11 tokens, cut to 8, 4 trained\n<s>ask[[answ]]\n\n" +
+  EXPECT_EQ(run(command).out, data + ":1: 11 tokens, cut to 8, 4 trained on\n<s>ask[[answ]]\n\n" +
                                   data +
-                                  ":2: 18 tokens, cut to 8, left out as none is trained\n"
+                                  ":2: 18 tokens, cut to 8, skipped: nothing to train on\n"
                                   "<s>a long \n\n" +
-                                  data + ":3: 6 tokens, 5 trained\n[[<s>text</s>]]\n\n");
+                                  data + ":3: 6 tokens, 5 trained on\n[[<s>text</s>]]\n\n");
   EXPECT_EQ(run(command + "excess_length_strategy=drop").out,
-            data + ":1: 11 tokens, left out as longer than 8\n<s>askanswer</s>\n\n" + data +
-                ":2: 18 tokens, left out as longer than 8\n<s>a long oneanswer</s>\n\n" + data +
-                ":3: 6 tokens, 5 trained\n[[<s>text</s>]]\n\n");
+            data + ":1: 11 tokens, skipped: longer than 8\n<s>askanswer</s>\n\n" + data +
+                ":2: 18 tokens, skipped: longer than 8\n<s>a long oneanswer</s>\n\n" + data +
+                ":3: 6 tokens, 5 trained on\n[[<s>text</s>]]\n\n");
   const Outcome refused = run(command + "excess_length_strategy=error 2>&1");
   EXPECT_EQ(refused.exit_code, 4);
   EXPECT_NE(refused.out.find(data + ":1: 11 tokens, and sequence_len is 8"), std::string::npos)
@@ -158,7 +161,7 @@ TEST(Data, PreviewCutsAndLeavesOut) {
       run("data preview sequence_len=8 data_weights=0,1 data=" + data + "," + document + kBytes)
           .out,
       document +
-          ": 11 tokens in windows of 8, of which each trains all but its first\n"
+          ": 11 tokens in windows of 8; all but the first of each are trained on\n"
           "[[<s>0123456789]]\n\n");
 }
 

@@ -182,7 +182,8 @@ TEST_F(DatasetTest, LongRecordsAreCutLeftOutOrRefused) {
   // Said of many, and not of few.
   const auto warnings = data_warnings(cut);
   ASSERT_EQ(warnings.size(), 1u);
-  EXPECT_TRUE(warnings[0].starts_with("1 of 2 records lose their ends")) << warnings[0];
+  EXPECT_TRUE(warnings[0].starts_with("1 of 2 records are longer than sequence_len"))
+      << warnings[0];
   EXPECT_TRUE(warnings[0].ends_with(fmt::format("has {} tokens", longest))) << warnings[0];
   DatasetStats few = cut;
   few.records = 21;
@@ -536,9 +537,8 @@ TEST_F(DatasetTest, TellsWhatTheTemplateDoesToConversations) {
       with_template("{% for m in messages %}{{ m.content }}{{ m.tool_calls }}<|im_end|>"
                     "{% endfor %}"));
   EXPECT_EQ(silent.stats().notes.empty, 2);
-  EXPECT_EQ(
-      data_warnings(silent.stats()),
-      std::vector<std::string>{"2 answers to be trained say nothing: the model will learn that"});
+  EXPECT_EQ(data_warnings(silent.stats()),
+            std::vector<std::string>{"2 records have an empty answer"});
   // What the template refuses is named by its place.
   expect_error(ErrorKind::data, "a.jsonl:2: the chat template (line 1) refuses", [&] {
     read("a.jsonl", "{\"text\": \"x\"}\n" + text, with_template("{{ raise_exception('No.') }}"));

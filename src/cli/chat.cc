@@ -9,6 +9,7 @@
 #include <csignal>
 #include <iostream>
 
+#include "base/console.h"
 #include "base/error.h"
 #include "base/json_object.h"
 #include "base/signals.h"
@@ -51,11 +52,11 @@ constexpr const char* kCommands =
 
 void say_how(const Chat::Answer& answer) {
   const Generation& generation = answer.generation;
-  fmt::print(stderr, "[prompt {}, {} cached, {:.1f} tok/s; answer {}, {:.1f} tok/s]\n",
-             counted(answer.prompt_tokens, "token"), answer.prompt_tokens - answer.computed,
-             token_rate(answer.computed, generation.prefill_seconds),
-             counted(static_cast<int64_t>(generation.ids.size()), "token"),
-             generation.decode_rate());
+  write_stderr(fmt::format(
+      "[prompt {}, {} cached, {:.1f} tok/s; answer {}, {:.1f} tok/s]\n",
+      counted(answer.prompt_tokens, "token"), answer.prompt_tokens - answer.computed,
+      token_rate(answer.computed, generation.prefill_seconds),
+      counted(static_cast<int64_t>(generation.ids.size()), "token"), generation.decode_rate()));
 }
 
 class Conversation {
@@ -65,15 +66,14 @@ class Conversation {
 
   void run() {
     const bool asks = ::isatty(STDIN_FILENO) != 0 && !recipe_.quiet;
-    if (asks)
-      fmt::print(stderr, "/help lists commands; /exit or Ctrl-D ends, Ctrl-C stops an answer\n");
+    if (asks) write_stderr("/help lists commands; /exit or Ctrl-D ends, Ctrl-C stops an answer\n");
     for (std::string line; ask(asks), std::getline(std::cin, line);) {
       if (line.ends_with('\r')) line.pop_back();
       const size_t end = line.find_last_not_of(" \t") + 1;  // 0 where there is nothing else
       const std::string_view command = std::string_view(line).substr(0, end);
       if (command == "/exit") return;
       if (command == "/help") {
-        fmt::print(stderr, "{}", kCommands);
+        write_stderr(kCommands);
       } else if (command == "/reset") {
         chat_.forget();
       } else if (!line.empty()) {
@@ -84,7 +84,7 @@ class Conversation {
 
  private:
   static void ask(bool asks) {
-    if (asks) fmt::print(stderr, "> ");
+    if (asks) write_stderr("> ");
   }
 
   void answer(const std::string& message) {
@@ -98,7 +98,8 @@ class Conversation {
       interrupt_.end_answer();
       // A message too long is no reason to end the conversation.
       if (error.kind() != ErrorKind::usage || ::isatty(STDIN_FILENO) == 0) throw;
-      fmt::print(stderr, "jackscrew: {}; {}\n", error.what(), error.hint());
+      write_stderr(
+          fmt::format("jackscrew: {}; {}\n", one_line(error.what()), one_line(error.hint())));
       return;
     }
     interrupt_.end_answer();
@@ -116,9 +117,10 @@ class Conversation {
     print_piece(answer.text.ends_with('\n') ? "" : "\n");
     if (recipe_.quiet) return;
     if (answer.forgotten > 0) {
-      fmt::print(stderr, "[the context is full: the oldest {} dropped]\n",
-                 answer.forgotten == 1 ? "exchange was"
-                                       : fmt::format("{} exchanges were", answer.forgotten));
+      write_stderr(fmt::format("[the context is full: the oldest {} dropped]\n",
+                               answer.forgotten == 1
+                                   ? "exchange was"
+                                   : fmt::format("{} exchanges were", answer.forgotten)));
     }
     say_how(answer);
   }

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdio>
 
+#include "base/console.h"
 #include "base/error.h"
 #include "base/json_object.h"
 #include "base/text.h"
@@ -68,8 +69,8 @@ int64_t room_for_answer(const Recipe& recipe, const ModelConfig& config, int64_t
                 "shorten the prompt");
   }
   if (room < recipe.max_new_tokens && !recipe.quiet) {
-    fmt::print(stderr, "the model's context of {} tokens leaves room for {}\n",
-               config.longest_sequence(), counted(room, "token"));
+    write_stderr(fmt::format("the model's context of {} tokens leaves room for {}\n",
+                             config.longest_sequence(), counted(room, "token")));
   }
   return std::min(room, recipe.max_new_tokens);
 }
@@ -114,10 +115,11 @@ int write_answer(const Recipe& given) {
   if (!recipe.quiet) {
     const bool full = options.max_new_tokens < recipe.max_new_tokens;
     const char* stopped = full ? "; stopped: the context is full" : "; stopped at max_new_tokens";
-    fmt::print(stderr, "prompt {}, {:.1f} tok/s; answer {}, {:.1f} tok/s{}\n",
-               counted(prompt_tokens, "token"), token_rate(prompt_tokens, answer.prefill_seconds),
-               counted(static_cast<int64_t>(answer.ids.size()), "token"), answer.decode_rate(),
-               answer.ended ? "" : stopped);
+    write_stderr(fmt::format("prompt {}, {:.1f} tok/s; answer {}, {:.1f} tok/s{}\n",
+                             counted(prompt_tokens, "token"),
+                             token_rate(prompt_tokens, answer.prefill_seconds),
+                             counted(static_cast<int64_t>(answer.ids.size()), "token"),
+                             answer.decode_rate(), answer.ended ? "" : stopped));
   }
   return 0;
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/console.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
@@ -135,7 +136,7 @@ bool asks_for_help(Arguments arguments) {
 int dispatch(Arguments arguments) {
   const std::vector<Command> commands = command_table();
   if (arguments.empty()) {
-    fmt::print(stderr, "{}", program_help(commands));
+    write_stderr(program_help(commands));
     return static_cast<int>(ErrorKind::usage);
   }
   const std::string& name = arguments[0];
@@ -159,8 +160,8 @@ int dispatch(Arguments arguments) {
 int report(const std::string& what, const std::string& hint, int exit_code) {
   std::fflush(stdout);
   const bool interrupted = exit_code == static_cast<int>(ErrorKind::interrupted);
-  fmt::print(stderr, "jackscrew: {}{}\n", interrupted ? "" : "error: ", one_line(what));
-  if (!hint.empty()) fmt::print(stderr, "hint: {}\n", one_line(hint));
+  write_stderr(fmt::format("jackscrew: {}{}\n", interrupted ? "" : "error: ", one_line(what)));
+  if (!hint.empty()) write_stderr(fmt::format("hint: {}\n", one_line(hint)));
   return exit_code;
 }
 
@@ -188,6 +189,7 @@ int guarded_main(int argc, char** argv) {
 }  // namespace jackscrew
 
 int main(int argc, char** argv) {
+  jackscrew::open_missing_descriptors();
   jackscrew::wait_politely(argv);
   return jackscrew::guarded_main(argc, argv);
 }

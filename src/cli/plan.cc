@@ -5,6 +5,7 @@
 
 #include <optional>
 
+#include "base/console.h"
 #include "base/error.h"
 #include "base/process_memory.h"
 #include "base/text.h"
@@ -141,9 +142,9 @@ int show_fit(const Recipe& recipe, const ModelFiles& files) {
                plan_json(fit->recipe, files.config, fit->plan).add("settings", settings).text());
     return 0;
   }
-  fmt::print(stderr, "fits: needs {} on the device and {} on the host, with {}\n",
-             human_bytes(fit->plan.ledger.peak), human_bytes(host_peak(fit->plan)),
-             fit->settings.empty() ? "the recipe as it is" : fit->settings);
+  write_stderr(fmt::format("fits: needs {} on the device and {} on the host, with {}\n",
+                           human_bytes(fit->plan.ledger.peak), human_bytes(host_peak(fit->plan)),
+                           fit->settings.empty() ? "the recipe as it is" : fit->settings));
   fmt::print("{}", fit->recipe.to_yaml());
   return 0;
 }

@@ -1,12 +1,10 @@
 // jackscrew train: a run until its end, or until a signal asks for it.
-#include <unistd.h>
-
 #include <atomic>
 #include <csignal>
 #include <set>
-#include <string_view>
 #include <vector>
 
+#include "base/console.h"
 #include "base/signals.h"
 #include "cli/arguments.h"
 #include "train/trainer.h"
@@ -23,9 +21,8 @@ class Requests {
     if (signal == SIGUSR1) return save_.store(true);
     if (!seen_.insert(signal).second) end_by(signal);
     stop_.store(true);
-    constexpr std::string_view kSaid =
-        "\njackscrew: stopping after this step; press Ctrl-C again to quit without saving\n";
-    [[maybe_unused]] const auto written = ::write(STDERR_FILENO, kSaid.data(), kSaid.size());
+    write_stderr(
+        "\njackscrew: stopping after this step; press Ctrl-C again to quit without saving\n");
   }
 
   const std::atomic<bool>& stop() const { return stop_; }

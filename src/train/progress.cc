@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <utility>
 #include <vector>
 
+#include "base/console.h"
 #include "base/text.h"
 
 namespace jackscrew {
@@ -51,7 +51,7 @@ std::string amount_text(int64_t amount, const std::string& unit) {
 }  // namespace
 
 void warn(std::string_view line) {
-  std::fputs(fmt::format("jackscrew: warning: {}\n", one_line(line)).c_str(), stderr);
+  write_stderr(fmt::format("jackscrew: warning: {}\n", one_line(line)));
 }
 
 std::string format_step_line(const StepLine& line, bool colour, int width) {

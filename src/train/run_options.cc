@@ -27,7 +27,8 @@ constexpr OptionSpec kModelOptions[] = {
     {.name = "checkpoint_dtype",
      .type = text,
      .default_text = "f32",
-     .help = "dtype of frozen weights with init=random, as a checkpoint would have it: f32 bf16 f16",
+     .help =
+         "dtype of frozen weights with init=random, as a checkpoint would have it: f32 bf16 f16",
      .choices = "f32 bf16 f16"},
     {.name = "tokenizer",
      .type = text,

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/console.h"
 #include "base/process_memory.h"
 #include "base/text.h"
 #include "formats/checkpoint.h"
@@ -104,9 +105,7 @@ class Trainer {
  private:
   void say(const std::string& line) const {
     if (console_.style.quiet) return;
-    // A terminal that is gone, or a full disk, is no reason to lose the run.
-    std::fputs((line + "\n").c_str(), console_.out);
-    std::fflush(console_.out);
+    write_message(console_.out, line + "\n");
   }
 
   void check_model() {

@@ -1,0 +1,120 @@
+// Lines that nobody can receive, and descriptors that nobody opened.
+#include "base/console.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <csignal>
+#include <cstdio>
+#include <string>
+
+namespace jackscrew {
+namespace {
+
+// Whether `work` holds in a child process, whose descriptors it may close.
+template <class Work>
+bool holds_in_child(const Work& work) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(work() ? 0 : 1);
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+TEST(Console, MissingDescriptorsAreNotGivenToFiles) {
+  EXPECT_TRUE(holds_in_child([] {
+    for (const int descriptor : {0, 1, 2}) ::close(descriptor);
+    open_missing_descriptors();
+    return ::open("/dev/zero", O_RDONLY) > 2;
+  }));
+  for (const int missing : {0, 1, 2}) {
+    EXPECT_TRUE(holds_in_child([missing] {
+      ::close(missing);
+      open_missing_descriptors();
+      return ::open("/dev/zero", O_RDONLY) > 2;
+    })) << missing;
+  }
+}
+
+TEST(Console, WhatStoodInForAMissingStreamIsEmptyOrRefuses) {
+  EXPECT_TRUE(holds_in_child([] {
+    for (const int descriptor : {0, 1, 2}) ::close(descriptor);
+    open_missing_descriptors();
+    char byte = 0;
+    return ::read(0, &byte, 1) == 0 && ::write(1, &byte, 1) < 0 && ::write(2, &byte, 1) == 1;
+  }));
+}
+
+TEST(Console, DescriptorsThatAreThereStay) {
+  std::array<int, 2> pipe{};
+  ASSERT_EQ(::pipe(pipe.data()), 0);
+  EXPECT_TRUE(holds_in_child([&] {
+    ::dup2(pipe[1], STDERR_FILENO);
+    open_missing_descriptors();
+    write_stderr("said");
+    return true;
+  }));
+  std::string said(4, ' ');
+  EXPECT_EQ(::read(pipe[0], said.data(), said.size()), 4);
+  EXPECT_EQ(said, "said");
+  ::close(pipe[0]);
+  ::close(pipe[1]);
+}
+
+TEST(Console, AnErrorStreamThatCannotBeWrittenIsNoMatter) {
+  for (const char* path : {"/dev/full", "/dev/zero"}) {
+    const int mode = std::string(path) == "/dev/full" ? O_WRONLY : O_RDONLY;
+    EXPECT_TRUE(holds_in_child([&] {
+      ::dup2(::open(path, mode), STDERR_FILENO);
+      write_stderr("lost");
+      return true;
+    })) << path;
+  }
+  EXPECT_TRUE(holds_in_child([] {
+    std::signal(SIGPIPE, SIG_IGN);
+    std::array<int, 2> pipe{};
+    if (::pipe(pipe.data()) != 0) return false;
+    ::dup2(pipe[1], STDERR_FILENO);
+    ::close(pipe[0]);
+    write_stderr("lost");
+    return true;
+  }));
+}
+
+TEST(Console, ALongTextIsWrittenWholeToAStreamThatDoesNotWait) {
+  std::array<int, 2> pipe{};
+  ASSERT_EQ(::pipe2(pipe.data(), O_NONBLOCK), 0);
+  const std::string text(1 << 20, 'x');
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::close(pipe[0]);
+    ::dup2(pipe[1], STDERR_FILENO);
+    write_stderr(text);
+    ::_exit(0);
+  }
+  ::close(pipe[1]);
+  ::fcntl(pipe[0], F_SETFL, 0);
+  std::array<char, 4096> part{};
+  size_t got = 0;
+  for (ssize_t size = 0; (size = ::read(pipe[0], part.data(), part.size())) > 0;) {
+    got += static_cast<size_t>(size);
+  }
+  EXPECT_EQ(got, text.size());
+  ::close(pipe[0]);
+  ::waitpid(child, nullptr, 0);
+}
+
+TEST(Console, AMessageThatIsLostLeavesItsStreamWithoutError) {
+  std::FILE* full = std::fopen("/dev/full", "w");
+  ASSERT_NE(full, nullptr);
+  write_message(full, "lost\n");
+  EXPECT_EQ(std::ferror(full), 0);
+  EXPECT_EQ(std::fflush(full), 0);
+  EXPECT_EQ(std::fclose(full), 0);
+}
+
+}  // namespace
+}  // namespace jackscrew

@@ -1,0 +1,89 @@
+// The program where its standard streams are closed, full, or read by somebody who goes.
+#include <fmt/format.h>
+
+#include <fstream>
+#include <regex>
+
+#include "tests/support/tiny_run.h"
+
+namespace jackscrew {
+namespace {
+
+fs::path root() {
+  return fs::path(kTestData).parent_path();
+}
+
+TEST(Streams, WhatIsLostIsAnExitCodeAndNoAbort) {
+  const std::pair<const char*, int> cases[] = {
+      {"--version >&- 2>&-", 1},
+      {"--version >/dev/full 2>/dev/full", 1},
+      {"--version <&- >/dev/null 2>&-", 0},
+      {"doctor <&- >&- 2>&-", 1},
+      {"no_such_command 2>&-", 2},
+      {"no_such_command 2>/dev/full", 2},
+      {"inspect no_such_file 2>/dev/full", 5},
+      {"plan model=llama-60m init=random device_memory=1MiB >/dev/null 2>/dev/full", 3},
+      {"2>/dev/full", 2},
+  };
+  for (const auto& [arguments, expected] : cases) {
+    EXPECT_EQ(run(arguments).exit_code, expected) << arguments;
+  }
+}
+
+TEST(SlowStreams, OfARunAreNoPartOfItsResult) {
+  const TinyRun tiny("streams");
+  const std::string settings =
+      "max_steps=8 learning_rate=1e-3 save_steps=4 eval_data=" + tiny.eval_data() + " ";
+  tiny.must_train("whole", settings);
+  const std::string model = tiny.text("whole/adapter_model.safetensors");
+  const std::pair<const char*, const char*> cases[] = {
+      {"closed", "<&- >&- 2>&-"},
+      {"no_stdin", "<&- >/dev/null 2>/dev/null"},
+      {"no_stdout", ">&-"},
+      {"no_stderr", "2>&-"},
+      {"full", ">/dev/full 2>/dev/full"},
+      {"full_stderr", ">/dev/null 2>/dev/full"},
+  };
+  for (const auto& [name, redirection] : cases) {
+    EXPECT_EQ(run(tiny.train(name, settings) + " " + redirection).exit_code, 0) << redirection;
+    EXPECT_TRUE(tiny.text(std::string(name) + "/adapter_model.safetensors") == model) << name;
+    // Every line is an event: nothing else was written there.
+    EXPECT_EQ(tiny.losses(name), tiny.losses("whole")) << name;
+    EXPECT_EQ(tiny.text(std::string(name) + "/recipe.yaml").find("step "), std::string::npos);
+  }
+}
+
+TEST(SlowStreams, AReaderThatGoesEndsNoRun) {
+  const TinyRun tiny("reader");
+  const std::string code = tiny.path("code").string();
+  for (int repetition = 0; repetition < 3; ++repetition) {
+    run_shell(fmt::format("({} {} 2>&1; echo $? > {}) | head -6", kProgram,
+                          tiny.train("out", "max_steps=30 resume=never save_steps=10"), code));
+    EXPECT_EQ(tiny.text("code"), "0\n");
+    EXPECT_EQ(tiny.losses("out").size(), 30u);
+  }
+}
+
+// A stream that cannot be written makes fmt::print throw, where nobody may be there to catch.
+TEST(Sources, WriteToStderrInOnePlace) {
+  const std::regex writes(R"(\bstderr\b|\bperror\s*\(|\bwrite\s*\(\s*(STDERR_FILENO|2)\b)");
+  int files = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(root() / "src")) {
+    const fs::path& path = entry.path();
+    if (!entry.is_regular_file() || path.stem() == "console") continue;
+    ++files;
+    std::ifstream source(path);
+    int number = 0;
+    for (std::string line; std::getline(source, line);) {
+      ++number;
+      std::string code = line.substr(0, line.find("//"));
+      code = std::regex_replace(code, std::regex(R"("([^"\\]|\\.)*")"), "");
+      EXPECT_FALSE(std::regex_search(code, writes))
+          << path.string() << ":" << number << ": " << line;
+    }
+  }
+  EXPECT_GT(files, 100);
+}
+
+}  // namespace
+}  // namespace jackscrew

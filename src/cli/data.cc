@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/console.h"
 #include "base/error.h"
 #include "base/json_object.h"
 #include "base/text.h"
@@ -196,9 +197,9 @@ void preview_records(const Recipe& recipe) {
   print_rest(shown);
   for (const std::string& line : data_warnings(stats)) warn(line);
   if (!recipe.quiet) {
-    fmt::print(stderr,
-               "records as they are read; with model=MODEL also as tokens, with what is "
-               "trained of them\n");
+    write_stderr(
+        "records as they are read; with model=MODEL also as tokens, with what is trained of "
+        "them\n");
   }
 }
 

@@ -102,9 +102,9 @@ std::vector<RecipeEntry> parse_recipe_entries(const std::string& text, std::stri
   std::vector<RecipeEntry> out;
   if (document.IsNull()) return out;
   if (!document.IsMap()) refuse_shape(name, document.Mark());
-  for (const auto& entry : document) {
-    const YAML::Node& key = entry.first;
-    const YAML::Node& value = entry.second;
+  for (const auto& member : document) {
+    const YAML::Node& key = member.first;
+    const YAML::Node& value = member.second;
     if (!key.IsScalar()) {
       throw Error(ErrorKind::usage,
                   fmt::format("{}: a key is not a plain word", place(name, key.Mark())), kShape);

@@ -1,10 +1,13 @@
 #include "base/process_memory.h"
 
 #include <algorithm>
+#include <array>
 #include <fstream>
-#include <optional>
 #include <sstream>
-#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/text.h"
 
 namespace jackscrew {
 
@@ -24,25 +27,91 @@ int64_t read_kib_line(const char* path, const std::string& name) {
   return 0;
 }
 
-std::optional<int64_t> read_number(const char* path) {
+std::optional<int64_t> read_number(const fs::path& path) {
   std::ifstream file(path);
   int64_t value = 0;
   if (file >> value) return value;
   return std::nullopt;  // also where the file says "max"
 }
 
-// What a container's limit leaves, its file pages counted as free: they give way.
-std::optional<int64_t> container_available() {
-  const auto limit = read_number("/sys/fs/cgroup/memory.max");
-  const auto used = read_number("/sys/fs/cgroup/memory.current");
+// How a version of control groups calls what it says of memory.
+struct GroupFiles {
+  const char* limit;
+  const char* used;
+  std::array<std::string_view, 2> caches;  // in memory.stat: pages of files, which give way
+};
+constexpr GroupFiles kVersion1 = {
+    "memory.limit_in_bytes", "memory.usage_in_bytes", {"total_inactive_file", "total_active_file"}};
+constexpr GroupFiles kVersion2 = {"memory.max", "memory.current", {"inactive_file", "active_file"}};
+
+// A tree of groups that limit memory, as it is mounted.
+struct Tree {
+  const GroupFiles* files = nullptr;
+  std::string top;  // the group that is seen at `mount`: not "/" in many containers
+  fs::path mount;
+};
+
+bool has_word(const std::string& list, std::string_view word) {
+  const std::vector<std::string> words = split(list, ',');
+  return std::find(words.begin(), words.end(), word) != words.end();
+}
+
+// From lines "36 25 0:31 TOP MOUNT options ... - TYPE source OPTIONS".
+std::vector<Tree> mounted_trees(const fs::path& root) {
+  std::vector<Tree> trees;
+  std::ifstream file(root / "proc/self/mountinfo");
+  for (std::string line; std::getline(file, line);) {
+    const size_t dash = line.find(" - ");
+    if (dash == std::string::npos) continue;
+    const std::vector<std::string> before = split(line.substr(0, dash), ' ');
+    const std::vector<std::string> after = split(line.substr(dash + 3), ' ');
+    if (before.size() < 5 || after.size() < 3) continue;
+    Tree tree{nullptr, before[3], root / fs::path(before[4]).relative_path()};
+    if (after[0] == "cgroup2") tree.files = &kVersion2;
+    if (after[0] == "cgroup" && has_word(after[2], "memory")) tree.files = &kVersion1;
+    if (tree.files != nullptr) trees.push_back(std::move(tree));
+  }
+  return trees;
+}
+
+// The process's group, from the line "0::GROUP" of version 2 or "7:memory:GROUP" of version 1.
+std::string own_group(const fs::path& root, const GroupFiles* files) {
+  std::ifstream file(root / "proc/self/cgroup");
+  for (std::string line; std::getline(file, line);) {
+    const size_t first = std::min(line.find(':'), line.size());
+    const size_t second = line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    const bool own =
+        files == &kVersion2 ? line.starts_with("0::") : has_word(controllers, "memory");
+    if (own) return line.substr(second + 1);
+  }
+  return "/";
+}
+
+// The group as it is called below the mount. The mount itself where it lies outside, as for a
+// process that sees its container's own group there and the host's name of it in /proc.
+fs::path group_below(const Tree& tree, const std::string& group) {
+  const fs::path relative = fs::path(group).lexically_relative(tree.top);
+  const bool outside = relative.empty() || *relative.begin() == "..";
+  return outside || relative == "." ? fs::path() : relative;
+}
+
+// What a group's limit leaves, if it has one.
+std::optional<MemoryLimit> limit_of(const fs::path& directory, const GroupFiles& files) {
+  const auto limit = read_number(directory / files.limit);
+  const auto used = read_number(directory / files.used);
   if (!limit || !used) return std::nullopt;
-  int64_t files = 0;
-  std::ifstream stat("/sys/fs/cgroup/memory.stat");
+  int64_t cached = 0;
+  std::ifstream stat(directory / "memory.stat");
   std::string name;
   for (int64_t value = 0; stat >> name >> value;) {
-    if (name == "inactive_file" || name == "active_file") files += value;
+    if (std::find(files.caches.begin(), files.caches.end(), name) != files.caches.end()) {
+      cached += value;
+    }
   }
-  return std::max<int64_t>(1, *limit - std::max<int64_t>(0, *used - files));
+  const int64_t kept = std::max<int64_t>(0, *used - cached);
+  return MemoryLimit{*limit, std::max<int64_t>(1, *limit - kept), directory};
 }
 
 }  // namespace
@@ -55,9 +124,28 @@ int64_t total_memory_bytes() {
   return read_kib_line("/proc/meminfo", "MemTotal:");
 }
 
+std::optional<MemoryLimit> memory_limit(const fs::path& root) {
+  std::optional<MemoryLimit> tightest;
+  const auto consider = [&](const std::optional<MemoryLimit>& found) {
+    // Version 1 says "none" by a number of some 8 EiB.
+    constexpr int64_t kNone = int64_t{1} << 60;
+    if (!found || found->bytes >= kNone) return;
+    if (!tightest || found->available < tightest->available) tightest = found;
+  };
+  for (const Tree& tree : mounted_trees(root)) {
+    fs::path group = group_below(tree, own_group(root, tree.files));
+    for (; !group.empty(); group = group.parent_path()) {
+      consider(limit_of(tree.mount / group, *tree.files));
+    }
+    consider(limit_of(tree.mount, *tree.files));
+  }
+  return tightest;
+}
+
 int64_t available_memory_bytes() {
   const int64_t machine = read_kib_line("/proc/meminfo", "MemAvailable:");
-  return std::min(machine, container_available().value_or(machine));
+  const auto limit = memory_limit();
+  return limit ? std::min(machine, limit->available) : machine;
 }
 
 }  // namespace jackscrew

@@ -2,6 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+
+#include "base/file.h"
 
 namespace jackscrew {
 
@@ -9,8 +12,21 @@ namespace jackscrew {
 int64_t anonymous_resident_bytes();
 // Memory of the machine (MemTotal of /proc/meminfo); 0 when unknown.
 int64_t total_memory_bytes();
+
+// A limit that the kernel holds this process to, by ending it.
+struct MemoryLimit {
+  int64_t bytes = 0;
+  int64_t available = 0;  // what is left of it, pages of files counted as free: they give way
+  fs::path group;         // the directory of the control group that has it
+};
+
+// The limit of the process's control group or of one around it that leaves least, in version 1 and
+// 2 of control groups: containers, systemd and Slurm set them. `root`: where /proc and the mounts
+// are looked for.
+std::optional<MemoryLimit> memory_limit(const fs::path& root = "/");
+
 // Bytes that programs can still take without swapping (MemAvailable of /proc/meminfo, or less where
-// a container has a limit); 0 when unknown.
+// memory_limit() leaves less); 0 when unknown.
 int64_t available_memory_bytes();
 
 }  // namespace jackscrew

@@ -35,13 +35,19 @@ int examine(const Recipe& recipe) {
   const IsaLevel isa = detect_isa();
   const int64_t total = total_memory_bytes();
   const int64_t available = available_memory_bytes();
+  const std::optional<MemoryLimit> limit = memory_limit();
   const dnnl_version_t& dnnl = *dnnl_version();
   const std::string onednn = fmt::format("{}.{}.{}", dnnl.major, dnnl.minor, dnnl.patch);
   if (recipe.json) {
     JsonObject json;
     json.add("version", JACKSCREW_VERSION).add("cpu", cpu_name()).add("isa", isa_name(isa));
     json.add("threads", omp_get_num_procs()).add("memory_total", total);
-    json.add("memory_available", available).add("onednn", onednn);
+    json.add("memory_available", available);
+    if (limit) {
+      json.add("memory_limit",
+               JsonObject().add("bytes", limit->bytes).add("group", limit->group.string()));
+    }
+    json.add("onednn", onednn);
     JsonObject devices;
     for (const DeviceReport& report : device_reports(recipe.python_environments)) {
       devices.add(report.name, JsonObject().add("found", report.found).add("text", report.text));
@@ -55,6 +61,10 @@ int examine(const Recipe& recipe) {
   fmt::print("instruction set: {} ({})\n", isa_name(isa), isa_meaning(isa));
   fmt::print("threads: {}\n", omp_get_num_procs());
   fmt::print("memory: {}, of which {} are free\n", human_bytes(total), human_bytes(available));
+  if (limit) {
+    fmt::print("memory limit: {} ({}), of which {} are left\n", human_bytes(limit->bytes),
+               limit->group.string(), human_bytes(limit->available));
+  }
   fmt::print("oneDNN: {}\n", onednn);
   for (const DeviceReport& report : device_reports(recipe.python_environments)) {
     fmt::print("{}: {}{}\n", report.name, report.found ? "" : "missing: ", report.text);

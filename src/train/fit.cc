@@ -101,12 +101,19 @@ void require_fit(const Recipe& recipe, const ModelFiles& files, const SessionUse
     budget.device = own;
     refuse(fmt::format("{}, and {} has free only {}", needed, device->name(), human_bytes(*own)));
   }
+  const std::string all =
+      needed + (host > 0 ? fmt::format(", and {} for masters", human_bytes(host)) : "");
+  // Whatever the budget: who takes more is killed.
+  if (const auto limit = memory_limit(); limit && plan.ledger.peak + host > limit->available) {
+    budget.together = limit->available;
+    refuse(fmt::format("{}, and of the memory limit of {} ({}) only {} is left", all,
+                       human_bytes(limit->bytes), limit->group.string(),
+                       human_bytes(limit->available)));
+  }
   const int64_t available = budget.device ? 0 : available_memory_bytes();
   if (available == 0 || plan.ledger.peak + host <= available) return;
   budget.together = available;
-  refuse(fmt::format("{}{}, and the machine has free only {}", needed,
-                     host > 0 ? fmt::format(", and {} for masters", human_bytes(host)) : "",
-                     human_bytes(available)));
+  refuse(fmt::format("{}, and the machine has free only {}", all, human_bytes(available)));
 }
 
 }  // namespace jackscrew

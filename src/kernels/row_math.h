@@ -40,6 +40,43 @@ JACKSCREW_ROW float row_exp(float x) {
   return x < -87.33f ? 0.0f : result;
 }
 
+// The natural logarithm of a normal, positive x, to about 1 ulp: x = m * 2^e with m from sqrt(1/2) to
+// sqrt(2), and the polynomial of Cephes logf.
+JACKSCREW_ROW float row_log(float x) {
+  const uint32_t bits = float_bits(x);
+  const float half = bits_float((bits & 0x7FFFFFu) | 0x3F000000u);  // [1/2, 1)
+  const bool low = half < 0.707106781f;
+  const float e =
+      static_cast<float>(static_cast<int32_t>(bits >> 23) - 126) - (low ? 1.0f : 0.0f);
+  const float m = (low ? half + half : half) - 1.0f;
+  const float square = m * m;
+  float p = 7.0376836292e-2f;
+  p = p * m - 1.1514610310e-1f;
+  p = p * m + 1.1676998740e-1f;
+  p = p * m - 1.2420140846e-1f;
+  p = p * m + 1.4249322787e-1f;
+  p = p * m - 1.6668057665e-1f;
+  p = p * m + 2.0000714765e-1f;
+  p = p * m - 2.4999993993e-1f;
+  p = p * m + 3.3333331174e-1f;
+  const float rest = p * m * square - 2.12194440e-4f * e - 0.5f * square;
+  return m + rest + 0.693359375f * e;
+}
+
+// The cosine of `turns` whole turns, from 0 to 1, within 1e-6: as the sine of the distance to the
+// nearest zero, a quarter of a turn at most, by its series to the eleventh power.
+JACKSCREW_ROW float row_cos_of_turns(float turns) {
+  const float from_half = __builtin_fabsf(turns - 0.5f);
+  const float x = 6.2831853f * (from_half - 0.25f);
+  const float square = x * x;
+  float p = -2.5052108385e-8f;
+  p = p * square + 2.7557319224e-6f;
+  p = p * square - 1.9841269841e-4f;
+  p = p * square + 8.3333333333e-3f;
+  p = p * square - 1.6666666667e-1f;
+  return x + x * square * p;
+}
+
 JACKSCREW_ROW float row_sigmoid(float x) {
   return 1.0f / (1.0f + row_exp(-x));
 }

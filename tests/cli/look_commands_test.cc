@@ -231,7 +231,12 @@ TEST(Data, ATokenizerWillDo) {
   EXPECT_EQ(run(command + "tokenizer=" + file).out, given.out);
   EXPECT_EQ(run(command + "model=" + directory.path().string()).out, given.out);
   // It goes before a model's own.
-  EXPECT_EQ(run(command + "model=" + golden_model("odd") + " tokenizer=bytes").exit_code, 0);
+  nlohmann::json config = nlohmann::json::parse(read_text(golden_model("odd") + "/config.json"));
+  config["vocab_size"] = 600;
+  directory.file("config.json", config.dump());
+  const Outcome bytes = run(command + "model=" + directory.path().string() + " tokenizer=bytes");
+  EXPECT_EQ(bytes.exit_code, 0);
+  EXPECT_NE(bytes.out, given.out);
   directory.file("config.json", read_text(golden_model("odd") + "/config.json"));
   expect_refused(run(command + "model=" + directory.path().string() + kErrorsOnly), 5,
                  {"the tokenizer has 600 tokens, the model only "});

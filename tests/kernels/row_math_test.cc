@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numbers>
+#include <vector>
 
 #include "tests/kernels/kernel_data.h"
 #include "tests/support/test_ops.h"
@@ -12,21 +14,25 @@
 namespace jackscrew {
 namespace {
 
-// row_exp is inlined into each of these and compiled as row kernels compile it: fused
+// A function is inlined into each of these and compiled as row kernels compile it: fused
 // multiply-adds change its last bits.
-#define JACKSCREW_TEST_EXP(name, attributes)                      \
+#define JACKSCREW_TEST_ONE(name, function, attributes)            \
   attributes void name(const float* x, float* y, int64_t count) { \
-    for (int64_t i = 0; i < count; ++i) y[i] = row_exp(x[i]);     \
+    for (int64_t i = 0; i < count; ++i) y[i] = function(x[i]);    \
   }
-JACKSCREW_TEST_EXP(exp_v3, __attribute__((target("arch=x86-64-v3"))))
-JACKSCREW_TEST_EXP(exp_v4, __attribute__((target("arch=x86-64-v4"))))
-#undef JACKSCREW_TEST_EXP
-
-void run_exp(const std::vector<float>& x, std::vector<float>& y) {
-  y.resize(x.size());
-  (test_isa() == IsaLevel::v3 ? exp_v3 : exp_v4)(x.data(), y.data(),
-                                                 static_cast<int64_t>(x.size()));
-}
+#define JACKSCREW_TEST_FUNCTION(run, function)                                              \
+  JACKSCREW_TEST_ONE(run##_v3, function, __attribute__((target("arch=x86-64-v3"))))         \
+  JACKSCREW_TEST_ONE(run##_v4, function, __attribute__((target("arch=x86-64-v4"))))         \
+  void run(const std::vector<float>& x, std::vector<float>& y) {                            \
+    y.resize(x.size());                                                                     \
+    (test_isa() == IsaLevel::v3 ? run##_v3 : run##_v4)(x.data(), y.data(),                  \
+                                                       static_cast<int64_t>(x.size()));     \
+  }
+JACKSCREW_TEST_FUNCTION(run_exp, row_exp)
+JACKSCREW_TEST_FUNCTION(run_log, row_log)
+JACKSCREW_TEST_FUNCTION(run_cos_of_turns, row_cos_of_turns)
+#undef JACKSCREW_TEST_FUNCTION
+#undef JACKSCREW_TEST_ONE
 
 // |got - want| in units of the last place of want.
 double ulps(float got, double want) {
@@ -72,6 +78,41 @@ TEST(RowExp, EndsOfItsRange) {
     EXPECT_LE(y[i], std::numeric_limits<float>::max()) << x[i];
   }
   EXPECT_TRUE(std::isnan(y[8]));  // a NaN must reach the loss, where the step is rejected
+}
+
+// Every number that a random one of 24 bits can be.
+std::vector<float> uniforms(int32_t begin, int32_t end) {
+  std::vector<float> x;
+  for (int32_t i = begin; i < end; ++i) x.push_back(static_cast<float>(i) * 0x1p-24f);
+  return x;
+}
+
+TEST(RowLog, IsWithinTwoUlpOfUniformNumbers) {
+  double worst = 0.0;
+  std::vector<float> y;
+  constexpr int32_t kAll = 1 << 24, kPart = 1 << 20;
+  for (int32_t begin = 1; begin < kAll; begin += kPart) {
+    const std::vector<float> x = uniforms(begin, std::min(begin + kPart, kAll));
+    run_log(x, y);
+    for (size_t i = 0; i < x.size(); ++i) {
+      worst = std::max(worst, ulps(y[i], std::log(static_cast<double>(x[i]))));
+    }
+  }
+  EXPECT_LE(worst, 2.0);
+  run_log({1.0f}, y);
+  EXPECT_EQ(y[0], 0.0f);
+}
+
+TEST(RowCosOfTurns, IsWithinAMillionth) {
+  double worst = 0.0;
+  std::vector<float> y;
+  const std::vector<float> x = uniforms(0, 1 << 24);
+  run_cos_of_turns(x, y);
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double want = std::cos(2.0 * std::numbers::pi * static_cast<double>(x[i]));
+    worst = std::max(worst, std::fabs(static_cast<double>(y[i]) - want));
+  }
+  EXPECT_LE(worst, 1e-6);
 }
 
 }  // namespace

@@ -280,7 +280,7 @@ TEST(TokenizerJson, ReadsDecodersThatFindNothing) {
   patched.merge_patch(Json::parse(patch));
   const Tokenizer tokenizer(parse_tokenizer_json(patched.dump(), "t.json"));
   const Tokenizer plain(parse_tokenizer_json(good.dump(), "t.json"));
-  for (const char* text : {"Hello  world", "\u2581 <0x41> \u00e9", "<|im_start|>a\xff"}) {
+  for (const char* text : {"Hello  world", "\u2581 <0x41> \u00e9", "<|im_start|>a"}) {
     const auto ids = tokenizer.encode(text, true);
     EXPECT_EQ(ids, plain.encode(text, true));
     EXPECT_EQ(tokenizer.decode(ids, false), text);

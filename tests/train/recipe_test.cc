@@ -75,7 +75,7 @@ TEST(Recipe, PresetsFillOnlyWhatIsNotSet) {
   EXPECT_EQ(mixed.learner, "full");
   EXPECT_EQ(mixed.learning_rate, 1e-5);  // the learner's, not the default method's
   EXPECT_EQ(usage_error([] { read({"method=lorra"}); }),
-            "command line: unknown method \"lorra\", expected one of full, lora, rotary | "
+            "command line: unknown method \"lorra\", expected one of full, lora, qlora, rotary | "
             "did you mean lora?");
   EXPECT_EQ(usage_error([] { read({"learner=fulll"}); }),
             "command line: unknown learner \"fulll\", expected one of full, lora, rotary | "

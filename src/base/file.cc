@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/map_guard.h"
 
 namespace jackscrew {
 
@@ -26,6 +27,21 @@ namespace {
               hint);
 }
 
+const char* kind_of_file(mode_t mode) {
+  if (S_ISDIR(mode)) return "a directory";
+  if (S_ISFIFO(mode)) return "a pipe";
+  if (S_ISSOCK(mode)) return "a socket";
+  return "a device";
+}
+
+// Only ordinary files can be mapped.
+void require_file(const fs::path& path, mode_t mode) {
+  if (S_ISREG(mode)) return;
+  throw Error(ErrorKind::model,
+              fmt::format("{} is {}, not a file", path.string(), kind_of_file(mode)),
+              S_ISDIR(mode) ? "" : "write its contents to a file, and give that");
+}
+
 // An open file descriptor, closed on scope exit.
 struct Descriptor {
   int fd;
@@ -37,20 +53,25 @@ struct Descriptor {
 }  // namespace
 
 MappedFile::MappedFile(const fs::path& path) : path_(path) {
-  const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  if (file.fd < 0) fail_system(ErrorKind::model, "open", path);
   struct stat info {};
+  // A look before the file is opened: that would wait for whoever writes to a pipe.
+  if (::stat(path.c_str(), &info) == 0) require_file(path, info.st_mode);
+  const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
+  if (file.fd < 0) fail_system(ErrorKind::model, "open", path);
   if (::fstat(file.fd, &info) != 0) fail_system(ErrorKind::model, "read", path);
-  if (!S_ISREG(info.st_mode)) fail(ErrorKind::model, "{} is not a file", path.string());
+  require_file(path, info.st_mode);
   size_ = static_cast<size_t>(info.st_size);
   if (size_ == 0) return;
   void* map = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.fd, 0);
   if (map == MAP_FAILED) fail_system(ErrorKind::model, "map", path);
   data_ = static_cast<const uint8_t*>(map);
+  guard_map(data_, size_, path);
 }
 
 MappedFile::~MappedFile() {
-  if (data_ != nullptr) ::munmap(const_cast<uint8_t*>(data_), size_);
+  if (data_ == nullptr) return;
+  unguard_map(data_);  // before others get these addresses
+  ::munmap(const_cast<uint8_t*>(data_), size_);
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
@@ -66,6 +87,7 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 }
 
 void MappedFile::release(size_t offset, size_t size) const {
+  check_map(data_);
   const size_t page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
   const size_t begin = (offset + page - 1) / page * page;
   const size_t end = (offset + size) / page * page;
@@ -107,7 +129,9 @@ std::string read_text(const fs::path& path, int64_t max_bytes) {
     fail(ErrorKind::model, "{} has {} bytes, more than the {} that such a file may have",
          path.string(), bytes.size(), max_bytes);
   }
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  check_map(bytes.data());
+  return text;
 }
 
 void sync_directory(const fs::path& path) {
@@ -119,11 +143,16 @@ void sync_directory(const fs::path& path) {
 
 void write_text_atomic(const fs::path& path, std::string_view text) {
   const fs::path temporary = path.string() + ".part";
-  FileWriter writer(temporary);
-  writer.write(text);
-  writer.close();
-  if (::rename(temporary.c_str(), path.c_str()) != 0) {
-    fail_system(ErrorKind::generic, "rename to", path);
+  try {
+    FileWriter writer(temporary);
+    writer.write(text);
+    writer.close();
+    if (::rename(temporary.c_str(), path.c_str()) != 0) {
+      fail_system(ErrorKind::generic, "rename to", path);
+    }
+  } catch (const Error&) {
+    ::unlink(temporary.c_str());
+    throw;
   }
   sync_directory(path.has_parent_path() ? path.parent_path() : fs::path("."));
 }

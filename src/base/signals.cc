@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/map_guard.h"
+
 namespace jackscrew {
 
 namespace {
@@ -38,6 +40,7 @@ sigset_t asynchronous_signals() {
 }  // namespace
 
 SignalsBlocked::SignalsBlocked() {
+  ensure_signal_stack();
   static const sigset_t kBlocked = asynchronous_signals();
   ::pthread_sigmask(SIG_BLOCK, &kBlocked, &before_);
 }

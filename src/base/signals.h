@@ -22,7 +22,8 @@ namespace jackscrew {
 
 // The calling thread gets no signal as long as this lives, but for those that its own instructions
 // cause (SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT): whoever handles one of those
-// must set SA_ONSTACK and give every thread a stack for it. Two system calls, some 0.3 us.
+// must set SA_ONSTACK; the thread has a stack for it (base/map_guard.h). Two system calls, some 0.3
+// us.
 class SignalsBlocked {
  public:
   SignalsBlocked();

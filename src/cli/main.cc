@@ -1,6 +1,7 @@
 // Entry of the program: picks the subcommand and turns errors into messages and exit codes.
 #include <fmt/format.h>
 
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <new>
@@ -10,6 +11,7 @@
 #include "base/console.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/map_guard.h"
 #include "base/text.h"
 #include "cli/arguments.h"
 #include "cli/commands.h"
@@ -191,5 +193,7 @@ int guarded_main(int argc, char** argv) {
 int main(int argc, char** argv) {
   jackscrew::open_missing_descriptors();
   jackscrew::wait_politely(argv);
+  const jackscrew::BusErrors bus_errors;  // a file that is cut short is an error with its name
+  std::signal(SIGXFSZ, SIG_IGN);          // a limit on the size of files (ulimit -f) is one as well
   return jackscrew::guarded_main(argc, argv);
 }

@@ -8,6 +8,7 @@
 #include "base/crc32c.h"
 #include "base/error.h"
 #include "base/json_object.h"
+#include "base/map_guard.h"
 #include "base/text.h"
 #include "formats/json_text.h"
 #include "formats/safetensors.h"
@@ -102,6 +103,7 @@ void restore_files(const fs::path& checkpoint, const nlohmann::json& masters,
     if (state.file.empty()) return;
     const auto bytes = find(state);
     std::memcpy(state.view.raw(), bytes.data(), bytes.size());
+    check_map(bytes.data());
   });
 }
 

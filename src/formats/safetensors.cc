@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/map_guard.h"
 #include "formats/bitsandbytes.h"
 #include "formats/json_text.h"
 #include "formats/shape.h"
@@ -146,9 +147,12 @@ int64_t safetensors_dtype_size(std::string_view dtype) {
 
 SafetensorsFile::SafetensorsFile(const fs::path& path) : file_(path) {
   const std::string where = path.string();
-  const std::string_view text = header_text(file_);
+  std::string_view text;
+  const json header = read_whole(file_, [&] {
+    text = header_text(file_);
+    return parse_json(text, where);
+  });
   const std::span<const uint8_t> data = file_.bytes().subspan(kPrefixBytes + text.size());
-  const json header = parse_json(text, where);
   for (const auto& [name, value] : header.items()) {
     if (name == kMetadataKey) {
       metadata_ = parse_metadata(value, where);

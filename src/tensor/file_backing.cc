@@ -7,6 +7,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/map_guard.h"
 #include "base/text.h"
 #include "tensor/memory.h"
 
@@ -55,10 +56,12 @@ class FileBacking : public Backing {
     }
     ++next_;
     paths_[data] = path;
+    guard_map(data, bytes, path);
     return data;
   }
 
   void release(void* data, size_t bytes) override {
+    unguard_map(data);  // before others get these addresses
     ::munmap(data, bytes);
     std::error_code ignored;
     fs::remove(paths_[data], ignored);

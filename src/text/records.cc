@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/map_guard.h"
 #include "base/text.h"
 #include "text/csv.h"
 #include "text/data_files.h"
@@ -35,12 +36,16 @@ class Reading {
   // itself.
   template <class Parse>
   bool found(std::string place, size_t bytes, Parse parse, bool ends = true) const {
-    auto keep_and_parse = [map = map_, place, parse = std::move(parse)](
-                              const RecordFields& fields) { return parse(place, fields); };
+    auto keep_and_parse = [map = map_, place,
+                           parse = std::move(parse)](const RecordFields& fields) {
+      return read_whole(
+          *map, [&] { return parse(place, fields); }, ErrorKind::data);
+    };
     return use_({std::move(place), bytes, ends, std::move(keep_and_parse)});
   }
   // The next bytes are done with.
   void report(size_t bytes) {
+    check_map(map_->bytes().data(), ErrorKind::data);
     if (progress_ && bytes > 0) progress_(static_cast<int64_t>(bytes));
     done_ += bytes;
     // Pages that nobody reads again; seldom enough to cost nothing.

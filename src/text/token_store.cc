@@ -5,6 +5,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "base/map_guard.h"
 
 namespace jackscrew {
 
@@ -34,12 +35,16 @@ uint64_t padding(uint64_t words) {
 
 int64_t TokenStore::length(int64_t example) const {
   const uint64_t begin = example == 0 ? 0 : entry(example - 1).end;
-  return static_cast<int64_t>(entry(example).end - begin);
+  const uint64_t end = entry(example).end;
+  check_map(file_.bytes().data(), ErrorKind::data);
+  return static_cast<int64_t>(end - begin);
 }
 
 Example TokenStore::example(int64_t example) const {
   const auto count = static_cast<size_t>(length(example));
-  const std::span<const uint32_t> words = words_.subspan(entry(example).end - count, count);
+  const uint64_t end = entry(example).end;
+  check_map(file_.bytes().data(), ErrorKind::data);
+  const std::span<const uint32_t> words = words_.subspan(end - count, count);
   Example out;
   out.ids.reserve(count);
   out.train.reserve(count);
@@ -52,6 +57,7 @@ Example TokenStore::example(int64_t example) const {
     out.ids.push_back(static_cast<int32_t>(id));
     out.train.push_back(static_cast<uint8_t>(word >> 31));
   }
+  check_map(file_.bytes().data(), ErrorKind::data);
   return out;
 }
 
@@ -140,8 +146,11 @@ std::optional<TokenFile> TokenFile::open(const fs::path& path, int64_t vocab_siz
   };
   array(0, footer.words, store->words_);
   array(entries_at, footer.examples, store->entries_);
-  if (!store->is_sound()) return std::nullopt;
-  return TokenFile{std::move(store), std::string(all.substr(trailer_at, footer.trailer_bytes))};
+  const bool sound = store->is_sound();
+  std::string trailer(all.substr(trailer_at, footer.trailer_bytes));
+  check_map(store->file_.bytes().data(), ErrorKind::data);
+  if (!sound) return std::nullopt;
+  return TokenFile{std::move(store), std::move(trailer)};
 }
 
 }  // namespace jackscrew

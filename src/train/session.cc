@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/map_guard.h"
 #include "base/text.h"
 #include "model/init.h"
 #include "optim/finite.h"
@@ -261,6 +262,7 @@ void Session::visit(const StateVisitor& visitor) const {
 }
 
 void Session::watch_gradients() {
+  check_maps();
   std::vector<Tensor> gradients;
   stage_->visit([&](const StateRef& state) {
     if (state.role == StateRole::gradient) gradients.push_back(state.view);
@@ -372,6 +374,7 @@ StepResult Session::result() {
   const StepScalars scalars = read_scalars();
   const bool finite = scalars.finite != 0;
   if (!finite && !ops_->plans_only()) write_scalars(StepScalars{}, sizeof(StepScalars));
+  check_maps();
   return {scalars.last_step, scalars.loss, static_cast<double>(scalars.grad_norm), finite};
 }
 

@@ -104,9 +104,10 @@ inline std::map<std::string, std::string> contents(const fs::path& root) {
 // A run in the background.
 class Child {
  public:
-  explicit Child(const std::string& arguments) {
+  // `said`: a file for what it prints.
+  explicit Child(const std::string& arguments, const fs::path& said = "/dev/null") {
     const std::string command =
-        "exec " + std::string(kProgram) + " " + arguments + " >/dev/null 2>&1";
+        "exec " + std::string(kProgram) + " " + arguments + " >" + said.string() + " 2>&1";
     pid_ = ::fork();
     if (pid_ == 0) {
       ::signal(SIGHUP, SIG_DFL);  // which a program ignores that was started so

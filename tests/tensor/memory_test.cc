@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstring>
 
+#include "base/map_guard.h"
 #include "tests/support/errors.h"
 
 namespace jackscrew {
@@ -138,6 +139,24 @@ TEST_F(FileBackingTest, SaysThatTheDiskIsFullBeforeAnythingIsWritten) {
   std::signal(SIGXFSZ, handler);
   EXPECT_EQ(memory.ledger().total, 0);
   EXPECT_EQ(files(), 0);
+}
+
+TEST_F(FileBackingTest, SaysWhichFileLostItsBytes) {
+  const BusErrors bus_errors;
+  Memory memory("disk", make_file_backing(directory_), 0);
+  const Buffer first = memory.allocate(Purpose::masters, 1 << 16);
+  const Buffer second = memory.allocate(Purpose::masters, 1 << 16);
+  std::memset(second.data(), 7, 1 << 16);
+  check_maps();
+  fs::resize_file(memory.file_of(second.data()), 0);
+  std::memset(second.data(), 8, 1 << 16);
+  try {
+    check_maps();
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::model);
+    EXPECT_TRUE(std::string(error.what()).starts_with(memory.file_of(second.data()).string()));
+  }
 }
 
 }  // namespace

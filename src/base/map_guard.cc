@@ -1,0 +1,160 @@
+#include "base/map_guard.h"
+
+#include <signal.h>
+#include <sys/mman.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+
+namespace jackscrew {
+
+namespace {
+
+struct GuardedMap {
+  std::atomic<uintptr_t> begin{0};
+  std::atomic<size_t> size{0};  // 0: nothing is guarded, or something else is about to be
+  std::atomic<bool> lost{false};
+};
+
+// A handler of signals can reach nothing but what is static, and may not wait for a lock: who adds
+// or removes a map holds one, the handler reads without.
+constexpr size_t kMostMaps = size_t{1} << 16;  // more than the largest models have masters in files
+constinit std::array<GuardedMap, kMostMaps> guarded;
+constinit std::atomic<size_t> used{0};  // of `guarded`, those that ever were
+constinit std::atomic<int> lost_maps{0};
+struct sigaction handled_before;
+
+// Puts zeros in place of the rest of the map that holds `address`, if one does: nobody will need
+// it, and a page at a time would be a signal for each.
+bool replace_by_zeros(const void* address) {
+  const auto at = reinterpret_cast<uintptr_t>(address);
+  for (size_t i = 0; i < used.load(); ++i) {
+    GuardedMap& map = guarded[i];
+    const uintptr_t begin = map.begin.load();
+    const size_t size = map.size.load();
+    if (at < begin || at - begin >= size) continue;
+    constexpr uintptr_t kPage = 4096;
+    const uintptr_t page = at / kPage * kPage;
+    const void* zeros =
+        ::mmap(reinterpret_cast<void*>(page), begin + size - page, PROT_READ | PROT_WRITE,
+               MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    if (zeros == MAP_FAILED) return false;
+    if (!map.lost.exchange(true)) lost_maps.fetch_add(1);
+    return true;
+  }
+  return false;
+}
+
+void handle(int, siginfo_t* information, void*) {
+  const bool by_instruction = information->si_code > 0;  // not sent by some process
+  if (by_instruction && replace_by_zeros(information->si_addr)) return;
+  ::sigaction(SIGBUS, &handled_before, nullptr);  // and the instruction fails once more
+  if (!by_instruction) ::raise(SIGBUS);           // when this has returned
+}
+
+// What is known of maps beside what the handler needs.
+struct Known {
+  size_t slot;  // in `guarded`
+  fs::path path;
+};
+constinit std::mutex mutex;
+std::map<const void*, Known>& known_maps() {
+  static std::map<const void*, Known> maps;  // by address
+  return maps;
+}
+
+[[noreturn]] void fail_lost(const fs::path& path, ErrorKind kind) {
+  throw Error(kind,
+              fmt::format("{}: the file was cut short, or its disk failed, while it was read",
+                          path.string()),
+              "let nothing write to a file that is in use, and run again with a whole one");
+}
+
+// The stack of one thread.
+class SignalStack {
+ public:
+  SignalStack() {
+    stack_t present = {};
+    if (::sigaltstack(nullptr, &present) != 0 || (present.ss_flags & SS_DISABLE) == 0) return;
+    memory_.reset(new std::byte[kSize]);  // not touched before it is used
+    stack_t stack = {};
+    stack.ss_sp = memory_.get();
+    stack.ss_size = kSize;
+    if (::sigaltstack(&stack, nullptr) != 0) memory_.reset();
+  }
+  ~SignalStack() {
+    if (memory_ == nullptr) return;
+    stack_t none = {};
+    none.ss_flags = SS_DISABLE;
+    ::sigaltstack(&none, nullptr);
+  }
+  SignalStack(const SignalStack&) = delete;
+  SignalStack& operator=(const SignalStack&) = delete;
+
+ private:
+  // The widest registers of today take 11 KiB of it.
+  static constexpr size_t kSize = size_t{64} << 10;
+  std::unique_ptr<std::byte[]> memory_;  // null: the thread has one of somebody else's
+};
+
+}  // namespace
+
+void guard_map(const void* data, size_t size, const fs::path& path) {
+  const std::lock_guard lock(mutex);
+  size_t slot = 0;
+  while (slot < used.load() && guarded[slot].size.load() != 0) ++slot;
+  if (slot == kMostMaps) return;  // one more than can be guarded
+  known_maps()[data] = {slot, path};
+  guarded[slot].begin.store(reinterpret_cast<uintptr_t>(data));
+  guarded[slot].size.store(size);
+  if (slot == used.load()) used.store(slot + 1);
+}
+
+void unguard_map(const void* data) {
+  const std::lock_guard lock(mutex);
+  const auto found = known_maps().find(data);
+  if (found == known_maps().end()) return;
+  GuardedMap& map = guarded[found->second.slot];
+  map.size.store(0);
+  if (map.lost.exchange(false)) lost_maps.fetch_sub(1);
+  known_maps().erase(found);
+}
+
+void check_map(const void* data, ErrorKind kind) {
+  if (lost_maps.load(std::memory_order_relaxed) == 0) return;
+  const std::lock_guard lock(mutex);
+  const auto found = known_maps().find(data);
+  if (found == known_maps().end()) return;
+  if (guarded[found->second.slot].lost.load()) fail_lost(found->second.path, kind);
+}
+
+void check_maps() {
+  if (lost_maps.load(std::memory_order_relaxed) == 0) return;
+  const std::lock_guard lock(mutex);
+  for (const auto& [data, known] : known_maps()) {
+    if (guarded[known.slot].lost.load()) fail_lost(known.path, ErrorKind::model);
+  }
+}
+
+BusErrors::BusErrors() {
+  ensure_signal_stack();
+  struct sigaction action = {};
+  action.sa_sigaction = handle;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+  ::sigfillset(&action.sa_mask);
+  ::sigaction(SIGBUS, &action, &handled_before);
+}
+
+BusErrors::~BusErrors() {
+  ::sigaction(SIGBUS, &handled_before, nullptr);
+}
+
+void ensure_signal_stack() {
+  static thread_local const SignalStack kStack;
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,54 @@
+// Maps of files outlive the bytes of the file: where another program truncates it, or its disk
+// fails, the kernel sends SIGBUS to the thread that reads the map, which by default ends the
+// process without a word. Here the lost bytes become zeros instead, and the map counts as lost:
+// whoever reads a map checks it before what was read is used for anything that lasts.
+//
+// Only where the program asks for it (BusErrors): a library installs no handlers.
+#pragma once
+
+#include <cstddef>
+
+#include "base/error.h"
+#include "base/file.h"
+
+namespace jackscrew {
+
+// A map of the file `path`, from mmap() until just before munmap(). MappedFile does this itself.
+void guard_map(const void* data, size_t size, const fs::path& path);
+void unguard_map(const void* data);
+
+// Throws Error(`kind`) naming the file where bytes of the guarded map at `data` were lost when they
+// were read or written. One look at a flag where no map is.
+void check_map(const void* data, ErrorKind kind = ErrorKind::model);
+// The same for any map, as Error(model).
+void check_maps();
+
+// What `read` returns of a file, if the bytes that it saw were the file's. Throws as check_map()
+// does rather than what `read` throws over zeros.
+template <class Read>
+auto read_whole(const MappedFile& file, const Read& read, ErrorKind kind = ErrorKind::model) {
+  try {
+    auto result = read();
+    check_map(file.bytes().data(), kind);
+    return result;
+  } catch (const Error&) {
+    check_map(file.bytes().data(), kind);
+    throw;
+  }
+}
+
+// Handles SIGBUS in guarded maps as long as it lives; elsewhere the signal does what it did. Make
+// one in main().
+class BusErrors {
+ public:
+  BusErrors();
+  ~BusErrors();
+  BusErrors(const BusErrors&) = delete;
+  BusErrors& operator=(const BusErrors&) = delete;
+};
+
+// Gives the calling thread a stack for handlers, if it has none, until it ends: for threads that
+// run generated code, which may point the stack pointer into the heap (base/signals.h).
+void ensure_signal_stack();
+
+}  // namespace jackscrew

@@ -1,0 +1,120 @@
+// Files that are cut short while they are read, that may not grow, and that are none.
+#include <sys/stat.h>
+
+#include <fstream>
+
+#include "tests/cli/expect_refused.h"
+#include "tests/support/tiny_run.h"
+
+namespace jackscrew {
+namespace {
+
+// Whether the process has a map of a file whose path ends so.
+bool maps_file(pid_t process, const std::string& end) {
+  std::ifstream maps("/proc/" + std::to_string(process) + "/maps");
+  for (std::string line; std::getline(maps, line);) {
+    if (line.ends_with(end)) return true;
+  }
+  return false;
+}
+
+// Cuts a file short as soon as the program has it mapped; the program's exit code, and what it says
+// in `said`.
+int cut_when_mapped(const std::string& arguments, const fs::path& file, const fs::path& said) {
+  Child child(arguments, said);
+  const bool mapped = child.until([&] { return maps_file(child.pid(), file.string()); });
+  EXPECT_TRUE(mapped) << file;
+  child.signal(SIGSTOP);
+  fs::resize_file(file, 0);
+  child.signal(SIGCONT);
+  return child.wait();
+}
+
+class SlowLostFiles : public ::testing::Test {
+ protected:
+  // `begin`: how the path of the file begins.
+  void expect_named(const fs::path& begin) const {
+    const std::string said = tiny_.text("said");
+    EXPECT_NE(said.find("jackscrew: error: " + begin.string()), std::string::npos) << said;
+    EXPECT_NE(said.find(": the file was cut short"), std::string::npos) << said;
+  }
+
+  TinyRun tiny_{"lost_files"};
+};
+
+TEST_F(SlowLostFiles, AModelCutShortWhileItIsLoaded) {
+  tiny_.must_train("model", "method=full max_steps=1 model=llama-9m");
+  const fs::path weights = tiny_.path("model/model.safetensors");
+  // Much to read between the moment when the model is opened and that when its weights are.
+  std::string data;
+  for (int i = 0; i < 40000; ++i) data += TinyRun::record("Say " + std::to_string(i), "It is so.");
+  const std::string much = tiny_.file("much.jsonl", data);
+  EXPECT_EQ(cut_when_mapped(tiny_.train("out", "max_steps=1 init=pretrained data=" + much +
+                                                   " model=" + tiny_.path("model").string()),
+                            weights, tiny_.path("said")),
+            5);
+  expect_named(weights);
+  EXPECT_FALSE(fs::exists(tiny_.path("out/adapter_model.safetensors")));
+}
+
+TEST_F(SlowLostFiles, MastersCutShortWhileTheyLearn) {
+  const std::string settings =
+      "method=rotary master=mmap active_params=60% steps_per_rotation=1 max_steps=100000 ";
+  const fs::path masters = tiny_.path("out/.jackscrew-masters");
+  Child child(tiny_.train("out", settings), tiny_.path("said"));
+  ASSERT_TRUE(child.until([&] {
+    return fs::exists(tiny_.path("out/train_log.jsonl")) && !tiny_.events("out", "step").empty();
+  }));
+  child.signal(SIGSTOP);
+  for (const auto& file : fs::directory_iterator(masters)) {
+    fs::resize_file(file.path(), 0);
+  }
+  child.signal(SIGCONT);
+  EXPECT_EQ(child.wait(), 5);
+  expect_named(masters);
+  EXPECT_FALSE(fs::exists(tiny_.path("out/model.safetensors")));
+}
+
+TEST_F(SlowLostFiles, FilesThatMayNotGrowAreErrorsOfTheirName) {
+  const auto limited = [&](int blocks, const std::string& arguments) {
+    return run_shell("ulimit -f " + std::to_string(blocks) + "; exec " + std::string(kProgram) +
+                     " " + arguments + kErrorsOnly);
+  };
+  expect_refused(limited(600, tiny_.train("out", "method=full max_steps=4 save_steps=2")), 1,
+                 {"state.safetensors", "cannot write", "ulimit -f"});
+  expect_refused(limited(0, tiny_.train("none", "max_steps=1")), 1, {"none/", "ulimit -f"});
+  expect_refused(limited(1, "report " + tiny_.path("out").string()), 1, {"report.html"});
+  for (const char* output : {"out", "none"}) {
+    for (const auto& entry : fs::recursive_directory_iterator(tiny_.path(output))) {
+      EXPECT_NE(entry.path().extension(), ".part") << entry.path();
+    }
+  }
+}
+
+TEST(LostFiles, PipesAndDevicesAreNotWaitedFor) {
+  const TemporaryDirectory directory("jackscrew_pipes");
+  const auto pipe = [&](const std::string& name) {
+    const std::string path = (directory.path() / name).string();
+    EXPECT_EQ(::mkfifo(path.c_str(), 0600), 0);
+    return path;
+  };
+  const std::string shape = "init=random tokenizer=bytes model=llama-9m ";
+  const std::string out = " output_dir=" + (directory.path() / "out").string();
+  const std::string data = pipe("data.jsonl");
+  expect_refused(run("train " + shape + "data=" + data + out + kErrorsOnly), 4,
+                 {data + " is a pipe, not a file"});
+  for (const std::string& model : {pipe("model.gguf"), pipe("config.json"), pipe("other")}) {
+    expect_refused(run("inspect " + model + kErrorsOnly), 5, {model + " is a pipe, not a file"});
+  }
+  expect_refused(run("inspect /dev/zero" + std::string(kErrorsOnly)), 5,
+                 {"/dev/zero is a device, not a file"});
+  fs::create_directory(directory.path() / "model");
+  const std::string weights = pipe("model/model.safetensors");
+  fs::copy_file(golden_model("mha_untied") + "/config.json",
+                directory.path() / "model/config.json");
+  expect_refused(run("inspect " + (directory.path() / "model").string() + kErrorsOnly), 5,
+                 {weights + " is a pipe"});
+}
+
+}  // namespace
+}  // namespace jackscrew

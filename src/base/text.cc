@@ -28,6 +28,33 @@ int64_t edit_distance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
+struct Character {
+  uint32_t code;
+  size_t bytes;  // 0: none
+};
+
+// The character at the beginning of `text` if it is one that nobody sees and that changes how what
+// is around it looks: controls, ends of lines, marks and overrides of the direction of writing.
+Character unseen_character(std::string_view text) {
+  const auto byte = [&](size_t i) -> uint32_t {
+    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0;
+  };
+  const uint32_t first = byte(0);
+  if (first < 0x20 || first == 0x7F) return {first, 1};
+  const bool two = (first == 0xC2 || first == 0xD8) && (byte(1) & 0xC0u) == 0x80u;
+  if (two) {
+    const uint32_t code = (first & 0x1Fu) << 6 | (byte(1) & 0x3Fu);
+    const bool unseen = code <= 0x9F || code == 0x61C;
+    return unseen ? Character{code, 2} : Character{0, 0};
+  }
+  const bool three = first == 0xE2 && (byte(1) & 0xC0u) == 0x80u && (byte(2) & 0xC0u) == 0x80u;
+  if (!three) return {0, 0};
+  const uint32_t code = 0x2000u | (byte(1) & 0x3Fu) << 6 | (byte(2) & 0x3Fu);
+  const bool unseen = code == 0x200E || code == 0x200F || (code >= 0x2028 && code <= 0x202E) ||
+                      (code >= 0x2066 && code <= 0x2069);
+  return unseen ? Character{code, 3} : Character{0, 0};
+}
+
 }  // namespace
 
 std::optional<std::string> nearest_name(std::string_view name,
@@ -125,28 +152,29 @@ std::optional<bool> parse_bool(std::string_view text) {
 
 std::string one_line(std::string_view text) {
   std::string out;
-  for (const char c : text) {
-    const auto code = static_cast<unsigned char>(c);
-    if (c == '\n') {
-      out += "\\n";
-    } else if (code < 0x20 || code == 0x7F) {
-      out += fmt::format("\\u{:04x}", code);
-    } else {
-      out += c;
+  for (size_t at = 0; at < text.size();) {
+    const auto [code, bytes] = unseen_character(text.substr(at));
+    if (bytes == 0) {
+      out += text[at++];
+      continue;
     }
+    out += code == '\n' ? std::string("\\n") : fmt::format("\\u{:04x}", code);
+    at += bytes;
   }
   return out;
 }
 
 std::string without_controls(std::string_view text) {
   std::string out;
-  for (const char c : text) {
-    const auto code = static_cast<unsigned char>(c);
-    if ((code < 0x20 && c != '\n' && c != '\t') || code == 0x7F) {
-      out += "\uFFFD";
-    } else {
-      out += c;
+  for (size_t at = 0; at < text.size();) {
+    const auto [code, bytes] = unseen_character(text.substr(at));
+    const bool stays = bytes == 0 || code == '\n' || code == '\t';
+    if (stays) {
+      out += text[at++];
+      continue;
     }
+    out += "\uFFFD";
+    at += bytes;
   }
   return out;
 }

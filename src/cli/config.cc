@@ -142,7 +142,7 @@ int validate(Arguments arguments) {
                   "a recipe has lines such as `model: path/to/model`; `jackscrew config init lora` "
                   "writes one");
     }
-    fmt::print("{}: valid\n", *file);
+    fmt::print("{}: valid\n", one_line(*file));
     return 0;
   });
 }

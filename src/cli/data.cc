@@ -123,7 +123,8 @@ void preview(const Reader& reader) {
     stats.notes += example.notes;
     ++stats.records;
     if (++shown > kPreviewRecords) return;
-    fmt::print("{}: {}\n", place, fit_for_training(record, example, reader.options, place));
+    fmt::print("{}: {}\n", one_line(place),
+               fit_for_training(record, example, reader.options, place));
     print_marked(reader.tokenizer, example);
   };
   reader.records(most, show, [&](const Error& error) { stats.add_bad(error.what()); });

@@ -77,7 +77,7 @@ int score(const Recipe& given) {
   for (size_t i = 0; results.size() > 1 && i < results.size(); ++i) {
     fmt::print("  ");
     print_result(results[i]);
-    fmt::print("  {}\n", recipe.data[i]);
+    fmt::print("  {}\n", one_line(recipe.data[i]));
   }
   return 0;
 }

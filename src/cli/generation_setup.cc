@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <unistd.h>
+
 #include <cstdio>
 
+#include "base/text.h"
 #include "cli/arguments.h"
 #include "train/evaluate.h"
 #include "train/export.h"
@@ -39,7 +42,8 @@ double token_rate(int64_t tokens, double seconds) {
 
 void print_piece(const std::string& text) {
   if (text.empty()) return;
-  fmt::print("{}", text);
+  // Whoever wrote what the model learnt from must not steer the terminal.
+  fmt::print("{}", ::isatty(STDOUT_FILENO) == 1 ? without_controls(text) : text);
   flush_output();
 }
 

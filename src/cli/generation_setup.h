@@ -22,7 +22,7 @@ struct GenerationSetup {
 // Tokens a second; 0 when no time has passed.
 double token_rate(int64_t tokens, double seconds);
 
-// To stdout, at once.
+// To stdout, at once; on a terminal without control characters but line feeds and tabs.
 void print_piece(const std::string& text);
 
 }  // namespace jackscrew

@@ -162,7 +162,7 @@ std::string shown(const ordered_json& value) {
 void print_text(const ordered_json& json, bool verbose) {
   for (const auto& [key, value] : json.items()) {
     if (key == "storage" || key == "tensors") continue;
-    fmt::print("{:<26}{}\n", key, shown(value));
+    fmt::print("{:<26}{}\n", key, one_line(shown(value)));
   }
   if (json["storage"].empty()) {
     fmt::print("{:<26}none: a shape without weights\n", "storage");
@@ -176,7 +176,7 @@ void print_text(const ordered_json& json, bool verbose) {
   if (!verbose) return;
   fmt::print("\n");
   for (const ordered_json& tensor : json["tensors"]) {
-    fmt::print("{:<54} {:<12} {}\n", tensor["name"].get<std::string>(),
+    fmt::print("{:<54} {:<12} {}\n", one_line(tensor["name"].get<std::string>()),
                tensor["dtype"].get<std::string>(),
                shape_text(tensor["shape"].get<std::vector<int64_t>>()));
   }

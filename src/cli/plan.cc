@@ -39,7 +39,7 @@ void print_row(const std::string& name, int64_t bytes, const std::string& remark
 }
 
 void print_run(const Recipe& recipe, const ModelFiles& files, const SessionPlan& plan) {
-  fmt::print("{}: {} parameters, learner {}, storage {}\n", recipe.model,
+  fmt::print("{}: {} parameters, learner {}, storage {}\n", one_line(recipe.model),
              human_count(files.config.parameter_count()), recipe.learner, recipe.storage);
   fmt::print("micro-batches of {} x {} tokens, {} per step; activations are {}{}\n\n",
              recipe.micro_batch_size, recipe.sequence_len, recipe.gradient_accumulation_steps,

@@ -103,7 +103,10 @@ class Trainer {
   }
 
  private:
-  void say(const std::string& line) const {
+  // A line whatever names it holds.
+  void say(const std::string& line) const { speak(one_line(line)); }
+  // A line of ours, with its colours.
+  void speak(const std::string& line) const {
     if (console_.style.quiet) return;
     write_message(console_.out, line + "\n");
   }
@@ -542,7 +545,7 @@ class Trainer {
       line.host_budget = recipe_.host_memory;
     }
     line.seconds_left = seconds_left;
-    say(format_step_line(line, console_.colour, console_.width));
+    speak(format_step_line(line, console_.colour, console_.width));
     watch_.logged(result.loss);
     log_booked(done);
     log_->write(EventKind::step, done,

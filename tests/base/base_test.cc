@@ -102,6 +102,33 @@ TEST(Text, OneLineSpellsControlCharactersOut) {
   EXPECT_EQ(one_line("a\nb\x1b[2J\x7f \xC3\xA9"), "a\\nb\\u001b[2J\\u007f \xC3\xA9");
 }
 
+// What stands between U+202E and U+202C is shown from right to left: "exe.txt" reads "txt.exe".
+TEST(Text, CharactersThatNobodySeesAreShown) {
+  for (const auto& [text, code] :
+       std::initializer_list<std::pair<const char*, const char*>>{{"\u061C", "061c"},
+                                                                  {"\u0080", "0080"},
+                                                                  {"\u009B", "009b"},
+                                                                  {"\u200E", "200e"},
+                                                                  {"\u200F", "200f"},
+                                                                  {"\u2028", "2028"},
+                                                                  {"\u2029", "2029"},
+                                                                  {"\u202A", "202a"},
+                                                                  {"\u202C", "202c"},
+                                                                  {"\u202E", "202e"},
+                                                                  {"\u2066", "2066"},
+                                                                  {"\u2069", "2069"}}) {
+    EXPECT_EQ(one_line(std::string("a") + text + "b"), std::string("a\\u") + code + "b");
+    EXPECT_EQ(without_controls(std::string("a") + text + "b"), "a\uFFFDb") << code;
+  }
+  EXPECT_EQ(without_controls("a\tb\nc\x1b"), "a\tb\nc\uFFFD");
+  // Neighbours of those, joined emoji, and what is no UTF-8 stay as they are.
+  for (const std::string text :
+       {"\u00A0\u00E9\u061B\u061D\u200B\u200D\u2010\u202F\u2065\u206A", "\xE2\x80", "\xC2"}) {
+    EXPECT_EQ(one_line(text), text);
+    EXPECT_EQ(without_controls(text), text);
+  }
+}
+
 TEST(Text, Counts) {
   EXPECT_EQ(human_count(812), "812");
   EXPECT_EQ(human_count(35232), "35.2k");

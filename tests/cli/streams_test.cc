@@ -64,6 +64,35 @@ TEST(SlowStreams, AReaderThatGoesEndsNoRun) {
   }
 }
 
+// U+202E turns the direction of what follows: "gpj.exe" reads "exe.jpg".
+TEST(Streams, NoNameTurnsALineAround) {
+  const std::string name = "a\u202Eb\u009Bc";
+  for (const std::string& arguments :
+       {"inspect '" + name + "'", "report '" + name + "'", "train '" + name + "=1'",
+        "plan model='" + name + "'", "'" + name + "'", "config validate '" + name + ".yaml'"}) {
+    const Outcome refused = run(arguments + kErrorsOnly);
+    EXPECT_NE(refused.exit_code, 0);
+    EXPECT_NE(refused.out.find("a\\u202eb\\u009bc"), std::string::npos) << refused.out;
+    EXPECT_EQ(refused.out.find("\u202E"), std::string::npos) << refused.out;
+  }
+}
+
+TEST(SlowStreams, NoTextTurnsTheReportAround) {
+  const TinyRun tiny("direction");
+  const std::string data =
+      tiny.file("a\u202Eb.jsonl", TinyRun::record("Say \u202Ethis", "It \u2066is\u200F so"));
+  const Outcome run_of = run(tiny.train("out", "max_steps=1 data='" + data + "'") + " 2>&1");
+  EXPECT_EQ(run_of.exit_code, 0) << run_of.out;
+  EXPECT_NE(run_of.out.find("a\\u202eb.jsonl"), std::string::npos) << run_of.out;
+  const std::string report = tiny.text("out/report.html");
+  EXPECT_NE(report.find("Say \uFFFDthis"), std::string::npos);
+  for (const std::string& text : {run_of.out, report}) {
+    for (const char* unseen : {"\u202E", "\u2066", "\u200F"}) {
+      EXPECT_EQ(text.find(unseen), std::string::npos);
+    }
+  }
+}
+
 // A stream that cannot be written makes fmt::print throw, where nobody may be there to catch.
 TEST(Sources, WriteToStderrInOnePlace) {
   const std::regex writes(R"(\bstderr\b|\bperror\s*\(|\bwrite\s*\(\s*(STDERR_FILENO|2)\b)");

@@ -5,10 +5,26 @@
 set(JACKSCREW_CUDA AUTO CACHE STRING "Build for NVIDIA GPUs: AUTO (where nvcc is found), ON or OFF")
 set_property(CACHE JACKSCREW_CUDA PROPERTY STRINGS AUTO ON OFF)
 
-# Machine code for Ampere and Hopper, which also runs on what lies between, and PTX for what comes.
-set(JACKSCREW_NVCC_FLAGS -std=c++20 -O3 -I${CMAKE_SOURCE_DIR}/src --Werror all-warnings
-  -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=sm_90
-  -gencode arch=compute_90,code=compute_90)
+# Machine code for Ampere (A100; GPUs of 8.6 run it too), Ada, Hopper and consumer Blackwell; and PTX,
+# which the driver compiles at the first start, for what lies between and what comes.
+set(JACKSCREW_CUDA_ARCHITECTURES 80 89 90 120 CACHE STRING
+  "GPUs that machine code is built for, by compute capability")
+set(JACKSCREW_CUDA_PTX 90)
+
+# Sets JACKSCREW_NVCC_FLAGS.
+function(jackscrew_set_nvcc_flags)
+  execute_process(COMMAND ${JACKSCREW_NVCC} --list-gpu-code OUTPUT_VARIABLE known)
+  set(flags -std=c++20 -O3 -I${CMAKE_SOURCE_DIR}/src --Werror all-warnings)
+  foreach(architecture IN LISTS JACKSCREW_CUDA_ARCHITECTURES)
+    if(known MATCHES "sm_${architecture}\n")
+      list(APPEND flags -gencode arch=compute_${architecture},code=sm_${architecture})
+    else()
+      message(STATUS "CUDA: nothing is built for sm_${architecture}, which this nvcc does not know")
+    endif()
+  endforeach()
+  list(APPEND flags -gencode arch=compute_${JACKSCREW_CUDA_PTX},code=compute_${JACKSCREW_CUDA_PTX})
+  set(JACKSCREW_NVCC_FLAGS ${flags} PARENT_SCOPE)
+endfunction()
 
 # Where cuDNN's headers are, for attention=cudnn (src/kernels/cuda/cudnn_attention.cc): those of the
 # system, or of script/setup --cuda-headers. The library is looked for by the program.
@@ -59,6 +75,8 @@ function(jackscrew_find_cuda)
   if(JACKSCREW_NVCC AND JACKSCREW_CUDART AND JACKSCREW_CUDA_INCLUDE)
     message(STATUS "CUDA: ${JACKSCREW_NVCC}")
     set(JACKSCREW_HAS_CUDA TRUE PARENT_SCOPE)
+    jackscrew_set_nvcc_flags()
+    set(JACKSCREW_NVCC_FLAGS ${JACKSCREW_NVCC_FLAGS} PARENT_SCOPE)
   elseif(JACKSCREW_CUDA STREQUAL "ON")
     message(FATAL_ERROR "JACKSCREW_CUDA=ON needs nvcc (${JACKSCREW_NVCC}), "
       "libcudart_static.a (${JACKSCREW_CUDART}) and cuda_runtime_api.h (${JACKSCREW_CUDA_INCLUDE})")

@@ -13,11 +13,8 @@ namespace jackscrew {
 
 namespace {
 
-// Every run writes it first.
-constexpr const char* kMark = "train_log.jsonl";
-
 bool is_run(const fs::path& output) {
-  return fs::exists(output / kMark) || !list_checkpoints(output).empty();
+  return fs::exists(output / kLogName) || !list_checkpoints(output).empty();
 }
 
 bool run_writes(const std::string& name) {
@@ -50,6 +47,15 @@ bool is_result_file(const std::string& name) {
   }
   return name.starts_with("model") &&
          (name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json"));
+}
+
+bool has_result(const fs::path& output_dir) {
+  std::error_code missing;
+  for (const auto& entry : fs::directory_iterator(output_dir, missing)) {
+    const fs::path name = entry.path().filename();
+    if (name.extension() == ".safetensors" && is_result_file(name.string())) return true;
+  }
+  return false;
 }
 
 void check_output_dir(const Recipe& recipe) {

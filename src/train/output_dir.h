@@ -31,8 +31,14 @@ class OutputClaim {
   DirectoryLock lock_;
 };
 
+// The log in output_dir; every run writes it first.
+inline constexpr const char* kLogName = "train_log.jsonl";
+
 // Whether the result of a run, a model or an adapter, has a file of that name.
 bool is_result_file(const std::string& name);
+
+// Whether the weights of a result are at the top of the directory.
+bool has_result(const fs::path& output_dir);
 
 // Where the tokens of large data are kept, for runs that go on.
 fs::path tokens_directory(const fs::path& output_dir);

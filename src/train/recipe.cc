@@ -255,6 +255,7 @@ void fill(Recipe& r, const OptionSet& o) {
   r.device_memory = bytes_or_auto(o, "device_memory");
   r.host_memory = bytes_or_auto(o, "host_memory");
   r.output_dir = o.text("output_dir");
+  r.overwrite = o.boolean("overwrite");
   r.logging_steps = o.integer("logging_steps");
   r.eval_steps = o.integer("eval_steps");
   r.save_steps = o.integer("save_steps");

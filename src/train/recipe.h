@@ -79,6 +79,7 @@ struct Recipe {
   std::optional<int64_t> host_memory;    // bytes
 
   std::string output_dir;
+  bool overwrite = false;
   int64_t logging_steps = 0;
   int64_t eval_steps = 0;        // 0: only at the end
   int64_t save_steps = 0;        // 0: only at the end

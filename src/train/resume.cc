@@ -13,11 +13,11 @@ namespace {
 
 constexpr const char* kGoesOn = "; continuing with the new value";
 
-// The options of the run that wrote the checkpoint.
-OptionSet saved_options(const fs::path& checkpoint, const OptionSet& options) {
+// The options of the run that wrote the directory.
+OptionSet saved_options(const fs::path& directory, const OptionSet& options) {
   OptionSet saved;
   for (const OptionTable& table : options.tables()) saved.add(table);
-  for (const Assignment& assignment : read_recipe_file(checkpoint / "recipe.yaml")) {
+  for (const Assignment& assignment : read_recipe_file(directory / "recipe.yaml")) {
     // Another version may have had others; that it was another is said anyway.
     if (saved.find(assignment.name) != nullptr) saved.set(assignment);
   }
@@ -30,16 +30,18 @@ std::string shown(const OptionValue& value) {
 
 }  // namespace
 
-std::vector<OptionChange> changed_options(const fs::path& checkpoint, const OptionSet& options) {
+std::string OptionChange::text(const std::string& when) const {
+  return fmt::format("{} was {} {} and is {} now", name, before, when, now);
+}
+
+std::vector<OptionChange> changed_options(const fs::path& directory, const OptionSet& options) {
   std::vector<OptionChange> changes;
-  const OptionSet saved = saved_options(checkpoint, options);
+  const OptionSet saved = saved_options(directory, options);
   for (const OptionValue& value : options.values()) {
     if (!value.spec.affects_result || !options.tables()[value.table].saved) continue;
     const OptionValue& before = *saved.find(value.spec.name);
     if (same_value(before, value)) continue;
-    changes.push_back(
-        {value.spec.name, fmt::format("{} was {} when the checkpoint was written and is {} now",
-                                      value.spec.name, shown(before), shown(value))});
+    changes.push_back({value.spec.name, shown(before), shown(value)});
   }
   return changes;
 }
@@ -55,7 +57,9 @@ std::vector<std::string> resume_warnings(const fs::path& checkpoint, const Check
                     checkpoint.string(), then.version, then.isa, then.product));
   }
   const std::vector<OptionChange> changes = changed_options(checkpoint, options);
-  for (const OptionChange& change : changes) warnings.push_back(change.text + kGoesOn);
+  for (const OptionChange& change : changes) {
+    warnings.push_back(change.text(kCheckpointTime) + kGoesOn);
+  }
   const bool other_data = std::ranges::any_of(changes, [](const OptionChange& change) {
     return change.name == "data" || change.name == "max_samples";
   });
@@ -64,10 +68,11 @@ std::vector<std::string> resume_warnings(const fs::path& checkpoint, const Check
         fmt::format("the data are not what they were when {} was written: {} now, {} then",
                     checkpoint.string(), now.data, then.data);
     if (options.text("resume") == "auto") {
-      throw Error(ErrorKind::data, what,
-                  fmt::format("put the data back, begin anew with resume=never, or go on with what "
-                              "is there now by resume={}",
-                              checkpoint.string()));
+      throw Error(
+          ErrorKind::data, what,
+          fmt::format("put the data back, begin anew with overwrite=true, or go on with what "
+                      "is there now by resume={}",
+                      checkpoint.string()));
     }
     warnings.push_back(what + "; the run goes on with the present data");
   }

@@ -9,13 +9,20 @@
 
 namespace jackscrew {
 
+// For OptionChange::text().
+inline constexpr const char* kCheckpointTime = "when the checkpoint was written";
+
 struct OptionChange {
   std::string name;
-  std::string text;  // "lora_rank was 8 when the checkpoint was written and is 4 now"
+  std::string before, now;  // its values, as text
+
+  // "lora_rank was 8 then and is 4 now", with `when` in place of "then".
+  std::string text(const std::string& when) const;
 };
 
-// Every option that affects the result and is not what it was.
-std::vector<OptionChange> changed_options(const fs::path& checkpoint, const OptionSet& options);
+// Every option that affects the result and is not what it was. `directory`: a checkpoint or an
+// output_dir, whose recipe.yaml is compared.
+std::vector<OptionChange> changed_options(const fs::path& directory, const OptionSet& options);
 
 // A line for each way in which the run that wrote the checkpoint had another result than this one
 // would have: its program and machine, its data, and every option that affects the result. Throws

@@ -400,6 +400,11 @@ constexpr OptionSpec kGenerationOptions[] = {
 };
 
 constexpr OptionSpec kCallOptions[] = {
+    {.name = "overwrite",
+     .type = boolean,
+     .default_text = "false",
+     .help = "train: begin anew and replace what a run left in output_dir; with resume=DIR go on "
+             "from there"},
     {.name = "json", .type = boolean, .default_text = "false", .help = "print JSON"},
     {.name = "quiet",
      .type = boolean,

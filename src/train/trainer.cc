@@ -24,6 +24,7 @@
 #include "train/output_dir.h"
 #include "train/report.h"
 #include "train/resume.h"
+#include "train/run_start.h"
 #include "train/samples.h"
 #include "train/session.h"
 #include "train/tensorboard.h"
@@ -71,10 +72,12 @@ class Trainer {
                               schedule_.warmup_steps, counted(total_steps_, "step")),
                   "the learning rate would never reach its height");
     }
-    find_checkpoint();
+    start_ = find_start(recipe_, total_steps_, train_data_.fingerprint());
+    checkpoint_ = start_.checkpoint;
   }
 
   void run() {
+    if (start_.finished) return say_finished(*start_.finished);
     const SessionUse use = training_use(recipe_);
     plan_ = Session::rehearse(recipe_, files_, use);
     require_fit(recipe_, files_, use, plan_);
@@ -84,8 +87,8 @@ class Trainer {
     claim_->keep();
     const std::optional<int64_t> resumed = first > 0 ? std::optional(first) : std::nullopt;
     earlier_tokens_ = tokens_without_a_line(first);
-    log_.emplace(output_ / "train_log.jsonl", resumed);
-    watch_.replay(output_ / "train_log.jsonl");
+    log_.emplace(output_ / kLogName, resumed);
+    watch_.replay(output_ / kLogName);
     board_.emplace(output_, resumed);
     // Of a run that had ended nothing is done anew: its recipe stays the one that it had.
     const fs::path recipe = output_ / "recipe.yaml";
@@ -109,6 +112,14 @@ class Trainer {
   void speak(const std::string& line) const {
     if (console_.style.quiet) return;
     write_message(console_.out, line + "\n");
+  }
+
+  // Nothing is left to do, and nothing is touched.
+  void say_finished(const FinishedRun& finished) const {
+    say(fmt::format("finished  {} has the result of this recipe, {}; nothing to do",
+                    output_.string(), counted(finished.step, "step")));
+    say(fmt::format("          to go on, {}; to train anew and replace it, overwrite=true",
+                    finished.go_on));
   }
 
   void check_model() {
@@ -182,27 +193,10 @@ class Trainer {
 
   std::string data_names() const { return fmt::format("{}", fmt::join(recipe_.data, ", ")); }
 
-  void find_checkpoint() {
-    if (recipe_.resume == "never") return;
-    if (recipe_.resume != "auto") {
-      checkpoint_ = recipe_.resume;
-    } else if (const auto checkpoints = list_checkpoints(output_); !checkpoints.empty()) {
-      checkpoint_ = checkpoints.back();
-    }
-    if (checkpoint_.empty()) return;
-    const int64_t step = read_checkpoint_info(checkpoint_).step;
-    if (step > total_steps_) {
-      throw Error(ErrorKind::usage,
-                  fmt::format("{} is at step {}, beyond the {} of this run", checkpoint_.string(),
-                              step, counted(total_steps_, "step")),
-                  "raise max_steps, give another output_dir, or begin anew with resume=never");
-    }
-  }
-
   // Tokens of the steps before `first` that come after the last line of the log which is kept.
   int64_t tokens_without_a_line(int64_t first) const {
     int64_t tokens = 0;
-    for (int64_t step = logged_until(output_ / "train_log.jsonl", first); step < first; ++step) {
+    for (int64_t step = logged_until(output_ / kLogName, first); step < first; ++step) {
       tokens += sampler_->step(step).tokens;
     }
     return tokens;
@@ -218,10 +212,10 @@ class Trainer {
       const auto changes = changed_options(checkpoint_, recipe_.options);
       if (changes.empty()) throw;
       std::vector<std::string> texts;
-      for (const OptionChange& change : changes) texts.push_back(change.text);
+      for (const OptionChange& change : changes) texts.push_back(change.text(kCheckpointTime));
       throw Error(error.kind(), error.what(),
                   fmt::format("{}; set that back, give another output_dir, or begin anew with "
-                              "resume=never",
+                              "overwrite=true",
                               fmt::join(texts, ", ")));
     }
     for (const std::string& line : resume_warnings(checkpoint_, now, recipe_.options)) warn(line);
@@ -302,6 +296,7 @@ class Trainer {
     start.add("total_steps", total_steps_).add("planned_peak", plan_.ledger.peak);
     start.add("isa", session_->ops().level()).add("threads", session_->ops().threads());
     start.add("method", recipe_.method).add("data", data_names()).add("storage", recipe_.storage);
+    start.add("data_fingerprint", train_data_.fingerprint());
     start.add("product", session_->product().name());
     start.add("device", session_->device().description());
     start.add("cpu", cpu_name()).add("version", JACKSCREW_VERSION);
@@ -466,7 +461,8 @@ class Trainer {
       if (stop_requested() && !last) {
         save_now(done);
         throw Error(ErrorKind::interrupted, fmt::format("stopped after step {}", done),
-                    "run the same command again to go on from the checkpoint");
+                    fmt::format("run the same command again{} to go on from the checkpoint",
+                                recipe_.overwrite ? " without overwrite=true" : ""));
       }
     }
     if (done < total_steps_) {
@@ -597,6 +593,7 @@ class Trainer {
   Dataset train_data_, eval_data_;
   std::vector<Sample> samples_;
   std::optional<BatchSampler> sampler_;
+  RunStart start_;
   fs::path checkpoint_;  // the newest that the run began from or wrote; empty when there is none
   int64_t total_steps_ = 0;
   Schedule schedule_;

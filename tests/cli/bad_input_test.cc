@@ -153,6 +153,7 @@ TEST_F(SlowBadInput, NotFinite) {
 TEST_F(SlowBadInput, Checkpoints) {
   const std::string saving = "max_steps=4 save_steps=2 ";
   tiny_.must_train("out", saving);
+  tiny_.lose_result("out");
   const fs::path state = tiny_.path("out/checkpoint-4/state.safetensors");
   std::string bytes = read_text(state);
   bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 4);
@@ -170,6 +171,7 @@ TEST_F(SlowBadInput, Masters) {
       "method=rotary master=mmap rotation_groups=matrix active_params=50% max_steps=4 "
       "save_steps=2 ";
   tiny_.must_train("out", saving);
+  tiny_.lose_result("out");
   tiny_.must_train("other", saving + "seed=1");
   const fs::path masters = tiny_.path("out/checkpoint-4/masters");
   // Two weights of one shape, by the name that checkpoint.json gives their files.
@@ -218,7 +220,7 @@ TEST_F(SlowBadInput, OutputDirectories) {
     tiny_.file(std::string(name) + "/mine.txt", "mine");
   }
   tiny_.must_train("out", "max_steps=2 save_steps=1");
-  tiny_.must_train("out", "method=rotary master=mmap active_params=60% max_steps=2 resume=never");
+  tiny_.must_train("out", "method=rotary master=mmap active_params=60% max_steps=2 overwrite=true");
   for (const char* name : kOthers) {
     EXPECT_EQ(tiny_.text(std::string(name) + "/mine.txt"), "mine");
   }
@@ -243,6 +245,7 @@ TEST_F(SlowBadInput, WritesThatFail) {
   const std::string saving = "method=full max_steps=4 save_steps=2 ";
   tiny_.must_train("whole", saving);
   tiny_.must_train("out", saving);
+  tiny_.lose_result("out");
   fs::remove_all(tiny_.path("out/checkpoint-4"));
   const auto first = contents(tiny_.path("out/checkpoint-2"));
   expect_refused(run_limited(600, tiny_.train("out", saving)), 1,

@@ -164,8 +164,8 @@ TEST(SlowTrain, AResultReplacesTheOneBefore) {
       "config.json", "generation_config.json", "model.safetensors",     "recipe.yaml",
       "report.html", "tokenizer.json",         "tokenizer_config.json", "train_log.jsonl"};
   tiny.must_train("base", "max_steps=1 method=full");
-  const std::string settings =
-      "max_steps=1 resume=never tokenizer=auto init=pretrained model=" + tiny.path("base").string();
+  const std::string settings = "max_steps=1 overwrite=true tokenizer=auto init=pretrained model=" +
+                               tiny.path("base").string();
   tiny.must_train("out", settings + " method=full");
   EXPECT_EQ(files(), full);
   tiny.must_train("out", settings + " method=lora chat_template=chatml");
@@ -241,7 +241,7 @@ TEST(SlowTrain, ResultsKeepTheTemplateForTools) {
   EXPECT_NE(preview("").find("look"), std::string::npos);
   for (const char* method : {"full", "lora"}) {
     const std::string settings =
-        std::string("max_steps=1 resume=never method=") + method + model + " chat_template=";
+        std::string("max_steps=1 overwrite=true method=") + method + model + " chat_template=";
     tiny.must_train("out", settings + "auto");
     EXPECT_EQ(tiny.text("out/" + tools), tiny.text("base/" + tools)) << method;
     const std::string adapter = " adapter=" + tiny.path("out").string();

@@ -65,6 +65,13 @@ class TinyRun {
     ASSERT_EQ(outcome.exit_code, 0) << outcome.out;
   }
 
+  // As if the run had been killed before its end.
+  void lose_result(const std::string& output) const {
+    for (const char* name : {"adapter_model.safetensors", "model.safetensors"}) {
+      fs::remove(path(output) / name);
+    }
+  }
+
   std::string text(const std::string& name) const { return read_text(path(name)); }
   // The events of a run's log, in order.
   std::vector<nlohmann::json> events(const std::string& output,

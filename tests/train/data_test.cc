@@ -81,7 +81,7 @@ TEST_F(SlowData, ADirectoryOfFiles) {
                              " would use\n";
   const auto trained = [&](const std::string& more) {
     const Outcome outcome =
-        run(tiny_.train("model", "method=full max_steps=1 resume=never" + set + more + " 2>&1"));
+        run(tiny_.train("model", "method=full max_steps=1 overwrite=true" + set + more + " 2>&1"));
     EXPECT_EQ(outcome.exit_code, 0) << outcome.out;
     return outcome.out;
   };

@@ -218,14 +218,15 @@ TEST(SlowResumeRules, ARunGivenUpDoesNotComeBack) {
   tiny.must_train("out", common);
   const std::string first = tiny.text("out/adapter_model.safetensors");
   // Anew with another seed, stopped early: its own checkpoint counts, not those of the first run.
-  tiny.must_train("out", common + " seed=1 resume=never max_steps=4");
+  tiny.must_train("out", common + " seed=1 overwrite=true max_steps=4");
   EXPECT_TRUE(fs::exists(tiny.path("out/checkpoint-4")));
   EXPECT_FALSE(fs::exists(tiny.path("out/checkpoint-8")));
   EXPECT_FALSE(fs::exists(tiny.path("out/checkpoint-12")));
   EXPECT_EQ(tiny.losses("out").size(), 4u);
-  // A finished run, given its own checkpoint, writes the same result again.
+  // A finished run without its result writes the same one again.
   tiny.must_train("out2", common);
   EXPECT_TRUE(first == tiny.text("out2/adapter_model.safetensors"));
+  tiny.lose_result("out2");
   tiny.must_train("out2", common);
   EXPECT_TRUE(first == tiny.text("out2/adapter_model.safetensors"));
 }
@@ -241,10 +242,12 @@ TEST(SlowResumeRules, AChangedRecipeIsNamedWhereTheResultDependsOnIt) {
     return outcome.out;
   };
   EXPECT_EQ(said(""), "");
-  EXPECT_EQ(said("learning_rate=0.0001 threads=2 device_memory=1GiB gradient_checkpointing=true "
-                 "logging_steps=3 save_steps=1 save_total_limit=7 eval_steps=1 eval_data=" +
-                 tiny.eval_data() + " resume=" + tiny.path("out/checkpoint-2").string()),
-            "");
+  EXPECT_EQ(
+      said(
+          "learning_rate=0.0001 threads=2 device_memory=1GiB gradient_checkpointing=true "
+          "logging_steps=3 save_steps=1 save_total_limit=7 eval_steps=1 overwrite=true eval_data=" +
+          tiny.eval_data() + " resume=" + tiny.path("out/checkpoint-2").string()),
+      "");
   const auto line = [](const std::string& name, const std::string& then, const std::string& now) {
     return "jackscrew: warning: " + name + " was " + then +
            " when the checkpoint was written and is " + now +
@@ -293,6 +296,7 @@ TEST(SlowResumeRules, TokensOfEveryStepAreLogged) {
   expected[12] = tokens("out")[12];
   EXPECT_EQ(tokens("out"), expected);
   for (const int64_t step : {11, 7, 6, 4, 3}) {
+    tiny.lose_result("out");
     for (int64_t later = step + 1; later <= 12; ++later) {
       fs::remove_all(tiny.path("out/checkpoint-" + std::to_string(later)));
     }
@@ -310,6 +314,7 @@ TEST(SlowResumeRules, AnEndedRunKeepsItsRecipe) {
   const TinyRun tiny("ended_recipe");
   tiny.must_train("out", "max_steps=2 save_steps=2 learning_rate=1e-3");
   const std::string recipe = tiny.text("out/recipe.yaml");
+  tiny.lose_result("out");
   tiny.must_train("out", "max_steps=2 save_steps=2 learning_rate=1e-2");
   EXPECT_EQ(tiny.text("out/recipe.yaml"), recipe);
   tiny.must_train("out", "max_steps=3 save_steps=2 learning_rate=1e-2");

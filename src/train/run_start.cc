@@ -1,0 +1,129 @@
+#include "train/run_start.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "formats/checkpoint.h"
+#include "train/event_log.h"
+#include "train/output_dir.h"
+#include "train/resume.h"
+
+namespace jackscrew {
+
+namespace {
+
+// What the log says of a run that came to its end.
+struct EndedRun {
+  int64_t step;
+  std::string data;  // what it learned from; empty where the log does not say
+};
+
+std::optional<EndedRun> ended_run(const fs::path& output) {
+  const std::vector<nlohmann::json> events = read_events(output / kLogName);
+  if (events.empty() || events.back()["event"] != event_name(EventKind::end)) return std::nullopt;
+  EndedRun ended{events.back()["step"].get<int64_t>(), {}};
+  for (const nlohmann::json& event : events) {
+    const auto data = event.find("data_fingerprint");
+    const bool says = data != event.end() && data->is_string();
+    if (says && event["event"] == event_name(EventKind::start)) ended.data = *data;
+  }
+  return ended;
+}
+
+// The checkpoint that the recipe asks for; empty: none.
+fs::path wanted_checkpoint(const Recipe& recipe) {
+  if (recipe.resume == "never") return {};
+  if (recipe.resume != "auto") return recipe.resume;
+  if (recipe.overwrite) return {};
+  const std::vector<fs::path> checkpoints = list_checkpoints(recipe.output_dir);
+  return checkpoints.empty() ? fs::path() : checkpoints.back();
+}
+
+bool is_same_directory(const fs::path& a, const fs::path& b) {
+  std::error_code missing;
+  return fs::equivalent(a, b, missing) && !missing;
+}
+
+bool lies_in(const fs::path& checkpoint, const fs::path& output) {
+  return std::ranges::any_of(list_checkpoints(output), [&](const fs::path& path) {
+    return is_same_directory(path, checkpoint);
+  });
+}
+
+// How to learn on from a result that has no checkpoint of its end.
+std::string train_on(const fs::path& output) {
+  const bool adapter = fs::exists(output / "adapter_config.json");
+  return fmt::format("train on from the result with {}={} and another output_dir",
+                     adapter ? "adapter" : "model", output.string());
+}
+
+constexpr const char* kAnew = "overwrite=true trains anew and replaces it";
+
+// Returns where this recipe's run has ended and nothing is left to do, nullopt where it may go on.
+std::optional<FinishedRun> check_result(const Recipe& recipe, const EndedRun& ended,
+                                        const fs::path& checkpoint, int64_t total_steps,
+                                        const std::string& data) {
+  const fs::path output = recipe.output_dir;
+  const fs::path its_end = checkpoint_path(output, ended.step);
+  const bool can_go_on = fs::exists(its_end);
+  std::vector<std::string> changes;
+  if (fs::exists(output / "recipe.yaml")) {
+    for (const OptionChange& change : changed_options(output, recipe.options)) {
+      changes.push_back(change.text("then"));
+    }
+  } else {
+    changes.emplace_back("its recipe.yaml is missing");
+  }
+  const bool other_data = !ended.data.empty() && ended.data != data;
+  if (changes.empty() && !other_data) {
+    return FinishedRun{
+        ended.step, can_go_on ? "give a larger max_steps or num_train_epochs" : train_on(output)};
+  }
+  if (!checkpoint.empty() && is_same_directory(checkpoint, its_end) && total_steps > ended.step) {
+    return std::nullopt;
+  }
+  if (changes.empty())
+    changes.push_back(fmt::format("the data were {} then and are {} now", ended.data, data));
+  throw Error(other_data && changes.size() == 1 ? ErrorKind::data : ErrorKind::usage,
+              fmt::format("output_dir {} holds the result of a finished run of {}: {}",
+                          output.string(), counted(ended.step, "step"), fmt::join(changes, ", ")),
+              fmt::format("give another output_dir; {}{}", kAnew,
+                          can_go_on ? "; a larger max_steps goes on from its end"
+                                    : fmt::format("; it left no {} to go on from: {}",
+                                                  its_end.filename().string(), train_on(output))));
+}
+
+}  // namespace
+
+RunStart find_start(const Recipe& recipe, int64_t total_steps, const std::string& data) {
+  const fs::path output = recipe.output_dir;
+  RunStart start{wanted_checkpoint(recipe), {}};
+  if (!recipe.overwrite && has_result(output)) {
+    if (const std::optional<EndedRun> ended = ended_run(output)) {
+      start.finished = check_result(recipe, *ended, start.checkpoint, total_steps, data);
+      if (start.finished) return start;
+    } else if (start.checkpoint.empty() || !lies_in(start.checkpoint, output)) {
+      // Of a run that goes on, or that was allowed to replace it, there is a checkpoint.
+      throw Error(ErrorKind::usage,
+                  fmt::format("output_dir {} holds a result, which this run would replace",
+                              output.string()),
+                  fmt::format("give another output_dir; {}", kAnew));
+    }
+  }
+  if (start.checkpoint.empty()) return start;
+  const int64_t step = read_checkpoint_info(start.checkpoint).step;
+  if (step > total_steps) {
+    throw Error(ErrorKind::usage,
+                fmt::format("{} is at step {}, beyond the {} of this run",
+                            start.checkpoint.string(), step, counted(total_steps, "step")),
+                "raise max_steps, give another output_dir, or begin anew with overwrite=true");
+  }
+  return start;
+}
+
+}  // namespace jackscrew

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <utility>
 
@@ -19,17 +20,22 @@ namespace jackscrew {
 
 namespace {
 
-constexpr int64_t kFormat = 1;
+constexpr int64_t kFormat = 2;        // checkpoint.json ends with its own checksum
+constexpr int64_t kOldestFormat = 1;  // without one
 constexpr const char* kPrefix = "checkpoint-";
 constexpr const char* kState = "state.safetensors";
 constexpr const char* kInfo = "checkpoint.json";
 constexpr const char* kMasters = "masters";
+constexpr const char* kChecksum = "crc32c";
 
 // The number in "checkpoint-<step>".
 std::optional<int64_t> step_of(const fs::path& path) {
   const std::string name = path.filename().string();
   if (!name.starts_with(kPrefix)) return std::nullopt;
-  return parse_int(std::string_view(name).substr(std::string_view(kPrefix).size()));
+  const std::string_view number = std::string_view(name).substr(std::string_view(kPrefix).size());
+  const std::optional<int64_t> step = parse_int(number);
+  if (!step || *step < 0 || std::to_string(*step) != number) return std::nullopt;
+  return step;
 }
 
 [[noreturn]] void damaged(const fs::path& checkpoint, const std::string& why) {
@@ -68,16 +74,101 @@ JsonObject link_files(const fs::path& directory, const StateSource& states) {
   return files;
 }
 
+uint32_t crc_of(std::string_view text) {
+  return crc32c({reinterpret_cast<const uint8_t*>(text.data()), text.size()});
+}
+
+// The object's text with the text's own checksum as its last member.
+std::string with_checksum(JsonObject json) {
+  const uint32_t crc = crc_of(json.text());
+  return json.add(kChecksum, crc).text();
+}
+
+// What with_checksum() was given.
+std::string without_checksum(std::string text) {
+  text.resize(std::min(text.size(), text.rfind(fmt::format("\"{}\"", kChecksum))));
+  const size_t end = text.find_last_not_of(", ");
+  text.resize(end == std::string::npos ? 0 : end + 1);
+  return text + "}";
+}
+
+struct SavedMaster {
+  std::string file;  // in masters/
+  int64_t crc32c;
+};
+
+// What checkpoint.json says.
+struct Manifest {
+  CheckpointInfo info;
+  int64_t state_bytes = 0;
+  int64_t state_crc32c = 0;
+  std::map<std::string, SavedMaster> masters;  // by state
+};
+
+// Checks every value before anything is done by one.
+Manifest read_manifest(const fs::path& checkpoint) {
+  const fs::path path = checkpoint / kInfo;
+  if (!fs::exists(path)) {
+    throw Error(ErrorKind::model,
+                fmt::format("{} is not a checkpoint: it has no {}", checkpoint.string(), kInfo),
+                fmt::format("give a directory {}<step> that holds {}", kPrefix, kInfo));
+  }
+  const std::string text = read_text(path);
+  const nlohmann::json object = parse_json(text, path.string());
+  const JsonFields json(object, path.string());
+  const int64_t format = json.integer("format");
+  if (format < kOldestFormat || format > kFormat) {
+    damaged(checkpoint,
+            fmt::format("checkpoint format {}, this program reads {}", format, kFormat));
+  }
+  const bool has_checksum = format == kFormat || json.has(kChecksum);
+  if (has_checksum && json.integer(kChecksum) != crc_of(without_checksum(text))) {
+    damaged(checkpoint, fmt::format("{} is corrupt: checksum mismatch", kInfo));
+  }
+  const auto integer = [&](const JsonFields& from, const char* key, int64_t least, int64_t most) {
+    const int64_t value = from.integer(key);
+    if (value < least || value > most) {
+      damaged(checkpoint, fmt::format("{} has {} {}, which cannot be", kInfo, key, value));
+    }
+    return value;
+  };
+  constexpr int64_t kMostCrc = std::numeric_limits<uint32_t>::max();
+  Manifest manifest;
+  manifest.info = {integer(json, "step", 1, std::numeric_limits<uint32_t>::max()),
+                   json.text("version"), json.text("isa"), json.text("product"),
+                   json.text("data", "")};
+  if (const auto named = step_of(checkpoint); named && *named != manifest.info.step) {
+    damaged(checkpoint, fmt::format("{} is of step {}", kInfo, manifest.info.step));
+  }
+  manifest.state_bytes = integer(json, "state_bytes", 0, std::numeric_limits<int64_t>::max());
+  manifest.state_crc32c = integer(json, "state_crc32c", 0, kMostCrc);
+  if (const nlohmann::json* masters = json.find("masters")) {
+    if (!masters->is_object()) damaged(checkpoint, fmt::format("{}: masters is no object", kInfo));
+    for (const auto& [name, saved] : masters->items()) {
+      const JsonFields entry(saved, path.string());
+      const std::string file = entry.text("file");
+      if (file.empty() || fs::path(file).filename() != file) {
+        damaged(checkpoint, "a master's name is no file name");
+      }
+      manifest.masters.emplace(name, SavedMaster{file, integer(entry, "crc32c", 0, kMostCrc)});
+    }
+  }
+  std::error_code missing;
+  const auto size = static_cast<int64_t>(fs::file_size(checkpoint / kState, missing));
+  if (missing) damaged(checkpoint, fmt::format("{} is missing", kState));
+  if (size != manifest.state_bytes) {
+    damaged(checkpoint, fmt::format("{} is corrupt: it has {} bytes of {}", kState, size,
+                                    manifest.state_bytes));
+  }
+  return manifest;
+}
+
 // Reads the files of masters/ back into states that lie in files of this run.
-void restore_files(const fs::path& checkpoint, const nlohmann::json& masters,
+void restore_files(const fs::path& checkpoint, const std::map<std::string, SavedMaster>& masters,
                    const StateSource& states) {
   std::map<std::string, std::pair<MappedFile, int64_t>> files;  // by state; the CRC
-  for (const auto& [name, object] : masters.items()) {
-    const JsonFields entry(object, (checkpoint / kInfo).string());
-    const std::string file = entry.text("file");
-    if (fs::path(file).filename() != file) damaged(checkpoint, "a master's name is no file name");
-    files.emplace(name,
-                  std::pair(MappedFile(checkpoint / kMasters / file), entry.integer("crc32c")));
+  for (const auto& [name, saved] : masters) {
+    files.emplace(name, std::pair(MappedFile(checkpoint / kMasters / saved.file), saved.crc32c));
   }
   const auto find = [&](const StateRef& state) {
     const auto found = files.find(state.name);
@@ -137,7 +228,7 @@ fs::path write_checkpoint(const fs::path& output_dir, const CheckpointInfo& info
   json.add("isa", info.isa).add("product", info.product).add("data", info.data);
   json.add("state_bytes", fs::file_size(state_path)).add("state_crc32c", crc.value());
   json.add("masters", link_files(directory.path(), states));
-  write_text_atomic(directory.path() / kInfo, json.text() + "\n");
+  write_text_atomic(directory.path() / kInfo, with_checksum(std::move(json)) + "\n");
   directory.commit();
   return path;
 }
@@ -147,7 +238,7 @@ std::vector<fs::path> list_checkpoints(const fs::path& output_dir) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(output_dir, error)) {
     const auto step = step_of(entry.path());
-    if (step && fs::exists(entry.path() / kInfo)) found.emplace_back(*step, entry.path());
+    if (step) found.emplace_back(*step, entry.path());
   }
   std::sort(found.begin(), found.end());
   std::vector<fs::path> paths;
@@ -156,32 +247,22 @@ std::vector<fs::path> list_checkpoints(const fs::path& output_dir) {
   return paths;
 }
 
+bool is_checkpoint(const fs::path& path) {
+  std::error_code missing;
+  return fs::exists(path / kInfo, missing);
+}
+
 CheckpointInfo read_checkpoint_info(const fs::path& checkpoint) {
-  const fs::path path = checkpoint / kInfo;
-  if (!fs::exists(path)) {
-    throw Error(ErrorKind::model, fmt::format("{} is not a checkpoint", checkpoint.string()),
-                fmt::format("give a directory {}<step> that holds {}", kPrefix, kInfo));
-  }
-  const nlohmann::json object = parse_json(read_text(path), path.string());
-  const JsonFields json(object, path.string());
-  if (json.integer("format") != kFormat) {
-    damaged(checkpoint, fmt::format("checkpoint format {}, this program reads {}",
-                                    json.integer("format"), kFormat));
-  }
-  return {json.integer("step"), json.text("version"), json.text("isa"), json.text("product"),
-          json.text("data", "")};
+  return read_manifest(checkpoint).info;
 }
 
 void restore_checkpoint(const fs::path& checkpoint, const StateSource& states,
                         const std::function<void()>& scheduled, Ops& ops) {
-  const fs::path info_path = checkpoint / kInfo;
-  const nlohmann::json object = parse_json(read_text(info_path), info_path.string());
-  const JsonFields info(object, info_path.string());
+  const Manifest manifest = read_manifest(checkpoint);
   {
     const MappedFile raw(checkpoint / kState);
-    if (static_cast<int64_t>(raw.bytes().size()) != info.integer("state_bytes") ||
-        static_cast<int64_t>(crc32c(raw.bytes())) != info.integer("state_crc32c")) {
-      damaged(checkpoint, "state.safetensors is corrupt: checksum mismatch");
+    if (static_cast<int64_t>(crc32c(raw.bytes())) != manifest.state_crc32c) {
+      damaged(checkpoint, fmt::format("{} is corrupt: checksum mismatch", kState));
     }
   }
   const SafetensorsFile file(checkpoint / kState);
@@ -218,8 +299,7 @@ void restore_checkpoint(const fs::path& checkpoint, const StateSource& states,
   if (expected != file.entries().size()) {
     damaged(checkpoint, "it holds states that this recipe does not have");
   }
-  const nlohmann::json* masters = info.find("masters");
-  restore_files(checkpoint, masters == nullptr ? nlohmann::json::object() : *masters, states);
+  restore_files(checkpoint, manifest.masters, states);
   states([&](const StateRef& state) {
     if (state.save && state.role != StateRole::schedule) read(state);
   });

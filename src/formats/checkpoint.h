@@ -3,8 +3,9 @@
 //
 //   state.safetensors   every state that learners save: parameters, moments (F32), counters (U8);
 //                       frozen weights are not among them
-//   checkpoint.json     format, step, program version, ISA level, product, data, and size and
-//                       CRC-32C of state.safetensors and of each file in masters/
+//   checkpoint.json     format, step, program version, ISA level, product, data, size and CRC-32C
+//                       of state.safetensors and of each file in masters/, at last its own CRC-32C:
+//                       of its text without that member
 //   masters/            second names of the files of StateRef::file: their bytes are not copied
 //   recipe.yaml         the resolved recipe
 #pragma once
@@ -37,9 +38,14 @@ using StateSource = std::function<void(const StateVisitor&)>;
 fs::path write_checkpoint(const fs::path& output_dir, const CheckpointInfo& info,
                           const std::string& recipe_yaml, const StateSource& states, Ops& ops);
 
-// The complete checkpoints of a directory, oldest first.
+// All that is named checkpoint-<step> in a directory, oldest first, whether it can be used or not.
 std::vector<fs::path> list_checkpoints(const fs::path& output_dir);
 
+// Whether a directory has what makes it a checkpoint; it may be damaged.
+bool is_checkpoint(const fs::path& path);
+
+// Throws Error(model) where checkpoint.json is missing, is corrupt or cannot be true, or
+// state.safetensors has another size.
 CheckpointInfo read_checkpoint_info(const fs::path& checkpoint);
 
 // Fills the states from a checkpoint: those of the role `schedule` first, then calls scheduled(),

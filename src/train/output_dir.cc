@@ -14,7 +14,8 @@ namespace jackscrew {
 namespace {
 
 bool is_run(const fs::path& output) {
-  return fs::exists(output / kLogName) || !list_checkpoints(output).empty();
+  return fs::exists(output / kLogName) ||
+         std::ranges::any_of(list_checkpoints(output), is_checkpoint);
 }
 
 bool run_writes(const std::string& name) {

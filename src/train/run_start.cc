@@ -87,15 +87,46 @@ std::optional<FinishedRun> check_result(const Recipe& recipe, const EndedRun& en
   if (!checkpoint.empty() && is_same_directory(checkpoint, its_end) && total_steps > ended.step) {
     return std::nullopt;
   }
-  if (changes.empty())
+  const ErrorKind kind = changes.empty() ? ErrorKind::data : ErrorKind::usage;
+  if (other_data) {
     changes.push_back(fmt::format("the data were {} then and are {} now", ended.data, data));
-  throw Error(other_data && changes.size() == 1 ? ErrorKind::data : ErrorKind::usage,
+  }
+  throw Error(kind,
               fmt::format("output_dir {} holds the result of a finished run of {}: {}",
                           output.string(), counted(ended.step, "step"), fmt::join(changes, ", ")),
               fmt::format("give another output_dir; {}{}", kAnew,
                           can_go_on ? "; a larger max_steps goes on from its end"
                                     : fmt::format("; it left no {} to go on from: {}",
                                                   its_end.filename().string(), train_on(output))));
+}
+
+// The newest of the older checkpoints that can be used; empty where there is none.
+fs::path usable_before(const fs::path& checkpoint, const fs::path& output) {
+  fs::path found;
+  for (const fs::path& path : list_checkpoints(output)) {
+    if (path == checkpoint) break;
+    try {
+      read_checkpoint_info(path);
+      found = path;
+    } catch (const Error&) {
+      continue;
+    }
+  }
+  return found;
+}
+
+// Where the newest checkpoint cannot be used, another is taken only if somebody says so.
+int64_t step_of(const fs::path& checkpoint, const Recipe& recipe) {
+  try {
+    return read_checkpoint_info(checkpoint).step;
+  } catch (const Error& error) {
+    if (recipe.resume != "auto") throw;
+    const fs::path before = usable_before(checkpoint, recipe.output_dir);
+    const std::string older =
+        before.empty() ? "" : fmt::format("resume={} goes on from there; ", before.string());
+    throw Error(error.kind(), error.what(),
+                fmt::format("{}overwrite=true begins anew; mend it, or move it away", older));
+  }
 }
 
 }  // namespace
@@ -116,7 +147,7 @@ RunStart find_start(const Recipe& recipe, int64_t total_steps, const std::string
     }
   }
   if (start.checkpoint.empty()) return start;
-  const int64_t step = read_checkpoint_info(start.checkpoint).step;
+  const int64_t step = step_of(start.checkpoint, recipe);
   if (step > total_steps) {
     throw Error(ErrorKind::usage,
                 fmt::format("{} is at step {}, beyond the {} of this run",

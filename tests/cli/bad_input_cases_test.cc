@@ -3,6 +3,7 @@
 //   files        written first: text, or JSON as it stands
 //   first        settings of a run into out/ that succeeds
 //   changed      files written after it
+//   removed      files and directories that go then
 //   command      train where it is not given
 //   settings     added to those of TinyRun; they reach the shell as they are
 //   environment  variables, as a shell has them
@@ -59,6 +60,9 @@ TEST_P(SlowBadInputCases, EndsAsItShould) {
   write(given.value("files", json::object()));
   if (given.contains("first")) tiny_.must_train("out", text("first"));
   write(given.value("changed", json::object()));
+  for (const std::string name : given.value("removed", json::array())) {
+    fs::remove_all(tiny_.path(name));
+  }
   const bool was_there = fs::exists(output);
   const auto before = was_there ? contents(output) : std::map<std::string, std::string>();
 

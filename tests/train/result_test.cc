@@ -83,5 +83,64 @@ TEST(SlowResult, ARunThatReplacesGoesOn) {
   EXPECT_TRUE(tiny.text("whole/model.safetensors") == tiny.text("out/model.safetensors"));
 }
 
+// Neither the step nor anything else of checkpoint.json is believed that was not saved so.
+TEST(SlowResult, CheckpointJsonIsUnderAChecksum) {
+  const TinyRun tiny("manifest");
+  const std::string settings =
+      "max_steps=4 save_steps=2 master=mmap method=rotary active_params=50% ";
+  tiny.must_train("out", settings);
+  tiny.lose_result("out");
+  const std::string info = "out/checkpoint-4/checkpoint.json";
+  const std::string text = tiny.text(info);
+  const auto before = contents(tiny.path("out"));
+  const std::pair<const char*, const char*> kEdits[] = {
+      {"\"step\": 4", "\"step\": 5"},     {"\"step\": 4", "\"step\": -5"},
+      {"\"step\": 4", "\"step\":  4"},    {"\"isa\": \"", "\"isa\": \"x"},
+      {"00000001.bin", "00000002.bin"},   {"\"state_bytes\": ", "\"state_bytes\": 1"},
+      {"\"format\": 2", "\"format\": 1"}, {"}, \"crc32c\": ", "}, \"crc32c\": 1"},
+  };
+  for (const auto& [from, to] : kEdits) {
+    std::string edited = text;
+    ASSERT_NE(edited.find(from), std::string::npos) << text;
+    edited.replace(edited.find(from), std::string(from).size(), to);
+    tiny.file(info, edited);
+    const Outcome outcome = run(tiny.train("out", settings) + " 2>&1");
+    EXPECT_EQ(outcome.exit_code, 5) << to << outcome.out;
+    EXPECT_TRUE(says(outcome, "checkpoint-4: checkpoint.json is corrupt: checksum mismatch"))
+        << outcome.out;
+    EXPECT_TRUE(says(outcome, "resume=" + tiny.path("out/checkpoint-2").string())) << outcome.out;
+    tiny.file(info, text);
+    EXPECT_UNCHANGED(tiny, before);
+  }
+  // Version 0.1.0 wrote none.
+  std::string old = text.substr(0, text.rfind(", \"crc32c\"")) + "}\n";
+  old.replace(old.find("\"format\": 2"), 11, "\"format\": 1");
+  tiny.file(info, old);
+  tiny.must_train("out", settings);
+}
+
+// A newest checkpoint that cannot be used does not make the run begin at 0, nor at an older one.
+TEST(SlowResult, AnOlderCheckpointIsTakenWhereTold) {
+  const TinyRun tiny("older");
+  const std::string settings = "max_steps=6 save_steps=2 save_total_limit=0 ";
+  tiny.must_train("whole", settings);
+  tiny.must_train("out", settings);
+  tiny.lose_result("out");
+  fs::remove(tiny.path("out/checkpoint-6/checkpoint.json"));
+  fs::remove(tiny.path("out/checkpoint-4/state.safetensors"));
+  const auto before = contents(tiny.path("out"));
+  const Outcome refused = run(tiny.train("out", settings) + " 2>&1");
+  EXPECT_EQ(refused.exit_code, 5) << refused.out;
+  EXPECT_TRUE(says(refused, tiny.path("out/checkpoint-6").string() + " is not a checkpoint"))
+      << refused.out;
+  const std::string older = "resume=" + tiny.path("out/checkpoint-2").string();
+  EXPECT_TRUE(says(refused, older)) << refused.out;
+  EXPECT_UNCHANGED(tiny, before);
+  tiny.must_train("out", settings + older);
+  EXPECT_TRUE(tiny.text("whole/adapter_model.safetensors") ==
+              tiny.text("out/adapter_model.safetensors"));
+  EXPECT_EQ(tiny.losses("out"), tiny.losses("whole"));
+}
+
 }  // namespace
 }  // namespace jackscrew

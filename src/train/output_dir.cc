@@ -29,12 +29,24 @@ bool is_same_place(const fs::path& a, const fs::path& b) {
   return fs::equivalent(a, b, missing) && !missing;
 }
 
+// `source`: a directory, or a file in one, which may be a link to a file in another.
 void refuse_source(const fs::path& output, const std::string& source, const char* option) {
-  if (source.empty() || !is_same_place(output, source)) return;
+  std::error_code missing;
+  const fs::path place = fs::canonical(source, missing);
+  if (source.empty() || missing) return;  // the name of a shape
+  if (is_same_place(output, place)) {
+    throw Error(ErrorKind::usage,
+                fmt::format("output_dir {} is the {} itself, which the result would replace",
+                            output.string(), option),
+                "give another output_dir");
+  }
+  if (fs::is_directory(place)) return;
+  const fs::path named = fs::path(source).has_parent_path() ? fs::path(source).parent_path() : ".";
+  if (!is_same_place(output, named) && !is_same_place(output, place.parent_path())) return;
   throw Error(ErrorKind::usage,
-              fmt::format("output_dir {} is the {} itself, which the result would replace",
-                          output.string(), option),
-              "give another output_dir");
+              fmt::format("output_dir {} is where the {} is read from: {}", output.string(), option,
+                          place.string()),
+              "give another output_dir: the files of a result may not stand beside its source");
 }
 
 }  // namespace

@@ -142,5 +142,39 @@ TEST(SlowResult, AnOlderCheckpointIsTakenWhereTold) {
   EXPECT_EQ(tiny.losses("out"), tiny.losses("whole"));
 }
 
+// By whatever path the model and the directory are named.
+TEST(SlowResult, NothingIsWrittenBesideTheModelsOwnFiles) {
+  const TinyRun tiny("beside");
+  tiny.must_train("model", "method=full max_steps=1");
+  fs::remove(tiny.path("model/train_log.jsonl"));
+  fs::create_directories(tiny.path("elsewhere"));
+  fs::copy(tiny.config(), tiny.path("elsewhere/config.json"));
+  fs::create_directories(tiny.path("links"));
+  fs::create_directory_symlink(tiny.path("model"), tiny.path("links/model"));
+  fs::create_symlink(tiny.path("elsewhere/config.json"), tiny.path("links/config.json"));
+  const std::string in_place = "cd " + tiny.path("elsewhere").string() + " && ";
+  const auto refused = [&](const std::string& model, const std::string& output) {
+    const Outcome outcome =
+        run_shell(in_place + kProgram + " train " +
+                  tiny.settings("max_steps=1 model=" + model + " output_dir=" + output) + " 2>&1");
+    EXPECT_EQ(outcome.exit_code, 2) << model << " " << output << ": " << outcome.out;
+    EXPECT_TRUE(says(outcome, "is the model itself") || says(outcome, "is read from"))
+        << outcome.out;
+  };
+  const auto before = contents(tiny.path("model"));
+  const auto place = [&](const std::string& name) { return tiny.path(name).string(); };
+  for (const std::string& file : {std::string("config.json"), std::string("./config.json"),
+                                  place("elsewhere/config.json"), place("links/config.json")}) {
+    refused(file, ".");
+    refused(file, place("elsewhere"));
+    refused(file, "../links/../elsewhere/.");
+  }
+  refused(place("links/config.json"), place("links"));
+  refused(place("model") + " init=pretrained", place("links/model"));
+  refused(place("links/model") + " init=pretrained", "../model/");
+  EXPECT_TRUE(contents(tiny.path("model")) == before);
+  EXPECT_EQ(contents(tiny.path("elsewhere")).size(), 1u);
+}
+
 }  // namespace
 }  // namespace jackscrew

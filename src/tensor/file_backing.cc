@@ -1,21 +1,24 @@
+#include "tensor/file_backing.h"
+
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
-#include <map>
+#include <cstring>
 #include <system_error>
 #include <utility>
 
 #include "base/map_guard.h"
 #include "base/text.h"
-#include "tensor/memory.h"
 
 namespace jackscrew {
 
 namespace {
 
-[[noreturn]] void refuse(const char* what, const fs::path& path, int reason) {
+[[noreturn]] void refuse(const std::string& what, const fs::path& path, int reason) {
   throw Error(ErrorKind::generic,
               fmt::format("cannot {} {}: {}", what, path.string(),
                           std::error_code(reason, std::generic_category()).message()),
@@ -23,70 +26,133 @@ namespace {
                                : std::string());
 }
 
-class FileBacking : public Backing {
- public:
-  explicit FileBacking(fs::path directory) : directory_(std::move(directory)) {
-    std::error_code error;
-    fs::remove_all(directory_, error);  // what a run left that was killed
-    if (!error) fs::create_directories(directory_, error);
-    if (error) refuse("make", directory_, error.value());
-  }
-
-  ~FileBacking() override {
-    std::error_code ignored;
-    fs::remove_all(directory_, ignored);
-  }
-
-  void* acquire(size_t bytes) override {
-    const fs::path path = directory_ / fmt::format("{:08}.bin", next_);
-    const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-    if (file < 0) refuse("create", path, errno);
-    // Without room reserved, a full disk would kill the program in the middle of a store.
-    const int reserved = ::posix_fallocate(file, 0, static_cast<off_t>(bytes));
-    void* data = reserved != 0
-                     ? MAP_FAILED
-                     : ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    const int reason = reserved != 0 ? reserved : errno;
-    ::close(file);
-    if (data == MAP_FAILED) {
-      std::error_code ignored;
-      fs::remove(path, ignored);
-      refuse(fmt::format("reserve {} in", human_bytes(narrow<int64_t>(bytes))).c_str(), path,
-             reason);
-    }
-    ++next_;
-    paths_[data] = path;
-    guard_map(data, bytes, path);
-    return data;
-  }
-
-  void release(void* data, size_t bytes) override {
-    unguard_map(data);  // before others get these addresses
-    ::munmap(data, bytes);
-    std::error_code ignored;
-    fs::remove(paths_[data], ignored);
-    paths_.erase(data);
-  }
-
-  fs::path file_of(const void* data) const override {
-    const auto found = paths_.find(data);
-    return found == paths_.end() ? fs::path() : found->second;
-  }
-
-  void will_need(const void* data, size_t bytes) override {
-    ::madvise(const_cast<void*>(data), bytes, MADV_WILLNEED);
-  }
-
- private:
-  fs::path directory_;
-  int64_t next_ = 0;
-  std::map<const void*, fs::path> paths_;  // by address
-};
+DirectoryHandle make_anew(const fs::path& directory) {
+  std::error_code error;
+  fs::remove_all(directory, error);  // what a run left that was killed
+  if (!error) fs::create_directories(directory, error);
+  if (error) refuse("make", directory, error.value());
+  return DirectoryHandle(directory);
+}
 
 }  // namespace
 
+FileBacking::FileBacking(const fs::path& directory) : directory_(make_anew(directory)) {}
+
+FileBacking::~FileBacking() {
+  for (const auto& [data, name] : names_) remove(name);
+  for (const auto& [bytes, names] : spares_) {
+    for (const std::string& name : names) remove(name);
+  }
+  // By its name, which may be another's by now: that one goes only if it is empty.
+  std::error_code ignored;
+  if (const auto path = directory_.path()) fs::remove(*path, ignored);
+}
+
+std::string FileBacking::new_file(size_t bytes) {
+  std::string name = fmt::format("{:08}.bin", next_);
+  const int file =
+      ::openat(directory_.descriptor(), name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  if (file < 0) refuse("create", directory_.shown() / name, errno);
+  // Without room reserved, a full disk would kill the program in the middle of a store.
+  const int refused = ::posix_fallocate(file, 0, static_cast<off_t>(bytes));
+  ::close(file);
+  if (refused != 0) {
+    remove(name);
+    refuse(fmt::format("reserve {} in", human_bytes(narrow<int64_t>(bytes))),
+           directory_.shown() / name, refused);
+  }
+  ++next_;
+  return name;
+}
+
+std::string FileBacking::take_spare(size_t bytes) {
+  std::vector<std::string>& spares = spares_[bytes];
+  if (spares.empty()) return {};
+  std::string name = std::move(spares.back());
+  spares.pop_back();
+  return name;
+}
+
+void FileBacking::remove(const std::string& name) const {
+  ::unlinkat(directory_.descriptor(), name.c_str(), 0);
+}
+
+void* FileBacking::acquire(size_t bytes) {
+  std::string name;
+  bool is_new = true;
+  try {
+    name = new_file(bytes);
+  } catch (const Error&) {
+    name = take_spare(bytes);
+    if (name.empty()) throw;
+    is_new = false;
+  }
+  const int file = ::openat(directory_.descriptor(), name.c_str(), O_RDWR | O_CLOEXEC);
+  void* data =
+      file < 0 ? MAP_FAILED : ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  const int reason = errno;
+  if (file >= 0) ::close(file);
+  if (data == MAP_FAILED) {
+    remove(name);
+    refuse("map", directory_.shown() / name, reason);
+  }
+  guard_map(data, bytes, directory_.shown() / name);
+  if (!is_new) std::memset(data, 0, bytes);
+  names_[data] = std::move(name);
+  return data;
+}
+
+void FileBacking::release(void* data, size_t bytes) {
+  unguard_map(data);  // before others get these addresses
+  ::munmap(data, bytes);
+  std::string name = std::move(names_[data]);
+  names_.erase(data);
+  struct stat info {};
+  const bool shared =
+      ::fstatat(directory_.descriptor(), name.c_str(), &info, 0) != 0 || info.st_nlink > 1;
+  std::vector<std::string>& spares = spares_[bytes];
+  if (!shared && spares.size() < wanted_spares_[bytes]) return spares.push_back(std::move(name));
+  remove(name);
+}
+
+fs::path FileBacking::file_of(const void* data) const {
+  const auto found = names_.find(data);
+  return found == names_.end() ? fs::path() : directory_.shown() / found->second;
+}
+
+void FileBacking::will_need(const void* data, size_t bytes) {
+  ::madvise(const_cast<void*>(data), bytes, MADV_WILLNEED);
+}
+
+void FileBacking::reserve(Replaced replaced) {
+  const auto before = std::exchange(wanted_spares_, {});
+  for (const auto& [data, name] : names_) {
+    struct stat info {};
+    if (::fstatat(directory_.descriptor(), name.c_str(), &info, 0) != 0) continue;
+    size_t& wanted = wanted_spares_[static_cast<size_t>(info.st_size)];
+    wanted = replaced == Replaced::each ? std::max<size_t>(wanted, 1) + 1 : 1;
+  }
+  try {
+    for (const auto& [bytes, wanted] : wanted_spares_) {
+      std::vector<std::string>& spares = spares_[bytes];
+      while (spares.size() < wanted) spares.push_back(new_file(bytes));
+    }
+  } catch (const Error&) {
+    wanted_spares_ = before;
+    remove_excess();
+    throw;
+  }
+  remove_excess();
+}
+
+void FileBacking::remove_excess() {
+  for (auto& [bytes, spares] : spares_) {
+    for (; spares.size() > wanted_spares_[bytes]; spares.pop_back()) remove(spares.back());
+  }
+}
+
 std::unique_ptr<Backing> make_file_backing(fs::path directory) {
-  return std::make_unique<FileBacking>(std::move(directory));
+  return std::make_unique<FileBacking>(directory);
 }
 
 }  // namespace jackscrew

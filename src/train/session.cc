@@ -6,12 +6,12 @@
 #include <cstring>
 #include <utility>
 
-#include "base/clock.h"
 #include "base/map_guard.h"
 #include "base/text.h"
 #include "model/init.h"
 #include "optim/finite.h"
 #include "quant/plain.h"
+#include "tensor/file_backing.h"
 #include "train/output_dir.h"
 
 namespace jackscrew {
@@ -107,12 +107,7 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
   if (hooks.wrap) ops_ = hooks.wrap(std::move(ops_));
   learner_ = find_learner(use.training || !recipe.adapter.empty() ? recipe.learner : "frozen")
                  .make(recipe.options);
-  masters_ = std::make_unique<Memory>(
-      "host",
-      plans_only                     ? make_plan_backing()
-      : learner_->masters_in_files() ? make_file_backing(masters_directory(recipe.output_dir))
-                                     : make_host_backing(),
-      plans_only || learner_->masters_in_files() ? 0 : recipe.host_memory.value_or(0));
+  masters_ = make_masters(recipe, plans_only);
   optimizer_ =
       make_optimizer(recipe.optimizer, {recipe.adam_beta1, recipe.adam_beta2, recipe.adam_epsilon});
   product_ = &find_product(recipe.product, *ops_);
@@ -162,8 +157,23 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
     // Last: at its worst the learner stands beside everything else.
     Context run = context(false);
     learner_->reserve(run);
+    if (master_files_ != nullptr) master_files_->reserve(FileBacking::Replaced::one_at_a_time);
   }
   memory_->set_phase(use.training ? "train" : "run");
+}
+
+std::unique_ptr<Memory> Session::make_masters(const Recipe& recipe, bool plans_only) {
+  if (plans_only) return std::make_unique<Memory>("host", make_plan_backing(), 0);
+  if (!learner_->masters_in_files()) {
+    return std::make_unique<Memory>("host", make_host_backing(), recipe.host_memory.value_or(0));
+  }
+  auto files = std::make_unique<FileBacking>(masters_directory(recipe.output_dir));
+  master_files_ = files.get();
+  return std::make_unique<Memory>("host", std::move(files), 0);
+}
+
+void Session::reserve_master_files() {
+  if (master_files_ != nullptr) master_files_->reserve(FileBacking::Replaced::each);
 }
 
 Arena Session::make_arena(Purpose purpose, int64_t ArenaSizes::*size) {
@@ -282,42 +292,6 @@ void Session::restored() {
   Context run = context(false);
   scratch_.reset();
   stage_->restored(run);
-}
-
-Session::Peak Session::measure_peak() {
-  // Operands of 4 MiB: on a CPU, products of this size run within 5 % of the fastest. Where they
-  // take less than kLong, larger ones may be faster, and waiting for one is a part of its time.
-  constexpr int64_t kSize = 1024;
-  constexpr double kLong = 2e-3;
-  constexpr int kRuns = 5;
-  Peak peak;
-  if (ops_->has_bf16()) peak.operands = product_->attention_operands();
-  for (int64_t size = kSize; 3 * size * size * 4 <= scratch_.capacity(); size *= 2) {
-    scratch_.reset();
-    const Tensor a = scratch_.tensor(peak.operands, {size, size});
-    const Tensor b = scratch_.tensor(peak.operands, {size, size});
-    const Tensor c = scratch_.tensor(DType::f32, {size, size});
-    ops_->zero(a);
-    ops_->zero(b);
-    const auto seconds_of = [&](int products) {
-      const Stopwatch watch;
-      for (int i = 0; i < products; ++i) {
-        ops_->gemm(a, Transpose::no, b, Transpose::no, c, Accumulate::no);
-      }
-      float last = 0.0f;  // there when the products are
-      ops_->copy(Tensor(&last, DType::f32, {1, 1}), c.rows(0, 1).columns(0, 1));
-      return watch.seconds();
-    };
-    seconds_of(1);  // finds the algorithm
-    const double once = seconds_of(1);
-    const int products = once < kLong ? 1 + static_cast<int>(kLong / once) : 1;
-    for (int run = 0; run < kRuns; ++run) {
-      const auto cube = static_cast<double>(size * size * size);
-      peak.flops = std::max(peak.flops, 2.0 * products * cube / seconds_of(products));
-    }
-    if (once >= kLong) break;
-  }
-  return peak;
 }
 
 void Session::accumulate(const StepBatch& batch, double learning_rate, int64_t step) {

@@ -18,6 +18,8 @@
 
 namespace jackscrew {
 
+class FileBacking;
+
 // What a session is for; with the recipe and the model's configuration it decides every byte.
 struct SessionUse {
   bool training = false;
@@ -81,6 +83,9 @@ class Session {
   Ops& ops() { return *ops_; }
   Memory& memory() { return *memory_; }
   Memory& masters() { return *masters_; }
+  // Before a checkpoint links the files of masters: makes room for those that take their place, so
+  // that no later step can run out of it. Throws Error(generic) where the disk has none.
+  void reserve_master_files();
   const Product& product() const { return *product_; }
 
   // Everything that a checkpoint holds, and what must follow when it was overwritten: first, when
@@ -143,6 +148,7 @@ class Session {
   Context context(bool training);
   void write_scalars(const StepScalars& scalars, int64_t bytes);
   StepScalars read_scalars();
+  std::unique_ptr<Memory> make_masters(const Recipe& recipe, bool plans_only);
   Arena make_arena(Purpose purpose, int64_t ArenaSizes::*size);
 
   SessionUse use_;
@@ -154,6 +160,7 @@ class Session {
   std::unique_ptr<Memory> memory_;
   std::unique_ptr<Ops> ops_;
   std::unique_ptr<Learner> learner_;
+  FileBacking* master_files_ = nullptr;  // in masters_, where they are in files
   std::unique_ptr<Memory> masters_;
   std::unique_ptr<Optimizer> optimizer_;
   const Product* product_ = nullptr;

@@ -377,6 +377,7 @@ class Trainer {
     if (step == saved_step_) return;
     look();
     require_finite_parameters(step);
+    if (step < total_steps_ && !stop_requested()) session_->reserve_master_files();
     const fs::path path = write_checkpoint(output_, checkpoint_info(step), recipe_.to_yaml(),
                                            states(), session_->ops());
     remove_checkpoints_after(output_, step);

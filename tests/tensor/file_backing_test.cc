@@ -1,0 +1,119 @@
+#include "tensor/file_backing.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstring>
+#include <vector>
+
+#include "base/error.h"
+
+namespace jackscrew {
+namespace {
+
+constexpr size_t kBytes = 1 << 20;
+
+// While it lives no file may be larger than a page: that stands for a disk without room.
+class NoRoom {
+ public:
+  NoRoom() : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit small{4096, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &small);
+  }
+  ~NoRoom() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, handler_);
+  }
+  NoRoom(const NoRoom&) = delete;
+  NoRoom& operator=(const NoRoom&) = delete;
+
+ private:
+  rlimit before_{};
+  void (*handler_)(int);
+};
+
+class FileBackingRoomTest : public ::testing::Test {
+ protected:
+  FileBackingRoomTest()
+      : root_(fs::temp_directory_path() / ("jackscrew_room_" + std::to_string(::getpid()))),
+        directory_(root_ / "masters") {
+    fs::create_directories(root_);
+  }
+  ~FileBackingRoomTest() override { fs::remove_all(root_); }
+
+  // The next value in place of the last, as masters are stored.
+  static void replace(FileBacking& backing, void*& data) {
+    void* next = backing.acquire(kBytes);
+    const auto* bytes = static_cast<const uint8_t*>(next);
+    EXPECT_TRUE(std::all_of(bytes, bytes + kBytes, [](uint8_t byte) { return byte == 0; }));
+    std::memset(next, 7, kBytes);
+    backing.release(data, kBytes);
+    data = next;
+  }
+
+  fs::path root_, directory_;
+};
+
+TEST_F(FileBackingRoomTest, PiecesAreReplacedOneAtATime) {
+  FileBacking backing(directory_);
+  std::vector<void*> pieces = {backing.acquire(kBytes), backing.acquire(kBytes)};
+  {
+    const NoRoom full;
+    EXPECT_THROW(backing.acquire(kBytes), Error);
+  }
+  backing.reserve(FileBacking::Replaced::one_at_a_time);
+  {
+    const NoRoom full;
+    for (int i = 0; i < 6; ++i) replace(backing, pieces[static_cast<size_t>(i % 2)]);
+    void* third = backing.acquire(kBytes);
+    EXPECT_THROW(backing.acquire(kBytes), Error);
+    backing.release(third, kBytes);
+  }
+  for (void* piece : pieces) backing.release(piece, kBytes);
+}
+
+TEST_F(FileBackingRoomTest, PiecesWithASecondNameAreReplacedOnceEach) {
+  FileBacking backing(directory_);
+  std::vector<void*> pieces = {backing.acquire(kBytes), backing.acquire(kBytes)};
+  {
+    const NoRoom full;
+    EXPECT_THROW(backing.reserve(FileBacking::Replaced::each), Error);
+  }
+  for (int round = 0; round < 2; ++round) {
+    backing.reserve(FileBacking::Replaced::each);
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      fs::create_hard_link(backing.file_of(pieces[i]),
+                           root_ / (std::to_string(round) + std::to_string(i)));
+    }
+    const NoRoom full;
+    for (int i = 0; i < 6; ++i) replace(backing, pieces[static_cast<size_t>(i % 2)]);
+  }
+  for (void* piece : pieces) backing.release(piece, kBytes);
+}
+
+// Nobody else's files are touched under the name that it had.
+TEST_F(FileBackingRoomTest, FollowsItsDirectory) {
+  {
+    FileBacking backing(directory_);
+    void* piece = backing.acquire(kBytes);
+    backing.reserve(FileBacking::Replaced::each);
+    fs::rename(directory_, root_ / "moved");
+    fs::create_directories(directory_);
+    for (const char* name : {"00000000.bin", "00000001.bin", "00000002.bin", "00000003.bin"}) {
+      write_text_atomic(directory_ / name, "mine");
+    }
+    replace(backing, piece);
+    EXPECT_EQ(backing.file_of(piece).parent_path(), fs::canonical(root_ / "moved"));
+    EXPECT_EQ(fs::file_size(backing.file_of(piece)), kBytes);
+    backing.release(piece, kBytes);
+  }
+  EXPECT_FALSE(fs::exists(root_ / "moved"));
+  EXPECT_EQ(std::distance(fs::directory_iterator(directory_), fs::directory_iterator()), 4);
+}
+
+}  // namespace
+}  // namespace jackscrew

@@ -8,6 +8,7 @@
 #include "formats/checkpoint.h"
 #include "formats/hf_config.h"
 #include "text/tokenizer_files.h"
+#include "train/progress.h"
 
 namespace jackscrew {
 
@@ -95,6 +96,11 @@ void check_output_dir(const Recipe& recipe) {
 
 OutputClaim::OutputClaim(const fs::path& output_dir)
     : path_(output_dir), is_new_(!fs::exists(output_dir)) {
+  claim();
+  remove_unfinished_checkpoints(path_);
+}
+
+void OutputClaim::claim() {
   std::error_code error;
   fs::create_directories(path_, error);
   if (error) {
@@ -102,12 +108,38 @@ OutputClaim::OutputClaim(const fs::path& output_dir)
                 fmt::format("cannot create {}: {}", path_.string(), error.message()),
                 "give an output_dir in a place that can be written to");
   }
+  directory_ = DirectoryHandle(path_);
   lock_ = DirectoryLock(path_);
-  remove_unfinished_checkpoints(path_);
+}
+
+const fs::path* OutputClaim::find() {
+  if (directory_.is_at(path_)) return &path_;
+  const std::optional<fs::path> now = directory_.path();
+  if (!now) return nullptr;
+  if (*now != path_) {
+    warn(fmt::format("output_dir {} was moved to {}: the run goes on there", path_.string(),
+                     now->string()));
+    path_ = *now;
+  }
+  return &path_;
+}
+
+const fs::path& OutputClaim::path() {
+  if (const fs::path* found = find()) return *found;
+  if (!fs::exists(path_)) {
+    warn(fmt::format("output_dir {} was removed: it is made again", path_.string()));
+    claim();
+    return path_;
+  }
+  throw Error(ErrorKind::generic,
+              fmt::format("{} is not the directory that this run claimed, which is gone: another "
+                          "has its name",
+                          path_.string()),
+              fmt::format("move {} away: this run makes its own again", path_.string()));
 }
 
 OutputClaim::~OutputClaim() {
-  if (!is_new_) return;
+  if (!is_new_ || !directory_.is_at(path_)) return;
   std::error_code ignored;
   fs::remove_all(tokens_directory(path_), ignored);
   fs::remove(path_, ignored);

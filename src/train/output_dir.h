@@ -1,6 +1,9 @@
 // The directory that a run writes into, and what must not come to harm there.
 #pragma once
 
+#include <optional>
+
+#include "base/directory_handle.h"
 #include "base/file.h"
 #include "train/recipe.h"
 
@@ -25,9 +28,20 @@ class OutputClaim {
 
   void keep() { is_new_ = false; }
 
+  // The path that leads to the claimed directory now. Where that was moved, it is the new one, of
+  // which a warning tells the first time: another run may have taken the old name. Where it was
+  // removed and nothing has its name, it is made again. Throws Error(generic) where it cannot be
+  // found and another one has its name: nothing may be written there.
+  const fs::path& path();
+  // The same, but makes nothing: nullptr where it cannot be found.
+  const fs::path* find();
+
  private:
+  void claim();
+
   fs::path path_;
   bool is_new_;
+  DirectoryHandle directory_;
   DirectoryLock lock_;
 };
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -130,6 +131,19 @@ int64_t step_of(const fs::path& checkpoint, const Recipe& recipe) {
 }
 
 }  // namespace
+
+int64_t total_steps(const Recipe& recipe, int64_t steps_per_epoch) {
+  if (recipe.max_steps > 0) return recipe.max_steps;
+  const double steps = std::ceil(recipe.num_train_epochs * static_cast<double>(steps_per_epoch));
+  const double most = recipe.options.at("max_steps", "").spec.max;
+  if (steps > most) {
+    throw Error(ErrorKind::usage,
+                fmt::format("num_train_epochs {} of {} are more steps than a run can have",
+                            recipe.num_train_epochs, counted(steps_per_epoch, "step")),
+                fmt::format("set max_steps, at most {:.0f}", most));
+  }
+  return std::max<int64_t>(1, static_cast<int64_t>(steps));
+}
 
 RunStart find_start(const Recipe& recipe, int64_t total_steps, const std::string& data) {
   const fs::path output = recipe.output_dir;

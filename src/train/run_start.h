@@ -9,6 +9,10 @@
 
 namespace jackscrew {
 
+// The steps of the run: max_steps, or as many as num_train_epochs takes. Throws Error(usage) where
+// those are more than a run can have.
+int64_t total_steps(const Recipe& recipe, int64_t steps_per_epoch);
+
 // A run whose result is complete: this recipe's, so that nothing is left to do.
 struct FinishedRun {
   int64_t step = 0;   // its last

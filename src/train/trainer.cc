@@ -24,8 +24,8 @@
 #include "train/output_dir.h"
 #include "train/report.h"
 #include "train/resume.h"
+#include "train/run_data.h"
 #include "train/run_start.h"
-#include "train/samples.h"
 #include "train/session.h"
 #include "train/tensorboard.h"
 
@@ -50,18 +50,17 @@ class Trainer {
   Trainer(const Recipe& recipe, const TrainConsole& console)
       : recipe_(with_adapter_options(recipe)),
         console_(console),
-        output_(recipe.output_dir),
         files_(open_model(recipe.model, recipe.adapter, recipe.tokenizer)),
         tokenizer_(make_tokenizer(recipe.tokenizer, files_)),
         watch_(recipe.watch) {
     check_model();
     check_output_dir(recipe_);
-    claim_.emplace(output_);
-    read_data();
-    sampler_.emplace(train_data_, BatchOptions{recipe_.sequence_len, recipe_.micro_batch_size,
+    claim_.emplace(recipe_.output_dir);
+    data_ = read_run_data(recipe_, tokenizer_, console_.style, claim_->path());
+    sampler_.emplace(data_.train, BatchOptions{recipe_.sequence_len, recipe_.micro_batch_size,
                                                recipe_.gradient_accumulation_steps, recipe_.packing,
                                                recipe_.seed});
-    total_steps_ = recipe_.max_steps > 0 ? recipe_.max_steps : steps_of_epochs();
+    total_steps_ = total_steps(recipe_, sampler_->steps_per_epoch());
     schedule_ = {
         recipe_.lr_schedule, recipe_.learning_rate,
         recipe_.warmup_steps.value_or(warmup_from_ratio(recipe_.warmup_ratio, total_steps_)),
@@ -72,7 +71,7 @@ class Trainer {
                               schedule_.warmup_steps, counted(total_steps_, "step")),
                   "the learning rate would never reach its height");
     }
-    start_ = find_start(recipe_, total_steps_, train_data_.fingerprint());
+    start_ = find_start(recipe_, total_steps_, data_.train.fingerprint());
     checkpoint_ = start_.checkpoint;
   }
 
@@ -81,17 +80,19 @@ class Trainer {
     const SessionUse use = training_use(recipe_);
     plan_ = Session::rehearse(recipe_, files_, use);
     require_fit(recipe_, files_, use, plan_);
+    recipe_.output_dir = claim_->path().string();
     session_ = load_session(recipe_, files_, use, plan_, console_.style);
     session_->learner().begin_run(total_steps_);
     const int64_t first = restore();
     claim_->keep();
     const std::optional<int64_t> resumed = first > 0 ? std::optional(first) : std::nullopt;
-    earlier_tokens_ = tokens_without_a_line(first);
-    log_.emplace(output_ / kLogName, resumed);
-    watch_.replay(output_ / kLogName);
-    board_.emplace(output_, resumed);
+    const fs::path output = claim_->path();
+    earlier_tokens_ = tokens_without_a_line(output / kLogName, first);
+    log_.emplace(output / kLogName, resumed);
+    watch_.replay(output / kLogName);
+    board_.emplace(output, resumed);
     // Of a run that had ended nothing is done anew: its recipe stays the one that it had.
-    const fs::path recipe = output_ / "recipe.yaml";
+    const fs::path recipe = output / "recipe.yaml";
     if (first < total_steps_ || !fs::exists(recipe)) write_text_atomic(recipe, recipe_.to_yaml());
     peak_ = session_->measure_peak();
     introduce(first);
@@ -117,7 +118,7 @@ class Trainer {
   // Nothing is left to do, and nothing is touched.
   void say_finished(const FinishedRun& finished) const {
     say(fmt::format("finished  {} has the result of this recipe, {}; nothing to do",
-                    output_.string(), counted(finished.step, "step")));
+                    recipe_.output_dir, counted(finished.step, "step")));
     say(fmt::format("          to go on, {}; to train anew and replace it, overwrite=true",
                     finished.go_on));
   }
@@ -130,73 +131,12 @@ class Trainer {
     settle_lengths(recipe_, files_.config);
   }
 
-  int64_t steps_of_epochs() const {
-    const double steps =
-        std::ceil(recipe_.num_train_epochs * static_cast<double>(sampler_->steps_per_epoch()));
-    const double most = recipe_.options.at("max_steps", "").spec.max;
-    if (steps > most) {
-      throw Error(
-          ErrorKind::usage,
-          fmt::format("num_train_epochs {} of {} are more steps than a run can have",
-                      recipe_.num_train_epochs, counted(sampler_->steps_per_epoch(), "step")),
-          fmt::format("set max_steps, at most {:.0f}", most));
-    }
-    return std::max<int64_t>(1, static_cast<int64_t>(steps));
-  }
-
-  void read_data() {
-    const DatasetOptions options = dataset_options(recipe_, tokenizer_);
-    const auto load = [&](const std::vector<std::string>& paths, DataPart part, const char* name) {
-      return load_datasets(paths, tokenizer_, options, console_.style, part,
-                           tokens_directory(output_) / name);
-    };
-    train_data_ = load(recipe_.data, DataPart::train, "train");
-    for (const std::string& warning : data_warnings(train_data_.stats())) warn(warning);
-    warn_of_files();
-    if (options.examples.format.uses_clock() && recipe_.chat_date == "today") {
-      const jinja::DateTime& now = options.examples.format.now;
-      warn(fmt::format(
-          "the chat template writes the date: only chat_date={:04}-{:02}-{:02} repeats this run",
-          now.year, now.month, now.day));
-    }
-    if (!recipe_.eval_data.empty()) {
-      eval_data_ = load(recipe_.eval_data, DataPart::evaluation, "eval");
-    } else if (recipe_.val_size > 0) {
-      std::tie(train_data_, eval_data_) = train_data_.split(recipe_.val_size, recipe_.seed);
-    }
-    if (!recipe_.data_weights.empty()) {
-      train_data_ = train_data_.weighted(recipe_.data_weights, recipe_.seed);
-    }
-    if (const int64_t leaked = leaked_examples(eval_data_, train_data_); leaked > 0) {
-      warn(fmt::format("{} of the {} held-out examples are in the training data too", leaked,
-                       eval_data_.size()));
-    }
-    samples_ = choose_samples(eval_data_.size() > 0 ? eval_data_ : train_data_, tokenizer_,
-                              recipe_.report_samples, recipe_.sequence_len);
-  }
-
-  // Of what a directory holds and the run does not use.
-  void warn_of_files() {
-    for (const std::string& path : recipe_.data) {
-      for (const std::string& warning : left_out_warnings(path, DataPart::train)) warn(warning);
-      const bool evaluates = !recipe_.eval_data.empty() || recipe_.val_size > 0;
-      if (!evaluates && names_part(path, DataPart::evaluation)) {
-        warn(fmt::format("{0} has files for evaluation, which eval_data={0} would use", path));
-      }
-    }
-    for (const std::string& path : recipe_.eval_data) {
-      for (const std::string& warning : left_out_warnings(path, DataPart::evaluation)) {
-        warn(warning);
-      }
-    }
-  }
-
   std::string data_names() const { return fmt::format("{}", fmt::join(recipe_.data, ", ")); }
 
   // Tokens of the steps before `first` that come after the last line of the log which is kept.
-  int64_t tokens_without_a_line(int64_t first) const {
+  int64_t tokens_without_a_line(const fs::path& log, int64_t first) const {
     int64_t tokens = 0;
-    for (int64_t step = logged_until(output_ / kLogName, first); step < first; ++step) {
+    for (int64_t step = logged_until(log, first); step < first; ++step) {
       tokens += sampler_->step(step).tokens;
     }
     return tokens;
@@ -232,7 +172,7 @@ class Trainer {
   // What a checkpoint written by this run says of it.
   CheckpointInfo checkpoint_info(int64_t step) const {
     return {step, JACKSCREW_VERSION, session_->ops().level(), session_->product().name(),
-            train_data_.fingerprint()};
+            data_.train.fingerprint()};
   }
 
   StateSource states() const {
@@ -248,7 +188,7 @@ class Trainer {
     const int64_t parameters = files_.config.parameter_count();
     say(fmt::format("model     {}: {} parameters, {} of them trained ({})", recipe_.model,
                     human_count(parameters), human_count(trained), recipe_.learner));
-    const DatasetStats& stats = train_data_.stats();
+    const DatasetStats& stats = data_.train.stats();
     say(fmt::format("data      {}: {}, {}, {:.0f}% of them trained; sequences {:.0f}% full",
                     data_names(), counted(stats.examples, "example"),
                     counted(stats.tokens, "token"),
@@ -296,20 +236,21 @@ class Trainer {
     start.add("total_steps", total_steps_).add("planned_peak", plan_.ledger.peak);
     start.add("isa", session_->ops().level()).add("threads", session_->ops().threads());
     start.add("method", recipe_.method).add("data", data_names()).add("storage", recipe_.storage);
-    start.add("data_fingerprint", train_data_.fingerprint());
+    start.add("data_fingerprint", data_.train.fingerprint());
     start.add("product", session_->product().name());
     start.add("device", session_->device().description());
     start.add("cpu", cpu_name()).add("version", JACKSCREW_VERSION);
     log_->write(EventKind::start, first, start);
   }
 
-  void warn_of_disk() const {
+  void warn_of_disk() {
+    const fs::path output = claim_->path();
     const int64_t wanted = plan_disk(recipe_, files_.config, plan_).peak();
     std::error_code error;
-    const fs::space_info space = fs::space(output_, error);
+    const fs::space_info space = fs::space(output, error);
     if (error || space.available >= static_cast<uintmax_t>(wanted)) return;
     warn(fmt::format("the run may write {} to {}, where {} are free", human_bytes(wanted),
-                     output_.string(), human_bytes(static_cast<int64_t>(space.available))));
+                     output.string(), human_bytes(static_cast<int64_t>(space.available))));
   }
 
   // What the device's memory holds, where that has changed.
@@ -324,41 +265,41 @@ class Trainer {
   void leave_out_slow_samples() {
     constexpr double kLongest = 60;       // seconds
     constexpr double kShareOfPeak = 0.5;  // what forward passes of short texts reach, about
-    if (samples_.empty() || peak_.flops == 0.0) return;
-    const double flops = answering_flops(samples_, files_.config.parameter_count());
+    if (data_.samples.empty() || peak_.flops == 0.0) return;
+    const double flops = answering_flops(data_.samples, files_.config.parameter_count());
     const double seconds = flops / (kShareOfPeak * peak_.flops);
     if (seconds <= kLongest) return;
     say(fmt::format("samples   left out of the report: {} would take some {}, twice",
-                    counted(static_cast<int64_t>(samples_.size()), "answer"),
+                    counted(static_cast<int64_t>(data_.samples.size()), "answer"),
                     human_duration(seconds)));
-    samples_.clear();
+    data_.samples.clear();
   }
 
   void answer_samples(int64_t step) {
-    if (samples_.empty()) return;
-    const auto count = static_cast<int64_t>(samples_.size());
+    if (data_.samples.empty()) return;
+    const auto count = static_cast<int64_t>(data_.samples.size());
     ProgressBar bar(std::cerr, console_.style, "answering samples", count * kAnswerTokens,
                     "tokens");
-    for (size_t i = 0; i < samples_.size(); ++i) {
+    for (size_t i = 0; i < data_.samples.size(); ++i) {
       const std::string answer =
-          answer_sample(*session_, files_, tokenizer_, samples_[i], [&](int64_t tokens) {
+          answer_sample(*session_, files_, tokenizer_, data_.samples[i], [&](int64_t tokens) {
             stop_before_the_first_step(step);
             bar.advance(tokens);
           });
       log_->write(EventKind::sample, step,
                   JsonObject()
                       .add("index", i)
-                      .add("prompt", samples_[i].prompt)
-                      .add("expected", samples_[i].expected)
+                      .add("prompt", data_.samples[i].prompt)
+                      .add("expected", data_.samples[i].expected)
                       .add("answer", answer));
     }
     bar.finish();
   }
 
   void evaluate_now(int64_t step) {
-    if (eval_data_.size() == 0) return;
+    if (data_.evaluation.size() == 0) return;
     look();
-    const EvalResult result = evaluate(*session_, eval_data_, training_use(recipe_).tokens,
+    const EvalResult result = evaluate(*session_, data_.evaluation, training_use(recipe_).tokens,
                                        console_.style, [&] { stop_before_the_first_step(step); });
     if (!std::isfinite(result.loss)) {
       fail_non_finite(step, result.loss,
@@ -377,11 +318,13 @@ class Trainer {
     if (step == saved_step_) return;
     look();
     require_finite_parameters(step);
+    const fs::path before = claim_->path();
     if (step < total_steps_ && !stop_requested()) session_->reserve_master_files();
-    const fs::path path = write_checkpoint(output_, checkpoint_info(step), recipe_.to_yaml(),
-                                           states(), session_->ops());
-    remove_checkpoints_after(output_, step);
-    prune_checkpoints(output_, recipe_.save_total_limit,
+    write_checkpoint(before, checkpoint_info(step), recipe_.to_yaml(), states(), session_->ops());
+    const fs::path output = claim_->path();  // that takes its time: it may have been moved since
+    const fs::path path = checkpoint_path(output, step);
+    remove_checkpoints_after(output, step);
+    prune_checkpoints(output, recipe_.save_total_limit,
                       recipe_.load_best_model_at_end ? best_checkpoint() : fs::path());
     checkpoint_ = path;
     saved_step_ = step;
@@ -399,18 +342,19 @@ class Trainer {
   bool stop_requested() const { return console_.stop != nullptr && console_.stop->load(); }
 
   // By a signal, or by a file that goes with being seen.
-  bool save_requested() const {
+  bool save_requested() {
     std::error_code ignored;
-    const bool by_file = fs::remove(output_ / kSaveTrigger, ignored);
+    const fs::path* output = claim_->find();
+    const bool by_file = output != nullptr && fs::remove(*output / kSaveTrigger, ignored);
     return (console_.save != nullptr && console_.save->exchange(false)) || by_file;
   }
 
   // Empty before the first evaluation.
-  fs::path best_checkpoint() const {
-    return watch_.best() ? checkpoint_path(output_, watch_.best()->step) : fs::path();
+  fs::path best_checkpoint() {
+    return watch_.best() ? checkpoint_path(claim_->path(), watch_.best()->step) : fs::path();
   }
 
-  bool must_save(int64_t done, bool last) const {
+  bool must_save(int64_t done, bool last) {
     if (save_requested()) return true;
     const bool best = watch_.best() && watch_.best()->step == done;
     if (recipe_.load_best_model_at_end && (best || last)) return true;
@@ -563,7 +507,8 @@ class Trainer {
   void finish(int64_t done) {
     take_best(done);
     require_finite_parameters(done);
-    export_result(*session_, files_, tokenizer_, recipe_chat_format(recipe_, tokenizer_), output_);
+    export_result(*session_, files_, tokenizer_, recipe_chat_format(recipe_, tokenizer_),
+                  claim_->path());
     answer_samples(done);
     resident_peak_ = std::max(resident_peak_, anonymous_resident_bytes());
     const Ledger& ledger = session_->memory().ledger();
@@ -577,22 +522,21 @@ class Trainer {
                     .add("fits", true)
                     .add("peak_at", ledger.peak_at)
                     .add("resident_peak", resident_peak_));
-    log_->write(EventKind::end, done, JsonObject().add("output_dir", output_.string()));
+    const fs::path output = claim_->path();
+    log_->write(EventKind::end, done, JsonObject().add("output_dir", output.string()));
     const bool beside = session_->device().own_memory().has_value();
     say(fmt::format("memory    peak {} booked, {} resident{}", human_bytes(ledger.peak),
                     human_bytes(resident_peak_), beside ? " on the host" : ""));
-    say(fmt::format("report    {}", write_report(output_).string()));
-    say(fmt::format("done      {}", output_.string()));
+    say(fmt::format("report    {}", write_report(output).string()));
+    say(fmt::format("done      {}", output.string()));
   }
 
   Recipe recipe_;
   TrainConsole console_;
-  fs::path output_;
   std::optional<OutputClaim> claim_;
   ModelFiles files_;
   Tokenizer tokenizer_;
-  Dataset train_data_, eval_data_;
-  std::vector<Sample> samples_;
+  RunData data_;
   std::optional<BatchSampler> sampler_;
   RunStart start_;
   fs::path checkpoint_;  // the newest that the run began from or wrote; empty when there is none

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -50,20 +51,50 @@ TEST_F(TensorBoardTest, FramesHoldVersionAndScalars) {
   EXPECT_EQ(from_bytes<float>(value[1].bytes), 1.25f);
 }
 
-TEST_F(TensorBoardTest, AResumedRunWritesAFileThatSortsLaterAndRestarts) {
-  const TensorBoardWriter first(directory_);
-  const TensorBoardWriter second(directory_, 200);
-  EXPECT_LT(first.path().string(), second.path().string());
-  const auto records = frames(second.path());
-  ASSERT_EQ(records.size(), 2u);
-  const auto restart = decode(records[1]);
-  ASSERT_EQ(restart.size(), 3u);
-  EXPECT_EQ(restart[1].varint, 201u);
-  EXPECT_EQ(restart[2].number, 7u);
-  const auto session = decode(restart[2].bytes);
-  ASSERT_EQ(session.size(), 1u);
-  EXPECT_EQ(session[0].number, 1u);
-  EXPECT_EQ(session[0].varint, 1u);
+TEST_F(TensorBoardTest, AResumedRunGoesOnInTheSameFileAndRestarts) {
+  fs::path path;
+  {
+    TensorBoardWriter first(directory_);
+    path = first.path();
+    for (const int64_t step : {1, 200, 201, 300}) first.scalar("train/loss", step, 1.0f);
+  }
+  const auto whole = frames(path);
+  FileWriter(path, WriteMode::append).write("torn");
+  for (int resumes = 0; resumes < 3; ++resumes) {
+    TensorBoardWriter again(directory_, 200);
+    EXPECT_EQ(again.path(), path);
+    const auto records = frames(path);
+    ASSERT_EQ(records.size(), 4u);
+    EXPECT_TRUE(std::equal(records.begin(), records.begin() + 3, whole.begin()));
+    const auto restart = decode(records[3]);
+    ASSERT_EQ(restart.size(), 3u);
+    EXPECT_EQ(restart[1].varint, 201u);
+    EXPECT_EQ(restart[2].number, 7u);
+    const auto session = decode(restart[2].bytes);
+    ASSERT_EQ(session.size(), 1u);
+    EXPECT_EQ(session[0].number, 1u);
+    EXPECT_EQ(session[0].varint, 1u);
+    again.scalar("train/loss", 201, 1.0f);
+    EXPECT_EQ(frames(path).size(), 5u);
+  }
+  // Of a damaged file the whole records before stay; where there are none, it begins anew.
+  std::string bytes = read_text(path);
+  bytes[bytes.size() - 30] = static_cast<char>(bytes[bytes.size() - 30] ^ 1);
+  write_text_atomic(path, bytes);
+  EXPECT_EQ(TensorBoardWriter(directory_, 1000).path(), path);
+  EXPECT_EQ(frames(path).size(), 5u);
+  bytes[3] = 1;
+  write_text_atomic(path, bytes);
+  EXPECT_EQ(TensorBoardWriter(directory_, 1000).path(), path);
+  EXPECT_EQ(frames(path).size(), 2u);
+}
+
+TEST_F(TensorBoardTest, ARunFromTheStartReplacesOurFilesAlone) {
+  write_text_atomic(directory_ / "events.out.tfevents.0000000001.jackscrew.0000", "old");
+  write_text_atomic(directory_ / "events.out.tfevents.0000000001.other.0", "theirs");
+  const TensorBoardWriter writer(directory_);
+  EXPECT_EQ(std::distance(fs::directory_iterator(directory_), fs::directory_iterator()), 2);
+  EXPECT_EQ(frames(writer.path()).size(), 1u);
 }
 
 TEST_F(TensorBoardTest, AMissingDirectoryIsAnError) {

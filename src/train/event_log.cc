@@ -94,7 +94,7 @@ const char* event_name(EventKind kind) {
 }
 
 EventLog::EventLog(const fs::path& path, std::optional<int64_t> resumed_step)
-    : last_step_(keep_events(path, resumed_step)), writer_(path, WriteMode::append) {}
+    : last_step_(keep_events(path, resumed_step)), file_(path) {}
 
 void EventLog::write(EventKind kind, int64_t step, const JsonObject& fields) {
   if (step < last_step_) {
@@ -105,8 +105,7 @@ void EventLog::write(EventKind kind, int64_t step, const JsonObject& fields) {
   const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
   JsonObject line;
   line.add("event", event_name(kind)).add("step", step).add("time", now.count()).merge(fields);
-  writer_.write(line.text() + "\n");
-  writer_.flush();
+  file_.append(line.text() + "\n");
 }
 
 }  // namespace jackscrew

@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "base/json_object.h"
+#include "train/growing_file.h"
 
 namespace jackscrew {
 
@@ -33,12 +34,13 @@ class EventLog {
   // atomically. Throws Error(generic) when it cannot be written.
   explicit EventLog(const fs::path& path, std::optional<int64_t> resumed_step = std::nullopt);
 
-  // Writes one line and hands it to the system. `step` may not fall behind the last one written.
+  // Writes one line and hands it to the system; where that refuses, warns once (GrowingFile).
+  // `step` may not fall behind the last one written.
   void write(EventKind kind, int64_t step, const JsonObject& fields = {});
 
  private:
   int64_t last_step_;
-  FileWriter writer_;
+  GrowingFile file_;
 };
 
 }  // namespace jackscrew

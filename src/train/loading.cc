@@ -5,6 +5,7 @@
 #include <atomic>
 #include <iostream>
 
+#include "base/temporary_place.h"
 #include "train/export.h"
 
 namespace jackscrew {
@@ -15,13 +16,10 @@ namespace {
 // bytes each, at most as much as the text.
 constexpr int64_t kLargeData = int64_t{64} << 20;
 
-// A name that no other process and no other call uses. What is too large for memory must not go to
-// /tmp, which may be memory; a directory that the user names instead is taken.
+// A name that no other process and no other call uses.
 fs::path temporary_file() {
   static std::atomic<int> count{0};
-  const fs::path named = fs::temp_directory_path();
-  const fs::path large = named == "/tmp" && fs::is_directory("/var/tmp") ? "/var/tmp" : named;
-  return large / fmt::format("jackscrew-{}-{}.tokens", ::getpid(), ++count);
+  return large_temporary_directory() / fmt::format("jackscrew-{}-{}.tokens", ::getpid(), ++count);
 }
 
 }  // namespace

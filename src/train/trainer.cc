@@ -26,6 +26,7 @@
 #include "train/resume.h"
 #include "train/run_data.h"
 #include "train/run_start.h"
+#include "train/saving.h"
 #include "train/session.h"
 #include "train/tensorboard.h"
 
@@ -402,13 +403,8 @@ class Trainer {
       const bool due = recipe_.eval_steps > 0 && done % recipe_.eval_steps == 0;
       if (due || done == total_steps_) evaluate_now(done);
       const bool last = done == total_steps_ || watch_.out_of_patience();
-      if (must_save(done, last)) save_now(done);
-      if (stop_requested() && !last) {
-        save_now(done);
-        throw Error(ErrorKind::interrupted, fmt::format("stopped after step {}", done),
-                    fmt::format("run the same command again{} to go on from the checkpoint",
-                                recipe_.overwrite ? " without overwrite=true" : ""));
-      }
+      if (must_save(done, last)) try_to_save(done);
+      if (stop_requested() && !last) stop(done);
     }
     if (done < total_steps_) {
       say(fmt::format("stopped   {} without a better one than {:.4f} at step {}",
@@ -434,6 +430,7 @@ class Trainer {
                               path.string()));
     }
     restore_states(path);
+    took_best_ = true;
     say(fmt::format("result    of step {}, the best evaluation ({:.4f})", watch_.best()->step,
                     watch_.best()->loss));
   }
@@ -507,8 +504,7 @@ class Trainer {
   void finish(int64_t done) {
     take_best(done);
     require_finite_parameters(done);
-    export_result(*session_, files_, tokenizer_, recipe_chat_format(recipe_, tokenizer_),
-                  claim_->path());
+    write_result(done);
     answer_samples(done);
     resident_peak_ = std::max(resident_peak_, anonymous_resident_bytes());
     const Ledger& ledger = session_->memory().ledger();
@@ -527,8 +523,57 @@ class Trainer {
     const bool beside = session_->device().own_memory().has_value();
     say(fmt::format("memory    peak {} booked, {} resident{}", human_bytes(ledger.peak),
                     human_bytes(resident_peak_), beside ? " on the host" : ""));
-    say(fmt::format("report    {}", write_report(output).string()));
+    write_or_warn("report.html", [&] {
+      if (!fs::exists(output / kLogName)) return;  // somebody removed it
+      say(fmt::format("report    {}", write_report(output).string()));
+    });
     say(fmt::format("done      {}", output.string()));
+  }
+
+  // On a full disk the run goes on: the next one may fit, and the result alone.
+  void try_to_save(int64_t step) {
+    write_or_warn(checkpoint_path({}, step).string(), [&] { save_now(step); });
+  }
+
+  [[noreturn]] void stop(int64_t done) {
+    try {
+      save_now(done);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::generic) throw;
+      leave_elsewhere(done, error);
+    }
+    throw Error(ErrorKind::interrupted, fmt::format("stopped after step {}", done), how_to_go_on());
+  }
+
+  std::string how_to_go_on() const {
+    return fmt::format("run the same command again{} to go on from {}",
+                       recipe_.overwrite ? " without overwrite=true" : "", checkpoint_.string());
+  }
+
+  void write_result(int64_t done) {
+    const ChatFormat format = recipe_chat_format(recipe_, tokenizer_);
+    try {
+      write_patiently(
+          console_, "the result", recipe_.output_dir,
+          [&] { export_result(*session_, files_, tokenizer_, format, claim_->path()); },
+          [&] {
+            if (!took_best_) try_to_save(done);
+          });
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::generic || took_best_) throw;
+      if (saved_step_ != done) leave_elsewhere(done, error);
+      throw Error(stop_requested() ? ErrorKind::interrupted : error.kind(),
+                  fmt::format("the result is not written: {}", error.what()), how_to_go_on());
+    }
+  }
+
+  // Where nothing more can be written to output_dir, the states go to another disk.
+  [[noreturn]] void leave_elsewhere(int64_t step, const Error& why) {
+    const ErrorKind kind = stop_requested() ? ErrorKind::interrupted : why.kind();
+    write_elsewhere(kind, why, [&](const fs::path& directory) {
+      return write_checkpoint(directory, checkpoint_info(step), recipe_.to_yaml(), states(),
+                              session_->ops());
+    });
   }
 
   Recipe recipe_;
@@ -553,6 +598,7 @@ class Trainer {
   Work unlogged_;               // of this process, since the last line of the log
   int64_t earlier_tokens_ = 0;  // of what an earlier one did after its last line
   int64_t saved_step_ = -1;
+  bool took_best_ = false;  // its states are those of the best evaluation now
   int64_t resident_peak_ = 0;
 };
 

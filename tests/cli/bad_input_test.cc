@@ -248,16 +248,16 @@ TEST_F(SlowBadInput, WritesThatFail) {
   tiny_.lose_result("out");
   fs::remove_all(tiny_.path("out/checkpoint-4"));
   const auto first = contents(tiny_.path("out/checkpoint-2"));
-  expect_refused(run_limited(600, tiny_.train("out", saving)), 1,
-                 {"checkpoint-4.part/state.safetensors", "cannot write", "hint: "});
+  // Without the checkpoint the run goes on to its result.
+  const Outcome unsaved = run_limited(600, tiny_.train("out", saving));
+  EXPECT_EQ(unsaved.exit_code, 0) << unsaved.out;
+  for (const char* words : {"warning: checkpoint-4 is not written: cannot write",
+                            "checkpoint-4.part/state.safetensors", "the run goes on"}) {
+    EXPECT_NE(unsaved.out.find(words), std::string::npos) << unsaved.out;
+  }
   EXPECT_TRUE(contents(tiny_.path("out/checkpoint-2")) == first);
   expect_no_leftovers(tiny_.path("out"));
   EXPECT_FALSE(fs::exists(tiny_.path("out/checkpoint-4")));
-  expect_refused(run_limited(200, tiny_.train("export", "method=full max_steps=2")), 1,
-                 {"model.safetensors", "cannot write"});
-  EXPECT_FALSE(fs::exists(tiny_.path("export/model.safetensors")));
-  EXPECT_FALSE(fs::exists(tiny_.path("export/config.json")));
-  expect_no_leftovers(tiny_.path("export"));
   tiny_.must_train("out", saving);
 }
 

@@ -1,0 +1,95 @@
+#include "train/saving.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/temporary_place.h"
+
+namespace jackscrew {
+
+namespace {
+
+constexpr double kRetrySeconds = 30;
+constexpr uintmax_t kMoreRoom = 1 << 16;  // bytes; what logs and others take is no reason to try
+
+uintmax_t room_at(const fs::path& place) {
+  std::error_code error;
+  const fs::space_info space = fs::space(place, error);
+  return error ? 0 : space.available;
+}
+
+// A new one, of a name that nobody could foresee.
+fs::path new_directory() {
+  std::string name = (large_temporary_directory() / "jackscrew-XXXXXX").string();
+  if (::mkdtemp(name.data()) == nullptr) {
+    fail(ErrorKind::generic, "cannot create {}: {}", name, std::strerror(errno));
+  }
+  return name;
+}
+
+// Returns when it may be worth another try, or a stop is asked for.
+void wait_for_room(const std::atomic<bool>& stop, const fs::path& place) {
+  const Stopwatch watch;
+  const uintmax_t room = room_at(place);
+  while (!stop.load() && watch.seconds() < kRetrySeconds) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    if (room_at(place) > room + kMoreRoom) return;
+  }
+}
+
+}  // namespace
+
+bool write_or_warn(const std::string& what, const std::function<void()>& write) {
+  try {
+    write();
+    return true;
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::generic) throw;
+    warn(fmt::format("{} is not written: {}; the run goes on", what, error.what()));
+    return false;
+  }
+}
+
+void write_patiently(const TrainConsole& console, const std::string& what, const fs::path& place,
+                     const std::function<void()>& write, const std::function<void()>& refused) {
+  for (bool first = true;; first = false) {
+    try {
+      return write();
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::generic) throw;
+      const bool may_wait = console.stop != nullptr && !console.stop->load();
+      warn(fmt::format("{} is not written: {}{}", what, error.what(),
+                       may_wait ? "; waiting for room, and trying again every 30 s: free some "
+                                  "space, or press Ctrl-C to end the run"
+                                : ""));
+      if (first) refused();
+      if (!may_wait) throw;
+      wait_for_room(*console.stop, place);
+      if (console.stop->load()) throw;
+    }
+  }
+}
+
+void write_elsewhere(ErrorKind kind, const Error& why,
+                     const std::function<fs::path(const fs::path& directory)>& write_checkpoint) {
+  const fs::path directory = new_directory();
+  fs::path checkpoint;
+  try {
+    checkpoint = write_checkpoint(directory);
+  } catch (const Error& also) {
+    std::error_code ignored;
+    fs::remove_all(directory, ignored);
+    throw Error(why.kind(), fmt::format("{}, and {}", why.what(), also.what()), why.hint());
+  }
+  throw Error(
+      kind, fmt::format("{}; the checkpoint is {} instead", why.what(), checkpoint.string()),
+      fmt::format("run the same command with resume={} to go on from there", checkpoint.string()));
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,143 @@
+// A disk that becomes full while a run lasts, through the program.
+#include <sys/mount.h>
+
+#include "tests/support/tiny_run.h"
+#include "train/growing_file.h"
+
+namespace jackscrew {
+namespace {
+
+// A few MiB, filled at will; skips the test where nothing may be mounted.
+class SlowFullDisk : public ::testing::Test {
+ protected:
+  SlowFullDisk() : tiny_("small_disk") {}
+  void SetUp() override {
+    fs::create_directories(disk_);
+    mounted_ = ::mount("none", disk_.c_str(), "tmpfs", 0, "size=16m") == 0;
+    if (!mounted_) GTEST_SKIP() << "no right to mount a small disk";
+  }
+  ~SlowFullDisk() override {
+    if (mounted_) ::umount2(disk_.c_str(), MNT_DETACH);
+  }
+
+  void fill() const {
+    std::FILE* ballast = std::fopen((disk_ / "ballast").c_str(), "w");
+    const std::string page(4096, ' ');
+    while (std::fwrite(page.data(), 1, page.size(), ballast) == page.size() &&
+           std::fflush(ballast) == 0) {
+    }
+    std::fclose(ballast);
+  }
+  void make_room() const { fs::remove(disk_ / "ballast"); }
+
+  // A run on the disk whose messages go to a file beside it. Halts it after its first steps and
+  // fills the disk.
+  std::unique_ptr<Child> on_a_full_disk(const std::string& settings) {
+    auto child = std::make_unique<Child>(tiny_.train("disk/run", settings) + " 2>" +
+                                         tiny_.path("said").string() + " #");
+    const fs::path log = disk_ / "run/train_log.jsonl";
+    EXPECT_TRUE(child->until([&] {
+      return fs::exists(log) && read_text(log).find("\"step\": 3,") != std::string::npos;
+    }));
+    child->signal(SIGSTOP);
+    fill();
+    child->signal(SIGCONT);
+    return child;
+  }
+  bool said(const std::string& words) const {
+    return tiny_.text("said").find(words) != std::string::npos;
+  }
+
+  TinyRun tiny_;
+  const fs::path disk_ = tiny_.path("disk");
+  bool mounted_ = false;
+};
+
+constexpr const char* kSteps =
+    " max_steps=40 gradient_accumulation_steps=8 learning_rate=1e-3 seed=5 ";
+
+TEST_F(SlowFullDisk, TheResultWaitsForRoom) {
+  for (const std::string& method :
+       {std::string("method=full"), std::string("method=lora save_steps=4")}) {
+    const std::string whole = "whole_" + std::to_string(method.size());
+    tiny_.must_train(whole, method + kSteps);
+    const auto child = on_a_full_disk(method + kSteps);
+    ASSERT_TRUE(child->until([&] { return said("waiting for room"); })) << tiny_.text("said");
+    EXPECT_TRUE(said("the result is not written: ")) << tiny_.text("said");
+    EXPECT_TRUE(said("No space left on device")) << tiny_.text("said");
+    make_room();
+    EXPECT_EQ(child->wait(), 0) << tiny_.text("said");
+    const std::string file =
+        method == "method=full" ? "/model.safetensors" : "/adapter_model.safetensors";
+    EXPECT_TRUE(tiny_.text(whole + file) == tiny_.text("disk/run" + file));
+    // No line of the log was lost, and none is torn.
+    EXPECT_EQ(tiny_.losses("disk/run"), tiny_.losses(whole));
+    EXPECT_EQ(tiny_.events("disk/run").back()["event"], "end");
+    fs::remove_all(disk_ / "run");
+  }
+}
+
+// Ended while it waits, it leaves its states on another disk.
+TEST_F(SlowFullDisk, ACheckpointIsLeftWhereOneFits) {
+  const std::string settings = std::string("method=full") + kSteps;
+  tiny_.must_train("whole", settings);
+  const fs::path elsewhere = tiny_.path("elsewhere");
+  fs::create_directories(elsewhere);
+  ::setenv("TMPDIR", elsewhere.c_str(), 1);
+  const auto child = on_a_full_disk(settings);
+  ::unsetenv("TMPDIR");
+  ASSERT_TRUE(child->until([&] { return said("waiting for room"); })) << tiny_.text("said");
+  EXPECT_EQ(child->stop(SIGINT), 130);
+  EXPECT_TRUE(said("the checkpoint is ")) << tiny_.text("said");
+  const std::string said = tiny_.text("said");
+  const size_t begin = said.find("resume=") + 7;
+  const fs::path checkpoint = said.substr(begin, said.find(' ', begin) - begin);
+  EXPECT_EQ(checkpoint.filename(), "checkpoint-40");
+  make_room();
+  for (const auto& entry : fs::directory_iterator(disk_ / "run")) {
+    const std::string name = entry.path().filename().string();
+    EXPECT_TRUE(name == "recipe.yaml" || name == "train_log.jsonl" || name.starts_with("events"))
+        << name;
+  }
+  tiny_.must_train("disk/run", settings + "resume=" + checkpoint.string());
+  EXPECT_TRUE(tiny_.text("whole/model.safetensors") == tiny_.text("disk/run/model.safetensors"));
+}
+
+// Masters that move need no room that was not reserved, checkpoints linked to them or not.
+TEST_F(SlowFullDisk, RotationsNeedNoMoreRoom) {
+  const std::string settings =
+      std::string("method=rotary master=mmap moments=keep active_params=50% steps_per_rotation=2") +
+      kSteps + "save_steps=";
+  for (const char* save_steps : {"0", "2", "20"}) {
+    const std::string whole = std::string("whole") + save_steps;
+    tiny_.must_train(whole, settings + save_steps);
+    const auto child = on_a_full_disk(settings + save_steps);
+    ASSERT_TRUE(child->until([&] { return said("waiting for room"); })) << tiny_.text("said");
+    make_room();
+    EXPECT_EQ(child->wait(), 0) << tiny_.text("said");
+    EXPECT_TRUE(tiny_.text(whole + "/model.safetensors") ==
+                tiny_.text("disk/run/model.safetensors"));
+    EXPECT_EQ(tiny_.losses("disk/run"), tiny_.losses(whole));
+    fs::remove_all(disk_ / "run");
+  }
+}
+
+TEST_F(SlowFullDisk, AFileGrowsByWholePieces) {
+  const fs::path path = disk_ / "grown";
+  {
+    GrowingFile file(path);
+    file.append("first\n");
+    fill();
+    const std::string large(8192, 'x');  // more than the rest of a page
+    file.append(large + "\n");
+    file.append("third\n");
+    EXPECT_EQ(read_text(path), "first\n");
+    make_room();
+    file.append("fourth\n");
+    EXPECT_EQ(read_text(path), "first\n" + large + "\nthird\nfourth\n");
+  }
+  EXPECT_FALSE(GrowingFile(path).began_empty());
+}
+
+}  // namespace
+}  // namespace jackscrew

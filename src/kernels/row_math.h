@@ -40,14 +40,13 @@ JACKSCREW_ROW float row_exp(float x) {
   return x < -87.33f ? 0.0f : result;
 }
 
-// The natural logarithm of a normal, positive x, to about 1 ulp: x = m * 2^e with m from sqrt(1/2) to
-// sqrt(2), and the polynomial of Cephes logf.
+// The natural logarithm of a normal, positive x, to about 1 ulp: x = m * 2^e with m from sqrt(1/2)
+// to sqrt(2), and the polynomial of Cephes logf.
 JACKSCREW_ROW float row_log(float x) {
   const uint32_t bits = float_bits(x);
   const float half = bits_float((bits & 0x7FFFFFu) | 0x3F000000u);  // [1/2, 1)
   const bool low = half < 0.707106781f;
-  const float e =
-      static_cast<float>(static_cast<int32_t>(bits >> 23) - 126) - (low ? 1.0f : 0.0f);
+  const float e = static_cast<float>(static_cast<int32_t>(bits >> 23) - 126) - (low ? 1.0f : 0.0f);
   const float m = (low ? half + half : half) - 1.0f;
   const float square = m * m;
   float p = 7.0376836292e-2f;

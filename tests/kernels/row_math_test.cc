@@ -20,13 +20,13 @@ namespace {
   attributes void name(const float* x, float* y, int64_t count) { \
     for (int64_t i = 0; i < count; ++i) y[i] = function(x[i]);    \
   }
-#define JACKSCREW_TEST_FUNCTION(run, function)                                              \
-  JACKSCREW_TEST_ONE(run##_v3, function, __attribute__((target("arch=x86-64-v3"))))         \
-  JACKSCREW_TEST_ONE(run##_v4, function, __attribute__((target("arch=x86-64-v4"))))         \
-  void run(const std::vector<float>& x, std::vector<float>& y) {                            \
-    y.resize(x.size());                                                                     \
-    (test_isa() == IsaLevel::v3 ? run##_v3 : run##_v4)(x.data(), y.data(),                  \
-                                                       static_cast<int64_t>(x.size()));     \
+#define JACKSCREW_TEST_FUNCTION(run, function)                                          \
+  JACKSCREW_TEST_ONE(run##_v3, function, __attribute__((target("arch=x86-64-v3"))))     \
+  JACKSCREW_TEST_ONE(run##_v4, function, __attribute__((target("arch=x86-64-v4"))))     \
+  void run(const std::vector<float>& x, std::vector<float>& y) {                        \
+    y.resize(x.size());                                                                 \
+    (test_isa() == IsaLevel::v3 ? run##_v3 : run##_v4)(x.data(), y.data(),              \
+                                                       static_cast<int64_t>(x.size())); \
   }
 JACKSCREW_TEST_FUNCTION(run_exp, row_exp)
 JACKSCREW_TEST_FUNCTION(run_log, row_log)

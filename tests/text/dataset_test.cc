@@ -351,8 +351,7 @@ TEST_F(DatasetTest, ErrorsNameTheLine) {
   refuse("a.jsonl", good + std::string(100000, '['), "a.jsonl:3: not valid JSON");
   refuse("a.jsonl", good + "[1]\n", "a.jsonl:3: an object was expected, found array");
   refuse("a.jsonl", good + R"({"text": 3})", "a.jsonl:3: \"text\" is number, expected text");
-  refuse("a.jsonl", good + R"({"txt": "a"})",
-         "a.jsonl:3: nothing to train on: its key is txt");
+  refuse("a.jsonl", good + R"({"txt": "a"})", "a.jsonl:3: nothing to train on: its key is txt");
   refuse("a.jsonl", good + R"({"prompt": "a"})", "a.jsonl:3: \"completion\" is missing");
   refuse("a.jsonl", good + R"({"instruction": "a"})", "\"output\" is missing");
   refuse("a.jsonl", good + R"({"messages": []})", "\"messages\" holds no message");

@@ -44,6 +44,16 @@ struct Int8Rows {
   Tensor scales;  // f32 [rows], or [rows, groups] with groups of kInt8Group columns
 };
 
+// What became of the work that repeat() was given.
+struct RepeatCounts {
+  int64_t issued =
+      0;  // times that a body ran to issue its work: the first, and where none is recorded
+  int64_t recorded = 0;  // pieces of work
+  int64_t replayed = 0;  // times
+  int64_t refused = 0;   // pieces of work that could not be recorded
+  std::string refusal;   // why, the first time
+};
+
 class Ops {
  public:
   Ops(int threads, IsaLevel isa) : threads_(threads), isa_(isa) {}
@@ -128,6 +138,14 @@ class Ops {
   virtual void repeat(const std::vector<int64_t>& /*key*/, const std::function<void()>& body) {
     body();
   }
+  virtual RepeatCounts repeat_counts() const { return {}; }
+
+  // For measurements where work goes on after the call that issued it. mark() marks a moment behind
+  // all that was issued so far, outside repeat(); seconds_between_marks() waits for all of them, says
+  // how long it was from each to the next, and forgets them.
+  virtual bool has_marks() const { return false; }
+  virtual void mark() {}
+  virtual std::vector<double> seconds_between_marks() { return {}; }
 
  protected:
   virtual void launch_rows(const RowKernel& kernel, const void* args, int64_t rows) = 0;

@@ -78,6 +78,11 @@ TEST_F(CudaReplay, RunsThenRecordsThenReplays) {
   }
   EXPECT_EQ(bodies_, 2);
   EXPECT_EQ(graph_launches() - before, 4);
+  const RepeatCounts counts = ops_->repeat_counts();
+  EXPECT_EQ(counts.issued, 1);
+  EXPECT_EQ(counts.recorded, 1);
+  EXPECT_EQ(counts.replayed, 4);
+  EXPECT_EQ(counts.refused, 0);
   set(10.0f);  // what lies at the addresses may change
   add(7);
   EXPECT_EQ(sum(), 15.0f);
@@ -97,6 +102,29 @@ TEST_F(CudaReplay, KnowsWorkApart) {
   EXPECT_EQ(bodies_, 64);
 }
 
+TEST_F(CudaReplay, MarksMomentsOfTheStream) {
+  const auto one = [&] {
+    ops_->launch(AddScaled{x_.view().data<float>(), y_.view().data<float>(), 1.0f, 4}, 1);
+  };
+  EXPECT_TRUE(ops_->has_marks());
+  EXPECT_TRUE(ops_->seconds_between_marks().empty());
+  for (int round = 0; round < 2; ++round) {
+    ops_->mark();
+    one();
+    ops_->mark();
+    ops_->mark();
+    one();
+    one();
+    ops_->mark();
+    // On the emulation, where a piece of work takes a millisecond.
+    const std::vector<double> wanted = {1e-3, 0.0, 2e-3};
+    const std::vector<double> got = ops_->seconds_between_marks();
+    ASSERT_EQ(got.size(), wanted.size());
+    for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], wanted[i], 1e-9);
+  }
+  EXPECT_TRUE(ops_->seconds_between_marks().empty());
+}
+
 // A copy from the host would be replayed with what the host had then: it is not recorded.
 TEST_F(CudaReplay, RunsWhatCannotBeRecorded) {
   const int64_t before = graph_launches();
@@ -108,6 +136,11 @@ TEST_F(CudaReplay, RunsWhatCannotBeRecorded) {
   }
   EXPECT_EQ(sum(), 10.0f);
   EXPECT_EQ(graph_launches(), before);
+  const RepeatCounts counts = ops_->repeat_counts();
+  EXPECT_EQ(counts.issued, 4);
+  EXPECT_EQ(counts.refused, 1);
+  EXPECT_EQ(counts.refusal, "a copy from or to the host cannot be recorded");
+  EXPECT_EQ(counts.recorded + counts.replayed, 0);
 }
 
 TEST_F(CudaReplay, LetsErrorsThrough) {

@@ -10,6 +10,7 @@
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/gemm_int8.h"
+#include "kernels/cuda/marks.h"
 #include "kernels/cuda/replay.h"
 #include "kernels/cuda/transfer.h"
 #include "kernels/op_arguments.h"
@@ -176,6 +177,11 @@ class CudaOps : public Ops {
   void repeat(const std::vector<int64_t>& key, const std::function<void()>& body) override {
     replay_.run(key, body, stream_.get());
   }
+  RepeatCounts repeat_counts() const override { return replay_.counts(); }
+
+  bool has_marks() const override { return true; }
+  void mark() override { marks_.add(stream_.get()); }
+  std::vector<double> seconds_between_marks() override { return marks_.take(); }
 
  protected:
   void launch_rows(const RowKernel& kernel, const void* args, int64_t rows) override {
@@ -224,6 +230,7 @@ class CudaOps : public Ops {
   Transfer transfer_;
   std::optional<Transfer> beside_transfer_;  // buffers of its own: none waits for the other stream
   Replay replay_;
+  Marks marks_;
   Stream stream_, beside_;
 };
 

@@ -14,10 +14,12 @@ void check(int status, const char* what) {
               "what was saved is intact: resume from the last checkpoint");
 }
 
-// The most that vector instructions ask for, or what the address is a multiple of.
+constexpr uint32_t kMostAlignment = 256;  // what cudaMalloc gives
+constexpr uint32_t kVectorBytes = 16;     // what vector instructions ask for
+
+// What the address is a multiple of.
 uint32_t alignment_of(const Tensor& tensor) {
-  constexpr uintptr_t kMost = 256;
-  const auto address = reinterpret_cast<uintptr_t>(tensor.raw()) | kMost;
+  const auto address = reinterpret_cast<uintptr_t>(tensor.raw()) | kMostAlignment;
   return static_cast<uint32_t>(address & -address);
 }
 
@@ -74,27 +76,43 @@ Gemm::Plan Gemm::make_plan(const Tensor& a, bool ta, const Tensor& b, bool tb,
     check(library_.set_preference(preference, attribute, &value, sizeof value),
           "choosing an algorithm");
   };
-  prefer(kCublasLtMaxWorkspace, static_cast<uint64_t>(workspace_bytes_));
   // Parts of the depth are added up in an order that the algorithm fixes: not in place, where they
   // would be in the order in which they end. They are f32: of a result in bf16 not those of its
   // type.
   constexpr uint32_t kInComputeType = 2, kInOutputType = 4;
   const bool rounds = c.dtype() == DType::bf16;
   prefer(kCublasLtReductionSchemes, rounds ? kInComputeType : kInComputeType | kInOutputType);
-  prefer(kCublasLtMinAlignmentA, alignment_of(b));
-  prefer(kCublasLtMinAlignmentB, alignment_of(a));
-  prefer(kCublasLtMinAlignmentC, alignment_of(c));
-  prefer(kCublasLtMinAlignmentD, alignment_of(c));
-  CublasLtHeuristic found{};
-  int count = 0;
-  const int status = library_.find_algorithms(handle_, plan.description, plan.a, plan.b, plan.c,
-                                              plan.c, preference, 1, &found, &count);
+  // A promise that few algorithms ask for, or the workspace, may be what it has none for.
+  struct Attempt {
+    uint32_t most_alignment;  // bytes
+    size_t workspace;
+  };
+  int status = 0;
+  bool is_found = false;
+  for (const Attempt& attempt :
+       {Attempt{kMostAlignment, workspace_bytes_}, Attempt{kVectorBytes, workspace_bytes_},
+        Attempt{kVectorBytes, 0}}) {
+    prefer(kCublasLtMaxWorkspace, static_cast<uint64_t>(attempt.workspace));
+    const auto promise = [&](CublasLtPreferenceAttribute attribute, const Tensor& tensor) {
+      prefer(attribute, std::min(alignment_of(tensor), attempt.most_alignment));
+    };
+    promise(kCublasLtMinAlignmentA, b);
+    promise(kCublasLtMinAlignmentB, a);
+    promise(kCublasLtMinAlignmentC, c);
+    promise(kCublasLtMinAlignmentD, c);
+    CublasLtHeuristic found{};
+    int count = 0;
+    status = library_.find_algorithms(handle_, plan.description, plan.a, plan.b, plan.c, plan.c,
+                                      preference, 1, &found, &count);
+    is_found = status == 0 && count > 0 && found.status == 0;
+    plan.algorithm = found.algorithm;
+    if (is_found) break;
+  }
   library_.destroy_preference(preference);
-  if (status != 0 || count == 0 || found.status != 0) {
+  if (!is_found) {
     fail(ErrorKind::device, "cuBLASLt ({}) has no algorithm for {}{} · {}{} (status {})",
          library_.path, a.describe(), ta ? "ᵀ" : "", b.describe(), tb ? "ᵀ" : "", status);
   }
-  plan.algorithm = found.algorithm;
   return plan;
 }
 

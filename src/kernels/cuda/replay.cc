@@ -13,31 +13,6 @@ namespace {
 // micro-batch of an epoch is short. A graph of a large model takes the driver a few MiB.
 constexpr size_t kMostKnown = 8;
 
-// Null where the driver does not record this work: it then has to run as it is.
-cudaGraphExec_t record(const std::function<void()>& body, cudaStream_t stream) {
-  if (cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) != cudaSuccess) {
-    cudaGetLastError();
-    return nullptr;
-  }
-  bool issued = true;
-  try {
-    body();
-  } catch (const Error&) {
-    issued = false;  // if it was not for the recording, it comes again when the work itself runs
-  } catch (...) {
-    cudaGraph_t none = nullptr;
-    cudaStreamEndCapture(stream, &none);
-    throw;
-  }
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t out = nullptr;
-  const bool whole = cudaStreamEndCapture(stream, &graph) == cudaSuccess && issued;
-  if (whole && cudaGraphInstantiate(&out, graph, 0) != cudaSuccess) out = nullptr;
-  if (graph != nullptr) cudaGraphDestroy(graph);
-  cudaGetLastError();  // what was said of the attempt
-  return out;
-}
-
 }  // namespace
 
 Replay::~Replay() {
@@ -49,6 +24,39 @@ void Replay::forget() {
     if (known.graph != nullptr) cudaGraphExecDestroy(known.graph);
   }
   known_.clear();
+}
+
+cudaGraphExec_t Replay::record(const std::function<void()>& body, cudaStream_t stream) {
+  std::string refusal;
+  const auto works = [&](cudaError_t status, const char* what) {
+    if (status != cudaSuccess && refusal.empty()) {
+      refusal = fmt::format("{}: {}", what, cudaGetErrorString(status));
+    }
+    return status == cudaSuccess;
+  };
+  cudaGraphExec_t out = nullptr;
+  if (works(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "starting")) {
+    try {
+      body();
+    } catch (const Error& error) {
+      refusal = error.what();  // if it was not for the recording, it comes again without one
+    } catch (...) {
+      cudaGraph_t none = nullptr;
+      cudaStreamEndCapture(stream, &none);
+      throw;
+    }
+    cudaGraph_t graph = nullptr;
+    const bool whole = works(cudaStreamEndCapture(stream, &graph), "ending") && refusal.empty();
+    if (whole && !works(cudaGraphInstantiate(&out, graph, 0), "preparing the graph")) out = nullptr;
+    if (graph != nullptr) cudaGraphDestroy(graph);
+  }
+  cudaGetLastError();  // what was said of the attempt
+  if (out != nullptr) {
+    ++counts_.recorded;
+  } else if (counts_.refused++ == 0) {
+    counts_.refusal = refusal;
+  }
+  return out;
 }
 
 Replay::Known& Replay::find(const std::vector<int64_t>& key) {
@@ -77,7 +85,11 @@ void Replay::run(const std::vector<int64_t>& key, const std::function<void()>& b
     known.graph = record(body, stream);
     known.refused = known.graph == nullptr;
   }
-  if (known.graph == nullptr) return body();
+  if (known.graph == nullptr) {
+    ++counts_.issued;
+    return body();
+  }
+  ++counts_.replayed;
   check(cudaGraphLaunch(known.graph, stream), "launching recorded work");
 }
 

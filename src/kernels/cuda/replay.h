@@ -8,6 +8,8 @@
 #include <list>
 #include <vector>
 
+#include "kernels/ops.h"
+
 namespace jackscrew::cuda {
 
 // See Ops::repeat. The first time the work only runs, which lets the library choose its algorithms;
@@ -22,6 +24,7 @@ class Replay {
   void run(const std::vector<int64_t>& key, const std::function<void()>& body, cudaStream_t stream);
   // Lets go of all recordings, none of which may be under way.
   void forget();
+  const RepeatCounts& counts() const { return counts_; }
 
  private:
   struct Known {
@@ -31,8 +34,11 @@ class Replay {
   };
 
   Known& find(const std::vector<int64_t>& key);
+  // Null where the driver does not record this work: it then has to run as it is.
+  cudaGraphExec_t record(const std::function<void()>& body, cudaStream_t stream);
 
   std::list<Known> known_;  // the latest first
+  RepeatCounts counts_;
 };
 
 }  // namespace jackscrew::cuda

@@ -32,8 +32,10 @@ void copy_rows(void* to, int64_t to_pitch, const void* from, int64_t from_pitch,
   }
 }
 
+// Part of a row has none, and rows of 2 GiB are further apart than the runtime allows.
 void issue(void* to, int64_t to_pitch, const void* from, int64_t from_pitch, int64_t width,
            int64_t rows, cudaStream_t stream) {
+  if (rows == 1) to_pitch = from_pitch = width;
   check(cudaMemcpy2DAsync(to, static_cast<size_t>(to_pitch), from, static_cast<size_t>(from_pitch),
                           static_cast<size_t>(width), static_cast<size_t>(rows), cudaMemcpyDefault,
                           stream),

@@ -7,6 +7,7 @@
 
 #include "base/half.h"
 #include "tests/support/cuda_emulation/device_pages.h"
+#include "tests/support/cuda_emulation/machine.h"
 #include "tests/support/cuda_emulation/streams.h"
 
 namespace jackscrew::cuda {
@@ -105,11 +106,18 @@ CublasLt emulated() {
     return 0;
   };
   out.find_algorithms = [](CublasLtHandle, CublasLtDescription description, CublasLtLayout a,
-                           CublasLtLayout b, CublasLtLayout c, CublasLtLayout d, CublasLtPreference,
-                           int, CublasLtHeuristic* found, int* count) {
+                           CublasLtLayout b, CublasLtLayout c, CublasLtLayout d,
+                           CublasLtPreference preference, int, CublasLtHeuristic* found,
+                           int* count) {
     if (c != d || !fits(description, a, b, c)) return kNotSupported;
+    const auto& machine = cuda_emulation::machine();
+    auto& wanted = preference->attributes;
+    for (const auto side : {kCublasLtMinAlignmentA, kCublasLtMinAlignmentB, kCublasLtMinAlignmentC,
+                            kCublasLtMinAlignmentD}) {
+      if (wanted[side] > machine.cublaslt_most_alignment) return kNotSupported;
+    }
     *found = {};
-    *count = 1;
+    *count = wanted[kCublasLtMaxWorkspace] == 0 || machine.cublaslt_takes_workspace ? 1 : 0;
     return 0;
   };
   out.multiply = [](CublasLtHandle, CublasLtDescription description, const void* alpha,

@@ -16,6 +16,7 @@ using jackscrew::cuda_emulation::device_pages;
 using jackscrew::cuda_emulation::enqueue;
 using jackscrew::cuda_emulation::machine;
 using jackscrew::cuda_emulation::reach_gpu;
+using jackscrew::cuda_emulation::refuse_in_capture;
 
 constexpr size_t kMemory = size_t{900} << 20;
 constexpr size_t kLarge = size_t{1} << 20;
@@ -26,6 +27,24 @@ size_t taken = 0;  // their sizes
 
 cudaError_t jackscrew::cuda_emulation::reach_gpu() {
   return machine().calls_left-- > 0 ? cudaSuccess : cudaErrorIllegalAddress;
+}
+
+// The limits of the CUDA programming guide, "Compute Capabilities", and 4 KiB of arguments, which
+// every driver and GPU takes.
+cudaError_t jackscrew::cuda_emulation::check_launch(dim3 blocks, dim3 threads, size_t dynamic_bytes,
+                                                    size_t argument_bytes) {
+  constexpr unsigned kMostX = 0x7FFFFFFF, kMostYZ = 65535, kMostThreads = 1024;
+  constexpr size_t kMostArguments = 4096;
+  const auto within = [](unsigned count, unsigned most) { return count > 0 && count <= most; };
+  if (!within(blocks.x, kMostX) || !within(blocks.y, kMostYZ) || !within(blocks.z, kMostYZ)) {
+    return cudaErrorInvalidConfiguration;
+  }
+  if (!within(threads.x, kMostThreads) || threads.y != 1 || threads.z != 1) {
+    return cudaErrorInvalidConfiguration;
+  }
+  if (dynamic_bytes > machine().shared_memory) return cudaErrorInvalidValue;
+  if (argument_bytes > kMostArguments) return cudaErrorLaunchOutOfResources;
+  return cudaSuccess;
 }
 
 jackscrew::cuda_emulation::Machine& jackscrew::cuda_emulation::machine() {
@@ -54,9 +73,10 @@ cudaError_t cudaSetDevice(int) {
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
-  *value = attribute == cudaDevAttrComputeCapabilityMajor   ? machine().capability / 10
-           : attribute == cudaDevAttrComputeCapabilityMinor ? machine().capability % 10
-                                                            : 227 << 10;
+  *value = attribute == cudaDevAttrComputeCapabilityMajor ? machine().capability / 10
+           : attribute == cudaDevAttrComputeCapabilityMinor
+               ? machine().capability % 10
+               : static_cast<int>(machine().shared_memory);
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
@@ -69,6 +89,7 @@ cudaError_t cudaMemGetInfo(size_t* available, size_t* total) {
   return cudaSuccess;
 }
 cudaError_t cudaMalloc(void** data, size_t bytes) {
+  if (refuse_in_capture()) return cudaErrorStreamCaptureUnsupported;
   if (bytes > kMemory - taken) return cudaErrorMemoryAllocation;
   *data = device_pages().take(bytes);
   pieces[*data] = bytes;
@@ -79,6 +100,7 @@ cudaError_t cudaMalloc(void** data, size_t bytes) {
   return cudaSuccess;
 }
 cudaError_t cudaFree(void* data) {
+  if (refuse_in_capture()) return cudaErrorStreamCaptureUnsupported;
   const auto piece = pieces.find(data);
   if (piece == pieces.end()) return cudaErrorInvalidValue;
   device_pages().give_back(data, piece->second);
@@ -87,14 +109,17 @@ cudaError_t cudaFree(void* data) {
   return cudaSuccess;
 }
 cudaError_t cudaMallocHost(void** data, size_t bytes) {
+  if (refuse_in_capture()) return cudaErrorStreamCaptureUnsupported;
   *data = std::malloc(bytes);
   return *data != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 cudaError_t cudaFreeHost(void* data) {
+  if (refuse_in_capture()) return cudaErrorStreamCaptureUnsupported;
   std::free(data);
   return cudaSuccess;
 }
 cudaError_t cudaMemset(void* to, int value, size_t bytes) {
+  if (refuse_in_capture()) return cudaErrorStreamCaptureUnsupported;
   if (value == 0 && bytes >= kLarge) {
     device_pages().give_back(to, bytes);  // which leaves zeros
     return cudaSuccess;
@@ -104,10 +129,15 @@ cudaError_t cudaMemset(void* to, int value, size_t bytes) {
   return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
-  return cudaMemset2DAsync(to, bytes, value, bytes, 1, stream);
+  enqueue(stream, [=] {
+    const OpenedPages opened(device_pages());
+    std::memset(to, value, bytes);
+  });
+  return reach_gpu();
 }
 cudaError_t cudaMemset2DAsync(void* to, size_t pitch, int value, size_t width, size_t height,
                               cudaStream_t stream) {
+  if (pitch < width || pitch > machine().most_pitch) return cudaErrorInvalidPitchValue;
   enqueue(stream, [=] {
     const OpenedPages opened(device_pages());
     for (size_t row = 0; row < height; ++row) {
@@ -118,7 +148,9 @@ cudaError_t cudaMemset2DAsync(void* to, size_t pitch, int value, size_t width, s
 }
 cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch,
                               size_t width, size_t height, cudaMemcpyKind, cudaStream_t stream) {
-  if (to_pitch < width || from_pitch < width) return cudaErrorInvalidValue;
+  for (const size_t pitch : {to_pitch, from_pitch}) {
+    if (pitch < width || pitch > machine().most_pitch) return cudaErrorInvalidPitchValue;
+  }
   enqueue(stream, [=] {
     const OpenedPages opened(device_pages());
     for (size_t row = 0; row < height; ++row) {

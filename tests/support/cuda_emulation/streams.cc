@@ -24,6 +24,7 @@ struct EmulatedStream {
   std::deque<Work> waiting;
   int64_t given = 0, done = 0;
   std::unique_ptr<EmulatedGraph> recorded;  // while it is captured
+  bool spoilt = false;                      // something was done that a capture does not allow
 
   void run_to(int64_t position) {
     while (done < position) {
@@ -39,6 +40,8 @@ struct EmulatedStream {
 struct EmulatedEvent {
   EmulatedStream* stream = nullptr;
   int64_t position = 0;
+  bool captured = false;  // of a recording, and not of time
+  bool timed = false;
 };
 
 namespace {
@@ -46,11 +49,6 @@ namespace {
 bool eager = false;
 std::set<EmulatedStream*> streams;
 int64_t launches = 0;
-
-bool capturing() {
-  return std::any_of(streams.begin(), streams.end(),
-                     [](const EmulatedStream* stream) { return stream->recorded != nullptr; });
-}
 
 // A stream may be gone when somebody waits for a moment of it, which is then over.
 void run_to(EmulatedStream* stream, int64_t position) {
@@ -69,6 +67,16 @@ void enqueue(cudaStream_t stream, Work work) {
   if (stream->eager) stream->run_to(stream->given);
 }
 
+bool refuse_in_capture() {
+  bool refused = false;
+  for (EmulatedStream* stream : streams) {
+    if (stream->recorded == nullptr) continue;
+    stream->spoilt = true;
+    refused = true;
+  }
+  return refused;
+}
+
 EagerStreams::EagerStreams() {
   eager = true;
 }
@@ -83,6 +91,7 @@ int64_t graph_launches() {
 }  // namespace jackscrew::cuda_emulation
 
 using jackscrew::cuda_emulation::enqueue;
+using jackscrew::cuda_emulation::refuse_in_capture;
 
 extern "C" {
 
@@ -99,23 +108,31 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  if (capturing()) return cudaErrorStreamCaptureUnsupported;
+  if (refuse_in_capture()) return cudaErrorStreamCaptureUnsupported;
   if (stream != nullptr) stream->run_to(stream->given);
   return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize() {
-  if (capturing()) return cudaErrorStreamCaptureUnsupported;
+  if (refuse_in_capture()) return cudaErrorStreamCaptureUnsupported;
   for (EmulatedStream* stream : streams) stream->run_to(stream->given);
   return cudaSuccess;
 }
+// A captured stream may wait for what is captured along with it alone; here that is itself.
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  const bool captured = stream != nullptr && stream->recorded != nullptr;
+  if (captured != event->captured || (captured && event->stream != stream)) {
+    refuse_in_capture();
+    return cudaErrorStreamCaptureIsolation;
+  }
+  if (captured) return cudaSuccess;
   enqueue(stream, [moment = *event] {
     if (moment.stream != nullptr) run_to(moment.stream, moment.position);
   });
   return cudaSuccess;
 }
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   *event = new EmulatedEvent;
+  (*event)->timed = (flags & cudaEventDisableTiming) == 0;
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
@@ -123,17 +140,31 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  *event = {stream, stream == nullptr ? 0 : stream->given};
+  *event = {stream, stream == nullptr ? 0 : stream->given,
+            stream != nullptr && stream->recorded != nullptr, event->timed};
   return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  if (capturing()) return cudaErrorStreamCaptureUnsupported;
+  if (refuse_in_capture()) return cudaErrorStreamCaptureUnsupported;
+  if (event->captured) return cudaErrorCapturedEvent;
   if (event->stream != nullptr) run_to(event->stream, event->position);
   return jackscrew::cuda_emulation::reach_gpu();
+}
+// Every piece of work takes a millisecond.
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
+  for (const cudaEvent_t event : {begin, end}) {
+    if (!event->timed || event->stream == nullptr || event->captured) {
+      return cudaErrorInvalidResourceHandle;
+    }
+    if (event->position > event->stream->done) return cudaErrorNotReady;
+  }
+  *milliseconds = static_cast<float>(end->position - begin->position);
+  return cudaSuccess;
 }
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
   if (stream == nullptr || stream->recorded) return cudaErrorStreamCaptureUnsupported;
   stream->recorded = std::make_unique<EmulatedGraph>();
+  stream->spoilt = false;
   return cudaSuccess;
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
@@ -142,8 +173,12 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* 
   return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
-  *graph = stream->recorded.release();
-  return *graph != nullptr ? cudaSuccess : cudaErrorStreamCaptureUnsupported;
+  *graph = nullptr;
+  if (stream->recorded == nullptr) return cudaErrorInvalidValue;
+  const std::unique_ptr<EmulatedGraph> recorded = std::move(stream->recorded);
+  if (stream->spoilt) return cudaErrorStreamCaptureInvalidated;
+  *graph = new EmulatedGraph(*recorded);
+  return cudaSuccess;
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {
   *exec = new EmulatedGraphExec{std::make_shared<std::vector<Work>>(graph->work)};

@@ -14,6 +14,10 @@ namespace jackscrew::cuda_emulation {
 // stream that is captured only records it.
 void enqueue(cudaStream_t stream, std::function<void()> work);
 
+// Whether some stream is captured, when what the caller does is not allowed: its capture then ends
+// in an error.
+bool refuse_in_capture();
+
 // Streams that are made while one of these lives do everything at once: for tests whose memory is
 // the host's and who look at it without a wait.
 class EagerStreams {

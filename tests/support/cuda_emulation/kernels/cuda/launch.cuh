@@ -12,6 +12,7 @@
 
 #include "base/half.h"
 #include "cuda_runtime_api.h"
+#include "tests/support/cuda_emulation/machine.h"
 #include "tests/support/cuda_emulation/streams.h"
 
 #define __global__
@@ -81,9 +82,20 @@ struct Launch {
   cudaStream_t stream;
 };
 
+// Of a kernel's arguments one after another, each where its type may lie.
+template <class... Args>
+constexpr size_t argument_bytes() {
+  size_t bytes = 0;
+  ((bytes = (bytes + alignof(Args) - 1) / alignof(Args) * alignof(Args) + sizeof(Args)), ...);
+  return bytes;
+}
+
 template <class... Args>
 cudaError_t launch(void (*kernel)(Args...), const Launch& how,
                    const std::type_identity_t<Args>&... args) {
+  const cudaError_t refused = cuda_emulation::check_launch(
+      how.blocks, how.threads, how.dynamic_bytes, argument_bytes<Args...>());
+  if (refused != cudaSuccess) return refused;
   cuda_emulation::enqueue(how.stream, [=] {
     cuda_emulation::run(how.blocks, how.threads, how.dynamic_bytes, [&] { kernel(args...); });
   });

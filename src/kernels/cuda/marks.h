@@ -1,0 +1,27 @@
+// Moments of a stream, and the time between them.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <vector>
+
+namespace jackscrew::cuda {
+
+// See Ops::mark(). Events are made as they are needed and kept.
+class Marks {
+ public:
+  Marks() = default;
+  ~Marks();
+  Marks(const Marks&) = delete;
+  Marks& operator=(const Marks&) = delete;
+
+  void add(cudaStream_t stream);
+  // Seconds; one fewer than there were marks.
+  std::vector<double> take();
+
+ private:
+  std::vector<cudaEvent_t> events_;
+  size_t count_ = 0;
+};
+
+}  // namespace jackscrew::cuda

@@ -141,8 +141,8 @@ class Ops {
   virtual RepeatCounts repeat_counts() const { return {}; }
 
   // For measurements where work goes on after the call that issued it. mark() marks a moment behind
-  // all that was issued so far, outside repeat(); seconds_between_marks() waits for all of them, says
-  // how long it was from each to the next, and forgets them.
+  // all that was issued so far, outside repeat(); seconds_between_marks() waits for all of them,
+  // says how long it was from each to the next, and forgets them.
   virtual bool has_marks() const { return false; }
   virtual void mark() {}
   virtual std::vector<double> seconds_between_marks() { return {}; }

@@ -36,10 +36,11 @@ std::optional<int64_t> parse_int(std::string_view text);
 std::optional<double> parse_double(std::string_view text);
 std::optional<bool> parse_bool(std::string_view text);
 
-// With control characters spelled out ("\\n", "\\u001b"): text of strangers that must stay one line
-// and move no cursor.
+// With characters that nobody sees spelled out ("\\n", "\\u001b", "\\u202e"): controls, ends of
+// lines, marks of the direction of writing. Text of strangers that must stay one line, move no
+// cursor and read as it is.
 std::string one_line(std::string_view text);
-// With U+FFFD for control characters other than line feeds and tabs: a text to be looked at.
+// With U+FFFD for the same, but for line feeds and tabs: a text to be looked at.
 std::string without_controls(std::string_view text);
 
 // Whether it looks like a repository of a hub, ORG/NAME, and not like a path.

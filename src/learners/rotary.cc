@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <set>
@@ -366,11 +367,11 @@ class RotaryLearner : public Learner {
   }
 
   void add_to_group(const std::string& name, RotarySlot* slot) {
-    auto found = std::find_if(groups_.begin(), groups_.end(),
-                              [&](const Group& group) { return group.name == name; });
-    if (found == groups_.end()) found = groups_.insert(groups_.end(), Group{name, {}, 0});
-    found->slots.push_back(slot);
-    found->size += slot->size();
+    const auto [number, is_new] = group_numbers_.emplace(name, groups_.size());
+    if (is_new) groups_.push_back(Group{name, {}, 0});
+    Group& group = groups_[number->second];
+    group.slots.push_back(slot);
+    group.size += slot->size();
     total_elements_ += slot->size();
   }
 
@@ -555,8 +556,9 @@ class RotaryLearner : public Learner {
   uint64_t seed_ = 0;
 
   std::vector<Group> groups_;
-  int64_t total_elements_ = 0;   // of all groups
-  int64_t active_elements_ = 0;  // at most, at once
+  std::map<std::string, size_t> group_numbers_;  // in groups_, by name
+  int64_t total_elements_ = 0;                   // of all groups
+  int64_t active_elements_ = 0;                  // at most, at once
   std::optional<Rotation> rotation_;
   int64_t total_steps_ = 0;
   int64_t next_rotation_ = 0;  // the step before which it happens

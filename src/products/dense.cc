@@ -99,7 +99,8 @@ class DenseProduct : public Product {
   }
 
   // Calls body(panel [end - begin, in], begin, end) over all rows of the weight. A weight that is
-  // already in the product's arithmetic is its own panel.
+  // already in the product's arithmetic is its own panel. A plan sees the first panel alone: none
+  // is larger, and a large model has millions.
   template <class Body>
   void for_panels(Context& context, const Weight& weight, const Body& body) const {
     if (is_own_panel(weight)) {
@@ -117,6 +118,7 @@ class DenseProduct : public Product {
       const Tensor part = panel.rows(0, end - begin);
       weight.decode(context.ops, begin, end, part);
       body(part, begin, end);
+      if (context.ops.plans_only()) return;
     }
   }
 

@@ -31,7 +31,7 @@ struct TileRange {
 
 // Gives rows [begin, end) of a matrix: f32 [end - begin, cols], contiguous, valid until the next
 // call. encode() asks for all rows once, in panels of encode_panel_rows() of which the last may be
-// shorter, in order.
+// shorter, in order; on the plan device for the first of them alone (quant/encoded_rows.h).
 using RowSource = std::function<Tensor(int64_t begin, int64_t end)>;
 
 class Format {

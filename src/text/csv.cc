@@ -4,11 +4,12 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace jackscrew {
 
-CsvReader::CsvReader(std::string_view text, std::string where)
-    : text_(text), where_(std::move(where)) {
+CsvReader::CsvReader(std::string_view text, std::string where, size_t most_of_row)
+    : text_(text), where_(std::move(where)), most_of_row_(most_of_row) {
   constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
   if (text_.starts_with(kByteOrderMark)) position_ = kByteOrderMark.size();
 }
@@ -26,6 +27,7 @@ bool CsvReader::next(std::vector<std::string>& fields) {
   while (position_ < text_.size() && at_line_end()) pass_line_end();
   if (position_ == text_.size()) return false;
   row_line_ = line_;
+  row_begin_ = position_;
   while (true) {
     fields.push_back(position_ < text_.size() && text_[position_] == '"' ? quoted_field()
                                                                          : plain_field());
@@ -51,14 +53,24 @@ std::string CsvReader::quoted_field() {
       if (position_ == text_.size() || text_[position_] != '"') return field;
     }
     if (c == '\n') ++line_;
+    require_length(position_);
     field += c;
   }
   throw Error(ErrorKind::data, fmt::format("{}:{}: a quote is not closed", where_, begun),
               "a quote within a quoted field is written twice");
 }
 
+void CsvReader::require_length(size_t at) const {
+  if (at - row_begin_ <= most_of_row_) return;
+  throw Error(ErrorKind::data,
+              fmt::format("{}:{}: a row of more than {}", where_, row_line_,
+                          human_bytes(static_cast<int64_t>(most_of_row_))),
+              "split it into several rows; or a quote before it is not closed");
+}
+
 std::string CsvReader::plain_field() {
   const size_t end = std::min(text_.find_first_of(",\r\n", position_), text_.size());
+  require_length(end);
   std::string field(text_.substr(position_, end - position_));
   position_ = end;
   return field;

@@ -11,11 +11,13 @@ namespace jackscrew {
 
 class CsvReader {
  public:
-  // `text` must outlive the reader; `where` begins messages. A byte-order mark is skipped.
-  CsvReader(std::string_view text, std::string where);
+  // `text` must outlive the reader; `where` begins messages. A byte-order mark is skipped. A row of
+  // more than `most_of_row` bytes is refused.
+  CsvReader(std::string_view text, std::string where, size_t most_of_row);
 
   // The fields of the next row that is not empty; false at the end. Throws Error(data) naming the
-  // line for a quote that is not closed, or followed by more than a comma or the line's end.
+  // line for a quote that is not closed, or followed by more than a comma or the line's end, and
+  // for a row that is too long.
   bool next(std::vector<std::string>& fields);
   // The line, from 1, in which the last row began, and the bytes read so far.
   int64_t line() const { return row_line_; }
@@ -24,10 +26,14 @@ class CsvReader {
  private:
   std::string quoted_field();
   std::string plain_field();
+  // `at`: bytes into the text that the row has reached.
+  void require_length(size_t at) const;
 
   std::string_view text_;
   std::string where_;
+  size_t most_of_row_;
   size_t position_ = 0;
+  size_t row_begin_ = 0;
   int64_t line_ = 1;
   int64_t row_line_ = 0;
 };

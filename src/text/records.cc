@@ -21,6 +21,10 @@ namespace {
 // tokens.
 constexpr size_t kMostOfDocument = size_t{16} << 20;
 
+// Larger ones are no record that anybody meant: tokens of a text in one line, or a file that is not
+// what its name says. As a tree of JSON it takes several times its bytes, in every thread.
+constexpr size_t kMostOfRecord = size_t{64} << 20;
+
 // What all readers of files share: the file as text, who wants its records and who its progress.
 class Reading {
  public:
@@ -36,6 +40,13 @@ class Reading {
   // itself.
   template <class Parse>
   bool found(std::string place, size_t bytes, Parse parse, bool ends = true) const {
+    if (bytes > kMostOfRecord) {
+      fail_record(place,
+                  fmt::format("a record of {}, and {} is the most",
+                              human_bytes(static_cast<int64_t>(bytes)),
+                              human_bytes(static_cast<int64_t>(kMostOfRecord))),
+                  "split it into several records; a long text may be a .txt file of its own");
+    }
     auto keep_and_parse = [map = map_, place,
                            parse = std::move(parse)](const RecordFields& fields) {
       return read_whole(
@@ -149,7 +160,7 @@ void read_json_array(Reading& reading) {
 // The first row names the keys.
 void read_csv(Reading& reading) {
   const std::string& file = reading.file;
-  CsvReader reader(reading.text, file);
+  CsvReader reader(reading.text, file, kMostOfRecord);
   std::vector<std::string> first, row;
   reader.next(first);
   const auto shared_keys = std::make_shared<const std::vector<std::string>>(std::move(first));

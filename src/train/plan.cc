@@ -1,7 +1,6 @@
 #include "train/plan.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -69,11 +68,13 @@ void settle_lengths(Recipe& recipe, const ModelConfig& config) {
                 fmt::format("use sequence_len={}", positions));
   }
   const int64_t tokens = checked_mul(recipe.micro_batch_size, recipe.sequence_len);
-  if (tokens > std::numeric_limits<int32_t>::max()) {
+  // Far more than any device of today holds the activations of; a plan of it takes memory itself.
+  constexpr int64_t kMostTokens = int64_t{1} << 22;
+  if (tokens > kMostTokens) {
     throw Error(ErrorKind::usage,
                 fmt::format("micro_batch_size {} x sequence_len {} are more tokens than a "
-                            "micro-batch can have",
-                            recipe.micro_batch_size, recipe.sequence_len),
+                            "micro-batch can have, {}",
+                            recipe.micro_batch_size, recipe.sequence_len, kMostTokens),
                 "take fewer sequences at once, and more gradient_accumulation_steps");
   }
 }

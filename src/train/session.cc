@@ -244,16 +244,19 @@ Batch Session::upload(const MicroBatch& batch, int64_t tokens_before, int64_t ta
   }
   std::vector<int32_t> target_rows;
   std::vector<int32_t> targets;
+  target_rows.reserve(static_cast<size_t>(batch.target_count));
+  targets.reserve(static_cast<size_t>(batch.target_count));
   for (size_t t = 0; t < batch.targets.size(); ++t) {
     if (batch.targets[t] < 0) continue;
     target_rows.push_back(narrow<int32_t>(t));
     targets.push_back(batch.targets[t]);
   }
   const auto put = [&](const OwnedTensor& to, const std::vector<int32_t>& values) {
-    std::vector<int32_t> copy = values;  // a Tensor is never of const memory
-    const auto count = static_cast<int64_t>(copy.size());
+    const auto count = static_cast<int64_t>(values.size());
     const Tensor part(to.view().raw(), DType::i32, {count});
-    if (count > 0) ops_->copy(part, view_of(copy));
+    if (count == 0 || ops_->plans_only()) return part;
+    std::vector<int32_t> copy = values;  // a Tensor is never of const memory
+    ops_->copy(part, view_of(copy));
     return part;
   };
   int64_t before[2] = {tokens_before, targets_before};
@@ -269,10 +272,10 @@ Batch Session::upload(const MicroBatch& batch, int64_t tokens_before, int64_t ta
 void Session::visit(const StateVisitor& visitor) const {
   learner_->visit(visitor);
   stage_->visit(visitor);
+  check_maps();
 }
 
 void Session::watch_gradients() {
-  check_maps();
   std::vector<Tensor> gradients;
   stage_->visit([&](const StateRef& state) {
     if (state.role == StateRole::gradient) gradients.push_back(state.view);
@@ -345,10 +348,10 @@ void Session::apply(const WeightDecay& weight_decay) {
 }
 
 StepResult Session::result() {
+  check_maps();
   const StepScalars scalars = read_scalars();
   const bool finite = scalars.finite != 0;
   if (!finite && !ops_->plans_only()) write_scalars(StepScalars{}, sizeof(StepScalars));
-  check_maps();
   return {scalars.last_step, scalars.loss, static_cast<double>(scalars.grad_norm), finite};
 }
 
@@ -426,7 +429,8 @@ void Session::rehearse_work() {
   batch.targets.assign(tokens, 0);
   batch.cu_seqlens = {0, narrow<int32_t>(use_.tokens)};
   batch.target_count = use_.tokens;
-  const StepBatch step{{batch}, use_.tokens, use_.tokens, 0};
+  StepBatch step{{}, use_.tokens, use_.tokens, 0};
+  step.micro_batches.push_back(std::move(batch));
   if (use_.training) {
     accumulate(step, 0.0, 0);
     update({});
@@ -440,11 +444,12 @@ void Session::rehearse_work() {
   }
   if (use_.training || use_.logits_rows == 0) evaluate(step);
   if (use_.logits_rows > 0) {
-    logits(batch.ids, use_.logits_rows, false);
+    const std::vector<int32_t>& ids = step.micro_batches[0].ids;
+    logits(ids, use_.logits_rows, false);
     if (use_.kv_tokens > 0) {
-      logits(batch.ids, use_.logits_rows, true);
+      logits(ids, use_.logits_rows, true);
       cache_.length = use_.kv_tokens - 1;
-      logits(std::span(batch.ids).first(1), 1, true);
+      logits(std::span(ids).first(1), 1, true);
     }
   }
 }

@@ -12,8 +12,8 @@ namespace {
 
 using Rows = std::vector<std::vector<std::string>>;
 
-Rows rows_of(std::string_view text) {
-  CsvReader reader(text, "a.csv");
+Rows rows_of(std::string_view text, size_t most_of_row = 100) {
+  CsvReader reader(text, "a.csv", most_of_row);
   Rows rows;
   for (std::vector<std::string> fields; reader.next(fields);) rows.push_back(fields);
   return rows;
@@ -30,6 +30,15 @@ TEST(Csv, ReadsFieldsAsRfc4180HasThem) {
   EXPECT_EQ(rows_of("a\"b,c\n"), (Rows{{"a\"b", "c"}}));
   EXPECT_EQ(rows_of(""), Rows{});
   EXPECT_EQ(rows_of("\xEF\xBB\xBF"), Rows{});
+}
+
+TEST(Csv, BoundsARow) {
+  const auto refused = [](std::string_view text) {
+    return message_of(error_of(ErrorKind::data, [&] { rows_of(text, 8); }));
+  };
+  EXPECT_EQ(rows_of("a,b\n1234,678\n\"2345\",7\n", 8).size(), 3u);
+  EXPECT_EQ(refused("a,b\n1234,6789\n"), "a.csv:2: a row of more than 8 B");
+  EXPECT_EQ(refused("a,b\n1,\"4\n67890\n"), "a.csv:2: a row of more than 8 B");
 }
 
 TEST(Csv, NamesTheLineOfABrokenQuote) {

@@ -2,6 +2,9 @@
 #include "text/records.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <tuple>
 
 #include "tests/text/fixture.h"
 
@@ -205,6 +208,30 @@ TEST(Records, PromptsOfMessagesAreContext) {
   refuse(R"({"prompt": [], "completion": []})", "a.jsonl:1: \"prompt\" holds no message");
   refuse(R"({"prompt": [{"role": "user", "content": "a"}], "completion": [1]})",
          "a.jsonl:1, message 2: an object was expected");
+}
+
+// As a tree of JSON a line takes several times its bytes: what is no record is refused unread.
+TEST(Records, HaveABound) {
+  const fs::path directory =
+      fs::temp_directory_path() / fmt::format("jackscrew_long_records_{}", ::getpid());
+  fs::create_directories(directory);
+  const std::string text(size_t{64} << 20, 'a');
+  const std::string small = "\"text\": \"b\"";
+  for (const auto& [name, content, place] :
+       {std::tuple("a.jsonl", "{" + small + "}\n\n{\"text\": \"" + text + "\"}\n", "a.jsonl:3"),
+        std::tuple("a.json", "[{" + small + "}, {\"text\": \"" + text + "\"}]", "a.json, record 2"),
+        std::tuple("a.csv", "text\nb\n\"c\n" + text + "\"\n", "a.csv:3")}) {
+    const std::vector<fs::path> files = {directory / name};
+    write_text_atomic(files[0], content);
+    int64_t read = 0;
+    const std::string error = message_of(error_of(ErrorKind::data, [&] {
+      read_records(files, 0, [&](const Record&, const std::string&) { return ++read > 0; });
+    }));
+    EXPECT_EQ(read, 1) << name;
+    EXPECT_TRUE(error.starts_with((directory / place).string() + ": a r")) << error;
+    EXPECT_NE(error.find("64.0 MiB"), std::string::npos) << error;
+  }
+  fs::remove_all(directory);
 }
 
 }  // namespace

@@ -53,7 +53,9 @@ for file in "$records" "$shown"; do
   : >"$file" || exit
 done
 work=$(mktemp -d) || exit
-trap 'rm -rf "$work"' EXIT
+# Traps are this process's alone: a child that gets a signal before it has become another program would
+# run them, too.
+trap '[[ $BASHPID != "$$" ]] || rm -rf "$work"' EXIT
 
 now() { printf '%s' $((${EPOCHREALTIME/./} / 1000)); }  # milliseconds
 begin=$(now)
@@ -99,6 +101,7 @@ skip() {  # NAME REASON
 }
 
 stop() {
+  [[ $BASHPID == "$$" ]] || exit 1
   stopped=$1
   [[ -z $job ]] || kill "$job" 2>/dev/null
 }

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # What only a GPU can show, in nine minutes of a data-centre GPU: every op and whole runs on cuda:0
-# beside the CPU, then the speed and memory of training steps. What matters most comes first.
+# beside the CPU, the speed, memory and parts of training steps, the rates of single ops, PyTorch's
+# attention and compute-sanitizer where they are. What matters most comes first.
 #
 #   gpu_check.sh [--seconds=N] [PROGRAMS [REPORT]]
-#     PROGRAMS  directory of jackscrew, test_gpu and step_bench (default: bin beside this file)
+#     PROGRAMS  directory of jackscrew, test_gpu, step_bench and device_bench (default: bin beside
+#               this file)
 #     REPORT    directory for what is written (default: report)
 #     N         seconds for all of it (default 540); the limits of the parts shrink and grow with it
 #
@@ -28,7 +30,7 @@ if [[ ${1:-} == --seconds=* ]]; then
   shift
 fi
 if [[ ! $total =~ ^[1-9][0-9]*$ || ${1:-} == -* || $# -gt 2 ]]; then
-  sed -n '2,9s/^# \{0,1\}//p' "$0" >&2
+  sed -n '2,10s/^# \{0,1\}//p' "$0" >&2
   exit 2
 fi
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -200,6 +202,13 @@ step() {  # NAME LIMIT SETTING...
     BEGIN {
       printf "    %.0f tokens/s, %.1f%% of %.0f TFLOP/s; %.2f GiB booked, %.2f by the driver", speed,
         100 * share, peak / 1000, booked / 2 ^ 30, driver / 2 ^ 30 }')"
+  # What of it would be worth most: the parts by their share, the largest first.
+  tell "$(sed 's/.*"parts_seconds": \([-0-9.e+]*\), "parts": {\(.*\)}}$/\1, \2/; s/}, "/}\n"/g; s/, "/\n"/' \
+    <<<"$results" | awk -F'"' 'NR == 1 { all = $1; next }
+      { split($0, cell, /"seconds": /); split(cell[2], number, ","); if (all > 0)
+          printf "%.1f%% %s\n", 100 * number[1] / all, $2 }' |
+    sort -rn | head -n 8 | awk '{ line = line (NR > 1 ? ", " : "") $0 } END { print "    " line }')"
+  tell "    graphs: $(sed -n 's/.*"graphs": {\([^}]*\)}.*/\1/p' <<<"$results" | tr -d '"')"
   local rotation
   rotation=$(awk -v count="$(field rotations "$results")" \
     -v waited="$(field rotation_seconds "$results")" \
@@ -207,6 +216,14 @@ step() {  # NAME LIMIT SETTING...
       if (count > 0) printf "    %.3f s a rotation, %.1f%% of it beside steps",
         (waited + beside) / count, 100 * beside / (waited + beside) }')
   [[ -z $rotation ]] || tell "$rotation"
+}
+
+# Rates of single ops, as device_bench and torch_attention.py print them.
+rates() {  # NAME LIMIT COMMAND...
+  part "$@"
+  [[ $status == skipped ]] && return
+  grep '^{.*}$' "$work/out" | sed 's/^{"bench": "[^"]*", //; s/"name": "\([^"]*\)"/\1/; s/[{}"]//g' |
+    while read -r line; do tell "    $line"; done
 }
 
 part doctor 20 "$programs/jackscrew" doctor
@@ -225,11 +242,47 @@ mapfile -t suites < <(awk '/^[^ ].*\.( |$)/ { sub(/\.$/, "", $1); print $1 }' "$
 full=(method=full product=bf16)
 rotary=(method=rotary optimizer=adamw_8bit micro_batch_size=8)
 
+# Whether it computes what it should, and how fast what most will run is.
 tests GpuParity 60
-step "Qwen2.5-0.5B, full" 60 model=qwen2.5-0.5b micro_batch_size=16 "${full[@]}"
 step "Qwen2.5-1.5B, full" 60 model=qwen2.5-1.5b micro_batch_size=16 "${full[@]}"
+tests GpuScale 90
+step "Qwen2.5-0.5B, full" 60 model=qwen2.5-0.5b micro_batch_size=16 "${full[@]}"
+step "Llama 3 8B, QLoRA, 2 x 2048" 90 model=llama3-8b method=lora storage=nf4 product=bf16 \
+  sequence_len=2048 micro_batch_size=2
+rates "attention by head and length" 40 "$programs/device_bench" attention device=cuda:0 --json
+rates "products by shape" 40 "$programs/device_bench" gemm device=cuda:0 --json
+rates "row kernels" 40 "$programs/device_bench" rows device=cuda:0 --json
+tests GpuRun 60
+rates "copies" 30 "$programs/device_bench" copies device=cuda:0 --json
+if command -v python3 >/dev/null && timeout 20 python3 -c 'import torch' 2>/dev/null; then
+  rates "PyTorch's attention, for the same shapes" 60 python3 "$here/torch_attention.py"
+else
+  skip "PyTorch's attention, for the same shapes" "python3 has no torch"
+fi
+step "Llama 3 8B, LoRA, 2 x 2048" 90 model=llama3-8b method=lora storage=bf16 product=bf16 \
+  sequence_len=2048 micro_batch_size=2
+step "Qwen2.5-1.5B, full, 8 x 2048" 60 model=qwen2.5-1.5b sequence_len=2048 micro_batch_size=8 \
+  "${full[@]}"
+step "Qwen2.5-1.5B, full, 2 x 8192" 60 model=qwen2.5-1.5b sequence_len=8192 micro_batch_size=2 \
+  "${full[@]}"
+# Steps of 512 Ki tokens, as published figures have them.
+step "Qwen2.5-0.5B, full, 32 x 16 x 1024" 60 model=qwen2.5-0.5b micro_batch_size=16 \
+  gradient_accumulation_steps=32 max_steps=1 "${full[@]}"
+step "Qwen2.5-7B, full, 8-bit AdamW, 4 x 1024" 90 model=qwen2.5-7b micro_batch_size=4 \
+  optimizer=adamw_8bit "${full[@]}"
+step "Llama 7B, rotary" 90 model=llama-7b product=bf16 "${rotary[@]}"
+step "Llama 7B, rotary, copies beside" 90 model=llama-7b product=bf16 "${rotary[@]}" \
+  steps_per_rotation=2 overlap_rotation=true
+if sanitizer=$(PATH=$PATH:/usr/local/cuda/bin command -v compute-sanitizer); then
+  for tool in memcheck racecheck; do
+    part "compute-sanitizer $tool" 60 "$sanitizer" --tool "$tool" --error-exitcode 9 \
+      "$programs/test_gpu" --gtest_brief=1 --gtest_filter='GpuParity.*'
+  done
+else
+  skip "compute-sanitizer" "it is not installed"
+fi
 for suite in "${suites[@]}"; do
-  [[ $suite == GpuParity ]] || tests "$suite" 60
+  [[ $suite =~ ^(GpuParity|GpuScale|GpuRun)$ ]] || tests "$suite" 60
 done
 if [[ -n $has_cudnn ]]; then
   step "Qwen2.5-1.5B, cuDNN's attention" 60 model=qwen2.5-1.5b micro_batch_size=16 \
@@ -240,11 +293,8 @@ step "Qwen2.5-3B, full, 8-bit AdamW" 60 model=qwen2.5-3b micro_batch_size=8 \
 step "Qwen2.5-7B, rotary" 90 model=qwen2.5-7b product=bf16 "${rotary[@]}"
 step "Llama 7B, rotary, one sequence" 90 model=llama-7b product=bf16 "${rotary[@]}" \
   micro_batch_size=1 gradient_checkpointing=true
-step "Llama 7B, rotary" 90 model=llama-7b product=bf16 "${rotary[@]}"
 step "Llama 7B, rotary every 2 steps" 90 model=llama-7b product=bf16 "${rotary[@]}" \
   steps_per_rotation=2
-step "Llama 7B, rotary, copies beside" 90 model=llama-7b product=bf16 "${rotary[@]}" \
-  steps_per_rotation=2 overlap_rotation=true
 step "Llama 7B, rotary, int8 product" 90 model=llama-7b product=int8 storage=int8_row "${rotary[@]}"
 step "SmolLM2-135M, full, f32" 60 model=smollm2-135m product=f32 micro_batch_size=16 method=full
 

@@ -3,8 +3,9 @@
 //              [--json]
 // Without settings: SmolLM2-135M's shape with random weights, learner full, 4 x 512 tokens that are
 // all targets, 2 threads, every product the device has. max_steps steps are measured after one that
-// is not, with a measurement of the peak before each. On a GPU a step is timed as a whole: it works
-// on while the host goes ahead.
+// is not, with a measurement of the peak before each. On a GPU one more step is divided into
+// its parts by events on the device: issued kernel by kernel, so that it takes longer where the others
+// are replayed as graphs.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -110,7 +111,9 @@ struct Measured {
   double seconds = 0;                 // of the fastest step
   double median_seconds = 0;
   double median_share = 0;  // of the peak measured just before each step
-  PartCosts parts{};        // of the fastest step
+  PartCosts parts{};        // of the fastest step; on a GPU, of one more
+  double parts_seconds = 0;  // all of them, and what lies between
+  RepeatCounts repeats;
   bool recompute = false;
   int64_t booked = 0, anonymous = 0, resident = 0;  // bytes
   // Of rotary: rotations after the first, the seconds that steps waited for them, and those of
@@ -142,10 +145,12 @@ Measured measure(const Recipe& recipe, const ModelFiles& files, const BenchClock
   const double peak_before = gpu ? peak_now() : 0.0;
   const auto device = open_device(recipe);
   const int64_t free_before = device->own_memory().value_or(0);
-  if (!gpu)
-    hooks.wrap = [&](std::unique_ptr<Ops> ops) {
-      return std::make_unique<TimedOps>(std::move(ops), files.config.vocab_size, clock, costs);
-    };
+  TimedOps* timed = nullptr;
+  hooks.wrap = [&](std::unique_ptr<Ops> ops) {
+    auto out = std::make_unique<TimedOps>(std::move(ops), files.config.vocab_size, clock, costs);
+    timed = out.get();
+    return out;
+  };
   Session session(recipe, files, use, plan, hooks);
   const StepBatch batch = random_batch(recipe, files.config.vocab_size);
   Measured out;
@@ -184,6 +189,17 @@ Measured measure(const Recipe& recipe, const ModelFiles& files, const BenchClock
     times.push_back(seconds);
     shares.push_back(out.operations / seconds / peak);
   }
+  out.parts_seconds = out.seconds;
+  out.repeats = session.ops().repeat_counts();
+  if (gpu) {
+    timed->measure(true);
+    session.accumulate(batch, 1e-5, recipe.max_steps + 1);
+    session.apply({});
+    costs = {};
+    out.parts_seconds = timed->collect();
+    out.parts = costs;
+    timed->measure(false);
+  }
   out.median_seconds = median(times);
   out.median_share = median(shares);
   out.booked = session.memory().ledger().peak;
@@ -208,22 +224,24 @@ void print_text(const Measured& m) {
              human_bytes(m.resident), human_bytes(m.anonymous));
   if (m.driver > 0) {
     fmt::print("  the GPU's driver counts {}\n", human_bytes(m.driver));
-    return;
+    fmt::print("  graphs: {} recorded, {} refused; {} replays, {} launched kernel by kernel{}\n",
+               m.repeats.recorded, m.repeats.refused, m.repeats.replayed, m.repeats.issued,
+               m.repeats.refusal.empty() ? "" : ": " + m.repeats.refusal);
   }
   fmt::print("    {:<20}{:>9}{:>9}{:>11}\n", "part", "ms", "of step", "of peak");
-  double rest = m.seconds;
+  double rest = m.parts_seconds;
   for (size_t i = 0; i < kParts; ++i) {
     const PartCost& part = m.parts[i];
     if (part.seconds == 0.0) continue;
     rest -= part.seconds;
     fmt::print("    {:<20}{:>9.1f}{:>8.1f}%", part_name(i), 1e3 * part.seconds,
-               100.0 * part.seconds / m.seconds);
+               100.0 * part.seconds / m.parts_seconds);
     if (part.operations > 0.0) {
       fmt::print("{:>10.1f}%", 100.0 * part.operations / part.seconds / m.peak);
     }
     fmt::print("\n");
   }
-  fmt::print("    {:<20}{:>9.1f}{:>8.1f}%\n", "rest", 1e3 * rest, 100.0 * rest / m.seconds);
+  fmt::print("    {:<20}{:>9.1f}{:>8.1f}%\n", "rest", 1e3 * rest, 100.0 * rest / m.parts_seconds);
 }
 
 void print_json(const Measured& m) {
@@ -234,6 +252,12 @@ void print_json(const Measured& m) {
     part.add("seconds", m.parts[i].seconds).add("gflop", 1e-9 * m.parts[i].operations);
     parts.add(part_name(i), part);
   }
+  JsonObject graphs;
+  graphs.add("recorded", m.repeats.recorded)
+      .add("refused", m.repeats.refused)
+      .add("replayed", m.repeats.replayed)
+      .add("issued", m.repeats.issued)
+      .add("refusal", m.repeats.refusal);
   JsonObject object;
   object.add("bench", "step")
       .add("product", m.product)
@@ -252,6 +276,8 @@ void print_json(const Measured& m) {
       .add("rotations", m.rotations)
       .add("rotation_seconds", m.rotation_seconds)
       .add("rotation_seconds_beside", m.seconds_beside)
+      .add("graphs", graphs)
+      .add("parts_seconds", m.parts_seconds)
       .add("parts", parts);
   fmt::print("{}\n", object.text());
 }

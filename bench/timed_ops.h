@@ -1,10 +1,14 @@
-// Ops that measure what passes through them, by the part of a training step that it belongs to.
+// Ops that measure what passes through them, by the part of a training step that it belongs to: by
+// the host's clock, or by marks on the device where work goes on after the call (Ops::mark).
+// Measured work is never replayed, since marks stand between its pieces.
 #pragma once
 
 #include <array>
+#include <initializer_list>
 #include <memory>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "bench/machine.h"
 #include "kernels/ops.h"
@@ -26,6 +30,7 @@ enum class Part {
   cross_entropy,
   decoding,
   embedding,
+  other_rows,
   optimizer,
   copies,
   count
@@ -34,9 +39,9 @@ inline constexpr size_t kParts = static_cast<size_t>(Part::count);
 
 inline const char* part_name(size_t part) {
   static constexpr std::array<const char*, kParts> kNames = {
-      "linear forward", "linear dx",          "linear dW", "head forward", "head dx", "head dW",
-      "attention",      "attention bwd",      "norms",     "rope",         "swiglu",  "softmax",
-      "decode, cast",   "gather and scatter", "optimizer", "copy, zero"};
+      "linear forward", "linear dx",          "linear dW",  "head forward", "head dx",   "head dW",
+      "attention",      "attention bwd",      "norms",      "rope",         "swiglu",    "softmax",
+      "decode, cast",   "gather and scatter", "other rows", "optimizer",    "copy, zero"};
   return kNames[part];
 }
 
@@ -63,8 +68,37 @@ class TimedOps : public Ops {
         clock_(&clock),
         costs_(&costs) {}
 
+  // Whether work is measured or only passed on. On from the beginning, but where a device has
+  // marks.
+  void measure(bool on) {
+    is_on_ = on;
+    if (on && marks_) inner_->mark();
+  }
+  // Adds what was measured by marks to the costs: to be called once work has been issued. The
+  // seconds from the first mark to the last.
+  double collect() {
+    double total = 0.0;
+    const std::vector<double> seconds = inner_->seconds_between_marks();
+    for (size_t i = 0; i < seconds.size(); ++i) {
+      add(marked_[i].part, seconds[i], marked_[i].operations);
+      total += seconds[i];
+    }
+    marked_.clear();
+    return total;
+  }
+
+  std::string level() const override { return inner_->level(); }
   bool plans_only() const override { return inner_->plans_only(); }
   bool has_bf16() const override { return inner_->has_bf16(); }
+  int64_t product_rows() const override { return inner_->product_rows(); }
+  int64_t panel_bytes() const override { return inner_->panel_bytes(); }
+  bool has_bf16_attention() const override { return inner_->has_bf16_attention(); }
+  bool copies_beside() const override { return inner_->copies_beside(); }
+  void copy_beside(const Tensor& to, const Tensor& from) override { inner_->copy_beside(to, from); }
+  void repeat(const std::vector<int64_t>& key, const std::function<void()>& body) override {
+    is_on_ ? body() : inner_->repeat(key, body);
+  }
+  RepeatCounts repeat_counts() const override { return inner_->repeat_counts(); }
 
   // Forward multiplies by a transposed weight, dx by a weight, dW by a transposed gradient.
   void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
@@ -93,14 +127,14 @@ class TimedOps : public Ops {
   void attention_forward(const AttentionShape& shape, const Tensor& q, const Tensor& k,
                          const Tensor& v, const Tensor& out, const Tensor& lse,
                          Arena& scratch) override {
-    time(Part::attention_forward, 2.0 * attention_product(shape),
+    time(Part::attention_forward, 2.0 * attention_product(shape, q.rows()),
          [&] { inner_->attention_forward(shape, q, k, v, out, lse, scratch); });
   }
   void attention_backward(const AttentionShape& shape, const Tensor& q, const Tensor& k,
                           const Tensor& v, const Tensor& out, const Tensor& lse, const Tensor& dout,
                           const Tensor& dq, const Tensor& dk, const Tensor& dv,
                           Arena& scratch) override {
-    time(Part::attention_backward, 5.0 * attention_product(shape),
+    time(Part::attention_backward, 5.0 * attention_product(shape, q.rows()),
          [&] { inner_->attention_backward(shape, q, k, v, out, lse, dout, dq, dk, dv, scratch); });
   }
   void copy(const Tensor& to, const Tensor& from) override {
@@ -124,29 +158,51 @@ class TimedOps : public Ops {
     if (name.starts_with("SoftmaxCrossEntropy")) return Part::cross_entropy;
     if (name.starts_with("Convert") || name.starts_with("Decode")) return Part::decoding;
     if (name.starts_with("Gather") || name.starts_with("Scatter")) return Part::embedding;
-    return Part::optimizer;
+    for (const char* prefix : {"Adamw", "SquaredNorm", "FinishNorm", "Round"}) {
+      if (name.starts_with(prefix)) return Part::optimizer;
+    }
+    return Part::other_rows;
   }
 
   // One product over the causal half of the scores of all heads; the sequences are equally long.
-  static double attention_product(const AttentionShape& shape) {
-    const auto tokens = static_cast<double>(shape.cu_seqlens_q.data<int32_t>()[shape.sequences]);
+  static double attention_product(const AttentionShape& shape, int64_t rows) {
+    const auto tokens = static_cast<double>(rows);
     const double length = tokens / static_cast<double>(shape.sequences);
     return tokens * length * static_cast<double>(shape.num_heads * shape.head_dim);
   }
 
   template <class Body>
   void time(Part part, double operations, const Body& body) {
+    if (!is_on_) return body();
+    if (marks_) {
+      body();
+      inner_->mark();
+      marked_.push_back({part, operations});
+      return;
+    }
     const double begin = clock_->seconds();
     body();
+    add(part, clock_->seconds() - begin, operations);
+  }
+
+  void add(Part part, double seconds, double operations) {
     PartCost& cost = (*costs_)[static_cast<size_t>(part)];
-    cost.seconds += clock_->seconds() - begin;
+    cost.seconds += seconds;
     cost.operations += operations;
   }
+
+  struct Marked {
+    Part part;
+    double operations;
+  };
 
   std::unique_ptr<Ops> inner_;
   int64_t vocab_size_;
   const BenchClock* clock_;
   PartCosts* costs_;
+  bool marks_ = inner_->has_marks();
+  bool is_on_ = !marks_;
+  std::vector<Marked> marked_;  // what lies before each mark but the first
 };
 
 }  // namespace jackscrew

@@ -486,6 +486,7 @@ class Trainer {
     speak(format_step_line(line, console_.colour, console_.width));
     watch_.logged(result.loss);
     log_booked(done);
+    warn_of_refused_graphs();
     log_->write(EventKind::step, done,
                 JsonObject()
                     .add("loss", result.loss)
@@ -499,6 +500,25 @@ class Trainer {
     board_->scalar("train/learning_rate", done, static_cast<float>(rate));
     board_->scalar("train/grad_norm", done, static_cast<float>(result.grad_norm));
     board_->scalar("train/tokens_per_second", done, static_cast<float>(line.tokens_per_second));
+  }
+
+  // Work that a GPU's driver does not record is issued anew every time: right, and slower.
+  void warn_of_refused_graphs() {
+    const RepeatCounts counts = session_->ops().repeat_counts();
+    if (counts.refused == 0 || std::exchange(warned_of_graphs_, true)) return;
+    warn(
+        fmt::format("a step's work could not be recorded as a CUDA graph ({}): every kernel is "
+                    "launched by itself, which is slower",
+                    counts.refusal));
+  }
+
+  // Of the micro-batches and updates of this process; without fields where nothing is recorded.
+  JsonObject graphs_json() const {
+    const RepeatCounts counts = session_->ops().repeat_counts();
+    JsonObject out;
+    if (counts.issued + counts.replayed == 0) return out;
+    out.add("recorded", counts.recorded).add("replayed", counts.replayed);
+    return out.add("issued", counts.issued).add("refused", counts.refused);
   }
 
   void finish(int64_t done) {
@@ -519,7 +539,8 @@ class Trainer {
                     .add("peak_at", ledger.peak_at)
                     .add("resident_peak", resident_peak_));
     const fs::path output = claim_->path();
-    log_->write(EventKind::end, done, JsonObject().add("output_dir", output.string()));
+    log_->write(EventKind::end, done,
+                JsonObject().add("output_dir", output.string()).add("graphs", graphs_json()));
     const bool beside = session_->device().own_memory().has_value();
     say(fmt::format("memory    peak {} booked, {} resident{}", human_bytes(ledger.peak),
                     human_bytes(resident_peak_), beside ? " on the host" : ""));
@@ -600,6 +621,7 @@ class Trainer {
   int64_t saved_step_ = -1;
   bool took_best_ = false;  // its states are those of the best evaluation now
   int64_t resident_peak_ = 0;
+  bool warned_of_graphs_ = false;
 };
 
 }  // namespace

@@ -124,6 +124,17 @@ TEST_F(CudaDeviceTest, SaysWhenItIsLost) {
   EXPECT_NE(hint_of(lost).find("checkpoint"), std::string::npos) << lost;
 }
 
+// GPUs of 8.6, 8.9 and 12.0 have 99 KiB of shared memory for a block.
+TEST_F(CudaDeviceTest, RunsWithLittleSharedMemory) {
+  machine().shared_memory = size_t{99} << 10;
+  const TinyRun tiny("little_shared_memory");
+  train_quietly(tiny.settings("method=full product=bf16 max_steps=4 device=cuda:0 output_dir=" +
+                              tiny.path("out").string()));
+  const auto end = tiny.events("out", "end").front();
+  EXPECT_EQ(end["graphs"]["refused"], 0) << end;
+  EXPECT_GT(end["graphs"]["replayed"], 0) << end;
+}
+
 // The same command goes on from what was saved.
 TEST_F(CudaDeviceTest, LostInARunTakesNothingThatWasSaved) {
   const TinyRun tiny("lost_gpu");

@@ -4,8 +4,8 @@
 // Without settings: SmolLM2-135M's shape with random weights, learner full, 4 x 512 tokens that are
 // all targets, 2 threads, every product the device has. max_steps steps are measured after one that
 // is not, with a measurement of the peak before each. On a GPU one more step is divided into
-// its parts by events on the device: issued kernel by kernel, so that it takes longer where the others
-// are replayed as graphs.
+// its parts by events on the device: issued kernel by kernel, so that it takes longer where the
+// others are replayed as graphs.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -110,8 +110,8 @@ struct Measured {
   double peak = 0;                    // operations per second, the best seen
   double seconds = 0;                 // of the fastest step
   double median_seconds = 0;
-  double median_share = 0;  // of the peak measured just before each step
-  PartCosts parts{};        // of the fastest step; on a GPU, of one more
+  double median_share = 0;   // of the peak measured just before each step
+  PartCosts parts{};         // of the fastest step; on a GPU, of one more
   double parts_seconds = 0;  // all of them, and what lies between
   RepeatCounts repeats;
   bool recompute = false;

@@ -68,14 +68,18 @@ class Signals : public ::testing::Test {
 };
 
 TEST_F(Signals, ComeOnAThreadOfTheirOwn) {
-  Arrivals arrivals;
-  const SignalThread thread(std::array{SIGUSR1, SIGTERM},
-                            [&](int signal) { arrivals.add(signal); });
-  ::kill(::getpid(), SIGUSR1);
-  EXPECT_EQ(arrivals.wait_for(1), std::vector<int>({SIGUSR1}));
-  ::kill(::getpid(), SIGTERM);
-  EXPECT_EQ(arrivals.wait_for(2), std::vector<int>({SIGUSR1, SIGTERM}));
-  EXPECT_NE(arrivals.thread(), std::this_thread::get_id());
+  // A child has no threads of earlier tests, which would get the signals.
+  EXPECT_EQ(end_of_child([] {
+              Arrivals arrivals;
+              const SignalThread thread(std::array{SIGUSR1, SIGTERM},
+                                        [&](int signal) { arrivals.add(signal); });
+              ::kill(::getpid(), SIGUSR1);
+              if (arrivals.wait_for(1) != std::vector<int>({SIGUSR1})) ::_exit(1);
+              ::kill(::getpid(), SIGTERM);
+              if (arrivals.wait_for(2) != std::vector<int>({SIGUSR1, SIGTERM})) ::_exit(2);
+              if (arrivals.thread() == std::this_thread::get_id()) ::_exit(3);
+            }),
+            0);
 }
 
 TEST_F(Signals, AreBlockedOnThisThreadAndOnLaterOnes) {

@@ -268,17 +268,16 @@ TEST_F(SlowBadInput, FullDisk) {
     GTEST_SKIP() << "no right to mount a small disk";
   }
   const std::string saving = "method=full max_steps=6 save_steps=2 ";
-  // Room for one checkpoint, not for two.
+  // Room for one checkpoint and the result, not for two: a run ends without.
   const Outcome full = run(tiny_.train("disk/out", saving) + kErrorsOnly);
-  EXPECT_EQ(full.exit_code, 1);
+  EXPECT_EQ(full.exit_code, 0);
   EXPECT_NE(full.out.find("checkpoint-4.part/"), std::string::npos) << full.out;
-  EXPECT_NE(full.out.find("free some space"), std::string::npos) << full.out;
+  EXPECT_NE(full.out.find("No space left on device; the run goes on"), std::string::npos)
+      << full.out;
   EXPECT_NE(full.out.find("jackscrew: warning: the run may write"), std::string::npos) << full.out;
   EXPECT_TRUE(fs::exists(disk / "out/checkpoint-2/checkpoint.json"));
   expect_no_leftovers(disk / "out");
-  // With more room the run goes on, and ends as if there had always been enough.
-  EXPECT_EQ(::mount("none", disk.c_str(), "tmpfs", MS_REMOUNT, "size=8m"), 0);
-  tiny_.must_train("disk/out", saving);
+  // The result is as if there had always been enough room.
   tiny_.must_train("whole", saving);
   EXPECT_TRUE(tiny_.text("disk/out/model.safetensors") == tiny_.text("whole/model.safetensors"));
   ::umount(disk.c_str());

@@ -116,7 +116,9 @@ TEST_F(FileBackingTest, KeepsEachPieceInAFile) {
     EXPECT_EQ(read_text(directory_ / "kept").substr(0, 10000), std::string(10000, 7));
     EXPECT_NE(memory.file_of(second.data()), path);
   }
-  EXPECT_FALSE(fs::exists(directory_));
+  // What others put there stays.
+  EXPECT_EQ(files(), 1);
+  EXPECT_TRUE(fs::exists(directory_ / "kept"));
 }
 
 TEST_F(FileBackingTest, RemovesWhatAKilledRunLeft) {

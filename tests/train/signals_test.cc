@@ -105,7 +105,7 @@ TEST_P(SlowSignals, AStopSavesAndTheRunGoesOn) {
 }
 
 TEST_P(SlowSignals, TheSecondInterruptEndsTheProcess) {
-  Child child(tiny_.train("out", settings_ + " max_steps=1000000 gradient_accumulation_steps=200 "
+  Child child(tiny_.train("out", settings_ + " max_steps=1000000 gradient_accumulation_steps=1000 "
                                              "logging_steps=1 eval_steps=0"));
   // Within a long step that is not the first: before that, one interrupt would do.
   ASSERT_TRUE(child.until([&] { return has_logged(tiny_, "step"); }));

@@ -1,8 +1,9 @@
 // The program where its standard streams are closed, full, or read by somebody who goes.
 #include <fmt/format.h>
 
+#include <cctype>
 #include <fstream>
-#include <regex>
+#include <string_view>
 
 #include "tests/support/tiny_run.h"
 
@@ -93,9 +94,34 @@ TEST(SlowStreams, NoTextTurnsTheReportAround) {
   }
 }
 
+// A line of code without its comment and without what is in quotes.
+std::string bare(const std::string& line) {
+  std::string code;
+  bool quoted = false;
+  for (size_t i = 0; i < line.size(); ++i) {
+    if (!quoted && line.compare(i, 2, "//") == 0) break;
+    if (line[i] == '"') quoted = !quoted;
+    if (quoted && line[i] == '\\') {
+      ++i;
+    } else if (!quoted) {
+      code += line[i];
+    }
+  }
+  return code;
+}
+
+bool has_word(const std::string& code, std::string_view word) {
+  const auto in_word = [&](size_t i) {
+    return i < code.size() && (std::isalnum(static_cast<unsigned char>(code[i])) || code[i] == '_');
+  };
+  for (size_t at = 0; (at = code.find(word, at)) != code.npos; ++at) {
+    if ((at == 0 || !in_word(at - 1)) && !in_word(at + word.size())) return true;
+  }
+  return false;
+}
+
 // A stream that cannot be written makes fmt::print throw, where nobody may be there to catch.
 TEST(Sources, WriteToStderrInOnePlace) {
-  const std::regex writes(R"(\bstderr\b|\bperror\s*\(|\bwrite\s*\(\s*(STDERR_FILENO|2)\b)");
   int files = 0;
   for (const auto& entry : fs::recursive_directory_iterator(root() / "src")) {
     const fs::path& path = entry.path();
@@ -105,10 +131,10 @@ TEST(Sources, WriteToStderrInOnePlace) {
     int number = 0;
     for (std::string line; std::getline(source, line);) {
       ++number;
-      std::string code = line.substr(0, line.find("//"));
-      code = std::regex_replace(code, std::regex(R"("([^"\\]|\\.)*")"), "");
-      EXPECT_FALSE(std::regex_search(code, writes))
-          << path.string() << ":" << number << ": " << line;
+      const std::string code = bare(line);
+      const bool writes = has_word(code, "stderr") || has_word(code, "perror") ||
+                          code.find("write(STDERR_FILENO") != code.npos;
+      EXPECT_FALSE(writes) << path.string() << ":" << number << ": " << line;
     }
   }
   EXPECT_GT(files, 100);

@@ -113,6 +113,9 @@ TEST_F(MapGuards, FollowTheirFileAndEndWithIt) {
 
 // The rest of memory, and programs that have not asked.
 TEST_F(MapGuards, OtherBusErrorsEndTheProcessAsEver) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "AddressSanitizer handles SIGBUS by itself";
+#endif
   const auto signal_of = [&](bool guarded) {
     const pid_t child = ::fork();
     if (child == 0) {

@@ -194,10 +194,13 @@ SafetensorsSource::SafetensorsSource(const fs::path& directory) {
   } else if (fs::exists(index)) {
     open_index(directory, index);
   } else {
-    throw Error(ErrorKind::model,
-                fmt::format("{} has neither model.safetensors nor model.safetensors.index.json",
-                            directory.string()),
-                "give a Hugging Face model directory with safetensors weights");
+    throw Error(
+        ErrorKind::model,
+        fmt::format("{} has neither model.safetensors nor model.safetensors.index.json",
+                    directory.string()),
+        fmt::format("give a Hugging Face model directory with safetensors weights, or train "
+                    "from scratch: model={} init=random",
+                    (directory / "config.json").string()));
   }
   join_quantised();
 }

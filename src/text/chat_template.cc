@@ -31,7 +31,7 @@ bool has_calls(const Message& message) {
 }
 
 bool lacks_text(const Message& message) {
-  return !message.has_content || jinja::find_variable(message.fields, "content") != nullptr;
+  return message.kind != MessageContent::text;
 }
 
 std::vector<Segment> render_plain(std::string_view eos_token, std::span<const Message> messages,
@@ -86,7 +86,11 @@ class Renderer {
       };
       // Roles are among a few known words: a template may make special tokens of them.
       add("role", Value::text(message.role, jinja::kTemplate));
-      if (message.has_content) add("content", Value::text(message.content));
+      if (message.kind == MessageContent::text) {
+        add("content", Value::text(message.content));
+      } else if (message.kind == MessageContent::none) {
+        add("content", jinja::None{});
+      }
       for (const auto& [name, value] : message.fields) add(name, value);
       values_.push_back(Value::dict(std::move(items)));
     }
@@ -205,14 +209,18 @@ ChatTemplate parse_template(std::string_view source) {
 }
 
 // The same of a template that the model has: what is refused is kept for when it is needed.
+std::string other_templates() {
+  return fmt::format("chat_template= may name another: plain, {}", builtin_template_names());
+}
+
 ChatTemplate own_template(std::string_view source) {
   if (source.empty()) return {};
   try {
     return parse_template(source);
   } catch (const Error& error) {
-    const std::string hint =
-        fmt::format("chat_template= may name another: plain, {}", builtin_template_names());
-    return {nullptr, {}, Error(error.kind(), std::string("the model's ") + error.what(), hint)};
+    return {nullptr,
+            {},
+            Error(error.kind(), std::string("the model's ") + error.what(), other_templates())};
   }
 }
 
@@ -243,6 +251,11 @@ ChatFormat chat_format(std::string_view name, const TokenizerData& tokenizer,
   if (name == "auto") {
     format.general = own_template(tokenizer.chat_template);
     format.tools = own_template(tokenizer.tool_template);
+    // transformers refuses, too; plain text would be neither of the model's two languages.
+    if (format.general.is_none() && !format.tools.is_none()) {
+      format.general.refusal = Error(
+          ErrorKind::model, "the model has a chat template for tools alone", other_templates());
+    }
   } else if (const auto source = builtin_template(name)) {
     format.general = parse_template(*source);
   } else {

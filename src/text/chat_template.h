@@ -14,13 +14,16 @@
 
 namespace jackscrew {
 
+// What a template finds as a message's `content`: its text, None, or no such key. Only beside
+// calls of tools may there be no text.
+enum class MessageContent { text, none, absent };
+
 struct Message {
   std::string role;  // "system", "user", "assistant" or "tool"
   std::string content;
-  bool trained = true;      // false: an assistant's message that is context only
-  bool has_content = true;  // false: a template finds none, not even an empty one
-  // What else a template may read of it: tool_calls, tool_call_id ... A `content` among them wins.
-  jinja::Variables fields = {};
+  bool trained = true;                         // false: an assistant's message that is context only
+  MessageContent kind = MessageContent::text;  // not text: `content` is empty
+  jinja::Variables fields = {};  // what else a template may read: tool_calls, tool_call_id ...
 };
 
 // A template; or why the model's own cannot be used; or, with neither, none.

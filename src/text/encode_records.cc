@@ -1,7 +1,9 @@
 #include "text/encode_records.h"
 
 #include <algorithm>
+#include <atomic>
 #include <exception>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -39,21 +41,31 @@ class Encoder {
 
   void finish() {
     std::vector<Encoded> encoded(found_.size());
+    // The first record that ends the reading: later ones are left, for a template that fails may
+    // take seconds with each.
+    std::atomic<size_t> end = found_.size();
     parallel_for(threads_, std::ssize(found_), [&](int64_t task, int) {
       const auto i = static_cast<size_t>(task);
+      if (i > end) return;
       const FoundRecord& found = found_[i];
       try {
         encoded[i].record = found.parse(options_.fields);
         encoded[i].example = encode_record(tokenizer_, options_, encoded[i].record, found.place);
       } catch (...) {
         encoded[i].error = std::current_exception();
+        if (!left_out(encoded[i].error)) {
+          size_t first = end;
+          while (i < first && !end.compare_exchange_weak(first, i)) continue;
+        }
       }
     });
     const std::vector<FoundRecord> done = std::exchange(found_, {});
     bytes_ = 0;
     for (size_t i = 0; i < done.size(); ++i) {
-      if (encoded[i].error) {
-        leave_out(encoded[i].error);
+      if (const std::exception_ptr& error = encoded[i].error) {
+        const std::optional<Error> bad_record = left_out(error);
+        if (!bad_record) std::rethrow_exception(error);
+        bad_(*bad_record);
         continue;
       }
       use_(encoded[i].record, std::move(encoded[i].example), done[i].place);
@@ -61,14 +73,15 @@ class Encoder {
   }
 
  private:
-  // Throws it again where nobody wants to do without the record.
-  void leave_out(const std::exception_ptr& error) const {
+  // What is wrong with a record that is left out; none: the error ends the reading.
+  std::optional<Error> left_out(const std::exception_ptr& error) const {
     try {
       std::rethrow_exception(error);
     } catch (const Error& found) {
-      if (!bad_ || found.kind() != ErrorKind::data) throw;
-      bad_(found);
+      if (bad_ && found.kind() == ErrorKind::data) return found;
+    } catch (...) {
     }
+    return std::nullopt;
   }
 
   struct Encoded {

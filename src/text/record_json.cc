@@ -208,9 +208,12 @@ Message to_message(const Json& item, const std::string& role_key, const std::str
   if (has_calls) calls = calls_of(calls, place);
   const auto content =
       role == "function_call" ? std::nullopt : content_of(item, content_key, has_calls, place);
-  message.content = content.value_or("");
-  message.has_content = content || role == "function_call" || item.contains(content_key);
-  if (!content && message.has_content) message.fields.emplace_back("content", jinja::None{});
+  if (content) {
+    message.content = *content;
+  } else {
+    const bool is_null = role == "function_call" || item.contains(content_key);
+    message.kind = is_null ? MessageContent::none : MessageContent::absent;
+  }
   for (const auto& [key, value] : item.items()) {
     const bool known = key == role_key || key == content_key || key == "role" || key == "content" ||
                        key == "tool_calls" || key == "train" || key == "weight";

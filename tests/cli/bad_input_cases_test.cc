@@ -28,9 +28,9 @@ std::vector<std::string> case_names() {
   return names;
 }
 
-class SlowBadInputCases : public ::testing::TestWithParam<std::string> {
+class BadInputCases : public ::testing::TestWithParam<std::string> {
  protected:
-  SlowBadInputCases() : tiny_("bad_input_cases") {}
+  BadInputCases() : tiny_("bad_input_cases") {}
 
   std::string placed(std::string text) const {
     constexpr std::string_view kMark = "{dir}";
@@ -50,7 +50,7 @@ class SlowBadInputCases : public ::testing::TestWithParam<std::string> {
   TinyRun tiny_;
 };
 
-TEST_P(SlowBadInputCases, EndsAsItShould) {
+TEST_P(BadInputCases, EndsAsItShould) {
   const fs::path file = fs::path(kTestData) / "bad_input" / (GetParam() + ".json");
   const json given = json::parse(read_text(file));
   const auto text = [&](const char* key, const char* fallback = "") {
@@ -85,7 +85,7 @@ TEST_P(SlowBadInputCases, EndsAsItShould) {
   EXPECT_TRUE(!was_there || contents(output) == before);
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, SlowBadInputCases, ::testing::ValuesIn(case_names()),
+INSTANTIATE_TEST_SUITE_P(Cases, BadInputCases, ::testing::ValuesIn(case_names()),
                          [](const auto& test) { return test.param; });
 
 }  // namespace

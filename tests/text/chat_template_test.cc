@@ -92,6 +92,19 @@ TEST(ChatFormat, HasATemplateForTools) {
   EXPECT_FALSE(chat_format("auto", data, {}).uses_clock());
 }
 
+TEST(ChatFormat, RefusesATemplateForToolsAlone) {
+  TokenizerData data = golden_data("smollm");
+  data.chat_template = "";
+  data.tool_template = "{{ tools[0] }}{% for m in messages %}{{ m.content }}.{% endfor %}";
+  const ChatFormat format = chat_format("auto", data, {});
+  EXPECT_FALSE(format.is_plain());
+  EXPECT_EQ(
+      marked(render_chat(format, kTurns, false, jinja::Value::list({jinja::Value::text("t")}))),
+      "tS.Q1.[A1.]Q2.[A2.]");
+  expect_error(ErrorKind::model, "a chat template for tools alone",
+               [&] { render_chat(format, kTurns); });
+}
+
 TEST(ChatFormat, BuiltInOnes) {
   const auto rendered = [&](const char* name, bool follows = false) {
     const RenderedChat chat = render_chat(named_format(name), kTurns, follows);

@@ -38,6 +38,12 @@ class Error : public std::runtime_error {
   std::string hint_;
 };
 
+// Thrown where a disk or a quota is full: the same may succeed when there is room.
+class FullDisk : public Error {
+ public:
+  using Error::Error;
+};
+
 // Throws an Error with a formatted message and no hint.
 template <typename... Args>
 [[noreturn]] void fail(ErrorKind kind, fmt::format_string<Args...> format, Args&&... args) {

@@ -19,12 +19,15 @@ namespace {
 
 [[noreturn]] void fail_system(ErrorKind kind, const char* action, const fs::path& path) {
   const int code = errno;
-  const char* hint = "";
-  if (code == ENOENT) hint = "check the path";
-  if (code == ENOSPC || code == EDQUOT) hint = "free some space on that disk and run again";
-  if (code == EFBIG) hint = "raise the limit on the size of files (ulimit -f) and run again";
-  throw Error(kind, fmt::format("cannot {} {}: {}", action, path.string(), std::strerror(code)),
-              hint);
+  const std::string what =
+      fmt::format("cannot {} {}: {}", action, path.string(), std::strerror(code));
+  if (code == ENOSPC || code == EDQUOT) {
+    throw FullDisk(kind, what, "free some space on that disk and run again");
+  }
+  throw Error(kind, what,
+              code == ENOENT  ? "check the path"
+              : code == EFBIG ? "raise the limit on the size of files (ulimit -f) and run again"
+                              : "");
 }
 
 const char* kind_of_file(mode_t mode) {
@@ -134,6 +137,15 @@ std::string read_text(const fs::path& path, int64_t max_bytes) {
   return text;
 }
 
+void make_directories(const fs::path& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) {
+    errno = error.value();
+    fail_system(ErrorKind::generic, "create", path);
+  }
+}
+
 void sync_directory(const fs::path& path) {
   const Descriptor directory{::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
   if (directory.fd < 0) fail_system(ErrorKind::generic, "open", path);
@@ -182,10 +194,7 @@ AtomicDirectory::AtomicDirectory(const fs::path& final_path)
     : final_(final_path), temporary_(final_path.string() + ".part") {
   std::error_code error;
   fs::remove_all(temporary_, error);
-  fs::create_directories(temporary_, error);
-  if (error) {
-    fail(ErrorKind::generic, "cannot create {}: {}", temporary_.string(), error.message());
-  }
+  make_directories(temporary_);
 }
 
 AtomicDirectory::~AtomicDirectory() {

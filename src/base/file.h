@@ -63,6 +63,9 @@ std::string read_text(const fs::path& path, int64_t max_bytes = int64_t{1} << 30
 // Writes beside and renames: after a crash the file holds either the old text or the new.
 void write_text_atomic(const fs::path& path, std::string_view text);
 
+// Makes a directory, and those above it, where there is none. Throws Error(generic).
+void make_directories(const fs::path& path);
+
 // Syncs a directory so that renames inside it survive a power cut.
 void sync_directory(const fs::path& path);
 

@@ -64,7 +64,7 @@ JsonObject link_files(const fs::path& directory, const StateSource& states) {
   int64_t count = 0;
   states([&](const StateRef& state) {
     if (state.file.empty()) return;
-    if (count == 0) fs::create_directory(directory / kMasters);
+    if (count == 0) make_directories(directory / kMasters);
     const std::string name = fmt::format("{:08}.bin", count++);
     link_file(state.file, directory / kMasters / name);
     // Files are rounded up to whole cache lines: the tensor's own bytes are what counts.

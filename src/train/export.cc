@@ -157,7 +157,7 @@ void write_tokenizer(const ModelFiles& files, const Tokenizer& tokenizer, const 
   if (is_own(files, tokenizer) && fs::is_directory(from)) {
     for (const char* name : kTokenizerFiles) {
       if (!fs::exists(from / name)) continue;
-      fs::create_directories((to / name).parent_path());
+      make_directories((to / name).parent_path());
       write_text_atomic(to / name, read_text(from / name));
     }
     return;

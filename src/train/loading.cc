@@ -35,7 +35,7 @@ Dataset load_dataset(const fs::path& path, const Tokenizer& tokenizer, DatasetOp
   const bool is_large = bytes >= kLargeData;
   if (is_large) {
     options.token_file = token_file.empty() ? temporary_file() : token_file;
-    fs::create_directories(options.token_file.parent_path());
+    make_directories(options.token_file.parent_path());
   }
   ProgressBar bar(std::cerr, style, "reading data", bytes, "B");
   Dataset dataset = Dataset::read(path, tokenizer, options, part, bar.callback());

@@ -63,7 +63,8 @@ void write_patiently(const TrainConsole& console, const std::string& what, const
       return write();
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::generic) throw;
-      const bool may_wait = console.stop != nullptr && !console.stop->load();
+      const bool may_wait = dynamic_cast<const FullDisk*>(&error) != nullptr &&
+                            console.stop != nullptr && !console.stop->load();
       warn(fmt::format("{} is not written: {}{}", what, error.what(),
                        may_wait ? "; waiting for room, and trying again every 30 s: free some "
                                   "space, or press Ctrl-C to end the run"

@@ -14,10 +14,10 @@ namespace jackscrew {
 // the run goes on; returns whether it was written. Other errors are thrown on.
 bool write_or_warn(const std::string& what, const std::function<void()>& write);
 
-// Runs `write` until it succeeds. Where the system refuses, says so, calls `refused` the first
-// time, and tries again as soon as the disk of `place` has more room, at the latest after 30 s.
-// Throws the last Error(generic) when console.stop asks for the end; where there is no
-// console.stop, at once.
+// Runs `write` until it succeeds. Where the system refuses, says so and calls `refused` the first
+// time. Where the disk of `place` is full, tries again as soon as it has more room, at the latest
+// after 30 s, until console.stop asks for the end. Throws the last Error(generic) then, and at once
+// for any other reason or where there is no console.stop.
 void write_patiently(const TrainConsole& console, const std::string& what, const fs::path& place,
                      const std::function<void()>& write, const std::function<void()>& refused);
 

@@ -90,8 +90,15 @@ TEST_F(SlowLostFiles, FilesThatMayNotGrowAreErrorsOfTheirName) {
   for (const char* part : {"error: cannot write", "none/recipe.yaml", "ulimit -f"}) {
     EXPECT_NE(none.out.find(part), none.out.npos) << none.out;
   }
+  // Room may come, a higher limit does not: nothing is waited for.
+  const Outcome result = limited(100, tiny_.train("result", "method=full max_steps=2"));
+  EXPECT_EQ(result.exit_code, 1) << result.out;
+  for (const char* part : {"the result is not written", "File too large", "ulimit -f"}) {
+    EXPECT_NE(result.out.find(part), result.out.npos) << result.out;
+  }
+  EXPECT_EQ(result.out.find("waiting"), result.out.npos) << result.out;
   expect_refused(limited(1, "report " + tiny_.path("out").string()), 1, {"report.html"});
-  for (const char* output : {"out", "none"}) {
+  for (const char* output : {"out", "none", "result"}) {
     for (const auto& entry : fs::recursive_directory_iterator(tiny_.path(output))) {
       EXPECT_NE(entry.path().extension(), ".part") << entry.path();
     }

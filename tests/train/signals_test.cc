@@ -60,10 +60,11 @@ bool waits_for_signals(Child& child) {
   });
 }
 
-// Whether the run in `out` has logged such an event; its last line may be half written.
-bool has_logged(const TinyRun& tiny, const std::string& event) {
-  return fs::exists(tiny.path("out/train_log.jsonl")) &&
-         tiny.text("out/train_log.jsonl").find("\"event\": \"" + event + '"') != std::string::npos;
+// Whether a run has logged such an event; its last line may be half written.
+bool has_logged(const TinyRun& tiny, const std::string& output, const std::string& event) {
+  const std::string log = output + "/train_log.jsonl";
+  return fs::exists(tiny.path(log)) &&
+         tiny.text(log).find("\"event\": \"" + event + '"') != std::string::npos;
 }
 
 TEST_P(SlowSignals, RequestsToSaveChangeNothing) {
@@ -105,13 +106,20 @@ TEST_P(SlowSignals, AStopSavesAndTheRunGoesOn) {
 }
 
 TEST_P(SlowSignals, TheSecondInterruptEndsTheProcess) {
-  Child child(tiny_.train("out", settings_ + " max_steps=1000000 gradient_accumulation_steps=1000 "
-                                             "logging_steps=1 eval_steps=0"));
-  // Within a long step that is not the first: before that, one interrupt would do.
-  ASSERT_TRUE(child.until([&] { return has_logged(tiny_, "step"); }));
-  child.signal(SIGINT);
-  pause();
-  EXPECT_EQ(child.stop(SIGINT), -SIGINT);
+  int ended = 130;
+  // Where the first comes between two steps there is no second: then once more.
+  for (int attempt = 0; attempt < 5 && ended == 130; ++attempt) {
+    const std::string output = "out" + std::to_string(attempt);
+    Child child(tiny_.train(output, settings_ +
+                                        " max_steps=1000000 gradient_accumulation_steps=1000 "
+                                        "logging_steps=1 eval_steps=0"));
+    // Within a long step that is not the first: before that, one interrupt would do.
+    ASSERT_TRUE(child.until([&] { return has_logged(tiny_, output, "step"); }));
+    child.signal(SIGINT);
+    pause();
+    ended = child.stop(SIGINT);
+  }
+  EXPECT_EQ(ended, -SIGINT);
 }
 
 // There is nothing to save before the first step, and so nothing to wait for.
@@ -121,7 +129,7 @@ TEST(Signals, AStopBeforeTheFirstStepIsObeyedAtOnce) {
   for (int i = 0; i < 20000; ++i) many += TinyRun::record("Say a number", std::string(60, '7'));
   const std::string settings = "max_steps=2 eval_data=" + tiny.file("many.jsonl", many);
   Child child(tiny.train("out", settings));
-  ASSERT_TRUE(child.until([&] { return has_logged(tiny, "booked"); }));
+  ASSERT_TRUE(child.until([&] { return has_logged(tiny, "out", "booked"); }));
   EXPECT_EQ(child.stop(SIGINT), 130);
   EXPECT_TRUE(tiny.events("out", "eval").empty());
   EXPECT_TRUE(tiny.events("out", "step").empty());

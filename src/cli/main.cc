@@ -183,7 +183,7 @@ int guarded_main(int argc, char** argv) {
     return report(fmt::format("{}: {}", error.path1().string(), error.code().message()), "", 1);
   } catch (const std::exception& error) {
     if (std::ferror(stdout) != 0) return report(kOutputLost, "", 1);
-    return report(error.what(), "this is a fault of jackscrew: please report it", 1);
+    return report(error.what(), "this is a bug in jackscrew: please report it", 1);
   }
 }
 

@@ -10,24 +10,24 @@ namespace jackscrew {
 namespace {
 
 constexpr NotYet kNotYet[] = {
-    {"merge fuse", "merging an adapter into its model is not there yet",
+    {"merge fuse", "merging an adapter into its model is not supported yet",
      "eval, generate and chat take model=BASE adapter=DIR as they are; to merge in Python: "
      "PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(\"BASE\"), \"DIR\")"
      ".merge_and_unload().save_pretrained(\"OUT\")"},
-    {"export convert", "writing GGUF and other formats is not there yet",
+    {"export convert", "writing GGUF and other formats is not supported yet",
      "results are Hugging Face and PEFT directories, which transformers and vLLM open; llama.cpp's "
      "convert_hf_to_gguf.py makes GGUF of a model, its convert_lora_to_gguf.py of an adapter"},
-    {"quantize quantise", "writing quantized models is not there yet",
+    {"quantize quantise", "writing quantized models is not supported yet",
      "storage=nf4 or storage=int8 quantizes while a model is loaded, GGUF's quantized types are "
      "read "
      "as they are; llama.cpp's llama-quantize writes them"},
-    {"serve server api", "a server is not there yet",
+    {"serve server api", "a server is not supported yet",
      "jackscrew chat model=MODEL talks to a model; vLLM and llama.cpp's llama-server serve what "
      "train writes"},
     {"download pull", "the program downloads nothing",
      "hf download ORG/NAME --local-dir NAME (of Hugging Face's huggingface_hub) gets a model; then "
      "model=NAME"},
-    {"dpo orpo kto grpo ppo rlhf", "training on preferences and rewards is not there yet",
+    {"dpo orpo kto grpo ppo rlhf", "training on preferences or rewards is not supported yet",
      "jackscrew train fine-tunes on answers; of preference data it takes the chosen ones: "
      "field_output=chosen, or field_messages=chosen where they are lists of messages"},
     {"finetune sft lora qlora pretrain tune", "that is done by train",

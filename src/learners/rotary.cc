@@ -63,7 +63,7 @@ constexpr std::array<OptionSpec, 12> kOptions = {{
 // masters costs learning, and is worth less than anything that costs time alone.
 constexpr std::array<Saving, 8> kSavings = {{
     {"overlap_rotation=false", "steps wait for the copies of a rotation", 1.01},
-    {"moments=reset", "moments begin anew with every turn", 1.3},
+    {"moments=reset", "moments are reset at every turn", 1.3},
     {"master=mmap", "exact values wait in files", 1.02},
     {"master_dtype=bf16", "exact values rounded stochastically", 1.5},
     {"active_params=50%", "a round takes longer", 1.5},
@@ -174,9 +174,10 @@ class RotaryLearner : public Learner {
                   "set master_dtype=f32, or overlap_rotation=false");
     }
     if (overlaps_ && settings_.score) {
-      throw Error(ErrorKind::usage,
-                  "with rotation_order=importance nobody knows who joins before the rotation",
-                  "set another rotation_order, or overlap_rotation=false");
+      throw Error(
+          ErrorKind::usage,
+          "with rotation_order=importance the groups that join are known only at the rotation",
+          "set another rotation_order, or overlap_rotation=false");
     }
     if (!options.is_word("group_learning_rate")) {
       group_rate_ = options.number("group_learning_rate");
@@ -497,7 +498,7 @@ class RotaryLearner : public Learner {
   void add_change(int32_t group, double change) {
     if (!std::isfinite(change)) {
       throw Error(ErrorKind::non_finite,
-                  fmt::format("weights of {} are not finite any more",
+                  fmt::format("weights of {} are no longer finite",
                               groups_[static_cast<size_t>(group)].name),
                   "lower learning_rate or group_learning_rate, or lengthen the warm-up");
     }

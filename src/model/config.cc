@@ -28,7 +28,7 @@ void check_size(const SizeField& field) {
          field.value);
   }
   if (field.value > field.largest_published * field.absurd_factor) {
-    fail(ErrorKind::model, "model config: {} = {} is absurd", field.name, field.value);
+    fail(ErrorKind::model, "model config: {} = {} is out of range", field.name, field.value);
   }
 }
 

@@ -155,10 +155,11 @@ std::vector<fs::path> data_files(const fs::path& path, DataPart part) {
   if (!listing.files.empty()) {
     std::vector<fs::path> choosing = listing.files;
     std::erase_if(choosing, [](const fs::path& file) { return !named(file); });
-    throw Error(ErrorKind::data, message,
-                fmt::format("names there choose other parts: {}; a file that is named itself is "
-                            "read whatever its name",
-                            names(choosing)));
+    throw Error(
+        ErrorKind::data, message,
+        fmt::format("file names there select other parts: {}; a file that is given itself is "
+                    "read whatever its name",
+                    names(choosing)));
   }
   const auto deeper =
       std::find_if(listing.directories.begin(), listing.directories.end(), holds_data);
@@ -185,13 +186,13 @@ std::vector<std::string> left_out_warnings(const fs::path& path, DataPart part) 
     warnings.push_back(fmt::format("{}: {} {} not read{}", path.string(), names(files),
                                    files.size() == 1 ? "is" : "are", why));
   };
-  warn_of(left, ", for names of other files there choose them");
+  warn_of(left, ": the names of other files there select those");
   std::vector<fs::path> unread = listing.others;
   std::erase_if(unread, [](const fs::path& file) { return !is_packed(file) && !is_table(file); });
   if (!unread.empty()) warn_of(unread, ": " + unread_hint(unread.front()));
   std::vector<fs::path> no_files = listing.others;
   std::erase_if(no_files, [](const fs::path& file) { return !is_data_file(file); });
-  warn_of(no_files, ", being no ordinary file or a link to none");
+  warn_of(no_files, ": not a regular file, or a broken link");
   std::vector<fs::path> directories = listing.directories;
   std::erase_if(directories, [](const fs::path& directory) { return !holds_data(directory); });
   if (!directories.empty()) {

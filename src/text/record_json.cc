@@ -271,7 +271,7 @@ void add_history(const Json& record, const std::string& place, std::vector<Messa
   if (!history.is_array() || !std::all_of(history.begin(), history.end(), is_turn)) {
     fail_record(
         place, "\"history\" is not a list of questions with their answers",
-        "it looks like [[\"a question\", \"its answer\"]]; give another meaning another name");
+        "it looks like [[\"a question\", \"its answer\"]]; rename keys that mean something else");
   }
   for (const Json& turn : history) {
     messages.push_back({"user", turn[0].get<std::string>()});

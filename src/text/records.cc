@@ -41,11 +41,11 @@ class Reading {
   template <class Parse>
   bool found(std::string place, size_t bytes, Parse parse, bool ends = true) const {
     if (bytes > kMostOfRecord) {
-      fail_record(place,
-                  fmt::format("a record of {}, and {} is the most",
-                              human_bytes(static_cast<int64_t>(bytes)),
-                              human_bytes(static_cast<int64_t>(kMostOfRecord))),
-                  "split it into several records; a long text may be a .txt file of its own");
+      fail_record(
+          place,
+          fmt::format("a record of {}, more than {}", human_bytes(static_cast<int64_t>(bytes)),
+                      human_bytes(static_cast<int64_t>(kMostOfRecord))),
+          "split it into several records; a long text may be a .txt file of its own");
     }
     auto keep_and_parse = [map = map_, place,
                            parse = std::move(parse)](const RecordFields& fields) {

@@ -78,7 +78,7 @@ void read_decoder(const Json& decoder, Vocabulary& vocabulary) {
     const auto id = parse_int(key);
     if (!id) fail(ErrorKind::model, "{} has the id \"{}\"", kDecoder, key);
     if (!description.is_object()) {
-      fail(ErrorKind::model, "{} describes the id {} by no object", kDecoder, key);
+      fail(ErrorKind::model, "{}: the entry of id {} is not an object", kDecoder, key);
     }
     by_id[*id] = &description;
   }
@@ -173,7 +173,7 @@ void read_templates(const Json& config, TokenizerData& data) {
   };
   for (const Json& named : chat) {  // several templates, each with a name
     if (!chat.is_array() || !has_text(named, "name") || !has_text(named, "template")) {
-      fail(ErrorKind::model, "chat_template is neither a text nor a list of such with names");
+      fail(ErrorKind::model, "chat_template is neither a text nor a list of named texts");
     }
     const auto name = named.at("name").get<std::string>();
     if (name == "default") data.chat_template = named.at("template").get<std::string>();

@@ -24,19 +24,20 @@ constexpr ForeignName kOptions[] = {
     {"dataset_dir", "data=DIR/FILE: data are named by their paths"},
     {"max_seq_len seq_len block_size context_length", "sequence_len=N"},
     {"stage",
-     "train fine-tunes on answers, or on texts where data are texts; there is no other stage yet"},
+     "train fine-tunes on answers, or on texts where data are texts; other stages are not "
+     "supported yet"},
     {"do_train do_eval do_predict", "the command says what is done: train, eval or generate"},
     {"predict_with_generate", "report_samples=N answers prompts of the held-out data"},
     {"overwrite_output_dir overwrite_cache",
-     "resume=never begins anew in an output_dir that has checkpoints"},
+     "overwrite=true starts over in an output_dir that has a run"},
     {"lora_target_linear lora_modules",
      "lora_target=all-linear, the default, is every linear layer of the blocks"},
     {"lora_modules_to_save modules_to_save additional_target",
-     "adapters alone learn with method=lora; method=full trains every weight"},
+     "method=lora trains adapters only; method=full trains every weight"},
     {"use_dora peft_use_dora use_pissa pissa_init",
-     "plain LoRA and use_rslora are there, DoRA and PiSSA are not"},
+     "plain LoRA and use_rslora are supported, DoRA and PiSSA not yet"},
     {"peft_use_rslora", "use_rslora=true"},
-    {"loraplus_lr_ratio", "LoRA+ is not there; learning_rate is the same for both factors"},
+    {"loraplus_lr_ratio", "LoRA+ is not supported yet; both factors have the same learning_rate"},
     {"adapter_path",
      "adapter=DIR goes on with an adapter; output_dir says where a new one is written"},
     {"gradient_accumulation", "gradient_accumulation_steps=N"},
@@ -60,8 +61,8 @@ constexpr ForeignName kOptions[] = {
     {"system_prompt", "system=TEXT"},
     {"device_map cuda gpu", "device=cuda:0 computes on a GPU, device=cpu on the CPU"},
     {"num_workers preprocessing_num_workers dataloader_num_workers dataset_processes",
-     "threads=N reads the data, too"},
-    {"beta pref_beta rl rl_beta", "training on preferences (DPO and its like) is not there yet"},
+     "threads=N is also how many threads read the data"},
+    {"beta pref_beta rl rl_beta", "preference training (DPO and the like) is not supported yet"},
     {"special_tokens tokens",
      "special tokens are those of the tokenizer's own files; new ones cannot be added"},
     {"model_type tokenizer_type processor_type is_llama_derived_model",
@@ -75,15 +76,16 @@ struct Method {
 };
 constexpr Method kMethods[] = {
     {"dpo orpo kto simpo grpo ppo rlhf rm",
-     "training on preferences is not there yet; method=lora or full fine-tunes on the chosen "
+     "preference training is not supported yet; method=lora or full fine-tunes on the chosen "
      "answers: "
      "field_output=chosen, or field_messages=chosen where they are lists of messages"},
     {"dora pissa loftq ia3 prefix prompt adalora oft vera",
-     "of adapters there is LoRA: method=lora, with use_rslora=true if wanted"},
+     "the adapters supported are LoRA's: method=lora, with use_rslora=true if wanted"},
     {"galore qgalore q-galore apollo badam lisa lomo",
      "method=rotary trains every weight in little memory"},
     {"sft finetune fine-tune", "method=lora, qlora, full or rotary says how to fine-tune"},
-    {"freeze", "method=rotary trains every weight in little memory, method=lora adapters alone"},
+    {"freeze",
+     "method=rotary trains every weight in little memory, method=lora trains adapters only"},
     {"pretrain pt", "method=full init=random trains from scratch"},
 };
 

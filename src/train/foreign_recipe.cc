@@ -38,7 +38,7 @@ std::string flat(const Assignment& assignment) {
   if (assignment.name == "datasets") {
     return "data: [FILE, FILE]; field_messages, field_instruction and their like name other keys";
   }
-  return "a value or a list of values is expected, nothing nested";
+  return "expected a value or a flat list of values";
 }
 
 std::string program_of(std::span<const RecipeEntry> entries) {

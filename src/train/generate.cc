@@ -106,7 +106,7 @@ std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, const ChatFormat&
     ids = encode_segments(tokenizer, render_chat(format, messages, true).segments).ids;
   }
   if (ids.empty()) {
-    throw Error(ErrorKind::usage, "there is no prompt to go on from",
+    throw Error(ErrorKind::usage, "there is no prompt to continue",
                 "give prompt=TEXT: this tokenizer has no token that begins a text");
   }
   return ids;

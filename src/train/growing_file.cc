@@ -42,8 +42,8 @@ void GrowingFile::append(std::string_view piece) {
   if (write_waiting() || warned_) return;
   warned_ = true;
   warn(
-      fmt::format("cannot write {}: {}; the run goes on, and what is missing there is written when "
-                  "that is possible again",
+      fmt::format("cannot write {}: {}; the run continues, and what is missing is written once "
+                  "that is possible",
                   path_.string(), std::strerror(errno)));
 }
 

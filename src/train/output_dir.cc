@@ -117,7 +117,7 @@ const fs::path* OutputClaim::find() {
   const std::optional<fs::path> now = directory_.path();
   if (!now) return nullptr;
   if (*now != path_) {
-    warn(fmt::format("output_dir {} was moved to {}: the run goes on there", path_.string(),
+    warn(fmt::format("output_dir {} was moved to {}: the run continues there", path_.string(),
                      now->string()));
     path_ = *now;
   }

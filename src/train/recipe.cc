@@ -140,7 +140,7 @@ void check_consistency(const Recipe& r) {
   if (r.max_steps > 0 && r.warmup_steps.value_or(0) > r.max_steps) {
     contradiction(
         fmt::format("warmup_steps {} is more than max_steps {}", *r.warmup_steps, r.max_steps),
-        "the learning rate would never reach its height");
+        "the learning rate would never reach its peak");
   }
   for (const auto& [name, beta] :
        {std::pair{"adam_beta1", r.adam_beta1}, std::pair{"adam_beta2", r.adam_beta2}}) {

@@ -51,10 +51,10 @@ std::vector<std::string> resume_warnings(const fs::path& checkpoint, const Check
   std::vector<std::string> warnings;
   const CheckpointInfo then = read_checkpoint_info(checkpoint);
   if (then.version != now.version || then.isa != now.isa || then.product != now.product) {
-    warnings.push_back(
-        fmt::format("{} was written by version {} on {} with product {}; the run goes on, but not "
-                    "with the same bits",
-                    checkpoint.string(), then.version, then.isa, then.product));
+    warnings.push_back(fmt::format(
+        "{} was written by version {} on {} with product {}; the run continues, but not "
+        "with the same bits",
+        checkpoint.string(), then.version, then.isa, then.product));
   }
   const std::vector<OptionChange> changes = changed_options(checkpoint, options);
   for (const OptionChange& change : changes) {
@@ -65,16 +65,16 @@ std::vector<std::string> resume_warnings(const fs::path& checkpoint, const Check
   });
   if (!then.data.empty() && then.data != now.data && !other_data) {
     const std::string what =
-        fmt::format("the data are not what they were when {} was written: {} now, {} then",
+        fmt::format("the data have changed since {} was written: {} now, {} then",
                     checkpoint.string(), now.data, then.data);
     if (options.text("resume") == "auto") {
       throw Error(
           ErrorKind::data, what,
-          fmt::format("put the data back, begin anew with overwrite=true, or go on with what "
-                      "is there now by resume={}",
+          fmt::format("restore the data, start over with overwrite=true, or continue with the "
+                      "present data by resume={}",
                       checkpoint.string()));
     }
-    warnings.push_back(what + "; the run goes on with the present data");
+    warnings.push_back(what + "; the run continues with the present data");
   }
   return warnings;
 }

@@ -403,7 +403,7 @@ constexpr OptionSpec kCallOptions[] = {
     {.name = "overwrite",
      .type = boolean,
      .default_text = "false",
-     .help = "train: begin anew and replace what a run left in output_dir; with resume=DIR go on "
+     .help = "train: start over and replace what a run left in output_dir; with resume=DIR go on "
              "from there"},
     {.name = "json", .type = boolean, .default_text = "false", .help = "print JSON"},
     {.name = "quiet",

@@ -59,11 +59,11 @@ bool lies_in(const fs::path& checkpoint, const fs::path& output) {
 // How to learn on from a result that has no checkpoint of its end.
 std::string train_on(const fs::path& output) {
   const bool adapter = fs::exists(output / "adapter_config.json");
-  return fmt::format("train on from the result with {}={} and another output_dir",
+  return fmt::format("continue from the result with {}={} and another output_dir",
                      adapter ? "adapter" : "model", output.string());
 }
 
-constexpr const char* kAnew = "overwrite=true trains anew and replaces it";
+constexpr const char* kAnew = "overwrite=true starts over and replaces it";
 
 // Returns where this recipe's run has ended and nothing is left to do, nullopt where it may go on.
 std::optional<FinishedRun> check_result(const Recipe& recipe, const EndedRun& ended,
@@ -126,7 +126,7 @@ int64_t step_of(const fs::path& checkpoint, const Recipe& recipe) {
     const std::string older =
         before.empty() ? "" : fmt::format("resume={} goes on from there; ", before.string());
     throw Error(error.kind(), error.what(),
-                fmt::format("{}overwrite=true begins anew; mend it, or move it away", older));
+                fmt::format("{}overwrite=true starts over; repair it, or move it away", older));
   }
 }
 
@@ -166,7 +166,7 @@ RunStart find_start(const Recipe& recipe, int64_t total_steps, const std::string
     throw Error(ErrorKind::usage,
                 fmt::format("{} is at step {}, beyond the {} of this run",
                             start.checkpoint.string(), step, counted(total_steps, "step")),
-                "raise max_steps, give another output_dir, or begin anew with overwrite=true");
+                "raise max_steps, give another output_dir, or start over with overwrite=true");
   }
   return start;
 }

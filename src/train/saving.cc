@@ -51,7 +51,7 @@ bool write_or_warn(const std::string& what, const std::function<void()>& write) 
     return true;
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::generic) throw;
-    warn(fmt::format("{} is not written: {}; the run goes on", what, error.what()));
+    warn(fmt::format("{} is not written: {}; the run continues", what, error.what()));
     return false;
   }
 }

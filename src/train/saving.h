@@ -11,7 +11,7 @@
 namespace jackscrew {
 
 // Runs `write`. Where the system refuses, Error(generic), warns that `what` is not written and that
-// the run goes on; returns whether it was written. Other errors are thrown on.
+// the run continues; returns whether it was written. Other errors are thrown on.
 bool write_or_warn(const std::string& what, const std::function<void()>& write);
 
 // Runs `write` until it succeeds. Where the system refuses, says so and calls `refused` the first

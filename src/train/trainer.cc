@@ -70,7 +70,7 @@ class Trainer {
       throw Error(ErrorKind::usage,
                   fmt::format("warmup_steps {} is more than the {} of this run",
                               schedule_.warmup_steps, counted(total_steps_, "step")),
-                  "the learning rate would never reach its height");
+                  "the learning rate would never reach its peak");
     }
     start_ = find_start(recipe_, total_steps_, data_.train.fingerprint());
     checkpoint_ = start_.checkpoint;
@@ -120,7 +120,7 @@ class Trainer {
   void say_finished(const FinishedRun& finished) const {
     say(fmt::format("finished  {} has the result of this recipe, {}; nothing to do",
                     recipe_.output_dir, counted(finished.step, "step")));
-    say(fmt::format("          to go on, {}; to train anew and replace it, overwrite=true",
+    say(fmt::format("          to go on, {}; to start over and replace it, overwrite=true",
                     finished.go_on));
   }
 
@@ -155,7 +155,7 @@ class Trainer {
       std::vector<std::string> texts;
       for (const OptionChange& change : changes) texts.push_back(change.text(kCheckpointTime));
       throw Error(error.kind(), error.what(),
-                  fmt::format("{}; set that back, give another output_dir, or begin anew with "
+                  fmt::format("{}; undo that, give another output_dir, or start over with "
                               "overwrite=true",
                               fmt::join(texts, ", ")));
     }
@@ -407,7 +407,7 @@ class Trainer {
       if (stop_requested() && !last) stop(done);
     }
     if (done < total_steps_) {
-      say(fmt::format("stopped   {} without a better one than {:.4f} at step {}",
+      say(fmt::format("stopped   {} without improvement: the best is {:.4f} at step {}",
                       counted(recipe_.watch.early_stopping_patience, "evaluation"),
                       watch_.best()->loss, watch_.best()->step));
     }
@@ -426,7 +426,7 @@ class Trainer {
     if (!recipe_.load_best_model_at_end || !watch_.best() || watch_.best()->step == done) return;
     const fs::path path = best_checkpoint();
     if (!fs::exists(path)) {
-      return warn(fmt::format("{}, the best of the evaluations, is gone: the result is the last",
+      return warn(fmt::format("{}, of the best evaluation, is gone: the result is the last step's",
                               path.string()));
     }
     restore_states(path);
@@ -449,7 +449,7 @@ class Trainer {
   void require_finite_parameters(int64_t step) {
     const std::string name = session_->non_finite_parameter();
     if (name.empty()) return;
-    fail_non_finite(step, NAN, fmt::format("step {}: {} is not finite any more", step, name));
+    fail_non_finite(step, NAN, fmt::format("step {}: {} is no longer finite", step, name));
   }
 
   // Other programs may have slowed the measurement of the peak: what surpasses it is reason to
@@ -551,7 +551,7 @@ class Trainer {
     say(fmt::format("done      {}", output.string()));
   }
 
-  // On a full disk the run goes on: the next one may fit, and the result alone.
+  // On a full disk the run continues: the next one may fit, and the result alone.
   void try_to_save(int64_t step) {
     write_or_warn(checkpoint_path({}, step).string(), [&] { save_now(step); });
   }

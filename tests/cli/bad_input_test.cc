@@ -132,7 +132,7 @@ TEST_F(SlowBadInput, NotFinite) {
                                  "method=full learning_rate=1e39 warmup_steps=0 max_steps=1 "
                                  "save_steps=1") +
                      kErrorsOnly),
-                 6, {"is not finite any more"});
+                 6, {"is no longer finite"});
   EXPECT_FALSE(fs::exists(tiny_.path("last/model.safetensors")));
   EXPECT_FALSE(fs::exists(tiny_.path("last/checkpoint-1")));
 
@@ -248,11 +248,11 @@ TEST_F(SlowBadInput, WritesThatFail) {
   tiny_.lose_result("out");
   fs::remove_all(tiny_.path("out/checkpoint-4"));
   const auto first = contents(tiny_.path("out/checkpoint-2"));
-  // Without the checkpoint the run goes on to its result.
+  // Without the checkpoint the run continues to its result.
   const Outcome unsaved = run_limited(600, tiny_.train("out", saving));
   EXPECT_EQ(unsaved.exit_code, 0) << unsaved.out;
   for (const char* words : {"warning: checkpoint-4 is not written: cannot write",
-                            "checkpoint-4.part/state.safetensors", "the run goes on"}) {
+                            "checkpoint-4.part/state.safetensors", "the run continues"}) {
     EXPECT_NE(unsaved.out.find(words), std::string::npos) << unsaved.out;
   }
   EXPECT_TRUE(contents(tiny_.path("out/checkpoint-2")) == first);
@@ -272,7 +272,7 @@ TEST_F(SlowBadInput, FullDisk) {
   const Outcome full = run(tiny_.train("disk/out", saving) + kErrorsOnly);
   EXPECT_EQ(full.exit_code, 0);
   EXPECT_NE(full.out.find("checkpoint-4.part/"), std::string::npos) << full.out;
-  EXPECT_NE(full.out.find("No space left on device; the run goes on"), std::string::npos)
+  EXPECT_NE(full.out.find("No space left on device; the run continues"), std::string::npos)
       << full.out;
   EXPECT_NE(full.out.find("jackscrew: warning: the run may write"), std::string::npos) << full.out;
   EXPECT_TRUE(fs::exists(disk / "out/checkpoint-2/checkpoint.json"));

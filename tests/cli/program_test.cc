@@ -46,9 +46,9 @@ TEST(Program, SaysWhatIsNotThereYet) {
   };
   refused("merge", 2, "no command \"merge\": merging an adapter", "merge_and_unload()");
   refused("export model=x", 2, "writing GGUF", "convert_hf_to_gguf.py");
-  refused("quantize", 2, "writing quantized models is not there yet", "storage=nf4");
+  refused("quantize", 2, "writing quantized models is not supported yet", "storage=nf4");
   refused("finetune", 2, "that is done by train", "jackscrew train model=MODEL");
-  refused("help serve", 2, "a server is not there yet", "jackscrew chat");
+  refused("help serve", 2, "a server is not supported yet", "jackscrew chat");
   refused("train method=dpo", 2, "there is no method \"dpo\"", "field_output=chosen");
   refused("train method=galore", 2, "there is no method \"galore\"", "method=rotary");
   refused("train load_in_4bit=true", 2, "unknown option \"load_in_4bit\"", "method=qlora");
@@ -96,7 +96,7 @@ TEST(Program, LinksInACircleAreNoFault) {
   fs::remove(link);
   EXPECT_NE(circle.exit_code, 0);
   EXPECT_NE(circle.out.find(link.string()), std::string::npos) << circle.out;
-  EXPECT_EQ(circle.out.find("fault"), std::string::npos) << circle.out;
+  EXPECT_EQ(circle.out.find("bug in"), std::string::npos) << circle.out;
 }
 
 TEST(Program, ConfigInitGivesAValidRecipe) {

@@ -68,7 +68,7 @@ TEST_F(DataFiles, NamedTestAreForEvaluationWhereNoOthersAre) {
   EXPECT_EQ(left_out(DataPart::train), Warnings());
   EXPECT_EQ(left_out(DataPart::evaluation),
             Warnings{directory_.string() +
-                     ": test-2.jsonl is not read, for names of other files there choose them"});
+                     ": test-2.jsonl is not read: the names of other files there select those"});
   fs::remove(directory_ / "valid.jsonl");
   EXPECT_EQ(names(DataPart::evaluation), "test-2.jsonl ");
   fs::remove(directory_ / "train-01.jsonl");
@@ -84,12 +84,12 @@ TEST_F(DataFiles, AreNamedByAWord) {
   EXPECT_EQ(names(DataPart::evaluation), "test1.jsonl ");
   EXPECT_EQ(left_out(DataPart::train),
             Warnings{directory_.string() +
-                     ": trainer.jsonl is not read, for names of other files there choose them"});
+                     ": trainer.jsonl is not read: the names of other files there select those"});
   fs::remove(directory_ / "train1.jsonl");
   fs::remove(directory_ / "train_2.jsonl");
   EXPECT_EQ(hint(DataPart::train),
-            "names there choose other parts: test1.jsonl; a file that is "
-            "named itself is read whatever its name");
+            "file names there select other parts: test1.jsonl; a file that is "
+            "given itself is read whatever its name");
 }
 
 TEST_F(DataFiles, ThatMightBeMeantAreWarnedOf) {

@@ -171,10 +171,10 @@ TEST_F(TokenizerDirectory, SaysWhatIsNoTokenAndNoTemplate) {
   refuse(R"({"extra_special_tokens": [null]})", "extra_special_tokens is null" + expected);
   refuse(R"({"added_tokens_decoder": {"2": {}}})", "added_tokens_decoder is object" + expected);
   refuse(R"({"added_tokens_decoder": {"2": "a"}})",
-         "added_tokens_decoder describes the id 2 by no object");
+         "added_tokens_decoder: the entry of id 2 is not an object");
   for (const char* chat : {"3", R"({"default": "a"})", "[3]", R"([{"name": "default"}])"}) {
     refuse(fmt::format(R"({{"chat_template": {}}})", chat),
-           "chat_template is neither a text nor a list of such with names");
+           "chat_template is neither a text nor a list of named texts");
   }
 }
 

@@ -75,7 +75,7 @@ TEST_F(SlowData, ADirectoryOfFiles) {
   const std::string set = " data=" + directory.string();
   const std::string unread =
       "warning: " + directory.string() +
-      ": more.jsonl is not read, for names of other files there choose them\n";
+      ": more.jsonl is not read: the names of other files there select those\n";
   const std::string unused = "warning: " + directory.string() +
                              " has files for evaluation, which eval_data=" + directory.string() +
                              " would use\n";

@@ -20,7 +20,7 @@ TEST(SlowResult, AFinishedRunSaysSo) {
     const Outcome again = run(tiny.train("out", settings + more) + " 2>&1");
     EXPECT_EQ(again.exit_code, 0) << again.out;
     EXPECT_TRUE(says(again, "has the result of this recipe, 4 steps; nothing to do")) << again.out;
-    EXPECT_TRUE(says(again, "to train anew and replace it, overwrite=true")) << again.out;
+    EXPECT_TRUE(says(again, "to start over and replace it, overwrite=true")) << again.out;
     // It left no checkpoint.
     EXPECT_TRUE(says(again, "with model=" + tiny.path("out").string())) << again.out;
     EXPECT_UNCHANGED(tiny, before);

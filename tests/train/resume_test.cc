@@ -138,7 +138,7 @@ TEST_P(SlowResume, SurvivesBeingKilledAtAnyMoment) {
 }
 
 // The same with a disk that has room for nothing, for part of what is to be written or for some
-// checkpoints: the run goes on without them, and is killed.
+// checkpoints: the run continues without them, and is killed.
 TEST_P(SlowResume, SurvivesAFullDisk) {
   const TinyRun tiny("full_disk");
   const std::string settings = std::string(GetParam()) + kSaving + kKilled + " save_total_limit=2";
@@ -277,7 +277,7 @@ TEST(SlowResumeRules, ChangedDataIsNoSilentMatter) {
   const Outcome asked =
       run(tiny.train("out", settings + "resume=" + checkpoint.string()) + kErrorsOnly);
   EXPECT_EQ(asked.exit_code, 0);
-  EXPECT_NE(asked.out.find("warning: the data are not what they were when " + checkpoint.string() +
+  EXPECT_NE(asked.out.find("warning: the data have changed since " + checkpoint.string() +
                            " was written: 41 records of "),
             std::string::npos)
       << asked.out;

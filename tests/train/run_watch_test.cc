@@ -75,7 +75,7 @@ TEST_P(RunWatchMethods, TheResultIsThatOfTheBestEvaluation) {
   if (!is_adapter) {
     const Outcome outcome =
         run("eval model=" + tiny.path("out").string() +
-            " threads=1 sequence_len=64 data=" + tiny.eval_data() + " --json 2>&1");
+            " threads=1 sequence_len=64 data=" + tiny.eval_data() + " --json --quiet");
     ASSERT_EQ(outcome.exit_code, 0) << outcome.out;
     // While a rotation goes on, what waits is rounded to int8; the result is not.
     const bool rounded = std::string(GetParam()).find("rotary") != std::string::npos;

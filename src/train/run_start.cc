@@ -59,7 +59,7 @@ bool lies_in(const fs::path& checkpoint, const fs::path& output) {
 // How to learn on from a result that has no checkpoint of its end.
 std::string train_on(const fs::path& output) {
   const bool adapter = fs::exists(output / "adapter_config.json");
-  return fmt::format("continue from the result with {}={} and another output_dir",
+  return fmt::format("train from the result with {}={} and another output_dir",
                      adapter ? "adapter" : "model", output.string());
 }
 
@@ -96,8 +96,8 @@ std::optional<FinishedRun> check_result(const Recipe& recipe, const EndedRun& en
               fmt::format("output_dir {} holds the result of a finished run of {}: {}",
                           output.string(), counted(ended.step, "step"), fmt::join(changes, ", ")),
               fmt::format("give another output_dir; {}{}", kAnew,
-                          can_go_on ? "; a larger max_steps goes on from its end"
-                                    : fmt::format("; it left no {} to go on from: {}",
+                          can_go_on ? "; a larger max_steps continues from its end"
+                                    : fmt::format("; it left no {} to continue from: {}",
                                                   its_end.filename().string(), train_on(output))));
 }
 
@@ -124,7 +124,7 @@ int64_t step_of(const fs::path& checkpoint, const Recipe& recipe) {
     if (recipe.resume != "auto") throw;
     const fs::path before = usable_before(checkpoint, recipe.output_dir);
     const std::string older =
-        before.empty() ? "" : fmt::format("resume={} goes on from there; ", before.string());
+        before.empty() ? "" : fmt::format("resume={} continues from there; ", before.string());
     throw Error(error.kind(), error.what(),
                 fmt::format("{}overwrite=true starts over; repair it, or move it away", older));
   }

@@ -88,9 +88,10 @@ void write_elsewhere(ErrorKind kind, const Error& why,
     fs::remove_all(directory, ignored);
     throw Error(why.kind(), fmt::format("{}, and {}", why.what(), also.what()), why.hint());
   }
-  throw Error(
-      kind, fmt::format("{}; the checkpoint is {} instead", why.what(), checkpoint.string()),
-      fmt::format("run the same command with resume={} to go on from there", checkpoint.string()));
+  throw Error(kind,
+              fmt::format("{}; the checkpoint is {} instead", why.what(), checkpoint.string()),
+              fmt::format("run the same command with resume={} to continue from there",
+                          checkpoint.string()));
 }
 
 }  // namespace jackscrew

@@ -120,7 +120,7 @@ class Trainer {
   void say_finished(const FinishedRun& finished) const {
     say(fmt::format("finished  {} has the result of this recipe, {}; nothing to do",
                     recipe_.output_dir, counted(finished.step, "step")));
-    say(fmt::format("          to go on, {}; to start over and replace it, overwrite=true",
+    say(fmt::format("          to continue, {}; to start over and replace it, overwrite=true",
                     finished.go_on));
   }
 
@@ -567,7 +567,7 @@ class Trainer {
   }
 
   std::string how_to_go_on() const {
-    return fmt::format("run the same command again{} to go on from {}",
+    return fmt::format("run the same command again{} to continue from {}",
                        recipe_.overwrite ? " without overwrite=true" : "", checkpoint_.string());
   }
 

@@ -43,7 +43,7 @@ TEST(SlowResult, AnotherRecipeReplacesNothing) {
   // Without a checkpoint of its end it would begin anew.
   const Outcome longer = run(tiny.train("out", "max_steps=6 method=full") + " 2>&1");
   EXPECT_EQ(longer.exit_code, 2) << longer.out;
-  EXPECT_TRUE(says(longer, "no checkpoint-4 to go on from")) << longer.out;
+  EXPECT_TRUE(says(longer, "no checkpoint-4 to continue from")) << longer.out;
   EXPECT_UNCHANGED(tiny, before);
   tiny.must_train("out", "max_steps=4 method=lora overwrite=true");
   EXPECT_TRUE(fs::exists(tiny.path("out/adapter_model.safetensors")));
@@ -56,7 +56,7 @@ TEST(SlowResult, AFinishedRunGoesOnToMoreSteps) {
   tiny.must_train("whole", settings + "8");
   tiny.must_train("out", settings + "4");
   const Outcome again = run(tiny.train("out", settings + "4") + " 2>&1");
-  EXPECT_TRUE(says(again, "to go on, give a larger max_steps")) << again.out;
+  EXPECT_TRUE(says(again, "to continue, give a larger max_steps")) << again.out;
   tiny.must_train("out", settings + "8");
   EXPECT_TRUE(tiny.text("whole/adapter_model.safetensors") ==
               tiny.text("out/adapter_model.safetensors"));

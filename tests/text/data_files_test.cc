@@ -51,8 +51,8 @@ TEST_F(DataFiles, AreChosenByName) {
   EXPECT_EQ(names(DataPart::evaluation), "valid.jsonl ");
   EXPECT_TRUE(names_part(directory_, DataPart::evaluation));
   const std::string left = directory_.string() +
-                           ": a.jsonl and 2 more are not read, for names of other "
-                           "files there choose them";
+                           ": a.jsonl and 2 more are not read: the names of other "
+                           "files there select those";
   EXPECT_EQ(left_out(DataPart::train), Warnings{left});
   EXPECT_EQ(left_out(DataPart::evaluation), Warnings{left});
   expect_message(ErrorKind::data,
@@ -105,8 +105,8 @@ TEST_F(DataFiles, ThatMightBeMeantAreWarnedOf) {
       left_out(DataPart::train),
       (Warnings{directory + ": train-3.jsonl.gz and train-4.jsonl.zst are not read: .jsonl, .json, "
                             ".csv and .txt are read; unpack it first",
-                directory + ": train-2.jsonl is not read, being no ordinary file or a link to "
-                            "none"}));
+                directory + ": train-2.jsonl is not read: not a regular file, or a broken "
+                            "link"}));
 }
 
 // What lies deeper is not read, and is mentioned where it is data.

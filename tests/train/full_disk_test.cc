@@ -112,7 +112,9 @@ TEST_F(SlowFullDisk, RotationsNeedNoMoreRoom) {
     const std::string whole = std::string("whole") + save_steps;
     tiny_.must_train(whole, settings + save_steps);
     const auto child = on_a_full_disk(settings + save_steps);
-    ASSERT_TRUE(child->until([&] { return said("waiting for room"); })) << tiny_.text("said");
+    const bool waited = child->until([&] { return said("waiting for room"); });
+    // A checkpoint that was being written when the disk was filled leaves its room to the result.
+    EXPECT_TRUE(waited || said("checkpoint-4 is not written")) << tiny_.text("said");
     make_room();
     EXPECT_EQ(child->wait(), 0) << tiny_.text("said");
     EXPECT_TRUE(tiny_.text(whole + "/model.safetensors") ==

@@ -208,11 +208,11 @@ ChatTemplate parse_template(std::string_view source) {
           std::string(source), std::nullopt};
 }
 
-// The same of a template that the model has: what is refused is kept for when it is needed.
 std::string other_templates() {
   return fmt::format("chat_template= may name another: plain, {}", builtin_template_names());
 }
 
+// The same of a template that the model has: what is refused is kept for when it is needed.
 ChatTemplate own_template(std::string_view source) {
   if (source.empty()) return {};
   try {

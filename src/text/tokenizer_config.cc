@@ -164,6 +164,8 @@ void read_prefix_space(const Json& config, TokenizerData& data) {
 void read_templates(const Json& config, TokenizerData& data) {
   if (is_null(config, "chat_template")) return;
   const Json& chat = config.at("chat_template");
+  data.chat_template.clear();
+  data.tool_template.clear();
   if (chat.is_string()) {
     data.chat_template = chat.get<std::string>();
     return;
@@ -257,6 +259,11 @@ void apply_tokenizer_config(TokenizerData& data, const TokenizerConfigFiles& fil
     }
     read_templates(config, data);
   });
+}
+
+void apply_config_templates(TokenizerData& data, const NamedText& file) {
+  const Json config = parse_object(file.text, file.name);
+  with_file_name(file.name, [&] { read_templates(config, data); });
 }
 
 }  // namespace jackscrew

@@ -43,4 +43,8 @@ struct TokenizerConfigFiles {
 void apply_tokenizer_config(TokenizerData& data, const TokenizerConfigFiles& files,
                             VocabularyFile beside);
 
+// The chat templates of a tokenizer_config.json alone, in place of `data`'s where it has any.
+// Throws Error(model).
+void apply_config_templates(TokenizerData& data, const NamedText& config);
+
 }  // namespace jackscrew

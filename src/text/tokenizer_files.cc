@@ -28,17 +28,29 @@ TokenizerData read_model_file(const fs::path& path) {
   return data;
 }
 
+constexpr const char* kConfigFile = "tokenizer_config.json";
+
+std::optional<NamedText> named_text(const fs::path& directory, const char* name) {
+  const fs::path path = directory / name;
+  if (!fs::exists(path)) return std::nullopt;
+  return NamedText{path.string(), read_text(path)};
+}
+
+void apply_template_files(TokenizerData& data, const fs::path& directory) {
+  auto chat = named_text(directory, kDefaultTemplateFile);
+  if (!chat) chat = named_text(directory, kChatTemplateFile);
+  const auto tools = named_text(directory, kToolTemplateFile);
+  if (!chat && !tools) return;
+  data.tool_template = tools ? tools->text : "";
+  if (chat) data.chat_template = chat->text;
+}
+
 // What the files beside a vocabulary say of it.
 void apply_files_beside(TokenizerData& data, const fs::path& directory, VocabularyFile vocabulary) {
-  const auto named = [&](const char* name) -> std::optional<NamedText> {
-    const fs::path path = directory / name;
-    if (!fs::exists(path)) return std::nullopt;
-    return NamedText{path.string(), read_text(path)};
-  };
   apply_tokenizer_config(data,
-                         {.config = named("tokenizer_config.json"),
-                          .special_tokens_map = named("special_tokens_map.json"),
-                          .added_tokens = named("added_tokens.json")},
+                         {.config = named_text(directory, kConfigFile),
+                          .special_tokens_map = named_text(directory, "special_tokens_map.json"),
+                          .added_tokens = named_text(directory, "added_tokens.json")},
                          vocabulary);
   apply_template_files(data, directory);
 }
@@ -72,16 +84,9 @@ bool has_tokenizer(const fs::path& directory) {
   return fs::exists(directory / "tokenizer.json") || fs::exists(directory / "tokenizer.model");
 }
 
-bool has_template_files(const fs::path& directory) {
-  return fs::exists(directory / kChatTemplateFile) || fs::exists(directory / kToolTemplateFile);
-}
-
-void apply_template_files(TokenizerData& data, const fs::path& directory) {
-  if (!has_template_files(directory)) return;
-  const fs::path chat = directory / kChatTemplateFile;
-  const fs::path tools = directory / kToolTemplateFile;
-  data.tool_template = fs::exists(tools) ? read_text(tools) : "";
-  if (fs::exists(chat)) data.chat_template = read_text(chat);
+void apply_templates(TokenizerData& data, const fs::path& directory) {
+  if (const auto config = named_text(directory, kConfigFile)) apply_config_templates(data, *config);
+  apply_template_files(data, directory);
 }
 
 std::optional<TokenizerData> read_tokenizer_directory(const fs::path& directory) {

@@ -14,13 +14,15 @@ namespace jackscrew {
 // A template beside a tokenizer, or beside an adapter; it goes before the one in
 // tokenizer_config.json.
 inline constexpr const char* kChatTemplateFile = "chat_template.jinja";
-// The same for conversations with tools, where they have a template of their own.
+// Of named templates: the general one, which goes before the file above, and the one for
+// conversations with tools.
+inline constexpr const char* kDefaultTemplateFile = "additional_chat_templates/default.jinja";
 inline constexpr const char* kToolTemplateFile = "additional_chat_templates/tool_use.jinja";
 
 // What a directory may hold of a tokenizer.
-inline constexpr std::array<const char*, 7> kTokenizerFiles = {
+inline constexpr std::array<const char*, 8> kTokenizerFiles = {
     "tokenizer.json",    "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json",
-    "added_tokens.json", kChatTemplateFile, kToolTemplateFile};
+    "added_tokens.json", kChatTemplateFile, kDefaultTemplateFile,    kToolTemplateFile};
 
 // Reads tokenizer.json or, where there is none, tokenizer.model (SentencePiece's or Llama 3's) from
 // a model directory, and the others of kTokenizerFiles where they exist.
@@ -38,10 +40,10 @@ FoundTokenizer read_tokenizer(const std::filesystem::path& path);
 // Whether it has either of the two.
 bool has_tokenizer(const std::filesystem::path& directory);
 
-// The templates that a directory has as files, in place of `data`'s: together they are all there
-// are. Where it has neither, `data` stays as it is.
-void apply_template_files(TokenizerData& data, const std::filesystem::path& directory);
-bool has_template_files(const std::filesystem::path& directory);
+// The templates that a directory has, with a tokenizer or without, in place of `data`'s: those that
+// are files or, where none is, those in its tokenizer_config.json. Where it has none, `data` stays
+// as it is. Throws Error(model).
+void apply_templates(TokenizerData& data, const std::filesystem::path& directory);
 
 // `where` is for messages. Throws Error(model) when the tokenizer's model or pre-tokenizer is not
 // known.

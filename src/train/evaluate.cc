@@ -60,12 +60,10 @@ EvalResult evaluate(Session& session, const Dataset& dataset, int64_t max_tokens
 
 ChatFormat recipe_chat_format(const Recipe& recipe, const Tokenizer& tokenizer) {
   const jinja::DateTime date = parse_chat_date(recipe.chat_date);
-  const bool own = recipe.chat_template == "auto" && !recipe.adapter.empty();
-  if (!own || !has_template_files(recipe.adapter)) {
-    return chat_format(recipe.chat_template, tokenizer.data(), date);
-  }
   TokenizerData data = tokenizer.data();
-  apply_template_files(data, recipe.adapter);  // what the adapter has learned by
+  // What an adapter has learned by.
+  const bool own = recipe.chat_template == "auto" && !recipe.adapter.empty();
+  if (own) apply_templates(data, recipe.adapter);
   return chat_format(recipe.chat_template, data, date);
 }
 

@@ -201,7 +201,9 @@ void remove_others(const fs::path& result, const fs::path& from) {
       others.push_back(entry.path());
     }
   }
-  if (!fs::exists(result / kToolTemplateFile)) others.push_back(from / kToolTemplateFile);
+  for (const char* name : {kDefaultTemplateFile, kToolTemplateFile}) {
+    if (!fs::exists(result / name)) others.push_back(from / name);
+  }
   for (const fs::path& path : others) fs::remove(path);
 }
 
@@ -247,7 +249,7 @@ void export_result(Session& session, const ModelFiles& files, const Tokenizer& t
   if (const std::string& source = format.general.source;
       !source.empty() && source != tokenizer.data().chat_template) {
     write_text_atomic(beside / kChatTemplateFile, kept_template(format, tokenizer));
-    fs::remove(beside / kToolTemplateFile);
+    for (const char* name : {kDefaultTemplateFile, kToolTemplateFile}) fs::remove(beside / name);
   }
   remove_others(beside, output_dir);
   move_files(beside, output_dir);

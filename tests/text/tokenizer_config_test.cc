@@ -47,12 +47,37 @@ TEST_F(TokenizerDirectory, HasNamedTokensAndTemplates) {
   write(kToolTemplateFile, "tj");
   EXPECT_EQ(read().chat_template, "j");
   EXPECT_EQ(read().tool_template, "tj");
+  write(kDefaultTemplateFile, "dj");
+  EXPECT_EQ(read().chat_template, "dj");
   for (const char* role : {"bos_token", "eos_token", "unk_token"}) {
     write("tokenizer_config.json", fmt::format(R"({{"{}": "<nope>"}})", role));
     expect_error(ErrorKind::model,
                  fmt::format("tokenizer_config.json: the {} \"<nope>\" is not in", role),
                  [&] { read(); });
   }
+}
+
+// An adapter's directory may have a configuration and no tokenizer.
+TEST_F(TokenizerDirectory, GivesItsTemplatesWithoutATokenizer) {
+  fs::remove(directory_ / "tokenizer.json");
+  const auto applied = [&] {
+    TokenizerData data;
+    data.chat_template = "model's";
+    data.tool_template = "model's tools";
+    apply_templates(data, directory_);
+    return data.chat_template + ", " + data.tool_template;
+  };
+  EXPECT_EQ(applied(), "model's, model's tools");
+  write("tokenizer_config.json", R"({"chat_template": null})");
+  EXPECT_EQ(applied(), "model's, model's tools");
+  write("tokenizer_config.json", R"({"chat_template": "c"})");
+  EXPECT_EQ(applied(), "c, ");
+  write("tokenizer_config.json", R"({"chat_template": [{"name": "tool_use", "template": "t"}]})");
+  EXPECT_EQ(applied(), ", t");
+  write("chat_template.jinja", "j");
+  EXPECT_EQ(applied(), "j, ");
+  write("tokenizer_config.json", R"({"chat_template": 1})");
+  expect_error(ErrorKind::model, "tokenizer_config.json: chat_template is neither", applied);
 }
 
 TEST_F(TokenizerDirectory, TakesFromItsOwnFileWhatGoesBeforeAText) {

@@ -114,19 +114,10 @@ std::optional<int64_t> end_of_answers(const ChatFormat& format, const Tokenizer&
   return std::nullopt;
 }
 
-bool is_own(const ModelFiles& files, const Tokenizer& tokenizer) {
-  return files.tokenizer && files.tokenizer->tokens == tokenizer.data().tokens;
-}
-
-// Whether config.json speaks of this tokenizer's tokens.
-bool is_of_config(const ModelFiles& files, const Tokenizer& tokenizer) {
-  return is_own(files, tokenizer) && !files.tokenizer_was_chosen;
-}
-
 // The model's, with the special tokens of another tokenizer where it learned by that.
 ModelConfig exported_config(const ModelFiles& files, const Tokenizer& tokenizer) {
   ModelConfig config = files.config;
-  if (is_of_config(files, tokenizer)) return config;
+  if (files.has_own_tokens(tokenizer)) return config;
   config.bos_token_id = tokenizer.bos();
   config.pad_token_id = tokenizer.data().pad;
   config.eos_token_ids.clear();
@@ -140,7 +131,7 @@ std::string generation_config(const ModelFiles& files, const Tokenizer& tokenize
                               const ChatFormat& format) {
   const fs::path own = fs::path(files.origin) / kGenerationConfig;
   const std::optional<int64_t> end = end_of_answers(format, tokenizer);
-  if (is_of_config(files, tokenizer) && fs::is_directory(files.origin) && fs::exists(own)) {
+  if (files.has_own_tokens(tokenizer) && fs::is_directory(files.origin) && fs::exists(own)) {
     const std::string text = read_text(own);
     if (const auto with_end = end ? add_end_token(text, *end) : text) return *with_end;
   }
@@ -154,7 +145,7 @@ std::string generation_config(const ModelFiles& files, const Tokenizer& tokenize
 // else made from its data.
 void write_tokenizer(const ModelFiles& files, const Tokenizer& tokenizer, const fs::path& to) {
   const fs::path from(files.tokenizer_origin);
-  if (is_own(files, tokenizer) && fs::is_directory(from)) {
+  if (files.has_tokens_of(tokenizer) && fs::is_directory(from)) {
     for (const char* name : kTokenizerFiles) {
       if (!fs::exists(from / name)) continue;
       make_directories((to / name).parent_path());

@@ -113,8 +113,7 @@ std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, const ChatFormat&
 }
 
 std::vector<int32_t> end_tokens(const Tokenizer& tokenizer, const ModelFiles& files) {
-  const bool own = files.tokenizer && files.tokenizer_origin == files.origin &&
-                   files.tokenizer->tokens == tokenizer.data().tokens;
+  const bool own = files.has_own_tokens(tokenizer);
   std::vector<int32_t> ids;
   const auto add = [&](int64_t id) {
     if (id < 0 || id >= tokenizer.vocab_size()) return;

@@ -149,7 +149,8 @@ ModelFiles open_model_alone(const std::string& model, Weights weights) {
   }
   if (path.extension() == ".json") {
     files.config = parse_hf_config(read_text(path), path.string());
-    take_tokenizer(files, model, [&] { return read_tokenizer_directory(path.parent_path()); });
+    const fs::path beside = path.has_parent_path() ? path.parent_path() : fs::path(".");
+    take_tokenizer(files, beside.string(), [&] { return read_tokenizer_directory(beside); });
     return files;
   }
   auto source = std::make_unique<GgufSource>(path);
@@ -169,13 +170,22 @@ void choose_tokenizer(ModelFiles& files, const std::string& adapter, const std::
     files.tokenizer_origin = found.origin.string();
     files.tokenizer = std::move(found.data);
     files.tokenizer_error.reset();
-    files.tokenizer_was_chosen = true;
+    files.tokenizer_owner = TokenizerOwner::recipe;
   } else if (!adapter.empty() && has_tokenizer(adapter)) {
+    files.tokenizer_owner = TokenizerOwner::adapter;
     take_tokenizer(files, adapter, [&] { return read_tokenizer_directory(adapter); });
   }
 }
 
 }  // namespace
+
+bool ModelFiles::has_tokens_of(const Tokenizer& other) const {
+  return tokenizer && tokenizer->tokens == other.data().tokens;
+}
+
+bool ModelFiles::has_own_tokens(const Tokenizer& other) const {
+  return tokenizer_owner == TokenizerOwner::model && has_tokens_of(other);
+}
 
 ModelFiles open_model(const std::string& model, const std::string& adapter,
                       const std::string& tokenizer) {
@@ -231,7 +241,7 @@ Tokenizer make_tokenizer(const std::string& choice, const ModelFiles& files) {
                     choice == kBytes ? files.origin : files.tokenizer_origin,
                     tokenizer.vocab_size(), files.config.vocab_size),
         choice == kBytes ? "tokenizer=bytes needs a vocab_size of at least 258"
-        : files.tokenizer_was_chosen
+        : files.tokenizer_owner == TokenizerOwner::recipe
             ? fmt::format("from scratch, model= may be a config.json with a vocab_size of {} "
                           "or more",
                           tokenizer.vocab_size())

@@ -13,15 +13,22 @@
 
 namespace jackscrew {
 
+// Whose files a tokenizer is from. Those of a model alone say which tokens its configuration means.
+enum class TokenizerOwner : uint8_t { model, adapter, recipe };
+
 struct ModelFiles {
   std::string origin;  // the path or name as given
   ModelConfig config;
-  std::unique_ptr<WeightSource> source;    // null when only a shape was given
-  std::vector<int64_t> end_tokens;         // of generation_config.json, beside those of `config`
-  std::string tokenizer_origin;            // the directory or file that `tokenizer` is from
+  std::unique_ptr<WeightSource> source;  // null when only a shape was given
+  std::vector<int64_t> end_tokens;       // of generation_config.json, beside those of `config`
+  std::string tokenizer_origin;          // the directory or file that `tokenizer` is from
+  TokenizerOwner tokenizer_owner = TokenizerOwner::model;
   std::optional<TokenizerData> tokenizer;  // absent when the model has none that can be used
-  bool tokenizer_was_chosen = false;       // not the model's own: `config` has no tokens of it
   std::optional<Error> tokenizer_error;    // why the one in the files cannot be used
+
+  // Whether it has the tokens of `tokenizer`; of the model's own one.
+  bool has_tokens_of(const Tokenizer& other) const;
+  bool has_own_tokens(const Tokenizer& other) const;
 };
 
 // Throws Error(model) naming what is missing or damaged. A tokenizer that cannot be used is no

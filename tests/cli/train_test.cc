@@ -191,6 +191,11 @@ TEST(SlowTrain, ResultsKeepTheModelsFiles) {
   for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"}) {
     EXPECT_EQ(tiny.text(std::string("second/") + name), tiny.text(std::string("first/") + name));
   }
+  // Those of the tokenizer are the same where the model itself begins anew.
+  tiny.must_train("third", "max_steps=1 method=full tokenizer=auto model=" +
+                               tiny.path("first/config.json").string());
+  EXPECT_EQ(tiny.text("third/special_tokens_map.json"), "{}");
+  EXPECT_EQ(tiny.text("third/tokenizer.json"), tiny.text("first/tokenizer.json"));
 }
 
 // An adapter is used with the tokenizer by which it learned, also where that is not the model's.

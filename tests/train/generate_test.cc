@@ -245,7 +245,6 @@ TEST(Prompt, EndTokens) {
   using Ids = std::vector<int32_t>;
   TokenizerData data = byte_tokenizer();
   ModelFiles files;
-  files.origin = "model";
   files.config.eos_token_ids = {2, 257};
   files.end_tokens = {3, 30000};  // a byte, and nothing that the tokenizer has
   EXPECT_EQ(end_tokens(Tokenizer(data), files), Ids{257});
@@ -254,9 +253,9 @@ TEST(Prompt, EndTokens) {
   EXPECT_EQ(end_tokens(Tokenizer(data), files), (Ids{257, 258}));
   // The model's own tokenizer knows what the model's files mean.
   files.tokenizer = data;
-  files.tokenizer_origin = "adapter";
+  files.tokenizer_owner = TokenizerOwner::adapter;
   EXPECT_EQ(end_tokens(Tokenizer(data), files), (Ids{257, 258}));
-  files.tokenizer_origin = "model";
+  files.tokenizer_owner = TokenizerOwner::model;
   EXPECT_EQ(end_tokens(Tokenizer(data), files), (Ids{2, 3, 257, 258}));
   EXPECT_EQ(end_tokens(Tokenizer(byte_tokenizer()), files), Ids{257});
 }

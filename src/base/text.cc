@@ -100,10 +100,8 @@ std::optional<int64_t> parse_bytes(std::string_view text) {
   }
   const auto number = parse_double(text.substr(0, digits));
   if (!number) return std::nullopt;
-  std::string unit;
-  for (const char c : text.substr(digits)) {
-    if (c != ' ') unit += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  }
+  std::string unit = lower_case(text.substr(digits));
+  std::erase(unit, ' ');
   double scale = 0;
   if (unit == "b") scale = 1;
   if (unit == "kib" || unit == "k") scale = 1024.0;
@@ -128,6 +126,14 @@ std::string human_duration(double seconds) {
   return fmt::format("{}s", total);
 }
 
+std::string lower_case(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return out;
+}
+
 std::optional<int64_t> parse_int(std::string_view text) {
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -143,8 +149,7 @@ std::optional<double> parse_double(std::string_view text) {
 }
 
 std::optional<bool> parse_bool(std::string_view text) {
-  std::string lower(text);
-  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  const std::string lower = lower_case(text);
   if (lower == "true" || lower == "yes" || lower == "on" || lower == "1") return true;
   if (lower == "false" || lower == "no" || lower == "off" || lower == "0") return false;
   return std::nullopt;

@@ -31,6 +31,9 @@ std::optional<int64_t> parse_bytes(std::string_view text);
 // "1h12m", "3m05s", "12s".
 std::string human_duration(double seconds);
 
+// Letters of ASCII alone.
+std::string lower_case(std::string_view text);
+
 // Whole-string parses; nullopt when anything is left over.
 std::optional<int64_t> parse_int(std::string_view text);
 std::optional<double> parse_double(std::string_view text);

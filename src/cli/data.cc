@@ -30,14 +30,15 @@ struct Reader {
       : recipe(from),
         files(open_tokenizer(from.model, from.adapter, from.tokenizer)),
         tokenizer(make_tokenizer(from.tokenizer, files)),
-        options(dataset_options(from, tokenizer)) {}
+        options(dataset_options(from, tokenizer)),
+        places(data_places(from.data)) {}
 
   // Every record whole, in order; of each data set at most so many (0: all), of one that
   // data_weights leaves out none.
   void records(int64_t most, const EncodedCallback& use, const BadRecordCallback& bad = {}) const {
-    for (size_t i = 0; i < recipe.data.size(); ++i) {
+    for (size_t i = 0; i < places.size(); ++i) {
       if (!recipe.data_weights.empty() && recipe.data_weights[i] == 0.0) continue;
-      encode_records(data_files(recipe.data[i], DataPart::train), most, tokenizer, options.examples,
+      encode_records(places[i].files(DataPart::train), most, tokenizer, options.examples,
                      options.threads, use, {},
                      options.skip_bad_records ? bad : BadRecordCallback());
     }
@@ -47,6 +48,7 @@ struct Reader {
   ModelFiles files;
   Tokenizer tokenizer;
   DatasetOptions options;
+  std::vector<DataPlace> places;  // recipe.data
 };
 
 void tokenize(const Reader& reader) {
@@ -176,7 +178,7 @@ class RecordPrinter {
   bool all_trained_;
 };
 
-void preview_records(const Recipe& recipe) {
+void preview_records(const Recipe& recipe, const std::vector<DataPlace>& places) {
   int64_t shown = 0;
   DatasetStats stats;
   const auto show = [&](const FoundRecord& found) {
@@ -192,8 +194,8 @@ void preview_records(const Recipe& recipe) {
     }
     return true;
   };
-  for (const std::string& path : recipe.data) {
-    find_records(data_files(path, DataPart::train), preview_limit(recipe), show);
+  for (const DataPlace& place : places) {
+    find_records(place.files(DataPart::train), preview_limit(recipe), show);
   }
   print_rest(shown);
   for (const std::string& line : data_warnings(stats)) warn(line);
@@ -207,7 +209,7 @@ void preview_records(const Recipe& recipe) {
 void stats(const Reader& reader) {
   const Recipe& recipe = reader.recipe;
   Dataset data =
-      load_datasets(recipe.data, reader.tokenizer, reader.options, stderr_style(recipe.quiet));
+      load_datasets(reader.places, reader.tokenizer, reader.options, stderr_style(recipe.quiet));
   const int64_t repeated = repeated_examples(data);
   if (!recipe.data_weights.empty()) data = data.weighted(recipe.data_weights, recipe.seed);
   const BatchSampler sampler(
@@ -282,13 +284,19 @@ int look_at_data(const Recipe& recipe) {
                 "give model=MODEL, or tokenizer=DIR; data preview shows records without one");
   }
   warn_of_unused(recipe, "data", {"eval_data", "val_size", "output"});
-  for (const std::string& path : recipe.data) {
-    for (const std::string& line : left_out_warnings(path, DataPart::train)) warn(line);
-  }
+  const auto warn_of_files = [](const std::vector<DataPlace>& places) {
+    for (const DataPlace& place : places) {
+      for (const std::string& line : place.left_out_warnings(DataPart::train)) warn(line);
+    }
+  };
   if (records_only) {
-    preview_records(recipe);
+    const std::vector<DataPlace> places = data_places(recipe.data);
+    warn_of_files(places);
+    preview_records(recipe, places);
   } else {
-    action->run(Reader(recipe));
+    const Reader reader(recipe);
+    warn_of_files(reader.places);
+    action->run(reader);
   }
   return 0;
 }

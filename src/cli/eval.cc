@@ -32,9 +32,9 @@ int score(const Recipe& given) {
   options.stride = recipe.stride;
   const ProgressStyle style = stderr_style(recipe.quiet);
   std::vector<Dataset> parts;
-  for (const std::string& path : recipe.data) {
-    for (const std::string& line : left_out_warnings(path, DataPart::evaluation)) warn(line);
-    parts.push_back(load_dataset(path, tokenizer, options, style, DataPart::evaluation));
+  for (const DataPlace& place : data_places(recipe.data)) {
+    for (const std::string& line : place.left_out_warnings(DataPart::evaluation)) warn(line);
+    parts.push_back(load_dataset(place, tokenizer, options, style, DataPart::evaluation));
   }
   // Records are scored side by side; 2048 tokens fill the products, and more would only take
   // memory.

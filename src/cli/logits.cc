@@ -23,7 +23,7 @@ std::vector<int32_t> first_window(const Recipe& recipe, const Tokenizer& tokeniz
   for (const std::string& path : recipe.data) {
     if (!ids.empty()) break;
     read_records(
-        data_files(path, DataPart::train), recipe.max_samples,
+        DataPlace(path).files(DataPart::train), recipe.max_samples,
         [&](const Record& record, const std::string& place) {
           ids = encode_record(tokenizer, options.examples, record, place).ids;
           return ids.empty();

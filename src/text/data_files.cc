@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -14,24 +13,6 @@ namespace jackscrew {
 
 namespace {
 
-enum class Name { train, valid, test };
-
-// What a file's name chooses, if anything: "train.jsonl", "test-01.json".
-std::optional<Name> named(const fs::path& path) {
-  static const std::vector<std::pair<std::string_view, Name>> kNames = {
-      {"train", Name::train}, {"validation", Name::valid}, {"valid", Name::valid},
-      {"eval", Name::valid},  {"dev", Name::valid},        {"test", Name::test}};
-  const std::string stem = path.stem().string();
-  for (const auto& [begin, name] : kNames) {
-    if (!stem.starts_with(begin)) continue;
-    if (stem.size() == begin.size() ||
-        std::isalpha(static_cast<unsigned char>(stem[begin.size()])) == 0) {
-      return name;
-    }
-  }
-  return std::nullopt;
-}
-
 // Links that lead nowhere or in a circle are neither.
 bool is_a_directory(const fs::path& path) {
   std::error_code ignored;
@@ -40,43 +21,6 @@ bool is_a_directory(const fs::path& path) {
 bool is_a_file(const fs::path& path) {
   std::error_code ignored;
   return fs::is_regular_file(path, ignored);
-}
-
-// What a directory holds, each list in order of name.
-struct Listing {
-  std::vector<fs::path> files;   // data files
-  std::vector<fs::path> others;  // files of other kinds, and what is no file
-  std::vector<fs::path> directories;
-
-  bool has(Name name) const {
-    return std::any_of(files.begin(), files.end(),
-                       [&](const fs::path& file) { return named(file) == name; });
-  }
-  // Which name is the part's; none where all files are.
-  std::optional<Name> name_of(DataPart part) const {
-    const bool any = has(Name::train) || has(Name::valid) || has(Name::test);
-    if (!any) return std::nullopt;
-    if (part == DataPart::train) return Name::train;
-    return has(Name::valid) ? Name::valid : Name::test;
-  }
-};
-
-Listing list(const fs::path& directory) {
-  Listing out;
-  std::error_code error;
-  for (fs::directory_iterator at(directory, error), end; !error && at != end; at.increment(error)) {
-    const fs::path& path = at->path();
-    if (is_a_directory(path)) {
-      out.directories.push_back(path);
-    } else {
-      (is_data_file(path) && is_a_file(path) ? out.files : out.others).push_back(path);
-    }
-  }
-  if (error) fail(ErrorKind::data, "cannot list {}: {}", directory.string(), error.message());
-  for (auto* paths : {&out.files, &out.others, &out.directories}) {
-    std::sort(paths->begin(), paths->end());
-  }
-  return out;
 }
 
 bool holds_data(const fs::path& directory) {
@@ -99,7 +43,7 @@ bool is_table(const fs::path& path) {
 }
 
 // "a.jsonl", "a.jsonl and b.txt", "a.jsonl and 7 more".
-std::string names(const std::vector<fs::path>& paths) {
+std::string names_of(const std::vector<fs::path>& paths) {
   const std::string first = paths.front().filename().string();
   if (paths.size() == 1) return first;
   if (paths.size() == 2) return first + " and " + paths.back().filename().string();
@@ -109,9 +53,7 @@ std::string names(const std::vector<fs::path>& paths) {
 }  // namespace
 
 std::string lower_extension(const fs::path& path) {
-  std::string extension = path.extension().string();
-  for (char& c : extension) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return extension;
+  return lower_case(path.extension().string());
 }
 
 bool is_data_file(const fs::path& path) {
@@ -131,82 +73,126 @@ std::string unread_hint(const fs::path& path) {
   return fmt::format("{}{}", kRead, is_packed(path) ? "; unpack it first" : "");
 }
 
-std::vector<fs::path> data_files(const fs::path& path, DataPart part) {
+enum class DataPlace::Name { train, valid, test };
+
+std::optional<DataPlace::Name> DataPlace::named(const fs::path& file) {
+  static const std::vector<std::pair<std::string_view, Name>> kNames = {
+      {"train", Name::train}, {"validation", Name::valid}, {"valid", Name::valid},
+      {"eval", Name::valid},  {"dev", Name::valid},        {"test", Name::test}};
+  const std::string stem = file.stem().string();
+  for (const auto& [begin, name] : kNames) {
+    if (!stem.starts_with(begin)) continue;
+    if (stem.size() == begin.size() ||
+        std::isalpha(static_cast<unsigned char>(stem[begin.size()])) == 0) {
+      return name;
+    }
+  }
+  return std::nullopt;
+}
+
+DataPlace::DataPlace(fs::path path) : path_(std::move(path)), is_directory_(is_a_directory(path_)) {
   std::error_code error;
-  if (!fs::exists(path, error)) {
-    throw Error(ErrorKind::data, fmt::format("{} does not exist", path.string()),
-                is_repository_name(path.string())
+  if (!fs::exists(path_, error)) {
+    throw Error(ErrorKind::data, fmt::format("{} does not exist", path_.string()),
+                is_repository_name(path_.string())
                     ? fmt::format("the program downloads nothing; in Python, datasets.load_dataset("
                                   "\"{}\", split=\"train\").to_json(\"data.jsonl\") writes a data "
                                   "set of the hub to a file",
-                                  path.string())
+                                  path_.string())
                     : "check the path");
   }
-  if (!is_a_directory(path)) return {path};
-  const Listing listing = list(path);
-  const std::optional<Name> wanted = listing.name_of(part);
-  std::vector<fs::path> files;
-  for (const fs::path& file : listing.files) {
-    if (!wanted || named(file) == wanted) files.push_back(file);
+  if (!is_directory_) return;
+  for (fs::directory_iterator at(path_, error), end; !error && at != end; at.increment(error)) {
+    const fs::path& entry = at->path();
+    if (is_a_directory(entry)) {
+      directories_.push_back(entry);
+    } else {
+      (is_data_file(entry) && is_a_file(entry) ? files_ : others_).push_back(entry);
+    }
   }
-  if (!files.empty()) return files;
+  if (error) fail(ErrorKind::data, "cannot list {}: {}", path_.string(), error.message());
+  for (auto* paths : {&files_, &others_, &directories_}) std::sort(paths->begin(), paths->end());
+}
+
+bool DataPlace::has(Name name) const {
+  return std::any_of(files_.begin(), files_.end(),
+                     [&](const fs::path& file) { return named(file) == name; });
+}
+
+std::optional<DataPlace::Name> DataPlace::name_of(DataPart part) const {
+  const bool any = has(Name::train) || has(Name::valid) || has(Name::test);
+  if (!any) return std::nullopt;
+  if (part == DataPart::train) return Name::train;
+  return has(Name::valid) ? Name::valid : Name::test;
+}
+
+bool DataPlace::names(DataPart part) const {
+  const std::optional<Name> wanted = name_of(part);
+  return wanted && has(*wanted);
+}
+
+std::vector<fs::path> DataPlace::files(DataPart part) const {
+  if (!is_directory_) return {path_};
+  const std::optional<Name> wanted = name_of(part);
+  std::vector<fs::path> out;
+  for (const fs::path& file : files_) {
+    if (!wanted || named(file) == wanted) out.push_back(file);
+  }
+  if (!out.empty()) return out;
   const std::string what = part == DataPart::train ? "training files" : "files for evaluation";
-  const std::string message = fmt::format("{} holds no {}", path.string(), what);
-  if (!listing.files.empty()) {
-    std::vector<fs::path> choosing = listing.files;
+  const std::string message = fmt::format("{} holds no {}", path_.string(), what);
+  if (!files_.empty()) {
+    std::vector<fs::path> choosing = files_;
     std::erase_if(choosing, [](const fs::path& file) { return !named(file); });
     throw Error(
         ErrorKind::data, message,
         fmt::format("file names there select other parts: {}; a file that is given itself is "
                     "read whatever its name",
-                    names(choosing)));
+                    names_of(choosing)));
   }
-  const auto deeper =
-      std::find_if(listing.directories.begin(), listing.directories.end(), holds_data);
+  const auto deeper = std::find_if(directories_.begin(), directories_.end(), holds_data);
   throw Error(ErrorKind::data, message,
-              deeper != listing.directories.end()
+              deeper != directories_.end()
                   ? fmt::format("directories in it are not read: name {} itself", deeper->string())
-              : !listing.others.empty() ? unread_hint(listing.others.front())
-                                        : ".jsonl, .json, .csv and .txt files are read");
+              : !others_.empty() ? unread_hint(others_.front())
+                                 : ".jsonl, .json, .csv and .txt files are read");
 }
 
-std::vector<std::string> left_out_warnings(const fs::path& path, DataPart part) {
-  if (!is_a_directory(path)) return {};
+std::vector<std::string> DataPlace::left_out_warnings(DataPart part) const {
   std::vector<std::string> warnings;
-  const Listing listing = list(path);
-  const std::optional<Name> wanted = listing.name_of(part);
+  const std::optional<Name> wanted = name_of(part);
   std::vector<fs::path> left;
-  for (const fs::path& file : listing.files) {
+  for (const fs::path& file : files_) {
     const std::optional<Name> name = named(file);
     const bool other_part = name && (part == DataPart::train || *name == Name::train);
     if (wanted && name != wanted && !other_part) left.push_back(file);
   }
   const auto warn_of = [&](const std::vector<fs::path>& files, const std::string& why) {
     if (files.empty()) return;
-    warnings.push_back(fmt::format("{}: {} {} not read{}", path.string(), names(files),
+    warnings.push_back(fmt::format("{}: {} {} not read{}", path_.string(), names_of(files),
                                    files.size() == 1 ? "is" : "are", why));
   };
   warn_of(left, ": the names of other files there select those");
-  std::vector<fs::path> unread = listing.others;
+  std::vector<fs::path> unread = others_;
   std::erase_if(unread, [](const fs::path& file) { return !is_packed(file) && !is_table(file); });
   if (!unread.empty()) warn_of(unread, ": " + unread_hint(unread.front()));
-  std::vector<fs::path> no_files = listing.others;
+  std::vector<fs::path> no_files = others_;
   std::erase_if(no_files, [](const fs::path& file) { return !is_data_file(file); });
   warn_of(no_files, ": not a regular file, or a broken link");
-  std::vector<fs::path> directories = listing.directories;
+  std::vector<fs::path> directories = directories_;
   std::erase_if(directories, [](const fs::path& directory) { return !holds_data(directory); });
   if (!directories.empty()) {
-    warnings.push_back(
-        fmt::format("{}: directories in it are not read: {}", path.string(), names(directories)));
+    warnings.push_back(fmt::format("{}: directories in it are not read: {}", path_.string(),
+                                   names_of(directories)));
   }
   return warnings;
 }
 
-bool names_part(const fs::path& path, DataPart part) {
-  if (!is_a_directory(path)) return false;
-  const Listing listing = list(path);
-  const std::optional<Name> wanted = listing.name_of(part);
-  return wanted && listing.has(*wanted);
+std::vector<DataPlace> data_places(const std::vector<std::string>& paths) {
+  std::vector<DataPlace> out;
+  out.reserve(paths.size());
+  for (const std::string& path : paths) out.emplace_back(path);
+  return out;
 }
 
 }  // namespace jackscrew

@@ -66,12 +66,12 @@ class Dataset {
   Dataset(std::vector<Example> examples, int64_t sequence_len,
           const Tokenizer* tokenizer = nullptr);
 
-  // Reads the files of one part (see data_files). A .txt file is encoded as one text, with BOS
+  // Reads the files of one part (see DataPlace). A .txt file is encoded as one text, with BOS
   // where the tokenizer adds it by default, and cut into consecutive windows of sequence_len tokens
   // (the last may be shorter); every token but the first of each window is a target. `progress` is
   // told of the files' bytes. Throws Error(data) naming file and line, also when nothing is left to
   // learn or to score.
-  static Dataset read(const fs::path& path, const Tokenizer& tokenizer,
+  static Dataset read(const DataPlace& from, const Tokenizer& tokenizer,
                       const DatasetOptions& options, DataPart part = DataPart::train,
                       const ProgressCallback& progress = {});
   // One after the other.

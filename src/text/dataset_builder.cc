@@ -238,10 +238,10 @@ std::optional<Dataset> DatasetBuilder::reopen(const fs::path& token_file, const 
   return data;
 }
 
-Dataset Dataset::read(const fs::path& path, const Tokenizer& tokenizer,
+Dataset Dataset::read(const DataPlace& from, const Tokenizer& tokenizer,
                       const DatasetOptions& options, DataPart part,
                       const ProgressCallback& progress) {
-  const std::vector<fs::path> files = data_files(path, part);
+  const std::vector<fs::path> files = from.files(part);
   std::string key;
   if (!options.token_file.empty()) {
     key = key_of(files, tokenizer, options);
@@ -267,7 +267,7 @@ Dataset Dataset::read(const fs::path& path, const Tokenizer& tokenizer,
   if (counts.examples == 0) {
     throw Error(
         ErrorKind::data,
-        fmt::format("{}: none of its {} records has a token to {} on", path.string(),
+        fmt::format("{}: none of its {} records has a token to {} on", from.path().string(),
                     counts.records, part == DataPart::train ? "train" : "evaluate"),
         counts.bad > 0         ? fmt::format("{} cannot be read; the first: {}",
                                              counted(counts.bad, "record"), counts.first_bad)

@@ -24,10 +24,10 @@ fs::path temporary_file() {
 
 }  // namespace
 
-Dataset load_dataset(const fs::path& path, const Tokenizer& tokenizer, DatasetOptions options,
+Dataset load_dataset(const DataPlace& place, const Tokenizer& tokenizer, DatasetOptions options,
                      const ProgressStyle& style, DataPart part, const fs::path& token_file) {
   int64_t bytes = 0;
-  for (const fs::path& file : data_files(path, part)) {
+  for (const fs::path& file : place.files(part)) {
     std::error_code error;  // what cannot be read is refused when it is
     const auto size = fs::file_size(file, error);
     if (!error) bytes += static_cast<int64_t>(size);
@@ -38,23 +38,23 @@ Dataset load_dataset(const fs::path& path, const Tokenizer& tokenizer, DatasetOp
     make_directories(options.token_file.parent_path());
   }
   ProgressBar bar(std::cerr, style, "reading data", bytes, "B");
-  Dataset dataset = Dataset::read(path, tokenizer, options, part, bar.callback());
+  Dataset dataset = Dataset::read(place, tokenizer, options, part, bar.callback());
   bar.finish();
   // Its bytes stay as long as the data set.
   if (is_large && token_file.empty()) fs::remove(options.token_file);
   return dataset;
 }
 
-Dataset load_datasets(std::span<const std::string> paths, const Tokenizer& tokenizer,
+Dataset load_datasets(std::span<const DataPlace> places, const Tokenizer& tokenizer,
                       const DatasetOptions& options, const ProgressStyle& style, DataPart part,
                       const fs::path& token_prefix) {
   std::vector<Dataset> parts;
-  for (const std::string& path : paths) {
+  for (const DataPlace& place : places) {
     fs::path token_file;
     if (!token_prefix.empty()) {
       token_file = fmt::format("{}-{}.tokens", token_prefix.string(), parts.size() + 1);
     }
-    parts.push_back(load_dataset(path, tokenizer, options, style, part, token_file));
+    parts.push_back(load_dataset(place, tokenizer, options, style, part, token_file));
   }
   return Dataset::join(parts);
 }

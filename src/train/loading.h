@@ -12,11 +12,11 @@ namespace jackscrew {
 
 // Dataset::read() of one data set. Where its files are large, the tokens are kept in a file:
 // `token_file`, or a temporary one without a name.
-Dataset load_dataset(const fs::path& path, const Tokenizer& tokenizer, DatasetOptions options,
+Dataset load_dataset(const DataPlace& place, const Tokenizer& tokenizer, DatasetOptions options,
                      const ProgressStyle& style, DataPart part = DataPart::train,
                      const fs::path& token_file = {});
 // Of several, joined; the names of their files of tokens begin with `token_prefix`.
-Dataset load_datasets(std::span<const std::string> paths, const Tokenizer& tokenizer,
+Dataset load_datasets(std::span<const DataPlace> places, const Tokenizer& tokenizer,
                       const DatasetOptions& options, const ProgressStyle& style,
                       DataPart part = DataPart::train, const fs::path& token_prefix = {});
 

@@ -12,19 +12,18 @@ namespace jackscrew {
 
 namespace {
 
-// Of what a directory holds and the run does not use.
-void warn_of_files(const Recipe& recipe) {
-  for (const std::string& path : recipe.data) {
-    for (const std::string& warning : left_out_warnings(path, DataPart::train)) warn(warning);
-    const bool evaluates = !recipe.eval_data.empty() || recipe.val_size > 0;
-    if (!evaluates && names_part(path, DataPart::evaluation)) {
-      warn(fmt::format("{0} has files for evaluation, which eval_data={0} would use", path));
+// Of what directories hold and the run does not use.
+void warn_of_files(const std::vector<DataPlace>& data, const std::vector<DataPlace>& eval_data,
+                   bool evaluates) {
+  for (const DataPlace& place : data) {
+    for (const std::string& warning : place.left_out_warnings(DataPart::train)) warn(warning);
+    if (!evaluates && place.names(DataPart::evaluation)) {
+      warn(fmt::format("{0} has files for evaluation, which eval_data={0} would use",
+                       place.path().string()));
     }
   }
-  for (const std::string& path : recipe.eval_data) {
-    for (const std::string& warning : left_out_warnings(path, DataPart::evaluation)) {
-      warn(warning);
-    }
+  for (const DataPlace& place : eval_data) {
+    for (const std::string& warning : place.left_out_warnings(DataPart::evaluation)) warn(warning);
   }
 }
 
@@ -34,13 +33,15 @@ RunData read_run_data(const Recipe& recipe, const Tokenizer& tokenizer, const Pr
                       const fs::path& output_dir) {
   RunData data;
   const DatasetOptions options = dataset_options(recipe, tokenizer);
-  const auto load = [&](const std::vector<std::string>& paths, DataPart part, const char* name) {
-    return load_datasets(paths, tokenizer, options, style, part,
+  const auto load = [&](std::span<const DataPlace> places, DataPart part, const char* name) {
+    return load_datasets(places, tokenizer, options, style, part,
                          tokens_directory(output_dir) / name);
   };
-  data.train = load(recipe.data, DataPart::train, "train");
+  const std::vector<DataPlace> places = data_places(recipe.data);
+  const std::vector<DataPlace> eval_places = data_places(recipe.eval_data);
+  data.train = load(places, DataPart::train, "train");
   for (const std::string& warning : data_warnings(data.train.stats())) warn(warning);
-  warn_of_files(recipe);
+  warn_of_files(places, eval_places, !recipe.eval_data.empty() || recipe.val_size > 0);
   if (options.examples.format.uses_clock() && recipe.chat_date == "today") {
     const jinja::DateTime& now = options.examples.format.now;
     warn(fmt::format(
@@ -48,7 +49,7 @@ RunData read_run_data(const Recipe& recipe, const Tokenizer& tokenizer, const Pr
         now.year, now.month, now.day));
   }
   if (!recipe.eval_data.empty()) {
-    data.evaluation = load(recipe.eval_data, DataPart::evaluation, "eval");
+    data.evaluation = load(eval_places, DataPart::evaluation, "eval");
   } else if (recipe.val_size > 0) {
     std::tie(data.train, data.evaluation) = data.train.split(recipe.val_size, recipe.seed);
   }

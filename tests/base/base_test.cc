@@ -77,6 +77,7 @@ TEST(Text, NearestName) {
 }
 
 TEST(Text, Sizes) {
+  EXPECT_EQ(lower_case("Train.JSONL \xC3\x84"), "train.jsonl \xC3\x84");
   EXPECT_EQ(parse_bytes("16GiB"), int64_t{16} << 30);
   EXPECT_EQ(parse_bytes("1.5 MB"), 1500000);
   EXPECT_EQ(parse_bytes("4096B"), 4096);

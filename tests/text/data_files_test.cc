@@ -14,11 +14,11 @@ class DataFiles : public DatasetTest {
  protected:
   std::string names(DataPart part) const {
     std::string text;
-    for (const fs::path& file : data_files(directory_, part))
+    for (const fs::path& file : DataPlace(directory_).files(part))
       text += file.filename().string() + " ";
     return text;
   }
-  Warnings left_out(DataPart part) const { return left_out_warnings(directory_, part); }
+  Warnings left_out(DataPart part) const { return DataPlace(directory_).left_out_warnings(part); }
   void refuse(DataPart part, const std::string& message) const {
     expect_message(ErrorKind::data, directory_.string() + message, [&] { names(part); });
   }
@@ -35,11 +35,19 @@ TEST_F(DataFiles, AreForBothPartsWhereNoNameChooses) {
   write("readme.md", "not data");
   EXPECT_EQ(names(DataPart::train), "a.jsonl b.txt ");
   EXPECT_EQ(names(DataPart::evaluation), "a.jsonl b.txt ");
-  EXPECT_FALSE(names_part(directory_, DataPart::evaluation));
+  EXPECT_FALSE(DataPlace(directory_).names(DataPart::evaluation));
   EXPECT_EQ(left_out(DataPart::train), Warnings());
   const Dataset both = Dataset::read(directory_, tokenizer_, options(100));
   EXPECT_EQ(decode(both.example(0)), "first one<|im_end|>");
   EXPECT_EQ(decode(both.example(1)), "b b b");
+}
+
+TEST_F(DataFiles, AreListedOnce) {
+  write("a.txt", "a");
+  const DataPlace place(directory_);
+  write("b.txt", "b");
+  EXPECT_EQ(place.files(DataPart::train).size(), 1u);
+  EXPECT_EQ(DataPlace(directory_).files(DataPart::train).size(), 2u);
 }
 
 TEST_F(DataFiles, AreChosenByName) {
@@ -49,7 +57,7 @@ TEST_F(DataFiles, AreChosenByName) {
   }
   EXPECT_EQ(names(DataPart::train), "train-01.jsonl ");
   EXPECT_EQ(names(DataPart::evaluation), "valid.jsonl ");
-  EXPECT_TRUE(names_part(directory_, DataPart::evaluation));
+  EXPECT_TRUE(DataPlace(directory_).names(DataPart::evaluation));
   const std::string left = directory_.string() +
                            ": a.jsonl and 2 more are not read: the names of other "
                            "files there select those";
@@ -136,7 +144,7 @@ TEST_F(DataFiles, OfOtherKindsAreRefusedWithWhatToDo) {
     EXPECT_TRUE(message_of(file).ends_with(name + ": unknown kind of data file")) << file;
     EXPECT_TRUE(hint_of(file).find(hint) != std::string::npos) << file;
     const std::string all =
-        error_of(ErrorKind::data, [&] { data_files(directory, DataPart::train); });
+        error_of(ErrorKind::data, [&] { DataPlace(directory).files(DataPart::train); });
     EXPECT_TRUE(message_of(all).ends_with("holds no training files")) << all;
     EXPECT_EQ(hint_of(all), hint_of(file));
   }

@@ -265,13 +265,8 @@ ChatFormat chat_format(std::string_view name, const TokenizerData& tokenizer,
   return format;
 }
 
-jinja::DateTime parse_chat_date(std::string_view text) {
-  if (text == "today") {
-    const std::time_t now = std::time(nullptr);
-    std::tm local{};
-    localtime_r(&now, &local);
-    return {local.tm_year + 1900, local.tm_mon + 1, local.tm_mday, 0, 0, 0};
-  }
+std::optional<std::chrono::year_month_day> parse_chat_date(std::string_view text) {
+  if (text == "today") return std::nullopt;
   const std::vector<std::string> parts = split(text, '-');
   const auto number = [&](size_t part, int64_t low, int64_t high) -> int {
     const auto value = part < parts.size() ? parse_int(parts[part]) : std::nullopt;
@@ -283,7 +278,23 @@ jinja::DateTime parse_chat_date(std::string_view text) {
   };
   const int year = number(0, 1, 9999);
   const int month = number(1, 1, 12);
-  return {year, month, number(2, 1, days_of_month(year, month)), 0, 0, 0};
+  const int day = number(2, 1, days_of_month(year, month));
+  return std::chrono::year(year) / month / day;
+}
+
+jinja::DateTime chat_clock(const std::optional<std::chrono::year_month_day>& day) {
+  if (day) {
+    return {int{day->year()},
+            static_cast<int>(unsigned{day->month()}),
+            static_cast<int>(unsigned{day->day()}),
+            0,
+            0,
+            0};
+  }
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  localtime_r(&now, &local);
+  return {local.tm_year + 1900, local.tm_mon + 1, local.tm_mday, 0, 0, 0};
 }
 
 RenderedChat render_chat(const ChatFormat& format, std::span<const Message> messages,

@@ -1,6 +1,7 @@
 // Conversations as text: which pieces a model reads and which it is trained to write.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <span>
@@ -70,8 +71,10 @@ struct RenderedChat {
 ChatFormat chat_format(std::string_view name, const TokenizerData& tokenizer,
                        const jinja::DateTime& now);
 
-// "today" (by this machine's clock) or YYYY-MM-DD, at midnight. Throws Error(usage).
-jinja::DateTime parse_chat_date(std::string_view text);
+// "today" (none) or YYYY-MM-DD. Throws Error(usage).
+std::optional<std::chrono::year_month_day> parse_chat_date(std::string_view text);
+// The day at midnight; none: today's, by this machine's clock.
+jinja::DateTime chat_clock(const std::optional<std::chrono::year_month_day>& day);
 
 // Renders a conversation. An assistant's answer and the token that ends it are trained; all else is
 // not. With `answer_follows` the text ends where an assistant's answer would begin. `tools` is what

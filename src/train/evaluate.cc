@@ -59,12 +59,11 @@ EvalResult evaluate(Session& session, const Dataset& dataset, int64_t max_tokens
 }
 
 ChatFormat recipe_chat_format(const Recipe& recipe, const Tokenizer& tokenizer) {
-  const jinja::DateTime date = parse_chat_date(recipe.chat_date);
   TokenizerData data = tokenizer.data();
   // What an adapter has learned by.
   const bool own = recipe.chat_template == "auto" && !recipe.adapter.empty();
   if (own) apply_templates(data, recipe.adapter);
-  return chat_format(recipe.chat_template, data, date);
+  return chat_format(recipe.chat_template, data, chat_clock(recipe.chat_date));
 }
 
 DatasetOptions dataset_options(const Recipe& recipe, const Tokenizer& tokenizer) {

@@ -210,8 +210,7 @@ void fill(Recipe& r, const OptionSet& o) {
   r.checkpoint_dtype = o.text("checkpoint_dtype");
   r.tokenizer = o.text("tokenizer");
   r.chat_template = o.text("chat_template");
-  r.chat_date = o.text("chat_date");
-  parse_chat_date(r.chat_date);  // refused here if it is none
+  r.chat_date = parse_chat_date(o.text("chat_date"));
   r.data = o.list("data");
   r.data_weights = data_weights(o);
   r.eval_data = o.list("eval_data");

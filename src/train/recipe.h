@@ -1,6 +1,7 @@
 // A recipe: everything that a run was asked to do, resolved and checked.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -35,7 +36,7 @@ struct Recipe {
   std::string checkpoint_dtype;
   std::string tokenizer;
   std::string chat_template;
-  std::string chat_date;
+  std::optional<std::chrono::year_month_day> chat_date;  // none: today
 
   std::vector<std::string> data;
   std::vector<double> data_weights;  // one for each of data, or none

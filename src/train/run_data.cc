@@ -42,7 +42,7 @@ RunData read_run_data(const Recipe& recipe, const Tokenizer& tokenizer, const Pr
   data.train = load(places, DataPart::train, "train");
   for (const std::string& warning : data_warnings(data.train.stats())) warn(warning);
   warn_of_files(places, eval_places, !recipe.eval_data.empty() || recipe.val_size > 0);
-  if (options.examples.format.uses_clock() && recipe.chat_date == "today") {
+  if (options.examples.format.uses_clock() && !recipe.chat_date) {
     const jinja::DateTime& now = options.examples.format.now;
     warn(fmt::format(
         "the chat template writes the date: only chat_date={:04}-{:02}-{:02} repeats this run",

@@ -12,7 +12,8 @@ void jackscrew::parse_input(std::string_view bytes) {
   const std::vector<Message> messages = {
       {"system", "Be\nbrief."}, {"user", "Hi </s> {{ 1 }}"}, {"assistant", " \xC3\xA9\xFF "}};
   accepts([&] {
-    const ChatFormat format = chat_format("auto", tokenizer, parse_chat_date("2024-02-29"));
+    const ChatFormat format =
+        chat_format("auto", tokenizer, chat_clock(parse_chat_date("2024-02-29")));
     if (format.is_plain()) return;
     accepts([&] { render_chat(format, messages); });
     accepts([&] { render_chat(format, std::span(messages).first(2), true); });

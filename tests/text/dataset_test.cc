@@ -193,6 +193,9 @@ TEST_F(DatasetTest, LongRecordsAreCutLeftOutOrRefused) {
   EXPECT_EQ(dropped.size(), 1);
   EXPECT_EQ(dropped.stats().too_long, 1);
   EXPECT_EQ(dropped.stats().dropped, 0);
+  // Of all records: what a byte of text comes to in tokens does not depend on what is skipped.
+  EXPECT_EQ(dropped.stats().text_bytes, cut.text_bytes);
+  EXPECT_EQ(dropped.stats().text_tokens, cut.text_tokens);
   o.long_record = LongRecord::error;
   expect_error(ErrorKind::data, "a.jsonl:2: ", [&] { read("a.jsonl", text, o); });
   expect_error(ErrorKind::data, "sequence_len is 8", [&] { read("a.jsonl", text, o); });

@@ -33,10 +33,14 @@ class GpuScale : public ::testing::Test {
  protected:
   static constexpr int kDrawn = 12;  // rows that are compared
 
+  explicit GpuScale(AttentionLibrary attention = AttentionLibrary::own) : attention_(attention) {}
+
   void SetUp() override {
-    SKIP_WITHOUT_GPU();
-    device_ = open_device("cuda:0",
-                          {.threads = 2, .isa = test_isa(), .environments = python_environments()});
+    if (const auto missing = gpu_missing(attention_); !missing.empty()) GTEST_SKIP() << missing;
+    device_ = open_device("cuda:0", {.threads = 2,
+                                     .isa = test_isa(),
+                                     .environments = python_environments(),
+                                     .attention = attention_});
     memory_.emplace("device", device_->make_backing(), 0);
     ops_ = device_->make_ops(*memory_);
     scratch_.emplace(*memory_, Purpose::workspace, int64_t{64} << 20);
@@ -54,7 +58,7 @@ class GpuScale : public ::testing::Test {
         .view();
   }
   template <class T>
-  Tensor put(const Values& values, int64_t rows, int64_t cols) {
+  Tensor put(const Values& values, int64_t rows, int64_t cols, T (*convert)(float)) {
     const Tensor to = take(DTypeOf<T>::value, rows, cols);
     std::vector<T> row(at(cols));
     // A row at a time would wait for each.
@@ -63,11 +67,15 @@ class GpuScale : public ::testing::Test {
       const int64_t end = std::min(rows, begin + at_once);
       row.resize(at((end - begin) * cols));
       for (size_t i = 0; i < row.size(); ++i) {
-        row[i] = from_float<T>(values(begin * cols + static_cast<int64_t>(i)));
+        row[i] = convert(values(begin * cols + static_cast<int64_t>(i)));
       }
       ops_->copy(to.rows(begin, end), Tensor(row.data(), DTypeOf<T>::value, {end - begin, cols}));
     }
     return to;
+  }
+  template <class T>
+  Tensor put(const Values& values, int64_t rows, int64_t cols) {
+    return put<T>(values, rows, cols, [](float value) { return from_float<T>(value); });
   }
   Tensor put(const std::vector<int32_t>& values) {
     const auto count = static_cast<int64_t>(values.size());
@@ -100,11 +108,13 @@ class GpuScale : public ::testing::Test {
 
   template <class Operand, class Result>
   void expect_product(int64_t m, int64_t n, int64_t k, bool ta, bool tb);
+  void expect_product_of_bytes(int64_t m, int64_t n, int64_t k, bool tb);
   template <class T>
   void expect_attention(int64_t head_dim, const std::vector<int32_t>& cu_seqlens, double tolerance);
   template <class T>
   void expect_loss(int64_t rows, int64_t vocab, double tolerance);
 
+  AttentionLibrary attention_;
   std::unique_ptr<Device> device_;
   std::optional<Memory> memory_;
   std::unique_ptr<Ops> ops_;
@@ -163,6 +173,49 @@ TEST_F(GpuScale, ProductsWithAVocabulary) {
   expect_product<bf16, float>(tokens, hidden, vocab, false, false);  // their gradient
   expect_product<bf16, float>(vocab, hidden, tokens, true, false);   // the head's
   expect_product<float, float>(tokens, vocab, hidden, false, true);
+}
+
+int8_t code_of(float value) {
+  return static_cast<int8_t>(value * 63.0f);
+}
+
+void GpuScale::expect_product_of_bytes(int64_t m, int64_t n, int64_t k, bool tb) {
+  SCOPED_TRACE(fmt::format("{} x {} x {}, {}", m, n, k, tb));
+  const Values a_values(1), b_values(2), a_scales(3), b_scales(4);
+  const int64_t groups = ceil_div(k, kInt8Group);
+  const Int8Rows a{put<int8_t>(a_values, m, k, code_of), put<float>(a_scales, m, groups)};
+  const Int8Rows b{put<int8_t>(b_values, tb ? n : k, tb ? k : n, code_of),
+                   tb ? put<float>(b_scales, 1, n).reshaped({n}) : Tensor()};
+  const Tensor c = take(DType::f32, m, n);
+  ops_->gemm_int8(a, b, Transpose{tb}, c, Accumulate::no, *scratch_);
+  // Within a group sums are exact.
+  const double tolerance = 4.0 * std::sqrt(static_cast<double>(groups)) * 0x1p-24;
+  for (const int64_t i : drawn(m, 3)) {
+    const std::vector<float> got = row(c, i);
+    std::vector<float> some;
+    Doubles want;
+    for (const int64_t j : drawn(n, 4)) {
+      double sum = 0.0;
+      for (int64_t l = 0; l < k; ++l) {
+        const int product =
+            code_of(a_values(i * k + l)) * code_of(b_values(tb ? j * k + l : l * n + j));
+        sum += static_cast<double>(a_scales(i * groups + l / kInt8Group)) * product;
+      }
+      some.push_back(got[at(j)]);
+      want.push_back(tb ? sum * static_cast<double>(b_scales(j)) : sum);
+    }
+    EXPECT_LE(relative_error(some, want), tolerance) << "row " << i;
+  }
+  tensors_.clear();
+}
+
+TEST_F(GpuScale, ProductsOfBytes) {
+  const int64_t tokens = is_real() ? 4096 : 40;
+  const int64_t wide = is_real() ? 8960 : 200;
+  const int64_t hidden = is_real() ? 1536 : 70;
+  expect_product_of_bytes(tokens, wide, hidden, true);
+  expect_product_of_bytes(tokens, hidden, wide, true);
+  expect_product_of_bytes(tokens, hidden, wide, false);
 }
 
 // Of 4 heads over 2 of keys and values. The results of single queries and keys from q, k, v and
@@ -291,6 +344,20 @@ TEST_F(GpuScale, Attention) {
   for (const int64_t head_dim : {64, 128, 256}) {
     expect_attention<float>(head_dim, cu_seqlens, 2e-5);
     // Rounded by up to 2^-9 before every product; gradients are differences of such.
+    expect_attention<bf16>(head_dim, cu_seqlens, 2e-2);
+  }
+}
+
+// With the statistics and results of cuDNN's forward pass our backward pass goes on.
+class GpuScaleCudnn : public GpuScale {
+ protected:
+  GpuScaleCudnn() : GpuScale(AttentionLibrary::cudnn) {}
+};
+
+TEST_F(GpuScaleCudnn, Attention) {
+  const std::vector<int32_t> cu_seqlens =
+      is_real() ? std::vector<int32_t>{0, 1, 2049, 2114, 6200} : std::vector<int32_t>{0, 1, 70};
+  for (const int64_t head_dim : {64, 128, 256}) {
     expect_attention<bf16>(head_dim, cu_seqlens, 2e-2);
   }
 }

@@ -202,6 +202,11 @@ step() {  # NAME LIMIT SETTING...
     BEGIN {
       printf "    %.0f tokens/s, %.1f%% of %.0f TFLOP/s; %.2f GiB booked, %.2f by the driver", speed,
         100 * share, peak / 1000, booked / 2 ^ 30, driver / 2 ^ 30 }')"
+  # Parts that come to much more than a step tell what graphs save, or that events do not tell the truth.
+  tell "$(awk -v parts="$(field parts_seconds "$results")" \
+    -v step="$(field step_seconds "$results")" 'BEGIN {
+      if (step > 0) printf "    a step takes %.1f ms, its parts by events %.1f ms (%.0f%%)",
+        1000 * step, 1000 * parts, 100 * parts / step }')"
   # What of it would be worth most: the parts by their share, the largest first.
   tell "$(sed 's/.*"parts_seconds": \([-0-9.e+]*\), "parts": {\(.*\)}}$/\1, \2/; s/}, "/}\n"/g; s/, "/\n"/' \
     <<<"$results" | awk -F'"' 'NR == 1 { all = $1; next }

@@ -138,6 +138,21 @@ TEST_F(SlowGpuCheck, ASignalCostsOnePart) {
   }
 }
 
+TEST_F(SlowGpuCheck, SaysWhatAStepIsMadeOf) {
+  stub("step_bench",
+       "echo '{\"bench\": \"step\", \"tokens_per_second\": 1.5e3, \"step_seconds\": 0.2, "
+       "\"graphs\": {\"recorded\": 2, \"refused\": 1}, \"parts_seconds\": 0.21, \"parts\": "
+       "{\"linear dx\": {\"seconds\": 0.042, \"gflop\": 1}, "
+       "\"linear forward\": {\"seconds\": 0.105, \"gflop\": 1}}}'");
+  run_shell(command(60));
+  const std::string said = read_text(path("report") / "gpu-check.txt");
+  for (const char* line :
+       {"    a step takes 200.0 ms, its parts by events 210.0 ms (105%)\n",
+        "    50.0% linear forward, 20.0% linear dx\n", "    graphs: recorded: 2, refused: 1\n"}) {
+    EXPECT_NE(said.find(line), std::string::npos) << line << said;
+  }
+}
+
 TEST_F(SlowGpuCheck, FindsNoGpuWithoutFailing) {
   stub("jackscrew", "echo 'CUDA driver: there is none'");
   EXPECT_EQ(run_shell(command(60)).exit_code, 0);

@@ -1,9 +1,11 @@
 #include "cli/waiting.h"
 
 #include <sched.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <fstream>
 #include <string>
@@ -42,6 +44,8 @@ int64_t spin_count(int64_t others, int64_t cores) {
 }
 
 void wait_politely(char** argv) {
+  // Started by way of /proc/self/exe, the process would be called "exe" by top, pgrep and pkill.
+  ::prctl(PR_SET_NAME, ::program_invocation_short_name);
   if (std::getenv("OMP_WAIT_POLICY") != nullptr || std::getenv("GOMP_SPINCOUNT") != nullptr) return;
   const std::string turns = std::to_string(spin_count(running_others(), usable_cores()));
   if (::setenv("GOMP_SPINCOUNT", turns.c_str(), 1) != 0) return;

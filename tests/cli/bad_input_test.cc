@@ -110,7 +110,7 @@ TEST_F(SlowBadInput, Memory) {
        {"eval " + tiny_.settings(use_model()),
         "generate prompt=x max_new_tokens=4 tokenizer=bytes " + use_model()}) {
     expect_refused(run(command + " device_memory=1KiB" + kErrorsOnly), 3,
-                   {"device_memory is 1.0 KiB", "hint: "});
+                   {"budget 1.0 KiB (device_memory)", "hint: "});
   }
 }
 

@@ -60,5 +60,25 @@ TEST(SlowMemoryLimit, RefusesBeforeTheKernelKills) {
   EXPECT_NE(group.run_within("doctor").out.find("memory limit: 120.0 MiB"), std::string::npos);
 }
 
+// What a run takes beside what is booked counts as well: no limit lets it begin and be killed.
+TEST(SlowMemoryLimit, LeavesRoomForTheProgramItself) {
+  const TinyRun tiny("memory_room");
+  const std::string options = "model=llama-9m method=full max_steps=1";
+  const std::string plan =
+      run("plan --json " + tiny.settings(options + " threads=2 sequence_len=64")).out;
+  const auto peak = nlohmann::json::parse(plan)["device"]["peak"].get<int64_t>();
+  bool fits = false;
+  for (int64_t more = 4; more <= 44; more += 8) {
+    const Group group(peak + (more << 20));
+    if (group.path().empty()) GTEST_SKIP() << "no right to make a control group";
+    const Outcome outcome = group.run_within(
+        tiny.train("out", options + " threads=2 sequence_len=64 overwrite=true") + " 2>&1");
+    fits = outcome.exit_code == 0;
+    EXPECT_TRUE(fits || outcome.exit_code == 3) << more << " MiB: " << outcome.exit_code << "\n"
+                                                << outcome.out;
+  }
+  EXPECT_TRUE(fits);
+}
+
 }  // namespace
 }  // namespace jackscrew

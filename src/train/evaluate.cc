@@ -41,7 +41,7 @@ JsonObject EvalResult::to_json() const {
 }
 
 EvalResult evaluate(Session& session, const Dataset& dataset, int64_t max_tokens,
-                    const ProgressStyle& style, const std::function<void()>& before_batch) {
+                    const ProgressStyle& style) {
   EvalResult result;
   result.tokens = dataset.stats().trained_tokens;
   result.bytes = dataset.stats().trained_bytes;
@@ -50,7 +50,6 @@ EvalResult evaluate(Session& session, const Dataset& dataset, int64_t max_tokens
   EvaluationBatches batches(dataset, max_tokens);
   double sum = 0.0;  // nats
   for (StepBatch batch = batches.next(); !batch.micro_batches.empty(); batch = batches.next()) {
-    if (before_batch) before_batch();
     sum += session.evaluate(batch, bar.callback());
   }
   bar.finish();

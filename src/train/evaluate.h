@@ -25,10 +25,9 @@ struct EvalResult {
 };
 
 // Scores every example on its own, in micro-batches of at most `max_tokens` tokens, with a bar on
-// stderr where that takes long. `before_batch` is called before each micro-batch, and may throw to
-// end it.
+// stderr where that takes long.
 EvalResult evaluate(Session& session, const Dataset& dataset, int64_t max_tokens,
-                    const ProgressStyle& style, const std::function<void()>& before_batch = {});
+                    const ProgressStyle& style);
 
 // How a recipe writes conversations: as chat_template names it or, where that is auto, by the
 // template beside its adapter, or else by the model's own. Throws what chat_format throws.

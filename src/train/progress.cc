@@ -115,6 +115,7 @@ ProgressBar::~ProgressBar() {
 }
 
 void ProgressBar::advance(int64_t amount) {
+  if (style_.check) style_.check();
   done_ = std::min(total_, done_ + amount);
   update();
 }

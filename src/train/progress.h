@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <ostream>
 #include <string>
@@ -43,6 +44,8 @@ struct ProgressStyle {
   bool colour = false;
   bool quiet = false;     // nothing at all
   double patience = 1.0;  // seconds before anything is shown: what ends sooner needs no bar
+  // Called whenever work has come a piece further; may throw to end it.
+  std::function<void()> check = {};
 };
 
 // Progress of work whose amount is known. On a terminal, a bar redrawn in place when its percentage

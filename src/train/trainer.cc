@@ -54,6 +54,10 @@ class Trainer {
         files_(open_model(recipe.model, recipe.adapter, recipe.tokenizer)),
         tokenizer_(make_tokenizer(recipe.tokenizer, files_)),
         watch_(recipe.watch) {
+    // There is nothing to save yet, and so nothing to wait for.
+    console_.style.check = [this] {
+      if (!has_begun_ && stop_requested()) stop_before_the_first_step();
+    };
     check_model();
     check_output_dir(recipe_);
     claim_.emplace(recipe_.output_dir);
@@ -102,8 +106,9 @@ class Trainer {
     if (first == 0) {
       evaluate_now(0);
       answer_samples(0);
-      stop_before_the_first_step(0);
     }
+    console_.style.check();
+    has_begun_ = true;
     finish(run_steps(first));
   }
 
@@ -283,10 +288,7 @@ class Trainer {
                     "tokens");
     for (size_t i = 0; i < data_.samples.size(); ++i) {
       const std::string answer =
-          answer_sample(*session_, files_, tokenizer_, data_.samples[i], [&](int64_t tokens) {
-            stop_before_the_first_step(step);
-            bar.advance(tokens);
-          });
+          answer_sample(*session_, files_, tokenizer_, data_.samples[i], bar.callback());
       log_->write(EventKind::sample, step,
                   JsonObject()
                       .add("index", i)
@@ -300,8 +302,8 @@ class Trainer {
   void evaluate_now(int64_t step) {
     if (data_.evaluation.size() == 0) return;
     look();
-    const EvalResult result = evaluate(*session_, data_.evaluation, training_use(recipe_).tokens,
-                                       console_.style, [&] { stop_before_the_first_step(step); });
+    const EvalResult result =
+        evaluate(*session_, data_.evaluation, training_use(recipe_).tokens, console_.style);
     if (!std::isfinite(result.loss)) {
       fail_non_finite(step, result.loss,
                       fmt::format("evaluation after step {}: loss {} is not finite", step,
@@ -333,11 +335,12 @@ class Trainer {
     say(fmt::format("saved     {}", path.string()));
   }
 
-  // There is nothing to save yet, and so nothing to wait for.
-  void stop_before_the_first_step(int64_t done) const {
-    if (done > 0 || !stop_requested()) return;
-    throw Error(ErrorKind::interrupted, "stopped before the first step",
-                "nothing was saved: the same command begins again");
+  [[noreturn]] void stop_before_the_first_step() const {
+    if (checkpoint_.empty()) {
+      throw Error(ErrorKind::interrupted, "stopped before the first step",
+                  "nothing was saved; run the same command to start again");
+    }
+    throw Error(ErrorKind::interrupted, "stopped before another step", how_to_go_on());
   }
 
   bool stop_requested() const { return console_.stop != nullptr && console_.stop->load(); }
@@ -614,6 +617,7 @@ class Trainer {
   std::optional<TensorBoardWriter> board_;
   RunWatch watch_;
   std::array<int64_t, kPurposes> booked_{};  // as it was logged last
+  bool has_begun_ = false;                   // with the steps
   Session::Peak peak_;
   int peak_measurements_ = 1;
   Work unlogged_;               // of this process, since the last line of the log

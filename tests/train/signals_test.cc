@@ -87,7 +87,10 @@ TEST_P(SlowSignals, AStopSavesAndTheRunGoesOn) {
     const std::array signals = {SIGINT, SIGTERM, SIGHUP};
     const int signal = signals[static_cast<size_t>(stops) % signals.size()];
     Child child(tiny_.train("stopped", settings_));
-    ASSERT_TRUE(waits_for_signals(child));
+    if (!waits_for_signals(child)) {
+      ASSERT_TRUE(has_logged(tiny_, "stopped", "end"));  // nothing was left to do
+      continue;
+    }
     for (auto pauses = random_() % 30; pauses > 0 && child.running(); --pauses) pause();
     const bool twice = stops == kStops - 1;
     child.signal(signal);
@@ -97,7 +100,10 @@ TEST_P(SlowSignals, AStopSavesAndTheRunGoesOn) {
     }
     const int ended = child.wait();
     EXPECT_TRUE(ended == 130 || ended == 0 || (twice && ended == -signal)) << ended;
-    if (ended != 130) continue;
+    // Stopped while data were read, the first run leaves nothing, and one that had ended its
+    // result.
+    if (ended != 130 || !fs::exists(tiny_.path("stopped/train_log.jsonl"))) continue;
+    if (has_logged(tiny_, "stopped", "end")) continue;
     const int64_t done = tiny_.events("stopped").back()["step"];
     EXPECT_EQ(fs::exists(tiny_.path("stopped/checkpoint-" + std::to_string(done))), done > 0);
   }
@@ -120,6 +126,17 @@ TEST_P(SlowSignals, TheSecondInterruptEndsTheProcess) {
     ended = child.stop(SIGINT);
   }
   EXPECT_EQ(ended, -SIGINT);
+}
+
+// Not even for the data or the weights: of a large model they take minutes.
+TEST(Signals, AStopWhileDataAreReadIsObeyedAtOnce) {
+  const TinyRun tiny("signals_loading");
+  std::string many;
+  for (int i = 0; i < 100000; ++i) many += TinyRun::record("Say a number", std::string(400, '7'));
+  Child child(tiny.train("out", "sequence_len=128 data=" + tiny.file("many.jsonl", many)));
+  ASSERT_TRUE(child.until([&] { return fs::exists(tiny.path("out")); }));
+  EXPECT_EQ(child.stop(SIGINT), 130);
+  EXPECT_FALSE(fs::exists(tiny.path("out")));
 }
 
 // There is nothing to save before the first step, and so nothing to wait for.

@@ -65,11 +65,13 @@ void write_patiently(const TrainConsole& console, const std::string& what, const
       if (error.kind() != ErrorKind::generic) throw;
       const bool may_wait = dynamic_cast<const FullDisk*>(&error) != nullptr &&
                             console.stop != nullptr && !console.stop->load();
-      warn(fmt::format("{} is not written: {}{}", what, error.what(),
-                       may_wait ? "; waiting for room, and trying again every 30 s: free some "
-                                  "space, or press Ctrl-C to end the run"
-                                : ""));
-      if (first) refused();
+      if (first) {
+        warn(fmt::format("{} is not written: {}{}", what, error.what(),
+                         may_wait ? "; waiting for space, and trying again every 30 s: free some, "
+                                    "or press Ctrl-C to end the run"
+                                  : ""));
+        refused();
+      }
       if (!may_wait) throw;
       wait_for_room(*console.stop, place);
       if (console.stop->load()) throw;

@@ -62,7 +62,7 @@ TEST_F(SlowFullDisk, TheResultWaitsForRoom) {
     const std::string whole = "whole_" + std::to_string(method.size());
     tiny_.must_train(whole, method + kSteps);
     const auto child = on_a_full_disk(method + kSteps);
-    ASSERT_TRUE(child->until([&] { return said("waiting for room"); })) << tiny_.text("said");
+    ASSERT_TRUE(child->until([&] { return said("waiting for space"); })) << tiny_.text("said");
     EXPECT_TRUE(said("the result is not written: ")) << tiny_.text("said");
     EXPECT_TRUE(said("No space left on device")) << tiny_.text("said");
     make_room();
@@ -86,7 +86,7 @@ TEST_F(SlowFullDisk, ACheckpointIsLeftWhereOneFits) {
   ::setenv("TMPDIR", elsewhere.c_str(), 1);
   const auto child = on_a_full_disk(settings);
   ::unsetenv("TMPDIR");
-  ASSERT_TRUE(child->until([&] { return said("waiting for room"); })) << tiny_.text("said");
+  ASSERT_TRUE(child->until([&] { return said("waiting for space"); })) << tiny_.text("said");
   EXPECT_EQ(child->stop(SIGINT), 130);
   EXPECT_TRUE(said("the checkpoint is ")) << tiny_.text("said");
   const std::string said = tiny_.text("said");
@@ -112,7 +112,7 @@ TEST_F(SlowFullDisk, RotationsNeedNoMoreRoom) {
     const std::string whole = std::string("whole") + save_steps;
     tiny_.must_train(whole, settings + save_steps);
     const auto child = on_a_full_disk(settings + save_steps);
-    const bool waited = child->until([&] { return said("waiting for room"); });
+    const bool waited = child->until([&] { return said("waiting for space"); });
     // A checkpoint that was being written when the disk was filled leaves its room to the result.
     EXPECT_TRUE(waited || said("checkpoint-4 is not written")) << tiny_.text("said");
     make_room();

@@ -192,6 +192,10 @@ PeftAdapter read_peft_adapter(const fs::path& directory) {
   PeftAdapter adapter;
   const fs::path config = directory / kAdapterConfig;
   const fs::path weights = directory / kWeightsFile;
+  if (!fs::exists(directory)) {
+    throw Error(ErrorKind::model, fmt::format("adapter {} does not exist", directory.string()),
+                "check the path");
+  }
   if (!fs::exists(config)) {
     throw Error(ErrorKind::model, fmt::format("{} has no {}", directory.string(), kAdapterConfig),
                 "give the directory that PEFT's save_pretrained() wrote");

@@ -26,7 +26,7 @@ namespace {
   }
   throw Error(kind, what,
               code == ENOENT  ? "check the path"
-              : code == EFBIG ? "raise the limit on the size of files (ulimit -f) and run again"
+              : code == EFBIG ? "raise the file size limit (ulimit -f) and run again"
                               : "");
 }
 
@@ -129,8 +129,8 @@ std::string read_text(const fs::path& path, int64_t max_bytes) {
   const MappedFile file(path);
   const auto bytes = file.bytes();
   if (bytes.size() > static_cast<size_t>(max_bytes)) {
-    fail(ErrorKind::model, "{} has {} bytes, more than the {} that such a file may have",
-         path.string(), bytes.size(), max_bytes);
+    fail(ErrorKind::model, "{} has {} bytes; such a file may have at most {}", path.string(),
+         bytes.size(), max_bytes);
   }
   std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   check_map(bytes.data());
@@ -174,7 +174,7 @@ DirectoryLock::DirectoryLock(const fs::path& directory)
   if (descriptor_ < 0) fail_system(ErrorKind::generic, "open", directory);
   if (::flock(descriptor_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
   ::close(descriptor_);
-  throw Error(ErrorKind::generic, fmt::format("another run writes to {}", directory.string()),
+  throw Error(ErrorKind::generic, fmt::format("another run is writing to {}", directory.string()),
               "wait for it, stop it, or choose another directory");
 }
 

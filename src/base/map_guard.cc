@@ -71,7 +71,7 @@ std::map<const void*, Known>& known_maps() {
   throw Error(kind,
               fmt::format("{}: the file was cut short, or its disk failed, while it was read",
                           path.string()),
-              "let nothing write to a file that is in use, and run again with a whole one");
+              "restore the file and run again; nothing may write to it while it is in use");
 }
 
 // The stack of one thread.

@@ -45,10 +45,10 @@ class Interrupt {
 
 constexpr const char* kCommands =
     "/reset   forget the conversation\n"
-    "/exit    end it; so does Ctrl-D\n"
+    "/exit    leave, as Ctrl-D does\n"
     "/help    show this\n"
-    "Ctrl-C   stop an answer; where none is being written, end the program\n"
-    "Anything else is a message to the model, a line each.\n";
+    "Ctrl-C   stop the answer; at the prompt, leave\n"
+    "Any other line is a message to the model.\n";
 
 void say_how(const Chat::Answer& answer) {
   const Generation& generation = answer.generation;
@@ -66,7 +66,8 @@ class Conversation {
 
   void run() {
     const bool asks = ::isatty(STDIN_FILENO) != 0 && !recipe_.quiet;
-    if (asks) write_stderr("/help lists commands; /exit or Ctrl-D ends, Ctrl-C stops an answer\n");
+    if (asks)
+      write_stderr("/help lists commands; /exit or Ctrl-D leaves; Ctrl-C stops an answer\n");
     for (std::string line; ask(asks), std::getline(std::cin, line);) {
       if (line.ends_with('\r')) line.pop_back();
       const size_t end = line.find_last_not_of(" \t") + 1;  // 0 where there is nothing else
@@ -136,7 +137,7 @@ int converse(const Recipe& given) {
   warn_of_unused(given, "chat", {"prompt", "data", "eval_data", "output", "output_dir"});
   GenerationSetup setup(given, "chat");
   if (setup.format.is_plain()) {
-    warn(fmt::format("{} has no chat template; chat_template=chatml, or another, gives it one",
+    warn(fmt::format("{} has no chat template; set one, such as chat_template=chatml",
                      setup.recipe.model));
   }
   const int64_t context = std::min(setup.recipe.context, setup.files.config.longest_sequence());

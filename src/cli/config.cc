@@ -138,7 +138,7 @@ int validate(Arguments arguments) {
                   "jackscrew config validate FILE.yaml");
     }
     if (read_recipe_file(*file).empty()) {
-      throw Error(ErrorKind::usage, fmt::format("{}: no option is set in it", *file),
+      throw Error(ErrorKind::usage, fmt::format("{} sets no option", *file),
                   "a recipe has lines such as `model: path/to/model`; `jackscrew config init lora` "
                   "writes one");
     }

@@ -201,8 +201,7 @@ void preview_records(const Recipe& recipe, const std::vector<DataPlace>& places)
   for (const std::string& line : data_warnings(stats)) warn(line);
   if (!recipe.quiet) {
     write_stderr(
-        "records as they are read; with model=MODEL also as tokens, with what is trained of "
-        "them\n");
+        "records as they are read; add model=MODEL to see their tokens and what is trained on\n");
   }
 }
 

@@ -60,10 +60,10 @@ int examine(const Recipe& recipe) {
   fmt::print("CPU: {}\n", cpu_name());
   fmt::print("instruction set: {} ({})\n", isa_name(isa), isa_meaning(isa));
   fmt::print("threads: {}\n", omp_get_num_procs());
-  fmt::print("memory: {}, of which {} are free\n", human_bytes(total), human_bytes(available));
+  fmt::print("memory: {}, {} free\n", human_bytes(total), human_bytes(available));
   if (limit) {
-    fmt::print("memory limit: {} ({}), of which {} are left\n", human_bytes(limit->bytes),
-               limit->group.string(), human_bytes(limit->available));
+    fmt::print("memory limit: {} ({}), {} left\n", human_bytes(limit->bytes), limit->group.string(),
+               human_bytes(limit->available));
   }
   fmt::print("oneDNN: {}\n", onednn);
   for (const DeviceReport& report : device_reports(recipe.python_environments)) {

@@ -64,7 +64,7 @@ int64_t room_for_answer(const Recipe& recipe, const ModelConfig& config, int64_t
   const int64_t room = config.longest_sequence() - prompt_tokens;
   if (room <= 0) {
     throw Error(ErrorKind::usage,
-                fmt::format("the prompt has {} tokens, and the model's context is {}",
+                fmt::format("the prompt has {} tokens, more than the model's context of {}",
                             prompt_tokens, config.longest_sequence()),
                 "shorten the prompt");
   }

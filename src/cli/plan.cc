@@ -94,11 +94,11 @@ void print_verdict(const Recipe& recipe, const SessionPlan& plan, const Device& 
   const int64_t available = own.value_or(available_memory_bytes());
   const std::string where = own ? device.name() : "this machine";
   if (available == 0) {
-    fmt::print("\nno budget is set: device_memory=SIZE holds the run to one\n");
+    fmt::print("\nno budget is set; device_memory=SIZE sets one\n");
   } else if (peak <= available) {
-    fmt::print("\nno budget is set; {} are free on {} now\n", human_bytes(available), where);
+    fmt::print("\nno budget is set; {} is free on {} now\n", human_bytes(available), where);
   } else {
-    fmt::print("\nwarning: no budget is set, and only {} are free on {} now\n",
+    fmt::print("\nwarning: no budget is set, and only {} is free on {} now\n",
                human_bytes(available), where);
   }
 }
@@ -117,9 +117,9 @@ void print_advice(const Recipe& recipe, const ModelFiles& files, const SessionPl
   const auto fitting =
       fitting_advice(recipe, files, plan, {recipe.device_memory, recipe.host_memory, {}});
   if (fitting) {
-    fmt::print("this would fit, with {}\n  {}\n", fitting->needs(), fitting->settings);
+    fmt::print("these settings would fit, in {}\n  {}\n", fitting->needs(), fitting->settings);
   } else {
-    fmt::print("no combination of them would make it fit\n");
+    fmt::print("no combination of these settings would fit\n");
   }
 }
 

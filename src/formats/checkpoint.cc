@@ -128,7 +128,7 @@ Manifest read_manifest(const fs::path& checkpoint) {
   const auto integer = [&](const JsonFields& from, const char* key, int64_t least, int64_t most) {
     const int64_t value = from.integer(key);
     if (value < least || value > most) {
-      damaged(checkpoint, fmt::format("{} has {} {}, which cannot be", kInfo, key, value));
+      damaged(checkpoint, fmt::format("{}: {} is {}, which is out of range", kInfo, key, value));
     }
     return value;
   };
@@ -138,17 +138,18 @@ Manifest read_manifest(const fs::path& checkpoint) {
                    json.text("version"), json.text("isa"), json.text("product"),
                    json.text("data", "")};
   if (const auto named = step_of(checkpoint); named && *named != manifest.info.step) {
-    damaged(checkpoint, fmt::format("{} is of step {}", kInfo, manifest.info.step));
+    damaged(checkpoint, fmt::format("{} is that of step {}", kInfo, manifest.info.step));
   }
   manifest.state_bytes = integer(json, "state_bytes", 0, std::numeric_limits<int64_t>::max());
   manifest.state_crc32c = integer(json, "state_crc32c", 0, kMostCrc);
   if (const nlohmann::json* masters = json.find("masters")) {
-    if (!masters->is_object()) damaged(checkpoint, fmt::format("{}: masters is no object", kInfo));
+    if (!masters->is_object())
+      damaged(checkpoint, fmt::format("{}: masters is not an object", kInfo));
     for (const auto& [name, saved] : masters->items()) {
       const JsonFields entry(saved, path.string());
       const std::string file = entry.text("file");
       if (file.empty() || fs::path(file).filename() != file) {
-        damaged(checkpoint, "a master's name is no file name");
+        damaged(checkpoint, "a master's name is not a file name");
       }
       manifest.masters.emplace(name, SavedMaster{file, integer(entry, "crc32c", 0, kMostCrc)});
     }

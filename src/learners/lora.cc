@@ -178,7 +178,7 @@ class LoraLearner : public Learner {
         break;
       }
       if (std::find(kLinearModules.begin(), kLinearModules.end(), target) == kLinearModules.end()) {
-        throw Error(ErrorKind::usage, fmt::format("lora_target={} is no linear module", target),
+        throw Error(ErrorKind::usage, fmt::format("lora_target={} is not a linear module", target),
                     fmt::format("modules: {}", fmt::join(kLinearModules, ", ")));
       }
       config_.target_modules.push_back(target);

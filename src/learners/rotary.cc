@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::array<OptionSpec, 12> kOptions = {{
     {"active_params", OptionType::text, "7%",
-     "weights trained at once, at most: a share of those that rotate (10%) or a number (300M)"},
+     "most weights trained at once: a share of those that rotate (10%) or a number (300M)"},
     {"rotation_groups", OptionType::list, "matrix",
      "what is activated together: attention and mlp of a block (or one of them alone), block, "
      "matrix",
@@ -32,8 +32,7 @@ constexpr std::array<OptionSpec, 12> kOptions = {{
      "permutation: all once a round; random; ascending; descending; importance: by gradient", "",
      "permutation random ascending descending importance"},
     {"steps_per_rotation", OptionType::integer, "auto",
-     "steps from one rotation to the next; auto: 50, or fewer where a run is short, but turns of "
-     "at "
+     "steps from one rotation to the next; auto: 50, or fewer in a short run, with turns of at "
      "least 10",
      "reshufle_steps", "auto", 1, 1e9},
     {"churn", OptionType::number, "0.5", "fraction of the active groups replaced at a rotation", "",
@@ -44,8 +43,8 @@ constexpr std::array<OptionSpec, 12> kOptions = {{
      "embedding, norms and head: train (always), rotate (as groups), freeze", "",
      "train rotate freeze"},
     {"group_learning_rate", OptionType::number, "auto",
-     "learning rate of the active groups; auto: learning_rate, times up to 4 the less is active, "
-     "at most 1e-3",
+     "learning rate of the active groups; auto: learning_rate, or up to 4 times that where few are "
+     "active, at most 1e-3",
      "", "auto", 0},
     {"static_learning_rate", OptionType::number, "auto",
      "learning rate of embedding, norms and head; auto: learning_rate", "", "auto", 0},
@@ -298,21 +297,20 @@ class RotaryLearner : public Learner {
     notes.lines.push_back(fmt::format(
         "{} groups of {}, at most {} of {} parameters at once ({:.0f}%)", groups_.size(), kinds(),
         human_count(active_elements_), human_count(total_elements_), 100.0 * share()));
-    notes.lines.push_back(
-        fmt::format("every {} {:.0f}% of them change; learning rate of groups {:.3g}, of {} {:.3g}",
-                    counted(steps_per_rotation_, "step"), 100.0 * churn_, group_rate(),
-                    static_ == "train" ? "embedding, norms and head" : "nothing else",
-                    static_ == "train" ? static_rate_ : 0.0));
+    notes.lines.push_back(fmt::format(
+        "{:.0f}% of them change every {}; learning rate {:.3g}{}", 100.0 * churn_,
+        counted(steps_per_rotation_, "step"), group_rate(),
+        static_ == "train" ? fmt::format(", embedding, norms and head {:.3g}", static_rate_) : ""));
     int64_t waiting = 0;
     Rotation ahead = *rotation_;
     while (ahead.window() < windows) ahead.advance();
     for (const int64_t turns : ahead.turns()) waiting += turns == 0 ? 1 : 0;
     if (waiting > 0 && total_elements_ > active_elements_) {
-      notes.warnings.push_back(fmt::format(
-          "in {} only {} of {} groups have their turn: a round takes {}; lower steps_per_rotation, "
-          "raise active_params, or train longer",
-          counted(total_steps_, "step"), groups_.size() - static_cast<size_t>(waiting),
-          groups_.size(), counted(windows_of_a_round() * steps_per_rotation_, "step")));
+      notes.warnings.push_back(
+          fmt::format("in {} only {} of {} groups are trained: a round takes {}; lower "
+                      "steps_per_rotation, raise active_params, or train longer",
+                      counted(total_steps_, "step"), groups_.size() - static_cast<size_t>(waiting),
+                      groups_.size(), counted(windows_of_a_round() * steps_per_rotation_, "step")));
     }
     return notes;
   }

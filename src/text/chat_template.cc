@@ -37,8 +37,8 @@ bool lacks_text(const Message& message) {
 std::vector<Segment> render_plain(std::string_view eos_token, std::span<const Message> messages,
                                   const Value& tools) {
   if (tools.truth() || std::ranges::any_of(messages, has_calls)) {
-    throw Error(ErrorKind::data, "the plain format has no place for tools and their calls",
-                "a model's own template may have one; the built-in ones leave them out");
+    throw Error(ErrorKind::data, "the plain format does not support tools and tool calls",
+                "a model's own template may support them; the built-in ones leave them out");
   }
   std::vector<Segment> segments;
   for (const Message& message : messages) {
@@ -47,8 +47,7 @@ std::vector<Segment> render_plain(std::string_view eos_token, std::span<const Me
       continue;
     }
     if (eos_token.empty()) {
-      throw Error(ErrorKind::model,
-                  "the tokenizer names no end-of-text token to end an answer with",
+      throw Error(ErrorKind::model, "the tokenizer has no end-of-text token to end an answer with",
                   "set eos_token in tokenizer_config.json");
     }
     add(segments, message.content, message.trained, false);
@@ -209,7 +208,7 @@ ChatTemplate parse_template(std::string_view source) {
 }
 
 std::string other_templates() {
-  return fmt::format("chat_template= may name another: plain, {}", builtin_template_names());
+  return fmt::format("set another with chat_template=: plain, {}", builtin_template_names());
 }
 
 // The same of a template that the model has: what is refused is kept for when it is needed.
@@ -271,8 +270,8 @@ std::optional<std::chrono::year_month_day> parse_chat_date(std::string_view text
   const auto number = [&](size_t part, int64_t low, int64_t high) -> int {
     const auto value = part < parts.size() ? parse_int(parts[part]) : std::nullopt;
     if (parts.size() != 3 || !value || *value < low || *value > high) {
-      throw Error(ErrorKind::usage, fmt::format("chat_date \"{}\" is no date", text),
-                  "today, or a day such as 2024-07-26");
+      throw Error(ErrorKind::usage, fmt::format("chat_date \"{}\" is not a date", text),
+                  "give today, or a date such as 2024-07-26");
     }
     return static_cast<int>(*value);
   };
@@ -308,8 +307,8 @@ RenderedChat render_chat(const ChatFormat& format, std::span<const Message> mess
   } catch (const Error& error) {
     if (!error.hint().empty() || !std::ranges::any_of(messages, lacks_text)) throw;
     throw Error(error.kind(), error.what(),
-                "a message has no text beside its calls of tools, for which this template may have "
-                "no place; \"content\": \"\" gives it one");
+                "a message with tool calls has no content, which this template may need; add "
+                "\"content\": \"\" to it");
   }
 }
 

@@ -34,8 +34,8 @@ bool CsvReader::next(std::vector<std::string>& fields) {
     if (at_line_end()) break;
     if (text_[position_] != ',') {
       throw Error(ErrorKind::data,
-                  fmt::format("{}:{}: a quoted field goes on after its quote", where_, line_),
-                  "a quote within a quoted field is written twice");
+                  fmt::format("{}:{}: text after the closing quote of a field", where_, line_),
+                  "write a quote inside a quoted field twice");
     }
     ++position_;
   }
@@ -57,7 +57,7 @@ std::string CsvReader::quoted_field() {
     field += c;
   }
   throw Error(ErrorKind::data, fmt::format("{}:{}: a quote is not closed", where_, begun),
-              "a quote within a quoted field is written twice");
+              "write a quote inside a quoted field twice");
 }
 
 void CsvReader::require_length(size_t at) const {
@@ -65,7 +65,7 @@ void CsvReader::require_length(size_t at) const {
   throw Error(ErrorKind::data,
               fmt::format("{}:{}: a row of more than {}", where_, row_line_,
                           human_bytes(static_cast<int64_t>(most_of_row_))),
-              "split it into several rows; or a quote before it is not closed");
+              "split it into several rows, or close the quote before it");
 }
 
 std::string CsvReader::plain_field() {

@@ -144,16 +144,15 @@ std::vector<fs::path> DataPlace::files(DataPart part) const {
   if (!files_.empty()) {
     std::vector<fs::path> choosing = files_;
     std::erase_if(choosing, [](const fs::path& file) { return !named(file); });
-    throw Error(
-        ErrorKind::data, message,
-        fmt::format("file names there select other parts: {}; a file that is given itself is "
-                    "read whatever its name",
-                    names_of(choosing)));
+    throw Error(ErrorKind::data, message,
+                fmt::format("files there are named for other splits: {}; a file given by its own "
+                            "path is read whatever its name",
+                            names_of(choosing)));
   }
   const auto deeper = std::find_if(directories_.begin(), directories_.end(), holds_data);
   throw Error(ErrorKind::data, message,
               deeper != directories_.end()
-                  ? fmt::format("directories in it are not read: name {} itself", deeper->string())
+                  ? fmt::format("subdirectories are not read: give {} itself", deeper->string())
               : !others_.empty() ? unread_hint(others_.front())
                                  : ".jsonl, .json, .csv and .txt files are read");
 }
@@ -172,7 +171,7 @@ std::vector<std::string> DataPlace::left_out_warnings(DataPart part) const {
     warnings.push_back(fmt::format("{}: {} {} not read{}", path_.string(), names_of(files),
                                    files.size() == 1 ? "is" : "are", why));
   };
-  warn_of(left, ": the names of other files there select those");
+  warn_of(left, ": other files there are named for this split");
   std::vector<fs::path> unread = others_;
   std::erase_if(unread, [](const fs::path& file) { return !is_packed(file) && !is_table(file); });
   if (!unread.empty()) warn_of(unread, ": " + unread_hint(unread.front()));
@@ -182,8 +181,8 @@ std::vector<std::string> DataPlace::left_out_warnings(DataPart part) const {
   std::vector<fs::path> directories = directories_;
   std::erase_if(directories, [](const fs::path& directory) { return !holds_data(directory); });
   if (!directories.empty()) {
-    warnings.push_back(fmt::format("{}: directories in it are not read: {}", path_.string(),
-                                   names_of(directories)));
+    warnings.push_back(
+        fmt::format("{}: subdirectories are not read: {}", path_.string(), names_of(directories)));
   }
   return warnings;
 }

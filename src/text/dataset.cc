@@ -64,10 +64,10 @@ std::vector<std::string> data_warnings(const DatasetStats& stats) {
   constexpr double kManyCut = 0.05;
   if (static_cast<double>(stats.truncated) >= kManyCut * static_cast<double>(stats.records) &&
       stats.truncated > 0) {
-    warnings.push_back(fmt::format(
-        "{} of {} are longer than sequence_len and lose their ends, the end of the answer with it; "
-        "the longest has {} tokens",
-        stats.truncated, counted(stats.records, "record"), stats.longest));
+    warnings.push_back(
+        fmt::format("{} of {} are longer than sequence_len and are cut, which removes the end of "
+                    "the answer; the longest has {} tokens",
+                    stats.truncated, counted(stats.records, "record"), stats.longest));
   }
   if (stats.notes.untrainable > 0) {
     warnings.push_back(fmt::format(
@@ -152,7 +152,7 @@ std::pair<Dataset, Dataset> Dataset::split(double val_size, uint64_t seed) const
                             : std::floor(val_size);
   if (!(val_size > 0.0) || wanted >= static_cast<double>(size())) {
     throw Error(ErrorKind::usage,
-                fmt::format("val_size {} cannot be split off {} examples", val_size, size()),
+                fmt::format("val_size {} is too large for {} examples", val_size, size()),
                 "a share below 1, or a number of examples smaller than there are");
   }
   const auto count = static_cast<size_t>(wanted);

@@ -265,20 +265,18 @@ Dataset Dataset::read(const DataPlace& from, const Tokenizer& tokenizer,
   encode_records(files, options.max_samples, tokenizer, options.examples, options.threads, use,
                  progress, bad);
   if (counts.examples == 0) {
-    throw Error(
-        ErrorKind::data,
-        fmt::format("{}: none of its {} records has a token to {} on", from.path().string(),
-                    counts.records, part == DataPart::train ? "train" : "evaluate"),
-        counts.bad > 0         ? fmt::format("{} cannot be read; the first: {}",
-                                             counted(counts.bad, "record"), counts.first_bad)
-        : counts.truncated > 0 ? "raise sequence_len: answers are cut off"
-        : counts.too_long > 0  ? "raise sequence_len: records are longer"
-        : counts.notes.untrainable > 0
-            ? "the chat template does not let answers be told from the rest: chat_template= "
-              "may name another"
-        : counts.records == 0 ? "there is nothing in it: one record a line, such as "
-                                "{\"prompt\": ..., \"completion\": ...}"
-                              : "its texts and answers are all empty");
+    throw Error(ErrorKind::data,
+                fmt::format("{}: none of its {} records has a token to {} on", from.path().string(),
+                            counts.records, part == DataPart::train ? "train" : "evaluate"),
+                counts.bad > 0                 ? fmt::format("{} cannot be read; the first: {}",
+                                                             counted(counts.bad, "record"), counts.first_bad)
+                : counts.truncated > 0         ? "raise sequence_len: answers are cut off"
+                : counts.too_long > 0          ? "raise sequence_len: records are longer"
+                : counts.notes.untrainable > 0 ? "answers cannot be told from prompts in this chat "
+                                                 "template; set another with chat_template="
+                : counts.records == 0 ? "the file is empty; expected one record a line, such as "
+                                        "{\"prompt\": ..., \"completion\": ...}"
+                                      : "its texts and answers are all empty");
   }
   return builder.finish(key);
 }

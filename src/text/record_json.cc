@@ -332,8 +332,8 @@ Record completion(const Json& record, const RecordFields& fields, const std::str
   }
   fail_record(
       place,
-      "preference data (\"chosen\" and \"rejected\"); training on preferences, as DPO, is not "
-      "there yet",
+      "preference data (\"chosen\" and \"rejected\"); training on preferences, such as DPO, is not "
+      "supported yet",
       fmt::format("to fine-tune on the chosen answers alone, {}", how));
 }
 

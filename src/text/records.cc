@@ -121,7 +121,7 @@ size_t element_size(std::string_view text) {
 // Element by element: the whole of it as a tree would take many times its size.
 void read_json_array(Reading& reading) {
   constexpr const char* kHint =
-      "a .json file holds one array of records; one object a line is .jsonl";
+      "a .json file holds one array of records; a file of one object a line is named .jsonl";
   constexpr const char* kSpace = " \t\r\n";
   const std::string_view text = reading.text;
   const auto skip_space = [&](size_t at) {

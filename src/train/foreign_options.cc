@@ -39,7 +39,7 @@ constexpr ForeignName kOptions[] = {
     {"peft_use_rslora", "use_rslora=true"},
     {"loraplus_lr_ratio", "LoRA+ is not supported yet; both factors have the same learning_rate"},
     {"adapter_path",
-     "adapter=DIR goes on with an adapter; output_dir says where a new one is written"},
+     "adapter=DIR continues training an adapter; output_dir is where the result is written"},
     {"gradient_accumulation", "gradient_accumulation_steps=N"},
     {"per_device_eval_batch_size eval_batch_size", "evaluation chooses its batches itself"},
     {"grad_clip gradient_clipping clip_grad", "max_grad_norm=X"},

@@ -41,10 +41,9 @@ void GrowingFile::append(std::string_view piece) {
   if (waiting_.size() + piece.size() <= kMostWaiting) waiting_ += piece;
   if (write_waiting() || warned_) return;
   warned_ = true;
-  warn(
-      fmt::format("cannot write {}: {}; the run continues, and what is missing is written once "
-                  "that is possible",
-                  path_.string(), std::strerror(errno)));
+  warn(fmt::format(
+      "cannot write {}: {}; the run continues, and writes the missing lines when it can",
+      path_.string(), std::strerror(errno)));
 }
 
 // All of it, or nothing: a piece that is cut off would spoil the next. Leaves the reason in errno.

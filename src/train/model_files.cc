@@ -245,7 +245,8 @@ Tokenizer make_tokenizer(const std::string& choice, const ModelFiles& files) {
             ? fmt::format("from scratch, model= may be a config.json with a vocab_size of {} "
                           "or more",
                           tokenizer.vocab_size())
-            : "the tokenizer belongs to another model, or tokens were added to it alone");
+            : "the tokenizer belongs to another model, or tokens were added to the tokenizer but "
+              "not to the model");
   }
   return tokenizer;
 }

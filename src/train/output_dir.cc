@@ -47,7 +47,7 @@ void refuse_source(const fs::path& output, const std::string& source, const char
   throw Error(ErrorKind::usage,
               fmt::format("output_dir {} is where the {} is read from: {}", output.string(), option,
                           place.string()),
-              "give another output_dir: the files of a result may not stand beside its source");
+              "give another output_dir: a result may not be written beside its source");
 }
 
 }  // namespace
@@ -127,15 +127,14 @@ const fs::path* OutputClaim::find() {
 const fs::path& OutputClaim::path() {
   if (const fs::path* found = find()) return *found;
   if (!fs::exists(path_)) {
-    warn(fmt::format("output_dir {} was removed: it is made again", path_.string()));
+    warn(fmt::format("output_dir {} was removed: creating it again", path_.string()));
     claim();
     return path_;
   }
-  throw Error(ErrorKind::generic,
-              fmt::format("{} is not the directory that this run claimed, which is gone: another "
-                          "has its name",
-                          path_.string()),
-              fmt::format("move {} away: this run makes its own again", path_.string()));
+  throw Error(
+      ErrorKind::generic,
+      fmt::format("the directory of this run is gone, and {} is another one", path_.string()),
+      fmt::format("move {} away; this run then creates its own again", path_.string()));
 }
 
 OutputClaim::~OutputClaim() {

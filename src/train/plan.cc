@@ -72,10 +72,10 @@ void settle_lengths(Recipe& recipe, const ModelConfig& config) {
   constexpr int64_t kMostTokens = int64_t{1} << 22;
   if (tokens > kMostTokens) {
     throw Error(ErrorKind::usage,
-                fmt::format("micro_batch_size {} x sequence_len {} are more tokens than a "
-                            "micro-batch can have, {}",
+                fmt::format("micro_batch_size {} x sequence_len {} is more than the {} tokens that "
+                            "a micro-batch can have",
                             recipe.micro_batch_size, recipe.sequence_len, kMostTokens),
-                "take fewer sequences at once, and more gradient_accumulation_steps");
+                "lower micro_batch_size and raise gradient_accumulation_steps");
   }
 }
 

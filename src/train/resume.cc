@@ -68,13 +68,12 @@ std::vector<std::string> resume_warnings(const fs::path& checkpoint, const Check
         fmt::format("the data have changed since {} was written: {} now, {} then",
                     checkpoint.string(), now.data, then.data);
     if (options.text("resume") == "auto") {
-      throw Error(
-          ErrorKind::data, what,
-          fmt::format("restore the data, start over with overwrite=true, or continue with the "
-                      "present data by resume={}",
-                      checkpoint.string()));
+      throw Error(ErrorKind::data, what,
+                  fmt::format("restore the data, start over with overwrite=true, or continue with "
+                              "the new data: resume={}",
+                              checkpoint.string()));
     }
-    warnings.push_back(what + "; the run continues with the present data");
+    warnings.push_back(what + "; continuing with the new data");
   }
   return warnings;
 }

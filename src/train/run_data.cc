@@ -18,7 +18,7 @@ void warn_of_files(const std::vector<DataPlace>& data, const std::vector<DataPla
   for (const DataPlace& place : data) {
     for (const std::string& warning : place.left_out_warnings(DataPart::train)) warn(warning);
     if (!evaluates && place.names(DataPart::evaluation)) {
-      warn(fmt::format("{0} has files for evaluation, which eval_data={0} would use",
+      warn(fmt::format("{0} also holds evaluation files; eval_data={0} uses them",
                        place.path().string()));
     }
   }
@@ -45,7 +45,7 @@ RunData read_run_data(const Recipe& recipe, const Tokenizer& tokenizer, const Pr
   if (options.examples.format.uses_clock() && !recipe.chat_date) {
     const jinja::DateTime& now = options.examples.format.now;
     warn(fmt::format(
-        "the chat template writes the date: only chat_date={:04}-{:02}-{:02} repeats this run",
+        "the chat template prints the date; to repeat this run, set chat_date={:04}-{:02}-{:02}",
         now.year, now.month, now.day));
   }
   if (!recipe.eval_data.empty()) {

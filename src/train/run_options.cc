@@ -403,8 +403,8 @@ constexpr OptionSpec kCallOptions[] = {
     {.name = "overwrite",
      .type = boolean,
      .default_text = "false",
-     .help = "train: start over and replace what a run left in output_dir; with resume=DIR go on "
-             "from there"},
+     .help = "train: start over and replace what a run left in output_dir; with resume=DIR, "
+             "continue from there"},
     {.name = "json", .type = boolean, .default_text = "false", .help = "print JSON"},
     {.name = "quiet",
      .type = boolean,

@@ -255,7 +255,7 @@ class Trainer {
     std::error_code error;
     const fs::space_info space = fs::space(output, error);
     if (error || space.available >= static_cast<uintmax_t>(wanted)) return;
-    warn(fmt::format("the run may write {} to {}, where {} are free", human_bytes(wanted),
+    warn(fmt::format("the run may write {} to {}, which has {} free", human_bytes(wanted),
                      output.string(), human_bytes(static_cast<int64_t>(space.available))));
   }
 
@@ -275,9 +275,9 @@ class Trainer {
     const double flops = answering_flops(data_.samples, files_.config.parameter_count());
     const double seconds = flops / (kShareOfPeak * peak_.flops);
     if (seconds <= kLongest) return;
-    say(fmt::format("samples   left out of the report: {} would take some {}, twice",
-                    counted(static_cast<int64_t>(data_.samples.size()), "answer"),
-                    human_duration(seconds)));
+    say(fmt::format(
+        "samples   none in the report: {} would take about {}, before training and again after",
+        counted(static_cast<int64_t>(data_.samples.size()), "answer"), human_duration(seconds)));
     data_.samples.clear();
   }
 
@@ -429,8 +429,9 @@ class Trainer {
     if (!recipe_.load_best_model_at_end || !watch_.best() || watch_.best()->step == done) return;
     const fs::path path = best_checkpoint();
     if (!fs::exists(path)) {
-      return warn(fmt::format("{}, of the best evaluation, is gone: the result is the last step's",
-                              path.string()));
+      return warn(fmt::format(
+          "{}, the checkpoint of the best evaluation, is gone: the result is that of the last step",
+          path.string()));
     }
     restore_states(path);
     took_best_ = true;
@@ -545,7 +546,7 @@ class Trainer {
     log_->write(EventKind::end, done,
                 JsonObject().add("output_dir", output.string()).add("graphs", graphs_json()));
     const bool beside = session_->device().own_memory().has_value();
-    say(fmt::format("memory    peak {} booked, {} resident{}", human_bytes(ledger.peak),
+    say(fmt::format("memory    peak {} allocated, {} resident{}", human_bytes(ledger.peak),
                     human_bytes(resident_peak_), beside ? " on the host" : ""));
     write_or_warn("report.html", [&] {
       if (!fs::exists(output / kLogName)) return;  // somebody removed it
@@ -616,8 +617,8 @@ class Trainer {
   std::optional<EventLog> log_;
   std::optional<TensorBoardWriter> board_;
   RunWatch watch_;
-  std::array<int64_t, kPurposes> booked_{};  // as it was logged last
   bool has_begun_ = false;                   // with the steps
+  std::array<int64_t, kPurposes> booked_{};  // as it was logged last
   Session::Peak peak_;
   int peak_measurements_ = 1;
   Work unlogged_;               // of this process, since the last line of the log

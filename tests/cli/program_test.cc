@@ -137,7 +137,7 @@ TEST(Program, ARecipeThatSetsNothingIsNotValid) {
   const TemporaryDirectory directory("jackscrew_empty");
   for (const char* text : {"", "# method: lora\n", "model:\n"}) {
     const std::string file = directory.file("run.yaml", text);
-    expect_refused(run("config validate " + file + kErrorsOnly), 2, {"run.yaml: no option is set"});
+    expect_refused(run("config validate " + file + kErrorsOnly), 2, {"run.yaml sets no option"});
   }
   expect_refused(run("config validate method=lora" + std::string(kErrorsOnly)), 2,
                  {"needs a recipe"});

@@ -116,7 +116,7 @@ TEST(GpuRun, IsPlannedAgainstTheGpusMemory) {
   EXPECT_EQ(run_plan(settings_of(tiny.settings("device=cuda:0"))), 0);
   const std::string said = ::testing::internal::GetCapturedStdout();
   EXPECT_NE(said.find("device (cuda:0)"), std::string::npos) << said;
-  EXPECT_NE(said.find("are free on cuda:0 now"), std::string::npos) << said;
+  EXPECT_NE(said.find("is free on cuda:0 now"), std::string::npos) << said;
 }
 
 }  // namespace

@@ -62,7 +62,7 @@ TEST(ChatFormat, IsTheModelsOwnUnlessNamed) {
   EXPECT_FALSE(refused.is_plain());
   expect_error(ErrorKind::model, "the model's chat template, line 2: the tag {% include %}",
                [&] { render_chat(refused, kTurns); });
-  expect_error(ErrorKind::model, "may name another: plain, chatml",
+  expect_error(ErrorKind::model, "set another with chat_template=: plain, chatml",
                [&] { render_chat(refused, kTurns); });
 }
 
@@ -243,7 +243,7 @@ TEST(ChatFormat, Dates) {
   EXPECT_GE(chat_clock(parse_chat_date("today")).year, 2024);
   for (const char* bad :
        {"", "yesterday", "2024-2", "2024-02-30", "2023-02-29", "2024-13-01", "2024-01-01-01"}) {
-    expect_error(ErrorKind::usage, "is no date", [&] { parse_chat_date(bad); });
+    expect_error(ErrorKind::usage, "is not a date", [&] { parse_chat_date(bad); });
   }
 }
 

@@ -46,7 +46,7 @@ TEST(Csv, NamesTheLineOfABrokenQuote) {
     return message_of(error_of(ErrorKind::data, [&] { rows_of(text); }));
   };
   EXPECT_EQ(refused("a\n\"b\nc"), "a.csv:2: a quote is not closed");
-  EXPECT_EQ(refused("\"a\nb\"x,\n"), "a.csv:2: a quoted field goes on after its quote");
+  EXPECT_EQ(refused("\"a\nb\"x,\n"), "a.csv:2: text after the closing quote of a field");
 }
 
 TEST(Csv, RowsAreRecords) {

@@ -59,8 +59,8 @@ TEST_F(DataFiles, AreChosenByName) {
   EXPECT_EQ(names(DataPart::evaluation), "valid.jsonl ");
   EXPECT_TRUE(DataPlace(directory_).names(DataPart::evaluation));
   const std::string left = directory_.string() +
-                           ": a.jsonl and 2 more are not read: the names of other "
-                           "files there select those";
+                           ": a.jsonl and 2 more are not read: other files there "
+                           "are named for this split";
   EXPECT_EQ(left_out(DataPart::train), Warnings{left});
   EXPECT_EQ(left_out(DataPart::evaluation), Warnings{left});
   expect_message(ErrorKind::data,
@@ -76,7 +76,7 @@ TEST_F(DataFiles, NamedTestAreForEvaluationWhereNoOthersAre) {
   EXPECT_EQ(left_out(DataPart::train), Warnings());
   EXPECT_EQ(left_out(DataPart::evaluation),
             Warnings{directory_.string() +
-                     ": test-2.jsonl is not read: the names of other files there select those"});
+                     ": test-2.jsonl is not read: other files there are named for this split"});
   fs::remove(directory_ / "valid.jsonl");
   EXPECT_EQ(names(DataPart::evaluation), "test-2.jsonl ");
   fs::remove(directory_ / "train-01.jsonl");
@@ -92,12 +92,12 @@ TEST_F(DataFiles, AreNamedByAWord) {
   EXPECT_EQ(names(DataPart::evaluation), "test1.jsonl ");
   EXPECT_EQ(left_out(DataPart::train),
             Warnings{directory_.string() +
-                     ": trainer.jsonl is not read: the names of other files there select those"});
+                     ": trainer.jsonl is not read: other files there are named for this split"});
   fs::remove(directory_ / "train1.jsonl");
   fs::remove(directory_ / "train_2.jsonl");
   EXPECT_EQ(hint(DataPart::train),
-            "file names there select other parts: test1.jsonl; a file that is "
-            "given itself is read whatever its name");
+            "files there are named for other splits: test1.jsonl; a file given by its own path is "
+            "read whatever its name");
 }
 
 TEST_F(DataFiles, ThatMightBeMeantAreWarnedOf) {
@@ -126,7 +126,7 @@ TEST_F(DataFiles, InDirectoriesOfADirectoryAreNotRead) {
   EXPECT_NE(hint(DataPart::train).find((directory_ / "deeper").string()), std::string::npos);
   write("a.jsonl", "");
   EXPECT_EQ(left_out(DataPart::train),
-            Warnings{directory_.string() + ": directories in it are not read: deeper"});
+            Warnings{directory_.string() + ": subdirectories are not read: deeper"});
 }
 
 TEST_F(DataFiles, OfOtherKindsAreRefusedWithWhatToDo) {

@@ -365,7 +365,7 @@ TEST_F(DatasetTest, ErrorsNameTheLine) {
          "\"weight\"");
   refuse("a.jsonl", "", "none of its 0 records");
   refuse("a.json", R"([{"text": "fine"}, {"text": null}])", "a.json, record 2: \"text\" is null");
-  refuse("a.json", R"({"text": "fine"})", "one object a line is .jsonl");
+  refuse("a.json", R"({"text": "fine"})", "one object a line is named .jsonl");
   refuse("a.parquet", "text\nfine\n", "unknown kind of data file");
   expect_error(ErrorKind::data, "does not exist",
                [&] { Dataset::read(directory_ / "missing.jsonl", tokenizer_, options(10)); });

@@ -115,7 +115,7 @@ TEST(Tools, MayComeWithoutContent) {
   EXPECT_EQ(rendered(joins, empty), "");
   for (const ConversationRecord& record : {missing, null}) {
     EXPECT_NE(hint_of(error_of(ErrorKind::model, [&] { rendered(joins, record); }))
-                  .find("\"content\": \"\" gives it one"),
+                  .find("add \"content\": \"\" to it"),
               std::string::npos);
     for (const char* name : {"chatml", "llama2", "llama3", "mistral", "zephyr", "alpaca"}) {
       const ChatFormat format = named_format(name);
@@ -151,7 +151,7 @@ TEST(Tools, AreNotLostWithoutAWord) {
   const ConversationRecord record = parse(Json::parse(
       R"({"tools": [{"name": "now"}], "messages": [{"role": "user", "content": "a"}]})"));
   const ChatFormat plain = chat_format("plain", {}, {});
-  expect_error(ErrorKind::data, "no place for tools",
+  expect_error(ErrorKind::data, "does not support tools",
                [&] { render_chat(plain, record.messages, false, record.tools); });
   const ChatFormat without = own_format("{% for m in messages %}{{ m.content }}{% endfor %}");
   EXPECT_TRUE(render_chat(without, record.messages, false, record.tools).unused_tools);

@@ -75,10 +75,10 @@ TEST_F(SlowData, ADirectoryOfFiles) {
   const std::string set = " data=" + directory.string();
   const std::string unread =
       "warning: " + directory.string() +
-      ": more.jsonl is not read: the names of other files there select those\n";
+      ": more.jsonl is not read: other files there are named for this split\n";
   const std::string unused = "warning: " + directory.string() +
-                             " has files for evaluation, which eval_data=" + directory.string() +
-                             " would use\n";
+                             " also holds evaluation files; eval_data=" + directory.string() +
+                             " uses them\n";
   const auto trained = [&](const std::string& more) {
     const Outcome outcome =
         run(tiny_.train("model", "method=full max_steps=1 overwrite=true" + set + more + " 2>&1"));

@@ -332,7 +332,7 @@ TEST(SlowResumeRules, TwoRunsDoNotShareADirectory) {
   ASSERT_TRUE(first.until([&] { return fs::exists(tiny.path("out/recipe.yaml")); }));
   const Outcome second = run(tiny.train("out", "max_steps=2") + kErrorsOnly);
   EXPECT_EQ(second.exit_code, 1);
-  EXPECT_NE(second.out.find("another run writes to"), std::string::npos) << second.out;
+  EXPECT_NE(second.out.find("another run is writing to"), std::string::npos) << second.out;
   first.stop(SIGKILL);
   tiny.must_train("out", "max_steps=2");
 }

@@ -15,7 +15,7 @@
 #include "base/parallel.h"
 #include "bench/machine.h"
 #include "cli/arguments.h"
-#include "train/generate.h"
+#include "generation/generate.h"
 
 namespace jackscrew {
 namespace {

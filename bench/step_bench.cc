@@ -21,8 +21,8 @@
 #include "base/text.h"
 #include "bench/timed_ops.h"
 #include "cli/arguments.h"
-#include "train/flops.h"
-#include "train/session.h"
+#include "session/flops.h"
+#include "session/session.h"
 
 namespace jackscrew {
 namespace {

@@ -10,7 +10,7 @@
 #include "base/json_object.h"
 #include "base/text.h"
 #include "bench/machine.h"
-#include "text/tokenizer_files.h"
+#include "text/tokenizer/tokenizer_files.h"
 
 namespace jackscrew {
 namespace {

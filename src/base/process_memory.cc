@@ -100,8 +100,8 @@ fs::path group_below(const Tree& tree, const std::string& group) {
 // What a group's limit leaves, if it has one.
 std::optional<MemoryLimit> limit_of(const fs::path& directory, const GroupFiles& files) {
   const auto limit = read_number(directory / files.limit);
-  const auto used = read_number(directory / files.used);
-  if (!limit || !used) return std::nullopt;
+  const auto usage = read_number(directory / files.used);
+  if (!limit || !usage) return std::nullopt;
   int64_t cached = 0;
   std::ifstream stat(directory / "memory.stat");
   std::string name;
@@ -110,7 +110,7 @@ std::optional<MemoryLimit> limit_of(const fs::path& directory, const GroupFiles&
       cached += value;
     }
   }
-  const int64_t kept = std::max<int64_t>(0, *used - cached);
+  const int64_t kept = std::max<int64_t>(0, *usage - cached);
   return MemoryLimit{*limit, std::max<int64_t>(1, *limit - kept), directory};
 }
 

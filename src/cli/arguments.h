@@ -9,9 +9,9 @@
 
 #include "base/options.h"
 #include "cli/commands.h"
-#include "train/model_files.h"
-#include "train/progress.h"
-#include "train/recipe.h"
+#include "recipe/recipe.h"
+#include "report/progress.h"
+#include "session/model_files.h"
 
 namespace jackscrew {
 

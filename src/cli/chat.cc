@@ -1,5 +1,5 @@
 // jackscrew chat: a conversation with a model, a line for each message.
-#include "train/chat.h"
+#include "generation/chat.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -17,8 +17,8 @@
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "cli/generation_setup.h"
-#include "train/fit.h"
-#include "train/loading.h"
+#include "session/fit.h"
+#include "session/loading.h"
 
 namespace jackscrew {
 

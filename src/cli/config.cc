@@ -13,7 +13,7 @@
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "cli/recipes.h"
-#include "train/foreign_recipe.h"
+#include "recipe/foreign_recipe.h"
 
 namespace jackscrew {
 

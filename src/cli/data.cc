@@ -9,11 +9,11 @@
 #include "base/text.h"
 #include "cli/arguments.h"
 #include "cli/commands.h"
-#include "text/batch.h"
-#include "text/dataset_builder.h"
-#include "text/encode_records.h"
-#include "train/evaluate.h"
-#include "train/loading.h"
+#include "data/batch.h"
+#include "data/dataset_builder.h"
+#include "data/encode_records.h"
+#include "session/evaluate.h"
+#include "session/loading.h"
 
 namespace jackscrew {
 

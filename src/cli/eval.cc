@@ -4,10 +4,10 @@
 #include "base/json_object.h"
 #include "base/text.h"
 #include "cli/arguments.h"
-#include "train/evaluate.h"
+#include "session/evaluate.h"
+#include "session/fit.h"
+#include "session/loading.h"
 #include "train/export.h"
-#include "train/fit.h"
-#include "train/loading.h"
 
 namespace jackscrew {
 

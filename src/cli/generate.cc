@@ -13,8 +13,8 @@
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "cli/generation_setup.h"
-#include "train/fit.h"
-#include "train/loading.h"
+#include "session/fit.h"
+#include "session/loading.h"
 
 namespace jackscrew {
 

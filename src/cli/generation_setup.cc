@@ -8,9 +8,9 @@
 
 #include "base/text.h"
 #include "cli/arguments.h"
-#include "train/evaluate.h"
+#include "session/evaluate.h"
+#include "session/loading.h"
 #include "train/export.h"
-#include "train/loading.h"
 
 namespace jackscrew {
 

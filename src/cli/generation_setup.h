@@ -1,9 +1,9 @@
 // What `generate` and `chat` begin with.
 #pragma once
 
-#include "train/generate.h"
-#include "train/model_files.h"
-#include "train/recipe.h"
+#include "generation/generate.h"
+#include "recipe/recipe.h"
+#include "session/model_files.h"
 
 namespace jackscrew {
 

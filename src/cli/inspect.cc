@@ -9,8 +9,8 @@
 #include "cli/commands.h"
 #include "formats/peft.h"
 #include "formats/shape.h"
-#include "text/chat_template.h"
-#include "train/model_files.h"
+#include "session/model_files.h"
+#include "text/chat/chat_template.h"
 
 namespace jackscrew {
 

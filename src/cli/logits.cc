@@ -5,12 +5,12 @@
 #include "base/error.h"
 #include "cli/arguments.h"
 #include "cli/commands.h"
+#include "data/records.h"
 #include "formats/tensor_io.h"
-#include "text/records.h"
-#include "train/evaluate.h"
+#include "session/evaluate.h"
+#include "session/fit.h"
+#include "session/loading.h"
 #include "train/export.h"
-#include "train/fit.h"
-#include "train/loading.h"
 
 namespace jackscrew {
 

@@ -18,7 +18,7 @@
 #include "cli/help.h"
 #include "cli/not_yet.h"
 #include "cli/waiting.h"
-#include "train/run_options.h"
+#include "recipe/run_options.h"
 
 namespace jackscrew {
 namespace {

@@ -1,5 +1,5 @@
 // jackscrew plan: the memory that a training run will take, before it runs.
-#include "train/plan.h"
+#include "session/plan.h"
 
 #include <fmt/format.h>
 
@@ -11,9 +11,9 @@
 #include "base/text.h"
 #include "cli/arguments.h"
 #include "cli/commands.h"
+#include "session/fit.h"
+#include "session/knobs.h"
 #include "train/export.h"
-#include "train/fit.h"
-#include "train/knobs.h"
 
 namespace jackscrew {
 

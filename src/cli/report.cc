@@ -4,7 +4,7 @@
 #include "base/error.h"
 #include "cli/arguments.h"
 #include "cli/commands.h"
-#include "train/report.h"
+#include "report/report.h"
 
 namespace jackscrew {
 

@@ -22,7 +22,7 @@ namespace {
 
 constexpr int64_t kFormat = 2;        // checkpoint.json ends with its own checksum
 constexpr int64_t kOldestFormat = 1;  // without one
-constexpr const char* kPrefix = "checkpoint-";
+constexpr const char* kDirectoryPrefix = "checkpoint-";
 constexpr const char* kState = "state.safetensors";
 constexpr const char* kInfo = "checkpoint.json";
 constexpr const char* kMasters = "masters";
@@ -31,8 +31,9 @@ constexpr const char* kChecksum = "crc32c";
 // The number in "checkpoint-<step>".
 std::optional<int64_t> step_of(const fs::path& path) {
   const std::string name = path.filename().string();
-  if (!name.starts_with(kPrefix)) return std::nullopt;
-  const std::string_view number = std::string_view(name).substr(std::string_view(kPrefix).size());
+  if (!name.starts_with(kDirectoryPrefix)) return std::nullopt;
+  const std::string_view number =
+      std::string_view(name).substr(std::string_view(kDirectoryPrefix).size());
   const std::optional<int64_t> step = parse_int(number);
   if (!step || *step < 0 || std::to_string(*step) != number) return std::nullopt;
   return step;
@@ -79,9 +80,9 @@ uint32_t crc_of(std::string_view text) {
 }
 
 // The object's text with the text's own checksum as its last member.
-std::string with_checksum(JsonObject json) {
-  const uint32_t crc = crc_of(json.text());
-  return json.add(kChecksum, crc).text();
+std::string with_checksum(JsonObject object) {
+  const uint32_t crc = crc_of(object.text());
+  return object.add(kChecksum, crc).text();
 }
 
 // What with_checksum() was given.
@@ -111,18 +112,18 @@ Manifest read_manifest(const fs::path& checkpoint) {
   if (!fs::exists(path)) {
     throw Error(ErrorKind::model,
                 fmt::format("{} is not a checkpoint: it has no {}", checkpoint.string(), kInfo),
-                fmt::format("give a directory {}<step> that holds {}", kPrefix, kInfo));
+                fmt::format("give a directory {}<step> that holds {}", kDirectoryPrefix, kInfo));
   }
   const std::string text = read_text(path);
   const nlohmann::json object = parse_json(text, path.string());
-  const JsonFields json(object, path.string());
-  const int64_t format = json.integer("format");
+  const JsonFields fields(object, path.string());
+  const int64_t format = fields.integer("format");
   if (format < kOldestFormat || format > kFormat) {
     damaged(checkpoint,
             fmt::format("checkpoint format {}, this program reads {}", format, kFormat));
   }
-  const bool has_checksum = format == kFormat || json.has(kChecksum);
-  if (has_checksum && json.integer(kChecksum) != crc_of(without_checksum(text))) {
+  const bool has_checksum = format == kFormat || fields.has(kChecksum);
+  if (has_checksum && fields.integer(kChecksum) != crc_of(without_checksum(text))) {
     damaged(checkpoint, fmt::format("{} is corrupt: checksum mismatch", kInfo));
   }
   const auto integer = [&](const JsonFields& from, const char* key, int64_t least, int64_t most) {
@@ -134,17 +135,18 @@ Manifest read_manifest(const fs::path& checkpoint) {
   };
   constexpr int64_t kMostCrc = std::numeric_limits<uint32_t>::max();
   Manifest manifest;
-  manifest.info = {integer(json, "step", 1, std::numeric_limits<uint32_t>::max()),
-                   json.text("version"), json.text("isa"), json.text("product"),
-                   json.text("data", "")};
+  manifest.info = {integer(fields, "step", 1, std::numeric_limits<uint32_t>::max()),
+                   fields.text("version"), fields.text("isa"), fields.text("product"),
+                   fields.text("data", "")};
   if (const auto named = step_of(checkpoint); named && *named != manifest.info.step) {
     damaged(checkpoint, fmt::format("{} is that of step {}", kInfo, manifest.info.step));
   }
-  manifest.state_bytes = integer(json, "state_bytes", 0, std::numeric_limits<int64_t>::max());
-  manifest.state_crc32c = integer(json, "state_crc32c", 0, kMostCrc);
-  if (const nlohmann::json* masters = json.find("masters")) {
-    if (!masters->is_object())
+  manifest.state_bytes = integer(fields, "state_bytes", 0, std::numeric_limits<int64_t>::max());
+  manifest.state_crc32c = integer(fields, "state_crc32c", 0, kMostCrc);
+  if (const nlohmann::json* masters = fields.find("masters")) {
+    if (!masters->is_object()) {
       damaged(checkpoint, fmt::format("{}: masters is not an object", kInfo));
+    }
     for (const auto& [name, saved] : masters->items()) {
       const JsonFields entry(saved, path.string());
       const std::string file = entry.text("file");
@@ -202,7 +204,7 @@ void restore_files(const fs::path& checkpoint, const std::map<std::string, Saved
 }  // namespace
 
 fs::path checkpoint_path(const fs::path& output_dir, int64_t step) {
-  return output_dir / (kPrefix + std::to_string(step));
+  return output_dir / (kDirectoryPrefix + std::to_string(step));
 }
 
 fs::path write_checkpoint(const fs::path& output_dir, const CheckpointInfo& info,

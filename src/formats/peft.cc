@@ -19,7 +19,7 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kWeightsFile = "adapter_model.safetensors";
-constexpr std::string_view kPrefix = "base_model.model.";
+constexpr std::string_view kTensorPrefix = "base_model.model.";
 constexpr std::string_view kSuffixA = ".lora_A.weight";
 constexpr std::string_view kSuffixB = ".lora_B.weight";
 
@@ -96,8 +96,8 @@ void widen(std::span<const uint8_t> bytes, std::vector<float>& out) {
 
 NamedArray read_array(const SafetensorsEntry& entry, int64_t rank, const std::string& where) {
   const bool is_a = entry.name.ends_with(kSuffixA);
-  if (entry.name.size() <= kPrefix.size() + kSuffixA.size() || !entry.name.starts_with(kPrefix) ||
-      (!is_a && !entry.name.ends_with(kSuffixB))) {
+  if (entry.name.size() <= kTensorPrefix.size() + kSuffixA.size() ||
+      !entry.name.starts_with(kTensorPrefix) || (!is_a && !entry.name.ends_with(kSuffixB))) {
     unsupported(where, "tensor " + entry.name);
   }
   if (entry.shape.size() != 2 || entry.shape[is_a ? 0 : 1] != rank) {
@@ -105,7 +105,7 @@ NamedArray read_array(const SafetensorsEntry& entry, int64_t rank, const std::st
          shape_text(entry.shape), rank);
   }
   NamedArray out;
-  out.name = entry.name.substr(kPrefix.size());
+  out.name = entry.name.substr(kTensorPrefix.size());
   out.shape = entry.shape;
   if (entry.dtype == "F32") {
     widen<float>(entry.bytes, out.values);
@@ -225,7 +225,7 @@ PeftWriter::PeftWriter(const fs::path& directory, const PeftConfig& config,
   std::vector<SafetensorsSpec> specs;
   specs.reserve(tensors.size());
   for (const NamedShape& tensor : tensors) {
-    specs.push_back({std::string(kPrefix) + tensor.name, "F32", tensor.shape});
+    specs.push_back({std::string(kTensorPrefix) + tensor.name, "F32", tensor.shape});
   }
   FileWriter text(path() / kAdapterConfig);
   text.write(config_text(config));
@@ -234,7 +234,7 @@ PeftWriter::PeftWriter(const fs::path& directory, const PeftConfig& config,
 }
 
 void PeftWriter::write(std::string_view name, std::span<const float> values) {
-  writer_->write(std::string(kPrefix) + std::string(name),
+  writer_->write(std::string(kTensorPrefix) + std::string(name),
                  {reinterpret_cast<const uint8_t*>(values.data()), values.size_bytes()});
 }
 

@@ -12,7 +12,7 @@ namespace jackscrew {
 
 namespace {
 
-constexpr std::array<OptionSpec, 5> kOptions = {{
+constexpr std::array<OptionSpec, 5> kLoraOptions = {{
     {"lora_rank", OptionType::integer, "16", "rank of the adapters", "r lora_r rank", "", 1, 4096},
     {"lora_alpha", OptionType::number, "auto",
      "the adapter is scaled by alpha / rank; auto: twice the rank", "alpha", "auto", 0},
@@ -210,7 +210,7 @@ class LoraLearner : public Learner {
 }  // namespace
 
 std::span<const OptionSpec> lora_options() {
-  return kOptions;
+  return kLoraOptions;
 }
 
 std::unique_ptr<Learner> make_lora_learner(const OptionSet& options) {

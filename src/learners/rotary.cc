@@ -14,123 +14,18 @@
 #include "base/text.h"
 #include "learners/frozen.h"
 #include "learners/full.h"
+#include "learners/rotary_options.h"
 #include "learners/rotary_transit.h"
-#include "learners/rotation.h"
 
 namespace jackscrew {
 
 namespace {
 
-constexpr std::array<OptionSpec, 12> kOptions = {{
-    {"active_params", OptionType::text, "7%",
-     "most weights trained at once: a share of those that rotate (10%) or a number (300M)"},
-    {"rotation_groups", OptionType::list, "matrix",
-     "what is activated together: attention and mlp of a block (or one of them alone), block, "
-     "matrix",
-     "", "attention mlp block matrix"},
-    {"rotation_order", OptionType::text, "permutation",
-     "permutation: all once a round; random; ascending; descending; importance: by gradient", "",
-     "permutation random ascending descending importance"},
-    {"steps_per_rotation", OptionType::integer, "auto",
-     "steps from one rotation to the next; auto: 50, or fewer in a short run, with turns of at "
-     "least 10",
-     "reshufle_steps", "auto", 1, 1e9},
-    {"churn", OptionType::number, "0.5", "fraction of the active groups replaced at a rotation", "",
-     "", 0.01, 1},
-    {"moments", OptionType::text, "keep",
-     "Adam moments of waiting groups: keep (on the host) or reset", "", "reset keep"},
-    {"static", OptionType::text, "train",
-     "embedding, norms and head: train (always), rotate (as groups), freeze", "",
-     "train rotate freeze"},
-    {"group_learning_rate", OptionType::number, "auto",
-     "learning rate of the active groups; auto: learning_rate, or up to 4 times that where few are "
-     "active, at most 1e-3",
-     "", "auto", 0},
-    {"static_learning_rate", OptionType::number, "auto",
-     "learning rate of embedding, norms and head; auto: learning_rate", "", "auto", 0},
-    {"master", OptionType::text, "ram",
-     "where the exact values of waiting groups are: ram, or mmap (files in output_dir)", "",
-     "ram mmap"},
-    {"master_dtype", OptionType::text, "f32",
-     "exact values of waiting groups: f32, or bf16 by stochastic rounding", "", "f32 bf16"},
-    {"overlap_rotation", OptionType::boolean, "false",
-     "on a GPU: overlap the copies of rotations with the steps; takes 6 bytes of its memory per "
-     "weight"},
-}};
-
-// Files cost a read and a write of a group a rotation. What halves the active weights or rounds the
-// masters costs learning, and is worth less than anything that costs time alone.
-constexpr std::array<Saving, 8> kSavings = {{
-    {"overlap_rotation=false", "steps wait for the copies of a rotation", 1.01},
-    {"moments=reset", "moments are reset at every turn", 1.3},
-    {"master=mmap", "exact values wait in files", 1.02},
-    {"master_dtype=bf16", "exact values rounded stochastically", 1.5},
-    {"active_params=50%", "a round takes longer", 1.5},
-    {"active_params=25%", "a round takes longer", 2.25},
-    {"active_params=10%", "a round takes longer", 3.4},
-    {"active_params=5%", "a round takes longer", 5.1},
-}};
-
-// auto: as long as every group can have two turns. Longer is better where there is time for it; a
-// turn of less than 10 steps ends before its moments mean anything.
-constexpr int64_t kLongestWindow = 50;
-constexpr int64_t kShortestTurn = 10;
-
-// A group learns in a share of the steps: a rate that is higher by as much takes its weights as far
-// as full training would (SmolLM2-135M, a quarter active: docs/methods.md). Not beyond what AdamW
-// is known to bear, though: rates for training from scratch are as high already as they can be (a
-// small Llama: 1e-3 is better than 2e-3, for a quarter of it as for all).
-double automatic_group_rate(double learning_rate, double share) {
-  constexpr double kHighestScale = 4.0;  // the most that was measured
-  constexpr double kHighestScaledRate = 5e-4;
-  constexpr double kHighestRate = 1e-3;
-  const double scaled = learning_rate * std::min(kHighestScale, 1.0 / share);
-  return std::min(kHighestRate, std::max(learning_rate, std::min(scaled, kHighestScaledRate)));
-}
-
-bool is_attention(std::string_view module) {
-  return module == "q_proj" || module == "k_proj" || module == "v_proj" || module == "o_proj";
-}
-
-// "10%" or "300M" of `total` elements.
-int64_t parse_active_params(const std::string& text, int64_t total) {
-  const auto refuse = [&](const char* why) {
-    throw Error(ErrorKind::usage, fmt::format("active_params={} {}", text, why),
-                "give a share such as 10%, or a number of parameters such as 300M");
-  };
-  size_t used = 0;
-  double value = 0.0;
-  try {
-    value = std::stod(text, &used);
-  } catch (const std::exception&) {
-    refuse("is not a number");
-  }
-  const std::string unit = text.substr(used);
-  if (unit == "%") {
-    value *= static_cast<double>(total) / 100.0;
-  } else if (unit == "K" || unit == "k") {
-    value *= 1e3;
-  } else if (unit == "M" || unit == "m") {
-    value *= 1e6;
-  } else if (unit == "B" || unit == "b" || unit == "G") {
-    value *= 1e9;
-  } else if (!unit.empty()) {
-    refuse("has an unknown unit");
-  }
-  if (!(value >= 1.0)) refuse("trains nothing");
-  if (value > static_cast<double>(total) * (1.0 + 1e-9)) {
-    throw Error(ErrorKind::usage,
-                fmt::format("active_params={} is more than the {} parameters that rotate", text,
-                            human_count(total)),
-                "set active_params=100%, or method=full");
-  }
-  return std::min(total, static_cast<int64_t>(std::llround(value)));
-}
-
 constexpr size_t kStateSteps = 2;
 
 struct Group {
   std::string name;
+  std::string kind;  // alike in other layers
   std::vector<RotarySlot*> slots;
   int64_t size = 0;  // elements
 };
@@ -143,54 +38,14 @@ struct Turn {
 
 class RotaryLearner : public Learner {
  public:
-  explicit RotaryLearner(const OptionSet& options)
-      : active_params_(options.text("active_params")),
-        order_(parse_rotation_order(options.text("rotation_order"))),
-        steps_per_rotation_(options.is_word("steps_per_rotation")
-                                ? kLongestWindow
-                                : options.integer("steps_per_rotation")),
-        chooses_steps_(options.is_word("steps_per_rotation")),
-        churn_(options.number("churn")),
-        static_(options.text("static")),
-        learning_rate_(options.number("learning_rate")) {
-    for (const std::string& group : options.list("rotation_groups")) {
-      by_attention_ = by_attention_ || group == "attention";
-      by_mlp_ = by_mlp_ || group == "mlp";
-      by_block_ = by_block_ || group == "block";
-      by_matrix_ = by_matrix_ || group == "matrix";
-    }
-    if ((by_block_ && by_matrix_) || ((by_block_ || by_matrix_) && (by_attention_ || by_mlp_))) {
-      throw Error(ErrorKind::usage, "rotation_groups names groups that overlap",
-                  "use attention,mlp, or one of attention, mlp, block, matrix");
-    }
-    masters_in_files_ = options.text("master") == "mmap";
-    settings_.master = options.text("master_dtype") == "bf16" ? DType::bf16 : DType::f32;
-    settings_.keep_moments = options.text("moments") == "keep";
-    settings_.score = order_ == RotationOrder::importance;
-    overlaps_ = options.boolean("overlap_rotation");
-    if (overlaps_ && settings_.master == DType::bf16) {
-      throw Error(ErrorKind::usage, "overlap_rotation copies exact values as they are kept",
-                  "set master_dtype=f32, or overlap_rotation=false");
-    }
-    if (overlaps_ && settings_.score) {
-      throw Error(
-          ErrorKind::usage,
-          "with rotation_order=importance the groups that join are known only at the rotation",
-          "set another rotation_order, or overlap_rotation=false");
-    }
-    if (!options.is_word("group_learning_rate")) {
-      group_rate_ = options.number("group_learning_rate");
-    }
-    static_rate_ = options.is_word("static_learning_rate") ? learning_rate_
-                                                           : options.number("static_learning_rate");
-  }
+  explicit RotaryLearner(const OptionSet& options) : options_(options) {}
 
   const char* name() const override { return "rotary"; }
-  bool masters_in_files() const override { return masters_in_files_; }
+  bool masters_in_files() const override { return options_.masters_in_files; }
 
   bool changes(WeightKind kind, std::string_view module) const override {
-    return kind == WeightKind::linear && module != "lm_head" ? rotates(module)
-                                                             : static_ != "freeze";
+    return kind == WeightKind::linear && module != "lm_head" ? options_.rotates(module)
+                                                             : options_.static_weights != "freeze";
   }
 
   std::unique_ptr<LearnerSlot> make_slot(const LearnerContext& context,
@@ -199,13 +54,13 @@ class RotaryLearner : public Learner {
       return std::make_unique<FrozenSlot>();
     }
     const bool in_block = info.kind == WeightKind::linear && info.module != "lm_head";
-    if (!in_block && static_ == "train") {
-      return make_full_slot(context, info, scale_of(static_rate_));
+    if (!in_block && options_.static_weights == "train") {
+      return make_full_slot(context, info, options_.scale_of(options_.static_learning_rate));
     }
     seed_ = context.seed;
     memory_ = &context.memory;
-    auto slot = std::make_unique<RotarySlot>(context, info, settings_);
-    add_to_group(group_name(info), slot.get());
+    auto slot = std::make_unique<RotarySlot>(context, info, options_.slots);
+    add_to_group(options_.group_of(info), slot.get());
     return slot;
   }
 
@@ -220,7 +75,7 @@ class RotaryLearner : public Learner {
     }
     const auto worst = heaviest_groups(sizes, bytes, active_elements_);
     activate(context, worst);
-    if (overlaps_ && context.ops.copies_beside()) reserve_transit(worst);
+    if (options_.overlap && context.ops.copies_beside()) reserve_transit(worst);
     for (const int32_t group : worst) retire(context, group);
     for (const int32_t group : worst) {
       for (RotarySlot* slot : slots_of(group)) slot->expect_moments(false);
@@ -229,11 +84,9 @@ class RotaryLearner : public Learner {
 
   void begin_run(int64_t total_steps) override {
     total_steps_ = total_steps;
-    if (!chooses_steps_) return;
-    const auto shortest = static_cast<int64_t>(
-        std::lround(static_cast<double>(kShortestTurn) / rotation_->windows_of_a_turn()));
-    steps_per_rotation_ = std::clamp(total_steps / (2 * windows_of_a_round()),
-                                     std::max<int64_t>(1, shortest), kLongestWindow);
+    if (options_.steps_per_rotation) return;
+    steps_per_rotation_ = RotaryOptions::automatic_steps(total_steps, windows_of_a_round(),
+                                                         rotation_->windows_of_a_turn());
   }
 
   bool begin_step(Context& context, int64_t step) override {
@@ -294,13 +147,16 @@ class RotaryLearner : public Learner {
   LearnerNotes notes() const override {
     LearnerNotes notes;
     const int64_t windows = ceil_div(total_steps_, steps_per_rotation_);
+    notes.lines.push_back(
+        fmt::format("{} groups of {}, at most {} of {} parameters at once ({:.0f}%)",
+                    groups_.size(), options_.groups_text(), human_count(active_elements_),
+                    human_count(total_elements_), 100.0 * share()));
     notes.lines.push_back(fmt::format(
-        "{} groups of {}, at most {} of {} parameters at once ({:.0f}%)", groups_.size(), kinds(),
-        human_count(active_elements_), human_count(total_elements_), 100.0 * share()));
-    notes.lines.push_back(fmt::format(
-        "{:.0f}% of them change every {}; learning rate {:.3g}{}", 100.0 * churn_,
-        counted(steps_per_rotation_, "step"), group_rate(),
-        static_ == "train" ? fmt::format(", embedding, norms and head {:.3g}", static_rate_) : ""));
+        "{:.0f}% of them change every {}; learning rate {:.3g}{}", 100.0 * options_.churn,
+        counted(steps_per_rotation_, "step"), options_.group_rate(share()),
+        options_.static_weights == "train"
+            ? fmt::format(", embedding, norms and head {:.3g}", options_.static_learning_rate)
+            : ""));
     int64_t waiting = 0;
     Rotation ahead = *rotation_;
     while (ahead.window() < windows) ahead.advance();
@@ -337,53 +193,28 @@ class RotaryLearner : public Learner {
     rotation_->restore(std::span(state_).subspan(sizeof steps));
     next_rotation_ = steps[0];
     // A run that goes on for longer than it began keeps its pace.
-    if (chooses_steps_) steps_per_rotation_ = steps[1];
+    if (!options_.steps_per_rotation) steps_per_rotation_ = steps[1];
   }
 
   int64_t windows_of_a_round() const {
     return rotation_->windows_of_a_round(4 * static_cast<int64_t>(groups_.size()));
   }
 
-  bool rotates(std::string_view module) const {
-    if (by_block_ || by_matrix_) return true;
-    return is_attention(module) ? by_attention_ : by_mlp_;
-  }
-
-  std::string group_name(const WeightInfo& info) const {
-    if (info.layer < 0) return info.kind == WeightKind::norm ? "norms" : info.module;
-    if (info.kind == WeightKind::norm) return "norms";
-    if (by_block_) return fmt::format("layers.{}", info.layer);
-    if (by_matrix_) return fmt::format("layers.{}.{}", info.layer, info.module);
-    return fmt::format("layers.{}.{}", info.layer, is_attention(info.module) ? "attention" : "mlp");
-  }
-
-  std::string kinds() const {
-    return by_block_        ? "a block"
-           : by_matrix_     ? "a matrix"
-           : !by_mlp_       ? "attention"
-           : !by_attention_ ? "MLP"
-                            : "attention or MLP";
-  }
-
-  void add_to_group(const std::string& name, RotarySlot* slot) {
-    const auto [number, is_new] = group_numbers_.emplace(name, groups_.size());
-    if (is_new) groups_.push_back(Group{name, {}, 0});
+  void add_to_group(const RotaryOptions::GroupName& group_name, RotarySlot* slot) {
+    const auto [number, is_new] = group_numbers_.emplace(group_name.name, groups_.size());
+    if (is_new) groups_.push_back(Group{group_name.name, group_name.kind, {}, 0});
     Group& group = groups_[number->second];
     group.slots.push_back(slot);
     group.size += slot->size();
     total_elements_ += slot->size();
   }
 
-  // The first group of each name, the number of its layer left out.
+  // The first group of each kind.
   std::vector<int32_t> first_of_kind() const {
     std::vector<int32_t> first;
     std::set<std::string> kinds;
     for (size_t g = 0; g < groups_.size(); ++g) {
-      const std::string& name = groups_[g].name;
-      const size_t layer = name.find('.');
-      const size_t module = layer == std::string::npos ? 0 : name.find('.', layer + 1);
-      const std::string kind = module == std::string::npos ? "block" : name.substr(module);
-      if (kinds.insert(kind).second) first.push_back(static_cast<int32_t>(g));
+      if (kinds.insert(groups_[g].kind).second) first.push_back(static_cast<int32_t>(g));
     }
     return first;
   }
@@ -394,25 +225,22 @@ class RotaryLearner : public Learner {
     if (groups_.empty()) {
       throw Error(ErrorKind::usage, "no weight rotates", "see rotation_groups and static");
     }
-    active_elements_ = parse_active_params(active_params_, total_elements_);
+    active_elements_ = options_.active_elements(total_elements_);
     std::vector<int64_t> sizes;
     for (const Group& group : groups_) sizes.push_back(group.size);
-    rotation_.emplace(sizes, RotationOptions{order_, active_elements_, churn_, seed_});
+    rotation_.emplace(sizes,
+                      RotationOptions{options_.order, active_elements_, options_.churn, seed_});
     state_.resize(kStateSteps * sizeof(int64_t) + static_cast<size_t>(rotation_->state_bytes()));
     save_state();
     for (const Group& group : groups_) {
       for (RotarySlot* slot : group.slots) {
-        slot->set_learning_rate_scale(scale_of(group_rate()));
+        slot->set_learning_rate_scale(options_.scale_of(options_.group_rate(share())));
       }
     }
   }
 
   double share() const {
     return static_cast<double>(active_elements_) / static_cast<double>(total_elements_);
-  }
-  double scale_of(double rate) const { return learning_rate_ > 0 ? rate / learning_rate_ : 1.0; }
-  double group_rate() const {
-    return group_rate_.value_or(automatic_group_rate(learning_rate_, share()));
   }
 
   template <class Groups>
@@ -444,7 +272,7 @@ class RotaryLearner : public Learner {
       }
     }
     const int64_t limit =
-        std::max(largest, static_cast<int64_t>(churn_ * static_cast<double>(all)));
+        std::max(largest, static_cast<int64_t>(options_.churn * static_cast<double>(all)));
     transit_.set_limit(limit);
     memory_->allocate(Purpose::weights, limit);
   }
@@ -469,7 +297,7 @@ class RotaryLearner : public Learner {
 
   void rotate(Context& context) {
     const std::vector<int32_t> before(rotation_->active().begin(), rotation_->active().end());
-    if (settings_.score) {
+    if (options_.slots.score) {
       for (const int32_t group : before) rotation_->set_score(group, score(context, group));
     }
     context.ops.finish();  // those on their way are there, and what is measured is the rotation
@@ -540,18 +368,8 @@ class RotaryLearner : public Learner {
     return std::sqrt(squares / static_cast<double>(g.size)) + 1e-30;
   }
 
-  std::string active_params_;
-  RotationOrder order_;
-  int64_t steps_per_rotation_;
-  bool chooses_steps_;
-  double churn_;
-  std::string static_;
-  double learning_rate_;
-  std::optional<double> group_rate_;
-  double static_rate_ = 0.0;
-  bool masters_in_files_ = false;
-  bool by_attention_ = false, by_mlp_ = false, by_block_ = false, by_matrix_ = false;
-  RotarySlot::Settings settings_;
+  RotaryOptions options_;
+  int64_t steps_per_rotation_ = options_.steps_per_rotation.value_or(RotaryOptions::kLongestWindow);
   uint64_t seed_ = 0;
 
   std::vector<Group> groups_;
@@ -562,7 +380,6 @@ class RotaryLearner : public Learner {
   int64_t total_steps_ = 0;
   int64_t next_rotation_ = 0;  // the step before which it happens
   bool held_ = false;          // in a phase that is rehearsed: nothing rotates
-  bool overlaps_ = false;      // as the option has it
   Memory* memory_ = nullptr;   // of the device
   RotaryTransit transit_;
   std::optional<Turn> turn_;
@@ -573,14 +390,6 @@ class RotaryLearner : public Learner {
 };
 
 }  // namespace
-
-std::span<const OptionSpec> rotary_options() {
-  return kOptions;
-}
-
-std::span<const Saving> rotary_savings() {
-  return kSavings;
-}
 
 std::unique_ptr<Learner> make_rotary_learner(const OptionSet& options) {
   return std::make_unique<RotaryLearner>(options);

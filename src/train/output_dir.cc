@@ -7,8 +7,9 @@
 #include "base/error.h"
 #include "formats/checkpoint.h"
 #include "formats/hf_config.h"
-#include "text/tokenizer_files.h"
-#include "train/progress.h"
+#include "report/progress.h"
+#include "session/session.h"
+#include "text/tokenizer/tokenizer_files.h"
 
 namespace jackscrew {
 
@@ -150,10 +151,6 @@ fs::path tokens_directory(const fs::path& output_dir) {
 
 fs::path result_staging(const fs::path& output_dir) {
   return output_dir / ".jackscrew-result";
-}
-
-fs::path masters_directory(const fs::path& output_dir) {
-  return output_dir / ".jackscrew-masters";
 }
 
 }  // namespace jackscrew

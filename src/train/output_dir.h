@@ -5,7 +5,7 @@
 
 #include "base/directory_handle.h"
 #include "base/file.h"
-#include "train/recipe.h"
+#include "recipe/recipe.h"
 
 namespace jackscrew {
 
@@ -59,7 +59,5 @@ fs::path tokens_directory(const fs::path& output_dir);
 
 // Where the result is put together before its files move to the top of the directory.
 fs::path result_staging(const fs::path& output_dir);
-// Where exact values wait in files while a run lasts (master=mmap). Its own: it is emptied.
-fs::path masters_directory(const fs::path& output_dir);
 
 }  // namespace jackscrew

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "train/recipe_file.h"
+#include "recipe/recipe_file.h"
 
 namespace jackscrew {
 

@@ -4,9 +4,9 @@
 
 #include <tuple>
 
-#include "train/evaluate.h"
+#include "report/progress.h"
+#include "session/evaluate.h"
 #include "train/output_dir.h"
-#include "train/progress.h"
 
 namespace jackscrew {
 

@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include "train/loading.h"
-#include "train/samples.h"
+#include "generation/samples.h"
+#include "session/loading.h"
 
 namespace jackscrew {
 

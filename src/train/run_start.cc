@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "formats/checkpoint.h"
-#include "train/event_log.h"
+#include "report/event_log.h"
 #include "train/output_dir.h"
 #include "train/resume.h"
 

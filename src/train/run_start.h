@@ -5,7 +5,7 @@
 #include <string>
 
 #include "base/file.h"
-#include "train/recipe.h"
+#include "recipe/recipe.h"
 
 namespace jackscrew {
 

@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "train/event_log.h"
+#include "report/event_log.h"
 
 namespace jackscrew {
 

@@ -5,14 +5,9 @@
 #include <optional>
 
 #include "base/file.h"
+#include "recipe/recipe.h"
 
 namespace jackscrew {
-
-struct WatchOptions {
-  int64_t early_stopping_patience = 0;  // evaluations without a better one; 0: never stops
-  double loss_watchdog_threshold = 0;   // of a step's loss; 0: never stops
-  int64_t loss_watchdog_patience = 1;   // logged steps in a row above it
-};
 
 class RunWatch {
  public:
@@ -23,7 +18,7 @@ class RunWatch {
 
   explicit RunWatch(const WatchOptions& options) : options_(options) {}
 
-  // Takes up what a log holds of the run so far (train/event_log.h), as if it had been told.
+  // Takes up what a log holds of the run so far (report/event_log.h), as if it had been told.
   void replay(const fs::path& log);
   // Is told of the loss of every logged step, and of every evaluation after a step.
   void logged(double loss);

@@ -3,32 +3,27 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <iostream>
 #include <optional>
 #include <utility>
 
 #include "base/clock.h"
-#include "base/console.h"
-#include "base/process_memory.h"
 #include "base/text.h"
 #include "formats/checkpoint.h"
 #include "optim/schedule.h"
-#include "train/evaluate.h"
-#include "train/event_log.h"
+#include "report/report.h"
+#include "session/evaluate.h"
+#include "session/fit.h"
+#include "session/loading.h"
+#include "session/session.h"
 #include "train/export.h"
-#include "train/fit.h"
-#include "train/flops.h"
-#include "train/loading.h"
 #include "train/output_dir.h"
-#include "train/report.h"
 #include "train/resume.h"
 #include "train/run_data.h"
+#include "train/run_log.h"
 #include "train/run_start.h"
 #include "train/saving.h"
-#include "train/session.h"
-#include "train/tensorboard.h"
 
 namespace jackscrew {
 
@@ -38,13 +33,6 @@ namespace {
 std::string plain_number(double value) {
   return std::isnan(value) ? "nan" : fmt::format("{}", value);
 }
-
-// What steps took, evaluations and checkpoints left out.
-struct Work {
-  int64_t tokens = 0;
-  double flops = 0;
-  double seconds = 0;
-};
 
 class Trainer {
  public:
@@ -92,16 +80,15 @@ class Trainer {
     claim_->keep();
     const std::optional<int64_t> resumed = first > 0 ? std::optional(first) : std::nullopt;
     const fs::path output = claim_->path();
-    earlier_tokens_ = tokens_without_a_line(output / kLogName, first);
-    log_.emplace(output / kLogName, resumed);
+    const int64_t earlier_tokens = tokens_without_a_line(output / kLogName, first);
+    log_.emplace(
+        RunLog::Run{recipe_, console_, files_, data_, *sampler_, schedule_, plan_, *session_},
+        output, resumed, earlier_tokens);
     watch_.replay(output / kLogName);
-    board_.emplace(output, resumed);
     // Of a run that had ended nothing is done anew: its recipe stays the one that it had.
     const fs::path recipe = output / "recipe.yaml";
     if (first < total_steps_ || !fs::exists(recipe)) write_text_atomic(recipe, recipe_.to_yaml());
-    peak_ = session_->measure_peak();
-    introduce(first);
-    log_booked(first);
+    log_->introduce(first, output);
     leave_out_slow_samples();
     if (first == 0) {
       evaluate_now(0);
@@ -113,13 +100,7 @@ class Trainer {
   }
 
  private:
-  // A line whatever names it holds.
-  void say(const std::string& line) const { speak(one_line(line)); }
-  // A line of ours, with its colours.
-  void speak(const std::string& line) const {
-    if (console_.style.quiet) return;
-    write_message(console_.out, line + "\n");
-  }
+  void say(const std::string& line) const { jackscrew::say(console_, line); }
 
   // Nothing is left to do, and nothing is touched.
   void say_finished(const FinishedRun& finished) const {
@@ -136,8 +117,6 @@ class Trainer {
     }
     settle_lengths(recipe_, files_.config);
   }
-
-  std::string data_names() const { return fmt::format("{}", fmt::join(recipe_.data, ", ")); }
 
   // Tokens of the steps before `first` that come after the last line of the log which is kept.
   int64_t tokens_without_a_line(const fs::path& log, int64_t first) const {
@@ -185,95 +164,13 @@ class Trainer {
     return [this](const StateVisitor& visitor) { session_->visit(visitor); };
   }
 
-  void introduce(int64_t first) {
-    int64_t trained = 0;
-    session_->visit([&](const StateRef& state) {
-      const bool learns = state.role == StateRole::parameter || state.role == StateRole::master;
-      if (learns) trained += state.view.size();
-    });
-    const int64_t parameters = files_.config.parameter_count();
-    say(fmt::format("model     {}: {} parameters, {} of them trained ({})", recipe_.model,
-                    human_count(parameters), human_count(trained), recipe_.learner));
-    const DatasetStats& stats = data_.train.stats();
-    say(fmt::format("data      {}: {}, {}, {:.0f}% of them trained; sequences {:.0f}% full",
-                    data_names(), counted(stats.examples, "example"),
-                    counted(stats.tokens, "token"),
-                    100.0 * static_cast<double>(stats.trained_tokens) /
-                        static_cast<double>(std::max<int64_t>(1, stats.tokens)),
-                    100.0 * sampler_->fill_rate()));
-    if (stats.truncated + stats.dropped > 0) {
-      say(fmt::format("          {} cut to sequence_len={}, {} skipped: nothing to train on",
-                      counted(stats.truncated, "record"), recipe_.sequence_len, stats.dropped));
-    }
-    if (stats.too_long > 0) {
-      say(fmt::format("          {} skipped: longer than sequence_len={}",
-                      counted(stats.too_long, "record"), recipe_.sequence_len));
-    }
-    say(fmt::format("machine   {}, {}, {}, product {}{}", session_->device().description(),
-                    counted(session_->ops().threads(), "thread"), session_->ops().level(),
-                    session_->product().name(),
-                    peak_.flops > 0 ? fmt::format(", {} peak {:.0f} GFLOP/s",
-                                                  dtype_name(peak_.operands), peak_.flops * 1e-9)
-                                    : ""));
-    if (recipe_.device == "auto") {
-      const std::string note = note_on_gpus();
-      if (!note.empty()) say("          " + note);
-    }
-    say(fmt::format("memory    {}: {}{}", human_bytes(plan_.ledger.peak),
-                    purposes_text(plan_.ledger),
-                    plan_.recompute ? "; activations recomputed" : ""));
-    if (plan_.masters.peak > 0) {
-      say(fmt::format("          and {} of masters {}", human_bytes(plan_.masters.peak),
-                      plan_.masters_in_files ? "in files" : "on the host"));
-    }
-    const LearnerNotes notes = session_->learner().notes();
-    for (size_t i = 0; i < notes.lines.size(); ++i) {
-      say(fmt::format("{:<10}{}", i == 0 ? recipe_.learner : "", notes.lines[i]));
-    }
-    for (const std::string& warning : notes.warnings) warn(warning);
-    say(fmt::format("steps     {} ({} per epoch), learning rate {:.3g} {}, {} of warm-up",
-                    total_steps_, sampler_->steps_per_epoch(), recipe_.learning_rate,
-                    recipe_.options.text("lr_scheduler_type"),
-                    counted(schedule_.warmup_steps, "step")));
-    if (first == total_steps_) say("          all of them are done; the result is written again");
-    warn_of_disk();
-    JsonObject start;
-    start.add("model", recipe_.model).add("parameters", parameters).add("trained", trained);
-    start.add("total_steps", total_steps_).add("planned_peak", plan_.ledger.peak);
-    start.add("isa", session_->ops().level()).add("threads", session_->ops().threads());
-    start.add("method", recipe_.method).add("data", data_names()).add("storage", recipe_.storage);
-    start.add("data_fingerprint", data_.train.fingerprint());
-    start.add("product", session_->product().name());
-    start.add("device", session_->device().description());
-    start.add("cpu", cpu_name()).add("version", JACKSCREW_VERSION);
-    log_->write(EventKind::start, first, start);
-  }
-
-  void warn_of_disk() {
-    const fs::path output = claim_->path();
-    const int64_t wanted = plan_disk(recipe_, files_.config, plan_).peak();
-    std::error_code error;
-    const fs::space_info space = fs::space(output, error);
-    if (error || space.available >= static_cast<uintmax_t>(wanted)) return;
-    warn(fmt::format("the run may write {} to {}, which has {} free", human_bytes(wanted),
-                     output.string(), human_bytes(static_cast<int64_t>(space.available))));
-  }
-
-  // What the device's memory holds, where that has changed.
-  void log_booked(int64_t step) {
-    const auto& booked = session_->memory().ledger().current;
-    if (booked == booked_) return;
-    booked_ = booked;
-    log_->write(EventKind::booked, step, purposes_json(booked));
-  }
-
   // Answers that take longer than this delay a run for the sake of a look at it.
   void leave_out_slow_samples() {
     constexpr double kLongest = 60;       // seconds
     constexpr double kShareOfPeak = 0.5;  // what forward passes of short texts reach, about
-    if (data_.samples.empty() || peak_.flops == 0.0) return;
+    if (data_.samples.empty() || log_->peak_flops() == 0.0) return;
     const double flops = answering_flops(data_.samples, files_.config.parameter_count());
-    const double seconds = flops / (kShareOfPeak * peak_.flops);
+    const double seconds = flops / (kShareOfPeak * log_->peak_flops());
     if (seconds <= kLongest) return;
     say(fmt::format(
         "samples   none in the report: {} would take about {}, before training and again after",
@@ -289,12 +186,7 @@ class Trainer {
     for (size_t i = 0; i < data_.samples.size(); ++i) {
       const std::string answer =
           answer_sample(*session_, files_, tokenizer_, data_.samples[i], bar.callback());
-      log_->write(EventKind::sample, step,
-                  JsonObject()
-                      .add("index", i)
-                      .add("prompt", data_.samples[i].prompt)
-                      .add("expected", data_.samples[i].expected)
-                      .add("answer", answer));
+      log_->answered(step, i, data_.samples[i], answer);
     }
     bar.finish();
   }
@@ -309,11 +201,7 @@ class Trainer {
                       fmt::format("evaluation after step {}: loss {} is not finite", step,
                                   plain_number(result.loss)));
     }
-    say(fmt::format("eval step {} | loss {:.4f} | ppl {:.2f} | {}", step, result.loss,
-                    result.perplexity, counted(result.tokens, "token")));
-    log_->write(EventKind::eval, step,
-                JsonObject().add("eval_loss", result.loss).add("perplexity", result.perplexity));
-    board_->scalar("eval/loss", step, static_cast<float>(result.loss));
+    log_->evaluated(step, result.loss, result.perplexity, result.tokens);
     watch_.evaluated(step, result.loss);
   }
 
@@ -331,8 +219,7 @@ class Trainer {
                       recipe_.load_best_model_at_end ? best_checkpoint() : fs::path());
     checkpoint_ = path;
     saved_step_ = step;
-    log_->write(EventKind::save, step, JsonObject().add("path", path.string()));
-    say(fmt::format("saved     {}", path.string()));
+    log_->saved(step, path);
   }
 
   [[noreturn]] void stop_before_the_first_step() const {
@@ -369,7 +256,7 @@ class Trainer {
   StepResult look() {
     const Stopwatch watch;
     const StepResult result = session_->result();
-    unlogged_.seconds += watch.seconds();
+    log_->waited(watch.seconds());
     if (result.finite) return result;
     const int64_t step = result.step + 1;
     fail_non_finite(
@@ -390,17 +277,15 @@ class Trainer {
       session_->accumulate(batch, schedule_.rate(step), step);
       session_->apply(recipe_.weight_decay);
       for (const JsonObject& event : session_->learner().take_events()) {
-        log_->write(EventKind::rotate, step, event);
+        log_->event(EventKind::rotate, step, event);
       }
-      resident_peak_ = std::max(resident_peak_, anonymous_resident_bytes());
-      unlogged_.tokens += batch.tokens;
-      unlogged_.flops += training_flops(session_->stage(), session_->learner(), batch);
-      unlogged_.seconds += watch.seconds();
+      log_->worked(batch, watch.seconds());
       if (done % recipe_.logging_steps == 0 || done == total_steps_) {
         const StepResult result = look();
         const double left = run_watch.seconds() / static_cast<double>(done - first) *
                             static_cast<double>(total_steps_ - done);
-        log_step(done, result, left);
+        log_->step(done, result, left);
+        watch_.logged(result.loss);
         if (watch_.barks()) give_up(done, result.loss);
       }
       const bool due = recipe_.eval_steps > 0 && done % recipe_.eval_steps == 0;
@@ -440,7 +325,7 @@ class Trainer {
   }
 
   [[noreturn]] void fail_non_finite(int64_t step, double loss, const std::string& what) {
-    log_->write(EventKind::warn, step, JsonObject().add("message", what).add("loss", loss));
+    log_->event(EventKind::warn, step, JsonObject().add("message", what).add("loss", loss));
     std::string hint = step == 0 ? "the model's weights are damaged, or too large for this product"
                                  : "lower learning_rate or lengthen the warm-up";
     if (!checkpoint_.empty())
@@ -456,98 +341,13 @@ class Trainer {
     fail_non_finite(step, NAN, fmt::format("step {}: {} is no longer finite", step, name));
   }
 
-  // Other programs may have slowed the measurement of the peak: what surpasses it is reason to
-  // measure again, a few times; then it is not known.
-  std::optional<double> share_of_peak(double flops) {
-    constexpr int kMeasurements = 3;
-    while (peak_.flops > 0 && flops > peak_.flops && peak_measurements_ < kMeasurements) {
-      ++peak_measurements_;
-      peak_.flops = std::max(peak_.flops, session_->measure_peak().flops);
-    }
-    if (peak_.flops == 0.0 || flops > peak_.flops) return std::nullopt;
-    return flops / peak_.flops;
-  }
-
-  void log_step(int64_t done, const StepResult& result, double seconds_left) {
-    const Work work = std::exchange(unlogged_, Work{});
-    const double rate = schedule_.rate(done - 1);
-    StepLine line;
-    line.step = done;
-    line.total_steps = total_steps_;
-    line.loss = result.loss;
-    line.learning_rate = rate;
-    line.grad_norm = result.grad_norm;
-    line.tokens_per_second = static_cast<double>(work.tokens) / work.seconds;
-    line.speed_of_light = share_of_peak(work.flops / work.seconds);
-    line.memory_used = session_->memory().ledger().peak;
-    line.memory_budget = recipe_.device_memory;
-    if (const int64_t host = session_->masters().ledger().peak;
-        host > 0 && !plan_.masters_in_files) {
-      line.host_used = host;
-      line.host_budget = recipe_.host_memory;
-    }
-    line.seconds_left = seconds_left;
-    speak(format_step_line(line, console_.colour, console_.width));
-    watch_.logged(result.loss);
-    log_booked(done);
-    warn_of_refused_graphs();
-    log_->write(EventKind::step, done,
-                JsonObject()
-                    .add("loss", result.loss)
-                    .add("grad_norm", result.grad_norm)
-                    .add("learning_rate", rate)
-                    .add("epoch", static_cast<double>(done) /
-                                      static_cast<double>(sampler_->steps_per_epoch()))
-                    .add("tokens", work.tokens + std::exchange(earlier_tokens_, 0))
-                    .add("tokens_per_second", line.tokens_per_second));
-    board_->scalar("train/loss", done, static_cast<float>(result.loss));
-    board_->scalar("train/learning_rate", done, static_cast<float>(rate));
-    board_->scalar("train/grad_norm", done, static_cast<float>(result.grad_norm));
-    board_->scalar("train/tokens_per_second", done, static_cast<float>(line.tokens_per_second));
-  }
-
-  // Work that a GPU's driver does not record is issued anew every time: right, and slower.
-  void warn_of_refused_graphs() {
-    const RepeatCounts counts = session_->ops().repeat_counts();
-    if (counts.refused == 0 || std::exchange(warned_of_graphs_, true)) return;
-    warn(
-        fmt::format("a step's work could not be recorded as a CUDA graph ({}): every kernel is "
-                    "launched by itself, which is slower",
-                    counts.refusal));
-  }
-
-  // Of the micro-batches and updates of this process; without fields where nothing is recorded.
-  JsonObject graphs_json() const {
-    const RepeatCounts counts = session_->ops().repeat_counts();
-    JsonObject out;
-    if (counts.issued + counts.replayed == 0) return out;
-    out.add("recorded", counts.recorded).add("replayed", counts.replayed);
-    return out.add("issued", counts.issued).add("refused", counts.refused);
-  }
-
   void finish(int64_t done) {
     take_best(done);
     require_finite_parameters(done);
     write_result(done);
     answer_samples(done);
-    resident_peak_ = std::max(resident_peak_, anonymous_resident_bytes());
-    const Ledger& ledger = session_->memory().ledger();
-    const JsonObject masters = ledger_json(session_->masters().ledger());
-    const JsonObject none = JsonObject().add("peak", 0);
-    log_->write(EventKind::memory, done,
-                JsonObject()
-                    .add("device", ledger_json(ledger))
-                    .add("host", plan_.masters_in_files ? none : masters)
-                    .add("disk", plan_.masters_in_files ? masters : none)
-                    .add("fits", true)
-                    .add("peak_at", ledger.peak_at)
-                    .add("resident_peak", resident_peak_));
     const fs::path output = claim_->path();
-    log_->write(EventKind::end, done,
-                JsonObject().add("output_dir", output.string()).add("graphs", graphs_json()));
-    const bool beside = session_->device().own_memory().has_value();
-    say(fmt::format("memory    peak {} allocated, {} resident{}", human_bytes(ledger.peak),
-                    human_bytes(resident_peak_), beside ? " on the host" : ""));
+    log_->ended(done, output);
     write_or_warn("report.html", [&] {
       if (!fs::exists(output / kLogName)) return;  // somebody removed it
       say(fmt::format("report    {}", write_report(output).string()));
@@ -614,19 +414,11 @@ class Trainer {
   Schedule schedule_;
   SessionPlan plan_;
   std::unique_ptr<Session> session_;
-  std::optional<EventLog> log_;
-  std::optional<TensorBoardWriter> board_;
+  std::optional<RunLog> log_;
   RunWatch watch_;
-  bool has_begun_ = false;                   // with the steps
-  std::array<int64_t, kPurposes> booked_{};  // as it was logged last
-  Session::Peak peak_;
-  int peak_measurements_ = 1;
-  Work unlogged_;               // of this process, since the last line of the log
-  int64_t earlier_tokens_ = 0;  // of what an earlier one did after its last line
+  bool has_begun_ = false;  // with the steps
   int64_t saved_step_ = -1;
   bool took_best_ = false;  // its states are those of the best evaluation now
-  int64_t resident_peak_ = 0;
-  bool warned_of_graphs_ = false;
 };
 
 }  // namespace

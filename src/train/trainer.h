@@ -4,8 +4,8 @@
 #include <atomic>
 #include <cstdio>
 
-#include "train/progress.h"
-#include "train/recipe.h"
+#include "recipe/recipe.h"
+#include "report/progress.h"
 
 namespace jackscrew {
 

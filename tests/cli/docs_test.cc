@@ -8,17 +8,13 @@
 #include "base/text.h"
 #include "cli/arguments.h"
 #include "learners/learner.h"
+#include "recipe/run_options.h"
+#include "report/event_log.h"
 #include "tests/cli/run_program.h"
 #include "tests/support/paths.h"
-#include "train/event_log.h"
-#include "train/run_options.h"
 
 namespace jackscrew {
 namespace {
-
-fs::path root() {
-  return fs::path(kTestData).parent_path();
-}
 
 // The row of an option in docs/cli.md.
 std::string option_row(const OptionValue& option) {
@@ -37,7 +33,7 @@ class CliDocs : public testing::Test {
     EXPECT_NE(text_.find(line), std::string::npos) << "docs/cli.md lacks this line:\n" << line;
   }
 
-  const std::string text_ = read_text(root() / "docs" / "cli.md");
+  const std::string text_ = read_text(source_root() / "docs" / "cli.md");
 };
 
 TEST_F(CliDocs, HasEveryOptionWithDefaultHelpAndAliases) {
@@ -90,11 +86,11 @@ TEST_F(CliDocs, HasEveryExitCode) {
 
 TEST(Recipes, AreValidAndThereIsOneForEveryMethod) {
   for (const Preset& preset : presets()) {
-    const fs::path file = root() / "recipes" / (std::string(preset.name) + ".yaml");
+    const fs::path file = source_root() / "recipes" / (std::string(preset.name) + ".yaml");
     ASSERT_TRUE(fs::exists(file)) << file;
     EXPECT_NE(read_text(file).find(fmt::format("method: {}\n", preset.name)), std::string::npos);
   }
-  for (const auto& entry : fs::directory_iterator(root() / "recipes")) {
+  for (const auto& entry : fs::directory_iterator(source_root() / "recipes")) {
     const Outcome outcome = run("config validate " + entry.path().string() + " 2>&1");
     EXPECT_EQ(outcome.exit_code, 0) << outcome.out;
   }

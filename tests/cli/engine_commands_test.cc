@@ -85,10 +85,10 @@ TEST(Plan, ExitCodeAndJson) {
                            "micro_batch_size=1 gradient_accumulation_steps=2"}) {
     EXPECT_NE(table.out.find(word), std::string::npos) << word;
   }
-  const auto json = nlohmann::json::parse(run(plan + " --json").out);
-  EXPECT_EQ(json["fits"], true);
-  for (const char* key : {"device", "host", "disk", "peak_at"}) EXPECT_TRUE(json.contains(key));
-  const std::string peak = std::to_string(json["device"]["peak"].get<int64_t>());
+  const auto planned = nlohmann::json::parse(run(plan + " --json").out);
+  EXPECT_EQ(planned["fits"], true);
+  for (const char* key : {"device", "host", "disk", "peak_at"}) EXPECT_TRUE(planned.contains(key));
+  const std::string peak = std::to_string(planned["device"]["peak"].get<int64_t>());
   EXPECT_EQ(run(plan + " device_memory=" + peak + "B").exit_code, 0);
   const Outcome tight = run(plan + " device_memory=10KiB");
   EXPECT_EQ(tight.exit_code, 3);

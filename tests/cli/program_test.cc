@@ -8,9 +8,9 @@
 #include <string>
 
 #include "cli/help.h"
+#include "recipe/run_options.h"
 #include "tests/cli/expect_refused.h"
 #include "tests/cli/run_program.h"
-#include "train/run_options.h"
 
 namespace jackscrew {
 namespace {

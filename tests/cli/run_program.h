@@ -36,6 +36,11 @@ inline Outcome run(const std::string& arguments) {
 
 inline constexpr const char* kErrorsOnly = " 2>&1 >/dev/null";
 
+// The root of the source.
+inline fs::path source_root() {
+  return fs::path(kTestData).parent_path();
+}
+
 // A directory of this process that goes with the object.
 class TemporaryDirectory {
  public:

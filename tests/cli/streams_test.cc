@@ -10,10 +10,6 @@
 namespace jackscrew {
 namespace {
 
-fs::path root() {
-  return fs::path(kTestData).parent_path();
-}
-
 TEST(Streams, WhatIsLostIsAnExitCodeAndNoAbort) {
   const std::pair<const char*, int> cases[] = {
       {"--version >&- 2>&-", 1},
@@ -123,7 +119,7 @@ bool has_word(const std::string& code, std::string_view word) {
 // A stream that cannot be written makes fmt::print throw, where nobody may be there to catch.
 TEST(Sources, WriteToStderrInOnePlace) {
   int files = 0;
-  for (const auto& entry : fs::recursive_directory_iterator(root() / "src")) {
+  for (const auto& entry : fs::recursive_directory_iterator(source_root() / "src")) {
     const fs::path& path = entry.path();
     if (!entry.is_regular_file() || path.stem() == "console") continue;
     ++files;

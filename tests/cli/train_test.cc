@@ -3,7 +3,7 @@
 
 #include "tests/support/tensorboard_decoder.h"
 #include "tests/support/tiny_run.h"
-#include "text/builtin_templates.h"
+#include "text/chat/builtin_templates.h"
 
 namespace jackscrew {
 namespace {

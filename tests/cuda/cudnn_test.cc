@@ -15,6 +15,7 @@ using cuda_emulation::machine;
 
 class CudaCudnn : public ::testing::Test {
  protected:
+  CudaCudnn() { machine() = {}; }
   ~CudaCudnn() override { machine() = {}; }
 
   static void expect_refused(const std::string& settings, ErrorKind kind,

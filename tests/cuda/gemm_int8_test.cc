@@ -17,7 +17,7 @@ std::vector<int8_t> random_codes(int64_t count, int32_t limit, uint32_t seed) {
   return out;
 }
 
-struct Case {
+struct GemmCase {
   int64_t m, n, k;
   Transpose transpose_b;
   Accumulate accumulate;
@@ -29,10 +29,10 @@ TEST(CudaGemmInt8, GivesTheBitsOfTheCpu) {
   const auto gpu = make_test_ops();
   Memory memory("host", make_host_backing(), 0);
   Arena scratch(memory, Purpose::workspace, int64_t{16} << 20);
-  for (const Case& c : {Case{65, 70, 200, Transpose::yes, Accumulate::no},
-                        Case{65, 70, 200, Transpose::no, Accumulate::yes},
-                        Case{3, 5, 64, Transpose::yes, Accumulate::yes},
-                        Case{17, 9, 9001, Transpose::yes, Accumulate::yes}}) {
+  for (const GemmCase& c : {GemmCase{65, 70, 200, Transpose::yes, Accumulate::no},
+                            GemmCase{65, 70, 200, Transpose::no, Accumulate::yes},
+                            GemmCase{3, 5, 64, Transpose::yes, Accumulate::yes},
+                            GemmCase{17, 9, 9001, Transpose::yes, Accumulate::yes}}) {
     const bool tb = c.transpose_b == Transpose::yes;
     auto a = random_codes(c.m * c.k, cpu->int8_limit(), 1);
     auto b = random_codes(c.n * c.k, 127, 2);

@@ -15,9 +15,9 @@ namespace jackscrew {
 namespace {
 
 void expect_near(const std::vector<double>& got, const std::vector<double>& wanted) {
-  constexpr double kTolerance = 1e-4;
+  constexpr double kLossTolerance = 1e-4;
   ASSERT_EQ(got.size(), wanted.size());
-  for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], wanted[i], kTolerance) << i;
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], wanted[i], kLossTolerance) << i;
 }
 
 class GpuRun : public ::testing::TestWithParam<const char*> {};

@@ -6,9 +6,9 @@
 #include <numeric>
 
 #include "cli/arguments.h"
+#include "session/session.h"
 #include "tests/support/batches.h"
 #include "tests/support/golden.h"
-#include "train/session.h"
 
 namespace jackscrew {
 namespace {

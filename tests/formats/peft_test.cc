@@ -147,8 +147,10 @@ TEST_F(Peft, NamesTheTensorThatIsWrong) {
   EXPECT_TRUE(mentions(refused_tensors({}), "no tensors"));
   fs::remove(adapter() / "adapter_model.safetensors");
   EXPECT_TRUE(mentions(model_error([&] { read_peft_adapter(adapter()); }), "safe_serialization"));
-  fs::remove_all(adapter());
+  fs::remove(adapter() / "adapter_config.json");
   EXPECT_TRUE(mentions(model_error([&] { read_peft_adapter(adapter()); }), "adapter_config.json"));
+  fs::remove_all(adapter());
+  EXPECT_TRUE(mentions(model_error([&] { read_peft_adapter(adapter()); }), "does not exist"));
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/tokenizer_use.h"
-#include "text/tokenizer_files.h"
+#include "text/tokenizer/tokenizer_files.h"
 
 void jackscrew::parse_input(std::string_view bytes) {
   const fs::path path = write_file("model.gguf", bytes);

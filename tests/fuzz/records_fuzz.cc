@@ -1,5 +1,5 @@
 // .jsonl and .json: the same bytes as either.
-#include "text/records.h"
+#include "data/records.h"
 
 #include "tests/fuzz/fuzz.h"
 

@@ -1,6 +1,6 @@
 // Chat templates: read, and rendered for a short conversation.
 #include "tests/fuzz/fuzz.h"
-#include "text/chat_template.h"
+#include "text/chat/chat_template.h"
 
 void jackscrew::parse_input(std::string_view bytes) {
   TokenizerData tokenizer;

@@ -1,9 +1,9 @@
 // tokenizer.json; and the same bytes as each of the files beside a vocabulary.
-#include "text/tokenizer_json.h"
+#include "text/tokenizer/tokenizer_json.h"
 
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/tokenizer_use.h"
-#include "text/tokenizer_config.h"
+#include "text/tokenizer/tokenizer_config.h"
 
 void jackscrew::parse_input(std::string_view bytes) {
   accepts([&] { use_tokenizer(parse_tokenizer_json(bytes, "tokenizer.json")); });

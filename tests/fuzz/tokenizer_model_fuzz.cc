@@ -1,8 +1,8 @@
 // tokenizer.model: SentencePiece's protobuf or lines of base64.
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/tokenizer_use.h"
-#include "text/sentencepiece.h"
-#include "text/tiktoken.h"
+#include "text/tokenizer/sentencepiece.h"
+#include "text/tokenizer/tiktoken.h"
 
 void jackscrew::parse_input(std::string_view bytes) {
   accepts([&] {

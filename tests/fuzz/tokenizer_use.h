@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "text/tokenizer.h"
-#include "text/tokenizer_json.h"
+#include "text/tokenizer/tokenizer.h"
+#include "text/tokenizer/tokenizer_json.h"
 
 namespace jackscrew {
 

@@ -45,7 +45,7 @@ std::vector<float> run_gemm(Ops& ops, const GemmCase& test, Doubles* want = null
 
 // f32 sums of k random terms: the error grows as sqrt(k), and relative to the largest element stays
 // below 2e-6 up to 2500 terms.
-constexpr double kTolerance = 2e-6;
+constexpr double kGemmTolerance = 2e-6;
 
 constexpr std::array<int64_t, 9> kExtents = {1, 7, 33, 255, 256, 257, 513, 1100, 2500};
 
@@ -70,7 +70,7 @@ TEST(Gemm, MatchesTheReferenceInEveryCombination) {
                             gap};
         Doubles want;
         const std::vector<float> got = run_gemm(*ops, test, &want);
-        EXPECT_LE(relative_error(got, want), kTolerance) << test.describe();
+        EXPECT_LE(relative_error(got, want), kGemmTolerance) << test.describe();
       }
     }
   }
@@ -95,7 +95,7 @@ TEST(Gemm, MatchesTheReferenceAtEveryRemainder) {
                             turn % 2};
         Doubles want;
         const std::vector<float> got = run_gemm(*ops, test, &want);
-        EXPECT_LE(relative_error(got, want), kTolerance) << test.describe();
+        EXPECT_LE(relative_error(got, want), kGemmTolerance) << test.describe();
       }
     }
   }
@@ -131,7 +131,7 @@ TEST(Gemm, FewRows) {
                             3};
         Doubles want;
         const std::vector<float> got = run_gemm(*ops, test, &want);
-        EXPECT_LE(relative_error(got, want), kTolerance) << test.describe();
+        EXPECT_LE(relative_error(got, want), kGemmTolerance) << test.describe();
       }
     }
   }
@@ -165,7 +165,7 @@ TEST(Gemm, RoundsAResultOfBf16Once) {
         const double error = std::abs(static_cast<double>(got[i]) - want[i]);
         excess = std::max(excess, error - std::abs(want[i]) / 256.0);
       }
-      EXPECT_LE(excess, kTolerance * largest) << test.describe();
+      EXPECT_LE(excess, kGemmTolerance * largest) << test.describe();
       EXPECT_EQ(got, (run_gemm<bf16, bf16>(*three, test, nullptr))) << test.describe();
     }
   }

@@ -7,7 +7,7 @@
 namespace jackscrew {
 namespace {
 
-constexpr double kTolerance = 1e-6;
+constexpr double kRowTolerance = 1e-6;
 
 // Launches args, whose sums over tokens are added to `to`; see AddColumns.
 template <class Args>
@@ -71,8 +71,8 @@ TEST(RmsNorm, MatchesTheReference) {
       run.run(*ops);
       Doubles rstd;
       const Doubles y = reference::rms_norm(widen(run.x), widen(run.weight), run.kEpsilon, &rstd);
-      EXPECT_LE(relative_error(run.y, y), kTolerance) << hidden;
-      EXPECT_LE(relative_error(run.rstd, rstd), kTolerance) << hidden;
+      EXPECT_LE(relative_error(run.y, y), kRowTolerance) << hidden;
+      EXPECT_LE(relative_error(run.rstd, rstd), kRowTolerance) << hidden;
       EXPECT_EQ(run.y, run.applied) << hidden;
     }
   }
@@ -99,8 +99,8 @@ TEST(RmsNorm, BackwardMatchesDifferences) {
       for (size_t i = 0; i < dweight.size(); ++i) {
         dweight[i] += static_cast<double>(dweight_before[i]);
       }
-      EXPECT_LE(relative_error(run.dx, dx), kTolerance) << hidden << " " << tokens;
-      EXPECT_LE(relative_error(run.dweight, dweight), kTolerance) << hidden << " " << tokens;
+      EXPECT_LE(relative_error(run.dx, dx), kRowTolerance) << hidden << " " << tokens;
+      EXPECT_LE(relative_error(run.dweight, dweight), kRowTolerance) << hidden << " " << tokens;
     }
   }
 }
@@ -173,7 +173,7 @@ TEST(Rotary, MatchesTheReferenceAndItsDifferences) {
       auto x = Strided<float>::random(kTokens, heads * head_dim, 11, 2);
       const Doubles before = widen(x.values());
       launch(x, 1.0f);
-      EXPECT_LE(relative_error(x.values(), rotate(before)), kTolerance) << head_dim;
+      EXPECT_LE(relative_error(x.values(), rotate(before)), kRowTolerance) << head_dim;
       EXPECT_TRUE(x.gaps_intact());
 
       auto gradient = Strided<float>::random(kTokens, heads * head_dim, 11, 3);
@@ -181,7 +181,7 @@ TEST(Rotary, MatchesTheReferenceAndItsDifferences) {
       launch(gradient, -1.0f);
       const Doubles dx = reference::gradient(
           before, [&](const Doubles& moved) { return reference::dot(dy, rotate(moved)); });
-      EXPECT_LE(relative_error(gradient.values(), dx), kTolerance) << head_dim;
+      EXPECT_LE(relative_error(gradient.values(), dx), kRowTolerance) << head_dim;
     }
   }
 }
@@ -201,15 +201,15 @@ TEST(Swiglu, MatchesTheReferenceAndItsDifferences) {
           tokens);
       const Doubles g = widen(gate);
       const Doubles u = widen(up);
-      EXPECT_LE(relative_error(h, reference::swiglu(g, u)), kTolerance) << width;
+      EXPECT_LE(relative_error(h, reference::swiglu(g, u)), kRowTolerance) << width;
       const Doubles want_gate = reference::gradient(g, [&](const Doubles& moved) {
         return reference::dot(widen(dh), reference::swiglu(moved, u));
       });
       const Doubles want_up = reference::gradient(u, [&](const Doubles& moved) {
         return reference::dot(widen(dh), reference::swiglu(g, moved));
       });
-      EXPECT_LE(relative_error(dgate, want_gate), kTolerance) << width;
-      EXPECT_LE(relative_error(dup, want_up), kTolerance) << width;
+      EXPECT_LE(relative_error(dgate, want_gate), kRowTolerance) << width;
+      EXPECT_LE(relative_error(dup, want_up), kRowTolerance) << width;
 
       std::vector<float> in_place = dh;  // dgate may be dh
       std::vector<float> dup_again(gate.size());
@@ -236,7 +236,7 @@ std::vector<float> widened(const std::vector<bf16>& values) {
 // From and to bf16 each of these is the function of f32, rounded once. Compilers may contract the
 // two differently.
 TEST(RmsNorm, OfBf16IsTheRoundedFunctionOfTheSameValues) {
-  constexpr double kOnce = 0x1p-8 + kTolerance;  // of the largest element
+  constexpr double kOnce = 0x1p-8 + kRowTolerance;  // of the largest element
   const auto ops = make_test_ops();
   const int64_t tokens = 3;
   const int64_t hidden = 77;
@@ -253,7 +253,7 @@ TEST(RmsNorm, OfBf16IsTheRoundedFunctionOfTheSameValues) {
   ops->launch(RmsNormForwardBf16{x.data(), run.weight.data(), y.data(), rstd.data(), hidden,
                                  NormRun::kEpsilon},
               tokens);
-  EXPECT_LE(relative_error(rstd, widen(run.rstd)), kTolerance);
+  EXPECT_LE(relative_error(rstd, widen(run.rstd)), kRowTolerance);
   EXPECT_LE(relative_error(widened(y), widen(run.y)), kOnce);
   ops->launch(
       RmsNormApplyF32Bf16{run.x.data(), run.weight.data(), rstd.data(), applied.data(), hidden},
@@ -265,12 +265,12 @@ TEST(RmsNorm, OfBf16IsTheRoundedFunctionOfTheSameValues) {
   ops->launch(RmsNormBackwardBf16{x.data(), run.weight.data(), rstd.data(), run.dy.data(),
                                   dx.data(), hidden},
               tokens);
-  EXPECT_LE(relative_error(dx, widen(run.dx)), kTolerance);
+  EXPECT_LE(relative_error(dx, widen(run.dx)), kRowTolerance);
   add_over_tokens(*ops,
                   RmsNormWeightGradientBf16{x.data(), rstd.data(), run.dy.data(), nullptr, tokens,
                                             hidden, kTokenChunk},
                   dweight);
-  EXPECT_LE(relative_error(dweight, widen(run.dweight)), kTolerance);
+  EXPECT_LE(relative_error(dweight, widen(run.dweight)), kRowTolerance);
 }
 
 TEST(Rotary, OfBf16IsTheRoundedFunctionOfTheSameValues) {
@@ -387,7 +387,7 @@ TEST(Rows, ScatterAddIsTheGradientOfGather) {
     }
     return sum;
   });
-  EXPECT_LE(relative_error(dtable, want), kTolerance);
+  EXPECT_LE(relative_error(dtable, want), kRowTolerance);
 }
 
 }  // namespace

@@ -13,24 +13,13 @@
 #include "optim/adamw_rule.h"
 #include "optim/optimizer.h"
 #include "quant/dynamic_map.h"
+#include "tests/optim/values.h"
 #include "tests/support/test_ops.h"
 
 namespace jackscrew {
 namespace {
 
 constexpr size_t kBlock = 256;
-
-Tensor view_of(std::vector<float>& values) {
-  return {values.data(), DType::f32, {static_cast<int64_t>(values.size())}};
-}
-
-std::vector<float> random_values(size_t count, uint32_t seed, float deviation = 1.0f) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal(0.0f, deviation);
-  std::vector<float> out(count);
-  for (float& value : out) value = normal(random);
-  return out;
-}
 
 // Gradients of a model: over several decades, here and there exactly 0.
 std::vector<float> uneven_gradient(size_t count, uint32_t seed) {

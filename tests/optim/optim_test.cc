@@ -15,22 +15,11 @@
 #include "optim/clip.h"
 #include "optim/finite.h"
 #include "optim/optimizer.h"
+#include "tests/optim/values.h"
 #include "tests/support/test_ops.h"
 
 namespace jackscrew {
 namespace {
-
-Tensor view_of(std::vector<float>& values) {
-  return {values.data(), DType::f32, {static_cast<int64_t>(values.size())}};
-}
-
-std::vector<float> random_values(size_t count, uint32_t seed, float deviation = 1.0f) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal(0.0f, deviation);
-  std::vector<float> out(count);
-  for (float& value : out) value = normal(random);
-  return out;
-}
 
 // torch.optim.AdamW, as its documentation writes it down.
 struct Reference {

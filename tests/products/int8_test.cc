@@ -15,9 +15,6 @@
 namespace jackscrew {
 namespace {
 
-// As in product_test.cc, in units of the magnitudes that are added.
-constexpr double kF32 = 1e-6;
-
 // A matrix as codes times scales.
 struct Rounded {
   Matrix codes, values;

@@ -14,9 +14,6 @@
 namespace jackscrew {
 namespace {
 
-// Sums of at most a few thousand terms in f32, in units of the sum of the terms' magnitudes:
-// blocked summation loses a few units in the last place (2^-24).
-constexpr double kF32 = 1e-6;
 // Two operands rounded to bf16 (7 bits of fraction, so each is off by 2^-8 of itself at most), and
 // the product of both errors.
 constexpr double kBf16 = 0x1p-7 + 0x1p-16 + kF32;

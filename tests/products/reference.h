@@ -14,6 +14,10 @@
 
 namespace jackscrew {
 
+// Sums of at most a few thousand terms in f32, in units of the sum of the terms' magnitudes:
+// blocked summation loses a few units in the last place (2^-24).
+inline constexpr double kF32 = 1e-6;
+
 struct Matrix {
   int64_t rows = 0, cols = 0;
   std::vector<float> values;

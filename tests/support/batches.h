@@ -4,7 +4,7 @@
 #include <random>
 #include <vector>
 
-#include "text/batch.h"
+#include "data/batch.h"
 
 namespace jackscrew {
 

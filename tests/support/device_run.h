@@ -5,11 +5,11 @@
 #include <gtest/gtest.h>
 
 #include "formats/checkpoint.h"
+#include "generation/generate.h"
 #include "tests/cli/run_program.h"
 #include "tests/support/batches.h"
 #include "tests/support/golden.h"
 #include "train/export.h"
-#include "train/generate.h"
 
 namespace jackscrew {
 

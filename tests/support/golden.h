@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "base/options.h"
+#include "data/batch.h"
 #include "formats/safetensors.h"
+#include "session/session.h"
 #include "tests/support/paths.h"
-#include "text/batch.h"
-#include "train/session.h"
 
 namespace jackscrew {
 

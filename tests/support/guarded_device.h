@@ -80,7 +80,7 @@ class GuardedOps : public CountingOps {
       uintptr_t word;
       std::memcpy(&word, static_cast<const uint8_t*>(args) + at, sizeof word);
       const auto* address = reinterpret_cast<const void*>(word);
-      if (is_mapped(word) && !pages_->holds(address)) {
+      if (is_mapped(word) && !pages_->reserves(address)) {
         fail(ErrorKind::generic, "{} is given an address of the host", kernel.name);
       }
     }

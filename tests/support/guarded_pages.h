@@ -37,6 +37,11 @@ class GuardedPages {
     const auto* at = static_cast<const uint8_t*>(address);
     return at >= base_ && at < base_ + used_;
   }
+  // Whether an address is the device's, given already or not: never the host's.
+  bool reserves(const void* address) const {
+    const auto* at = static_cast<const uint8_t*>(address);
+    return at >= base_ && at < base_ + kReserved;
+  }
   // Calls may be nested.
   void open() {
     if (depth_++ == 0) protect(PROT_READ | PROT_WRITE);

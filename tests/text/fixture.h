@@ -10,7 +10,7 @@
 #include "base/file.h"
 #include "tests/support/errors.h"
 #include "tests/support/paths.h"
-#include "text/tokenizer_json.h"
+#include "text/tokenizer/tokenizer_json.h"
 
 namespace jackscrew {
 

@@ -11,7 +11,7 @@ constexpr double kRate = 1e-4;
 
 // Tensors large enough for 8-bit states. Of 600 tokens some 60 occur, most of them rarely. A row is
 // a block of states, as in real models: smaller ones would share a block among tokens.
-constexpr const char* kConfig = R"({
+constexpr const char* kQwenConfig = R"({
   "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": 600,
   "hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 1, "head_dim": 16,
   "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128,
@@ -47,7 +47,8 @@ double largest_change(const Weights& from, const Weights& to) {
 TEST(SlowAdamw8bit, MovesNoWeightFarFurtherThanStatesInF32Do) {
   for (const std::string method : {"full storage=f32", "rotary active_params=60%"}) {
     const TinyRun tiny("adamw_8bit");
-    const std::string settings = "method=" + method + " model=" + tiny.file("qwen3.json", kConfig) +
+    const std::string settings = "method=" + method +
+                                 " model=" + tiny.file("qwen3.json", kQwenConfig) +
                                  " max_steps=200 lr_scheduler_type=constant report_samples=0 "
                                  "save_steps=0 learning_rate=";
     const auto trained = [&](const std::string& name, const std::string& more) {

@@ -1,8 +1,8 @@
 // A disk that becomes full while a run lasts, through the program.
 #include <sys/mount.h>
 
+#include "report/growing_file.h"
 #include "tests/support/tiny_run.h"
-#include "train/growing_file.h"
 
 namespace jackscrew {
 namespace {

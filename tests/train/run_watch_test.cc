@@ -3,8 +3,8 @@
 
 #include <fmt/format.h>
 
+#include "report/event_log.h"
 #include "tests/support/tiny_run.h"
-#include "train/event_log.h"
 #include "train/trainer.h"
 
 namespace jackscrew {

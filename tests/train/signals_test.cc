@@ -11,7 +11,7 @@ namespace jackscrew {
 namespace {
 
 // Products as deep as those in which oneDNN's code puts the stack pointer into the heap.
-constexpr const char* kConfig = R"({
+constexpr const char* kWideConfig = R"({
   "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 260,
   "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 1,
   "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128,
@@ -23,7 +23,7 @@ constexpr int kStops = 5;
 class SlowSignals : public ::testing::TestWithParam<const char*> {
  protected:
   SlowSignals() {
-    settings_ = std::string(GetParam()) + " model=" + tiny_.file("wide.json", kConfig) +
+    settings_ = std::string(GetParam()) + " model=" + tiny_.file("wide.json", kWideConfig) +
                 " eval_data=" + tiny_.eval_data() +
                 " max_steps=12 eval_steps=5 sequence_len=128 micro_batch_size=4 learning_rate=1e-3 "
                 "report_samples=1 save_total_limit=2 ";

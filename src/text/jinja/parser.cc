@@ -10,7 +10,7 @@ namespace jackscrew::jinja {
 
 namespace {
 
-constexpr int kMaxNesting = 60;  // of tags in one another
+constexpr int kMaxTagNesting = 60;  // of tags in one another
 
 using Ends = std::initializer_list<std::string_view>;
 
@@ -114,7 +114,7 @@ class Parser : public ExpressionParser {
   }
 
   Statement parse_tag() {
-    const Nesting nesting = nest(tag_depth_, kMaxNesting, "tags ");
+    const Nesting nesting = nest(tag_depth_, kMaxTagNesting, "tags ");
     if (current().kind != Token::Kind::name) fail_expected("the name of a tag");
     const Token opening = take();
     for (const Tag& tag : kTags) {

@@ -155,7 +155,7 @@ Value tojson(Runtime&, const Value& subject, const Bound& arguments) {
   return Value::text(to_json(subject, style));
 }
 
-constexpr Filter kFilters[] = {
+constexpr Filter kScalarFilters[] = {
     {"trim", "? chars", trim, nullptr},
     {"upper", "",
      [](Runtime&, const Value& v, const Bound&) -> Value { return to_upper(to_text(v)); }, nullptr},
@@ -183,7 +183,7 @@ constexpr Filter kFilters[] = {
 }  // namespace
 
 std::span<const Filter> scalar_filters() {
-  return kFilters;
+  return kScalarFilters;
 }
 
 }  // namespace jackscrew::jinja

@@ -258,7 +258,7 @@ Value select(Runtime& runtime, const Value& subject, const Arguments& arguments)
                           });
 }
 
-constexpr Filter kFilters[] = {
+constexpr Filter kSequenceFilters[] = {
     {"length", "", length_filter, nullptr},
     {"count", "", length_filter, nullptr},
     {"first", "", first, nullptr},
@@ -283,7 +283,7 @@ constexpr Filter kFilters[] = {
 }  // namespace
 
 std::span<const Filter> sequence_filters() {
-  return kFilters;
+  return kSequenceFilters;
 }
 
 const Filter* find_filter(std::string_view name) {

@@ -43,7 +43,7 @@ bool compares(const Value& value, const Bound& arguments) {
   return apply(op, value, arguments[0]);
 }
 
-using Op = Comparison::Operator;
+using Compare = Comparison::Operator;
 
 constexpr Test kTests[] = {
     {"defined", "", [](const Value& v, const Bound&) { return !v.is_undefined(); }},
@@ -67,21 +67,21 @@ constexpr Test kTests[] = {
     {"upper", "", [](const Value& v, const Bound&) { return letters_are(v, false); }},
     {"sameas", "other", [](const Value& v, const Bound& a) { return v.same_as(a[0]); }},
     {"in", "seq", [](const Value& v, const Bound& a) { return contains(a[0], v); }},
-    {"==", "b", compares<Op::equal>},
-    {"eq", "b", compares<Op::equal>},
-    {"equalto", "b", compares<Op::equal>},
-    {"!=", "b", compares<Op::not_equal>},
-    {"ne", "b", compares<Op::not_equal>},
-    {">", "b", compares<Op::greater>},
-    {"gt", "b", compares<Op::greater>},
-    {"greaterthan", "b", compares<Op::greater>},
-    {">=", "b", compares<Op::greater_equal>},
-    {"ge", "b", compares<Op::greater_equal>},
-    {"<", "b", compares<Op::less>},
-    {"lt", "b", compares<Op::less>},
-    {"lessthan", "b", compares<Op::less>},
-    {"<=", "b", compares<Op::less_equal>},
-    {"le", "b", compares<Op::less_equal>},
+    {"==", "b", compares<Compare::equal>},
+    {"eq", "b", compares<Compare::equal>},
+    {"equalto", "b", compares<Compare::equal>},
+    {"!=", "b", compares<Compare::not_equal>},
+    {"ne", "b", compares<Compare::not_equal>},
+    {">", "b", compares<Compare::greater>},
+    {"gt", "b", compares<Compare::greater>},
+    {"greaterthan", "b", compares<Compare::greater>},
+    {">=", "b", compares<Compare::greater_equal>},
+    {"ge", "b", compares<Compare::greater_equal>},
+    {"<", "b", compares<Compare::less>},
+    {"lt", "b", compares<Compare::less>},
+    {"lessthan", "b", compares<Compare::less>},
+    {"<=", "b", compares<Compare::less_equal>},
+    {"le", "b", compares<Compare::less_equal>},
 };
 
 }  // namespace

@@ -6,7 +6,7 @@
 
 #include "tests/support/paths.h"
 #include "tests/text/fixture.h"
-#include "text/chat_template.h"
+#include "text/chat/chat_template.h"
 #include "text/jinja/json.h"
 #include "text/jinja/template.h"
 

@@ -1,0 +1,117 @@
+// Batches: examples laid end to end, in an order that depends on seed and epoch alone.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "data/dataset.h"
+
+namespace jackscrew {
+
+// Flattened tokens of one or more sequences. A sequence never sees another: attention is bounded by
+// cu_seqlens, positions restart at 0.
+struct MicroBatch {
+  std::vector<int32_t> ids;        // [tokens]
+  std::vector<int32_t> positions;  // [tokens], within the sequence
+  std::vector<int32_t>
+      targets;  // [tokens]: the sequence's next token where that is trained, else -1
+  std::vector<int32_t> cu_seqlens;  // [sequences + 1]: where each sequence begins, then the total
+  int64_t target_count = 0;         // targets that are not -1
+
+  int64_t tokens() const { return static_cast<int64_t>(ids.size()); }
+  // Appends a sequence. Throws Error(data) when it is empty or the micro batch would exceed 2^31
+  // tokens.
+  void append(const Example& example);
+};
+
+// What one optimizer step reads.
+struct StepBatch {
+  std::vector<MicroBatch> micro_batches;
+  int64_t targets = 0;
+  int64_t tokens = 0;
+  int64_t first_token = 0;  // tokens in all steps before: the index of this one's first, for RNG
+};
+
+// Rows of examples, one row after another.
+struct Rows {
+  std::vector<int64_t> examples;
+  std::vector<int64_t> begins = {0};  // [rows + 1]: where each begins in `examples`, then their end
+
+  int64_t size() const { return std::ssize(begins) - 1; }
+  std::span<const int64_t> row(int64_t index) const;
+  void append(std::span<const int64_t> row);
+};
+
+struct BatchOptions {
+  int64_t sequence_len = 1024;              // tokens in a row at most
+  int64_t micro_batch_size = 1;             // rows in a micro batch
+  int64_t gradient_accumulation_steps = 1;  // micro batches in a step
+  bool packing = true;                      // several short examples may share a row
+  uint64_t seed = 42;
+};
+
+// Deals a dataset's examples into steps, each example exactly once per epoch. The last step of an
+// epoch has what is left and may be smaller. May be used by several threads.
+class BatchSampler {
+ public:
+  // `dataset` must outlive the sampler. Throws Error(usage) for options below 1, Error(data) when
+  // the dataset is empty or an example is longer than sequence_len.
+  BatchSampler(const Dataset& dataset, const BatchOptions& options);
+
+  // Step `index` >= 0, counted over all epochs: a pure function of the dataset, the options and the
+  // index. Throws Error(usage) for a negative index.
+  StepBatch step(int64_t index) const;
+
+  int64_t steps_per_epoch() const { return steps_per_epoch_; }
+  int64_t rows_per_epoch() const { return rows_per_epoch_; }
+  // The share of rows x sequence_len that holds tokens, in (0, 1].
+  double fill_rate() const;
+
+ private:
+  // One epoch's rows, each a list of examples, and the tokens before each step.
+  struct Epoch {
+    int64_t number = 0;
+    Rows rows;
+    std::vector<int64_t> tokens_before;  // [steps + 1]
+  };
+  std::shared_ptr<const Epoch> epoch(int64_t number) const;
+  Epoch plan(int64_t number) const;
+
+  const Dataset* dataset_;
+  BatchOptions options_;
+  int64_t rows_per_step_ = 0;
+  int64_t rows_per_epoch_ = 0;
+  int64_t steps_per_epoch_ = 0;
+  int64_t tokens_per_epoch_ = 0;
+  // The epoch that was asked for last: planning it again gives the same, only slower.
+  mutable std::mutex mutex_;
+  mutable std::shared_ptr<const Epoch> cached_;
+};
+
+// Lays examples into rows of `capacity` by best-fit-decreasing: the longest first, each into the
+// fullest row that still has room. Examples of one length are taken in the order given, and the
+// number of rows depends on the lengths alone. Returns indices into `lengths`. Throws Error(data)
+// when a length exceeds the capacity.
+Rows pack_best_fit(std::span<const int64_t> lengths, std::span<const int64_t> order,
+                   int64_t capacity);
+
+// All of a dataset in order, for evaluation, some micro batches at a time.
+class EvaluationBatches {
+ public:
+  // Micro batches of at most `max_tokens` tokens, or of one example where that alone is longer.
+  // `dataset` must outlive this. Throws Error(usage) when max_tokens < 1.
+  EvaluationBatches(const Dataset& dataset, int64_t max_tokens);
+
+  // Without micro batches at the end.
+  StepBatch next();
+
+ private:
+  const Dataset* dataset_;
+  int64_t max_tokens_;
+  int64_t example_ = 0;  // the next
+};
+
+}  // namespace jackscrew

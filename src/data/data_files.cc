@@ -1,0 +1,197 @@
+#include "data/data_files.h"
+
+#include <algorithm>
+#include <cctype>
+#include <string_view>
+#include <utility>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/text.h"
+
+namespace jackscrew {
+
+namespace {
+
+// Links that lead nowhere or in a circle are neither.
+bool is_a_directory(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_directory(path, ignored);
+}
+bool is_a_file(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_regular_file(path, ignored);
+}
+
+bool holds_data(const fs::path& directory) {
+  std::error_code error;
+  for (fs::directory_iterator at(directory, error), end; !error && at != end; at.increment(error)) {
+    if (is_data_file(at->path()) && is_a_file(at->path())) return true;
+  }
+  return false;
+}
+
+bool is_packed(const fs::path& path) {
+  const std::string extension = lower_extension(path);
+  return extension == ".gz" || extension == ".bz2" || extension == ".xz" || extension == ".zst" ||
+         extension == ".zip";
+}
+
+bool is_table(const fs::path& path) {
+  const std::string extension = lower_extension(path);
+  return extension == ".parquet" || extension == ".arrow";
+}
+
+// "a.jsonl", "a.jsonl and b.txt", "a.jsonl and 7 more".
+std::string names_of(const std::vector<fs::path>& paths) {
+  const std::string first = paths.front().filename().string();
+  if (paths.size() == 1) return first;
+  if (paths.size() == 2) return first + " and " + paths.back().filename().string();
+  return fmt::format("{} and {} more", first, paths.size() - 1);
+}
+
+}  // namespace
+
+std::string lower_extension(const fs::path& path) {
+  return lower_case(path.extension().string());
+}
+
+bool is_data_file(const fs::path& path) {
+  const std::string extension = lower_extension(path);
+  return extension == ".jsonl" || extension == ".json" || extension == ".csv" ||
+         extension == ".txt";
+}
+
+std::string unread_hint(const fs::path& path) {
+  constexpr const char* kRead = ".jsonl, .json, .csv and .txt are read";
+  if (is_table(path)) {
+    return fmt::format(
+        "{}; in Python, datasets.load_dataset(\"{}\", data_files=\"{}\", split=\"train\")"
+        ".to_json(\"data.jsonl\") writes the first",
+        kRead, lower_extension(path).substr(1), path.string());
+  }
+  return fmt::format("{}{}", kRead, is_packed(path) ? "; unpack it first" : "");
+}
+
+enum class DataPlace::Name { train, valid, test };
+
+std::optional<DataPlace::Name> DataPlace::named(const fs::path& file) {
+  static const std::vector<std::pair<std::string_view, Name>> kNames = {
+      {"train", Name::train}, {"validation", Name::valid}, {"valid", Name::valid},
+      {"eval", Name::valid},  {"dev", Name::valid},        {"test", Name::test}};
+  const std::string stem = file.stem().string();
+  for (const auto& [begin, name] : kNames) {
+    if (!stem.starts_with(begin)) continue;
+    if (stem.size() == begin.size() ||
+        std::isalpha(static_cast<unsigned char>(stem[begin.size()])) == 0) {
+      return name;
+    }
+  }
+  return std::nullopt;
+}
+
+DataPlace::DataPlace(fs::path path) : path_(std::move(path)), is_directory_(is_a_directory(path_)) {
+  std::error_code error;
+  if (!fs::exists(path_, error)) {
+    throw Error(ErrorKind::data, fmt::format("{} does not exist", path_.string()),
+                is_repository_name(path_.string())
+                    ? fmt::format("the program downloads nothing; in Python, datasets.load_dataset("
+                                  "\"{}\", split=\"train\").to_json(\"data.jsonl\") writes a data "
+                                  "set of the hub to a file",
+                                  path_.string())
+                    : "check the path");
+  }
+  if (!is_directory_) return;
+  for (fs::directory_iterator at(path_, error), end; !error && at != end; at.increment(error)) {
+    const fs::path& entry = at->path();
+    if (is_a_directory(entry)) {
+      directories_.push_back(entry);
+    } else {
+      (is_data_file(entry) && is_a_file(entry) ? files_ : others_).push_back(entry);
+    }
+  }
+  if (error) fail(ErrorKind::data, "cannot list {}: {}", path_.string(), error.message());
+  for (auto* paths : {&files_, &others_, &directories_}) std::sort(paths->begin(), paths->end());
+}
+
+bool DataPlace::has(Name name) const {
+  return std::any_of(files_.begin(), files_.end(),
+                     [&](const fs::path& file) { return named(file) == name; });
+}
+
+std::optional<DataPlace::Name> DataPlace::name_of(DataPart part) const {
+  const bool any = has(Name::train) || has(Name::valid) || has(Name::test);
+  if (!any) return std::nullopt;
+  if (part == DataPart::train) return Name::train;
+  return has(Name::valid) ? Name::valid : Name::test;
+}
+
+bool DataPlace::names(DataPart part) const {
+  const std::optional<Name> wanted = name_of(part);
+  return wanted && has(*wanted);
+}
+
+std::vector<fs::path> DataPlace::files(DataPart part) const {
+  if (!is_directory_) return {path_};
+  const std::optional<Name> wanted = name_of(part);
+  std::vector<fs::path> out;
+  for (const fs::path& file : files_) {
+    if (!wanted || named(file) == wanted) out.push_back(file);
+  }
+  if (!out.empty()) return out;
+  const std::string what = part == DataPart::train ? "training files" : "files for evaluation";
+  const std::string message = fmt::format("{} holds no {}", path_.string(), what);
+  if (!files_.empty()) {
+    std::vector<fs::path> choosing = files_;
+    std::erase_if(choosing, [](const fs::path& file) { return !named(file); });
+    throw Error(ErrorKind::data, message,
+                fmt::format("files there are named for other splits: {}; a file given by its own "
+                            "path is read whatever its name",
+                            names_of(choosing)));
+  }
+  const auto deeper = std::find_if(directories_.begin(), directories_.end(), holds_data);
+  throw Error(ErrorKind::data, message,
+              deeper != directories_.end()
+                  ? fmt::format("subdirectories are not read: give {} itself", deeper->string())
+              : !others_.empty() ? unread_hint(others_.front())
+                                 : ".jsonl, .json, .csv and .txt files are read");
+}
+
+std::vector<std::string> DataPlace::left_out_warnings(DataPart part) const {
+  std::vector<std::string> warnings;
+  const std::optional<Name> wanted = name_of(part);
+  std::vector<fs::path> left;
+  for (const fs::path& file : files_) {
+    const std::optional<Name> name = named(file);
+    const bool other_part = name && (part == DataPart::train || *name == Name::train);
+    if (wanted && name != wanted && !other_part) left.push_back(file);
+  }
+  const auto warn_of = [&](const std::vector<fs::path>& files, const std::string& why) {
+    if (files.empty()) return;
+    warnings.push_back(fmt::format("{}: {} {} not read{}", path_.string(), names_of(files),
+                                   files.size() == 1 ? "is" : "are", why));
+  };
+  warn_of(left, ": other files there are named for this split");
+  std::vector<fs::path> unread = others_;
+  std::erase_if(unread, [](const fs::path& file) { return !is_packed(file) && !is_table(file); });
+  if (!unread.empty()) warn_of(unread, ": " + unread_hint(unread.front()));
+  std::vector<fs::path> no_files = others_;
+  std::erase_if(no_files, [](const fs::path& file) { return !is_data_file(file); });
+  warn_of(no_files, ": not a regular file, or a broken link");
+  std::vector<fs::path> directories = directories_;
+  std::erase_if(directories, [](const fs::path& directory) { return !holds_data(directory); });
+  if (!directories.empty()) {
+    warnings.push_back(
+        fmt::format("{}: subdirectories are not read: {}", path_.string(), names_of(directories)));
+  }
+  return warnings;
+}
+
+std::vector<DataPlace> data_places(const std::vector<std::string>& paths) {
+  std::vector<DataPlace> out;
+  out.reserve(paths.size());
+  for (const std::string& path : paths) out.emplace_back(path);
+  return out;
+}
+
+}  // namespace jackscrew

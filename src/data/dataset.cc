@@ -1,0 +1,236 @@
+#include "data/dataset.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "base/text.h"
+#include "data/dataset_builder.h"
+#include "data/shuffle.h"
+
+namespace jackscrew {
+
+namespace {
+
+// Of what an example says, whoever trains on it.
+uint64_t hash_of(const Example& example) {
+  return std::hash<std::string_view>{}(std::string_view(
+      reinterpret_cast<const char*>(example.ids.data()), example.ids.size() * sizeof(int32_t)));
+}
+
+std::vector<uint64_t> sorted_hashes(const Dataset& data) {
+  std::vector<uint64_t> hashes;
+  hashes.reserve(static_cast<size_t>(data.size()));
+  for (int64_t i = 0; i < data.size(); ++i) hashes.push_back(hash_of(data.example(i)));
+  std::ranges::sort(hashes);
+  return hashes;
+}
+
+}  // namespace
+
+void DatasetStats::add_bad(const std::string& what) {
+  ++records;
+  ++bad;
+  if (first_bad.empty()) first_bad = what;
+}
+
+DatasetStats& DatasetStats::operator+=(const DatasetStats& other) {
+  records += other.records;
+  examples += other.examples;
+  truncated += other.truncated;
+  too_long += other.too_long;
+  longest = std::max(longest, other.longest);
+  dropped += other.dropped;
+  bad += other.bad;
+  if (first_bad.empty()) first_bad = other.first_bad;
+  tokens += other.tokens;
+  trained_tokens += other.trained_tokens;
+  trained_bytes += other.trained_bytes;
+  text_bytes += other.text_bytes;
+  text_tokens += other.text_tokens;
+  notes += other.notes;
+  return *this;
+}
+
+std::vector<std::string> data_warnings(const DatasetStats& stats) {
+  std::vector<std::string> warnings;
+  if (stats.bad > 0) {
+    warnings.push_back(fmt::format("skipped {} of {} that cannot be read; the first: {}", stats.bad,
+                                   counted(stats.records, "record"), stats.first_bad));
+  }
+  // Of fewer, the count alone is said: some long records are in every data set.
+  constexpr double kManyCut = 0.05;
+  if (static_cast<double>(stats.truncated) >= kManyCut * static_cast<double>(stats.records) &&
+      stats.truncated > 0) {
+    warnings.push_back(
+        fmt::format("{} of {} are longer than sequence_len and are cut, which removes the end of "
+                    "the answer; the longest has {} tokens",
+                    stats.truncated, counted(stats.records, "record"), stats.longest));
+  }
+  if (stats.notes.untrainable > 0) {
+    warnings.push_back(fmt::format(
+        "{} cannot be trained on: the chat template writes earlier turns differently once the "
+        "conversation continues",
+        counted(stats.notes.untrainable, "answer")));
+  }
+  if (stats.notes.unended > 0) {
+    warnings.push_back(fmt::format(
+        "the chat template ends {} without a special token: the model will not learn to stop",
+        counted(stats.notes.unended, "answer")));
+  }
+  if (stats.notes.dropped_bos > 0) {
+    warnings.push_back(fmt::format("{} began with two BOS tokens; one was removed",
+                                   counted(stats.notes.dropped_bos, "conversation")));
+  }
+  if (stats.notes.unused_tools > 0) {
+    warnings.push_back(fmt::format("{} with tools, which the chat template ignores",
+                                   counted(stats.notes.unused_tools, "conversation")));
+  }
+  if (stats.notes.empty > 0) {
+    warnings.push_back(fmt::format(
+        "{} an empty answer",
+        counted(stats.notes.empty, "record") + (stats.notes.empty == 1 ? " has" : " have")));
+  }
+  return warnings;
+}
+
+Dataset::Dataset(std::vector<Example> examples, int64_t sequence_len, const Tokenizer* tokenizer) {
+  DatasetOptions options;
+  options.sequence_len = sequence_len;
+  DatasetBuilder builder(tokenizer, options);
+  for (Example& example : examples) {
+    if (example.ids.size() != example.train.size()) {
+      fail(ErrorKind::data, "an example has {} ids but {} train flags", example.ids.size(),
+           example.train.size());
+    }
+    builder.add_record(std::move(example), "an example");
+  }
+  *this = builder.finish({});
+}
+
+Dataset Dataset::join(std::span<const Dataset> parts) {
+  Dataset all;
+  for (const Dataset& part : parts) {
+    const auto first = narrow<uint32_t>(all.stores_.size());
+    all.stores_.insert(all.stores_.end(), part.stores_.begin(), part.stores_.end());
+    for (const Item item : part.items_) all.items_.push_back({first + item.store, item.index});
+    all.stats_ += part.stats_;
+    all.fingerprint_ += (all.fingerprint_.empty() ? "" : "; ") + part.fingerprint_;
+  }
+  return all;
+}
+
+Example Dataset::example(int64_t index) const {
+  return store_of(item(index)).example(item(index).index);
+}
+
+int64_t Dataset::length(int64_t index) const {
+  return store_of(item(index)).length(item(index).index);
+}
+
+Dataset Dataset::without_items() const {
+  Dataset out;
+  out.stores_ = stores_;
+  out.fingerprint_ = fingerprint_;
+  return out;
+}
+
+void Dataset::keep(Item item) {
+  const TokenStore& store = store_of(item);
+  ++stats_.examples;
+  stats_.tokens += store.length(item.index);
+  stats_.trained_tokens += store.targets(item.index);
+  stats_.trained_bytes += store.trained_bytes(item.index);
+  items_.push_back(item);
+}
+
+std::pair<Dataset, Dataset> Dataset::split(double val_size, uint64_t seed) const {
+  const double wanted = val_size < 1.0
+                            ? std::max(1.0, std::round(val_size * static_cast<double>(size())))
+                            : std::floor(val_size);
+  if (!(val_size > 0.0) || wanted >= static_cast<double>(size())) {
+    throw Error(ErrorKind::usage,
+                fmt::format("val_size {} is too large for {} examples", val_size, size()),
+                "a share below 1, or a number of examples smaller than there are");
+  }
+  const auto count = static_cast<size_t>(wanted);
+  const std::vector<int64_t> order = shuffled_order(size(), seed, 0, "validation split");
+  std::vector<bool> chosen(items_.size(), false);
+  for (size_t i = 0; i < count; ++i) chosen[static_cast<size_t>(order[i])] = true;
+  std::pair<Dataset, Dataset> parts{without_items(), without_items()};
+  for (size_t i = 0; i < items_.size(); ++i) {
+    (chosen[i] ? parts.second : parts.first).keep(items_[i]);
+  }
+  DatasetStats& split_off = parts.second.stats_;
+  DatasetStats& rest = parts.first.stats_;
+  split_off.records = split_off.examples;
+  rest.records = stats_.records - split_off.records;
+  rest.truncated = stats_.truncated;
+  rest.too_long = stats_.too_long;
+  rest.longest = stats_.longest;
+  rest.dropped = stats_.dropped;
+  rest.bad = stats_.bad;
+  rest.first_bad = stats_.first_bad;
+  rest.text_bytes = stats_.text_bytes;
+  rest.text_tokens = stats_.text_tokens;
+  rest.notes = stats_.notes;
+  return parts;
+}
+
+Dataset Dataset::weighted(std::span<const double> weights, uint64_t seed) const {
+  if (weights.size() != stores_.size()) {
+    fail(ErrorKind::usage, "{} weights for {} data sets", weights.size(), stores_.size());
+  }
+  std::vector<std::vector<Item>> of_store(stores_.size());
+  for (const Item item : items_) of_store[item.store].push_back(item);
+  Dataset out = without_items();
+  for (size_t s = 0; s < of_store.size(); ++s) {
+    const std::vector<Item>& items = of_store[s];
+    const double whole = std::floor(weights[s]);
+    const auto drawn =
+        static_cast<size_t>(std::round((weights[s] - whole) * static_cast<double>(items.size())));
+    const std::vector<int64_t> order =
+        shuffled_order(std::ssize(items), seed, static_cast<int64_t>(s), "data weights");
+    std::vector<int64_t> times(items.size(), static_cast<int64_t>(whole));
+    for (size_t i = 0; i < drawn; ++i) ++times[static_cast<size_t>(order[i])];
+    for (size_t i = 0; i < items.size(); ++i) {
+      for (int64_t time = 0; time < times[i]; ++time) out.keep(items[i]);
+    }
+  }
+  if (out.size() == 0) {
+    throw Error(ErrorKind::usage, "data_weights leave nothing to train on",
+                "a weight says how often a data set's examples are seen in an epoch");
+  }
+  DatasetStats counts = stats_;
+  counts.examples = out.stats_.examples;
+  counts.tokens = out.stats_.tokens;
+  counts.trained_tokens = out.stats_.trained_tokens;
+  counts.trained_bytes = out.stats_.trained_bytes;
+  out.stats_ = counts;
+  return out;
+}
+
+int64_t repeated_examples(const Dataset& data) {
+  const std::vector<uint64_t> hashes = sorted_hashes(data);
+  int64_t repeated = 0;
+  for (size_t i = 1; i < hashes.size(); ++i) repeated += hashes[i] == hashes[i - 1] ? 1 : 0;
+  return repeated;
+}
+
+int64_t leaked_examples(const Dataset& held_out, const Dataset& training) {
+  if (held_out.size() == 0) return 0;
+  // Those held out are few: they are kept in memory, and the others pass by.
+  const std::vector<uint64_t> hashes = sorted_hashes(held_out);
+  std::vector<bool> leaked(hashes.size(), false);
+  for (int64_t i = 0; i < training.size(); ++i) {
+    const uint64_t hash = hash_of(training.example(i));
+    const auto [begin, end] = std::equal_range(hashes.begin(), hashes.end(), hash);
+    const auto first = leaked.begin() + (begin - hashes.begin());
+    if (begin != end && !*first) std::fill_n(first, end - begin, true);
+  }
+  return std::count(leaked.begin(), leaked.end(), true);
+}
+
+}  // namespace jackscrew

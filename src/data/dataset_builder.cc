@@ -1,0 +1,284 @@
+#include "data/dataset_builder.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "base/text.h"
+#include "data/encode_records.h"
+#include "text/tokenizer/tokenizer_json.h"
+
+namespace jackscrew {
+
+namespace {
+
+using Json = nlohmann::json;
+
+// Of tokens alone, without a tokenizer.
+constexpr int64_t kAnyVocabulary = int64_t{1} << 31;
+
+// Bytes that an example's targets stand for.
+int64_t target_bytes(const Example& example, const Tokenizer& tokenizer) {
+  int64_t bytes = 0;
+  for (size_t i = 1; i < example.ids.size(); ++i) {
+    if (example.train[i] != 0 && tokenizer.kind(example.ids[i]) != TokenKind::special) {
+      bytes += static_cast<int64_t>(tokenizer.token_bytes(example.ids[i]).size());
+    }
+  }
+  return bytes;
+}
+
+// Calls `use` for each text of a record.
+template <typename Use>
+struct TextsOf {
+  Use use;
+
+  void operator()(const ConversationRecord& record) const {
+    for (const Message& message : record.messages) use(message.content);
+  }
+  void operator()(const CompletionRecord& record) const {
+    use(record.prompt);
+    use(record.completion);
+  }
+  void operator()(const TextRecord& record) const { use(record.text); }
+  void operator()(const DocumentRecord& record) const { use(record.text); }
+};
+
+// The counts of DatasetStats under their names in files.
+template <typename Stats, typename Use>
+void for_each_count(Stats& stats, const Use& use) {
+  use("records", stats.records);
+  use("examples", stats.examples);
+  use("truncated", stats.truncated);
+  use("too_long", stats.too_long);
+  use("longest", stats.longest);
+  use("dropped", stats.dropped);
+  use("bad", stats.bad);
+  use("tokens", stats.tokens);
+  use("trained_tokens", stats.trained_tokens);
+  use("trained_bytes", stats.trained_bytes);
+  use("text_bytes", stats.text_bytes);
+  use("text_tokens", stats.text_tokens);
+  use("untrainable", stats.notes.untrainable);
+  use("unended", stats.notes.unended);
+  use("dropped_bos", stats.notes.dropped_bos);
+  use("unused_tools", stats.notes.unused_tools);
+  use("empty", stats.notes.empty);
+}
+
+Json fields_of(const RecordFields& fields) {
+  return {fields.messages, fields.instruction, fields.input, fields.output, fields.system,
+          fields.tools,    fields.text,        fields.role,  fields.content};
+}
+
+// Everything that the examples depend on.
+std::string key_of(std::span<const fs::path> files, const Tokenizer& tokenizer,
+                   const DatasetOptions& options) {
+  Json list = Json::array();
+  for (const fs::path& file : files) {
+    std::error_code error;  // what cannot be read is refused when it is
+    const uintmax_t size = fs::file_size(file, error);
+    const auto time = fs::last_write_time(file, error).time_since_epoch().count();
+    list.push_back({fs::absolute(file, error).string(), size, time});
+  }
+  const ChatFormat& format = options.examples.format;
+  Json key = {{"files", list},
+              {"tokenizer", crc32c(to_tokenizer_json(tokenizer.data()))},
+              {"add_bos", tokenizer.add_bos()},
+              {"template", format.general.source},
+              {"tool_template", format.tools.source},
+              {"date", {format.now.year, format.now.month, format.now.day}},
+              {"train_on_inputs", options.examples.train_on_inputs},
+              {"sequence_len", options.sequence_len},
+              {"long_record", static_cast<int>(options.long_record)},
+              {"skip_bad_records", options.skip_bad_records},
+              {"fields", fields_of(options.examples.fields)},
+              {"max_samples", options.max_samples},
+              {"stride", options.stride},
+              {"version", JACKSCREW_VERSION}};
+  // A file's name need not be UTF-8.
+  return key.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace
+
+LengthFit fit_length(Example& example, const DatasetOptions& options, const std::string& place) {
+  if (std::ssize(example.ids) <= options.sequence_len) return LengthFit::whole;
+  if (options.long_record == LongRecord::drop) return LengthFit::left_out;
+  if (options.long_record == LongRecord::error) {
+    throw Error(ErrorKind::data,
+                fmt::format("{}: {} tokens, and sequence_len is {}", place, example.ids.size(),
+                            options.sequence_len),
+                "raise sequence_len, or set excess_length_strategy to truncate or drop");
+  }
+  example.ids.resize(static_cast<size_t>(options.sequence_len));
+  example.train.resize(static_cast<size_t>(options.sequence_len));
+  return LengthFit::cut;
+}
+
+DatasetBuilder::DatasetBuilder(const Tokenizer* tokenizer, const DatasetOptions& options)
+    : tokenizer_(tokenizer),
+      options_(options),
+      writer_(tokenizer == nullptr ? kAnyVocabulary : tokenizer->vocab_size(), options.token_file) {
+  if (options.sequence_len < 2) {
+    fail(ErrorKind::usage,
+         "sequence_len {} is too short: a token is predicted from those before it",
+         options.sequence_len);
+  }
+}
+
+void DatasetBuilder::count_text(const Record& record) {
+  const auto count = [&](std::string_view text) {
+    stats().text_bytes += std::ssize(text);
+    text_crc_.add({reinterpret_cast<const uint8_t*>(text.data()), text.size()});
+  };
+  std::visit(TextsOf<decltype(count)>{count}, record);
+}
+
+bool DatasetBuilder::add(const Example& example) {
+  if (example.target_count() == 0) return false;
+  const int64_t bytes = tokenizer_ == nullptr ? 0 : target_bytes(example, *tokenizer_);
+  writer_.add(example, bytes);
+  DatasetStats& counts = stats();
+  data_.items_.push_back({0, narrow<uint32_t>(counts.examples)});
+  ++counts.examples;
+  counts.tokens += std::ssize(example.ids);
+  counts.trained_tokens += example.target_count();
+  counts.trained_bytes += bytes;
+  return true;
+}
+
+void DatasetBuilder::add_record(Example example, const std::string& place) {
+  DatasetStats& counts = stats();
+  ++counts.records;
+  counts.notes += example.notes;
+  counts.text_tokens += std::ssize(example.ids);
+  counts.longest = std::max(counts.longest, static_cast<int64_t>(std::ssize(example.ids)));
+  switch (fit_length(example, options_, place)) {
+    case LengthFit::whole:
+      break;
+    case LengthFit::cut:
+      ++counts.truncated;
+      break;
+    case LengthFit::left_out:
+      ++counts.too_long;
+      return;
+  }
+  if (!add(example)) ++counts.dropped;
+}
+
+// Where windows overlap, a token is scored in the first that holds it; later ones see it as
+// context.
+void DatasetBuilder::add_window(std::span<const int32_t> ids) {
+  Example window;
+  window.ids.assign(ids.begin(), ids.end());
+  window.train.assign(ids.size(), 1);
+  std::fill_n(window.train.begin(), scored_, uint8_t{0});
+  text_used_ = add(window) || text_used_;
+}
+
+void DatasetBuilder::add_text(const Example& part) {
+  stats().text_tokens += std::ssize(part.ids);
+  text_.insert(text_.end(), part.ids.begin(), part.ids.end());
+  const auto window = static_cast<size_t>(options_.sequence_len);
+  const size_t stride = options_.stride > 0 ? static_cast<size_t>(options_.stride) : window;
+  size_t begin = 0;
+  for (; text_.size() - begin >= window; begin += stride) {
+    add_window(std::span(text_).subspan(begin, window));
+    scored_ = window - stride;
+  }
+  text_.erase(text_.begin(), text_.begin() + static_cast<std::ptrdiff_t>(begin));
+}
+
+void DatasetBuilder::end_text() {
+  ++stats().records;
+  // A last window of one token would predict nothing.
+  if (text_.size() > std::max<size_t>(scored_, 1)) add_window(text_);
+  if (!text_used_) ++stats().dropped;
+  text_.clear();
+  scored_ = 0;
+  text_used_ = false;
+}
+
+Dataset DatasetBuilder::finish(const std::string& key) {
+  const DatasetStats& counts = stats();
+  data_.fingerprint_ = fmt::format("{} of {}, checksum {:08x}", counted(counts.records, "record"),
+                                   counted(counts.text_bytes, "byte"), text_crc_.value());
+  Json trailer = {
+      {"key", key}, {"fingerprint", data_.fingerprint_}, {"first_bad", counts.first_bad}};
+  for_each_count(counts, [&](const char* name, int64_t count) { trailer[name] = count; });
+  data_.stores_.push_back(
+      writer_.finish(trailer.dump(-1, ' ', false, Json::error_handler_t::replace)));
+  return std::move(data_);
+}
+
+std::optional<Dataset> DatasetBuilder::reopen(const fs::path& token_file, const std::string& key,
+                                              const Tokenizer& tokenizer) {
+  auto file = TokenFile::open(token_file, tokenizer.vocab_size());
+  if (!file) return std::nullopt;
+  const Json trailer = Json::parse(file->trailer, nullptr, false);
+  const auto text = [&](const char* name) {
+    const auto found = trailer.find(name);
+    return found != trailer.end() && found->is_string() ? found->get<std::string>() : std::string();
+  };
+  if (!trailer.is_object() || text("key") != key) return std::nullopt;
+  Dataset data;
+  bool whole = true;
+  for_each_count(data.stats_, [&](const char* name, int64_t& count) {
+    const auto found = trailer.find(name);
+    whole = whole && found != trailer.end() && found->is_number_integer();
+    if (whole) count = found->get<int64_t>();
+  });
+  if (!whole || data.stats_.examples != file->store->size()) return std::nullopt;
+  data.fingerprint_ = text("fingerprint");
+  data.stats_.first_bad = text("first_bad");
+  for (int64_t i = 0; i < file->store->size(); ++i) data.items_.push_back({0, narrow<uint32_t>(i)});
+  data.stores_.push_back(std::move(file->store));
+  return data;
+}
+
+Dataset Dataset::read(const DataPlace& from, const Tokenizer& tokenizer,
+                      const DatasetOptions& options, DataPart part,
+                      const ProgressCallback& progress) {
+  const std::vector<fs::path> files = from.files(part);
+  std::string key;
+  if (!options.token_file.empty()) {
+    key = key_of(files, tokenizer, options);
+    if (auto kept = DatasetBuilder::reopen(options.token_file, key, tokenizer)) {
+      return std::move(*kept);
+    }
+  }
+  DatasetBuilder builder(&tokenizer, options);
+  DatasetStats& counts = builder.stats();
+  const auto use = [&](const Record& record, Example example, const std::string& place) {
+    builder.count_text(record);
+    if (const auto* document = std::get_if<DocumentRecord>(&record)) {
+      builder.add_text(example);
+      if (document->ends) builder.end_text();
+    } else {
+      builder.add_record(std::move(example), place);
+    }
+  };
+  BadRecordCallback bad;
+  if (options.skip_bad_records) bad = [&](const Error& error) { counts.add_bad(error.what()); };
+  encode_records(files, options.max_samples, tokenizer, options.examples, options.threads, use,
+                 progress, bad);
+  if (counts.examples == 0) {
+    throw Error(ErrorKind::data,
+                fmt::format("{}: none of its {} records has a token to {} on", from.path().string(),
+                            counts.records, part == DataPart::train ? "train" : "evaluate"),
+                counts.bad > 0                 ? fmt::format("{} cannot be read; the first: {}",
+                                                             counted(counts.bad, "record"), counts.first_bad)
+                : counts.truncated > 0         ? "raise sequence_len: answers are cut off"
+                : counts.too_long > 0          ? "raise sequence_len: records are longer"
+                : counts.notes.untrainable > 0 ? "answers cannot be told from prompts in this chat "
+                                                 "template; set another with chat_template="
+                : counts.records == 0 ? "the file is empty; expected one record a line, such as "
+                                        "{\"prompt\": ..., \"completion\": ...}"
+                                      : "its texts and answers are all empty");
+  }
+  return builder.finish(key);
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,94 @@
+#include "data/example.h"
+
+#include <algorithm>
+#include <span>
+
+#include "base/error.h"
+
+namespace jackscrew {
+
+namespace {
+
+// An answer to be trained without words, calls of tools or what else a template may write.
+bool is_empty_answer(const Message& message) {
+  return message.role == "assistant" && message.trained && message.fields.empty() &&
+         message.content.find_first_not_of(" \t\r\n") == std::string::npos;
+}
+
+Example from_chat(const Tokenizer& tokenizer, std::span<const Message> messages,
+                  const RenderedChat& chat) {
+  EncodedSegments encoded = encode_segments(tokenizer, chat.segments);
+  return {std::move(encoded.ids),
+          std::move(encoded.trained),
+          {.untrainable = chat.untrainable,
+           .unended = encoded.unended,
+           .dropped_bos = encoded.dropped_bos ? 1 : 0,
+           .unused_tools = chat.unused_tools ? 1 : 0,
+           .empty = std::any_of(messages.begin(), messages.end(), is_empty_answer) ? 1 : 0}};
+}
+
+// Text that is trained throughout, special tokens in it recognised.
+Example from_text(const Tokenizer& tokenizer, std::string_view text, bool begins,
+                  bool end_with_eos) {
+  Example example;
+  example.ids = tokenizer.encode(text, true, begins ? TextPlace::begin : TextPlace::inside);
+  const bool has_bos = !example.ids.empty() && example.ids.front() == tokenizer.bos();
+  if (begins && tokenizer.add_bos() && !has_bos) {
+    example.ids.insert(example.ids.begin(), tokenizer.bos());
+  }
+  const bool has_eos = !example.ids.empty() && example.ids.back() == tokenizer.eos();
+  if (end_with_eos && tokenizer.eos() >= 0 && !has_eos) example.ids.push_back(tokenizer.eos());
+  example.train.assign(example.ids.size(), 1);
+  return example;
+}
+
+}  // namespace
+
+ChatNotes& ChatNotes::operator+=(const ChatNotes& other) {
+  untrainable += other.untrainable;
+  unended += other.unended;
+  dropped_bos += other.dropped_bos;
+  unused_tools += other.unused_tools;
+  empty += other.empty;
+  return *this;
+}
+
+int64_t Example::target_count() const {
+  return train.empty() ? 0 : std::count(train.begin() + 1, train.end(), uint8_t{1});
+}
+
+Example encode_record(const Tokenizer& tokenizer, const ExampleOptions& options,
+                      const Record& record, const std::string& place) {
+  const auto conversation = [&](std::span<const Message> messages,
+                                const jinja::Value& tools = jinja::None{}) {
+    try {
+      return from_chat(tokenizer, messages, render_chat(options.format, messages, false, tools));
+    } catch (const Error& error) {
+      throw Error(error.kind(), fmt::format("{}: {}", place, error.what()), error.hint());
+    }
+  };
+  Example example;
+  if (const auto* chat = std::get_if<ConversationRecord>(&record)) {
+    example = conversation(chat->messages, chat->tools);
+  } else if (const auto* pair = std::get_if<CompletionRecord>(&record)) {
+    if (options.format.is_plain()) {
+      // The plain format ends an answer in EOS and puts nothing of its own before it.
+      const Message answer{"assistant", pair->completion};
+      RenderedChat answered = render_chat(options.format, {&answer, 1});
+      answered.segments.insert(answered.segments.begin(), Segment{pair->prompt, false, false});
+      example = from_chat(tokenizer, {&answer, 1}, answered);
+    } else {
+      const Message turns[] = {{"user", pair->prompt}, {"assistant", pair->completion}};
+      example = conversation(turns);
+    }
+  } else if (const auto* text = std::get_if<TextRecord>(&record)) {
+    example = from_text(tokenizer, text->text, true, true);
+  } else {
+    const auto& document = std::get<DocumentRecord>(record);
+    example = from_text(tokenizer, document.text, document.begins, false);
+  }
+  if (options.train_on_inputs) std::fill(example.train.begin(), example.train.end(), uint8_t{1});
+  return example;
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,388 @@
+#include "data/record_json.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "base/error.h"
+#include "base/json_object.h"
+#include "base/text.h"
+#include "text/jinja/json.h"
+
+namespace jackscrew {
+
+namespace {
+
+// The member, where there is one that is not null: tables written as JSON have null in the fields
+// that a row lacks.
+const RecordJson* member(const RecordJson& object, const std::string& key) {
+  const auto found = object.find(key);
+  return found == object.end() || found->is_null() ? nullptr : &*found;
+}
+
+// "its keys are a, b".
+std::string keys_of(const RecordJson& object) {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : object.items()) keys.push_back(key);
+  if (keys.empty()) return "it has no keys";
+  // Of a record with a key for each of its values, enough to recognise it.
+  constexpr size_t kMost = 12;
+  const bool all = keys.size() <= kMost;
+  if (!all) keys.resize(kMost);
+  return fmt::format("its {} {}{}", all && keys.size() == 1 ? "key is" : "keys are",
+                     fmt::join(keys, ", "), all ? "" : " ...");
+}
+
+// The first of such names that a record has; empty where it has none.
+std::string first_of(const RecordJson& object, std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    if (member(object, name) != nullptr) return name;
+  }
+  return {};
+}
+
+// What is understood, and by which options a record with these keys would be, as far as can be
+// guessed.
+std::string fields_hint(const RecordJson& object) {
+  const std::string list = first_of(
+      object, {"conversation", "dialog", "dialogue", "chat", "turns", "messages", "conversations"});
+  const std::string question =
+      first_of(object, {"instruction", "prompt", "question", "query", "problem", "input", "user"});
+  const std::string answer = first_of(
+      object, {"output", "completion", "answer", "response", "solution", "target", "assistant"});
+  std::string set = "field_instruction=KEY field_output=KEY, field_messages=KEY or field_text=KEY";
+  if (!list.empty() && object[list].is_array()) {
+    set = "field_messages=" + list;
+  } else if (!question.empty() && !answer.empty()) {
+    set = fmt::format("field_instruction={} field_output={}", question, answer);
+  } else if (const std::string text = first_of(object, {"content", "document", "body", "story"});
+             !text.empty()) {
+    set = "field_text=" + text;
+  }
+  return fmt::format("{}; to read other keys, set {}", kRecordKeys, set);
+}
+
+constexpr const char* kMessageKeys =
+    "a message has role and content, or from and value; message_field_role and "
+    "message_field_content name other keys";
+
+// The string at `key`, which must be there.
+std::string required(const RecordJson& object, const std::string& key, const std::string& place,
+                     const char* hint = nullptr) {
+  const auto found = object.find(key);
+  if (found == object.end()) {
+    fail_record(place, fmt::format("\"{}\" is missing; {}", key, keys_of(object)),
+                hint != nullptr ? hint : fields_hint(object));
+  }
+  if (!found->is_string()) {
+    fail_record(place, fmt::format("\"{}\" is {}, expected text", key, found->type_name()));
+  }
+  return found->get<std::string>();
+}
+
+// The string at `key`; empty where it is missing or null.
+std::string text_or_empty(const RecordJson& object, const std::string& key,
+                          const std::string& place) {
+  return member(object, key) == nullptr ? std::string() : required(object, key, place);
+}
+
+std::string role_of(const std::string& name, const std::string& place) {
+  static const std::vector<std::pair<std::string, std::string>> kRoles = {
+      {"system", "system"},
+      {"user", "user"},
+      {"assistant", "assistant"},
+      {"tool", "tool"},
+      {"human", "user"},
+      {"gpt", "assistant"},
+      {"chatgpt", "assistant"},
+      {"model", "assistant"},
+      {"developer", "system"},
+      {"observation", "tool"},
+      {"function_call", "assistant"}};
+  std::vector<std::string> names;
+  for (const auto& [alias, role] : kRoles) {
+    if (alias == name) return role;
+    names.push_back(alias);
+  }
+  const auto nearest = nearest_name(name, names);
+  const std::string hint = nearest ? fmt::format("did you mean \"{}\"?", *nearest)
+                                   : fmt::format("known roles: {}", fmt::join(names, ", "));
+  throw Error(ErrorKind::data, fmt::format("{}: unknown role \"{}\"", place, name), hint);
+}
+
+// OpenAI's `weight` (0 or 1) and axolotl's `train` (true or false) on one message.
+bool trained_flag(const RecordJson& message, const std::string& place) {
+  if (const RecordJson* train = member(message, "train")) {
+    if (!train->is_boolean()) fail_record(place, "\"train\" is not true or false");
+    return train->get<bool>();
+  }
+  if (const RecordJson* weight = member(message, "weight")) {
+    if (*weight != 0 && *weight != 1) fail_record(place, "\"weight\" is not 0 or 1");
+    return *weight == 1;
+  }
+  return true;
+}
+
+// Walks over JSON, copies too, call themselves: what is too deep for them is refused before.
+void check_depth(const RecordJson& value, const std::string& place, int left = jinja::kMaxDepth) {
+  if (!value.is_structured()) return;
+  if (left == 0) {
+    fail_record(place, fmt::format("JSON nested more than {} deep", jinja::kMaxDepth), "");
+  }
+  for (const RecordJson& inner : value) check_depth(inner, place, left - 1);
+}
+
+// Of a text that is JSON what it says, otherwise the text.
+RecordJson unquoted(const RecordJson& value, const std::string& place) {
+  if (!value.is_string()) return value;
+  RecordJson inner = RecordJson::parse(value.get<std::string>(), nullptr, false);
+  check_depth(inner, place);
+  return inner.is_object() || inner.is_array() ? inner : value;
+}
+
+jinja::Value template_value(const RecordJson& json, const std::string& place) {
+  try {
+    return jinja::from_json(json);
+  } catch (const Error& error) {
+    throw Error(error.kind(), fmt::format("{}: {}", place, error.what()), error.hint());
+  }
+}
+
+// Throws where there is something that is not a list of objects.
+jinja::Value tools_of(const RecordJson& record, const std::string& key, const std::string& place) {
+  const RecordJson* found = member(record, key);
+  if (found == nullptr) return jinja::None{};
+  const RecordJson tools = unquoted(*found, place);
+  const bool empty_text = tools.is_string() && tools.get<std::string>().empty();
+  if (empty_text) return jinja::None{};
+  if (!tools.is_array()) fail_record(place, fmt::format("\"{}\" is not a list", key));
+  return template_value(tools, place);
+}
+
+RecordJson calls_of(const RecordJson& list, const std::string& place) {
+  if (!list.is_array()) fail_record(place, "\"tool_calls\" is not a list");
+  RecordJson calls = list;
+  for (RecordJson& call : calls) {
+    if (!call.is_object()) fail_record(place, "a tool call is not an object");
+    RecordJson& function = call.contains("function") ? call["function"] : call;
+    if (!function.is_object()) fail_record(place, "the function of a tool call is not an object");
+    if (function.contains("arguments"))
+      function["arguments"] = unquoted(function["arguments"], place);
+  }
+  return calls;
+}
+
+// The text of a message's content, which may be a list of parts; none where it is null or missing
+// beside calls of tools.
+std::optional<std::string> content_of(const RecordJson& message, const std::string& key,
+                                      bool has_calls, const std::string& place) {
+  const RecordJson* found = member(message, key);
+  if (found == nullptr && has_calls) return std::nullopt;
+  if (found == nullptr || !found->is_array()) return required(message, key, place, kMessageKeys);
+  std::string text;
+  for (const RecordJson& part : *found) {
+    if (!part.is_object() || !part.contains("text")) {
+      fail_record(place, fmt::format("\"{}\" has a part that is not text", key),
+                  "only text is trained on");
+    }
+    text += required(part, "text", place);
+  }
+  return text;
+}
+
+Message to_message(const RecordJson& item, const std::string& role_key,
+                   const std::string& content_key, const std::string& place) {
+  const std::string role = required(item, role_key, place, kMessageKeys);
+  Message message{role_of(role, place), {}, trained_flag(item, place)};
+  RecordJson calls;
+  if (role == "function_call") {
+    const RecordJson call = unquoted(item.value(content_key, RecordJson()), place);
+    calls = RecordJson::array();
+    for (const RecordJson& one : call.is_array() ? call : RecordJson::array({call})) {
+      calls.push_back({{"type", "function"}, {"function", one}});
+    }
+  } else if (const RecordJson* found = member(item, "tool_calls")) {
+    calls = *found;
+  }
+  const bool has_calls = !calls.is_null();
+  if (has_calls) calls = calls_of(calls, place);
+  const auto content =
+      role == "function_call" ? std::nullopt : content_of(item, content_key, has_calls, place);
+  if (content) {
+    message.content = *content;
+  } else {
+    const bool is_null = role == "function_call" || item.contains(content_key);
+    message.kind = is_null ? MessageContent::none : MessageContent::absent;
+  }
+  for (const auto& [key, value] : item.items()) {
+    const bool known = key == role_key || key == content_key || key == "role" || key == "content" ||
+                       key == "tool_calls" || key == "train" || key == "weight";
+    if (!known) message.fields.emplace_back(key, template_value(value, place));
+  }
+  if (has_calls) message.fields.emplace_back("tool_calls", template_value(calls, place));
+  return message;
+}
+
+// Adds the messages of a list. Each has the keys that `fields` names, OpenAI's or ShareGPT's,
+// whatever the list is called.
+void add_messages(const RecordJson& record, const std::string& key, const RecordFields& fields,
+                  const std::string& place, std::vector<Message>& messages) {
+  const RecordJson* list = member(record, key);
+  if (list == nullptr || !list->is_array()) {
+    fail_record(place, fmt::format("\"{}\" is not a list of messages", key));
+  }
+  if (list->empty()) fail_record(place, fmt::format("\"{}\" holds no message", key));
+  for (const RecordJson& item : *list) {
+    const std::string item_place = fmt::format("{}, message {}", place, messages.size() + 1);
+    if (!item.is_object()) fail_record(item_place, "an object was expected");
+    const bool share_gpt = member(item, "role") == nullptr &&
+                           (member(item, "from") != nullptr || member(item, "value") != nullptr);
+    const auto named = [&](const std::string& name, const char* share_gpt_name,
+                           const char* name_else) {
+      return !name.empty() ? name : std::string(share_gpt ? share_gpt_name : name_else);
+    };
+    messages.push_back(to_message(item, named(fields.role, "from", "role"),
+                                  named(fields.content, "value", "content"), item_place));
+  }
+}
+
+// A system prompt that stands beside the messages and not among them.
+void add_system(const RecordJson& record, const std::string& key, const std::string& place,
+                std::vector<Message>& messages) {
+  if (member(record, key) == nullptr) return;
+  std::string system = content_of(record, key, false, place).value_or("");
+  if (system.empty()) return;
+  if (!messages.empty() && messages.front().role == "system") {
+    if (messages.front().content == system) return;
+    fail_record(place, fmt::format("\"{}\" and the first message are two system prompts", key),
+                "leave one of them in the record");
+  }
+  messages.insert(messages.begin(), Message{"system", std::move(system)});
+}
+
+// What was asked and answered before, as LLaMA-Factory's `history` has it.
+void add_history(const RecordJson& record, const std::string& place,
+                 std::vector<Message>& messages) {
+  const RecordJson* found = member(record, "history");
+  if (found == nullptr || *found == "") return;
+  const RecordJson history = unquoted(*found, place);
+  const auto is_turn = [](const RecordJson& turn) {
+    return turn.is_array() && turn.size() == 2 && turn[0].is_string() && turn[1].is_string();
+  };
+  if (!history.is_array() || !std::all_of(history.begin(), history.end(), is_turn)) {
+    fail_record(
+        place, "\"history\" is not a list of questions with their answers",
+        "it looks like [[\"a question\", \"its answer\"]]; rename keys that mean something else");
+  }
+  for (const RecordJson& turn : history) {
+    messages.push_back({"user", turn[0].get<std::string>()});
+    messages.push_back({"assistant", turn[1].get<std::string>()});
+  }
+}
+
+ConversationRecord conversation(const RecordJson& record, const std::string& key,
+                                const RecordFields& fields, const std::string& place) {
+  ConversationRecord out;
+  out.tools = tools_of(record, fields.tools, place);
+  add_messages(record, key, fields, place, out.messages);
+  add_system(record, fields.system, place, out.messages);
+  return out;
+}
+
+ConversationRecord instruction(const RecordJson& record, const RecordFields& fields,
+                               const std::string& place) {
+  std::string question = required(record, fields.instruction, place);
+  if (const std::string input = text_or_empty(record, fields.input, place); !input.empty()) {
+    question += "\n\n" + input;
+  }
+  ConversationRecord out;
+  add_history(record, place, out.messages);
+  out.messages.push_back({"user", std::move(question)});
+  out.messages.push_back({"assistant", required(record, fields.output, place)});
+  add_system(record, fields.system, place, out.messages);
+  return out;
+}
+
+// Two texts, or TRL's two lists of messages, of which the first is context only.
+Record completion(const RecordJson& record, const RecordFields& fields, const std::string& place) {
+  ConversationRecord out;
+  if (record["prompt"].is_array()) {
+    out.tools = tools_of(record, fields.tools, place);
+    add_messages(record, "prompt", fields, place, out.messages);
+    for (Message& message : out.messages) message.trained = false;
+    add_messages(record, "completion", fields, place, out.messages);
+    add_system(record, fields.system, place, out.messages);
+  } else {
+    CompletionRecord pair{required(record, "prompt", place), required(record, "completion", place)};
+    out.messages = {{"user", pair.prompt}, {"assistant", pair.completion}};
+    add_system(record, fields.system, place, out.messages);
+    if (out.messages.size() == 2) return pair;
+  }
+  return out;
+}
+
+// Pairs of answers, as DPO and its like learn by.
+[[noreturn]] void refuse_preferences(const RecordJson& record, const std::string& place) {
+  const std::string question = first_of(record, {"prompt", "instruction", "question", "query"});
+  std::string how = "set field_messages=chosen";
+  if (!question.empty() && record[question].is_array()) {
+    how = "call them completion in the file";
+  } else if (!record["chosen"].is_array()) {
+    how = question.empty() ? "set field_text=chosen"
+                           : fmt::format("set field_instruction={} field_output=chosen", question);
+  }
+  fail_record(
+      place,
+      "preference data (\"chosen\" and \"rejected\"); training on preferences, such as DPO, is not "
+      "supported yet",
+      fmt::format("to fine-tune on the chosen answers alone, {}", how));
+}
+
+}  // namespace
+
+void fail_record(const std::string& place, const std::string& what, const std::string& hint) {
+  throw Error(ErrorKind::data, fmt::format("{}: {}", place, one_line(what)), hint);
+}
+
+RecordJson parse_record_json(std::string_view text, const std::string& place,
+                             const std::string& hint, bool one_line) {
+  RecordJson value;
+  try {
+    value = RecordJson::parse(text);
+  } catch (const RecordJson::exception& error) {
+    fail_record(place, fmt::format("not valid JSON: {}", json_complaint(error.what(), one_line)),
+                hint);
+  }
+  check_depth(value, place);
+  return value;
+}
+
+Record to_record(const RecordJson& object, const std::string& place, const RecordFields& fields) {
+  if (!object.is_object()) {
+    fail_record(place, fmt::format("an object was expected, found {}", object.type_name()));
+  }
+  const auto has = [&](const std::string& key) { return member(object, key) != nullptr; };
+  // Names that somebody has given go before those that are known.
+  const RecordFields known;
+  if (fields.messages != known.messages && has(fields.messages)) {
+    return conversation(object, fields.messages, fields, place);
+  }
+  const bool own_pair = fields.instruction != known.instruction || fields.output != known.output;
+  if (own_pair && has(fields.instruction)) return instruction(object, fields, place);
+  if (fields.text != known.text && has(fields.text)) {
+    return TextRecord{required(object, fields.text, place)};
+  }
+  if (has("messages")) return conversation(object, "messages", fields, place);
+  if (has("chosen") && has("rejected")) refuse_preferences(object, place);
+  if (has("conversations")) return conversation(object, "conversations", fields, place);
+  if (has("instruction")) return instruction(object, fields, place);
+  if (has("prompt")) return completion(object, fields, place);
+  if (object.contains("text")) return TextRecord{required(object, "text", place)};
+  fail_record(place, fmt::format("nothing to train on: {}", keys_of(object)), fields_hint(object));
+}
+
+Record parse_record(std::string_view json, const std::string& place, const RecordFields& fields) {
+  return to_record(parse_record_json(json, place, "every line holds one JSON object", true), place,
+                   fields);
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,30 @@
+// Records from JSON, for all that reads them.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "data/records.h"
+
+namespace jackscrew {
+
+using RecordJson = nlohmann::ordered_json;  // templates see keys in the order of the file
+
+// The keys by which a record is recognised, as a hint.
+inline constexpr const char* kRecordKeys =
+    "a record has messages, conversations, instruction and output, prompt and completion, or text";
+
+// Throws Error(data).
+[[noreturn]] void fail_record(const std::string& place, const std::string& what,
+                              const std::string& hint = kRecordKeys);
+
+// What a text of JSON says; `one_line`: messages need not name its lines. Throws Error(data) where
+// it is none, with that hint, and where it is nested too deep.
+RecordJson parse_record_json(std::string_view text, const std::string& place,
+                             const std::string& hint, bool one_line);
+
+// Throws Error(data) naming the place and what was expected.
+Record to_record(const RecordJson& object, const std::string& place, const RecordFields& fields);
+
+}  // namespace jackscrew

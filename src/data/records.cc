@@ -1,0 +1,275 @@
+#include "data/records.h"
+
+#include <algorithm>
+#include <cctype>
+#include <memory>
+#include <optional>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/map_guard.h"
+#include "base/text.h"
+#include "data/csv.h"
+#include "data/data_files.h"
+#include "data/record_json.h"
+
+namespace jackscrew {
+
+namespace {
+
+// Bytes of a part of a document: any text that is one to somebody, and little memory for its
+// tokens.
+constexpr size_t kMostOfDocument = size_t{16} << 20;
+
+// Larger ones are no record that anybody meant: tokens of a text in one line, or a file that is not
+// what its name says. As a tree of JSON it takes several times its bytes, in every thread.
+constexpr size_t kMostOfRecord = size_t{64} << 20;
+
+// What all readers of files share: the file as text, who wants its records and who its progress.
+class Reading {
+ public:
+  Reading(std::shared_ptr<const MappedFile> map, const FoundCallback& found_callback,
+          const ProgressCallback& progress_callback)
+      : text(reinterpret_cast<const char*>(map->bytes().data()), map->bytes().size()),
+        file(map->path().string()),
+        map_(std::move(map)),
+        use_(found_callback),
+        progress_(progress_callback) {}
+
+  // A record of so many bytes, which `parse(place, fields)` makes of the file or of what it holds
+  // itself.
+  template <class Parse>
+  bool found(std::string place, size_t bytes, Parse parse, bool ends = true) const {
+    if (bytes > kMostOfRecord) {
+      fail_record(
+          place,
+          fmt::format("a record of {}, more than {}", human_bytes(static_cast<int64_t>(bytes)),
+                      human_bytes(static_cast<int64_t>(kMostOfRecord))),
+          "split it into several records; a long text may be a .txt file of its own");
+    }
+    auto keep_and_parse = [map = map_, place,
+                           parse = std::move(parse)](const RecordFields& fields) {
+      return read_whole(
+          *map, [&] { return parse(place, fields); }, ErrorKind::data);
+    };
+    return use_({std::move(place), bytes, ends, std::move(keep_and_parse)});
+  }
+  // The next bytes are done with.
+  void report(size_t bytes) {
+    check_map(map_->bytes().data(), ErrorKind::data);
+    if (progress_ && bytes > 0) progress_(static_cast<int64_t>(bytes));
+    done_ += bytes;
+    // Pages that nobody reads again; seldom enough to cost nothing.
+    constexpr size_t kChunk = size_t{16} << 20;
+    // What may have been found and not been parsed: eight of the largest parts of documents.
+    constexpr size_t kPending = 8 * kMostOfDocument;
+    if (done_ - released_ < kPending + kChunk) return;
+    map_->release(released_, done_ - released_ - kPending);
+    released_ = done_ - kPending;
+  }
+
+  const std::string_view text;
+  const std::string file;  // for messages
+
+ private:
+  const std::shared_ptr<const MappedFile> map_;
+  const FoundCallback& use_;
+  const ProgressCallback& progress_;
+  size_t done_ = 0;
+  size_t released_ = 0;
+};
+
+void read_json_lines(Reading& reading) {
+  const std::string_view text = reading.text;
+  int64_t number = 0;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string_view line = text.substr(begin, end - begin);
+    const size_t next = std::min(end + 1, text.size());
+    ++number;
+    if (line.find_first_not_of(" \t\r") != std::string_view::npos) {
+      const auto parse = [line](const std::string& place, const RecordFields& fields) {
+        return parse_record(line, place, fields);
+      };
+      if (!reading.found(fmt::format("{}:{}", reading.file, number), line.size(), parse)) return;
+    }
+    reading.report(next - begin);
+    begin = next;
+  }
+}
+
+// Bytes up to the comma or bracket that ends the first element of what follows in an array;
+// whatever is wrong within it is for the parser to say.
+size_t element_size(std::string_view text) {
+  int64_t depth = 0;
+  bool quoted = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (quoted) {
+      if (c == '\\') ++i;
+      quoted = c != '"';
+      continue;
+    }
+    quoted = c == '"';
+    if (c == '[' || c == '{') ++depth;
+    if (depth == 0 && (c == ',' || c == ']')) return i;
+    if (c == ']' || c == '}') --depth;
+  }
+  return text.size();
+}
+
+// Element by element: the whole of it as a tree would take many times its size.
+void read_json_array(Reading& reading) {
+  constexpr const char* kHint =
+      "a .json file holds one array of records; a file of one object a line is named .jsonl";
+  constexpr const char* kSpace = " \t\r\n";
+  const std::string_view text = reading.text;
+  const auto skip_space = [&](size_t at) {
+    return std::min(text.find_first_not_of(kSpace, at), text.size());
+  };
+  size_t at = skip_space(text.starts_with("\xEF\xBB\xBF") ? 3 : 0);
+  if (at == text.size() || text[at] != '[') {
+    fail_record(reading.file, "an array of records was expected", kHint);
+  }
+  at = skip_space(at + 1);
+  size_t told = 0;
+  bool closed = at < text.size() && text[at] == ']';
+  if (closed) ++at;
+  for (int64_t number = 1; !closed; ++number) {
+    const std::string place = fmt::format("{}, record {}", reading.file, number);
+    const size_t end = at + element_size(text.substr(at));
+    if (end >= text.size()) fail_record(place, "not valid JSON: the array is not closed", kHint);
+    const auto parse = [element = text.substr(at, end - at)](const std::string& where,
+                                                             const RecordFields& fields) {
+      return to_record(parse_record_json(element, where, kHint, false), where, fields);
+    };
+    if (!reading.found(place, end - at, parse)) return;
+    closed = text[end] == ']';
+    at = end + 1;
+    if (!closed) {
+      reading.report(at - told);
+      told = at;
+    }
+  }
+  if (skip_space(at) != text.size()) {
+    fail_record(reading.file, "not valid JSON: something follows the array", kHint);
+  }
+  reading.report(text.size() - told);
+}
+
+// The first row names the keys.
+void read_csv(Reading& reading) {
+  const std::string& file = reading.file;
+  CsvReader reader(reading.text, file, kMostOfRecord);
+  std::vector<std::string> first, row;
+  reader.next(first);
+  const auto shared_keys = std::make_shared<const std::vector<std::string>>(std::move(first));
+  const std::vector<std::string>& keys = *shared_keys;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (std::find(keys.begin(), keys.begin() + static_cast<std::ptrdiff_t>(i), keys[i]) !=
+        keys.begin() + static_cast<std::ptrdiff_t>(i)) {
+      fail_record(fmt::format("{}:1", file), fmt::format("column \"{}\" appears twice", keys[i]));
+    }
+  }
+  size_t told = 0;
+  while (reader.next(row)) {
+    const std::string place = fmt::format("{}:{}", file, reader.line());
+    const size_t bytes = reader.position() - told;
+    const auto parse = [shared_keys, row](const std::string& where, const RecordFields& fields) {
+      if (row.size() != shared_keys->size()) {
+        fail_record(where,
+                    fmt::format("{} where the first row has {}", counted(std::ssize(row), "field"),
+                                shared_keys->size()),
+                    "a field with a comma in it is quoted: \"a, b\"");
+      }
+      RecordJson object = RecordJson::object();
+      for (size_t i = 0; i < row.size(); ++i) object[(*shared_keys)[i]] = row[i];
+      return to_record(object, where, fields);
+    };
+    if (!reading.found(place, bytes, parse)) return;
+    reading.report(bytes);
+    told = reader.position();
+  }
+}
+
+void read_document(Reading& reading) {
+  DocumentRecord part{{}, true, false};
+  for (std::string_view rest = reading.text; !part.ends; part.begins = false) {
+    const size_t size = first_part(rest, kMostOfDocument);
+    part.text = rest.substr(0, size);
+    rest.remove_prefix(size);
+    part.ends = rest.empty();
+    const auto parse = [part](const std::string&, const RecordFields&) { return Record(part); };
+    if (!reading.found(reading.file, size, parse, part.ends)) return;
+    reading.report(size);
+  }
+}
+
+// Of one file.
+void find_records_of(const fs::path& file, const FoundCallback& use,
+                     const ProgressCallback& progress) {
+  if (!is_data_file(file)) {
+    throw Error(ErrorKind::data, fmt::format("{}: unknown kind of data file", file.string()),
+                unread_hint(file));
+  }
+  std::shared_ptr<const MappedFile> map;
+  try {
+    map = std::make_shared<const MappedFile>(file);
+  } catch (const Error& error) {
+    throw Error(ErrorKind::data, error.what(), error.hint());
+  }
+  Reading reading(std::move(map), use, progress);
+  if (reading.text.starts_with("\xFF\xFE") || reading.text.starts_with("\xFE\xFF")) {
+    fail_record(reading.file, "a text in UTF-16", "save it as UTF-8");
+  }
+  const std::string extension = lower_extension(file);
+  if (extension == ".txt") {
+    read_document(reading);
+  } else if (extension == ".json") {
+    read_json_array(reading);
+  } else if (extension == ".csv") {
+    read_csv(reading);
+  } else {
+    read_json_lines(reading);
+  }
+}
+
+}  // namespace
+
+size_t first_part(std::string_view text, size_t limit) {
+  if (text.size() <= limit) return text.size();
+  const auto is_space = [](char c) { return c == ' ' || (c >= '\t' && c <= '\r'); };
+  for (size_t end = limit; end > 0; --end) {
+    if (text[end - 1] == '\n' && !is_space(text[end])) return end;
+  }
+  for (size_t end = limit; end > 0; --end) {
+    if (!is_space(text[end - 1]) && text[end] == ' ') return end;
+  }
+  // A character has at most four bytes; of more, the text is none.
+  size_t end = limit;
+  while (end + 3 > limit && end > 1 && (static_cast<uint8_t>(text[end]) & 0xC0u) == 0x80u) --end;
+  return end;
+}
+
+void find_records(std::span<const fs::path> files, int64_t max_records, const FoundCallback& use,
+                  const ProgressCallback& progress) {
+  int64_t left = max_records > 0 ? max_records : INT64_MAX;
+  bool wanted = true;
+  const auto count = [&](FoundRecord found) {
+    if (found.ends) --left;
+    wanted = use(std::move(found)) && left > 0;
+    return wanted;
+  };
+  for (const fs::path& file : files) {
+    if (wanted) find_records_of(file, count, progress);
+  }
+}
+
+void read_records(std::span<const fs::path> files, int64_t max_records, const RecordCallback& use,
+                  const ProgressCallback& progress, const RecordFields& fields) {
+  find_records(
+      files, max_records,
+      [&](const FoundRecord& found) { return use(found.parse(fields), found.place); }, progress);
+}
+
+}  // namespace jackscrew

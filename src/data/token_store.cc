@@ -1,0 +1,156 @@
+#include "data/token_store.h"
+
+#include <array>
+#include <cstring>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "base/map_guard.h"
+
+namespace jackscrew {
+
+namespace {
+
+constexpr uint32_t kTarget = 0x80000000u;
+constexpr std::array<char, 8> kMagic = {'J', 'S', 'T', 'O', 'K', 'E', 'N', '1'};
+
+struct Footer {
+  uint64_t words = 0;
+  uint64_t examples = 0;
+  uint64_t trailer_bytes = 0;
+  std::array<char, 8> magic = kMagic;
+};
+
+template <typename T>
+std::string_view bytes_of(std::span<const T> values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size_bytes()};
+}
+
+// Entries are aligned to 8 bytes and follow words of 4.
+uint64_t padding(uint64_t words) {
+  return words % 2 * sizeof(uint32_t);
+}
+
+}  // namespace
+
+int64_t TokenStore::length(int64_t example) const {
+  const uint64_t begin = example == 0 ? 0 : entry(example - 1).end;
+  const uint64_t end = entry(example).end;
+  check_map(file_.bytes().data(), ErrorKind::data);
+  return static_cast<int64_t>(end - begin);
+}
+
+Example TokenStore::example(int64_t example) const {
+  const auto count = static_cast<size_t>(length(example));
+  const uint64_t end = entry(example).end;
+  check_map(file_.bytes().data(), ErrorKind::data);
+  const std::span<const uint32_t> words = words_.subspan(end - count, count);
+  Example out;
+  out.ids.reserve(count);
+  out.train.reserve(count);
+  for (const uint32_t word : words) {
+    const uint32_t id = word & ~kTarget;
+    if (id >= vocab_size_) {
+      throw Error(ErrorKind::data, fmt::format("{} is damaged", file_.path().string()),
+                  "remove it: it is written again from the data");
+    }
+    out.ids.push_back(static_cast<int32_t>(id));
+    out.train.push_back(static_cast<uint8_t>(word >> 31));
+  }
+  check_map(file_.bytes().data(), ErrorKind::data);
+  return out;
+}
+
+bool TokenStore::is_sound() const {
+  uint64_t before = 0;
+  for (const Entry& entry : entries_) {
+    if (entry.end <= before || entry.end > words_.size()) return false;
+    before = entry.end;
+  }
+  return before == words_.size();
+}
+
+TokenWriter::TokenWriter(int64_t vocab_size, const fs::path& file)
+    : store_(new TokenStore), path_(file) {
+  store_->vocab_size_ = vocab_size;
+  if (!path_.empty()) file_ = std::make_unique<FileWriter>(path_.string() + ".part");
+}
+
+TokenWriter::~TokenWriter() {
+  if (file_ == nullptr) return;
+  file_.reset();
+  std::error_code ignored;
+  fs::remove(path_.string() + ".part", ignored);
+}
+
+void TokenWriter::add(const Example& example, int64_t trained_bytes) {
+  packed_.clear();
+  for (size_t i = 0; i < example.ids.size(); ++i) {
+    const int32_t id = example.ids[i];
+    if (id < 0 || id >= store_->vocab_size_) {
+      fail(ErrorKind::data, "token id {} is outside the vocabulary of {}", id, store_->vocab_size_);
+    }
+    packed_.push_back(static_cast<uint32_t>(id) | (example.train[i] != 0 ? kTarget : 0u));
+  }
+  const std::string_view bytes = bytes_of(std::span<const uint32_t>(packed_));
+  words_ += packed_.size();
+  if (file_ != nullptr) {
+    file_->write(bytes);
+  } else {
+    store_->own_words_.insert(store_->own_words_.end(), packed_.begin(), packed_.end());
+  }
+  store_->own_entries_.push_back(
+      {words_, narrow<uint32_t>(example.target_count()), narrow<uint32_t>(trained_bytes)});
+}
+
+std::shared_ptr<const TokenStore> TokenWriter::finish(const std::string& trailer) {
+  TokenStore& store = *store_;
+  if (file_ == nullptr) {
+    store.words_ = store.own_words_;
+    store.entries_ = store.own_entries_;
+    return std::shared_ptr<const TokenStore>(std::move(store_));
+  }
+  const Footer footer{words_, store.own_entries_.size(), trailer.size()};
+  file_->write(std::string(padding(words_), '\0'));
+  file_->write(bytes_of(std::span<const TokenStore::Entry>(store.own_entries_)));
+  file_->write(trailer);
+  file_->write(&footer, sizeof footer);
+  file_->close();
+  fs::rename(path_.string() + ".part", path_);
+  auto written = TokenFile::open(path_, store.vocab_size_);
+  if (!written) fail(ErrorKind::generic, "{} is not what was written to it", path_.string());
+  return written->store;
+}
+
+std::optional<TokenFile> TokenFile::open(const fs::path& path, int64_t vocab_size) {
+  std::error_code error;
+  if (!fs::is_regular_file(path, error)) return std::nullopt;
+  std::unique_ptr<TokenStore> store(new TokenStore);
+  store->file_ = MappedFile(path);
+  store->vocab_size_ = vocab_size;
+  const auto bytes = store->file_.bytes();
+  const std::string_view all(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  if (all.size() < sizeof(Footer)) return std::nullopt;
+  Footer footer;
+  std::memcpy(&footer, all.data() + all.size() - sizeof footer, sizeof footer);
+  if (footer.magic != kMagic) return std::nullopt;
+  const uint64_t limit = all.size();  // on each, so that what follows cannot overflow
+  if (footer.words > limit || footer.examples > limit || footer.trailer_bytes > limit) {
+    return std::nullopt;
+  }
+  const uint64_t entries_at = footer.words * sizeof(uint32_t) + padding(footer.words);
+  const uint64_t trailer_at = entries_at + footer.examples * sizeof(TokenStore::Entry);
+  if (trailer_at + footer.trailer_bytes + sizeof footer != all.size()) return std::nullopt;
+  const auto array = [&]<typename T>(uint64_t offset, uint64_t count, std::span<const T>& out) {
+    out = {reinterpret_cast<const T*>(all.data() + offset), count};
+  };
+  array(0, footer.words, store->words_);
+  array(entries_at, footer.examples, store->entries_);
+  const bool sound = store->is_sound();
+  std::string trailer(all.substr(trailer_at, footer.trailer_bytes));
+  check_map(store->file_.bytes().data(), ErrorKind::data);
+  if (!sound) return std::nullopt;
+  return TokenFile{std::move(store), std::move(trailer)};
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,82 @@
+// The tokens of examples, one example after another: in memory, or in a file that is mapped, so
+// that they take no more memory than there is.
+//
+// The file: words and entries (see TokenStore), a trailer of text, and a footer that tells how many
+// there are of each. All numbers are little-endian.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "data/example.h"
+
+namespace jackscrew {
+
+// Immutable: may be read by several threads.
+class TokenStore {
+ public:
+  int64_t size() const { return std::ssize(entries_); }
+  // Of an example: tokens, targets, and bytes that the targets stand for.
+  int64_t length(int64_t example) const;
+  int64_t targets(int64_t example) const { return entry(example).targets; }
+  int64_t trained_bytes(int64_t example) const { return entry(example).trained_bytes; }
+  // Throws Error(data) where a file holds what was never written.
+  Example example(int64_t example) const;
+
+ private:
+  friend class TokenWriter;
+  friend struct TokenFile;
+  TokenStore() = default;
+  struct Entry {
+    uint64_t end = 0;  // words up to the example's end
+    uint32_t targets = 0;
+    uint32_t trained_bytes = 0;
+  };
+  const Entry& entry(int64_t example) const { return entries_[static_cast<size_t>(example)]; }
+  // Whether every example lies within the words.
+  bool is_sound() const;
+
+  // An id, the highest bit set where it is a target.
+  std::span<const uint32_t> words_;  // [tokens]
+  std::span<const Entry> entries_;   // [examples]
+  int64_t vocab_size_ = 0;
+  MappedFile file_;  // or, where there is none:
+  std::vector<uint32_t> own_words_;
+  std::vector<Entry> own_entries_;
+};
+
+// Takes examples in order.
+class TokenWriter {
+ public:
+  // With a `file`, the words go there as they come. Throws Error(generic) where the disk refuses.
+  explicit TokenWriter(int64_t vocab_size, const fs::path& file = {});
+  ~TokenWriter();
+
+  // At least one token. Throws Error(data) for an id outside the vocabulary.
+  void add(const Example& example, int64_t trained_bytes);
+  // `trailer` is kept in the file.
+  std::shared_ptr<const TokenStore> finish(const std::string& trailer);
+
+ private:
+  std::unique_ptr<TokenStore> store_;
+  fs::path path_;
+  std::unique_ptr<FileWriter> file_;  // null: in memory
+  uint64_t words_ = 0;
+  std::vector<uint32_t> packed_;  // of the example being added
+};
+
+// A file of tokens, opened.
+struct TokenFile {
+  std::shared_ptr<const TokenStore> store;
+  std::string trailer;
+
+  // Nothing where there is no such file or it is not a whole one.
+  static std::optional<TokenFile> open(const fs::path& path, int64_t vocab_size);
+};
+
+}  // namespace jackscrew

@@ -1,0 +1,103 @@
+#include "generation/chat.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+
+namespace jackscrew {
+
+namespace {
+
+// Tokens of a prompt that are computed at once: products of this size are fast, and a long prompt
+// needs no more scratch memory than a short one.
+constexpr int64_t kPiece = 512;
+// An answer should have a quarter of the context to itself, or as much as it may take.
+constexpr int64_t kShareOfAnswer = 4;
+
+}  // namespace
+
+SessionUse chat_use(int64_t context) {
+  return {.training = false,
+          .tokens = std::min(context, kPiece),
+          .max_positions = context,
+          .kv_tokens = context,
+          .logits_rows = 1};
+}
+
+Chat::Chat(Session& session, const Tokenizer& tokenizer, const ChatFormat& format,
+           std::string system, GenerationOptions options, int64_t context)
+    : session_(session),
+      tokenizer_(tokenizer),
+      format_(format),
+      system_(std::move(system)),
+      options_(std::move(options)),
+      context_(context) {
+  forget();
+}
+
+void Chat::forget() {
+  messages_.clear();
+  if (!system_.empty()) messages_.push_back({"system", system_});
+}
+
+std::vector<int32_t> Chat::encode() const {
+  return encode_segments(tokenizer_, render_chat(format_, messages_, true).segments).ids;
+}
+
+// Leaves in prompt_ the conversation with as many of its exchanges as fit.
+void Chat::make_room(Answer& answer) {
+  const int64_t wanted = std::min(options_.max_new_tokens, context_ / kShareOfAnswer);
+  const size_t first = system_.empty() ? 0 : 1;
+  while (true) {
+    prompt_ = encode();
+    const auto tokens = static_cast<int64_t>(prompt_.size());
+    if (tokens + wanted <= context_) return;
+    if (messages_.size() <= first + 1) {
+      throw Error(
+          ErrorKind::usage,
+          fmt::format("the message has {} tokens, and a chat here has {}", tokens, context_),
+          context_ < session_.stage().config().longest_sequence()
+              ? "shorten it, or raise context"
+              : "shorten it: the model has no more");
+    }
+    const auto oldest = messages_.begin() + static_cast<std::ptrdiff_t>(first);
+    messages_.erase(oldest, oldest + 2);
+    ++answer.forgotten;
+  }
+}
+
+Chat::Answer Chat::say(const std::string& message,
+                       const std::function<void(const std::string&)>& use_text) {
+  Answer answer;
+  const std::vector<Message> before = messages_;
+  messages_.push_back({"user", message});
+  try {
+    make_room(answer);
+  } catch (const Error&) {
+    messages_ = before;
+    throw;
+  }
+  GenerationOptions options = options_;
+  answer.prompt_tokens = static_cast<int64_t>(prompt_.size());
+  options.max_new_tokens = std::min(options.max_new_tokens, context_ - answer.prompt_tokens);
+  // The last token is always computed: the answer begins with its logits.
+  const auto common = std::ranges::mismatch(cached_, prompt_).in1 - cached_.begin();
+  options.cached = std::min<int64_t>(common, answer.prompt_tokens - 1);
+  answer.computed = answer.prompt_tokens - options.cached;
+  StreamDecoder decoder(tokenizer_, true);
+  const auto show = [&](const std::string& piece) {
+    answer.text += piece;
+    use_text(piece);
+  };
+  answer.generation =
+      generate(session_, prompt_, options, [&](int32_t id) { show(decoder.push(id)); });
+  show(decoder.finish());
+  messages_.push_back({"assistant", answer.text});
+  cached_ = prompt_;
+  cached_.insert(cached_.end(), answer.generation.ids.begin(), answer.generation.ids.end());
+  cached_.resize(static_cast<size_t>(session_.cached_tokens()));
+  return answer;
+}
+
+}  // namespace jackscrew

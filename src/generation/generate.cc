@@ -1,0 +1,184 @@
+#include "generation/generate.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/philox.h"
+
+namespace jackscrew {
+
+namespace {
+
+// What ends a turn in the chat formats in use, beside the eos token that the files name.
+constexpr const char* kEndTexts[] = {"<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|endoftext|>",
+                                     "<|end|>"};
+
+// The first of the largest. A NaN is never larger than anything, so it has to be looked for.
+size_t likeliest(std::span<const float> logits) {
+  size_t best = 0;
+  bool has_nan = false;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    has_nan |= std::isnan(logits[i]);
+    if (logits[i] > logits[best]) best = i;
+  }
+  if (has_nan || !std::isfinite(logits[best])) {
+    throw Error(ErrorKind::non_finite, "the model's logits are not finite",
+                "the weights may be damaged, or training may have diverged");
+  }
+  return best;
+}
+
+constexpr auto kLikelier = [](const auto& a, const auto& b) {
+  return a.weight != b.weight ? a.weight > b.weight : a.id < b.id;
+};
+
+}  // namespace
+
+int32_t Sampler::draw(std::span<const float> logits, int64_t index) {
+  const size_t best = likeliest(logits);
+  if (options_.temperature <= 0.0) return static_cast<int32_t>(best);
+  const float highest = logits[best];
+  const auto scale = static_cast<float>(1.0 / options_.temperature);
+  candidates_.resize(logits.size());
+  for (size_t i = 0; i < logits.size(); ++i) {
+    // The likeliest weighs 1 even where a tiny temperature made the scale infinite.
+    const float below = logits[i] - highest;
+    candidates_[i] = {static_cast<int32_t>(i), below == 0.0f ? 1.0f : std::exp(below * scale)};
+  }
+  keep_top_k();
+  keep_top_p();
+  double total = 0.0;
+  for (const Candidate& candidate : candidates_) total += static_cast<double>(candidate.weight);
+  const RandomStream random =
+      RandomStream::make(options_.seed, RandomPurpose::sampling, 0, name_hash("answer"));
+  const double wanted = static_cast<double>(random.uniform(static_cast<uint64_t>(index))) * total;
+  double reached = 0.0;
+  for (const Candidate& candidate : candidates_) {
+    reached += static_cast<double>(candidate.weight);
+    if (wanted < reached) return candidate.id;
+  }
+  return static_cast<int32_t>(best);  // only rounding gets here
+}
+
+void Sampler::keep_top_k() {
+  const auto wanted = static_cast<size_t>(options_.top_k);
+  if (wanted == 0 || wanted >= candidates_.size()) return;
+  std::nth_element(candidates_.begin(), candidates_.begin() + static_cast<ptrdiff_t>(wanted),
+                   candidates_.end(), kLikelier);
+  candidates_.resize(wanted);
+  // nth_element leaves an order that no rule fixes, and the draw walks in order.
+  std::sort(candidates_.begin(), candidates_.end(), kLikelier);
+}
+
+void Sampler::keep_top_p() {
+  if (options_.top_p >= 1.0) return;
+  double total = 0.0;
+  for (const Candidate& candidate : candidates_) total += static_cast<double>(candidate.weight);
+  // Candidates below this share are less than 1 - top_p all together, so none of them can be in:
+  // few of a large vocabulary are left to be sorted.
+  const double floor = (1.0 - options_.top_p) * total / static_cast<double>(candidates_.size());
+  std::erase_if(candidates_, [&](const Candidate& candidate) {
+    return static_cast<double>(candidate.weight) < floor;
+  });
+  std::sort(candidates_.begin(), candidates_.end(), kLikelier);
+  double reached = 0.0;
+  size_t kept = 0;
+  while (kept < candidates_.size() && (kept == 0 || reached < options_.top_p * total)) {
+    reached += static_cast<double>(candidates_[kept++].weight);
+  }
+  candidates_.resize(kept);
+}
+
+std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, const ChatFormat& format,
+                                   const std::string& system, const std::string& prompt) {
+  std::vector<int32_t> ids;
+  if (format.is_plain() && system.empty()) {
+    // Special tokens spelled out are special tokens, as in a text that is trained on.
+    ids = tokenizer.encode(prompt, true);
+    const bool has_bos = !ids.empty() && ids.front() == tokenizer.bos();
+    if (tokenizer.add_bos() && !has_bos) ids.insert(ids.begin(), tokenizer.bos());
+  } else {
+    std::vector<Message> messages;
+    if (!system.empty()) messages.push_back({"system", system});
+    messages.push_back({"user", prompt});
+    ids = encode_segments(tokenizer, render_chat(format, messages, true).segments).ids;
+  }
+  if (ids.empty()) {
+    throw Error(ErrorKind::usage, "there is no prompt to continue",
+                "give prompt=TEXT: this tokenizer has no token that begins a text");
+  }
+  return ids;
+}
+
+std::vector<int32_t> end_tokens(const Tokenizer& tokenizer, const ModelFiles& files) {
+  const bool own = files.has_own_tokens(tokenizer);
+  std::vector<int32_t> ids;
+  const auto add = [&](int64_t id) {
+    if (id < 0 || id >= tokenizer.vocab_size()) return;
+    const auto token = static_cast<int32_t>(id);
+    if (own || tokenizer.kind(token) == TokenKind::special) ids.push_back(token);
+  };
+  if (tokenizer.eos() >= 0) ids.push_back(tokenizer.eos());
+  for (const auto* named : {&files.config.eos_token_ids, &files.end_tokens}) {
+    for (const int64_t id : *named) add(id);
+  }
+  for (const char* text : kEndTexts) add(tokenizer.find_special(text).value_or(-1));
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  return ids;
+}
+
+SessionUse generation_use(int64_t prompt_tokens, int64_t max_new_tokens) {
+  const int64_t positions = checked_add(prompt_tokens, max_new_tokens);
+  return {.training = false,
+          .tokens = prompt_tokens,
+          .max_positions = positions,
+          .kv_tokens = positions,
+          .logits_rows = 1};
+}
+
+double Generation::decode_rate() const {
+  return decode_seconds > 0.0 ? static_cast<double>(decoded) / decode_seconds : 0.0;
+}
+
+Generation generate(Session& session, std::span<const int32_t> prompt,
+                    const GenerationOptions& options,
+                    const std::function<void(int32_t)>& use_token) {
+  Generation out;
+  Sampler sampler(options.sampling);
+  session.keep_cached(options.cached);
+  std::vector<float> row(static_cast<size_t>(options.vocab_size));  // on the host
+  const Stopwatch prefill;
+  auto rest = prompt.subspan(static_cast<size_t>(options.cached));
+  const auto piece = static_cast<size_t>(session.tokens_at_once());
+  for (; options.use_cache && rest.size() > piece; rest = rest.subspan(piece)) {
+    session.logits(rest.first(piece), 1, true);
+  }
+  std::vector<int32_t> text(rest.begin(), rest.end());  // what the next logits are computed of
+  Tensor logits = session.logits(text, 1, options.use_cache);
+  out.prefill_seconds = prefill.seconds();
+  const Stopwatch decode;
+  for (int64_t index = 0; index < options.max_new_tokens; ++index) {
+    const int64_t width = std::min(logits.cols(), options.vocab_size);
+    session.ops().copy(Tensor(row.data(), DType::f32, {1, width}), logits.columns(0, width));
+    const int32_t id = sampler.draw(std::span(row).first(static_cast<size_t>(width)), index);
+    const auto& ends = options.end_tokens;
+    out.ended = std::find(ends.begin(), ends.end(), id) != ends.end();
+    if (out.ended) break;
+    out.ids.push_back(id);
+    use_token(id);
+    const bool stopped = options.stop != nullptr && options.stop->load();
+    // Nobody would read the next logits.
+    if (stopped || index + 1 == options.max_new_tokens) break;
+    if (options.use_cache) text.clear();
+    text.push_back(id);
+    logits = session.logits(text, 1, options.use_cache);
+    ++out.decoded;
+  }
+  out.decode_seconds = decode.seconds();
+  return out;
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,68 @@
+#include "generation/samples.h"
+
+#include <algorithm>
+
+#include "generation/generate.h"
+
+namespace jackscrew {
+
+namespace {
+
+// Of a text without prompt and answer.
+constexpr int64_t kBeginning = 16;
+
+Sample make_sample(const Example& example, const Tokenizer& tokenizer) {
+  const auto count = static_cast<int64_t>(example.ids.size());
+  const auto target = std::find(example.train.begin() + 1, example.train.end(), uint8_t{1});
+  int64_t begin = target - example.train.begin();
+  if (begin <= 1) begin = std::min(kBeginning, count / 2);
+  int64_t end = begin;
+  while (end < count && end < begin + kAnswerTokens && example.train[static_cast<size_t>(end)] != 0)
+    ++end;
+  const auto ids = [&](int64_t from, int64_t to) {
+    return std::vector<int32_t>(example.ids.begin() + from, example.ids.begin() + to);
+  };
+  return {ids(0, begin), tokenizer.decode(ids(0, begin), true),
+          tokenizer.decode(ids(begin, end), true)};
+}
+
+}  // namespace
+
+std::vector<Sample> choose_samples(const Dataset& data, const Tokenizer& tokenizer, int64_t count,
+                                   int64_t sequence_len) {
+  std::vector<Sample> samples;
+  const int64_t records = data.size();
+  for (int64_t i = 0; i < std::min(count, records); ++i) {
+    Sample sample = make_sample(data.example(i * records / count), tokenizer);
+    const auto length = static_cast<int64_t>(sample.prompt_ids.size());
+    if (length > 0 && length + kAnswerTokens <= sequence_len) samples.push_back(std::move(sample));
+  }
+  return samples;
+}
+
+double answering_flops(const std::vector<Sample>& samples, int64_t parameters) {
+  double tokens = 0;
+  for (const Sample& sample : samples) {
+    const auto prompt = static_cast<double>(sample.prompt_ids.size());
+    tokens += kAnswerTokens * (prompt + kAnswerTokens / 2.0);
+  }
+  return 2.0 * static_cast<double>(parameters) * tokens;
+}
+
+std::string answer_sample(Session& session, const ModelFiles& files, const Tokenizer& tokenizer,
+                          const Sample& sample, const ProgressCallback& progress) {
+  GenerationOptions options;
+  options.max_new_tokens = kAnswerTokens;
+  options.end_tokens = end_tokens(tokenizer, files);
+  options.vocab_size = tokenizer.vocab_size();
+  options.use_cache = false;
+  int64_t left = kAnswerTokens;
+  const Generation answer = generate(session, sample.prompt_ids, options, [&](int32_t) {
+    --left;
+    progress(1);
+  });
+  progress(left);
+  return tokenizer.decode(answer.ids, true);
+}
+
+}  // namespace jackscrew

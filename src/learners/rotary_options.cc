@@ -1,0 +1,209 @@
+#include "learners/rotary_options.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "base/text.h"
+#include "learners/rotary.h"
+
+namespace jackscrew {
+
+namespace {
+
+constexpr std::array<OptionSpec, 12> kRotaryOptions = {{
+    {"active_params", OptionType::text, "7%",
+     "most weights trained at once: a share of those that rotate (10%) or a number (300M)"},
+    {"rotation_groups", OptionType::list, "matrix",
+     "what is activated together: attention and mlp of a block (or one of them alone), block, "
+     "matrix",
+     "", "attention mlp block matrix"},
+    {"rotation_order", OptionType::text, "permutation",
+     "permutation: all once a round; random; ascending; descending; importance: by gradient", "",
+     "permutation random ascending descending importance"},
+    {"steps_per_rotation", OptionType::integer, "auto",
+     "steps from one rotation to the next; auto: 50, or fewer in a short run, with turns of at "
+     "least 10",
+     "reshufle_steps", "auto", 1, 1e9},
+    {"churn", OptionType::number, "0.5", "fraction of the active groups replaced at a rotation", "",
+     "", 0.01, 1},
+    {"moments", OptionType::text, "keep",
+     "Adam moments of waiting groups: keep (on the host) or reset", "", "reset keep"},
+    {"static", OptionType::text, "train",
+     "embedding, norms and head: train (always), rotate (as groups), freeze", "",
+     "train rotate freeze"},
+    {"group_learning_rate", OptionType::number, "auto",
+     "learning rate of the active groups; auto: learning_rate, or up to 4 times that where few are "
+     "active, at most 1e-3",
+     "", "auto", 0},
+    {"static_learning_rate", OptionType::number, "auto",
+     "learning rate of embedding, norms and head; auto: learning_rate", "", "auto", 0},
+    {"master", OptionType::text, "ram",
+     "where the exact values of waiting groups are: ram, or mmap (files in output_dir)", "",
+     "ram mmap"},
+    {"master_dtype", OptionType::text, "f32",
+     "exact values of waiting groups: f32, or bf16 by stochastic rounding", "", "f32 bf16"},
+    {"overlap_rotation", OptionType::boolean, "false",
+     "on a GPU: overlap the copies of rotations with the steps; takes 6 bytes of its memory per "
+     "weight"},
+}};
+
+// Files cost a read and a write of a group a rotation. What halves the active weights or rounds the
+// masters costs learning, and is worth less than anything that costs time alone.
+constexpr std::array<Saving, 8> kSavings = {{
+    {"overlap_rotation=false", "steps wait for the copies of a rotation", 1.01},
+    {"moments=reset", "moments are reset at every turn", 1.3},
+    {"master=mmap", "exact values wait in files", 1.02},
+    {"master_dtype=bf16", "exact values rounded stochastically", 1.5},
+    {"active_params=50%", "a round takes longer", 1.5},
+    {"active_params=25%", "a round takes longer", 2.25},
+    {"active_params=10%", "a round takes longer", 3.4},
+    {"active_params=5%", "a round takes longer", 5.1},
+}};
+
+// A turn of fewer steps ends before its moments mean anything.
+constexpr int64_t kShortestTurn = 10;
+
+// A group learns in a share of the steps: a rate that is higher by as much takes its weights as far
+// as full training would (SmolLM2-135M, a quarter active: docs/methods.md). Not beyond what AdamW
+// is known to bear, though: rates for training from scratch are as high already as they can be (a
+// small Llama: 1e-3 is better than 2e-3, for a quarter of it as for all).
+double automatic_group_rate(double learning_rate, double share) {
+  constexpr double kHighestScale = 4.0;  // the most that was measured
+  constexpr double kHighestScaledRate = 5e-4;
+  constexpr double kHighestRate = 1e-3;
+  const double scaled = learning_rate * std::min(kHighestScale, 1.0 / share);
+  return std::min(kHighestRate, std::max(learning_rate, std::min(scaled, kHighestScaledRate)));
+}
+
+// "10%" or "300M" of `total` elements.
+int64_t parse_active_params(const std::string& text, int64_t total) {
+  const auto refuse = [&](const char* why) {
+    throw Error(ErrorKind::usage, fmt::format("active_params={} {}", text, why),
+                "give a share such as 10%, or a number of parameters such as 300M");
+  };
+  size_t used = 0;
+  double value = 0.0;
+  try {
+    value = std::stod(text, &used);
+  } catch (const std::exception&) {
+    refuse("is not a number");
+  }
+  const std::string unit = text.substr(used);
+  if (unit == "%") {
+    value *= static_cast<double>(total) / 100.0;
+  } else if (unit == "K" || unit == "k") {
+    value *= 1e3;
+  } else if (unit == "M" || unit == "m") {
+    value *= 1e6;
+  } else if (unit == "B" || unit == "b" || unit == "G") {
+    value *= 1e9;
+  } else if (!unit.empty()) {
+    refuse("has an unknown unit");
+  }
+  if (!(value >= 1.0)) refuse("trains nothing");
+  if (value > static_cast<double>(total) * (1.0 + 1e-9)) {
+    throw Error(ErrorKind::usage,
+                fmt::format("active_params={} is more than the {} parameters that rotate", text,
+                            human_count(total)),
+                "set active_params=100%, or method=full");
+  }
+  return std::min(total, static_cast<int64_t>(std::llround(value)));
+}
+
+bool is_attention(std::string_view module) {
+  return module == "q_proj" || module == "k_proj" || module == "v_proj" || module == "o_proj";
+}
+
+}  // namespace
+
+RotaryOptions::RotaryOptions(const OptionSet& options)
+    : active_params(options.text("active_params")),
+      order(parse_rotation_order(options.text("rotation_order"))),
+      churn(options.number("churn")),
+      static_weights(options.text("static")),
+      learning_rate(options.number("learning_rate")),
+      static_learning_rate(options.is_word("static_learning_rate")
+                               ? learning_rate
+                               : options.number("static_learning_rate")),
+      masters_in_files(options.text("master") == "mmap"),
+      overlap(options.boolean("overlap_rotation")) {
+  if (!options.is_word("steps_per_rotation")) {
+    steps_per_rotation = options.integer("steps_per_rotation");
+  }
+  if (!options.is_word("group_learning_rate")) {
+    group_learning_rate = options.number("group_learning_rate");
+  }
+  slots.master = options.text("master_dtype") == "bf16" ? DType::bf16 : DType::f32;
+  slots.keep_moments = options.text("moments") == "keep";
+  slots.score = order == RotationOrder::importance;
+  for (const std::string& group : options.list("rotation_groups")) {
+    by_attention_ = by_attention_ || group == "attention";
+    by_mlp_ = by_mlp_ || group == "mlp";
+    by_block_ = by_block_ || group == "block";
+    by_matrix_ = by_matrix_ || group == "matrix";
+  }
+  if ((by_block_ && by_matrix_) || ((by_block_ || by_matrix_) && (by_attention_ || by_mlp_))) {
+    throw Error(ErrorKind::usage, "rotation_groups names groups that overlap",
+                "use attention,mlp, or one of attention, mlp, block, matrix");
+  }
+  if (overlap && slots.master == DType::bf16) {
+    throw Error(ErrorKind::usage, "overlap_rotation copies exact values as they are kept",
+                "set master_dtype=f32, or overlap_rotation=false");
+  }
+  if (overlap && slots.score) {
+    throw Error(
+        ErrorKind::usage,
+        "with rotation_order=importance the groups that join are known only at the rotation",
+        "set another rotation_order, or overlap_rotation=false");
+  }
+}
+
+bool RotaryOptions::rotates(std::string_view module) const {
+  if (by_block_ || by_matrix_) return true;
+  return is_attention(module) ? by_attention_ : by_mlp_;
+}
+
+RotaryOptions::GroupName RotaryOptions::group_of(const WeightInfo& info) const {
+  if (info.kind == WeightKind::norm) return {"norms", "norms"};
+  if (info.layer < 0) return {info.module, info.module};
+  if (by_block_) return {fmt::format("layers.{}", info.layer), "block"};
+  const std::string kind = by_matrix_                  ? info.module
+                           : is_attention(info.module) ? "attention"
+                                                       : "mlp";
+  return {fmt::format("layers.{}.{}", info.layer, kind), kind};
+}
+
+const char* RotaryOptions::groups_text() const {
+  return by_block_        ? "a block"
+         : by_matrix_     ? "a matrix"
+         : !by_mlp_       ? "attention"
+         : !by_attention_ ? "MLP"
+                          : "attention or MLP";
+}
+
+int64_t RotaryOptions::active_elements(int64_t total) const {
+  return parse_active_params(active_params, total);
+}
+
+int64_t RotaryOptions::automatic_steps(int64_t total_steps, int64_t windows_of_a_round,
+                                       double windows_of_a_turn) {
+  const auto shortest =
+      static_cast<int64_t>(std::lround(static_cast<double>(kShortestTurn) / windows_of_a_turn));
+  return std::clamp(total_steps / (2 * windows_of_a_round), std::max<int64_t>(1, shortest),
+                    kLongestWindow);
+}
+
+double RotaryOptions::group_rate(double share) const {
+  return group_learning_rate.value_or(automatic_group_rate(learning_rate, share));
+}
+
+std::span<const OptionSpec> rotary_options() {
+  return kRotaryOptions;
+}
+
+std::span<const Saving> rotary_savings() {
+  return kSavings;
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,60 @@
+// The options of rotary training, and what follows from them alone.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "learners/learner.h"
+#include "learners/rotary_slot.h"
+#include "learners/rotation.h"
+
+namespace jackscrew {
+
+struct RotaryOptions {
+  // Steps from one rotation to the next: longer is better where there is time for it.
+  static constexpr int64_t kLongestWindow = 50;
+
+  // Throws Error(usage) for options that contradict.
+  explicit RotaryOptions(const OptionSet& options);
+
+  // Whether a linear layer of a block rotates.
+  bool rotates(std::string_view module) const;
+  // The group that a weight rotates with, and what is alike in groups of other layers.
+  struct GroupName {
+    std::string name;  // "layers.3.q_proj"
+    std::string kind;  // "q_proj"
+  };
+  GroupName group_of(const WeightInfo& info) const;
+  // "a matrix", "a block" ...: what groups are made of.
+  const char* groups_text() const;
+
+  // active_params of so many elements that rotate. Throws Error(usage) where it is none or more.
+  int64_t active_elements(int64_t total) const;
+  // Steps from one rotation to the next, if the option does not say: as long as every group can
+  // have two turns in `total_steps`. A round takes `windows_of_a_round`, a group's turn
+  // `windows_of_a_turn`.
+  static int64_t automatic_steps(int64_t total_steps, int64_t windows_of_a_round,
+                                 double windows_of_a_turn);
+  // The learning rate of the groups, of which `share` is active at once.
+  double group_rate(double share) const;
+  // A rate as a multiple of the run's.
+  double scale_of(double rate) const { return learning_rate > 0 ? rate / learning_rate : 1.0; }
+
+  std::string active_params;
+  RotationOrder order;
+  std::optional<int64_t> steps_per_rotation;  // nullopt: auto
+  double churn;
+  std::string static_weights;                 // embedding, norms and head: train, rotate or freeze
+  double learning_rate;                       // of the run
+  std::optional<double> group_learning_rate;  // nullopt: auto
+  double static_learning_rate;
+  bool masters_in_files;
+  bool overlap;
+  RotarySlot::Settings slots;
+
+ private:
+  bool by_attention_ = false, by_mlp_ = false, by_block_ = false, by_matrix_ = false;
+};
+
+}  // namespace jackscrew

@@ -1,0 +1,112 @@
+#include "recipe/foreign_options.h"
+
+#include <algorithm>
+
+namespace jackscrew {
+
+namespace {
+
+constexpr ForeignName kOptions[] = {
+    {"load_in_4bit quantization_bit",
+     "storage=nf4 keeps frozen weights in 4 bits; method=qlora sets it"},
+    {"load_in_8bit", "storage=int8 keeps frozen weights in 8 bits"},
+    {"bnb_4bit_quant_type bnb_4bit_compute_dtype quantization_method",
+     "storage=nf4 (or nf4_double) and product=bf16 say how weights are kept and multiplied"},
+    {"bnb_4bit_use_double_quant double_quantization", "storage=nf4_double"},
+    {"bf16 fp16 tf32 pure_bf16 mixed_precision",
+     "product=bf16 multiplies in bf16; product=f32 is exact"},
+    {"torch_dtype dtype",
+     "storage=bf16, f16 or f32 says how weights are kept, product how they are multiplied"},
+    {"flash_attention flash_attn sdp_attention attn_implementation xformers_attention",
+     "attention never forms the whole matrix of scores here: nothing to set"},
+    {"dataset_path train_file train_data train_dataset", "data=FILE"},
+    {"test_datasets validation_file eval_file", "eval_data=FILE"},
+    {"dataset_dir", "data=DIR/FILE: data are named by their paths"},
+    {"max_seq_len seq_len block_size context_length", "sequence_len=N"},
+    {"stage",
+     "train fine-tunes on answers, or on texts where data are texts; other stages are not "
+     "supported yet"},
+    {"do_train do_eval do_predict", "the command says what is done: train, eval or generate"},
+    {"predict_with_generate", "report_samples=N answers prompts of the held-out data"},
+    {"overwrite_output_dir overwrite_cache",
+     "overwrite=true starts over in an output_dir that has a run"},
+    {"lora_target_linear lora_modules",
+     "lora_target=all-linear, the default, is every linear layer of the blocks"},
+    {"lora_modules_to_save modules_to_save additional_target",
+     "method=lora trains adapters only; method=full trains every weight"},
+    {"use_dora peft_use_dora use_pissa pissa_init",
+     "plain LoRA and use_rslora are supported, DoRA and PiSSA not yet"},
+    {"peft_use_rslora", "use_rslora=true"},
+    {"loraplus_lr_ratio", "LoRA+ is not supported yet; both factors have the same learning_rate"},
+    {"adapter_path",
+     "adapter=DIR continues training an adapter; output_dir is where the result is written"},
+    {"gradient_accumulation", "gradient_accumulation_steps=N"},
+    {"per_device_eval_batch_size eval_batch_size", "evaluation chooses its batches itself"},
+    {"grad_clip gradient_clipping clip_grad", "max_grad_norm=X"},
+    {"beta1 beta2 adam_beta", "adam_beta1=X, adam_beta2=X"},
+    {"warmup", "warmup_ratio=X or warmup_steps=N"},
+    {"save_strategy eval_strategy evaluation_strategy logging_strategy",
+     "save_steps, eval_steps and logging_steps count steps"},
+    {"evals_per_epoch saves_per_epoch", "eval_steps and save_steps count steps"},
+    {"early_stopping", "early_stopping_patience=N"},
+    {"wandb_project wandb_entity wandb_name report_to use_wandb mlflow_experiment_name",
+     "train writes train_log.jsonl, TensorBoard's files and report.html; nothing is sent anywhere"},
+    {"deepspeed fsdp fsdp_config ddp_timeout ddp",
+     "there is one process and one device; nothing to set"},
+    {"trust_remote_code hf_use_auth_token push_to_hub hub_model_id",
+     "nothing is downloaded, uploaded or run from a model's repository"},
+    {"neftune_noise_alpha", "NEFTune is not there"},
+    {"max_tokens n_predict", "max_new_tokens=N bounds an answer"},
+    {"temp", "temperature=X"},
+    {"system_prompt", "system=TEXT"},
+    {"device_map cuda gpu", "device=cuda:0 computes on a GPU, device=cpu on the CPU"},
+    {"num_workers preprocessing_num_workers dataloader_num_workers dataset_processes",
+     "threads=N is also how many threads read the data"},
+    {"beta pref_beta rl rl_beta", "preference training (DPO and the like) is not supported yet"},
+    {"special_tokens tokens",
+     "special tokens are those of the tokenizer's own files; new ones cannot be added"},
+    {"model_type tokenizer_type processor_type is_llama_derived_model",
+     "the model's files say what it is: leave it out"},
+    {"plot_loss", "report.html has the curves"},
+};
+
+struct Method {
+  const char* names;
+  const char* hint;
+};
+constexpr Method kMethods[] = {
+    {"dpo orpo kto simpo grpo ppo rlhf rm",
+     "preference training is not supported yet; method=lora or full fine-tunes on the chosen "
+     "answers: "
+     "field_output=chosen, or field_messages=chosen where they are lists of messages"},
+    {"dora pissa loftq ia3 prefix prompt adalora oft vera",
+     "the adapters supported are LoRA's: method=lora, with use_rslora=true if wanted"},
+    {"galore qgalore q-galore apollo badam lisa lomo",
+     "method=rotary trains every weight in little memory"},
+    {"sft finetune fine-tune", "method=lora, qlora, full or rotary says how to fine-tune"},
+    {"freeze",
+     "method=rotary trains every weight in little memory, method=lora trains adapters only"},
+    {"pretrain pt", "method=full init=random trains from scratch"},
+};
+
+template <class Row>
+const Row* find_row(std::span<const Row> rows, std::string_view name) {
+  for (const Row& row : rows) {
+    const auto names = split_words(row.names);
+    if (std::find(names.begin(), names.end(), name) != names.end()) return &row;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+std::span<const ForeignName> foreign_options() {
+  return kOptions;
+}
+
+const char* foreign_method(std::string_view name) {
+  const Method* method = find_row(std::span<const Method>(kMethods), name);
+  return method == nullptr ? nullptr : method->hint;
+}
+
+}  // namespace jackscrew

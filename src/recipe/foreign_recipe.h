@@ -1,0 +1,36 @@
+// Recipes that other trainers read: which of their keys are understood here.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/options.h"
+#include "recipe/recipe_file.h"
+
+namespace jackscrew {
+
+struct RecipeReport {
+  struct Known {
+    std::string key;
+    std::string option;  // what it is called here
+  };
+  struct Unknown {
+    std::string key, origin;
+    std::string hint;  // what to write instead, or what is wrong with the value; may be empty
+  };
+  std::vector<Known> known;
+  std::vector<Unknown> unknown;
+  std::string program;  // whose recipe it seems to be: "axolotl", "LLaMA-Factory", or empty
+
+  // Whether it is so much another program's that its first mistake would not help: more than one
+  // key is not understood, or one means something else there.
+  bool is_foreign = false;
+  // The same in one line, for an error; a hint names the program.
+  std::string summary(const std::string& file) const;
+};
+
+// Holds a recipe's keys against the options; nothing of `options` is set.
+RecipeReport report_recipe(std::span<const RecipeEntry> entries, const OptionSet& options);
+
+}  // namespace jackscrew

@@ -1,0 +1,142 @@
+// A recipe: everything that a run was asked to do, resolved and checked.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/command_line.h"
+#include "base/file.h"
+#include "base/options.h"
+#include "data/record_fields.h"
+#include "kernels/device.h"
+#include "optim/optimizer.h"
+#include "optim/schedule.h"
+#include "recipe/run_options.h"
+
+namespace jackscrew {
+
+enum class LongRecord;  // data/dataset.h
+
+// A learner's name and the options that only it reads.
+struct LearnerTable {
+  const char* learner;
+  std::span<const OptionSpec> options;
+};
+
+// When a run ends before its last step.
+struct WatchOptions {
+  int64_t early_stopping_patience = 0;  // evaluations without a better one; 0: never stops
+  double loss_watchdog_threshold = 0;   // of a step's loss; 0: never stops
+  int64_t loss_watchdog_patience = 1;   // logged steps in a row above it
+};
+
+// The options of run_options.h in their own types; the help there says what they mean.
+struct Recipe {
+  std::string model;
+  std::string adapter;
+  bool random_init = false;
+  std::string checkpoint_dtype;
+  std::string tokenizer;
+  std::string chat_template;
+  std::optional<std::chrono::year_month_day> chat_date;  // none: today
+
+  std::vector<std::string> data;
+  std::vector<double> data_weights;  // one for each of data, or none
+  std::vector<std::string> eval_data;
+  double val_size = 0;
+  int64_t max_samples = 0;   // 0: all
+  LongRecord long_record{};  // truncate
+  int64_t sequence_len = 0;
+  bool packing = false;
+  bool train_on_inputs = false;
+  RecordFields fields;
+  bool skip_bad_records = false;
+
+  std::string method;
+  std::string storage;
+  std::string product;
+  std::string learner;
+  std::string optimizer;
+  std::optional<bool> gradient_checkpointing;  // nullopt: when memory needs it
+
+  int64_t micro_batch_size = 0;
+  int64_t gradient_accumulation_steps = 0;
+  int64_t max_steps = 0;  // 0: by epochs
+  double num_train_epochs = 0;
+  double learning_rate = 0;
+  ScheduleKind lr_schedule = ScheduleKind::cosine;
+  double warmup_ratio = 0;
+  std::optional<int64_t> warmup_steps;  // wins over the ratio
+  WeightDecay weight_decay;
+  double max_grad_norm = 0;  // 0: no clipping
+  double adam_beta1 = 0;
+  double adam_beta2 = 0;
+  double adam_epsilon = 0;
+  uint64_t seed = 0;
+
+  std::string device;
+  int threads = 1;
+  std::string isa;
+  AttentionLibrary attention = AttentionLibrary::own;
+  std::optional<int64_t> device_memory;  // bytes
+  std::optional<int64_t> host_memory;    // bytes
+
+  std::string output_dir;
+  bool overwrite = false;
+  int64_t logging_steps = 0;
+  int64_t eval_steps = 0;        // 0: only at the end
+  int64_t save_steps = 0;        // 0: only at the end
+  int64_t save_total_limit = 0;  // 0: no limit
+  std::string resume;            // "auto", "never" or a checkpoint
+  int64_t report_samples = 0;
+  bool load_best_model_at_end = false;
+  WatchOptions watch;
+  int64_t stride = 0;  // 0: sequence_len
+
+  std::string prompt;
+  std::string system;   // empty: none
+  int64_t context = 0;  // of a chat
+  int64_t max_new_tokens = 0;
+  double temperature = 0;
+  int64_t top_k = 0;  // 0: all
+  double top_p = 0;
+
+  std::string output;
+  bool json = false;
+  bool quiet = false;
+  bool fit = false;
+  bool verbose = false;
+  bool print_config = false;
+
+  OptionSet options;                        // all values; the learner reads its own here
+  std::vector<std::string> skipped_titles;  // option tables of the learners not in use
+  std::vector<std::string> operands;        // of the command line, the recipe file aside
+  // Whoever runs it says so, see open_device(); no part of the recipe as text.
+  std::vector<fs::path> python_environments;
+
+  // The resolved recipe as YAML; read back, it gives the same run.
+  std::string to_yaml() const { return options.to_yaml(skipped_titles); }
+};
+
+// All learners of the program with their options.
+std::span<const LearnerTable> learner_tables();
+
+// Title under which a learner's options stand.
+std::string learner_title(const LearnerTable& table);
+
+// All options of a run, the learners' included, with their defaults.
+OptionSet run_options(std::span<const LearnerTable> learners);
+
+// Applies the preset of `method` to what is not set explicitly, then checks values against each
+// other. Throws Error(usage) naming the options that contradict.
+Recipe resolve_recipe(OptionSet options, std::span<const LearnerTable> learners);
+
+// From a command's arguments: the first operand ending in .yaml or .yml is read as the recipe file,
+// and the arguments win over it. Throws Error(usage).
+Recipe read_recipe(std::span<const std::string> arguments, std::span<const LearnerTable> learners);
+
+}  // namespace jackscrew

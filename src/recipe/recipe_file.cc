@@ -1,0 +1,151 @@
+#include "recipe/recipe_file.h"
+
+#include <fmt/format.h>
+#include <yaml-cpp/eventhandler.h>
+#include <yaml-cpp/yaml.h>
+
+#include <sstream>
+#include <utility>
+
+#include "base/error.h"
+
+namespace jackscrew {
+
+namespace {
+
+constexpr int64_t kMaxRecipeBytes = int64_t{1} << 20;
+// Put behind the text: the YAML library lets a quote that is never closed pass where the file ends
+// with a line break, and the rest of the recipe would silently become part of one value.
+constexpr const char* kEndMark = "\n# end";
+constexpr const char* kShape = "a recipe is a flat list of `key: value` lines";
+
+std::string place(std::string_view name, const YAML::Mark& mark) {
+  return mark.is_null() ? std::string(name) : fmt::format("{}:{}", name, mark.line + 1);
+}
+
+std::vector<std::string> scalar_items(const YAML::Node& list, const std::string& key,
+                                      std::string_view name) {
+  std::vector<std::string> items;
+  for (const YAML::Node& item : list) {
+    if (!item.IsScalar()) {
+      throw Error(ErrorKind::usage,
+                  fmt::format("{}: {} holds something nested", place(name, item.Mark()), key),
+                  "a list may hold plain values only");
+    }
+    items.push_back(item.Scalar());
+  }
+  return items;
+}
+
+// Sees where documents begin, and nothing else.
+class DocumentStarts : public YAML::EventHandler {
+ public:
+  void OnDocumentStart(const YAML::Mark& mark) override { last = mark; }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                       YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                  YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+
+  YAML::Mark last = YAML::Mark::null_mark();
+};
+
+[[noreturn]] void refuse_shape(std::string_view name, const YAML::Mark& mark) {
+  throw Error(ErrorKind::usage, fmt::format("{}: expected one map of options", place(name, mark)),
+              kShape);
+}
+
+// The first document, which must be the only one. Not YAML::LoadAll(): a comma where a document
+// should begin makes that find empty documents without end.
+YAML::Node only_document(const std::string& text, std::string_view name) {
+  std::istringstream stream(text);
+  YAML::Parser parser(stream);
+  DocumentStarts starts;
+  if (parser.HandleNextDocument(starts) && parser.HandleNextDocument(starts)) {
+    refuse_shape(name, starts.last);
+  }
+  return YAML::Load(text);
+}
+
+std::vector<Assignment> assignments_of(std::vector<RecipeEntry> entries) {
+  std::vector<Assignment> out;
+  for (RecipeEntry& entry : entries) {
+    if (entry.error) throw Error(*entry.error);
+    out.push_back(std::move(entry.assignment));
+  }
+  return out;
+}
+
+}  // namespace
+
+bool is_recipe_name(std::string_view name) {
+  return name.ends_with(".yaml") || name.ends_with(".yml");
+}
+
+std::vector<RecipeEntry> parse_recipe_entries(const std::string& text, std::string_view name) {
+  YAML::Node document;
+  try {
+    document = only_document(text + kEndMark, name);
+  } catch (const YAML::Exception& error) {
+    if (error.msg == YAML::ErrorMsg::EOF_IN_SCALAR) {
+      throw Error(ErrorKind::usage, fmt::format("{}: a quote is opened and never closed", name));
+    }
+    throw Error(ErrorKind::usage,
+                fmt::format("{}: not YAML: {}", place(name, error.mark), error.msg), kShape);
+  }
+  std::vector<RecipeEntry> out;
+  if (document.IsNull()) return out;
+  if (!document.IsMap()) refuse_shape(name, document.Mark());
+  for (const auto& member : document) {
+    const YAML::Node& key = member.first;
+    const YAML::Node& value = member.second;
+    if (!key.IsScalar()) {
+      throw Error(ErrorKind::usage,
+                  fmt::format("{}: a key is not a plain word", place(name, key.Mark())), kShape);
+    }
+    RecipeEntry entry{{key.Scalar(), {}, place(name, key.Mark()), std::nullopt}, std::nullopt};
+    Assignment& assignment = entry.assignment;
+    if (value.IsNull()) continue;
+    if (value.IsScalar()) {
+      assignment.text = value.Scalar();
+    } else if (value.IsSequence()) {
+      try {
+        assignment.items = scalar_items(value, assignment.name, name);
+      } catch (const Error& error) {
+        entry.error = error;
+      }
+    } else {
+      entry.error = Error(
+          ErrorKind::usage,
+          fmt::format("{}: {} holds a nested map", assignment.origin, assignment.name), kShape);
+    }
+    out.push_back(std::move(entry));
+  }
+  return out;
+}
+
+std::vector<Assignment> parse_recipe_text(const std::string& text, std::string_view name) {
+  return assignments_of(parse_recipe_entries(text, name));
+}
+
+std::vector<RecipeEntry> read_recipe_entries(const fs::path& path) {
+  std::string text;
+  try {
+    text = read_text(path, kMaxRecipeBytes);
+  } catch (const Error& error) {
+    throw Error(ErrorKind::usage, error.what(), error.hint());
+  }
+  return parse_recipe_entries(text, path.string());
+}
+
+std::vector<Assignment> read_recipe_file(const fs::path& path) {
+  return assignments_of(read_recipe_entries(path));
+}
+
+}  // namespace jackscrew

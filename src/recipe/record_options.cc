@@ -1,0 +1,69 @@
+#include "recipe/record_options.h"
+
+namespace jackscrew {
+
+namespace {
+
+using enum OptionType;
+
+constexpr OptionSpec kRecordOptions[] = {
+    {.name = "field_messages",
+     .type = text,
+     .default_text = "messages",
+     .help = "key of a record's list of messages"},
+    {.name = "field_instruction",
+     .type = text,
+     .default_text = "instruction",
+     .help = "key of a record's question, with its answer in field_output"},
+    {.name = "field_input",
+     .type = text,
+     .default_text = "input",
+     .help = "key of what is put below the question, if a record has it"},
+    {.name = "field_output", .type = text, .default_text = "output", .help = "key of the answer"},
+    {.name = "field_system",
+     .type = text,
+     .default_text = "system",
+     .help = "key of the system prompt, if a record has one"},
+    {.name = "field_tools",
+     .type = text,
+     .default_text = "tools",
+     .help = "key of the list of tools, if a record has one"},
+    {.name = "field_text",
+     .type = text,
+     .default_text = "text",
+     .help = "key of a text without a question, all of it trained on",
+     .aliases = "dataset_text_field"},
+    {.name = "message_field_role",
+     .type = text,
+     .default_text = "",
+     .help = "key of the role in each message; empty: role, or from (ShareGPT)"},
+    {.name = "message_field_content",
+     .type = text,
+     .default_text = "",
+     .help = "key of the text in each message; empty: content, or value (ShareGPT)"},
+    {.name = "on_bad_record",
+     .type = text,
+     .default_text = "error",
+     .help = "a record that cannot be read: error ends the command, skip leaves it out and counts",
+     .choices = "error skip"},
+};
+
+}  // namespace
+
+std::span<const OptionSpec> record_options() {
+  return kRecordOptions;
+}
+
+RecordFields record_fields(const OptionSet& options) {
+  return {.messages = options.text("field_messages"),
+          .instruction = options.text("field_instruction"),
+          .input = options.text("field_input"),
+          .output = options.text("field_output"),
+          .system = options.text("field_system"),
+          .tools = options.text("field_tools"),
+          .text = options.text("field_text"),
+          .role = options.text("message_field_role"),
+          .content = options.text("message_field_content")};
+}
+
+}  // namespace jackscrew

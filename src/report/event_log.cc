@@ -1,0 +1,111 @@
+#include "report/event_log.h"
+
+#include <algorithm>
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "base/error.h"
+
+namespace jackscrew {
+
+namespace {
+
+// Calls use(event, line) for every line that is one.
+template <class Use>
+void for_events(const fs::path& path, const Use& use) {
+  if (!fs::exists(path)) return;
+  const std::string text = read_text(path);
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string_view line(text.data() + begin, end - begin);
+    begin = end + 1;
+    auto event = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!event.is_object()) continue;
+    const auto step = event.find("step");
+    const auto kind = event.find("event");
+    if (step == event.end() || !step->is_number_integer()) continue;
+    if (kind == event.end() || !kind->is_string()) continue;
+    use(std::move(event), line);
+  }
+}
+
+// Leaves at `path` only the events up to `resumed_step` (none without it); returns the last one's
+// step.
+int64_t keep_events(const fs::path& path, std::optional<int64_t> resumed_step) {
+  std::string kept;
+  int64_t last_step = 0;
+  if (resumed_step) {
+    for_events(path, [&](const nlohmann::json& event, std::string_view line) {
+      const auto step = event["step"].get<int64_t>();
+      if (step < 0 || step > *resumed_step) return;
+      kept.append(line).push_back('\n');
+      last_step = std::max(last_step, step);
+    });
+  }
+  write_text_atomic(path, kept);
+  return last_step;
+}
+
+}  // namespace
+
+std::vector<nlohmann::json> read_events(const fs::path& path) {
+  std::vector<nlohmann::json> events;
+  for_events(path,
+             [&](nlohmann::json event, std::string_view) { events.push_back(std::move(event)); });
+  return events;
+}
+
+int64_t logged_until(const fs::path& path, int64_t step) {
+  std::optional<int64_t> logged;
+  for_events(path, [&](nlohmann::json event, std::string_view) {
+    const auto at = event["step"].get<int64_t>();
+    const bool begins = event["event"] == event_name(EventKind::start) && !logged;
+    if (at <= step && (begins || event["event"] == event_name(EventKind::step))) logged = at;
+  });
+  return logged.value_or(step);
+}
+
+const char* event_name(EventKind kind) {
+  switch (kind) {
+    case EventKind::start:
+      return "start";
+    case EventKind::step:
+      return "step";
+    case EventKind::eval:
+      return "eval";
+    case EventKind::save:
+      return "save";
+    case EventKind::warn:
+      return "warn";
+    case EventKind::end:
+      return "end";
+    case EventKind::rotate:
+      return "rotate";
+    case EventKind::memory:
+      return "memory";
+    case EventKind::booked:
+      return "booked";
+    case EventKind::sample:
+      return "sample";
+  }
+  return "warn";
+}
+
+EventLog::EventLog(const fs::path& path, std::optional<int64_t> resumed_step)
+    : last_step_(keep_events(path, resumed_step)), file_(path) {}
+
+void EventLog::write(EventKind kind, int64_t step, const JsonObject& fields) {
+  if (step < last_step_) {
+    fail(ErrorKind::generic, "event {} of step {} comes after step {}", event_name(kind), step,
+         last_step_);
+  }
+  last_step_ = step;
+  const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
+  JsonObject line;
+  line.add("event", event_name(kind)).add("step", step).add("time", now.count()).merge(fields);
+  file_.append(line.text() + "\n");
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,46 @@
+// train_log.jsonl: one JSON object a line for everything that happens in a run.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <vector>
+
+#include "base/file.h"
+#include "base/json_object.h"
+#include "report/growing_file.h"
+
+namespace jackscrew {
+
+enum class EventKind { start, step, rotate, eval, save, warn, end, memory, booked, sample };
+
+const char* event_name(EventKind kind);
+
+// The events of a log in order, each an object with a name as `event` and an integer `step`; lines
+// that are none, such as one torn by a crash, are left out. None when there is no file.
+std::vector<nlohmann::json> read_events(const fs::path& path);
+
+// Up to which step the log tells of steps, at most up to `step`: that of its last such line or,
+// where it has begun and has none, the one at which it began. `step` where there is no log.
+int64_t logged_until(const fs::path& path, int64_t step);
+
+// Every line begins with `event` (the kind), `step` (optimizer steps done) and `time` (seconds
+// since 1970); the rest bears the names of Hugging Face's trainer_state.json where it has one:
+// `loss`, `grad_norm`, `learning_rate`, `epoch`; and `tokens_per_second`.
+class EventLog {
+ public:
+  // Starts the file anew; with `resumed_step`, keeps what it holds up to that step, so that the
+  // steps done again appear once. Lines torn by a crash are dropped. The file is rewritten
+  // atomically. Throws Error(generic) when it cannot be written.
+  explicit EventLog(const fs::path& path, std::optional<int64_t> resumed_step = std::nullopt);
+
+  // Writes one line and hands it to the system; where that refuses, warns once (GrowingFile).
+  // `step` may not fall behind the last one written.
+  void write(EventKind kind, int64_t step, const JsonObject& fields = {});
+
+ private:
+  int64_t last_step_;
+  GrowingFile file_;
+};
+
+}  // namespace jackscrew

@@ -1,0 +1,70 @@
+#include "report/growing_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/error.h"
+#include "report/progress.h"
+
+namespace jackscrew {
+
+namespace {
+
+constexpr size_t kMostWaiting = size_t{16} << 20;
+
+}  // namespace
+
+GrowingFile::GrowingFile(const fs::path& path)
+    : path_(path),
+      descriptor_(::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644)) {
+  struct stat info {};
+  if (descriptor_ >= 0 && ::fstat(descriptor_, &info) == 0) {
+    began_empty_ = info.st_size == 0;
+    return;
+  }
+  const int reason = errno;
+  if (descriptor_ >= 0) ::close(descriptor_);
+  fail(ErrorKind::generic, "cannot create {}: {}", path.string(), std::strerror(reason));
+}
+
+GrowingFile::~GrowingFile() {
+  if (!waiting_.empty()) write_waiting();
+  ::close(descriptor_);
+}
+
+void GrowingFile::append(std::string_view piece) {
+  if (waiting_.size() + piece.size() <= kMostWaiting) waiting_ += piece;
+  if (write_waiting() || warned_) return;
+  warned_ = true;
+  warn(fmt::format(
+      "cannot write {}: {}; the run continues, and writes the missing lines when it can",
+      path_.string(), std::strerror(errno)));
+}
+
+// All of it, or nothing: a piece that is cut off would spoil the next. Leaves the reason in errno.
+bool GrowingFile::write_waiting() {
+  struct stat before {};
+  if (::fstat(descriptor_, &before) != 0) return false;
+  size_t written = 0;
+  while (written < waiting_.size()) {
+    const ssize_t count =
+        ::write(descriptor_, waiting_.data() + written, waiting_.size() - written);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) {
+      const int reason = count == 0 ? ENOSPC : errno;
+      if (written > 0 && ::ftruncate(descriptor_, before.st_size) != 0) return false;
+      errno = reason;
+      return false;
+    }
+    written += static_cast<size_t>(count);
+  }
+  waiting_.clear();
+  return true;
+}
+
+}  // namespace jackscrew

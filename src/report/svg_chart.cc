@@ -1,0 +1,233 @@
+#include "report/svg_chart.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "base/text.h"
+
+namespace jackscrew {
+
+namespace {
+
+// Of the drawing, in its own units; the page scales it.
+constexpr double kWidth = 640, kHeight = 240;
+constexpr double kLeft = 64, kRight = 12, kTop = 12, kBottom = 28;
+// A line of more points than this is drawn as a band: beyond, single points are no longer seen.
+constexpr size_t kMostPoints = 240;
+
+struct Range {
+  double low, high;
+  double length() const { return high - low; }
+};
+
+// 1, 2 or 5 times a power of ten, about a `parts`-th of the range; of bytes, a power of two.
+double tick_step(const Range& range, int parts, ChartUnit unit) {
+  const double rough = range.length() / parts;
+  if (unit == ChartUnit::bytes) return std::exp2(std::ceil(std::log2(rough)));
+  const double power = std::pow(10.0, std::floor(std::log10(rough)));
+  for (const double factor : {1.0, 2.0, 5.0}) {
+    if (rough <= factor * power) return factor * power;
+  }
+  return 10.0 * power;
+}
+
+std::string tick_text(double value, ChartUnit unit) {
+  if (unit == ChartUnit::bytes) return human_bytes(static_cast<int64_t>(value));
+  const double size = std::abs(value);
+  if (size >= 1e4 && size < 1e15) return human_count(static_cast<int64_t>(value));
+  return fmt::format("{:.4g}", value);
+}
+
+// Where a value is drawn.
+class Frame {
+ public:
+  Frame(Range x, Range y, ChartUnit unit) : x_(x), y_(y), unit_(unit) {
+    // A single value still needs a range around it.
+    if (x_.length() <= 0) x_.high = x_.low + 1;
+    if (y_.length() <= 0) {
+      const double room = y_.low == 0 ? 1 : std::abs(y_.low) * 0.1;
+      y_ = {y_.low - room, y_.high + room};
+    }
+  }
+  double x(double value) const {
+    return kLeft + (value - x_.low) / x_.length() * (kWidth - kLeft - kRight);
+  }
+  double y(double value) const {
+    return kHeight - kBottom - (value - y_.low) / y_.length() * (kHeight - kTop - kBottom);
+  }
+  std::string axes() const {
+    std::string out;
+    const auto each_tick = [](const Range& range, double step, const auto& use) {
+      for (double i = std::ceil(range.low / step); i * step <= range.high + step * 1e-9; ++i) {
+        use(i * step);
+      }
+    };
+    each_tick(y_, tick_step(y_, 4, unit_), [&](double value) {
+      out += fmt::format(
+          "<line class=\"grid\" x1=\"{}\" x2=\"{}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/>"
+          "<text x=\"{}\" y=\"{:.1f}\" class=\"ytick\">{}</text>",
+          kLeft, kWidth - kRight, y(value), y(value), kLeft - 6, y(value) + 4,
+          tick_text(value, unit_));
+    });
+    // Steps are whole.
+    each_tick(x_, std::max(1.0, tick_step(x_, 6, ChartUnit::plain)), [&](double value) {
+      out += fmt::format("<text x=\"{:.1f}\" y=\"{}\" class=\"xtick\">{}</text>", x(value),
+                         kHeight - 8, tick_text(value, ChartUnit::plain));
+    });
+    return out;
+  }
+
+ private:
+  Range x_, y_;
+  ChartUnit unit_;
+};
+
+std::string figure(const Chart& chart, const std::string& drawing) {
+  std::string legend;
+  for (const ChartSeries& series : chart.series) {
+    if (series.points.empty() || series.name.empty()) continue;
+    legend += fmt::format("<span class=\"key\"><i class=\"c{}\"></i>{}</span>", series.colour,
+                          html_text(series.name));
+  }
+  return fmt::format(
+      "<figure><figcaption><b>{}</b>{}</figcaption>"
+      "<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\">{}</svg></figure>\n",
+      html_text(chart.title), legend, kWidth, kHeight, html_text(chart.title), drawing);
+}
+
+std::string path(const Frame& frame, const std::vector<ChartPoint>& points, bool begins = true) {
+  std::string out;
+  for (const ChartPoint& point : points) {
+    out += fmt::format("{}{:.1f} {:.1f}", out.empty() && begins ? "M" : "L", frame.x(point.x),
+                       frame.y(point.y));
+  }
+  return out;
+}
+
+// Neighbours together: their mean, and the lowest and highest of them.
+struct Band {
+  std::vector<ChartPoint> low, mean, high;
+};
+Band band_of(const std::vector<ChartPoint>& points) {
+  Band band;
+  const size_t count = kMostPoints;
+  for (size_t i = 0; i < count; ++i) {
+    const size_t begin = points.size() * i / count;
+    const size_t end = points.size() * (i + 1) / count;
+    ChartPoint low = points[begin], high = points[begin], mean{0, 0};
+    for (size_t j = begin; j < end; ++j) {
+      low.y = std::min(low.y, points[j].y);
+      high.y = std::max(high.y, points[j].y);
+      mean.x += points[j].x / static_cast<double>(end - begin);
+      mean.y += points[j].y / static_cast<double>(end - begin);
+    }
+    low.x = high.x = mean.x;
+    band.low.push_back(low);
+    band.mean.push_back(mean);
+    band.high.push_back(high);
+  }
+  return band;
+}
+
+std::string draw_line(const Frame& frame, const ChartSeries& series) {
+  std::string out;
+  std::vector<ChartPoint> line = series.points;
+  if (line.size() > kMostPoints) {
+    Band band = band_of(line);
+    std::reverse(band.low.begin(), band.low.end());
+    out += fmt::format("<path class=\"band c{}\" d=\"{}{}Z\"/>", series.colour,
+                       path(frame, band.high), path(frame, band.low, false));
+    line = std::move(band.mean);
+  }
+  out += fmt::format("<path class=\"line c{}\" d=\"{}\"/>", series.colour, path(frame, line));
+  if (!series.dots && line.size() > 1) return out;
+  for (const ChartPoint& point : line) {
+    out += fmt::format(
+        "<circle class=\"c{}\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\"><title>{} at step {:.0f}: "
+        "{:.5g}</title></circle>",
+        series.colour, frame.x(point.x), frame.y(point.y), html_text(series.name), point.x,
+        point.y);
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string html_text(const std::string& text) {
+  std::string out;
+  for (const char c : without_controls(text)) {
+    switch (c) {
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
+      default:
+        out += c;
+    }
+  }
+  return out;
+}
+
+std::string line_chart(const Chart& given) {
+  Chart chart = given;
+  Range x{HUGE_VAL, -HUGE_VAL}, y{HUGE_VAL, -HUGE_VAL};
+  for (ChartSeries& series : chart.series) {
+    std::erase_if(series.points, [](const ChartPoint& point) { return !std::isfinite(point.y); });
+    for (const ChartPoint& point : series.points) {
+      x = {std::min(x.low, point.x), std::max(x.high, point.x)};
+      y = {std::min(y.low, point.y), std::max(y.high, point.y)};
+    }
+  }
+  if (x.low > x.high) return {};
+  if (chart.from_zero) y.low = std::min(0.0, y.low);
+  const Frame frame(x, y, chart.unit);
+  std::string drawing = frame.axes();
+  for (const ChartSeries& series : chart.series) {
+    if (!series.points.empty()) drawing += draw_line(frame, series);
+  }
+  return figure(chart, drawing);
+}
+
+std::string stacked_chart(const Chart& chart) {
+  if (chart.series.empty() || chart.series.front().points.empty()) return {};
+  const size_t moments = chart.series.front().points.size();
+  std::vector<double> below(moments, 0.0);
+  std::vector<double> total(moments, 0.0);
+  for (const ChartSeries& series : chart.series) {
+    for (size_t i = 0; i < moments; ++i) total[i] += series.points[i].y;
+  }
+  const auto& moment = chart.series.front().points;
+  const Frame frame({moment.front().x, moment.back().x},
+                    {0.0, *std::max_element(total.begin(), total.end())}, chart.unit);
+  std::string drawing = frame.axes();
+  for (const ChartSeries& series : chart.series) {
+    std::vector<ChartPoint> outline, base;
+    for (size_t i = 0; i < moments; ++i) {
+      if (i > 0) {  // as it was until now
+        outline.push_back({moment[i].x, below[i - 1] + series.points[i - 1].y});
+        base.push_back({moment[i].x, below[i - 1]});
+      }
+      outline.push_back({moment[i].x, below[i] + series.points[i].y});
+      base.push_back({moment[i].x, below[i]});
+    }
+    std::reverse(base.begin(), base.end());
+    drawing +=
+        fmt::format("<path class=\"area c{}\" d=\"{}{}Z\"><title>{}</title></path>", series.colour,
+                    path(frame, outline), path(frame, base, false), html_text(series.name));
+    for (size_t i = 0; i < moments; ++i) below[i] += series.points[i].y;
+  }
+  return figure(chart, drawing);
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,79 @@
+#include "session/evaluate.h"
+
+#include <cmath>
+#include <iostream>
+#include <numbers>
+
+#include "base/file.h"
+#include "base/json_object.h"
+#include "data/batch.h"
+#include "text/tokenizer/tokenizer_files.h"
+
+namespace jackscrew {
+
+namespace {
+
+// All that follows from the sum of the losses, nats.
+void set_loss(EvalResult& result, double sum) {
+  result.loss = sum / static_cast<double>(std::max<int64_t>(1, result.tokens));
+  result.perplexity = std::exp(result.loss);
+  const auto bytes = static_cast<double>(result.bytes);
+  result.bits_per_byte = result.bytes > 0 ? sum / std::numbers::ln2 / bytes : 0.0;
+}
+
+}  // namespace
+
+EvalResult& EvalResult::operator+=(const EvalResult& other) {
+  const double sum =
+      loss * static_cast<double>(tokens) + other.loss * static_cast<double>(other.tokens);
+  tokens += other.tokens;
+  bytes += other.bytes;
+  records += other.records;
+  set_loss(*this, sum);
+  return *this;
+}
+
+JsonObject EvalResult::to_json() const {
+  JsonObject json;
+  json.add("loss", loss).add("perplexity", perplexity).add("bits_per_byte", bits_per_byte);
+  json.add("tokens", tokens).add("bytes", bytes).add("records", records);
+  return json;
+}
+
+EvalResult evaluate(Session& session, const Dataset& dataset, int64_t max_tokens,
+                    const ProgressStyle& style) {
+  EvalResult result;
+  result.tokens = dataset.stats().trained_tokens;
+  result.bytes = dataset.stats().trained_bytes;
+  result.records = dataset.stats().records;
+  ProgressBar bar(std::cerr, style, "evaluating", dataset.stats().tokens, "tokens");
+  EvaluationBatches batches(dataset, max_tokens);
+  double sum = 0.0;  // nats
+  for (StepBatch batch = batches.next(); !batch.micro_batches.empty(); batch = batches.next()) {
+    sum += session.evaluate(batch, bar.callback());
+  }
+  bar.finish();
+  set_loss(result, sum);
+  return result;
+}
+
+ChatFormat recipe_chat_format(const Recipe& recipe, const Tokenizer& tokenizer) {
+  TokenizerData data = tokenizer.data();
+  // What an adapter has learned by.
+  const bool own = recipe.chat_template == "auto" && !recipe.adapter.empty();
+  if (own) apply_templates(data, recipe.adapter);
+  return chat_format(recipe.chat_template, data, chat_clock(recipe.chat_date));
+}
+
+DatasetOptions dataset_options(const Recipe& recipe, const Tokenizer& tokenizer) {
+  DatasetOptions options;
+  options.sequence_len = recipe.sequence_len;
+  options.examples = {recipe.train_on_inputs, recipe_chat_format(recipe, tokenizer), recipe.fields};
+  options.long_record = recipe.long_record;
+  options.skip_bad_records = recipe.skip_bad_records;
+  options.max_samples = recipe.max_samples;
+  options.threads = recipe.threads;
+  return options;
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,39 @@
+// Held-out loss.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "base/json_object.h"
+#include "data/dataset.h"
+#include "report/progress.h"
+#include "session/session.h"
+
+namespace jackscrew {
+
+struct EvalResult {
+  double loss = 0;           // mean negative log-likelihood of the target tokens, nats
+  double perplexity = 0;     // e^loss
+  double bits_per_byte = 0;  // 0 when the targets stand for no bytes
+  int64_t tokens = 0;        // targets
+  int64_t bytes = 0;         // that the targets stand for
+  int64_t records = 0;
+
+  // The same over the tokens of both.
+  EvalResult& operator+=(const EvalResult& other);
+  JsonObject to_json() const;
+};
+
+// Scores every example on its own, in micro-batches of at most `max_tokens` tokens, with a bar on
+// stderr where that takes long.
+EvalResult evaluate(Session& session, const Dataset& dataset, int64_t max_tokens,
+                    const ProgressStyle& style);
+
+// How a recipe writes conversations: as chat_template names it or, where that is auto, by the
+// template beside its adapter, or else by the model's own. Throws what chat_format throws.
+ChatFormat recipe_chat_format(const Recipe& recipe, const Tokenizer& tokenizer);
+
+// How a recipe's text is read: sequence length, masks, chat format.
+DatasetOptions dataset_options(const Recipe& recipe, const Tokenizer& tokenizer);
+
+}  // namespace jackscrew

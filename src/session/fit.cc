@@ -1,0 +1,127 @@
+#include "session/fit.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/process_memory.h"
+#include "base/text.h"
+#include "session/knobs.h"
+
+namespace jackscrew {
+
+namespace {
+
+struct Choice {
+  std::string settings;
+  double cost;
+};
+
+// Every combination of the knobs, each as it stands or in one of its positions, the cheapest first.
+std::vector<Choice> combinations(const std::vector<Knob>& knobs) {
+  std::vector<Choice> all = {{"", 1.0}};
+  for (const Knob& knob : knobs) {
+    std::vector<Position> positions = {{knob.unturned, "", 1.0}};
+    positions.insert(positions.end(), knob.positions.begin(), knob.positions.end());
+    std::vector<Choice> next;
+    for (const Choice& before : all) {
+      for (const Position& position : positions) {
+        next.push_back(
+            {join_settings(before.settings, position.settings), before.cost * position.cost});
+      }
+    }
+    all = std::move(next);
+  }
+  std::stable_sort(all.begin(), all.end(),
+                   [](const Choice& a, const Choice& b) { return a.cost < b.cost; });
+  return all;
+}
+
+std::optional<Fit> fastest_of_method(const Recipe& recipe, const ModelFiles& files) {
+  for (const Choice& choice : combinations(knobs_of(recipe))) {
+    Fit fit;
+    fit.settings = choice.settings;
+    try {
+      fit.recipe = with_settings(recipe, choice.settings);
+      fit.plan = Session::rehearse(fit.recipe, files, training_use(fit.recipe));
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::usage) throw;
+      continue;  // a combination that makes no sense for this model
+    }
+    if (fits(fit.recipe, fit.plan)) return fit;
+  }
+  return std::nullopt;
+}
+
+std::string hint_for(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
+                     const SessionPlan& plan, const MemoryBudget& budget) {
+  if (!use.training) {
+    return fmt::format("{}, set storage=bf16, or take a smaller {}",
+                       recipe.device_memory ? "raise it" : "close other programs",
+                       use.kv_tokens > 0 ? "max_new_tokens or context" : "sequence_len");
+  }
+  const auto advice = fitting_advice(recipe, files, plan, budget);
+  if (!advice) {
+    return "no settings would fit; `jackscrew plan` shows what takes the memory";
+  }
+  return fmt::format("{} needs {}", advice->settings, advice->needs());
+}
+
+// What a run takes beside what is booked: generated code, stacks, page tables, buffers of files.
+// Two threads were killed with 17 MiB of it, and not with 19.
+int64_t beside_the_ledger(int64_t booked) {
+  return (int64_t{32} << 20) + booked / 256;
+}
+
+}  // namespace
+
+std::optional<Fit> fastest_fit(const Recipe& recipe, const ModelFiles& files) {
+  if (auto fit = fastest_of_method(recipe, files)) return fit;
+  for (const Position& method : other_methods(recipe, files)) {
+    auto fit = fastest_of_method(with_settings(recipe, method.settings), files);
+    if (!fit) continue;
+    fit->settings = join_settings(method.settings, fit->settings);
+    return fit;
+  }
+  return std::nullopt;
+}
+
+void require_fit(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
+                 const SessionPlan& plan) {
+  MemoryBudget budget{recipe.device_memory, recipe.host_memory, {}};
+  const auto refuse = [&](const std::string& what) {
+    throw Error(ErrorKind::does_not_fit, what, hint_for(recipe, files, use, plan, budget));
+  };
+  const int64_t host = host_peak(plan);
+  const std::string needed = fmt::format("this run needs {} ({})", human_bytes(plan.ledger.peak),
+                                         purposes_text(plan.ledger));
+  if (budget.host && host > *budget.host) {
+    refuse(fmt::format("the masters need {} on the host, budget {} (host_memory)",
+                       human_bytes(host), human_bytes(*budget.host)));
+  }
+  if (budget.device && plan.ledger.peak > *budget.device) {
+    refuse(fmt::format("{}, budget {} (device_memory)", needed, human_bytes(*budget.device)));
+  }
+  const auto device = open_device(recipe);
+  if (const auto own = device->own_memory()) {
+    if (budget.device || plan.ledger.peak <= *own) return;
+    budget.device = own;
+    refuse(fmt::format("{}, but only {} is free on {}", needed, human_bytes(*own), device->name()));
+  }
+  const std::string all =
+      needed + (host > 0 ? fmt::format(" and {} for masters", human_bytes(host)) : "");
+  // Whatever the budget: who takes more is killed.
+  const int64_t beside = beside_the_ledger(plan.ledger.peak + host);
+  if (const auto limit = memory_limit();
+      limit && plan.ledger.peak + host + beside > limit->available) {
+    budget.together = std::max<int64_t>(0, limit->available - beside);
+    refuse(fmt::format("{} and {} of its own, but only {} is left of the memory limit of {} ({})",
+                       all, human_bytes(beside), human_bytes(limit->available),
+                       human_bytes(limit->bytes), limit->group.string()));
+  }
+  const int64_t available = budget.device ? 0 : available_memory_bytes();
+  if (available == 0 || plan.ledger.peak + host <= available) return;
+  budget.together = available;
+  refuse(fmt::format("{}, but only {} is free on this machine", all, human_bytes(available)));
+}
+
+}  // namespace jackscrew

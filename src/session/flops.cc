@@ -1,0 +1,38 @@
+#include "session/flops.h"
+
+#include <algorithm>
+
+namespace jackscrew {
+
+double training_flops(const Stage& stage, const Learner& learner, const StepBatch& batch) {
+  const ModelConfig& config = stage.config();
+  const auto tokens = static_cast<double>(batch.tokens);
+  const auto targets = static_cast<double>(batch.targets);
+  double total = 0.0;
+  for (const auto& parameter : stage.parameters()) {
+    const WeightInfo& info = parameter->info;
+    const bool head = info.module == "lm_head" ||
+                      (info.kind == WeightKind::embedding && config.tie_word_embeddings);
+    if (info.kind != WeightKind::linear && !head) continue;
+    // y, dx, and dW where the weight itself learns.
+    const bool changes = parameter->learns() && learner.changes(info.kind, info.module);
+    const double products = changes ? 6.0 : 4.0;
+    total += products * static_cast<double>(info.weight->size()) * (head ? targets : tokens);
+  }
+  // Two products forward and five backward over the causal half of the scores.
+  const auto width = static_cast<double>(config.num_attention_heads * config.head_dim);
+  double pairs = 0.0;
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    const auto window = static_cast<double>(config.window_of(layer));
+    for (const MicroBatch& micro : batch.micro_batches) {
+      for (size_t s = 0; s + 1 < micro.cu_seqlens.size(); ++s) {
+        const auto length = static_cast<double>(micro.cu_seqlens[s + 1] - micro.cu_seqlens[s]);
+        const double unseen = window > 0.0 ? std::max(0.0, length - window) : 0.0;
+        pairs += (length * length - unseen * unseen) / 2.0;
+      }
+    }
+  }
+  return total + 2.0 * 7.0 * pairs * width;
+}
+
+}  // namespace jackscrew

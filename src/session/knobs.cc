@@ -1,0 +1,197 @@
+#include "session/knobs.h"
+
+#include <algorithm>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "base/text.h"
+#include "learners/learner.h"
+
+namespace jackscrew {
+
+namespace {
+
+// The factors only rank: recomputing adds a third to the arithmetic; halves of a micro-batch read
+// and decode the weights twice as often; the others touch every weight once a step.
+constexpr double kRecompute = 4.0 / 3.0;
+constexpr double kHalfBatch = 1.03;
+constexpr double kOtherOptimizer = 1.01;
+constexpr double kBf16Storage = 1.02;
+constexpr double kInt8Storage = 1.04;
+constexpr double kNf4Storage = 1.5;  // takes little time, but of the weights: rather recompute
+constexpr double kOtherMethod = 1.5;
+
+Knob recompute_knob(const Recipe& recipe) {
+  if (recipe.gradient_checkpointing.value_or(false)) return {};
+  return {"gradient_checkpointing=false",
+          {{"gradient_checkpointing=true", "a third more arithmetic", kRecompute}}};
+}
+
+Knob batch_knob(const Recipe& recipe) {
+  Knob knob;
+  double cost = 1.0;
+  int64_t rows = recipe.micro_batch_size;
+  int64_t accumulation = recipe.gradient_accumulation_steps;
+  while (rows % 2 == 0) {
+    rows /= 2;
+    accumulation = checked_mul(accumulation, 2);
+    cost *= kHalfBatch;
+    knob.positions.push_back(
+        {fmt::format("micro_batch_size={} gradient_accumulation_steps={}", rows, accumulation),
+         "the same steps in smaller pieces", cost});
+  }
+  return knob;
+}
+
+Knob optimizer_knob(const Recipe& recipe) {
+  if (recipe.optimizer != "adamw") return {};
+  return {"", {{"optimizer=adamw_8bit", "moments as 8-bit codes", kOtherOptimizer}}};
+}
+
+// Weights that learn keep what a step changes in bf16 at the narrowest; the learners that store
+// theirs in fewer bits have masters beside them, and are methods of their own.
+Knob storage_knob(const Recipe& recipe) {
+  if (recipe.storage != "keep" && recipe.storage != "f32") return {};
+  Knob knob{"", {{"storage=bf16", "weights rounded to bf16", kBf16Storage}}};
+  const auto learner = find_learner(recipe.learner).make(recipe.options);
+  if (learner->changes(WeightKind::linear, "")) return knob;
+  knob.positions.push_back({"storage=int8", "the blocks' weights in 8 bits", kInt8Storage});
+  knob.positions.push_back({"storage=nf4", "the blocks' weights in 4 bits", kNf4Storage});
+  return knob;
+}
+
+// Positions of one option stand together in the learner's table.
+void add_learner_knobs(const Recipe& recipe, std::vector<Knob>& knobs) {
+  std::string_view last;
+  for (const Saving& saving : find_learner(recipe.learner).savings) {
+    const std::string_view setting = saving.setting;
+    const std::string_view option = setting.substr(0, setting.find('='));
+    if (option != last) knobs.emplace_back();
+    last = option;
+    knobs.back().positions.push_back({saving.setting, saving.remark, saving.cost});
+  }
+}
+
+// What changes the task rather than the way it is done.
+void add_last_resorts(const Recipe& recipe, const ModelFiles& files, std::vector<Knob>& knobs) {
+  constexpr int64_t kShortest = 64;  // below, no text has room
+  Knob shorter;
+  for (int64_t length = recipe.sequence_len / 2;
+       length >= kShortest && length >= recipe.sequence_len / 4; length /= 2) {
+    shorter.positions.push_back({fmt::format("sequence_len={}", length), "longer records are cut"});
+  }
+  knobs.push_back(shorter);
+  for (Position& method : other_methods(recipe, files)) {
+    knobs.push_back({"", {std::move(method)}});
+  }
+}
+
+std::vector<Knob> all_knobs(const Recipe& recipe, const ModelFiles& files) {
+  std::vector<Knob> knobs = knobs_of(recipe);
+  add_last_resorts(recipe, files, knobs);
+  return knobs;
+}
+
+// nullopt when the changed run is refused (a storage that cannot be trained) or saves nothing.
+std::optional<Advice> try_settings(const Recipe& recipe, const ModelFiles& files,
+                                   const SessionPlan& plan, std::string settings,
+                                   std::string remark) {
+  try {
+    const Recipe changed = with_settings(recipe, settings);
+    const SessionPlan now = Session::rehearse(changed, files, training_use(changed));
+    Advice advice{std::move(settings),
+                  std::move(remark),
+                  now.ledger.peak,
+                  host_peak(now),
+                  plan.ledger.peak - now.ledger.peak,
+                  host_peak(plan) - host_peak(now)};
+    if (advice.device_saving <= 0 && advice.host_saving <= 0) return std::nullopt;
+    return advice;
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::usage) return std::nullopt;
+    throw;
+  }
+}
+
+}  // namespace
+
+std::vector<Knob> knobs_of(const Recipe& recipe) {
+  std::vector<Knob> knobs = {recompute_knob(recipe), batch_knob(recipe), optimizer_knob(recipe),
+                             storage_knob(recipe)};
+  add_learner_knobs(recipe, knobs);
+  return knobs;
+}
+
+std::vector<Position> other_methods(const Recipe& recipe, const ModelFiles& files) {
+  std::vector<Position> methods;
+  if (recipe.learner == "full") {
+    methods.push_back({"method=rotary", "all weights learn, a few at a time", kOtherMethod});
+  }
+  // Adapters over weights that never learnt anything teach nothing.
+  const bool learned = !recipe.random_init && files.source != nullptr;
+  if (learned && recipe.learner != "lora") {
+    methods.push_back({"method=lora", "learns an adapter, not the model", kOtherMethod});
+  }
+  return methods;
+}
+
+std::string Advice::needs() const {
+  return human_bytes(device) +
+         (host > 0 ? fmt::format(" and {} of the host", human_bytes(host)) : std::string());
+}
+
+std::string join_settings(const std::string& first, const std::string& last) {
+  return first.empty() || last.empty() ? first + last : first + " " + last;
+}
+
+Recipe with_settings(const Recipe& recipe, std::string_view settings) {
+  OptionSet options = recipe.options;
+  for (const Assignment& setting : split_settings(settings, "plan")) {
+    // A method brings its own learner.
+    if (setting.name == "method") options.set("learner", "", setting.origin);
+    options.set(setting);
+  }
+  Recipe changed = resolve_recipe(std::move(options), learner_tables());
+  changed.python_environments = recipe.python_environments;
+  return changed;
+}
+
+std::vector<Advice> memory_advice(const Recipe& recipe, const ModelFiles& files,
+                                  const SessionPlan& plan) {
+  std::vector<Advice> all;
+  for (const Knob& knob : all_knobs(recipe, files)) {
+    for (const Position& position : knob.positions) {
+      auto advice = try_settings(recipe, files, plan, position.settings, position.remark);
+      if (advice) all.push_back(std::move(*advice));
+    }
+  }
+  std::stable_sort(all.begin(), all.end(),
+                   [](const Advice& a, const Advice& b) { return a.saving() > b.saving(); });
+  return all;
+}
+
+std::optional<Advice> fitting_advice(const Recipe& recipe, const ModelFiles& files,
+                                     const SessionPlan& plan, const MemoryBudget& budget) {
+  for (const Knob& knob : knobs_of(recipe)) {
+    for (const Position& position : knob.positions) {
+      auto advice = try_settings(recipe, files, plan, position.settings, position.remark);
+      if (advice && budget.holds(advice->device, advice->host)) return advice;
+    }
+  }
+  // Together, one knob after another, each as far as it saves more than those before it.
+  Advice together;
+  for (const Knob& knob : all_knobs(recipe, files)) {
+    const Advice before = together;
+    for (const Position& position : knob.positions) {
+      auto advice = try_settings(
+          recipe, files, plan, join_settings(before.settings, position.settings),
+          before.remark.empty() ? position.remark : before.remark + "; " + position.remark);
+      if (!advice || advice->saving() <= together.saving()) continue;
+      together = std::move(*advice);
+      if (budget.holds(together.device, together.host)) return together;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace jackscrew

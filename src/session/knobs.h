@@ -1,0 +1,60 @@
+// Settings that make a training run take less memory, and what each of them saves and costs.
+// Savings are not estimated: every recipe is rehearsed on the plan device.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "session/plan.h"
+
+namespace jackscrew {
+
+// A knob stands as the recipe has it, or in one of its positions.
+struct Position {
+  std::string settings;  // "name=value name=value", as they would be given
+  std::string remark;    // what it costs
+  double cost = 1.0;     // the factor by which training takes longer for it; it only ranks
+};
+struct Knob {
+  std::string unturned;             // settings that say "as it is" where the recipe says "auto"
+  std::vector<Position> positions;  // each takes less memory than the one before
+};
+
+// The knobs of a recipe, in the order in which one would rather turn them: first those that leave
+// the result as it is, then those of storage and of the learner in use.
+std::vector<Knob> knobs_of(const Recipe& recipe);
+
+// Methods that take less memory and make of the run another one, that which learns most first.
+std::vector<Position> other_methods(const Recipe& recipe, const ModelFiles& files);
+
+// Both settings in one line; either may be empty.
+std::string join_settings(const std::string& first, const std::string& last);
+
+// The recipe with some settings changed. Throws Error(usage) where they contradict others.
+Recipe with_settings(const Recipe& recipe, std::string_view settings);
+
+// What a change of settings takes, and saves against the recipe as it is.
+struct Advice {
+  std::string settings;
+  std::string remark;
+  int64_t device = 0, host = 0;                // peaks, in bytes
+  int64_t device_saving = 0, host_saving = 0;  // at least one is positive
+
+  int64_t saving() const { return device_saving + host_saving; }
+  // "2.0 GiB and 1.0 GiB of the host".
+  std::string needs() const;
+};
+
+// Every single change that saves something, shorter sequences and adapters among them, the largest
+// saving first.
+std::vector<Advice> memory_advice(const Recipe& recipe, const ModelFiles& files,
+                                  const SessionPlan& plan);
+
+// The change that costs the run least and keeps it to `budget`: one knob, or several together;
+// shorter sequences and adapters come last. nullopt when nothing does.
+std::optional<Advice> fitting_advice(const Recipe& recipe, const ModelFiles& files,
+                                     const SessionPlan& plan, const MemoryBudget& budget);
+
+}  // namespace jackscrew

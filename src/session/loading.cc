@@ -1,0 +1,77 @@
+#include "session/loading.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <iostream>
+
+#include "base/temporary_place.h"
+#include "session/adapter.h"
+
+namespace jackscrew {
+
+namespace {
+
+// Data of less are read again sooner than their tokens are worth a file; in memory they take 4
+// bytes each, at most as much as the text.
+constexpr int64_t kLargeData = int64_t{64} << 20;
+
+// A name that no other process and no other call uses.
+fs::path temporary_file() {
+  static std::atomic<int> count{0};
+  return large_temporary_directory() / fmt::format("jackscrew-{}-{}.tokens", ::getpid(), ++count);
+}
+
+}  // namespace
+
+Dataset load_dataset(const DataPlace& place, const Tokenizer& tokenizer, DatasetOptions options,
+                     const ProgressStyle& style, DataPart part, const fs::path& token_file) {
+  int64_t bytes = 0;
+  for (const fs::path& file : place.files(part)) {
+    std::error_code error;  // what cannot be read is refused when it is
+    const auto size = fs::file_size(file, error);
+    if (!error) bytes += static_cast<int64_t>(size);
+  }
+  const bool is_large = bytes >= kLargeData;
+  if (is_large) {
+    options.token_file = token_file.empty() ? temporary_file() : token_file;
+    make_directories(options.token_file.parent_path());
+  }
+  ProgressBar bar(std::cerr, style, "reading data", bytes, "B");
+  Dataset dataset = Dataset::read(place, tokenizer, options, part, bar.callback());
+  bar.finish();
+  // Its bytes stay as long as the data set.
+  if (is_large && token_file.empty()) fs::remove(options.token_file);
+  return dataset;
+}
+
+Dataset load_datasets(std::span<const DataPlace> places, const Tokenizer& tokenizer,
+                      const DatasetOptions& options, const ProgressStyle& style, DataPart part,
+                      const fs::path& token_prefix) {
+  std::vector<Dataset> parts;
+  for (const DataPlace& place : places) {
+    fs::path token_file;
+    if (!token_prefix.empty()) {
+      token_file = fmt::format("{}-{}.tokens", token_prefix.string(), parts.size() + 1);
+    }
+    parts.push_back(load_dataset(place, tokenizer, options, style, part, token_file));
+  }
+  return Dataset::join(parts);
+}
+
+std::unique_ptr<Session> load_session(const Recipe& recipe, const ModelFiles& files,
+                                      const SessionUse& use, const SessionPlan& plan,
+                                      const ProgressStyle& style) {
+  ProgressBar bar(std::cerr, style, "loading weights", plan.weight_bytes, "B");
+  SessionHooks hooks;
+  hooks.loaded = bar.callback();
+  auto session = std::make_unique<Session>(recipe, files, use, plan, hooks);
+  bar.finish();
+  if (!recipe.adapter.empty()) {
+    load_adapter(session->stage(), session->ops(), recipe.adapter);
+    session->restored();
+  }
+  return session;
+}
+
+}  // namespace jackscrew

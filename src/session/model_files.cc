@@ -1,0 +1,254 @@
+#include "session/model_files.h"
+
+#include <array>
+#include <filesystem>
+
+#include "base/file.h"
+#include "base/text.h"
+#include "formats/gguf.h"
+#include "formats/hf_config.h"
+#include "formats/peft.h"
+#include "formats/safetensors.h"
+#include "text/tokenizer/byte_map.h"
+#include "text/tokenizer/tokenizer_files.h"
+
+namespace jackscrew {
+
+namespace {
+
+// The value of `tokenizer` for byte_tokenizer().
+constexpr const char* kBytes = "bytes";
+
+// The model shapes that the literature on training small Llamas uses (GaLore, table of
+// configurations), and larger ones as they were published.
+struct NamedShape {
+  const char* name;
+  int64_t hidden, intermediate, heads, layers, vocab, context;
+  int64_t kv_heads = heads;
+  const char* architecture = "LlamaForCausalLM";
+  bool tied = false;
+  int64_t head_dim = hidden / heads;
+};
+constexpr const char* kQwen2 = "Qwen2ForCausalLM";
+constexpr const char* kQwen3 = "Qwen3ForCausalLM";
+constexpr NamedShape kShapes[] = {
+    {"llama-9m", 128, 352, 4, 4, 32000, 1024},
+    {"llama-20m", 256, 688, 4, 4, 32000, 1024},
+    {"llama-35m", 384, 1024, 8, 6, 32000, 1024},
+    {"llama-40m", 416, 1024, 8, 8, 32000, 1024},
+    {"llama-60m", 512, 1376, 8, 8, 32000, 1024},
+    {"llama-71m", 512, 1368, 8, 12, 32000, 1024},
+    {"llama-100m", 640, 1708, 10, 12, 32000, 1024},
+    {"llama-130m", 768, 2048, 12, 12, 32000, 1024},
+    {"llama-250m", 768, 2560, 16, 24, 32000, 1024},
+    {"llama-350m", 1024, 2736, 16, 24, 32000, 1024},
+    {"llama-1b", 2048, 5461, 32, 24, 32000, 1024},
+    {"llama-3b", 2560, 6848, 32, 32, 32000, 1024},
+    {"llama-7b", 4096, 11008, 32, 32, 32000, 2048},
+    {"llama-13b", 5120, 13824, 40, 40, 32000, 4096},
+    {"llama-70b", 8192, 28672, 64, 80, 32000, 4096, 8},
+    {"llama3-8b", 4096, 14336, 32, 32, 128256, 8192, 8},
+    {"smollm2-135m", 576, 1536, 9, 30, 49152, 8192, 3, "LlamaForCausalLM", true},
+    {"mistral-7b", 4096, 14336, 32, 32, 32768, 32768, 8, "MistralForCausalLM"},
+    {"qwen2.5-0.5b", 896, 4864, 14, 24, 151936, 32768, 2, kQwen2, true},
+    {"qwen2.5-1.5b", 1536, 8960, 12, 28, 151936, 32768, 2, kQwen2, true},
+    {"qwen2.5-3b", 2048, 11008, 16, 36, 151936, 32768, 2, kQwen2, true},
+    {"qwen2.5-7b", 3584, 18944, 28, 28, 152064, 32768, 4, kQwen2},
+    {"qwen3-0.6b", 1024, 3072, 16, 28, 151936, 40960, 8, kQwen3, true, 128},
+    {"qwen3-1.7b", 2048, 6144, 16, 28, 151936, 40960, 8, kQwen3, true, 128},
+    {"qwen3-4b", 2560, 9728, 32, 36, 151936, 40960, 8, kQwen3, true, 128},
+    {"qwen3-8b", 4096, 12288, 32, 36, 151936, 40960, 8, kQwen3, false, 128},
+};
+
+ModelConfig shape_config(const NamedShape& shape) {
+  ModelConfig config;
+  config.architecture = find_architecture(shape.architecture);
+  config.vocab_size = shape.vocab;
+  config.hidden_size = shape.hidden;
+  config.intermediate_size = shape.intermediate;
+  config.num_hidden_layers = shape.layers;
+  config.num_attention_heads = shape.heads;
+  config.num_key_value_heads = shape.kv_heads;
+  config.head_dim = shape.head_dim;
+  config.tie_word_embeddings = shape.tied;
+  config.max_position_embeddings = shape.context;
+  config.validate();
+  return config;
+}
+
+// Keeps what `read` returns, or why it cannot.
+template <class Read>
+void take_tokenizer(ModelFiles& files, const std::string& origin, const Read& read) {
+  files.tokenizer_origin = origin;
+  files.tokenizer.reset();
+  files.tokenizer_error.reset();
+  try {
+    files.tokenizer = read();
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::model) throw;
+    files.tokenizer_error = error;
+  }
+}
+
+// A directory that holds an adapter and no model is an easy mistake: it is what a run writes.
+void refuse_adapter(const fs::path& directory) {
+  if (!fs::exists(directory / kAdapterConfig)) return;
+  const std::string base = peft_base_model(directory);
+  throw Error(ErrorKind::model, fmt::format("{} is an adapter, not a model", directory.string()),
+              fmt::format("give the model that it belongs to as well: model={} adapter={}",
+                          base.empty() ? "MODEL" : base, directory.string()));
+}
+
+enum class Weights { open, leave };
+
+ModelFiles open_model_alone(const std::string& model, Weights weights) {
+  ModelFiles files;
+  files.origin = model;
+  const fs::path path(model);
+  std::vector<std::string> names;
+  for (const NamedShape& shape : kShapes) {
+    if (model == shape.name) {
+      files.config = shape_config(shape);
+      return files;
+    }
+    names.emplace_back(shape.name);
+  }
+  if (!fs::exists(path)) {
+    if (is_repository_name(model)) {
+      const std::string name = model.substr(model.find('/') + 1);
+      throw Error(
+          ErrorKind::model, fmt::format("model {} does not exist here", model),
+          fmt::format("the program downloads nothing: `hf download {} --local-dir {}` gets it "
+                      "from the hub, then model={}",
+                      model, name, name));
+    }
+    const auto nearest = nearest_name(model, names);
+    throw Error(ErrorKind::model, fmt::format("model {} does not exist", model),
+                nearest ? fmt::format("did you mean the shape {}?", *nearest)
+                        : "give a Hugging Face directory, a GGUF file, a config.json or a shape "
+                          "such as llama-60m");
+  }
+  if (fs::is_directory(path)) {
+    if (!fs::exists(path / "config.json")) {
+      if (weights == Weights::leave && has_tokenizer(path)) {
+        take_tokenizer(files, model, [&] { return read_tokenizer_directory(path); });
+        return files;
+      }
+      refuse_adapter(path);
+      throw Error(ErrorKind::model, fmt::format("{} has no config.json", model),
+                  "give a directory that Hugging Face's save_pretrained() or a run wrote");
+    }
+    files.config =
+        parse_hf_config(read_text(path / "config.json"), (path / "config.json").string());
+    if (weights == Weights::open) files.source = std::make_unique<SafetensorsSource>(path);
+    if (const fs::path generation = path / kGenerationConfig; fs::exists(generation)) {
+      files.end_tokens = parse_end_tokens(read_text(generation));
+    }
+    take_tokenizer(files, model, [&] { return read_tokenizer_directory(path); });
+    return files;
+  }
+  if (path.extension() == ".json") {
+    files.config = parse_hf_config(read_text(path), path.string());
+    const fs::path beside = path.has_parent_path() ? path.parent_path() : fs::path(".");
+    take_tokenizer(files, beside.string(), [&] { return read_tokenizer_directory(beside); });
+    return files;
+  }
+  auto source = std::make_unique<GgufSource>(path);
+  files.config = source->config();
+  const GgufTokenizerMetadata metadata = gguf_tokenizer(source->file());
+  if (!metadata.model.empty()) {
+    take_tokenizer(files, model, [&] { return gguf_tokenizer_data(metadata, model); });
+  }
+  files.source = std::move(source);
+  return files;
+}
+
+// The adapter's goes before the model's, and one that is named before both.
+void choose_tokenizer(ModelFiles& files, const std::string& adapter, const std::string& tokenizer) {
+  if (tokenizer != "auto" && tokenizer != kBytes) {
+    FoundTokenizer found = read_tokenizer(tokenizer);
+    files.tokenizer_origin = found.origin.string();
+    files.tokenizer = std::move(found.data);
+    files.tokenizer_error.reset();
+    files.tokenizer_owner = TokenizerOwner::recipe;
+  } else if (!adapter.empty() && has_tokenizer(adapter)) {
+    files.tokenizer_owner = TokenizerOwner::adapter;
+    take_tokenizer(files, adapter, [&] { return read_tokenizer_directory(adapter); });
+  }
+}
+
+}  // namespace
+
+bool ModelFiles::has_tokens_of(const Tokenizer& other) const {
+  return tokenizer && tokenizer->tokens == other.data().tokens;
+}
+
+bool ModelFiles::has_own_tokens(const Tokenizer& other) const {
+  return tokenizer_owner == TokenizerOwner::model && has_tokens_of(other);
+}
+
+ModelFiles open_model(const std::string& model, const std::string& adapter,
+                      const std::string& tokenizer) {
+  ModelFiles files = open_model_alone(model, Weights::open);
+  choose_tokenizer(files, adapter, tokenizer);
+  return files;
+}
+
+ModelFiles open_tokenizer(const std::string& model, const std::string& adapter,
+                          const std::string& tokenizer) {
+  ModelFiles files = model.empty() ? ModelFiles{} : open_model_alone(model, Weights::leave);
+  choose_tokenizer(files, adapter, tokenizer);
+  return files;
+}
+
+TokenizerData byte_tokenizer() {
+  TokenizerData data;
+  for (int byte = 0; byte < 256; ++byte) {
+    data.tokens.push_back(mapped_character(static_cast<uint8_t>(byte)));
+    data.kinds.push_back(TokenKind::normal);
+  }
+  for (const char* special : {"<s>", "</s>"}) {
+    data.tokens.emplace_back(special);
+    data.kinds.push_back(TokenKind::special);
+  }
+  data.pre_tokenizer = {PreTokenizerStep{}};
+  data.bos = 256;
+  data.eos = 257;
+  data.add_bos = true;
+  return data;
+}
+
+Tokenizer make_tokenizer(const std::string& choice, const ModelFiles& files) {
+  TokenizerData data;
+  if (choice == kBytes) {
+    data = byte_tokenizer();
+  } else if (files.tokenizer) {
+    data = *files.tokenizer;
+  } else if (files.tokenizer_error) {
+    throw Error(*files.tokenizer_error);
+  } else {
+    throw Error(
+        ErrorKind::model, fmt::format("{} has no tokenizer", files.origin),
+        "put its tokenizer.json beside the weights, or give tokenizer=DIR of another model, or "
+        "tokenizer=bytes");
+  }
+  Tokenizer tokenizer(std::move(data));
+  const bool is_known = files.config.vocab_size > 0;
+  if (is_known && tokenizer.vocab_size() > files.config.vocab_size) {
+    throw Error(
+        ErrorKind::model,
+        fmt::format("{}: the tokenizer has {} tokens, the model only {}",
+                    choice == kBytes ? files.origin : files.tokenizer_origin,
+                    tokenizer.vocab_size(), files.config.vocab_size),
+        choice == kBytes ? "tokenizer=bytes needs a vocab_size of at least 258"
+        : files.tokenizer_owner == TokenizerOwner::recipe
+            ? fmt::format("from scratch, model= may be a config.json with a vocab_size of {} "
+                          "or more",
+                          tokenizer.vocab_size())
+            : "the tokenizer belongs to another model, or tokens were added to the tokenizer but "
+              "not to the model");
+  }
+  return tokenizer;
+}
+
+}  // namespace jackscrew

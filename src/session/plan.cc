@@ -1,0 +1,118 @@
+#include "session/plan.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace jackscrew {
+
+SessionUse training_use(const Recipe& recipe) {
+  return {.training = true,
+          .tokens = checked_mul(recipe.micro_batch_size, recipe.sequence_len),
+          .max_positions = recipe.sequence_len,
+          .kv_tokens = 0,
+          .logits_rows = recipe.report_samples > 0 ? 1 : 0};
+}
+
+DiskPlan plan_disk(const Recipe& recipe, const ModelConfig& config, const SessionPlan& plan) {
+  const auto booked = [&](Purpose purpose) {
+    return plan.ledger.current[static_cast<size_t>(purpose)];
+  };
+  DiskPlan disk;
+  const int64_t adapters = booked(Purpose::adapters);
+  // A checkpoint holds what learns in f32, whatever it is stored as, and the optimizer's states.
+  const int64_t learned = adapters > 0 ? adapters : checked_mul(config.parameter_count(), 4);
+  disk.checkpoint = checked_add(learned, booked(Purpose::optimizer));
+  // A model directory holds no formats for linears only, and exact masters where there are any:
+  // f32.
+  const bool widened = recipe.storage != "keep" && find_format(recipe.storage).for_linears_only();
+  disk.result = adapters > 0                       ? adapters
+                : widened || plan.masters.peak > 0 ? checked_mul(config.parameter_count(), 4)
+                                                   : booked(Purpose::weights);
+  if (plan.masters_in_files) disk.masters = plan.masters.peak;
+  if (recipe.save_steps == 0) return disk;
+  // A new one is complete before the oldest goes.
+  disk.checkpoints = recipe.save_total_limit + 1;
+  if (recipe.max_steps > 0) {
+    const int64_t saved = ceil_div(recipe.max_steps, recipe.save_steps);
+    disk.checkpoints = recipe.save_total_limit == 0 ? saved : std::min(saved, disk.checkpoints);
+  }
+  return disk;
+}
+
+int64_t host_peak(const SessionPlan& plan) {
+  return plan.masters_in_files ? 0 : plan.masters.peak;
+}
+
+bool MemoryBudget::holds(int64_t device_bytes, int64_t host_bytes) const {
+  return (!device || device_bytes <= *device) && (!host || host_bytes <= *host) &&
+         (!together || device_bytes + host_bytes <= *together);
+}
+
+bool fits(const Recipe& recipe, const SessionPlan& plan) {
+  const MemoryBudget budget{recipe.device_memory, recipe.host_memory, {}};
+  return budget.holds(plan.ledger.peak, host_peak(plan));
+}
+
+void settle_lengths(Recipe& recipe, const ModelConfig& config) {
+  const int64_t positions = config.longest_sequence();
+  if (recipe.sequence_len > positions && !recipe.options.was_set("sequence_len")) {
+    recipe.sequence_len = positions;
+    recipe.options.imply("sequence_len", std::to_string(positions), recipe.model);
+  }
+  if (recipe.sequence_len > positions) {
+    throw Error(ErrorKind::usage,
+                fmt::format("sequence_len is {}, but {} has only {} positions", recipe.sequence_len,
+                            recipe.model, positions),
+                fmt::format("use sequence_len={}", positions));
+  }
+  const int64_t tokens = checked_mul(recipe.micro_batch_size, recipe.sequence_len);
+  // Far more than any device of today holds the activations of; a plan of it takes memory itself.
+  constexpr int64_t kMostTokens = int64_t{1} << 22;
+  if (tokens > kMostTokens) {
+    throw Error(ErrorKind::usage,
+                fmt::format("micro_batch_size {} x sequence_len {} is more than the {} tokens that "
+                            "a micro-batch can have",
+                            recipe.micro_batch_size, recipe.sequence_len, kMostTokens),
+                "lower micro_batch_size and raise gradient_accumulation_steps");
+  }
+}
+
+std::string purposes_text(const Ledger& ledger) {
+  std::string out;
+  for (size_t p = 0; p < kPurposes; ++p) {
+    const int64_t bytes = ledger.at_peak[p];
+    if (bytes < ledger.peak / 100 || bytes == 0) continue;
+    out += fmt::format("{}{} {}", out.empty() ? "" : ", ", purpose_name(static_cast<Purpose>(p)),
+                       human_bytes(bytes));
+  }
+  return out;
+}
+
+JsonObject purposes_json(const std::array<int64_t, kPurposes>& booked) {
+  JsonObject purposes;
+  for (size_t p = 0; p < kPurposes; ++p) {
+    if (booked[p] > 0) purposes.add(purpose_name(static_cast<Purpose>(p)), booked[p]);
+  }
+  return purposes;
+}
+
+JsonObject ledger_json(const Ledger& ledger) {
+  return purposes_json(ledger.at_peak).add("peak", ledger.peak);
+}
+
+JsonObject plan_json(const Recipe& recipe, const ModelConfig& config, const SessionPlan& plan) {
+  const DiskPlan disk = plan_disk(recipe, config, plan);
+  JsonObject json;
+  json.add("device", ledger_json(plan.ledger));
+  json.add("host", plan.masters_in_files ? JsonObject().add("peak", 0) : ledger_json(plan.masters));
+  json.add("disk", JsonObject()
+                       .add("masters", disk.masters)
+                       .add("checkpoints", disk.checkpoint * disk.checkpoints)
+                       .add("result", disk.result)
+                       .add("peak", disk.peak()));
+  return json.add("fits", fits(recipe, plan)).add("peak_at", plan.ledger.peak_at);
+}
+
+}  // namespace jackscrew

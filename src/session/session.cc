@@ -1,0 +1,498 @@
+#include "session/session.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "base/map_guard.h"
+#include "base/text.h"
+#include "model/init.h"
+#include "optim/finite.h"
+#include "quant/plain.h"
+#include "tensor/file_backing.h"
+
+namespace jackscrew {
+
+namespace {
+
+Tensor view_of(std::vector<int32_t>& values) {
+  return {values.data(), DType::i32, {static_cast<int64_t>(values.size())}};
+}
+
+const Format& choose_format(const Recipe& recipe, const Learner& learner,
+                            const WeightSource* source, const WeightInfo& info,
+                            const std::string& name) {
+  if (is_vector(info.kind)) return f32_format();
+  if (recipe.storage != "keep") {
+    const Format& format = find_format(recipe.storage);
+    const bool in_block = info.kind == WeightKind::linear && info.layer >= 0;
+    if (in_block || !format.for_linears_only()) return format;
+  }
+  if (learner.changes(info.kind, info.module)) return f32_format();
+  if (source == nullptr) return find_format(recipe.checkpoint_dtype);
+  const StoredTensor* stored = source->find(name);
+  return stored == nullptr ? f32_format() : find_format(stored->format);
+}
+
+// Runs use(tensor) on what the file has for a weight.
+template <class Use>
+void with_stored(const std::string& origin, const WeightSource& source, const Weight& weight,
+                 const Use& use) {
+  const StoredTensor* stored = source.find(weight.name());
+  if (stored == nullptr) {
+    throw Error(ErrorKind::model, fmt::format("{}: tensor {} is missing", origin, weight.name()),
+                "the file is not whole, or config.json belongs to another model");
+  }
+  try {
+    use(*stored);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::model) throw;
+    throw Error(ErrorKind::model, fmt::format("{}: {}", origin, error.what()),
+                "the file is damaged, or config.json belongs to another model");
+  }
+  source.release(*stored);
+}
+
+// A file may say that the head is the embedding and hold another one all the same: transformers
+// then goes by the weights, and here neither is dropped without a word.
+void check_tied(const std::string& origin, const WeightSource& source) {
+  const StoredTensor* head = source.find("lm_head.weight");
+  const StoredTensor* embedding = source.find("model.embed_tokens.weight");
+  if (head == nullptr || embedding == nullptr) return;
+  if (head->format != embedding->format || head->shape != embedding->shape ||
+      !std::ranges::equal(head->bytes, embedding->bytes)) {
+    throw Error(ErrorKind::model,
+                fmt::format("{}: tie_word_embeddings is true, but lm_head.weight is not "
+                            "model.embed_tokens.weight",
+                            origin),
+                "set tie_word_embeddings to false in config.json, and lm_head.weight is the head");
+  }
+  source.release(*head);
+}
+
+}  // namespace
+
+std::unique_ptr<Device> open_device(const Recipe& recipe) {
+  return open_device(recipe.device, {.threads = recipe.threads,
+                                     .isa = choose_isa(recipe.isa),
+                                     .environments = recipe.python_environments,
+                                     .attention = recipe.attention});
+}
+
+fs::path masters_directory(const fs::path& output_dir) {
+  return output_dir / ".jackscrew-masters";
+}
+
+Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
+                 const SessionPlan& plan, const SessionHooks& hooks)
+    : Session(recipe, files, use, &plan, false, plan.recompute, hooks) {}
+
+Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
+                 const SessionPlan* plan, bool plans_only, bool recompute,
+                 const SessionHooks& hooks)
+    : use_(use),
+      sizes_(plan != nullptr ? std::optional(plan->arenas) : std::nullopt),
+      recompute_(recompute),
+      seed_(recipe.seed),
+      max_grad_norm_(recipe.max_grad_norm) {
+  const int64_t budget = recipe.device_memory.value_or(0);
+  if (!plans_only && budget > 0 && plan->ledger.peak > budget) {
+    fail(ErrorKind::does_not_fit, "this run needs {}, over device_memory of {}",
+         human_bytes(plan->ledger.peak), human_bytes(budget));
+  }
+  device_ = hooks.device ? hooks.device : open_device(recipe);
+  memory_ =
+      std::make_unique<Memory>("device", plans_only ? make_plan_backing() : device_->make_backing(),
+                               plans_only ? 0 : budget);
+  ops_ = plans_only ? device_->make_plan_ops(*memory_) : device_->make_ops(*memory_);
+  if (hooks.wrap) ops_ = hooks.wrap(std::move(ops_));
+  learner_ = find_learner(use.training || !recipe.adapter.empty() ? recipe.learner : "frozen")
+                 .make(recipe.options);
+  masters_ = make_masters(recipe, plans_only);
+  optimizer_ =
+      make_optimizer(recipe.optimizer, {recipe.adam_beta1, recipe.adam_beta2, recipe.adam_epsilon});
+  product_ = &find_product(recipe.product, *ops_);
+  if (recipe.attention == AttentionLibrary::cudnn &&
+      ActivationTypes::of(*product_, *ops_).attention != DType::bf16) {
+    throw Error(
+        ErrorKind::usage,
+        fmt::format("attention=cudnn takes tensors of bf16, which a run on {} with product={} "
+                    "does not have",
+                    device_->name(), product_->name()),
+        "set device=cuda:0 product=bf16, or leave attention=own");
+  }
+  memory_->set_phase("load");
+  scratch_ = make_arena(Purpose::workspace, &ArenaSizes::scratch);
+  stash_arena_ = make_arena(Purpose::activations, &ArenaSizes::stash);
+  scalars_ = OwnedTensor(*memory_, Purpose::workspace, DType::u8, {sizeof(StepScalars)});
+  write_scalars(StepScalars{}, sizeof(StepScalars));
+  const auto indices = [&](int64_t count) {
+    return OwnedTensor(*memory_, Purpose::io, DType::i32, {count});
+  };
+  ids_ = indices(use.tokens);
+  positions_ = indices(use.tokens);
+  cu_seqlens_ = indices(use.tokens + 1);
+  target_rows_ = indices(use.tokens);
+  targets_ = indices(use.tokens);
+  before_ = OwnedTensor(*memory_, Purpose::io, DType::i64, {2});
+  build_stage(recipe, files, make_arena(Purpose::staging, &ArenaSizes::staging), hooks.loaded);
+  if (use.training) {
+    std::vector<int64_t> gradients;
+    stage_->visit([&](const StateRef& state) {
+      const bool learns = state.role == StateRole::parameter || state.role == StateRole::master;
+      if (learns) gradients.push_back(state.view.size());
+    });
+    if (gradients.empty()) {
+      throw Error(ErrorKind::usage, fmt::format("nothing learns with learner={}", learner_->name()),
+                  "use learner=full or learner=lora");
+    }
+    norm_.emplace(*memory_, gradients);
+    watch_gradients();
+  }
+  if (use.kv_tokens > 0) cache_ = stage_->make_cache(*memory_, use.kv_tokens);
+  if (use.logits_rows > 0) {
+    logits_ = OwnedTensor(*memory_, Purpose::workspace, DType::f32,
+                          {use.logits_rows, files.config.vocab_size});
+  }
+  if (use.training) {
+    // Last: at its worst the learner stands beside everything else.
+    Context run = context(false);
+    learner_->reserve(run);
+    if (master_files_ != nullptr) master_files_->reserve(FileBacking::Replaced::one_at_a_time);
+  }
+  memory_->set_phase(use.training ? "train" : "run");
+}
+
+std::unique_ptr<Memory> Session::make_masters(const Recipe& recipe, bool plans_only) {
+  if (plans_only) return std::make_unique<Memory>("host", make_plan_backing(), 0);
+  if (!learner_->masters_in_files()) {
+    return std::make_unique<Memory>("host", make_host_backing(), recipe.host_memory.value_or(0));
+  }
+  auto files = std::make_unique<FileBacking>(masters_directory(recipe.output_dir));
+  master_files_ = files.get();
+  return std::make_unique<Memory>("host", std::move(files), 0);
+}
+
+void Session::reserve_master_files() {
+  if (master_files_ != nullptr) master_files_->reserve(FileBacking::Replaced::each);
+}
+
+Arena Session::make_arena(Purpose purpose, int64_t ArenaSizes::*size) {
+  return sizes_ ? Arena(*memory_, purpose, (*sizes_).*size) : Arena::measuring();
+}
+
+void Session::build_stage(const Recipe& recipe, const ModelFiles& files, Arena staging,
+                          const ProgressCallback& loaded) {
+  const WeightSource* source = recipe.random_init ? nullptr : files.source.get();
+  if (source != nullptr && sizes_ && files.config.tie_word_embeddings) {
+    check_tied(files.origin, *source);
+  }
+  const LearnerContext slots{
+      *memory_,
+      *masters_,
+      scratch_,
+      static_cast<StepScalars*>(scalars_.view().raw()),
+      *ops_,
+      *optimizer_,
+      seed_,
+      use_.training,
+      [&](const WeightInfo& info, const Tensor& out) {
+        if (source == nullptr) return init_rows(*ops_, files.config, seed_, info, 0, out);
+        with_stored(files.origin, *source, *info.weight, [&](const StoredTensor& stored) {
+          info.weight->read_original(*ops_, stored, out, staging);
+        });
+      }};
+  const StageBuild build{
+      slots,
+      *learner_,
+      *product_,
+      [&](const WeightInfo& info, const std::string& name) -> const Format& {
+        return choose_format(recipe, *learner_, source, info, name);
+      },
+      [&](Weight& weight, const WeightInfo& info) {
+        if (source == nullptr) {
+          init_weight(*ops_, files.config, seed_, info, staging);
+        } else {
+          with_stored(files.origin, *source, weight,
+                      [&](const StoredTensor& stored) { weight.load(*ops_, stored, staging); });
+        }
+        if (loaded) loaded(weight.storage().bytes.bytes());
+      },
+      use_.max_positions};
+  stage_ = std::make_unique<Stage>(files.config, StageSpec::whole(files.config), build);
+  staging_high_water_ = staging.high_water();
+}
+
+Context Session::context(bool training) {
+  return {*ops_, scratch_, static_cast<StepScalars*>(scalars_.view().raw()), training};
+}
+
+void Session::write_scalars(const StepScalars& scalars, int64_t bytes) {
+  StepScalars copy = scalars;
+  ops_->copy(scalars_.view().columns(0, bytes), Tensor(&copy, DType::u8, {bytes}));
+}
+
+StepScalars Session::read_scalars() {
+  StepScalars scalars{};
+  ops_->copy(Tensor(&scalars, DType::u8, {sizeof(StepScalars)}), scalars_.view());
+  return scalars;
+}
+
+Batch Session::upload(const MicroBatch& batch, int64_t tokens_before, int64_t targets_before) {
+  const int64_t tokens = batch.tokens();
+  if (tokens > use_.tokens) {
+    fail(ErrorKind::generic, "micro-batch of {} tokens in a session for {}", tokens, use_.tokens);
+  }
+  std::vector<int32_t> target_rows;
+  std::vector<int32_t> targets;
+  target_rows.reserve(static_cast<size_t>(batch.target_count));
+  targets.reserve(static_cast<size_t>(batch.target_count));
+  for (size_t t = 0; t < batch.targets.size(); ++t) {
+    if (batch.targets[t] < 0) continue;
+    target_rows.push_back(narrow<int32_t>(t));
+    targets.push_back(batch.targets[t]);
+  }
+  const auto put = [&](const OwnedTensor& to, const std::vector<int32_t>& values) {
+    const auto count = static_cast<int64_t>(values.size());
+    const Tensor part(to.view().raw(), DType::i32, {count});
+    if (count == 0 || ops_->plans_only()) return part;
+    std::vector<int32_t> copy = values;  // a Tensor is never of const memory
+    ops_->copy(part, view_of(copy));
+    return part;
+  };
+  int64_t before[2] = {tokens_before, targets_before};
+  ops_->copy(before_.view(), Tensor(before, DType::i64, {2}));
+  return {put(ids_, batch.ids),
+          put(positions_, batch.positions),
+          put(cu_seqlens_, batch.cu_seqlens),
+          put(target_rows_, target_rows),
+          put(targets_, targets),
+          before_.view()};
+}
+
+void Session::visit(const StateVisitor& visitor) const {
+  learner_->visit(visitor);
+  stage_->visit(visitor);
+  check_maps();
+}
+
+void Session::watch_gradients() {
+  std::vector<Tensor> gradients;
+  stage_->visit([&](const StateRef& state) {
+    if (state.role == StateRole::gradient) gradients.push_back(state.view);
+  });
+  norm_->watch(std::move(gradients));
+  ++arrangement_;
+}
+
+void Session::schedule_restored() {
+  Context run = context(false);
+  scratch_.reset();
+  learner_->restored(run);
+  watch_gradients();
+}
+
+void Session::restored() {
+  Context run = context(false);
+  scratch_.reset();
+  stage_->restored(run);
+}
+
+void Session::accumulate(const StepBatch& batch, double learning_rate, int64_t step) {
+  step_ban_.reset();
+  StepScalars scalars{};
+  scalars.learning_rate = static_cast<float>(learning_rate);
+  scalars.max_grad_norm = static_cast<float>(max_grad_norm_);
+  scalars.targets = static_cast<double>(batch.targets);
+  scalars.inverse_targets = batch.targets > 0 ? static_cast<float>(1.0 / scalars.targets) : 0.0f;
+  scalars.step = narrow<uint32_t>(step);
+  scalars.seed = seed_;
+  write_scalars(scalars, kStepBeginBytes);
+  Context run = context(true);
+  scratch_.reset();
+  if (learner_->begin_step(run, step)) watch_gradients();
+  auto ban = std::make_unique<NoAllocation>(*memory_);
+  int64_t tokens_before = batch.first_token;
+  int64_t targets_before = 0;
+  for (const MicroBatch& micro_batch : batch.micro_batches) {
+    const Batch on_device = upload(micro_batch, tokens_before, targets_before);
+    const auto work = [&] {
+      stash_arena_.reset();
+      scratch_.reset();
+      Stash stash{&stash_arena_, true, recompute_, {}, {}};
+      const Tensor hidden = stage_->forward(run, on_device, nullptr, stash);
+      const Tensor d = scratch_.tensor(DType::f32, {hidden.rows(), hidden.cols()});
+      stage_->loss(run, on_device, hidden, &d);
+      stage_->backward(run, on_device, d, stash);
+    };
+    // The key has all that decides what is issued, and where its tensors lie.
+    ops_->repeat(
+        {arrangement_, on_device.tokens(), on_device.sequences(), on_device.targets.size()}, work);
+    tokens_before += micro_batch.tokens();
+    targets_before += micro_batch.target_count;
+  }
+  step_ban_ = std::move(ban);
+}
+
+void Session::apply(const WeightDecay& weight_decay) {
+  const auto ban = std::move(step_ban_);
+  Context run = context(true);
+  const auto work = [&] {
+    scratch_.reset();
+    norm_->compute(run);
+    stage_->apply(run, weight_decay);
+  };
+  ops_->repeat({arrangement_, std::bit_cast<int64_t>(weight_decay.matrices),
+                std::bit_cast<int64_t>(weight_decay.vectors)},
+               work);
+  learner_->beside_step(run);
+}
+
+StepResult Session::result() {
+  check_maps();
+  const StepScalars scalars = read_scalars();
+  const bool finite = scalars.finite != 0;
+  if (!finite && !ops_->plans_only()) write_scalars(StepScalars{}, sizeof(StepScalars));
+  return {scalars.last_step, scalars.loss, static_cast<double>(scalars.grad_norm), finite};
+}
+
+std::string Session::non_finite_parameter() {
+  Context run = context(false);
+  scratch_.reset();
+  std::string name;
+  visit([&](const StateRef& state) {
+    if (state.role != StateRole::parameter || !name.empty()) return;
+    if (!all_finite(run, state.view)) name = state.name;
+  });
+  return name;
+}
+
+double Session::evaluate(const StepBatch& batch, const ProgressCallback& progress) {
+  write_scalars(StepScalars{}, kStepBeginBytes);
+  Context run = context(false);
+  for (const MicroBatch& micro_batch : batch.micro_batches) {
+    stash_arena_.reset();
+    scratch_.reset();
+    const Batch on_device = upload(micro_batch, 0, 0);
+    Stash stash{&stash_arena_, false, false, {}, {}};
+    const Tensor hidden = stage_->forward(run, on_device, nullptr, stash);
+    stage_->loss(run, on_device, hidden, nullptr);
+    if (progress) progress(micro_batch.tokens());
+  }
+  return read_scalars().loss_sum;
+}
+
+void Session::read_weight(const Weight& weight, int64_t begin, int64_t end, const Tensor& out) {
+  scratch_.reset();
+  const Tensor panel = scratch_.tensor(DType::f32, {end - begin, weight.cols()});
+  weight.decode(*ops_, begin, end, panel);
+  ops_->copy(out, panel);
+}
+
+void Session::keep_cached(int64_t tokens) {
+  if (tokens > cache_.length) {
+    fail(ErrorKind::generic, "{} tokens wanted of a cache of {}", tokens, cache_.length);
+  }
+  cache_.length = tokens;
+}
+
+Tensor Session::logits(std::span<const int32_t> ids, int64_t rows, bool use_cache) {
+  const auto tokens = static_cast<int64_t>(ids.size());
+  const int64_t before = use_cache ? cache_.length : 0;
+  MicroBatch batch;
+  batch.ids.assign(ids.begin(), ids.end());
+  for (int64_t t = 0; t < tokens; ++t) batch.positions.push_back(narrow<int32_t>(before + t));
+  batch.cu_seqlens = {0, narrow<int32_t>(tokens)};
+  stash_arena_.reset();
+  scratch_.reset();
+  Context run = context(false);
+  const Batch on_device = upload(batch, 0, 0);
+  if (use_cache) {
+    std::vector<int32_t> keys = {0, narrow<int32_t>(before + tokens)};
+    ops_->copy(cache_.cu_seqlens_q.view(), view_of(batch.cu_seqlens));
+    ops_->copy(cache_.cu_seqlens_k.view(), view_of(keys));
+  }
+  Stash stash{&stash_arena_, false, false, {}, {}};
+  const Tensor hidden =
+      stage_->forward(run, on_device, nullptr, stash, use_cache ? &cache_ : nullptr);
+  if (use_cache) cache_.length += tokens;
+  const Tensor out = logits_.view().rows(0, rows);
+  stage_->logits(run, hidden.rows(tokens - rows, tokens), out);
+  return out;
+}
+
+void Session::rehearse_work() {
+  // The largest of everything: one sequence that fills the micro-batch, every token a target.
+  MicroBatch batch;
+  const auto tokens = static_cast<size_t>(use_.tokens);
+  batch.ids.assign(tokens, 0);
+  batch.positions.assign(tokens, 0);
+  batch.targets.assign(tokens, 0);
+  batch.cu_seqlens = {0, narrow<int32_t>(use_.tokens)};
+  batch.target_count = use_.tokens;
+  StepBatch step{{}, use_.tokens, use_.tokens, 0};
+  step.micro_batches.push_back(std::move(batch));
+  if (use_.training) {
+    accumulate(step, 0.0, 0);
+    update({});
+    non_finite_parameter();
+    for (const auto& parameter : stage_->parameters()) {  // the export
+      const Weight& weight = *parameter->weight;
+      const int64_t rows =
+          std::min(weight.rows(), panel_rows(weight.cols(), dtype_size(DType::f32)));
+      read_weight(weight, 0, rows, Tensor(nullptr, DType::f32, {rows, weight.cols()}));
+    }
+  }
+  if (use_.training || use_.logits_rows == 0) evaluate(step);
+  if (use_.logits_rows > 0) {
+    const std::vector<int32_t>& ids = step.micro_batches[0].ids;
+    logits(ids, use_.logits_rows, false);
+    if (use_.kv_tokens > 0) {
+      logits(ids, use_.logits_rows, true);
+      cache_.length = use_.kv_tokens - 1;
+      logits(std::span(ids).first(1), 1, true);
+    }
+  }
+}
+
+SessionPlan Session::rehearse(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
+                              bool recompute) {
+  SessionPlan plan;
+  plan.recompute = recompute;
+  {
+    Session measuring(recipe, files, use, nullptr, true, recompute);
+    measuring.rehearse_work();
+    for (int64_t phase = 0; use.training && phase < measuring.learner_->phases(); ++phase) {
+      Context run = measuring.context(true);
+      measuring.learner_->enter_phase(run, phase);
+      measuring.watch_gradients();
+      measuring.rehearse_work();
+    }
+    plan.arenas = {measuring.scratch_.high_water(), measuring.stash_arena_.high_water(),
+                   measuring.staging_high_water_};
+  }
+  Session booked(recipe, files, use, &plan, true, recompute);
+  for (const auto& parameter : booked.stage_->parameters()) {
+    plan.weight_bytes += parameter->weight->storage().bytes.bytes();
+  }
+  booked.rehearse_work();
+  plan.ledger = booked.memory_->ledger();
+  plan.masters = booked.masters_->ledger();
+  plan.masters_in_files = booked.learner_->masters_in_files();
+  return plan;
+}
+
+SessionPlan Session::rehearse(const Recipe& recipe, const ModelFiles& files,
+                              const SessionUse& use) {
+  if (recipe.gradient_checkpointing) {
+    return rehearse(recipe, files, use, *recipe.gradient_checkpointing);
+  }
+  const SessionPlan kept = rehearse(recipe, files, use, false);
+  const int64_t budget = recipe.device_memory.value_or(0);
+  if (!use.training || budget == 0 || kept.ledger.peak <= budget) return kept;
+  return rehearse(recipe, files, use, true);
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,183 @@
+// Session: everything that a run holds on one device, and the work on it. The same class plans (on
+// the plan device, without arithmetic) and runs.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/progress_callback.h"
+#include "data/batch.h"
+#include "kernels/device.h"
+#include "model/stage.h"
+#include "optim/clip.h"
+#include "recipe/recipe.h"
+#include "session/model_files.h"
+
+namespace jackscrew {
+
+class FileBacking;
+
+// What a session is for; with the recipe and the model's configuration it decides every byte.
+struct SessionUse {
+  bool training = false;
+  int64_t tokens = 0;         // in a micro-batch at most
+  int64_t max_positions = 0;  // of a sequence at most
+  int64_t kv_tokens = 0;      // capacity of the KV cache; 0: none
+  int64_t logits_rows = 0;    // rows of logits asked for at once; 0: none
+};
+
+// The arenas' capacities, found by rehearsing on the plan device.
+struct ArenaSizes {
+  int64_t scratch = 0, stash = 0, staging = 0;
+};
+
+// The outcome of a rehearsal.
+struct SessionPlan {
+  ArenaSizes arenas;
+  Ledger ledger;   // of the device
+  Ledger masters;  // beside it: on the host, or with masters_in_files on the disk
+  bool masters_in_files = false;
+  int64_t weight_bytes = 0;  // of the model as it is stored
+  bool recompute = false;    // what gradient_checkpointing=auto came to
+};
+
+// What others may do and hear while a session comes into being.
+struct SessionHooks {
+  // Puts something between the model and the hardware: benchmarks measure what passes.
+  std::function<std::unique_ptr<Ops>(std::unique_ptr<Ops>)> wrap = {};
+  // Told of the bytes of every weight that is in place: in all, the plan's weight_bytes.
+  ProgressCallback loaded = {};
+  // Where to compute, when it is not where the recipe says.
+  std::shared_ptr<const Device> device = {};
+};
+
+// The device that the recipe chooses. Throws as open_device() does.
+std::unique_ptr<Device> open_device(const Recipe& recipe);
+
+// Where exact values wait in files while a run lasts (master=mmap). Its own: it is emptied.
+fs::path masters_directory(const fs::path& output_dir);
+
+struct StepResult {
+  int64_t step = 0;  // counted from 0
+  double loss = 0;   // mean over the step's targets, nats
+  double grad_norm = 0;
+  bool finite = true;
+};
+
+class Session {
+ public:
+  // On the recipe's device, with memory reserved as planned. Throws Error(does_not_fit) before
+  // anything is allocated when plan.ledger.peak exceeds the budget (require_fit() says more, and
+  // earlier).
+  Session(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
+          const SessionPlan& plan, const SessionHooks& hooks = {});
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  // Runs loading, and one step, evaluation or generation as `use` says, on the plan device.
+  static SessionPlan rehearse(const Recipe& recipe, const ModelFiles& files, const SessionUse& use);
+
+  Stage& stage() { return *stage_; }
+  Learner& learner() { return *learner_; }
+  const Device& device() const { return *device_; }
+  Ops& ops() { return *ops_; }
+  Memory& memory() { return *memory_; }
+  Memory& masters() { return *masters_; }
+  // Before a checkpoint links the files of masters: makes room for those that take their place, so
+  // that no later step can run out of it. Throws Error(generic) where the disk has none.
+  void reserve_master_files();
+  const Product& product() const { return *product_; }
+
+  // Everything that a checkpoint holds, and what must follow when it was overwritten: first, when
+  // the states of the role `schedule` were, then when the others were.
+  void visit(const StateVisitor& visitor) const;
+  void schedule_restored();
+  void restored();
+
+  // What large products of the device reach now, with operands as the run's product rounds them.
+  struct Peak {
+    DType operands = DType::f32;  // or bf16
+    double flops = 0.0;  // multiply-adds a second, times two; 0: too little scratch memory to tell
+  };
+  Peak measure_peak();
+
+  // One optimizer step in two halves: gradients of all micro-batches, then the update. `accumulate`
+  // counts steps from 0 for random numbers. From the first step on that is not finite, updates
+  // change nothing.
+  void accumulate(const StepBatch& batch, double learning_rate, int64_t step);
+  void apply(const WeightDecay& weight_decay);
+  // Waits for the device and returns what came of the last step, or of the first that was not
+  // finite; after that, updates work again.
+  StepResult result();
+  // The second half, for those who look at every step.
+  StepResult update(const WeightDecay& weight_decay) {
+    apply(weight_decay);
+    return result();
+  }
+
+  // The name of a parameter that learns and holds a value that is not finite; empty: there is none.
+  std::string non_finite_parameter();
+
+  // The sum of the negative log-likelihoods over the batch's targets, nats. `progress` is told of
+  // tokens.
+  double evaluate(const StepBatch& batch, const ProgressCallback& progress = {});
+
+  // Rows [begin, end) of a weight, at most panel_rows() of f32 in a training session, to `out` on
+  // the host, f32 [end - begin, cols].
+  void read_weight(const Weight& weight, int64_t begin, int64_t end, const Tensor& out);
+
+  // The logits of the last `rows` tokens of one sequence, f32 [rows, vocab], on the device, valid
+  // until the next call. With a cache, the tokens follow those already in it.
+  Tensor logits(std::span<const int32_t> ids, int64_t rows, bool use_cache);
+  // Drops from the cache all but its first tokens. Throws Error(generic) where it holds fewer.
+  void keep_cached(int64_t tokens);
+  int64_t tokens_at_once() const { return use_.tokens; }
+  int64_t cached_tokens() const { return cache_.length; }
+
+ private:
+  // The plan device when `plan` is null: arenas measure, and nothing is read.
+  Session(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
+          const SessionPlan* plan, bool plans_only, bool recompute, const SessionHooks& hooks = {});
+  static SessionPlan rehearse(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
+                              bool recompute);
+  void build_stage(const Recipe& recipe, const ModelFiles& files, Arena staging,
+                   const ProgressCallback& loaded);
+  void rehearse_work();
+  void watch_gradients();
+  Batch upload(const MicroBatch& batch, int64_t tokens_before, int64_t targets_before);
+  Context context(bool training);
+  void write_scalars(const StepScalars& scalars, int64_t bytes);
+  StepScalars read_scalars();
+  std::unique_ptr<Memory> make_masters(const Recipe& recipe, bool plans_only);
+  Arena make_arena(Purpose purpose, int64_t ArenaSizes::*size);
+
+  SessionUse use_;
+  std::optional<ArenaSizes> sizes_;  // absent while measuring
+  bool recompute_;
+  uint64_t seed_;
+  double max_grad_norm_;
+  std::shared_ptr<const Device> device_;
+  std::unique_ptr<Memory> memory_;
+  std::unique_ptr<Ops> ops_;
+  std::unique_ptr<Learner> learner_;
+  FileBacking* master_files_ = nullptr;  // in masters_, where they are in files
+  std::unique_ptr<Memory> masters_;
+  std::unique_ptr<Optimizer> optimizer_;
+  const Product* product_ = nullptr;
+  Arena scratch_, stash_arena_;
+  int64_t staging_high_water_ = 0;
+  OwnedTensor scalars_;                                               // StepScalars
+  OwnedTensor ids_, positions_, cu_seqlens_, target_rows_, targets_;  // i32, capacity use_.tokens
+  OwnedTensor before_;                                                // i64 [2], see Batch
+  std::unique_ptr<Stage> stage_;
+  std::optional<GradientNorm> norm_;
+  KvCache cache_;
+  OwnedTensor logits_;                      // f32 [logits_rows, vocab]
+  int64_t arrangement_ = 0;                 // changes with what learns, and where it lies
+  std::unique_ptr<NoAllocation> step_ban_;  // from accumulate() to update()
+};
+
+}  // namespace jackscrew

@@ -1,0 +1,367 @@
+#include "text/chat/chat_template.h"
+
+#include <algorithm>
+#include <chrono>
+#include <ctime>
+
+#include "base/text.h"
+#include "text/chat/builtin_templates.h"
+
+namespace jackscrew {
+
+namespace {
+
+using jinja::Text;
+using jinja::Value;
+
+void add(std::vector<Segment>& segments, std::string_view text, bool trained, bool marker) {
+  if (text.empty()) return;
+  if (!segments.empty() && segments.back().trained == trained && segments.back().marker == marker) {
+    segments.back().text += text;
+  } else {
+    segments.push_back({std::string(text), trained, marker});
+  }
+}
+
+constexpr std::string_view kCalls = "tool_calls";
+
+bool has_calls(const Message& message) {
+  const jinja::Value* calls = jinja::find_variable(message.fields, std::string(kCalls));
+  return calls != nullptr && !calls->is_none();
+}
+
+bool lacks_text(const Message& message) {
+  return message.kind != MessageContent::text;
+}
+
+std::vector<Segment> render_plain(std::string_view eos_token, std::span<const Message> messages,
+                                  const Value& tools) {
+  if (tools.truth() || std::ranges::any_of(messages, has_calls)) {
+    throw Error(ErrorKind::data, "the plain format does not support tools and tool calls",
+                "a model's own template may support them; the built-in ones leave them out");
+  }
+  std::vector<Segment> segments;
+  for (const Message& message : messages) {
+    if (message.role != "assistant") {
+      add(segments, message.content + "\n\n", false, false);
+      continue;
+    }
+    if (eos_token.empty()) {
+      throw Error(ErrorKind::model, "the tokenizer has no end-of-text token to end an answer with",
+                  "set eos_token in tokenizer_config.json");
+    }
+    add(segments, message.content, message.trained, false);
+    add(segments, eos_token, message.trained, true);
+  }
+  return segments;
+}
+
+int days_of_month(int year, int month) {
+  using namespace std::chrono;
+  const year_month_day_last last(std::chrono::year(year),
+                                 month_day_last(std::chrono::month(static_cast<unsigned>(month))));
+  return static_cast<int>(static_cast<unsigned>(last.day()));
+}
+
+// Part of a text, in bytes.
+struct Span {
+  size_t begin, end;
+};
+
+// One conversation and its template.
+class Renderer {
+ public:
+  Renderer(const ChatFormat& format, std::span<const Message> messages, bool answer_follows,
+           const Value& tools, const jinja::Template& jinja)
+      : format_(format),
+        jinja_(jinja),
+        messages_(messages),
+        answer_follows_(answer_follows),
+        tools_(tools) {
+    for (const Message& message : messages) {
+      std::vector<std::pair<Value, Value>> items;
+      const auto add = [&](const std::string& key, Value value) {
+        items.emplace_back(Value::text(key), std::move(value));
+      };
+      // Roles are among a few known words: a template may make special tokens of them.
+      add("role", Value::text(message.role, jinja::kTemplate));
+      if (message.kind == MessageContent::text) {
+        add("content", Value::text(message.content));
+      } else if (message.kind == MessageContent::none) {
+        add("content", jinja::None{});
+      }
+      for (const auto& [name, value] : message.fields) add(name, value);
+      values_.push_back(Value::dict(std::move(items)));
+    }
+  }
+
+  RenderedChat render() {
+    const Text text = first(messages_.size(), answer_follows_);
+    std::vector<uint8_t> trained(text.size(), 0);
+    RenderedChat chat;
+    if (jinja_.has_generation()) {
+      chat.untrainable = train_generated(text, trained);
+    } else {
+      chat.untrainable = train_answers(text, trained);
+    }
+    chat.unused_tools = (tools_.truth() && !jinja_.mentions("tools")) ||
+                        (std::ranges::any_of(messages_, has_calls) && !jinja_.mentions(kCalls));
+    size_t begin = 0;
+    for (const Text::Run& run : text.runs()) {
+      while (begin < run.end) {
+        size_t end = begin;
+        while (end < run.end && trained[end] == trained[begin]) ++end;
+        add(chat.segments, text.view().substr(begin, end - begin), trained[begin] != 0,
+            (run.origin & jinja::kTemplate) != 0);
+        begin = end;
+      }
+    }
+    return chat;
+  }
+
+ private:
+  bool is_answer(size_t message) const { return messages_[message].role == "assistant"; }
+
+  // The conversation's first `count` messages.
+  Text first(size_t count, bool answer_follows) const {
+    jinja::Variables variables = format_.special_tokens;
+    const auto end = values_.begin() + static_cast<std::ptrdiff_t>(count);
+    variables.emplace_back("messages", Value::list({values_.begin(), end}));
+    variables.emplace_back("add_generation_prompt", answer_follows);
+    variables.emplace_back("tools", tools_);
+    variables.emplace_back("documents", jinja::None{});
+    return jinja_.render(variables, format_.now);
+  }
+
+  // Where an answer and its end stand in `text`; nothing where that cannot be told.
+  std::optional<Span> locate(size_t answer, const Text& text) const {
+    try {
+      const Text before = first(answer, true);
+      // Most conversations end with their answer: then the text itself is what is asked for.
+      const bool ends_so = answer + 1 == messages_.size() && !answer_follows_;
+      const Text through = ends_so ? text : first(answer + 1, false);
+      if (!through.view().starts_with(before.view()) || !text.view().starts_with(through.view())) {
+        return std::nullopt;
+      }
+      Span span{before.size(), through.size()};
+      const auto template_space = [&](size_t at) {
+        return (through.origin_at(at) & jinja::kTemplate) != 0 &&
+               jinja::is_space(static_cast<uint8_t>(through.view()[at]));
+      };
+      while (span.end > span.begin && template_space(span.end - 1)) --span.end;
+      return span;
+    } catch (const Error&) {
+      return std::nullopt;  // a template may refuse the beginning of what it accepts
+    }
+  }
+
+  int64_t train_answers(const Text& text, std::vector<uint8_t>& trained) const {
+    int64_t untrainable = 0;
+    for (size_t i = 0; i < messages_.size(); ++i) {
+      if (!is_answer(i) || !messages_[i].trained) continue;
+      if (const auto span = locate(i, text)) {
+        mark(trained, *span, 1);
+      } else {
+        ++untrainable;
+      }
+    }
+    return untrainable;
+  }
+
+  int64_t train_generated(const Text& text, std::vector<uint8_t>& trained) const {
+    size_t begin = 0;
+    for (const Text::Run& run : text.runs()) {
+      if ((run.origin & jinja::kGenerated) != 0) mark(trained, {begin, run.end}, 1);
+      begin = run.end;
+    }
+    for (size_t i = 0; i < messages_.size(); ++i) {
+      if (!is_answer(i) || messages_[i].trained) continue;
+      if (const auto span = locate(i, text)) {
+        mark(trained, *span, 0);
+        continue;
+      }
+      // What must not be trained cannot be told from the rest: then nothing is.
+      std::fill(trained.begin(), trained.end(), uint8_t{0});
+      return std::count_if(messages_.begin(), messages_.end(), [](const Message& message) {
+        return message.role == "assistant" && message.trained;
+      });
+    }
+    return 0;
+  }
+
+  static void mark(std::vector<uint8_t>& trained, const Span& span, uint8_t value) {
+    std::fill(trained.begin() + static_cast<std::ptrdiff_t>(span.begin),
+              trained.begin() + static_cast<std::ptrdiff_t>(span.end), value);
+  }
+
+  const ChatFormat& format_;
+  const jinja::Template& jinja_;
+  std::span<const Message> messages_;
+  bool answer_follows_;
+  Value tools_;
+  jinja::Values values_;
+};
+
+ChatTemplate parse_template(std::string_view source) {
+  return {std::make_shared<const jinja::Template>(jinja::Template::parse(source)),
+          std::string(source), std::nullopt};
+}
+
+std::string other_templates() {
+  return fmt::format("set another with chat_template=: plain, {}", builtin_template_names());
+}
+
+// The same of a template that the model has: what is refused is kept for when it is needed.
+ChatTemplate own_template(std::string_view source) {
+  if (source.empty()) return {};
+  try {
+    return parse_template(source);
+  } catch (const Error& error) {
+    return {nullptr,
+            {},
+            Error(error.kind(), std::string("the model's ") + error.what(), other_templates())};
+  }
+}
+
+}  // namespace
+
+bool ChatFormat::uses_clock() const {
+  const auto uses = [](const ChatTemplate& chat) {
+    return chat.jinja != nullptr && chat.jinja->uses_clock();
+  };
+  return uses(general) || uses(tools);
+}
+
+ChatFormat chat_format(std::string_view name, const TokenizerData& tokenizer,
+                       const jinja::DateTime& now) {
+  ChatFormat format;
+  format.now = now;
+  const auto add_token = [&](const char* variable, int32_t id) {
+    if (id < 0 || id >= std::ssize(tokenizer.tokens)) return;
+    const std::string& token = tokenizer.tokens[static_cast<size_t>(id)];
+    format.special_tokens.emplace_back(variable, Value::text(token, jinja::kTemplate));
+    if (id == tokenizer.eos) format.eos_token = token;
+  };
+  add_token("bos_token", tokenizer.bos);
+  add_token("eos_token", tokenizer.eos);
+  add_token("unk_token", tokenizer.unk);
+  add_token("pad_token", tokenizer.pad);
+  if (name == "plain") return format;
+  if (name == "auto") {
+    format.general = own_template(tokenizer.chat_template);
+    format.tools = own_template(tokenizer.tool_template);
+    // transformers refuses, too; plain text would be neither of the model's two languages.
+    if (format.general.is_none() && !format.tools.is_none()) {
+      format.general.refusal = Error(
+          ErrorKind::model, "the model has a chat template for tools alone", other_templates());
+    }
+  } else if (const auto source = builtin_template(name)) {
+    format.general = parse_template(*source);
+  } else {
+    throw Error(ErrorKind::usage, fmt::format("unknown chat_template \"{}\"", name),
+                fmt::format("known: auto, plain, {}", builtin_template_names()));
+  }
+  return format;
+}
+
+std::optional<std::chrono::year_month_day> parse_chat_date(std::string_view text) {
+  if (text == "today") return std::nullopt;
+  const std::vector<std::string> parts = split(text, '-');
+  const auto number = [&](size_t part, int64_t low, int64_t high) -> int {
+    const auto value = part < parts.size() ? parse_int(parts[part]) : std::nullopt;
+    if (parts.size() != 3 || !value || *value < low || *value > high) {
+      throw Error(ErrorKind::usage, fmt::format("chat_date \"{}\" is not a date", text),
+                  "give today, or a date such as 2024-07-26");
+    }
+    return static_cast<int>(*value);
+  };
+  const int year = number(0, 1, 9999);
+  const int month = number(1, 1, 12);
+  const int day = number(2, 1, days_of_month(year, month));
+  return std::chrono::year(year) / month / day;
+}
+
+jinja::DateTime chat_clock(const std::optional<std::chrono::year_month_day>& day) {
+  if (day) {
+    return {int{day->year()},
+            static_cast<int>(unsigned{day->month()}),
+            static_cast<int>(unsigned{day->day()}),
+            0,
+            0,
+            0};
+  }
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  localtime_r(&now, &local);
+  return {local.tm_year + 1900, local.tm_mon + 1, local.tm_mday, 0, 0, 0};
+}
+
+RenderedChat render_chat(const ChatFormat& format, std::span<const Message> messages,
+                         bool answer_follows, const Value& tools) {
+  const bool own = !tools.is_none() && !format.tools.is_none();
+  const ChatTemplate& chat = own ? format.tools : format.general;
+  if (chat.refusal) throw Error(*chat.refusal);
+  if (chat.is_none()) return {render_plain(format.eos_token, messages, tools)};
+  try {
+    return Renderer(format, messages, answer_follows, tools, *chat.jinja).render();
+  } catch (const Error& error) {
+    if (!error.hint().empty() || !std::ranges::any_of(messages, lacks_text)) throw;
+    throw Error(error.kind(), error.what(),
+                "a message with tool calls has no content, which this template may need; add "
+                "\"content\": \"\" to it");
+  }
+}
+
+EncodedSegments encode_segments(const Tokenizer& tokenizer, std::span<const Segment> segments) {
+  EncodedSegments out;
+  const auto append = [&](std::span<const int32_t> ids, bool trained) {
+    out.ids.insert(out.ids.end(), ids.begin(), ids.end());
+    out.trained.resize(out.ids.size(), trained ? 1 : 0);
+  };
+  std::string pending;  // text without special tokens, not encoded yet
+  bool pending_trained = false;
+  TextPlace place = TextPlace::begin;
+  const auto flush = [&] {
+    if (pending.empty()) return;
+    append(tokenizer.encode(pending, false, place), pending_trained);
+    place = TextPlace::inside;
+    pending.clear();
+  };
+  for (const Segment& segment : segments) {
+    if (segment.trained != pending_trained) flush();
+    pending_trained = segment.trained;
+    std::string_view rest = segment.text;
+    while (segment.marker) {
+      const auto special = tokenizer.next_special(rest);
+      if (!special) break;
+      pending += rest.substr(0, special->begin);
+      flush();
+      append({&special->id, 1}, segment.trained);
+      place = TextPlace::after_special;
+      rest.remove_prefix(special->begin + special->size);
+    }
+    pending += rest;
+  }
+  flush();
+  const auto begins_with_bos = [&](size_t count) {
+    return tokenizer.bos() >= 0 && out.ids.size() >= count &&
+           std::all_of(out.ids.begin(), out.ids.begin() + static_cast<std::ptrdiff_t>(count),
+                       [&](int32_t id) { return id == tokenizer.bos(); });
+  };
+  if (tokenizer.add_bos() && !begins_with_bos(1)) {
+    out.ids.insert(out.ids.begin(), tokenizer.bos());
+    out.trained.insert(out.trained.begin(), 0);
+  }
+  while (begins_with_bos(2)) {
+    out.ids.erase(out.ids.begin());
+    out.trained.erase(out.trained.begin());
+    out.dropped_bos = true;
+  }
+  for (size_t i = 0; i < out.ids.size(); ++i) {
+    const bool ends = out.trained[i] != 0 && (i + 1 == out.ids.size() || out.trained[i + 1] == 0);
+    if (ends && tokenizer.kind(out.ids[i]) != TokenKind::special) ++out.unended;
+  }
+  return out;
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,276 @@
+#include "text/tokenizer/pretokenizer.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+#include <array>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "text/utf8.h"
+
+namespace jackscrew {
+
+namespace {
+
+using Kind = PreTokenizerStep::Kind;
+
+// Of one match, in KiB; PCRE2's own limit is 20 GB. A run of spaces takes next to nothing.
+constexpr uint32_t kMaxHeap = 1 << 19;
+
+constexpr std::string_view kGpt2Pattern =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+constexpr const char* kLlama3Pattern =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
+    R"(|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr const char* kQwen2Pattern =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
+    R"(|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
+constexpr const char* kTekkenPattern =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
+    R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N})"
+    R"(| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
+// Unicode's White_Space. PCRE2's own \s also takes U+180E, which has not been a space since Unicode
+// 6.3 and is none for the engines that trained the vocabularies.
+constexpr std::string_view kSpaces = R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a})"
+                                     R"(\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
+
+const std::array<NamedPreTokenizer, 17>& named_pre_tokenizers() {
+  static const std::array<NamedPreTokenizer, 17> kTable = [] {
+    const std::vector<PreTokenizerStep> gpt2 = {{Kind::byte_level, {}}};
+    const std::vector<PreTokenizerStep> smollm = {{Kind::digits, {}}, {Kind::byte_level, {}}};
+    const std::vector<PreTokenizerStep> llama3 = {{Kind::regex, kLlama3Pattern}};
+    const std::vector<PreTokenizerStep> qwen2 = {{Kind::regex, kQwen2Pattern}};
+    const std::vector<PreTokenizerStep> tekken = {{Kind::regex, kTekkenPattern}};
+    const std::vector<PreTokenizerStep> fallback = {{Kind::regex, R"([\p{P}\$\+<=>\^~\|]+)"},
+                                                    {Kind::byte_level, {}},
+                                                    {Kind::digit_runs, {}},
+                                                    {Kind::regex, "[0-9][0-9][0-9]"}};
+    return std::array<NamedPreTokenizer, 17>{{{"gpt-2", gpt2},
+                                              {"phi-2", gpt2},
+                                              {"mpt", gpt2},
+                                              {"olmo", gpt2},
+                                              {"smollm", smollm},
+                                              {"starcoder", smollm},
+                                              {"refact", smollm},
+                                              {"codeshell", smollm},
+                                              {"llama-bpe", llama3, true},
+                                              {"llama3", llama3, true},
+                                              {"llama-v3", llama3, true},
+                                              {"dbrx", llama3},
+                                              {"qwen2", qwen2, false, true},
+                                              {"stablelm2", qwen2},
+                                              {"deepseek-r1-qwen", qwen2},
+                                              {"tekken", tekken, true},
+                                              {"default", fallback}}};
+  }();
+  return kTable;
+}
+
+// Rewrites a pattern written for Oniguruma so that PCRE2 matches the same.
+std::string translated(std::string_view pattern) {
+  std::string out;
+  bool in_class = false;
+  for (size_t i = 0; i < pattern.size(); ++i) {
+    const char c = pattern[i];
+    const char next = i + 1 < pattern.size() ? pattern[i + 1] : '\0';
+    if (c == '\\') {
+      ++i;
+      if (next == 's') {
+        out += in_class ? std::string(kSpaces) : fmt::format("[{}]", kSpaces);
+      } else if (next == 'S' && !in_class) {
+        out += fmt::format("[^{}]", kSpaces);
+      } else {
+        out += c;
+        if (next != '\0') out += next;
+      }
+      continue;
+    }
+    if (in_class && ((c == '[' && next != ':') || (c == '&' && next == '&'))) {
+      fail(ErrorKind::model,
+           "the tokenizer's pattern \"{}\" nests character classes, which is not "
+           "supported",
+           pattern);
+    }
+    if (c == '[' && in_class) {  // a POSIX class such as [:alpha:], copied up to its own bracket
+      const size_t end = pattern.find(":]", i);
+      if (end != std::string_view::npos) {
+        out += pattern.substr(i, end + 2 - i);
+        i = end + 1;
+        continue;
+      }
+    }
+    if (c == '[') in_class = true;
+    if (c == ']' && in_class) in_class = false;
+    out += c;
+  }
+  return out;
+}
+
+std::string pcre2_message(int code) {
+  std::array<PCRE2_UCHAR, 256> text{};
+  pcre2_get_error_message(code, text.data(), text.size());
+  return reinterpret_cast<const char*>(text.data());
+}
+
+struct FreeCode {
+  void operator()(pcre2_code* code) const { pcre2_code_free(code); }
+};
+struct FreeMatchData {
+  void operator()(pcre2_match_data* data) const { pcre2_match_data_free(data); }
+};
+struct FreeMatchContext {
+  void operator()(pcre2_match_context* context) const { pcre2_match_context_free(context); }
+};
+
+}  // namespace
+
+struct PreTokenizer::Pattern {
+  std::unique_ptr<pcre2_code, FreeCode> code;
+  std::unique_ptr<pcre2_match_context, FreeMatchContext> context;
+  bool compiled_to_machine_code = false;
+};
+
+// What one call of split() needs beside the patterns; match data cannot be shared between threads.
+struct PreTokenizer::Scratch {
+  std::vector<std::unique_ptr<pcre2_match_data, FreeMatchData>> match;
+  const std::function<void(std::string_view)>* word = nullptr;
+};
+
+std::string step_pattern(const PreTokenizerStep& step) {
+  switch (step.kind) {
+    case Kind::digits:
+      return R"(\p{N})";
+    case Kind::digit_runs:
+      return R"(\p{N}+)";
+    case Kind::byte_level:
+      return std::string(kGpt2Pattern);
+    case Kind::metaspace:
+      return fmt::format(R"(\x{{{0:x}}}[^\x{{{0:x}}}]*)", utf8_character(step.pattern, 0));
+    case Kind::regex:
+      break;
+  }
+  return step.pattern;
+}
+
+std::vector<NormalizerStep> text_changes(std::span<const PreTokenizerStep> steps) {
+  using Prefix = PreTokenizerStep::Prefix;
+  std::vector<NormalizerStep> changes;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const PreTokenizerStep& step = steps[i];
+    const bool metaspace = step.kind == Kind::metaspace;
+    if (!metaspace && step.prefix == Prefix::never) continue;
+    if (i > 0) {
+      fail(ErrorKind::model, "a pre-tokenizer that changes the pieces of another is not supported");
+    }
+    const std::string space = " ";
+    if (metaspace) changes.push_back({NormalizerStep::Kind::replace, space, step.pattern});
+    if (step.prefix != Prefix::never) {
+      changes.push_back({NormalizerStep::Kind::prepend,
+                         {},
+                         metaspace ? step.pattern : space,
+                         step.prefix == Prefix::at_begin,
+                         true});
+    }
+  }
+  return changes;
+}
+
+const NamedPreTokenizer& named_pre_tokenizer(std::string_view name) {
+  std::vector<std::string> names;
+  for (const NamedPreTokenizer& entry : named_pre_tokenizers()) {
+    if (entry.name == name) return entry;
+    names.push_back(entry.name);
+  }
+  const auto nearest = nearest_name(name, names);
+  throw Error(ErrorKind::model, fmt::format("unknown pre-tokenizer \"{}\"", name),
+              nearest ? fmt::format("the nearest known one is \"{}\"", *nearest)
+                      : fmt::format("known: {}", fmt::join(names, ", ")));
+}
+
+std::string pre_tokenizer_name(std::span<const PreTokenizerStep> steps, bool ignore_merges) {
+  for (const NamedPreTokenizer& entry : named_pre_tokenizers()) {
+    if (entry.ignore_merges == ignore_merges &&
+        std::equal(steps.begin(), steps.end(), entry.steps.begin(), entry.steps.end())) {
+      return entry.name;
+    }
+  }
+  return {};
+}
+
+PreTokenizer::PreTokenizer(std::span<const PreTokenizerStep> steps) {
+  for (const PreTokenizerStep& step : steps) {
+    if (step.kind == Kind::metaspace && !step.split) continue;
+    const std::string source = translated(step_pattern(step));
+    int code = 0;
+    PCRE2_SIZE offset = 0;
+    auto pattern = std::make_shared<Pattern>();
+    pattern->code.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(source.data()), source.size(),
+                                      PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &code,
+                                      &offset, nullptr));
+    if (pattern->code == nullptr) {
+      fail(ErrorKind::model, "the tokenizer's pattern \"{}\" does not compile: {}", step.pattern,
+           pcre2_message(code));
+    }
+    pattern->compiled_to_machine_code =
+        pcre2_jit_compile(pattern->code.get(), PCRE2_JIT_COMPLETE) == 0;
+    pattern->context.reset(pcre2_match_context_create(nullptr));
+    if (pattern->context == nullptr) throw std::bad_alloc();
+    // Runs of spaces are retried once per character: enough for some 100 MB of them, and too little
+    // for a pattern made to take forever.
+    pcre2_set_match_limit(pattern->context.get(), 100'000'000);
+    pcre2_set_heap_limit(pattern->context.get(), kMaxHeap);
+    patterns_.push_back(std::move(pattern));
+  }
+}
+
+void PreTokenizer::split(std::string_view text,
+                         const std::function<void(std::string_view)>& word) const {
+  Scratch scratch;
+  for (const auto& pattern : patterns_) {
+    scratch.match.emplace_back(pcre2_match_data_create_from_pattern(pattern->code.get(), nullptr));
+    if (scratch.match.back() == nullptr) throw std::bad_alloc();
+  }
+  scratch.word = &word;
+  if (!text.empty()) split_from(0, text, scratch);
+}
+
+void PreTokenizer::split_from(size_t step, std::string_view text, Scratch& scratch) const {
+  if (step == patterns_.size()) {
+    (*scratch.word)(text);
+    return;
+  }
+  const Pattern& pattern = *patterns_[step];
+  pcre2_match_data* match = scratch.match[step].get();
+  const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
+  size_t done = 0;
+  while (done < text.size()) {
+    int code = PCRE2_ERROR_JIT_STACKLIMIT;
+    if (pattern.compiled_to_machine_code) {
+      code = pcre2_jit_match(pattern.code.get(), subject, text.size(), done, PCRE2_NOTEMPTY, match,
+                             pattern.context.get());
+    }
+    // The interpreter keeps its stack on the heap: slower, but it can take any piece.
+    if (code == PCRE2_ERROR_JIT_STACKLIMIT) {
+      code = pcre2_match(pattern.code.get(), subject, text.size(), done,
+                         PCRE2_NOTEMPTY | PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, match,
+                         pattern.context.get());
+    }
+    if (code == PCRE2_ERROR_NOMATCH) break;
+    if (code < 0) {
+      fail(ErrorKind::data, "cannot cut a piece of {} bytes into words: {}", text.size(),
+           pcre2_message(code));
+    }
+    const PCRE2_SIZE* bounds = pcre2_get_ovector_pointer(match);
+    const size_t begin = bounds[0];
+    const size_t end = bounds[1];
+    if (begin > done) split_from(step + 1, text.substr(done, begin - done), scratch);
+    split_from(step + 1, text.substr(begin, end - begin), scratch);
+    done = end;
+  }
+  if (done < text.size()) split_from(step + 1, text.substr(done), scratch);
+}
+
+}  // namespace jackscrew

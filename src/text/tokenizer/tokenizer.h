@@ -1,0 +1,176 @@
+// BPE tokenizers, byte-level or SentencePiece's: text to token ids and back.
+//
+// A text goes through these stations: added tokens are found in it, the normalizer changes what
+// lies between them, the pre-tokenizer cuts that into words, and byte pairs are merged within each
+// word.
+//
+// Bytes that are not valid UTF-8 are never an error: each becomes the token of that single byte (or
+// whatever the vocabulary prescribes for a byte without a token), and the valid text on either side
+// is encoded by itself. Where every byte has a token and nothing is normalized,
+// decode(encode(text)) == text for any bytes whatever.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "text/tokenizer/bpe.h"
+#include "text/tokenizer/literals.h"
+#include "text/tokenizer/normalizer.h"
+#include "text/tokenizer/pretokenizer.h"
+
+namespace jackscrew {
+
+enum class TokenKind : uint8_t {
+  normal,   // made by merges
+  special,  // control: matched in raw text on request, left out of decoded text on request
+  added,    // user-defined: literal text, always matched in raw text
+  unused    // fills a gap in the ids
+};
+
+// U+2581, which stands for a space in Spelling::text.
+inline constexpr std::string_view kSpaceMark = "\u2581";
+
+// How normal tokens are written.
+enum class Spelling : uint8_t {
+  byte_map,  // bytes, in GPT-2's map (text/tokenizer/byte_map.h): byte-level BPE
+  text       // characters, kSpaceMark for a space: SentencePiece's BPE
+};
+
+// What decoding takes away before a whole text of Spelling::text.
+enum class LeadingSpace : uint8_t {
+  keep,
+  drop_one,         // a space that the tokenizer put there
+  drop_first_token  // every U+2581 in the first token, as Metaspace decodes
+};
+
+// Everything that defines a tokenizer, whichever file it came from. Ids index `tokens`; -1: none.
+struct TokenizerData {
+  std::vector<std::string> tokens;
+  std::vector<TokenKind> kinds;  // one for each token, or empty: all normal
+  std::vector<std::pair<std::string, std::string>> merges;  // best first
+  Spelling spelling = Spelling::byte_map;
+  // Spelling::text: the tokens "<0x00>" .. "<0xFF>" are the bytes of what has no token of its own.
+  bool byte_fallback = false;
+  LeadingSpace leading_space = LeadingSpace::keep;
+  std::vector<NormalizerStep> normalizer;
+  // Special and added tokens that are normalized and then looked for in the normalized text.
+  std::set<int32_t> normalized_literals;
+  std::vector<PreTokenizerStep> pre_tokenizer;
+  bool ignore_merges = false;  // a word that is itself in the vocabulary is not taken apart
+  int32_t missing_id = -1;     // stands for bytes that have no token; -1: such bytes are dropped
+  bool fuse_missing = false;   // one missing_id for each run of such bytes
+  int32_t bos = -1;
+  int32_t eos = -1;
+  int32_t pad = -1;
+  int32_t unk = -1;
+  bool add_bos = false;       // the tokenizer's own default for a text of its own
+  std::string chat_template;  // Jinja, as the model carries it; may be empty
+  std::string tool_template;  // the same for conversations with tools, where they have their own
+
+  // Sets `pre_tokenizer`, `ignore_merges` and `normalizer` from a value of GGUF's
+  // `tokenizer.ggml.pre`. Throws Error(model) when the name is unknown.
+  void set_pre_tokenizer(std::string_view name);
+};
+
+// Splits "left right" as GGUF and older tokenizer.json files write a merge. Throws Error(model).
+std::pair<std::string, std::string> parse_merge(std::string_view text);
+
+// Immutable: all methods are const and may be called by several threads at once.
+class Tokenizer {
+ public:
+  // Throws Error(model) when ids are out of range, tokens are empty or appear twice, a merge refers
+  // to a token that is missing, or a pattern does not compile.
+  explicit Tokenizer(TokenizerData data);
+  // The indices hold views into the vocabulary, which a move keeps in place and a copy would not.
+  Tokenizer(Tokenizer&&) = default;
+  Tokenizer& operator=(Tokenizer&&) = default;
+  Tokenizer(const Tokenizer&) = delete;
+  Tokenizer& operator=(const Tokenizer&) = delete;
+
+  // The ids of `text`, without BOS or EOS. Added tokens are always matched, longest first; special
+  // tokens only with `parse_special`, otherwise their text is text like any other. `place` says
+  // what was encoded before; BOS is no part of a text.
+  std::vector<int32_t> encode(std::string_view text, bool parse_special,
+                              TextPlace place = TextPlace::begin) const;
+
+  // The bytes of `ids` one after another; not valid UTF-8 where the ids cut through a character.
+  // Throws Error(data) when an id is out of range.
+  std::string decode(std::span<const int32_t> ids, bool skip_special,
+                     TextPlace place = TextPlace::begin) const;
+
+  // The bytes that one token stands for. Throws Error(data) when `id` is out of range.
+  const std::string& token_bytes(int32_t id) const;
+  TokenKind kind(int32_t id) const;
+
+  int64_t vocab_size() const { return static_cast<int64_t>(data_.tokens.size()); }
+  int32_t bos() const { return data_.bos; }
+  int32_t eos() const { return data_.eos; }
+  int32_t pad() const { return data_.pad; }
+  bool add_bos() const { return data_.add_bos; }
+  // The id of a special or added token.
+  std::optional<int32_t> find_special(std::string_view text) const;
+  // The first special or added token spelled out in `text`, the longest where several begin.
+  struct SpecialPlace {
+    size_t begin, size;  // bytes
+    int32_t id;
+  };
+  std::optional<SpecialPlace> next_special(std::string_view text) const;
+  const TokenizerData& data() const { return data_; }
+
+ private:
+  struct Job;  // one call of encode()
+
+  // Checks the data, fills the members between data_ and merger_, and returns the merger.
+  BpeMerger index_vocabulary();
+  void check_ids() const;
+  void index_tokens();
+  void index_normal_token(int32_t id, BpeAlphabet& alphabet);
+  BpeMerger make_merger(BpeAlphabet alphabet);
+  Literals make_literals(bool raw, bool normalized) const;
+  void encode_bytes(std::string_view text, Job& job) const;
+  void encode_piece(std::string_view text, Job& job) const;
+  void encode_words(std::string_view text, Job& job) const;
+  void encode_word(std::string_view word, Job& job) const;
+
+  TokenizerData data_;
+  std::vector<std::string> bytes_;                       // by id
+  std::unordered_map<std::string_view, int32_t> ids_;    // by spelling; views into data_.tokens
+  std::unordered_map<std::string_view, int32_t> words_;  // as merged; only with ignore_merges
+  // No merge crosses from another character to U+2581, so a word may be cut there.
+  bool spaces_begin_words_ = false;
+  PreTokenizer pre_tokenizer_;
+  std::vector<NormalizerStep> text_changes_;  // the pre-tokenizer's
+  BpeMerger merger_;
+  Literals literals_;  // every special and added token, as spelled
+  Literals raw_literals_;
+  Literals normalized_literals_;
+};
+
+// Turns a stream of ids into text that is valid UTF-8 at every point: bytes are held back until
+// their character is complete, and bytes that can no longer become one are replaced by U+FFFD.
+class StreamDecoder {
+ public:
+  // `tokenizer` must outlive the decoder.
+  StreamDecoder(const Tokenizer& tokenizer, bool skip_special)
+      : tokenizer_(&tokenizer), skip_special_(skip_special) {}
+
+  // The text that `id` completes. Throws Error(data) when `id` is out of range.
+  std::string push(int32_t id);
+  // What is still held back, as U+FFFD. The decoder is then as new.
+  std::string finish();
+
+ private:
+  const Tokenizer* tokenizer_;
+  bool skip_special_;
+  std::string held_;
+};
+
+}  // namespace jackscrew

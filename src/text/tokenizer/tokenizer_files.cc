@@ -1,0 +1,150 @@
+#include "text/tokenizer/tokenizer_files.h"
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "text/tokenizer/sentencepiece.h"
+#include "text/tokenizer/tiktoken.h"
+#include "text/tokenizer/tokenizer_config.h"
+#include "text/tokenizer/tokenizer_json.h"
+
+namespace jackscrew {
+
+namespace {
+
+// Tokens of Llama 3's own file; Llama 4's looks alike but has others, and another pattern.
+constexpr size_t kLlama3Tokens = 128000 + 256;
+
+TokenizerData read_model_file(const fs::path& path) {
+  const std::string bytes = read_text(path);
+  if (!is_tiktoken(bytes)) return parse_sentencepiece(bytes, path.string());
+  TokenizerData data = parse_tiktoken(bytes, path.string());
+  if (data.tokens.size() != kLlama3Tokens) {
+    throw Error(ErrorKind::model,
+                fmt::format("{}: a tiktoken file of {} tokens is not supported", path.string(),
+                            data.tokens.size() - 256),
+                "Llama 3's, of 128000, is; others need a tokenizer.json");
+  }
+  return data;
+}
+
+constexpr const char* kConfigFile = "tokenizer_config.json";
+
+std::optional<NamedText> named_text(const fs::path& directory, const char* name) {
+  const fs::path path = directory / name;
+  if (!fs::exists(path)) return std::nullopt;
+  return NamedText{path.string(), read_text(path)};
+}
+
+void apply_template_files(TokenizerData& data, const fs::path& directory) {
+  auto chat = named_text(directory, kDefaultTemplateFile);
+  if (!chat) chat = named_text(directory, kChatTemplateFile);
+  const auto tools = named_text(directory, kToolTemplateFile);
+  if (!chat && !tools) return;
+  data.tool_template = tools ? tools->text : "";
+  if (chat) data.chat_template = chat->text;
+}
+
+// What the files beside a vocabulary say of it.
+void apply_files_beside(TokenizerData& data, const fs::path& directory, VocabularyFile vocabulary) {
+  apply_tokenizer_config(data,
+                         {.config = named_text(directory, kConfigFile),
+                          .special_tokens_map = named_text(directory, "special_tokens_map.json"),
+                          .added_tokens = named_text(directory, "added_tokens.json")},
+                         vocabulary);
+  apply_template_files(data, directory);
+}
+
+TokenizerData sentencepiece_data(const GgufTokenizerMetadata& from) {
+  std::vector<Piece> pieces;
+  for (size_t i = 0; i < from.tokens.size(); ++i) {
+    Piece piece{from.tokens[i]};
+    if (!from.scores.empty()) piece.score = from.scores[i];
+    if (!from.token_types.empty()) piece.type = static_cast<PieceType>(from.token_types[i]);
+    pieces.push_back(std::move(piece));
+  }
+  TokenizerData data = sentencepiece_bpe(pieces, from.add_space_prefix.value_or(true));
+  if (!from.merges.empty()) data.merges.clear();
+  return data;
+}
+
+TokenizerData byte_level_data(const GgufTokenizerMetadata& from) {
+  TokenizerData data;
+  data.tokens = from.tokens;
+  for (const int64_t type : from.token_types) {
+    data.kinds.push_back(token_kind(static_cast<PieceType>(type)));
+  }
+  data.set_pre_tokenizer(from.pre.empty() ? "default" : from.pre);
+  return data;
+}
+
+}  // namespace
+
+bool has_tokenizer(const fs::path& directory) {
+  return fs::exists(directory / "tokenizer.json") || fs::exists(directory / "tokenizer.model");
+}
+
+void apply_templates(TokenizerData& data, const fs::path& directory) {
+  if (const auto config = named_text(directory, kConfigFile)) apply_config_templates(data, *config);
+  apply_template_files(data, directory);
+}
+
+std::optional<TokenizerData> read_tokenizer_directory(const fs::path& directory) {
+  const fs::path json = directory / "tokenizer.json";
+  const fs::path model = directory / "tokenizer.model";
+  TokenizerData data;
+  if (fs::exists(json)) {
+    data = parse_tokenizer_json(read_text(json), json.string());
+    apply_files_beside(data, directory, VocabularyFile::tokenizer_json);
+  } else if (fs::exists(model)) {
+    data = read_model_file(model);
+    apply_files_beside(data, directory, VocabularyFile::tokenizer_model);
+  } else {
+    return std::nullopt;
+  }
+  return data;
+}
+
+TokenizerData gguf_tokenizer_data(const GgufTokenizerMetadata& from, const std::string& where) {
+  const bool sentencepiece = from.model == "llama";
+  if (!sentencepiece && from.model != "gpt2") {
+    throw Error(ErrorKind::model,
+                fmt::format("{}: tokenizer model \"{}\" is not supported", where, from.model),
+                "\"gpt2\" (byte-level BPE) and \"llama\" (SentencePiece's BPE) are");
+  }
+  TokenizerData data = sentencepiece ? sentencepiece_data(from) : byte_level_data(from);
+  for (const std::string& merge : from.merges) data.merges.push_back(parse_merge(merge));
+  data.bos = narrow<int32_t>(from.bos_id);
+  data.eos = narrow<int32_t>(from.eos_id);
+  data.pad = narrow<int32_t>(from.pad_id);
+  if (from.unk_id >= 0 || !sentencepiece) data.unk = narrow<int32_t>(from.unk_id);
+  data.missing_id = data.unk;
+  // As llama.cpp does where the file is silent.
+  data.add_bos = from.add_bos.value_or(sentencepiece && data.bos >= 0);
+  data.chat_template = from.chat_template;
+  data.tool_template = from.tool_template;
+  return data;
+}
+
+FoundTokenizer read_tokenizer(const fs::path& path) {
+  constexpr const char* kHint =
+      "give a directory with a tokenizer.json or a tokenizer.model, such a file, or a GGUF file; "
+      "or tokenizer=bytes";
+  if (!fs::exists(path)) {
+    throw Error(ErrorKind::model, fmt::format("tokenizer {} does not exist", path.string()), kHint);
+  }
+  const std::string name = path.filename().string();
+  const bool is_file = name == "tokenizer.json" || name == "tokenizer.model";
+  if (fs::is_directory(path) || is_file) {
+    fs::path directory = is_file ? path.parent_path() : path;
+    if (directory.empty()) directory = ".";
+    if (auto data = read_tokenizer_directory(directory)) return {directory, std::move(*data)};
+  } else if (path.extension() == ".gguf") {
+    const GgufFile file(path);
+    const GgufTokenizerMetadata metadata = gguf_tokenizer(file);
+    if (!metadata.model.empty()) return {path, gguf_tokenizer_data(metadata, path.string())};
+  }
+  throw Error(ErrorKind::model, fmt::format("there is no tokenizer in {}", path.string()), kHint);
+}
+
+}  // namespace jackscrew

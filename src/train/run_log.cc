@@ -1,0 +1,264 @@
+#include "train/run_log.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/console.h"
+#include "base/process_memory.h"
+#include "base/text.h"
+#include "report/progress.h"
+#include "session/flops.h"
+#include "session/plan.h"
+#include "train/output_dir.h"
+
+namespace jackscrew {
+
+namespace {
+
+// A line of ours, with its colours.
+void speak(const TrainConsole& console, const std::string& line) {
+  if (!console.style.quiet) write_message(console.out, line + "\n");
+}
+
+std::string data_names(const Recipe& recipe) {
+  return fmt::format("{}", fmt::join(recipe.data, ", "));
+}
+
+}  // namespace
+
+void say(const TrainConsole& console, const std::string& line) {
+  speak(console, one_line(line));
+}
+
+RunLog::RunLog(const Run& run, const fs::path& output, std::optional<int64_t> resumed,
+               int64_t earlier_tokens)
+    : run_(run),
+      events_(output / kLogName, resumed),
+      board_(output, resumed),
+      earlier_tokens_(earlier_tokens) {}
+
+void RunLog::introduce(int64_t first, const fs::path& output) {
+  peak_ = run_.session.measure_peak();
+  const Recipe& recipe = run_.recipe;
+  int64_t trained = 0;
+  run_.session.visit([&](const StateRef& state) {
+    const bool learns = state.role == StateRole::parameter || state.role == StateRole::master;
+    if (learns) trained += state.view.size();
+  });
+  say(fmt::format("model     {}: {} parameters, {} of them trained ({})", recipe.model,
+                  human_count(run_.files.config.parameter_count()), human_count(trained),
+                  recipe.learner));
+  introduce_data();
+  introduce_machine();
+  const LearnerNotes notes = run_.session.learner().notes();
+  for (size_t i = 0; i < notes.lines.size(); ++i) {
+    say(fmt::format("{:<10}{}", i == 0 ? recipe.learner : "", notes.lines[i]));
+  }
+  for (const std::string& warning : notes.warnings) warn(warning);
+  const Schedule& schedule = run_.schedule;
+  say(fmt::format("steps     {} ({} per epoch), learning rate {:.3g} {}, {} of warm-up",
+                  schedule.total_steps, run_.sampler.steps_per_epoch(), recipe.learning_rate,
+                  recipe.options.text("lr_scheduler_type"),
+                  counted(schedule.warmup_steps, "step")));
+  if (first == schedule.total_steps) {
+    say("          all of them are done; the result is written again");
+  }
+  warn_of_disk(output);
+  log_start(first, trained);
+  log_booked(first);
+}
+
+void RunLog::introduce_data() {
+  const DatasetStats& stats = run_.data.train.stats();
+  say(fmt::format("data      {}: {}, {}, {:.0f}% of them trained; sequences {:.0f}% full",
+                  data_names(run_.recipe), counted(stats.examples, "example"),
+                  counted(stats.tokens, "token"),
+                  100.0 * static_cast<double>(stats.trained_tokens) /
+                      static_cast<double>(std::max<int64_t>(1, stats.tokens)),
+                  100.0 * run_.sampler.fill_rate()));
+  if (stats.truncated + stats.dropped > 0) {
+    say(fmt::format("          {} cut to sequence_len={}, {} skipped: nothing to train on",
+                    counted(stats.truncated, "record"), run_.recipe.sequence_len, stats.dropped));
+  }
+  if (stats.too_long > 0) {
+    say(fmt::format("          {} skipped: longer than sequence_len={}",
+                    counted(stats.too_long, "record"), run_.recipe.sequence_len));
+  }
+}
+
+void RunLog::introduce_machine() {
+  Session& session = run_.session;
+  const SessionPlan& plan = run_.plan;
+  say(fmt::format(
+      "machine   {}, {}, {}, product {}{}", session.device().description(),
+      counted(session.ops().threads(), "thread"), session.ops().level(), session.product().name(),
+      peak_.flops > 0
+          ? fmt::format(", {} peak {:.0f} GFLOP/s", dtype_name(peak_.operands), peak_.flops * 1e-9)
+          : ""));
+  if (run_.recipe.device == "auto") {
+    const std::string note = note_on_gpus();
+    if (!note.empty()) say("          " + note);
+  }
+  say(fmt::format("memory    {}: {}{}", human_bytes(plan.ledger.peak), purposes_text(plan.ledger),
+                  plan.recompute ? "; activations recomputed" : ""));
+  if (plan.masters.peak > 0) {
+    say(fmt::format("          and {} of masters {}", human_bytes(plan.masters.peak),
+                    plan.masters_in_files ? "in files" : "on the host"));
+  }
+}
+
+void RunLog::warn_of_disk(const fs::path& output) {
+  const int64_t wanted = plan_disk(run_.recipe, run_.files.config, run_.plan).peak();
+  std::error_code error;
+  const fs::space_info space = fs::space(output, error);
+  if (error || space.available >= static_cast<uintmax_t>(wanted)) return;
+  warn(fmt::format("the run may write {} to {}, which has {} free", human_bytes(wanted),
+                   output.string(), human_bytes(static_cast<int64_t>(space.available))));
+}
+
+void RunLog::log_start(int64_t first, int64_t trained) {
+  const Recipe& recipe = run_.recipe;
+  Session& session = run_.session;
+  JsonObject start;
+  start.add("model", recipe.model).add("parameters", run_.files.config.parameter_count());
+  start.add("trained", trained);
+  start.add("total_steps", run_.schedule.total_steps).add("planned_peak", run_.plan.ledger.peak);
+  start.add("isa", session.ops().level()).add("threads", session.ops().threads());
+  start.add("method", recipe.method).add("data", data_names(recipe)).add("storage", recipe.storage);
+  start.add("data_fingerprint", run_.data.train.fingerprint());
+  start.add("product", session.product().name());
+  start.add("device", session.device().description());
+  start.add("cpu", cpu_name()).add("version", JACKSCREW_VERSION);
+  events_.write(EventKind::start, first, start);
+}
+
+// What the device's memory holds, where that has changed.
+void RunLog::log_booked(int64_t step) {
+  const auto& booked = run_.session.memory().ledger().current;
+  if (booked == booked_) return;
+  booked_ = booked;
+  events_.write(EventKind::booked, step, purposes_json(booked));
+}
+
+void RunLog::worked(const StepBatch& batch, double seconds) {
+  resident_peak_ = std::max(resident_peak_, anonymous_resident_bytes());
+  unlogged_.tokens += batch.tokens;
+  unlogged_.flops += training_flops(run_.session.stage(), run_.session.learner(), batch);
+  unlogged_.seconds += seconds;
+}
+
+// Other programs may have slowed the measurement of the peak: what surpasses it is reason to
+// measure again, a few times; then it is not known.
+std::optional<double> RunLog::share_of_peak(double flops) {
+  constexpr int kMeasurements = 3;
+  while (peak_.flops > 0 && flops > peak_.flops && peak_measurements_ < kMeasurements) {
+    ++peak_measurements_;
+    peak_.flops = std::max(peak_.flops, run_.session.measure_peak().flops);
+  }
+  if (peak_.flops == 0.0 || flops > peak_.flops) return std::nullopt;
+  return flops / peak_.flops;
+}
+
+void RunLog::step(int64_t done, const StepResult& result, double seconds_left) {
+  const Work work = std::exchange(unlogged_, Work{});
+  const double rate = run_.schedule.rate(done - 1);
+  const double epoch =
+      static_cast<double>(done) / static_cast<double>(run_.sampler.steps_per_epoch());
+  StepLine line;
+  line.step = done;
+  line.total_steps = run_.schedule.total_steps;
+  line.loss = result.loss;
+  line.learning_rate = rate;
+  line.grad_norm = result.grad_norm;
+  line.tokens_per_second = static_cast<double>(work.tokens) / work.seconds;
+  line.speed_of_light = share_of_peak(work.flops / work.seconds);
+  line.memory_used = run_.session.memory().ledger().peak;
+  line.memory_budget = run_.recipe.device_memory;
+  if (const int64_t host = run_.session.masters().ledger().peak;
+      host > 0 && !run_.plan.masters_in_files) {
+    line.host_used = host;
+    line.host_budget = run_.recipe.host_memory;
+  }
+  line.seconds_left = seconds_left;
+  speak(run_.console, format_step_line(line, run_.console.colour, run_.console.width));
+  log_booked(done);
+  warn_of_refused_graphs();
+  events_.write(EventKind::step, done,
+                JsonObject()
+                    .add("loss", result.loss)
+                    .add("grad_norm", result.grad_norm)
+                    .add("learning_rate", rate)
+                    .add("epoch", epoch)
+                    .add("tokens", work.tokens + std::exchange(earlier_tokens_, 0))
+                    .add("tokens_per_second", line.tokens_per_second));
+  board_.scalar("train/loss", done, static_cast<float>(result.loss));
+  board_.scalar("train/learning_rate", done, static_cast<float>(rate));
+  board_.scalar("train/grad_norm", done, static_cast<float>(result.grad_norm));
+  board_.scalar("train/tokens_per_second", done, static_cast<float>(line.tokens_per_second));
+}
+
+// Work that a GPU's driver does not record is issued anew every time: right, and slower.
+void RunLog::warn_of_refused_graphs() {
+  const RepeatCounts counts = run_.session.ops().repeat_counts();
+  if (counts.refused == 0 || std::exchange(warned_of_graphs_, true)) return;
+  warn(
+      fmt::format("a step's work could not be recorded as a CUDA graph ({}): every kernel is "
+                  "launched by itself, which is slower",
+                  counts.refusal));
+}
+
+// Of the micro-batches and updates of this process; without fields where nothing is recorded.
+JsonObject RunLog::graphs_json() const {
+  const RepeatCounts counts = run_.session.ops().repeat_counts();
+  JsonObject out;
+  if (counts.issued + counts.replayed == 0) return out;
+  out.add("recorded", counts.recorded).add("replayed", counts.replayed);
+  return out.add("issued", counts.issued).add("refused", counts.refused);
+}
+
+void RunLog::evaluated(int64_t step, double loss, double perplexity, int64_t tokens) {
+  say(fmt::format("eval step {} | loss {:.4f} | ppl {:.2f} | {}", step, loss, perplexity,
+                  counted(tokens, "token")));
+  events_.write(EventKind::eval, step,
+                JsonObject().add("eval_loss", loss).add("perplexity", perplexity));
+  board_.scalar("eval/loss", step, static_cast<float>(loss));
+}
+
+void RunLog::answered(int64_t step, size_t index, const Sample& sample, const std::string& answer) {
+  events_.write(EventKind::sample, step,
+                JsonObject()
+                    .add("index", index)
+                    .add("prompt", sample.prompt)
+                    .add("expected", sample.expected)
+                    .add("answer", answer));
+}
+
+void RunLog::saved(int64_t step, const fs::path& checkpoint) {
+  events_.write(EventKind::save, step, JsonObject().add("path", checkpoint.string()));
+  say(fmt::format("saved     {}", checkpoint.string()));
+}
+
+void RunLog::ended(int64_t done, const fs::path& output) {
+  resident_peak_ = std::max(resident_peak_, anonymous_resident_bytes());
+  const Ledger& ledger = run_.session.memory().ledger();
+  const JsonObject masters = ledger_json(run_.session.masters().ledger());
+  const JsonObject none = JsonObject().add("peak", 0);
+  const bool in_files = run_.plan.masters_in_files;
+  events_.write(EventKind::memory, done,
+                JsonObject()
+                    .add("device", ledger_json(ledger))
+                    .add("host", in_files ? none : masters)
+                    .add("disk", in_files ? masters : none)
+                    .add("fits", true)
+                    .add("peak_at", ledger.peak_at)
+                    .add("resident_peak", resident_peak_));
+  events_.write(EventKind::end, done,
+                JsonObject().add("output_dir", output.string()).add("graphs", graphs_json()));
+  const bool beside = run_.session.device().own_memory().has_value();
+  say(fmt::format("memory    peak {} allocated, {} resident{}", human_bytes(ledger.peak),
+                  human_bytes(resident_peak_), beside ? " on the host" : ""));
+}
+
+}  // namespace jackscrew

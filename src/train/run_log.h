@@ -1,0 +1,90 @@
+// What a run tells: lines for the user, events in train_log.jsonl, curves for TensorBoard.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <string>
+
+#include "data/batch.h"
+#include "optim/schedule.h"
+#include "report/event_log.h"
+#include "report/tensorboard.h"
+#include "session/session.h"
+#include "train/run_data.h"
+#include "train/trainer.h"
+
+namespace jackscrew {
+
+// Lines of a run go to console.out, unless it is to be quiet.
+void say(const TrainConsole& console, const std::string& line);
+
+class RunLog {
+ public:
+  // What is true of a run from its first step to its last. Everything must outlive the log.
+  struct Run {
+    const Recipe& recipe;
+    const TrainConsole& console;
+    const ModelFiles& files;
+    const RunData& data;
+    const BatchSampler& sampler;
+    const Schedule& schedule;
+    const SessionPlan& plan;
+    Session& session;
+  };
+
+  // Begins the files in `output` anew or, with `resumed`, continues them at that step.
+  // `earlier_tokens`: of the steps before it that no line tells of.
+  RunLog(const Run& run, const fs::path& output, std::optional<int64_t> resumed,
+         int64_t earlier_tokens);
+
+  // The lines before the first step, which is `first`; `output` is where the run writes. Measures
+  // the device's peak.
+  void introduce(int64_t first, const fs::path& output);
+  // What the device reaches; 0 where it is not known.
+  double peak_flops() const { return peak_.flops; }
+
+  // Steps done since the last line. Evaluations and checkpoints are not work of this kind.
+  void worked(const StepBatch& batch, double seconds);
+  void waited(double seconds) { unlogged_.seconds += seconds; }
+  // The line of a step.
+  void step(int64_t done, const StepResult& result, double seconds_left);
+
+  void evaluated(int64_t step, double loss, double perplexity, int64_t tokens);
+  void answered(int64_t step, size_t index, const Sample& sample, const std::string& answer);
+  void saved(int64_t step, const fs::path& checkpoint);
+  void event(EventKind kind, int64_t step, const JsonObject& fields) {
+    events_.write(kind, step, fields);
+  }
+  // The last events of a run that has written its result to `output`, and how much memory it took.
+  void ended(int64_t done, const fs::path& output);
+
+ private:
+  struct Work {
+    int64_t tokens = 0;
+    double flops = 0;
+    double seconds = 0;
+  };
+
+  void say(const std::string& line) const { jackscrew::say(run_.console, line); }
+  void introduce_data();
+  void introduce_machine();
+  void warn_of_disk(const fs::path& output);
+  void log_start(int64_t first, int64_t trained);
+  void log_booked(int64_t step);
+  std::optional<double> share_of_peak(double flops);
+  void warn_of_refused_graphs();
+  JsonObject graphs_json() const;
+
+  Run run_;
+  EventLog events_;
+  TensorBoardWriter board_;
+  std::array<int64_t, kPurposes> booked_{};  // as it was logged last
+  Session::Peak peak_;
+  int peak_measurements_ = 1;
+  Work unlogged_;           // of this process, since the last line of the log
+  int64_t earlier_tokens_;  // of what an earlier one did after its last line
+  int64_t resident_peak_ = 0;
+  bool warned_of_graphs_ = false;
+};
+
+}  // namespace jackscrew

@@ -1,0 +1,84 @@
+// Comma-separated values, alone and as training records.
+#include "data/csv.h"
+
+#include <gtest/gtest.h>
+
+#include "data/records.h"
+#include "tests/cli/run_program.h"
+#include "tests/support/errors.h"
+
+namespace jackscrew {
+namespace {
+
+using Rows = std::vector<std::vector<std::string>>;
+
+Rows rows_of(std::string_view text, size_t most_of_row = 100) {
+  CsvReader reader(text, "a.csv", most_of_row);
+  Rows rows;
+  for (std::vector<std::string> fields; reader.next(fields);) rows.push_back(fields);
+  return rows;
+}
+
+TEST(Csv, ReadsFieldsAsRfc4180HasThem) {
+  EXPECT_EQ(rows_of("a,b\n1,2\n"), (Rows{{"a", "b"}, {"1", "2"}}));
+  EXPECT_EQ(rows_of("a,b\r\n1,2"), (Rows{{"a", "b"}, {"1", "2"}}));
+  EXPECT_EQ(rows_of("\xEF\xBB\xBF\"a, b\",\"say \"\"hi\"\"\"\n"), (Rows{{"a, b", "say \"hi\""}}));
+  EXPECT_EQ(rows_of("\"two\nlines\",x\n"), (Rows{{"two\nlines", "x"}}));
+  EXPECT_EQ(rows_of(",\n,\n"), (Rows{{"", ""}, {"", ""}}));
+  EXPECT_EQ(rows_of("a\n\n\r\nb"), (Rows{{"a"}, {"b"}}));
+  EXPECT_EQ(rows_of("\"\"\n"), (Rows{{""}}));
+  EXPECT_EQ(rows_of("a\"b,c\n"), (Rows{{"a\"b", "c"}}));
+  EXPECT_EQ(rows_of(""), Rows{});
+  EXPECT_EQ(rows_of("\xEF\xBB\xBF"), Rows{});
+}
+
+TEST(Csv, BoundsARow) {
+  const auto refused = [](std::string_view text) {
+    return message_of(error_of(ErrorKind::data, [&] { rows_of(text, 8); }));
+  };
+  EXPECT_EQ(rows_of("a,b\n1234,678\n\"2345\",7\n", 8).size(), 3u);
+  EXPECT_EQ(refused("a,b\n1234,6789\n"), "a.csv:2: a row of more than 8 B");
+  EXPECT_EQ(refused("a,b\n1,\"4\n67890\n"), "a.csv:2: a row of more than 8 B");
+}
+
+TEST(Csv, NamesTheLineOfABrokenQuote) {
+  const auto refused = [](std::string_view text) {
+    return message_of(error_of(ErrorKind::data, [&] { rows_of(text); }));
+  };
+  EXPECT_EQ(refused("a\n\"b\nc"), "a.csv:2: a quote is not closed");
+  EXPECT_EQ(refused("\"a\nb\"x,\n"), "a.csv:2: text after the closing quote of a field");
+}
+
+TEST(Csv, RowsAreRecords) {
+  const TemporaryDirectory directory("jackscrew_csv");
+  const auto read = [&](const std::string& text) {
+    std::vector<std::string> seen;
+    int64_t bytes = 0;
+    const fs::path path = directory.file("data.csv", text);
+    read_records(
+        {&path, 1}, 0,
+        [&](const Record& record, const std::string& place) {
+          const auto* chat = std::get_if<ConversationRecord>(&record);
+          seen.push_back(place.substr(place.find(".csv")) + " " +
+                         (chat == nullptr ? std::get<TextRecord>(record).text
+                                          : chat->messages.front().content + "|" +
+                                                chat->messages.back().content));
+          return true;
+        },
+        [&](int64_t more) { bytes += more; });
+    return seen;
+  };
+  EXPECT_EQ(
+      read("instruction,input,output\nAdd,\"1, 2\",3\nName,,\"A\nB\"\nLast,,x\n"),
+      (std::vector<std::string>{".csv:2 Add\n\n1, 2|3", ".csv:3 Name|A\nB", ".csv:5 Last|x"}));
+  EXPECT_EQ(read("id,text\n7,hello\n"), std::vector<std::string>{".csv:2 hello"});
+  const auto expect_refused = [&](const std::string& text, const std::string& part) {
+    expect_message(ErrorKind::data, part, [&] { read(text); });
+  };
+  expect_refused("instruction,output\na,b,c\n", "data.csv:2: 3 fields where the first row has 2");
+  expect_refused("text,text\na,b\n", "column \"text\" appears twice");
+  expect_refused("question,answer\na,b\n", "nothing to train on: its keys are question, answer");
+}
+
+}  // namespace
+}  // namespace jackscrew

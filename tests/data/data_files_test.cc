@@ -1,0 +1,154 @@
+#include "data/data_files.h"
+
+#include <gtest/gtest.h>
+
+#include "data/records.h"
+#include "tests/data/dataset_fixture.h"
+
+namespace jackscrew {
+namespace {
+
+using Warnings = std::vector<std::string>;
+
+class DataFiles : public DatasetTest {
+ protected:
+  std::string names(DataPart part) const {
+    std::string text;
+    for (const fs::path& file : DataPlace(directory_).files(part))
+      text += file.filename().string() + " ";
+    return text;
+  }
+  Warnings left_out(DataPart part) const { return DataPlace(directory_).left_out_warnings(part); }
+  void refuse(DataPart part, const std::string& message) const {
+    expect_message(ErrorKind::data, directory_.string() + message, [&] { names(part); });
+  }
+  std::string hint(DataPart part) const {
+    return hint_of(error_of(ErrorKind::data, [&] { names(part); }));
+  }
+};
+
+TEST_F(DataFiles, AreForBothPartsWhereNoNameChooses) {
+  refuse(DataPart::train, " holds no training files");
+  refuse(DataPart::evaluation, " holds no files for evaluation");
+  write("b.txt", "b b b");
+  write("a.jsonl", R"({"text": "first one"})");
+  write("readme.md", "not data");
+  EXPECT_EQ(names(DataPart::train), "a.jsonl b.txt ");
+  EXPECT_EQ(names(DataPart::evaluation), "a.jsonl b.txt ");
+  EXPECT_FALSE(DataPlace(directory_).names(DataPart::evaluation));
+  EXPECT_EQ(left_out(DataPart::train), Warnings());
+  const Dataset both = Dataset::read(directory_, tokenizer_, options(100));
+  EXPECT_EQ(decode(both.example(0)), "first one<|im_end|>");
+  EXPECT_EQ(decode(both.example(1)), "b b b");
+}
+
+TEST_F(DataFiles, AreListedOnce) {
+  write("a.txt", "a");
+  const DataPlace place(directory_);
+  write("b.txt", "b");
+  EXPECT_EQ(place.files(DataPart::train).size(), 1u);
+  EXPECT_EQ(DataPlace(directory_).files(DataPart::train).size(), 2u);
+}
+
+TEST_F(DataFiles, AreChosenByName) {
+  for (const char* name :
+       {"a.jsonl", "b.txt", "train-01.jsonl", "valid.jsonl", "testing.jsonl", "readme.md"}) {
+    write(name, "");
+  }
+  EXPECT_EQ(names(DataPart::train), "train-01.jsonl ");
+  EXPECT_EQ(names(DataPart::evaluation), "valid.jsonl ");
+  EXPECT_TRUE(DataPlace(directory_).names(DataPart::evaluation));
+  const std::string left = directory_.string() +
+                           ": a.jsonl and 2 more are not read: other files there "
+                           "are named for this split";
+  EXPECT_EQ(left_out(DataPart::train), Warnings{left});
+  EXPECT_EQ(left_out(DataPart::evaluation), Warnings{left});
+  expect_message(ErrorKind::data,
+                 directory_.string() + ": none of its 0 records has a token to evaluate on",
+                 [&] { Dataset::read(directory_, tokenizer_, options(9), DataPart::evaluation); });
+}
+
+TEST_F(DataFiles, NamedTestAreForEvaluationWhereNoOthersAre) {
+  for (const char* name : {"train-01.jsonl", "valid.jsonl", "test-2.jsonl", "readme.md"}) {
+    write(name, "");
+  }
+  EXPECT_EQ(names(DataPart::evaluation), "valid.jsonl ");
+  EXPECT_EQ(left_out(DataPart::train), Warnings());
+  EXPECT_EQ(left_out(DataPart::evaluation),
+            Warnings{directory_.string() +
+                     ": test-2.jsonl is not read: other files there are named for this split"});
+  fs::remove(directory_ / "valid.jsonl");
+  EXPECT_EQ(names(DataPart::evaluation), "test-2.jsonl ");
+  fs::remove(directory_ / "train-01.jsonl");
+  refuse(DataPart::train, " holds no training files");
+  EXPECT_NE(hint(DataPart::train).find("test-2.jsonl"), std::string::npos);
+}
+
+TEST_F(DataFiles, AreNamedByAWord) {
+  for (const char* name : {"train1.jsonl", "train_2.jsonl", "trainer.jsonl", "test1.jsonl"}) {
+    write(name, "");
+  }
+  EXPECT_EQ(names(DataPart::train), "train1.jsonl train_2.jsonl ");
+  EXPECT_EQ(names(DataPart::evaluation), "test1.jsonl ");
+  EXPECT_EQ(left_out(DataPart::train),
+            Warnings{directory_.string() +
+                     ": trainer.jsonl is not read: other files there are named for this split"});
+  fs::remove(directory_ / "train1.jsonl");
+  fs::remove(directory_ / "train_2.jsonl");
+  EXPECT_EQ(hint(DataPart::train),
+            "files there are named for other splits: test1.jsonl; a file given by its own path is "
+            "read whatever its name");
+}
+
+TEST_F(DataFiles, ThatMightBeMeantAreWarnedOf) {
+  write("train-1.jsonl", "");
+  write("readme.md", "");
+  fs::create_symlink(directory_ / "nowhere", directory_ / "train-2.jsonl");
+  fs::create_symlink(directory_ / "circle", directory_ / "circle");
+  write("train-3.jsonl.gz", "");
+  write("train-4.jsonl.zst", "");
+  const std::string directory = directory_.string();
+  EXPECT_EQ(names(DataPart::train), "train-1.jsonl ");
+  EXPECT_EQ(
+      left_out(DataPart::train),
+      (Warnings{directory + ": train-3.jsonl.gz and train-4.jsonl.zst are not read: .jsonl, .json, "
+                            ".csv and .txt are read; unpack it first",
+                directory + ": train-2.jsonl is not read: not a regular file, or a broken "
+                            "link"}));
+}
+
+// What lies deeper is not read, and is mentioned where it is data.
+TEST_F(DataFiles, InDirectoriesOfADirectoryAreNotRead) {
+  write("readme.md", "not data");
+  fs::create_directories(directory_ / "deeper");
+  fs::create_directories(directory_ / "empty");
+  write("deeper/a.jsonl", "");
+  EXPECT_NE(hint(DataPart::train).find((directory_ / "deeper").string()), std::string::npos);
+  write("a.jsonl", "");
+  EXPECT_EQ(left_out(DataPart::train),
+            Warnings{directory_.string() + ": subdirectories are not read: deeper"});
+}
+
+TEST_F(DataFiles, OfOtherKindsAreRefusedWithWhatToDo) {
+  for (const auto& [name, hint] : std::vector<std::pair<std::string, std::string>>{
+           {"a.parquet", "datasets.load_dataset(\"parquet\", data_files=\""},
+           {"a.arrow", "datasets.load_dataset(\"arrow\", data_files=\""},
+           {"a.jsonl.gz", ".jsonl, .json, .csv and .txt are read; unpack it first"},
+           {"a.xml", ".jsonl, .json, .csv and .txt are read"}}) {
+    const fs::path directory = directory_ / fmt::format("of {}", name);
+    fs::create_directory(directory);
+    write_text_atomic(directory / name, "x");
+    const std::string file = error_of(ErrorKind::data, [&] {
+      read_records({{directory / name}}, 0, [](const Record&, const std::string&) { return true; });
+    });
+    EXPECT_TRUE(message_of(file).ends_with(name + ": unknown kind of data file")) << file;
+    EXPECT_TRUE(hint_of(file).find(hint) != std::string::npos) << file;
+    const std::string all =
+        error_of(ErrorKind::data, [&] { DataPlace(directory).files(DataPart::train); });
+    EXPECT_TRUE(message_of(all).ends_with("holds no training files")) << all;
+    EXPECT_EQ(hint_of(all), hint_of(file));
+  }
+}
+
+}  // namespace
+}  // namespace jackscrew

@@ -1,0 +1,238 @@
+// Records as the files of other trainers have them.
+#include "data/records.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <tuple>
+
+#include "tests/text/fixture.h"
+
+namespace jackscrew {
+namespace {
+
+// "role: content" of each message, a "*" before those that are context only.
+std::vector<std::string> turns(const char* json) {
+  std::vector<std::string> out;
+  const Record record = parse_record(json, "a.jsonl:1");
+  for (const Message& message : std::get<ConversationRecord>(record).messages) {
+    out.push_back((message.trained ? "" : "*") + message.role + ": " + message.content);
+  }
+  return out;
+}
+
+void refuse(const char* json, const std::string& part) {
+  expect_message(ErrorKind::data, part, [&] { parse_record(json, "a.jsonl:1"); });
+}
+
+using Turns = std::vector<std::string>;
+
+TEST(Records, ListsOfMessagesHaveEitherKeysOfMessages) {
+  const Turns expected = {"user: a", "assistant: b"};
+  EXPECT_EQ(turns(R"({"conversations": [{"role": "user", "content": "a"},
+                                        {"role": "assistant", "content": "b"}]})"),
+            expected);
+  EXPECT_EQ(turns(R"({"messages": [{"from": "human", "value": "a"},
+                                   {"from": "gpt", "value": "b"}]})"),
+            expected);
+  refuse(R"({"conversations": [{"from": "human", "text": "a"}]})",
+         "a.jsonl:1, message 1: \"value\" is missing; its keys are from, text");
+  refuse(R"({"conversations": [{"value": "a"}]})", "a.jsonl:1, message 1: \"from\" is missing");
+  refuse(R"({"conversations": [{"text": "a"}]})", "a.jsonl:1, message 1: \"role\" is missing");
+  refuse(R"({"conversations": "a"})", "a.jsonl:1: \"conversations\" is not a list of messages");
+}
+
+TEST(Records, SystemPromptsBesideTheMessages) {
+  const Turns expected = {"system: s", "user: a", "assistant: b"};
+  EXPECT_EQ(turns(R"({"system": "s", "conversations": [{"from": "human", "value": "a"},
+                                                       {"from": "gpt", "value": "b"}]})"),
+            expected);
+  EXPECT_EQ(turns(R"({"system": [{"type": "text", "text": "s"}],
+                      "messages": [{"role": "user", "content": "a"},
+                                   {"role": "assistant", "content": "b"}]})"),
+            expected);
+  EXPECT_EQ(turns(R"({"system": "s", "messages": [{"role": "developer", "content": "s"},
+                      {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})"),
+            expected);
+  EXPECT_EQ(turns(R"({"system": "s", "prompt": "a", "completion": "b"})"), expected);
+  EXPECT_EQ(turns(R"({"system": "s", "instruction": "a", "output": "b"})"), expected);
+  for (const char* none : {R"({"system": "", "messages": [{"role": "user", "content": "a"}]})",
+                           R"({"system": null, "messages": [{"role": "user", "content": "a"}]})"}) {
+    EXPECT_EQ(turns(none), Turns{"user: a"});
+  }
+  EXPECT_TRUE(std::holds_alternative<CompletionRecord>(
+      parse_record(R"({"system": "", "prompt": "a", "completion": "b"})", "a.jsonl:1")));
+  refuse(R"({"system": "s", "messages": [{"role": "system", "content": "t"}]})",
+         "a.jsonl:1: \"system\" and the first message are two system prompts");
+  refuse(R"({"system": 3, "messages": [{"role": "user", "content": "a"}]})",
+         "a.jsonl:1: \"system\" is number, expected text");
+}
+
+TEST(Records, WhatWasSaidBeforeAnInstruction) {
+  const Turns expected = {"system: s", "user: a", "assistant: b", "user: c\n\nd", "assistant: e"};
+  EXPECT_EQ(turns(R"({"instruction": "c", "input": "d", "output": "e", "system": "s",
+                      "history": [["a", "b"]]})"),
+            expected);
+  // A field of a .csv is text.
+  EXPECT_EQ(turns(R"({"instruction": "c", "input": "d", "output": "e", "system": "s",
+                      "history": "[[\"a\", \"b\"]]"})"),
+            expected);
+  for (const char* none : {R"({"instruction": "c", "output": "e", "history": []})",
+                           R"({"instruction": "c", "output": "e", "history": ""})",
+                           R"({"instruction": "c", "output": "e", "history": null})"}) {
+    EXPECT_EQ(turns(none), (Turns{"user: c", "assistant: e"}));
+  }
+  for (const char* bad : {R"({"instruction": "c", "output": "e", "history": [["a"]]})",
+                          R"({"instruction": "c", "output": "e", "history": [["a", 1]]})",
+                          R"({"instruction": "c", "output": "e", "history": "x"})",
+                          R"({"instruction": "c", "output": "e", "history": {"a": ["b", "c"]}})"}) {
+    refuse(bad, "a.jsonl:1: \"history\" is not a list of questions with their answers");
+  }
+}
+
+// As tables are written that have a column for what only some of their rows have.
+TEST(Records, NullIsWhatIsNotThere) {
+  EXPECT_EQ(turns(R"({"messages": null, "prompt": null, "text": null, "conversations": [
+      {"from": "human", "value": "a", "role": null, "content": null, "weight": null},
+      {"from": "gpt", "value": "b", "train": null, "tool_calls": null}]})"),
+            (Turns{"user: a", "assistant: b"}));
+  refuse(R"({"messages": null, "id": 1})", "nothing to train on: its keys are messages, id");
+  refuse(R"({"messages": null, "text": null})", "a.jsonl:1: \"text\" is null, expected text");
+}
+
+TEST(Records, FieldsNameOtherKeys) {
+  const auto read = [](const RecordFields& fields, const char* json) {
+    std::vector<std::string> out;
+    const Record record = parse_record(json, "a.jsonl:1", fields);
+    for (const Message& message : std::get<ConversationRecord>(record).messages) {
+      out.push_back(message.role + ": " + message.content);
+    }
+    return out;
+  };
+  const Turns expected = {"system: s", "user: a\n\nc", "assistant: b"};
+  RecordFields pair;
+  pair.instruction = "question";
+  pair.input = "context";
+  pair.output = "answer";
+  pair.system = "rules";
+  EXPECT_EQ(read(pair, R"({"question": "a", "context": "c", "answer": "b", "rules": "s"})"),
+            expected);
+  // What is named goes before what is known, and what is known is still read.
+  EXPECT_EQ(read(pair, R"({"text": "t", "prompt": "p", "completion": "q", "rules": "s",
+                           "messages": [], "question": "a", "context": "c", "answer": "b"})"),
+            expected);
+  EXPECT_EQ(read(pair, R"({"messages": [{"role": "user", "content": "a"}]})"), Turns{"user: a"});
+  expect_message(ErrorKind::data, "\"answer\" is missing; its keys are question, output",
+                 [&] { read(pair, R"({"question": "a", "output": "b"})"); });
+  // One of the two is enough.
+  RecordFields response;
+  response.output = "response";
+  EXPECT_EQ(read(response, R"({"instruction": "a", "response": "b", "output": "not this"})"),
+            (Turns{"user: a", "assistant: b"}));
+  RecordFields list;
+  list.messages = "dialog";
+  list.role = "speaker";
+  list.content = "says";
+  EXPECT_EQ(read(list, R"({"dialog": [{"speaker": "human", "says": "a"},
+                                      {"speaker": "gpt", "says": "b"}]})"),
+            (Turns{"user: a", "assistant: b"}));
+  expect_message(ErrorKind::data, "message 1: \"says\" is missing; its keys are speaker, value",
+                 [&] { read(list, R"({"dialog": [{"speaker": "human", "value": "a"}]})"); });
+  RecordFields text;
+  text.text = "body";
+  EXPECT_EQ(std::get<TextRecord>(parse_record(R"({"body": "b", "text": "t"})", "a", text)).text,
+            "b");
+  EXPECT_EQ(std::get<TextRecord>(parse_record(R"({"text": "t"})", "a", text)).text, "t");
+}
+
+TEST(Records, HintsSayWhichFieldsWouldDo) {
+  const auto hint = [](const char* json) {
+    return hint_of(error_of(ErrorKind::data, [&] { parse_record(json, "a.jsonl:1"); }));
+  };
+  const auto ends = [](const std::string& text, const std::string& end) {
+    EXPECT_TRUE(text.ends_with("; to read other keys, set " + end)) << text;
+  };
+  ends(hint(R"({"id": 1, "question": "a", "answer": "b"})"),
+       "field_instruction=question field_output=answer");
+  ends(hint(R"({"prompt": "a", "response": "b"})"),
+       "field_instruction=prompt field_output=response");
+  ends(hint(R"({"dialogue": [{"role": "user", "content": "a"}]})"), "field_messages=dialogue");
+  ends(hint(R"({"title": "a", "content": "b"})"), "field_text=content");
+  ends(hint(R"({"a": "b"})"),
+       "field_instruction=KEY field_output=KEY, field_messages=KEY or field_text=KEY");
+  EXPECT_NE(hint(R"({"messages": [{"speaker": "a"}]})").find("message_field_role"),
+            std::string::npos);
+}
+
+TEST(Records, PreferencesAreNotTrainedOn) {
+  const auto hint = [](const char* json) {
+    const auto error = error_of(ErrorKind::data, [&] { parse_record(json, "a.jsonl:1"); });
+    EXPECT_NE(message_of(error).find("preference data"), std::string::npos) << message_of(error);
+    return hint_of(error);
+  };
+  EXPECT_TRUE(hint(R"({"prompt": "a", "chosen": "b", "rejected": "c"})")
+                  .ends_with("set field_instruction=prompt field_output=chosen"));
+  EXPECT_TRUE(hint(R"({"prompt": "a", "chosen": [{"role": "user", "content": "a"}],
+                       "rejected": []})")
+                  .ends_with("set field_messages=chosen"));
+  EXPECT_TRUE(hint(R"({"prompt": [], "chosen": [], "rejected": []})").ends_with("in the file"));
+  EXPECT_TRUE(hint(R"({"chosen": "b", "rejected": "c"})").ends_with("set field_text=chosen"));
+  // Without that, the question alone would be read, with nothing to learn.
+  hint(R"({"conversations": [{"from": "human", "value": "a"}], "chosen": {}, "rejected": {}})");
+  // A conversation beside them is one.
+  EXPECT_EQ(
+      turns(R"({"messages": [{"role": "user", "content": "a"}], "chosen": [], "rejected": []})"),
+      Turns{"user: a"});
+  RecordFields chosen;
+  chosen.instruction = "prompt";
+  chosen.output = "chosen";
+  EXPECT_TRUE(std::holds_alternative<ConversationRecord>(
+      parse_record(R"({"prompt": "a", "chosen": "b", "rejected": "c"})", "a", chosen)));
+}
+
+TEST(Records, PromptsOfMessagesAreContext) {
+  EXPECT_EQ(turns(R"({"prompt": [{"role": "user", "content": "a"},
+                                 {"role": "assistant", "content": "b"},
+                                 {"role": "user", "content": "c"}],
+                      "completion": [{"role": "assistant", "content": "d"}]})"),
+            (Turns{"*user: a", "*assistant: b", "*user: c", "assistant: d"}));
+  const Record called = parse_record(R"({"tools": [{"name": "f"}],
+      "prompt": [{"role": "user", "content": "a"}],
+      "completion": [{"role": "assistant", "content": "d"}]})",
+                                     "a.jsonl:1");
+  EXPECT_FALSE(std::get<ConversationRecord>(called).tools.is_none());
+  refuse(R"({"prompt": [{"role": "user", "content": "a"}], "completion": "b"})",
+         "a.jsonl:1: \"completion\" is not a list of messages");
+  refuse(R"({"prompt": [{"role": "user", "content": "a"}]})",
+         "a.jsonl:1: \"completion\" is not a list of messages");
+  refuse(R"({"prompt": [], "completion": []})", "a.jsonl:1: \"prompt\" holds no message");
+  refuse(R"({"prompt": [{"role": "user", "content": "a"}], "completion": [1]})",
+         "a.jsonl:1, message 2: an object was expected");
+}
+
+// As a tree of JSON a line takes several times its bytes: what is no record is refused unread.
+TEST(Records, HaveABound) {
+  const fs::path directory =
+      fs::temp_directory_path() / fmt::format("jackscrew_long_records_{}", ::getpid());
+  fs::create_directories(directory);
+  const std::string text(size_t{64} << 20, 'a');
+  const std::string small = "\"text\": \"b\"";
+  for (const auto& [name, content, place] :
+       {std::tuple("a.jsonl", "{" + small + "}\n\n{\"text\": \"" + text + "\"}\n", "a.jsonl:3"),
+        std::tuple("a.json", "[{" + small + "}, {\"text\": \"" + text + "\"}]", "a.json, record 2"),
+        std::tuple("a.csv", "text\nb\n\"c\n" + text + "\"\n", "a.csv:3")}) {
+    const std::vector<fs::path> files = {directory / name};
+    write_text_atomic(files[0], content);
+    int64_t read = 0;
+    const std::string error = message_of(error_of(ErrorKind::data, [&] {
+      read_records(files, 0, [&](const Record&, const std::string&) { return ++read > 0; });
+    }));
+    EXPECT_EQ(read, 1) << name;
+    EXPECT_TRUE(error.starts_with((directory / place).string() + ": a r")) << error;
+    EXPECT_NE(error.find("64.0 MiB"), std::string::npos) << error;
+  }
+  fs::remove_all(directory);
+}
+
+}  // namespace
+}  // namespace jackscrew

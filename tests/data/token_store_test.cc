@@ -1,0 +1,106 @@
+// Files of tokens that stand for the data they were made of.
+#include "data/token_store.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/data/dataset_fixture.h"
+
+namespace jackscrew {
+namespace {
+
+class TokenFileTest : public DatasetTest {
+ protected:
+  // What the program would read of data.jsonl, and whether it was read of the file of tokens: then
+  // nobody tells of progress.
+  std::pair<Dataset, bool> read_kept(const DatasetOptions& wanted) {
+    DatasetOptions o = wanted;
+    o.token_file = kept_;
+    int64_t told = 0;
+    Dataset data =
+        Dataset::read(data_, tokenizer_, o, DataPart::train, [&](int64_t bytes) { told += bytes; });
+    return {std::move(data), told == 0};
+  }
+  void write_data(int count) {
+    std::string text;
+    for (int i = 0; i < count; ++i) {
+      text += fmt::format("{{\"prompt\": \"Q {}\", \"completion\": \"A {}\"}}\n", i, i * i);
+    }
+    write("data.jsonl", text);
+  }
+
+  fs::path data_ = directory_ / "data.jsonl";
+  fs::path kept_ = directory_ / "kept.tokens";
+};
+
+void expect_same(const Dataset& a, const Dataset& b) {
+  EXPECT_TRUE(a.stats() == b.stats());
+  EXPECT_EQ(a.fingerprint(), b.fingerprint());
+  ASSERT_EQ(a.size(), b.size());
+  for (int64_t i = 0; i < a.size(); ++i) {
+    EXPECT_EQ(a.example(i).ids, b.example(i).ids);
+    EXPECT_EQ(a.example(i).train, b.example(i).train);
+  }
+}
+
+TEST_F(TokenFileTest, HoldsWhatWasRead) {
+  for (const int count : {2, 3, 50}) {
+    write_data(count);
+    const Dataset plain = Dataset::read(data_, tokenizer_, options(100));
+    for (const bool again : {false, true}) {
+      const auto [data, from_file] = read_kept(options(100));
+      EXPECT_EQ(from_file, again);
+      expect_same(data, plain);
+      // Of odd and even numbers of tokens: what follows them in the file is aligned.
+      expect_same(data.split(0.5, 1).first.weighted(std::vector<double>{1}, 1),
+                  plain.split(0.5, 1).first.weighted(std::vector<double>{1}, 1));
+    }
+    fs::remove(kept_);
+  }
+}
+
+TEST_F(TokenFileTest, OfOtherDataOrOptionsIsNotUsed) {
+  write_data(20);
+  read_kept(options(100));
+  EXPECT_TRUE(read_kept(options(100)).second);
+  std::vector<DatasetOptions> others = {options(99), options(100, "plain"), options(100),
+                                        options(100), options(100)};
+  others[2].max_samples = 3;
+  others[3].long_record = LongRecord::drop;
+  others[4].examples.train_on_inputs = true;
+  for (const DatasetOptions& other : others) {
+    EXPECT_FALSE(read_kept(other).second);
+    expect_same(read_kept(other).first, Dataset::read(data_, tokenizer_, other));
+  }
+  read_kept(options(100));
+  write_data(21);
+  EXPECT_FALSE(read_kept(options(100)).second);
+  EXPECT_EQ(read_kept(options(100)).first.size(), 21);
+}
+
+TEST_F(TokenFileTest, DamagedIsWrittenAgain) {
+  write_data(6);
+  const Dataset plain = read_kept(options(100)).first;
+  const std::string good = read_text(kept_);
+  for (size_t size = 0; size < good.size(); size += size + 80 < good.size() ? 61 : 5) {
+    write_text_atomic(kept_, good.substr(0, size));
+    EXPECT_FALSE(read_kept(options(100)).second) << size;
+  }
+  // Of a single byte changed, the outcome is the same data, other tokens of the vocabulary, or an
+  // error; never anything beyond the file.
+  for (size_t at = 0; at < good.size(); at += 3) {
+    std::string bad = good;
+    bad[at] = static_cast<char>(bad[at] ^ 0x41);
+    write_text_atomic(kept_, bad);
+    try {
+      const Dataset data = read_kept(options(100)).first;
+      for (const Example& example : examples_of(data)) {
+        for (const int32_t id : example.ids) tokenizer_.token_bytes(id);
+      }
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::data) << error.what();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace jackscrew

@@ -1,0 +1,175 @@
+// Records with tools, their calls and whatever else a message holds, as a chat template sees them.
+#include <gtest/gtest.h>
+
+#include "data/example.h"
+#include "tests/text/jinja/fixture.h"
+
+namespace jackscrew {
+namespace {
+
+using jinja::named_format;
+using jinja::own_format;
+using Json = nlohmann::ordered_json;
+
+std::string rendered(const ChatFormat& format, const ConversationRecord& record,
+                     bool answer_follows = false) {
+  std::string text;
+  for (const Segment& segment :
+       render_chat(format, record.messages, answer_follows, record.tools).segments) {
+    text += segment.text;
+  }
+  return text;
+}
+
+ConversationRecord parse(const Json& record) {
+  return std::get<ConversationRecord>(parse_record(record.dump(), "a.jsonl:1"));
+}
+
+void refuse_record(const char* record, const std::string& part) {
+  expect_error(ErrorKind::data, part, [&] { parse_record(record, "a.jsonl:1"); });
+}
+
+// Whether a record can say it: other roles and variables are of no data set.
+bool is_record(const Json& conversation) {
+  for (const auto& [name, value] : conversation["variables"].items()) {
+    if (name != "tools" && name != "add_generation_prompt") return false;
+  }
+  for (const Json& message : conversation["messages"]) {
+    const bool calls = message.contains("tool_calls");
+    const Json& content = message["content"];
+    if (!content.is_string() && !(content.is_null() && calls)) return false;
+    if (message["role"] == "critic") return false;
+  }
+  return !conversation["messages"].empty();
+}
+
+TEST(Tools, RecordsAreRenderedAsTransformersRendersThem) {
+  const Json golden = jinja::template_golden();
+  const auto templates = jinja::all_templates();
+  int with_tools = 0;
+  int with_calls = 0;
+  for (const auto& [name, results] : golden["templates"].items()) {
+    const ChatFormat format = own_format(templates.at(name));
+    for (size_t i = 0; i < results.size(); ++i) {
+      const Json& conversation = golden["conversations"][i];
+      if (!is_record(conversation) || !results[i].contains("text")) continue;
+      SCOPED_TRACE(name + ": " + conversation["name"].get<std::string>());
+      const Json& variables = conversation["variables"];
+      Json record = {{"messages", conversation["messages"]}};
+      if (variables.contains("tools")) record["tools"] = variables["tools"];
+      const bool follows = variables.value("add_generation_prompt", false);
+      const std::string expected = results[i]["text"].get<std::string>();
+      EXPECT_EQ(rendered(format, parse(record), follows), expected);
+      // The same as ShareGPT and OpenAI write it: JSON within texts.
+      if (variables.contains("tools")) record["tools"] = variables["tools"].dump();
+      for (Json& message : record["messages"]) {
+        if (!message.contains("tool_calls")) continue;
+        ++with_calls;
+        for (Json& call : message["tool_calls"]) {
+          call["function"]["arguments"] = call["function"]["arguments"].dump();
+        }
+      }
+      EXPECT_EQ(rendered(format, parse(record), follows), expected);
+      with_tools += variables.contains("tools") ? 1 : 0;
+    }
+  }
+  EXPECT_GE(with_tools, 8);
+  EXPECT_GE(with_calls, 4);
+}
+
+TEST(Tools, OfShareGpt) {
+  const ConversationRecord record = parse(Json::parse(R"({"tools": "[{\"name\": \"now\"}]",
+    "conversations": [
+      {"from": "human", "value": "When?"},
+      {"from": "function_call", "value": "{\"name\": \"now\", \"arguments\": {\"zone\": 1}}"},
+      {"from": "observation", "value": "noon"}, {"from": "gpt", "value": "Now."}]})"));
+  EXPECT_EQ(record.messages[1].role, "assistant");
+  const std::string text =
+      rendered(own_format("{% for m in messages %}{{ m.role }}: {{ m.content }}"
+                          "{% if m.tool_calls %}{{ m.tool_calls | tojson }}{% endif %}|{% endfor %}"
+                          "{{ tools | tojson }}"),
+               record);
+  EXPECT_EQ(text,
+            "user: When?|"
+            "assistant: None[{\"type\": \"function\", \"function\": {\"name\": \"now\", "
+            "\"arguments\": {\"zone\": 1}}}]|"
+            "tool: noon|assistant: Now.|[{\"name\": \"now\"}]");
+}
+
+// Content that is missing, null or empty is three things to a template, as in transformers.
+TEST(Tools, MayComeWithoutContent) {
+  const auto call = [](const std::string& content) {
+    return std::get<ConversationRecord>(parse_record(
+        R"({"messages": [{"role": "assistant", )" + content + R"("tool_calls": [{"name": "f"}]}]})",
+        "a.jsonl:1"));
+  };
+  const ConversationRecord missing = call(""), null = call(R"("content": null, )"),
+                           empty = call(R"("content": "", )");
+  const ChatFormat asks = own_format(
+      "{% for m in messages %}{{ 'content' in m }} {{ m.content is defined }} "
+      "{{ m['content'] is none }} {{ m.content or 'nothing' }}{% endfor %}");
+  EXPECT_EQ(rendered(asks, missing), "False False False nothing");
+  EXPECT_EQ(rendered(asks, null), "True True True nothing");
+  EXPECT_EQ(rendered(asks, empty), "True True False nothing");
+  const ChatFormat joins = own_format("{{ messages[0].content + '' }}");
+  EXPECT_EQ(rendered(joins, empty), "");
+  for (const ConversationRecord& record : {missing, null}) {
+    EXPECT_NE(hint_of(error_of(ErrorKind::model, [&] { rendered(joins, record); }))
+                  .find("add \"content\": \"\" to it"),
+              std::string::npos);
+    for (const char* name : {"chatml", "llama2", "llama3", "mistral", "zephyr", "alpaca"}) {
+      const ChatFormat format = named_format(name);
+      EXPECT_EQ(rendered(format, record), rendered(format, empty)) << name;
+    }
+  }
+}
+
+TEST(Tools, PartsOfText) {
+  const ConversationRecord record = parse(Json::parse(R"({"messages": [{"role": "user",
+    "content": [{"type": "text", "text": "one "}, {"type": "text", "text": "two"}]}]})"));
+  EXPECT_EQ(record.messages[0].content, "one two");
+  EXPECT_TRUE(record.messages[0].fields.empty());
+  refuse_record(R"({"messages": [{"role": "user", "content": [{"type": "image", "url": "x"}]}]})",
+                "a.jsonl:1, message 1: \"content\" has a part that is not text");
+}
+
+TEST(Tools, WhatIsWrongIsNamed) {
+  refuse_record(R"({"tools": 3, "messages": [{"role": "user", "content": "a"}]})",
+                "a.jsonl:1: \"tools\" is not a list");
+  refuse_record(R"({"messages": [{"role": "assistant", "content": null, "tool_calls": 3}]})",
+                "a.jsonl:1, message 1: \"tool_calls\" is not a list");
+  refuse_record(R"({"messages": [{"role": "assistant", "tool_calls": ["x"]}]})",
+                "a tool call is not an object");
+  refuse_record(R"({"messages": [{"role": "assistant", "tool_calls": [{"function": 1}]}]})",
+                "the function of a tool call is not an object");
+  refuse_record(R"({"messages": [{"role": "assistant", "content": null}]})", "\"content\" is null");
+  refuse_record(R"({"messages": [{"role": "user", "content": "a", "x": 18446744073709551615}]})",
+                "a.jsonl:1, message 1: the number 18446744073709551615 is too large");
+}
+
+TEST(Tools, AreNotLostWithoutAWord) {
+  const ConversationRecord record = parse(Json::parse(
+      R"({"tools": [{"name": "now"}], "messages": [{"role": "user", "content": "a"}]})"));
+  const ChatFormat plain = chat_format("plain", {}, {});
+  expect_error(ErrorKind::data, "does not support tools",
+               [&] { render_chat(plain, record.messages, false, record.tools); });
+  const ChatFormat without = own_format("{% for m in messages %}{{ m.content }}{% endfor %}");
+  EXPECT_TRUE(render_chat(without, record.messages, false, record.tools).unused_tools);
+  EXPECT_FALSE(render_chat(without, record.messages).unused_tools);
+  const ChatFormat with = own_format("{{ tools | tojson }}");
+  EXPECT_FALSE(render_chat(with, record.messages, false, record.tools).unused_tools);
+  const ConversationRecord called = parse(Json::parse(
+      R"({"messages": [{"role": "assistant", "content": "", "tool_calls": [{"name": "now"}]}]})"));
+  EXPECT_TRUE(render_chat(without, called.messages).unused_tools);
+  EXPECT_FALSE(render_chat(own_format("{{ messages[0]['tool_calls'] | tojson }}"), called.messages)
+                   .unused_tools);
+  // An empty list is one to a template, as in transformers, and nothing that could be lost.
+  const ConversationRecord none =
+      parse(Json::parse(R"({"tools": [], "messages": [{"role": "user", "content": "a"}]})"));
+  EXPECT_EQ(rendered(own_format("{{ tools }}"), none), "[]");
+  EXPECT_FALSE(render_chat(without, none.messages, false, none.tools).unused_tools);
+  EXPECT_EQ(rendered(named_format("plain"), none), "a\n\n");
+}
+
+}  // namespace
+}  // namespace jackscrew

@@ -1,0 +1,136 @@
+// Conversations: what is kept of a turn gives the next one the answers of a fresh computation.
+#include "generation/chat.h"
+#include "tests/support/paths.h"
+
+#include "tests/support/golden.h"
+#include "tests/support/tiny_run.h"
+#include "text/tokenizer/byte_map.h"
+
+namespace jackscrew {
+namespace {
+
+constexpr int64_t kContext = 600;  // more than is computed at once
+
+class ChatTest : public ::testing::Test {
+ protected:
+  ChatTest()
+      : tiny_("chat"),
+        recipe_(make_recipe({"init=random", "method=full", "threads=1"})),
+        files_(open_model(tiny_.file("long.json", R"({
+          "architectures": ["LlamaForCausalLM"], "vocab_size": 260, "hidden_size": 32,
+          "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+          "num_key_value_heads": 2, "max_position_embeddings": 2000})"))),
+        tokenizer_(byte_tokenizer()),
+        format_(chat_format("chatml", tokenizer_.data(), {})),
+        session_(make_session(recipe_, files_, chat_use(kContext))) {
+    options_.max_new_tokens = 12;
+    options_.vocab_size = tokenizer_.vocab_size();
+    options_.end_tokens = {tokenizer_.eos()};
+  }
+
+  // What a session that knows nothing of the turns before answers to them.
+  std::vector<int32_t> fresh_answer(const std::vector<Message>& messages) {
+    const auto ids = encode_segments(tokenizer_, render_chat(format_, messages, true).segments).ids;
+    GenerationOptions options = options_;
+    const auto session = make_session(
+        recipe_, files_, generation_use(static_cast<int64_t>(ids.size()), options.max_new_tokens));
+    return generate(*session, ids, options, [](int32_t) {}).ids;
+  }
+
+  TinyRun tiny_;
+  Recipe recipe_;
+  ModelFiles files_;
+  Tokenizer tokenizer_;
+  ChatFormat format_;
+  std::unique_ptr<Session> session_;
+  GenerationOptions options_;
+};
+
+TEST_F(ChatTest, EveryTurnSeesTheOnesBefore) {
+  Chat chat(*session_, tokenizer_, format_, "Be brief.", options_, kContext);
+  std::vector<Message> messages = {{"system", "Be brief."}};
+  std::string shown;
+  for (const std::string message : {"Hello there", "And again", "A third time"}) {
+    messages.push_back({"user", message});
+    shown.clear();
+    const Chat::Answer answer = chat.say(message, [&](const std::string& text) { shown += text; });
+    EXPECT_EQ(answer.generation.ids, fresh_answer(messages)) << message;
+    EXPECT_EQ(answer.text, shown);
+    EXPECT_EQ(answer.forgotten, 0);
+    EXPECT_LE(answer.computed, answer.prompt_tokens);
+    messages.push_back({"assistant", answer.text});
+  }
+  // The beginning was known.
+  messages.push_back({"user", "x"});
+  const Chat::Answer last = chat.say("x", [](const std::string&) {});
+  EXPECT_LT(last.computed, last.prompt_tokens / 2);
+  chat.forget();
+  const Chat::Answer anew = chat.say("x", [](const std::string&) {});
+  EXPECT_EQ(anew.generation.ids, fresh_answer({{"system", "Be brief."}, {"user", "x"}}));
+}
+
+TEST_F(ChatTest, TheOldestGoWhenTheContextIsFull) {
+  Chat chat(*session_, tokenizer_, format_, "", options_, kContext);
+  std::vector<Message> messages;
+  int64_t forgotten = 0;
+  for (int turn = 0; turn < 8; ++turn) {
+    const std::string message(100, static_cast<char>('a' + turn));
+    const Chat::Answer answer = chat.say(message, [](const std::string&) {});
+    EXPECT_LE(answer.prompt_tokens + static_cast<int64_t>(answer.generation.ids.size()), kContext);
+    messages.push_back({"user", message});
+    messages.erase(messages.begin(), messages.begin() + 2 * answer.forgotten);
+    EXPECT_EQ(answer.generation.ids, fresh_answer(messages)) << turn;
+    messages.push_back({"assistant", answer.text});
+    forgotten += answer.forgotten;
+  }
+  EXPECT_GT(forgotten, 0);
+  // A message that does not fit by itself changes nothing.
+  EXPECT_THROW(chat.say(std::string(kContext, 'z'), [](const std::string&) {}), Error);
+  messages.push_back({"user", "ok"});
+  const Chat::Answer answer = chat.say("ok", [](const std::string&) {});
+  messages.erase(messages.begin(), messages.begin() + 2 * answer.forgotten);
+  EXPECT_EQ(answer.generation.ids, fresh_answer(messages));
+}
+
+TEST_F(ChatTest, AnAnswerCanBeStopped) {
+  const std::atomic<bool> stop{true};
+  options_.stop = &stop;
+  Chat chat(*session_, tokenizer_, format_, "", options_, kContext);
+  const Chat::Answer answer = chat.say("Hello", [](const std::string&) {});
+  EXPECT_LE(answer.generation.ids.size(), 1u);
+}
+
+TEST(ChatProgram, AnswersLineByLine) {
+  const TinyRun tiny("chat_program");
+  const auto chat = [&](const std::string& input, const std::string& more) {
+    return run_shell("printf '" + input + "' | " + std::string(kProgram) +
+                     " chat model=" + tiny.config() +
+                     " init=random tokenizer=bytes chat_template=chatml threads=1 " + more);
+  };
+  const Outcome answers = chat("Hi\\n\\n/reset \\r\\nHi\\r\\nMore\\n/exit\\r\\nnever\\n",
+                               "--json max_new_tokens=4 2>/dev/null");
+  EXPECT_EQ(answers.exit_code, 0);
+  std::vector<nlohmann::json> lines;
+  std::istringstream text(answers.out);
+  for (std::string line; std::getline(text, line);) lines.push_back(nlohmann::json::parse(line));
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_EQ(lines[0]["text"], lines[1]["text"]);
+  EXPECT_GT(lines[2]["prompt_tokens"], lines[1]["prompt_tokens"]);
+  // A command of the program, and no message.
+  const Outcome help = chat("/help\\n", "max_new_tokens=4 2>&1");
+  EXPECT_EQ(help.exit_code, 0);
+  EXPECT_NE(help.out.find("/reset   forget the conversation\n"), std::string::npos) << help.out;
+  EXPECT_EQ(help.out.find("tok/s"), std::string::npos) << help.out;
+  const Outcome long_one = chat("Much too long a message for that\\n", "context=16 2>&1");
+  EXPECT_EQ(long_one.exit_code, 2);
+  EXPECT_NE(long_one.out.find("shorten it, or raise context"), std::string::npos) << long_one.out;
+  // 128 are all that the model has.
+  const Outcome longest = chat(std::string(130, 'x') + "\\n", "prompt=Hi 2>&1");
+  EXPECT_NE(longest.out.find("and a chat here has 128\nhint: shorten it: the model has no more"),
+            std::string::npos)
+      << longest.out;
+  EXPECT_NE(longest.out.find("warning: chat does not use prompt\n"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace jackscrew

@@ -1,0 +1,214 @@
+#include "recipe/recipe.h"
+
+#include <gtest/gtest.h>
+#include <omp.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <string>
+
+#include "base/file.h"
+#include "base/philox.h"
+#include "recipe/recipe_file.h"
+#include "tests/support/errors.h"
+
+namespace jackscrew {
+namespace {
+
+constexpr OptionSpec kLoraOptions[] = {
+    {.name = "rank",
+     .type = OptionType::integer,
+     .default_text = "16",
+     .help = "rank",
+     .aliases = "lora_rank r",
+     .min = 1},
+    {.name = "targets", .type = OptionType::list, .default_text = "all", .help = "layers"},
+};
+const LearnerTable kLearners[] = {{"full", {}}, {"lora", kLoraOptions}, {"rotary", {}}};
+
+Recipe read(const std::vector<std::string>& arguments) {
+  return read_recipe(arguments, kLearners);
+}
+
+template <class Action>
+std::string usage_error(const Action& action) {
+  return error_of(ErrorKind::usage, action);
+}
+
+class RecipeFileTest : public ::testing::Test {
+ protected:
+  RecipeFileTest()
+      : path_(fs::temp_directory_path() /
+              ("jackscrew_recipe_" + std::to_string(::getpid()) + ".yaml")) {}
+  ~RecipeFileTest() override { fs::remove(path_); }
+
+  std::string write(const std::string& text) const {
+    write_text_atomic(path_, text);
+    return path_.string();
+  }
+
+  fs::path path_;
+};
+
+TEST(Recipe, Defaults) {
+  const Recipe recipe = read({});
+  EXPECT_EQ(recipe.method, "lora");
+  EXPECT_EQ(recipe.learner, "lora");
+  EXPECT_EQ(recipe.learning_rate, 2e-4);
+  EXPECT_EQ(recipe.sequence_len, 1024);
+  EXPECT_EQ(recipe.num_train_epochs, 3);
+  EXPECT_EQ(recipe.lr_schedule, ScheduleKind::cosine);
+  EXPECT_EQ(recipe.seed, 42u);
+  EXPECT_EQ(recipe.threads, omp_get_num_procs());
+  EXPECT_EQ(recipe.save_total_limit, 2);
+  EXPECT_FALSE(recipe.gradient_checkpointing);
+  EXPECT_FALSE(recipe.device_memory);
+  EXPECT_FALSE(recipe.warmup_steps);
+  EXPECT_EQ(recipe.options.integer("rank"), 16);
+}
+
+TEST(Recipe, PresetsFillOnlyWhatIsNotSet) {
+  EXPECT_EQ(read({"method=full"}).learning_rate, 1e-5);
+  EXPECT_EQ(read({"method=full", "learning_rate=auto"}).learning_rate, 1e-5);
+  EXPECT_EQ(read({"method=full", "lr=3e-4"}).learning_rate, 3e-4);
+  const Recipe mixed = read({"learner=full"});
+  EXPECT_EQ(mixed.learner, "full");
+  EXPECT_EQ(mixed.learning_rate, 1e-5);  // the learner's, not the default method's
+  EXPECT_EQ(usage_error([] { read({"method=lorra"}); }),
+            "command line: unknown method \"lorra\", expected one of full, lora, qlora, rotary | "
+            "did you mean lora?");
+  EXPECT_EQ(usage_error([] { read({"learner=fulll"}); }),
+            "command line: unknown learner \"fulll\", expected one of full, lora, rotary | "
+            "did you mean full?");
+}
+
+TEST(Recipe, WeightDecayIsOfMatricesUnlessToldOtherwise) {
+  const Recipe usual = read({"weight_decay=0.1"});
+  EXPECT_EQ(usual.weight_decay.matrices, 0.1);
+  EXPECT_EQ(usual.weight_decay.vectors, 0.0);
+  const Recipe all = read({"weight_decay=0.1", "weight_decay_target=all"});
+  EXPECT_EQ(all.weight_decay.matrices, 0.1);
+  EXPECT_EQ(all.weight_decay.vectors, 0.1);
+}
+
+TEST(Recipe, OptionsOfAnotherLearnerAreRefused) {
+  EXPECT_EQ(read({"--lora-rank", "8"}).options.integer("r"), 8);
+  EXPECT_EQ(usage_error([] {
+              read({"method=full", "r=8"});
+            }),
+            "command line: rank is an option of learner lora, but this run has learner full | "
+            "leave rank out, or set learner=lora");
+}
+
+TEST(Recipe, Contradictions) {
+  const auto says = [](const std::vector<std::string>& arguments, const char* part) {
+    const std::string message = usage_error([&] { read(arguments); });
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+  };
+  says({"eval_data=x", "val_size=0.1"}, "both eval_data and val_size");
+  says({"val_size=1.5"}, "val_size is 1.5");
+  says({"eval_steps=5"}, "nothing to evaluate on");
+  says({"num_train_epochs=0"}, "max_steps and num_train_epochs");
+  says({"max_steps=5", "warmup_steps=6"}, "warmup_steps 6 is more than max_steps 5");
+  says({"adam_beta2=1"}, "adam_beta2 is 1");
+  says({"top_p=0"}, "top_p");
+  says({"stride=2048"}, "stride 2048 is more than sequence_len 1024");
+  says({"init=random", "adapter=a"}, "init is random");
+}
+
+TEST_F(RecipeFileTest, CommandLineWinsOverFileInOrder) {
+  const std::string file = write(
+      "# a comment\n"
+      "method: full\n"
+      "per-device-train-batch-size: 4\n"
+      "learning_rate: 3.0e-4\n"
+      "device_memory: 16GiB\n"
+      "gradient_checkpointing: True\n"
+      "eval_data:\n"
+      "model: 'my model'\n");
+  const Recipe recipe = read({"--learning-rate", "1e-3", file, "learning_rate=2e-3", "operand"});
+  EXPECT_EQ(recipe.learner, "full");
+  EXPECT_EQ(recipe.micro_batch_size, 4);
+  EXPECT_EQ(recipe.learning_rate, 2e-3);
+  EXPECT_EQ(recipe.device_memory, int64_t{16} << 30);
+  EXPECT_EQ(recipe.gradient_checkpointing, true);
+  EXPECT_EQ(recipe.model, "my model");
+  EXPECT_EQ(recipe.operands, std::vector<std::string>{"operand"});
+  EXPECT_EQ(recipe.options.origin("model"), file + ":8");
+}
+
+TEST_F(RecipeFileTest, TheResolvedRecipeReadsBackTheSame) {
+  const Recipe first = read({"method=lora", "model=a: #b\n\"", "r=4", "targets=q_proj,\"v: x\"",
+                             "warmup_steps=7", "val_size=0.1", "threads=2", "--quiet"});
+  const Recipe second = read({write(first.to_yaml())});
+  EXPECT_EQ(second.to_yaml(), first.to_yaml());
+  EXPECT_EQ(second.model, first.model);
+  EXPECT_EQ(second.options.list("targets"), first.options.list("targets"));
+  const std::string full = read({"method=full"}).to_yaml();
+  EXPECT_EQ(full.find("rank:"), std::string::npos);
+  EXPECT_EQ(read({write(full)}).to_yaml(), full);
+}
+
+TEST_F(RecipeFileTest, ErrorsNameFileAndLine) {
+  const auto says = [&](const std::string& text, const std::string& part) {
+    const std::string file = write(text);
+    const std::string message = usage_error([&] { read({file}); });
+    EXPECT_NE(message.find(file + part), std::string::npos) << message;
+  };
+  says("model: a\nlearning_rat: 1\n", ":2: unknown option \"learning_rat\"");
+  says("max_steps: many\n", ":1: max_steps is \"many\", expected a whole number");
+  says("model: a\n\nmodel_name_or_path: b\n", ":3: model is set a second time");
+  says("lora:\n  rank: 8\n", ":1: lora holds a nested map");
+  says("targets: [a, [b]]\n", ":1: targets holds something nested");
+  says("model: [a, b]\n", ":1: model is \"[a, b]\", expected text");
+  says("- a\n- b\n", ":1: expected one map of options");
+  says("model: [a\n", ":3: not YAML");
+  says("a: 1\n---\nb: 2\n", ":2: expected one map");
+  for (const char* open : {"model: 'a\n", "model: \"a\nseed: 1", "seed: 1\nmodel:\n  - 'a\n"}) {
+    const std::string message = usage_error([&] { parse_recipe_text(open, "x.yaml"); });
+    EXPECT_NE(message.find("a quote is opened and never closed"), std::string::npos) << message;
+  }
+  EXPECT_EQ(parse_recipe_text("prompt: |\n  a\n  # b\n", "x")[0].text, "a\n# b\n");
+  const std::string missing = usage_error([] { read({"/nonexistent/x.yaml"}); });
+  EXPECT_NE(missing.find("No such file"), std::string::npos) << missing;
+}
+
+TEST_F(RecipeFileTest, ListsAreReadInBothStyles) {
+  const std::vector<std::string> expected = {"q_proj", "v_proj"};
+  for (const char* text : {"targets: [q_proj, v_proj]\n", "targets:\n  - q_proj\n  - v_proj\n",
+                           "targets: q_proj,v_proj\n"}) {
+    EXPECT_EQ(read({write(text)}).options.list("targets"), expected);
+  }
+  EXPECT_TRUE(read({write("# nothing\n")}).model.empty());
+  EXPECT_TRUE(read({write("")}).model.empty());
+}
+
+// Damaged recipes are refused with a usage error, never with anything else.
+TEST(RecipeText, SurvivesMutations) {
+  const std::string good = read({"targets=a,b"}).to_yaml() + "list:\n  - a\n  - &x {b: *x}\n";
+  const auto random = RandomStream::make(1, RandomPurpose::shuffle, 0, 0);
+  for (uint64_t round = 0; round < 2000; ++round) {
+    std::string text = good.substr(0, random.bits(round * 16) % good.size());
+    for (uint64_t edit = 1; edit < 8 && !text.empty(); ++edit) {
+      constexpr std::string_view kAlphabet = ":-[]{}&*!|>'\"%@`#,\n \t\0a";
+      text[random.bits(round * 16 + edit) % text.size()] =
+          kAlphabet[random.bits(round * 16 + edit + 8) % kAlphabet.size()];
+    }
+    try {
+      parse_recipe_text(text, "fuzz");
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::usage);
+    }
+  }
+  EXPECT_THROW(parse_recipe_text(",", "comma"), Error);
+  EXPECT_THROW(parse_recipe_text("a: " + std::string(100000, '['), "deep"), Error);
+}
+
+TEST(RunOptions, PresetsOnlyNameOptionsThatExist) {
+  for (const Preset& preset : presets()) {
+    EXPECT_EQ(read({"method=" + std::string(preset.name)}).method, preset.name);
+  }
+}
+
+}  // namespace
+}  // namespace jackscrew

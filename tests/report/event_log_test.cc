@@ -1,0 +1,97 @@
+#include "report/event_log.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+
+namespace jackscrew {
+namespace {
+
+class EventLogTest : public ::testing::Test {
+ protected:
+  EventLogTest()
+      : path_(fs::temp_directory_path() /
+              ("jackscrew_log_" + std::to_string(::getpid()) + ".jsonl")) {}
+  ~EventLogTest() override { fs::remove(path_); }
+
+  std::vector<nlohmann::json> events() const {
+    std::vector<nlohmann::json> out;
+    const std::string text = read_text(path_);
+    for (size_t begin = 0; begin < text.size();) {
+      const size_t end = text.find('\n', begin);
+      out.push_back(nlohmann::json::parse(text.substr(begin, end - begin)));
+      begin = end + 1;
+    }
+    return out;
+  }
+
+  void append(const char* text) const {
+    FileWriter writer(path_, WriteMode::append);
+    writer.write(text);
+    writer.close();
+  }
+
+  fs::path path_;
+};
+
+TEST_F(EventLogTest, EveryLineIsReadableAtOnce) {
+  append("left from another run\n");
+  EventLog log(path_);
+  log.write(EventKind::start, 0);
+  JsonObject fields;
+  fields.add("loss", 1.5).add("grad_norm", std::nan(""));
+  log.write(EventKind::step, 1, fields);
+  const auto seen = events();
+  ASSERT_EQ(seen.size(), 2u);
+  EXPECT_EQ(seen[0]["event"], "start");
+  EXPECT_EQ(seen[1]["event"], "step");
+  EXPECT_EQ(seen[1]["step"], 1);
+  EXPECT_EQ(seen[1]["loss"], 1.5);
+  EXPECT_TRUE(seen[1]["grad_norm"].is_null());
+  EXPECT_GT(seen[1]["time"].get<double>(), 1.6e9);
+  EXPECT_GE(seen[1]["time"].get<double>(), seen[0]["time"].get<double>());
+}
+
+TEST_F(EventLogTest, StepsDoNotFallBack) {
+  EventLog log(path_);
+  log.write(EventKind::step, 5);
+  log.write(EventKind::eval, 5);
+  EXPECT_THROW(log.write(EventKind::step, 4), Error);
+}
+
+TEST_F(EventLogTest, ResumeDropsStepsDoneAgainAndTornLines) {
+  {
+    EventLog log(path_);
+    log.write(EventKind::start, 0);
+    for (int64_t step = 1; step <= 6; ++step) log.write(EventKind::step, step);
+    log.write(EventKind::end, 6);
+  }
+  append("{\"event\": \"step\", \"st");
+  EventLog log(path_, 4);
+  EXPECT_THROW(log.write(EventKind::step, 3), Error);
+  log.write(EventKind::step, 5);
+  std::string order;
+  for (const auto& event : events()) {
+    order += event["event"].get<std::string>() + std::to_string(event["step"].get<int>()) + " ";
+  }
+  EXPECT_EQ(order, "start0 step1 step2 step3 step4 step5 ");
+}
+
+TEST_F(EventLogTest, ResumeWithoutALogStartsOne) {
+  EventLog log(path_, 4);
+  log.write(EventKind::step, 5);
+  EXPECT_EQ(events().size(), 1u);
+}
+
+TEST_F(EventLogTest, AnUnwritablePathIsAnError) {
+  EXPECT_THROW(EventLog("/nonexistent/train_log.jsonl"), Error);
+}
+
+}  // namespace
+}  // namespace jackscrew

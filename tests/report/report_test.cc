@@ -1,0 +1,197 @@
+// The page of a run: what it shows, what it escapes, and how a browser takes it.
+#include "report/report.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "report/event_log.h"
+#include "report/svg_chart.h"
+#include "tests/support/tiny_run.h"
+
+namespace jackscrew {
+namespace {
+
+using nlohmann::json;
+
+int64_t count(const std::string& text, const std::string& part) {
+  int64_t found = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+  return found;
+}
+
+// Every element that is opened is closed, in order.
+void expect_well_formed(const std::string& html) {
+  std::vector<std::string> open;
+  for (size_t at = html.find('<'); at != std::string::npos; at = html.find('<', at + 1)) {
+    const size_t end = html.find('>', at);
+    ASSERT_NE(end, std::string::npos);
+    const std::string tag = html.substr(at + 1, end - at - 1);
+    if (tag[0] == '!' || tag.ends_with('/') || tag.starts_with("meta")) continue;
+    const std::string name =
+        tag.substr(tag[0] == '/' ? 1 : 0, tag.find_first_of(" /", 1) - (tag[0] == '/' ? 1 : 0));
+    if (tag[0] != '/') {
+      open.push_back(name);
+      continue;
+    }
+    ASSERT_FALSE(open.empty()) << tag;
+    EXPECT_EQ("/" + open.back(), tag);
+    open.pop_back();
+  }
+  EXPECT_TRUE(open.empty());
+}
+
+std::vector<json> some_events() {
+  std::vector<json> events = {
+      {{"event", "start"},
+       {"step", 0},
+       {"time", 1000.0},
+       {"model", "a <b> & c"},
+       {"parameters", 1000},
+       {"trained", 10},
+       {"total_steps", 400},
+       {"method", "full"}},
+      {{"event", "booked"}, {"step", 0}, {"time", 1000.0}, {"weights", 4096}},
+      {{"event", "sample"},
+       {"step", 0},
+       {"time", 1001.0},
+       {"index", 0},
+       {"prompt", "<script>"},
+       {"expected", "x"},
+       {"answer", "before it"}},
+      {{"event", "eval"}, {"step", 0}, {"time", 1002.0}, {"eval_loss", 5.0}}};
+  for (int step = 1; step <= 400; ++step) {
+    events.push_back({{"event", "step"},
+                      {"step", step},
+                      {"time", 1002.0 + step},
+                      {"loss", 5.0 - 0.01 * step},
+                      {"learning_rate", 1e-4},
+                      {"grad_norm", 1.0},
+                      {"tokens_per_second", 100.0}});
+  }
+  events.push_back({{"event", "booked"}, {"step", 200}, {"time", 1402.0}, {"weights", 8192}});
+  events.push_back({{"event", "eval"}, {"step", 400}, {"time", 1402.0}, {"eval_loss", 1.25}});
+  events.push_back({{"event", "sample"},
+                    {"step", 400},
+                    {"time", 1403.0},
+                    {"index", 0},
+                    {"prompt", "<script>"},
+                    {"expected", "x"},
+                    {"answer", std::string("after it\x1b\0!", 11)}});
+  return events;
+}
+
+TEST(Report, ShowsWhatTheLogHas) {
+  const std::string page = render_report("my run", some_events(), "learning_rate: 1e-4 # <");
+  expect_well_formed(page);
+  for (const char* part :
+       {"my run", "1.2500", "held-out loss before", "400 of 400", "before it",
+        "after it\uFFFD\uFFFD!", "learning_rate: 1e-4 # &lt;", "a &lt;b&gt; &amp; c"}) {
+    EXPECT_NE(page.find(part), std::string::npos) << part;
+  }
+  EXPECT_EQ(count(page, "<svg"), 5);
+  // Nothing runs, nothing is fetched.
+  for (const char* part : {"<script", "http", "src=", "url(", "@import"}) {
+    EXPECT_EQ(page.find(part), std::string::npos) << part;
+  }
+}
+
+TEST(Report, SaysHowFarAnInterruptedRunIs) {
+  const std::vector<json> events = {
+      {{"event", "start"}, {"step", 0}, {"total_steps", 60}},
+      {{"event", "eval"}, {"step", 0}, {"eval_loss", 5.0}},
+      {{"event", "step"}, {"step", 25}, {"loss", 4.5}},
+      {{"event", "save"}, {"step", 27}, {"path", "out/checkpoint-27"}}};
+  const std::string page = render_report("run", events, "");
+  for (const char* part : {"27 of 60", "steps so far", "loss of step 25", "held-out loss before"}) {
+    EXPECT_NE(page.find(part), std::string::npos) << part;
+  }
+  EXPECT_EQ(page.find("at the end"), std::string::npos);
+  EXPECT_EQ(page.find("loss of the last step"), std::string::npos);
+
+  std::vector<json> later = events;
+  later.push_back({{"event", "eval"}, {"step", 27}, {"eval_loss", 4.0}});
+  EXPECT_NE(render_report("run", later, "").find("held-out loss at step 27"), std::string::npos);
+}
+
+TEST(Report, TakesALogOfAnyKind) {
+  for (const std::vector<json>& events :
+       {std::vector<json>{}, std::vector<json>{json{{"event", 3}, {"step", 0}}},
+        std::vector<json>{json{{"event", "step"}, {"step", 1}, {"loss", nullptr}}},
+        std::vector<json>{json{{"event", "step"}, {"step", 1}, {"loss", "x"}, {"time", {1}}}},
+        std::vector<json>{json{{"event", "memory"}, {"step", 1}, {"device", 7}}},
+        std::vector<json>{json{{"event", "eval"}, {"step", 1}, {"eval_loss", 1e300}},
+                          json{{"event", "eval"}, {"step", 1}, {"eval_loss", -1e300}}},
+        std::vector<json>{json{{"event", "booked"}, {"step", 5}, {"weights", 0}},
+                          json{{"event", "warn"}, {"step", 5}, {"message", "<&>"}}}}) {
+    expect_well_formed(render_report("run", events, ""));
+  }
+}
+
+TEST(Charts, LeaveOutWhatIsNotFinite) {
+  EXPECT_EQ(line_chart({.title = "x", .series = {}}), "");
+  const std::vector<ChartPoint> points = {{0, 1}, {1, NAN}, {2, INFINITY}, {3, 2}};
+  const std::string chart = line_chart({.title = "x", .series = {{"loss", 1, points}}});
+  EXPECT_EQ(chart.find("nan"), std::string::npos);
+  EXPECT_EQ(chart.find("inf"), std::string::npos);
+  // Many points become a band with a line of means in it.
+  std::vector<ChartPoint> many;
+  for (int i = 0; i < 100000; ++i) many.push_back({static_cast<double>(i), std::sin(i)});
+  const std::string band = line_chart({.title = "x", .series = {{"loss", 1, many}}});
+  EXPECT_EQ(count(band, "class=\"band"), 1);
+  EXPECT_LT(band.size(), 30000u);
+}
+
+TEST(Charts, StackInOrder) {
+  const Chart chart{
+      .title = "memory",
+      .unit = ChartUnit::bytes,
+      .series = {{"a", 1, {{0, 1048576}, {5, 2097152}}}, {"b", 2, {{0, 1048576}, {5, 1048576}}}}};
+  const std::string drawn = stacked_chart(chart);
+  EXPECT_EQ(count(drawn, "class=\"area"), 2);
+  EXPECT_NE(drawn.find("1.0 MiB"), std::string::npos);
+  EXPECT_EQ(stacked_chart({.title = "none", .series = {}}), "");
+}
+
+TEST(ReportProgram, IsWrittenByTrainAndAgain) {
+  const TinyRun tiny("report");
+  tiny.must_train("out", "method=full max_steps=4 eval_steps=2 eval_data=" + tiny.eval_data());
+  const std::string page = tiny.text("out/report.html");
+  expect_well_formed(page);
+  EXPECT_NE(page.find("Say 0"), std::string::npos);
+  EXPECT_NE(page.find("Answers before and after"), std::string::npos);
+  const fs::path file = tiny.path("out/report.html");
+  fs::remove(file);
+  const Outcome outcome = run("report " + tiny.path("out").string());
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_EQ(outcome.out, file.string() + "\n");
+  EXPECT_EQ(tiny.text("out/report.html"), page);
+  const Outcome none = run("report " + tiny.path("nothing").string() + " 2>&1");
+  EXPECT_EQ(none.exit_code, 2);
+  EXPECT_NE(none.out.find("is not a run directory"), std::string::npos) << none.out;
+  // Answers are extra work, and can be left out; training does not change with them.
+  const std::string weights = tiny.text("out/model.safetensors");
+  tiny.must_train("plain", "method=full max_steps=4 report_samples=0");
+  EXPECT_EQ(tiny.text("plain/report.html").find("Answers before"), std::string::npos);
+  EXPECT_TRUE(weights == tiny.text("plain/model.safetensors"));
+}
+
+TEST(SlowReport, ABrowserDrawsIt) {
+  const Outcome browser = run_shell("command -v chromium chromium-browser google-chrome | head -1");
+  if (browser.out.empty()) GTEST_SKIP() << "there is no Chromium here to draw the page";
+  const TemporaryDirectory directory("jackscrew_browser");
+  const std::string page =
+      directory.file("report.html", render_report("my run", some_events(), "a: b"));
+  const fs::path picture = directory.path() / "page.png";
+  const Outcome drawn = run_shell(fmt::format(
+      "cd {} && HOME={} timeout 120 {} --headless --no-sandbox --disable-gpu --hide-scrollbars "
+      "--window-size=1100,1400 --screenshot=page.png {} 2>&1",
+      directory.path().string(), directory.path().string(),
+      browser.out.substr(0, browser.out.find('\n')), page));
+  ASSERT_EQ(drawn.exit_code, 0) << drawn.out;
+  // An empty page of this size takes about 6 kB.
+  EXPECT_GT(fs::file_size(picture), 40000u) << drawn.out;
+}
+
+}  // namespace
+}  // namespace jackscrew

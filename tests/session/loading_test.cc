@@ -1,0 +1,104 @@
+// What is said of loading and evaluating where it takes long, and where it does not.
+#include "session/loading.h"
+
+#include <unistd.h>
+
+#include <iostream>
+#include <sstream>
+
+#include "session/evaluate.h"
+#include "tests/support/errors.h"
+#include "tests/support/golden.h"
+
+namespace jackscrew {
+namespace {
+
+// What goes to std::cerr while the object lives.
+class Stderr {
+ public:
+  Stderr() : kept_(std::cerr.rdbuf(text_.rdbuf())) {}
+  ~Stderr() { std::cerr.rdbuf(kept_); }
+  Stderr(const Stderr&) = delete;
+  Stderr& operator=(const Stderr&) = delete;
+  std::string text() const { return text_.str(); }
+
+ private:
+  std::ostringstream text_;
+  std::streambuf* kept_;
+};
+
+// Reads a text, loads a model and evaluates it; what that says.
+std::string said(const ProgressStyle& style) {
+  const fs::path text =
+      fs::temp_directory_path() / fmt::format("jackscrew_loading_{}.txt", ::getpid());
+  write_text_atomic(text, std::string(100, 'x'));
+  ModelFiles files = open_model("llama-9m");
+  const Recipe recipe = make_recipe({"init=random", "tokenizer=bytes"});
+  const Tokenizer tokenizer = make_tokenizer("bytes", files);
+  const SessionUse use = training_use(128);
+  const SessionPlan plan = Session::rehearse(recipe, files, use);
+  const Stderr captured;
+  const Dataset data = load_dataset(text, tokenizer, dataset_options(recipe, tokenizer), style);
+  const auto session = load_session(recipe, files, use, plan, style);
+  evaluate(*session, data, 128, style);
+  fs::remove(text);
+  return captured.text();
+}
+
+TEST(Loading, SpeaksOfWhatTakesLong) {
+  const std::string text = said({.patience = 0});
+  for (const char* line : {"reading data: 100 B\n", "reading data: 100 B in ", "loading weights: ",
+                           "evaluating: 101 tokens\n", "evaluating: 101 tokens in "}) {
+    EXPECT_NE(text.find(line), std::string::npos) << line << "not in\n" << text;
+  }
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 6) << text;
+}
+
+TEST(Loading, IsSilentAboutTheRestAndOnRequest) {
+  EXPECT_EQ(said({.patience = 1e9}), "");
+  EXPECT_EQ(said({.quiet = true, .patience = 0}), "");
+}
+
+// A file's weights, with a head beside an embedding to which it is tied.
+class WithHead : public WeightSource {
+ public:
+  WithHead(std::unique_ptr<WeightSource> file, bool same) : file_(std::move(file)) {
+    head_ = *file_->find("model.embed_tokens.weight");
+    head_.name = "lm_head.weight";
+    bytes_.assign(head_.bytes.begin(), head_.bytes.end());
+    if (!same) bytes_.back() ^= 1;
+    head_.bytes = bytes_;
+  }
+  const StoredTensor* find(std::string_view name) const override {
+    return name == head_.name ? &head_ : file_->find(name);
+  }
+  std::vector<std::string> names() const override { return file_->names(); }
+  void release(const StoredTensor& tensor) const override {
+    if (tensor.name != head_.name) file_->release(tensor);
+  }
+
+ private:
+  std::unique_ptr<WeightSource> file_;
+  StoredTensor head_;
+  std::vector<uint8_t> bytes_;
+};
+
+TEST(Loading, RefusesATiedHeadOfItsOwn) {
+  const Recipe recipe = make_recipe({"tokenizer=bytes"});
+  const SessionUse use = training_use(16);
+  const auto load = [&](bool same) {
+    ModelFiles files = open_model(golden_path("gqa_tied").string());
+    files.source = std::make_unique<WithHead>(std::move(files.source), same);
+    const SessionPlan plan = Session::rehearse(recipe, files, use);
+    load_session(recipe, files, use, plan, {.quiet = true});
+  };
+  EXPECT_NO_THROW(load(true));
+  expect_message(ErrorKind::model,
+                 golden_path("gqa_tied").string() +
+                     ": tie_word_embeddings is true, but lm_head.weight is not "
+                     "model.embed_tokens.weight",
+                 [&] { load(false); });
+}
+
+}  // namespace
+}  // namespace jackscrew

@@ -1,0 +1,136 @@
+// Plans, budgets, and steps that allocate nothing.
+#include <gtest/gtest.h>
+
+#include "tests/support/batches.h"
+#include "tests/support/errors.h"
+#include "tests/support/golden.h"
+
+namespace jackscrew {
+namespace {
+
+struct Shape {
+  int64_t tokens;
+  std::vector<std::vector<int32_t>> micro_batches;  // lengths
+};
+
+class MemoryTest : public ::testing::Test {
+ protected:
+  StepBatch step(const Shape& shape) const {
+    std::vector<MicroBatch> parts;
+    for (const auto& lengths : shape.micro_batches) {
+      parts.push_back(random_micro_batch(files_.config.vocab_size, lengths, 1));
+    }
+    return step_of(std::move(parts));
+  }
+  const ModelFiles files_ = open_model(golden_path("gqa_tied").string());
+};
+
+void expect_same_ledger(const Ledger& a, const Ledger& b) {
+  EXPECT_EQ(a.total, b.total);
+  EXPECT_EQ(a.peak, b.peak);
+  EXPECT_EQ(a.current, b.current);
+  EXPECT_EQ(a.at_peak, b.at_peak);
+}
+
+TEST_F(MemoryTest, IsWhatTheRunTakesToTheByte) {
+  const Shape shapes[] = {{64, {{64}}}, {64, {{20, 1, 43}, {5}}}, {333, {{333}, {100, 100, 133}}}};
+  for (const Shape& shape : shapes) {
+    // Dropout takes memory of its own.
+    for (const auto& [method, more] :
+         {std::pair{"method=full", "storage=bf16"}, std::pair{"method=lora", "lora_dropout=0.1"}}) {
+      for (const char* recompute : {"true", "false"}) {
+        const Recipe recipe =
+            make_recipe({method, more, fmt::format("gradient_checkpointing={}", recompute)});
+        const SessionUse use = training_use(shape.tokens);
+        const SessionPlan plan = Session::rehearse(recipe, files_, use);
+        Session session(recipe, files_, use, plan);
+        const StepBatch batch = step(shape);
+        session.accumulate(batch, 1e-3, 0);
+        session.update({});
+        session.evaluate(batch);
+        session.logits(batch.micro_batches[0].ids, 3, false);
+        SCOPED_TRACE(fmt::format("{} recompute {} tokens {}", method, recompute, shape.tokens));
+        expect_same_ledger(session.memory().ledger(), plan.ledger);
+        EXPECT_EQ(session.memory().ledger().peak_at, plan.ledger.peak_at);
+      }
+    }
+  }
+}
+
+// The run books what was planned whether it needs it or not; so that the plan is no larger than the
+// largest batch needs, nothing of it may be taken away.
+TEST_F(MemoryTest, ReservesNoMoreThanTheLargestBatchNeeds) {
+  MicroBatch micro = random_micro_batch(files_.config.vocab_size, {200}, 1);
+  std::fill(micro.targets.begin(), micro.targets.end(), 1);
+  micro.target_count = micro.tokens();
+  const SessionUse use = training_use(micro.tokens());
+  for (const char* method : {"method=full", "method=lora"}) {
+    for (const char* recompute : {"true", "false"}) {
+      const Recipe recipe =
+          make_recipe({method, fmt::format("gradient_checkpointing={}", recompute)});
+      const auto run = [&](const SessionPlan& plan) {
+        Session session(recipe, files_, use, plan);
+        session.accumulate(step_of({micro}), 1e-3, 0);
+        session.update({});
+        session.evaluate(step_of({micro}));
+        session.logits(micro.ids, micro.tokens(), false);
+      };
+      const SessionPlan plan = Session::rehearse(recipe, files_, use);
+      EXPECT_NO_THROW(run(plan));
+      for (int64_t ArenaSizes::*arena : {&ArenaSizes::scratch, &ArenaSizes::stash}) {
+        SessionPlan less = plan;
+        less.arenas.*arena -= 64;
+        EXPECT_THROW(run(less), Error) << method << " recompute " << recompute;
+      }
+    }
+  }
+}
+
+TEST_F(MemoryTest, BudgetBelowThePlanIsRefused) {
+  const SessionUse use = training_use(64);
+  const auto with_budget = [&](int64_t bytes) {
+    return make_recipe(
+        {"method=full", "gradient_checkpointing=false", fmt::format("device_memory={}B", bytes)});
+  };
+  const SessionPlan plan = Session::rehearse(make_recipe({"method=full"}), files_, use);
+  Session fits(with_budget(plan.ledger.peak), files_, use, plan);
+  const StepBatch batch = step({64, {{30, 34}}});
+  fits.accumulate(batch, 1e-3, 0);
+  EXPECT_TRUE(fits.update({}).finite);
+  expect_message(ErrorKind::does_not_fit, "device_memory",
+                 [&] { Session too_large(with_budget(plan.ledger.peak - 1), files_, use, plan); });
+}
+
+TEST_F(MemoryTest, RecomputesWhenMemoryNeedsIt) {
+  const SessionUse use = training_use(256);
+  const SessionPlan kept = Session::rehearse(make_recipe({"method=full"}), files_, use);
+  EXPECT_FALSE(kept.recompute);
+  const Recipe tight =
+      make_recipe({"method=full", fmt::format("device_memory={}B", kept.ledger.peak - 1)});
+  const SessionPlan plan = Session::rehearse(tight, files_, use);
+  EXPECT_TRUE(plan.recompute);
+  EXPECT_LT(plan.ledger.peak, kept.ledger.peak);
+  Session session(tight, files_, use, plan);
+  session.accumulate(step({256, {{256}}}), 1e-3, 0);
+  EXPECT_TRUE(session.update({}).finite);
+}
+
+TEST_F(MemoryTest, StepsAllocateNothing) {
+  for (const char* method : {"method=full", "method=lora"}) {
+    const auto session = make_session(make_recipe({method}), files_, training_use(64));
+    const Ledger before = session->memory().ledger();
+    for (const Shape& shape : {Shape{64, {{64}}}, Shape{64, {{3}, {10, 20, 30}}}}) {
+      session->accumulate(step(shape), 1e-3, 0);
+      session->update({});
+      expect_same_ledger(session->memory().ledger(), before);
+    }
+    // Between accumulate() and update() nobody can.
+    session->accumulate(step({64, {{64}}}), 1e-3, 2);
+    EXPECT_THROW(session->memory().allocate(Purpose::workspace, 1), Error);
+    session->update({});
+    EXPECT_NO_THROW(session->memory().allocate(Purpose::workspace, 1));
+  }
+}
+
+}  // namespace
+}  // namespace jackscrew

@@ -1,0 +1,251 @@
+#include "text/chat/chat_template.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/text/jinja/fixture.h"
+
+namespace jackscrew {
+namespace {
+
+using jinja::named_format;
+using jinja::own_format;
+using Json = nlohmann::json;
+using Ids = std::vector<int32_t>;
+
+std::vector<Message> messages_of(const Json& list) {
+  std::vector<Message> messages;
+  for (const Json& item : list) {
+    messages.push_back({item["role"].get<std::string>(), item["content"].get<std::string>()});
+  }
+  return messages;
+}
+
+// The trained tokens as text, runs separated by '|'.
+std::string trained_text(const Tokenizer& tokenizer, const EncodedSegments& encoded) {
+  std::string text;
+  bool before = false;
+  for (size_t i = 0; i < encoded.ids.size(); ++i) {
+    const bool trained = encoded.trained[i] != 0;
+    if (trained && !before && !text.empty()) text += '|';
+    if (trained) text += tokenizer.token_bytes(encoded.ids[i]);
+    before = trained;
+  }
+  return text;
+}
+
+// All text, trained parts in brackets.
+std::string marked(const RenderedChat& chat) {
+  std::string text;
+  bool before = false;
+  for (const Segment& segment : chat.segments) {
+    if (segment.trained != before) text += segment.trained ? '[' : ']';
+    text += segment.text;
+    before = segment.trained;
+  }
+  return before ? text + ']' : text;
+}
+
+const std::vector<Message> kTurns = {
+    {"system", "S"}, {"user", "Q1"}, {"assistant", "A1"}, {"user", "Q2"}, {"assistant", "A2"}};
+
+TEST(ChatFormat, IsTheModelsOwnUnlessNamed) {
+  TokenizerData data = golden_data("smollm");
+  EXPECT_TRUE(chat_format("auto", data, {}).is_plain());
+  data.chat_template = golden()["template"].get<std::string>();
+  EXPECT_FALSE(chat_format("auto", data, {}).is_plain());
+  EXPECT_TRUE(chat_format("plain", data, {}).is_plain());
+  expect_error(ErrorKind::usage, "known: auto, plain, chatml, llama2, llama3, mistral",
+               [&] { chat_format("vicuna", data, {}); });
+  // A template that is refused is an error where a conversation is read, and only there.
+  data.chat_template = "\n{% include 'x' %}";
+  const ChatFormat refused = chat_format("auto", data, {});
+  EXPECT_FALSE(refused.is_plain());
+  expect_error(ErrorKind::model, "the model's chat template, line 2: the tag {% include %}",
+               [&] { render_chat(refused, kTurns); });
+  expect_error(ErrorKind::model, "set another with chat_template=: plain, chatml",
+               [&] { render_chat(refused, kTurns); });
+}
+
+TEST(ChatFormat, HasATemplateForTools) {
+  TokenizerData data = golden_data("smollm");
+  data.chat_template = "{% for m in messages %}{{ m.content }};{% endfor %}";
+  data.tool_template = "{{ tools[0] }}{% for m in messages %}{{ m.content }}.{% endfor %}";
+  const jinja::Value tools = jinja::Value::list({jinja::Value::text("t")});
+  const ChatFormat format = chat_format("auto", data, {});
+  EXPECT_EQ(marked(render_chat(format, kTurns)), "S;Q1;[A1;]Q2;[A2;]");
+  const RenderedChat with_tools = render_chat(format, kTurns, false, tools);
+  EXPECT_EQ(marked(with_tools), "tS.Q1.[A1.]Q2.[A2.]");
+  EXPECT_FALSE(with_tools.unused_tools);
+  EXPECT_EQ(marked(render_chat(format, kTurns, false, jinja::Value::list({}))),
+            "S.Q1.[A1.]Q2.[A2.]");
+  // A named template is the only one.
+  EXPECT_TRUE(chat_format("chatml", data, {}).tools.is_none());
+  // One that is refused stops only the conversations that need it.
+  data.tool_template = "{% include 'x' %}";
+  const ChatFormat refused = chat_format("auto", data, {});
+  EXPECT_EQ(marked(render_chat(refused, kTurns)), "S;Q1;[A1;]Q2;[A2;]");
+  expect_error(ErrorKind::model, "the model's chat template, line 1: the tag {% include %}",
+               [&] { render_chat(refused, kTurns, false, tools); });
+  data.tool_template = "{{ strftime_now('%d') }}{{ tools }}";
+  EXPECT_TRUE(chat_format("auto", data, {}).uses_clock());
+  data.tool_template = "";
+  EXPECT_FALSE(chat_format("auto", data, {}).uses_clock());
+}
+
+TEST(ChatFormat, RefusesATemplateForToolsAlone) {
+  TokenizerData data = golden_data("smollm");
+  data.chat_template = "";
+  data.tool_template = "{{ tools[0] }}{% for m in messages %}{{ m.content }}.{% endfor %}";
+  const ChatFormat format = chat_format("auto", data, {});
+  EXPECT_FALSE(format.is_plain());
+  EXPECT_EQ(
+      marked(render_chat(format, kTurns, false, jinja::Value::list({jinja::Value::text("t")}))),
+      "tS.Q1.[A1.]Q2.[A2.]");
+  expect_error(ErrorKind::model, "a chat template for tools alone",
+               [&] { render_chat(format, kTurns); });
+}
+
+TEST(ChatFormat, BuiltInOnes) {
+  const auto rendered = [&](const char* name, bool follows = false) {
+    const RenderedChat chat = render_chat(named_format(name), kTurns, follows);
+    EXPECT_EQ(chat.untrainable, 0);
+    return marked(chat);
+  };
+  EXPECT_EQ(rendered("chatml"),
+            "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nQ1<|im_end|>\n"
+            "<|im_start|>assistant\n[A1<|im_end|>]\n<|im_start|>user\nQ2<|im_end|>\n"
+            "<|im_start|>assistant\n[A2<|im_end|>]\n");
+  EXPECT_EQ(rendered("llama2"),
+            "<s>[INST] <<SYS>>\nS\n<</SYS>>\n\nQ1 [/INST][ A1 </s>]<s>[INST] Q2 [/INST][ A2 </s>]");
+  EXPECT_EQ(rendered("llama3"),
+            "<s><|start_header_id|>system<|end_header_id|>\n\nS<|eot_id|>"
+            "<|start_header_id|>user<|end_header_id|>\n\nQ1<|eot_id|>"
+            "<|start_header_id|>assistant<|end_header_id|>\n\n[A1<|eot_id|>]"
+            "<|start_header_id|>user<|end_header_id|>\n\nQ2<|eot_id|>"
+            "<|start_header_id|>assistant<|end_header_id|>\n\n[A2<|eot_id|>]");
+  EXPECT_EQ(rendered("mistral"), "<s>[INST] S\n\nQ1 [/INST][ A1</s>][INST] Q2 [/INST][ A2</s>]");
+  EXPECT_EQ(rendered("zephyr"),
+            "<|system|>\nS</s>\n<|user|>\nQ1</s>\n<|assistant|>\n[A1</s>]\n"
+            "<|user|>\nQ2</s>\n<|assistant|>\n[A2</s>]\n");
+  EXPECT_EQ(rendered("alpaca", true),
+            "<s>S\n\n### Instruction:\nQ1\n\n### Response:\n[A1</s>]\n\n"
+            "### Instruction:\nQ2\n\n### Response:\n[A2</s>]\n\n### Response:\n");
+  const std::vector<Message> tool = {{"user", "Q"}, {"tool", "T"}};
+  for (const char* name : {"llama2", "mistral", "alpaca"}) {
+    expect_error(ErrorKind::data, "a message from \"tool\"",
+                 [&] { render_chat(named_format(name), tool); });
+  }
+}
+
+TEST(ChatFormat, GoldenConversations) {
+  const Json expected = golden();
+  TokenizerData data = golden_data("smollm");
+  data.eos = 2;  // <|im_end|>
+  data.chat_template = expected["template"].get<std::string>();
+  const Tokenizer tokenizer(data);
+  const ChatFormat format = chat_format("auto", data, {});
+  for (size_t i = 0; i < expected["chats"].size(); ++i) {
+    std::vector<Message> messages = messages_of(expected["chats"][i]);
+    const auto encoded = encode_segments(tokenizer, render_chat(format, messages).segments);
+    EXPECT_EQ(encoded.ids, expected["chat_ids"][i].get<Ids>());
+    messages.pop_back();
+    const auto prompt = encode_segments(tokenizer, render_chat(format, messages, true).segments);
+    EXPECT_EQ(prompt.ids, expected["prompt_ids"][i].get<Ids>());
+  }
+}
+
+TEST(ChatFormat, TrainsTheAnswersAndTheirEnds) {
+  const Tokenizer tokenizer = smollm_tokenizer();
+  std::vector<Message> messages = {
+      {"user", "Hi"}, {"assistant", "One."}, {"user", "More"}, {"assistant", "\nTwo"}};
+  const auto encode = [&](const char* name) {
+    const ChatFormat format = chat_format(name, tokenizer.data(), {});
+    return encode_segments(tokenizer, render_chat(format, messages).segments);
+  };
+  EXPECT_EQ(trained_text(tokenizer, encode("chatml")), "One.<|im_end|>|\nTwo<|im_end|>");
+  messages[1].trained = false;
+  EXPECT_EQ(trained_text(tokenizer, encode("chatml")), "\nTwo<|im_end|>");
+  messages[1].trained = true;
+  const auto plain = encode("plain");
+  EXPECT_EQ(trained_text(tokenizer, plain), "One.<|im_end|>|\nTwo<|im_end|>");
+  EXPECT_EQ(tokenizer.decode(plain.ids, false), "Hi\n\nOne.<|im_end|>More\n\n\nTwo<|im_end|>");
+  EXPECT_EQ(plain.unended, 0);
+  TokenizerData endless = tokenizer.data();
+  endless.eos = -1;
+  expect_error(ErrorKind::model, "no end-of-text",
+               [&] { render_chat(chat_format("plain", endless, {}), messages); });
+}
+
+TEST(ChatFormat, TrainsWhatIsGenerated) {
+  const ChatFormat format = own_format(
+      "{% for m in messages %}{% if m.role == 'assistant' %}A: {% generation %}{{ m.content }}"
+      "{{ eos_token }}{% endgeneration %}{{ '\\n' }}{% else %}Q: {{ m.content }}\n{% endif %}{% "
+      "endfor %}"
+      "{% if add_generation_prompt %}A: {% endif %}");
+  EXPECT_EQ(marked(render_chat(format, kTurns)), "Q: S\nQ: Q1\nA: [A1</s>]\nQ: Q2\nA: [A2</s>]\n");
+  std::vector<Message> messages = kTurns;
+  messages[2].trained = false;
+  EXPECT_EQ(marked(render_chat(format, messages)), "Q: S\nQ: Q1\nA: A1</s>\nQ: Q2\nA: [A2</s>]\n");
+}
+
+TEST(ChatFormat, SaysWhichAnswersCannotBeTrained) {
+  // Earlier answers lose their thoughts, as in Qwen 3.
+  const ChatFormat format = own_format(
+      "{% for m in messages %}{% if m.role == 'assistant' %}A: {{ '' if not loop.last else "
+      "'<think></think>' }}{{ m.content ~ eos_token }}{% else %}Q: {{ m.content }}\n{% endif %}"
+      "{% endfor %}{% if add_generation_prompt %}A: {% endif %}");
+  const RenderedChat chat = render_chat(format, kTurns);
+  EXPECT_EQ(marked(chat), "Q: S\nQ: Q1\nA: A1</s>Q: Q2\nA: [<think></think>A2</s>]");
+  EXPECT_EQ(chat.untrainable, 1);
+  // A template that refuses the beginning of a conversation: the first answer has none before it.
+  const std::vector<Message> greeting = {{"assistant", "Hi"}, {"user", "Q"}, {"assistant", "A"}};
+  const ChatFormat picky = own_format(
+      "{{ messages[0].role.upper() }}{% for m in messages %}{{ m.content ~ eos_token }}{% endfor "
+      "%}");
+  EXPECT_EQ(marked(render_chat(picky, greeting)), "ASSISTANTHi</s>Q</s>[A</s>]");
+  EXPECT_EQ(render_chat(picky, greeting).untrainable, 1);
+}
+
+TEST(ChatFormat, SpecialTokensInContentsStayText) {
+  const Tokenizer tokenizer = smollm_tokenizer();
+  const std::vector<Message> messages = {{"user", "<|im_end|>"}, {"assistant", "<|im_start|>"}};
+  const ChatFormat format = chat_format("chatml", tokenizer.data(), {});
+  const auto encoded = encode_segments(tokenizer, render_chat(format, messages).segments);
+  EXPECT_EQ(std::count(encoded.ids.begin(), encoded.ids.end(), 1), 2);
+  EXPECT_EQ(std::count(encoded.ids.begin(), encoded.ids.end(), 2), 2);
+  EXPECT_EQ(trained_text(tokenizer, encoded), "<|im_start|><|im_end|>");
+}
+
+TEST(ChatFormat, NeverADoubleBos) {
+  TokenizerData data = golden_data("llama3");
+  const Tokenizer llama3{std::move(data)};
+  const std::vector<Segment> bare = {{"hello", false, false}};
+  const std::vector<Segment> with_bos = {{"<|begin_of_text|>", false, true},
+                                         {"hello", true, false}};
+  const std::vector<Segment> with_two = {{"<|begin_of_text|><|begin_of_text|>", false, true},
+                                         {"hello<|im_end|>", true, true}};
+  for (const auto& [segments, doubled] :
+       {std::pair(bare, false), std::pair(with_bos, false), std::pair(with_two, true)}) {
+    const auto encoded = encode_segments(llama3, segments);
+    EXPECT_EQ(encoded.ids[0], llama3.bos());
+    EXPECT_EQ(std::count(encoded.ids.begin(), encoded.ids.end(), llama3.bos()), 1);
+    EXPECT_EQ(encoded.trained[0], 0);
+    EXPECT_EQ(encoded.trained.size(), encoded.ids.size());
+    EXPECT_EQ(encoded.dropped_bos, doubled);
+  }
+  EXPECT_EQ(encode_segments(llama3, with_bos).unended, 1);
+  EXPECT_EQ(encode_segments(llama3, with_two).unended, 0);
+}
+
+TEST(ChatFormat, Dates) {
+  const jinja::DateTime leap_day{2024, 2, 29, 0, 0, 0};
+  EXPECT_EQ(chat_clock(parse_chat_date("2024-02-29")), leap_day);
+  EXPECT_GE(chat_clock(parse_chat_date("today")).year, 2024);
+  for (const char* bad :
+       {"", "yesterday", "2024-2", "2024-02-30", "2023-02-29", "2024-13-01", "2024-01-01-01"}) {
+    expect_error(ErrorKind::usage, "is not a date", [&] { parse_chat_date(bad); });
+  }
+}
+
+}  // namespace
+}  // namespace jackscrew

@@ -19,11 +19,15 @@ die() {
   exit 1
 }
 
-# build PRESET [TARGET...]: configures and builds; everything when no target is named.
+# build PRESET [TARGET...]: configures and builds; everything when no target is named. What a script has in
+# build_options, and the caller in JACKSCREW_CMAKE_OPTIONS, goes to CMake.
+build_options=()
 build() {
   local preset=$1
   shift
-  local options=() log=build/$preset.log
+  local options log=build/$preset.log
+  read -ra options <<<"${JACKSCREW_CMAKE_OPTIONS:-}"
+  options+=("${build_options[@]}")
   # Rebuilding after a switch of branch, or the same file in the next clone (paths are taken from its
   # root), is then nearly free.
   if command -v ccache >/dev/null; then

@@ -13,6 +13,8 @@ foreach(source IN LISTS JACKSCREW_ROW_CUDA_SOURCES)
 endforeach()
 set_source_files_properties(${emulated} PROPERTIES LANGUAGE CXX)
 add_library(cuda_emulated OBJECT ${emulated})
+# Sources for GPUs and for the host define what row kernels are in two ways.
+set_target_properties(cuda_emulated PROPERTIES UNITY_BUILD OFF)
 target_link_libraries(cuda_emulated PRIVATE jackscrew_core)
 target_include_directories(cuda_emulated BEFORE PRIVATE
   ${CMAKE_CURRENT_SOURCE_DIR}/support/cuda_emulation ${CMAKE_SOURCE_DIR})
@@ -32,6 +34,7 @@ target_include_directories(test_cuda PRIVATE
   ${CMAKE_CURRENT_SOURCE_DIR}/support/cuda_emulation ${CMAKE_SOURCE_DIR})
 target_link_options(test_cuda PRIVATE ${aligned})
 jackscrew_add_test_paths(test_cuda ${CMAKE_CURRENT_SOURCE_DIR})
+jackscrew_compile_tests_quickly(test_cuda)
 # Of the rooms' tests those that say something of a GPU, and those that a fiber can do in seconds.
 set(emulated_filter Cuda* GpuParity.* GpuRun.* Methods/GpuRun* Models/GpuGolden*
   Attention.* GemmInt8.MatchesTheReference* GpuScale*
@@ -39,7 +42,4 @@ set(emulated_filter Cuda* GpuParity.* GpuRun.* Methods/GpuRun* Models/GpuGolden*
   SoftmaxCrossEntropy.* Reductions.* RmsNorm.* Rotary.* Swiglu.* Rows.* BlockValues.* DynamicMap.*
   Adamw8bitTest.MovesNoWeight* Nf4.* PlainFormat.* WeightTest.* GatherContributorTest.*)
 list(JOIN emulated_filter ":" emulated_filter)
-add_test(NAME cuda.emulated.slow
-  COMMAND test_cuda --gtest_filter=${emulated_filter}-*Threads*:*PlanTakes* --gtest_brief=1)
-set_tests_properties(cuda.emulated.slow PROPERTIES LABELS slow
-  ENVIRONMENT "${JACKSCREW_TEST_ENVIRONMENT}")
+jackscrew_add_slow_test(cuda.emulated.slow test_cuda "${emulated_filter}-*Threads*:*PlanTakes*")

@@ -101,16 +101,25 @@ def text(rows):
 
 
 def read(path):
-    """What text() and HEADER wrote: the rows, and nvcc's release."""
-    rows, release = {}, ""
+    """What text() and HEADER wrote: the rows, the architectures and nvcc's release."""
+    rows, architectures, release = {}, [], ""
     for line in path.read_text().splitlines():
-        if line.startswith("# nvcc "):
+        if found := re.match(r"# writes it.*: of (sm_[\w, ]+)\.", line):
+            architectures = found[1].split(", ")
+        elif line.startswith("# nvcc "):
             release = line.removeprefix("# nvcc ")
         elif line and not line.startswith("#") and line.split()[-1] != COLUMNS[-1]:
             registers, stack, *counts, name = line.split()
             rows[name] = Row(*(tuple(map(int, cell.split("/"))) for cell in (registers, stack)),
                              *map(int, counts))
-    return rows, release
+    return rows, architectures, release
+
+
+def only(rows, of, wanted):
+    """The rows with registers and stack of the wanted architectures alone, of those that they are `of`."""
+    at = [of.index(architecture) for architecture in wanted]
+    return {name: row._replace(registers=tuple(row.registers[i] for i in at),
+                               stack=tuple(row.stack[i] for i in at)) for name, row in rows.items()}
 
 
 def more(new, old):
@@ -156,7 +165,11 @@ def main():
         table.write_text(header + text(new))
         print(f"{table}: written")
         return 0
-    old, old_release = read(table)
+    old, known, old_release = read(table)
+    if missing := set(architectures) - set(known):
+        print(f"{table} says nothing of {', '.join(sorted(missing))}: script/cuda-compile --update")
+        return 1
+    old = only(old, known, architectures)
     if release != old_release:
         print(f"nvcc is {release} and {table} is of {old_release}: registers are not compared")
     failures = compare(new, old, release == old_release)

@@ -1,7 +1,6 @@
 #include "optim/adamw.h"
 
 #include "optim/adamw.rows.h"
-#include "optim/adamw_8bit.h"
 
 namespace jackscrew {
 
@@ -62,13 +61,6 @@ class AdamW : public Optimizer {
 
 std::unique_ptr<Optimizer> make_adamw(const OptimizerOptions& options) {
   return std::make_unique<AdamW>(options);
-}
-
-std::unique_ptr<Optimizer> make_optimizer(std::string_view name, const OptimizerOptions& options) {
-  if (name == "adamw") return make_adamw(options);
-  if (name == "adamw_8bit") return make_adamw_8bit(options);
-  throw Error(ErrorKind::usage, fmt::format("unknown optimizer {}", name),
-              "known optimizers: adamw adamw_8bit");
 }
 
 }  // namespace jackscrew

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -43,7 +44,15 @@ class Optimizer {
   virtual std::unique_ptr<OptimizerState> make_state(Memory& memory, int64_t count) const = 0;
 };
 
-// "adamw" or "adamw_8bit". Throws Error(usage) for an unknown name.
+// A row of the table of optimizers.
+struct OptimizerEntry {
+  const char* name;
+  const char* help;  // what its states are
+  std::unique_ptr<Optimizer> (*make)(const OptimizerOptions& options);
+};
+std::span<const OptimizerEntry> all_optimizers();
+
+// Throws Error(usage) for an unknown name.
 std::unique_ptr<Optimizer> make_optimizer(std::string_view name, const OptimizerOptions& options);
 
 }  // namespace jackscrew

@@ -59,20 +59,34 @@ void Contributor::add_right(const Gradient& g, const Tensor&, const Tensor&) con
   refuse(g, "a gradient projected from the right");
 }
 
+std::span<const ProductEntry> all_products() {
+  static constexpr ProductEntry kProducts[] = {
+      {"f32", [](const Ops&) -> const Product& { return f32_product(); }},
+      {"bf16",
+       [](const Ops& ops) -> const Product& {
+         if (!ops.has_bf16()) {
+           throw Error(
+               ErrorKind::device,
+               fmt::format("product=bf16 needs a CPU with AVX512-BF16 or a GPU; this run has {}",
+                           ops.level()),
+               "use product=f32");
+         }
+         return bf16_product();
+       }},
+      {"int8", [](const Ops&) -> const Product& { return int8_product(); }},
+  };
+  return kProducts;
+}
+
 const Product& find_product(std::string_view name, const Ops& ops) {
-  if (name == "f32" || name == "auto") return f32_product();
-  if (name == "bf16") {
-    if (!ops.has_bf16()) {
-      throw Error(ErrorKind::device,
-                  fmt::format("product=bf16 needs a CPU with AVX512-BF16 or a GPU; this run has {}",
-                              ops.level()),
-                  "use product=f32");
-    }
-    return bf16_product();
+  if (name == "auto") name = "f32";
+  std::string known = "auto";
+  for (const ProductEntry& entry : all_products()) {
+    if (name == entry.name) return entry.make(ops);
+    known += fmt::format(", {}", entry.name);
   }
-  if (name == "int8") return int8_product();
   throw Error(ErrorKind::usage, fmt::format("unknown product {}", name),
-              "known products: auto, f32, bf16, int8");
+              "known products: " + known);
 }
 
 const Contributor& gather_contributor() {

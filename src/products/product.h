@@ -1,9 +1,9 @@
 // Products: the arithmetic of y = x Wᵀ and of its gradients, for a weight in any storage format.
-// Adding one is a pair of files here, a line in find_product() and its name among the choices of
-// the option.
+// Adding one is a pair of files here and a row of the table in product.cc.
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string_view>
 
 #include "products/gradient.h"
@@ -36,8 +36,16 @@ class Product : public Contributor {
                             const Weight& weight) const = 0;
 };
 
-// The product of that name for these ops: "f32", "bf16", "int8", or "auto" (f32: exact first).
-// Throws Error(usage) for an unknown name, and Error(device) for bf16 on a CPU without it.
+// A row of the table of products.
+struct ProductEntry {
+  const char* name;
+  // Throws Error(device) where these ops lack what it needs.
+  const Product& (*make)(const Ops& ops);
+};
+std::span<const ProductEntry> all_products();
+
+// The product of that name for these ops; "auto" is f32: exact first. Throws Error(usage) for an
+// unknown name, and Error(device) as ProductEntry::make does.
 const Product& find_product(std::string_view name, const Ops& ops);
 
 // y = W[indices]: the embedding. Its gradient offers add_dw, add_left and add_right.

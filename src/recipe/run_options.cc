@@ -1,5 +1,6 @@
 #include "recipe/run_options.h"
 
+#include "recipe/method_options.h"
 #include "recipe/record_options.h"
 
 namespace jackscrew {
@@ -98,49 +99,6 @@ constexpr OptionSpec kDataOptions[] = {
      .default_text = "false",
      .help = "compute the loss on prompts too, not only on answers",
      .aliases = "train_on_prompt"},
-};
-
-constexpr OptionSpec kMethodOptions[] = {
-    {.name = "method",
-     .type = text,
-     .default_text = "lora",
-     .help = "preset of other options; those you set yourself win",
-     .aliases = "finetuning_type",
-     .affects_result = false},
-    {.name = "storage",
-     .type = text,
-     .default_text = "keep",
-     .help = "format of the weights in memory: keep (as in the file) f32 bf16 f16; for the linear "
-             "layers of the blocks alone: int8 int8_row int8_affine int8_dynamic nf4 nf4_double",
-     .choices = "keep f32 bf16 f16 int8 int8_row int8_affine int8_dynamic nf4 nf4_double"},
-    {.name = "product",
-     .type = text,
-     .default_text = "auto",
-     .help = "precision of matrix products: auto (f32) f32 bf16 int8",
-     .choices = "auto f32 bf16 int8",
-     .affects_result = false},  // checkpoints record the one that was used
-    {.name = "attention",
-     .type = text,
-     .default_text = "own",
-     .help = "attention kernels: own; cudnn: forward pass by cuDNN, on a GPU with product=bf16",
-     .choices = "own cudnn"},
-    {.name = "learner",
-     .type = text,
-     .default_text = "",
-     .help = "what is trained: full lora rotary frozen; empty: as the method says"},
-    {.name = "optimizer",
-     .type = text,
-     .default_text = "adamw",
-     .help = "adamw (states in f32) or adamw_8bit",
-     .aliases = "optim",
-     .choices = "adamw adamw_8bit"},
-    {.name = "gradient_checkpointing",
-     .type = boolean,
-     .default_text = "auto",
-     .help = "recompute activations in the backward pass: true, false, or auto (only if memory "
-             "requires it)",
-     .choices = "auto",
-     .affects_result = false},
 };
 
 constexpr OptionSpec kScheduleOptions[] = {
@@ -444,7 +402,7 @@ std::span<const OptionTable> run_option_tables() {
       {option_titles::kModel, kModelOptions},
       {option_titles::kData, kDataOptions},
       {option_titles::kRecords, record_options()},
-      {option_titles::kMethod, kMethodOptions},
+      {option_titles::kMethod, method_options()},
       {option_titles::kSchedule, kScheduleOptions},
       {option_titles::kMachine, kMachineOptions},
       {option_titles::kOutput, kOutputOptions},

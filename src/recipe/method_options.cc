@@ -1,0 +1,103 @@
+#include "recipe/method_options.h"
+
+#include <fmt/format.h>
+
+#include <string>
+
+#include "learners/learner.h"
+#include "products/product.h"
+#include "quant/format.h"
+
+namespace jackscrew {
+
+namespace {
+
+using enum OptionType;
+
+// The names that `name_of` gives for the rows of a table, in their order; "" leaves one out.
+template <class Table, class NameOf>
+std::string words_of(const Table& table, const NameOf& name_of) {
+  std::string words;
+  for (const auto& row : table) {
+    const std::string name = name_of(row);
+    if (!name.empty()) words += (words.empty() ? "" : " ") + name;
+  }
+  return words;
+}
+
+// Formats that weights can be converted to: those for any weight, or those for linear layers alone.
+std::string storage_words(bool for_linears_only) {
+  return words_of(all_formats(), [&](const Format* format) -> std::string {
+    const bool wanted = format->can_encode() && format->for_linears_only() == for_linears_only;
+    return wanted ? format->name() : "";
+  });
+}
+
+struct MethodWords {
+  const std::string any_storage = storage_words(false);
+  const std::string linear_storage = storage_words(true);
+  const std::string storage = "keep " + any_storage + " " + linear_storage;
+  const std::string storage_help = fmt::format(
+      "format of the weights in memory: keep (as in the file) {}; for the linear "
+      "layers of the blocks alone: {}",
+      any_storage, linear_storage);
+  const std::string products =
+      "auto " + words_of(all_products(), [](const ProductEntry& entry) { return entry.name; });
+  const std::string products_help =
+      "precision of matrix products: auto (f32)" + products.substr(std::string("auto").size());
+  const std::string optimizers =
+      words_of(all_optimizers(), [](const OptimizerEntry& entry) { return entry.name; });
+  const std::string optimizers_help = words_of(all_optimizers(), [](const OptimizerEntry& entry) {
+    return fmt::format("{} ({})", entry.name, entry.help);
+  });
+  const std::string learners_help =
+      fmt::format("what is trained: {}; empty: as the method says",
+                  words_of(all_learners(), [](const LearnerEntry& entry) { return entry.name; }));
+};
+
+}  // namespace
+
+std::span<const OptionSpec> method_options() {
+  static const MethodWords kWords;
+  static const OptionSpec kMethodOptions[] = {
+      {.name = "method",
+       .type = text,
+       .default_text = "lora",
+       .help = "preset of other options; those you set yourself win",
+       .aliases = "finetuning_type",
+       .affects_result = false},
+      {.name = "storage",
+       .type = text,
+       .default_text = "keep",
+       .help = kWords.storage_help.c_str(),
+       .choices = kWords.storage.c_str()},
+      {.name = "product",
+       .type = text,
+       .default_text = "auto",
+       .help = kWords.products_help.c_str(),
+       .choices = kWords.products.c_str(),
+       .affects_result = false},  // checkpoints record the one that was used
+      {.name = "attention",
+       .type = text,
+       .default_text = "own",
+       .help = "attention kernels: own; cudnn: forward pass by cuDNN, on a GPU with product=bf16",
+       .choices = "own cudnn"},
+      {.name = "learner", .type = text, .default_text = "", .help = kWords.learners_help.c_str()},
+      {.name = "optimizer",
+       .type = text,
+       .default_text = "adamw",
+       .help = kWords.optimizers_help.c_str(),
+       .aliases = "optim",
+       .choices = kWords.optimizers.c_str()},
+      {.name = "gradient_checkpointing",
+       .type = boolean,
+       .default_text = "auto",
+       .help = "recompute activations in the backward pass: true, false, or auto (only if memory "
+               "requires it)",
+       .choices = "auto",
+       .affects_result = false},
+  };
+  return kMethodOptions;
+}
+
+}  // namespace jackscrew

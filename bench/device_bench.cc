@@ -247,7 +247,7 @@ class DeviceBench {
     const OwnedTensor out = take(DType::bf16, kRows, kCols);
     for (const char* name : {"bf16", "int8", "int8_row", "nf4"}) {
       const int64_t before = memory_.ledger().total;
-      Weight weight(memory_, "a.weight", kRows, kCols, false, find_format(name));
+      Weight weight(memory_, {"a.weight", kRows, kCols}, find_format(name));
       const auto stored = static_cast<double>(memory_.ledger().total - before);
       weight.publish(*ops_, master.view(), {}, scratch_);
       measure_bytes("rows", fmt::format("decode {} to bf16", name),

@@ -55,10 +55,9 @@ std::vector<Matrix> matrices(const Recipe& recipe, Memory& memory, Ops& ops) {
   if (recipe.model.empty()) {
     ModelConfig config;
     config.initializer_range = 1.0;
-    Weight weight(memory, "normal", 2048, 2048, false, find_format("f32"));
+    Weight weight(memory, {"normal", 2048, 2048}, find_format("f32"));
     out.push_back({take(2048, 2048)});
-    init_rows(ops, config, recipe.seed, {&weight, WeightKind::linear, 0, ""}, 0,
-              out[0].values.view());
+    init_rows(ops, config, recipe.seed, weight.spec(), 0, out[0].values.view());
     return out;
   }
   const ModelFiles files = open_model(recipe.model);
@@ -69,7 +68,7 @@ std::vector<Matrix> matrices(const Recipe& recipe, Memory& memory, Ops& ops) {
     const StoredTensor& stored = *files.source->find(name);
     const int64_t rows = stored.shape[0];
     const int64_t cols = stored.shape[1];
-    const Weight shape(memory, name, rows, cols, false, find_format("bf16"));
+    const Weight shape(memory, {name, rows, cols}, find_format("bf16"));
     out.push_back({take(rows, cols)});
     shape.read_original(ops, stored, out.back().values.view(), staging);
   }
@@ -108,7 +107,7 @@ Costs measure(const Format& format, const std::vector<Matrix>& all, Memory& memo
   for (const Matrix& matrix : all) {
     const int64_t rows = matrix.rows();
     const int64_t cols = matrix.cols();
-    Weight weight(memory, "w", rows, cols, false, format);
+    Weight weight(memory, {"w", rows, cols}, format);
     const Storage storage = weight.storage();
     const OwnedTensor decoded(memory, Purpose::workspace, DType::f32, {rows, cols});
     const auto publish = [&](const Rounding& rounding) {

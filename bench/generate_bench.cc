@@ -49,9 +49,9 @@ double read_bandwidth(const BenchClock& clock) {
 double weight_bytes(const Stage& stage) {
   double total = 0.0;
   for (const auto& parameter : stage.parameters()) {
-    const bool gathered =
-        parameter->info.kind == WeightKind::embedding && !stage.config().tie_word_embeddings;
-    if (!gathered) total += static_cast<double>(parameter->info.weight->storage().bytes.bytes());
+    const bool gathered = parameter->weight->spec().kind == WeightKind::embedding &&
+                          !stage.config().tie_word_embeddings;
+    if (!gathered) total += static_cast<double>(parameter->weight->storage().bytes.bytes());
   }
   return total;
 }

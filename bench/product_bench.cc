@@ -80,7 +80,7 @@ class ProductBench {
       const OwnedTensor master = take(shape.out, shape.in);
       fill(master.view(), 1);
       for (const char* storage : kStorages) {
-        weights.emplace_back(memory_, "the.weight", shape.out, shape.in, false,
+        weights.emplace_back(memory_, WeightSpec{"the.weight", shape.out, shape.in},
                              find_format(storage));
         weights.back().publish(*ops_, master.view(), {}, scratch_);
       }

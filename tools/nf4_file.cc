@@ -19,7 +19,7 @@ std::vector<TensorBytes> converted(Ops& ops, const StoredTensor& stored, const F
   Arena staging(memory, Purpose::staging, int64_t{64} << 20);
   const int64_t rows = stored.shape[0];
   const int64_t cols = stored.shape[1];
-  Weight weight(memory, stored.name, rows, cols, false, format);
+  Weight weight(memory, {stored.name, rows, cols}, format);
   weight.load(ops, stored, staging);
   if (weight.as_f32().empty()) {
     return nf4_tensors(stored.name, format, weight.storage(), "float32");

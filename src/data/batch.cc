@@ -19,6 +19,18 @@ void add_micro_batch(StepBatch& step, MicroBatch micro_batch) {
 
 }  // namespace
 
+TargetRows MicroBatch::target_rows() const {
+  TargetRows out;
+  out.rows.reserve(static_cast<size_t>(target_count));
+  out.targets.reserve(static_cast<size_t>(target_count));
+  for (size_t t = 0; t < targets.size(); ++t) {
+    if (targets[t] < 0) continue;
+    out.rows.push_back(narrow<int32_t>(t));
+    out.targets.push_back(targets[t]);
+  }
+  return out;
+}
+
 void MicroBatch::append(const Example& example) {
   if (example.ids.empty()) fail(ErrorKind::data, "an empty example cannot be a sequence");
   const int64_t size = std::ssize(example.ids);

@@ -11,6 +11,11 @@
 
 namespace jackscrew {
 
+// The tokens that have a target: where they are in their micro-batch, and the targets.
+struct TargetRows {
+  std::vector<int32_t> rows, targets;  // [target_count]
+};
+
 // Flattened tokens of one or more sequences. A sequence never sees another: attention is bounded by
 // cu_seqlens, positions restart at 0.
 struct MicroBatch {
@@ -22,6 +27,7 @@ struct MicroBatch {
   int64_t target_count = 0;         // targets that are not -1
 
   int64_t tokens() const { return static_cast<int64_t>(ids.size()); }
+  TargetRows target_rows() const;
   // Appends a sequence. Throws Error(data) when it is empty or the micro batch would exceed 2^31
   // tokens.
   void append(const Example& example);

@@ -13,8 +13,8 @@ class FrozenSlot : public LearnerSlot {
 class FrozenLearner : public Learner {
  public:
   const char* name() const override { return "frozen"; }
-  bool changes(WeightKind, std::string_view) const override { return false; }
-  std::unique_ptr<LearnerSlot> make_slot(const LearnerContext&, const WeightInfo&) override {
+  bool changes(const WeightSpec&) const override { return false; }
+  std::unique_ptr<LearnerSlot> make_slot(const LearnerContext&, Weight&) override {
     return std::make_unique<FrozenSlot>();
   }
 };

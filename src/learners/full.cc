@@ -6,9 +6,8 @@ namespace {
 
 class FullSlot : public LearnerSlot {
  public:
-  FullSlot(const LearnerContext& context, const WeightInfo& info, double learning_rate_scale)
-      : weight_(*info.weight), learning_rate_scale_(learning_rate_scale) {
-    const Weight& weight = weight_;
+  FullSlot(const LearnerContext& context, Weight& weight, double learning_rate_scale)
+      : weight_(weight), learning_rate_scale_(learning_rate_scale) {
     if (!weight.format().can_encode()) {
       throw Error(ErrorKind::usage,
                   fmt::format("{} is stored as {}, which cannot be trained", weight.name(),
@@ -21,7 +20,7 @@ class FullSlot : public LearnerSlot {
     if (master_.empty()) {
       owned_master_ = OwnedTensor(context.memory, Purpose::masters, DType::f32, {rows, cols});
       master_ = owned_master_.view();
-      context.original(info, master_);
+      context.original(weight, master_);
     }
     gradient_ = OwnedTensor(context.memory, Purpose::gradients, DType::f32, {rows, cols});
     state_ = context.optimizer.make_state(context.memory, weight.size());
@@ -58,10 +57,9 @@ class FullSlot : public LearnerSlot {
 class FullLearner : public Learner {
  public:
   const char* name() const override { return "full"; }
-  bool changes(WeightKind, std::string_view) const override { return true; }
-  std::unique_ptr<LearnerSlot> make_slot(const LearnerContext& context,
-                                         const WeightInfo& info) override {
-    return make_full_slot(context, info);
+  bool changes(const WeightSpec&) const override { return true; }
+  std::unique_ptr<LearnerSlot> make_slot(const LearnerContext& context, Weight& weight) override {
+    return make_full_slot(context, weight);
   }
 };
 
@@ -71,9 +69,9 @@ std::unique_ptr<Learner> make_full_learner() {
   return std::make_unique<FullLearner>();
 }
 
-std::unique_ptr<LearnerSlot> make_full_slot(const LearnerContext& context, const WeightInfo& info,
+std::unique_ptr<LearnerSlot> make_full_slot(const LearnerContext& context, Weight& weight,
                                             double learning_rate_scale) {
-  return std::make_unique<FullSlot>(context, info, learning_rate_scale);
+  return std::make_unique<FullSlot>(context, weight, learning_rate_scale);
 }
 
 }  // namespace jackscrew

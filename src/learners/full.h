@@ -9,7 +9,7 @@ std::unique_ptr<Learner> make_full_learner();
 
 // The slot of a weight that learns as a whole: f32 gradient, optimizer state, and an f32 master
 // where the storage is narrower. The learning rate of the step counts `learning_rate_scale` times.
-std::unique_ptr<LearnerSlot> make_full_slot(const LearnerContext& context, const WeightInfo& info,
+std::unique_ptr<LearnerSlot> make_full_slot(const LearnerContext& context, Weight& weight,
                                             double learning_rate_scale = 1.0);
 
 }  // namespace jackscrew

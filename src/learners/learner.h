@@ -18,20 +18,6 @@
 
 namespace jackscrew {
 
-enum class WeightKind { linear, embedding, norm, bias };
-// Norms and biases are vectors: short, exact, and f32 whatever the storage of the rest.
-inline bool is_vector(WeightKind kind) {
-  return kind == WeightKind::norm || kind == WeightKind::bias;
-}
-
-// A weight as the model uses it.
-struct WeightInfo {
-  Weight* weight = nullptr;
-  WeightKind kind = WeightKind::linear;
-  int64_t layer = -1;  // block number; -1 outside the blocks
-  std::string module;  // "q_proj" (its bias too), "embed_tokens", "lm_head", "norm" ...
-};
-
 class LearnerSlot {
  public:
   virtual ~LearnerSlot() = default;
@@ -73,7 +59,7 @@ struct LearnerContext {
   bool training = true;  // false: slots take no memory for gradients and optimizer states
   // Writes a weight's values as they were before its storage rounded them, f32 [rows, cols]: how a
   // master begins.
-  std::function<void(const WeightInfo&, const Tensor&)> original = {};
+  std::function<void(const Weight&, const Tensor&)> original = {};
 };
 
 // Lines for the user, and warnings.
@@ -86,13 +72,19 @@ class Learner {
   virtual ~Learner() = default;
   virtual const char* name() const = 0;
 
+  // The calls, in order: plan(); changes() and make_slot() for every weight; in a run that trains,
+  // reserve(), begin_run() and, where it continues, restored(); then for every step begin_step(),
+  // the slots' forward() and backward(), their apply(), and beside_step().
+
+  // All weights of the model, before any of them exists: those of other stages too, for which no
+  // slot will be asked here.
+  virtual void plan(std::span<const WeightSpec>) {}
   // Whether this learner changes the values of such a weight: it must then be stored in a format
   // that can be written.
-  virtual bool changes(WeightKind kind, std::string_view module) const = 0;
+  virtual bool changes(const WeightSpec& weight) const = 0;
   // Whether the masters of what waits its turn are to be kept in files rather than in memory.
   virtual bool masters_in_files() const { return false; }
-  virtual std::unique_ptr<LearnerSlot> make_slot(const LearnerContext& context,
-                                                 const WeightInfo& info) = 0;
+  virtual std::unique_ptr<LearnerSlot> make_slot(const LearnerContext& context, Weight& weight) = 0;
   // All slots exist, in a session that trains: takes for a moment what memory the run will need at
   // its worst, so that a run that has begun does not fail for want of it.
   virtual void reserve(Context&) {}

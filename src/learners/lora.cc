@@ -189,16 +189,15 @@ class LoraLearner : public Learner {
   }
 
   const char* name() const override { return "lora"; }
-  bool changes(WeightKind, std::string_view) const override { return false; }
+  bool changes(const WeightSpec&) const override { return false; }
 
-  std::unique_ptr<LearnerSlot> make_slot(const LearnerContext& context,
-                                         const WeightInfo& info) override {
+  std::unique_ptr<LearnerSlot> make_slot(const LearnerContext& context, Weight& weight) override {
     const auto& targets = config_.target_modules;
-    if (info.kind != WeightKind::linear ||
-        std::find(targets.begin(), targets.end(), info.module) == targets.end()) {
+    if (weight.spec().kind != WeightKind::linear ||
+        std::find(targets.begin(), targets.end(), weight.spec().module) == targets.end()) {
       return std::make_unique<FrozenSlot>();
     }
-    return std::make_unique<LoraSlot>(context, *info.weight, config_);
+    return std::make_unique<LoraSlot>(context, weight, config_);
   }
 
   const AdapterDescription* adapter() const override { return &config_; }

@@ -43,24 +43,31 @@ class RotaryLearner : public Learner {
   const char* name() const override { return "rotary"; }
   bool masters_in_files() const override { return options_.masters_in_files; }
 
-  bool changes(WeightKind kind, std::string_view module) const override {
-    return kind == WeightKind::linear && module != "lm_head" ? options_.rotates(module)
-                                                             : options_.static_weights != "freeze";
+  bool changes(const WeightSpec& weight) const override {
+    return weight.is_block_matrix() ? options_.rotates(weight.module)
+                                    : options_.static_weights != "freeze";
   }
 
-  std::unique_ptr<LearnerSlot> make_slot(const LearnerContext& context,
-                                         const WeightInfo& info) override {
-    if (!context.training || !changes(info.kind, info.module)) {
-      return std::make_unique<FrozenSlot>();
+  void plan(std::span<const WeightSpec> weights) override {
+    for (const WeightSpec& weight : weights) {
+      if (!rotates(weight)) continue;
+      const RotaryOptions::GroupName name = options_.group_of(weight);
+      const auto [number, is_new] = group_numbers_.emplace(name.name, groups_.size());
+      if (is_new) groups_.push_back(Group{name.name, name.kind, {}, 0});
+      groups_[number->second].size += weight.size();
+      total_elements_ += weight.size();
     }
-    const bool in_block = info.kind == WeightKind::linear && info.module != "lm_head";
-    if (!in_block && options_.static_weights == "train") {
-      return make_full_slot(context, info, options_.scale_of(options_.static_learning_rate));
+  }
+
+  std::unique_ptr<LearnerSlot> make_slot(const LearnerContext& context, Weight& weight) override {
+    if (!context.training || !changes(weight.spec())) return std::make_unique<FrozenSlot>();
+    if (!rotates(weight.spec())) {
+      return make_full_slot(context, weight, options_.scale_of(options_.static_learning_rate));
     }
     seed_ = context.seed;
     memory_ = &context.memory;
-    auto slot = std::make_unique<RotarySlot>(context, info, options_.slots);
-    add_to_group(options_.group_of(info), slot.get());
+    auto slot = std::make_unique<RotarySlot>(context, weight, options_.slots);
+    groups_[group_numbers_.at(options_.group_of(weight.spec()).name)].slots.push_back(slot.get());
     return slot;
   }
 
@@ -200,13 +207,9 @@ class RotaryLearner : public Learner {
     return rotation_->windows_of_a_round(4 * static_cast<int64_t>(groups_.size()));
   }
 
-  void add_to_group(const RotaryOptions::GroupName& group_name, RotarySlot* slot) {
-    const auto [number, is_new] = group_numbers_.emplace(group_name.name, groups_.size());
-    if (is_new) groups_.push_back(Group{group_name.name, group_name.kind, {}, 0});
-    Group& group = groups_[number->second];
-    group.slots.push_back(slot);
-    group.size += slot->size();
-    total_elements_ += slot->size();
+  // Rather than learning always, or never.
+  bool rotates(const WeightSpec& weight) const {
+    return changes(weight) && (weight.is_block_matrix() || options_.static_weights == "rotate");
   }
 
   // The first group of each kind.

@@ -164,14 +164,14 @@ bool RotaryOptions::rotates(std::string_view module) const {
   return is_attention(module) ? by_attention_ : by_mlp_;
 }
 
-RotaryOptions::GroupName RotaryOptions::group_of(const WeightInfo& info) const {
-  if (info.kind == WeightKind::norm) return {"norms", "norms"};
-  if (info.layer < 0) return {info.module, info.module};
-  if (by_block_) return {fmt::format("layers.{}", info.layer), "block"};
-  const std::string kind = by_matrix_                  ? info.module
-                           : is_attention(info.module) ? "attention"
-                                                       : "mlp";
-  return {fmt::format("layers.{}.{}", info.layer, kind), kind};
+RotaryOptions::GroupName RotaryOptions::group_of(const WeightSpec& weight) const {
+  if (weight.kind == WeightKind::norm) return {"norms", "norms"};
+  if (weight.layer < 0) return {weight.module, weight.module};
+  if (by_block_) return {fmt::format("layers.{}", weight.layer), "block"};
+  const std::string kind = by_matrix_                    ? weight.module
+                           : is_attention(weight.module) ? "attention"
+                                                         : "mlp";
+  return {fmt::format("layers.{}.{}", weight.layer, kind), kind};
 }
 
 const char* RotaryOptions::groups_text() const {

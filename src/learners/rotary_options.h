@@ -25,7 +25,7 @@ struct RotaryOptions {
     std::string name;  // "layers.3.q_proj"
     std::string kind;  // "q_proj"
   };
-  GroupName group_of(const WeightInfo& info) const;
+  GroupName group_of(const WeightSpec& weight) const;
   // "a matrix", "a block" ...: what groups are made of.
   const char* groups_text() const;
 

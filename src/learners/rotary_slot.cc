@@ -7,14 +7,12 @@
 
 namespace jackscrew {
 
-RotarySlot::RotarySlot(const LearnerContext& context, const WeightInfo& info,
-                       const Settings& settings)
-    : weight_(info.weight),
+RotarySlot::RotarySlot(const LearnerContext& context, Weight& weight, const Settings& settings)
+    : weight_(&weight),
       memory_(&context.memory),
       host_(&context.masters),
       optimizer_(&context.optimizer),
       settings_(settings) {
-  const Weight& weight = *weight_;
   if (settings.keep_moments) {
     optimizer_->make_state(*memory_, size())->visit(name(), [&](const StateRef& ref) {
       moments_.emplace_back(
@@ -31,7 +29,7 @@ RotarySlot::RotarySlot(const LearnerContext& context, const WeightInfo& info,
   master_.emplace(*host_, weight.name(), weight.rows(), weight.cols(), settings.master);
   const OwnedTensor original(*memory_, Purpose::staging, DType::f32,
                              {weight.rows(), weight.cols()});
-  context.original(info, original.view());
+  context.original(weight, original.view());
   Context run{context.ops, context.scratch, context.scalars, true};
   master_->store(run, original.view());
 }

@@ -20,7 +20,7 @@ class RotarySlot : public LearnerSlot {
   };
 
   // Weights stored as f32 need no master: they are exact as they lie.
-  RotarySlot(const LearnerContext& context, const WeightInfo& info, const Settings& settings);
+  RotarySlot(const LearnerContext& context, Weight& weight, const Settings& settings);
 
   bool learns() const override { return !gradient_.empty(); }
   void backward(const Gradient& g, const Tensor* dx) override;

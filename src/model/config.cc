@@ -5,6 +5,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "model/weights.h"
 
 namespace jackscrew {
 
@@ -159,21 +160,16 @@ void ModelConfig::validate() const {
 }
 
 int64_t ModelConfig::parameter_count() const {
-  const int64_t query = checked_mul(num_attention_heads, head_dim);
-  const int64_t key_value = checked_mul(num_key_value_heads, head_dim);
-  // q, o and k, v; gate, up, down; two norms.
-  int64_t attention = checked_mul(checked_mul(2, checked_add(query, key_value)), hidden_size);
-  if (architecture->qkv_bias) {
-    attention = checked_add(attention, checked_add(query, checked_mul(2, key_value)));
-  }
-  if (architecture->qk_norm) attention = checked_add(attention, checked_mul(2, head_dim));
-  const int64_t mlp = checked_mul(checked_mul(3, intermediate_size), hidden_size);
-  const int64_t layer = checked_add(checked_add(attention, mlp), checked_mul(2, hidden_size));
-  const int64_t embedding = checked_mul(vocab_size, hidden_size);
-  int64_t count = checked_add(checked_mul(num_hidden_layers, layer), hidden_size);
-  count = checked_add(count, embedding);
-  if (!tie_word_embeddings) count = checked_add(count, embedding);
-  return count;
+  const auto count = [&](const StageSpec& part) {
+    int64_t sum = 0;
+    for (const WeightSpec& weight : weights_of(*this, part)) {
+      sum = checked_add(sum, checked_mul(weight.rows, weight.cols));
+    }
+    return sum;
+  };
+  // All blocks are alike.
+  return checked_add(count({0, 0, true, true}),
+                     checked_mul(num_hidden_layers, count({0, 1, false, false})));
 }
 
 int64_t ModelConfig::longest_sequence() const {

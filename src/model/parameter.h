@@ -11,7 +11,6 @@ namespace jackscrew {
 struct Parameter {
   std::unique_ptr<Weight> weight;
   std::unique_ptr<LearnerSlot> slot;
-  WeightInfo info;
 
   bool learns() const { return slot->learns(); }
 };

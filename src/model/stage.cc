@@ -1,6 +1,9 @@
 #include "model/stage.h"
 
 #include <algorithm>
+#include <map>
+#include <string>
+#include <tuple>
 #include <utility>
 
 #include "kernels/rows/loss.rows.h"
@@ -14,6 +17,47 @@ namespace {
 // ran at 86 to 108 % of a square product's speed. 256 rows cut the usual 2048 tokens evenly.
 constexpr int64_t kLogitsBytes = int64_t{48} << 20;
 
+// Parameters by what they are for.
+class Index {
+ public:
+  explicit Index(const std::vector<std::unique_ptr<Parameter>>& parameters) {
+    for (const auto& parameter : parameters) {
+      const WeightSpec& spec = parameter->weight->spec();
+      parameters_[{spec.layer, spec.kind, spec.module}] = parameter.get();
+    }
+  }
+  // nullptr where the list of weights has none.
+  Parameter* find(int64_t layer, WeightKind kind, const std::string& module) const {
+    const auto found = parameters_.find({layer, kind, module});
+    return found == parameters_.end() ? nullptr : found->second;
+  }
+
+ private:
+  std::map<std::tuple<int64_t, WeightKind, std::string>, Parameter*> parameters_;
+};
+
+BlockParameters parameters_of(const Index& index, int64_t layer) {
+  const auto linear = [&](const char* module) {
+    return index.find(layer, WeightKind::linear, module);
+  };
+  const auto bias = [&](const char* module) { return index.find(layer, WeightKind::bias, module); };
+  const auto norm = [&](const char* module) { return index.find(layer, WeightKind::norm, module); };
+  return {.norm1 = norm("input_layernorm"),
+          .q = linear("q_proj"),
+          .k = linear("k_proj"),
+          .v = linear("v_proj"),
+          .o = linear("o_proj"),
+          .norm2 = norm("post_attention_layernorm"),
+          .gate = linear("gate_proj"),
+          .up = linear("up_proj"),
+          .down = linear("down_proj"),
+          .q_bias = bias("q_proj"),
+          .k_bias = bias("k_proj"),
+          .v_bias = bias("v_proj"),
+          .q_norm = norm("q_norm"),
+          .k_norm = norm("k_norm")};
+}
+
 }  // namespace
 
 int64_t loss_chunk_rows(const Ops& ops, int64_t vocab_size) {
@@ -26,75 +70,26 @@ Stage::Stage(const ModelConfig& config, const StageSpec& spec, const StageBuild&
       product_(&build.product),
       types_(ActivationTypes::of(build.product, build.slots.ops)),
       rope_(make_rope_table(config, build.max_positions, build.slots.memory, build.slots.ops)) {
-  const int64_t hidden = config_.hidden_size;
-  const int64_t query = config_.num_attention_heads * config_.head_dim;
-  const int64_t kv = config_.num_key_value_heads * config_.head_dim;
-  const int64_t width = config_.intermediate_size;
-  const bool needs_embedding = spec.embedding || (spec.head && config_.tie_word_embeddings);
-  if (needs_embedding) {
-    embedding_ = &add(build, "model.embed_tokens.weight", config_.vocab_size, hidden,
-                      {nullptr, WeightKind::embedding, -1, "embed_tokens"});
+  for (WeightSpec& weight : weights_of(config_, spec)) {
+    auto parameter = std::make_unique<Parameter>();
+    const Format& format = build.format(weight);
+    parameter->weight = std::make_unique<Weight>(build.slots.memory, std::move(weight), format);
+    build.fill(*parameter->weight);
+    parameter->slot = build.learner.make_slot(build.slots, *parameter->weight);
+    parameters_.push_back(std::move(parameter));
   }
+  const Index index(parameters_);
+  embedding_ = index.find(-1, WeightKind::embedding, "embed_tokens");
   for (int64_t layer = spec.first_block; layer < spec.last_block; ++layer) {
-    const std::string base = fmt::format("model.layers.{}.", layer);
-    const auto norm = [&](const char* group, const char* name, int64_t size) {
-      return &add(build, base + group + name + ".weight", 1, size,
-                  {nullptr, WeightKind::norm, layer, name});
-    };
-    const auto linear = [&](const char* group, const char* name, int64_t rows, int64_t cols) {
-      return &add(build, base + group + name + ".weight", rows, cols,
-                  {nullptr, WeightKind::linear, layer, name});
-    };
-    const auto head_bias = [&](const char* name, int64_t size) -> Parameter* {
-      if (!config_.architecture->qkv_bias) return nullptr;
-      return &add(build, base + "self_attn." + name + ".bias", 1, size,
-                  {nullptr, WeightKind::bias, layer, name});
-    };
-    const auto head_norm = [&](const char* name) {
-      return config_.architecture->qk_norm ? norm("self_attn.", name, config_.head_dim) : nullptr;
-    };
-    BlockParameters parameters{};
-    parameters.norm1 = norm("", "input_layernorm", hidden);
-    parameters.q = linear("self_attn.", "q_proj", query, hidden);
-    parameters.q_bias = head_bias("q_proj", query);
-    parameters.k = linear("self_attn.", "k_proj", kv, hidden);
-    parameters.k_bias = head_bias("k_proj", kv);
-    parameters.v = linear("self_attn.", "v_proj", kv, hidden);
-    parameters.v_bias = head_bias("v_proj", kv);
-    parameters.o = linear("self_attn.", "o_proj", hidden, query);
-    parameters.q_norm = head_norm("q_norm");
-    parameters.k_norm = head_norm("k_norm");
-    parameters.norm2 = norm("", "post_attention_layernorm", hidden);
-    parameters.gate = linear("mlp.", "gate_proj", width, hidden);
-    parameters.up = linear("mlp.", "up_proj", width, hidden);
-    parameters.down = linear("mlp.", "down_proj", hidden, width);
-    blocks_.emplace_back(config_, layer, spec.first_block, parameters, build.product, types_,
-                         rope_);
+    blocks_.emplace_back(config_, layer, spec.first_block, parameters_of(index, layer),
+                         build.product, types_, rope_);
   }
   if (spec.head) {
-    Parameter& norm =
-        add(build, "model.norm.weight", 1, hidden, {nullptr, WeightKind::norm, -1, "norm"});
-    final_norm_ = std::make_unique<Norm>(norm, config_.rms_norm_eps);
-    Parameter& head = config_.tie_word_embeddings
-                          ? *embedding_
-                          : add(build, "lm_head.weight", config_.vocab_size, hidden,
-                                {nullptr, WeightKind::linear, -1, "lm_head"});
-    head_ = std::make_unique<Linear>(head, nullptr, build.product);
+    final_norm_ =
+        std::make_unique<Norm>(*index.find(-1, WeightKind::norm, "norm"), config_.rms_norm_eps);
+    Parameter* head = index.find(-1, WeightKind::linear, "lm_head");
+    head_ = std::make_unique<Linear>(head != nullptr ? *head : *embedding_, nullptr, build.product);
   }
-}
-
-Parameter& Stage::add(const StageBuild& build, std::string name, int64_t rows, int64_t cols,
-                      WeightInfo info) {
-  auto parameter = std::make_unique<Parameter>();
-  const Format& format = build.format(info, name);
-  parameter->weight = std::make_unique<Weight>(build.slots.memory, std::move(name), rows, cols,
-                                               is_vector(info.kind), format);
-  info.weight = parameter->weight.get();
-  parameter->info = info;
-  build.fill(*parameter->weight, info);
-  parameter->slot = build.learner.make_slot(build.slots, info);
-  parameters_.push_back(std::move(parameter));
-  return *parameters_.back();
 }
 
 bool Stage::learns() const {
@@ -236,7 +231,7 @@ void Stage::logits(Context& context, const Tensor& hidden, const Tensor& out) co
 void Stage::apply(Context& context, const WeightDecay& weight_decay) const {
   for (const auto& parameter : parameters_) {
     if (!parameter->learns()) continue;
-    const bool vector = is_vector(parameter->info.kind);
+    const bool vector = parameter->weight->is_vector();
     parameter->slot->apply(context, vector ? weight_decay.vectors : weight_decay.matrices);
   }
 }

@@ -8,19 +8,9 @@
 #include <vector>
 
 #include "model/block.h"
+#include "model/weights.h"
 
 namespace jackscrew {
-
-struct StageSpec {
-  int64_t first_block = 0;
-  int64_t last_block = 0;  // one past
-  bool embedding = true;
-  bool head = true;
-
-  static StageSpec whole(const ModelConfig& config) {
-    return {0, config.num_hidden_layers, true, true};
-  }
-};
 
 // What forward keeps for backward, for one micro-batch.
 struct Stash {
@@ -37,9 +27,9 @@ struct StageBuild {
   Learner& learner;
   const Product& product;
   // The storage format of a weight.
-  std::function<const Format&(const WeightInfo&, const std::string& name)> format;
+  std::function<const Format&(const WeightSpec&)> format;
   // Fills a new weight, before its slot is made: from a file, at random, or (planning) not at all.
-  std::function<void(Weight&, const WeightInfo&)> fill;
+  std::function<void(Weight&)> fill;
   int64_t max_positions = 0;  // of any sequence in this run
 };
 
@@ -82,8 +72,6 @@ class Stage {
   // loss() for targets [begin, end) of the batch; writes their losses.
   void loss_chunk(const Context& context, const Batch& batch, int64_t begin, int64_t end,
                   const Tensor& hidden, const Tensor& losses, const Tensor* d) const;
-  Parameter& add(const StageBuild& build, std::string name, int64_t rows, int64_t cols,
-                 WeightInfo info);
   bool learns_below(size_t block) const;
 
   ModelConfig config_;

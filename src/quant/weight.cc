@@ -90,28 +90,24 @@ class StoredRows {
 
 }  // namespace
 
-Weight::Weight(Memory& memory, std::string name, int64_t rows, int64_t cols, bool is_vector,
-               const Format& format)
-    : name_(std::move(name)),
-      rows_(rows),
-      cols_(cols),
-      is_vector_(is_vector),
+Weight::Weight(Memory& memory, WeightSpec spec, const Format& format)
+    : spec_(std::move(spec)),
       format_(&format),
       memory_(&memory),
-      storage_(memory, Purpose::weights, DType::u8, {format.storage_bytes(rows, cols)}) {}
+      storage_(memory, Purpose::weights, DType::u8, {format.storage_bytes(rows(), cols())}) {}
 
 const Format& Weight::format() const {
   return taken_out_.empty() ? *format_ : f32_format();
 }
 
 Storage Weight::storage() const {
-  if (taken_out_.empty()) return {storage_.view(), rows_, cols_};
-  return {Tensor(taken_out_.raw(), DType::u8, {taken_out_.bytes()}), rows_, cols_};
+  if (taken_out_.empty()) return {storage_.view(), rows(), cols()};
+  return {Tensor(taken_out_.raw(), DType::u8, {taken_out_.bytes()}), rows(), cols()};
 }
 
 Tensor Weight::as_f32() const {
   if (&format() != &f32_format()) return {};
-  return {storage().bytes.raw(), DType::f32, {rows_, cols_}};
+  return {storage().bytes.raw(), DType::f32, {rows(), cols()}};
 }
 
 Int8Rows Weight::as_int8_rows() const {
@@ -119,7 +115,7 @@ Int8Rows Weight::as_int8_rows() const {
 }
 
 void Weight::decode(Ops& ops, int64_t begin, int64_t end, const Tensor& out) const {
-  format().decode_tile(ops, storage(), {begin, end, 0, cols_}, out);
+  format().decode_tile(ops, storage(), {begin, end, 0, cols()}, out);
 }
 
 void Weight::multiply(Ops& ops, const Tensor& x, const Tensor& y, Accumulate accumulate) const {
@@ -150,17 +146,17 @@ void Weight::take_out(const Tensor& values) {
 void Weight::put_back(Ops& ops, const Rounding& rounding, Arena& scratch) {
   const Tensor values = std::exchange(taken_out_, Tensor());
   storage_ =
-      OwnedTensor(*memory_, Purpose::weights, DType::u8, {format_->storage_bytes(rows_, cols_)});
+      OwnedTensor(*memory_, Purpose::weights, DType::u8, {format_->storage_bytes(rows(), cols())});
   publish(ops, values, rounding, scratch);
 }
 
 const Format& Weight::check(const StoredTensor& stored) const {
-  const bool same_shape = is_vector_ ? stored.shape == std::vector<int64_t>{cols_}
-                                     : stored.shape == std::vector<int64_t>{rows_, cols_};
+  const bool same_shape = is_vector() ? stored.shape == std::vector<int64_t>{cols()}
+                                      : stored.shape == std::vector<int64_t>{rows(), cols()};
   if (!same_shape) {
     const std::string wanted =
-        is_vector_ ? fmt::format("{}", cols_) : fmt::format("{}, {}", rows_, cols_);
-    fail(ErrorKind::model, "tensor {} has shape [{}], the configuration asks for [{}]", name_,
+        is_vector() ? fmt::format("{}", cols()) : fmt::format("{}, {}", rows(), cols());
+    fail(ErrorKind::model, "tensor {} has shape [{}], the configuration asks for [{}]", name(),
          fmt::join(stored.shape, ", "), wanted);
   }
   const Format& format = find_format(stored.format);
@@ -168,9 +164,9 @@ const Format& Weight::check(const StoredTensor& stored) const {
   for (const auto part : stored.more) {
     bytes = round_up(bytes, kPartAlignment) + static_cast<int64_t>(part.size());
   }
-  const int64_t expected = format.storage_bytes(rows_, cols_);
+  const int64_t expected = format.storage_bytes(rows(), cols());
   if (bytes != expected) {
-    fail(ErrorKind::model, "tensor {} has {} bytes where {} of {} are expected", name_, bytes,
+    fail(ErrorKind::model, "tensor {} has {} bytes where {} of {} are expected", name(), bytes,
          expected, stored.format);
   }
   return format;
@@ -183,12 +179,12 @@ void Weight::load(Ops& ops, const StoredTensor& stored, Arena& staging) {
     return;
   }
   const Arena::Frame frame(staging);
-  const StoredRows rows(ops, stored, from, rows_, cols_, staging);
+  const StoredRows file_rows(ops, stored, from, rows(), cols(), staging);
   const Tensor panel =
-      staging.tensor(DType::f32, {std::min(rows_, encode_panel_rows(cols_)), cols_});
+      staging.tensor(DType::f32, {std::min(rows(), encode_panel_rows(cols())), cols()});
   const auto source = [&](int64_t begin, int64_t end) {
     const Tensor part = panel.rows(0, end - begin);
-    rows.decode(begin, end, part);
+    file_rows.decode(begin, end, part);
     return part;
   };
   format_->encode(ops, source, storage(), {}, staging);
@@ -197,7 +193,7 @@ void Weight::load(Ops& ops, const StoredTensor& stored, Arena& staging) {
 void Weight::read_original(Ops& ops, const StoredTensor& stored, const Tensor& out,
                            Arena& staging) const {
   const Arena::Frame frame(staging);
-  StoredRows(ops, stored, check(stored), rows_, cols_, staging).decode(0, rows_, out);
+  StoredRows(ops, stored, check(stored), rows(), cols(), staging).decode(0, rows(), out);
 }
 
 }  // namespace jackscrew

@@ -6,22 +6,22 @@
 
 #include "quant/format.h"
 #include "quant/stored_tensor.h"
+#include "quant/weight_spec.h"
 #include "tensor/memory.h"
 
 namespace jackscrew {
 
 class Weight {
  public:
-  // `name` is the Hugging Face name of the tensor. Throws Error(model) when the format cannot hold
-  // such a matrix.
-  Weight(Memory& memory, std::string name, int64_t rows, int64_t cols, bool is_vector,
-         const Format& format);
+  // Throws Error(model) when the format cannot hold such a matrix.
+  Weight(Memory& memory, WeightSpec spec, const Format& format);
 
-  const std::string& name() const { return name_; }
-  int64_t rows() const { return rows_; }  // out
-  int64_t cols() const { return cols_; }  // in
-  int64_t size() const { return rows_ * cols_; }
-  bool is_vector() const { return is_vector_; }
+  const WeightSpec& spec() const { return spec_; }
+  const std::string& name() const { return spec_.name; }
+  int64_t rows() const { return spec_.rows; }  // out
+  int64_t cols() const { return spec_.cols; }  // in
+  int64_t size() const { return spec_.size(); }
+  bool is_vector() const { return spec_.is_vector(); }
   // What the weight reads: f32 while it is taken out, else stored_format().
   const Format& format() const;
   const Format& stored_format() const { return *format_; }
@@ -62,9 +62,7 @@ class Weight {
  private:
   const Format& check(const StoredTensor& stored) const;
 
-  std::string name_;
-  int64_t rows_, cols_;
-  bool is_vector_;
+  WeightSpec spec_;
   const Format* format_;
   Memory* memory_;
   OwnedTensor storage_;

@@ -10,14 +10,14 @@ double training_flops(const Stage& stage, const Learner& learner, const StepBatc
   const auto targets = static_cast<double>(batch.targets);
   double total = 0.0;
   for (const auto& parameter : stage.parameters()) {
-    const WeightInfo& info = parameter->info;
-    const bool head = info.module == "lm_head" ||
-                      (info.kind == WeightKind::embedding && config.tie_word_embeddings);
-    if (info.kind != WeightKind::linear && !head) continue;
+    const WeightSpec& weight = parameter->weight->spec();
+    const bool head = weight.module == "lm_head" ||
+                      (weight.kind == WeightKind::embedding && config.tie_word_embeddings);
+    if (weight.kind != WeightKind::linear && !head) continue;
     // y, dx, and dW where the weight itself learns.
-    const bool changes = parameter->learns() && learner.changes(info.kind, info.module);
+    const bool changes = parameter->learns() && learner.changes(weight);
     const double products = changes ? 6.0 : 4.0;
-    total += products * static_cast<double>(info.weight->size()) * (head ? targets : tokens);
+    total += products * static_cast<double>(weight.size()) * (head ? targets : tokens);
   }
   // Two products forward and five backward over the causal half of the scores.
   const auto width = static_cast<double>(config.num_attention_heads * config.head_dim);

@@ -54,7 +54,8 @@ Knob storage_knob(const Recipe& recipe) {
   if (recipe.storage != "keep" && recipe.storage != "f32") return {};
   Knob knob{"", {{"storage=bf16", "weights rounded to bf16", kBf16Storage}}};
   const auto learner = find_learner(recipe.learner).make(recipe.options);
-  if (learner->changes(WeightKind::linear, "")) return knob;
+  const WeightSpec matrix{"", 0, 0, WeightKind::linear, 0, "down_proj"};
+  if (learner->changes(matrix)) return knob;
   knob.positions.push_back({"storage=int8", "the blocks' weights in 8 bits", kInt8Storage});
   knob.positions.push_back({"storage=nf4", "the blocks' weights in 4 bits", kNf4Storage});
   return knob;

@@ -8,9 +8,8 @@
 
 #include "base/map_guard.h"
 #include "base/text.h"
-#include "model/init.h"
 #include "optim/finite.h"
-#include "quant/plain.h"
+#include "session/stage_loader.h"
 #include "tensor/file_backing.h"
 
 namespace jackscrew {
@@ -19,57 +18,6 @@ namespace {
 
 Tensor view_of(std::vector<int32_t>& values) {
   return {values.data(), DType::i32, {static_cast<int64_t>(values.size())}};
-}
-
-const Format& choose_format(const Recipe& recipe, const Learner& learner,
-                            const WeightSource* source, const WeightInfo& info,
-                            const std::string& name) {
-  if (is_vector(info.kind)) return f32_format();
-  if (recipe.storage != "keep") {
-    const Format& format = find_format(recipe.storage);
-    const bool in_block = info.kind == WeightKind::linear && info.layer >= 0;
-    if (in_block || !format.for_linears_only()) return format;
-  }
-  if (learner.changes(info.kind, info.module)) return f32_format();
-  if (source == nullptr) return find_format(recipe.checkpoint_dtype);
-  const StoredTensor* stored = source->find(name);
-  return stored == nullptr ? f32_format() : find_format(stored->format);
-}
-
-// Runs use(tensor) on what the file has for a weight.
-template <class Use>
-void with_stored(const std::string& origin, const WeightSource& source, const Weight& weight,
-                 const Use& use) {
-  const StoredTensor* stored = source.find(weight.name());
-  if (stored == nullptr) {
-    throw Error(ErrorKind::model, fmt::format("{}: tensor {} is missing", origin, weight.name()),
-                "the file is not whole, or config.json belongs to another model");
-  }
-  try {
-    use(*stored);
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::model) throw;
-    throw Error(ErrorKind::model, fmt::format("{}: {}", origin, error.what()),
-                "the file is damaged, or config.json belongs to another model");
-  }
-  source.release(*stored);
-}
-
-// A file may say that the head is the embedding and hold another one all the same: transformers
-// then goes by the weights, and here neither is dropped without a word.
-void check_tied(const std::string& origin, const WeightSource& source) {
-  const StoredTensor* head = source.find("lm_head.weight");
-  const StoredTensor* embedding = source.find("model.embed_tokens.weight");
-  if (head == nullptr || embedding == nullptr) return;
-  if (head->format != embedding->format || head->shape != embedding->shape ||
-      !std::ranges::equal(head->bytes, embedding->bytes)) {
-    throw Error(ErrorKind::model,
-                fmt::format("{}: tie_word_embeddings is true, but lm_head.weight is not "
-                            "model.embed_tokens.weight",
-                            origin),
-                "set tie_word_embeddings to false in config.json, and lm_head.weight is the head");
-  }
-  source.release(*head);
 }
 
 }  // namespace
@@ -125,18 +73,9 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
   }
   memory_->set_phase("load");
   scratch_ = make_arena(Purpose::workspace, &ArenaSizes::scratch);
-  stash_arena_ = make_arena(Purpose::activations, &ArenaSizes::stash);
+  flight_.emplace(*memory_, use.tokens, make_arena(Purpose::activations, &ArenaSizes::stash));
   scalars_ = OwnedTensor(*memory_, Purpose::workspace, DType::u8, {sizeof(StepScalars)});
   write_scalars(StepScalars{}, sizeof(StepScalars));
-  const auto indices = [&](int64_t count) {
-    return OwnedTensor(*memory_, Purpose::io, DType::i32, {count});
-  };
-  ids_ = indices(use.tokens);
-  positions_ = indices(use.tokens);
-  cu_seqlens_ = indices(use.tokens + 1);
-  target_rows_ = indices(use.tokens);
-  targets_ = indices(use.tokens);
-  before_ = OwnedTensor(*memory_, Purpose::io, DType::i64, {2});
   build_stage(recipe, files, make_arena(Purpose::staging, &ArenaSizes::staging), hooks.loaded);
   if (use.training) {
     std::vector<int64_t> gradients;
@@ -185,10 +124,8 @@ Arena Session::make_arena(Purpose purpose, int64_t ArenaSizes::*size) {
 
 void Session::build_stage(const Recipe& recipe, const ModelFiles& files, Arena staging,
                           const ProgressCallback& loaded) {
-  const WeightSource* source = recipe.random_init ? nullptr : files.source.get();
-  if (source != nullptr && sizes_ && files.config.tie_word_embeddings) {
-    check_tied(files.origin, *source);
-  }
+  StageLoader loader(recipe, files, *learner_, *ops_, std::move(staging), loaded);
+  if (sizes_) loader.check_tied();
   const LearnerContext slots{
       *memory_,
       *masters_,
@@ -198,31 +135,18 @@ void Session::build_stage(const Recipe& recipe, const ModelFiles& files, Arena s
       *optimizer_,
       seed_,
       use_.training,
-      [&](const WeightInfo& info, const Tensor& out) {
-        if (source == nullptr) return init_rows(*ops_, files.config, seed_, info, 0, out);
-        with_stored(files.origin, *source, *info.weight, [&](const StoredTensor& stored) {
-          info.weight->read_original(*ops_, stored, out, staging);
-        });
-      }};
+      [&](const Weight& weight, const Tensor& out) { loader.read_original(weight, out); }};
+  const StageSpec whole = StageSpec::whole(files.config);
+  learner_->plan(weights_of(files.config, whole));
   const StageBuild build{
       slots,
       *learner_,
       *product_,
-      [&](const WeightInfo& info, const std::string& name) -> const Format& {
-        return choose_format(recipe, *learner_, source, info, name);
-      },
-      [&](Weight& weight, const WeightInfo& info) {
-        if (source == nullptr) {
-          init_weight(*ops_, files.config, seed_, info, staging);
-        } else {
-          with_stored(files.origin, *source, weight,
-                      [&](const StoredTensor& stored) { weight.load(*ops_, stored, staging); });
-        }
-        if (loaded) loaded(weight.storage().bytes.bytes());
-      },
+      [&](const WeightSpec& weight) -> const Format& { return loader.format(weight); },
+      [&](Weight& weight) { loader.fill(weight); },
       use_.max_positions};
-  stage_ = std::make_unique<Stage>(files.config, StageSpec::whole(files.config), build);
-  staging_high_water_ = staging.high_water();
+  stage_ = std::make_unique<Stage>(files.config, whole, build);
+  staging_high_water_ = loader.staging_bytes();
 }
 
 Context Session::context(bool training) {
@@ -238,38 +162,6 @@ StepScalars Session::read_scalars() {
   StepScalars scalars{};
   ops_->copy(Tensor(&scalars, DType::u8, {sizeof(StepScalars)}), scalars_.view());
   return scalars;
-}
-
-Batch Session::upload(const MicroBatch& batch, int64_t tokens_before, int64_t targets_before) {
-  const int64_t tokens = batch.tokens();
-  if (tokens > use_.tokens) {
-    fail(ErrorKind::generic, "micro-batch of {} tokens in a session for {}", tokens, use_.tokens);
-  }
-  std::vector<int32_t> target_rows;
-  std::vector<int32_t> targets;
-  target_rows.reserve(static_cast<size_t>(batch.target_count));
-  targets.reserve(static_cast<size_t>(batch.target_count));
-  for (size_t t = 0; t < batch.targets.size(); ++t) {
-    if (batch.targets[t] < 0) continue;
-    target_rows.push_back(narrow<int32_t>(t));
-    targets.push_back(batch.targets[t]);
-  }
-  const auto put = [&](const OwnedTensor& to, const std::vector<int32_t>& values) {
-    const auto count = static_cast<int64_t>(values.size());
-    const Tensor part(to.view().raw(), DType::i32, {count});
-    if (count == 0 || ops_->plans_only()) return part;
-    std::vector<int32_t> copy = values;  // a Tensor is never of const memory
-    ops_->copy(part, view_of(copy));
-    return part;
-  };
-  int64_t before[2] = {tokens_before, targets_before};
-  ops_->copy(before_.view(), Tensor(before, DType::i64, {2}));
-  return {put(ids_, batch.ids),
-          put(positions_, batch.positions),
-          put(cu_seqlens_, batch.cu_seqlens),
-          put(target_rows_, target_rows),
-          put(targets_, targets),
-          before_.view()};
 }
 
 void Session::visit(const StateVisitor& visitor) const {
@@ -317,11 +209,10 @@ void Session::accumulate(const StepBatch& batch, double learning_rate, int64_t s
   int64_t tokens_before = batch.first_token;
   int64_t targets_before = 0;
   for (const MicroBatch& micro_batch : batch.micro_batches) {
-    const Batch on_device = upload(micro_batch, tokens_before, targets_before);
+    const Batch on_device = flight_->upload(*ops_, micro_batch, tokens_before, targets_before);
     const auto work = [&] {
-      stash_arena_.reset();
       scratch_.reset();
-      Stash stash{&stash_arena_, true, recompute_, {}, {}};
+      Stash stash = flight_->begin(true, recompute_);
       const Tensor hidden = stage_->forward(run, on_device, nullptr, stash);
       const Tensor d = scratch_.tensor(DType::f32, {hidden.rows(), hidden.cols()});
       stage_->loss(run, on_device, hidden, &d);
@@ -373,10 +264,9 @@ double Session::evaluate(const StepBatch& batch, const ProgressCallback& progres
   write_scalars(StepScalars{}, kStepBeginBytes);
   Context run = context(false);
   for (const MicroBatch& micro_batch : batch.micro_batches) {
-    stash_arena_.reset();
     scratch_.reset();
-    const Batch on_device = upload(micro_batch, 0, 0);
-    Stash stash{&stash_arena_, false, false, {}, {}};
+    const Batch on_device = flight_->upload(*ops_, micro_batch, 0, 0);
+    Stash stash = flight_->begin(false, false);
     const Tensor hidden = stage_->forward(run, on_device, nullptr, stash);
     stage_->loss(run, on_device, hidden, nullptr);
     if (progress) progress(micro_batch.tokens());
@@ -405,94 +295,21 @@ Tensor Session::logits(std::span<const int32_t> ids, int64_t rows, bool use_cach
   batch.ids.assign(ids.begin(), ids.end());
   for (int64_t t = 0; t < tokens; ++t) batch.positions.push_back(narrow<int32_t>(before + t));
   batch.cu_seqlens = {0, narrow<int32_t>(tokens)};
-  stash_arena_.reset();
   scratch_.reset();
   Context run = context(false);
-  const Batch on_device = upload(batch, 0, 0);
+  const Batch on_device = flight_->upload(*ops_, batch, 0, 0);
   if (use_cache) {
     std::vector<int32_t> keys = {0, narrow<int32_t>(before + tokens)};
     ops_->copy(cache_.cu_seqlens_q.view(), view_of(batch.cu_seqlens));
     ops_->copy(cache_.cu_seqlens_k.view(), view_of(keys));
   }
-  Stash stash{&stash_arena_, false, false, {}, {}};
+  Stash stash = flight_->begin(false, false);
   const Tensor hidden =
       stage_->forward(run, on_device, nullptr, stash, use_cache ? &cache_ : nullptr);
   if (use_cache) cache_.length += tokens;
   const Tensor out = logits_.view().rows(0, rows);
   stage_->logits(run, hidden.rows(tokens - rows, tokens), out);
   return out;
-}
-
-void Session::rehearse_work() {
-  // The largest of everything: one sequence that fills the micro-batch, every token a target.
-  MicroBatch batch;
-  const auto tokens = static_cast<size_t>(use_.tokens);
-  batch.ids.assign(tokens, 0);
-  batch.positions.assign(tokens, 0);
-  batch.targets.assign(tokens, 0);
-  batch.cu_seqlens = {0, narrow<int32_t>(use_.tokens)};
-  batch.target_count = use_.tokens;
-  StepBatch step{{}, use_.tokens, use_.tokens, 0};
-  step.micro_batches.push_back(std::move(batch));
-  if (use_.training) {
-    accumulate(step, 0.0, 0);
-    update({});
-    non_finite_parameter();
-    for (const auto& parameter : stage_->parameters()) {  // the export
-      const Weight& weight = *parameter->weight;
-      const int64_t rows =
-          std::min(weight.rows(), panel_rows(weight.cols(), dtype_size(DType::f32)));
-      read_weight(weight, 0, rows, Tensor(nullptr, DType::f32, {rows, weight.cols()}));
-    }
-  }
-  if (use_.training || use_.logits_rows == 0) evaluate(step);
-  if (use_.logits_rows > 0) {
-    const std::vector<int32_t>& ids = step.micro_batches[0].ids;
-    logits(ids, use_.logits_rows, false);
-    if (use_.kv_tokens > 0) {
-      logits(ids, use_.logits_rows, true);
-      cache_.length = use_.kv_tokens - 1;
-      logits(std::span(ids).first(1), 1, true);
-    }
-  }
-}
-
-SessionPlan Session::rehearse(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
-                              bool recompute) {
-  SessionPlan plan;
-  plan.recompute = recompute;
-  {
-    Session measuring(recipe, files, use, nullptr, true, recompute);
-    measuring.rehearse_work();
-    for (int64_t phase = 0; use.training && phase < measuring.learner_->phases(); ++phase) {
-      Context run = measuring.context(true);
-      measuring.learner_->enter_phase(run, phase);
-      measuring.watch_gradients();
-      measuring.rehearse_work();
-    }
-    plan.arenas = {measuring.scratch_.high_water(), measuring.stash_arena_.high_water(),
-                   measuring.staging_high_water_};
-  }
-  Session booked(recipe, files, use, &plan, true, recompute);
-  for (const auto& parameter : booked.stage_->parameters()) {
-    plan.weight_bytes += parameter->weight->storage().bytes.bytes();
-  }
-  booked.rehearse_work();
-  plan.ledger = booked.memory_->ledger();
-  plan.masters = booked.masters_->ledger();
-  plan.masters_in_files = booked.learner_->masters_in_files();
-  return plan;
-}
-
-SessionPlan Session::rehearse(const Recipe& recipe, const ModelFiles& files,
-                              const SessionUse& use) {
-  if (recipe.gradient_checkpointing) {
-    return rehearse(recipe, files, use, *recipe.gradient_checkpointing);
-  }
-  const SessionPlan kept = rehearse(recipe, files, use, false);
-  const int64_t budget = recipe.device_memory.value_or(0);
-  if (!use.training || budget == 0 || kept.ledger.peak <= budget) return kept;
-  return rehearse(recipe, files, use, true);
 }
 
 }  // namespace jackscrew

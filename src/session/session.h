@@ -14,6 +14,7 @@
 #include "model/stage.h"
 #include "optim/clip.h"
 #include "recipe/recipe.h"
+#include "session/flight.h"
 #include "session/model_files.h"
 
 namespace jackscrew {
@@ -147,7 +148,6 @@ class Session {
                    const ProgressCallback& loaded);
   void rehearse_work();
   void watch_gradients();
-  Batch upload(const MicroBatch& batch, int64_t tokens_before, int64_t targets_before);
   Context context(bool training);
   void write_scalars(const StepScalars& scalars, int64_t bytes);
   StepScalars read_scalars();
@@ -167,11 +167,10 @@ class Session {
   std::unique_ptr<Memory> masters_;
   std::unique_ptr<Optimizer> optimizer_;
   const Product* product_ = nullptr;
-  Arena scratch_, stash_arena_;
+  Arena scratch_;
   int64_t staging_high_water_ = 0;
-  OwnedTensor scalars_;                                               // StepScalars
-  OwnedTensor ids_, positions_, cu_seqlens_, target_rows_, targets_;  // i32, capacity use_.tokens
-  OwnedTensor before_;                                                // i64 [2], see Batch
+  OwnedTensor scalars_;  // StepScalars
+  std::optional<Flight> flight_;
   std::unique_ptr<Stage> stage_;
   std::optional<GradientNorm> norm_;
   KvCache cache_;

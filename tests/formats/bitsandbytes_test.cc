@@ -45,7 +45,7 @@ class Bitsandbytes : public FormatsTest {
   std::vector<float> values_of(const StoredTensor& tensor) {
     Memory memory("host", make_host_backing(), 0);
     Arena staging(memory, Purpose::staging, 1 << 20);
-    Weight weight(memory, "w", kRows, kCols, false, f32_);
+    Weight weight(memory, {"w", kRows, kCols}, f32_);
     weight.load(*ops_, tensor, staging);
     std::vector<float> out(kRows * kCols);
     weight.decode(*ops_, 0, kRows, Tensor(out.data(), DType::f32, {kRows, kCols}));

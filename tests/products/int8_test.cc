@@ -56,7 +56,7 @@ class Int8ProductTest : public ::testing::Test {
   Context context() { return context(*ops_); }
 
   Weight make_weight(const char* format, const Matrix& values, const char* name = "the.weight") {
-    Weight weight(memory_, name, values.rows, values.cols, false, find_format(format));
+    Weight weight(memory_, {name, values.rows, values.cols}, find_format(format));
     Matrix copy = values;
     weight.publish(*ops_, copy.view(), {}, scratch_);
     return weight;

@@ -44,7 +44,7 @@ class ProductTest : public ::testing::TestWithParam<const char*> {
 
   Weight make_weight(const char* name, int64_t rows, int64_t cols) {
     const Format& format = find_format(name);
-    Weight weight(memory_, "the.weight", rows, cols, false, format);
+    Weight weight(memory_, {"the.weight", rows, cols}, format);
     if (format.can_encode()) {
       Matrix values = random_matrix(rows, cols, 1);
       weight.publish(*ops_, values.view(), {}, scratch_);
@@ -242,7 +242,7 @@ TEST(GatherContributorTest, GivesEveryFormOfTheGradient) {
   Memory memory("host", make_host_backing(), 0);
   Arena scratch(memory, Purpose::workspace, 1 << 20);
   Context run{*ops, scratch, nullptr, true};
-  const Weight weight(memory, "the.embedding", 23, 71, false, find_format("f32"));
+  const Weight weight(memory, {"the.embedding", 23, 71}, find_format("f32"));
   std::vector<int32_t> ids = {3, 22, 0, 3, 7, 3, 22};
   const auto tokens = static_cast<int64_t>(ids.size());
   Matrix dy = random_matrix(tokens, 71, 1);
@@ -291,7 +291,7 @@ TEST(ContributorTest, RefusalsNameTheWeight) {
   Memory memory("host", make_host_backing(), 0);
   Arena scratch(memory, Purpose::workspace, 1 << 20);
   Context run{*ops, scratch, nullptr, true};
-  const Weight weight(memory, "the.weight", 3, 4, false, find_format("f32"));
+  const Weight weight(memory, {"the.weight", 3, 4}, find_format("f32"));
   const BareContributor bare;
   const auto refusal = [](const auto& action) {
     return message_of(error_of(ErrorKind::usage, action));

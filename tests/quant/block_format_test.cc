@@ -119,8 +119,9 @@ TEST_P(BlockFormatTest, RefusesRaggedRows) {
   Memory memory("host", make_host_backing(), 0);
   const int64_t block = this->block();
   for (const int64_t cols : {block + 1, block / 2, int64_t{0}}) {
-    expect_message(ErrorKind::model, GetParam(),
-                   [&] { const Weight weight(memory, "w", 1, cols, false, format_); });
+    expect_message(ErrorKind::model, GetParam(), [&] {
+      const Weight weight(memory, {"w", 1, cols}, format_);
+    });
   }
 }
 

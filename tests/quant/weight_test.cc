@@ -21,6 +21,10 @@ std::vector<uint8_t> some_bytes(int64_t count) {
   return bytes;
 }
 
+WeightSpec spec_of(int64_t rows, int64_t cols, bool is_vector) {
+  return {"the.name", rows, cols, is_vector ? WeightKind::norm : WeightKind::linear};
+}
+
 class WeightTest : public ::testing::Test {
  protected:
   StoredTensor stored(const char* format, std::vector<int64_t> shape,
@@ -31,7 +35,7 @@ class WeightTest : public ::testing::Test {
   // Loads into a fresh weight [rows, cols] of format `to` and gives its values.
   std::vector<float> loaded(const StoredTensor& tensor, int64_t rows, int64_t cols,
                             const char* to) {
-    Weight weight(memory_, "w", rows, cols, tensor.shape.size() == 1, find_format(to));
+    Weight weight(memory_, spec_of(rows, cols, tensor.shape.size() == 1), find_format(to));
     weight.load(*ops_, tensor, staging_);
     EXPECT_EQ(staging_.used(), 0);
     std::vector<float> values(static_cast<size_t>(rows * cols));
@@ -41,7 +45,7 @@ class WeightTest : public ::testing::Test {
 
   void expect_refused(const StoredTensor& tensor, bool is_vector, const std::string& part) {
     const int64_t rows = is_vector ? 1 : 4;
-    Weight weight(memory_, "the.name", rows, 64, is_vector, find_format("f32"));
+    Weight weight(memory_, spec_of(rows, 64, is_vector), find_format("f32"));
     expect_message(ErrorKind::model, part, [&] { weight.load(*ops_, tensor, staging_); });
   }
 
@@ -53,7 +57,7 @@ class WeightTest : public ::testing::Test {
 TEST_F(WeightTest, KeepsTheBytesOfItsOwnFormat) {
   for (const Format* format : all_formats()) {
     const std::vector<uint8_t> bytes = some_bytes(format->storage_bytes(3, 512));
-    Weight weight(memory_, "w", 3, 512, false, *format);
+    Weight weight(memory_, {"w", 3, 512}, *format);
     weight.load(*ops_, stored(format->name(), {3, 512}, bytes), staging_);
     EXPECT_EQ(std::memcmp(weight.storage().bytes.raw(), bytes.data(), bytes.size()), 0)
         << format->name();
@@ -90,7 +94,7 @@ TEST_F(WeightTest, ConvertsBetweenFormats) {
     const auto decoded =
         decode_tile(*ops_, *from, storage_of(in_file, rows, cols), {0, rows, 0, cols});
     for (const char* to : {"f32", "int8", "nf4_double"}) {
-      Weight weight(memory_, "w", rows, cols, false, find_format(to));
+      Weight weight(memory_, {"w", rows, cols}, find_format(to));
       weight.load(*ops_, stored(from->name(), {rows, cols}, in_file), staging_);
       const auto expected = encode(*ops_, weight.format(), decoded, rows);
       EXPECT_EQ(std::memcmp(weight.storage().bytes.raw(), expected.data(), expected.size()), 0)
@@ -115,7 +119,7 @@ TEST_F(WeightTest, JoinsPartsAsTheyLie) {
   EXPECT_EQ(loaded(tensor, 40, 70, "nf4_double"), expected);
   EXPECT_EQ(loaded(tensor, 40, 70, "f32"), expected);
   std::vector<float> original(40 * 70);
-  Weight weight(memory_, "w", 40, 70, false, find_format("int8"));
+  Weight weight(memory_, {"w", 40, 70}, find_format("int8"));
   weight.read_original(*ops_, tensor, Tensor(original.data(), DType::f32, {40, 70}), staging_);
   EXPECT_EQ(original, expected);
   tensor.more.pop_back();
@@ -135,7 +139,7 @@ TEST_F(WeightTest, ConvertsInPanels) {
 TEST_F(WeightTest, ReadsTheOriginal) {
   const std::vector<uint8_t> bytes = some_bytes(4 * find_format("q8_0").row_bytes(512));
   const StoredTensor tensor = stored("q8_0", {4, 512}, bytes);
-  Weight weight(memory_, "w", 4, 512, false, find_format("bf16"));
+  Weight weight(memory_, {"w", 4, 512}, find_format("bf16"));
   weight.load(*ops_, tensor, staging_);
   std::vector<float> original(4 * 512);
   weight.read_original(*ops_, tensor, Tensor(original.data(), DType::f32, {4, 512}), staging_);
@@ -174,7 +178,7 @@ TEST_F(WeightTest, PutsInterleavedRowsInOrder) {
       }
     }
   }
-  Weight weight(memory_, "w", kRows, 32, false, format);
+  Weight weight(memory_, {"w", kRows, 32}, format);
   weight.load(*ops_, tensor, staging_);
   EXPECT_EQ(std::memcmp(weight.storage().bytes.raw(), in_order.data(), in_order.size()), 0);
   EXPECT_EQ(loaded(tensor, kRows, 32, "f32"),
@@ -195,14 +199,14 @@ TEST_F(WeightTest, RefusesWhatDoesNotFit) {
 
 TEST_F(WeightTest, RefusesToConvertToBlocks) {
   const std::vector<uint8_t> bytes = some_bytes(4 * 64 * 4);
-  Weight weight(memory_, "w", 4, 64, false, find_format("q8_0"));
+  Weight weight(memory_, {"w", 4, 64}, find_format("q8_0"));
   EXPECT_THROW(weight.load(*ops_, stored("f32", {4, 64}, bytes), staging_), Error);
 }
 
 TEST_F(WeightTest, PublishesAndGathers) {
   std::vector<float> master = {1.0f, 2.0f, 3.0f, -4.0f, 5.5f, 1.00390625f};
   for (const char* name : {"f32", "bf16"}) {
-    Weight weight(memory_, "w", 3, 2, false, find_format(name));
+    Weight weight(memory_, {"w", 3, 2}, find_format(name));
     weight.publish(*ops_, Tensor(master.data(), DType::f32, {3, 2}), {}, staging_);
     std::vector<int32_t> indices = {2, 0};
     std::vector<float> rows(4);

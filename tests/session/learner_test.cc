@@ -45,7 +45,7 @@ TEST(FullLearnerTest, KeepsAMasterBesideNarrowStorageAndPublishes) {
                           static_cast<size_t>(master.bytes())),
               0)
         << weight.name();
-    if (parameter->info.kind == WeightKind::norm) {
+    if (weight.spec().kind == WeightKind::norm) {
       EXPECT_STREQ(weight.format().name(), "f32");
       continue;
     }
@@ -70,9 +70,9 @@ TEST(FullLearnerTest, LearnsOverCoarseStorage) {
   const auto session =
       make_session(make_recipe({"method=full", "storage=int8"}), files, training_use(batch.tokens));
   for (const auto& parameter : session->stage().parameters()) {
-    const WeightInfo& info = parameter->info;
-    const bool in_block = info.kind == WeightKind::linear && info.module != "lm_head";
-    EXPECT_STREQ(info.weight->format().name(), in_block ? "int8" : "f32") << info.module;
+    const WeightSpec& spec = parameter->weight->spec();
+    EXPECT_STREQ(parameter->weight->format().name(), spec.is_block_matrix() ? "int8" : "f32")
+        << spec.module;
   }
   const double loss = session->evaluate(batch);
   for (int64_t step = 0; step < 5; ++step) {
@@ -86,8 +86,7 @@ TEST(FullLearnerTest, LearnsOverCoarseStorage) {
   Arena scratch(memory, Purpose::workspace, 1 << 20);
   for (const auto& parameter : session->stage().parameters()) {
     const Weight& weight = *parameter->weight;
-    Weight again(memory, weight.name(), weight.rows(), weight.cols(), weight.is_vector(),
-                 weight.format());
+    Weight again(memory, weight.spec(), weight.format());
     again.publish(session->ops(), masters.at(weight.name()), {}, scratch);
     EXPECT_EQ(std::memcmp(again.storage().bytes.raw(), weight.storage().bytes.raw(),
                           static_cast<size_t>(weight.storage().bytes.bytes())),
@@ -100,11 +99,10 @@ TEST(FullLearnerTest, RefusesStorageThatCannotBeWritten) {
   const auto ops = make_test_ops();
   Memory memory("host", make_host_backing(), 0);
   const auto optimizer = make_optimizer("adamw", {});
-  Weight weight(memory, "model.layers.0.mlp.up_proj.weight", 4, 64, false, find_format("q8_0"));
+  Weight weight(memory, {"model.layers.0.mlp.up_proj.weight", 4, 64}, find_format("q8_0"));
   Arena scratch(memory, Purpose::workspace, 1 << 20);
   const std::string refusal = error_of(ErrorKind::usage, [&] {
-    make_full_slot({memory, memory, scratch, nullptr, *ops, *optimizer, 1},
-                   {&weight, WeightKind::linear, 0, "up_proj"});
+    make_full_slot({memory, memory, scratch, nullptr, *ops, *optimizer, 1}, weight);
   });
   for (const std::string& part : {weight.name(), std::string("q8_0")}) {
     EXPECT_NE(message_of(refusal).find(part), std::string::npos) << refusal;
@@ -165,13 +163,10 @@ class ProjectingLearner : public Learner {
  public:
   explicit ProjectingLearner(Side side) : side_(side) {}
   const char* name() const override { return "projecting"; }
-  bool changes(WeightKind kind, std::string_view) const override {
-    return kind != WeightKind::norm;
-  }
-  std::unique_ptr<LearnerSlot> make_slot(const LearnerContext& context,
-                                         const WeightInfo& info) override {
-    if (info.kind == WeightKind::norm) return std::make_unique<FrozenSlot>();
-    return std::make_unique<ProjectingSlot>(context, *info.weight, side_);
+  bool changes(const WeightSpec& weight) const override { return weight.kind != WeightKind::norm; }
+  std::unique_ptr<LearnerSlot> make_slot(const LearnerContext& context, Weight& weight) override {
+    if (weight.spec().kind == WeightKind::norm) return std::make_unique<FrozenSlot>();
+    return std::make_unique<ProjectingSlot>(context, weight, side_);
   }
 
  private:

@@ -77,7 +77,8 @@ TEST_F(LoraTest, LearnsOverCoarseStorage) {
     settings.push_back(std::string("storage=") + storage);
     const auto run = session(settings);
     for (const auto& parameter : run->stage().parameters()) {
-      const bool in_block = parameter->info.kind == WeightKind::linear;  // the head is tied
+      const bool in_block =
+          parameter->weight->spec().kind == WeightKind::linear;  // the head is tied
       EXPECT_STREQ(parameter->weight->format().name(), in_block ? storage : "f32");
     }
     const double error = relative_error(logits(*run).data(), expected);
@@ -213,13 +214,14 @@ TEST_F(LoraTest, RefusesTargetsThatDoNotExist) {
 class LoraSlotTest : public ::testing::Test {
  protected:
   static constexpr int64_t kIn = 64, kOut = 3, kTokens = 4096;
+  const WeightSpec spec_{"model.x.q_proj.weight", kOut, kIn, WeightKind::linear, 0, "q_proj"};
 
-  LoraSlotTest() : weight_(memory_, "model.x.q_proj.weight", kOut, kIn, false, find_format("f32")) {
+  LoraSlotTest() : weight_(memory_, spec_, find_format("f32")) {
     const Recipe recipe =
         make_recipe({"method=lora", "lora_rank=1", "lora_alpha=1", "lora_dropout=0.25"});
     learner_ = find_learner("lora").make(recipe.options);
     slot_ = learner_->make_slot({memory_, memory_, scratch_, &scalars_, *ops_, *optimizer_, 42},
-                                {&weight_, WeightKind::linear, 0, "q_proj"});
+                                weight_);
     scalars_.seed = 42;
     slot_->visit([&](const StateRef& state) {
       tensors_[state.name.substr(state.name.find("lora_"))] = state.view;
@@ -326,13 +328,12 @@ TEST_F(LoraSlotTest, SumInBf16IsRoundedOnce) {
     values[row * kIn] = 256.0f;
     values[row * kIn + 1] = 1.0f;
   }
-  auto weight = std::make_unique<Weight>(memory_, "model.x.q_proj.weight", kOut, kIn, false,
-                                         find_format("f32"));
+  auto weight = std::make_unique<Weight>(memory_, spec_, find_format("f32"));
   weight->publish(*ops_, Tensor(values.data(), DType::f32, {kOut, kIn}), {}, scratch_);
   const Tensor a = tensors_.at("lora_A.weight");
   std::fill(a.data<float>(), a.data<float>() + a.size(), 0.0f);
   a.data<float>()[0] = 0.9f;
-  Parameter parameter{std::move(weight), std::move(slot_), {}};
+  Parameter parameter{std::move(weight), std::move(slot_)};
   const Product& product = find_product("bf16", *ops_);
   const Linear linear(parameter, nullptr, product);
   Context run{*ops_, scratch_, &scalars_, false};

@@ -76,10 +76,9 @@ class OnlyThese : public Learner {
  public:
   explicit OnlyThese(std::set<std::string> names) : names_(std::move(names)) {}
   const char* name() const override { return "only these"; }
-  bool changes(WeightKind, std::string_view) const override { return true; }
-  std::unique_ptr<LearnerSlot> make_slot(const LearnerContext& context,
-                                         const WeightInfo& info) override {
-    if (names_.contains(info.weight->name())) return make_full_slot(context, info);
+  bool changes(const WeightSpec&) const override { return true; }
+  std::unique_ptr<LearnerSlot> make_slot(const LearnerContext& context, Weight& weight) override {
+    if (names_.contains(weight.name())) return make_full_slot(context, weight);
     return std::make_unique<FrozenSlot>();
   }
 
@@ -102,9 +101,9 @@ TEST(Rotary, AFlushedMasterIsWhatAdamwOnTheGroupAloneGives) {
 
   OnlyThese learner(group);
   StageRig rig(files, StageSpec::whole(files.config), learner, make_test_ops(),
-               [&](const WeightInfo& info, const std::string& name) -> const Format& {
+               [&](const WeightSpec& weight) -> const Format& {
                  const bool frozen_linear =
-                     info.kind == WeightKind::linear && info.layer >= 0 && !group.contains(name);
+                     weight.is_block_matrix() && !group.contains(weight.name);
                  return frozen_linear ? find_format("int8") : f32_format();
                });
   for (int64_t step = 0; step < 5; ++step) {

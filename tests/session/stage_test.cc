@@ -88,13 +88,12 @@ class OneLayerLearner : public Learner {
   OneLayerLearner(int64_t layer, std::set<std::string> modules)
       : layer_(layer), modules_(std::move(modules)) {}
   const char* name() const override { return "one layer"; }
-  bool changes(WeightKind, std::string_view) const override { return true; }
-  std::unique_ptr<LearnerSlot> make_slot(const LearnerContext& context,
-                                         const WeightInfo& info) override {
-    if (info.layer != layer_ || !modules_.contains(info.module)) {
+  bool changes(const WeightSpec&) const override { return true; }
+  std::unique_ptr<LearnerSlot> make_slot(const LearnerContext& context, Weight& weight) override {
+    if (weight.spec().layer != layer_ || !modules_.contains(weight.spec().module)) {
       return std::make_unique<UnwantedSlot>();
     }
-    return make_full_slot(context, info);
+    return make_full_slot(context, weight);
   }
 
  private:

@@ -19,14 +19,10 @@ namespace jackscrew {
 class DeviceBatch {
  public:
   explicit DeviceBatch(const MicroBatch& micro, int64_t tokens_before = 0)
-      : micro_(micro), before_{tokens_before, 0} {
-    for (size_t t = 0; t < micro.targets.size(); ++t) {
-      if (micro.targets[t] < 0) continue;
-      rows_.push_back(static_cast<int32_t>(t));
-      targets_.push_back(micro.targets[t]);
-    }
-    batch_ = {view(micro_.ids), view(micro_.positions), view(micro_.cu_seqlens),
-              view(rows_),      view(targets_),         Tensor(before_, DType::i64, {2})};
+      : micro_(micro), target_rows_(micro.target_rows()), before_{tokens_before, 0} {
+    batch_ = {view(micro_.ids),           view(micro_.positions),
+              view(micro_.cu_seqlens),    view(target_rows_.rows),
+              view(target_rows_.targets), Tensor(before_, DType::i64, {2})};
   }
   DeviceBatch(const DeviceBatch&) = delete;
   DeviceBatch& operator=(const DeviceBatch&) = delete;
@@ -38,14 +34,14 @@ class DeviceBatch {
     return {values.data(), DType::i32, {static_cast<int64_t>(values.size())}};
   }
   MicroBatch micro_;
-  std::vector<int32_t> rows_, targets_;
+  TargetRows target_rows_;
   int64_t before_[2];
   Batch batch_;
 };
 
 class StageRig {
  public:
-  using FormatChoice = std::function<const Format&(const WeightInfo&, const std::string&)>;
+  using FormatChoice = std::function<const Format&(const WeightSpec&)>;
 
   StageRig(const ModelFiles& files, const StageSpec& spec, Learner& learner,
            std::unique_ptr<Ops> ops = make_test_ops(), FormatChoice format = all_f32)
@@ -118,6 +114,7 @@ class StageRig {
   Context context() { return {*ops_, scratch_, &scalars_, true}; }
 
   StageBuild build(const ModelFiles& files, Learner& learner) {
+    learner.plan(weights_of(files.config, StageSpec::whole(files.config)));
     const LearnerContext slots{memory_,
                                memory_,
                                scratch_,
@@ -126,8 +123,7 @@ class StageRig {
                                *optimizer_,
                                42,
                                true,
-                               [&files, this](const WeightInfo& info, const Tensor& out) {
-                                 const Weight& weight = *info.weight;
+                               [&files, this](const Weight& weight, const Tensor& out) {
                                  weight.read_original(*ops_, *files.source->find(weight.name()),
                                                       out, staging_);
                                }};
@@ -135,13 +131,13 @@ class StageRig {
             learner,
             f32_product(),
             format_,
-            [&files, this](Weight& weight, const WeightInfo&) {
+            [&files, this](Weight& weight) {
               weight.load(*ops_, *files.source->find(weight.name()), staging_);
             },
             512};
   }
 
-  static const Format& all_f32(const WeightInfo&, const std::string&) { return f32_format(); }
+  static const Format& all_f32(const WeightSpec&) { return f32_format(); }
 
   std::unique_ptr<Ops> ops_;
   FormatChoice format_;

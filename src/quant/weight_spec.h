@@ -1,0 +1,25 @@
+// A weight of a model before it exists: its name, its shape and what the model uses it for.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace jackscrew {
+
+enum class WeightKind { linear, embedding, norm, bias };
+
+struct WeightSpec {
+  std::string name;  // the Hugging Face name of the tensor
+  int64_t rows = 0;  // out; 1 for a vector
+  int64_t cols = 0;  // in
+  WeightKind kind = WeightKind::linear;
+  int64_t layer = -1;       // block number; -1 outside the blocks
+  std::string module = {};  // "q_proj" (its bias too), "embed_tokens", "lm_head", "norm" ...
+
+  int64_t size() const { return rows * cols; }
+  // Norms and biases are vectors: short, exact, and f32 whatever the storage of the rest.
+  bool is_vector() const { return kind == WeightKind::norm || kind == WeightKind::bias; }
+  bool is_block_matrix() const { return kind == WeightKind::linear && layer >= 0; }
+};
+
+}  // namespace jackscrew

@@ -1,0 +1,33 @@
+// A micro-batch in flight: its tokens on the device, and what forward leaves there for backward. A
+// session has one; a pipeline has as many as there are micro-batches between its stages at once.
+#pragma once
+
+#include "data/batch.h"
+#include "model/stage.h"
+
+namespace jackscrew {
+
+class Flight {
+ public:
+  // Takes room for micro-batches of at most `tokens` from `memory`; what forward leaves lies in
+  // `stash`.
+  Flight(Memory& memory, int64_t tokens, Arena stash);
+
+  // Copies a micro-batch to the device. The Batch is valid until the next call. Throws
+  // Error(generic) when it has too many tokens.
+  Batch upload(Ops& ops, const MicroBatch& batch, int64_t tokens_before, int64_t targets_before);
+  // An empty stash; the one before it is gone.
+  Stash begin(bool keep, bool recompute);
+  // The most bytes that a stash has taken.
+  int64_t stash_bytes() const { return stash_.high_water(); }
+
+ private:
+  int64_t tokens_;
+  Arena stash_;
+  OwnedTensor ids_, positions_;        // i32 [tokens]
+  OwnedTensor cu_seqlens_;             // i32 [tokens + 1]
+  OwnedTensor target_rows_, targets_;  // i32 [tokens]
+  OwnedTensor before_;                 // i64 [2], see Batch
+};
+
+}  // namespace jackscrew

@@ -1,0 +1,80 @@
+// A session on the plan device: the same work, for its memory alone.
+#include <algorithm>
+
+#include "session/session.h"
+
+namespace jackscrew {
+
+void Session::rehearse_work() {
+  // The largest of everything: one sequence that fills the micro-batch, every token a target.
+  MicroBatch batch;
+  const auto tokens = static_cast<size_t>(use_.tokens);
+  batch.ids.assign(tokens, 0);
+  batch.positions.assign(tokens, 0);
+  batch.targets.assign(tokens, 0);
+  batch.cu_seqlens = {0, narrow<int32_t>(use_.tokens)};
+  batch.target_count = use_.tokens;
+  StepBatch step{{}, use_.tokens, use_.tokens, 0};
+  step.micro_batches.push_back(std::move(batch));
+  if (use_.training) {
+    accumulate(step, 0.0, 0);
+    update({});
+    non_finite_parameter();
+    for (const auto& parameter : stage_->parameters()) {  // the export
+      const Weight& weight = *parameter->weight;
+      const int64_t rows =
+          std::min(weight.rows(), panel_rows(weight.cols(), dtype_size(DType::f32)));
+      read_weight(weight, 0, rows, Tensor(nullptr, DType::f32, {rows, weight.cols()}));
+    }
+  }
+  if (use_.training || use_.logits_rows == 0) evaluate(step);
+  if (use_.logits_rows > 0) {
+    const std::vector<int32_t>& ids = step.micro_batches[0].ids;
+    logits(ids, use_.logits_rows, false);
+    if (use_.kv_tokens > 0) {
+      logits(ids, use_.logits_rows, true);
+      cache_.length = use_.kv_tokens - 1;
+      logits(std::span(ids).first(1), 1, true);
+    }
+  }
+}
+
+SessionPlan Session::rehearse(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
+                              bool recompute) {
+  SessionPlan plan;
+  plan.recompute = recompute;
+  {
+    Session measuring(recipe, files, use, nullptr, true, recompute);
+    measuring.rehearse_work();
+    for (int64_t phase = 0; use.training && phase < measuring.learner_->phases(); ++phase) {
+      Context run = measuring.context(true);
+      measuring.learner_->enter_phase(run, phase);
+      measuring.watch_gradients();
+      measuring.rehearse_work();
+    }
+    plan.arenas = {measuring.scratch_.high_water(), measuring.flight_->stash_bytes(),
+                   measuring.staging_high_water_};
+  }
+  Session booked(recipe, files, use, &plan, true, recompute);
+  for (const auto& parameter : booked.stage_->parameters()) {
+    plan.weight_bytes += parameter->weight->storage().bytes.bytes();
+  }
+  booked.rehearse_work();
+  plan.ledger = booked.memory_->ledger();
+  plan.masters = booked.masters_->ledger();
+  plan.masters_in_files = booked.learner_->masters_in_files();
+  return plan;
+}
+
+SessionPlan Session::rehearse(const Recipe& recipe, const ModelFiles& files,
+                              const SessionUse& use) {
+  if (recipe.gradient_checkpointing) {
+    return rehearse(recipe, files, use, *recipe.gradient_checkpointing);
+  }
+  const SessionPlan kept = rehearse(recipe, files, use, false);
+  const int64_t budget = recipe.device_memory.value_or(0);
+  if (!use.training || budget == 0 || kept.ledger.peak <= budget) return kept;
+  return rehearse(recipe, files, use, true);
+}
+
+}  // namespace jackscrew

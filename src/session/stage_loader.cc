@@ -1,0 +1,88 @@
+#include "session/stage_loader.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "model/init.h"
+#include "quant/plain.h"
+
+namespace jackscrew {
+
+StageLoader::StageLoader(const Recipe& recipe, const ModelFiles& files, const Learner& learner,
+                         Ops& ops, Arena staging, ProgressCallback loaded)
+    : recipe_(recipe),
+      files_(files),
+      source_(recipe.random_init ? nullptr : files.source.get()),
+      learner_(learner),
+      ops_(ops),
+      staging_(std::move(staging)),
+      loaded_(std::move(loaded)) {}
+
+// A file may say that the head is the embedding and hold another one all the same: transformers
+// then goes by the weights, and here neither is dropped without a word.
+void StageLoader::check_tied() const {
+  if (source_ == nullptr || !files_.config.tie_word_embeddings) return;
+  const StoredTensor* head = source_->find("lm_head.weight");
+  const StoredTensor* embedding = source_->find("model.embed_tokens.weight");
+  if (head == nullptr || embedding == nullptr) return;
+  if (head->format != embedding->format || head->shape != embedding->shape ||
+      !std::ranges::equal(head->bytes, embedding->bytes)) {
+    throw Error(ErrorKind::model,
+                fmt::format("{}: tie_word_embeddings is true, but lm_head.weight is not "
+                            "model.embed_tokens.weight",
+                            files_.origin),
+                "set tie_word_embeddings to false in config.json, and lm_head.weight is the head");
+  }
+  source_->release(*head);
+}
+
+const Format& StageLoader::format(const WeightSpec& weight) const {
+  if (weight.is_vector()) return f32_format();
+  if (recipe_.storage != "keep") {
+    const Format& format = find_format(recipe_.storage);
+    if (weight.is_block_matrix() || !format.for_linears_only()) return format;
+  }
+  if (learner_.changes(weight)) return f32_format();
+  if (source_ == nullptr) return find_format(recipe_.checkpoint_dtype);
+  const StoredTensor* stored = source_->find(weight.name);
+  return stored == nullptr ? f32_format() : find_format(stored->format);
+}
+
+// Runs use(tensor) on what the file has for a weight.
+template <class Use>
+void StageLoader::with_stored(const Weight& weight, const Use& use) const {
+  const StoredTensor* stored = source_->find(weight.name());
+  if (stored == nullptr) {
+    throw Error(ErrorKind::model,
+                fmt::format("{}: tensor {} is missing", files_.origin, weight.name()),
+                "the file is not whole, or config.json belongs to another model");
+  }
+  try {
+    use(*stored);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::model) throw;
+    throw Error(ErrorKind::model, fmt::format("{}: {}", files_.origin, error.what()),
+                "the file is damaged, or config.json belongs to another model");
+  }
+  source_->release(*stored);
+}
+
+void StageLoader::fill(Weight& weight) {
+  if (source_ == nullptr) {
+    init_weight(ops_, files_.config, recipe_.seed, weight, staging_);
+  } else {
+    with_stored(weight, [&](const StoredTensor& stored) { weight.load(ops_, stored, staging_); });
+  }
+  if (loaded_) loaded_(weight.storage().bytes.bytes());
+}
+
+void StageLoader::read_original(const Weight& weight, const Tensor& out) {
+  if (source_ == nullptr) {
+    return init_rows(ops_, files_.config, recipe_.seed, weight.spec(), 0, out);
+  }
+  with_stored(weight, [&](const StoredTensor& stored) {
+    weight.read_original(ops_, stored, out, staging_);
+  });
+}
+
+}  // namespace jackscrew

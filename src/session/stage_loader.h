@@ -1,0 +1,42 @@
+// How the weights of a session come into being: in which format, and from a file or at random.
+#pragma once
+
+#include "base/progress_callback.h"
+#include "model/stage.h"
+#include "recipe/recipe.h"
+#include "session/model_files.h"
+
+namespace jackscrew {
+
+class StageLoader {
+ public:
+  // All but `staging`, which holds panels on the way, must outlive the loader. `loaded` is told of
+  // the bytes of every weight that is in place.
+  StageLoader(const Recipe& recipe, const ModelFiles& files, const Learner& learner, Ops& ops,
+              Arena staging, ProgressCallback loaded);
+
+  // Throws Error(model) where the file's head is said to be tied and is another matrix than the
+  // embedding.
+  void check_tied() const;
+  const Format& format(const WeightSpec& weight) const;
+  // Throw Error(model) naming the file and the tensor where it is missing or has another shape.
+  void fill(Weight& weight);
+  void read_original(const Weight& weight, const Tensor& out);
+
+  // The most bytes that panels have taken.
+  int64_t staging_bytes() const { return staging_.high_water(); }
+
+ private:
+  template <class Use>
+  void with_stored(const Weight& weight, const Use& use) const;
+
+  const Recipe& recipe_;
+  const ModelFiles& files_;
+  const WeightSource* source_;  // nullptr: weights are drawn at random
+  const Learner& learner_;
+  Ops& ops_;
+  Arena staging_;
+  ProgressCallback loaded_;
+};
+
+}  // namespace jackscrew

@@ -30,7 +30,7 @@ std::vector<TensorLine> tensor_lines(const WeightSource& source) {
   for (const std::string& name : source.names()) {
     try {
       const StoredTensor& tensor = *source.find(name);
-      lines.push_back({name, tensor.format, tensor.shape, tensor.size_bytes()});
+      lines.push_back({name, tensor.format->name(), tensor.shape, tensor.size_bytes()});
     } catch (const Error&) {
       // A format that cannot be computed with; the model is still worth looking at.
       lines.push_back({name, "unsupported", {}, 0});

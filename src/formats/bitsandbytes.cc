@@ -1,5 +1,6 @@
 #include "formats/bitsandbytes.h"
 
+#include <array>
 #include <cmath>
 #include <cstring>
 
@@ -16,47 +17,34 @@ namespace {
 using nlohmann::json;
 using Bytes = std::span<const uint8_t>;
 
-// The tensors of one weight, looked up and checked.
-class WeightTensors {
- public:
-  WeightTensors(const std::string& name,
-                const std::function<const SafetensorsEntry*(const std::string&)>& find)
-      : name_(name), find_(find) {}
+constexpr std::string_view kNf4Weight = ".weight";
+constexpr std::string_view kNf4State = ".weight.quant_state.bitsandbytes__nf4";
+constexpr std::string_view kNf4Absmax = ".weight.absmax";
+constexpr std::string_view kNf4Book = ".weight.quant_map";
+constexpr std::string_view kNf4NestedAbsmax = ".weight.nested_absmax";
+constexpr std::string_view kNf4NestedBook = ".weight.nested_quant_map";
+constexpr std::array kNf4Parts = {kNf4Weight, kNf4State,        kNf4Absmax,
+                                  kNf4Book,   kNf4NestedAbsmax, kNf4NestedBook};
 
-  bool has(std::string_view suffix) const {
-    return find_(fmt::format("{}{}", name_, suffix)) != nullptr;
-  }
+// The bytes of a vector of that type and size.
+Bytes vector_bytes(const LayerTensors& tensors, std::string_view suffix, const char* dtype,
+                   int64_t count) {
+  return tensors.get(suffix, dtype, {count}).bytes;
+}
 
-  // The bytes of a tensor of that type and size; of any type and size where they are not given.
-  Bytes bytes(std::string_view suffix, const char* dtype = nullptr, int64_t count = -1) const {
-    const std::string full = fmt::format("{}{}", name_, suffix);
-    const SafetensorsEntry* entry = find_(full);
-    if (entry == nullptr) fail(ErrorKind::model, "tensor {} is missing", full);
-    if (dtype == nullptr) return entry->bytes;
-    if (entry->dtype != dtype || shape_elements(entry->shape) != count) {
-      fail(ErrorKind::model, "tensor {} is {} {} where {} of {} elements is expected", full,
-           entry->dtype, shape_text(entry->shape), dtype, count);
-    }
-    return entry->bytes;
-  }
-
-  // Refuses a tensor of f32 that is not `expected`, but for so many units in the last place.
-  void expect_values(std::string_view suffix, std::span<const float> expected, float units) const {
-    const Bytes found = bytes(suffix, "F32", static_cast<int64_t>(expected.size()));
-    for (size_t i = 0; i < expected.size(); ++i) {
-      float value = 0;
-      std::memcpy(&value, found.data() + i * sizeof value, sizeof value);
-      if (!(std::abs(value - expected[i]) <= units * 0x1p-23f * std::abs(expected[i]))) {
-        fail(ErrorKind::model, "tensor {}{} has {} for code {} where {} is expected", name_, suffix,
-             value, i, expected[i]);
-      }
+// Refuses a tensor of f32 that is not `expected`, but for so many units in the last place.
+void expect_values(const LayerTensors& tensors, std::string_view suffix,
+                   std::span<const float> expected, float units) {
+  const Bytes found = vector_bytes(tensors, suffix, "F32", static_cast<int64_t>(expected.size()));
+  for (size_t i = 0; i < expected.size(); ++i) {
+    float value = 0;
+    std::memcpy(&value, found.data() + i * sizeof value, sizeof value);
+    if (!(std::abs(value - expected[i]) <= units * 0x1p-23f * std::abs(expected[i]))) {
+      fail(ErrorKind::model, "tensor {} has {} for code {} where {} is expected",
+           tensors.name(suffix), value, i, expected[i]);
     }
   }
-
- private:
-  const std::string& name_;
-  const std::function<const SafetensorsEntry*(const std::string&)>& find_;
-};
+}
 
 void expect_integer(const JsonFields& state, const char* key, int64_t expected) {
   if (const int64_t found = state.integer(key); found != expected) {
@@ -72,46 +60,54 @@ void expect_text(const JsonFields& state, const char* key, const std::string& ex
   }
 }
 
-}  // namespace
-
-StoredTensor read_nf4(const std::string& name,
-                      const std::function<const SafetensorsEntry*(const std::string&)>& find,
-                      std::array<uint8_t, 4>& offset) {
-  const WeightTensors parts(name, find);
-  const Bytes text = parts.bytes(kNf4StateSuffix);
-  const std::string where = fmt::format("{}{}", name, kNf4StateSuffix);
+StoredTensor read_nf4(const LayerTensors& tensors, const QuantizationConfig&) {
+  const Bytes text = tensors.get(kNf4State).bytes;
+  const std::string where = tensors.name(kNf4State);
   const json root = parse_json({reinterpret_cast<const char*>(text.data()), text.size()}, where);
   const JsonFields state(root, where);
   expect_text(state, "quant_type", "nf4");
   expect_integer(state, "blocksize", kNf4Block);
   StoredTensor out;
-  out.name = name;
   out.shape = state.integers("shape");
   const std::optional<int64_t> elements = shape_elements(out.shape);
   if (out.shape.size() != 2 || !elements || *elements == 0) {
     fail(ErrorKind::model, "{}: shape {} is not that of a matrix", where, shape_text(out.shape));
   }
-  const bool is_double = parts.has(".nested_absmax");
+  const bool is_double = tensors.find(kNf4NestedAbsmax) != nullptr;
   const Nf4Parts expected = nf4_parts(is_double, nullptr, out.shape[0], out.shape[1]);
-  out.format = is_double ? "nf4_double" : "nf4";
-  parts.expect_values(".quant_map", nf4_values(), 0);
+  out.format = lasting(is_double ? nf4_double_format() : nf4_format());
+  expect_values(tensors, kNf4Book, nf4_values(), 0);
   // Codes may be declared as another type: they are bytes all the same.
-  out.bytes = parts.bytes("");
+  out.bytes = tensors.get(kNf4Weight).bytes;
   if (static_cast<int64_t>(out.bytes.size()) != expected.codes.bytes()) {
-    fail(ErrorKind::model, "tensor {} has {} bytes where {} are expected", name, out.bytes.size(),
-         expected.codes.bytes());
+    fail(ErrorKind::model, "tensor {} has {} bytes where {} are expected", tensors.name(kNf4Weight),
+         out.bytes.size(), expected.codes.bytes());
   }
-  out.more.push_back(parts.bytes(".absmax", is_double ? "U8" : "F32", expected.absmax.size()));
+  out.more.push_back(
+      vector_bytes(tensors, kNf4Absmax, is_double ? "U8" : "F32", expected.absmax.size()));
   if (!is_double) return out;
   expect_integer(state, "nested_blocksize", kNf4NestedBlock);
   expect_text(state, "nested_dtype", "float32");
   // Those of bitsandbytes differ from machine to machine in their last bits.
-  parts.expect_values(".nested_quant_map", signed_dynamic_map().values, 4);
-  out.more.push_back(parts.bytes(".nested_absmax", "F32", expected.nested_absmax.size()));
-  const auto value = static_cast<float>(state.number("nested_offset"));
-  std::memcpy(offset.data(), &value, sizeof value);
-  out.more.emplace_back(offset);
+  expect_values(tensors, kNf4NestedBook, signed_dynamic_map().values, 4);
+  out.more.push_back(vector_bytes(tensors, kNf4NestedAbsmax, "F32", expected.nested_absmax.size()));
+  const auto offset = static_cast<float>(state.number("nested_offset"));
+  std::vector<uint8_t> made(sizeof offset);
+  std::memcpy(made.data(), &offset, sizeof offset);
+  out.made = std::make_shared<const std::vector<uint8_t>>(std::move(made));
+  out.more.emplace_back(*out.made);
   return out;
+}
+
+}  // namespace
+
+QuantisedLayout bitsandbytes_nf4_layout() {
+  return {.method = "bitsandbytes",
+          .help = "NF4 of bitsandbytes",
+          .marker = kNf4State,
+          .parts = kNf4Parts,
+          .is_plain = true,
+          .read = read_nf4};
 }
 
 std::vector<TensorBytes> nf4_tensors(const std::string& name, const Format& format,
@@ -146,7 +142,7 @@ std::vector<TensorBytes> nf4_tensors(const std::string& name, const Format& form
     state["nested_offset"] = static_cast<double>(parts.offset.data<float>()[0]);
   }
   const std::string text = dump_json(state, -1);
-  add(kNf4StateSuffix, "U8", {static_cast<int64_t>(text.size())}, text.data(),
+  add(".quant_state.bitsandbytes__nf4", "U8", {static_cast<int64_t>(text.size())}, text.data(),
       static_cast<int64_t>(text.size()));
   return out;
 }

@@ -8,26 +8,14 @@
 // The storage formats nf4 and nf4_double have the same codes in the same order.
 #pragma once
 
-#include <array>
-#include <functional>
-
-#include "formats/safetensors.h"
+#include "formats/quantised_layout.h"
 #include "quant/format.h"
 
 namespace jackscrew {
 
-// Of the tensor that says how X is to be read: X's name and this.
-inline constexpr std::string_view kNf4StateSuffix = ".quant_state.bitsandbytes__nf4";
-// The other tensors that belong to X: X's name and one of these.
-inline constexpr std::array<std::string_view, 4> kNf4PartSuffixes = {
-    ".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map"};
-
-// Puts the weight `name` together; `find` gives the tensor of a name, or null. `offset` receives
-// what of the storage no tensor holds, and must live as long as the result. Error(model) names what
-// is missing, damaged or different: other block sizes than 64 and 256, other numbers for the codes.
-StoredTensor read_nf4(const std::string& name,
-                      const std::function<const SafetensorsEntry*(const std::string&)>& find,
-                      std::array<uint8_t, 4>& offset);
+// Reads such a weight. Refused are other block sizes than 64 and 256, and other numbers for the
+// codes.
+QuantisedLayout bitsandbytes_nf4_layout();
 
 struct TensorBytes {
   SafetensorsSpec spec;

@@ -316,7 +316,7 @@ GgufSource::GgufSource(const fs::path& path) : file_(path), config_(gguf_config(
     }
     Slot slot;
     slot.tensor.name = name;
-    slot.tensor.format = stored.format;
+    if (!stored.format.empty()) slot.tensor.format = lasting(find_format(stored.format));
     slot.tensor.shape = stored.shape;
     slot.tensor.bytes = stored.bytes;
     slot.tensor.interleaved_heads = interleaved_heads(architecture, stored.name, config_);
@@ -335,7 +335,7 @@ const StoredTensor* GgufSource::find(std::string_view name) const {
   const auto found = slots_.find(name);
   if (found == slots_.end()) return nullptr;
   const Slot& slot = found->second;
-  if (slot.tensor.format.empty()) {
+  if (slot.tensor.format == nullptr) {
     unsupported(
         file_,
         fmt::format("tensor {} of type {}", slot.stored->name, ggml_type_name(slot.stored->type)),

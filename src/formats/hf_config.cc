@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "formats/json_text.h"
+#include "formats/quantised_layout.h"
 
 namespace jackscrew {
 
@@ -46,18 +47,18 @@ const Architecture* parse_architecture(const JsonFields& fields) {
   unsupported(fields.where(), "model_type " + type, hint);
 }
 
-// Weights in NF4 of bitsandbytes say the rest themselves (formats/bitsandbytes.h).
+// What the tensors themselves do not say is read with them (formats/quantised_layout.h).
 void check_quantization(const JsonFields& fields) {
   const std::string method = fields.text("quant_method", "(none)");
-  std::string what = "quant_method " + method;
-  if (method == "bitsandbytes") {
-    const std::string type = fields.text("bnb_4bit_quant_type", "fp4");
-    if (fields.boolean("load_in_4bit", false) && type == "nf4") return;
-    what +=
-        fields.boolean("load_in_8bit", false) ? " in 8 bits" : " and bnb_4bit_quant_type " + type;
-  }
-  unsupported(fields.where(), what,
-              "use the original weights, a GGUF file, or NF4 of bitsandbytes");
+  check_quantization_method(method, fields.where());
+  if (method != "bitsandbytes") return;
+  const std::string type = fields.text("bnb_4bit_quant_type", "fp4");
+  if (fields.boolean("load_in_4bit", false) && type == "nf4") return;
+  unsupported(fields.where(),
+              fields.boolean("load_in_8bit", false)
+                  ? "quant_method bitsandbytes in 8 bits"
+                  : "quant_method bitsandbytes and bnb_4bit_quant_type " + type,
+              "use the original weights, a GGUF file, " + quantised_layouts_text());
 }
 
 // Members that would change the computation in a way that this program does not follow.

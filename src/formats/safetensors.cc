@@ -8,9 +8,10 @@
 
 #include "base/error.h"
 #include "base/map_guard.h"
-#include "formats/bitsandbytes.h"
 #include "formats/json_text.h"
+#include "formats/quantised_layout.h"
 #include "formats/shape.h"
+#include "quant/plain.h"
 
 namespace jackscrew {
 
@@ -43,11 +44,11 @@ constexpr std::array<DTypeSize, 16> kDTypes = {{{"F64", 8},
                                                 {"F8_E5M2", 1},
                                                 {"C64", 8}}};
 
-// The storage format of a dtype; empty when weights cannot be read from it.
-std::string storage_format(std::string_view dtype) {
-  if (dtype == "F32") return "f32";
-  if (dtype == "BF16") return "bf16";
-  if (dtype == "F16") return "f16";
+// The storage format of a dtype; null when weights cannot be read from it.
+FormatPointer storage_format(std::string_view dtype) {
+  if (dtype == "F32") return lasting(f32_format());
+  if (dtype == "BF16") return lasting(bf16_format());
+  if (dtype == "F16") return lasting(f16_format());
   return {};
 }
 
@@ -194,6 +195,9 @@ SafetensorsSource::SafetensorsSource(const fs::path& directory) {
   } else if (fs::exists(index)) {
     open_index(directory, index);
   } else {
+    open_all(directory);
+  }
+  if (files_.empty()) {
     throw Error(
         ErrorKind::model,
         fmt::format("{} has neither model.safetensors nor model.safetensors.index.json",
@@ -202,7 +206,7 @@ SafetensorsSource::SafetensorsSource(const fs::path& directory) {
                     "from scratch: model={} init=random",
                     (directory / "config.json").string()));
   }
-  join_quantised();
+  join_quantised(directory);
 }
 
 void SafetensorsSource::open_index(const fs::path& directory, const fs::path& index) {
@@ -237,6 +241,25 @@ void SafetensorsSource::open_index(const fs::path& directory, const fs::path& in
   }
 }
 
+void SafetensorsSource::open_all(const fs::path& directory) {
+  std::vector<fs::path> paths;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(directory, error)) {
+    if (entry.path().extension() == ".safetensors") paths.push_back(entry.path());
+  }
+  std::sort(paths.begin(), paths.end());
+  for (const fs::path& path : paths) {
+    files_.push_back(std::make_unique<SafetensorsFile>(path));
+    for (const SafetensorsEntry& entry : files_.back()->entries()) {
+      if (const auto same = slots_.find(entry.name); same != slots_.end()) {
+        fail(ErrorKind::model, "{} and {} both have tensor {}", same->second.file->path().string(),
+             path.string(), entry.name);
+      }
+      add(*files_.back(), entry);
+    }
+  }
+}
+
 void SafetensorsSource::add(const SafetensorsFile& file, const SafetensorsEntry& entry) {
   Slot slot;
   slot.tensor.name = entry.name;
@@ -245,39 +268,40 @@ void SafetensorsSource::add(const SafetensorsFile& file, const SafetensorsEntry&
   slot.tensor.bytes = entry.bytes;
   slot.file = &file;
   slot.entry = &entry;
-  if (slot.tensor.format.empty()) {
+  if (slot.tensor.format == nullptr) {
     slot.problem = fmt::format("tensor {} is of dtype {}, which weights cannot be read from",
                                entry.name, entry.dtype);
   }
   slots_[entry.name] = std::move(slot);
 }
 
-// The tensors of each weight in NF4 become one. What is wrong with them is said when it is asked
+// The tensors of each quantised weight become one. What is wrong with them is said when it is asked
 // for: a model that cannot be computed is still worth looking at.
-void SafetensorsSource::join_quantised() {
-  std::vector<std::string> weights;
-  for (const auto& [name, slot] : slots_) {
-    if (name.ends_with(kNf4StateSuffix)) {
-      weights.push_back(name.substr(0, name.size() - kNf4StateSuffix.size()));
-    }
-  }
-  for (const std::string& name : weights) {
-    const auto entry = [&](const std::string& part) -> const SafetensorsEntry* {
-      const auto found = slots_.find(part);
-      return found == slots_.end() ? nullptr : found->second.entry;
-    };
+void SafetensorsSource::join_quantised(const fs::path& directory) {
+  const QuantizationConfig config = read_quantization_config(directory);
+  const auto find = [&](const std::string& name) -> const SafetensorsEntry* {
     const auto found = slots_.find(name);
-    if (found == slots_.end()) continue;
-    Slot& slot = found->second;
-    try {
-      slot.tensor = read_nf4(name, entry, slot.offset);
-      slot.problem.clear();
-    } catch (const Error& error) {
-      slot.problem = error.what();
+    return found == slots_.end() ? nullptr : found->second.entry;
+  };
+  for (const QuantisedLayout& layout : quantised_layouts()) {
+    if (!layout.is_plain && config.method != layout.method) continue;
+    std::vector<std::string> layers;
+    for (const auto& [name, slot] : slots_) {
+      if (const auto layer = marked_layer(layout, name)) layers.push_back(*layer);
     }
-    slots_.erase(fmt::format("{}{}", name, kNf4StateSuffix));
-    for (const std::string_view part : kNf4PartSuffixes)
-      slots_.erase(fmt::format("{}{}", name, part));
+    for (const std::string& layer : layers) {
+      const LayerTensors tensors(layer, find);
+      Slot joined;
+      joined.file = slots_.find(tensors.name(layout.marker))->second.file;
+      try {
+        joined.tensor = layout.read(tensors, config);
+      } catch (const Error& error) {
+        joined.problem = error.what();
+      }
+      for (const std::string_view part : layout.parts) slots_.erase(tensors.name(part));
+      joined.tensor.name = tensors.name(".weight");
+      slots_[joined.tensor.name] = std::move(joined);
+    }
   }
 }
 
@@ -287,7 +311,7 @@ const StoredTensor* SafetensorsSource::find(std::string_view name) const {
   const Slot& slot = found->second;
   if (!slot.problem.empty()) {
     throw Error(ErrorKind::model, fmt::format("{}: {}", slot.file->path().string(), slot.problem),
-                "supported: F32, BF16, F16, and NF4 as bitsandbytes writes it");
+                "supported: F32, BF16, F16, " + quantised_layouts_text());
   }
   return &slot.tensor;
 }

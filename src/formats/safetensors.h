@@ -2,7 +2,6 @@
 // names, dtypes, shapes and offsets, and the bytes of the tensors without gaps.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -126,12 +125,15 @@ class ShardedSafetensorsWriter {
 // The weights of a Hugging Face model directory.
 class SafetensorsSource : public WeightSource {
  public:
-  // Opens model.safetensors, or every shard of model.safetensors.index.json. Throws Error(model)
-  // when neither is there, a shard is missing, or the index names a tensor that its shard lacks.
+  // Opens model.safetensors, or every shard of model.safetensors.index.json, or where neither is
+  // there every file *.safetensors (programs that quantise choose names of their own). Throws
+  // Error(model) when there is none, a shard is missing, the index names a tensor that its shard
+  // lacks, or two files have the same tensor.
   explicit SafetensorsSource(const fs::path& directory);
 
   // Throws Error(model) when the tensor is of a dtype other than F32, BF16 or F16, and is not a
-  // weight in NF4 (see bitsandbytes.h) either. The tensors of such a weight have no names here.
+  // weight in a layout of quantised_layout.h either. The tensors of such a weight have no names
+  // here.
   const StoredTensor* find(std::string_view name) const override;
   std::vector<std::string> names() const override;
   void release(const StoredTensor& tensor) const override;
@@ -140,13 +142,13 @@ class SafetensorsSource : public WeightSource {
   struct Slot {
     StoredTensor tensor;
     const SafetensorsFile* file = nullptr;
-    const SafetensorsEntry* entry = nullptr;
-    std::string problem = {};            // why weights cannot be read from it
-    std::array<uint8_t, 4> offset = {};  // of double quantisation
+    const SafetensorsEntry* entry = nullptr;  // null: a weight of several tensors
+    std::string problem = {};                 // why weights cannot be read from it
   };
   void add(const SafetensorsFile& file, const SafetensorsEntry& entry);
-  void join_quantised();
+  void join_quantised(const fs::path& directory);
   void open_index(const fs::path& directory, const fs::path& index);
+  void open_all(const fs::path& directory);
 
   std::vector<std::unique_ptr<SafetensorsFile>> files_;
   std::map<std::string, Slot, std::less<>> slots_;

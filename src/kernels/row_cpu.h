@@ -152,6 +152,41 @@ struct Team {
     return out;
   }
 
+  // Thirty-two whole numbers of kBits bits: their low 4 bits, then 2, then 1 of each, whatever they
+  // have of these, as little-endian words; or whole bytes.
+  struct ThirtyTwo {
+    int32_t values[32];
+    JACKSCREW_INLINE int32_t operator[](int64_t i) const { return values[i]; }
+  };
+  template <int kBits>
+  JACKSCREW_INLINE ThirtyTwo unpack(const uint8_t* from) const {
+    ThirtyTwo out;
+    if constexpr (kBits == 8) {
+      const Sixteen halves[] = {sixteen(from), sixteen(from + 16)};
+      __builtin_memcpy(out.values, halves, sizeof out.values);
+    } else {
+#pragma GCC unroll 4
+      for (int at = 0; at < 32; at += kInts) {
+        Ints value = {};
+        const uint8_t* plane = from;
+        int place = 0;
+        if constexpr ((kBits & 4) != 0) {
+          value = plane_of<4>(plane, at);
+          plane += 16;
+          place = 4;
+        }
+        if constexpr ((kBits & 2) != 0) {
+          value |= plane_of<2>(plane, at) << place;
+          plane += 8;
+          place += 2;
+        }
+        if constexpr ((kBits & 1) != 0) value |= plane_of<1>(plane, at) << place;
+        __builtin_memcpy(out.values + at, &value, sizeof value);
+      }
+    }
+    return out;
+  }
+
   // One value for each of a row's first N elements, for a later `each` over the same elements.
   template <class T, int64_t N>
   struct Kept {
@@ -236,6 +271,35 @@ struct Team {
   }
 #endif
   typedef uint32_t Narrow __attribute__((vector_size(4 * kPairs)));
+
+  // As many integers as fit a register.
+  static constexpr int kInts = 2 * kPairs;
+  typedef uint32_t Ints __attribute__((vector_size(4 * kInts)));
+#if defined(__AVX512F__)
+  static constexpr Ints kIndex = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+#else
+  static constexpr Ints kIndex = {0, 1, 2, 3, 4, 5, 6, 7};
+#endif
+  // Numbers [at, at + kInts) of kBits bits out of thirty-two.
+  template <int kBits>
+  JACKSCREW_INLINE static Ints plane_of(const uint8_t* plane, int at) {
+    constexpr int kOfWord = 32 / kBits;
+    constexpr Ints kMask = ((1u << kBits) - 1u) - Ints{};
+    const auto word = [&](int i) {
+      uint32_t bits;
+      __builtin_memcpy(&bits, plane + 4 * i, sizeof bits);
+      return bits - Ints{};
+    };
+    const Ints shift = (kIndex * kBits + static_cast<uint32_t>(at * kBits)) & (31u - Ints{});
+    const Ints first = word(at / kOfWord);
+    if constexpr (kOfWord >= kInts) {
+      return first >> shift & kMask;
+    } else {
+      const Ints second = word(at / kOfWord + 1);
+      return (kIndex < static_cast<uint32_t>(kOfWord) - Ints{} ? first : second) >> shift & kMask;
+    }
+  }
+
   JACKSCREW_INLINE static __m128i load(const void* from) {
     return _mm_loadu_si128(static_cast<const __m128i*>(from));
   }

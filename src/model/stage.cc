@@ -72,8 +72,9 @@ Stage::Stage(const ModelConfig& config, const StageSpec& spec, const StageBuild&
       rope_(make_rope_table(config, build.max_positions, build.slots.memory, build.slots.ops)) {
   for (WeightSpec& weight : weights_of(config_, spec)) {
     auto parameter = std::make_unique<Parameter>();
-    const Format& format = build.format(weight);
-    parameter->weight = std::make_unique<Weight>(build.slots.memory, std::move(weight), format);
+    FormatPointer format = build.format(weight);
+    parameter->weight =
+        std::make_unique<Weight>(build.slots.memory, std::move(weight), std::move(format));
     build.fill(*parameter->weight);
     parameter->slot = build.learner.make_slot(build.slots, *parameter->weight);
     parameters_.push_back(std::move(parameter));

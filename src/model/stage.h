@@ -27,7 +27,7 @@ struct StageBuild {
   Learner& learner;
   const Product& product;
   // The storage format of a weight.
-  std::function<const Format&(const WeightSpec&)> format;
+  std::function<FormatPointer(const WeightSpec&)> format;
   // Fills a new weight, before its slot is made: from a file, at random, or (planning) not at all.
   std::function<void(Weight&)> fill;
   int64_t max_positions = 0;  // of any sequence in this run

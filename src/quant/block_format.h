@@ -20,14 +20,14 @@ class BlockFormat : public Format {
     return checked_mul(cols / Block::kElements, Block::kBytes);
   }
 
-  void decode_tile(Ops& ops, const Storage& storage, const TileRange& tile,
-                   const Tensor& out) const override {
-    launch(ops, storage, nullptr, tile.n0, tile.n1 - tile.n0, tile.k0, tile.k1, out);
+  void decode(Ops& ops, const Storage& storage, int64_t begin, int64_t end,
+              const Tensor& out) const override {
+    launch(ops, storage, nullptr, begin, end - begin, out);
   }
 
-  void decode_rows(Ops& ops, const Storage& storage, const Tensor& indices,
-                   const Tensor& out) const override {
-    launch(ops, storage, indices.data<int32_t>(), 0, indices.size(), 0, out.cols(), out);
+  void gather(Ops& ops, const Storage& storage, const Tensor& indices,
+              const Tensor& out) const override {
+    launch(ops, storage, indices.data<int32_t>(), 0, indices.size(), out);
   }
 
   void multiply(Ops& ops, const Storage& storage, const Tensor& x, const Tensor& y,
@@ -40,16 +40,15 @@ class BlockFormat : public Format {
 
  private:
   void launch(Ops& ops, const Storage& storage, const int32_t* indices, int64_t first_row,
-              int64_t rows, int64_t k0, int64_t k1, const Tensor& out) const {
+              int64_t rows, const Tensor& out) const {
     if (out.dtype() != DType::f32 && out.dtype() != DType::bf16) {
       fail(ErrorKind::generic, "{} decoded to {}", name_, out.describe());
     }
-    ops.launch(
-        DecodeBlocks<Block>{storage.bytes.data<uint8_t>(), indices, out.raw(),
-                            row_bytes(storage.cols), first_row, div_exact(k0, Block::kElements),
-                            div_exact(k1 - k0, Block::kElements), out.row_stride(),
-                            out.dtype() == DType::bf16},
-        rows);
+    ops.launch(DecodeBlocks<Block>{storage.bytes.data<uint8_t>(), indices, out.raw(),
+                                   row_bytes(storage.cols), first_row,
+                                   div_exact(storage.cols, Block::kElements), out.row_stride(),
+                                   out.dtype() == DType::bf16},
+               rows);
   }
 
   const char* name_;

@@ -21,13 +21,13 @@ struct DecodeBlocks {
   void* out;               // [rows, out_stride] f32, or bf16
   int64_t row_bytes;
   int64_t first_row;
-  int64_t first_block, blocks;  // of each row
-  int64_t out_stride;           // elements
+  int64_t blocks;      // of each row
+  int64_t out_stride;  // elements
   bool out_bf16;
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
     const int64_t source = indices != nullptr ? indices[row] : first_row + row;
-    const uint8_t* bytes = storage + source * row_bytes + first_block * Block::kBytes;
+    const uint8_t* bytes = storage + source * row_bytes;
     for (int64_t b = 0; b < blocks; ++b) {
       const uint8_t* block = bytes + b * Block::kBytes;
       const int64_t at = row * out_stride + b * Block::kElements;

@@ -47,6 +47,10 @@ std::span<const Format* const> all_formats() {
   return kFormats;
 }
 
+FormatPointer lasting(const Format& format) {
+  return {FormatPointer(), &format};
+}
+
 const Format& find_format(std::string_view name) {
   std::string known;
   for (const Format* format : all_formats()) {

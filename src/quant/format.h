@@ -1,12 +1,14 @@
 // Storage formats: how the numbers of a weight are kept. A format owns the layout of a whole matrix
-// and knows nothing of models, products or learners; adding one is a few short files here (see
-// q8_0.* for blocks of a file, int8.* for groups that we encode) and a line in the table of
-// format.cc.
+// and knows nothing of models, products or learners. Adding one is a few short files here (see
+// q8_0.* for blocks of a file, int8.* for groups that we encode). A format that has one layout
+// whatever the tensor is a line in the table of format.cc; one that a file describes tensor by
+// tensor is an instance that the file's reader makes, and has no name in recipes.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,12 +25,6 @@ struct Storage {
   int64_t rows, cols;
 };
 
-// A rectangle of a matrix: rows [n0, n1), columns [k0, k1). In formats whose rows are made of
-// blocks (the GGUF formats), columns begin and end at block boundaries.
-struct TileRange {
-  int64_t n0, n1, k0, k1;
-};
-
 // Gives rows [begin, end) of a matrix: f32 [end - begin, cols], contiguous, valid until the next
 // call. encode() asks for all rows once, in panels of encode_panel_rows() of which the last may be
 // shorter, in order; on the plan device for the first of them alone (quant/encoded_rows.h).
@@ -38,7 +34,8 @@ class Format {
  public:
   virtual ~Format() = default;
 
-  virtual const char* name() const = 0;  // as in recipes: "f32", "q4_k" ...
+  // "f32", "q4_k" ...: of those in the table, as in recipes.
+  virtual const char* name() const = 0;
 
   // Bytes of a row in formats whose rows lie one after another (plain, GGUF); 0 in the others.
   // Throws Error(model) when the format cannot hold such rows.
@@ -47,12 +44,12 @@ class Format {
   // Error(model) when it cannot hold it.
   virtual int64_t storage_bytes(int64_t rows, int64_t cols) const;
 
-  // Writes the values of a tile to out [n1 - n0, k1 - k0], f32 or bf16 (rounded to nearest).
-  virtual void decode_tile(Ops& ops, const Storage& storage, const TileRange& tile,
-                           const Tensor& out) const = 0;
+  // Writes rows [begin, end) to out [end - begin, cols], f32 or bf16 (rounded to nearest).
+  virtual void decode(Ops& ops, const Storage& storage, int64_t begin, int64_t end,
+                      const Tensor& out) const = 0;
   // Writes rows indices[i] (i32 [n]) to out [n, cols], f32 or bf16.
-  virtual void decode_rows(Ops& ops, const Storage& storage, const Tensor& indices,
-                           const Tensor& out) const = 0;
+  virtual void gather(Ops& ops, const Storage& storage, const Tensor& indices,
+                      const Tensor& out) const = 0;
 
   // y [1, rows] (+)= x [1, cols] times the transposed matrix, in f32: the product of a single
   // token. Decoding rows into memory and reading them back would take several times as long.
@@ -91,6 +88,11 @@ void for_encode_panels(const RowSource& source, const Storage& storage, const Bo
     body(source(begin, std::min(storage.rows, begin + step)), begin);
   }
 }
+
+// Instances belong to the tensors and weights that are kept in them.
+using FormatPointer = std::shared_ptr<const Format>;
+// A format of the table, which outlives all weights, as a pointer like those of instances.
+FormatPointer lasting(const Format& format);
 
 // The format of that name. Throws Error(model) for an unknown one.
 const Format& find_format(std::string_view name);

@@ -63,14 +63,14 @@ class GroupFormat : public Format {
     return place(nullptr, rows, cols).bytes;
   }
 
-  void decode_tile(Ops& ops, const Storage& storage, const TileRange& tile,
-                   const Tensor& out) const override {
-    launch(ops, storage, nullptr, tile.n0, tile.n1 - tile.n0, tile.k0, tile.k1, out);
+  void decode(Ops& ops, const Storage& storage, int64_t begin, int64_t end,
+              const Tensor& out) const override {
+    launch(ops, storage, nullptr, begin, end - begin, out);
   }
 
-  void decode_rows(Ops& ops, const Storage& storage, const Tensor& indices,
-                   const Tensor& out) const override {
-    launch(ops, storage, indices.data<int32_t>(), 0, indices.size(), 0, storage.cols, out);
+  void gather(Ops& ops, const Storage& storage, const Tensor& indices,
+              const Tensor& out) const override {
+    launch(ops, storage, indices.data<int32_t>(), 0, indices.size(), out);
   }
 
   void multiply(Ops& ops, const Storage& storage, const Tensor& x, const Tensor& y,
@@ -98,13 +98,13 @@ class GroupFormat : public Format {
 
  private:
   void launch(Ops& ops, const Storage& storage, const int32_t* indices, int64_t first_row,
-              int64_t rows, int64_t k0, int64_t k1, const Tensor& out) const {
+              int64_t rows, const Tensor& out) const {
     if (out.dtype() != DType::f32 && out.dtype() != DType::bf16) {
       fail(ErrorKind::generic, "{} decoded to {}", name_, out.describe());
     }
     const auto matrix = matrix_of(storage);
-    ops.launch(DecodeGroups<Codec>{matrix.codec, matrix.layout, indices, out.raw(), first_row, k0,
-                                   k1 - k0, out.row_stride(), out.dtype() == DType::bf16},
+    ops.launch(DecodeGroups<Codec>{matrix.codec, matrix.layout, indices, out.raw(), first_row,
+                                   out.row_stride(), out.dtype() == DType::bf16},
                rows);
   }
 

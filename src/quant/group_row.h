@@ -30,17 +30,16 @@ struct GroupLayout {
   int64_t row_groups;  // in a row; 0: groups of the flattening
 };
 
-// Calls f(group, element, at, count) for the pieces of columns [begin, end) of a row that lie in
-// one group each; `at` counts from `begin`.
+// Calls f(group, element, at, count) for the pieces of a row that lie in one group each, `at` being
+// the column of the first element.
 template <class F>
-JACKSCREW_ROW void for_pieces(const GroupLayout& layout, int64_t row, int64_t begin, int64_t end,
-                              const F& f) {
-  const int64_t first = row * layout.cols + begin;
-  const int64_t place = layout.row_groups > 0 ? begin : first;
+JACKSCREW_ROW void for_pieces(const GroupLayout& layout, int64_t row, const F& f) {
+  const int64_t first = row * layout.cols;
+  const int64_t place = layout.row_groups > 0 ? 0 : first;
   int64_t group = place / layout.group + row * layout.row_groups;
   int64_t left = layout.group - place % layout.group;
-  for (int64_t at = 0; at < end - begin;) {
-    const int64_t count = left < end - begin - at ? left : end - begin - at;
+  for (int64_t at = 0; at < layout.cols;) {
+    const int64_t count = left < layout.cols - at ? left : layout.cols - at;
     f(group, first + at, at, count);
     at += count;
     ++group;
@@ -103,24 +102,21 @@ struct DecodeGroups {
   const int32_t* indices;  // row list; null: rows first_row, first_row + 1, ...
   void* out;               // [rows, out_stride] f32, or bf16
   int64_t first_row;
-  int64_t first_col, width;
   int64_t out_stride;  // elements
   bool out_bf16;
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
     const int64_t source = indices != nullptr ? indices[row] : first_row + row;
-    for_pieces(layout, source, first_col, first_col + width,
-               [&](int64_t group, int64_t element, int64_t at, int64_t count) {
-                 if (out_bf16) {
-                   bf16* to = static_cast<bf16*>(out) + row * out_stride + at;
-                   codec.decode(team, group, element, count,
-                                [=](int64_t i, float value) { to[i] = to_bf16(value); });
-                 } else {
-                   float* to = static_cast<float*>(out) + row * out_stride + at;
-                   codec.decode(team, group, element, count,
-                                [=](int64_t i, float value) { to[i] = value; });
-                 }
-               });
+    for_pieces(layout, source, [&](int64_t group, int64_t element, int64_t at, int64_t count) {
+      if (out_bf16) {
+        bf16* to = static_cast<bf16*>(out) + row * out_stride + at;
+        codec.decode(team, group, element, count,
+                     [=](int64_t i, float value) { to[i] = to_bf16(value); });
+      } else {
+        float* to = static_cast<float*>(out) + row * out_stride + at;
+        codec.decode(team, group, element, count, [=](int64_t i, float value) { to[i] = value; });
+      }
+    });
   }
 };
 
@@ -136,10 +132,9 @@ struct DotGroups {
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
     float total = 0.0f;
-    for_pieces(layout, row, 0, layout.cols,
-               [&](int64_t group, int64_t element, int64_t at, int64_t count) {
-                 total += codec.dot(team, group, element, count, x + at);
-               });
+    for_pieces(layout, row, [&](int64_t group, int64_t element, int64_t at, int64_t count) {
+      total += codec.dot(team, group, element, count, x + at);
+    });
     team.once([&] { y[row] = accumulate ? y[row] + total : total; });
   }
 };

@@ -27,19 +27,19 @@ class PlainFormat : public Format {
     return checked_mul(cols, sizeof(Element));
   }
 
-  void decode_tile(Ops& ops, const Storage& storage, const TileRange& tile,
-                   const Tensor& out) const override {
-    decode(ops, element(storage, tile.n0, tile.k0), storage.cols, nullptr, out);
+  void decode(Ops& ops, const Storage& storage, int64_t begin, int64_t /*end*/,
+              const Tensor& out) const override {
+    convert_rows(ops, element(storage, begin), storage.cols, nullptr, out);
   }
 
-  void decode_rows(Ops& ops, const Storage& storage, const Tensor& indices,
-                   const Tensor& out) const override {
-    decode(ops, element(storage, 0, 0), storage.cols, indices.data<int32_t>(), out);
+  void gather(Ops& ops, const Storage& storage, const Tensor& indices,
+              const Tensor& out) const override {
+    convert_rows(ops, element(storage, 0), storage.cols, indices.data<int32_t>(), out);
   }
 
   void multiply(Ops& ops, const Storage& storage, const Tensor& x, const Tensor& y,
                 Accumulate accumulate) const override {
-    ops.launch(DotRows<Element>{x.data<float>(), element(storage, 0, 0), y.data<float>(), x.cols(),
+    ops.launch(DotRows<Element>{x.data<float>(), element(storage, 0), y.data<float>(), x.cols(),
                                 accumulate == Accumulate::yes},
                y.cols());
   }
@@ -49,19 +49,19 @@ class PlainFormat : public Format {
   void encode(Ops& ops, const RowSource& source, const Storage& storage, const Rounding& rounding,
               Arena&) const override {
     for_encode_panels(source, encoded_rows(storage), [&](const Tensor& panel, int64_t first_row) {
-      ops.launch(RoundRows<Element>{panel.data<float>(), element(storage, first_row, 0),
-                                    storage.cols, first_row, rounding},
+      ops.launch(RoundRows<Element>{panel.data<float>(), element(storage, first_row), storage.cols,
+                                    first_row, rounding},
                  panel.rows());
     });
   }
 
  private:
-  static Element* element(const Storage& storage, int64_t row, int64_t column) {
+  static Element* element(const Storage& storage, int64_t row) {
     auto* base = static_cast<Element*>(storage.bytes.raw());
-    return base == nullptr ? nullptr : base + row * storage.cols + column;
+    return base == nullptr ? nullptr : base + row * storage.cols;
   }
-  static void decode(Ops& ops, const Element* from, int64_t from_stride, const int32_t* indices,
-                     const Tensor& out) {
+  static void convert_rows(Ops& ops, const Element* from, int64_t from_stride,
+                           const int32_t* indices, const Tensor& out) {
     if (out.dtype() == DType::bf16) {
       convert<Element, bf16>(ops, from, from_stride, indices, out);
     } else {

@@ -1,18 +1,24 @@
-// A tensor as it lies in a file: bytes that belong to the file's map, with the name of their
-// format.
+// A tensor as it lies in a file: bytes that belong to the file's map, with their format.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "quant/format.h"
+
 namespace jackscrew {
 
+// Takes the bytes of a storage, piece by piece and in order.
+using StorageSink = std::function<void(std::span<const uint8_t>)>;
+
 struct StoredTensor {
-  std::string name;    // the Hugging Face name, whatever the file calls it
-  std::string format;  // a storage format of quant/: "f32", "bf16", "f16", "q8_0", "q4_k" ...
+  std::string name;            // the Hugging Face name, whatever the file calls it
+  FormatPointer format;        // null: one that weights cannot be read from
   std::vector<int64_t> shape;  // [out, in] for matrices, [n] for vectors
   std::span<const uint8_t> bytes;
   // GGUF files of Llama keep the rows of q_proj and k_proj with the two halves of each head
@@ -21,6 +27,13 @@ struct StoredTensor {
   // Further bytes, of formats that files keep in several tensors: each begins at the next multiple
   // of 64 in the format's storage.
   std::vector<std::span<const uint8_t>> more = {};
+  // Set where the file keeps the same information in another order: writes the storage of the first
+  // `rows` rows in the format's own. It needs some panels of host memory at most (kPanelBytes).
+  std::function<void(int64_t rows, const StorageSink&)> transcode = {};
+  // Of shape[0], how many rows may be padding that the model does not have.
+  int64_t padding_rows = 0;
+  // What of `bytes` and `more` is in no file.
+  std::shared_ptr<const std::vector<uint8_t>> made = {};
 
   int64_t size_bytes() const {
     size_t size = bytes.size();

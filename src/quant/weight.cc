@@ -37,6 +37,16 @@ void copy_rows(Ops& ops, const StoredTensor& stored, int64_t begin, int64_t end,
 // The whole of a tensor, as it is.
 void copy_storage(Ops& ops, const StoredTensor& stored, const Format& format,
                   const Storage& storage) {
+  if (stored.transcode) {
+    if (ops.plans_only()) return;
+    int64_t written = 0;
+    stored.transcode(storage.rows, [&](std::span<const uint8_t> piece) {
+      const auto end = written + static_cast<int64_t>(piece.size());
+      ops.copy(storage.bytes.columns(written, end), file_tensor(piece));
+      written = end;
+    });
+    return;
+  }
   if (const int64_t row_bytes = format.row_bytes(storage.cols); row_bytes > 0) {
     copy_rows(ops, stored, 0, storage.rows, as_rows(storage.bytes, row_bytes));
     return;
@@ -66,15 +76,15 @@ class StoredRows {
   // Rows [begin, end) to out, f32 [end - begin, cols].
   void decode(int64_t begin, int64_t end, const Tensor& out) const {
     if (row_bytes_ == 0) {
-      format_.decode_tile(ops_, {bytes_, rows_, cols_}, {begin, end, 0, cols_}, out);
+      format_.decode(ops_, {bytes_, rows_, cols_}, begin, end, out);
       return;
     }
     for (int64_t at = begin; at < end; at += step_) {
       const int64_t count = std::min(step_, end - at);
       const Tensor part = bytes_.columns(0, count * row_bytes_);
       copy_rows(ops_, stored_, at, at + count, part.reshaped({count, row_bytes_}));
-      format_.decode_tile(ops_, {part, count, cols_}, {0, count, 0, cols_},
-                          out.rows(at - begin, at - begin + count));
+      format_.decode(ops_, {part, count, cols_}, 0, count,
+                     out.rows(at - begin, at - begin + count));
     }
   }
 
@@ -90,11 +100,14 @@ class StoredRows {
 
 }  // namespace
 
-Weight::Weight(Memory& memory, WeightSpec spec, const Format& format)
+Weight::Weight(Memory& memory, WeightSpec spec, FormatPointer format)
     : spec_(std::move(spec)),
-      format_(&format),
+      format_(std::move(format)),
       memory_(&memory),
-      storage_(memory, Purpose::weights, DType::u8, {format.storage_bytes(rows(), cols())}) {}
+      storage_(memory, Purpose::weights, DType::u8, {format_->storage_bytes(rows(), cols())}) {}
+
+Weight::Weight(Memory& memory, WeightSpec spec, const Format& format)
+    : Weight(memory, std::move(spec), lasting(format)) {}
 
 const Format& Weight::format() const {
   return taken_out_.empty() ? *format_ : f32_format();
@@ -115,7 +128,7 @@ Int8Rows Weight::as_int8_rows() const {
 }
 
 void Weight::decode(Ops& ops, int64_t begin, int64_t end, const Tensor& out) const {
-  format().decode_tile(ops, storage(), {begin, end, 0, cols()}, out);
+  format().decode(ops, storage(), begin, end, out);
 }
 
 void Weight::multiply(Ops& ops, const Tensor& x, const Tensor& y, Accumulate accumulate) const {
@@ -123,7 +136,7 @@ void Weight::multiply(Ops& ops, const Tensor& x, const Tensor& y, Accumulate acc
 }
 
 void Weight::gather(Ops& ops, const Tensor& indices, const Tensor& out) const {
-  format().decode_rows(ops, storage(), indices, out);
+  format().gather(ops, storage(), indices, out);
 }
 
 void Weight::publish(Ops& ops, const Tensor& master, const Rounding& rounding, Arena& scratch) {
@@ -150,16 +163,21 @@ void Weight::put_back(Ops& ops, const Rounding& rounding, Arena& scratch) {
   publish(ops, values, rounding, scratch);
 }
 
+bool Weight::has_shape_of(const StoredTensor& stored) const {
+  if (is_vector()) return stored.shape == std::vector<int64_t>{cols()};
+  return stored.shape.size() == 2 && stored.shape[1] == cols() && stored.shape[0] >= rows() &&
+         stored.shape[0] <= rows() + stored.padding_rows;
+}
+
 const Format& Weight::check(const StoredTensor& stored) const {
-  const bool same_shape = is_vector() ? stored.shape == std::vector<int64_t>{cols()}
-                                      : stored.shape == std::vector<int64_t>{rows(), cols()};
-  if (!same_shape) {
+  if (!has_shape_of(stored)) {
     const std::string wanted =
         is_vector() ? fmt::format("{}", cols()) : fmt::format("{}, {}", rows(), cols());
     fail(ErrorKind::model, "tensor {} has shape [{}], the configuration asks for [{}]", name(),
          fmt::join(stored.shape, ", "), wanted);
   }
-  const Format& format = find_format(stored.format);
+  const Format& format = *stored.format;
+  if (stored.transcode) return format;  // by a reader that has compared the sizes of its parts
   auto bytes = static_cast<int64_t>(stored.bytes.size());
   for (const auto part : stored.more) {
     bytes = round_up(bytes, kPartAlignment) + static_cast<int64_t>(part.size());
@@ -167,14 +185,14 @@ const Format& Weight::check(const StoredTensor& stored) const {
   const int64_t expected = format.storage_bytes(rows(), cols());
   if (bytes != expected) {
     fail(ErrorKind::model, "tensor {} has {} bytes where {} of {} are expected", name(), bytes,
-         expected, stored.format);
+         expected, format.name());
   }
   return format;
 }
 
 void Weight::load(Ops& ops, const StoredTensor& stored, Arena& staging) {
   const Format& from = check(stored);
-  if (&from == format_) {
+  if (&from == format_.get()) {
     copy_storage(ops, stored, from, storage());
     return;
   }

@@ -13,7 +13,9 @@ namespace jackscrew {
 
 class Weight {
  public:
-  // Throws Error(model) when the format cannot hold such a matrix.
+  // Throw Error(model) when the format cannot hold such a matrix.
+  Weight(Memory& memory, WeightSpec spec, FormatPointer format);
+  // In a format of the table.
   Weight(Memory& memory, WeightSpec spec, const Format& format);
 
   const WeightSpec& spec() const { return spec_; }
@@ -60,10 +62,11 @@ class Weight {
   void read_original(Ops& ops, const StoredTensor& stored, const Tensor& out, Arena& staging) const;
 
  private:
+  bool has_shape_of(const StoredTensor& stored) const;
   const Format& check(const StoredTensor& stored) const;
 
   WeightSpec spec_;
-  const Format* format_;
+  FormatPointer format_;
   Memory* memory_;
   OwnedTensor storage_;
   Tensor taken_out_;  // f32 [rows, cols]; empty unless taken out

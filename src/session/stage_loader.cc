@@ -36,16 +36,16 @@ void StageLoader::check_tied() const {
   source_->release(*head);
 }
 
-const Format& StageLoader::format(const WeightSpec& weight) const {
-  if (weight.is_vector()) return f32_format();
+FormatPointer StageLoader::format(const WeightSpec& weight) const {
+  if (weight.is_vector()) return lasting(f32_format());
   if (recipe_.storage != "keep") {
     const Format& format = find_format(recipe_.storage);
-    if (weight.is_block_matrix() || !format.for_linears_only()) return format;
+    if (weight.is_block_matrix() || !format.for_linears_only()) return lasting(format);
   }
-  if (learner_.changes(weight)) return f32_format();
-  if (source_ == nullptr) return find_format(recipe_.checkpoint_dtype);
+  if (learner_.changes(weight)) return lasting(f32_format());
+  if (source_ == nullptr) return lasting(find_format(recipe_.checkpoint_dtype));
   const StoredTensor* stored = source_->find(weight.name);
-  return stored == nullptr ? f32_format() : find_format(stored->format);
+  return stored == nullptr ? lasting(f32_format()) : stored->format;
 }
 
 // Runs use(tensor) on what the file has for a weight.

@@ -18,7 +18,7 @@ class StageLoader {
   // Throws Error(model) where the file's head is said to be tied and is another matrix than the
   // embedding.
   void check_tied() const;
-  const Format& format(const WeightSpec& weight) const;
+  FormatPointer format(const WeightSpec& weight) const;
   // Throw Error(model) naming the file and the tensor where it is missing or has another shape.
   void fill(Weight& weight);
   void read_original(const Weight& weight, const Tensor& out);

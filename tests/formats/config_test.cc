@@ -271,7 +271,7 @@ TEST(HfConfig, NamesWhatItDoesNotSupport) {
   EXPECT_TRUE(mentions(refused("mlp_bias", true), "mlp_bias"));
   EXPECT_TRUE(mentions(refused("attention_dropout", 0.1), "attention_dropout"));
   EXPECT_TRUE(mentions(refused("partial_rotary_factor", 0.5), "partial_rotary_factor"));
-  EXPECT_TRUE(mentions(refused("quantization_config", {{"quant_method", "gptq"}}), "gptq"));
+  EXPECT_TRUE(mentions(refused("quantization_config", {{"quant_method", "hqq"}}), "hqq"));
   json bits = {{"quant_method", "bitsandbytes"}, {"load_in_8bit", true}};
   EXPECT_TRUE(mentions(refused("quantization_config", bits), "bitsandbytes in 8 bits"));
   bits = {{"quant_method", "bitsandbytes"}, {"load_in_4bit", true}};

@@ -403,13 +403,13 @@ TEST_F(Gguf, SourceUsesTheNamesOfHuggingFace) {
           "model.norm.weight"}));
   const StoredTensor* query = source.find("model.layers.0.self_attn.q_proj.weight");
   ASSERT_NE(query, nullptr);
-  EXPECT_EQ(query->format, "q8_0");
+  EXPECT_STREQ(query->format->name(), "q8_0");
   EXPECT_EQ(query->interleaved_heads, 4);
   EXPECT_EQ(query->bytes.size(), 64u * 2 * 34);
   EXPECT_EQ(source.find("model.layers.0.self_attn.k_proj.weight")->interleaved_heads, 2);
   const StoredTensor* value = source.find("model.layers.0.self_attn.v_proj.weight");
   EXPECT_EQ(value->interleaved_heads, 0);
-  EXPECT_EQ(value->format, "q4_0");
+  EXPECT_STREQ(value->format->name(), "q4_0");
   EXPECT_EQ(value->shape, (std::vector<int64_t>{32, 64}));
   EXPECT_EQ(source.find("model.layers.0.mlp.down_proj.weight")->shape,
             (std::vector<int64_t>{64, 96}));

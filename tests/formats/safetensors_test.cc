@@ -221,12 +221,12 @@ TEST_F(Sharded, SourceFindsEveryTensor) {
   const StoredTensor* big = source.find("big");
   ASSERT_NE(big, nullptr);
   EXPECT_EQ(big->name, "big");
-  EXPECT_EQ(big->format, "bf16");
+  EXPECT_STREQ(big->format->name(), "bf16");
   EXPECT_EQ(big->shape, (std::vector<int64_t>{3, 4}));
   EXPECT_EQ(big->interleaved_heads, 0);
   EXPECT_TRUE(std::ranges::equal(big->bytes, pattern(24, 20)));
-  EXPECT_EQ(source.find("a")->format, "f16");
-  EXPECT_EQ(source.find("last")->format, "f32");
+  EXPECT_STREQ(source.find("a")->format->name(), "f16");
+  EXPECT_STREQ(source.find("last")->format->name(), "f32");
   EXPECT_EQ(source.find("missing"), nullptr);
   source.release(*big);
   EXPECT_TRUE(std::ranges::equal(big->bytes, pattern(24, 20)));

@@ -39,7 +39,6 @@ class BlockFormatTest : public ::testing::TestWithParam<const char*> {
   int64_t block() const {
     return std::string(GetParam()).ends_with("_k") ? 256 : 32;  // elements
   }
-  TileRange everything() const { return {0, rows_, 0, cols_}; }
   float value(int64_t row, int64_t col) const {
     return values_[static_cast<size_t>(row * cols_ + col)];
   }
@@ -53,7 +52,7 @@ class BlockFormatTest : public ::testing::TestWithParam<const char*> {
 };
 
 TEST_P(BlockFormatTest, DecodesToTheGoldenBits) {
-  EXPECT_EQ(bits_of(decode_tile(*ops_, format_, storage(), everything())), bits_of(values_));
+  EXPECT_EQ(bits_of(decode(*ops_, format_, storage(), 0, rows_)), bits_of(values_));
 }
 
 TEST_P(BlockFormatTest, LevelsAndThreadsAgree) {
@@ -61,34 +60,27 @@ TEST_P(BlockFormatTest, LevelsAndThreadsAgree) {
     if (level > test_isa()) continue;
     for (const int threads : {1, 3}) {
       const auto ops = make_cpu_ops(threads, level);
-      EXPECT_EQ(bits_of(decode_tile(*ops, format_, storage(), everything())), bits_of(values_))
+      EXPECT_EQ(bits_of(decode(*ops, format_, storage(), 0, rows_)), bits_of(values_))
           << isa_name(level) << ", threads " << threads;
-      const auto as_bf16 = decode_tile<bf16>(*ops, format_, storage(), everything());
-      EXPECT_EQ(bits_of(as_bf16),
-                bits_of(decode_tile<bf16>(*ops_, format_, storage(), everything())));
+      const auto as_bf16 = decode<bf16>(*ops, format_, storage(), 0, rows_);
+      EXPECT_EQ(bits_of(as_bf16), bits_of(decode<bf16>(*ops_, format_, storage(), 0, rows_)));
     }
   }
 }
 
-TEST_P(BlockFormatTest, TilesAreCutOutOfTheWhole) {
-  const int64_t block = this->block();
-  const std::vector<TileRange> tiles = {{1, rows_, block, 4 * block},
-                                        {0, 1, 3 * block, 4 * block},
-                                        {2, rows_, cols_ - block, cols_},
-                                        {1, 2, 0, cols_}};
-  for (const TileRange& tile : tiles) {
+TEST_P(BlockFormatTest, RowsAreCutOutOfTheWhole) {
+  for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{1, rows_}, {0, 1}, {1, 2}}) {
     // Into the middle of a wider matrix, whose other elements stay as they are.
     constexpr float kUntouched = -12345.0f;
-    const int64_t rows = tile.n1 - tile.n0;
-    const int64_t cols = tile.k1 - tile.k0;
-    const int64_t stride = cols + 7;
+    const int64_t rows = end - begin;
+    const int64_t stride = cols_ + 7;
     std::vector<float> wide(static_cast<size_t>(rows * stride), kUntouched);
-    const Tensor out = Tensor(wide.data(), DType::f32, {rows, stride}).columns(3, 3 + cols);
-    format_.decode_tile(*ops_, storage(), tile, out);
+    const Tensor out = Tensor(wide.data(), DType::f32, {rows, stride}).columns(3, 3 + cols_);
+    format_.decode(*ops_, storage(), begin, end, out);
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t c = 0; c < stride; ++c) {
-        const bool inside = c >= 3 && c < 3 + cols;
-        const float expected = inside ? value(tile.n0 + r, tile.k0 + c - 3) : kUntouched;
+        const bool inside = c >= 3 && c < 3 + cols_;
+        const float expected = inside ? value(begin + r, c - 3) : kUntouched;
         ASSERT_EQ(wide[static_cast<size_t>(r * stride + c)], expected) << r << ", " << c;
       }
     }
@@ -98,8 +90,8 @@ TEST_P(BlockFormatTest, TilesAreCutOutOfTheWhole) {
 TEST_P(BlockFormatTest, RowListsPickRows) {
   std::vector<int32_t> indices = {static_cast<int32_t>(rows_ - 1), 0, 2, 2};
   std::vector<float> picked(indices.size() * static_cast<size_t>(cols_));
-  format_.decode_rows(*ops_, storage(), Tensor(indices.data(), DType::i32, {4}),
-                      Tensor(picked.data(), DType::f32, {4, cols_}));
+  format_.gather(*ops_, storage(), Tensor(indices.data(), DType::i32, {4}),
+                 Tensor(picked.data(), DType::f32, {4, cols_}));
   for (int64_t i = 0; i < 4; ++i) {
     for (int64_t c = 0; c < cols_; ++c) {
       ASSERT_EQ(picked[static_cast<size_t>(i * cols_ + c)],
@@ -109,7 +101,7 @@ TEST_P(BlockFormatTest, RowListsPickRows) {
 }
 
 TEST_P(BlockFormatTest, Bf16IsTheRoundedF32) {
-  const auto as_bf16 = decode_tile<bf16>(*ops_, format_, storage(), everything());
+  const auto as_bf16 = decode<bf16>(*ops_, format_, storage(), 0, rows_);
   for (size_t i = 0; i < values_.size(); ++i) {
     ASSERT_EQ(as_bf16[i].bits, to_bf16(values_[i]).bits) << i;
   }
@@ -125,14 +117,8 @@ TEST_P(BlockFormatTest, RefusesRaggedRows) {
   }
 }
 
-TEST_P(BlockFormatTest, RefusesTilesThatCutBlocks) {
-  const int64_t block = this->block();
-  EXPECT_THROW(decode_tile(*ops_, format_, storage(), {0, 1, 1, block + 1}), Error);
-  EXPECT_THROW(decode_tile(*ops_, format_, storage(), {0, 1, 0, block - 1}), Error);
-}
-
 TEST_P(BlockFormatTest, RefusesOtherOutputsAndWriting) {
-  EXPECT_THROW(decode_tile<f16>(*ops_, format_, storage(), everything()), Error);
+  EXPECT_THROW(decode<f16>(*ops_, format_, storage(), 0, rows_), Error);
   EXPECT_FALSE(format_.can_encode());
   error_of(ErrorKind::usage, [&] { encode(*ops_, format_, values_, rows_); });
 }
@@ -140,8 +126,8 @@ TEST_P(BlockFormatTest, RefusesOtherOutputsAndWriting) {
 TEST_P(BlockFormatTest, PlansWithoutBytes) {
   const auto plan = make_plan_ops(2, test_isa());
   const Tensor nothing(nullptr, DType::u8, {format_.storage_bytes(rows_, cols_)});
-  format_.decode_tile(*plan, {nothing, rows_, cols_}, everything(),
-                      Tensor(nullptr, DType::f32, {rows_, cols_}));
+  format_.decode(*plan, {nothing, rows_, cols_}, 0, rows_,
+                 Tensor(nullptr, DType::f32, {rows_, cols_}));
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, BlockFormatTest,

@@ -22,7 +22,7 @@ std::vector<float> decode_block(const char* name, const std::vector<uint8_t>& bl
   const int64_t elements = std::string(name).ends_with("_k") ? 256 : 32;
   EXPECT_EQ(static_cast<int64_t>(block.size()), format.row_bytes(elements));
   const auto ops = make_test_ops();
-  return decode_tile(*ops, format, storage_of(block, 1, elements), {0, 1, 0, elements});
+  return decode(*ops, format, storage_of(block, 1, elements), 0, 1);
 }
 
 TEST(BlockValues, Q8_0) {

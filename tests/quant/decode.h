@@ -33,12 +33,11 @@ inline std::vector<uint8_t> encode(Ops& ops, const Format& format, std::vector<f
 }
 
 template <typename T = float>
-std::vector<T> decode_tile(Ops& ops, const Format& format, const Storage& storage,
-                           const TileRange& tile) {
-  const int64_t rows = tile.n1 - tile.n0;
-  const int64_t cols = tile.k1 - tile.k0;
-  std::vector<T> values(static_cast<size_t>(rows * cols));
-  format.decode_tile(ops, storage, tile, {values.data(), DTypeOf<T>::value, {rows, cols}});
+std::vector<T> decode(Ops& ops, const Format& format, const Storage& storage, int64_t begin,
+                      int64_t end) {
+  const int64_t rows = end - begin;
+  std::vector<T> values(static_cast<size_t>(rows * storage.cols));
+  format.decode(ops, storage, begin, end, {values.data(), DTypeOf<T>::value, {rows, storage.cols}});
   return values;
 }
 

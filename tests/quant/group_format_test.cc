@@ -187,7 +187,7 @@ class GroupFormatTest : public ::testing::TestWithParam<FormatCase> {
 
   template <typename T = float>
   std::vector<T> decoded(const std::vector<uint8_t>& bytes, int64_t rows, int64_t cols) {
-    return decode_tile<T>(*ops_, format_, storage_of(bytes, rows, cols), {0, rows, 0, cols});
+    return decode<T>(*ops_, format_, storage_of(bytes, rows, cols), 0, rows);
   }
 
   std::vector<float> rounded(const std::vector<float>& values, int64_t rows,
@@ -265,39 +265,35 @@ TEST_P(GroupFormatTest, LevelsAndThreadsAgree) {
       for (const int threads : {1, 3}) {
         const auto ops = make_cpu_ops(threads, level);
         EXPECT_EQ(encode(*ops, format_, values, 50, rounding), bytes);
-        EXPECT_TRUE(same_bits(
-            decode_tile(*ops, format_, storage_of(bytes, 50, 129), {0, 50, 0, 129}), all));
+        EXPECT_TRUE(same_bits(decode(*ops, format_, storage_of(bytes, 50, 129), 0, 50), all));
       }
     }
   }
 }
 
-TEST_P(GroupFormatTest, TilesAndRowListsAreCutOutOfTheWhole) {
+TEST_P(GroupFormatTest, RowsAndRowListsAreCutOutOfTheWhole) {
   const int64_t rows = 7;
   const int64_t cols = 333;
   const auto bytes = encode(*ops_, format_, normal_values(rows * cols, 9), rows);
   const Storage storage = storage_of(bytes, rows, cols);
   const auto whole = decoded(bytes, rows, cols);
-  const TileRange tiles[] = {{1, 5, 0, 333},   {0, 7, 1, 2},     {2, 3, 63, 65},  {3, 7, 128, 256},
-                             {0, 2, 331, 333}, {6, 7, 130, 333}, {1, 2, 17, 300}, {0, 7, 255, 258}};
-  for (const TileRange& tile : tiles) {
-    const int64_t stride = tile.k1 - tile.k0 + 5;
-    std::vector<float> wide(static_cast<size_t>((tile.n1 - tile.n0) * stride), -1234.0f);
-    format_.decode_tile(*ops_, storage, tile,
-                        Tensor(wide.data(), DType::f32, {tile.n1 - tile.n0, stride})
-                            .columns(2, 2 + tile.k1 - tile.k0));
+  for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{1, 5}, {0, 7}, {2, 3}, {6, 7}}) {
+    const int64_t stride = cols + 5;
+    std::vector<float> wide(static_cast<size_t>((end - begin) * stride), -1234.0f);
+    format_.decode(*ops_, storage, begin, end,
+                   Tensor(wide.data(), DType::f32, {end - begin, stride}).columns(2, 2 + cols));
     for (size_t i = 0; i < wide.size(); ++i) {
       const int64_t r = static_cast<int64_t>(i) / stride;
       const int64_t c = static_cast<int64_t>(i) % stride - 2;
-      const bool inside = c >= 0 && c < tile.k1 - tile.k0;
-      const size_t at = static_cast<size_t>((tile.n0 + r) * cols + tile.k0 + c);
+      const bool inside = c >= 0 && c < cols;
+      const size_t at = static_cast<size_t>((begin + r) * cols + c);
       ASSERT_EQ(wide[i], inside ? whole[at] : -1234.0f) << r << ", " << c;
     }
   }
   std::vector<int32_t> indices = {6, 0, 3, 3};
   std::vector<float> picked(indices.size() * static_cast<size_t>(cols));
-  format_.decode_rows(*ops_, storage, Tensor(indices.data(), DType::i32, {4}),
-                      Tensor(picked.data(), DType::f32, {4, cols}));
+  format_.gather(*ops_, storage, Tensor(indices.data(), DType::i32, {4}),
+                 Tensor(picked.data(), DType::f32, {4, cols}));
   for (size_t i = 0; i < picked.size(); ++i) {
     const auto row = static_cast<size_t>(indices[i / static_cast<size_t>(cols)]);
     ASSERT_EQ(picked[i], whole[row * static_cast<size_t>(cols) + i % static_cast<size_t>(cols)]);
@@ -403,7 +399,7 @@ TEST_P(GroupFormatTest, PlansWithoutBytes) {
         return Tensor(nullptr, DType::f32, {end - begin, 129});
       },
       nothing, {true, nullptr, 1}, scratch);
-  format_.decode_tile(*plan, nothing, {0, 50, 0, 129}, Tensor(nullptr, DType::f32, {50, 129}));
+  format_.decode(*plan, nothing, 0, 50, Tensor(nullptr, DType::f32, {50, 129}));
   EXPECT_EQ(scratch.used(), 0);
 }
 

@@ -30,7 +30,7 @@ TEST(Int8, LaysCodesBeforeScales) {
   EXPECT_EQ(codes, (std::vector<int8_t>{127, 0, 2, -127, 1, 0, -127, 64, 0, 0}));
   const float scales[] = {1.0f, 2.0f, 0.5f, 0.0f};
   for (size_t i = 0; i < 4; ++i) EXPECT_EQ(scale_at(bytes, 64 + 4 * i), scales[i]) << i;
-  const auto decoded = decode_tile(*ops, *format, storage_of(bytes, 2, 5), {0, 2, 0, 5});
+  const auto decoded = decode(*ops, *format, storage_of(bytes, 2, 5), 0, 2);
   EXPECT_EQ(decoded, (std::vector<float>{127.0f, 0.0f, 2.0f, -254.0f, 2.0f,  //
                                          0.0f, -63.5f, 32.0f, 0.0f, 0.0f}));
 }
@@ -61,8 +61,7 @@ TEST(Int8Affine, EncodesThePublishedVector) {
   EXPECT_EQ(codes, (std::vector<uint8_t>{0, 64, 102, 115, 134, 191, 230, 255}));
   EXPECT_FLOAT_EQ(scale_at(bytes, 64), 0.00784313725f);
   EXPECT_EQ(bytes[128], 102);
-  const auto decoded =
-      decode_tile(*ops, int8_affine_format(), storage_of(bytes, 2, 4), {0, 2, 0, 4});
+  const auto decoded = decode(*ops, int8_affine_format(), storage_of(bytes, 2, 4), 0, 2);
   const float expected[] = {-.8f, -.298039f, 0, .101961f, .250980f, .698039f, 1.003922f, 1.2f};
   for (size_t i = 0; i < 8; ++i) EXPECT_NEAR(decoded[i], expected[i], 1e-6) << i;
 }
@@ -73,8 +72,7 @@ TEST(Int8Affine, GroupsFarFromZeroAreNotCutOff) {
   for (const float sign : {1.0f, -1.0f}) {
     const std::vector<float> values = {sign * .5f, sign * .6f, sign * .7f, sign * .8f};
     const auto bytes = encode(*ops, int8_affine_format(), values, 1);
-    const auto decoded =
-        decode_tile(*ops, int8_affine_format(), storage_of(bytes, 1, 4), {0, 1, 0, 4});
+    const auto decoded = decode(*ops, int8_affine_format(), storage_of(bytes, 1, 4), 0, 1);
     for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(decoded[i], values[i], 0.8 / 255 / 2 + 1e-7);
   }
 }
@@ -92,7 +90,7 @@ TEST(Int8Dynamic, EncodesThePublishedVector) {
                                            static_cast<uint8_t>(block == 4 ? 0 : 127)}));
     ASSERT_EQ(bytes.size(), 64u + (block == 4 ? 8u : 4u));
     EXPECT_EQ(scale_at(bytes, 64), 1.0f);
-    const auto decoded = decode_tile(*ops, *format, storage_of(bytes, 1, 8), {0, 1, 0, 8});
+    const auto decoded = decode(*ops, *format, storage_of(bytes, 1, 8), 0, 1);
     const float expected[] = {0.500781f,   -0.247656f, 0.0985937f,  -0.992969f,
                               0.00296875f, 0.753906f,  -0.0620313f, block == 4 ? -0.992969f : 0};
     for (size_t i = 0; i < 8; ++i) EXPECT_NEAR(decoded[i], expected[i], 1e-6) << i;

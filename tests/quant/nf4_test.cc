@@ -26,7 +26,7 @@ TEST(Nf4, EncodesThePublishedVector) {
   EXPECT_EQ(std::vector<uint8_t>(bytes.begin(), bytes.begin() + 4),
             (std::vector<uint8_t>{0xc4, 0x80, 0x7e, 0x67}));
   EXPECT_EQ(float_at(bytes, 64), 1.0f);
-  const auto decoded = decode_tile(*ops, nf4_format(), storage_of(bytes, 1, 8), {0, 1, 0, 8});
+  const auto decoded = decode(*ops, nf4_format(), storage_of(bytes, 1, 8), 0, 1);
   const int codes[] = {12, 4, 8, 0, 7, 14, 6, 7};
   for (size_t i = 0; i < 8; ++i) EXPECT_EQ(decoded[i], nf4_values()[static_cast<size_t>(codes[i])]);
 }
@@ -59,8 +59,7 @@ TEST(Nf4, CodesTheScalesOnceMore) {
   double mean = 0.0;
   for (size_t i = 0; i < 402; ++i) mean += static_cast<double>(float_at(single, absmax_at + 4 * i));
   EXPECT_FLOAT_EQ(float_at(nested, offset_at), static_cast<float>(mean / 402.0));
-  const auto decoded =
-      decode_tile(*ops, nf4_double_format(), storage_of(nested, rows, cols), {0, rows, 0, cols});
+  const auto decoded = decode(*ops, nf4_double_format(), storage_of(nested, rows, cols), 0, rows);
   for (size_t block = 0; block < 402; ++block) {
     const float scale = float_at(nested, nested_at + block / 256 * 4);
     const float absmax = signed_dynamic_map().values[nested[absmax_at + block]] * scale +

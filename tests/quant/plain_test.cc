@@ -45,33 +45,29 @@ class PlainFormatTest : public ::testing::TestWithParam<const char*> {
 TEST_P(PlainFormatTest, EncodesToNearestAndDecodesExactly) {
   const std::vector<float> values = sample_values(5 * 67);
   const std::vector<uint8_t> storage = encode(*ops_, format_, values, 5);
-  const auto decoded = decode_tile(*ops_, format_, storage_of(storage, 5, 67), {0, 5, 0, 67});
+  const auto decoded = decode(*ops_, format_, storage_of(storage, 5, 67), 0, 5);
   std::vector<float> expected;
   for (const float value : values) expected.push_back(rounded(value));
   EXPECT_EQ(bits_of(decoded), bits_of(expected));
   // What has been rounded once stays as it is.
   EXPECT_EQ(encode(*ops_, format_, decoded, 5), storage);
 
-  const auto as_bf16 = decode_tile<bf16>(*ops_, format_, storage_of(storage, 5, 67), {0, 5, 0, 67});
+  const auto as_bf16 = decode<bf16>(*ops_, format_, storage_of(storage, 5, 67), 0, 5);
   for (size_t i = 0; i < expected.size(); ++i) {
     ASSERT_EQ(as_bf16[i].bits, to_bf16(expected[i]).bits) << i;
   }
 }
 
-TEST_P(PlainFormatTest, TilesAndRowListsAreCutOutOfTheWhole) {
+TEST_P(PlainFormatTest, RowsAndRowListsAreCutOutOfTheWhole) {
   const std::vector<float> values = sample_values(6 * 41);
   const std::vector<uint8_t> bytes = encode(*ops_, format_, values, 6);
   const Storage storage = storage_of(bytes, 6, 41);
-  const auto tile = decode_tile(*ops_, format_, storage, {1, 4, 5, 38});
-  for (size_t r = 0; r < 3; ++r) {
-    for (size_t c = 0; c < 33; ++c) {
-      ASSERT_EQ(tile[r * 33 + c], rounded(values[(r + 1) * 41 + c + 5]));
-    }
-  }
+  const auto rows = decode(*ops_, format_, storage, 1, 4);
+  for (size_t i = 0; i < rows.size(); ++i) ASSERT_EQ(rows[i], rounded(values[41 + i]));
   std::vector<int32_t> indices = {5, 0, 5};
   std::vector<float> picked(3 * 41);
-  format_.decode_rows(*ops_, storage, Tensor(indices.data(), DType::i32, {3}),
-                      Tensor(picked.data(), DType::f32, {3, 41}));
+  format_.gather(*ops_, storage, Tensor(indices.data(), DType::i32, {3}),
+                 Tensor(picked.data(), DType::f32, {3, 41}));
   for (size_t i = 0; i < 3; ++i) {
     for (size_t c = 0; c < 41; ++c) {
       ASSERT_EQ(picked[i * 41 + c], rounded(values[static_cast<size_t>(indices[i]) * 41 + c]));
@@ -85,9 +81,8 @@ TEST_P(PlainFormatTest, EncodesInPanels) {
   std::vector<float> values = sample_values(static_cast<size_t>(rows * cols));
   const std::vector<uint8_t> storage = encode(*ops_, format_, values, rows);
   for (float& value : values) value = rounded(value);
-  EXPECT_EQ(
-      bits_of(decode_tile(*ops_, format_, storage_of(storage, rows, cols), {0, rows, 0, cols})),
-      bits_of(values));
+  EXPECT_EQ(bits_of(decode(*ops_, format_, storage_of(storage, rows, cols), 0, rows)),
+            bits_of(values));
 }
 
 TEST_P(PlainFormatTest, StochasticRoundingIsExpectedToBeExact) {
@@ -99,8 +94,7 @@ TEST_P(PlainFormatTest, StochasticRoundingIsExpectedToBeExact) {
   for (const float value : {1.00219f, -0.3371f, 1.7e-6f, -2.1e-8f, 0.0f, -1.5f, INFINITY}) {
     const std::vector<float> values(kCount, value);
     const auto storage = encode(*ops_, format_, values, 64, rounding);
-    const auto decoded =
-        decode_tile(*ops_, format_, storage_of(storage, 64, 1024), {0, 64, 0, 1024});
+    const auto decoded = decode(*ops_, format_, storage_of(storage, 64, 1024), 0, 64);
     const auto [low, high] = std::minmax_element(decoded.begin(), decoded.end());
     if (rounded(value) == value) {
       EXPECT_EQ(*low, value);
@@ -152,7 +146,7 @@ void expect_codes_survive(const Format& format, uint16_t largest_exponent) {
   const auto ops = make_test_ops();
   std::vector<uint8_t> storage(codes.size() * 2);
   std::memcpy(storage.data(), codes.data(), storage.size());
-  const auto values = decode_tile(*ops, format, storage_of(storage, 64, 1024), {0, 64, 0, 1024});
+  const auto values = decode(*ops, format, storage_of(storage, 64, 1024), 0, 64);
   EXPECT_EQ(encode(*ops, format, values, 64), storage);
 }
 
@@ -170,8 +164,7 @@ TEST(PlainFormat, Bf16AsBf16IsACopy) {
   std::vector<uint8_t> storage(codes.size() * 2);
   std::memcpy(storage.data(), codes.data(), storage.size());
   const auto ops = make_test_ops();
-  const auto read =
-      decode_tile<bf16>(*ops, bf16_format(), storage_of(storage, 64, 1024), {0, 64, 0, 1024});
+  const auto read = decode<bf16>(*ops, bf16_format(), storage_of(storage, 64, 1024), 0, 64);
   for (size_t code = 0; code < codes.size(); ++code) ASSERT_EQ(read[code].bits, codes[code]);
 }
 

@@ -101,10 +101,10 @@ TEST(Rotary, AFlushedMasterIsWhatAdamwOnTheGroupAloneGives) {
 
   OnlyThese learner(group);
   StageRig rig(files, StageSpec::whole(files.config), learner, make_test_ops(),
-               [&](const WeightSpec& weight) -> const Format& {
+               [&](const WeightSpec& weight) {
                  const bool frozen_linear =
                      weight.is_block_matrix() && !group.contains(weight.name);
-                 return frozen_linear ? find_format("int8") : f32_format();
+                 return lasting(frozen_linear ? find_format("int8") : f32_format());
                });
   for (int64_t step = 0; step < 5; ++step) {
     const StepBatch batch = batch_of(step);

@@ -41,7 +41,7 @@ class DeviceBatch {
 
 class StageRig {
  public:
-  using FormatChoice = std::function<const Format&(const WeightSpec&)>;
+  using FormatChoice = std::function<FormatPointer(const WeightSpec&)>;
 
   StageRig(const ModelFiles& files, const StageSpec& spec, Learner& learner,
            std::unique_ptr<Ops> ops = make_test_ops(), FormatChoice format = all_f32)
@@ -137,7 +137,7 @@ class StageRig {
             512};
   }
 
-  static const Format& all_f32(const WeightSpec&) { return f32_format(); }
+  static FormatPointer all_f32(const WeightSpec&) { return lasting(f32_format()); }
 
   std::unique_ptr<Ops> ops_;
   FormatChoice format_;

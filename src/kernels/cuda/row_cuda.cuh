@@ -109,6 +109,29 @@ struct TeamOf {
     return {table, bits, shift};
   }
 
+  // Thirty-two whole numbers of kBits bits: their low 4 bits, then 2, then 1 of each, whatever they
+  // have of these, as little-endian words; or whole bytes. `from` is aligned to words.
+  template <int kBits>
+  struct ThirtyTwo {
+    const uint32_t* words;
+    __device__ int32_t operator[](int64_t index) const {
+      const auto i = static_cast<uint32_t>(index);
+      if constexpr (kBits == 8) return static_cast<int32_t>(words[i / 4] >> (i % 4 * 8) & 255u);
+      constexpr uint32_t kPlaces[] = {0, kBits & 4, kBits & 6};  // of planes 4, 2 and 1
+      uint32_t value = 0;
+      if constexpr ((kBits & 4) != 0) value = words[i / 8] >> (i % 8 * 4) & 15u;
+      if constexpr ((kBits & 2) != 0) {
+        value |= (words[kPlaces[1] + i / 16] >> (i % 16 * 2) & 3u) << kPlaces[1];
+      }
+      if constexpr ((kBits & 1) != 0) value |= (words[kPlaces[2]] >> i & 1u) << kPlaces[2];
+      return static_cast<int32_t>(value);
+    }
+  };
+  template <int kBits>
+  __device__ ThirtyTwo<kBits> unpack(const uint8_t* from) const {
+    return {reinterpret_cast<const uint32_t*>(from)};
+  }
+
   // One value for each of a row's first N elements, for a later `each` over the same elements: a
   // thread meets the same ones again, and keeps those alone.
   template <class T, int64_t N>

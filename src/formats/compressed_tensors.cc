@@ -1,0 +1,186 @@
+#include "formats/compressed_tensors.h"
+
+#include <array>
+#include <cstring>
+#include <vector>
+
+#include "base/error.h"
+#include "formats/scale_table.h"
+#include "formats/shape.h"
+#include "quant/packed_source.h"
+
+namespace jackscrew {
+
+namespace {
+
+constexpr std::string_view kWeight = ".weight";
+constexpr std::string_view kPacked = ".weight_packed";
+constexpr std::string_view kShape = ".weight_shape";
+constexpr std::string_view kScale = ".weight_scale";
+constexpr std::string_view kZero = ".weight_zero_point";
+constexpr std::string_view kGroups = ".weight_g_idx";
+constexpr std::array kPackParts = {kPacked, kShape, kScale, kZero, kGroups};
+constexpr std::array kIntParts = {kWeight, kScale, kZero};
+
+void expect_matrix(const SafetensorsEntry& entry) {
+  if (entry.shape.size() == 2 && entry.shape[0] > 0 && entry.shape[1] > 0 &&
+      entry.shape[0] <= INT32_MAX && entry.shape[1] <= INT32_MAX) {
+    return;
+  }
+  fail(ErrorKind::model, "tensor {} of shape {} is not a matrix", entry.name,
+       shape_text(entry.shape));
+}
+
+// How many groups a row of `cols` has by the shape of its scales.
+int64_t group_count(const LayerTensors& tensors, int64_t rows, int64_t cols) {
+  const SafetensorsEntry& scale = tensors.get(kScale);
+  const bool fits = scale.shape.size() == 2 && scale.shape[0] == rows && scale.shape[1] >= 1 &&
+                    scale.shape[1] <= cols;
+  if (!fits) {
+    fail(ErrorKind::model, "tensor {} of shape {} does not have groups of the {} rows of {}",
+         scale.name, shape_text(scale.shape), rows, tensors.layer());
+  }
+  return scale.shape[1];
+}
+
+// Groups of equal size, the last of which may be shorter.
+std::vector<int64_t> equal_sizes(int64_t cols, int64_t groups, const std::string& name) {
+  const int64_t size = ceil_div(cols, groups);
+  if (ceil_div(cols, size) != groups) {
+    fail(ErrorKind::model, "tensor {}: {} columns do not divide into {} groups", name, cols,
+         groups);
+  }
+  std::vector<int64_t> sizes(static_cast<size_t>(groups), size);
+  sizes.back() = cols - (groups - 1) * size;
+  return sizes;
+}
+
+void add_bytes(StoredTensor& tensor, const LayerTensors& tensors, std::string_view codes) {
+  tensor.bytes = tensors.get(codes).bytes;
+  for (const std::string_view part : {kScale, kZero, kGroups}) {
+    if (const SafetensorsEntry* entry = tensors.find(part)) tensor.more.push_back(entry->bytes);
+  }
+}
+
+StoredTensor read_packed(const LayerTensors& tensors, const QuantizationConfig&) {
+  const SafetensorsEntry& packed = tensors.get(kPacked, "I32");
+  expect_matrix(packed);
+  const int64_t rows = packed.shape[0];
+  const int64_t words = packed.shape[1];
+  std::array<int64_t, 2> shape{};
+  std::memcpy(shape.data(), tensors.get(kShape, "I64", {2}).bytes.data(), sizeof shape);
+  const int64_t cols = shape[1];
+  const int64_t bits = cols > 0 && cols <= INT32_MAX && words == ceil_div(cols, 8)   ? 4
+                       : cols > 0 && cols <= INT32_MAX && words == ceil_div(cols, 4) ? 8
+                                                                                     : 0;
+  if (shape[0] != rows || bits == 0) {
+    throw Error(ErrorKind::model,
+                fmt::format("tensor {} of shape {} does not hold codes of a matrix [{}, {}]",
+                            packed.name, shape_text(packed.shape), shape[0], shape[1]),
+                "read are codes of 4 and 8 bits");
+  }
+  const int64_t groups = group_count(tensors, rows, cols);
+  GroupOrder order;
+  // Before a model is calibrated its groups are all -1: none are meant.
+  if (const SafetensorsEntry* entry = tensors.find(kGroups)) {
+    std::vector<int32_t> group_of(static_cast<size_t>(cols));
+    std::memcpy(group_of.data(), tensors.get(kGroups, "I32", {cols}).bytes.data(),
+                group_of.size() * sizeof(int32_t));
+    if (group_of[0] != -1) order = order_by_group(group_of, groups, entry->name);
+  }
+  if (order.sizes.empty()) order.sizes = equal_sizes(cols, groups, tensors.name(kScale));
+  const ScaleTable scales = read_scales(tensors, kScale, {rows, groups}, groups, 1);
+  const bool has_zeros = tensors.find(kZero) != nullptr;
+  const PackedZero zero = !has_zeros  ? PackedZero::middle
+                          : bits == 8 ? PackedZero::eight_bits
+                                      : PackedZero::four_bits;
+  PackedSource source{
+      .name = tensors.name(kWeight),
+      .format = fmt::format("packed_{}bit", bits),
+      .rows = rows,
+      .layout = packed_layout(order.sizes, bits, scales.type, zero, !order.columns.empty()),
+      .columns = std::move(order.columns)};
+  source.codes = [=, columns = source.columns, from = packed.bytes.data()](
+                     int64_t begin, int64_t end, int64_t first, int64_t count, uint8_t* codes) {
+    for (int64_t row = begin; row < end; ++row) {
+      for (int64_t i = 0; i < count; ++i) {
+        const int64_t k = columns.empty() ? first + i : columns[static_cast<size_t>(first + i)];
+        codes[(row - begin) * 32 + i] =
+            static_cast<uint8_t>(bits_at(from + row * words * 4, 1, k, bits));
+      }
+    }
+  };
+  source.scales = scales.of_row(groups);
+  if (has_zeros) {
+    const int64_t lines = ceil_div(rows * bits, 32);
+    const SafetensorsEntry& zeros = tensors.get(kZero, "I32", {lines, groups});
+    source.zeros = [=, from = zeros.bytes.data()](int64_t row, uint8_t* to) {
+      for (int64_t g = 0; g < groups; ++g) {
+        to[g] = static_cast<uint8_t>(bits_at(from + g * 4, groups, row, bits));
+      }
+    };
+  }
+  StoredTensor out = packed_tensor(std::move(source));
+  add_bytes(out, tensors, kPacked);
+  return out;
+}
+
+StoredTensor read_int(const LayerTensors& tensors, const QuantizationConfig&) {
+  const SafetensorsEntry& codes = tensors.get(kWeight, "I8");
+  expect_matrix(codes);
+  const int64_t rows = codes.shape[0];
+  const int64_t cols = codes.shape[1];
+  const std::vector<int64_t>& shape = tensors.get(kScale).shape;
+  const bool is_shared = shape == std::vector<int64_t>{1};
+  const int64_t groups = is_shared ? 1 : group_count(tensors, rows, cols);
+  const ScaleTable scales = read_scales(tensors, kScale, shape, is_shared ? 0 : groups, 1);
+  const bool has_zeros = tensors.find(kZero) != nullptr;
+  // Bytes with a sign, moved up by 128 to codes.
+  const auto moved = [](uint8_t byte) { return static_cast<uint8_t>(byte ^ 0x80); };
+  PackedSource source{
+      .name = tensors.name(kWeight),
+      .format = "int_8bit",
+      .rows = rows,
+      .layout = packed_layout(equal_sizes(cols, groups, tensors.name(kScale)), 8, scales.type,
+                              has_zeros ? PackedZero::eight_bits : PackedZero::middle, false)};
+  source.codes = [=, from = codes.bytes.data()](int64_t begin, int64_t end, int64_t first,
+                                                int64_t count, uint8_t* to) {
+    for (int64_t row = begin; row < end; ++row) {
+      for (int64_t i = 0; i < count; ++i) {
+        to[(row - begin) * 32 + i] = moved(from[row * cols + first + i]);
+      }
+    }
+  };
+  source.scales = scales.of_row(groups);
+  if (has_zeros) {
+    const SafetensorsEntry& zeros = tensors.get(kZero, "I8", shape);
+    source.zeros = [=, from = zeros.bytes.data()](int64_t row, uint8_t* to) {
+      for (int64_t g = 0; g < groups; ++g) to[g] = moved(from[row * scales.row_stride + g]);
+    };
+  }
+  StoredTensor out = packed_tensor(std::move(source));
+  add_bytes(out, tensors, kWeight);
+  return out;
+}
+
+}  // namespace
+
+QuantisedLayout pack_quantized_layout() {
+  return {.method = "compressed-tensors",
+          .help = "compressed-tensors (pack-quantized, int-quantized)",
+          .marker = kPacked,
+          .parts = kPackParts,
+          .is_plain = true,
+          .read = read_packed};
+}
+
+QuantisedLayout int_quantized_layout() {
+  return {.method = "compressed-tensors",
+          .help = nullptr,  // as above
+          .marker = kScale,
+          .parts = kIntParts,
+          .is_plain = true,
+          .read = read_int};
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,25 @@
+// Weights as compressed-tensors keeps them (llm-compressor, vLLM). For a layer X of `in` columns
+// and `out` rows, with scales of F16, BF16 or F32, to which type values are rounded:
+//   pack-quantized  X.weight_packed      i32 [out, words]     codes of 4 or 8 bits along a row, the
+//                                                             lowest bits first
+//                   X.weight_scale       [out, groups]        groups of equal size; 1: the whole
+//                   row X.weight_zero_point  i32 [words, groups]  codes along the rows; or none:
+//                   the
+//                                                             middle
+//                   X.weight_shape       i64 [2]
+//                   X.weight_g_idx       i32 [in]             the group of each column (actorder);
+//                                                             optional
+//   int-quantized   X.weight             i8 [out, in]
+//                   X.weight_scale       [out, groups] or [1]
+//                   X.weight_zero_point  i8 of the same shape; optional
+// The tensors alone say all of it.
+#pragma once
+
+#include "formats/quantised_layout.h"
+
+namespace jackscrew {
+
+QuantisedLayout pack_quantized_layout();
+QuantisedLayout int_quantized_layout();
+
+}  // namespace jackscrew

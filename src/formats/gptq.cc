@@ -1,0 +1,220 @@
+#include "formats/gptq.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "base/error.h"
+#include "formats/json_text.h"
+#include "formats/scale_table.h"
+#include "formats/shape.h"
+#include "quant/packed_source.h"
+
+namespace jackscrew {
+
+namespace {
+
+constexpr std::string_view kGptqCodes = ".qweight";
+constexpr std::string_view kGptqZeros = ".qzeros";
+constexpr std::string_view kGptqScales = ".scales";
+constexpr std::string_view kGptqGroups = ".g_idx";
+constexpr std::array kGptqParts = {kGptqCodes, kGptqZeros, kGptqScales, kGptqGroups};
+
+// Nibble of a word that holds row n of eight: AWQ's order 0 2 4 6 1 3 5 7, the other way round.
+constexpr std::array<int64_t, 8> kAwqNibble = {0, 4, 1, 5, 2, 6, 3, 7};
+
+// Extents of a matrix of 32-bit words that a tensor says it is.
+struct WordMatrix {
+  int64_t lines, words;
+};
+WordMatrix word_matrix(const LayerTensors& tensors, std::string_view suffix) {
+  const SafetensorsEntry& entry = tensors.get(suffix, "I32");
+  if (entry.shape.size() != 2 || entry.shape[0] < 1 || entry.shape[1] < 1 ||
+      entry.shape[0] > INT32_MAX || entry.shape[1] > INT32_MAX) {
+    fail(ErrorKind::model, "tensor {} of shape {} is not a matrix of codes", tensors.name(suffix),
+         shape_text(entry.shape));
+  }
+  return {entry.shape[0], entry.shape[1]};
+}
+
+// Scales [groups, rows] in the file.
+ScaleTable read_scales(const LayerTensors& tensors, int64_t groups, int64_t rows) {
+  return read_scales(tensors, kGptqScales, {groups, rows}, 1, rows);
+}
+
+void add_bytes(StoredTensor& tensor, const LayerTensors& tensors) {
+  tensor.bytes = tensors.get(kGptqCodes).bytes;
+  for (const std::string_view part : {kGptqZeros, kGptqScales, kGptqGroups}) {
+    if (const SafetensorsEntry* entry = tensors.find(part)) tensor.more.push_back(entry->bytes);
+  }
+}
+
+// Columns of a group; -1 in the file means all of them.
+int64_t group_size(const JsonFields& fields, const char* key, int64_t cols) {
+  const int64_t size = fields.integer(key);
+  if (size == -1) return cols;
+  if (size < 1) fail(ErrorKind::model, "{}: {} is {}", fields.where(), key, size);
+  return std::min(size, cols);
+}
+
+PackedZero zero_type(int64_t bits) {
+  return bits == 8 ? PackedZero::eight_bits : PackedZero::four_bits;
+}
+
+struct GptqSettings {
+  int64_t bits;
+  bool zeros_less_one;
+};
+
+GptqSettings gptq_settings(const JsonFields& fields) {
+  GptqSettings settings{};
+  settings.bits = fields.integer("bits");
+  const int64_t bits = settings.bits;
+  if (bits != 2 && bits != 3 && bits != 4 && bits != 8) {
+    throw Error(ErrorKind::model, fmt::format("{}: GPTQ in {} bits", fields.where(), bits),
+                "read are 2, 3, 4 and 8");
+  }
+  const std::string format = fields.text("checkpoint_format", "gptq");
+  if (format != "gptq" && format != "gptq_v2") {
+    throw Error(ErrorKind::model, fmt::format("{}: checkpoint_format {}", fields.where(), format),
+                "read are gptq and gptq_v2");
+  }
+  settings.zeros_less_one = format == "gptq";
+  if (const nlohmann::json* dynamic = fields.find("dynamic"); dynamic && !dynamic->empty()) {
+    fail(ErrorKind::model, "{}: settings of single layers (dynamic) are not read", fields.where());
+  }
+  return settings;
+}
+
+std::vector<int32_t> group_of_columns(const LayerTensors& tensors, int64_t cols, int64_t size) {
+  std::vector<int32_t> out(static_cast<size_t>(cols));
+  if (tensors.find(kGptqGroups) == nullptr) {
+    for (int64_t k = 0; k < cols; ++k) out[static_cast<size_t>(k)] = static_cast<int32_t>(k / size);
+  } else {
+    const SafetensorsEntry& entry = tensors.get(kGptqGroups, "I32", {cols});
+    std::memcpy(out.data(), entry.bytes.data(), entry.bytes.size());
+  }
+  return out;
+}
+
+StoredTensor read_gptq(const LayerTensors& tensors, const QuantizationConfig& config) {
+  const JsonFields fields(*config.fields, config.where);
+  const GptqSettings settings = gptq_settings(fields);
+  const int64_t bits = settings.bits;
+  const WordMatrix matrix = word_matrix(tensors, kGptqCodes);
+  if (matrix.lines * 32 % bits != 0) {
+    fail(ErrorKind::model, "tensor {} has {} lines of words, which hold no whole number of {} bits",
+         tensors.name(kGptqCodes), matrix.lines, bits);
+  }
+  const int64_t rows = matrix.words;
+  const int64_t cols = matrix.lines * 32 / bits;
+  const int64_t size = group_size(fields, "group_size", cols);
+  const int64_t groups = ceil_div(cols, size);
+  const ScaleTable scales = read_scales(tensors, groups, rows);
+  const int64_t zero_words = ceil_div(rows * bits, 32);
+  const SafetensorsEntry& zeros = tensors.get(kGptqZeros, "I32", {groups, zero_words});
+  const std::vector<int32_t> group_of = group_of_columns(tensors, cols, size);
+  GroupOrder order = order_by_group(group_of, groups, tensors.name(kGptqGroups));
+  PackedSource source{.name = tensors.name(".weight"),
+                      .format = fmt::format("gptq_{}bit", bits),
+                      .rows = rows,
+                      .layout = packed_layout(order.sizes, bits, scales.type, zero_type(bits),
+                                              !order.columns.empty()),
+                      .columns = std::move(order.columns)};
+  const uint8_t* words = tensors.get(kGptqCodes).bytes.data();
+  source.codes = [=, columns = source.columns](int64_t begin, int64_t end, int64_t first,
+                                               int64_t count, uint8_t* codes) {
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t stored = first + i;
+      const int64_t k = columns.empty() ? stored : columns[static_cast<size_t>(stored)];
+      for (int64_t row = begin; row < end; ++row) {
+        codes[(row - begin) * 32 + i] =
+            static_cast<uint8_t>(bits_at(words + row * 4, rows, k, bits));
+      }
+    }
+  };
+  source.scales = scales.of_row(groups);
+  source.zeros = [=, packed = zeros.bytes.data()](int64_t row, uint8_t* to) {
+    // AutoGPTQ wraps a zero of all bits round to 0, except where it has 3.
+    const uint32_t mask = bits == 3 ? 15u : (1u << bits) - 1u;
+    for (int64_t g = 0; g < groups; ++g) {
+      const uint32_t zero = bits_at(packed + g * zero_words * 4, 1, row, bits);
+      to[g] = static_cast<uint8_t>((zero + (settings.zeros_less_one ? 1u : 0u)) & mask);
+    }
+  };
+  StoredTensor out = packed_tensor(std::move(source));
+  add_bytes(out, tensors);
+  return out;
+}
+
+StoredTensor read_awq(const LayerTensors& tensors, const QuantizationConfig& config) {
+  const JsonFields fields(*config.fields, config.where);
+  const int64_t bits = fields.integer("bits", 4);
+  std::string version = fields.text("version", "gemm");
+  std::transform(version.begin(), version.end(), version.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  if (bits != 4 || version != "gemm") {
+    throw Error(ErrorKind::model,
+                fmt::format("{}: AWQ in {} bits, version {}", config.where, bits, version),
+                "read is version gemm in 4 bits");
+  }
+  const WordMatrix matrix = word_matrix(tensors, kGptqCodes);
+  const int64_t cols = matrix.lines;
+  const int64_t words_of_line = matrix.words;
+  const int64_t rows = words_of_line * 8;
+  const int64_t size = group_size(fields, "group_size", cols);
+  const int64_t groups = ceil_div(cols, size);
+  const ScaleTable scales = read_scales(tensors, groups, rows);
+  const SafetensorsEntry& zeros = tensors.get(kGptqZeros, "I32", {groups, words_of_line});
+  std::vector<int64_t> sizes(static_cast<size_t>(groups), size);
+  sizes.back() = cols - (groups - 1) * size;
+  PackedSource source{
+      .name = tensors.name(".weight"),
+      .format = "awq_4bit",
+      .rows = rows,
+      .layout = packed_layout(sizes, bits, scales.type, PackedZero::four_bits, false)};
+  const auto nibble = [words_of_line](const uint8_t* words, int64_t line, int64_t row) {
+    const int64_t at = (line * words_of_line + row / 8) * 8 +
+                       kAwqNibble[static_cast<size_t>(row % 8)];  // nibbles, the low one first
+    return static_cast<uint8_t>(words[at / 2] >> (at % 2 * 4) & 15);
+  };
+  source.codes = [=, words = tensors.get(kGptqCodes).bytes.data()](
+                     int64_t begin, int64_t end, int64_t first, int64_t count, uint8_t* codes) {
+    for (int64_t i = 0; i < count; ++i) {
+      for (int64_t row = begin; row < end; ++row) {
+        codes[(row - begin) * 32 + i] = nibble(words, first + i, row);
+      }
+    }
+  };
+  source.scales = scales.of_row(groups);
+  source.zeros = [=, words = zeros.bytes.data()](int64_t row, uint8_t* to) {
+    for (int64_t g = 0; g < groups; ++g) to[g] = nibble(words, g, row);
+  };
+  StoredTensor out = packed_tensor(std::move(source));
+  add_bytes(out, tensors);
+  return out;
+}
+
+}  // namespace
+
+QuantisedLayout gptq_layout() {
+  return {.method = "gptq",
+          .help = "GPTQ of 2, 3, 4 and 8 bits",
+          .marker = kGptqCodes,
+          .parts = kGptqParts,
+          .is_plain = false,
+          .read = read_gptq};
+}
+
+QuantisedLayout awq_layout() {
+  return {.method = "awq",
+          .help = "AWQ of 4 bits (gemm)",
+          .marker = kGptqCodes,
+          .parts = kGptqParts,
+          .is_plain = false,
+          .read = read_awq};
+}
+
+}  // namespace jackscrew

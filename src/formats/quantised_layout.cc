@@ -1,0 +1,99 @@
+#include "formats/quantised_layout.h"
+
+#include <array>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "formats/bitsandbytes.h"
+#include "formats/compressed_tensors.h"
+#include "formats/exl2.h"
+#include "formats/gptq.h"
+#include "formats/json_text.h"
+#include "formats/shape.h"
+
+namespace jackscrew {
+
+namespace {
+
+QuantizationConfig take_config(nlohmann::json fields, std::string where) {
+  QuantizationConfig config;
+  config.method = JsonFields(fields, where).text("quant_method", "gptq");
+  config.where = std::move(where);
+  config.fields = std::make_shared<const nlohmann::json>(std::move(fields));
+  return config;
+}
+
+}  // namespace
+
+std::span<const QuantisedLayout> quantised_layouts() {
+  static const std::array kLayouts = {
+      bitsandbytes_nf4_layout(), exl2_layout(),         gptq_layout(), awq_layout(),
+      pack_quantized_layout(),   int_quantized_layout()};
+  return kLayouts;
+}
+
+QuantizationConfig read_quantization_config(const fs::path& directory) {
+  constexpr const char* kMember = "quantization_config";
+  if (const fs::path path = directory / "config.json"; fs::exists(path)) {
+    const std::string where = path.string();
+    const nlohmann::json root = parse_json(read_text(path), where);
+    if (const nlohmann::json* found = JsonFields(root, where).find(kMember)) {
+      return take_config(*found, fmt::format("{}: {}", where, kMember));
+    }
+  }
+  for (const char* name : {"quantize_config.json", "quant_config.json"}) {
+    if (const fs::path path = directory / name; fs::exists(path)) {
+      return take_config(parse_json(read_text(path), path.string()), path.string());
+    }
+  }
+  return {};
+}
+
+const SafetensorsEntry& LayerTensors::get(std::string_view suffix) const {
+  const SafetensorsEntry* entry = find(suffix);
+  if (entry == nullptr) fail(ErrorKind::model, "tensor {} is missing", name(suffix));
+  return *entry;
+}
+
+const SafetensorsEntry& LayerTensors::get(std::string_view suffix, std::string_view dtype) const {
+  const SafetensorsEntry& entry = get(suffix);
+  if (entry.dtype != dtype) {
+    fail(ErrorKind::model, "tensor {} is {} where {} is expected", name(suffix), entry.dtype,
+         dtype);
+  }
+  return entry;
+}
+
+const SafetensorsEntry& LayerTensors::get(std::string_view suffix, std::string_view dtype,
+                                          const std::vector<int64_t>& shape) const {
+  const SafetensorsEntry& entry = get(suffix);
+  if (entry.dtype != dtype || entry.shape != shape) {
+    fail(ErrorKind::model, "tensor {} is {} {} where {} {} is expected", name(suffix), entry.dtype,
+         shape_text(entry.shape), dtype, shape_text(shape));
+  }
+  return entry;
+}
+
+std::optional<std::string> marked_layer(const QuantisedLayout& layout, std::string_view tensor) {
+  if (!tensor.ends_with(layout.marker)) return std::nullopt;
+  return std::string(tensor.substr(0, tensor.size() - layout.marker.size()));
+}
+
+std::string quantised_layouts_text() {
+  std::string text;
+  for (const QuantisedLayout& layout : quantised_layouts()) {
+    if (layout.help == nullptr) continue;
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", layout.help);
+  }
+  return text;
+}
+
+void check_quantization_method(const std::string& method, const std::string& where) {
+  for (const QuantisedLayout& layout : quantised_layouts()) {
+    if (method == layout.method) return;
+  }
+  throw Error(ErrorKind::model, fmt::format("{}: quant_method {} is not supported", where, method),
+              "use the original weights, a GGUF file, " + quantised_layouts_text());
+}
+
+}  // namespace jackscrew

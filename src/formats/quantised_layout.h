@@ -1,0 +1,77 @@
+// How programs that quantise leave a weight in safetensors files: as several tensors, named after
+// the layer, with parameters in config.json. Each way is a row of the table in
+// quantised_layout.cc; adding one is a pair of files and a row.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/file.h"
+#include "formats/safetensors.h"
+
+namespace jackscrew {
+
+// `quantization_config` of a model: that member of config.json, or a file of its own beside it
+// (quantize_config.json, quant_config.json).
+struct QuantizationConfig {
+  std::string method;  // quant_method; empty: there is no such configuration
+  std::string where;   // for messages
+  std::shared_ptr<const nlohmann::json> fields;  // null where `method` is empty
+};
+
+// Of a model directory. Throws Error(model) for a file that is not what it should be.
+QuantizationConfig read_quantization_config(const fs::path& directory);
+
+// The tensors of one layer, by what follows its name.
+class LayerTensors {
+ public:
+  using Find = std::function<const SafetensorsEntry*(const std::string& name)>;
+
+  LayerTensors(std::string layer, Find find) : layer_(std::move(layer)), find_(std::move(find)) {}
+
+  const std::string& layer() const { return layer_; }  // "model.layers.0.mlp.up_proj"
+  std::string name(std::string_view suffix) const { return layer_ + std::string(suffix); }
+
+  // Null where there is none.
+  const SafetensorsEntry* find(std::string_view suffix) const { return find_(name(suffix)); }
+  // Throw Error(model) naming the tensor that is missing, or not of that dtype and shape.
+  const SafetensorsEntry& get(std::string_view suffix) const;
+  const SafetensorsEntry& get(std::string_view suffix, std::string_view dtype) const;
+  const SafetensorsEntry& get(std::string_view suffix, std::string_view dtype,
+                              const std::vector<int64_t>& shape) const;
+
+ private:
+  std::string layer_;
+  Find find_;
+};
+
+struct QuantisedLayout {
+  const char* method;  // quant_method
+  const char* help;    // what of it is read; null: the layout before this one has said it
+  // Of the tensor that only layers of this layout have, as it follows the layer's name.
+  std::string_view marker;
+  // Of all tensors that make up the layer's weight.
+  std::span<const std::string_view> parts;
+  // Whether the tensors alone tell this layout, without a configuration.
+  bool is_plain;
+  // Puts the weight together: its name is the layer's and ".weight". Throws Error(model) naming
+  // what is missing, damaged, or not read by this program.
+  StoredTensor (*read)(const LayerTensors& tensors, const QuantizationConfig& config);
+};
+
+std::span<const QuantisedLayout> quantised_layouts();
+
+// The layer whose weight a tensor marks, if it does so for this layout.
+std::optional<std::string> marked_layer(const QuantisedLayout& layout, std::string_view tensor);
+
+// What is read, for messages.
+std::string quantised_layouts_text();
+// Throws Error(model) when no layout has that quant_method.
+void check_quantization_method(const std::string& method, const std::string& where);
+
+}  // namespace jackscrew

@@ -1,0 +1,205 @@
+// The row kernels of packed formats; the layout is in packed.h.
+#pragma once
+
+#include "kernels/row_kernel.h"
+#include "kernels/row_math.h"
+#include "quant/packed_group.h"
+
+namespace jackscrew {
+
+JACKSCREW_ROW float with_sign_of(float value, float rounded) {
+  return bits_float(float_bits(rounded) | (float_bits(value) & 0x80000000u));
+}
+
+// Rounds to 11 significant bits as f16 has them, ties to even: the sum with a number whose last
+// place is the one to round to. Below 2^-14 that place is 2^-24. Values are below 65520: a reader
+// of files has seen to it. A product that goes into the sum may be fused with it: it is exact.
+JACKSCREW_ROW float round_to_f16(float value) {
+  const uint32_t exponent = float_bits(value) & 0x7F800000u;
+  const float power = row_max(bits_float(exponent), 0x1p-14f);
+  const float magic = power * 12288.0f;  // 1.5 * 2^13
+  return with_sign_of(value, (value + magic) - magic);
+}
+// To 8 significant bits, as bf16 has them.
+JACKSCREW_ROW float round_to_bf16(float value) {
+  const float magic = bits_float(float_bits(value) & 0x7F800000u) * 98304.0f;  // 1.5 * 2^16
+  return with_sign_of(value, (value + magic) - magic);
+}
+
+// How the values of scales are kept, and what products with them are rounded to.
+struct F16Scale {
+  static constexpr bool kSquared = false;
+  using Stored = f16;
+  JACKSCREW_ROW static float rounded(float value) { return round_to_f16(value); }
+};
+struct Bf16Scale {
+  static constexpr bool kSquared = false;
+  using Stored = bf16;
+  JACKSCREW_ROW static float rounded(float value) { return round_to_bf16(value); }
+};
+struct F32Scale {
+  static constexpr bool kSquared = false;
+  using Stored = float;
+  JACKSCREW_ROW static float rounded(float value) { return value; }
+};
+struct SquaredScale {
+  static constexpr bool kSquared = true;
+  using Stored = f16;
+  JACKSCREW_ROW static float rounded(float value) { return round_to_f16(value); }
+};
+
+// A matrix: the parts of packed.h.
+template <class Scale>
+struct PackedMatrix {
+  const PackedGroup* groups;  // [group_count]
+  const int32_t* columns;     // [cols]; null: in order
+  const uint8_t* codes;       // [rows, code_bytes]
+  const void* scales;         // [rows, group_count], or 4-bit codes
+  const f16* scale_max;       // [group_count]
+  const uint8_t* zeros;       // [rows, zero_bytes]; null: the middle
+  int64_t group_count, code_bytes;
+  bool zeros_in_bytes;
+
+  JACKSCREW_ROW float scale(int64_t row, int64_t group) const {
+    if constexpr (Scale::kSquared) {
+      const auto* of_row = static_cast<const uint8_t*>(scales) + row * ((group_count + 1) / 2);
+      const int32_t code = (of_row[group / 2] >> (group % 2 * 4) & 15) + 1;
+      return round_to_f16(static_cast<float>(code * code) * to_float(scale_max[group]));
+    } else {
+      return to_float(
+          static_cast<const typename Scale::Stored*>(scales)[row * group_count + group]);
+    }
+  }
+
+  JACKSCREW_ROW int32_t zero(int64_t row, int64_t group, int32_t bits) const {
+    if (zeros == nullptr) return 1 << (bits - 1);
+    if (zeros_in_bytes) return zeros[row * group_count + group];
+    return zeros[row * ((group_count + 1) / 2) + group / 2] >> (group % 2 * 4) & 15;
+  }
+
+  // take(i, at, value) for the elements of a group: `at` is the stored column, i that within 32.
+  template <int kBits, class Team, class Take>
+  JACKSCREW_ROW void each_of(const Team& team, const uint8_t* from, const PackedGroup& group,
+                             float scale_of_group, int32_t zero_of_group, const Take& take) const {
+    for (int64_t done = 0; done < group.count; done += 32, from += 4 * kBits) {
+      const auto codes_here = team.template unpack<kBits>(from);
+      const int64_t first = group.first + done;
+      const auto element = [&](int64_t i) {
+        const auto number = static_cast<float>(codes_here[i] - zero_of_group);
+        take(i, first + i, Scale::rounded(scale_of_group * number));
+      };
+      if (group.count - done >= 32) {
+        team.each(32, element);
+      } else {
+        team.each(group.count - done, element);
+      }
+    }
+  }
+
+  template <class Team, class Take>
+  JACKSCREW_ROW void each(const Team& team, int64_t row, const Take& take) const {
+    const uint8_t* of_row = codes + row * code_bytes;
+    for (int64_t g = 0; g < group_count; ++g) {
+      const PackedGroup group = groups[g];
+      const uint8_t* from = of_row + group.offset;
+      const float s = scale(row, g);
+      const int32_t z = zero(row, g, group.bits);
+      switch (group.bits) {
+        case 2:
+          each_of<2>(team, from, group, s, z, take);
+          break;
+        case 3:
+          each_of<3>(team, from, group, s, z, take);
+          break;
+        case 4:
+          each_of<4>(team, from, group, s, z, take);
+          break;
+        case 5:
+          each_of<5>(team, from, group, s, z, take);
+          break;
+        case 6:
+          each_of<6>(team, from, group, s, z, take);
+          break;
+        default:
+          each_of<8>(team, from, group, s, z, take);
+      }
+    }
+  }
+};
+
+template <class Scale>
+struct DecodePacked {
+  static constexpr bool kShortLoops = true;
+  PackedMatrix<Scale> matrix;
+  const int32_t* indices;  // row list; null: rows first_row, first_row + 1, ...
+  void* out;               // [rows, out_stride] f32, or bf16
+  int64_t first_row;
+  int64_t out_stride;  // elements
+  bool out_bf16;
+  template <class Team>
+  JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
+    const int64_t source = indices != nullptr ? indices[row] : first_row + row;
+    if (out_bf16) {
+      write(team, source, static_cast<bf16*>(out) + row * out_stride);
+    } else {
+      write(team, source, static_cast<float*>(out) + row * out_stride);
+    }
+  }
+
+ private:
+  template <class Team, class To>
+  JACKSCREW_ROW void write(const Team& team, int64_t source, To* to) const {
+    if (matrix.columns == nullptr) {
+      matrix.each(team, source,
+                  [=](int64_t, int64_t at, float value) { to[at] = from_float<To>(value); });
+    } else {
+      const int32_t* columns = matrix.columns;
+      matrix.each(team, source, [=](int64_t, int64_t at, float value) {
+        to[columns[at]] = from_float<To>(value);
+      });
+    }
+  }
+};
+
+// y[row] = sum of x times row `row` of a matrix: the product of a single token.
+template <class Scale>
+struct DotPacked {
+  static constexpr bool kShortLoops = true;
+  PackedMatrix<Scale> matrix;
+  const float* x;  // [cols]
+  float* y;        // [rows]
+  bool accumulate;
+  template <class Team>
+  JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
+    typename Team::template Sums<32> lanes;
+    if (matrix.columns == nullptr) {
+      matrix.each(team, row,
+                  [&](int64_t i, int64_t at, float value) { lanes[i] += value * x[at]; });
+    } else {
+      const int32_t* columns = matrix.columns;
+      matrix.each(team, row,
+                  [&](int64_t i, int64_t at, float value) { lanes[i] += value * x[columns[at]]; });
+    }
+    const float total = team.total(lanes);
+    team.once([&] { y[row] = accumulate ? y[row] + total : total; });
+  }
+};
+
+using DecodePackedF16 = DecodePacked<F16Scale>;
+using DecodePackedBf16 = DecodePacked<Bf16Scale>;
+using DecodePackedF32 = DecodePacked<F32Scale>;
+using DecodePackedSquared = DecodePacked<SquaredScale>;
+using DotPackedF16 = DotPacked<F16Scale>;
+using DotPackedBf16 = DotPacked<Bf16Scale>;
+using DotPackedF32 = DotPacked<F32Scale>;
+using DotPackedSquared = DotPacked<SquaredScale>;
+JACKSCREW_ROW_KERNEL(DecodePackedF16)
+JACKSCREW_ROW_KERNEL(DecodePackedBf16)
+JACKSCREW_ROW_KERNEL(DecodePackedF32)
+JACKSCREW_ROW_KERNEL(DecodePackedSquared)
+JACKSCREW_ROW_KERNEL(DotPackedF16)
+JACKSCREW_ROW_KERNEL(DotPackedBf16)
+JACKSCREW_ROW_KERNEL(DotPackedF32)
+JACKSCREW_ROW_KERNEL(DotPackedSquared)
+
+}  // namespace jackscrew

@@ -1,0 +1,206 @@
+#include "quant/packed_source.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <numeric>
+
+#include "base/error.h"
+#include "base/half.h"
+
+namespace jackscrew {
+
+namespace {
+
+// Passes parts on, each at the next multiple of 64 bytes.
+class PartWriter {
+ public:
+  explicit PartWriter(const StorageSink& sink) : sink_(sink) {}
+
+  void begin_part() {
+    constexpr std::array<uint8_t, 64> kNothing = {};
+    const size_t over = written_ % kNothing.size();
+    if (over != 0) write({kNothing.data(), kNothing.size() - over});
+  }
+  void write(std::span<const uint8_t> bytes) {
+    sink_(bytes);
+    written_ += bytes.size();
+  }
+  template <class Element>
+  void write_part(const std::vector<Element>& elements) {
+    if (elements.empty()) return;
+    begin_part();
+    write({reinterpret_cast<const uint8_t*>(elements.data()), elements.size() * sizeof(Element)});
+  }
+
+ private:
+  const StorageSink& sink_;
+  size_t written_ = 0;
+};
+
+template <class Element>
+float element_at(const uint8_t* bytes, size_t index) {
+  Element element;
+  std::memcpy(&element, bytes + index * sizeof element, sizeof element);
+  return to_float(element);
+}
+
+float scale_at(PackedScale type, const uint8_t* scales, size_t index) {
+  if (type == PackedScale::f32) return element_at<float>(scales, index);
+  return type == PackedScale::bf16 ? element_at<bf16>(scales, index)
+                                   : element_at<f16>(scales, index);
+}
+
+void check_scale(const PackedSource& source, float scale, int64_t bits, int64_t row) {
+  // What rounds to a finite f16. Differences of codes are below 2^bits.
+  constexpr float kLimit = 65520.0f;
+  const bool narrow =
+      source.layout.scale == PackedScale::f16 || source.layout.scale == PackedScale::squared;
+  const float largest = std::abs(scale) * static_cast<float>((1 << bits) - 1);
+  if (narrow ? largest < kLimit : std::isfinite(largest)) return;
+  fail(ErrorKind::model, "{}: a scale of row {} is {}: its values are not finite", source.name, row,
+       scale);
+}
+
+// Two to a byte, the even one in the low half.
+void put_nibbles(const std::vector<uint8_t>& values, uint8_t* to) {
+  for (size_t i = 0; i < values.size(); i += 2) {
+    const int high = i + 1 < values.size() ? values[i + 1] & 15 : 0;
+    to[i / 2] = static_cast<uint8_t>((values[i] & 15) | high << 4);
+  }
+}
+
+// Writes a part of `row_bytes` for each row, in panels; fill(row, bytes of the row).
+template <class Fill>
+void write_rows(PartWriter& writer, int64_t rows, int64_t row_bytes, const Fill& fill) {
+  writer.begin_part();
+  const int64_t step = std::clamp<int64_t>(kPanelBytes / row_bytes, 1, rows);
+  std::vector<uint8_t> panel(static_cast<size_t>(step * row_bytes));
+  for (int64_t begin = 0; begin < rows; begin += step) {
+    const int64_t end = std::min(rows, begin + step);
+    for (int64_t row = begin; row < end; ++row) fill(row, panel.data() + (row - begin) * row_bytes);
+    writer.write({panel.data(), static_cast<size_t>((end - begin) * row_bytes)});
+  }
+}
+
+void write_codes(const PackedSource& source, int64_t rows, PartWriter& writer) {
+  writer.begin_part();
+  const int64_t row_bytes = source.layout.code_bytes;
+  const int64_t step = std::clamp<int64_t>(kPanelBytes / row_bytes, 1, rows);
+  std::vector<uint8_t> panel(static_cast<size_t>(step * row_bytes));
+  std::vector<uint8_t> codes(static_cast<size_t>(step * kPackedChunk));
+  for (int64_t begin = 0; begin < rows; begin += step) {
+    const int64_t end = std::min(rows, begin + step);
+    for (const PackedGroup& group : source.layout.groups) {
+      int64_t offset = group.offset;
+      for (int64_t done = 0; done < group.count; done += kPackedChunk) {
+        const int64_t count = std::min(kPackedChunk, group.count - done);
+        source.codes(begin, end, group.first + done, count, codes.data());
+        for (int64_t row = 0; row < end - begin; ++row) {
+          pack_codes(codes.data() + row * kPackedChunk, count, group.bits,
+                     panel.data() + row * row_bytes + offset);
+        }
+        offset += 4 * group.bits;
+      }
+    }
+    writer.write({panel.data(), static_cast<size_t>((end - begin) * row_bytes)});
+  }
+}
+
+void write_scales(const PackedSource& source, int64_t rows, PartWriter& writer) {
+  const size_t groups = source.layout.groups.size();
+  const PackedScale type = source.layout.scale;
+  if (type == PackedScale::squared) {
+    for (size_t g = 0; g < groups; ++g) {
+      check_scale(source, 256.0f * to_float(f16{source.scale_max[g]}), source.layout.groups[g].bits,
+                  0);
+    }
+    std::vector<uint8_t> codes(groups);
+    write_rows(writer, rows, static_cast<int64_t>((groups + 1) / 2), [&](int64_t row, uint8_t* to) {
+      source.scales(row, codes.data());
+      put_nibbles(codes, to);
+    });
+    writer.write_part(source.scale_max);
+    return;
+  }
+  const size_t row_bytes = groups * (type == PackedScale::f32 ? sizeof(float) : sizeof(f16));
+  write_rows(writer, rows, static_cast<int64_t>(row_bytes), [&](int64_t row, uint8_t* to) {
+    source.scales(row, to);
+    for (size_t g = 0; g < groups; ++g) {
+      check_scale(source, scale_at(type, to, g), source.layout.groups[g].bits, row);
+    }
+  });
+}
+
+void write_zeros(const PackedSource& source, int64_t rows, PartWriter& writer) {
+  const size_t groups = source.layout.groups.size();
+  if (source.layout.zero == PackedZero::eight_bits) {
+    write_rows(writer, rows, static_cast<int64_t>(groups), source.zeros);
+  } else if (source.layout.zero == PackedZero::four_bits) {
+    std::vector<uint8_t> zeros(groups);
+    write_rows(writer, rows, static_cast<int64_t>((groups + 1) / 2), [&](int64_t row, uint8_t* to) {
+      source.zeros(row, zeros.data());
+      put_nibbles(zeros, to);
+    });
+  }
+}
+
+}  // namespace
+
+StoredTensor packed_tensor(PackedSource source) {
+  StoredTensor out;
+  out.name = source.name;
+  out.format = make_packed_format(source.format, source.layout);
+  out.padding_rows = source.padding_rows;
+  out.shape = {source.rows, source.layout.groups.back().first + source.layout.groups.back().count};
+  out.transcode = [shared = std::make_shared<const PackedSource>(std::move(source))](
+                      int64_t rows, const StorageSink& sink) {
+    PartWriter writer(sink);
+    writer.write_part(shared->layout.groups);
+    writer.write_part(shared->columns);
+    write_codes(*shared, rows, writer);
+    write_scales(*shared, rows, writer);
+    write_zeros(*shared, rows, writer);
+  };
+  return out;
+}
+
+uint32_t bits_at(const uint8_t* words, int64_t stride, int64_t index, int64_t bits) {
+  const int64_t bit = index * bits;
+  const auto word = [&](int64_t at) {
+    uint32_t value;
+    std::memcpy(&value, words + at * stride * 4, sizeof value);
+    return value;
+  };
+  const int64_t first = bit / 32;
+  const int64_t shift = bit % 32;
+  uint64_t both = word(first);
+  if (shift + bits > 32) both |= static_cast<uint64_t>(word(first + 1)) << 32;
+  return static_cast<uint32_t>(both >> shift) & ((1u << bits) - 1u);
+}
+
+GroupOrder order_by_group(const std::vector<int32_t>& group_of_column, int64_t groups,
+                          const std::string& name) {
+  GroupOrder order;
+  order.sizes.assign(static_cast<size_t>(groups), 0);
+  for (const int32_t group : group_of_column) {
+    if (group < 0 || group >= groups) {
+      fail(ErrorKind::model, "{}: group {} of a column is not one of {}", name, group, groups);
+    }
+    ++order.sizes[static_cast<size_t>(group)];
+  }
+  for (size_t g = 0; g < order.sizes.size(); ++g) {
+    if (order.sizes[g] == 0) fail(ErrorKind::model, "{}: group {} has no columns", name, g);
+  }
+  if (std::is_sorted(group_of_column.begin(), group_of_column.end())) return order;
+  order.columns.resize(group_of_column.size());
+  std::iota(order.columns.begin(), order.columns.end(), 0);
+  std::stable_sort(order.columns.begin(), order.columns.end(), [&](int32_t a, int32_t b) {
+    return group_of_column[static_cast<size_t>(a)] < group_of_column[static_cast<size_t>(b)];
+  });
+  return order;
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,216 @@
+"""Writes models as quantising programs leave them: by rounding to nearest, in plain numpy.
+
+The layouts are those of src/formats/{gptq,exl2,compressed_tensors}.h, written here a second time and
+independently. Each quantiser returns the tensors of a layer and the values that the layout's own
+program decodes, with that program's roundings.
+"""
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+
+
+def _bitstream(codes: np.ndarray, bits: int) -> np.ndarray:
+    """Codes [n, columns] along the first axis as little-endian words, i32 [n bits / 32, columns]."""
+    count, columns = codes.shape
+    words = math.ceil(count * bits / 32)
+    planes = np.zeros((words * 32, columns), dtype=np.uint8)
+    for bit in range(bits):
+        planes[bit:count * bits:bits] = codes >> bit & 1
+    packed = np.packbits(planes.reshape(words, 32, columns), axis=1, bitorder="little")
+    return np.ascontiguousarray(packed.transpose(0, 2, 1)).view("<i4").reshape(words, columns)
+
+
+def _groups(columns: int, size: int) -> np.ndarray:
+    return np.arange(columns) // (columns if size == -1 else size)
+
+
+def _rounded(weight: np.ndarray, group_of: np.ndarray, bits: int, symmetric: bool):
+    """Scales [out, groups] f16, zeros and codes [out, in] of groups of columns."""
+    groups = int(group_of.max()) + 1
+    rows = weight.shape[0]
+    most = 2**bits - 1
+    scales = np.zeros((rows, groups), np.float16)
+    zeros = np.zeros((rows, groups), np.int32)
+    codes = np.zeros(weight.shape, np.int32)
+    for g in range(groups):
+        part = weight[:, group_of == g]
+        if symmetric:
+            scale = np.abs(part).max(1) * 2 / most
+            zero = np.full(rows, 2**(bits - 1))
+        else:
+            low, high = np.minimum(part.min(1), 0), np.maximum(part.max(1), 0)
+            scale = (high - low) / most
+            zero = np.clip(np.round(-low / np.maximum(scale, 1e-8)), 1, most).astype(np.int32)
+        scales[:, g] = np.maximum(scale, 1e-4)
+        zeros[:, g] = zero
+        wide = scales[:, g].astype(np.float32)[:, None]
+        codes[:, group_of == g] = np.clip(np.round(part / wide) + zero[:, None], 0, most)
+    return scales, zeros, codes
+
+
+def _values(scales, zeros, codes, group_of) -> np.ndarray:
+    """scale * (code - zero), the product rounded to f16."""
+    difference = (codes - zeros[:, group_of]).astype(np.float16)
+    return (scales[:, group_of] * difference).astype(np.float32)
+
+
+def gptq(weight: np.ndarray, rng, bits=4, group_size=128, desc_act=False, symmetric=True,
+         version="gptq"):
+    rows, columns = weight.shape
+    group_of = _groups(columns, group_size)
+    if desc_act:
+        group_of = group_of[rng.permutation(columns)]
+    scales, zeros, codes = _rounded(weight, group_of, bits, symmetric)
+    stored = (zeros - 1) if version == "gptq" else zeros
+    tensors = {"qweight": _bitstream(codes.T, bits),
+               "qzeros": np.ascontiguousarray(_bitstream(stored, bits).T),
+               "scales": np.ascontiguousarray(scales.T), "g_idx": group_of.astype(np.int32)}
+    return tensors, _values(scales, zeros, codes, group_of)
+
+
+def awq(weight: np.ndarray, rng, group_size=128):
+    rows, columns = weight.shape
+    group_of = _groups(columns, group_size)
+    scales, zeros, codes = _rounded(weight, group_of, 4, False)
+    order = [0, 2, 4, 6, 1, 3, 5, 7]
+
+    def packed(values):  # [lines, rows] to [lines, rows / 8]
+        parts = values.reshape(len(values), rows // 8, 8).astype(np.uint32)
+        return sum(parts[:, :, row] << (4 * i) for i, row in enumerate(order)).astype("<u4").view("<i4")
+
+    tensors = {"qweight": packed(codes.T), "qzeros": packed(zeros.T),
+               "scales": np.ascontiguousarray(scales.T)}
+    return tensors, _values(scales, zeros, codes, group_of)
+
+
+def exl2(weight: np.ndarray, rng, mix=((6, 32), (5, 32), (4, 64), (3, 64), (2, 32))):
+    """`mix`: bits and group sizes that follow one another; the last is repeated to the end."""
+    rows, columns = weight.shape
+    padded = math.ceil(rows / 32) * 32
+    order = rng.permutation(columns)  # the column that each stored one is
+    stored = np.zeros((padded, columns), np.float32)
+    stored[:rows] = weight[:, order]
+    q_weight, q_groups, scale_codes, scale_max = [], [], [], []
+    values = np.zeros_like(stored)
+    first = line = 0
+    while first < columns:
+        bits, size = mix[min(len(q_groups), len(mix) - 1)]
+        size = min(size, columns - first)
+        part = stored[:, first:first + size]
+        base = (np.abs(part).max(1) + 1e-12) / ((2**bits - 1) / 2)
+        code = np.clip(np.round(np.sqrt(base / base.max()) * 16), 1, 16).astype(np.int32)
+        most = np.float16(base.max())
+        prescaled = np.float16(most * np.float16(1 / 256))
+        scale = (code * code).astype(np.float16) * prescaled
+        codes = np.clip(np.round(part / np.maximum(scale.astype(np.float32), 1e-9)[:, None])
+                        + 2**(bits - 1), 0, 2**bits - 1).astype(np.int32)
+        values[:, first:first + size] = ((codes - 2**(bits - 1)).astype(np.float16)
+                                         * scale[:, None]).astype(np.float32)
+        words = _bitstream(codes.T, bits)
+        q_weight.append(words)
+        q_groups += [(bits, line)]
+        scale_codes.append(code - 1)
+        scale_max.append(most)
+        first += size
+        line += len(words)
+    tensors = {"q_weight": np.concatenate(q_weight),
+               "q_groups": np.array(q_groups, np.int16).reshape(-1),
+               "q_invperm": np.argsort(order).astype(np.int32),
+               "q_scale": np.ascontiguousarray(_bitstream(np.array(scale_codes).T, 4).T),
+               "q_scale_max": np.array(scale_max, np.float16)}
+    return tensors, values[:rows][:, np.argsort(order)]
+
+
+_SCALE_TYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
+
+
+def _products(scales: torch.Tensor, difference: np.ndarray) -> np.ndarray:
+    return (scales * torch.from_numpy(difference).to(scales.dtype)).float().numpy()
+
+
+def packed(weight: np.ndarray, rng, bits=4, group_size=128, symmetric=True, actorder=False,
+           scale="f16"):
+    """pack-quantized of compressed-tensors."""
+    rows, columns = weight.shape
+    group_of = _groups(columns, group_size)
+    if actorder:
+        group_of = group_of[rng.permutation(columns)]
+    scales, zeros, codes = _rounded(weight, group_of, bits, symmetric)
+    scales = torch.from_numpy(scales).to(_SCALE_TYPES[scale])
+    tensors = {"weight_packed": np.ascontiguousarray(_bitstream(codes.T, bits).T),
+               "weight_scale": scales, "weight_shape": np.array(weight.shape, np.int64)}
+    if not symmetric:
+        tensors["weight_zero_point"] = _bitstream(zeros, bits)
+    if actorder:
+        tensors["weight_g_idx"] = group_of.astype(np.int32)
+    return tensors, _products(scales[:, group_of], codes - zeros[:, group_of])
+
+
+def integer(weight: np.ndarray, rng, group_size=-1, scale="f16"):
+    """int-quantized of compressed-tensors. `group_size` None: one scale for the whole matrix."""
+    rows, columns = weight.shape
+    group_of = _groups(columns, group_size or -1)
+    scales, zeros, codes = _rounded(weight, group_of, 8, True)
+    if group_size is None:
+        scales = scales.max(keepdims=True).repeat(rows, 0)
+        codes = np.clip(np.round(weight / scales.astype(np.float32)) + 128, 0, 255).astype(np.int32)
+    scales = torch.from_numpy(scales).to(_SCALE_TYPES[scale])
+    signed = (codes - 128).astype(np.int8)
+    tensors = {"weight": signed, "weight_scale": scales[:1, 0] if group_size is None else scales}
+    return tensors, _products(scales[:, group_of], signed)
+
+
+def _compressed(form: str):
+    return lambda o: {"quant_method": "compressed-tensors", "format": form, "ignore": ["lm_head"]}
+
+
+QUANTISERS = {"gptq": gptq, "awq": awq, "exl2": exl2, "packed": packed, "int": integer}
+CONFIGS = {
+    "packed": _compressed("pack-quantized"),
+    "int": _compressed("int-quantized"),
+    "gptq": lambda o: {"quant_method": "gptq", "bits": o.get("bits", 4), "group_size": o.get("group_size", 128),
+                       "desc_act": o.get("desc_act", False), "sym": o.get("symmetric", True),
+                       "checkpoint_format": o.get("version", "gptq")},
+    "awq": lambda o: {"quant_method": "awq", "bits": 4, "group_size": o.get("group_size", 128), "version": "gemm",
+                      "zero_point": True},
+    "exl2": lambda o: {"quant_method": "exl2", "version": "0.3.2", "bits": 4.0, "head_bits": 6},
+}
+
+
+def is_linear(name: str) -> bool:
+    return name.endswith("_proj.weight")
+
+
+def save(path: Path, tensors: dict) -> None:
+    """Of numpy and torch."""
+    save_file({name: torch.from_numpy(np.ascontiguousarray(value)) if isinstance(value, np.ndarray)
+               else value.contiguous() for name, value in tensors.items()}, path, {"format": "pt"})
+
+
+def write_quantised(source: Path, target: Path, plain: Path, method: str, seed=1, head=False,
+                    **options) -> None:
+    """A model directory in a layout, and `plain`: the same in F32 with the values of the first."""
+    rng = np.random.default_rng(seed)
+    for directory in (target, plain):
+        shutil.copytree(source, directory, dirs_exist_ok=True)
+    quantised, decoded = {}, {}
+    for name, tensor in load_file(source / "model.safetensors").items():
+        tensor = tensor.float().numpy()
+        if is_linear(name) or (head and name == "lm_head.weight"):
+            parts, values = QUANTISERS[method](tensor, rng, **options)
+            layer = name.removesuffix(".weight")
+            quantised |= {f"{layer}.{part}": value for part, value in parts.items()}
+            decoded[name] = values
+        else:
+            quantised[name] = decoded[name] = tensor
+    save(target / "model.safetensors", quantised)
+    save(plain / "model.safetensors", decoded)
+    config = json.loads((source / "config.json").read_text())
+    config["quantization_config"] = CONFIGS[method](options)
+    (target / "config.json").write_text(json.dumps(config, indent=2))

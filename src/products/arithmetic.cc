@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "products/dense.h"
 
 namespace jackscrew {
@@ -28,14 +29,19 @@ bool matches(const std::string& pattern, const WeightSpec& weight) {
   }
 }
 
-std::string modules_of(std::span<const WeightSpec> linears) {
+[[noreturn]] void refuse_pattern(const std::string& pattern, std::span<const WeightSpec> linears) {
   std::vector<std::string> modules;
   for (const WeightSpec& weight : linears) {
     if (std::find(modules.begin(), modules.end(), weight.module) == modules.end()) {
       modules.push_back(weight.module);
     }
   }
-  return fmt::format("{}", fmt::join(modules, ", "));
+  const auto nearest = nearest_name(pattern, modules);
+  throw Error(ErrorKind::usage,
+              fmt::format("product_exclude={} matches no linear layer of the model", pattern),
+              fmt::format("{}modules: {}; or an end of a path, such as layers.0.*",
+                          nearest ? fmt::format("did you mean {}? ", *nearest) : "",
+                          fmt::join(modules, ", ")));
 }
 
 }  // namespace
@@ -53,14 +59,10 @@ Arithmetic::Arithmetic(std::unique_ptr<const Product> product, std::vector<std::
                 "leave product_exclude out, or choose the product of the other weights: product");
   }
   for (const std::string& pattern : excluded_) {
-    if (std::any_of(linears.begin(), linears.end(),
-                    [&](const WeightSpec& weight) { return matches(pattern, weight); })) {
-      continue;
-    }
-    throw Error(
-        ErrorKind::usage,
-        fmt::format("product_exclude={} matches no linear layer of the model", pattern),
-        fmt::format("modules: {}; or an end of a path, such as layers.0.*", modules_of(linears)));
+    const bool used = std::any_of(linears.begin(), linears.end(), [&](const WeightSpec& weight) {
+      return matches(pattern, weight);
+    });
+    if (!used) refuse_pattern(pattern, linears);
   }
 }
 

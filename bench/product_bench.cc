@@ -131,14 +131,14 @@ class ProductBench {
 
   void measure(const char* product_name, const Weight& weight, const OwnedTensor& x,
                const OwnedTensor& dy, const OwnedTensor& y, const OwnedTensor& dx, Times* best) {
-    const Product& product = find_product(product_name, *ops_);
+    const auto product = find_product(product_name).make({}, *ops_);
     const Arena::Frame frame(scratch_);
     Context context{*ops_, scratch_, &scalars_, true};
     const double begin = clock_.seconds();
-    const Operand operand = product.prepare(context, x.view());
-    product.forward(context, operand, weight, y.view(), Accumulate::no);
+    const Operand operand = product->prepare(context, x.view());
+    product->forward(context, operand, weight, y.view(), Accumulate::no);
     const double middle = clock_.seconds();
-    product.backward(context, operand, dy.view(), weight).add_dx(dx.view(), Accumulate::no);
+    product->backward(context, operand, dy.view(), weight).add_dx(dx.view(), Accumulate::no);
     const double end = clock_.seconds();
     if (best == nullptr) return;
     best->forward = std::min(best->forward, middle - begin);

@@ -158,7 +158,7 @@ Measured measure(const Recipe& recipe, const ModelFiles& files, const BenchClock
   out.product = recipe.product;
   out.recompute = plan.recompute;
   out.tokens = static_cast<double>(batch.tokens);
-  out.operations = training_flops(session.stage(), session.learner(), batch);
+  out.operations = training_flops(session.stage(), batch);
   std::vector<double> times;
   std::vector<double> shares;
   for (int64_t step = 0; step <= recipe.max_steps; ++step) {

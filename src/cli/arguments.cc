@@ -13,11 +13,11 @@
 namespace jackscrew {
 
 OptionSet program_options() {
-  return run_options(learner_tables());
+  return run_options(method_tables());
 }
 
 Recipe read_arguments(Arguments arguments, size_t max_operands, const std::string& command) {
-  Recipe recipe = read_recipe(arguments, learner_tables());
+  Recipe recipe = read_recipe(arguments, method_tables());
   if (recipe.operands.size() > max_operands) {
     throw Error(ErrorKind::usage,
                 fmt::format("{} does not know what to do with \"{}\"", command,

@@ -90,7 +90,7 @@ int init(const std::string& method, bool all) {
   OptionSet options = program_options();
   options.set("method", method, "config init");
   // What the method decides stays open, so that editing `method` in the file is enough.
-  const Recipe recipe = resolve_recipe(options, learner_tables());
+  const Recipe recipe = resolve_recipe(options, method_tables());
   if (all) {
     fmt::print("# Run with: jackscrew train FILE.yaml\n{}", options.to_yaml(recipe.skipped_titles));
     return 0;

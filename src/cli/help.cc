@@ -51,17 +51,18 @@ std::string presets_help() {
   return out;
 }
 
-// The titles of a command's tables; a command that shows the method shows every learner's options.
+// The titles of a command's tables; a command that shows the method shows the options of every
+// learner and product.
 bool shows(const Command& command, const OptionTable& table) {
   const auto& titles = command.tables;
   const auto has = [&](const std::string& title) {
     return std::find(titles.begin(), titles.end(), title) != titles.end();
   };
   if (has(table.title)) return true;
-  const auto learners = learner_tables();
+  const auto methods = method_tables();
   return has(option_titles::kMethod) &&
-         std::any_of(learners.begin(), learners.end(), [&](const LearnerTable& learner) {
-           return learner_title(learner) == table.title;
+         std::any_of(methods.begin(), methods.end(), [&](const MethodTable& method) {
+           return method_title(method) == table.title;
          });
 }
 

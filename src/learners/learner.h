@@ -24,6 +24,8 @@ class LearnerSlot {
 
   // Whether anything here learns: if not, backward() is never called.
   virtual bool learns() const = 0;
+  // Whether backward() asks for the gradient of the whole weight: a product as large as forward's.
+  virtual bool forms_gradient() const { return learns(); }
   // Whether forward() adds to y.
   virtual bool adds() const { return false; }
   // Adds the learner's own branch to y, f32; called after the product's forward.

@@ -77,6 +77,7 @@ class LoraSlot : public LearnerSlot {
   }
 
   bool learns() const override { return true; }
+  bool forms_gradient() const override { return false; }
   bool adds() const override { return true; }
 
   void forward(Context& context, const Operand& operand, const Tensor& y) override {

@@ -1,6 +1,7 @@
 #include "model/block.h"
 
 #include <cmath>
+#include <utility>
 
 #include "kernels/rows/model.rows.h"
 #include "quant/plain.h"
@@ -30,9 +31,9 @@ void swiglu_backward(Ops& ops, const Tensor& gate, const Tensor& up, const Tenso
 
 }  // namespace
 
-ActivationTypes ActivationTypes::of(const Product& product, const Ops& ops) {
-  const DType linear = product.activation_dtype();
-  return {linear, ops.has_bf16_attention() ? linear : DType::f32};
+ActivationTypes ActivationTypes::of(const Arithmetic& arithmetic, const Ops& ops) {
+  const DType linear = arithmetic.activation_dtype();
+  return {linear, ops.has_bf16_attention() ? linear : DType::f32, arithmetic.attention_operands()};
 }
 
 BlockActivations BlockActivations::take(const ModelConfig& config, const ActivationTypes& types,
@@ -60,28 +61,24 @@ BlockActivations BlockActivations::take(const ModelConfig& config, const Activat
   return out;
 }
 
-Block::Block(const ModelConfig& config, int64_t layer, int64_t first,
-             const BlockParameters& parameters, const Product& product,
+Block::Block(const ModelConfig& config, int64_t layer, int64_t first, BlockLayers layers,
              const ActivationTypes& types, const RopeTable& rope)
     : config_(&config),
-      product_(&product),
       types_(types),
       rope_(&rope),
       place_(static_cast<size_t>(layer - first)),
       window_(config.window_of(layer)),
-      norm1_(*parameters.norm1, config.rms_norm_eps),
-      norm2_(*parameters.norm2, config.rms_norm_eps),
-      q_(*parameters.q, parameters.q_bias, product),
-      k_(*parameters.k, parameters.k_bias, product),
-      v_(*parameters.v, parameters.v_bias, product),
-      o_(*parameters.o, nullptr, product),
-      gate_(*parameters.gate, nullptr, product),
-      up_(*parameters.up, nullptr, product),
-      down_(*parameters.down, nullptr, product) {
-  if (parameters.q_norm == nullptr) return;
-  q_norm_.emplace(*parameters.q_norm, config.rms_norm_eps);
-  k_norm_.emplace(*parameters.k_norm, config.rms_norm_eps);
-}
+      norm1_(layers.norm1),
+      norm2_(layers.norm2),
+      q_norm_(layers.q_norm),
+      k_norm_(layers.k_norm),
+      q_(std::move(layers.q)),
+      k_(std::move(layers.k)),
+      v_(std::move(layers.v)),
+      o_(std::move(layers.o)),
+      gate_(std::move(layers.gate)),
+      up_(std::move(layers.up)),
+      down_(std::move(layers.down)) {}
 
 bool Block::learns() const {
   return norm1_.learns() || norm2_.learns() || q_.learns() || k_.learns() || v_.learns() ||
@@ -98,7 +95,7 @@ AttentionShape Block::shape(const Tensor& cu_seqlens_q, const Tensor& cu_seqlens
           config_->head_dim,
           static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_->head_dim))),
           window_,
-          product_->attention_operands()};
+          types_.attention_operands};
 }
 
 Tensor Block::take_linear(Context& context, int64_t tokens, int64_t width) const {
@@ -148,10 +145,10 @@ void Block::attend(Context& context, const Batch& batch, const Tensor& x,
     const Arena::Frame frame(context.scratch);
     const Tensor normed = take_linear(context, tokens, config_->hidden_size);
     norm1_.forward(context, x, normed, saved.norm1_rstd);
-    const Operand operand = product_->prepare(context, normed);
-    q_.forward(context, operand, saved.q, Accumulate::no);
-    k_.forward(context, operand, saved.k, Accumulate::no);
-    v_.forward(context, operand, saved.v, Accumulate::no);
+    LinearInput input(normed);
+    q_.forward(context, input, saved.q, Accumulate::no);
+    k_.forward(context, input, saved.k, Accumulate::no);
+    v_.forward(context, input, saved.v, Accumulate::no);
   }
   const Arena::Frame frame(context.scratch);
   Tensor q = saved.q;
@@ -177,13 +174,13 @@ void Block::attend(Context& context, const Batch& batch, const Tensor& x,
                                   keys, values, saved.attention, saved.lse, context.scratch);
   }
   context.ops.copy(saved.middle, x);
-  const Operand attention = product_->prepare(context, saved.attention);
+  LinearInput attention(saved.attention);
   o_.forward(context, attention, saved.middle, Accumulate::yes);
   const Tensor normed = take_linear(context, tokens, config_->hidden_size);
   norm2_.forward(context, saved.middle, normed, saved.norm2_rstd);
-  const Operand operand = product_->prepare(context, normed);
-  gate_.forward(context, operand, saved.gate, Accumulate::no);
-  up_.forward(context, operand, saved.up, Accumulate::no);
+  LinearInput input(normed);
+  gate_.forward(context, input, saved.gate, Accumulate::no);
+  up_.forward(context, input, saved.up, Accumulate::no);
 }
 
 void Block::forward(Context& context, const Batch& batch, const Tensor& x,
@@ -193,7 +190,8 @@ void Block::forward(Context& context, const Batch& batch, const Tensor& x,
   const Tensor h = take_linear(context, x.rows(), config_->intermediate_size);
   swiglu_forward(context.ops, saved.gate, saved.up, h);
   context.ops.copy(out, saved.middle);
-  down_.forward(context, product_->prepare(context, h), out, Accumulate::yes);
+  LinearInput input(h);
+  down_.forward(context, input, out, Accumulate::yes);
 }
 
 void Block::recompute(Context& context, const Batch& batch, const Tensor& x,
@@ -216,16 +214,17 @@ void Block::backward_mlp(Context& context, const BlockActivations& saved, const 
   swiglu_forward(context.ops, saved.gate, saved.up, h);
   {
     const Arena::Frame inner(context.scratch);
-    down_.backward(context, product_->prepare(context, h), d, &dh, Accumulate::no);
+    LinearInput input(h);
+    down_.backward(context, input, d, &dh, Accumulate::no);
   }
   const Tensor& dup = h;  // h has served
   swiglu_backward(context.ops, saved.gate, saved.up, dh, dh, dup);
   const Tensor normed = take_linear(context, tokens, config_->hidden_size);
   const Tensor dnormed = context.scratch.tensor(DType::f32, {tokens, config_->hidden_size});
   norm2_.recompute(context, saved.middle, saved.norm2_rstd, normed);
-  const Operand operand = product_->prepare(context, normed);
-  gate_.backward(context, operand, dh, &dnormed, Accumulate::no);
-  up_.backward(context, operand, dup, &dnormed, Accumulate::yes);
+  LinearInput input(normed);
+  gate_.backward(context, input, dh, &dnormed, Accumulate::no);
+  up_.backward(context, input, dup, &dnormed, Accumulate::yes);
   norm2_.backward(context, saved.middle, saved.norm2_rstd, dnormed, &d);
 }
 
@@ -241,8 +240,8 @@ void Block::backward_attention(Context& context, const Batch& batch, const Tenso
     const Tensor q = heads_again(context, batch, q_norm_, saved.q, saved.q_rstd);
     const Tensor k = heads_again(context, batch, k_norm_, saved.k, saved.k_rstd);
     const Tensor dattention = context.scratch.tensor(types_.attention, {tokens, saved.q.cols()});
-    o_.backward(context, product_->prepare(context, saved.attention), d, &dattention,
-                Accumulate::no);
+    LinearInput attention(saved.attention);
+    o_.backward(context, attention, d, &dattention, Accumulate::no);
     context.ops.attention_backward(shape(batch.cu_seqlens, batch.cu_seqlens), q, k, saved.v,
                                    saved.attention, saved.lse, dattention, dq, dk, dv,
                                    context.scratch);
@@ -251,12 +250,12 @@ void Block::backward_attention(Context& context, const Batch& batch, const Tenso
   const Tensor dk_projected = backward_heads(context, batch, k_norm_, saved.k, saved.k_rstd, dk);
   const Tensor normed = take_linear(context, tokens, config_->hidden_size);
   norm1_.recompute(context, x, saved.norm1_rstd, normed);
-  const Operand operand = product_->prepare(context, normed);
+  LinearInput input(normed);
   const Tensor dnormed = context.scratch.tensor(DType::f32, {tokens, config_->hidden_size});
   const Tensor* dx = need_dx || norm1_.learns() ? &dnormed : nullptr;
-  q_.backward(context, operand, dq_projected, dx, Accumulate::no);
-  k_.backward(context, operand, dk_projected, dx, Accumulate::yes);
-  v_.backward(context, operand, dv, dx, Accumulate::yes);
+  q_.backward(context, input, dq_projected, dx, Accumulate::no);
+  k_.backward(context, input, dk_projected, dx, Accumulate::yes);
+  v_.backward(context, input, dv, dx, Accumulate::yes);
   if (dx != nullptr) {
     norm1_.backward(context, x, saved.norm1_rstd, dnormed, need_dx ? &d : nullptr);
   }

@@ -8,16 +8,18 @@
 #include "model/config.h"
 #include "model/parameter.h"
 #include "model/rope.h"
+#include "products/arithmetic.h"
 
 namespace jackscrew {
 
 // In what activations are that a product may round: f32 or bf16.
 struct ActivationTypes {
-  DType linear;     // between two products
-  DType attention;  // what attention reads and writes
+  DType linear;              // between two products
+  DType attention;           // what attention reads and writes
+  DType attention_operands;  // what attention's own products may round those to
 
-  // What the product asks for; for attention, where the device has that.
-  static ActivationTypes of(const Product& product, const Ops& ops);
+  // What the arithmetic asks for; for attention, where the device has that.
+  static ActivationTypes of(const Arithmetic& arithmetic, const Ops& ops);
 };
 
 // What a block's backward needs of its forward, beside the block's input. f32 unless said
@@ -46,17 +48,21 @@ struct KvCache {
   int64_t length = 0;                      // tokens held
 };
 
-// The parameters of a block; they belong to the stage. Biases and norms of heads may be null.
-struct BlockParameters {
-  Parameter *norm1, *q, *k, *v, *o, *norm2, *gate, *up, *down;
-  Parameter *q_bias, *k_bias, *v_bias, *q_norm, *k_norm;
+// The layers of a block; their parameters belong to the stage.
+struct BlockLayers {
+  Norm norm1;
+  Linear q, k, v;
+  std::optional<Norm> q_norm, k_norm;  // of heads
+  Linear o;
+  Norm norm2;
+  Linear gate, up, down;
 };
 
 class Block {
  public:
   // Block `layer` of the model, in a stage that begins with block `first`.
-  Block(const ModelConfig& config, int64_t layer, int64_t first, const BlockParameters& parameters,
-        const Product& product, const ActivationTypes& types, const RopeTable& rope);
+  Block(const ModelConfig& config, int64_t layer, int64_t first, BlockLayers layers,
+        const ActivationTypes& types, const RopeTable& rope);
 
   bool learns() const;
 
@@ -93,7 +99,6 @@ class Block {
                         const Tensor& kept, const Tensor& rstd, const Tensor& d) const;
 
   const ModelConfig* config_;
-  const Product* product_;
   ActivationTypes types_;
   const RopeTable* rope_;
   size_t place_;  // within the stage

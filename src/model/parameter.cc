@@ -47,6 +47,21 @@ class BiasContributor : public Contributor {
 
 const BiasContributor kBiasContributor;
 
+// A parameter that a product keeps beside a weight: its gradient is made from the weight's.
+class OwnContributor : public Contributor {
+ public:
+  OwnContributor(const Product& product, const Gradient& of_weight, size_t place)
+      : product_(product), of_weight_(of_weight), place_(place) {}
+  void add_dw(const Gradient&, const Tensor& d) const override {
+    product_.add_own(of_weight_, place_, d);
+  }
+
+ private:
+  const Product& product_;
+  const Gradient& of_weight_;
+  size_t place_;
+};
+
 // Calls body with elements of the input and the output of a norm: from bf16 it goes to bf16 alone.
 template <class Body>
 void with_types(const Tensor& x, const Tensor& y, const Body& body) {
@@ -55,6 +70,28 @@ void with_types(const Tensor& x, const Tensor& y, const Body& body) {
 }
 
 }  // namespace
+
+Operand LinearInput::operand(Context& context, const Product& product) {
+  for (const auto& [reader, operand] : operands_) {
+    if (reader == &product) return operand;
+  }
+  return operands_.emplace_back(&product, product.prepare(context, x_)).second;
+}
+
+Linear::Linear(Parameter& parameter, Parameter* bias, const Product& product,
+               std::vector<Parameter*> own)
+    : parameter_(&parameter), bias_(bias), product_(&product), own_(std::move(own)) {
+  for (const Parameter* beside : own_) own_weights_.push_back(beside->weight.get());
+}
+
+bool Linear::own_learns() const {
+  return std::any_of(own_.begin(), own_.end(), [](const Parameter* own) { return own->learns(); });
+}
+
+void Linear::forward(Context& context, LinearInput& x, const Tensor& y,
+                     Accumulate accumulate) const {
+  forward(context, x.operand(context, *product_), y, accumulate);
+}
 
 void Linear::forward(Context& context, const Operand& x, const Tensor& y,
                      Accumulate accumulate) const {
@@ -68,25 +105,31 @@ void Linear::forward(Context& context, const Operand& x, const Tensor& y,
     convert_to_bf16(context.ops, sum, y);
     return;
   }
-  product_->forward(context, x, *parameter_->weight, y, accumulate);
+  product_->forward(context, x, use(), y, accumulate);
   parameter_->slot->forward(context, x, y);
   if (bias_ == nullptr) return;
   context.ops.launch(AddBias{bias_->weight->as_f32().data<float>(), y.data<float>(), y.cols()},
                      y.rows());
 }
 
-void Linear::backward(Context& context, const Operand& x, const Tensor& dy, const Tensor* dx,
+void Linear::backward(Context& context, LinearInput& x, const Tensor& dy, const Tensor* dx,
                       Accumulate accumulate) const {
   if (bias_learns()) {
     Gradient g(context, kBiasContributor, *bias_->weight);
     g.dy = dy;
     bias_->slot->backward(g, nullptr);
   }
-  if (dx == nullptr && !parameter_->learns()) return;
+  if (dx == nullptr && !parameter_->learns() && !own_learns()) return;
+  const Operand operand = x.operand(context, *product_);
   const Arena::Frame frame(context.scratch);
-  Gradient g = product_->backward(context, x, dy, *parameter_->weight);
+  const Gradient g = product_->backward(context, operand, dy, use());
   if (dx != nullptr) g.add_dx(*dx, accumulate);
   if (parameter_->learns()) parameter_->slot->backward(g, dx);
+  for (size_t i = 0; i < own_.size(); ++i) {
+    if (!own_[i]->learns()) continue;
+    const OwnContributor contributor(*product_, g, i);
+    own_[i]->slot->backward(Gradient(context, contributor, *own_[i]->weight), nullptr);
+  }
 }
 
 void Norm::forward(Context& context, const Tensor& x, const Tensor& y, const Tensor& rstd) const {

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "learners/learner.h"
 
@@ -15,27 +17,46 @@ struct Parameter {
   bool learns() const { return slot->learns(); }
 };
 
+// What one or more weights read, made ready once for each of their products: when the first of them
+// asks.
+class LinearInput {
+ public:
+  // x [tokens, in], f32 or of Arithmetic::activation_dtype()
+  explicit LinearInput(const Tensor& x) : x_(x) {}
+
+  // Lies in context.scratch, whose frame the caller holds as long as the input is in use.
+  Operand operand(Context& context, const Product& product);
+
+ private:
+  Tensor x_;
+  std::vector<std::pair<const Product*, Operand>> operands_;
+};
+
 // y = x Wᵀ plus whatever the learner adds, plus the bias if there is one.
 class Linear {
  public:
-  Linear(Parameter& parameter, Parameter* bias, const Product& product)
-      : parameter_(&parameter), bias_(bias), product_(&product) {}
+  // `own` are the parameters that the product keeps beside the weight. All belong to the stage.
+  Linear(Parameter& parameter, Parameter* bias, const Product& product,
+         std::vector<Parameter*> own = {});
 
-  const Parameter& parameter() const { return *parameter_; }
-  bool learns() const { return parameter_->learns() || bias_learns(); }
-  int64_t out() const { return parameter_->weight->rows(); }
+  bool learns() const { return parameter_->learns() || bias_learns() || own_learns(); }
 
-  void forward(Context& context, const Operand& x, const Tensor& y, Accumulate accumulate) const;
-  // Gives the learner its gradient and, unless dx is null, writes or adds the input's.
-  void backward(Context& context, const Operand& x, const Tensor& dy, const Tensor* dx,
+  void forward(Context& context, LinearInput& x, const Tensor& y, Accumulate accumulate) const;
+  // Gives the learner its gradients and, unless dx is null, writes or adds the input's.
+  void backward(Context& context, LinearInput& x, const Tensor& dy, const Tensor* dx,
                 Accumulate accumulate) const;
 
  private:
   bool bias_learns() const { return bias_ != nullptr && bias_->learns(); }
+  bool own_learns() const;
+  LinearUse use() const { return {*parameter_->weight, own_weights_}; }
+  void forward(Context& context, const Operand& x, const Tensor& y, Accumulate accumulate) const;
 
   Parameter* parameter_;
   Parameter* bias_;
   const Product* product_;
+  std::vector<Parameter*> own_;
+  std::vector<const Weight*> own_weights_;
 };
 
 // RMSNorm with a learned scale.

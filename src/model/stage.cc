@@ -8,6 +8,7 @@
 
 #include "kernels/rows/loss.rows.h"
 #include "kernels/rows/model.rows.h"
+#include "quant/plain.h"
 
 namespace jackscrew {
 
@@ -36,29 +37,17 @@ class Index {
   std::map<std::tuple<int64_t, WeightKind, std::string>, Parameter*> parameters_;
 };
 
-BlockParameters parameters_of(const Index& index, int64_t layer) {
-  const auto linear = [&](const char* module) {
-    return index.find(layer, WeightKind::linear, module);
-  };
-  const auto bias = [&](const char* module) { return index.find(layer, WeightKind::bias, module); };
-  const auto norm = [&](const char* module) { return index.find(layer, WeightKind::norm, module); };
-  return {.norm1 = norm("input_layernorm"),
-          .q = linear("q_proj"),
-          .k = linear("k_proj"),
-          .v = linear("v_proj"),
-          .o = linear("o_proj"),
-          .norm2 = norm("post_attention_layernorm"),
-          .gate = linear("gate_proj"),
-          .up = linear("up_proj"),
-          .down = linear("down_proj"),
-          .q_bias = bias("q_proj"),
-          .k_bias = bias("k_proj"),
-          .v_bias = bias("v_proj"),
-          .q_norm = norm("q_norm"),
-          .k_norm = norm("k_norm")};
-}
-
 }  // namespace
+
+std::vector<WeightSpec> learnable_of(const ModelConfig& config, const StageSpec& stage,
+                                     const Arithmetic& arithmetic) {
+  std::vector<WeightSpec> out = weights_of(config, stage);
+  for (const WeightSpec& linear : linears_of(config, stage)) {
+    const std::vector<WeightSpec> beside = arithmetic.product_of(linear).parameters(linear);
+    out.insert(out.end(), beside.begin(), beside.end());
+  }
+  return out;
+}
 
 int64_t loss_chunk_rows(const Ops& ops, int64_t vocab_size) {
   return std::max(ops.product_rows(), kLogitsBytes / (vocab_size * 4) / 32 * 32);
@@ -67,8 +56,7 @@ int64_t loss_chunk_rows(const Ops& ops, int64_t vocab_size) {
 Stage::Stage(const ModelConfig& config, const StageSpec& spec, const StageBuild& build)
     : config_(config),
       spec_(spec),
-      product_(&build.product),
-      types_(ActivationTypes::of(build.product, build.slots.ops)),
+      types_(ActivationTypes::of(build.arithmetic, build.slots.ops)),
       rope_(make_rope_table(config, build.max_positions, build.slots.memory, build.slots.ops)) {
   for (WeightSpec& weight : weights_of(config_, spec)) {
     auto parameter = std::make_unique<Parameter>();
@@ -82,20 +70,69 @@ Stage::Stage(const ModelConfig& config, const StageSpec& spec, const StageBuild&
   const Index index(parameters_);
   embedding_ = index.find(-1, WeightKind::embedding, "embed_tokens");
   for (int64_t layer = spec.first_block; layer < spec.last_block; ++layer) {
-    blocks_.emplace_back(config_, layer, spec.first_block, parameters_of(index, layer),
-                         build.product, types_, rope_);
+    const auto find_norm = [&](const char* module) -> std::optional<Norm> {
+      Parameter* parameter = index.find(layer, WeightKind::norm, module);
+      if (parameter == nullptr) return std::nullopt;
+      return Norm(*parameter, config_.rms_norm_eps);
+    };
+    const auto linear = [&](const char* module) {
+      Parameter& parameter = *index.find(layer, WeightKind::linear, module);
+      return make_linear(build, parameter, index.find(layer, WeightKind::bias, module),
+                         parameter.weight->spec());
+    };
+    blocks_.emplace_back(config_, layer, spec.first_block,
+                         BlockLayers{.norm1 = *find_norm("input_layernorm"),
+                                     .q = linear("q_proj"),
+                                     .k = linear("k_proj"),
+                                     .v = linear("v_proj"),
+                                     .q_norm = find_norm("q_norm"),
+                                     .k_norm = find_norm("k_norm"),
+                                     .o = linear("o_proj"),
+                                     .norm2 = *find_norm("post_attention_layernorm"),
+                                     .gate = linear("gate_proj"),
+                                     .up = linear("up_proj"),
+                                     .down = linear("down_proj")},
+                         types_, rope_);
   }
   if (spec.head) {
     final_norm_ =
         std::make_unique<Norm>(*index.find(-1, WeightKind::norm, "norm"), config_.rms_norm_eps);
     Parameter* head = index.find(-1, WeightKind::linear, "lm_head");
-    head_ = std::make_unique<Linear>(head != nullptr ? *head : *embedding_, nullptr, build.product);
+    head_ = std::make_unique<Linear>(
+        make_linear(build, head != nullptr ? *head : *embedding_, nullptr, head_of(config_)));
+  }
+}
+
+Linear Stage::make_linear(const StageBuild& build, Parameter& parameter, Parameter* bias,
+                          const WeightSpec& spec) {
+  const Product& product = build.arithmetic.product_of(spec);
+  std::vector<Parameter*> own;
+  std::vector<const Weight*> weights;
+  for (WeightSpec& beside : product.parameters(spec)) {
+    own.push_back(of_products_.emplace_back(std::make_unique<Parameter>()).get());
+    own.back()->weight =
+        std::make_unique<Weight>(build.slots.memory, std::move(beside), f32_format());
+    weights.push_back(own.back()->weight.get());
+  }
+  Context context{build.slots.ops, build.slots.scratch, build.slots.scalars};
+  product.initialise(context, {*parameter.weight, weights});
+  for (Parameter* beside : own) {
+    beside->slot = build.learner.make_slot(build.slots, *beside->weight);
+  }
+  return {parameter, bias, product, std::move(own)};
+}
+
+template <class Body>
+void Stage::for_all(const Body& body) const {
+  for (const auto* parameters : {&parameters_, &of_products_}) {
+    for (const auto& parameter : *parameters) body(*parameter);
   }
 }
 
 bool Stage::learns() const {
-  return std::any_of(parameters_.begin(), parameters_.end(),
-                     [](const auto& parameter) { return parameter->learns(); });
+  bool any = false;
+  for_all([&](const Parameter& parameter) { any = any || parameter.learns(); });
+  return any;
 }
 
 bool Stage::learns_below(size_t block) const {
@@ -174,8 +211,8 @@ void Stage::loss_chunk(const Context& of_step, const Batch& batch, int64_t begin
       GatherRows{hidden.data<float>(), target_rows.data<int32_t>(), x.data<float>(), width}, rows);
   final_norm_->forward(context, x, normed, rstd);
   const Tensor logits = take(config_.vocab_size);
-  const Operand operand = product_->prepare(context, normed);
-  head_->forward(context, operand, logits, Accumulate::no);
+  LinearInput input(normed);
+  head_->forward(context, input, logits, Accumulate::no);
   const bool in_place = d == nullptr || activation == DType::f32;
   const Tensor dlogits =
       in_place ? logits : context.scratch.tensor(activation, {rows, config_.vocab_size});
@@ -189,7 +226,7 @@ void Stage::loss_chunk(const Context& of_step, const Batch& batch, int64_t begin
   });
   if (d == nullptr) return;
   const Tensor dnormed = take(width);
-  head_->backward(context, operand, dlogits, &dnormed, Accumulate::no);
+  head_->backward(context, input, dlogits, &dnormed, Accumulate::no);
   const Tensor dx = take(width);
   context.ops.zero(dx);
   final_norm_->backward(context, x, rstd, dnormed, &dx);
@@ -226,23 +263,24 @@ void Stage::logits(Context& context, const Tensor& hidden, const Tensor& out) co
   const Tensor normed = context.scratch.tensor(types_.linear, {hidden.rows(), hidden.cols()});
   const Tensor rstd = context.scratch.tensor(DType::f32, {hidden.rows()});
   final_norm_->forward(context, hidden, normed, rstd);
-  head_->forward(context, product_->prepare(context, normed), out, Accumulate::no);
+  LinearInput input(normed);
+  head_->forward(context, input, out, Accumulate::no);
 }
 
 void Stage::apply(Context& context, const WeightDecay& weight_decay) const {
-  for (const auto& parameter : parameters_) {
-    if (!parameter->learns()) continue;
-    const bool vector = parameter->weight->is_vector();
-    parameter->slot->apply(context, vector ? weight_decay.vectors : weight_decay.matrices);
-  }
+  for_all([&](const Parameter& parameter) {
+    if (!parameter.learns()) return;
+    const bool vector = parameter.weight->is_vector();
+    parameter.slot->apply(context, vector ? weight_decay.vectors : weight_decay.matrices);
+  });
 }
 
 void Stage::visit(const StateVisitor& visitor) const {
-  for (const auto& parameter : parameters_) parameter->slot->visit(visitor);
+  for_all([&](const Parameter& parameter) { parameter.slot->visit(visitor); });
 }
 
 void Stage::restored(Context& context) const {
-  for (const auto& parameter : parameters_) parameter->slot->restored(context);
+  for_all([&](const Parameter& parameter) { parameter.slot->restored(context); });
 }
 
 KvCache Stage::make_cache(Memory& memory, int64_t capacity) const {

@@ -25,7 +25,7 @@ struct Stash {
 struct StageBuild {
   LearnerContext slots;  // what slots are made with; the stage's weights come from the same memory
   Learner& learner;
-  const Product& product;
+  const Arithmetic& arithmetic;  // outlives the stage
   // The storage format of a weight.
   std::function<FormatPointer(const WeightSpec&)> format;
   // Fills a new weight, before its slot is made: from a file, at random, or (planning) not at all.
@@ -40,7 +40,8 @@ class Stage {
   Stage& operator=(const Stage&) = delete;
 
   const ModelConfig& config() const { return config_; }
-  // Every parameter once, in the order of the Hugging Face model.
+  // Every parameter of the model once, in the order of the Hugging Face model.
+  // What products keep beside them is not among them.
   const std::vector<std::unique_ptr<Parameter>>& parameters() const { return parameters_; }
   bool learns() const;
 
@@ -61,7 +62,7 @@ class Stage {
 
   // Updates every parameter that learns.
   void apply(Context& context, const WeightDecay& weight_decay) const;
-  // Everything that learners keep.
+  // Everything that learners keep, of the products' parameters too.
   void visit(const StateVisitor& visitor) const;
   // To be called after states were overwritten from outside.
   void restored(Context& context) const;
@@ -69,6 +70,12 @@ class Stage {
   KvCache make_cache(Memory& memory, int64_t capacity) const;
 
  private:
+  // The layer of a weight. `spec` is what its product knows it by.
+  Linear make_linear(const StageBuild& build, Parameter& parameter, Parameter* bias,
+                     const WeightSpec& spec);
+  // Runs body(parameter) on all, the model's first.
+  template <class Body>
+  void for_all(const Body& body) const;
   // loss() for targets [begin, end) of the batch; writes their losses.
   void loss_chunk(const Context& context, const Batch& batch, int64_t begin, int64_t end,
                   const Tensor& hidden, const Tensor& losses, const Tensor* d) const;
@@ -76,15 +83,20 @@ class Stage {
 
   ModelConfig config_;
   StageSpec spec_;
-  const Product* product_;
   ActivationTypes types_;
   std::vector<std::unique_ptr<Parameter>> parameters_;
+  std::vector<std::unique_ptr<Parameter>> of_products_;  // what they keep beside weights
   RopeTable rope_;
   Parameter* embedding_ = nullptr;
   std::vector<Block> blocks_;
   std::unique_ptr<Norm> final_norm_;
   std::unique_ptr<Linear> head_;
 };
+
+// All that a learner may be asked to train: the weights of the model, and what products keep beside
+// them.
+std::vector<WeightSpec> learnable_of(const ModelConfig& config, const StageSpec& stage,
+                                     const Arithmetic& arithmetic);
 
 // Rows of logits that exist at a time: as many as fill 48 MiB, at least Ops::product_rows().
 int64_t loss_chunk_rows(const Ops& ops, int64_t vocab_size);

@@ -55,10 +55,19 @@ std::vector<WeightSpec> weights_of(const ModelConfig& config, const StageSpec& s
   }
   if (!stage.head) return out;
   out.push_back({"model.norm.weight", 1, config.hidden_size, WeightKind::norm, -1, "norm"});
-  if (!config.tie_word_embeddings) {
-    out.push_back({"lm_head.weight", config.vocab_size, config.hidden_size, WeightKind::linear, -1,
-                   "lm_head"});
-  }
+  if (!config.tie_word_embeddings) out.push_back(head_of(config));
+  return out;
+}
+
+WeightSpec head_of(const ModelConfig& config) {
+  return {"lm_head.weight", config.vocab_size, config.hidden_size, WeightKind::linear, -1,
+          "lm_head"};
+}
+
+std::vector<WeightSpec> linears_of(const ModelConfig& config, const StageSpec& stage) {
+  std::vector<WeightSpec> out = weights_of(config, stage);
+  std::erase_if(out, [](const WeightSpec& weight) { return weight.kind != WeightKind::linear; });
+  if (stage.head && config.tie_word_embeddings) out.push_back(head_of(config));
   return out;
 }
 

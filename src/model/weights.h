@@ -25,4 +25,10 @@ struct StageSpec {
 // embedding or the head. Throws Error(generic) when a size overflows.
 std::vector<WeightSpec> weights_of(const ModelConfig& config, const StageSpec& stage);
 
+// The head as what multiplies: `lm_head`, be it a weight of its own or the embedding.
+WeightSpec head_of(const ModelConfig& config);
+
+// What products multiply: the linear layers of the blocks, and the head.
+std::vector<WeightSpec> linears_of(const ModelConfig& config, const StageSpec& stage);
+
 }  // namespace jackscrew

@@ -20,8 +20,9 @@ class DenseProduct : public Product {
     return {converted(context, x, arithmetic_)};
   }
 
-  void forward(Context& context, const Operand& a, const Weight& weight, const Tensor& y,
+  void forward(Context& context, const Operand& a, const LinearUse& use, const Tensor& y,
                Accumulate accumulate) const override {
+    const Weight& weight = use.weight;
     if (arithmetic_ == DType::f32 && a.x.rows() == 1 && weight.as_f32().empty()) {
       weight.multiply(context.ops, a.x, y, accumulate);
       return;
@@ -33,8 +34,8 @@ class DenseProduct : public Product {
   }
 
   Gradient backward(Context& context, const Operand& a, const Tensor& dy,
-                    const Weight& weight) const override {
-    Gradient g(context, *this, weight);
+                    const LinearUse& use) const override {
+    Gradient g(context, *this, use.weight);
     g.x = a.x;
     g.dy = converted(context, dy, arithmetic_);
     return g;
@@ -128,13 +129,16 @@ class DenseProduct : public Product {
 
 }  // namespace
 
-const Product& f32_product() {
-  static const DenseProduct kProduct("f32", DType::f32);
-  return kProduct;
+std::unique_ptr<const Product> make_f32_product() {
+  return std::make_unique<DenseProduct>("f32", DType::f32);
 }
 
-const Product& bf16_product() {
-  static const DenseProduct kProduct("bf16", DType::bf16);
+std::unique_ptr<const Product> make_bf16_product() {
+  return std::make_unique<DenseProduct>("bf16", DType::bf16);
+}
+
+const Product& f32_product() {
+  static const DenseProduct kProduct("f32", DType::f32);
   return kProduct;
 }
 

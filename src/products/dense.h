@@ -5,7 +5,10 @@
 
 namespace jackscrew {
 
-const Product& f32_product();   // all in f32
-const Product& bf16_product();  // operands rounded to bf16, sums in f32
+std::unique_ptr<const Product> make_f32_product();   // all in f32
+std::unique_ptr<const Product> make_bf16_product();  // operands rounded to bf16, sums in f32
+
+// What other products leave to f32.
+const Product& f32_product();
 
 }  // namespace jackscrew

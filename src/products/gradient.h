@@ -2,6 +2,8 @@
 // learner asks only for what it needs. G stands for the weight's gradient dW [out, in].
 #pragma once
 
+#include <span>
+
 #include "kernels/context.h"
 #include "quant/weight.h"
 
@@ -43,10 +45,11 @@ class Gradient {
 
   // What the use knows, set by whoever makes the Gradient. Learners read x and dy only; they are
   // both f32 or both bf16.
-  Tensor x;        // [tokens, in], the input; empty for a gather
-  Tensor dy;       // [tokens, out], the output's gradient
-  Tensor indices;  // i32 [tokens], the rows of a gather
-  Tensor rstd;     // f32 [tokens], the statistic of a norm
+  Tensor x;                            // [tokens, in], the input; empty for a gather
+  Tensor dy;                           // [tokens, out], the output's gradient
+  Tensor indices;                      // i32 [tokens], the rows of a gather
+  Tensor rstd;                         // f32 [tokens], the statistic of a norm
+  std::span<const Weight* const> own;  // of a linear product: see LinearUse
 
  private:
   Context& context_;

@@ -41,21 +41,21 @@ class Int8Product : public Product {
     return {x, to};
   }
 
-  void forward(Context& context, const Operand& a, const Weight& weight, const Tensor& y,
+  void forward(Context& context, const Operand& a, const LinearUse& use, const Tensor& y,
                Accumulate accumulate) const override {
     if (single(a.x)) {
-      f32_product().forward(context, a, weight, y, accumulate);
+      f32_product().forward(context, a, use, y, accumulate);
       return;
     }
-    for_panels(context, weight, [&](const Int8Rows& panel, int64_t begin, int64_t end) {
+    for_panels(context, use.weight, [&](const Int8Rows& panel, int64_t begin, int64_t end) {
       context.ops.gemm_int8(a.rows, panel, Transpose::yes, y.columns(begin, end), accumulate,
                             context.scratch);
     });
   }
 
   Gradient backward(Context& context, const Operand& a, const Tensor& dy,
-                    const Weight& weight) const override {
-    Gradient g(context, *this, weight);
+                    const LinearUse& use) const override {
+    Gradient g(context, *this, use.weight);
     g.x = a.x;
     g.dy = dy;
     return g;
@@ -135,9 +135,8 @@ class Int8Product : public Product {
 
 }  // namespace
 
-const Product& int8_product() {
-  static const Int8Product kProduct;
-  return kProduct;
+std::unique_ptr<const Product> make_int8_product() {
+  return std::make_unique<Int8Product>();
 }
 
 }  // namespace jackscrew

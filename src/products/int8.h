@@ -10,6 +10,6 @@
 namespace jackscrew {
 
 // x and dy keep 8 bits, or 7 where Ops::int8_limit() says so; W keeps 8.
-const Product& int8_product();
+std::unique_ptr<const Product> make_int8_product();
 
 }  // namespace jackscrew

@@ -59,11 +59,16 @@ void Contributor::add_right(const Gradient& g, const Tensor&, const Tensor&) con
   refuse(g, "a gradient projected from the right");
 }
 
+void Product::add_own(const Gradient& g, size_t, const Tensor&) const {
+  refuse(g, "gradients of parameters of its product");
+}
+
 std::span<const ProductEntry> all_products() {
   static constexpr ProductEntry kProducts[] = {
-      {"f32", [](const Ops&) -> const Product& { return f32_product(); }},
+      {"f32", {}, [](const OptionSet&, const Ops&) { return make_f32_product(); }},
       {"bf16",
-       [](const Ops& ops) -> const Product& {
+       {},
+       [](const OptionSet&, const Ops& ops) {
          if (!ops.has_bf16()) {
            throw Error(
                ErrorKind::device,
@@ -71,18 +76,18 @@ std::span<const ProductEntry> all_products() {
                            ops.level()),
                "use product=f32");
          }
-         return bf16_product();
+         return make_bf16_product();
        }},
-      {"int8", [](const Ops&) -> const Product& { return int8_product(); }},
+      {"int8", {}, [](const OptionSet&, const Ops&) { return make_int8_product(); }},
   };
   return kProducts;
 }
 
-const Product& find_product(std::string_view name, const Ops& ops) {
+const ProductEntry& find_product(std::string_view name) {
   if (name == "auto") name = "f32";
   std::string known = "auto";
   for (const ProductEntry& entry : all_products()) {
-    if (name == entry.name) return entry.make(ops);
+    if (name == entry.name) return entry;
     known += fmt::format(", {}", entry.name);
   }
   throw Error(ErrorKind::usage, fmt::format("unknown product {}", name),

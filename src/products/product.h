@@ -5,7 +5,9 @@
 #include <memory>
 #include <span>
 #include <string_view>
+#include <vector>
 
+#include "base/options.h"
 #include "products/gradient.h"
 
 namespace jackscrew {
@@ -14,6 +16,15 @@ namespace jackscrew {
 struct Operand {
   Tensor x;            // [tokens, in], in the product's activation_dtype()
   Int8Rows rows = {};  // the same in bytes, for a product of bytes
+};
+
+// A weight as a product reads it.
+struct LinearUse {
+  LinearUse(const Weight& of, std::span<const Weight* const> beside = {})
+      : weight(of), own(beside) {}
+
+  const Weight& weight;
+  std::span<const Weight* const> own;  // what Product::parameters() lists, in its order
 };
 
 class Product : public Contributor {
@@ -28,25 +39,34 @@ class Product : public Contributor {
   // caller holds.
   virtual Operand prepare(Context& context, const Tensor& x) const = 0;
   // y [tokens, out] (+)= x Wᵀ, f32 or of activation_dtype()
-  virtual void forward(Context& context, const Operand& a, const Weight& weight, const Tensor& y,
+  virtual void forward(Context& context, const Operand& a, const LinearUse& use, const Tensor& y,
                        Accumulate accumulate) const = 0;
   // The gradient operator for dy [tokens, out], f32 or of activation_dtype(). Casts dy once, into
   // context.scratch.
   virtual Gradient backward(Context& context, const Operand& a, const Tensor& dy,
-                            const Weight& weight) const = 0;
+                            const LinearUse& use) const = 0;
+
+  // What this product keeps beside a weight, for its owner to own: vectors of WeightKind::product,
+  // in f32. Learners train them as they train norms; no model that is written has them. The head is
+  // asked for as lm_head, be it the embedding or not.
+  virtual std::vector<WeightSpec> parameters(const WeightSpec& /*weight*/) const { return {}; }
+  // Writes the first values of use.own; the weight has its own.
+  virtual void initialise(Context&, const LinearUse&) const {}
+  // d [1, size] += the gradient of g.own[place], where g is what backward() gave.
+  virtual void add_own(const Gradient& g, size_t place, const Tensor& d) const;
 };
 
 // A row of the table of products.
 struct ProductEntry {
   const char* name;
+  std::span<const OptionSpec> options;  // that only it reads
   // Throws Error(device) where these ops lack what it needs.
-  const Product& (*make)(const Ops& ops);
+  std::unique_ptr<const Product> (*make)(const OptionSet& options, const Ops& ops);
 };
 std::span<const ProductEntry> all_products();
 
-// The product of that name for these ops; "auto" is f32: exact first. Throws Error(usage) for an
-// unknown name, and Error(device) as ProductEntry::make does.
-const Product& find_product(std::string_view name, const Ops& ops);
+// The row of that name; "auto" is f32: exact first. Throws Error(usage) for an unknown name.
+const ProductEntry& find_product(std::string_view name);
 
 // y = W[indices]: the embedding. Its gradient offers add_dw, add_left and add_right.
 const Contributor& gather_contributor();

@@ -6,7 +6,8 @@
 
 namespace jackscrew {
 
-enum class WeightKind { linear, embedding, norm, bias };
+// `product`: what a product keeps beside a weight, such as step sizes; no part of the model.
+enum class WeightKind { linear, embedding, norm, bias, product };
 
 struct WeightSpec {
   std::string name;  // the Hugging Face name of the tensor
@@ -17,8 +18,8 @@ struct WeightSpec {
   std::string module = {};  // "q_proj" (its bias too), "embed_tokens", "lm_head", "norm" ...
 
   int64_t size() const { return rows * cols; }
-  // Norms and biases are vectors: short, exact, and f32 whatever the storage of the rest.
-  bool is_vector() const { return kind == WeightKind::norm || kind == WeightKind::bias; }
+  // Vectors are short, exact, and f32 whatever the storage of the rest.
+  bool is_vector() const { return kind != WeightKind::linear && kind != WeightKind::embedding; }
   bool is_block_matrix() const { return kind == WeightKind::linear && layer >= 0; }
 };
 

@@ -77,6 +77,11 @@ std::span<const OptionSpec> method_options() {
        .help = kWords.products_help.c_str(),
        .choices = kWords.products.c_str(),
        .affects_result = false},  // checkpoints record the one that was used
+      {.name = "product_exclude",
+       .type = list,
+       .default_text = "",
+       .help = "linear layers multiplied in f32 whatever the product, by module or end of path: "
+               "lm_head,down_proj,layers.0.*"},
       {.name = "attention",
        .type = text,
        .default_text = "own",

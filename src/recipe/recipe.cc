@@ -4,6 +4,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <cctype>
 #include <map>
 
 #include "base/checked.h"
@@ -12,6 +13,7 @@
 #include "data/dataset.h"
 #include "kernels/device.h"
 #include "learners/learner.h"
+#include "products/product.h"
 #include "recipe/foreign_options.h"
 #include "recipe/foreign_recipe.h"
 #include "recipe/recipe_file.h"
@@ -89,26 +91,34 @@ void apply_preset(OptionSet& options) {
   }
 }
 
-// Options of a learner that is not in use would be ignored without a word.
-void check_learner(const OptionSet& options, std::span<const LearnerTable> learners,
-                   std::vector<std::string>& skipped_titles) {
-  const std::string& learner = options.text("learner");
+void check_learner(const OptionSet& options, std::span<const MethodTable> tables) {
   std::vector<std::string> names;
-  for (const LearnerTable& table : learners) names.emplace_back(table.learner);
-  if (std::find(names.begin(), names.end(), learner) == names.end()) {
+  for (const MethodTable& table : tables) {
+    if (table.choice == std::string_view("learner")) names.emplace_back(table.name);
+  }
+  if (std::find(names.begin(), names.end(), options.text("learner")) == names.end()) {
     refuse_name(options, "learner", names);
   }
-  for (const LearnerTable& table : learners) {
-    if (table.learner == learner) continue;
-    skipped_titles.push_back(learner_title(table));
+}
+
+// Options of a learner or a product that is not in use would be ignored without a word.
+std::vector<std::string> skip_unused(const OptionSet& options,
+                                     std::span<const MethodTable> tables) {
+  std::vector<std::string> skipped_titles;
+  for (const MethodTable& table : tables) {
+    const std::string& chosen = options.text(table.choice);
+    if (table.name == chosen) continue;
+    skipped_titles.push_back(method_title(table));
     for (const OptionSpec& spec : table.options) {
       if (!options.was_set(spec.name)) continue;
       throw Error(ErrorKind::usage,
-                  fmt::format("{}: {} is an option of learner {}, but this run has learner {}",
-                              options.origin(spec.name), spec.name, table.learner, learner),
-                  fmt::format("leave {} out, or set learner={}", spec.name, table.learner));
+                  fmt::format("{}: {} is an option of {} {}, but this run has {} {}",
+                              options.origin(spec.name), spec.name, table.choice, table.name,
+                              table.choice, chosen),
+                  fmt::format("leave {} out, or set {}={}", spec.name, table.choice, table.name));
     }
   }
+  return skipped_titles;
 }
 
 [[noreturn]] void contradiction(const std::string& what, const std::string& hint) {
@@ -225,6 +235,7 @@ void fill(Recipe& r, const OptionSet& o) {
   r.method = o.text("method");
   r.storage = o.text("storage");
   r.product = o.text("product");
+  r.product_exclude = o.list("product_exclude");
   r.learner = o.text("learner");
   r.optimizer = o.text("optimizer");
   if (!o.is_word("gradient_checkpointing")) {
@@ -305,39 +316,47 @@ void set_from_file(OptionSet& options, const std::string& path) {
 
 }  // namespace
 
-std::span<const LearnerTable> learner_tables() {
-  static const std::vector<LearnerTable> kTables = [] {
-    std::vector<LearnerTable> tables;
-    for (const LearnerEntry& entry : all_learners()) tables.push_back({entry.name, entry.options});
+std::span<const MethodTable> method_tables() {
+  static const std::vector<MethodTable> kTables = [] {
+    std::vector<MethodTable> tables;
+    for (const LearnerEntry& entry : all_learners()) {
+      tables.push_back({"learner", entry.name, entry.options});
+    }
+    for (const ProductEntry& entry : all_products()) {
+      tables.push_back({"product", entry.name, entry.options});
+    }
     return tables;
   }();
   return kTables;
 }
 
-std::string learner_title(const LearnerTable& table) {
-  return fmt::format("Learner {}", table.learner);
+std::string method_title(const MethodTable& table) {
+  std::string choice = table.choice;
+  choice[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(choice[0])));
+  return fmt::format("{} {}", choice, table.name);
 }
 
-OptionSet run_options(std::span<const LearnerTable> learners) {
+OptionSet run_options(std::span<const MethodTable> tables) {
   OptionSet options;
   for (const OptionTable& table : run_option_tables()) options.add(table);
-  for (const LearnerTable& table : learners) options.add({learner_title(table), table.options});
+  for (const MethodTable& table : tables) options.add({method_title(table), table.options});
   options.explain(foreign_options());
   return options;
 }
 
-Recipe resolve_recipe(OptionSet options, std::span<const LearnerTable> learners) {
+Recipe resolve_recipe(OptionSet options, std::span<const MethodTable> tables) {
   Recipe recipe;
   apply_preset(options);
-  check_learner(options, learners, recipe.skipped_titles);
+  check_learner(options, tables);
+  recipe.skipped_titles = skip_unused(options, tables);
   fill(recipe, options);
   check_consistency(recipe);
   recipe.options = std::move(options);
   return recipe;
 }
 
-Recipe read_recipe(std::span<const std::string> arguments, std::span<const LearnerTable> learners) {
-  OptionSet options = run_options(learners);
+Recipe read_recipe(std::span<const std::string> arguments, std::span<const MethodTable> tables) {
+  OptionSet options = run_options(tables);
   CommandLine line = parse_command_line(arguments, options);
   const auto file = std::find_if(line.operands.begin(), line.operands.end(),
                                  [](const auto& word) { return is_recipe_name(word); });
@@ -346,7 +365,7 @@ Recipe read_recipe(std::span<const std::string> arguments, std::span<const Learn
     line.operands.erase(file);
   }
   for (const Assignment& assignment : line.assignments) options.set(assignment);
-  Recipe recipe = resolve_recipe(std::move(options), learners);
+  Recipe recipe = resolve_recipe(std::move(options), tables);
   recipe.operands = std::move(line.operands);
   return recipe;
 }

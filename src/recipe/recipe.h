@@ -21,9 +21,10 @@ namespace jackscrew {
 
 enum class LongRecord;  // data/dataset.h
 
-// A learner's name and the options that only it reads.
-struct LearnerTable {
-  const char* learner;
+// The options that only one learner, or one product, reads.
+struct MethodTable {
+  const char* choice;  // the option that chooses it: "learner"
+  const char* name;    // the value that does: "lora"
   std::span<const OptionSpec> options;
 };
 
@@ -59,6 +60,7 @@ struct Recipe {
   std::string method;
   std::string storage;
   std::string product;
+  std::vector<std::string> product_exclude;
   std::string learner;
   std::string optimizer;
   std::optional<bool> gradient_checkpointing;  // nullopt: when memory needs it
@@ -112,8 +114,8 @@ struct Recipe {
   bool verbose = false;
   bool print_config = false;
 
-  OptionSet options;                        // all values; the learner reads its own here
-  std::vector<std::string> skipped_titles;  // option tables of the learners not in use
+  OptionSet options;                        // all values; learner and product read their own here
+  std::vector<std::string> skipped_titles;  // option tables of those that are not in use
   std::vector<std::string> operands;        // of the command line, the recipe file aside
   // Whoever runs it says so, see open_device(); no part of the recipe as text.
   std::vector<fs::path> python_environments;
@@ -122,21 +124,21 @@ struct Recipe {
   std::string to_yaml() const { return options.to_yaml(skipped_titles); }
 };
 
-// All learners of the program with their options.
-std::span<const LearnerTable> learner_tables();
+// All learners and products of the program with their options.
+std::span<const MethodTable> method_tables();
 
-// Title under which a learner's options stand.
-std::string learner_title(const LearnerTable& table);
+// Title under which such options stand: "Learner lora".
+std::string method_title(const MethodTable& table);
 
-// All options of a run, the learners' included, with their defaults.
-OptionSet run_options(std::span<const LearnerTable> learners);
+// All options of a run, those of the tables included, with their defaults.
+OptionSet run_options(std::span<const MethodTable> tables);
 
 // Applies the preset of `method` to what is not set explicitly, then checks values against each
 // other. Throws Error(usage) naming the options that contradict.
-Recipe resolve_recipe(OptionSet options, std::span<const LearnerTable> learners);
+Recipe resolve_recipe(OptionSet options, std::span<const MethodTable> tables);
 
 // From a command's arguments: the first operand ending in .yaml or .yml is read as the recipe file,
 // and the arguments win over it. Throws Error(usage).
-Recipe read_recipe(std::span<const std::string> arguments, std::span<const LearnerTable> learners);
+Recipe read_recipe(std::span<const std::string> arguments, std::span<const MethodTable> tables);
 
 }  // namespace jackscrew

@@ -4,7 +4,7 @@
 
 namespace jackscrew {
 
-double training_flops(const Stage& stage, const Learner& learner, const StepBatch& batch) {
+double training_flops(const Stage& stage, const StepBatch& batch) {
   const ModelConfig& config = stage.config();
   const auto tokens = static_cast<double>(batch.tokens);
   const auto targets = static_cast<double>(batch.targets);
@@ -14,9 +14,8 @@ double training_flops(const Stage& stage, const Learner& learner, const StepBatc
     const bool head = weight.module == "lm_head" ||
                       (weight.kind == WeightKind::embedding && config.tie_word_embeddings);
     if (weight.kind != WeightKind::linear && !head) continue;
-    // y, dx, and dW where the weight itself learns.
-    const bool changes = parameter->learns() && learner.changes(weight);
-    const double products = changes ? 6.0 : 4.0;
+    // y, dx, and dW where somebody asks for it.
+    const double products = parameter->slot->forms_gradient() ? 6.0 : 4.0;
     total += products * static_cast<double>(weight.size()) * (head ? targets : tokens);
   }
   // Two products forward and five backward over the causal half of the scores.

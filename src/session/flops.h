@@ -9,6 +9,6 @@ namespace jackscrew {
 
 // Multiply-adds times two of the matrix products and attention of one training step, recomputation
 // not counted: it is a choice, not work asked for.
-double training_flops(const Stage& stage, const Learner& learner, const StepBatch& batch);
+double training_flops(const Stage& stage, const StepBatch& batch);
 
 }  // namespace jackscrew

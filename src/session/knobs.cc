@@ -152,7 +152,7 @@ Recipe with_settings(const Recipe& recipe, std::string_view settings) {
     if (setting.name == "method") options.set("learner", "", setting.origin);
     options.set(setting);
   }
-  Recipe changed = resolve_recipe(std::move(options), learner_tables());
+  Recipe changed = resolve_recipe(std::move(options), method_tables());
   changed.python_environments = recipe.python_environments;
   return changed;
 }

@@ -61,15 +61,18 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
   masters_ = make_masters(recipe, plans_only);
   optimizer_ =
       make_optimizer(recipe.optimizer, {recipe.adam_beta1, recipe.adam_beta2, recipe.adam_epsilon});
-  product_ = &find_product(recipe.product, *ops_);
+  const StageSpec whole = StageSpec::whole(files.config);
+  arithmetic_.emplace(find_product(recipe.product).make(recipe.options, *ops_),
+                      recipe.product_exclude, linears_of(files.config, whole));
   if (recipe.attention == AttentionLibrary::cudnn &&
-      ActivationTypes::of(*product_, *ops_).attention != DType::bf16) {
+      ActivationTypes::of(*arithmetic_, *ops_).attention != DType::bf16) {
     throw Error(
         ErrorKind::usage,
-        fmt::format("attention=cudnn takes tensors of bf16, which a run on {} with product={} "
+        fmt::format("attention=cudnn takes tensors of bf16, which a run on {} with product={}{} "
                     "does not have",
-                    device_->name(), product_->name()),
-        "set device=cuda:0 product=bf16, or leave attention=own");
+                    device_->name(), product().name(),
+                    recipe.product_exclude.empty() ? "" : " and product_exclude"),
+        "set device=cuda:0 product=bf16 without product_exclude, or leave attention=own");
   }
   memory_->set_phase("load");
   scratch_ = make_arena(Purpose::workspace, &ArenaSizes::scratch);
@@ -137,13 +140,14 @@ void Session::build_stage(const Recipe& recipe, const ModelFiles& files, Arena s
       use_.training,
       [&](const Weight& weight, const Tensor& out) { loader.read_original(weight, out); }};
   const StageSpec whole = StageSpec::whole(files.config);
-  learner_->plan(weights_of(files.config, whole));
-  const StageBuild build{slots,
-                         *learner_,
-                         *product_,
-                         [&](const WeightSpec& weight) { return loader.format(weight); },
-                         [&](Weight& weight) { loader.fill(weight); },
-                         use_.max_positions};
+  learner_->plan(learnable_of(files.config, whole, *arithmetic_));
+  const StageBuild build{
+      slots,
+      *learner_,
+      *arithmetic_,
+      [&](const WeightSpec& weight) { return loader.format(weight); },
+      [&](Weight& weight) { loader.fill(weight); },
+      use_.max_positions};
   stage_ = std::make_unique<Stage>(files.config, whole, build);
   staging_high_water_ = loader.staging_bytes();
 }

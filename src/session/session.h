@@ -90,7 +90,8 @@ class Session {
   // Before a checkpoint links the files of masters: makes room for those that take their place, so
   // that no later step can run out of it. Throws Error(generic) where the disk has none.
   void reserve_master_files();
-  const Product& product() const { return *product_; }
+  // Of all weights that product_exclude does not name.
+  const Product& product() const { return arithmetic_->product(); }
 
   // Everything that a checkpoint holds, and what must follow when it was overwritten: first, when
   // the states of the role `schedule` were, then when the others were.
@@ -166,7 +167,7 @@ class Session {
   FileBacking* master_files_ = nullptr;  // in masters_, where they are in files
   std::unique_ptr<Memory> masters_;
   std::unique_ptr<Optimizer> optimizer_;
-  const Product* product_ = nullptr;
+  std::optional<Arithmetic> arithmetic_;
   Arena scratch_;
   int64_t staging_high_water_ = 0;
   OwnedTensor scalars_;  // StepScalars

@@ -13,7 +13,7 @@ Session::Peak Session::measure_peak() {
   constexpr double kLong = 2e-3;
   constexpr int kRuns = 5;
   Peak peak;
-  if (ops_->has_bf16()) peak.operands = product_->attention_operands();
+  if (ops_->has_bf16()) peak.operands = arithmetic_->attention_operands();
   for (int64_t size = kSize; 3 * size * size * 4 <= scratch_.capacity(); size *= 2) {
     scratch_.reset();
     const Tensor a = scratch_.tensor(peak.operands, {size, size});

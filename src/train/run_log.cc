@@ -145,7 +145,7 @@ void RunLog::log_booked(int64_t step) {
 void RunLog::worked(const StepBatch& batch, double seconds) {
   resident_peak_ = std::max(resident_peak_, anonymous_resident_bytes());
   unlogged_.tokens += batch.tokens;
-  unlogged_.flops += training_flops(run_.session.stage(), run_.session.learner(), batch);
+  unlogged_.flops += training_flops(run_.session.stage(), batch);
   unlogged_.seconds += seconds;
 }
 

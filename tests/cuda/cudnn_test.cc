@@ -99,6 +99,8 @@ TEST_F(CudaCudnn, SaysWhereItCannotBe) {
   const std::string chosen = "method=lora attention=cudnn ";
   expect_refused(chosen + "product=f32 device=cuda:0", ErrorKind::usage, "takes tensors of bf16");
   expect_refused(chosen + "product=int8 device=cuda:0", ErrorKind::usage, "takes tensors of bf16");
+  expect_refused(chosen + "product=bf16 product_exclude=lm_head device=cuda:0", ErrorKind::usage,
+                 "product=bf16 and product_exclude does not have");
   expect_refused(chosen + "product=f32 device=cpu", ErrorKind::usage, "a run on cpu");
   machine().cudnn = 0;
   expect_refused(chosen + "product=bf16 device=cuda:0", ErrorKind::device, "none is found");

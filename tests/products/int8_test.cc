@@ -51,7 +51,7 @@ Rounded to_nearest(const Matrix& m, int64_t group, int32_t limit) {
 
 class Int8ProductTest : public ::testing::Test {
  protected:
-  const Product& product() const { return int8_product(); }
+  const Product& product() const { return *product_; }
   Context context(Ops& ops) { return {ops, scratch_, &scalars_, true}; }
   Context context() { return context(*ops_); }
 
@@ -144,6 +144,7 @@ class Int8ProductTest : public ::testing::Test {
     }
   }
 
+  std::unique_ptr<const Product> product_ = make_int8_product();
   std::unique_ptr<Ops> ops_ = make_test_ops();
   Memory memory_{"host", make_host_backing(), 0};
   Arena scratch_{memory_, Purpose::workspace, int64_t{128} << 20};
@@ -319,7 +320,7 @@ TEST_F(Int8ProductTest, TheRestIsF32) {
   const Arena::Frame frame(scratch_);
   std::array<std::vector<float>, 2> results;
   for (size_t i = 0; i < results.size(); ++i) {
-    const Product& arithmetic = i == 0 ? int8_product() : f32_product();
+    const Product& arithmetic = i == 0 ? product() : f32_product();
     const Tensor one = x.view().rows(0, 1);
     Matrix y(1, 33), d(33, 70), left(5, 70), right(33, 5);
     arithmetic.forward(run, arithmetic.prepare(run, one), weight, y.view(), Accumulate::no);

@@ -36,10 +36,11 @@ class ProductTest : public ::testing::TestWithParam<const char*> {
     if (is_bf16() && !ops_->has_bf16()) {
       GTEST_SKIP() << "the level " << isa_name(test_isa()) << " has no bf16 products";
     }
+    product_ = find_product(GetParam()).make({}, *ops_);
   }
 
   bool is_bf16() const { return std::string(GetParam()) == "bf16"; }
-  const Product& product() const { return find_product(GetParam(), *ops_); }
+  const Product& product() const { return *product_; }
   Context context() { return {*ops_, scratch_, nullptr, true}; }
 
   Weight make_weight(const char* name, int64_t rows, int64_t cols) {
@@ -144,6 +145,7 @@ class ProductTest : public ::testing::TestWithParam<const char*> {
   std::unique_ptr<Ops> ops_ = make_test_ops();
   Memory memory_{"host", make_host_backing(), 0};
   Arena scratch_{memory_, Purpose::workspace, int64_t{64} << 20};
+  std::unique_ptr<const Product> product_;
 };
 
 TEST_P(ProductTest, EveryStorage) {
@@ -312,13 +314,15 @@ TEST(ContributorTest, RefusalsNameTheWeight) {
 
 TEST(FindProductTest, SaysWhatThereIs) {
   const auto below = make_cpu_ops(1, IsaLevel::v3);
-  EXPECT_EQ(&find_product("auto", *below), &f32_product());
-  EXPECT_EQ(&find_product("f32", *below), &f32_product());
-  expect_error(ErrorKind::device, "bf16", [&] { find_product("bf16", *below); });
-  expect_error(ErrorKind::usage, "f64", [&] { find_product("f64", *below); });
+  EXPECT_EQ(&find_product("auto"), &find_product("f32"));
+  EXPECT_STREQ(find_product("auto").make({}, *below)->name(), "f32");
+  expect_error(ErrorKind::device, "bf16", [&] { find_product("bf16").make({}, *below); });
+  expect_error(ErrorKind::usage, "f64", [] { find_product("f64"); });
   const auto ops = make_test_ops();
-  if (ops->has_bf16()) {
-    EXPECT_EQ(&find_product("bf16", *ops), &bf16_product());
+  for (const ProductEntry& entry : all_products()) {
+    EXPECT_EQ(&find_product(entry.name), &entry);
+    if (entry.name == std::string_view("bf16") && !ops->has_bf16()) continue;
+    EXPECT_STREQ(entry.make({}, *ops)->name(), entry.name);
   }
 }
 

@@ -24,10 +24,17 @@ constexpr OptionSpec kLoraOptions[] = {
      .min = 1},
     {.name = "targets", .type = OptionType::list, .default_text = "all", .help = "layers"},
 };
-const LearnerTable kLearners[] = {{"full", {}}, {"lora", kLoraOptions}, {"rotary", {}}};
+constexpr OptionSpec kProductOptions[] = {
+    {.name = "step", .type = OptionType::number, .default_text = "0.335", .help = "step size"},
+};
+const MethodTable kMethods[] = {{"learner", "full", {}},
+                                {"learner", "lora", kLoraOptions},
+                                {"learner", "rotary", {}},
+                                {"product", "f32", {}},
+                                {"product", "int8", kProductOptions}};
 
 Recipe read(const std::vector<std::string>& arguments) {
-  return read_recipe(arguments, kLearners);
+  return read_recipe(arguments, kMethods);
 }
 
 template <class Action>
@@ -98,6 +105,16 @@ TEST(Recipe, OptionsOfAnotherLearnerAreRefused) {
             }),
             "command line: rank is an option of learner lora, but this run has learner full | "
             "leave rank out, or set learner=lora");
+}
+
+TEST(Recipe, OptionsOfAnotherProductAreRefused) {
+  EXPECT_EQ(read({"product=int8", "step=0.5"}).options.number("step"), 0.5);
+  EXPECT_EQ(usage_error([] { read({"step=0.5"}); }),
+            "command line: step is an option of product int8, but this run has product auto | "
+            "leave step out, or set product=int8");
+  EXPECT_EQ(read({"product=f32"}).to_yaml().find("step:"), std::string::npos);
+  EXPECT_NE(read({"product=int8"}).to_yaml().find("# Product int8\nstep: 0.335"),
+            std::string::npos);
 }
 
 TEST(Recipe, Contradictions) {

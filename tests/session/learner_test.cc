@@ -9,7 +9,7 @@
 #include "learners/full.h"
 #include "tests/support/batches.h"
 #include "tests/support/errors.h"
-#include "tests/support/stage_rig.h"
+#include "tests/support/golden_rig.h"
 
 namespace jackscrew {
 namespace {
@@ -198,11 +198,11 @@ TEST_P(ProjectingTest, AccumulatesTheProjectedGradient) {
   const ModelFiles files = open_model(golden_path(GetParam()).string());
   const std::vector<MicroBatch> parts = separated(golden.batch().micro_batches[0]);
   const auto full_learner = make_full_learner();
-  StageRig full(files, StageSpec::whole(files.config), *full_learner);
+  StageRig full(model_of(files), StageSpec::whole(files.config), *full_learner);
   ProjectingLearner left_learner(Side::left);
   ProjectingLearner right_learner(Side::right);
-  StageRig left(files, StageSpec::whole(files.config), left_learner);
-  StageRig right(files, StageSpec::whole(files.config), right_learner);
+  StageRig left(model_of(files), StageSpec::whole(files.config), left_learner);
+  StageRig right(model_of(files), StageSpec::whole(files.config), right_learner);
   for (StageRig* rig : {&full, &left, &right}) {
     rig->begin(golden.batch().targets);
     for (const MicroBatch& part : parts) rig->accumulate(DeviceBatch(part));

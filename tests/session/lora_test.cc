@@ -9,6 +9,7 @@
 #include "formats/peft.h"
 #include "learners/full.h"
 #include "model/parameter.h"
+#include "products/dense.h"
 #include "session/adapter.h"
 #include "tests/support/batches.h"
 #include "tests/support/errors.h"
@@ -304,9 +305,8 @@ TEST_F(LoraSlotTest, BackwardIsTheTransposeOfForward) {
   Context run{*ops_, scratch_, &scalars_, true};
   const Tensor in(x.data(), DType::f32, {tokens, kIn});
   const Tensor dx_view(dx.data(), DType::f32, {tokens, kIn});
-  const Product& product = find_product("f32", *ops_);
-  const Gradient g = product.backward(run, product.prepare(run, in),
-                                      Tensor(dy.data(), DType::f32, {tokens, kOut}), weight_);
+  const Gradient g = f32_product().backward(run, f32_product().prepare(run, in),
+                                            Tensor(dy.data(), DType::f32, {tokens, kOut}), weight_);
   slot_->backward(g, &dx_view);
   const double expected = dot(dy.data(), y.data(), tokens * kOut);
   ASSERT_GT(std::abs(expected), 1.0);
@@ -334,15 +334,15 @@ TEST_F(LoraSlotTest, SumInBf16IsRoundedOnce) {
   std::fill(a.data<float>(), a.data<float>() + a.size(), 0.0f);
   a.data<float>()[0] = 0.9f;
   Parameter parameter{std::move(weight), std::move(slot_)};
-  const Product& product = find_product("bf16", *ops_);
-  const Linear linear(parameter, nullptr, product);
+  const auto product = find_product("bf16").make({}, *ops_);
+  const Linear linear(parameter, nullptr, *product);
   Context run{*ops_, scratch_, &scalars_, false};
   const Arena::Frame frame(scratch_);
   std::vector<float> x(kIn, 0.0f);
   x[0] = x[1] = 1.0f;
   std::vector<bf16> y(kOut);
-  linear.forward(run, product.prepare(run, Tensor(x.data(), DType::f32, {1, kIn})),
-                 Tensor(y.data(), DType::bf16, {1, kOut}), Accumulate::no);
+  LinearInput input(Tensor(x.data(), DType::f32, {1, kIn}));
+  linear.forward(run, input, Tensor(y.data(), DType::bf16, {1, kOut}), Accumulate::no);
   for (const bf16 value : y) EXPECT_EQ(to_float(value), 258.0f);
 }
 

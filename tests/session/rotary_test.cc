@@ -9,7 +9,7 @@
 #include "tests/support/counting_ops.h"
 #include "tests/support/errors.h"
 #include "tests/support/golden.h"
-#include "tests/support/stage_rig.h"
+#include "tests/support/golden_rig.h"
 
 namespace jackscrew {
 namespace {
@@ -100,12 +100,12 @@ TEST(Rotary, AFlushedMasterIsWhatAdamwOnTheGroupAloneGives) {
   const auto masters = exact_values(*session);
 
   OnlyThese learner(group);
-  StageRig rig(files, StageSpec::whole(files.config), learner, make_test_ops(),
-               [&](const WeightSpec& weight) {
-                 const bool frozen_linear =
-                     weight.is_block_matrix() && !group.contains(weight.name);
-                 return lasting(frozen_linear ? find_format("int8") : f32_format());
-               });
+  RigChoices choices;
+  choices.format = [&](const WeightSpec& weight) {
+    const bool frozen_linear = weight.is_block_matrix() && !group.contains(weight.name);
+    return lasting(frozen_linear ? find_format("int8") : f32_format());
+  };
+  StageRig rig(model_of(files), StageSpec::whole(files.config), learner, std::move(choices));
   for (int64_t step = 0; step < 5; ++step) {
     const StepBatch batch = batch_of(step);
     const DeviceBatch micro(batch.micro_batches[0], batch.first_token);

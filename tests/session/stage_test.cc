@@ -9,15 +9,10 @@
 #include "learners/full.h"
 #include "tests/support/batches.h"
 #include "tests/support/counting_ops.h"
-#include "tests/support/stage_rig.h"
+#include "tests/support/golden_rig.h"
 
 namespace jackscrew {
 namespace {
-
-bool same_bits(const Tensor& a, const Tensor& b) {
-  return a.bytes() == b.bytes() &&
-         std::memcmp(a.raw(), b.raw(), static_cast<size_t>(a.bytes())) == 0;
-}
 
 class PipelineTest : public ::testing::TestWithParam<const char*> {};
 
@@ -32,13 +27,13 @@ TEST_P(PipelineTest, TwoStagesAreOneModel) {
     const DeviceBatch a(micro_a);
     const DeviceBatch b(micro_b, a.tokens());
     const int64_t targets = micro_a.target_count + micro_b.target_count;
-    StageRig whole(files, StageSpec::whole(files.config), *learner);
+    StageRig whole(model_of(files), StageSpec::whole(files.config), *learner);
     whole.begin(targets);
     whole.accumulate(a, recompute);
     whole.accumulate(b, recompute);
 
-    StageRig first(files, {0, 1, true, false}, *learner);
-    StageRig second(files, {1, layers, false, true}, *learner);
+    StageRig first(model_of(files), {0, 1, true, false}, *learner);
+    StageRig second(model_of(files), {1, layers, false, true}, *learner);
     first.begin(targets);
     second.begin(targets);
     const auto first_a = first.forward(a, nullptr, recompute);
@@ -112,8 +107,8 @@ class CountedRig {
   CountedRig(const ModelFiles& files, Learner& learner) {
     auto ops = std::make_unique<CountingOps>(make_test_ops());
     counts_ = ops.get();
-    rig_ =
-        std::make_unique<StageRig>(files, StageSpec::whole(files.config), learner, std::move(ops));
+    rig_ = std::make_unique<StageRig>(model_of(files), StageSpec::whole(files.config), learner,
+                                      RigChoices{.ops = std::move(ops)});
     rig_->begin(1);
   }
   // The multiply-adds of gemm in backward, the head's included.

@@ -19,9 +19,10 @@ class CountingOps : public Ops {
   explicit CountingOps(std::unique_ptr<Ops> inner)
       : Ops(inner->threads(), inner->isa()), inner_(std::move(inner)) {}
 
-  int64_t multiply_adds = 0;  // of gemm() and gemm_int8()
+  int64_t multiply_adds = 0;       // of gemm() and gemm_int8()
+  int64_t multiply_adds_int8 = 0;  // of the latter
   int64_t attention_backwards = 0;
-  void reset() { multiply_adds = attention_backwards = 0; }
+  void reset() { multiply_adds = multiply_adds_int8 = attention_backwards = 0; }
 
   std::string level() const override { return inner_->level(); }
   bool plans_only() const override { return inner_->plans_only(); }
@@ -34,6 +35,7 @@ class CountingOps : public Ops {
   void gemm_int8(const Int8Rows& a, const Int8Rows& b, Transpose transpose_b, const Tensor& c,
                  Accumulate accumulate, Arena& scratch) override {
     multiply_adds += c.size() * a.codes.cols();
+    multiply_adds_int8 += c.size() * a.codes.cols();
     inner_->gemm_int8(a, b, transpose_b, c, accumulate, scratch);
   }
   int32_t int8_limit() const override { return inner_->int8_limit(); }

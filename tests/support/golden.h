@@ -14,6 +14,7 @@
 #include "formats/safetensors.h"
 #include "session/session.h"
 #include "tests/support/paths.h"
+#include "tests/support/states.h"
 
 namespace jackscrew {
 
@@ -74,7 +75,7 @@ inline std::vector<std::string> settings_of(const std::string& text) {
 
 // A recipe from "name=value" settings, as the command line gives them.
 inline Recipe make_recipe(const std::vector<std::string>& settings) {
-  return read_recipe(settings, learner_tables());
+  return read_recipe(settings, method_tables());
 }
 
 // A planned and loaded session.
@@ -90,25 +91,6 @@ inline SessionUse training_use(int64_t tokens) {
           .max_positions = tokens,
           .kv_tokens = 0,
           .logits_rows = tokens};
-}
-
-// What the learners of a stage keep in that role, by name.
-inline std::map<std::string, Tensor> states(const Stage& stage, StateRole role) {
-  std::map<std::string, Tensor> out;
-  stage.visit([&](const StateRef& state) {
-    if (state.role == role) out[state.name] = state.view;
-  });
-  return out;
-}
-
-// The values behind states(), copied: they change with every step.
-inline std::map<std::string, std::vector<float>> state_values(const Stage& stage, StateRole role) {
-  std::map<std::string, std::vector<float>> out;
-  for (const auto& [name, view] : states(stage, role)) {
-    const float* data = view.data<float>();
-    out[name] = std::vector<float>(data, data + view.size());
-  }
-  return out;
 }
 
 }  // namespace jackscrew

@@ -1,58 +1,62 @@
 // A stage with what it needs around it, for tests that a Session cannot express: parts of a
-// pipeline, and learners that exist only in a test.
+// pipeline, and learners and products that exist only in a test.
 #pragma once
 
 #include <functional>
-#include <map>
 #include <memory>
-#include <string>
-#include <vector>
+#include <utility>
 
+#include "model/init.h"
+#include "model/stage.h"
 #include "products/dense.h"
 #include "quant/plain.h"
-#include "tests/support/golden.h"
+#include "tests/support/states.h"
 #include "tests/support/test_ops.h"
 
 namespace jackscrew {
 
-// A micro-batch that a stage can read: on a CPU, the device's memory is the host's.
-class DeviceBatch {
- public:
-  explicit DeviceBatch(const MicroBatch& micro, int64_t tokens_before = 0)
-      : micro_(micro), target_rows_(micro.target_rows()), before_{tokens_before, 0} {
-    batch_ = {view(micro_.ids),           view(micro_.positions),
-              view(micro_.cu_seqlens),    view(target_rows_.rows),
-              view(target_rows_.targets), Tensor(before_, DType::i64, {2})};
-  }
-  DeviceBatch(const DeviceBatch&) = delete;
-  DeviceBatch& operator=(const DeviceBatch&) = delete;
-  operator const Batch&() const { return batch_; }
-  int64_t tokens() const { return batch_.tokens(); }
+// Where the weights of a stage come from.
+struct RigModel {
+  ModelConfig config;
+  // Gives a weight its values; `staging` holds panels.
+  std::function<void(Ops&, Weight&, Arena& staging)> fill;
+  // See LearnerContext::original.
+  std::function<void(Ops&, const Weight&, const Tensor& out, Arena& staging)> original;
+};
 
- private:
-  static Tensor view(std::vector<int32_t>& values) {
-    return {values.data(), DType::i32, {static_cast<int64_t>(values.size())}};
-  }
-  MicroBatch micro_;
-  TargetRows target_rows_;
-  int64_t before_[2];
-  Batch batch_;
+// Weights at random.
+inline RigModel random_model(const ModelConfig& config, uint64_t seed = 1) {
+  return {config,
+          [config, seed](Ops& ops, Weight& weight, Arena& staging) {
+            init_weight(ops, config, seed, weight, staging);
+          },
+          [config, seed](Ops& ops, const Weight& weight, const Tensor& out, Arena&) {
+            init_rows(ops, config, seed, weight.spec(), 0, out);
+          }};
+}
+
+// How a stage computes.
+struct RigChoices {
+  std::unique_ptr<Ops> ops = make_test_ops();  // those of a plan book memory alone
+  std::function<FormatPointer(const WeightSpec&)> format = [](const WeightSpec&) {
+    return lasting(f32_format());
+  };
+  std::unique_ptr<const Arithmetic> arithmetic = std::make_unique<Arithmetic>(make_f32_product());
 };
 
 class StageRig {
  public:
-  using FormatChoice = std::function<FormatPointer(const WeightSpec&)>;
-
-  StageRig(const ModelFiles& files, const StageSpec& spec, Learner& learner,
-           std::unique_ptr<Ops> ops = make_test_ops(), FormatChoice format = all_f32)
-      : ops_(std::move(ops)),
-        format_(std::move(format)),
+  StageRig(const RigModel& model, const StageSpec& spec, Learner& learner, RigChoices choices = {})
+      : choices_(std::move(choices)),
+        memory_("device", ops().plans_only() ? make_plan_backing() : make_host_backing(), 0),
         scratch_(memory_, Purpose::workspace, kArenaBytes),
         staging_(memory_, Purpose::staging, kArenaBytes),
-        stage_(files.config, spec, build(files, learner)) {}
+        stage_(model.config, spec, build(model, learner)) {}
 
   const Stage& stage() const { return stage_; }
-  Ops& ops() { return *ops_; }
+  Ops& ops() { return *choices_.ops; }
+  const Memory& memory() const { return memory_; }
+  const Arena& scratch() const { return scratch_; }
   StepScalars& scalars() { return scalars_; }
 
   // Begins a step whose losses are divided by `targets`.
@@ -89,7 +93,7 @@ class StageRig {
   }
   void backward(const Batch& batch, Flight& flight, const Tensor& d) {
     Context run = context();
-    ops_->copy(flight.d, d);
+    ops().copy(flight.d, d);
     stage_.backward(run, batch, flight.d, flight.stash);
   }
 
@@ -102,6 +106,21 @@ class StageRig {
     stage_.apply(run, weight_decay);
   }
 
+  // The sum of a batch's losses.
+  double loss(const Batch& batch) {
+    const auto flight = forward(batch, nullptr);
+    Context run = context();
+    scalars_.loss_sum = 0.0;
+    stage_.loss(run, batch, flight->hidden, nullptr);
+    return scalars_.loss_sum;
+  }
+
+  // States were overwritten from outside.
+  void restored() {
+    Context run = context();
+    stage_.restored(run);
+  }
+
   // Both halves of a step's micro-batch on a whole model.
   void accumulate(const Batch& batch, bool recompute = false) {
     const auto flight = forward(batch, nullptr, recompute);
@@ -109,39 +128,34 @@ class StageRig {
   }
 
  private:
-  static constexpr int64_t kArenaBytes = int64_t{64} << 20;
+  static constexpr int64_t kArenaBytes = int64_t{8} << 20;
 
-  Context context() { return {*ops_, scratch_, &scalars_, true}; }
+  Context context() { return {ops(), scratch_, &scalars_, true}; }
 
-  StageBuild build(const ModelFiles& files, Learner& learner) {
-    learner.plan(weights_of(files.config, StageSpec::whole(files.config)));
-    const LearnerContext slots{memory_,
-                               memory_,
-                               scratch_,
-                               &scalars_,
-                               *ops_,
-                               *optimizer_,
-                               42,
-                               true,
-                               [&files, this](const Weight& weight, const Tensor& out) {
-                                 weight.read_original(*ops_, *files.source->find(weight.name()),
-                                                      out, staging_);
-                               }};
+  StageBuild build(const RigModel& model, Learner& learner) {
+    learner.plan(learnable_of(model.config, StageSpec::whole(model.config), *choices_.arithmetic));
+    const LearnerContext slots{
+        memory_,
+        memory_,
+        scratch_,
+        &scalars_,
+        ops(),
+        *optimizer_,
+        42,
+        true,
+        [original = model.original, this](const Weight& weight, const Tensor& out) {
+          original(ops(), weight, out, staging_);
+        }};
     return {slots,
             learner,
-            f32_product(),
-            format_,
-            [&files, this](Weight& weight) {
-              weight.load(*ops_, *files.source->find(weight.name()), staging_);
-            },
+            *choices_.arithmetic,
+            choices_.format,
+            [fill = model.fill, this](Weight& weight) { fill(ops(), weight, staging_); },
             512};
   }
 
-  static FormatPointer all_f32(const WeightSpec&) { return lasting(f32_format()); }
-
-  std::unique_ptr<Ops> ops_;
-  FormatChoice format_;
-  Memory memory_{"device", make_host_backing(), 0};
+  RigChoices choices_;
+  Memory memory_;
   std::unique_ptr<Optimizer> optimizer_ = make_optimizer("adamw", {});
   Arena scratch_, staging_;
   StepScalars scalars_{};

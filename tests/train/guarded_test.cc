@@ -26,6 +26,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values("method=full", "method=full optimizer=adamw_8bit gradient_checkpointing=true",
                       "method=full storage=bf16", "method=full product=int8 storage=int8_row",
                       "method=lora storage=bf16", "method=lora storage=nf4 product=int8",
+                      "method=full product=int8 product_exclude=q_proj,lm_head",
                       "method=lora storage=nf4_double lora_dropout=0.1",
                       "method=lora storage=int8_affine", "method=lora storage=int8_dynamic",
                       "method=rotary active_params=50% steps_per_rotation=2",

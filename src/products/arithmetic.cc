@@ -1,0 +1,80 @@
+#include "products/arithmetic.h"
+
+#include <fmt/format.h>
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "products/dense.h"
+
+namespace jackscrew {
+
+namespace {
+
+// "model.layers.0.mlp.down_proj" of "model.layers.0.mlp.down_proj.weight".
+std::string path_of(const WeightSpec& weight) {
+  return weight.name.substr(0, weight.name.rfind('.'));
+}
+
+// Whether the pattern is the path, or its end after a dot.
+bool matches(const std::string& pattern, const WeightSpec& weight) {
+  const std::string path = path_of(weight);
+  for (size_t begin = 0;; ++begin) {
+    if (fnmatch(pattern.c_str(), path.c_str() + begin, 0) == 0) return true;
+    begin = path.find('.', begin);
+    if (begin == std::string::npos) return false;
+  }
+}
+
+[[noreturn]] void refuse_pattern(const std::string& pattern, std::span<const WeightSpec> linears) {
+  std::vector<std::string> modules;
+  for (const WeightSpec& weight : linears) {
+    if (std::find(modules.begin(), modules.end(), weight.module) == modules.end()) {
+      modules.push_back(weight.module);
+    }
+  }
+  const auto nearest = nearest_name(pattern, modules);
+  throw Error(ErrorKind::usage,
+              fmt::format("product_exclude={} matches no linear layer of the model", pattern),
+              fmt::format("{}modules: {}; or an end of a path, such as layers.0.*",
+                          nearest ? fmt::format("did you mean {}? ", *nearest) : "",
+                          fmt::join(modules, ", ")));
+}
+
+}  // namespace
+
+Arithmetic::Arithmetic(std::unique_ptr<const Product> product) : product_(std::move(product)) {}
+
+Arithmetic::Arithmetic(std::unique_ptr<const Product> product, std::vector<std::string> excluded,
+                       std::span<const WeightSpec> linears)
+    : product_(std::move(product)), excluded_(std::move(excluded)) {
+  if (excluded_.empty()) return;
+  if (std::string_view(product_->name()) == f32_product().name()) {
+    throw Error(ErrorKind::usage,
+                fmt::format("product_exclude is {}, but this run multiplies everything in f32",
+                            fmt::join(excluded_, ",")),
+                "leave product_exclude out, or choose the product of the other weights: product");
+  }
+  for (const std::string& pattern : excluded_) {
+    const bool used = std::any_of(linears.begin(), linears.end(), [&](const WeightSpec& weight) {
+      return matches(pattern, weight);
+    });
+    if (!used) refuse_pattern(pattern, linears);
+  }
+}
+
+const Product& Arithmetic::product_of(const WeightSpec& weight) const {
+  const bool excluded =
+      std::any_of(excluded_.begin(), excluded_.end(),
+                  [&](const std::string& pattern) { return matches(pattern, weight); });
+  return excluded ? f32_product() : *product_;
+}
+
+DType Arithmetic::activation_dtype() const {
+  return excluded_.empty() ? product_->activation_dtype() : f32_product().activation_dtype();
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,36 @@
+// The products of a run: which one multiplies a weight, and what may be rounded between them.
+#pragma once
+
+#include <string>
+
+#include "products/product.h"
+
+namespace jackscrew {
+
+class Arithmetic {
+ public:
+  // One product for every weight.
+  explicit Arithmetic(std::unique_ptr<const Product> product);
+  // As above, but in f32 where a pattern of `excluded` matches. A pattern is the name of a module
+  // ("down_proj"), or an end of its path in the model in which * stands for any characters
+  // ("layers.0.*"). Throws Error(usage) where the product is f32 itself, and for a pattern that
+  // matches none of `linears`, which are all that is multiplied.
+  Arithmetic(std::unique_ptr<const Product> product, std::vector<std::string> excluded,
+             std::span<const WeightSpec> linears);
+
+  // Of all weights that are not excluded.
+  const Product& product() const { return *product_; }
+  // Valid as long as this is. Weights with the same product can share an operand.
+  const Product& product_of(const WeightSpec& weight) const;
+
+  // See Product. Activations pass from one product to another and are what all of them take: f32
+  // where something is excluded. Attention is no weight's, and goes by product().
+  DType activation_dtype() const;
+  DType attention_operands() const { return product_->attention_operands(); }
+
+ private:
+  std::unique_ptr<const Product> product_;
+  std::vector<std::string> excluded_;
+};
+
+}  // namespace jackscrew

@@ -1,0 +1,41 @@
+// The arithmetic of a step against its formula.
+#include "session/flops.h"
+
+#include "tests/support/batches.h"
+#include "tests/support/golden.h"
+
+namespace jackscrew {
+namespace {
+
+TEST(Flops, CountsTheProductsThatAreAskedFor) {
+  const ModelFiles files = open_model(golden_path("gqa_tied").string());
+  const ModelConfig& config = files.config;
+  const StepBatch batch = step_of({random_micro_batch(config.vocab_size, {9, 17}, 1)});
+  int64_t blocks = 0;
+  for (const WeightSpec& weight : weights_of(config, StageSpec::whole(config))) {
+    if (weight.is_block_matrix()) blocks += weight.size();
+  }
+  const int64_t head = config.vocab_size * config.hidden_size;
+  // Seven products over the causal half of the scores.
+  const int64_t attention = 7 * config.num_hidden_layers * (9 * 9 + 17 * 17) *
+                            config.num_attention_heads * config.head_dim;
+  struct Case {
+    const char* settings;
+    int64_t of_blocks, of_head;  // products of a weight: y, dx and dW
+  };
+  for (const Case& c : {Case{"method=full", 3, 3},
+                        {"method=lora", 2, 2},
+                        {"method=rotary active_params=100% static=train", 3, 3},
+                        {"method=rotary active_params=100% static=freeze", 3, 2}}) {
+    const auto session =
+        make_session(make_recipe(settings_of(c.settings)), files, training_use(batch.tokens));
+    session->accumulate(batch, 0.0, 0);  // rotates
+    const int64_t products =
+        2 * (c.of_blocks * blocks * batch.tokens + c.of_head * head * batch.targets);
+    EXPECT_EQ(training_flops(session->stage(), batch), static_cast<double>(products + attention))
+        << c.settings;
+  }
+}
+
+}  // namespace
+}  // namespace jackscrew

@@ -31,6 +31,7 @@ from transformers.utils import logging as transformers_logging
 
 import golden
 from hostile_text import hostile_text
+from quantised_parity import check_quantised
 from tiny_models import tiny_tokenizer, write_gguf
 from tokenizer_parity import check_tokenizers
 
@@ -562,6 +563,11 @@ class Parity:
             theirs = model(input_ids=ours["ids"][None].long(), use_cache=False).logits[0]
         self.report.line("nf4.logits", error(ours["logits"], theirs), 1e-5)
 
+    def quantised(self) -> None:
+        """Files of the packages that quantise."""
+        check_quantised(self.report, self.program, self.work, self.seed,
+                        Path(sys.prefix) / "producers")
+
     def guard(self, name: str, check: Callable[[], None]) -> None:
         try:
             check()
@@ -607,7 +613,7 @@ def main() -> int:
     parser.add_argument("--tokenizers", type=Path, required=True,
                         help="the directory that script/setup --tokenizers makes")
     names = ["tiny", "gguf_architectures", "states", "tokens", "tokenizers", "chats", "logits",
-             "full", "lora", "nf4"]
+             "full", "lora", "nf4", "quantised"]
     parser.add_argument("--only", choices=names, action="append",
                         help="run this check only (repeatable)")
     options = parser.parse_args()

@@ -194,7 +194,7 @@ def save(path: Path, tensors: dict) -> None:
 
 
 def write_quantised(source: Path, target: Path, plain: Path, method: str, seed=1, head=False,
-                    **options) -> None:
+                    quantiser=None, **options) -> None:
     """A model directory in a layout, and `plain`: the same in F32 with the values of the first."""
     rng = np.random.default_rng(seed)
     for directory in (target, plain):
@@ -203,7 +203,7 @@ def write_quantised(source: Path, target: Path, plain: Path, method: str, seed=1
     for name, tensor in load_file(source / "model.safetensors").items():
         tensor = tensor.float().numpy()
         if is_linear(name) or (head and name == "lm_head.weight"):
-            parts, values = QUANTISERS[method](tensor, rng, **options)
+            parts, values = (quantiser or QUANTISERS[method])(tensor, rng, **options)
             layer = name.removesuffix(".weight")
             quantised |= {f"{layer}.{part}": value for part, value in parts.items()}
             decoded[name] = values

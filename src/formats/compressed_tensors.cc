@@ -55,6 +55,14 @@ std::vector<int64_t> equal_sizes(int64_t cols, int64_t groups, const std::string
   return sizes;
 }
 
+// Bits of a code where so many words hold a row; 0: of no code that is read.
+int64_t code_bits(int64_t cols, int64_t words) {
+  for (const int64_t bits : {2, 3, 4, 5, 6, 8}) {
+    if (cols > 0 && cols <= INT32_MAX && ceil_div(cols * bits, 32) == words) return bits;
+  }
+  return 0;
+}
+
 void add_bytes(StoredTensor& tensor, const LayerTensors& tensors, std::string_view codes) {
   tensor.bytes = tensors.get(codes).bytes;
   for (const std::string_view part : {kScale, kZero, kGroups}) {
@@ -70,14 +78,12 @@ StoredTensor read_packed(const LayerTensors& tensors, const QuantizationConfig&)
   std::array<int64_t, 2> shape{};
   std::memcpy(shape.data(), tensors.get(kShape, "I64", {2}).bytes.data(), sizeof shape);
   const int64_t cols = shape[1];
-  const int64_t bits = cols > 0 && cols <= INT32_MAX && words == ceil_div(cols, 8)   ? 4
-                       : cols > 0 && cols <= INT32_MAX && words == ceil_div(cols, 4) ? 8
-                                                                                     : 0;
+  const int64_t bits = code_bits(cols, words);
   if (shape[0] != rows || bits == 0) {
     throw Error(ErrorKind::model,
                 fmt::format("tensor {} of shape {} does not hold codes of a matrix [{}, {}]",
                             packed.name, shape_text(packed.shape), shape[0], shape[1]),
-                "read are codes of 4 and 8 bits");
+                "read are codes of 2 to 6 and 8 bits");
   }
   const int64_t groups = group_count(tensors, rows, cols);
   GroupOrder order;
@@ -91,9 +97,9 @@ StoredTensor read_packed(const LayerTensors& tensors, const QuantizationConfig&)
   if (order.sizes.empty()) order.sizes = equal_sizes(cols, groups, tensors.name(kScale));
   const ScaleTable scales = read_scales(tensors, kScale, {rows, groups}, groups, 1);
   const bool has_zeros = tensors.find(kZero) != nullptr;
-  const PackedZero zero = !has_zeros  ? PackedZero::middle
-                          : bits == 8 ? PackedZero::eight_bits
-                                      : PackedZero::four_bits;
+  const PackedZero zero = !has_zeros ? PackedZero::middle
+                          : bits > 4 ? PackedZero::eight_bits
+                                     : PackedZero::four_bits;
   PackedSource source{
       .name = tensors.name(kWeight),
       .format = fmt::format("packed_{}bit", bits),

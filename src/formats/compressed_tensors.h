@@ -1,7 +1,8 @@
 // Weights as compressed-tensors keeps them (llm-compressor, vLLM). For a layer X of `in` columns
 // and `out` rows, with scales of F16, BF16 or F32, to which type values are rounded:
-//   pack-quantized  X.weight_packed      i32 [out, words]     codes of 4 or 8 bits along a row, the
-//                                                             lowest bits first
+//   pack-quantized  X.weight_packed      i32 [out, words]     codes of 2 to 6 or 8 bits along a
+//   row:
+//                                                             a little-endian stream
 //                   X.weight_scale       [out, groups]        groups of equal size; 1: the whole
 //                   row X.weight_zero_point  i32 [words, groups]  codes along the rows; or none:
 //                   the

@@ -269,8 +269,10 @@ void SafetensorsSource::add(const SafetensorsFile& file, const SafetensorsEntry&
   slot.file = &file;
   slot.entry = &entry;
   if (slot.tensor.format == nullptr) {
-    slot.problem = fmt::format("tensor {} is of dtype {}, which weights cannot be read from",
-                               entry.name, entry.dtype);
+    slot.problem = Error(ErrorKind::model,
+                         fmt::format("tensor {} is of dtype {}, which weights cannot be read from",
+                                     entry.name, entry.dtype),
+                         "supported: F32, BF16, F16, " + quantised_layouts_text());
   }
   slots_[entry.name] = std::move(slot);
 }
@@ -296,7 +298,7 @@ void SafetensorsSource::join_quantised(const fs::path& directory) {
       try {
         joined.tensor = layout.read(tensors, config);
       } catch (const Error& error) {
-        joined.problem = error.what();
+        joined.problem = error;
       }
       for (const std::string_view part : layout.parts) slots_.erase(tensors.name(part));
       joined.tensor.name = tensors.name(".weight");
@@ -309,9 +311,10 @@ const StoredTensor* SafetensorsSource::find(std::string_view name) const {
   const auto found = slots_.find(name);
   if (found == slots_.end()) return nullptr;
   const Slot& slot = found->second;
-  if (!slot.problem.empty()) {
-    throw Error(ErrorKind::model, fmt::format("{}: {}", slot.file->path().string(), slot.problem),
-                "supported: F32, BF16, F16, " + quantised_layouts_text());
+  if (slot.problem) {
+    const std::string path = slot.file->path().string();
+    throw Error(slot.problem->kind(), fmt::format("{}: {}", path, slot.problem->what()),
+                slot.problem->hint());
   }
   return &slot.tensor;
 }

@@ -5,12 +5,14 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/crc32c.h"
+#include "base/error.h"
 #include "base/file.h"
 #include "quant/stored_tensor.h"
 
@@ -143,7 +145,7 @@ class SafetensorsSource : public WeightSource {
     StoredTensor tensor;
     const SafetensorsFile* file = nullptr;
     const SafetensorsEntry* entry = nullptr;  // null: a weight of several tensors
-    std::string problem = {};                 // why weights cannot be read from it
+    std::optional<Error> problem = {};        // why weights cannot be read from it
   };
   void add(const SafetensorsFile& file, const SafetensorsEntry& entry);
   void join_quantised(const fs::path& directory);

@@ -141,13 +141,12 @@ void Session::build_stage(const Recipe& recipe, const ModelFiles& files, Arena s
       [&](const Weight& weight, const Tensor& out) { loader.read_original(weight, out); }};
   const StageSpec whole = StageSpec::whole(files.config);
   learner_->plan(learnable_of(files.config, whole, *arithmetic_));
-  const StageBuild build{
-      slots,
-      *learner_,
-      *arithmetic_,
-      [&](const WeightSpec& weight) { return loader.format(weight); },
-      [&](Weight& weight) { loader.fill(weight); },
-      use_.max_positions};
+  const StageBuild build{slots,
+                         *learner_,
+                         *arithmetic_,
+                         [&](const WeightSpec& weight) { return loader.format(weight); },
+                         [&](Weight& weight) { loader.fill(weight); },
+                         use_.max_positions};
   stage_ = std::make_unique<Stage>(files.config, whole, build);
   staging_high_water_ = loader.staging_bytes();
 }

@@ -2,8 +2,9 @@
 //   format_bench [--clock=wall|cpu] [model=PATH] [threads=4] [isa=LEVEL] [--json]
 // Without a model: normal numbers [2048, 2048]. With one: the linears of its blocks, the noise of
 // all together, speeds on the largest. Formats that cannot be encoded are filled with bytes that
-// stand for finite numbers: they have speeds only. Elements per second count the matrix's elements;
-// bytes per second those of the storage that a single token's product reads.
+// stand for finite numbers, packed ones with codes (packed_samples.h): they have speeds only.
+// Elements per second count the matrix's elements; bytes per second those of the storage that a
+// single token's product reads.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -13,6 +14,7 @@
 #include "base/error.h"
 #include "base/json_object.h"
 #include "bench/machine.h"
+#include "bench/packed_samples.h"
 #include "cli/arguments.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "model/init.h"
@@ -98,7 +100,34 @@ double squared_difference(const Tensor& a, const Tensor& b) {
   return sum;
 }
 
-Costs measure(const Format& format, const std::vector<Matrix>& all, Memory& memory, Ops& ops,
+// A format, of which a packed one depends on the matrix.
+struct Subject {
+  const char* name;
+  const Format* format = nullptr;
+  const PackedSample* sample = nullptr;
+
+  bool can_encode() const { return format != nullptr && format->can_encode(); }
+};
+
+std::vector<Subject> subjects() {
+  std::vector<Subject> out;
+  for (const Format* format : all_formats()) out.push_back({format->name(), format});
+  for (const PackedSample& sample : packed_samples())
+    out.push_back({sample.name, nullptr, &sample});
+  return out;
+}
+
+Weight make_weight(const Subject& subject, const Matrix& matrix, Memory& memory, Ops& ops) {
+  const WeightSpec spec{"w", matrix.rows(), matrix.cols()};
+  if (subject.format != nullptr) return {memory, spec, *subject.format};
+  const StoredTensor stored = packed_sample(*subject.sample, spec.rows, spec.cols);
+  Weight weight(memory, spec, stored.format);
+  Arena staging(memory, Purpose::staging, 0);
+  weight.load(ops, stored, staging);
+  return weight;
+}
+
+Costs measure(const Subject& subject, const std::vector<Matrix>& all, Memory& memory, Ops& ops,
               const BenchClock& clock) {
   Costs out;
   Arena scratch(memory, Purpose::workspace, int64_t{32} << 20);
@@ -107,7 +136,7 @@ Costs measure(const Format& format, const std::vector<Matrix>& all, Memory& memo
   for (const Matrix& matrix : all) {
     const int64_t rows = matrix.rows();
     const int64_t cols = matrix.cols();
-    Weight weight(memory, {"w", rows, cols}, format);
+    Weight weight = make_weight(subject, matrix, memory, ops);
     const Storage storage = weight.storage();
     const OwnedTensor decoded(memory, Purpose::workspace, DType::f32, {rows, cols});
     const auto publish = [&](const Rounding& rounding) {
@@ -115,7 +144,7 @@ Costs measure(const Format& format, const std::vector<Matrix>& all, Memory& memo
     };
     bytes += static_cast<double>(storage.bytes.bytes());
     elements += static_cast<double>(weight.size());
-    if (format.can_encode()) {
+    if (subject.can_encode()) {
       publish({});
       weight.decode(ops, 0, rows, decoded.view());
       out.noise += squared_difference(decoded.view(), matrix.values.view());
@@ -126,25 +155,26 @@ Costs measure(const Format& format, const std::vector<Matrix>& all, Memory& memo
     const OwnedTensor narrow_values(memory, Purpose::workspace, DType::bf16, {rows, cols});
     const OwnedTensor x = filled(memory, DType::f32, 1, cols);
     const OwnedTensor y(memory, Purpose::workspace, DType::f32, {1, rows});
-    if (format.can_encode()) {
+    if (subject.can_encode()) {
       StepScalars scalars{};
       out.stochastic = fastest(clock, [&] { publish({true, &scalars, 1}); });
       out.encode = fastest(clock, [&] { publish({}); });
-    } else {
+    } else if (subject.format != nullptr) {
       fill_finite(storage.bytes);
     }
     out.decode = fastest(clock, [&] { weight.decode(ops, 0, rows, decoded.view()); });
     out.decode_bf16 = fastest(clock, [&] { weight.decode(ops, 0, rows, narrow_values.view()); });
     out.multiply =
-        fastest(clock, [&] { weight.multiply(ops, x.view(), y.view(), Accumulate::no); });
+        fastest(clock, [&] { weight.multiply(ops, x.view(), y.view(), Accumulate::no, scratch); });
   }
   out.bits = 8.0 * bytes / elements;
   return out;
 }
 
-bool fits(const Format& format, const std::vector<Matrix>& all) {
+bool fits(const Subject& subject, const std::vector<Matrix>& all) {
+  if (subject.format == nullptr) return true;
   try {
-    for (const Matrix& matrix : all) format.storage_bytes(matrix.rows(), matrix.cols());
+    for (const Matrix& matrix : all) subject.format->storage_bytes(matrix.rows(), matrix.cols());
     return true;
   } catch (const Error&) {
     return false;  // rows that its blocks do not divide
@@ -171,9 +201,9 @@ int run(std::vector<std::string> arguments) {
     fmt::print("{:<13}{:>8}{:>9}{:>9}{:>11}{:>9}{:>9}{:>9}\n", "format", "bits", "SNR dB", "encode",
                "stochastic", "decode", "to bf16", "product");
   }
-  for (const Format* format : all_formats()) {
-    if (!fits(*format, all)) continue;
-    const Costs costs = measure(*format, all, memory, *ops, clock);
+  for (const Subject& subject : subjects()) {
+    if (!fits(subject, all)) continue;
+    const Costs costs = measure(subject, all, memory, *ops, clock);
     const double snr = 10.0 * std::log10(signal / costs.noise);  // infinite for f32
     const auto rate = [&](double seconds) {
       return seconds > 0.0 ? 1e-9 * costs.elements / seconds : 0.0;
@@ -181,8 +211,8 @@ int run(std::vector<std::string> arguments) {
     const double bandwidth = 1e-9 * costs.bytes / costs.multiply;
     if (recipe.json) {
       JsonObject object;
-      object.add("bench", "format").add("format", format->name()).add("bits", costs.bits);
-      if (format->can_encode()) {
+      object.add("bench", "format").add("format", subject.name).add("bits", costs.bits);
+      if (subject.can_encode()) {
         if (std::isfinite(snr)) object.add("snr", snr);
         object.add("encode", rate(costs.encode)).add("stochastic", rate(costs.stochastic));
       }
@@ -190,12 +220,12 @@ int run(std::vector<std::string> arguments) {
           .add("decode_bf16", rate(costs.decode_bf16))
           .add("product_bandwidth", bandwidth);
       fmt::print("{}\n", object.text());
-    } else if (format->can_encode()) {
-      fmt::print("{:<13}{:>8.3f}{:>9.2f}{:>9.2f}{:>11.2f}{:>9.2f}{:>9.2f}{:>9.2f}\n",
-                 format->name(), costs.bits, snr, rate(costs.encode), rate(costs.stochastic),
-                 rate(costs.decode), rate(costs.decode_bf16), bandwidth);
+    } else if (subject.can_encode()) {
+      fmt::print("{:<13}{:>8.3f}{:>9.2f}{:>9.2f}{:>11.2f}{:>9.2f}{:>9.2f}{:>9.2f}\n", subject.name,
+                 costs.bits, snr, rate(costs.encode), rate(costs.stochastic), rate(costs.decode),
+                 rate(costs.decode_bf16), bandwidth);
     } else {
-      fmt::print("{:<13}{:>8.3f}{:>9}{:>9}{:>11}{:>9.2f}{:>9.2f}{:>9.2f}\n", format->name(),
+      fmt::print("{:<13}{:>8.3f}{:>9}{:>9}{:>11}{:>9.2f}{:>9.2f}{:>9.2f}\n", subject.name,
                  costs.bits, "", "", "", rate(costs.decode), rate(costs.decode_bf16), bandwidth);
     }
     std::fflush(stdout);

@@ -29,6 +29,15 @@ struct Team {
     for (int64_t i = 0; i < n; ++i) f(i);
   }
 
+  // As `each`, but never by vectors: where each element goes to, or comes from, a place of its own.
+  template <class F>
+  JACKSCREW_INLINE void one_by_one(int64_t n, F f) const {
+    for (int64_t i = 0; i < n; ++i) {
+      f(i);
+      __asm__ volatile("");  // no vectors across it
+    }
+  }
+
   // f(row, column) for all of a matrix.
   template <class F>
   JACKSCREW_INLINE void each(int64_t rows, int64_t columns, F f) const {

@@ -24,7 +24,7 @@ class DenseProduct : public Product {
                Accumulate accumulate) const override {
     const Weight& weight = use.weight;
     if (arithmetic_ == DType::f32 && a.x.rows() == 1 && weight.as_f32().empty()) {
-      weight.multiply(context.ops, a.x, y, accumulate);
+      weight.multiply(context.ops, a.x, y, accumulate, context.scratch);
       return;
     }
     for_panels(context, weight, [&](const Tensor& panel, int64_t begin, int64_t end) {

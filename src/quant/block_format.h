@@ -31,7 +31,7 @@ class BlockFormat : public Format {
   }
 
   void multiply(Ops& ops, const Storage& storage, const Tensor& x, const Tensor& y,
-                Accumulate accumulate) const override {
+                Accumulate accumulate, Arena&) const override {
     ops.launch(DotBlocks<Block>{x.data<float>(), storage.bytes.data<uint8_t>(), y.data<float>(),
                                 row_bytes(storage.cols), div_exact(x.cols(), Block::kElements),
                                 accumulate == Accumulate::yes},

@@ -54,7 +54,7 @@ class Format {
   // y [1, rows] (+)= x [1, cols] times the transposed matrix, in f32: the product of a single
   // token. Decoding rows into memory and reading them back would take several times as long.
   virtual void multiply(Ops& ops, const Storage& storage, const Tensor& x, const Tensor& y,
-                        Accumulate accumulate) const = 0;
+                        Accumulate accumulate, Arena& scratch) const = 0;
 
   // Whether encode() is offered: only then can a weight be converted to this format, or trained.
   virtual bool can_encode() const { return false; }

@@ -74,7 +74,7 @@ class GroupFormat : public Format {
   }
 
   void multiply(Ops& ops, const Storage& storage, const Tensor& x, const Tensor& y,
-                Accumulate accumulate) const override {
+                Accumulate accumulate, Arena&) const override {
     const auto matrix = matrix_of(storage);
     ops.launch(DotGroups<Codec>{matrix.codec, matrix.layout, x.data<float>(), y.data<float>(),
                                 accumulate == Accumulate::yes},

@@ -41,10 +41,19 @@ class PackedFormat : public Format {
   }
 
   void multiply(Ops& ops, const Storage& storage, const Tensor& x, const Tensor& y,
-                Accumulate accumulate) const override {
+                Accumulate accumulate, Arena& scratch) const override {
+    const Arena::Frame frame(scratch);
+    Tensor in_order = x;
+    if (layout_.permuted) {
+      in_order = scratch.tensor(DType::f32, {1, x.cols()});
+      const PackedParts parts = packed_parts(layout_, storage.bytes.raw(), storage.rows);
+      ops.launch(PermuteColumns{static_cast<const int32_t*>(parts.columns.raw()), x.data<float>(),
+                                in_order.data<float>(), x.cols()},
+                 1);
+    }
     with_scale([&]<class Scale>(Scale) {
-      ops.launch(DotPacked<Scale>{matrix_of<Scale>(storage), x.data<float>(), y.data<float>(),
-                                  accumulate == Accumulate::yes},
+      ops.launch(DotPacked<Scale>{matrix_of<Scale>(storage), in_order.data<float>(),
+                                  y.data<float>(), accumulate == Accumulate::yes},
                  y.cols());
     });
   }

@@ -77,10 +77,12 @@ struct PackedMatrix {
     return zeros[row * ((group_count + 1) / 2) + group / 2] >> (group % 2 * 4) & 15;
   }
 
-  // take(i, at, value) for the elements of a group: `at` is the stored column, i that within 32.
-  template <int kBits, class Team, class Take>
+  // take(i, at, value) for the elements of a group: `at` is the stored column, i that within 32;
+  // then taken(at, count) for every such 32.
+  template <int kBits, class Team, class Take, class Taken>
   JACKSCREW_ROW void each_of(const Team& team, const uint8_t* from, const PackedGroup& group,
-                             float scale_of_group, int32_t zero_of_group, const Take& take) const {
+                             float scale_of_group, int32_t zero_of_group, const Take& take,
+                             const Taken& taken) const {
     for (int64_t done = 0; done < group.count; done += 32, from += 4 * kBits) {
       const auto codes_here = team.template unpack<kBits>(from);
       const int64_t first = group.first + done;
@@ -90,14 +92,17 @@ struct PackedMatrix {
       };
       if (group.count - done >= 32) {
         team.each(32, element);
+        taken(first, int64_t{32});
       } else {
         team.each(group.count - done, element);
+        taken(first, group.count - done);
       }
     }
   }
 
-  template <class Team, class Take>
-  JACKSCREW_ROW void each(const Team& team, int64_t row, const Take& take) const {
+  template <class Team, class Take, class Taken>
+  JACKSCREW_ROW void each(const Team& team, int64_t row, const Take& take,
+                          const Taken& taken) const {
     const uint8_t* of_row = codes + row * code_bytes;
     for (int64_t g = 0; g < group_count; ++g) {
       const PackedGroup group = groups[g];
@@ -106,22 +111,22 @@ struct PackedMatrix {
       const int32_t z = zero(row, g, group.bits);
       switch (group.bits) {
         case 2:
-          each_of<2>(team, from, group, s, z, take);
+          each_of<2>(team, from, group, s, z, take, taken);
           break;
         case 3:
-          each_of<3>(team, from, group, s, z, take);
+          each_of<3>(team, from, group, s, z, take, taken);
           break;
         case 4:
-          each_of<4>(team, from, group, s, z, take);
+          each_of<4>(team, from, group, s, z, take, taken);
           break;
         case 5:
-          each_of<5>(team, from, group, s, z, take);
+          each_of<5>(team, from, group, s, z, take, taken);
           break;
         case 6:
-          each_of<6>(team, from, group, s, z, take);
+          each_of<6>(team, from, group, s, z, take, taken);
           break;
         default:
-          each_of<8>(team, from, group, s, z, take);
+          each_of<8>(team, from, group, s, z, take, taken);
       }
     }
   }
@@ -149,15 +154,20 @@ struct DecodePacked {
  private:
   template <class Team, class To>
   JACKSCREW_ROW void write(const Team& team, int64_t source, To* to) const {
-    if (matrix.columns == nullptr) {
-      matrix.each(team, source,
-                  [=](int64_t, int64_t at, float value) { to[at] = from_float<To>(value); });
-    } else {
-      const int32_t* columns = matrix.columns;
-      matrix.each(team, source, [=](int64_t, int64_t at, float value) {
-        to[columns[at]] = from_float<To>(value);
-      });
+    const int32_t* columns = matrix.columns;
+    if (columns == nullptr) {
+      matrix.each(
+          team, source, [=](int64_t, int64_t at, float value) { to[at] = from_float<To>(value); },
+          [](int64_t, int64_t) {});
+      return;
     }
+    // Values come by vectors and go one by one: that is faster than taking vectors apart.
+    typename Team::template Kept<To, 32> values;
+    matrix.each(
+        team, source, [&](int64_t i, int64_t, float value) { values[i] = from_float<To>(value); },
+        [&](int64_t first, int64_t count) {
+          team.one_by_one(count, [&](int64_t i) { to[columns[first + i]] = values[i]; });
+        });
   }
 };
 
@@ -166,24 +176,32 @@ template <class Scale>
 struct DotPacked {
   static constexpr bool kShortLoops = true;
   PackedMatrix<Scale> matrix;
-  const float* x;  // [cols]
+  const float* x;  // [cols], in the stored order
   float* y;        // [rows]
   bool accumulate;
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
     typename Team::template Sums<32> lanes;
-    if (matrix.columns == nullptr) {
-      matrix.each(team, row,
-                  [&](int64_t i, int64_t at, float value) { lanes[i] += value * x[at]; });
-    } else {
-      const int32_t* columns = matrix.columns;
-      matrix.each(team, row,
-                  [&](int64_t i, int64_t at, float value) { lanes[i] += value * x[columns[at]]; });
-    }
+    matrix.each(
+        team, row, [&](int64_t i, int64_t at, float value) { lanes[i] += value * x[at]; },
+        [](int64_t, int64_t) {});
     const float total = team.total(lanes);
     team.once([&] { y[row] = accumulate ? y[row] + total : total; });
   }
 };
+
+// Brings a row into the order of stored columns. One row.
+struct PermuteColumns {
+  const int32_t* columns;  // [cols]
+  const float* from;       // [cols]
+  float* to;               // [cols]
+  int64_t cols;
+  template <class Team>
+  JACKSCREW_ROW void operator()(const Team& team, int64_t) const {
+    team.each(cols, [&](int64_t i) { to[i] = from[columns[i]]; });
+  }
+};
+JACKSCREW_ROW_KERNEL(PermuteColumns)
 
 using DecodePackedF16 = DecodePacked<F16Scale>;
 using DecodePackedBf16 = DecodePacked<Bf16Scale>;

@@ -38,7 +38,7 @@ class PlainFormat : public Format {
   }
 
   void multiply(Ops& ops, const Storage& storage, const Tensor& x, const Tensor& y,
-                Accumulate accumulate) const override {
+                Accumulate accumulate, Arena&) const override {
     ops.launch(DotRows<Element>{x.data<float>(), element(storage, 0), y.data<float>(), x.cols(),
                                 accumulate == Accumulate::yes},
                y.cols());

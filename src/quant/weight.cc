@@ -131,8 +131,9 @@ void Weight::decode(Ops& ops, int64_t begin, int64_t end, const Tensor& out) con
   format().decode(ops, storage(), begin, end, out);
 }
 
-void Weight::multiply(Ops& ops, const Tensor& x, const Tensor& y, Accumulate accumulate) const {
-  format().multiply(ops, storage(), x, y, accumulate);
+void Weight::multiply(Ops& ops, const Tensor& x, const Tensor& y, Accumulate accumulate,
+                      Arena& scratch) const {
+  format().multiply(ops, storage(), x, y, accumulate, scratch);
 }
 
 void Weight::gather(Ops& ops, const Tensor& indices, const Tensor& out) const {

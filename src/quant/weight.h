@@ -38,7 +38,8 @@ class Weight {
   // Rows [begin, end) as f32 or bf16.
   void decode(Ops& ops, int64_t begin, int64_t end, const Tensor& out) const;
   // y [1, rows] (+)= x [1, cols] Wᵀ, in f32: see Format::multiply.
-  void multiply(Ops& ops, const Tensor& x, const Tensor& y, Accumulate accumulate) const;
+  void multiply(Ops& ops, const Tensor& x, const Tensor& y, Accumulate accumulate,
+                Arena& scratch) const;
   // Rows indices[i] as f32.
   void gather(Ops& ops, const Tensor& indices, const Tensor& out) const;
   // Re-encodes all rows from a master, f32 [rows, cols], contiguous.

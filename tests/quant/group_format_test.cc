@@ -303,6 +303,8 @@ TEST_P(GroupFormatTest, RowsAndRowListsAreCutOutOfTheWhole) {
 }
 
 TEST_P(GroupFormatTest, MultipliesASingleToken) {
+  Memory memory("host", make_host_backing(), 0);
+  Arena scratch(memory, Purpose::workspace, 0);
   for (const auto& [rows, cols] :
        {std::pair<int64_t, int64_t>{1, 1}, {5, 31}, {13, 333}, {3, 512}}) {
     const auto bytes = encode(*ops_, format_, normal_values(rows * cols, 10), rows);
@@ -312,7 +314,7 @@ TEST_P(GroupFormatTest, MultipliesASingleToken) {
       std::vector<float> y(static_cast<size_t>(rows), 0.5f);
       format_.multiply(*ops_, storage_of(bytes, rows, cols),
                        Tensor(x.data(), DType::f32, {1, cols}),
-                       Tensor(y.data(), DType::f32, {1, rows}), accumulate);
+                       Tensor(y.data(), DType::f32, {1, rows}), accumulate, scratch);
       for (size_t r = 0; r < y.size(); ++r) {
         double sum = accumulate == Accumulate::yes ? 0.5 : 0.0;
         double magnitude = sum;

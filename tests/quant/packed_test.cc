@@ -194,7 +194,7 @@ TEST_F(Packed, MultipliesASingleToken) {
     std::vector<float> y(kPackedRows, 1.0f);
     for (const Accumulate accumulate : {Accumulate::no, Accumulate::yes}) {
       weight->multiply(*ops_, Tensor(x.data(), DType::f32, {1, weight->cols()}),
-                       Tensor(y.data(), DType::f32, {1, kPackedRows}), accumulate);
+                       Tensor(y.data(), DType::f32, {1, kPackedRows}), accumulate, staging_);
       const double times = accumulate == Accumulate::yes ? 2.0 : 1.0;
       for (size_t row = 0; row < kPackedRows; ++row) {
         double sum = 0, size = 0;

@@ -37,6 +37,12 @@ struct TeamOf {
     barrier();
   }
 
+  // As `each`, but on a CPU never by vectors.
+  template <class F>
+  __device__ void one_by_one(int64_t n, F f) const {
+    each(n, f);
+  }
+
   // f(row, column) for all of a matrix of fewer than 2^31 elements.
   template <class F>
   __device__ void each(int64_t rows, int64_t columns, F f) const {

@@ -11,9 +11,10 @@
 #include "base/text.h"
 #include "cli/arguments.h"
 #include "cli/commands.h"
+#include "session/adapter.h"
 #include "session/fit.h"
 #include "session/knobs.h"
-#include "train/export.h"
+#include "train/disk_plan.h"
 
 namespace jackscrew {
 
@@ -33,6 +34,20 @@ constexpr const char* kPurposeRemarks[kPurposes] = {
     "buffers for other devices",
     "token ids and targets of a micro-batch",
 };
+
+// Where the model has no tokenizer that can be used, as with that of bytes, which is the least.
+Tokenizer tokenizer_of(const Recipe& recipe, const ModelFiles& files) {
+  try {
+    return make_tokenizer(recipe.tokenizer, files);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::model) throw;
+    return Tokenizer(byte_tokenizer());
+  }
+}
+
+DiskPlan disk_of(const Recipe& recipe, const ModelFiles& files) {
+  return plan_disk(recipe, files, tokenizer_of(recipe, files), recipe.max_steps);
+}
 
 void print_row(const std::string& name, int64_t bytes, const std::string& remark) {
   fmt::print("    {:<14}{:>12}   {}\n", name, human_bytes(bytes), remark);
@@ -66,11 +81,11 @@ void print_table(const Recipe& recipe, const ModelFiles& files, const SessionPla
                 ? "memory-mapped files are not counted"
                 : "in addition to the above, as the device is the CPU; memory-mapped files are not "
                   "counted");
-  const DiskPlan disk = plan_disk(recipe, files.config, plan);
+  const DiskPlan disk = disk_of(recipe, files);
   fmt::print("  disk\n");
   if (disk.masters > 0) print_row("masters", disk.masters, "while the run lasts");
   if (disk.checkpoints > 0) {
-    print_row("checkpoints", disk.checkpoint * disk.checkpoints,
+    print_row("checkpoints", disk.all_checkpoints(),
               fmt::format("{} of {}", disk.checkpoints, human_bytes(disk.checkpoint)));
   }
   print_row("result", disk.result, "what the run leaves");
@@ -138,8 +153,8 @@ int show_fit(const Recipe& recipe, const ModelFiles& files) {
     for (const Assignment& setting : split_settings(fit->settings, "plan")) {
       settings.add(setting.name, setting.text);
     }
-    fmt::print("{}\n",
-               plan_json(fit->recipe, files.config, fit->plan).add("settings", settings).text());
+    const DiskPlan disk = disk_of(fit->recipe, files);
+    fmt::print("{}\n", plan_json(fit->recipe, fit->plan, disk).add("settings", settings).text());
     return 0;
   }
   write_stderr(fmt::format("fits: needs {} on the device and {} on the host, with {}\n",
@@ -152,12 +167,12 @@ int show_fit(const Recipe& recipe, const ModelFiles& files) {
 int show_plan(const Recipe& given) {
   Recipe recipe = with_adapter_options(given);
   recipe.options.require("model", "plan");
-  const ModelFiles files = open_model(recipe.model);
+  const ModelFiles files = open_model(recipe.model, recipe.adapter, recipe.tokenizer);
   settle_lengths(recipe, files.config);
   if (recipe.fit) return show_fit(recipe, files);
   const SessionPlan plan = Session::rehearse(recipe, files, training_use(recipe));
   if (recipe.json) {
-    fmt::print("{}\n", plan_json(recipe, files.config, plan).text());
+    fmt::print("{}\n", plan_json(recipe, plan, disk_of(recipe, files)).text());
   } else {
     print_run(recipe, files, plan);
     const auto device = open_device(recipe);

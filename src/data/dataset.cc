@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string_view>
 
 #include "base/checked.h"
@@ -27,6 +28,8 @@ std::vector<uint64_t> sorted_hashes(const Dataset& data) {
   std::ranges::sort(hashes);
   return hashes;
 }
+
+constexpr const char* kBetweenFingerprints = "; ";
 
 }  // namespace
 
@@ -117,9 +120,16 @@ Dataset Dataset::join(std::span<const Dataset> parts) {
     all.stores_.insert(all.stores_.end(), part.stores_.begin(), part.stores_.end());
     for (const Item item : part.items_) all.items_.push_back({first + item.store, item.index});
     all.stats_ += part.stats_;
-    all.fingerprint_ += (all.fingerprint_.empty() ? "" : "; ") + part.fingerprint_;
+    all.fingerprint_ += (all.fingerprint_.empty() ? "" : kBetweenFingerprints) + part.fingerprint_;
   }
   return all;
+}
+
+int64_t Dataset::longest_fingerprint(int64_t parts) {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  const std::string one = DatasetBuilder::fingerprint_text(kMost, kMost, 0);
+  const int64_t between = std::ssize(std::string_view(kBetweenFingerprints));
+  return checked_add(checked_mul(parts, std::ssize(one)), checked_mul(parts - 1, between));
 }
 
 Example Dataset::example(int64_t index) const {

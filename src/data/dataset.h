@@ -83,6 +83,8 @@ class Dataset {
   const DatasetStats& stats() const { return stats_; }
   // The texts that were read, told in few words that differ where they do; whatever the tokenizer.
   const std::string& fingerprint() const { return fingerprint_; }
+  // The bytes that the fingerprint of so many data sets, joined, has at most.
+  static int64_t longest_fingerprint(int64_t parts);
 
   // Splits off examples drawn by `seed`: a share of them when val_size < 1 (at least one), that
   // many when >= 1. {rest, split off}, both in their former order; the counts of records left out

@@ -201,10 +201,14 @@ void DatasetBuilder::end_text() {
   text_used_ = false;
 }
 
+std::string DatasetBuilder::fingerprint_text(int64_t records, int64_t bytes, uint32_t crc32c) {
+  return fmt::format("{} of {}, checksum {:08x}", counted(records, "record"),
+                     counted(bytes, "byte"), crc32c);
+}
+
 Dataset DatasetBuilder::finish(const std::string& key) {
   const DatasetStats& counts = stats();
-  data_.fingerprint_ = fmt::format("{} of {}, checksum {:08x}", counted(counts.records, "record"),
-                                   counted(counts.text_bytes, "byte"), text_crc_.value());
+  data_.fingerprint_ = fingerprint_text(counts.records, counts.text_bytes, text_crc_.value());
   Json trailer = {
       {"key", key}, {"fingerprint", data_.fingerprint_}, {"first_bad", counts.first_bad}};
   for_each_count(counts, [&](const char* name, int64_t count) { trailer[name] = count; });

@@ -39,6 +39,9 @@ class DatasetBuilder {
   static std::optional<Dataset> reopen(const fs::path& token_file, const std::string& key,
                                        const Tokenizer& tokenizer);
 
+  // See Dataset::fingerprint().
+  static std::string fingerprint_text(int64_t records, int64_t bytes, uint32_t crc32c);
+
  private:
   // Whether a target was among them.
   bool add(const Example& example);

@@ -59,20 +59,62 @@ std::span<const uint8_t> bytes_of(const Tensor& view) {
   return {static_cast<const uint8_t*>(view.raw()), static_cast<size_t>(view.bytes())};
 }
 
-// Makes masters/ where states lie in files; returns what checkpoint.json says of them.
-JsonObject link_files(const fs::path& directory, const StateSource& states) {
-  JsonObject files;
-  int64_t count = 0;
+std::vector<SafetensorsSpec> saved_specs(const StateSource& states) {
+  std::vector<SafetensorsSpec> specs;
   states([&](const StateRef& state) {
-    if (state.file.empty()) return;
-    if (count == 0) make_directories(directory / kMasters);
-    const std::string name = fmt::format("{:08}.bin", count++);
-    link_file(state.file, directory / kMasters / name);
-    // Files are rounded up to whole cache lines: the tensor's own bytes are what counts.
-    files.add(state.name,
-              JsonObject().add("file", name).add("crc32c", crc32c(bytes_of(state.view))));
+    if (state.save) specs.push_back(tensor_spec(state.name, state.view));
+  });
+  return specs;
+}
+
+// A state that lies in a file, as checkpoint.json tells of it.
+struct FileState {
+  StateRef state;
+  std::string name;  // in masters/
+  uint32_t crc32c = 0;
+};
+
+std::vector<FileState> states_in_files(const StateSource& states) {
+  std::vector<FileState> files;
+  states([&](const StateRef& state) {
+    if (!state.file.empty()) files.push_back({state, fmt::format("{:08}.bin", files.size())});
   });
   return files;
+}
+
+// Makes masters/ where states lie in files, and takes their checksums.
+void link_files(const fs::path& directory, std::vector<FileState>& files) {
+  if (!files.empty()) make_directories(directory / kMasters);
+  for (FileState& file : files) {
+    link_file(file.state.file, directory / kMasters / file.name);
+    // Files are rounded up to whole cache lines: the tensor's own bytes are what counts.
+    file.crc32c = crc32c(bytes_of(file.state.view));
+  }
+}
+
+// checkpoint.json but for its own checksum.
+JsonObject info_json(const CheckpointInfo& info, int64_t state_bytes, uint32_t state_crc32c,
+                     const std::vector<FileState>& files) {
+  JsonObject masters;
+  for (const FileState& file : files) {
+    masters.add(file.state.name, JsonObject().add("file", file.name).add("crc32c", file.crc32c));
+  }
+  JsonObject object;
+  object.add("format", kFormat).add("step", info.step).add("version", info.version);
+  object.add("isa", info.isa).add("product", info.product).add("data", info.data);
+  object.add("state_bytes", state_bytes).add("state_crc32c", state_crc32c);
+  return object.add("masters", masters);
+}
+
+// What checkpoint.json takes with the longest step, checksums and data: the same for all
+// checkpoints that hold such states.
+int64_t info_bytes(CheckpointInfo info, int64_t state_bytes, std::vector<FileState> files) {
+  constexpr uint32_t kLongest = std::numeric_limits<uint32_t>::max();
+  info.step = kLongest;
+  info.data.resize(std::max(info.data.size(), static_cast<size_t>(info.data_width)), '9');
+  for (FileState& file : files) file.crc32c = kLongest;
+  JsonObject object = info_json(info, state_bytes, kLongest, files);
+  return std::ssize(object.add(kChecksum, kLongest).text()) + 1;  // a line
 }
 
 uint32_t crc_of(std::string_view text) {
@@ -211,10 +253,8 @@ fs::path write_checkpoint(const fs::path& output_dir, const CheckpointInfo& info
                           const std::string& recipe_yaml, const StateSource& states, Ops& ops) {
   fs::path path = checkpoint_path(output_dir, info.step);
   AtomicDirectory directory(path);
-  std::vector<SafetensorsSpec> specs;
-  states([&](const StateRef& state) {
-    if (state.save) specs.push_back(tensor_spec(state.name, state.view));
-  });
+  std::vector<SafetensorsSpec> specs = saved_specs(states);
+  const int64_t state_bytes = safetensors_bytes(specs);
   const fs::path state_path = directory.path() / kState;
   Crc32c crc;
   SafetensorsWriter writer(state_path, std::move(specs), {{"format", "pt"}}, &crc);
@@ -226,14 +266,25 @@ fs::path write_checkpoint(const fs::path& output_dir, const CheckpointInfo& info
   });
   writer.close();
   write_text_atomic(directory.path() / "recipe.yaml", recipe_yaml);
-  JsonObject json;
-  json.add("format", kFormat).add("step", info.step).add("version", info.version);
-  json.add("isa", info.isa).add("product", info.product).add("data", info.data);
-  json.add("state_bytes", fs::file_size(state_path)).add("state_crc32c", crc.value());
-  json.add("masters", link_files(directory.path(), states));
-  write_text_atomic(directory.path() / kInfo, with_checksum(std::move(json)) + "\n");
+  std::vector<FileState> files = states_in_files(states);
+  link_files(directory.path(), files);
+  std::string text = with_checksum(info_json(info, state_bytes, crc.value(), files));
+  text.resize(static_cast<size_t>(info_bytes(info, state_bytes, files)) - 1, ' ');
+  write_text_atomic(directory.path() / kInfo, text + "\n");
   directory.commit();
   return path;
+}
+
+int64_t checkpoint_bytes(const CheckpointInfo& info, const std::string& recipe_yaml,
+                         const StateSource& states) {
+  const int64_t state_bytes = safetensors_bytes(saved_specs(states));
+  const std::vector<FileState> files = states_in_files(states);
+  int64_t bytes = checked_add(state_bytes, info_bytes(info, state_bytes, files));
+  bytes = checked_add(bytes, std::ssize(recipe_yaml));
+  for (const FileState& file : files) {
+    bytes = checked_add(bytes, booked_bytes(file.state.view.bytes()));
+  }
+  return bytes;
 }
 
 std::vector<fs::path> list_checkpoints(const fs::path& output_dir) {

@@ -5,7 +5,8 @@
 //                       frozen weights are not among them
 //   checkpoint.json     format, step, program version, ISA level, product, data, size and CRC-32C
 //                       of state.safetensors and of each file in masters/, at last its own CRC-32C:
-//                       of its text without that member
+//                       of its text without that member; spaces fill it up to the size that it
+//                       has with the longest numbers
 //   masters/            second names of the files of StateRef::file: their bytes are not copied
 //   recipe.yaml         the resolved recipe
 #pragma once
@@ -27,6 +28,8 @@ struct CheckpointInfo {
   std::string isa;
   std::string product;
   std::string data = {};  // what the run learns from, in few words; empty: not known
+  // Bytes that `data` may have at most: checkpoint.json has room for as many. Not read back.
+  int64_t data_width = 0;
 };
 
 // Visits all states of a run, always in the same order.
@@ -37,6 +40,13 @@ using StateSource = std::function<void(const StateVisitor&)>;
 // then.
 fs::path write_checkpoint(const fs::path& output_dir, const CheckpointInfo& info,
                           const std::string& recipe_yaml, const StateSource& states, Ops& ops);
+
+// The bytes of all files of the checkpoint that write_checkpoint() makes of these, whatever the
+// step, the checksums and the data are. `states` may be those of the plan device. The files of
+// masters/ count in full, as if nobody shared them: of checkpoints of one run, and of the run,
+// those of the same name hold the same bytes as long as the master did not change in between.
+int64_t checkpoint_bytes(const CheckpointInfo& info, const std::string& recipe_yaml,
+                         const StateSource& states);
 
 // All that is named checkpoint-<step> in a directory, oldest first, whether it can be used or not.
 std::vector<fs::path> list_checkpoints(const fs::path& output_dir);

@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "base/checked.h"
 #include "base/error.h"
 #include "base/half.h"
 #include "formats/json_text.h"
@@ -177,6 +178,15 @@ std::string config_text(const PeftConfig& config) {
   return dump_json(out) + "\n";
 }
 
+std::vector<SafetensorsSpec> specs_of(const std::vector<NamedShape>& tensors) {
+  std::vector<SafetensorsSpec> specs;
+  specs.reserve(tensors.size());
+  for (const NamedShape& tensor : tensors) {
+    specs.push_back({std::string(kTensorPrefix) + tensor.name, "F32", tensor.shape});
+  }
+  return specs;
+}
+
 }  // namespace
 
 std::string peft_base_model(const fs::path& directory) {
@@ -219,18 +229,17 @@ PeftAdapter read_peft_adapter(const fs::path& directory) {
   return adapter;
 }
 
+int64_t peft_bytes(const PeftConfig& config, const std::vector<NamedShape>& tensors) {
+  return checked_add(std::ssize(config_text(config)), safetensors_bytes(specs_of(tensors)));
+}
+
 PeftWriter::PeftWriter(const fs::path& directory, const PeftConfig& config,
                        const std::vector<NamedShape>& tensors)
     : directory_(directory) {
-  std::vector<SafetensorsSpec> specs;
-  specs.reserve(tensors.size());
-  for (const NamedShape& tensor : tensors) {
-    specs.push_back({std::string(kTensorPrefix) + tensor.name, "F32", tensor.shape});
-  }
   FileWriter text(path() / kAdapterConfig);
   text.write(config_text(config));
   text.close();
-  writer_ = std::make_unique<SafetensorsWriter>(path() / kWeightsFile, std::move(specs));
+  writer_ = std::make_unique<SafetensorsWriter>(path() / kWeightsFile, specs_of(tensors));
 }
 
 void PeftWriter::write(std::string_view name, std::span<const float> values) {

@@ -54,6 +54,9 @@ struct NamedShape {
   std::vector<int64_t> shape;
 };
 
+// The bytes of all files that PeftWriter makes of these.
+int64_t peft_bytes(const PeftConfig& config, const std::vector<NamedShape>& tensors);
+
 // Writes an adapter directory in one pass, so that the caller need not hold a copy of the tensors.
 // Nothing stands at `directory` before commit(); a writer destroyed without it leaves no trace.
 // Misuse and a failing disk are Error(generic).

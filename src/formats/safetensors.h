@@ -63,6 +63,10 @@ struct SafetensorsSpec {
 
 using SafetensorsMetadata = std::map<std::string, std::string>;
 
+// The bytes of the file that SafetensorsWriter makes of these. Throws as its constructor does.
+int64_t safetensors_bytes(const std::vector<SafetensorsSpec>& tensors,
+                          const SafetensorsMetadata& metadata = {{"format", "pt"}});
+
 // Writes one file in a single pass: the header needs every tensor declared first, the bytes follow
 // in declared order. Misuse (an unknown or repeated name, an unknown dtype, bytes out of order, too
 // many or too few) and a failing disk are Error(generic).
@@ -104,6 +108,11 @@ class ShardedSafetensorsWriter {
                            int64_t max_shard_bytes = kDefaultShardBytes,
                            const SafetensorsMetadata& metadata = {{"format", "pt"}});
 
+  // The bytes of all files that such a writer makes. Throws as its constructor does.
+  static int64_t bytes(std::vector<SafetensorsSpec> tensors,
+                       int64_t max_shard_bytes = kDefaultShardBytes,
+                       const SafetensorsMetadata& metadata = {{"format", "pt"}});
+
   void write(std::string_view name, std::span<const uint8_t> bytes);
   // Completes the last shard and writes the index.
   void close();
@@ -113,13 +122,14 @@ class ShardedSafetensorsWriter {
     std::string file;
     std::vector<SafetensorsSpec> tensors;
   };
+  static std::vector<Shard> cut(std::vector<SafetensorsSpec> tensors, int64_t max_shard_bytes);
+  static std::string index_text(const std::vector<Shard>& shards);
   void open_shard(size_t index);
 
   fs::path directory_;
   SafetensorsMetadata metadata_;
   std::vector<Shard> shards_;
   std::map<std::string, size_t, std::less<>> shard_of_;
-  int64_t total_bytes_ = 0;
   size_t current_ = 0;
   std::unique_ptr<SafetensorsWriter> writer_;  // of shard current_
 };

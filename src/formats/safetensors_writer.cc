@@ -44,7 +44,18 @@ std::string header_bytes(const std::vector<SafetensorsSpec>& tensors,
   return out + text;
 }
 
+int64_t data_bytes(const std::vector<SafetensorsSpec>& tensors) {
+  int64_t bytes = 0;
+  for (const SafetensorsSpec& spec : tensors) bytes = checked_add(bytes, spec_bytes(spec));
+  return bytes;
+}
+
 }  // namespace
+
+int64_t safetensors_bytes(const std::vector<SafetensorsSpec>& tensors,
+                          const SafetensorsMetadata& metadata) {
+  return checked_add(std::ssize(header_bytes(tensors, metadata)), data_bytes(tensors));
+}
 
 SafetensorsWriter::SafetensorsWriter(const fs::path& path, std::vector<SafetensorsSpec> tensors,
                                      const SafetensorsMetadata& metadata, Crc32c* crc)
@@ -95,28 +106,62 @@ ShardedSafetensorsWriter::ShardedSafetensorsWriter(const fs::path& directory,
                                                    std::vector<SafetensorsSpec> tensors,
                                                    int64_t max_shard_bytes,
                                                    const SafetensorsMetadata& metadata)
-    : directory_(directory), metadata_(metadata) {
-  shards_.emplace_back();
+    : directory_(directory),
+      metadata_(metadata),
+      shards_(cut(std::move(tensors), max_shard_bytes)) {
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    for (const SafetensorsSpec& spec : shards_[i].tensors) {
+      if (!shard_of_.emplace(spec.name, i).second) {
+        fail(ErrorKind::generic, "tensor name \"{}\" is declared twice", spec.name);
+      }
+    }
+  }
+  open_shard(0);
+}
+
+std::vector<ShardedSafetensorsWriter::Shard> ShardedSafetensorsWriter::cut(
+    std::vector<SafetensorsSpec> tensors, int64_t max_shard_bytes) {
+  std::vector<Shard> shards(1);
   int64_t shard_bytes = 0;
   for (SafetensorsSpec& spec : tensors) {
     const int64_t bytes = spec_bytes(spec);
-    if (!shards_.back().tensors.empty() && checked_add(shard_bytes, bytes) > max_shard_bytes) {
-      shards_.emplace_back();
+    if (!shards.back().tensors.empty() && checked_add(shard_bytes, bytes) > max_shard_bytes) {
+      shards.emplace_back();
       shard_bytes = 0;
     }
     shard_bytes = checked_add(shard_bytes, bytes);
-    total_bytes_ = checked_add(total_bytes_, bytes);
-    if (!shard_of_.emplace(spec.name, shards_.size() - 1).second) {
-      fail(ErrorKind::generic, "tensor name \"{}\" is declared twice", spec.name);
-    }
-    shards_.back().tensors.push_back(std::move(spec));
+    shards.back().tensors.push_back(std::move(spec));
   }
-  for (size_t i = 0; i < shards_.size(); ++i) {
-    shards_[i].file = shards_.size() == 1
-                          ? std::string("model.safetensors")
-                          : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards_.size());
+  for (size_t i = 0; i < shards.size(); ++i) {
+    shards[i].file = shards.size() == 1
+                         ? std::string("model.safetensors")
+                         : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
   }
-  open_shard(0);
+  return shards;
+}
+
+// Empty where one file has everything.
+std::string ShardedSafetensorsWriter::index_text(const std::vector<Shard>& shards) {
+  if (shards.size() == 1) return {};
+  int64_t total_bytes = 0;
+  json weight_map = json::object();
+  for (const Shard& shard : shards) {
+    total_bytes = checked_add(total_bytes, data_bytes(shard.tensors));
+    for (const SafetensorsSpec& spec : shard.tensors) weight_map[spec.name] = shard.file;
+  }
+  const json index = {{"metadata", {{"total_size", total_bytes}}}, {"weight_map", weight_map}};
+  return dump_json(index) + "\n";
+}
+
+int64_t ShardedSafetensorsWriter::bytes(std::vector<SafetensorsSpec> tensors,
+                                        int64_t max_shard_bytes,
+                                        const SafetensorsMetadata& metadata) {
+  const std::vector<Shard> shards = cut(std::move(tensors), max_shard_bytes);
+  int64_t bytes = std::ssize(index_text(shards));
+  for (const Shard& shard : shards) {
+    bytes = checked_add(bytes, safetensors_bytes(shard.tensors, metadata));
+  }
+  return bytes;
 }
 
 void ShardedSafetensorsWriter::open_shard(size_t index) {
@@ -145,10 +190,9 @@ void ShardedSafetensorsWriter::close() {
     open_shard(current_ + 1);
     writer_->close();
   }
-  if (shards_.size() == 1) return;
-  json index = {{"metadata", {{"total_size", total_bytes_}}}, {"weight_map", json::object()}};
-  for (const auto& [name, shard] : shard_of_) index["weight_map"][name] = shards_[shard].file;
-  write_text_atomic(directory_ / "model.safetensors.index.json", dump_json(index) + "\n");
+  if (const std::string index = index_text(shards_); !index.empty()) {
+    write_text_atomic(directory_ / "model.safetensors.index.json", index);
+  }
 }
 
 }  // namespace jackscrew

@@ -84,16 +84,15 @@ void RotarySlot::restored(Context& context) {
 }
 
 int64_t RotarySlot::active_bytes() const {
-  const auto booked = [](int64_t bytes) { return round_up(bytes, 64); };
-  const int64_t gradient = booked(size() * dtype_size(DType::f32));
-  const int64_t stored = master_ ? booked(weight_->storage().bytes.bytes()) : 0;
-  return moving_bytes() + gradient + (settings_.score ? booked(8) : 0) - stored;
+  const int64_t gradient = booked_bytes(size() * dtype_size(DType::f32));
+  const int64_t stored = master_ ? booked_bytes(weight_->storage().bytes.bytes()) : 0;
+  return moving_bytes() + gradient + (settings_.score ? booked_bytes(8) : 0) - stored;
 }
 
 int64_t RotarySlot::moving_bytes() const {
   Memory probe("probe", make_plan_backing(), 0);
   const auto state = optimizer_->make_state(probe, size());
-  const int64_t exact = round_up(size() * dtype_size(DType::f32), 64);
+  const int64_t exact = booked_bytes(size() * dtype_size(DType::f32));
   return probe.ledger().total + (master_ ? exact : 0);
 }
 

@@ -9,12 +9,13 @@
 namespace jackscrew {
 
 enum class StateRole {
-  parameter,  // values that learn now
+  parameter,  // values that learn now: f32, one for each value of their gradient
   master,     // exact values of a parameter that waits its turn, on the host
   gradient,   // what is accumulated over a step, and what the clipped norm is of
   moment,     // optimizer state
   counter,    // step counts
-  schedule    // which parameters learn now: restored before all else, as the rest depends on it
+  schedule    // which parameters of the whole run learn now: restored before all else, as the rest
+              // depends on it
 };
 
 struct StateRef {
@@ -22,7 +23,8 @@ struct StateRef {
   StateRole role;
   Tensor view;  // contiguous
   bool save;    // belongs in a checkpoint
-  // A file that holds exactly these bytes and will not change: a checkpoint links it instead.
+  // A file of booked_bytes(view.bytes()) that begins with exactly these bytes and will not change:
+  // a checkpoint links it instead. On the plan device there is none of that name.
   fs::path file = {};
 };
 

@@ -11,8 +11,9 @@
 
 namespace jackscrew {
 
-void export_adapter(const Stage& stage, Ops& ops, const AdapterDescription& adapter,
-                    const std::string& base_model, const fs::path& directory) {
+namespace {
+
+PeftConfig peft_config(const AdapterDescription& adapter, const std::string& base_model) {
   PeftConfig config;
   config.r = adapter.rank;
   config.lora_alpha = adapter.alpha;
@@ -20,13 +21,29 @@ void export_adapter(const Stage& stage, Ops& ops, const AdapterDescription& adap
   config.use_rslora = adapter.use_rslora;
   config.target_modules = adapter.target_modules;
   config.base_model_name_or_path = base_model;
+  return config;
+}
+
+std::vector<NamedShape> parameter_shapes(const Stage& stage) {
   std::vector<NamedShape> shapes;
   stage.visit([&](const StateRef& state) {
     if (state.role == StateRole::parameter) {
       shapes.push_back({state.name, {state.view.dim(0), state.view.dim(1)}});
     }
   });
-  PeftWriter writer(directory, config, shapes);
+  return shapes;
+}
+
+}  // namespace
+
+int64_t adapter_bytes(const Stage& stage, const AdapterDescription& adapter,
+                      const std::string& base_model) {
+  return peft_bytes(peft_config(adapter, base_model), parameter_shapes(stage));
+}
+
+void export_adapter(const Stage& stage, Ops& ops, const AdapterDescription& adapter,
+                    const std::string& base_model, const fs::path& directory) {
+  PeftWriter writer(directory, peft_config(adapter, base_model), parameter_shapes(stage));
   stage.visit([&](const StateRef& state) {
     if (state.role != StateRole::parameter) return;
     write_tensor(ops, state.view, [&](std::span<const uint8_t> bytes) {

@@ -14,6 +14,10 @@ namespace jackscrew {
 void export_adapter(const Stage& stage, Ops& ops, const AdapterDescription& adapter,
                     const std::string& base_model, const fs::path& directory);
 
+// The bytes of all files that export_adapter() writes.
+int64_t adapter_bytes(const Stage& stage, const AdapterDescription& adapter,
+                      const std::string& base_model);
+
 // Fills the learner's parameters from a PEFT adapter; restored() must follow. Throws Error(model)
 // when they do not match.
 void load_adapter(const Stage& stage, Ops& ops, const fs::path& adapter);

@@ -15,32 +15,6 @@ SessionUse training_use(const Recipe& recipe) {
           .logits_rows = recipe.report_samples > 0 ? 1 : 0};
 }
 
-DiskPlan plan_disk(const Recipe& recipe, const ModelConfig& config, const SessionPlan& plan) {
-  const auto booked = [&](Purpose purpose) {
-    return plan.ledger.current[static_cast<size_t>(purpose)];
-  };
-  DiskPlan disk;
-  const int64_t adapters = booked(Purpose::adapters);
-  // A checkpoint holds what learns in f32, whatever it is stored as, and the optimizer's states.
-  const int64_t learned = adapters > 0 ? adapters : checked_mul(config.parameter_count(), 4);
-  disk.checkpoint = checked_add(learned, booked(Purpose::optimizer));
-  // A model directory holds no formats for linears only, and exact masters where there are any:
-  // f32.
-  const bool widened = recipe.storage != "keep" && find_format(recipe.storage).for_linears_only();
-  disk.result = adapters > 0                       ? adapters
-                : widened || plan.masters.peak > 0 ? checked_mul(config.parameter_count(), 4)
-                                                   : booked(Purpose::weights);
-  if (plan.masters_in_files) disk.masters = plan.masters.peak;
-  if (recipe.save_steps == 0) return disk;
-  // A new one is complete before the oldest goes.
-  disk.checkpoints = recipe.save_total_limit + 1;
-  if (recipe.max_steps > 0) {
-    const int64_t saved = ceil_div(recipe.max_steps, recipe.save_steps);
-    disk.checkpoints = recipe.save_total_limit == 0 ? saved : std::min(saved, disk.checkpoints);
-  }
-  return disk;
-}
-
 int64_t host_peak(const SessionPlan& plan) {
   return plan.masters_in_files ? 0 : plan.masters.peak;
 }
@@ -102,14 +76,13 @@ JsonObject ledger_json(const Ledger& ledger) {
   return purposes_json(ledger.at_peak).add("peak", ledger.peak);
 }
 
-JsonObject plan_json(const Recipe& recipe, const ModelConfig& config, const SessionPlan& plan) {
-  const DiskPlan disk = plan_disk(recipe, config, plan);
+JsonObject plan_json(const Recipe& recipe, const SessionPlan& plan, const DiskPlan& disk) {
   JsonObject json;
   json.add("device", ledger_json(plan.ledger));
   json.add("host", plan.masters_in_files ? JsonObject().add("peak", 0) : ledger_json(plan.masters));
   json.add("disk", JsonObject()
                        .add("masters", disk.masters)
-                       .add("checkpoints", disk.checkpoint * disk.checkpoints)
+                       .add("checkpoints", disk.all_checkpoints())
                        .add("result", disk.result)
                        .add("peak", disk.peak()));
   return json.add("fits", fits(recipe, plan)).add("peak_at", plan.ledger.peak_at);

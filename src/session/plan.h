@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "base/checked.h"
 #include "base/json_object.h"
 #include "session/session.h"
 
@@ -13,16 +14,17 @@ namespace jackscrew {
 // What a session for training by this recipe must hold.
 SessionUse training_use(const Recipe& recipe);
 
-// What a run leaves on disk, at most, in bytes.
+// The bytes of the files that a run leaves; train/disk_plan.h finds them out.
 struct DiskPlan {
-  int64_t checkpoint = 0;   // one of them: everything needed to go on
-  int64_t checkpoints = 0;  // how many there are at once
+  int64_t checkpoint = 0;   // the largest: everything needed to go on
+  int64_t checkpoints = 0;  // how many there are at once, at most
   int64_t result = 0;       // the model or adapter at the end
   int64_t masters = 0;      // while it runs, with master=mmap
 
-  int64_t peak() const { return checkpoint * checkpoints + result + masters; }
+  int64_t all_checkpoints() const { return checked_mul(checkpoint, checkpoints); }
+  // At most: checkpoints share the masters that did not change between them.
+  int64_t peak() const { return checked_add(checked_add(all_checkpoints(), result), masters); }
 };
-DiskPlan plan_disk(const Recipe& recipe, const ModelConfig& config, const SessionPlan& plan);
 
 // What the plan takes of the host beside the device, in bytes.
 int64_t host_peak(const SessionPlan& plan);
@@ -51,6 +53,6 @@ JsonObject purposes_json(const std::array<int64_t, kPurposes>& booked);
 JsonObject ledger_json(const Ledger& ledger);
 
 // The object that `plan --json` prints.
-JsonObject plan_json(const Recipe& recipe, const ModelConfig& config, const SessionPlan& plan);
+JsonObject plan_json(const Recipe& recipe, const SessionPlan& plan, const DiskPlan& disk);
 
 }  // namespace jackscrew

@@ -108,11 +108,13 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
 }
 
 std::unique_ptr<Memory> Session::make_masters(const Recipe& recipe, bool plans_only) {
-  if (plans_only) return std::make_unique<Memory>("host", make_plan_backing(), 0);
-  if (!learner_->masters_in_files()) {
+  const bool in_files = learner_->masters_in_files();
+  const fs::path directory = in_files ? masters_directory(recipe.output_dir) : fs::path();
+  if (plans_only) return std::make_unique<Memory>("host", make_plan_backing(directory), 0);
+  if (!in_files) {
     return std::make_unique<Memory>("host", make_host_backing(), recipe.host_memory.value_or(0));
   }
-  auto files = std::make_unique<FileBacking>(masters_directory(recipe.output_dir));
+  auto files = std::make_unique<FileBacking>(directory);
   master_files_ = files.get();
   return std::make_unique<Memory>("host", std::move(files), 0);
 }
@@ -194,6 +196,13 @@ void Session::restored() {
   stage_->restored(run);
 }
 
+bool Session::begin_step(Context& run, int64_t step) {
+  scratch_.reset();
+  const bool others_learn = learner_->begin_step(run, step);
+  if (others_learn) watch_gradients();
+  return others_learn;
+}
+
 void Session::accumulate(const StepBatch& batch, double learning_rate, int64_t step) {
   step_ban_.reset();
   StepScalars scalars{};
@@ -205,8 +214,7 @@ void Session::accumulate(const StepBatch& batch, double learning_rate, int64_t s
   scalars.seed = seed_;
   write_scalars(scalars, kStepBeginBytes);
   Context run = context(true);
-  scratch_.reset();
-  if (learner_->begin_step(run, step)) watch_gradients();
+  begin_step(run, step);
   auto ban = std::make_unique<NoAllocation>(*memory_);
   int64_t tokens_before = batch.first_token;
   int64_t targets_before = 0;

@@ -80,6 +80,10 @@ class Session {
 
   // Runs loading, and one step, evaluation or generation as `use` says, on the plan device.
   static SessionPlan rehearse(const Recipe& recipe, const ModelFiles& files, const SessionUse& use);
+  // A session on the plan device: nothing is read or computed, and what visit() shows has names,
+  // types and shapes as in a run, but no values. Pass its steps by pass_step().
+  static std::unique_ptr<Session> planned(const Recipe& recipe, const ModelFiles& files,
+                                          const SessionUse& use);
 
   Stage& stage() { return *stage_; }
   Learner& learner() { return *learner_; }
@@ -120,6 +124,10 @@ class Session {
     return result();
   }
 
+  // On the plan device: goes by a step without its arithmetic, so that what learns, and where it
+  // lies, is as after the step. True when that is another than before.
+  bool pass_step(int64_t step);
+
   // The name of a parameter that learns and holds a value that is not finite; empty: there is none.
   std::string non_finite_parameter();
 
@@ -148,6 +156,7 @@ class Session {
   void build_stage(const Recipe& recipe, const ModelFiles& files, Arena staging,
                    const ProgressCallback& loaded);
   void rehearse_work();
+  bool begin_step(Context& run, int64_t step);
   void watch_gradients();
   Context context(bool training);
   void write_scalars(const StepScalars& scalars, int64_t bytes);

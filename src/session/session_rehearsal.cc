@@ -66,6 +66,19 @@ SessionPlan Session::rehearse(const Recipe& recipe, const ModelFiles& files, con
   return plan;
 }
 
+std::unique_ptr<Session> Session::planned(const Recipe& recipe, const ModelFiles& files,
+                                          const SessionUse& use) {
+  return std::unique_ptr<Session>(new Session(recipe, files, use, nullptr, true, false));
+}
+
+bool Session::pass_step(int64_t step) {
+  Context run = context(true);
+  const bool others_learn = begin_step(run, step);
+  learner_->beside_step(run);
+  learner_->take_events();
+  return others_learn;
+}
+
 SessionPlan Session::rehearse(const Recipe& recipe, const ModelFiles& files,
                               const SessionUse& use) {
   if (recipe.gradient_checkpointing) {

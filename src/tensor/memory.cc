@@ -62,8 +62,13 @@ class HostBacking : public Backing {
 
 class PlanBacking : public Backing {
  public:
+  explicit PlanBacking(fs::path file) : file_(std::move(file)) {}
   void* acquire(size_t) override { return nullptr; }
   void release(void*, size_t) override {}
+  fs::path file_of(const void*) const override { return file_; }
+
+ private:
+  fs::path file_;
 };
 
 }  // namespace
@@ -78,8 +83,12 @@ const char* purpose_name(Purpose purpose) {
 std::unique_ptr<Backing> make_host_backing() {
   return std::make_unique<HostBacking>();
 }
-std::unique_ptr<Backing> make_plan_backing() {
-  return std::make_unique<PlanBacking>();
+std::unique_ptr<Backing> make_plan_backing(fs::path file) {
+  return std::make_unique<PlanBacking>(std::move(file));
+}
+
+int64_t booked_bytes(int64_t bytes) {
+  return round_up(bytes > 0 ? bytes : 1, kAlignment);
 }
 
 Buffer::~Buffer() {
@@ -107,7 +116,7 @@ Memory::Memory(std::string name, std::unique_ptr<Backing> backing, int64_t budge
 
 Buffer Memory::allocate(Purpose purpose, int64_t bytes) {
   if (bytes < 0) fail(ErrorKind::generic, "allocation of {} bytes", bytes);
-  const int64_t booked = round_up(bytes > 0 ? bytes : 1, kAlignment);
+  const int64_t booked = booked_bytes(bytes);
   if (forbidden_) {
     fail(ErrorKind::generic, "{} bytes of {} asked for inside a training step", bytes,
          purpose_name(purpose));

@@ -57,8 +57,12 @@ std::unique_ptr<Backing> make_host_backing();
 // looks at them. The directory is made anew, and removed with the backing. Throws Error(generic)
 // when the disk has no room: the bytes are reserved when they are acquired.
 std::unique_ptr<Backing> make_file_backing(fs::path directory);
-// No bytes at all: every address is null. The plan device books through it.
-std::unique_ptr<Backing> make_plan_backing();
+// No bytes at all: every address is null. The plan device books through it. `file` is what
+// file_of() says of them, where they stand for bytes of files.
+std::unique_ptr<Backing> make_plan_backing(fs::path file = {});
+
+// What a request for so many bytes books, and what a file that holds them is large.
+int64_t booked_bytes(int64_t bytes);
 
 class Memory;
 
@@ -95,8 +99,8 @@ class Memory {
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
 
-  // Zeroed bytes, booked rounded up to 64. Throws Error(does_not_fit) before the budget is
-  // exceeded.
+  // Zeroed bytes, of which booked_bytes() are booked. Throws Error(does_not_fit) before the budget
+  // is exceeded.
   Buffer allocate(Purpose purpose, int64_t bytes);
 
   // See Backing.

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "base/checked.h"
 #include "formats/hf_config.h"
 #include "formats/safetensors.h"
 #include "quant/plain.h"
@@ -140,20 +141,41 @@ std::string generation_config(const ModelFiles& files, const Tokenizer& tokenize
   return write_hf_generation_config(config);
 }
 
+// Files as they are to be, by name.
+using Texts = std::map<std::string, std::string>;
+
+void write_texts(const Texts& texts, const fs::path& to) {
+  for (const auto& [name, text] : texts) {
+    make_directories((to / name).parent_path());
+    write_text_atomic(to / name, text);
+  }
+}
+
+int64_t bytes_of(const Texts& texts) {
+  int64_t bytes = 0;
+  for (const auto& [name, text] : texts) bytes = checked_add(bytes, std::ssize(text));
+  return bytes;
+}
+
 // The files of a tokenizer: the very ones that it was read from, where those are a directory's,
-// else made from its data.
-void write_tokenizer(const ModelFiles& files, const Tokenizer& tokenizer, const fs::path& to) {
+// else made from its data; and the template of `format` in place of others.
+Texts tokenizer_texts(const ModelFiles& files, const Tokenizer& tokenizer,
+                      const ChatFormat& format) {
+  Texts texts;
   const fs::path from(files.tokenizer_origin);
   if (files.has_tokens_of(tokenizer) && fs::is_directory(from)) {
     for (const char* name : kTokenizerFiles) {
-      if (!fs::exists(from / name)) continue;
-      make_directories((to / name).parent_path());
-      write_text_atomic(to / name, read_text(from / name));
+      if (fs::exists(from / name)) texts[name] = read_text(from / name);
     }
-    return;
+  } else {
+    texts["tokenizer.json"] = to_tokenizer_json(tokenizer.data());
+    texts["tokenizer_config.json"] = to_tokenizer_config_json(tokenizer.data());
   }
-  write_text_atomic(to / "tokenizer.json", to_tokenizer_json(tokenizer.data()));
-  write_text_atomic(to / "tokenizer_config.json", to_tokenizer_config_json(tokenizer.data()));
+  const std::string& source = format.general.source;
+  if (source.empty() || source == tokenizer.data().chat_template) return texts;
+  texts[kChatTemplateFile] = kept_template(format, tokenizer);
+  for (const char* name : {kDefaultTemplateFile, kToolTemplateFile}) texts.erase(name);
+  return texts;
 }
 
 // The type that other programs are to compute in.
@@ -165,15 +187,24 @@ const char* torch_dtype(std::span<const SafetensorsSpec> specs) {
   return any("BF16") ? "bfloat16" : any("F16") ? "float16" : "float32";
 }
 
-void export_model(Session& session, const ModelFiles& files, const Tokenizer& tokenizer,
-                  const ChatFormat& format, const fs::path& to) {
+std::vector<SafetensorsSpec> weight_specs(const Stage& stage) {
   std::vector<SafetensorsSpec> specs;
-  for (const auto& parameter : session.stage().parameters()) {
+  for (const auto& parameter : stage.parameters()) {
     specs.push_back(weight_spec(*parameter->weight));
   }
-  write_text_atomic(to / "config.json",
-                    write_hf_config(exported_config(files, tokenizer), torch_dtype(specs)));
-  write_text_atomic(to / kGenerationConfig, generation_config(files, tokenizer, format));
+  return specs;
+}
+
+Texts config_texts(const ModelFiles& files, const Tokenizer& tokenizer, const ChatFormat& format,
+                   std::span<const SafetensorsSpec> specs) {
+  return {{"config.json", write_hf_config(exported_config(files, tokenizer), torch_dtype(specs))},
+          {kGenerationConfig, generation_config(files, tokenizer, format)}};
+}
+
+void export_model(Session& session, const ModelFiles& files, const Tokenizer& tokenizer,
+                  const ChatFormat& format, const fs::path& to) {
+  std::vector<SafetensorsSpec> specs = weight_specs(session.stage());
+  write_texts(config_texts(files, tokenizer, format, specs), to);
   ShardedSafetensorsWriter writer(to, std::move(specs));
   const Masters masters = masters_of(session);
   for (const auto& parameter : session.stage().parameters()) {
@@ -235,14 +266,20 @@ void export_result(Session& session, const ModelFiles& files, const Tokenizer& t
     export_model(session, files, tokenizer, format, directory.path());
     directory.commit();
   }
-  write_tokenizer(files, tokenizer, beside);
-  if (const std::string& source = format.general.source;
-      !source.empty() && source != tokenizer.data().chat_template) {
-    write_text_atomic(beside / kChatTemplateFile, kept_template(format, tokenizer));
-    for (const char* name : {kDefaultTemplateFile, kToolTemplateFile}) fs::remove(beside / name);
-  }
+  write_texts(tokenizer_texts(files, tokenizer, format), beside);
   remove_others(beside, output_dir);
   move_files(beside, output_dir);
+}
+
+int64_t result_bytes(Session& session, const ModelFiles& files, const Tokenizer& tokenizer,
+                     const ChatFormat& format) {
+  const int64_t texts = bytes_of(tokenizer_texts(files, tokenizer, format));
+  if (const AdapterDescription* adapter = session.learner().adapter()) {
+    return checked_add(texts, adapter_bytes(session.stage(), *adapter, files.origin));
+  }
+  const std::vector<SafetensorsSpec> specs = weight_specs(session.stage());
+  const int64_t configs = bytes_of(config_texts(files, tokenizer, format, specs));
+  return checked_add(checked_add(texts, configs), ShardedSafetensorsWriter::bytes(specs));
 }
 
 }  // namespace jackscrew

@@ -14,4 +14,8 @@ namespace jackscrew {
 void export_result(Session& session, const ModelFiles& files, const Tokenizer& tokenizer,
                    const ChatFormat& format, const fs::path& output_dir);
 
+// The bytes of all files that export_result() writes. The session may be of the plan device.
+int64_t result_bytes(Session& session, const ModelFiles& files, const Tokenizer& tokenizer,
+                     const ChatFormat& format);
+
 }  // namespace jackscrew

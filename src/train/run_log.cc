@@ -10,7 +10,7 @@
 #include "base/text.h"
 #include "report/progress.h"
 #include "session/flops.h"
-#include "session/plan.h"
+#include "train/disk_plan.h"
 #include "train/output_dir.h"
 
 namespace jackscrew {
@@ -110,7 +110,8 @@ void RunLog::introduce_machine() {
 }
 
 void RunLog::warn_of_disk(const fs::path& output) {
-  const int64_t wanted = plan_disk(run_.recipe, run_.files.config, run_.plan).peak();
+  const int64_t wanted =
+      plan_disk(run_.recipe, run_.files, run_.tokenizer, run_.schedule.total_steps).peak();
   std::error_code error;
   const fs::space_info space = fs::space(output, error);
   if (error || space.available >= static_cast<uintmax_t>(wanted)) return;

@@ -25,6 +25,7 @@ class RunLog {
     const Recipe& recipe;
     const TrainConsole& console;
     const ModelFiles& files;
+    const Tokenizer& tokenizer;
     const RunData& data;
     const BatchSampler& sampler;
     const Schedule& schedule;

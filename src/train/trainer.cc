@@ -17,12 +17,14 @@
 #include "session/fit.h"
 #include "session/loading.h"
 #include "session/session.h"
+#include "train/disk_plan.h"
 #include "train/export.h"
 #include "train/output_dir.h"
 #include "train/resume.h"
 #include "train/run_data.h"
 #include "train/run_log.h"
 #include "train/run_start.h"
+#include "train/run_watch.h"
 #include "train/saving.h"
 
 namespace jackscrew {
@@ -81,9 +83,9 @@ class Trainer {
     const std::optional<int64_t> resumed = first > 0 ? std::optional(first) : std::nullopt;
     const fs::path output = claim_->path();
     const int64_t earlier_tokens = tokens_without_a_line(output / kLogName, first);
-    log_.emplace(
-        RunLog::Run{recipe_, console_, files_, data_, *sampler_, schedule_, plan_, *session_},
-        output, resumed, earlier_tokens);
+    log_.emplace(RunLog::Run{recipe_, console_, files_, tokenizer_, data_, *sampler_, schedule_,
+                             plan_, *session_},
+                 output, resumed, earlier_tokens);
     watch_.replay(output / kLogName);
     // Of a run that had ended nothing is done anew: its recipe stays the one that it had.
     const fs::path recipe = output / "recipe.yaml";
@@ -156,8 +158,7 @@ class Trainer {
 
   // What a checkpoint written by this run says of it.
   CheckpointInfo checkpoint_info(int64_t step) const {
-    return {step, JACKSCREW_VERSION, session_->ops().level(), session_->product().name(),
-            data_.train.fingerprint()};
+    return jackscrew::checkpoint_info(recipe_, *session_, step, data_.train.fingerprint());
   }
 
   StateSource states() const {

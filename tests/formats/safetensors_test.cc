@@ -178,14 +178,7 @@ class Sharded : public Safetensors {
  protected:
   Sharded() {
     // "big" is larger than a shard; "empty" needs no bytes.
-    ShardedSafetensorsWriter writer(directory_,
-                                    {{"a", "F16", {2}},
-                                     {"b", "F32", {1}},
-                                     {"big", "BF16", {3, 4}},
-                                     {"ids", "I32", {1}},
-                                     {"empty", "F32", {0}},
-                                     {"last", "F32", {2}}},
-                                    8);
+    ShardedSafetensorsWriter writer(directory_, tensors_, 8);
     writer.write("a", pattern(4));
     writer.write("b", pattern(4, 10));
     writer.write("big", std::span<const uint8_t>(pattern(24, 20)).first(20));
@@ -194,6 +187,9 @@ class Sharded : public Safetensors {
     writer.write("last", pattern(8, 80));
     writer.close();
   }
+  const std::vector<SafetensorsSpec> tensors_ = {{"a", "F16", {2}},       {"b", "F32", {1}},
+                                                 {"big", "BF16", {3, 4}}, {"ids", "I32", {1}},
+                                                 {"empty", "F32", {0}},   {"last", "F32", {2}}};
   std::string refused_index(const json& weight_map) const {
     put("model.safetensors.index.json", json{{"weight_map", weight_map}}.dump());
     return model_error([&] { SafetensorsSource source(directory_); });
@@ -213,6 +209,18 @@ TEST_F(Sharded, WritesShardsWithAnIndex) {
   for (int i = 1; i <= 4; ++i) {
     SafetensorsFile(directory_ / fmt::format("model-{:05}-of-00004.safetensors", i));
   }
+}
+
+TEST_F(Sharded, BytesAreKnownBefore) {
+  uintmax_t bytes = 0;
+  for (const auto& entry : fs::directory_iterator(directory_)) bytes += entry.file_size();
+  EXPECT_EQ(ShardedSafetensorsWriter::bytes(tensors_, 8), static_cast<int64_t>(bytes));
+  fs::create_directory(directory_ / "whole");
+  ShardedSafetensorsWriter whole(directory_ / "whole", {{"a", "U8", {3}}});
+  whole.write("a", pattern(3));
+  whole.close();
+  EXPECT_EQ(ShardedSafetensorsWriter::bytes({{"a", "U8", {3}}}),
+            static_cast<int64_t>(fs::file_size(directory_ / "whole/model.safetensors")));
 }
 
 TEST_F(Sharded, SourceFindsEveryTensor) {

@@ -1,0 +1,72 @@
+#include "train/disk_plan.h"
+
+#include <algorithm>
+
+#include "data/dataset.h"
+#include "session/evaluate.h"
+#include "train/export.h"
+
+namespace jackscrew {
+
+namespace {
+
+// Whether a run may save after `done` steps, the last aside.
+bool may_save(const Recipe& recipe, int64_t done) {
+  return (recipe.save_steps > 0 && done % recipe.save_steps == 0) ||
+         (recipe.load_best_model_at_end && done % recipe.eval_steps == 0);
+}
+
+// How many checkpoints there are at once, at most, in a run of so many steps.
+int64_t checkpoints_at_once(const Recipe& recipe, int64_t steps) {
+  const bool best = recipe.load_best_model_at_end;
+  int64_t saved = recipe.save_steps > 0 ? ceil_div(steps, recipe.save_steps) : 0;
+  if (best) saved = checked_add(saved, ceil_div(steps, recipe.eval_steps));
+  if (recipe.save_total_limit == 0) return saved;
+  // A new one is complete before the oldest goes, and that of the best evaluation does not count.
+  return std::min(saved, checked_add(recipe.save_total_limit, best ? 2 : 1));
+}
+
+int64_t largest_checkpoint(const Recipe& recipe, Session& session, int64_t total_steps) {
+  const CheckpointInfo info = checkpoint_info(recipe, session, 0, {});
+  const std::string recipe_yaml = recipe.to_yaml();
+  const int64_t steps = std::min(total_steps, kPlannedSteps);
+  int64_t largest = 0;
+  bool is_known = false;  // the size of what there is now
+  for (int64_t done = 1; done <= steps; ++done) {
+    if (session.pass_step(done - 1)) is_known = false;
+    if (is_known || (done < steps && !may_save(recipe, done))) continue;
+    largest = std::max(largest, checkpoint_bytes(info, recipe_yaml, [&](const StateVisitor& visit) {
+                         session.visit(visit);
+                       }));
+    is_known = true;
+  }
+  return largest;
+}
+
+}  // namespace
+
+CheckpointInfo checkpoint_info(const Recipe& recipe, Session& session, int64_t step,
+                               const std::string& data) {
+  const int64_t parts = std::max<int64_t>(1, std::ssize(recipe.data));
+  return {step,
+          JACKSCREW_VERSION,
+          session.ops().level(),
+          session.product().name(),
+          data,
+          Dataset::longest_fingerprint(parts)};
+}
+
+DiskPlan plan_disk(const Recipe& recipe, const ModelFiles& files, const Tokenizer& tokenizer,
+                   int64_t total_steps) {
+  const int64_t steps = total_steps > 0 ? total_steps : kPlannedSteps;
+  const auto session = Session::planned(recipe, files, training_use(recipe));
+  session->learner().begin_run(steps);
+  DiskPlan disk;
+  disk.result = result_bytes(*session, files, tokenizer, recipe_chat_format(recipe, tokenizer));
+  if (session->learner().masters_in_files()) disk.masters = session->masters().ledger().peak;
+  disk.checkpoint = largest_checkpoint(recipe, *session, steps);
+  disk.checkpoints = checkpoints_at_once(recipe, steps);
+  return disk;
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,89 @@
+#include "formats/checkpoint.h"
+
+#include "tensor/file_backing.h"
+#include "tests/formats/support.h"
+#include "tests/support/test_ops.h"
+
+namespace jackscrew {
+namespace {
+
+class Checkpoint : public FormatsTest {
+ protected:
+  Checkpoint() {
+    for (size_t i = 0; i < values_.size(); ++i) values_[i] = static_cast<float>(i);
+    fill(master_.view(), 0.5f);
+  }
+
+  static void fill(const Tensor& view, float value) {
+    std::fill_n(view.data<float>(), view.size(), value);
+  }
+
+  StateSource states() {
+    return [this](const StateVisitor& visit) {
+      visit({"w", StateRole::parameter, Tensor(values_.data(), DType::f32, {3, 7}), true});
+      visit({"w.gradient", StateRole::gradient, Tensor(values_.data(), DType::f32, {3, 7}), false});
+      visit(
+          {"far", StateRole::master, master_.view(), false, memory_.file_of(master_.view().raw())});
+    };
+  }
+  // The same on the plan device.
+  static StateSource planned_states(const Memory& memory) {
+    return [&memory](const StateVisitor& visit) {
+      visit({"w", StateRole::parameter, Tensor(nullptr, DType::f32, {3, 7}), true});
+      visit({"w.gradient", StateRole::gradient, Tensor(nullptr, DType::f32, {3, 7}), false});
+      visit({"far", StateRole::master, Tensor(nullptr, DType::f32, {5, 3}), false,
+             memory.file_of(nullptr)});
+    };
+  }
+
+  static int64_t bytes_below(const fs::path& directory) {
+    int64_t bytes = 0;
+    for (const auto& entry : fs::recursive_directory_iterator(directory)) {
+      if (entry.is_regular_file()) bytes += static_cast<int64_t>(entry.file_size());
+    }
+    return bytes;
+  }
+
+  const std::unique_ptr<Ops> ops_ = make_test_ops();
+  std::vector<float> values_ = std::vector<float>(21);
+  Memory memory_{"host", make_file_backing(directory_ / "files"), 0};
+  OwnedTensor master_{memory_, Purpose::masters, DType::f32, {5, 3}};  // 60 bytes in a file of 64
+};
+
+// Whatever the step, the checksums and the data.
+TEST_F(Checkpoint, BytesAreKnownBefore) {
+  CheckpointInfo info{1, "1.2.3", "x86-64-v3", "f32", {}, 40};
+  const Memory planned("host", make_plan_backing("files"), 0);
+  const int64_t bytes = checkpoint_bytes(info, "a: 1\n", planned_states(planned));
+  for (const int64_t step : std::vector<int64_t>{1, 23, 4567, 4294967295}) {
+    info.step = step;
+    info.data = std::string(static_cast<size_t>(step % 41), 'd');
+    values_[0] = static_cast<float>(step);
+    fill(master_.view(), static_cast<float>(step));
+    const fs::path path = write_checkpoint(directory_, info, "a: 1\n", states(), *ops_);
+    EXPECT_EQ(bytes_below(path), bytes) << step;
+    EXPECT_EQ(read_checkpoint_info(path).step, step);
+    EXPECT_EQ(read_checkpoint_info(path).data, info.data);
+  }
+  EXPECT_EQ(checkpoint_bytes(info, "a: 12\n", planned_states(planned)), bytes + 1);
+}
+
+// Those that were written before checkpoint.json had a size of its own.
+TEST_F(Checkpoint, ReadsWhatIsNotFilledUp) {
+  const CheckpointInfo info{3, "1.2.3", "x86-64-v3", "f32", "data", 40};
+  const fs::path path = write_checkpoint(directory_, info, "", states(), *ops_);
+  const std::string text = slurp(path / "checkpoint.json");
+  const std::string before = text.substr(0, text.rfind('}') + 1) + "\n";
+  EXPECT_LT(before.size(), text.size());
+  put("checkpoint-3/checkpoint.json", before);
+  const std::vector<float> saved = values_;
+  std::fill(values_.begin(), values_.end(), 0.0f);
+  master_ = OwnedTensor(memory_, Purpose::masters, DType::f32, {5, 3});  // the file is shared
+  restore_checkpoint(
+      path, states(), [] {}, *ops_);
+  EXPECT_EQ(values_, saved);
+  EXPECT_EQ(master_.view().data<float>()[14], 0.5f);
+}
+
+}  // namespace
+}  // namespace jackscrew

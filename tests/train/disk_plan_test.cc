@@ -1,0 +1,214 @@
+// The plan of the disk against the files that runs leave, to the byte.
+#include "train/disk_plan.h"
+
+#include <algorithm>
+
+#include "session/adapter.h"
+#include "tests/support/tiny_run.h"
+#include "tests/support/train_quietly.h"
+
+namespace jackscrew {
+namespace {
+
+int64_t bytes_below(const fs::path& directory) {
+  int64_t bytes = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(directory)) {
+    if (entry.is_regular_file()) bytes += static_cast<int64_t>(entry.file_size());
+  }
+  return bytes;
+}
+
+// What stands in the directory of a run beside its result.
+bool is_beside_the_result(const std::string& name) {
+  return name == "recipe.yaml" || name == "train_log.jsonl" || name == "report.html" ||
+         name.starts_with("events.out") || name.starts_with("checkpoint-");
+}
+
+struct Found {
+  std::vector<int64_t> checkpoints;
+  int64_t result = 0;
+};
+
+Found found_in(const fs::path& output) {
+  Found found;
+  for (const auto& entry : fs::directory_iterator(output)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("checkpoint-")) {
+      found.checkpoints.push_back(bytes_below(entry.path()));
+    } else if (!is_beside_the_result(name)) {
+      found.result += entry.is_directory() ? bytes_below(entry.path())
+                                           : static_cast<int64_t>(entry.file_size());
+    }
+  }
+  return found;
+}
+
+DiskPlan plan_of(const std::string& text, int64_t total_steps) {
+  const Recipe recipe = with_adapter_options(make_recipe(settings_of(text)));
+  const ModelFiles files = open_model(recipe.model, recipe.adapter, recipe.tokenizer);
+  return plan_disk(recipe, files, make_tokenizer(recipe.tokenizer, files), total_steps);
+}
+
+class SlowDiskPlans : public ::testing::Test {
+ protected:
+  SlowDiskPlans() : tiny_("disk_plan") {
+    std::string tied = read_text(tiny_.config());
+    tied.replace(tied.find("false"), 5, "true");
+    tied_ = tiny_.file("tied.json", tied);
+  }
+
+  // Six steps, each of which leaves a checkpoint. Chats as templates write them have room.
+  std::string six_steps(const std::string& name, const std::string& more) const {
+    return tiny_.settings("output_dir=" + tiny_.path(name).string() +
+                          " max_steps=6 save_steps=1 save_total_limit=0 report_samples=0 "
+                          "logging_steps=6 sequence_len=128 " +
+                          more);
+  }
+
+  // Trains in the directory `name` and compares; all checkpoints are as large where `alike`.
+  void expect_planned(const std::string& name, const std::string& more, bool alike) const {
+    SCOPED_TRACE(more);
+    const std::string text = six_steps(name, more);
+    const DiskPlan plan = plan_of(text, 6);
+    train_quietly(text);
+    const Found found = found_in(tiny_.path(name));
+    ASSERT_EQ(std::ssize(found.checkpoints), 6);
+    const auto [least, most] = std::ranges::minmax(found.checkpoints);
+    EXPECT_EQ(plan.checkpoint, most);
+    EXPECT_TRUE(!alike || least == most);
+    EXPECT_EQ(plan.checkpoints, 6);
+    EXPECT_EQ(plan.result, found.result);
+  }
+  void expect_planned(const std::string& more, bool alike) {
+    expect_planned("run" + std::to_string(number_++), more, alike);
+  }
+
+  TinyRun tiny_;
+  std::string tied_;
+  int number_ = 0;
+};
+
+TEST_F(SlowDiskPlans, Full) {
+  for (const char* more :
+       {"storage=f32", "storage=bf16", "storage=int8_affine", "storage=int8_row product=int8",
+        "optimizer=adamw_8bit", "optimizer=adamw_8bit storage=bf16", "chat_template=chatml",
+        "gradient_accumulation_steps=2 packing=false"}) {
+    expect_planned(std::string("method=full ") + more, true);
+  }
+  expect_planned("method=full model=" + tied_, true);
+  expect_planned("method=full storage=bf16 model=" + tied_, true);
+}
+
+TEST_F(SlowDiskPlans, Lora) {
+  for (const char* more :
+       {"lora_rank=4", "lora_rank=4 lora_dropout=0.1 use_rslora=true lora_alpha=3.5",
+        "lora_target=q_proj,down_proj lora_rank=1", "optimizer=adamw_8bit lora_rank=64",
+        "storage=nf4", "storage=int8", "storage=bf16", "chat_template=llama3"}) {
+    expect_planned(std::string("method=lora ") + more, true);
+  }
+  expect_planned("method=lora model=" + tied_, true);
+}
+
+TEST_F(SlowDiskPlans, Rotary) {
+  const std::string rotary = "method=rotary storage=int8 steps_per_rotation=1 active_params=40% ";
+  for (const char* more :
+       {"rotation_groups=matrix",
+        "rotation_groups=matrix churn=1 moments=reset",
+        "rotation_groups=attention,mlp active_params=70%",
+        "rotation_groups=attention active_params=50%",
+        "rotation_groups=block active_params=50% master=mmap",
+        "rotation_groups=matrix master=mmap moments=keep",
+        "rotation_groups=matrix master=mmap moments=reset optimizer=adamw_8bit",
+        "rotation_groups=matrix master_dtype=bf16",
+        "rotation_groups=matrix master_dtype=bf16 moments=reset rotation_order=ascending",
+        "rotation_groups=matrix master_dtype=bf16 master=mmap rotation_order=random",
+        "static=rotate active_params=60% moments=reset rotation_order=descending",
+        "static=freeze moments=reset",
+        "storage=f32 moments=reset",
+        "storage=f32 moments=keep",
+        "storage=bf16 static=freeze",
+        "storage=bf16 moments=reset",
+        "optimizer=adamw_8bit",
+        "optimizer=adamw moments=keep churn=0.3 active_params=80%",
+        "steps_per_rotation=auto",
+        "steps_per_rotation=4 master=mmap",
+        "overlap_rotation=true"}) {
+    expect_planned(rotary + more, false);
+  }
+  expect_planned(rotary + "model=" + tied_, false);
+}
+
+// Gradients decide here who is active: of groups that are alike it does not matter.
+TEST_F(SlowDiskPlans, RotaryByImportance) {
+  expect_planned(
+      "method=rotary storage=int8 steps_per_rotation=1 rotation_order=importance "
+      "moments=reset rotation_groups=block active_params=50%",
+      false);
+}
+
+// The tokenizer, the template and generation_config.json are then a model's own.
+TEST_F(SlowDiskPlans, OfAModelWithATokenizer) {
+  expect_planned("model", "method=full storage=bf16 chat_template=chatml", true);
+  const std::string model = "init=pretrained tokenizer=auto model=" + tiny_.path("model").string();
+  fs::create_directory(tiny_.path("model/additional_chat_templates"));
+  tiny_.file("model/additional_chat_templates/default.jinja",
+             "{% for m in messages %}{{ m.content }}{% endfor %}");
+  tiny_.file("model/special_tokens_map.json", "{}");
+  expect_planned("method=full " + model, true);
+  expect_planned("method=full chat_template=llama3 " + model, true);
+  expect_planned("adapter", "method=lora lora_rank=3 " + model, true);
+  expect_planned("method=lora adapter=" + tiny_.path("adapter").string() + " " + model, true);
+}
+
+using DiskPlans = SlowDiskPlans;  // those that train nothing
+
+// What a run has on the disk at once.
+TEST_F(DiskPlans, CountsCheckpoints) {
+  const auto disk = [&](const std::string& more, int64_t total_steps) {
+    return plan_of(tiny_.settings("method=lora lora_rank=1 " + more), total_steps);
+  };
+  // save_total_limit is 2, and the new one is whole before the oldest goes.
+  const DiskPlan plan = disk("save_steps=10", 100);
+  EXPECT_EQ(plan.checkpoints, 3);
+  EXPECT_EQ(plan.masters, 0);
+  EXPECT_EQ(plan.all_checkpoints(), 3 * plan.checkpoint);
+  EXPECT_EQ(plan.peak(), 3 * plan.checkpoint + plan.result);
+  EXPECT_EQ(disk("save_steps=10", 0).checkpoints, 3);
+  EXPECT_EQ(disk("save_steps=10", 20).checkpoints, 2);
+  EXPECT_EQ(disk("save_steps=10 save_total_limit=0", 95).checkpoints, 10);
+  EXPECT_EQ(disk("", 20).checkpoints, 0);
+  // That of the best evaluation stays beside them.
+  const std::string best = "val_size=4 eval_steps=5 load_best_model_at_end=true ";
+  EXPECT_EQ(disk(best + "save_steps=10", 100).checkpoints, 4);
+  EXPECT_EQ(disk(best, 10).checkpoints, 2);
+}
+
+TEST_F(DiskPlans, MastersInFiles) {
+  const std::string rotary = "method=rotary storage=int8 rotation_groups=block moments=reset ";
+  const auto masters = [&](const std::string& more) {
+    return plan_of(tiny_.settings(rotary + more), 6).masters;
+  };
+  const int64_t elements = 2 * (2 * 32 * 32 + 2 * 16 * 32 + 3 * 64 * 32);  // of both blocks
+  EXPECT_EQ(masters("active_params=50% master=mmap"), 4 * elements);
+  EXPECT_EQ(masters("active_params=50% master=mmap master_dtype=bf16"), 2 * elements);
+  EXPECT_EQ(masters("active_params=50% master=ram"), 0);
+}
+
+TEST_F(SlowDiskPlans, TheProgramTellsThem) {
+  for (const char* more :
+       {"method=full storage=bf16", "method=rotary active_params=40% master=mmap"}) {
+    const std::string settings = std::string("max_steps=4 save_steps=2 output_dir=") +
+                                 tiny_.path("out").string() + " overwrite=true " + more;
+    const Outcome planned = run("plan --json " + tiny_.settings(settings));
+    ASSERT_EQ(planned.exit_code, 0);
+    const auto disk = nlohmann::json::parse(planned.out)["disk"];
+    tiny_.must_train("out", settings);
+    const Found found = found_in(tiny_.path("out"));
+    ASSERT_EQ(found.checkpoints.size(), 2u);
+    EXPECT_EQ(disk["checkpoints"], 2 * std::ranges::max(found.checkpoints)) << more;
+    EXPECT_EQ(disk["result"], found.result) << more;
+  }
+}
+
+}  // namespace
+}  // namespace jackscrew

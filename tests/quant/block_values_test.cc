@@ -98,7 +98,7 @@ TEST(BlockValues, Q4_K) {
   std::vector<float> expected(256);
   for (size_t e = 0; e < 256; ++e) {
     const size_t group = e / 32;
-    const int q = static_cast<int>(e * 5 % 16);
+    const int q = static_cast<int>((e * 5 + group * 3) % 16);
     put_bits(block, 16 + group / 2 * 32 + e % 32, group % 2 * 4, q);
     expected[e] =
         static_cast<float>(kScales[group] * q) * 0.25f + static_cast<float>(kMinima[group]) * 2.0f;
@@ -114,7 +114,7 @@ TEST(BlockValues, Q5_K) {
   std::vector<float> expected(256);
   for (size_t e = 0; e < 256; ++e) {
     const size_t group = e / 32;
-    const int q = static_cast<int>(e * 7 % 32);
+    const int q = static_cast<int>((e * 7 + group * 5) % 32);
     put_bits(block, 48 + group / 2 * 32 + e % 32, group % 2 * 4, q & 15);
     put_bits(block, 16 + e % 32, group, q >> 4);
     expected[e] =

@@ -40,15 +40,15 @@ TEST(BlockValues, IQ2_XS) {
   std::vector<uint8_t> block(74, 0);
   put_f16(block, 0, 2.0f);
   std::vector<float> expected(256, 2.0f * 0.5f / 4.0f * 8.0f);
-  // Elements 112 to 127: a scale of 15, the entries 510 and 511, and a minus at 0 of the second.
+  // Elements 112 to 127: a scale of 15, the entries 510 and 511, and a minus at 1 of the second.
   block[66 + 3] = 0xF0;
   block[2 + 28] = 0xFE;
   block[2 + 29] = 0x01;
   block[2 + 30] = 0xFF;
-  block[2 + 31] = 0x03;
+  block[2 + 31] = 0x05;
   const float scale = 2.0f * 15.5f / 4.0f;
   put_numbers(expected, 112, scale, {25, 8, 25, 43, 43, 43, 43, 43});
-  put_numbers(expected, 120, scale, {-43, 43, 43, 43, 43, 43, 43, -43});
+  put_numbers(expected, 120, scale, {43, -43, 43, 43, 43, 43, 43, -43});
   EXPECT_EQ(decode_block("iq2_xs", block), expected);
 }
 
@@ -71,13 +71,13 @@ TEST(BlockValues, IQ3_XXS) {
   std::vector<uint8_t> block(98, 0);
   put_f16(block, 0, 2.0f);
   std::vector<float> expected(256, 2.0f * 0.5f / 2.0f * 4.0f);
-  // Group 3: a scale of 15; entry 255 at elements 4 to 7; a minus at element 8, so at 15.
+  // Group 3: a scale of 15; entry 255 at elements 4 to 7; a minus at element 9, so at 15.
   block[2 + 3 * 8 + 1] = 255;
-  const uint32_t word = 15u << 28 | 0x01u << 7;
+  const uint32_t word = 15u << 28 | 0x02u << 7;
   for (size_t i = 0; i < 4; ++i) block[66 + 3 * 4 + i] = static_cast<uint8_t>(word >> 8 * i);
   const float scale = 2.0f * 15.5f / 2.0f;
   put_numbers(expected, 96, scale, all(32, 4));
-  put_numbers(expected, 100, scale, {4, 28, 52, 62, -4, 4, 4, 4, 4, 4, 4, -4});
+  put_numbers(expected, 100, scale, {4, 28, 52, 62, 4, -4, 4, 4, 4, 4, 4, -4});
   EXPECT_EQ(decode_block("iq3_xxs", block), expected);
 }
 

@@ -1,12 +1,13 @@
-// Converts the matrices of a model directory to NF4 as bitsandbytes lays it out, or back to f32:
-// tools/parity.py holds what it reads and writes against bitsandbytes.
-//   nf4_file FROM_DIRECTORY TO_DIRECTORY nf4|nf4_double|f32
+// Converts the matrices of a model directory or a GGUF file to NF4 as bitsandbytes lays it out, or
+// to f32: tools/parity.py holds what it reads and writes against bitsandbytes and gguf.
+//   nf4_file FROM TO_DIRECTORY nf4|nf4_double|f32
 #include <fmt/format.h>
 
 #include <cstdio>
 
 #include "base/error.h"
 #include "formats/bitsandbytes.h"
+#include "formats/gguf.h"
 #include "formats/tensor_io.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "quant/weight.h"
@@ -30,14 +31,22 @@ std::vector<TensorBytes> converted(Ops& ops, const StoredTensor& stored, const F
 
 void run(const fs::path& from, const fs::path& to, const std::string& name) {
   const auto ops = make_cpu_ops(1, detect_isa());
-  const SafetensorsSource source(from);
   std::vector<TensorBytes> tensors;
   std::vector<SafetensorsSpec> specs;
-  for (const std::string& tensor : source.names()) {
-    for (TensorBytes& part : converted(*ops, *source.find(tensor), find_format(name))) {
+  const auto convert = [&](const StoredTensor& stored) {
+    for (TensorBytes& part : converted(*ops, stored, find_format(name))) {
       specs.push_back(part.spec);
       tensors.push_back(std::move(part));
     }
+  };
+  if (from.extension() == ".gguf") {
+    const GgufFile file(from);
+    for (const GgufTensor& tensor : file.tensors()) {
+      convert({tensor.name, tensor.format, tensor.shape, tensor.bytes});
+    }
+  } else {
+    const SafetensorsSource source(from);
+    for (const std::string& tensor : source.names()) convert(*source.find(tensor));
   }
   fs::create_directories(to);
   ShardedSafetensorsWriter writer(to, specs);

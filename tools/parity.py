@@ -22,6 +22,8 @@ from typing import Callable
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TQDM_DISABLE"] = "1"
 
+import gguf
+import numpy as np
 import torch
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
@@ -258,6 +260,35 @@ class Parity:
             with torch.no_grad(), golden.DoublePrecision():
                 theirs = model(input_ids=ours["ids"][None].long(), use_cache=False).logits[0]
             self.report.line(f"gguf.{name}.logits", error(ours["logits"], theirs), 1e-5)
+
+    def gguf_types(self) -> None:
+        """Tensors of every type that the gguf package decodes, of random bytes."""
+        rng = np.random.default_rng(self.seed)
+        path = self.work / "types.gguf"
+        writer = gguf.GGUFWriter(path, "llama")
+        exact = {}
+        for kind in gguf.GGMLQuantizationType:
+            elements, size = gguf.GGML_QUANT_SIZES[kind]
+            blocks = rng.integers(0, 256, (512, 4 * size), dtype=np.uint8)
+            try:
+                with np.errstate(all="ignore"):
+                    values = gguf.quants.dequantize(blocks, kind)
+            except NotImplementedError:
+                continue
+            writer.add_tensor(kind.name, blocks, raw_dtype=kind)
+            exact[kind.name] = torch.from_numpy(values.astype(np.float32))
+            assert values.shape == (512, 4 * elements)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        self.convert(path, self.work / "types", "f32")
+        decoded = load_file(self.work / "types" / "model.safetensors")
+        for name, theirs in exact.items():
+            ours = decoded[name]
+            same = ours.view(torch.int32) == theirs.view(torch.int32)
+            same |= ours.isnan() & theirs.isnan()  # of which scale is one, with other bits perhaps
+            self.report.line(f"gguf.{name}", (~same).sum().item(), 0, "elements with other bits")
 
     def ten_steps(self, model: Path, output: Path, *more: str) -> list[dict]:
         self.program("train", f"model={model}", f"data={self.records}", f"output_dir={output}",
@@ -612,8 +643,8 @@ def main() -> int:
     parser.add_argument("--nf4_file", type=Path, required=True, help="the program tools/nf4_file.cc")
     parser.add_argument("--tokenizers", type=Path, required=True,
                         help="the directory that script/setup --tokenizers makes")
-    names = ["tiny", "gguf_architectures", "states", "tokens", "tokenizers", "chats", "logits",
-             "full", "lora", "nf4", "quantised"]
+    names = ["tiny", "gguf_architectures", "gguf_types", "states", "tokens", "tokenizers", "chats",
+             "logits", "full", "lora", "nf4", "quantised"]
     parser.add_argument("--only", choices=names, action="append",
                         help="run this check only (repeatable)")
     options = parser.parse_args()

@@ -32,16 +32,16 @@ struct BlockFormat {
   int64_t elements;
   int64_t bytes;
 };
-constexpr std::array<BlockFormat, 10> kFormats = {{{0, "f32", 1, 4},
-                                                   {1, "f16", 1, 2},
-                                                   {2, "q4_0", 32, 18},
-                                                   {3, "q4_1", 32, 20},
-                                                   {6, "q5_0", 32, 22},
-                                                   {7, "q5_1", 32, 24},
-                                                   {8, "q8_0", 32, 34},
-                                                   {12, "q4_k", 256, 144},
-                                                   {14, "q6_k", 256, 210},
-                                                   {30, "bf16", 1, 2}}};
+constexpr std::array<BlockFormat, 26> kFormats = {
+    {{0, "f32", 1, 4},         {1, "f16", 1, 2},         {2, "q4_0", 32, 18},
+     {3, "q4_1", 32, 20},      {6, "q5_0", 32, 22},      {7, "q5_1", 32, 24},
+     {8, "q8_0", 32, 34},      {10, "q2_k", 256, 84},    {11, "q3_k", 256, 110},
+     {12, "q4_k", 256, 144},   {13, "q5_k", 256, 176},   {14, "q6_k", 256, 210},
+     {16, "iq2_xxs", 256, 66}, {17, "iq2_xs", 256, 74},  {18, "iq3_xxs", 256, 98},
+     {19, "iq1_s", 256, 50},   {20, "iq4_nl", 32, 18},   {21, "iq3_s", 256, 110},
+     {22, "iq2_s", 256, 82},   {23, "iq4_xs", 256, 136}, {29, "iq1_m", 256, 56},
+     {30, "bf16", 1, 2},       {34, "tq1_0", 256, 54},   {35, "tq2_0", 256, 66},
+     {39, "mxfp4", 32, 17},    {40, "nvfp4", 64, 36}}};
 
 // By ggml's numbers; null for numbers that it has retired.
 constexpr std::array<const char*, 42> kTypeNames = {
@@ -113,6 +113,14 @@ double shortest_decimal(float value) {
 std::string ggml_type_name(uint32_t type) {
   const bool known = type < kTypeNames.size() && kTypeNames[type] != nullptr;
   return known ? kTypeNames[type] : fmt::format("type {}", type);
+}
+
+std::string readable_ggml_types() {
+  std::string out;
+  for (const BlockFormat& known : kFormats) {
+    out += (out.empty() ? "" : ", ") + ggml_type_name(known.type);
+  }
+  return out;
 }
 
 // Reads forward through the file; every read is checked against what is left.

@@ -35,6 +35,8 @@ enum class GgufType : uint32_t {
 
 // "F32", "Q4_K" ...; "type 99" for a number without a name.
 std::string ggml_type_name(uint32_t type);
+// The names of the types that storage formats exist for: "F32, F16, ...".
+std::string readable_ggml_types();
 
 struct GgufTensor {
   std::string name;

@@ -339,7 +339,7 @@ const StoredTensor* GgufSource::find(std::string_view name) const {
     unsupported(
         file_,
         fmt::format("tensor {} of type {}", slot.stored->name, ggml_type_name(slot.stored->type)),
-        "supported: F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q6_K");
+        "supported: " + readable_ggml_types());
   }
   return &slot.tensor;
 }

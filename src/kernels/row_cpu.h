@@ -100,12 +100,11 @@ struct Team {
 #endif
   }
   JACKSCREW_INLINE Sixteen sixteen(const int8_t* from) const {
-    const __m128i bytes = load(from);
-#if defined(__AVX512F__)
-    return joined(_mm512_maskz_cvtepi8_epi32(kAll, bytes));
-#else
-    return joined(_mm256_cvtepi8_epi32(bytes), _mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8)));
-#endif
+    return widened(load(from));
+  }
+  // Of the signed bytes of two words, the lowest first.
+  JACKSCREW_INLINE Sixteen sixteen(uint64_t first, uint64_t second) const {
+    return widened(_mm_set_epi64x(static_cast<int64_t>(second), static_cast<int64_t>(first)));
   }
 
   // f(i, byte i as an integer).
@@ -313,6 +312,14 @@ struct Team {
     return _mm_loadu_si128(static_cast<const __m128i*>(from));
   }
   static constexpr uint16_t kAll = 0xFFFF;  // GCC 12 warns of its own unmasked forms
+  JACKSCREW_INLINE static Sixteen widened(__m128i signed_bytes) {
+#if defined(__AVX512F__)
+    return joined(_mm512_maskz_cvtepi8_epi32(kAll, signed_bytes));
+#else
+    return joined(_mm256_cvtepi8_epi32(signed_bytes),
+                  _mm256_cvtepi8_epi32(_mm_srli_si128(signed_bytes, 8)));
+#endif
+  }
   template <class... Parts>
   JACKSCREW_INLINE static Sixteen joined(Parts... parts) {
     Sixteen out;

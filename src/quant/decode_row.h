@@ -5,7 +5,8 @@
 // Values are the bits that ggml computes. A compiler may fuse a product with the sum it goes into,
 // which skips the rounding of the product. No bit depends on that while products are exact in the
 // 24 bits of f32, and here they are: an f16 scale has 11 bits, a sub-scale and a quantum have at
-// most 13 together (Q6_K). A format with longer products must round them by itself.
+// most 13 together (Q6_K; a sub-scale of -32 in IQ4_XS has one bit). A format with longer products
+// must round them by itself.
 #pragma once
 
 #include "kernels/row_kernel.h"
@@ -71,10 +72,17 @@ JACKSCREW_ROW float load_f16(const uint8_t* bytes) {
   return to_float(f16{static_cast<uint16_t>(bytes[0] | (bytes[1] << 8))});
 }
 
-// Little-endian word at any address.
+// Little-endian words at any address.
+JACKSCREW_ROW uint32_t load_u16(const uint8_t* bytes) {
+  return static_cast<uint32_t>(bytes[0]) | static_cast<uint32_t>(bytes[1]) << 8;
+}
 JACKSCREW_ROW uint32_t load_u32(const uint8_t* bytes) {
   return static_cast<uint32_t>(bytes[0]) | static_cast<uint32_t>(bytes[1]) << 8 |
          static_cast<uint32_t>(bytes[2]) << 16 | static_cast<uint32_t>(bytes[3]) << 24;
+}
+
+JACKSCREW_ROW uint64_t load_u64(const uint8_t* bytes) {
+  return load_u32(bytes) | static_cast<uint64_t>(load_u32(bytes + 4)) << 32;
 }
 
 // Bit i of the word as the fifth bit of a quantum.

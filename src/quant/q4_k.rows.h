@@ -3,21 +3,9 @@
 #pragma once
 
 #include "quant/decode_row.h"
+#include "quant/k_scales.h"
 
 namespace jackscrew {
-
-// Groups 0 to 3 have their six bits in bytes 0 to 3 (scales) and 4 to 7 (minima), below the top
-// two; groups 4 to 7 have their low four in bytes 8 to 11 and their high two in those top bits.
-JACKSCREW_ROW float q4_k_scale(const uint8_t* packed, int64_t group) {
-  const int32_t bits =
-      group < 4 ? packed[group] & 63 : (packed[group + 4] & 15) | (packed[group - 4] >> 6 << 4);
-  return static_cast<float>(bits);
-}
-JACKSCREW_ROW float q4_k_minimum(const uint8_t* packed, int64_t group) {
-  const int32_t bits =
-      group < 4 ? packed[group + 4] & 63 : packed[group + 4] >> 4 | (packed[group] >> 6 << 4);
-  return static_cast<float>(bits);
-}
 
 struct Q4_KBlock {
   static constexpr int64_t kElements = 256;
@@ -31,10 +19,10 @@ struct Q4_KBlock {
     const uint8_t* quants = block + 16;
     // Bytes [32 p, 32 p + 32) hold group 2p in their low nibbles and group 2p + 1 in the high ones.
     for (int64_t pair = 0; pair < 4; ++pair) {
-      const float low_scale = d * q4_k_scale(packed, 2 * pair);
-      const float low_min = dmin * q4_k_minimum(packed, 2 * pair);
-      const float high_scale = d * q4_k_scale(packed, 2 * pair + 1);
-      const float high_min = dmin * q4_k_minimum(packed, 2 * pair + 1);
+      const float low_scale = d * k_scale(packed, 2 * pair);
+      const float low_min = dmin * k_minimum(packed, 2 * pair);
+      const float high_scale = d * k_scale(packed, 2 * pair + 1);
+      const float high_min = dmin * k_minimum(packed, 2 * pair + 1);
       for (int64_t half = 0; half < 32; half += 16) {
         const auto bytes = team.sixteen(quants + pair * 32 + half);
         const int64_t to = pair * 64 + half;

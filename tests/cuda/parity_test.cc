@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <deque>
+#include <random>
 
 #include "kernels/cpu/cpu_ops.h"
+#include "quant/format.h"
 #include "tests/kernels/kernel_data.h"
 #include "tests/support/gpu.h"
 
@@ -127,6 +129,47 @@ TEST(GpuParity, GemmInt8) {
       return Results{side.get(c)};
     };
     expect_parity(run, "gemm_int8", 0.0);  // the same bits
+  }
+}
+
+// Every storage format is decoded to the same bits, whole, as rows of a list, and rounded to bf16;
+// and its product of a single token is the same but for the order of sums.
+TEST(GpuParity, Formats) {
+  SKIP_WITHOUT_GPU();
+  constexpr int64_t kRows = 5, kCols = 768;
+  for (const Format* format : all_formats()) {
+    SCOPED_TRACE(format->name());
+    // Without this bit no number of a scale is infinite, wherever it lies.
+    std::vector<uint8_t> bytes(at(format->storage_bytes(kRows, kCols)));
+    std::mt19937 random(1);
+    for (uint8_t& byte : bytes) byte = random() & 0xBF;
+    Results products;
+    std::vector<std::vector<uint32_t>> decoded;
+    for (const char* name : {"cpu", "cuda:0"}) {
+      Side side(name);
+      const auto size = static_cast<int64_t>(bytes.size());
+      const Storage storage{side.put(bytes, 1, size).reshaped({size}), kRows, kCols};
+      const Tensor wide = side.random(kRows, kCols, 1);
+      format->decode(side.ops(), storage, 0, kRows, wide);
+      const Tensor list = side.put(std::vector<int32_t>{4, 0, 4}, 1, 3).reshaped({3});
+      const Tensor picked = side.random(3, kCols, 2);
+      format->decode_rows(side.ops(), storage, list, picked);
+      for (const Tensor& values : {wide, picked}) {
+        std::vector<uint32_t> bits;
+        for (const float value : side.get(values)) bits.push_back(float_bits(value));
+        decoded.push_back(bits);
+      }
+      const Tensor narrow = side.put(std::vector<bf16>(at(kRows * kCols)), kRows, kCols);
+      format->decode(side.ops(), storage, 0, kRows, narrow);
+      std::vector<uint32_t> bits;
+      for (const bf16 value : side.get<bf16>(narrow)) bits.push_back(value.bits);
+      decoded.push_back(bits);
+      const Tensor y = side.random(1, kRows, 3);
+      format->multiply(side.ops(), storage, side.random(1, kCols, 4), y, Accumulate::yes);
+      products.push_back(side.get(y));
+    }
+    for (size_t i = 0; i < 3; ++i) EXPECT_EQ(decoded[i], decoded[i + 3]) << i;
+    EXPECT_LE(relative_error(products[1], widen(products[0])), kTolerance);
   }
 }
 

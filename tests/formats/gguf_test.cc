@@ -2,17 +2,19 @@
 
 #include <gtest/gtest.h>
 
+#include <cctype>
 #include <cmath>
 #include <limits>
 #include <numbers>
 
+#include "quant/format.h"
 #include "tests/formats/gguf_builder.h"
 #include "tests/formats/support.h"
 
 namespace jackscrew {
 namespace {
 
-constexpr uint32_t kF32 = 0, kF16 = 1, kQ4_0 = 2, kQ8_0 = 8, kQ5_K = 13;
+constexpr uint32_t kF32 = 0, kF16 = 1, kQ4_0 = 2, kQ8_0 = 8, kQ8_K = 15;
 
 // What differs from a good file.
 struct Variant {
@@ -197,7 +199,7 @@ TEST_F(Gguf, ReadsTensorsAtTheirAlignment) {
   builder.u32("general.alignment", 256);
   builder.tensor("one", kF32, {3}, std::string(12, 'a'));
   builder.tensor("two", kQ8_0, {32, 2, 3}, std::string(6 * 34, 'b'));
-  builder.tensor("odd", kQ5_K, {256}, std::string(176, 'c'));
+  builder.tensor("odd", kQ8_K, {256}, std::string(292, 'c'));
   const GgufFile file(put("a.gguf", builder.build()));
   const GgufTensor* two = file.find("two");
   ASSERT_NE(two, nullptr);
@@ -209,10 +211,31 @@ TEST_F(Gguf, ReadsTensorsAtTheirAlignment) {
   EXPECT_EQ(file.find("odd")->format, "");
   EXPECT_TRUE(file.find("odd")->bytes.empty());
   EXPECT_EQ(file.find("three"), nullptr);
-  EXPECT_EQ(ggml_type_name(kQ5_K), "Q5_K");
+  EXPECT_EQ(ggml_type_name(kQ8_K), "Q8_K");
   EXPECT_EQ(ggml_type_name(30), "BF16");
   EXPECT_EQ(ggml_type_name(4), "type 4");
   EXPECT_EQ(ggml_type_name(99), "type 99");
+}
+
+// Every type that is read has a storage format of its name, and both have the same idea of its
+// size.
+TEST_F(Gguf, TypesAreStorageFormats) {
+  int64_t read = 0;
+  for (uint32_t type = 0; type < 64; ++type) {
+    GgufBuilder builder;
+    builder.tensor("one", type, {256, 3}, std::string(3 * 256 * 4, 'a'));
+    const GgufFile file(put("a.gguf", builder.build()));
+    const GgufTensor& tensor = *file.find("one");
+    if (tensor.format.empty()) continue;
+    ++read;
+    std::string name = ggml_type_name(type);
+    EXPECT_NE(readable_ggml_types().find(name), std::string::npos);
+    for (char& letter : name) letter = static_cast<char>(std::tolower(letter));
+    EXPECT_EQ(tensor.format, name);
+    EXPECT_EQ(static_cast<int64_t>(tensor.bytes.size()), find_format(name).storage_bytes(3, 256))
+        << name;
+  }
+  EXPECT_EQ(read, 26);
 }
 
 TEST_F(Gguf, NamesWhatIsWrongWithAFile) {
@@ -414,12 +437,12 @@ TEST_F(Gguf, SourceUsesTheNamesOfHuggingFace) {
   EXPECT_EQ(source.find("model.layers.0.mlp.down_proj.weight")->shape,
             (std::vector<int64_t>{64, 96}));
   EXPECT_EQ(source.find("blk.0.attn_q.weight"), nullptr);
-  // Twice the room of Q8_0 is more than Q5_K needs; its bytes are never looked at.
-  variant.query_type = kQ5_K;
+  // A type for what is computed with, not for files; its bytes are never looked at.
+  variant.query_type = kQ8_K;
   const GgufSource odd(good(variant));
   const std::string text = model_error([&] { odd.find("model.layers.0.self_attn.q_proj.weight"); });
-  EXPECT_TRUE(mentions(text, "tensor blk.0.attn_q.weight of type Q5_K"));
-  EXPECT_TRUE(mentions(text, "supported: F32, F16, BF16"));
+  EXPECT_TRUE(mentions(text, "tensor blk.0.attn_q.weight of type Q8_K"));
+  EXPECT_TRUE(mentions(text, "supported: F32, F16, Q4_0"));
 }
 
 TEST_F(Gguf, ReadsOtherArchitectures) {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -36,9 +37,7 @@ class BlockFormatTest : public ::testing::TestWithParam<const char*> {
   }
 
   Storage storage() const { return storage_of(storage_, rows_, cols_); }
-  int64_t block() const {
-    return std::string(GetParam()).ends_with("_k") ? 256 : 32;  // elements
-  }
+  int64_t block() const { return block_elements(format_); }
   float value(int64_t row, int64_t col) const {
     return values_[static_cast<size_t>(row * cols_ + col)];
   }
@@ -53,6 +52,38 @@ class BlockFormatTest : public ::testing::TestWithParam<const char*> {
 
 TEST_P(BlockFormatTest, DecodesToTheGoldenBits) {
   EXPECT_EQ(bits_of(decode(*ops_, format_, storage(), 0, rows_)), bits_of(values_));
+}
+
+// Half a million elements: every index of a grid is among them, many times.
+TEST_P(BlockFormatTest, ManyBlocksHaveTheGoldenSum) {
+  // tools/golden_quant.py describes both the file and the blocks.
+  std::istringstream lines(read_text(std::string(kTestData) + "/quant/data/sums.txt"));
+  std::string line;
+  while (std::getline(lines, line) && !line.starts_with(std::string(GetParam()) + " ")) {
+  }
+  std::istringstream words(line);
+  std::string name;
+  uint64_t golden = 0;
+  ASSERT_TRUE(words >> name >> golden);
+  constexpr int64_t kRows = 16;
+  const int64_t cols = 128 * block();
+  const int64_t block_bytes = format_.row_bytes(block());
+  std::vector<uint8_t> bytes(static_cast<size_t>(kRows * 128 * block_bytes));
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    const uint32_t counter = static_cast<uint32_t>(i) * 0x9E3779B1u;
+    bytes[i] = static_cast<uint8_t>((counter ^ counter >> 15) * 0x85EBCA77u >> 24);
+  }
+  for (int64_t cleared = 0; words >> cleared;) {
+    for (auto at = static_cast<size_t>(cleared); at < bytes.size();
+         at += static_cast<size_t>(block_bytes)) {
+      bytes[at] &= 0xBF;
+    }
+  }
+  const auto bits =
+      bits_of(decode(*ops_, format_, storage_of(bytes, kRows, cols), 0, kRows));
+  uint64_t sum = 0;
+  for (size_t i = 0; i < bits.size(); ++i) sum += bits[i] * (2 * uint64_t{i} + 1);
+  EXPECT_EQ(sum, golden);
 }
 
 TEST_P(BlockFormatTest, LevelsAndThreadsAgree) {
@@ -131,7 +162,10 @@ TEST_P(BlockFormatTest, PlansWithoutBytes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, BlockFormatTest,
-                         ::testing::Values("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q6_k"),
+                         ::testing::Values("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q2_k", "q3_k",
+                                           "q4_k", "q5_k", "q6_k", "iq1_s", "iq1_m", "iq2_xxs",
+                                           "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq4_nl",
+                                           "iq4_xs", "tq1_0", "tq2_0", "mxfp4", "nvfp4"),
                          [](const auto& param_info) { return std::string(param_info.param); });
 
 TEST(Formats, AreFoundByName) {

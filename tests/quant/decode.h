@@ -6,6 +6,7 @@
 #include <cstring>
 #include <vector>
 
+#include "base/error.h"
 #include "kernels/ops.h"
 #include "quant/format.h"
 
@@ -16,6 +17,17 @@ inline Storage storage_of(const std::vector<uint8_t>& bytes, int64_t rows, int64
   return {{const_cast<uint8_t*>(bytes.data()), DType::u8, {static_cast<int64_t>(bytes.size())}},
           rows,
           cols};
+}
+
+// Elements of a block, in formats of blocks: the fewest that make a row.
+inline int64_t block_elements(const Format& format) {
+  for (int64_t elements = 1;; elements *= 2) {
+    try {
+      format.row_bytes(elements);
+      return elements;
+    } catch (const Error&) {
+    }
+  }
 }
 
 // A matrix of `rows` rows, encoded as weights are: panel by panel.

@@ -65,7 +65,7 @@ TEST_F(WeightTest, KeepsTheBytesOfItsOwnFormat) {
 }
 
 TEST_F(WeightTest, ConvertsOnLoad) {
-  for (const char* name : {"q8_0", "q4_1", "q4_k", "q6_k", "bf16", "f16"}) {
+  for (const char* name : {"q8_0", "q4_1", "q4_k", "q6_k", "iq2_s", "nvfp4", "bf16", "f16"}) {
     const Format& format = find_format(name);
     const std::vector<uint8_t> bytes = some_bytes(4 * format.row_bytes(512));
     const auto expected = decode(*ops_, format, storage_of(bytes, 4, 512), 0, 4);

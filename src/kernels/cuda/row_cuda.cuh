@@ -101,6 +101,18 @@ struct TeamOf {
     return {from};
   }
 
+  // Of the signed bytes of two words, the lowest first.
+  struct SixteenOfWords {
+    uint64_t first, second;
+    __device__ int32_t operator[](int64_t i) const {
+      const uint64_t word = i < 8 ? first : second;
+      return static_cast<int8_t>(word >> i % 8 * 8);
+    }
+  };
+  __device__ SixteenOfWords sixteen(uint64_t first, uint64_t second) const {
+    return {first, second};
+  }
+
   // Of a table those numbers that four bits of sixteen integers point at, the lowest being `shift`.
   template <class Integers>
   struct Looked {

@@ -1,0 +1,46 @@
+// Q2_K: 256 elements in 84 bytes: 16 bytes of 4-bit scales and (above them) minima of 16 groups of
+// 16, 64 bytes of bit pairs q, f16 d, f16 dmin. Value: d * scale * q - dmin * minimum.
+#pragma once
+
+#include "quant/decode_row.h"
+
+namespace jackscrew {
+
+struct Q2_KBlock {
+  static constexpr int64_t kElements = 256;
+  static constexpr int64_t kBytes = 84;
+
+  template <class Team, class Store>
+  JACKSCREW_ROW static void decode(const Team& team, const uint8_t* block, const Store& store) {
+    const float d = load_f16(block + 80);
+    const float dmin = load_f16(block + 82);
+    const auto scale = [&](int64_t group) { return d * static_cast<float>(block[group] & 15); };
+    const auto minimum = [&](int64_t group) {
+      return dmin * static_cast<float>(block[group] >> 4);
+    };
+    // Byte i of a half's 32 holds elements i, i + 32, i + 64 and i + 96 of the half, from the
+    // lowest bits. Taken 16 at a time, which is as long as a scale holds.
+    for (int64_t part = 0; part < 4; ++part) {
+      const int64_t group = part / 2 * 8 + part % 2;
+      const auto pairs = team.sixteen(block + 16 + part * 16);
+      const float scale_0 = scale(group), min_0 = minimum(group);
+      const float scale_1 = scale(group + 2), min_1 = minimum(group + 2);
+      const float scale_2 = scale(group + 4), min_2 = minimum(group + 4);
+      const float scale_3 = scale(group + 6), min_3 = minimum(group + 6);
+      const int64_t to = group * 16;
+      team.each(16, [&](int64_t i) {
+        const int32_t four = pairs[i];
+        store(to + i, scale_0 * static_cast<float>(four & 3) - min_0);
+        store(to + i + 32, scale_1 * static_cast<float>(four >> 2 & 3) - min_1);
+        store(to + i + 64, scale_2 * static_cast<float>(four >> 4 & 3) - min_2);
+        store(to + i + 96, scale_3 * static_cast<float>(four >> 6) - min_3);
+      });
+    }
+  }
+};
+using DecodeQ2_K = DecodeBlocks<Q2_KBlock>;
+using DotQ2_K = DotBlocks<Q2_KBlock>;
+JACKSCREW_ROW_KERNEL(DecodeQ2_K)
+JACKSCREW_ROW_KERNEL(DotQ2_K)
+
+}  // namespace jackscrew

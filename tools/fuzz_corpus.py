@@ -185,6 +185,10 @@ def main():
             path.unlink()
     for name, data in weights():
         put("safetensors", name, data)
+    for path in sorted((TESTS / "golden" / "quantised").glob("*")):
+        config = json.loads((path / "config.json").read_text())["quantization_config"]
+        put("quantised", path.name,
+            json.dumps(config).encode() + b"\0" + (path / "model.safetensors").read_bytes())
     for architecture, model in [("llama", "gpt2"), ("qwen2", "gpt2"), ("llama", "llama")]:
         put("gguf", f"{architecture}_{model}", gguf(architecture, model))
     for path in sorted((TESTS / "text" / "data").glob("*_tokenizer.json")):

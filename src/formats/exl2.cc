@@ -63,8 +63,8 @@ std::vector<std::pair<int64_t, int64_t>> group_sizes(const std::vector<Group>& g
     const int64_t end = g + 1 < groups.size() ? groups[g + 1].first_line : lines;
     const int64_t size =
         g + 1 < groups.size() && bits > 0 ? (end - first) * 32 / bits : cols - columns;
-    const bool fits = bits >= 2 && bits <= 8 && end > first && size > 0 && columns + size <= cols &&
-                      ceil_div(size * bits, 32) == end - first;
+    const bool fits = bits >= 2 && bits <= 8 && bits != 7 && end > first && size > 0 &&
+                      columns + size <= cols && ceil_div(size * bits, 32) == end - first;
     if (!fits || (g == 0 && first != 0)) {
       fail(ErrorKind::model, "tensor {}: group {} of {} bits from line {} to {} does not fit", name,
            g, bits, first, end);

@@ -153,7 +153,7 @@ TEST(GpuParity, Formats) {
       format->decode(side.ops(), storage, 0, kRows, wide);
       const Tensor list = side.put(std::vector<int32_t>{4, 0, 4}, 1, 3).reshaped({3});
       const Tensor picked = side.random(3, kCols, 2);
-      format->decode_rows(side.ops(), storage, list, picked);
+      format->gather(side.ops(), storage, list, picked);
       for (const Tensor& values : {wide, picked}) {
         std::vector<uint32_t> bits;
         for (const float value : side.get(values)) bits.push_back(float_bits(value));
@@ -165,7 +165,8 @@ TEST(GpuParity, Formats) {
       for (const bf16 value : side.get<bf16>(narrow)) bits.push_back(value.bits);
       decoded.push_back(bits);
       const Tensor y = side.random(1, kRows, 3);
-      format->multiply(side.ops(), storage, side.random(1, kCols, 4), y, Accumulate::yes);
+      format->multiply(side.ops(), storage, side.random(1, kCols, 4), y, Accumulate::yes,
+                       side.scratch());
       products.push_back(side.get(y));
     }
     for (size_t i = 0; i < 3; ++i) EXPECT_EQ(decoded[i], decoded[i + 3]) << i;

@@ -1,6 +1,7 @@
 #include "formats/quantised_layout.h"
 
 #include <cstring>
+#include <random>
 
 #include "quant/weight.h"
 #include "tests/formats/support.h"
@@ -48,6 +49,210 @@ INSTANTIATE_TEST_SUITE_P(Layouts, QuantisedLayoutGolden,
                                            "gptq_8", "awq", "exl2", "exl2_low", "packed_4",
                                            "packed_4_order", "packed_8", "int", "int_shared"),
                          [](const auto& param_info) { return std::string(param_info.param); });
+
+// Copies of those files with something wrong in them.
+class QuantisedLayout : public FormatsTest {
+ protected:
+  struct Entry {
+    SafetensorsSpec spec;
+    std::vector<uint8_t> bytes;
+  };
+
+  static fs::path golden(const std::string& name) {
+    return fs::path(kTestData) / "golden/quantised" / name;
+  }
+
+  static std::vector<Entry> entries(const std::string& name) {
+    const SafetensorsFile file(golden(name) / "model.safetensors");
+    std::vector<Entry> out;
+    for (const SafetensorsEntry& entry : file.entries()) {
+      out.push_back(
+          {{entry.name, entry.dtype, entry.shape}, {entry.bytes.begin(), entry.bytes.end()}});
+    }
+    return out;
+  }
+
+  static Entry& part(std::vector<Entry>& all, const std::string& suffix) {
+    for (Entry& entry : all) {
+      if (entry.spec.name == "a." + suffix) return entry;
+    }
+    ADD_FAILURE() << suffix;
+    return all[0];
+  }
+
+  template <class Element>
+  static void set(Entry& entry, size_t index, Element value) {
+    std::memcpy(entry.bytes.data() + index * sizeof value, &value, sizeof value);
+  }
+
+  void write(const std::vector<Entry>& all) const {
+    std::vector<SafetensorsSpec> specs;
+    for (const Entry& entry : all) specs.push_back(entry.spec);
+    SafetensorsWriter writer(directory_ / "model.safetensors", specs);
+    for (const Entry& entry : all) writer.write(entry.spec.name, entry.bytes);
+    writer.close();
+  }
+
+  // Why the weight of a changed file cannot be had.
+  template <class Change>
+  std::string refused(const std::string& name, const Change& change) const {
+    std::vector<Entry> all = entries(name);
+    change(all);
+    write(all);
+    put("config.json", slurp(golden(name) / "config.json"));
+    return load_error();
+  }
+
+  // The same for a changed quantization_config.
+  std::string refused_config(const std::string& name, const std::string& from,
+                             const std::string& to) const {
+    write(entries(name));
+    std::string text = slurp(golden(name) / "config.json");
+    const size_t at = text.find(from);
+    EXPECT_NE(at, std::string::npos) << from;
+    put("config.json", text.replace(at, from.size(), to));
+    return load_error();
+  }
+
+  std::string load_error() const {
+    return model_error([&] {
+      const SafetensorsSource source(directory_);
+      values_of(*source.find("a.weight"), *make_test_ops());
+    });
+  }
+};
+
+TEST_F(QuantisedLayout, RefusesOrdersThatAreNone) {
+  EXPECT_TRUE(mentions(refused("exl2",
+                               [](auto& all) {
+                                 Entry& order = part(all, "q_invperm");
+                                 int32_t first = 0;
+                                 std::memcpy(&first, order.bytes.data(), sizeof first);
+                                 set(order, 1, first);
+                               }),
+                       "q_invperm is no order of 96 columns"));
+  EXPECT_TRUE(
+      mentions(refused("exl2", [](auto& all) { set<int32_t>(part(all, "q_invperm"), 0, 96); }),
+               "q_invperm is no order of 96 columns: 96"));
+  for (const int32_t group : {3, -1}) {
+    EXPECT_TRUE(
+        mentions(refused("gptq_4_order", [&](auto& all) { set(part(all, "g_idx"), 5, group); }),
+                 "g_idx: group"));
+  }
+  EXPECT_TRUE(mentions(
+      refused("packed_4_order", [](auto& all) { set<int32_t>(part(all, "weight_g_idx"), 5, 4); }),
+      "weight_g_idx: group 4"));
+}
+
+TEST_F(QuantisedLayout, RefusesGroupsThatDoNotFit) {
+  const auto with_group = [&](size_t index, int16_t value) {
+    return refused("exl2", [&](auto& all) { set(part(all, "q_groups"), index, value); });
+  };
+  EXPECT_TRUE(mentions(with_group(0, 7), "a.q_groups: group 0"));
+  EXPECT_TRUE(mentions(with_group(1, 1), "a.q_groups: group 0"));
+  EXPECT_TRUE(mentions(with_group(2, 0), "a.q_groups: group 1 of 0 bits"));
+  EXPECT_TRUE(mentions(with_group(3, 1), "a.q_groups: group"));
+  EXPECT_TRUE(mentions(with_group(3, -1), "a.q_groups: group"));
+  EXPECT_TRUE(mentions(with_group(5, 100), "a.q_groups: group"));
+}
+
+TEST_F(QuantisedLayout, RefusesPartsOfOtherShapes) {
+  const auto shorter = [](Entry& entry) {
+    entry.bytes.resize(entry.bytes.size() / static_cast<size_t>(entry.spec.shape[0]) *
+                       static_cast<size_t>(entry.spec.shape[0] - 1));
+    --entry.spec.shape[0];
+  };
+  const struct {
+    const char *golden, *part, *message;
+  } kCases[] = {{"gptq_4", "scales", "a.scales is F16 [2, 32] where F16 [3, 32]"},
+                {"gptq_4", "qzeros", "a.qzeros is I32 [2, 4] where I32 [3, 4]"},
+                {"gptq_4", "g_idx", "a.g_idx is I32 [95] where I32 [96]"},
+                {"gptq_3", "qweight", "a.qweight has 8 lines of words"},
+                {"awq", "scales", "a.scales is F16 [2, 32]"},
+                {"awq", "qzeros", "a.qzeros is I32 [2, 4]"},
+                {"exl2", "q_scale", "a.q_scale is I32 [2, 4]"},
+                {"exl2", "q_scale_max", "a.q_scale_max is F16 [2]"},
+                {"exl2", "q_groups", "is not a matrix of EXL2"},
+                {"packed_4", "weight_scale", "does not have groups of the 32 rows"},
+                {"packed_4_order", "weight_zero_point", "a.weight_zero_point is I32 [3, 4]"},
+                {"packed_4", "weight_packed", "does not hold codes of a matrix [32, 96]"},
+                {"int", "weight_scale", "does not have groups of the 32 rows"}};
+  for (const auto& expected : kCases) {
+    EXPECT_TRUE(
+        mentions(refused(expected.golden, [&](auto& all) { shorter(part(all, expected.part)); }),
+                 expected.message))
+        << expected.golden;
+  }
+  for (const char* name : {"gptq_4", "awq", "exl2", "packed_4", "int"}) {
+    const size_t parts = entries(name).size();
+    for (size_t i = 0; i < parts; ++i) {
+      std::vector<Entry> all = entries(name);
+      const std::string removed = all[i].spec.name;
+      // Without its marker a layer is none, and what is left of it is no weight.
+      all.erase(all.begin() + static_cast<ptrdiff_t>(i));
+      write(all);
+      put("config.json", slurp(golden(name) / "config.json"));
+      const SafetensorsSource source(directory_);
+      try {
+        const StoredTensor* found = source.find("a.weight");
+        EXPECT_TRUE(found == nullptr || removed == "a.g_idx") << name << ": " << removed;
+      } catch (const Error& error) {
+        EXPECT_EQ(error.kind(), ErrorKind::model);
+      }
+    }
+  }
+}
+
+TEST_F(QuantisedLayout, RefusesSettingsItDoesNotRead) {
+  EXPECT_TRUE(mentions(refused_config("gptq_4", "\"bits\": 4", "\"bits\": 5"), "GPTQ in 5 bits"));
+  EXPECT_TRUE(
+      mentions(refused_config("gptq_4", "\"gptq\"\n", "\"marlin\"\n"), "checkpoint_format marlin"));
+  EXPECT_TRUE(
+      mentions(refused_config("gptq_4", "\"bits\": 4", "\"dynamic\": {\"a\": {}}, \"bits\": 4"),
+               "settings of single layers"));
+  EXPECT_TRUE(mentions(refused_config("gptq_4", "\"group_size\": 32", "\"group_size\": 0"),
+                       "group_size is 0"));
+  EXPECT_TRUE(mentions(refused_config("gptq_4", "\"bits\": 4", "\"bits\": 8"), "scales is F16"));
+  EXPECT_TRUE(mentions(refused_config("awq", "gemm", "gemv"), "version gemv"));
+  EXPECT_TRUE(mentions(refused_config("awq", "\"bits\": 4", "\"bits\": 3"), "AWQ in 3 bits"));
+}
+
+// A file may name its settings itself where config.json has none; and be called what it likes.
+TEST_F(QuantisedLayout, ReadsDirectoriesOfOtherPrograms) {
+  const std::string config = slurp(golden("gptq_4") / "config.json");
+  const size_t begin = config.find('{', 1);
+  put("quantize_config.json", config.substr(begin, config.rfind('}') - begin));
+  put("config.json", "{}");
+  put("gptq_model-4bit-32g.safetensors", slurp(golden("gptq_4") / "model.safetensors"));
+  const auto ops = make_test_ops();
+  const SafetensorsSource expected(golden("gptq_4"));
+  EXPECT_TRUE(same_bits(values_of(*SafetensorsSource(directory_).find("a.weight"), *ops),
+                        values_of(*expected.find("a.weight"), *ops)));
+  put("output-00002.safetensors", slurp(golden("gptq_4") / "model.safetensors"));
+  EXPECT_TRUE(
+      mentions(model_error([&] { SafetensorsSource source(directory_); }), "both have tensor a."));
+}
+
+TEST_F(QuantisedLayout, DamagedFilesAreErrors) {
+  std::mt19937 random(5);
+  for (const char* name : {"gptq_4_order", "awq", "exl2", "packed_4_order", "int_shared"}) {
+    const std::string good = slurp(golden(name) / "model.safetensors");
+    put("config.json", slurp(golden(name) / "config.json"));
+    for (int i = 0; i < 400; ++i) {
+      std::string bad = good;
+      bad[random() % bad.size()] = static_cast<char>(random());
+      put("model.safetensors", bad);
+      try {
+        const SafetensorsSource source(directory_);
+        if (const StoredTensor* tensor = source.find("a.weight")) {
+          values_of(*tensor, *make_test_ops());
+        }
+      } catch (const Error& error) {
+        EXPECT_EQ(error.kind(), ErrorKind::model) << error.what();
+      }
+    }
+  }
+}
 
 }  // namespace
 }  // namespace jackscrew

@@ -79,8 +79,7 @@ TEST_P(BlockFormatTest, ManyBlocksHaveTheGoldenSum) {
       bytes[at] &= 0xBF;
     }
   }
-  const auto bits =
-      bits_of(decode(*ops_, format_, storage_of(bytes, kRows, cols), 0, kRows));
+  const auto bits = bits_of(decode(*ops_, format_, storage_of(bytes, kRows, cols), 0, kRows));
   uint64_t sum = 0;
   for (size_t i = 0; i < bits.size(); ++i) sum += bits[i] * (2 * uint64_t{i} + 1);
   EXPECT_EQ(sum, golden);

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/half.h"
+#include "base/parallel.h"
 
 namespace jackscrew {
 
@@ -85,26 +86,32 @@ void write_rows(PartWriter& writer, int64_t rows, int64_t row_bytes, const Fill&
   }
 }
 
-void write_codes(const PackedSource& source, int64_t rows, PartWriter& writer) {
+void write_codes(const PackedSource& source, int64_t rows, int threads, PartWriter& writer) {
+  // Rows of a task: their words, which stand side by side in files, fill some cache lines.
+  constexpr int64_t kTaskRows = 64;
   writer.begin_part();
   const int64_t row_bytes = source.layout.code_bytes;
   const int64_t step = std::clamp<int64_t>(kPanelBytes / row_bytes, 1, rows);
   std::vector<uint8_t> panel(static_cast<size_t>(step * row_bytes));
-  std::vector<uint8_t> codes(static_cast<size_t>(step * kPackedChunk));
   for (int64_t begin = 0; begin < rows; begin += step) {
     const int64_t end = std::min(rows, begin + step);
-    for (const PackedGroup& group : source.layout.groups) {
-      int64_t offset = group.offset;
-      for (int64_t done = 0; done < group.count; done += kPackedChunk) {
-        const int64_t count = std::min(kPackedChunk, group.count - done);
-        source.codes(begin, end, group.first + done, count, codes.data());
-        for (int64_t row = 0; row < end - begin; ++row) {
-          pack_codes(codes.data() + row * kPackedChunk, count, group.bits,
-                     panel.data() + row * row_bytes + offset);
+    parallel_for(threads, ceil_div(end - begin, kTaskRows), [&](int64_t task, int) {
+      const int64_t first = begin + task * kTaskRows;
+      const int64_t last = std::min(end, first + kTaskRows);
+      std::array<uint8_t, kTaskRows * kPackedChunk> codes;
+      for (const PackedGroup& group : source.layout.groups) {
+        int64_t offset = group.offset;
+        for (int64_t done = 0; done < group.count; done += kPackedChunk) {
+          const int64_t count = std::min(kPackedChunk, group.count - done);
+          source.codes(first, last, group.first + done, count, codes.data());
+          for (int64_t row = first; row < last; ++row) {
+            pack_codes(codes.data() + (row - first) * kPackedChunk, count, group.bits,
+                       panel.data() + (row - begin) * row_bytes + offset);
+          }
+          offset += 4 * group.bits;
         }
-        offset += 4 * group.bits;
       }
-    }
+    });
     writer.write({panel.data(), static_cast<size_t>((end - begin) * row_bytes)});
   }
 }
@@ -156,11 +163,11 @@ StoredTensor packed_tensor(PackedSource source) {
   out.padding_rows = source.padding_rows;
   out.shape = {source.rows, source.layout.groups.back().first + source.layout.groups.back().count};
   out.transcode = [shared = std::make_shared<const PackedSource>(std::move(source))](
-                      int64_t rows, const StorageSink& sink) {
+                      int64_t rows, int threads, const StorageSink& sink) {
     PartWriter writer(sink);
     writer.write_part(shared->layout.groups);
     writer.write_part(shared->columns);
-    write_codes(*shared, rows, writer);
+    write_codes(*shared, rows, threads, writer);
     write_scales(*shared, rows, writer);
     write_zeros(*shared, rows, writer);
   };

@@ -28,8 +28,9 @@ struct StoredTensor {
   // of 64 in the format's storage.
   std::vector<std::span<const uint8_t>> more = {};
   // Set where the file keeps the same information in another order: writes the storage of the first
-  // `rows` rows in the format's own. It needs some panels of host memory at most (kPanelBytes).
-  std::function<void(int64_t rows, const StorageSink&)> transcode = {};
+  // `rows` rows in the format's own, on so many threads. It needs some panels of host memory at
+  // most (kPanelBytes).
+  std::function<void(int64_t rows, int threads, const StorageSink&)> transcode = {};
   // Of shape[0], how many rows may be padding that the model does not have.
   int64_t padding_rows = 0;
   // What of `bytes` and `more` is in no file.

@@ -40,7 +40,7 @@ void copy_storage(Ops& ops, const StoredTensor& stored, const Format& format,
   if (stored.transcode) {
     if (ops.plans_only()) return;
     int64_t written = 0;
-    stored.transcode(storage.rows, [&](std::span<const uint8_t> piece) {
+    stored.transcode(storage.rows, ops.threads(), [&](std::span<const uint8_t> piece) {
       const auto end = written + static_cast<int64_t>(piece.size());
       ops.copy(storage.bytes.columns(written, end), file_tensor(piece));
       written = end;

@@ -19,7 +19,7 @@ void jackscrew::parse_input(std::string_view bytes) {
         const auto count = [&](std::span<const uint8_t> piece) {
           written += static_cast<int64_t>(piece.size());
         };
-        tensor.transcode(tensor.shape[0], count);
+        tensor.transcode(tensor.shape[0], 1, count);
         // A weight takes what its format asks for, and copies what is written.
         if (written != tensor.format->storage_bytes(tensor.shape[0], tensor.shape[1])) abort();
       });

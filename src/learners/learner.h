@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
 #include <string_view>
@@ -38,15 +39,6 @@ class LearnerSlot {
   virtual void visit(const StateVisitor&) const {}
   // The parameters behind visit() were overwritten: brings everything that depends on them in line.
   virtual void restored(Context&) {}
-};
-
-// What a run saves beside, or instead of, the model: a PEFT adapter.
-struct AdapterDescription {
-  int64_t rank = 0;
-  double alpha = 0;
-  double dropout = 0;
-  bool use_rslora = false;
-  std::vector<std::string> target_modules;
 };
 
 // What slots are made with.
@@ -108,8 +100,10 @@ class Learner {
   virtual LearnerNotes notes() const { return {}; }
   // What has happened since the last call, for the log: one JSON object each.
   virtual std::vector<JsonObject> take_events() { return {}; }
-  // Set when the result is an adapter rather than a changed model.
-  virtual const AdapterDescription* adapter() const { return nullptr; }
+  // An object where the result is an adapter rather than a changed model, else null: what PEFT's
+  // adapter_config.json says of it, peft_type included. The adapter's tensors are the parameters
+  // that the slots visit, under the names that PEFT has for them less "base_model.model.".
+  virtual nlohmann::json adapter() const;
 };
 
 // A setting of a learner with which a run takes less memory than without.

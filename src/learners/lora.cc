@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "learners/frozen.h"
 #include "learners/lora.rows.h"
@@ -24,6 +25,14 @@ constexpr std::array<OptionSpec, 5> kLoraOptions = {{
 
 constexpr std::array<const char*, 7> kLinearModules = {"q_proj",    "k_proj",  "v_proj",   "o_proj",
                                                        "gate_proj", "up_proj", "down_proj"};
+
+struct LoraSettings {
+  int64_t rank = 0;
+  double alpha = 0;
+  double dropout = 0;
+  bool use_rslora = false;
+  std::vector<std::string> target_modules;
+};
 
 // A trained f32 matrix with its gradient and optimizer state.
 class Factor {
@@ -60,7 +69,7 @@ class Factor {
 
 class LoraSlot : public LearnerSlot {
  public:
-  LoraSlot(const LearnerContext& context, const Weight& weight, const AdapterDescription& config)
+  LoraSlot(const LearnerContext& context, const Weight& weight, const LoraSettings& config)
       : rank_(config.rank),
         scale_(static_cast<float>(config.use_rslora
                                       ? config.alpha / std::sqrt(static_cast<double>(config.rank))
@@ -201,10 +210,31 @@ class LoraLearner : public Learner {
     return std::make_unique<LoraSlot>(context, weight, config_);
   }
 
-  const AdapterDescription* adapter() const override { return &config_; }
+  nlohmann::json adapter() const override {
+    // PEFT declares alpha an integer; whole values are written as such.
+    const bool whole = std::abs(config_.alpha) < 1e9 && config_.alpha == std::floor(config_.alpha);
+    std::vector<std::string> modules = config_.target_modules;
+    std::sort(modules.begin(), modules.end());
+    return {{"peft_type", "LORA"},
+            {"r", config_.rank},
+            {"lora_alpha", whole ? nlohmann::json(static_cast<int64_t>(config_.alpha))
+                                 : nlohmann::json(config_.alpha)},
+            {"lora_dropout", config_.dropout},
+            {"target_modules", modules},
+            {"use_rslora", config_.use_rslora},
+            {"bias", "none"},
+            {"fan_in_fan_out", false},
+            {"use_dora", false},
+            {"init_lora_weights", true},
+            {"modules_to_save", nullptr},
+            {"layers_to_transform", nullptr},
+            {"layers_pattern", nullptr},
+            {"rank_pattern", nlohmann::json::object()},
+            {"alpha_pattern", nlohmann::json::object()}};
+  }
 
  private:
-  AdapterDescription config_;
+  LoraSettings config_;
 };
 
 }  // namespace

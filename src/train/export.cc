@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
 #include <vector>
@@ -228,8 +229,8 @@ void move_files(const fs::path& from, const fs::path& to) {
 void export_result(Session& session, const ModelFiles& files, const Tokenizer& tokenizer,
                    const ChatFormat& format, const fs::path& output_dir) {
   const fs::path beside = result_staging(output_dir);
-  if (const AdapterDescription* adapter = session.learner().adapter()) {
-    export_adapter(session.stage(), session.ops(), *adapter, files.origin, beside);
+  if (const nlohmann::json adapter = session.learner().adapter(); !adapter.is_null()) {
+    export_adapter(session.stage(), session.ops(), adapter, files.origin, beside);
   } else {
     AtomicDirectory directory(beside);
     export_model(session, files, tokenizer, format, directory.path());

@@ -12,6 +12,7 @@ namespace jackscrew {
 namespace {
 
 using nlohmann::json;
+using nlohmann::ordered_json;
 
 const std::string kModule = "model.layers.0.self_attn.q_proj";
 
@@ -21,14 +22,10 @@ class Peft : public FormatsTest {
 
   // An adapter of rank 2 on one module of 3 inputs and 4 outputs.
   void write(bool commit = true) const {
-    PeftConfig config;
-    config.r = 2;
-    config.lora_alpha = 16;
-    config.lora_dropout = 0.25;
-    config.use_rslora = true;
-    config.target_modules = {"v_proj", "q_proj"};
-    config.base_model_name_or_path = "some/model";
-    PeftWriter writer(adapter(), config,
+    const json config = {{"peft_type", "LORA"}, {"r", 2},
+                         {"lora_alpha", 16},    {"lora_dropout", 0.25},
+                         {"use_rslora", true},  {"target_modules", {"q_proj", "v_proj"}}};
+    PeftWriter writer(adapter(), config, "some/model",
                       {{kModule + ".lora_A.weight", {2, 3}}, {kModule + ".lora_B.weight", {4, 2}}});
     std::vector<float> a(6), b(8);
     std::iota(a.begin(), a.end(), 0.5f);
@@ -66,16 +63,18 @@ TEST_F(Peft, RoundTrips) {
   write();
   EXPECT_FALSE(fs::exists(directory_ / "adapter.part"));
   const PeftAdapter read = read_peft_adapter(adapter());
-  EXPECT_EQ(read.config.peft_type, "LORA");
-  EXPECT_EQ(read.config.r, 2);
-  EXPECT_EQ(read.config.lora_alpha, 16);
-  EXPECT_EQ(read.config.lora_dropout, 0.25);
-  EXPECT_TRUE(read.config.use_rslora);
-  EXPECT_EQ(read.config.target_modules, std::vector<std::string>{"q_proj"});  // of the tensors
+  EXPECT_EQ(read.peft_type, "LORA");
+  EXPECT_EQ(read.learner, "lora");
+  EXPECT_EQ(read.settings,
+            (ordered_json{{"r", 2},
+                          {"lora_alpha", 16.0},
+                          {"lora_dropout", 0.25},
+                          {"use_rslora", true},
+                          {"target_modules", ordered_json::array({"q_proj"})}}));  // of the tensors
   EXPECT_EQ(json::parse(slurp(adapter() / "adapter_config.json"))["target_modules"],
             (json{"q_proj", "v_proj"}));
-  EXPECT_EQ(read.config.base_model_name_or_path, "some/model");
-  EXPECT_EQ(read.config.task_type, "CAUSAL_LM");
+  EXPECT_EQ(read.base_model_name_or_path, "some/model");
+  EXPECT_EQ(read.task_type, "CAUSAL_LM");
   ASSERT_EQ(read.tensors.size(), 2u);
   EXPECT_EQ(read.tensors[0].name, kModule + ".lora_A.weight");
   EXPECT_EQ(read.tensors[0].shape, (std::vector<int64_t>{2, 3}));
@@ -84,6 +83,25 @@ TEST_F(Peft, RoundTrips) {
   EXPECT_EQ(read.tensors[1].values, (std::vector<float>{-3, -2, -1, 0, 1, 2, 3, 4}));
   const SafetensorsFile file(adapter() / "adapter_model.safetensors");
   EXPECT_NE(file.find("base_model.model." + kModule + ".lora_A.weight"), nullptr);
+}
+
+// The writer knows no type of adapter, and tensors need not be matrices.
+TEST_F(Peft, WritesWhatALearnerSaysOfItsAdapter) {
+  PeftWriter writer(adapter(), {{"peft_type", "OTHER"}, {"size", 3}}, "", {{"some.vector", {3}}});
+  writer.write("some.vector", std::vector<float>{1, 2, 3});
+  writer.commit();
+  const json config = json::parse(slurp(adapter() / "adapter_config.json"));
+  EXPECT_EQ(config, (json{{"peft_type", "OTHER"},
+                          {"size", 3},
+                          {"task_type", "CAUSAL_LM"},
+                          {"base_model_name_or_path", nullptr},
+                          {"inference_mode", true},
+                          {"auto_mapping", nullptr},
+                          {"revision", nullptr}}));
+  const SafetensorsFile file(adapter() / "adapter_model.safetensors");
+  ASSERT_NE(file.find("base_model.model.some.vector"), nullptr);
+  EXPECT_EQ(file.find("base_model.model.some.vector")->shape, std::vector<int64_t>{3});
+  EXPECT_TRUE(mentions(model_error([&] { read_peft_adapter(adapter()); }), "peft_type OTHER"));
 }
 
 TEST_F(Peft, LeavesNoTraceWithoutCommit) {
@@ -110,8 +128,8 @@ TEST_F(Peft, HasTheModulesOfItsTensors) {
                               json({"q_proj"}), json(nullptr)}) {
     config["target_modules"] = modules;
     put("adapter/adapter_config.json", config.dump());
-    EXPECT_EQ(read_peft_adapter(adapter()).config.target_modules,
-              std::vector<std::string>{"q_proj"});
+    EXPECT_EQ(read_peft_adapter(adapter()).settings["target_modules"],
+              ordered_json::array({"q_proj"}));
   }
 }
 

@@ -30,7 +30,9 @@ struct NamedArray {
 
 // An option of a learner with the value that an adapter was made with.
 struct AdapterOption {
-  std::string name, value;
+  std::string name;
+  std::string value = {};
+  std::vector<std::string> items = {};  // of a list, in place of the value
   // What a recipe may say instead and mean no other: "auto", "all-linear".
   std::vector<std::string> also = {};
   bool training_only = false;  // the recipe's own value goes before the adapter's

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
 #include <set>
 
 #include "base/error.h"
+#include "base/module_patterns.h"
 #include "formats/json_text.h"
 #include "formats/shape.h"
 
@@ -17,15 +19,15 @@ using nlohmann::json;
 
 constexpr std::string_view kSuffixA = ".lora_A.weight";
 constexpr std::string_view kSuffixB = ".lora_B.weight";
+constexpr std::string_view kLayers = "model.layers.";
 
 // Settings that change what an adapter computes or which base weights it belongs to. They are at
 // rest when absent, null, false, or empty.
-constexpr std::array<const char*, 18> kRefused = {
-    "use_dora",      "fan_in_fan_out",    "modules_to_save",         "rank_pattern",
-    "alpha_pattern", "lora_bias",         "trainable_token_indices", "target_parameters",
-    "use_qalora",    "layer_replication", "layers_to_transform",     "use_bdlora",
-    "arrow_config",  "kasa_config",       "alora_invocation_tokens", "megatron_config",
-    "velora_config", "monteclora_config"};
+constexpr std::array<const char*, 16> kRefused = {
+    "use_dora",          "fan_in_fan_out", "modules_to_save",         "lora_bias",
+    "target_parameters", "use_qalora",     "trainable_token_indices", "layer_replication",
+    "use_bdlora",        "arrow_config",   "layers_to_transform",     "kasa_config",
+    "megatron_config",   "velora_config",  "alora_invocation_tokens", "monteclora_config"};
 
 // Initialisations that also change the base weights; an adapter trained from them fits no others.
 constexpr std::array<std::string_view, 5> kRefusedInit = {"pissa", "olora", "corda", "loftq",
@@ -33,7 +35,7 @@ constexpr std::array<std::string_view, 5> kRefusedInit = {"pissa", "olora", "cor
 
 [[noreturn]] void lora_unsupported(const std::string& where, const std::string& what) {
   throw Error(ErrorKind::model, fmt::format("{}: {} is not supported", where, what),
-              "supported: plain LoRA of linear layers, one rank, without biases");
+              "supported: plain LoRA of linear layers, without biases");
 }
 
 bool at_rest(const json& value) {
@@ -57,6 +59,28 @@ void check_supported(const json& config, const JsonFields& fields) {
   }
 }
 
+// rank_pattern or alpha_pattern. Throws Error(model) for what is none.
+ModuleNumbers numbers_of(const JsonFields& fields, const char* key, bool ranks) {
+  const json* object = fields.find(key);
+  if (object == nullptr) return {};
+  std::map<std::string, double> numbers;
+  for (const auto& [pattern, value] : object->items()) {
+    const double number = value.is_number() ? value.get<double>() : -1.0;
+    const bool valid = ranks ? value.is_number_integer() && number >= 1.0
+                             : value.is_number() && std::isfinite(number);
+    if (!valid) {
+      fail(ErrorKind::model, "{}: {} has {} for {}", fields.where(), key, dump_json(value, -1),
+           pattern);
+    }
+    numbers[pattern] = number;
+  }
+  try {
+    return ModuleNumbers(numbers);
+  } catch (const Error& error) {
+    fail(ErrorKind::model, "{}: {}: {}", fields.where(), key, error.what());
+  }
+}
+
 void read_lora_settings(const json& config, const std::string& where, PeftAdapter& adapter) {
   const JsonFields fields(config, where);
   check_supported(config, fields);
@@ -72,18 +96,26 @@ void read_lora_settings(const json& config, const std::string& where, PeftAdapte
                       {"lora_alpha", alpha},
                       {"lora_dropout", dropout},
                       {"use_rslora", fields.boolean("use_rslora", false)}};
+  for (const char* key : {"rank_pattern", "alpha_pattern"}) {
+    const ModuleNumbers numbers = numbers_of(fields, key, key == std::string_view("rank_pattern"));
+    if (!numbers.numbers().empty()) adapter.settings[key] = numbers.numbers();
+  }
+  if (const json* targets = fields.find("target_modules"))
+    adapter.settings["target_modules"] = *targets;
 }
 
 std::string module_of(const std::string& name) {
   return name.substr(0, name.size() - kSuffixA.size());
 }
 
-void check_factor(const NamedArray& tensor, int64_t rank, const std::string& where) {
+void check_factor(const NamedArray& tensor, int64_t rank, const ModuleNumbers& ranks,
+                  const std::string& where) {
   const bool is_a = tensor.name.ends_with(kSuffixA);
   const std::string name = std::string(kAdapterPrefix) + tensor.name;
   if (tensor.name.size() <= kSuffixA.size() || (!is_a && !tensor.name.ends_with(kSuffixB))) {
     lora_unsupported(where, "tensor " + name);
   }
+  if (const auto own = ranks.find(module_of(tensor.name))) rank = static_cast<int64_t>(*own);
   if (tensor.shape.size() != 2 || tensor.shape[is_a ? 0 : 1] != rank) {
     fail(ErrorKind::model, "{}: tensor {} of shape {} is not of rank {}", where, name,
          shape_text(tensor.shape), rank);
@@ -103,33 +135,68 @@ void check_pairs(const std::vector<NamedArray>& tensors, const std::string& wher
   }
 }
 
-std::vector<std::string> modules_of(const std::vector<NamedArray>& tensors) {
-  std::set<std::string> modules;
+// What gets an adapter in any model of as many layers: names of modules where every layer has the
+// same, else all paths.
+std::vector<std::string> targets_of(const std::vector<NamedArray>& tensors) {
+  std::set<std::string> paths, layers, modules;
   for (const NamedArray& tensor : tensors) {
-    const std::string module = module_of(tensor.name);
-    modules.insert(module.substr(module.rfind('.') + 1));
+    const std::string path = module_of(tensor.name);
+    paths.insert(path);
+    modules.insert(path.substr(path.rfind('.') + 1));
+    layers.insert(path.substr(0, path.find('.', kLayers.size())));
   }
-  return {modules.begin(), modules.end()};
+  // Without a gap from 0, or a model would have layers between them.
+  bool all = true;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    all = all && layers.contains(fmt::format("{}{}", kLayers, i));
+  }
+  const bool everywhere = paths.size() == layers.size() * modules.size();
+  const std::set<std::string>& targets = all && everywhere ? modules : paths;
+  return {targets.begin(), targets.end()};
+}
+
+std::vector<std::string> items_of(const nlohmann::ordered_json& numbers) {
+  std::vector<std::string> items;
+  for (const auto& [pattern, number] : numbers.items()) {
+    items.push_back(fmt::format("{}={}", pattern, number.get<double>()));
+  }
+  return items;
 }
 
 void read_lora_tensors(const std::string& where, PeftAdapter& adapter) {
-  const auto rank = adapter.settings["r"].get<int64_t>();
-  for (const NamedArray& tensor : adapter.tensors) check_factor(tensor, rank, where);
+  nlohmann::ordered_json& settings = adapter.settings;
+  const auto rank = settings["r"].get<int64_t>();
+  const auto numbers = [&](const char* key) {
+    return settings.value(key, nlohmann::ordered_json::object());
+  };
+  const ModuleNumbers ranks(numbers("rank_pattern").get<std::map<std::string, double>>());
+  for (const NamedArray& tensor : adapter.tensors) check_factor(tensor, rank, ranks, where);
   check_pairs(adapter.tensors, where);
   for (const NamedArray& tensor : adapter.tensors) {
-    if (adapter.misplaced.empty() && !tensor.name.starts_with("model.layers.")) {
+    if (adapter.misplaced.empty() && !tensor.name.starts_with(kLayers)) {
       adapter.misplaced = tensor.name;
     }
   }
-  // The setting may be a pattern or name ends of paths, and another may except some.
-  const std::vector<std::string> modules = modules_of(adapter.tensors);
-  adapter.settings["target_modules"] = modules;
+  // The setting may be an expression or name ends of paths, and another may except some. A recipe
+  // may say either.
+  const std::vector<std::string> targets = targets_of(adapter.tensors);
+  std::vector<std::string> also = {"all-linear", "all"};
+  if (const auto& given = settings["target_modules"]; given.is_string()) {
+    also.push_back(given.get<std::string>());
+  }
+  settings["target_modules"] = targets;
   adapter.options = {
-      {"lora_rank", std::to_string(rank)},
-      {"lora_alpha", fmt::format("{}", adapter.settings["lora_alpha"].get<double>()), {"auto"}},
-      {"use_rslora", adapter.settings["use_rslora"].get<bool>() ? "true" : "false"},
-      {"lora_target", fmt::format("{}", fmt::join(modules, ",")), {"all-linear", "all"}},
-      {"lora_dropout", fmt::format("{}", adapter.settings["lora_dropout"].get<double>()), {}, true},
+      {.name = "lora_rank", .value = std::to_string(rank)},
+      {.name = "lora_alpha",
+       .value = fmt::format("{}", settings["lora_alpha"].get<double>()),
+       .also = {"auto"}},
+      {.name = "use_rslora", .value = settings["use_rslora"].get<bool>() ? "true" : "false"},
+      {.name = "lora_target", .items = targets, .also = also},
+      {.name = "rank_pattern", .items = items_of(numbers("rank_pattern"))},
+      {.name = "alpha_pattern", .items = items_of(numbers("alpha_pattern"))},
+      {.name = "lora_dropout",
+       .value = fmt::format("{}", settings["lora_dropout"].get<double>()),
+       .training_only = true},
   };
 }
 

@@ -1,7 +1,5 @@
 #include "learners/lora.h"
 
-#include <algorithm>
-#include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -12,27 +10,6 @@
 namespace jackscrew {
 
 namespace {
-
-constexpr std::array<OptionSpec, 5> kLoraOptions = {{
-    {"lora_rank", OptionType::integer, "16", "rank of the adapters", "r lora_r rank", "", 1, 4096},
-    {"lora_alpha", OptionType::number, "auto",
-     "the adapter is scaled by alpha / rank; auto: twice the rank", "alpha", "auto", 0},
-    {"lora_dropout", OptionType::number, "0", "dropout of the adapters' inputs", "", "", 0, 0.99},
-    {"lora_target", OptionType::list, "all-linear",
-     "modules that get an adapter, by name, or all-linear", "lora_target_modules target_modules"},
-    {"use_rslora", OptionType::boolean, "false", "scale by alpha / sqrt(rank)"},
-}};
-
-constexpr std::array<const char*, 7> kLinearModules = {"q_proj",    "k_proj",  "v_proj",   "o_proj",
-                                                       "gate_proj", "up_proj", "down_proj"};
-
-struct LoraSettings {
-  int64_t rank = 0;
-  double alpha = 0;
-  double dropout = 0;
-  bool use_rslora = false;
-  std::vector<std::string> target_modules;
-};
 
 // A trained f32 matrix with its gradient and optimizer state.
 class Factor {
@@ -49,8 +26,8 @@ class Factor {
   const Tensor& value() const { return value_.view(); }
   const Tensor& gradient() const { return gradient_.view(); }
 
-  void apply(Context& context, double weight_decay) {
-    state_->apply(context, value(), gradient(), 1.0, weight_decay);
+  void apply(Context& context, double learning_rate_scale, double weight_decay) {
+    state_->apply(context, value(), gradient(), learning_rate_scale, weight_decay);
   }
 
   void visit(const StateVisitor& visitor) const {
@@ -69,20 +46,20 @@ class Factor {
 
 class LoraSlot : public LearnerSlot {
  public:
-  LoraSlot(const LearnerContext& context, const Weight& weight, const LoraSettings& config)
-      : rank_(config.rank),
-        scale_(static_cast<float>(config.use_rslora
-                                      ? config.alpha / std::sqrt(static_cast<double>(config.rank))
-                                      : config.alpha / static_cast<double>(config.rank))),
-        dropout_(static_cast<float>(config.dropout)),
+  LoraSlot(const LearnerContext& context, const Weight& weight, const LoraSettings& settings,
+           const LoraShape& shape)
+      : rank_(shape.rank),
+        scale_(static_cast<float>(shape.scale)),
+        dropout_(static_cast<float>(settings.dropout())),
+        b_rate_(settings.b_learning_rate_ratio()),
         tensor_(name_hash(weight.name().c_str())),
-        a_(context, factor_name(weight, "lora_A"), config.rank, weight.cols()),
-        b_(context, factor_name(weight, "lora_B"), weight.rows(), config.rank) {
+        a_(context, factor_name(weight, "lora_A"), rank_, weight.cols()),
+        b_(context, factor_name(weight, "lora_B"), weight.rows(), rank_) {
     // As PEFT: A as torch's default for a linear layer (uniform, bound 1 / sqrt(in)), B zero.
     const float bound = 1.0f / std::sqrt(static_cast<float>(weight.cols()));
     context.ops.launch(LoraInit{a_.value().data<float>(), context.seed, weight.cols(),
                                 name_hash(a_.name().c_str()), bound},
-                       config.rank);
+                       rank_);
   }
 
   bool learns() const override { return true; }
@@ -117,8 +94,8 @@ class LoraSlot : public LearnerSlot {
   }
 
   void apply(Context& context, double weight_decay) override {
-    a_.apply(context, weight_decay);
-    b_.apply(context, weight_decay);
+    a_.apply(context, 1.0, weight_decay);
+    b_.apply(context, b_rate_, weight_decay);
   }
 
   void visit(const StateVisitor& visitor) const override {
@@ -169,6 +146,7 @@ class LoraSlot : public LearnerSlot {
   int64_t rank_;
   float scale_;
   float dropout_;
+  double b_rate_;  // of a's learning rate
   uint32_t tensor_;
   Factor a_;  // [rank, in]
   Factor b_;  // [out, rank]
@@ -176,72 +154,25 @@ class LoraSlot : public LearnerSlot {
 
 class LoraLearner : public Learner {
  public:
-  explicit LoraLearner(const OptionSet& options) {
-    config_.rank = options.integer("lora_rank");
-    config_.alpha = options.is_word("lora_alpha") ? 2.0 * static_cast<double>(config_.rank)
-                                                  : options.number("lora_alpha");
-    config_.dropout = options.number("lora_dropout");
-    config_.use_rslora = options.boolean("use_rslora");
-    for (const std::string& target : options.list("lora_target")) {
-      if (target == "all-linear" || target == "all") {
-        config_.target_modules.assign(kLinearModules.begin(), kLinearModules.end());
-        break;
-      }
-      if (std::find(kLinearModules.begin(), kLinearModules.end(), target) == kLinearModules.end()) {
-        throw Error(ErrorKind::usage, fmt::format("lora_target={} is not a linear module", target),
-                    fmt::format("modules: {}", fmt::join(kLinearModules, ", ")));
-      }
-      config_.target_modules.push_back(target);
-    }
-    if (config_.target_modules.empty()) {
-      throw Error(ErrorKind::usage, "lora_target names no module", "use lora_target=all-linear");
-    }
-  }
+  explicit LoraLearner(const OptionSet& options) : settings_(options) {}
 
   const char* name() const override { return "lora"; }
+  void plan(std::span<const WeightSpec> weights) override { settings_.check(weights); }
   bool changes(const WeightSpec&) const override { return false; }
 
   std::unique_ptr<LearnerSlot> make_slot(const LearnerContext& context, Weight& weight) override {
-    const auto& targets = config_.target_modules;
-    if (weight.spec().kind != WeightKind::linear ||
-        std::find(targets.begin(), targets.end(), weight.spec().module) == targets.end()) {
-      return std::make_unique<FrozenSlot>();
-    }
-    return std::make_unique<LoraSlot>(context, weight, config_);
+    const std::optional<LoraShape> shape = settings_.shape_of(weight.spec());
+    if (!shape) return std::make_unique<FrozenSlot>();
+    return std::make_unique<LoraSlot>(context, weight, settings_, *shape);
   }
 
-  nlohmann::json adapter() const override {
-    // PEFT declares alpha an integer; whole values are written as such.
-    const bool whole = std::abs(config_.alpha) < 1e9 && config_.alpha == std::floor(config_.alpha);
-    std::vector<std::string> modules = config_.target_modules;
-    std::sort(modules.begin(), modules.end());
-    return {{"peft_type", "LORA"},
-            {"r", config_.rank},
-            {"lora_alpha", whole ? nlohmann::json(static_cast<int64_t>(config_.alpha))
-                                 : nlohmann::json(config_.alpha)},
-            {"lora_dropout", config_.dropout},
-            {"target_modules", modules},
-            {"use_rslora", config_.use_rslora},
-            {"bias", "none"},
-            {"fan_in_fan_out", false},
-            {"use_dora", false},
-            {"init_lora_weights", true},
-            {"modules_to_save", nullptr},
-            {"layers_to_transform", nullptr},
-            {"layers_pattern", nullptr},
-            {"rank_pattern", nlohmann::json::object()},
-            {"alpha_pattern", nlohmann::json::object()}};
-  }
+  nlohmann::json adapter() const override { return settings_.to_peft(); }
 
  private:
-  LoraSettings config_;
+  LoraSettings settings_;
 };
 
 }  // namespace
-
-std::span<const OptionSpec> lora_options() {
-  return kLoraOptions;
-}
 
 std::unique_ptr<Learner> make_lora_learner(const OptionSet& options) {
   return std::make_unique<LoraLearner>(options);

@@ -3,10 +3,10 @@
 #pragma once
 
 #include "learners/learner.h"
+#include "learners/lora_options.h"
 
 namespace jackscrew {
 
-std::span<const OptionSpec> lora_options();
 std::unique_ptr<Learner> make_lora_learner(const OptionSet& options);
 
 }  // namespace jackscrew

@@ -37,7 +37,6 @@ constexpr ForeignName kOptions[] = {
     {"use_dora peft_use_dora use_pissa pissa_init",
      "plain LoRA and use_rslora are supported, DoRA and PiSSA not yet"},
     {"peft_use_rslora", "use_rslora=true"},
-    {"loraplus_lr_ratio", "LoRA+ is not supported yet; both factors have the same learning_rate"},
     {"adapter_path",
      "adapter=DIR continues training an adapter; output_dir is where the result is written"},
     {"gradient_accumulation", "gradient_accumulation_steps=N"},

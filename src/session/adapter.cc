@@ -25,9 +25,8 @@ bool agrees(const OptionValue& given, const OptionValue& adapters, const Adapter
   const auto is_other_word = [&](const std::string& word) {
     return std::find(option.also.begin(), option.also.end(), word) != option.also.end();
   };
-  if (given.spec.type != OptionType::list) {
-    return is_other_word(given.text) || same_value(given, adapters);
-  }
+  if (is_other_word(given.text)) return true;
+  if (given.spec.type != OptionType::list) return same_value(given, adapters);
   return std::any_of(given.items.begin(), given.items.end(), is_other_word) ||
          std::is_permutation(given.items.begin(), given.items.end(), adapters.items.begin(),
                              adapters.items.end());
@@ -39,11 +38,15 @@ void take(OptionSet& options, const AdapterOption& option, const std::string& or
   if (option.training_only) return options.imply(name, option.value, origin);
   const bool was_set = options.was_set(name);
   const OptionValue given = options.at(name, origin);
-  options.set(name, option.value, origin);
-  if (!was_set || agrees(given, options.at(name, origin), option)) return;
+  Assignment theirs{option.name, option.value, origin, {}};
+  if (given.spec.type == OptionType::list) theirs.items = option.items;
+  options.set(theirs);
+  const OptionValue& taken = options.at(name, origin);
+  if (!was_set || agrees(given, taken, option)) return;
+  const auto shown = [](const std::string& text) { return text.empty() ? "nothing" : text; };
   throw Error(ErrorKind::usage,
-              fmt::format("{}: {} is {}, but the adapter {} has {}", given.origin, name, given.text,
-                          origin, option.value),
+              fmt::format("{}: {} is {}, but the adapter {} has {}", given.origin, name,
+                          shown(given.text), origin, shown(taken.text)),
               fmt::format("leave {} out: it is the adapter's", name));
 }
 

@@ -133,14 +133,46 @@ TEST_F(Peft, HasTheModulesOfItsTensors) {
   }
 }
 
+// Ranks and alphas of their own, and layers without an adapter: what a run must be told to have it.
+TEST_F(Peft, HasTheOptionsOfALearner) {
+  write();
+  const auto option = [&](const char* name) {
+    for (const AdapterOption& one : read_peft_adapter(adapter()).options) {
+      if (one.name == name) return one;
+    }
+    ADD_FAILURE() << name;
+    return AdapterOption{};
+  };
+  using Items = std::vector<std::string>;
+  EXPECT_EQ(option("lora_rank").value, "2");
+  EXPECT_EQ(option("lora_target").items, Items{"q_proj"});
+  EXPECT_EQ(option("rank_pattern").items, Items{});
+  json config = json::parse(slurp(adapter() / "adapter_config.json"));
+  config["rank_pattern"] = {{"v_proj", 3}};
+  config["alpha_pattern"] = {{"q_proj", 5}, {"v_proj", 0.5}};
+  config["target_modules"] = ".*_proj";
+  put("adapter/adapter_config.json", config.dump());
+  const std::string layers = "base_model.model.model.layers.";
+  write_tensors({{layers + "0.q_proj.lora_A.weight", "F32", {2, 3}},
+                 {layers + "0.q_proj.lora_B.weight", "F32", {4, 2}},
+                 {layers + "2.v_proj.lora_A.weight", "F32", {3, 3}},
+                 {layers + "2.v_proj.lora_B.weight", "F32", {4, 3}}});
+  EXPECT_EQ(option("lora_target").items, (Items{"model.layers.0.q_proj", "model.layers.2.v_proj"}));
+  EXPECT_EQ(option("lora_target").also, (Items{"all-linear", "all", ".*_proj"}));
+  EXPECT_EQ(option("rank_pattern").items, Items{"v_proj=3"});
+  EXPECT_EQ(option("alpha_pattern").items, (Items{"q_proj=5", "v_proj=0.5"}));
+}
+
 TEST_F(Peft, NamesWhatItDoesNotSupport) {
   EXPECT_TRUE(mentions(refused("peft_type", "IA3"), "peft_type IA3"));
   EXPECT_TRUE(mentions(refused("bias", "lora_only"), "bias lora_only"));
   EXPECT_TRUE(mentions(refused("use_dora", true), "use_dora"));
   EXPECT_TRUE(mentions(refused("fan_in_fan_out", true), "fan_in_fan_out"));
   EXPECT_TRUE(mentions(refused("modules_to_save", {"lm_head"}), "modules_to_save"));
-  EXPECT_TRUE(mentions(refused("rank_pattern", {{"q_proj", 4}}), "rank_pattern"));
-  EXPECT_TRUE(mentions(refused("alpha_pattern", {{"q_proj", 4}}), "alpha_pattern"));
+  EXPECT_TRUE(mentions(refused("rank_pattern", {{"q_proj", 4}}), "is not of rank 4"));
+  EXPECT_TRUE(mentions(refused("rank_pattern", {{"q_proj", 1.5}}), "rank_pattern has 1.5"));
+  EXPECT_TRUE(mentions(refused("rank_pattern", {{"(q", 4}}), "not a regular expression"));
+  EXPECT_TRUE(mentions(refused("alpha_pattern", {{"q_proj", "x"}}), "alpha_pattern has \"x\""));
   EXPECT_TRUE(mentions(refused("target_parameters", {"x"}), "target_parameters"));
   EXPECT_TRUE(mentions(refused("layers_to_transform", {1}), "layers_to_transform"));
   EXPECT_TRUE(mentions(refused("init_lora_weights", "pissa_niter_4"), "pissa_niter_4"));

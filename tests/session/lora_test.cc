@@ -23,7 +23,8 @@ namespace {
 std::vector<std::string> lora_settings(const PeftAdapter& adapter) {
   std::vector<std::string> settings = {"method=lora"};
   for (const AdapterOption& option : adapter.options) {
-    settings.push_back(option.name + "=" + option.value);
+    const std::string items = fmt::format("{}", fmt::join(option.items, ","));
+    settings.push_back(option.name + "=" + (option.items.empty() ? option.value : items));
   }
   return settings;
 }

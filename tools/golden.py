@@ -133,6 +133,20 @@ ADAPTERS = [
              "target_modules": r"model\.layers\.\d+\.(self_attn\.(q|v)|mlp\.(up|down))_proj",
              "rank_pattern": {"down_proj": 3, r"layers\.0\..*": 2}, "alpha_pattern": {"q_proj": 5}},
             lora_plus=4.0),
+    Adapter("dora", "gqa_tied",
+            {"r": 4, "lora_alpha": 6, "use_dora": True, "rank_pattern": {"o_proj": 2},
+             "target_modules": ["down_proj", "gate_proj", "k_proj", "o_proj", "q_proj"]},
+            lora_plus=4.0),
+    # With biases, which have no part in the lengths.
+    Adapter("dora_biased", "qwen2_yarn",
+            {"r": 3, "lora_alpha": 6, "use_dora": True, "target_modules": ["v_proj", "up_proj"]},
+            lora_plus=4.0),
+    Adapter("lora_saved_modules", "mha_untied",
+            {"r": 2, "lora_alpha": 4, "target_modules": ["q_proj"],
+             "modules_to_save": ["embed_tokens", "lm_head"]}, lora_plus=4.0),
+    Adapter("lora_saved_tied", "gqa_tied",
+            {"r": 2, "lora_alpha": 4, "target_modules": ["up_proj"], "ensure_weight_tying": True,
+             "modules_to_save": ["embed_tokens"]}, lora_plus=4.0),
 ]
 
 
@@ -342,6 +356,8 @@ def write_adapter(adapter: Adapter, root: Path) -> None:
         golden = {**batch, **gradients(model, batch, rename)}
     saved = load_file(directory / "adapter_model.safetensors")
     named = {n.removeprefix("grad.") for n in golden if n.startswith("grad.")}
+    if adapter.config.get("ensure_weight_tying"):
+        named.add("base_model.model.lm_head.weight")  # written twice
     if named != set(saved):
         raise SystemExit(f"gradients and adapter differ in names: {sorted(named ^ set(saved))[:4]}")
     base_dir = root / case.name

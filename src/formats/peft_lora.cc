@@ -17,17 +17,18 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::string_view kSuffixA = ".lora_A.weight";
-constexpr std::string_view kSuffixB = ".lora_B.weight";
+// The tensors of a module: A [rank, in], B [out, rank] and, with DoRA, lengths [out].
+constexpr std::array<std::string_view, 3> kParts = {".lora_A.weight", ".lora_B.weight",
+                                                    ".lora_magnitude_vector"};
 constexpr std::string_view kLayers = "model.layers.";
 
 // Settings that change what an adapter computes or which base weights it belongs to. They are at
 // rest when absent, null, false, or empty.
-constexpr std::array<const char*, 16> kRefused = {
-    "use_dora",          "fan_in_fan_out", "modules_to_save",         "lora_bias",
-    "target_parameters", "use_qalora",     "trainable_token_indices", "layer_replication",
-    "use_bdlora",        "arrow_config",   "layers_to_transform",     "kasa_config",
-    "megatron_config",   "velora_config",  "alora_invocation_tokens", "monteclora_config"};
+constexpr std::array<const char*, 15> kRefused = {
+    "fan_in_fan_out", "modules_to_save",         "lora_bias",         "target_parameters",
+    "use_qalora",     "trainable_token_indices", "layer_replication", "use_bdlora",
+    "arrow_config",   "layers_to_transform",     "kasa_config",       "megatron_config",
+    "velora_config",  "alora_invocation_tokens", "monteclora_config"};
 
 // Initialisations that also change the base weights; an adapter trained from them fits no others.
 constexpr std::array<std::string_view, 5> kRefusedInit = {"pissa", "olora", "corda", "loftq",
@@ -35,7 +36,7 @@ constexpr std::array<std::string_view, 5> kRefusedInit = {"pissa", "olora", "cor
 
 [[noreturn]] void lora_unsupported(const std::string& where, const std::string& what) {
   throw Error(ErrorKind::model, fmt::format("{}: {} is not supported", where, what),
-              "supported: plain LoRA of linear layers, without biases");
+              "supported: LoRA and DoRA of linear layers, without biases");
 }
 
 bool at_rest(const json& value) {
@@ -96,6 +97,7 @@ void read_lora_settings(const json& config, const std::string& where, PeftAdapte
                       {"lora_alpha", alpha},
                       {"lora_dropout", dropout},
                       {"use_rslora", fields.boolean("use_rslora", false)}};
+  if (fields.boolean("use_dora", false)) adapter.settings["use_dora"] = true;
   for (const char* key : {"rank_pattern", "alpha_pattern"}) {
     const ModuleNumbers numbers = numbers_of(fields, key, key == std::string_view("rank_pattern"));
     if (!numbers.numbers().empty()) adapter.settings[key] = numbers.numbers();
@@ -104,43 +106,53 @@ void read_lora_settings(const json& config, const std::string& where, PeftAdapte
     adapter.settings["target_modules"] = *targets;
 }
 
-std::string module_of(const std::string& name) {
-  return name.substr(0, name.size() - kSuffixA.size());
+// The tensors of each module, by its path.
+using LoraModules = std::map<std::string, std::array<const NamedArray*, kParts.size()>>;
+
+LoraModules modules_of(const PeftAdapter& adapter, size_t parts_of_each, const std::string& where) {
+  LoraModules modules;
+  for (const NamedArray& tensor : adapter.tensors) {
+    size_t part = 0;
+    while (part < kParts.size() && !tensor.name.ends_with(kParts[part])) ++part;
+    if (part >= parts_of_each || tensor.name.size() == kParts[part].size()) {
+      lora_unsupported(where, fmt::format("tensor {}{}", kAdapterPrefix, tensor.name));
+    }
+    modules[tensor.name.substr(0, tensor.name.size() - kParts[part].size())][part] = &tensor;
+  }
+  return modules;
 }
 
-void check_factor(const NamedArray& tensor, int64_t rank, const ModuleNumbers& ranks,
+void check_shapes(const LoraModules& modules, int64_t rank, const ModuleNumbers& ranks,
                   const std::string& where) {
-  const bool is_a = tensor.name.ends_with(kSuffixA);
-  const std::string name = std::string(kAdapterPrefix) + tensor.name;
-  if (tensor.name.size() <= kSuffixA.size() || (!is_a && !tensor.name.ends_with(kSuffixB))) {
-    lora_unsupported(where, "tensor " + name);
-  }
-  if (const auto own = ranks.find(module_of(tensor.name))) rank = static_cast<int64_t>(*own);
-  if (tensor.shape.size() != 2 || tensor.shape[is_a ? 0 : 1] != rank) {
-    fail(ErrorKind::model, "{}: tensor {} of shape {} is not of rank {}", where, name,
-         shape_text(tensor.shape), rank);
+  for (const auto& [path, parts] : modules) {
+    const auto own = static_cast<int64_t>(ranks.find(path).value_or(static_cast<double>(rank)));
+    for (size_t part = 0; part < kParts.size(); ++part) {
+      if (parts[part] == nullptr) continue;
+      const std::vector<int64_t>& shape = parts[part]->shape;
+      const bool fits =
+          part == 2 ? parts[1] == nullptr || shape == std::vector<int64_t>{parts[1]->shape[0]}
+                    : shape.size() == 2 && shape[part] == own;
+      if (fits) continue;
+      fail(ErrorKind::model, "{}: tensor {}{} of shape {} is not of rank {}", where, kAdapterPrefix,
+           parts[part]->name, shape_text(shape), own);
+    }
   }
 }
 
-void check_pairs(const std::vector<NamedArray>& tensors, const std::string& where) {
-  std::set<std::string> names;
-  for (const NamedArray& tensor : tensors) names.insert(tensor.name);
-  for (const std::string& name : names) {
-    for (const std::string_view suffix : {kSuffixA, kSuffixB}) {
-      const std::string partner = module_of(name) + std::string(suffix);
-      if (!names.contains(partner)) {
-        fail(ErrorKind::model, "{}: tensor {} is there, {} is missing", where, name, partner);
-      }
+void check_complete(const LoraModules& modules, size_t parts_of_each, const std::string& where) {
+  for (const auto& [path, parts] : modules) {
+    for (size_t part = 0; part < parts_of_each; ++part) {
+      if (parts[part] != nullptr) continue;
+      fail(ErrorKind::model, "{}: tensor {}{} is missing", where, path, kParts[part]);
     }
   }
 }
 
 // What gets an adapter in any model of as many layers: names of modules where every layer has the
 // same, else all paths.
-std::vector<std::string> targets_of(const std::vector<NamedArray>& tensors) {
+std::vector<std::string> targets_of(const LoraModules& adapted) {
   std::set<std::string> paths, layers, modules;
-  for (const NamedArray& tensor : tensors) {
-    const std::string path = module_of(tensor.name);
+  for (const auto& [path, parts] : adapted) {
     paths.insert(path);
     modules.insert(path.substr(path.rfind('.') + 1));
     layers.insert(path.substr(0, path.find('.', kLayers.size())));
@@ -170,8 +182,10 @@ void read_lora_tensors(const std::string& where, PeftAdapter& adapter) {
     return settings.value(key, nlohmann::ordered_json::object());
   };
   const ModuleNumbers ranks(numbers("rank_pattern").get<std::map<std::string, double>>());
-  for (const NamedArray& tensor : adapter.tensors) check_factor(tensor, rank, ranks, where);
-  check_pairs(adapter.tensors, where);
+  const size_t parts = settings.contains("use_dora") ? 3 : 2;
+  const LoraModules modules = modules_of(adapter, parts, where);
+  check_shapes(modules, rank, ranks, where);
+  check_complete(modules, parts, where);
   for (const NamedArray& tensor : adapter.tensors) {
     if (adapter.misplaced.empty() && !tensor.name.starts_with(kLayers)) {
       adapter.misplaced = tensor.name;
@@ -179,7 +193,7 @@ void read_lora_tensors(const std::string& where, PeftAdapter& adapter) {
   }
   // The setting may be an expression or name ends of paths, and another may except some. A recipe
   // may say either.
-  const std::vector<std::string> targets = targets_of(adapter.tensors);
+  const std::vector<std::string> targets = targets_of(modules);
   std::vector<std::string> also = {"all-linear", "all"};
   if (const auto& given = settings["target_modules"]; given.is_string()) {
     also.push_back(given.get<std::string>());
@@ -191,6 +205,7 @@ void read_lora_tensors(const std::string& where, PeftAdapter& adapter) {
        .value = fmt::format("{}", settings["lora_alpha"].get<double>()),
        .also = {"auto"}},
       {.name = "use_rslora", .value = settings["use_rslora"].get<bool>() ? "true" : "false"},
+      {.name = "use_dora", .value = settings.contains("use_dora") ? "true" : "false"},
       {.name = "lora_target", .items = targets, .also = also},
       {.name = "rank_pattern", .items = items_of(numbers("rank_pattern"))},
       {.name = "alpha_pattern", .items = items_of(numbers("alpha_pattern"))},

@@ -25,14 +25,21 @@ class LearnerSlot {
 
   // Whether anything here learns: if not, backward() is never called.
   virtual bool learns() const = 0;
-  // Whether backward() asks for the gradient of the whole weight: a product as large as forward's.
+  // Whether backward() asks for the gradient of the whole weight, or of a factor for each of its
+  // rows: a product as large as forward's.
   virtual bool forms_gradient() const { return learns(); }
   // Whether forward() adds to y.
   virtual bool adds() const { return false; }
+  // Whether forward() makes more of the product than a sum: y is then the product alone, and
+  // product_gradient() leads back to its gradient.
+  virtual bool transforms() const { return false; }
   // Adds the learner's own branch to y, f32; called after the product's forward.
   virtual void forward(Context&, const Operand&, const Tensor& /*y*/) {}
-  // Takes from the gradient what it needs. `dx` is where the branch adds its share of the input's
-  // gradient, after the product's own; null when nobody below needs it.
+  // The gradient of the product from that of what forward() made of it, both [tokens, out] and of
+  // one dtype; in context.scratch. Called where transforms() alone.
+  virtual Tensor product_gradient(Context&, const Tensor& dy) const { return dy; }
+  // Takes from the gradient, the product's, what it needs. `dx` is where the branch adds its share
+  // of the input's gradient, after the product's own; null when nobody below needs it.
   virtual void backward(const Gradient&, const Tensor* /*dx*/) {}
   // Updates from what was accumulated over the step, and clears it.
   virtual void apply(Context&, double /*weight_decay*/) {}

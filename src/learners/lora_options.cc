@@ -18,7 +18,7 @@ using nlohmann::json;
 
 constexpr double kMostRank = 4096;
 
-constexpr std::array<OptionSpec, 8> kLoraOptions = {{
+constexpr std::array<OptionSpec, 9> kLoraOptions = {{
     {"lora_rank", OptionType::integer, "16", "rank of the adapters", "r lora_r rank", "", 1,
      kMostRank},
     {"lora_alpha", OptionType::number, "auto",
@@ -29,6 +29,8 @@ constexpr std::array<OptionSpec, 8> kLoraOptions = {{
      "whole paths",
      "lora_target_modules target_modules"},
     {"use_rslora", OptionType::boolean, "false", "scale by alpha / sqrt(rank)"},
+    {"use_dora", OptionType::boolean, "false",
+     "learn the lengths of the rows of adapted weights as well (DoRA)", "peft_use_dora"},
     {"rank_pattern", OptionType::list, "",
      "ranks of modules that have their own: q_proj=8,layers\\.0\\..*=32; patterns are regular "
      "expressions for paths or their ends",
@@ -144,6 +146,7 @@ LoraSettings::LoraSettings(const OptionSet& options)
                                            : options.number("lora_alpha")),
       dropout_(options.number("lora_dropout")),
       use_rslora_(options.boolean("use_rslora")),
+      use_dora_(options.boolean("use_dora")),
       b_learning_rate_ratio_(options.number("lora_b_learning_rate_ratio")),
       targets_(targets_of(options)),
       ranks_(numbers_of(options, "rank_pattern")),
@@ -212,7 +215,7 @@ json LoraSettings::to_peft() const {
           {"use_rslora", use_rslora_},
           {"bias", "none"},
           {"fan_in_fan_out", false},
-          {"use_dora", false},
+          {"use_dora", use_dora_},
           {"init_lora_weights", true},
           {"modules_to_save", nullptr},
           {"layers_to_transform", nullptr},

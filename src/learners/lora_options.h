@@ -33,6 +33,7 @@ class LoraSettings {
   // nullopt: the weight has no adapter.
   std::optional<LoraShape> shape_of(const WeightSpec& weight) const;
   double dropout() const { return dropout_; }
+  bool use_dora() const { return use_dora_; }
   // The learning rate of B as a multiple of A's (LoRA+).
   double b_learning_rate_ratio() const { return b_learning_rate_ratio_; }
 
@@ -43,7 +44,7 @@ class LoraSettings {
   int64_t rank_;
   double alpha_;
   double dropout_;
-  bool use_rslora_;
+  bool use_rslora_, use_dora_;
   double b_learning_rate_ratio_;
   ModuleTargets targets_;
   ModuleNumbers ranks_, alphas_;  // of modules that have their own

@@ -166,7 +166,7 @@ TEST_F(Peft, HasTheOptionsOfALearner) {
 TEST_F(Peft, NamesWhatItDoesNotSupport) {
   EXPECT_TRUE(mentions(refused("peft_type", "IA3"), "peft_type IA3"));
   EXPECT_TRUE(mentions(refused("bias", "lora_only"), "bias lora_only"));
-  EXPECT_TRUE(mentions(refused("use_dora", true), "use_dora"));
+  EXPECT_TRUE(mentions(refused("use_dora", true), "q_proj.lora_magnitude_vector is missing"));
   EXPECT_TRUE(mentions(refused("fan_in_fan_out", true), "fan_in_fan_out"));
   EXPECT_TRUE(mentions(refused("modules_to_save", {"lm_head"}), "modules_to_save"));
   EXPECT_TRUE(mentions(refused("rank_pattern", {{"q_proj", 4}}), "is not of rank 4"));
@@ -182,6 +182,26 @@ TEST_F(Peft, NamesWhatItDoesNotSupport) {
   EXPECT_TRUE(mentions(refused("r", 3), "is not of rank 3"));
 }
 
+TEST_F(Peft, ReadsTheLengthsOfDora) {
+  write();
+  json config = json::parse(slurp(adapter() / "adapter_config.json"));
+  config["use_dora"] = true;
+  put("adapter/adapter_config.json", config.dump());
+  const std::string module = "base_model.model." + kModule;
+  const auto tensors = [&](int64_t lengths) {
+    write_tensors({{module + ".lora_A.weight", "F32", {2, 3}},
+                   {module + ".lora_B.weight", "F32", {4, 2}},
+                   {module + ".lora_magnitude_vector", "F32", {lengths}}});
+  };
+  tensors(4);
+  const PeftAdapter read = read_peft_adapter(adapter());
+  EXPECT_EQ(read.settings["use_dora"], true);
+  EXPECT_EQ(read.tensors[2].shape, std::vector<int64_t>{4});
+  tensors(3);
+  EXPECT_TRUE(mentions(model_error([&] { read_peft_adapter(adapter()); }),
+                       "lora_magnitude_vector of shape [3]"));
+}
+
 TEST_F(Peft, NamesTheTensorThatIsWrong) {
   const std::string module = "base_model.model." + kModule;
   EXPECT_TRUE(mentions(refused_tensors({{module + ".lora_A.weight", "F32", {2, 3}}}),
@@ -191,6 +211,8 @@ TEST_F(Peft, NamesTheTensorThatIsWrong) {
   EXPECT_TRUE(mentions(refused_tensors({{module + ".lora_A.weight", "F32", {2}}}), "[2]"));
   EXPECT_TRUE(mentions(refused_tensors({{module + ".lora_A.weight", "I32", {2, 3}}}), "I32"));
   EXPECT_TRUE(mentions(refused_tensors({{module + ".weight", "F32", {2, 3}}}), ".weight"));
+  EXPECT_TRUE(mentions(refused_tensors({{module + ".lora_magnitude_vector", "F32", {4}}}),
+                       "q_proj.lora_magnitude_vector is not supported"));
   EXPECT_TRUE(mentions(refused_tensors({{"x.lora_A.weight", "F32", {2, 3}}}), "x.lora_A"));
   EXPECT_TRUE(mentions(refused_tensors({{"base_model.model.lora_A.weight", "F32", {2, 3}}}),
                        "base_model.model.lora_A.weight"));

@@ -81,7 +81,9 @@ TEST_P(AdapterGolden, TenStepsOfPeft) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Peft, AdapterGolden,
-                         ::testing::Values(GoldenAdapter{"lora_patterns", "qwen2_yarn"}),
+                         ::testing::Values(GoldenAdapter{"lora_patterns", "qwen2_yarn"},
+                                           GoldenAdapter{"dora", "gqa_tied"},
+                                           GoldenAdapter{"dora_biased", "qwen2_yarn"}),
                          [](const auto& test) { return std::string(test.param.name); });
 
 // Adapters that a run of ours begins, over the model gqa_tied: 3 layers.

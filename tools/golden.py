@@ -115,9 +115,39 @@ CASES = [
          model_type="qwen3"),
 ]
 
-LORA_CASE = "gqa_tied"
-LORA = {"r": 4, "lora_alpha": 8, "lora_dropout": 0.0, "bias": "none", "task_type": "CAUSAL_LM",
-        "target_modules": ["down_proj", "gate_proj", "q_proj", "v_proj"]}
+@dataclass
+class Adapter:
+    """An adapter over the model of a case, with PEFT's LoraConfig."""
+    name: str
+    case: str
+    config: dict
+    lora_plus: float | None = None  # ten steps as well, B at so many times the learning rate of A
+
+
+ADAPTERS = [
+    Adapter("lora", "gqa_tied",
+            {"r": 4, "lora_alpha": 8, "target_modules": ["down_proj", "gate_proj", "q_proj", "v_proj"]}),
+    # down_proj of layer 0 has the rank of the first pattern that matches, in the order of the file.
+    Adapter("lora_patterns", "qwen2_yarn",
+            {"r": 4, "lora_alpha": 8, "use_rslora": True,
+             "target_modules": r"model\.layers\.\d+\.(self_attn\.(q|v)|mlp\.(up|down))_proj",
+             "rank_pattern": {"down_proj": 3, r"layers\.0\..*": 2}, "alpha_pattern": {"q_proj": 5}},
+            lora_plus=4.0),
+    Adapter("dora", "gqa_tied",
+            {"r": 4, "lora_alpha": 6, "use_dora": True, "rank_pattern": {"o_proj": 2},
+             "target_modules": ["down_proj", "gate_proj", "k_proj", "o_proj", "q_proj"]},
+            lora_plus=4.0),
+    # With biases, which have no part in the lengths.
+    Adapter("dora_biased", "qwen2_yarn",
+            {"r": 3, "lora_alpha": 6, "use_dora": True, "target_modules": ["v_proj", "up_proj"]},
+            lora_plus=4.0),
+    Adapter("lora_saved_modules", "mha_untied",
+            {"r": 2, "lora_alpha": 4, "target_modules": ["q_proj"],
+             "modules_to_save": ["embed_tokens", "lm_head"]}, lora_plus=4.0),
+    Adapter("lora_saved_tied", "gqa_tied",
+            {"r": 2, "lora_alpha": 4, "target_modules": ["up_proj"], "ensure_weight_tying": True,
+             "modules_to_save": ["embed_tokens"]}, lora_plus=4.0),
+]
 
 
 def write_json(path: Path, value: dict) -> None:
@@ -277,34 +307,43 @@ def write_case(case: Case, root: Path) -> None:
     report(directory, rounding_of_f32(directory, batch, golden))
 
 
-def write_lora(root: Path) -> None:
+def write_adapter(adapter: Adapter, root: Path) -> None:
     # Imported here: the other cases need no PEFT.
     from peft import LoraConfig, PeftModel, get_peft_model
+    from peft.optimizers import create_loraplus_optimizer
 
-    case = next(c for c in CASES if c.name == LORA_CASE)
-    directory = root / "lora"
+    case = next(c for c in CASES if c.name == adapter.case)
+    directory = root / adapter.name
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     batch = random_batch(case)
 
     base = AutoModelForCausalLM.from_pretrained(root / case.name, dtype=torch.float32)
     base.config._name_or_path = base.name_or_path = f"tests/golden/{case.name}"
-    adapted = get_peft_model(base, LoraConfig(**LORA))
+    adapted = get_peft_model(base, LoraConfig(lora_dropout=0.0, bias="none",
+                                              task_type="CAUSAL_LM", **adapter.config))
     generator = torch.Generator().manual_seed(77)
     with torch.no_grad():
         for name, parameter in sorted(adapted.named_parameters()):
-            if ".lora_" in name:
-                noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            if not parameter.requires_grad:
+                continue
+            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            if ".lora_A" in name or ".lora_B" in name:
                 parameter.copy_((noise * 0.7 / math.sqrt(parameter.shape[1])).float())
+            else:
+                parameter.mul_((1.0 + 0.2 * noise).float())
     adapted.save_pretrained(directory)
     (directory / "README.md").unlink(missing_ok=True)
     # PEFT keeps the targets in a set, whose order changes from run to run.
     config = json.loads((directory / "adapter_config.json").read_text())
-    config["target_modules"] = sorted(config["target_modules"])
+    if isinstance(config["target_modules"], list):
+        config["target_modules"] = sorted(config["target_modules"])
     write_json(directory / "adapter_config.json", config)
 
     def rename(name: str) -> str:
-        return name.replace(".default.weight", ".weight")
+        return (name.replace(".lora_magnitude_vector.default.weight", ".lora_magnitude_vector")
+                .replace(".modules_to_save.default.weight", ".weight")
+                .replace(".default.weight", ".weight"))
 
     def with_adapter(model: torch.nn.Module) -> torch.nn.Module:
         return PeftModel.from_pretrained(model, directory, is_trainable=True,
@@ -317,11 +356,21 @@ def write_lora(root: Path) -> None:
         golden = {**batch, **gradients(model, batch, rename)}
     saved = load_file(directory / "adapter_model.safetensors")
     named = {n.removeprefix("grad.") for n in golden if n.startswith("grad.")}
+    if adapter.config.get("ensure_weight_tying"):
+        named.add("base_model.model.lm_head.weight")  # written twice
     if named != set(saved):
         raise SystemExit(f"gradients and adapter differ in names: {sorted(named ^ set(saved))[:4]}")
-    save_file(as_stored(golden), directory / "golden.safetensors")
     base_dir = root / case.name
-    report(directory, rounding_of_f32(base_dir, batch, golden, with_adapter, rename))
+    remark = rounding_of_f32(base_dir, batch, golden, with_adapter, rename)
+    if adapter.lora_plus is not None:
+        optimizer = create_loraplus_optimizer(
+            model, torch.optim.AdamW, lr=LEARNING_RATE, loraplus_lr_ratio=adapter.lora_plus,
+            betas=(0.9, 0.999), eps=1e-8)
+        with DoublePrecision():
+            golden |= train(model, batch, optimizer=optimizer)
+        golden |= {f"final.{rename(n)}": p for n, p in model.named_parameters() if p.requires_grad}
+    save_file(as_stored(golden), directory / "golden.safetensors")
+    report(directory, remark)
 
 
 def report(directory: Path, remark: str) -> None:
@@ -340,7 +389,8 @@ def main() -> int:
     transformers_logging.disable_progress_bar()
     for case in CASES:
         write_case(case, output)
-    write_lora(output)
+    for adapter in ADAPTERS:
+        write_adapter(adapter, output)
     return 0
 
 

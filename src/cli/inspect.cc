@@ -131,16 +131,9 @@ ordered_json adapter_json(const std::string& path, const PeftAdapter& adapter) {
     lines.push_back({array.name, "f32", array.shape, count * int64_t{sizeof(float)}});
     parameters += count;
   }
-  const PeftConfig& config = adapter.config;
-  ordered_json json = {{"path", path},
-                       {"adapter", config.peft_type},
-                       {"parameters", parameters},
-                       {"r", config.r},
-                       {"lora_alpha", config.lora_alpha},
-                       {"lora_dropout", config.lora_dropout},
-                       {"use_rslora", config.use_rslora},
-                       {"target_modules", config.target_modules},
-                       {"base_model", config.base_model_name_or_path}};
+  ordered_json json = {{"path", path}, {"adapter", adapter.peft_type}, {"parameters", parameters}};
+  json.update(adapter.settings);
+  json["base_model"] = adapter.base_model_name_or_path;
   json["storage"] = storage_json(lines);
   json["tensors"] = tensors_json(lines);
   return json;

@@ -1,8 +1,11 @@
 // Adapter directories of Hugging Face's PEFT: adapter_config.json and adapter_model.safetensors.
+// What adapters of one peft_type have to themselves is in a file for each (peft_lora.cc), and a row
+// of the table in peft.cc.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,40 +17,59 @@
 namespace jackscrew {
 
 inline constexpr const char* kAdapterConfig = "adapter_config.json";
-
-// The LoRA settings that this program computes; everything else in the file must be at its default.
-struct PeftConfig {
-  std::string peft_type = "LORA";
-  int64_t r = 0;            // rank
-  double lora_alpha = 0.0;  // the update is scaled by lora_alpha / r, or / sqrt(r) with use_rslora
-  double lora_dropout = 0.0;
-  bool use_rslora = false;
-  std::vector<std::string> target_modules;  // sorted: "q_proj" ...; as read, those of the tensors
-  std::string base_model_name_or_path;      // empty: unknown
-  std::string task_type = "CAUSAL_LM";
-};
+// What the name of every tensor on disk begins with.
+inline constexpr std::string_view kAdapterPrefix = "base_model.model.";
 
 struct NamedArray {
-  // The name on disk less "base_model.model.":
+  // The name on disk less kAdapterPrefix:
   // "model.layers.0.self_attn.q_proj.lora_A.weight" [r, in], "....lora_B.weight" [out, r].
   std::string name;
   std::vector<int64_t> shape;
   std::vector<float> values;
 };
 
+// An option of a learner with the value that an adapter was made with.
+struct AdapterOption {
+  std::string name;
+  std::string value = {};
+  std::vector<std::string> items = {};  // of a list, in place of the value
+  // What a recipe may say instead and mean no other: "auto", "all-linear".
+  std::vector<std::string> also = {};
+  bool training_only = false;  // the recipe's own value goes before the adapter's
+};
+
 struct PeftAdapter {
-  PeftConfig config;
-  std::vector<NamedArray> tensors;  // sorted by name; for every A its B and the other way round
+  std::string peft_type;                // "LORA"
+  std::string base_model_name_or_path;  // empty: unknown
+  std::string task_type;                // empty: unknown
+  // What its type has in adapter_config.json, by PEFT's names, in the order in which it is shown.
+  nlohmann::ordered_json settings;
+  std::string learner;                 // which learner makes such adapters
+  std::vector<AdapterOption> options;  // its options for this one
+  std::string misplaced;               // a tensor for which no model has a place here; empty: none
+  std::vector<NamedArray> tensors;     // sorted by name; complete for what the adapter is
 };
 
 // Reads an adapter directory; f16 and bf16 become f32. Error(model) names the file and what is
-// damaged or not supported: another method than LoRA, DoRA, biases, modules_to_save, ranks per
-// module ...
+// damaged or not supported.
 PeftAdapter read_peft_adapter(const fs::path& directory);
 
 // The model that an adapter directory says it belongs to; empty where it says nothing, or nothing
 // that can be read.
 std::string peft_base_model(const fs::path& directory);
+
+// How adapters of one peft_type are read.
+struct PeftType {
+  const char* name;
+  const char* learner;
+  // Fills adapter.settings from the members of adapter_config.json. Both throw Error(model)
+  // beginning with `where`, the file, for what cannot be computed here.
+  void (*read_settings)(const nlohmann::json& config, const std::string& where,
+                        PeftAdapter& adapter);
+  // Checks adapter.tensors against the settings, which those may complete, and sets
+  // adapter.options and adapter.misplaced.
+  void (*read_tensors)(const std::string& where, PeftAdapter& adapter);
+};
 
 struct NamedShape {
   std::string name;  // as in NamedArray
@@ -55,15 +77,18 @@ struct NamedShape {
 };
 
 // The bytes of all files that PeftWriter makes of these.
-int64_t peft_bytes(const PeftConfig& config, const std::vector<NamedShape>& tensors);
+int64_t peft_bytes(const nlohmann::json& config, const std::string& base_model,
+                   const std::vector<NamedShape>& tensors);
 
 // Writes an adapter directory in one pass, so that the caller need not hold a copy of the tensors.
 // Nothing stands at `directory` before commit(); a writer destroyed without it leaves no trace.
 // Misuse and a failing disk are Error(generic).
 class PeftWriter {
  public:
-  // `tensors` in the order in which they will be written; stored as f32.
-  PeftWriter(const fs::path& directory, const PeftConfig& config,
+  // `config`: what is particular to the adapter, as Learner::adapter() gives it. `base_model` is
+  // recorded as the model that it is for. `tensors` in the order in which they will be written;
+  // stored as f32.
+  PeftWriter(const fs::path& directory, const nlohmann::json& config, const std::string& base_model,
              const std::vector<NamedShape>& tensors);
 
   // All values of `name`, or the next of them.

@@ -1,6 +1,7 @@
 #include "learners/learner.h"
 
 #include <array>
+#include <nlohmann/json.hpp>
 
 #include "base/text.h"
 #include "learners/frozen.h"
@@ -9,6 +10,10 @@
 #include "learners/rotary.h"
 
 namespace jackscrew {
+
+nlohmann::json Learner::adapter() const {
+  return nullptr;
+}
 
 std::span<const LearnerEntry> all_learners() {
   static const std::array<LearnerEntry, 4> kLearners = {{

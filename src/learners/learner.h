@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
 #include <string_view>
@@ -24,29 +25,27 @@ class LearnerSlot {
 
   // Whether anything here learns: if not, backward() is never called.
   virtual bool learns() const = 0;
-  // Whether backward() asks for the gradient of the whole weight: a product as large as forward's.
+  // Whether backward() asks for the gradient of the whole weight, or of a factor for each of its
+  // rows: a product as large as forward's.
   virtual bool forms_gradient() const { return learns(); }
   // Whether forward() adds to y.
   virtual bool adds() const { return false; }
+  // Whether forward() makes more of the product than a sum: y is then the product alone, and
+  // product_gradient() leads back to its gradient.
+  virtual bool transforms() const { return false; }
   // Adds the learner's own branch to y, f32; called after the product's forward.
   virtual void forward(Context&, const Operand&, const Tensor& /*y*/) {}
-  // Takes from the gradient what it needs. `dx` is where the branch adds its share of the input's
-  // gradient, after the product's own; null when nobody below needs it.
+  // The gradient of the product from that of what forward() made of it, both [tokens, out] and of
+  // one dtype; in context.scratch. Called where transforms() alone.
+  virtual Tensor product_gradient(Context&, const Tensor& dy) const { return dy; }
+  // Takes from the gradient, the product's, what it needs. `dx` is where the branch adds its share
+  // of the input's gradient, after the product's own; null when nobody below needs it.
   virtual void backward(const Gradient&, const Tensor* /*dx*/) {}
   // Updates from what was accumulated over the step, and clears it.
   virtual void apply(Context&, double /*weight_decay*/) {}
   virtual void visit(const StateVisitor&) const {}
   // The parameters behind visit() were overwritten: brings everything that depends on them in line.
   virtual void restored(Context&) {}
-};
-
-// What a run saves beside, or instead of, the model: a PEFT adapter.
-struct AdapterDescription {
-  int64_t rank = 0;
-  double alpha = 0;
-  double dropout = 0;
-  bool use_rslora = false;
-  std::vector<std::string> target_modules;
 };
 
 // What slots are made with.
@@ -108,8 +107,10 @@ class Learner {
   virtual LearnerNotes notes() const { return {}; }
   // What has happened since the last call, for the log: one JSON object each.
   virtual std::vector<JsonObject> take_events() { return {}; }
-  // Set when the result is an adapter rather than a changed model.
-  virtual const AdapterDescription* adapter() const { return nullptr; }
+  // An object where the result is an adapter rather than a changed model, else null: what PEFT's
+  // adapter_config.json says of it, peft_type included. The adapter's tensors are the parameters
+  // that the slots visit, under the names that PEFT has for them less "base_model.model.".
+  virtual nlohmann::json adapter() const;
 };
 
 // A setting of a learner with which a run takes less memory than without.

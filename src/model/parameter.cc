@@ -2,25 +2,13 @@
 
 #include <algorithm>
 
-#include "kernels/rows/model.rows.h"
+#include "kernels/rows/loss.rows.h"
+#include "kernels/sum_over_tokens.h"
 #include "quant/plain.h"
 
 namespace jackscrew {
 
 namespace {
-
-// Adds to d [width] a sum over tokens. Launches args with the partial sums set, see AddColumns.
-template <class Args>
-void add_over_tokens(Context& context, Args args, const Tensor& d) {
-  args.tokens_of_chunk = std::max(kTokenChunk, ceil_div(args.tokens, kMostTokenChunks));
-  const int64_t chunks = ceil_div(args.tokens, args.tokens_of_chunk);
-  const int64_t blocks = ceil_div(d.size(), kColumnBlock);
-  const Arena::Frame frame(context.scratch);
-  const Tensor partial = context.scratch.tensor(DType::f32, {chunks, d.size()});
-  args.partial = partial.data<float>();
-  context.ops.launch(args, chunks * blocks);
-  context.ops.launch(AddColumns{args.partial, d.data<float>(), chunks, d.size()}, blocks);
-}
 
 class NormContributor : public Contributor {
  public:
@@ -95,6 +83,17 @@ void Linear::forward(Context& context, LinearInput& x, const Tensor& y,
 
 void Linear::forward(Context& context, const Operand& x, const Tensor& y,
                      Accumulate accumulate) const {
+  if (parameter_->slot->transforms() && accumulate == Accumulate::yes) {
+    // The slot is to see the product without what y has already.
+    const Arena::Frame frame(context.scratch);
+    const Tensor apart = context.scratch.tensor(DType::f32, {y.rows(), y.cols()});
+    forward(context, x, apart, Accumulate::no);
+    const Tensor sum = converted(context, y, DType::f32);
+    context.ops.launch(AddScaled{apart.data<float>(), sum.data<float>(), 1.0f, sum.size()},
+                       ceil_div(sum.size(), AddScaled::kChunk));
+    if (y.dtype() != DType::f32) convert_to_bf16(context.ops, sum, y);
+    return;
+  }
   if (y.dtype() != DType::f32 && (bias_ != nullptr || parameter_->slot->adds())) {
     // Several terms are rounded once, as their sum: a young adapter's are smaller than y's
     // rounding.
@@ -122,7 +121,9 @@ void Linear::backward(Context& context, LinearInput& x, const Tensor& dy, const 
   if (dx == nullptr && !parameter_->learns() && !own_learns()) return;
   const Operand operand = x.operand(context, *product_);
   const Arena::Frame frame(context.scratch);
-  const Gradient g = product_->backward(context, operand, dy, use());
+  const LearnerSlot& slot = *parameter_->slot;
+  const Tensor of_product = slot.transforms() ? slot.product_gradient(context, dy) : dy;
+  const Gradient g = product_->backward(context, operand, of_product, use());
   if (dx != nullptr) g.add_dx(*dx, accumulate);
   if (parameter_->learns()) parameter_->slot->backward(g, dx);
   for (size_t i = 0; i < own_.size(); ++i) {

@@ -25,6 +25,9 @@ class Contributor {
   virtual void add_left(const Gradient& g, const Tensor& p, const Tensor& r) const;
   // r [out, rank] += G q for q [in, rank], without forming G
   virtual void add_right(const Gradient& g, const Tensor& q, const Tensor& r) const;
+  // d [out] += the sums of the rows of G ∘ W, without forming G: the gradient of a factor on every
+  // row of W
+  virtual void add_scale(const Gradient& g, const Tensor& d) const;
 };
 
 // A value that lives for one backward call; its tensors belong to the caller's arena.
@@ -39,6 +42,7 @@ class Gradient {
   void add_dw(const Tensor& d) const { contributor_.add_dw(*this, d); }
   void add_left(const Tensor& p, const Tensor& r) const { contributor_.add_left(*this, p, r); }
   void add_right(const Tensor& q, const Tensor& r) const { contributor_.add_right(*this, q, r); }
+  void add_scale(const Tensor& d) const { contributor_.add_scale(*this, d); }
 
   Context& context() const { return context_; }
   const Weight& weight() const { return weight_; }

@@ -1,7 +1,7 @@
 #include "products/product.h"
 
 #include "base/error.h"
-#include "kernels/rows/model.rows.h"
+#include "kernels/sum_over_tokens.h"
 #include "products/dense.h"
 #include "products/int8.h"
 
@@ -57,6 +57,22 @@ void Contributor::add_left(const Gradient& g, const Tensor&, const Tensor&) cons
 }
 void Contributor::add_right(const Gradient& g, const Tensor&, const Tensor&) const {
   refuse(g, "a gradient projected from the right");
+}
+void Contributor::add_scale(const Gradient& g, const Tensor&) const {
+  refuse(g, "the gradient of a factor on its rows");
+}
+
+void Product::add_scale(const Gradient& g, const Tensor& d) const {
+  Context& context = g.context();
+  const Arena::Frame frame(context.scratch);
+  const Tensor y = context.scratch.tensor(DType::f32, {g.dy.rows(), g.dy.cols()});
+  forward(context, prepare(context, g.x), {g.weight(), g.own}, y, Accumulate::no);
+  with_activation(g.dy.dtype(), [&]<class Activation>(Activation) {
+    add_over_tokens(context,
+                    ColumnDots<Activation>{g.dy.data<Activation>(), y.data<float>(), nullptr,
+                                           y.rows(), y.cols(), 0},
+                    d);
+  });
 }
 
 void Product::add_own(const Gradient& g, size_t, const Tensor&) const {

@@ -52,6 +52,9 @@ class Product : public Contributor {
   virtual std::vector<WeightSpec> parameters(const WeightSpec& /*weight*/) const { return {}; }
   // Writes the first values of use.own; the weight has its own.
   virtual void initialise(Context&, const LinearUse&) const {}
+  // Multiplies again: G = dyᵀ x, and a row of G ∘ W sums to that column of dy ∘ y.
+  void add_scale(const Gradient& g, const Tensor& d) const override;
+
   // d [1, size] += the gradient of g.own[place], where g is what backward() gave.
   virtual void add_own(const Gradient& g, size_t place, const Tensor& d) const;
 };

@@ -34,10 +34,8 @@ constexpr ForeignName kOptions[] = {
      "lora_target=all-linear, the default, is every linear layer of the blocks"},
     {"lora_modules_to_save modules_to_save additional_target",
      "method=lora trains adapters only; method=full trains every weight"},
-    {"use_dora peft_use_dora use_pissa pissa_init",
-     "plain LoRA and use_rslora are supported, DoRA and PiSSA not yet"},
+    {"use_pissa pissa_init", "PiSSA is not supported yet; use_rslora and use_dora are"},
     {"peft_use_rslora", "use_rslora=true"},
-    {"loraplus_lr_ratio", "LoRA+ is not supported yet; both factors have the same learning_rate"},
     {"adapter_path",
      "adapter=DIR continues training an adapter; output_dir is where the result is written"},
     {"gradient_accumulation", "gradient_accumulation_steps=N"},
@@ -79,8 +77,10 @@ constexpr Method kMethods[] = {
      "preference training is not supported yet; method=lora or full fine-tunes on the chosen "
      "answers: "
      "field_output=chosen, or field_messages=chosen where they are lists of messages"},
-    {"dora pissa loftq ia3 prefix prompt adalora oft vera",
-     "the adapters supported are LoRA's: method=lora, with use_rslora=true if wanted"},
+    {"dora", "method=lora use_dora=true"},
+    {"pissa loftq ia3 prefix prompt adalora oft vera",
+     "the adapters supported are LoRA's: method=lora, with use_rslora=true or use_dora=true if "
+     "wanted"},
     {"galore qgalore q-galore apollo badam lisa lomo",
      "method=rotary trains every weight in little memory"},
     {"sft finetune fine-tune", "method=lora, qlora, full or rotary says how to fine-tune"},

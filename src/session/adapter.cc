@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <span>
 #include <vector>
 
@@ -13,22 +14,47 @@ namespace jackscrew {
 
 namespace {
 
-PeftConfig peft_config(const AdapterDescription& adapter, const std::string& base_model) {
-  PeftConfig config;
-  config.r = adapter.rank;
-  config.lora_alpha = adapter.alpha;
-  config.lora_dropout = adapter.dropout;
-  config.use_rslora = adapter.use_rslora;
-  config.target_modules = adapter.target_modules;
-  config.base_model_name_or_path = base_model;
-  return config;
+std::vector<int64_t> shape_of(const Tensor& tensor) {
+  std::vector<int64_t> shape;
+  for (int i = 0; i < tensor.rank(); ++i) shape.push_back(tensor.dim(i));
+  return shape;
+}
+
+// Whether the recipe's value of an option is the adapter's, or leaves it to the adapter.
+bool agrees(const OptionValue& given, const OptionValue& adapters, const AdapterOption& option) {
+  const auto is_other_word = [&](const std::string& word) {
+    return std::find(option.also.begin(), option.also.end(), word) != option.also.end();
+  };
+  if (is_other_word(given.text)) return true;
+  if (given.spec.type != OptionType::list) return same_value(given, adapters);
+  return std::any_of(given.items.begin(), given.items.end(), is_other_word) ||
+         std::is_permutation(given.items.begin(), given.items.end(), adapters.items.begin(),
+                             adapters.items.end());
+}
+
+// Sets an option to the adapter's value.
+void take(OptionSet& options, const AdapterOption& option, const std::string& origin) {
+  const char* name = option.name.c_str();
+  if (option.training_only) return options.imply(name, option.value, origin);
+  const bool was_set = options.was_set(name);
+  const OptionValue given = options.at(name, origin);
+  Assignment theirs{option.name, option.value, origin, {}};
+  if (given.spec.type == OptionType::list) theirs.items = option.items;
+  options.set(theirs);
+  const OptionValue& taken = options.at(name, origin);
+  if (!was_set || agrees(given, taken, option)) return;
+  const auto shown = [](const std::string& text) { return text.empty() ? "nothing" : text; };
+  throw Error(ErrorKind::usage,
+              fmt::format("{}: {} is {}, but the adapter {} has {}", given.origin, name,
+                          shown(given.text), origin, shown(taken.text)),
+              fmt::format("leave {} out: it is the adapter's", name));
 }
 
 std::vector<NamedShape> parameter_shapes(const Stage& stage) {
   std::vector<NamedShape> shapes;
   stage.visit([&](const StateRef& state) {
     if (state.role == StateRole::parameter) {
-      shapes.push_back({state.name, {state.view.dim(0), state.view.dim(1)}});
+      shapes.push_back({state.name, shape_of(state.view)});
     }
   });
   return shapes;
@@ -36,14 +62,14 @@ std::vector<NamedShape> parameter_shapes(const Stage& stage) {
 
 }  // namespace
 
-int64_t adapter_bytes(const Stage& stage, const AdapterDescription& adapter,
+int64_t adapter_bytes(const Stage& stage, const nlohmann::json& adapter,
                       const std::string& base_model) {
-  return peft_bytes(peft_config(adapter, base_model), parameter_shapes(stage));
+  return peft_bytes(adapter, base_model, parameter_shapes(stage));
 }
 
-void export_adapter(const Stage& stage, Ops& ops, const AdapterDescription& adapter,
+void export_adapter(const Stage& stage, Ops& ops, const nlohmann::json& adapter,
                     const std::string& base_model, const fs::path& directory) {
-  PeftWriter writer(directory, peft_config(adapter, base_model), parameter_shapes(stage));
+  PeftWriter writer(directory, adapter, base_model, parameter_shapes(stage));
   stage.visit([&](const StateRef& state) {
     if (state.role != StateRole::parameter) return;
     write_tensor(ops, state.view, [&](std::span<const uint8_t> bytes) {
@@ -62,8 +88,7 @@ void load_adapter(const Stage& stage, Ops& ops, const fs::path& adapter) {
   stage.visit([&](const StateRef& state) {
     if (state.role != StateRole::parameter) return;
     const auto found = arrays.find(state.name);
-    if (found == arrays.end() ||
-        found->second->shape != std::vector<int64_t>{state.view.dim(0), state.view.dim(1)}) {
+    if (found == arrays.end() || found->second->shape != shape_of(state.view)) {
       throw Error(
           ErrorKind::model,
           fmt::format("{}: {} is missing or of another shape", adapter.string(), state.name),
@@ -86,50 +111,18 @@ void load_adapter(const Stage& stage, Ops& ops, const fs::path& adapter) {
 Recipe with_adapter_options(Recipe recipe) {
   if (recipe.adapter.empty()) return recipe;
   const std::string& origin = recipe.adapter;
-  if (recipe.learner != "lora") {
-    throw Error(ErrorKind::usage,
-                fmt::format("an adapter is given, but the learner is {}", recipe.learner),
-                "an adapter learns by method=lora; leave it out to train the model");
+  const PeftAdapter adapter = read_peft_adapter(origin);
+  if (recipe.learner != adapter.learner) {
+    throw Error(
+        ErrorKind::usage, fmt::format("an adapter is given, but the learner is {}", recipe.learner),
+        fmt::format("it learns by method={}; leave it out to train the model", adapter.learner));
   }
-  const PeftAdapter adapter = read_peft_adapter(recipe.adapter);
-  for (const NamedArray& array : adapter.tensors) {
-    if (array.name.starts_with("model.layers.")) continue;
-    throw Error(ErrorKind::model, fmt::format("{}: {} has no place", origin, array.name),
+  if (!adapter.misplaced.empty()) {
+    throw Error(ErrorKind::model, fmt::format("{}: {} has no place", origin, adapter.misplaced),
                 "adapters of the matrices of blocks are supported, those of lm_head and "
                 "embed_tokens are not");
   }
-  const PeftConfig& config = adapter.config;
-  OptionSet& options = recipe.options;
-  const auto take = [&](const char* name, const std::string& value, const auto& differs) {
-    if (options.was_set(name) && differs()) {
-      throw Error(ErrorKind::usage,
-                  fmt::format("{}: {} is {}, but the adapter {} has {}", options.origin(name), name,
-                              options.text(name), origin, value),
-                  fmt::format("leave {} out: it is the adapter's", name));
-    }
-    options.set(name, value, origin);
-  };
-  const auto other_targets = [&] {
-    std::vector<std::string> given = options.list("lora_target");
-    const auto is_all = [](const std::string& name) {
-      return name == "all-linear" || name == "all";
-    };
-    if (std::any_of(given.begin(), given.end(), is_all)) return false;
-    std::vector<std::string> theirs = config.target_modules;
-    std::sort(given.begin(), given.end());
-    std::sort(theirs.begin(), theirs.end());
-    return given != theirs;
-  };
-  take("lora_rank", std::to_string(config.r),
-       [&] { return options.integer("lora_rank") != config.r; });
-  take("lora_alpha", fmt::format("{}", config.lora_alpha), [&] {
-    return !options.is_word("lora_alpha") && options.number("lora_alpha") != config.lora_alpha;
-  });
-  take("use_rslora", config.use_rslora ? "true" : "false",
-       [&] { return options.boolean("use_rslora") != config.use_rslora; });
-  take("lora_target", fmt::format("{}", fmt::join(config.target_modules, ",")), other_targets);
-  // Of training alone: the recipe's word goes before the adapter's.
-  options.imply("lora_dropout", fmt::format("{}", config.lora_dropout), origin);
+  for (const AdapterOption& option : adapter.options) take(recipe.options, option, origin);
   return recipe;
 }
 

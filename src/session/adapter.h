@@ -1,6 +1,7 @@
 // Adapters beside a model: as they are read, written, and as they settle a recipe.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "base/file.h"
@@ -9,22 +10,22 @@
 
 namespace jackscrew {
 
-// Writes what a stage's learner made as a PEFT adapter directory, whole or not at all. `base_model`
-// is what it records as the model that it is for.
-void export_adapter(const Stage& stage, Ops& ops, const AdapterDescription& adapter,
+// Writes what a stage's learner made as a PEFT adapter directory, whole or not at all. `adapter` is
+// what Learner::adapter() says of it, `base_model` what is recorded as the model that it is for.
+void export_adapter(const Stage& stage, Ops& ops, const nlohmann::json& adapter,
                     const std::string& base_model, const fs::path& directory);
 
 // The bytes of all files that export_adapter() writes.
-int64_t adapter_bytes(const Stage& stage, const AdapterDescription& adapter,
+int64_t adapter_bytes(const Stage& stage, const nlohmann::json& adapter,
                       const std::string& base_model);
 
 // Fills the learner's parameters from a PEFT adapter; restored() must follow. Throws Error(model)
 // when they do not match.
 void load_adapter(const Stage& stage, Ops& ops, const fs::path& adapter);
 
-// The recipe with the learner options that its PEFT adapter was made with; its own lora_dropout
-// stays. Throws Error(usage) where it has another learner or says otherwise, Error(model) where the
-// adapter cannot be read.
+// The recipe with the options of the learner that its PEFT adapter was made with; its own stay
+// where they are of training alone. Throws Error(usage) where it has another learner or says
+// otherwise, Error(model) where the adapter cannot be read.
 Recipe with_adapter_options(Recipe recipe);
 
 }  // namespace jackscrew

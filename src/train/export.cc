@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
 #include <vector>
@@ -259,8 +260,8 @@ void move_files(const fs::path& from, const fs::path& to) {
 void export_result(Session& session, const ModelFiles& files, const Tokenizer& tokenizer,
                    const ChatFormat& format, const fs::path& output_dir) {
   const fs::path beside = result_staging(output_dir);
-  if (const AdapterDescription* adapter = session.learner().adapter()) {
-    export_adapter(session.stage(), session.ops(), *adapter, files.origin, beside);
+  if (const nlohmann::json adapter = session.learner().adapter(); !adapter.is_null()) {
+    export_adapter(session.stage(), session.ops(), adapter, files.origin, beside);
   } else {
     AtomicDirectory directory(beside);
     export_model(session, files, tokenizer, format, directory.path());
@@ -274,8 +275,8 @@ void export_result(Session& session, const ModelFiles& files, const Tokenizer& t
 int64_t result_bytes(Session& session, const ModelFiles& files, const Tokenizer& tokenizer,
                      const ChatFormat& format) {
   const int64_t texts = bytes_of(tokenizer_texts(files, tokenizer, format));
-  if (const AdapterDescription* adapter = session.learner().adapter()) {
-    return checked_add(texts, adapter_bytes(session.stage(), *adapter, files.origin));
+  if (const nlohmann::json adapter = session.learner().adapter(); !adapter.is_null()) {
+    return checked_add(texts, adapter_bytes(session.stage(), adapter, files.origin));
   }
   const std::vector<SafetensorsSpec> specs = weight_specs(session.stage());
   const int64_t configs = bytes_of(config_texts(files, tokenizer, format, specs));

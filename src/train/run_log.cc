@@ -50,6 +50,10 @@ void RunLog::introduce(int64_t first, const fs::path& output) {
   say(fmt::format("model     {}: {} parameters, {} of them trained ({})", recipe.model,
                   human_count(run_.files.config.parameter_count()), human_count(trained),
                   recipe.learner));
+  if (first == 0 && !recipe.adapter.empty()) {
+    say(fmt::format("adapter   {}: training goes on from it; optimizer states begin anew",
+                    recipe.adapter));
+  }
   introduce_data();
   introduce_machine();
   const LearnerNotes notes = run_.session.learner().notes();

@@ -12,6 +12,7 @@ namespace jackscrew {
 namespace {
 
 using nlohmann::json;
+using nlohmann::ordered_json;
 
 const std::string kModule = "model.layers.0.self_attn.q_proj";
 
@@ -21,14 +22,10 @@ class Peft : public FormatsTest {
 
   // An adapter of rank 2 on one module of 3 inputs and 4 outputs.
   void write(bool commit = true) const {
-    PeftConfig config;
-    config.r = 2;
-    config.lora_alpha = 16;
-    config.lora_dropout = 0.25;
-    config.use_rslora = true;
-    config.target_modules = {"v_proj", "q_proj"};
-    config.base_model_name_or_path = "some/model";
-    PeftWriter writer(adapter(), config,
+    const json config = {{"peft_type", "LORA"}, {"r", 2},
+                         {"lora_alpha", 16},    {"lora_dropout", 0.25},
+                         {"use_rslora", true},  {"target_modules", {"q_proj", "v_proj"}}};
+    PeftWriter writer(adapter(), config, "some/model",
                       {{kModule + ".lora_A.weight", {2, 3}}, {kModule + ".lora_B.weight", {4, 2}}});
     std::vector<float> a(6), b(8);
     std::iota(a.begin(), a.end(), 0.5f);
@@ -66,16 +63,18 @@ TEST_F(Peft, RoundTrips) {
   write();
   EXPECT_FALSE(fs::exists(directory_ / "adapter.part"));
   const PeftAdapter read = read_peft_adapter(adapter());
-  EXPECT_EQ(read.config.peft_type, "LORA");
-  EXPECT_EQ(read.config.r, 2);
-  EXPECT_EQ(read.config.lora_alpha, 16);
-  EXPECT_EQ(read.config.lora_dropout, 0.25);
-  EXPECT_TRUE(read.config.use_rslora);
-  EXPECT_EQ(read.config.target_modules, std::vector<std::string>{"q_proj"});  // of the tensors
+  EXPECT_EQ(read.peft_type, "LORA");
+  EXPECT_EQ(read.learner, "lora");
+  EXPECT_EQ(read.settings,
+            (ordered_json{{"r", 2},
+                          {"lora_alpha", 16.0},
+                          {"lora_dropout", 0.25},
+                          {"use_rslora", true},
+                          {"target_modules", ordered_json::array({"q_proj"})}}));  // of the tensors
   EXPECT_EQ(json::parse(slurp(adapter() / "adapter_config.json"))["target_modules"],
             (json{"q_proj", "v_proj"}));
-  EXPECT_EQ(read.config.base_model_name_or_path, "some/model");
-  EXPECT_EQ(read.config.task_type, "CAUSAL_LM");
+  EXPECT_EQ(read.base_model_name_or_path, "some/model");
+  EXPECT_EQ(read.task_type, "CAUSAL_LM");
   ASSERT_EQ(read.tensors.size(), 2u);
   EXPECT_EQ(read.tensors[0].name, kModule + ".lora_A.weight");
   EXPECT_EQ(read.tensors[0].shape, (std::vector<int64_t>{2, 3}));
@@ -84,6 +83,25 @@ TEST_F(Peft, RoundTrips) {
   EXPECT_EQ(read.tensors[1].values, (std::vector<float>{-3, -2, -1, 0, 1, 2, 3, 4}));
   const SafetensorsFile file(adapter() / "adapter_model.safetensors");
   EXPECT_NE(file.find("base_model.model." + kModule + ".lora_A.weight"), nullptr);
+}
+
+// The writer knows no type of adapter, and tensors need not be matrices.
+TEST_F(Peft, WritesWhatALearnerSaysOfItsAdapter) {
+  PeftWriter writer(adapter(), {{"peft_type", "OTHER"}, {"size", 3}}, "", {{"some.vector", {3}}});
+  writer.write("some.vector", std::vector<float>{1, 2, 3});
+  writer.commit();
+  const json config = json::parse(slurp(adapter() / "adapter_config.json"));
+  EXPECT_EQ(config, (json{{"peft_type", "OTHER"},
+                          {"size", 3},
+                          {"task_type", "CAUSAL_LM"},
+                          {"base_model_name_or_path", nullptr},
+                          {"inference_mode", true},
+                          {"auto_mapping", nullptr},
+                          {"revision", nullptr}}));
+  const SafetensorsFile file(adapter() / "adapter_model.safetensors");
+  ASSERT_NE(file.find("base_model.model.some.vector"), nullptr);
+  EXPECT_EQ(file.find("base_model.model.some.vector")->shape, std::vector<int64_t>{3});
+  EXPECT_TRUE(mentions(model_error([&] { read_peft_adapter(adapter()); }), "peft_type OTHER"));
 }
 
 TEST_F(Peft, LeavesNoTraceWithoutCommit) {
@@ -110,19 +128,51 @@ TEST_F(Peft, HasTheModulesOfItsTensors) {
                               json({"q_proj"}), json(nullptr)}) {
     config["target_modules"] = modules;
     put("adapter/adapter_config.json", config.dump());
-    EXPECT_EQ(read_peft_adapter(adapter()).config.target_modules,
-              std::vector<std::string>{"q_proj"});
+    EXPECT_EQ(read_peft_adapter(adapter()).settings["target_modules"],
+              ordered_json::array({"q_proj"}));
   }
+}
+
+// Ranks and alphas of their own, and layers without an adapter: what a run must be told to have it.
+TEST_F(Peft, HasTheOptionsOfALearner) {
+  write();
+  const auto option = [&](const char* name) {
+    for (const AdapterOption& one : read_peft_adapter(adapter()).options) {
+      if (one.name == name) return one;
+    }
+    ADD_FAILURE() << name;
+    return AdapterOption{};
+  };
+  using Items = std::vector<std::string>;
+  EXPECT_EQ(option("lora_rank").value, "2");
+  EXPECT_EQ(option("lora_target").items, Items{"q_proj"});
+  EXPECT_EQ(option("rank_pattern").items, Items{});
+  json config = json::parse(slurp(adapter() / "adapter_config.json"));
+  config["rank_pattern"] = {{"v_proj", 3}};
+  config["alpha_pattern"] = {{"q_proj", 5}, {"v_proj", 0.5}};
+  config["target_modules"] = ".*_proj";
+  put("adapter/adapter_config.json", config.dump());
+  const std::string layers = "base_model.model.model.layers.";
+  write_tensors({{layers + "0.q_proj.lora_A.weight", "F32", {2, 3}},
+                 {layers + "0.q_proj.lora_B.weight", "F32", {4, 2}},
+                 {layers + "2.v_proj.lora_A.weight", "F32", {3, 3}},
+                 {layers + "2.v_proj.lora_B.weight", "F32", {4, 3}}});
+  EXPECT_EQ(option("lora_target").items, (Items{"model.layers.0.q_proj", "model.layers.2.v_proj"}));
+  EXPECT_EQ(option("lora_target").also, (Items{"all-linear", "all", ".*_proj"}));
+  EXPECT_EQ(option("rank_pattern").items, Items{"v_proj=3"});
+  EXPECT_EQ(option("alpha_pattern").items, (Items{"q_proj=5", "v_proj=0.5"}));
 }
 
 TEST_F(Peft, NamesWhatItDoesNotSupport) {
   EXPECT_TRUE(mentions(refused("peft_type", "IA3"), "peft_type IA3"));
   EXPECT_TRUE(mentions(refused("bias", "lora_only"), "bias lora_only"));
-  EXPECT_TRUE(mentions(refused("use_dora", true), "use_dora"));
+  EXPECT_TRUE(mentions(refused("use_dora", true), "q_proj.lora_magnitude_vector is missing"));
   EXPECT_TRUE(mentions(refused("fan_in_fan_out", true), "fan_in_fan_out"));
   EXPECT_TRUE(mentions(refused("modules_to_save", {"lm_head"}), "modules_to_save"));
-  EXPECT_TRUE(mentions(refused("rank_pattern", {{"q_proj", 4}}), "rank_pattern"));
-  EXPECT_TRUE(mentions(refused("alpha_pattern", {{"q_proj", 4}}), "alpha_pattern"));
+  EXPECT_TRUE(mentions(refused("rank_pattern", {{"q_proj", 4}}), "is not of rank 4"));
+  EXPECT_TRUE(mentions(refused("rank_pattern", {{"q_proj", 1.5}}), "rank_pattern has 1.5"));
+  EXPECT_TRUE(mentions(refused("rank_pattern", {{"(q", 4}}), "not a regular expression"));
+  EXPECT_TRUE(mentions(refused("alpha_pattern", {{"q_proj", "x"}}), "alpha_pattern has \"x\""));
   EXPECT_TRUE(mentions(refused("target_parameters", {"x"}), "target_parameters"));
   EXPECT_TRUE(mentions(refused("layers_to_transform", {1}), "layers_to_transform"));
   EXPECT_TRUE(mentions(refused("init_lora_weights", "pissa_niter_4"), "pissa_niter_4"));
@@ -130,6 +180,26 @@ TEST_F(Peft, NamesWhatItDoesNotSupport) {
   EXPECT_TRUE(mentions(refused("r", nullptr), "\"r\" is missing"));
   EXPECT_TRUE(mentions(refused("lora_dropout", 1.0), "lora_dropout"));
   EXPECT_TRUE(mentions(refused("r", 3), "is not of rank 3"));
+}
+
+TEST_F(Peft, ReadsTheLengthsOfDora) {
+  write();
+  json config = json::parse(slurp(adapter() / "adapter_config.json"));
+  config["use_dora"] = true;
+  put("adapter/adapter_config.json", config.dump());
+  const std::string module = "base_model.model." + kModule;
+  const auto tensors = [&](int64_t lengths) {
+    write_tensors({{module + ".lora_A.weight", "F32", {2, 3}},
+                   {module + ".lora_B.weight", "F32", {4, 2}},
+                   {module + ".lora_magnitude_vector", "F32", {lengths}}});
+  };
+  tensors(4);
+  const PeftAdapter read = read_peft_adapter(adapter());
+  EXPECT_EQ(read.settings["use_dora"], true);
+  EXPECT_EQ(read.tensors[2].shape, std::vector<int64_t>{4});
+  tensors(3);
+  EXPECT_TRUE(mentions(model_error([&] { read_peft_adapter(adapter()); }),
+                       "lora_magnitude_vector of shape [3]"));
 }
 
 TEST_F(Peft, NamesTheTensorThatIsWrong) {
@@ -141,6 +211,8 @@ TEST_F(Peft, NamesTheTensorThatIsWrong) {
   EXPECT_TRUE(mentions(refused_tensors({{module + ".lora_A.weight", "F32", {2}}}), "[2]"));
   EXPECT_TRUE(mentions(refused_tensors({{module + ".lora_A.weight", "I32", {2, 3}}}), "I32"));
   EXPECT_TRUE(mentions(refused_tensors({{module + ".weight", "F32", {2, 3}}}), ".weight"));
+  EXPECT_TRUE(mentions(refused_tensors({{module + ".lora_magnitude_vector", "F32", {4}}}),
+                       "q_proj.lora_magnitude_vector is not supported"));
   EXPECT_TRUE(mentions(refused_tensors({{"x.lora_A.weight", "F32", {2, 3}}}), "x.lora_A"));
   EXPECT_TRUE(mentions(refused_tensors({{"base_model.model.lora_A.weight", "F32", {2, 3}}}),
                        "base_model.model.lora_A.weight"));

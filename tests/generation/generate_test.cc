@@ -106,11 +106,8 @@ TEST(Adapter, SettingsThatContradictItAreRefused) {
 TEST(Adapter, OfTheHeadIsRefused) {
   const fs::path directory =
       fs::temp_directory_path() / fmt::format("jackscrew_head_adapter_{}", ::getpid());
-  PeftConfig config;
-  config.r = 1;
-  config.lora_alpha = 1;
-  config.target_modules = {"lm_head"};
-  PeftWriter writer(directory, config,
+  const nlohmann::json config = {{"peft_type", "LORA"}, {"r", 1}, {"lora_alpha", 1}};
+  PeftWriter writer(directory, config, "",
                     {{"lm_head.lora_A.weight", {1, 2}}, {"lm_head.lora_B.weight", {3, 1}}});
   writer.write("lm_head.lora_A.weight", std::vector<float>(2));
   writer.write("lm_head.lora_B.weight", std::vector<float>(3));

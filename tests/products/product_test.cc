@@ -108,6 +108,29 @@ class ProductTest : public ::testing::TestWithParam<const char*> {
     g.add_dw(d.view());
     expect_product(d, dy.transposed(), x, &start, name + " dw");
     check_projections(g, x, dy, name);
+    check_scale(g, w, x, dy, name);
+  }
+
+  // The row sums of G ∘ W; in bf16 three operands of each term are rounded.
+  void check_scale(const Gradient& g, const Matrix& w, const Matrix& x, const Matrix& dy,
+                   const std::string& name) {
+    const Exact gradient = multiply(dy.transposed(), x);
+    const Matrix start = random_matrix(1, w.rows, 12);
+    Exact wanted;
+    for (int64_t row = 0; row < w.rows; ++row) {
+      double value = static_cast<double>(start.at(0, row));
+      double magnitude = std::abs(value);
+      for (int64_t col = 0; col < w.cols; ++col) {
+        const auto at = static_cast<size_t>(row * w.cols + col);
+        value += gradient.value[at] * static_cast<double>(w.at(row, col));
+        magnitude += gradient.magnitude[at] * std::abs(static_cast<double>(w.at(row, col)));
+      }
+      wanted.value.push_back(value);
+      wanted.magnitude.push_back(magnitude);
+    }
+    Matrix d = start;
+    g.add_scale(d.view().reshaped({w.rows}));
+    EXPECT_LE(error_of(d, wanted), is_bf16() ? kThinBf16 : kF32) << name << " scale";
   }
 
   void check_projections(const Gradient& g, const Matrix& x, const Matrix& dy,
@@ -301,8 +324,10 @@ TEST(ContributorTest, RefusalsNameTheWeight) {
   const std::string messages[] = {refusal([&] { g.add_dx(any.view(), Accumulate::no); }),
                                   refusal([&] { g.add_left(any.view(), any.view()); }),
                                   refusal([&] { g.add_right(any.view(), any.view()); }),
-                                  refusal([&] { gather.add_dx(any.view(), Accumulate::yes); })};
-  const char* parts[] = {"its input", "from the left", "from the right", "its input"};
+                                  refusal([&] { gather.add_dx(any.view(), Accumulate::yes); }),
+                                  refusal([&] { gather.add_scale(any.view()); })};
+  const char* parts[] = {"its input", "from the left", "from the right", "its input",
+                         "a factor on its rows"};
   for (size_t i = 0; i < std::size(messages); ++i) {
     EXPECT_NE(messages[i].find("the.weight"), std::string::npos) << messages[i];
     EXPECT_NE(messages[i].find(parts[i]), std::string::npos) << messages[i];

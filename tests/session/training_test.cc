@@ -52,6 +52,7 @@ const std::vector<std::vector<std::string>> kMethods = {
     {"method=lora", "lora_dropout=0.1"},
     {"method=full", "product=int8"},
     {"method=lora", "lora_dropout=0.1", "product=int8"},
+    {"method=lora", "lora_dropout=0.1", "use_dora=true", "storage=nf4"},
     {"method=full", "product=int8", "product_exclude=q_proj,layers.1.mlp.*,lm_head"}};
 
 std::vector<std::string> with(std::vector<std::string> settings, const std::string& more) {

@@ -201,7 +201,8 @@ TEST_P(SlowResume, AnInterruptSavesAndTheRunGoesOn) {
 }
 
 std::string method_name(const ::testing::TestParamInfo<const char*>& test) {
-  constexpr const char* kNames[] = {"full", "lora", "rotary", "mapped", "states_8bit", "kept_8bit"};
+  constexpr const char* kNames[] = {"full",        "lora",      "rotary", "mapped",
+                                    "states_8bit", "kept_8bit", "dora"};
   return kNames[test.index];
 }
 
@@ -214,7 +215,9 @@ INSTANTIATE_TEST_SUITE_P(SlowMethods, SlowResume,
                                            "method=full storage=int8 optimizer=adamw_8bit",
                                            "method=rotary static=rotate moments=keep "
                                            "active_params=60% steps_per_rotation=5 "
-                                           "optimizer=adamw_8bit"),
+                                           "optimizer=adamw_8bit",
+                                           "method=lora use_dora=true lora_dropout=0.1 "
+                                           "storage=nf4 rank_pattern=q_proj=3"),
                          method_name);
 
 TEST(SlowResumeRules, ARunGivenUpDoesNotComeBack) {

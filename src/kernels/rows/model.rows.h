@@ -199,6 +199,29 @@ struct BiasGradient {
 };
 JACKSCREW_ROW_KERNEL(BiasGradient)
 
+// Sums over chunks of tokens of dy * y.
+template <class Activation>
+struct ColumnDots {
+  const Activation* dy;  // [tokens, width]
+  const float* y;        // [tokens, width]
+  float* partial;        // [chunks, width]
+  int64_t tokens, width, tokens_of_chunk;
+  template <class Team>
+  JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
+    const ChunkColumns part = chunk_columns(row, tokens, width, tokens_of_chunk);
+    const Activation* grad = dy + part.column;
+    const float* of = y + part.column;
+    float* out = partial + part.chunk * width + part.column;
+    sum_columns(team, part.first, part.end, part.count, out, [&](int64_t token, int64_t i) {
+      return to_float(grad[token * width + i]) * of[token * width + i];
+    });
+  }
+};
+using ColumnDotsF32 = ColumnDots<float>;
+using ColumnDotsBf16 = ColumnDots<bf16>;
+JACKSCREW_ROW_KERNEL(ColumnDotsF32)
+JACKSCREW_ROW_KERNEL(ColumnDotsBf16)
+
 // Rotates pairs (i, i + head_dim / 2) of every head in place (Su et al. 2021, in the half-split
 // layout of Hugging Face's Llama). `direction` is 1 forward and -1 backward, the rotation's
 // transpose.

@@ -1,0 +1,24 @@
+// Regular expressions, in the syntax that Python's `re` and PCRE2 share.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace jackscrew {
+
+class RegularExpression {
+ public:
+  // Throws Error(usage) where it is none, saying what is wrong and where.
+  explicit RegularExpression(const std::string& pattern);
+
+  // Whether the pattern is the whole of `text`. Throws Error(usage) where finding out takes too
+  // long.
+  bool is_whole(std::string_view text) const;
+
+ private:
+  std::string pattern_;
+  std::shared_ptr<const void> code_;  // compiled
+};
+
+}  // namespace jackscrew

@@ -1,0 +1,222 @@
+#include "formats/peft_lora.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "base/error.h"
+#include "base/module_patterns.h"
+#include "formats/json_text.h"
+#include "formats/shape.h"
+
+namespace jackscrew {
+
+namespace {
+
+using nlohmann::json;
+
+// The tensors of a module: A [rank, in], B [out, rank] and, with DoRA, lengths [out].
+constexpr std::array<std::string_view, 3> kParts = {".lora_A.weight", ".lora_B.weight",
+                                                    ".lora_magnitude_vector"};
+constexpr std::string_view kLayers = "model.layers.";
+
+// Settings that change what an adapter computes or which base weights it belongs to. They are at
+// rest when absent, null, false, or empty.
+constexpr std::array<const char*, 15> kRefused = {
+    "fan_in_fan_out", "modules_to_save",         "lora_bias",         "target_parameters",
+    "use_qalora",     "trainable_token_indices", "layer_replication", "use_bdlora",
+    "arrow_config",   "layers_to_transform",     "kasa_config",       "megatron_config",
+    "velora_config",  "alora_invocation_tokens", "monteclora_config"};
+
+// Initialisations that also change the base weights; an adapter trained from them fits no others.
+constexpr std::array<std::string_view, 5> kRefusedInit = {"pissa", "olora", "corda", "loftq",
+                                                          "lora_ga"};
+
+[[noreturn]] void lora_unsupported(const std::string& where, const std::string& what) {
+  throw Error(ErrorKind::model, fmt::format("{}: {} is not supported", where, what),
+              "supported: LoRA and DoRA of linear layers, without biases");
+}
+
+bool at_rest(const json& value) {
+  if (value.is_boolean()) return !value.get<bool>();
+  return value.is_null() || ((value.is_array() || value.is_object()) && value.empty());
+}
+
+void check_supported(const json& config, const JsonFields& fields) {
+  const std::string bias = fields.text("bias", "none");
+  if (bias != "none") lora_unsupported(fields.where(), "bias " + bias);
+  for (const char* key : kRefused) {
+    if (config.contains(key) && !at_rest(config[key])) {
+      lora_unsupported(fields.where(), fmt::format("{} = {}", key, dump_json(config[key], -1)));
+    }
+  }
+  const json* init = fields.find("init_lora_weights");
+  if (init == nullptr || !init->is_string()) return;
+  const std::string name = init->get<std::string>();
+  for (const std::string_view refused : kRefusedInit) {
+    if (name.starts_with(refused)) lora_unsupported(fields.where(), "init_lora_weights " + name);
+  }
+}
+
+// rank_pattern or alpha_pattern. Throws Error(model) for what is none.
+ModuleNumbers numbers_of(const JsonFields& fields, const char* key, bool ranks) {
+  const json* object = fields.find(key);
+  if (object == nullptr) return {};
+  std::map<std::string, double> numbers;
+  for (const auto& [pattern, value] : object->items()) {
+    const double number = value.is_number() ? value.get<double>() : -1.0;
+    const bool valid = ranks ? value.is_number_integer() && number >= 1.0
+                             : value.is_number() && std::isfinite(number);
+    if (!valid) {
+      fail(ErrorKind::model, "{}: {} has {} for {}", fields.where(), key, dump_json(value, -1),
+           pattern);
+    }
+    numbers[pattern] = number;
+  }
+  try {
+    return ModuleNumbers(numbers);
+  } catch (const Error& error) {
+    fail(ErrorKind::model, "{}: {}: {}", fields.where(), key, error.what());
+  }
+}
+
+void read_lora_settings(const json& config, const std::string& where, PeftAdapter& adapter) {
+  const JsonFields fields(config, where);
+  check_supported(config, fields);
+  const int64_t rank = fields.integer("r");
+  const double alpha = fields.number("lora_alpha");
+  const double dropout = fields.number("lora_dropout", 0.0);
+  if (rank <= 0) fail(ErrorKind::model, "{}: r = {} is not a rank", where, rank);
+  if (!std::isfinite(alpha)) fail(ErrorKind::model, "{}: lora_alpha is not finite", where);
+  if (!(dropout >= 0.0 && dropout < 1.0)) {
+    fail(ErrorKind::model, "{}: lora_dropout = {} is not in [0, 1)", where, dropout);
+  }
+  adapter.settings = {{"r", rank},
+                      {"lora_alpha", alpha},
+                      {"lora_dropout", dropout},
+                      {"use_rslora", fields.boolean("use_rslora", false)}};
+  if (fields.boolean("use_dora", false)) adapter.settings["use_dora"] = true;
+  for (const char* key : {"rank_pattern", "alpha_pattern"}) {
+    const ModuleNumbers numbers = numbers_of(fields, key, key == std::string_view("rank_pattern"));
+    if (!numbers.numbers().empty()) adapter.settings[key] = numbers.numbers();
+  }
+  if (const json* targets = fields.find("target_modules"))
+    adapter.settings["target_modules"] = *targets;
+}
+
+// The tensors of each module, by its path.
+using LoraModules = std::map<std::string, std::array<const NamedArray*, kParts.size()>>;
+
+LoraModules modules_of(const PeftAdapter& adapter, size_t parts_of_each, const std::string& where) {
+  LoraModules modules;
+  for (const NamedArray& tensor : adapter.tensors) {
+    size_t part = 0;
+    while (part < kParts.size() && !tensor.name.ends_with(kParts[part])) ++part;
+    if (part >= parts_of_each || tensor.name.size() == kParts[part].size()) {
+      lora_unsupported(where, fmt::format("tensor {}{}", kAdapterPrefix, tensor.name));
+    }
+    modules[tensor.name.substr(0, tensor.name.size() - kParts[part].size())][part] = &tensor;
+  }
+  return modules;
+}
+
+void check_shapes(const LoraModules& modules, int64_t rank, const ModuleNumbers& ranks,
+                  const std::string& where) {
+  for (const auto& [path, parts] : modules) {
+    const auto own = static_cast<int64_t>(ranks.find(path).value_or(static_cast<double>(rank)));
+    for (size_t part = 0; part < kParts.size(); ++part) {
+      if (parts[part] == nullptr) continue;
+      const std::vector<int64_t>& shape = parts[part]->shape;
+      const bool fits =
+          part == 2 ? parts[1] == nullptr || shape == std::vector<int64_t>{parts[1]->shape[0]}
+                    : shape.size() == 2 && shape[part] == own;
+      if (fits) continue;
+      fail(ErrorKind::model, "{}: tensor {}{} of shape {} is not of rank {}", where, kAdapterPrefix,
+           parts[part]->name, shape_text(shape), own);
+    }
+  }
+}
+
+void check_complete(const LoraModules& modules, size_t parts_of_each, const std::string& where) {
+  for (const auto& [path, parts] : modules) {
+    for (size_t part = 0; part < parts_of_each; ++part) {
+      if (parts[part] != nullptr) continue;
+      fail(ErrorKind::model, "{}: tensor {}{} is missing", where, path, kParts[part]);
+    }
+  }
+}
+
+// What gets an adapter in any model of as many layers: names of modules where every layer has the
+// same, else all paths.
+std::vector<std::string> targets_of(const LoraModules& adapted) {
+  std::set<std::string> paths, layers, modules;
+  for (const auto& [path, parts] : adapted) {
+    paths.insert(path);
+    modules.insert(path.substr(path.rfind('.') + 1));
+    layers.insert(path.substr(0, path.find('.', kLayers.size())));
+  }
+  // Without a gap from 0, or a model would have layers between them.
+  bool all = true;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    all = all && layers.contains(fmt::format("{}{}", kLayers, i));
+  }
+  const bool everywhere = paths.size() == layers.size() * modules.size();
+  const std::set<std::string>& targets = all && everywhere ? modules : paths;
+  return {targets.begin(), targets.end()};
+}
+
+std::vector<std::string> items_of(const nlohmann::ordered_json& numbers) {
+  std::vector<std::string> items;
+  for (const auto& [pattern, number] : numbers.items()) {
+    items.push_back(fmt::format("{}={}", pattern, number.get<double>()));
+  }
+  return items;
+}
+
+void read_lora_tensors(const std::string& where, PeftAdapter& adapter) {
+  nlohmann::ordered_json& settings = adapter.settings;
+  const auto rank = settings["r"].get<int64_t>();
+  const auto numbers = [&](const char* key) {
+    return settings.value(key, nlohmann::ordered_json::object());
+  };
+  const ModuleNumbers ranks(numbers("rank_pattern").get<std::map<std::string, double>>());
+  const size_t parts = settings.contains("use_dora") ? 3 : 2;
+  const LoraModules modules = modules_of(adapter, parts, where);
+  check_shapes(modules, rank, ranks, where);
+  check_complete(modules, parts, where);
+  for (const NamedArray& tensor : adapter.tensors) {
+    if (adapter.misplaced.empty() && !tensor.name.starts_with(kLayers)) {
+      adapter.misplaced = tensor.name;
+    }
+  }
+  // The setting may be an expression or name ends of paths, and another may except some. A recipe
+  // may say either.
+  const std::vector<std::string> targets = targets_of(modules);
+  std::vector<std::string> also = {"all-linear", "all"};
+  if (const auto& given = settings["target_modules"]; given.is_string()) {
+    also.push_back(given.get<std::string>());
+  }
+  settings["target_modules"] = targets;
+  adapter.options = {
+      {.name = "lora_rank", .value = std::to_string(rank)},
+      {.name = "lora_alpha",
+       .value = fmt::format("{}", settings["lora_alpha"].get<double>()),
+       .also = {"auto"}},
+      {.name = "use_rslora", .value = settings["use_rslora"].get<bool>() ? "true" : "false"},
+      {.name = "use_dora", .value = settings.contains("use_dora") ? "true" : "false"},
+      {.name = "lora_target", .items = targets, .also = also},
+      {.name = "rank_pattern", .items = items_of(numbers("rank_pattern"))},
+      {.name = "alpha_pattern", .items = items_of(numbers("alpha_pattern"))},
+      {.name = "lora_dropout",
+       .value = fmt::format("{}", settings["lora_dropout"].get<double>()),
+       .training_only = true},
+  };
+}
+
+}  // namespace
+
+const PeftType kPeftLora{"LORA", "lora", read_lora_settings, read_lora_tensors};
+
+}  // namespace jackscrew

@@ -1,0 +1,39 @@
+// DoRA (Liu et al. 2024): the rows of W + scale B A, each brought to a length that is learned.
+#pragma once
+
+#include "learners/lora_slot.h"
+
+namespace jackscrew {
+
+// y = (x Wᵀ + scale * dropout(x) Aᵀ Bᵀ) ∘ m / n, where m [out] is learned and n [out] are the norms
+// of the rows of W + scale B A. As in PEFT, n is a constant to the gradient; m begins as n.
+// (PEFT drops inputs of x Wᵀ as well, where it is multiplied by m / n - 1; that would take a
+// product more.)
+class DoraSlot : public LoraSlot {
+ public:
+  DoraSlot(const LearnerContext& context, const Weight& weight, const LoraSettings& settings,
+           const LoraShape& shape);
+
+  // The gradient of m takes the product again.
+  bool forms_gradient() const override { return true; }
+  bool transforms() const override { return true; }
+  void forward(Context& context, const Operand& operand, const Tensor& y) override;
+  Tensor product_gradient(Context& context, const Tensor& dy) const override;
+  void apply(Context& context, double weight_decay) override;
+  void visit(const StateVisitor& visitor) const override;
+  void restored(Context& context) override;
+
+ protected:
+  void add_b(const Gradient& g, const Tensor& thin) override;
+
+ private:
+  void begin(Context& context) const;
+  void measure(Context& context) const;
+
+  const Weight& weight_;
+  Factor magnitude_;     // m [out]
+  OwnedTensor squares_;  // f32 [out], the squared norms of W's rows
+  OwnedTensor factors_;  // f32 [out], m / n
+};
+
+}  // namespace jackscrew

@@ -1,0 +1,227 @@
+#include "learners/lora_options.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace jackscrew {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr double kMostRank = 4096;
+
+constexpr std::array<OptionSpec, 9> kLoraOptions = {{
+    {"lora_rank", OptionType::integer, "16", "rank of the adapters", "r lora_r rank", "", 1,
+     kMostRank},
+    {"lora_alpha", OptionType::number, "auto",
+     "the adapter is scaled by alpha / rank; auto: twice the rank", "alpha", "auto", 0},
+    {"lora_dropout", OptionType::number, "0", "dropout of the adapters' inputs", "", "", 0, 0.99},
+    {"lora_target", OptionType::list, "all-linear",
+     "modules that get an adapter: all-linear, names or ends of paths, or a regular expression for "
+     "whole paths",
+     "lora_target_modules target_modules"},
+    {"use_rslora", OptionType::boolean, "false", "scale by alpha / sqrt(rank)"},
+    {"use_dora", OptionType::boolean, "false",
+     "learn the lengths of the rows of adapted weights as well (DoRA)", "peft_use_dora"},
+    {"rank_pattern", OptionType::list, "",
+     "ranks of modules that have their own: q_proj=8,layers\\.0\\..*=32; patterns are regular "
+     "expressions for paths or their ends",
+     "lora_rank_pattern"},
+    {"alpha_pattern", OptionType::list, "", "the same for lora_alpha", "lora_alpha_pattern"},
+    {"lora_b_learning_rate_ratio", OptionType::number, "1",
+     "learning rate of the factor B as a multiple of A's (LoRA+)", "loraplus_lr_ratio", "", 1e-6,
+     1e6},
+}};
+
+constexpr std::array<const char*, 7> kLinearModules = {"q_proj",    "k_proj",  "v_proj",   "o_proj",
+                                                       "gate_proj", "up_proj", "down_proj"};
+
+bool is_all(const std::string& target) {
+  return target == "all-linear" || target == "all";
+}
+
+// Letters, digits, underscores and dots are a name or the end of a path; all else is an expression.
+bool is_expression(const std::string& target) {
+  return target.find_first_of("*+?()[]{}|^$\\") != std::string::npos;
+}
+
+ModuleTargets targets_of(const OptionSet& options) {
+  const std::vector<std::string>& given = options.list("lora_target");
+  if (given.empty()) {
+    throw Error(ErrorKind::usage, "lora_target names no module", "use lora_target=all-linear");
+  }
+  if (std::any_of(given.begin(), given.end(), is_all)) {
+    return ModuleTargets::from_names({kLinearModules.begin(), kLinearModules.end()});
+  }
+  // A comma may be the expression's own.
+  const std::string& text = options.text("lora_target");
+  if (is_expression(text)) return ModuleTargets::from_expression(text);
+  for (const std::string& target : given) {
+    const bool is_module =
+        std::find(kLinearModules.begin(), kLinearModules.end(), target) != kLinearModules.end();
+    if (is_module || target.find('.') != std::string::npos) continue;
+    throw Error(ErrorKind::usage, fmt::format("lora_target={} is not a linear module", target),
+                fmt::format("modules: {}", fmt::join(kLinearModules, ", ")));
+  }
+  return ModuleTargets::from_names(given);
+}
+
+// The numbers of a list of "pattern=number".
+std::map<std::string, double> numbers_of(const OptionSet& options, const char* name) {
+  std::map<std::string, double> numbers;
+  for (const std::string& item : options.list(name)) {
+    const size_t equals = item.rfind('=');
+    const auto number =
+        equals == std::string::npos ? std::nullopt : parse_double(item.substr(equals + 1));
+    if (!number || equals == 0 || !std::isfinite(*number) || *number < 0) {
+      throw Error(ErrorKind::usage,
+                  fmt::format("{}: {} has \"{}\", expected PATTERN=NUMBER", options.origin(name),
+                              name, item),
+                  fmt::format("as in {}=q_proj=8,down_proj=32", name));
+    }
+    if (!numbers.emplace(item.substr(0, equals), *number).second) {
+      throw Error(ErrorKind::usage, fmt::format("{}: {} has {} twice", options.origin(name), name,
+                                                item.substr(0, equals)));
+    }
+  }
+  return numbers;
+}
+
+// "model.layers.0.mlp.up_proj" of "model.layers.0.mlp.up_proj.weight".
+std::string path_of(const WeightSpec& weight) {
+  return weight.name.substr(0, weight.name.rfind('.'));
+}
+
+// PEFT declares alpha an integer; whole values are written as such.
+json number_json(double value) {
+  const bool whole = std::abs(value) < 1e9 && value == std::floor(value);
+  return whole ? json(static_cast<int64_t>(value)) : json(value);
+}
+
+json numbers_json(const ModuleNumbers& numbers) {
+  json out = json::object();
+  for (const auto& [pattern, number] : numbers.numbers()) out[pattern] = number_json(number);
+  return out;
+}
+
+// All modules of a model, those that hold others included, and which of them may have an adapter.
+struct Modules {
+  explicit Modules(std::span<const WeightSpec> weights) {
+    for (const WeightSpec& weight : weights) {
+      if (weight.kind == WeightKind::product) continue;
+      std::string path = path_of(weight);
+      if (weight.is_block_matrix()) linears.insert(path);
+      for (; all.insert(path).second && path.find('.') != std::string::npos;) {
+        path.erase(path.rfind('.'));
+      }
+    }
+  }
+  std::set<std::string> all, linears;
+};
+
+[[noreturn]] void refuse_nothing(const char* option, const std::string& what) {
+  throw Error(ErrorKind::usage,
+              fmt::format("{}: {} is no linear layer of the model's blocks", option, what),
+              fmt::format("their modules: {}; jackscrew inspect shows the paths",
+                          fmt::join(kLinearModules, ", ")));
+}
+
+}  // namespace
+
+std::span<const OptionSpec> lora_options() {
+  return kLoraOptions;
+}
+
+LoraSettings::LoraSettings(const OptionSet& options)
+    : rank_(options.integer("lora_rank")),
+      alpha_(options.is_word("lora_alpha") ? 2.0 * static_cast<double>(rank_)
+                                           : options.number("lora_alpha")),
+      dropout_(options.number("lora_dropout")),
+      use_rslora_(options.boolean("use_rslora")),
+      use_dora_(options.boolean("use_dora")),
+      b_learning_rate_ratio_(options.number("lora_b_learning_rate_ratio")),
+      targets_(targets_of(options)),
+      ranks_(numbers_of(options, "rank_pattern")),
+      alphas_(numbers_of(options, "alpha_pattern")) {
+  for (const auto& [pattern, rank] : ranks_.numbers()) {
+    if (rank >= 1 && rank <= kMostRank && rank == std::floor(rank)) continue;
+    throw Error(ErrorKind::usage,
+                fmt::format("{}: rank_pattern has {} for {}, expected a whole number from 1 to {}",
+                            options.origin("rank_pattern"), rank, pattern, kMostRank));
+  }
+}
+
+void LoraSettings::check(std::span<const WeightSpec> weights) const {
+  const Modules modules(weights);
+  for (const std::string& name : targets_.names()) {
+    const auto names = [&](const std::string& path) { return names_module(name, path); };
+    if (std::none_of(modules.linears.begin(), modules.linears.end(), names)) {
+      refuse_nothing("lora_target", name);
+    }
+  }
+  bool any = false;
+  for (const std::string& path : modules.all) {
+    if (!targets_.contains(path)) continue;
+    if (!modules.linears.contains(path)) {
+      throw Error(ErrorKind::usage,
+                  fmt::format("lora_target: {} cannot have an adapter",
+                              targets_.expression().empty()
+                                  ? path
+                                  : path + ", which " + targets_.expression() + " matches,"),
+                  "adapters stand beside the linear layers of the blocks");
+    }
+    any = true;
+  }
+  if (!any) refuse_nothing("lora_target", targets_.expression());
+  for (const auto& [option, numbers] :
+       {std::pair("rank_pattern", &ranks_), std::pair("alpha_pattern", &alphas_)}) {
+    for (const auto& [pattern, number] : numbers->numbers()) {
+      const ModuleNumbers one({{pattern, number}});
+      const bool used = std::any_of(
+          modules.linears.begin(), modules.linears.end(),
+          [&](const std::string& path) { return targets_.contains(path) && one.find(path); });
+      if (used) continue;
+      throw Error(ErrorKind::usage,
+                  fmt::format("{}: {} matches no module that has an adapter", option, pattern),
+                  "a pattern is a regular expression for a path or its end: layers\\.0\\..*");
+    }
+  }
+}
+
+std::optional<LoraShape> LoraSettings::shape_of(const WeightSpec& weight) const {
+  const std::string path = path_of(weight);
+  if (!weight.is_block_matrix() || !targets_.contains(path)) return std::nullopt;
+  const double rank = ranks_.find(path).value_or(static_cast<double>(rank_));
+  const double alpha = alphas_.find(path).value_or(alpha_);
+  return LoraShape{static_cast<int64_t>(rank), alpha / (use_rslora_ ? std::sqrt(rank) : rank)};
+}
+
+json LoraSettings::to_peft() const {
+  std::vector<std::string> names = targets_.names();
+  std::sort(names.begin(), names.end());
+  return {{"peft_type", "LORA"},
+          {"r", rank_},
+          {"lora_alpha", number_json(alpha_)},
+          {"lora_dropout", dropout_},
+          {"target_modules", names.empty() ? json(targets_.expression()) : json(names)},
+          {"use_rslora", use_rslora_},
+          {"bias", "none"},
+          {"fan_in_fan_out", false},
+          {"use_dora", use_dora_},
+          {"init_lora_weights", true},
+          {"modules_to_save", nullptr},
+          {"layers_to_transform", nullptr},
+          {"layers_pattern", nullptr},
+          {"rank_pattern", numbers_json(ranks_)},
+          {"alpha_pattern", numbers_json(alphas_)}};
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,53 @@
+// The options of LoRA, and what they come to for a weight of the model.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/module_patterns.h"
+#include "base/options.h"
+#include "quant/weight_spec.h"
+
+namespace jackscrew {
+
+std::span<const OptionSpec> lora_options();
+
+// The adapter of one weight.
+struct LoraShape {
+  int64_t rank = 0;
+  double scale = 0;  // of B A: alpha / rank, or alpha / sqrt(rank) with rsLoRA
+};
+
+class LoraSettings {
+ public:
+  // Throws Error(usage) for values that no model has a use for.
+  explicit LoraSettings(const OptionSet& options);
+
+  // Throws Error(usage) where a name or a pattern chooses nothing of a model with these weights, or
+  // what cannot have an adapter.
+  void check(std::span<const WeightSpec> weights) const;
+
+  // nullopt: the weight has no adapter.
+  std::optional<LoraShape> shape_of(const WeightSpec& weight) const;
+  double dropout() const { return dropout_; }
+  bool use_dora() const { return use_dora_; }
+  // The learning rate of B as a multiple of A's (LoRA+).
+  double b_learning_rate_ratio() const { return b_learning_rate_ratio_; }
+
+  // As PEFT's adapter_config.json has them.
+  nlohmann::json to_peft() const;
+
+ private:
+  int64_t rank_;
+  double alpha_;
+  double dropout_;
+  bool use_rslora_, use_dora_;
+  double b_learning_rate_ratio_;
+  ModuleTargets targets_;
+  ModuleNumbers ranks_, alphas_;  // of modules that have their own
+};
+
+}  // namespace jackscrew

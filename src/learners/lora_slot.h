@@ -1,0 +1,73 @@
+// What LoRA keeps beside one weight: y += scale * dropout(x) Aᵀ Bᵀ.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "learners/learner.h"
+#include "learners/lora_options.h"
+
+namespace jackscrew {
+
+// A trained f32 matrix or vector with its gradient and optimizer state.
+class Factor {
+ public:
+  Factor(const LearnerContext& context, std::string name, std::initializer_list<int64_t> shape);
+
+  const std::string& name() const { return name_; }
+  const Tensor& value() const { return value_.view(); }
+  const Tensor& gradient() const { return gradient_.view(); }
+
+  void apply(Context& context, double learning_rate_scale, double weight_decay);
+  void visit(const StateVisitor& visitor) const;
+
+ private:
+  std::string name_;
+  OwnedTensor value_;
+  OwnedTensor gradient_;                   // training only
+  std::unique_ptr<OptimizerState> state_;  // training only
+};
+
+class LoraSlot : public LearnerSlot {
+ public:
+  LoraSlot(const LearnerContext& context, const Weight& weight, const LoraSettings& settings,
+           const LoraShape& shape);
+
+  bool learns() const override { return true; }
+  bool forms_gradient() const override { return false; }
+  bool adds() const override { return true; }
+  void forward(Context& context, const Operand& operand, const Tensor& y) override;
+  void backward(const Gradient& g, const Tensor* dx) override;
+  void apply(Context& context, double weight_decay) override;
+  void visit(const StateVisitor& visitor) const override;
+
+ protected:
+  // "model.layers.0.self_attn.q_proj.weight" -> "model.layers.0.self_attn.q_proj." + part
+  static std::string part_name(const Weight& weight, const char* part);
+
+  // The gradient of B from that of the sum and from thin [tokens, rank] = scale * dropout(x) Aᵀ.
+  virtual void add_b(const Gradient& g, const Tensor& thin);
+
+  int64_t rank() const { return a_.value().rows(); }
+  float scale() const { return scale_; }
+  double b_rate() const { return b_rate_; }
+  const Factor& a() const { return a_; }
+  const Factor& b() const { return b_; }
+
+ private:
+  bool drops(const Context& context) const { return context.training && dropout_ > 0.0f; }
+  void drop(Context& context, const Tensor& from, const Tensor& to, bool accumulate) const;
+  Tensor dropped(Context& context, const Tensor& x) const;
+  Tensor down(Context& context, const Tensor& x) const;
+  Tensor scaled_product(Context& context, const Tensor& x, const Tensor& factor,
+                        Transpose transpose) const;
+
+  float scale_;
+  float dropout_;
+  double b_rate_;  // of a's learning rate
+  uint32_t tensor_;
+  Factor a_;  // [rank, in]
+  Factor b_;  // [out, rank]
+};
+
+}  // namespace jackscrew

@@ -17,12 +17,12 @@ namespace {
 using nlohmann::json;
 using Bytes = std::span<const uint8_t>;
 
-constexpr std::string_view kNf4Weight = ".weight";
-constexpr std::string_view kNf4State = ".weight.quant_state.bitsandbytes__nf4";
-constexpr std::string_view kNf4Absmax = ".weight.absmax";
-constexpr std::string_view kNf4Book = ".weight.quant_map";
-constexpr std::string_view kNf4NestedAbsmax = ".weight.nested_absmax";
-constexpr std::string_view kNf4NestedBook = ".weight.nested_quant_map";
+constexpr std::string_view kNf4Weight = "";
+constexpr std::string_view kNf4State = ".quant_state.bitsandbytes__nf4";
+constexpr std::string_view kNf4Absmax = ".absmax";
+constexpr std::string_view kNf4Book = ".quant_map";
+constexpr std::string_view kNf4NestedAbsmax = ".nested_absmax";
+constexpr std::string_view kNf4NestedBook = ".nested_quant_map";
 constexpr std::array kNf4Parts = {kNf4Weight, kNf4State,        kNf4Absmax,
                                   kNf4Book,   kNf4NestedAbsmax, kNf4NestedBook};
 
@@ -107,7 +107,8 @@ QuantisedLayout bitsandbytes_nf4_layout() {
           .marker = kNf4State,
           .parts = kNf4Parts,
           .is_plain = true,
-          .read = read_nf4};
+          .read = read_nf4,
+          .weight = ""};
 }
 
 std::vector<TensorBytes> nf4_tensors(const std::string& name, const Format& format,

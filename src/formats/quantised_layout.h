@@ -59,9 +59,11 @@ struct QuantisedLayout {
   std::span<const std::string_view> parts;
   // Whether the tensors alone tell this layout, without a configuration.
   bool is_plain;
-  // Puts the weight together: its name is the layer's and ".weight". Throws Error(model) naming
+  // Puts the weight together: without its name. Throws Error(model) naming
   // what is missing, damaged, or not read by this program.
   StoredTensor (*read)(const LayerTensors& tensors, const QuantizationConfig& config);
+  // What follows the layer's name in that of its weight.
+  std::string_view weight = ".weight";
 };
 
 std::span<const QuantisedLayout> quantised_layouts();

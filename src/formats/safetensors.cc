@@ -301,7 +301,7 @@ void SafetensorsSource::join_quantised(const fs::path& directory) {
         joined.problem = error;
       }
       for (const std::string_view part : layout.parts) slots_.erase(tensors.name(part));
-      joined.tensor.name = tensors.name(".weight");
+      joined.tensor.name = tensors.name(layout.weight);
       slots_[joined.tensor.name] = std::move(joined);
     }
   }

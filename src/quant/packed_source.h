@@ -20,8 +20,8 @@ struct PackedSource {
   PackedLayout layout;
   // The matrix' column that each stored column is; empty: in order.
   std::vector<int32_t> columns = {};
-  // Codes of stored columns [first, first + count), at most 32 of one group, of rows [begin, end): to
-  // u8 [end - begin, 32]. Several threads ask at once.
+  // Codes of stored columns [first, first + count), at most 32 of one group, of rows [begin, end):
+  // to u8 [end - begin, 32]. Several threads ask at once.
   std::function<void(int64_t begin, int64_t end, int64_t first, int64_t count, uint8_t* codes)>
       codes = {};
   // The scales of a row, one for each group, in the type of PackedScale; squared: codes, u8.

@@ -20,16 +20,6 @@ class BlockFormat : public Format {
     return checked_mul(cols / Block::kElements, Block::kBytes);
   }
 
-  void decode(Ops& ops, const Storage& storage, int64_t begin, int64_t end,
-              const Tensor& out) const override {
-    launch(ops, storage, nullptr, begin, end - begin, out);
-  }
-
-  void gather(Ops& ops, const Storage& storage, const Tensor& indices,
-              const Tensor& out) const override {
-    launch(ops, storage, indices.data<int32_t>(), 0, indices.size(), out);
-  }
-
   void multiply(Ops& ops, const Storage& storage, const Tensor& x, const Tensor& y,
                 Accumulate accumulate, Arena&) const override {
     ops.launch(DotBlocks<Block>{x.data<float>(), storage.bytes.data<uint8_t>(), y.data<float>(),
@@ -39,16 +29,13 @@ class BlockFormat : public Format {
   }
 
  private:
-  void launch(Ops& ops, const Storage& storage, const int32_t* indices, int64_t first_row,
-              int64_t rows, const Tensor& out) const {
-    if (out.dtype() != DType::f32 && out.dtype() != DType::bf16) {
-      fail(ErrorKind::generic, "{} decoded to {}", name_, out.describe());
-    }
-    ops.launch(DecodeBlocks<Block>{storage.bytes.data<uint8_t>(), indices, out.raw(),
-                                   row_bytes(storage.cols), first_row,
+  void decode_rows(Ops& ops, const Storage& storage, const Rows& rows,
+                   const Tensor& out) const override {
+    ops.launch(DecodeBlocks<Block>{storage.bytes.data<uint8_t>(), rows.indices, out.raw(),
+                                   row_bytes(storage.cols), rows.first,
                                    div_exact(storage.cols, Block::kElements), out.row_stride(),
                                    out.dtype() == DType::bf16},
-               rows);
+               rows.count);
   }
 
   const char* name_;

@@ -43,6 +43,24 @@ int64_t Format::storage_bytes(int64_t rows, int64_t cols) const {
   return checked_mul(rows, row_bytes(cols));
 }
 
+void Format::check_output(const Tensor& out) const {
+  if (out.dtype() != DType::f32 && out.dtype() != DType::bf16) {
+    fail(ErrorKind::generic, "{} decoded to {}", name(), out.describe());
+  }
+}
+
+void Format::decode(Ops& ops, const Storage& storage, int64_t begin, int64_t end,
+                    const Tensor& out) const {
+  check_output(out);
+  decode_rows(ops, storage, {nullptr, begin, end - begin}, out);
+}
+
+void Format::gather(Ops& ops, const Storage& storage, const Tensor& indices,
+                    const Tensor& out) const {
+  check_output(out);
+  decode_rows(ops, storage, {indices.data<int32_t>(), 0, indices.size()}, out);
+}
+
 void Format::encode(Ops&, const RowSource&, const Storage&, const Rounding&, Arena&) const {
   fail(ErrorKind::usage, "{} storage cannot be written to", name());
 }

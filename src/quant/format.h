@@ -45,11 +45,10 @@ class Format {
   virtual int64_t storage_bytes(int64_t rows, int64_t cols) const;
 
   // Writes rows [begin, end) to out [end - begin, cols], f32 or bf16 (rounded to nearest).
-  virtual void decode(Ops& ops, const Storage& storage, int64_t begin, int64_t end,
-                      const Tensor& out) const = 0;
+  void decode(Ops& ops, const Storage& storage, int64_t begin, int64_t end,
+              const Tensor& out) const;
   // Writes rows indices[i] (i32 [n]) to out [n, cols], f32 or bf16.
-  virtual void gather(Ops& ops, const Storage& storage, const Tensor& indices,
-                      const Tensor& out) const = 0;
+  void gather(Ops& ops, const Storage& storage, const Tensor& indices, const Tensor& out) const;
 
   // y [1, rows] (+)= x [1, cols] times the transposed matrix, in f32: the product of a single
   // token. Decoding rows into memory and reading them back would take several times as long.
@@ -69,6 +68,19 @@ class Format {
 
   // The matrix itself, where it lies as signed bytes with one scale per row; else empty tensors.
   virtual Int8Rows int8_rows(const Storage&) const { return {}; }
+
+ protected:
+  struct Rows {
+    const int32_t* indices;  // a list; null: first, first + 1, ...
+    int64_t first;           // 0 with a list
+    int64_t count;
+  };
+  // Writes the rows to out [count, cols], f32 or bf16.
+  virtual void decode_rows(Ops& ops, const Storage& storage, const Rows& rows,
+                           const Tensor& out) const = 0;
+
+ private:
+  void check_output(const Tensor& out) const;
 };
 
 // On its way into storage or to the host a panel is written and read once: it should fit the

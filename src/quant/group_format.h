@@ -63,16 +63,6 @@ class GroupFormat : public Format {
     return place(nullptr, rows, cols).bytes;
   }
 
-  void decode(Ops& ops, const Storage& storage, int64_t begin, int64_t end,
-              const Tensor& out) const override {
-    launch(ops, storage, nullptr, begin, end - begin, out);
-  }
-
-  void gather(Ops& ops, const Storage& storage, const Tensor& indices,
-              const Tensor& out) const override {
-    launch(ops, storage, indices.data<int32_t>(), 0, indices.size(), out);
-  }
-
   void multiply(Ops& ops, const Storage& storage, const Tensor& x, const Tensor& y,
                 Accumulate accumulate, Arena&) const override {
     const auto matrix = matrix_of(storage);
@@ -97,15 +87,12 @@ class GroupFormat : public Format {
   }
 
  private:
-  void launch(Ops& ops, const Storage& storage, const int32_t* indices, int64_t first_row,
-              int64_t rows, const Tensor& out) const {
-    if (out.dtype() != DType::f32 && out.dtype() != DType::bf16) {
-      fail(ErrorKind::generic, "{} decoded to {}", name_, out.describe());
-    }
+  void decode_rows(Ops& ops, const Storage& storage, const Rows& rows,
+                   const Tensor& out) const override {
     const auto matrix = matrix_of(storage);
-    ops.launch(DecodeGroups<Codec>{matrix.codec, matrix.layout, indices, out.raw(), first_row,
+    ops.launch(DecodeGroups<Codec>{matrix.codec, matrix.layout, rows.indices, out.raw(), rows.first,
                                    out.row_stride(), out.dtype() == DType::bf16},
-               rows);
+               rows.count);
   }
 
   const char* name_;

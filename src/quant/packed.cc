@@ -30,16 +30,6 @@ class PackedFormat : public Format {
     return packed_parts(layout_, nullptr, rows).bytes;
   }
 
-  void decode(Ops& ops, const Storage& storage, int64_t begin, int64_t end,
-              const Tensor& out) const override {
-    launch(ops, storage, nullptr, begin, end - begin, out);
-  }
-
-  void gather(Ops& ops, const Storage& storage, const Tensor& indices,
-              const Tensor& out) const override {
-    launch(ops, storage, indices.data<int32_t>(), 0, indices.size(), out);
-  }
-
   void multiply(Ops& ops, const Storage& storage, const Tensor& x, const Tensor& y,
                 Accumulate accumulate, Arena& scratch) const override {
     const Arena::Frame frame(scratch);
@@ -89,15 +79,12 @@ class PackedFormat : public Format {
             layout_.zero == PackedZero::eight_bits};
   }
 
-  void launch(Ops& ops, const Storage& storage, const int32_t* indices, int64_t first_row,
-              int64_t rows, const Tensor& out) const {
-    if (out.dtype() != DType::f32 && out.dtype() != DType::bf16) {
-      fail(ErrorKind::generic, "{} decoded to {}", name_, out.describe());
-    }
+  void decode_rows(Ops& ops, const Storage& storage, const Rows& rows,
+                   const Tensor& out) const override {
     with_scale([&]<class Scale>(Scale) {
-      ops.launch(DecodePacked<Scale>{matrix_of<Scale>(storage), indices, out.raw(), first_row,
+      ops.launch(DecodePacked<Scale>{matrix_of<Scale>(storage), rows.indices, out.raw(), rows.first,
                                      out.row_stride(), out.dtype() == DType::bf16},
-                 rows);
+                 rows.count);
     });
   }
 
@@ -109,6 +96,12 @@ class PackedFormat : public Format {
 
 int64_t packed_code_bytes(int64_t count, int64_t bits) {
   return checked_mul(ceil_div(count, kPackedChunk), 4 * bits);
+}
+
+std::vector<int64_t> equal_groups(int64_t cols, int64_t size) {
+  std::vector<int64_t> sizes(static_cast<size_t>(ceil_div(cols, size)), size);
+  sizes.back() = cols - (std::ssize(sizes) - 1) * size;
+  return sizes;
 }
 
 PackedLayout packed_layout(const std::vector<std::pair<int64_t, int64_t>>& sizes_and_bits,

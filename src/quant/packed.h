@@ -52,6 +52,9 @@ inline constexpr int64_t kPackedChunk = 32;  // elements whose codes are packed 
 // Bytes that so many codes of a group take.
 int64_t packed_code_bytes(int64_t count, int64_t bits);
 
+// Groups of `size` columns, the last of which may be shorter.
+std::vector<int64_t> equal_groups(int64_t cols, int64_t size);
+
 // Groups of the given sizes and bits, one after another. Throws Error(model) for bits other than 2,
 // 3, 4, 5, 6 and 8 and for empty groups.
 PackedLayout packed_layout(const std::vector<std::pair<int64_t, int64_t>>& sizes_and_bits,

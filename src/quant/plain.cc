@@ -27,16 +27,6 @@ class PlainFormat : public Format {
     return checked_mul(cols, sizeof(Element));
   }
 
-  void decode(Ops& ops, const Storage& storage, int64_t begin, int64_t /*end*/,
-              const Tensor& out) const override {
-    convert_rows(ops, element(storage, begin), storage.cols, nullptr, out);
-  }
-
-  void gather(Ops& ops, const Storage& storage, const Tensor& indices,
-              const Tensor& out) const override {
-    convert_rows(ops, element(storage, 0), storage.cols, indices.data<int32_t>(), out);
-  }
-
   void multiply(Ops& ops, const Storage& storage, const Tensor& x, const Tensor& y,
                 Accumulate accumulate, Arena&) const override {
     ops.launch(DotRows<Element>{x.data<float>(), element(storage, 0), y.data<float>(), x.cols(),
@@ -53,6 +43,11 @@ class PlainFormat : public Format {
                                     first_row, rounding},
                  panel.rows());
     });
+  }
+
+  void decode_rows(Ops& ops, const Storage& storage, const Rows& rows,
+                   const Tensor& out) const override {
+    convert_rows(ops, element(storage, rows.first), storage.cols, rows.indices, out);
   }
 
  private:

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <numeric>
 
@@ -54,13 +55,19 @@ float scale_at(PackedScale type, const uint8_t* scales, size_t index) {
                                    : element_at<f16>(scales, index);
 }
 
+// Values from here on are not finite, or not rounded rightly (see packed.rows.h).
+float limit_of(PackedScale scale) {
+  if (scale == PackedScale::f32) return std::numeric_limits<float>::infinity();
+  return scale == PackedScale::bf16 ? 0x1p110f : 65520.0f;  // what rounds to an infinite f16
+}
+
 void check_scale(const PackedSource& source, float scale, int64_t bits, int64_t row) {
-  // What rounds to a finite f16. Differences of codes are below 2^bits.
-  constexpr float kLimit = 65520.0f;
-  const bool narrow =
-      source.layout.scale == PackedScale::f16 || source.layout.scale == PackedScale::squared;
-  const float largest = std::abs(scale) * static_cast<float>((1 << bits) - 1);
-  if (narrow ? largest < kLimit : std::isfinite(largest)) return;
+  // A zero may lie beyond the codes.
+  const int64_t zero_bits = source.layout.zero == PackedZero::middle      ? bits
+                            : source.layout.zero == PackedZero::four_bits ? 4
+                                                                          : 8;
+  const auto most = static_cast<float>((1 << std::max(bits, zero_bits)) - 1);
+  if (std::abs(scale) * most < limit_of(source.layout.scale)) return;
   fail(ErrorKind::model, "{}: a scale of row {} is {}: its values are not finite", source.name, row,
        scale);
 }

@@ -251,7 +251,13 @@ TEST_F(Packed, RefusesScalesThatAreNotFinite) {
   refused(PackedScale::f16, NAN);
   refused(PackedScale::f16, 4400.0f);  // 15 of them pass f16's largest
   refused(PackedScale::bf16, NAN);
+  refused(PackedScale::bf16, 0x1p109f);
   refused(PackedScale::f32, -INFINITY);
+  // 3 bits beside a zero of 8: seven of this scale would do, eight do not.
+  Quantised matrix = random_matrix({{64, 3}}, PackedScale::f16, PackedZero::four_bits, false);
+  matrix.scales[2][0] = 8500.0f;
+  const StoredTensor tensor = stored(matrix);
+  expect_message(ErrorKind::model, "w: a scale of row 2 is", [&] { load(tensor); });
 }
 
 TEST_F(Packed, RefusesLayoutsThatCannotBe) {

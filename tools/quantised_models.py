@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 
-def _bitstream(codes: np.ndarray, bits: int) -> np.ndarray:
+def bitstream(codes: np.ndarray, bits: int) -> np.ndarray:
     """Codes [n, columns] along the first axis as little-endian words, i32 [n bits / 32, columns]."""
     count, columns = codes.shape
     words = math.ceil(count * bits / 32)
@@ -26,11 +26,11 @@ def _bitstream(codes: np.ndarray, bits: int) -> np.ndarray:
     return np.ascontiguousarray(packed.transpose(0, 2, 1)).view("<i4").reshape(words, columns)
 
 
-def _groups(columns: int, size: int) -> np.ndarray:
+def groups_of(columns: int, size: int) -> np.ndarray:
     return np.arange(columns) // (columns if size == -1 else size)
 
 
-def _rounded(weight: np.ndarray, group_of: np.ndarray, bits: int, symmetric: bool):
+def rounded(weight: np.ndarray, group_of: np.ndarray, bits: int, symmetric: bool):
     """Scales [out, groups] f16, zeros and codes [out, in] of groups of columns."""
     groups = int(group_of.max()) + 1
     rows = weight.shape[0]
@@ -54,7 +54,7 @@ def _rounded(weight: np.ndarray, group_of: np.ndarray, bits: int, symmetric: boo
     return scales, zeros, codes
 
 
-def _values(scales, zeros, codes, group_of) -> np.ndarray:
+def decoded(scales, zeros, codes, group_of) -> np.ndarray:
     """scale * (code - zero), the product rounded to f16."""
     difference = (codes - zeros[:, group_of]).astype(np.float16)
     return (scales[:, group_of] * difference).astype(np.float32)
@@ -63,21 +63,21 @@ def _values(scales, zeros, codes, group_of) -> np.ndarray:
 def gptq(weight: np.ndarray, rng, bits=4, group_size=128, desc_act=False, symmetric=True,
          version="gptq"):
     rows, columns = weight.shape
-    group_of = _groups(columns, group_size)
+    group_of = groups_of(columns, group_size)
     if desc_act:
         group_of = group_of[rng.permutation(columns)]
-    scales, zeros, codes = _rounded(weight, group_of, bits, symmetric)
+    scales, zeros, codes = rounded(weight, group_of, bits, symmetric)
     stored = (zeros - 1) if version == "gptq" else zeros
-    tensors = {"qweight": _bitstream(codes.T, bits),
-               "qzeros": np.ascontiguousarray(_bitstream(stored, bits).T),
+    tensors = {"qweight": bitstream(codes.T, bits),
+               "qzeros": np.ascontiguousarray(bitstream(stored, bits).T),
                "scales": np.ascontiguousarray(scales.T), "g_idx": group_of.astype(np.int32)}
-    return tensors, _values(scales, zeros, codes, group_of)
+    return tensors, decoded(scales, zeros, codes, group_of)
 
 
 def awq(weight: np.ndarray, rng, group_size=128):
     rows, columns = weight.shape
-    group_of = _groups(columns, group_size)
-    scales, zeros, codes = _rounded(weight, group_of, 4, False)
+    group_of = groups_of(columns, group_size)
+    scales, zeros, codes = rounded(weight, group_of, 4, False)
     order = [0, 2, 4, 6, 1, 3, 5, 7]
 
     def packed(values):  # [lines, rows] to [lines, rows / 8]
@@ -86,7 +86,7 @@ def awq(weight: np.ndarray, rng, group_size=128):
 
     tensors = {"qweight": packed(codes.T), "qzeros": packed(zeros.T),
                "scales": np.ascontiguousarray(scales.T)}
-    return tensors, _values(scales, zeros, codes, group_of)
+    return tensors, decoded(scales, zeros, codes, group_of)
 
 
 def exl2(weight: np.ndarray, rng, mix=((6, 32), (5, 32), (4, 64), (3, 64), (2, 32))):
@@ -112,7 +112,7 @@ def exl2(weight: np.ndarray, rng, mix=((6, 32), (5, 32), (4, 64), (3, 64), (2, 3
                         + 2**(bits - 1), 0, 2**bits - 1).astype(np.int32)
         values[:, first:first + size] = ((codes - 2**(bits - 1)).astype(np.float16)
                                          * scale[:, None]).astype(np.float32)
-        words = _bitstream(codes.T, bits)
+        words = bitstream(codes.T, bits)
         q_weight.append(words)
         q_groups += [(bits, line)]
         scale_codes.append(code - 1)
@@ -122,7 +122,7 @@ def exl2(weight: np.ndarray, rng, mix=((6, 32), (5, 32), (4, 64), (3, 64), (2, 3
     tensors = {"q_weight": np.concatenate(q_weight),
                "q_groups": np.array(q_groups, np.int16).reshape(-1),
                "q_invperm": np.argsort(order).astype(np.int32),
-               "q_scale": np.ascontiguousarray(_bitstream(np.array(scale_codes).T, 4).T),
+               "q_scale": np.ascontiguousarray(bitstream(np.array(scale_codes).T, 4).T),
                "q_scale_max": np.array(scale_max, np.float16)}
     return tensors, values[:rows][:, np.argsort(order)]
 
@@ -130,7 +130,7 @@ def exl2(weight: np.ndarray, rng, mix=((6, 32), (5, 32), (4, 64), (3, 64), (2, 3
 _SCALE_TYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
 
 
-def _products(scales: torch.Tensor, difference: np.ndarray) -> np.ndarray:
+def products(scales: torch.Tensor, difference: np.ndarray) -> np.ndarray:
     return (scales * torch.from_numpy(difference).to(scales.dtype)).float().numpy()
 
 
@@ -138,32 +138,32 @@ def packed(weight: np.ndarray, rng, bits=4, group_size=128, symmetric=True, acto
            scale="f16"):
     """pack-quantized of compressed-tensors."""
     rows, columns = weight.shape
-    group_of = _groups(columns, group_size)
+    group_of = groups_of(columns, group_size)
     if actorder:
         group_of = group_of[rng.permutation(columns)]
-    scales, zeros, codes = _rounded(weight, group_of, bits, symmetric)
+    scales, zeros, codes = rounded(weight, group_of, bits, symmetric)
     scales = torch.from_numpy(scales).to(_SCALE_TYPES[scale])
-    tensors = {"weight_packed": np.ascontiguousarray(_bitstream(codes.T, bits).T),
+    tensors = {"weight_packed": np.ascontiguousarray(bitstream(codes.T, bits).T),
                "weight_scale": scales, "weight_shape": np.array(weight.shape, np.int64)}
     if not symmetric:
-        tensors["weight_zero_point"] = _bitstream(zeros, bits)
+        tensors["weight_zero_point"] = bitstream(zeros, bits)
     if actorder:
         tensors["weight_g_idx"] = group_of.astype(np.int32)
-    return tensors, _products(scales[:, group_of], codes - zeros[:, group_of])
+    return tensors, products(scales[:, group_of], codes - zeros[:, group_of])
 
 
 def integer(weight: np.ndarray, rng, group_size=-1, scale="f16"):
     """int-quantized of compressed-tensors. `group_size` None: one scale for the whole matrix."""
     rows, columns = weight.shape
-    group_of = _groups(columns, group_size or -1)
-    scales, zeros, codes = _rounded(weight, group_of, 8, True)
+    group_of = groups_of(columns, group_size or -1)
+    scales, zeros, codes = rounded(weight, group_of, 8, True)
     if group_size is None:
         scales = scales.max(keepdims=True).repeat(rows, 0)
         codes = np.clip(np.round(weight / scales.astype(np.float32)) + 128, 0, 255).astype(np.int32)
     scales = torch.from_numpy(scales).to(_SCALE_TYPES[scale])
     signed = (codes - 128).astype(np.int8)
     tensors = {"weight": signed, "weight_scale": scales[:1, 0] if group_size is None else scales}
-    return tensors, _products(scales[:, group_of], signed)
+    return tensors, products(scales[:, group_of], signed)
 
 
 def _compressed(form: str):

@@ -36,11 +36,11 @@ class Producers:
     def gptq(self, weight, rng, bits=4, group_size=128, symmetric=True):
         rows, columns = weight.shape
         size = columns if group_size == -1 else group_size
-        group_of = quantised_models._groups(columns, group_size)
-        scales, zeros, _ = quantised_models._rounded(weight, group_of, bits, symmetric)
+        group_of = quantised_models.groups_of(columns, group_size)
+        scales, zeros, codes = quantised_models.rounded(weight, group_of, bits, symmetric)
         linear = torch.nn.Linear(columns, rows, bias=False)
         linear.weight.data = torch.from_numpy(
-            quantised_models._values(scales, zeros, _, group_of)).half()
+            quantised_models.decoded(scales, zeros, codes, group_of)).half()
         layer = self.gptq_linear(bits, size, columns, rows, bias=False)
         layer.pack(linear, torch.from_numpy(scales), torch.from_numpy(zeros).half(), None)
         decoded = layer(torch.eye(columns).half())  # a product with 1 and zeros is exact
@@ -61,8 +61,8 @@ class Producers:
         from compressed_tensors.compressors.pack_quantized.base import PackedQuantizationCompressor
         from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
         compressor = PackedQuantizationCompressor if packed else IntQuantizationCompressor
-        group_of = quantised_models._groups(weight.shape[1], group_size)
-        scales, zeros, _ = quantised_models._rounded(weight, group_of, bits, symmetric)
+        group_of = quantised_models.groups_of(weight.shape[1], group_size)
+        scales, zeros, _ = quantised_models.rounded(weight, group_of, bits, symmetric)
         grouping = {"strategy": "channel"} if group_size == -1 else {
             "strategy": "group", "group_size": group_size}
         scheme = QuantizationScheme(targets=["Linear"], weights=QuantizationArgs(

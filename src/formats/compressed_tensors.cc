@@ -1,7 +1,6 @@
 #include "formats/compressed_tensors.h"
 
 #include <array>
-#include <cstring>
 #include <vector>
 
 #include "base/error.h"
@@ -22,15 +21,6 @@ constexpr std::string_view kGroups = ".weight_g_idx";
 constexpr std::array kPackParts = {kPacked, kShape, kScale, kZero, kGroups};
 constexpr std::array kIntParts = {kWeight, kScale, kZero};
 
-void expect_matrix(const SafetensorsEntry& entry) {
-  if (entry.shape.size() == 2 && entry.shape[0] > 0 && entry.shape[1] > 0 &&
-      entry.shape[0] <= INT32_MAX && entry.shape[1] <= INT32_MAX) {
-    return;
-  }
-  fail(ErrorKind::model, "tensor {} of shape {} is not a matrix", entry.name,
-       shape_text(entry.shape));
-}
-
 // How many groups a row of `cols` has by the shape of its scales.
 int64_t group_count(const LayerTensors& tensors, int64_t rows, int64_t cols) {
   const SafetensorsEntry& scale = tensors.get(kScale);
@@ -50,9 +40,7 @@ std::vector<int64_t> equal_sizes(int64_t cols, int64_t groups, const std::string
     fail(ErrorKind::model, "tensor {}: {} columns do not divide into {} groups", name, cols,
          groups);
   }
-  std::vector<int64_t> sizes(static_cast<size_t>(groups), size);
-  sizes.back() = cols - (groups - 1) * size;
-  return sizes;
+  return equal_groups(cols, size);
 }
 
 // Bits of a code where so many words hold a row; 0: of no code that is read.
@@ -63,20 +51,11 @@ int64_t code_bits(int64_t cols, int64_t words) {
   return 0;
 }
 
-void add_bytes(StoredTensor& tensor, const LayerTensors& tensors, std::string_view codes) {
-  tensor.bytes = tensors.get(codes).bytes;
-  for (const std::string_view part : {kScale, kZero, kGroups}) {
-    if (const SafetensorsEntry* entry = tensors.find(part)) tensor.more.push_back(entry->bytes);
-  }
-}
-
 StoredTensor read_packed(const LayerTensors& tensors, const QuantizationConfig&) {
-  const SafetensorsEntry& packed = tensors.get(kPacked, "I32");
-  expect_matrix(packed);
+  const SafetensorsEntry& packed = tensors.matrix(kPacked, "I32");
   const int64_t rows = packed.shape[0];
   const int64_t words = packed.shape[1];
-  std::array<int64_t, 2> shape{};
-  std::memcpy(shape.data(), tensors.get(kShape, "I64", {2}).bytes.data(), sizeof shape);
+  const auto shape = elements_of<int64_t>(tensors.get(kShape, "I64", {2}));
   const int64_t cols = shape[1];
   const int64_t bits = code_bits(cols, words);
   if (shape[0] != rows || bits == 0) {
@@ -89,9 +68,7 @@ StoredTensor read_packed(const LayerTensors& tensors, const QuantizationConfig&)
   GroupOrder order;
   // Before a model is calibrated its groups are all -1: none are meant.
   if (const SafetensorsEntry* entry = tensors.find(kGroups)) {
-    std::vector<int32_t> group_of(static_cast<size_t>(cols));
-    std::memcpy(group_of.data(), tensors.get(kGroups, "I32", {cols}).bytes.data(),
-                group_of.size() * sizeof(int32_t));
+    const auto group_of = elements_of<int32_t>(tensors.get(kGroups, "I32", {cols}));
     if (group_of[0] != -1) order = order_by_group(group_of, groups, entry->name);
   }
   if (order.sizes.empty()) order.sizes = equal_sizes(cols, groups, tensors.name(kScale));
@@ -127,13 +104,12 @@ StoredTensor read_packed(const LayerTensors& tensors, const QuantizationConfig&)
     };
   }
   StoredTensor out = packed_tensor(std::move(source));
-  add_bytes(out, tensors, kPacked);
+  tensors.set_bytes(out, kPacked, {kScale, kZero, kGroups});
   return out;
 }
 
 StoredTensor read_int(const LayerTensors& tensors, const QuantizationConfig&) {
-  const SafetensorsEntry& codes = tensors.get(kWeight, "I8");
-  expect_matrix(codes);
+  const SafetensorsEntry& codes = tensors.matrix(kWeight, "I8");
   const int64_t rows = codes.shape[0];
   const int64_t cols = codes.shape[1];
   const std::vector<int64_t>& shape = tensors.get(kScale).shape;
@@ -165,7 +141,7 @@ StoredTensor read_int(const LayerTensors& tensors, const QuantizationConfig&) {
     };
   }
   StoredTensor out = packed_tensor(std::move(source));
-  add_bytes(out, tensors, kWeight);
+  tensors.set_bytes(out, kWeight, {kScale, kZero});
   return out;
 }
 

@@ -24,13 +24,6 @@ constexpr std::array kExl2Parts = {kExl2Codes,    kExl2Groups, kExl2Order,
 
 constexpr int64_t kRowGrain = 32;  // rows are padded to a multiple
 
-template <class Element>
-std::vector<Element> elements_of(const SafetensorsEntry& entry) {
-  std::vector<Element> out(entry.bytes.size() / sizeof(Element));
-  std::memcpy(out.data(), entry.bytes.data(), out.size() * sizeof(Element));
-  return out;
-}
-
 // The stored order of columns, from where each of them stands.
 std::vector<int32_t> stored_order(const std::vector<int32_t>& places, const std::string& name) {
   const auto count = static_cast<int32_t>(places.size());
@@ -76,11 +69,10 @@ std::vector<std::pair<int64_t, int64_t>> group_sizes(const std::vector<Group>& g
 }
 
 StoredTensor read_exl2(const LayerTensors& tensors, const QuantizationConfig&) {
-  const SafetensorsEntry& codes = tensors.get(kExl2Codes, "I32");
+  const SafetensorsEntry& codes = tensors.matrix(kExl2Codes, "I32");
   const SafetensorsEntry& order = tensors.get(kExl2Order, "I32");
   const SafetensorsEntry& table = tensors.get(kExl2Groups, "I16");
-  if (codes.shape.size() != 2 || codes.shape[0] < 1 || codes.shape[1] < 1 ||
-      codes.shape[1] % kRowGrain != 0 || order.shape.size() != 1 || order.shape[0] < 1 ||
+  if (codes.shape[1] % kRowGrain != 0 || order.shape.size() != 1 || order.shape[0] < 1 ||
       order.shape[0] > INT32_MAX || table.shape.size() != 1 || table.shape[0] < 2 ||
       table.shape[0] % 2 != 0) {
     fail(ErrorKind::model, "tensor {} of shape {} is not a matrix of EXL2", codes.name,
@@ -129,10 +121,7 @@ StoredTensor read_exl2(const LayerTensors& tensors, const QuantizationConfig&) {
     source.scale_max.push_back(to_f16(to_float(f16{bits}) * 0x1p-8f).bits);
   }
   StoredTensor out = packed_tensor(std::move(source));
-  out.bytes = codes.bytes;
-  for (const std::string_view part : {kExl2Groups, kExl2Order, kExl2Scales, kExl2ScaleMax}) {
-    out.more.push_back(tensors.get(part).bytes);
-  }
+  tensors.set_bytes(out, kExl2Codes, {kExl2Groups, kExl2Order, kExl2Scales, kExl2ScaleMax});
   return out;
 }
 

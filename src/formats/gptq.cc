@@ -25,30 +25,9 @@ constexpr std::array kGptqParts = {kGptqCodes, kGptqZeros, kGptqScales, kGptqGro
 // Nibble of a word that holds row n of eight: AWQ's order 0 2 4 6 1 3 5 7, the other way round.
 constexpr std::array<int64_t, 8> kAwqNibble = {0, 4, 1, 5, 2, 6, 3, 7};
 
-// Extents of a matrix of 32-bit words that a tensor says it is.
-struct WordMatrix {
-  int64_t lines, words;
-};
-WordMatrix word_matrix(const LayerTensors& tensors, std::string_view suffix) {
-  const SafetensorsEntry& entry = tensors.get(suffix, "I32");
-  if (entry.shape.size() != 2 || entry.shape[0] < 1 || entry.shape[1] < 1 ||
-      entry.shape[0] > INT32_MAX || entry.shape[1] > INT32_MAX) {
-    fail(ErrorKind::model, "tensor {} of shape {} is not a matrix of codes", tensors.name(suffix),
-         shape_text(entry.shape));
-  }
-  return {entry.shape[0], entry.shape[1]};
-}
-
 // Scales [groups, rows] in the file.
 ScaleTable read_scales(const LayerTensors& tensors, int64_t groups, int64_t rows) {
   return read_scales(tensors, kGptqScales, {groups, rows}, 1, rows);
-}
-
-void add_bytes(StoredTensor& tensor, const LayerTensors& tensors) {
-  tensor.bytes = tensors.get(kGptqCodes).bytes;
-  for (const std::string_view part : {kGptqZeros, kGptqScales, kGptqGroups}) {
-    if (const SafetensorsEntry* entry = tensors.find(part)) tensor.more.push_back(entry->bytes);
-  }
 }
 
 // Columns of a group; -1 in the file means all of them.
@@ -89,13 +68,11 @@ GptqSettings gptq_settings(const JsonFields& fields) {
 }
 
 std::vector<int32_t> group_of_columns(const LayerTensors& tensors, int64_t cols, int64_t size) {
-  std::vector<int32_t> out(static_cast<size_t>(cols));
-  if (tensors.find(kGptqGroups) == nullptr) {
-    for (int64_t k = 0; k < cols; ++k) out[static_cast<size_t>(k)] = static_cast<int32_t>(k / size);
-  } else {
-    const SafetensorsEntry& entry = tensors.get(kGptqGroups, "I32", {cols});
-    std::memcpy(out.data(), entry.bytes.data(), entry.bytes.size());
+  if (tensors.find(kGptqGroups) != nullptr) {
+    return elements_of<int32_t>(tensors.get(kGptqGroups, "I32", {cols}));
   }
+  std::vector<int32_t> out;
+  for (int64_t k = 0; k < cols; ++k) out.push_back(static_cast<int32_t>(k / size));
   return out;
 }
 
@@ -103,13 +80,14 @@ StoredTensor read_gptq(const LayerTensors& tensors, const QuantizationConfig& co
   const JsonFields fields(*config.fields, config.where);
   const GptqSettings settings = gptq_settings(fields);
   const int64_t bits = settings.bits;
-  const WordMatrix matrix = word_matrix(tensors, kGptqCodes);
-  if (matrix.lines * 32 % bits != 0) {
+  const SafetensorsEntry& codes = tensors.matrix(kGptqCodes, "I32");
+  const int64_t lines = codes.shape[0];
+  const int64_t rows = codes.shape[1];
+  if (lines * 32 % bits != 0) {
     fail(ErrorKind::model, "tensor {} has {} lines of words, which hold no whole number of {} bits",
-         tensors.name(kGptqCodes), matrix.lines, bits);
+         tensors.name(kGptqCodes), lines, bits);
   }
-  const int64_t rows = matrix.words;
-  const int64_t cols = matrix.lines * 32 / bits;
+  const int64_t cols = lines * 32 / bits;
   const int64_t size = group_size(fields, "group_size", cols);
   const int64_t groups = ceil_div(cols, size);
   const ScaleTable scales = read_scales(tensors, groups, rows);
@@ -123,15 +101,14 @@ StoredTensor read_gptq(const LayerTensors& tensors, const QuantizationConfig& co
                       .layout = packed_layout(order.sizes, bits, scales.type, zero_type(bits),
                                               !order.columns.empty()),
                       .columns = std::move(order.columns)};
-  const uint8_t* words = tensors.get(kGptqCodes).bytes.data();
+  const uint8_t* words = codes.bytes.data();
   source.codes = [=, columns = source.columns](int64_t begin, int64_t end, int64_t first,
-                                               int64_t count, uint8_t* codes) {
+                                               int64_t count, uint8_t* to) {
     for (int64_t i = 0; i < count; ++i) {
       const int64_t stored = first + i;
       const int64_t k = columns.empty() ? stored : columns[static_cast<size_t>(stored)];
       for (int64_t row = begin; row < end; ++row) {
-        codes[(row - begin) * 32 + i] =
-            static_cast<uint8_t>(bits_at(words + row * 4, rows, k, bits));
+        to[(row - begin) * 32 + i] = static_cast<uint8_t>(bits_at(words + row * 4, rows, k, bits));
       }
     }
   };
@@ -145,7 +122,7 @@ StoredTensor read_gptq(const LayerTensors& tensors, const QuantizationConfig& co
     }
   };
   StoredTensor out = packed_tensor(std::move(source));
-  add_bytes(out, tensors);
+  tensors.set_bytes(out, kGptqCodes, {kGptqZeros, kGptqScales, kGptqGroups});
   return out;
 }
 
@@ -160,31 +137,29 @@ StoredTensor read_awq(const LayerTensors& tensors, const QuantizationConfig& con
                 fmt::format("{}: AWQ in {} bits, version {}", config.where, bits, version),
                 "read is version gemm in 4 bits");
   }
-  const WordMatrix matrix = word_matrix(tensors, kGptqCodes);
-  const int64_t cols = matrix.lines;
-  const int64_t words_of_line = matrix.words;
+  const SafetensorsEntry& codes = tensors.matrix(kGptqCodes, "I32");
+  const int64_t cols = codes.shape[0];
+  const int64_t words_of_line = codes.shape[1];
   const int64_t rows = words_of_line * 8;
   const int64_t size = group_size(fields, "group_size", cols);
   const int64_t groups = ceil_div(cols, size);
   const ScaleTable scales = read_scales(tensors, groups, rows);
   const SafetensorsEntry& zeros = tensors.get(kGptqZeros, "I32", {groups, words_of_line});
-  std::vector<int64_t> sizes(static_cast<size_t>(groups), size);
-  sizes.back() = cols - (groups - 1) * size;
-  PackedSource source{
-      .name = tensors.name(".weight"),
-      .format = "awq_4bit",
-      .rows = rows,
-      .layout = packed_layout(sizes, bits, scales.type, PackedZero::four_bits, false)};
+  PackedSource source{.name = tensors.name(".weight"),
+                      .format = "awq_4bit",
+                      .rows = rows,
+                      .layout = packed_layout(equal_groups(cols, size), bits, scales.type,
+                                              PackedZero::four_bits, false)};
   const auto nibble = [words_of_line](const uint8_t* words, int64_t line, int64_t row) {
     const int64_t at = (line * words_of_line + row / 8) * 8 +
                        kAwqNibble[static_cast<size_t>(row % 8)];  // nibbles, the low one first
     return static_cast<uint8_t>(words[at / 2] >> (at % 2 * 4) & 15);
   };
-  source.codes = [=, words = tensors.get(kGptqCodes).bytes.data()](
-                     int64_t begin, int64_t end, int64_t first, int64_t count, uint8_t* codes) {
+  source.codes = [=, words = codes.bytes.data()](int64_t begin, int64_t end, int64_t first,
+                                                 int64_t count, uint8_t* to) {
     for (int64_t i = 0; i < count; ++i) {
       for (int64_t row = begin; row < end; ++row) {
-        codes[(row - begin) * 32 + i] = nibble(words, first + i, row);
+        to[(row - begin) * 32 + i] = nibble(words, first + i, row);
       }
     }
   };
@@ -193,7 +168,7 @@ StoredTensor read_awq(const LayerTensors& tensors, const QuantizationConfig& con
     for (int64_t g = 0; g < groups; ++g) to[g] = nibble(words, g, row);
   };
   StoredTensor out = packed_tensor(std::move(source));
-  add_bytes(out, tensors);
+  tensors.set_bytes(out, kGptqCodes, {kGptqZeros, kGptqScales, kGptqGroups});
   return out;
 }
 

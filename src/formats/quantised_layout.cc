@@ -74,6 +74,25 @@ const SafetensorsEntry& LayerTensors::get(std::string_view suffix, std::string_v
   return entry;
 }
 
+const SafetensorsEntry& LayerTensors::matrix(std::string_view suffix,
+                                             std::string_view dtype) const {
+  const SafetensorsEntry& entry = get(suffix, dtype);
+  const auto is_extent = [](int64_t extent) { return extent >= 1 && extent <= INT32_MAX; };
+  if (entry.shape.size() != 2 || !is_extent(entry.shape[0]) || !is_extent(entry.shape[1])) {
+    fail(ErrorKind::model, "tensor {} of shape {} is not a matrix", name(suffix),
+         shape_text(entry.shape));
+  }
+  return entry;
+}
+
+void LayerTensors::set_bytes(StoredTensor& weight, std::string_view codes,
+                             std::initializer_list<std::string_view> others) const {
+  weight.bytes = get(codes).bytes;
+  for (const std::string_view part : others) {
+    if (const SafetensorsEntry* entry = find(part)) weight.more.push_back(entry->bytes);
+  }
+}
+
 std::optional<std::string> marked_layer(const QuantisedLayout& layout, std::string_view tensor) {
   if (!tensor.ends_with(layout.marker)) return std::nullopt;
   return std::string(tensor.substr(0, tensor.size() - layout.marker.size()));

@@ -3,13 +3,17 @@
 // quantised_layout.cc; adding one is a pair of files and a row.
 #pragma once
 
+#include <cstring>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "base/file.h"
 #include "formats/safetensors.h"
@@ -44,11 +48,26 @@ class LayerTensors {
   const SafetensorsEntry& get(std::string_view suffix, std::string_view dtype) const;
   const SafetensorsEntry& get(std::string_view suffix, std::string_view dtype,
                               const std::vector<int64_t>& shape) const;
+  // The same, but for a matrix of any extents from 1 to those of an int32_t.
+  const SafetensorsEntry& matrix(std::string_view suffix, std::string_view dtype) const;
+
+  // Sets the bytes that a weight takes in the file: those of `codes`, and of the others that are
+  // there.
+  void set_bytes(StoredTensor& weight, std::string_view codes,
+                 std::initializer_list<std::string_view> others) const;
 
  private:
   std::string layer_;
   Find find_;
 };
+
+// The elements of a tensor, whose dtype the caller has checked.
+template <class Element>
+std::vector<Element> elements_of(const SafetensorsEntry& entry) {
+  std::vector<Element> out(entry.bytes.size() / sizeof(Element));
+  std::memcpy(out.data(), entry.bytes.data(), out.size() * sizeof(Element));
+  return out;
+}
 
 struct QuantisedLayout {
   const char* method;  // quant_method

@@ -55,25 +55,34 @@ void take(OptionSet& options, const AdapterOption& option, const std::string& or
 void export_adapter(const Stage& stage, Ops& ops, const nlohmann::json& adapter,
                     const std::string& base_model, const fs::path& directory) {
   std::vector<NamedShape> shapes;
+  std::vector<Tensor> views;  // one for each shape
   stage.visit([&](const StateRef& state) {
-    if (state.role == StateRole::parameter) {
-      shapes.push_back({state.name, shape_of(state.view)});
+    if (state.role != StateRole::parameter) return;
+    for (const std::string& name : stored_names(adapter, state.name)) {
+      shapes.push_back({name, shape_of(state.view)});
+      views.push_back(state.view);
     }
   });
   PeftWriter writer(directory, adapter, base_model, shapes);
-  stage.visit([&](const StateRef& state) {
-    if (state.role != StateRole::parameter) return;
-    write_tensor(ops, state.view, [&](std::span<const uint8_t> bytes) {
+  for (size_t i = 0; i < views.size(); ++i) {
+    write_tensor(ops, views[i], [&](std::span<const uint8_t> bytes) {
       std::vector<float> values(bytes.size() / sizeof(float));
       std::memcpy(values.data(), bytes.data(), bytes.size());
-      writer.write(state.name, values);
+      writer.write(shapes[i].name, values);
     });
-  });
+  }
   writer.commit();
 }
 
 void load_adapter(const Stage& stage, Ops& ops, const fs::path& adapter) {
   const PeftAdapter loaded = read_peft_adapter(adapter);
+  if (loaded.unties_embedding && stage.config().tie_word_embeddings) {
+    throw Error(ErrorKind::model,
+                fmt::format("{}: its embedding or head learned by itself, but in this model both "
+                            "are one",
+                            adapter.string()),
+                "only what PEFT trained with ensure_weight_tying=True fits such a model");
+  }
   std::map<std::string, const NamedArray*> arrays;
   for (const NamedArray& array : loaded.tensors) arrays[array.name] = &array;
   stage.visit([&](const StateRef& state) {

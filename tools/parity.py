@@ -460,13 +460,14 @@ class Parity:
             self.report.line(f"smollm2.logits.{name}", error(ours["logits"], theirs), 1e-4,
                              f"{len(ours['ids'])} tokens")
 
-    def short_training(self, method: str, learning_rate: str, *more: str) -> Path:
-        output = self.work / method
+    def short_training(self, method: str, learning_rate: str, *more: str, name: str = "") -> Path:
+        name = name or method
+        output = self.work / name
         self.program("train", f"model={self.gguf}", f"data={self.records}", f"method={method}",
                      "product=f32", "packing=false", "sequence_len=128", "micro_batch_size=4",
                      "max_steps=2", "warmup_steps=0", "lr_scheduler_type=constant",
                      f"learning_rate={learning_rate}", f"output_dir={output}", *more)
-        self.resident_memory(method, output)
+        self.resident_memory(name, output)
         return output
 
     def resident_memory(self, method: str, output: Path) -> None:
@@ -502,13 +503,104 @@ class Parity:
 
     def lora(self) -> None:
         """Two steps of LoRA; the adapter directory, opened by PEFT over the base model."""
-        output = self.short_training("lora", "5e-3", "lora_r=8")
         ids = self.reference_tokenizer()(TEXTS["prose"]).input_ids
-        base = AutoModelForCausalLM.from_pretrained(
-            self.gguf.parent, gguf_file=self.gguf.name, dtype=torch.float32,
-            attn_implementation="eager")
-        model = PeftModel.from_pretrained(base, output, autocast_adapter_dtype=False).eval()
-        self.compare_loss("lora", ids, model, f"model={self.gguf}", f"adapter={output}")
+        for name, *settings in (
+                ("lora",),
+                ("lora_patterns", r"lora_target=.*layers\.\d*[02]\.(self_attn|mlp)\.(q|v|up)_proj",
+                 r"rank_pattern=up_proj=4,layers\.0\..*=2", "alpha_pattern=q_proj=5",
+                 "use_rslora=true", "lora_b_learning_rate_ratio=2"),
+                ("dora", "use_dora=true", "rank_pattern=down_proj=3"),
+                ("lora_saved", "modules_to_save=embed_tokens", "lora_target=q_proj")):
+            rate = "5e-4" if name == "lora_saved" else "5e-3"
+            output = self.short_training("lora", rate, "lora_r=8", *settings, name=name)
+            base = AutoModelForCausalLM.from_pretrained(
+                self.gguf.parent, gguf_file=self.gguf.name, dtype=torch.float32,
+                attn_implementation="eager")
+            model = PeftModel.from_pretrained(base, output, autocast_adapter_dtype=False).eval()
+            self.compare_loss(name, ids, model, f"model={self.gguf}", f"adapter={output}")
+
+    def adapters(self) -> None:
+        """Adapters of every kind that PEFT began: ten steps of both, then ours opened by PEFT."""
+        rng = random.Random(self.seed)
+        expression = r"model\.layers\.\d+\.(self_attn\.(q|k)|mlp\.(up|down))_proj"
+        everywhere = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+        cases = {
+            "plain": (True, "f32", dict(target_modules=everywhere)),
+            "patterns": (False, "f32", dict(target_modules=expression, use_rslora=True,
+                                            rank_pattern={"down_proj": 3, r"layers\.0\..*": 2},
+                                            alpha_pattern={"q_proj": 5})),
+            "dora": (True, "f32", dict(target_modules=everywhere, use_dora=True)),
+            "dora_nf4": (False, "nf4", dict(target_modules=everywhere, use_dora=True)),
+            "saved": (False, "nf4", dict(target_modules=["v_proj"],
+                                         modules_to_save=["embed_tokens", "lm_head"])),
+            "saved_tied": (True, "f32", dict(target_modules=expression, use_dora=True,
+                                             modules_to_save=["embed_tokens"],
+                                             ensure_weight_tying=True)),
+        }
+        for name, (tied, storage, config) in cases.items():
+            self.guard(f"adapters.{name}",
+                       lambda: self.adapter(f"adapters.{name}", tied, storage, config, rng))
+
+    def adapter(self, name: str, tied: bool, storage: str, config: dict,
+                rng: random.Random) -> None:
+        from peft import LoraConfig, get_peft_model
+        from peft.optimizers import create_loraplus_optimizer
+
+        directory = self.work / name
+        tokenizer = tiny_tokenizer(list(TEXTS.values()), 300)
+        tokenizer.save_pretrained(directory)
+        shape = golden.llama(len(tokenizer), max_position_embeddings=1024, hidden=64, ffn=96,
+                             layers=3, heads=4, kv_heads=2, tied=tied)
+        golden.write_config(golden.Case(name, self.seed, [], shape), directory)
+        weights = golden.random_weights(golden.double_model(directory), rng.randrange(2**31))
+        save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+        # What PEFT reads: the values that the base has in its storage.
+        decoded = directory
+        if storage == "nf4":
+            packed, decoded = self.work / f"{name}.packed", self.work / f"{name}.decoded"
+            linears = self.work / f"{name}.linears"
+            linears.mkdir()
+            save_file({n: w for n, w in weights.items() if n.endswith("_proj.weight")},
+                      linears / "model.safetensors", metadata={"format": "pt"})
+            self.convert(linears, packed, storage)
+            self.convert(packed, decoded, "f32")
+            values = weights | load_file(decoded / "model.safetensors")
+            save_file(values, decoded / "model.safetensors", metadata={"format": "pt"})
+            shutil.copy(directory / "config.json", decoded)
+
+        def base() -> torch.nn.Module:
+            model = golden.double_model(directory)
+            golden.load_weights(model, load_file(decoded / "model.safetensors"))
+            return model
+
+        begun, output = self.work / f"{name}.begun", self.work / f"{name}.trained"
+        model = get_peft_model(base().float(), LoraConfig(r=4, lora_alpha=8, task_type="CAUSAL_LM",
+                                                          **config))
+        generator = torch.Generator().manual_seed(rng.randrange(2**31))
+        with torch.no_grad():
+            for key, parameter in sorted(model.named_parameters()):
+                if ".lora_B" in key:  # it would begin as 0, and show little
+                    parameter.copy_(0.3 * torch.randn(parameter.shape, generator=generator))
+        model.save_pretrained(begun)
+        steps = self.ten_steps(directory, output, "method=lora", f"adapter={begun}",
+                               f"storage={storage}", "lora_b_learning_rate_ratio=4")
+        model = PeftModel.from_pretrained(base(), begun, is_trainable=True,
+                                          autocast_adapter_dtype=False).double()
+        optimizer = create_loraplus_optimizer(model, torch.optim.AdamW, lr=golden.LEARNING_RATE,
+                                              loraplus_lr_ratio=4.0, betas=(0.9, 0.999), eps=1e-8)
+        batch = as_batch(self.program.tokens(directory, self.records))
+        with golden.DoublePrecision():
+            theirs = golden.train(model, batch, optimizer=optimizer)
+        for key, column, limit in (("loss", "losses", 1e-5), ("grad_norm", "grad_norms", 1e-3)):
+            ours = torch.tensor([s[key] for s in steps], dtype=torch.float64)
+            self.report.line(f"{name}.10_steps.{key}", error(ours, theirs[column]), limit)
+        model = PeftModel.from_pretrained(base(), output, autocast_adapter_dtype=False).double()
+        ids = tokenizer(TEXTS["prose"]).input_ids
+        with golden.DoublePrecision():
+            loss = text_loss(model.eval(), ids)
+        ours = self.program.loss(self.texts["prose"], f"model={directory}", f"adapter={output}",
+                                 f"storage={storage}")
+        self.report.line(f"{name}.opened", abs(ours - loss) / loss, 1e-5, f"loss {loss:.5f}")
 
     def nf4(self) -> None:
         """Weights in NF4: files of bitsandbytes read by us, ours read by bitsandbytes."""
@@ -644,7 +736,7 @@ def main() -> int:
     parser.add_argument("--tokenizers", type=Path, required=True,
                         help="the directory that script/setup --tokenizers makes")
     names = ["tiny", "gguf_architectures", "gguf_types", "states", "tokens", "tokenizers", "chats",
-             "logits", "full", "lora", "nf4", "quantised"]
+             "logits", "full", "lora", "adapters", "nf4", "quantised"]
     parser.add_argument("--only", choices=names, action="append",
                         help="run this check only (repeatable)")
     options = parser.parse_args()

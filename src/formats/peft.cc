@@ -127,6 +127,13 @@ PeftAdapter read_peft_adapter(const fs::path& directory) {
   return adapter;
 }
 
+std::vector<std::string> stored_names(const json& config, const std::string& name) {
+  if (name != "model.embed_tokens.weight" || !config.value("ensure_weight_tying", false)) {
+    return {name};
+  }
+  return {name, "lm_head.weight"};
+}
+
 int64_t peft_bytes(const json& config, const std::string& base_model,
                    const std::vector<NamedShape>& tensors) {
   return checked_add(std::ssize(config_text(config, base_model)),

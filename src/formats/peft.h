@@ -46,8 +46,10 @@ struct PeftAdapter {
   nlohmann::ordered_json settings;
   std::string learner;                 // which learner makes such adapters
   std::vector<AdapterOption> options;  // its options for this one
-  std::string misplaced;               // a tensor for which no model has a place here; empty: none
-  std::vector<NamedArray> tensors;     // sorted by name; complete for what the adapter is
+  // The embedding or the head learned by itself: no model in which both are one can have that.
+  bool unties_embedding = false;
+  std::string misplaced;            // a tensor for which no model has a place here; empty: none
+  std::vector<NamedArray> tensors;  // sorted by name; complete for what the adapter is
 };
 
 // Reads an adapter directory; f16 and bf16 become f32. Error(model) names the file and what is
@@ -70,6 +72,10 @@ struct PeftType {
   // adapter.options and adapter.misplaced.
   void (*read_tensors)(const std::string& where, PeftAdapter& adapter);
 };
+
+// The names under which an adapter's directory has a tensor: PEFT wants an embedding that is the
+// head as well (ensure_weight_tying) twice. `config` as for PeftWriter.
+std::vector<std::string> stored_names(const nlohmann::json& config, const std::string& name);
 
 struct NamedShape {
   std::string name;  // as in NamedArray

@@ -24,11 +24,11 @@ constexpr std::string_view kLayers = "model.layers.";
 
 // Settings that change what an adapter computes or which base weights it belongs to. They are at
 // rest when absent, null, false, or empty.
-constexpr std::array<const char*, 15> kRefused = {
-    "fan_in_fan_out", "modules_to_save",         "lora_bias",         "target_parameters",
-    "use_qalora",     "trainable_token_indices", "layer_replication", "use_bdlora",
-    "arrow_config",   "layers_to_transform",     "kasa_config",       "megatron_config",
-    "velora_config",  "alora_invocation_tokens", "monteclora_config"};
+constexpr std::array<const char*, 14> kRefused = {
+    "fan_in_fan_out",          "lora_bias",         "target_parameters", "use_qalora",
+    "trainable_token_indices", "layer_replication", "use_bdlora",        "arrow_config",
+    "layers_to_transform",     "kasa_config",       "megatron_config",   "velora_config",
+    "alora_invocation_tokens", "monteclora_config"};
 
 // Initialisations that also change the base weights; an adapter trained from them fits no others.
 constexpr std::array<std::string_view, 5> kRefusedInit = {"pissa", "olora", "corda", "loftq",
@@ -82,6 +82,27 @@ ModuleNumbers numbers_of(const JsonFields& fields, const char* key, bool ranks) 
   }
 }
 
+// What modules_to_save may name, and the tensor of each.
+struct SavedModule {
+  std::string_view module, tensor;
+};
+constexpr SavedModule kSavedEmbedding{"embed_tokens", "model.embed_tokens.weight"};
+constexpr SavedModule kSavedHead{"lm_head", "lm_head.weight"};
+
+// modules_to_save, each by the last part of its path. Throws Error(model) for what cannot be
+// trained whole beside adapters.
+std::vector<std::string> saved_modules(const JsonFields& fields) {
+  std::vector<std::string> modules;
+  for (const std::string& name : fields.texts("modules_to_save")) {
+    const std::string module = name.substr(name.rfind('.') + 1);
+    if (module != kSavedEmbedding.module && module != kSavedHead.module) {
+      lora_unsupported(fields.where(), "modules_to_save with " + name);
+    }
+    modules.push_back(module);
+  }
+  return modules;
+}
+
 void read_lora_settings(const json& config, const std::string& where, PeftAdapter& adapter) {
   const JsonFields fields(config, where);
   check_supported(config, fields);
@@ -102,8 +123,46 @@ void read_lora_settings(const json& config, const std::string& where, PeftAdapte
     const ModuleNumbers numbers = numbers_of(fields, key, key == std::string_view("rank_pattern"));
     if (!numbers.numbers().empty()) adapter.settings[key] = numbers.numbers();
   }
-  if (const json* targets = fields.find("target_modules"))
+  if (const auto modules = saved_modules(fields); !modules.empty()) {
+    adapter.settings["modules_to_save"] = modules;
+    if (fields.boolean("ensure_weight_tying", false))
+      adapter.settings["ensure_weight_tying"] = true;
+  }
+  if (const json* targets = fields.find("target_modules")) {
     adapter.settings["target_modules"] = *targets;
+  }
+}
+
+bool is_saved(const std::string& tensor) {
+  return tensor == kSavedEmbedding.tensor || tensor == kSavedHead.tensor;
+}
+
+// Throws Error(model) unless the tensors of modules_to_save are there, and no others. A head that
+// is tied to the embedding is written twice by PEFT, and kept once.
+void check_saved(const std::vector<std::string>& modules, bool tied, const std::string& where,
+                 std::vector<NamedArray>& tensors) {
+  const auto find = [&](const SavedModule& saved) {
+    return std::find_if(tensors.begin(), tensors.end(),
+                        [&](const NamedArray& tensor) { return tensor.name == saved.tensor; });
+  };
+  for (const SavedModule& saved : {kSavedEmbedding, kSavedHead}) {
+    const bool wanted = std::find(modules.begin(), modules.end(), saved.module) != modules.end();
+    const auto tensor = find(saved);
+    if (wanted && (tensor == tensors.end() || tensor->shape.size() != 2)) {
+      fail(ErrorKind::model, "{}: tensor {}{} is missing, or no matrix", where, kAdapterPrefix,
+           saved.tensor);
+    }
+    if (wanted || tensor == tensors.end()) continue;
+    const auto embedding = find(kSavedEmbedding);
+    if (!tied || saved.module != kSavedHead.module || embedding == tensors.end()) {
+      lora_unsupported(where, fmt::format("tensor {}{}", kAdapterPrefix, saved.tensor));
+    }
+    if (tensor->values != embedding->values) {
+      fail(ErrorKind::model, "{}: tensors {}{} and {} are tied and differ", where, kAdapterPrefix,
+           saved.tensor, kSavedEmbedding.tensor);
+    }
+    tensors.erase(tensor);
+  }
 }
 
 // The tensors of each module, by its path.
@@ -112,6 +171,7 @@ using LoraModules = std::map<std::string, std::array<const NamedArray*, kParts.s
 LoraModules modules_of(const PeftAdapter& adapter, size_t parts_of_each, const std::string& where) {
   LoraModules modules;
   for (const NamedArray& tensor : adapter.tensors) {
+    if (is_saved(tensor.name)) continue;
     size_t part = 0;
     while (part < kParts.size() && !tensor.name.ends_with(kParts[part])) ++part;
     if (part >= parts_of_each || tensor.name.size() == kParts[part].size()) {
@@ -167,27 +227,39 @@ std::vector<std::string> targets_of(const LoraModules& adapted) {
   return {targets.begin(), targets.end()};
 }
 
-std::vector<std::string> items_of(const nlohmann::ordered_json& numbers) {
+// The numbers of a pattern that some module has, as items of an option: a run asks for no others.
+std::vector<std::string> items_of(const ModuleNumbers& numbers, const LoraModules& modules) {
   std::vector<std::string> items;
-  for (const auto& [pattern, number] : numbers.items()) {
-    items.push_back(fmt::format("{}={}", pattern, number.get<double>()));
+  for (const auto& [pattern, number] : numbers.numbers()) {
+    const ModuleNumbers one({{pattern, number}});
+    const bool used = std::any_of(modules.begin(), modules.end(), [&](const auto& module) {
+      return one.find(module.first).has_value();
+    });
+    if (used) items.push_back(fmt::format("{}={}", pattern, number));
   }
   return items;
 }
 
 void read_lora_tensors(const std::string& where, PeftAdapter& adapter) {
-  nlohmann::ordered_json& settings = adapter.settings;
+  using nlohmann::ordered_json;
+  ordered_json& settings = adapter.settings;
   const auto rank = settings["r"].get<int64_t>();
   const auto numbers = [&](const char* key) {
-    return settings.value(key, nlohmann::ordered_json::object());
+    return ModuleNumbers(
+        settings.value(key, ordered_json::object()).get<std::map<std::string, double>>());
   };
-  const ModuleNumbers ranks(numbers("rank_pattern").get<std::map<std::string, double>>());
+  const ModuleNumbers ranks = numbers("rank_pattern");
+  const auto saved =
+      settings.value("modules_to_save", ordered_json::array()).get<std::vector<std::string>>();
+  const bool tied = settings.contains("ensure_weight_tying");
+  check_saved(saved, tied, where, adapter.tensors);
+  adapter.unties_embedding = !saved.empty() && !tied;
   const size_t parts = settings.contains("use_dora") ? 3 : 2;
   const LoraModules modules = modules_of(adapter, parts, where);
   check_shapes(modules, rank, ranks, where);
   check_complete(modules, parts, where);
   for (const NamedArray& tensor : adapter.tensors) {
-    if (adapter.misplaced.empty() && !tensor.name.starts_with(kLayers)) {
+    if (adapter.misplaced.empty() && !tensor.name.starts_with(kLayers) && !is_saved(tensor.name)) {
       adapter.misplaced = tensor.name;
     }
   }
@@ -207,8 +279,9 @@ void read_lora_tensors(const std::string& where, PeftAdapter& adapter) {
       {.name = "use_rslora", .value = settings["use_rslora"].get<bool>() ? "true" : "false"},
       {.name = "use_dora", .value = settings.contains("use_dora") ? "true" : "false"},
       {.name = "lora_target", .items = targets, .also = also},
-      {.name = "rank_pattern", .items = items_of(numbers("rank_pattern"))},
-      {.name = "alpha_pattern", .items = items_of(numbers("alpha_pattern"))},
+      {.name = "rank_pattern", .items = items_of(ranks, modules)},
+      {.name = "alpha_pattern", .items = items_of(numbers("alpha_pattern"), modules)},
+      {.name = "modules_to_save", .items = saved},
       {.name = "lora_dropout",
        .value = fmt::format("{}", settings["lora_dropout"].get<double>()),
        .training_only = true},

@@ -22,6 +22,7 @@ class FullSlot : public LearnerSlot {
       master_ = owned_master_.view();
       context.original(weight, master_);
     }
+    if (!context.training) return;
     gradient_ = OwnedTensor(context.memory, Purpose::gradients, DType::f32, {rows, cols});
     state_ = context.optimizer.make_state(context.memory, weight.size());
   }
@@ -41,6 +42,7 @@ class FullSlot : public LearnerSlot {
 
   void visit(const StateVisitor& visitor) const override {
     visitor({weight_.name(), StateRole::parameter, master_, true});
+    if (state_ == nullptr) return;
     visitor({weight_.name() + ".gradient", StateRole::gradient, gradient_.view(), false});
     state_->visit(weight_.name(), visitor);
   }
@@ -50,8 +52,8 @@ class FullSlot : public LearnerSlot {
   double learning_rate_scale_;
   Tensor master_;             // f32 [rows, cols]: the weight's own storage, or owned_master_
   OwnedTensor owned_master_;  // empty when the storage is f32
-  OwnedTensor gradient_;      // f32 [rows, cols]
-  std::unique_ptr<OptimizerState> state_;
+  OwnedTensor gradient_;      // f32 [rows, cols]; training only
+  std::unique_ptr<OptimizerState> state_;  // training only
 };
 
 class FullLearner : public Learner {

@@ -4,6 +4,7 @@
 
 #include "learners/dora_slot.h"
 #include "learners/frozen.h"
+#include "learners/full.h"
 #include "learners/lora_slot.h"
 
 namespace jackscrew {
@@ -15,10 +16,11 @@ class LoraLearner : public Learner {
   explicit LoraLearner(const OptionSet& options) : settings_(options) {}
 
   const char* name() const override { return "lora"; }
-  void plan(std::span<const WeightSpec> weights) override { settings_.check(weights); }
-  bool changes(const WeightSpec&) const override { return false; }
+  void plan(std::span<const WeightSpec> weights) override { settings_.settle(weights); }
+  bool changes(const WeightSpec& weight) const override { return settings_.saves(weight); }
 
   std::unique_ptr<LearnerSlot> make_slot(const LearnerContext& context, Weight& weight) override {
+    if (settings_.saves(weight.spec())) return make_full_slot(context, weight);
     const std::optional<LoraShape> shape = settings_.shape_of(weight.spec());
     if (!shape) return std::make_unique<FrozenSlot>();
     if (settings_.use_dora()) {

@@ -18,7 +18,7 @@ using nlohmann::json;
 
 constexpr double kMostRank = 4096;
 
-constexpr std::array<OptionSpec, 9> kLoraOptions = {{
+constexpr std::array<OptionSpec, 10> kLoraOptions = {{
     {"lora_rank", OptionType::integer, "16", "rank of the adapters", "r lora_r rank", "", 1,
      kMostRank},
     {"lora_alpha", OptionType::number, "auto",
@@ -36,6 +36,9 @@ constexpr std::array<OptionSpec, 9> kLoraOptions = {{
      "expressions for paths or their ends",
      "lora_rank_pattern"},
     {"alpha_pattern", OptionType::list, "", "the same for lora_alpha", "lora_alpha_pattern"},
+    {"modules_to_save", OptionType::list, "",
+     "what is trained whole beside the adapters, and saved with them: embed_tokens, lm_head",
+     "lora_modules_to_save additional_target", "embed_tokens lm_head"},
     {"lora_b_learning_rate_ratio", OptionType::number, "1",
      "learning rate of the factor B as a multiple of A's (LoRA+)", "loraplus_lr_ratio", "", 1e-6,
      1e6},
@@ -112,8 +115,17 @@ json numbers_json(const ModuleNumbers& numbers) {
   return out;
 }
 
+[[noreturn]] void refuse_nothing(const char* option, const std::string& what) {
+  throw Error(ErrorKind::usage,
+              fmt::format("{}: {} is no linear layer of the model's blocks", option, what),
+              fmt::format("their modules: {}; jackscrew inspect shows the paths",
+                          fmt::join(kLinearModules, ", ")));
+}
+
+}  // namespace
+
 // All modules of a model, those that hold others included, and which of them may have an adapter.
-struct Modules {
+struct LoraSettings::Modules {
   explicit Modules(std::span<const WeightSpec> weights) {
     for (const WeightSpec& weight : weights) {
       if (weight.kind == WeightKind::product) continue;
@@ -126,15 +138,6 @@ struct Modules {
   }
   std::set<std::string> all, linears;
 };
-
-[[noreturn]] void refuse_nothing(const char* option, const std::string& what) {
-  throw Error(ErrorKind::usage,
-              fmt::format("{}: {} is no linear layer of the model's blocks", option, what),
-              fmt::format("their modules: {}; jackscrew inspect shows the paths",
-                          fmt::join(kLinearModules, ", ")));
-}
-
-}  // namespace
 
 std::span<const OptionSpec> lora_options() {
   return kLoraOptions;
@@ -150,7 +153,8 @@ LoraSettings::LoraSettings(const OptionSet& options)
       b_learning_rate_ratio_(options.number("lora_b_learning_rate_ratio")),
       targets_(targets_of(options)),
       ranks_(numbers_of(options, "rank_pattern")),
-      alphas_(numbers_of(options, "alpha_pattern")) {
+      alphas_(numbers_of(options, "alpha_pattern")),
+      saved_(options.list("modules_to_save")) {
   for (const auto& [pattern, rank] : ranks_.numbers()) {
     if (rank >= 1 && rank <= kMostRank && rank == std::floor(rank)) continue;
     throw Error(ErrorKind::usage,
@@ -159,8 +163,17 @@ LoraSettings::LoraSettings(const OptionSet& options)
   }
 }
 
-void LoraSettings::check(std::span<const WeightSpec> weights) const {
+void LoraSettings::settle(std::span<const WeightSpec> weights) {
   const Modules modules(weights);
+  check_targets(modules);
+  check_patterns(modules);
+  tied_ = !modules.all.contains("lm_head");
+  if (!tied_ || std::find(saved_.begin(), saved_.end(), "lm_head") == saved_.end()) return;
+  throw Error(ErrorKind::usage, "modules_to_save has lm_head, but this model's is its embedding",
+              "modules_to_save=embed_tokens trains what is both");
+}
+
+void LoraSettings::check_targets(const Modules& modules) const {
   for (const std::string& name : targets_.names()) {
     const auto names = [&](const std::string& path) { return names_module(name, path); };
     if (std::none_of(modules.linears.begin(), modules.linears.end(), names)) {
@@ -181,6 +194,9 @@ void LoraSettings::check(std::span<const WeightSpec> weights) const {
     any = true;
   }
   if (!any) refuse_nothing("lora_target", targets_.expression());
+}
+
+void LoraSettings::check_patterns(const Modules& modules) const {
   for (const auto& [option, numbers] :
        {std::pair("rank_pattern", &ranks_), std::pair("alpha_pattern", &alphas_)}) {
     for (const auto& [pattern, number] : numbers->numbers()) {
@@ -204,24 +220,32 @@ std::optional<LoraShape> LoraSettings::shape_of(const WeightSpec& weight) const 
   return LoraShape{static_cast<int64_t>(rank), alpha / (use_rslora_ ? std::sqrt(rank) : rank)};
 }
 
+bool LoraSettings::saves(const WeightSpec& weight) const {
+  const bool matrix = weight.kind == WeightKind::embedding || weight.kind == WeightKind::linear;
+  return matrix && std::find(saved_.begin(), saved_.end(), weight.module) != saved_.end();
+}
+
 json LoraSettings::to_peft() const {
   std::vector<std::string> names = targets_.names();
   std::sort(names.begin(), names.end());
-  return {{"peft_type", "LORA"},
-          {"r", rank_},
-          {"lora_alpha", number_json(alpha_)},
-          {"lora_dropout", dropout_},
-          {"target_modules", names.empty() ? json(targets_.expression()) : json(names)},
-          {"use_rslora", use_rslora_},
-          {"bias", "none"},
-          {"fan_in_fan_out", false},
-          {"use_dora", use_dora_},
-          {"init_lora_weights", true},
-          {"modules_to_save", nullptr},
-          {"layers_to_transform", nullptr},
-          {"layers_pattern", nullptr},
-          {"rank_pattern", numbers_json(ranks_)},
-          {"alpha_pattern", numbers_json(alphas_)}};
+  json out = {{"peft_type", "LORA"},
+              {"r", rank_},
+              {"lora_alpha", number_json(alpha_)},
+              {"lora_dropout", dropout_},
+              {"target_modules", names.empty() ? json(targets_.expression()) : json(names)},
+              {"use_rslora", use_rslora_},
+              {"bias", "none"},
+              {"fan_in_fan_out", false},
+              {"use_dora", use_dora_},
+              {"init_lora_weights", true},
+              {"modules_to_save", saved_.empty() ? json() : json(saved_)},
+              {"layers_to_transform", nullptr},
+              {"layers_pattern", nullptr},
+              {"rank_pattern", numbers_json(ranks_)},
+              {"alpha_pattern", numbers_json(alphas_)}};
+  // Else PEFT would leave the head as it was.
+  if (tied_ && !saved_.empty()) out["ensure_weight_tying"] = true;
+  return out;
 }
 
 }  // namespace jackscrew

@@ -26,12 +26,14 @@ class LoraSettings {
   // Throws Error(usage) for values that no model has a use for.
   explicit LoraSettings(const OptionSet& options);
 
-  // Throws Error(usage) where a name or a pattern chooses nothing of a model with these weights, or
-  // what cannot have an adapter.
-  void check(std::span<const WeightSpec> weights) const;
+  // Hears of all weights of the model. Throws Error(usage) where a name or a pattern chooses
+  // nothing of it, or what cannot have an adapter.
+  void settle(std::span<const WeightSpec> weights);
 
   // nullopt: the weight has no adapter.
   std::optional<LoraShape> shape_of(const WeightSpec& weight) const;
+  // Whether all of the weight is trained, and saved beside the adapters.
+  bool saves(const WeightSpec& weight) const;
   double dropout() const { return dropout_; }
   bool use_dora() const { return use_dora_; }
   // The learning rate of B as a multiple of A's (LoRA+).
@@ -41,13 +43,19 @@ class LoraSettings {
   nlohmann::json to_peft() const;
 
  private:
+  struct Modules;
+  void check_targets(const Modules& modules) const;
+  void check_patterns(const Modules& modules) const;
+
   int64_t rank_;
   double alpha_;
   double dropout_;
   bool use_rslora_, use_dora_;
   double b_learning_rate_ratio_;
   ModuleTargets targets_;
-  ModuleNumbers ranks_, alphas_;  // of modules that have their own
+  ModuleNumbers ranks_, alphas_;    // of modules that have their own
+  std::vector<std::string> saved_;  // modules_to_save: embed_tokens, lm_head
+  bool tied_ = false;               // the head is the embedding
 };
 
 }  // namespace jackscrew

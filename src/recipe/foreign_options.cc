@@ -32,8 +32,6 @@ constexpr ForeignName kOptions[] = {
      "overwrite=true starts over in an output_dir that has a run"},
     {"lora_target_linear lora_modules",
      "lora_target=all-linear, the default, is every linear layer of the blocks"},
-    {"lora_modules_to_save modules_to_save additional_target",
-     "method=lora trains adapters only; method=full trains every weight"},
     {"use_pissa pissa_init", "PiSSA is not supported yet; use_rslora and use_dora are"},
     {"peft_use_rslora", "use_rslora=true"},
     {"adapter_path",

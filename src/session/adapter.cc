@@ -50,39 +50,54 @@ void take(OptionSet& options, const AdapterOption& option, const std::string& or
               fmt::format("leave {} out: it is the adapter's", name));
 }
 
-std::vector<NamedShape> parameter_shapes(const Stage& stage) {
+// What an adapter's directory holds, in its order.
+struct AdapterTensors {
   std::vector<NamedShape> shapes;
+  std::vector<Tensor> views;  // one for each shape
+};
+
+AdapterTensors tensors_of(const Stage& stage, const nlohmann::json& adapter) {
+  AdapterTensors tensors;
   stage.visit([&](const StateRef& state) {
-    if (state.role == StateRole::parameter) {
-      shapes.push_back({state.name, shape_of(state.view)});
+    if (state.role != StateRole::parameter) return;
+    for (const std::string& name : stored_names(adapter, state.name)) {
+      tensors.shapes.push_back({name, shape_of(state.view)});
+      tensors.views.push_back(state.view);
     }
   });
-  return shapes;
+  return tensors;
 }
 
 }  // namespace
 
 int64_t adapter_bytes(const Stage& stage, const nlohmann::json& adapter,
                       const std::string& base_model) {
-  return peft_bytes(adapter, base_model, parameter_shapes(stage));
+  return peft_bytes(adapter, base_model, tensors_of(stage, adapter).shapes);
 }
 
 void export_adapter(const Stage& stage, Ops& ops, const nlohmann::json& adapter,
                     const std::string& base_model, const fs::path& directory) {
-  PeftWriter writer(directory, adapter, base_model, parameter_shapes(stage));
-  stage.visit([&](const StateRef& state) {
-    if (state.role != StateRole::parameter) return;
-    write_tensor(ops, state.view, [&](std::span<const uint8_t> bytes) {
+  const AdapterTensors tensors = tensors_of(stage, adapter);
+  PeftWriter writer(directory, adapter, base_model, tensors.shapes);
+  for (size_t i = 0; i < tensors.views.size(); ++i) {
+    write_tensor(ops, tensors.views[i], [&](std::span<const uint8_t> bytes) {
       std::vector<float> values(bytes.size() / sizeof(float));
       std::memcpy(values.data(), bytes.data(), bytes.size());
-      writer.write(state.name, values);
+      writer.write(tensors.shapes[i].name, values);
     });
-  });
+  }
   writer.commit();
 }
 
 void load_adapter(const Stage& stage, Ops& ops, const fs::path& adapter) {
   const PeftAdapter loaded = read_peft_adapter(adapter);
+  if (loaded.unties_embedding && stage.config().tie_word_embeddings) {
+    throw Error(ErrorKind::model,
+                fmt::format("{}: its embedding or head learned by itself, but in this model both "
+                            "are one",
+                            adapter.string()),
+                "only what PEFT trained with ensure_weight_tying=True fits such a model");
+  }
   std::map<std::string, const NamedArray*> arrays;
   for (const NamedArray& array : loaded.tensors) arrays[array.name] = &array;
   stage.visit([&](const StateRef& state) {

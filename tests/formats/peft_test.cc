@@ -148,7 +148,7 @@ TEST_F(Peft, HasTheOptionsOfALearner) {
   EXPECT_EQ(option("lora_target").items, Items{"q_proj"});
   EXPECT_EQ(option("rank_pattern").items, Items{});
   json config = json::parse(slurp(adapter() / "adapter_config.json"));
-  config["rank_pattern"] = {{"v_proj", 3}};
+  config["rank_pattern"] = {{"v_proj", 3}, {"nowhere", 7}};
   config["alpha_pattern"] = {{"q_proj", 5}, {"v_proj", 0.5}};
   config["target_modules"] = ".*_proj";
   put("adapter/adapter_config.json", config.dump());
@@ -168,7 +168,9 @@ TEST_F(Peft, NamesWhatItDoesNotSupport) {
   EXPECT_TRUE(mentions(refused("bias", "lora_only"), "bias lora_only"));
   EXPECT_TRUE(mentions(refused("use_dora", true), "q_proj.lora_magnitude_vector is missing"));
   EXPECT_TRUE(mentions(refused("fan_in_fan_out", true), "fan_in_fan_out"));
-  EXPECT_TRUE(mentions(refused("modules_to_save", {"lm_head"}), "modules_to_save"));
+  EXPECT_TRUE(mentions(refused("modules_to_save", {"norm"}), "modules_to_save with norm"));
+  EXPECT_TRUE(mentions(refused("modules_to_save", {"lm_head"}),
+                       "base_model.model.lm_head.weight is missing"));
   EXPECT_TRUE(mentions(refused("rank_pattern", {{"q_proj", 4}}), "is not of rank 4"));
   EXPECT_TRUE(mentions(refused("rank_pattern", {{"q_proj", 1.5}}), "rank_pattern has 1.5"));
   EXPECT_TRUE(mentions(refused("rank_pattern", {{"(q", 4}}), "not a regular expression"));
@@ -200,6 +202,47 @@ TEST_F(Peft, ReadsTheLengthsOfDora) {
   tensors(3);
   EXPECT_TRUE(mentions(model_error([&] { read_peft_adapter(adapter()); }),
                        "lora_magnitude_vector of shape [3]"));
+}
+
+// PEFT writes a tied head beside its embedding.
+TEST_F(Peft, ReadsModulesThatWereSaved) {
+  write();
+  json config = json::parse(slurp(adapter() / "adapter_config.json"));
+  const std::string module = "base_model.model." + kModule;
+  const std::string embedding = "base_model.model.model.embed_tokens.weight";
+  const auto read = [&](const json& modules, bool tied, float head) {
+    config["modules_to_save"] = modules;
+    config["ensure_weight_tying"] = tied;
+    put("adapter/adapter_config.json", config.dump());
+    SafetensorsWriter writer(adapter() / "adapter_model.safetensors",
+                             {{module + ".lora_A.weight", "F32", {2, 3}},
+                              {module + ".lora_B.weight", "F32", {4, 2}},
+                              {embedding, "F32", {2, 1}},
+                              {"base_model.model.lm_head.weight", "F32", {2, 1}}});
+    const auto write_floats = [&](const std::string& name, std::vector<float> values) {
+      writer.write(
+          name, {reinterpret_cast<const uint8_t*>(values.data()), values.size() * sizeof(float)});
+    };
+    write_floats(module + ".lora_A.weight", std::vector<float>(6));
+    write_floats(module + ".lora_B.weight", std::vector<float>(8));
+    write_floats(embedding, {1, 2});
+    write_floats("base_model.model.lm_head.weight", {1, head});
+    writer.close();
+    return read_peft_adapter(adapter());
+  };
+  const PeftAdapter both = read({"model.embed_tokens", "lm_head"}, false, 3);
+  EXPECT_EQ(both.tensors.size(), 4u);
+  EXPECT_TRUE(both.unties_embedding);
+  EXPECT_EQ(both.misplaced, "");
+  EXPECT_EQ(both.settings["modules_to_save"], ordered_json::array({"embed_tokens", "lm_head"}));
+  const PeftAdapter one = read({"embed_tokens"}, true, 2);
+  EXPECT_EQ(one.tensors.size(), 3u);
+  EXPECT_FALSE(one.unties_embedding);
+  EXPECT_TRUE(mentions(model_error([&] { read({"embed_tokens"}, true, 3); }), "tied and differ"));
+  EXPECT_TRUE(mentions(model_error([&] { read({"embed_tokens"}, false, 2); }),
+                       "lm_head.weight is not supported"));
+  EXPECT_TRUE(
+      mentions(model_error([&] { read(nullptr, false, 2); }), "embed_tokens.weight is not"));
 }
 
 TEST_F(Peft, NamesTheTensorThatIsWrong) {

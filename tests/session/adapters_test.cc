@@ -83,7 +83,9 @@ TEST_P(AdapterGolden, TenStepsOfPeft) {
 INSTANTIATE_TEST_SUITE_P(Peft, AdapterGolden,
                          ::testing::Values(GoldenAdapter{"lora_patterns", "qwen2_yarn"},
                                            GoldenAdapter{"dora", "gqa_tied"},
-                                           GoldenAdapter{"dora_biased", "qwen2_yarn"}),
+                                           GoldenAdapter{"dora_biased", "qwen2_yarn"},
+                                           GoldenAdapter{"lora_saved_modules", "mha_untied"},
+                                           GoldenAdapter{"lora_saved_tied", "gqa_tied"}),
                          [](const auto& test) { return std::string(test.param.name); });
 
 // Adapters that a run of ours begins, over the model gqa_tied: 3 layers.
@@ -173,6 +175,50 @@ TEST_F(AdapterOptionsTest, LoraPlusMultipliesTheRateOfBAlone) {
     }
     EXPECT_EQ(four.at(name), expected) << name;
   }
+}
+
+// modules_to_save: what is trained whole is f32 whatever the blocks are kept in, and nothing else
+// beside the adapters learns.
+TEST_F(AdapterOptionsTest, SavedModulesLearnWhole) {
+  const auto run = session({"storage=nf4", "lora_target=q_proj", "modules_to_save=embed_tokens"});
+  const auto before = state_values(run->stage(), StateRole::parameter);
+  EXPECT_EQ(before.size(), 3u * 2u + 1u);
+  EXPECT_EQ(before.at("model.embed_tokens.weight").size(),
+            static_cast<size_t>(files_.config.vocab_size * files_.config.hidden_size));
+  const double loss = run->evaluate(batch_);
+  for (int64_t step = 0; step < 3; ++step) {
+    run->accumulate(batch_, 1e-2, step);
+    run->update({});
+  }
+  EXPECT_LT(run->evaluate(batch_), loss);
+  EXPECT_NE(state_values(run->stage(), StateRole::parameter).at("model.embed_tokens.weight"),
+            before.at("model.embed_tokens.weight"));
+  const nlohmann::json adapter = run->learner().adapter();
+  EXPECT_EQ(adapter["modules_to_save"], nlohmann::json::array({"embed_tokens"}));
+  EXPECT_EQ(adapter["ensure_weight_tying"], true) << "or PEFT would leave the head as it was";
+  refused("modules_to_save has lm_head, but this model's is its embedding",
+          {"modules_to_save=embed_tokens,lm_head"});
+}
+
+// An adapter whose embedding learned apart from the head, over a model in which they are one.
+TEST_F(AdapterOptionsTest, WhatIsUntiedFitsNoTiedModel) {
+  const fs::path directory =
+      fs::temp_directory_path() / fmt::format("jackscrew_untied_{}", ::getpid());
+  const auto run = session({"lora_target=q_proj", "modules_to_save=embed_tokens"});
+  nlohmann::json adapter = run->learner().adapter();
+  const auto load = [&] {
+    export_adapter(run->stage(), run->ops(), adapter, "base", directory);
+    const Recipe recipe = with_adapter_options(make_recipe({"adapter=" + directory.string()}));
+    EXPECT_EQ(recipe.options.list("modules_to_save"), std::vector<std::string>{"embed_tokens"});
+    const auto again = make_session(recipe, files_, training_use(batch_.tokens));
+    load_adapter(again->stage(), again->ops(), directory);
+  };
+  load();
+  const SafetensorsFile file(directory / "adapter_model.safetensors");
+  EXPECT_NE(file.find("base_model.model.lm_head.weight"), nullptr) << "PEFT reads no other";
+  adapter["ensure_weight_tying"] = false;
+  expect_message(ErrorKind::model, "its embedding or head learned by itself", load);
+  fs::remove_all(directory);
 }
 
 // What was chosen by expression and pattern is found again by the adapter's own files.

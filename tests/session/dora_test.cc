@@ -19,6 +19,32 @@ using Values = std::vector<float>;
 constexpr int64_t kIn = 64, kOut = 37, kTokens = 150, kRank = 3;
 constexpr double kScale = 2.0 / 3.0;
 
+// A matrix in f32 or bf16.
+class Typed {
+ public:
+  Typed(const Values& values, int64_t width, DType type)
+      : type_(type), width_(width), f32_(values) {
+    for (const float value : values) bf16_.push_back(to_bf16(value));
+  }
+  Tensor view() {
+    const int64_t rows = static_cast<int64_t>(f32_.size()) / width_;
+    if (type_ == DType::f32) return {f32_.data(), type_, {rows, width_}};
+    return {bf16_.data(), type_, {rows, width_}};
+  }
+  Values values() const {
+    if (type_ == DType::f32) return f32_;
+    Values out;
+    for (const bf16 value : bf16_) out.push_back(to_float(value));
+    return out;
+  }
+
+ private:
+  DType type_;
+  int64_t width_;
+  Values f32_;
+  std::vector<bf16> bf16_;
+};
+
 class DoraTest : public ::testing::TestWithParam<const char*> {
  protected:
   DoraTest() {
@@ -84,6 +110,7 @@ class DoraTest : public ::testing::TestWithParam<const char*> {
     parameter_.slot->restored(run);
   }
   Context context() { return {*ops_, scratch_, &scalars_, true}; }
+  void expect_formula(const char* product_name, DType type, double tolerance);
 
   std::unique_ptr<Ops> ops_ = make_test_ops();
   Memory memory_{"host", make_host_backing(), 0};
@@ -140,23 +167,26 @@ TEST_P(DoraTest, BeginsAsTheWeightItself) {
   }
 }
 
-// y += V x ∘ m / n beside what y has, and every gradient, n being a constant.
-TEST_P(DoraTest, IsWhatTheFormulaSays) {
+// y += V x ∘ m / n beside what y has, and every gradient, n being a constant; `type` is that of y,
+// dy and dx.
+void DoraTest::expect_formula(const char* product_name, DType type, double tolerance) {
   set_adapter();
-  Values x = random(kTokens * kIn, 5), dy = random(kTokens * kOut, 6);
-  const Values start = random(kTokens * kOut, 7);
-  Values y = start, dx(kTokens * kIn);
-  const auto product = find_product("f32").make({}, *ops_);
+  Values x = random(kTokens * kIn, 5);
+  Typed dy(random(kTokens * kOut, 6), kOut, type), y(random(kTokens * kOut, 7), kOut, type);
+  Typed dx(Values(kTokens * kIn), kIn, type);
+  const Values start = y.values();
+  const auto product = find_product(product_name).make({}, *ops_);
   const Linear linear(parameter_, nullptr, *product);
   Context run = context();
+  const Arena::Frame frame(scratch_);
   LinearInput input(Tensor(x.data(), DType::f32, {kTokens, kIn}));
-  linear.forward(run, input, Tensor(y.data(), DType::f32, {kTokens, kOut}), Accumulate::yes);
-  const Tensor dx_view(dx.data(), DType::f32, {kTokens, kIn});
-  linear.backward(run, input, Tensor(dy.data(), DType::f32, {kTokens, kOut}), &dx_view,
-                  Accumulate::no);
+  linear.forward(run, input, y.view(), Accumulate::yes);
+  const Tensor dx_view = dx.view();
+  linear.backward(run, input, dy.view(), &dx_view, Accumulate::no);
 
   const Values a = values("lora_A.weight"), b = values("lora_B.weight");
   const Values m = values("lora_magnitude_vector");
+  const Values given = dy.values();
   const Directions directions(w_, a, b);
   std::vector<double> factor(kOut);
   for (size_t j = 0; j < kOut; ++j) {
@@ -172,7 +202,7 @@ TEST_P(DoraTest, IsWhatTheFormulaSays) {
       double u = 0.0;
       for (int64_t i = 0; i < kIn; ++i) {
         const auto element = static_cast<size_t>(j * kIn + i);
-        const double back = at(dy, t * kOut + j) * factor[row];
+        const double back = at(given, t * kOut + j) * factor[row];
         u += directions.v[element] * at(x, t * kIn + i);
         of_input[static_cast<size_t>(i)] += back * directions.v[element];
         dv[element] += back * at(x, t * kIn + i);
@@ -181,7 +211,7 @@ TEST_P(DoraTest, IsWhatTheFormulaSays) {
           static_cast<float>(at(start, t * kOut + j) + u * factor[row]);
       const double norm = directions.norms[row];
       // A magnitude of 0, of a row of zeros, stays as it is.
-      if (m[row] != 0.0f) dm[row] += at(dy, t * kOut + j) * u / norm;
+      if (m[row] != 0.0f) dm[row] += at(given, t * kOut + j) * u / norm;
     }
     for (int64_t i = 0; i < kIn; ++i) {
       expected_dx[static_cast<size_t>(t * kIn + i)] =
@@ -205,12 +235,22 @@ TEST_P(DoraTest, IsWhatTheFormulaSays) {
       db[static_cast<size_t>(j * kRank + r)] = static_cast<float>(sum);
     }
   }
-  EXPECT_LE(relative_error(y.data(), expected_y), 3e-6);
-  EXPECT_LE(relative_error(dx.data(), expected_dx), 3e-6);
-  EXPECT_LE(relative_error(data("lora_A.weight.gradient"), da), 3e-6);
-  EXPECT_LE(relative_error(data("lora_B.weight.gradient"), db), 3e-6);
+  EXPECT_LE(relative_error(y.values().data(), expected_y), tolerance);
+  EXPECT_LE(relative_error(dx.values().data(), expected_dx), tolerance);
+  EXPECT_LE(relative_error(data("lora_A.weight.gradient"), da), tolerance);
+  EXPECT_LE(relative_error(data("lora_B.weight.gradient"), db), tolerance);
   EXPECT_LE(relative_error(data("lora_magnitude_vector.gradient"), Values(dm.begin(), dm.end())),
-            3e-6);
+            tolerance);
+}
+
+TEST_P(DoraTest, IsWhatTheFormulaSays) {
+  expect_formula("f32", DType::f32, 3e-6);
+}
+
+// Every operand and what lies between products is rounded to 2^-9 of itself, the latter twice.
+TEST_P(DoraTest, IsWhatTheFormulaSaysInBf16) {
+  if (!ops_->has_bf16()) GTEST_SKIP() << "the level " << ops_->level() << " has no bf16 products";
+  expect_formula("bf16", DType::bf16, 0x1p-6);
 }
 
 // The lengths follow A and B from step to step.

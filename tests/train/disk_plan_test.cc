@@ -103,9 +103,13 @@ TEST_F(SlowDiskPlans, Lora) {
   for (const char* more :
        {"lora_rank=4", "lora_rank=4 lora_dropout=0.1 use_rslora=true lora_alpha=3.5",
         "lora_target=q_proj,down_proj lora_rank=1", "optimizer=adamw_8bit lora_rank=64",
-        "storage=nf4", "storage=int8", "storage=bf16", "chat_template=llama3"}) {
+        "storage=nf4", "storage=int8", "storage=bf16", "chat_template=llama3",
+        "use_dora=true rank_pattern=q_proj=3 storage=nf4", "lora_target=.*0.*_proj",
+        "modules_to_save=embed_tokens,lm_head storage=bf16"}) {
     expect_planned(std::string("method=lora ") + more, true);
   }
+  // PEFT has what is embedding and head twice.
+  expect_planned("method=lora modules_to_save=embed_tokens model=" + tied_, true);
   expect_planned("method=lora model=" + tied_, true);
 }
 

@@ -202,7 +202,7 @@ TEST_P(SlowResume, AnInterruptSavesAndTheRunGoesOn) {
 
 std::string method_name(const ::testing::TestParamInfo<const char*>& test) {
   constexpr const char* kNames[] = {"full",        "lora",      "rotary", "mapped",
-                                    "states_8bit", "kept_8bit", "dora"};
+                                    "states_8bit", "kept_8bit", "dora",   "saved"};
   return kNames[test.index];
 }
 
@@ -217,7 +217,9 @@ INSTANTIATE_TEST_SUITE_P(SlowMethods, SlowResume,
                                            "active_params=60% steps_per_rotation=5 "
                                            "optimizer=adamw_8bit",
                                            "method=lora use_dora=true lora_dropout=0.1 "
-                                           "storage=nf4 rank_pattern=q_proj=3"),
+                                           "storage=nf4 rank_pattern=q_proj=3",
+                                           "method=lora modules_to_save=embed_tokens "
+                                           "storage=bf16 lora_b_learning_rate_ratio=4"),
                          method_name);
 
 TEST(SlowResumeRules, ARunGivenUpDoesNotComeBack) {

@@ -225,7 +225,7 @@ class DeviceBench {
                              m.view().data<float>(), v.view().data<float>(), count, rule},
                  ceil_div(count, AdamwUpdate::kChunk));
     }
-    const int64_t blocks = ceil_div(count, Adamw8bitUpdate::kBlock);
+    const int64_t blocks = ceil_div(count, kMomentBlock);
     const OwnedTensor m = take(DType::u8, tokens_, 4096);
     const OwnedTensor v = take(DType::u8, tokens_, 4096);
     const OwnedTensor m_absmax = take(DType::f32, 1, blocks);
@@ -236,7 +236,7 @@ class DeviceBench {
                         static_cast<const StepScalars*>(scalars.view().raw()), factors,
                         p.view().data<float>(), g.view().data<float>(), m.view().data<uint8_t>(),
                         v.view().data<uint8_t>(), m_absmax.view().data<float>(),
-                        v_absmax.view().data<float>(), count, rule},
+                        v_absmax.view().data<float>(), count, 0, rule},
         blocks);
   }
 

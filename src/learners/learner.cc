@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "learners/frozen.h"
 #include "learners/full.h"
+#include "learners/galore.h"
 #include "learners/lora.h"
 #include "learners/rotary.h"
 
@@ -16,7 +17,7 @@ nlohmann::json Learner::adapter() const {
 }
 
 std::span<const LearnerEntry> all_learners() {
-  static const std::array<LearnerEntry, 4> kLearners = {{
+  static const std::array<LearnerEntry, 5> kLearners = {{
       {"full", "trains all weights", {}, {}, [](const OptionSet&) { return make_full_learner(); }},
       {"lora",
        "low-rank adapters beside frozen weights",
@@ -25,6 +26,9 @@ std::span<const LearnerEntry> all_learners() {
        [](const OptionSet& options) { return make_lora_learner(options); }},
       {"rotary", "trains all weights, a few of them at a time", rotary_options(), rotary_savings(),
        [](const OptionSet& options) { return make_rotary_learner(options); }},
+      {"galore", "trains all weights in place, linear layers in subspaces of their gradients",
+       galore_options(), galore_savings(),
+       [](const OptionSet& options) { return make_galore_learner(options); }},
       {"frozen",
        "nothing learns: evaluation and generation",
        {},

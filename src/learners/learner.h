@@ -68,6 +68,12 @@ struct LearnerNotes {
   std::vector<std::string> lines, warnings;
 };
 
+// A line for the log.
+struct LearnerEvent {
+  const char* name;  // of its kind: "rotate"
+  JsonObject fields;
+};
+
 class Learner {
  public:
   virtual ~Learner() = default;
@@ -83,6 +89,9 @@ class Learner {
   // Whether this learner changes the values of such a weight: it must then be stored in a format
   // that can be written.
   virtual bool changes(const WeightSpec& weight) const = 0;
+  // Whether it changes such a weight where it is stored, in any format that can be written: no
+  // exact copy of it needs memory.
+  virtual bool updates_in_place(const WeightSpec& /*weight*/) const { return false; }
   // Whether the masters of what waits its turn are to be kept in files rather than in memory.
   virtual bool masters_in_files() const { return false; }
   virtual std::unique_ptr<LearnerSlot> make_slot(const LearnerContext& context, Weight& weight) = 0;
@@ -105,8 +114,8 @@ class Learner {
   virtual void restored(Context&) {}
   // What a user is told before the run; begin_run() has been called.
   virtual LearnerNotes notes() const { return {}; }
-  // What has happened since the last call, for the log: one JSON object each.
-  virtual std::vector<JsonObject> take_events() { return {}; }
+  // What has happened since the last call, for the log.
+  virtual std::vector<LearnerEvent> take_events() { return {}; }
   // An object where the result is an adapter rather than a changed model, else null: what PEFT's
   // adapter_config.json says of it, peft_type included. The adapter's tensors are the parameters
   // that the slots visit, under the names that PEFT has for them less "base_model.model.".

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "learners/linear_targets.h"
 
 namespace jackscrew {
 
@@ -44,39 +45,6 @@ constexpr std::array<OptionSpec, 10> kLoraOptions = {{
      1e6},
 }};
 
-constexpr std::array<const char*, 7> kLinearModules = {"q_proj",    "k_proj",  "v_proj",   "o_proj",
-                                                       "gate_proj", "up_proj", "down_proj"};
-
-bool is_all(const std::string& target) {
-  return target == "all-linear" || target == "all";
-}
-
-// Letters, digits, underscores and dots are a name or the end of a path; all else is an expression.
-bool is_expression(const std::string& target) {
-  return target.find_first_of("*+?()[]{}|^$\\") != std::string::npos;
-}
-
-ModuleTargets targets_of(const OptionSet& options) {
-  const std::vector<std::string>& given = options.list("lora_target");
-  if (given.empty()) {
-    throw Error(ErrorKind::usage, "lora_target names no module", "use lora_target=all-linear");
-  }
-  if (std::any_of(given.begin(), given.end(), is_all)) {
-    return ModuleTargets::from_names({kLinearModules.begin(), kLinearModules.end()});
-  }
-  // A comma may be the expression's own.
-  const std::string& text = options.text("lora_target");
-  if (is_expression(text)) return ModuleTargets::from_expression(text);
-  for (const std::string& target : given) {
-    const bool is_module =
-        std::find(kLinearModules.begin(), kLinearModules.end(), target) != kLinearModules.end();
-    if (is_module || target.find('.') != std::string::npos) continue;
-    throw Error(ErrorKind::usage, fmt::format("lora_target={} is not a linear module", target),
-                fmt::format("modules: {}", fmt::join(kLinearModules, ", ")));
-  }
-  return ModuleTargets::from_names(given);
-}
-
 // The numbers of a list of "pattern=number".
 std::map<std::string, double> numbers_of(const OptionSet& options, const char* name) {
   std::map<std::string, double> numbers;
@@ -98,11 +66,6 @@ std::map<std::string, double> numbers_of(const OptionSet& options, const char* n
   return numbers;
 }
 
-// "model.layers.0.mlp.up_proj" of "model.layers.0.mlp.up_proj.weight".
-std::string path_of(const WeightSpec& weight) {
-  return weight.name.substr(0, weight.name.rfind('.'));
-}
-
 // PEFT declares alpha an integer; whole values are written as such.
 json number_json(double value) {
   const bool whole = std::abs(value) < 1e9 && value == std::floor(value);
@@ -118,8 +81,7 @@ json numbers_json(const ModuleNumbers& numbers) {
 [[noreturn]] void refuse_nothing(const char* option, const std::string& what) {
   throw Error(ErrorKind::usage,
               fmt::format("{}: {} is no linear layer of the model's blocks", option, what),
-              fmt::format("their modules: {}; jackscrew inspect shows the paths",
-                          fmt::join(kLinearModules, ", ")));
+              "their modules: " + linear_module_names() + "; jackscrew inspect shows the paths");
 }
 
 }  // namespace
@@ -151,7 +113,7 @@ LoraSettings::LoraSettings(const OptionSet& options)
       use_rslora_(options.boolean("use_rslora")),
       use_dora_(options.boolean("use_dora")),
       b_learning_rate_ratio_(options.number("lora_b_learning_rate_ratio")),
-      targets_(targets_of(options)),
+      targets_(linear_targets(options, "lora_target")),
       ranks_(numbers_of(options, "rank_pattern")),
       alphas_(numbers_of(options, "alpha_pattern")),
       saved_(options.list("modules_to_save")) {

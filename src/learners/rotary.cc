@@ -178,7 +178,7 @@ class RotaryLearner : public Learner {
     return notes;
   }
 
-  std::vector<JsonObject> take_events() override { return std::exchange(events_, {}); }
+  std::vector<LearnerEvent> take_events() override { return std::exchange(events_, {}); }
 
  private:
   Tensor state_view() const {
@@ -343,12 +343,12 @@ class RotaryLearner : public Learner {
       joined.add(groups_[static_cast<size_t>(group)].name,
                  rotation_->turns()[static_cast<size_t>(group)]);
     }
-    events_.push_back(JsonObject()
-                          .add("window", rotation_->window())
-                          .add("squared_change", left)
-                          .add("turns", joined)
-                          .add("seconds", std::exchange(seconds_, 0.0))
-                          .add("seconds_beside", std::exchange(seconds_beside_, 0.0)));
+    events_.push_back({"rotate", JsonObject()
+                                     .add("window", rotation_->window())
+                                     .add("squared_change", left)
+                                     .add("turns", joined)
+                                     .add("seconds", std::exchange(seconds_, 0.0))
+                                     .add("seconds_beside", std::exchange(seconds_beside_, 0.0))});
     turn_.reset();
   }
 
@@ -389,7 +389,7 @@ class RotaryLearner : public Learner {
   double seconds_ = 0.0;         // of rotations since the last event: steps wait for these,
   double seconds_beside_ = 0.0;  // and not for these
   std::vector<uint8_t> state_;   // of the rotation, as checkpoints see it
-  std::vector<JsonObject> events_;
+  std::vector<LearnerEvent> events_;
 };
 
 }  // namespace

@@ -1,12 +1,23 @@
 #include "optim/adamw.h"
 
+#include <utility>
+
 #include "optim/adamw.rows.h"
+#include "optim/rotate_moments.h"
 
 namespace jackscrew {
 
 AdamwRule adamw_rule(const OptimizerOptions& options) {
   return {static_cast<float>(1.0 - options.beta1), static_cast<float>(options.beta2),
           static_cast<float>(1.0 - options.beta2), static_cast<float>(options.epsilon)};
+}
+
+void count_adamw_step(Context& context, const Tensor& factors, const OptimizerOptions& options,
+                      double learning_rate_scale, double weight_decay) {
+  context.ops.launch(AdamwPrepare{context.scalars, static_cast<AdamwFactors*>(factors.raw()),
+                                  static_cast<float>(learning_rate_scale),
+                                  static_cast<float>(weight_decay), options.beta1, options.beta2},
+                     1);
 }
 
 namespace {
@@ -19,18 +30,30 @@ class AdamwState : public OptimizerState {
         v_(memory, Purpose::optimizer, DType::f32, {count}),
         factors_(memory, Purpose::optimizer, DType::u8, {sizeof(AdamwFactors)}) {}
 
-  void apply(Context& context, const Tensor& parameter, const Tensor& gradient,
-             double learning_rate_scale, double weight_decay) override {
-    auto* factors = static_cast<AdamwFactors*>(factors_.view().raw());
+  void begin(Context& context, double learning_rate_scale, double weight_decay) override {
+    count_adamw_step(context, factors_.view(), options_, learning_rate_scale, weight_decay);
+  }
+
+  void update(Context& context, const Tensor& parameter, const Tensor& gradient,
+              int64_t first) override {
+    const int64_t count = parameter.size();
+    const auto part = [&](const OwnedTensor& moment) {
+      return moment.view().columns(first, first + count).data<float>();
+    };
     context.ops.launch(
-        AdamwPrepare{context.scalars, factors, static_cast<float>(learning_rate_scale),
-                     static_cast<float>(weight_decay), options_.beta1, options_.beta2},
-        1);
-    const int64_t count = m_.view().size();
-    context.ops.launch(
-        AdamwUpdate{factors, parameter.data<float>(), gradient.data<float>(),
-                    m_.view().data<float>(), v_.view().data<float>(), count, adamw_rule(options_)},
+        AdamwUpdate{static_cast<AdamwFactors*>(factors_.view().raw()), parameter.data<float>(),
+                    gradient.data<float>(), part(m_), part(v_), count, adamw_rule(options_)},
         ceil_div(count, AdamwUpdate::kChunk));
+  }
+
+  void rotate(Context& context, const Tensor& c) override {
+    for (const auto& [moment, order] :
+         {std::pair{&m_, Moment::first}, std::pair{&v_, Moment::second}}) {
+      const Arena::Frame frame(context.scratch);
+      const Tensor matrix =
+          moment->view().reshaped({div_exact(moment->view().size(), c.rows()), c.rows()});
+      context.ops.copy(matrix, rotated_moment(context, matrix, c, order));
+    }
   }
 
   void visit(const std::string& name, const StateVisitor& visitor) const override {

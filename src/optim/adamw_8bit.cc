@@ -3,10 +3,13 @@
 #include "optim/adamw.h"
 #include "optim/adamw.rows.h"
 #include "optim/adamw_8bit.rows.h"
+#include "optim/rotate_moments.h"
 
 namespace jackscrew {
 
 namespace {
+
+static_assert(kMomentBlock == OptimizerState::kPieceGrain);
 
 // Smaller tensors keep f32 states, as in bitsandbytes: norms and biases are few and matter.
 constexpr int64_t kSmallest = 4096;
@@ -17,25 +20,36 @@ class Adamw8bitState : public OptimizerState {
       : options_(options),
         m_(memory, Purpose::optimizer, DType::u8, {count}),
         v_(memory, Purpose::optimizer, DType::u8, {count}),
-        m_absmax_(memory, Purpose::optimizer, DType::f32,
-                  {ceil_div(count, Adamw8bitUpdate::kBlock)}),
-        v_absmax_(memory, Purpose::optimizer, DType::f32,
-                  {ceil_div(count, Adamw8bitUpdate::kBlock)}),
+        m_absmax_(memory, Purpose::optimizer, DType::f32, {ceil_div(count, kMomentBlock)}),
+        v_absmax_(memory, Purpose::optimizer, DType::f32, {ceil_div(count, kMomentBlock)}),
         factors_(memory, Purpose::optimizer, DType::u8, {sizeof(AdamwFactors)}) {}
 
-  void apply(Context& context, const Tensor& parameter, const Tensor& gradient,
-             double learning_rate_scale, double weight_decay) override {
-    auto* factors = static_cast<AdamwFactors*>(factors_.view().raw());
+  void begin(Context& context, double learning_rate_scale, double weight_decay) override {
+    count_adamw_step(context, factors_.view(), options_, learning_rate_scale, weight_decay);
+  }
+
+  void update(Context& context, const Tensor& parameter, const Tensor& gradient,
+              int64_t first) override {
+    const int64_t count = parameter.size();
+    const int64_t first_block = div_exact(first, kMomentBlock);
+    const int64_t blocks = ceil_div(count, kMomentBlock);
+    const auto codes = [&](const OwnedTensor& moment) {
+      return moment.view().columns(first, first + count).data<uint8_t>();
+    };
+    const auto scales = [&](const OwnedTensor& absmax) {
+      return absmax.view().columns(first_block, first_block + blocks).data<float>();
+    };
     context.ops.launch(
-        AdamwPrepare{context.scalars, factors, static_cast<float>(learning_rate_scale),
-                     static_cast<float>(weight_decay), options_.beta1, options_.beta2},
-        1);
-    context.ops.launch(
-        Adamw8bitUpdate{signed_dynamic_map(), unsigned_dynamic_map(), context.scalars, factors,
-                        parameter.data<float>(), gradient.data<float>(), m_.view().data<uint8_t>(),
-                        v_.view().data<uint8_t>(), m_absmax_.view().data<float>(),
-                        v_absmax_.view().data<float>(), m_.view().size(), adamw_rule(options_)},
-        m_absmax_.view().size());
+        Adamw8bitUpdate{signed_dynamic_map(), unsigned_dynamic_map(), context.scalars,
+                        static_cast<AdamwFactors*>(factors_.view().raw()), parameter.data<float>(),
+                        gradient.data<float>(), codes(m_), codes(v_), scales(m_absmax_),
+                        scales(v_absmax_), count, first_block, adamw_rule(options_)},
+        blocks);
+  }
+
+  void rotate(Context& context, const Tensor& c) override {
+    rotate(context, c, Moment::first, signed_dynamic_map(), m_.view(), m_absmax_.view());
+    rotate(context, c, Moment::second, unsigned_dynamic_map(), v_.view(), v_absmax_.view());
   }
 
   void visit(const std::string& name, const StateVisitor& visitor) const override {
@@ -47,6 +61,22 @@ class Adamw8bitState : public OptimizerState {
   }
 
  private:
+  static void rotate(Context& context, const Tensor& c, Moment order, const DynamicMap& map,
+                     const Tensor& codes, const Tensor& absmax) {
+    const Arena::Frame frame(context.scratch);
+    const int64_t count = codes.size();
+    const Tensor values =
+        context.scratch.tensor(DType::f32, {div_exact(count, c.rows()), c.rows()});
+    context.ops.launch(DecodeMoments{map, codes.data<uint8_t>(), absmax.data<float>(),
+                                     values.data<float>(), count},
+                       absmax.size());
+    const Tensor rotated = rotated_moment(context, values, c, order);
+    context.ops.launch(
+        EncodeMoments{map, context.scalars, rotated.data<float>(), codes.data<uint8_t>(),
+                      absmax.data<float>(), count, order == Moment::second},
+        absmax.size());
+  }
+
   OptimizerOptions options_;
   OwnedTensor m_, v_;                // u8 [count]
   OwnedTensor m_absmax_, v_absmax_;  // f32 [blocks]; all 0 at first, so that every code means 0

@@ -27,9 +27,44 @@
 
 namespace jackscrew {
 
-// One block of one tensor; also zeroes the gradient for the next step.
+// How moments are kept: blocks of so many codes with the largest magnitude of each.
+inline constexpr int64_t kMomentBlock = 256;
+
+template <class Team>
+using MomentCodes = typename Team::template Kept<int32_t, kMomentBlock>;
+template <class Team>
+using MomentValues = typename Team::template Kept<float, kMomentBlock>;
+
+// Codes of the first `size` values of a block, rounded to nearest.
+template <class Team>
+JACKSCREW_ROW void encode_first_moments(const Team& team, const DynamicMap& map,
+                                        MomentValues<Team>& values, float largest, int64_t size,
+                                        MomentCodes<Team>& codes) {
+  const float divisor = largest > 0.0f ? largest : 1.0f;
+  team.each(size,
+            [&](int64_t i) { codes[i] = dynamic_code_keeping_sign(map, values[i] / divisor); });
+}
+
+// The same of second moments, rounded to either neighbour by the random numbers of the block.
+template <class Team>
+JACKSCREW_ROW void encode_second_moments(const Team& team, const DynamicMap& map,
+                                         MomentValues<Team>& values, float largest, int64_t size,
+                                         const RandomStream& random, int64_t block,
+                                         MomentCodes<Team>& codes) {
+  const float divisor = largest > 0.0f ? largest : 1.0f;
+  constexpr int64_t kRandomBlocks = kMomentBlock / 64;
+  team.each_random(random, static_cast<uint64_t>(block * kRandomBlocks), size,
+                   [&](int64_t i, uint32_t bits) {
+                     const float share = values[i] / divisor;
+                     const float uniform = RandomStream::uniform_of(bits);
+                     const int32_t code = dynamic_code(map, share, uniform);
+                     const int32_t lowest = share > 0.0f ? 1 : 0;
+                     codes[i] = code < lowest ? lowest : code;
+                   });
+}
+
+// One block of one tensor, or of a piece of it; also zeroes the gradient for the next step.
 struct Adamw8bitUpdate {
-  static constexpr int64_t kBlock = 256;
   DynamicMap signed_map, unsigned_map;
   const StepScalars* scalars;
   const AdamwFactors* factors;
@@ -40,11 +75,12 @@ struct Adamw8bitUpdate {
   float* m_absmax;   // [blocks]
   float* v_absmax;   // [blocks]
   int64_t count;
+  int64_t first_block;  // of the piece in the tensor
   AdamwRule rule;
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
-    const int64_t begin = row * kBlock;
-    const int64_t size = count - begin < kBlock ? count - begin : kBlock;
+    const int64_t begin = row * kMomentBlock;
+    const int64_t size = count - begin < kMomentBlock ? count - begin : kMomentBlock;
     float* p = parameter + begin;
     float* g = gradient + begin;
     uint8_t* first = m + begin;
@@ -55,12 +91,12 @@ struct Adamw8bitUpdate {
       return;
     }
     // Bytes are widened and narrowed in loops of their own: see Team::Sixteen of row_cpu.h.
-    typename Team::template Kept<int32_t, kBlock> m_code, v_code;
+    MomentCodes<Team> m_code, v_code;
     team.each(size, [&](int64_t i) { m_code[i] = first[i]; });
     team.each(size, [&](int64_t i) { v_code[i] = second[i]; });
     const float m_scale = m_absmax[row];
     const float v_scale = v_absmax[row];
-    typename Team::template Kept<float, kBlock> new_m, new_v;
+    MomentValues<Team> new_m, new_v;
     team.each(size, [&](int64_t i) {
       const float grad = g[i] * f.clip_scale;
       new_m[i] = rule.first(signed_map.values[m_code[i]] * m_scale, grad);
@@ -71,23 +107,12 @@ struct Adamw8bitUpdate {
     const float m_largest =
         team.max(size, 0.0f, [&](int64_t i) { return __builtin_fabsf(new_m[i]); });
     const float v_largest = team.max(size, 0.0f, [&](int64_t i) { return new_v[i]; });
-    const float m_divisor = m_largest > 0.0f ? m_largest : 1.0f;
-    const float v_divisor = v_largest > 0.0f ? v_largest : 1.0f;
-    team.each(size, [&](int64_t i) {
-      m_code[i] = dynamic_code_keeping_sign(signed_map, new_m[i] / m_divisor);
-    });
+    encode_first_moments(team, signed_map, new_m, m_largest, size, m_code);
     // Tensors share the numbers: nothing is ever added over tensors.
     const RandomStream random =
         RandomStream::make(scalars->seed, RandomPurpose::state_rounding, scalars->step, 0);
-    constexpr int64_t kRandomBlocks = kBlock / 64;
-    team.each_random(random, static_cast<uint64_t>(row * kRandomBlocks), size,
-                     [&](int64_t i, uint32_t bits) {
-                       const float share = new_v[i] / v_divisor;
-                       const float uniform = RandomStream::uniform_of(bits);
-                       const int32_t code = dynamic_code(unsigned_map, share, uniform);
-                       const int32_t lowest = share > 0.0f ? 1 : 0;
-                       v_code[i] = code < lowest ? lowest : code;
-                     });
+    encode_second_moments(team, unsigned_map, new_v, v_largest, size, random, first_block + row,
+                          v_code);
     team.each(size, [&](int64_t i) { first[i] = static_cast<uint8_t>(m_code[i]); });
     team.each(size, [&](int64_t i) { second[i] = static_cast<uint8_t>(v_code[i]); });
     team.once([&] {
@@ -97,5 +122,55 @@ struct Adamw8bitUpdate {
   }
 };
 JACKSCREW_ROW_KERNEL(Adamw8bitUpdate)
+
+// One block of moments as numbers.
+struct DecodeMoments {
+  DynamicMap map;
+  const uint8_t* codes;  // [count]
+  const float* absmax;   // [blocks]
+  float* values;         // [count]
+  int64_t count;
+  template <class Team>
+  JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
+    const int64_t begin = row * kMomentBlock;
+    const int64_t size = count - begin < kMomentBlock ? count - begin : kMomentBlock;
+    MomentCodes<Team> code;
+    team.each(size, [&](int64_t i) { code[i] = codes[begin + i]; });
+    const float scale = absmax[row];
+    team.each(size, [&](int64_t i) { values[begin + i] = map.values[code[i]] * scale; });
+  }
+};
+JACKSCREW_ROW_KERNEL(DecodeMoments)
+
+// One block of moments into codes, first or second by the map.
+struct EncodeMoments {
+  DynamicMap map;
+  const StepScalars* scalars;
+  const float* values;  // [count]
+  uint8_t* codes;       // [count]
+  float* absmax;        // [blocks]
+  int64_t count;
+  bool second;
+  template <class Team>
+  JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
+    const int64_t begin = row * kMomentBlock;
+    const int64_t size = count - begin < kMomentBlock ? count - begin : kMomentBlock;
+    MomentValues<Team> kept;
+    team.each(size, [&](int64_t i) { kept[i] = values[begin + i]; });
+    const float largest = team.max(size, 0.0f, [&](int64_t i) { return __builtin_fabsf(kept[i]); });
+    MomentCodes<Team> code;
+    if (second) {
+      // Other numbers than those of the update of the same step.
+      const RandomStream random =
+          RandomStream::make(scalars->seed, RandomPurpose::state_rounding, scalars->step, 1);
+      encode_second_moments(team, map, kept, largest, size, random, row, code);
+    } else {
+      encode_first_moments(team, map, kept, largest, size, code);
+    }
+    team.each(size, [&](int64_t i) { codes[begin + i] = static_cast<uint8_t>(code[i]); });
+    team.once([&] { absmax[row] = largest; });
+  }
+};
+JACKSCREW_ROW_KERNEL(EncodeMoments)
 
 }  // namespace jackscrew

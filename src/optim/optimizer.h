@@ -30,8 +30,24 @@ class OptimizerState {
   virtual ~OptimizerState() = default;
   // parameter -= update(gradient * clip_scale), both f32 of the state's size and contiguous; the
   // gradient is zeroed for the next step. Does nothing else when the step is not finite.
-  virtual void apply(Context& context, const Tensor& parameter, const Tensor& gradient,
-                     double learning_rate_scale, double weight_decay) = 0;
+  void apply(Context& context, const Tensor& parameter, const Tensor& gradient,
+             double learning_rate_scale, double weight_decay) {
+    begin(context, learning_rate_scale, weight_decay);
+    update(context, parameter, gradient, 0);
+  }
+
+  // apply() in halves, for a parameter that exists a piece at a time: begin() counts the step, then
+  // each piece is updated once. A piece begins with element `first`, a multiple of kPieceGrain.
+  static constexpr int64_t kPieceGrain = 256;
+  virtual void begin(Context& context, double learning_rate_scale, double weight_decay) = 0;
+  virtual void update(Context& context, const Tensor& parameter, const Tensor& gradient,
+                      int64_t first) = 0;
+
+  // From now on gradients, as matrices [count / n, n], come in other coordinates: g c in place of
+  // g, for c [n, n], f32. Moments follow: M c and V (c ∘ c), see rotate_moments.h. Outside of
+  // steps.
+  virtual void rotate(Context& context, const Tensor& c) = 0;
+
   // Visits what must be saved, under names that begin with `name`.
   virtual void visit(const std::string& name, const StateVisitor& visitor) const = 0;
 };

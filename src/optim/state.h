@@ -9,7 +9,8 @@
 namespace jackscrew {
 
 enum class StateRole {
-  parameter,  // values that learn now: f32, one for each value of their gradient
+  parameter,  // values that learn now: f32
+  stored,     // values that learn now, as the bytes of their storage format
   master,     // exact values of a parameter that waits its turn, on the host
   gradient,   // what is accumulated over a step, and what the clipped norm is of
   moment,     // optimizer state
@@ -21,12 +22,19 @@ enum class StateRole {
 struct StateRef {
   std::string name;  // unique within the run: "<HF name>" or "<HF name>.<part>"
   StateRole role;
-  Tensor view;  // contiguous
-  bool save;    // belongs in a checkpoint
+  Tensor view;           // contiguous
+  bool save;             // belongs in a checkpoint
   // A file of booked_bytes(view.bytes()) that begins with exactly these bytes and will not change:
   // a checkpoint links it instead. On the plan device there is none of that name.
   fs::path file = {};
+  int64_t elements = 0;  // of what is `stored`
 };
+
+// How many values of the model a state holds that learn, now or when their turn comes.
+inline int64_t learning_elements(const StateRef& state) {
+  const bool exact = state.role == StateRole::parameter || state.role == StateRole::master;
+  return exact ? state.view.size() : state.role == StateRole::stored ? state.elements : 0;
+}
 
 using StateVisitor = std::function<void(const StateRef&)>;
 

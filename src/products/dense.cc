@@ -63,11 +63,11 @@ class DenseProduct : public Product {
     g.context().ops.gemm(g.dy, Transpose::yes, g.x, Transpose::no, d, Accumulate::yes);
   }
 
-  // pᵀ dyᵀ x = (dy p)ᵀ x
+  // (dyᵀ x)ᵀ p = xᵀ (dy p)
   void add_left(const Gradient& g, const Tensor& p, const Tensor& r) const override {
     const Arena::Frame frame(g.context().scratch);
     const Tensor thin = times_thin(g.context(), g.dy, p);
-    g.context().ops.gemm(thin, Transpose::yes, g.x, Transpose::no, r, Accumulate::yes);
+    g.context().ops.gemm(g.x, Transpose::yes, thin, Transpose::no, r, Accumulate::yes);
   }
 
   // dyᵀ x q = dyᵀ (x q)

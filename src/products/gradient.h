@@ -21,7 +21,7 @@ class Contributor {
   virtual void add_dx(const Gradient& g, const Tensor& dx, Accumulate accumulate) const;
   // d [out, in] += G
   virtual void add_dw(const Gradient& g, const Tensor& d) const = 0;
-  // r [rank, in] += pᵀ G for p [out, rank], without forming G
+  // r [in, rank] += Gᵀ p for p [out, rank], without forming G
   virtual void add_left(const Gradient& g, const Tensor& p, const Tensor& r) const;
   // r [out, rank] += G q for q [in, rank], without forming G
   virtual void add_right(const Gradient& g, const Tensor& q, const Tensor& r) const;

@@ -20,14 +20,14 @@ class GatherContributor : public Contributor {
     scatter(g.context(), g.dy, g.indices, d);
   }
 
-  // pᵀ G = sum over tokens of p[id]ᵀ dy, the product of gathered rows of p with dy.
+  // Gᵀ p = sum over tokens of dyᵀ p[id], the product of dy with gathered rows of p.
   void add_left(const Gradient& g, const Tensor& p, const Tensor& r) const override {
     const Arena::Frame frame(g.context().scratch);
     const Tensor rows = g.context().scratch.tensor(DType::f32, {g.dy.rows(), p.cols()});
     g.context().ops.launch(
         GatherRows{p.data<float>(), g.indices.data<int32_t>(), rows.data<float>(), p.cols()},
         rows.rows());
-    g.context().ops.gemm(rows, Transpose::yes, g.dy, Transpose::no, r, Accumulate::yes);
+    g.context().ops.gemm(g.dy, Transpose::yes, rows, Transpose::no, r, Accumulate::yes);
   }
 
   // G q: row id gains dy q.

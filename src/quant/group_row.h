@@ -12,7 +12,7 @@
 // and, if it can be encoded,
 //   template <class Team>
 //   void encode(const Team&, int64_t group, int64_t element, int64_t count, const float* from,
-//               const Rounding&)
+//               const GroupRounding&)
 //     the whole of a group
 // `element` is the place of the first in the flattening. Values are products of a code's number and
 // a scale, or round by themselves: see decode_row.h about fused sums.
@@ -60,17 +60,31 @@ JACKSCREW_ROW void put_bytes(const Team& team, Byte* to, int64_t count, const F&
   }
 }
 
+// How the numbers of a group are rounded.
+struct GroupRounding {
+  Rounding of_all;
+  uint64_t block;  // the first of the group's random numbers, in blocks of 64
+};
+
 // The same with code(i), or code(i, uniform) for a random number in [0, 1) of each element.
 template <class Team, class Byte, class Code>
-JACKSCREW_ROW void put_rounded(const Team& team, const Rounding& rounding, int64_t element,
-                               int64_t count, Byte* to, const Code& code) {
-  if (!rounding.stochastic) {
+JACKSCREW_ROW void put_rounded(const Team& team, const GroupRounding& rounding, int64_t count,
+                               Byte* to, const Code& code) {
+  if (!rounding.of_all.stochastic) {
     put_bytes(team, to, count, [&](int64_t i) { return code(i); });
     return;
   }
-  const RandomStream random = rounding_stream(rounding);
-  put_bytes(team, to, count,
-            [&](int64_t i) { return code(i, random.uniform(static_cast<uint64_t>(element + i))); });
+  const RandomStream random = rounding_stream(rounding.of_all);
+  constexpr int64_t kChunk = 64;
+  typename Team::template Kept<int32_t, kChunk> wide;
+  uint64_t block = rounding.block;
+  for (int64_t done = 0; done < count; done += kChunk, ++block) {
+    const int64_t part = count - done < kChunk ? count - done : kChunk;
+    team.each_random(random, block, part, [&](int64_t i, uint32_t bits) {
+      wide[i] = code(done + i, RandomStream::uniform_of(bits));
+    });
+    team.each(part, [&](int64_t i) { to[done + i] = static_cast<Byte>(wide[i]); });
+  }
 }
 
 // NaN becomes infinite: maxima of numbers pass over NaN, and it must not get lost.
@@ -151,6 +165,7 @@ struct EncodeGroups {
   Rounding rounding;
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
+    if (keeps_storage(rounding)) return;
     int64_t begin = row * layout.group;
     int64_t end = elements;
     int64_t first_group = first_row * layout.cols / layout.group;
@@ -161,8 +176,9 @@ struct EncodeGroups {
       first_group = first_row * layout.row_groups;
     }
     const int64_t count = end - begin < layout.group ? end - begin : layout.group;
+    const int64_t blocks = (layout.group + 63) / 64;  // of random numbers, in a group
     codec.encode(team, first_group + row, first_row * layout.cols + begin, count, from + begin,
-                 rounding);
+                 GroupRounding{rounding, static_cast<uint64_t>((first_group + row) * blocks)});
   }
 };
 

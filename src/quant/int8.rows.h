@@ -27,11 +27,11 @@ struct Int8Codec {
 
   template <class Team>
   JACKSCREW_ROW void encode(const Team& team, int64_t group, int64_t element, int64_t count,
-                            const float* from, const Rounding& rounding) const {
+                            const float* from, const GroupRounding& rounding) const {
     const float scale = largest_magnitude(team, from, count) / 127.0f;
     team.once([&] { scales[group] = scale; });
     const float divisor = scale > 0.0f ? scale : 1.0f;
-    put_rounded(team, rounding, element, count, codes + element, [&](int64_t i, auto... uniform) {
+    put_rounded(team, rounding, count, codes + element, [&](int64_t i, auto... uniform) {
       const float q = round_to_integer(from[i] / divisor, uniform...);
       // In this order of operands NaN becomes -127.
       return static_cast<int32_t>(row_min(row_max(q, -127.0f), 127.0f));

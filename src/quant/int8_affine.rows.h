@@ -1,8 +1,8 @@
 // int8_affine: groups of the row-major flattening. Value: scale * (q - zero) with q and zero in
-// [0, 255]. The range that is coded includes 0, so that 0 is exact and no group is cut off far from
-// it.
+// [0, 255]; see affine_grid.h.
 #pragma once
 
+#include "quant/affine_grid.h"
 #include "quant/group_row.h"
 
 namespace jackscrew {
@@ -32,23 +32,15 @@ struct Int8AffineCodec {
 
   template <class Team>
   JACKSCREW_ROW void encode(const Team& team, int64_t group, int64_t element, int64_t count,
-                            const float* from, const Rounding& rounding) const {
-    const float top = team.max(count, 0.0f, [&](int64_t i) { return nan_to_infinity(from[i]); });
-    const float bottom =
-        team.max(count, 0.0f, [&](int64_t i) { return nan_to_infinity(-from[i]); });
-    const float range = top + bottom;
-    // Finite even where the range is 0 or subnormal.
-    const float inverse = row_min(255.0f / range, 3.4028235e38f);
-    const float zero = row_min(row_max(round_to_integer(bottom * inverse), 0.0f), 255.0f);
+                            const float* from, const GroupRounding& rounding) const {
+    const auto before = AffineGrid<255>::of(scales[group], static_cast<float>(zeros[group]));
+    const auto grid = affine_grid(team, from, count, before, rounding.of_all.in_place);
     team.once([&] {
-      scales[group] = range / 255.0f;
-      zeros[group] = static_cast<uint8_t>(zero);
+      scales[group] = grid.scale;
+      zeros[group] = static_cast<uint8_t>(grid.zero);
     });
-    put_rounded(team, rounding, element, count, codes + element, [&](int64_t i, auto... uniform) {
-      const float q = round_to_integer(from[i] * inverse, uniform...) + zero;
-      // In this order of operands NaN becomes 0.
-      return static_cast<int32_t>(row_min(row_max(q, 0.0f), 255.0f));
-    });
+    put_rounded(team, rounding, count, codes + element,
+                [&](int64_t i, auto... uniform) { return grid.code(from[i], uniform...); });
   }
 };
 using DecodeInt8Affine = DecodeGroups<Int8AffineCodec>;

@@ -30,11 +30,11 @@ struct Int8DynamicCodec {
 
   template <class Team>
   JACKSCREW_ROW void encode(const Team& team, int64_t group, int64_t element, int64_t count,
-                            const float* from, const Rounding& rounding) const {
+                            const float* from, const GroupRounding& rounding) const {
     const float scale = largest_magnitude(team, from, count);
     team.once([&] { absmax[group] = scale; });
     const float divisor = scale > 0.0f ? scale : 1.0f;
-    put_rounded(team, rounding, element, count, codes + element, [&](int64_t i, auto... uniform) {
+    put_rounded(team, rounding, count, codes + element, [&](int64_t i, auto... uniform) {
       return dynamic_code(map, from[i] / divisor, uniform...);
     });
   }

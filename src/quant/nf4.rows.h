@@ -5,6 +5,7 @@
 
 #include "quant/dynamic_map.h"
 #include "quant/group_row.h"
+#include "quant/nibbles.h"
 
 namespace jackscrew {
 
@@ -31,6 +32,7 @@ JACKSCREW_ROW int32_t nf4_code(const Nf4Book& book, float x, float uniform) {
 
 struct Nf4Codec {
   static constexpr int64_t kNestedBlock = 256;  // absmax that are coded together
+  static constexpr int32_t kZero = 7;           // the code of 0
 
   Nf4Book book;
   uint8_t* codes;  // [ceil(elements / 2)]
@@ -49,37 +51,13 @@ struct Nf4Codec {
     return (product == product ? product : nested) + *offset;
   }
 
-  // The elements of one block before they are scaled: two(lane, i, value of i, value of i + 1) for
-  // whole bytes, lanes being below 16, and one(i, value) for what is left on either side.
-  template <class Team, class One, class Two>
-  JACKSCREW_ROW void each_value(const Team& team, int64_t element, int64_t count, const One& one,
-                                const Two& two) const {
-    const int64_t first = element & 1;  // a lone odd element
-    const int64_t pairs = (count - first) / 2;
-    const uint8_t* bytes = codes + (element + first) / 2;
-    if (first == 1) team.once([&] { one(0, book.values[bytes[-1] & 15]); });
-    int64_t done = 0;
-    for (; done + 16 <= pairs; done += 16) {
-      const auto pair = team.sixteen(bytes + done);
-      const auto even = team.lookup(book.values, pair, 4);
-      const auto odd = team.lookup(book.values, pair, 0);
-      team.each(16, [&](int64_t i) { two(i, first + 2 * (done + i), even[i], odd[i]); });
-    }
-    team.each(pairs - done, [&](int64_t i) {
-      const uint8_t pair = bytes[done + i];
-      two(i, first + 2 * (done + i), book.values[pair >> 4], book.values[pair & 15]);
-    });
-    if (first + 2 * pairs < count) {
-      team.once([&] { one(count - 1, book.values[bytes[pairs] >> 4]); });
-    }
-  }
-
   template <class Team, class Store>
   JACKSCREW_ROW void decode(const Team& team, int64_t group, int64_t element, int64_t count,
                             const Store& store) const {
     const float s = scale(group);
-    each_value(
-        team, element, count, [&](int64_t i, float value) { store(i, s * value); },
+    each_nibble_value(
+        team, codes, book.values, element, count,
+        [&](int64_t i, float value) { store(i, s * value); },
         [&](int64_t, int64_t i, float even, float odd) {
           store(i, s * even);
           store(i + 1, s * odd);
@@ -90,41 +68,24 @@ struct Nf4Codec {
   JACKSCREW_ROW float dot(const Team& team, int64_t group, int64_t element, int64_t count,
                           const float* x) const {
     typename Team::template Sums<16> lanes;
-    each_value(
-        team, element, count, [&](int64_t i, float value) { lanes[0] += x[i] * value; },
+    each_nibble_value(
+        team, codes, book.values, element, count,
+        [&](int64_t i, float value) { lanes[0] += x[i] * value; },
         [&](int64_t lane, int64_t i, float even, float odd) {
           lanes[lane] += x[i] * even + x[i + 1] * odd;
         });
     return scale(group) * team.total(lanes);
   }
 
-  // Writes the codes of all elements, code(i).
-  template <class Team, class F>
-  JACKSCREW_ROW static void put_pairs(const Team& team, int64_t count, uint8_t* to, const F& code) {
-    const int64_t pairs = count / 2;
-    put_bytes(team, to, pairs, [&](int64_t i) { return code(2 * i) << 4 | code(2 * i + 1); });
-    // A last odd element is paired with the code of 0.
-    if (count > 2 * pairs) {
-      team.once([&] { to[pairs] = static_cast<uint8_t>(code(count - 1) << 4 | 7); });
-    }
-  }
-
   template <class Team>
   JACKSCREW_ROW void encode(const Team& team, int64_t group, int64_t element, int64_t count,
-                            const float* from, const Rounding& rounding) const {
+                            const float* from, const GroupRounding& rounding) const {
     const float largest = largest_magnitude(team, from, count);
     team.once([&] { absmax[group] = largest; });
     const float inverse = largest > 0.0f ? row_min(1.0f / largest, 3.4028235e38f) : 0.0f;
-    uint8_t* to = codes + element / 2;
-    if (rounding.stochastic) {
-      const RandomStream random = rounding_stream(rounding);
-      put_pairs(team, count, to, [&](int64_t i) {
-        return nf4_code(book, from[i] * inverse,
-                        random.uniform(static_cast<uint64_t>(element + i)));
-      });
-    } else {
-      put_pairs(team, count, to, [&](int64_t i) { return nf4_code(book, from[i] * inverse); });
-    }
+    put_nibbles(team, rounding, element, count, codes, kZero, [&](int64_t i, auto... uniform) {
+      return nf4_code(book, from[i] * inverse, uniform...);
+    });
   }
 };
 using DecodeNf4 = DecodeGroups<Nf4Codec>;

@@ -58,6 +58,7 @@ struct RoundRows {
   Rounding rounding;
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
+    if (keeps_storage(rounding)) return;
     const float* in = from + row * width;
     To* out = to + row * width;
     if (!rounding.stochastic) {

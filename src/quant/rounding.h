@@ -10,9 +10,18 @@ namespace jackscrew {
 struct Rounding {
   // One code or the other, so that the number itself is what is expected; else the nearest.
   bool stochastic = false;
-  const StepScalars* scalars = nullptr;  // seed and step of the random numbers, in device memory
-  uint32_t tensor = 0;                   // hash of the weight's name
+  // In device memory: seed and step of the random numbers, and whether the step is finite.
+  const StepScalars* scalars = nullptr;
+  uint32_t tensor = 0;  // hash of the weight's name
+  // The numbers are those in the storage, moved a little: a group keeps its scale while that still
+  // suits it (formats say when), and a step that is not finite leaves every byte as it is.
+  bool in_place = false;
 };
+
+// Whether the storage is to stay as it is.
+JACKSCREW_ROW bool keeps_storage(const Rounding& rounding) {
+  return rounding.in_place && rounding.scalars->finite == 0;
+}
 
 // The random numbers of a stochastic rounding; the index is that of the element in its matrix.
 JACKSCREW_ROW RandomStream rounding_stream(const Rounding& rounding) {

@@ -393,6 +393,12 @@ constexpr Preset kPresets[] = {
      "trains low-rank adapters over frozen weights in 4 bits (NF4)"},
     {"rotary", "learner=rotary storage=int8 optimizer=adamw_8bit learning_rate=1e-5",
      "trains every weight, a few of them at a time, over int8 weights"},
+    {"galore", "learner=galore learning_rate=1e-5",
+     "trains every weight where it is stored, in subspaces of the gradients"},
+    {"qgalore",
+     "learner=galore storage=int8_affine projection_dtype=int4 optimizer=adamw_8bit "
+     "learning_rate=1e-5",
+     "the same with int8 weights, 4-bit subspaces and 8-bit states (Q-GaLore)"},
 };
 
 }  // namespace

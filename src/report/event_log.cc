@@ -81,8 +81,6 @@ const char* event_name(EventKind kind) {
       return "warn";
     case EventKind::end:
       return "end";
-    case EventKind::rotate:
-      return "rotate";
     case EventKind::memory:
       return "memory";
     case EventKind::booked:
@@ -96,15 +94,14 @@ const char* event_name(EventKind kind) {
 EventLog::EventLog(const fs::path& path, std::optional<int64_t> resumed_step)
     : last_step_(keep_events(path, resumed_step)), file_(path) {}
 
-void EventLog::write(EventKind kind, int64_t step, const JsonObject& fields) {
+void EventLog::write(const char* event, int64_t step, const JsonObject& fields) {
   if (step < last_step_) {
-    fail(ErrorKind::generic, "event {} of step {} comes after step {}", event_name(kind), step,
-         last_step_);
+    fail(ErrorKind::generic, "event {} of step {} comes after step {}", event, step, last_step_);
   }
   last_step_ = step;
   const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
   JsonObject line;
-  line.add("event", event_name(kind)).add("step", step).add("time", now.count()).merge(fields);
+  line.add("event", event).add("step", step).add("time", now.count()).merge(fields);
   file_.append(line.text() + "\n");
 }
 

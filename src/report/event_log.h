@@ -12,7 +12,8 @@
 
 namespace jackscrew {
 
-enum class EventKind { start, step, rotate, eval, save, warn, end, memory, booked, sample };
+// Kinds that the program writes; learners have others of their own.
+enum class EventKind { start, step, eval, save, warn, end, memory, booked, sample };
 
 const char* event_name(EventKind kind);
 
@@ -36,7 +37,10 @@ class EventLog {
 
   // Writes one line and hands it to the system; where that refuses, warns once (GrowingFile).
   // `step` may not fall behind the last one written.
-  void write(EventKind kind, int64_t step, const JsonObject& fields = {});
+  void write(const char* event, int64_t step, const JsonObject& fields = {});
+  void write(EventKind kind, int64_t step, const JsonObject& fields = {}) {
+    write(event_name(kind), step, fields);
+  }
 
  private:
   int64_t last_step_;

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <set>
 #include <utility>
 
 #include "base/map_guard.h"
@@ -18,6 +19,21 @@ namespace {
 
 Tensor view_of(std::vector<int32_t>& values) {
   return {values.data(), DType::i32, {static_cast<int64_t>(values.size())}};
+}
+
+// Whether all values of a weight are finite, as it is stored.
+bool is_finite(Context& context, const Weight& weight) {
+  const Arena::Frame frame(context.scratch);
+  const int64_t step = std::min(weight.rows(), panel_rows(weight.cols(), dtype_size(DType::f32)));
+  const Tensor panel = context.scratch.tensor(DType::f32, {step, weight.cols()});
+  for (int64_t begin = 0; begin < weight.rows(); begin += step) {
+    const int64_t end = std::min(weight.rows(), begin + step);
+    const Tensor rows = panel.rows(0, end - begin);
+    weight.decode(context.ops, begin, end, rows);
+    if (!all_finite(context, rows)) return false;
+    if (context.ops.plans_only()) break;
+  }
+  return true;
 }
 
 }  // namespace
@@ -83,8 +99,9 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
   if (use.training) {
     std::vector<int64_t> gradients;
     stage_->visit([&](const StateRef& state) {
-      const bool learns = state.role == StateRole::parameter || state.role == StateRole::master;
-      if (learns) gradients.push_back(state.view.size());
+      // What waits as a master will have a gradient of its size.
+      const bool has = state.role == StateRole::gradient || state.role == StateRole::master;
+      if (has) gradients.push_back(state.view.size());
     });
     if (gradients.empty()) {
       throw Error(ErrorKind::usage, fmt::format("nothing learns with learner={}", learner_->name()),
@@ -263,11 +280,20 @@ std::string Session::non_finite_parameter() {
   Context run = context(false);
   scratch_.reset();
   std::string name;
+  std::set<const void*> stored;
   visit([&](const StateRef& state) {
+    if (state.role == StateRole::stored) stored.insert(state.view.raw());
     if (state.role != StateRole::parameter || !name.empty()) return;
     if (!all_finite(run, state.view)) name = state.name;
   });
-  return name;
+  if (!name.empty()) return name;
+  for (const auto& parameter : stage_->parameters()) {
+    const Weight& weight = *parameter->weight;
+    if (stored.contains(weight.storage().bytes.raw()) && !is_finite(run, weight)) {
+      return weight.name();
+    }
+  }
+  return {};
 }
 
 double Session::evaluate(const StepBatch& batch, const ProgressCallback& progress) {

@@ -42,10 +42,12 @@ FormatPointer StageLoader::format(const WeightSpec& weight) const {
     const Format& format = find_format(recipe_.storage);
     if (weight.is_block_matrix() || !format.for_linears_only()) return lasting(format);
   }
-  if (learner_.changes(weight)) return lasting(f32_format());
+  const bool changes = learner_.changes(weight);
+  if (changes && !learner_.updates_in_place(weight)) return lasting(f32_format());
   if (source_ == nullptr) return lasting(find_format(recipe_.checkpoint_dtype));
   const StoredTensor* stored = source_->find(weight.name);
-  return stored == nullptr ? lasting(f32_format()) : stored->format;
+  const bool keep = stored != nullptr && (!changes || stored->format->can_encode());
+  return keep ? stored->format : lasting(f32_format());
 }
 
 // Runs use(tensor) on what the file has for a weight.

@@ -43,10 +43,7 @@ void RunLog::introduce(int64_t first, const fs::path& output) {
   peak_ = run_.session.measure_peak();
   const Recipe& recipe = run_.recipe;
   int64_t trained = 0;
-  run_.session.visit([&](const StateRef& state) {
-    const bool learns = state.role == StateRole::parameter || state.role == StateRole::master;
-    if (learns) trained += state.view.size();
-  });
+  run_.session.visit([&](const StateRef& state) { trained += learning_elements(state); });
   say(fmt::format("model     {}: {} parameters, {} of them trained ({})", recipe.model,
                   human_count(run_.files.config.parameter_count()), human_count(trained),
                   recipe.learner));

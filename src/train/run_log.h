@@ -56,6 +56,9 @@ class RunLog {
   void event(EventKind kind, int64_t step, const JsonObject& fields) {
     events_.write(kind, step, fields);
   }
+  void event(int64_t step, const LearnerEvent& event) {
+    events_.write(event.name, step, event.fields);
+  }
   // The last events of a run that has written its result to `output`, and how much memory it took.
   void ended(int64_t done, const fs::path& output);
 

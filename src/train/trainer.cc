@@ -277,8 +277,8 @@ class Trainer {
       const StepBatch batch = sampler_->step(step);
       session_->accumulate(batch, schedule_.rate(step), step);
       session_->apply(recipe_.weight_decay);
-      for (const JsonObject& event : session_->learner().take_events()) {
-        log_->event(EventKind::rotate, step, event);
+      for (const LearnerEvent& event : session_->learner().take_events()) {
+        log_->event(step, event);
       }
       log_->worked(batch, watch.seconds());
       if (done % recipe_.logging_steps == 0 || done == total_steps_) {

@@ -322,7 +322,7 @@ TEST_F(Int8ProductTest, TheRestIsF32) {
   for (size_t i = 0; i < results.size(); ++i) {
     const Product& arithmetic = i == 0 ? product() : f32_product();
     const Tensor one = x.view().rows(0, 1);
-    Matrix y(1, 33), d(33, 70), left(5, 70), right(33, 5);
+    Matrix y(1, 33), d(33, 70), left(70, 5), right(33, 5);
     arithmetic.forward(run, arithmetic.prepare(run, one), weight, y.view(), Accumulate::no);
     const Gradient g =
         arithmetic.backward(run, arithmetic.prepare(run, x.view()), dy.view(), weight);

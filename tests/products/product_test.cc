@@ -151,10 +151,10 @@ class ProductTest : public ::testing::TestWithParam<const char*> {
       EXPECT_LE(error_of(actual, wanted), is_bf16() ? kThinBf16 : kF32) << name << what;
     };
     Matrix p = random_matrix(dy.cols, rank, 8);
-    const Matrix left_start = random_matrix(rank, x.cols, 9);
+    const Matrix left_start = random_matrix(x.cols, rank, 9);
     Matrix left = left_start;
     g.add_left(p.view(), left.view());
-    expect(left, p.transposed(), full, p.transposed(), magnitudes, left_start, " left");
+    expect(left, full.transposed(), p, magnitudes.transposed(), p, left_start, " left");
     Matrix q = random_matrix(x.cols, rank, 10);
     const Matrix right_start = random_matrix(dy.cols, rank, 11);
     Matrix right = right_start;
@@ -285,10 +285,10 @@ TEST(GatherContributorTest, GivesEveryFormOfTheGradient) {
   for (int64_t t = 0; t < tokens; ++t) {
     for (int64_t c = 0; c < 5; ++c) picked.at(t, c) = p.at(ids[static_cast<size_t>(t)], c);
   }
-  const Matrix left_start = random_matrix(5, 71, 4);
+  const Matrix left_start = random_matrix(71, 5, 4);
   Matrix left = left_start;
   g.add_left(p.view(), left.view());
-  EXPECT_LE(error_of(left, multiply(picked.transposed(), dy, &left_start)), kF32);
+  EXPECT_LE(error_of(left, multiply(dy.transposed(), picked, &left_start)), kF32);
 
   Matrix q = random_matrix(71, 5, 5);
   Matrix thin(tokens, 5);

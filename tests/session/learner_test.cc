@@ -131,8 +131,7 @@ class ProjectingSlot : public LearnerSlot {
         projection_(context.memory, Purpose::projections, DType::f32,
                     {side == Side::left ? weight.rows() : weight.cols(), kRank}),
         projected_(context.memory, Purpose::gradients, DType::f32,
-                   {side == Side::left ? kRank : weight.rows(),
-                    side == Side::left ? weight.cols() : kRank}) {
+                   {side == Side::left ? weight.cols() : weight.rows(), kRank}) {
     std::mt19937 random(name_hash(name_.c_str()));
     std::normal_distribution<float> normal;
     for (int64_t i = 0; i < projection_.view().size(); ++i) {
@@ -175,17 +174,17 @@ class ProjectingLearner : public Learner {
 
 class ProjectingTest : public ::testing::TestWithParam<const char*> {};
 
-// Pᵀ G or G Q in double.
+// Gᵀ P or G Q in double.
 std::vector<float> projected(Side side, const std::vector<float>& gradient, int64_t rows,
                              int64_t cols, const float* projection) {
   const int64_t rank = ProjectingSlot::kRank;
-  std::vector<double> sums(static_cast<size_t>(side == Side::left ? rank * cols : rows * rank));
+  std::vector<double> sums(static_cast<size_t>((side == Side::left ? cols : rows) * rank));
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t c = 0; c < cols; ++c) {
       const auto g = static_cast<double>(gradient[static_cast<size_t>(r * cols + c)]);
       for (int64_t k = 0; k < rank; ++k) {
         const bool left = side == Side::left;
-        const size_t to = static_cast<size_t>(left ? k * cols + c : r * rank + k);
+        const size_t to = static_cast<size_t>((left ? c : r) * rank + k);
         sums[to] += g * static_cast<double>(projection[(left ? r : c) * rank + k]);
       }
     }

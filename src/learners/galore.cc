@@ -1,0 +1,247 @@
+#include "learners/galore.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/text.h"
+#include "learners/full.h"
+#include "learners/galore_options.h"
+#include "learners/galore_slot.h"
+#include "learners/in_place.h"
+
+namespace jackscrew {
+
+namespace {
+
+constexpr std::array<Saving, 5> kSavings = {{
+    {"projection_dtype=bf16", "subspaces rounded to bf16", 1.01},
+    {"projection_dtype=int4", "subspaces rounded to 4 bits", 1.1},
+    {"galore_rank=25%", "a smaller subspace", 1.5},
+    {"galore_rank=12.5%", "a smaller subspace", 2.25},
+    {"galore_side=big", "larger subspaces, smaller moments", 1.02},
+}};
+
+// When one matrix' subspace is refreshed. As checkpoints keep it.
+struct Refreshes {
+  int64_t gap = 0;
+  int64_t next = 0;      // before this step
+  int64_t done = 0;      // so far
+  int64_t overlaps = 0;  // in a row that reached lazy_overlap
+  int64_t open = 0;      // 1: the matrix is in a window
+};
+
+class GaloreLearner : public Learner {
+ public:
+  explicit GaloreLearner(const OptionSet& options) : settings_(options) {}
+
+  const char* name() const override { return "galore"; }
+  bool changes(const WeightSpec&) const override { return true; }
+  bool updates_in_place(const WeightSpec&) const override { return true; }
+
+  void plan(std::span<const WeightSpec> weights) override {
+    settings_.settle(weights);
+    for (const WeightSpec& weight : weights) {
+      if (settings_.targets(weight)) places_.emplace(weight.name, places_.size());
+      check_worth(weight);
+    }
+    gap_ = settings_.gap_of(settings_.max_steps);
+  }
+
+  std::unique_ptr<LearnerSlot> make_slot(const LearnerContext& context, Weight& weight) override {
+    if (settings_.targets(weight.spec())) {
+      auto slot = std::make_unique<GaloreSlot>(context, weight, settings_);
+      slots_.push_back(slot.get());
+      memory_ = &context.memory;
+      return slot;
+    }
+    if (weight.as_f32().empty()) return make_in_place_slot(context, weight);
+    return make_full_slot(context, weight);
+  }
+
+  void reserve(Context&) override {
+    schedule();
+    memory_->allocate(Purpose::projections, worst_windows());
+  }
+
+  void begin_run(int64_t total_steps) override {
+    total_steps_ = total_steps;
+    if (settings_.max_steps == 0) gap_ = settings_.gap_of(total_steps);
+    schedule();
+  }
+
+  bool begin_step(Context& context, int64_t step) override {
+    if (held_) return false;
+    bool changed = false;
+    for (size_t i = 0; i < slots_.size(); ++i) {
+      Refreshes& of = refreshes_[i];
+      if (step == of.next) {
+        refresh(context, *slots_[i], of, step);
+        changed = true;
+      }
+      if (step >= of.next - window() && of.open == 0) {
+        slots_[i]->open_window();
+        of.open = 1;
+        changed = true;
+      }
+    }
+    return changed;
+  }
+
+  // Every matrix in a window, after a refresh of each: the most scratch memory of both.
+  int64_t phases() const override { return 1; }
+  void enter_phase(Context& context, int64_t) override {
+    held_ = true;
+    for (GaloreSlot* slot : slots_) {
+      slot->open_window();
+      slot->refresh(context, 1);
+      slot->open_window();
+    }
+  }
+
+  void visit(const StateVisitor& visitor) const override {
+    if (refreshes_.empty()) return;
+    auto* bytes = reinterpret_cast<uint8_t*>(const_cast<Refreshes*>(refreshes_.data()));
+    const auto size = static_cast<int64_t>(refreshes_.size() * sizeof(Refreshes));
+    visitor({"galore.refreshes", StateRole::schedule, Tensor(bytes, DType::u8, {size}), true});
+  }
+
+  void restored(Context&) override {
+    for (size_t i = 0; i < slots_.size(); ++i) {
+      if (refreshes_[i].gap < 1 || refreshes_[i].done < 0) {
+        fail(ErrorKind::model, "the state of galore's refreshes is damaged");
+      }
+      slots_[i]->close_window();
+      if (refreshes_[i].open != 0) slots_[i]->open_window();
+    }
+  }
+
+  LearnerNotes notes() const override {
+    LearnerNotes notes;
+    const GaloreSlot& first = *slots_.front();
+    notes.lines.push_back(fmt::format(
+        "{} matrices in subspaces of rank {} ({}), kept as {}, refreshed every {}{}", slots_.size(),
+        settings_.rank_text, first.name(), settings_.projection->name(), counted(gap_, "step"),
+        settings_.subspace == SubspaceKind::random
+            ? " at random"
+            : fmt::format(" from the gradients of {}", counted(window(), "step"))));
+    notes.lines.push_back(fmt::format(
+        "their elements move as with a learning rate of {} in full training", element_rates()));
+    if (!worthless_.empty()) notes.warnings.push_back(worthless_);
+    const bool any = std::any_of(refreshes_.begin(), refreshes_.end(),
+                                 [&](const Refreshes& of) { return of.next < total_steps_; });
+    if (!any && total_steps_ > 0) {
+      notes.warnings.push_back(fmt::format(
+          "no subspace is refreshed in {}: all stay random; lower projection_update_gap",
+          counted(total_steps_, "step")));
+    }
+    return notes;
+  }
+
+  std::vector<LearnerEvent> take_events() override { return std::exchange(events_, {}); }
+
+ private:
+  int64_t window() const { return settings_.window_of(gap_); }
+
+  // Of a matrix' refreshes from those of the first. Gaps grow by doubling, so that it stays the
+  // same modulo the gap.
+  int64_t offset(const GaloreSlot& slot) const {
+    const auto place = static_cast<int64_t>(places_.at(slot.name()));
+    return settings_.stagger ? gap_ * place / static_cast<int64_t>(places_.size()) : 0;
+  }
+
+  void schedule() {
+    refreshes_.clear();
+    for (const GaloreSlot* slot : slots_) {
+      refreshes_.push_back({.gap = gap_, .next = window() + offset(*slot)});
+    }
+  }
+
+  // The most that windows take at once: those that are open in one step, of all steps of a gap.
+  int64_t worst_windows() const {
+    int64_t worst = 0;
+    for (int64_t step = 0; step < gap_; ++step) {
+      int64_t bytes = 0;
+      for (const GaloreSlot* slot : slots_) {
+        const int64_t since = (step - offset(*slot) + gap_) % gap_;
+        if (since < window()) bytes += slot->window_bytes();
+      }
+      worst = std::max(worst, bytes);
+    }
+    return worst;
+  }
+
+  // Thin products are worth it while rank * (rows + cols) < rows * cols.
+  void check_worth(const WeightSpec& weight) {
+    if (!settings_.targets(weight) || !worthless_.empty()) return;
+    const int64_t rank = settings_.rank_of(weight);
+    const int64_t even = weight.size() / (weight.rows + weight.cols);
+    if (rank <= even) return;
+    worthless_ = fmt::format(
+        "rank {} of {} [{}, {}] takes more arithmetic than its whole gradient: a rank of {} breaks "
+        "even; lower galore_rank, or use method=full",
+        rank, weight.name, weight.rows, weight.cols, even);
+  }
+
+  void refresh(Context& context, GaloreSlot& slot, Refreshes& of, int64_t step) {
+    context.ops.finish();  // what is measured is the refresh
+    const Stopwatch watch;
+    of.done += 1;
+    const double overlap = slot.refresh(context, narrow<uint32_t>(of.done));
+    of.open = 0;
+    if (settings_.lazy_overlap > 0.0) {
+      const double chance = slot.chance_overlap();
+      const bool alike = overlap - chance >= settings_.lazy_overlap * (1.0 - chance);
+      of.overlaps = alike ? of.overlaps + 1 : 0;
+      if (of.overlaps == 2) {
+        of.gap = std::min(2 * of.gap, settings_.longest_gap_of(gap_));
+        of.overlaps = 0;
+      }
+    }
+    of.next = step + of.gap;
+    events_.push_back({"refresh", JsonObject()
+                                      .add("weight", slot.name())
+                                      .add("overlap", overlap)
+                                      .add("next", of.next)
+                                      .add("seconds", watch.seconds())});
+  }
+
+  // "0.001", or "0.0009 to 0.001".
+  std::string element_rates() const {
+    double least = 0.0, most = 0.0;
+    for (const GaloreSlot* slot : slots_) {
+      least =
+          slot == slots_.front() ? slot->element_scale() : std::min(least, slot->element_scale());
+      most = std::max(most, slot->element_scale());
+    }
+    const std::string text = fmt::format("{:.3g}", settings_.learning_rate * most);
+    const std::string lowest = fmt::format("{:.3g}", settings_.learning_rate * least);
+    return lowest == text ? text : lowest + " to " + text;
+  }
+
+  GaloreSettings settings_;
+  std::map<std::string, size_t> places_;  // of the model's targets, by name
+  std::vector<GaloreSlot*> slots_;
+  std::vector<Refreshes> refreshes_;  // of slots_
+  Memory* memory_ = nullptr;          // of the device
+  int64_t gap_ = 0;
+  int64_t total_steps_ = 0;
+  std::string worthless_;  // a warning
+  bool held_ = false;      // in a phase that is rehearsed: nothing is refreshed
+  std::vector<LearnerEvent> events_;
+};
+
+}  // namespace
+
+std::span<const Saving> galore_savings() {
+  return kSavings;
+}
+
+std::unique_ptr<Learner> make_galore_learner(const OptionSet& options) {
+  return std::make_unique<GaloreLearner>(options);
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,209 @@
+#include "learners/galore_options.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "learners/linear_targets.h"
+#include "quant/int4_affine.h"
+#include "quant/plain.h"
+
+namespace jackscrew {
+
+namespace {
+
+constexpr std::array<OptionSpec, 14> kGaloreOptions = {{
+    {"galore_rank", OptionType::text, "25%",
+     "rank of the subspace: a share of the smaller side of each matrix (25%) or a number",
+     "qgalore_rank"},
+    {"galore_side", OptionType::text, "small",
+     "side of each matrix that the subspace is of: small, or big (a larger basis, smaller moments)",
+     "", "small big"},
+    {"galore_target", OptionType::list, "all-linear",
+     "modules that learn in a subspace, as for lora_target; all others learn as a whole",
+     "optim_target_modules"},
+    {"galore_scale", OptionType::number, "0.25", "factor on the step of the subspace",
+     "qgalore_scale", "", 0},
+    {"galore_learning_rate", OptionType::number, "auto",
+     "learning rate of the subspaces; auto: elements move as with learning_rate in full training",
+     "", "auto", 0},
+    {"projection_update_gap", OptionType::integer, "auto",
+     "steps from one refresh of a subspace to the next; auto: 2% of max_steps, from 20 to 200",
+     "update_proj_gap galore_update_interval qgalore_update_proj_gap", "auto", 1, 1e9},
+    {"projection_window", OptionType::integer, "auto",
+     "steps before a refresh whose gradients it is made of; auto: 1, or 4 with gaps of 100 and "
+     "more",
+     "", "auto", 1, 1e9},
+    {"stagger_refreshes", OptionType::boolean, "true",
+     "refresh matrices one after another rather than all at once"},
+    {"subspace", OptionType::text, "power",
+     "how it is found: power (iteration; no gradient is formed), random, or svd (exact; slow)", "",
+     "power random svd"},
+    {"subspace_basis", OptionType::text, "principal",
+     "principal: moments are rotated into the new basis; aligned: the basis is turned towards the "
+     "old; original: neither",
+     "", "principal aligned original"},
+    {"lazy_overlap", OptionType::number, "0",
+     "overlap of old and new subspace beyond chance that, twice in a row, doubles the gap (0.5, "
+     "say); 0: never",
+     "", "", 0, 1},
+    {"projection_gap_max", OptionType::integer, "auto",
+     "longest gap with lazy_overlap; auto: 8 times the gap", "", "auto", 1, 1e9},
+    {"projection_dtype", OptionType::text, "f32", "how subspaces are kept: f32, bf16 or int4", "",
+     "f32 bf16 int4"},
+    {"update_rounding", OptionType::text, "stochastic",
+     "how updated weights are rounded to their storage: stochastic, or nearest (loses small "
+     "updates)",
+     "", "stochastic nearest"},
+}};
+
+constexpr int64_t kShortestGap = 20;  // a new subspace needs some steps to be worth its refresh
+constexpr int64_t kLongestGap = 200;  // the papers'
+constexpr double kShareOfRun = 0.02;
+
+int64_t smaller_side(const WeightSpec& weight) {
+  return std::min(weight.rows, weight.cols);
+}
+
+std::optional<int64_t> integer_unless_auto(const OptionSet& options, const char* name) {
+  return options.is_word(name) ? std::nullopt : std::optional(options.integer(name));
+}
+
+const Format& projection_format(const std::string& name) {
+  return name == "int4" ? int4_affine_format() : name == "bf16" ? bf16_format() : f32_format();
+}
+
+SubspaceKind parse_subspace(const std::string& text) {
+  return text == "power"    ? SubspaceKind::power
+         : text == "random" ? SubspaceKind::random
+                            : SubspaceKind::svd;
+}
+
+SubspaceBasis parse_basis(const std::string& text) {
+  return text == "principal" ? SubspaceBasis::principal
+         : text == "aligned" ? SubspaceBasis::aligned
+                             : SubspaceBasis::original;
+}
+
+}  // namespace
+
+std::span<const OptionSpec> galore_options() {
+  return kGaloreOptions;
+}
+
+GaloreSettings::GaloreSettings(const OptionSet& options)
+    : subspace(parse_subspace(options.text("subspace"))),
+      basis(parse_basis(options.text("subspace_basis"))),
+      stagger(options.boolean("stagger_refreshes")),
+      stochastic(options.text("update_rounding") == "stochastic"),
+      lazy_overlap(options.number("lazy_overlap")),
+      projection(&projection_format(options.text("projection_dtype"))),
+      rank_text(options.text("galore_rank")),
+      max_steps(options.integer("max_steps")),
+      learning_rate(options.number("learning_rate")),
+      side_(options.text("galore_side")),
+      scale_(options.number("galore_scale")),
+      gap_(integer_unless_auto(options, "projection_update_gap")),
+      window_(integer_unless_auto(options, "projection_window")),
+      longest_gap_(integer_unless_auto(options, "projection_gap_max")),
+      targets_(linear_targets(options, "galore_target")) {
+  if (!options.is_word("galore_learning_rate")) {
+    matrices_rate_ = options.number("galore_learning_rate");
+  }
+  if (scale_ <= 0.0) throw Error(ErrorKind::usage, "galore_scale=0 trains nothing", "use 0.25");
+  if (lazy_overlap > 0.0 && subspace == SubspaceKind::random) {
+    throw Error(ErrorKind::usage, "lazy_overlap says nothing of subspace=random",
+                "random subspaces overlap by chance alone; set lazy_overlap=0");
+  }
+  if (longest_gap_ && lazy_overlap == 0.0) {
+    throw Error(ErrorKind::usage, "projection_gap_max is of gaps that grow, and lazy_overlap is 0",
+                "set lazy_overlap, or leave projection_gap_max=auto");
+  }
+  if (gap_ && longest_gap_ && *longest_gap_ < *gap_) {
+    throw Error(ErrorKind::usage,
+                fmt::format("projection_gap_max={} is less than projection_update_gap={}",
+                            *longest_gap_, *gap_));
+  }
+  if (gap_ && window_ && *window_ > *gap_) {
+    throw Error(
+        ErrorKind::usage,
+        fmt::format("projection_window={} is more than projection_update_gap={}", *window_, *gap_),
+        "a window ends with the refresh that its gap ends with");
+  }
+}
+
+void GaloreSettings::settle(std::span<const WeightSpec> weights) const {
+  const bool any = std::any_of(weights.begin(), weights.end(),
+                               [&](const WeightSpec& weight) { return targets(weight); });
+  if (!any) {
+    throw Error(ErrorKind::usage, "galore_target: no linear layer of the model's blocks",
+                "their modules: " + linear_module_names() + "; jackscrew inspect shows the paths");
+  }
+  for (const WeightSpec& weight : weights) {
+    if (!targets(weight)) continue;
+    const int64_t rank = rank_of(weight);
+    if (rank >= 1 && rank <= smaller_side(weight)) continue;
+    throw Error(ErrorKind::usage,
+                fmt::format("galore_rank={} is not from 1 to the smaller side of {}, {}", rank_text,
+                            weight.name, smaller_side(weight)),
+                "give a share, such as 25%: it suits matrices of every size");
+  }
+}
+
+bool GaloreSettings::targets(const WeightSpec& weight) const {
+  return weight.is_block_matrix() && targets_.contains(path_of(weight));
+}
+
+int64_t GaloreSettings::rank_of(const WeightSpec& weight) const {
+  const bool share = !rank_text.empty() && rank_text.back() == '%';
+  const auto number = parse_double(share ? rank_text.substr(0, rank_text.size() - 1) : rank_text);
+  const bool whole = number && (share || *number == std::floor(*number));
+  if (!whole || !(*number > 0) || *number > (share ? 100.0 : 1e9)) {
+    throw Error(ErrorKind::usage, fmt::format("galore_rank={} is no rank", rank_text),
+                "give a share such as 25%, or a number such as 256");
+  }
+  if (!share) return static_cast<int64_t>(*number);
+  const double rank = *number / 100.0 * static_cast<double>(smaller_side(weight));
+  return std::max<int64_t>(1, static_cast<int64_t>(std::lround(rank)));
+}
+
+bool GaloreSettings::of_inputs(const WeightSpec& weight) const {
+  const bool small_is_inputs = weight.rows >= weight.cols;
+  return weight.rows == weight.cols || side_ == "small" ? small_is_inputs : !small_is_inputs;
+}
+
+double GaloreSettings::step_scale(const WeightSpec& weight) const {
+  if (!matrices_rate_ || learning_rate <= 0.0) return 1.0 / root_of_share(weight);
+  return *matrices_rate_ / learning_rate * scale_;
+}
+
+double GaloreSettings::element_scale(const WeightSpec& weight) const {
+  return step_scale(weight) * root_of_share(weight);
+}
+
+// A step of 1 in every coordinate of the subspace moves an element of the weight by so much, as
+// root mean square: the rows of the basis have that length.
+double GaloreSettings::root_of_share(const WeightSpec& weight) const {
+  const int64_t size = of_inputs(weight) ? weight.cols : weight.rows;
+  return std::sqrt(static_cast<double>(rank_of(weight)) / static_cast<double>(size));
+}
+
+int64_t GaloreSettings::gap_of(int64_t total_steps) const {
+  if (gap_) return *gap_;
+  const auto share = std::llround(kShareOfRun * static_cast<double>(total_steps));
+  return std::max(window_.value_or(1), std::clamp<int64_t>(share, kShortestGap, kLongestGap));
+}
+
+int64_t GaloreSettings::window_of(int64_t refresh_gap) const {
+  // A sum over more steps captures a little more of the next ones, and few matrices are in a window
+  // at once where gaps are long.
+  return window_.value_or(refresh_gap >= 100 ? 4 : 1);
+}
+
+int64_t GaloreSettings::longest_gap_of(int64_t refresh_gap) const {
+  return std::max(refresh_gap, longest_gap_.value_or(8 * refresh_gap));
+}
+
+}  // namespace jackscrew

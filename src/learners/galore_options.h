@@ -1,0 +1,77 @@
+// The options of GaLore, and what they come to for a weight of the model.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+
+#include "base/module_patterns.h"
+#include "base/options.h"
+#include "quant/format.h"
+#include "quant/weight_spec.h"
+
+namespace jackscrew {
+
+std::span<const OptionSpec> galore_options();
+
+// How the subspace of a refresh is found.
+enum class SubspaceKind {
+  power,   // a power iteration over the steps of a window, from the subspace before
+  random,  // at random
+  svd      // the singular vectors of the window's gradient, formed as a whole
+};
+
+// How moments come into a new basis.
+enum class SubspaceBasis {
+  principal,  // the basis is principal directions, moments are rotated
+  aligned,    // the basis is turned towards the old, moments stay
+  original    // principal directions, moments stay: as the papers' code does
+};
+
+struct GaloreSettings {
+  // Throws Error(usage) for values that contradict.
+  explicit GaloreSettings(const OptionSet& options);
+
+  // Hears of all weights of the model. Throws Error(usage) where a target is none of it, or the
+  // rank does not fit.
+  void settle(std::span<const WeightSpec> weights) const;
+
+  bool targets(const WeightSpec& weight) const;
+  // Of the subspace of a weight that is targeted.
+  int64_t rank_of(const WeightSpec& weight) const;
+  // Whether its basis is of inputs (columns of dW: R = dW P) rather than of outputs (R = dWᵀ P).
+  bool of_inputs(const WeightSpec& weight) const;
+  // The rate of its step R, times galore_scale, as a multiple of the run's learning rate: the
+  // optimizer's.
+  double step_scale(const WeightSpec& weight) const;
+  // The rate with which its elements move, as full training's would, as a multiple of the same.
+  double element_scale(const WeightSpec& weight) const;
+  // Steps between two refreshes, in a run of so many.
+  int64_t gap_of(int64_t total_steps) const;
+  int64_t window_of(int64_t refresh_gap) const;
+  // The most that a lazy schedule stretches the gap to.
+  int64_t longest_gap_of(int64_t refresh_gap) const;
+
+  SubspaceKind subspace;
+  SubspaceBasis basis;
+  bool stagger;
+  bool stochastic;  // rounding of weights
+  // The part of the way from chance to 1 that two overlaps in a row must reach for the gap to
+  // double; 0: it never does.
+  double lazy_overlap;
+  const Format* projection;  // how bases are kept
+  std::string rank_text;     // as given
+  int64_t max_steps;         // of the run; 0: not known yet
+  double learning_rate;      // of the run
+
+ private:
+  double root_of_share(const WeightSpec& weight) const;
+
+  std::string side_;
+  double scale_;
+  std::optional<double> matrices_rate_;  // galore_learning_rate
+  std::optional<int64_t> gap_, window_, longest_gap_;
+  ModuleTargets targets_;
+};
+
+}  // namespace jackscrew

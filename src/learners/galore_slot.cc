@@ -1,0 +1,191 @@
+#include "learners/galore_slot.h"
+
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include "kernels/rows/loss.rows.h"
+#include "learners/galore.rows.h"
+#include "learners/in_place.h"
+#include "learners/subspace.h"
+#include "quant/plain.h"
+
+namespace jackscrew {
+
+namespace {
+
+// R (+)= G P, or Gᵀ P.
+void project(const Gradient& g, bool of_inputs, const Tensor& basis, const Tensor& to) {
+  of_inputs ? g.add_right(basis, to) : g.add_left(basis, to);
+}
+
+void add(Context& context, const Tensor& from, const Tensor& to, float factor = 1.0f) {
+  context.ops.launch(AddScaled{from.data<float>(), to.data<float>(), factor, to.size()},
+                     ceil_div(to.size(), AddScaled::kChunk));
+}
+
+// The root of the sum of squares; 0 on the plan device.
+double norm_of(Context& context, const Tensor& values) {
+  const Arena::Frame frame(context.scratch);
+  const int64_t chunks = ceil_div(values.size(), SquaredNormChunks::kChunk);
+  const Tensor sums = context.scratch.tensor(DType::f64, {chunks});
+  context.ops.launch(SquaredNormChunks{values.data<float>(), sums.data<double>(), values.size()},
+                     chunks);
+  if (context.ops.plans_only()) return 0.0;
+  std::vector<double> on_host(static_cast<size_t>(chunks));
+  context.ops.copy(Tensor(on_host.data(), DType::f64, {chunks}), sums);
+  return std::sqrt(std::accumulate(on_host.begin(), on_host.end(), 0.0));
+}
+
+}  // namespace
+
+GaloreSlot::GaloreSlot(const LearnerContext& context, Weight& weight,
+                       const GaloreSettings& settings)
+    : weight_(&weight),
+      memory_(&context.memory),
+      settings_(settings),
+      seed_(context.seed),
+      tensor_(name_hash((weight.name() + ".projection").c_str())),
+      of_inputs_(settings.of_inputs(weight.spec())),
+      rank_(settings.rank_of(weight.spec())),
+      basis_rows_(of_inputs_ ? weight.cols() : weight.rows()),
+      other_rows_(of_inputs_ ? weight.rows() : weight.cols()) {
+  require_in_place(weight);
+  if (!context.training) return;
+  basis_ = OwnedTensor(*memory_, Purpose::projections, DType::u8,
+                       {settings_.projection->storage_bytes(basis_rows_, rank_)});
+  projected_ = OwnedTensor(*memory_, Purpose::gradients, DType::f32, {other_rows_, rank_});
+  state_ = context.optimizer.make_state(*memory_, projected_.view().size());
+  Context run{context.ops, context.scratch, context.scalars};
+  const Arena::Frame frame(run.scratch);
+  const Tensor first = run.scratch.tensor(DType::f32, {basis_rows_, rank_});
+  random_basis(run, 0, first);
+  keep_basis(run, first);
+}
+
+void GaloreSlot::backward(const Gradient& g, const Tensor*) {
+  Context& context = g.context();
+  const Arena::Frame frame(context.scratch);
+  const Tensor p = basis(context);
+  if (!in_window()) return project(g, of_inputs_, p, projected_.view());
+  if (finds_by_svd()) {
+    g.add_dw(window_.view());
+    return project(g, of_inputs_, p, projected_.view());
+  }
+  // Of this micro-batch alone: Z is a sum of products with it.
+  const Tensor r = context.scratch.tensor(DType::f32, {other_rows_, rank_});
+  context.ops.zero(r);
+  project(g, of_inputs_, p, r);
+  add(context, r, projected_.view());
+  project(g, !of_inputs_, r, window_.view());
+}
+
+void GaloreSlot::apply(Context& context, double weight_decay) {
+  const Arena::Frame frame(context.scratch);
+  // The optimizer moves a parameter of zeros: by the step in the coordinates of the subspace, or
+  // not at all where the training step is not finite.
+  const Tensor step = context.scratch.tensor(DType::f32, {other_rows_, rank_});
+  context.ops.zero(step);
+  state_->apply(context, step, projected_.view(), settings_.step_scale(weight_->spec()), 0.0);
+  const Tensor p = basis(context);
+  const double rate_scale = settings_.element_scale(weight_->spec());
+  update_in_place(context, *weight_, settings_.stochastic,
+                  [&](const Tensor& values, int64_t begin, int64_t end) {
+                    if (weight_decay > 0.0) {
+                      context.ops.launch(DecayRows{values.data<float>(), context.scalars,
+                                                   values.cols(), rate_scale, weight_decay},
+                                         values.rows());
+                    }
+                    const Tensor left = of_inputs_ ? step.rows(begin, end) : p.rows(begin, end);
+                    context.ops.gemm(left, Transpose::no, of_inputs_ ? p : step, Transpose::yes,
+                                     values, Accumulate::yes);
+                  });
+}
+
+void GaloreSlot::visit(const StateVisitor& visitor) const {
+  visitor(in_place_state(*weight_));
+  if (state_ == nullptr) return;
+  visitor({name() + ".gradient", StateRole::gradient, projected_.view(), false});
+  visitor({name() + ".projection", StateRole::moment, basis_.view(), true});
+  if (in_window()) visitor({name() + ".window", StateRole::moment, window_.view(), true});
+  state_->visit(name(), visitor);
+}
+
+int64_t GaloreSlot::window_rows() const {
+  return finds_by_svd() ? weight_->rows() : basis_rows_;
+}
+
+int64_t GaloreSlot::window_cols() const {
+  return finds_by_svd() ? weight_->cols() : rank_;
+}
+
+void GaloreSlot::open_window() {
+  if (settings_.subspace == SubspaceKind::random) return;
+  window_ = OwnedTensor(*memory_, Purpose::projections, DType::f32, {window_rows(), window_cols()});
+}
+
+int64_t GaloreSlot::window_bytes() const {
+  if (settings_.subspace == SubspaceKind::random) return 0;
+  return booked_bytes(window_rows() * window_cols() * dtype_size(DType::f32));
+}
+
+double GaloreSlot::refresh(Context& context, uint32_t draw) {
+  const Arena::Frame frame(context.scratch);
+  const Tensor before = basis(context);
+  const Tensor after = context.scratch.tensor(DType::f32, {basis_rows_, rank_});
+  const bool found = next_basis(context, draw, before, after);
+  window_ = {};
+  if (!found) return 1.0;
+  if (settings_.basis == SubspaceBasis::aligned) align_basis(context, after, before);
+  const Tensor c = context.scratch.tensor(DType::f32, {rank_, rank_});
+  context.ops.gemm(before, Transpose::yes, after, Transpose::no, c, Accumulate::no);
+  if (settings_.basis == SubspaceBasis::principal) state_->rotate(context, c);
+  keep_basis(context, after);
+  return overlap(context, c);
+}
+
+// False where the window says nothing of a subspace.
+bool GaloreSlot::next_basis(Context& context, uint32_t draw, const Tensor& before,
+                            const Tensor& to) {
+  if (settings_.subspace == SubspaceKind::random) {
+    random_basis(context, draw, to);
+    return true;
+  }
+  const double norm = norm_of(context, window_.view());
+  if (!context.ops.plans_only() && !(norm > 0.0 && std::isfinite(norm))) return false;
+  if (finds_by_svd()) {
+    exact_basis(context, window_.view(), of_inputs_ ? Transpose::yes : Transpose::no, to);
+    return true;
+  }
+  // (GᵀG + s) P has the principal directions of GᵀG P, and full rank whatever the window: with
+  // fewer tokens than the rank, directions without gradient stay what they were. s is 1e-5 of a
+  // usual column's length, above what f32 products leave of the largest.
+  constexpr double kShift = 1e-5;
+  add(context, before, window_.view(),
+      static_cast<float>(kShift * norm / std::sqrt(static_cast<double>(rank_))));
+  principal_basis(context, window_.view(), to);
+  return true;
+}
+
+void GaloreSlot::random_basis(Context& context, uint32_t draw, const Tensor& to) const {
+  context.ops.launch(RandomRows{to.data<float>(), seed_, rank_, draw, tensor_}, basis_rows_);
+  orthonormalise(context, to);
+}
+
+Tensor GaloreSlot::basis(Context& context) const {
+  const Storage kept{basis_.view(), basis_rows_, rank_};
+  if (settings_.projection == &f32_format()) {
+    return {kept.bytes.raw(), DType::f32, {basis_rows_, rank_}};
+  }
+  const Tensor out = context.scratch.tensor(DType::f32, {basis_rows_, rank_});
+  settings_.projection->decode(context.ops, kept, 0, basis_rows_, out);
+  return out;
+}
+
+void GaloreSlot::keep_basis(Context& context, const Tensor& basis) {
+  settings_.projection->encode(
+      context.ops, [&](int64_t begin, int64_t end) { return basis.rows(begin, end); },
+      {basis_.view(), basis_rows_, rank_}, {}, context.scratch);
+}
+
+}  // namespace jackscrew

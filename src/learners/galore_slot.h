@@ -1,0 +1,75 @@
+// A matrix that learns in a subspace of its gradient (GaLore: Zhao et al., arXiv 2403.03507), which
+// is never formed. With G = dW [out, in] and an orthonormal basis P:
+//
+//   of inputs   P [in, rank],  R = G P  [out, rank],   W -= R's step · Pᵀ
+//   of outputs  P [out, rank], R = Gᵀ P [in, rank],    W -= P · (R's step)ᵀ
+//
+// R is what is accumulated, clipped and given to the optimizer. A subspace is refreshed now and
+// then: over the steps of a window the slot sums Z = Gᵀ(G P), or G(Gᵀ P), from R and one more thin
+// product; the principal directions of Z, one power iteration of the summed GᵀG, are the next P.
+// Where many micro-batches make a step, Z sums each one's GᵀG: less noisy than that of their sum,
+// not equal to it.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "learners/galore_options.h"
+#include "learners/learner.h"
+
+namespace jackscrew {
+
+class GaloreSlot : public LearnerSlot {
+ public:
+  // Begins in a random subspace. Throws Error(usage) for a storage that cannot be updated in place.
+  GaloreSlot(const LearnerContext& context, Weight& weight, const GaloreSettings& settings);
+
+  bool learns() const override { return true; }
+  bool forms_gradient() const override { return false; }
+  void backward(const Gradient& g, const Tensor* dx) override;
+  void apply(Context& context, double weight_decay) override;
+  void visit(const StateVisitor& visitor) const override;
+
+  const std::string& name() const { return weight_->name(); }
+  // The overlap of two random subspaces of this rank.
+  double chance_overlap() const {
+    return static_cast<double>(rank_) / static_cast<double>(basis_rows_);
+  }
+  // See GaloreSettings.
+  double element_scale() const { return settings_.element_scale(weight_->spec()); }
+
+  // From now on gradients are summed for the next refresh. Takes memory: outside of steps.
+  void open_window();
+  void close_window() { window_ = {}; }
+  // What a window takes, in bytes booked.
+  int64_t window_bytes() const;
+  // Makes the next subspace of what the window has summed, or the `draw`th at random, and gives the
+  // window back. Returns the overlap of the old and the new (see overlap()). A window in which all
+  // gradients were 0 leaves the subspace as it is.
+  double refresh(Context& context, uint32_t draw);
+
+ private:
+  bool in_window() const { return !window_.empty(); }
+  bool finds_by_svd() const { return settings_.subspace == SubspaceKind::svd; }
+  int64_t window_rows() const;
+  int64_t window_cols() const;
+  void random_basis(Context& context, uint32_t draw, const Tensor& to) const;
+  // The basis as f32 [basis rows, rank]: its own bytes, or decoded to context.scratch.
+  Tensor basis(Context& context) const;
+  void keep_basis(Context& context, const Tensor& basis);
+  bool next_basis(Context& context, uint32_t draw, const Tensor& before, const Tensor& to);
+
+  Weight* weight_;
+  Memory* memory_;
+  GaloreSettings settings_;
+  uint64_t seed_;
+  uint32_t tensor_;  // hash of the basis' name
+  bool of_inputs_;
+  int64_t rank_, basis_rows_, other_rows_;
+  OwnedTensor basis_;                      // bytes of settings_.projection
+  OwnedTensor projected_;                  // R, f32 [other rows, rank]; training only
+  std::unique_ptr<OptimizerState> state_;  // of R; training only
+  OwnedTensor window_;                     // Z, f32 [window rows, window cols], in a window
+};
+
+}  // namespace jackscrew

@@ -1,0 +1,92 @@
+#include "learners/in_place.h"
+
+#include <algorithm>
+
+#include "base/philox.h"
+
+namespace jackscrew {
+
+namespace {
+
+class InPlaceSlot : public LearnerSlot {
+ public:
+  InPlaceSlot(const LearnerContext& context, Weight& weight) : weight_(weight) {
+    require_in_place(weight);
+    if (!context.training) return;
+    gradient_ =
+        OwnedTensor(context.memory, Purpose::gradients, DType::f32, {weight.rows(), weight.cols()});
+    state_ = context.optimizer.make_state(context.memory, weight.size());
+  }
+
+  bool learns() const override { return true; }
+
+  void backward(const Gradient& g, const Tensor*) override { g.add_dw(gradient_.view()); }
+
+  void apply(Context& context, double weight_decay) override {
+    state_->begin(context, 1.0, weight_decay);
+    update_in_place(context, weight_, true, [&](const Tensor& values, int64_t begin, int64_t end) {
+      state_->update(context, values, gradient_.view().rows(begin, end), begin * weight_.cols());
+    });
+  }
+
+  void visit(const StateVisitor& visitor) const override {
+    visitor(in_place_state(weight_));
+    if (state_ == nullptr) return;
+    visitor({weight_.name() + ".gradient", StateRole::gradient, gradient_.view(), false});
+    state_->visit(weight_.name(), visitor);
+  }
+
+ private:
+  Weight& weight_;
+  OwnedTensor gradient_;                   // f32 [rows, cols]; training only
+  std::unique_ptr<OptimizerState> state_;  // training only
+};
+
+}  // namespace
+
+void require_in_place(const Weight& weight) {
+  if (weight.format().can_encode()) return;
+  throw Error(ErrorKind::usage,
+              fmt::format("{} is stored as {}, which cannot be updated in place", weight.name(),
+                          weight.format().name()),
+              "set storage=int8_affine or another format that can be written");
+}
+
+void update_in_place(Context& context, Weight& weight, bool stochastic, const RowUpdate& update) {
+  if (const Tensor values = weight.as_f32(); !values.empty()) {
+    update(values, 0, weight.rows());
+    return;
+  }
+  const Arena::Frame frame(context.scratch);
+  const int64_t step = std::min(weight.rows(), encode_panel_rows(weight.cols()));
+  const Tensor panel = context.scratch.tensor(DType::f32, {step, weight.cols()});
+  const auto source = [&](int64_t begin, int64_t end) {
+    const Tensor values = panel.rows(0, end - begin);
+    weight.decode(context.ops, begin, end, values);
+    update(values, begin, end);
+    return values;
+  };
+  weight.encode(context.ops, source,
+                Rounding{.stochastic = stochastic,
+                         .scalars = context.scalars,
+                         .tensor = name_hash(weight.name().c_str()),
+                         .in_place = true},
+                context.scratch);
+}
+
+StateRef in_place_state(const Weight& weight) {
+  if (const Tensor values = weight.as_f32(); !values.empty()) {
+    return {weight.name(), StateRole::parameter, values, true};
+  }
+  return {.name = weight.name() + "." + weight.format().name(),
+          .role = StateRole::stored,
+          .view = weight.storage().bytes,
+          .save = true,
+          .elements = weight.size()};
+}
+
+std::unique_ptr<LearnerSlot> make_in_place_slot(const LearnerContext& context, Weight& weight) {
+  return std::make_unique<InPlaceSlot>(context, weight);
+}
+
+}  // namespace jackscrew

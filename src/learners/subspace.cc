@@ -1,0 +1,130 @@
+#include "learners/subspace.h"
+
+#include <Eigen/Cholesky>
+#include <Eigen/Eigenvalues>
+#include <Eigen/SVD>
+#include <cmath>
+#include <vector>
+
+#include "base/error.h"
+
+namespace jackscrew {
+
+namespace {
+
+using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+using FloatMatrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+
+Matrix on_host(Context& context, const Tensor& matrix) {
+  FloatMatrix values(matrix.rows(), matrix.cols());
+  context.ops.copy(Tensor(values.data(), DType::f32, {matrix.rows(), matrix.cols()}), matrix);
+  return values.cast<double>();
+}
+
+void to_device(Context& context, const Matrix& from, const Tensor& to) {
+  FloatMatrix values = from.cast<float>();
+  context.ops.copy(to, Tensor(values.data(), DType::f32, {to.rows(), to.cols()}));
+}
+
+Tensor square(Context& context, int64_t size) {
+  return context.scratch.tensor(DType::f32, {size, size});
+}
+
+// basis <- basis · factor
+void multiply_from_right(Context& context, const Tensor& basis, const Tensor& factor) {
+  const Arena::Frame frame(context.scratch);
+  const Tensor product = context.scratch.tensor(DType::f32, {basis.rows(), basis.cols()});
+  context.ops.gemm(basis, Transpose::no, factor, Transpose::no, product, Accumulate::no);
+  context.ops.copy(basis, product);
+}
+
+// aᵀ b
+Tensor cosines(Context& context, const Tensor& a, const Tensor& b) {
+  const Tensor out = context.scratch.tensor(DType::f32, {a.cols(), b.cols()});
+  context.ops.gemm(a, Transpose::yes, b, Transpose::no, out, Accumulate::no);
+  return out;
+}
+
+// Columns of the eigenvectors in descending order of the eigenvalues.
+Matrix descending_eigenvectors(const Matrix& symmetric) {
+  const Eigen::SelfAdjointEigenSolver<Matrix> solver(symmetric);
+  if (solver.info() != Eigen::Success) {
+    fail(ErrorKind::non_finite, "the eigenvectors of a gradient were not found");
+  }
+  return solver.eigenvectors().rowwise().reverse();
+}
+
+}  // namespace
+
+void orthonormalise(Context& context, const Tensor& basis) {
+  const Arena::Frame frame(context.scratch);
+  const int64_t rank = basis.cols();
+  const Tensor factor = square(context, rank);
+  // Sums of products of unit columns are wrong by some 1e-7 each, eigenvalues by rank times that: a
+  // shift of so much keeps the factor real. A round brings eigenvalues that lie below it up by its
+  // inverse, 1e4 at rank 1000, until none does.
+  const double shift = 1e-7 * static_cast<double>(rank);
+  constexpr double kOrthonormal = 1e-5;
+  constexpr int kRounds = 12;
+  for (int round = 0; round < kRounds; ++round) {
+    context.ops.gemm(basis, Transpose::yes, basis, Transpose::no, factor, Accumulate::no);
+    if (context.ops.plans_only()) return multiply_from_right(context, basis, factor);
+    Matrix gram = on_host(context, factor);
+    if (!gram.allFinite()) {
+      fail(ErrorKind::non_finite, "the basis of a gradient's subspace is not finite");
+    }
+    const bool done = (gram - Matrix::Identity(rank, rank)).cwiseAbs().maxCoeff() < kOrthonormal;
+    if (done) return;
+    if (gram.diagonal().minCoeff() <= 0.0) {
+      fail(ErrorKind::generic, "a column of a gradient's subspace is 0");
+    }
+    const Eigen::VectorXd unit = gram.diagonal().cwiseSqrt().cwiseInverse();
+    gram = unit.asDiagonal() * gram * unit.asDiagonal();
+    gram.diagonal().array() += shift;
+    const Eigen::LLT<Matrix> cholesky(gram);
+    // Columns times the diagonal times the inverse of Lᵀ.
+    Matrix inverse = unit.asDiagonal();
+    cholesky.matrixU().solveInPlace<Eigen::OnTheRight>(inverse);
+    to_device(context, inverse, factor);
+    multiply_from_right(context, basis, factor);
+  }
+  fail(ErrorKind::generic, "the columns of a gradient's subspace are dependent");
+}
+
+void principal_basis(Context& context, const Tensor& z, const Tensor& basis) {
+  context.ops.copy(basis, z);
+  orthonormalise(context, basis);
+  const Arena::Frame frame(context.scratch);
+  const Tensor factor = cosines(context, basis, z);
+  if (!context.ops.plans_only()) {
+    const Matrix s = on_host(context, factor);
+    to_device(context, descending_eigenvectors(s * s.transpose()), factor);
+  }
+  multiply_from_right(context, basis, factor);
+}
+
+void exact_basis(Context& context, const Tensor& g, Transpose transpose, const Tensor& basis) {
+  if (context.ops.plans_only()) return;
+  Matrix values = on_host(context, g);
+  if (transpose == Transpose::yes) values.transposeInPlace();
+  const Matrix vectors = descending_eigenvectors(values * values.transpose());
+  to_device(context, vectors.leftCols(basis.cols()), basis);
+}
+
+void align_basis(Context& context, const Tensor& basis, const Tensor& target) {
+  const Arena::Frame frame(context.scratch);
+  const Tensor factor = cosines(context, basis, target);
+  if (!context.ops.plans_only()) {
+    const Eigen::BDCSVD<Matrix> svd(on_host(context, factor),
+                                    Eigen::ComputeThinU | Eigen::ComputeThinV);
+    to_device(context, svd.matrixU() * svd.matrixV().transpose(), factor);
+  }
+  multiply_from_right(context, basis, factor);
+}
+
+double overlap(Context& context, const Tensor& c) {
+  if (context.ops.plans_only()) return 0.0;
+  return on_host(context, c).squaredNorm() / static_cast<double>(c.cols());
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,66 @@
+// Affine codes of a group: a value is scale * (code - zero), with code and zero in [0, kMost]. The
+// range that is coded includes 0, so that 0 is exact and no group is cut off far from it.
+#pragma once
+
+#include "kernels/row_math.h"
+#include "quant/group_row.h"
+
+namespace jackscrew {
+
+// A group that is updated in place keeps its grid until a value leaves it, or the values shrink to
+// less than kAffineLeast of it, and gets one that is larger than they are by kAffineHeadroom. With
+// the ends of the grid at the extremes of the group, at every step anew, those could only be
+// rounded inwards: 3 % of all movement is lost (measured over 2000 steps; none with a grid that
+// stays).
+inline constexpr float kAffineHeadroom = 1.05f;
+inline constexpr float kAffineLeast = 0.7f;
+
+template <int kMost>
+struct AffineGrid {
+  float scale;
+  float inverse;  // of scale, but finite
+  float zero;     // a whole number
+
+  JACKSCREW_ROW static AffineGrid of(float scale, float zero) {
+    return {scale, row_min(1.0f / scale, 3.4028235e38f), zero};
+  }
+
+  // For values from -bottom to top, neither of them negative; `headroom` times as far to both
+  // sides.
+  JACKSCREW_ROW static AffineGrid around(float top, float bottom, float headroom) {
+    const float most = static_cast<float>(kMost);
+    const float range = headroom * (top + bottom);
+    // Finite even where the range is 0 or subnormal.
+    const float inverse = row_min(most / range, 3.4028235e38f);
+    const float zero = round_to_integer(headroom * bottom * inverse);
+    return {range / most, inverse, row_min(row_max(zero, 0.0f), most)};
+  }
+
+  // Whether such values may stay on it.
+  JACKSCREW_ROW bool suits(float top, float bottom) const {
+    const float most = static_cast<float>(kMost);
+    return top <= (most - zero) * scale && bottom <= zero * scale &&
+           top + bottom >= kAffineLeast * most * scale;
+  }
+
+  // The nearest code, half to even, or either neighbour by a random number of [0, 1).
+  template <class... Uniform>
+  JACKSCREW_ROW int32_t code(float value, Uniform... uniform) const {
+    const float q = round_to_integer(value * inverse, uniform...) + zero;
+    // In this order of operands NaN becomes 0.
+    return static_cast<int32_t>(row_min(row_max(q, 0.0f), static_cast<float>(kMost)));
+  }
+};
+
+// The grid of a group: that of before, if it may stay, or one for these values.
+template <class Team, int kMost>
+JACKSCREW_ROW AffineGrid<kMost> affine_grid(const Team& team, const float* values, int64_t count,
+                                            const AffineGrid<kMost>& before, bool in_place) {
+  const float top = team.max(count, 0.0f, [&](int64_t i) { return nan_to_infinity(values[i]); });
+  const float bottom =
+      team.max(count, 0.0f, [&](int64_t i) { return nan_to_infinity(-values[i]); });
+  if (in_place && before.suits(top, bottom)) return before;
+  return AffineGrid<kMost>::around(top, bottom, in_place ? kAffineHeadroom : 1.0f);
+}
+
+}  // namespace jackscrew

@@ -14,6 +14,7 @@ struct Context {
   StepScalars* scalars;   // in device memory; null on the plan device
   bool training = false;  // false: evaluation and generation, where nothing is dropped out
   RowCount rows = {};     // of the tokens, or at the loss head of the targets
+  bool last = false;      // of a step's micro-batches: no gradient is formed after its own
 };
 
 }  // namespace jackscrew

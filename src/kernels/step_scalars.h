@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/philox.h"
+
 namespace jackscrew {
 
 struct StepScalars {
@@ -16,6 +18,7 @@ struct StepScalars {
   uint64_t seed;
   double targets;   // of the whole step
   double loss_sum;  // of the targets' negative log-likelihoods, nats; 0, and the device adds to it
+  double applied_squares;  // of gradients that were applied in backward; 0, likewise
   // Written by the device when it ends, and left alone from the first step on that is not finite:
   // the host may look at it when it likes.
   double loss;         // mean over the targets
@@ -26,6 +29,12 @@ struct StepScalars {
 };
 
 // What the host writes when a step begins.
+// As torch.nn.utils.clip_grad_norm_, with its 1e-6; a limit of 0 is none.
+JACKSCREW_INLINE float clip_scale(float norm, float limit) {
+  const float scale = limit / (norm + 1e-6f);
+  return limit > 0.0f && scale < 1.0f ? scale : 1.0f;
+}
+
 inline constexpr int64_t kStepBeginBytes = offsetof(StepScalars, loss);
 
 }  // namespace jackscrew

@@ -1,5 +1,7 @@
 #include "learners/full.h"
 
+#include "learners/gradient_buffer.h"
+
 namespace jackscrew {
 
 namespace {
@@ -23,7 +25,7 @@ class FullSlot : public LearnerSlot {
       context.original(weight, master_);
     }
     if (!context.training) return;
-    gradient_ = OwnedTensor(context.memory, Purpose::gradients, DType::f32, {rows, cols});
+    gradient_ = GradientBuffer(context, {rows, cols});
     state_ = context.optimizer.make_state(context.memory, weight.size());
   }
 
@@ -52,7 +54,7 @@ class FullSlot : public LearnerSlot {
   double learning_rate_scale_;
   Tensor master_;             // f32 [rows, cols]: the weight's own storage, or owned_master_
   OwnedTensor owned_master_;  // empty when the storage is f32
-  OwnedTensor gradient_;      // f32 [rows, cols]; training only
+  GradientBuffer gradient_;   // [rows, cols]; training only
   std::unique_ptr<OptimizerState> state_;  // training only
 };
 

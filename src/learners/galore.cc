@@ -76,17 +76,18 @@ class GaloreLearner : public Learner {
   bool begin_step(Context& context, int64_t step) override {
     if (held_) return false;
     bool changed = false;
+    // Windows are given back before any is taken.
+    for (size_t i = 0; i < slots_.size(); ++i) {
+      if (step != refreshes_[i].next) continue;
+      refresh(context, *slots_[i], refreshes_[i], step);
+      changed = true;
+    }
     for (size_t i = 0; i < slots_.size(); ++i) {
       Refreshes& of = refreshes_[i];
-      if (step == of.next) {
-        refresh(context, *slots_[i], of, step);
-        changed = true;
-      }
-      if (step >= of.next - window() && of.open == 0) {
-        slots_[i]->open_window();
-        of.open = 1;
-        changed = true;
-      }
+      if (of.open != 0 || step < of.next - window()) continue;
+      slots_[i]->open_window();
+      of.open = 1;
+      changed = true;
     }
     return changed;
   }

@@ -54,7 +54,7 @@ GaloreSlot::GaloreSlot(const LearnerContext& context, Weight& weight,
   if (!context.training) return;
   basis_ = OwnedTensor(*memory_, Purpose::projections, DType::u8,
                        {settings_.projection->storage_bytes(basis_rows_, rank_)});
-  projected_ = OwnedTensor(*memory_, Purpose::gradients, DType::f32, {other_rows_, rank_});
+  projected_ = GradientBuffer(context, {other_rows_, rank_});
   state_ = context.optimizer.make_state(*memory_, projected_.view().size());
   Context run{context.ops, context.scratch, context.scalars};
   const Arena::Frame frame(run.scratch);

@@ -15,6 +15,7 @@
 #include <string>
 
 #include "learners/galore_options.h"
+#include "learners/gradient_buffer.h"
 #include "learners/learner.h"
 
 namespace jackscrew {
@@ -67,7 +68,7 @@ class GaloreSlot : public LearnerSlot {
   bool of_inputs_;
   int64_t rank_, basis_rows_, other_rows_;
   OwnedTensor basis_;                      // bytes of settings_.projection
-  OwnedTensor projected_;                  // R, f32 [other rows, rank]; training only
+  GradientBuffer projected_;               // R, [other rows, rank]; training only
   std::unique_ptr<OptimizerState> state_;  // of R; training only
   OwnedTensor window_;                     // Z, f32 [window rows, window cols], in a window
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/philox.h"
+#include "learners/gradient_buffer.h"
 
 namespace jackscrew {
 
@@ -13,8 +14,7 @@ class InPlaceSlot : public LearnerSlot {
   InPlaceSlot(const LearnerContext& context, Weight& weight) : weight_(weight) {
     require_in_place(weight);
     if (!context.training) return;
-    gradient_ =
-        OwnedTensor(context.memory, Purpose::gradients, DType::f32, {weight.rows(), weight.cols()});
+    gradient_ = GradientBuffer(context, {weight.rows(), weight.cols()});
     state_ = context.optimizer.make_state(context.memory, weight.size());
   }
 
@@ -38,7 +38,7 @@ class InPlaceSlot : public LearnerSlot {
 
  private:
   Weight& weight_;
-  OwnedTensor gradient_;                   // f32 [rows, cols]; training only
+  GradientBuffer gradient_;                // [rows, cols]; training only
   std::unique_ptr<OptimizerState> state_;  // training only
 };
 

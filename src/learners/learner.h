@@ -41,6 +41,9 @@ class LearnerSlot {
   // Takes from the gradient, the product's, what it needs. `dx` is where the branch adds its share
   // of the input's gradient, after the product's own; null when nobody below needs it.
   virtual void backward(const Gradient&, const Tensor* /*dx*/) {}
+  // Hears, where Context::last says that gradients are complete, that backward() will not be called
+  // again in this step, nor the weight be read.
+  virtual void complete(Context&) {}
   // Updates from what was accumulated over the step, and clears it.
   virtual void apply(Context&, double /*weight_decay*/) {}
   virtual void visit(const StateVisitor&) const {}
@@ -61,6 +64,7 @@ struct LearnerContext {
   // Writes a weight's values as they were before its storage rounded them, f32 [rows, cols]: how a
   // master begins.
   std::function<void(const Weight&, const Tensor&)> original = {};
+  Arena* shared_gradients = nullptr;  // see GradientBuffer
 };
 
 // Lines for the user, and warnings.
@@ -92,6 +96,9 @@ class Learner {
   // Whether it changes such a weight where it is stored, in any format that can be written: no
   // exact copy of it needs memory.
   virtual bool updates_in_place(const WeightSpec& /*weight*/) const { return false; }
+  // Whether slots are updated when their gradients are complete: then nothing accumulated is left
+  // when backward has ended.
+  virtual bool updates_in_backward() const { return false; }
   // Whether the masters of what waits its turn are to be kept in files rather than in memory.
   virtual bool masters_in_files() const { return false; }
   virtual std::unique_ptr<LearnerSlot> make_slot(const LearnerContext& context, Weight& weight) = 0;

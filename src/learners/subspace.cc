@@ -60,9 +60,9 @@ void orthonormalise(Context& context, const Tensor& basis) {
   const Arena::Frame frame(context.scratch);
   const int64_t rank = basis.cols();
   const Tensor factor = square(context, rank);
-  // Sums of products of unit columns are wrong by some 1e-7 each, eigenvalues by rank times that: a
-  // shift of so much keeps the factor real. A round brings eigenvalues that lie below it up by its
-  // inverse, 1e4 at rank 1000, until none does.
+  // Sums of products of unit columns are wrong by some 1e-7 each, eigenvalues by rank times that.
+  // Where some are as small, a shift of so much keeps the factor real; a round brings those below
+  // it up by its inverse, 1e4 at rank 1000, until none is left.
   const double shift = 1e-7 * static_cast<double>(rank);
   constexpr double kOrthonormal = 1e-5;
   constexpr int kRounds = 12;
@@ -80,8 +80,12 @@ void orthonormalise(Context& context, const Tensor& basis) {
     }
     const Eigen::VectorXd unit = gram.diagonal().cwiseSqrt().cwiseInverse();
     gram = unit.asDiagonal() * gram * unit.asDiagonal();
-    gram.diagonal().array() += shift;
-    const Eigen::LLT<Matrix> cholesky(gram);
+    Eigen::LLT<Matrix> cholesky(gram);
+    const double least = Matrix(cholesky.matrixLLT()).diagonal().cwiseAbs2().minCoeff();
+    if (cholesky.info() != Eigen::Success || !(least > 10.0 * shift)) {
+      gram.diagonal().array() += shift;
+      cholesky.compute(gram);
+    }
     // Columns times the diagonal times the inverse of Lᵀ.
     Matrix inverse = unit.asDiagonal();
     cholesky.matrixU().solveInPlace<Eigen::OnTheRight>(inverse);

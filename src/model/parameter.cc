@@ -113,6 +113,18 @@ void Linear::forward(Context& context, const Operand& x, const Tensor& y,
 
 void Linear::backward(Context& context, LinearInput& x, const Tensor& dy, const Tensor* dx,
                       Accumulate accumulate) const {
+  form_gradients(context, x, dy, dx, accumulate);
+  if (context.last) complete(context);
+}
+
+void Linear::complete(Context& context) const {
+  parameter_->slot->complete(context);
+  if (bias_ != nullptr) bias_->slot->complete(context);
+  for (const Parameter* own : own_) own->slot->complete(context);
+}
+
+void Linear::form_gradients(Context& context, LinearInput& x, const Tensor& dy, const Tensor* dx,
+                            Accumulate accumulate) const {
   if (bias_learns()) {
     Gradient g(context, kBiasContributor, *bias_->weight);
     g.dy = dy;
@@ -161,13 +173,15 @@ void Norm::backward(Context& context, const Tensor& x, const Tensor& rstd, const
     g.rstd = rstd;
     parameter_->slot->backward(g, nullptr);
   }
-  if (dx == nullptr) return;
-  with_activation(x.dtype(), [&]<class Input>(Input) {
-    context.ops.launch(
-        RmsNormBackward<Input>{x.data<Input>(), parameter_->weight->as_f32().data<float>(),
-                               rstd.data<float>(), dy.data<float>(), dx->data<float>(), x.cols()},
-        x.rows());
-  });
+  if (dx != nullptr) {
+    with_activation(x.dtype(), [&]<class Input>(Input) {
+      context.ops.launch(
+          RmsNormBackward<Input>{x.data<Input>(), parameter_->weight->as_f32().data<float>(),
+                                 rstd.data<float>(), dy.data<float>(), dx->data<float>(), x.cols()},
+          x.rows());
+    });
+  }
+  if (context.last) complete(context);
 }
 
 }  // namespace jackscrew

@@ -45,12 +45,16 @@ class Linear {
   // Gives the learner its gradients and, unless dx is null, writes or adds the input's.
   void backward(Context& context, LinearInput& x, const Tensor& dy, const Tensor* dx,
                 Accumulate accumulate) const;
+  // Tells all slots that their gradients are complete: backward() does where Context::last is set.
+  void complete(Context& context) const;
 
  private:
   bool bias_learns() const { return bias_ != nullptr && bias_->learns(); }
   bool own_learns() const;
   LinearUse use() const { return {*parameter_->weight, own_weights_}; }
   void forward(Context& context, const Operand& x, const Tensor& y, Accumulate accumulate) const;
+  void form_gradients(Context& context, LinearInput& x, const Tensor& dy, const Tensor* dx,
+                      Accumulate accumulate) const;
 
   Parameter* parameter_;
   Parameter* bias_;
@@ -73,6 +77,7 @@ class Norm {
   // dx += ..., unless dx is null; and the learner's share. dy, dx are f32
   void backward(Context& context, const Tensor& x, const Tensor& rstd, const Tensor& dy,
                 const Tensor* dx) const;
+  void complete(Context& context) const { parameter_->slot->complete(context); }
 
  private:
   Parameter* parameter_;

@@ -177,10 +177,18 @@ Tensor Stage::forward(const Context& of_step, const Batch& batch, const Tensor* 
 
 void Stage::loss(Context& context, const Batch& batch, const Tensor& hidden,
                  const Tensor* d) const {
+  if (d != nullptr) context.ops.zero(*d);
+  if (batch.targets.size() > 0) loss_of_targets(context, batch, hidden, d);
+  if (d == nullptr || !context.last) return;
+  final_norm_->complete(context);
+  // A tied embedding goes on to the end of backward().
+  if (!spec_.embedding || !config_.tie_word_embeddings) head_->complete(context);
+}
+
+void Stage::loss_of_targets(Context& context, const Batch& batch, const Tensor& hidden,
+                            const Tensor* d) const {
   const Arena::Frame frame(context.scratch);
   const int64_t rows = batch.targets.size();
-  if (d != nullptr) context.ops.zero(*d);
-  if (rows == 0) return;
   // Only rows with a target pass the head, a chunk at a time. Random numbers count them.
   const Tensor losses = context.scratch.tensor(DType::f32, {rows});
   const int64_t chunk = std::min(rows, loss_chunk_rows(context.ops, config_.vocab_size));
@@ -198,6 +206,7 @@ void Stage::loss_chunk(const Context& of_step, const Batch& batch, int64_t begin
                        const Tensor& hidden, const Tensor& losses, const Tensor* d) const {
   Context context = of_step;
   context.rows = batch.targets_before(begin);
+  context.last = false;  // there may be more chunks
   const Arena::Frame frame(context.scratch);
   const int64_t rows = end - begin;
   const int64_t width = config_.hidden_size;
@@ -256,6 +265,7 @@ void Stage::backward(const Context& of_step, const Batch& batch, const Tensor& d
   g.dy = d;
   g.indices = batch.ids;
   embedding_->slot->backward(g, nullptr);
+  if (context.last) embedding_->slot->complete(context);
 }
 
 void Stage::logits(Context& context, const Tensor& hidden, const Tensor& out) const {

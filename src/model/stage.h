@@ -76,7 +76,10 @@ class Stage {
   // Runs body(parameter) on all, the model's first.
   template <class Body>
   void for_all(const Body& body) const;
-  // loss() for targets [begin, end) of the batch; writes their losses.
+  // loss() of a batch that has targets.
+  void loss_of_targets(Context& context, const Batch& batch, const Tensor& hidden,
+                       const Tensor* d) const;
+  // The same for targets [begin, end) of the batch; writes their losses.
   void loss_chunk(const Context& context, const Batch& batch, int64_t begin, int64_t end,
                   const Tensor& hidden, const Tensor& losses, const Tensor* d) const;
   bool learns_below(size_t block) const;

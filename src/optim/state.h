@@ -22,8 +22,8 @@ enum class StateRole {
 struct StateRef {
   std::string name;  // unique within the run: "<HF name>" or "<HF name>.<part>"
   StateRole role;
-  Tensor view;           // contiguous
-  bool save;             // belongs in a checkpoint
+  Tensor view;  // contiguous
+  bool save;    // belongs in a checkpoint
   // A file of booked_bytes(view.bytes()) that begins with exactly these bytes and will not change:
   // a checkpoint links it instead. On the plan device there is none of that name.
   fs::path file = {};

@@ -34,12 +34,13 @@ class Nf4Format : public GroupFormat<Nf4Codec> {
     const Tensor absmax = scratch.tensor(DType::f32, {blocks});
     matrix.codec.absmax = absmax.data<float>();
     encode_groups(ops, source, storage, matrix, rounding);
-    ops.launch(Nf4Centre{absmax.data<float>(), matrix.codec.offset, blocks}, 1);
+    const Rounding nearest{.scalars = rounding.scalars, .in_place = rounding.in_place};
+    ops.launch(Nf4Centre{absmax.data<float>(), matrix.codec.offset, blocks, nearest}, 1);
     const Int8DynamicCodec nested{matrix.codec.map, matrix.codec.absmax_codes,
                                   matrix.codec.nested_absmax};
     ops.launch(
         EncodeGroups<Int8DynamicCodec>{
-            nested, {blocks, kNf4NestedBlock, 0}, absmax.data<float>(), 0, blocks, {}},
+            nested, {blocks, kNf4NestedBlock, 0}, absmax.data<float>(), 0, blocks, nearest},
         ceil_div(blocks, kNf4NestedBlock));
   }
 

@@ -100,8 +100,10 @@ struct Nf4Centre {
   float* absmax;  // [count]
   float* offset;  // [1]
   int64_t count;
+  Rounding rounding;
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t) const {
+    if (keeps_storage(rounding)) return;
     const double sum =
         team.sum_f64(count, [&](int64_t i) { return static_cast<double>(absmax[i]); });
     const float mean = static_cast<float>(sum / static_cast<double>(count));

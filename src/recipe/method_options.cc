@@ -94,6 +94,13 @@ std::span<const OptionSpec> method_options() {
        .help = kWords.optimizers_help.c_str(),
        .aliases = "optim",
        .choices = kWords.optimizers.c_str()},
+      {.name = "update",
+       .type = text,
+       .default_text = "after",
+       .help = "when weights are updated: after backward, or fused into it, each as soon as its "
+               "gradient is there (matrices then share the memory of one gradient, unless steps "
+               "have several micro-batches)",
+       .choices = "after fused"},
       {.name = "gradient_checkpointing",
        .type = boolean,
        .default_text = "auto",

@@ -156,6 +156,14 @@ void check_consistency(const Recipe& r) {
        {std::pair{"adam_beta1", r.adam_beta1}, std::pair{"adam_beta2", r.adam_beta2}}) {
     if (beta >= 1) contradiction(fmt::format("{} is {}, must be below 1", name, beta), "");
   }
+  if (r.fused_update && r.max_grad_norm > 0 && !r.clip_each_weight) {
+    contradiction(
+        "with update=fused weights are updated before the norm of all gradients is known",
+        "set max_grad_norm_of=weight to clip each weight's by itself, or max_grad_norm=0");
+  }
+  if (r.clip_each_weight && !r.fused_update) {
+    contradiction("max_grad_norm_of=weight is of update=fused", "set update=fused");
+  }
   const char* watcher = r.watch.early_stopping_patience > 0 ? "early_stopping_patience"
                         : r.load_best_model_at_end          ? "load_best_model_at_end"
                                                             : nullptr;
@@ -252,6 +260,8 @@ void fill(Recipe& r, const OptionSet& o) {
   r.weight_decay.matrices = o.number("weight_decay");
   r.weight_decay.vectors = o.text("weight_decay_target") == "all" ? r.weight_decay.matrices : 0.0;
   r.max_grad_norm = o.number("max_grad_norm");
+  r.clip_each_weight = o.text("max_grad_norm_of") == "weight";
+  r.fused_update = o.text("update") == "fused";
   r.adam_beta1 = o.number("adam_beta1");
   r.adam_beta2 = o.number("adam_beta2");
   r.adam_epsilon = o.number("adam_epsilon");

@@ -75,6 +75,8 @@ struct Recipe {
   std::optional<int64_t> warmup_steps;  // wins over the ratio
   WeightDecay weight_decay;
   double max_grad_norm = 0;  // 0: no clipping
+  bool clip_each_weight = false;
+  bool fused_update = false;
   double adam_beta1 = 0;
   double adam_beta2 = 0;
   double adam_epsilon = 0;

@@ -169,6 +169,12 @@ constexpr OptionSpec kScheduleOptions[] = {
      .default_text = "1.0",
      .help = "gradient clipping norm; 0: no clipping",
      .min = 0},
+    {.name = "max_grad_norm_of",
+     .type = text,
+     .default_text = "model",
+     .help = "what is clipped to it: model (the norm of all gradients), or weight (each by itself; "
+             "with update=fused)",
+     .choices = "model weight"},
     {.name = "adam_beta1",
      .type = number,
      .default_text = "0.9",
@@ -397,7 +403,7 @@ constexpr Preset kPresets[] = {
      "trains every weight where it is stored, in subspaces of the gradients"},
     {"qgalore",
      "learner=galore storage=int8_affine projection_dtype=int4 optimizer=adamw_8bit "
-     "learning_rate=1e-5",
+     "update=fused max_grad_norm_of=weight learning_rate=1e-5",
      "the same with int8 weights, 4-bit subspaces and 8-bit states (Q-GaLore)"},
 };
 

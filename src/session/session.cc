@@ -9,6 +9,7 @@
 
 #include "base/map_guard.h"
 #include "base/text.h"
+#include "learners/fused.h"
 #include "optim/finite.h"
 #include "session/stage_loader.h"
 #include "tensor/file_backing.h"
@@ -72,8 +73,8 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
                                plans_only ? 0 : budget);
   ops_ = plans_only ? device_->make_plan_ops(*memory_) : device_->make_ops(*memory_);
   if (hooks.wrap) ops_ = hooks.wrap(std::move(ops_));
-  learner_ = find_learner(use.training || !recipe.adapter.empty() ? recipe.learner : "frozen")
-                 .make(recipe.options);
+  memory_->set_phase("load");
+  learner_ = make_learner(recipe);
   masters_ = make_masters(recipe, plans_only);
   optimizer_ =
       make_optimizer(recipe.optimizer, {recipe.adam_beta1, recipe.adam_beta2, recipe.adam_epsilon});
@@ -90,7 +91,6 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
                     recipe.product_exclude.empty() ? "" : " and product_exclude"),
         "set device=cuda:0 product=bf16 without product_exclude, or leave attention=own");
   }
-  memory_->set_phase("load");
   scratch_ = make_arena(Purpose::workspace, &ArenaSizes::scratch);
   flight_.emplace(*memory_, use.tokens, make_arena(Purpose::activations, &ArenaSizes::stash));
   scalars_ = OwnedTensor(*memory_, Purpose::workspace, DType::u8, {sizeof(StepScalars)});
@@ -122,6 +122,18 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
     if (master_files_ != nullptr) master_files_->reserve(FileBacking::Replaced::one_at_a_time);
   }
   memory_->set_phase(use.training ? "train" : "run");
+}
+
+std::unique_ptr<Learner> Session::make_learner(const Recipe& recipe) {
+  const bool uses = use_.training || !recipe.adapter.empty();
+  auto learner = find_learner(uses ? recipe.learner : "frozen").make(recipe.options);
+  if (!use_.training || !recipe.fused_update) return learner;
+  FusedOptions options{recipe.weight_decay};
+  if (recipe.gradient_accumulation_steps == 1) {
+    shared_gradients_ = make_arena(Purpose::gradients, &ArenaSizes::gradients);
+    options.shared_gradients = &shared_gradients_;
+  }
+  return make_fused_learner(std::move(learner), options);
 }
 
 std::unique_ptr<Memory> Session::make_masters(const Recipe& recipe, bool plans_only) {
@@ -194,7 +206,8 @@ void Session::visit(const StateVisitor& visitor) const {
 void Session::watch_gradients() {
   std::vector<Tensor> gradients;
   stage_->visit([&](const StateRef& state) {
-    if (state.role == StateRole::gradient) gradients.push_back(state.view);
+    const bool left = state.role == StateRole::gradient && !learner_->updates_in_backward();
+    if (left) gradients.push_back(state.view);
   });
   norm_->watch(std::move(gradients));
   ++arrangement_;
@@ -222,6 +235,10 @@ bool Session::begin_step(Context& run, int64_t step) {
 
 void Session::accumulate(const StepBatch& batch, double learning_rate, int64_t step) {
   step_ban_.reset();
+  if (shared_gradients_.high_water() > 0 && batch.micro_batches.size() > 1) {
+    fail(ErrorKind::generic, "a step of {} micro-batches where weights share one gradient",
+         batch.micro_batches.size());
+  }
   StepScalars scalars{};
   scalars.learning_rate = static_cast<float>(learning_rate);
   scalars.max_grad_norm = static_cast<float>(max_grad_norm_);
@@ -237,6 +254,7 @@ void Session::accumulate(const StepBatch& batch, double learning_rate, int64_t s
   int64_t targets_before = 0;
   for (const MicroBatch& micro_batch : batch.micro_batches) {
     const Batch on_device = flight_->upload(*ops_, micro_batch, tokens_before, targets_before);
+    run.last = &micro_batch == &batch.micro_batches.back();
     const auto work = [&] {
       scratch_.reset();
       Stash stash = flight_->begin(true, recompute_);
@@ -246,8 +264,9 @@ void Session::accumulate(const StepBatch& batch, double learning_rate, int64_t s
       stage_->backward(run, on_device, d, stash);
     };
     // The key has all that decides what is issued, and where its tensors lie.
-    ops_->repeat(
-        {arrangement_, on_device.tokens(), on_device.sequences(), on_device.targets.size()}, work);
+    ops_->repeat({arrangement_, on_device.tokens(), on_device.sequences(), on_device.targets.size(),
+                  run.last ? 1 : 0},
+                 work);
     tokens_before += micro_batch.tokens();
     targets_before += micro_batch.target_count;
   }

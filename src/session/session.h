@@ -33,6 +33,7 @@ struct SessionUse {
 // The arenas' capacities, found by rehearsing on the plan device.
 struct ArenaSizes {
   int64_t scratch = 0, stash = 0, staging = 0;
+  int64_t gradients = 0;  // that weights share, with update=fused
 };
 
 // The outcome of a rehearsal.
@@ -161,6 +162,7 @@ class Session {
   Context context(bool training);
   void write_scalars(const StepScalars& scalars, int64_t bytes);
   StepScalars read_scalars();
+  std::unique_ptr<Learner> make_learner(const Recipe& recipe);
   std::unique_ptr<Memory> make_masters(const Recipe& recipe, bool plans_only);
   Arena make_arena(Purpose purpose, int64_t ArenaSizes::*size);
 
@@ -179,6 +181,7 @@ class Session {
   std::optional<Arithmetic> arithmetic_;
   Arena scratch_;
   int64_t staging_high_water_ = 0;
+  Arena shared_gradients_;
   OwnedTensor scalars_;  // StepScalars
   std::optional<Flight> flight_;
   std::unique_ptr<Stage> stage_;

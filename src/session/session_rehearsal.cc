@@ -53,7 +53,7 @@ SessionPlan Session::rehearse(const Recipe& recipe, const ModelFiles& files, con
       measuring.rehearse_work();
     }
     plan.arenas = {measuring.scratch_.high_water(), measuring.flight_->stash_bytes(),
-                   measuring.staging_high_water_};
+                   measuring.staging_high_water_, measuring.shared_gradients_.high_water()};
   }
   Session booked(recipe, files, use, &plan, true, recompute);
   for (const auto& parameter : booked.stage_->parameters()) {

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "kernels/plan/plan_ops.h"
 #include "quant/dynamic_map.h"
+#include "quant/int4_affine.h"
 #include "tests/quant/decode.h"
 #include "tests/support/test_ops.h"
 
@@ -53,17 +54,19 @@ Coded int8_group(const Values& group) {
   return out;
 }
 
-Coded int8_affine_group(const Values& group) {
+template <int kMost>
+Coded affine_group(const Values& group) {
+  constexpr auto kTop = static_cast<float>(kMost);
   const float low = std::min(0.0f, *std::min_element(group.begin(), group.end()));
   const float high = std::max(0.0f, *std::max_element(group.begin(), group.end()));
-  const float scale = (high - low) / 255.0f;
-  const float inverse = std::min(255.0f / (high - low), std::numeric_limits<float>::max());
-  const float zero = std::clamp(-std::nearbyint(low * inverse), 0.0f, 255.0f);
+  const float scale = (high - low) / kTop;
+  const float inverse = std::min(kTop / (high - low), std::numeric_limits<float>::max());
+  const float zero = std::clamp(-std::nearbyint(low * inverse), 0.0f, kTop);
   Coded out;
   for (const float value : group) {
     const float q = std::nearbyint(value * inverse) + zero;
-    out.add(scale * (std::clamp(q, 0.0f, 255.0f) - zero), scale,
-            std::clamp(value, -zero * scale, (255.0f - zero) * scale));
+    out.add(scale * (std::clamp(q, 0.0f, kTop) - zero), scale,
+            std::clamp(value, -zero * scale, (kTop - zero) * scale));
   }
   return out;
 }
@@ -196,7 +199,9 @@ class GroupFormatTest : public ::testing::TestWithParam<FormatCase> {
     return decoded(encode(*ops_, format_, values, rows, rounding), rows, cols);
   }
 
-  const Format& format_ = find_format(GetParam().name);
+  const Format& format_ = std::string(GetParam().name) == "int4_affine"
+                              ? int4_affine_format()
+                              : find_format(GetParam().name);
   std::unique_ptr<Ops> ops_ = make_test_ops();
 };
 
@@ -420,7 +425,9 @@ INSTANTIATE_TEST_SUITE_P(
         FormatCase{"int8_row", 0, false,
                    [](const auto& groups) { return each_group(groups, int8_group); }, 42.0},
         FormatCase{"int8_affine", 256, true,
-                   [](const auto& groups) { return each_group(groups, int8_affine_group); }, 43.7},
+                   [](const auto& groups) { return each_group(groups, affine_group<255>); }, 43.7},
+        FormatCase{"int4_affine", 256, true,
+                   [](const auto& groups) { return each_group(groups, affine_group<15>); }, 18.0},
         FormatCase{"int8_dynamic", 128, true,
                    [](const auto& groups) { return each_group(groups, int8_dynamic_group); }, 39.7},
         FormatCase{"nf4", 64, true, [](const auto& groups) { return nf4_groups(groups, false); },

@@ -224,8 +224,8 @@ TEST(Rotary, ReportsWhatEveryGroupChanged) {
   train(*session, 0, 7);
   const auto events = session->learner().take_events();
   ASSERT_EQ(events.size(), 4u);
-  EXPECT_NE(events[1].text().find("\"squared_change\": {\"layers."), std::string::npos)
-      << events[1].text();
+  EXPECT_NE(events[1].fields.text().find("\"squared_change\": {\"layers."), std::string::npos)
+      << events[1].fields.text();
   EXPECT_TRUE(session->learner().take_events().empty());
 }
 

@@ -73,25 +73,24 @@ struct SquaredNormChunks {
 };
 JACKSCREW_ROW_KERNEL(SquaredNormChunks)
 
-// From the partial sums of all gradients: norm, clipping factor (as torch.nn.utils.clip_grad_norm_,
-// with its 1e-6), loss and the finite flag. One row.
+// From the partial sums of all gradients that were not applied yet: norm, clipping factor, loss and
+// the finite flag. One row.
 struct FinishNorm {
   const double* partial;  // [count]
   StepScalars* scalars;
   int64_t count;
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t) const {
-    const double squares = team.sum_f64(count, [&](int64_t i) { return partial[i]; });
+    const double sum = team.sum_f64(count, [&](int64_t i) { return partial[i]; });
     team.once([&] {
       if (scalars->finite == 0) return;
+      const double squares = scalars->applied_squares + sum;
       const float norm = static_cast<float>(__builtin_sqrt(squares));
-      const float limit = scalars->max_grad_norm;
-      const float scale = limit / (norm + 1e-6f);
       const bool bad = !(norm <= 3.4e38f) || !(scalars->loss_sum <= 1.0e300);
       scalars->loss = scalars->loss_sum / (scalars->targets > 1.0 ? scalars->targets : 1.0);
       scalars->last_step = scalars->step;
       scalars->grad_norm = norm;
-      scalars->clip_scale = limit > 0.0f && scale < 1.0f ? scale : 1.0f;
+      scalars->clip_scale = clip_scale(norm, scalars->max_grad_norm);
       scalars->finite = bad ? 0 : 1;
     });
   }

@@ -1,0 +1,128 @@
+#include "learners/fused.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "kernels/rows/loss.rows.h"
+#include "learners/fused.rows.h"
+
+namespace jackscrew {
+
+namespace {
+
+class FusedSlot : public LearnerSlot {
+ public:
+  FusedSlot(std::unique_ptr<LearnerSlot> slot, double weight_decay)
+      : slot_(std::move(slot)), weight_decay_(weight_decay) {}
+
+  void complete(Context& context) override {
+    if (!learns()) return;
+    measure(context);
+    slot_->apply(context, weight_decay_);
+  }
+  void apply(Context&, double) override {}
+
+  bool learns() const override { return slot_->learns(); }
+  bool forms_gradient() const override { return slot_->forms_gradient(); }
+  bool adds() const override { return slot_->adds(); }
+  bool transforms() const override { return slot_->transforms(); }
+  void forward(Context& context, const Operand& x, const Tensor& y) override {
+    slot_->forward(context, x, y);
+  }
+  Tensor product_gradient(Context& context, const Tensor& dy) const override {
+    return slot_->product_gradient(context, dy);
+  }
+  void backward(const Gradient& g, const Tensor* dx) override { slot_->backward(g, dx); }
+  void visit(const StateVisitor& visitor) const override { slot_->visit(visitor); }
+  void restored(Context& context) override { slot_->restored(context); }
+
+ private:
+  // Norm, clipping and finiteness of what this slot has accumulated.
+  void measure(Context& context) const {
+    const Arena::Frame frame(context.scratch);
+    std::vector<Tensor> gradients;
+    int64_t chunks = 0;
+    visit([&](const StateRef& state) {
+      if (state.role != StateRole::gradient) return;
+      gradients.push_back(state.view);
+      chunks += ceil_div(state.view.size(), SquaredNormChunks::kChunk);
+    });
+    const Tensor partial = context.scratch.tensor(DType::f64, {chunks});
+    int64_t first = 0;
+    for (const Tensor& gradient : gradients) {
+      const int64_t count = ceil_div(gradient.size(), SquaredNormChunks::kChunk);
+      const Tensor part = partial.columns(first, first + count);
+      context.ops.launch(
+          SquaredNormChunks{gradient.data<float>(), part.data<double>(), gradient.size()}, count);
+      first += count;
+    }
+    context.ops.launch(FinishOneGradient{partial.data<double>(), context.scalars, chunks}, 1);
+  }
+
+  std::unique_ptr<LearnerSlot> slot_;
+  double weight_decay_;
+};
+
+class FusedLearner : public Learner {
+ public:
+  FusedLearner(std::unique_ptr<Learner> learner, const FusedOptions& options)
+      : learner_(std::move(learner)), options_(options) {}
+
+  bool updates_in_backward() const override { return true; }
+
+  void plan(std::span<const WeightSpec> weights) override {
+    tied_ = std::none_of(weights.begin(), weights.end(),
+                         [](const WeightSpec& weight) { return weight.module == "lm_head"; });
+    learner_->plan(weights);
+  }
+
+  std::unique_ptr<LearnerSlot> make_slot(const LearnerContext& context, Weight& weight) override {
+    LearnerContext own = context;
+    // Vectors are summed beside a matrix, and a tied embedding from the head on to the end.
+    const bool shares =
+        !weight.is_vector() && !(tied_ && weight.spec().kind == WeightKind::embedding);
+    own.shared_gradients = shares ? options_.shared_gradients : nullptr;
+    const WeightDecay& decay = options_.weight_decay;
+    return std::make_unique<FusedSlot>(learner_->make_slot(own, weight),
+                                       weight.is_vector() ? decay.vectors : decay.matrices);
+  }
+
+  const char* name() const override { return learner_->name(); }
+  bool changes(const WeightSpec& weight) const override { return learner_->changes(weight); }
+  bool updates_in_place(const WeightSpec& weight) const override {
+    return learner_->updates_in_place(weight);
+  }
+  bool masters_in_files() const override { return learner_->masters_in_files(); }
+  void reserve(Context& context) override { learner_->reserve(context); }
+  void begin_run(int64_t total_steps) override { learner_->begin_run(total_steps); }
+  bool begin_step(Context& context, int64_t step) override {
+    return learner_->begin_step(context, step);
+  }
+  void beside_step(Context& context) override { learner_->beside_step(context); }
+  int64_t phases() const override { return learner_->phases(); }
+  void enter_phase(Context& context, int64_t phase) override {
+    learner_->enter_phase(context, phase);
+  }
+  void visit(const StateVisitor& visitor) const override { learner_->visit(visitor); }
+  void restored(Context& context) override { learner_->restored(context); }
+  LearnerNotes notes() const override { return learner_->notes(); }
+  std::vector<LearnerEvent> take_events() override { return learner_->take_events(); }
+  nlohmann::json adapter() const override { return learner_->adapter(); }
+
+ private:
+  std::unique_ptr<Learner> learner_;
+  FusedOptions options_;
+  bool tied_ = false;  // the head is the embedding
+};
+
+}  // namespace
+
+std::unique_ptr<Learner> make_fused_learner(std::unique_ptr<Learner> learner,
+                                            const FusedOptions& options) {
+  return std::make_unique<FusedLearner>(std::move(learner), options);
+}
+
+}  // namespace jackscrew

@@ -170,12 +170,12 @@ Measured measure(const Recipe& recipe, const ModelFiles& files, const BenchClock
     if (!session.update({.matrices = 0.01, .vectors = 0.01}).finite)
       fail(ErrorKind::non_finite, "step {} is not finite", step);
     const double seconds = clock.seconds() - begin;
-    for (const JsonObject& text : session.learner().take_events()) {
-      const auto event = nlohmann::json::parse(text.text());
-      if (step == 0 || !event.contains("seconds")) continue;
+    for (const LearnerEvent& event : session.learner().take_events()) {
+      const auto fields = nlohmann::json::parse(event.fields.text());
+      if (step == 0 || !fields.contains("seconds")) continue;
       ++out.rotations;
-      out.rotation_seconds += event["seconds"].get<double>();
-      out.seconds_beside += event["seconds_beside"].get<double>();
+      out.rotation_seconds += fields["seconds"].get<double>();
+      out.seconds_beside += fields.value("seconds_beside", 0.0);
     }
     out.peak = std::max(out.peak, peak);
     // All that a step uses is taken before the first one and kept.

@@ -39,6 +39,10 @@ RECIPES = {
     "unpacked": ("model_untied", "method=full packing=false"),
     "tied_unpacked": ("model_tied", "method=lora lora_rank=4 packing=false gradient_accumulation_steps=2"),
     "affine": ("model_tied", "method=full storage=int8_affine"),
+    "galore": ("model_untied", "method=galore projection_update_gap=2 weight_decay=0.1"),
+    "galore_bf16_8bit": ("model_tied", "method=galore storage=bf16 projection_update_gap=2 optimizer=adamw_8bit"),
+    "qgalore": ("model_untied", "method=qgalore projection_update_gap=3 projection_window=2"),
+    "lora_fused": ("model_untied", "method=lora lora_rank=4 update=fused max_grad_norm_of=weight"),
 }
 # Of those levels alone that have the arithmetic.
 BF16_RECIPES = {

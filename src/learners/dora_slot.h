@@ -15,7 +15,7 @@ class DoraSlot : public LoraSlot {
            const LoraShape& shape);
 
   // The gradient of m takes the product again.
-  bool forms_gradient() const override { return true; }
+  double gradient_products() const override { return 1.0; }
   bool transforms() const override { return true; }
   void forward(Context& context, const Operand& operand, const Tensor& y) override;
   Tensor product_gradient(Context& context, const Tensor& dy) const override;

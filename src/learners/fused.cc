@@ -26,7 +26,7 @@ class FusedSlot : public LearnerSlot {
   void apply(Context&, double) override {}
 
   bool learns() const override { return slot_->learns(); }
-  bool forms_gradient() const override { return slot_->forms_gradient(); }
+  double gradient_products() const override { return slot_->gradient_products(); }
   bool adds() const override { return slot_->adds(); }
   bool transforms() const override { return slot_->transforms(); }
   void forward(Context& context, const Operand& x, const Tensor& y) override {

@@ -63,6 +63,12 @@ GaloreSlot::GaloreSlot(const LearnerContext& context, Weight& weight,
   keep_basis(run, first);
 }
 
+double GaloreSlot::gradient_products() const {
+  // Two thin products: r (m + n) multiplications a token in place of m n.
+  const auto sides = static_cast<double>(basis_rows_ + other_rows_);
+  return static_cast<double>(rank_) * sides / static_cast<double>(weight_->size());
+}
+
 void GaloreSlot::backward(const Gradient& g, const Tensor*) {
   Context& context = g.context();
   const Arena::Frame frame(context.scratch);

@@ -26,7 +26,7 @@ class GaloreSlot : public LearnerSlot {
   GaloreSlot(const LearnerContext& context, Weight& weight, const GaloreSettings& settings);
 
   bool learns() const override { return true; }
-  bool forms_gradient() const override { return false; }
+  double gradient_products() const override;
   void backward(const Gradient& g, const Tensor* dx) override;
   void apply(Context& context, double weight_decay) override;
   void visit(const StateVisitor& visitor) const override;

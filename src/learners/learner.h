@@ -25,9 +25,9 @@ class LearnerSlot {
 
   // Whether anything here learns: if not, backward() is never called.
   virtual bool learns() const = 0;
-  // Whether backward() asks for the gradient of the whole weight, or of a factor for each of its
-  // rows: a product as large as forward's.
-  virtual bool forms_gradient() const { return learns(); }
+  // The arithmetic of backward(), about, in products as large as forward's: that of the gradient of
+  // the whole weight, or of a factor for each of its rows, is one.
+  virtual double gradient_products() const { return learns() ? 1.0 : 0.0; }
   // Whether forward() adds to y.
   virtual bool adds() const { return false; }
   // Whether forward() makes more of the product than a sum: y is then the product alone, and

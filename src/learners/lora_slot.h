@@ -34,7 +34,7 @@ class LoraSlot : public LearnerSlot {
            const LoraShape& shape);
 
   bool learns() const override { return true; }
-  bool forms_gradient() const override { return false; }
+  double gradient_products() const override { return 0.0; }
   bool adds() const override { return true; }
   void forward(Context& context, const Operand& operand, const Tensor& y) override;
   void backward(const Gradient& g, const Tensor* dx) override;

@@ -79,11 +79,15 @@ constexpr Method kMethods[] = {
     {"pissa loftq ia3 prefix prompt adalora oft vera",
      "the adapters supported are LoRA's: method=lora, with use_rslora=true or use_dora=true if "
      "wanted"},
-    {"galore qgalore q-galore apollo badam lisa lomo",
-     "method=rotary trains every weight in little memory"},
-    {"sft finetune fine-tune", "method=lora, qlora, full or rotary says how to fine-tune"},
+    {"q-galore q_galore", "method=qgalore"},
+    {"lomo adalomo", "update=fused, with any method"},
+    {"apollo badam lisa hift",
+     "method=rotary and method=qgalore train every weight in little memory; docs/methods.md has "
+     "the settings of BAdam, LISA and HiFT"},
+    {"sft finetune fine-tune", "method=lora, qlora, full, rotary or qgalore says how to fine-tune"},
     {"freeze",
-     "method=rotary trains every weight in little memory, method=lora trains adapters only"},
+     "method=rotary and method=qgalore train every weight in little memory, method=lora trains "
+     "adapters only"},
     {"pretrain pt", "method=full init=random trains from scratch"},
 };
 

@@ -15,7 +15,7 @@ double training_flops(const Stage& stage, const StepBatch& batch) {
                       (weight.kind == WeightKind::embedding && config.tie_word_embeddings);
     if (weight.kind != WeightKind::linear && !head) continue;
     // y, dx, and dW where somebody asks for it.
-    const double products = parameter->slot->forms_gradient() ? 6.0 : 4.0;
+    const double products = 2.0 * (2.0 + parameter->slot->gradient_products());
     total += products * static_cast<double>(weight.size()) * (head ? targets : tokens);
   }
   // Two products forward and five backward over the causal half of the scores.

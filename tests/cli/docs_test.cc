@@ -70,10 +70,13 @@ TEST_F(CliDocs, HasEveryCommandThatHelpLists) {
 }
 
 TEST_F(CliDocs, HasEveryEventOfTheLog) {
-  for (const EventKind kind : {EventKind::start, EventKind::step, EventKind::eval, EventKind::save,
-                               EventKind::warn, EventKind::end, EventKind::memory}) {
+  for (const EventKind kind :
+       {EventKind::start, EventKind::step, EventKind::eval, EventKind::save, EventKind::warn,
+        EventKind::end, EventKind::memory, EventKind::booked, EventKind::sample}) {
     expect(fmt::format("| `{}` |", event_name(kind)));
   }
+  for (const char* of_learners : {"rotate", "refresh"})
+    expect(fmt::format("| `{}` |", of_learners));
 }
 
 TEST_F(CliDocs, HasEveryExitCode) {

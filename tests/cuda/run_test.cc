@@ -37,7 +37,8 @@ INSTANTIATE_TEST_SUITE_P(
     Methods, GpuRun,
     ::testing::Values("method=full", "method=lora storage=nf4",
                       "method=lora storage=nf4 use_dora=true",
-                      "method=rotary active_params=50% steps_per_rotation=2 storage=f32"));
+                      "method=rotary active_params=50% steps_per_rotation=2 storage=f32",
+                      "method=galore projection_update_gap=3"));
 
 TEST(GpuRun, LossesOfFiftyStepsAreTheCpus) {
   SKIP_WITHOUT_GPU();
@@ -75,7 +76,8 @@ TEST(GpuRun, TakesTheMemoryThatWasPlanned) {
   for (const char* method :
        {"method=full", "method=lora", "method=rotary active_params=50%",
         "method=rotary active_params=50% steps_per_rotation=2 overlap_rotation=true",
-        "method=rotary active_params=50% steps_per_rotation=1 churn=1 overlap_rotation=true"}) {
+        "method=rotary active_params=50% steps_per_rotation=1 churn=1 overlap_rotation=true",
+        "method=qgalore projection_update_gap=2"}) {
     const Recipe recipe =
         make_recipe(settings_of(std::string("device=cuda:0 sequence_len=24 ") + method));
     const SessionUse use = training_use(24);

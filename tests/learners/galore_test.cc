@@ -1,14 +1,14 @@
 // One matrix that learns in subspaces, against GaLore's equations in double.
 #include "learners/galore.h"
 
+#include <gtest/gtest.h>
+
 #include <cmath>
-#include <cstring>
 #include <map>
 #include <random>
 #include <vector>
 
 #include "products/dense.h"
-#include "tests/support/golden.h"
 #include "tests/support/test_ops.h"
 
 namespace jackscrew {
@@ -101,16 +101,25 @@ struct Batch {
   int64_t tokens;
 };
 
+// What the learner reads of a run.
+constexpr OptionSpec kRunOptions[] = {
+    {"learning_rate", OptionType::number, "0.01", ""},
+    {"max_steps", OptionType::integer, "20", ""},
+};
+using Settings = std::map<std::string, std::string>;
+
 // A weight with its slot, trained on random batches.
 class Rig {
  public:
-  Rig(int64_t rows, int64_t cols, std::vector<std::string> settings, const char* format = "f32")
+  Rig(int64_t rows, int64_t cols, const Settings& settings, const char* format = "f32")
       : rows_(rows), cols_(cols) {
-    for (const char* setting : {"method=galore", "galore_rank=4", "max_steps=20",
-                                "learning_rate=0.01", "projection_update_gap=8"}) {
-      settings.insert(settings.begin(), setting);
-    }
-    learner_ = make_galore_learner(make_recipe(settings).options);
+    OptionSet options;
+    options.add({"run", kRunOptions});
+    options.add({"galore", galore_options()});
+    options.set("galore_rank", "4", "test");
+    options.set("projection_update_gap", "8", "test");
+    for (const auto& [name, value] : settings) options.set(name, value, "test");
+    learner_ = make_galore_learner(options);
     const WeightSpec spec{
         "model.layers.0.mlp.up_proj.weight", rows, cols, WeightKind::linear, 0, "up_proj"};
     learner_->plan(std::span(&spec, 1));
@@ -229,8 +238,7 @@ class GaloreEquations : public ::testing::TestWithParam<EquationCase> {};
 TEST_P(GaloreEquations, HoldOverTwentySteps) {
   const EquationCase& of = GetParam();
   Rig rig(of.rows, of.cols,
-          {std::string("subspace=") + of.subspace, std::string("subspace_basis=") + of.basis,
-           "projection_window=1"});
+          {{"subspace", of.subspace}, {"subspace_basis", of.basis}, {"projection_window", "1"}});
   const bool tall = of.rows >= of.cols;
   Doubles w = rig.values();
   Doubles p = doubles_of(rig.basis());
@@ -308,7 +316,7 @@ TEST(GaloreSlot, MicroBatchesAddUp) {
 
 // Nothing but the subspace counts: neither the order nor the signs of its basis.
 TEST(GaloreSlot, OrderAndSignsOfTheBasisDoNotMatter) {
-  Rig rig(20, 12, {"projection_window=2"}), other(20, 12, {"projection_window=2"});
+  Rig rig(20, 12, {{"projection_window", "2"}}), other(20, 12, {{"projection_window", "2"}});
   const Tensor basis = other.basis();
   std::vector<float> copy(basis.data<float>(), basis.data<float>() + basis.size());
   for (int64_t r = 0; r < basis.rows(); ++r) {
@@ -352,7 +360,7 @@ TEST(GaloreSlot, DecaysAsFullTrainingDoes) {
 
 // A window without gradients, such as one of frozen inputs, keeps the subspace.
 TEST(GaloreSlot, KeepsItsSubspaceWhereNothingIsKnown) {
-  Rig rig(20, 12, {"projection_window=1"});
+  Rig rig(20, 12, {{"projection_window", "1"}});
   const Doubles before = doubles_of(rig.basis());
   rig.begin(0);
   rig.apply();

@@ -27,11 +27,12 @@ constexpr OptionSpec kLoraOptions[] = {
 constexpr OptionSpec kProductOptions[] = {
     {.name = "step", .type = OptionType::number, .default_text = "0.335", .help = "step size"},
 };
-const MethodTable kMethods[] = {{"learner", "full", {}},
-                                {"learner", "lora", kLoraOptions},
-                                {"learner", "rotary", {}},
-                                {"product", "f32", {}},
-                                {"product", "int8", kProductOptions}};
+constexpr OptionSpec kGaloreOptions[] = {
+    {.name = "projection_dtype", .type = OptionType::text, .default_text = "f32", .help = "dtype"},
+};
+const MethodTable kMethods[] = {{"learner", "full", {}},   {"learner", "lora", kLoraOptions},
+                                {"learner", "rotary", {}}, {"learner", "galore", kGaloreOptions},
+                                {"product", "f32", {}},    {"product", "int8", kProductOptions}};
 
 Recipe read(const std::vector<std::string>& arguments) {
   return read_recipe(arguments, kMethods);
@@ -82,10 +83,11 @@ TEST(Recipe, PresetsFillOnlyWhatIsNotSet) {
   EXPECT_EQ(mixed.learner, "full");
   EXPECT_EQ(mixed.learning_rate, 1e-5);  // the learner's, not the default method's
   EXPECT_EQ(usage_error([] { read({"method=lorra"}); }),
-            "command line: unknown method \"lorra\", expected one of full, lora, qlora, rotary | "
+            "command line: unknown method \"lorra\", expected one of full, lora, qlora, rotary, "
+            "galore, qgalore | "
             "did you mean lora?");
   EXPECT_EQ(usage_error([] { read({"learner=fulll"}); }),
-            "command line: unknown learner \"fulll\", expected one of full, lora, rotary | "
+            "command line: unknown learner \"fulll\", expected one of full, lora, rotary, galore | "
             "did you mean full?");
 }
 

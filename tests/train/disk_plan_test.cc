@@ -113,6 +113,16 @@ TEST_F(SlowDiskPlans, Lora) {
   expect_planned("method=lora model=" + tied_, true);
 }
 
+// Windows that are open when a checkpoint is written are in it.
+TEST_F(SlowDiskPlans, Galore) {
+  for (const char* settings :
+       {"method=galore projection_update_gap=2 projection_window=1",
+        "method=galore storage=bf16 projection_update_gap=3 projection_window=2",
+        "method=qgalore projection_update_gap=4 stagger_refreshes=false"}) {
+    expect_planned(settings, true);
+  }
+}
+
 TEST_F(SlowDiskPlans, Rotary) {
   const std::string rotary = "method=rotary storage=int8 steps_per_rotation=1 active_params=40% ";
   for (const char* more :

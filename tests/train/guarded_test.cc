@@ -34,7 +34,12 @@ INSTANTIATE_TEST_SUITE_P(
                       "method=rotary active_params=50% steps_per_rotation=2 storage=int8 "
                       "moments=keep master=ram",
                       "method=rotary active_params=50% steps_per_rotation=2 master=mmap "
-                      "master_dtype=bf16"));
+                      "master_dtype=bf16",
+                      "method=galore projection_update_gap=3 storage=bf16 weight_decay=0.1",
+                      "method=galore projection_update_gap=3 subspace=svd subspace_basis=aligned",
+                      "method=qgalore projection_update_gap=3 projection_window=2 "
+                      "gradient_accumulation_steps=2",
+                      "method=full update=fused max_grad_norm=0 gradient_accumulation_steps=2"));
 
 TEST(GuardedDevice, FindsWhatItIsThereFor) {
   const GuardedDevice device(test_isa());

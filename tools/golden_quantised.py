@@ -25,6 +25,13 @@ VARIANTS = {
     "packed_8": ("packed", {"bits": 8, "group_size": -1, "scale": "bf16"}),
     "int": ("int", {"group_size": -1, "scale": "bf16"}),
     "int_shared": ("int", {"group_size": None, "scale": "f32"}),
+    "fp8_rows": ("float", {}),
+    "fp8_groups": ("float", {"block": (1, 32), "scale": "f16"}),
+    "fp8_blocks": ("float", {"block": (24, 40)}),
+    "fp8_shared": ("float", {"block": (-1, -1), "scale": "f32", "flat": True}),
+    "fp8_inverse": ("fp8", {"block": (16, 64), "scale": "f32", "suffix": "weight_scale_inv"}),
+    "fp4": ("fp4", {}),
+    "llm_int8": ("llm_int8", {}),
 }
 
 

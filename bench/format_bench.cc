@@ -18,6 +18,8 @@
 #include "cli/arguments.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "model/init.h"
+#include "quant/exl3.h"
+#include "quant/fp8.h"
 #include "quant/weight.h"
 
 namespace jackscrew {
@@ -100,11 +102,13 @@ double squared_difference(const Tensor& a, const Tensor& b) {
   return sum;
 }
 
-// A format, of which a packed one depends on the matrix.
+// A format, of which one that files describe depends on the matrix.
 struct Subject {
   const char* name;
   const Format* format = nullptr;
   const PackedSample* sample = nullptr;
+  // One that a file's tensors describe and that is kept as it lies there.
+  FormatPointer (*instance)(int64_t rows, int64_t cols) = nullptr;
 
   bool can_encode() const { return format != nullptr && format->can_encode(); }
 };
@@ -114,12 +118,26 @@ std::vector<Subject> subjects() {
   for (const Format* format : all_formats()) out.push_back({format->name(), format});
   for (const PackedSample& sample : packed_samples())
     out.push_back({sample.name, nullptr, &sample});
+  const auto add = [&](const char* name, FormatPointer (*instance)(int64_t, int64_t)) {
+    out.push_back({.name = name, .instance = instance});
+  };
+  add("fp8_rows", [](int64_t, int64_t cols) {
+    return make_fp8_format({PackedScale::bf16, 1, cols});
+  });
+  add("fp8_blocks", [](int64_t, int64_t) { return make_fp8_format({PackedScale::f32, 128, 128}); });
+  add("exl3_4_mcg", [](int64_t rows, int64_t cols) {
+    return make_exl3_format({rows, cols, 4, Exl3Book::mcg});
+  });
+  add("exl3_3_mul1", [](int64_t rows, int64_t cols) {
+    return make_exl3_format({rows, cols, 3, Exl3Book::mul1});
+  });
   return out;
 }
 
 Weight make_weight(const Subject& subject, const Matrix& matrix, Memory& memory, Ops& ops) {
   const WeightSpec spec{"w", matrix.rows(), matrix.cols()};
   if (subject.format != nullptr) return {memory, spec, *subject.format};
+  if (subject.instance != nullptr) return {memory, spec, subject.instance(spec.rows, spec.cols)};
   const StoredTensor stored = packed_sample(*subject.sample, spec.rows, spec.cols);
   Weight weight(memory, spec, stored.format);
   Arena staging(memory, Purpose::staging, 0);
@@ -159,7 +177,7 @@ Costs measure(const Subject& subject, const std::vector<Matrix>& all, Memory& me
       StepScalars scalars{};
       out.stochastic = fastest(clock, [&] { publish({true, &scalars, 1}); });
       out.encode = fastest(clock, [&] { publish({}); });
-    } else if (subject.format != nullptr) {
+    } else if (subject.sample == nullptr) {
       fill_finite(storage.bytes);
     }
     out.decode = fastest(clock, [&] { weight.decode(ops, 0, rows, decoded.view()); });
@@ -172,9 +190,14 @@ Costs measure(const Subject& subject, const std::vector<Matrix>& all, Memory& me
 }
 
 bool fits(const Subject& subject, const std::vector<Matrix>& all) {
-  if (subject.format == nullptr) return true;
+  if (subject.sample != nullptr) return true;
   try {
-    for (const Matrix& matrix : all) subject.format->storage_bytes(matrix.rows(), matrix.cols());
+    for (const Matrix& matrix : all) {
+      const FormatPointer format = subject.format != nullptr
+                                       ? lasting(*subject.format)
+                                       : subject.instance(matrix.rows(), matrix.cols());
+      format->storage_bytes(matrix.rows(), matrix.cols());
+    }
     return true;
   } catch (const Error&) {
     return false;  // rows that its blocks do not divide

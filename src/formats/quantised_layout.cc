@@ -7,6 +7,7 @@
 #include "formats/bitsandbytes.h"
 #include "formats/compressed_tensors.h"
 #include "formats/exl2.h"
+#include "formats/exl3.h"
 #include "formats/fp8_weights.h"
 #include "formats/gptq.h"
 #include "formats/json_text.h"
@@ -31,6 +32,7 @@ std::span<const QuantisedLayout> quantised_layouts() {
                                       bitsandbytes_fp4_layout(),
                                       bitsandbytes_int8_layout(),
                                       exl2_layout(),
+                                      exl3_layout(),
                                       gptq_layout(),
                                       awq_layout(),
                                       pack_quantized_layout(),

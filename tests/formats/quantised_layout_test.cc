@@ -13,16 +13,15 @@
 namespace jackscrew {
 namespace {
 
-constexpr int64_t kGoldenRows = 32;
-constexpr int64_t kGoldenCols = 96;
-
 std::vector<float> values_of(const StoredTensor& tensor, Ops& ops) {
+  const int64_t rows = tensor.shape[0];
+  const int64_t cols = tensor.shape[1];
   Memory memory("host", make_host_backing(), 0);
   Arena staging(memory, Purpose::staging, 1 << 20);
-  Weight weight(memory, {"a.weight", kGoldenRows, kGoldenCols}, tensor.format);
+  Weight weight(memory, {"a.weight", rows, cols}, tensor.format);
   weight.load(ops, tensor, staging);
-  std::vector<float> out(kGoldenRows * kGoldenCols);
-  weight.decode(ops, 0, kGoldenRows, Tensor(out.data(), DType::f32, {kGoldenRows, kGoldenCols}));
+  std::vector<float> out(static_cast<size_t>(rows * cols));
+  weight.decode(ops, 0, rows, Tensor(out.data(), DType::f32, {rows, cols}));
   return out;
 }
 
@@ -35,12 +34,9 @@ TEST_P(QuantisedLayoutGolden, DecodesToTheBitsOfItsProgram) {
   EXPECT_EQ(source.names(), std::vector<std::string>{"a.weight"});
   const StoredTensor* tensor = source.find("a.weight");
   ASSERT_NE(tensor, nullptr);
-  EXPECT_EQ(tensor->shape, (std::vector<int64_t>{kGoldenRows, kGoldenCols}));
   const SafetensorsFile golden(directory / "golden.safetensors");
-  const auto bytes = golden.find("values")->bytes;
-  std::vector<float> expected(kGoldenRows * kGoldenCols);
-  ASSERT_EQ(bytes.size(), expected.size() * sizeof(float));
-  std::memcpy(expected.data(), bytes.data(), bytes.size());
+  EXPECT_EQ(tensor->shape, golden.find("values")->shape);
+  const auto expected = elements_of<float>(*golden.find("values"));
   EXPECT_TRUE(same_bits(values_of(*tensor, *make_test_ops()), expected));
   source.release(*tensor);
 }
@@ -50,7 +46,8 @@ INSTANTIATE_TEST_SUITE_P(Layouts, QuantisedLayoutGolden,
                                            "gptq_8", "awq", "exl2", "exl2_low", "packed_4",
                                            "packed_4_order", "packed_8", "int", "int_shared",
                                            "fp8_rows", "fp8_groups", "fp8_blocks", "fp8_shared",
-                                           "fp8_inverse", "fp4", "llm_int8"),
+                                           "fp8_inverse", "fp4", "llm_int8", "exl3_3_signs",
+                                           "exl3_4_mcg", "exl3_7_mul1"),
                          [](const auto& param_info) { return std::string(param_info.param); });
 
 // Copies of those files with something wrong in them.
@@ -193,8 +190,8 @@ TEST_F(QuantisedLayout, RefusesPartsOfOtherShapes) {
                  expected.message))
         << expected.golden;
   }
-  for (const char* name :
-       {"gptq_4", "awq", "exl2", "packed_4", "int", "fp8_rows", "fp8_inverse", "fp4", "llm_int8"}) {
+  for (const char* name : {"gptq_4", "awq", "exl2", "packed_4", "int", "fp8_rows", "fp8_inverse",
+                           "fp4", "llm_int8", "exl3_7_mul1"}) {
     const size_t parts = entries(name).size();
     for (size_t i = 0; i < parts; ++i) {
       std::vector<Entry> all = entries(name);
@@ -206,7 +203,8 @@ TEST_F(QuantisedLayout, RefusesPartsOfOtherShapes) {
       const SafetensorsSource source(directory_);
       try {
         const StoredTensor* found = source.find("a.weight");
-        EXPECT_TRUE(found == nullptr || removed == "a.g_idx" || removed == "a.weight_format")
+        EXPECT_TRUE(found == nullptr || removed == "a.g_idx" || removed == "a.weight_format" ||
+                    removed == "a.mul1")
             << name << ": " << removed;
       } catch (const Error& error) {
         EXPECT_EQ(error.kind(), ErrorKind::model);
@@ -250,6 +248,29 @@ TEST_F(QuantisedLayout, RefusesFloatsAndBytesItCannotRead) {
                "a.weight is F8_E5M2 where I8"));
 }
 
+TEST_F(QuantisedLayout, RefusesTrellisesThatAreNone) {
+  EXPECT_TRUE(
+      mentions(refused("exl3_4_mcg", [](auto& all) { set<uint16_t>(part(all, "svh"), 3, 0x7E00); }),
+               "a.svh: scale 3 is nan"));
+  EXPECT_TRUE(mentions(refused("exl3_4_mcg", [](auto& all) { set(part(all, "mcg"), 0, 7); }),
+                       "a.mcg is not the number 0xcbac1fed"));
+  EXPECT_TRUE(mentions(refused("exl3_4_mcg",
+                               [](auto& all) {
+                                 all.push_back(part(all, "mcg"));
+                                 all.back().spec.name = "a.mul1";
+                               }),
+                       "there are both a.mcg and a.mul1"));
+  for (const int64_t width : {0, 24, 144}) {
+    EXPECT_TRUE(mentions(refused("exl3_4_mcg",
+                                 [&](auto& all) {
+                                   Entry& trellis = part(all, "trellis");
+                                   trellis.spec.shape[2] = width;
+                                   trellis.bytes.resize(static_cast<size_t>(8 * 8 * width * 2));
+                                 }),
+                         width == 24 ? "a.trellis of shape [8, 8, 24]" : "is none of EXL3"));
+  }
+}
+
 // A file may name its settings itself where config.json has none; and be called what it likes.
 TEST_F(QuantisedLayout, ReadsDirectoriesOfOtherPrograms) {
   const std::string config = slurp(golden("gptq_4") / "config.json");
@@ -269,7 +290,7 @@ TEST_F(QuantisedLayout, ReadsDirectoriesOfOtherPrograms) {
 TEST_F(QuantisedLayout, DamagedFilesAreErrors) {
   std::mt19937 random(5);
   for (const char* name : {"gptq_4_order", "awq", "exl2", "packed_4_order", "int_shared",
-                           "fp8_blocks", "fp8_inverse", "fp4", "llm_int8"}) {
+                           "fp8_blocks", "fp8_inverse", "fp4", "llm_int8", "exl3_7_mul1"}) {
     const std::string good = slurp(golden(name) / "model.safetensors");
     put("config.json", slurp(golden(name) / "config.json"));
     for (int i = 0; i < 250; ++i) {

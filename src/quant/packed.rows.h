@@ -37,26 +37,46 @@ struct PackedMatrix {
     return zeros[row * ((group_count + 1) / 2) + group / 2] >> (group % 2 * 4) & 15;
   }
 
+  // Numbers of codes, made when they are asked for.
+  template <class NumberOf, class Codes>
+  struct Numbers {
+    const NumberOf& number_of;
+    Codes codes;
+    JACKSCREW_ROW float operator[](int64_t i) const { return number_of(codes[i]); }
+  };
+  template <class NumberOf, class Codes>
+  Numbers(const NumberOf&, const Codes&) -> Numbers<NumberOf, Codes>;
+
   // take(i, at, value) for the elements of a group: `at` is the stored column, i that within 32;
   // then taken(at, count) for every such 32.
   template <int kBits, class Team, class Take, class Taken>
   JACKSCREW_ROW void each_of(const Team& team, const uint8_t* from, const PackedGroup& group,
                              float scale_of_group, int32_t zero_of_group, const Take& take,
                              const Taken& taken) const {
-    for (int64_t done = 0; done < group.count; done += 32, from += 4 * kBits) {
-      const auto codes_here = team.template unpack<kBits>(from);
-      const int64_t first = group.first + done;
-      const auto element = [&](int64_t i) {
-        const auto number = static_cast<float>(codes_here[i] - zero_of_group);
-        take(i, first + i, Scale::rounded(scale_of_group * number));
-      };
-      if (group.count - done >= 32) {
-        team.each(32, element);
-        taken(first, int64_t{32});
-      } else {
-        team.each(group.count - done, element);
-        taken(first, group.count - done);
+    const auto number_of = [&](int32_t code) {
+      return Scale::rounded(scale_of_group * static_cast<float>(code - zero_of_group));
+    };
+    const auto each_thirty_two = [&](const auto& value_of) {
+      for (int64_t done = 0; done < group.count; done += 32, from += 4 * kBits) {
+        const auto values_here = value_of(team.template unpack<kBits>(from));
+        const int64_t first = group.first + done;
+        const auto element = [&](int64_t i) { take(i, first + i, values_here[i]); };
+        if (group.count - done >= 32) {
+          team.each(32, element);
+          taken(first, int64_t{32});
+        } else {
+          team.each(group.count - done, element);
+          taken(first, group.count - done);
+        }
       }
+    };
+    if constexpr (Team::kHasTables && kBits <= 4) {
+      // A group has no more numbers than a table has places.
+      float numbers[16];
+      team.each(16, [&](int64_t code) { numbers[code] = number_of(static_cast<int32_t>(code)); });
+      each_thirty_two([&](const auto& codes_here) { return team.lookup(numbers, codes_here); });
+    } else {
+      each_thirty_two([&](const auto& codes_here) { return Numbers{number_of, codes_here}; });
     }
   }
 

@@ -1,10 +1,11 @@
 // What each storage format costs: its distortion, and the speed of its kernels.
-//   format_bench [--clock=wall|cpu] [model=PATH] [threads=4] [isa=LEVEL] [--json]
+//   format_bench [--clock=wall|cpu] [--only=TEXT] [model=PATH] [threads=4] [isa=LEVEL] [--json]
 // Without a model: normal numbers [2048, 2048]. With one: the linears of its blocks, the noise of
 // all together, speeds on the largest. Formats that cannot be encoded are filled with bytes that
 // stand for finite numbers, packed ones with codes (packed_samples.h): they have speeds only.
 // Elements per second count the matrix's elements; bytes per second those of the storage that a
-// single token's product reads.
+// single token's product reads. --only: formats whose name contains the text, or with
+// --only=read those that cannot be encoded.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -206,6 +207,12 @@ bool fits(const Subject& subject, const std::vector<Matrix>& all) {
 
 int run(std::vector<std::string> arguments) {
   BenchClock clock = take_clock(arguments);
+  std::string only;
+  std::erase_if(arguments, [&](const std::string& argument) {
+    const bool found = argument.starts_with("--only=");
+    if (found) only = argument.substr(7);
+    return found;
+  });
   arguments.insert(arguments.begin(), "threads=2");  // what is written later wins
   const Recipe recipe = read_arguments(arguments, 0, "format_bench");
   clock.threads = narrow<int>(recipe.threads);
@@ -225,7 +232,10 @@ int run(std::vector<std::string> arguments) {
                "stochastic", "decode", "to bf16", "product");
   }
   for (const Subject& subject : subjects()) {
-    if (!fits(subject, all)) continue;
+    const bool wanted = only == "read"
+                            ? !subject.can_encode()
+                            : std::string_view(subject.name).find(only) != std::string_view::npos;
+    if (!wanted || !fits(subject, all)) continue;
     const Costs costs = measure(subject, all, memory, *ops, clock);
     const double snr = 10.0 * std::log10(signal / costs.noise);  // infinite for f32
     const auto rate = [&](double seconds) {

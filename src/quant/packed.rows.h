@@ -37,16 +37,6 @@ struct PackedMatrix {
     return zeros[row * ((group_count + 1) / 2) + group / 2] >> (group % 2 * 4) & 15;
   }
 
-  // Numbers of codes, made when they are asked for.
-  template <class NumberOf, class Codes>
-  struct Numbers {
-    const NumberOf& number_of;
-    Codes codes;
-    JACKSCREW_ROW float operator[](int64_t i) const { return number_of(codes[i]); }
-  };
-  template <class NumberOf, class Codes>
-  Numbers(const NumberOf&, const Codes&) -> Numbers<NumberOf, Codes>;
-
   // take(i, at, value) for the elements of a group: `at` is the stored column, i that within 32;
   // then taken(at, count) for every such 32.
   template <int kBits, class Team, class Take, class Taken>
@@ -56,27 +46,31 @@ struct PackedMatrix {
     const auto number_of = [&](int32_t code) {
       return Scale::rounded(scale_of_group * static_cast<float>(code - zero_of_group));
     };
-    const auto each_thirty_two = [&](const auto& value_of) {
-      for (int64_t done = 0; done < group.count; done += 32, from += 4 * kBits) {
-        const auto values_here = value_of(team.template unpack<kBits>(from));
-        const int64_t first = group.first + done;
-        const auto element = [&](int64_t i) { take(i, first + i, values_here[i]); };
-        if (group.count - done >= 32) {
-          team.each(32, element);
-          taken(first, int64_t{32});
-        } else {
-          team.each(group.count - done, element);
-          taken(first, group.count - done);
-        }
-      }
-    };
-    if constexpr (Team::kHasTables && kBits <= 4) {
-      // A group has no more numbers than a table has places.
-      float numbers[16];
+    // A group has no more numbers than a table has places.
+    constexpr bool kFromTable = Team::kHasTables && kBits <= 4;
+    float numbers[16];
+    if constexpr (kFromTable) {
       team.each(16, [&](int64_t code) { numbers[code] = number_of(static_cast<int32_t>(code)); });
-      each_thirty_two([&](const auto& codes_here) { return team.lookup(numbers, codes_here); });
-    } else {
-      each_thirty_two([&](const auto& codes_here) { return Numbers{number_of, codes_here}; });
+    }
+    for (int64_t done = 0; done < group.count; done += 32, from += 4 * kBits) {
+      const auto codes_here = team.template unpack<kBits>(from);
+      const int64_t first = group.first + done;
+      const int64_t count = group.count - done < 32 ? group.count - done : 32;
+      const auto take_all = [&](const auto& value_of) {
+        const auto element = [&](int64_t i) { take(i, first + i, value_of(i)); };
+        if (count == 32) {
+          team.each(32, element);
+        } else {
+          team.each(count, element);
+        }
+      };
+      if constexpr (kFromTable) {
+        const auto values_here = team.lookup(numbers, codes_here);
+        take_all([&](int64_t i) { return values_here[i]; });
+      } else {
+        take_all([&](int64_t i) { return number_of(codes_here[i]); });
+      }
+      taken(first, count);
     }
   }
 

@@ -55,22 +55,30 @@ struct PackedMatrix {
     for (int64_t done = 0; done < group.count; done += 32, from += 4 * kBits) {
       const auto codes_here = team.template unpack<kBits>(from);
       const int64_t first = group.first + done;
-      const int64_t count = group.count - done < 32 ? group.count - done : 32;
-      const auto take_all = [&](const auto& value_of) {
-        const auto element = [&](int64_t i) { take(i, first + i, value_of(i)); };
-        if (count == 32) {
-          team.each(32, element);
-        } else {
-          team.each(count, element);
-        }
-      };
+      const int64_t left = group.count - done;
       if constexpr (kFromTable) {
         const auto values_here = team.lookup(numbers, codes_here);
-        take_all([&](int64_t i) { return values_here[i]; });
+        take_some(
+            team, first, left, [&](int64_t i) { return values_here[i]; }, take, taken);
       } else {
-        take_all([&](int64_t i) { return number_of(codes_here[i]); });
+        take_some(
+            team, first, left, [&](int64_t i) { return number_of(codes_here[i]); }, take, taken);
       }
-      taken(first, count);
+    }
+  }
+
+  // Of 32 elements the first `left`, or all.
+  template <class Team, class ValueOf, class Take, class Taken>
+  JACKSCREW_ROW static void take_some(const Team& team, int64_t first, int64_t left,
+                                      const ValueOf& value_of, const Take& take,
+                                      const Taken& taken) {
+    const auto element = [&](int64_t i) { take(i, first + i, value_of(i)); };
+    if (left >= 32) {
+      team.each(32, element);
+      taken(first, int64_t{32});
+    } else {
+      team.each(left, element);
+      taken(first, left);
     }
   }
 

@@ -1,10 +1,11 @@
 // What each storage format costs: its distortion, and the speed of its kernels.
-//   format_bench [--clock=wall|cpu] [model=PATH] [threads=4] [isa=LEVEL] [--json]
+//   format_bench [--clock=wall|cpu] [--only=TEXT] [model=PATH] [threads=4] [isa=LEVEL] [--json]
 // Without a model: normal numbers [2048, 2048]. With one: the linears of its blocks, the noise of
 // all together, speeds on the largest. Formats that cannot be encoded are filled with bytes that
 // stand for finite numbers, packed ones with codes (packed_samples.h): they have speeds only.
 // Elements per second count the matrix's elements; bytes per second those of the storage that a
-// single token's product reads.
+// single token's product reads. --only: formats whose name contains the text, or with
+// --only=read those that cannot be encoded.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -18,6 +19,8 @@
 #include "cli/arguments.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "model/init.h"
+#include "quant/exl3.h"
+#include "quant/fp8.h"
 #include "quant/weight.h"
 
 namespace jackscrew {
@@ -100,11 +103,13 @@ double squared_difference(const Tensor& a, const Tensor& b) {
   return sum;
 }
 
-// A format, of which a packed one depends on the matrix.
+// A format, of which one that files describe depends on the matrix.
 struct Subject {
   const char* name;
   const Format* format = nullptr;
   const PackedSample* sample = nullptr;
+  // One that a file's tensors describe and that is kept as it lies there.
+  FormatPointer (*instance)(int64_t rows, int64_t cols) = nullptr;
 
   bool can_encode() const { return format != nullptr && format->can_encode(); }
 };
@@ -114,12 +119,26 @@ std::vector<Subject> subjects() {
   for (const Format* format : all_formats()) out.push_back({format->name(), format});
   for (const PackedSample& sample : packed_samples())
     out.push_back({sample.name, nullptr, &sample});
+  const auto add = [&](const char* name, FormatPointer (*instance)(int64_t, int64_t)) {
+    out.push_back({.name = name, .instance = instance});
+  };
+  add("fp8_rows", [](int64_t, int64_t cols) {
+    return make_fp8_format({PackedScale::bf16, 1, cols});
+  });
+  add("fp8_blocks", [](int64_t, int64_t) { return make_fp8_format({PackedScale::f32, 128, 128}); });
+  add("exl3_4_mcg", [](int64_t rows, int64_t cols) {
+    return make_exl3_format({rows, cols, 4, Exl3Book::mcg});
+  });
+  add("exl3_3_mul1", [](int64_t rows, int64_t cols) {
+    return make_exl3_format({rows, cols, 3, Exl3Book::mul1});
+  });
   return out;
 }
 
 Weight make_weight(const Subject& subject, const Matrix& matrix, Memory& memory, Ops& ops) {
   const WeightSpec spec{"w", matrix.rows(), matrix.cols()};
   if (subject.format != nullptr) return {memory, spec, *subject.format};
+  if (subject.instance != nullptr) return {memory, spec, subject.instance(spec.rows, spec.cols)};
   const StoredTensor stored = packed_sample(*subject.sample, spec.rows, spec.cols);
   Weight weight(memory, spec, stored.format);
   Arena staging(memory, Purpose::staging, 0);
@@ -159,7 +178,7 @@ Costs measure(const Subject& subject, const std::vector<Matrix>& all, Memory& me
       StepScalars scalars{};
       out.stochastic = fastest(clock, [&] { publish({true, &scalars, 1}); });
       out.encode = fastest(clock, [&] { publish({}); });
-    } else if (subject.format != nullptr) {
+    } else if (subject.sample == nullptr) {
       fill_finite(storage.bytes);
     }
     out.decode = fastest(clock, [&] { weight.decode(ops, 0, rows, decoded.view()); });
@@ -172,9 +191,14 @@ Costs measure(const Subject& subject, const std::vector<Matrix>& all, Memory& me
 }
 
 bool fits(const Subject& subject, const std::vector<Matrix>& all) {
-  if (subject.format == nullptr) return true;
+  if (subject.sample != nullptr) return true;
   try {
-    for (const Matrix& matrix : all) subject.format->storage_bytes(matrix.rows(), matrix.cols());
+    for (const Matrix& matrix : all) {
+      const FormatPointer format = subject.format != nullptr
+                                       ? lasting(*subject.format)
+                                       : subject.instance(matrix.rows(), matrix.cols());
+      format->storage_bytes(matrix.rows(), matrix.cols());
+    }
     return true;
   } catch (const Error&) {
     return false;  // rows that its blocks do not divide
@@ -183,6 +207,12 @@ bool fits(const Subject& subject, const std::vector<Matrix>& all) {
 
 int run(std::vector<std::string> arguments) {
   BenchClock clock = take_clock(arguments);
+  std::string only;
+  std::erase_if(arguments, [&](const std::string& argument) {
+    const bool found = argument.starts_with("--only=");
+    if (found) only = argument.substr(7);
+    return found;
+  });
   arguments.insert(arguments.begin(), "threads=2");  // what is written later wins
   const Recipe recipe = read_arguments(arguments, 0, "format_bench");
   clock.threads = narrow<int>(recipe.threads);
@@ -202,7 +232,10 @@ int run(std::vector<std::string> arguments) {
                "stochastic", "decode", "to bf16", "product");
   }
   for (const Subject& subject : subjects()) {
-    if (!fits(subject, all)) continue;
+    const bool wanted = only == "read"
+                            ? !subject.can_encode()
+                            : std::string_view(subject.name).find(only) != std::string_view::npos;
+    if (!wanted || !fits(subject, all)) continue;
     const Costs costs = measure(subject, all, memory, *ops, clock);
     const double snr = 10.0 * std::log10(signal / costs.noise);  // infinite for f32
     const auto rate = [&](double seconds) {

@@ -25,6 +25,16 @@ VARIANTS = {
     "packed_8": ("packed", {"bits": 8, "group_size": -1, "scale": "bf16"}),
     "int": ("int", {"group_size": -1, "scale": "bf16"}),
     "int_shared": ("int", {"group_size": None, "scale": "f32"}),
+    "fp8_rows": ("float", {}),
+    "fp8_groups": ("float", {"block": (1, 32), "scale": "f16"}),
+    "fp8_blocks": ("float", {"block": (24, 40)}),
+    "fp8_shared": ("float", {"block": (-1, -1), "scale": "f32", "flat": True}),
+    "fp8_inverse": ("fp8", {"block": (16, 64), "scale": "f32", "suffix": "weight_scale_inv"}),
+    "fp4": ("fp4", {}),
+    "llm_int8": ("llm_int8", {}),
+    "exl3_3_signs": ("exl3", {"bits": 3, "signs": True}),
+    "exl3_4_mcg": ("exl3", {"book": "mcg"}),
+    "exl3_7_mul1": ("exl3", {"bits": 7, "book": "mul1"}),
 }
 
 
@@ -33,7 +43,8 @@ def main() -> None:
     shutil.rmtree(place, ignore_errors=True)
     for number, (name, (method, options)) in enumerate(VARIANTS.items()):
         rng = np.random.default_rng(number)
-        weight = rng.normal(size=(ROWS, COLUMNS)).astype(np.float32)
+        shape = (128, 128) if method == "exl3" else (ROWS, COLUMNS)
+        weight = rng.normal(size=shape).astype(np.float32)
         weight[:, ::7] *= 0.01  # groups of very different size
         tensors, values = QUANTISERS[method](weight, rng, **options)
         (place / name).mkdir(parents=True)

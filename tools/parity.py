@@ -603,7 +603,7 @@ class Parity:
         self.report.line(f"{name}.opened", abs(ours - loss) / loss, 1e-5, f"loss {loss:.5f}")
 
     def nf4(self) -> None:
-        """Weights in NF4: files of bitsandbytes read by us, ours read by bitsandbytes."""
+        """Weights in NF4 and FP4: files of bitsandbytes read by us, those in NF4 of ours by bitsandbytes."""
         try:
             import bitsandbytes.functional as bnb
         except ImportError as reason:
@@ -614,12 +614,12 @@ class Parity:
         # of any other width to begin anew in each row, which its quantising does not.
         matrices = {f"{rows}x{cols}": torch.randn(rows, cols, generator=generator)
                     for rows, cols in ((3, 21), (96, 64), (129, 333), (300, 1024))}
-        for kind in ("nf4", "nf4_double"):
+        for kind in ("nf4", "nf4_double", "fp4", "fp4_double"):
             theirs, original, ours = (self.work / f"{kind}.{n}" for n in ("bnb", "f32", "ours"))
             tensors, exact = {}, {}
             for name, matrix in matrices.items():
-                codes, state = bnb.quantize_4bit(matrix, blocksize=64, quant_type="nf4",
-                                                 compress_statistics=kind == "nf4_double")
+                codes, state = bnb.quantize_4bit(matrix, blocksize=64, quant_type=kind[:3],
+                                                 compress_statistics=kind.endswith("_double"))
                 tensors[name] = codes
                 tensors |= {f"{name}.{key}": value
                             for key, value in state.as_dict(packed=True).items()}
@@ -630,9 +630,11 @@ class Parity:
             self.convert(theirs, ours, "f32")
             decoded = load_file(ours / "model.safetensors")
             # Their nested map is another machine's by a few units in the last place.
-            limit = 0 if kind == "nf4" else 1e-6
+            limit = 1e-6 if kind.endswith("_double") else 0
             self.report.line(f"{kind}.decoded", max(error(decoded[n], exact[n]) for n in matrices),
                              limit, "their file, by us and by them")
+            if kind.startswith("fp4"):
+                continue
             shutil.rmtree(ours)
             self.convert(original, ours, kind)
             encoded = load_file(ours / "model.safetensors")

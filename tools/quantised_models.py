@@ -1,6 +1,6 @@
 """Writes models as quantising programs leave them: by rounding to nearest, in plain numpy.
 
-The layouts are those of src/formats/{gptq,exl2,compressed_tensors}.h, written here a second time and
+The layouts are those of src/formats/{gptq,exl2,exl3,compressed_tensors,fp8_weights,bitsandbytes}.h, written here a second time and
 independently. Each quantiser returns the tensors of a layer and the values that the layout's own
 program decodes, with that program's roundings.
 """
@@ -166,12 +166,141 @@ def integer(weight: np.ndarray, rng, group_size=-1, scale="f16"):
     return tensors, products(scales[:, group_of], signed)
 
 
+# The numbers of E4M3's codes; 127 and 255 are NaN.
+E4M3 = np.array([(-1.0 if code & 128 else 1.0) * (code % 8 * 2.0**-9 if code & 120 == 0
+                 else (1 + code % 8 / 8) * 2.0**((code >> 3 & 15) - 7)) for code in range(256)])
+E4M3[[127, 255]] = np.nan
+
+
+def floats(weight: np.ndarray, rng, block=(1, -1), scale="bf16", suffix="weight_scale", flat=False):
+    """float-quantized of compressed-tensors, or the same under another name. `block`: rows and columns that
+    share a scale, -1 for all; `flat`: the scales as a vector, or one number, without further extents."""
+    rows, columns = weight.shape
+    height, width = (columns if extent == -1 and axis else rows if extent == -1 else extent
+                     for axis, extent in enumerate(block))
+    of_row, of_column = np.arange(rows) // height, np.arange(columns) // width
+    scales = np.zeros((of_row[-1] + 1, of_column[-1] + 1), np.float32)
+    for i in range(scales.shape[0]):
+        for j in range(scales.shape[1]):
+            scales[i, j] = np.abs(weight[of_row == i][:, of_column == j]).max() / 448
+    scales = torch.from_numpy(scales).to(_SCALE_TYPES[scale])
+    wide = scales[of_row][:, of_column]
+    positive = E4M3[:127]
+    numbers = np.minimum(np.abs(weight) / wide.float().numpy(), 448)
+    codes = np.searchsorted((positive[1:] + positive[:-1]) / 2, numbers).astype(np.uint8)
+    codes |= np.where(np.signbit(weight), 128, 0).astype(np.uint8)
+    stored = scales.reshape(-1 if scales.numel() > 1 else ()) if flat else scales
+    return ({"weight": torch.from_numpy(codes).view(torch.float8_e4m3fn), suffix: stored},
+            products(wide, E4M3[codes].astype(np.float32)))
+
+
+FP4 = np.array([0, 0.0625, 8, 12, 4, 6, 2, 3, 0, -0.0625, -8, -12, -4, -6, -2, -3], np.float32) / np.float32(12)
+
+
+def fp4(weight: np.ndarray, rng):
+    """FP4 of bitsandbytes in blocks of 64."""
+    flat = weight.reshape(-1)
+    count = len(flat)
+    absmax = np.array([np.abs(flat[i:i + 64]).max() for i in range(0, count, 64)], np.float32)
+    block = np.arange(count) // 64
+    codes = np.abs(flat[:, None] / absmax[block][:, None] - FP4).argmin(1).astype(np.uint8)
+    pairs = np.append(codes, np.zeros(count % 2, np.uint8)).reshape(-1, 2)
+    state = json.dumps({"quant_type": "fp4", "blocksize": 64, "dtype": "float32", "shape": weight.shape})
+    tensors = {"weight": (pairs[:, 0] << 4 | pairs[:, 1])[:, None], "weight.absmax": absmax,
+               "weight.quant_map": FP4,
+               "weight.quant_state.bitsandbytes__fp4": np.frombuffer(state.encode(), np.uint8).copy()}
+    return tensors, (FP4[codes] * absmax[block]).reshape(weight.shape)
+
+
+def absmax_bytes(weight: np.ndarray, rng):
+    """LLM.int8 of bitsandbytes."""
+    absmax = np.abs(weight).max(1)
+    codes = np.round(weight * (np.float32(127) / absmax)[:, None]).astype(np.int8)
+    tensors = {"weight": codes, "SCB": absmax, "weight_format": np.array(0, np.uint8)}
+    return tensors, codes * absmax[:, None] * np.float32(7.874015718698502e-3)
+
+
+def exl3_numbers(states: np.ndarray, book: str) -> np.ndarray:
+    """The f16 that a state of 16 bits stands for."""
+    states = states.astype(np.uint32)
+    if book == "mul1":
+        mixed = states * np.uint32(0x83DCD12D)
+        total = sum((mixed >> np.uint32(8 * i)) & np.uint32(255) for i in range(4)) + 1024
+        factor, term = np.array([0x1EEE, 0xC931], np.uint16).view(np.float16).astype(np.float64)
+        return (total * factor + term).astype(np.float16)
+    mixed = (states * np.uint32(0xCBAC1FED) if book == "mcg"
+             else states * np.uint32(89226354) + np.uint32(64248484))
+    mixed = (mixed & np.uint32(0x8FFF8FFF)) ^ np.uint32(0x3B603B60)
+    halves = np.ascontiguousarray(mixed).view(np.uint16).view(np.float16).reshape(*states.shape, 2)
+    return halves[..., 0] + halves[..., 1]
+
+
+def exl3_inner(trellis: np.ndarray, bits: int, book: str) -> np.ndarray:
+    """Numbers [in, out] of words [in / 16, out / 16, 8 * bits]."""
+    tiles_in, tiles_out, _ = trellis.shape
+    ring = np.unpackbits(trellis.astype(">u4").view(np.uint8), axis=-1)  # the highest bit first
+    place = np.arange(256)[:, None] * bits + bits - 16 + np.arange(16)
+    states = (ring[..., place % (256 * bits)].astype(np.uint32) << np.arange(15, -1, -1, dtype=np.uint32)).sum(-1)
+    numbers = exl3_numbers(states.astype(np.uint32), book)
+    tiles = np.zeros((tiles_in, tiles_out, 16, 16), np.float16)
+    for thread in range(32):
+        row, column = thread % 4 * 2, thread // 4
+        for i, (down, right) in enumerate([(r, c) for c in (0, 8) for r in (0, 1, 8, 9)]):
+            tiles[:, :, row + down, column + right] = numbers[..., thread * 8 + i]
+    return tiles.transpose(0, 2, 1, 3).reshape(16 * tiles_in, 16 * tiles_out)
+
+
+def _mixed(values: np.ndarray) -> np.ndarray:
+    """The Hadamard transform of blocks of 128 along the first axis."""
+    values = np.ascontiguousarray(values).copy()
+    for step in (1, 2, 4, 8, 16, 32, 64):
+        pairs = values.reshape(-1, 2, step, values.shape[1])
+        low, high = pairs[:, 0].copy(), pairs[:, 1].copy()
+        pairs[:, 0], pairs[:, 1] = low + high, low - high
+    return values
+
+
+def exl3(weight: np.ndarray, rng, bits=4, book="plain", signs=False):
+    """Arbitrary numbers in the size of the weight's: nobody searches for good ones here."""
+    rows, columns = weight.shape
+    words = rng.integers(0, 2**32, (columns // 16, rows // 16, 8 * bits), np.uint32)
+    size = np.float32(weight.std())
+    scale = [rng.choice([-1, 1], extent).astype(np.float32) for extent in (columns, rows)]
+    if not signs:
+        scale = [s * size**np.float32(0.5) * rng.uniform(0.7, 1.4, len(s)).astype(np.float32) for s in scale]
+    suh, svh = (s.astype(np.float16) for s in scale)
+    inner = exl3_inner(words, bits, book).astype(np.float32)
+    values = _mixed(_mixed(inner.T).T).T * suh.astype(np.float32) * (svh.astype(np.float32) / 128)[:, None]
+    tensors = {"trellis": words.view(np.int16)}
+    if signs:
+        for name, values_of in (("su", suh), ("sv", svh)):
+            tensors[name] = np.packbits(values_of < 0, bitorder="little").view(np.int16)
+    else:
+        tensors |= {"suh": suh, "svh": svh}
+    if book != "plain":
+        tensors[book] = np.array({"mcg": 0xCBAC1FED, "mul1": 0x83DCD12D}[book], np.uint32).view(np.int32)
+    return tensors, values
+
+
 def _compressed(form: str):
     return lambda o: {"quant_method": "compressed-tensors", "format": form, "ignore": ["lm_head"]}
 
 
-QUANTISERS = {"gptq": gptq, "awq": awq, "exl2": exl2, "packed": packed, "int": integer}
+def _float_quantized(options: dict) -> dict:
+    config = _compressed("float-quantized")(options)
+    weights = {"num_bits": 8, "type": "float"}
+    block = options.get("block", (1, -1))
+    if min(block) > 1:
+        weights |= {"strategy": "block", "block_structure": list(block)}
+    return config | {"config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}}}
+
+
+QUANTISERS = {"float": floats, "fp8": floats, "fp4": fp4, "llm_int8": absmax_bytes, "gptq": gptq, "awq": awq, "exl2": exl2, "exl3": exl3, "packed": packed, "int": integer}
 CONFIGS = {
+    "float": _float_quantized,
+    "fp8": lambda o: {"quant_method": "fp8", "weight_block_size": o.get("block")},
+    "fp4": lambda o: {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "fp4"},
+    "llm_int8": lambda o: {"quant_method": "bitsandbytes", "load_in_8bit": True},
     "packed": _compressed("pack-quantized"),
     "int": _compressed("int-quantized"),
     "gptq": lambda o: {"quant_method": "gptq", "bits": o.get("bits", 4), "group_size": o.get("group_size", 128),
@@ -179,6 +308,7 @@ CONFIGS = {
                        "checkpoint_format": o.get("version", "gptq")},
     "awq": lambda o: {"quant_method": "awq", "bits": 4, "group_size": o.get("group_size", 128), "version": "gemm",
                       "zero_point": True},
+    "exl3": lambda o: {"quant_method": "exl3", "version": "0.0.6", "bits": float(o.get("bits", 4)), "head_bits": 6},
     "exl2": lambda o: {"quant_method": "exl2", "version": "0.3.2", "bits": 4.0, "head_bits": 6},
 }
 

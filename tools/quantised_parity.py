@@ -73,6 +73,44 @@ class Producers:
         state = compressor.compress(state, scheme)
         return state, compressor.decompress(dict(state), scheme)["weight"].float().numpy()
 
+    @staticmethod
+    def floats(weight, rng, strategy="channel", block=None, dtype=torch.bfloat16, groups=None):
+        from compressed_tensors.compressors.naive_quantized.base import FloatQuantizationCompressor
+        from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
+        extents = {"channel": (1, -1), "tensor": (-1, -1), "group": (1, groups), "block": block}[strategy]
+        scales = quantised_models.floats(weight, rng, extents)[0]["weight_scale"].to(dtype)
+        if strategy == "tensor":
+            scales = scales.reshape(1)
+        more = {"block": {"block_structure": block}, "group": {"group_size": groups}}.get(strategy, {})
+        scheme = QuantizationScheme(targets=["Linear"], weights=QuantizationArgs(
+            num_bits=8, type="float", strategy=strategy, **more))
+        state = FloatQuantizationCompressor.compress(
+            {"weight": torch.from_numpy(weight).to(dtype), "weight_scale": scales}, scheme)
+        decoded = FloatQuantizationCompressor.decompress(dict(state), scheme)["weight"]
+        return state, decoded.float().numpy()
+
+    @staticmethod
+    def fp8(weight, rng, block):
+        from transformers.integrations.finegrained_fp8 import Fp8Dequantize
+        tensors, _ = quantised_models.floats(weight, rng, block, "f32", "weight_scale_inv")
+        decoded = Fp8Dequantize(None)._dequantize_one(tensors["weight"], tensors["weight_scale_inv"])
+        return tensors, decoded.float().numpy()
+
+    @staticmethod
+    def fp4(weight, rng):
+        import bitsandbytes.functional as bnb
+        codes, state = bnb.quantize_4bit(torch.from_numpy(weight), blocksize=64, quant_type="fp4")
+        tensors = {"weight": codes} | {f"weight.{key}": value
+                                       for key, value in state.as_dict(packed=True).items()}
+        return tensors, bnb.dequantize_4bit(codes, state).numpy()
+
+    @staticmethod
+    def llm_int8(weight, rng):
+        import bitsandbytes.functional as bnb
+        codes, absmax, _ = bnb.int8_vectorwise_quant(torch.from_numpy(weight).half())
+        decoded = bnb.int8_vectorwise_dequant(codes, absmax)
+        return {"weight": codes, "SCB": absmax}, decoded.numpy()
+
 
 VARIANTS = {
     "gptq 4": ("gptq", "gptq", {"group_size": 32}),
@@ -87,6 +125,13 @@ VARIANTS = {
     "pack-quantized 8 channel": ("compressed", "packed", {"bits": 8, "group_size": -1}),
     "int-quantized": ("compressed", "int", {"bits": 8, "group_size": -1, "packed": False}),
     "int-quantized groups": ("compressed", "int", {"bits": 8, "packed": False, "symmetric": False}),
+    "float-quantized": ("floats", "float", {}),
+    "float-quantized tensor": ("floats", "float", {"strategy": "tensor", "dtype": torch.float32}),
+    "float-quantized groups": ("floats", "float", {"strategy": "group", "groups": 32}),
+    "float-quantized blocks": ("floats", "float", {"strategy": "block", "block": [48, 40]}),
+    "fp8 of transformers": ("fp8", "fp8", {"block": [32, 64]}),
+    "bitsandbytes FP4": ("fp4", "fp4", {}),
+    "LLM.int8": ("llm_int8", "llm_int8", {}),
 }
 
 

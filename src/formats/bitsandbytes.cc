@@ -3,11 +3,13 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "base/error.h"
 #include "formats/json_text.h"
 #include "formats/shape.h"
 #include "quant/dynamic_map.h"
+#include "quant/int8_absmax.h"
 #include "quant/nf4.h"
 
 namespace jackscrew {
@@ -19,12 +21,31 @@ using Bytes = std::span<const uint8_t>;
 
 constexpr std::string_view kNf4Weight = "";
 constexpr std::string_view kNf4State = ".quant_state.bitsandbytes__nf4";
+constexpr std::string_view kFp4State = ".quant_state.bitsandbytes__fp4";
 constexpr std::string_view kNf4Absmax = ".absmax";
 constexpr std::string_view kNf4Book = ".quant_map";
 constexpr std::string_view kNf4NestedAbsmax = ".nested_absmax";
 constexpr std::string_view kNf4NestedBook = ".nested_quant_map";
 constexpr std::array kNf4Parts = {kNf4Weight, kNf4State,        kNf4Absmax,
                                   kNf4Book,   kNf4NestedAbsmax, kNf4NestedBook};
+constexpr std::array kFp4Parts = {kNf4Weight, kFp4State,        kNf4Absmax,
+                                  kNf4Book,   kNf4NestedAbsmax, kNf4NestedBook};
+
+// What the two kinds of four bits differ in.
+struct FourBits {
+  const char* type;  // quant_type
+  std::string_view state;
+  const Format& (*format)();
+  const Format& (*double_format)();
+  std::span<const float> (*values)();
+};
+constexpr FourBits kNf4 = {"nf4", kNf4State, nf4_format, nf4_double_format, nf4_values};
+constexpr FourBits kFp4 = {"fp4", kFp4State, fp4_format, fp4_double_format, bnb_fp4_values};
+
+constexpr std::string_view kInt8Weight = ".weight";
+constexpr std::string_view kInt8Absmax = ".SCB";
+constexpr std::string_view kInt8Order = ".weight_format";
+constexpr std::array kInt8Parts = {kInt8Weight, kInt8Absmax, kInt8Order};
 
 // The bytes of a vector of that type and size.
 Bytes vector_bytes(const LayerTensors& tensors, std::string_view suffix, const char* dtype,
@@ -60,12 +81,12 @@ void expect_text(const JsonFields& state, const char* key, const std::string& ex
   }
 }
 
-StoredTensor read_nf4(const LayerTensors& tensors, const QuantizationConfig&) {
-  const Bytes text = tensors.get(kNf4State).bytes;
-  const std::string where = tensors.name(kNf4State);
+StoredTensor read_four_bits(const LayerTensors& tensors, const FourBits& kind) {
+  const Bytes text = tensors.get(kind.state).bytes;
+  const std::string where = tensors.name(kind.state);
   const json root = parse_json({reinterpret_cast<const char*>(text.data()), text.size()}, where);
   const JsonFields state(root, where);
-  expect_text(state, "quant_type", "nf4");
+  expect_text(state, "quant_type", kind.type);
   expect_integer(state, "blocksize", kNf4Block);
   StoredTensor out;
   out.shape = state.integers("shape");
@@ -75,8 +96,8 @@ StoredTensor read_nf4(const LayerTensors& tensors, const QuantizationConfig&) {
   }
   const bool is_double = tensors.find(kNf4NestedAbsmax) != nullptr;
   const Nf4Parts expected = nf4_parts(is_double, nullptr, out.shape[0], out.shape[1]);
-  out.format = lasting(is_double ? nf4_double_format() : nf4_format());
-  expect_values(tensors, kNf4Book, nf4_values(), 0);
+  out.format = lasting(is_double ? kind.double_format() : kind.format());
+  expect_values(tensors, kNf4Book, kind.values(), 0);
   // Codes may be declared as another type: they are bytes all the same.
   out.bytes = tensors.get(kNf4Weight).bytes;
   if (static_cast<int64_t>(out.bytes.size()) != expected.codes.bytes()) {
@@ -99,16 +120,66 @@ StoredTensor read_nf4(const LayerTensors& tensors, const QuantizationConfig&) {
   return out;
 }
 
+StoredTensor read_nf4(const LayerTensors& tensors, const QuantizationConfig&) {
+  return read_four_bits(tensors, kNf4);
+}
+
+StoredTensor read_fp4(const LayerTensors& tensors, const QuantizationConfig&) {
+  return read_four_bits(tensors, kFp4);
+}
+
+StoredTensor read_int8(const LayerTensors& tensors, const QuantizationConfig&) {
+  const SafetensorsEntry& codes = tensors.matrix(kInt8Weight, "I8");
+  // Files of old versions may have the codes in an order for one kind of GPU.
+  if (const SafetensorsEntry* order = tensors.find(kInt8Order)) {
+    if (order->bytes.size() != 1 || order->bytes[0] != 0) {
+      fail(ErrorKind::model, "tensor {}: only rows in order are read (0)", order->name);
+    }
+  }
+  const SafetensorsEntry& absmax = tensors.get(kInt8Absmax, "F32", {codes.shape[0]});
+  const auto values = elements_of<float>(absmax);
+  for (size_t row = 0; row < values.size(); ++row) {
+    if (!(std::abs(values[row]) * 128 < std::numeric_limits<float>::infinity())) {
+      fail(ErrorKind::model, "tensor {}: {} for row {}: its values are not finite", absmax.name,
+           values[row], row);
+    }
+  }
+  StoredTensor out;
+  out.format = lasting(int8_absmax_format());
+  out.shape = codes.shape;
+  tensors.set_bytes(out, kInt8Weight, {kInt8Absmax});
+  return out;
+}
+
 }  // namespace
 
 QuantisedLayout bitsandbytes_nf4_layout() {
   return {.method = "bitsandbytes",
-          .help = "NF4 of bitsandbytes",
+          .help = "bitsandbytes (NF4, FP4, LLM.int8)",
           .marker = kNf4State,
           .parts = kNf4Parts,
           .is_plain = true,
           .read = read_nf4,
           .weight = ""};
+}
+
+QuantisedLayout bitsandbytes_fp4_layout() {
+  return {.method = "bitsandbytes",
+          .help = nullptr,  // as above
+          .marker = kFp4State,
+          .parts = kFp4Parts,
+          .is_plain = true,
+          .read = read_fp4,
+          .weight = ""};
+}
+
+QuantisedLayout bitsandbytes_int8_layout() {
+  return {.method = "bitsandbytes",
+          .help = nullptr,  // as above
+          .marker = kInt8Absmax,
+          .parts = kInt8Parts,
+          .is_plain = true,
+          .read = read_int8};
 }
 
 std::vector<TensorBytes> nf4_tensors(const std::string& name, const Format& format,

@@ -1,11 +1,16 @@
-// Weights that bitsandbytes quantised to NF4, as Hugging Face's safetensors files hold them. For a
-// weight X there are
+// Weights that bitsandbytes quantised, as Hugging Face's safetensors files hold them. For a weight
+// X in NF4 or FP4 there are
 //   X                                    u8 [ceil(elements / 2), 1], packed codes
 //   X.absmax                             f32 [blocks], or u8 with double quantisation
 //   X.quant_map                          f32 [16], the numbers of the codes
 //   X.nested_absmax, X.nested_quant_map  f32 [ceil(blocks / 256)], f32 [256]; double quantisation
-//   X.quant_state.bitsandbytes__nf4      u8, JSON: block sizes, shape, offset ...
-// The storage formats nf4 and nf4_double have the same codes in the same order.
+//   X.quant_state.bitsandbytes__nf4      u8, JSON: block sizes, shape, offset ... (or __fp4)
+// The storage formats nf4, nf4_double, fp4 and fp4_double have the same codes in the same order.
+// For a layer X in 8 bits (LLM.int8: Dettmers et al., arXiv 2208.07339) there are
+//   X.weight         i8 [out, in]
+//   X.SCB            f32 [out], the largest magnitude of each row
+//   X.weight_format  u8, 0: in this order; optional
+// Columns of activations that go in f16 there are no part of the weight.
 #pragma once
 
 #include "formats/quantised_layout.h"
@@ -16,6 +21,8 @@ namespace jackscrew {
 // Reads such a weight. Refused are other block sizes than 64 and 256, and other numbers for the
 // codes.
 QuantisedLayout bitsandbytes_nf4_layout();
+QuantisedLayout bitsandbytes_fp4_layout();
+QuantisedLayout bitsandbytes_int8_layout();
 
 struct TensorBytes {
   SafetensorsSpec spec;

@@ -4,6 +4,8 @@
 #include <vector>
 
 #include "base/error.h"
+#include "formats/fp8_weights.h"
+#include "formats/json_text.h"
 #include "formats/scale_table.h"
 #include "formats/shape.h"
 #include "quant/packed_source.h"
@@ -108,7 +110,28 @@ StoredTensor read_packed(const LayerTensors& tensors, const QuantizationConfig&)
   return out;
 }
 
-StoredTensor read_int(const LayerTensors& tensors, const QuantizationConfig&) {
+// Rows and columns of the blocks that share a scale, where the groups of a configuration that have
+// such blocks agree about them; else nothing.
+std::vector<int64_t> block_structure(const QuantizationConfig& config) {
+  if (config.fields == nullptr) return {};
+  const nlohmann::json* groups = JsonFields(*config.fields, config.where).find("config_groups");
+  if (groups == nullptr || !groups->is_object()) return {};
+  std::vector<int64_t> block;
+  for (const auto& [name, group] : groups->items()) {
+    const std::string where = fmt::format("{}: config_groups: {}", config.where, name);
+    const nlohmann::json* weights = JsonFields(group, where).find("weights");
+    if (weights == nullptr) continue;
+    const std::vector<int64_t> found = JsonFields(*weights, where).integers("block_structure");
+    if (found.empty()) continue;
+    if (!block.empty() && block != found) return {};
+    block = found;
+  }
+  return block;
+}
+
+// int-quantized, or float-quantized: the type of the weight says which.
+StoredTensor read_bytes(const LayerTensors& tensors, const QuantizationConfig& config) {
+  if (is_fp8(tensors)) return read_fp8(tensors, kScale, block_structure(config));
   const SafetensorsEntry& codes = tensors.matrix(kWeight, "I8");
   const int64_t rows = codes.shape[0];
   const int64_t cols = codes.shape[1];
@@ -149,20 +172,20 @@ StoredTensor read_int(const LayerTensors& tensors, const QuantizationConfig&) {
 
 QuantisedLayout pack_quantized_layout() {
   return {.method = "compressed-tensors",
-          .help = "compressed-tensors (pack-quantized, int-quantized)",
+          .help = "compressed-tensors (pack-quantized, int-quantized, float-quantized)",
           .marker = kPacked,
           .parts = kPackParts,
           .is_plain = true,
           .read = read_packed};
 }
 
-QuantisedLayout int_quantized_layout() {
+QuantisedLayout byte_quantized_layout() {
   return {.method = "compressed-tensors",
           .help = nullptr,  // as above
           .marker = kScale,
           .parts = kIntParts,
           .is_plain = true,
-          .read = read_int};
+          .read = read_bytes};
 }
 
 }  // namespace jackscrew

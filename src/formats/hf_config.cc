@@ -52,12 +52,10 @@ void check_quantization(const JsonFields& fields) {
   const std::string method = fields.text("quant_method", "(none)");
   check_quantization_method(method, fields.where());
   if (method != "bitsandbytes") return;
+  if (fields.boolean("load_in_8bit", false)) return;
   const std::string type = fields.text("bnb_4bit_quant_type", "fp4");
-  if (fields.boolean("load_in_4bit", false) && type == "nf4") return;
-  unsupported(fields.where(),
-              fields.boolean("load_in_8bit", false)
-                  ? "quant_method bitsandbytes in 8 bits"
-                  : "quant_method bitsandbytes and bnb_4bit_quant_type " + type,
+  if (fields.boolean("load_in_4bit", false) && (type == "nf4" || type == "fp4")) return;
+  unsupported(fields.where(), "quant_method bitsandbytes and bnb_4bit_quant_type " + type,
               "use the original weights, a GGUF file, " + quantised_layouts_text());
 }
 

@@ -7,6 +7,8 @@
 #include "formats/bitsandbytes.h"
 #include "formats/compressed_tensors.h"
 #include "formats/exl2.h"
+#include "formats/exl3.h"
+#include "formats/fp8_weights.h"
 #include "formats/gptq.h"
 #include "formats/json_text.h"
 #include "formats/shape.h"
@@ -26,9 +28,16 @@ QuantizationConfig take_config(nlohmann::json fields, std::string where) {
 }  // namespace
 
 std::span<const QuantisedLayout> quantised_layouts() {
-  static const std::array kLayouts = {
-      bitsandbytes_nf4_layout(), exl2_layout(),         gptq_layout(), awq_layout(),
-      pack_quantized_layout(),   int_quantized_layout()};
+  static const std::array kLayouts = {bitsandbytes_nf4_layout(),
+                                      bitsandbytes_fp4_layout(),
+                                      bitsandbytes_int8_layout(),
+                                      exl2_layout(),
+                                      exl3_layout(),
+                                      gptq_layout(),
+                                      awq_layout(),
+                                      pack_quantized_layout(),
+                                      byte_quantized_layout(),
+                                      fp8_layout()};
   return kLayouts;
 }
 

@@ -195,12 +195,63 @@ struct Team {
     return out;
   }
 
+  // Whether numbers of tables come faster than numbers that are computed.
+  static constexpr bool kHasTables = true;
+  // Those of a table that thirty-two whole numbers below 16 point at.
+  struct ThirtyTwoFloats {
+    float values[32];
+    JACKSCREW_INLINE float operator[](int64_t i) const { return values[i]; }
+  };
+  JACKSCREW_INLINE ThirtyTwoFloats lookup(const float (&table)[16], const ThirtyTwo& index) const {
+    Sixteen halves[2];
+    __builtin_memcpy(halves, index.values, sizeof halves);
+    const SixteenFloats found[] = {lookup(table, halves[0], 0), lookup(table, halves[1], 0)};
+    ThirtyTwoFloats out;
+    __builtin_memcpy(out.values, found, sizeof found);
+    return out;
+  }
+
   // One value for each of a row's first N elements, for a later `each` over the same elements.
   template <class T, int64_t N>
   struct Kept {
     T values[N];
     JACKSCREW_INLINE T& operator[](int64_t i) { return values[i]; }
   };
+
+  // Memory of the row that all of its loops share, of kSharedFloats of the kernel's struct.
+  template <int64_t N>
+  struct Shared {
+    float values[N];
+    JACKSCREW_INLINE float* data() { return values; }
+  };
+
+  // to [8, n] = the transposed matrix from [n, 8], n being a multiple of 8.
+  JACKSCREW_INLINE void transpose_eight(const float* from, int64_t n, float* to) const {
+    for (int64_t i = 0; i < n; i += 8) {
+      __m256 pairs[8], fours[8];
+#pragma GCC unroll 4
+      for (int row = 0; row < 8; row += 2) {
+        const __m256 a = _mm256_loadu_ps(from + (i + row) * 8);
+        const __m256 b = _mm256_loadu_ps(from + (i + row + 1) * 8);
+        pairs[row] = _mm256_unpacklo_ps(a, b);
+        pairs[row + 1] = _mm256_unpackhi_ps(a, b);
+      }
+#pragma GCC unroll 2
+      for (int row = 0; row < 8; row += 4) {
+        fours[row] = _mm256_shuffle_ps(pairs[row], pairs[row + 2], 0x44);
+        fours[row + 1] = _mm256_shuffle_ps(pairs[row], pairs[row + 2], 0xEE);
+        fours[row + 2] = _mm256_shuffle_ps(pairs[row + 1], pairs[row + 3], 0x44);
+        fours[row + 3] = _mm256_shuffle_ps(pairs[row + 1], pairs[row + 3], 0xEE);
+      }
+#pragma GCC unroll 4
+      for (int row = 0; row < 4; ++row) {
+        _mm256_storeu_ps(to + row * n + i,
+                         _mm256_permute2f128_ps(fours[row], fours[row + 4], 0x20));
+        _mm256_storeu_ps(to + (row + 4) * n + i,
+                         _mm256_permute2f128_ps(fours[row], fours[row + 4], 0x31));
+      }
+    }
+  }
 
   // Sixty-four random numbers, those of sixteen blocks: number i is x[i / 16] of block 16 * index +
   // i % 16. Written out because GCC, which knows no multiplication of 32 bits into 64, takes four

@@ -21,6 +21,8 @@
 //   * cuda/row_cuda.cuh compiles it for GPUs: a block per row, `each` a block-strided loop; or a
 //     warp per row, if the struct has `static constexpr bool kShortLoops = true`, for loops over
 //     groups of a hundred elements or so, in which most of a block would only wait;
+//     What loops of a row share beside `out` is Team::Shared<kSharedFloats>, on a GPU the block's
+//     memory, on a CPU the stack;
 //   * row_table.h joins the compiled versions into the RowKernel table.
 //
 // Inside a kernel: no std:: templates and no helpers that are not force-inlined (base/philox.h says

@@ -50,10 +50,11 @@ void encode_groups(Ops& ops, const RowSource& source, const Storage& storage,
   });
 }
 
+// Of files alone.
 template <class Codec>
-class GroupFormat : public Format {
+class ReadGroupFormat : public Format {
  public:
-  explicit GroupFormat(const char* name) : name_(name) {}
+  explicit ReadGroupFormat(const char* name) : name_(name) {}
   const char* name() const override { return name_; }
 
   int64_t storage_bytes(int64_t rows, int64_t cols) const override {
@@ -69,12 +70,6 @@ class GroupFormat : public Format {
     ops.launch(DotGroups<Codec>{matrix.codec, matrix.layout, x.data<float>(), y.data<float>(),
                                 accumulate == Accumulate::yes},
                y.cols());
-  }
-
-  bool can_encode() const override { return true; }
-  void encode(Ops& ops, const RowSource& source, const Storage& storage, const Rounding& rounding,
-              Arena&) const override {
-    encode_groups(ops, source, storage, matrix_of(storage), rounding);
   }
 
   bool for_linears_only() const override { return true; }
@@ -96,6 +91,19 @@ class GroupFormat : public Format {
   }
 
   const char* name_;
+};
+
+// One that numbers can be encoded in.
+template <class Codec>
+class GroupFormat : public ReadGroupFormat<Codec> {
+ public:
+  using ReadGroupFormat<Codec>::ReadGroupFormat;
+
+  bool can_encode() const override { return true; }
+  void encode(Ops& ops, const RowSource& source, const Storage& storage, const Rounding& rounding,
+              Arena&) const override {
+    encode_groups(ops, source, storage, this->matrix_of(storage), rounding);
+  }
 };
 
 }  // namespace jackscrew

@@ -3,6 +3,8 @@
 //   nf4         codes u8 [ceil(elements / 2)], absmax f32 [blocks of 64]
 //   nf4_double  codes u8 [ceil(elements / 2)], absmax codes u8 [blocks of 64],
 //               nested absmax f32 [ceil(blocks / 256)], offset f32 [1]
+// fp4 and fp4_double are laid out the same and have another book: bitsandbytes' floats of four
+// bits. They are read only.
 #pragma once
 
 #include <span>
@@ -14,7 +16,11 @@ namespace jackscrew {
 const Format& nf4_format();
 const Format& nf4_double_format();
 
-std::span<const float> nf4_values();  // [16], ascending
+const Format& fp4_format();
+const Format& fp4_double_format();
+
+std::span<const float> nf4_values();      // [16], ascending
+std::span<const float> bnb_fp4_values();  // [16], positive ones first
 
 inline constexpr int64_t kNf4Block = 64;         // elements with one absmax
 inline constexpr int64_t kNf4NestedBlock = 256;  // absmax with one nested absmax

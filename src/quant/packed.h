@@ -34,6 +34,9 @@ enum class PackedScale : uint8_t {
   squared  // f16((code + 1)² * scale_max), as ExLlamaV2 has it
 };
 
+// Values from here on are not finite, or not rounded rightly (quant/scale_rounding.h).
+float value_limit(PackedScale scale);
+
 enum class PackedZero : uint8_t {
   middle,  // 2^(bits - 1) everywhere, and none is stored
   four_bits,

@@ -4,49 +4,9 @@
 #include "kernels/row_kernel.h"
 #include "kernels/row_math.h"
 #include "quant/packed_group.h"
+#include "quant/scale_rounding.h"
 
 namespace jackscrew {
-
-JACKSCREW_ROW float with_sign_of(float value, float rounded) {
-  return bits_float(float_bits(rounded) | (float_bits(value) & 0x80000000u));
-}
-
-// Rounds to 11 significant bits as f16 has them, ties to even: the sum with a number whose last
-// place is the one to round to. Below 2^-14 that place is 2^-24. Values are below 65520: a reader
-// of files has seen to it. A product that goes into the sum may be fused with it: it is exact.
-JACKSCREW_ROW float round_to_f16(float value) {
-  const uint32_t exponent = float_bits(value) & 0x7F800000u;
-  const float power = row_max(bits_float(exponent), 0x1p-14f);
-  const float magic = power * 12288.0f;  // 1.5 * 2^13
-  return with_sign_of(value, (value + magic) - magic);
-}
-// To 8 significant bits, as bf16 has them.
-JACKSCREW_ROW float round_to_bf16(float value) {
-  const float magic = bits_float(float_bits(value) & 0x7F800000u) * 98304.0f;  // 1.5 * 2^16
-  return with_sign_of(value, (value + magic) - magic);
-}
-
-// How the values of scales are kept, and what products with them are rounded to.
-struct F16Scale {
-  static constexpr bool kSquared = false;
-  using Stored = f16;
-  JACKSCREW_ROW static float rounded(float value) { return round_to_f16(value); }
-};
-struct Bf16Scale {
-  static constexpr bool kSquared = false;
-  using Stored = bf16;
-  JACKSCREW_ROW static float rounded(float value) { return round_to_bf16(value); }
-};
-struct F32Scale {
-  static constexpr bool kSquared = false;
-  using Stored = float;
-  JACKSCREW_ROW static float rounded(float value) { return value; }
-};
-struct SquaredScale {
-  static constexpr bool kSquared = true;
-  using Stored = f16;
-  JACKSCREW_ROW static float rounded(float value) { return round_to_f16(value); }
-};
 
 // A matrix: the parts of packed.h.
 template <class Scale>
@@ -83,20 +43,42 @@ struct PackedMatrix {
   JACKSCREW_ROW void each_of(const Team& team, const uint8_t* from, const PackedGroup& group,
                              float scale_of_group, int32_t zero_of_group, const Take& take,
                              const Taken& taken) const {
+    const auto number_of = [&](int32_t code) {
+      return Scale::rounded(scale_of_group * static_cast<float>(code - zero_of_group));
+    };
+    // A group has no more numbers than a table has places.
+    constexpr bool kFromTable = Team::kHasTables && kBits <= 4;
+    float numbers[16];
+    if constexpr (kFromTable) {
+      team.each(16, [&](int64_t code) { numbers[code] = number_of(static_cast<int32_t>(code)); });
+    }
     for (int64_t done = 0; done < group.count; done += 32, from += 4 * kBits) {
       const auto codes_here = team.template unpack<kBits>(from);
       const int64_t first = group.first + done;
-      const auto element = [&](int64_t i) {
-        const auto number = static_cast<float>(codes_here[i] - zero_of_group);
-        take(i, first + i, Scale::rounded(scale_of_group * number));
-      };
-      if (group.count - done >= 32) {
-        team.each(32, element);
-        taken(first, int64_t{32});
+      const int64_t left = group.count - done;
+      if constexpr (kFromTable) {
+        const auto values_here = team.lookup(numbers, codes_here);
+        take_some(
+            team, first, left, [&](int64_t i) { return values_here[i]; }, take, taken);
       } else {
-        team.each(group.count - done, element);
-        taken(first, group.count - done);
+        take_some(
+            team, first, left, [&](int64_t i) { return number_of(codes_here[i]); }, take, taken);
       }
+    }
+  }
+
+  // Of 32 elements the first `left`, or all.
+  template <class Team, class ValueOf, class Take, class Taken>
+  JACKSCREW_ROW static void take_some(const Team& team, int64_t first, int64_t left,
+                                      const ValueOf& value_of, const Take& take,
+                                      const Taken& taken) {
+    const auto element = [&](int64_t i) { take(i, first + i, value_of(i)); };
+    if (left >= 32) {
+      team.each(32, element);
+      taken(first, int64_t{32});
+    } else {
+      team.each(left, element);
+      taken(first, left);
     }
   }
 

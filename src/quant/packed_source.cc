@@ -4,7 +4,6 @@
 #include <array>
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <memory>
 #include <numeric>
 
@@ -55,19 +54,13 @@ float scale_at(PackedScale type, const uint8_t* scales, size_t index) {
                                    : element_at<f16>(scales, index);
 }
 
-// Values from here on are not finite, or not rounded rightly (see packed.rows.h).
-float limit_of(PackedScale scale) {
-  if (scale == PackedScale::f32) return std::numeric_limits<float>::infinity();
-  return scale == PackedScale::bf16 ? 0x1p110f : 65520.0f;  // what rounds to an infinite f16
-}
-
 void check_scale(const PackedSource& source, float scale, int64_t bits, int64_t row) {
   // A zero may lie beyond the codes.
   const int64_t zero_bits = source.layout.zero == PackedZero::middle      ? bits
                             : source.layout.zero == PackedZero::four_bits ? 4
                                                                           : 8;
   const auto most = static_cast<float>((1 << std::max(bits, zero_bits)) - 1);
-  if (std::abs(scale) * most < limit_of(source.layout.scale)) return;
+  if (std::abs(scale) * most < value_limit(source.layout.scale)) return;
   fail(ErrorKind::model, "{}: a scale of row {} is {}: its values are not finite", source.name, row,
        scale);
 }

@@ -5,7 +5,9 @@
 #include <random>
 
 #include "kernels/cpu/cpu_ops.h"
+#include "quant/exl3.h"
 #include "quant/format.h"
+#include "quant/fp8.h"
 #include "tests/kernels/kernel_data.h"
 #include "tests/support/gpu.h"
 
@@ -137,7 +139,15 @@ TEST(GpuParity, GemmInt8) {
 TEST(GpuParity, Formats) {
   SKIP_WITHOUT_GPU();
   constexpr int64_t kRows = 5, kCols = 768;
-  for (const Format* format : all_formats()) {
+  std::vector<FormatPointer> formats;
+  for (const Format* format : all_formats()) formats.push_back(lasting(*format));
+  for (const PackedScale scale : {PackedScale::f16, PackedScale::bf16, PackedScale::f32}) {
+    formats.push_back(make_fp8_format({scale, 2, 100}));
+  }
+  for (const Exl3Book book : {Exl3Book::plain, Exl3Book::mcg, Exl3Book::mul1}) {
+    formats.push_back(make_exl3_format({128, kCols, 3, book}));
+  }
+  for (const FormatPointer& format : formats) {
     SCOPED_TRACE(format->name());
     // Without this bit no number of a scale is infinite, wherever it lies.
     std::vector<uint8_t> bytes(at(format->storage_bytes(kRows, kCols)));

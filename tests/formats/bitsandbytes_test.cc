@@ -183,7 +183,10 @@ TEST_F(Bitsandbytes, NamesWhatItCannotRead) {
   }
   auto fp4 = tensors(nf4_format());
   part(fp4, ".quant_state.bitsandbytes__nf4").spec.name = "a.weight.quant_state.bitsandbytes__fp4";
-  EXPECT_TRUE(mentions(refused(fp4), "a.weight is of dtype U8"));
+  EXPECT_TRUE(mentions(refused(fp4), "quant_type is nf4, only fp4 is supported"));
+  auto odd = tensors(nf4_format());
+  part(odd, ".quant_state.bitsandbytes__nf4").spec.name = "a.weight.quant_state.bitsandbytes__nf5";
+  EXPECT_TRUE(mentions(refused(odd), "a.weight is of dtype U8"));
 }
 
 TEST_F(Bitsandbytes, DamagedFilesAreErrors) {

@@ -272,14 +272,20 @@ TEST(HfConfig, NamesWhatItDoesNotSupport) {
   EXPECT_TRUE(mentions(refused("attention_dropout", 0.1), "attention_dropout"));
   EXPECT_TRUE(mentions(refused("partial_rotary_factor", 0.5), "partial_rotary_factor"));
   EXPECT_TRUE(mentions(refused("quantization_config", {{"quant_method", "hqq"}}), "hqq"));
-  json bits = {{"quant_method", "bitsandbytes"}, {"load_in_8bit", true}};
-  EXPECT_TRUE(mentions(refused("quantization_config", bits), "bitsandbytes in 8 bits"));
-  bits = {{"quant_method", "bitsandbytes"}, {"load_in_4bit", true}};
-  EXPECT_TRUE(mentions(refused("quantization_config", bits), "bnb_4bit_quant_type fp4"));
-  bits["bnb_4bit_quant_type"] = "nf4";
-  json nf4 = version4();
-  nf4["quantization_config"] = bits;
-  EXPECT_EQ(parse(nf4).hidden_size, parse(version4()).hidden_size);
+  json bits = {{"quant_method", "bitsandbytes"}, {"load_in_4bit", true}};
+  for (const char* type : {"nf4", "fp4", "nf5"}) {
+    bits["bnb_4bit_quant_type"] = type;
+    json quantised = version4();
+    quantised["quantization_config"] = bits;
+    if (type == std::string("nf5")) {
+      EXPECT_TRUE(mentions(refused("quantization_config", bits), "bnb_4bit_quant_type nf5"));
+    } else {
+      EXPECT_EQ(parse(quantised).hidden_size, parse(version4()).hidden_size);
+    }
+  }
+  json bytes = version4();
+  bytes["quantization_config"] = {{"quant_method", "bitsandbytes"}, {"load_in_8bit", true}};
+  EXPECT_EQ(parse(bytes).hidden_size, parse(version4()).hidden_size);
   const std::string rope = refused("rope_scaling", {{"rope_type", "longrope"}, {"factor", 4.0}});
   EXPECT_TRUE(mentions(rope, "rope type longrope"));
   EXPECT_TRUE(mentions(rope, "| supported rope types: default, linear, dynamic, llama3, yarn"));

@@ -1,5 +1,6 @@
 #include "formats/quantised_layout.h"
 
+#include <cmath>
 #include <cstring>
 #include <random>
 
@@ -12,16 +13,15 @@
 namespace jackscrew {
 namespace {
 
-constexpr int64_t kGoldenRows = 32;
-constexpr int64_t kGoldenCols = 96;
-
 std::vector<float> values_of(const StoredTensor& tensor, Ops& ops) {
+  const int64_t rows = tensor.shape[0];
+  const int64_t cols = tensor.shape[1];
   Memory memory("host", make_host_backing(), 0);
   Arena staging(memory, Purpose::staging, 1 << 20);
-  Weight weight(memory, {"a.weight", kGoldenRows, kGoldenCols}, tensor.format);
+  Weight weight(memory, {"a.weight", rows, cols}, tensor.format);
   weight.load(ops, tensor, staging);
-  std::vector<float> out(kGoldenRows * kGoldenCols);
-  weight.decode(ops, 0, kGoldenRows, Tensor(out.data(), DType::f32, {kGoldenRows, kGoldenCols}));
+  std::vector<float> out(static_cast<size_t>(rows * cols));
+  weight.decode(ops, 0, rows, Tensor(out.data(), DType::f32, {rows, cols}));
   return out;
 }
 
@@ -34,12 +34,9 @@ TEST_P(QuantisedLayoutGolden, DecodesToTheBitsOfItsProgram) {
   EXPECT_EQ(source.names(), std::vector<std::string>{"a.weight"});
   const StoredTensor* tensor = source.find("a.weight");
   ASSERT_NE(tensor, nullptr);
-  EXPECT_EQ(tensor->shape, (std::vector<int64_t>{kGoldenRows, kGoldenCols}));
   const SafetensorsFile golden(directory / "golden.safetensors");
-  const auto bytes = golden.find("values")->bytes;
-  std::vector<float> expected(kGoldenRows * kGoldenCols);
-  ASSERT_EQ(bytes.size(), expected.size() * sizeof(float));
-  std::memcpy(expected.data(), bytes.data(), bytes.size());
+  EXPECT_EQ(tensor->shape, golden.find("values")->shape);
+  const auto expected = elements_of<float>(*golden.find("values"));
   EXPECT_TRUE(same_bits(values_of(*tensor, *make_test_ops()), expected));
   source.release(*tensor);
 }
@@ -47,7 +44,10 @@ TEST_P(QuantisedLayoutGolden, DecodesToTheBitsOfItsProgram) {
 INSTANTIATE_TEST_SUITE_P(Layouts, QuantisedLayoutGolden,
                          ::testing::Values("gptq_4", "gptq_4_order", "gptq_3", "gptq_2_v2",
                                            "gptq_8", "awq", "exl2", "exl2_low", "packed_4",
-                                           "packed_4_order", "packed_8", "int", "int_shared"),
+                                           "packed_4_order", "packed_8", "int", "int_shared",
+                                           "fp8_rows", "fp8_groups", "fp8_blocks", "fp8_shared",
+                                           "fp8_inverse", "fp4", "llm_int8", "exl3_3_signs",
+                                           "exl3_4_mcg", "exl3_7_mul1"),
                          [](const auto& param_info) { return std::string(param_info.param); });
 
 // Copies of those files with something wrong in them.
@@ -164,26 +164,34 @@ TEST_F(QuantisedLayout, RefusesPartsOfOtherShapes) {
   };
   const struct {
     const char *golden, *part, *message;
-  } kCases[] = {{"gptq_4", "scales", "a.scales is F16 [2, 32] where F16 [3, 32]"},
-                {"gptq_4", "qzeros", "a.qzeros is I32 [2, 4] where I32 [3, 4]"},
-                {"gptq_4", "g_idx", "a.g_idx is I32 [95] where I32 [96]"},
-                {"gptq_3", "qweight", "a.qweight has 8 lines of words"},
-                {"awq", "scales", "a.scales is F16 [2, 32]"},
-                {"awq", "qzeros", "a.qzeros is I32 [2, 4]"},
-                {"exl2", "q_scale", "a.q_scale is I32 [2, 4]"},
-                {"exl2", "q_scale_max", "a.q_scale_max is F16 [2]"},
-                {"exl2", "q_groups", "is not a matrix of EXL2"},
-                {"packed_4", "weight_scale", "does not have groups of the 32 rows"},
-                {"packed_4_order", "weight_zero_point", "a.weight_zero_point is I32 [3, 4]"},
-                {"packed_4", "weight_packed", "does not hold codes of a matrix [32, 96]"},
-                {"int", "weight_scale", "does not have groups of the 32 rows"}};
+  } kCases[] = {
+      {"gptq_4", "scales", "a.scales is F16 [2, 32] where F16 [3, 32]"},
+      {"gptq_4", "qzeros", "a.qzeros is I32 [2, 4] where I32 [3, 4]"},
+      {"gptq_4", "g_idx", "a.g_idx is I32 [95] where I32 [96]"},
+      {"gptq_3", "qweight", "a.qweight has 8 lines of words"},
+      {"awq", "scales", "a.scales is F16 [2, 32]"},
+      {"awq", "qzeros", "a.qzeros is I32 [2, 4]"},
+      {"exl2", "q_scale", "a.q_scale is I32 [2, 4]"},
+      {"exl2", "q_scale_max", "a.q_scale_max is F16 [2]"},
+      {"exl2", "q_groups", "is not a matrix of EXL2"},
+      {"packed_4", "weight_scale", "does not have groups of the 32 rows"},
+      {"packed_4_order", "weight_zero_point", "a.weight_zero_point is I32 [3, 4]"},
+      {"packed_4", "weight_packed", "does not hold codes of a matrix [32, 96]"},
+      {"int", "weight_scale", "does not have groups of the 32 rows"},
+      {"fp8_rows", "weight_scale",
+       "[31, 1] does not fit a weight [32, 96] in blocks of unknown size"},
+      {"fp8_blocks", "weight_scale", "[1, 3] does not fit a weight [32, 96] in blocks of [24, 40]"},
+      {"fp8_inverse", "weight_scale_inv", "in blocks of [16, 64]"},
+      {"fp4", "weight.absmax", "a.weight.absmax is F32 [47] where F32 [48]"},
+      {"llm_int8", "SCB", "a.SCB is F32 [31] where F32 [32]"}};
   for (const auto& expected : kCases) {
     EXPECT_TRUE(
         mentions(refused(expected.golden, [&](auto& all) { shorter(part(all, expected.part)); }),
                  expected.message))
         << expected.golden;
   }
-  for (const char* name : {"gptq_4", "awq", "exl2", "packed_4", "int"}) {
+  for (const char* name : {"gptq_4", "awq", "exl2", "packed_4", "int", "fp8_rows", "fp8_inverse",
+                           "fp4", "llm_int8", "exl3_7_mul1"}) {
     const size_t parts = entries(name).size();
     for (size_t i = 0; i < parts; ++i) {
       std::vector<Entry> all = entries(name);
@@ -195,7 +203,9 @@ TEST_F(QuantisedLayout, RefusesPartsOfOtherShapes) {
       const SafetensorsSource source(directory_);
       try {
         const StoredTensor* found = source.find("a.weight");
-        EXPECT_TRUE(found == nullptr || removed == "a.g_idx") << name << ": " << removed;
+        EXPECT_TRUE(found == nullptr || removed == "a.g_idx" || removed == "a.weight_format" ||
+                    removed == "a.mul1")
+            << name << ": " << removed;
       } catch (const Error& error) {
         EXPECT_EQ(error.kind(), ErrorKind::model);
       }
@@ -217,6 +227,50 @@ TEST_F(QuantisedLayout, RefusesSettingsItDoesNotRead) {
   EXPECT_TRUE(mentions(refused_config("awq", "\"bits\": 4", "\"bits\": 3"), "AWQ in 3 bits"));
 }
 
+TEST_F(QuantisedLayout, RefusesFloatsAndBytesItCannotRead) {
+  const auto with_scale = [&](const char* name, const char* suffix, auto value) {
+    return refused(name, [&](auto& all) { set(part(all, suffix), 0, value); });
+  };
+  constexpr uint16_t kInfiniteBf16 = 0x7F80;
+  constexpr uint16_t kF16Of147 = 0x5898;  // times 448 it is beyond f16
+  EXPECT_TRUE(mentions(with_scale("fp8_rows", "weight_scale", kInfiniteBf16),
+                       "a.weight_scale: scale 0 is inf: its values are not finite"));
+  EXPECT_TRUE(mentions(with_scale("fp8_groups", "weight_scale", kF16Of147), "scale 0 is 147"));
+  EXPECT_TRUE(mentions(with_scale("fp8_inverse", "weight_scale_inv", std::nanf("")), "is nan"));
+  EXPECT_TRUE(mentions(with_scale("llm_int8", "SCB", std::nanf("")), "a.SCB: nan for row 0"));
+  EXPECT_TRUE(mentions(with_scale("llm_int8", "weight_format", uint8_t{1}),
+                       "a.weight_format: only rows in order"));
+  EXPECT_TRUE(mentions(refused_config("fp8_blocks", "24", "8"), "in blocks of [8, 40]"));
+  EXPECT_TRUE(mentions(refused_config("fp8_blocks", "24", "0"), "in blocks of [0, 40]"));
+  EXPECT_TRUE(mentions(refused_config("fp8_inverse", "64", "32"), "in blocks of [16, 32]"));
+  EXPECT_TRUE(
+      mentions(refused("fp8_rows", [](auto& all) { part(all, "weight").spec.dtype = "F8_E5M2"; }),
+               "a.weight is F8_E5M2 where I8"));
+}
+
+TEST_F(QuantisedLayout, RefusesTrellisesThatAreNone) {
+  EXPECT_TRUE(
+      mentions(refused("exl3_4_mcg", [](auto& all) { set<uint16_t>(part(all, "svh"), 3, 0x7E00); }),
+               "a.svh: scale 3 is nan"));
+  EXPECT_TRUE(mentions(refused("exl3_4_mcg", [](auto& all) { set(part(all, "mcg"), 0, 7); }),
+                       "a.mcg is not the number 0xcbac1fed"));
+  EXPECT_TRUE(mentions(refused("exl3_4_mcg",
+                               [](auto& all) {
+                                 all.push_back(part(all, "mcg"));
+                                 all.back().spec.name = "a.mul1";
+                               }),
+                       "there are both a.mcg and a.mul1"));
+  for (const int64_t width : {0, 24, 144}) {
+    EXPECT_TRUE(mentions(refused("exl3_4_mcg",
+                                 [&](auto& all) {
+                                   Entry& trellis = part(all, "trellis");
+                                   trellis.spec.shape[2] = width;
+                                   trellis.bytes.resize(static_cast<size_t>(8 * 8 * width * 2));
+                                 }),
+                         width == 24 ? "a.trellis of shape [8, 8, 24]" : "is none of EXL3"));
+  }
+}
+
 // A file may name its settings itself where config.json has none; and be called what it likes.
 TEST_F(QuantisedLayout, ReadsDirectoriesOfOtherPrograms) {
   const std::string config = slurp(golden("gptq_4") / "config.json");
@@ -235,10 +289,11 @@ TEST_F(QuantisedLayout, ReadsDirectoriesOfOtherPrograms) {
 
 TEST_F(QuantisedLayout, DamagedFilesAreErrors) {
   std::mt19937 random(5);
-  for (const char* name : {"gptq_4_order", "awq", "exl2", "packed_4_order", "int_shared"}) {
+  for (const char* name : {"gptq_4_order", "awq", "exl2", "packed_4_order", "int_shared",
+                           "fp8_blocks", "fp8_inverse", "fp4", "llm_int8", "exl3_7_mul1"}) {
     const std::string good = slurp(golden(name) / "model.safetensors");
     put("config.json", slurp(golden(name) / "config.json"));
-    for (int i = 0; i < 400; ++i) {
+    for (int i = 0; i < 250; ++i) {
       std::string bad = good;
       bad[random() % bad.size()] = static_cast<char>(random());
       put("model.safetensors", bad);

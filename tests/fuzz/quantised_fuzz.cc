@@ -14,14 +14,23 @@ void jackscrew::parse_input(std::string_view bytes) {
     for (const std::string& name : source.names()) {
       accepts([&] {
         const StoredTensor& tensor = *source.find(name);
-        if (!tensor.transcode) return;
+        if (tensor.shape.size() != 2) return;
+        const int64_t wanted = tensor.format->storage_bytes(tensor.shape[0], tensor.shape[1]);
         int64_t written = 0;
+        if (!tensor.transcode) {
+          written = static_cast<int64_t>(tensor.bytes.size());
+          for (const auto part : tensor.more) {
+            written = round_up(written, 64) + static_cast<int64_t>(part.size());
+          }
+          if (written != wanted && !tensor.more.empty()) abort();
+          return;
+        }
         const auto count = [&](std::span<const uint8_t> piece) {
           written += static_cast<int64_t>(piece.size());
         };
         tensor.transcode(tensor.shape[0], 1, count);
         // A weight takes what its format asks for, and copies what is written.
-        if (written != tensor.format->storage_bytes(tensor.shape[0], tensor.shape[1])) abort();
+        if (written != wanted) abort();
       });
     }
   });

@@ -150,6 +150,10 @@ struct TeamOf {
     return {reinterpret_cast<const uint32_t*>(from)};
   }
 
+  // Whether numbers of tables come faster than numbers that are computed: a thread's own table
+  // would lie in memory.
+  static constexpr bool kHasTables = false;
+
   // One value for each of a row's first N elements, for a later `each` over the same elements: a
   // thread meets the same ones again, and keeps those alone.
   template <class T, int64_t N>
@@ -157,6 +161,19 @@ struct TeamOf {
     T values[(N + kSize - 1) / kSize];
     __device__ T& operator[](int64_t i) { return values[i / kSize]; }
   };
+
+  // Memory of the row that all of its loops share, of kSharedFloats of the kernel's struct: the
+  // block's, so a warp cannot have any.
+  template <int64_t N>
+  struct Shared {
+    static_assert(kSize == kThreads);
+    __device__ float* data() { return dynamic_floats(); }
+  };
+
+  // to [8, n] = the transposed matrix from [n, 8].
+  __device__ void transpose_eight(const float* from, int64_t n, float* to) const {
+    each(n, 8, [&](int64_t i, int64_t j) { to[j * n + i] = from[i * 8 + j]; });
+  }
 
   // Sixty-four random numbers: number i is x[i / 16] of block 16 * index + i % 16.
   struct SixtyFour {
@@ -220,6 +237,18 @@ concept HasShortLoops = requires {
   requires Args::kShortLoops;
 };
 
+template <class Args>
+concept HasSharedFloats = requires {
+  Args::kSharedFloats;
+};
+
+// Bytes of a block's shared memory that a kernel has for its row.
+template <class Args>
+constexpr size_t shared_bytes() {
+  if constexpr (HasSharedFloats<Args>) return sizeof(float) * Args::kSharedFloats;
+  return 0;
+}
+
 // How many threads work on a row.
 template <class Args>
 inline constexpr int kTeamSize = HasShortLoops<Args> ? kWarp : kThreads;
@@ -241,7 +270,8 @@ cudaError_t launch_rows(const Args& args, int64_t rows, cudaStream_t stream) {
   const int64_t limit = 0x7FFFFFFF;  // of the grid's first dimension
   const int64_t wanted = (rows - 1) / kTeams + 1;
   const auto blocks = static_cast<unsigned>(wanted < limit ? wanted : limit);
-  return launch(run_rows<Args>, {{blocks, 1, 1}, {kThreads, 1, 1}, 0, stream}, args, rows);
+  return launch(run_rows<Args>, {{blocks, 1, 1}, {kThreads, 1, 1}, shared_bytes<Args>(), stream},
+                args, rows);
 }
 
 }  // namespace jackscrew::cuda

@@ -1,0 +1,109 @@
+#include "formats/exl3.h"
+
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "base/error.h"
+#include "base/half.h"
+#include "formats/shape.h"
+#include "quant/exl3.h"
+
+namespace jackscrew {
+
+namespace {
+
+constexpr std::string_view kExl3Trellis = ".trellis";
+constexpr std::string_view kExl3Input = ".suh";
+constexpr std::string_view kExl3Output = ".svh";
+constexpr std::string_view kExl3InputSigns = ".su";
+constexpr std::string_view kExl3OutputSigns = ".sv";
+constexpr std::string_view kExl3Mcg = ".mcg";
+constexpr std::string_view kExl3Mul1 = ".mul1";
+constexpr std::array kExl3Parts = {kExl3Trellis,     kExl3Input, kExl3Output, kExl3InputSigns,
+                                   kExl3OutputSigns, kExl3Mcg,   kExl3Mul1};
+
+constexpr int64_t kExl3TileSide = 16;  // of a tile, and signs in a word
+
+Exl3Book book_of(const LayerTensors& tensors) {
+  const SafetensorsEntry* mcg = tensors.find(kExl3Mcg);
+  const SafetensorsEntry* mul1 = tensors.find(kExl3Mul1);
+  if (mcg != nullptr && mul1 != nullptr) {
+    fail(ErrorKind::model, "there are both {} and {}", mcg->name, mul1->name);
+  }
+  // Each holds the factor that it stands for.
+  const auto expect_factor = [](const SafetensorsEntry& entry, uint32_t expected) {
+    const auto found = elements_of<uint32_t>(entry);
+    if (entry.bytes.size() != sizeof expected || found[0] != expected) {
+      fail(ErrorKind::model, "tensor {} is not the number {:#x}", entry.name, expected);
+    }
+  };
+  if (mcg != nullptr) expect_factor(*mcg, 0xCBAC1FEDu);
+  if (mul1 != nullptr) expect_factor(*mul1, 0x83DCD12Du);
+  return mcg != nullptr ? Exl3Book::mcg : mul1 != nullptr ? Exl3Book::mul1 : Exl3Book::plain;
+}
+
+// The scales of columns or of rows as bytes of f16: those of the file, or made of signs.
+std::vector<uint8_t> scales_of(const LayerTensors& tensors, std::string_view scales,
+                               std::string_view signs, int64_t count) {
+  std::vector<f16> values;
+  if (tensors.find(scales) == nullptr && tensors.find(signs) != nullptr) {
+    for (const uint16_t word :
+         elements_of<uint16_t>(tensors.get(signs, "I16", {count / kExl3TileSide}))) {
+      for (int bit = 0; bit < kExl3TileSide; ++bit) {
+        values.push_back(to_f16((word >> bit & 1) != 0 ? -1.0f : 1.0f));
+      }
+    }
+  } else {
+    const SafetensorsEntry& entry = tensors.get(scales, "F16", {count});
+    values = elements_of<f16>(entry);
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (!std::isfinite(to_float(values[i]))) {
+        fail(ErrorKind::model, "tensor {}: scale {} is {}", entry.name, i, to_float(values[i]));
+      }
+    }
+  }
+  std::vector<uint8_t> bytes(values.size() * sizeof(f16));
+  std::memcpy(bytes.data(), values.data(), bytes.size());
+  return bytes;
+}
+
+StoredTensor read_exl3(const LayerTensors& tensors, const QuantizationConfig&) {
+  const SafetensorsEntry& trellis = tensors.get(kExl3Trellis, "I16");
+  const std::vector<int64_t>& shape = trellis.shape;
+  const auto is_extent = [](int64_t extent) { return extent >= 1 && extent <= INT32_MAX; };
+  if (shape.size() != 3 || !is_extent(shape[0]) || !is_extent(shape[1]) ||
+      shape[2] % kExl3TileSide != 0) {
+    throw Error(ErrorKind::model,
+                fmt::format("tensor {} of shape {} is not a matrix of EXL3", trellis.name,
+                            shape_text(shape)),
+                "read are 1 to 8 whole bits");
+  }
+  StoredTensor out;
+  out.shape = {shape[1] * kExl3TileSide, shape[0] * kExl3TileSide};
+  out.format =
+      make_exl3_format({out.shape[0], out.shape[1], shape[2] / kExl3TileSide, book_of(tensors)});
+  out.padding_rows = 127;
+  std::vector<uint8_t> made = scales_of(tensors, kExl3Input, kExl3InputSigns, out.shape[1]);
+  const size_t input = made.size();
+  const auto output = scales_of(tensors, kExl3Output, kExl3OutputSigns, out.shape[0]);
+  made.insert(made.end(), output.begin(), output.end());
+  out.bytes = trellis.bytes;
+  out.made = std::make_shared<const std::vector<uint8_t>>(std::move(made));
+  out.more = {std::span(*out.made).first(input), std::span(*out.made).subspan(input)};
+  return out;
+}
+
+}  // namespace
+
+QuantisedLayout exl3_layout() {
+  return {.method = "exl3",
+          .help = "EXL3",
+          .marker = kExl3Trellis,
+          .parts = kExl3Parts,
+          .is_plain = true,
+          .read = read_exl3};
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,37 @@
+// int8_absmax: a row is a group. Value: q * absmax / 127, with the two roundings of bitsandbytes:
+// of q * absmax, and of that times the f32 next to 1 / 127.
+#pragma once
+
+#include "quant/group_row.h"
+
+namespace jackscrew {
+
+struct Int8AbsmaxCodec {
+  int8_t* codes;  // [rows, cols]
+  float* absmax;  // [rows]
+
+  static constexpr float kInverse = 7.874015718698502e-3f;
+
+  template <class Team, class Store>
+  JACKSCREW_ROW void decode(const Team& team, int64_t group, int64_t element, int64_t count,
+                            const Store& store) const {
+    const float largest = absmax[group];
+    team.each_byte(codes + element, count, [&](int64_t i, int32_t q) {
+      store(i, static_cast<float>(q) * largest * kInverse);
+    });
+  }
+
+  template <class Team>
+  JACKSCREW_ROW float dot(const Team& team, int64_t group, int64_t element, int64_t count,
+                          const float* x) const {
+    return absmax[group] * kInverse *
+           team.sum_bytes(codes + element, count,
+                          [&](int64_t i, int32_t q) { return x[i] * static_cast<float>(q); });
+  }
+};
+using DecodeInt8Absmax = DecodeGroups<Int8AbsmaxCodec>;
+using DotInt8Absmax = DotGroups<Int8AbsmaxCodec>;
+JACKSCREW_ROW_KERNEL(DecodeInt8Absmax)
+JACKSCREW_ROW_KERNEL(DotInt8Absmax)
+
+}  // namespace jackscrew

@@ -1,0 +1,52 @@
+// What products of a scale and a number are rounded to in the row kernels of formats that other
+// programs have quantised: the type of the scales.
+#pragma once
+
+#include "kernels/row_kernel.h"
+#include "kernels/row_math.h"
+
+namespace jackscrew {
+
+JACKSCREW_ROW float with_sign_of(float value, float rounded) {
+  return bits_float(float_bits(rounded) | (float_bits(value) & 0x80000000u));
+}
+
+// Rounds to 11 significant bits as f16 has them, ties to even: the sum with a number whose last
+// place is the one to round to. Below 2^-14 that place is 2^-24. Values are below 65520: a reader
+// of files has seen to it. A product that goes into the sum may be fused with it: it is exact.
+JACKSCREW_ROW float round_to_f16(float value) {
+  const uint32_t exponent = float_bits(value) & 0x7F800000u;
+  const float power = row_max(bits_float(exponent), 0x1p-14f);
+  const float magic = power * 12288.0f;  // 1.5 * 2^13
+  return with_sign_of(value, (value + magic) - magic);
+}
+// To 8 significant bits, as bf16 has them. Below 2^-126 the last place is 2^-133.
+JACKSCREW_ROW float round_to_bf16(float value) {
+  const float power = row_max(bits_float(float_bits(value) & 0x7F800000u), 0x1p-126f);
+  const float magic = power * 98304.0f;  // 1.5 * 2^16
+  return with_sign_of(value, (value + magic) - magic);
+}
+
+// How the values of scales are kept, and what products with them are rounded to.
+struct F16Scale {
+  static constexpr bool kSquared = false;
+  using Stored = f16;
+  JACKSCREW_ROW static float rounded(float value) { return round_to_f16(value); }
+};
+struct Bf16Scale {
+  static constexpr bool kSquared = false;
+  using Stored = bf16;
+  JACKSCREW_ROW static float rounded(float value) { return round_to_bf16(value); }
+};
+struct F32Scale {
+  static constexpr bool kSquared = false;
+  using Stored = float;
+  JACKSCREW_ROW static float rounded(float value) { return value; }
+};
+struct SquaredScale {
+  static constexpr bool kSquared = true;
+  using Stored = f16;
+  JACKSCREW_ROW static float rounded(float value) { return round_to_f16(value); }
+};
+
+}  // namespace jackscrew

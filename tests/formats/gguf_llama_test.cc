@@ -1,0 +1,167 @@
+// What a GGUF file says about a model, and its tensors by the names of Hugging Face.
+#include <limits>
+
+#include "quant/format.h"
+#include "tests/formats/gguf_sample.h"
+
+namespace jackscrew {
+namespace {
+
+class GgufLlama : public Gguf {};
+
+TEST_F(GgufLlama, ReadsTheConfiguration) {
+  const ModelConfig config = gguf_config(GgufFile(good()));
+  EXPECT_EQ(config.vocab_size, 8);  // the embedding has a row more than there are tokens
+  EXPECT_EQ(config.hidden_size, 64);
+  EXPECT_EQ(config.intermediate_size, 96);
+  EXPECT_EQ(config.num_hidden_layers, 1);
+  EXPECT_EQ(config.num_attention_heads, 4);
+  EXPECT_EQ(config.num_key_value_heads, 2);
+  EXPECT_EQ(config.head_dim, 16);
+  EXPECT_EQ(config.max_position_embeddings, 128);
+  EXPECT_EQ(config.rms_norm_eps, 1e-5);
+  EXPECT_EQ(config.rope_theta, 500000.0);
+  EXPECT_EQ(config.rope_scaling.kind, RopeScaling::Kind::none);
+  EXPECT_FALSE(config.tie_word_embeddings);
+  EXPECT_EQ(config.bos_token_id, 4);
+  EXPECT_EQ(config.eos_token_ids, (std::vector<int64_t>{5, 6}));
+  EXPECT_EQ(config.pad_token_id, -1);
+  GgufVariant variant;
+  variant.output = false;
+  variant.scaling = "linear";
+  variant.tokens = false;
+  const ModelConfig tied = gguf_config(GgufFile(good(variant)));
+  EXPECT_TRUE(tied.tie_word_embeddings);
+  EXPECT_EQ(tied.rope_scaling.kind, RopeScaling::Kind::linear);
+  EXPECT_EQ(tied.rope_scaling.factor, 4.0);
+  EXPECT_EQ(tied.vocab_size, 8);
+}
+
+TEST_F(GgufLlama, RecognisesTheRopeFactorsOfLlama3) {
+  for (const float factor : {8.0f, 32.0f}) {
+    GgufVariant variant;
+    variant.rope_factors = llama3_factors(factor);
+    const RopeScaling scaling = gguf_config(GgufFile(good(variant))).rope_scaling;
+    EXPECT_EQ(scaling.kind, RopeScaling::Kind::llama3);
+    EXPECT_EQ(scaling.factor, static_cast<double>(factor));
+    EXPECT_EQ(scaling.original_max_position_embeddings, 8192);
+    variant.rope_factors[4] += 0.5f;
+    EXPECT_TRUE(mentions(refused_source(gguf_llama(variant)), "rope_freqs.weight"));
+    variant.rope_factors = llama3_factors(factor, 9);
+    EXPECT_TRUE(mentions(refused_source(gguf_llama(variant)), "rope_freqs.weight F32 [9]"));
+    variant.rope_factors = llama3_factors(factor);
+    variant.scaling = "linear";
+    EXPECT_TRUE(mentions(refused_source(gguf_llama(variant)), "beside linear"));
+  }
+  GgufVariant variant;
+  variant.rope_factors.assign(8, std::numeric_limits<float>::quiet_NaN());
+  EXPECT_TRUE(mentions(refused_source(gguf_llama(variant)), "rope_freqs.weight"));
+}
+
+TEST_F(GgufLlama, NamesWhatIsNotLlama) {
+  GgufVariant variant;
+  variant.architecture = "gemma";
+  EXPECT_TRUE(mentions(refused_source(gguf_llama(variant)), "general.architecture gemma"));
+  variant = {};
+  variant.scaling = "longrope";
+  EXPECT_TRUE(mentions(refused_source(gguf_llama(variant)), "llama.rope.scaling.type longrope"));
+  variant = {};
+  variant.key_rows = 64;
+  EXPECT_TRUE(
+      mentions(refused_source(gguf_llama(variant)), "blk.0.attn_k.weight of shape [64, 64]"));
+  const auto with = [&](auto&& change) {
+    GgufBuilder builder = gguf_llama();
+    change(builder);
+    return refused_source(builder);
+  };
+  using B = GgufBuilder;
+  EXPECT_TRUE(mentions(with([](B& b) { b.u32("llama.expert_count", 8); }), "expert_count"));
+  EXPECT_TRUE(mentions(with([](B& b) { b.u32("split.count", 2); }), "split.count"));
+  EXPECT_TRUE(mentions(with([](B& b) { b.u32("llama.attention.key_length", 32); }),
+                       "llama.rope.dimension_count = 16"));
+  EXPECT_TRUE(mentions(with([](B& b) { b.u32("tokenizer.ggml.padding_token_id", 7); }),
+                       "padding_token_id = 7 is not one of 7 tokens"));
+  const std::string floats(256, '\0');
+  for (const char* name :
+       {"blk.0.attn_q.bias", "blk.1.attn_norm.weight", "blk.00.attn_norm.weight",
+        "blk.-1.attn_norm.weight", "blk.attn_norm.weight", "blk.0", "v.weight"}) {
+    EXPECT_TRUE(mentions(with([&](B& b) { b.tensor(name, kF32, {64}, floats); }),
+                         fmt::format("tensor {} is not supported", name)));
+  }
+}
+
+TEST_F(GgufLlama, SourceUsesTheNamesOfHuggingFace) {
+  GgufVariant variant;
+  variant.query_type = kQ8_0;
+  const GgufSource source(good(variant));
+  EXPECT_EQ(
+      source.names(),
+      (std::vector<std::string>{
+          "lm_head.weight", "model.embed_tokens.weight", "model.layers.0.input_layernorm.weight",
+          "model.layers.0.mlp.down_proj.weight", "model.layers.0.mlp.gate_proj.weight",
+          "model.layers.0.mlp.up_proj.weight", "model.layers.0.post_attention_layernorm.weight",
+          "model.layers.0.self_attn.k_proj.weight", "model.layers.0.self_attn.o_proj.weight",
+          "model.layers.0.self_attn.q_proj.weight", "model.layers.0.self_attn.v_proj.weight",
+          "model.norm.weight"}));
+  const StoredTensor* query = source.find("model.layers.0.self_attn.q_proj.weight");
+  ASSERT_NE(query, nullptr);
+  EXPECT_STREQ(query->format->name(), "q8_0");
+  EXPECT_EQ(query->interleaved_heads, 4);
+  EXPECT_EQ(query->bytes.size(), 64u * 2 * 34);
+  EXPECT_EQ(source.find("model.layers.0.self_attn.k_proj.weight")->interleaved_heads, 2);
+  const StoredTensor* value = source.find("model.layers.0.self_attn.v_proj.weight");
+  EXPECT_EQ(value->interleaved_heads, 0);
+  EXPECT_STREQ(value->format->name(), "q4_0");
+  EXPECT_EQ(value->shape, (std::vector<int64_t>{32, 64}));
+  EXPECT_EQ(source.find("model.layers.0.mlp.down_proj.weight")->shape,
+            (std::vector<int64_t>{64, 96}));
+  EXPECT_EQ(source.find("blk.0.attn_q.weight"), nullptr);
+  // A type for what is computed with, not for files; its bytes are never looked at.
+  variant.query_type = kQ8_K;
+  const GgufSource odd(good(variant));
+  const std::string text = model_error([&] { odd.find("model.layers.0.self_attn.q_proj.weight"); });
+  EXPECT_TRUE(mentions(text, "tensor blk.0.attn_q.weight of type Q8_K"));
+  EXPECT_TRUE(mentions(text, "supported: F32, F16, Q4_0"));
+}
+
+TEST_F(GgufLlama, ReadsOtherArchitectures) {
+  GgufVariant variant;
+  variant.architecture = "qwen2";
+  variant.scaling = "yarn";
+  const GgufSource qwen2(good(variant));
+  EXPECT_STREQ(qwen2.config().architecture->name, "Qwen2ForCausalLM");
+  EXPECT_EQ(qwen2.config().rope_scaling.kind, RopeScaling::Kind::yarn);
+  EXPECT_EQ(qwen2.config().rope_scaling.original_max_position_embeddings, 32);
+  EXPECT_DOUBLE_EQ(qwen2.config().rope_scaling.attention_factor, 0.1 * std::log(4.0) + 1.0);
+  // Their rows are in order.
+  EXPECT_EQ(qwen2.find("model.layers.0.self_attn.q_proj.weight")->interleaved_heads, 0);
+  ASSERT_NE(qwen2.find("model.layers.0.self_attn.k_proj.bias"), nullptr);
+  EXPECT_EQ(qwen2.find("model.layers.0.self_attn.k_proj.bias")->shape, std::vector<int64_t>{32});
+  variant = {};
+  variant.architecture = "qwen3";
+  const GgufSource qwen3(good(variant));
+  EXPECT_STREQ(qwen3.config().architecture->name, "Qwen3ForCausalLM");
+  EXPECT_NE(qwen3.find("model.layers.0.self_attn.q_norm.weight"), nullptr);
+  GgufBuilder builder = gguf_llama();
+  builder.u32("llama.attention.sliding_window", 24);
+  const ModelConfig mistral = gguf_config(GgufFile(put("mistral.gguf", builder.build())));
+  EXPECT_STREQ(mistral.architecture->name, "MistralForCausalLM");
+  EXPECT_EQ(mistral.sliding_window, 24);
+}
+
+// llama.cpp's converter stores logical row (head, half, i) at (head, i, half).
+TEST_F(GgufLlama, InterleavedRowsFollowTheConverter) {
+  const GgufSource source(good());
+  const StoredTensor* key = source.find("model.layers.0.self_attn.k_proj.weight");
+  int64_t row = 0;
+  for (int64_t head = 0; head < 2; ++head) {
+    for (int64_t half = 0; half < 2; ++half) {
+      for (int64_t i = 0; i < 8; ++i) {
+        EXPECT_EQ(key->interleaved_row(row++), head * 16 + i * 2 + half);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace jackscrew

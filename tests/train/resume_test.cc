@@ -201,8 +201,8 @@ TEST_P(SlowResume, AnInterruptSavesAndTheRunGoesOn) {
 }
 
 std::string method_name(const ::testing::TestParamInfo<const char*>& test) {
-  constexpr const char* kNames[] = {"full",        "lora",      "rotary", "mapped",
-                                    "states_8bit", "kept_8bit", "dora",   "saved"};
+  constexpr const char* kNames[] = {"full",      "lora", "rotary", "mapped", "states_8bit",
+                                    "kept_8bit", "dora", "saved",  "int4"};
   return kNames[test.index];
 }
 
@@ -219,7 +219,8 @@ INSTANTIATE_TEST_SUITE_P(SlowMethods, SlowResume,
                                            "method=lora use_dora=true lora_dropout=0.1 "
                                            "storage=nf4 rank_pattern=q_proj=3",
                                            "method=lora modules_to_save=embed_tokens "
-                                           "storage=bf16 lora_b_learning_rate_ratio=4"),
+                                           "storage=bf16 lora_b_learning_rate_ratio=4",
+                                           "method=full product=int4 storage=bf16"),
                          method_name);
 
 TEST(SlowResumeRules, ARunGivenUpDoesNotComeBack) {

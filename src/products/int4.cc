@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/error.h"
 #include "products/dense.h"
@@ -135,7 +134,6 @@ class Int4Product : public Product {
 
   static int64_t largest_block(int64_t width) { return std::min(kHadamardBlock, width & -width); }
   int64_t block_of(int64_t width) const { return block_ > 0 ? block_ : largest_block(width); }
-  static float shrink(int64_t block) { return 1.0f / std::sqrt(static_cast<float>(block)); }
 
   int32_t gradient_limit(const Context& context) const {
     return wide_ ? context.ops.int8_limit() : kInt4Gradient;
@@ -145,11 +143,10 @@ class Int4Product : public Product {
   void quantize(const Context& context, const Tensor& from, const Int8Rows& to,
                 int32_t limit) const {
     const int64_t block = block_of(from.cols());
-    context.ops.launch(
-        QuantizeRotated{from.data<float>(), to.codes.data<int8_t>(), to.scales.data<float>(),
-                        from.cols(), from.row_stride(), block,
-                        div_exact(to.scales.size(), from.rows()), shrink(block), limit},
-        from.rows());
+    context.ops.launch(QuantizeRotated{from.data<float>(), to.codes.data<int8_t>(),
+                                       to.scales.data<float>(), from.cols(), from.row_stride(),
+                                       block, div_exact(to.scales.size(), from.rows()), limit},
+                       from.rows());
   }
 
   // See RotateBack; `from` may be empty.
@@ -159,7 +156,7 @@ class Int4Product : public Product {
     context.ops.launch(
         RotateBack{gradient.data<float>(), from.empty() ? nullptr : from.data<float>(),
                    to.data<float>(), gradient.cols(), from.row_stride(), to.row_stride(), block,
-                   shrink(block), accumulate == Accumulate::yes},
+                   accumulate == Accumulate::yes},
         gradient.rows());
   }
 

@@ -47,6 +47,11 @@ JACKSCREW_ROW float int4_step(const Team& team, const float* row, int64_t width)
   return nan_to_infinity(static_cast<float>(kInt4Step * __builtin_sqrt(mean)));
 }
 
+// What makes the transform orthogonal.
+JACKSCREW_ROW float shrink_of(int64_t block) {
+  return 1.0f / __builtin_sqrtf(static_cast<float>(block));
+}
+
 // What brings numbers of a transformed row to units of `step`; finite for tiny steps too.
 JACKSCREW_ROW float per_step(float step, float shrink) {
   return step > 0.0f ? row_min(shrink / step, 3.4028235e38f) : 0.0f;
@@ -61,11 +66,11 @@ struct QuantizeRotated {
   int8_t* codes;      // [rows, width]
   float* scales;      // [rows, copies], the same one in all
   int64_t width, from_stride, block, copies;
-  float shrink;   // 1 / sqrt(block)
-  int32_t limit;  // 0: four bits
+  int64_t limit;  // 0: four bits
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
     const float* in = from + row * from_stride;
+    const float shrink = shrink_of(block);
     float step = 0.0f;
     float lowest = kInt4Lowest;
     float highest = kInt4Highest;
@@ -104,10 +109,10 @@ struct RotateBack {
   const float* from;      // [rows, width], row stride from_stride; null: nothing was cut off
   float* to;              // [rows, width], row stride to_stride
   int64_t width, from_stride, to_stride, block;
-  float shrink;  // 1 / sqrt(block)
   bool accumulate;
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
+    const float shrink = shrink_of(block);
     const float* in = gradient + row * width;
     float* out = to + row * to_stride;
     const float* cut = from != nullptr ? from + row * from_stride : nullptr;

@@ -135,7 +135,7 @@ struct QuantizeColumns {
   int8_t* codes;        // [tokens, width]
   float* scales;        // [width]
   int64_t tokens, width, from_stride;
-  int32_t limit;
+  int64_t limit;
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
     const ColumnTile tile(row, tokens, width);

@@ -13,7 +13,7 @@ namespace {
 TEST(Int4Model, SumsOfPairsAreTheMatrix) {
   std::vector<double> values(256);
   for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<double>(i * i % 37) - 11.0;
-  for (const size_t block : {1, 2, 8, 128}) {
+  for (const size_t block : {size_t{1}, size_t{2}, size_t{8}, size_t{128}}) {
     const std::vector<double> fast = summed(values, static_cast<int64_t>(block));
     for (size_t i = 0; i < values.size(); ++i) {
       double expected = 0.0;

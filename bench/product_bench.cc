@@ -1,15 +1,17 @@
-// Speed and error of the int8 product beside f32's: y = x Wᵀ and dx = dy W, all rounding and
-// decoding included, for the linears of SmolLM2-135M, of 1B and of 7B models.
-//   product_bench [--isa=LEVEL] [--threads=N] [--clock=wall|cpu] [--only=TEXT]
+// Speed and error of the products of bytes beside f32's: y = x Wᵀ, dx = dy W and dW = dyᵀ x, all
+// rounding, transforms, packing and decoding included, for the linears of SmolLM2-135M, of 1B and
+// of 7B models.
+//   product_bench [--isa=LEVEL] [--threads=N] [--clock=wall|cpu] [--only=TEXT] [--storages=TEXT]
 // Ratios are to the f32 product over f32 storage; "same" is the ratio to the f32 product over the
-// same storage, y and dx together. All cases of a shape alternate, so that they see the same load
+// same storage, all three together. All cases of a shape alternate, so that they see the same load
 // of the machine; times are the best of their rounds. Errors are those of the product alone,
 // against f32 over the same storage, in the Frobenius norm: of y for normal x and for x with six
-// columns of thirty times that, as trained models have, and of dx. --only: shapes whose name
-// contains the text.
+// columns of thirty times that, as trained models have, of dx and of dW. --only: shapes whose name
+// contains the text; --storages: those whose name is in the text.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <random>
 #include <string_view>
@@ -37,6 +39,17 @@ constexpr Shape kShapes[] = {{"135M", 576, 576}, {"135M", 1536, 576}, {"135M", 5
 constexpr int64_t kTokens[] = {512, 1024};
 constexpr const char* kStorages[] = {"f32", "bf16", "int8", "int8_row", "int8_affine", "nf4"};
 
+struct Choice {
+  const char* label;
+  const char* product;
+  std::initializer_list<std::pair<const char*, const char*>> options;
+};
+const Choice kChoices[] = {{"f32", "f32", {}},
+                           {"int8", "int8", {}},
+                           {"int8 dw", "int8", {{"int8_dw", "int8"}}},
+                           {"w4a8", "w4a8", {}},
+                           {"int4", "int4", {}}};
+
 // Normal numbers, from a table: drawing each would take longer than the benchmark.
 void fill(const Tensor& tensor, uint32_t seed) {
   std::mt19937 random(seed);
@@ -62,8 +75,8 @@ double percent_difference(const Tensor& a, const Tensor& b) {
 }
 
 struct Times {
-  double forward = 1e30, backward = 1e30;  // seconds
-  double both() const { return forward + backward; }
+  double y = 1e30, dx = 1e30, dw = 1e30;  // seconds
+  double all() const { return y + dx + dw; }
 };
 
 class ProductBench {
@@ -71,7 +84,7 @@ class ProductBench {
   ProductBench(const BenchClock& clock, IsaLevel isa)
       : clock_(clock), ops_(make_cpu_ops(clock.threads, isa)) {}
 
-  void run(const Shape& shape, int64_t tokens) {
+  void run(const Shape& shape, int64_t tokens, std::string_view storages) {
     const auto take = [&](int64_t rows, int64_t cols) {
       return OwnedTensor(memory_, Purpose::activations, DType::f32, {rows, cols});
     };
@@ -80,47 +93,69 @@ class ProductBench {
       const OwnedTensor master = take(shape.out, shape.in);
       fill(master.view(), 1);
       for (const char* storage : kStorages) {
+        if (std::string_view(storage) != "f32" && storages.find(storage) == std::string::npos)
+          continue;
         weights.emplace_back(memory_, WeightSpec{"the.weight", shape.out, shape.in},
                              find_format(storage));
         weights.back().publish(*ops_, master.view(), {}, scratch_);
       }
     }
     const OwnedTensor x = take(tokens, shape.in), dy = take(tokens, shape.out);
-    const OwnedTensor y = take(tokens, shape.out), dx = take(tokens, shape.in);
-    const OwnedTensor exact_y = take(tokens, shape.out), exact_dx = take(tokens, shape.in);
     fill(x.view(), 2);
     fill(dy.view(), 3);
-    std::vector<Times> f32(weights.size()), int8(weights.size());
+    const Results exact(memory_, shape, tokens), rounded(memory_, shape, tokens);
+    std::vector<std::array<Times, std::size(kChoices)>> times(weights.size());
     for (int round = 0; round <= kRounds; ++round) {
       for (size_t i = 0; i < weights.size(); ++i) {
-        measure("f32", weights[i], x, dy, exact_y, exact_dx, round > 0 ? &f32[i] : nullptr);
-        measure("int8", weights[i], x, dy, y, dx, round > 0 ? &int8[i] : nullptr);
+        for (size_t choice = 0; choice < std::size(kChoices); ++choice) {
+          measure(choice, weights[i], x, dy, choice == 0 ? exact : rounded,
+                  round > 0 ? &times[i][choice] : nullptr);
+        }
       }
     }
     for (size_t i = 0; i < weights.size(); ++i) {
-      const auto compare = [&] {
-        measure("f32", weights[i], x, dy, exact_y, exact_dx, nullptr);
-        measure("int8", weights[i], x, dy, y, dx, nullptr);
-        return percent_difference(y.view(), exact_y.view());
-      };
-      const double y_error = compare();
-      const double dx_error = percent_difference(dx.view(), exact_dx.view());
-      raise_columns(x.view(), kOutlier);
-      const double outlier_error = compare();
-      raise_columns(x.view(), 1.0f / kOutlier);
-      const double work = 2e-9 * static_cast<double>(tokens * weights[i].size());
-      fmt::print(
-          "{:>5} {:>11} {:>5} {:>12}  {:>6.0f} {:>6.0f}  {:>5.2f} {:>5.2f} {:>5.2f} {:>5.2f}"
-          "  {:>5.2f} {:>8.2f} {:>5.2f}\n",
-          shape.model, fmt::format("{}x{}", shape.out, shape.in), tokens, kStorages[i],
-          work / int8[i].forward, work / int8[i].backward, f32[0].forward / int8[i].forward,
-          f32[0].backward / int8[i].backward, f32[0].both() / int8[i].both(),
-          f32[i].both() / int8[i].both(), y_error, outlier_error, dx_error);
+      for (size_t choice = 1; choice < std::size(kChoices); ++choice) {
+        print(shape, tokens, weights[i], choice, x, dy, exact, rounded, times[i], times[0][0]);
+      }
     }
     std::fflush(stdout);
   }
 
  private:
+  struct Results {
+    Results(Memory& memory, const Shape& shape, int64_t tokens)
+        : y(memory, Purpose::activations, DType::f32, {tokens, shape.out}),
+          dx(memory, Purpose::activations, DType::f32, {tokens, shape.in}),
+          dw(memory, Purpose::activations, DType::f32, {shape.out, shape.in}) {}
+    OwnedTensor y, dx, dw;
+  };
+
+  void print(const Shape& shape, int64_t tokens, const Weight& weight, size_t choice,
+             const OwnedTensor& x, const OwnedTensor& dy, const Results& exact,
+             const Results& rounded, const std::array<Times, std::size(kChoices)>& of_weight,
+             const Times& f32) {
+    const auto compare = [&] {
+      measure(0, weight, x, dy, exact, nullptr);
+      measure(choice, weight, x, dy, rounded, nullptr);
+      return percent_difference(rounded.y.view(), exact.y.view());
+    };
+    const double y_error = compare();
+    const double dx_error = percent_difference(rounded.dx.view(), exact.dx.view());
+    const double dw_error = percent_difference(rounded.dw.view(), exact.dw.view());
+    raise_columns(x.view(), kOutlier);
+    const double outlier_error = compare();
+    raise_columns(x.view(), 1.0f / kOutlier);
+    const double work = 2e-9 * static_cast<double>(tokens * weight.size());
+    const Times& t = of_weight[choice];
+    fmt::print(
+        "{:>5} {:>11} {:>5} {:>12} {:>8}  {:>5.0f} {:>5.0f} {:>5.0f}  {:>5.2f} {:>5.2f} {:>5.2f}"
+        " {:>5.2f} {:>5.2f}  {:>5.2f} {:>8.2f} {:>5.2f} {:>5.2f}\n",
+        shape.model, fmt::format("{}x{}", shape.out, shape.in), tokens, weight.format().name(),
+        kChoices[choice].label, work / t.y, work / t.dx, work / t.dw, f32.y / t.y, f32.dx / t.dx,
+        f32.dw / t.dw, f32.all() / t.all(), of_weight[0].all() / t.all(), y_error, outlier_error,
+        dx_error, dw_error);
+  }
+
   static void raise_columns(const Tensor& x, float factor) {
     for (int64_t t = 0; t < x.rows(); ++t) {
       for (int64_t i = 0; i < kOutlierColumns; ++i) {
@@ -129,20 +164,34 @@ class ProductBench {
     }
   }
 
-  void measure(const char* product_name, const Weight& weight, const OwnedTensor& x,
-               const OwnedTensor& dy, const OwnedTensor& y, const OwnedTensor& dx, Times* best) {
-    const auto product = find_product(product_name).make({}, *ops_);
+  std::unique_ptr<const Product> make(const Choice& choice) const {
+    const ProductEntry& entry = find_product(choice.product);
+    OptionSet options;
+    options.add({entry.name, entry.options});
+    for (const auto& [name, value] : choice.options) options.set(name, value, "benchmark");
+    return entry.make(options, *ops_);
+  }
+
+  // Leaves dW alone; times are those of the calls that form y, dx and dW.
+  void measure(size_t choice, const Weight& weight, const OwnedTensor& x, const OwnedTensor& dy,
+               const Results& results, Times* best) {
+    const auto product = make(kChoices[choice]);
+    ops_->zero(results.dw.view());
     const Arena::Frame frame(scratch_);
     Context context{*ops_, scratch_, &scalars_, true};
     const double begin = clock_.seconds();
     const Operand operand = product->prepare(context, x.view());
-    product->forward(context, operand, weight, y.view(), Accumulate::no);
-    const double middle = clock_.seconds();
-    product->backward(context, operand, dy.view(), weight).add_dx(dx.view(), Accumulate::no);
+    product->forward(context, operand, weight, results.y.view(), Accumulate::no);
+    const double after_y = clock_.seconds();
+    const Gradient g = product->backward(context, operand, dy.view(), weight);
+    g.add_dx(results.dx.view(), Accumulate::no);
+    const double after_dx = clock_.seconds();
+    g.add_dw(results.dw.view());
     const double end = clock_.seconds();
     if (best == nullptr) return;
-    best->forward = std::min(best->forward, middle - begin);
-    best->backward = std::min(best->backward, end - middle);
+    best->y = std::min(best->y, after_y - begin);
+    best->dx = std::min(best->dx, after_dx - after_y);
+    best->dw = std::min(best->dw, end - after_dx);
   }
 
   BenchClock clock_;
@@ -154,21 +203,29 @@ class ProductBench {
 
 int run(std::vector<std::string> arguments) {
   const auto [clock, isa] = take_kernel_run(arguments);
-  std::string only;
+  std::string only, storages;
   for (const std::string& argument : arguments) {
-    if (!argument.starts_with("--only=")) fail(ErrorKind::usage, "unknown argument {}", argument);
-    only = argument.substr(7);
+    if (argument.starts_with("--only=")) {
+      only = argument.substr(7);
+    } else if (argument.starts_with("--storages=")) {
+      storages = argument.substr(11);
+    } else {
+      fail(ErrorKind::usage, "unknown argument {}", argument);
+    }
   }
   ProductBench bench(clock, isa);
-  fmt::print("int8 product, {}, {} threads, {} time\n", isa_name(isa), clock.threads, clock.name());
-  fmt::print("{:>36}  {:>13}  {:>23}  {:>20}\n", "", "GFLOP/s", "times f32", "error, %");
-  fmt::print("{:>5} {:>11} {:>5} {:>12}  {:>6} {:>6}  {:>5} {:>5} {:>5} {:>5}  {:>5} {:>8} {:>5}\n",
-             "model", "weight", "T", "storage", "y", "dx", "y", "dx", "both", "same", "y",
-             "outliers", "dx");
+  fmt::print("products of bytes, {}, {} threads, {} time\n", isa_name(isa), clock.threads,
+             clock.name());
+  fmt::print("{:>45}  {:>17}  {:>29}  {:>26}\n", "", "GFLOP/s", "times f32", "error, %");
+  fmt::print(
+      "{:>5} {:>11} {:>5} {:>12} {:>8}  {:>5} {:>5} {:>5}  {:>5} {:>5} {:>5} {:>5} {:>5}  {:>5}"
+      " {:>8} {:>5} {:>5}\n",
+      "model", "weight", "T", "storage", "product", "y", "dx", "dW", "y", "dx", "dW", "all", "same",
+      "y", "outliers", "dx", "dW");
   for (const Shape& shape : kShapes) {
     const auto name = fmt::format("{} {}x{}", shape.model, shape.out, shape.in);
     if (name.find(only) == std::string::npos) continue;
-    for (const int64_t tokens : kTokens) bench.run(shape, tokens);
+    for (const int64_t tokens : kTokens) bench.run(shape, tokens, storages);
   }
   return 0;
 }

@@ -33,6 +33,7 @@ from transformers.utils import logging as transformers_logging
 
 import golden
 from hostile_text import hostile_text
+from product_parity import check_products
 from quantised_parity import check_quantised
 from tiny_models import tiny_tokenizer, write_gguf
 from tokenizer_parity import check_tokenizers
@@ -693,6 +694,10 @@ class Parity:
         check_quantised(self.report, self.program, self.work, self.seed,
                         Path(sys.prefix) / "producers")
 
+    def products(self) -> None:
+        """Products of bytes and of four bits, against an emulation with the same random numbers."""
+        check_products(self.report, self.program, self.work, self.seed)
+
     def guard(self, name: str, check: Callable[[], None]) -> None:
         try:
             check()
@@ -738,7 +743,7 @@ def main() -> int:
     parser.add_argument("--tokenizers", type=Path, required=True,
                         help="the directory that script/setup --tokenizers makes")
     names = ["tiny", "gguf_architectures", "gguf_types", "states", "tokens", "tokenizers", "chats",
-             "logits", "full", "lora", "adapters", "nf4", "quantised"]
+             "logits", "full", "lora", "adapters", "nf4", "quantised", "products"]
     parser.add_argument("--only", choices=names, action="append",
                         help="run this check only (repeatable)")
     options = parser.parse_args()

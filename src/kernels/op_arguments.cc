@@ -32,7 +32,7 @@ void check_gemm_int8(const Int8Rows& a, const Int8Rows& b, Transpose transpose_b
   const int64_t k = a.codes.cols();
   if (a.codes.rows() != m || a.scales.rows() != m || a.scales.cols() != ceil_div(k, kInt8Group) ||
       (tb ? b.codes.rows() : b.codes.cols()) != n || (tb ? b.codes.cols() : b.codes.rows()) != k ||
-      b.scales.size() != (tb ? n : 0) || a.codes.dtype() != DType::i8 ||
+      (b.scales.size() != n && (tb || !b.scales.empty())) || a.codes.dtype() != DType::i8 ||
       b.codes.dtype() != DType::i8 || c.dtype() != DType::f32) {
     fail(ErrorKind::generic, "gemm_int8 of {} with scales {} and {}{} with {} scales into {}",
          a.codes.describe(), a.scales.describe(), b.codes.describe(), tb ? "ᵀ" : "",

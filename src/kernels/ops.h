@@ -90,9 +90,9 @@ class Ops {
   virtual int64_t panel_bytes() const { return int64_t{4} << 20; }
 
   // c [m, n] (+)= a [m, k] · op(b) [k, n] for matrices of bytes, c f32. a has scales [m, groups]. b
-  // has scales [n] if it is transposed; otherwise none: its scales would lie along the contraction
-  // and have to be folded into a before that is rounded. Codes of a stay within int8_limit(), those
-  // of b may be any.
+  // has scales [n], or none unless it is transposed: where its rows have scales, these lie along
+  // the contraction and have to be folded into a before that is rounded. Codes of a stay within
+  // int8_limit(), those of b may be any.
   // The sum over a group is an exact integer. No bit of c depends on threads, on the instruction
   // set or on other rows.
   virtual void gemm_int8(const Int8Rows& a, const Int8Rows& b, Transpose transpose_b,

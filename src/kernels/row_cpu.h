@@ -253,6 +253,29 @@ struct Team {
     }
   }
 
+  // Multiplies every `block` of the values, a power of two that divides N, by the Hadamard matrix
+  // of that size with elements 1 and -1: element i, j is -1 where the bits that i and j share are
+  // odd in number (Sylvester's order). Sums are formed in the same order on every target.
+  template <int64_t N>
+  JACKSCREW_INLINE void hadamard(Kept<float, N>& kept, int64_t block) const {
+    constexpr int64_t kVectors = N / kFloats;
+    Floats v[kVectors];
+    __builtin_memcpy(v, kept.values, sizeof v);
+    if (block > 1) within_vectors<1>(v);
+    if (block > 2) within_vectors<2>(v);
+    if (block > 4) within_vectors<4>(v);
+    if constexpr (kFloats > 8) {
+      if (block > 8) within_vectors<8>(v);
+    }
+    if (block > kFloats) between_vectors<1>(v);
+    if (block > 2 * kFloats) between_vectors<2>(v);
+    if (block > 4 * kFloats) between_vectors<4>(v);
+    if constexpr (kVectors > 8) {
+      if (block > 8 * kFloats) between_vectors<8>(v);
+    }
+    __builtin_memcpy(kept.values, v, sizeof v);
+  }
+
   // Sixty-four random numbers, those of sixteen blocks: number i is x[i / 16] of block 16 * index +
   // i % 16. Written out because GCC, which knows no multiplication of 32 bits into 64, takes four
   // times as long.
@@ -333,6 +356,44 @@ struct Team {
 
   // As many integers as fit a register.
   static constexpr int kInts = 2 * kPairs;
+  static constexpr int kFloats = kInts;
+  typedef float Floats __attribute__((vector_size(4 * kFloats)));
+
+  // One step of a Hadamard transform: x + y and x - y in place of x and y, kApart elements apart.
+  template <int kApart, int64_t kVectors>
+  JACKSCREW_INLINE static void within_vectors(Floats (&v)[kVectors]) {
+    const Ints sign = (kIndex & static_cast<uint32_t>(kApart)) << (31 - __builtin_ctz(kApart));
+#pragma GCC unroll 16
+    for (int64_t i = 0; i < kVectors; ++i) {
+      v[i] = exchanged<kApart>(v[i]) + (Floats)((Ints)v[i] ^ sign);
+    }
+  }
+  // Each element and the one kApart further in each other's places.
+  template <int kApart>
+  JACKSCREW_INLINE static Floats exchanged(Floats v) {
+    constexpr int kWithinFour = kApart == 1 ? 0xB1 : 0x4E;
+#if defined(__AVX512F__)
+    if constexpr (kApart < 4) return (Floats)_mm512_maskz_permute_ps(kAll, (__m512)v, kWithinFour);
+    constexpr int kFours = kApart == 4 ? 0xB1 : 0x4E;
+    return (Floats)_mm512_maskz_shuffle_f32x4(kAll, (__m512)v, (__m512)v, kFours);
+#else
+    if constexpr (kApart < 4) return (Floats)_mm256_permute_ps((__m256)v, kWithinFour);
+    return (Floats)_mm256_permute2f128_ps((__m256)v, (__m256)v, 1);
+#endif
+  }
+  // The same, kApart vectors apart.
+  template <int kApart, int64_t kVectors>
+  JACKSCREW_INLINE static void between_vectors(Floats (&v)[kVectors]) {
+    if constexpr (kApart < kVectors) {
+#pragma GCC unroll 16
+      for (int64_t i = 0; i < kVectors; ++i) {
+        if ((i & kApart) != 0) continue;
+        const Floats sum = v[i] + v[i + kApart];
+        v[i + kApart] = v[i] - v[i + kApart];
+        v[i] = sum;
+      }
+    }
+  }
   typedef uint32_t Ints __attribute__((vector_size(4 * kInts)));
 #if defined(__AVX512F__)
   static constexpr Ints kIndex = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};

@@ -51,8 +51,7 @@ Arithmetic::Arithmetic(std::unique_ptr<const Product> product) : product_(std::m
 Arithmetic::Arithmetic(std::unique_ptr<const Product> product, std::vector<std::string> excluded,
                        std::span<const WeightSpec> linears)
     : product_(std::move(product)), excluded_(std::move(excluded)) {
-  if (excluded_.empty()) return;
-  if (std::string_view(product_->name()) == f32_product().name()) {
+  if (!excluded_.empty() && std::string_view(product_->name()) == f32_product().name()) {
     throw Error(ErrorKind::usage,
                 fmt::format("product_exclude is {}, but this run multiplies everything in f32",
                             fmt::join(excluded_, ",")),
@@ -64,13 +63,14 @@ Arithmetic::Arithmetic(std::unique_ptr<const Product> product, std::vector<std::
     });
     if (!used) refuse_pattern(pattern, linears);
   }
+  for (const WeightSpec& weight : linears) product_of(weight).check(weight);
 }
 
 const Product& Arithmetic::product_of(const WeightSpec& weight) const {
   const bool excluded =
       std::any_of(excluded_.begin(), excluded_.end(),
                   [&](const std::string& pattern) { return matches(pattern, weight); });
-  return excluded ? f32_product() : *product_;
+  return excluded ? f32_product() : product_->product_of(weight);
 }
 
 DType Arithmetic::activation_dtype() const {

@@ -50,6 +50,7 @@ class Gradient {
   // What the use knows, set by whoever makes the Gradient. Learners read x and dy only; they are
   // both f32 or both bf16.
   Tensor x;                            // [tokens, in], the input; empty for a gather
+  Int8Rows x_rows;                     // the same as a product of bytes read it, or empty
   Tensor dy;                           // [tokens, out], the output's gradient
   Tensor indices;                      // i32 [tokens], the rows of a gather
   Tensor rstd;                         // f32 [tokens], the statistic of a norm

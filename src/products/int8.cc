@@ -4,6 +4,7 @@
 
 #include "products/dense.h"
 #include "products/int8.rows.h"
+#include "products/int8_gradient.h"
 #include "quant/int8.h"
 
 namespace jackscrew {
@@ -20,13 +21,10 @@ int64_t code_panel_rows(const Ops& ops, int64_t cols) {
   return std::max(kInt8Group, bytes / cols / kInt8Group * kInt8Group);
 }
 
-Int8Rows take_groups(Arena& scratch, int64_t rows, int64_t cols) {
-  return {scratch.tensor(DType::i8, {rows, cols}),
-          scratch.tensor(DType::f32, {rows, ceil_div(cols, kInt8Group)})};
-}
-
 class Int8Product : public Product {
  public:
+  explicit Int8Product(const Int8Options& options) : weight_gradient_(options.weight_gradient) {}
+
   const char* name() const override { return "int8"; }
   DType activation_dtype() const override { return DType::f32; }
   DType attention_operands() const override { return DType::bf16; }
@@ -66,13 +64,23 @@ class Int8Product : public Product {
     Accumulate now = accumulate;
     for_panels(context, g.weight(), [&](const Int8Rows& panel, int64_t begin, int64_t end) {
       const Arena::Frame frame(context.scratch);
-      const Int8Rows dy = quantized(g, panel.scales, begin, end);
+      const Int8Rows dy = gradient_of_rows(g, panel.scales, begin, end, context.ops.int8_limit());
       context.ops.gemm_int8(dy, {panel.codes, {}}, Transpose::no, dx, now, context.scratch);
       now = Accumulate::yes;
     });
   }
 
-  void add_dw(const Gradient& g, const Tensor& d) const override { f32_product().add_dw(g, d); }
+  void add_dw(const Gradient& g, const Tensor& d) const override {
+    if (!weight_gradient_ || single(g.x)) {
+      f32_product().add_dw(g, d);
+      return;
+    }
+    Context& context = g.context();
+    const Arena::Frame frame(context.scratch);
+    const Int8Rows dy = gradient_of_columns(g, {}, context.ops.int8_limit());
+    const Int8Rows x = columns_in_bytes(context, g.x);
+    context.ops.gemm_int8(dy, x, Transpose::no, d, Accumulate::yes, context.scratch);
+  }
   void add_left(const Gradient& g, const Tensor& p, const Tensor& r) const override {
     f32_product().add_left(g, p, r);
   }
@@ -83,22 +91,6 @@ class Int8Product : public Product {
  private:
   // A single token is bound by reading the weight, which rounding it would not make faster.
   static bool single(const Tensor& x) { return x.rows() == 1; }
-
-  // Columns [begin, end) of dy, times the scales of the weight's rows, which lie along the
-  // contraction.
-  static Int8Rows quantized(const Gradient& g, const Tensor& scales, int64_t begin, int64_t end) {
-    const Context& context = g.context();
-    const Tensor part = g.dy.columns(begin, end);
-    const Int8Rows to = take_groups(context.scratch, part.rows(), part.cols());
-    context.ops.launch(
-        QuantizeGradientGroups{part.data<float>(), scales.data<float>(), to.codes.data<int8_t>(),
-                               to.scales.data<float>(), context.scalars, part.cols(),
-                               part.row_stride(), to.scales.cols(), context.rows,
-                               div_exact(begin, kInt8Group), ceil_div(g.dy.cols(), kInt8Group),
-                               name_hash(g.weight().name().c_str()), context.ops.int8_limit()},
-        to.scales.size());
-    return to;
-  }
 
   // Calls body(panel, begin, end) over all rows of the weight. A panel is the weight as int8_row
   // would store it; stored so, a weight is its own.
@@ -131,12 +123,27 @@ class Int8Product : public Product {
       body(format.int8_rows(panel), begin, end);
     }
   }
+
+  bool weight_gradient_;
 };
 
 }  // namespace
 
-std::unique_ptr<const Product> make_int8_product() {
-  return std::make_unique<Int8Product>();
+std::unique_ptr<const Product> make_int8_product(const Int8Options& options) {
+  return std::make_unique<Int8Product>(options);
+}
+
+ProductEntry int8_entry() {
+  static constexpr OptionSpec kOptions[] = {
+      {.name = "int8_dw",
+       .type = OptionType::text,
+       .default_text = "f32",
+       .help = "arithmetic of the weights' gradients: f32, or int8 like the other two products",
+       .choices = "f32 int8"},
+  };
+  return {"int8", kOptions, [](const OptionSet& options, const Ops&) {
+            return make_int8_product({.weight_gradient = options.text("int8_dw") == "int8"});
+          }};
 }
 
 }  // namespace jackscrew

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "kernels/sum_over_tokens.h"
 #include "products/dense.h"
+#include "products/int4.h"
 #include "products/int8.h"
 
 namespace jackscrew {
@@ -80,7 +81,7 @@ void Product::add_own(const Gradient& g, size_t, const Tensor&) const {
 }
 
 std::span<const ProductEntry> all_products() {
-  static constexpr ProductEntry kProducts[] = {
+  static const ProductEntry kProducts[] = {
       {"f32", {}, [](const OptionSet&, const Ops&) { return make_f32_product(); }},
       {"bf16",
        {},
@@ -94,7 +95,9 @@ std::span<const ProductEntry> all_products() {
          }
          return make_bf16_product();
        }},
-      {"int8", {}, [](const OptionSet&, const Ops&) { return make_int8_product(); }},
+      int8_entry(),
+      int4_entry(),
+      w4a8_entry(),
   };
   return kProducts;
 }

@@ -35,6 +35,11 @@ class Product : public Contributor {
   // What attention's products may round their operands to: f32 or bf16.
   virtual DType attention_operands() const = 0;
 
+  // Who multiplies a weight of the model: a product may leave some to another one of its own.
+  virtual const Product& product_of(const WeightSpec& /*weight*/) const { return *this; }
+  // Throws Error(usage) for a weight that it cannot multiply.
+  virtual void check(const WeightSpec& /*weight*/) const {}
+
   // x is f32 or of activation_dtype(). What is made of it lies in context.scratch, whose frame the
   // caller holds.
   virtual Operand prepare(Context& context, const Tensor& x) const = 0;

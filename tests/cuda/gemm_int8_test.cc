@@ -21,6 +21,7 @@ struct GemmCase {
   int64_t m, n, k;
   Transpose transpose_b;
   Accumulate accumulate;
+  bool b_scaled = true;
 };
 
 // The last one is deeper than what is added up before the columns' scales come in.
@@ -31,6 +32,7 @@ TEST(CudaGemmInt8, GivesTheBitsOfTheCpu) {
   Arena scratch(memory, Purpose::workspace, int64_t{16} << 20);
   for (const GemmCase& c : {GemmCase{65, 70, 200, Transpose::yes, Accumulate::no},
                             GemmCase{65, 70, 200, Transpose::no, Accumulate::yes},
+                            GemmCase{65, 70, 200, Transpose::no, Accumulate::yes, false},
                             GemmCase{3, 5, 64, Transpose::yes, Accumulate::yes},
                             GemmCase{17, 9, 9001, Transpose::yes, Accumulate::yes}}) {
     const bool tb = c.transpose_b == Transpose::yes;
@@ -42,7 +44,7 @@ TEST(CudaGemmInt8, GivesTheBitsOfTheCpu) {
     const Int8Rows left{Tensor(a.data(), DType::i8, {c.m, c.k}),
                         Tensor(a_scales.data(), DType::f32, {c.m, groups})};
     const Int8Rows right{Tensor(b.data(), DType::i8, {tb ? c.n : c.k, tb ? c.k : c.n}),
-                         tb ? Tensor(b_scales.data(), DType::f32, {c.n}) : Tensor()};
+                         c.b_scaled ? Tensor(b_scales.data(), DType::f32, {c.n}) : Tensor()};
     const auto run = [&](Ops& ops) {
       auto out = random_floats(c.m * c.n, 5);
       ops.gemm_int8(left, right, c.transpose_b, Tensor(out.data(), DType::f32, {c.m, c.n}),

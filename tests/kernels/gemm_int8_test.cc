@@ -51,11 +51,12 @@ struct Case {
   int64_t m, n, k;
   bool transpose_b, accumulate;
   int64_t gap = 0;
+  bool b_scaled = true;  // always, where b is transposed
 
   int64_t groups() const { return ceil_div(k, kInt8Group); }
   std::string describe() const {
-    return fmt::format("{} x {} x {} {} {} gap {}", m, n, k, transpose_b ? "nt" : "nn",
-                       accumulate ? "added" : "written", gap);
+    return fmt::format("{} x {} x {} {} {} gap {}{}", m, n, k, transpose_b ? "nt" : "nn",
+                       accumulate ? "added" : "written", gap, b_scaled ? "" : " b unscaled");
   }
 };
 
@@ -86,7 +87,7 @@ struct Operands {
     return {a.view().rows(begin, end), scales.rows(begin, end)};
   }
   Int8Rows right() {
-    if (!test.transpose_b) return {b.view(), {}};
+    if (!test.b_scaled) return {b.view(), {}};
     return {b.view(), Tensor(b_scales.data(), DType::f32, {test.n})};
   }
   // Exact, and the same of the terms' magnitudes.
@@ -99,7 +100,7 @@ struct Operands {
         of_group += a.value(i, p) * (test.transpose_b ? b.value(j, p) : b.value(p, j));
       }
       const double scale = static_cast<double>(a_scales[at(i * test.groups() + g)]) *
-                           (test.transpose_b ? static_cast<double>(b_scales[at(j)]) : 1.0);
+                           (test.b_scaled ? static_cast<double>(b_scales[at(j)]) : 1.0);
       sum += scale * static_cast<double>(of_group);
       magnitude += std::abs(scale * static_cast<double>(of_group));
     }
@@ -154,13 +155,14 @@ TEST_F(GemmInt8, MatchesTheReferenceInEveryShape) {
     for (const int64_t n : kExtents) {
       for (const int64_t k : {1, 2, 63, 64, 65, 515, 1031}) {
         if (m * n * k > 10'000'000) continue;
-        const int combination = turn++ * 3 % 8;
+        const int combination = turn++ * 3 % 16;
         const Case test{m,
                         n,
                         k,
                         (combination & 1) != 0,
                         (combination & 2) != 0,
-                        (combination & 4) != 0 ? 5 : 0};
+                        (combination & 4) != 0 ? 5 : 0,
+                        (combination & 1) != 0 || (combination & 8) != 0};
         Operands operands = Operands::random(test, limit());
         check(operands, kF32);
       }

@@ -6,6 +6,7 @@
 #include "learners/full.h"
 #include "products/int8.h"
 #include "tests/model/small_model.h"
+#include "tests/support/products.h"
 #include "tests/support/stage_rig.h"
 
 namespace jackscrew {
@@ -48,7 +49,7 @@ class Pipeline {
  private:
   static RigChoices choices(const char* product) {
     RigChoices out;
-    out.arithmetic = std::make_unique<Arithmetic>(find_product(product).make({}, *out.ops));
+    out.arithmetic = std::make_unique<Arithmetic>(make_product(product, *out.ops));
     return out;
   }
   void begin(const std::deque<RandomBatch>& batches) {

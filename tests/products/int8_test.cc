@@ -9,45 +9,11 @@
 
 #include "kernels/cpu/cpu_ops.h"
 #include "products/dense.h"
-#include "tests/products/reference.h"
+#include "tests/products/rounded.h"
 #include "tests/support/test_ops.h"
 
 namespace jackscrew {
 namespace {
-
-// A matrix as codes times scales.
-struct Rounded {
-  Matrix codes, values;
-  std::vector<float> scales;  // [rows, groups]
-};
-
-// Rounds row by row in groups of columns; round(row, column, value / scale) gives a code.
-template <class Round>
-Rounded rounded(const Matrix& m, int64_t group, int32_t limit, const Round& round) {
-  Rounded out{Matrix(m.rows, m.cols), Matrix(m.rows, m.cols), {}};
-  const auto top = static_cast<float>(limit);
-  for (int64_t r = 0; r < m.rows; ++r) {
-    for (int64_t begin = 0; begin < m.cols; begin += group) {
-      const int64_t end = std::min(m.cols, begin + group);
-      float largest = 0.0f;
-      for (int64_t c = begin; c < end; ++c) largest = std::max(largest, std::abs(m.at(r, c)));
-      const float scale = largest / top;
-      for (int64_t c = begin; c < end; ++c) {
-        const float value = scale > 0.0f ? m.at(r, c) / scale : 0.0f;
-        const float code = round(r, c, std::clamp(value, -top, top));
-        out.codes.at(r, c) = code;
-        out.values.at(r, c) = scale * code;
-      }
-      out.scales.push_back(scale);
-    }
-  }
-  return out;
-}
-
-Rounded to_nearest(const Matrix& m, int64_t group, int32_t limit) {
-  return rounded(m, group, limit,
-                 [](int64_t, int64_t, float value) { return std::nearbyint(value); });
-}
 
 class Int8ProductTest : public ::testing::Test {
  protected:
@@ -83,14 +49,8 @@ class Int8ProductTest : public ::testing::Test {
     for (int64_t t = 0; t < dy.rows; ++t) {
       for (int64_t n = 0; n < dy.cols; ++n) scaled.at(t, n) *= w.scales[static_cast<size_t>(n)];
     }
-    const RandomStream random = RandomStream::make(scalars_.seed, RandomPurpose::gradient_rounding,
-                                                   scalars_.step, name_hash(name));
     return rounded(scaled, kInt8Group, ops_->int8_limit(), [&](int64_t t, int64_t n, float value) {
-      // Sixteen blocks of four numbers for a group, the first of each block before the seconds.
-      const int64_t group = (first_token + t) * ceil_div(dy.cols, kInt8Group) + n / kInt8Group;
-      const int64_t index = 4 * (16 * group + n % 16) + n % kInt8Group / 16;
-      const float below = std::floor(value);
-      return random.uniform(static_cast<uint64_t>(index)) < value - below ? below + 1.0f : below;
+      return stochastic(value, gradient_uniform(scalars_, name, first_token + t, n, dy.cols));
     });
   }
 

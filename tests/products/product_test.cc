@@ -9,6 +9,7 @@
 #include "quant/plain.h"
 #include "tests/products/reference.h"
 #include "tests/support/errors.h"
+#include "tests/support/products.h"
 #include "tests/support/test_ops.h"
 
 namespace jackscrew {
@@ -40,7 +41,7 @@ class ProductTest : public ::testing::TestWithParam<const char*> {
     if (is_bf16() && !ops_->has_bf16()) {
       GTEST_SKIP() << "the level " << isa_name(test_isa()) << " has no bf16 products";
     }
-    product_ = find_product(GetParam()).make({}, *ops_);
+    product_ = make_product(GetParam(), *ops_);
   }
 
   bool is_bf16() const { return std::string(GetParam()) == "bf16"; }
@@ -337,14 +338,14 @@ TEST(ContributorTest, RefusalsNameTheWeight) {
 TEST(FindProductTest, SaysWhatThereIs) {
   const auto below = make_cpu_ops(1, IsaLevel::v3);
   EXPECT_EQ(&find_product("auto"), &find_product("f32"));
-  EXPECT_STREQ(find_product("auto").make({}, *below)->name(), "f32");
-  expect_error(ErrorKind::device, "bf16", [&] { find_product("bf16").make({}, *below); });
+  EXPECT_STREQ(make_product("auto", *below)->name(), "f32");
+  expect_error(ErrorKind::device, "bf16", [&] { make_product("bf16", *below); });
   expect_error(ErrorKind::usage, "f64", [] { find_product("f64"); });
   const auto ops = make_test_ops();
   for (const ProductEntry& entry : all_products()) {
     EXPECT_EQ(&find_product(entry.name), &entry);
     if (entry.name == std::string_view("bf16") && !ops->has_bf16()) continue;
-    EXPECT_STREQ(entry.make({}, *ops)->name(), entry.name);
+    EXPECT_STREQ(make_product(entry.name, *ops)->name(), entry.name);
   }
 }
 

@@ -9,6 +9,7 @@
 #include "model/parameter.h"
 #include "quant/plain.h"
 #include "tests/support/golden.h"
+#include "tests/support/products.h"
 #include "tests/support/test_ops.h"
 
 namespace jackscrew {
@@ -152,7 +153,7 @@ struct Directions {
 TEST_P(DoraTest, BeginsAsTheWeightItself) {
   const Values x = random(kTokens * kIn, 5);
   Values y(kTokens * kOut), plain(kTokens * kOut);
-  const auto product = find_product("f32").make({}, *ops_);
+  const auto product = make_product("f32", *ops_);
   Context run = context();
   LinearInput input(Tensor(const_cast<float*>(x.data()), DType::f32, {kTokens, kIn}));
   const Tensor to(y.data(), DType::f32, {kTokens, kOut});
@@ -175,7 +176,7 @@ void DoraTest::expect_formula(const char* product_name, DType type, double toler
   Typed dy(random(kTokens * kOut, 6), kOut, type), y(random(kTokens * kOut, 7), kOut, type);
   Typed dx(Values(kTokens * kIn), kIn, type);
   const Values start = y.values();
-  const auto product = find_product(product_name).make({}, *ops_);
+  const auto product = make_product(product_name, *ops_);
   const Linear linear(parameter_, nullptr, *product);
   Context run = context();
   const Arena::Frame frame(scratch_);
@@ -262,7 +263,7 @@ TEST_P(DoraTest, FactorsFollowAnUpdate) {
   std::fill_n(data("lora_B.weight.gradient"), kOut * kRank, 1.0f);
   scalars_.learning_rate = 0.5f;
   parameter_.slot->apply(run, 0.0);
-  const auto product = find_product("f32").make({}, *ops_);
+  const auto product = make_product("f32", *ops_);
   const auto forward = [&] {
     Values y(kTokens * kOut);
     LinearInput input(Tensor(const_cast<float*>(x.data()), DType::f32, {kTokens, kIn}));

@@ -14,6 +14,7 @@
 #include "tests/support/batches.h"
 #include "tests/support/errors.h"
 #include "tests/support/golden.h"
+#include "tests/support/products.h"
 #include "tests/support/test_ops.h"
 
 namespace jackscrew {
@@ -335,7 +336,7 @@ TEST_F(LoraSlotTest, SumInBf16IsRoundedOnce) {
   std::fill(a.data<float>(), a.data<float>() + a.size(), 0.0f);
   a.data<float>()[0] = 0.9f;
   Parameter parameter{std::move(weight), std::move(slot_)};
-  const auto product = find_product("bf16").make({}, *ops_);
+  const auto product = make_product("bf16", *ops_);
   const Linear linear(parameter, nullptr, *product);
   Context run{*ops_, scratch_, &scalars_, false};
   const Arena::Frame frame(scratch_);

@@ -53,7 +53,11 @@ const std::vector<std::vector<std::string>> kMethods = {
     {"method=full", "product=int8"},
     {"method=lora", "lora_dropout=0.1", "product=int8"},
     {"method=lora", "lora_dropout=0.1", "use_dora=true", "storage=nf4"},
-    {"method=full", "product=int8", "product_exclude=q_proj,layers.1.mlp.*,lm_head"}};
+    {"method=full", "product=int8", "product_exclude=q_proj,layers.1.mlp.*,lm_head"},
+    {"method=full", "product=int8", "int8_dw=int8"},
+    {"method=full", "product=w4a8", "storage=bf16"},
+    {"method=full", "product=int4", "product_exclude=layers.0.*"},
+    {"method=lora", "lora_dropout=0.1", "product=int4"}};
 
 std::vector<std::string> with(std::vector<std::string> settings, const std::string& more) {
   settings.push_back(more);

@@ -201,8 +201,9 @@ TEST_P(SlowResume, AnInterruptSavesAndTheRunGoesOn) {
 }
 
 std::string method_name(const ::testing::TestParamInfo<const char*>& test) {
-  constexpr const char* kNames[] = {"full",      "lora", "rotary", "mapped",  "states_8bit",
-                                    "kept_8bit", "dora", "saved",  "qgalore", "galore_bf16"};
+  constexpr const char* kNames[] = {"full",        "lora",        "rotary", "mapped",
+                                    "states_8bit", "kept_8bit",   "dora",   "saved",
+                                    "qgalore",     "galore_bf16", "int4"};
   return kNames[test.index];
 }
 
@@ -224,7 +225,8 @@ INSTANTIATE_TEST_SUITE_P(SlowMethods, SlowResume,
                                            "projection_window=4 lazy_overlap=0.2",
                                            "method=galore storage=bf16 projection_update_gap=5 "
                                            "projection_dtype=bf16 stagger_refreshes=false "
-                                           "gradient_accumulation_steps=2"),
+                                           "gradient_accumulation_steps=2",
+                                           "method=full product=int4 storage=bf16"),
                          method_name);
 
 TEST(SlowResumeRules, ARunGivenUpDoesNotComeBack) {

@@ -71,7 +71,7 @@ void cpu_gemm_int8(int threads, IsaLevel isa, const Int8Rows& a, const Int8Rows&
                           .a_scales = a.scales.data<float>() + row * a.scales.row_stride() + group,
                           .b = packed,
                           .sums = sums,
-                          .b_scales = tb ? b.scales.data<float>() + column : nullptr,
+                          .b_scales = b.scales.empty() ? nullptr : b.scales.data<float>() + column,
                           .c = c.data<float>() + row * c.row_stride() + column,
                           .a_stride = buffers.a.cols(),
                           .a_scales_stride = a.scales.row_stride(),

@@ -99,7 +99,7 @@ class CudaOps : public Ops {
     check(cuda::gemm_int8({.a = a.codes.data<int8_t>(),
                            .a_scales = a.scales.data<float>(),
                            .b = b.codes.data<int8_t>(),
-                           .b_scales = tb ? b.scales.data<float>() : nullptr,
+                           .b_scales = b.scales.empty() ? nullptr : b.scales.data<float>(),
                            .c = c.data<float>(),
                            .a_stride = a.codes.row_stride(),
                            .a_scales_stride = a.scales.row_stride(),

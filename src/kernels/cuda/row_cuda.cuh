@@ -175,6 +175,35 @@ struct TeamOf {
     each(n, 8, [&](int64_t i, int64_t j) { to[j * n + i] = from[i * 8 + j]; });
   }
 
+  // Multiplies every `block` of the values, a power of two that divides N, by the Hadamard matrix
+  // of that size with elements 1 and -1 (Sylvester's order). For warps, whose threads have elements
+  // 32 apart.
+  template <int64_t N>
+  __device__ void hadamard(Kept<float, N>& kept, int64_t block) const {
+    static_assert(kSize == kWarp && N % kWarp == 0);
+    constexpr int kMine = N / kWarp;
+    for (int apart = 1; apart < block && apart < kWarp; apart *= 2) {
+#pragma unroll
+      for (int i = 0; i < kMine; ++i) {
+        const float mine = kept.values[i];
+        const float other = __shfl_xor_sync(0xFFFFFFFFu, mine, apart);
+        kept.values[i] =
+            (threadIdx.x & static_cast<uint32_t>(apart)) != 0 ? other - mine : other + mine;
+      }
+    }
+#pragma unroll
+    for (int apart = 1; apart < kMine; apart *= 2) {
+      if (apart * kWarp >= block) break;
+#pragma unroll
+      for (int i = 0; i < kMine; ++i) {
+        if ((i & apart) != 0) continue;
+        const float sum = kept.values[i] + kept.values[i + apart];
+        kept.values[i + apart] = kept.values[i] - kept.values[i + apart];
+        kept.values[i] = sum;
+      }
+    }
+  }
+
   // Sixty-four random numbers: number i is x[i / 16] of block 16 * index + i % 16.
   struct SixtyFour {
     RandomStream stream;
@@ -202,7 +231,9 @@ struct TeamOf {
   }
 
  private:
-  __device__ static uint32_t thread() { return threadIdx.x % kSize; }
+  __device__ static uint32_t thread() {
+    return threadIdx.x % kSize;
+  }
   __device__ static void barrier() {
     if constexpr (kSize == kWarp) {
       __syncwarp();

@@ -1,0 +1,249 @@
+#include "products/int4.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "products/dense.h"
+#include "products/int4.rows.h"
+#include "products/int8.h"
+#include "products/int8_gradient.h"
+
+namespace jackscrew {
+
+namespace {
+
+// Bytes of a gradient of W that are turned back at a time: x is packed anew for every panel, which
+// is little beside the products of a thousand rows of a model's width.
+constexpr int64_t kGradientPanelBytes = int64_t{16} << 20;
+// Bytes of codes of a panel of W, as in the product int8.
+constexpr int64_t kInt4PanelBytes = int64_t{8} << 20;
+
+// Codes of dy in four bits: symmetric, so that rounding has no bias.
+constexpr int32_t kInt4Gradient = 7;
+
+// Whole groups, for panels of W are pieces of the contraction of dx.
+int64_t panel_rows_of(const Weight& weight, int64_t bytes, int64_t element) {
+  const int64_t rows = bytes / (weight.cols() * element) / kInt8Group * kInt8Group;
+  return std::min(weight.rows(), std::max(kInt8Group, rows));
+}
+
+class Int4Product : public Product {
+ public:
+  explicit Int4Product(const Int4Options& options)
+      : name_(options.name), wide_(options.wide), block_(options.block) {}
+
+  const char* name() const override { return name_; }
+  DType activation_dtype() const override { return DType::f32; }
+  DType attention_operands() const override { return DType::bf16; }
+
+  const Product& product_of(const WeightSpec& weight) const override {
+    return weight.is_block_matrix() ? static_cast<const Product&>(*this) : *head_;
+  }
+
+  void check(const WeightSpec& weight) const override {
+    if (block_ == 0 || weight.cols % block_ == 0) return;
+    throw Error(ErrorKind::usage,
+                fmt::format("{}_block={}, but {} is {} wide, which that does not divide", name_,
+                            block_, weight.name, weight.cols),
+                fmt::format("{0}_block=auto takes the largest power of two that divides a width, "
+                            "here {1}; or leave the layer out: product_exclude={2}",
+                            name_, largest_block(weight.cols), weight.module));
+  }
+
+  Operand prepare(Context& context, const Tensor& x) const override {
+    if (single(x)) return {x};
+    const Int8Rows to = take_groups(context.scratch, x.rows(), x.cols());
+    quantize(context, x, to, wide_ ? context.ops.int8_limit() : 0);
+    return {x, to};
+  }
+
+  void forward(Context& context, const Operand& a, const LinearUse& use, const Tensor& y,
+               Accumulate accumulate) const override {
+    if (single(a.x)) {
+      f32_product().forward(context, a, use, y, accumulate);
+      return;
+    }
+    for_panels(context, use.weight, [&](const Int8Rows& panel, int64_t begin, int64_t end) {
+      context.ops.gemm_int8(a.rows, panel, Transpose::yes, y.columns(begin, end), accumulate,
+                            context.scratch);
+    });
+  }
+
+  Gradient backward(Context& context, const Operand& a, const Tensor& dy,
+                    const LinearUse& use) const override {
+    Gradient g(context, *this, use.weight);
+    g.x = a.x;
+    g.x_rows = a.rows;
+    g.dy = dy;
+    return g;
+  }
+
+  void add_dx(const Gradient& g, const Tensor& dx, Accumulate accumulate) const override {
+    if (single(g.x)) {
+      f32_product().add_dx(g, dx, accumulate);
+      return;
+    }
+    Context& context = g.context();
+    const Arena::Frame frame(context.scratch);
+    const Tensor rotated = context.scratch.tensor(DType::f32, {dx.rows(), dx.cols()});
+    Accumulate now = Accumulate::no;
+    for_panels(context, g.weight(), [&](const Int8Rows& panel, int64_t begin, int64_t end) {
+      const Arena::Frame panel_frame(context.scratch);
+      const Int8Rows dy = gradient_of_rows(g, panel.scales, begin, end, gradient_limit(context));
+      context.ops.gemm_int8(dy, {panel.codes, {}}, Transpose::no, rotated, now, context.scratch);
+      now = Accumulate::yes;
+    });
+    rotate_back(context, rotated, wide_ ? Tensor() : g.x, dx, accumulate);
+  }
+
+  void add_dw(const Gradient& g, const Tensor& d) const override {
+    if (single(g.x)) {
+      f32_product().add_dw(g, d);
+      return;
+    }
+    Context& context = g.context();
+    const Weight& weight = g.weight();
+    const Arena::Frame frame(context.scratch);
+    const Int8Rows dy = gradient_of_columns(g, g.x_rows.scales, gradient_limit(context));
+    const int64_t step = panel_rows_of(weight, kGradientPanelBytes, dtype_size(DType::f32));
+    const Tensor panel = context.scratch.tensor(DType::f32, {step, weight.cols()});
+    const Tensor decoded = decoded_panel(context, weight, step);
+    for (int64_t begin = 0; begin < weight.rows(); begin += step) {
+      const int64_t end = std::min(weight.rows(), begin + step);
+      const Tensor rotated = panel.rows(0, end - begin);
+      context.ops.gemm_int8({dy.codes.rows(begin, end), dy.scales.rows(begin, end)},
+                            {g.x_rows.codes, {}}, Transpose::no, rotated, Accumulate::no,
+                            context.scratch);
+      rotate_back(context, rotated, values_of(context, weight, begin, end, decoded),
+                  d.rows(begin, end), Accumulate::yes);
+    }
+  }
+
+  void add_left(const Gradient& g, const Tensor& p, const Tensor& r) const override {
+    f32_product().add_left(g, p, r);
+  }
+  void add_right(const Gradient& g, const Tensor& q, const Tensor& r) const override {
+    f32_product().add_right(g, q, r);
+  }
+
+ private:
+  // A single token is bound by reading the weight, which rounding it would not make faster.
+  static bool single(const Tensor& x) { return x.rows() == 1; }
+
+  static int64_t largest_block(int64_t width) { return std::min(kHadamardBlock, width & -width); }
+  int64_t block_of(int64_t width) const { return block_ > 0 ? block_ : largest_block(width); }
+
+  int32_t gradient_limit(const Context& context) const {
+    return wide_ ? context.ops.int8_limit() : kInt4Gradient;
+  }
+
+  // limit: see QuantizeRotated. Scales have any number of columns.
+  void quantize(const Context& context, const Tensor& from, const Int8Rows& to,
+                int32_t limit) const {
+    const int64_t block = block_of(from.cols());
+    context.ops.launch(QuantizeRotated{from.data<float>(), to.codes.data<int8_t>(),
+                                       to.scales.data<float>(), from.cols(), from.row_stride(),
+                                       block, div_exact(to.scales.size(), from.rows()), limit},
+                       from.rows());
+  }
+
+  // See RotateBack; `from` may be empty.
+  void rotate_back(const Context& context, const Tensor& gradient, const Tensor& from,
+                   const Tensor& to, Accumulate accumulate) const {
+    const int64_t block = block_of(gradient.cols());
+    context.ops.launch(
+        RotateBack{gradient.data<float>(), from.empty() ? nullptr : from.data<float>(),
+                   to.data<float>(), gradient.cols(), from.row_stride(), to.row_stride(), block,
+                   accumulate == Accumulate::yes},
+        gradient.rows());
+  }
+
+  // Room for rows of a weight that is not stored as f32; else empty.
+  static Tensor decoded_panel(const Context& context, const Weight& weight, int64_t rows) {
+    if (!weight.as_f32().empty()) return {};
+    return context.scratch.tensor(DType::f32, {rows, weight.cols()});
+  }
+  // Rows [begin, end) of a weight in f32.
+  static Tensor values_of(const Context& context, const Weight& weight, int64_t begin, int64_t end,
+                          const Tensor& decoded) {
+    if (decoded.empty()) return weight.as_f32().rows(begin, end);
+    const Tensor rows = decoded.rows(0, end - begin);
+    weight.decode(context.ops, begin, end, rows);
+    return rows;
+  }
+
+  // Calls body(panel, begin, end) over all rows of the weight, a panel being rows in four bits with
+  // scales [rows].
+  template <class Body>
+  void for_panels(Context& context, const Weight& weight, const Body& body) const {
+    const Arena::Frame frame(context.scratch);
+    const int64_t cols = weight.cols();
+    const int64_t step = panel_rows_of(weight, kInt4PanelBytes, 1);
+    const Int8Rows panel{context.scratch.tensor(DType::i8, {step, cols}),
+                         context.scratch.tensor(DType::f32, {step, 1})};
+    const int64_t part = std::min(step, encode_panel_rows(cols));
+    const Tensor decoded = decoded_panel(context, weight, part);
+    for (int64_t begin = 0; begin < weight.rows(); begin += step) {
+      const int64_t end = std::min(weight.rows(), begin + step);
+      for (int64_t from = begin; from < end; from += part) {
+        const int64_t to = std::min(end, from + part);
+        quantize(context, values_of(context, weight, from, to, decoded),
+                 {panel.codes.rows(from - begin, to - begin),
+                  panel.scales.rows(from - begin, to - begin)},
+                 0);
+      }
+      const Tensor scales = panel.scales.rows(0, end - begin);
+      body({panel.codes.rows(0, end - begin), scales.reshaped({end - begin})}, begin, end);
+    }
+  }
+
+  const char* name_;
+  bool wide_;
+  int64_t block_;
+  std::unique_ptr<const Product> head_ = make_int8_product({.weight_gradient = true});
+};
+
+// "auto", or a power of two.
+constexpr const char* kBlocks = "auto 1 16 32 64 128";
+constexpr const char* kBlockHelp =
+    "block of the Hadamard transform: 1 (none) to 128, a power of two that divides the width of "
+    "every "
+    "layer; auto: the largest that divides it";
+
+int64_t block_from(const std::string& text) {
+  return text == "auto" ? 0 : std::stoll(text);
+}
+
+}  // namespace
+
+std::unique_ptr<const Product> make_int4_product(const Int4Options& options) {
+  return std::make_unique<Int4Product>(options);
+}
+
+ProductEntry int4_entry() {
+  static constexpr OptionSpec kOptions[] = {{.name = "int4_block",
+                                             .type = OptionType::text,
+                                             .default_text = "auto",
+                                             .help = kBlockHelp,
+                                             .choices = kBlocks}};
+  return {
+      "int4", kOptions, [](const OptionSet& options, const Ops&) {
+        return make_int4_product({.name = "int4", .block = block_from(options.text("int4_block"))});
+      }};
+}
+
+ProductEntry w4a8_entry() {
+  static constexpr OptionSpec kOptions[] = {{.name = "w4a8_block",
+                                             .type = OptionType::text,
+                                             .default_text = "auto",
+                                             .help = kBlockHelp,
+                                             .choices = kBlocks}};
+  return {"w4a8", kOptions, [](const OptionSet& options, const Ops&) {
+            return make_int4_product(
+                {.name = "w4a8", .wide = true, .block = block_from(options.text("w4a8_block"))});
+          }};
+}
+
+}  // namespace jackscrew

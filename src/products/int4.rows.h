@@ -1,0 +1,146 @@
+// Rows of f32 in four bits, or in eight, after a Hadamard transform: blocks of a row are multiplied
+// by an orthogonal matrix that spreads an outlier over its block (Xi et al. 2023, "Training
+// Transformers with 4-bit Integers", section 3.2; methods.md 2.2). Every kernel reads a tensor and
+// writes one: the transform is in registers.
+#pragma once
+
+#include "kernels/int8_group.h"
+#include "quant/group_row.h"
+
+namespace jackscrew {
+
+// The largest block: what registers hold.
+inline constexpr int64_t kHadamardBlock = 128;
+
+// Sixteen levels of four bits, as a signed nibble has them.
+inline constexpr float kInt4Lowest = -8.0f, kInt4Highest = 7.0f;
+
+// The step of sixteen even levels with which a normal variable loses least, in units of its
+// deviation (Max 1960, "Quantizing for minimum distortion", table II).
+inline constexpr double kInt4Step = 0.335;
+
+// Calls f(at, count, values) for the pieces of a row, `values` being columns [at, at + count)
+// transformed, of which each block is sqrt(block) times as long as it was.
+template <class Team, class F>
+JACKSCREW_ROW void for_rotated(const Team& team, const float* row, int64_t width, int64_t block,
+                               const F& f) {
+  for (int64_t at = 0; at < width; at += kHadamardBlock) {
+    const int64_t count = width - at < kHadamardBlock ? width - at : kHadamardBlock;
+    typename Team::template Kept<float, kHadamardBlock> values;
+    if (count < kHadamardBlock) team.each(kHadamardBlock, [&](int64_t i) { values[i] = 0.0f; });
+    team.each(count, [&](int64_t i) { values[i] = row[at + i]; });
+    team.hadamard(values, block);
+    f(at, count, values);
+  }
+}
+
+// The step of a row in four bits. Infinite where a number is infinite or NaN. Squares of f32 and
+// their sum in double leave the same f32 in whatever order they are added, so that every target has
+// the same steps.
+template <class Team>
+JACKSCREW_ROW float int4_step(const Team& team, const float* row, int64_t width) {
+  const double squares = team.sum_f64(width, [&](int64_t i) {
+    const auto value = static_cast<double>(row[i]);
+    return value * value;
+  });
+  const double mean = squares / static_cast<double>(width);
+  return nan_to_infinity(static_cast<float>(kInt4Step * __builtin_sqrt(mean)));
+}
+
+// What makes the transform orthogonal.
+JACKSCREW_ROW float shrink_of(int64_t block) {
+  return 1.0f / __builtin_sqrtf(static_cast<float>(block));
+}
+
+// What brings numbers of a transformed row to units of `step`; finite for tiny steps too.
+JACKSCREW_ROW float per_step(float step, float shrink) {
+  return step > 0.0f ? row_min(shrink / step, 3.4028235e38f) : 0.0f;
+}
+
+// Codes of transformed rows, rounded to nearest. bits 4: kInt4Step times the root mean square of
+// the row is a step; what is beyond the levels is cut off. Otherwise the largest magnitude is
+// `limit`.
+struct QuantizeRotated {
+  static constexpr bool kShortLoops = true;
+  const float* from;  // [rows, width], row stride from_stride
+  int8_t* codes;      // [rows, width]
+  float* scales;      // [rows, copies], the same one in all
+  int64_t width, from_stride, block, copies;
+  int64_t limit;  // 0: four bits
+  template <class Team>
+  JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
+    const float* in = from + row * from_stride;
+    const float shrink = shrink_of(block);
+    float step = 0.0f;
+    float lowest = kInt4Lowest;
+    float highest = kInt4Highest;
+    if (limit == 0) {
+      step = int4_step(team, in, width);
+    } else {
+      highest = static_cast<float>(limit);
+      lowest = -highest;
+      float largest = 0.0f;
+      for_rotated(team, in, width, block, [&](int64_t, int64_t count, auto& values) {
+        largest = team.max(count, largest,
+                           [&](int64_t i) { return nan_to_infinity(__builtin_fabsf(values[i])); });
+      });
+      step = largest * shrink / highest;
+    }
+    float* to_scales = scales + row * copies;
+    team.each(copies, [&](int64_t i) { to_scales[i] = step; });
+    const float factor = per_step(step, shrink);
+    int8_t* out = codes + row * width;
+    for_rotated(team, in, width, block, [&](int64_t at, int64_t count, auto& values) {
+      put_bytes(team, out + at, count, [&](int64_t i) {
+        // In this order of operands NaN becomes the lowest code: the scale tells of it.
+        const float inside = row_min(row_max(values[i] * factor, lowest), highest);
+        return static_cast<int32_t>(round_to_integer(inside));
+      });
+    });
+  }
+};
+JACKSCREW_ROW_KERNEL(QuantizeRotated)
+
+// The way back of a gradient: of transformed rows to those of `from`, which were rounded to steps.
+// Where they were cut off, the gradient is 0 (straight-through: what was rounded passes as it is).
+struct RotateBack {
+  static constexpr bool kShortLoops = true;
+  const float* gradient;  // [rows, width], of the transformed rows
+  const float* from;      // [rows, width], row stride from_stride; null: nothing was cut off
+  float* to;              // [rows, width], row stride to_stride
+  int64_t width, from_stride, to_stride, block;
+  bool accumulate;
+  template <class Team>
+  JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
+    const float shrink = shrink_of(block);
+    const float* in = gradient + row * width;
+    float* out = to + row * to_stride;
+    const float* cut = from != nullptr ? from + row * from_stride : nullptr;
+    const float factor = from != nullptr ? per_step(int4_step(team, cut, width), shrink) : 0.0f;
+    for (int64_t at = 0; at < width; at += kHadamardBlock) {
+      const int64_t count = width - at < kHadamardBlock ? width - at : kHadamardBlock;
+      typename Team::template Kept<float, kHadamardBlock> values, inside;
+      if (count < kHadamardBlock) {
+        team.each(kHadamardBlock, [&](int64_t i) { values[i] = inside[i] = 0.0f; });
+      }
+      if (cut != nullptr) {
+        team.each(count, [&](int64_t i) { inside[i] = cut[at + i]; });
+        team.hadamard(inside, block);
+        team.each(count, [&](int64_t i) {
+          const float value = inside[i] * factor;
+          values[i] = value < kInt4Lowest || value > kInt4Highest ? 0.0f : in[at + i];
+        });
+      } else {
+        team.each(count, [&](int64_t i) { values[i] = in[at + i]; });
+      }
+      team.hadamard(values, block);
+      team.each(count, [&](int64_t i) {
+        const float value = values[i] * shrink;
+        out[at + i] = accumulate ? out[at + i] + value : value;
+      });
+    }
+  }
+};
+JACKSCREW_ROW_KERNEL(RotateBack)
+
+}  // namespace jackscrew

@@ -148,7 +148,7 @@ TEST_P(Int4ProductTest, TheRestIsF32) {
     std::array<std::vector<float>, 2> results;
     for (size_t i = 0; i < results.size(); ++i) {
       const Product& arithmetic = i == 0 ? *product_ : f32_product();
-      Matrix y(tokens, 33), dx(tokens, 64), d(33, 64), left(5, 64), right(33, 5);
+      Matrix y(tokens, 33), dx(tokens, 64), d(33, 64), left(64, 5), right(33, 5);
       const Operand operand = arithmetic.prepare(run, x.view());
       const Gradient g = arithmetic.backward(run, operand, dy.view(), weight);
       if (tokens == 1) {

@@ -177,7 +177,7 @@ TEST_F(Int8WeightGradientTest, TheRestIsF32) {
     std::array<std::vector<float>, 2> results;
     for (size_t i = 0; i < results.size(); ++i) {
       const Product& arithmetic = i == 0 ? *product_ : f32_product();
-      Matrix d(33, 70), left(5, 70), right(33, 5);
+      Matrix d(33, 70), left(70, 5), right(33, 5);
       const Gradient g =
           arithmetic.backward(run, arithmetic.prepare(run, x.view()), dy.view(), weight);
       if (tokens == 1) g.add_dw(d.view());

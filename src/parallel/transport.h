@@ -50,17 +50,24 @@ class Transport {
 };
 
 struct TransportOptions {
+  // How many processes the launcher says it started together; 1: this one alone. A room does not
+  // read the environment: launched_ranks() in cli/launch.h does.
+  int ranks = 1;
   // A rank that gives no sign of life for as long is lost.
   std::chrono::milliseconds communication_timeout{30000};
 };
 
 // Joins the other ranks where this process was started with others (by mpirun, or by Slurm); null
 // where it was started alone. Call it once, before any thread computes. Throws Error(device) where
-// it was started with others and this build has no MPI.
+// it was started with others and MPI is not there, or finds another number of them.
 std::unique_ptr<Transport> open_transport(const TransportOptions& options);
 
-// What `doctor` says of it: the library and its version, or why there is none.
-std::string transport_description();
+// What `doctor` says of it.
+struct TransportReport {
+  bool found;
+  std::string text;  // the library and its version, or what is missing and what would bring it
+};
+TransportReport transport_report();
 
 // A network in one process, for tests: every rank is a thread.
 struct LinkModel {
@@ -76,6 +83,9 @@ struct LinkModel {
 // Each for the thread of one rank. abort() and the loss of a rank throw Error(device) in the
 // others' wait().
 std::vector<std::unique_ptr<Transport>> make_in_process(int ranks, const LinkModel& link = {});
+
+// For transports: throws unless 0 <= rank < ranks.
+void check_rank(int rank, int ranks);
 
 // send() or receive(), and wait().
 void send_now(Transport& transport, int to, Tag tag, std::span<const uint8_t> bytes);

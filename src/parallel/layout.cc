@@ -1,0 +1,67 @@
+#include "parallel/layout.h"
+
+#include <algorithm>
+#include <bit>
+#include <string>
+#include <vector>
+
+#include "base/checked.h"
+#include "base/error.h"
+
+namespace jackscrew {
+
+namespace {
+
+bool fits_lanes(int64_t replicas, int64_t lanes) {
+  return lanes % replicas == 0 && std::has_single_bit(static_cast<uint64_t>(lanes / replicas));
+}
+
+// "2, 4, 6"; the first few.
+std::string listed(const std::vector<int64_t>& numbers) {
+  constexpr size_t kMost = 8;
+  std::string out;
+  for (size_t i = 0; i < std::min(kMost, numbers.size()); ++i) {
+    out += fmt::format("{}{}", i == 0 ? "" : ", ", numbers[i]);
+  }
+  return out + (numbers.size() > kMost ? " ..." : "");
+}
+
+[[noreturn]] void refuse_stages(int ranks, int stages) {
+  std::vector<int64_t> divisors;
+  for (int s = 1; s <= ranks; ++s) {
+    if (ranks % s == 0) divisors.push_back(s);
+  }
+  throw Error(ErrorKind::usage,
+              fmt::format("{} ranks cannot be divided into pipelines of {} stages", ranks, stages),
+              fmt::format("start {} or a multiple of it, or set pipeline_stages to one of {}",
+                          stages, listed(divisors)));
+}
+
+[[noreturn]] void refuse_lanes(int ranks, int stages, int64_t lanes) {
+  // Halving the lanes of a replica doubles the replicas, until each has one.
+  const int halvings = std::countr_zero(static_cast<uint64_t>(lanes));
+  std::vector<int64_t> would_do;
+  for (int i = halvings; i >= 0; --i) would_do.push_back(checked_mul(lanes >> i, stages));
+  const int replicas = ranks / stages;
+  throw Error(
+      ErrorKind::usage,
+      fmt::format("{} ranks hold the model {} times, over which {} lanes (data_parallel) "
+                  "cannot be divided: each needs 1, 2, 4, 8 ... of them",
+                  ranks, replicas, lanes),
+      fmt::format("start one of {} ranks, or set data_parallel={}", listed(would_do), replicas));
+}
+
+}  // namespace
+
+Layout Layout::of(int ranks, int stages, int64_t lanes) {
+  if (ranks < 1 || stages < 1 || lanes < 0) {
+    fail(ErrorKind::usage, "no layout has {} ranks, {} stages and {} lanes", ranks, stages, lanes);
+  }
+  if (ranks % stages != 0) refuse_stages(ranks, stages);
+  Layout out{.stages = stages, .replicas = ranks / stages, .lanes = lanes};
+  if (lanes == 0) out.lanes = out.replicas;
+  if (!fits_lanes(out.replicas, out.lanes)) refuse_lanes(ranks, stages, lanes);
+  return out;
+}
+
+}  // namespace jackscrew

@@ -18,7 +18,7 @@ struct StepScalars {
   uint64_t seed;
   double targets;   // of the whole step
   double loss_sum;  // of the targets' negative log-likelihoods, nats; 0, and the device adds to it
-  double applied_squares;  // of gradients that were applied in backward; 0, likewise
+  double squares;   // of the gradients' elements; 0, likewise
   // Written by the device when it ends, and left alone from the first step on that is not finite:
   // the host may look at it when it likes.
   double loss;         // mean over the targets

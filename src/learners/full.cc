@@ -45,7 +45,7 @@ class FullSlot : public LearnerSlot {
   void visit(const StateVisitor& visitor) const override {
     visitor({weight_.name(), StateRole::parameter, master_, true});
     if (state_ == nullptr) return;
-    visitor({weight_.name() + ".gradient", StateRole::gradient, gradient_.view(), false});
+    visitor(gradient_.state(weight_.name()));
     state_->visit(weight_.name(), visitor);
   }
 

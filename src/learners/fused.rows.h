@@ -17,7 +17,7 @@ struct FinishOneGradient {
     const double squares = team.sum_f64(count, [&](int64_t i) { return partial[i]; });
     team.once([&] {
       if (scalars->finite == 0) return;
-      scalars->applied_squares += squares;
+      scalars->squares += squares;
       const float norm = static_cast<float>(__builtin_sqrt(squares));
       scalars->finite = norm <= 3.4e38f && scalars->loss_sum <= 1.0e300 ? 1 : 0;
       scalars->clip_scale = clip_scale(norm, scalars->max_grad_norm);

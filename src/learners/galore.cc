@@ -104,10 +104,12 @@ class GaloreLearner : public Learner {
   }
 
   void visit(const StateVisitor& visitor) const override {
-    if (refreshes_.empty()) return;
-    auto* bytes = reinterpret_cast<uint8_t*>(const_cast<Refreshes*>(refreshes_.data()));
-    const auto size = static_cast<int64_t>(refreshes_.size() * sizeof(Refreshes));
-    visitor({"galore.refreshes", StateRole::schedule, Tensor(bytes, DType::u8, {size}), true});
+    // One state for each matrix: those of a model's parts, one after the other, are the model's.
+    for (size_t i = 0; i < refreshes_.size(); ++i) {
+      auto* bytes = const_cast<Refreshes*>(&refreshes_[i]);  // who restores a checkpoint writes
+      visitor({slots_[i]->name() + ".refreshes", StateRole::schedule,
+               Tensor(bytes, DType::u8, {sizeof(Refreshes)}), true});
+    }
   }
 
   void restored(Context&) override {

@@ -49,7 +49,8 @@ GaloreSlot::GaloreSlot(const LearnerContext& context, Weight& weight,
       of_inputs_(settings.of_inputs(weight.spec())),
       rank_(settings.rank_of(weight.spec())),
       basis_rows_(of_inputs_ ? weight.cols() : weight.rows()),
-      other_rows_(of_inputs_ ? weight.rows() : weight.cols()) {
+      other_rows_(of_inputs_ ? weight.rows() : weight.cols()),
+      window_sums_(context.window_sums) {
   require_in_place(weight);
   if (!context.training) return;
   basis_ = OwnedTensor(*memory_, Purpose::projections, DType::u8,
@@ -111,9 +112,15 @@ void GaloreSlot::apply(Context& context, double weight_decay) {
 void GaloreSlot::visit(const StateVisitor& visitor) const {
   visitor(in_place_state(*weight_));
   if (state_ == nullptr) return;
-  visitor({name() + ".gradient", StateRole::gradient, projected_.view(), false});
+  visitor(projected_.state(name()));
   visitor({name() + ".projection", StateRole::moment, basis_.view(), true});
-  if (in_window()) visitor({name() + ".window", StateRole::moment, window_.view(), true});
+  if (in_window()) {
+    StateRef window = window_.state(name());
+    window.name = name() + ".window";
+    window.role = StateRole::window;
+    window.save = true;
+    visitor(window);
+  }
   state_->visit(name(), visitor);
 }
 
@@ -127,12 +134,14 @@ int64_t GaloreSlot::window_cols() const {
 
 void GaloreSlot::open_window() {
   if (settings_.subspace == SubspaceKind::random) return;
-  window_ = OwnedTensor(*memory_, Purpose::projections, DType::f32, {window_rows(), window_cols()});
+  window_ = GradientBuffer(*memory_, Purpose::projections, {window_rows(), window_cols()},
+                           window_sums_);
 }
 
 int64_t GaloreSlot::window_bytes() const {
   if (settings_.subspace == SubspaceKind::random) return 0;
-  return booked_bytes(window_rows() * window_cols() * dtype_size(DType::f32));
+  return (1 + window_sums_) *
+         booked_bytes(window_rows() * window_cols() * dtype_size(DType::f32));
 }
 
 double GaloreSlot::refresh(Context& context, uint32_t draw) {

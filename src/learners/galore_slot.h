@@ -67,10 +67,11 @@ class GaloreSlot : public LearnerSlot {
   uint32_t tensor_;  // hash of the basis' name
   bool of_inputs_;
   int64_t rank_, basis_rows_, other_rows_;
+  int64_t window_sums_;                    // see LearnerContext
   OwnedTensor basis_;                      // bytes of settings_.projection
   GradientBuffer projected_;               // R, [other rows, rank]; training only
   std::unique_ptr<OptimizerState> state_;  // of R; training only
-  OwnedTensor window_;                     // Z, f32 [window rows, window cols], in a window
+  GradientBuffer window_;                  // Z, f32 [window rows, window cols], in a window
 };
 
 }  // namespace jackscrew

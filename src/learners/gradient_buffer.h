@@ -1,6 +1,8 @@
 // Where a slot sums the gradient of a step.
 #pragma once
 
+#include <string>
+
 #include "learners/learner.h"
 
 namespace jackscrew {
@@ -11,19 +13,34 @@ class GradientBuffer {
  public:
   GradientBuffer() = default;
   GradientBuffer(const LearnerContext& context, std::initializer_list<int64_t> shape) {
-    if (context.shared_gradients != nullptr) {
-      const Arena::Frame frame(*context.shared_gradients);
-      view_ = context.shared_gradients->tensor(DType::f32, shape);
+    if (context.shared_gradients == nullptr) {
+      *this = GradientBuffer(context.memory, Purpose::gradients, shape, context.lane_sums);
       return;
     }
-    own_ = OwnedTensor(context.memory, Purpose::gradients, DType::f32, shape);
-    view_ = own_.view();
+    const Arena::Frame frame(*context.shared_gradients);
+    view_ = context.shared_gradients->tensor(DType::f32, shape);
   }
+  // One of its own, with so many sums of lanes beside it.
+  GradientBuffer(Memory& memory, Purpose purpose, std::initializer_list<int64_t> shape,
+                 int64_t lane_sums)
+      : own_(memory, purpose, DType::f32, shape), view_(own_.view()) {
+    for (int64_t i = 0; i < lane_sums; ++i) {
+      lane_sums_.emplace_back(memory, purpose, DType::f32, shape);
+    }
+  }
+  bool empty() const { return view_.empty(); }
   const Tensor& view() const { return view_; }
+  // As LearnerSlot::visit() shows it; `name` is the parameter's.
+  StateRef state(const std::string& name) const {
+    StateRef state{name + ".gradient", StateRole::gradient, view_, false};
+    for (const OwnedTensor& sum : lane_sums_) state.lane_sums.push_back(sum.view());
+    return state;
+  }
 
  private:
   OwnedTensor own_;
   Tensor view_;
+  std::vector<OwnedTensor> lane_sums_;
 };
 
 }  // namespace jackscrew

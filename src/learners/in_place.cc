@@ -32,7 +32,7 @@ class InPlaceSlot : public LearnerSlot {
   void visit(const StateVisitor& visitor) const override {
     visitor(in_place_state(weight_));
     if (state_ == nullptr) return;
-    visitor({weight_.name() + ".gradient", StateRole::gradient, gradient_.view(), false});
+    visitor(gradient_.state(weight_.name()));
     state_->visit(weight_.name(), visitor);
   }
 

@@ -65,6 +65,8 @@ struct LearnerContext {
   // master begins.
   std::function<void(const Weight&, const Tensor&)> original = {};
   Arena* shared_gradients = nullptr;  // see GradientBuffer
+  // Sums of lanes that wait at once (lane_sums.h), beside a gradient and beside a window.
+  int64_t lane_sums = 0, window_sums = 0;
 };
 
 // Lines for the user, and warnings.

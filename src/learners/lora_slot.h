@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "learners/learner.h"
+#include "learners/gradient_buffer.h"
 #include "learners/lora_options.h"
 
 namespace jackscrew {
@@ -24,7 +24,7 @@ class Factor {
  private:
   std::string name_;
   OwnedTensor value_;
-  OwnedTensor gradient_;                   // training only
+  GradientBuffer gradient_;                // training only
   std::unique_ptr<OptimizerState> state_;  // training only
 };
 

@@ -12,7 +12,8 @@ RotarySlot::RotarySlot(const LearnerContext& context, Weight& weight, const Sett
       memory_(&context.memory),
       host_(&context.masters),
       optimizer_(&context.optimizer),
-      settings_(settings) {
+      settings_(settings),
+      lane_sums_(context.lane_sums) {
   if (settings.keep_moments) {
     optimizer_->make_state(*memory_, size())->visit(name(), [&](const StateRef& ref) {
       moments_.emplace_back(
@@ -53,7 +54,7 @@ void RotarySlot::apply(Context& context, double weight_decay) {
 void RotarySlot::visit(const StateVisitor& visitor) const {
   if (learns()) {
     visitor({name(), StateRole::parameter, values_, true});
-    visitor({name() + ".gradient", StateRole::gradient, gradient_.view(), false});
+    visitor(gradient_.state(name()));
     state_->visit(name(), visitor);
     if (settings_.score) visitor({name() + ".squares", StateRole::moment, squares_.view(), true});
     return;
@@ -84,7 +85,7 @@ void RotarySlot::restored(Context& context) {
 }
 
 int64_t RotarySlot::active_bytes() const {
-  const int64_t gradient = booked_bytes(size() * dtype_size(DType::f32));
+  const int64_t gradient = (1 + lane_sums_) * booked_bytes(size() * dtype_size(DType::f32));
   const int64_t stored = master_ ? booked_bytes(weight_->storage().bytes.bytes()) : 0;
   return moving_bytes() + gradient + (settings_.score ? booked_bytes(8) : 0) - stored;
 }
@@ -127,8 +128,8 @@ void RotarySlot::activate(Context& context) {
   }
   if (master_) weight_->take_out(exact_.view());
   values_ = weight_->as_f32();
-  gradient_ =
-      OwnedTensor(*memory_, Purpose::gradients, DType::f32, {weight_->rows(), weight_->cols()});
+  gradient_ = GradientBuffer(*memory_, Purpose::gradients, {weight_->rows(), weight_->cols()},
+                             lane_sums_);
   if (settings_.score) squares_ = OwnedTensor(*memory_, Purpose::optimizer, DType::f64, {1});
   has_moments_ = false;
 }

@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "learners/gradient_buffer.h"
 #include "learners/learner.h"
 #include "learners/master.h"
 
@@ -69,11 +70,12 @@ class RotarySlot : public LearnerSlot {
   Memory* host_;    // where masters and kept moments are
   const Optimizer* optimizer_;
   Settings settings_;
+  int64_t lane_sums_;
   double learning_rate_scale_ = 1.0;
   std::optional<Master> master_;
   OwnedTensor exact_;                      // f32 [rows, cols], while it moves or is active
   Tensor values_;                          // f32 [rows, cols], while active
-  OwnedTensor gradient_;                   // f32 [rows, cols], while active
+  GradientBuffer gradient_;                // f32 [rows, cols], while active
   std::unique_ptr<OptimizerState> state_;  // while it moves or is active
   OwnedTensor squares_;                    // f64 [1], while active, with Settings::score
   // Copies of the state's tensors with their names: with Settings::keep_moments.

@@ -151,12 +151,8 @@ Tensor Stage::forward(const Context& of_step, const Batch& batch, const Tensor* 
   const auto take = [&] { return stash.arena->tensor(DType::f32, {tokens, hidden}); };
   stash.inputs.clear();
   stash.blocks.clear();
-  Tensor x = take();
-  if (spec_.embedding) {
-    embedding_->weight->gather(context.ops, batch.ids, x);
-  } else {
-    context.ops.copy(x, *input);
-  }
+  Tensor x = input != nullptr ? *input : take();
+  if (spec_.embedding) embedding_->weight->gather(context.ops, batch.ids, x);
   Tensor spare = stash.keep ? Tensor() : take();
   for (const Block& block : blocks_) {
     const bool keep_all = stash.keep && !stash.recompute;

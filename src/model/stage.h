@@ -46,7 +46,8 @@ class Stage {
   bool learns() const;
 
   // Runs the blocks and returns the residual stream after them, f32 [tokens, hidden], in stash
-  // memory. `input` is the previous stage's output; null for a stage with the embedding.
+  // memory. `input` is the previous stage's output, kept like what is in the stash, and changed
+  // where nothing is kept for backward; null for a stage with the embedding.
   Tensor forward(const Context& context, const Batch& batch, const Tensor* input, Stash& stash,
                  KvCache* cache = nullptr) const;
 

@@ -1,24 +1,35 @@
 #include "optim/clip.h"
 
+#include <algorithm>
+
 #include "kernels/rows/loss.rows.h"
 
 namespace jackscrew {
 
 GradientNorm::GradientNorm(Memory& memory, const std::vector<int64_t>& sizes) {
-  int64_t chunks = 0;
-  for (const int64_t size : sizes) chunks += ceil_div(size, SquaredNormChunks::kChunk);
+  const int64_t largest = *std::max_element(sizes.begin(), sizes.end());
+  const int64_t chunks = ceil_div(largest, SquaredNormChunks::kChunk);
   partial_ = OwnedTensor(memory, Purpose::workspace, DType::f64, {chunks});
+  sums_ = OwnedTensor(memory, Purpose::workspace, DType::f64, {std::ssize(sizes)});
 }
 
-void GradientNorm::compute(Context& context) const {
-  int64_t first = 0;
+void GradientNorm::measure(Context& context) const {
+  auto* const partial = partial_.view().data<double>();
+  auto* sum = sums_.view().data<double>();
   for (const Tensor& g : gradients_) {
     const int64_t chunks = ceil_div(g.size(), SquaredNormChunks::kChunk);
-    const Tensor part = partial_.view().columns(first, first + chunks);
-    context.ops.launch(SquaredNormChunks{g.data<float>(), part.data<double>(), g.size()}, chunks);
-    first += chunks;
+    context.ops.launch(SquaredNormChunks{g.data<float>(), partial, g.size()}, chunks);
+    context.ops.launch(SumOf{partial, sum++, chunks}, 1);
   }
-  context.ops.launch(FinishNorm{partial_.view().data<double>(), context.scalars, first}, 1);
+}
+
+void GradientNorm::add(Context& context) const {
+  context.ops.launch(
+      AddSquares{sums_.view().data<double>(), context.scalars, std::ssize(gradients_)}, 1);
+}
+
+void GradientNorm::finish(Context& context) const {
+  context.ops.launch(FinishNorm{context.scalars}, 1);
 }
 
 }  // namespace jackscrew

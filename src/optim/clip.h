@@ -17,13 +17,23 @@ class GradientNorm {
   // From now on the norm is of these gradients, f32, contiguous, each as large as one of `sizes`.
   void watch(std::vector<Tensor> gradients) { gradients_ = std::move(gradients); }
 
-  // Sets grad_norm, clip_scale and finite of context.scalars. The sum is formed in fixed chunks in
-  // double: its bits do not depend on threads.
-  void compute(Context& context) const;
+  // The three parts of compute(), for those who hold some of a model's gradients: measure() sums
+  // the squares of each gradient, in fixed chunks in double, so that the bits do not depend on
+  // threads; add() adds them to context.scalars->squares one gradient after the other, so that they
+  // do not depend on who holds which; finish() sets loss, grad_norm, clip_scale and finite.
+  void measure(Context& context) const;
+  void add(Context& context) const;
+  void finish(Context& context) const;
+  void compute(Context& context) const {
+    measure(context);
+    add(context);
+    finish(context);
+  }
 
  private:
   std::vector<Tensor> gradients_;
-  OwnedTensor partial_;  // f64 [chunks of all gradients]
+  OwnedTensor partial_;  // f64 [chunks of the largest gradient]
+  OwnedTensor sums_;     // f64 [gradients]
 };
 
 }  // namespace jackscrew

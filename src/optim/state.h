@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "tensor/memory.h"
 
@@ -13,6 +14,7 @@ enum class StateRole {
   stored,     // values that learn now, as the bytes of their storage format
   master,     // exact values of a parameter that waits its turn, on the host
   gradient,   // what is accumulated over a step, and what the clipped norm is of
+  window,     // what is accumulated over several steps, each of which adds to it
   moment,     // optimizer state
   counter,    // step counts
   schedule    // which parameters of the whole run learn now: restored before all else, as the rest
@@ -28,6 +30,9 @@ struct StateRef {
   // a checkpoint links it instead. On the plan device there is none of that name.
   fs::path file = {};
   int64_t elements = 0;  // of what is `stored`
+  // Of a gradient or a window: where sums of lanes wait (lane_sums.h); a window has one more, for
+  // what it held before the step.
+  std::vector<Tensor> lane_sums = {};
 };
 
 // How many values of the model a state holds that learn, now or when their turn comes.

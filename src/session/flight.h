@@ -1,9 +1,10 @@
 // A micro-batch in flight: its tokens on the device, and what forward leaves there for backward. A
-// session has one; a pipeline has as many as there are micro-batches between its stages at once.
+// session has one; a stage of a pipeline has as many as there are micro-batches in it and after it.
 #pragma once
 
 #include "data/batch.h"
 #include "model/stage.h"
+#include "parallel/transport.h"
 
 namespace jackscrew {
 
@@ -28,6 +29,16 @@ class Flight {
   OwnedTensor cu_seqlens_;             // i32 [tokens + 1]
   OwnedTensor target_rows_, targets_;  // i32 [tokens]
   OwnedTensor before_;                 // i64 [2], see Batch
+};
+
+// A micro-batch between its forward and its backward pass.
+struct InFlight {
+  Flight flight;
+  Batch batch = {};
+  Stash stash = {};
+  Tensor stream = {};    // f32 [tokens, hidden], the residual stream after this stage, in the stash
+  Tensor gradient = {};  // of it, likewise, where another stage computes it
+  Ticket stream_sent = {}, gradient_sent = {};
 };
 
 }  // namespace jackscrew

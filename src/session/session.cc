@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -11,6 +12,8 @@
 #include "base/text.h"
 #include "learners/fused.h"
 #include "optim/finite.h"
+#include "optim/lane_sums.h"
+#include "parallel/schedule.h"
 #include "session/stage_loader.h"
 #include "tensor/file_backing.h"
 
@@ -78,7 +81,7 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
   masters_ = make_masters(recipe, plans_only);
   optimizer_ =
       make_optimizer(recipe.optimizer, {recipe.adam_beta1, recipe.adam_beta2, recipe.adam_epsilon});
-  const StageSpec whole = StageSpec::whole(files.config);
+  const StageSpec whole = StageSpec::whole(files.config);  // all ranks' arithmetic is one
   arithmetic_.emplace(find_product(recipe.product).make(recipe.options, *ops_),
                       recipe.product_exclude, linears_of(files.config, whole));
   if (recipe.attention == AttentionLibrary::cudnn &&
@@ -92,7 +95,14 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
         "set device=cuda:0 product=bf16 without product_exclude, or leave attention=own");
   }
   scratch_ = make_arena(Purpose::workspace, &ArenaSizes::scratch);
-  flight_.emplace(*memory_, use.tokens, make_arena(Purpose::activations, &ArenaSizes::stash));
+  const Layout& layout = use.place.layout;
+  const int64_t micro_batches = layout.lanes_of_replica() * recipe.gradient_accumulation_steps;
+  const int64_t in_flight =
+      use.training ? flights_of(use.place.stage(), layout.stages, micro_batches) : 1;
+  for (int64_t i = 0; i < in_flight; ++i) {
+    flights_.push_back(
+        {Flight(*memory_, use.tokens, make_arena(Purpose::activations, &ArenaSizes::stash))});
+  }
   scalars_ = OwnedTensor(*memory_, Purpose::workspace, DType::u8, {sizeof(StepScalars)});
   write_scalars(StepScalars{}, sizeof(StepScalars));
   build_stage(recipe, files, make_arena(Purpose::staging, &ArenaSizes::staging), hooks.loaded);
@@ -109,6 +119,10 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
     }
     norm_.emplace(*memory_, gradients);
     watch_gradients();
+    peers_ = std::make_unique<Peers>(hooks.transport, layout, use.place.rank, *memory_,
+                                     std::accumulate(gradients.begin(), gradients.end(), int64_t{0}));
+  } else {
+    peers_ = std::make_unique<Peers>(hooks.transport, layout, use.place.rank, *memory_, 0);
   }
   if (use.kv_tokens > 0) cache_ = stage_->make_cache(*memory_, use.kv_tokens);
   if (use.logits_rows > 0) {
@@ -158,6 +172,7 @@ Arena Session::make_arena(Purpose purpose, int64_t ArenaSizes::*size) {
 
 void Session::build_stage(const Recipe& recipe, const ModelFiles& files, Arena staging,
                           const ProgressCallback& loaded) {
+  const Layout& layout = use_.place.layout;
   StageLoader loader(recipe, files, *learner_, *ops_, std::move(staging), loaded);
   if (sizes_) loader.check_tied();
   const LearnerContext slots{
@@ -169,7 +184,10 @@ void Session::build_stage(const Recipe& recipe, const ModelFiles& files, Arena s
       *optimizer_,
       seed_,
       use_.training,
-      [&](const Weight& weight, const Tensor& out) { loader.read_original(weight, out); }};
+      [&](const Weight& weight, const Tensor& out) { loader.read_original(weight, out); },
+      nullptr,
+      waiting_lane_sums(layout.lanes_of_replica()),
+      waiting_lane_sums(layout.lanes_of_replica()) + (layout.lanes > 1 ? 1 : 0)};
   const StageSpec whole = StageSpec::whole(files.config);
   learner_->plan(learnable_of(files.config, whole, *arithmetic_));
   const StageBuild build{slots,
@@ -178,7 +196,7 @@ void Session::build_stage(const Recipe& recipe, const ModelFiles& files, Arena s
                          [&](const WeightSpec& weight) { return loader.format(weight); },
                          [&](Weight& weight) { loader.fill(weight); },
                          use_.max_positions};
-  stage_ = std::make_unique<Stage>(files.config, whole, build);
+  stage_ = std::make_unique<Stage>(files.config, use_.place.spec(files.config), build);
   staging_high_water_ = loader.staging_bytes();
 }
 
@@ -205,11 +223,14 @@ void Session::visit(const StateVisitor& visitor) const {
 
 void Session::watch_gradients() {
   std::vector<Tensor> gradients;
+  std::vector<StateRef> accumulated;
   stage_->visit([&](const StateRef& state) {
-    const bool left = state.role == StateRole::gradient && !learner_->updates_in_backward();
-    if (left) gradients.push_back(state.view);
+    const bool gradient = state.role == StateRole::gradient && !learner_->updates_in_backward();
+    if (gradient && !counts_elsewhere(state)) gradients.push_back(state.view);
+    if (gradient || state.role == StateRole::window) accumulated.push_back(state);
   });
   norm_->watch(std::move(gradients));
+  lane_sums_.watch(std::move(accumulated));
   ++arrangement_;
 }
 
@@ -233,7 +254,7 @@ bool Session::begin_step(Context& run, int64_t step) {
   return others_learn;
 }
 
-void Session::accumulate(const StepBatch& batch, double learning_rate, int64_t step) {
+void Session::begin_accumulation(const StepBatch& batch, double learning_rate, int64_t step) {
   step_ban_.reset();
   if (shared_gradients_.high_water() > 0 && batch.micro_batches.size() > 1) {
     fail(ErrorKind::generic, "a step of {} micro-batches where weights share one gradient",
@@ -249,15 +270,25 @@ void Session::accumulate(const StepBatch& batch, double learning_rate, int64_t s
   write_scalars(scalars, kStepBeginBytes);
   Context run = context(true);
   begin_step(run, step);
+}
+
+void Session::accumulate(const StepBatch& batch, double learning_rate, int64_t step) {
+  begin_accumulation(batch, learning_rate, step);
   auto ban = std::make_unique<NoAllocation>(*memory_);
-  int64_t tokens_before = batch.first_token;
-  int64_t targets_before = 0;
+  if (!use_.place.is_whole()) {
+    accumulate_parts(batch);
+    step_ban_ = std::move(ban);
+    return;
+  }
+  Context run = context(true);
+  Flight& flight = flights_.front().flight;
+  Progress before{batch.first_token, 0};
   for (const MicroBatch& micro_batch : batch.micro_batches) {
-    const Batch on_device = flight_->upload(*ops_, micro_batch, tokens_before, targets_before);
+    const Batch on_device = flight.upload(*ops_, micro_batch, before.tokens, before.targets);
     run.last = &micro_batch == &batch.micro_batches.back();
     const auto work = [&] {
       scratch_.reset();
-      Stash stash = flight_->begin(true, recompute_);
+      Stash stash = flight.begin(true, recompute_);
       const Tensor hidden = stage_->forward(run, on_device, nullptr, stash);
       const Tensor d = scratch_.tensor(DType::f32, {hidden.rows(), hidden.cols()});
       stage_->loss(run, on_device, hidden, &d);
@@ -267,8 +298,8 @@ void Session::accumulate(const StepBatch& batch, double learning_rate, int64_t s
     ops_->repeat({arrangement_, on_device.tokens(), on_device.sequences(), on_device.targets.size(),
                   run.last ? 1 : 0},
                  work);
-    tokens_before += micro_batch.tokens();
-    targets_before += micro_batch.target_count;
+    before.tokens += micro_batch.tokens();
+    before.targets += micro_batch.target_count;
   }
   step_ban_ = std::move(ban);
 }
@@ -276,6 +307,11 @@ void Session::accumulate(const StepBatch& batch, double learning_rate, int64_t s
 void Session::apply(const WeightDecay& weight_decay) {
   const auto ban = std::move(step_ban_);
   Context run = context(true);
+  if (!use_.place.is_whole()) {
+    apply_parts(weight_decay);
+    learner_->beside_step(run);
+    return;
+  }
   const auto work = [&] {
     scratch_.reset();
     norm_->compute(run);
@@ -320,8 +356,9 @@ double Session::evaluate(const StepBatch& batch, const ProgressCallback& progres
   Context run = context(false);
   for (const MicroBatch& micro_batch : batch.micro_batches) {
     scratch_.reset();
-    const Batch on_device = flight_->upload(*ops_, micro_batch, 0, 0);
-    Stash stash = flight_->begin(false, false);
+    Flight& flight = flights_.front().flight;
+    const Batch on_device = flight.upload(*ops_, micro_batch, 0, 0);
+    Stash stash = flight.begin(false, false);
     const Tensor hidden = stage_->forward(run, on_device, nullptr, stash);
     stage_->loss(run, on_device, hidden, nullptr);
     if (progress) progress(micro_batch.tokens());
@@ -352,18 +389,18 @@ Tensor Session::logits(std::span<const int32_t> ids, int64_t rows, bool use_cach
   batch.cu_seqlens = {0, narrow<int32_t>(tokens)};
   scratch_.reset();
   Context run = context(false);
-  const Batch on_device = flight_->upload(*ops_, batch, 0, 0);
+  InFlight& flight = flights_.front();
+  flight.batch = flight.flight.upload(*ops_, batch, 0, 0);
   if (use_cache) {
     std::vector<int32_t> keys = {0, narrow<int32_t>(before + tokens)};
     ops_->copy(cache_.cu_seqlens_q.view(), view_of(batch.cu_seqlens));
     ops_->copy(cache_.cu_seqlens_k.view(), view_of(keys));
   }
-  Stash stash = flight_->begin(false, false);
-  const Tensor hidden =
-      stage_->forward(run, on_device, nullptr, stash, use_cache ? &cache_ : nullptr);
+  const Tensor hidden = pass_through(run, flight, use_cache ? &cache_ : nullptr);
   if (use_cache) cache_.length += tokens;
   const Tensor out = logits_.view().rows(0, rows);
-  stage_->logits(run, hidden.rows(tokens - rows, tokens), out);
+  if (use_.place.is_last()) stage_->logits(run, hidden.rows(tokens - rows, tokens), out);
+  peers_->return_to_first(*ops_, out);
   return out;
 }
 

@@ -13,9 +13,12 @@
 #include "kernels/device.h"
 #include "model/stage.h"
 #include "optim/clip.h"
+#include "parallel/lanes.h"
+#include "parallel/peers.h"
 #include "recipe/recipe.h"
 #include "session/flight.h"
 #include "session/model_files.h"
+#include "session/place.h"
 
 namespace jackscrew {
 
@@ -28,6 +31,7 @@ struct SessionUse {
   int64_t max_positions = 0;  // of a sequence at most
   int64_t kv_tokens = 0;      // capacity of the KV cache; 0: none
   int64_t logits_rows = 0;    // rows of logits asked for at once; 0: none
+  Place place = {};
 };
 
 // The arenas' capacities, found by rehearsing on the plan device.
@@ -54,6 +58,8 @@ struct SessionHooks {
   ProgressCallback loaded = {};
   // Where to compute, when it is not where the recipe says.
   std::shared_ptr<const Device> device = {};
+  // To the other ranks, where `place` says that there are some.
+  Transport* transport = nullptr;
 };
 
 // The device that the recipe chooses. Throws as open_device() does.
@@ -67,6 +73,11 @@ struct StepResult {
   double loss = 0;   // mean over the step's targets, nats
   double grad_norm = 0;
   bool finite = true;
+};
+
+// Tokens and targets of a step that come before a micro-batch.
+struct Progress {
+  int64_t tokens = 0, targets = 0;
 };
 
 class Session {
@@ -135,13 +146,20 @@ class Session {
   // The sum of the negative log-likelihoods over the batch's targets, nats. `progress` is told of
   // tokens.
   double evaluate(const StepBatch& batch, const ProgressCallback& progress = {});
+  // Where several ranks evaluate: that of each micro-batch that is this replica's, every
+  // `replicas`th. Empty on a stage without the head.
+  std::vector<double> losses(const StepBatch& batch, const ProgressCallback& progress = {});
 
   // Rows [begin, end) of a weight, at most panel_rows() of f32 in a training session, to `out` on
   // the host, f32 [end - begin, cols].
   void read_weight(const Weight& weight, int64_t begin, int64_t end, const Tensor& out);
 
+  // With several ranks: bytes sent to others, and seconds spent waiting for them, so far.
+  const Peers& peers() const { return *peers_; }
+
   // The logits of the last `rows` tokens of one sequence, f32 [rows, vocab], on the device, valid
-  // until the next call. With a cache, the tokens follow those already in it.
+  // until the next call. With a cache, the tokens follow those already in it. All stages of a
+  // replica must be asked at once; the first and the last have the logits.
   Tensor logits(std::span<const int32_t> ids, int64_t rows, bool use_cache);
   // Drops from the cache all but its first tokens. Throws Error(generic) where it holds fewer.
   void keep_cached(int64_t tokens);
@@ -157,6 +175,21 @@ class Session {
   void build_stage(const Recipe& recipe, const ModelFiles& files, Arena staging,
                    const ProgressCallback& loaded);
   void rehearse_work();
+  void begin_accumulation(const StepBatch& batch, double learning_rate, int64_t step);
+  // The same of a step that is cut into lanes or of a model that is cut into stages.
+  void accumulate_parts(const StepBatch& batch);
+  // Forward of what is in flight through this stage, nothing kept; what others need is sent on.
+  Tensor pass_through(Context& run, InFlight& flight, KvCache* cache);
+  void pass_forward(Context& run, const MicroBatch& micro_batch, const Progress& before,
+                    InFlight& flight);
+  void pass_backward(Context& run, InFlight& flight);
+  void end_lane(bool last);
+  void sum_lanes();
+  double read_loss();  // that is summed on the device
+  void write_loss(double sum);
+  void apply_parts(const WeightDecay& weight_decay);
+  std::vector<Tensor> tied_gradients() const;
+  bool counts_elsewhere(const StateRef& state) const;
   bool begin_step(Context& run, int64_t step);
   void watch_gradients();
   Context context(bool training);
@@ -183,7 +216,10 @@ class Session {
   int64_t staging_high_water_ = 0;
   Arena shared_gradients_;
   OwnedTensor scalars_;  // StepScalars
-  std::optional<Flight> flight_;
+  std::vector<InFlight> flights_;
+  std::unique_ptr<Peers> peers_;
+  LaneSums lane_sums_;
+  std::vector<double> lane_losses_;  // of this replica's lanes that have ended in this step
   std::unique_ptr<Stage> stage_;
   std::optional<GradientNorm> norm_;
   KvCache cache_;

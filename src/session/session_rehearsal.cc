@@ -15,7 +15,7 @@ void Session::rehearse_work() {
   batch.cu_seqlens = {0, narrow<int32_t>(use_.tokens)};
   batch.target_count = use_.tokens;
   StepBatch step{{}, use_.tokens, use_.tokens, 0};
-  step.micro_batches.push_back(std::move(batch));
+  step.micro_batches.assign(static_cast<size_t>(use_.place.layout.lanes), batch);
   if (use_.training) {
     accumulate(step, 0.0, 0);
     update({});
@@ -27,9 +27,9 @@ void Session::rehearse_work() {
       read_weight(weight, 0, rows, Tensor(nullptr, DType::f32, {rows, weight.cols()}));
     }
   }
-  if (use_.training || use_.logits_rows == 0) evaluate(step);
+  if (use_.training || use_.logits_rows == 0) losses(step);
   if (use_.logits_rows > 0) {
-    const std::vector<int32_t>& ids = step.micro_batches[0].ids;
+    const std::vector<int32_t>& ids = batch.ids;
     logits(ids, use_.logits_rows, false);
     if (use_.kv_tokens > 0) {
       logits(ids, use_.logits_rows, true);
@@ -52,7 +52,7 @@ SessionPlan Session::rehearse(const Recipe& recipe, const ModelFiles& files, con
       measuring.watch_gradients();
       measuring.rehearse_work();
     }
-    plan.arenas = {measuring.scratch_.high_water(), measuring.flight_->stash_bytes(),
+    plan.arenas = {measuring.scratch_.high_water(), measuring.flights_.front().flight.stash_bytes(),
                    measuring.staging_high_water_, measuring.shared_gradients_.high_water()};
   }
   Session booked(recipe, files, use, &plan, true, recompute);

@@ -128,7 +128,10 @@ TEST(Reductions, NormAndClipping) {
       StepScalars scalars{};
       scalars.max_grad_norm = static_cast<float>(std::sqrt(squares) / 4.0);
       ops->launch(SquaredNormChunks{x.data(), partial.data(), count}, chunks);
-      ops->launch(FinishNorm{partial.data(), &scalars, chunks}, 1);
+      double sum = 0.0;
+      ops->launch(SumOf{partial.data(), &sum, chunks}, 1);
+      ops->launch(AddSquares{&sum, &scalars, 1}, 1);
+      ops->launch(FinishNorm{&scalars}, 1);
       if (threads == 1) first = partial;
       EXPECT_EQ(partial, first);
       EXPECT_NEAR(scalars.grad_norm / std::sqrt(squares), 1.0, 1e-6);
@@ -138,13 +141,27 @@ TEST(Reductions, NormAndClipping) {
   }
 }
 
+// Whoever adds first: a sum that goes on is the sum that did not stop.
+TEST(Reductions, AddSquaresGoesOn) {
+  const auto ops = make_test_ops();
+  Doubles sums(at(61));
+  for (size_t i = 0; i < sums.size(); ++i) sums[i] = 1.0 / (1.0 + static_cast<double>(i));
+  StepScalars whole{}, parts{};
+  ops->launch(AddSquares{sums.data(), &whole, 61}, 1);
+  ops->launch(AddSquares{sums.data(), &parts, 20}, 1);
+  ops->launch(AddSquares{sums.data() + 20, &parts, 41}, 1);
+  EXPECT_EQ(whole.squares, parts.squares);
+  EXPECT_NEAR(whole.squares, 4.694, 1e-3);
+}
+
 TEST(Reductions, FinishNormSeesWhatIsNotFinite) {
   const auto ops = make_test_ops();
   const auto finish = [&](double squares, double loss, float limit) {
     StepScalars scalars{};
+    scalars.squares = squares;
     scalars.loss_sum = loss;
     scalars.max_grad_norm = limit;
-    ops->launch(FinishNorm{&squares, &scalars, 1}, 1);
+    ops->launch(FinishNorm{&scalars}, 1);
     return scalars;
   };
   const double nan = std::numeric_limits<double>::quiet_NaN();

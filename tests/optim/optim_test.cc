@@ -282,6 +282,7 @@ TEST_F(GradientNormTest, KeepsWhatTheFirstBadStepWas) {
     gradient[1] = step == 1 ? std::numeric_limits<float>::infinity() : 1.0f;
     scalars.step = step;
     scalars.targets = 4.0;
+    scalars.squares = 0.0;
     scalars.loss_sum = 8.0 + 4.0 * step;
     norm.compute(run);
     EXPECT_EQ(scalars.last_step, std::min(step, 1u));

@@ -73,19 +73,45 @@ struct SquaredNormChunks {
 };
 JACKSCREW_ROW_KERNEL(SquaredNormChunks)
 
-// From the partial sums of all gradients that were not applied yet: norm, clipping factor, loss and
-// the finite flag. One row.
-struct FinishNorm {
-  const double* partial;  // [count]
+// *total = sum of parts. One row.
+struct SumOf {
+  const double* parts;  // [count]
+  double* total;
+  int64_t count;
+  template <class Team>
+  JACKSCREW_ROW void operator()(const Team& team, int64_t) const {
+    const double sum = team.sum_f64(count, [&](int64_t i) { return parts[i]; });
+    team.once([&] { *total = sum; });
+  }
+};
+JACKSCREW_ROW_KERNEL(SumOf)
+
+// scalars->squares += each of the sums in order, so that a sum over several calls is that of one.
+// One row.
+struct AddSquares {
+  const double* sums;  // [count], of one gradient each
   StepScalars* scalars;
   int64_t count;
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t) const {
-    const double sum = team.sum_f64(count, [&](int64_t i) { return partial[i]; });
+    team.once([&] {
+      double squares = scalars->squares;
+      for (int64_t i = 0; i < count; ++i) squares += sums[i];
+      scalars->squares = squares;
+    });
+  }
+};
+JACKSCREW_ROW_KERNEL(AddSquares)
+
+// From the squares and the losses of the whole step: norm, clipping factor, loss and the finite
+// flag. One row.
+struct FinishNorm {
+  StepScalars* scalars;
+  template <class Team>
+  JACKSCREW_ROW void operator()(const Team& team, int64_t) const {
     team.once([&] {
       if (scalars->finite == 0) return;
-      const double squares = scalars->applied_squares + sum;
-      const float norm = static_cast<float>(__builtin_sqrt(squares));
+      const float norm = static_cast<float>(__builtin_sqrt(scalars->squares));
       const bool bad = !(norm <= 3.4e38f) || !(scalars->loss_sum <= 1.0e300);
       scalars->loss = scalars->loss_sum / (scalars->targets > 1.0 ? scalars->targets : 1.0);
       scalars->last_step = scalars->step;

@@ -1,0 +1,52 @@
+#include "parallel/lanes.h"
+
+#include <bit>
+
+#include "base/checked.h"
+#include "kernels/rows/loss.rows.h"
+
+namespace jackscrew {
+
+void add_tensor(Ops& ops, const Tensor& from, const Tensor& to) {
+  ops.launch(AddScaled{from.data<float>(), to.data<float>(), 1.0f, to.size()},
+             ceil_div(to.size(), AddScaled::kChunk));
+}
+
+std::vector<Tensor> LaneSums::tensors() const {
+  std::vector<Tensor> out;
+  for (const StateRef& state : accumulated_) out.push_back(state.view);
+  return out;
+}
+
+void LaneSums::begin_step(Ops& ops) {
+  ended_ = 0;
+  waiting_ = 0;
+  for (const StateRef& state : accumulated_) {
+    if (state.role != StateRole::window) continue;
+    ops.copy(state.lane_sums.back(), state.view);
+    ops.zero(state.view);
+  }
+}
+
+void LaneSums::end_lane(Ops& ops, bool last) {
+  ++ended_;
+  // Sums of equally many lanes are joined as soon as there are two.
+  const auto joined = last ? waiting_ : static_cast<size_t>(std::countr_zero(static_cast<uint64_t>(ended_)));
+  for (const StateRef& state : accumulated_) {
+    for (size_t i = 0; i < joined; ++i) {
+      add_tensor(ops, state.lane_sums[waiting_ - 1 - i], state.view);
+    }
+    if (last) continue;
+    ops.copy(state.lane_sums[waiting_ - joined], state.view);
+    ops.zero(state.view);
+  }
+  waiting_ = last ? 0 : waiting_ - joined + 1;
+}
+
+void LaneSums::end_step(Ops& ops) {
+  for (const StateRef& state : accumulated_) {
+    if (state.role == StateRole::window) add_tensor(ops, state.lane_sums.back(), state.view);
+  }
+}
+
+}  // namespace jackscrew

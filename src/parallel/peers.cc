@@ -1,0 +1,229 @@
+#include "parallel/peers.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "base/checked.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/parallel.h"
+
+namespace jackscrew {
+
+namespace {
+
+// Gradients are exchanged 32 MiB at a time: large enough that the time of a message is that of its
+// bytes on any network, small beside what a rank holds.
+constexpr int64_t kBucketElements = (int64_t{32} << 20) / 4;
+
+std::span<const uint8_t> bytes_of(const Tensor& tensor) {
+  return {static_cast<const uint8_t*>(tensor.raw()), static_cast<size_t>(tensor.bytes())};
+}
+
+std::span<uint8_t> bytes_to(const Tensor& tensor) {
+  return {static_cast<uint8_t*>(tensor.raw()), static_cast<size_t>(tensor.bytes())};
+}
+
+// Where the part of the `index`th of `parts` begins among `count` elements.
+int64_t part_begin(int64_t count, int64_t parts, int64_t index) {
+  return count * index / parts;
+}
+
+// Adds what is behind the pointers in the tree of lanes.h, element by element; the sum is left
+// behind the first.
+void add_in_tree(std::span<float* const> terms, int64_t count) {
+  const size_t n = terms.size();
+  if (n < 2) return;
+  const size_t left = std::bit_floor(n - 1);
+  add_in_tree(terms.first(left), count);
+  add_in_tree(terms.subspan(left), count);
+  float* to = terms[0];
+  const float* from = terms[left];
+  for (int64_t i = 0; i < count; ++i) to[i] += from[i];
+}
+
+}  // namespace
+
+Peers::Peers(Transport* transport, const Layout& layout, int rank, Memory& memory,
+             int64_t gradient_elements)
+    : transport_(transport), layout_(layout), rank_(rank) {
+  const int64_t others = std::max(layout.replicas - 1, layout.stages > 1 ? 1 : 0);
+  if (others == 0) return;
+  bucket_ = std::min(kBucketElements, gradient_elements);
+  own_ = OwnedTensor(memory, Purpose::communication, DType::f32, {bucket_});
+  // Parts of a bucket are equal but for one element.
+  const int64_t part = ceil_div(bucket_, std::max<int64_t>(2, layout.replicas));
+  received_ = OwnedTensor(memory, Purpose::communication, DType::f32, {others, part});
+}
+
+void Peers::wait_for(std::span<const Ticket> tickets) {
+  const Stopwatch watch;
+  transport_->wait(tickets);
+  seconds_waited_ += watch.seconds();
+}
+
+void Peers::wait(Ticket& ticket) {
+  if (ticket.id < 0) return;
+  wait_for({&ticket, 1});
+  ticket = {};
+}
+
+Ticket Peers::send(Ops& ops, int to, const Tensor& tensor) {
+  if (transport_ == nullptr) return {};
+  ops.finish();
+  bytes_sent_ += tensor.bytes();
+  return transport_->send(to, Tag::stream, bytes_of(tensor));
+}
+
+void Peers::receive(Ops&, int from, const Tensor& tensor) {
+  if (transport_ == nullptr) return;
+  const Ticket ticket = transport_->receive(from, Tag::stream, bytes_to(tensor));
+  wait_for({&ticket, 1});
+}
+
+void Peers::return_to_first(Ops& ops, const Tensor& tensor) {
+  if (layout_.stages == 1) return;
+  if (is_last()) {
+    Ticket sent = send(ops, layout_.rank_of(replica(), 0), tensor);
+    wait(sent);
+  } else if (is_first()) {
+    receive(ops, layout_.rank_of(replica(), layout_.stages - 1), tensor);
+  }
+}
+
+void Peers::sum_over_replicas(Ops& ops, std::span<const Tensor> tensors) {
+  if (layout_.replicas == 1) return;
+  std::vector<int> ranks;
+  for (int replica = 0; replica < layout_.replicas; ++replica) {
+    ranks.push_back(layout_.rank_of(replica, stage()));
+  }
+  sum_over(ops, ranks, tensors);
+}
+
+void Peers::sum_over_ends(Ops& ops, std::span<const Tensor> tensors) {
+  const int ranks[] = {layout_.rank_of(replica(), 0),
+                       layout_.rank_of(replica(), layout_.stages - 1)};
+  sum_over(ops, ranks, tensors);
+}
+
+// Tensors one after the other, cut into buckets: every rank cuts alike.
+void Peers::sum_over(Ops& ops, std::span<const int> ranks, std::span<const Tensor> tensors) {
+  if (transport_ == nullptr || tensors.empty()) return;
+  struct Piece {
+    Tensor tensor;  // flat
+    int64_t at;     // in the bucket
+  };
+  std::vector<Piece> pieces;
+  int64_t filled = 0;
+  const auto in_bucket = [&](const Piece& piece) {
+    return own_.view().columns(piece.at, piece.at + piece.tensor.size());
+  };
+  const auto flush = [&] {
+    for (const Piece& piece : pieces) ops.copy(in_bucket(piece), piece.tensor);
+    sum_bucket(ops, ranks, filled);
+    for (const Piece& piece : pieces) ops.copy(piece.tensor, in_bucket(piece));
+    pieces.clear();
+    filled = 0;
+  };
+  for (const Tensor& tensor : tensors) {
+    const Tensor flat = tensor.reshaped({tensor.size()});
+    for (int64_t begin = 0; begin < flat.size();) {
+      const int64_t end = std::min(flat.size(), begin + bucket_ - filled);
+      pieces.push_back({flat.columns(begin, end), filled});
+      filled += end - begin;
+      begin = end;
+      if (filled == bucket_) flush();
+    }
+  }
+  if (filled > 0) flush();
+}
+
+// Each rank is sent everybody's part that is its own to add, and sends the sum to all.
+void Peers::sum_bucket(Ops& ops, std::span<const int> ranks, int64_t count) {
+  const auto parts = std::ssize(ranks);
+  const auto me = std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin();
+  const auto part_of = [&](int64_t index) {
+    return own_.view().columns(part_begin(count, parts, index), part_begin(count, parts, index + 1));
+  };
+  const Tensor mine = part_of(me);
+  std::vector<Ticket> tickets;
+  std::vector<float*> terms;
+  int64_t row = 0;
+  for (int64_t i = 0; i < parts; ++i) {
+    if (i == me) {
+      terms.push_back(mine.data<float>());
+      continue;
+    }
+    const int rank = ranks[static_cast<size_t>(i)];
+    const Tensor theirs = received_.view().rows(row, row + 1).columns(0, mine.size());
+    ++row;
+    terms.push_back(theirs.data<float>());
+    tickets.push_back(transport_->receive(rank, Tag::gradient, bytes_to(theirs)));
+    tickets.push_back(transport_->send(rank, Tag::gradient, bytes_of(part_of(i))));
+    bytes_sent_ += part_of(i).bytes();
+  }
+  wait_for(tickets);
+  tickets.clear();
+  constexpr int64_t kBlock = 16384;  // elements of each term that a thread adds at a time
+  parallel_for(ops.threads(), ceil_div(mine.size(), kBlock), [&](int64_t block, int) {
+    std::vector<float*> at;
+    for (float* const term : terms) at.push_back(term + block * kBlock);
+    add_in_tree(at, std::min(kBlock, mine.size() - block * kBlock));
+  });
+  if (terms[0] != mine.data<float>()) {
+    std::copy_n(terms[0], static_cast<size_t>(mine.size()), mine.data<float>());
+  }
+  for (int64_t i = 0; i < parts; ++i) {
+    if (i == me) continue;
+    const int rank = ranks[static_cast<size_t>(i)];
+    tickets.push_back(transport_->receive(rank, Tag::gradient, bytes_to(part_of(i))));
+    tickets.push_back(transport_->send(rank, Tag::gradient, bytes_of(mine)));
+    bytes_sent_ += mine.bytes();
+  }
+  wait_for(tickets);
+}
+
+void Peers::send_value(int to, double value) {
+  send_now(*transport_, to, Tag::scalar, {reinterpret_cast<const uint8_t*>(&value), sizeof value});
+  bytes_sent_ += sizeof value;
+}
+
+double Peers::receive_value(int from) {
+  double value = 0;
+  const Stopwatch watch;
+  receive_now(*transport_, from, Tag::scalar, {reinterpret_cast<uint8_t*>(&value), sizeof value});
+  seconds_waited_ += watch.seconds();
+  return value;
+}
+
+double Peers::sum_over_stages(const std::function<double(double)>& add) {
+  if (transport_ == nullptr || layout_.stages == 1) return add(0.0);
+  const double before = is_first() ? 0.0 : receive_value(rank_ - 1);
+  const double sum = add(before);
+  if (!is_last()) {
+    send_value(rank_ + 1, sum);
+    return receive_value(layout_.rank_of(replica(), layout_.stages - 1));
+  }
+  for (int to = 0; to + 1 < layout_.stages; ++to) send_value(layout_.rank_of(replica(), to), sum);
+  return sum;
+}
+
+std::vector<double> Peers::losses_of_lanes(std::span<const double> own) {
+  if (transport_ == nullptr) return {own.begin(), own.end()};
+  if (is_last()) {
+    for (int to = 0; to < layout_.ranks(); ++to) {
+      if (to == rank_) continue;
+      for (const double loss : own) send_value(to, loss);
+    }
+  }
+  std::vector<double> all;
+  for (int replica = 0; replica < layout_.replicas; ++replica) {
+    const int from = layout_.rank_of(replica, layout_.stages - 1);
+    for (int64_t lane = 0; lane < layout_.lanes_of_replica(); ++lane) {
+      all.push_back(from == rank_ ? own[static_cast<size_t>(lane)] : receive_value(from));
+    }
+  }
+  return all;
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,75 @@
+// What one rank of a run asks of the others in a step. Every addition is made here, in an order
+// that the number of ranks does not change; transports only move bytes.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "kernels/ops.h"
+#include "parallel/layout.h"
+#include "parallel/transport.h"
+
+namespace jackscrew {
+
+class Peers {
+ public:
+  // Takes memory for exchanges of gradients, of at most `gradient_elements` in all, from `memory`,
+  // which the host can read. Without a transport nothing is sent: for rehearsals, and where a run
+  // has one rank.
+  Peers(Transport* transport, const Layout& layout, int rank, Memory& memory,
+        int64_t gradient_elements);
+
+  const Layout& layout() const { return layout_; }
+  int stage() const { return layout_.stage_of(rank_); }
+  int replica() const { return layout_.replica_of(rank_); }
+  bool is_first() const { return stage() == 0; }
+  bool is_last() const { return stage() + 1 == layout_.stages; }
+
+  // The residual stream to the next stage, and its gradient to the one before. The tensor, f32
+  // [tokens, hidden], is lent until wait().
+  Ticket send_forward(Ops& ops, const Tensor& stream) { return send(ops, rank_ + 1, stream); }
+  Ticket send_backward(Ops& ops, const Tensor& gradient) { return send(ops, rank_ - 1, gradient); }
+  void receive_forward(Ops& ops, const Tensor& stream) { receive(ops, rank_ - 1, stream); }
+  void receive_backward(Ops& ops, const Tensor& gradient) { receive(ops, rank_ + 1, gradient); }
+  void wait(Ticket& ticket);
+  // From the last stage to the first.
+  void return_to_first(Ops& ops, const Tensor& tensor);
+
+  // Replaces f32 tensors by their sums over all replicas of this stage: in the tree of lanes.h.
+  void sum_over_replicas(Ops& ops, std::span<const Tensor> tensors);
+  // The same over the first and the last stage of a replica, which both hold a tied embedding.
+  void sum_over_ends(Ops& ops, std::span<const Tensor> tensors);
+
+  // A sum that goes through the stages of a replica in order: each is given what those before it
+  // have, and returns that with its own added. All return the end of it.
+  double sum_over_stages(const std::function<double(double)>& add);
+  // The losses of all lanes, on every rank, from those of each replica's lanes, which its last
+  // stage knows.
+  std::vector<double> losses_of_lanes(std::span<const double> own);
+
+  // Bytes that this rank has sent so far.
+  int64_t bytes_sent() const { return bytes_sent_; }
+  // Seconds in which this rank has waited for others so far.
+  double seconds_waited() const { return seconds_waited_; }
+
+ private:
+  Ticket send(Ops& ops, int to, const Tensor& tensor);
+  void receive(Ops& ops, int from, const Tensor& tensor);
+  void wait_for(std::span<const Ticket> tickets);
+  void sum_over(Ops& ops, std::span<const int> ranks, std::span<const Tensor> tensors);
+  void sum_bucket(Ops& ops, std::span<const int> ranks, int64_t count);
+  void send_value(int to, double value);
+  double receive_value(int from);
+
+  Transport* transport_;
+  Layout layout_;
+  int rank_;
+  int64_t bucket_ = 0;     // elements that are exchanged at a time
+  OwnedTensor own_;        // f32 [bucket]
+  OwnedTensor received_;   // f32 [ranks - 1, a part of the bucket]
+  int64_t bytes_sent_ = 0;
+  double seconds_waited_ = 0;
+};
+
+}  // namespace jackscrew

@@ -1,0 +1,38 @@
+// Which part of a run a session does: which stage of the model, which lanes of a step.
+#pragma once
+
+#include <vector>
+
+#include "model/weights.h"
+#include "parallel/layout.h"
+
+namespace jackscrew {
+
+struct Place {
+  Layout layout;
+  int rank = 0;
+  // [stages + 1]: the first block of each stage, then their number. Empty: there is one stage.
+  std::vector<int64_t> stage_split = {};
+
+  int stage() const { return layout.stage_of(rank); }
+  int replica() const { return layout.replica_of(rank); }
+  bool is_first() const { return stage() == 0; }
+  bool is_last() const { return stage() + 1 == layout.stages; }
+  // Nothing is cut: one lane, one rank.
+  bool is_whole() const { return layout.ranks() == 1 && layout.lanes == 1; }
+
+  StageSpec spec(const ModelConfig& config) const {
+    if (layout.stages == 1) return StageSpec::whole(config);
+    const auto stage = static_cast<size_t>(this->stage());
+    return {stage_split[stage], stage_split[stage + 1], is_first(), is_last()};
+  }
+  // The first of `micro_batches` of a step that belongs to a lane, of all replicas'; of the lane
+  // after the last, their number.
+  int64_t lane_begin(int64_t lane, int64_t micro_batches) const {
+    return micro_batches * lane / layout.lanes;
+  }
+  int64_t first_lane() const { return replica() * layout.lanes_of_replica(); }
+  int64_t end_lane() const { return first_lane() + layout.lanes_of_replica(); }
+};
+
+}  // namespace jackscrew

@@ -1,0 +1,196 @@
+// A step that is cut into lanes, and a model that is cut into stages: the same sums in the same
+// order as those of one rank that does all of it.
+#include <cstddef>
+
+#include "parallel/schedule.h"
+#include "session/session.h"
+
+namespace jackscrew {
+
+void Session::accumulate_parts(const StepBatch& batch) {
+  const Place& place = use_.place;
+  const auto count = std::ssize(batch.micro_batches);
+  const int64_t first = place.lane_begin(place.first_lane(), count);
+  const int64_t end = place.lane_begin(place.end_lane(), count);
+  std::vector<Progress> before = {{batch.first_token, 0}};  // [micro-batches + 1]
+  for (const MicroBatch& micro_batch : batch.micro_batches) {
+    const Progress& last = before.back();
+    before.push_back(
+        {last.tokens + micro_batch.tokens(), last.targets + micro_batch.target_count});
+  }
+  lane_losses_.clear();
+  lane_sums_.begin_step(*ops_);
+  int64_t lane = place.first_lane();
+  // A short step leaves lanes empty: they add zeros.
+  const auto end_lanes = [&](int64_t done) {
+    while (lane < place.end_lane() && place.lane_begin(lane + 1, count) == done) {
+      ++lane;
+      end_lane(lane == place.end_lane());
+    }
+  };
+  end_lanes(first);
+  Context run = context(true);
+  for (const Turn& turn :
+       one_forward_one_backward(place.stage(), place.layout.stages, end - first)) {
+    const int64_t index = first + turn.micro_batch;
+    const auto at = static_cast<size_t>(index);
+    InFlight& flight = flights_[static_cast<size_t>(turn.slot)];
+    if (turn.work == Work::forward) {
+      pass_forward(run, batch.micro_batches[at], before[at], flight);
+    } else {
+      run.last = index + 1 == end;
+      pass_backward(run, flight);
+      end_lanes(index + 1);
+    }
+  }
+  for (InFlight& flight : flights_) {
+    peers_->wait(flight.stream_sent);
+    peers_->wait(flight.gradient_sent);
+  }
+  sum_lanes();
+}
+
+// The last stage computes when the loss does: its forward pass then has its backward pass at once.
+void Session::pass_forward(Context& run, const MicroBatch& micro_batch, const Progress& before,
+                           InFlight& flight) {
+  peers_->wait(flight.stream_sent);
+  peers_->wait(flight.gradient_sent);
+  flight.batch = flight.flight.upload(*ops_, micro_batch, before.tokens, before.targets);
+  flight.stash = flight.flight.begin(true, recompute_);
+  const int64_t hidden = stage_->config().hidden_size;
+  const auto take = [&] {
+    return flight.stash.arena->tensor(DType::f32, {flight.batch.tokens(), hidden});
+  };
+  const bool is_first = use_.place.is_first();
+  const bool is_last = use_.place.is_last();
+  if (!is_first || !is_last) flight.gradient = take();
+  const Tensor input = is_first ? Tensor() : take();
+  if (!is_first) peers_->receive_forward(*ops_, input);
+  scratch_.reset();
+  flight.stream = stage_->forward(run, flight.batch, is_first ? nullptr : &input, flight.stash);
+  if (!is_last) flight.stream_sent = peers_->send_forward(*ops_, flight.stream);
+}
+
+void Session::pass_backward(Context& run, InFlight& flight) {
+  const Place& place = use_.place;
+  if (!place.is_last()) peers_->receive_backward(*ops_, flight.gradient);
+  scratch_.reset();
+  Tensor d = flight.gradient;
+  if (place.is_last()) {
+    const Tensor& stream = flight.stream;
+    if (place.is_first()) d = scratch_.tensor(DType::f32, {stream.rows(), stream.cols()});
+    stage_->loss(run, flight.batch, stream, &d);
+  }
+  stage_->backward(run, flight.batch, d, flight.stash);
+  if (!place.is_first()) flight.gradient_sent = peers_->send_backward(*ops_, d);
+}
+
+void Session::end_lane(bool last) {
+  lane_sums_.end_lane(*ops_, last);
+  if (!use_.place.is_last()) return;
+  lane_losses_.push_back(read_loss());
+  write_loss(0.0);
+}
+
+void Session::sum_lanes() {
+  const std::vector<double> losses = peers_->losses_of_lanes(lane_losses_);
+  double sum = 0.0;
+  for (const double loss : losses) sum += loss;
+  write_loss(sum);
+  const std::vector<Tensor> tensors = lane_sums_.tensors();
+  peers_->sum_over_replicas(*ops_, tensors);
+  if (const auto tied = tied_gradients(); !tied.empty()) peers_->sum_over_ends(*ops_, tied);
+  lane_sums_.end_step(*ops_);
+}
+
+void Session::apply_parts(const WeightDecay& weight_decay) {
+  Context run = context(true);
+  scratch_.reset();
+  norm_->measure(run);
+  const Tensor at = scalars_.view().columns(offsetof(StepScalars, squares),
+                                            offsetof(StepScalars, squares) + sizeof(double));
+  const auto write = [&](double value) { ops_->copy(at, Tensor(&value, DType::u8, {sizeof value})); };
+  write(peers_->sum_over_stages([&](double before) {
+    write(before);
+    norm_->add(run);
+    double sum = 0.0;
+    ops_->copy(Tensor(&sum, DType::u8, {sizeof sum}), at);
+    return sum;
+  }));
+  norm_->finish(run);
+  stage_->apply(run, weight_decay);
+}
+
+// Both ends of a pipeline hold an embedding that is the head, too, and both update it alike.
+std::vector<Tensor> Session::tied_gradients() const {
+  std::vector<Tensor> gradients;
+  const Place& place = use_.place;
+  const bool at_an_end = place.layout.stages > 1 && (place.is_first() || place.is_last());
+  if (!at_an_end || !stage_->config().tie_word_embeddings) return gradients;
+  for (const auto& parameter : stage_->parameters()) {
+    if (parameter->weight->spec().kind != WeightKind::embedding) continue;
+    parameter->slot->visit([&](const StateRef& state) {
+      if (state.role == StateRole::gradient) gradients.push_back(state.view);
+    });
+  }
+  return gradients;
+}
+
+// The first stage counts what is tied, the last does not.
+bool Session::counts_elsewhere(const StateRef& state) const {
+  if (use_.place.is_first()) return false;
+  for (const Tensor& tied : tied_gradients()) {
+    if (tied.raw() == state.view.raw() && !ops_->plans_only()) return true;
+  }
+  return false;
+}
+
+Tensor Session::pass_through(Context& run, InFlight& flight, KvCache* cache) {
+  peers_->wait(flight.stream_sent);
+  flight.stash = flight.flight.begin(false, false);
+  const bool is_first = use_.place.is_first();
+  Tensor input;
+  if (!is_first) {
+    input = flight.stash.arena->tensor(DType::f32,
+                                       {flight.batch.tokens(), stage_->config().hidden_size});
+    peers_->receive_forward(*ops_, input);
+  }
+  scratch_.reset();
+  const Tensor stream =
+      stage_->forward(run, flight.batch, is_first ? nullptr : &input, flight.stash, cache);
+  if (!use_.place.is_last()) flight.stream_sent = peers_->send_forward(*ops_, stream);
+  return stream;
+}
+
+std::vector<double> Session::losses(const StepBatch& batch, const ProgressCallback& progress) {
+  std::vector<double> losses;
+  Context run = context(false);
+  const int replicas = use_.place.layout.replicas;
+  for (size_t i = 0; i < batch.micro_batches.size(); ++i) {
+    if (static_cast<int>(i) % replicas != use_.place.replica()) continue;
+    write_scalars(StepScalars{}, kStepBeginBytes);
+    InFlight& flight = flights_[i % flights_.size()];
+    peers_->wait(flight.stream_sent);
+    flight.batch = flight.flight.upload(*ops_, batch.micro_batches[i], 0, 0);
+    const Tensor stream = pass_through(run, flight, nullptr);
+    if (use_.place.is_last()) {
+      stage_->loss(run, flight.batch, stream, nullptr);
+      losses.push_back(read_loss());
+    }
+    if (progress) progress(batch.micro_batches[i].tokens());
+  }
+  for (InFlight& flight : flights_) peers_->wait(flight.stream_sent);
+  return losses;
+}
+
+double Session::read_loss() {
+  return read_scalars().loss_sum;
+}
+
+void Session::write_loss(double sum) {
+  constexpr int64_t kAt = offsetof(StepScalars, loss_sum);
+  ops_->copy(scalars_.view().columns(kAt, kAt + int64_t{sizeof sum}),
+             Tensor(&sum, DType::u8, {sizeof sum}));
+}
+
+}  // namespace jackscrew

@@ -31,6 +31,13 @@ class JsonObject {
   // Adds all members of `other` behind the present ones.
   JsonObject& merge(const JsonObject& other);
 
+  // What another object's body() says.
+  static JsonObject of_body(std::string body) {
+    JsonObject object;
+    object.body_ = std::move(body);
+    return object;
+  }
+  const std::string& body() const { return body_; }
   bool empty() const { return body_.empty(); }
   std::string text() const { return "{" + body_ + "}"; }
 

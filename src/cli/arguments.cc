@@ -8,7 +8,9 @@
 #include <string_view>
 #include <vector>
 
+#include "base/console.h"
 #include "base/error.h"
+#include "base/text.h"
 
 namespace jackscrew {
 
@@ -34,6 +36,14 @@ int with_recipe(Arguments arguments, size_t max_operands, const std::string& com
   if (!recipe.print_config) return run(recipe);
   fmt::print("{}", recipe.to_yaml());
   return 0;
+}
+
+int report_error(const std::string& what, const std::string& hint, int exit_code) {
+  std::fflush(stdout);
+  const bool interrupted = exit_code == static_cast<int>(ErrorKind::interrupted);
+  write_stderr(fmt::format("jackscrew: {}{}\n", interrupted ? "" : "error: ", one_line(what)));
+  if (!hint.empty()) write_stderr(fmt::format("hint: {}\n", one_line(hint)));
+  return exit_code;
 }
 
 void flush_output() {

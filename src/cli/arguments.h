@@ -32,6 +32,9 @@ int with_recipe(Arguments arguments, size_t max_operands, const std::string& com
 inline constexpr const char* kOutputLost = "cannot write the output";
 void flush_output();
 
+// Prints an error and what to do about it to stderr; returns the exit code.
+int report_error(const std::string& what, const std::string& hint, int exit_code);
+
 // Warns of those of the options `names` that the command line sets although `command` does not read
 // them; in a recipe they may stand for another command.
 void warn_of_unused(const Recipe& recipe, std::string_view command,

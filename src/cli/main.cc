@@ -159,14 +159,6 @@ int dispatch(Arguments arguments) {
   return command.run(arguments.subspan(1));
 }
 
-int report(const std::string& what, const std::string& hint, int exit_code) {
-  std::fflush(stdout);
-  const bool interrupted = exit_code == static_cast<int>(ErrorKind::interrupted);
-  write_stderr(fmt::format("jackscrew: {}{}\n", interrupted ? "" : "error: ", one_line(what)));
-  if (!hint.empty()) write_stderr(fmt::format("hint: {}\n", one_line(hint)));
-  return exit_code;
-}
-
 int guarded_main(int argc, char** argv) {
   try {
     const std::vector<std::string> arguments(argv + (argc > 0 ? 1 : 0), argv + argc);
@@ -174,16 +166,16 @@ int guarded_main(int argc, char** argv) {
     flush_output();
     return exit_code;
   } catch (const Error& error) {
-    return report(error.what(), error.hint(), error.exit_code());
+    return report_error(error.what(), error.hint(), error.exit_code());
   } catch (const std::bad_alloc&) {
-    return report("out of host memory",
+    return report_error("out of host memory",
                   "use a smaller model, batch or sequence_len, or fewer threads",
                   static_cast<int>(ErrorKind::does_not_fit));
   } catch (const fs::filesystem_error& error) {  // links that lead in a circle, and their like
-    return report(fmt::format("{}: {}", error.path1().string(), error.code().message()), "", 1);
+    return report_error(fmt::format("{}: {}", error.path1().string(), error.code().message()), "", 1);
   } catch (const std::exception& error) {
-    if (std::ferror(stdout) != 0) return report(kOutputLost, "", 1);
-    return report(error.what(), "this is a bug in jackscrew: please report it", 1);
+    if (std::ferror(stdout) != 0) return report_error(kOutputLost, "", 1);
+    return report_error(error.what(), "this is a bug in jackscrew: please report it", 1);
   }
 }
 

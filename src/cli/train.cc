@@ -8,6 +8,7 @@
 #include "base/signals.h"
 #include "cli/arguments.h"
 #include "train/trainer.h"
+#include "train/worker.h"
 
 namespace jackscrew {
 
@@ -33,6 +34,25 @@ class Requests {
   std::set<int> seen_;
 };
 
+// What a rank cannot do ends all of them: the others wait for it.
+int serve_or_end_all(Transport& transport) {
+  const auto report = [&](const char* what, const std::string& hint, ErrorKind kind) {
+    const std::string whose =
+        fmt::format("rank {} on {}", transport.rank(), transport.host(transport.rank()));
+    return report_error(fmt::format("{}: {}", whose, what), hint, static_cast<int>(kind));
+  };
+  int exit_code = 0;
+  try {
+    return serve(transport);
+  } catch (const Error& error) {
+    exit_code = report(error.what(), error.hint(), error.kind());
+  } catch (const std::exception& error) {
+    exit_code = report(error.what(), "", ErrorKind::generic);
+  }
+  transport.abort(exit_code);
+  return exit_code;  // not reached; GCC does not believe it of a virtual function
+}
+
 int train_until_stopped(const Recipe& recipe) {
   Requests requests;
   std::vector<int> signals = {SIGUSR1, SIGINT, SIGTERM};
@@ -45,7 +65,16 @@ int train_until_stopped(const Recipe& recipe) {
   console.width = stdout_width();
   console.stop = &requests.stop();
   console.save = &requests.save();
-  train(recipe, console);
+  TransportOptions options;
+  options.communication_timeout =
+      std::chrono::duration_cast<std::chrono::milliseconds>(recipe.communication_timeout);
+  const std::unique_ptr<Transport> transport = open_transport(options);
+  if (transport != nullptr && transport->rank() != 0) return serve_or_end_all(*transport);
+  try {
+    train(recipe, console, transport.get());
+  } catch (const RanksLost& error) {
+    transport->abort(report_error(error.what(), error.hint(), error.exit_code()));
+  }
   return 0;
 }
 

@@ -14,7 +14,7 @@
 #include "formats/json_text.h"
 #include "formats/safetensors.h"
 #include "formats/shape.h"
-#include "formats/tensor_io.h"
+#include "formats/state_io.h"
 
 namespace jackscrew {
 
@@ -260,8 +260,8 @@ fs::path write_checkpoint(const fs::path& output_dir, const CheckpointInfo& info
   SafetensorsWriter writer(state_path, std::move(specs), {{"format", "pt"}}, &crc);
   states([&](const StateRef& state) {
     if (state.save) {
-      write_tensor(ops, state.view,
-                   [&](std::span<const uint8_t> bytes) { writer.write(state.name, bytes); });
+      write_state(ops, state,
+                  [&](std::span<const uint8_t> bytes) { writer.write(state.name, bytes); });
     }
   });
   writer.close();
@@ -335,7 +335,7 @@ void restore_checkpoint(const fs::path& checkpoint, const StateSource& states,
   };
   const auto read = [&](const StateRef& state) {
     const SafetensorsEntry* entry = file.find(state.name);
-    read_tensor(ops, entry->bytes, state.view);
+    read_state(ops, entry->bytes, state);
     file.release(entry->bytes);
   };
   states([&](const StateRef& state) {

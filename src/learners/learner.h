@@ -76,7 +76,7 @@ struct LearnerNotes {
 
 // A line for the log.
 struct LearnerEvent {
-  const char* name;  // of its kind: "rotate"
+  std::string name;  // of its kind: "rotate"
   JsonObject fields;
 };
 

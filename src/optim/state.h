@@ -2,6 +2,8 @@
 #pragma once
 
 #include <functional>
+#include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -21,6 +23,16 @@ enum class StateRole {
               // depends on it
 };
 
+// Values that lie elsewhere than in this process's memory, or elsewhere as well.
+class RemoteState {
+ public:
+  virtual ~RemoteState() = default;
+  // Calls sink(bytes) with the values' bytes in order, some at a time.
+  virtual void read(const std::function<void(std::span<const uint8_t>)>& sink) const = 0;
+  // Overwrites them wherever they are; the bytes of all of them.
+  virtual void write(std::span<const uint8_t> bytes) const = 0;
+};
+
 struct StateRef {
   std::string name;  // unique within the run: "<HF name>" or "<HF name>.<part>"
   StateRole role;
@@ -33,6 +45,8 @@ struct StateRef {
   // Of a gradient or a window: where sums of lanes wait (lane_sums.h); a window has one more, for
   // what it held before the step.
   std::vector<Tensor> lane_sums = {};
+  // Set: the values are reached through it alone, and `view` has only their type and shape.
+  std::shared_ptr<const RemoteState> remote = {};
 };
 
 // How many values of the model a state holds that learn, now or when their turn comes.

@@ -164,6 +164,10 @@ void check_consistency(const Recipe& r) {
   if (r.clip_each_weight && !r.fused_update) {
     contradiction("max_grad_norm_of=weight is of update=fused", "set update=fused");
   }
+  if (r.fused_update && r.data_parallel > 1) {
+    contradiction("with update=fused no gradient is left that lanes of data_parallel could add to",
+                  "set update=after");
+  }
   const char* watcher = r.watch.early_stopping_patience > 0 ? "early_stopping_patience"
                         : r.load_best_model_at_end          ? "load_best_model_at_end"
                                                             : nullptr;
@@ -216,6 +220,20 @@ std::vector<double> data_weights(const OptionSet& options) {
   return weights;
 }
 
+std::vector<int64_t> whole_numbers(const OptionSet& options, const char* name) {
+  std::vector<int64_t> numbers;
+  for (const std::string& text : options.list(name)) {
+    const auto number = parse_int(text);
+    if (!number || *number < 1) {
+      throw Error(ErrorKind::usage,
+                  fmt::format("{}: {} has \"{}\", expected whole numbers of at least 1",
+                              options.origin(name), name, text));
+    }
+    numbers.push_back(*number);
+  }
+  return numbers;
+}
+
 LongRecord long_record(const std::string& name) {
   if (name == "drop") return LongRecord::drop;
   return name == "error" ? LongRecord::error : LongRecord::truncate;
@@ -251,6 +269,10 @@ void fill(Recipe& r, const OptionSet& o) {
   }
   r.micro_batch_size = o.integer("micro_batch_size");
   r.gradient_accumulation_steps = o.integer("gradient_accumulation_steps");
+  r.data_parallel = integer_or_auto(o, "data_parallel").value_or(0);
+  r.pipeline_stages = o.integer("pipeline_stages");
+  r.stage_split = whole_numbers(o, "stage_split");
+  r.communication_timeout = std::chrono::duration<double>(o.number("communication_timeout"));
   r.max_steps = o.integer("max_steps");
   r.num_train_epochs = o.number("num_train_epochs");
   r.learning_rate = o.number("learning_rate");

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "formats/peft.h"
-#include "formats/tensor_io.h"
+#include "formats/state_io.h"
 
 namespace jackscrew {
 
@@ -53,16 +53,16 @@ void take(OptionSet& options, const AdapterOption& option, const std::string& or
 // What an adapter's directory holds, in its order.
 struct AdapterTensors {
   std::vector<NamedShape> shapes;
-  std::vector<Tensor> views;  // one for each shape
+  std::vector<StateRef> states;  // one for each shape
 };
 
-AdapterTensors tensors_of(const Stage& stage, const nlohmann::json& adapter) {
+AdapterTensors tensors_of(const StateSource& states, const nlohmann::json& adapter) {
   AdapterTensors tensors;
-  stage.visit([&](const StateRef& state) {
+  states([&](const StateRef& state) {
     if (state.role != StateRole::parameter) return;
     for (const std::string& name : stored_names(adapter, state.name)) {
       tensors.shapes.push_back({name, shape_of(state.view)});
-      tensors.views.push_back(state.view);
+      tensors.states.push_back(state);
     }
   });
   return tensors;
@@ -70,17 +70,17 @@ AdapterTensors tensors_of(const Stage& stage, const nlohmann::json& adapter) {
 
 }  // namespace
 
-int64_t adapter_bytes(const Stage& stage, const nlohmann::json& adapter,
+int64_t adapter_bytes(const StateSource& states, const nlohmann::json& adapter,
                       const std::string& base_model) {
-  return peft_bytes(adapter, base_model, tensors_of(stage, adapter).shapes);
+  return peft_bytes(adapter, base_model, tensors_of(states, adapter).shapes);
 }
 
-void export_adapter(const Stage& stage, Ops& ops, const nlohmann::json& adapter,
+void export_adapter(const StateSource& states, Ops& ops, const nlohmann::json& adapter,
                     const std::string& base_model, const fs::path& directory) {
-  const AdapterTensors tensors = tensors_of(stage, adapter);
+  const AdapterTensors tensors = tensors_of(states, adapter);
   PeftWriter writer(directory, adapter, base_model, tensors.shapes);
-  for (size_t i = 0; i < tensors.views.size(); ++i) {
-    write_tensor(ops, tensors.views[i], [&](std::span<const uint8_t> bytes) {
+  for (size_t i = 0; i < tensors.states.size(); ++i) {
+    write_state(ops, tensors.states[i], [&](std::span<const uint8_t> bytes) {
       std::vector<float> values(bytes.size() / sizeof(float));
       std::memcpy(values.data(), bytes.data(), bytes.size());
       writer.write(tensors.shapes[i].name, values);

@@ -5,18 +5,19 @@
 #include <string>
 
 #include "base/file.h"
+#include "formats/checkpoint.h"
 #include "model/stage.h"
 #include "recipe/recipe.h"
 
 namespace jackscrew {
 
-// Writes what a stage's learner made as a PEFT adapter directory, whole or not at all. `adapter` is
+// Writes the parameters among a run's states as a PEFT adapter directory, whole or not at all. `adapter` is
 // what Learner::adapter() says of it, `base_model` what is recorded as the model that it is for.
-void export_adapter(const Stage& stage, Ops& ops, const nlohmann::json& adapter,
+void export_adapter(const StateSource& states, Ops& ops, const nlohmann::json& adapter,
                     const std::string& base_model, const fs::path& directory);
 
 // The bytes of all files that export_adapter() writes.
-int64_t adapter_bytes(const Stage& stage, const nlohmann::json& adapter,
+int64_t adapter_bytes(const StateSource& states, const nlohmann::json& adapter,
                       const std::string& base_model);
 
 // Fills the learner's parameters from a PEFT adapter; restored() must follow. Throws Error(model)

@@ -42,6 +42,14 @@ JsonObject EvalResult::to_json() const {
 
 EvalResult evaluate(Session& session, const Dataset& dataset, int64_t max_tokens,
                     const ProgressStyle& style) {
+  const ScoreBatch score = [&](const StepBatch& batch, const ProgressCallback& progress) {
+    return session.evaluate(batch, progress);
+  };
+  return evaluate(score, dataset, max_tokens, style);
+}
+
+EvalResult evaluate(const ScoreBatch& score, const Dataset& dataset, int64_t max_tokens,
+                    const ProgressStyle& style) {
   EvalResult result;
   result.tokens = dataset.stats().trained_tokens;
   result.bytes = dataset.stats().trained_bytes;
@@ -50,7 +58,7 @@ EvalResult evaluate(Session& session, const Dataset& dataset, int64_t max_tokens
   EvaluationBatches batches(dataset, max_tokens);
   double sum = 0.0;  // nats
   for (StepBatch batch = batches.next(); !batch.micro_batches.empty(); batch = batches.next()) {
-    sum += session.evaluate(batch, bar.callback());
+    sum += score(batch, bar.callback());
   }
   bar.finish();
   set_loss(result, sum);

@@ -28,6 +28,10 @@ struct EvalResult {
 // stderr where that takes long.
 EvalResult evaluate(Session& session, const Dataset& dataset, int64_t max_tokens,
                     const ProgressStyle& style);
+// The same by whoever scores some micro-batches as Session::evaluate() does.
+using ScoreBatch = std::function<double(const StepBatch& batch, const ProgressCallback& progress)>;
+EvalResult evaluate(const ScoreBatch& score, const Dataset& dataset, int64_t max_tokens,
+                    const ProgressStyle& style);
 
 // How a recipe writes conversations: as chat_template names it or, where that is auto, by the
 // template beside its adapter, or else by the model's own. Throws what chat_format throws.

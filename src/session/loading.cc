@@ -61,10 +61,11 @@ Dataset load_datasets(std::span<const DataPlace> places, const Tokenizer& tokeni
 
 std::unique_ptr<Session> load_session(const Recipe& recipe, const ModelFiles& files,
                                       const SessionUse& use, const SessionPlan& plan,
-                                      const ProgressStyle& style) {
+                                      const ProgressStyle& style, Transport* transport) {
   ProgressBar bar(std::cerr, style, "loading weights", plan.weight_bytes, "B");
   SessionHooks hooks;
   hooks.loaded = bar.callback();
+  hooks.transport = transport;
   auto session = std::make_unique<Session>(recipe, files, use, plan, hooks);
   bar.finish();
   if (!recipe.adapter.empty()) {

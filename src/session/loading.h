@@ -23,6 +23,6 @@ Dataset load_datasets(std::span<const DataPlace> places, const Tokenizer& tokeni
 // A session as planned, the recipe's adapter laid over the model where there is one.
 std::unique_ptr<Session> load_session(const Recipe& recipe, const ModelFiles& files,
                                       const SessionUse& use, const SessionPlan& plan,
-                                      const ProgressStyle& style);
+                                      const ProgressStyle& style, Transport* transport = nullptr);
 
 }  // namespace jackscrew

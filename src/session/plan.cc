@@ -12,7 +12,8 @@ SessionUse training_use(const Recipe& recipe) {
           .tokens = checked_mul(recipe.micro_batch_size, recipe.sequence_len),
           .max_positions = recipe.sequence_len,
           .kv_tokens = 0,
-          .logits_rows = recipe.report_samples > 0 ? 1 : 0};
+          .logits_rows = recipe.report_samples > 0 ? 1 : 0,
+          .place = {.layout = {.lanes = std::max<int64_t>(1, recipe.data_parallel)}}};
 }
 
 int64_t host_peak(const SessionPlan& plan) {

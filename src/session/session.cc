@@ -49,8 +49,8 @@ std::unique_ptr<Device> open_device(const Recipe& recipe) {
                                      .attention = recipe.attention});
 }
 
-fs::path masters_directory(const fs::path& output_dir) {
-  return output_dir / ".jackscrew-masters";
+fs::path masters_directory(const fs::path& output_dir, int rank) {
+  return output_dir / (rank == 0 ? ".jackscrew-masters" : fmt::format(".jackscrew-masters-{}", rank));
 }
 
 Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
@@ -152,7 +152,7 @@ std::unique_ptr<Learner> Session::make_learner(const Recipe& recipe) {
 
 std::unique_ptr<Memory> Session::make_masters(const Recipe& recipe, bool plans_only) {
   const bool in_files = learner_->masters_in_files();
-  const fs::path directory = in_files ? masters_directory(recipe.output_dir) : fs::path();
+  const fs::path directory = in_files ? masters_directory(recipe.output_dir, use_.place.rank) : fs::path();
   if (plans_only) return std::make_unique<Memory>("host", make_plan_backing(directory), 0);
   if (!in_files) {
     return std::make_unique<Memory>("host", make_host_backing(), recipe.host_memory.value_or(0));
@@ -381,6 +381,7 @@ void Session::keep_cached(int64_t tokens) {
 }
 
 Tensor Session::logits(std::span<const int32_t> ids, int64_t rows, bool use_cache) {
+  if (logits_listener_) logits_listener_(ids, rows, use_cache);
   const auto tokens = static_cast<int64_t>(ids.size());
   const int64_t before = use_cache ? cache_.length : 0;
   MicroBatch batch;

@@ -65,8 +65,9 @@ struct SessionHooks {
 // The device that the recipe chooses. Throws as open_device() does.
 std::unique_ptr<Device> open_device(const Recipe& recipe);
 
-// Where exact values wait in files while a run lasts (master=mmap). Its own: it is emptied.
-fs::path masters_directory(const fs::path& output_dir);
+// Where exact values wait in files while a run lasts (master=mmap), those of each rank by
+// themselves. Its own: it is emptied.
+fs::path masters_directory(const fs::path& output_dir, int rank = 0);
 
 struct StepResult {
   int64_t step = 0;  // counted from 0
@@ -102,7 +103,9 @@ class Session {
   const Device& device() const { return *device_; }
   Ops& ops() { return *ops_; }
   Memory& memory() { return *memory_; }
+  const Memory& memory() const { return *memory_; }
   Memory& masters() { return *masters_; }
+  const Memory& masters() const { return *masters_; }
   // Before a checkpoint links the files of masters: makes room for those that take their place, so
   // that no later step can run out of it. Throws Error(generic) where the disk has none.
   void reserve_master_files();
@@ -114,6 +117,11 @@ class Session {
   void visit(const StateVisitor& visitor) const;
   void schedule_restored();
   void restored();
+
+  // Called when logits() is, before anything else: whoever has the other stages calls theirs.
+  using LogitsListener =
+      std::function<void(std::span<const int32_t> ids, int64_t rows, bool use_cache)>;
+  void set_logits_listener(LogitsListener listener) { logits_listener_ = std::move(listener); }
 
   // What large products of the device reach now, with operands as the run's product rounds them.
   struct Peak {
@@ -223,6 +231,7 @@ class Session {
   std::unique_ptr<Stage> stage_;
   std::optional<GradientNorm> norm_;
   KvCache cache_;
+  LogitsListener logits_listener_;
   OwnedTensor logits_;                      // f32 [logits_rows, vocab]
   int64_t arrangement_ = 0;                 // changes with what learns, and where it lies
   std::unique_ptr<NoAllocation> step_ban_;  // from accumulate() to update()

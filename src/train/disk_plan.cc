@@ -62,7 +62,8 @@ DiskPlan plan_disk(const Recipe& recipe, const ModelFiles& files, const Tokenize
   const auto session = Session::planned(recipe, files, training_use(recipe));
   session->learner().begin_run(steps);
   DiskPlan disk;
-  disk.result = result_bytes(*session, files, tokenizer, recipe_chat_format(recipe, tokenizer));
+  SessionResult result(*session);
+  disk.result = result_bytes(result, files, tokenizer, recipe_chat_format(recipe, tokenizer));
   if (session->learner().masters_in_files()) disk.masters = session->masters().ledger().peak;
   disk.checkpoint = largest_checkpoint(recipe, *session, steps);
   disk.checkpoints = checkpoints_at_once(recipe, steps);

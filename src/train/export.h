@@ -3,19 +3,19 @@
 
 #include "base/file.h"
 #include "session/adapter.h"
-#include "session/session.h"
 #include "text/chat/chat_template.h"
+#include "train/result_source.h"
 
 namespace jackscrew {
 
 // Writes the model, or the adapter if the learner made one, to the top of `output_dir`, with the
 // chat template of `format` where that is not the tokenizer's. Each file appears whole or not at
 // all; the weights come last. Weights in f32, bf16 and f16 keep their type, others become f32.
-void export_result(Session& session, const ModelFiles& files, const Tokenizer& tokenizer,
+void export_result(ResultSource& source, const ModelFiles& files, const Tokenizer& tokenizer,
                    const ChatFormat& format, const fs::path& output_dir);
 
-// The bytes of all files that export_result() writes. The session may be of the plan device.
-int64_t result_bytes(Session& session, const ModelFiles& files, const Tokenizer& tokenizer,
+// The bytes of all files that export_result() writes. They may be of the plan device.
+int64_t result_bytes(ResultSource& source, const ModelFiles& files, const Tokenizer& tokenizer,
                      const ChatFormat& format);
 
 }  // namespace jackscrew

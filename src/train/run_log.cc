@@ -40,10 +40,10 @@ RunLog::RunLog(const Run& run, const fs::path& output, std::optional<int64_t> re
       earlier_tokens_(earlier_tokens) {}
 
 void RunLog::introduce(int64_t first, const fs::path& output) {
-  peak_ = run_.session.measure_peak();
+  peak_ = run_.crew.session().measure_peak();
   const Recipe& recipe = run_.recipe;
   int64_t trained = 0;
-  run_.session.visit([&](const StateRef& state) { trained += learning_elements(state); });
+  run_.crew.visit([&](const StateRef& state) { trained += learning_elements(state); });
   say(fmt::format("model     {}: {} parameters, {} of them trained ({})", recipe.model,
                   human_count(run_.files.config.parameter_count()), human_count(trained),
                   recipe.learner));
@@ -53,7 +53,7 @@ void RunLog::introduce(int64_t first, const fs::path& output) {
   }
   introduce_data();
   introduce_machine();
-  const LearnerNotes notes = run_.session.learner().notes();
+  const LearnerNotes notes = run_.crew.session().learner().notes();
   for (size_t i = 0; i < notes.lines.size(); ++i) {
     say(fmt::format("{:<10}{}", i == 0 ? recipe.learner : "", notes.lines[i]));
   }
@@ -90,7 +90,7 @@ void RunLog::introduce_data() {
 }
 
 void RunLog::introduce_machine() {
-  Session& session = run_.session;
+  Session& session = run_.crew.session();
   const SessionPlan& plan = run_.plan;
   say(fmt::format(
       "machine   {}, {}, {}, product {}{}", session.device().description(),
@@ -122,7 +122,7 @@ void RunLog::warn_of_disk(const fs::path& output) {
 
 void RunLog::log_start(int64_t first, int64_t trained) {
   const Recipe& recipe = run_.recipe;
-  Session& session = run_.session;
+  Session& session = run_.crew.session();
   JsonObject start;
   start.add("model", recipe.model).add("parameters", run_.files.config.parameter_count());
   start.add("trained", trained);
@@ -138,7 +138,7 @@ void RunLog::log_start(int64_t first, int64_t trained) {
 
 // What the device's memory holds, where that has changed.
 void RunLog::log_booked(int64_t step) {
-  const auto& booked = run_.session.memory().ledger().current;
+  const auto& booked = run_.crew.session().memory().ledger().current;
   if (booked == booked_) return;
   booked_ = booked;
   events_.write(EventKind::booked, step, purposes_json(booked));
@@ -147,7 +147,7 @@ void RunLog::log_booked(int64_t step) {
 void RunLog::worked(const StepBatch& batch, double seconds) {
   resident_peak_ = std::max(resident_peak_, anonymous_resident_bytes());
   unlogged_.tokens += batch.tokens;
-  unlogged_.flops += training_flops(run_.session.stage(), batch);
+  unlogged_.flops += training_flops(run_.crew.session().stage(), batch);
   unlogged_.seconds += seconds;
 }
 
@@ -157,7 +157,7 @@ std::optional<double> RunLog::share_of_peak(double flops) {
   constexpr int kMeasurements = 3;
   while (peak_.flops > 0 && flops > peak_.flops && peak_measurements_ < kMeasurements) {
     ++peak_measurements_;
-    peak_.flops = std::max(peak_.flops, run_.session.measure_peak().flops);
+    peak_.flops = std::max(peak_.flops, run_.crew.session().measure_peak().flops);
   }
   if (peak_.flops == 0.0 || flops > peak_.flops) return std::nullopt;
   return flops / peak_.flops;
@@ -176,9 +176,9 @@ void RunLog::step(int64_t done, const StepResult& result, double seconds_left) {
   line.grad_norm = result.grad_norm;
   line.tokens_per_second = static_cast<double>(work.tokens) / work.seconds;
   line.speed_of_light = share_of_peak(work.flops / work.seconds);
-  line.memory_used = run_.session.memory().ledger().peak;
+  line.memory_used = run_.crew.session().memory().ledger().peak;
   line.memory_budget = run_.recipe.device_memory;
-  if (const int64_t host = run_.session.masters().ledger().peak;
+  if (const int64_t host = run_.crew.session().masters().ledger().peak;
       host > 0 && !run_.plan.masters_in_files) {
     line.host_used = host;
     line.host_budget = run_.recipe.host_memory;
@@ -203,7 +203,7 @@ void RunLog::step(int64_t done, const StepResult& result, double seconds_left) {
 
 // Work that a GPU's driver does not record is issued anew every time: right, and slower.
 void RunLog::warn_of_refused_graphs() {
-  const RepeatCounts counts = run_.session.ops().repeat_counts();
+  const RepeatCounts counts = run_.crew.session().ops().repeat_counts();
   if (counts.refused == 0 || std::exchange(warned_of_graphs_, true)) return;
   warn(
       fmt::format("a step's work could not be recorded as a CUDA graph ({}): every kernel is "
@@ -213,7 +213,7 @@ void RunLog::warn_of_refused_graphs() {
 
 // Of the micro-batches and updates of this process; without fields where nothing is recorded.
 JsonObject RunLog::graphs_json() const {
-  const RepeatCounts counts = run_.session.ops().repeat_counts();
+  const RepeatCounts counts = run_.crew.session().ops().repeat_counts();
   JsonObject out;
   if (counts.issued + counts.replayed == 0) return out;
   out.add("recorded", counts.recorded).add("replayed", counts.replayed);
@@ -244,8 +244,8 @@ void RunLog::saved(int64_t step, const fs::path& checkpoint) {
 
 void RunLog::ended(int64_t done, const fs::path& output) {
   resident_peak_ = std::max(resident_peak_, anonymous_resident_bytes());
-  const Ledger& ledger = run_.session.memory().ledger();
-  const JsonObject masters = ledger_json(run_.session.masters().ledger());
+  const Ledger& ledger = run_.crew.session().memory().ledger();
+  const JsonObject masters = ledger_json(run_.crew.session().masters().ledger());
   const JsonObject none = JsonObject().add("peak", 0);
   const bool in_files = run_.plan.masters_in_files;
   events_.write(EventKind::memory, done,
@@ -258,7 +258,7 @@ void RunLog::ended(int64_t done, const fs::path& output) {
                     .add("resident_peak", resident_peak_));
   events_.write(EventKind::end, done,
                 JsonObject().add("output_dir", output.string()).add("graphs", graphs_json()));
-  const bool beside = run_.session.device().own_memory().has_value();
+  const bool beside = run_.crew.session().device().own_memory().has_value();
   say(fmt::format("memory    peak {} allocated, {} resident{}", human_bytes(ledger.peak),
                   human_bytes(resident_peak_), beside ? " on the host" : ""));
 }

@@ -9,7 +9,7 @@
 #include "optim/schedule.h"
 #include "report/event_log.h"
 #include "report/tensorboard.h"
-#include "session/session.h"
+#include "train/crew.h"
 #include "train/run_data.h"
 #include "train/trainer.h"
 
@@ -30,7 +30,7 @@ class RunLog {
     const BatchSampler& sampler;
     const Schedule& schedule;
     const SessionPlan& plan;
-    Session& session;
+    Crew& crew;
   };
 
   // Begins the files in `output` anew or, with `resumed`, continues them at that step.
@@ -57,7 +57,7 @@ class RunLog {
     events_.write(kind, step, fields);
   }
   void event(int64_t step, const LearnerEvent& event) {
-    events_.write(event.name, step, event.fields);
+    events_.write(event.name.c_str(), step, event.fields);
   }
   // The last events of a run that has written its result to `output`, and how much memory it took.
   void ended(int64_t done, const fs::path& output);

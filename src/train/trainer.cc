@@ -14,9 +14,7 @@
 #include "optim/schedule.h"
 #include "report/report.h"
 #include "session/evaluate.h"
-#include "session/fit.h"
-#include "session/loading.h"
-#include "session/session.h"
+#include "train/crew.h"
 #include "train/disk_plan.h"
 #include "train/export.h"
 #include "train/output_dir.h"
@@ -36,10 +34,20 @@ std::string plain_number(double value) {
   return std::isnan(value) ? "nan" : fmt::format("{}", value);
 }
 
+// With data_parallel=auto a step has a lane for each copy of the model; a recipe that is saved says
+// how many.
+Recipe with_lanes(Recipe recipe, Transport* transport) {
+  const int ranks = transport == nullptr ? 1 : transport->size();
+  recipe.data_parallel = layout_of(recipe, ranks).lanes;
+  const std::string lanes = std::to_string(recipe.data_parallel);
+  if (recipe.options.is_word("data_parallel")) recipe.options.set("data_parallel", lanes, "ranks");
+  return recipe;
+}
+
 class Trainer {
  public:
-  Trainer(const Recipe& recipe, const TrainConsole& console)
-      : recipe_(with_adapter_options(recipe)),
+  Trainer(const Recipe& recipe, const TrainConsole& console, Transport* transport)
+      : recipe_(with_lanes(with_adapter_options(recipe), transport)),
         console_(console),
         files_(open_model(recipe.model, recipe.adapter, recipe.tokenizer)),
         tokenizer_(make_tokenizer(recipe.tokenizer, files_)),
@@ -49,12 +57,15 @@ class Trainer {
       if (!has_begun_ && stop_requested()) stop_before_the_first_step();
     };
     check_model();
+    crew_.emplace(recipe_, files_, transport);
     check_output_dir(recipe_);
     claim_.emplace(recipe_.output_dir);
     data_ = read_run_data(recipe_, tokenizer_, console_.style, claim_->path());
-    sampler_.emplace(data_.train, BatchOptions{recipe_.sequence_len, recipe_.micro_batch_size,
-                                               recipe_.gradient_accumulation_steps, recipe_.packing,
-                                               recipe_.seed});
+    sampler_.emplace(
+        data_.train,
+        BatchOptions{recipe_.sequence_len, recipe_.micro_batch_size,
+                     checked_mul(recipe_.gradient_accumulation_steps, recipe_.data_parallel),
+                     recipe_.packing, recipe_.seed});
     total_steps_ = total_steps(recipe_, sampler_->steps_per_epoch());
     schedule_ = {
         recipe_.lr_schedule, recipe_.learning_rate,
@@ -70,21 +81,22 @@ class Trainer {
     checkpoint_ = start_.checkpoint;
   }
 
+  // Whether the other ranks are at work with this one, and would wait for it for ever.
+  bool is_in_common_work() const { return crew_ && crew_->is_in_common_work(); }
+
   void run() {
     if (start_.finished) return say_finished(*start_.finished);
-    const SessionUse use = training_use(recipe_);
-    plan_ = Session::rehearse(recipe_, files_, use);
-    require_fit(recipe_, files_, use, plan_);
+    plan_ = crew_->rehearse();
     recipe_.output_dir = claim_->path().string();
-    session_ = load_session(recipe_, files_, use, plan_, console_.style);
-    session_->learner().begin_run(total_steps_);
+    crew_->load(plan_, console_.style);
+    crew_->begin_run(total_steps_);
     const int64_t first = restore();
     claim_->keep();
     const std::optional<int64_t> resumed = first > 0 ? std::optional(first) : std::nullopt;
     const fs::path output = claim_->path();
     const int64_t earlier_tokens = tokens_without_a_line(output / kLogName, first);
     log_.emplace(RunLog::Run{recipe_, console_, files_, tokenizer_, data_, *sampler_, schedule_,
-                             plan_, *session_},
+                             plan_, *crew_},
                  output, resumed, earlier_tokens);
     watch_.replay(output / kLogName);
     // Of a run that had ended nothing is done anew: its recipe stays the one that it had.
@@ -152,17 +164,17 @@ class Trainer {
 
   void restore_states(const fs::path& checkpoint) {
     restore_checkpoint(
-        checkpoint, states(), [this] { session_->schedule_restored(); }, session_->ops());
-    session_->restored();
+        checkpoint, states(), [this] { crew_->schedule_restored(); }, crew_->ops());
+    crew_->restored();
   }
 
   // What a checkpoint written by this run says of it.
-  CheckpointInfo checkpoint_info(int64_t step) const {
-    return jackscrew::checkpoint_info(recipe_, *session_, step, data_.train.fingerprint());
+  CheckpointInfo checkpoint_info(int64_t step) {
+    return jackscrew::checkpoint_info(recipe_, crew_->session(), step, data_.train.fingerprint());
   }
 
-  StateSource states() const {
-    return [this](const StateVisitor& visitor) { session_->visit(visitor); };
+  StateSource states() {
+    return [this](const StateVisitor& visitor) { crew_->visit(visitor); };
   }
 
   // Answers that take longer than this delay a run for the sake of a look at it.
@@ -186,7 +198,7 @@ class Trainer {
                     "tokens");
     for (size_t i = 0; i < data_.samples.size(); ++i) {
       const std::string answer =
-          answer_sample(*session_, files_, tokenizer_, data_.samples[i], bar.callback());
+          answer_sample(crew_->session(), files_, tokenizer_, data_.samples[i], bar.callback());
       log_->answered(step, i, data_.samples[i], answer);
     }
     bar.finish();
@@ -195,8 +207,11 @@ class Trainer {
   void evaluate_now(int64_t step) {
     if (data_.evaluation.size() == 0) return;
     look();
+    const ScoreBatch score = [this](const StepBatch& batch, const ProgressCallback& progress) {
+      return crew_->evaluate(batch, progress);
+    };
     const EvalResult result =
-        evaluate(*session_, data_.evaluation, training_use(recipe_).tokens, console_.style);
+        evaluate(score, data_.evaluation, crew_->use().tokens, console_.style);
     if (!std::isfinite(result.loss)) {
       fail_non_finite(step, result.loss,
                       fmt::format("evaluation after step {}: loss {} is not finite", step,
@@ -211,8 +226,8 @@ class Trainer {
     look();
     require_finite_parameters(step);
     const fs::path before = claim_->path();
-    if (step < total_steps_ && !stop_requested()) session_->reserve_master_files();
-    write_checkpoint(before, checkpoint_info(step), recipe_.to_yaml(), states(), session_->ops());
+    if (step < total_steps_ && !stop_requested()) crew_->reserve_master_files();
+    write_checkpoint(before, checkpoint_info(step), recipe_.to_yaml(), states(), crew_->ops());
     const fs::path output = claim_->path();  // that takes its time: it may have been moved since
     const fs::path path = checkpoint_path(output, step);
     remove_checkpoints_after(output, step);
@@ -256,7 +271,7 @@ class Trainer {
   // Waits for the device, and ends the run if a step has not been finite.
   StepResult look() {
     const Stopwatch watch;
-    const StepResult result = session_->result();
+    const StepResult result = crew_->result();
     log_->waited(watch.seconds());
     if (result.finite) return result;
     const int64_t step = result.step + 1;
@@ -275,9 +290,9 @@ class Trainer {
       const int64_t step = done++;
       const Stopwatch watch;
       const StepBatch batch = sampler_->step(step);
-      session_->accumulate(batch, schedule_.rate(step), step);
-      session_->apply(recipe_.weight_decay);
-      for (const LearnerEvent& event : session_->learner().take_events()) {
+      crew_->accumulate(batch, schedule_.rate(step), step);
+      crew_->apply(recipe_.weight_decay);
+      for (const LearnerEvent& event : crew_->take_events()) {
         log_->event(step, event);
       }
       log_->worked(batch, watch.seconds());
@@ -337,7 +352,7 @@ class Trainer {
   // The last update may carry weights out of range though its gradients were finite: such are not
   // saved over good ones.
   void require_finite_parameters(int64_t step) {
-    const std::string name = session_->non_finite_parameter();
+    const std::string name = crew_->non_finite_parameter();
     if (name.empty()) return;
     fail_non_finite(step, NAN, fmt::format("step {}: {} is no longer finite", step, name));
   }
@@ -381,7 +396,7 @@ class Trainer {
     try {
       write_patiently(
           console_, "the result", recipe_.output_dir,
-          [&] { export_result(*session_, files_, tokenizer_, format, claim_->path()); },
+          [&] { export_result(*crew_, files_, tokenizer_, format, claim_->path()); },
           [&] {
             if (!took_best_) try_to_save(done);
           });
@@ -398,7 +413,7 @@ class Trainer {
     const ErrorKind kind = stop_requested() ? ErrorKind::interrupted : why.kind();
     write_elsewhere(kind, why, [&](const fs::path& directory) {
       return write_checkpoint(directory, checkpoint_info(step), recipe_.to_yaml(), states(),
-                              session_->ops());
+                              crew_->ops());
     });
   }
 
@@ -414,7 +429,7 @@ class Trainer {
   int64_t total_steps_ = 0;
   Schedule schedule_;
   SessionPlan plan_;
-  std::unique_ptr<Session> session_;
+  std::optional<Crew> crew_;
   std::optional<RunLog> log_;
   RunWatch watch_;
   bool has_begun_ = false;  // with the steps
@@ -424,11 +439,25 @@ class Trainer {
 
 }  // namespace
 
-void train(const Recipe& recipe, const TrainConsole& console) {
+void train(const Recipe& recipe, const TrainConsole& console, Transport* transport) {
   recipe.options.require("model", "train");
   recipe.options.require("data", "train");
   recipe.options.require("output_dir", "train");
-  Trainer(recipe, console).run();
+  std::optional<Trainer> trainer;
+  const auto in_common_work = [&] { return trainer && trainer->is_in_common_work(); };
+  try {
+    trainer.emplace(recipe, console, transport);
+    trainer->run();
+  } catch (const Error& error) {
+    if (in_common_work()) throw RanksLost(error);
+    dismiss(transport, error.exit_code());
+    throw;
+  } catch (const std::exception& error) {
+    if (in_common_work()) throw RanksLost(Error(ErrorKind::generic, error.what()));
+    dismiss(transport, static_cast<int>(ErrorKind::generic));
+    throw;
+  }
+  dismiss(transport, 0);
 }
 
 }  // namespace jackscrew

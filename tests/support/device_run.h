@@ -53,7 +53,8 @@ class DeviceRun {
     const StepBatch held_out = batch(steps_);
     out.losses.push_back(session->evaluate(held_out) / static_cast<double>(held_out.targets));
     fs::remove_all(path("out") / "checkpoint-3");
-    export_result(*session, files_, Tokenizer(byte_tokenizer()), {}, path("out"));
+    SessionResult result(*session);
+    export_result(result, files_, Tokenizer(byte_tokenizer()), {}, path("out"));
     for (const char* name : {"model.safetensors", "adapter_model.safetensors"}) {
       if (fs::exists(path("out") / name)) out.files[name] = read_text(path("out") / name);
     }

@@ -1,0 +1,81 @@
+// Values as bytes of a message between ranks, which are programs of one build.
+#pragma once
+
+#include <cstring>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "base/error.h"
+
+namespace jackscrew {
+
+class MessageWriter {
+ public:
+  template <class T>
+    requires std::is_trivially_copyable_v<T>
+  MessageWriter& put(const T& value) {
+    const auto* bytes = reinterpret_cast<const uint8_t*>(&value);
+    bytes_.insert(bytes_.end(), bytes, bytes + sizeof value);
+    return *this;
+  }
+  template <class T>
+    requires std::is_trivially_copyable_v<T>
+  MessageWriter& put(const std::vector<T>& values) {
+    put(values.size());
+    const auto* bytes = reinterpret_cast<const uint8_t*>(values.data());
+    bytes_.insert(bytes_.end(), bytes, bytes + values.size() * sizeof(T));
+    return *this;
+  }
+  MessageWriter& put(const std::string& text) {
+    put(text.size());
+    bytes_.insert(bytes_.end(), text.begin(), text.end());
+    return *this;
+  }
+  std::span<const uint8_t> bytes() const { return bytes_; }
+
+ private:
+  std::vector<uint8_t> bytes_;
+};
+
+// Reads them in the same order. Throws Error(device) where a message ends too early.
+class MessageReader {
+ public:
+  explicit MessageReader(std::span<const uint8_t> bytes) : bytes_(bytes) {}
+
+  template <class T>
+    requires std::is_trivially_copyable_v<T>
+  T get() {
+    T value;
+    std::memcpy(&value, take(sizeof value, 1).data(), sizeof value);
+    return value;
+  }
+  template <class T>
+    requires std::is_trivially_copyable_v<T>
+  std::vector<T> get_vector() {
+    const auto count = get<size_t>();
+    const auto from = take(count, sizeof(T));
+    std::vector<T> values(count);
+    if (count > 0) std::memcpy(values.data(), from.data(), from.size());
+    return values;
+  }
+  std::string get_text() {
+    const auto from = take(get<size_t>(), 1);
+    return {from.begin(), from.end()};
+  }
+
+ private:
+  std::span<const uint8_t> take(size_t count, size_t size) {
+    if (count > bytes_.size() / size) {
+      fail(ErrorKind::device, "a message between ranks ends too early");
+    }
+    const auto taken = bytes_.first(count * size);
+    bytes_ = bytes_.subspan(count * size);
+    return taken;
+  }
+
+  std::span<const uint8_t> bytes_;
+};
+
+}  // namespace jackscrew

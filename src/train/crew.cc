@@ -1,0 +1,393 @@
+#include "train/crew.h"
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/text.h"
+#include "formats/tensor_io.h"
+#include "session/fit.h"
+#include "session/loading.h"
+
+namespace jackscrew {
+
+namespace {
+
+MessageWriter message(Command command) {
+  MessageWriter out;
+  out.put(command);
+  return out;
+}
+
+}  // namespace
+
+Layout layout_of(const Recipe& recipe, int ranks) {
+  return Layout::of(ranks, narrow<int>(recipe.pipeline_stages), recipe.data_parallel);
+}
+
+std::vector<int64_t> stage_split_of(const Recipe& recipe, const ModelConfig& config,
+                                    int64_t stages) {
+  const int64_t blocks = config.num_hidden_layers;
+  if (stages == 1) return {};
+  std::vector<int64_t> split = {0};
+  if (recipe.stage_split.empty()) {
+    for (int64_t stage = 1; stage <= stages; ++stage) split.push_back(blocks * stage / stages);
+  }
+  for (const int64_t count : recipe.stage_split) split.push_back(split.back() + count);
+  const bool each_has_some =
+      std::adjacent_find(split.begin(), split.end(), std::greater_equal<>()) == split.end();
+  if (std::ssize(split) != stages + 1 || split.back() != blocks || !each_has_some) {
+    throw Error(ErrorKind::usage,
+                fmt::format("{} blocks cannot be shared out over {} stages{}", blocks, stages,
+                            recipe.stage_split.empty() ? "" : " by this stage_split"),
+                "every stage needs a block at least, and stage_split one number for each stage, "
+                "which together are all blocks");
+  }
+  return split;
+}
+
+// Takes pieces until `next` has none left, even where the sink fails: the rank that sends them does
+// not know, and goes on.
+template <class Next>
+void take_all(const ByteSink& sink, const Next& next) {
+  std::exception_ptr failure;
+  for (std::vector<uint8_t> bytes = next(); !bytes.empty(); bytes = next()) {
+    if (failure) continue;
+    try {
+      sink(bytes);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
+// A state as a rank has it; other ranks may have it as well.
+struct Crew::Listed {
+  StateRef state;
+  std::vector<int> ranks;  // that have it; the first is read
+};
+
+// Reads from the first of the ranks that have a state, and writes to all of them.
+class Crew::State : public RemoteState {
+ public:
+  State(Crew& crew, Listed listed) : crew_(crew), listed_(std::move(listed)) {}
+
+  void read(const ByteSink& sink) const override {
+    const int rank = listed_.ranks.front();
+    const StateRef& state = listed_.state;
+    if (rank == 0) return write_tensor(crew_.ops(), state.view, sink);
+    crew_.tell(rank, message(Command::read_state).put(state.name));
+    take_all(sink, [&] { return crew_.hear(rank); });
+  }
+
+  void write(std::span<const uint8_t> bytes) const override {
+    const StateRef& state = listed_.state;
+    for (const int rank : listed_.ranks) {
+      if (rank == 0) {
+        read_tensor(crew_.ops(), bytes, state.view);
+        continue;
+      }
+      crew_.tell(rank, message(Command::write_state).put(state.name).put(bytes.size()));
+      for (size_t at = 0; at < bytes.size(); at += kTransferBytes) {
+        const size_t size = std::min(bytes.size() - at, static_cast<size_t>(kTransferBytes));
+        send_sized(*crew_.transport_, rank, Tag::command, bytes.subspan(at, size));
+      }
+    }
+  }
+
+ private:
+  Crew& crew_;
+  Listed listed_;
+};
+
+Crew::Crew(const Recipe& recipe, const ModelFiles& files, Transport* transport)
+    : recipe_(recipe), files_(files), transport_(transport), use_(training_use(recipe)) {
+  use_.place.layout = layout_of(recipe, transport == nullptr ? 1 : transport->size());
+  use_.place.stage_split = stage_split_of(recipe, files.config, layout().stages);
+}
+
+Crew::~Crew() = default;
+
+// The flag stays where work throws.
+template <class Work>
+auto Crew::together(const Work& work) {
+  in_common_work_ = !is_alone();
+  if constexpr (std::is_void_v<decltype(work())>) {
+    work();
+    in_common_work_ = false;
+  } else {
+    auto result = work();
+    in_common_work_ = false;
+    return result;
+  }
+}
+
+void Crew::tell(int rank, const MessageWriter& message) {
+  send_sized(*transport_, rank, Tag::command, message.bytes());
+}
+
+void Crew::tell_all(const MessageWriter& message) {
+  if (is_alone()) return;
+  for (int rank = 1; rank < ranks(); ++rank) tell(rank, message);
+}
+
+void Crew::tell_all(Command command) {
+  tell_all(message(command));
+}
+
+std::vector<uint8_t> Crew::hear(int rank) {
+  return receive_sized(*transport_, rank, Tag::command, kLargestMessage);
+}
+
+std::vector<int> Crew::replicas_of(int rank) const {
+  std::vector<int> out;
+  for (int replica = 0; replica < layout().replicas; ++replica) {
+    out.push_back(layout().rank_of(replica, layout().stage_of(rank)));
+  }
+  return out;
+}
+
+SessionPlan Crew::rehearse() {
+  return together([&] {
+    if (!is_alone()) {
+      for (int rank = 1; rank < ranks(); ++rank) {
+        MessageWriter open = message(Command::open);
+        Place place = use_.place;
+        place.rank = rank;
+        put(open.put(recipe_.to_yaml()), place);
+        tell(rank, open);
+      }
+    }
+    const SessionPlan plan = Session::rehearse(recipe_, files_, use_);
+    require_fit(recipe_, files_, use_, plan);
+    for (int rank = 1; rank < ranks(); ++rank) hear(rank);  // that it fits
+    return plan;
+  });
+}
+
+void Crew::load(const SessionPlan& plan, const ProgressStyle& style) {
+  return together([&] {
+    tell_all(message(Command::load).put(recipe_.output_dir));
+    session_ = load_session(recipe_, files_, use_, plan, style, transport_);
+    for (int rank = 1; rank < ranks(); ++rank) hear(rank);
+    if (layout().stages == 1) return;
+    session_->set_logits_listener([this](std::span<const int32_t> ids, int64_t rows, bool use_cache) {
+      MessageWriter out = message(Command::logits);
+      out.put(std::vector<int32_t>(ids.begin(), ids.end())).put(rows).put(use_cache);
+      for (int stage = 1; stage < layout().stages; ++stage) tell(layout().rank_of(0, stage), out);
+    });
+  });
+}
+
+void Crew::begin_run(int64_t total_steps) {
+  return together([&] {
+    tell_all(message(Command::begin_run).put(total_steps));
+    session_->learner().begin_run(total_steps);
+  });
+}
+
+void Crew::accumulate(const StepBatch& batch, double learning_rate, int64_t step) {
+  return together([&] {
+    if (!is_alone()) {
+      MessageWriter out = message(Command::accumulate);
+      put(out.put(step).put(learning_rate), batch);
+      tell_all(out);
+    }
+    session_->accumulate(batch, learning_rate, step);
+  });
+}
+
+void Crew::apply(const WeightDecay& weight_decay) {
+  return together([&] {
+    tell_all(message(Command::apply).put(weight_decay));
+    session_->apply(weight_decay);
+  });
+}
+
+StepResult Crew::result() {
+  return together([&] {
+    tell_all(Command::result);
+    return session_->result();
+  });
+}
+
+double Crew::evaluate(const StepBatch& batch, const ProgressCallback& progress) {
+  return together([&] {
+    if (is_alone()) return session_->evaluate(batch, progress);
+    MessageWriter out = message(Command::losses);
+    put(out, batch);
+    tell_all(out);
+    const int last_stage = layout().stages - 1;
+    std::vector<std::vector<double>> losses;  // of each replica's micro-batches
+    std::vector<double> own = session_->losses(batch, progress);
+    for (int replica = 0; replica < layout().replicas; ++replica) {
+      const int rank = layout().rank_of(replica, last_stage);
+      if (rank == 0) {
+        losses.push_back(own);
+        continue;
+      }
+      const std::vector<uint8_t> answer = hear(rank);
+      losses.push_back(MessageReader(answer).get_vector<double>());
+    }
+    double sum = 0.0;
+    for (size_t i = 0; i < batch.micro_batches.size(); ++i) {
+      const size_t replicas = losses.size();
+      sum += losses[i % replicas].at(i / replicas);
+    }
+    return sum;
+  });
+}
+
+std::vector<LearnerEvent> Crew::take_events() {
+  return together([&] {
+    std::vector<LearnerEvent> events = session_->learner().take_events();
+    if (layout().stages == 1) return events;
+    for (int stage = 1; stage < layout().stages; ++stage) {
+      const int rank = layout().rank_of(0, stage);
+      tell(rank, message(Command::take_events));
+      const std::vector<uint8_t> answer = hear(rank);
+      MessageReader in(answer);
+      for (auto left = in.get<size_t>(); left > 0; --left) {
+        std::string name = in.get_text();
+        events.push_back({std::move(name), JsonObject::of_body(in.get_text())});
+      }
+    }
+    return events;
+  });
+}
+
+void Crew::schedule_restored() {
+  return together([&] {
+    tell_all(Command::schedule_restored);
+    session_->schedule_restored();
+  });
+}
+
+void Crew::restored() {
+  return together([&] {
+    tell_all(Command::restored);
+    session_->restored();
+  });
+}
+
+void Crew::reserve_master_files() {
+  return together([&] {
+    tell_all(Command::reserve_masters);
+    session_->reserve_master_files();
+  });
+}
+
+std::string Crew::non_finite_parameter() {
+  return together([&] {
+    tell_all(Command::non_finite);
+    std::string name = session_->non_finite_parameter();
+    for (int rank = 1; rank < ranks(); ++rank) {
+      const std::vector<uint8_t> answer = hear(rank);
+      if (name.empty()) name = MessageReader(answer).get_text();
+    }
+    return name;
+  });
+}
+
+nlohmann::json Crew::adapter() {
+  return session_->learner().adapter();
+}
+
+// In the order of one rank that holds all: what learners keep for the whole run, then the states of
+// the model's weights, stage by stage.
+void Crew::visit(const StateVisitor& visitor) {
+  if (is_alone()) return session_->visit(visitor);
+  std::vector<Listed> all;
+  std::map<std::string, size_t> places;
+  const auto add = [&](StateRef state, int rank) {
+    const auto [place, is_new] = places.emplace(state.name, all.size());
+    if (is_new) all.push_back({std::move(state), {}});
+    for (const int same : replicas_of(rank)) all[place->second].ranks.push_back(same);
+  };
+  session_->visit([&](const StateRef& state) { add(state, 0); });
+  for (int stage = 1; stage < layout().stages; ++stage) {
+    const int rank = layout().rank_of(0, stage);
+    tell(rank, message(Command::list_states));
+    const std::vector<uint8_t> answer = hear(rank);
+    MessageReader in(answer);
+    for (auto left = in.get<size_t>(); left > 0; --left) add(get_state(in), rank);
+  }
+  std::stable_partition(all.begin(), all.end(), [](const Listed& listed) {
+    return listed.state.role == StateRole::schedule;
+  });
+  for (Listed& listed : all) {
+    StateRef state = listed.state;
+    state.remote = std::make_shared<State>(*this, std::move(listed));
+    visitor(state);
+  }
+}
+
+std::vector<SafetensorsSpec> Crew::weights() {
+  return together([&] {
+    std::vector<SafetensorsSpec> all = SessionResult(*session_).weights();
+    std::set<std::string> names;
+    for (const SafetensorsSpec& spec : all) names.insert(spec.name);
+    for (int stage = 1; stage < layout().stages; ++stage) {
+      const int rank = layout().rank_of(0, stage);
+      tell(rank, message(Command::list_weights));
+      const std::vector<uint8_t> answer = hear(rank);
+      MessageReader in(answer);
+      for (auto left = in.get<size_t>(); left > 0; --left) {
+        SafetensorsSpec spec{in.get_text(), in.get_text(), in.get_vector<int64_t>()};
+        if (!names.insert(spec.name).second) continue;  // a tied embedding
+        owners_[spec.name] = rank;
+        all.push_back(std::move(spec));
+      }
+    }
+    return all;
+  });
+}
+
+void Crew::write_weight(const std::string& name, const ByteSink& sink) {
+  const auto owner = owners_.find(name);
+  if (owner == owners_.end()) return SessionResult(*session_).write_weight(name, sink);
+  tell(owner->second, message(Command::write_weight).put(name));
+  take_all(sink, [&] { return hear(owner->second); });
+}
+
+namespace {
+
+RankReport report_of(const Session& session, const std::string& host) {
+  return {host, session.memory().ledger(), session.masters().ledger(),
+          session.peers().bytes_sent(), session.peers().seconds_waited()};
+}
+
+}  // namespace
+
+std::vector<RankReport> Crew::reports() {
+  return together([&] {
+    std::vector<RankReport> all;
+    all.push_back(report_of(*session_, is_alone() ? "" : transport_->host(0)));
+    for (int rank = 1; rank < ranks(); ++rank) {
+      tell(rank, message(Command::memory));
+      const std::vector<uint8_t> answer = hear(rank);
+      MessageReader in(answer);
+      RankReport& report = all.emplace_back();
+      report.host = transport_->host(rank);
+      report.device = get_ledger(in);
+      report.masters = get_ledger(in);
+      report.bytes_sent = in.get<int64_t>();
+      report.seconds_waited = in.get<double>();
+    }
+    return all;
+  });
+}
+
+void dismiss(Transport* transport, int exit_code) {
+  if (transport == nullptr) return;
+  for (int rank = 1; rank < transport->size(); ++rank) {
+    send_sized(*transport, rank, Tag::command, message(Command::finish).put(exit_code).bytes());
+  }
+  transport->close();
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,103 @@
+// All sessions of a run: that of this process, which is rank 0, and those of the other ranks, which
+// do what this one tells them (train/worker.h). A run of one rank has no others, and then this is
+// its session and no more. Ranks cannot disagree on what comes next: only rank 0 decides.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "report/progress.h"
+#include "session/evaluate.h"
+#include "train/crew_messages.h"
+#include "train/result_source.h"
+
+namespace jackscrew {
+
+// How the ranks that were started share the work of a recipe. Throws Error(usage) where they
+// cannot, saying how many could.
+Layout layout_of(const Recipe& recipe, int ranks);
+// Blocks shared out over stages as the recipe says: [stages + 1]. Throws Error(usage).
+std::vector<int64_t> stage_split_of(const Recipe& recipe, const ModelConfig& config,
+                                    int64_t stages);
+
+// Tells the other ranks, which must be waiting for the next command, that the run has ended with
+// this exit code. `transport` may be null.
+void dismiss(Transport* transport, int exit_code);
+
+// What one rank holds, and has done for others, so far.
+struct RankReport {
+  std::string host;
+  Ledger device, masters;
+  int64_t bytes_sent = 0;
+  double seconds_waited = 0;
+};
+
+class Crew : public ResultSource {
+ public:
+  // `transport` is null where there is one rank. Everything must outlive the crew.
+  Crew(const Recipe& recipe, const ModelFiles& files, Transport* transport);
+  ~Crew() override;
+
+  const Layout& layout() const { return use_.place.layout; }
+  const SessionUse& use() const { return use_; }
+
+  // Every rank rehearses its part; the plan is rank 0's. Throws Error(does_not_fit) where one rank's
+  // does not fit.
+  SessionPlan rehearse();
+  // Makes all sessions.
+  void load(const SessionPlan& plan, const ProgressStyle& style);
+  // That of this process.
+  Session& session() { return *session_; }
+
+  // As those of Session and Learner, of all.
+  void begin_run(int64_t total_steps);
+  void accumulate(const StepBatch& batch, double learning_rate, int64_t step);
+  void apply(const WeightDecay& weight_decay);
+  StepResult result();
+  double evaluate(const StepBatch& batch, const ProgressCallback& progress);
+  std::vector<LearnerEvent> take_events();
+  void schedule_restored();
+  void restored();
+  void reserve_master_files();
+  std::string non_finite_parameter();
+
+  nlohmann::json adapter() override;
+  void visit(const StateVisitor& visitor) override;
+  Ops& ops() override { return session_->ops(); }
+  std::vector<SafetensorsSpec> weights() override;
+  void write_weight(const std::string& name, const ByteSink& sink) override;
+
+  // One for each rank.
+  std::vector<RankReport> reports();
+  // Whether other ranks do what this one was about to do with them when it failed.
+  bool is_in_common_work() const { return in_common_work_; }
+
+ private:
+  class State;
+  // Runs work that other ranks share.
+  template <class Work>
+  auto together(const Work& work);
+  struct Listed;
+
+  bool is_alone() const { return transport_ == nullptr; }
+  int ranks() const { return layout().ranks(); }
+  void tell(int rank, const MessageWriter& message);
+  void tell_all(const MessageWriter& message);
+  void tell_all(Command command);
+  std::vector<uint8_t> hear(int rank);
+  // Ranks that hold the same stage as `rank`, itself among them.
+  std::vector<int> replicas_of(int rank) const;
+
+  const Recipe& recipe_;
+  const ModelFiles& files_;
+  Transport* transport_;
+  SessionUse use_;
+  std::unique_ptr<Session> session_;
+  bool in_common_work_ = false;
+  std::map<std::string, int> owners_;  // ranks of weights that this one has not
+};
+
+}  // namespace jackscrew

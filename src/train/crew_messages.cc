@@ -1,0 +1,82 @@
+#include "train/crew_messages.h"
+
+namespace jackscrew {
+
+void put(MessageWriter& out, const StepBatch& batch) {
+  out.put(batch.targets).put(batch.tokens).put(batch.first_token).put(batch.micro_batches.size());
+  for (const MicroBatch& micro_batch : batch.micro_batches) {
+    out.put(micro_batch.ids).put(micro_batch.positions).put(micro_batch.targets);
+    out.put(micro_batch.cu_seqlens).put(micro_batch.target_count);
+  }
+}
+
+StepBatch get_batch(MessageReader& in) {
+  StepBatch batch;
+  batch.targets = in.get<int64_t>();
+  batch.tokens = in.get<int64_t>();
+  batch.first_token = in.get<int64_t>();
+  const auto count = in.get<size_t>();
+  for (size_t i = 0; i < count; ++i) {
+    MicroBatch& micro_batch = batch.micro_batches.emplace_back();
+    micro_batch.ids = in.get_vector<int32_t>();
+    micro_batch.positions = in.get_vector<int32_t>();
+    micro_batch.targets = in.get_vector<int32_t>();
+    micro_batch.cu_seqlens = in.get_vector<int32_t>();
+    micro_batch.target_count = in.get<int64_t>();
+  }
+  return batch;
+}
+
+void put(MessageWriter& out, const Place& place) {
+  out.put(place.layout).put(place.rank).put(place.stage_split);
+}
+
+Place get_place(MessageReader& in) {
+  Place place;
+  place.layout = in.get<Layout>();
+  place.rank = in.get<int>();
+  place.stage_split = in.get_vector<int64_t>();
+  return place;
+}
+
+void put(MessageWriter& out, const StateRef& state) {
+  out.put(state.name).put(state.role).put(state.save).put(state.elements);
+  out.put(state.file.string()).put(state.view.dtype()).put(state.view.rank());
+  for (int i = 0; i < state.view.rank(); ++i) out.put(state.view.dim(i));
+}
+
+StateRef get_state(MessageReader& in) {
+  StateRef state;
+  state.name = in.get_text();
+  state.role = in.get<StateRole>();
+  state.save = in.get<bool>();
+  state.elements = in.get<int64_t>();
+  state.file = in.get_text();
+  const auto dtype = in.get<DType>();
+  int64_t dims[Tensor::kMaxRank] = {};
+  const auto rank = in.get<int>();
+  if (rank < 1 || rank > Tensor::kMaxRank) fail(ErrorKind::device, "a tensor of rank {}", rank);
+  for (int i = 0; i < rank; ++i) dims[i] = in.get<int64_t>();
+  state.view = rank == 1   ? Tensor(nullptr, dtype, {dims[0]})
+               : rank == 2 ? Tensor(nullptr, dtype, {dims[0], dims[1]})
+                           : Tensor(nullptr, dtype, {dims[0], dims[1], dims[2]});
+  return state;
+}
+
+void put(MessageWriter& out, const Ledger& ledger) {
+  out.put(ledger.current).put(ledger.at_peak).put(ledger.total).put(ledger.peak);
+  out.put(ledger.phase).put(ledger.peak_at);
+}
+
+Ledger get_ledger(MessageReader& in) {
+  Ledger ledger;
+  ledger.current = in.get<decltype(ledger.current)>();
+  ledger.at_peak = in.get<decltype(ledger.at_peak)>();
+  ledger.total = in.get<int64_t>();
+  ledger.peak = in.get<int64_t>();
+  ledger.phase = in.get_text();
+  ledger.peak_at = in.get_text();
+  return ledger;
+}
+
+}  // namespace jackscrew

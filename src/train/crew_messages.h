@@ -1,0 +1,49 @@
+// What rank 0 of a run tells the others, and how it is written.
+#pragma once
+
+#include <vector>
+
+#include "data/batch.h"
+#include "parallel/message.h"
+#include "session/session.h"
+
+namespace jackscrew {
+
+// Each is followed by its arguments, in the order in which worker.cc reads them.
+enum class Command : uint8_t {
+  open,               // recipe, layout, split, use; answers with a plan
+  load,               // the session comes into being
+  begin_run,          // total steps
+  accumulate,         // step, learning rate, batch
+  apply,              // weight decay
+  result,             // forgets a step that was not finite
+  losses,             // batch; the last stages answer
+  logits,             // ids, rows, use of the cache
+  list_states,        // answers
+  read_state,         // name; answers with pieces, then an empty one
+  write_state,        // name, size; pieces follow
+  schedule_restored,  //
+  restored,           //
+  reserve_masters,    //
+  non_finite,         // answers with a name
+  take_events,        // answers
+  list_weights,       // answers
+  write_weight,       // name; answers with pieces, then an empty one
+  memory,             // answers with ledgers and times
+  finish              // exit code; the last
+};
+
+// No message between ranks is larger, but for pieces of tensors.
+inline constexpr int64_t kLargestMessage = int64_t{1} << 30;
+
+void put(MessageWriter& out, const StepBatch& batch);
+StepBatch get_batch(MessageReader& in);
+void put(MessageWriter& out, const Place& place);
+Place get_place(MessageReader& in);
+// Without values: name, role, type and shape, and what checkpoints do with it.
+void put(MessageWriter& out, const StateRef& state);
+StateRef get_state(MessageReader& in);
+void put(MessageWriter& out, const Ledger& ledger);
+Ledger get_ledger(MessageReader& in);
+
+}  // namespace jackscrew

@@ -1,0 +1,214 @@
+#include "train/worker.h"
+
+#include <optional>
+
+#include "formats/tensor_io.h"
+#include "recipe/recipe_file.h"
+#include "session/adapter.h"
+#include "session/fit.h"
+#include "session/loading.h"
+#include "train/crew.h"
+
+namespace jackscrew {
+
+namespace {
+
+Recipe read_sent_recipe(const std::string& yaml) {
+  OptionSet options = run_options(method_tables());
+  for (const Assignment& assignment : parse_recipe_text(yaml, "the recipe of rank 0")) {
+    options.set(assignment);
+  }
+  return resolve_recipe(std::move(options), method_tables());
+}
+
+class Worker {
+ public:
+  explicit Worker(Transport& transport) : transport_(transport) {}
+
+  int serve() {
+    for (;;) {
+      const std::vector<uint8_t> bytes =
+          receive_sized(transport_, 0, Tag::command, kLargestMessage);
+      MessageReader in(bytes);
+      const auto command = in.get<Command>();
+      if (command == Command::finish) {
+        transport_.close();
+        return in.get<int>();
+      }
+      obey(command, in);
+    }
+  }
+
+ private:
+  void obey(Command command, MessageReader& in) {
+    switch (command) {
+      case Command::open:
+        return open(in);
+      case Command::load:
+        return load(in);
+      case Command::begin_run:
+        return session_->learner().begin_run(in.get<int64_t>());
+      case Command::accumulate:
+        return accumulate(in);
+      case Command::apply:
+        return session_->apply(in.get<WeightDecay>());
+      case Command::result:
+        session_->result();
+        return;
+      case Command::losses:
+        return losses(in);
+      case Command::logits:
+        return logits(in);
+      case Command::list_states:
+        return list_states();
+      case Command::read_state:
+        return read_state(in);
+      case Command::write_state:
+        return write_state(in);
+      case Command::schedule_restored:
+        return session_->schedule_restored();
+      case Command::restored:
+        return session_->restored();
+      case Command::reserve_masters:
+        return session_->reserve_master_files();
+      case Command::non_finite:
+        return answer(MessageWriter().put(session_->non_finite_parameter()));
+      case Command::take_events:
+        return take_events();
+      case Command::list_weights:
+        return list_weights();
+      case Command::write_weight:
+        return write_weight(in);
+      case Command::memory:
+        return memory();
+      case Command::finish:
+        break;
+    }
+    fail(ErrorKind::device, "rank 0 says what this program does not know");
+  }
+
+  void answer(std::span<const uint8_t> bytes) { send_sized(transport_, 0, Tag::command, bytes); }
+  void answer(const MessageWriter& message) { answer(message.bytes()); }
+
+  void open(MessageReader& in) {
+    recipe_ = read_sent_recipe(in.get_text());
+    const Place place = get_place(in);
+    recipe_ = with_adapter_options(recipe_);
+    files_.emplace(open_model(recipe_.model, recipe_.adapter, recipe_.tokenizer));
+    use_ = training_use(recipe_);
+    use_.place = place;
+    plan_ = Session::rehearse(recipe_, *files_, use_);
+    require_fit(recipe_, *files_, use_, plan_);
+    answer(MessageWriter());
+  }
+
+  void load(MessageReader& in) {
+    recipe_.output_dir = in.get_text();
+    ProgressStyle quiet;
+    quiet.quiet = true;
+    session_ = load_session(recipe_, *files_, use_, plan_, quiet, &transport_);
+    answer(MessageWriter());
+  }
+
+  void accumulate(MessageReader& in) {
+    const auto step = in.get<int64_t>();
+    const auto learning_rate = in.get<double>();
+    session_->accumulate(get_batch(in), learning_rate, step);
+  }
+
+  void losses(MessageReader& in) {
+    const std::vector<double> losses = session_->losses(get_batch(in));
+    if (use_.place.is_last()) answer(MessageWriter().put(losses));
+  }
+
+  void logits(MessageReader& in) {
+    const auto ids = in.get_vector<int32_t>();
+    const auto rows = in.get<int64_t>();
+    session_->logits(ids, rows, in.get<bool>());
+  }
+
+  StateRef find_state(const std::string& name) {
+    std::optional<StateRef> found;
+    session_->visit([&](const StateRef& state) {
+      if (state.name == name) found = state;
+    });
+    if (!found) fail(ErrorKind::generic, "rank {} has no state {}", transport_.rank(), name);
+    return *found;
+  }
+
+  void list_states() {
+    std::vector<StateRef> states;
+    session_->visit([&](const StateRef& state) { states.push_back(state); });
+    MessageWriter out;
+    out.put(states.size());
+    for (const StateRef& state : states) put(out, state);
+    answer(out);
+  }
+
+  void read_state(MessageReader& in) {
+    const StateRef state = find_state(in.get_text());
+    write_tensor(session_->ops(), state.view,
+                 [&](std::span<const uint8_t> bytes) { answer(bytes); });
+    answer(MessageWriter());
+  }
+
+  void write_state(MessageReader& in) {
+    const StateRef state = find_state(in.get_text());
+    const auto size = static_cast<int64_t>(in.get<size_t>());
+    if (size != state.view.bytes()) {
+      fail(ErrorKind::generic, "{} has {} bytes on rank {}, not {}", state.name,
+           state.view.bytes(), transport_.rank(), size);
+    }
+    const Tensor to(state.view.raw(), DType::u8, {size});
+    for (int64_t at = 0; at < size;) {
+      const std::vector<uint8_t> piece = receive_sized(transport_, 0, Tag::command, size - at);
+      read_tensor(session_->ops(), piece, to.columns(at, at + std::ssize(piece)));
+      at += std::ssize(piece);
+    }
+  }
+
+  void take_events() {
+    const std::vector<LearnerEvent> events = session_->learner().take_events();
+    MessageWriter out;
+    out.put(events.size());
+    for (const LearnerEvent& event : events) out.put(event.name).put(event.fields.body());
+    answer(out);
+  }
+
+  void list_weights() {
+    const std::vector<SafetensorsSpec> specs = SessionResult(*session_).weights();
+    MessageWriter out;
+    out.put(specs.size());
+    for (const SafetensorsSpec& spec : specs) out.put(spec.name).put(spec.dtype).put(spec.shape);
+    answer(out);
+  }
+
+  void write_weight(MessageReader& in) {
+    SessionResult(*session_).write_weight(
+        in.get_text(), [&](std::span<const uint8_t> bytes) { answer(bytes); });
+    answer(MessageWriter());
+  }
+
+  void memory() {
+    const Peers& peers = session_->peers();
+    MessageWriter out;
+    put(out, session_->memory().ledger());
+    put(out, session_->masters().ledger());
+    answer(out.put(peers.bytes_sent()).put(peers.seconds_waited()));
+  }
+
+  Transport& transport_;
+  Recipe recipe_;
+  std::optional<ModelFiles> files_;
+  SessionUse use_;
+  SessionPlan plan_;
+  std::unique_ptr<Session> session_;
+};
+
+}  // namespace
+
+int serve(Transport& transport) {
+  return Worker(transport).serve();
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,57 @@
+// Whole runs of several ranks, each a thread of the test.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <exception>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/support/golden.h"
+#include "train/trainer.h"
+#include "train/worker.h"
+
+namespace jackscrew {
+
+// Trains by `text`, the settings of a recipe, on so many ranks. What rank 0 throws is thrown here.
+inline void train_on_ranks(const std::string& text, int ranks, const LinkModel& link = {}) {
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> nowhere(std::fopen("/dev/null", "w"),
+                                                                std::fclose);
+  TrainConsole console;
+  console.out = nowhere.get();
+  console.style.quiet = true;
+  const Recipe recipe = make_recipe(settings_of(text));
+  if (ranks == 1) return train(recipe, console);
+  const auto transports = make_in_process(ranks, link);
+  std::vector<std::thread> threads;
+  for (int rank = 1; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      Transport& transport = *transports[static_cast<size_t>(rank)];
+      try {
+        serve(transport);
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << "rank " << rank << ": " << error.what();
+        try {
+          transport.abort(1);
+        } catch (const Error&) {
+        }
+      }
+    });
+  }
+  std::exception_ptr failure;
+  try {
+    train(recipe, console, transports[0].get());
+  } catch (...) {
+    failure = std::current_exception();
+    try {
+      transports[0]->abort(1);
+    } catch (const Error&) {
+    }
+  }
+  for (std::thread& thread : threads) thread.join();
+  if (failure) std::rethrow_exception(failure);
+}
+
+}  // namespace jackscrew

@@ -23,7 +23,7 @@ using namespace std::chrono_literals;
 // A test of several ranks: mpirun test_parallel --gtest_also_run_disabled_tests --gtest_filter=...
 class DISABLED_Ranks : public testing::Test {
  protected:
-  void open(std::chrono::milliseconds timeout, int64_t piece_bytes = 1 << 20) {
+  void open(std::chrono::milliseconds timeout, int64_t piece_bytes = 256 << 10) {
     transport_ = std::make_unique<MpiTransport>(
         load_mpi(), CommunicationOptions{.timeout = timeout, .piece_bytes = piece_bytes});
     ASSERT_GE(transport_->size(), 2);

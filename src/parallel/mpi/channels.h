@@ -22,7 +22,7 @@ struct Message {
   bool is_send;
 };
 
-// MPI counts in int, and tells nothing of a request before all of it is done. In pieces a message
+// MPI counts in int, and says nothing of a request before all of it is done. In pieces a message
 // may be of any size, and the communication thread sees that bytes flow. Order needs no numbers:
 // messages of one tag between two ranks are one sequence of pieces on both sides. The last piece of
 // a message is the only one that is shorter, empty if need be, so that messages of two sizes never

@@ -27,9 +27,11 @@ constexpr auto kAbortGrace = 5s;
 constexpr auto kLeaveGrace = 1s;
 
 // While bytes are awaited: what comes at once is met by looking again, what takes longer by pauses
-// that grow. Computing threads may want this core; a message is found 0.2 ms late at worst.
+// that grow, for computing threads may want this core. A message is found 0.2 ms late at worst, or
+// by 1 % of the time that it took, up to 1 ms: a rank that waits for long costs 2 % of a core.
 constexpr auto kSpin = 20us;
-constexpr std::chrono::microseconds kFirstPause = 10us, kLongestPause = 200us;
+constexpr std::chrono::microseconds kFirstPause = 10us, kLongPause = 200us, kLongestPause = 1ms;
+constexpr int kPauseShare = 100;
 // While nothing is awaited a wish wakes the thread; only signs of life are to be seen to.
 constexpr std::chrono::microseconds kIdlePause = 50ms;
 // Sleeps end up to 50 us late unless the kernel is asked for more.
@@ -252,8 +254,9 @@ void Communication::rest(Clock::time_point now, bool moved, bool waiting) {
     std::this_thread::yield();
     return;
   }
+  const auto quiet = std::chrono::duration_cast<std::chrono::microseconds>(now - moved_);
   const std::chrono::microseconds pause = waiting ? pause_ : kIdlePause;
-  pause_ = std::min(2 * pause_, kLongestPause);
+  pause_ = std::min(2 * pause_, std::clamp(quiet / kPauseShare, kLongPause, kLongestPause));
   std::unique_lock lock(mutex_);
   wishes_changed_.wait_for(lock, pause, [&] { return has_wishes(); });
 }

@@ -23,7 +23,10 @@ namespace jackscrew {
 
 struct CommunicationOptions {
   std::chrono::milliseconds timeout;  // without a sign of life
-  int64_t piece_bytes = 1 << 20;      // of messages; some 100 us of copying
+  // Of messages. MPI says of a piece only that all of it is there: in pieces of 1 MiB the thread
+  // rests while bytes flow, and 1 MB takes 3.4 ms between two processes of a machine; in pieces of
+  // 256 KiB 0.4 to 1.3. Below 128 KiB agreeing on each piece costs more.
+  int64_t piece_bytes = 256 << 10;
 };
 
 class Communication : public std::enable_shared_from_this<Communication> {

@@ -9,9 +9,12 @@
 #include "base/text.h"
 #include "cli/arguments.h"
 #include "cli/commands.h"
+#include "cli/doctor_ranks.h"
 #include "cli/help.h"
+#include "cli/launch.h"
 #include "kernels/device.h"
 #include "kernels/isa.h"
+#include "parallel/transport.h"
 
 namespace jackscrew {
 
@@ -31,12 +34,18 @@ const char* isa_meaning(IsaLevel level) {
   return "?";
 }
 
-int examine(const Recipe& recipe) {
+JsonObject json_of(bool found, const std::string& text) {
+  return JsonObject().add("found", found).add("text", text);
+}
+
+// `ranks`: of those that were started together; empty where the program was started alone.
+int examine_machine(const Recipe& recipe, const std::vector<RankReport>& ranks) {
   const IsaLevel isa = detect_isa();
   const int64_t total = total_memory_bytes();
   const int64_t available = available_memory_bytes();
   const std::optional<MemoryLimit> limit = memory_limit();
   const dnnl_version_t& dnnl = *dnnl_version();
+  const TransportReport mpi = transport_report();
   const std::string onednn = fmt::format("{}.{}.{}", dnnl.major, dnnl.minor, dnnl.patch);
   if (recipe.json) {
     JsonObject json;
@@ -50,9 +59,18 @@ int examine(const Recipe& recipe) {
     json.add("onednn", onednn);
     JsonObject devices;
     for (const DeviceReport& report : device_reports(recipe.python_environments)) {
-      devices.add(report.name, JsonObject().add("found", report.found).add("text", report.text));
+      devices.add(report.name, json_of(report.found, report.text));
     }
     json.add("devices", devices);
+    json.add("mpi", json_of(mpi.found, mpi.text));
+    JsonObject all_ranks;
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      all_ranks.add(std::to_string(i), JsonObject()
+                                           .add("host", ranks[i].host)
+                                           .add("latency", ranks[i].latency)
+                                           .add("bytes_per_second", ranks[i].bytes_per_second));
+    }
+    if (!ranks.empty()) json.add("ranks", all_ranks);
     fmt::print("{}\n", json.text());
     return 0;
   }
@@ -69,7 +87,24 @@ int examine(const Recipe& recipe) {
   for (const DeviceReport& report : device_reports(recipe.python_environments)) {
     fmt::print("{}: {}{}\n", report.name, report.found ? "" : "missing: ", report.text);
   }
+  fmt::print("MPI: {}{}\n", mpi.found ? "" : "missing: ", mpi.text);
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    fmt::print("rank {}: {}", i, ranks[i].host);
+    if (i > 0) {
+      fmt::print(", {:.0f} us and {:.2f} GB/s from rank 0", 1e6 * ranks[i].latency,
+                 1e-9 * ranks[i].bytes_per_second);
+    }
+    fmt::print("\n");
+  }
   return 0;
+}
+
+int examine(const Recipe& recipe) {
+  const auto ranks = open_transport({.ranks = launched_ranks()});
+  if (ranks == nullptr) return examine_machine(recipe, {});
+  const std::vector<RankReport> reports = try_ranks(*ranks);
+  ranks->close();
+  return ranks->rank() == 0 ? examine_machine(recipe, reports) : 0;
 }
 
 }  // namespace

@@ -97,7 +97,7 @@ std::vector<Command> command_table() {
       {.name = "doctor",
        .summary = "show what the program finds on this machine",
        .usage = "[--json]",
-       .examples = {"jackscrew doctor"},
+       .examples = {"jackscrew doctor", "mpirun -n 2 --bind-to none jackscrew doctor"},
        .tables = {},
        .run = run_doctor},
       {.name = "config",

@@ -1,0 +1,10 @@
+// How the process was started: alone, or with others that are to work together.
+#pragma once
+
+namespace jackscrew {
+
+// The number of processes that mpirun or Slurm started together, as their environment says; 1 where
+// this one was started alone. Throws Error(usage) where the environment makes no sense.
+int launched_ranks();
+
+}  // namespace jackscrew

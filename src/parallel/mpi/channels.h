@@ -1,0 +1,63 @@
+// Messages in pieces. Of the communication thread.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <map>
+#include <span>
+#include <tuple>
+#include <vector>
+
+#include "parallel/mpi/requests.h"
+#include "parallel/transport.h"
+
+namespace jackscrew {
+
+struct Message {
+  int peer;
+  Tag tag;
+  Ticket ticket;
+  std::span<const uint8_t> sent;  // of one that is sent
+  std::span<uint8_t> received;    // of one that is received
+  bool is_send;
+};
+
+// MPI counts in int, and says nothing of a request before all of it is done. In pieces a message
+// may be of any size, and the communication thread sees that bytes flow. Order needs no numbers:
+// messages of one tag between two ranks are one sequence of pieces on both sides. The last piece of
+// a message is the only one that is shorter, empty if need be, so that messages of two sizes never
+// look alike.
+class Channels {
+ public:
+  Channels(Requests& requests, int64_t piece_bytes)
+      : requests_(requests), piece_bytes_(piece_bytes) {}
+
+  void add(const Message& message);
+  bool empty() const { return messages_ == 0; }
+  // Those that are done since the last call.
+  std::vector<Ticket> take_done();
+
+ private:
+  struct Progress {
+    Message message;
+    int64_t begun = 0;  // pieces
+    int64_t done = 0;
+  };
+  struct Channel {
+    std::list<Progress> messages;
+    int64_t in_flight = 0;  // pieces
+  };
+
+  int64_t pieces_of(const Message& message) const;
+  void begin_pieces(Channel& channel);
+  void begin_piece(Channel& channel, std::list<Progress>::iterator progress);
+  void end_piece(Channel& channel, std::list<Progress>::iterator progress);
+
+  Requests& requests_;
+  int64_t piece_bytes_;
+  std::map<std::tuple<bool, int, Tag>, Channel> channels_;  // sent or received, peer, tag
+  int64_t messages_ = 0;                                    // of all channels
+  std::vector<Ticket> done_;
+};
+
+}  // namespace jackscrew

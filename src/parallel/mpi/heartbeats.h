@@ -1,0 +1,60 @@
+// Who is alive. Of the communication thread.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "parallel/mpi/requests.h"
+
+namespace jackscrew {
+
+// Each rank sends each other one a byte whenever a period has passed. It says how far the rank has
+// come: only where nobody needs another sign of life may ranks fall silent.
+class Heartbeats {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // Everybody is alive now.
+  Heartbeats(Requests& requests, int rank, int ranks, std::chrono::milliseconds timeout,
+             Clock::time_point now);
+  Heartbeats(const Heartbeats&) = delete;
+  Heartbeats& operator=(const Heartbeats&) = delete;
+
+  // This rank has called close().
+  void close() { state_ = std::max(state_, State::closing); }
+  // Sends what is due. Call it at least once in a period.
+  void beat(Clock::time_point now);
+  // The rank that gave no sign of life for the timeout; -1: none. Time in which this process itself
+  // stood still (it was stopped, its machine slept) is held against nobody.
+  int lost(Clock::time_point now);
+  // All ranks have called close(), and none sends anything more.
+  bool all_silent() const;
+
+ private:
+  enum class State : uint8_t { working, closing, silent };
+  struct Peer {
+    State state = State::working;  // as far as is known
+    Clock::time_point seen;
+    Clock::time_point next;       // when the next byte is due
+    bool sending = false;         // the last one is still under way
+    State told = State::working;  // what it said
+    uint8_t in = 0, out = 0;      // lent to MPI
+  };
+
+  void listen(int rank);
+  bool all_at_least(State state) const;
+  template <class Condition>
+  bool all_others(Condition condition) const;
+
+  Requests& requests_;
+  int rank_;
+  std::chrono::milliseconds timeout_, period_;
+  State state_ = State::working;
+  Clock::time_point now_;
+  std::vector<Peer> peers_;  // [ranks]; this rank's own is not used
+};
+
+}  // namespace jackscrew

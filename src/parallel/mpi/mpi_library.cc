@@ -1,0 +1,54 @@
+#include "parallel/mpi/mpi_library.h"
+
+#include <dlfcn.h>
+
+#include <string>
+
+#include "base/error.h"
+#include "parallel/transport.h"
+
+namespace jackscrew {
+
+namespace {
+
+constexpr const char* kLibrary = "libjackscrew_mpi.so";
+
+[[noreturn]] void refuse_library(const std::string& why) {
+  const bool no_library = why.starts_with(kLibrary);
+  throw Error(ErrorKind::device, fmt::format("MPI cannot be loaded: {}", why),
+              no_library
+                  ? "this program was built without MPI: script/setup --mpi, then build again"
+                  : "install Open MPI (Debian: openmpi-bin), the one that mpirun is of");
+}
+
+const MpiCalls* open_library() {
+  // Its place is in the program's RPATH. Open MPI's plugins look for its symbols among all.
+  void* const handle = ::dlopen(kLibrary, RTLD_NOW | RTLD_GLOBAL);
+  if (handle == nullptr) refuse_library(::dlerror());
+  void* const symbol = ::dlsym(handle, kGetMpiCalls);
+  if (symbol == nullptr) refuse_library(fmt::format("{} lacks {}", kLibrary, kGetMpiCalls));
+  const MpiCalls* const calls = reinterpret_cast<GetMpiCalls>(symbol)();
+  if (calls->version != kMpiCallsVersion) {
+    refuse_library(fmt::format("{} is of another version of this program", kLibrary));
+  }
+  return calls;
+}
+
+}  // namespace
+
+const MpiCalls& load_mpi() {
+  static const MpiCalls* const kCalls = open_library();
+  return *kCalls;
+}
+
+TransportReport transport_report() {
+  try {
+    const std::string library = load_mpi().library();
+    // What follows tells who built it.
+    return {.found = true, .text = library.substr(0, library.find_first_of(",\n"))};
+  } catch (const Error& error) {
+    return {.found = false, .text = fmt::format("{} ({})", error.what(), error.hint())};
+  }
+}
+
+}  // namespace jackscrew

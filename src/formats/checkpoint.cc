@@ -82,10 +82,27 @@ std::vector<FileState> states_in_files(const StateSource& states) {
   return files;
 }
 
+// Writes a file of a state that is not this process's own; returns the checksum of its values.
+uint32_t copy_file(const FileState& file, const fs::path& to) {
+  Crc32c crc;
+  FileWriter out(to);
+  file.state.remote->read([&](std::span<const uint8_t> bytes) {
+    crc.add(bytes);
+    out.write(bytes.data(), bytes.size());
+  });
+  out.close();
+  fs::resize_file(to, static_cast<uintmax_t>(booked_bytes(file.state.view.bytes())));
+  return crc.value();
+}
+
 // Makes masters/ where states lie in files, and takes their checksums.
 void link_files(const fs::path& directory, std::vector<FileState>& files) {
   if (!files.empty()) make_directories(directory / kMasters);
   for (FileState& file : files) {
+    if (file.state.remote) {
+      file.crc32c = copy_file(file, directory / kMasters / file.name);
+      continue;
+    }
     link_file(file.state.file, directory / kMasters / file.name);
     // Files are rounded up to whole cache lines: the tensor's own bytes are what counts.
     file.crc32c = crc32c(bytes_of(file.state.view));
@@ -210,7 +227,7 @@ Manifest read_manifest(const fs::path& checkpoint) {
 
 // Reads the files of masters/ back into states that lie in files of this run.
 void restore_files(const fs::path& checkpoint, const std::map<std::string, SavedMaster>& masters,
-                   const StateSource& states) {
+                   const StateSource& states, Ops& ops) {
   std::map<std::string, std::pair<MappedFile, int64_t>> files;  // by state; the CRC
   for (const auto& [name, saved] : masters) {
     files.emplace(name, std::pair(MappedFile(checkpoint / kMasters / saved.file), saved.crc32c));
@@ -238,7 +255,7 @@ void restore_files(const fs::path& checkpoint, const std::map<std::string, Saved
   states([&](const StateRef& state) {
     if (state.file.empty()) return;
     const auto bytes = find(state);
-    std::memcpy(state.view.raw(), bytes.data(), bytes.size());
+    read_state(ops, bytes, state);
     check_map(bytes.data());
   });
 }
@@ -353,7 +370,7 @@ void restore_checkpoint(const fs::path& checkpoint, const StateSource& states,
   if (expected != file.entries().size()) {
     damaged(checkpoint, "it holds states that this recipe does not have");
   }
-  restore_files(checkpoint, manifest.masters, states);
+  restore_files(checkpoint, manifest.masters, states, ops);
   states([&](const StateRef& state) {
     if (state.save && state.role != StateRole::schedule) read(state);
   });

@@ -51,6 +51,10 @@ class LearnerSlot {
   virtual void restored(Context&) {}
 };
 
+// A sum to which every stage of a model adds: each is given what those before it have, returns that
+// with its own added, and is told the end of it. All stages must ask for it in the same order.
+using SumOverStages = std::function<double(const std::function<double(double)>& add)>;
+
 // What slots are made with.
 struct LearnerContext {
   Memory& memory;   // of the device
@@ -67,6 +71,7 @@ struct LearnerContext {
   Arena* shared_gradients = nullptr;  // see GradientBuffer
   // Sums of lanes that wait at once (lane_sums.h), beside a gradient and beside a window.
   int64_t lane_sums = 0, window_sums = 0;
+  SumOverStages sum_over_stages = [](const std::function<double(double)>& add) { return add(0.0); };
 };
 
 // Lines for the user, and warnings.

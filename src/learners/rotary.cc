@@ -66,6 +66,7 @@ class RotaryLearner : public Learner {
     }
     seed_ = context.seed;
     memory_ = &context.memory;
+    sum_over_stages_ = context.sum_over_stages;
     auto slot = std::make_unique<RotarySlot>(context, weight, options_.slots);
     groups_[group_numbers_.at(options_.group_of(weight.spec()).name)].slots.push_back(slot.get());
     return slot;
@@ -123,8 +124,8 @@ class RotaryLearner : public Learner {
     std::vector<int32_t> all(groups_.size());
     std::iota(all.begin(), all.end(), 0);
     for (const int32_t group : all) {
-      if (!slots_of(group)[0]->learns()) continue;
-      retire(context, group);
+      const std::vector<RotarySlot*>& slots = slots_of(group);
+      if (!slots.empty() && slots[0]->learns()) retire(context, group);
     }
     if (phase == 0) {
       activate(context, all);
@@ -212,12 +213,12 @@ class RotaryLearner : public Learner {
     return changes(weight) && (weight.is_block_matrix() || options_.static_weights == "rotate");
   }
 
-  // The first group of each kind.
+  // The first group of each kind that has weights here.
   std::vector<int32_t> first_of_kind() const {
     std::vector<int32_t> first;
     std::set<std::string> kinds;
     for (size_t g = 0; g < groups_.size(); ++g) {
-      if (kinds.insert(groups_[g].kind).second) first.push_back(static_cast<int32_t>(g));
+      if (!groups_[g].slots.empty() && kinds.insert(groups_[g].kind).second) first.push_back(static_cast<int32_t>(g));
     }
     return first;
   }
@@ -336,10 +337,12 @@ class RotaryLearner : public Learner {
 
   void log_turn() {
     JsonObject left, joined;
+    // Groups of other stages are in their events.
     for (const auto& [group, change] : turn_->changes) {
-      left.add(groups_[static_cast<size_t>(group)].name, change);
+      if (!slots_of(group).empty()) left.add(groups_[static_cast<size_t>(group)].name, change);
     }
     for (const int32_t group : turn_->joining) {
+      if (slots_of(group).empty()) continue;
       joined.add(groups_[static_cast<size_t>(group)].name,
                  rotation_->turns()[static_cast<size_t>(group)]);
     }
@@ -365,8 +368,10 @@ class RotaryLearner : public Learner {
 
   double score(Context& context, int32_t group) const {
     const Group& g = groups_[static_cast<size_t>(group)];
-    double squares = 0.0;
-    for (const RotarySlot* slot : g.slots) squares += slot->gradient_score(context);
+    const double squares = sum_over_stages_([&](double sum) {
+      for (const RotarySlot* slot : g.slots) sum += slot->gradient_score(context);
+      return sum;
+    });
     // A root mean square: large groups are not important for their size alone.
     return std::sqrt(squares / static_cast<double>(g.size)) + 1e-30;
   }
@@ -374,6 +379,7 @@ class RotaryLearner : public Learner {
   RotaryOptions options_;
   int64_t steps_per_rotation_ = options_.steps_per_rotation.value_or(RotaryOptions::kLongestWindow);
   uint64_t seed_ = 0;
+  SumOverStages sum_over_stages_;
 
   std::vector<Group> groups_;
   std::map<std::string, size_t> group_numbers_;  // in groups_, by name

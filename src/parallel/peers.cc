@@ -209,20 +209,26 @@ double Peers::sum_over_stages(const std::function<double(double)>& add) {
 }
 
 std::vector<double> Peers::losses_of_lanes(std::span<const double> own) {
-  if (transport_ == nullptr) return {own.begin(), own.end()};
-  if (is_last()) {
-    for (int to = 0; to < layout_.ranks(); ++to) {
-      if (to == rank_) continue;
-      for (const double loss : own) send_value(to, loss);
-    }
-  }
-  std::vector<double> all;
+  std::vector<double> all(static_cast<size_t>(layout_.lanes));
+  const auto lanes = static_cast<size_t>(layout_.lanes_of_replica());
+  std::vector<Ticket> tickets;
   for (int replica = 0; replica < layout_.replicas; ++replica) {
     const int from = layout_.rank_of(replica, layout_.stages - 1);
-    for (int64_t lane = 0; lane < layout_.lanes_of_replica(); ++lane) {
-      all.push_back(from == rank_ ? own[static_cast<size_t>(lane)] : receive_value(from));
+    const std::span<double> theirs = std::span(all).subspan(static_cast<size_t>(replica) * lanes, lanes);
+    if (from == rank_ || transport_ == nullptr) {
+      std::copy(own.begin(), own.end(), theirs.begin());
+      continue;
     }
+    tickets.push_back(transport_->receive(
+        from, Tag::scalar, {reinterpret_cast<uint8_t*>(theirs.data()), theirs.size_bytes()}));
   }
+  for (int to = 0; is_last() && transport_ != nullptr && to < layout_.ranks(); ++to) {
+    if (to == rank_) continue;
+    tickets.push_back(transport_->send(
+        to, Tag::scalar, {reinterpret_cast<const uint8_t*>(own.data()), own.size_bytes()}));
+    bytes_sent_ += static_cast<int64_t>(own.size_bytes());
+  }
+  if (transport_ != nullptr) wait_for(tickets);
   return all;
 }
 

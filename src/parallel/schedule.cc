@@ -9,7 +9,7 @@ namespace jackscrew {
 namespace {
 
 void check_place(int stage, int stages, int64_t micro_batches) {
-  if (stage >= 0 && stage < stages && micro_batches >= 1) return;
+  if (stage >= 0 && stage < stages && micro_batches >= 0) return;
   fail(ErrorKind::generic, "no schedule for stage {} of {} with {} micro-batches", stage, stages,
        micro_batches);
 }

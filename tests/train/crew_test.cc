@@ -11,12 +11,6 @@
 namespace jackscrew {
 namespace {
 
-struct Arrangement {
-  int ranks;
-  std::string settings;  // with which one rank does the same
-  std::string stages;
-};
-
 // What a run leaves that must be equal, by name.
 std::map<std::string, std::string> outcome_of(const TinyRun& tiny, const std::string& output) {
   std::map<std::string, std::string> out;
@@ -27,14 +21,9 @@ std::map<std::string, std::string> outcome_of(const TinyRun& tiny, const std::st
     if (!by_time) out[name] = bytes;
   }
   for (const auto& event : tiny.events(output)) {
-    if (event["event"] == "step") {
-      out[fmt::format("step {}", event["step"].get<int>())] =
-          fmt::format("{} {}", event["loss"].dump(), event["gradient_norm"].dump());
-    }
-    if (event["event"] == "eval") {
-      out[fmt::format("eval {}", event["step"].get<int>())] =
-          event["loss"].dump();
-    }
+    const std::string at = fmt::format("{} {}", event["event"].dump(), event["step"].dump());
+    if (event["event"] == "step") out[at] = event["loss"].dump() + " " + event["grad_norm"].dump();
+    if (event["event"] == "eval") out[at] = event["eval_loss"].dump();
   }
   return out;
 }
@@ -73,8 +62,16 @@ TEST_P(CrewTest, AnyNumberOfRanksDoesWhatOneDoes) {
   compare("data_parallel=1 gradient_accumulation_steps=3", {{2, "pipeline_stages=2"}});
 }
 
-INSTANTIATE_TEST_SUITE_P(Recipes, CrewTest,
-                         ::testing::Values("method=full", "method=lora lora_dropout=0.1"));
+INSTANTIATE_TEST_SUITE_P(
+    Recipes, CrewTest,
+    ::testing::Values("method=full", "method=full storage=bf16 product=bf16",
+                      "method=lora lora_dropout=0.1", "method=lora storage=nf4 product=int8",
+                      "method=rotary active_params=60% steps_per_rotation=2 storage=int8",
+                      "method=rotary active_params=60% steps_per_rotation=2 storage=int8 "
+                      "rotation_order=importance master=mmap",
+                      "method=galore projection_update_gap=2 galore_rank=8",
+                      "method=qgalore projection_update_gap=3 galore_rank=8 update=after "
+                      "max_grad_norm_of=model"));
 
 }  // namespace
 }  // namespace jackscrew

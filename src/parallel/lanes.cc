@@ -12,6 +12,15 @@ void add_tensor(Ops& ops, const Tensor& from, const Tensor& to) {
              ceil_div(to.size(), AddScaled::kChunk));
 }
 
+namespace {
+
+// With one lane a window goes on from step to step.
+bool is_put_aside(const StateRef& state) {
+  return state.role == StateRole::window && !state.lane_sums.empty();
+}
+
+}  // namespace
+
 std::vector<Tensor> LaneSums::tensors() const {
   std::vector<Tensor> out;
   for (const StateRef& state : accumulated_) out.push_back(state.view);
@@ -22,7 +31,7 @@ void LaneSums::begin_step(Ops& ops) {
   ended_ = 0;
   waiting_ = 0;
   for (const StateRef& state : accumulated_) {
-    if (state.role != StateRole::window) continue;
+    if (!is_put_aside(state)) continue;
     ops.copy(state.lane_sums.back(), state.view);
     ops.zero(state.view);
   }
@@ -45,7 +54,7 @@ void LaneSums::end_lane(Ops& ops, bool last) {
 
 void LaneSums::end_step(Ops& ops) {
   for (const StateRef& state : accumulated_) {
-    if (state.role == StateRole::window) add_tensor(ops, state.lane_sums.back(), state.view);
+    if (is_put_aside(state)) add_tensor(ops, state.lane_sums.back(), state.view);
   }
 }
 

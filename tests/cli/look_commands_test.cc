@@ -279,8 +279,29 @@ TEST(Doctor, SaysWhatItFinds) {
   for (const char* key : {"version", "cpu", "isa", "onednn"}) EXPECT_TRUE(found[key].is_string());
   EXPECT_GE(found["threads"].get<int>(), 1);
   EXPECT_GT(found["memory_total"].get<int64_t>(), found["memory_available"].get<int64_t>());
-  EXPECT_NE(run("doctor").out.find("oneDNN: " + found["onednn"].get<std::string>()),
-            std::string::npos);
+  const std::string text = run("doctor").out;
+  EXPECT_NE(text.find("oneDNN: " + found["onednn"].get<std::string>()), std::string::npos);
+  EXPECT_NE(text.find(found["mpi"]["found"].get<bool>() ? "MPI: Open MPI" : "MPI: missing: "),
+            std::string::npos)
+      << text;
+  EXPECT_FALSE(found.contains("ranks"));
+}
+
+// The environment says that there are others, and nobody is there.
+TEST(Doctor, OthersThatCannotBeReached) {
+  EXPECT_EQ(run_shell(std::string("OMPI_COMM_WORLD_SIZE=1 ") + kProgram + " doctor").exit_code, 0);
+  for (const char* variable :
+       {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK=0 SLURM_STEP_NUM_TASKS"}) {
+    const std::string environment = std::string("env -u OMPI_COMM_WORLD_SIZE ") + variable;
+    const auto doctor = [&](const char* value) {
+      return run_shell(environment + "=" + value + " " + kProgram + " doctor 2>&1");
+    };
+    const Outcome three = doctor("3");
+    EXPECT_EQ(three.exit_code, 7) << three.out;
+    EXPECT_NE(three.out.find("\nhint: "), std::string::npos) << three.out;
+    EXPECT_EQ(doctor("0").exit_code, 2);
+    EXPECT_EQ(doctor("two").exit_code, 2);
+  }
 }
 
 }  // namespace

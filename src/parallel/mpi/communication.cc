@@ -42,19 +42,18 @@ constexpr unsigned long kTimerSlackNs = 1000;
 class HandlersKept {
  public:
   HandlersKept() {
-    for (int signal = 1; signal < NSIG; ++signal)
-      ::sigaction(signal, nullptr, &before_[index(signal)]);
+    for (size_t i = 1; i < before_.size(); ++i)
+      ::sigaction(static_cast<int>(i), nullptr, &before_[i]);
   }
   ~HandlersKept() {
-    for (int signal = 1; signal < NSIG; ++signal)
-      ::sigaction(signal, &before_[index(signal)], nullptr);
+    for (size_t i = 1; i < before_.size(); ++i)
+      ::sigaction(static_cast<int>(i), &before_[i], nullptr);
   }
   HandlersKept(const HandlersKept&) = delete;
   HandlersKept& operator=(const HandlersKept&) = delete;
 
  private:
-  static size_t index(int signal) { return static_cast<size_t>(signal); }
-  std::array<struct sigaction, NSIG> before_{};
+  std::array<struct sigaction, 32> before_{};  // [signal]; those above are the C library's own
 };
 
 double seconds(std::chrono::milliseconds time) {

@@ -7,6 +7,7 @@
 #include "base/console.h"
 #include "base/signals.h"
 #include "cli/arguments.h"
+#include "cli/launch.h"
 #include "train/trainer.h"
 #include "train/worker.h"
 
@@ -65,7 +66,7 @@ int train_until_stopped(const Recipe& recipe) {
   console.width = stdout_width();
   console.stop = &requests.stop();
   console.save = &requests.save();
-  TransportOptions options;
+  TransportOptions options{.ranks = launched_ranks()};
   options.communication_timeout =
       std::chrono::duration_cast<std::chrono::milliseconds>(recipe.communication_timeout);
   const std::unique_ptr<Transport> transport = open_transport(options);

@@ -28,6 +28,9 @@ class JsonObject {
     return add_raw(name, std::to_string(value));
   }
 
+  // A value that is JSON already.
+  JsonObject& add_json(std::string_view name, std::string_view json) { return add_raw(name, json); }
+
   // Adds all members of `other` behind the present ones.
   JsonObject& merge(const JsonObject& other);
 

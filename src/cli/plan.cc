@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "base/console.h"
@@ -14,6 +15,7 @@
 #include "session/adapter.h"
 #include "session/fit.h"
 #include "session/knobs.h"
+#include "session/rank_plan.h"
 #include "train/disk_plan.h"
 
 namespace jackscrew {
@@ -164,11 +166,78 @@ int show_fit(const Recipe& recipe, const ModelFiles& files) {
   return 0;
 }
 
+// "0-14"; all of them where there is one stage.
+std::string blocks_text(const RanksPlan& plan, size_t stage, int64_t blocks) {
+  if (plan.stage_split.empty()) return fmt::format("0-{}", blocks - 1);
+  return fmt::format("{}-{}", plan.stage_split[stage], plan.stage_split[stage + 1] - 1);
+}
+
+// How long the rank that sends most is busy with it on networks that people have.
+void print_wire(int64_t bytes) {
+  fmt::print("a rank sends at most {} in a step:", human_bytes(bytes));
+  const char* separator = " ";
+  for (const int gigabits : {1, 10, 100}) {
+    fmt::print("{}{} at {} Gbit/s", separator,
+               human_duration(static_cast<double>(bytes) * 8 / (gigabits * 1e9)), gigabits);
+    separator = ", ";
+  }
+  fmt::print("\n");
+}
+
+int show_ranks(const Recipe& recipe, const ModelFiles& files) {
+  if (recipe.fit) {
+    throw Error(ErrorKind::usage, "--fit plans for one rank",
+                "leave out ranks, or try pipeline_stages and data_parallel by hand");
+  }
+  const RanksPlan plan = plan_ranks(recipe, files, recipe.ranks);
+  const bool all_fit = std::ranges::all_of(
+      plan.stages, [&](const SessionPlan& stage) { return fits(recipe, stage); });
+  const int exit_code = all_fit ? 0 : static_cast<int>(ErrorKind::does_not_fit);
+  const DiskPlan disk = disk_of(recipe, files);
+  if (recipe.json) {
+    JsonObject json = plan_json(recipe, plan.stages.front(), disk);
+    json.add("lanes", plan.layout.lanes).add("bubble", plan.bubble).add("all_fit", all_fit);
+    fmt::print("{}\n", json.add_json("ranks", ranks_json(plan)).text());
+    return exit_code;
+  }
+  print_run(recipe, files, plan.stages.front());
+  fmt::print("{}: {} of the model in {}, {} in a step\n\n", counted(plan.layout.ranks(), "rank"),
+             plan.layout.replicas == 1 ? "one copy" : fmt::format("{} copies", plan.layout.replicas),
+             counted(plan.layout.stages, "stage"), counted(plan.layout.lanes, "lane"));
+  fmt::print("  {:>4}  {:>5}  {:<10}{:>12}{:>12}{:>18}\n", "rank", "stage", "blocks", "device",
+             "host", "sent in a step");
+  int64_t most_sent = 0;
+  for (int rank = 0; rank < plan.layout.ranks(); ++rank) {
+    const auto stage = static_cast<size_t>(plan.layout.stage_of(rank));
+    const SessionPlan& of = plan.stages[stage];
+    most_sent = std::max(most_sent, of.sent.all());
+    fmt::print("  {:>4}  {:>5}  {:<10}{:>12}{:>12}{:>18}{}\n", rank, stage,
+               blocks_text(plan, stage, files.config.num_hidden_layers),
+               human_bytes(of.ledger.peak), human_bytes(host_peak(of)),
+               human_bytes(of.sent.all()), fits(recipe, of) ? "" : "   does not fit");
+  }
+  for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
+    fmt::print("\n  a rank of stage {}\n", stage);
+    print_ledger(plan.stages[stage].ledger);
+  }
+  fmt::print("\n");
+  if (plan.layout.stages > 1) {
+    fmt::print("equal stages wait {:.0f}% of a step for each other; more micro-batches in a step "
+               "wait less\n",
+               100.0 * plan.bubble);
+  }
+  print_wire(most_sent);
+  fmt::print("disk, of rank 0: checkpoints {}, result {}\n", human_bytes(disk.all_checkpoints()),
+             human_bytes(disk.result));
+  return exit_code;
+}
+
 int show_plan(const Recipe& given) {
   Recipe recipe = with_adapter_options(given);
   recipe.options.require("model", "plan");
   const ModelFiles files = open_model(recipe.model, recipe.adapter, recipe.tokenizer);
   settle_lengths(recipe, files.config);
+  if (recipe.ranks > 1) return show_ranks(recipe, files);
   if (recipe.fit) return show_fit(recipe, files);
   const SessionPlan plan = Session::rehearse(recipe, files, training_use(recipe));
   if (recipe.json) {

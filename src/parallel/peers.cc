@@ -69,9 +69,9 @@ void Peers::wait(Ticket& ticket) {
 }
 
 Ticket Peers::send(Ops& ops, int to, const Tensor& tensor) {
+  sent_.stream += tensor.bytes();
   if (transport_ == nullptr) return {};
   ops.finish();
-  bytes_sent_ += tensor.bytes();
   return transport_->send(to, Tag::stream, bytes_of(tensor));
 }
 
@@ -108,7 +108,6 @@ void Peers::sum_over_ends(Ops& ops, std::span<const Tensor> tensors) {
 
 // Tensors one after the other, cut into buckets: every rank cuts alike.
 void Peers::sum_over(Ops& ops, std::span<const int> ranks, std::span<const Tensor> tensors) {
-  if (transport_ == nullptr || tensors.empty()) return;
   struct Piece {
     Tensor tensor;  // flat
     int64_t at;     // in the bucket
@@ -119,9 +118,12 @@ void Peers::sum_over(Ops& ops, std::span<const int> ranks, std::span<const Tenso
     return own_.view().columns(piece.at, piece.at + piece.tensor.size());
   };
   const auto flush = [&] {
-    for (const Piece& piece : pieces) ops.copy(in_bucket(piece), piece.tensor);
-    sum_bucket(ops, ranks, filled);
-    for (const Piece& piece : pieces) ops.copy(piece.tensor, in_bucket(piece));
+    count_bucket(ranks, filled);
+    if (transport_ != nullptr) {
+      for (const Piece& piece : pieces) ops.copy(in_bucket(piece), piece.tensor);
+      sum_bucket(ops, ranks, filled);
+      for (const Piece& piece : pieces) ops.copy(piece.tensor, in_bucket(piece));
+    }
     pieces.clear();
     filled = 0;
   };
@@ -136,6 +138,13 @@ void Peers::sum_over(Ops& ops, std::span<const int> ranks, std::span<const Tenso
     }
   }
   if (filled > 0) flush();
+}
+
+void Peers::count_bucket(std::span<const int> ranks, int64_t count) {
+  const auto parts = std::ssize(ranks);
+  const auto me = std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin();
+  const int64_t mine = part_begin(count, parts, me + 1) - part_begin(count, parts, me);
+  sent_.gradient += (count - mine + (parts - 1) * mine) * dtype_size(DType::f32);
 }
 
 // Each rank is sent everybody's part that is its own to add, and sends the sum to all.
@@ -160,7 +169,6 @@ void Peers::sum_bucket(Ops& ops, std::span<const int> ranks, int64_t count) {
     terms.push_back(theirs.data<float>());
     tickets.push_back(transport_->receive(rank, Tag::gradient, bytes_to(theirs)));
     tickets.push_back(transport_->send(rank, Tag::gradient, bytes_of(part_of(i))));
-    bytes_sent_ += part_of(i).bytes();
   }
   wait_for(tickets);
   tickets.clear();
@@ -178,14 +186,12 @@ void Peers::sum_bucket(Ops& ops, std::span<const int> ranks, int64_t count) {
     const int rank = ranks[static_cast<size_t>(i)];
     tickets.push_back(transport_->receive(rank, Tag::gradient, bytes_to(part_of(i))));
     tickets.push_back(transport_->send(rank, Tag::gradient, bytes_of(mine)));
-    bytes_sent_ += mine.bytes();
   }
   wait_for(tickets);
 }
 
 void Peers::send_value(int to, double value) {
   send_now(*transport_, to, Tag::scalar, {reinterpret_cast<const uint8_t*>(&value), sizeof value});
-  bytes_sent_ += sizeof value;
 }
 
 double Peers::receive_value(int from) {
@@ -226,7 +232,6 @@ std::vector<double> Peers::losses_of_lanes(std::span<const double> own) {
     if (to == rank_) continue;
     tickets.push_back(transport_->send(
         to, Tag::scalar, {reinterpret_cast<const uint8_t*>(own.data()), own.size_bytes()}));
-    bytes_sent_ += static_cast<int64_t>(own.size_bytes());
   }
   if (transport_ != nullptr) wait_for(tickets);
   return all;

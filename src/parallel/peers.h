@@ -12,6 +12,13 @@
 
 namespace jackscrew {
 
+// Bytes that a rank sends to others.
+struct Traffic {
+  int64_t stream = 0;    // the residual stream and its gradient
+  int64_t gradient = 0;  // sums of gradients
+  int64_t all() const { return stream + gradient; }
+};
+
 class Peers {
  public:
   // Takes memory for exchanges of gradients, of at most `gradient_elements` in all, from `memory`,
@@ -48,8 +55,8 @@ class Peers {
   // stage knows.
   std::vector<double> losses_of_lanes(std::span<const double> own);
 
-  // Bytes that this rank has sent so far.
-  int64_t bytes_sent() const { return bytes_sent_; }
+  // What this rank has sent so far or, without a transport, would have.
+  const Traffic& sent() const { return sent_; }
   // Seconds in which this rank has waited for others so far.
   double seconds_waited() const { return seconds_waited_; }
 
@@ -58,6 +65,7 @@ class Peers {
   void receive(Ops& ops, int from, const Tensor& tensor);
   void wait_for(std::span<const Ticket> tickets);
   void sum_over(Ops& ops, std::span<const int> ranks, std::span<const Tensor> tensors);
+  void count_bucket(std::span<const int> ranks, int64_t count);
   void sum_bucket(Ops& ops, std::span<const int> ranks, int64_t count);
   void send_value(int to, double value);
   double receive_value(int from);
@@ -68,7 +76,7 @@ class Peers {
   int64_t bucket_ = 0;     // elements that are exchanged at a time
   OwnedTensor own_;        // f32 [bucket]
   OwnedTensor received_;   // f32 [ranks - 1, a part of the bucket]
-  int64_t bytes_sent_ = 0;
+  Traffic sent_;
   double seconds_waited_ = 0;
 };
 

@@ -319,6 +319,7 @@ void fill(Recipe& r, const OptionSet& o) {
   r.json = o.boolean("json");
   r.quiet = o.boolean("quiet");
   r.fit = o.boolean("fit");
+  r.ranks = narrow<int>(o.integer("ranks"));
   r.verbose = o.boolean("verbose");
   r.print_config = o.boolean("print_config");
 }

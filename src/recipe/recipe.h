@@ -117,6 +117,7 @@ struct Recipe {
   bool json = false;
   bool quiet = false;
   bool fit = false;
+  int ranks = 1;
   bool verbose = false;
   bool print_config = false;
 

@@ -5,6 +5,7 @@
 
 #include "model/weights.h"
 #include "parallel/layout.h"
+#include "recipe/recipe.h"
 
 namespace jackscrew {
 
@@ -34,5 +35,13 @@ struct Place {
   int64_t first_lane() const { return replica() * layout.lanes_of_replica(); }
   int64_t end_lane() const { return first_lane() + layout.lanes_of_replica(); }
 };
+
+// How so many ranks share the work of a recipe. Throws Error(usage) where they cannot, saying how
+// many could.
+Layout layout_of(const Recipe& recipe, int ranks);
+// The blocks of each stage as the recipe says, or else so that the slowest stage is as fast as can
+// be: [stages + 1], see Place. Throws Error(usage).
+std::vector<int64_t> stage_split_of(const Recipe& recipe, const ModelConfig& config,
+                                    int64_t stages);
 
 }  // namespace jackscrew

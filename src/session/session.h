@@ -48,6 +48,7 @@ struct SessionPlan {
   bool masters_in_files = false;
   int64_t weight_bytes = 0;  // of the model as it is stored
   bool recompute = false;    // what gradient_checkpointing=auto came to
+  Traffic sent;              // in a step of full micro-batches
 };
 
 // What others may do and hear while a session comes into being.
@@ -182,7 +183,8 @@ class Session {
                               bool recompute);
   void build_stage(const Recipe& recipe, const ModelFiles& files, Arena staging,
                    const ProgressCallback& loaded);
-  void rehearse_work();
+  // Returns what one step sends.
+  Traffic rehearse_work();
   void begin_accumulation(const StepBatch& batch, double learning_rate, int64_t step);
   // The same of a step that is cut into lanes or of a model that is cut into stages.
   void accumulate_parts(const StepBatch& batch);

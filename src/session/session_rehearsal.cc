@@ -5,7 +5,7 @@
 
 namespace jackscrew {
 
-void Session::rehearse_work() {
+Traffic Session::rehearse_work() {
   // The largest of everything: one sequence that fills the micro-batch, every token a target.
   MicroBatch batch;
   const auto tokens = static_cast<size_t>(use_.tokens);
@@ -16,9 +16,11 @@ void Session::rehearse_work() {
   batch.target_count = use_.tokens;
   StepBatch step{{}, use_.tokens, use_.tokens, 0};
   step.micro_batches.assign(static_cast<size_t>(use_.place.layout.lanes), batch);
+  Traffic sent;
   if (use_.training) {
     accumulate(step, 0.0, 0);
     update({});
+    sent = peers_->sent();
     non_finite_parameter();
     for (const auto& parameter : stage_->parameters()) {  // the export
       const Weight& weight = *parameter->weight;
@@ -37,6 +39,7 @@ void Session::rehearse_work() {
       logits(std::span(ids).first(1), 1, true);
     }
   }
+  return sent;
 }
 
 SessionPlan Session::rehearse(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
@@ -59,7 +62,8 @@ SessionPlan Session::rehearse(const Recipe& recipe, const ModelFiles& files, con
   for (const auto& parameter : booked.stage_->parameters()) {
     plan.weight_bytes += parameter->weight->storage().bytes.bytes();
   }
-  booked.rehearse_work();
+  plan.sent = booked.rehearse_work();
+  plan.sent.stream = checked_mul(plan.sent.stream, recipe.gradient_accumulation_steps);
   plan.ledger = booked.memory_->ledger();
   plan.masters = booked.masters_->ledger();
   plan.masters_in_files = booked.learner_->masters_in_files();

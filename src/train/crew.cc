@@ -24,31 +24,6 @@ MessageWriter message(Command command) {
 
 }  // namespace
 
-Layout layout_of(const Recipe& recipe, int ranks) {
-  return Layout::of(ranks, narrow<int>(recipe.pipeline_stages), recipe.data_parallel);
-}
-
-std::vector<int64_t> stage_split_of(const Recipe& recipe, const ModelConfig& config,
-                                    int64_t stages) {
-  const int64_t blocks = config.num_hidden_layers;
-  if (stages == 1) return {};
-  std::vector<int64_t> split = {0};
-  if (recipe.stage_split.empty()) {
-    for (int64_t stage = 1; stage <= stages; ++stage) split.push_back(blocks * stage / stages);
-  }
-  for (const int64_t count : recipe.stage_split) split.push_back(split.back() + count);
-  const bool each_has_some =
-      std::adjacent_find(split.begin(), split.end(), std::greater_equal<>()) == split.end();
-  if (std::ssize(split) != stages + 1 || split.back() != blocks || !each_has_some) {
-    throw Error(ErrorKind::usage,
-                fmt::format("{} blocks cannot be shared out over {} stages{}", blocks, stages,
-                            recipe.stage_split.empty() ? "" : " by this stage_split"),
-                "every stage needs a block at least, and stage_split one number for each stage, "
-                "which together are all blocks");
-  }
-  return split;
-}
-
 // Takes pieces until `next` has none left, even where the sink fails: the rank that sends them does
 // not know, and goes on.
 template <class Next>
@@ -358,7 +333,7 @@ namespace {
 
 RankReport report_of(const Session& session, const std::string& host) {
   return {host, session.memory().ledger(), session.masters().ledger(),
-          session.peers().bytes_sent(), session.peers().seconds_waited()};
+          session.peers().sent(), session.peers().seconds_waited()};
 }
 
 }  // namespace
@@ -375,7 +350,7 @@ std::vector<RankReport> Crew::reports() {
       report.host = transport_->host(rank);
       report.device = get_ledger(in);
       report.masters = get_ledger(in);
-      report.bytes_sent = in.get<int64_t>();
+      report.sent = in.get<Traffic>();
       report.seconds_waited = in.get<double>();
     }
     return all;

@@ -16,13 +16,6 @@
 
 namespace jackscrew {
 
-// How the ranks that were started share the work of a recipe. Throws Error(usage) where they
-// cannot, saying how many could.
-Layout layout_of(const Recipe& recipe, int ranks);
-// Blocks shared out over stages as the recipe says: [stages + 1]. Throws Error(usage).
-std::vector<int64_t> stage_split_of(const Recipe& recipe, const ModelConfig& config,
-                                    int64_t stages);
-
 // Tells the other ranks, which must be waiting for the next command, that the run has ended with
 // this exit code. `transport` may be null.
 void dismiss(Transport* transport, int exit_code);
@@ -31,7 +24,7 @@ void dismiss(Transport* transport, int exit_code);
 struct RankReport {
   std::string host;
   Ledger device, masters;
-  int64_t bytes_sent = 0;
+  Traffic sent;
   double seconds_waited = 0;
 };
 

@@ -194,7 +194,7 @@ class Worker {
     MessageWriter out;
     put(out, session_->memory().ledger());
     put(out, session_->masters().ledger());
-    answer(out.put(peers.bytes_sent()).put(peers.seconds_waited()));
+    answer(out.put(peers.sent()).put(peers.seconds_waited()));
   }
 
   Transport& transport_;

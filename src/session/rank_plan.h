@@ -1,0 +1,23 @@
+// What each rank of a run will take and send, found without starting any.
+#pragma once
+
+#include <vector>
+
+#include "session/plan.h"
+
+namespace jackscrew {
+
+struct RanksPlan {
+  Layout layout;
+  std::vector<int64_t> stage_split;  // see Place
+  std::vector<SessionPlan> stages;   // of a rank of each: replicas are alike
+  double bubble = 0;                 // the share of a step in which equal stages wait
+};
+
+// Throws Error(usage) where the ranks cannot share the recipe's work.
+RanksPlan plan_ranks(const Recipe& recipe, const ModelFiles& files, int ranks);
+
+// The array "ranks" of `plan --json`.
+std::string ranks_json(const RanksPlan& plan);
+
+}  // namespace jackscrew

@@ -27,11 +27,12 @@ constexpr auto kAbortGrace = 5s;
 constexpr auto kLeaveGrace = 1s;
 
 // While bytes are awaited: what comes at once is met by looking again, what takes longer by pauses
-// that grow, for computing threads may want this core. A message is found 0.2 ms late at worst, or
-// by 1 % of the time that it took, up to 1 ms: a rank that waits for long costs 2 % of a core.
+// of a share of the wait so far, for computing threads may want this core. A message is found late
+// by that share or by 0.2 ms at most; after 20 ms by 1 % of the wait, up to 1 ms: a rank that waits
+// for long costs 3 % of a core.
 constexpr auto kSpin = 20us;
 constexpr std::chrono::microseconds kFirstPause = 10us, kLongPause = 200us, kLongestPause = 1ms;
-constexpr int kPauseShare = 100;
+constexpr int kPauseShare = 4, kLongPauseShare = 100;
 // While nothing is awaited a wish wakes the thread; only signs of life are to be seen to.
 constexpr std::chrono::microseconds kIdlePause = 50ms;
 // Sleeps end up to 50 us late unless the kernel is asked for more.
@@ -55,6 +56,12 @@ class HandlersKept {
  private:
   std::array<struct sigaction, 32> before_{};  // [signal]; those above are the C library's own
 };
+
+std::chrono::microseconds pause_after(Clock::duration wait) {
+  const auto quiet = std::chrono::duration_cast<std::chrono::microseconds>(wait);
+  return std::max(std::clamp(quiet / kPauseShare, kFirstPause, kLongPause),
+                  std::min(quiet / kLongPauseShare, kLongestPause));
+}
 
 double seconds(std::chrono::milliseconds time) {
   return static_cast<double>(time.count()) / 1000;
@@ -245,17 +252,12 @@ void Communication::tell(Change change) {
 }
 
 void Communication::rest(Clock::time_point now, bool moved, bool waiting) {
-  if (moved) {
-    moved_ = now;
-    pause_ = kFirstPause;
-  }
+  if (moved) moved_ = now;
   if (waiting && now - moved_ < kSpin) {
     std::this_thread::yield();
     return;
   }
-  const auto quiet = std::chrono::duration_cast<std::chrono::microseconds>(now - moved_);
-  const std::chrono::microseconds pause = waiting ? pause_ : kIdlePause;
-  pause_ = std::min(2 * pause_, std::clamp(quiet / kPauseShare, kLongPause, kLongestPause));
+  const std::chrono::microseconds pause = waiting ? pause_after(now - moved_) : kIdlePause;
   std::unique_lock lock(mutex_);
   wishes_changed_.wait_for(lock, pause, [&] { return has_wishes(); });
 }

@@ -177,8 +177,8 @@ void print_wire(int64_t bytes) {
   fmt::print("a rank sends at most {} in a step:", human_bytes(bytes));
   const char* separator = " ";
   for (const int gigabits : {1, 10, 100}) {
-    fmt::print("{}{} at {} Gbit/s", separator,
-               human_duration(static_cast<double>(bytes) * 8 / (gigabits * 1e9)), gigabits);
+    fmt::print("{}{:.3g} s at {} Gbit/s", separator,
+               static_cast<double>(bytes) * 8 / (gigabits * 1e9), gigabits);
     separator = ", ";
   }
   fmt::print("\n");

@@ -44,16 +44,14 @@ void add_in_tree(std::span<float* const> terms, int64_t count) {
 
 }  // namespace
 
-Peers::Peers(Transport* transport, const Layout& layout, int rank, Memory& memory,
-             int64_t gradient_elements)
-    : transport_(transport), layout_(layout), rank_(rank) {
-  const int64_t others = std::max(layout.replicas - 1, layout.stages > 1 ? 1 : 0);
-  if (others == 0) return;
+void Peers::reserve(Memory& memory, int64_t gradient_elements) {
+  if (gradient_elements == 0) return;
   bucket_ = std::min(kBucketElements, gradient_elements);
   own_ = OwnedTensor(memory, Purpose::communication, DType::f32, {bucket_});
-  // Parts of a bucket are equal but for one element.
-  const int64_t part = ceil_div(bucket_, std::max<int64_t>(2, layout.replicas));
-  received_ = OwnedTensor(memory, Purpose::communication, DType::f32, {others, part});
+  // Parts of a bucket are equal but for one element; the ends of a pipeline are two.
+  const int64_t ranks = std::max(2, layout_.replicas);
+  received_ = OwnedTensor(memory, Purpose::communication, DType::f32,
+                          {ranks - 1, ceil_div(bucket_, ranks)});
 }
 
 void Peers::wait_for(std::span<const Ticket> tickets) {

@@ -21,11 +21,11 @@ struct Traffic {
 
 class Peers {
  public:
-  // Takes memory for exchanges of gradients, of at most `gradient_elements` in all, from `memory`,
-  // which the host can read. Without a transport nothing is sent: for rehearsals, and where a run
-  // has one rank.
-  Peers(Transport* transport, const Layout& layout, int rank, Memory& memory,
-        int64_t gradient_elements);
+  // Without a transport nothing is sent: for rehearsals, and where a run has one rank.
+  Peers(Transport* transport, const Layout& layout, int rank)
+      : transport_(transport), layout_(layout), rank_(rank) {}
+  // Takes memory for sums of gradients of so many elements in all, from what the host can read.
+  void reserve(Memory& memory, int64_t gradient_elements);
 
   const Layout& layout() const { return layout_; }
   int stage() const { return layout_.stage_of(rank_); }

@@ -99,6 +99,7 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
   const int64_t micro_batches = layout.lanes_of_replica() * recipe.gradient_accumulation_steps;
   const int64_t in_flight =
       use.training ? flights_of(use.place.stage(), layout.stages, micro_batches) : 1;
+  peers_ = std::make_unique<Peers>(hooks.transport, layout, use.place.rank);
   for (int64_t i = 0; i < in_flight; ++i) {
     flights_.push_back(
         {Flight(*memory_, use.tokens, make_arena(Purpose::activations, &ArenaSizes::stash))});
@@ -119,10 +120,8 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
     }
     norm_.emplace(*memory_, gradients);
     watch_gradients();
-    peers_ = std::make_unique<Peers>(hooks.transport, layout, use.place.rank, *memory_,
-                                     std::accumulate(gradients.begin(), gradients.end(), int64_t{0}));
-  } else {
-    peers_ = std::make_unique<Peers>(hooks.transport, layout, use.place.rank, *memory_, 0);
+    const bool exchanges = layout.replicas > 1 || !tied_gradients().empty();
+    peers_->reserve(*memory_, exchanges ? std::accumulate(gradients.begin(), gradients.end(), int64_t{0}) : 0);
   }
   if (use.kv_tokens > 0) cache_ = stage_->make_cache(*memory_, use.kv_tokens);
   if (use.logits_rows > 0) {

@@ -110,12 +110,16 @@ void Session::apply_parts(const WeightDecay& weight_decay) {
   const Tensor at = scalars_.view().columns(offsetof(StepScalars, squares),
                                             offsetof(StepScalars, squares) + sizeof(double));
   const auto write = [&](double value) { ops_->copy(at, Tensor(&value, DType::u8, {sizeof value})); };
+  const auto read = [&] {
+    double value = 0.0;
+    ops_->copy(Tensor(&value, DType::u8, {sizeof value}), at);
+    return value;
+  };
+  const double updated = read();  // of gradients that backward has used up
   write(peers_->sum_over_stages([&](double before) {
-    write(before);
+    write(before + updated);
     norm_->add(run);
-    double sum = 0.0;
-    ops_->copy(Tensor(&sum, DType::u8, {sizeof sum}), at);
-    return sum;
+    return read();
   }));
   norm_->finish(run);
   stage_->apply(run, weight_decay);

@@ -53,6 +53,7 @@ void RunLog::introduce(int64_t first, const fs::path& output) {
   }
   introduce_data();
   introduce_machine();
+  introduce_ranks();
   const LearnerNotes notes = run_.crew.session().learner().notes();
   for (size_t i = 0; i < notes.lines.size(); ++i) {
     say(fmt::format("{:<10}{}", i == 0 ? recipe.learner : "", notes.lines[i]));
@@ -110,6 +111,41 @@ void RunLog::introduce_machine() {
   }
 }
 
+void RunLog::introduce_ranks() {
+  const Layout& layout = run_.crew.layout();
+  if (layout.ranks() == 1 && layout.lanes == 1) return;
+  std::string stages;
+  const std::vector<int64_t>& split = run_.crew.use().place.stage_split;
+  for (size_t i = 1; i < split.size(); ++i) {
+    stages += fmt::format("{}{}-{}", i == 1 ? " of blocks " : ", ", split[i - 1], split[i] - 1);
+  }
+  say(fmt::format("ranks     {}: {} of the model, {}{}; {} in a step", layout.ranks(),
+                  layout.replicas == 1 ? "one copy" : fmt::format("{} copies", layout.replicas), counted(layout.stages, "stage"),
+                  stages, counted(layout.lanes, "lane")));
+}
+
+// What each rank held, how long it waited for others, and what it sent.
+void RunLog::report_ranks(int64_t done) {
+  if (run_.crew.layout().ranks() == 1) return;
+  const std::vector<RankReport> reports = run_.crew.reports();
+  for (size_t rank = 0; rank < reports.size(); ++rank) {
+    const RankReport& of = reports[rank];
+    const double waited = seconds_ > 0 ? std::min(1.0, of.seconds_waited / seconds_) : 0.0;
+    events_.write("rank", done,
+                  JsonObject()
+                      .add("rank", rank)
+                      .add("host", of.host)
+                      .add("device", ledger_json(of.device))
+                      .add("masters", ledger_json(of.masters))
+                      .add("sent_stream", of.sent.stream)
+                      .add("sent_gradient", of.sent.gradient)
+                      .add("seconds_waited", of.seconds_waited));
+    say(fmt::format("rank {:<5}on {}: peak {} allocated, waited {:.0f}% of the time, sent {}", rank,
+                    of.host, human_bytes(of.device.peak), 100.0 * waited,
+                    human_bytes(of.sent.all())));
+  }
+}
+
 void RunLog::warn_of_disk(const fs::path& output) {
   const int64_t wanted =
       plan_disk(run_.recipe, run_.files, run_.tokenizer, run_.schedule.total_steps).peak();
@@ -147,8 +183,11 @@ void RunLog::log_booked(int64_t step) {
 void RunLog::worked(const StepBatch& batch, double seconds) {
   resident_peak_ = std::max(resident_peak_, anonymous_resident_bytes());
   unlogged_.tokens += batch.tokens;
-  unlogged_.flops += training_flops(run_.crew.session().stage(), batch);
+  // Of this rank's stage, and of its share of the batch.
+  unlogged_.flops += training_flops(run_.crew.session().stage(), batch) /
+                     static_cast<double>(run_.crew.layout().replicas);
   unlogged_.seconds += seconds;
+  seconds_ += seconds;
 }
 
 // Other programs may have slowed the measurement of the peak: what surpasses it is reason to
@@ -256,6 +295,7 @@ void RunLog::ended(int64_t done, const fs::path& output) {
                     .add("fits", true)
                     .add("peak_at", ledger.peak_at)
                     .add("resident_peak", resident_peak_));
+  report_ranks(done);
   events_.write(EventKind::end, done,
                 JsonObject().add("output_dir", output.string()).add("graphs", graphs_json()));
   const bool beside = run_.crew.session().device().own_memory().has_value();

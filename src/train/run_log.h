@@ -46,7 +46,10 @@ class RunLog {
 
   // Steps done since the last line. Evaluations and checkpoints are not work of this kind.
   void worked(const StepBatch& batch, double seconds);
-  void waited(double seconds) { unlogged_.seconds += seconds; }
+  void waited(double seconds) {
+    unlogged_.seconds += seconds;
+    seconds_ += seconds;
+  }
   // The line of a step.
   void step(int64_t done, const StepResult& result, double seconds_left);
 
@@ -72,6 +75,8 @@ class RunLog {
   void say(const std::string& line) const { jackscrew::say(run_.console, line); }
   void introduce_data();
   void introduce_machine();
+  void introduce_ranks();
+  void report_ranks(int64_t done);
   void warn_of_disk(const fs::path& output);
   void log_start(int64_t first, int64_t trained);
   void log_booked(int64_t step);
@@ -85,6 +90,7 @@ class RunLog {
   std::array<int64_t, kPurposes> booked_{};  // as it was logged last
   Session::Peak peak_;
   int peak_measurements_ = 1;
+  double seconds_ = 0;      // that steps took
   Work unlogged_;           // of this process, since the last line of the log
   int64_t earlier_tokens_;  // of what an earlier one did after its last line
   int64_t resident_peak_ = 0;

@@ -164,10 +164,6 @@ void check_consistency(const Recipe& r) {
   if (r.clip_each_weight && !r.fused_update) {
     contradiction("max_grad_norm_of=weight is of update=fused", "set update=fused");
   }
-  if (r.fused_update && r.data_parallel > 1) {
-    contradiction("with update=fused no gradient is left that lanes of data_parallel could add to",
-                  "set update=after");
-  }
   const char* watcher = r.watch.early_stopping_patience > 0 ? "early_stopping_patience"
                         : r.load_best_model_at_end          ? "load_best_model_at_end"
                                                             : nullptr;

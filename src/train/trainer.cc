@@ -39,6 +39,13 @@ std::string plain_number(double value) {
 Recipe with_lanes(Recipe recipe, Transport* transport) {
   const int ranks = transport == nullptr ? 1 : transport->size();
   recipe.data_parallel = layout_of(recipe, ranks).lanes;
+  if (recipe.fused_update && recipe.data_parallel > 1) {
+    throw Error(ErrorKind::usage,
+                fmt::format("with update=fused no gradient is left that {} lanes (data_parallel) "
+                            "could add to",
+                            recipe.data_parallel),
+                "set update=after, or pipeline_stages to the number of ranks");
+  }
   const std::string lanes = std::to_string(recipe.data_parallel);
   if (recipe.options.is_word("data_parallel")) recipe.options.set("data_parallel", lanes, "ranks");
   return recipe;

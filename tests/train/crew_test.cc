@@ -3,8 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "formats/safetensors.h"
+#include "session/rank_plan.h"
 #include "tests/support/paths.h"
 #include "tests/support/tiny_run.h"
 
@@ -28,9 +32,9 @@ std::map<std::string, std::string> outcome_of(const TinyRun& tiny, const std::st
   return out;
 }
 
-class CrewTest : public ::testing::TestWithParam<const char*> {};
+class SlowCrewTest : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(CrewTest, AnyNumberOfRanksDoesWhatOneDoes) {
+TEST_P(SlowCrewTest, AnyNumberOfRanksDoesWhatOneDoes) {
   const std::string recipe = GetParam();
   const TinyRun tiny("crew_" + std::to_string(std::hash<std::string>()(recipe) % 100000));
   const auto settings = [&](const std::string& output, const std::string& more) {
@@ -63,7 +67,7 @@ TEST_P(CrewTest, AnyNumberOfRanksDoesWhatOneDoes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Recipes, CrewTest,
+    Recipes, SlowCrewTest,
     ::testing::Values("method=full", "method=full storage=bf16 product=bf16",
                       "method=lora lora_dropout=0.1", "method=lora storage=nf4 product=int8",
                       "method=rotary active_params=60% steps_per_rotation=2 storage=int8",
@@ -72,6 +76,111 @@ INSTANTIATE_TEST_SUITE_P(
                       "method=galore projection_update_gap=2 galore_rank=8",
                       "method=qgalore projection_update_gap=3 galore_rank=8 update=after "
                       "max_grad_norm_of=model"));
+
+// Weights that are updated within backward are so in each stage. The norm is logged as their sum in
+// another order.
+TEST(SlowCrew, StagesUpdateWithinBackward) {
+  const TinyRun tiny("crew_fused");
+  for (const char* method : {"method=full", "method=qgalore galore_rank=8", "method=lora"}) {
+    const auto settings = [&](const std::string& output, const std::string& more) {
+      return tiny.settings("output_dir=" + tiny.path(output).string() +
+                           " overwrite=true max_steps=5 report_samples=0 update=fused "
+                           "max_grad_norm_of=weight gradient_accumulation_steps=3 " +
+                           std::string(method) + " " + more);
+    };
+    train_on_ranks(settings("one", ""), 1);
+    train_on_ranks(settings("many", "pipeline_stages=2"), 2);
+    const std::string result = fs::exists(tiny.path("one/model.safetensors"))
+                                   ? "/model.safetensors"
+                                   : "/adapter_model.safetensors";
+    EXPECT_TRUE(tiny.text("one" + result) == tiny.text("many" + result)) << method;
+    EXPECT_EQ(tiny.losses("one"), tiny.losses("many")) << method;
+    for (const std::string output : {"one", "many"}) fs::remove_all(tiny.path(output));
+  }
+}
+
+// An unbroken run is that of 4 ranks, 1 rank and 2 ranks one after the other.
+TEST(SlowCrew, AnyNumberOfRanksGoesOn) {
+  const TinyRun tiny("crew_resume");
+  const auto settings = [&](const std::string& output, int steps, const std::string& more) {
+    return tiny.settings(fmt::format(
+        "output_dir={} method=rotary active_params=60% steps_per_rotation=2 storage=int8 "
+        "data_parallel=2 save_steps=2 max_steps={} lr_scheduler_type=constant warmup_steps=0 "
+        "report_samples=0 {}",
+        tiny.path(output).string(), steps, more));
+  };
+  train_on_ranks(settings("whole", 6, ""), 1);
+  train_on_ranks(settings("parts", 2, "pipeline_stages=2"), 4);
+  train_on_ranks(settings("parts", 4, ""), 1);
+  train_on_ranks(settings("parts", 6, "pipeline_stages=2"), 2);
+  for (const char* file : {"model.safetensors", "checkpoint-6/state.safetensors"}) {
+    EXPECT_TRUE(tiny.text(std::string("whole/") + file) == tiny.text(std::string("parts/") + file))
+        << file;
+  }
+}
+
+// What a rank takes and sends is what the plan says of it.
+TEST(SlowCrew, EveryRankTakesWhatIsPlanned) {
+  const TinyRun tiny("crew_plan");
+  for (const char* method : {"method=full", "method=lora", "method=rotary storage=int8 active_params=60% steps_per_rotation=2",
+                             "method=galore galore_rank=8 projection_update_gap=4"}) {
+    const std::string settings = tiny.settings(
+        "output_dir=" + tiny.path("out").string() +
+        " overwrite=true max_steps=5 gradient_accumulation_steps=2 data_parallel=4 "
+        "pipeline_stages=2 report_samples=0 " +
+        std::string(method));
+    const Recipe recipe = make_recipe(settings_of(settings));
+    const ModelFiles files = open_model(recipe.model, "", recipe.tokenizer);
+    const RanksPlan plan = plan_ranks(recipe, files, 4);
+    train_on_ranks(settings, 4);
+    const auto ranks = tiny.events("out", "rank");
+    ASSERT_EQ(ranks.size(), 4u);
+    for (const auto& rank : ranks) {
+      const SessionPlan& planned = plan.stages[rank["rank"].get<size_t>() % 2];
+      EXPECT_EQ(rank["device"]["peak"].get<int64_t>(), planned.ledger.peak) << method << rank;
+      EXPECT_EQ(rank["masters"]["peak"].get<int64_t>(), planned.masters.peak) << method << rank;
+      if (method != std::string("method=full")) continue;  // others change what learns
+      EXPECT_EQ(rank["sent_gradient"].get<int64_t>(), 5 * planned.sent.gradient) << rank;
+    }
+  }
+}
+
+// An embedding that is the head as well learns at both ends of a pipeline, which add its gradients
+// in another order than one rank does.
+TEST(SlowCrew, ATiedEmbeddingLearnsAtBothEnds) {
+  const TinyRun tiny("crew_tied");
+  std::string config = read_text(tiny.config());
+  config.replace(config.find("\"tie_word_embeddings\": false"), 28, "\"tie_word_embeddings\": true");
+  const auto settings = [&](const std::string& output, const std::string& more) {
+    return tiny.settings("output_dir=" + tiny.path(output).string() +
+                         " max_steps=5 report_samples=0 method=full learning_rate=1e-3 model=" +
+                         tiny.file("tied.json", config) + " " + more);
+  };
+  train_on_ranks(settings("one", "data_parallel=2"), 1);
+  train_on_ranks(settings("many", "data_parallel=2 pipeline_stages=2"), 4);
+  const auto one = tiny.events("one", "step");
+  const auto many = tiny.events("many", "step");
+  ASSERT_EQ(one.size(), many.size());
+  for (size_t i = 0; i < one.size(); ++i) {
+    for (const char* value : {"loss", "grad_norm"}) {
+      const auto want = one[i][value].get<double>();
+      EXPECT_NEAR(many[i][value].get<double>(), want, 1e-6 * want) << value << " " << i;
+    }
+  }
+  const SafetensorsFile a(tiny.path("one/model.safetensors"));
+  const SafetensorsFile b(tiny.path("many/model.safetensors"));
+  ASSERT_EQ(a.entries().size(), b.entries().size());
+  double largest = 0;
+  for (const SafetensorsEntry& entry : a.entries()) {
+    const auto* x = reinterpret_cast<const float*>(entry.bytes.data());
+    const auto* y = reinterpret_cast<const float*>(b.find(entry.name)->bytes.data());
+    for (size_t i = 0; i < entry.bytes.size() / 4; ++i) {
+      largest = std::max(largest, std::abs(static_cast<double>(x[i]) - static_cast<double>(y[i])));
+    }
+  }
+  EXPECT_LE(largest, 1e-6);
+  EXPECT_GT(largest, 0.0);  // it is another order
+}
 
 }  // namespace
 }  // namespace jackscrew

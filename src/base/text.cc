@@ -92,6 +92,10 @@ std::string counted(int64_t count, std::string_view noun) {
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }
 
+std::string counted(int64_t count, std::string_view noun, std::string_view plural) {
+  return fmt::format("{} {}", count, count == 1 ? noun : plural);
+}
+
 std::optional<int64_t> parse_bytes(std::string_view text) {
   size_t digits = 0;
   while (digits < text.size() &&

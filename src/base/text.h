@@ -23,6 +23,8 @@ std::string human_count(int64_t count);
 
 // "1 token", "2 tokens".
 std::string counted(int64_t count, std::string_view noun);
+// "1 copy", "2 copies".
+std::string counted(int64_t count, std::string_view noun, std::string_view plural);
 
 // "16GiB", "800 MB", "4096B" -> bytes. nullopt when it is not a size; a number without a unit is
 // none, since people mean GiB by it as often as bytes.

@@ -202,7 +202,7 @@ int show_ranks(const Recipe& recipe, const ModelFiles& files) {
   }
   print_run(recipe, files, plan.stages.front());
   fmt::print("{}: {} of the model in {}, {} in a step\n\n", counted(plan.layout.ranks(), "rank"),
-             plan.layout.replicas == 1 ? "one copy" : fmt::format("{} copies", plan.layout.replicas),
+             counted(plan.layout.replicas, "copy", "copies"),
              counted(plan.layout.stages, "stage"), counted(plan.layout.lanes, "lane"));
   fmt::print("  {:>4}  {:>5}  {:<10}{:>12}{:>12}{:>18}\n", "rank", "stage", "blocks", "device",
              "host", "sent in a step");

@@ -50,7 +50,7 @@ class Report {
     std::string body = fmt::format("<h1>{}</h1>\n<p class=\"lead\">{}</p>\n", html_text(title_),
                                    html_text(lead()));
     body += numbers() + warnings() + "<div class=\"charts\">\n" + charts() + "</div>\n" +
-            samples() + environment();
+            samples() + ranks() + subspaces() + environment();
     if (!recipe_yaml.empty()) {
       body += fmt::format("<details><summary>Recipe</summary><pre>{}</pre></details>\n",
                           html_text(recipe_yaml));
@@ -225,6 +225,53 @@ class Report {
       out += "</div>\n";
     }
     return out;
+  }
+
+  // What each rank of a run of several held and did.
+  std::string ranks() const {
+    std::string rows;
+    each("rank", [&](double, const json& event) {
+      const auto peak = event.contains("device") ? number(event["device"], "peak") : std::nullopt;
+      rows += fmt::format(
+          "<tr><td>rank {} on {}</td><td>{}</td><td>waited {:.0f}% of the time</td>"
+          "<td>sent {}</td></tr>\n",
+          html_text(text(event, "rank")), html_text(text(event, "host")),
+          human_bytes(static_cast<int64_t>(peak.value_or(0))),
+          100.0 * number(event, "waited_share").value_or(0),
+          human_bytes(static_cast<int64_t>(number(event, "sent_stream").value_or(0) +
+                                           number(event, "sent_gradient").value_or(0))));
+    });
+    if (rows.empty()) return {};
+    return "<h2>Ranks</h2>\n<table class=\"facts\">\n" + rows + "</table>\n";
+  }
+
+  // How the subspaces of GaLore's matrices went on: the last refresh of each.
+  std::string subspaces() const {
+    struct Refreshes {
+      int64_t count = 0;
+      double overlap = 0, step = 0, next = 0;
+    };
+    std::map<std::string, Refreshes> all;
+    each("refresh", [&](double step, const json& event) {
+      Refreshes& of = all[text(event, "weight")];
+      ++of.count;
+      of.step = step;
+      of.overlap = number(event, "overlap").value_or(0);
+      of.next = number(event, "next").value_or(step);
+    });
+    if (all.empty()) return {};
+    std::string rows;
+    for (const auto& [weight, of] : all) {
+      rows += fmt::format(
+          "<tr><td>{}</td><td>{}</td><td>overlap {:.2f} at the last</td><td>gap of {:.0f} steps</td>"
+          "</tr>\n",
+          html_text(weight), counted(of.count, "refresh", "refreshes"), of.overlap,
+          of.next - of.step);
+    }
+    return fmt::format(
+        "<h2>Subspaces</h2>\n<details><summary>{}, by matrix</summary><table class=\"facts\">\n{}"
+        "</table></details>\n",
+        counted(std::ssize(all), "matrix", "matrices"), rows);
   }
 
   std::string environment() const {

@@ -120,7 +120,7 @@ void RunLog::introduce_ranks() {
     stages += fmt::format("{}{}-{}", i == 1 ? " of blocks " : ", ", split[i - 1], split[i] - 1);
   }
   say(fmt::format("ranks     {}: {} of the model, {}{}; {} in a step", layout.ranks(),
-                  layout.replicas == 1 ? "one copy" : fmt::format("{} copies", layout.replicas), counted(layout.stages, "stage"),
+                  counted(layout.replicas, "copy", "copies"), counted(layout.stages, "stage"),
                   stages, counted(layout.lanes, "lane")));
 }
 
@@ -139,7 +139,8 @@ void RunLog::report_ranks(int64_t done) {
                       .add("masters", ledger_json(of.masters))
                       .add("sent_stream", of.sent.stream)
                       .add("sent_gradient", of.sent.gradient)
-                      .add("seconds_waited", of.seconds_waited));
+                      .add("seconds_waited", of.seconds_waited)
+                      .add("waited_share", waited));
     say(fmt::format("rank {:<5}on {}: peak {} allocated, waited {:.0f}% of the time, sent {}", rank,
                     of.host, human_bytes(of.device.peak), 100.0 * waited,
                     human_bytes(of.sent.all())));

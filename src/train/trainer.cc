@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "formats/checkpoint.h"
 #include "optim/schedule.h"
+#include "recipe/recipe_file.h"
 #include "report/report.h"
 #include "session/evaluate.h"
 #include "train/crew.h"
@@ -34,11 +35,29 @@ std::string plain_number(double value) {
   return std::isnan(value) ? "nan" : fmt::format("{}", value);
 }
 
-// With data_parallel=auto a step has a lane for each copy of the model; a recipe that is saved says
-// how many.
+// The lanes of the run that output_dir has, if there is one to go on with: with them it comes to the
+// same bits, whatever the number of ranks.
+std::optional<std::string> lanes_before(const Recipe& recipe) {
+  const fs::path path = fs::path(recipe.output_dir) / "recipe.yaml";
+  if (recipe.overwrite || recipe.resume == "never" || !fs::exists(path)) return std::nullopt;
+  for (const Assignment& assignment : read_recipe_file(path)) {
+    if (assignment.name == "data_parallel" && parse_int(assignment.text)) return assignment.text;
+  }
+  return std::nullopt;
+}
+
+// With data_parallel=auto a step has the lanes that it had or, in a new run, one for each copy of
+// the model; a recipe that is saved says how many.
 Recipe with_lanes(Recipe recipe, Transport* transport) {
   const int ranks = transport == nullptr ? 1 : transport->size();
+  const bool automatic = recipe.options.is_word("data_parallel");
+  if (const auto before = automatic ? lanes_before(recipe) : std::nullopt) {
+    recipe.data_parallel = *parse_int(*before);
+  }
   recipe.data_parallel = layout_of(recipe, ranks).lanes;
+  if (automatic) {
+    recipe.options.set("data_parallel", std::to_string(recipe.data_parallel), "the ranks");
+  }
   if (recipe.fused_update && recipe.data_parallel > 1) {
     throw Error(ErrorKind::usage,
                 fmt::format("with update=fused no gradient is left that {} lanes (data_parallel) "
@@ -46,8 +65,6 @@ Recipe with_lanes(Recipe recipe, Transport* transport) {
                             recipe.data_parallel),
                 "set update=after, or pipeline_stages to the number of ranks");
   }
-  const std::string lanes = std::to_string(recipe.data_parallel);
-  if (recipe.options.is_word("data_parallel")) recipe.options.set("data_parallel", lanes, "ranks");
   return recipe;
 }
 

@@ -96,6 +96,27 @@ TEST(Report, ShowsWhatTheLogHas) {
   }
 }
 
+TEST(Report, ShowsRanksAndSubspaces) {
+  const std::vector<json> events = {
+      {{"event", "start"}, {"step", 0}},
+      {{"event", "refresh"}, {"step", 8}, {"weight", "a<"}, {"overlap", 0.25}, {"next", 16}},
+      {{"event", "refresh"}, {"step", 16}, {"weight", "a<"}, {"overlap", 0.5}, {"next", 48}},
+      {{"event", "rank"},
+       {"step", 48},
+       {"rank", 1},
+       {"host", "bert<"},
+       {"device", {{"peak", 1 << 20}}},
+       {"waited_share", 0.125},
+       {"sent_stream", 1024},
+       {"sent_gradient", 1024}}};
+  const std::string page = render_report("run", events, "");
+  expect_well_formed(page);
+  for (const char* part : {"rank 1 on bert&lt;", "1.0 MiB", "waited 12% of the time", "sent 2.0 KiB",
+                           "a&lt;", "2 refreshes", "overlap 0.50 at the last", "gap of 32 steps"}) {
+    EXPECT_NE(page.find(part), std::string::npos) << part;
+  }
+}
+
 TEST(Report, SaysHowFarAnInterruptedRunIs) {
   const std::vector<json> events = {
       {{"event", "start"}, {"step", 0}, {"total_steps", 60}},

@@ -3,7 +3,9 @@
 Fresh random models and adapters each time. Called by tools/parity.py.
 """
 
+import json
 import random
+import subprocess
 from pathlib import Path
 
 import gguf
@@ -12,15 +14,18 @@ import torch
 from gguf import quants
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 import golden
+import quantised_models
+from quantised_parity import VARIANTS, Producers
 from tiny_models import tiny_tokenizer
 
 TEXTS = ["A jackscrew lifts a house with one hand, a turn at a time.",
          "In 1969, 3 men flew 384,400 km; pi is 3.14159265.",
          "def clip(g, limit):\n    return [x * min(1, limit / norm) for x in g]\n",
          "Привет, мир! naïve café"]
+PROMPTS = ["The capital of France is", "Water boils at", "def factorial(n):\n"]
 LINEARS = ["q_proj", "v_proj", "o_proj", "gate_proj", "down_proj"]
 ADAPTERS = {
     "lora": dict(r=4, lora_alpha=8, target_modules=LINEARS),
@@ -103,6 +108,31 @@ def check_merge(report, program, work: Path, rng: random.Random) -> None:
     report.line("merge.both", largest_error(output, theirs), 1e-6)
 
 
+def check_quantised_bases(report, program, work: Path, seed: int, place: Path) -> None:
+    """An adapter merged into every layout that is read: the bytes of the same over its decoded values."""
+    torch.manual_seed(seed)
+    source = work / "conversion_source"
+    config = LlamaConfig(vocab_size=288, hidden_size=64, intermediate_size=192, num_hidden_layers=2,
+                         num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=False,
+                         max_position_embeddings=128)
+    LlamaForCausalLM(config).save_pretrained(source)
+    adapter = work / "conversion_adapter"
+    write_adapter(source, adapter, ADAPTERS["dora"], seed)
+    producers = Producers(place)
+    for number, (name, (function, layout, options)) in enumerate(VARIANTS.items()):
+        packed, plain = work / f"base_{number}", work / f"plain_base_{number}"
+        quantised_models.write_quantised(source, packed, plain, layout, seed, head=False,
+                                         quantiser=getattr(producers, function), **options)
+        merged = []
+        for model in (packed, plain):
+            output = work / f"merged_{model.name}"
+            program("merge", f"model={model}", f"adapter={adapter}", f"output_dir={output}",
+                    "storage=f32")
+            merged.append(load_file(output / "model.safetensors"))
+        different = sum(int((merged[0][key] != merged[1][key]).sum()) for key in merged[1])
+        report.line(f"merge over {name}: different values", different, 0)
+
+
 def interleaved(weight: torch.Tensor, heads: int) -> torch.Tensor:
     """Rows of q and k as files of "llama" have them."""
     return weight.reshape(heads, 2, -1, weight.shape[1]).swapaxes(1, 2).reshape(weight.shape)
@@ -150,27 +180,74 @@ def check_tensors(report, path: Path, weights: dict, shape: dict, name: str, sto
 def check_opened(report, program, work: Path, directory: Path, path: Path) -> None:
     """transformers opens the file: the same logits as from the directory, the same ids."""
     name = path.name.removesuffix(".f32.gguf")
-    theirs = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32,
-                                                  attn_implementation="eager").eval()
-    ours = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32,
-                                                attn_implementation="eager").eval()
-    tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
-    own = AutoTokenizer.from_pretrained(directory)
-    different = sum(own(text).input_ids != tokenizer(text).input_ids for text in TEXTS)
-    report.line(f"gguf.{name}: texts with other ids", different, 0)
-    ids = torch.tensor([own(TEXTS[0]).input_ids])
-    with torch.no_grad():
-        a, b = ours(input_ids=ids).logits.double(), theirs(input_ids=ids).logits.double()
-    # transformers leaves rope_freqs.weight out.
-    if name != "llama3":
+    # It reads the tokenizers of others by patterns of its own, no rope_freqs.weight, and of qwen3 no
+    # attention.key_length.
+    if name.startswith("llama"):
+        tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+        own = AutoTokenizer.from_pretrained(directory)
+        different = sum(own(text).input_ids != tokenizer(text).input_ids for text in TEXTS)
+        report.line(f"gguf.{name}: texts with other ids", different, 0)
+    if name in ("llama", "qwen2"):
+        theirs = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name,
+                                                      dtype=torch.float32, attn_implementation="eager")
+        ours = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32,
+                                                    attn_implementation="eager")
+        ids = torch.arange(40)[None]
+        with torch.no_grad():
+            a, b = (model.eval()(input_ids=ids).logits.double() for model in (ours, theirs))
         report.line(f"gguf.{name}: opened", golden.relative_error(b, a), 1e-6)
     data = work / "export.txt"
-    data.write_text(TEXTS[0])
+    data.write_text("\n".join(TEXTS))
+    ids = [program.tokens(model, data) for model in (directory, path)]
+    report.line(f"gguf.{name}: other ids of ours", ids[0] != ids[1], 0)
     same = [program.loss(data, f"model={model}") for model in (directory, path)]
     report.line(f"gguf.{name}: loss", abs(same[0] - same[1]), 0)
 
 
-def check_conversions(report, program, work: Path, seed: int) -> None:
+def check_llama_cpp(report, program, work: Path, model: Path, python: Path) -> None:
+    """llama.cpp opens what is exported of SmolLM2: its ids of texts, its greedy answers, and how sure it is."""
+    if not python.exists():
+        print(f"skip llama.cpp: there is no {python} (script/setup --oracle makes it)", flush=True)
+        return
+    # Its cache of keys and values is f16; where weights are quantised, as in the file itself ("keep"), it rounds
+    # activations too.
+    for storage, limit in (("f32", 5e-3), ("keep", 0.5), ("q8_0", 0.5), ("q4_k", 0.5)):
+        path = work / f"smollm2.{storage}.gguf"
+        program("export", f"model={model}", f"output={path}", f"storage={storage}")
+        asked = {"texts": TEXTS, "prompts": PROMPTS, "tokens": 12}
+        done = subprocess.run([python, Path(__file__).with_name("llama_cpp_answers.py"), path],
+                              input=json.dumps(asked), capture_output=True, text=True, timeout=300)
+        said = json.loads(done.stdout)
+        data = work / "asked.txt"
+        different = 0
+        for text, ids in zip(TEXTS, said["ids"]):
+            data.write_text(text)
+            different += program.tokens(path, data)[0]["ids"] != ids
+        report.line(f"llama.cpp.{storage}: texts with other ids", different, 0)
+        other, worst = 0, 0.0
+        for prompt, answer in zip(PROMPTS, said["answers"]):
+            ours = json.loads(program("generate", f"model={path}", f"prompt={prompt}", "max_new_tokens=12",
+                                      "chat_template=plain", "product=f32", "--json"))["text"]
+            data.write_text(prompt + ours)
+            logits = program.logits(path, data, work / "asked.safetensors")
+            data.write_text(prompt)
+            begin = len(program.tokens(path, data)[0]["ids"])
+            chosen = logits["ids"][begin:].tolist()
+            # Where two tokens are as good as equally likely, rounding decides, and all that follows differs.
+            same = next((i for i, ((a, _), b) in enumerate(zip(answer, chosen)) if a != b), len(chosen))
+            sure = logits["logits"].double().log_softmax(-1)[begin - 1:]
+            other += storage == "f32" and same < len(chosen)
+            worst = max([worst, *(abs(sure[i, token].item() - logprob)
+                                  for i, (token, logprob) in enumerate(answer[:same + 1]))])
+        report.line(f"llama.cpp.{storage}: other answers", other, 0)
+        report.line(f"llama.cpp.{storage}: log-probabilities", worst, limit)
+        path.unlink()
+
+
+def check_conversions(report, program, work: Path, seed: int, place: Path, model: Path,
+                      llama_cpp: Path) -> None:
     rng = random.Random(seed)
     check_merge(report, program, work, rng)
+    check_quantised_bases(report, program, work, seed, place)
     check_gguf(report, program, work, rng)
+    check_llama_cpp(report, program, work, model, llama_cpp)

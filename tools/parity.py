@@ -703,7 +703,9 @@ class Parity:
 
     def conversions(self) -> None:
         """Merged models against PEFT's, GGUF files against the package gguf and transformers."""
-        check_conversions(self.report, self.program, self.work, self.seed)
+        check_conversions(self.report, self.program, self.work, self.seed,
+                          Path(sys.prefix) / "producers", self.gguf,
+                          Path(sys.prefix).parent / "llama_cpp/bin/python")
 
     def guard(self, name: str, check: Callable[[], None]) -> None:
         try:

@@ -204,6 +204,28 @@ def check_opened(report, program, work: Path, directory: Path, path: Path) -> No
     report.line(f"gguf.{name}: loss", abs(same[0] - same[1]), 0)
 
 
+def check_nf4(report, program, work: Path, rng: random.Random) -> None:
+    """transformers opens the directory: bitsandbytes decodes the values that the program does."""
+    import bitsandbytes.functional as bnb
+
+    directory, packed, decoded = (work / f"nf4_{name}" for name in ("source", "packed", "decoded"))
+    # Widths of whole blocks: bitsandbytes decodes no others as it codes them, see tools/parity.py.
+    write_model(directory, "nf4", dict(hidden=64, ffn=128, layers=2, heads=4, kv_heads=2, tied=False),
+                rng.randrange(2**31))
+    program("export", f"model={directory}", f"output_dir={packed}", "storage=nf4")
+    program("export", f"model={packed}", f"output_dir={decoded}", "storage=f32")
+    values = load_file(decoded / "model.safetensors")
+    model = AutoModelForCausalLM.from_pretrained(packed, dtype=torch.float32)
+    different, layers = 0, 0
+    for name, parameter in model.named_parameters():
+        state = getattr(parameter, "quant_state", None)
+        layers += state is not None
+        value = parameter.data if state is None else bnb.dequantize_4bit(parameter.data, state)
+        different += int((value.float() != values[name]).sum())
+    report.line("nf4: different values", different if layers else float("nan"), 0,
+                f"{layers} layers in NF4")
+
+
 def check_llama_cpp(report, program, work: Path, model: Path, python: Path) -> None:
     """llama.cpp opens what is exported of SmolLM2: its ids of texts, its greedy answers, and how sure it is."""
     if not python.exists():
@@ -250,4 +272,5 @@ def check_conversions(report, program, work: Path, seed: int, place: Path, model
     check_merge(report, program, work, rng)
     check_quantised_bases(report, program, work, seed, place)
     check_gguf(report, program, work, rng)
+    check_nf4(report, program, work, rng)
     check_llama_cpp(report, program, work, model, llama_cpp)

@@ -1,10 +1,14 @@
 #include "conversion/convert.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "base/text.h"
 #include "conversion/result_texts.h"
+#include "formats/bitsandbytes.h"
 #include "formats/gguf_writer.h"
+#include "formats/hf_config.h"
+#include "quant/nf4.h"
 #include "session/evaluate.h"
 #include "session/stage_loader.h"
 #include "text/tokenizer/gguf_tokenizer.h"
@@ -39,19 +43,27 @@ std::unique_ptr<ModelWriter> begin_directory(const Recipe& recipe, const ModelFi
                                              const ModelOutput& output,
                                              std::vector<std::string>& notes) {
   const auto has = [&](std::string_view dtype) {
-    return std::ranges::any_of(
-        tensors, [&](const ModelTensor& t) { return dtype == safetensors_dtype(*t.format); });
+    return std::ranges::any_of(tensors, [&](const ModelTensor& t) {
+      const char* own = safetensors_dtype(*t.format);
+      return own != nullptr && dtype == own;
+    });
   };
   const char* dtype = has("BF16") ? "bfloat16" : has("F16") ? "float16" : "float32";
+  Texts texts;
   if (const auto tokenizer = usable_tokenizer(recipe, files, notes)) {
     const ChatFormat format = recipe_chat_format(recipe, *tokenizer);
-    write_texts(config_texts(files, *tokenizer, format, dtype), output.path());
-    write_texts(tokenizer_texts(files, *tokenizer, format), output.path());
+    texts = config_texts(files, *tokenizer, format, dtype);
+    texts.merge(tokenizer_texts(files, *tokenizer, format));
   } else {
-    write_texts(config_texts(files, dtype), output.path());
-    write_texts(tokenizer_texts(files), output.path());
+    texts = config_texts(files, dtype);
+    texts.merge(tokenizer_texts(files));
   }
-  return make_safetensors_model_writer(output.path(), tensors, recipe.max_shard_bytes);
+  if (std::ranges::any_of(tensors, [](const auto& t) { return t.format == &nf4_format(); })) {
+    std::string& config = texts["config.json"];
+    config = add_quantization_config(config, nf4_quantization_config(dtype));
+  }
+  write_texts(texts, output.path());
+  return make_safetensors_model_writer(output.path(), tensors, dtype, recipe.max_shard_bytes);
 }
 
 // "SmolLM2-135M" of the directory or the file of that name.

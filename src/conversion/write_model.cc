@@ -12,6 +12,7 @@
 #include "formats/gguf.h"
 #include "kernels/device.h"
 #include "model/weights.h"
+#include "quant/nf4.h"
 #include "quant/plain.h"
 #include "quant/q5_0.h"
 #include "quant/q5_1.h"
@@ -39,7 +40,7 @@ const StoredTensor& stored_weight(const ModelFiles& files, const WeightSource& s
 }
 
 bool can_hold(ModelFormat files, const Format& format) {
-  return files == ModelFormat::hf ? safetensors_dtype(format) != nullptr
+  return files == ModelFormat::hf ? safetensors_dtype(format) != nullptr || &format == &nf4_format()
                                   : ggml_type(format.name()).has_value();
 }
 
@@ -67,11 +68,15 @@ const Format& for_width(const Format& format, int64_t cols) {
   return f32_format();
 }
 
+bool can_write(const Format& format) {
+  return find_row_encoder(format) != nullptr || &format == &nf4_format();
+}
+
 // The format of the recipe's storage; null for "keep".
 const Format* chosen_format(const StorageChoice& choice) {
   if (choice.storage == "keep") return nullptr;
   const Format& format = find_format(choice.storage);
-  if (can_hold(choice.files, format) && find_row_encoder(format) != nullptr) return &format;
+  if (can_hold(choice.files, format) && can_write(format)) return &format;
   std::string known;
   for (const RowEncoder& encoder : row_encoders()) {
     if (can_hold(choice.files, *encoder.format))
@@ -104,9 +109,10 @@ int64_t logical_row(int64_t row, int64_t heads, int64_t rows) {
   return row / head_dim * head_dim + within % 2 * (head_dim / 2) + within / 2;
 }
 
-// The largest magnitude that a format can have: the scales of blocks are f16.
+// The largest magnitude that a format can have: the scales of GGUF's blocks are f16.
 float largest_of(const Format& format) {
-  if (&format == &f32_format()) return std::numeric_limits<float>::max();
+  if (&format == &f32_format() || &format == &nf4_format())
+    return std::numeric_limits<float>::max();
   return &format == &bf16_format() ? 0x1.fep127f : 65504.0f;
 }
 
@@ -150,7 +156,11 @@ class WeightWriter {
     }
     const bool as_is = stored.format.get() == tensor.format && !stored.computed &&
                        !stored.transcode && stored.more.empty();
-    as_is ? copy(tensor, stored, progress) : encode(tensor, stored, progress);
+    if (tensor.format->for_linears_only()) {
+      encode_whole(tensor, stored, progress);
+    } else {
+      as_is ? copy(tensor, stored, progress) : encode(tensor, stored, progress);
+    }
     files_.source->release(stored);
     check_maps();
   }
@@ -215,6 +225,28 @@ class WeightWriter {
     }
   }
 
+  // In formats whose rows do not lie one after another: all of them in memory.
+  void encode_whole(const ModelTensor& tensor, const StoredTensor& stored,
+                    const ProgressCallback& progress) {
+    const int64_t rows = tensor.spec.rows, cols = tensor.spec.cols;
+    const int64_t staged = StoredRows::bytes_for(stored, rows, cols);
+    const OwnedTensor staging(memory_, Purpose::staging, DType::u8, {std::max<int64_t>(1, staged)});
+    const OwnedTensor panel(memory_, Purpose::staging, DType::f32,
+                            {std::min(rows, encode_panel_rows(cols)), cols});
+    const OwnedTensor out(memory_, Purpose::staging, DType::u8, {tensor.bytes()});
+    const StoredRows from(*ops_, stored, rows, cols, staging.view());
+    const auto source = [&](int64_t begin, int64_t end) {
+      const Tensor part = panel.view().rows(0, end - begin);
+      from.decode(begin, end, part);
+      check_values(files_, tensor, part);
+      return part;
+    };
+    Arena scratch;
+    tensor.format->encode(*ops_, source, {out.view(), rows, cols}, {}, scratch);
+    writer_.write(tensor.spec, {out.view().data<uint8_t>(), static_cast<size_t>(tensor.bytes())});
+    progress(tensor.bytes());
+  }
+
   const ModelFiles& files_;
   ModelWriter& writer_;
   int threads_;
@@ -237,7 +269,8 @@ std::vector<ModelTensor> tensors_to_write(const ModelFiles& files, const Storage
     const StoredTensor& stored = stored_weight(files, *files.source, weight);
     const bool is_head = weight.module == (tied ? "embed_tokens" : "lm_head");
     const Format* format = chosen;
-    if (format == nullptr) {
+    // Formats of linear layers leave embedding, head and norms as they are.
+    if (format == nullptr || (format->for_linears_only() && !weight.is_block_matrix())) {
       format = &kept_format(choice, kept, stored);
     } else if (is_head && bits_of(*format) < bits_of(q6_k_format())) {
       format = &for_width(q6_k_format(), weight.cols);
@@ -245,7 +278,8 @@ std::vector<ModelTensor> tensors_to_write(const ModelFiles& files, const Storage
                                   weight.name, format->name()));
     }
     if (weight.is_vector() && choice.files == ModelFormat::gguf) format = &f32_format();
-    if (!weight.is_vector() && !holds_rows_of(*format, weight.cols)) {
+    const bool by_rows = !format->for_linears_only();
+    if (!weight.is_vector() && by_rows && !holds_rows_of(*format, weight.cols)) {
       format = &for_width(*format, weight.cols);
       ++narrow_weights[fmt::format("{} elements are written in {}", weight.cols, format->name())];
     }

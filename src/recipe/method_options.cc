@@ -49,9 +49,8 @@ struct MethodWords {
       fmt::format("keep {} {} {}", any_storage, linear_storage, file_storage);
   const std::string storage_help = fmt::format(
       "format of the weights in memory: keep (as in the file) {}; for the linear "
-      "layers of the blocks alone: {}; of the weights that merge and export write: keep {}, in "
-      "GGUF "
-      "also {}",
+      "layers of the blocks alone: {}; of the weights that merge and export write: keep {}, in a "
+      "Hugging Face directory also nf4, in GGUF also {}",
       any_storage, linear_storage, any_storage, file_storage);
   const std::string products =
       "auto " + words_of(all_products(), [](const ProductEntry& entry) { return entry.name; });

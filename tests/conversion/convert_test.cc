@@ -158,6 +158,16 @@ TEST_F(SlowConversion, AQuantisedBaseIsMergedFromItsOwnValues) {
   EXPECT_NEAR(said["loss"], said["reference_loss"], 1e-6);
 }
 
+// What NF4 in memory computes with is what the directory holds.
+TEST_F(SlowConversion, Nf4IsThatOfMemory) {
+  const std::string base = "model=" + path("base");
+  answer(fmt::format("export {} output_dir={} storage=nf4 max_shard_size=20kB", base, path("n")));
+  EXPECT_EQ(loss("model=" + path("n")), loss(base + " storage=nf4"));
+  EXPECT_NE(loss("model=" + path("n")), loss(base));
+  const json config = json::parse(read_text(path("n") + "/config.json"));
+  EXPECT_EQ(config["quantization_config"]["bnb_4bit_quant_type"], "nf4");
+}
+
 TEST_F(SlowConversion, AMergeThatLosesTooMuchLeavesNothing) {
   // What was learned by heart is what coarse codes lose.
   train_adapter("adapter", "max_steps=60 modules_to_save=embed_tokens,lm_head");

@@ -32,6 +32,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 import golden
+from conversion_parity import check_conversions
 from hostile_text import hostile_text
 from product_parity import check_products
 from quantised_parity import check_quantised
@@ -700,6 +701,12 @@ class Parity:
         """Products of bytes and of four bits, against an emulation with the same random numbers."""
         check_products(self.report, self.program, self.work, self.seed)
 
+    def conversions(self) -> None:
+        """Merged models against PEFT's, GGUF files against the package gguf and transformers."""
+        check_conversions(self.report, self.program, self.work, self.seed,
+                          Path(sys.prefix) / "producers", self.gguf,
+                          Path(sys.prefix).parent / "llama_cpp/bin/python")
+
     def guard(self, name: str, check: Callable[[], None]) -> None:
         try:
             check()
@@ -745,7 +752,7 @@ def main() -> int:
     parser.add_argument("--tokenizers", type=Path, required=True,
                         help="the directory that script/setup --tokenizers makes")
     names = ["tiny", "gguf_architectures", "gguf_types", "states", "tokens", "tokenizers", "chats",
-             "logits", "full", "lora", "adapters", "nf4", "quantised", "products"]
+             "logits", "full", "lora", "adapters", "nf4", "quantised", "products", "conversions"]
     parser.add_argument("--only", choices=names, action="append",
                         help="run this check only (repeatable)")
     options = parser.parse_args()

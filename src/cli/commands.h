@@ -21,6 +21,9 @@ int run_report(Arguments arguments);
 int run_logits(Arguments arguments);
 int run_config(Arguments arguments);
 int run_doctor(Arguments arguments);
+int run_merge(Arguments arguments);
+int run_export(Arguments arguments);
+int run_compare(Arguments arguments);
 
 // A row of the program's table of subcommands.
 struct Command {

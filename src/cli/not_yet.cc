@@ -10,13 +10,8 @@ namespace jackscrew {
 namespace {
 
 constexpr NotYet kNotYet[] = {
-    {"merge fuse", "merging an adapter into its model is not supported yet",
-     "eval, generate and chat take model=BASE adapter=DIR as they are; to merge in Python: "
-     "PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(\"BASE\"), \"DIR\")"
-     ".merge_and_unload().save_pretrained(\"OUT\")"},
-    {"export convert", "writing GGUF and other formats is not supported yet",
-     "results are Hugging Face and PEFT directories, which transformers and vLLM open; llama.cpp's "
-     "convert_hf_to_gguf.py makes GGUF of a model, its convert_lora_to_gguf.py of an adapter"},
+    {"fuse", "that is done by merge", "jackscrew merge model=MODEL adapter=DIR output_dir=DIR"},
+    {"convert", "that is done by export", "jackscrew export model=MODEL output=FILE.gguf"},
     {"quantize quantise", "writing quantized models is not supported yet",
      "storage=nf4 or storage=int8 quantizes while a model is loaded, GGUF's quantized types are "
      "read "

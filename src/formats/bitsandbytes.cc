@@ -219,4 +219,16 @@ std::vector<TensorBytes> nf4_tensors(const std::string& name, const Format& form
   return out;
 }
 
+json nf4_quantization_config(const std::string& dtype) {
+  return {{"quant_method", "bitsandbytes"},
+          {"load_in_4bit", true},
+          {"load_in_8bit", false},
+          {"bnb_4bit_quant_type", "nf4"},
+          {"bnb_4bit_compute_dtype", dtype},
+          {"bnb_4bit_use_double_quant", false},
+          {"bnb_4bit_quant_storage", "uint8"},
+          {"llm_int8_skip_modules", {"lm_head"}},
+          {"llm_int8_enable_fp32_cpu_offload", false}};
+}
+
 }  // namespace jackscrew

@@ -13,6 +13,8 @@
 // Columns of activations that go in f16 there are no part of the weight.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
+
 #include "formats/quantised_layout.h"
 #include "quant/format.h"
 
@@ -33,5 +35,8 @@ struct TensorBytes {
 // is what bitsandbytes is to decode it to: "bfloat16", "float16" or "float32".
 std::vector<TensorBytes> nf4_tensors(const std::string& name, const Format& format,
                                      const Storage& storage, const std::string& dtype);
+
+// The quantization_config of a model whose blocks' linears are such weights.
+nlohmann::json nf4_quantization_config(const std::string& dtype);
 
 }  // namespace jackscrew

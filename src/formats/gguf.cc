@@ -115,6 +115,13 @@ std::string ggml_type_name(uint32_t type) {
   return known ? kTypeNames[type] : fmt::format("type {}", type);
 }
 
+std::optional<uint32_t> ggml_type(std::string_view format) {
+  for (const BlockFormat& known : kFormats) {
+    if (known.format == format) return known.type;
+  }
+  return std::nullopt;
+}
+
 std::string readable_ggml_types() {
   std::string out;
   for (const BlockFormat& known : kFormats) {

@@ -35,6 +35,8 @@ enum class GgufType : uint32_t {
 
 // "F32", "Q4_K" ...; "type 99" for a number without a name.
 std::string ggml_type_name(uint32_t type);
+// ggml's number of a storage format's type; none where it has no such type.
+std::optional<uint32_t> ggml_type(std::string_view format);
 // The names of the types that storage formats exist for: "F32, F16, ...".
 std::string readable_ggml_types();
 

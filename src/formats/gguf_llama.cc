@@ -9,13 +9,12 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "formats/gguf.h"
+#include "formats/gguf_names.h"
 #include "formats/shape.h"
 
 namespace jackscrew {
 
 namespace {
-
-constexpr const char* kRopeFactors = "rope_freqs.weight";
 
 [[noreturn]] void unsupported(const GgufFile& file, const std::string& what,
                               const std::string& hint) {
@@ -28,22 +27,11 @@ std::string own_key(const GgufFile& file, const char* name) {
   return file.text("general.architecture") + "." + name;
 }
 
-// What these files call an architecture, and whether they interleave the rows of its q and k, head
-// by head, for a rotation of neighbours.
-struct GgufArchitecture {
-  const char* name;
-  const char* architecture;
-  bool interleaved;
-};
-constexpr GgufArchitecture kArchitectures[] = {{"llama", "LlamaForCausalLM", true},
-                                               {"qwen2", "Qwen2ForCausalLM", false},
-                                               {"qwen3", "Qwen3ForCausalLM", false}};
-
 const GgufArchitecture& architecture_of(const GgufFile& file) {
   const std::string named = file.text("general.architecture");
   const GgufArchitecture* found = nullptr;
   std::string known;
-  for (const GgufArchitecture& architecture : kArchitectures) {
+  for (const GgufArchitecture& architecture : kGgufArchitectures) {
     if (named == architecture.name) found = &architecture;
     known += fmt::format("{}{}", known.empty() ? "" : ", ", architecture.name);
   }
@@ -59,17 +47,6 @@ const GgufArchitecture& architecture_of(const GgufFile& file) {
                 "join the parts first: llama-gguf-split --merge");
   }
   return *found;
-}
-
-// The factors by which Llama 3.1 divides its rotary frequencies; see RopeScaling.
-double llama3_factor(double frequency, const RopeScaling& scaling) {
-  const auto context = static_cast<double>(scaling.original_max_position_embeddings);
-  const double wavelength = 2.0 * std::numbers::pi / frequency;
-  if (wavelength < context / scaling.high_freq_factor) return 1.0;
-  if (wavelength > context / scaling.low_freq_factor) return scaling.factor;
-  const double smooth = (context / wavelength - scaling.low_freq_factor) /
-                        (scaling.high_freq_factor - scaling.low_freq_factor);
-  return 1.0 / ((1.0 - smooth) / scaling.factor + smooth);
 }
 
 // Llama 3 files carry the divisors themselves instead of what they were computed from. The lowest
@@ -125,10 +102,10 @@ RopeScaling parse_scaling(const GgufFile& file, const ModelConfig& config) {
     scaling.factor = file.number(own("rope.scale_linear"));
     if (scaling.factor != 1.0) scaling.kind = RopeScaling::Kind::linear;
   }
-  const GgufTensor* factors = file.find(kRopeFactors);
+  const GgufTensor* factors = file.find(kGgufRopeFactors);
   if (factors == nullptr) return scaling;
   if (scaling.kind != RopeScaling::Kind::none) {
-    unsupported(file, fmt::format("{} beside {} rope scaling", kRopeFactors, type), "");
+    unsupported(file, fmt::format("{} beside {} rope scaling", kGgufRopeFactors, type), "");
   }
   return scaling_from_factors(file, *factors, config);
 }
@@ -145,35 +122,10 @@ int64_t vocabulary(const GgufFile& file, int64_t tokens) {
   return rows;
 }
 
-struct NamePair {
-  const char* gguf;
-  const char* hf;
-  bool Architecture::*only = nullptr;  // where only some architectures have it
-};
-constexpr std::array<NamePair, 3> kModelNames = {
-    {{"token_embd.weight", "model.embed_tokens.weight"},
-     {"output_norm.weight", "model.norm.weight"},
-     {"output.weight", "lm_head.weight"}}};
-constexpr std::array<NamePair, 14> kLayerNames = {
-    {{"attn_norm.weight", "input_layernorm.weight"},
-     {"ffn_norm.weight", "post_attention_layernorm.weight"},
-     {"attn_q.weight", "self_attn.q_proj.weight"},
-     {"attn_k.weight", "self_attn.k_proj.weight"},
-     {"attn_v.weight", "self_attn.v_proj.weight"},
-     {"attn_output.weight", "self_attn.o_proj.weight"},
-     {"attn_q.bias", "self_attn.q_proj.bias", &Architecture::qkv_bias},
-     {"attn_k.bias", "self_attn.k_proj.bias", &Architecture::qkv_bias},
-     {"attn_v.bias", "self_attn.v_proj.bias", &Architecture::qkv_bias},
-     {"attn_q_norm.weight", "self_attn.q_norm.weight", &Architecture::qk_norm},
-     {"attn_k_norm.weight", "self_attn.k_norm.weight", &Architecture::qk_norm},
-     {"ffn_gate.weight", "mlp.gate_proj.weight"},
-     {"ffn_up.weight", "mlp.up_proj.weight"},
-     {"ffn_down.weight", "mlp.down_proj.weight"}}};
-
 // The Hugging Face name of a tensor; empty when the model has no such tensor. "blk.3.attn_q.weight"
 // of one with more than 3 layers gives "model.layers.3.self_attn.q_proj.weight".
 std::string hf_name(const std::string& name, const ModelConfig& config) {
-  for (const NamePair& pair : kModelNames) {
+  for (const GgufName& pair : kGgufModelNames) {
     if (name == pair.gguf) return pair.hf;
   }
   if (!name.starts_with("blk.")) return {};
@@ -184,7 +136,7 @@ std::string hf_name(const std::string& name, const ModelConfig& config) {
   if (!layer || *layer < 0 || *layer >= config.num_hidden_layers ||
       std::to_string(*layer) != number)
     return {};
-  for (const NamePair& pair : kLayerNames) {
+  for (const GgufName& pair : kGgufLayerNames) {
     if (pair.only != nullptr && !(config.architecture->*pair.only)) continue;
     if (name.compare(dot + 1, std::string::npos, pair.gguf) == 0) {
       return fmt::format("model.layers.{}.{}", number, pair.hf);
@@ -218,6 +170,16 @@ std::optional<bool> flag(const GgufFile& file, const char* key) {
 }
 
 }  // namespace
+
+double llama3_factor(double frequency, const RopeScaling& scaling) {
+  const auto context = static_cast<double>(scaling.original_max_position_embeddings);
+  const double wavelength = 2.0 * std::numbers::pi / frequency;
+  if (wavelength < context / scaling.high_freq_factor) return 1.0;
+  if (wavelength > context / scaling.low_freq_factor) return scaling.factor;
+  const double smooth = (context / wavelength - scaling.low_freq_factor) /
+                        (scaling.high_freq_factor - scaling.low_freq_factor);
+  return 1.0 / ((1.0 - smooth) / scaling.factor + smooth);
+}
 
 ModelConfig gguf_config(const GgufFile& file) {
   const std::string where = file.path().string();
@@ -308,7 +270,7 @@ GgufTokenizerMetadata gguf_tokenizer(const GgufFile& file) {
 GgufSource::GgufSource(const fs::path& path) : file_(path), config_(gguf_config(file_)) {
   const GgufArchitecture& architecture = architecture_of(file_);
   for (const GgufTensor& stored : file_.tensors()) {
-    if (stored.name == kRopeFactors) continue;  // part of the configuration
+    if (stored.name == kGgufRopeFactors) continue;  // part of the configuration
     const std::string name = hf_name(stored.name, config_);
     if (name.empty()) {
       unsupported(file_, "tensor " + stored.name,

@@ -335,6 +335,12 @@ std::optional<std::string> add_end_token(const std::string& text, int64_t id) {
   return dump_json(config) + "\n";
 }
 
+std::string add_quantization_config(const std::string& config, const json& quantization) {
+  json root = parse_json(config, "config.json");
+  root["quantization_config"] = quantization;
+  return dump_json(root) + "\n";
+}
+
 std::string write_hf_generation_config(const ModelConfig& config) {
   json out = {{"_from_model_config", true}};
   add_tokens(config, out);

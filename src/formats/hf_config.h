@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -20,6 +21,9 @@ ModelConfig parse_hf_config(const std::string& json_text, const std::string& whe
 // The text of a config.json that transformers 4 and 5 both open as the same model. `torch_dtype` is
 // the dtype of the weights beside it: "float32", "bfloat16" or "float16".
 std::string write_hf_config(const ModelConfig& config, const std::string& torch_dtype);
+
+// The text of a config.json with a quantization_config.
+std::string add_quantization_config(const std::string& config, const nlohmann::json& quantization);
 
 inline constexpr const char* kGenerationConfig = "generation_config.json";
 

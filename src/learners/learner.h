@@ -14,6 +14,7 @@
 
 #include "base/json_object.h"
 #include "base/options.h"
+#include "learners/adapter_merge.h"
 #include "optim/optimizer.h"
 #include "products/product.h"
 
@@ -134,6 +135,8 @@ class Learner {
   // adapter_config.json says of it, peft_type included. The adapter's tensors are the parameters
   // that the slots visit, under the names that PEFT has for them less "base_model.model.".
   virtual nlohmann::json adapter() const;
+  // Of such a result: how its tensors become a part of a weight; plan() has been called.
+  virtual WeightMerge merge(const WeightSpec&, const AdapterValues&) const { return {}; }
 };
 
 // A setting of a learner with which a run takes less memory than without.

@@ -5,6 +5,7 @@
 #include "learners/dora_slot.h"
 #include "learners/frozen.h"
 #include "learners/full.h"
+#include "learners/lora_merge.h"
 #include "learners/lora_slot.h"
 
 namespace jackscrew {
@@ -30,6 +31,9 @@ class LoraLearner : public Learner {
   }
 
   nlohmann::json adapter() const override { return settings_.to_peft(); }
+  WeightMerge merge(const WeightSpec& weight, const AdapterValues& tensors) const override {
+    return lora_merge(settings_, weight, tensors);
+  }
 
  private:
   LoraSettings settings_;

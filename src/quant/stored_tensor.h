@@ -31,6 +31,9 @@ struct StoredTensor {
   // `rows` rows in the format's own, on so many threads. It needs some panels of host memory at
   // most (kPanelBytes).
   std::function<void(int64_t rows, int threads, const StorageSink&)> transcode = {};
+  // Set where the values are in no file, but computed as they are asked for, on the host: the
+  // format is f32, there are no bytes, and any panels are given, of encode_panel_rows() at most.
+  RowSource computed = {};
   // Of shape[0], how many rows may be padding that the model does not have.
   int64_t padding_rows = 0;
   // What of `bytes` and `more` is in no file.

@@ -5,8 +5,7 @@
 #include <string>
 
 #include "quant/format.h"
-#include "quant/stored_tensor.h"
-#include "quant/weight_spec.h"
+#include "quant/stored_rows.h"
 #include "tensor/memory.h"
 
 namespace jackscrew {
@@ -63,8 +62,7 @@ class Weight {
   void read_original(Ops& ops, const StoredTensor& stored, const Tensor& out, Arena& staging) const;
 
  private:
-  bool has_shape_of(const StoredTensor& stored) const;
-  const Format& check(const StoredTensor& stored) const;
+  StoredRows stored_rows(Ops& ops, const StoredTensor& stored, Arena& staging) const;
 
   WeightSpec spec_;
   FormatPointer format_;

@@ -7,6 +7,7 @@
 #include "learners/learner.h"
 #include "products/product.h"
 #include "quant/format.h"
+#include "quant/row_encoders.h"
 
 namespace jackscrew {
 
@@ -33,14 +34,24 @@ std::string storage_words(bool for_linears_only) {
   });
 }
 
+// Formats that weights can be converted to in files alone.
+std::string file_storage_words() {
+  return words_of(row_encoders(), [](const RowEncoder& encoder) -> std::string {
+    return encoder.format->can_encode() ? "" : encoder.format->name();
+  });
+}
+
 struct MethodWords {
   const std::string any_storage = storage_words(false);
   const std::string linear_storage = storage_words(true);
-  const std::string storage = "keep " + any_storage + " " + linear_storage;
+  const std::string file_storage = file_storage_words();
+  const std::string storage =
+      fmt::format("keep {} {} {}", any_storage, linear_storage, file_storage);
   const std::string storage_help = fmt::format(
       "format of the weights in memory: keep (as in the file) {}; for the linear "
-      "layers of the blocks alone: {}",
-      any_storage, linear_storage);
+      "layers of the blocks alone: {}; of the weights that merge and export write: keep {}, in a "
+      "Hugging Face directory also nf4, in GGUF also {}",
+      any_storage, linear_storage, any_storage, file_storage);
   const std::string products =
       "auto " + words_of(all_products(), [](const ProductEntry& entry) { return entry.name; });
   const std::string products_help =

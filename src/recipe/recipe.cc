@@ -134,6 +134,11 @@ void check_consistency(const Recipe& r) {
                               counted(std::ssize(r.data), "data set")),
                   "data_weights has one number for each of data, in its order");
   }
+  if (!r.adapter_weights.empty() && r.adapter_weights.size() != r.adapters.size()) {
+    contradiction(fmt::format("{} for {}", counted(std::ssize(r.adapter_weights), "adapter weight"),
+                              counted(std::ssize(r.adapters), "adapter")),
+                  "adapter_weight has one number for each adapter, in its order");
+  }
   if (r.val_size > 1 && r.val_size != static_cast<double>(static_cast<int64_t>(r.val_size))) {
     contradiction(
         fmt::format("val_size is {}, neither a share nor a number of records", r.val_size),
@@ -199,21 +204,34 @@ std::optional<int64_t> bytes_or_auto(const OptionSet& options, const char* name)
   return options.bytes(name);
 }
 
-// How often the examples of each data set are seen in an epoch.
-std::vector<double> data_weights(const OptionSet& options) {
-  std::vector<double> weights;
-  for (const std::string& text : options.list("data_weights")) {
-    const auto weight = parse_double(text);
-    // More than a thousand times over, a slip is likelier than a wish.
-    if (!weight || !(*weight >= 0 && *weight <= 1000)) {
+// Numbers of a list from `least` to `most`.
+std::vector<double> numbers_of(const OptionSet& options, const char* name, double least,
+                               double most, const char* hint) {
+  std::vector<double> numbers;
+  for (const std::string& text : options.list(name)) {
+    const auto number = parse_double(text);
+    if (!number || !(*number >= least && *number <= most)) {
       throw Error(ErrorKind::usage,
-                  fmt::format("{}: data_weights has \"{}\", expected numbers from 0 to 1000",
-                              options.origin("data_weights"), text),
-                  "2: each example twice in an epoch, 0.5: a half of them");
+                  fmt::format("{}: {} has \"{}\", expected numbers from {} to {}",
+                              options.origin(name), name, text, least, most),
+                  hint);
     }
-    weights.push_back(*weight);
+    numbers.push_back(*number);
   }
-  return weights;
+  return numbers;
+}
+
+// How often the examples of each data set are seen in an epoch. More than a thousand times over, a
+// slip is likelier than a wish.
+std::vector<double> data_weights(const OptionSet& options) {
+  return numbers_of(options, "data_weights", 0, 1000,
+                    "2: each example twice in an epoch, 0.5: a half of them");
+}
+
+// A negative one takes away what an adapter learned.
+std::vector<double> adapter_weights(const OptionSet& options) {
+  return numbers_of(options, "adapter_weight", -1000, 1000,
+                    "1: all of what the adapter changes, 0.5: half of it");
 }
 
 std::vector<int64_t> whole_numbers(const OptionSet& options, const char* name) {
@@ -237,7 +255,8 @@ LongRecord long_record(const std::string& name) {
 
 void fill(Recipe& r, const OptionSet& o) {
   r.model = o.text("model");
-  r.adapter = o.text("adapter");
+  r.adapters = o.list("adapter");
+  if (!r.adapters.empty()) r.adapter = r.adapters.front();
   r.random_init = o.text("init") == "random";
   r.checkpoint_dtype = o.text("checkpoint_dtype");
   r.tokenizer = o.text("tokenizer");
@@ -304,6 +323,10 @@ void fill(Recipe& r, const OptionSet& o) {
   r.watch = {o.integer("early_stopping_patience"), o.number("loss_watchdog_threshold"),
              o.integer("loss_watchdog_patience")};
   r.stride = o.integer("stride");
+  r.format = o.text("format");
+  r.adapter_weights = adapter_weights(o);
+  r.max_shard_bytes = o.bytes("max_shard_size");
+  if (!o.is_word("max_merge_loss")) r.max_merge_loss = o.number("max_merge_loss");
   r.prompt = o.text("prompt");
   r.system = o.text("system");
   r.context = o.integer("context");

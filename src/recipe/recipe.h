@@ -38,7 +38,8 @@ struct WatchOptions {
 // The options of run_options.h in their own types; the help there says what they mean.
 struct Recipe {
   std::string model;
-  std::string adapter;
+  std::string adapter;                // the first of `adapters`; empty: none
+  std::vector<std::string> adapters;  // several: of commands that make one model of them
   bool random_init = false;
   std::string checkpoint_dtype;
   std::string tokenizer;
@@ -104,6 +105,11 @@ struct Recipe {
   bool load_best_model_at_end = false;
   WatchOptions watch;
   int64_t stride = 0;  // 0: sequence_len
+
+  std::string format;                   // auto, hf or gguf
+  std::vector<double> adapter_weights;  // one for each of adapters, or none
+  int64_t max_shard_bytes = 0;
+  std::optional<double> max_merge_loss;  // nats
 
   std::string prompt;
   std::string system;   // empty: none

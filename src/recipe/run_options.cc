@@ -16,9 +16,9 @@ constexpr OptionSpec kModelOptions[] = {
      .help = "HF model directory, GGUF file, config.json, or a named shape such as llama-9m",
      .aliases = "model_name_or_path base_model"},
     {.name = "adapter",
-     .type = text,
+     .type = list,
      .default_text = "",
-     .help = "LoRA adapter (a PEFT directory) to apply to the model",
+     .help = "LoRA adapter (a PEFT directory) to apply to the model; merge and export take several",
      .aliases = "adapter_name_or_path"},
     {.name = "init",
      .type = text,
@@ -343,6 +343,36 @@ constexpr OptionSpec kEvaluationOptions[] = {
      .affects_result = false},
 };
 
+constexpr OptionSpec kConversionOptions[] = {
+    {.name = "format",
+     .type = text,
+     .default_text = "auto",
+     .help =
+         "what is written: hf (a Hugging Face directory) or gguf (a file); auto: gguf where the "
+         "output's name ends in .gguf",
+     .choices = "auto hf gguf",
+     .affects_result = false},
+    {.name = "adapter_weight",
+     .type = list,
+     .default_text = "",
+     .help = "for each adapter, how much of what it changes is taken: 1: all of it",
+     .affects_result = false},
+    {.name = "max_shard_size",
+     .type = bytes,
+     .default_text = "5GB",
+     .help = "a Hugging Face directory has several files of weights where one would be larger",
+     .min = 1,
+     .affects_result = false},
+    {.name = "max_merge_loss",
+     .type = number,
+     .default_text = "auto",
+     .help = "with eval_data: nothing is written where the written model's loss is above that of "
+             "model and adapters by more (nats); auto: any",
+     .choices = "auto",
+     .min = 0,
+     .affects_result = false},
+};
+
 constexpr OptionSpec kGenerationOptions[] = {
     {.name = "prompt",
      .type = text,
@@ -395,7 +425,7 @@ constexpr OptionSpec kCallOptions[] = {
      .type = boolean,
      .default_text = "false",
      .help = "train: start over and replace what a run left in output_dir; with resume=DIR, "
-             "continue from there"},
+             "continue from there; merge, export: replace a model"},
     {.name = "json", .type = boolean, .default_text = "false", .help = "print JSON"},
     {.name = "quiet",
      .type = boolean,
@@ -404,7 +434,7 @@ constexpr OptionSpec kCallOptions[] = {
     {.name = "output",
      .type = text,
      .default_text = "",
-     .help = "output file, for commands that write one"},
+     .help = "output file, for commands that write one; merge, export: or directory"},
     {.name = "fit",
      .type = boolean,
      .default_text = "false",
@@ -452,6 +482,7 @@ std::span<const OptionTable> run_option_tables() {
       {option_titles::kMachine, kMachineOptions},
       {option_titles::kOutput, kOutputOptions},
       {option_titles::kEvaluation, kEvaluationOptions},
+      {option_titles::kConversion, kConversionOptions},
       {option_titles::kGeneration, kGenerationOptions},
       {option_titles::kCall, kCallOptions, /*saved=*/false},
   };

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "base/text.h"
 #include "formats/peft.h"
 #include "formats/state_io.h"
 
@@ -125,6 +126,12 @@ void load_adapter(const Stage& stage, Ops& ops, const fs::path& adapter) {
 
 Recipe with_adapter_options(Recipe recipe) {
   if (recipe.adapter.empty()) return recipe;
+  if (recipe.adapters.size() > 1) {
+    throw Error(ErrorKind::usage,
+                fmt::format("{} are given, where one can stand beside the model",
+                            counted(std::ssize(recipe.adapters), "adapter")),
+                "jackscrew merge model=MODEL adapter=A,B output_dir=DIR makes one model of them");
+  }
   const std::string& origin = recipe.adapter;
   const PeftAdapter adapter = read_peft_adapter(origin);
   if (recipe.learner != adapter.learner) {

@@ -7,6 +7,7 @@
 
 #include "base/temporary_place.h"
 #include "session/adapter.h"
+#include "session/fit.h"
 
 namespace jackscrew {
 
@@ -73,6 +74,13 @@ std::unique_ptr<Session> load_session(const Recipe& recipe, const ModelFiles& fi
     session->restored();
   }
   return session;
+}
+
+std::unique_ptr<Session> open_session(const Recipe& recipe, const ModelFiles& files,
+                                      const SessionUse& use, const ProgressStyle& style) {
+  const SessionPlan plan = Session::rehearse(recipe, files, use);
+  require_fit(recipe, files, use, plan);
+  return load_session(recipe, files, use, plan, style);
 }
 
 }  // namespace jackscrew

@@ -25,4 +25,8 @@ std::unique_ptr<Session> load_session(const Recipe& recipe, const ModelFiles& fi
                                       const SessionUse& use, const SessionPlan& plan,
                                       const ProgressStyle& style, Transport* transport = nullptr);
 
+// The same, planned here; throws Error(does_not_fit) where it does not fit.
+std::unique_ptr<Session> open_session(const Recipe& recipe, const ModelFiles& files,
+                                      const SessionUse& use, const ProgressStyle& style);
+
 }  // namespace jackscrew

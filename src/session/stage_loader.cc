@@ -20,26 +20,37 @@ StageLoader::StageLoader(const Recipe& recipe, const ModelFiles& files, const Le
 
 // A file may say that the head is the embedding and hold another one all the same: transformers
 // then goes by the weights, and here neither is dropped without a word.
-void StageLoader::check_tied() const {
-  if (source_ == nullptr || !files_.config.tie_word_embeddings) return;
-  const StoredTensor* head = source_->find("lm_head.weight");
-  const StoredTensor* embedding = source_->find("model.embed_tokens.weight");
+void check_tied(const ModelFiles& files) {
+  if (files.source == nullptr || !files.config.tie_word_embeddings) return;
+  const StoredTensor* head = files.source->find("lm_head.weight");
+  const StoredTensor* embedding = files.source->find("model.embed_tokens.weight");
   if (head == nullptr || embedding == nullptr) return;
   if (head->format != embedding->format || head->shape != embedding->shape ||
       !std::ranges::equal(head->bytes, embedding->bytes)) {
     throw Error(ErrorKind::model,
                 fmt::format("{}: tie_word_embeddings is true, but lm_head.weight is not "
                             "model.embed_tokens.weight",
-                            files_.origin),
+                            files.origin),
                 "set tie_word_embeddings to false in config.json, and lm_head.weight is the head");
   }
-  source_->release(*head);
+  files.source->release(*head);
+}
+
+void StageLoader::check_tied() const {
+  if (source_ != nullptr) jackscrew::check_tied(files_);
 }
 
 FormatPointer StageLoader::format(const WeightSpec& weight) const {
   if (weight.is_vector()) return lasting(f32_format());
   if (recipe_.storage != "keep") {
     const Format& format = find_format(recipe_.storage);
+    if (!format.can_encode()) {
+      throw Error(ErrorKind::usage,
+                  fmt::format("storage={} is of GGUF files: weights in memory cannot be converted "
+                              "to it",
+                              recipe_.storage),
+                  "merge and export write it; in memory, int8 and nf4 are small");
+    }
     if (weight.is_block_matrix() || !format.for_linears_only()) return lasting(format);
   }
   const bool changes = learner_.changes(weight);

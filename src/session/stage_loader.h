@@ -8,6 +8,10 @@
 
 namespace jackscrew {
 
+// Throws Error(model) where the files' head is said to be tied and is another matrix than the
+// embedding.
+void check_tied(const ModelFiles& files);
+
 class StageLoader {
  public:
   // All but `staging`, which holds panels on the way, must outlive the loader. `loaded` is told of
@@ -15,9 +19,7 @@ class StageLoader {
   StageLoader(const Recipe& recipe, const ModelFiles& files, const Learner& learner, Ops& ops,
               Arena staging, ProgressCallback loaded);
 
-  // Throws Error(model) where the file's head is said to be tied and is another matrix than the
-  // embedding.
-  void check_tied() const;
+  void check_tied() const;  // of the files, unless weights are drawn at random
   FormatPointer format(const WeightSpec& weight) const;
   // Throw Error(model) naming the file and the tensor where it is missing or has another shape.
   void fill(Weight& weight);

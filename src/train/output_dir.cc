@@ -6,7 +6,6 @@
 
 #include "base/error.h"
 #include "formats/checkpoint.h"
-#include "formats/hf_config.h"
 #include "report/progress.h"
 #include "session/session.h"
 #include "text/tokenizer/tokenizer_files.h"
@@ -52,17 +51,6 @@ void refuse_source(const fs::path& output, const std::string& source, const char
 }
 
 }  // namespace
-
-bool is_result_file(const std::string& name) {
-  static const std::vector<std::string> kNames = {
-      "config.json", kGenerationConfig, "adapter_config.json", "adapter_model.safetensors"};
-  if (std::find(kNames.begin(), kNames.end(), name) != kNames.end()) return true;
-  if (std::find(kTokenizerFiles.begin(), kTokenizerFiles.end(), name) != kTokenizerFiles.end()) {
-    return true;
-  }
-  return name.starts_with("model") &&
-         (name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json"));
-}
 
 bool has_result(const fs::path& output_dir) {
   std::error_code missing;

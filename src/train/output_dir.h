@@ -5,6 +5,7 @@
 
 #include "base/directory_handle.h"
 #include "base/file.h"
+#include "conversion/model_output.h"
 #include "recipe/recipe.h"
 
 namespace jackscrew {
@@ -47,9 +48,6 @@ class OutputClaim {
 
 // The log in output_dir; every run writes it first.
 inline constexpr const char* kLogName = "train_log.jsonl";
-
-// Whether the result of a run, a model or an adapter, has a file of that name.
-bool is_result_file(const std::string& name);
 
 // Whether the weights of a result are at the top of the directory.
 bool has_result(const fs::path& output_dir);

@@ -44,8 +44,8 @@ TEST(Program, SaysWhatIsNotThereYet) {
                           const std::string& hint) {
     expect_refused(run(arguments + kErrorsOnly), code, {what, "hint: ", hint});
   };
-  refused("merge", 2, "no command \"merge\": merging an adapter", "merge_and_unload()");
-  refused("export model=x", 2, "writing GGUF", "convert_hf_to_gguf.py");
+  refused("fuse", 2, "that is done by merge", "jackscrew merge model=MODEL");
+  refused("convert model=x", 2, "that is done by export", "jackscrew export model=MODEL");
   refused("quantize", 2, "writing quantized models is not supported yet", "storage=nf4");
   refused("finetune", 2, "that is done by train", "jackscrew train model=MODEL");
   refused("help serve", 2, "a server is not supported yet", "jackscrew chat");

@@ -190,14 +190,17 @@ const NamedPreTokenizer& named_pre_tokenizer(std::string_view name) {
                       : fmt::format("known: {}", fmt::join(names, ", ")));
 }
 
-std::string pre_tokenizer_name(std::span<const PreTokenizerStep> steps, bool ignore_merges) {
+std::string pre_tokenizer_name(std::span<const PreTokenizerStep> steps, bool ignore_merges,
+                               bool nfc) {
+  std::string name;
   for (const NamedPreTokenizer& entry : named_pre_tokenizers()) {
-    if (entry.ignore_merges == ignore_merges &&
-        std::equal(steps.begin(), steps.end(), entry.steps.begin(), entry.steps.end())) {
-      return entry.name;
-    }
+    const bool fits =
+        entry.ignore_merges == ignore_merges &&
+        std::equal(steps.begin(), steps.end(), entry.steps.begin(), entry.steps.end());
+    if (fits && entry.nfc == nfc) return entry.name;
+    if (fits && name.empty()) name = entry.name;
   }
-  return {};
+  return name;
 }
 
 PreTokenizer::PreTokenizer(std::span<const PreTokenizerStep> steps) {

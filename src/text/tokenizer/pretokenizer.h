@@ -51,8 +51,10 @@ struct NamedPreTokenizer {
 // Throws Error(model) with the nearest known name when `name` is unknown.
 const NamedPreTokenizer& named_pre_tokenizer(std::string_view name);
 
-// The preferred `tokenizer.ggml.pre` name for these steps, or an empty string when they have none.
-std::string pre_tokenizer_name(std::span<const PreTokenizerStep> steps, bool ignore_merges);
+// The preferred `tokenizer.ggml.pre` name for these steps, one whose texts are composed as well
+// where there is such, or an empty string when they have none.
+std::string pre_tokenizer_name(std::span<const PreTokenizerStep> steps, bool ignore_merges,
+                               bool nfc = false);
 
 // Immutable once built: may be copied and used by several threads.
 class PreTokenizer {

@@ -1,0 +1,119 @@
+// jackscrew compare: how far models are from the first of them on a text.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "cli/arguments.h"
+#include "cli/commands.h"
+#include "conversion/compare.h"
+#include "session/evaluate.h"
+#include "session/loading.h"
+#include "session/plan.h"
+
+namespace jackscrew {
+
+namespace {
+
+// A line of the table.
+struct ComparedModel {
+  std::string name;
+  int64_t bytes = 0;  // of its weights, as they are stored
+  double loss = 0, divergence = 0, agreement = 1, rate = 0;
+
+  JsonObject to_json() const {
+    JsonObject json;
+    json.add("model", name).add("bytes", bytes).add("loss", loss).add("kl", divergence);
+    return json.add("agreement", agreement).add("tokens_per_second", rate);
+  }
+};
+
+int64_t stored_bytes(const WeightSource& source) {
+  int64_t bytes = 0;
+  for (const std::string& name : source.names()) bytes += source.find(name)->size_bytes();
+  return bytes;
+}
+
+// Ids must mean the same; a file may have padding beyond them.
+void require_same_tokens(const ModelFiles& first, const ModelFiles& other) {
+  if (!first.tokenizer || !other.tokenizer) return;
+  const auto& a = first.tokenizer->tokens;
+  const auto& b = other.tokenizer->tokens;
+  const size_t common = std::min(a.size(), b.size());
+  if (std::equal(a.begin(), a.begin() + static_cast<std::ptrdiff_t>(common), b.begin())) return;
+  throw Error(ErrorKind::model,
+              fmt::format("{} and {} have different tokens", first.origin, other.origin),
+              "models are compared token by token; jackscrew eval gives bits/byte, which are "
+              "comparable");
+}
+
+ModelFiles open_compared(const std::string& name) {
+  ModelFiles files = open_model(name);
+  if (files.source == nullptr) {
+    throw Error(ErrorKind::usage, fmt::format("{} is a shape without weights", name),
+                "give model directories or GGUF files");
+  }
+  return files;
+}
+
+void print_table(const std::vector<ComparedModel>& models, int64_t tokens) {
+  size_t width = 5;
+  for (const ComparedModel& model : models) width = std::max(width, one_line(model.name).size());
+  fmt::print("{:<{}}  {:>9}  {:>8}  {:>10}  {:>10}  {:>8}\n", "model", width, "bytes", "loss", "KL",
+             "same top-1", "tok/s");
+  for (const ComparedModel& model : models) {
+    fmt::print("{:<{}}  {:>9}  {:>8.4f}  {:>10.2e}  {:>8.2f} %  {:>8.1f}\n", one_line(model.name),
+               width, human_bytes(model.bytes), model.loss, model.divergence,
+               100.0 * model.agreement, model.rate);
+  }
+  fmt::print("({}; KL of the first to each, nats a token)\n", counted(tokens, "token"));
+}
+
+int compare(const Recipe& given) {
+  Recipe recipe = given;
+  if (recipe.operands.size() < 2) {
+    throw Error(ErrorKind::usage, "compare needs two models or more",
+                "jackscrew compare MODEL MODEL eval_data=FILE");
+  }
+  recipe.options.require("eval_data", "compare");
+  warn_of_unused(recipe, "compare", {"model", "adapter", "data", "storage"});
+  const ProgressStyle style = stderr_style(recipe.quiet);
+  const ModelFiles first = open_compared(recipe.operands[0]);
+  settle_lengths(recipe, first.config);
+  const Tokenizer tokenizer = make_tokenizer(recipe.tokenizer, first);
+  const Dataset dataset =
+      load_datasets(data_places(recipe.eval_data), tokenizer, dataset_options(recipe, tokenizer),
+                    style, DataPart::evaluation, {});
+  const SessionUse use = comparison_use(recipe.sequence_len);
+  const auto reference = open_session(recipe, first, use, style);
+  std::vector<ComparedModel> models = {{first.origin, stored_bytes(*first.source)}};
+  for (size_t i = 1; i < recipe.operands.size(); ++i) {
+    const ModelFiles files = open_compared(recipe.operands[i]);
+    require_same_tokens(first, files);
+    const auto session = open_session(recipe, files, use, style);
+    const Comparison found = compare_sessions(*reference, *session, dataset, recipe.threads, style);
+    models[0].loss = found.reference_loss;
+    models[0].rate = found.reference_rate;
+    models.push_back({files.origin, stored_bytes(*files.source), found.loss, found.divergence,
+                      found.agreement, found.rate});
+  }
+  const int64_t tokens = dataset.stats().trained_tokens;
+  if (!recipe.json) {
+    print_table(models, tokens);
+    return 0;
+  }
+  for (const ComparedModel& model : models) {
+    fmt::print("{}\n", model.to_json().add("tokens", tokens).text());
+  }
+  return 0;
+}
+
+}  // namespace
+
+int run_compare(Arguments arguments) {
+  return with_recipe(arguments, std::numeric_limits<size_t>::max(), "compare", compare);
+}
+
+}  // namespace jackscrew

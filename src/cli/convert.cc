@@ -1,0 +1,155 @@
+// jackscrew merge and export: a model, with adapters or without, as files for other programs.
+#include <fmt/format.h>
+
+#include <optional>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "cli/arguments.h"
+#include "cli/commands.h"
+#include "conversion/compare.h"
+#include "conversion/convert.h"
+#include "session/adapter.h"
+#include "session/evaluate.h"
+#include "session/loading.h"
+#include "session/plan.h"
+
+namespace jackscrew {
+
+namespace {
+
+// Losses on eval_data, before anything stands under the output's name.
+struct ConversionLoss {
+  std::optional<double> base;  // without the adapters, where there are any
+  Comparison written;          // against the model with its adapters as it was
+};
+
+Recipe without_adapters(Recipe recipe) {
+  recipe.adapter.clear();
+  recipe.adapters.clear();
+  return recipe;
+}
+
+ConversionLoss measure(Recipe recipe, const ConvertedModel& model, const fs::path& written) {
+  recipe.storage = "keep";  // the option is of what was written
+  settle_lengths(recipe, model.base.config);
+  const ProgressStyle style = stderr_style(recipe.quiet);
+  const Tokenizer tokenizer = make_tokenizer(recipe.tokenizer, model.base);
+  const Dataset dataset =
+      load_datasets(data_places(recipe.eval_data), tokenizer, dataset_options(recipe, tokenizer),
+                    style, DataPart::evaluation, {});
+  const Recipe alone = without_adapters(recipe);
+  const SessionUse use = comparison_use(recipe.sequence_len);
+  ConversionLoss loss;
+  if (!model.adapters.empty()) {
+    const SessionUse scoring{.training = false,
+                             .tokens = recipe.sequence_len,
+                             .max_positions = recipe.sequence_len,
+                             .kv_tokens = 0,
+                             .logits_rows = 0};
+    const auto session = open_session(alone, model.base, scoring, style);
+    loss.base = evaluate(*session, dataset, recipe.sequence_len, style).loss;
+  }
+  // One adapter stands beside its model, as where it was trained; of several, or of a part of one,
+  // the sum in f32 is the reference.
+  const bool beside = model.adapters.size() == 1 && model.adapters[0].weight == 1.0;
+  const auto reference = beside ? open_session(with_adapter_options(recipe), model.base, use, style)
+                                : open_session(alone, model.result(), use, style);
+  const ModelFiles files = open_model(written.string());
+  const auto session = open_session(alone, files, use, style);
+  loss.written = compare_sessions(*reference, *session, dataset, recipe.threads, style);
+  return loss;
+}
+
+void refuse_loss(const Recipe& recipe, const ConversionLoss& loss) {
+  const double more = loss.written.loss - loss.written.reference_loss;
+  if (!recipe.max_merge_loss || more <= *recipe.max_merge_loss) return;
+  throw Error(ErrorKind::generic,
+              fmt::format("the written model's loss is {:.4f}, {:.4f} above {:.4f} of what it is "
+                          "made of: more than max_merge_loss, so nothing was kept",
+                          loss.written.loss, more, loss.written.reference_loss),
+              "a storage of more bits loses less; storage=f32 loses nothing");
+}
+
+void print_loss(const ConvertedModel& model, const ConversionLoss& loss) {
+  const auto line = [](const char* what, double value) {
+    fmt::print("  {:<16}loss {:.4f}\n", what, value);
+  };
+  if (loss.base) line("base", *loss.base);
+  line(model.adapters.empty()       ? "model"
+       : model.adapters.size() == 1 ? "base + adapter"
+                                    : "base + adapters",
+       loss.written.reference_loss);
+  fmt::print("  {:<16}loss {:.4f}  KL {:.2e}  same likeliest token {:.2f} %  ({})\n", "written",
+             loss.written.loss, loss.written.divergence, 100.0 * loss.written.agreement,
+             counted(loss.written.tokens, "token"));
+}
+
+void print_report(const ModelOutput& output, const ConversionReport& report) {
+  std::string storage;
+  for (const auto& [name, share] : report.formats) {
+    storage += fmt::format("{}{} in {}", storage.empty() ? "" : ", ",
+                           counted(share.tensors, "tensor"), name);
+  }
+  fmt::print("wrote {}: {} ({})\n", one_line(output.target().string()), human_bytes(report.bytes),
+             storage);
+  for (const std::string& note : report.notes) fmt::print("  {}\n", one_line(note));
+}
+
+void print_json(const ModelOutput& output, const ConversionReport& report,
+                const std::optional<ConversionLoss>& loss) {
+  JsonObject json;
+  json.add("output", output.target().string()).merge(report.to_json());
+  if (loss) {
+    if (loss->base) json.add("base_loss", *loss->base);
+    json.merge(loss->written.to_json());
+  }
+  fmt::print("{}\n", json.text());
+}
+
+int convert(const Recipe& recipe, const char* command) {
+  recipe.options.require("model", command);
+  if (recipe.max_merge_loss && recipe.eval_data.empty()) {
+    throw Error(ErrorKind::usage, "max_merge_loss is set, but there is nothing to evaluate on",
+                "set eval_data");
+  }
+  ModelOutput output(recipe, command);
+  const ConvertedModel model(recipe);
+  warn_of_unused(recipe, command, {"data_weights", "val_size"});
+  const ConversionReport report =
+      write_converted(recipe, model, output, stderr_style(recipe.quiet));
+  std::optional<ConversionLoss> loss;
+  if (!recipe.eval_data.empty()) {
+    loss = measure(recipe, model, output.path());
+    refuse_loss(recipe, *loss);
+  }
+  output.commit();
+  if (recipe.json) {
+    print_json(output, report, loss);
+  } else {
+    print_report(output, report);
+    if (loss) print_loss(model, *loss);
+  }
+  return 0;
+}
+
+int merge(const Recipe& recipe) {
+  recipe.options.require("adapter", "merge");
+  return convert(recipe, "merge");
+}
+
+int export_model(const Recipe& recipe) {
+  return convert(recipe, "export");
+}
+
+}  // namespace
+
+int run_merge(Arguments arguments) {
+  return with_recipe(arguments, 0, "merge", merge);
+}
+
+int run_export(Arguments arguments) {
+  return with_recipe(arguments, 0, "export", export_model);
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,145 @@
+#include "conversion/compare.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iostream>
+#include <span>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/parallel.h"
+#include "data/batch.h"
+
+namespace jackscrew {
+
+namespace {
+
+// Tokens at a time: enough to fill the products, and logits of two models that stay small.
+constexpr int64_t kChunk = 256;
+
+// The logits of a chunk of tokens, on the host.
+class ChunkLogits {
+ public:
+  void read(Session& session, std::span<const int32_t> ids) {
+    const Stopwatch watch;
+    const auto count = std::ssize(ids);
+    const Tensor logits = session.logits(ids, count, true);
+    cols_ = logits.cols();
+    values_.resize(static_cast<size_t>(logits.size()));
+    session.ops().copy(Tensor(values_.data(), DType::f32, {count, cols_}), logits);
+    session.ops().finish();
+    tokens_ += count;
+    seconds_ += watch.seconds();
+  }
+  std::span<const float> row(int64_t index) const {
+    return std::span(values_).subspan(static_cast<size_t>(index * cols_),
+                                      static_cast<size_t>(cols_));
+  }
+  int64_t cols() const { return cols_; }
+  double rate() const { return static_cast<double>(tokens_) / seconds_; }
+
+ private:
+  std::vector<float> values_;
+  int64_t cols_ = 0;
+  int64_t tokens_ = 0;  // in all chunks
+  double seconds_ = 0;
+};
+
+// What one target adds to the sums.
+struct Terms {
+  double reference_loss = 0, loss = 0, divergence = 0, agreement = 0;
+};
+
+double log_sum(std::span<const float> logits, size_t& likeliest) {
+  likeliest = static_cast<size_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+  const double most = static_cast<double>(logits[likeliest]);
+  double sum = 0.0;
+  for (const float x : logits) sum += std::exp(static_cast<double>(x) - most);
+  return most + std::log(sum);
+}
+
+Terms compare_row(std::span<const float> p, std::span<const float> q, size_t target) {
+  size_t likeliest_p = 0, likeliest_q = 0;
+  const double log_p = log_sum(p, likeliest_p), log_q = log_sum(q, likeliest_q);
+  Terms terms{log_p - static_cast<double>(p[target]), log_q - static_cast<double>(q[target]), 0.0,
+              likeliest_p == likeliest_q ? 1.0 : 0.0};
+  for (size_t i = 0; i < p.size(); ++i) {
+    const double of_p = static_cast<double>(p[i]) - log_p;
+    terms.divergence += std::exp(of_p) * (of_p - (static_cast<double>(q[i]) - log_q));
+  }
+  return terms;
+}
+
+}  // namespace
+
+JsonObject Comparison::to_json() const {
+  JsonObject json;
+  json.add("reference_loss", reference_loss).add("loss", loss).add("kl", divergence);
+  json.add("agreement", agreement).add("tokens", tokens);
+  return json;
+}
+
+SessionUse comparison_use(int64_t sequence_len) {
+  return {.training = false,
+          .tokens = std::min(kChunk, sequence_len),
+          .max_positions = sequence_len,
+          .kv_tokens = sequence_len,
+          .logits_rows = std::min(kChunk, sequence_len)};
+}
+
+Comparison compare_sessions(Session& reference, Session& other, const Dataset& dataset, int threads,
+                            const ProgressStyle& style) {
+  ProgressBar bar(std::cerr, style, "comparing", dataset.stats().tokens, "tokens");
+  EvaluationBatches batches(dataset, 1);  // every example by itself
+  ChunkLogits p, q;
+  Terms sums;
+  Comparison out;
+  for (StepBatch step = batches.next(); !step.micro_batches.empty(); step = batches.next()) {
+    for (const MicroBatch& batch : step.micro_batches) {
+      reference.keep_cached(0);
+      other.keep_cached(0);
+      for (int64_t begin = 0; begin < batch.tokens(); begin += reference.tokens_at_once()) {
+        const int64_t count = std::min(reference.tokens_at_once(), batch.tokens() - begin);
+        const auto ids =
+            std::span(batch.ids).subspan(static_cast<size_t>(begin), static_cast<size_t>(count));
+        p.read(reference, ids);
+        q.read(other, ids);
+        if (p.cols() != q.cols()) {
+          fail(ErrorKind::model, "vocabularies of {} and {} tokens cannot be compared", p.cols(),
+               q.cols());
+        }
+        std::vector<Terms> terms(static_cast<size_t>(count));
+        parallel_for(threads, count, [&](int64_t row, int) {
+          const int32_t target = batch.targets[static_cast<size_t>(begin + row)];
+          if (target < 0) return;
+          terms[static_cast<size_t>(row)] =
+              compare_row(p.row(row), q.row(row), static_cast<size_t>(target));
+        });
+        for (const Terms& term : terms) {  // in order, so that no sum depends on the threads
+          sums.reference_loss += term.reference_loss;
+          sums.loss += term.loss;
+          sums.divergence += term.divergence;
+          sums.agreement += term.agreement;
+        }
+        bar.advance(count);
+      }
+      out.tokens += batch.target_count;
+    }
+  }
+  bar.finish();
+  const auto tokens = static_cast<double>(std::max<int64_t>(1, out.tokens));
+  out.reference_loss = sums.reference_loss / tokens;
+  out.loss = sums.loss / tokens;
+  out.divergence = sums.divergence / tokens;
+  out.agreement = sums.agreement / tokens;
+  out.reference_rate = p.rate();
+  out.rate = q.rate();
+  if (!std::isfinite(out.reference_loss) || !std::isfinite(out.loss)) {
+    throw Error(ErrorKind::non_finite, "the loss of one of the models is not finite",
+                "its weights are damaged, or too large for this product; try product=f32");
+  }
+  return out;
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,157 @@
+#include "conversion/convert.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/text.h"
+#include "conversion/result_texts.h"
+#include "formats/bitsandbytes.h"
+#include "formats/gguf_writer.h"
+#include "formats/hf_config.h"
+#include "quant/nf4.h"
+#include "session/evaluate.h"
+#include "session/stage_loader.h"
+#include "text/tokenizer/gguf_tokenizer.h"
+
+namespace jackscrew {
+
+namespace {
+
+// The tokenizer; none where the files have none that can be used here, with the reason in `notes`.
+std::optional<Tokenizer> usable_tokenizer(const Recipe& recipe, const ModelFiles& files,
+                                          std::vector<std::string>& notes) {
+  try {
+    return make_tokenizer(recipe.tokenizer, files);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::model || recipe.tokenizer != "auto") throw;
+    notes.push_back(fmt::format("the tokenizer's files are copied as they are: {}", error.what()));
+    return std::nullopt;
+  }
+}
+
+int64_t bytes_below(const fs::path& path) {
+  if (!fs::is_directory(path)) return static_cast<int64_t>(fs::file_size(path));
+  int64_t bytes = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(path)) {
+    if (entry.is_regular_file()) bytes += static_cast<int64_t>(entry.file_size());
+  }
+  return bytes;
+}
+
+std::unique_ptr<ModelWriter> begin_directory(const Recipe& recipe, const ModelFiles& files,
+                                             const std::vector<ModelTensor>& tensors,
+                                             const ModelOutput& output,
+                                             std::vector<std::string>& notes) {
+  const auto has = [&](std::string_view dtype) {
+    return std::ranges::any_of(tensors, [&](const ModelTensor& t) {
+      const char* own = safetensors_dtype(*t.format);
+      return own != nullptr && dtype == own;
+    });
+  };
+  const char* dtype = has("BF16") ? "bfloat16" : has("F16") ? "float16" : "float32";
+  Texts texts;
+  if (const auto tokenizer = usable_tokenizer(recipe, files, notes)) {
+    const ChatFormat format = recipe_chat_format(recipe, *tokenizer);
+    texts = config_texts(files, *tokenizer, format, dtype);
+    texts.merge(tokenizer_texts(files, *tokenizer, format));
+  } else {
+    texts = config_texts(files, dtype);
+    texts.merge(tokenizer_texts(files));
+  }
+  if (std::ranges::any_of(tensors, [](const auto& t) { return t.format == &nf4_format(); })) {
+    std::string& config = texts["config.json"];
+    config = add_quantization_config(config, nf4_quantization_config(dtype));
+  }
+  write_texts(texts, output.path());
+  return make_safetensors_model_writer(output.path(), tensors, dtype, recipe.max_shard_bytes);
+}
+
+// "SmolLM2-135M" of the directory or the file of that name.
+std::string model_name(const std::string& origin) {
+  fs::path path(origin);
+  while (!path.has_filename() && path.has_parent_path() && path != path.root_path()) {
+    path = path.parent_path();
+  }
+  return fs::is_directory(path) ? path.filename().string() : path.stem().string();
+}
+
+std::unique_ptr<ModelWriter> begin_gguf(const Recipe& recipe, const ModelFiles& files,
+                                        const std::vector<ModelTensor>& tensors,
+                                        const ModelOutput& output,
+                                        std::vector<std::string>& notes) {
+  const Tokenizer tokenizer = make_tokenizer(recipe.tokenizer, files);
+  const ChatFormat format = recipe_chat_format(recipe, tokenizer);
+  GgufModel model{exported_config(files, tokenizer), model_name(files.origin),
+                  to_gguf_tokenizer(tokenizer.data())};
+  if (!format.general.source.empty()) {
+    model.tokenizer.chat_template = format.general.source == tokenizer.data().chat_template
+                                        ? format.general.source
+                                        : kept_template(format, tokenizer);
+  }
+  if (const auto end = end_of_answers(format, tokenizer); end && *end != tokenizer.eos()) {
+    model.tokenizer.eot_id = *end;
+  }
+  if (const std::string text = changed_in_gguf(tokenizer.data(), model.tokenizer); !text.empty()) {
+    notes.push_back(
+        fmt::format("GGUF cannot say all of this tokenizer: \"{}\", for one, will be "
+                    "cut into other tokens behind a special one or at the beginning",
+                    one_line(text)));
+  }
+  return make_gguf_model_writer(output.path(), model, tensors);
+}
+
+}  // namespace
+
+ConvertedModel::ConvertedModel(const Recipe& recipe)
+    : base(open_model(recipe.model, recipe.adapter, recipe.tokenizer)) {
+  if (base.source == nullptr) {
+    throw Error(ErrorKind::usage, fmt::format("{} is a shape without weights", recipe.model),
+                "give a model directory or a GGUF file");
+  }
+  check_tied(base);
+  for (size_t i = 0; i < recipe.adapters.size(); ++i) {
+    adapters.push_back(
+        {recipe.adapters[i], recipe.adapter_weights.empty() ? 1.0 : recipe.adapter_weights[i]});
+  }
+  if (adapters.empty()) return;
+  merged = ModelFiles{.origin = base.origin,
+                      .config = base.config,
+                      .source = std::make_unique<MergedSource>(recipe, base, adapters),
+                      .end_tokens = base.end_tokens,
+                      .tokenizer_origin = base.tokenizer_origin,
+                      .tokenizer_owner = base.tokenizer_owner,
+                      .tokenizer = base.tokenizer,
+                      .tokenizer_error = base.tokenizer_error};
+}
+
+JsonObject ConversionReport::to_json() const {
+  JsonObject storage;
+  for (const auto& [name, share] : formats) {
+    storage.add(name, JsonObject().add("tensors", share.tensors).add("bytes", share.bytes));
+  }
+  return JsonObject().add("bytes", bytes).add("storage", storage).add("notes", notes);
+}
+
+ConversionReport write_converted(const Recipe& recipe, const ConvertedModel& model,
+                                 ModelOutput& output, const ProgressStyle& style) {
+  const ModelFiles& files = model.result();
+  ConversionReport report;
+  const std::vector<ModelTensor> tensors = tensors_to_write(
+      files, {output.format(), recipe.storage, model.base.source.get()}, report.notes);
+  int64_t weights = 0;
+  for (const ModelTensor& tensor : tensors) {
+    ConversionReport::Share& share = report.formats[tensor.format->name()];
+    ++share.tensors;
+    share.bytes = checked_add(share.bytes, tensor.bytes());
+    weights = checked_add(weights, tensor.bytes());
+  }
+  output.begin(weights);
+  const auto writer = output.format() == ModelFormat::hf
+                          ? begin_directory(recipe, files, tensors, output, report.notes)
+                          : begin_gguf(recipe, files, tensors, output, report.notes);
+  write_weights(recipe, files, tensors, *writer, style);
+  report.bytes = bytes_below(output.path());
+  return report;
+}
+
+}  // namespace jackscrew

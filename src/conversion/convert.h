@@ -1,0 +1,47 @@
+// A model, with adapters merged into it or without, as files that other programs open.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/json_object.h"
+#include "conversion/merged_source.h"
+#include "conversion/model_output.h"
+#include "report/progress.h"
+
+namespace jackscrew {
+
+// The base of a conversion and, where there are adapters, what it is with them.
+struct ConvertedModel {
+  // Opens the recipe's model and adapters. Throws Error(usage) for a shape without weights,
+  // Error(model) for files that are damaged or do not belong together.
+  explicit ConvertedModel(const Recipe& recipe);
+
+  // What is to be written.
+  const ModelFiles& result() const { return merged ? *merged : base; }
+
+  ModelFiles base;
+  std::vector<WeightedAdapter> adapters;
+  std::optional<ModelFiles> merged;
+};
+
+struct ConversionReport {
+  struct Share {
+    int64_t tensors = 0, bytes = 0;
+  };
+  std::map<std::string, Share> formats;  // by storage format
+  int64_t bytes = 0;                     // of all files
+  std::vector<std::string> notes;        // what is not as asked, a line each
+
+  JsonObject to_json() const;
+};
+
+// Writes the model to output.path(); the caller commits. Throws Error(model) naming what the files
+// cannot hold: before anything is written, unless it is a single value.
+ConversionReport write_converted(const Recipe& recipe, const ConvertedModel& model,
+                                 ModelOutput& output, const ProgressStyle& style);
+
+}  // namespace jackscrew

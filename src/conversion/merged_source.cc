@@ -1,0 +1,169 @@
+#include "conversion/merged_source.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "formats/shape.h"
+#include "model/weights.h"
+#include "quant/plain.h"
+#include "session/adapter.h"
+
+namespace jackscrew {
+
+namespace {
+
+constexpr const char* kOtherModel = "the adapter was made for another model";
+
+// The learner that made an adapter, with its settings.
+std::unique_ptr<Learner> learner_of(Recipe recipe, const std::string& directory) {
+  recipe.adapters = {directory};
+  recipe.adapter = directory;
+  recipe = with_adapter_options(std::move(recipe));
+  return find_learner(recipe.learner).make(recipe.options);
+}
+
+}  // namespace
+
+MergedSource::MergedSource(const Recipe& recipe, const ModelFiles& base,
+                           const std::vector<WeightedAdapter>& adapters)
+    : base_(*base.source),
+      tied_(base.config.tie_word_embeddings),
+      device_(open_device("cpu", {.threads = recipe.threads, .isa = choose_isa(recipe.isa)})),
+      memory_("host", device_->make_backing(), 0),
+      ops_(device_->make_ops(memory_)) {
+  adapters_.reserve(adapters.size());  // merges hold views into them
+  for (const WeightedAdapter& adapter : adapters) add(recipe, base, adapter);
+  for (auto& [name, merged] : merged_) {
+    merged.tensor.name = name;
+    merged.tensor.format = lasting(f32_format());
+    merged.tensor.shape = {merged.spec.rows, merged.spec.cols};
+    merged.tensor.computed = [this, &merged = merged](int64_t begin, int64_t end) {
+      return rows(merged, begin, end);
+    };
+  }
+}
+
+void MergedSource::add(const Recipe& recipe, const ModelFiles& base,
+                       const WeightedAdapter& adapter) {
+  const std::string& directory = adapter.directory;
+  const auto learner = learner_of(recipe, directory);
+  adapters_.push_back(read_peft_adapter(directory));
+  const PeftAdapter& read = adapters_.back();
+  check_finite(read, directory);
+  if (read.unties_embedding && tied_) {
+    throw Error(ErrorKind::model,
+                fmt::format("{}: its embedding or head learned by itself, but in this model both "
+                            "are one",
+                            directory),
+                "only what PEFT trained with ensure_weight_tying=True fits such a model");
+  }
+  std::map<std::string, const NamedArray*> arrays;
+  for (const NamedArray& array : read.tensors) arrays[array.name] = &array;
+  const AdapterValues tensors =
+      [&](const std::string& name, std::initializer_list<int64_t> shape) -> std::span<const float> {
+    const auto found = arrays.find(name);
+    if (found == arrays.end()) {
+      throw Error(ErrorKind::model, fmt::format("{}: {} is missing", directory, name),
+                  "the adapter was made for another model, or for some of its layers only");
+    }
+    const NamedArray& array = *found->second;
+    if (array.shape != std::vector<int64_t>(shape)) {
+      throw Error(ErrorKind::model,
+                  fmt::format("{}: {} has shape {}, the model {} asks for {}", directory, name,
+                              shape_text(array.shape), base.origin, shape_text(shape)),
+                  kOtherModel);
+    }
+    arrays.erase(found);
+    return array.values;
+  };
+  const auto weights = weights_of(base.config, StageSpec::whole(base.config));
+  try {
+    learner->plan(weights);
+  } catch (const Error& error) {  // an option of the adapter's chooses nothing of this model
+    throw Error(ErrorKind::model, fmt::format("{}: {}", directory, error.what()), kOtherModel);
+  }
+  for (const WeightSpec& weight : weights) {
+    if (WeightMerge merge = learner->merge(weight, tensors)) {
+      Merged& merged = merged_[weight.name];
+      merged.spec = weight;
+      merged.parts.push_back({std::move(merge), adapter.weight});
+    }
+  }
+  if (arrays.empty()) return;
+  throw Error(ErrorKind::model,
+              fmt::format("{}: the model has no place for {}", directory, arrays.begin()->first),
+              kOtherModel);
+}
+
+void MergedSource::check_finite(const PeftAdapter& adapter, const std::string& directory) const {
+  for (const NamedArray& array : adapter.tensors) {
+    if (std::ranges::all_of(array.values, [](float value) { return std::isfinite(value); })) {
+      continue;
+    }
+    throw Error(ErrorKind::non_finite,
+                fmt::format("{}: {} has values that are not finite", directory, array.name),
+                "its training went wrong: a merged model would answer nothing");
+  }
+}
+
+const StoredTensor* MergedSource::find(std::string_view name) const {
+  if (const auto found = merged_.find(name); found != merged_.end()) return &found->second.tensor;
+  // A head that a file holds beside the embedding that it is said to be: only one was merged.
+  if (tied_ && name == "lm_head.weight" && merged_.contains("model.embed_tokens.weight")) {
+    return nullptr;
+  }
+  return base_.find(name);
+}
+
+void MergedSource::release(const StoredTensor& tensor) const {
+  if (!tensor.computed) return base_.release(tensor);
+  current_.reset();
+  panels_ = {};
+  if (const StoredTensor* from = base_.find(tensor.name)) base_.release(*from);
+}
+
+void MergedSource::begin(const Merged& merged) const {
+  if (current_ != nullptr && current_->merged == &merged) return;
+  current_.reset();
+  const WeightSpec& spec = merged.spec;
+  const StoredTensor* stored = base_.find(spec.name);
+  if (stored == nullptr) fail(ErrorKind::model, "tensor {} is missing", spec.name);
+  check_stored(spec, *stored);
+  OwnedTensor bytes(memory_, Purpose::staging, DType::u8,
+                    {std::max<int64_t>(1, StoredRows::bytes_for(*stored, spec.rows, spec.cols))});
+  const StoredRows from(*ops_, *stored, spec.rows, spec.cols, bytes.view());
+  current_ = std::make_unique<Current>(Current{&merged, std::move(bytes), from});
+  const int64_t step = std::min(spec.rows, encode_panel_rows(spec.cols));
+  panels_ = {};
+  panels_ = OwnedTensor(memory_, Purpose::staging, DType::f32, {2, step, spec.cols});
+}
+
+Tensor MergedSource::rows(const Merged& merged, int64_t begin, int64_t end) const {
+  this->begin(merged);
+  const int64_t count = end - begin;
+  const int64_t step = panels_.view().dim(1);
+  const Tensor panels = panels_.view().reshaped({2 * step, merged.spec.cols});
+  const Tensor out = panels.rows(0, count);
+  current_->rows.decode(begin, end, out);
+  const bool simple = merged.parts.size() == 1 && merged.parts[0].weight == 1.0;
+  if (simple) {
+    merged.parts[0].merge(*ops_, begin, out);
+    return out;
+  }
+  const Tensor one = panels.rows(step, step + count);
+  std::vector<double> sum(out.data<float>(), out.data<float>() + out.size());
+  for (const Part& part : merged.parts) {
+    ops_->copy(one, out);
+    part.merge(*ops_, begin, one);
+    for (size_t i = 0; i < sum.size(); ++i) {
+      sum[i] += part.weight * (static_cast<double>(one.data<float>()[i]) -
+                               static_cast<double>(out.data<float>()[i]));
+    }
+  }
+  std::transform(sum.begin(), sum.end(), out.data<float>(),
+                 [](double value) { return static_cast<float>(value); });
+  return out;
+}
+
+}  // namespace jackscrew

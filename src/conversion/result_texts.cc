@@ -1,0 +1,129 @@
+#include "conversion/result_texts.h"
+
+#include <algorithm>
+
+#include "base/checked.h"
+#include "formats/hf_config.h"
+#include "text/tokenizer/tokenizer_files.h"
+#include "text/tokenizer/tokenizer_json.h"
+
+namespace jackscrew {
+
+namespace {
+
+// The model's own, which may end texts by more tokens than config.json does, or a made one; either
+// ends them by what ends answers, too.
+std::string generation_config(const ModelFiles& files, const Tokenizer& tokenizer,
+                              const ChatFormat& format) {
+  const fs::path own = fs::path(files.origin) / kGenerationConfig;
+  const std::optional<int64_t> end = end_of_answers(format, tokenizer);
+  if (files.has_own_tokens(tokenizer) && fs::is_directory(files.origin) && fs::exists(own)) {
+    const std::string text = read_text(own);
+    if (const auto with_end = end ? add_end_token(text, *end) : text) return *with_end;
+  }
+  ModelConfig config = exported_config(files, tokenizer);
+  std::vector<int64_t>& ends = config.eos_token_ids;
+  if (end && std::find(ends.begin(), ends.end(), *end) == ends.end()) ends.push_back(*end);
+  return write_hf_generation_config(config);
+}
+
+// Those of kTokenizerFiles that a directory has.
+Texts tokenizer_files_of(const fs::path& from) {
+  Texts texts;
+  for (const char* name : kTokenizerFiles) {
+    if (fs::exists(from / name)) texts[name] = read_text(from / name);
+  }
+  return texts;
+}
+
+}  // namespace
+
+std::string kept_template(const ChatFormat& format, const Tokenizer& tokenizer) {
+  const bool adds =
+      tokenizer.add_bos() && format.general.source.find("bos_token") == std::string::npos;
+  return (adds ? "{{- bos_token }}" : "") + format.general.source;
+}
+
+std::optional<int64_t> end_of_answers(const ChatFormat& format, const Tokenizer& tokenizer) {
+  const Message turns[] = {{"user", "a"}, {"assistant", "b"}};
+  EncodedSegments encoded;
+  try {
+    encoded = encode_segments(tokenizer, render_chat(format, turns).segments);
+  } catch (const Error&) {  // a template that cannot be used, or not for such a conversation
+    return std::nullopt;
+  }
+  for (size_t i = encoded.ids.size(); i-- > 0;) {
+    if (encoded.trained[i] == 0) continue;
+    const bool special = tokenizer.kind(encoded.ids[i]) == TokenKind::special;
+    return special ? std::optional<int64_t>(encoded.ids[i]) : std::nullopt;
+  }
+  return std::nullopt;
+}
+
+ModelConfig exported_config(const ModelFiles& files, const Tokenizer& tokenizer) {
+  ModelConfig config = files.config;
+  if (files.has_own_tokens(tokenizer)) return config;
+  config.bos_token_id = tokenizer.bos();
+  config.pad_token_id = tokenizer.data().pad;
+  config.eos_token_ids.clear();
+  if (tokenizer.eos() >= 0) config.eos_token_ids.push_back(tokenizer.eos());
+  return config;
+}
+
+void write_texts(const Texts& texts, const fs::path& to) {
+  for (const auto& [name, text] : texts) {
+    make_directories((to / name).parent_path());
+    write_text_atomic(to / name, text);
+  }
+}
+
+int64_t bytes_of(const Texts& texts) {
+  int64_t bytes = 0;
+  for (const auto& [name, text] : texts) bytes = checked_add(bytes, std::ssize(text));
+  return bytes;
+}
+
+Texts tokenizer_texts(const ModelFiles& files, const Tokenizer& tokenizer,
+                      const ChatFormat& format) {
+  Texts texts;
+  const fs::path from(files.tokenizer_origin);
+  if (files.has_tokens_of(tokenizer) && fs::is_directory(from)) {
+    texts = tokenizer_files_of(from);
+  } else {
+    texts["tokenizer.json"] = to_tokenizer_json(tokenizer.data());
+    texts["tokenizer_config.json"] = to_tokenizer_config_json(tokenizer.data());
+  }
+  const std::string& source = format.general.source;
+  if (source.empty() || source == tokenizer.data().chat_template) return texts;
+  texts[kChatTemplateFile] = kept_template(format, tokenizer);
+  for (const char* name : {kDefaultTemplateFile, kToolTemplateFile}) texts.erase(name);
+  return texts;
+}
+
+const char* torch_dtype(std::span<const SafetensorsSpec> specs) {
+  const auto any = [&](std::string_view dtype) {
+    return std::any_of(specs.begin(), specs.end(),
+                       [&](const SafetensorsSpec& spec) { return spec.dtype == dtype; });
+  };
+  return any("BF16") ? "bfloat16" : any("F16") ? "float16" : "float32";
+}
+
+Texts config_texts(const ModelFiles& files, const Tokenizer& tokenizer, const ChatFormat& format,
+                   const std::string& torch_dtype) {
+  return {{"config.json", write_hf_config(exported_config(files, tokenizer), torch_dtype)},
+          {kGenerationConfig, generation_config(files, tokenizer, format)}};
+}
+
+Texts config_texts(const ModelFiles& files, const std::string& torch_dtype) {
+  const fs::path own = fs::path(files.origin) / kGenerationConfig;
+  const bool has_own = fs::is_directory(files.origin) && fs::exists(own);
+  return {{"config.json", write_hf_config(files.config, torch_dtype)},
+          {kGenerationConfig, has_own ? read_text(own) : write_hf_generation_config(files.config)}};
+}
+
+Texts tokenizer_texts(const ModelFiles& files) {
+  const fs::path from(files.tokenizer_origin);
+  return fs::is_directory(from) ? tokenizer_files_of(from) : Texts();
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,307 @@
+#include "conversion/write_model.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <iostream>
+#include <map>
+
+#include "base/map_guard.h"
+#include "base/parallel.h"
+#include "base/text.h"
+#include "formats/gguf.h"
+#include "kernels/device.h"
+#include "model/weights.h"
+#include "quant/nf4.h"
+#include "quant/plain.h"
+#include "quant/q5_0.h"
+#include "quant/q5_1.h"
+#include "quant/q6_k.h"
+#include "quant/q8_0.h"
+#include "quant/row_encoders.h"
+#include "quant/stored_rows.h"
+
+namespace jackscrew {
+
+namespace {
+
+// Rows that one task encodes: enough to be worth handing out, few enough to be shared.
+constexpr int64_t kTaskRows = 16;
+
+const StoredTensor& stored_weight(const ModelFiles& files, const WeightSource& source,
+                                  const WeightSpec& weight) {
+  const StoredTensor* stored = source.find(weight.name);
+  if (stored == nullptr) {
+    throw Error(ErrorKind::model,
+                fmt::format("{}: tensor {} is missing", files.origin, weight.name),
+                "the file is not whole, or config.json belongs to another model");
+  }
+  return *stored;
+}
+
+bool can_hold(ModelFormat files, const Format& format) {
+  return files == ModelFormat::hf ? safetensors_dtype(format) != nullptr || &format == &nf4_format()
+                                  : ggml_type(format.name()).has_value();
+}
+
+bool holds_rows_of(const Format& format, int64_t cols) {
+  try {
+    return format.row_bytes(cols) > 0;
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::model) throw;
+    return false;
+  }
+}
+
+// How many bits an element of a whole block has, scales included.
+double bits_of(const Format& format) {
+  constexpr int64_t kWidth = 256;  // every block divides it
+  return 8.0 * static_cast<double>(format.row_bytes(kWidth)) / static_cast<double>(kWidth);
+}
+
+// `format`, or the next wider that rows of so many elements can be kept in, as llama.cpp does.
+const Format& for_width(const Format& format, int64_t cols) {
+  if (holds_rows_of(format, cols)) return format;
+  for (const Format* wider : {&q5_0_format(), &q5_1_format(), &q8_0_format(), &f16_format()}) {
+    if (bits_of(*wider) > bits_of(format) && holds_rows_of(*wider, cols)) return *wider;
+  }
+  return f32_format();
+}
+
+bool can_write(const Format& format) {
+  return find_row_encoder(format) != nullptr || &format == &nf4_format();
+}
+
+// The format of the recipe's storage; null for "keep".
+const Format* chosen_format(const StorageChoice& choice) {
+  if (choice.storage == "keep") return nullptr;
+  const Format& format = find_format(choice.storage);
+  if (can_hold(choice.files, format) && can_write(format)) return &format;
+  std::string known;
+  for (const RowEncoder& encoder : row_encoders()) {
+    if (can_hold(choice.files, *encoder.format))
+      known += fmt::format(" {}", encoder.format->name());
+  }
+  throw Error(
+      ErrorKind::usage,
+      fmt::format("storage={} cannot be written to {}", choice.storage,
+                  choice.files == ModelFormat::hf ? "a Hugging Face directory" : "a GGUF file"),
+      "that can have storage=keep or" + known);
+}
+
+// What a weight keeps where nothing is chosen.
+const Format& kept_format(const StorageChoice& choice, const StoredTensor& kept,
+                          const StoredTensor& stored) {
+  const bool is_plain = safetensors_dtype(*kept.format) != nullptr;
+  // What was merged into a rounded weight would be lost if that were rounded again.
+  const bool stays = is_plain || !stored.computed;
+  return stays && can_hold(choice.files, *kept.format) && kept.format->row_bytes(256) > 0
+             ? *kept.format
+             : f32_format();
+}
+
+// The logical row that lies at `row` of a file; see StoredTensor::interleaved_row, of which it is
+// the reverse.
+int64_t logical_row(int64_t row, int64_t heads, int64_t rows) {
+  if (heads == 0) return row;
+  const int64_t head_dim = rows / heads;
+  const int64_t within = row % head_dim;
+  return row / head_dim * head_dim + within % 2 * (head_dim / 2) + within / 2;
+}
+
+// The largest magnitude that a format can have: the scales of GGUF's blocks are f16.
+float largest_of(const Format& format) {
+  if (&format == &f32_format() || &format == &nf4_format())
+    return std::numeric_limits<float>::max();
+  return &format == &bf16_format() ? 0x1.fep127f : 65504.0f;
+}
+
+// Throws unless all of the numbers are finite, and the format can have them.
+void check_values(const ModelFiles& files, const ModelTensor& tensor, const Tensor& panel) {
+  float largest = 0.0f;
+  for (const float x : std::span(panel.data<float>(), static_cast<size_t>(panel.size()))) {
+    // Also for NaN.
+    if (!(std::abs(x) <= largest)) largest = std::abs(x);
+    if (!std::isfinite(largest)) {
+      throw Error(
+          ErrorKind::non_finite,
+          fmt::format("{}: {} has a value that is not finite", files.origin, tensor.spec.name),
+          "its training went wrong, or the file is damaged");
+    }
+  }
+  if (largest <= largest_of(*tensor.format)) return;
+  throw Error(ErrorKind::model,
+              fmt::format("{}: {} has a value of {:.3g}, more than {} can hold", files.origin,
+                          tensor.spec.name, largest, tensor.format->name()),
+              "storage=bf16 and storage=f32 can");
+}
+
+class WeightWriter {
+ public:
+  WeightWriter(const Recipe& recipe, const ModelFiles& files, ModelWriter& writer)
+      : files_(files),
+        writer_(writer),
+        threads_(recipe.threads),
+        device_(open_device("cpu", {.threads = recipe.threads, .isa = choose_isa(recipe.isa)})),
+        memory_("host", device_->make_backing(), 0),
+        ops_(device_->make_ops(memory_)) {}
+
+  void write(const ModelTensor& tensor, const ProgressCallback& progress) {
+    const StoredTensor& stored = stored_weight(files_, *files_.source, tensor.spec);
+    try {
+      check_stored(tensor.spec, stored);
+    } catch (const Error& error) {
+      throw Error(error.kind(), fmt::format("{}: {}", files_.origin, error.what()),
+                  "the file is damaged, or config.json belongs to another model");
+    }
+    const bool as_is = stored.format.get() == tensor.format && !stored.computed &&
+                       !stored.transcode && stored.more.empty();
+    if (tensor.format->for_linears_only()) {
+      encode_whole(tensor, stored, progress);
+    } else {
+      as_is ? copy(tensor, stored, progress) : encode(tensor, stored, progress);
+    }
+    files_.source->release(stored);
+    check_maps();
+  }
+
+ private:
+  // Rows of a panel, whole heads of those that are interleaved.
+  int64_t panel_step(const ModelTensor& tensor, int64_t heads) const {
+    const int64_t step = std::min(tensor.spec.rows, encode_panel_rows(tensor.spec.cols));
+    if (heads == 0) return step;
+    const int64_t head_dim = tensor.spec.rows / heads;
+    return std::max(head_dim, step / head_dim * head_dim);
+  }
+
+  // Calls fill(row of the model, its bytes to be) for all rows of a panel, then writes it.
+  template <class Fill>
+  void write_panel(const ModelTensor& tensor, int64_t heads, int64_t begin, int64_t end,
+                   const ProgressCallback& progress, const Fill& fill) {
+    const int64_t row_bytes = tensor.row_bytes();
+    out_.resize(static_cast<size_t>(checked_mul(end - begin, row_bytes)));
+    parallel_for(threads_, ceil_div(end - begin, kTaskRows), [&](int64_t task, int) {
+      const int64_t first = begin + task * kTaskRows;
+      for (int64_t row = first; row < std::min(end, first + kTaskRows); ++row) {
+        fill(logical_row(row, heads, tensor.spec.rows), out_.data() + (row - begin) * row_bytes);
+      }
+    });
+    writer_.write(tensor.spec, out_);
+    progress(std::ssize(out_));
+  }
+
+  void copy(const ModelTensor& tensor, const StoredTensor& stored,
+            const ProgressCallback& progress) {
+    const int64_t heads = writer_.interleaved_heads(tensor.spec);
+    const auto row_bytes = static_cast<size_t>(tensor.row_bytes());
+    const int64_t step = panel_step(tensor, heads);
+    for (int64_t begin = 0; begin < tensor.spec.rows; begin += step) {
+      const int64_t end = std::min(tensor.spec.rows, begin + step);
+      write_panel(tensor, heads, begin, end, progress, [&](int64_t row, uint8_t* to) {
+        const auto at = static_cast<size_t>(stored.interleaved_row(row));
+        std::copy_n(stored.bytes.data() + at * row_bytes, row_bytes, to);
+      });
+    }
+  }
+
+  void encode(const ModelTensor& tensor, const StoredTensor& stored,
+              const ProgressCallback& progress) {
+    const int64_t cols = tensor.spec.cols;
+    const RowEncoder* encoder = find_row_encoder(*tensor.format);
+    const int64_t heads = writer_.interleaved_heads(tensor.spec);
+    const int64_t step = panel_step(tensor, heads);
+    const int64_t bytes = StoredRows::bytes_for(stored, tensor.spec.rows, cols);
+    const OwnedTensor staging(memory_, Purpose::staging, DType::u8, {std::max<int64_t>(1, bytes)});
+    const OwnedTensor panel(memory_, Purpose::staging, DType::f32, {step, cols});
+    const StoredRows rows(*ops_, stored, tensor.spec.rows, cols, staging.view());
+    for (int64_t begin = 0; begin < tensor.spec.rows; begin += step) {
+      const int64_t end = std::min(tensor.spec.rows, begin + step);
+      const Tensor part = panel.view().rows(0, end - begin);
+      rows.decode(begin, end, part);
+      check_values(files_, tensor, part);
+      write_panel(tensor, heads, begin, end, progress, [&](int64_t row, uint8_t* to) {
+        encoder->encode(part.data<float>() + (row - begin) * cols, cols, to);
+      });
+    }
+  }
+
+  // In formats whose rows do not lie one after another: all of them in memory.
+  void encode_whole(const ModelTensor& tensor, const StoredTensor& stored,
+                    const ProgressCallback& progress) {
+    const int64_t rows = tensor.spec.rows, cols = tensor.spec.cols;
+    const int64_t staged = StoredRows::bytes_for(stored, rows, cols);
+    const OwnedTensor staging(memory_, Purpose::staging, DType::u8, {std::max<int64_t>(1, staged)});
+    const OwnedTensor panel(memory_, Purpose::staging, DType::f32,
+                            {std::min(rows, encode_panel_rows(cols)), cols});
+    const OwnedTensor out(memory_, Purpose::staging, DType::u8, {tensor.bytes()});
+    const StoredRows from(*ops_, stored, rows, cols, staging.view());
+    const auto source = [&](int64_t begin, int64_t end) {
+      const Tensor part = panel.view().rows(0, end - begin);
+      from.decode(begin, end, part);
+      check_values(files_, tensor, part);
+      return part;
+    };
+    Arena scratch;
+    tensor.format->encode(*ops_, source, {out.view(), rows, cols}, {}, scratch);
+    writer_.write(tensor.spec, {out.view().data<uint8_t>(), static_cast<size_t>(tensor.bytes())});
+    progress(tensor.bytes());
+  }
+
+  const ModelFiles& files_;
+  ModelWriter& writer_;
+  int threads_;
+  std::unique_ptr<Device> device_;
+  Memory memory_;
+  std::unique_ptr<Ops> ops_;
+  std::vector<uint8_t> out_;  // the panel as it is to be written
+};
+
+}  // namespace
+
+std::vector<ModelTensor> tensors_to_write(const ModelFiles& files, const StorageChoice& choice,
+                                          std::vector<std::string>& notes) {
+  const Format* chosen = chosen_format(choice);
+  const bool tied = files.config.tie_word_embeddings;
+  std::map<std::string, int64_t> narrow_weights;  // by the format that they got instead
+  std::vector<ModelTensor> tensors;
+  for (const WeightSpec& weight : weights_of(files.config, StageSpec::whole(files.config))) {
+    const StoredTensor& kept = stored_weight(files, *choice.kept, weight);
+    const StoredTensor& stored = stored_weight(files, *files.source, weight);
+    const bool is_head = weight.module == (tied ? "embed_tokens" : "lm_head");
+    const Format* format = chosen;
+    // Formats of linear layers leave embedding, head and norms as they are.
+    if (format == nullptr || (format->for_linears_only() && !weight.is_block_matrix())) {
+      format = &kept_format(choice, kept, stored);
+    } else if (is_head && bits_of(*format) < bits_of(q6_k_format())) {
+      format = &for_width(q6_k_format(), weight.cols);
+      notes.push_back(fmt::format("{} is written in {}: the head is sensitive to rounding",
+                                  weight.name, format->name()));
+    }
+    if (weight.is_vector() && choice.files == ModelFormat::gguf) format = &f32_format();
+    const bool by_rows = !format->for_linears_only();
+    if (!weight.is_vector() && by_rows && !holds_rows_of(*format, weight.cols)) {
+      format = &for_width(*format, weight.cols);
+      ++narrow_weights[fmt::format("{} elements are written in {}", weight.cols, format->name())];
+    }
+    tensors.push_back({weight, format});
+  }
+  for (const auto& [what, count] : narrow_weights) {
+    notes.push_back(fmt::format("{} with rows of {}: blocks of {} do not divide them",
+                                counted(count, "weight"), what, choice.storage));
+  }
+  return tensors;
+}
+
+void write_weights(const Recipe& recipe, const ModelFiles& files,
+                   const std::vector<ModelTensor>& tensors, ModelWriter& writer,
+                   const ProgressStyle& style) {
+  int64_t bytes = 0;
+  for (const ModelTensor& tensor : tensors) bytes = checked_add(bytes, tensor.bytes());
+  ProgressBar bar(std::cerr, style, "writing weights", bytes, "B");
+  WeightWriter weights(recipe, files, writer);
+  for (const ModelTensor& tensor : tensors) weights.write(tensor, bar.callback());
+  writer.close();
+  bar.finish();
+}
+
+}  // namespace jackscrew

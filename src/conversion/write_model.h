@@ -1,0 +1,39 @@
+// A model's weights from one kind of file into another, a panel in memory at a time.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "formats/model_writer.h"
+#include "recipe/recipe.h"
+#include "report/progress.h"
+#include "session/model_files.h"
+
+namespace jackscrew {
+
+enum class ModelFormat : uint8_t { hf, gguf };  // a Hugging Face directory, or one file
+
+// In which formats weights are written.
+struct StorageChoice {
+  ModelFormat files = ModelFormat::hf;
+  std::string storage;  // of the recipe; "keep": as they are stored, where the files can hold that
+  // Whose formats are kept: the model itself, or what was merged into it was computed from.
+  const WeightSource* kept = nullptr;
+};
+
+// The weights of a model as they will be written, in its order. Vectors of GGUF files are f32, as
+// llama.cpp wants them. The head, which is the most sensitive to rounding, gets 6 bits or 8 where
+// the rest has fewer; what cannot have a format of 256 in a block has one of 32, or f16. Such
+// exceptions are told in `notes`, a line each. Throws Error(usage) where the files have no such
+// storage, Error(model) where a weight is missing.
+std::vector<ModelTensor> tensors_to_write(const ModelFiles& files, const StorageChoice& choice,
+                                          std::vector<std::string>& notes);
+
+// Writes all of `tensors`: bytes as they are where the format stays, else the nearest codes. Throws
+// Error(model) for a weight that is damaged, or too large for its format (which, and why), and
+// Error(non_finite). The recipe says how many threads compute; bits do not depend on that.
+void write_weights(const Recipe& recipe, const ModelFiles& files,
+                   const std::vector<ModelTensor>& tensors, ModelWriter& writer,
+                   const ProgressStyle& style);
+
+}  // namespace jackscrew

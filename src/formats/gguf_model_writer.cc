@@ -1,0 +1,229 @@
+// What a GGUF file says of a model of the Llama family, as gguf_llama.cc reads it.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "formats/gguf_names.h"
+#include "formats/gguf_writer.h"
+#include "quant/plain.h"
+
+namespace jackscrew {
+
+namespace {
+
+[[noreturn]] void no_place(const std::string& what, const std::string& hint) {
+  throw Error(ErrorKind::model, fmt::format("GGUF has no place for {}", what), hint);
+}
+
+// Mistral's models are a "llama" with a window.
+const GgufArchitecture& gguf_architecture(const Architecture& architecture) {
+  for (const GgufArchitecture& known : kGgufArchitectures) {
+    if (architecture.name == std::string_view(known.architecture)) return known;
+  }
+  return kGgufArchitectures[0];
+}
+
+// "model.layers.3.self_attn.q_proj.weight" gives "blk.3.attn_q.weight".
+std::string gguf_name(const WeightSpec& weight) {
+  for (const GgufName& pair : kGgufModelNames) {
+    if (weight.name == pair.hf) return pair.gguf;
+  }
+  const std::string prefix = fmt::format("model.layers.{}.", weight.layer);
+  for (const GgufName& pair : kGgufLayerNames) {
+    if (weight.name == prefix + pair.hf) return fmt::format("blk.{}.{}", weight.layer, pair.gguf);
+  }
+  no_place("tensor " + weight.name, "");
+}
+
+// llama.cpp's number for a file most of whose bytes are in a format (enum llama_ftype).
+uint32_t gguf_file_type(const std::vector<ModelTensor>& tensors) {
+  static const std::map<std::string_view, uint32_t> kNumbers = {
+      {"f32", 0},   {"f16", 1},   {"q4_0", 2},  {"q4_1", 3},  {"q8_0", 7},
+      {"q5_0", 8},  {"q5_1", 9},  {"q2_k", 10}, {"q3_k", 12}, {"q4_k", 15},
+      {"q5_k", 17}, {"q6_k", 18}, {"bf16", 32}};
+  std::map<std::string_view, int64_t> bytes;
+  for (const ModelTensor& tensor : tensors) bytes[tensor.format->name()] += tensor.bytes();
+  const auto most = std::max_element(
+      bytes.begin(), bytes.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  const auto found = kNumbers.find(most->first);
+  return found == kNumbers.end() ? 0 : found->second;
+}
+
+uint32_t unsigned_of(int64_t value) {
+  return narrow<uint32_t>(value);
+}
+
+void add_rope(const ModelConfig& config, const std::string& own, GgufMetadata& metadata) {
+  const RopeScaling& scaling = config.rope_scaling;
+  metadata.add(own + "rope.dimension_count", unsigned_of(config.head_dim));
+  metadata.add(own + "rope.freq_base", static_cast<float>(config.rope_theta));
+  switch (scaling.kind) {
+    case RopeScaling::Kind::none:
+    case RopeScaling::Kind::llama3:  // as factors, see rope_factors()
+      return;
+    case RopeScaling::Kind::dynamic:
+      no_place("rope scaling \"dynamic\"",
+               "a Hugging Face directory has: give output_dir instead of a .gguf");
+    case RopeScaling::Kind::linear:
+      metadata.add(own + "rope.scaling.type", "linear");
+      break;
+    case RopeScaling::Kind::yarn:
+      metadata.add(own + "rope.scaling.type", "yarn");
+      metadata.add(own + "rope.scaling.original_context_length",
+                   unsigned_of(scaling.original_max_position_embeddings));
+      const double own_factor = RopeScaling::yarn_attention_factor(scaling.factor);
+      if (scaling.attention_factor != own_factor) {
+        metadata.add(own + "rope.scaling.attn_factor",
+                     static_cast<float>(scaling.attention_factor / own_factor));
+      }
+      const RopeScaling usual;
+      if (scaling.beta_fast != usual.beta_fast || scaling.beta_slow != usual.beta_slow ||
+          !scaling.truncate) {
+        no_place("YaRN with other limits than 32 and 1 rotations", "");
+      }
+      break;
+  }
+  metadata.add(own + "rope.scaling.factor", static_cast<float>(scaling.factor));
+}
+
+void add_config(const GgufModel& model, const std::vector<ModelTensor>& tensors,
+                GgufMetadata& metadata) {
+  const ModelConfig& config = model.config;
+  const std::string architecture = gguf_architecture(*config.architecture).name;
+  const std::string own = architecture + ".";
+  metadata.add("general.architecture", architecture);
+  metadata.add("general.type", "model");
+  metadata.add("general.name", model.name);
+  metadata.add("general.file_type", gguf_file_type(tensors));
+  metadata.add("general.quantization_version", uint32_t{2});
+  metadata.add(own + "vocab_size", unsigned_of(config.vocab_size));
+  metadata.add(own + "context_length", unsigned_of(config.max_position_embeddings));
+  metadata.add(own + "embedding_length", unsigned_of(config.hidden_size));
+  metadata.add(own + "block_count", unsigned_of(config.num_hidden_layers));
+  metadata.add(own + "feed_forward_length", unsigned_of(config.intermediate_size));
+  metadata.add(own + "attention.head_count", unsigned_of(config.num_attention_heads));
+  metadata.add(own + "attention.head_count_kv", unsigned_of(config.num_key_value_heads));
+  metadata.add(own + "attention.layer_norm_rms_epsilon", static_cast<float>(config.rms_norm_eps));
+  metadata.add(own + "attention.key_length", unsigned_of(config.head_dim));
+  metadata.add(own + "attention.value_length", unsigned_of(config.head_dim));
+  if (config.sliding_window != 0) {
+    if (config.first_sliding_layer != 0 || architecture != "llama") {
+      no_place("a sliding window of some blocks only",
+               "a Hugging Face directory has: give output_dir instead of a .gguf");
+    }
+    metadata.add(own + "attention.sliding_window", unsigned_of(config.sliding_window));
+  }
+  add_rope(config, own, metadata);
+}
+
+void add_id(const char* key, int64_t id, GgufMetadata& metadata) {
+  if (id >= 0) metadata.add(key, unsigned_of(id));
+}
+
+void add_tokenizer(GgufTokenizerMetadata tokenizer, int64_t vocab_size, GgufMetadata& metadata) {
+  if (tokenizer.tokens.empty()) return;
+  constexpr int64_t kUnused = 5;            // token type
+  constexpr double kWorstScore = -10000.0;  // as others pad
+  for (int64_t id = std::ssize(tokenizer.tokens); id < vocab_size; ++id) {
+    tokenizer.tokens.push_back(fmt::format("[PAD{}]", id));
+    if (!tokenizer.token_types.empty()) tokenizer.token_types.push_back(kUnused);
+    if (!tokenizer.scores.empty()) tokenizer.scores.push_back(kWorstScore);
+  }
+  metadata.add("tokenizer.ggml.model", tokenizer.model);
+  if (!tokenizer.pre.empty()) metadata.add("tokenizer.ggml.pre", tokenizer.pre);
+  metadata.add("tokenizer.ggml.tokens", tokenizer.tokens);
+  std::vector<int32_t> types(tokenizer.token_types.begin(), tokenizer.token_types.end());
+  if (!types.empty()) metadata.add("tokenizer.ggml.token_type", types);
+  std::vector<float> scores(tokenizer.scores.begin(), tokenizer.scores.end());
+  if (!scores.empty()) metadata.add("tokenizer.ggml.scores", scores);
+  if (!tokenizer.merges.empty()) metadata.add("tokenizer.ggml.merges", tokenizer.merges);
+  add_id("tokenizer.ggml.bos_token_id", tokenizer.bos_id, metadata);
+  add_id("tokenizer.ggml.eos_token_id", tokenizer.eos_id, metadata);
+  add_id("tokenizer.ggml.eot_token_id", tokenizer.eot_id, metadata);
+  add_id("tokenizer.ggml.unknown_token_id", tokenizer.unk_id, metadata);
+  add_id("tokenizer.ggml.padding_token_id", tokenizer.pad_id, metadata);
+  if (tokenizer.add_bos) metadata.add("tokenizer.ggml.add_bos_token", *tokenizer.add_bos);
+  if (tokenizer.add_eos) metadata.add("tokenizer.ggml.add_eos_token", *tokenizer.add_eos);
+  if (tokenizer.add_space_prefix) {
+    metadata.add("tokenizer.ggml.add_space_prefix", *tokenizer.add_space_prefix);
+  }
+  if (!tokenizer.chat_template.empty()) {
+    metadata.add("tokenizer.chat_template", tokenizer.chat_template);
+  }
+  if (tokenizer.tool_template.empty()) return;
+  metadata.add("tokenizer.chat_templates", std::vector<std::string>{"tool_use"});
+  metadata.add("tokenizer.chat_template.tool_use", tokenizer.tool_template);
+}
+
+// What llama.cpp divides each pair's frequency by; none where it computes them itself.
+std::vector<float> rope_factors(const ModelConfig& config) {
+  std::vector<float> factors;
+  if (config.rope_scaling.kind != RopeScaling::Kind::llama3) return factors;
+  const int64_t pairs = config.head_dim / 2;
+  for (int64_t i = 0; i < pairs; ++i) {
+    const double exponent = static_cast<double>(i) / static_cast<double>(pairs);
+    const double frequency = std::pow(config.rope_theta, -exponent);
+    factors.push_back(static_cast<float>(llama3_factor(frequency, config.rope_scaling)));
+  }
+  return factors;
+}
+
+GgufTensorSpec gguf_spec(const ModelTensor& tensor) {
+  const std::optional<uint32_t> type = ggml_type(tensor.format->name());
+  if (!type) no_place(fmt::format("{} in {}", tensor.spec.name, tensor.format->name()), "");
+  const WeightSpec& weight = tensor.spec;
+  return {gguf_name(weight), *type,
+          weight.is_vector() ? std::vector<int64_t>{weight.cols}
+                             : std::vector<int64_t>{weight.rows, weight.cols},
+          tensor.bytes()};
+}
+
+class GgufModelWriter : public ModelWriter {
+ public:
+  GgufModelWriter(const fs::path& path, const GgufModel& model,
+                  const std::vector<ModelTensor>& tensors)
+      : config_(model.config),
+        interleaves_(gguf_architecture(*model.config.architecture).interleaved) {
+    GgufMetadata metadata;
+    add_config(model, tensors, metadata);
+    add_tokenizer(model.tokenizer, config_.vocab_size, metadata);
+    const std::vector<float> factors = rope_factors(config_);
+    const auto bytes = static_cast<int64_t>(factors.size() * sizeof(float));
+    std::vector<GgufTensorSpec> specs;
+    if (!factors.empty()) {
+      specs.push_back({kGgufRopeFactors, *ggml_type("f32"), {std::ssize(factors)}, bytes});
+    }
+    for (const ModelTensor& tensor : tensors) specs.push_back(gguf_spec(tensor));
+    writer_ = std::make_unique<GgufWriter>(path, metadata, std::move(specs));
+    if (factors.empty()) return;
+    writer_->write(kGgufRopeFactors,
+                   {reinterpret_cast<const uint8_t*>(factors.data()), static_cast<size_t>(bytes)});
+  }
+
+  int64_t interleaved_heads(const WeightSpec& weight) const override {
+    if (!interleaves_ || !weight.is_block_matrix()) return 0;
+    if (weight.module == "q_proj") return config_.num_attention_heads;
+    return weight.module == "k_proj" ? config_.num_key_value_heads : 0;
+  }
+  void write(const WeightSpec& weight, std::span<const uint8_t> bytes) override {
+    writer_->write(gguf_name(weight), bytes);
+  }
+  void close() override { writer_->close(); }
+
+ private:
+  ModelConfig config_;
+  bool interleaves_;
+  std::unique_ptr<GgufWriter> writer_;
+};
+
+}  // namespace
+
+std::unique_ptr<ModelWriter> make_gguf_model_writer(const fs::path& path, const GgufModel& model,
+                                                    const std::vector<ModelTensor>& tensors) {
+  return std::make_unique<GgufModelWriter>(path, model, tensors);
+}
+
+}  // namespace jackscrew

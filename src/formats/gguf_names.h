@@ -1,0 +1,52 @@
+// What GGUF calls the parts of a model of the Llama family: for its reader and its writer.
+#pragma once
+
+#include <array>
+
+#include "model/config.h"
+
+namespace jackscrew {
+
+// Factors of the rotary frequencies, one for each pair of a head.
+inline constexpr const char* kGgufRopeFactors = "rope_freqs.weight";
+
+// What these files call an architecture, and whether they interleave the rows of its q and k, head
+// by head, for a rotation of neighbours.
+struct GgufArchitecture {
+  const char* name;
+  const char* architecture;
+  bool interleaved;
+};
+inline constexpr GgufArchitecture kGgufArchitectures[] = {{"llama", "LlamaForCausalLM", true},
+                                                          {"qwen2", "Qwen2ForCausalLM", false},
+                                                          {"qwen3", "Qwen3ForCausalLM", false}};
+
+struct GgufName {
+  const char* gguf;
+  const char* hf;
+  bool Architecture::*only = nullptr;  // where only some architectures have it
+};
+inline constexpr std::array<GgufName, 3> kGgufModelNames = {
+    {{"token_embd.weight", "model.embed_tokens.weight"},
+     {"output_norm.weight", "model.norm.weight"},
+     {"output.weight", "lm_head.weight"}}};
+inline constexpr std::array<GgufName, 14> kGgufLayerNames = {
+    {{"attn_norm.weight", "input_layernorm.weight"},
+     {"ffn_norm.weight", "post_attention_layernorm.weight"},
+     {"attn_q.weight", "self_attn.q_proj.weight"},
+     {"attn_k.weight", "self_attn.k_proj.weight"},
+     {"attn_v.weight", "self_attn.v_proj.weight"},
+     {"attn_output.weight", "self_attn.o_proj.weight"},
+     {"attn_q.bias", "self_attn.q_proj.bias", &Architecture::qkv_bias},
+     {"attn_k.bias", "self_attn.k_proj.bias", &Architecture::qkv_bias},
+     {"attn_v.bias", "self_attn.v_proj.bias", &Architecture::qkv_bias},
+     {"attn_q_norm.weight", "self_attn.q_norm.weight", &Architecture::qk_norm},
+     {"attn_k_norm.weight", "self_attn.k_norm.weight", &Architecture::qk_norm},
+     {"ffn_gate.weight", "mlp.gate_proj.weight"},
+     {"ffn_up.weight", "mlp.up_proj.weight"},
+     {"ffn_down.weight", "mlp.down_proj.weight"}}};
+
+// The factor by which Llama 3.1 divides a rotary frequency; see RopeScaling.
+double llama3_factor(double frequency, const RopeScaling& scaling);
+
+}  // namespace jackscrew

@@ -1,0 +1,100 @@
+#include <set>
+#include <utility>
+
+#include "base/error.h"
+#include "formats/bitsandbytes.h"
+#include "formats/model_writer.h"
+#include "formats/safetensors.h"
+#include "quant/nf4.h"
+#include "quant/plain.h"
+#include "tensor/memory.h"
+
+namespace jackscrew {
+
+namespace {
+
+SafetensorsSpec safetensors_spec(const ModelTensor& tensor) {
+  const char* dtype = safetensors_dtype(*tensor.format);
+  if (dtype == nullptr) {
+    fail(ErrorKind::generic, "{} in {}, which safetensors has not", tensor.spec.name,
+         tensor.format->name());
+  }
+  SafetensorsSpec spec{tensor.spec.name, dtype, {}};
+  if (!tensor.spec.is_vector()) spec.shape.push_back(tensor.spec.rows);
+  spec.shape.push_back(tensor.spec.cols);
+  return spec;
+}
+
+// The tensors of a weight in NF4.
+std::vector<TensorBytes> packed_tensors(const ModelTensor& tensor, std::span<const uint8_t> bytes,
+                                        const std::string& dtype) {
+  const Storage storage{Tensor(const_cast<uint8_t*>(bytes.data()), DType::u8, {std::ssize(bytes)}),
+                        tensor.spec.rows, tensor.spec.cols};
+  return nf4_tensors(tensor.spec.name, *tensor.format, storage, dtype);
+}
+
+// What files say of a weight in NF4 depends on its shape alone, but for the bytes.
+std::vector<SafetensorsSpec> packed_specs(const ModelTensor& tensor, const std::string& dtype) {
+  Memory memory("host", make_host_backing(), 0);
+  const OwnedTensor zeros(memory, Purpose::io, DType::u8, {tensor.bytes()});
+  const std::span bytes(zeros.view().data<uint8_t>(), static_cast<size_t>(tensor.bytes()));
+  std::vector<SafetensorsSpec> specs;
+  for (TensorBytes& part : packed_tensors(tensor, bytes, dtype)) {
+    specs.push_back(std::move(part.spec));
+  }
+  return specs;
+}
+
+std::vector<SafetensorsSpec> safetensors_specs(const std::vector<ModelTensor>& tensors,
+                                               const std::string& dtype) {
+  std::vector<SafetensorsSpec> specs;
+  for (const ModelTensor& tensor : tensors) {
+    if (tensor.format == &nf4_format()) {
+      for (SafetensorsSpec& spec : packed_specs(tensor, dtype)) specs.push_back(std::move(spec));
+    } else {
+      specs.push_back(safetensors_spec(tensor));
+    }
+  }
+  return specs;
+}
+
+class SafetensorsModelWriter : public ModelWriter {
+ public:
+  SafetensorsModelWriter(const fs::path& directory, const std::vector<ModelTensor>& tensors,
+                         const std::string& dtype, int64_t max_shard_bytes)
+      : dtype_(dtype), writer_(directory, safetensors_specs(tensors, dtype), max_shard_bytes) {
+    for (const ModelTensor& tensor : tensors) {
+      if (tensor.format == &nf4_format()) packed_.insert(tensor.spec.name);
+    }
+  }
+
+  void write(const WeightSpec& weight, std::span<const uint8_t> bytes) override {
+    if (!packed_.contains(weight.name)) return writer_.write(weight.name, bytes);
+    for (const TensorBytes& part : packed_tensors({weight, &nf4_format()}, bytes, dtype_)) {
+      writer_.write(part.spec.name, part.bytes);
+    }
+  }
+  void close() override { writer_.close(); }
+
+ private:
+  std::string dtype_;
+  std::set<std::string> packed_;  // weights in NF4
+  ShardedSafetensorsWriter writer_;
+};
+
+}  // namespace
+
+const char* safetensors_dtype(const Format& format) {
+  if (&format == &f32_format()) return "F32";
+  if (&format == &bf16_format()) return "BF16";
+  return &format == &f16_format() ? "F16" : nullptr;
+}
+
+std::unique_ptr<ModelWriter> make_safetensors_model_writer(const fs::path& directory,
+                                                           const std::vector<ModelTensor>& tensors,
+                                                           const std::string& dtype,
+                                                           int64_t max_shard_bytes) {
+  return std::make_unique<SafetensorsModelWriter>(directory, tensors, dtype, max_shard_bytes);
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,29 @@
+// Rows as files keep them: numbers as the blocks of GGUF, and as plain elements. On the host; the
+// same bits on every processor.
+#pragma once
+
+#include <span>
+
+#include "quant/format.h"
+
+namespace jackscrew {
+
+// Writes format.row_bytes(cols) bytes of x [cols]. Every code is the nearest to its number; scales
+// are those of ggml's reference where that has a formula (q8_0 to q5_1), and for k-quants those of
+// the least squared error among some twenty.
+using EncodeRow = void (*)(const float* x, int64_t cols, uint8_t* out);
+
+struct RowEncoder {
+  const Format* format;
+  EncodeRow encode;
+};
+std::span<const RowEncoder> row_encoders();
+// Null where rows cannot be written in it.
+const RowEncoder* find_row_encoder(const Format& format);
+
+// Those of quant/k_encoders.cc.
+void encode_q4_k(const float* x, int64_t cols, uint8_t* out);
+void encode_q5_k(const float* x, int64_t cols, uint8_t* out);
+void encode_q6_k(const float* x, int64_t cols, uint8_t* out);
+
+}  // namespace jackscrew

@@ -1,0 +1,134 @@
+#include "text/tokenizer/gguf_tokenizer.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "text/tokenizer/sentencepiece.h"
+#include "text/tokenizer/tokenizer_files.h"
+
+namespace jackscrew {
+
+namespace {
+
+constexpr const char* kOtherFormat =
+    "a Hugging Face directory can have it: give output_dir instead of a .gguf";
+
+bool is_byte_piece(const std::string& token) {
+  return token.size() == 6 && token.starts_with("<0x") && token.back() == '>';
+}
+
+PieceType piece_type(const TokenizerData& data, size_t id) {
+  const TokenKind kind = data.kinds.empty() ? TokenKind::normal : data.kinds[id];
+  switch (kind) {
+    case TokenKind::normal:
+      return data.byte_fallback && is_byte_piece(data.tokens[id]) ? PieceType::byte
+                                                                  : PieceType::normal;
+    case TokenKind::special:
+      return std::cmp_equal(data.unk, id) && data.spelling == Spelling::text ? PieceType::unknown
+                                                                             : PieceType::control;
+    case TokenKind::added:
+      return PieceType::user_defined;
+    case TokenKind::unused:
+      break;
+  }
+  return PieceType::unused;
+}
+
+// Of every token the rank of the first merge that makes it, negative; of others less than all.
+std::vector<double> merge_scores(const TokenizerData& data) {
+  std::map<std::string, double> ranks;
+  for (size_t i = 0; i < data.merges.size(); ++i) {
+    ranks.emplace(data.merges[i].first + data.merges[i].second, -static_cast<double>(i));
+  }
+  const double least = -static_cast<double>(data.merges.size()) - 1.0;
+  std::vector<double> scores;
+  for (const std::string& token : data.tokens) {
+    const auto found = ranks.find(token);
+    scores.push_back(found == ranks.end() ? least : found->second);
+  }
+  return scores;
+}
+
+// Whether a space goes before a text, however the tokenizer says so.
+bool adds_space(const TokenizerData& data) {
+  const auto prepends = [](const NormalizerStep& step) {
+    return step.kind == NormalizerStep::Kind::prepend;
+  };
+  const auto prefixes = [](const PreTokenizerStep& step) {
+    return step.prefix != PreTokenizerStep::Prefix::never;
+  };
+  return std::any_of(data.normalizer.begin(), data.normalizer.end(), prepends) ||
+         std::any_of(data.pre_tokenizer.begin(), data.pre_tokenizer.end(), prefixes);
+}
+
+void write_byte_level(const TokenizerData& data, GgufTokenizerMetadata& out) {
+  out.model = "gpt2";
+  const bool nfc = data.normalizer == std::vector{NormalizerStep{}};
+  out.pre = pre_tokenizer_name(data.pre_tokenizer, data.ignore_merges, nfc);
+  if (out.pre.empty()) {
+    throw Error(ErrorKind::model, "GGUF has no name for the pre-tokenizer of this tokenizer",
+                kOtherFormat);
+  }
+  for (const auto& [left, right] : data.merges) out.merges.push_back(left + " " + right);
+}
+
+void write_sentencepiece(const TokenizerData& data, GgufTokenizerMetadata& out) {
+  out.model = "llama";
+  out.pre = "default";
+  out.scores = merge_scores(data);
+  out.add_space_prefix = adds_space(data);
+}
+
+// Texts that tokenizers disagree on: spaces, digits, case, scripts, and contractions.
+constexpr std::array<const char*, 6> kProbes = {"Hello, world! It's 2026: 1234567 and 3.14159.",
+                                                "  two spaces\tand\ttabs\n\n\nlines \r\n end  ",
+                                                "def f(x):\n    return x**2  # WE'LL see\n",
+                                                "na\xC3\xAFve caf\xC3\xA9 \xE2\x82\xAC"
+                                                "5 \xE4\xBD\xA0\xE5\xA5\xBD \xF0\x9F\x99\x82",
+                                                "<tag attr=\"a\">$%^&*()</tag>",
+                                                "CamelCaseWords and snake_case_words"};
+
+}  // namespace
+
+GgufTokenizerMetadata to_gguf_tokenizer(const TokenizerData& data) {
+  GgufTokenizerMetadata out;
+  out.tokens = data.tokens;
+  for (size_t id = 0; id < data.tokens.size(); ++id) {
+    out.token_types.push_back(static_cast<int64_t>(piece_type(data, id)));
+  }
+  data.spelling == Spelling::byte_map ? write_byte_level(data, out)
+                                      : write_sentencepiece(data, out);
+  out.bos_id = data.bos;
+  out.eos_id = data.eos;
+  out.unk_id = data.unk;
+  out.pad_id = data.pad;
+  out.add_bos = data.add_bos;
+  out.add_eos = false;
+  out.chat_template = data.chat_template;
+  out.tool_template = data.tool_template;
+  return out;
+}
+
+std::string changed_in_gguf(const TokenizerData& data, const GgufTokenizerMetadata& written) {
+  const Tokenizer before(data);
+  const Tokenizer after(gguf_tokenizer_data(written, "what is written"));
+  std::vector<std::string> texts(kProbes.begin(), kProbes.end());
+  const auto added = std::find(data.kinds.begin(), data.kinds.end(), TokenKind::added);
+  if (added != data.kinds.end()) {
+    const std::string& token = data.tokens[static_cast<size_t>(added - data.kinds.begin())];
+    texts.push_back("before" + token + "behind");
+  }
+  for (const std::string& text : texts) {
+    if (before.encode(text, true) != after.encode(text, true)) return text;
+    if (before.encode(text, true, TextPlace::after_special) !=
+        after.encode(text, true, TextPlace::after_special)) {
+      return text;
+    }
+  }
+  return {};
+}
+
+}  // namespace jackscrew

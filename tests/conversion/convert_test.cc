@@ -1,0 +1,231 @@
+// merge, export and compare as users call them.
+#include <gtest/gtest.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "formats/gguf.h"
+#include "formats/safetensors.h"
+#include "tests/cli/expect_refused.h"
+#include "tests/support/tiny_run.h"
+
+namespace jackscrew {
+namespace {
+
+using nlohmann::json;
+
+class SlowConversion : public ::testing::Test {
+ protected:
+  SlowConversion() : tiny_("conversion") {
+    // Dense enough gradients that every adapter changes its weight.
+    tiny_.must_train("base", "method=full max_steps=2 learning_rate=1e-2");
+  }
+
+  std::string path(const std::string& name) const { return tiny_.path(name).string(); }
+  void train_adapter(const std::string& name, const std::string& more = "") const {
+    const Outcome outcome =
+        run(fmt::format("train model={} data={} output_dir={} sequence_len=64 threads=1 "
+                        "max_steps=3 learning_rate=2e-2 lora_rank=4 {} 2>&1",
+                        path("base"), tiny_.data(), path(name), more));
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.out;
+  }
+  // Runs a command and returns what it prints as JSON.
+  json answer(const std::string& arguments) const {
+    const Outcome outcome = run(arguments + " threads=2 --quiet --json");
+    EXPECT_EQ(outcome.exit_code, 0) << arguments << "\n" << outcome.out;
+    return outcome.exit_code == 0 ? json::parse(outcome.out) : json();
+  }
+  double loss(const std::string& model) const {
+    return answer(fmt::format("eval {} data={} sequence_len=64", model, tiny_.eval_data()))["loss"];
+  }
+  void expect_refusal(const std::string& arguments, int code,
+                      const std::vector<std::string>& says) const {
+    expect_refused(run(arguments + kErrorsOnly), code, says);
+  }
+  std::string eval() const {
+    return fmt::format("eval_data={} sequence_len=64", tiny_.eval_data());
+  }
+
+  TinyRun tiny_;
+};
+
+TEST_F(SlowConversion, MergedIsBaseAndAdapter) {
+  for (const std::string more : {"use_dora=false", "use_dora=true", "use_rslora=true",
+                                 "modules_to_save=embed_tokens,lm_head"}) {
+    SCOPED_TRACE(more);
+    fs::remove_all(path("adapter"));
+    train_adapter("adapter", more);
+    const std::string both = fmt::format("model={} adapter={}", path("base"), path("adapter"));
+    const json said =
+        answer("merge " + both + " overwrite=true storage=f32 output_dir=" + path("merged") + " " +
+               eval());
+    EXPECT_NEAR(said["loss"], said["reference_loss"], 1e-6);
+    EXPECT_LT(said["kl"], 1e-9);
+    EXPECT_EQ(said["agreement"], 1.0);
+    EXPECT_NEAR(loss("model=" + path("merged")), loss(both), 1e-6);
+    EXPECT_GT(std::abs(said["base_loss"].get<double>() - said["loss"].get<double>()), 1e-3);
+  }
+}
+
+TEST_F(SlowConversion, RepeatedIsTheSameBytes) {
+  train_adapter("adapter");
+  const std::string both = fmt::format("model={} adapter={}", path("base"), path("adapter"));
+  for (const std::string place : {"output_dir=", "output="}) {
+    const std::string ending = place == "output=" ? ".gguf" : "";
+    for (const int threads : {1, 2}) {
+      answer(fmt::format("merge {} storage=bf16 {}{}{} threads={}", both, place,
+                         path(fmt::format("again{}", threads)), ending, threads));
+    }
+    if (ending.empty()) {
+      EXPECT_EQ(contents(path("again1")), contents(path("again2")));
+    } else {
+      EXPECT_EQ(read_text(path("again1.gguf")), read_text(path("again2.gguf")));
+    }
+  }
+}
+
+TEST_F(SlowConversion, SeveralAdaptersAddUp) {
+  train_adapter("one", "seed=1");
+  train_adapter("two", "seed=2");
+  const std::string model = "model=" + path("base");
+  const auto merged = [&](const std::string& adapters, const std::string& weights,
+                          const std::string& output) {
+    answer(fmt::format("merge {} adapter={} adapter_weight={} storage=f32 output_dir={}", model,
+                       adapters, weights, path(output)));
+    return SafetensorsFile(path(output) + "/model.safetensors");
+  };
+  const SafetensorsFile first = merged(path("one"), "1", "m1"),
+                        second = merged(path("two"), "1", "m2"),
+                        sum = merged(path("one") + "," + path("two"), "0.7,-0.3", "m12"),
+                        base(path("base") + "/model.safetensors");
+  double worst = 0.0, most = 0.0;
+  for (const SafetensorsEntry& entry : base.entries()) {
+    const auto at = [&](const SafetensorsFile& file, size_t i) {
+      float value;
+      std::memcpy(&value, file.find(entry.name)->bytes.data() + 4 * i, sizeof value);
+      return static_cast<double>(value);
+    };
+    for (size_t i = 0; i < entry.bytes.size() / 4; ++i) {
+      const double w = at(base, i),
+                   expected = w + 0.7 * (at(first, i) - w) - 0.3 * (at(second, i) - w);
+      worst = std::max(worst, std::abs(at(sum, i) - expected));
+      most = std::max(most, std::abs(expected - w));
+    }
+  }
+  EXPECT_LT(worst, 1e-6);
+  EXPECT_GT(most, 1e-3);
+  // And the sum in f32 is what eval_data compares with.
+  const json said =
+      answer(fmt::format("merge {} adapter={},{} adapter_weight=0.7,-0.3 overwrite=true "
+                         "storage=f32 output_dir={} {}",
+                         model, path("one"), path("two"), path("m12"), eval()));
+  EXPECT_EQ(said["kl"], 0.0);
+}
+
+TEST_F(SlowConversion, GgufAndBackAreTheSameWeights) {
+  answer(fmt::format("export model={} output={} storage=f32", path("base"), path("x.gguf")));
+  EXPECT_EQ(loss("model=" + path("x.gguf") + " chat_template=plain"),
+            loss("model=" + path("base") + " chat_template=plain"));
+  answer(fmt::format("export model={} output_dir={}", path("x.gguf"), path("back")));
+  EXPECT_EQ(read_text(path("back") + "/model.safetensors"),
+            read_text(path("base") + "/model.safetensors"));
+  const std::string ids = fmt::format("data tokenize data={} --json model=", tiny_.eval_data());
+  EXPECT_EQ(run(ids + path("x.gguf")).out, run(ids + path("base")).out);
+  EXPECT_EQ(run(ids + path("back")).out, run(ids + path("base")).out);
+  // Bytes that need not be decoded are not touched.
+  answer(fmt::format("export model={} output={} storage=q8_0", path("base"), path("q.gguf")));
+  answer(fmt::format("export model={} output={}", path("q.gguf"), path("q2.gguf")));
+  const GgufFile once(path("q.gguf")), twice(path("q2.gguf"));
+  for (const GgufTensor& tensor : once.tensors()) {
+    EXPECT_TRUE(std::ranges::equal(tensor.bytes, twice.find(tensor.name)->bytes)) << tensor.name;
+  }
+  EXPECT_EQ(once.find("blk.1.attn_q.weight")->format, "q8_0");
+  EXPECT_EQ(once.find("blk.1.attn_norm.weight")->format, "f32");
+}
+
+TEST_F(SlowConversion, ShardsReadBackAsOne) {
+  answer(fmt::format("export model={} output_dir={} max_shard_size=20kB", path("base"), path("s")));
+  EXPECT_TRUE(fs::exists(path("s") + "/model.safetensors.index.json"));
+  EXPECT_EQ(loss("model=" + path("s")), loss("model=" + path("base")));
+}
+
+TEST_F(SlowConversion, AQuantisedBaseIsMergedFromItsOwnValues) {
+  answer(fmt::format("export model={} output={} storage=q4_0", path("base"), path("q.gguf")));
+  train_adapter("adapter");
+  const std::string both = fmt::format("model={} adapter={}", path("q.gguf"), path("adapter"));
+  const json said = answer("merge " + both + " output_dir=" + path("merged") + " " + eval());
+  EXPECT_NEAR(said["loss"], said["reference_loss"], 1e-6);
+}
+
+// What NF4 in memory computes with is what the directory holds.
+TEST_F(SlowConversion, Nf4IsThatOfMemory) {
+  const std::string base = "model=" + path("base");
+  answer(fmt::format("export {} output_dir={} storage=nf4 max_shard_size=20kB", base, path("n")));
+  EXPECT_EQ(loss("model=" + path("n")), loss(base + " storage=nf4"));
+  EXPECT_NE(loss("model=" + path("n")), loss(base));
+  const json config = json::parse(read_text(path("n") + "/config.json"));
+  EXPECT_EQ(config["quantization_config"]["bnb_4bit_quant_type"], "nf4");
+}
+
+TEST_F(SlowConversion, AMergeThatLosesTooMuchLeavesNothing) {
+  // What was learned by heart is what coarse codes lose.
+  train_adapter("adapter", "max_steps=60 modules_to_save=embed_tokens,lm_head");
+  const std::string merge =
+      fmt::format("merge model={} adapter={} eval_data={} sequence_len=64 storage=q4_0 ",
+                  path("base"), path("adapter"), tiny_.data());
+  expect_refusal(merge + "max_merge_loss=0 output=" + path("m.gguf"), 1,
+                 {"more than max_merge_loss", "storage=f32"});
+  EXPECT_FALSE(fs::exists(path("m.gguf")));
+  EXPECT_FALSE(fs::exists(path("m.gguf.part")));
+  answer(merge + "max_merge_loss=5 output=" + path("m.gguf"));
+  EXPECT_TRUE(fs::exists(path("m.gguf")));
+}
+
+TEST_F(SlowConversion, AnAdapterOfAnotherModelIsRefused) {
+  train_adapter("adapter");
+  const std::string other = tiny_.file("other.json", R"({"architectures": ["LlamaForCausalLM"],
+      "model_type": "llama", "vocab_size": 260, "hidden_size": 48, "intermediate_size": 64,
+      "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+      "max_position_embeddings": 128, "bos_token_id": 256, "eos_token_id": 257})");
+  tiny_.must_train("other", "method=full max_steps=1 model=" + other);
+  expect_refusal(fmt::format("merge model={} adapter={} output_dir={}", path("other"),
+                             path("adapter"), path("m")),
+                 5, {"has shape [4, 32]", "asks for [4, 48]", "made for another model"});
+  EXPECT_FALSE(fs::exists(path("m")));
+}
+
+TEST_F(SlowConversion, ReplacesOnlyModelsAndOnlyWhenAsked) {
+  const std::string exported = fmt::format("export model={} output_dir=", path("base"));
+  answer(exported + path("x"));
+  expect_refusal(exported + path("x"), 2, {"exists already", "overwrite=true"});
+  answer(exported + path("x") + " overwrite=true");
+  tiny_.file("x/notes.txt", "mine");
+  expect_refusal(exported + path("x") + " overwrite=true", 2, {"holds notes.txt", "would be lost"});
+  EXPECT_TRUE(fs::exists(path("x") + "/notes.txt"));
+  expect_refusal(exported + path("base") + "/", 2, {"is what is read"});
+  expect_refusal(exported + path("train.jsonl"), 2, {"is no directory"});
+  expect_refusal(fmt::format("export model={} output={}", path("base"), path("x")), 2,
+                 {"exists already"});
+}
+
+TEST_F(SlowConversion, CompareShowsEveryModelAgainstTheFirst) {
+  answer(fmt::format("export model={} output={} storage=q4_0", path("base"), path("q.gguf")));
+  const Outcome outcome = run(fmt::format("compare {0} {1} {0} {2} threads=1 --quiet --json",
+                                          path("base"), path("q.gguf"), eval()));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.out;
+  std::vector<json> lines;
+  std::istringstream text(outcome.out);
+  for (std::string line; std::getline(text, line);) lines.push_back(json::parse(line));
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_NEAR(lines[0]["loss"], loss("model=" + path("base")), 1e-5);
+  EXPECT_NEAR(lines[1]["loss"], loss("model=" + path("q.gguf")), 1e-5);
+  EXPECT_EQ(lines[0]["kl"], 0.0);
+  EXPECT_GT(lines[1]["kl"], 1e-6);
+  EXPECT_EQ(lines[2]["kl"], 0.0);
+  EXPECT_LT(lines[1]["bytes"], lines[0]["bytes"]);
+  expect_refusal("compare " + path("base") + " " + eval(), 2, {"two models or more"});
+}
+
+}  // namespace
+}  // namespace jackscrew

@@ -1,0 +1,161 @@
+// GGUF files as they are written, through the reader.
+#include "formats/gguf_writer.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "model/weights.h"
+#include "quant/plain.h"
+#include "tests/formats/support.h"
+#include "tests/support/errors.h"
+
+namespace jackscrew {
+namespace {
+
+class GgufWriterTest : public ::testing::Test {
+ protected:
+  GgufWriterTest()
+      : path_(fs::temp_directory_path() /
+              fmt::format("jackscrew_gguf_writer_{}.gguf", ::getpid())) {
+    model_.config.vocab_size = 9;
+    model_.config.hidden_size = 16;
+    model_.config.intermediate_size = 24;
+    model_.config.num_hidden_layers = 2;
+    model_.config.num_attention_heads = 4;
+    model_.config.num_key_value_heads = 2;
+    model_.config.head_dim = 6;
+    model_.config.rms_norm_eps = 1e-5;
+    model_.config.rope_theta = 30000.0;
+    model_.config.bos_token_id = 1;
+    model_.config.eos_token_ids = {2};
+    model_.name = "small";
+    model_.tokenizer.model = "gpt2";
+    model_.tokenizer.pre = "smollm";
+    model_.tokenizer.tokens = {"a", "<s>", "</s>", "b", "ab"};
+    model_.tokenizer.token_types = {1, 3, 3, 1, 1};
+    model_.tokenizer.merges = {"a b"};
+    model_.tokenizer.bos_id = 1;
+    model_.tokenizer.eos_id = 2;
+    model_.tokenizer.add_bos = true;
+    model_.tokenizer.chat_template = "{{ messages }}";
+  }
+  ~GgufWriterTest() override { fs::remove(path_); }
+
+  std::vector<ModelTensor> tensors() const {
+    std::vector<ModelTensor> out;
+    for (const WeightSpec& weight : weights_of(model_.config, StageSpec::whole(model_.config))) {
+      out.push_back({weight, weight.is_vector() ? &f32_format() : &f16_format()});
+    }
+    return out;
+  }
+  // Every tensor of bytes that tell which one it is.
+  void write() const {
+    const auto writer = make_gguf_model_writer(path_, model_, tensors());
+    uint8_t mark = 1;
+    for (const ModelTensor& tensor : tensors()) {
+      const std::vector<uint8_t> bytes(static_cast<size_t>(tensor.bytes()), mark++);
+      writer->write(tensor.spec, bytes);
+    }
+    writer->close();
+  }
+  std::string refusal() const {
+    return error_of(ErrorKind::model, [&] { make_gguf_model_writer(path_, model_, tensors()); });
+  }
+
+  fs::path path_;
+  GgufModel model_;
+};
+
+TEST_F(GgufWriterTest, ComesBackAsItWas) {
+  write();
+  const GgufSource source(path_);
+  const ModelConfig& config = source.config();
+  EXPECT_EQ(config.architecture->name, std::string("LlamaForCausalLM"));
+  EXPECT_EQ(config.vocab_size, 9);
+  EXPECT_EQ(config.hidden_size, 16);
+  EXPECT_EQ(config.intermediate_size, 24);
+  EXPECT_EQ(config.num_hidden_layers, 2);
+  EXPECT_EQ(config.num_attention_heads, 4);
+  EXPECT_EQ(config.num_key_value_heads, 2);
+  EXPECT_EQ(config.head_dim, 6);
+  EXPECT_EQ(config.rms_norm_eps, 1e-5);
+  EXPECT_EQ(config.rope_theta, 30000.0);
+  EXPECT_EQ(config.max_position_embeddings, 2048);
+  EXPECT_FALSE(config.tie_word_embeddings);
+  EXPECT_EQ(config.rope_scaling.kind, RopeScaling::Kind::none);
+  uint8_t mark = 1;
+  for (const ModelTensor& tensor : tensors()) {
+    const StoredTensor* stored = source.find(tensor.spec.name);
+    ASSERT_NE(stored, nullptr) << tensor.spec.name;
+    EXPECT_EQ(stored->format.get(), tensor.format) << tensor.spec.name;
+    EXPECT_EQ(std::ssize(stored->bytes), tensor.bytes()) << tensor.spec.name;
+    EXPECT_TRUE(std::ranges::all_of(stored->bytes, [&](uint8_t byte) { return byte == mark; }))
+        << tensor.spec.name;
+    ++mark;
+  }
+  EXPECT_EQ(source.names().size(), tensors().size());
+  EXPECT_EQ(source.find("model.layers.1.self_attn.k_proj.weight")->interleaved_heads, 2);
+  const GgufTokenizerMetadata tokenizer = gguf_tokenizer(source.file());
+  EXPECT_EQ(tokenizer.pre, "smollm");
+  EXPECT_EQ(tokenizer.merges, model_.tokenizer.merges);
+  EXPECT_EQ(tokenizer.chat_template, "{{ messages }}");
+  EXPECT_EQ(tokenizer.add_bos, true);
+  // llama.cpp wants a token for every row of the embedding.
+  ASSERT_EQ(tokenizer.tokens.size(), 9u);
+  EXPECT_EQ(tokenizer.tokens[8], "[PAD8]");
+  EXPECT_EQ(tokenizer.token_types[8], 5);
+}
+
+TEST_F(GgufWriterTest, RopeScalingComesBack) {
+  RopeScaling& scaling = model_.config.rope_scaling;
+  scaling.kind = RopeScaling::Kind::linear;
+  scaling.factor = 2.5;
+  write();
+  EXPECT_EQ(GgufSource(path_).config().rope_scaling.factor, 2.5);
+  scaling.kind = RopeScaling::Kind::llama3;
+  scaling.factor = 8.0;
+  model_.config.head_dim = 16;  // the reader wants a pair that all of the factor divides
+  model_.config.rope_theta = 500000.0;
+  write();
+  EXPECT_EQ(GgufSource(path_).config().rope_scaling.kind, RopeScaling::Kind::llama3);
+  EXPECT_EQ(GgufSource(path_).config().rope_scaling.factor, 8.0);
+  scaling.kind = RopeScaling::Kind::yarn;
+  scaling.original_max_position_embeddings = 512;
+  scaling.attention_factor = 1.5;
+  write();
+  const RopeScaling back = GgufSource(path_).config().rope_scaling;
+  EXPECT_EQ(back.original_max_position_embeddings, 512);
+  EXPECT_NEAR(back.attention_factor, 1.5, 1e-6);
+}
+
+TEST_F(GgufWriterTest, MistralKeepsItsWindow) {
+  model_.config.architecture = find_architecture("MistralForCausalLM");
+  model_.config.sliding_window = 7;
+  write();
+  EXPECT_EQ(GgufSource(path_).config().sliding_window, 7);
+  EXPECT_EQ(GgufSource(path_).config().architecture, model_.config.architecture);
+}
+
+TEST_F(GgufWriterTest, RefusesWhatHasNoPlace) {
+  model_.config.rope_scaling.kind = RopeScaling::Kind::dynamic;
+  EXPECT_NE(refusal().find("rope scaling \"dynamic\""), std::string::npos);
+  model_.config.rope_scaling.kind = RopeScaling::Kind::none;
+  model_.config.architecture = find_architecture("Qwen2ForCausalLM");
+  model_.config.sliding_window = 7;
+  EXPECT_NE(refusal().find("sliding window"), std::string::npos);
+}
+
+TEST_F(GgufWriterTest, BytesOutOfOrderAreAnError) {
+  const auto all = tensors();
+  const auto writer = make_gguf_model_writer(path_, model_, all);
+  const std::vector<uint8_t> bytes(static_cast<size_t>(all[0].bytes()));
+  expect_error(ErrorKind::generic, "is due", [&] { writer->write(all[1].spec, bytes); });
+  writer->write(all[0].spec, bytes);
+  expect_error(ErrorKind::generic, "lacks", [&] { writer->close(); });
+  const std::vector<uint8_t> many(static_cast<size_t>(all[1].bytes()) + 1);
+  expect_error(ErrorKind::generic, "which lacks", [&] { writer->write(all[1].spec, many); });
+}
+
+}  // namespace
+}  // namespace jackscrew

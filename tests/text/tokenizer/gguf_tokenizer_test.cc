@@ -1,0 +1,80 @@
+// Tokenizers to GGUF and back: the same ids.
+#include "text/tokenizer/gguf_tokenizer.h"
+
+#include "tests/text/fixture.h"
+#include "text/tokenizer/sentencepiece.h"
+#include "text/tokenizer/tokenizer_files.h"
+
+namespace jackscrew {
+namespace {
+
+TokenizerData there_and_back(const TokenizerData& data) {
+  return gguf_tokenizer_data(to_gguf_tokenizer(data), "test");
+}
+
+// The lines of a golden file, encoded by both.
+void expect_same_ids(const TokenizerData& data, const nlohmann::json& lines) {
+  const Tokenizer before(data), after(there_and_back(data));
+  for (const std::string line : lines) {
+    EXPECT_EQ(before.encode(line, true), after.encode(line, true)) << line;
+  }
+}
+
+nlohmann::json sentencepiece_lines() {
+  return nlohmann::json::parse(read_text(text_data() / "golden_sentencepiece.json"))["lines"];
+}
+
+TEST(GgufTokenizer, ByteLevelComesBack) {
+  for (const char* name : {"smollm", "llama3"}) {
+    SCOPED_TRACE(name);
+    TokenizerData data = golden_data(name);
+    data.eos = 2;
+    data.add_bos = true;
+    data.bos = 1;
+    expect_same_ids(data, sentencepiece_lines());
+    EXPECT_EQ(changed_in_gguf(data, to_gguf_tokenizer(data)), "");
+    const TokenizerData back = there_and_back(data);
+    EXPECT_EQ(back.tokens, data.tokens);
+    EXPECT_EQ(back.kinds, data.kinds);
+    EXPECT_EQ(back.merges, data.merges);
+    EXPECT_EQ(back.pre_tokenizer, data.pre_tokenizer);
+    EXPECT_EQ(back.ignore_merges, data.ignore_merges);
+    EXPECT_EQ(back.eos, 2);
+    EXPECT_TRUE(back.add_bos);
+  }
+}
+
+TEST(GgufTokenizer, SentencePieceComesBack) {
+  const fs::path path = text_data() / "sentencepiece.model";
+  const TokenizerData data = parse_sentencepiece(read_text(path), path.string());
+  expect_same_ids(data, sentencepiece_lines());
+  const GgufTokenizerMetadata written = to_gguf_tokenizer(data);
+  EXPECT_EQ(written.model, "llama");
+  EXPECT_EQ(written.token_types[static_cast<size_t>(data.unk)], 2);
+  EXPECT_EQ(std::ranges::count(written.token_types, 6), 256);
+  EXPECT_EQ(changed_in_gguf(data, written), "");
+  // Its <tool> is normalized, and no space goes behind it.
+  nlohmann::json lines;
+  for (const std::string line : sentencepiece_lines()) {
+    if (line.find("<tool>") == std::string::npos) lines.push_back(line);
+  }
+  expect_same_ids(golden_data("llama2"), lines);
+}
+
+// A space at the beginning only, or none behind an added token: a file cannot say that, and a user
+// is told.
+TEST(GgufTokenizer, SaysWhichTextChanges) {
+  for (const char* name : {"metaspace", "llama2"}) {
+    const TokenizerData data = golden_data(name);
+    EXPECT_NE(changed_in_gguf(data, to_gguf_tokenizer(data)), "") << name;
+  }
+}
+
+TEST(GgufTokenizer, RefusesAPreTokenizerWithoutAName) {
+  TokenizerData data = golden_data("smollm");
+  data.pre_tokenizer = {{PreTokenizerStep::Kind::regex, "[a-z]+"}};
+  expect_error(ErrorKind::model, "no name for the pre-tokenizer", [&] { to_gguf_tokenizer(data); });
+}
+
+}  // namespace
+}  // namespace jackscrew

@@ -1,0 +1,276 @@
+"""Compares `merge` with PEFT's merge_and_unload, and files of `export` with the package gguf and transformers.
+
+Fresh random models and adapters each time. Called by tools/parity.py.
+"""
+
+import json
+import random
+import subprocess
+from pathlib import Path
+
+import gguf
+import numpy as np
+import torch
+from gguf import quants
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+import golden
+import quantised_models
+from quantised_parity import VARIANTS, Producers
+from tiny_models import tiny_tokenizer
+
+TEXTS = ["A jackscrew lifts a house with one hand, a turn at a time.",
+         "In 1969, 3 men flew 384,400 km; pi is 3.14159265.",
+         "def clip(g, limit):\n    return [x * min(1, limit / norm) for x in g]\n",
+         "Привет, мир! naïve café"]
+PROMPTS = ["The capital of France is", "Water boils at", "def factorial(n):\n"]
+LINEARS = ["q_proj", "v_proj", "o_proj", "gate_proj", "down_proj"]
+ADAPTERS = {
+    "lora": dict(r=4, lora_alpha=8, target_modules=LINEARS),
+    "rslora": dict(r=9, lora_alpha=6, target_modules=LINEARS, use_rslora=True),
+    "patterns": dict(r=4, lora_alpha=8, target_modules=LINEARS,
+                     rank_pattern={r".*layers\.0\..*": 2}, alpha_pattern={"v_proj": 32}),
+    "dora": dict(r=4, lora_alpha=8, target_modules=LINEARS, use_dora=True),
+    "saved": dict(r=4, lora_alpha=8, target_modules=LINEARS, modules_to_save=["lm_head"]),
+}
+# Those whose reference formulas the package gguf has, and those that it decodes alone.
+SAME_BYTES = ["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1"]
+K_QUANTS = {"q4_k": 0.09, "q5_k": 0.045, "q6_k": 0.022}  # rms error of normal numbers at most
+LONG = {"max_position_embeddings": 1024}
+ARCHITECTURES = {
+    "llama": dict(hidden=256, ffn=512, layers=2, heads=4, kv_heads=2, tied=True),
+    "llama3": dict(hidden=64, ffn=96, layers=2, heads=4, kv_heads=1, tied=False,
+                   rope_parameters={"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0,
+                                    "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                                    "original_max_position_embeddings": 8192}),
+    "qwen2": dict(hidden=64, ffn=96, layers=2, heads=4, kv_heads=2, tied=True),
+    "qwen3": dict(hidden=64, ffn=96, layers=2, heads=4, kv_heads=1, tied=False, head_dim=24),
+}
+
+
+def write_model(directory: Path, name: str, shape: dict, seed: int) -> dict[str, torch.Tensor]:
+    tokenizer = tiny_tokenizer(TEXTS, 300)
+    tokenizer.save_pretrained(directory)
+    kind = name if name in ("qwen2", "qwen3") else "llama"
+    case = golden.Case(name, seed, [], golden.llama(len(tokenizer), **(shape | LONG)), model_type=kind)
+    golden.write_config(case, directory)
+    weights = golden.random_weights(golden.double_model(directory), seed)
+    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+    return weights
+
+
+def write_adapter(base: Path, directory: Path, config: dict, seed: int) -> None:
+    """As training leaves one: no factor, length or whole module is what it began as."""
+    model = get_peft_model(AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32),
+                           LoraConfig(task_type="CAUSAL_LM", **config))
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for _, parameter in sorted(model.named_parameters()):
+            if parameter.requires_grad:
+                noise = torch.randn(parameter.shape, generator=generator)
+                parameter += 0.2 * noise * parameter.abs().mean().clamp(min=0.1)
+    model.save_pretrained(directory)
+
+
+def largest_error(ours: Path, theirs: dict[str, torch.Tensor]) -> float:
+    """Of all weights the largest deviation, in the largest magnitude of its weight."""
+    weights = load_file(ours / "model.safetensors")
+    assert set(weights) <= set(theirs), set(weights) - set(theirs)
+    return max(((weights[name].double() - theirs[name].double()).abs().max()
+                / theirs[name].abs().max()).item() for name in weights)
+
+
+def check_merge(report, program, work: Path, rng: random.Random) -> None:
+    base = work / "merge_base"
+    write_model(base, "merge_base", dict(hidden=64, ffn=96, layers=3, heads=4, kv_heads=2, tied=False),
+                rng.randrange(2**31))
+
+    def double() -> torch.nn.Module:
+        return AutoModelForCausalLM.from_pretrained(base, dtype=torch.float64)
+
+    for name, config in ADAPTERS.items():
+        adapter, output = work / f"adapter_{name}", work / f"merged_{name}"
+        write_adapter(base, adapter, config, rng.randrange(2**31))
+        program("merge", f"model={base}", f"adapter={adapter}", f"output_dir={output}", "storage=f32")
+        merged = PeftModel.from_pretrained(double(), adapter, autocast_adapter_dtype=False)
+        theirs = merged.double().merge_and_unload().state_dict()
+        report.line(f"merge.{name}", largest_error(output, theirs), 1e-6)
+    first, second, output = work / "adapter_lora", work / "adapter_rslora", work / "merged_both"
+    program("merge", f"model={base}", f"adapter={first},{second}", "adapter_weight=0.7,0.3",
+            f"output_dir={output}", "storage=f32")
+    model = PeftModel.from_pretrained(double(), first, "a", autocast_adapter_dtype=False)
+    model.load_adapter(second, "b", autocast_adapter_dtype=False)
+    model.double().add_weighted_adapter(["a", "b"], [0.7, 0.3], "both", combination_type="cat")
+    model.set_adapter("both")
+    theirs = model.merge_and_unload(adapter_names=["both"]).state_dict()
+    report.line("merge.both", largest_error(output, theirs), 1e-6)
+
+
+def check_quantised_bases(report, program, work: Path, seed: int, place: Path) -> None:
+    """An adapter merged into every layout that is read: the bytes of the same over its decoded values."""
+    torch.manual_seed(seed)
+    source = work / "conversion_source"
+    config = LlamaConfig(vocab_size=288, hidden_size=64, intermediate_size=192, num_hidden_layers=2,
+                         num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=False,
+                         max_position_embeddings=128)
+    LlamaForCausalLM(config).save_pretrained(source)
+    adapter = work / "conversion_adapter"
+    write_adapter(source, adapter, ADAPTERS["dora"], seed)
+    producers = Producers(place)
+    for number, (name, (function, layout, options)) in enumerate(VARIANTS.items()):
+        packed, plain = work / f"base_{number}", work / f"plain_base_{number}"
+        quantised_models.write_quantised(source, packed, plain, layout, seed, head=False,
+                                         quantiser=getattr(producers, function), **options)
+        merged = []
+        for model in (packed, plain):
+            output = work / f"merged_{model.name}"
+            program("merge", f"model={model}", f"adapter={adapter}", f"output_dir={output}",
+                    "storage=f32")
+            merged.append(load_file(output / "model.safetensors"))
+        different = sum(int((merged[0][key] != merged[1][key]).sum()) for key in merged[1])
+        report.line(f"merge over {name}: different values", different, 0)
+
+
+def interleaved(weight: torch.Tensor, heads: int) -> torch.Tensor:
+    """Rows of q and k as files of "llama" have them."""
+    return weight.reshape(heads, 2, -1, weight.shape[1]).swapaxes(1, 2).reshape(weight.shape)
+
+
+def check_gguf(report, program, work: Path, rng: random.Random) -> None:
+    for name, shape in ARCHITECTURES.items():
+        directory = work / f"export_{name}"
+        weights = write_model(directory, name, shape, rng.randrange(2**31))
+        wide = name == "llama"  # 256 elements in a row
+        for storage in [*SAME_BYTES, *K_QUANTS] if wide else ["f32"]:
+            path = work / f"{name}.{storage}.gguf"
+            program("export", f"model={directory}", f"output={path}", f"storage={storage}")
+            check_tensors(report, path, weights, shape, name, storage)
+        check_opened(report, program, work, directory, work / f"{name}.f32.gguf")
+
+
+def check_tensors(report, path: Path, weights: dict, shape: dict, name: str, storage: str) -> None:
+    reader = gguf.GGUFReader(path)
+    arch = {"qwen2": gguf.MODEL_ARCH.QWEN2, "qwen3": gguf.MODEL_ARCH.QWEN3}.get(
+        name, gguf.MODEL_ARCH.LLAMA)
+    names = gguf.get_tensor_name_map(arch, shape["layers"])
+    tensors = {tensor.name: tensor for tensor in reader.tensors}
+    different, worst = 0, 0.0
+    for key, weight in weights.items():
+        stored = tensors.pop(names.get_name(key, try_suffixes=(".weight", ".bias")))
+        for part, heads in (("q_proj.weight", "heads"), ("k_proj.weight", "kv_heads")):
+            if arch == gguf.MODEL_ARCH.LLAMA and key.endswith(part):
+                weight = interleaved(weight, shape[heads])
+        exact = weight.float().numpy()
+        kind = stored.tensor_type.name.lower()
+        if kind in SAME_BYTES:
+            different += int((np.frombuffer(quants.quantize(exact, stored.tensor_type).tobytes(), np.uint8)
+                              != np.frombuffer(stored.data.tobytes(), np.uint8)).sum())
+        else:
+            off = quants.dequantize(stored.data, stored.tensor_type) - exact
+            rms = float(np.sqrt((off**2).mean() / (exact**2).mean()))
+            worst = max(worst, rms / K_QUANTS[kind])
+    tensors.pop("rope_freqs.weight", None)
+    report.line(f"gguf.{name}.{storage}: different bytes", different + len(tensors), 0)
+    if worst > 0:
+        report.line(f"gguf.{name}.{storage}: rms error of k-quants", worst, 1)
+
+
+def check_opened(report, program, work: Path, directory: Path, path: Path) -> None:
+    """transformers opens the file: the same logits as from the directory, the same ids."""
+    name = path.name.removesuffix(".f32.gguf")
+    # It reads the tokenizers of others by patterns of its own, no rope_freqs.weight, and of qwen3 no
+    # attention.key_length.
+    if name.startswith("llama"):
+        tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+        own = AutoTokenizer.from_pretrained(directory)
+        different = sum(own(text).input_ids != tokenizer(text).input_ids for text in TEXTS)
+        report.line(f"gguf.{name}: texts with other ids", different, 0)
+    if name in ("llama", "qwen2"):
+        theirs = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name,
+                                                      dtype=torch.float32, attn_implementation="eager")
+        ours = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32,
+                                                    attn_implementation="eager")
+        ids = torch.arange(40)[None]
+        with torch.no_grad():
+            a, b = (model.eval()(input_ids=ids).logits.double() for model in (ours, theirs))
+        report.line(f"gguf.{name}: opened", golden.relative_error(b, a), 1e-6)
+    data = work / "export.txt"
+    data.write_text("\n".join(TEXTS))
+    ids = [program.tokens(model, data) for model in (directory, path)]
+    report.line(f"gguf.{name}: other ids of ours", ids[0] != ids[1], 0)
+    same = [program.loss(data, f"model={model}") for model in (directory, path)]
+    report.line(f"gguf.{name}: loss", abs(same[0] - same[1]), 0)
+
+
+def check_nf4(report, program, work: Path, rng: random.Random) -> None:
+    """transformers opens the directory: bitsandbytes decodes the values that the program does."""
+    import bitsandbytes.functional as bnb
+
+    directory, packed, decoded = (work / f"nf4_{name}" for name in ("source", "packed", "decoded"))
+    # Widths of whole blocks: bitsandbytes decodes no others as it codes them, see tools/parity.py.
+    write_model(directory, "nf4", dict(hidden=64, ffn=128, layers=2, heads=4, kv_heads=2, tied=False),
+                rng.randrange(2**31))
+    program("export", f"model={directory}", f"output_dir={packed}", "storage=nf4")
+    program("export", f"model={packed}", f"output_dir={decoded}", "storage=f32")
+    values = load_file(decoded / "model.safetensors")
+    model = AutoModelForCausalLM.from_pretrained(packed, dtype=torch.float32)
+    different, layers = 0, 0
+    for name, parameter in model.named_parameters():
+        state = getattr(parameter, "quant_state", None)
+        layers += state is not None
+        value = parameter.data if state is None else bnb.dequantize_4bit(parameter.data, state)
+        different += int((value.float() != values[name]).sum())
+    report.line("nf4: different values", different if layers else float("nan"), 0,
+                f"{layers} layers in NF4")
+
+
+def check_llama_cpp(report, program, work: Path, model: Path, python: Path) -> None:
+    """llama.cpp opens what is exported of SmolLM2: its ids of texts, its greedy answers, and how sure it is."""
+    if not python.exists():
+        print(f"skip llama.cpp: there is no {python} (script/setup --oracle makes it)", flush=True)
+        return
+    # Its cache of keys and values is f16; where weights are quantised, as in the file itself ("keep"), it rounds
+    # activations too.
+    for storage, limit in (("f32", 5e-3), ("keep", 0.5), ("q8_0", 0.5), ("q4_k", 0.5)):
+        path = work / f"smollm2.{storage}.gguf"
+        program("export", f"model={model}", f"output={path}", f"storage={storage}")
+        asked = {"texts": TEXTS, "prompts": PROMPTS, "tokens": 12}
+        done = subprocess.run([python, Path(__file__).with_name("llama_cpp_answers.py"), path],
+                              input=json.dumps(asked), capture_output=True, text=True, timeout=300)
+        said = json.loads(done.stdout)
+        data = work / "asked.txt"
+        different = 0
+        for text, ids in zip(TEXTS, said["ids"]):
+            data.write_text(text)
+            different += program.tokens(path, data)[0]["ids"] != ids
+        report.line(f"llama.cpp.{storage}: texts with other ids", different, 0)
+        other, worst = 0, 0.0
+        for prompt, answer in zip(PROMPTS, said["answers"]):
+            ours = json.loads(program("generate", f"model={path}", f"prompt={prompt}", "max_new_tokens=12",
+                                      "chat_template=plain", "product=f32", "--json"))["text"]
+            data.write_text(prompt + ours)
+            logits = program.logits(path, data, work / "asked.safetensors")
+            data.write_text(prompt)
+            begin = len(program.tokens(path, data)[0]["ids"])
+            chosen = logits["ids"][begin:].tolist()
+            # Where two tokens are as good as equally likely, rounding decides, and all that follows differs.
+            same = next((i for i, ((a, _), b) in enumerate(zip(answer, chosen)) if a != b), len(chosen))
+            sure = logits["logits"].double().log_softmax(-1)[begin - 1:]
+            other += storage == "f32" and same < len(chosen)
+            worst = max([worst, *(abs(sure[i, token].item() - logprob)
+                                  for i, (token, logprob) in enumerate(answer[:same + 1]))])
+        report.line(f"llama.cpp.{storage}: other answers", other, 0)
+        report.line(f"llama.cpp.{storage}: log-probabilities", worst, limit)
+        path.unlink()
+
+
+def check_conversions(report, program, work: Path, seed: int, place: Path, model: Path,
+                      llama_cpp: Path) -> None:
+    rng = random.Random(seed)
+    check_merge(report, program, work, rng)
+    check_quantised_bases(report, program, work, seed, place)
+    check_gguf(report, program, work, rng)
+    check_nf4(report, program, work, rng)
+    check_llama_cpp(report, program, work, model, llama_cpp)

@@ -1,9 +1,13 @@
 // jackscrew merge and export: a model, with adapters or without, as files for other programs.
 #include <fmt/format.h>
 
+#include <array>
+#include <atomic>
+#include <csignal>
 #include <optional>
 
 #include "base/error.h"
+#include "base/signals.h"
 #include "base/text.h"
 #include "cli/arguments.h"
 #include "cli/commands.h"
@@ -30,10 +34,25 @@ Recipe without_adapters(Recipe recipe) {
   return recipe;
 }
 
-ConversionLoss measure(Recipe recipe, const ConvertedModel& model, const fs::path& written) {
+// What has been asked to end goes without a trace; the second time, at once.
+class Interruption {
+ public:
+  void receive(int signal) {
+    if (asked_.exchange(true)) end_by(signal);
+  }
+  // Called as work proceeds. Throws Error(interrupted).
+  void check() const {
+    if (asked_) throw Error(ErrorKind::interrupted, "interrupted: nothing was written");
+  }
+
+ private:
+  std::atomic<bool> asked_{false};
+};
+
+ConversionLoss measure(Recipe recipe, const ConvertedModel& model, const fs::path& written,
+                       const ProgressStyle& style) {
   recipe.storage = "keep";  // the option is of what was written
   settle_lengths(recipe, model.base.config);
-  const ProgressStyle style = stderr_style(recipe.quiet);
   const Tokenizer tokenizer = make_tokenizer(recipe.tokenizer, model.base);
   const Dataset dataset =
       load_datasets(data_places(recipe.eval_data), tokenizer, dataset_options(recipe, tokenizer),
@@ -113,14 +132,18 @@ int convert(const Recipe& recipe, const char* command) {
     throw Error(ErrorKind::usage, "max_merge_loss is set, but there is nothing to evaluate on",
                 "set eval_data");
   }
+  Interruption interruption;
+  const SignalThread thread(std::array{SIGINT, SIGTERM},
+                            [&](int signal) { interruption.receive(signal); });
+  ProgressStyle style = stderr_style(recipe.quiet);
+  style.check = [&] { interruption.check(); };
   ModelOutput output(recipe, command);
   const ConvertedModel model(recipe);
   warn_of_unused(recipe, command, {"data_weights", "val_size"});
-  const ConversionReport report =
-      write_converted(recipe, model, output, stderr_style(recipe.quiet));
+  const ConversionReport report = write_converted(recipe, model, output, style);
   std::optional<ConversionLoss> loss;
   if (!recipe.eval_data.empty()) {
-    loss = measure(recipe, model, output.path());
+    loss = measure(recipe, model, output.path(), style);
     refuse_loss(recipe, *loss);
   }
   output.commit();

@@ -33,7 +33,8 @@ struct Command {
   std::vector<std::string> examples;  // whole command lines
   std::vector<std::string> tables;    // titles of the option tables that its help shows
   int (*run)(Arguments arguments);
-  bool hidden = false;  // not listed: for those who test the program
+  bool hidden = false;    // not listed: for those who test the program
+  bool by_ranks = false;  // whether several processes may share its work
 };
 
 }  // namespace jackscrew

@@ -10,11 +10,12 @@ namespace jackscrew {
 
 namespace {
 
-int number_of(const char* variable, std::string_view text) {
+int number_of(const char* variable, std::string_view text, int least) {
   int out = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
-  if (error == std::errc() && end == text.data() + text.size() && out >= 1) return out;
-  fail(ErrorKind::usage, "{}=\"{}\" in the environment is no number of processes", variable, text);
+  if (error == std::errc() && end == text.data() + text.size() && out >= least) return out;
+  fail(ErrorKind::usage, "{}=\"{}\" in the environment is no number of a process, or of processes",
+       variable, text);
 }
 
 }  // namespace
@@ -22,12 +23,20 @@ int number_of(const char* variable, std::string_view text) {
 int launched_ranks() {
   // Open MPI's mpirun; MPICH's, Slurm's plugin for PMI-2.
   for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
-    if (const char* const text = std::getenv(variable)) return number_of(variable, text);
+    if (const char* const text = std::getenv(variable)) return number_of(variable, text, 1);
   }
   // Slurm's plugin for PMIx; without it srun starts processes that know nothing of each other.
   constexpr const char* kTasks = "SLURM_STEP_NUM_TASKS";
   const char* const tasks = std::getenv(kTasks);
-  return std::getenv("PMIX_RANK") != nullptr && tasks != nullptr ? number_of(kTasks, tasks) : 1;
+  return std::getenv("PMIX_RANK") != nullptr && tasks != nullptr ? number_of(kTasks, tasks, 1) : 1;
+}
+
+int launched_rank() {
+  // In the order of those above.
+  for (const char* variable : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"}) {
+    if (const char* const text = std::getenv(variable)) return number_of(variable, text, 0);
+  }
+  return 0;
 }
 
 }  // namespace jackscrew

@@ -16,6 +16,7 @@
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "cli/help.h"
+#include "cli/launch.h"
 #include "cli/not_yet.h"
 #include "cli/waiting.h"
 #include "recipe/run_options.h"
@@ -33,7 +34,8 @@ std::vector<Command> command_table() {
        .examples = {"jackscrew train model=SmolLM2-135M data=train.jsonl output_dir=runs/first",
                     "jackscrew train run.yaml learning_rate=1e-4 method=full"},
        .tables = {kModel, kData, kRecords, kMethod, kSchedule, kMachine, kOutput, kCall},
-       .run = run_train},
+       .run = run_train,
+       .by_ranks = true},
       {.name = "eval",
        .summary = "measure the loss and perplexity of a model",
        .usage = "model=MODEL data=FILE [name=value ...]",
@@ -122,7 +124,8 @@ std::vector<Command> command_table() {
        .usage = "[--json]",
        .examples = {"jackscrew doctor", "mpirun -n 2 --bind-to none jackscrew doctor"},
        .tables = {},
-       .run = run_doctor},
+       .run = run_doctor,
+       .by_ranks = true},
       {.name = "config",
        .summary = "write, check and explain recipes",
        .usage = "init METHOD [--all] | validate FILE.yaml [name=value ...] | schema",
@@ -148,6 +151,13 @@ const Command& find_command(const std::vector<Command>& commands, const std::str
   throw Error(ErrorKind::usage, fmt::format("unknown command \"{}\"", name),
               nearest ? fmt::format("did you mean {}?", *nearest)
                       : std::string("jackscrew --help lists the commands"));
+}
+
+[[noreturn]] void refuse_ranks(const std::string& command) {
+  throw Error(ErrorKind::usage,
+              fmt::format("{} is the work of one process; {} were started together", command,
+                          launched_ranks()),
+              "start it without mpirun; train alone is shared by several ranks");
 }
 
 bool asks_for_help(Arguments arguments) {
@@ -179,7 +189,17 @@ int dispatch(Arguments arguments) {
     fmt::print("{}", command_help(command));
     return 0;
   }
+  if (!command.by_ranks && launched_ranks() > 1) refuse_ranks(command.name);
   return command.run(arguments.subspan(1));
+}
+
+// Whether mpirun started this process beside one that speaks for all.
+bool is_other_rank() {
+  try {
+    return launched_rank() > 0;
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 int guarded_main(int argc, char** argv) {
@@ -189,13 +209,16 @@ int guarded_main(int argc, char** argv) {
     flush_output();
     return exit_code;
   } catch (const Error& error) {
+    // What is wrong with a command line all ranks find; one says it.
+    if (error.kind() == ErrorKind::usage && is_other_rank()) return error.exit_code();
     return report_error(error.what(), error.hint(), error.exit_code());
   } catch (const std::bad_alloc&) {
     return report_error("out of host memory",
-                  "use a smaller model, batch or sequence_len, or fewer threads",
-                  static_cast<int>(ErrorKind::does_not_fit));
+                        "use a smaller model, batch or sequence_len, or fewer threads",
+                        static_cast<int>(ErrorKind::does_not_fit));
   } catch (const fs::filesystem_error& error) {  // links that lead in a circle, and their like
-    return report_error(fmt::format("{}: {}", error.path1().string(), error.code().message()), "", 1);
+    return report_error(fmt::format("{}: {}", error.path1().string(), error.code().message()), "",
+                        1);
   } catch (const std::exception& error) {
     if (std::ferror(stdout) != 0) return report_error(kOutputLost, "", 1);
     return report_error(error.what(), "this is a bug in jackscrew: please report it", 1);

@@ -1,6 +1,9 @@
 // jackscrew train: a run until its end, or until a signal asks for it.
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <csignal>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -35,8 +38,15 @@ class Requests {
   std::set<int> seen_;
 };
 
+TransportOptions transport_options(const Recipe& recipe) {
+  TransportOptions options{.ranks = launched_ranks()};
+  options.communication_timeout =
+      std::chrono::duration_cast<std::chrono::milliseconds>(recipe.communication_timeout);
+  return options;
+}
+
 // What a rank cannot do ends all of them: the others wait for it.
-int serve_or_end_all(Transport& transport) {
+int serve_or_end_all(Transport& transport, const std::optional<Error>& wrong_arguments) {
   const auto report = [&](const char* what, const std::string& hint, ErrorKind kind) {
     const std::string whose =
         fmt::format("rank {} on {}", transport.rank(), transport.host(transport.rank()));
@@ -44,6 +54,7 @@ int serve_or_end_all(Transport& transport) {
   };
   int exit_code = 0;
   try {
+    if (wrong_arguments) throw Error(*wrong_arguments);
     return serve(transport);
   } catch (const Error& error) {
     exit_code = report(error.what(), error.hint(), error.kind());
@@ -66,11 +77,9 @@ int train_until_stopped(const Recipe& recipe) {
   console.width = stdout_width();
   console.stop = &requests.stop();
   console.save = &requests.save();
-  TransportOptions options{.ranks = launched_ranks()};
-  options.communication_timeout =
-      std::chrono::duration_cast<std::chrono::milliseconds>(recipe.communication_timeout);
-  const std::unique_ptr<Transport> transport = open_transport(options);
-  if (transport != nullptr && transport->rank() != 0) return serve_or_end_all(*transport);
+  const std::unique_ptr<Transport> transport = open_transport(transport_options(recipe));
+  // A launcher that does not say which rank this is.
+  if (transport != nullptr && transport->rank() != 0) return serve_or_end_all(*transport, {});
   try {
     train(recipe, console, transport.get());
   } catch (const RanksLost& error) {
@@ -79,9 +88,33 @@ int train_until_stopped(const Recipe& recipe) {
   return 0;
 }
 
+// Of a loss that several ranks see the first of them speaks, and ends the others within this time.
+constexpr std::chrono::seconds kSpeakFirst{2};
+
+// A rank that rank 0 tells what to do. Of its own arguments it needs no more than how to wait.
+int serve_until_dismissed(Arguments arguments) {
+  // Rank 0 decides what becomes of the run; mpirun sends signals to all.
+  const SignalThread thread(std::array{SIGUSR1, SIGINT, SIGTERM, SIGHUP}, [](int) {});
+  std::signal(SIGPIPE, SIG_IGN);
+  // What is wrong with them is most often wrong with rank 0's, too, which says so.
+  std::optional<Error> wrong_arguments;
+  TransportOptions options{.ranks = launched_ranks()};
+  try {
+    const Recipe recipe = read_arguments(arguments, 0, "train");
+    if (recipe.print_config) return 0;
+    options = transport_options(recipe);
+  } catch (const Error& error) {
+    wrong_arguments = error;
+  }
+  options.communication_timeout += std::min(launched_rank(), 2) * kSpeakFirst;
+  const std::unique_ptr<Transport> transport = open_transport(options);
+  return serve_or_end_all(*transport, wrong_arguments);
+}
+
 }  // namespace
 
 int run_train(Arguments arguments) {
+  if (launched_ranks() > 1 && launched_rank() > 0) return serve_until_dismissed(arguments);
   return with_recipe(arguments, 0, "train", train_until_stopped);
 }
 

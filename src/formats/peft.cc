@@ -17,8 +17,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kWeightsFile = "adapter_model.safetensors";
-
 const PeftType& type_of(const JsonFields& fields) {
   static const std::array<const PeftType*, 1> kTypes = {&kPeftLora};
   const std::string name = fields.text("peft_type");
@@ -93,7 +91,7 @@ std::string peft_base_model(const fs::path& directory) {
 
 PeftAdapter read_peft_adapter(const fs::path& directory) {
   const fs::path config = directory / kAdapterConfig;
-  const fs::path weights = directory / kWeightsFile;
+  const fs::path weights = directory / kPeftWeightsFile;
   if (!fs::exists(directory)) {
     throw Error(ErrorKind::model, fmt::format("adapter {} does not exist", directory.string()),
                 "check the path");
@@ -103,7 +101,7 @@ PeftAdapter read_peft_adapter(const fs::path& directory) {
                 "give the directory that PEFT's save_pretrained() wrote");
   }
   if (!fs::exists(weights)) {
-    throw Error(ErrorKind::model, fmt::format("{} has no {}", directory.string(), kWeightsFile),
+    throw Error(ErrorKind::model, fmt::format("{} has no {}", directory.string(), kPeftWeightsFile),
                 "save the adapter again with safe_serialization=True");
   }
   const json root = parse_json(read_text(config), config.string());
@@ -146,7 +144,7 @@ PeftWriter::PeftWriter(const fs::path& directory, const json& config, const std:
   FileWriter text(path() / kAdapterConfig);
   text.write(config_text(config, base_model));
   text.close();
-  writer_ = std::make_unique<SafetensorsWriter>(path() / kWeightsFile, specs_of(tensors));
+  writer_ = std::make_unique<SafetensorsWriter>(path() / kPeftWeightsFile, specs_of(tensors));
 }
 
 void PeftWriter::write(std::string_view name, std::span<const float> values) {

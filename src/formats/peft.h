@@ -18,6 +18,7 @@ namespace jackscrew {
 
 inline constexpr const char* kAdapterConfig = "adapter_config.json";
 // What the name of every tensor on disk begins with.
+inline constexpr const char* kPeftWeightsFile = "adapter_model.safetensors";
 inline constexpr std::string_view kAdapterPrefix = "base_model.model.";
 
 struct NamedArray {

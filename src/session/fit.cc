@@ -124,4 +124,17 @@ void require_fit(const Recipe& recipe, const ModelFiles& files, const SessionUse
   refuse(fmt::format("{}, but only {} is free on this machine", all, human_bytes(available)));
 }
 
+MachineMemory machine_memory(const Recipe& recipe, const SessionPlan& plan) {
+  const bool beside = open_device(recipe)->own_memory().has_value();
+  MachineMemory out;
+  out.needed = host_peak(plan) + (beside ? 0 : plan.ledger.peak);
+  out.needed += beside_the_ledger(out.needed);
+  if (const auto limit = memory_limit()) out.available = limit->available;
+  const int64_t available = available_memory_bytes();  // 0: not known
+  if (!recipe.device_memory && available > 0) {
+    out.available = std::min(available, out.available.value_or(available));
+  }
+  return out;
+}
+
 }  // namespace jackscrew

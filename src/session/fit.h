@@ -26,4 +26,12 @@ std::optional<Fit> fastest_fit(const Recipe& recipe, const ModelFiles& files);
 void require_fit(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
                  const SessionPlan& plan);
 
+// What a run takes of the machine's own memory, in bytes, and what it may: several runs on one
+// machine must share that. nullopt: the recipe sets a budget, and nothing else limits it.
+struct MachineMemory {
+  int64_t needed = 0;
+  std::optional<int64_t> available;
+};
+MachineMemory machine_memory(const Recipe& recipe, const SessionPlan& plan);
+
 }  // namespace jackscrew

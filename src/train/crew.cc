@@ -6,11 +6,13 @@
 #include <set>
 #include <utility>
 
+#include "base/checked.h"
 #include "base/clock.h"
 #include "base/text.h"
 #include "formats/tensor_io.h"
 #include "session/fit.h"
 #include "session/loading.h"
+#include "train/opening.h"
 
 namespace jackscrew {
 
@@ -69,7 +71,8 @@ class Crew::State : public RemoteState {
       crew_.tell(rank, message(Command::write_state).put(state.name).put(bytes.size()));
       for (size_t at = 0; at < bytes.size(); at += kTransferBytes) {
         const size_t size = std::min(bytes.size() - at, static_cast<size_t>(kTransferBytes));
-        send_sized(*crew_.transport_, rank, Tag::command, bytes.subspan(at, size));
+        crew_.communicate(
+            [&] { send_sized(*crew_.transport_, rank, Tag::command, bytes.subspan(at, size)); });
       }
     }
   }
@@ -101,8 +104,18 @@ auto Crew::together(const Work& work) {
   }
 }
 
+// Whoever cannot be reached once will not be the next time.
+void Crew::communicate(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (...) {
+    has_lost_ranks_ = true;
+    throw;
+  }
+}
+
 void Crew::tell(int rank, const MessageWriter& message) {
-  send_sized(*transport_, rank, Tag::command, message.bytes());
+  communicate([&] { send_sized(*transport_, rank, Tag::command, message.bytes()); });
 }
 
 void Crew::tell_all(const MessageWriter& message) {
@@ -115,7 +128,9 @@ void Crew::tell_all(Command command) {
 }
 
 std::vector<uint8_t> Crew::hear(int rank) {
-  return receive_sized(*transport_, rank, Tag::command, kLargestMessage);
+  std::vector<uint8_t> bytes;
+  communicate([&] { bytes = receive_sized(*transport_, rank, Tag::command, kLargestMessage); });
+  return bytes;
 }
 
 std::vector<int> Crew::replicas_of(int rank) const {
@@ -126,35 +141,73 @@ std::vector<int> Crew::replicas_of(int rank) const {
   return out;
 }
 
-SessionPlan Crew::rehearse() {
-  return together([&] {
-    if (!is_alone()) {
-      for (int rank = 1; rank < ranks(); ++rank) {
-        MessageWriter open = message(Command::open);
-        Place place = use_.place;
-        place.rank = rank;
-        put(open.put(recipe_.to_yaml()), place);
-        tell(rank, open);
-      }
+// Works as the others do and hears of all of them how that went, whoever fails: they wait for what
+// comes next. Returns what each answers.
+std::vector<std::vector<uint8_t>> Crew::begin_together(const std::function<void()>& work) {
+  std::optional<Error> failure;
+  std::vector<std::vector<uint8_t>> results;
+  together([&] {
+    try {
+      work();
+    } catch (const Error& error) {
+      if (error.kind() == ErrorKind::interrupted) throw;  // nobody is waited for
+      failure = error;
     }
-    const SessionPlan plan = Session::rehearse(recipe_, files_, use_);
-    require_fit(recipe_, files_, use_, plan);
-    for (int rank = 1; rank < ranks(); ++rank) hear(rank);  // that it fits
-    return plan;
+    for (int rank = 1; rank < ranks(); ++rank) {
+      const std::vector<uint8_t> answer = hear(rank);
+      MessageReader in(answer);
+      if (const auto theirs = get_failure(in); theirs && !failure) {
+        failure.emplace(
+            theirs->kind(),
+            fmt::format("rank {} on {}: {}", rank, transport_->host(rank), theirs->what()),
+            theirs->hint());
+      }
+      results.push_back(in.get_vector<uint8_t>());
+    }
   });
+  if (failure) throw Error(*failure);
+  return results;
+}
+
+SessionPlan Crew::rehearse() {
+  SessionPlan plan;
+  if (!is_alone()) {
+    require_host_memory(*open_device(recipe_));
+    const RankFacts facts = facts_of(recipe_, files_);
+    for (int rank = 1; rank < ranks(); ++rank) {
+      MessageWriter open = message(Command::open);
+      Place place = use_.place;
+      place.rank = rank;
+      put(open.put(std::string(JACKSCREW_VERSION)).put(recipe_.to_yaml()), place);
+      put(open, facts);
+      tell(rank, open);
+    }
+  }
+  const auto results = begin_together([&] {
+    plan = Session::rehearse(recipe_, files_, use_);
+    require_fit(recipe_, files_, use_, plan);
+  });
+  if (is_alone()) return plan;
+  std::vector<RankMemory> all = {memory_of(recipe_, plan, transport_->host(0))};
+  for (const std::vector<uint8_t>& result : results) {
+    MessageReader in(result);
+    RankMemory& memory = all.emplace_back();
+    memory.host = transport_->host(narrow<int>(std::ssize(all)) - 1);
+    memory.needed = in.get<int64_t>();
+    if (const auto available = in.get<int64_t>(); available >= 0) memory.available = available;
+  }
+  require_fit_together(all);
+  return plan;
 }
 
 void Crew::load(const SessionPlan& plan, const ProgressStyle& style) {
-  return together([&] {
-    tell_all(message(Command::load).put(recipe_.output_dir));
-    session_ = load_session(recipe_, files_, use_, plan, style, transport_);
-    for (int rank = 1; rank < ranks(); ++rank) hear(rank);
-    if (layout().stages == 1) return;
-    session_->set_logits_listener([this](std::span<const int32_t> ids, int64_t rows, bool use_cache) {
-      MessageWriter out = message(Command::logits);
-      out.put(std::vector<int32_t>(ids.begin(), ids.end())).put(rows).put(use_cache);
-      for (int stage = 1; stage < layout().stages; ++stage) tell(layout().rank_of(0, stage), out);
-    });
+  tell_all(message(Command::load).put(recipe_.output_dir));
+  begin_together([&] { session_ = load_session(recipe_, files_, use_, plan, style, transport_); });
+  if (layout().stages == 1) return;
+  session_->set_logits_listener([this](std::span<const int32_t> ids, int64_t rows, bool use_cache) {
+    MessageWriter out = message(Command::logits);
+    out.put(std::vector<int32_t>(ids.begin(), ids.end())).put(rows).put(use_cache);
+    for (int stage = 1; stage < layout().stages; ++stage) tell(layout().rank_of(0, stage), out);
   });
 }
 
@@ -332,8 +385,8 @@ void Crew::write_weight(const std::string& name, const ByteSink& sink) {
 namespace {
 
 RankReport report_of(const Session& session, const std::string& host) {
-  return {host, session.memory().ledger(), session.masters().ledger(),
-          session.peers().sent(), session.peers().seconds_waited()};
+  return {host, session.memory().ledger(), session.masters().ledger(), session.peers().sent(),
+          session.peers().seconds_waited()};
 }
 
 }  // namespace

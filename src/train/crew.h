@@ -3,6 +3,7 @@
 // its session and no more. Ranks cannot disagree on what comes next: only rank 0 decides.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
@@ -37,8 +38,8 @@ class Crew : public ResultSource {
   const Layout& layout() const { return use_.place.layout; }
   const SessionUse& use() const { return use_; }
 
-  // Every rank rehearses its part; the plan is rank 0's. Throws Error(does_not_fit) where one rank's
-  // does not fit.
+  // Every rank rehearses its part; the plan is rank 0's. Throws Error(does_not_fit) where one
+  // rank's does not fit, or those of a machine do not together, and what opening.h refuses.
   SessionPlan rehearse();
   // Makes all sessions.
   void load(const SessionPlan& plan, const ProgressStyle& style);
@@ -65,8 +66,9 @@ class Crew : public ResultSource {
 
   // One for each rank.
   std::vector<RankReport> reports();
-  // Whether other ranks do what this one was about to do with them when it failed.
-  bool is_in_common_work() const { return in_common_work_; }
+  // Whether other ranks do what this one was about to do with them when it failed, or cannot be
+  // reached.
+  bool is_in_common_work() const { return in_common_work_ || has_lost_ranks_; }
 
  private:
   class State;
@@ -74,6 +76,8 @@ class Crew : public ResultSource {
   template <class Work>
   auto together(const Work& work);
   struct Listed;
+  std::vector<std::vector<uint8_t>> begin_together(const std::function<void()>& work);
+  void communicate(const std::function<void()>& work);
 
   bool is_alone() const { return transport_ == nullptr; }
   int ranks() const { return layout().ranks(); }
@@ -89,7 +93,7 @@ class Crew : public ResultSource {
   Transport* transport_;
   SessionUse use_;
   std::unique_ptr<Session> session_;
-  bool in_common_work_ = false;
+  bool in_common_work_ = false, has_lost_ranks_ = false;
   std::map<std::string, int> owners_;  // ranks of weights that this one has not
 };
 

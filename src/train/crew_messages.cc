@@ -79,4 +79,16 @@ Ledger get_ledger(MessageReader& in) {
   return ledger;
 }
 
+void put_failure(MessageWriter& out, const std::optional<Error>& failure) {
+  out.put(failure.has_value());
+  if (failure) out.put(failure->kind()).put(std::string(failure->what())).put(failure->hint());
+}
+
+std::optional<Error> get_failure(MessageReader& in) {
+  if (!in.get<bool>()) return std::nullopt;
+  const auto kind = in.get<ErrorKind>();
+  const std::string what = in.get_text();
+  return Error(kind, what, in.get_text());
+}
+
 }  // namespace jackscrew

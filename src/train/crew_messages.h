@@ -1,6 +1,7 @@
 // What rank 0 of a run tells the others, and how it is written.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "data/batch.h"
@@ -11,8 +12,11 @@ namespace jackscrew {
 
 // Each is followed by its arguments, in the order in which worker.cc reads them.
 enum class Command : uint8_t {
-  open,               // recipe, layout, split, use; answers with a plan
-  load,               // the session comes into being
+  // The program's version, recipe, place, facts; answers with what it needs of the machine's
+  // memory,
+  // or with a failure.
+  open,
+  load,               // the session comes into being; answers, or fails
   begin_run,          // total steps
   accumulate,         // step, learning rate, batch
   apply,              // weight decay
@@ -45,5 +49,8 @@ void put(MessageWriter& out, const StateRef& state);
 StateRef get_state(MessageReader& in);
 void put(MessageWriter& out, const Ledger& ledger);
 Ledger get_ledger(MessageReader& in);
+// Of a rank that could not do what it was asked, and waits for what comes next; or that it could.
+void put_failure(MessageWriter& out, const std::optional<Error>& failure);
+std::optional<Error> get_failure(MessageReader& in);
 
 }  // namespace jackscrew

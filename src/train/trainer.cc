@@ -85,11 +85,10 @@ class Trainer {
     check_output_dir(recipe_);
     claim_.emplace(recipe_.output_dir);
     data_ = read_run_data(recipe_, tokenizer_, console_.style, claim_->path());
-    sampler_.emplace(
-        data_.train,
-        BatchOptions{recipe_.sequence_len, recipe_.micro_batch_size,
-                     checked_mul(recipe_.gradient_accumulation_steps, recipe_.data_parallel),
-                     recipe_.packing, recipe_.seed});
+    sampler_.emplace(data_.train, BatchOptions{recipe_.sequence_len, recipe_.micro_batch_size,
+                                               checked_mul(recipe_.gradient_accumulation_steps,
+                                                           recipe_.data_parallel),
+                                               recipe_.packing, recipe_.seed});
     total_steps_ = total_steps(recipe_, sampler_->steps_per_epoch());
     schedule_ = {
         recipe_.lr_schedule, recipe_.learning_rate,
@@ -474,7 +473,11 @@ void train(const Recipe& recipe, const TrainConsole& console, Transport* transpo
     trainer->run();
   } catch (const Error& error) {
     if (in_common_work()) throw RanksLost(error);
-    dismiss(transport, error.exit_code());
+    try {
+      dismiss(transport, error.exit_code());
+    } catch (const Error&) {  // what came first says more
+      throw RanksLost(error);
+    }
     throw;
   } catch (const std::exception& error) {
     if (in_common_work()) throw RanksLost(Error(ErrorKind::generic, error.what()));

@@ -1,5 +1,6 @@
 #include "train/worker.h"
 
+#include <functional>
 #include <optional>
 
 #include "formats/tensor_io.h"
@@ -8,6 +9,7 @@
 #include "session/fit.h"
 #include "session/loading.h"
 #include "train/crew.h"
+#include "train/opening.h"
 
 namespace jackscrew {
 
@@ -43,9 +45,9 @@ class Worker {
   void obey(Command command, MessageReader& in) {
     switch (command) {
       case Command::open:
-        return open(in);
+        return try_to([&](MessageWriter& result) { open(in, result); });
       case Command::load:
-        return load(in);
+        return try_to([&](MessageWriter&) { load(in); });
       case Command::begin_run:
         return session_->learner().begin_run(in.get<int64_t>());
       case Command::accumulate:
@@ -90,16 +92,35 @@ class Worker {
   void answer(std::span<const uint8_t> bytes) { send_sized(transport_, 0, Tag::command, bytes); }
   void answer(const MessageWriter& message) { answer(message.bytes()); }
 
-  void open(MessageReader& in) {
+  // What this rank cannot do before it begins ends nobody: rank 0 is told, and says it.
+  void try_to(const std::function<void(MessageWriter&)>& work) {
+    MessageWriter result, out;
+    std::optional<Error> failure;
+    try {
+      work(result);
+    } catch (const Error& error) {
+      failure = error;
+    } catch (const std::exception& error) {
+      failure.emplace(ErrorKind::generic, error.what());
+    }
+    put_failure(out, failure);
+    answer(out.put(std::vector<uint8_t>(result.bytes().begin(), result.bytes().end())));
+  }
+
+  void open(MessageReader& in, MessageWriter& result) {
+    require_version(in.get_text(), JACKSCREW_VERSION);
     recipe_ = read_sent_recipe(in.get_text());
     const Place place = get_place(in);
+    const RankFacts first = get_facts(in);
     recipe_ = with_adapter_options(recipe_);
     files_.emplace(open_model(recipe_.model, recipe_.adapter, recipe_.tokenizer));
+    require_alike(first, facts_of(recipe_, *files_), place.layout);
     use_ = training_use(recipe_);
     use_.place = place;
     plan_ = Session::rehearse(recipe_, *files_, use_);
     require_fit(recipe_, *files_, use_, plan_);
-    answer(MessageWriter());
+    const MachineMemory memory = machine_memory(recipe_, plan_);
+    result.put(memory.needed).put(memory.available.value_or(-1));
   }
 
   void load(MessageReader& in) {
@@ -107,7 +128,6 @@ class Worker {
     ProgressStyle quiet;
     quiet.quiet = true;
     session_ = load_session(recipe_, *files_, use_, plan_, quiet, &transport_);
-    answer(MessageWriter());
   }
 
   void accumulate(MessageReader& in) {
@@ -156,8 +176,8 @@ class Worker {
     const StateRef state = find_state(in.get_text());
     const auto size = static_cast<int64_t>(in.get<size_t>());
     if (size != state.view.bytes()) {
-      fail(ErrorKind::generic, "{} has {} bytes on rank {}, not {}", state.name,
-           state.view.bytes(), transport_.rank(), size);
+      fail(ErrorKind::generic, "{} has {} bytes on rank {}, not {}", state.name, state.view.bytes(),
+           transport_.rank(), size);
     }
     const Tensor to(state.view.raw(), DType::u8, {size});
     for (int64_t at = 0; at < size;) {
@@ -184,8 +204,8 @@ class Worker {
   }
 
   void write_weight(MessageReader& in) {
-    SessionResult(*session_).write_weight(
-        in.get_text(), [&](std::span<const uint8_t> bytes) { answer(bytes); });
+    SessionResult(*session_).write_weight(in.get_text(),
+                                          [&](std::span<const uint8_t> bytes) { answer(bytes); });
     answer(MessageWriter());
   }
 

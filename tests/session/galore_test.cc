@@ -240,7 +240,7 @@ std::vector<Refresh> refreshes(Session& session, int64_t steps, double rate, boo
     session.accumulate(batch_of(same_batch ? 0 : step), rate, step);
     session.update({});
     for (const LearnerEvent& event : session.learner().take_events()) {
-      EXPECT_STREQ(event.name, "refresh");
+      EXPECT_EQ(event.name, "refresh");
       const nlohmann::json fields = nlohmann::json::parse(event.fields.text());
       out.push_back({step, fields.at("weight"), fields.at("overlap")});
     }

@@ -106,7 +106,7 @@ int serve_until_dismissed(Arguments arguments) {
   } catch (const Error& error) {
     wrong_arguments = error;
   }
-  options.communication_timeout += std::min(launched_rank(), 2) * kSpeakFirst;
+  options.patience = std::min(launched_rank(), 2) * kSpeakFirst;
   const std::unique_ptr<Transport> transport = open_transport(options);
   return serve_or_end_all(*transport, wrong_arguments);
 }

@@ -55,6 +55,8 @@ struct TransportOptions {
   int ranks = 1;
   // A rank that gives no sign of life for as long is lost.
   std::chrono::milliseconds communication_timeout{30000};
+  // Time beyond that before this rank gives up another: the rank that is to speak of it has least.
+  std::chrono::milliseconds patience{0};
 };
 
 // Joins the other ranks where this process was started with others (by mpirun, or by Slurm); null

@@ -4,16 +4,31 @@
 #include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <span>
 #include <vector>
 
 #include "base/text.h"
 #include "formats/peft.h"
 #include "formats/state_io.h"
+#include "model/weights.h"
 
 namespace jackscrew {
 
 namespace {
+
+// "model.layers.3.mlp.up_proj.": the weights that the model has, but not this part of it.
+std::set<std::string> modules_of_other_stages(const Stage& stage) {
+  std::set<std::string> names;
+  for (const WeightSpec& weight : weights_of(stage.config(), StageSpec::whole(stage.config()))) {
+    names.insert(weight.name.substr(0, weight.name.rfind('.') + 1));
+  }
+  for (const auto& parameter : stage.parameters()) {
+    const std::string& own = parameter->weight->spec().name;
+    names.erase(own.substr(0, own.rfind('.') + 1));
+  }
+  return names;
+}
 
 std::vector<int64_t> shape_of(const Tensor& tensor) {
   std::vector<int64_t> shape;
@@ -115,6 +130,11 @@ void load_adapter(const Stage& stage, Ops& ops, const fs::path& adapter) {
                 {reinterpret_cast<const uint8_t*>(values.data()), values.size() * sizeof(float)},
                 state.view);
     arrays.erase(found);
+  });
+  const std::set<std::string> others = modules_of_other_stages(stage);
+  std::erase_if(arrays, [&](const auto& array) {
+    return std::any_of(others.begin(), others.end(),
+                       [&](const std::string& module) { return array.first.starts_with(module); });
   });
   if (!arrays.empty()) {
     throw Error(

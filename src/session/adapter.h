@@ -11,8 +11,9 @@
 
 namespace jackscrew {
 
-// Writes the parameters among a run's states as a PEFT adapter directory, whole or not at all. `adapter` is
-// what Learner::adapter() says of it, `base_model` what is recorded as the model that it is for.
+// Writes the parameters among a run's states as a PEFT adapter directory, whole or not at all.
+// `adapter` is what Learner::adapter() says of it, `base_model` what is recorded as the model that
+// it is for.
 void export_adapter(const StateSource& states, Ops& ops, const nlohmann::json& adapter,
                     const std::string& base_model, const fs::path& directory);
 
@@ -20,8 +21,8 @@ void export_adapter(const StateSource& states, Ops& ops, const nlohmann::json& a
 int64_t adapter_bytes(const StateSource& states, const nlohmann::json& adapter,
                       const std::string& base_model);
 
-// Fills the learner's parameters from a PEFT adapter; restored() must follow. Throws Error(model)
-// when they do not match.
+// Fills the learner's parameters from a PEFT adapter; what it has of other stages of the model is
+// theirs. restored() must follow. Throws Error(model) when they do not match.
 void load_adapter(const Stage& stage, Ops& ops, const fs::path& adapter);
 
 // The recipe with the options of the learner that its PEFT adapter was made with; its own stay

@@ -111,10 +111,11 @@ inline std::map<std::string, std::string> contents(const fs::path& root) {
 // A run in the background.
 class Child {
  public:
-  // `said`: a file for what it prints.
-  explicit Child(const std::string& arguments, const fs::path& said = "/dev/null") {
-    const std::string command =
-        "exec " + std::string(kProgram) + " " + arguments + " >" + said.string() + " 2>&1";
+  // `said`: a file for what it prints. `launcher`: what starts the program, if not the shell.
+  explicit Child(const std::string& arguments, const fs::path& said = "/dev/null",
+                 const std::string& launcher = {}) {
+    const std::string command = "exec " + launcher + " " + std::string(kProgram) + " " + arguments +
+                                " >" + said.string() + " 2>&1";
     pid_ = ::fork();
     if (pid_ == 0) {
       ::signal(SIGHUP, SIG_DFL);  // which a program ignores that was started so

@@ -199,7 +199,8 @@ void Communication::work() {
   Requests requests(calls_, hosts_);
   Channels channels(requests, options_.piece_bytes);
   moved_ = Clock::now();
-  Heartbeats heartbeats(requests, rank_, static_cast<int>(hosts_.size()), options_.timeout, moved_);
+  Heartbeats heartbeats(requests, rank_, static_cast<int>(hosts_.size()), options_.timeout,
+                        options_.patience, moved_);
   tell([&] { joined_ = true; });
   bool closing = false;
   while (!heartbeats.all_silent()) {
@@ -228,7 +229,7 @@ void Communication::refuse_lost(int rank) const {
   const auto& host = hosts_[static_cast<size_t>(rank)];
   throw Error(ErrorKind::device,
               fmt::format("rank {} on {} gave no sign of life for {} s", rank, host,
-                          seconds(options_.timeout)),
+                          seconds(options_.timeout + options_.patience)),
               fmt::format("see whether that process still runs, and the network between {} and {}",
                           host, hosts_[static_cast<size_t>(rank_)]));
 }

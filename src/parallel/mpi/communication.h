@@ -22,7 +22,8 @@
 namespace jackscrew {
 
 struct CommunicationOptions {
-  std::chrono::milliseconds timeout;  // without a sign of life
+  std::chrono::milliseconds timeout;      // without a sign of life
+  std::chrono::milliseconds patience{0};  // beyond that; others need not know of it
   // Of messages. MPI says of a piece only that all of it is there: in pieces of 1 MiB the thread
   // rests while bytes flow, and 1 MB takes 3 ms between two processes on two busy cores; in pieces
   // of 256 KiB 0.8. Smaller ones are no faster, and have to be agreed on one by one.

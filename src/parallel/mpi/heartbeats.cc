@@ -17,10 +17,10 @@ constexpr std::chrono::milliseconds kStoodStill{500};
 }  // namespace
 
 Heartbeats::Heartbeats(Requests& requests, int rank, int ranks, std::chrono::milliseconds timeout,
-                       Clock::time_point now)
+                       std::chrono::milliseconds patience, Clock::time_point now)
     : requests_(requests),
       rank_(rank),
-      timeout_(timeout),
+      timeout_(timeout + patience),
       period_(std::min(kLongestPeriod, timeout / kBeatsInTimeout)),
       now_(now),
       peers_(static_cast<size_t>(ranks)) {

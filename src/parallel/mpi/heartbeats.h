@@ -17,9 +17,10 @@ class Heartbeats {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Everybody is alive now.
+  // Everybody is alive now, and lost without a byte for the timeout, which all ranks have alike,
+  // and this one's patience.
   Heartbeats(Requests& requests, int rank, int ranks, std::chrono::milliseconds timeout,
-             Clock::time_point now);
+             std::chrono::milliseconds patience, Clock::time_point now);
   Heartbeats(const Heartbeats&) = delete;
   Heartbeats& operator=(const Heartbeats&) = delete;
 
@@ -27,7 +28,7 @@ class Heartbeats {
   void close() { state_ = std::max(state_, State::closing); }
   // Sends what is due. Call it at least once in a period.
   void beat(Clock::time_point now);
-  // The rank that gave no sign of life for the timeout; -1: none. Time in which this process itself
+  // The rank that is lost; -1: none. Time in which this process itself
   // stood still (it was stopped, its machine slept) is held against nobody.
   int lost(Clock::time_point now);
   // All ranks have called close(), and none sends anything more.

@@ -26,7 +26,8 @@ std::unique_ptr<Transport> open_transport(const TransportOptions& options) {
   if (options.ranks <= 1) return nullptr;
   const MpiCalls& calls = load_mpi();
   auto out = std::make_unique<MpiTransport>(
-      calls, CommunicationOptions{.timeout = options.communication_timeout});
+      calls,
+      CommunicationOptions{.timeout = options.communication_timeout, .patience = options.patience});
   if (out->size() != options.ranks) {
     throw Error(ErrorKind::device,
                 fmt::format("{} processes were started together, but MPI knows of {}",

@@ -1,0 +1,97 @@
+// What several ranks settle before a run begins.
+#include "train/opening.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "session/fingerprint.h"
+#include "tests/support/errors.h"
+#include "tests/support/tiny_run.h"
+
+namespace jackscrew {
+namespace {
+
+constexpr int64_t kGiB = int64_t{1} << 30;
+
+TEST(Opening, ProgramsOfOneVersion) {
+  require_version("1.2.0", "1.2.0");
+  expect_message(ErrorKind::device, "this is jackscrew 1.1.9, rank 0 has 1.2.0",
+                 [] { require_version("1.2.0", "1.1.9"); });
+}
+
+TEST(Opening, TheSameModel) {
+  const RankFacts first{"x86-64-v4", 1};
+  require_alike(first, {"x86-64-v4", 1}, {.stages = 1, .replicas = 2, .lanes = 2});
+  expect_message(ErrorKind::model, "is not that of rank 0", [&] {
+    require_alike(first, {"x86-64-v4", 2}, {.stages = 2, .replicas = 1, .lanes = 1});
+  });
+}
+
+// Stages may differ: what one computes no other computes as well.
+TEST(Opening, ReplicasOfOneInstructionSet) {
+  const RankFacts first{"x86-64-v4", 1}, own{"x86-64-v3", 1};
+  require_alike(first, own, {.stages = 2, .replicas = 1, .lanes = 1});
+  const Layout copies{.stages = 2, .replicas = 2, .lanes = 2};
+  for (const auto& [a, b] : {std::pair(first, own), std::pair(own, first)}) {
+    const std::string error = error_of(ErrorKind::device, [&] { require_alike(a, b, copies); });
+    EXPECT_NE(hint_of(error).find("isa=x86-64-v3"), std::string::npos) << error;
+  }
+}
+
+TEST(Opening, RanksOfAMachineShareItsMemory) {
+  const std::vector<RankMemory> apart = {{"anna", 6 * kGiB, 10 * kGiB},
+                                         {"bert", 6 * kGiB, 10 * kGiB}};
+  require_fit_together(apart);
+  const std::vector<RankMemory> beside = {
+      {"anna", 6 * kGiB, 10 * kGiB}, {"bert", kGiB, 2 * kGiB}, {"anna", 5 * kGiB, 11 * kGiB}};
+  expect_message(ErrorKind::does_not_fit,
+                 "the 2 ranks on anna need 11.00 GiB together, but only 10.00 GiB is free there",
+                 [&] { require_fit_together(beside); });
+  const std::vector<RankMemory> budgeted = {{"anna", 6 * kGiB, {}}, {"anna", 6 * kGiB, {}}};
+  require_fit_together(budgeted);
+}
+
+class DeviceOfItsOwn : public Device {
+ public:
+  std::string name() const override { return "cuda:0"; }
+  std::unique_ptr<Backing> make_backing() const override { return nullptr; }
+  std::unique_ptr<Ops> make_ops(Memory&) const override { return nullptr; }
+  std::unique_ptr<Ops> make_plan_ops(Memory&) const override { return nullptr; }
+  std::string description() const override { return name(); }
+  std::optional<int64_t> own_memory() const override { return kGiB; }
+};
+
+TEST(Opening, DevicesThatTheHostCannotRead) {
+  require_host_memory(*open_device("cpu", {}));
+  expect_message(ErrorKind::usage, "cuda:0", [] { require_host_memory(DeviceOfItsOwn()); });
+}
+
+TEST(Opening, AnotherTrainingHasAnotherFingerprint) {
+  const auto of = [](const std::string& model) {
+    return model_fingerprint(open_model(golden_model(model)), {});
+  };
+  const TinyRun tiny("fingerprint");
+  const fs::path copy = tiny.path("copy");
+  fs::copy(golden_model("mha_untied"), copy, fs::copy_options::recursive);
+  const auto copied = [&] { return model_fingerprint(open_model(copy.string()), {}); };
+  EXPECT_EQ(copied(), of("mha_untied"));
+  std::string weights = read_text(copy / "model.safetensors");
+  uint64_t header = 0;  // bytes of it follow its size
+  std::memcpy(&header, weights.data(), sizeof header);
+  weights.at(sizeof header + header) ^= 1;
+  write_text_atomic(copy / "model.safetensors", weights);
+  EXPECT_NE(copied(), of("mha_untied"));
+  std::string config = read_text(copy / "config.json");
+  fs::copy_file(fs::path(golden_model("mha_untied")) / "model.safetensors",
+                copy / "model.safetensors", fs::copy_options::overwrite_existing);
+  EXPECT_EQ(copied(), of("mha_untied"));
+  const std::string name = "\"rms_norm_eps\": ";
+  ASSERT_NE(config.find(name), std::string::npos);
+  write_text_atomic(copy / "config.json",
+                    config.replace(config.find(name), name.size(), name + "1"));
+  EXPECT_NE(copied(), of("mha_untied"));
+}
+
+}  // namespace
+}  // namespace jackscrew

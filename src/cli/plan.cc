@@ -202,8 +202,8 @@ int show_ranks(const Recipe& recipe, const ModelFiles& files) {
   }
   print_run(recipe, files, plan.stages.front());
   fmt::print("{}: {} of the model in {}, {} in a step\n\n", counted(plan.layout.ranks(), "rank"),
-             counted(plan.layout.replicas, "copy", "copies"),
-             counted(plan.layout.stages, "stage"), counted(plan.layout.lanes, "lane"));
+             counted(plan.layout.replicas, "copy", "copies"), counted(plan.layout.stages, "stage"),
+             counted(plan.layout.lanes, "lane"));
   fmt::print("  {:>4}  {:>5}  {:<10}{:>12}{:>12}{:>18}\n", "rank", "stage", "blocks", "device",
              "host", "sent in a step");
   int64_t most_sent = 0;
@@ -213,8 +213,8 @@ int show_ranks(const Recipe& recipe, const ModelFiles& files) {
     most_sent = std::max(most_sent, of.sent.all());
     fmt::print("  {:>4}  {:>5}  {:<10}{:>12}{:>12}{:>18}{}\n", rank, stage,
                blocks_text(plan, stage, files.config.num_hidden_layers),
-               human_bytes(of.ledger.peak), human_bytes(host_peak(of)),
-               human_bytes(of.sent.all()), fits(recipe, of) ? "" : "   does not fit");
+               human_bytes(of.ledger.peak), human_bytes(host_peak(of)), human_bytes(of.sent.all()),
+               fits(recipe, of) ? "" : "   does not fit");
   }
   for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
     fmt::print("\n  a rank of stage {}\n", stage);
@@ -222,9 +222,10 @@ int show_ranks(const Recipe& recipe, const ModelFiles& files) {
   }
   fmt::print("\n");
   if (plan.layout.stages > 1) {
-    fmt::print("equal stages wait {:.0f}% of a step for each other; more micro-batches in a step "
-               "wait less\n",
-               100.0 * plan.bubble);
+    fmt::print(
+        "equal stages wait {:.0f}% of a step for each other; more micro-batches in a step "
+        "wait less\n",
+        100.0 * plan.bubble);
   }
   print_wire(most_sent);
   fmt::print("disk, of rank 0: checkpoints {}, result {}\n", human_bytes(disk.all_checkpoints()),

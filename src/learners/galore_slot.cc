@@ -134,14 +134,13 @@ int64_t GaloreSlot::window_cols() const {
 
 void GaloreSlot::open_window() {
   if (settings_.subspace == SubspaceKind::random) return;
-  window_ = GradientBuffer(*memory_, Purpose::projections, {window_rows(), window_cols()},
-                           window_sums_);
+  window_ =
+      GradientBuffer(*memory_, Purpose::projections, {window_rows(), window_cols()}, window_sums_);
 }
 
 int64_t GaloreSlot::window_bytes() const {
   if (settings_.subspace == SubspaceKind::random) return 0;
-  return (1 + window_sums_) *
-         booked_bytes(window_rows() * window_cols() * dtype_size(DType::f32));
+  return (1 + window_sums_) * booked_bytes(window_rows() * window_cols() * dtype_size(DType::f32));
 }
 
 double GaloreSlot::refresh(Context& context, uint32_t draw) {

@@ -218,7 +218,8 @@ class RotaryLearner : public Learner {
     std::vector<int32_t> first;
     std::set<std::string> kinds;
     for (size_t g = 0; g < groups_.size(); ++g) {
-      if (!groups_[g].slots.empty() && kinds.insert(groups_[g].kind).second) first.push_back(static_cast<int32_t>(g));
+      if (!groups_[g].slots.empty() && kinds.insert(groups_[g].kind).second)
+        first.push_back(static_cast<int32_t>(g));
     }
     return first;
   }

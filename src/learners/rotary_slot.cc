@@ -128,8 +128,8 @@ void RotarySlot::activate(Context& context) {
   }
   if (master_) weight_->take_out(exact_.view());
   values_ = weight_->as_f32();
-  gradient_ = GradientBuffer(*memory_, Purpose::gradients, {weight_->rows(), weight_->cols()},
-                             lane_sums_);
+  gradient_ =
+      GradientBuffer(*memory_, Purpose::gradients, {weight_->rows(), weight_->cols()}, lane_sums_);
   if (settings_.score) squares_ = OwnedTensor(*memory_, Purpose::optimizer, DType::f64, {1});
   has_moments_ = false;
 }

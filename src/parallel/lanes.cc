@@ -40,7 +40,8 @@ void LaneSums::begin_step(Ops& ops) {
 void LaneSums::end_lane(Ops& ops, bool last) {
   ++ended_;
   // Sums of equally many lanes are joined as soon as there are two.
-  const auto joined = last ? waiting_ : static_cast<size_t>(std::countr_zero(static_cast<uint64_t>(ended_)));
+  const auto joined =
+      last ? waiting_ : static_cast<size_t>(std::countr_zero(static_cast<uint64_t>(ended_)));
   for (const StateRef& state : accumulated_) {
     for (size_t i = 0; i < joined; ++i) {
       add_tensor(ops, state.lane_sums[waiting_ - 1 - i], state.view);

@@ -31,8 +31,8 @@ class LaneSums {
 
  private:
   std::vector<StateRef> accumulated_;
-  int64_t ended_ = 0;    // lanes of this step
-  size_t waiting_ = 0;   // sums
+  int64_t ended_ = 0;   // lanes of this step
+  size_t waiting_ = 0;  // sums
 };
 
 }  // namespace jackscrew

@@ -28,9 +28,10 @@ std::string listed(const std::vector<int64_t>& numbers) {
 
 [[noreturn]] void refuse_stages(int ranks, int stages) {
   if (ranks == 1) {
-    throw Error(ErrorKind::usage,
-                fmt::format("pipeline_stages={} needs as many ranks; this is one", stages),
-                fmt::format("start it by `mpirun -n {} --bind-to none jackscrew train ...`", stages));
+    throw Error(
+        ErrorKind::usage,
+        fmt::format("pipeline_stages={} needs as many ranks; this is one", stages),
+        fmt::format("start it by `mpirun -n {} --bind-to none jackscrew train ...`", stages));
   }
   std::vector<int64_t> divisors;
   for (int s = 1; s <= ranks; ++s) {

@@ -14,15 +14,13 @@ namespace jackscrew {
 class MessageWriter {
  public:
   template <class T>
-    requires std::is_trivially_copyable_v<T>
-  MessageWriter& put(const T& value) {
+  requires std::is_trivially_copyable_v<T> MessageWriter& put(const T& value) {
     const auto* bytes = reinterpret_cast<const uint8_t*>(&value);
     bytes_.insert(bytes_.end(), bytes, bytes + sizeof value);
     return *this;
   }
   template <class T>
-    requires std::is_trivially_copyable_v<T>
-  MessageWriter& put(const std::vector<T>& values) {
+  requires std::is_trivially_copyable_v<T> MessageWriter& put(const std::vector<T>& values) {
     put(values.size());
     const auto* bytes = reinterpret_cast<const uint8_t*>(values.data());
     bytes_.insert(bytes_.end(), bytes, bytes + values.size() * sizeof(T));
@@ -45,15 +43,13 @@ class MessageReader {
   explicit MessageReader(std::span<const uint8_t> bytes) : bytes_(bytes) {}
 
   template <class T>
-    requires std::is_trivially_copyable_v<T>
-  T get() {
+  requires std::is_trivially_copyable_v<T> T get() {
     T value;
     std::memcpy(&value, take(sizeof value, 1).data(), sizeof value);
     return value;
   }
   template <class T>
-    requires std::is_trivially_copyable_v<T>
-  std::vector<T> get_vector() {
+  requires std::is_trivially_copyable_v<T> std::vector<T> get_vector() {
     const auto count = get<size_t>();
     const auto from = take(count, sizeof(T));
     std::vector<T> values(count);

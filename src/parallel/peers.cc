@@ -150,7 +150,8 @@ void Peers::sum_bucket(Ops& ops, std::span<const int> ranks, int64_t count) {
   const auto parts = std::ssize(ranks);
   const auto me = std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin();
   const auto part_of = [&](int64_t index) {
-    return own_.view().columns(part_begin(count, parts, index), part_begin(count, parts, index + 1));
+    return own_.view().columns(part_begin(count, parts, index),
+                               part_begin(count, parts, index + 1));
   };
   const Tensor mine = part_of(me);
   std::vector<Ticket> tickets;
@@ -218,7 +219,8 @@ std::vector<double> Peers::losses_of_lanes(std::span<const double> own) {
   std::vector<Ticket> tickets;
   for (int replica = 0; replica < layout_.replicas; ++replica) {
     const int from = layout_.rank_of(replica, layout_.stages - 1);
-    const std::span<double> theirs = std::span(all).subspan(static_cast<size_t>(replica) * lanes, lanes);
+    const std::span<double> theirs =
+        std::span(all).subspan(static_cast<size_t>(replica) * lanes, lanes);
     if (from == rank_ || transport_ == nullptr) {
       std::copy(own.begin(), own.end(), theirs.begin());
       continue;

@@ -73,9 +73,9 @@ class Peers {
   Transport* transport_;
   Layout layout_;
   int rank_;
-  int64_t bucket_ = 0;     // elements that are exchanged at a time
-  OwnedTensor own_;        // f32 [bucket]
-  OwnedTensor received_;   // f32 [ranks - 1, a part of the bucket]
+  int64_t bucket_ = 0;    // elements that are exchanged at a time
+  OwnedTensor own_;       // f32 [bucket]
+  OwnedTensor received_;  // f32 [ranks - 1, a part of the bucket]
   Traffic sent_;
   double seconds_waited_ = 0;
 };

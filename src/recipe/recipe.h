@@ -68,11 +68,11 @@ struct Recipe {
 
   int64_t micro_batch_size = 0;
   int64_t gradient_accumulation_steps = 0;
-  int64_t data_parallel = 0;         // lanes of a step; 0: one for each replica
+  int64_t data_parallel = 0;  // lanes of a step; 0: one for each replica
   int64_t pipeline_stages = 1;
   std::vector<int64_t> stage_split;  // blocks of each stage; empty: as equal as can be
   std::chrono::duration<double> communication_timeout{30};  // seconds
-  int64_t max_steps = 0;  // 0: by epochs
+  int64_t max_steps = 0;                                    // 0: by epochs
   double num_train_epochs = 0;
   double learning_rate = 0;
   ScheduleKind lr_schedule = ScheduleKind::cosine;

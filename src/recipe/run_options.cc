@@ -118,8 +118,9 @@ constexpr OptionSpec kScheduleOptions[] = {
     {.name = "data_parallel",
      .type = integer,
      .default_text = "auto",
-     .help = "lanes of a step: each accumulates gradient_accumulation_steps micro-batches of its own, "
-             "and ranks share them out; auto: one for each copy of the model",
+     .help =
+         "lanes of a step: each accumulates gradient_accumulation_steps micro-batches of its own, "
+         "and ranks share them out; auto: one for each copy of the model",
      .choices = "auto",
      .min = 1,
      .max = 4096},

@@ -263,7 +263,8 @@ class Report {
     std::string rows;
     for (const auto& [weight, of] : all) {
       rows += fmt::format(
-          "<tr><td>{}</td><td>{}</td><td>overlap {:.2f} at the last</td><td>gap of {:.0f} steps</td>"
+          "<tr><td>{}</td><td>{}</td><td>overlap {:.2f} at the last</td><td>gap of {:.0f} "
+          "steps</td>"
           "</tr>\n",
           html_text(weight), counted(of.count, "refresh", "refreshes"), of.overlap,
           of.next - of.step);

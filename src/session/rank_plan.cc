@@ -8,9 +8,8 @@ RanksPlan plan_ranks(const Recipe& recipe, const ModelFiles& files, int ranks) {
   RanksPlan plan;
   plan.layout = layout_of(recipe, ranks);
   plan.stage_split = stage_split_of(recipe, files.config, plan.layout.stages);
-  plan.bubble =
-      bubble_of(plan.layout.stages,
-                checked_mul(plan.layout.lanes_of_replica(), recipe.gradient_accumulation_steps));
+  plan.bubble = bubble_of(plan.layout.stages, checked_mul(plan.layout.lanes_of_replica(),
+                                                          recipe.gradient_accumulation_steps));
   SessionUse use = training_use(recipe);
   use.place = {plan.layout, 0, plan.stage_split};
   for (int stage = 0; stage < plan.layout.stages; ++stage) {

@@ -50,7 +50,8 @@ std::unique_ptr<Device> open_device(const Recipe& recipe) {
 }
 
 fs::path masters_directory(const fs::path& output_dir, int rank) {
-  return output_dir / (rank == 0 ? ".jackscrew-masters" : fmt::format(".jackscrew-masters-{}", rank));
+  return output_dir /
+         (rank == 0 ? ".jackscrew-masters" : fmt::format(".jackscrew-masters-{}", rank));
 }
 
 Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
@@ -121,7 +122,8 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
     norm_.emplace(*memory_, gradients);
     watch_gradients();
     const bool exchanges = layout.replicas > 1 || !tied_gradients().empty();
-    peers_->reserve(*memory_, exchanges ? std::accumulate(gradients.begin(), gradients.end(), int64_t{0}) : 0);
+    peers_->reserve(
+        *memory_, exchanges ? std::accumulate(gradients.begin(), gradients.end(), int64_t{0}) : 0);
   }
   if (use.kv_tokens > 0) cache_ = stage_->make_cache(*memory_, use.kv_tokens);
   if (use.logits_rows > 0) {
@@ -151,7 +153,8 @@ std::unique_ptr<Learner> Session::make_learner(const Recipe& recipe) {
 
 std::unique_ptr<Memory> Session::make_masters(const Recipe& recipe, bool plans_only) {
   const bool in_files = learner_->masters_in_files();
-  const fs::path directory = in_files ? masters_directory(recipe.output_dir, use_.place.rank) : fs::path();
+  const fs::path directory =
+      in_files ? masters_directory(recipe.output_dir, use_.place.rank) : fs::path();
   if (plans_only) return std::make_unique<Memory>("host", make_plan_backing(directory), 0);
   if (!in_files) {
     return std::make_unique<Memory>("host", make_host_backing(), recipe.host_memory.value_or(0));

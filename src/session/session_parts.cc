@@ -15,8 +15,7 @@ void Session::accumulate_parts(const StepBatch& batch) {
   std::vector<Progress> before = {{batch.first_token, 0}};  // [micro-batches + 1]
   for (const MicroBatch& micro_batch : batch.micro_batches) {
     const Progress& last = before.back();
-    before.push_back(
-        {last.tokens + micro_batch.tokens(), last.targets + micro_batch.target_count});
+    before.push_back({last.tokens + micro_batch.tokens(), last.targets + micro_batch.target_count});
   }
   lane_losses_.clear();
   lane_sums_.begin_step(*ops_);
@@ -109,7 +108,9 @@ void Session::apply_parts(const WeightDecay& weight_decay) {
   norm_->measure(run);
   const Tensor at = scalars_.view().columns(offsetof(StepScalars, squares),
                                             offsetof(StepScalars, squares) + sizeof(double));
-  const auto write = [&](double value) { ops_->copy(at, Tensor(&value, DType::u8, {sizeof value})); };
+  const auto write = [&](double value) {
+    ops_->copy(at, Tensor(&value, DType::u8, {sizeof value}));
+  };
   const auto read = [&] {
     double value = 0.0;
     ops_->copy(Tensor(&value, DType::u8, {sizeof value}), at);

@@ -23,9 +23,8 @@ void export_model(ResultSource& source, const ModelFiles& files, const Tokenizer
   write_texts(config_texts(files, tokenizer, format, torch_dtype(specs)), to);
   ShardedSafetensorsWriter writer(to, specs);
   for (const SafetensorsSpec& spec : specs) {
-    source.write_weight(spec.name, [&](std::span<const uint8_t> bytes) {
-      writer.write(spec.name, bytes);
-    });
+    source.write_weight(spec.name,
+                        [&](std::span<const uint8_t> bytes) { writer.write(spec.name, bytes); });
   }
   writer.close();
 }

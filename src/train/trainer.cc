@@ -35,8 +35,8 @@ std::string plain_number(double value) {
   return std::isnan(value) ? "nan" : fmt::format("{}", value);
 }
 
-// The lanes of the run that output_dir has, if there is one to go on with: with them it comes to the
-// same bits, whatever the number of ranks.
+// The lanes of the run that output_dir has, if there is one to go on with: with them it comes to
+// the same bits, whatever the number of ranks.
 std::optional<std::string> lanes_before(const Recipe& recipe) {
   const fs::path path = fs::path(recipe.output_dir) / "recipe.yaml";
   if (recipe.overwrite || recipe.resume == "never" || !fs::exists(path)) return std::nullopt;

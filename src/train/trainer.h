@@ -23,8 +23,8 @@ struct TrainConsole {
 // A file of this name in output_dir asks for a checkpoint after the present step, and goes then.
 inline constexpr const char* kSaveTrigger = "checkpoint.save";
 
-// An error in the midst of work that other ranks share, in a run of several: they wait for what will
-// not come. Whoever catches it must abort() the transport.
+// An error in the midst of work that other ranks share, in a run of several: they wait for what
+// will not come. Whoever catches it must abort() the transport.
 class RanksLost : public Error {
  public:
   explicit RanksLost(const Error& error) : Error(error) {}

@@ -60,7 +60,7 @@ class HeartbeatsOfThree : public testing::Test {
  protected:
   HeartbeatsOfThree() {
     fake = {};
-    heartbeats_.emplace(requests_, 0, 3, 8s, now_);
+    heartbeats_.emplace(requests_, 0, 3, 8s, 0s, now_);
   }
 
   // Another rank gives a sign of life.

@@ -23,8 +23,9 @@ Tensor view_of(Floats& values) {
 Floats lane_gradient(int64_t lane, int64_t size) {
   Floats out(static_cast<size_t>(size));
   for (size_t i = 0; i < out.size(); ++i) {
-    out[i] = std::ldexp(1.0f + 0.37f * static_cast<float>((lane * 7 + static_cast<int64_t>(i)) % 11),
-                        static_cast<int>((lane * 5) % 13) - 6);
+    out[i] =
+        std::ldexp(1.0f + 0.37f * static_cast<float>((lane * 7 + static_cast<int64_t>(i)) % 11),
+                   static_cast<int>((lane * 5) % 13) - 6);
   }
   return out;
 }
@@ -107,7 +108,8 @@ TEST(Peers, SumOverReplicasWhatOneWouldSum) {
         peers.reserve(memory, kSize);
         // Two tensors, the second of which ends within a part.
         const Tensor all = view_of(sums[at]);
-        peers.sum_over_replicas(*ops, std::vector<Tensor>{all.columns(0, 33), all.columns(33, kSize)});
+        peers.sum_over_replicas(*ops,
+                                std::vector<Tensor>{all.columns(0, 33), all.columns(33, kSize)});
         sent[at] = peers.sent();
       });
     }

@@ -207,7 +207,8 @@ TEST_F(AdapterOptionsTest, WhatIsUntiedFitsNoTiedModel) {
   const auto run = session({"lora_target=q_proj", "modules_to_save=embed_tokens"});
   nlohmann::json adapter = run->learner().adapter();
   const auto load = [&] {
-    export_adapter([&](const StateVisitor& visitor) { run->visit(visitor); }, run->ops(), adapter, "base", directory);
+    export_adapter([&](const StateVisitor& visitor) { run->visit(visitor); }, run->ops(), adapter,
+                   "base", directory);
     const Recipe recipe = with_adapter_options(make_recipe({"adapter=" + directory.string()}));
     EXPECT_EQ(recipe.options.list("modules_to_save"), std::vector<std::string>{"embed_tokens"});
     const auto again = make_session(recipe, files_, training_use(batch_.tokens));
@@ -233,7 +234,8 @@ TEST_F(AdapterOptionsTest, SurvivesTheDisk) {
     trained->accumulate(batch_, 1e-2, step);
     trained->update({});
   }
-  export_adapter([&](const StateVisitor& visitor) { trained->visit(visitor); }, trained->ops(), trained->learner().adapter(), "base", directory);
+  export_adapter([&](const StateVisitor& visitor) { trained->visit(visitor); }, trained->ops(),
+                 trained->learner().adapter(), "base", directory);
   EXPECT_EQ(trained->learner().adapter()["target_modules"], expression);
   const std::string adapter = "adapter=" + directory.string();
   // The recipe may say again what it said, and nothing else.

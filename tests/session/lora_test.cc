@@ -195,7 +195,8 @@ TEST_F(LoraTest, ATrainedAdapterSurvivesTheDisk) {
   }
   const std::vector<float> after = logits(*trained);
   EXPECT_NE(after, before);
-  export_adapter([&](const StateVisitor& visitor) { trained->visit(visitor); }, trained->ops(), trained->learner().adapter(), "base", directory);
+  export_adapter([&](const StateVisitor& visitor) { trained->visit(visitor); }, trained->ops(),
+                 trained->learner().adapter(), "base", directory);
 
   const PeftAdapter read = read_peft_adapter(directory);
   EXPECT_EQ(read.base_model_name_or_path, "base");

@@ -38,10 +38,9 @@ TEST_P(SlowCrewTest, AnyNumberOfRanksDoesWhatOneDoes) {
   const std::string recipe = GetParam();
   const TinyRun tiny("crew_" + std::to_string(std::hash<std::string>()(recipe) % 100000));
   const auto settings = [&](const std::string& output, const std::string& more) {
-    return tiny.settings("output_dir=" + tiny.path(output).string() +
-                         " eval_data=" + tiny.eval_data() +
-                         " max_steps=5 save_steps=3 eval_steps=3 report_samples=0 " + recipe + " " +
-                         more);
+    return tiny.settings(
+        "output_dir=" + tiny.path(output).string() + " eval_data=" + tiny.eval_data() +
+        " max_steps=5 save_steps=3 eval_steps=3 report_samples=0 " + recipe + " " + more);
   };
   int runs = 0;
   const auto compare = [&](const std::string& arithmetic,
@@ -56,8 +55,8 @@ TEST_P(SlowCrewTest, AnyNumberOfRanksDoesWhatOneDoes) {
       ASSERT_EQ(got.size(), want.size());
       for (const auto& [name, bytes] : want) {
         EXPECT_TRUE(got.contains(name)) << name;
-        EXPECT_TRUE(got.at(name) == bytes) << name << " with " << ranks << " ranks, " << arithmetic
-                                           << " " << more;
+        EXPECT_TRUE(got.at(name) == bytes)
+            << name << " with " << ranks << " ranks, " << arithmetic << " " << more;
       }
     }
   };
@@ -123,13 +122,14 @@ TEST(SlowCrew, AnyNumberOfRanksGoesOn) {
 // What a rank takes and sends is what the plan says of it.
 TEST(SlowCrew, EveryRankTakesWhatIsPlanned) {
   const TinyRun tiny("crew_plan");
-  for (const char* method : {"method=full", "method=lora", "method=rotary storage=int8 active_params=60% steps_per_rotation=2",
+  for (const char* method : {"method=full", "method=lora",
+                             "method=rotary storage=int8 active_params=60% steps_per_rotation=2",
                              "method=galore galore_rank=8 projection_update_gap=4"}) {
-    const std::string settings = tiny.settings(
-        "output_dir=" + tiny.path("out").string() +
-        " overwrite=true max_steps=5 gradient_accumulation_steps=2 data_parallel=4 "
-        "pipeline_stages=2 report_samples=0 " +
-        std::string(method));
+    const std::string settings =
+        tiny.settings("output_dir=" + tiny.path("out").string() +
+                      " overwrite=true max_steps=5 gradient_accumulation_steps=2 data_parallel=4 "
+                      "pipeline_stages=2 report_samples=0 " +
+                      std::string(method));
     const Recipe recipe = make_recipe(settings_of(settings));
     const ModelFiles files = open_model(recipe.model, "", recipe.tokenizer);
     const RanksPlan plan = plan_ranks(recipe, files, 4);
@@ -151,7 +151,8 @@ TEST(SlowCrew, EveryRankTakesWhatIsPlanned) {
 TEST(SlowCrew, ATiedEmbeddingLearnsAtBothEnds) {
   const TinyRun tiny("crew_tied");
   std::string config = read_text(tiny.config());
-  config.replace(config.find("\"tie_word_embeddings\": false"), 28, "\"tie_word_embeddings\": true");
+  config.replace(config.find("\"tie_word_embeddings\": false"), 28,
+                 "\"tie_word_embeddings\": true");
   const auto settings = [&](const std::string& output, const std::string& more) {
     return tiny.settings("output_dir=" + tiny.path(output).string() +
                          " max_steps=5 report_samples=0 method=full learning_rate=1e-3 model=" +

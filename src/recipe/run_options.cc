@@ -1,6 +1,7 @@
 #include "recipe/run_options.h"
 
 #include "recipe/method_options.h"
+#include "recipe/rank_options.h"
 #include "recipe/record_options.h"
 
 namespace jackscrew {
@@ -115,34 +116,6 @@ constexpr OptionSpec kScheduleOptions[] = {
      .help = "micro-batches per optimizer step",
      .min = 1,
      .max = 1048576},
-    {.name = "data_parallel",
-     .type = integer,
-     .default_text = "auto",
-     .help =
-         "lanes of a step: each accumulates gradient_accumulation_steps micro-batches of its own, "
-         "and ranks share them out; auto: one for each copy of the model",
-     .choices = "auto",
-     .min = 1,
-     .max = 4096},
-    {.name = "pipeline_stages",
-     .type = integer,
-     .default_text = "1",
-     .help = "ranks that hold the model together, a part of its blocks each",
-     .min = 1,
-     .max = 1024,
-     .affects_result = false},
-    {.name = "stage_split",
-     .type = list,
-     .default_text = "",
-     .help = "blocks of each stage, such as 15,17; nothing: as equal as can be",
-     .affects_result = false},
-    {.name = "communication_timeout",
-     .type = number,
-     .default_text = "30",
-     .help = "seconds without a sign of life after which another rank is given up",
-     .min = 1,
-     .max = 86400,
-     .affects_result = false},
     {.name = "max_steps",
      .type = integer,
      .default_text = "0",
@@ -478,6 +451,7 @@ std::span<const OptionTable> run_option_tables() {
       {option_titles::kModel, kModelOptions},
       {option_titles::kData, kDataOptions},
       {option_titles::kRecords, record_options()},
+      {option_titles::kRanks, rank_options()},
       {option_titles::kMethod, method_options()},
       {option_titles::kSchedule, kScheduleOptions},
       {option_titles::kMachine, kMachineOptions},

@@ -13,6 +13,7 @@ namespace option_titles {
 inline constexpr const char* kModel = "Model";
 inline constexpr const char* kData = "Data";
 inline constexpr const char* kRecords = "Records";
+inline constexpr const char* kRanks = "Ranks";
 inline constexpr const char* kMethod = "Method";
 inline constexpr const char* kSchedule = "Schedule and optimizer";
 inline constexpr const char* kMachine = "Machine";

@@ -40,8 +40,11 @@ std::string plain_number(double value) {
 std::optional<std::string> lanes_before(const Recipe& recipe) {
   const fs::path path = fs::path(recipe.output_dir) / "recipe.yaml";
   if (recipe.overwrite || recipe.resume == "never" || !fs::exists(path)) return std::nullopt;
-  for (const Assignment& assignment : read_recipe_file(path)) {
-    if (assignment.name == "data_parallel" && parse_int(assignment.text)) return assignment.text;
+  try {
+    for (const Assignment& assignment : read_recipe_file(path)) {
+      if (assignment.name == "data_parallel" && parse_int(assignment.text)) return assignment.text;
+    }
+  } catch (const Error&) {  // no run's: whoever looks at the directory next says so
   }
   return std::nullopt;
 }

@@ -115,7 +115,7 @@ TEST(Schedule, EqualStagesTakeTheTimeOfTheFormula) {
 
 TEST(Schedule, StagesThatAreNotThereAreRefused) {
   for (const auto& [stage, stages, micro_batches] :
-       {std::tuple{-1, 2, 1}, {2, 2, 1}, {0, 0, 1}, {0, 1, 0}}) {
+       {std::tuple{-1, 2, 1}, {2, 2, 1}, {0, 0, 1}, {0, 1, -1}}) {
     expect_message(
         ErrorKind::generic, "no schedule",
         [&, s = stage, n = stages, m = micro_batches] { one_forward_one_backward(s, n, m); });

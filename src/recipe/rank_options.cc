@@ -1,0 +1,46 @@
+#include "recipe/rank_options.h"
+
+namespace jackscrew {
+
+namespace {
+
+using enum OptionType;
+
+constexpr OptionSpec kRankOptions[] = {
+    {.name = "data_parallel",
+     .type = integer,
+     .default_text = "auto",
+     .help =
+         "lanes of a step; each accumulates gradient_accumulation_steps micro-batches of its own, "
+         "and ranks share them out; auto: one for each copy of the model",
+     .choices = "auto",
+     .min = 1,
+     .max = 4096},
+    {.name = "pipeline_stages",
+     .type = integer,
+     .default_text = "1",
+     .help = "ranks that hold the model together, a part of its blocks each",
+     .min = 1,
+     .max = 1024,
+     .affects_result = false},
+    {.name = "stage_split",
+     .type = list,
+     .default_text = "",
+     .help = "blocks of each stage, such as 15,17; nothing: as equal as can be",
+     .affects_result = false},
+    {.name = "communication_timeout",
+     .type = number,
+     .default_text = "30",
+     .help = "seconds without a sign of life after which another rank is given up",
+     .min = 1,
+     .max = 86400,
+     .affects_result = false},
+};
+
+}  // namespace
+
+std::span<const OptionSpec> rank_options() {
+  return kRankOptions;
+}
+
+}  // namespace jackscrew

@@ -14,11 +14,11 @@ import torch
 from gguf import quants
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import golden
 import quantised_models
-from quantised_parity import VARIANTS, Producers
+from quantised_parity import VARIANTS, Producers, write_source
 from tiny_models import tiny_tokenizer
 
 TEXTS = ["A jackscrew lifts a house with one hand, a turn at a time.",
@@ -110,12 +110,7 @@ def check_merge(report, program, work: Path, rng: random.Random) -> None:
 
 def check_quantised_bases(report, program, work: Path, seed: int, place: Path) -> None:
     """An adapter merged into every layout that is read: the bytes of the same over its decoded values."""
-    torch.manual_seed(seed)
-    source = work / "conversion_source"
-    config = LlamaConfig(vocab_size=288, hidden_size=64, intermediate_size=192, num_hidden_layers=2,
-                         num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=False,
-                         max_position_embeddings=128)
-    LlamaForCausalLM(config).save_pretrained(source)
+    source = write_source(work / "conversion_source", seed)
     adapter = work / "conversion_adapter"
     write_adapter(source, adapter, ADAPTERS["dora"], seed)
     producers = Producers(place)

@@ -135,13 +135,18 @@ VARIANTS = {
 }
 
 
-def check_quantised(report, program, work: Path, seed: int, place: Path) -> None:
+def write_source(source: Path, seed: int) -> Path:
+    """A small random Llama, whose matrices every layout can hold."""
     torch.manual_seed(seed)
-    source = work / "quantised_source"
     config = LlamaConfig(vocab_size=288, hidden_size=64, intermediate_size=192, num_hidden_layers=2,
                          num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=False,
                          max_position_embeddings=128)
     LlamaForCausalLM(config).save_pretrained(source)
+    return source
+
+
+def check_quantised(report, program, work: Path, seed: int, place: Path) -> None:
+    source = write_source(work / "quantised_source", seed)
     data = work / "quantised.txt"
     data.write_text("A jackscrew lifts a house with one hand, a turn at a time.")
     producers = Producers(place)

@@ -26,6 +26,10 @@ void Crc32c::add(std::span<const uint8_t> bytes) {
   state_ = state;
 }
 
+void Crc32c::add(std::string_view text) {
+  add({reinterpret_cast<const uint8_t*>(text.data()), text.size()});
+}
+
 uint32_t crc32c(std::span<const uint8_t> bytes) {
   Crc32c crc;
   crc.add(bytes);
@@ -33,7 +37,9 @@ uint32_t crc32c(std::span<const uint8_t> bytes) {
 }
 
 uint32_t crc32c(std::string_view text) {
-  return crc32c({reinterpret_cast<const uint8_t*>(text.data()), text.size()});
+  Crc32c crc;
+  crc.add(text);
+  return crc.value();
 }
 
 }  // namespace jackscrew

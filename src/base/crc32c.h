@@ -11,6 +11,7 @@ namespace jackscrew {
 class Crc32c {
  public:
   void add(std::span<const uint8_t> bytes);
+  void add(std::string_view text);
   // Of all that was added.
   uint32_t value() const { return ~state_; }
 

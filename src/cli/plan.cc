@@ -166,12 +166,6 @@ int show_fit(const Recipe& recipe, const ModelFiles& files) {
   return 0;
 }
 
-// "0-14"; all of them where there is one stage.
-std::string blocks_text(const RanksPlan& plan, size_t stage, int64_t blocks) {
-  if (plan.stage_split.empty()) return fmt::format("0-{}", blocks - 1);
-  return fmt::format("{}-{}", plan.stage_split[stage], plan.stage_split[stage + 1] - 1);
-}
-
 // How long the rank that sends most is busy with it on networks that people have.
 void print_wire(int64_t bytes) {
   fmt::print("a rank sends at most {} in a step:", human_bytes(bytes));
@@ -206,15 +200,16 @@ int show_ranks(const Recipe& recipe, const ModelFiles& files) {
              counted(plan.layout.lanes, "lane"));
   fmt::print("  {:>4}  {:>5}  {:<10}{:>12}{:>12}{:>18}\n", "rank", "stage", "blocks", "device",
              "host", "sent in a step");
+  const std::vector<int64_t> whole = {0, files.config.num_hidden_layers};
+  const std::vector<int64_t>& split = plan.stage_split.empty() ? whole : plan.stage_split;
   int64_t most_sent = 0;
   for (int rank = 0; rank < plan.layout.ranks(); ++rank) {
     const auto stage = static_cast<size_t>(plan.layout.stage_of(rank));
     const SessionPlan& of = plan.stages[stage];
     most_sent = std::max(most_sent, of.sent.all());
     fmt::print("  {:>4}  {:>5}  {:<10}{:>12}{:>12}{:>18}{}\n", rank, stage,
-               blocks_text(plan, stage, files.config.num_hidden_layers),
-               human_bytes(of.ledger.peak), human_bytes(host_peak(of)), human_bytes(of.sent.all()),
-               fits(recipe, of) ? "" : "   does not fit");
+               blocks_text(split, stage), human_bytes(of.ledger.peak), human_bytes(host_peak(of)),
+               human_bytes(of.sent.all()), fits(recipe, of) ? "" : "   does not fit");
   }
   for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
     fmt::print("\n  a rank of stage {}\n", stage);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/text.h"
 #include "conversion/result_texts.h"
@@ -42,13 +43,11 @@ std::unique_ptr<ModelWriter> begin_directory(const Recipe& recipe, const ModelFi
                                              const std::vector<ModelTensor>& tensors,
                                              const ModelOutput& output,
                                              std::vector<std::string>& notes) {
-  const auto has = [&](std::string_view dtype) {
-    return std::ranges::any_of(tensors, [&](const ModelTensor& t) {
-      const char* own = safetensors_dtype(*t.format);
-      return own != nullptr && dtype == own;
-    });
-  };
-  const char* dtype = has("BF16") ? "bfloat16" : has("F16") ? "float16" : "float32";
+  std::set<std::string_view> dtypes;
+  for (const ModelTensor& tensor : tensors) {
+    if (const char* own = safetensors_dtype(*tensor.format)) dtypes.insert(own);
+  }
+  const char* dtype = torch_dtype(dtypes);
   Texts texts;
   if (const auto tokenizer = usable_tokenizer(recipe, files, notes)) {
     const ChatFormat format = recipe_chat_format(recipe, *tokenizer);

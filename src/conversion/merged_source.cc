@@ -51,13 +51,7 @@ void MergedSource::add(const Recipe& recipe, const ModelFiles& base,
   adapters_.push_back(read_peft_adapter(directory));
   const PeftAdapter& read = adapters_.back();
   check_finite(read, directory);
-  if (read.unties_embedding && tied_) {
-    throw Error(ErrorKind::model,
-                fmt::format("{}: its embedding or head learned by itself, but in this model both "
-                            "are one",
-                            directory),
-                "only what PEFT trained with ensure_weight_tying=True fits such a model");
-  }
+  require_tying(read, tied_, directory);
   std::map<std::string, const NamedArray*> arrays;
   for (const NamedArray& array : read.tensors) arrays[array.name] = &array;
   const AdapterValues tensors =

@@ -100,12 +100,8 @@ Texts tokenizer_texts(const ModelFiles& files, const Tokenizer& tokenizer,
   return texts;
 }
 
-const char* torch_dtype(std::span<const SafetensorsSpec> specs) {
-  const auto any = [&](std::string_view dtype) {
-    return std::any_of(specs.begin(), specs.end(),
-                       [&](const SafetensorsSpec& spec) { return spec.dtype == dtype; });
-  };
-  return any("BF16") ? "bfloat16" : any("F16") ? "float16" : "float32";
+const char* torch_dtype(const std::set<std::string_view>& dtypes) {
+  return dtypes.contains("BF16") ? "bfloat16" : dtypes.contains("F16") ? "float16" : "float32";
 }
 
 Texts config_texts(const ModelFiles& files, const Tokenizer& tokenizer, const ChatFormat& format,

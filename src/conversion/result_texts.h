@@ -3,11 +3,11 @@
 
 #include <map>
 #include <optional>
-#include <span>
+#include <set>
 #include <string>
+#include <string_view>
 
 #include "base/file.h"
-#include "formats/safetensors.h"
 #include "session/model_files.h"
 #include "text/chat/chat_template.h"
 
@@ -40,7 +40,7 @@ std::string kept_template(const ChatFormat& format, const Tokenizer& tokenizer);
 // The special token by which answers end; none where it is not known.
 std::optional<int64_t> end_of_answers(const ChatFormat& format, const Tokenizer& tokenizer);
 
-// The type that other programs are to compute in.
-const char* torch_dtype(std::span<const SafetensorsSpec> specs);
+// The type that other programs are to compute in, where weights have these of safetensors' types.
+const char* torch_dtype(const std::set<std::string_view>& dtypes);
 
 }  // namespace jackscrew

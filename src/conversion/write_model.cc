@@ -28,17 +28,6 @@ namespace {
 // Rows that one task encodes: enough to be worth handing out, few enough to be shared.
 constexpr int64_t kTaskRows = 16;
 
-const StoredTensor& stored_weight(const ModelFiles& files, const WeightSource& source,
-                                  const WeightSpec& weight) {
-  const StoredTensor* stored = source.find(weight.name);
-  if (stored == nullptr) {
-    throw Error(ErrorKind::model,
-                fmt::format("{}: tensor {} is missing", files.origin, weight.name),
-                "the file is not whole, or config.json belongs to another model");
-  }
-  return *stored;
-}
-
 bool can_hold(ModelFormat files, const Format& format) {
   return files == ModelFormat::hf ? safetensors_dtype(format) != nullptr || &format == &nf4_format()
                                   : ggml_type(format.name()).has_value();
@@ -147,7 +136,7 @@ class WeightWriter {
         ops_(device_->make_ops(memory_)) {}
 
   void write(const ModelTensor& tensor, const ProgressCallback& progress) {
-    const StoredTensor& stored = stored_weight(files_, *files_.source, tensor.spec);
+    const StoredTensor& stored = stored_tensor(files_, *files_.source, tensor.spec.name);
     try {
       check_stored(tensor.spec, stored);
     } catch (const Error& error) {
@@ -265,8 +254,8 @@ std::vector<ModelTensor> tensors_to_write(const ModelFiles& files, const Storage
   std::map<std::string, int64_t> narrow_weights;  // by the format that they got instead
   std::vector<ModelTensor> tensors;
   for (const WeightSpec& weight : weights_of(files.config, StageSpec::whole(files.config))) {
-    const StoredTensor& kept = stored_weight(files, *choice.kept, weight);
-    const StoredTensor& stored = stored_weight(files, *files.source, weight);
+    const StoredTensor& kept = stored_tensor(files, *choice.kept, weight.name);
+    const StoredTensor& stored = stored_tensor(files, *files.source, weight.name);
     const bool is_head = weight.module == (tied ? "embed_tokens" : "lm_head");
     const Format* format = chosen;
     // Formats of linear layers leave embedding, head and norms as they are.

@@ -131,7 +131,7 @@ DatasetBuilder::DatasetBuilder(const Tokenizer* tokenizer, const DatasetOptions&
 void DatasetBuilder::count_text(const Record& record) {
   const auto count = [&](std::string_view text) {
     stats().text_bytes += std::ssize(text);
-    text_crc_.add({reinterpret_cast<const uint8_t*>(text.data()), text.size()});
+    text_crc_.add(text);
   };
   std::visit(TextsOf<decltype(count)>{count}, record);
 }

@@ -55,10 +55,6 @@ void link_file(const fs::path& from, const fs::path& to) {
   }
 }
 
-std::span<const uint8_t> bytes_of(const Tensor& view) {
-  return {static_cast<const uint8_t*>(view.raw()), static_cast<size_t>(view.bytes())};
-}
-
 std::vector<SafetensorsSpec> saved_specs(const StateSource& states) {
   std::vector<SafetensorsSpec> specs;
   states([&](const StateRef& state) {
@@ -134,13 +130,9 @@ int64_t info_bytes(CheckpointInfo info, int64_t state_bytes, std::vector<FileSta
   return std::ssize(object.add(kChecksum, kLongest).text()) + 1;  // a line
 }
 
-uint32_t crc_of(std::string_view text) {
-  return crc32c({reinterpret_cast<const uint8_t*>(text.data()), text.size()});
-}
-
 // The object's text with the text's own checksum as its last member.
 std::string with_checksum(JsonObject object) {
-  const uint32_t crc = crc_of(object.text());
+  const uint32_t crc = crc32c(object.text());
   return object.add(kChecksum, crc).text();
 }
 
@@ -182,7 +174,7 @@ Manifest read_manifest(const fs::path& checkpoint) {
             fmt::format("checkpoint format {}, this program reads {}", format, kFormat));
   }
   const bool has_checksum = format == kFormat || fields.has(kChecksum);
-  if (has_checksum && fields.integer(kChecksum) != crc_of(without_checksum(text))) {
+  if (has_checksum && fields.integer(kChecksum) != crc32c(without_checksum(text))) {
     damaged(checkpoint, fmt::format("{} is corrupt: checksum mismatch", kInfo));
   }
   const auto integer = [&](const JsonFields& from, const char* key, int64_t least, int64_t most) {

@@ -16,14 +16,6 @@ namespace {
 // bytes on any network, small beside what a rank holds.
 constexpr int64_t kBucketElements = (int64_t{32} << 20) / 4;
 
-std::span<const uint8_t> bytes_of(const Tensor& tensor) {
-  return {static_cast<const uint8_t*>(tensor.raw()), static_cast<size_t>(tensor.bytes())};
-}
-
-std::span<uint8_t> bytes_to(const Tensor& tensor) {
-  return {static_cast<uint8_t*>(tensor.raw()), static_cast<size_t>(tensor.bytes())};
-}
-
 // Where the part of the `index`th of `parts` begins among `count` elements.
 int64_t part_begin(int64_t count, int64_t parts, int64_t index) {
   return count * index / parts;
@@ -75,7 +67,7 @@ Ticket Peers::send(Ops& ops, int to, const Tensor& tensor) {
 
 void Peers::receive(Ops&, int from, const Tensor& tensor) {
   if (transport_ == nullptr) return;
-  const Ticket ticket = transport_->receive(from, Tag::stream, bytes_to(tensor));
+  const Ticket ticket = transport_->receive(from, Tag::stream, bytes_of(tensor));
   wait_for({&ticket, 1});
 }
 
@@ -166,7 +158,7 @@ void Peers::sum_bucket(Ops& ops, std::span<const int> ranks, int64_t count) {
     const Tensor theirs = received_.view().rows(row, row + 1).columns(0, mine.size());
     ++row;
     terms.push_back(theirs.data<float>());
-    tickets.push_back(transport_->receive(rank, Tag::gradient, bytes_to(theirs)));
+    tickets.push_back(transport_->receive(rank, Tag::gradient, bytes_of(theirs)));
     tickets.push_back(transport_->send(rank, Tag::gradient, bytes_of(part_of(i))));
   }
   wait_for(tickets);
@@ -183,7 +175,7 @@ void Peers::sum_bucket(Ops& ops, std::span<const int> ranks, int64_t count) {
   for (int64_t i = 0; i < parts; ++i) {
     if (i == me) continue;
     const int rank = ranks[static_cast<size_t>(i)];
-    tickets.push_back(transport_->receive(rank, Tag::gradient, bytes_to(part_of(i))));
+    tickets.push_back(transport_->receive(rank, Tag::gradient, bytes_of(part_of(i))));
     tickets.push_back(transport_->send(rank, Tag::gradient, bytes_of(mine)));
   }
   wait_for(tickets);

@@ -105,15 +105,18 @@ void export_adapter(const StateSource& states, Ops& ops, const nlohmann::json& a
   writer.commit();
 }
 
+void require_tying(const PeftAdapter& adapter, bool tied, const fs::path& directory) {
+  if (!adapter.unties_embedding || !tied) return;
+  throw Error(ErrorKind::model,
+              fmt::format("{}: its embedding or head learned by itself, but in this model both "
+                          "are one",
+                          directory.string()),
+              "only what PEFT trained with ensure_weight_tying=True fits such a model");
+}
+
 void load_adapter(const Stage& stage, Ops& ops, const fs::path& adapter) {
   const PeftAdapter loaded = read_peft_adapter(adapter);
-  if (loaded.unties_embedding && stage.config().tie_word_embeddings) {
-    throw Error(ErrorKind::model,
-                fmt::format("{}: its embedding or head learned by itself, but in this model both "
-                            "are one",
-                            adapter.string()),
-                "only what PEFT trained with ensure_weight_tying=True fits such a model");
-  }
+  require_tying(loaded, stage.config().tie_word_embeddings, adapter);
   std::map<std::string, const NamedArray*> arrays;
   for (const NamedArray& array : loaded.tensors) arrays[array.name] = &array;
   stage.visit([&](const StateRef& state) {

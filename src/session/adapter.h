@@ -11,6 +11,8 @@
 
 namespace jackscrew {
 
+struct PeftAdapter;  // formats/peft.h
+
 // Writes the parameters among a run's states as a PEFT adapter directory, whole or not at all.
 // `adapter` is what Learner::adapter() says of it, `base_model` what is recorded as the model that
 // it is for.
@@ -20,6 +22,9 @@ void export_adapter(const StateSource& states, Ops& ops, const nlohmann::json& a
 // The bytes of all files that export_adapter() writes.
 int64_t adapter_bytes(const StateSource& states, const nlohmann::json& adapter,
                       const std::string& base_model);
+
+// Throws Error(model) where embedding and head are one, `tied`, but learned apart in the adapter.
+void require_tying(const PeftAdapter& adapter, bool tied, const fs::path& directory);
 
 // Fills the learner's parameters from a PEFT adapter; what it has of other stages of the model is
 // theirs. restored() must follow. Throws Error(model) when they do not match.

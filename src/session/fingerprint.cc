@@ -13,14 +13,10 @@ namespace {
 // One page of each tensor: a few hundred reads.
 constexpr size_t kHeadBytes = 4096;
 
-void add_text(Crc32c& sum, const std::string& text) {
-  sum.add({reinterpret_cast<const uint8_t*>(text.data()), text.size()});
-}
-
 void add_tensor(Crc32c& sum, const StoredTensor& tensor) {
-  add_text(sum, fmt::format("{} {} {} {}\n", tensor.name,
-                            tensor.format == nullptr ? "" : tensor.format->name(),
-                            fmt::join(tensor.shape, "x"), tensor.size_bytes()));
+  sum.add(fmt::format("{} {} {} {}\n", tensor.name,
+                      tensor.format == nullptr ? "" : tensor.format->name(),
+                      fmt::join(tensor.shape, "x"), tensor.size_bytes()));
   sum.add(tensor.bytes.first(std::min(kHeadBytes, tensor.bytes.size())));
 }
 
@@ -28,7 +24,7 @@ void add_tensor(Crc32c& sum, const StoredTensor& tensor) {
 
 uint32_t model_fingerprint(const ModelFiles& files, const fs::path& adapter) {
   Crc32c sum;
-  add_text(sum, write_hf_config(files.config, "float32"));
+  sum.add(write_hf_config(files.config, "float32"));
   if (files.source != nullptr) {
     std::vector<std::string> names = files.source->names();
     std::sort(names.begin(), names.end());

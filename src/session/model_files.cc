@@ -218,6 +218,14 @@ TokenizerData byte_tokenizer() {
   return data;
 }
 
+const StoredTensor& stored_tensor(const ModelFiles& files, const WeightSource& source,
+                                  const std::string& name) {
+  const StoredTensor* stored = source.find(name);
+  if (stored != nullptr) return *stored;
+  throw Error(ErrorKind::model, fmt::format("{}: tensor {} is missing", files.origin, name),
+              "the file is not whole, or config.json belongs to another model");
+}
+
 Tokenizer make_tokenizer(const std::string& choice, const ModelFiles& files) {
   TokenizerData data;
   if (choice == kBytes) {

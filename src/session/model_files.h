@@ -43,6 +43,11 @@ ModelFiles open_model(const std::string& model, const std::string& adapter = {},
 ModelFiles open_tokenizer(const std::string& model, const std::string& adapter,
                           const std::string& tokenizer);
 
+// A tensor of these files that must be there, of their source or of one in its place. Throws
+// Error(model) naming the files where it is missing.
+const StoredTensor& stored_tensor(const ModelFiles& files, const WeightSource& source,
+                                  const std::string& name);
+
 // The ready tokenizer of a recipe: `choice` is "auto" (the model's), "bytes" (ids are the 256
 // byte values, then BOS and EOS), or the path that open_model() was given. Throws Error(model) when
 // the model has none that can be used.

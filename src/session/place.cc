@@ -41,6 +41,10 @@ std::vector<int64_t> fastest_split(const ModelConfig& config, int64_t stages) {
 
 }  // namespace
 
+std::string blocks_text(const std::vector<int64_t>& split, size_t stage) {
+  return fmt::format("{}-{}", split[stage], split[stage + 1] - 1);
+}
+
 Layout layout_of(const Recipe& recipe, int ranks) {
   return Layout::of(ranks, narrow<int>(recipe.pipeline_stages), recipe.data_parallel);
 }

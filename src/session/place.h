@@ -1,6 +1,7 @@
 // Which part of a run a session does: which stage of the model, which lanes of a step.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "model/weights.h"
@@ -35,6 +36,9 @@ struct Place {
   int64_t first_lane() const { return replica() * layout.lanes_of_replica(); }
   int64_t end_lane() const { return first_lane() + layout.lanes_of_replica(); }
 };
+
+// The blocks of a stage as people read them: "0-14". `split` as Place::stage_split, not empty.
+std::string blocks_text(const std::vector<int64_t>& split, size_t stage);
 
 // How so many ranks share the work of a recipe. Throws Error(usage) where they cannot, saying how
 // many could.

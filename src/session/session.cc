@@ -278,11 +278,11 @@ void Session::begin_accumulation(const StepBatch& batch, double learning_rate, i
 void Session::accumulate(const StepBatch& batch, double learning_rate, int64_t step) {
   begin_accumulation(batch, learning_rate, step);
   auto ban = std::make_unique<NoAllocation>(*memory_);
-  if (!use_.place.is_whole()) {
-    accumulate_parts(batch);
-    step_ban_ = std::move(ban);
-    return;
-  }
+  use_.place.is_whole() ? accumulate_whole(batch) : accumulate_parts(batch);
+  step_ban_ = std::move(ban);
+}
+
+void Session::accumulate_whole(const StepBatch& batch) {
   Context run = context(true);
   Flight& flight = flights_.front().flight;
   Progress before{batch.first_token, 0};
@@ -304,25 +304,23 @@ void Session::accumulate(const StepBatch& batch, double learning_rate, int64_t s
     before.tokens += micro_batch.tokens();
     before.targets += micro_batch.target_count;
   }
-  step_ban_ = std::move(ban);
 }
 
 void Session::apply(const WeightDecay& weight_decay) {
   const auto ban = std::move(step_ban_);
   Context run = context(true);
-  if (!use_.place.is_whole()) {
+  if (use_.place.is_whole()) {
+    const auto work = [&] {
+      scratch_.reset();
+      norm_->compute(run);
+      stage_->apply(run, weight_decay);
+    };
+    ops_->repeat({arrangement_, std::bit_cast<int64_t>(weight_decay.matrices),
+                  std::bit_cast<int64_t>(weight_decay.vectors)},
+                 work);
+  } else {
     apply_parts(weight_decay);
-    learner_->beside_step(run);
-    return;
   }
-  const auto work = [&] {
-    scratch_.reset();
-    norm_->compute(run);
-    stage_->apply(run, weight_decay);
-  };
-  ops_->repeat({arrangement_, std::bit_cast<int64_t>(weight_decay.matrices),
-                std::bit_cast<int64_t>(weight_decay.vectors)},
-               work);
   learner_->beside_step(run);
 }
 
@@ -355,18 +353,8 @@ std::string Session::non_finite_parameter() {
 }
 
 double Session::evaluate(const StepBatch& batch, const ProgressCallback& progress) {
-  write_scalars(StepScalars{}, kStepBeginBytes);
-  Context run = context(false);
-  for (const MicroBatch& micro_batch : batch.micro_batches) {
-    scratch_.reset();
-    Flight& flight = flights_.front().flight;
-    const Batch on_device = flight.upload(*ops_, micro_batch, 0, 0);
-    Stash stash = flight.begin(false, false);
-    const Tensor hidden = stage_->forward(run, on_device, nullptr, stash);
-    stage_->loss(run, on_device, hidden, nullptr);
-    if (progress) progress(micro_batch.tokens());
-  }
-  return read_scalars().loss_sum;
+  const std::vector<double> each = losses(batch, progress);
+  return std::accumulate(each.begin(), each.end(), 0.0);
 }
 
 void Session::read_weight(const Weight& weight, int64_t begin, int64_t end, const Tensor& out) {

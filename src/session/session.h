@@ -186,6 +186,7 @@ class Session {
   // Returns what one step sends.
   Traffic rehearse_work();
   void begin_accumulation(const StepBatch& batch, double learning_rate, int64_t step);
+  void accumulate_whole(const StepBatch& batch);
   // The same of a step that is cut into lanes or of a model that is cut into stages.
   void accumulate_parts(const StepBatch& batch);
   // Forward of what is in flight through this stage, nothing kept; what others need is sent on.
@@ -195,8 +196,9 @@ class Session {
   void pass_backward(Context& run, InFlight& flight);
   void end_lane(bool last);
   void sum_lanes();
-  double read_loss();  // that is summed on the device
-  void write_loss(double sum);
+  // A sum among StepScalars, at `offset`.
+  double read_sum(size_t offset);
+  void write_sum(size_t offset, double sum);
   void apply_parts(const WeightDecay& weight_decay);
   std::vector<Tensor> tied_gradients() const;
   bool counts_elsewhere(const StateRef& state) const;

@@ -7,6 +7,18 @@
 
 namespace jackscrew {
 
+namespace {
+
+constexpr size_t kLossSum = offsetof(StepScalars, loss_sum);
+constexpr size_t kSquares = offsetof(StepScalars, squares);
+
+Tensor sum_at(const Tensor& scalars, size_t offset) {
+  const auto begin = static_cast<int64_t>(offset);
+  return scalars.columns(begin, begin + int64_t{sizeof(double)});
+}
+
+}  // namespace
+
 void Session::accumulate_parts(const StepBatch& batch) {
   const Place& place = use_.place;
   const auto count = std::ssize(batch.micro_batches);
@@ -87,15 +99,15 @@ void Session::pass_backward(Context& run, InFlight& flight) {
 void Session::end_lane(bool last) {
   lane_sums_.end_lane(*ops_, last);
   if (!use_.place.is_last()) return;
-  lane_losses_.push_back(read_loss());
-  write_loss(0.0);
+  lane_losses_.push_back(read_sum(kLossSum));
+  write_sum(kLossSum, 0.0);
 }
 
 void Session::sum_lanes() {
   const std::vector<double> losses = peers_->losses_of_lanes(lane_losses_);
   double sum = 0.0;
   for (const double loss : losses) sum += loss;
-  write_loss(sum);
+  write_sum(kLossSum, sum);
   const std::vector<Tensor> tensors = lane_sums_.tensors();
   peers_->sum_over_replicas(*ops_, tensors);
   if (const auto tied = tied_gradients(); !tied.empty()) peers_->sum_over_ends(*ops_, tied);
@@ -106,21 +118,11 @@ void Session::apply_parts(const WeightDecay& weight_decay) {
   Context run = context(true);
   scratch_.reset();
   norm_->measure(run);
-  const Tensor at = scalars_.view().columns(offsetof(StepScalars, squares),
-                                            offsetof(StepScalars, squares) + sizeof(double));
-  const auto write = [&](double value) {
-    ops_->copy(at, Tensor(&value, DType::u8, {sizeof value}));
-  };
-  const auto read = [&] {
-    double value = 0.0;
-    ops_->copy(Tensor(&value, DType::u8, {sizeof value}), at);
-    return value;
-  };
-  const double updated = read();  // of gradients that backward has used up
-  write(peers_->sum_over_stages([&](double before) {
-    write(before + updated);
+  const double updated = read_sum(kSquares);  // of gradients that backward has used up
+  write_sum(kSquares, peers_->sum_over_stages([&](double before) {
+    write_sum(kSquares, before + updated);
     norm_->add(run);
-    return read();
+    return read_sum(kSquares);
   }));
   norm_->finish(run);
   stage_->apply(run, weight_decay);
@@ -180,7 +182,7 @@ std::vector<double> Session::losses(const StepBatch& batch, const ProgressCallba
     const Tensor stream = pass_through(run, flight, nullptr);
     if (use_.place.is_last()) {
       stage_->loss(run, flight.batch, stream, nullptr);
-      losses.push_back(read_loss());
+      losses.push_back(read_sum(kLossSum));
     }
     if (progress) progress(batch.micro_batches[i].tokens());
   }
@@ -188,14 +190,14 @@ std::vector<double> Session::losses(const StepBatch& batch, const ProgressCallba
   return losses;
 }
 
-double Session::read_loss() {
-  return read_scalars().loss_sum;
+double Session::read_sum(size_t offset) {
+  double sum = 0.0;
+  ops_->copy(Tensor(&sum, DType::u8, {sizeof sum}), sum_at(scalars_.view(), offset));
+  return sum;
 }
 
-void Session::write_loss(double sum) {
-  constexpr int64_t kAt = offsetof(StepScalars, loss_sum);
-  ops_->copy(scalars_.view().columns(kAt, kAt + int64_t{sizeof sum}),
-             Tensor(&sum, DType::u8, {sizeof sum}));
+void Session::write_sum(size_t offset, double sum) {
+  ops_->copy(sum_at(scalars_.view(), offset), Tensor(&sum, DType::u8, {sizeof sum}));
 }
 
 }  // namespace jackscrew

@@ -64,20 +64,15 @@ FormatPointer StageLoader::format(const WeightSpec& weight) const {
 // Runs use(tensor) on what the file has for a weight.
 template <class Use>
 void StageLoader::with_stored(const Weight& weight, const Use& use) const {
-  const StoredTensor* stored = source_->find(weight.name());
-  if (stored == nullptr) {
-    throw Error(ErrorKind::model,
-                fmt::format("{}: tensor {} is missing", files_.origin, weight.name()),
-                "the file is not whole, or config.json belongs to another model");
-  }
+  const StoredTensor& stored = stored_tensor(files_, *source_, weight.name());
   try {
-    use(*stored);
+    use(stored);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::model) throw;
     throw Error(ErrorKind::model, fmt::format("{}: {}", files_.origin, error.what()),
                 "the file is damaged, or config.json belongs to another model");
   }
-  source_->release(*stored);
+  source_->release(stored);
 }
 
 void StageLoader::fill(Weight& weight) {

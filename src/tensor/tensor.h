@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 #include <string>
 
 #include "base/checked.h"
@@ -95,6 +96,11 @@ class Tensor {
   int rank_ = 0;
   DType dtype_ = DType::f32;
 };
+
+// The bytes of a contiguous tensor that lies in the host's memory.
+inline std::span<uint8_t> bytes_of(const Tensor& tensor) {
+  return {static_cast<uint8_t*>(tensor.raw()), static_cast<size_t>(tensor.bytes())};
+}
 
 // Calls body(element), element a float or a bf16 as the type says: for kernels on activations.
 template <class Body>

@@ -4,6 +4,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -17,10 +18,16 @@ namespace jackscrew {
 
 namespace {
 
+const char* dtype_of(std::span<const SafetensorsSpec> specs) {
+  std::set<std::string_view> dtypes;
+  for (const SafetensorsSpec& spec : specs) dtypes.insert(spec.dtype);
+  return torch_dtype(dtypes);
+}
+
 void export_model(ResultSource& source, const ModelFiles& files, const Tokenizer& tokenizer,
                   const ChatFormat& format, const fs::path& to) {
   const std::vector<SafetensorsSpec> specs = source.weights();
-  write_texts(config_texts(files, tokenizer, format, torch_dtype(specs)), to);
+  write_texts(config_texts(files, tokenizer, format, dtype_of(specs)), to);
   ShardedSafetensorsWriter writer(to, specs);
   for (const SafetensorsSpec& spec : specs) {
     source.write_weight(spec.name,
@@ -96,7 +103,7 @@ int64_t result_bytes(ResultSource& source, const ModelFiles& files, const Tokeni
     return checked_add(texts, adapter_bytes(states, adapter, files.origin));
   }
   const std::vector<SafetensorsSpec> specs = source.weights();
-  const int64_t configs = bytes_of(config_texts(files, tokenizer, format, torch_dtype(specs)));
+  const int64_t configs = bytes_of(config_texts(files, tokenizer, format, dtype_of(specs)));
   return checked_add(checked_add(texts, configs), ShardedSafetensorsWriter::bytes(specs));
 }
 

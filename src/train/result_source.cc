@@ -4,37 +4,33 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "formats/model_writer.h"
 #include "quant/plain.h"
+#include "quant/row_encoders.h"
 
 namespace jackscrew {
 
 namespace {
 
-SafetensorsSpec weight_spec(const Weight& weight) {
+// What the result has a weight in.
+const Format& result_format(const Weight& weight) {
   const Format& format = weight.stored_format();
-  SafetensorsSpec spec{weight.name(),
-                       &format == &bf16_format()  ? "BF16"
-                       : &format == &f16_format() ? "F16"
-                                                  : "F32",
-                       {}};
+  return safetensors_dtype(format) != nullptr ? format : f32_format();
+}
+
+SafetensorsSpec weight_spec(const Weight& weight) {
+  SafetensorsSpec spec{weight.name(), safetensors_dtype(result_format(weight)), {}};
   if (!weight.is_vector()) spec.shape.push_back(weight.rows());
   spec.shape.push_back(weight.cols());
   return spec;
 }
 
-template <class To>
-void write_rows(const ByteSink& sink, const std::vector<float>& values, int64_t count) {
-  std::vector<To> out(static_cast<size_t>(count));
-  for (size_t i = 0; i < out.size(); ++i) out[i] = from_float<To>(values[i]);
-  sink({reinterpret_cast<const uint8_t*>(out.data()), out.size() * sizeof(To)});
-}
-
 // The master of a weight that waits its turn. What learns all the time is exported as it is stored,
 // which is what was evaluated.
-std::optional<Tensor> master_of(const Session& session, const std::string& name) {
+std::optional<Tensor> master_of(const Parameter& parameter) {
   std::optional<Tensor> master;
-  session.visit([&](const StateRef& state) {
-    if (state.role == StateRole::master && state.name == name) master = state.view;
+  parameter.slot->visit([&](const StateRef& state) {
+    if (state.role == StateRole::master) master = state.view;
   });
   return master;
 }
@@ -78,21 +74,20 @@ void SessionResult::write_weight(const std::string& name, const ByteSink& sink) 
       parameters, [&](const auto& parameter) { return parameter->weight->name() == name; });
   if (found == parameters.end()) fail(ErrorKind::generic, "no weight {} here", name);
   const Weight& weight = *(*found)->weight;
-  const std::optional<Tensor> master = master_of(session_, name);
-  const Format& format = weight.stored_format();
+  const std::optional<Tensor> master = master_of(**found);
+  const Format& format = result_format(weight);
+  const EncodeRow encode = find_row_encoder(format)->encode;
+  const int64_t row_bytes = format.row_bytes(weight.cols());
   const int64_t step = std::min(weight.rows(), panel_rows(weight.cols(), dtype_size(DType::f32)));
   std::vector<float> values(static_cast<size_t>(step * weight.cols()));
+  std::vector<uint8_t> bytes(static_cast<size_t>(step * row_bytes));
   for (int64_t begin = 0; begin < weight.rows(); begin += step) {
     const int64_t end = std::min(weight.rows(), begin + step);
-    const int64_t count = (end - begin) * weight.cols();
     read_rows(session_, weight, master, begin, end, values);
-    if (&format == &bf16_format()) {
-      write_rows<bf16>(sink, values, count);
-    } else if (&format == &f16_format()) {
-      write_rows<f16>(sink, values, count);
-    } else {
-      write_rows<float>(sink, values, count);
+    for (int64_t row = 0; row < end - begin; ++row) {
+      encode(values.data() + row * weight.cols(), weight.cols(), bytes.data() + row * row_bytes);
     }
+    sink({bytes.data(), static_cast<size_t>((end - begin) * row_bytes)});
   }
 }
 

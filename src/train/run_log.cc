@@ -116,8 +116,8 @@ void RunLog::introduce_ranks() {
   if (layout.ranks() == 1 && layout.lanes == 1) return;
   std::string stages;
   const std::vector<int64_t>& split = run_.crew.use().place.stage_split;
-  for (size_t i = 1; i < split.size(); ++i) {
-    stages += fmt::format("{}{}-{}", i == 1 ? " of blocks " : ", ", split[i - 1], split[i] - 1);
+  for (size_t stage = 0; stage + 1 < split.size(); ++stage) {
+    stages += (stage == 0 ? " of blocks " : ", ") + blocks_text(split, stage);
   }
   say(fmt::format("ranks     {}: {} of the model, {}{}; {} in a step", layout.ranks(),
                   counted(layout.replicas, "copy", "copies"), counted(layout.stages, "stage"),

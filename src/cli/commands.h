@@ -23,6 +23,7 @@ int run_config(Arguments arguments);
 int run_doctor(Arguments arguments);
 int run_merge(Arguments arguments);
 int run_export(Arguments arguments);
+int run_quantise(Arguments arguments);
 int run_compare(Arguments arguments);
 
 // A row of the program's table of subcommands.

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <atomic>
 #include <csignal>
 #include <optional>
 
@@ -11,6 +10,7 @@
 #include "base/text.h"
 #include "cli/arguments.h"
 #include "cli/commands.h"
+#include "cli/interruption.h"
 #include "conversion/compare.h"
 #include "conversion/convert.h"
 #include "session/adapter.h"
@@ -33,21 +33,6 @@ Recipe without_adapters(Recipe recipe) {
   recipe.adapters.clear();
   return recipe;
 }
-
-// What has been asked to end goes without a trace; the second time, at once.
-class Interruption {
- public:
-  void receive(int signal) {
-    if (asked_.exchange(true)) end_by(signal);
-  }
-  // Called as work proceeds. Throws Error(interrupted).
-  void check() const {
-    if (asked_) throw Error(ErrorKind::interrupted, "interrupted: nothing was written");
-  }
-
- private:
-  std::atomic<bool> asked_{false};
-};
 
 ConversionLoss measure(Recipe recipe, const ConvertedModel& model, const fs::path& written,
                        const ProgressStyle& style) {
@@ -128,6 +113,10 @@ void print_json(const ModelOutput& output, const ConversionReport& report,
 
 int convert(const Recipe& recipe, const char* command) {
   recipe.options.require("model", command);
+  if (recipe.format == "gptq") {
+    throw Error(ErrorKind::usage, fmt::format("{} does not write format=gptq", command),
+                "jackscrew quantize does, of a merged model too");
+  }
   if (recipe.max_merge_loss && recipe.eval_data.empty()) {
     throw Error(ErrorKind::usage, "max_merge_loss is set, but there is nothing to evaluate on",
                 "set eval_data");

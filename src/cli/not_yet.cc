@@ -12,10 +12,8 @@ namespace {
 constexpr NotYet kNotYet[] = {
     {"fuse", "that is done by merge", "jackscrew merge model=MODEL adapter=DIR output_dir=DIR"},
     {"convert", "that is done by export", "jackscrew export model=MODEL output=FILE.gguf"},
-    {"quantize quantise", "writing quantized models is not supported yet",
-     "storage=nf4 or storage=int8 quantizes while a model is loaded, GGUF's quantized types are "
-     "read "
-     "as they are; llama.cpp's llama-quantize writes them"},
+    {"quantise gptq", "that is done by quantize",
+     "jackscrew quantize model=MODEL data=FILE output_dir=DIR"},
     {"serve server api", "a server is not supported yet",
      "jackscrew chat model=MODEL talks to a model; vLLM and llama.cpp's llama-server serve what "
      "train writes"},

@@ -30,15 +30,6 @@ std::optional<Tokenizer> usable_tokenizer(const Recipe& recipe, const ModelFiles
   }
 }
 
-int64_t bytes_below(const fs::path& path) {
-  if (!fs::is_directory(path)) return static_cast<int64_t>(fs::file_size(path));
-  int64_t bytes = 0;
-  for (const auto& entry : fs::recursive_directory_iterator(path)) {
-    if (entry.is_regular_file()) bytes += static_cast<int64_t>(entry.file_size());
-  }
-  return bytes;
-}
-
 std::unique_ptr<ModelWriter> begin_directory(const Recipe& recipe, const ModelFiles& files,
                                              const std::vector<ModelTensor>& tensors,
                                              const ModelOutput& output,
@@ -48,15 +39,7 @@ std::unique_ptr<ModelWriter> begin_directory(const Recipe& recipe, const ModelFi
     if (const char* own = safetensors_dtype(*tensor.format)) dtypes.insert(own);
   }
   const char* dtype = torch_dtype(dtypes);
-  Texts texts;
-  if (const auto tokenizer = usable_tokenizer(recipe, files, notes)) {
-    const ChatFormat format = recipe_chat_format(recipe, *tokenizer);
-    texts = config_texts(files, *tokenizer, format, dtype);
-    texts.merge(tokenizer_texts(files, *tokenizer, format));
-  } else {
-    texts = config_texts(files, dtype);
-    texts.merge(tokenizer_texts(files));
-  }
+  Texts texts = directory_texts(recipe, files, dtype, notes);
   if (std::ranges::any_of(tensors, [](const auto& t) { return t.format == &nf4_format(); })) {
     std::string& config = texts["config.json"];
     config = add_quantization_config(config, nf4_quantization_config(dtype));
@@ -100,6 +83,20 @@ std::unique_ptr<ModelWriter> begin_gguf(const Recipe& recipe, const ModelFiles& 
 }
 
 }  // namespace
+
+Texts directory_texts(const Recipe& recipe, const ModelFiles& files, const char* dtype,
+                      std::vector<std::string>& notes) {
+  Texts texts;
+  if (const auto tokenizer = usable_tokenizer(recipe, files, notes)) {
+    const ChatFormat format = recipe_chat_format(recipe, *tokenizer);
+    texts = config_texts(files, *tokenizer, format, dtype);
+    texts.merge(tokenizer_texts(files, *tokenizer, format));
+  } else {
+    texts = config_texts(files, dtype);
+    texts.merge(tokenizer_texts(files));
+  }
+  return texts;
+}
 
 ConvertedModel::ConvertedModel(const Recipe& recipe)
     : base(open_model(recipe.model, recipe.adapter, recipe.tokenizer)) {
@@ -149,7 +146,7 @@ ConversionReport write_converted(const Recipe& recipe, const ConvertedModel& mod
                           ? begin_directory(recipe, files, tensors, output, report.notes)
                           : begin_gguf(recipe, files, tensors, output, report.notes);
   write_weights(recipe, files, tensors, *writer, style);
-  report.bytes = bytes_below(output.path());
+  report.bytes = output.written_bytes();
   return report;
 }
 

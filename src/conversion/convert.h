@@ -10,6 +10,7 @@
 #include "base/json_object.h"
 #include "conversion/merged_source.h"
 #include "conversion/model_output.h"
+#include "conversion/result_texts.h"
 #include "report/progress.h"
 
 namespace jackscrew {
@@ -27,6 +28,11 @@ struct ConvertedModel {
   std::vector<WeightedAdapter> adapters;
   std::optional<ModelFiles> merged;
 };
+
+// The texts of a Hugging Face directory beside the weights. A tokenizer that cannot be used here is
+// copied as it is, with a line in `notes`. `dtype` as torch_dtype() gives it.
+Texts directory_texts(const Recipe& recipe, const ModelFiles& files, const char* dtype,
+                      std::vector<std::string>& notes);
 
 struct ConversionReport {
   struct Share {

@@ -131,6 +131,15 @@ void ModelOutput::begin(int64_t bytes) {
   if (format_ == ModelFormat::hf) directory_.emplace(target_);
 }
 
+int64_t ModelOutput::written_bytes() const {
+  if (!directory_) return static_cast<int64_t>(fs::file_size(path()));
+  int64_t bytes = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(path())) {
+    if (entry.is_regular_file()) bytes += static_cast<int64_t>(entry.file_size());
+  }
+  return bytes;
+}
+
 void ModelOutput::commit() {
   if (directory_) {
     directory_->commit();

@@ -33,6 +33,8 @@ class ModelOutput {
   // Makes the place for it. Throws Error(generic) where that cannot be, or where the disk has not
   // so many bytes left.
   void begin(int64_t bytes);
+  // The bytes of all that lies at path().
+  int64_t written_bytes() const;
   void commit();
 
  private:

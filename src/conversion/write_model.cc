@@ -125,127 +125,115 @@ void check_values(const ModelFiles& files, const ModelTensor& tensor, const Tens
               "storage=bf16 and storage=f32 can");
 }
 
-class WeightWriter {
- public:
-  WeightWriter(const Recipe& recipe, const ModelFiles& files, ModelWriter& writer)
-      : files_(files),
-        writer_(writer),
-        threads_(recipe.threads),
-        device_(open_device("cpu", {.threads = recipe.threads, .isa = choose_isa(recipe.isa)})),
-        memory_("host", device_->make_backing(), 0),
-        ops_(device_->make_ops(memory_)) {}
-
-  void write(const ModelTensor& tensor, const ProgressCallback& progress) {
-    const StoredTensor& stored = stored_tensor(files_, *files_.source, tensor.spec.name);
-    try {
-      check_stored(tensor.spec, stored);
-    } catch (const Error& error) {
-      throw Error(error.kind(), fmt::format("{}: {}", files_.origin, error.what()),
-                  "the file is damaged, or config.json belongs to another model");
-    }
-    const bool as_is = stored.format.get() == tensor.format && !stored.computed &&
-                       !stored.transcode && stored.more.empty();
-    if (tensor.format->for_linears_only()) {
-      encode_whole(tensor, stored, progress);
-    } else {
-      as_is ? copy(tensor, stored, progress) : encode(tensor, stored, progress);
-    }
-    files_.source->release(stored);
-    check_maps();
-  }
-
- private:
-  // Rows of a panel, whole heads of those that are interleaved.
-  int64_t panel_step(const ModelTensor& tensor, int64_t heads) const {
-    const int64_t step = std::min(tensor.spec.rows, encode_panel_rows(tensor.spec.cols));
-    if (heads == 0) return step;
-    const int64_t head_dim = tensor.spec.rows / heads;
-    return std::max(head_dim, step / head_dim * head_dim);
-  }
-
-  // Calls fill(row of the model, its bytes to be) for all rows of a panel, then writes it.
-  template <class Fill>
-  void write_panel(const ModelTensor& tensor, int64_t heads, int64_t begin, int64_t end,
-                   const ProgressCallback& progress, const Fill& fill) {
-    const int64_t row_bytes = tensor.row_bytes();
-    out_.resize(static_cast<size_t>(checked_mul(end - begin, row_bytes)));
-    parallel_for(threads_, ceil_div(end - begin, kTaskRows), [&](int64_t task, int) {
-      const int64_t first = begin + task * kTaskRows;
-      for (int64_t row = first; row < std::min(end, first + kTaskRows); ++row) {
-        fill(logical_row(row, heads, tensor.spec.rows), out_.data() + (row - begin) * row_bytes);
-      }
-    });
-    writer_.write(tensor.spec, out_);
-    progress(std::ssize(out_));
-  }
-
-  void copy(const ModelTensor& tensor, const StoredTensor& stored,
-            const ProgressCallback& progress) {
-    const int64_t heads = writer_.interleaved_heads(tensor.spec);
-    const auto row_bytes = static_cast<size_t>(tensor.row_bytes());
-    const int64_t step = panel_step(tensor, heads);
-    for (int64_t begin = 0; begin < tensor.spec.rows; begin += step) {
-      const int64_t end = std::min(tensor.spec.rows, begin + step);
-      write_panel(tensor, heads, begin, end, progress, [&](int64_t row, uint8_t* to) {
-        const auto at = static_cast<size_t>(stored.interleaved_row(row));
-        std::copy_n(stored.bytes.data() + at * row_bytes, row_bytes, to);
-      });
-    }
-  }
-
-  void encode(const ModelTensor& tensor, const StoredTensor& stored,
-              const ProgressCallback& progress) {
-    const int64_t cols = tensor.spec.cols;
-    const RowEncoder* encoder = find_row_encoder(*tensor.format);
-    const int64_t heads = writer_.interleaved_heads(tensor.spec);
-    const int64_t step = panel_step(tensor, heads);
-    const int64_t bytes = StoredRows::bytes_for(stored, tensor.spec.rows, cols);
-    const OwnedTensor staging(memory_, Purpose::staging, DType::u8, {std::max<int64_t>(1, bytes)});
-    const OwnedTensor panel(memory_, Purpose::staging, DType::f32, {step, cols});
-    const StoredRows rows(*ops_, stored, tensor.spec.rows, cols, staging.view());
-    for (int64_t begin = 0; begin < tensor.spec.rows; begin += step) {
-      const int64_t end = std::min(tensor.spec.rows, begin + step);
-      const Tensor part = panel.view().rows(0, end - begin);
-      rows.decode(begin, end, part);
-      check_values(files_, tensor, part);
-      write_panel(tensor, heads, begin, end, progress, [&](int64_t row, uint8_t* to) {
-        encoder->encode(part.data<float>() + (row - begin) * cols, cols, to);
-      });
-    }
-  }
-
-  // In formats whose rows do not lie one after another: all of them in memory.
-  void encode_whole(const ModelTensor& tensor, const StoredTensor& stored,
-                    const ProgressCallback& progress) {
-    const int64_t rows = tensor.spec.rows, cols = tensor.spec.cols;
-    const int64_t staged = StoredRows::bytes_for(stored, rows, cols);
-    const OwnedTensor staging(memory_, Purpose::staging, DType::u8, {std::max<int64_t>(1, staged)});
-    const OwnedTensor panel(memory_, Purpose::staging, DType::f32,
-                            {std::min(rows, encode_panel_rows(cols)), cols});
-    const OwnedTensor out(memory_, Purpose::staging, DType::u8, {tensor.bytes()});
-    const StoredRows from(*ops_, stored, rows, cols, staging.view());
-    const auto source = [&](int64_t begin, int64_t end) {
-      const Tensor part = panel.view().rows(0, end - begin);
-      from.decode(begin, end, part);
-      check_values(files_, tensor, part);
-      return part;
-    };
-    Arena scratch;
-    tensor.format->encode(*ops_, source, {out.view(), rows, cols}, {}, scratch);
-    writer_.write(tensor.spec, {out.view().data<uint8_t>(), static_cast<size_t>(tensor.bytes())});
-    progress(tensor.bytes());
-  }
-
-  const ModelFiles& files_;
-  ModelWriter& writer_;
-  int threads_;
-  std::unique_ptr<Device> device_;
-  Memory memory_;
-  std::unique_ptr<Ops> ops_;
-  std::vector<uint8_t> out_;  // the panel as it is to be written
-};
-
 }  // namespace
+
+WeightWriter::WeightWriter(const Recipe& recipe, const ModelFiles& files, ModelWriter& writer)
+    : files_(files),
+      writer_(writer),
+      threads_(recipe.threads),
+      device_(open_device("cpu", {.threads = recipe.threads, .isa = choose_isa(recipe.isa)})),
+      memory_("host", device_->make_backing(), 0),
+      ops_(device_->make_ops(memory_)) {}
+
+void WeightWriter::write(const ModelTensor& tensor, const ProgressCallback& progress) {
+  const StoredTensor& stored = stored_tensor(files_, *files_.source, tensor.spec.name);
+  try {
+    check_stored(tensor.spec, stored);
+  } catch (const Error& error) {
+    throw Error(error.kind(), fmt::format("{}: {}", files_.origin, error.what()),
+                "the file is damaged, or config.json belongs to another model");
+  }
+  const bool as_is = stored.format.get() == tensor.format && !stored.computed &&
+                     !stored.transcode && stored.more.empty();
+  if (tensor.format->for_linears_only()) {
+    encode_whole(tensor, stored, progress);
+  } else {
+    as_is ? copy(tensor, stored, progress) : encode(tensor, stored, progress);
+  }
+  files_.source->release(stored);
+  check_maps();
+}
+
+// Rows of a panel, whole heads of those that are interleaved.
+int64_t WeightWriter::panel_step(const ModelTensor& tensor, int64_t heads) const {
+  const int64_t step = std::min(tensor.spec.rows, encode_panel_rows(tensor.spec.cols));
+  if (heads == 0) return step;
+  const int64_t head_dim = tensor.spec.rows / heads;
+  return std::max(head_dim, step / head_dim * head_dim);
+}
+
+// Calls fill(row of the model, its bytes to be) for all rows of a panel, then writes it.
+template <class Fill>
+void WeightWriter::write_panel(const ModelTensor& tensor, int64_t heads, int64_t begin, int64_t end,
+                 const ProgressCallback& progress, const Fill& fill) {
+  const int64_t row_bytes = tensor.row_bytes();
+  out_.resize(static_cast<size_t>(checked_mul(end - begin, row_bytes)));
+  parallel_for(threads_, ceil_div(end - begin, kTaskRows), [&](int64_t task, int) {
+    const int64_t first = begin + task * kTaskRows;
+    for (int64_t row = first; row < std::min(end, first + kTaskRows); ++row) {
+      fill(logical_row(row, heads, tensor.spec.rows), out_.data() + (row - begin) * row_bytes);
+    }
+  });
+  writer_.write(tensor.spec, out_);
+  progress(std::ssize(out_));
+}
+
+void WeightWriter::copy(const ModelTensor& tensor, const StoredTensor& stored,
+          const ProgressCallback& progress) {
+  const int64_t heads = writer_.interleaved_heads(tensor.spec);
+  const auto row_bytes = static_cast<size_t>(tensor.row_bytes());
+  const int64_t step = panel_step(tensor, heads);
+  for (int64_t begin = 0; begin < tensor.spec.rows; begin += step) {
+    const int64_t end = std::min(tensor.spec.rows, begin + step);
+    write_panel(tensor, heads, begin, end, progress, [&](int64_t row, uint8_t* to) {
+      const auto at = static_cast<size_t>(stored.interleaved_row(row));
+      std::copy_n(stored.bytes.data() + at * row_bytes, row_bytes, to);
+    });
+  }
+}
+
+void WeightWriter::encode(const ModelTensor& tensor, const StoredTensor& stored,
+            const ProgressCallback& progress) {
+  const int64_t cols = tensor.spec.cols;
+  const RowEncoder* encoder = find_row_encoder(*tensor.format);
+  const int64_t heads = writer_.interleaved_heads(tensor.spec);
+  const int64_t step = panel_step(tensor, heads);
+  const int64_t bytes = StoredRows::bytes_for(stored, tensor.spec.rows, cols);
+  const OwnedTensor staging(memory_, Purpose::staging, DType::u8, {std::max<int64_t>(1, bytes)});
+  const OwnedTensor panel(memory_, Purpose::staging, DType::f32, {step, cols});
+  const StoredRows rows(*ops_, stored, tensor.spec.rows, cols, staging.view());
+  for (int64_t begin = 0; begin < tensor.spec.rows; begin += step) {
+    const int64_t end = std::min(tensor.spec.rows, begin + step);
+    const Tensor part = panel.view().rows(0, end - begin);
+    rows.decode(begin, end, part);
+    check_values(files_, tensor, part);
+    write_panel(tensor, heads, begin, end, progress, [&](int64_t row, uint8_t* to) {
+      encoder->encode(part.data<float>() + (row - begin) * cols, cols, to);
+    });
+  }
+}
+
+// In formats whose rows do not lie one after another: all of them in memory.
+void WeightWriter::encode_whole(const ModelTensor& tensor, const StoredTensor& stored,
+                  const ProgressCallback& progress) {
+  const int64_t rows = tensor.spec.rows, cols = tensor.spec.cols;
+  const int64_t staged = StoredRows::bytes_for(stored, rows, cols);
+  const OwnedTensor staging(memory_, Purpose::staging, DType::u8, {std::max<int64_t>(1, staged)});
+  const OwnedTensor panel(memory_, Purpose::staging, DType::f32,
+                          {std::min(rows, encode_panel_rows(cols)), cols});
+  const OwnedTensor out(memory_, Purpose::staging, DType::u8, {tensor.bytes()});
+  const StoredRows from(*ops_, stored, rows, cols, staging.view());
+  const auto source = [&](int64_t begin, int64_t end) {
+    const Tensor part = panel.view().rows(0, end - begin);
+    from.decode(begin, end, part);
+    check_values(files_, tensor, part);
+    return part;
+  };
+  Arena scratch;
+  tensor.format->encode(*ops_, source, {out.view(), rows, cols}, {}, scratch);
+  writer_.write(tensor.spec, {out.view().data<uint8_t>(), static_cast<size_t>(tensor.bytes())});
+  progress(tensor.bytes());
+}
 
 std::vector<ModelTensor> tensors_to_write(const ModelFiles& files, const StorageChoice& choice,
                                           std::vector<std::string>& notes) {

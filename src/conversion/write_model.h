@@ -1,10 +1,12 @@
 // A model's weights from one kind of file into another, a panel in memory at a time.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "formats/model_writer.h"
+#include "kernels/device.h"
 #include "recipe/recipe.h"
 #include "report/progress.h"
 #include "session/model_files.h"
@@ -28,6 +30,36 @@ struct StorageChoice {
 // storage, Error(model) where a weight is missing.
 std::vector<ModelTensor> tensors_to_write(const ModelFiles& files, const StorageChoice& choice,
                                           std::vector<std::string>& notes);
+
+// Writes weights of a model one at a time; its settings are those of write_weights().
+class WeightWriter {
+ public:
+  // All must outlive it.
+  WeightWriter(const Recipe& recipe, const ModelFiles& files, ModelWriter& writer);
+
+  // The weights in the writer's order. `progress` is told of bytes.
+  void write(const ModelTensor& tensor, const ProgressCallback& progress);
+
+ private:
+  int64_t panel_step(const ModelTensor& tensor, int64_t heads) const;
+  template <class Fill>
+  void write_panel(const ModelTensor& tensor, int64_t heads, int64_t begin, int64_t end,
+                   const ProgressCallback& progress, const Fill& fill);
+  void copy(const ModelTensor& tensor, const StoredTensor& stored,
+            const ProgressCallback& progress);
+  void encode(const ModelTensor& tensor, const StoredTensor& stored,
+              const ProgressCallback& progress);
+  void encode_whole(const ModelTensor& tensor, const StoredTensor& stored,
+                    const ProgressCallback& progress);
+
+  const ModelFiles& files_;
+  ModelWriter& writer_;
+  int threads_;
+  std::unique_ptr<Device> device_;
+  Memory memory_;
+  std::unique_ptr<Ops> ops_;
+  std::vector<uint8_t> out_;  // the panel as it is to be written
+};
 
 // Writes all of `tensors`: bytes as they are where the format stays, else the nearest codes. Throws
 // Error(model) for a weight that is damaged, or too large for its format (which, and why), and

@@ -26,11 +26,6 @@ QuantisedLayout bitsandbytes_nf4_layout();
 QuantisedLayout bitsandbytes_fp4_layout();
 QuantisedLayout bitsandbytes_int8_layout();
 
-struct TensorBytes {
-  SafetensorsSpec spec;
-  std::vector<uint8_t> bytes;
-};
-
 // The tensors of a weight that is stored as nf4 or nf4_double. `storage` is in host memory; `dtype`
 // is what bitsandbytes is to decode it to: "bfloat16", "float16" or "float32".
 std::vector<TensorBytes> nf4_tensors(const std::string& name, const Format& format,

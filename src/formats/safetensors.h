@@ -61,6 +61,12 @@ struct SafetensorsSpec {
   std::vector<int64_t> shape;
 };
 
+// With its bytes.
+struct TensorBytes {
+  SafetensorsSpec spec;
+  std::vector<uint8_t> bytes;
+};
+
 using SafetensorsMetadata = std::map<std::string, std::string>;
 
 // The bytes of the file that SafetensorsWriter makes of these. Throws as its constructor does.

@@ -1,6 +1,7 @@
 #include "recipe/run_options.h"
 
 #include "recipe/method_options.h"
+#include "recipe/quantise_options.h"
 #include "recipe/rank_options.h"
 #include "recipe/record_options.h"
 
@@ -323,8 +324,8 @@ constexpr OptionSpec kConversionOptions[] = {
      .default_text = "auto",
      .help =
          "what is written: hf (a Hugging Face directory) or gguf (a file); auto: gguf where the "
-         "output's name ends in .gguf",
-     .choices = "auto hf gguf",
+         "output's name ends in .gguf; quantize writes gptq",
+     .choices = "auto hf gguf gptq",
      .affects_result = false},
     {.name = "adapter_weight",
      .type = list,
@@ -399,7 +400,7 @@ constexpr OptionSpec kCallOptions[] = {
      .type = boolean,
      .default_text = "false",
      .help = "train: start over and replace what a run left in output_dir; with resume=DIR, "
-             "continue from there; merge, export: replace a model"},
+             "continue from there; merge, export, quantize: replace a model"},
     {.name = "json", .type = boolean, .default_text = "false", .help = "print JSON"},
     {.name = "quiet",
      .type = boolean,
@@ -458,6 +459,7 @@ std::span<const OptionTable> run_option_tables() {
       {option_titles::kOutput, kOutputOptions},
       {option_titles::kEvaluation, kEvaluationOptions},
       {option_titles::kConversion, kConversionOptions},
+      {option_titles::kQuantisation, quantise_options()},
       {option_titles::kGeneration, kGenerationOptions},
       {option_titles::kCall, kCallOptions, /*saved=*/false},
   };

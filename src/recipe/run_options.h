@@ -20,6 +20,7 @@ inline constexpr const char* kMachine = "Machine";
 inline constexpr const char* kOutput = "Output, evaluation and checkpoints";
 inline constexpr const char* kEvaluation = "Evaluation";
 inline constexpr const char* kConversion = "Conversion";
+inline constexpr const char* kQuantisation = "Quantisation";
 inline constexpr const char* kGeneration = "Generation";
 inline constexpr const char* kCall = "This call";
 }  // namespace option_titles

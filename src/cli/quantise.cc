@@ -1,0 +1,168 @@
+// jackscrew quantize: a model rounded to few bits, calibrated on text.
+#include <fmt/format.h>
+
+#include <array>
+#include <csignal>
+#include <optional>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/signals.h"
+#include "base/text.h"
+#include "cli/arguments.h"
+#include "cli/commands.h"
+#include "cli/interruption.h"
+#include "conversion/compare.h"
+#include "conversion/convert.h"
+#include "conversion/quantise.h"
+#include "session/evaluate.h"
+#include "session/loading.h"
+#include "session/plan.h"
+#include "session/stage_loader.h"
+
+namespace jackscrew {
+
+namespace {
+
+Dataset read_text_of(const Recipe& recipe, const std::vector<std::string>& data,
+                     const ModelFiles& files, DataPart part, const ProgressStyle& style) {
+  const Tokenizer tokenizer = make_tokenizer(recipe.tokenizer, files);
+  return load_datasets(data_places(data), tokenizer, dataset_options(recipe, tokenizer), style, part,
+                       {});
+}
+
+// The written model against the one that it is made of.
+Comparison measure_quantised(Recipe recipe, const ModelFiles& files, const fs::path& written,
+                             const ProgressStyle& style) {
+  recipe.storage = "keep";  // the option is of what was written
+  settle_lengths(recipe, files.config);
+  const Dataset dataset =
+      read_text_of(recipe, recipe.eval_data, files, DataPart::evaluation, style);
+  const SessionUse use = comparison_use(recipe.sequence_len);
+  const auto reference = open_session(recipe, files, use, style);
+  const ModelFiles rounded = open_model(written.string());
+  const auto session = open_session(recipe, rounded, use, style);
+  return compare_sessions(*reference, *session, dataset, recipe.threads, style);
+}
+
+// A line for each block: the error of every matrix, and the bits of all.
+void print_blocks(const QuantisationReport& report) {
+  int64_t layer = -1;
+  for (size_t i = 0; i < report.matrices.size(); ++i) {
+    const WeightSpec& weight = report.matrices[i].weight;
+    if (layer < 0) fmt::print("block  {:>5}", "bits");
+    if (layer < 0) {
+      for (size_t j = 0; j < report.matrices.size() && report.matrices[j].weight.layer == 0; ++j) {
+        fmt::print("  {:>9}", report.matrices[j].weight.module);
+      }
+    }
+    if (weight.layer != layer) {
+      layer = weight.layer;
+      double bits = 0.0, elements = 0.0;
+      for (const QuantisedMatrix& matrix : report.matrices) {
+        if (matrix.weight.layer != layer) continue;
+        bits += matrix.bits * static_cast<double>(matrix.weight.size());
+        elements += static_cast<double>(matrix.weight.size());
+      }
+      fmt::print("\n{:>5}  {:>5.2f}", layer, bits / elements);
+    }
+    fmt::print("  {:>7.3f} %", 100.0 * report.matrices[i].error);
+  }
+  fmt::print("\n(of each matrix, what its outputs are off by: squares, as a share of theirs)\n");
+}
+
+void print_quantised(const ModelOutput& output, const QuantisationReport& report,
+                     const std::optional<Comparison>& loss, double seconds) {
+  print_blocks(report);
+  fmt::print("wrote {}: {}, {:.2f} bits a weight of the blocks; {} of calibration, {} of memory, {}\n",
+             one_line(output.target().string()), human_bytes(report.bytes), report.bits,
+             counted(report.calibration_tokens, "token"), human_bytes(report.memory),
+             human_duration(seconds));
+  for (const std::string& note : report.notes) fmt::print("  {}\n", one_line(note));
+  if (!loss) return;
+  fmt::print("  model           loss {:.4f}\n", loss->reference_loss);
+  fmt::print("  written         loss {:.4f}  KL {:.2e}  same likeliest token {:.2f} %  ({})\n",
+             loss->loss, loss->divergence, 100.0 * loss->agreement, counted(loss->tokens, "token"));
+}
+
+void print_plan(const Recipe& recipe, const ModelOutput& output, const QuantisationReport& report) {
+  if (recipe.json) {
+    fmt::print("{}\n", JsonObject()
+                           .add("output", output.target().string())
+                           .merge(report.to_json())
+                           .text());
+    return;
+  }
+  fmt::print("would write {}: {}, {} in {:.2f} bits a weight\n",
+             one_line(output.target().string()), human_bytes(report.bytes),
+             counted(std::ssize(report.matrices), "matrix", "matrices"), report.bits);
+  for (const std::string& note : report.notes) fmt::print("  {}\n", one_line(note));
+}
+
+void check_format(const Recipe& recipe) {
+  if (recipe.format == "gptq" || recipe.format == "auto") return;
+  throw Error(ErrorKind::usage,
+              fmt::format("quantize does not write format={}", recipe.format),
+              "quantize writes format=gptq; export writes hf and gguf, with storage=nf4 or q4_k");
+}
+
+int quantise(const Recipe& given) {
+  Recipe recipe = given;
+  recipe.options.require("model", "quantize");
+  recipe.options.require("output_dir", "quantize");
+  check_format(recipe);
+  const QuantisationSettings settings = quantisation_settings(recipe);
+  const bool dry = recipe.options.boolean("dry_run");
+  if (!dry) recipe.options.require("data", "quantize");
+  const Stopwatch watch;
+  Interruption interruption;
+  const SignalThread thread(std::array{SIGINT, SIGTERM},
+                            [&](int signal) { interruption.receive(signal); });
+  ProgressStyle style = stderr_style(recipe.quiet);
+  style.check = [&] { interruption.check(); };
+  ModelOutput output(recipe, "quantize");
+  warn_of_unused(recipe, "quantize",
+                 {"adapter", "data_weights", "val_size", "packing", "train_on_inputs", "device",
+                  "device_memory", "max_merge_loss", "adapter_weight"});
+  const ModelFiles files = open_model(recipe.model, {}, recipe.tokenizer);
+  if (files.source == nullptr) {
+    throw Error(ErrorKind::usage, fmt::format("{} is a shape without weights", recipe.model),
+                "give a model directory or a GGUF file");
+  }
+  check_tied(files);
+  Recipe lengths = recipe;
+  lengths.sequence_len = settings.sequence_len;
+  settle_lengths(lengths, files.config);
+  const QuantisationPlan plan(recipe, files, settings);
+  if (dry) {
+    print_plan(recipe, output, plan.report());
+    return 0;
+  }
+  const Dataset data = read_text_of(lengths, recipe.data, files, DataPart::train, style);
+  const CalibrationText text = calibration_text(data, settings.sequences, settings.sequence_len,
+                                                plan.least_tokens());
+  const QuantisationReport report =
+      write_quantised(recipe, files, settings, plan, text, output, style);
+  std::optional<Comparison> loss;
+  if (!recipe.eval_data.empty()) {
+    loss = measure_quantised(recipe, files, output.path(), style);
+  }
+  output.commit();
+  if (recipe.json) {
+    JsonObject json;
+    json.add("output", output.target().string()).merge(report.to_json());
+    if (loss) json.merge(loss->to_json());
+    fmt::print("{}\n", json.text());
+  } else {
+    print_quantised(output, report, loss, watch.seconds());
+  }
+  return 0;
+}
+
+}  // namespace
+
+int run_quantise(Arguments arguments) {
+  return with_recipe(arguments, 0, "quantize", quantise);
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,249 @@
+#include "conversion/calibration.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "base/map_guard.h"
+#include "base/text.h"
+#include "learners/frozen.h"
+#include "products/dense.h"
+#include "session/stage_loader.h"
+
+namespace jackscrew {
+
+namespace {
+
+// Tokens that pass a block at once: products of as many rows run at full speed, and their
+// activations are a few dozen megabytes in small models and a few hundred in large ones.
+constexpr int64_t kBatchTokens = 2048;
+
+std::unique_ptr<const Product> product_of(const std::string& name) {
+  if (name == "auto" || name == "f32") return make_f32_product();
+  if (name == "bf16") return make_bf16_product();
+  throw Error(ErrorKind::usage, fmt::format("quantize cannot calibrate with product={}", name),
+              "product=f32 or product=bf16");
+}
+
+}  // namespace
+
+// A product that shows what it is given to multiply before it does so.
+class ObservedProduct : public Product {
+ public:
+  // What comes is added to *hessians, where there is one.
+  ObservedProduct(std::unique_ptr<const Product> product, BlockHessians* const& hessians,
+                  Memory& memory)
+      : product_(std::move(product)), hessians_(hessians), memory_(memory) {}
+
+  const char* name() const override { return product_->name(); }
+  DType activation_dtype() const override { return product_->activation_dtype(); }
+  DType attention_operands() const override { return product_->attention_operands(); }
+
+  // An input is made ready once for all that read it.
+  Operand prepare(Context& context, const Tensor& x) const override {
+    is_new_ = true;
+    return product_->prepare(context, x);
+  }
+  void forward(Context& context, const Operand& a, const LinearUse& use, const Tensor& y,
+               Accumulate accumulate) const override {
+    if (hessians_ != nullptr) observe(context.ops, use.weight.spec(), a.x);
+    product_->forward(context, a, use, y, accumulate);
+  }
+  Gradient backward(Context& context, const Operand& a, const Tensor& dy,
+                    const LinearUse& use) const override {
+    return product_->backward(context, a, dy, use);
+  }
+  void add_dw(const Gradient& g, const Tensor& d) const override { product_->add_dw(g, d); }
+
+ private:
+  void observe(Ops& ops, const WeightSpec& weight, const Tensor& x) const {
+    auto& inputs = hessians_->inputs_;
+    const auto known = hessians_->reads_.find(weight.name);
+    if (known == hessians_->reads_.end()) {
+      if (is_new_) inputs.push_back(std::make_unique<Hessian>(memory_, x.cols()));
+      hessians_->reads_[weight.name] = inputs.size() - 1;
+    }
+    if (is_new_) inputs[hessians_->reads_[weight.name]]->add(ops, x);
+    is_new_ = false;
+  }
+
+  std::unique_ptr<const Product> product_;
+  BlockHessians* const& hessians_;
+  Memory& memory_;
+  mutable bool is_new_ = false;  // the input, to the weights that will read it
+};
+
+struct CalibrationRun::Loaded {
+  // Without sizes it measures them, on the plan device.
+  Loaded(const Recipe& recipe, const ModelFiles& files, const StageSpec& spec, Memory& memory,
+         Ops& ops_of, const Arithmetic& arithmetic, int64_t tokens, int64_t positions,
+         const Loaded* measured)
+      : ops(ops_of),
+        scratch(measured ? Arena(memory, Purpose::workspace, measured->scratch.high_water())
+                         : Arena::measuring()),
+        flight(memory, tokens,
+               measured ? Arena(memory, Purpose::activations, measured->flight.stash_bytes())
+                        : Arena::measuring()),
+        loader(recipe, files, learner, ops,
+               measured ? Arena(memory, Purpose::staging, measured->loader.staging_bytes())
+                        : Arena::measuring(),
+               {}),
+        optimizer(make_optimizer("adamw", {})),
+        stage(files.config, spec,
+              StageBuild{LearnerContext{memory, memory, scratch, nullptr, ops, *optimizer, 0, false},
+                         learner, arithmetic,
+                         [this](const WeightSpec& weight) { return loader.format(weight); },
+                         [this](Weight& weight) { loader.fill(weight); }, positions}) {}
+
+  // The output of a batch, valid until the next call. `input` is changed.
+  Tensor forward(const MicroBatch& batch, const Tensor* input) {
+    scratch.reset();
+    const Batch there = flight.upload(ops, batch, 0, 0);
+    Stash stash = flight.begin(false, false);
+    return stage.forward(Context{ops, scratch, nullptr}, there, input, stash);
+  }
+
+  Ops& ops;
+  FrozenLearner learner;
+  Arena scratch;
+  Flight flight;
+  StageLoader loader;
+  std::unique_ptr<Optimizer> optimizer;
+  Stage stage;
+};
+
+CalibrationText calibration_text(const Dataset& data, int64_t sequences, int64_t sequence_len,
+                                 int64_t least) {
+  std::vector<int32_t> all;
+  for (int64_t i = 0; i < data.size(); ++i) {
+    const Example example = data.example(i);
+    all.insert(all.end(), example.ids.begin(), example.ids.end());
+  }
+  const int64_t windows = std::ssize(all) / sequence_len;
+  CalibrationText text{std::min(sequences, windows), sequence_len, {}};
+  if (text.tokens() < least) {
+    throw Error(ErrorKind::data,
+                fmt::format("the calibration text has {}, of which {} make whole sequences: too "
+                            "few for layers of {} inputs",
+                            counted(std::ssize(all), "token"), text.tokens(), least),
+                fmt::format("at least {} are needed; 128 sequences of 512 are usual", least));
+  }
+  for (int64_t i = 0; i < text.sequences; ++i) {
+    const auto from = all.begin() + i * windows / text.sequences * sequence_len;
+    text.ids.insert(text.ids.end(), from, from + sequence_len);
+  }
+  return text;
+}
+
+CalibrationRun::CalibrationRun(const Recipe& recipe, const ModelFiles& files,
+                               const CalibrationText& text)
+    : files_(files),
+      recipe_(recipe),
+      text_(text),
+      device_(open_device("cpu", {.threads = recipe.threads, .isa = choose_isa(recipe.isa)})),
+      memory_("host", device_->make_backing(), 0),
+      ops_(device_->make_ops(memory_)),
+      arithmetic_(std::make_unique<Arithmetic>(
+          std::make_unique<ObservedProduct>(product_of(recipe.product), observed_, memory_))),
+      stream_(memory_, Purpose::activations, DType::f32,
+              {text.tokens(), files.config.hidden_size}) {
+  recipe_.storage = "f32";
+}
+
+CalibrationRun::~CalibrationRun() = default;
+
+std::unique_ptr<CalibrationRun::Loaded> CalibrationRun::load(const StageSpec& spec) {
+  const int64_t sequences = std::max<int64_t>(1, kBatchTokens / text_.sequence_len);
+  const int64_t tokens = std::min(sequences, text_.sequences) * text_.sequence_len;
+  const auto make = [&](Memory& memory, Ops& ops, const Loaded* measured) {
+    return std::make_unique<Loaded>(recipe_, files_, spec, memory, ops, *arithmetic_, tokens,
+                                    text_.sequence_len, measured);
+  };
+  Memory nowhere("plan", make_plan_backing(), 0);
+  const auto plan_ops = device_->make_plan_ops(nowhere);
+  const auto plan = make(nowhere, *plan_ops, nullptr);
+  const Tensor input(nullptr, DType::f32, {tokens, files_.config.hidden_size});
+  plan->forward(batch_at(0), spec.embedding ? nullptr : &input);
+  auto loaded = make(memory_, *ops_, plan.get());
+  check_maps();
+  return loaded;
+}
+
+MicroBatch CalibrationRun::batch_at(int64_t first) const {
+  const int64_t length = text_.sequence_len;
+  const int64_t last =
+      std::min(text_.sequences, first + std::max<int64_t>(1, kBatchTokens / length));
+  MicroBatch batch;
+  batch.ids.assign(text_.ids.begin() + first * length, text_.ids.begin() + last * length);
+  batch.targets.assign(batch.ids.size(), -1);
+  batch.cu_seqlens = {0};
+  for (int64_t sequence = first; sequence < last; ++sequence) {
+    for (int64_t t = 0; t < length; ++t) batch.positions.push_back(narrow<int32_t>(t));
+    batch.cu_seqlens.push_back(narrow<int32_t>((sequence + 1 - first) * length));
+  }
+  return batch;
+}
+
+template <class Use>
+void CalibrationRun::run(const Use& use, const ProgressCallback& progress) {
+  for (int64_t sequence = 0; sequence < text_.sequences;) {
+    const MicroBatch batch = batch_at(sequence);
+    use(batch, sequence * text_.sequence_len);
+    sequence += std::ssize(batch.cu_seqlens) - 1;
+    if (progress) progress(batch.tokens());
+  }
+}
+
+void CalibrationRun::begin_block() {
+  if (next_block_ == 0) {
+    const auto embedding = load({0, 0, true, false});
+    run(
+        [&](const MicroBatch& batch, int64_t first) {
+          ops_->copy(stream_.view().rows(first, first + batch.tokens()),
+                     embedding->forward(batch, nullptr));
+        },
+        {});
+  }
+  block_.reset();
+  block_ = load({next_block_, next_block_ + 1, false, false});
+  ++next_block_;
+}
+
+std::vector<const Weight*> CalibrationRun::linears() const {
+  std::vector<const Weight*> out;
+  for (const auto& parameter : block_->stage.parameters()) {
+    if (parameter->weight->spec().is_block_matrix()) out.push_back(parameter->weight.get());
+  }
+  return out;
+}
+
+BlockHessians CalibrationRun::observe(const ProgressCallback& progress) {
+  BlockHessians hessians;
+  observed_ = &hessians;
+  const OwnedTensor copy(memory_, Purpose::activations, DType::f32,
+                         {batch_at(0).tokens(), files_.config.hidden_size});
+  run(
+      [&](const MicroBatch& batch, int64_t first) {
+        const Tensor input = copy.view().rows(0, batch.tokens());
+        ops_->copy(input, stream_.view().rows(first, first + batch.tokens()));
+        block_->forward(batch, &input);
+      },
+      progress);
+  observed_ = nullptr;
+  for (const auto& hessian : hessians.inputs_) {
+    hessian->finish(fmt::format("block {}", next_block_ - 1).c_str());
+  }
+  return hessians;
+}
+
+void CalibrationRun::advance(const ProgressCallback& progress) {
+  run(
+      [&](const MicroBatch& batch, int64_t first) {
+        const Tensor input = stream_.view().rows(first, first + batch.tokens());
+        const Tensor output = block_->forward(batch, &input);
+        if (output.raw() != input.raw()) ops_->copy(input, output);
+      },
+      progress);
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,68 @@
+// Weights in the layout of GPTQ (formats/gptq.h), as they are written.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "base/half.h"
+#include "formats/model_writer.h"
+#include "formats/safetensors.h"
+#include "quant/weight_spec.h"
+
+namespace jackscrew {
+
+struct GptqLayout {
+  int64_t bits = 4;           // 2, 3, 4 or 8
+  int64_t group_size = 128;   // columns that share a scale; -1: all of a row
+  bool activation_order = false;  // columns were rounded by falling activation: "desc_act"
+  bool symmetric = true;          // the zero is the middle of the codes: "sym"
+
+  // Groups of a row of so many columns; the last may be shorter.
+  int64_t groups(int64_t cols) const;
+};
+
+// A weight in codes: the value of column k of a row is scale * (code - zero), of group_of[k],
+// rounded to f16.
+struct GptqMatrix {
+  int64_t rows = 0, cols = 0, groups = 0;
+  std::vector<uint8_t> codes;     // [rows, cols]
+  std::vector<uint8_t> zeros;     // [rows, groups], at least 1: files hold one less
+  std::vector<f16> scales;        // [rows, groups]
+  std::vector<int32_t> group_of;  // [cols]
+};
+
+// Throws Error(model) where words of 32 bits cannot hold rows and columns of such a weight.
+void check_gptq_shape(const WeightSpec& weight, const GptqLayout& layout);
+
+// The tensors of a weight, without and with their bytes: .qweight .qzeros .scales .g_idx.
+std::vector<SafetensorsSpec> gptq_specs(const WeightSpec& weight, const GptqLayout& layout);
+std::vector<TensorBytes> gptq_tensors(const WeightSpec& weight, const GptqLayout& layout,
+                                      const GptqMatrix& matrix);
+
+// The weights of a Hugging Face directory of which some are such, see ShardedSafetensorsWriter.
+class GptqModelWriter : public ModelWriter {
+ public:
+  // `tensors`: all weights in their order; those without a format are written in codes.
+  GptqModelWriter(const fs::path& directory, const std::vector<ModelTensor>& tensors,
+                  const GptqLayout& layout, int64_t max_shard_bytes);
+  // The bytes of the files that such a writer makes.
+  static int64_t bytes(const std::vector<ModelTensor>& tensors, const GptqLayout& layout,
+                       int64_t max_shard_bytes);
+
+  void write(const WeightSpec& weight, std::span<const uint8_t> bytes) override {
+    writer_.write(weight.name, bytes);
+  }
+  void write_codes(const WeightSpec& weight, const GptqMatrix& matrix);
+  void close() override { writer_.close(); }
+
+ private:
+  GptqLayout layout_;
+  ShardedSafetensorsWriter writer_;
+};
+
+// The quantization_config of a model whose blocks' linears are such weights. `damping` is the share
+// of the mean of the Hessian's diagonal that was added to it.
+nlohmann::json gptq_quantization_config(const GptqLayout& layout, double damping);
+
+}  // namespace jackscrew

@@ -1,0 +1,70 @@
+#include "recipe/quantise_options.h"
+
+namespace jackscrew {
+
+namespace {
+
+using enum OptionType;
+
+constexpr OptionSpec kQuantiseOptions[] = {
+    {.name = "bits",
+     .type = integer,
+     .default_text = "4",
+     .help = "bits of a code: 2 3 4 8",
+     .min = 2,
+     .max = 8,
+     .affects_result = false},
+    {.name = "group_size",
+     .type = integer,
+     .default_text = "128",
+     .help = "inputs of a row that share a scale: a power of two from 16 to 1024; -1: all",
+     .min = -1,
+     .max = 1024,
+     .affects_result = false},
+    {.name = "rounding",
+     .type = text,
+     .default_text = "gptq",
+     .help = "gptq: later columns make up for the errors of earlier ones; nearest: each number by "
+             "itself",
+     .choices = "gptq nearest",
+     .affects_result = false},
+    {.name = "desc_act",
+     .type = boolean,
+     .default_text = "false",
+     .help = "round the inputs in the order of their activation: often closer, but slower to read "
+             "for some programs",
+     .affects_result = false},
+    {.name = "sym",
+     .type = boolean,
+     .default_text = "true",
+     .help = "the middle code is 0; false: every group has a zero of its own",
+     .affects_result = false},
+    {.name = "damp_percent",
+     .type = number,
+     .default_text = "0.01",
+     .help = "share of the mean of a Hessian's diagonal that is added to it",
+     .min = 1e-6,
+     .max = 1,
+     .affects_result = false},
+    {.name = "calibration_sequences",
+     .type = integer,
+     .default_text = "128",
+     .help = "sequences of data that the rounding is calibrated on; their sequence_len is 512 where "
+             "it is not set",
+     .min = 1,
+     .max = 1048576,
+     .affects_result = false},
+    {.name = "dry_run",
+     .type = boolean,
+     .default_text = "false",
+     .help = "show what would be written, and write nothing",
+     .affects_result = false},
+};
+
+}  // namespace
+
+std::span<const OptionSpec> quantise_options() {
+  return kQuantiseOptions;
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,10 @@
+// The options of quantize.
+#pragma once
+
+#include "base/options.h"
+
+namespace jackscrew {
+
+std::span<const OptionSpec> quantise_options();
+
+}  // namespace jackscrew

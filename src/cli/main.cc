@@ -103,10 +103,11 @@ std::vector<Command> command_table() {
       {.name = "quantize",
        .summary = "round a model to few bits, calibrated on text (GPTQ)",
        .usage = "model=M data=FILE output_dir=DIR [name=value ...]",
-       .examples = {"jackscrew quantize model=SmolLM2-135M data=train.jsonl output_dir=gptq bits=4",
-                    "jackscrew quantize model=M data=book.txt output_dir=small bits=3 group_size=64 "
-                    "desc_act=true eval_data=heldout.jsonl",
-                    "jackscrew quantize model=M data=book.txt output_dir=D --dry-run"},
+       .examples =
+           {"jackscrew quantize model=SmolLM2-135M data=train.jsonl output_dir=gptq bits=4",
+            "jackscrew quantize model=M data=book.txt output_dir=small bits=3 group_size=64 "
+            "desc_act=true eval_data=heldout.jsonl",
+            "jackscrew quantize model=M data=book.txt output_dir=D --dry-run"},
        .tables = {kModel, kData, kRecords, kQuantisation, kConversion, kMachine, kCall},
        .run = run_quantise},
       {.name = "compare",

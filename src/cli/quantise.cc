@@ -13,7 +13,6 @@
 #include "cli/commands.h"
 #include "cli/interruption.h"
 #include "conversion/compare.h"
-#include "conversion/convert.h"
 #include "conversion/quantise.h"
 #include "session/evaluate.h"
 #include "session/loading.h"
@@ -27,8 +26,8 @@ namespace {
 Dataset read_text_of(const Recipe& recipe, const std::vector<std::string>& data,
                      const ModelFiles& files, DataPart part, const ProgressStyle& style) {
   const Tokenizer tokenizer = make_tokenizer(recipe.tokenizer, files);
-  return load_datasets(data_places(data), tokenizer, dataset_options(recipe, tokenizer), style, part,
-                       {});
+  return load_datasets(data_places(data), tokenizer, dataset_options(recipe, tokenizer), style,
+                       part, {});
 }
 
 // The written model against the one that it is made of.
@@ -74,10 +73,11 @@ void print_blocks(const QuantisationReport& report) {
 void print_quantised(const ModelOutput& output, const QuantisationReport& report,
                      const std::optional<Comparison>& loss, double seconds) {
   print_blocks(report);
-  fmt::print("wrote {}: {}, {:.2f} bits a weight of the blocks; {} of calibration, {} of memory, {}\n",
-             one_line(output.target().string()), human_bytes(report.bytes), report.bits,
-             counted(report.calibration_tokens, "token"), human_bytes(report.memory),
-             human_duration(seconds));
+  fmt::print(
+      "wrote {}: {}, {:.2f} bits a weight of the blocks; {} of calibration, {} of memory, {}\n",
+      one_line(output.target().string()), human_bytes(report.bytes), report.bits,
+      counted(report.calibration_tokens, "token"), human_bytes(report.memory),
+      human_duration(seconds));
   for (const std::string& note : report.notes) fmt::print("  {}\n", one_line(note));
   if (!loss) return;
   fmt::print("  model           loss {:.4f}\n", loss->reference_loss);
@@ -87,22 +87,19 @@ void print_quantised(const ModelOutput& output, const QuantisationReport& report
 
 void print_plan(const Recipe& recipe, const ModelOutput& output, const QuantisationReport& report) {
   if (recipe.json) {
-    fmt::print("{}\n", JsonObject()
-                           .add("output", output.target().string())
-                           .merge(report.to_json())
-                           .text());
+    fmt::print("{}\n",
+               JsonObject().add("output", output.target().string()).merge(report.to_json()).text());
     return;
   }
-  fmt::print("would write {}: {}, {} in {:.2f} bits a weight\n",
-             one_line(output.target().string()), human_bytes(report.bytes),
-             counted(std::ssize(report.matrices), "matrix", "matrices"), report.bits);
+  fmt::print("would write {}: {}, {} in {:.2f} bits a weight\n", one_line(output.target().string()),
+             human_bytes(report.bytes), counted(std::ssize(report.matrices), "matrix", "matrices"),
+             report.bits);
   for (const std::string& note : report.notes) fmt::print("  {}\n", one_line(note));
 }
 
 void check_format(const Recipe& recipe) {
   if (recipe.format == "gptq" || recipe.format == "auto") return;
-  throw Error(ErrorKind::usage,
-              fmt::format("quantize does not write format={}", recipe.format),
+  throw Error(ErrorKind::usage, fmt::format("quantize does not write format={}", recipe.format),
               "quantize writes format=gptq; export writes hf and gguf, with storage=nf4 or q4_k");
 }
 
@@ -139,8 +136,8 @@ int quantise(const Recipe& given) {
     return 0;
   }
   const Dataset data = read_text_of(lengths, recipe.data, files, DataPart::train, style);
-  const CalibrationText text = calibration_text(data, settings.sequences, settings.sequence_len,
-                                                plan.least_tokens());
+  const CalibrationText text =
+      calibration_text(data, settings.sequences, settings.sequence_len, plan.least_tokens());
   const QuantisationReport report =
       write_quantised(recipe, files, settings, plan, text, output, style);
   std::optional<Comparison> loss;

@@ -89,11 +89,12 @@ struct CalibrationRun::Loaded {
                         : Arena::measuring(),
                {}),
         optimizer(make_optimizer("adamw", {})),
-        stage(files.config, spec,
-              StageBuild{LearnerContext{memory, memory, scratch, nullptr, ops, *optimizer, 0, false},
-                         learner, arithmetic,
-                         [this](const WeightSpec& weight) { return loader.format(weight); },
-                         [this](Weight& weight) { loader.fill(weight); }, positions}) {}
+        stage(
+            files.config, spec,
+            StageBuild{LearnerContext{memory, memory, scratch, nullptr, ops, *optimizer, 0, false},
+                       learner, arithmetic,
+                       [this](const WeightSpec& weight) { return loader.format(weight); },
+                       [this](Weight& weight) { loader.fill(weight); }, positions}) {}
 
   // The output of a batch, valid until the next call. `input` is changed.
   Tensor forward(const MicroBatch& batch, const Tensor* input) {

@@ -16,8 +16,8 @@ namespace {
 constexpr int64_t kRoundedColumns = 128;
 // Rows that one task rounds: enough to be worth handing out, few enough to be shared.
 constexpr int64_t kRoundedRows = 16;
-// Shares of the range that are tried, from all of it down to kLeastShare in equal steps. More steps,
-// or a smaller least share, change the error of 4-bit weights by less than a thousandth.
+// Shares of the range that are tried, from all of it down to kLeastShare in equal steps. More
+// steps, or a smaller least share, change the error of 4-bit weights by less than a thousandth.
 constexpr int kScaleSteps = 24;
 constexpr float kLeastShare = 0.55f;
 constexpr int64_t kLeastGroup = 16, kLargestGroup = 1024;
@@ -60,8 +60,8 @@ Grid best_grid(const float* w, const float* cost, int64_t count, const GptqLayou
   Grid best;
   float best_error = std::numeric_limits<float>::infinity();
   for (int step = 0; step < kScaleSteps; ++step) {
-    const float share =
-        1.0f - (1.0f - kLeastShare) * static_cast<float>(step) / static_cast<float>(kScaleSteps - 1);
+    const float share = 1.0f - (1.0f - kLeastShare) * static_cast<float>(step) /
+                                   static_cast<float>(kScaleSteps - 1);
     const Grid grid = grid_of(low, high, share, layout);
     float error = 0.0f;
     for (int64_t i = 0; i < count; ++i) {
@@ -150,9 +150,10 @@ void check_reach(const WeightSpec& weight, const GptqMatrix& matrix, const GptqL
   const float reach = static_cast<float>(1 << layout.bits);
   for (const f16 scale : matrix.scales) {
     if (to_float(scale) * reach <= 65504.0f) continue;
-    throw Error(ErrorKind::model,
-                fmt::format("{} has values beyond those of f16, which GPTQ decodes to", weight.name),
-                "such a model cannot be rounded so; its training may have gone wrong");
+    throw Error(
+        ErrorKind::model,
+        fmt::format("{} has values beyond those of f16, which GPTQ decodes to", weight.name),
+        "such a model cannot be rounded so; its training may have gone wrong");
   }
 }
 

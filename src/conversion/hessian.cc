@@ -23,7 +23,9 @@ Tensor part(const Tensor& matrix, int64_t row, int64_t end_row, int64_t col, int
 
 // R, upper, of a block = R Rᵀ, in double; false where it is not positive definite.
 bool factor_block(std::vector<double>& a, int64_t n) {
-  const auto at = [&](int64_t i, int64_t j) -> double& { return a[static_cast<size_t>(i * n + j)]; };
+  const auto at = [&](int64_t i, int64_t j) -> double& {
+    return a[static_cast<size_t>(i * n + j)];
+  };
   for (int64_t j = n - 1; j >= 0; --j) {
     double pivot = at(j, j);
     for (int64_t k = j + 1; k < n; ++k) pivot -= at(j, k) * at(j, k);
@@ -99,7 +101,8 @@ bool factor_inverse(Ops& ops, Memory& memory, const Tensor& h) {
       ops.copy(above, r);
       ops.gemm(minus, Transpose::no, r, Transpose::yes, part(h, 0, low, 0, low), Accumulate::yes);
     }
-    for (int64_t i = low; i < high; ++i) std::fill_n(h.data<float>() + i * h.row_stride(), low, 0.f);
+    for (int64_t i = low; i < high; ++i)
+      std::fill_n(h.data<float>() + i * h.row_stride(), low, 0.f);
   }
   // U = R^-1, likewise: its rows from `low` on are -U_bb (R_b,rest U_rest).
   for (int64_t b = blocks - 1; b >= 0; --b) {
@@ -138,9 +141,10 @@ void Hessian::finish(const char* where) {
   for (int64_t i = 0; i < n; ++i) {
     for (int64_t j = 0; j < i; ++j) h[j * n + i] = h[i * n + j];
     if (!std::isfinite(h[i * n + i])) {
-      throw Error(ErrorKind::non_finite,
-                  fmt::format("the inputs of {} are not finite for the calibration text", where),
-                  "the model's weights are damaged, or too large for this product; try product=f32");
+      throw Error(
+          ErrorKind::non_finite,
+          fmt::format("the inputs of {} are not finite for the calibration text", where),
+          "the model's weights are damaged, or too large for this product; try product=f32");
     }
   }
 }

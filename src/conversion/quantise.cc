@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <iostream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "base/text.h"
@@ -32,8 +31,7 @@ std::string rest_storage(const Recipe& recipe, const ModelFiles& files) {
                             recipe.storage),
                 "bits sets what the linear layers of the blocks have");
   }
-  const StoredTensor& embedding =
-      stored_tensor(files, *files.source, "model.embed_tokens.weight");
+  const StoredTensor& embedding = stored_tensor(files, *files.source, "model.embed_tokens.weight");
   return embedding.format.get() == &bf16_format() ? "bf16" : "f16";
 }
 
@@ -65,8 +63,8 @@ class BlockQuantiser {
     if (settings_.layout.activation_order) order_ = hessian.falling_order();
     factor_ = {};
     if (!settings_.compensates) return;
-    factor_ = inverse_factor(run_.ops(), run_.memory(), hessian.matrix(), order_,
-                             settings_.damping);
+    factor_ =
+        inverse_factor(run_.ops(), run_.memory(), hessian.matrix(), order_, settings_.damping);
     if (factor_.damping != settings_.damping) {
       report_.notes.push_back(
           fmt::format("the inputs of {} are nearly dependent: damp_percent is {:g} there",
@@ -82,8 +80,8 @@ class BlockQuantiser {
     };
     const OwnedTensor before = copy(), product = copy();
     ops.copy(before.view(), w);
-    GptqMatrix matrix =
-        round_gptq(ops, run_.memory(), weight.spec(), w, factor_.u.view(), order_, settings_.layout);
+    GptqMatrix matrix = round_gptq(ops, run_.memory(), weight.spec(), w, factor_.u.view(), order_,
+                                   settings_.layout);
     const double all = output_error(ops, before.view(), hessian.matrix(), product.view());
     float* change = before.view().data<float>();
     for (int64_t i = 0; i < w.size(); ++i) change[i] -= w.data<float>()[i];
@@ -110,8 +108,8 @@ void write_gptq_texts(const Recipe& recipe, const ModelFiles& files,
   }
   Texts texts = directory_texts(recipe, files, torch_dtype(dtypes), notes);
   std::string& config = texts["config.json"];
-  config = add_quantization_config(config,
-                                   gptq_quantization_config(settings.layout, settings.damping));
+  config =
+      add_quantization_config(config, gptq_quantization_config(settings.layout, settings.damping));
   write_texts(texts, output.path());
 }
 
@@ -173,9 +171,9 @@ QuantisationPlan::QuantisationPlan(const Recipe& recipe, const ModelFiles& files
     if (group > 0 && weight.cols % group != 0) ++uneven[weight.cols];
   }
   for (const auto& [cols, count] : uneven) {
-    report_.notes.push_back(fmt::format(
-        "groups of {} do not divide the {} inputs of {}: some programs refuse that",
-        settings.layout.group_size, cols, counted(count, "matrix", "matrices")));
+    report_.notes.push_back(
+        fmt::format("groups of {} do not divide the {} inputs of {}: some programs refuse that",
+                    settings.layout.group_size, cols, counted(count, "matrix", "matrices")));
   }
   report_.bits = bits / std::max(1.0, elements);
   bytes_ = GptqModelWriter::bytes(tensors_, settings.layout, recipe.max_shard_bytes);
@@ -189,8 +187,8 @@ QuantisationReport write_quantised(const Recipe& recipe, const ModelFiles& files
   QuantisationReport report = plan.report();
   report.calibration_tokens = text.tokens();
   if (text.sequences < settings.sequences) {
-    report.notes.push_back(fmt::format("calibrated on {}: the text has no more",
-                                       counted(text.sequences, "sequence")));
+    report.notes.push_back(
+        fmt::format("calibrated on {}: the text has no more", counted(text.sequences, "sequence")));
   }
   CalibrationRun run(recipe, files, text);
   output.begin(plan.bytes());

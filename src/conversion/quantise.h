@@ -33,8 +33,8 @@ struct QuantisationReport {
   std::vector<QuantisedMatrix> matrices;  // in the model's order; without errors in a dry run
   double bits = 0;                        // of an element of theirs
   int64_t calibration_tokens = 0;
-  int64_t bytes = 0;              // of all files
-  int64_t memory = 0;             // the most that was taken of the host's memory
+  int64_t bytes = 0;               // of all files
+  int64_t memory = 0;              // the most that was taken of the host's memory
   std::vector<std::string> notes;  // what is not as asked, a line each
 
   JsonObject to_json() const;
@@ -44,7 +44,8 @@ struct QuantisationReport {
 // model's is, else in f16, or as the recipe's storage says.
 class QuantisationPlan {
  public:
-  // Throws Error(model) for a matrix whose shape such files cannot have, Error(usage) for a storage.
+  // Throws Error(model) for a matrix whose shape such files cannot have, Error(usage) for a
+  // storage.
   QuantisationPlan(const Recipe& recipe, const ModelFiles& files,
                    const QuantisationSettings& settings);
 

@@ -165,7 +165,7 @@ int64_t WeightWriter::panel_step(const ModelTensor& tensor, int64_t heads) const
 // Calls fill(row of the model, its bytes to be) for all rows of a panel, then writes it.
 template <class Fill>
 void WeightWriter::write_panel(const ModelTensor& tensor, int64_t heads, int64_t begin, int64_t end,
-                 const ProgressCallback& progress, const Fill& fill) {
+                               const ProgressCallback& progress, const Fill& fill) {
   const int64_t row_bytes = tensor.row_bytes();
   out_.resize(static_cast<size_t>(checked_mul(end - begin, row_bytes)));
   parallel_for(threads_, ceil_div(end - begin, kTaskRows), [&](int64_t task, int) {
@@ -179,7 +179,7 @@ void WeightWriter::write_panel(const ModelTensor& tensor, int64_t heads, int64_t
 }
 
 void WeightWriter::copy(const ModelTensor& tensor, const StoredTensor& stored,
-          const ProgressCallback& progress) {
+                        const ProgressCallback& progress) {
   const int64_t heads = writer_.interleaved_heads(tensor.spec);
   const auto row_bytes = static_cast<size_t>(tensor.row_bytes());
   const int64_t step = panel_step(tensor, heads);
@@ -193,7 +193,7 @@ void WeightWriter::copy(const ModelTensor& tensor, const StoredTensor& stored,
 }
 
 void WeightWriter::encode(const ModelTensor& tensor, const StoredTensor& stored,
-            const ProgressCallback& progress) {
+                          const ProgressCallback& progress) {
   const int64_t cols = tensor.spec.cols;
   const RowEncoder* encoder = find_row_encoder(*tensor.format);
   const int64_t heads = writer_.interleaved_heads(tensor.spec);
@@ -215,7 +215,7 @@ void WeightWriter::encode(const ModelTensor& tensor, const StoredTensor& stored,
 
 // In formats whose rows do not lie one after another: all of them in memory.
 void WeightWriter::encode_whole(const ModelTensor& tensor, const StoredTensor& stored,
-                  const ProgressCallback& progress) {
+                                const ProgressCallback& progress) {
   const int64_t rows = tensor.spec.rows, cols = tensor.spec.cols;
   const int64_t staged = StoredRows::bytes_for(stored, rows, cols);
   const OwnedTensor staging(memory_, Purpose::staging, DType::u8, {std::max<int64_t>(1, staged)});

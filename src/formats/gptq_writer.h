@@ -13,8 +13,8 @@
 namespace jackscrew {
 
 struct GptqLayout {
-  int64_t bits = 4;           // 2, 3, 4 or 8
-  int64_t group_size = 128;   // columns that share a scale; -1: all of a row
+  int64_t bits = 4;               // 2, 3, 4 or 8
+  int64_t group_size = 128;       // columns that share a scale; -1: all of a row
   bool activation_order = false;  // columns were rounded by falling activation: "desc_act"
   bool symmetric = true;          // the zero is the middle of the codes: "sym"
 

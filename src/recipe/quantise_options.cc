@@ -49,8 +49,9 @@ constexpr OptionSpec kQuantiseOptions[] = {
     {.name = "calibration_sequences",
      .type = integer,
      .default_text = "128",
-     .help = "sequences of data that the rounding is calibrated on; their sequence_len is 512 where "
-             "it is not set",
+     .help =
+         "sequences of data that the rounding is calibrated on; their sequence_len is 512 where "
+         "it is not set",
      .min = 1,
      .max = 1048576,
      .affects_result = false},

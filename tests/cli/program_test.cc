@@ -46,7 +46,7 @@ TEST(Program, SaysWhatIsNotThereYet) {
   };
   refused("fuse", 2, "that is done by merge", "jackscrew merge model=MODEL");
   refused("convert model=x", 2, "that is done by export", "jackscrew export model=MODEL");
-  refused("quantize", 2, "writing quantized models is not supported yet", "storage=nf4");
+  refused("quantise", 2, "that is done by quantize", "jackscrew quantize model=MODEL");
   refused("finetune", 2, "that is done by train", "jackscrew train model=MODEL");
   refused("help serve", 2, "a server is not supported yet", "jackscrew chat");
   refused("train method=dpo", 2, "there is no method \"dpo\"", "field_output=chosen");

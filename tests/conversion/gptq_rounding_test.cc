@@ -1,0 +1,208 @@
+// GPTQ's rounding against itself in double, and its files against their reader.
+#include "conversion/gptq_rounding.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "formats/hf_config.h"
+#include "quant/stored_rows.h"
+#include "tests/cli/run_program.h"
+#include "tests/support/errors.h"
+#include "tests/support/test_ops.h"
+
+namespace jackscrew {
+namespace {
+
+using Doubles = std::vector<double>;
+
+// A weight [rows, cols] and the inputs of its layer, which depend on each other as those of models.
+struct Layer {
+  Layer(int64_t rows_of, int64_t cols_of, int threads = 2)
+      : spec{"model.layers.0.mlp.up_proj.weight",
+             rows_of,
+             cols_of,
+             WeightKind::linear,
+             0,
+             "up_proj"},
+        ops(make_test_ops(threads)),
+        w(memory, Purpose::weights, DType::f32, {rows_of, cols_of}),
+        hessian(memory, cols_of) {
+    std::mt19937 random(7);
+    const auto normal = [&] {
+      float sum = 0.0f;  // of twelve, less six: the same on every library
+      for (int i = 0; i < 12; ++i) sum += static_cast<float>(random() % 65536) / 65536.0f;
+      return sum - 6.0f;
+    };
+    for (int64_t i = 0; i < w.view().size(); ++i) w.view().data<float>()[i] = 0.05f * normal();
+    const int64_t tokens = 2 * cols_of;
+    const OwnedTensor x(memory, Purpose::activations, DType::f32, {tokens, cols_of});
+    for (int64_t t = 0; t < tokens; ++t) {
+      const float common = normal();
+      for (int64_t i = 0; i < cols_of; ++i) {
+        x.view().data<float>()[t * cols_of + i] =
+            (normal() + common) * (0.2f + static_cast<float>(i % 7));
+      }
+    }
+    hessian.add(*ops, x.view().rows(0, tokens / 2));
+    hessian.add(*ops, x.view().rows(tokens / 2, tokens));
+    hessian.finish("a test");
+  }
+
+  std::vector<float> values() const {
+    return {w.view().data<float>(), w.view().data<float>() + w.view().size()};
+  }
+  // The matrix rounded; w becomes what its codes stand for.
+  GptqMatrix round(const GptqLayout& layout, bool compensates = true) {
+    const std::vector<int32_t> order =
+        layout.activation_order ? hessian.falling_order() : std::vector<int32_t>();
+    InverseFactor factor;
+    if (compensates) factor = inverse_factor(*ops, memory, hessian.matrix(), order, 0.01);
+    return round_gptq(*ops, memory, spec, w.view(), factor.u.view(), order, layout);
+  }
+  // trace(D H Dᵀ) of the change from `before`, in double.
+  double error(const std::vector<float>& before) const {
+    const std::vector<float> now = values();
+    const int64_t cols = spec.cols;
+    double sum = 0.0;
+    for (int64_t row = 0; row < spec.rows; ++row) {
+      const auto d = [&](int64_t i) {
+        const auto at = static_cast<size_t>(row * cols + i);
+        return static_cast<double>(now[at]) - static_cast<double>(before[at]);
+      };
+      for (int64_t i = 0; i < cols; ++i) {
+        for (int64_t j = 0; j < cols; ++j) {
+          sum += d(i) * d(j) * static_cast<double>(hessian.matrix().data<float>()[i * cols + j]);
+        }
+      }
+    }
+    return sum;
+  }
+
+  WeightSpec spec;
+  std::unique_ptr<Ops> ops;
+  Memory memory{"host", make_host_backing(), 0};
+  OwnedTensor w;
+  Hessian hessian;
+};
+
+const GptqLayout kLayouts[] = {{4, 128, false, true}, {4, 32, true, false}, {3, 64, false, false},
+                               {2, 16, true, true},   {8, -1, true, true},  {4, -1, false, false},
+                               {3, 256, true, true}};
+
+TEST(GptqRounding, FactorIsOfTheInverse) {
+  Layer layer(1, 300);  // two whole blocks and a part
+  const std::vector<int32_t> order = layer.hessian.falling_order();
+  for (size_t i = 1; i < order.size(); ++i) {
+    const auto at = [&](size_t k) { return layer.hessian.matrix().data<float>()[order[k] * 301]; };
+    EXPECT_GE(at(i - 1), at(i));
+  }
+  const InverseFactor factor =
+      inverse_factor(*layer.ops, layer.memory, layer.hessian.matrix(), order, 0.01);
+  EXPECT_EQ(factor.damping, 0.01);
+  const float* h = layer.hessian.matrix().data<float>();
+  const float* u = factor.u.view().data<float>();
+  double mean = 0.0;
+  for (int64_t i = 0; i < 300; ++i) mean += static_cast<double>(h[i * 301]) / 300.0;
+  // Uᵀ U H = 1 means U H Uᵀ = 1.
+  double worst = 0.0;
+  Doubles uh(300 * 300);
+  for (int64_t i = 0; i < 300; ++i) {
+    for (int64_t j = 0; j < 300; ++j) {
+      double sum = i <= j ? 0.01 * mean * static_cast<double>(u[i * 300 + j]) : 0.0;
+      for (int64_t k = i; k < 300; ++k) {
+        sum += static_cast<double>(u[i * 300 + k]) *
+               static_cast<double>(
+                   h[order[static_cast<size_t>(k)] * 300 + order[static_cast<size_t>(j)]]);
+      }
+      uh[static_cast<size_t>(i * 300 + j)] = sum;
+      if (j < i) {
+        EXPECT_EQ(u[i * 300 + j], 0.0f);
+      }
+    }
+  }
+  for (int64_t i = 0; i < 300; ++i) {
+    for (int64_t j = 0; j < 300; ++j) {
+      double sum = 0.0;
+      for (int64_t k = j; k < 300; ++k) {
+        sum += uh[static_cast<size_t>(i * 300 + k)] * static_cast<double>(u[j * 300 + k]);
+      }
+      worst = std::max(worst, std::abs(sum - (i == j ? 1.0 : 0.0)));
+    }
+  }
+  EXPECT_LT(worst, 1e-4);
+}
+
+TEST(GptqRounding, LosesLessThanTheNearest) {
+  for (const GptqLayout& layout : kLayouts) {
+    SCOPED_TRACE(fmt::format("{} bits, groups of {}", layout.bits, layout.group_size));
+    Layer rounded(16, 192), nearest(16, 192);
+    const std::vector<float> before = rounded.values();
+    rounded.round(layout);
+    nearest.round(layout, false);
+    EXPECT_LT(rounded.error(before), 0.7 * nearest.error(before));
+  }
+}
+
+TEST(GptqRounding, SameBitsWithAnyThreads) {
+  Layer one(40, 320, 1), three(40, 320, 3);
+  const GptqMatrix a = one.round({4, 64, true, false}), b = three.round({4, 64, true, false});
+  EXPECT_EQ(a.codes, b.codes);
+  EXPECT_EQ(a.zeros, b.zeros);
+  EXPECT_EQ(one.values(), three.values());
+}
+
+TEST(GptqRounding, FilesAreReadAsTheSameValues) {
+  for (const GptqLayout& layout : kLayouts) {
+    SCOPED_TRACE(fmt::format("{} bits, groups of {}", layout.bits, layout.group_size));
+    Layer layer(32, 288);
+    const GptqMatrix matrix = layer.round(layout);
+    const TemporaryDirectory directory("jackscrew_gptq_writer");
+    GptqModelWriter writer(directory.path(), {{layer.spec, nullptr}}, layout, int64_t{1} << 30);
+    writer.write_codes(layer.spec, matrix);
+    writer.close();
+    directory.file("config.json",
+                   add_quantization_config("{}", gptq_quantization_config(layout, 0.01)));
+    const SafetensorsSource source(directory.path());
+    const StoredTensor* stored = source.find(layer.spec.name);
+    ASSERT_NE(stored, nullptr);
+    check_stored(layer.spec, *stored);
+    const OwnedTensor bytes(layer.memory, Purpose::staging, DType::u8,
+                            {StoredRows::bytes_for(*stored, 32, 288)});
+    const OwnedTensor out(layer.memory, Purpose::staging, DType::f32, {32, 288});
+    StoredRows(*layer.ops, *stored, 32, 288, bytes.view()).decode(0, 32, out.view());
+    EXPECT_EQ(std::vector<float>(out.view().data<float>(), out.view().data<float>() + 32 * 288),
+              layer.values());
+  }
+}
+
+// Inputs that are multiples of each other: the Hessian has rank 1.
+TEST(GptqRounding, SingularHessiansAreDamped) {
+  Layer layer(4, 64);
+  const OwnedTensor x(layer.memory, Purpose::activations, DType::f32, {1, 64});
+  for (int i = 0; i < 64; ++i) x.view().data<float>()[i] = 1.0f;
+  for (const bool dead : {false, true}) {
+    Hessian hessian(layer.memory, 64);
+    if (!dead) hessian.add(*layer.ops, x.view());
+    hessian.finish("a test");
+    const InverseFactor factor =
+        inverse_factor(*layer.ops, layer.memory, hessian.matrix(), {}, 0.01);
+    round_gptq(*layer.ops, layer.memory, layer.spec, layer.w.view(), factor.u.view(), {}, {});
+    for (const float value : layer.values()) EXPECT_TRUE(std::isfinite(value));
+  }
+}
+
+TEST(GptqRounding, RefusesWhatFilesCannotHave) {
+  expect_message(ErrorKind::usage, "5 bits", [] { check_gptq_layout({5, 128}); });
+  expect_message(ErrorKind::usage, "group_size=100", [] { check_gptq_layout({4, 100}); });
+  Layer odd(4, 36);
+  expect_message(ErrorKind::model, "4 rows", [&] { check_gptq_shape(odd.spec, {4, 128}); });
+  Layer huge(8, 64);
+  huge.w.view().data<float>()[5] = 3e5f;
+  expect_message(ErrorKind::model, "beyond those of f16", [&] { huge.round({4, 32}); });
+}
+
+}  // namespace
+}  // namespace jackscrew

@@ -152,7 +152,10 @@ Tensor Stage::forward(const Context& of_step, const Batch& batch, const Tensor* 
   stash.inputs.clear();
   stash.blocks.clear();
   Tensor x = input != nullptr ? *input : take();
-  if (spec_.embedding) embedding_->weight->gather(context.ops, batch.ids, x);
+  if (spec_.embedding) {
+    embedding_->weight->gather(context.ops, batch.ids, x);
+    embedding_->slot->gathered(context, batch.positions, x);
+  }
   Tensor spare = stash.keep ? Tensor() : take();
   for (const Block& block : blocks_) {
     const bool keep_all = stash.keep && !stash.recompute;
@@ -260,6 +263,7 @@ void Stage::backward(const Context& of_step, const Batch& batch, const Tensor& d
   Gradient g(context, gather_contributor(), *embedding_->weight);
   g.dy = d;
   g.indices = batch.ids;
+  g.positions = batch.positions;
   embedding_->slot->backward(g, nullptr);
   if (context.last) embedding_->slot->complete(context);
 }

@@ -53,6 +53,7 @@ class Gradient {
   Int8Rows x_rows;                     // the same as a product of bytes read it, or empty
   Tensor dy;                           // [tokens, out], the output's gradient
   Tensor indices;                      // i32 [tokens], the rows of a gather
+  Tensor positions;                    // i32 [tokens], of a gather: in their sequences
   Tensor rstd;                         // f32 [tokens], the statistic of a norm
   std::span<const Weight* const> own;  // of a linear product: see LinearUse
 

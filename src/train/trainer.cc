@@ -91,7 +91,8 @@ class Trainer {
     sampler_.emplace(data_.train, BatchOptions{recipe_.sequence_len, recipe_.micro_batch_size,
                                                checked_mul(recipe_.gradient_accumulation_steps,
                                                            recipe_.data_parallel),
-                                               recipe_.packing, recipe_.seed});
+                                               recipe_.packing, recipe_.seed,
+                                               virtual_tokens(recipe_)});
     total_steps_ = total_steps(recipe_, sampler_->steps_per_epoch());
     schedule_ = {
         recipe_.lr_schedule, recipe_.learning_rate,
@@ -237,7 +238,8 @@ class Trainer {
       return crew_->evaluate(batch, progress);
     };
     const EvalResult result =
-        evaluate(score, data_.evaluation, crew_->use().tokens, console_.style);
+        evaluate(score, data_.evaluation, crew_->use().tokens, crew_->session().virtual_tokens(),
+                 console_.style);
     if (!std::isfinite(result.loss)) {
       fail_non_finite(step, result.loss,
                       fmt::format("evaluation after step {}: loss {} is not finite", step,

@@ -46,6 +46,7 @@ RECIPES = {
     "galore": ("model_untied", "method=galore projection_update_gap=2 weight_decay=0.1"),
     "galore_bf16_8bit": ("model_tied", "method=galore storage=bf16 projection_update_gap=2 optimizer=adamw_8bit"),
     "qgalore": ("model_untied", "method=qgalore projection_update_gap=3 projection_window=2"),
+    "prompt": ("model_tied", "method=prompt prompt_tokens=4 learning_rate=1e-2"),
     "lora_fused": ("model_untied", "method=lora lora_rank=4 update=fused max_grad_norm_of=weight"),
 }
 # Of those levels alone that have the arithmetic.

@@ -28,8 +28,8 @@ struct MicroBatch {
 
   int64_t tokens() const { return static_cast<int64_t>(ids.size()); }
   TargetRows target_rows() const;
-  // Appends a sequence, after so many virtual tokens: of id 0, and never targets. Throws Error(data)
-  // when the example is empty or the micro batch would exceed 2^31 tokens.
+  // Appends a sequence, after so many virtual tokens: of id 0, and never targets. Throws
+  // Error(data) when the example is empty or the micro batch would exceed 2^31 tokens.
   void append(const Example& example, int64_t virtual_tokens = 0);
 };
 

@@ -158,8 +158,8 @@ PeftWriter::PeftWriter(const fs::path& directory, const json& config, const std:
   FileWriter text(path() / kAdapterConfig);
   text.write(config_text(config, base_model));
   text.close();
-  writer_ = std::make_unique<SafetensorsWriter>(path() / kPeftWeightsFile,
-                                                specs_of(config, tensors));
+  writer_ =
+      std::make_unique<SafetensorsWriter>(path() / kPeftWeightsFile, specs_of(config, tensors));
 }
 
 void PeftWriter::write(std::string_view name, std::span<const float> values) {

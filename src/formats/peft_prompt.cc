@@ -27,8 +27,8 @@ void read_prompt_tensors(const std::string& where, PeftAdapter& adapter) {
   const auto tokens = adapter.settings["num_virtual_tokens"].get<int64_t>();
   const NamedArray& prompt = adapter.tensors.front();
   if (adapter.tensors.size() > 1 || prompt.name != kPrompt) {
-    throw Error(ErrorKind::model, fmt::format("{}: tensor {} is not supported", where,
-                                              adapter.tensors.back().name),
+    throw Error(ErrorKind::model,
+                fmt::format("{}: tensor {} is not supported", where, adapter.tensors.back().name),
                 fmt::format("a soft prompt has one: {}", kPrompt));
   }
   if (prompt.shape.size() != 2 || prompt.shape[0] != tokens) {

@@ -17,8 +17,8 @@ namespace {
 constexpr double kMostPromptTokens = 4096;
 constexpr const char* kPromptName = "prompt_embeddings";  // as PEFT calls it
 
-// Tokens that a prompt is drawn from: BPE learns the frequent ones first, and those of a vocabulary's
-// end may never have been trained. The number is Lester et al.'s (section 3.2).
+// Tokens that a prompt is drawn from: BPE learns the frequent ones first, and those of a
+// vocabulary's end may never have been trained. The number is Lester et al.'s (section 3.2).
 constexpr int64_t kFrequentTokens = 5000;
 
 constexpr std::array<OptionSpec, 2> kPromptOptions = {{
@@ -54,10 +54,10 @@ class PromptSlot : public LearnerSlot {
 
   void backward(const Gradient& g, const Tensor*) override {
     if (g.positions.empty()) return;  // of the head, where it is the embedding
-    g.context().ops.launch(PromptGradient{g.dy.data<float>(), g.positions.data<int32_t>(),
-                                          prompt_.gradient().data<float>(), g.dy.rows(),
-                                          g.dy.cols()},
-                           tokens());
+    g.context().ops.launch(
+        PromptGradient{g.dy.data<float>(), g.positions.data<int32_t>(),
+                       prompt_.gradient().data<float>(), g.dy.rows(), g.dy.cols()},
+        tokens());
   }
 
   void apply(Context& context, double weight_decay) override {

@@ -181,6 +181,11 @@ INSTANTIATE_TEST_SUITE_P(
                  {"method=rotary", "sequence_len=40", "rotation_groups=matrix", "static=rotate",
                   "active_params=50%", "master_dtype=bf16", "rotation_order=importance",
                   "steps_per_rotation=1"}},
+        PlanCase{"prompt", "gqa_tied", {"method=prompt", "sequence_len=48", "prompt_tokens=7"}},
+        PlanCase{
+            "prompt_fused",
+            "mha_untied",
+            {"method=prompt", "sequence_len=31", "storage=nf4", "update=fused", "max_grad_norm=0"}},
         PlanCase{"galore", "qwen3", {"method=galore", "sequence_len=48", "max_steps=20"}},
         PlanCase{"galore_bf16",
                  "mha_untied",

@@ -31,7 +31,7 @@ INSTANTIATE_TEST_SUITE_P(
                       "method=lora product=w4a8 storage=nf4",
                       "method=lora storage=nf4_double lora_dropout=0.1",
                       "method=lora storage=nf4 use_dora=true", "method=lora storage=int8_affine",
-                      "method=lora storage=int8_dynamic",
+                      "method=lora storage=int8_dynamic", "method=prompt storage=nf4",
                       "method=rotary active_params=50% steps_per_rotation=2",
                       "method=rotary active_params=50% steps_per_rotation=2 storage=int8 "
                       "moments=keep master=ram",

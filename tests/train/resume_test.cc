@@ -209,6 +209,7 @@ std::string method_name(const ::testing::TestParamInfo<const char*>& test) {
 
 INSTANTIATE_TEST_SUITE_P(SlowMethods, SlowResume,
                          ::testing::Values("method=full", "method=lora lora_dropout=0.1",
+                                           "method=prompt prompt_tokens=4",
                                            "method=rotary active_params=50% steps_per_rotation=4",
                                            "method=rotary rotation_groups=matrix master=mmap "
                                            "rotation_order=importance churn=0.5 moments=keep "

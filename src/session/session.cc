@@ -116,7 +116,11 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
       const bool has = state.role == StateRole::gradient || state.role == StateRole::master;
       if (has) gradients.push_back(state.view.size());
     });
-    if (gradients.empty()) {
+    // A stage may have nothing to learn, a model may not. Planned alone, a stage cannot ask.
+    const double in_all = peers_->sum_over_stages(
+        [&](double before) { return before + static_cast<double>(gradients.size()); });
+    const bool knows = layout.stages == 1 || hooks.transport != nullptr;
+    if (in_all == 0.0 && knows) {
       throw Error(ErrorKind::usage, fmt::format("nothing learns with learner={}", learner_->name()),
                   "use learner=full or learner=lora");
     }

@@ -192,6 +192,11 @@ TEST_P(PromptTest, GeneratesFromItsPlace) {
 INSTANTIATE_TEST_SUITE_P(Models, PromptTest, ::testing::Values("gqa_tied", "mha_untied"),
                          [](const auto& test) { return std::string(test.param); });
 
+TEST(PromptOptions, AreNoPartOfAWeight) {
+  const auto learner = find_learner("prompt").make(make_recipe({"method=prompt"}).options);
+  error_of(ErrorKind::usage, [&] { learner->merge({}, {}); });
+}
+
 TEST(PromptOptions, NeedRoomForAText) {
   const ModelFiles files = open_model(golden_path("gqa_tied").string());
   Recipe recipe = make_recipe({"method=prompt", "prompt_tokens=31", "sequence_len=32"});

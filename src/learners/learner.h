@@ -73,6 +73,7 @@ struct LearnerContext {
   // Sums of lanes that wait at once (lane_sums.h), beside a gradient and beside a window.
   int64_t lane_sums = 0, window_sums = 0;
   SumOverStages sum_over_stages = [](const std::function<double(double)>& add) { return add(0.0); };
+  double learning_rate = 0.0;  // of the run, before its schedule
 };
 
 // Lines for the user, and warnings.

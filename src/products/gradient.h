@@ -28,6 +28,8 @@ class Contributor {
   // d [out] += the sums of the rows of G ∘ W, without forming G: the gradient of a factor on every
   // row of W
   virtual void add_scale(const Gradient& g, const Tensor& d) const;
+  // Of what a product keeps: see Product::add_own_start
+  virtual void add_start(const Gradient& g, const Tensor& d) const;
 };
 
 // A value that lives for one backward call; its tensors belong to the caller's arena.
@@ -43,6 +45,7 @@ class Gradient {
   void add_left(const Tensor& p, const Tensor& r) const { contributor_.add_left(*this, p, r); }
   void add_right(const Tensor& q, const Tensor& r) const { contributor_.add_right(*this, q, r); }
   void add_scale(const Tensor& d) const { contributor_.add_scale(*this, d); }
+  void add_start(const Tensor& d) const { contributor_.add_start(*this, d); }
 
   Context& context() const { return context_; }
   const Weight& weight() const { return weight_; }
@@ -55,6 +58,7 @@ class Gradient {
   Tensor indices;                      // i32 [tokens], the rows of a gather
   Tensor rstd;                         // f32 [tokens], the statistic of a norm
   std::span<const Weight* const> own;  // of a linear product: see LinearUse
+  Tensor kept;                         // what a product has made of them; nobody else reads it
 
  private:
   Context& context_;

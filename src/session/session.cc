@@ -190,7 +190,8 @@ void Session::build_stage(const Recipe& recipe, const ModelFiles& files, Arena s
       nullptr,
       waiting_lane_sums(layout.lanes_of_replica()),
       waiting_lane_sums(layout.lanes_of_replica()) + (layout.lanes > 1 ? 1 : 0),
-      [this](const std::function<double(double)>& add) { return peers_->sum_over_stages(add); }};
+      [this](const std::function<double(double)>& add) { return peers_->sum_over_stages(add); },
+      recipe.learning_rate};
   const StageSpec whole = StageSpec::whole(files.config);
   learner_->plan(learnable_of(files.config, whole, *arithmetic_));
   const StageBuild build{slots,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <span>
+#include <vector>
 
 #include "kernels/context.h"
 #include "quant/weight.h"
@@ -58,7 +59,7 @@ class Gradient {
   Tensor indices;                      // i32 [tokens], the rows of a gather
   Tensor rstd;                         // f32 [tokens], the statistic of a norm
   std::span<const Weight* const> own;  // of a linear product: see LinearUse
-  Tensor kept;                         // what a product has made of them; nobody else reads it
+  std::vector<Tensor> kept;            // what a product has made of them; nobody else reads it
 
  private:
   Context& context_;

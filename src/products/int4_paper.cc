@@ -26,7 +26,11 @@ constexpr int64_t kPaperPanelBytes = int64_t{16} << 20;
 // What parameters() lists, in its order.
 enum Place : size_t { kStepOfW, kStepOfX, kBlockErrors };
 
-// Gradient::kept.
+// The tensors of Gradient::kept: numbers, the codes of dy i8 [2, tokens, out] with the squares of
+// their rows f64 [2, tokens], and the gradient of x transformed f32 [tokens, in].
+enum KeptTensor : size_t { kNumbers, kCodes, kSquares, kGradientOfX, kKeptTensors };
+
+// Of the numbers: the steps of W and of x, and what one low bin of dy is worth.
 enum Kept : int64_t { kKeptW, kKeptX, kKeptUnit, kKeptCount };
 
 int64_t widest_block(int64_t width, int64_t most) {
@@ -116,14 +120,11 @@ class Int4PaperProduct : public Product {
     g.dy = dy;
     g.own = use.own;
     if (single(a.x)) return g;
-    g.kept = steps_of({context, use.weight, a.x, use.own});
-    if (options_.split_limit == 0) return g;
-    const Arena::Frame frame(context.scratch);
-    const Tensor maxima = context.scratch.tensor(DType::f32, {dy.rows()});
-    context.ops.launch(
-        LargestOfRows{dy.data<float>(), maxima.data<float>(), dy.cols(), dy.row_stride()},
-        dy.rows());
-    context.ops.launch(UnitOfSplit{maxima.data<float>(), at(g.kept, kKeptUnit), dy.rows()}, 1);
+    g.kept.resize(kKeptTensors);
+    g.kept[kNumbers] = steps_of({context, use.weight, a.x, use.own});
+    if (options_.split_limit > 0) split(g);
+    // Its step and whoever is below want the gradient of x.
+    g.kept[kGradientOfX] = gradient_of_x(g);
     return g;
   }
 
@@ -133,7 +134,7 @@ class Int4PaperProduct : public Product {
       return;
     }
     const Arena::Frame frame(g.context().scratch);
-    rotate_back(g, gradient_of_x(g), g.x, kKeptX, dx, accumulate);
+    rotate_back(g, g.kept[kGradientOfX], g.x, kKeptX, dx, accumulate);
   }
 
   void add_dw(const Gradient& g, const Tensor& d) const override {
@@ -181,7 +182,7 @@ class Int4PaperProduct : public Product {
     const Tensor sums = context.scratch.tensor(DType::f64, {rows});
     const auto add = [&](const Tensor& gradient, const Tensor& from, int64_t begin) {
       context.ops.launch(
-          StepGradientOfRows{gradient.data<float>(), from.data<float>(), at(g.kept, step),
+          StepGradientOfRows{gradient.data<float>(), from.data<float>(), at(g.kept[kNumbers], step),
                              sums.columns(begin, rows).data<double>(), choice_of(of), from.cols(),
                              from.row_stride()},
           from.rows());
@@ -191,7 +192,7 @@ class Int4PaperProduct : public Product {
         add(gradient, w, begin);
       });
     } else {
-      add(gradient_of_x(g), g.x, 0);
+      add(g.kept[kGradientOfX], g.x, 0);
     }
     context.ops.launch(AddStepGradient{sums.data<double>(), d.data<float>(), unit_of(g, step),
                                        step_of(of, place), rows, rows * g.x.cols()},
@@ -205,7 +206,7 @@ class Int4PaperProduct : public Product {
       add_block_errors(of, d);
     } else if (options_.learns_steps) {
       g.context().ops.launch(
-          AddStepStart{at(g.kept, place == kStepOfW ? kKeptW : kKeptX), d.data<float>(),
+          AddStepStart{at(g.kept[kNumbers], place == kStepOfW ? kKeptW : kKeptX), d.data<float>(),
                        step_of(of, place), static_cast<float>(g.x.rows())},
           1);
     }
@@ -306,14 +307,14 @@ class Int4PaperProduct : public Product {
 
   // Of the gradient of what has the step `step`.
   ProductUnit unit_of(const Gradient& g, Kept step) const {
-    return {at(g.kept, step == kKeptW ? kKeptX : kKeptW),
-            options_.split_limit > 0 ? at(g.kept, kKeptUnit) : nullptr};
+    return {at(g.kept[kNumbers], step == kKeptW ? kKeptX : kKeptW),
+            options_.split_limit > 0 ? at(g.kept[kNumbers], kKeptUnit) : nullptr};
   }
 
   void rotate_back(const Gradient& g, const Tensor& gradient, const Tensor& from, Kept step,
                    const Tensor& to, Accumulate accumulate) const {
     g.context().ops.launch(
-        RotateBackToStep{gradient.data<float>(), from.data<float>(), at(g.kept, step),
+        RotateBackToStep{gradient.data<float>(), from.data<float>(), at(g.kept[kNumbers], step),
                          to.data<float>(), unit_of(g, step), choice_of(use_of(g)), from.cols(),
                          from.row_stride(), to.row_stride(), accumulate == Accumulate::yes},
         from.rows());
@@ -325,6 +326,27 @@ class Int4PaperProduct : public Product {
     return panel;
   }
 
+  // Makes dy's unit, codes and squares, in context.scratch.
+  void split(Gradient& g) const {
+    Context& context = g.context();
+    const int64_t tokens = g.dy.rows();
+    g.kept[kCodes] = context.scratch.tensor(DType::i8, {2, tokens, g.dy.cols()});
+    g.kept[kSquares] = context.scratch.tensor(DType::f64, {2, tokens});
+    const Arena::Frame frame(context.scratch);
+    const Tensor maxima = context.scratch.tensor(DType::f32, {tokens});
+    float* const unit = at(g.kept[kNumbers], kKeptUnit);
+    context.ops.launch(
+        LargestOfRows{g.dy.data<float>(), maxima.data<float>(), g.dy.cols(), g.dy.row_stride()},
+        tokens);
+    context.ops.launch(UnitOfSplit{maxima.data<float>(), unit, tokens}, 1);
+    context.ops.launch(
+        SplitRows{g.dy.data<float>(), unit, g.kept[kCodes].data<int8_t>(),
+                  g.kept[kSquares].data<double>(), context.scalars, context.rows, tokens,
+                  g.dy.cols(), g.dy.row_stride(), name_hash((g.weight().name() + " split").c_str()),
+                  static_cast<float>(options_.split_limit)},
+        tokens);
+  }
+
   // dy as it is multiplied, f32 [tokens, out], in the scratch of g.context(). `squares` [tokens],
   // f64, are of the rows of the other operand; empty: there is none.
   Tensor split_gradient(const Gradient& g, bool samples, const Tensor& squares,
@@ -334,26 +356,17 @@ class Int4PaperProduct : public Product {
     const int64_t tokens = g.dy.rows();
     const Tensor out = context.scratch.tensor(DType::f32, {tokens, g.dy.cols()});
     const Arena::Frame frame(context.scratch);
-    const Split split{g.dy.data<float>(),
-                      at(g.kept, kKeptUnit),
-                      context.scalars,
-                      context.rows,
-                      g.dy.cols(),
-                      g.dy.row_stride(),
-                      name_hash((g.weight().name() + " split").c_str()),
-                      static_cast<float>(options_.split_limit)};
     Tensor probabilities;
     if (samples) {
-      const Tensor of_split = context.scratch.tensor(DType::f64, {2, tokens});
       probabilities = context.scratch.tensor(DType::f32, {2, tokens});
-      context.ops.launch(SplitSquares{split, of_split.data<double>(), tokens}, tokens);
-      context.ops.launch(LeverageProbabilities{of_split.data<double>(),
+      context.ops.launch(LeverageProbabilities{g.kept[kSquares].data<double>(),
                                                squares.empty() ? nullptr : squares.data<double>(),
                                                probabilities.data<float>(), tokens},
                          1);
     }
     context.ops.launch(
-        JoinSplit{split, samples ? probabilities.data<float>() : nullptr, out.data<float>(), tokens,
+        JoinSplit{g.kept[kCodes].data<int8_t>(), samples ? probabilities.data<float>() : nullptr,
+                  out.data<float>(), context.scalars, context.rows, tokens, g.dy.cols(),
                   name_hash((g.weight().name() + purpose).c_str())},
         tokens);
     return out;
@@ -371,7 +384,7 @@ class Int4PaperProduct : public Product {
     for_panels(of, [&](const Tensor& values, int64_t begin, int64_t end) {
       const Arena::Frame panel_frame(context.scratch);
       const Tensor w = context.scratch.tensor(DType::f32, {values.rows(), values.cols()});
-      quantize(of, values, g.kept, kKeptW, {.values = w.data<float>()});
+      quantize(of, values, g.kept[kNumbers], kKeptW, {.values = w.data<float>()});
       context.ops.gemm(dy.columns(begin, end), Transpose::no, w, Transpose::no, out, now);
       now = Accumulate::yes;
     });
@@ -387,7 +400,7 @@ class Int4PaperProduct : public Product {
     const Use of = use_of(g);
     const Tensor x = context.scratch.tensor(DType::f32, {g.x.rows(), g.x.cols()});
     const Tensor squares = context.scratch.tensor(DType::f64, {g.x.rows()});
-    quantize(of, g.x, g.kept, kKeptX,
+    quantize(of, g.x, g.kept[kNumbers], kKeptX,
              {.values = x.data<float>(), .squares = squares.data<double>()});
     const Tensor dy = split_gradient(g, options_.samples_dw, squares, " sampled for dW");
     for_panels(of, [&](const Tensor& values, int64_t begin, int64_t end) {

@@ -39,65 +39,64 @@ struct UnitOfSplit {
 };
 JACKSCREW_ROW_KERNEL(UnitOfSplit)
 
-// How the rows of a gradient are split. The random numbers are a function of seed, step, tensor,
-// token and column.
-struct Split {
-  const float* from;  // [rows, width], row stride from_stride
+// The codes of both numbers of every element, the high one to nearest, the low one stochastically;
+// and the squares of their rows, those of the high ones in units of the low ones. The random
+// numbers are a function of seed, step, tensor, token and column.
+struct SplitRows {
+  static constexpr bool kShortLoops = true;
+  const float* from;  // [count, width], row stride from_stride
   const float* unit;
+  int8_t* codes;    // [2, count, width]
+  double* squares;  // [2, count]
   const StepScalars* scalars;
   RowCount rows;
-  int64_t width, from_stride;
+  int64_t count, width, from_stride;
   uint32_t tensor;
   float limit;  // of either number: 6 as published, where the low one is cut off, or 7
-
-  // Calls f(column, high, low) for a row: the high number to nearest, the low one stochastically.
-  template <class Team, class F>
-  JACKSCREW_ROW void for_row(const Team& team, int64_t row, const F& f) const {
-    const float* in = from + row * from_stride;
+  template <class Team>
+  JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
     const float divisor = *unit > 0.0f ? *unit : 1.0f;
     const RandomStream stream =
         RandomStream::make(scalars->seed, RandomPurpose::gradient_rounding, scalars->step, tensor);
-    const auto blocks = static_cast<uint64_t>((width + 63) / 64);
-    team.each_random(stream, static_cast<uint64_t>(rows.of(row)) * blocks, width,
-                     [&](int64_t i, uint32_t bits) {
-                       // A quotient, which no compiler fuses with the difference: the same codes
-                       // everywhere.
-                       const float value = in[i] / divisor;
-                       const float high = round_to_integer(within(value / kSplitBins));
-                       const float rest = value - kSplitBins * high;
-                       const float uniform = RandomStream::uniform_of(bits);
-                       f(i, high, within(round_to_integer(rest, uniform)));
-                     });
+    const int64_t blocks = (width + 63) / 64;
+    const auto first = static_cast<uint64_t>(rows.of(row) * blocks);
+    int8_t* to_high = codes + row * width;
+    int8_t* to_low = to_high + count * width;
+    // Whole numbers: in f32 exact for some 300,000 columns.
+    typename Team::template Sums<64> high_sums, low_sums;
+    for (int64_t block = 0; block < blocks; ++block) {
+      const int64_t at = 64 * block;
+      const int64_t part = width - at < 64 ? width - at : 64;
+      const float* in = from + row * from_stride + at;
+      const auto random = team.sixty_four(stream, first + static_cast<uint64_t>(block));
+      typename Team::template Kept<int32_t, 64> high_codes, low_codes;
+      team.each(part, [&](int64_t i) {
+        // A quotient, which no compiler fuses with the difference: the same codes everywhere.
+        const float value = in[i] / divisor;
+        const float high = round_to_integer(within(value / kSplitBins));
+        const float rest = value - kSplitBins * high;
+        const float low = within(round_to_integer(rest, RandomStream::uniform_of(random[i])));
+        high_sums[i] += high * high;
+        low_sums[i] += low * low;
+        high_codes[i] = static_cast<int32_t>(high);
+        low_codes[i] = static_cast<int32_t>(low);
+      });
+      team.each(part, [&](int64_t i) { to_high[at + i] = static_cast<int8_t>(high_codes[i]); });
+      team.each(part, [&](int64_t i) { to_low[at + i] = static_cast<int8_t>(low_codes[i]); });
+    }
+    const auto high = static_cast<double>(team.total(high_sums));
+    const auto low = static_cast<double>(team.total(low_sums));
+    team.once([&] {
+      squares[row] = high * static_cast<double>(kSplitBins * kSplitBins);
+      squares[count + row] = low;
+    });
   }
 
  private:
   // NaN becomes a code as well: the unit tells of it.
   JACKSCREW_ROW float within(float value) const { return row_min(row_max(value, -limit), limit); }
 };
-
-// The squares of the high numbers of a row, in units of the low ones, and of the low ones.
-struct SplitSquares {
-  Split split;
-  double* squares;  // [2, count]
-  int64_t count;
-  template <class Team>
-  JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
-    // Whole numbers: in f32 exact for some 300,000 columns.
-    typename Team::template Sums<64> high_sums, low_sums;
-    split.for_row(team, row, [&](int64_t i, float high, float low) {
-      high_sums[i % 64] += high * high;
-      low_sums[i % 64] += low * low;
-    });
-    const auto high = static_cast<double>(team.total(high_sums));
-    const auto low = static_cast<double>(team.total(low_sums));
-    const double bins = static_cast<double>(kSplitBins * kSplitBins);
-    team.once([&] {
-      squares[row] = high * bins;
-      squares[count + row] = low;
-    });
-  }
-};
-JACKSCREW_ROW_KERNEL(SplitSquares)
+JACKSCREW_ROW_KERNEL(SplitRows)
 
 // How probable it is that a row is kept: as its share of the scores, of which `count` are expected
 // to be; what would exceed 1 goes to the others. One row.
@@ -135,27 +134,32 @@ JACKSCREW_ROW_KERNEL(LeverageProbabilities)
 // Both numbers of a gradient as one, in units of the low one: whole, but where a row that was
 // sampled counts by the inverse of its probability.
 struct JoinSplit {
-  Split split;
+  static constexpr bool kShortLoops = true;
+  const int8_t* codes;         // [2, count, width]
   const float* probabilities;  // [2, count]; null: all rows are kept
   float* to;                   // [count, width]
-  int64_t count;
-  uint32_t sampling;  // the tensor of its random numbers
+  const StepScalars* scalars;
+  RowCount rows;
+  int64_t count, width;
+  uint32_t tensor;
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
-    const RandomStream stream = RandomStream::make(
-        split.scalars->seed, RandomPurpose::gradient_rounding, split.scalars->step, sampling);
+    const RandomStream stream =
+        RandomStream::make(scalars->seed, RandomPurpose::gradient_rounding, scalars->step, tensor);
     const auto weight = [&](int64_t half) {
       if (probabilities == nullptr) return 1.0f;
       const float p = probabilities[half * count + row];
-      const auto index = static_cast<uint64_t>(2 * split.rows.of(row) + half);
+      const auto index = static_cast<uint64_t>(2 * rows.of(row) + half);
       return stream.uniform(index) < p ? 1.0f / p : 0.0f;
     };
     const float of_high = kSplitBins * weight(0);
     const float of_low = weight(1);
-    float* out = to + row * split.width;
-    split.for_row(team, row, [&](int64_t i, float high, float low) {
-      out[i] = high * of_high + low * of_low;
-    });
+    const int8_t* high = codes + row * width;
+    float* out = to + row * width;
+    team.each_byte(high, width,
+                   [&](int64_t i, int32_t code) { out[i] = of_high * static_cast<float>(code); });
+    team.each_byte(high + count * width, width,
+                   [&](int64_t i, int32_t code) { out[i] += of_low * static_cast<float>(code); });
   }
 };
 JACKSCREW_ROW_KERNEL(JoinSplit)

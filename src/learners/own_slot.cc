@@ -34,6 +34,8 @@ class OwnSlot : public LearnerSlot {
                        1);
   }
 
+  void restored(Context& context) override { inner_->restored(context); }
+
   void visit(const StateVisitor& visitor) const override {
     inner_->visit(visitor);
     if (start_.empty()) return;

@@ -38,6 +38,7 @@ RECIPES = {
     "int8_dw": ("model_untied", "method=full storage=int8_row product=int8 int8_dw=int8"),
     "w4a8": ("model_untied", "method=full product=w4a8 gradient_accumulation_steps=2"),
     "int4": ("model_tied", "method=full storage=bf16 product=int4 product_exclude=layers.0.*"),
+    "int4_paper": ("model_untied", "method=full product=int4 int4_mode=paper int4_block=search int4_cold_steps=3"),
     "lora_int4": ("model_untied", "method=lora lora_rank=4 lora_dropout=0.1 storage=nf4 product=int4 int4_block=32"),
     "tied": ("model_tied", "method=full gradient_checkpointing=true weight_decay=0.1"),
     "unpacked": ("model_untied", "method=full packing=false"),

@@ -78,6 +78,7 @@ struct LearnerContext {
   SumOverStages sum_over_stages = [](const std::function<double(double)>& add) { return add(0.0); };
   // The ids of a text by the model's tokenizer. Throws Error(model) where it has none.
   std::function<std::vector<int32_t>(const std::string& text)> encode = {};
+  double learning_rate = 0.0;  // of the run, before its schedule
 };
 
 // Lines for the user, and warnings.

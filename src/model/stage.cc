@@ -124,9 +124,21 @@ Linear Stage::make_linear(const StageBuild& build, Parameter& parameter, Paramet
 
 template <class Body>
 void Stage::for_all(const Body& body) const {
-  for (const auto* parameters : {&parameters_, &of_products_}) {
-    for (const auto& parameter : *parameters) body(*parameter);
+  const auto of_layer = [&](int64_t layer) {
+    for (const auto& parameter : of_products_) {
+      if (parameter->weight->spec().layer == layer) body(*parameter);
+    }
+  };
+  // Behind their block, as stages follow one another; the head's come last.
+  int64_t layer = -1;
+  for (const auto& parameter : parameters_) {
+    const int64_t next = parameter->weight->spec().layer;
+    if (next != layer && layer >= 0) of_layer(layer);
+    layer = next;
+    body(*parameter);
   }
+  if (layer >= 0) of_layer(layer);
+  of_layer(-1);
 }
 
 bool Stage::learns() const {

@@ -206,7 +206,8 @@ void Session::build_stage(const Recipe& recipe, const ModelFiles& files, Arena s
       [this](const std::function<double(double)>& add) { return peers_->sum_over_stages(add); },
       [&](const std::string& text) {
         return make_tokenizer(recipe.tokenizer, files).encode(text, false);
-      }};
+      },
+      recipe.learning_rate};
   const StageSpec whole = StageSpec::whole(files.config);
   learner_->plan(learnable_of(files.config, whole, *arithmetic_));
   const StageBuild build{slots,

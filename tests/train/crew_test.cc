@@ -75,7 +75,9 @@ INSTANTIATE_TEST_SUITE_P(
                       "rotation_order=importance master=mmap",
                       "method=galore projection_update_gap=2 galore_rank=8",
                       "method=qgalore projection_update_gap=3 galore_rank=8 update=after "
-                      "max_grad_norm_of=model"));
+                      "max_grad_norm_of=model",
+                      "method=full product=int4 int4_mode=paper int4_block=search "
+                      "int4_cold_steps=2 learning_rate=1e-3"));
 
 // Weights that are updated within backward are so in each stage. The norm is logged as their sum in
 // another order.

@@ -38,6 +38,7 @@ RECIPES = {
     "int8_dw": ("model_untied", "method=full storage=int8_row product=int8 int8_dw=int8"),
     "w4a8": ("model_untied", "method=full product=w4a8 gradient_accumulation_steps=2"),
     "int4": ("model_tied", "method=full storage=bf16 product=int4 product_exclude=layers.0.*"),
+    "int4_paper": ("model_untied", "method=full product=int4 int4_mode=paper int4_block=search int4_cold_steps=3"),
     "lora_int4": ("model_untied", "method=lora lora_rank=4 lora_dropout=0.1 storage=nf4 product=int4 int4_block=32"),
     "tied": ("model_tied", "method=full gradient_checkpointing=true weight_decay=0.1"),
     "unpacked": ("model_untied", "method=full packing=false"),
@@ -46,6 +47,7 @@ RECIPES = {
     "galore": ("model_untied", "method=galore projection_update_gap=2 weight_decay=0.1"),
     "galore_bf16_8bit": ("model_tied", "method=galore storage=bf16 projection_update_gap=2 optimizer=adamw_8bit"),
     "qgalore": ("model_untied", "method=qgalore projection_update_gap=3 projection_window=2"),
+    "prompt": ("model_tied", "method=prompt prompt_tokens=4 learning_rate=1e-2"),
     "lora_fused": ("model_untied", "method=lora lora_rank=4 update=fused max_grad_norm_of=weight"),
 }
 # Of those levels alone that have the arithmetic.

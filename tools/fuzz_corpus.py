@@ -209,6 +209,9 @@ def main():
     put("adapter", "lora", json.dumps(lora).encode() + b"\0" + safetensors({
         name + "A.weight": ("F32", [4, 2], bytes(32)),
         name + "B.weight": ("BF16", [2, 4], bytes(16))}))
+    prompt = {"peft_type": "PROMPT_TUNING", "num_virtual_tokens": 2, "num_transformer_submodules": 1}
+    put("adapter", "prompt", json.dumps(prompt).encode() + b"\0" + safetensors({
+        "prompt_embeddings": ("F32", [2, 4], bytes(32))}))
     for path in sorted((TESTS / "text" / "jinja" / "templates").glob("*.jinja")):
         put("template", path.stem, path.read_text())
     put("records", "lines", "\n".join(json.dumps(record) for record in RECORDS))

@@ -606,6 +606,53 @@ class Parity:
                                  f"storage={storage}")
         self.report.line(f"{name}.opened", abs(ours - loss) / loss, 1e-5, f"loss {loss:.5f}")
 
+    def prompt(self) -> None:
+        """A soft prompt that PEFT began: ten steps of both, then ours opened by PEFT."""
+        from peft import PromptTuningConfig, get_peft_model
+
+        tokens = 6
+        directory, begun, output = (self.work / f"prompt{part}" for part in ("", ".begun", ".trained"))
+        tokenizer = tiny_tokenizer(list(TEXTS.values()), 300)
+        tokenizer.save_pretrained(directory)
+        shape = golden.llama(len(tokenizer), max_position_embeddings=1024, hidden=64, ffn=96,
+                             layers=3, heads=4, kv_heads=2, tied=True)
+        golden.write_config(golden.Case("prompt", self.seed, [], shape), directory)
+        weights = golden.random_weights(golden.double_model(directory), self.seed)
+        save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+
+        def base() -> torch.nn.Module:
+            model = golden.double_model(directory)
+            golden.load_weights(model, weights)
+            return model
+
+        torch.manual_seed(self.seed)
+        config = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=tokens,
+                                    prompt_tuning_init="SAMPLE_VOCAB")
+        get_peft_model(base().float(), config).save_pretrained(begun)
+        steps = self.ten_steps(directory, output, "method=prompt", f"adapter={begun}")
+        # PEFT goes on with no prompt that it has read.
+        model = get_peft_model(base(), config).double()
+        begin = load_file(begun / "adapter_model.safetensors")["prompt_embeddings"]
+        with torch.no_grad():
+            model.prompt_encoder["default"].embedding.weight.copy_(begin)
+        batch = as_batch(self.program.tokens(directory, self.records))
+        trained = [p for p in model.parameters() if p.requires_grad]
+        optimizer = torch.optim.AdamW(trained, lr=golden.LEARNING_RATE, betas=(0.9, 0.999), eps=1e-8,
+                                      weight_decay=0)
+        with golden.DoublePrecision():
+            theirs = golden.train(AfterPrompt(model, tokens), batch, optimizer=optimizer)
+        for key, column, limit in (("loss", "losses", 1e-5), ("grad_norm", "grad_norms", 1e-3)):
+            ours = torch.tensor([s[key] for s in steps], dtype=torch.float64)
+            self.report.line(f"prompt.10_steps.{key}", error(ours, theirs[column]), limit)
+        moved = load_file(output / "adapter_model.safetensors")["prompt_embeddings"].double()
+        self.report.line("prompt.10_steps.weights",
+                         error(moved - begin, trained[0].detach() - begin), 1e-3)
+        model = PeftModel.from_pretrained(base(), output, autocast_adapter_dtype=False).double()
+        with golden.DoublePrecision():
+            loss = text_loss(AfterPrompt(model, tokens).eval(), tokenizer(TEXTS["prose"]).input_ids)
+        ours = self.program.loss(self.texts["prose"], f"model={directory}", f"adapter={output}")
+        self.report.line("prompt.opened", abs(ours - loss) / loss, 1e-5, f"loss {loss:.5f}")
+
     def nf4(self) -> None:
         """Weights in NF4 and FP4: files of bitsandbytes read by us, those in NF4 of ours by bitsandbytes."""
         try:
@@ -729,6 +776,19 @@ def as_batch(records: list[dict]) -> dict[str, torch.Tensor]:
             "cu_seqlens": torch.tensor(ends)}
 
 
+class AfterPrompt(torch.nn.Module):
+    """A model with a soft prompt, whose logits are those of the text alone."""
+
+    def __init__(self, model: torch.nn.Module, tokens: int) -> None:
+        super().__init__()
+        self.model, self.tokens = model, tokens
+
+    def forward(self, **inputs):
+        out = self.model(**inputs)
+        out.logits = out.logits[:, self.tokens:]
+        return out
+
+
 def text_loss(model: torch.nn.Module, ids: list[int]) -> float:
     """Mean negative log-likelihood of every token but the first."""
     tokens = torch.tensor(ids)
@@ -752,7 +812,7 @@ def main() -> int:
     parser.add_argument("--tokenizers", type=Path, required=True,
                         help="the directory that script/setup --tokenizers makes")
     names = ["tiny", "gguf_architectures", "gguf_types", "states", "tokens", "tokenizers", "chats",
-             "logits", "full", "lora", "adapters", "nf4", "quantised", "products", "conversions"]
+             "logits", "full", "lora", "adapters", "prompt", "nf4", "quantised", "products", "conversions"]
     parser.add_argument("--only", choices=names, action="append",
                         help="run this check only (repeatable)")
     options = parser.parse_args()

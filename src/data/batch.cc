@@ -31,19 +31,21 @@ TargetRows MicroBatch::target_rows() const {
   return out;
 }
 
-void MicroBatch::append(const Example& example) {
+void MicroBatch::append(const Example& example, int64_t virtual_tokens) {
   if (example.ids.empty()) fail(ErrorKind::data, "an empty example cannot be a sequence");
   const int64_t size = std::ssize(example.ids);
-  const auto end = narrow<int32_t>(checked_add(tokens(), size));
+  const auto end = narrow<int32_t>(checked_add(checked_add(tokens(), virtual_tokens), size));
   if (cu_seqlens.empty()) cu_seqlens.push_back(0);
+  ids.insert(ids.end(), static_cast<size_t>(virtual_tokens), 0);
+  targets.insert(targets.end(), static_cast<size_t>(virtual_tokens), -1);
   ids.insert(ids.end(), example.ids.begin(), example.ids.end());
   for (int64_t i = 0; i < size; ++i) {
-    positions.push_back(static_cast<int32_t>(i));
     const auto next = static_cast<size_t>(i + 1);
     const bool trained = i + 1 < size && example.train[next] != 0;
     targets.push_back(trained ? example.ids[next] : -1);
     target_count += trained ? 1 : 0;
   }
+  for (int32_t i = 0; std::ssize(positions) < end; ++i) positions.push_back(i);
   cu_seqlens.push_back(end);
 }
 
@@ -109,12 +111,11 @@ BatchSampler::BatchSampler(const Dataset& dataset, const BatchOptions& options)
   }
   if (dataset.size() == 0) fail(ErrorKind::data, "there are no examples to train on");
   for (int64_t i = 0; i < dataset.size(); ++i) {
-    const int64_t length = dataset.length(i);
-    if (length > options.sequence_len) {
-      fail(ErrorKind::data, "an example of {} tokens is longer than sequence_len {}", length,
+    if (length(i) > options.sequence_len) {
+      fail(ErrorKind::data, "an example of {} tokens is longer than sequence_len {}", length(i),
            options.sequence_len);
     }
-    tokens_per_epoch_ += length;
+    tokens_per_epoch_ += length(i);
   }
   rows_per_step_ = checked_mul(options.micro_batch_size, options.gradient_accumulation_steps);
   narrow<int32_t>(checked_mul(options.micro_batch_size, options.sequence_len));
@@ -137,7 +138,7 @@ BatchSampler::Epoch BatchSampler::plan(int64_t number) const {
   if (options_.packing) {
     std::vector<int64_t> lengths;
     lengths.reserve(order.size());
-    for (int64_t i = 0; i < dataset_->size(); ++i) lengths.push_back(dataset_->length(i));
+    for (int64_t i = 0; i < dataset_->size(); ++i) lengths.push_back(length(i));
     packed = pack_best_fit(lengths, order, options_.sequence_len);
   } else {
     for (const int64_t& example : order) packed.append({&example, 1});
@@ -151,7 +152,7 @@ BatchSampler::Epoch BatchSampler::plan(int64_t number) const {
   epoch.tokens_before.push_back(0);
   int64_t tokens = 0;
   for (int64_t row = 0; row < epoch.rows.size(); ++row) {
-    for (const int64_t example : epoch.rows.row(row)) tokens += dataset_->length(example);
+    for (const int64_t example : epoch.rows.row(row)) tokens += length(example);
     const bool step_ends = (row + 1) % rows_per_step_ == 0;
     if (step_ends || row + 1 == epoch.rows.size()) epoch.tokens_before.push_back(tokens);
   }
@@ -182,7 +183,7 @@ StepBatch BatchSampler::step(int64_t index) const {
     MicroBatch micro_batch;
     for (int64_t row = first; row < std::min(end, first + options_.micro_batch_size); ++row) {
       for (const int64_t example : rows_of->rows.row(row)) {
-        micro_batch.append(dataset_->example(example));
+        micro_batch.append(dataset_->example(example), options_.virtual_tokens);
       }
     }
     add_micro_batch(step, std::move(micro_batch));
@@ -190,8 +191,9 @@ StepBatch BatchSampler::step(int64_t index) const {
   return step;
 }
 
-EvaluationBatches::EvaluationBatches(const Dataset& dataset, int64_t max_tokens)
-    : dataset_(&dataset), max_tokens_(max_tokens) {
+EvaluationBatches::EvaluationBatches(const Dataset& dataset, int64_t max_tokens,
+                                     int64_t virtual_tokens)
+    : dataset_(&dataset), max_tokens_(max_tokens), virtual_tokens_(virtual_tokens) {
   if (max_tokens < 1) fail(ErrorKind::usage, "micro batches of {} tokens do not exist", max_tokens);
 }
 
@@ -202,11 +204,11 @@ StepBatch EvaluationBatches::next() {
   MicroBatch micro_batch;
   for (; example_ < dataset_->size(); ++example_) {
     if (micro_batch.tokens() > 0 &&
-        micro_batch.tokens() + dataset_->length(example_) > max_tokens_) {
+        micro_batch.tokens() + virtual_tokens_ + dataset_->length(example_) > max_tokens_) {
       add_micro_batch(step, std::exchange(micro_batch, MicroBatch{}));
       if (step.micro_batches.size() == kMicroBatches) return step;
     }
-    micro_batch.append(dataset_->example(example_));
+    micro_batch.append(dataset_->example(example_), virtual_tokens_);
   }
   if (micro_batch.tokens() > 0) add_micro_batch(step, std::move(micro_batch));
   return step;

@@ -28,9 +28,9 @@ struct MicroBatch {
 
   int64_t tokens() const { return static_cast<int64_t>(ids.size()); }
   TargetRows target_rows() const;
-  // Appends a sequence. Throws Error(data) when it is empty or the micro batch would exceed 2^31
-  // tokens.
-  void append(const Example& example);
+  // Appends a sequence, after so many virtual tokens: of id 0, and never targets. Throws
+  // Error(data) when the example is empty or the micro batch would exceed 2^31 tokens.
+  void append(const Example& example, int64_t virtual_tokens = 0);
 };
 
 // What one optimizer step reads.
@@ -57,6 +57,7 @@ struct BatchOptions {
   int64_t gradient_accumulation_steps = 1;  // micro batches in a step
   bool packing = true;                      // several short examples may share a row
   uint64_t seed = 42;
+  int64_t virtual_tokens = 0;  // that every sequence begins with, beside the example's
 };
 
 // Deals a dataset's examples into steps, each example exactly once per epoch. The last step of an
@@ -64,7 +65,7 @@ struct BatchOptions {
 class BatchSampler {
  public:
   // `dataset` must outlive the sampler. Throws Error(usage) for options below 1, Error(data) when
-  // the dataset is empty or an example is longer than sequence_len.
+  // the dataset is empty or a sequence is longer than sequence_len.
   BatchSampler(const Dataset& dataset, const BatchOptions& options);
 
   // Step `index` >= 0, counted over all epochs: a pure function of the dataset, the options and the
@@ -85,6 +86,9 @@ class BatchSampler {
   };
   std::shared_ptr<const Epoch> epoch(int64_t number) const;
   Epoch plan(int64_t number) const;
+  int64_t length(int64_t example) const {
+    return options_.virtual_tokens + dataset_->length(example);
+  }
 
   const Dataset* dataset_;
   BatchOptions options_;
@@ -109,7 +113,7 @@ class EvaluationBatches {
  public:
   // Micro batches of at most `max_tokens` tokens, or of one example where that alone is longer.
   // `dataset` must outlive this. Throws Error(usage) when max_tokens < 1.
-  EvaluationBatches(const Dataset& dataset, int64_t max_tokens);
+  EvaluationBatches(const Dataset& dataset, int64_t max_tokens, int64_t virtual_tokens = 0);
 
   // Without micro batches at the end.
   StepBatch next();
@@ -117,6 +121,7 @@ class EvaluationBatches {
  private:
   const Dataset* dataset_;
   int64_t max_tokens_;
+  int64_t virtual_tokens_;
   int64_t example_ = 0;  // the next
 };
 

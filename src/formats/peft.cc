@@ -10,6 +10,7 @@
 #include "base/half.h"
 #include "formats/json_text.h"
 #include "formats/peft_lora.h"
+#include "formats/peft_prompt.h"
 
 namespace jackscrew {
 
@@ -17,15 +18,26 @@ namespace {
 
 using nlohmann::json;
 
+// null for one that is not known.
+const PeftType* find_type(std::string_view name) {
+  static const std::array<const PeftType*, 2> kTypes = {&kPeftLora, &kPeftPrompt};
+  const auto found = std::find_if(kTypes.begin(), kTypes.end(),
+                                  [&](const PeftType* type) { return name == type->name; });
+  return found == kTypes.end() ? nullptr : *found;
+}
+
 const PeftType& type_of(const JsonFields& fields) {
-  static const std::array<const PeftType*, 1> kTypes = {&kPeftLora};
   const std::string name = fields.text("peft_type");
-  for (const PeftType* type : kTypes) {
-    if (name == type->name) return *type;
-  }
+  if (const PeftType* type = find_type(name)) return *type;
   throw Error(ErrorKind::model,
               fmt::format("{}: peft_type {} is not supported", fields.where(), name),
-              "supported: LORA");
+              "supported: LORA and PROMPT_TUNING");
+}
+
+// `config` as Learner::adapter() gives it.
+std::string_view prefix_of(const json& config) {
+  const PeftType* type = find_type(config.value("peft_type", ""));
+  return type == nullptr ? kAdapterPrefix : type->prefix;
 }
 
 template <typename T>
@@ -43,10 +55,11 @@ void widen(std::span<const uint8_t> bytes, std::vector<float>& out) {
               "supported: adapters as PEFT's save_pretrained() writes them, in F32, BF16 or F16");
 }
 
-NamedArray read_array(const SafetensorsEntry& entry, const std::string& where) {
-  if (!entry.name.starts_with(kAdapterPrefix)) refuse_tensor(where, "tensor " + entry.name);
+NamedArray read_array(const SafetensorsEntry& entry, std::string_view prefix,
+                      const std::string& where) {
+  if (!entry.name.starts_with(prefix)) refuse_tensor(where, "tensor " + entry.name);
   NamedArray out;
-  out.name = entry.name.substr(kAdapterPrefix.size());
+  out.name = entry.name.substr(prefix.size());
   out.shape = entry.shape;
   if (entry.dtype == "F32") {
     widen<float>(entry.bytes, out.values);
@@ -69,11 +82,12 @@ std::string config_text(json config, const std::string& base_model) {
   return dump_json(config) + "\n";
 }
 
-std::vector<SafetensorsSpec> specs_of(const std::vector<NamedShape>& tensors) {
+std::vector<SafetensorsSpec> specs_of(const json& config, const std::vector<NamedShape>& tensors) {
+  const std::string prefix(prefix_of(config));
   std::vector<SafetensorsSpec> specs;
   specs.reserve(tensors.size());
   for (const NamedShape& tensor : tensors) {
-    specs.push_back({std::string(kAdapterPrefix) + tensor.name, "F32", tensor.shape});
+    specs.push_back({prefix + tensor.name, "F32", tensor.shape});
   }
   return specs;
 }
@@ -116,7 +130,7 @@ PeftAdapter read_peft_adapter(const fs::path& directory) {
   const SafetensorsFile file(weights);
   const std::string where = weights.string();
   for (const SafetensorsEntry& entry : file.entries()) {
-    adapter.tensors.push_back(read_array(entry, where));
+    adapter.tensors.push_back(read_array(entry, type.prefix, where));
   }
   if (adapter.tensors.empty()) fail(ErrorKind::model, "{}: no tensors", where);
   std::sort(adapter.tensors.begin(), adapter.tensors.end(),
@@ -135,20 +149,21 @@ std::vector<std::string> stored_names(const json& config, const std::string& nam
 int64_t peft_bytes(const json& config, const std::string& base_model,
                    const std::vector<NamedShape>& tensors) {
   return checked_add(std::ssize(config_text(config, base_model)),
-                     safetensors_bytes(specs_of(tensors)));
+                     safetensors_bytes(specs_of(config, tensors)));
 }
 
 PeftWriter::PeftWriter(const fs::path& directory, const json& config, const std::string& base_model,
                        const std::vector<NamedShape>& tensors)
-    : directory_(directory) {
+    : directory_(directory), prefix_(prefix_of(config)) {
   FileWriter text(path() / kAdapterConfig);
   text.write(config_text(config, base_model));
   text.close();
-  writer_ = std::make_unique<SafetensorsWriter>(path() / kPeftWeightsFile, specs_of(tensors));
+  writer_ =
+      std::make_unique<SafetensorsWriter>(path() / kPeftWeightsFile, specs_of(config, tensors));
 }
 
 void PeftWriter::write(std::string_view name, std::span<const float> values) {
-  writer_->write(std::string(kAdapterPrefix) + std::string(name),
+  writer_->write(prefix_ + std::string(name),
                  {reinterpret_cast<const uint8_t*>(values.data()), values.size_bytes()});
 }
 

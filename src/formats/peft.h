@@ -17,12 +17,12 @@
 namespace jackscrew {
 
 inline constexpr const char* kAdapterConfig = "adapter_config.json";
-// What the name of every tensor on disk begins with.
 inline constexpr const char* kPeftWeightsFile = "adapter_model.safetensors";
+// What the names of tensors beside the model's begin with on disk.
 inline constexpr std::string_view kAdapterPrefix = "base_model.model.";
 
 struct NamedArray {
-  // The name on disk less kAdapterPrefix:
+  // The name on disk less what its type puts before it:
   // "model.layers.0.self_attn.q_proj.lora_A.weight" [r, in], "....lora_B.weight" [out, r].
   std::string name;
   std::vector<int64_t> shape;
@@ -65,6 +65,7 @@ std::string peft_base_model(const fs::path& directory);
 struct PeftType {
   const char* name;
   const char* learner;
+  std::string_view prefix;  // of every tensor's name on disk
   // Fills adapter.settings from the members of adapter_config.json. Both throw Error(model)
   // beginning with `where`, the file, for what cannot be computed here.
   void (*read_settings)(const nlohmann::json& config, const std::string& where,
@@ -107,6 +108,7 @@ class PeftWriter {
 
  private:
   AtomicDirectory directory_;
+  std::string prefix_;
   std::unique_ptr<SafetensorsWriter> writer_;
 };
 

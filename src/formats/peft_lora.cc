@@ -290,6 +290,6 @@ void read_lora_tensors(const std::string& where, PeftAdapter& adapter) {
 
 }  // namespace
 
-const PeftType kPeftLora{"LORA", "lora", read_lora_settings, read_lora_tensors};
+const PeftType kPeftLora{"LORA", "lora", kAdapterPrefix, read_lora_settings, read_lora_tensors};
 
 }  // namespace jackscrew

@@ -17,6 +17,7 @@
   }                                                                  \
   }
 
+#include "base/half.h"
 #include "kernels/row_kernel.h"
 
 namespace jackscrew::JACKSCREW_ROW_TARGET {
@@ -83,6 +84,11 @@ struct Team {
   template <int64_t N>
   JACKSCREW_INLINE float total(const Sums<N>& sums) const {
     return sum(N, [&](int64_t i) { return sums.values[i]; });
+  }
+
+  // One number by itself. In a loop over many, to_float() becomes vectors and this does not.
+  JACKSCREW_INLINE float half(f16 value) const {
+    return _cvtsh_ss(value.bits);
   }
 
   // Sixteen bytes as integers, widened before the loop that uses them: GCC keeps the vectors of a

@@ -1,6 +1,7 @@
 #include "learners/full.h"
 
 #include "learners/gradient_buffer.h"
+#include "learners/own_slot.h"
 
 namespace jackscrew {
 
@@ -75,7 +76,16 @@ std::unique_ptr<Learner> make_full_learner() {
 
 std::unique_ptr<LearnerSlot> make_full_slot(const LearnerContext& context, Weight& weight,
                                             double learning_rate_scale) {
-  return std::make_unique<FullSlot>(context, weight, learning_rate_scale);
+  const WeightSpec& spec = weight.spec();
+  if (spec.kind != WeightKind::product) {
+    return std::make_unique<FullSlot>(context, weight, learning_rate_scale);
+  }
+  const bool has_rate = spec.learning_rate > 0.0 && context.learning_rate > 0.0;
+  return make_own_slot(
+      context, weight,
+      std::make_unique<FullSlot>(
+          context, weight,
+          has_rate ? spec.learning_rate / context.learning_rate : learning_rate_scale));
 }
 
 }  // namespace jackscrew

@@ -32,6 +32,9 @@ class FusedSlot : public LearnerSlot {
   void forward(Context& context, const Operand& x, const Tensor& y) override {
     slot_->forward(context, x, y);
   }
+  void gathered(Context& context, const Tensor& positions, const Tensor& x) override {
+    slot_->gathered(context, positions, x);
+  }
   Tensor product_gradient(Context& context, const Tensor& dy) const override {
     return slot_->product_gradient(context, dy);
   }
@@ -95,6 +98,7 @@ class FusedLearner : public Learner {
   bool updates_in_place(const WeightSpec& weight) const override {
     return learner_->updates_in_place(weight);
   }
+  int64_t virtual_tokens() const override { return learner_->virtual_tokens(); }
   bool masters_in_files() const override { return learner_->masters_in_files(); }
   void reserve(Context& context) override { learner_->reserve(context); }
   void begin_run(int64_t total_steps) override { learner_->begin_run(total_steps); }

@@ -8,6 +8,7 @@
 #include "learners/full.h"
 #include "learners/galore.h"
 #include "learners/lora.h"
+#include "learners/prompt.h"
 #include "learners/rotary.h"
 
 namespace jackscrew {
@@ -17,13 +18,18 @@ nlohmann::json Learner::adapter() const {
 }
 
 std::span<const LearnerEntry> all_learners() {
-  static const std::array<LearnerEntry, 5> kLearners = {{
+  static const std::array<LearnerEntry, 6> kLearners = {{
       {"full", "trains all weights", {}, {}, [](const OptionSet&) { return make_full_learner(); }},
       {"lora",
        "low-rank adapters beside frozen weights",
        lora_options(),
        {},
        [](const OptionSet& options) { return make_lora_learner(options); }},
+      {"prompt",
+       "vectors of virtual tokens before frozen weights",
+       prompt_options(),
+       {},
+       [](const OptionSet& options) { return make_prompt_learner(options); }},
       {"rotary", "trains all weights, a few of them at a time", rotary_options(), rotary_savings(),
        [](const OptionSet& options) { return make_rotary_learner(options); }},
       {"galore", "trains all weights in place, linear layers in subspaces of their gradients",

@@ -39,6 +39,9 @@ class LearnerSlot {
   // The gradient of the product from that of what forward() made of it, both [tokens, out] and of
   // one dtype; in context.scratch. Called where transforms() alone.
   virtual Tensor product_gradient(Context&, const Tensor& dy) const { return dy; }
+  // Of the embedding: changes the vectors that were gathered, x f32 [tokens, hidden]. `positions`,
+  // i32 [tokens], are the tokens' places in their sequences; backward() has them too.
+  virtual void gathered(Context&, const Tensor& /*positions*/, const Tensor& /*x*/) {}
   // Takes from the gradient, the product's, what it needs. `dx` is where the branch adds its share
   // of the input's gradient, after the product's own; null when nobody below needs it.
   virtual void backward(const Gradient&, const Tensor* /*dx*/) {}
@@ -73,6 +76,9 @@ struct LearnerContext {
   // Sums of lanes that wait at once (lane_sums.h), beside a gradient and beside a window.
   int64_t lane_sums = 0, window_sums = 0;
   SumOverStages sum_over_stages = [](const std::function<double(double)>& add) { return add(0.0); };
+  // The ids of a text by the model's tokenizer. Throws Error(model) where it has none.
+  std::function<std::vector<int32_t>(const std::string& text)> encode = {};
+  double learning_rate = 0.0;  // of the run, before its schedule
 };
 
 // Lines for the user, and warnings.
@@ -107,6 +113,9 @@ class Learner {
   // Whether slots are updated when their gradients are complete: then nothing accumulated is left
   // when backward has ended.
   virtual bool updates_in_backward() const { return false; }
+  // How many virtual tokens begin every sequence, before its own: any id stands for them, and the
+  // slot of the embedding gives their vectors.
+  virtual int64_t virtual_tokens() const { return 0; }
   // Whether the masters of what waits its turn are to be kept in files rather than in memory.
   virtual bool masters_in_files() const { return false; }
   virtual std::unique_ptr<LearnerSlot> make_slot(const LearnerContext& context, Weight& weight) = 0;

@@ -1,32 +1,12 @@
 // What LoRA keeps beside one weight: y += scale * dropout(x) Aᵀ Bᵀ.
 #pragma once
 
-#include <memory>
 #include <string>
 
-#include "learners/gradient_buffer.h"
+#include "learners/factor.h"
 #include "learners/lora_options.h"
 
 namespace jackscrew {
-
-// A trained f32 matrix or vector with its gradient and optimizer state.
-class Factor {
- public:
-  Factor(const LearnerContext& context, std::string name, std::initializer_list<int64_t> shape);
-
-  const std::string& name() const { return name_; }
-  const Tensor& value() const { return value_.view(); }
-  const Tensor& gradient() const { return gradient_.view(); }
-
-  void apply(Context& context, double learning_rate_scale, double weight_decay);
-  void visit(const StateVisitor& visitor) const;
-
- private:
-  std::string name_;
-  OwnedTensor value_;
-  GradientBuffer gradient_;                // training only
-  std::unique_ptr<OptimizerState> state_;  // training only
-};
 
 class LoraSlot : public LearnerSlot {
  public:

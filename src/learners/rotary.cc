@@ -208,9 +208,10 @@ class RotaryLearner : public Learner {
     return rotation_->windows_of_a_round(4 * static_cast<int64_t>(groups_.size()));
   }
 
-  // Rather than learning always, or never.
+  // Rather than learning always, or never. What products keep is too small to be worth waiting.
   bool rotates(const WeightSpec& weight) const {
-    return changes(weight) && (weight.is_block_matrix() || options_.static_weights == "rotate");
+    return changes(weight) && weight.kind != WeightKind::product &&
+           (weight.is_block_matrix() || options_.static_weights == "rotate");
   }
 
   // The first group of each kind that has weights here.

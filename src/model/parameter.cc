@@ -43,6 +43,9 @@ class OwnContributor : public Contributor {
   void add_dw(const Gradient&, const Tensor& d) const override {
     product_.add_own(of_weight_, place_, d);
   }
+  void add_start(const Gradient&, const Tensor& d) const override {
+    product_.add_own_start(of_weight_, place_, d);
+  }
 
  private:
   const Product& product_;

@@ -124,9 +124,21 @@ Linear Stage::make_linear(const StageBuild& build, Parameter& parameter, Paramet
 
 template <class Body>
 void Stage::for_all(const Body& body) const {
-  for (const auto* parameters : {&parameters_, &of_products_}) {
-    for (const auto& parameter : *parameters) body(*parameter);
+  const auto of_layer = [&](int64_t layer) {
+    for (const auto& parameter : of_products_) {
+      if (parameter->weight->spec().layer == layer) body(*parameter);
+    }
+  };
+  // Behind their block, as stages follow one another; the head's come last.
+  int64_t layer = -1;
+  for (const auto& parameter : parameters_) {
+    const int64_t next = parameter->weight->spec().layer;
+    if (next != layer && layer >= 0) of_layer(layer);
+    layer = next;
+    body(*parameter);
   }
+  if (layer >= 0) of_layer(layer);
+  of_layer(-1);
 }
 
 bool Stage::learns() const {
@@ -152,7 +164,10 @@ Tensor Stage::forward(const Context& of_step, const Batch& batch, const Tensor* 
   stash.inputs.clear();
   stash.blocks.clear();
   Tensor x = input != nullptr ? *input : take();
-  if (spec_.embedding) embedding_->weight->gather(context.ops, batch.ids, x);
+  if (spec_.embedding) {
+    embedding_->weight->gather(context.ops, batch.ids, x);
+    embedding_->slot->gathered(context, batch.positions, x);
+  }
   Tensor spare = stash.keep ? Tensor() : take();
   for (const Block& block : blocks_) {
     const bool keep_all = stash.keep && !stash.recompute;
@@ -260,6 +275,7 @@ void Stage::backward(const Context& of_step, const Batch& batch, const Tensor& d
   Gradient g(context, gather_contributor(), *embedding_->weight);
   g.dy = d;
   g.indices = batch.ids;
+  g.positions = batch.positions;
   embedding_->slot->backward(g, nullptr);
   if (context.last) embedding_->slot->complete(context);
 }

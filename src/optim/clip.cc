@@ -7,6 +7,7 @@
 namespace jackscrew {
 
 GradientNorm::GradientNorm(Memory& memory, const std::vector<int64_t>& sizes) {
+  if (sizes.empty()) return;
   const int64_t largest = *std::max_element(sizes.begin(), sizes.end());
   const int64_t chunks = ceil_div(largest, SquaredNormChunks::kChunk);
   partial_ = OwnedTensor(memory, Purpose::workspace, DType::f64, {chunks});
@@ -14,6 +15,7 @@ GradientNorm::GradientNorm(Memory& memory, const std::vector<int64_t>& sizes) {
 }
 
 void GradientNorm::measure(Context& context) const {
+  if (gradients_.empty()) return;
   auto* const partial = partial_.view().data<double>();
   auto* sum = sums_.view().data<double>();
   for (const Tensor& g : gradients_) {
@@ -24,6 +26,7 @@ void GradientNorm::measure(Context& context) const {
 }
 
 void GradientNorm::add(Context& context) const {
+  if (gradients_.empty()) return;
   context.ops.launch(
       AddSquares{sums_.view().data<double>(), context.scalars, std::ssize(gradients_)}, 1);
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <span>
+#include <vector>
 
 #include "kernels/context.h"
 #include "quant/weight.h"
@@ -28,6 +29,8 @@ class Contributor {
   // d [out] += the sums of the rows of G ∘ W, without forming G: the gradient of a factor on every
   // row of W
   virtual void add_scale(const Gradient& g, const Tensor& d) const;
+  // Of what a product keeps: see Product::add_own_start
+  virtual void add_start(const Gradient& g, const Tensor& d) const;
 };
 
 // A value that lives for one backward call; its tensors belong to the caller's arena.
@@ -43,6 +46,7 @@ class Gradient {
   void add_left(const Tensor& p, const Tensor& r) const { contributor_.add_left(*this, p, r); }
   void add_right(const Tensor& q, const Tensor& r) const { contributor_.add_right(*this, q, r); }
   void add_scale(const Tensor& d) const { contributor_.add_scale(*this, d); }
+  void add_start(const Tensor& d) const { contributor_.add_start(*this, d); }
 
   Context& context() const { return context_; }
   const Weight& weight() const { return weight_; }
@@ -53,8 +57,10 @@ class Gradient {
   Int8Rows x_rows;                     // the same as a product of bytes read it, or empty
   Tensor dy;                           // [tokens, out], the output's gradient
   Tensor indices;                      // i32 [tokens], the rows of a gather
+  Tensor positions;                    // i32 [tokens], of a gather: in their sequences
   Tensor rstd;                         // f32 [tokens], the statistic of a norm
   std::span<const Weight* const> own;  // of a linear product: see LinearUse
+  std::vector<Tensor> kept;            // what a product has made of them; nobody else reads it
 
  private:
   Context& context_;

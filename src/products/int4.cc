@@ -3,12 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
+#include <string>
 
 #include "base/error.h"
 #include "products/dense.h"
 #include "products/int4.rows.h"
+#include "products/int4_paper.h"
 #include "products/int8.h"
 #include "products/int8_gradient.h"
+#include "products/weight_panels.h"
 
 namespace jackscrew {
 
@@ -22,12 +26,6 @@ constexpr int64_t kInt4PanelBytes = int64_t{8} << 20;
 
 // Codes of dy in four bits: symmetric, so that rounding has no bias.
 constexpr int32_t kInt4Gradient = 7;
-
-// Whole groups, for panels of W are pieces of the contraction of dx.
-int64_t panel_rows_of(const Weight& weight, int64_t bytes, int64_t element) {
-  const int64_t rows = bytes / (weight.cols() * element) / kInt8Group * kInt8Group;
-  return std::min(weight.rows(), std::max(kInt8Group, rows));
-}
 
 class Int4Product : public Product {
  public:
@@ -160,20 +158,6 @@ class Int4Product : public Product {
         gradient.rows());
   }
 
-  // Room for rows of a weight that is not stored as f32; else empty.
-  static Tensor decoded_panel(const Context& context, const Weight& weight, int64_t rows) {
-    if (!weight.as_f32().empty()) return {};
-    return context.scratch.tensor(DType::f32, {rows, weight.cols()});
-  }
-  // Rows [begin, end) of a weight in f32.
-  static Tensor values_of(const Context& context, const Weight& weight, int64_t begin, int64_t end,
-                          const Tensor& decoded) {
-    if (decoded.empty()) return weight.as_f32().rows(begin, end);
-    const Tensor rows = decoded.rows(0, end - begin);
-    weight.decode(context.ops, begin, end, rows);
-    return rows;
-  }
-
   // Calls body(panel, begin, end) over all rows of the weight, a panel being rows in four bits with
   // scales [rows].
   template <class Body>
@@ -205,15 +189,109 @@ class Int4Product : public Product {
   std::unique_ptr<const Product> head_ = make_int8_product({.weight_gradient = true});
 };
 
-// "auto", or a power of two.
+// "auto", or a power of two; a search is the paper's.
 constexpr const char* kBlocks = "auto 1 16 32 64 128";
+constexpr const char* kInt4Blocks = "auto 1 16 32 64 128 search";
 constexpr const char* kBlockHelp =
     "block of the Hadamard transform: 1 (none) to 128, a power of two that divides the width of "
-    "every "
-    "layer; auto: the largest that divides it";
+    "every layer; auto: the largest that divides it";
+constexpr const char* kInt4BlockHelp =
+    "block of the Hadamard transform: 1 (none) to 128, a power of two that divides the width of "
+    "every layer; auto: the largest that divides it, in paper mode up to 32; search: of every "
+    "layer the best, in paper mode";
+
+// What the mode `paper` alone reads.
+constexpr OptionSpec kInt4Options[] = {
+    {.name = "int4_block",
+     .type = OptionType::text,
+     .default_text = "auto",
+     .help = kInt4BlockHelp,
+     .choices = kInt4Blocks},
+    {.name = "int4_mode",
+     .type = OptionType::text,
+     .default_text = "rms",
+     .help =
+         "how numbers come to four bits: rms (steps of each row, one rounded gradient), or paper "
+         "(learned steps, two sampled halves of the gradient: Xi et al. 2023)",
+     .choices = "rms paper"},
+    {.name = "int4_steps",
+     .type = OptionType::text,
+     .default_text = "learned",
+     .help = "paper mode: steps of W and x are learned, or dynamic, of the mean magnitude",
+     .choices = "learned dynamic"},
+    {.name = "int4_step_learning_rate",
+     .type = OptionType::number,
+     .default_text = "2e-4",
+     .help = "paper mode: learning rate of the steps, before the schedule",
+     .min = 1e-12,
+     .max = 1.0},
+    {.name = "int4_cold_steps",
+     .type = OptionType::integer,
+     .default_text = "20",
+     .help = "paper mode: optimizer steps in which W's and x's steps are dynamic and start to be "
+             "learned at the last of these values",
+     .min = 1,
+     .max = 1e9},
+    {.name = "int4_bit_split",
+     .type = OptionType::text,
+     .default_text = "6",
+     .help = "paper mode: largest magnitude of the gradient's halves: 6 (as published, biased), 7 "
+             "(unbiased), or off (the gradient is not rounded)",
+     .choices = "6 7 off"},
+    {.name = "int4_sampling",
+     .type = OptionType::text,
+     .default_text = "both",
+     .help = "paper mode: gradients whose rows are sampled by leverage scores",
+     .choices = "both dw dx off"}};
+constexpr size_t kSharedOptions = 2;  // int4_block and int4_mode
 
 int64_t block_from(const std::string& text) {
   return text == "auto" ? 0 : std::stoll(text);
+}
+
+// Options that would be ignored without a word.
+void refuse_options_of_paper(const OptionSet& options, const std::string& block) {
+  for (const OptionSpec& spec : std::span(kInt4Options).subspan(kSharedOptions)) {
+    if (!options.was_set(spec.name) || options.text(spec.name) == spec.default_text) continue;
+    throw Error(ErrorKind::usage,
+                fmt::format("{}: {}={} is read with int4_mode=paper alone",
+                            options.origin(spec.name), spec.name, options.text(spec.name)),
+                "set int4_mode=paper, or leave it out");
+  }
+  if (block != "search") return;
+  throw Error(ErrorKind::usage,
+              fmt::format("{}: int4_block=search is for int4_mode=paper alone",
+                          options.origin("int4_block")),
+              "set int4_mode=paper, or int4_block=auto");
+}
+
+std::unique_ptr<const Product> make_paper_product(const OptionSet& options,
+                                                  const std::string& block) {
+  const std::string& split = options.text("int4_bit_split");
+  const std::string& sampling = options.text("int4_sampling");
+  const bool searches = block == "search";
+  const int64_t cold_steps = options.integer("int4_cold_steps");
+  if (split == "off" && sampling != "off") {
+    throw Error(ErrorKind::usage,
+                fmt::format("int4_sampling={} keeps rows of a gradient in halves, which "
+                            "int4_bit_split=off does not make",
+                            sampling),
+                "set int4_sampling=off, too");
+  }
+  if (searches && cold_steps < 2) {
+    throw Error(ErrorKind::usage,
+                "int4_block=search takes the first step, and steps are measured with what it "
+                "found, but int4_cold_steps is 1",
+                "set int4_cold_steps to 2 or more");
+  }
+  return make_int4_paper_product({.block = searches ? 0 : block_from(block),
+                                  .searches_block = searches,
+                                  .learns_steps = options.text("int4_steps") == "learned",
+                                  .step_learning_rate = options.number("int4_step_learning_rate"),
+                                  .cold_steps = cold_steps,
+                                  .split_limit = split == "off" ? 0 : std::stoll(split),
+                                  .samples_dw = sampling == "both" || sampling == "dw",
+                                  .samples_dx = sampling == "both" || sampling == "dx"});
 }
 
 }  // namespace
@@ -223,15 +301,12 @@ std::unique_ptr<const Product> make_int4_product(const Int4Options& options) {
 }
 
 ProductEntry int4_entry() {
-  static constexpr OptionSpec kOptions[] = {{.name = "int4_block",
-                                             .type = OptionType::text,
-                                             .default_text = "auto",
-                                             .help = kBlockHelp,
-                                             .choices = kBlocks}};
-  return {
-      "int4", kOptions, [](const OptionSet& options, const Ops&) {
-        return make_int4_product({.name = "int4", .block = block_from(options.text("int4_block"))});
-      }};
+  return {"int4", kInt4Options, [](const OptionSet& options, const Ops&) {
+            const std::string& block = options.text("int4_block");
+            if (options.text("int4_mode") == "paper") return make_paper_product(options, block);
+            refuse_options_of_paper(options, block);
+            return make_int4_product({.name = "int4", .block = block_from(block)});
+          }};
 }
 
 ProductEntry w4a8_entry() {

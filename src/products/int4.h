@@ -12,6 +12,8 @@
 //
 // The product of a single token, and add_left and add_right, which multiply by thin matrices, are
 // those of f32 over numbers that are not rounded. The head is multiplied by the product int8.
+//
+// int4_paper.h has theirs.
 #pragma once
 
 #include "products/product.h"

@@ -62,6 +62,9 @@ void Contributor::add_right(const Gradient& g, const Tensor&, const Tensor&) con
 void Contributor::add_scale(const Gradient& g, const Tensor&) const {
   refuse(g, "the gradient of a factor on its rows");
 }
+void Contributor::add_start(const Gradient& g, const Tensor&) const {
+  refuse(g, "a value to begin with");
+}
 
 void Product::add_scale(const Gradient& g, const Tensor& d) const {
   Context& context = g.context();
@@ -78,6 +81,10 @@ void Product::add_scale(const Gradient& g, const Tensor& d) const {
 
 void Product::add_own(const Gradient& g, size_t, const Tensor&) const {
   refuse(g, "gradients of parameters of its product");
+}
+
+void Product::add_own_start(const Gradient& g, size_t, const Tensor&) const {
+  refuse(g, "values for parameters of its product to begin with");
 }
 
 std::span<const ProductEntry> all_products() {

@@ -62,6 +62,12 @@ class Product : public Contributor {
 
   // d [1, size] += the gradient of g.own[place], where g is what backward() gave.
   virtual void add_own(const Gradient& g, size_t place, const Tensor& d) const;
+
+  // For parameters with begins_from_data, in every step: d [2, size] += the values that the tokens
+  // of g say that g.own[place] should have now, times the number of tokens; and that number, once
+  // for each. Where the data are to say nothing any more, nothing is added. The parameter is then
+  // set to their mean over the step, whatever micro-batches and ranks it was cut into.
+  virtual void add_own_start(const Gradient& g, size_t place, const Tensor& d) const;
 };
 
 // A row of the table of products.

@@ -68,8 +68,9 @@ struct DotBlocks {
 };
 
 // Little-endian f16 at any address.
-JACKSCREW_ROW float load_f16(const uint8_t* bytes) {
-  return to_float(f16{static_cast<uint16_t>(bytes[0] | (bytes[1] << 8))});
+template <class Team>
+JACKSCREW_ROW float load_f16(const Team& team, const uint8_t* bytes) {
+  return team.half({static_cast<uint16_t>(bytes[0] | (bytes[1] << 8))});
 }
 
 // Little-endian words at any address.

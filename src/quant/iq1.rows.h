@@ -46,7 +46,7 @@ struct IQ1_SBlock {
   template <class Team, class Store>
   JACKSCREW_ROW static void decode(const Team& team, const uint8_t* block, const Store& store) {
     const uint64_t* entries = iq1_entries();
-    const float d = load_f16(block);
+    const float d = load_f16(team, block);
     for (int64_t group = 0; group < 8; ++group) {
       const uint8_t* index = block + 2 + 4 * group;
       const uint32_t word = load_u16(block + 34 + 2 * group);
@@ -71,7 +71,7 @@ struct IQ1_MBlock {
     const uint8_t* scales = block + 48;
     const uint32_t d_bits = load_u16(scales) >> 12 | (load_u16(scales + 2) >> 8 & 0xF0) |
                             (load_u16(scales + 4) >> 4 & 0xF00) | (load_u16(scales + 6) & 0xF000);
-    const float d = to_float(f16{static_cast<uint16_t>(d_bits)});
+    const float d = team.half({static_cast<uint16_t>(d_bits)});
     for (int64_t part = 0; part < 16; ++part) {
       const float scale = iq1_scale(d, load_u16(scales + part / 4 * 2) >> part % 4 * 3);
       const auto entry = [&](int64_t i, uint32_t nibble) {

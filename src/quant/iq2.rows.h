@@ -50,7 +50,7 @@ struct IQ2_XXSBlock {
   template <class Team, class Store>
   JACKSCREW_ROW static void decode(const Team& team, const uint8_t* block, const Store& store) {
     const uint64_t* entries = iq2_xxs_entries();
-    const float d = load_f16(block);
+    const float d = load_f16(team, block);
     for (int64_t group = 0; group < 8; ++group) {
       const uint8_t* index = block + 2 + 8 * group;
       const uint32_t word = load_u32(index + 4);
@@ -70,7 +70,7 @@ struct IQ2_XSBlock {
   template <class Team, class Store>
   JACKSCREW_ROW static void decode(const Team& team, const uint8_t* block, const Store& store) {
     const uint64_t* entries = iq2_xs_entries();
-    const float d = load_f16(block);
+    const float d = load_f16(team, block);
     for (int64_t group = 0; group < 8; ++group) {
       const uint8_t* words = block + 2 + 8 * group;
       const auto entry = [&](int64_t i) { return entries[load_u16(words + 2 * i) & 511]; };
@@ -91,7 +91,7 @@ struct IQ2_SBlock {
   template <class Team, class Store>
   JACKSCREW_ROW static void decode(const Team& team, const uint8_t* block, const Store& store) {
     const uint64_t* entries = iq2_s_entries();
-    const float d = load_f16(block);
+    const float d = load_f16(team, block);
     for (int64_t part = 0; part < 16; ++part) {
       const int32_t high = block[66 + part / 2] >> part % 2 * 4;
       const int32_t first = block[2 + 2 * part] | (high << 8 & 0x300);

@@ -43,7 +43,7 @@ struct IQ3_XXSBlock {
   template <class Team, class Store>
   JACKSCREW_ROW static void decode(const Team& team, const uint8_t* block, const Store& store) {
     const uint32_t* entries = iq3_xxs_entries();
-    const float d = load_f16(block);
+    const float d = load_f16(team, block);
     for (int64_t group = 0; group < 8; ++group) {
       const uint8_t* index = block + 2 + 8 * group;
       const uint32_t word = load_u32(block + 66 + 4 * group);
@@ -63,7 +63,7 @@ struct IQ3_SBlock {
   template <class Team, class Store>
   JACKSCREW_ROW static void decode(const Team& team, const uint8_t* block, const Store& store) {
     const uint32_t* entries = iq3_s_entries();
-    const float d = load_f16(block);
+    const float d = load_f16(team, block);
     for (int64_t group = 0; group < 8; ++group) {
       const uint8_t* index = block + 2 + 8 * group;
       const int32_t ninth = block[66 + group];

@@ -34,7 +34,7 @@ struct IQ4_NLBlock {
 
   template <class Team, class Store>
   JACKSCREW_ROW static void decode(const Team& team, const uint8_t* block, const Store& store) {
-    decode_iq4(team, load_f16(block), block + 2, 0, store);
+    decode_iq4(team, load_f16(team, block), block + 2, 0, store);
   }
 };
 
@@ -44,7 +44,7 @@ struct IQ4_XSBlock {
 
   template <class Team, class Store>
   JACKSCREW_ROW static void decode(const Team& team, const uint8_t* block, const Store& store) {
-    const float d = load_f16(block);
+    const float d = load_f16(team, block);
     const uint32_t high_bits = load_u16(block + 2);
     for (int64_t group = 0; group < 8; ++group) {
       const int32_t low = block[4 + group / 2] >> group % 2 * 4 & 15;

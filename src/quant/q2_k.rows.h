@@ -12,8 +12,8 @@ struct Q2_KBlock {
 
   template <class Team, class Store>
   JACKSCREW_ROW static void decode(const Team& team, const uint8_t* block, const Store& store) {
-    const float d = load_f16(block + 80);
-    const float dmin = load_f16(block + 82);
+    const float d = load_f16(team, block + 80);
+    const float dmin = load_f16(team, block + 82);
     const auto scale = [&](int64_t group) { return d * static_cast<float>(block[group] & 15); };
     const auto minimum = [&](int64_t group) {
       return dmin * static_cast<float>(block[group] >> 4);

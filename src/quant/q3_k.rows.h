@@ -22,7 +22,7 @@ struct Q3_KBlock {
   template <class Team, class Store>
   JACKSCREW_ROW static void decode(const Team& team, const uint8_t* block, const Store& store) {
     const uint8_t* packed = block + 96;
-    const float d = load_f16(block + 108);
+    const float d = load_f16(team, block + 108);
     // Byte i of a half's 32 bytes of pairs holds elements i, i + 32, i + 64 and i + 96 of the half,
     // from the lowest bits; bit g of byte i of the third bits is that of element i + 32 g. Taken 16
     // at a time, which is as long as a scale holds.

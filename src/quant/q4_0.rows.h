@@ -12,7 +12,7 @@ struct Q4_0Block {
 
   template <class Team, class Store>
   JACKSCREW_ROW static void decode(const Team& team, const uint8_t* block, const Store& store) {
-    const float d = load_f16(block);
+    const float d = load_f16(team, block);
     const auto quants = team.sixteen(block + 2);
     team.each(16, [&](int64_t i) {
       store(i, d * static_cast<float>((quants[i] & 15) - 8));

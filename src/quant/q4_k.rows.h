@@ -13,8 +13,8 @@ struct Q4_KBlock {
 
   template <class Team, class Store>
   JACKSCREW_ROW static void decode(const Team& team, const uint8_t* block, const Store& store) {
-    const float d = load_f16(block);
-    const float dmin = load_f16(block + 2);
+    const float d = load_f16(team, block);
+    const float dmin = load_f16(team, block + 2);
     const uint8_t* packed = block + 4;
     const uint8_t* quants = block + 16;
     // Bytes [32 p, 32 p + 32) hold group 2p in their low nibbles and group 2p + 1 in the high ones.

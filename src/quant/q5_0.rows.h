@@ -13,7 +13,7 @@ struct Q5_0Block {
 
   template <class Team, class Store>
   JACKSCREW_ROW static void decode(const Team& team, const uint8_t* block, const Store& store) {
-    const float d = load_f16(block);
+    const float d = load_f16(team, block);
     const uint32_t fifths = load_u32(block + 2);
     const auto quants = team.sixteen(block + 6);
     team.each(16, [&](int64_t i) {

@@ -14,8 +14,8 @@ struct Q5_1Block {
 
   template <class Team, class Store>
   JACKSCREW_ROW static void decode(const Team& team, const uint8_t* block, const Store& store) {
-    const float d = load_f16(block);
-    const float m = load_f16(block + 2);
+    const float d = load_f16(team, block);
+    const float m = load_f16(team, block + 2);
     const uint32_t fifths = load_u32(block + 4);
     const auto quants = team.sixteen(block + 8);
     team.each(16, [&](int64_t i) {

@@ -17,7 +17,7 @@ struct Q6_KBlock {
   template <class Team, class Store>
   JACKSCREW_ROW static void decode(const Team& team, const uint8_t* block, const Store& store) {
     const uint8_t* scales = block + 192;
-    const float d = load_f16(block + 208);
+    const float d = load_f16(team, block + 208);
     // Each half of the block has 64 bytes of nibbles and 32 of bit pairs: byte i of the pairs
     // belongs to elements i, i + 32, i + 64 and i + 96 of the half. Taken 16 at a time, which is as
     // long as a scale holds.

@@ -11,7 +11,7 @@ struct Q8_0Block {
 
   template <class Team, class Store>
   JACKSCREW_ROW static void decode(const Team& team, const uint8_t* block, const Store& store) {
-    const float d = load_f16(block);
+    const float d = load_f16(team, block);
     for (int64_t half = 0; half < kElements; half += 16) {
       const auto quants = team.sixteen(reinterpret_cast<const int8_t*>(block + 2 + half));
       team.each(16, [&](int64_t i) { store(half + i, d * static_cast<float>(quants[i])); });

@@ -15,7 +15,7 @@ struct TQ1_0Block {
 
   template <class Team, class Store>
   JACKSCREW_ROW static void decode(const Team& team, const uint8_t* block, const Store& store) {
-    const float d = load_f16(block + 52);
+    const float d = load_f16(team, block + 52);
     const auto put = [=](int64_t to, int32_t digit) {
       store(to, d * static_cast<float>((digit >> 8) - 1));
     };
@@ -56,7 +56,7 @@ struct TQ2_0Block {
 
   template <class Team, class Store>
   JACKSCREW_ROW static void decode(const Team& team, const uint8_t* block, const Store& store) {
-    const float d = load_f16(block + 64);
+    const float d = load_f16(team, block + 64);
     // As in Q2_K.
     for (int64_t part = 0; part < 4; ++part) {
       const auto pairs = team.sixteen(block + part * 16);

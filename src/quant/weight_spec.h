@@ -16,6 +16,9 @@ struct WeightSpec {
   WeightKind kind = WeightKind::linear;
   int64_t layer = -1;       // block number; -1 outside the blocks
   std::string module = {};  // "q_proj" (its bias too), "embed_tokens", "lm_head", "norm" ...
+  // Of what a product keeps:
+  double learning_rate = 0.0;     // its own; 0: the run's
+  bool begins_from_data = false;  // see Product::add_own_start
 
   int64_t size() const { return rows * cols; }
   // Vectors are short, exact, and f32 whatever the storage of the rest.

@@ -76,7 +76,8 @@ constexpr Method kMethods[] = {
      "answers: "
      "field_output=chosen, or field_messages=chosen where they are lists of messages"},
     {"dora", "method=lora use_dora=true"},
-    {"pissa loftq ia3 prefix prompt adalora oft vera",
+    {"prompt_tuning prompt-tuning soft_prompt", "method=prompt"},
+    {"pissa loftq ia3 prefix adalora oft vera",
      "the adapters supported are LoRA's: method=lora, with use_rslora=true or use_dora=true if "
      "wanted"},
     {"q-galore q_galore", "method=qgalore"},

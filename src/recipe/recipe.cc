@@ -407,6 +407,19 @@ Recipe resolve_recipe(OptionSet options, std::span<const MethodTable> tables) {
   return recipe;
 }
 
+Recipe with_method(Recipe recipe, const std::string& method, const std::string& origin) {
+  OptionSet& options = recipe.options;
+  const std::string preset = fmt::format("method {}", options.text("method"));
+  if (options.was_set("method") || options.origin("learner") != preset) return recipe;
+  options.set("method", method, origin);
+  options.set("learner", "", origin);
+  if (options.origin("learning_rate") == preset) options.set("learning_rate", "auto", origin);
+  Recipe other = resolve_recipe(std::move(options), method_tables());
+  other.operands = std::move(recipe.operands);
+  other.python_environments = std::move(recipe.python_environments);
+  return other;
+}
+
 Recipe read_recipe(std::span<const std::string> arguments, std::span<const MethodTable> tables) {
   OptionSet options = run_options(tables);
   CommandLine line = parse_command_line(arguments, options);

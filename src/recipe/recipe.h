@@ -150,6 +150,9 @@ OptionSet run_options(std::span<const MethodTable> tables);
 // other. Throws Error(usage) naming the options that contradict.
 Recipe resolve_recipe(OptionSet options, std::span<const MethodTable> tables);
 
+// The recipe with another method, where nobody has named a method or a learner; else as it is.
+Recipe with_method(Recipe recipe, const std::string& method, const std::string& origin);
+
 // From a command's arguments: the first operand ending in .yaml or .yml is read as the recipe file,
 // and the arguments win over it. Throws Error(usage).
 Recipe read_recipe(std::span<const std::string> arguments, std::span<const MethodTable> tables);

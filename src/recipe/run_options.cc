@@ -435,6 +435,8 @@ constexpr Preset kPresets[] = {
     {"lora", "learner=lora learning_rate=2e-4", "trains low-rank adapters over frozen weights"},
     {"qlora", "learner=lora storage=nf4 learning_rate=2e-4",
      "trains low-rank adapters over frozen weights in 4 bits (NF4)"},
+    {"prompt", "learner=prompt learning_rate=1e-2",
+     "trains the vectors of virtual tokens before every text, a soft prompt; weights are frozen"},
     {"rotary", "learner=rotary storage=int8 optimizer=adamw_8bit learning_rate=1e-5",
      "trains every weight, a few of them at a time, over int8 weights"},
     {"galore", "learner=galore learning_rate=1e-5",

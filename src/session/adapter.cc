@@ -155,8 +155,11 @@ Recipe with_adapter_options(Recipe recipe) {
                             counted(std::ssize(recipe.adapters), "adapter")),
                 "jackscrew merge model=MODEL adapter=A,B output_dir=DIR makes one model of them");
   }
-  const std::string& origin = recipe.adapter;
+  const std::string origin = recipe.adapter;
   const PeftAdapter adapter = read_peft_adapter(origin);
+  if (recipe.learner != adapter.learner) {
+    recipe = with_method(std::move(recipe), adapter.learner, origin);
+  }
   if (recipe.learner != adapter.learner) {
     throw Error(
         ErrorKind::usage, fmt::format("an adapter is given, but the learner is {}", recipe.learner),

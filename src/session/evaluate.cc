@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/json_object.h"
 #include "data/batch.h"
+#include "session/plan.h"
 #include "text/tokenizer/tokenizer_files.h"
 
 namespace jackscrew {
@@ -45,17 +46,18 @@ EvalResult evaluate(Session& session, const Dataset& dataset, int64_t max_tokens
   const ScoreBatch score = [&](const StepBatch& batch, const ProgressCallback& progress) {
     return session.evaluate(batch, progress);
   };
-  return evaluate(score, dataset, max_tokens, style);
+  return evaluate(score, dataset, max_tokens, session.virtual_tokens(), style);
 }
 
 EvalResult evaluate(const ScoreBatch& score, const Dataset& dataset, int64_t max_tokens,
-                    const ProgressStyle& style) {
+                    int64_t virtual_tokens, const ProgressStyle& style) {
   EvalResult result;
   result.tokens = dataset.stats().trained_tokens;
   result.bytes = dataset.stats().trained_bytes;
   result.records = dataset.stats().records;
-  ProgressBar bar(std::cerr, style, "evaluating", dataset.stats().tokens, "tokens");
-  EvaluationBatches batches(dataset, max_tokens);
+  const int64_t tokens = dataset.stats().tokens + dataset.size() * virtual_tokens;
+  ProgressBar bar(std::cerr, style, "evaluating", tokens, "tokens");
+  EvaluationBatches batches(dataset, max_tokens, virtual_tokens);
   double sum = 0.0;  // nats
   for (StepBatch batch = batches.next(); !batch.micro_batches.empty(); batch = batches.next()) {
     sum += score(batch, bar.callback());
@@ -75,7 +77,7 @@ ChatFormat recipe_chat_format(const Recipe& recipe, const Tokenizer& tokenizer) 
 
 DatasetOptions dataset_options(const Recipe& recipe, const Tokenizer& tokenizer) {
   DatasetOptions options;
-  options.sequence_len = recipe.sequence_len;
+  options.sequence_len = recipe.sequence_len - virtual_tokens(recipe);
   options.examples = {recipe.train_on_inputs, recipe_chat_format(recipe, tokenizer), recipe.fields};
   options.long_record = recipe.long_record;
   options.skip_bad_records = recipe.skip_bad_records;

@@ -31,13 +31,14 @@ EvalResult evaluate(Session& session, const Dataset& dataset, int64_t max_tokens
 // The same by whoever scores some micro-batches as Session::evaluate() does.
 using ScoreBatch = std::function<double(const StepBatch& batch, const ProgressCallback& progress)>;
 EvalResult evaluate(const ScoreBatch& score, const Dataset& dataset, int64_t max_tokens,
-                    const ProgressStyle& style);
+                    int64_t virtual_tokens, const ProgressStyle& style);
 
 // How a recipe writes conversations: as chat_template names it or, where that is auto, by the
 // template beside its adapter, or else by the model's own. Throws what chat_format throws.
 ChatFormat recipe_chat_format(const Recipe& recipe, const Tokenizer& tokenizer);
 
-// How a recipe's text is read: sequence length, masks, chat format.
+// How a recipe's text is read: masks, chat format, and how long it may be: sequence_len, less the
+// virtual tokens.
 DatasetOptions dataset_options(const Recipe& recipe, const Tokenizer& tokenizer);
 
 }  // namespace jackscrew

@@ -30,6 +30,10 @@ bool fits(const Recipe& recipe, const SessionPlan& plan) {
   return budget.holds(plan.ledger.peak, host_peak(plan));
 }
 
+int64_t virtual_tokens(const Recipe& recipe) {
+  return find_learner(recipe.learner).make(recipe.options)->virtual_tokens();
+}
+
 void settle_lengths(Recipe& recipe, const ModelConfig& config) {
   const int64_t positions = config.longest_sequence();
   if (recipe.sequence_len > positions && !recipe.options.was_set("sequence_len")) {
@@ -41,6 +45,12 @@ void settle_lengths(Recipe& recipe, const ModelConfig& config) {
                 fmt::format("sequence_len is {}, but {} has only {} positions", recipe.sequence_len,
                             recipe.model, positions),
                 fmt::format("use sequence_len={}", positions));
+  }
+  if (const int64_t before = virtual_tokens(recipe); recipe.sequence_len < before + 2) {
+    throw Error(ErrorKind::usage,
+                fmt::format("sequence_len {} has no room for a text after {} virtual tokens",
+                            recipe.sequence_len, before),
+                "raise sequence_len, or lower prompt_tokens");
   }
   const int64_t tokens = checked_mul(recipe.micro_batch_size, recipe.sequence_len);
   // Far more than any device of today holds the activations of; a plan of it takes memory itself.

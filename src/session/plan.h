@@ -39,6 +39,9 @@ struct MemoryBudget {
 // Whether the plan keeps to the recipe's device_memory and host_memory, where they are set.
 bool fits(const Recipe& recipe, const SessionPlan& plan);
 
+// The virtual tokens that the recipe's learner begins every sequence with.
+int64_t virtual_tokens(const Recipe& recipe);
+
 // Brings a sequence_len that nobody set down to the positions of the model.
 // Throws Error(usage) when the recipe asks for longer sequences than the model has positions for,
 // or for micro-batches of more tokens than can be counted.

@@ -79,6 +79,7 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
   if (hooks.wrap) ops_ = hooks.wrap(std::move(ops_));
   memory_->set_phase("load");
   learner_ = make_learner(recipe);
+  make_room();
   masters_ = make_masters(recipe, plans_only);
   optimizer_ =
       make_optimizer(recipe.optimizer, {recipe.adam_beta1, recipe.adam_beta2, recipe.adam_epsilon});
@@ -103,7 +104,7 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
   peers_ = std::make_unique<Peers>(hooks.transport, layout, use.place.rank);
   for (int64_t i = 0; i < in_flight; ++i) {
     flights_.push_back(
-        {Flight(*memory_, use.tokens, make_arena(Purpose::activations, &ArenaSizes::stash))});
+        {Flight(*memory_, use_.tokens, make_arena(Purpose::activations, &ArenaSizes::stash))});
   }
   scalars_ = OwnedTensor(*memory_, Purpose::workspace, DType::u8, {sizeof(StepScalars)});
   write_scalars(StepScalars{}, sizeof(StepScalars));
@@ -115,7 +116,11 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
       const bool has = state.role == StateRole::gradient || state.role == StateRole::master;
       if (has) gradients.push_back(state.view.size());
     });
-    if (gradients.empty()) {
+    // A stage may have nothing to learn, a model may not. Planned alone, a stage cannot ask.
+    const double in_all = peers_->sum_over_stages(
+        [&](double before) { return before + static_cast<double>(gradients.size()); });
+    const bool knows = layout.stages == 1 || hooks.transport != nullptr;
+    if (in_all == 0.0 && knows) {
       throw Error(ErrorKind::usage, fmt::format("nothing learns with learner={}", learner_->name()),
                   "use learner=full or learner=lora");
     }
@@ -125,7 +130,7 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
     peers_->reserve(
         *memory_, exchanges ? std::accumulate(gradients.begin(), gradients.end(), int64_t{0}) : 0);
   }
-  if (use.kv_tokens > 0) cache_ = stage_->make_cache(*memory_, use.kv_tokens);
+  if (use_.kv_tokens > 0) cache_ = stage_->make_cache(*memory_, use_.kv_tokens);
   if (use.logits_rows > 0) {
     logits_ = OwnedTensor(*memory_, Purpose::workspace, DType::f32,
                           {use.logits_rows, files.config.vocab_size});
@@ -149,6 +154,14 @@ std::unique_ptr<Learner> Session::make_learner(const Recipe& recipe) {
     options.shared_gradients = &shared_gradients_;
   }
   return make_fused_learner(std::move(learner), options);
+}
+
+void Session::make_room() {
+  if (use_.training || use_.logits_rows == 0) return;  // sequence_len has room for them
+  const int64_t before = virtual_tokens();
+  use_.tokens = checked_add(use_.tokens, before);
+  use_.max_positions = checked_add(use_.max_positions, before);
+  if (use_.kv_tokens > 0) use_.kv_tokens = checked_add(use_.kv_tokens, before);
 }
 
 std::unique_ptr<Memory> Session::make_masters(const Recipe& recipe, bool plans_only) {
@@ -190,7 +203,11 @@ void Session::build_stage(const Recipe& recipe, const ModelFiles& files, Arena s
       nullptr,
       waiting_lane_sums(layout.lanes_of_replica()),
       waiting_lane_sums(layout.lanes_of_replica()) + (layout.lanes > 1 ? 1 : 0),
-      [this](const std::function<double(double)>& add) { return peers_->sum_over_stages(add); }};
+      [this](const std::function<double(double)>& add) { return peers_->sum_over_stages(add); },
+      [&](const std::string& text) {
+        return make_tokenizer(recipe.tokenizer, files).encode(text, false);
+      },
+      recipe.learning_rate};
   const StageSpec whole = StageSpec::whole(files.config);
   learner_->plan(learnable_of(files.config, whole, *arithmetic_));
   const StageBuild build{slots,
@@ -365,18 +382,19 @@ void Session::read_weight(const Weight& weight, int64_t begin, int64_t end, cons
 }
 
 void Session::keep_cached(int64_t tokens) {
-  if (tokens > cache_.length) {
-    fail(ErrorKind::generic, "{} tokens wanted of a cache of {}", tokens, cache_.length);
+  if (tokens > cached_tokens()) {
+    fail(ErrorKind::generic, "{} tokens wanted of a cache of {}", tokens, cached_tokens());
   }
-  cache_.length = tokens;
+  cache_.length = tokens > 0 ? tokens + virtual_tokens() : 0;
 }
 
 Tensor Session::logits(std::span<const int32_t> ids, int64_t rows, bool use_cache) {
   if (logits_listener_) logits_listener_(ids, rows, use_cache);
-  const auto tokens = static_cast<int64_t>(ids.size());
   const int64_t before = use_cache ? cache_.length : 0;
   MicroBatch batch;
-  batch.ids.assign(ids.begin(), ids.end());
+  if (before == 0) batch.ids.assign(static_cast<size_t>(virtual_tokens()), 0);
+  batch.ids.insert(batch.ids.end(), ids.begin(), ids.end());
+  const int64_t tokens = batch.tokens();
   for (int64_t t = 0; t < tokens; ++t) batch.positions.push_back(narrow<int32_t>(before + t));
   batch.cu_seqlens = {0, narrow<int32_t>(tokens)};
   scratch_.reset();

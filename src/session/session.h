@@ -2,6 +2,7 @@
 // the plan device, without arithmetic) and runs.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -172,8 +173,11 @@ class Session {
   Tensor logits(std::span<const int32_t> ids, int64_t rows, bool use_cache);
   // Drops from the cache all but its first tokens. Throws Error(generic) where it holds fewer.
   void keep_cached(int64_t tokens);
-  int64_t tokens_at_once() const { return use_.tokens; }
-  int64_t cached_tokens() const { return cache_.length; }
+  int64_t tokens_at_once() const { return use_.tokens - virtual_tokens(); }
+  int64_t cached_tokens() const { return std::max<int64_t>(0, cache_.length - virtual_tokens()); }
+  // That the learner begins every sequence with. logits() puts them before a text by itself, and
+  // they are counted nowhere; who makes batches puts them there.
+  int64_t virtual_tokens() const { return learner_->virtual_tokens(); }
 
  private:
   // The plan device when `plan` is null: arenas measure, and nothing is read.
@@ -181,6 +185,8 @@ class Session {
           const SessionPlan* plan, bool plans_only, bool recompute, const SessionHooks& hooks = {});
   static SessionPlan rehearse(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
                               bool recompute);
+  // Has room for the virtual tokens before a text of which logits are asked.
+  void make_room();
   void build_stage(const Recipe& recipe, const ModelFiles& files, Arena staging,
                    const ProgressCallback& loaded);
   // Returns what one step sends.

@@ -31,12 +31,13 @@ Traffic Session::rehearse_work() {
   }
   if (use_.training || use_.logits_rows == 0) losses(step);
   if (use_.logits_rows > 0) {
-    const std::vector<int32_t>& ids = batch.ids;
+    const auto ids =
+        std::span<const int32_t>(batch.ids).first(static_cast<size_t>(tokens_at_once()));
     logits(ids, use_.logits_rows, false);
     if (use_.kv_tokens > 0) {
       logits(ids, use_.logits_rows, true);
       cache_.length = use_.kv_tokens - 1;
-      logits(std::span(ids).first(1), 1, true);
+      logits(ids.first(1), 1, true);
     }
   }
   return sent;

@@ -61,7 +61,7 @@ RunData read_run_data(const Recipe& recipe, const Tokenizer& tokenizer, const Pr
                      data.evaluation.size()));
   }
   data.samples = choose_samples(data.evaluation.size() > 0 ? data.evaluation : data.train,
-                                tokenizer, recipe.report_samples, recipe.sequence_len);
+                                tokenizer, recipe.report_samples, options.sequence_len);
   return data;
 }
 

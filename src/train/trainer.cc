@@ -88,10 +88,11 @@ class Trainer {
     check_output_dir(recipe_);
     claim_.emplace(recipe_.output_dir);
     data_ = read_run_data(recipe_, tokenizer_, console_.style, claim_->path());
-    sampler_.emplace(data_.train, BatchOptions{recipe_.sequence_len, recipe_.micro_batch_size,
-                                               checked_mul(recipe_.gradient_accumulation_steps,
-                                                           recipe_.data_parallel),
-                                               recipe_.packing, recipe_.seed});
+    sampler_.emplace(
+        data_.train,
+        BatchOptions{recipe_.sequence_len, recipe_.micro_batch_size,
+                     checked_mul(recipe_.gradient_accumulation_steps, recipe_.data_parallel),
+                     recipe_.packing, recipe_.seed, virtual_tokens(recipe_)});
     total_steps_ = total_steps(recipe_, sampler_->steps_per_epoch());
     schedule_ = {
         recipe_.lr_schedule, recipe_.learning_rate,
@@ -236,8 +237,8 @@ class Trainer {
     const ScoreBatch score = [this](const StepBatch& batch, const ProgressCallback& progress) {
       return crew_->evaluate(batch, progress);
     };
-    const EvalResult result =
-        evaluate(score, data_.evaluation, crew_->use().tokens, console_.style);
+    const EvalResult result = evaluate(score, data_.evaluation, crew_->use().tokens,
+                                       crew_->session().virtual_tokens(), console_.style);
     if (!std::isfinite(result.loss)) {
       fail_non_finite(step, result.loss,
                       fmt::format("evaluation after step {}: loss {} is not finite", step,

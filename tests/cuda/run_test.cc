@@ -36,7 +36,7 @@ TEST_P(GpuRun, AgreesWithTheCpu) {
 INSTANTIATE_TEST_SUITE_P(
     Methods, GpuRun,
     ::testing::Values("method=full", "method=lora storage=nf4",
-                      "method=lora storage=nf4 use_dora=true",
+                      "method=lora storage=nf4 use_dora=true", "method=prompt prompt_tokens=3",
                       "method=rotary active_params=50% steps_per_rotation=2 storage=f32",
                       "method=galore projection_update_gap=3"));
 

@@ -100,6 +100,11 @@ TEST(MicroBatch, TargetsPositionsAndBounds) {
   EXPECT_EQ(micro.cu_seqlens, (Ids{0, 3, 5}));
   EXPECT_EQ(micro.target_count, 2);
   expect_error(ErrorKind::data, "empty example", [&] { micro.append({}); });
+  micro.append({{4, 3}, {1, 1}}, 2);
+  EXPECT_EQ(micro.ids, (Ids{5, 6, 7, 8, 9, 0, 0, 4, 3}));
+  EXPECT_EQ(micro.positions, (Ids{0, 1, 2, 0, 1, 0, 1, 2, 3}));
+  EXPECT_EQ(micro.targets, (Ids{-1, 7, -1, 9, -1, -1, -1, 3, -1}));
+  EXPECT_EQ(micro.cu_seqlens, (Ids{0, 3, 5, 9}));
 }
 
 TEST(Shuffle, IsAPermutationOfItsOwn) {
@@ -179,6 +184,34 @@ TEST(BatchSampler, EveryExampleOnceAnEpoch) {
     EXPECT_NE(orders[0], orders[1]);
     EXPECT_NE(orders[1], orders[2]);
   }
+}
+
+TEST(BatchSampler, RowsHaveRoomForVirtualTokens) {
+  const Dataset dataset = random_dataset(101, 40);
+  for (const bool packing : {true, false}) {
+    BatchOptions options = batch_options(64, packing);
+    options.virtual_tokens = 24;
+    const BatchSampler sampler(dataset, options);
+    int64_t next_token = 0;
+    int64_t sequences = 0;
+    for (int64_t i = 0; i < sampler.steps_per_epoch(); ++i) {
+      const StepBatch step = sampler.step(i);
+      EXPECT_EQ(step.first_token, next_token);
+      next_token += step.tokens;
+      for (const MicroBatch& micro : step.micro_batches) {
+        EXPECT_LE(micro.tokens(), 3 * 64);
+        sequences += std::ssize(micro.cu_seqlens) - 1;
+        for (size_t s = 0; s + 1 < micro.cu_seqlens.size(); ++s) {
+          EXPECT_GT(micro.cu_seqlens[s + 1] - micro.cu_seqlens[s], 24);
+        }
+      }
+    }
+    EXPECT_EQ(sequences, dataset.size());
+  }
+  BatchOptions options = batch_options(64, true);
+  options.virtual_tokens = 25;
+  expect_error(ErrorKind::data, "longer than sequence_len",
+               [&] { BatchSampler(random_dataset(101, 40), options); });
 }
 
 TEST(BatchSampler, AStepIsAFunctionOfSeedAndIndex) {

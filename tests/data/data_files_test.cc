@@ -137,9 +137,10 @@ TEST_F(DataFiles, OfOtherKindsAreRefusedWithWhatToDo) {
            {"a.xml", ".jsonl, .json, .csv and .txt are read"}}) {
     const fs::path directory = directory_ / fmt::format("of {}", name);
     fs::create_directory(directory);
-    write_text_atomic(directory / name, "x");
+    const fs::path path = directory / name;
+    write_text_atomic(path, "x");
     const std::string file = error_of(ErrorKind::data, [&] {
-      read_records({{directory / name}}, 0, [](const Record&, const std::string&) { return true; });
+      read_records({{path}}, 0, [](const Record&, const std::string&) { return true; });
     });
     EXPECT_TRUE(message_of(file).ends_with(name + ": unknown kind of data file")) << file;
     EXPECT_TRUE(hint_of(file).find(hint) != std::string::npos) << file;

@@ -58,14 +58,14 @@ TEST_F(DatasetTest, EveryKindOfRecord) {
   const std::string plainly[] = {"Q\n\nA1<|im_end|>",      "Q\n\nA2<|im_end|>",
                                  "Q\n\nI\n\nA3<|im_end|>", "QA4<|im_end|>",
                                  "A5<|im_end|>",           "S\n\nQ\n\nA6<|im_end|>"};
-  for (size_t i = 0; i < 6; ++i) {
+  for (int i = 0; i < 6; ++i) {
     EXPECT_EQ(decode(plain.example(i)), plainly[i]);
     EXPECT_EQ(trained_text(tokenizer_, plain.example(i)), fmt::format("A{}<|im_end|>", i + 1));
   }
   DatasetOptions all = options(1000);
   all.examples.train_on_inputs = true;
   const Dataset inputs = read("a.jsonl", text, all);
-  for (size_t i = 0; i < 6; ++i) {
+  for (int i = 0; i < 6; ++i) {
     EXPECT_EQ(inputs.example(i).ids, chatml.example(i).ids);
     EXPECT_EQ(inputs.example(i).target_count(),
               static_cast<int64_t>(inputs.example(i).ids.size()) - 1);

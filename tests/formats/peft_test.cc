@@ -104,6 +104,37 @@ TEST_F(Peft, WritesWhatALearnerSaysOfItsAdapter) {
   EXPECT_TRUE(mentions(model_error([&] { read_peft_adapter(adapter()); }), "peft_type OTHER"));
 }
 
+TEST_F(Peft, SoftPrompts) {
+  const auto written = [&](json config, const char* name, std::vector<int64_t> shape) {
+    config["peft_type"] = "PROMPT_TUNING";
+    PeftWriter writer(adapter(), config, "", {{name, shape}});
+    writer.write(name, std::vector<float>(static_cast<size_t>(shape[0] * shape[1]), 0.5f));
+    writer.commit();
+  };
+  written({{"num_virtual_tokens", 3}}, "prompt_embeddings", {3, 2});
+  const PeftAdapter read = read_peft_adapter(adapter());
+  EXPECT_EQ(read.learner, "prompt");
+  EXPECT_EQ(read.settings, (ordered_json{{"num_virtual_tokens", 3}}));
+  ASSERT_EQ(read.options.size(), 1u);
+  EXPECT_EQ(read.options[0].name, "prompt_tokens");
+  EXPECT_EQ(read.options[0].value, "3");
+  const SafetensorsFile file(adapter() / "adapter_model.safetensors");
+  EXPECT_NE(file.find("prompt_embeddings"), nullptr) << "without the prefix of LoRA's tensors";
+
+  const auto refused = [&](const json& config, const char* name, std::vector<int64_t> shape) {
+    written(config, name, std::move(shape));
+    return model_error([&] { read_peft_adapter(adapter()); });
+  };
+  EXPECT_TRUE(mentions(refused({{"num_virtual_tokens", 4}}, "prompt_embeddings", {3, 2}),
+                       "shape [3, 2] is not of 4 virtual tokens"));
+  EXPECT_TRUE(mentions(refused({{"num_virtual_tokens", 0}}, "prompt_embeddings", {3, 2}),
+                       "num_virtual_tokens = 0"));
+  EXPECT_TRUE(mentions(refused({{"num_virtual_tokens", 3}}, "prompt", {3, 2}), "tensor prompt"));
+  EXPECT_TRUE(mentions(refused({{"num_virtual_tokens", 3}, {"num_transformer_submodules", 2}},
+                               "prompt_embeddings", {3, 2}),
+                       "num_transformer_submodules = 2"));
+}
+
 TEST_F(Peft, LeavesNoTraceWithoutCommit) {
   write(false);
   EXPECT_TRUE(fs::is_empty(directory_));

@@ -68,7 +68,7 @@ TEST(InProcess, TagsPassEachOther) {
 
 TEST(InProcess, SizedMessages) {
   as_ranks(2, {}, [](Transport& transport) {
-    for (const size_t bytes : {0, 1, 7, 100000}) {
+    for (const size_t bytes : {size_t{0}, size_t{1}, size_t{7}, size_t{100000}}) {
       if (transport.rank() == 0) {
         send_sized(transport, 1, Tag::command, pattern(bytes, 5));
       } else {

@@ -202,7 +202,7 @@ TEST_P(ProductTest, ActivationsOfItsOwnType) {
     EXPECT_EQ(product().prepare(run, operand.x).x.raw(), operand.x.raw());  // as it is
     const Gradient g = product().backward(run, operand, dy.view(), weight);
     EXPECT_EQ(g.dy.dtype(), activation);
-    const auto expect_rounded = [&](const Tensor& rounded, const Matrix& exact) {
+    const auto expect_rounded = [&, format = format](const Tensor& rounded, const Matrix& exact) {
       Matrix got(exact.rows, exact.cols);
       run.ops.copy(got.view(), converted(run, rounded, DType::f32));
       const float half_unit = is_bf16() ? 0x1p-8f : 0.0f;  // in the last place

@@ -61,7 +61,7 @@ TEST(Fp8, HasEveryNumber) {
       }
       auto found = decode(*ops, *format, storage_of(bytes, 1, 256), 0, 1);
       auto expected = expected_numbers(stored, type);
-      for (const size_t nan : {127, 255}) {
+      for (const size_t nan : {size_t{127}, size_t{255}}) {
         EXPECT_TRUE(std::isnan(found[nan]));
         found[nan] = expected[nan] = 0.0f;
       }

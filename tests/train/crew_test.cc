@@ -69,12 +69,15 @@ INSTANTIATE_TEST_SUITE_P(
     Recipes, SlowCrewTest,
     ::testing::Values("method=full", "method=full storage=bf16 product=bf16",
                       "method=lora lora_dropout=0.1", "method=lora storage=nf4 product=int8",
+                      "method=prompt prompt_tokens=3",
                       "method=rotary active_params=60% steps_per_rotation=2 storage=int8",
                       "method=rotary active_params=60% steps_per_rotation=2 storage=int8 "
                       "rotation_order=importance master=mmap",
                       "method=galore projection_update_gap=2 galore_rank=8",
                       "method=qgalore projection_update_gap=3 galore_rank=8 update=after "
-                      "max_grad_norm_of=model"));
+                      "max_grad_norm_of=model",
+                      "method=full product=int4 int4_mode=paper int4_block=search "
+                      "int4_cold_steps=2 learning_rate=1e-3"));
 
 // Weights that are updated within backward are so in each stage. The norm is logged as their sum in
 // another order.

@@ -108,6 +108,7 @@ TEST_F(SlowDiskPlans, Lora) {
         "modules_to_save=embed_tokens,lm_head storage=bf16"}) {
     expect_planned(std::string("method=lora ") + more, true);
   }
+  expect_planned("method=prompt storage=nf4", true);
   // PEFT has what is embedding and head twice.
   expect_planned("method=lora modules_to_save=embed_tokens model=" + tied_, true);
   expect_planned("method=lora model=" + tied_, true);

@@ -28,10 +28,12 @@ INSTANTIATE_TEST_SUITE_P(
                       "method=lora storage=bf16", "method=lora storage=nf4 product=int8",
                       "method=full product=int8 product_exclude=q_proj,lm_head",
                       "method=full product=int8 int8_dw=int8", "method=full product=int4",
+                      "method=full product=int4 int4_mode=paper int4_block=search "
+                      "int4_cold_steps=2 storage=bf16",
                       "method=lora product=w4a8 storage=nf4",
                       "method=lora storage=nf4_double lora_dropout=0.1",
                       "method=lora storage=nf4 use_dora=true", "method=lora storage=int8_affine",
-                      "method=lora storage=int8_dynamic",
+                      "method=lora storage=int8_dynamic", "method=prompt storage=nf4",
                       "method=rotary active_params=50% steps_per_rotation=2",
                       "method=rotary active_params=50% steps_per_rotation=2 storage=int8 "
                       "moments=keep master=ram",

@@ -201,14 +201,16 @@ TEST_P(SlowResume, AnInterruptSavesAndTheRunGoesOn) {
 }
 
 std::string method_name(const ::testing::TestParamInfo<const char*>& test) {
-  constexpr const char* kNames[] = {"full",        "lora",        "rotary", "mapped",
-                                    "states_8bit", "kept_8bit",   "dora",   "saved",
-                                    "qgalore",     "galore_bf16", "int4"};
+  constexpr const char* kNames[] = {"full",   "lora",        "prompt",      "rotary",
+                                    "mapped", "states_8bit", "kept_8bit",   "dora",
+                                    "saved",  "qgalore",     "galore_bf16", "int4",
+                                    "int4_paper"};
   return kNames[test.index];
 }
 
 INSTANTIATE_TEST_SUITE_P(SlowMethods, SlowResume,
                          ::testing::Values("method=full", "method=lora lora_dropout=0.1",
+                                           "method=prompt prompt_tokens=4",
                                            "method=rotary active_params=50% steps_per_rotation=4",
                                            "method=rotary rotation_groups=matrix master=mmap "
                                            "rotation_order=importance churn=0.5 moments=keep "
@@ -226,7 +228,10 @@ INSTANTIATE_TEST_SUITE_P(SlowMethods, SlowResume,
                                            "method=galore storage=bf16 projection_update_gap=5 "
                                            "projection_dtype=bf16 stagger_refreshes=false "
                                            "gradient_accumulation_steps=2",
-                                           "method=full product=int4 storage=bf16"),
+                                           "method=full product=int4 storage=bf16",
+                                           "method=full product=int4 int4_mode=paper "
+                                           "int4_block=search int4_cold_steps=6 "
+                                           "gradient_accumulation_steps=2"),
                          method_name);
 
 TEST(SlowResumeRules, ARunGivenUpDoesNotComeBack) {

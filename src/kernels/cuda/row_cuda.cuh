@@ -16,6 +16,7 @@
   }                                                                                               \
   }
 
+#include "base/half.h"
 #include "kernels/row_kernel.h"
 
 namespace jackscrew::cuda {
@@ -96,6 +97,7 @@ struct TeamOf {
     const Byte* from;
     __device__ int32_t operator[](int64_t i) const { return from[i]; }
   };
+  __device__ float half(f16 value) const { return to_float(value); }
   template <class Byte>
   __device__ Sixteen<Byte> sixteen(const Byte* from) const {
     return {from};

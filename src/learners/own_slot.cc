@@ -1,0 +1,61 @@
+#include "learners/own_slot.h"
+
+#include <utility>
+
+#include "learners/gradient_buffer.h"
+#include "learners/own_slot.rows.h"
+
+namespace jackscrew {
+
+namespace {
+
+class OwnSlot : public LearnerSlot {
+ public:
+  OwnSlot(const LearnerContext& context, const Weight& weight, std::unique_ptr<LearnerSlot> inner)
+      : weight_(weight), inner_(std::move(inner)) {
+    if (!context.training || !weight.spec().begins_from_data) return;
+    start_ =
+        GradientBuffer(context.memory, Purpose::gradients, {2, weight.size()}, context.window_sums);
+  }
+
+  bool learns() const override { return true; }
+
+  void backward(const Gradient& g, const Tensor* dx) override {
+    inner_->backward(g, dx);
+    if (!start_.empty()) g.add_start(start_.view());
+  }
+
+  void apply(Context& context, double /*weight_decay*/) override {
+    inner_->apply(context, 0.0);
+    if (start_.empty()) return;
+    const Tensor values = weight_.as_f32();
+    context.ops.launch(TakeStart{start_.view().data<float>(), values.data<float>(), context.scalars,
+                                 values.size()},
+                       1);
+  }
+
+  void restored(Context& context) override { inner_->restored(context); }
+
+  void visit(const StateVisitor& visitor) const override {
+    inner_->visit(visitor);
+    if (start_.empty()) return;
+    StateRef start = start_.state(weight_.name());
+    start.name = weight_.name() + ".start";
+    start.role = StateRole::window;
+    visitor(start);
+  }
+
+ private:
+  const Weight& weight_;
+  std::unique_ptr<LearnerSlot> inner_;
+  GradientBuffer start_;  // [2, size]; zero between steps; empty unless values begin from data
+};
+
+}  // namespace
+
+std::unique_ptr<LearnerSlot> make_own_slot(const LearnerContext& context, Weight& weight,
+                                           std::unique_ptr<LearnerSlot> inner) {
+  return std::make_unique<OwnSlot>(context, weight, std::move(inner));
+}
+
+}  // namespace jackscrew

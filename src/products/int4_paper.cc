@@ -1,0 +1,472 @@
+#include "products/int4_paper.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <string>
+
+#include "base/error.h"
+#include "kernels/rows/loss.rows.h"
+#include "products/dense.h"
+#include "products/int4_paper.rows.h"
+#include "products/int4_split.rows.h"
+#include "products/weight_panels.h"
+
+namespace jackscrew {
+
+namespace {
+
+// The largest block unless another is asked for: the paper's.
+constexpr int64_t kPaperBlock = 32;
+
+// Bytes of a panel of W in f32, or of its gradient: as in the product int4.
+constexpr int64_t kPaperPanelBytes = int64_t{16} << 20;
+
+// What parameters() lists, in its order.
+enum Place : size_t { kStepOfW, kStepOfX, kBlockErrors };
+
+// The tensors of Gradient::kept: numbers, the codes of dy i8 [2, tokens, out] with the squares of
+// their rows f64 [2, tokens], and the gradient of x transformed f32 [tokens, in].
+enum KeptTensor : size_t { kNumbers, kCodes, kSquares, kGradientOfX, kKeptTensors };
+
+// Of the numbers: the steps of W and of x, and what one low bin of dy is worth.
+enum Kept : int64_t { kKeptW, kKeptX, kKeptUnit, kKeptCount };
+
+int64_t widest_block(int64_t width, int64_t most) {
+  return std::min(most, width & -width);
+}
+
+class Int4PaperProduct : public Product {
+ public:
+  explicit Int4PaperProduct(const Int4PaperOptions& options) : options_(options) {}
+
+  const char* name() const override { return "int4"; }
+  DType activation_dtype() const override { return DType::f32; }
+  DType attention_operands() const override { return DType::f32; }
+
+  const Product& product_of(const WeightSpec& weight) const override {
+    return weight.is_block_matrix() ? static_cast<const Product&>(*this) : f32_product();
+  }
+
+  void check(const WeightSpec& weight) const override {
+    if (options_.block == 0 || weight.cols % options_.block == 0) return;
+    throw Error(
+        ErrorKind::usage,
+        fmt::format("int4_block={}, but {} is {} wide, which that does not divide", options_.block,
+                    weight.name, weight.cols),
+        fmt::format("int4_block=auto takes the largest power of two up to {} that divides a "
+                    "width, here {}; or leave the layer out: product_exclude={}",
+                    kPaperBlock, widest_block(weight.cols, kPaperBlock), weight.module));
+  }
+
+  std::vector<WeightSpec> parameters(const WeightSpec& weight) const override {
+    const std::string base = weight.name.substr(0, weight.name.rfind(".weight"));
+    const auto vector = [&](const char* what, int64_t size, double learning_rate) {
+      return WeightSpec{base + what,   1,   size, WeightKind::product, weight.layer, weight.module,
+                        learning_rate, true};
+    };
+    std::vector<WeightSpec> all;
+    if (!options_.learns_steps && !options_.searches_block) return all;
+    const double rate = options_.step_learning_rate;
+    all.push_back(vector(".int4_step_of_weight", 1, rate));
+    all.push_back(vector(".int4_step_of_input", 1, rate));
+    if (options_.searches_block) {
+      all.push_back(vector(".int4_block_errors", candidates_of(weight.cols), rate));
+    }
+    return all;
+  }
+
+  // Zero: no step has been learned, no error is known.
+  void initialise(Context& context, const LinearUse& use) const override {
+    for (const Weight* own : use.own) context.ops.zero(own->as_f32());
+  }
+
+  Operand prepare(Context&, const Tensor& x) const override { return {x}; }
+
+  void forward(Context& context, const Operand& a, const LinearUse& use, const Tensor& y,
+               Accumulate accumulate) const override {
+    if (single(a.x)) {
+      f32_product().forward(context, a, use, y, accumulate);
+      return;
+    }
+    const Arena::Frame frame(context.scratch);
+    const Use of{context, use.weight, a.x, use.own};
+    const Tensor steps = steps_of(of);
+    const int64_t groups = ceil_div(a.x.cols(), kInt8Group);
+    const Int8Rows x{context.scratch.tensor(DType::i8, {a.x.rows(), a.x.cols()}),
+                     context.scratch.tensor(DType::f32, {a.x.rows(), groups})};
+    quantize(of, a.x, steps, kKeptX,
+             {.codes = x.codes.data<int8_t>(), .scales = x.scales.data<float>(), .copies = groups});
+    for_panels(of, [&](const Tensor& values, int64_t begin, int64_t end) {
+      const Arena::Frame panel_frame(context.scratch);
+      const Int8Rows w{context.scratch.tensor(DType::i8, {values.rows(), values.cols()}),
+                       context.scratch.tensor(DType::f32, {values.rows()})};
+      // Both steps are W's scale, so that sums of x's codes stay whole numbers.
+      quantize(of, values, steps, kKeptW,
+               {.other = at(steps, kKeptX),
+                .codes = w.codes.data<int8_t>(),
+                .scales = w.scales.data<float>(),
+                .copies = 1});
+      context.ops.gemm_int8(x, w, Transpose::yes, y.columns(begin, end), accumulate,
+                            context.scratch);
+    });
+  }
+
+  Gradient backward(Context& context, const Operand& a, const Tensor& dy,
+                    const LinearUse& use) const override {
+    Gradient g(context, *this, use.weight);
+    g.x = a.x;
+    g.dy = dy;
+    g.own = use.own;
+    if (single(a.x)) return g;
+    g.kept.resize(kKeptTensors);
+    g.kept[kNumbers] = steps_of({context, use.weight, a.x, use.own});
+    if (options_.split_limit > 0) split(g);
+    // Its step and whoever is below want the gradient of x.
+    g.kept[kGradientOfX] = gradient_of_x(g);
+    return g;
+  }
+
+  void add_dx(const Gradient& g, const Tensor& dx, Accumulate accumulate) const override {
+    if (single(g.x)) {
+      f32_product().add_dx(g, dx, accumulate);
+      return;
+    }
+    const Arena::Frame frame(g.context().scratch);
+    rotate_back(g, g.kept[kGradientOfX], g.x, kKeptX, dx, accumulate);
+  }
+
+  void add_dw(const Gradient& g, const Tensor& d) const override {
+    if (single(g.x)) {
+      f32_product().add_dw(g, d);
+      return;
+    }
+    for_gradient_of_w(g, [&](const Tensor& gradient, const Tensor& w, int64_t begin, int64_t end) {
+      rotate_back(g, gradient, w, kKeptW, d.rows(begin, end), Accumulate::yes);
+    });
+  }
+
+  // The same gradient, panel by panel: what was cut off has none in a projection either.
+  void add_left(const Gradient& g, const Tensor& p, const Tensor& r) const override {
+    if (single(g.x)) {
+      f32_product().add_left(g, p, r);
+      return;
+    }
+    for_gradient_of_w(g, [&](const Tensor& gradient, const Tensor& w, int64_t begin, int64_t end) {
+      const Tensor panel = turned_back(g, gradient, w);
+      g.context().ops.gemm(panel, Transpose::yes, p.rows(begin, end), Transpose::no, r,
+                           Accumulate::yes);
+    });
+  }
+  void add_right(const Gradient& g, const Tensor& q, const Tensor& r) const override {
+    if (single(g.x)) {
+      f32_product().add_right(g, q, r);
+      return;
+    }
+    for_gradient_of_w(g, [&](const Tensor& gradient, const Tensor& w, int64_t begin, int64_t end) {
+      const Tensor panel = turned_back(g, gradient, w);
+      g.context().ops.gemm(panel, Transpose::no, q, Transpose::no, r.rows(begin, end),
+                           Accumulate::yes);
+    });
+  }
+
+  void add_own(const Gradient& g, size_t place, const Tensor& d) const override {
+    if (single(g.x) || place == kBlockErrors || !options_.learns_steps) return;
+    Context& context = g.context();
+    const Use of = use_of(g);
+    const Arena::Frame frame(context.scratch);
+    const bool of_w = place == kStepOfW;
+    const int64_t rows = of_w ? g.weight().rows() : g.x.rows();
+    const Kept step = of_w ? kKeptW : kKeptX;
+    const Tensor sums = context.scratch.tensor(DType::f64, {rows});
+    const auto add = [&](const Tensor& gradient, const Tensor& from, int64_t begin) {
+      context.ops.launch(
+          StepGradientOfRows{gradient.data<float>(), from.data<float>(), at(g.kept[kNumbers], step),
+                             sums.columns(begin, rows).data<double>(), choice_of(of), from.cols(),
+                             from.row_stride()},
+          from.rows());
+    };
+    if (of_w) {
+      for_gradient_of_w(g, [&](const Tensor& gradient, const Tensor& w, int64_t begin, int64_t) {
+        add(gradient, w, begin);
+      });
+    } else {
+      add(g.kept[kGradientOfX], g.x, 0);
+    }
+    context.ops.launch(AddStepGradient{sums.data<double>(), d.data<float>(), unit_of(g, step),
+                                       step_of(of, place), rows, rows * g.x.cols()},
+                       1);
+  }
+
+  void add_own_start(const Gradient& g, size_t place, const Tensor& d) const override {
+    if (single(g.x)) return;
+    const Use of = use_of(g);
+    if (place == kBlockErrors) {
+      add_block_errors(of, d);
+    } else if (options_.learns_steps) {
+      g.context().ops.launch(
+          AddStepStart{at(g.kept[kNumbers], place == kStepOfW ? kKeptW : kKeptX), d.data<float>(),
+                       step_of(of, place), static_cast<float>(g.x.rows())},
+          1);
+    }
+  }
+
+ private:
+  // A weight and its input.
+  struct Use {
+    Context& context;
+    const Weight& weight;
+    Tensor x;
+    std::span<const Weight* const> own;
+  };
+  // What QuantizeToStep is to write.
+  struct Codes {
+    const float* other = nullptr;
+    int8_t* codes = nullptr;
+    float* values = nullptr;
+    float* scales = nullptr;
+    double* squares = nullptr;
+    int64_t copies = 0;
+  };
+
+  // A single token is bound by reading the weight, which rounding it would not make faster.
+  static bool single(const Tensor& x) { return x.rows() == 1; }
+  static Use use_of(const Gradient& g) { return {g.context(), g.weight(), g.x, g.own}; }
+  static float* at(const Tensor& kept, Kept place) {
+    return kept.columns(place, place + 1).data<float>();
+  }
+
+  static int64_t candidates_of(int64_t width) {
+    return std::bit_width(static_cast<uint64_t>(widest_block(width, kHadamardBlock)));
+  }
+  BlockChoice choice_of(const Use& of) const {
+    const int64_t width = of.weight.cols();
+    const int64_t fixed = options_.block > 0 ? options_.block : widest_block(width, kPaperBlock);
+    if (of.own.size() <= kBlockErrors) return {fixed, nullptr, 0};
+    return {fixed, of.own[kBlockErrors]->as_f32().data<float>(), candidates_of(width)};
+  }
+  StepChoice step_of(const Use& of, size_t place) const {
+    const bool learned = options_.learns_steps && of.own.size() > place;
+    return {learned ? of.own[place]->as_f32().data<float>() : nullptr, of.context.scalars,
+            options_.cold_steps, of.context.training};
+  }
+  // True in a run's first step.
+  static StepChoice first_step(const Use& of) {
+    return {nullptr, of.context.scalars, 1, of.context.training, true};
+  }
+
+  // Calls body(values, begin, end) for rows of the weight in f32.
+  template <class Body>
+  static void for_panels(const Use& of, const Body& body) {
+    const Arena::Frame frame(of.context.scratch);
+    const int64_t rows = of.weight.rows();
+    const int64_t step = panel_rows_of(of.weight, kPaperPanelBytes, dtype_size(DType::f32));
+    const Tensor decoded = decoded_panel(of.context, of.weight, step);
+    for (int64_t begin = 0; begin < rows; begin += step) {
+      const int64_t end = std::min(rows, begin + step);
+      body(values_of(of.context, of.weight, begin, end, decoded), begin, end);
+    }
+  }
+
+  // f32 [kKeptCount] with the steps of W and of x, in context.scratch.
+  Tensor steps_of(const Use& of) const {
+    Context& context = of.context;
+    const Tensor kept = context.scratch.tensor(DType::f32, {kKeptCount});
+    const Arena::Frame frame(context.scratch);
+    const BlockChoice choice = choice_of(of);
+    const int64_t rows = std::max(of.weight.rows(), of.x.rows());
+    const Tensor sums = context.scratch.tensor(DType::f64, {rows});
+    const auto measure = [&](const Tensor& from, int64_t begin, const StepChoice& step) {
+      context.ops.launch(
+          RotatedMagnitudes{from.data<float>(), sums.columns(begin, rows).data<double>(), step,
+                            choice, from.cols(), from.row_stride()},
+          from.rows());
+    };
+    const auto settle = [&](Kept place, int64_t count, const StepChoice& step) {
+      context.ops.launch(
+          SettleStep{sums.data<double>(), at(kept, place), step, count, count * of.x.cols()}, 1);
+    };
+    const StepChoice of_w = step_of(of, kStepOfW);
+    for_panels(of,
+               [&](const Tensor& values, int64_t begin, int64_t) { measure(values, begin, of_w); });
+    settle(kKeptW, of.weight.rows(), of_w);
+    const StepChoice of_x = step_of(of, kStepOfX);
+    measure(of.x, 0, of_x);
+    settle(kKeptX, of.x.rows(), of_x);
+    return kept;
+  }
+
+  void quantize(const Use& of, const Tensor& from, const Tensor& kept, Kept step,
+                const Codes& to) const {
+    of.context.ops.launch(
+        QuantizeToStep{from.data<float>(), at(kept, step), to.other, to.codes, to.values, to.scales,
+                       to.squares, choice_of(of), from.cols(), from.row_stride(), to.copies},
+        from.rows());
+  }
+
+  // Of the gradient of what has the step `step`.
+  ProductUnit unit_of(const Gradient& g, Kept step) const {
+    return {at(g.kept[kNumbers], step == kKeptW ? kKeptX : kKeptW),
+            options_.split_limit > 0 ? at(g.kept[kNumbers], kKeptUnit) : nullptr};
+  }
+
+  void rotate_back(const Gradient& g, const Tensor& gradient, const Tensor& from, Kept step,
+                   const Tensor& to, Accumulate accumulate) const {
+    g.context().ops.launch(
+        RotateBackToStep{gradient.data<float>(), from.data<float>(), at(g.kept[kNumbers], step),
+                         to.data<float>(), unit_of(g, step), choice_of(use_of(g)), from.cols(),
+                         from.row_stride(), to.row_stride(), accumulate == Accumulate::yes},
+        from.rows());
+  }
+  // The same, of rows w of the weight, in context.scratch.
+  Tensor turned_back(const Gradient& g, const Tensor& gradient, const Tensor& w) const {
+    const Tensor panel = g.context().scratch.tensor(DType::f32, {w.rows(), w.cols()});
+    rotate_back(g, gradient, w, kKeptW, panel, Accumulate::no);
+    return panel;
+  }
+
+  // Makes dy's unit, codes and squares, in context.scratch.
+  void split(Gradient& g) const {
+    Context& context = g.context();
+    const int64_t tokens = g.dy.rows();
+    g.kept[kCodes] = context.scratch.tensor(DType::i8, {2, tokens, g.dy.cols()});
+    g.kept[kSquares] = context.scratch.tensor(DType::f64, {2, tokens});
+    const Arena::Frame frame(context.scratch);
+    const Tensor maxima = context.scratch.tensor(DType::f32, {tokens});
+    float* const unit = at(g.kept[kNumbers], kKeptUnit);
+    context.ops.launch(
+        LargestOfRows{g.dy.data<float>(), maxima.data<float>(), g.dy.cols(), g.dy.row_stride()},
+        tokens);
+    context.ops.launch(UnitOfSplit{maxima.data<float>(), unit, tokens}, 1);
+    context.ops.launch(
+        SplitRows{g.dy.data<float>(), unit, g.kept[kCodes].data<int8_t>(),
+                  g.kept[kSquares].data<double>(), context.scalars, context.rows, tokens,
+                  g.dy.cols(), g.dy.row_stride(), name_hash((g.weight().name() + " split").c_str()),
+                  static_cast<float>(options_.split_limit)},
+        tokens);
+  }
+
+  // dy as it is multiplied, f32 [tokens, out], in the scratch of g.context(). `squares` [tokens],
+  // f64, are of the rows of the other operand; empty: there is none.
+  Tensor split_gradient(const Gradient& g, bool samples, const Tensor& squares,
+                        const char* purpose) const {
+    if (options_.split_limit == 0) return g.dy;
+    Context& context = g.context();
+    const int64_t tokens = g.dy.rows();
+    const Tensor out = context.scratch.tensor(DType::f32, {tokens, g.dy.cols()});
+    const Arena::Frame frame(context.scratch);
+    Tensor probabilities;
+    if (samples) {
+      probabilities = context.scratch.tensor(DType::f32, {2, tokens});
+      context.ops.launch(LeverageProbabilities{g.kept[kSquares].data<double>(),
+                                               squares.empty() ? nullptr : squares.data<double>(),
+                                               probabilities.data<float>(), tokens},
+                         1);
+    }
+    context.ops.launch(
+        JoinSplit{g.kept[kCodes].data<int8_t>(), samples ? probabilities.data<float>() : nullptr,
+                  out.data<float>(), context.scalars, context.rows, tokens, g.dy.cols(),
+                  name_hash((g.weight().name() + purpose).c_str())},
+        tokens);
+    return out;
+  }
+
+  // The gradient of x transformed and as it is rounded, in units, f32 [tokens, in], in the scratch
+  // of g.context().
+  Tensor gradient_of_x(const Gradient& g) const {
+    Context& context = g.context();
+    const Tensor out = context.scratch.tensor(DType::f32, {g.x.rows(), g.x.cols()});
+    const Arena::Frame frame(context.scratch);
+    const Tensor dy = split_gradient(g, options_.samples_dx, {}, " sampled for dx");
+    const Use of = use_of(g);
+    Accumulate now = Accumulate::no;
+    for_panels(of, [&](const Tensor& values, int64_t begin, int64_t end) {
+      const Arena::Frame panel_frame(context.scratch);
+      const Tensor w = context.scratch.tensor(DType::f32, {values.rows(), values.cols()});
+      quantize(of, values, g.kept[kNumbers], kKeptW, {.values = w.data<float>()});
+      context.ops.gemm(dy.columns(begin, end), Transpose::no, w, Transpose::no, out, now);
+      now = Accumulate::yes;
+    });
+    return out;
+  }
+
+  // Calls body(gradient, w, begin, end) for rows w of the weight in f32 and the gradient of them
+  // transformed and as they are rounded, in units.
+  template <class Body>
+  void for_gradient_of_w(const Gradient& g, const Body& body) const {
+    Context& context = g.context();
+    const Arena::Frame frame(context.scratch);
+    const Use of = use_of(g);
+    const Tensor x = context.scratch.tensor(DType::f32, {g.x.rows(), g.x.cols()});
+    const Tensor squares = context.scratch.tensor(DType::f64, {g.x.rows()});
+    quantize(of, g.x, g.kept[kNumbers], kKeptX,
+             {.values = x.data<float>(), .squares = squares.data<double>()});
+    const Tensor dy = split_gradient(g, options_.samples_dw, squares, " sampled for dW");
+    for_panels(of, [&](const Tensor& values, int64_t begin, int64_t end) {
+      const Arena::Frame panel_frame(context.scratch);
+      const Tensor gradient = context.scratch.tensor(DType::f32, {values.rows(), values.cols()});
+      context.ops.gemm(dy.columns(begin, end), Transpose::yes, x, Transpose::no, gradient,
+                       Accumulate::no);
+      body(gradient, values, begin, end);
+    });
+  }
+
+  // What d of add_own_start() gets for the errors of every block.
+  void add_block_errors(const Use& of, const Tensor& d) const {
+    Context& context = of.context;
+    const Arena::Frame frame(context.scratch);
+    const int64_t candidates = candidates_of(of.weight.cols());
+    const StepChoice first = first_step(of);
+    const int64_t width = of.weight.cols();
+    const Tensor steps = context.scratch.tensor(DType::f32, {candidates});
+    // Of one operand, whose rows for_rows calls its body with: f64 [candidates, rows].
+    const auto errors_of = [&](int64_t rows, const auto& for_rows) {
+      const Tensor sums = context.scratch.tensor(DType::f64, {candidates, rows});
+      const auto of_row = [&](int64_t c, int64_t begin) {
+        return sums.rows(c, c + 1).columns(begin, rows).data<double>();
+      };
+      const auto step = [&](int64_t c) { return steps.columns(c, c + 1).data<float>(); };
+      for_rows([&](const Tensor& from, int64_t begin) {
+        for (int64_t c = 0; c < candidates; ++c) {
+          context.ops.launch(RotatedMagnitudes{from.data<float>(),
+                                               of_row(c, begin),
+                                               first,
+                                               {int64_t{1} << c, nullptr, 0},
+                                               width,
+                                               from.row_stride()},
+                             from.rows());
+        }
+      });
+      for (int64_t c = 0; c < candidates; ++c) {
+        context.ops.launch(SettleStep{of_row(c, 0), step(c), first, rows, rows * width}, 1);
+      }
+      for_rows([&](const Tensor& from, int64_t begin) {
+        for (int64_t c = 0; c < candidates; ++c) {
+          context.ops.launch(RoundingErrors{from.data<float>(), step(c), of_row(c, begin), first,
+                                            int64_t{1} << c, width, from.row_stride()},
+                             from.rows());
+        }
+      });
+      return sums;
+    };
+    const Tensor of_w = errors_of(of.weight.rows(), [&](const auto& body) {
+      for_panels(of, [&](const Tensor& values, int64_t begin, int64_t) { body(values, begin); });
+    });
+    const Tensor of_x = errors_of(of.x.rows(), [&](const auto& body) { body(of.x, 0); });
+    context.ops.launch(
+        AddBlockStart{of_w.data<double>(), of_x.data<double>(), d.data<float>(), first, candidates,
+                      of.weight.rows(), of.x.rows(), width, static_cast<float>(of.x.rows())},
+        candidates);
+  }
+
+  Int4PaperOptions options_;
+};
+
+}  // namespace
+
+std::unique_ptr<const Product> make_int4_paper_product(const Int4PaperOptions& options) {
+  return std::make_unique<Int4PaperProduct>(options);
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,302 @@
+// Tensors in four bits with one step for all of a tensor, learned or of its mean magnitude, after a
+// Hadamard transform: LSQ (Esser et al. 2020, arXiv 1902.08153) as Xi et al. 2023 have it (arXiv
+// 2306.11987, appendix A.4; methods.md 2.1 and 2.2).
+#pragma once
+
+#include "kernels/step_scalars.h"
+#include "products/hadamard_row.h"
+#include "quant/group_row.h"
+
+namespace jackscrew {
+
+// Powers of two up to kHadamardBlock: the blocks that a search chooses from.
+inline constexpr int64_t kHadamardBlocks = 8;
+
+// The block of the transform: fixed, or that with the least error once errors are known.
+struct BlockChoice {
+  int64_t fixed;        // until then, or for good
+  const float* errors;  // [candidates], of blocks 1, 2, 4 ...; all 0 before they are; null: fixed
+  int64_t candidates;
+  JACKSCREW_ROW int64_t block() const {
+    if (errors == nullptr) return fixed;
+    int64_t best = 0;
+    for (int64_t i = 1; i < candidates; ++i) best = errors[i] < errors[best] ? i : best;
+    return errors[best] > 0.0f ? int64_t{1} << best : fixed;
+  }
+};
+
+// Which step counts: the learned one, but in a run's first steps, and while none has been learned,
+// that which the mean magnitude gives.
+struct StepChoice {
+  const float* learned;  // its magnitude counts; 0: not yet; null: never
+  const StepScalars* scalars;
+  int64_t cold_steps;
+  bool training;
+  bool only_cold = false;  // no step counts but in the first steps
+  JACKSCREW_ROW bool is_cold() const { return training && scalars->step < cold_steps; }
+  JACKSCREW_ROW bool is_learned() const {
+    return learned != nullptr && *learned != 0.0f && !is_cold();
+  }
+  JACKSCREW_ROW bool is_measured() const { return only_cold ? is_cold() : !is_learned(); }
+};
+
+// sums[row] = the sum of the magnitudes of a transformed row; nothing where the step is learned.
+struct RotatedMagnitudes {
+  static constexpr bool kShortLoops = true;
+  const float* from;  // [rows, width], row stride from_stride
+  double* sums;       // [rows]
+  StepChoice step;
+  BlockChoice choice;
+  int64_t width, from_stride;
+  template <class Team>
+  JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
+    if (!step.is_measured()) return;
+    const int64_t block = choice.block();
+    double total = 0.0;
+    for_rotated(team, from + row * from_stride, width, block, [&](int64_t, int64_t count, auto& v) {
+      total += team.sum_f64(count,
+                            [&](int64_t i) { return static_cast<double>(__builtin_fabsf(v[i])); });
+    });
+    team.once([&] { sums[row] = total * static_cast<double>(shrink_of(block)); });
+  }
+};
+JACKSCREW_ROW_KERNEL(RotatedMagnitudes)
+
+// *to = the step of a tensor of `elements` in `rows`: |learned|, or 2 mean / sqrt(7) + 1e-10.
+// One row.
+struct SettleStep {
+  const double* sums;  // [rows], of RotatedMagnitudes
+  float* to;
+  StepChoice step;
+  int64_t rows, elements;
+  template <class Team>
+  JACKSCREW_ROW void operator()(const Team& team, int64_t) const {
+    if (step.is_learned()) {
+      team.once([&] { *to = __builtin_fabsf(*step.learned); });
+      return;
+    }
+    if (!step.is_measured()) return;
+    const double total = team.sum_f64(rows, [&](int64_t i) { return sums[i]; });
+    const double mean = total / static_cast<double>(elements);
+    const double root = __builtin_sqrt(static_cast<double>(kInt4Highest));
+    team.once([&] { *to = static_cast<float>(2.0 * mean / root + 1e-10); });
+  }
+};
+JACKSCREW_ROW_KERNEL(SettleStep)
+
+// Codes of transformed rows in units of *step, to nearest, cut off beyond -8 and 7.
+struct QuantizeToStep {
+  static constexpr bool kShortLoops = true;
+  const float* from;   // [rows, width], row stride from_stride
+  const float* step;   // of `from`
+  const float* other;  // of the other operand, see scales; null: 1 for both
+  int8_t* codes;       // [rows, width]; null: not wanted
+  float* values;       // [rows, width], the codes as f32; null: not wanted
+  float* scales;       // [rows, copies]: *step times *other, infinite where a number of the row is
+                       // not finite; null: not wanted
+  double* squares;     // [rows], sums of the squares of codes; null: not wanted
+  BlockChoice choice;
+  int64_t width, from_stride, copies;
+  template <class Team>
+  JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
+    const int64_t block = choice.block();
+    const float factor = per_step(*step, shrink_of(block));
+    float largest = 0.0f;
+    double sum = 0.0;
+    for_rotated(
+        team, from + row * from_stride, width, block, [&](int64_t at, int64_t count, auto& v) {
+          largest = team.max(count, largest,
+                             [&](int64_t i) { return nan_to_infinity(__builtin_fabsf(v[i])); });
+          team.each(count, [&](int64_t i) {
+            v[i] = round_to_integer(row_min(row_max(v[i] * factor, kInt4Lowest), kInt4Highest));
+          });
+          if (codes != nullptr) {
+            put_bytes(team, codes + row * width + at, count,
+                      [&](int64_t i) { return static_cast<int32_t>(v[i]); });
+          }
+          if (values != nullptr) {
+            team.each(count, [&](int64_t i) { values[row * width + at + i] = v[i]; });
+          }
+          if (squares != nullptr) {
+            sum += team.sum_f64(count, [&](int64_t i) { return static_cast<double>(v[i] * v[i]); });
+          }
+        });
+    const float finite = other != nullptr ? *step * *other : 1.0f;
+    const float scale = largest == __builtin_inff() ? largest : finite;
+    if (scales != nullptr) team.each(copies, [&](int64_t i) { scales[row * copies + i] = scale; });
+    if (squares != nullptr) team.once([&] { squares[row] = sum; });
+  }
+};
+JACKSCREW_ROW_KERNEL(QuantizeToStep)
+
+// What one unit of a product of codes is worth: the other operand's step and, where the gradient
+// is in codes, what one of those is worth.
+struct ProductUnit {
+  const float* step;
+  const float* gradient;  // null: 1
+  JACKSCREW_ROW float value() const { return gradient != nullptr ? *step * *gradient : *step; }
+};
+
+// The way back of a gradient: of transformed rows, in units, to those of `from`, which were rounded
+// to *step. Where they were cut off it is 0.
+struct RotateBackToStep {
+  static constexpr bool kShortLoops = true;
+  const float* gradient;  // [rows, width]
+  const float* from;      // [rows, width], row stride from_stride
+  const float* step;
+  float* to;  // [rows, width], row stride to_stride
+  ProductUnit unit;
+  BlockChoice choice;
+  int64_t width, from_stride, to_stride;
+  bool accumulate;
+  template <class Team>
+  JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
+    const int64_t block = choice.block();
+    const float shrink = shrink_of(block);
+    const float factor = per_step(*step, shrink);
+    const float scale = unit.value() * shrink;
+    const float* in = gradient + row * width;
+    float* out = to + row * to_stride;
+    for_rotated(team, from + row * from_stride, width, block,
+                [&](int64_t at, int64_t count, auto& v) {
+                  typename Team::template Kept<float, kHadamardBlock> kept;
+                  if (count < kHadamardBlock) {
+                    team.each(kHadamardBlock, [&](int64_t i) { kept[i] = 0.0f; });
+                  }
+                  team.each(count, [&](int64_t i) {
+                    const float value = v[i] * factor;
+                    kept[i] = value < kInt4Lowest || value > kInt4Highest ? 0.0f : in[at + i];
+                  });
+                  team.hadamard(kept, block);
+                  team.each(count, [&](int64_t i) {
+                    const float value = kept[i] * scale;
+                    out[at + i] = accumulate ? out[at + i] + value : value;
+                  });
+                });
+  }
+};
+JACKSCREW_ROW_KERNEL(RotateBackToStep)
+
+// sums[row] = the sum of a gradient of transformed rows times what their rounding to a step does
+// when the step grows: -8 or 7 where a number was cut off, else code - number / step.
+struct StepGradientOfRows {
+  static constexpr bool kShortLoops = true;
+  const float* gradient;  // [rows, width]
+  const float* from;      // [rows, width], row stride from_stride
+  const float* step;
+  double* sums;  // [rows]
+  BlockChoice choice;
+  int64_t width, from_stride;
+  template <class Team>
+  JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
+    const int64_t block = choice.block();
+    const float factor = per_step(*step, shrink_of(block));
+    const float* in = gradient + row * width;
+    double total = 0.0;
+    for_rotated(team, from + row * from_stride, width, block,
+                [&](int64_t at, int64_t count, auto& v) {
+                  total += team.sum_f64(count, [&](int64_t i) {
+                    const float value = v[i] * factor;
+                    const float inside = round_to_integer(value) - value;
+                    const float slope = value < kInt4Lowest    ? kInt4Lowest
+                                        : value > kInt4Highest ? kInt4Highest
+                                                               : inside;
+                    return static_cast<double>(in[at + i]) * static_cast<double>(slope);
+                  });
+                });
+    team.once([&] { sums[row] = total; });
+  }
+};
+JACKSCREW_ROW_KERNEL(StepGradientOfRows)
+
+// *to += the gradient of a learned step: the total of the rows in units, by 1 / sqrt(7 elements).
+// One row.
+struct AddStepGradient {
+  const double* sums;  // [rows]
+  float* to;
+  ProductUnit unit;
+  StepChoice step;
+  int64_t rows, elements;
+  template <class Team>
+  JACKSCREW_ROW void operator()(const Team& team, int64_t) const {
+    if (!step.is_learned()) return;
+    const double total = team.sum_f64(rows, [&](int64_t i) { return sums[i]; });
+    const double of_all = static_cast<double>(kInt4Highest) * static_cast<double>(elements);
+    const double sign = *step.learned < 0.0f ? -1.0 : 1.0;
+    const double value = sign * total * static_cast<double>(unit.value()) / __builtin_sqrt(of_all);
+    team.once([&] { *to += static_cast<float>(value); });
+  }
+};
+JACKSCREW_ROW_KERNEL(AddStepGradient)
+
+// In a run's first steps: sums [2] += *value times its weight, and the weight. One row.
+struct AddStepStart {
+  const float* value;
+  float* sums;
+  StepChoice step;
+  float weight;
+  template <class Team>
+  JACKSCREW_ROW void operator()(const Team& team, int64_t) const {
+    if (!step.is_cold()) return;
+    team.once([&] {
+      sums[0] += *value * weight;
+      sums[1] += weight;
+    });
+  }
+};
+JACKSCREW_ROW_KERNEL(AddStepStart)
+
+// sums[row] = the squares of what rounding a row to *step takes from it; in a run's first steps.
+struct RoundingErrors {
+  static constexpr bool kShortLoops = true;
+  const float* from;  // [rows, width], row stride from_stride
+  const float* step;
+  double* sums;  // [rows]
+  StepChoice while_cold;
+  int64_t block, width, from_stride;
+  template <class Team>
+  JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
+    if (!while_cold.is_cold()) return;
+    const float factor = per_step(*step, shrink_of(block));
+    double total = 0.0;
+    for_rotated(team, from + row * from_stride, width, block, [&](int64_t, int64_t count, auto& v) {
+      total += team.sum_f64(count, [&](int64_t i) {
+        const float value = v[i] * factor;
+        const float code = round_to_integer(row_min(row_max(value, kInt4Lowest), kInt4Highest));
+        const double error = static_cast<double>(code) - static_cast<double>(value);
+        return error * error;
+      });
+    });
+    const double unit = static_cast<double>(*step);
+    team.once([&] { sums[row] = total * unit * unit; });
+  }
+};
+JACKSCREW_ROW_KERNEL(RoundingErrors)
+
+// In a run's first steps: sums [2, candidates], of each block the mean squared error of x times
+// that of W, times their weight, and the weight. A row is a block.
+struct AddBlockStart {
+  const double* of_w;  // [candidates, w_rows]
+  const double* of_x;  // [candidates, x_rows]
+  float* sums;
+  StepChoice while_cold;
+  int64_t candidates, w_rows, x_rows, width;
+  float weight;
+  template <class Team>
+  JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
+    if (!while_cold.is_cold()) return;
+    const double w = team.sum_f64(w_rows, [&](int64_t i) { return of_w[row * w_rows + i]; });
+    const double x = team.sum_f64(x_rows, [&](int64_t i) { return of_x[row * x_rows + i]; });
+    const double mean_w = w / static_cast<double>(w_rows * width);
+    const double mean_x = x / static_cast<double>(x_rows * width);
+    // A root, as of norms, for the range of f32; no error at all would look like none yet.
+    const auto error = static_cast<float>(__builtin_sqrt(mean_w * mean_x) + 1e-30);
+    team.once([&] {
+      sums[row] += error * weight;
+      sums[candidates + row] += weight;
+    });
+  }
+};
+JACKSCREW_ROW_KERNEL(AddBlockStart)
+
+}  // namespace jackscrew

@@ -1,4 +1,5 @@
-"""Compares `merge` with PEFT's merge_and_unload, and files of `export` with the package gguf and transformers.
+"""Compares `merge` with PEFT's merge_and_unload, files of `export` with the package gguf and
+transformers, and those of `quantize` with a second reader of GPTQ.
 
 Fresh random models and adapters each time. Called by tools/parity.py.
 """
@@ -221,6 +222,57 @@ def check_nf4(report, program, work: Path, rng: random.Random) -> None:
                 f"{layers} layers in NF4")
 
 
+def unpacked(words: np.ndarray, bits: int) -> np.ndarray:
+    """Numbers of so many bits, the lowest first, of the little-endian words of each row."""
+    stream = np.unpackbits(np.ascontiguousarray(words).view(np.uint8), axis=1, bitorder="little")
+    return stream.reshape(len(words), -1, bits) @ (1 << np.arange(bits))
+
+
+def gptq_value(tensors: dict[str, torch.Tensor], layer: str, bits: int) -> np.ndarray:
+    """scale * (code - zero) in f16, written here a second time."""
+    codes, zeros, scales, group_of = (
+        tensors[f"{layer}.{part}"].numpy() for part in ("qweight", "qzeros", "scales", "g_idx"))
+    codes = unpacked(codes.T, bits)               # [rows, columns]
+    zeros = unpacked(zeros, bits).T + 1           # [rows, groups]
+    difference = (codes - zeros[:, group_of]).astype(np.float16)
+    return (scales.T[:, group_of] * difference).astype(np.float32)
+
+
+def check_gptq(report, program, work: Path, rng: random.Random) -> None:
+    """A second reader finds the same values in what quantize writes, and transformers the same loss with them."""
+    source, data = work / "gptq_source", work / "gptq.txt"
+    write_model(source, "gptq", dict(hidden=64, ffn=128, layers=2, heads=4, kv_heads=2, tied=False),
+                rng.randrange(2**31))
+    data.write_text("\n".join(TEXTS * 20))
+    for bits, more in ((4, []), (3, ["desc_act=true", "sym=false"]), (2, ["group_size=16"]),
+                       (8, ["group_size=-1"])):
+        packed, decoded = work / f"gptq_{bits}", work / f"gptq_{bits}_decoded"
+        program("quantize", f"model={source}", f"data={data}", f"output_dir={packed}", f"bits={bits}",
+                "group_size=32", "sequence_len=64", "calibration_sequences=8", *more)
+        program("export", f"model={packed}", f"output_dir={decoded}", "storage=f32")
+        tensors = load_file(packed / "model.safetensors")
+        ours = load_file(decoded / "model.safetensors")
+        different, layers = 0, 0
+        for name in ours:
+            layer = name.removesuffix(".weight")
+            if f"{layer}.qweight" not in tensors:
+                continue
+            layers += 1
+            value = torch.from_numpy(gptq_value(tensors, layer, bits))
+            different += int((value != ours[name]).sum())
+            ours[name] = value
+        report.line(f"gptq {bits}: different values", different if layers == 14 else float("nan"), 0,
+                    f"{layers} layers")
+        text = work / "gptq_eval.txt"
+        text.write_text("\n".join(TEXTS))
+        save_file(ours, decoded / "model.safetensors", metadata={"format": "pt"})
+        model = AutoModelForCausalLM.from_pretrained(decoded, dtype=torch.float32).eval()
+        ids = torch.tensor(program.tokens(packed, text)[0]["ids"])[None]
+        with torch.no_grad():
+            theirs = float(model(input_ids=ids, labels=ids).loss)
+        report.line(f"gptq {bits}: loss", abs(program.loss(text, f"model={packed}") / theirs - 1), 1e-5)
+
+
 def check_llama_cpp(report, program, work: Path, model: Path, python: Path) -> None:
     """llama.cpp opens what is exported of SmolLM2: its ids of texts, its greedy answers, and how sure it is."""
     if not python.exists():
@@ -268,4 +320,5 @@ def check_conversions(report, program, work: Path, seed: int, place: Path, model
     check_quantised_bases(report, program, work, seed, place)
     check_gguf(report, program, work, rng)
     check_nf4(report, program, work, rng)
+    check_gptq(report, program, work, rng)
     check_llama_cpp(report, program, work, model, llama_cpp)

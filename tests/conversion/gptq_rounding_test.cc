@@ -135,6 +135,50 @@ TEST(GptqRounding, FactorIsOfTheInverse) {
   EXPECT_LT(worst, 1e-4);
 }
 
+// Column by column, every later one corrected at once. Where a number lies between two codes, f32
+// may take the other one: the plain algorithm goes on from the code that was taken.
+TEST(GptqRounding, CodesAreThoseOfThePlainAlgorithm) {
+  for (const GptqLayout& layout : kLayouts) {
+    Layer layer(6, 288);
+    SCOPED_TRACE(fmt::format("{} bits, groups of {}", layout.bits, layout.group_size));
+    const std::vector<float> before = layer.values();
+    const std::vector<int32_t> order =
+        layout.activation_order ? layer.hessian.falling_order() : std::vector<int32_t>();
+    const InverseFactor factor =
+        inverse_factor(*layer.ops, layer.memory, layer.hessian.matrix(), order, 0.01);
+    const float* u = factor.u.view().data<float>();
+    const GptqMatrix matrix = round_gptq(*layer.ops, layer.memory, layer.spec, layer.w.view(),
+                                         factor.u.view(), order, layout);
+    for (int64_t row = 0; row < 6; ++row) {
+      const auto column = [&](int64_t i) {
+        return order.empty() ? i : int64_t{order[static_cast<size_t>(i)]};
+      };
+      Doubles w(288);
+      for (int64_t i = 0; i < 288; ++i) {
+        w[static_cast<size_t>(i)] =
+            static_cast<double>(before[static_cast<size_t>(row * 288 + column(i))]);
+      }
+      for (int64_t i = 0; i < 288; ++i) {
+        const auto at = static_cast<size_t>(row * 288 + column(i));
+        const auto group = static_cast<size_t>(row * matrix.groups +
+                                               matrix.group_of[static_cast<size_t>(column(i))]);
+        const double scale = static_cast<double>(to_float(matrix.scales[group]));
+        const double zero = matrix.zeros[group], last = (1 << layout.bits) - 1;
+        const double exact = std::clamp(w[static_cast<size_t>(i)] / scale + zero, 0.0, last);
+        const double code = matrix.codes[at];
+        EXPECT_NEAR(code, exact, 0.5 + 2e-3);
+        const float value = to_float(to_f16(static_cast<float>(scale * (code - zero))));
+        EXPECT_EQ(layer.values()[at], value);
+        const double error = (static_cast<double>(value) - w[static_cast<size_t>(i)]) /
+                             static_cast<double>(u[i * 289]);
+        for (int64_t j = i + 1; j < 288; ++j) {
+          w[static_cast<size_t>(j)] += error * static_cast<double>(u[i * 288 + j]);
+        }
+      }
+    }
+  }
+}
+
 TEST(GptqRounding, LosesLessThanTheNearest) {
   for (const GptqLayout& layout : kLayouts) {
     SCOPED_TRACE(fmt::format("{} bits, groups of {}", layout.bits, layout.group_size));

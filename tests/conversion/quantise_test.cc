@@ -31,8 +31,34 @@ class SlowQuantise : public ::testing::Test {
     EXPECT_EQ(outcome.exit_code, 0) << arguments << "\n" << outcome.out;
     return outcome.exit_code == 0 ? json::parse(outcome.out) : json();
   }
+  double loss(const std::string& model) const {
+    return answer(fmt::format("eval model={} data={} sequence_len=64", path(model),
+                              tiny_.eval_data()))["loss"];
+  }
+
   TinyRun tiny_;
 };
+
+TEST_F(SlowQuantise, WritesWhatItSays) {
+  for (const std::string more : {"bits=4", "bits=4 desc_act=true sym=false group_size=32",
+                                 "bits=2 group_size=16", "bits=8 group_size=-1 desc_act=true"}) {
+    SCOPED_TRACE(more);
+    const json said =
+        answer(quantise("q", more + " overwrite=true eval_data=" + tiny_.eval_data()));
+    EXPECT_EQ(said["matrices"].size(), 14u);
+    for (const json& matrix : said["matrices"]) EXPECT_LT(matrix["error"], 0.3) << matrix;
+    EXPECT_EQ(said["calibration_tokens"], 512);
+    EXPECT_NEAR(said["loss"], loss("q"), 1e-6);
+    EXPECT_NEAR(said["reference_loss"], loss("base"), 1e-6);
+    int64_t bytes = 0;
+    for (const auto& [name, text] : contents(path("q"))) bytes += std::ssize(text);
+    EXPECT_EQ(said["bytes"], bytes);
+    const json config = json::parse(tiny_.text("q/config.json"));
+    EXPECT_EQ(config["quantization_config"]["quant_method"], "gptq");
+  }
+  // Eight bits are almost exact.
+  EXPECT_NEAR(loss("q"), loss("base"), 1e-2);
+}
 
 TEST_F(SlowQuantise, SameBytesWithAnyThreads) {
   const std::string more = "bits=4 desc_act=true sym=false ";
@@ -41,6 +67,17 @@ TEST_F(SlowQuantise, SameBytesWithAnyThreads) {
   answer(quantise("again", more + "threads=2"));
   EXPECT_EQ(contents(path("one")), contents(path("two")));
   EXPECT_EQ(contents(path("one")), contents(path("again")));
+}
+
+TEST_F(SlowQuantise, LosesLessThanTheNearest) {
+  const json rounded = answer(quantise("g", "bits=2")),
+             nearest = answer(quantise("n", "bits=2 rounding=nearest"));
+  double with = 0.0, without = 0.0;
+  for (size_t i = 0; i < rounded["matrices"].size(); ++i) {
+    with += rounded["matrices"][i]["error"].get<double>();
+    without += nearest["matrices"][i]["error"].get<double>();
+  }
+  EXPECT_LT(with, 0.8 * without);
 }
 
 TEST_F(SlowQuantise, ReadsWhatItWrote) {

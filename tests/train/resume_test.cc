@@ -201,10 +201,9 @@ TEST_P(SlowResume, AnInterruptSavesAndTheRunGoesOn) {
 }
 
 std::string method_name(const ::testing::TestParamInfo<const char*>& test) {
-  constexpr const char* kNames[] = {"full",   "lora",        "prompt",      "rotary",
-                                    "mapped", "states_8bit", "kept_8bit",   "dora",
-                                    "saved",  "qgalore",     "galore_bf16", "int4",
-                                    "int4_paper"};
+  constexpr const char* kNames[] = {"full",        "lora",      "prompt",    "rotary", "mapped",
+                                    "states_8bit", "kept_8bit", "dora",      "saved",  "qgalore",
+                                    "galore_bf16", "int4",      "int4_paper"};
   return kNames[test.index];
 }
 

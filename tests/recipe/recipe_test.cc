@@ -30,9 +30,13 @@ constexpr OptionSpec kProductOptions[] = {
 constexpr OptionSpec kGaloreOptions[] = {
     {.name = "projection_dtype", .type = OptionType::text, .default_text = "f32", .help = "dtype"},
 };
-const MethodTable kMethods[] = {{"learner", "full", {}},   {"learner", "lora", kLoraOptions},
-                                {"learner", "rotary", {}}, {"learner", "galore", kGaloreOptions},
-                                {"product", "f32", {}},    {"product", "int8", kProductOptions}};
+const MethodTable kMethods[] = {{"learner", "full", {}},
+                                {"learner", "lora", kLoraOptions},
+                                {"learner", "prompt", {}},
+                                {"learner", "rotary", {}},
+                                {"learner", "galore", kGaloreOptions},
+                                {"product", "f32", {}},
+                                {"product", "int8", kProductOptions}};
 
 Recipe read(const std::vector<std::string>& arguments) {
   return read_recipe(arguments, kMethods);
@@ -83,11 +87,12 @@ TEST(Recipe, PresetsFillOnlyWhatIsNotSet) {
   EXPECT_EQ(mixed.learner, "full");
   EXPECT_EQ(mixed.learning_rate, 1e-5);  // the learner's, not the default method's
   EXPECT_EQ(usage_error([] { read({"method=lorra"}); }),
-            "command line: unknown method \"lorra\", expected one of full, lora, qlora, rotary, "
-            "galore, qgalore | "
+            "command line: unknown method \"lorra\", expected one of full, lora, qlora, prompt, "
+            "rotary, galore, qgalore | "
             "did you mean lora?");
   EXPECT_EQ(usage_error([] { read({"learner=fulll"}); }),
-            "command line: unknown learner \"fulll\", expected one of full, lora, rotary, galore | "
+            "command line: unknown learner \"fulll\", expected one of full, lora, prompt, "
+            "rotary, galore | "
             "did you mean full?");
 }
 

@@ -27,7 +27,7 @@ int run_quantise(Arguments arguments);
 int run_compare(Arguments arguments);
 
 // A row of the program's table of subcommands.
-struct Command {
+struct Subcommand {
   std::string name;
   std::string summary;                // one line
   std::string usage;                  // what follows the name

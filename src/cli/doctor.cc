@@ -39,7 +39,7 @@ JsonObject json_of(bool found, const std::string& text) {
 }
 
 // `ranks`: of those that were started together; empty where the program was started alone.
-int examine_machine(const Recipe& recipe, const std::vector<RankReport>& ranks) {
+int examine_machine(const Recipe& recipe, const std::vector<RankProbe>& ranks) {
   const IsaLevel isa = detect_isa();
   const int64_t total = total_memory_bytes();
   const int64_t available = available_memory_bytes();
@@ -102,7 +102,7 @@ int examine_machine(const Recipe& recipe, const std::vector<RankReport>& ranks) 
 int examine(const Recipe& recipe) {
   const auto ranks = open_transport({.ranks = launched_ranks()});
   if (ranks == nullptr) return examine_machine(recipe, {});
-  const std::vector<RankReport> reports = try_ranks(*ranks);
+  const std::vector<RankProbe> reports = try_ranks(*ranks);
   ranks->close();
   return ranks->rank() == 0 ? examine_machine(recipe, reports) : 0;
 }

@@ -35,10 +35,10 @@ double one_way(Transport& ranks, int other, size_t bytes, int rounds) {
 
 }  // namespace
 
-std::vector<RankReport> try_ranks(Transport& ranks) {
-  std::vector<RankReport> out;
+std::vector<RankProbe> try_ranks(Transport& ranks) {
+  std::vector<RankProbe> out;
   for (int other = 0; other < ranks.size(); ++other) {
-    RankReport report{.host = ranks.host(other)};
+    RankProbe report{.host = ranks.host(other)};
     if (other > 0 && (ranks.rank() == 0 || ranks.rank() == other)) {
       report.latency = one_way(ranks, other, kSmall, kRounds);
       report.bytes_per_second = static_cast<double>(kLarge) / one_way(ranks, other, kLarge, 3);

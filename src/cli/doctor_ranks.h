@@ -8,7 +8,7 @@
 
 namespace jackscrew {
 
-struct RankReport {
+struct RankProbe {
   std::string host;
   // From rank 0 and back, halved; of rank 0 itself 0.
   double latency = 0;           // seconds, of 8 bytes
@@ -17,6 +17,6 @@ struct RankReport {
 
 // Every rank calls it, alone with the others; rank 0 gets all [ranks], the others nothing. Throws
 // Error(device) where a rank is lost.
-std::vector<RankReport> try_ranks(Transport& ranks);
+std::vector<RankProbe> try_ranks(Transport& ranks);
 
 }  // namespace jackscrew

@@ -53,7 +53,7 @@ std::string presets_help() {
 
 // The titles of a command's tables; a command that shows the method shows the options of every
 // learner and product.
-bool shows(const Command& command, const OptionTable& table) {
+bool shows(const Subcommand& command, const OptionTable& table) {
   const auto& titles = command.tables;
   const auto has = [&](const std::string& title) {
     return std::find(titles.begin(), titles.end(), title) != titles.end();
@@ -68,15 +68,15 @@ bool shows(const Command& command, const OptionTable& table) {
 
 }  // namespace
 
-std::string program_help(std::span<const Command> commands) {
+std::string program_help(std::span<const Subcommand> commands) {
   std::string out =
       "jackscrew trains and fine-tunes Llama-family models with little memory.\n\n"
       "Examples\n";
-  for (const Command& command : commands) {
+  for (const Subcommand& command : commands) {
     if (!command.hidden && !command.examples.empty()) out += "  " + command.examples.front() + "\n";
   }
   out += "\nCommands\n";
-  for (const Command& command : commands) {
+  for (const Subcommand& command : commands) {
     if (!command.hidden) out += fmt::format("  {:<12}{}\n", command.name, command.summary);
   }
   out += fmt::format("  {:<12}{}\n", "help", "explain a command and its options");
@@ -87,7 +87,7 @@ std::string program_help(std::span<const Command> commands) {
          "5 model files,\n6 NaN or infinity, 7 device, 130 interrupted.\n";
 }
 
-std::string command_help(const Command& command) {
+std::string command_help(const Subcommand& command) {
   std::string out = fmt::format("jackscrew {}: {}\n\nExamples\n", command.name, command.summary);
   for (const std::string& example : command.examples) out += "  " + example + "\n";
   out += fmt::format("\nUsage\n  jackscrew {} {}\n", command.name, command.usage);

@@ -8,10 +8,10 @@
 
 namespace jackscrew {
 
-std::string program_help(std::span<const Command> commands);
+std::string program_help(std::span<const Subcommand> commands);
 
 // Examples first, then the command's option tables with their defaults.
-std::string command_help(const Command& command);
+std::string command_help(const Subcommand& command);
 
 std::string version_text();
 

@@ -25,7 +25,7 @@ namespace jackscrew {
 namespace {
 
 // A new subcommand is a row here.
-std::vector<Command> command_table() {
+std::vector<Subcommand> command_table() {
   using namespace option_titles;
   return {
       {.name = "train",
@@ -147,9 +147,9 @@ std::vector<Command> command_table() {
   };
 }
 
-const Command& find_command(const std::vector<Command>& commands, const std::string& name) {
+const Subcommand& find_command(const std::vector<Subcommand>& commands, const std::string& name) {
   std::vector<std::string> names = {"help"};
-  for (const Command& command : commands) {
+  for (const Subcommand& command : commands) {
     if (command.name == name) return command;
     names.push_back(command.name);
   }
@@ -179,7 +179,7 @@ bool asks_for_help(Arguments arguments) {
 }
 
 int dispatch(Arguments arguments) {
-  const std::vector<Command> commands = command_table();
+  const std::vector<Subcommand> commands = command_table();
   if (arguments.empty()) {
     write_stderr(program_help(commands));
     return static_cast<int>(ErrorKind::usage);
@@ -194,7 +194,7 @@ int dispatch(Arguments arguments) {
     fmt::print("{}", program_help(commands));
     return 0;
   }
-  const Command& command = find_command(commands, is_help ? arguments[1] : name);
+  const Subcommand& command = find_command(commands, is_help ? arguments[1] : name);
   if (is_help || asks_for_help(arguments.subspan(1))) {
     fmt::print("{}", command_help(command));
     return 0;

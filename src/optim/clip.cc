@@ -21,7 +21,8 @@ void GradientNorm::measure(Context& context) const {
   for (const Tensor& g : gradients_) {
     const int64_t chunks = ceil_div(g.size(), SquaredNormChunks::kChunk);
     context.ops.launch(SquaredNormChunks{g.data<float>(), partial, g.size()}, chunks);
-    context.ops.launch(SumOf{partial, sum++, chunks}, 1);
+    context.ops.launch(SumOf{partial, sum, chunks}, 1);
+    if (sum != nullptr) ++sum;  // on the plan device there are none
   }
 }
 

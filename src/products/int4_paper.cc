@@ -238,7 +238,8 @@ class Int4PaperProduct : public Product {
   }
 
   static int64_t candidates_of(int64_t width) {
-    return std::bit_width(static_cast<uint64_t>(widest_block(width, kHadamardBlock)));
+    const int64_t widest = widest_block(width, kHadamardBlock);
+    return static_cast<int64_t>(std::bit_width(static_cast<uint64_t>(widest)));
   }
   BlockChoice choice_of(const Use& of) const {
     const int64_t width = of.weight.cols();

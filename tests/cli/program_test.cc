@@ -242,12 +242,12 @@ TEST(Program, SchemaIsJson) {
 }
 
 TEST(Help, OptionTablesAreShownWithDefaultsAndAliases) {
-  const Command command = {.name = "train",
-                           .summary = "train",
-                           .usage = "[RECIPE.yaml]",
-                           .examples = {"jackscrew train run.yaml"},
-                           .tables = {option_titles::kMethod, option_titles::kSchedule},
-                           .run = run_config};
+  const Subcommand command = {.name = "train",
+                              .summary = "train",
+                              .usage = "[RECIPE.yaml]",
+                              .examples = {"jackscrew train run.yaml"},
+                              .tables = {option_titles::kMethod, option_titles::kSchedule},
+                              .run = run_config};
   const std::string help = command_help(command);
   EXPECT_NE(help.find("lr_scheduler_type"), std::string::npos);
   EXPECT_NE(help.find("[cosine]"), std::string::npos);

@@ -130,6 +130,31 @@ TEST_F(Rooms, AreTestedByWhatIsInThemAndAbove) {
   }
 }
 
+// Two types of one name make one of what templates do with either, at the linker's choice: a vector
+// of the one then moves its elements as if they were of the other.
+TEST(Files, NameATypeOnce) {
+  std::map<std::string, fs::path> known;
+  for (const fs::path& file : sources_below(source_root() / "src")) {
+    std::string space;
+    bool is_unnamed = false;
+    for (const std::string& line : lines_of(file)) {
+      if (const auto name = between(line, "namespace ", " {")) space = *name;
+      is_unnamed = line == "namespace {" || (is_unnamed && line != "}  // namespace");
+      for (const char* kind : {"struct ", "class ", "enum class "}) {
+        if (is_unnamed || !line.starts_with(kind) || line.find('{') == std::string::npos) continue;
+        const size_t begin = std::string_view(kind).size();
+        const std::string name = line.substr(begin, line.find_first_of(" :<{", begin) - begin);
+        const bool is_specialised = line.find('<') < line.find('{');
+        const auto [first, is_new] = known.emplace(space + "::" + name, file);
+        EXPECT_TRUE(is_new || is_specialised)
+            << name << " is in " << first->second << " and in " << file;
+        break;
+      }
+    }
+  }
+  EXPECT_GT(known.size(), 300u) << "the types are not found";
+}
+
 // Longer files have two subjects.
 TEST(Files, HaveAtMost500Lines) {
   for (const fs::path& file : sources_below(source_root() / "src")) {

@@ -416,15 +416,14 @@ TEST_F(Int4PaperTest, RefusesWhatItCannotDo) {
   };
   refused("int4_sampling=both keeps rows", {{"int4_bit_split", "off"}});
   refused("int4_cold_steps is 1", {{"int4_block", "search"}, {"int4_cold_steps", "1"}});
-  for (const auto& [name, value] : {std::pair{"int4_steps", "dynamic"},
-                                    {"int4_step_learning_rate", "1e-3"},
-                                    {"int4_cold_steps", "3"},
-                                    {"int4_bit_split", "7"},
-                                    {"int4_sampling", "off"}}) {
-    expect_error(ErrorKind::usage, "with int4_mode=paper alone", [&] {
-      make_product("int4", *ops_, {{name, value}});
-    });
-    paper({{name, value}});
+  for (const auto& option : {std::pair{"int4_steps", "dynamic"},
+                             {"int4_step_learning_rate", "1e-3"},
+                             {"int4_cold_steps", "3"},
+                             {"int4_bit_split", "7"},
+                             {"int4_sampling", "off"}}) {
+    expect_error(ErrorKind::usage, "with int4_mode=paper alone",
+                 [&] { make_product("int4", *ops_, {option}); });
+    paper({option});
   }
   expect_error(ErrorKind::usage, "int4_block=search is for", [&] {
     make_product("int4", *ops_, {{"int4_block", "search"}});

@@ -44,7 +44,7 @@ const std::vector<GgufStorage>& gguf_storages() {
       {23, "iq4_xs", 256, 136, f16_at({0}, 6e-5f)},
       {29, "iq1_m", 256, 56,
        [](uint8_t* block) {  // 2^-7, a nibble in each of four words
-         for (const size_t place : {49, 51, 53, 55}) block[place] &= 15;
+         for (const int place : {49, 51, 53, 55}) block[place] &= 15;
          block[55] |= 0x20;
        }},
       {34, "tq1_0", 256, 54, f16_at({52}, 5e-2f)},

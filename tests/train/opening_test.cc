@@ -33,8 +33,9 @@ TEST(Opening, ReplicasOfOneInstructionSet) {
   const RankFacts first{"x86-64-v4", 1}, own{"x86-64-v3", 1};
   require_alike(first, own, {.stages = 2, .replicas = 1, .lanes = 1});
   const Layout copies{.stages = 2, .replicas = 2, .lanes = 2};
-  for (const auto& [a, b] : {std::pair(first, own), std::pair(own, first)}) {
-    const std::string error = error_of(ErrorKind::device, [&] { require_alike(a, b, copies); });
+  for (const auto& pair : {std::pair(first, own), std::pair(own, first)}) {
+    const std::string error =
+        error_of(ErrorKind::device, [&] { require_alike(pair.first, pair.second, copies); });
     EXPECT_NE(hint_of(error).find("isa=x86-64-v3"), std::string::npos) << error;
   }
 }

@@ -13,13 +13,13 @@ namespace {
 // need not look through thousands.
 constexpr int64_t kPiecesInFlight = 8;
 
-size_t size_of(const Message& message) {
+size_t size_of(const PendingMessage& message) {
   return message.is_send ? message.sent.size() : message.received.size();
 }
 
 }  // namespace
 
-void Channels::add(const Message& message) {
+void Channels::add(const PendingMessage& message) {
   Channel& channel = channels_[{message.is_send, message.peer, message.tag}];
   channel.messages.push_back({.message = message});
   ++messages_;
@@ -30,7 +30,7 @@ std::vector<Ticket> Channels::take_done() {
   return std::exchange(done_, {});
 }
 
-int64_t Channels::pieces_of(const Message& message) const {
+int64_t Channels::pieces_of(const PendingMessage& message) const {
   return narrow<int64_t>(size_of(message)) / piece_bytes_ + 1;
 }
 
@@ -45,7 +45,7 @@ void Channels::begin_pieces(Channel& channel) {
 }
 
 void Channels::begin_piece(Channel& channel, std::list<Progress>::iterator progress) {
-  const Message& message = progress->message;
+  const PendingMessage& message = progress->message;
   const auto begin = static_cast<size_t>(progress->begun * piece_bytes_);
   const size_t bytes = std::min(static_cast<size_t>(piece_bytes_), size_of(message) - begin);
   ++progress->begun;

@@ -13,7 +13,7 @@
 
 namespace jackscrew {
 
-struct Message {
+struct PendingMessage {
   int peer;
   Tag tag;
   Ticket ticket;
@@ -32,14 +32,14 @@ class Channels {
   Channels(Requests& requests, int64_t piece_bytes)
       : requests_(requests), piece_bytes_(piece_bytes) {}
 
-  void add(const Message& message);
+  void add(const PendingMessage& message);
   bool empty() const { return messages_ == 0; }
   // Those that are done since the last call.
   std::vector<Ticket> take_done();
 
  private:
   struct Progress {
-    Message message;
+    PendingMessage message;
     int64_t begun = 0;  // pieces
     int64_t done = 0;
   };
@@ -48,7 +48,7 @@ class Channels {
     int64_t in_flight = 0;  // pieces
   };
 
-  int64_t pieces_of(const Message& message) const;
+  int64_t pieces_of(const PendingMessage& message) const;
   void begin_pieces(Channel& channel);
   void begin_piece(Channel& channel, std::list<Progress>::iterator progress);
   void end_piece(Channel& channel, std::list<Progress>::iterator progress);

@@ -105,7 +105,7 @@ std::shared_ptr<Communication> Communication::start(const MpiCalls& calls,
   return out;
 }
 
-Ticket Communication::post(Message message) {
+Ticket Communication::post(PendingMessage message) {
   const std::lock_guard lock(mutex_);
   throw_failure();
   if (closing_) fail(ErrorKind::generic, "a message after the end of communication");
@@ -206,7 +206,7 @@ void Communication::work() {
   while (!heartbeats.all_silent()) {
     const Wishes wishes = take_wishes();
     if (wishes.end) return;
-    for (const Message& message : wishes.messages) channels.add(message);
+    for (const PendingMessage& message : wishes.messages) channels.add(message);
     closing |= wishes.close;
     if (closing) heartbeats.close();
     heartbeats.beat(Clock::now());

@@ -42,7 +42,7 @@ class Communication : public std::enable_shared_from_this<Communication> {
   const std::vector<std::string>& hosts() const { return hosts_; }  // [ranks]
 
   // As Transport has them. `message.ticket` is filled in here.
-  Ticket post(Message message);
+  Ticket post(PendingMessage message);
   void wait(std::span<const Ticket> tickets);
   void close();
   [[noreturn]] void abort(int exit_code);
@@ -54,7 +54,7 @@ class Communication : public std::enable_shared_from_this<Communication> {
 
   // What callers want of the thread.
   struct Wishes {
-    std::vector<Message> messages;
+    std::vector<PendingMessage> messages;
     bool close = false;
     bool end = false;  // abort() or leave()
   };

@@ -20,6 +20,7 @@ constexpr int64_t kRoundedRows = 16;
 // steps, or a smaller least share, change the error of 4-bit weights by less than a thousandth.
 constexpr int kScaleSteps = 24;
 constexpr float kLeastShare = 0.55f;
+constexpr float kLargestF16 = 65504.0f;
 constexpr int64_t kLeastGroup = 16, kLargestGroup = 1024;
 
 struct Grid {
@@ -33,8 +34,10 @@ struct Grid {
     const float q = (std::clamp(x / scale, -1024.0f, 1024.0f) + kMagic) - kMagic;
     return std::clamp(q + zero, 0.0f, last);
   }
-  // As files are read: rounded to f16.
-  float value(float code) const { return to_float(to_f16(scale * (code - zero))); }
+  // As files are read: rounded to f16. What is beyond that is refused when all is done.
+  float value(float code) const {
+    return to_float(to_f16(std::clamp(scale * (code - zero), -kLargestF16, kLargestF16)));
+  }
 };
 
 // The grid of the numbers in [low, high], of which a share is kept.
@@ -44,7 +47,7 @@ Grid grid_of(float low, float high, float share, const GptqLayout& layout) {
   grid.last = static_cast<float>((1 << layout.bits) - 1);
   const float reach = std::max(-low, high);
   const float range = (layout.symmetric ? 2.0f * reach : high - low) * share;
-  grid.scale = to_float(to_f16(std::max(range / grid.last, kLeastScale)));
+  grid.scale = to_float(to_f16(std::clamp(range / grid.last, kLeastScale, kLargestF16)));
   const float middle = static_cast<float>(1 << (layout.bits - 1));
   // A zero of 0 would be stored as -1, which programs read in different ways.
   grid.zero = layout.symmetric
@@ -149,7 +152,7 @@ void reorder(Ops& ops, const Tensor& w, const std::vector<int32_t>& order, bool 
 void check_reach(const WeightSpec& weight, const GptqMatrix& matrix, const GptqLayout& layout) {
   const float reach = static_cast<float>(1 << layout.bits);
   for (const f16 scale : matrix.scales) {
-    if (to_float(scale) * reach <= 65504.0f) continue;
+    if (to_float(scale) * reach <= kLargestF16) continue;
     throw Error(
         ErrorKind::model,
         fmt::format("{} has values beyond those of f16, which GPTQ decodes to", weight.name),
@@ -177,6 +180,12 @@ GptqMatrix round_gptq(Ops& ops, Memory& memory, const WeightSpec& weight, const 
                       const Tensor& u, const std::vector<int32_t>& order,
                       const GptqLayout& layout) {
   const int64_t rows = w.rows(), cols = w.cols();
+  const float* values = w.data<float>();
+  if (!std::all_of(values, values + w.size(), [](float value) { return std::isfinite(value); })) {
+    throw Error(ErrorKind::non_finite,
+                fmt::format("{} has values that are not finite", weight.name),
+                "the file is damaged, or its training went wrong");
+  }
   GptqMatrix out{rows, cols, layout.groups(cols), {}, {}, {}, {}};
   out.codes.resize(static_cast<size_t>(rows * cols));
   out.zeros.resize(static_cast<size_t>(rows * out.groups));

@@ -15,7 +15,8 @@ void check_gptq_layout(const GptqLayout& layout);
 // itself, to the nearest. A group's scale is found when its first column is due, of the weights as
 // they are by then: of kScaleSteps shares of the range that holds them all, the one with the least
 // error, each column's weighted by what its error costs, 1 / U_kk². Throws Error(model) for a
-// weight that f16 scales cannot reach. No bit depends on threads.
+// weight that f16 scales cannot reach, Error(non_finite) for one that is not finite. No bit depends
+// on threads.
 GptqMatrix round_gptq(Ops& ops, Memory& memory, const WeightSpec& weight, const Tensor& w,
                       const Tensor& u, const std::vector<int32_t>& order, const GptqLayout& layout);
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <random>
 
@@ -246,6 +247,11 @@ TEST(GptqRounding, RefusesWhatFilesCannotHave) {
   Layer huge(8, 64);
   huge.w.view().data<float>()[5] = 3e5f;
   expect_message(ErrorKind::model, "beyond those of f16", [&] { huge.round({4, 32}); });
+  Layer damaged(8, 64);
+  damaged.w.view().data<float>()[70] = std::numeric_limits<float>::quiet_NaN();
+  expect_message(ErrorKind::non_finite, "up_proj.weight has values that are not finite", [&] {
+    damaged.round({4, 32});
+  });
 }
 
 }  // namespace

@@ -21,6 +21,8 @@ namespace jackscrew {
 // an address: with it, the closed pages alone guard.
 #if defined(__SANITIZE_ADDRESS__)
 inline constexpr bool kSanitized = true;
+#elif defined(__has_feature)
+inline constexpr bool kSanitized = __has_feature(address_sanitizer);
 #else
 inline constexpr bool kSanitized = false;
 #endif

@@ -283,34 +283,65 @@ def check_llama_cpp(report, program, work: Path, model: Path, python: Path) -> N
     for storage, limit in (("f32", 5e-3), ("keep", 0.5), ("q8_0", 0.5), ("q4_k", 0.5)):
         path = work / f"smollm2.{storage}.gguf"
         program("export", f"model={model}", f"output={path}", f"storage={storage}")
-        asked = {"texts": TEXTS, "prompts": PROMPTS, "tokens": 12}
-        done = subprocess.run([python, Path(__file__).with_name("llama_cpp_answers.py"), path],
-                              input=json.dumps(asked), capture_output=True, text=True, timeout=300)
-        said = json.loads(done.stdout)
-        data = work / "asked.txt"
-        different = 0
-        for text, ids in zip(TEXTS, said["ids"]):
-            data.write_text(text)
-            different += program.tokens(path, data)[0]["ids"] != ids
-        report.line(f"llama.cpp.{storage}: texts with other ids", different, 0)
-        other, worst = 0, 0.0
-        for prompt, answer in zip(PROMPTS, said["answers"]):
-            ours = json.loads(program("generate", f"model={path}", f"prompt={prompt}", "max_new_tokens=12",
-                                      "chat_template=plain", "product=f32", "--json"))["text"]
-            data.write_text(prompt + ours)
-            logits = program.logits(path, data, work / "asked.safetensors")
-            data.write_text(prompt)
-            begin = len(program.tokens(path, data)[0]["ids"])
-            chosen = logits["ids"][begin:].tolist()
-            # Where two tokens are as good as equally likely, rounding decides, and all that follows differs.
-            same = next((i for i, ((a, _), b) in enumerate(zip(answer, chosen)) if a != b), len(chosen))
-            sure = logits["logits"].double().log_softmax(-1)[begin - 1:]
-            other += storage == "f32" and same < len(chosen)
-            worst = max([worst, *(abs(sure[i, token].item() - logprob)
-                                  for i, (token, logprob) in enumerate(answer[:same + 1]))])
-        report.line(f"llama.cpp.{storage}: other answers", other, 0)
-        report.line(f"llama.cpp.{storage}: log-probabilities", worst, limit)
+        compare_answers(report, program, work, python, f"llama.cpp.{storage}", path, limit)
+        if storage == "f32":
+            adapter, file = random_adapter(work / "smollm2.adapter"), work / "smollm2.adapter.gguf"
+            program("export", f"model={model}", f"adapter={adapter}", f"output={file}", "format=gguf_adapter")
+            compare_answers(report, program, work, python, "llama.cpp.adapter", path, limit, adapter, file)
         path.unlink()
+
+
+def random_adapter(directory: Path) -> Path:
+    """A LoRA adapter for SmolLM2-135M, with every way to scale a module."""
+    directory.mkdir()
+    settings = dict(peft_type="LORA", task_type="CAUSAL_LM", r=4, lora_alpha=3, use_rslora=True,
+                    target_modules=["q_proj", "k_proj", "down_proj"], rank_pattern={"k_proj": 2},
+                    alpha_pattern={"down_proj": 5})
+    (directory / "adapter_config.json").write_text(json.dumps(settings))
+    modules = {"self_attn.q_proj": (4, 576, 576), "self_attn.k_proj": (2, 576, 192),
+               "mlp.down_proj": (4, 1536, 576)}
+    generator = torch.Generator().manual_seed(7)
+    tensors = {}
+    for layer in range(30):
+        for module, (rank, wide, high) in modules.items():
+            name = f"base_model.model.model.layers.{layer}.{module}.lora_"
+            tensors[f"{name}A.weight"] = torch.randn(rank, wide, generator=generator) / wide ** 0.5
+            tensors[f"{name}B.weight"] = 0.05 * torch.randn(high, rank, generator=generator)
+    save_file(tensors, directory / "adapter_model.safetensors", metadata={"format": "pt"})
+    return directory
+
+
+def compare_answers(report, program, work: Path, python: Path, name: str, path: Path, limit: float,
+                    adapter: Path | None = None, adapter_file: Path | None = None) -> None:
+    asked = {"texts": TEXTS, "prompts": PROMPTS, "tokens": 12}
+    files = [path] if adapter_file is None else [path, adapter_file]
+    with_adapter = [] if adapter is None else [f"adapter={adapter}"]
+    done = subprocess.run([python, Path(__file__).with_name("llama_cpp_answers.py"), *files],
+                          input=json.dumps(asked), capture_output=True, text=True, timeout=300)
+    said = json.loads(done.stdout)
+    data = work / "asked.txt"
+    different = 0
+    for text, ids in zip(TEXTS, said["ids"]):
+        data.write_text(text)
+        different += program.tokens(path, data)[0]["ids"] != ids
+    report.line(f"{name}: texts with other ids", different, 0)
+    other, worst = 0, 0.0
+    for prompt, answer in zip(PROMPTS, said["answers"]):
+        ours = json.loads(program("generate", f"model={path}", f"prompt={prompt}", "max_new_tokens=12",
+                                  "chat_template=plain", "product=f32", "--json", *with_adapter))["text"]
+        data.write_text(prompt + ours)
+        logits = program.logits(path, data, work / "asked.safetensors", *with_adapter)
+        data.write_text(prompt)
+        begin = len(program.tokens(path, data)[0]["ids"])
+        chosen = logits["ids"][begin:].tolist()
+        # Where two tokens are as good as equally likely, rounding decides, and all that follows differs.
+        same = next((i for i, ((a, _), b) in enumerate(zip(answer, chosen)) if a != b), len(chosen))
+        sure = logits["logits"].double().log_softmax(-1)[begin - 1:]
+        other += path.name.endswith(".f32.gguf") and same < len(chosen)
+        worst = max([worst, *(abs(sure[i, token].item() - logprob)
+                              for i, (token, logprob) in enumerate(answer[:same + 1]))])
+    report.line(f"{name}: other answers", other, 0)
+    report.line(f"{name}: log-probabilities", worst, limit)
 
 
 def check_conversions(report, program, work: Path, seed: int, place: Path, model: Path,

@@ -1,6 +1,6 @@
 """What llama.cpp makes of a GGUF file: ids of texts, and greedy answers with their log-probabilities.
 
-Run by the Python of .cache/llama_cpp, which has the package xllamacpp; called by tools/conversion_parity.py. Reads
+Its arguments are the file and, where one is to be applied, an adapter's. Run by the Python of .cache/llama_cpp, which has the package xllamacpp; called by tools/conversion_parity.py. Reads
 {"texts": [...], "prompts": [...], "tokens": N} from stdin, prints {"ids": [[...]], "answers": [[[id, logprob], ...]]}.
 """
 
@@ -19,6 +19,10 @@ def main() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     parameters = xllamacpp.CommonParams()
     parameters.model.path = sys.argv[1]
+    if len(sys.argv) > 2:
+        adapter = xllamacpp.CommonAdapterLoraInfo()
+        adapter.path, adapter.scale = sys.argv[2], 1.0
+        parameters.lora_adapters = [adapter]
     parameters.n_ctx = 512
     parameters.n_parallel = 1
     parameters.cpuparams.n_threads = 2

@@ -108,8 +108,8 @@ class Program:
         lines = self("data", "tokenize", f"model={model}", f"data={data}", "--json").splitlines()
         return [json.loads(line) for line in lines]
 
-    def logits(self, model: Path, data: Path, output: Path) -> dict[str, torch.Tensor]:
-        self("logits", f"model={model}", f"data={data}", "product=f32", f"output={output}")
+    def logits(self, model: Path, data: Path, output: Path, *more: str) -> dict[str, torch.Tensor]:
+        self("logits", f"model={model}", f"data={data}", "product=f32", f"output={output}", *more)
         return load_file(output)
 
     def loss(self, data: Path, *model: str) -> float:
@@ -606,6 +606,47 @@ class Parity:
                                  f"storage={storage}")
         self.report.line(f"{name}.opened", abs(ours - loss) / loss, 1e-5, f"loss {loss:.5f}")
 
+    def pissa(self) -> None:
+        """Adapters that begin as principal parts of their weights: ten steps of both, ours opened by PEFT."""
+        from peft import LoraConfig, get_peft_model
+
+        directory, output = self.work / "pissa", self.work / "pissa.trained"
+        tokenizer = tiny_tokenizer(list(TEXTS.values()), 300)
+        tokenizer.save_pretrained(directory)
+        shape = golden.llama(len(tokenizer), max_position_embeddings=1024, hidden=64, ffn=96,
+                             layers=3, heads=4, kv_heads=2, tied=True)
+        golden.write_config(golden.Case("pissa", self.seed, [], shape), directory)
+        weights = golden.random_weights(golden.double_model(directory), self.seed)
+        save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+
+        def base() -> torch.nn.Module:
+            model = golden.double_model(directory)
+            golden.load_weights(model, weights)
+            return model
+
+        # At a rank of half the width our subspaces are all of it, and the singular vectors exact.
+        steps = self.ten_steps(directory, output, "method=lora", "lora_init=pissa", "lora_rank=32",
+                               "lora_alpha=16")
+        config = LoraConfig(task_type="CAUSAL_LM", r=32, lora_alpha=16, target_modules="all-linear",
+                            init_lora_weights="pissa")
+        model = get_peft_model(base().float(), config).double()
+        trained = [p for p in model.parameters() if p.requires_grad]
+        optimizer = torch.optim.AdamW(trained, lr=golden.LEARNING_RATE, betas=(0.9, 0.999), eps=1e-8,
+                                      weight_decay=0)
+        batch = as_batch(self.program.tokens(directory, self.records))
+        with golden.DoublePrecision():
+            theirs = golden.train(model, batch, optimizer=optimizer)
+        for key, column, limit in (("loss", "losses", 1e-5), ("grad_norm", "grad_norms", 1e-3)):
+            ours = torch.tensor([s[key] for s in steps], dtype=torch.float64)
+            self.report.line(f"pissa.10_steps.{key}", error(ours, theirs[column]), limit)
+        ids = tokenizer(TEXTS["prose"]).input_ids
+        opened = PeftModel.from_pretrained(base(), output, autocast_adapter_dtype=False).double()
+        with golden.DoublePrecision():
+            loss, direct = text_loss(opened.eval(), ids), text_loss(model.eval(), ids)
+        self.report.line("pissa.10_steps.trained", abs(direct - loss) / loss, 1e-5)
+        ours = self.program.loss(self.texts["prose"], f"model={directory}", f"adapter={output}")
+        self.report.line("pissa.opened", abs(ours - loss) / loss, 1e-5, f"loss {loss:.5f}")
+
     def prompt(self) -> None:
         """A soft prompt that PEFT began: ten steps of both, then ours opened by PEFT."""
         from peft import PromptTuningConfig, get_peft_model
@@ -812,7 +853,7 @@ def main() -> int:
     parser.add_argument("--tokenizers", type=Path, required=True,
                         help="the directory that script/setup --tokenizers makes")
     names = ["tiny", "gguf_architectures", "gguf_types", "states", "tokens", "tokenizers", "chats",
-             "logits", "full", "lora", "adapters", "prompt", "nf4", "quantised", "products", "conversions"]
+             "logits", "full", "lora", "adapters", "pissa", "prompt", "nf4", "quantised", "products", "conversions"]
     parser.add_argument("--only", choices=names, action="append",
                         help="run this check only (repeatable)")
     options = parser.parse_args()

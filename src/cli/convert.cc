@@ -145,13 +145,38 @@ int convert(const Recipe& recipe, const char* command) {
   return 0;
 }
 
+int convert_adapter(const Recipe& recipe) {
+  recipe.options.require("model", "export");
+  recipe.options.require("adapter", "export format=gguf_adapter");
+  if (!recipe.eval_data.empty()) {
+    throw Error(ErrorKind::usage,
+                "format=gguf_adapter changes nothing that eval_data could measure",
+                "jackscrew eval model=M adapter=A data=FILE measures the adapter");
+  }
+  ModelOutput output(recipe, "export");
+  warn_of_unused(recipe, "export", {"data_weights", "val_size"});
+  const ConversionReport report = write_adapter(recipe, output);
+  output.commit();
+  if (recipe.json) {
+    print_json(output, report, std::nullopt);
+  } else {
+    print_report(output, report);
+  }
+  return 0;
+}
+
 int merge(const Recipe& recipe) {
   recipe.options.require("adapter", "merge");
+  if (recipe.format == "gguf_adapter") {
+    throw Error(ErrorKind::usage,
+                "merge writes models, format=gguf_adapter is an adapter by itself",
+                "jackscrew export model=M adapter=A format=gguf_adapter output=FILE.gguf");
+  }
   return convert(recipe, "merge");
 }
 
 int export_model(const Recipe& recipe) {
-  return convert(recipe, "export");
+  return recipe.format == "gguf_adapter" ? convert_adapter(recipe) : convert(recipe, "export");
 }
 
 }  // namespace

@@ -84,7 +84,7 @@ struct CalibrationRun::Loaded {
         flight(memory, tokens,
                measured ? Arena(memory, Purpose::activations, measured->flight.stash_bytes())
                         : Arena::measuring()),
-        loader(recipe, files, learner, ops,
+        loader(recipe, files, nullptr, learner, ops,
                measured ? Arena(memory, Purpose::staging, measured->loader.staging_bytes())
                         : Arena::measuring(),
                {}),

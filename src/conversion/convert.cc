@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "conversion/result_texts.h"
 #include "formats/bitsandbytes.h"
+#include "formats/gguf_adapter.h"
 #include "formats/gguf_writer.h"
 #include "formats/hf_config.h"
 #include "quant/nf4.h"
@@ -147,6 +148,26 @@ ConversionReport write_converted(const Recipe& recipe, const ConvertedModel& mod
                           : begin_gguf(recipe, files, tensors, output, report.notes);
   write_weights(recipe, files, tensors, *writer, style);
   report.bytes = output.written_bytes();
+  return report;
+}
+
+ConversionReport write_adapter(const Recipe& recipe, ModelOutput& output) {
+  if (recipe.adapters.size() > 1 || !recipe.adapter_weights.empty()) {
+    throw Error(
+        ErrorKind::usage, "format=gguf_adapter writes one adapter as it is",
+        "merge makes one model of several; llama.cpp has a scale for each that it is given");
+  }
+  const ModelFiles files = open_model(recipe.model, recipe.adapter, recipe.tokenizer);
+  const PeftAdapter adapter = read_peft_adapter(recipe.adapter);
+  int64_t bytes = 0;
+  for (const NamedArray& tensor : adapter.tensors) {
+    bytes = checked_add(bytes, static_cast<int64_t>(tensor.values.size() * sizeof(float)));
+  }
+  output.begin(bytes);
+  ConversionReport report;
+  report.bytes =
+      write_gguf_adapter(output.path(), files.config, model_name(recipe.adapter), adapter);
+  report.formats["f32"] = {std::ssize(adapter.tensors), bytes};
   return report;
 }
 

@@ -50,4 +50,9 @@ struct ConversionReport {
 ConversionReport write_converted(const Recipe& recipe, const ConvertedModel& model,
                                  ModelOutput& output, const ProgressStyle& style);
 
+// Writes the recipe's adapter, one of LoRA, as a GGUF file for its model, whose configuration alone
+// is read. Throws Error(usage) where there are several adapters, or weights of them, Error(model)
+// where GGUF has no place for it or it was made for another model.
+ConversionReport write_adapter(const Recipe& recipe, ModelOutput& output);
+
 }  // namespace jackscrew

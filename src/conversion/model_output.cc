@@ -42,8 +42,8 @@ ModelFormat format_of(const Recipe& recipe, const fs::path& target) {
                 fmt::format("format is hf, but {} has the name of a GGUF file", target.string()),
                 "leave format out, or name a directory");
   }
-  return recipe.format == "gguf" || (recipe.format == "auto" && named_so) ? ModelFormat::gguf
-                                                                          : ModelFormat::hf;
+  const bool file = recipe.format.starts_with("gguf") || (recipe.format == "auto" && named_so);
+  return file ? ModelFormat::gguf : ModelFormat::hf;
 }
 
 // What of a directory is no part of a model; empty: all of it is.

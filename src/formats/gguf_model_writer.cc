@@ -18,26 +18,6 @@ namespace {
   throw Error(ErrorKind::model, fmt::format("GGUF has no place for {}", what), hint);
 }
 
-// Mistral's models are a "llama" with a window.
-const GgufArchitecture& gguf_architecture(const Architecture& architecture) {
-  for (const GgufArchitecture& known : kGgufArchitectures) {
-    if (architecture.name == std::string_view(known.architecture)) return known;
-  }
-  return kGgufArchitectures[0];
-}
-
-// "model.layers.3.self_attn.q_proj.weight" gives "blk.3.attn_q.weight".
-std::string gguf_name(const WeightSpec& weight) {
-  for (const GgufName& pair : kGgufModelNames) {
-    if (weight.name == pair.hf) return pair.gguf;
-  }
-  const std::string prefix = fmt::format("model.layers.{}.", weight.layer);
-  for (const GgufName& pair : kGgufLayerNames) {
-    if (weight.name == prefix + pair.hf) return fmt::format("blk.{}.{}", weight.layer, pair.gguf);
-  }
-  no_place("tensor " + weight.name, "");
-}
-
 // llama.cpp's number for a file most of whose bytes are in a format (enum llama_ftype).
 uint32_t gguf_file_type(const std::vector<ModelTensor>& tensors) {
   static const std::map<std::string_view, uint32_t> kNumbers = {
@@ -185,8 +165,7 @@ class GgufModelWriter : public ModelWriter {
  public:
   GgufModelWriter(const fs::path& path, const GgufModel& model,
                   const std::vector<ModelTensor>& tensors)
-      : config_(model.config),
-        interleaves_(gguf_architecture(*model.config.architecture).interleaved) {
+      : config_(model.config) {
     GgufMetadata metadata;
     add_config(model, tensors, metadata);
     add_tokenizer(model.tokenizer, config_.vocab_size, metadata);
@@ -204,9 +183,7 @@ class GgufModelWriter : public ModelWriter {
   }
 
   int64_t interleaved_heads(const WeightSpec& weight) const override {
-    if (!interleaves_ || !weight.is_block_matrix()) return 0;
-    if (weight.module == "q_proj") return config_.num_attention_heads;
-    return weight.module == "k_proj" ? config_.num_key_value_heads : 0;
+    return gguf_interleaved_heads(config_, weight);
   }
   void write(const WeightSpec& weight, std::span<const uint8_t> bytes) override {
     writer_->write(gguf_name(weight), bytes);
@@ -215,11 +192,35 @@ class GgufModelWriter : public ModelWriter {
 
  private:
   ModelConfig config_;
-  bool interleaves_;
   std::unique_ptr<GgufWriter> writer_;
 };
 
 }  // namespace
+
+const GgufArchitecture& gguf_architecture(const Architecture& architecture) {
+  for (const GgufArchitecture& known : kGgufArchitectures) {
+    if (architecture.name == std::string_view(known.architecture)) return known;
+  }
+  return kGgufArchitectures[0];
+}
+
+std::string gguf_name(const WeightSpec& weight) {
+  for (const GgufName& pair : kGgufModelNames) {
+    if (weight.name == pair.hf) return pair.gguf;
+  }
+  const std::string prefix = fmt::format("model.layers.{}.", weight.layer);
+  for (const GgufName& pair : kGgufLayerNames) {
+    if (weight.name == prefix + pair.hf) return fmt::format("blk.{}.{}", weight.layer, pair.gguf);
+  }
+  no_place("tensor " + weight.name, "");
+}
+
+int64_t gguf_interleaved_heads(const ModelConfig& config, const WeightSpec& weight) {
+  const bool interleaves = gguf_architecture(*config.architecture).interleaved;
+  if (!interleaves || !weight.is_block_matrix()) return 0;
+  if (weight.module == "q_proj") return config.num_attention_heads;
+  return weight.module == "k_proj" ? config.num_key_value_heads : 0;
+}
 
 std::unique_ptr<ModelWriter> make_gguf_model_writer(const fs::path& path, const GgufModel& model,
                                                     const std::vector<ModelTensor>& tensors) {

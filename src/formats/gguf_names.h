@@ -2,8 +2,10 @@
 #pragma once
 
 #include <array>
+#include <string>
 
 #include "model/config.h"
+#include "quant/weight_spec.h"
 
 namespace jackscrew {
 
@@ -45,6 +47,16 @@ inline constexpr std::array<GgufName, 14> kGgufLayerNames = {
      {"ffn_gate.weight", "mlp.gate_proj.weight"},
      {"ffn_up.weight", "mlp.up_proj.weight"},
      {"ffn_down.weight", "mlp.down_proj.weight"}}};
+
+// What is said of an architecture; Mistral's models are a "llama" with a window.
+const GgufArchitecture& gguf_architecture(const Architecture& architecture);
+
+// "blk.3.attn_q.weight" of "model.layers.3.self_attn.q_proj.weight". Throws Error(model) where GGUF
+// has no name.
+std::string gguf_name(const WeightSpec& weight);
+
+// Of a matrix of such an architecture: in how many heads its rows are interleaved; 0: in none.
+int64_t gguf_interleaved_heads(const ModelConfig& config, const WeightSpec& weight);
 
 // The factor by which Llama 3.1 divides a rotary frequency; see RopeScaling.
 double llama3_factor(double frequency, const RopeScaling& scaling);

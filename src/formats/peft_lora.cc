@@ -282,6 +282,8 @@ void read_lora_tensors(const std::string& where, PeftAdapter& adapter) {
       {.name = "rank_pattern", .items = items_of(ranks, modules)},
       {.name = "alpha_pattern", .items = items_of(numbers("alpha_pattern"), modules)},
       {.name = "modules_to_save", .items = saved},
+      // What an adapter began as is behind it.
+      {.name = "lora_init", .value = "default", .also = {"loftq", "pissa"}},
       {.name = "lora_dropout",
        .value = fmt::format("{}", settings["lora_dropout"].get<double>()),
        .training_only = true},

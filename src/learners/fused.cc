@@ -99,6 +99,7 @@ class FusedLearner : public Learner {
     return learner_->updates_in_place(weight);
   }
   int64_t virtual_tokens() const override { return learner_->virtual_tokens(); }
+  std::string original_model() const override { return learner_->original_model(); }
   bool masters_in_files() const override { return learner_->masters_in_files(); }
   void reserve(Context& context) override { learner_->reserve(context); }
   void begin_run(int64_t total_steps) override { learner_->begin_run(total_steps); }

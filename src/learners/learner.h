@@ -116,6 +116,9 @@ class Learner {
   // How many virtual tokens begin every sequence, before its own: any id stands for them, and the
   // slot of the embedding gives their vectors.
   virtual int64_t virtual_tokens() const { return 0; }
+  // The model that LearnerContext::original reads, where that is another than the run's; else
+  // empty.
+  virtual std::string original_model() const { return {}; }
   // Whether the masters of what waits its turn are to be kept in files rather than in memory.
   virtual bool masters_in_files() const { return false; }
   virtual std::unique_ptr<LearnerSlot> make_slot(const LearnerContext& context, Weight& weight) = 0;

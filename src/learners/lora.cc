@@ -1,12 +1,15 @@
 #include "learners/lora.h"
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "base/error.h"
 #include "learners/dora_slot.h"
 #include "learners/frozen.h"
 #include "learners/full.h"
 #include "learners/lora_merge.h"
 #include "learners/lora_slot.h"
+#include "learners/pissa_slot.h"
 
 namespace jackscrew {
 
@@ -27,7 +30,43 @@ class LoraLearner : public Learner {
     if (settings_.use_dora()) {
       return std::make_unique<DoraSlot>(context, weight, settings_, *shape);
     }
-    return std::make_unique<LoraSlot>(context, weight, settings_, *shape);
+    sum_over_stages_ = context.sum_over_stages;
+    plans_only_ = context.ops.plans_only();
+    if (settings_.start() == LoraStart::pissa && context.training) {
+      return std::make_unique<PissaSlot>(context, weight, settings_, *shape, loss_);
+    }
+    auto slot = std::make_unique<LoraSlot>(context, weight, settings_, *shape);
+    if (settings_.start() == LoraStart::loftq && context.training) {
+      begin_by_loftq(context, weight, slot->factors(), loss_);
+    }
+    return slot;
+  }
+
+  std::string original_model() const override { return settings_.original_model(); }
+
+  void begin_run(int64_t) override {
+    if (settings_.start() == LoraStart::standard || plans_only_) return;
+    for (double* sum : {&loss_.weights, &loss_.lost, &loss_.left}) {
+      *sum = sum_over_stages_([&](double before) { return before + *sum; });
+    }
+    if (settings_.start() != LoraStart::loftq || loss_.lost > 0.0) return;
+    throw Error(ErrorKind::usage, "lora_init=loftq: rounding has taken nothing from the weights",
+                "they are stored as exactly as their model has them: leave lora_init out");
+  }
+
+  LearnerNotes notes() const override {
+    LearnerNotes notes;
+    if (settings_.start() == LoraStart::standard) return notes;
+    if (loss_.lost == 0.0) {
+      notes.lines.push_back("adapters begin as the principal parts of their weights (pissa)");
+      return notes;
+    }
+    notes.lines.push_back(
+        fmt::format("begun by {}: rounding moved the weights by {:.2f}%, {:.2f}% with the adapters "
+                    "({:.1f}% of its square recovered)",
+                    settings_.start_name(), share(loss_.lost), share(loss_.left),
+                    100.0 * (1.0 - loss_.left / loss_.lost)));
+    return notes;
   }
 
   nlohmann::json adapter() const override { return settings_.to_peft(); }
@@ -36,7 +75,13 @@ class LoraLearner : public Learner {
   }
 
  private:
+  // The root of a sum of squares, in per cent of that of the weights.
+  double share(double square) const { return 100.0 * std::sqrt(square / loss_.weights); }
+
   LoraSettings settings_;
+  RoundingLoss loss_;
+  SumOverStages sum_over_stages_;
+  bool plans_only_ = true;
 };
 
 }  // namespace

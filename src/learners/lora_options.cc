@@ -19,7 +19,7 @@ using nlohmann::json;
 
 constexpr double kMostRank = 4096;
 
-constexpr std::array<OptionSpec, 10> kLoraOptions = {{
+constexpr std::array<OptionSpec, 12> kLoraOptions = {{
     {"lora_rank", OptionType::integer, "16", "rank of the adapters", "r lora_r rank", "", 1,
      kMostRank},
     {"lora_alpha", OptionType::number, "auto",
@@ -43,7 +43,37 @@ constexpr std::array<OptionSpec, 10> kLoraOptions = {{
     {"lora_b_learning_rate_ratio", OptionType::number, "1",
      "learning rate of the factor B as a multiple of A's (LoRA+)", "loraplus_lr_ratio", "", 1e-6,
      1e6},
+    {"lora_init", OptionType::text, "default",
+     "what adapters begin as: default (nothing), loftq (the best for what rounding took from the "
+     "weights), pissa (the weights' principal part, which learns in their place)",
+     "init_lora_weights peft_init_lora_weights", "default loftq pissa"},
+    {"lora_original_model", OptionType::text, "",
+     "for lora_init: the model before it was rounded, where model is quantised already"},
 }};
+
+LoraStart start_named(const std::string& name) {
+  return name == "loftq"   ? LoraStart::loftq
+         : name == "pissa" ? LoraStart::pissa
+                           : LoraStart::standard;
+}
+
+void check_start_options(const OptionSet& options) {
+  const std::string& start = options.text("lora_init");
+  const bool original = !options.text("lora_original_model").empty();
+  if (start == "default" && original) {
+    throw Error(ErrorKind::usage, "lora_original_model is set, but lora_init is default",
+                "lora_init=loftq begins with what rounding took from the weights");
+  }
+  if (start == "default") return;
+  if (options.boolean("use_dora")) {
+    throw Error(ErrorKind::usage, fmt::format("use_dora is true, but lora_init is {}", start),
+                "DoRA begins with the lengths that the rows of the weights have: leave one out");
+  }
+  if (start != "loftq" || original || options.text("storage") != "keep") return;
+  throw Error(
+      ErrorKind::usage, "lora_init=loftq: nothing is rounded with storage=keep",
+      "set storage=nf4, or lora_original_model=MODEL for a model that is quantised already");
+}
 
 // The numbers of a list of "pattern=number".
 std::map<std::string, double> numbers_of(const OptionSet& options, const char* name) {
@@ -72,9 +102,11 @@ json number_json(double value) {
   return whole ? json(static_cast<int64_t>(value)) : json(value);
 }
 
-json numbers_json(const ModuleNumbers& numbers) {
+json numbers_json(const ModuleNumbers& numbers, double factor) {
   json out = json::object();
-  for (const auto& [pattern, number] : numbers.numbers()) out[pattern] = number_json(number);
+  for (const auto& [pattern, number] : numbers.numbers()) {
+    out[pattern] = number_json(factor * number);
+  }
   return out;
 }
 
@@ -116,7 +148,12 @@ LoraSettings::LoraSettings(const OptionSet& options)
       targets_(linear_targets(options, "lora_target")),
       ranks_(numbers_of(options, "rank_pattern")),
       alphas_(numbers_of(options, "alpha_pattern")),
-      saved_(options.list("modules_to_save")) {
+      saved_(options.list("modules_to_save")),
+      start_(start_named(options.text("lora_init"))),
+      start_name_(options.text("lora_init")),
+      original_model_(options.text("lora_original_model")),
+      rounds_(!original_model_.empty() || options.text("storage") != "keep") {
+  check_start_options(options);
   for (const auto& [pattern, rank] : ranks_.numbers()) {
     if (rank >= 1 && rank <= kMostRank && rank == std::floor(rank)) continue;
     throw Error(ErrorKind::usage,
@@ -129,6 +166,7 @@ void LoraSettings::settle(std::span<const WeightSpec> weights) {
   const Modules modules(weights);
   check_targets(modules);
   check_patterns(modules);
+  check_start(weights);
   tied_ = !modules.all.contains("lm_head");
   if (!tied_ || std::find(saved_.begin(), saved_.end(), "lm_head") == saved_.end()) return;
   throw Error(ErrorKind::usage, "modules_to_save has lm_head, but this model's is its embedding",
@@ -174,6 +212,18 @@ void LoraSettings::check_patterns(const Modules& modules) const {
   }
 }
 
+void LoraSettings::check_start(std::span<const WeightSpec> weights) const {
+  if (start_ == LoraStart::standard) return;
+  for (const WeightSpec& weight : weights) {
+    const std::optional<LoraShape> shape = shape_of(weight);
+    if (!shape || shape->rank <= std::min(weight.rows, weight.cols)) continue;
+    throw Error(ErrorKind::usage,
+                fmt::format("lora_init={}: rank {} is more than {} of {} x {} has", start_name_,
+                            shape->rank, path_of(weight), weight.rows, weight.cols),
+                "lower lora_rank, or leave lora_init out");
+  }
+}
+
 std::optional<LoraShape> LoraSettings::shape_of(const WeightSpec& weight) const {
   const std::string path = path_of(weight);
   if (!weight.is_block_matrix() || !targets_.contains(path)) return std::nullopt;
@@ -190,9 +240,13 @@ bool LoraSettings::saves(const WeightSpec& weight) const {
 json LoraSettings::to_peft() const {
   std::vector<std::string> names = targets_.names();
   std::sort(names.begin(), names.end());
+  // With PiSSA what an adapter began as is a part of it, subtracted: twice the rank, with a scale
+  // as before.
+  const double ranks = start_ == LoraStart::pissa ? 2.0 : 1.0;
+  const double alphas = use_rslora_ ? std::sqrt(ranks) : ranks;
   json out = {{"peft_type", "LORA"},
-              {"r", rank_},
-              {"lora_alpha", number_json(alpha_)},
+              {"r", static_cast<int64_t>(ranks) * rank_},
+              {"lora_alpha", number_json(alphas * alpha_)},
               {"lora_dropout", dropout_},
               {"target_modules", names.empty() ? json(targets_.expression()) : json(names)},
               {"use_rslora", use_rslora_},
@@ -203,8 +257,8 @@ json LoraSettings::to_peft() const {
               {"modules_to_save", saved_.empty() ? json() : json(saved_)},
               {"layers_to_transform", nullptr},
               {"layers_pattern", nullptr},
-              {"rank_pattern", numbers_json(ranks_)},
-              {"alpha_pattern", numbers_json(alphas_)}};
+              {"rank_pattern", numbers_json(ranks_, ranks)},
+              {"alpha_pattern", numbers_json(alphas_, alphas)}};
   // Else PEFT would leave the head as it was.
   if (tied_ && !saved_.empty()) out["ensure_weight_tying"] = true;
   return out;

@@ -21,6 +21,9 @@ struct LoraShape {
   double scale = 0;  // of B A: alpha / rank, or alpha / sqrt(rank) with rsLoRA
 };
 
+// What adapters begin as: A random and B zero, or from the values of the weights (lora_start.h).
+enum class LoraStart : uint8_t { standard, loftq, pissa };
+
 class LoraSettings {
  public:
   // Throws Error(usage) for values that no model has a use for.
@@ -39,6 +42,13 @@ class LoraSettings {
   // The learning rate of B as a multiple of A's (LoRA+).
   double b_learning_rate_ratio() const { return b_learning_rate_ratio_; }
 
+  LoraStart start() const { return start_; }
+  const std::string& start_name() const { return start_name_; }
+  // Whether the values before rounding are other than the stored ones.
+  bool rounds() const { return rounds_; }
+  // The files that have them; empty: the model's own.
+  const std::string& original_model() const { return original_model_; }
+
   // As PEFT's adapter_config.json has them.
   nlohmann::json to_peft() const;
 
@@ -46,6 +56,7 @@ class LoraSettings {
   struct Modules;
   void check_targets(const Modules& modules) const;
   void check_patterns(const Modules& modules) const;
+  void check_start(std::span<const WeightSpec> weights) const;
 
   int64_t rank_;
   double alpha_;
@@ -55,7 +66,10 @@ class LoraSettings {
   ModuleTargets targets_;
   ModuleNumbers ranks_, alphas_;    // of modules that have their own
   std::vector<std::string> saved_;  // modules_to_save: embed_tokens, lm_head
-  bool tied_ = false;               // the head is the embedding
+  LoraStart start_;
+  std::string start_name_, original_model_;
+  bool rounds_;
+  bool tied_ = false;  // the head is the embedding
 };
 
 }  // namespace jackscrew

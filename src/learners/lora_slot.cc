@@ -87,7 +87,6 @@ Tensor LoraSlot::down(Context& context, const Tensor& x) const {
   return scaled_product(context, x, a_.value(), Transpose::yes);
 }
 
-// scale * x op(factor), [tokens, rank], in the dtype of x. Sums are f32 and rounded once.
 Tensor LoraSlot::scaled_product(Context& context, const Tensor& x, const Tensor& factor,
                                 Transpose transpose) const {
   const Tensor thin = context.scratch.tensor(DType::f32, {x.rows(), rank()});

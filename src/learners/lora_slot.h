@@ -5,6 +5,7 @@
 
 #include "learners/factor.h"
 #include "learners/lora_options.h"
+#include "learners/lora_start.h"
 
 namespace jackscrew {
 
@@ -21,6 +22,8 @@ class LoraSlot : public LearnerSlot {
   void apply(Context& context, double weight_decay) override;
   void visit(const StateVisitor& visitor) const override;
 
+  LoraFactors factors() const { return {a_.value(), b_.value(), static_cast<double>(scale_)}; }
+
  protected:
   // "model.layers.0.self_attn.q_proj.weight" -> "model.layers.0.self_attn.q_proj." + part
   static std::string part_name(const Weight& weight, const char* part);
@@ -31,6 +34,10 @@ class LoraSlot : public LearnerSlot {
   int64_t rank() const { return a_.value().rows(); }
   float scale() const { return scale_; }
   double b_rate() const { return b_rate_; }
+  // scale * x op(factor), [tokens, rank], in the dtype of x, in context.scratch. Sums are f32 and
+  // rounded once.
+  Tensor scaled_product(Context& context, const Tensor& x, const Tensor& factor,
+                        Transpose transpose) const;
   const Factor& a() const { return a_; }
   const Factor& b() const { return b_; }
 
@@ -39,8 +46,6 @@ class LoraSlot : public LearnerSlot {
   void drop(Context& context, const Tensor& from, const Tensor& to, bool accumulate) const;
   Tensor dropped(Context& context, const Tensor& x) const;
   Tensor down(Context& context, const Tensor& x) const;
-  Tensor scaled_product(Context& context, const Tensor& x, const Tensor& factor,
-                        Transpose transpose) const;
 
   float scale_;
   float dropout_;

@@ -19,6 +19,7 @@ enum class StateRole {
   window,     // what is accumulated over several steps, each of which adds to it
   moment,     // optimizer state
   counter,    // step counts
+  constant,   // values that never change, and are a part of the result
   schedule    // which parameters of the whole run learn now: restored before all else, as the rest
               // depends on it
 };
@@ -45,6 +46,9 @@ struct StateRef {
   // Of a gradient or a window: where sums of lanes wait (lane_sums.h); a window has one more, for
   // what it held before the step.
   std::vector<Tensor> lane_sums = {};
+  // Of a constant: an adapter has it behind the parameter of that name, along that dimension.
+  std::string joins = {};
+  int joins_along = 0;
   // Set: the values are reached through it alone, and `view` has only their type and shape.
   std::shared_ptr<const RemoteState> remote = {};
 };

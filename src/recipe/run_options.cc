@@ -323,9 +323,11 @@ constexpr OptionSpec kConversionOptions[] = {
      .type = text,
      .default_text = "auto",
      .help =
-         "what is written: hf (a Hugging Face directory) or gguf (a file); auto: gguf where the "
-         "output's name ends in .gguf; quantize writes gptq",
-     .choices = "auto hf gguf gptq",
+         "what is written: hf (a Hugging Face directory), gguf (a file), gguf_adapter (a LoRA "
+         "adapter "
+         "by itself, for llama.cpp); auto: gguf where the output's name ends in .gguf; quantize "
+         "writes gptq",
+     .choices = "auto hf gguf gguf_adapter gptq",
      .affects_result = false},
     {.name = "adapter_weight",
      .type = list,

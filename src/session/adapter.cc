@@ -4,10 +4,12 @@
 #include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <span>
 #include <vector>
 
+#include "base/checked.h"
 #include "base/text.h"
 #include "formats/peft.h"
 #include "formats/state_io.h"
@@ -67,40 +69,92 @@ void take(OptionSet& options, const AdapterOption& option, const std::string& or
 }
 
 // What an adapter's directory holds, in its order.
-struct AdapterTensors {
-  std::vector<NamedShape> shapes;
-  std::vector<StateRef> states;  // one for each shape
+struct AdapterTensor {
+  NamedShape file;                // as the directory has it
+  StateRef learned;               // its values, or those that come first
+  std::optional<StateRef> fixed;  // those behind them, along fixed->joins_along
 };
 
-AdapterTensors tensors_of(const StateSource& states, const nlohmann::json& adapter) {
-  AdapterTensors tensors;
+std::vector<NamedShape> shapes_of(const std::vector<AdapterTensor>& tensors) {
+  std::vector<NamedShape> shapes;
+  for (const AdapterTensor& tensor : tensors) shapes.push_back(tensor.file);
+  return shapes;
+}
+
+std::vector<AdapterTensor> tensors_of(const StateSource& states, const nlohmann::json& adapter) {
+  std::map<std::string, StateRef> constants;  // by the parameter that they join
+  states([&](const StateRef& state) {
+    if (state.role == StateRole::constant) constants.emplace(state.joins, state);
+  });
+  std::vector<AdapterTensor> tensors;
   states([&](const StateRef& state) {
     if (state.role != StateRole::parameter) return;
+    AdapterTensor tensor{{{}, shape_of(state.view)}, state, std::nullopt};
+    if (const auto constant = constants.find(state.name); constant != constants.end()) {
+      tensor.fixed = constant->second;
+      const int along = tensor.fixed->joins_along;
+      int64_t& size = tensor.file.shape[static_cast<size_t>(along)];
+      size = checked_add(size, tensor.fixed->view.dim(along));
+    }
     for (const std::string& name : stored_names(adapter, state.name)) {
-      tensors.shapes.push_back({name, shape_of(state.view)});
-      tensors.states.push_back(state);
+      tensor.file.name = name;
+      tensors.push_back(tensor);
     }
   });
   return tensors;
+}
+
+// Calls sink(values) with the values of a state in order, some at a time.
+template <class Sink>
+void read_values(Ops& ops, const StateRef& state, const Sink& sink) {
+  write_state(ops, state, [&](std::span<const uint8_t> bytes) {
+    std::vector<float> values(bytes.size() / sizeof(float));
+    std::memcpy(values.data(), bytes.data(), bytes.size());
+    sink(std::span<const float>(values));
+  });
+}
+
+// The values of two matrices side by side, row by row.
+std::vector<float> side_by_side(Ops& ops, const StateRef& left, const StateRef& right) {
+  const auto rows = static_cast<size_t>(left.view.rows());
+  std::vector<float> both(static_cast<size_t>(left.view.size() + right.view.size()));
+  const size_t width = both.size() / rows;
+  size_t first = 0;  // column of the row where a matrix begins
+  for (const StateRef* state : {&left, &right}) {
+    const auto cols = static_cast<size_t>(state->view.cols());
+    size_t at = 0;
+    read_values(ops, *state, [&](std::span<const float> values) {
+      for (const float value : values) {
+        both[at / cols * width + first + at % cols] = value;
+        ++at;
+      }
+    });
+    first += cols;
+  }
+  return both;
 }
 
 }  // namespace
 
 int64_t adapter_bytes(const StateSource& states, const nlohmann::json& adapter,
                       const std::string& base_model) {
-  return peft_bytes(adapter, base_model, tensors_of(states, adapter).shapes);
+  return peft_bytes(adapter, base_model, shapes_of(tensors_of(states, adapter)));
 }
 
 void export_adapter(const StateSource& states, Ops& ops, const nlohmann::json& adapter,
                     const std::string& base_model, const fs::path& directory) {
-  const AdapterTensors tensors = tensors_of(states, adapter);
-  PeftWriter writer(directory, adapter, base_model, tensors.shapes);
-  for (size_t i = 0; i < tensors.states.size(); ++i) {
-    write_state(ops, tensors.states[i], [&](std::span<const uint8_t> bytes) {
-      std::vector<float> values(bytes.size() / sizeof(float));
-      std::memcpy(values.data(), bytes.data(), bytes.size());
-      writer.write(tensors.shapes[i].name, values);
-    });
+  const std::vector<AdapterTensor> tensors = tensors_of(states, adapter);
+  PeftWriter writer(directory, adapter, base_model, shapes_of(tensors));
+  for (const AdapterTensor& tensor : tensors) {
+    const auto write = [&](std::span<const float> values) {
+      writer.write(tensor.file.name, values);
+    };
+    if (tensor.fixed && tensor.fixed->joins_along == 1) {
+      write(side_by_side(ops, tensor.learned, *tensor.fixed));
+      continue;
+    }
+    read_values(ops, tensor.learned, write);
+    if (tensor.fixed) read_values(ops, *tensor.fixed, write);
   }
   writer.commit();
 }

@@ -40,6 +40,17 @@ bool is_finite(Context& context, const Weight& weight) {
   return true;
 }
 
+ModelFiles open_original(const std::string& model) {
+  ModelFiles files = open_model(model);
+  if (files.source == nullptr) {
+    throw Error(
+        ErrorKind::usage,
+        fmt::format("{} has no weights that could be another model's before rounding", model),
+        "the directory or GGUF file of the model before it was quantised is needed");
+  }
+  return files;
+}
+
 }  // namespace
 
 std::unique_ptr<Device> open_device(const Recipe& recipe) {
@@ -188,7 +199,12 @@ Arena Session::make_arena(Purpose purpose, int64_t ArenaSizes::*size) {
 void Session::build_stage(const Recipe& recipe, const ModelFiles& files, Arena staging,
                           const ProgressCallback& loaded) {
   const Layout& layout = use_.place.layout;
-  StageLoader loader(recipe, files, *learner_, *ops_, std::move(staging), loaded);
+  std::optional<ModelFiles> original;
+  if (use_.training && !learner_->original_model().empty()) {
+    original = open_original(learner_->original_model());
+  }
+  StageLoader loader(recipe, files, original ? &*original : nullptr, *learner_, *ops_,
+                     std::move(staging), loaded);
   if (sizes_) loader.check_tied();
   const LearnerContext slots{
       *memory_,

@@ -8,10 +8,11 @@
 
 namespace jackscrew {
 
-StageLoader::StageLoader(const Recipe& recipe, const ModelFiles& files, const Learner& learner,
-                         Ops& ops, Arena staging, ProgressCallback loaded)
+StageLoader::StageLoader(const Recipe& recipe, const ModelFiles& files, const ModelFiles* original,
+                         const Learner& learner, Ops& ops, Arena staging, ProgressCallback loaded)
     : recipe_(recipe),
       files_(files),
+      original_(original),
       source_(recipe.random_init ? nullptr : files.source.get()),
       learner_(learner),
       ops_(ops),
@@ -61,34 +62,35 @@ FormatPointer StageLoader::format(const WeightSpec& weight) const {
   return keep ? stored->format : lasting(f32_format());
 }
 
-// Runs use(tensor) on what the file has for a weight.
+// Runs use(tensor) on what the files have for a weight.
 template <class Use>
-void StageLoader::with_stored(const Weight& weight, const Use& use) const {
-  const StoredTensor& stored = stored_tensor(files_, *source_, weight.name());
+void StageLoader::with_stored(const ModelFiles& files, const Weight& weight, const Use& use) {
+  const StoredTensor& stored = stored_tensor(files, *files.source, weight.name());
   try {
     use(stored);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::model) throw;
-    throw Error(ErrorKind::model, fmt::format("{}: {}", files_.origin, error.what()),
+    throw Error(ErrorKind::model, fmt::format("{}: {}", files.origin, error.what()),
                 "the file is damaged, or config.json belongs to another model");
   }
-  source_->release(stored);
+  files.source->release(stored);
 }
 
 void StageLoader::fill(Weight& weight) {
   if (source_ == nullptr) {
     init_weight(ops_, files_.config, recipe_.seed, weight, staging_);
   } else {
-    with_stored(weight, [&](const StoredTensor& stored) { weight.load(ops_, stored, staging_); });
+    with_stored(files_, weight,
+                [&](const StoredTensor& stored) { weight.load(ops_, stored, staging_); });
   }
   if (loaded_) loaded_(weight.storage().bytes.bytes());
 }
 
 void StageLoader::read_original(const Weight& weight, const Tensor& out) {
-  if (source_ == nullptr) {
+  if (original_ == nullptr && source_ == nullptr) {
     return init_rows(ops_, files_.config, recipe_.seed, weight.spec(), 0, out);
   }
-  with_stored(weight, [&](const StoredTensor& stored) {
+  with_stored(original_ != nullptr ? *original_ : files_, weight, [&](const StoredTensor& stored) {
     weight.read_original(ops_, stored, out, staging_);
   });
 }

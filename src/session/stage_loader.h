@@ -15,9 +15,10 @@ void check_tied(const ModelFiles& files);
 class StageLoader {
  public:
   // All but `staging`, which holds panels on the way, must outlive the loader. `loaded` is told of
-  // the bytes of every weight that is in place.
-  StageLoader(const Recipe& recipe, const ModelFiles& files, const Learner& learner, Ops& ops,
-              Arena staging, ProgressCallback loaded);
+  // the bytes of every weight that is in place. `original` has what read_original() gives; nullptr:
+  // `files` have.
+  StageLoader(const Recipe& recipe, const ModelFiles& files, const ModelFiles* original,
+              const Learner& learner, Ops& ops, Arena staging, ProgressCallback loaded);
 
   void check_tied() const;  // of the files, unless weights are drawn at random
   FormatPointer format(const WeightSpec& weight) const;
@@ -30,10 +31,11 @@ class StageLoader {
 
  private:
   template <class Use>
-  void with_stored(const Weight& weight, const Use& use) const;
+  static void with_stored(const ModelFiles& files, const Weight& weight, const Use& use);
 
   const Recipe& recipe_;
   const ModelFiles& files_;
+  const ModelFiles* original_;
   const WeightSource* source_;  // nullptr: weights are drawn at random
   const Learner& learner_;
   Ops& ops_;

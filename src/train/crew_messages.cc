@@ -41,6 +41,7 @@ Place get_place(MessageReader& in) {
 
 void put(MessageWriter& out, const StateRef& state) {
   out.put(state.name).put(state.role).put(state.save).put(state.elements);
+  out.put(state.joins).put(state.joins_along);
   out.put(state.file.string()).put(state.view.dtype()).put(state.view.rank());
   for (int i = 0; i < state.view.rank(); ++i) out.put(state.view.dim(i));
 }
@@ -51,6 +52,8 @@ StateRef get_state(MessageReader& in) {
   state.role = in.get<StateRole>();
   state.save = in.get<bool>();
   state.elements = in.get<int64_t>();
+  state.joins = in.get_text();
+  state.joins_along = in.get<int>();
   state.file = in.get_text();
   const auto dtype = in.get<DType>();
   int64_t dims[Tensor::kMaxRank] = {};

@@ -52,7 +52,7 @@ class SlowConversion : public ::testing::Test {
 
 TEST_F(SlowConversion, MergedIsBaseAndAdapter) {
   for (const std::string more : {"use_dora=false", "use_dora=true", "use_rslora=true",
-                                 "modules_to_save=embed_tokens,lm_head"}) {
+                                 "modules_to_save=embed_tokens,lm_head", "lora_init=pissa"}) {
     SCOPED_TRACE(more);
     fs::remove_all(path("adapter"));
     train_adapter("adapter", more);
@@ -207,6 +207,31 @@ TEST_F(SlowConversion, ReplacesOnlyModelsAndOnlyWhenAsked) {
   expect_refusal(exported + path("train.jsonl"), 2, {"is no directory"});
   expect_refusal(fmt::format("export model={} output={}", path("base"), path("x")), 2,
                  {"exists already"});
+}
+
+// What is in the file: tests/formats/gguf_adapter_test.cc; what llama.cpp makes of it:
+// script/parity.
+TEST_F(SlowConversion, AnAdapterByItselfAsGguf) {
+  train_adapter("adapter");
+  const std::string both = fmt::format("model={} adapter={} ", path("base"), path("adapter"));
+  const std::string write = "export " + both + "format=gguf_adapter output=" + path("a.gguf");
+  const json said = answer(write);
+  EXPECT_EQ(said["bytes"], fs::file_size(path("a.gguf")));
+  EXPECT_EQ(said["storage"]["f32"]["tensors"], 28);  // two for each of seven modules, in two layers
+  expect_refusal(write, 2, {"exists already"});
+  const std::string bytes = read_text(path("a.gguf"));
+  answer(write + " overwrite=true");
+  EXPECT_EQ(read_text(path("a.gguf")), bytes);
+  const std::string anew = "format=gguf_adapter output=" + path("b.gguf");
+  expect_refusal("merge " + both + anew, 2, {"merge writes models", "jackscrew export"});
+  expect_refusal("export " + both + anew + " " + eval(), 2, {"eval_data", "jackscrew eval"});
+  expect_refusal("export model=" + path("base") + " " + anew, 2, {"adapter"});
+  expect_refusal("export " + both + anew + " adapter_weight=0.5", 2, {"one adapter as it is"});
+  train_adapter("dora", "use_dora=true");
+  expect_refusal(fmt::format("export model={} adapter={} {}", path("base"), path("dora"), anew), 5,
+                 {"lengths of DoRA", "jackscrew merge"});
+  EXPECT_FALSE(fs::exists(path("b.gguf")));
+  EXPECT_FALSE(fs::exists(path("b.gguf.part")));
 }
 
 TEST_F(SlowConversion, CompareShowsEveryModelAgainstTheFirst) {

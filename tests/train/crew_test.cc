@@ -69,6 +69,7 @@ INSTANTIATE_TEST_SUITE_P(
     Recipes, SlowCrewTest,
     ::testing::Values("method=full", "method=full storage=bf16 product=bf16",
                       "method=lora lora_dropout=0.1", "method=lora storage=nf4 product=int8",
+                      "method=lora storage=nf4 lora_init=pissa lora_rank=4",
                       "method=prompt prompt_tokens=3",
                       "method=rotary active_params=60% steps_per_rotation=2 storage=int8",
                       "method=rotary active_params=60% steps_per_rotation=2 storage=int8 "

@@ -201,9 +201,9 @@ TEST_P(SlowResume, AnInterruptSavesAndTheRunGoesOn) {
 }
 
 std::string method_name(const ::testing::TestParamInfo<const char*>& test) {
-  constexpr const char* kNames[] = {"full",        "lora",      "prompt",    "rotary", "mapped",
-                                    "states_8bit", "kept_8bit", "dora",      "saved",  "qgalore",
-                                    "galore_bf16", "int4",      "int4_paper"};
+  constexpr const char* kNames[] = {"full",        "lora",      "prompt",     "rotary", "mapped",
+                                    "states_8bit", "kept_8bit", "dora",       "saved",  "qgalore",
+                                    "galore_bf16", "int4",      "int4_paper", "pissa"};
   return kNames[test.index];
 }
 
@@ -230,7 +230,9 @@ INSTANTIATE_TEST_SUITE_P(SlowMethods, SlowResume,
                                            "method=full product=int4 storage=bf16",
                                            "method=full product=int4 int4_mode=paper "
                                            "int4_block=search int4_cold_steps=6 "
-                                           "gradient_accumulation_steps=2"),
+                                           "gradient_accumulation_steps=2",
+                                           "method=lora lora_init=pissa lora_rank=4 storage=nf4 "
+                                           "lora_dropout=0.1"),
                          method_name);
 
 TEST(SlowResumeRules, ARunGivenUpDoesNotComeBack) {

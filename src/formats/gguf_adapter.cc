@@ -1,0 +1,143 @@
+#include "formats/gguf_adapter.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "base/module_patterns.h"
+#include "formats/gguf_names.h"
+#include "formats/gguf_writer.h"
+#include "formats/shape.h"
+#include "model/weights.h"
+#include "quant/stored_tensor.h"
+
+namespace jackscrew {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr const char* kMergeInstead =
+    "jackscrew merge model=M adapter=A output=FILE.gguf makes one model of both";
+
+// A tensor of the file, and what its values are.
+struct AdapterPart {
+  GgufTensorSpec spec;
+  const NamedArray* from;
+  double factor = 1.0;
+  int64_t interleaved_heads = 0;
+};
+
+// How modules are scaled: by alpha / rank, or alpha / sqrt(rank).
+class LoraScales {
+ public:
+  explicit LoraScales(const ordered_json& settings)
+      : alpha_(settings["lora_alpha"].get<double>()),
+        use_rslora_(settings["use_rslora"].get<bool>()),
+        alphas_(settings.value("alpha_pattern", ordered_json::object())
+                    .get<std::map<std::string, double>>()) {}
+
+  // What the file says: with 0 llama.cpp would scale by 1.
+  double file_alpha() const { return alpha_ == 0.0 ? 1.0 : alpha_; }
+  // By what B is multiplied, so that file_alpha() / rank is its scale.
+  double factor(const std::string& module, int64_t rank) const {
+    const double alpha = alphas_.find(module).value_or(alpha_);
+    return alpha * (use_rslora_ ? std::sqrt(static_cast<double>(rank)) : 1.0) / file_alpha();
+  }
+
+ private:
+  double alpha_;
+  bool use_rslora_;
+  ModuleNumbers alphas_;
+};
+
+void refuse_what_has_no_place(const PeftAdapter& adapter) {
+  const auto refuse = [](const std::string& what) {
+    throw Error(ErrorKind::model, fmt::format("GGUF has no place for {}", what), kMergeInstead);
+  };
+  if (adapter.peft_type != "LORA") refuse("adapters of type " + adapter.peft_type);
+  if (adapter.settings.contains("use_dora")) refuse("the learned lengths of DoRA");
+  if (adapter.settings.contains("modules_to_save")) refuse("modules trained whole");
+}
+
+[[noreturn]] void another_model(const NamedArray& tensor, const std::string& what) {
+  throw Error(ErrorKind::model,
+              fmt::format("{} of shape {} {}", tensor.name, shape_text(tensor.shape), what),
+              "the adapter was made for another model");
+}
+
+// Both factors of every module, in the model's order.
+std::vector<AdapterPart> parts_of(const ModelConfig& config, const PeftAdapter& adapter) {
+  const LoraScales scales(adapter.settings);
+  std::map<std::string, const NamedArray*> arrays;
+  for (const NamedArray& array : adapter.tensors) arrays[array.name] = &array;
+  std::vector<AdapterPart> parts;
+  for (const WeightSpec& weight : weights_of(config, StageSpec::whole(config))) {
+    const std::string path = weight.name.substr(0, weight.name.rfind('.'));
+    const auto a = arrays.find(path + ".lora_A.weight"), b = arrays.find(path + ".lora_B.weight");
+    if (!weight.is_block_matrix() || a == arrays.end() || b == arrays.end()) continue;
+    const int64_t rank = a->second->shape[0];
+    const auto add = [&](const NamedArray& from, const char* ending, std::vector<int64_t> shape) {
+      if (from.shape != shape) another_model(from, "is not the model's " + shape_text(shape));
+      const auto bytes = static_cast<int64_t>(from.values.size() * sizeof(float));
+      parts.push_back({{gguf_name(weight) + ending, *ggml_type("f32"), shape, bytes}, &from});
+    };
+    add(*a->second, ".lora_a", {rank, weight.cols});
+    add(*b->second, ".lora_b", {weight.rows, rank});
+    parts.back().factor = scales.factor(path, rank);
+    parts.back().interleaved_heads = gguf_interleaved_heads(config, weight);
+    arrays.erase(a);
+    arrays.erase(b);
+  }
+  if (!arrays.empty()) another_model(*arrays.begin()->second, "has no place in the model");
+  return parts;
+}
+
+// The values as they lie in the file.
+std::vector<float> values_of(const AdapterPart& part) {
+  std::vector<float> values = part.from->values;
+  StoredTensor stored;
+  stored.shape = part.from->shape;
+  stored.interleaved_heads = part.interleaved_heads;
+  const auto width = static_cast<size_t>(stored.shape[1]);
+  for (int64_t row = 0; row < stored.shape[0]; ++row) {
+    const auto from =
+        part.from->values.begin() + static_cast<std::ptrdiff_t>(row * stored.shape[1]);
+    auto to =
+        values.begin() + static_cast<std::ptrdiff_t>(stored.interleaved_row(row) * stored.shape[1]);
+    std::transform(from, from + static_cast<std::ptrdiff_t>(width), to, [&](float value) {
+      return static_cast<float>(part.factor * static_cast<double>(value));
+    });
+  }
+  return values;
+}
+
+}  // namespace
+
+int64_t write_gguf_adapter(const fs::path& path, const ModelConfig& config, const std::string& name,
+                           const PeftAdapter& adapter) {
+  refuse_what_has_no_place(adapter);
+  const std::vector<AdapterPart> parts = parts_of(config, adapter);
+  GgufMetadata metadata;
+  metadata.add("general.architecture", gguf_architecture(*config.architecture).name);
+  metadata.add("general.type", "adapter");
+  metadata.add("general.name", name);
+  metadata.add("adapter.type", "lora");
+  metadata.add("adapter.lora.alpha", static_cast<float>(LoraScales(adapter.settings).file_alpha()));
+  std::vector<GgufTensorSpec> specs;
+  for (const AdapterPart& part : parts) specs.push_back(part.spec);
+  GgufWriter writer(path, metadata, specs);
+  for (const AdapterPart& part : parts) {
+    const std::vector<float> values = values_of(part);
+    writer.write(part.spec.name,
+                 {reinterpret_cast<const uint8_t*>(values.data()), values.size() * sizeof(float)});
+  }
+  writer.close();
+  return static_cast<int64_t>(fs::file_size(path));
+}
+
+}  // namespace jackscrew

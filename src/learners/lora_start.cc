@@ -1,0 +1,109 @@
+#include "learners/lora_start.h"
+
+#include <algorithm>
+#include <span>
+#include <vector>
+
+#include "base/philox.h"
+#include "learners/low_rank.h"
+#include "quant/weight.h"
+
+namespace jackscrew {
+
+namespace {
+
+Context start_context(const LearnerContext& context) {
+  return {context.ops, context.scratch, context.scalars};
+}
+
+// to += factor * b a
+void add_factors(Context& context, const Tensor& to, const LoraFactors& factors, double factor) {
+  const Arena::Frame frame(context.scratch);
+  const Tensor scaled = context.scratch.tensor(DType::f32, {factors.b.rows(), factors.b.cols()});
+  context.ops.zero(scaled);
+  add_scaled(context, scaled, factors.b, factor);
+  context.ops.gemm(scaled, Transpose::no, factors.a, Transpose::no, to, Accumulate::yes);
+}
+
+// Adds to scale * b a what `values`, [out, in], have in the directions of a's rows, which are
+// orthogonal.
+void add_projection(Context& context, const Tensor& values, const LoraFactors& factors) {
+  const Arena::Frame frame(context.scratch);
+  const int64_t rank = factors.a.rows(), cols = factors.a.cols();
+  std::vector<float> a(static_cast<size_t>(rank * cols));
+  context.ops.copy(Tensor(a.data(), DType::f32, {rank, cols}), factors.a);
+  std::vector<float> inverse(static_cast<size_t>(rank * rank));  // of scale a aᵀ, a diagonal
+  for (int64_t i = 0; i < rank; ++i) {
+    const std::span<const float> row(a.data() + i * cols, static_cast<size_t>(cols));
+    double square = 0.0;
+    for (const float x : row) square += static_cast<double>(x) * static_cast<double>(x);
+    if (square > 0.0) {
+      inverse[static_cast<size_t>(i * rank + i)] =
+          static_cast<float>(1.0 / (factors.scale * square));
+    }
+  }
+  const Tensor diagonal = context.scratch.tensor(DType::f32, {rank, rank});
+  context.ops.copy(diagonal, Tensor(inverse.data(), DType::f32, {rank, rank}));
+  const Tensor along = context.scratch.tensor(DType::f32, {values.rows(), rank});
+  context.ops.gemm(values, Transpose::no, factors.a, Transpose::yes, along, Accumulate::no);
+  context.ops.gemm(along, Transpose::no, diagonal, Transpose::no, factors.b, Accumulate::yes);
+}
+
+// Leaves in `values`, the original ones, what rounding took of them.
+void subtract_stored(Context& context, const Weight& weight, const Tensor& values) {
+  const Arena::Frame frame(context.scratch);
+  const int64_t step = std::min(
+      weight.rows(), panel_rows(weight.cols(), dtype_size(DType::f32), context.ops.panel_bytes()));
+  const Tensor panel = context.scratch.tensor(DType::f32, {step, weight.cols()});
+  for (int64_t begin = 0; begin < weight.rows(); begin += step) {
+    const int64_t end = std::min(weight.rows(), begin + step);
+    const Tensor stored = panel.rows(0, end - begin);
+    weight.decode(context.ops, begin, end, stored);
+    add_scaled(context, values.rows(begin, end), stored, -1.0);
+    if (context.ops.plans_only()) return;  // no panel is larger
+  }
+}
+
+Tensor matrix_like(Context& context, const Weight& weight) {
+  return context.scratch.tensor(DType::f32, {weight.rows(), weight.cols()});
+}
+
+}  // namespace
+
+void begin_by_loftq(const LearnerContext& context, const Weight& weight, const LoraFactors& adapter,
+                    RoundingLoss& loss) {
+  Context run = start_context(context);
+  const Arena::Frame frame(run.scratch);
+  const Tensor values = matrix_like(run, weight);
+  context.original(weight, values);
+  loss.weights += squared_norm(run, values);
+  subtract_stored(run, weight, values);
+  const double lost = squared_norm(run, values);
+  const double recovered = low_rank_factors(run, values, adapter.scale, context.seed,
+                                            name_hash(weight.name().c_str()), adapter.a, adapter.b);
+  loss.lost += lost;
+  loss.left += std::max(0.0, lost - recovered);
+}
+
+void begin_by_pissa(const LearnerContext& context, const Weight& weight, bool original,
+                    const LoraFactors& adapter, const LoraFactors& initial, RoundingLoss& loss) {
+  Context run = start_context(context);
+  const Arena::Frame frame(run.scratch);
+  const Tensor values = matrix_like(run, weight);
+  weight.decode(run.ops, 0, weight.rows(), values);
+  low_rank_factors(run, values, initial.scale, context.seed, name_hash(weight.name().c_str()),
+                   initial.a, initial.b);
+  run.ops.copy(adapter.a, initial.a);
+  run.ops.copy(adapter.b, initial.b);
+  if (!original) return;
+  context.original(weight, values);
+  loss.weights += squared_norm(run, values);
+  subtract_stored(run, weight, values);
+  loss.lost += squared_norm(run, values);
+  add_projection(run, values, adapter);
+  add_factors(run, values, adapter, -adapter.scale);
+  add_factors(run, values, initial, initial.scale);
+  loss.left += squared_norm(run, values);
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,139 @@
+// Texts as examples: windows of them, and the parts in which they are read.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "data/dataset_builder.h"
+#include "tests/data/dataset_fixture.h"
+
+namespace jackscrew {
+namespace {
+
+using Ids = std::vector<int32_t>;
+
+TEST_F(DatasetTest, TextFilesBecomeWindows) {
+  std::string text;
+  for (int i = 0; i < 40; ++i) text += fmt::format("Line {} \xFF of the text.\n", i);
+  const Ids ids = tokenizer_.encode(text, true);
+  const Dataset data = read("a.txt", text, options(16));
+  Ids joined;
+  int64_t targets = 0;
+  for (const Example& example : examples_of(data)) {
+    EXPECT_LE(example.ids.size(), 16u);
+    joined.insert(joined.end(), example.ids.begin(), example.ids.end());
+    EXPECT_EQ(example.target_count(), static_cast<int64_t>(example.ids.size()) - 1);
+    targets += example.target_count();
+  }
+  Ids expected = ids;
+  if (ids.size() % 16 == 1) expected.pop_back();
+  EXPECT_EQ(joined, expected);
+  EXPECT_EQ(data.stats().trained_tokens, targets);
+  EXPECT_EQ(data.stats().records, 1);
+  EXPECT_EQ(data.stats().truncated, 0);
+  EXPECT_EQ(data.stats().text_bytes, static_cast<int64_t>(text.size()));
+  EXPECT_EQ(data.stats().text_tokens, std::ssize(tokenizer_.encode(text, true)));
+  // BOS leads the text, not each window; a last window of one token is left out.
+  const Tokenizer llama3 = llama3_tokenizer();
+  const Dataset with_bos = Dataset::read(write("b.txt", "\x01\x02\x03\x04"), llama3, options(4));
+  ASSERT_EQ(llama3.encode("\x01\x02\x03\x04", true).size(), 4u);
+  ASSERT_EQ(with_bos.size(), 1);
+  EXPECT_EQ(with_bos.example(0).ids[0], llama3.bos());
+  EXPECT_EQ(with_bos.stats().trained_tokens, 3);
+}
+
+TEST_F(DatasetTest, OverlappingWindowsScoreEveryTokenOnce) {
+  std::string text;
+  for (int i = 0; i < 40; ++i) text += "the cat sat ";
+  const Ids ids = tokenizer_.encode(text, true);
+  DatasetOptions overlapping = options(16);
+  overlapping.stride = 6;
+  const Dataset data = read("a.txt", text, overlapping);
+  Ids scored;
+  for (int64_t i = 0; i < data.size(); ++i) {
+    const Example& example = data.example(i);
+    const auto begin = 6 * i;
+    EXPECT_TRUE(std::equal(example.ids.begin(), example.ids.end(), ids.begin() + begin));
+    for (size_t t = 0; t < example.ids.size(); ++t) {
+      if (example.train[t] != 0) scored.push_back(example.ids[t]);
+    }
+  }
+  EXPECT_EQ(scored, ids);
+  EXPECT_EQ(data.stats().trained_tokens, static_cast<int64_t>(ids.size()) - 1);
+}
+
+TEST_F(DatasetTest, TextRecordsGetBosAndEosOnce) {
+  const Tokenizer llama3 = llama3_tokenizer();
+  const Dataset data = Dataset::read(write("a.jsonl",
+                                           "{\"text\": \"hello\"}\n"
+                                           "{\"text\": \"<|begin_of_text|>hello<|im_end|>\"}\n"),
+                                     llama3, options(100));
+  EXPECT_EQ(data.example(0).ids, data.example(1).ids);
+  EXPECT_EQ(llama3.decode(data.example(0).ids, false), "<|begin_of_text|>hello<|im_end|>");
+  EXPECT_EQ(data.example(0).target_count(), static_cast<int64_t>(data.example(0).ids.size()) - 1);
+}
+
+// A text in parts is the text as one, wherever a line ends.
+TEST_F(DatasetTest, TextIsReadInPartsThatDoNotShow) {
+  std::string text;
+  for (int i = 0; i < 300; ++i) {
+    text += fmt::format("{}Line {},  {} \u00e9\u4e2d\n{}", i % 7 == 0 ? "  " : "", i, i * i,
+                        i % 5 == 0 ? "\n" : "");
+  }
+  const Tokenizer llama3 = llama3_tokenizer();
+  for (const Tokenizer* tokenizer : {&std::as_const(tokenizer_), &llama3}) {
+    for (const size_t limit : {40u, 64u, 1000u}) {
+      Ids ids;
+      std::string_view rest = text;
+      bool begins = true;
+      while (!rest.empty()) {
+        const size_t size = first_part(rest, limit);
+        ASSERT_TRUE(size > 0 && size <= limit);
+        const Record part = DocumentRecord{rest.substr(0, size), begins, size == rest.size()};
+        const Ids more = encode_record(*tokenizer, {}, part, "").ids;
+        ids.insert(ids.end(), more.begin(), more.end());
+        rest.remove_prefix(size);
+        begins = false;
+      }
+      const Record whole = DocumentRecord{text};
+      EXPECT_EQ(ids, encode_record(*tokenizer, {}, whole, "").ids) << limit;
+    }
+  }
+  EXPECT_EQ(first_part("ab cd ef", 6), 5u);
+  EXPECT_EQ(first_part("abcdefgh", 6), 6u);
+  EXPECT_EQ(first_part("ab\u4e2d\u4e2d", 4), 2u);
+  EXPECT_EQ(first_part(std::string(100, '\x80'), 50), 47u);
+  EXPECT_EQ(first_part("abc", 6), 3u);
+}
+
+// Windows do not depend on how the text came.
+TEST_F(DatasetTest, WindowsOfATextInParts) {
+  const Ids ids = tokenizer_.encode(std::string(500, 'x') + " and so on", true);
+  for (const int64_t stride : {0, 3, 7}) {
+    DatasetOptions o = options(8);
+    o.stride = stride;
+    std::vector<std::vector<Example>> results;
+    for (const size_t part : {ids.size(), size_t{1}, size_t{7}, size_t{20}}) {
+      DatasetBuilder builder(&tokenizer_, o);
+      for (size_t begin = 0; begin < ids.size(); begin += part) {
+        const size_t end = std::min(ids.size(), begin + part);
+        Example example;
+        example.ids.assign(ids.begin() + static_cast<ptrdiff_t>(begin),
+                           ids.begin() + static_cast<ptrdiff_t>(end));
+        builder.add_text(example);
+      }
+      builder.end_text();
+      results.push_back(examples_of(builder.finish("")));
+    }
+    for (const auto& result : results) {
+      ASSERT_EQ(result.size(), results[0].size());
+      for (size_t i = 0; i < result.size(); ++i) {
+        EXPECT_EQ(result[i].ids, results[0][i].ids);
+        EXPECT_EQ(result[i].train, results[0][i].train);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace jackscrew

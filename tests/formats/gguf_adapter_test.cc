@@ -1,0 +1,128 @@
+// Adapters as GGUF files, through the reader, beside PEFT's files.
+#include "formats/gguf_adapter.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "base/module_patterns.h"
+#include "formats/gguf.h"
+#include "formats/hf_config.h"
+#include "tests/support/errors.h"
+#include "tests/support/paths.h"
+
+namespace jackscrew {
+namespace {
+
+fs::path golden_path(const char* name) {
+  return fs::path(kTestData) / "golden" / name;
+}
+
+class GgufAdapterTest : public ::testing::Test {
+ protected:
+  ~GgufAdapterTest() override { fs::remove(path_); }
+
+  static ModelConfig config_of(const char* model) {
+    const fs::path path = golden_path(model) / "config.json";
+    return parse_hf_config(read_text(path), path.string());
+  }
+  GgufFile write(const char* model, const PeftAdapter& adapter) {
+    const int64_t bytes = write_gguf_adapter(path_, config_of(model), "mine", adapter);
+    EXPECT_EQ(bytes, static_cast<int64_t>(fs::file_size(path_)));
+    return GgufFile(path_);
+  }
+  static std::vector<float> values_of(const GgufFile& file, const std::string& name) {
+    const GgufTensor* tensor = file.find(name);
+    if (tensor == nullptr) return {};
+    std::vector<float> values(tensor->bytes.size() / sizeof(float));
+    std::memcpy(values.data(), tensor->bytes.data(), tensor->bytes.size());
+    return values;
+  }
+  static const NamedArray& array_of(const PeftAdapter& adapter, const std::string& name) {
+    for (const NamedArray& array : adapter.tensors) {
+      if (array.name == name) return array;
+    }
+    throw std::out_of_range(name);
+  }
+  void refused(const char* model, const char* adapter, const std::string& part) {
+    expect_error(ErrorKind::model, part,
+                 [&] { write(model, read_peft_adapter(golden_path(adapter))); });
+    EXPECT_FALSE(fs::exists(path_));
+  }
+
+  const fs::path path_ =
+      fs::temp_directory_path() / fmt::format("jackscrew_gguf_adapter_{}.gguf", ::getpid());
+};
+
+// Of a Llama: rows of B lie as those of q do, the halves of each head interleaved.
+TEST_F(GgufAdapterTest, HasTheFactorsUnderTheNamesOfTheirWeights) {
+  const PeftAdapter adapter = read_peft_adapter(golden_path("lora"));
+  const ModelConfig config = config_of("gqa_tied");
+  const GgufFile file = write("gqa_tied", adapter);
+  EXPECT_EQ(file.text("general.type"), "adapter");
+  EXPECT_EQ(file.text("general.architecture"), "llama");
+  EXPECT_EQ(file.text("adapter.type"), "lora");
+  EXPECT_EQ(file.number("adapter.lora.alpha"), 8.0);
+  EXPECT_EQ(file.tensors().size(), adapter.tensors.size());
+  const std::string layer = "model.layers.1.";
+  EXPECT_EQ(values_of(file, "blk.1.ffn_down.weight.lora_a"),
+            array_of(adapter, layer + "mlp.down_proj.lora_A.weight").values);
+  EXPECT_EQ(values_of(file, "blk.1.attn_v.weight.lora_b"),
+            array_of(adapter, layer + "self_attn.v_proj.lora_B.weight").values);
+  const NamedArray& b = array_of(adapter, layer + "self_attn.q_proj.lora_B.weight");
+  const std::vector<float> rows = values_of(file, "blk.1.attn_q.weight.lora_b");
+  ASSERT_EQ(rows.size(), b.values.size());
+  const int64_t rank = b.shape[1], half = config.head_dim / 2;
+  for (int64_t head = 0; head < config.num_attention_heads; ++head) {
+    for (int64_t pair = 0; pair < half; ++pair) {
+      for (int64_t side = 0; side < 2; ++side) {
+        const int64_t from = (head * 2 + side) * half + pair;
+        const int64_t to = (head * half + pair) * 2 + side;
+        for (int64_t i = 0; i < rank; ++i) {
+          EXPECT_EQ(rows[static_cast<size_t>(to * rank + i)],
+                    b.values[static_cast<size_t>(from * rank + i)]);
+        }
+      }
+    }
+  }
+}
+
+// What llama.cpp will compute, alpha / rank of the file times B, is each module's own scale.
+TEST_F(GgufAdapterTest, BringsEveryScaleIntoB) {
+  const PeftAdapter adapter = read_peft_adapter(golden_path("lora_patterns"));
+  const auto& settings = adapter.settings;
+  ASSERT_TRUE(settings.contains("alpha_pattern") && settings.contains("rank_pattern"));
+  const ModuleNumbers alphas(settings["alpha_pattern"].get<std::map<std::string, double>>());
+  const GgufFile file = write("qwen2_yarn", adapter);
+  for (const char* module : {"self_attn.q_proj", "mlp.down_proj"}) {
+    const std::string path = fmt::format("model.layers.1.{}", module);
+    const NamedArray* b = nullptr;
+    for (const NamedArray& array : adapter.tensors) {
+      if (array.name == path + ".lora_B.weight") b = &array;
+    }
+    if (b == nullptr) continue;
+    const auto rank = static_cast<double>(b->shape[1]);
+    const double alpha = alphas.find(path).value_or(settings["lora_alpha"].get<double>());
+    const double scale = alpha / (settings["use_rslora"].get<bool>() ? std::sqrt(rank) : rank);
+    const auto written =
+        values_of(file, module == std::string_view("mlp.down_proj") ? "blk.1.ffn_down.weight.lora_b"
+                                                                    : "blk.1.attn_q.weight.lora_b");
+    ASSERT_EQ(written.size(), b->values.size()) << module;
+    for (size_t i = 0; i < written.size(); ++i) {
+      const double theirs =
+          file.number("adapter.lora.alpha") / rank * static_cast<double>(written[i]);
+      EXPECT_NEAR(theirs, scale * static_cast<double>(b->values[i]), 1e-6 * std::abs(theirs));
+    }
+  }
+}
+
+TEST_F(GgufAdapterTest, WhatHasNoPlaceIsRefused) {
+  refused("gqa_tied", "dora", "GGUF has no place for the learned lengths of DoRA");
+  refused("mha_untied", "lora_saved_modules", "GGUF has no place for modules trained whole");
+  refused("qwen3", "lora", "of shape");
+}
+
+}  // namespace
+}  // namespace jackscrew

@@ -66,6 +66,15 @@ class Dot {
     }
   };
 
+  // One scale in all lanes.
+  JACKSCREW_INLINE static Vector all(float scale) {
+#if defined(__AVX512F__)
+    return _mm512_set1_ps(scale);
+#else
+    return _mm256_set1_ps(scale);
+#endif
+  }
+
   // The kEach f16 that kBlocks blocks begin with, `stride` bytes apart: number i of block b is
   // b * kEach + i. The rest is 0.
   template <int kEach, int kBlocks>
@@ -142,6 +151,40 @@ class Dot {
     }
 #endif
   };
+
+  // A table of whole numbers from -128 to 127.
+#if defined(__AVX512F__)
+  using WholeTable = Table;
+#else
+  struct WholeTable {
+    JACKSCREW_INLINE explicit WholeTable(const float (&numbers)[16])
+        : bytes(_mm_packs_epi16(eight(numbers), eight(numbers + 8))) {}
+    __m128i bytes;
+    JACKSCREW_INLINE __m128i of(__m128i codes) const {
+      return _mm_shuffle_epi8(bytes, _mm_and_si128(codes, _mm_set1_epi8(15)));
+    }
+
+   private:
+    JACKSCREW_INLINE static __m128i eight(const float* numbers) {
+      return _mm_packs_epi32(_mm_cvtps_epi32(_mm_loadu_ps(numbers)),
+                             _mm_cvtps_epi32(_mm_loadu_ps(numbers + 4)));
+    }
+  };
+  JACKSCREW_INLINE void add_halves(const WholeTable& numbers, const uint8_t* from, Vector scale,
+                                   const float* x) {
+    const __m128i codes = load(from);
+    const __m128i low = numbers.of(codes);
+    const __m128i high = numbers.of(_mm_srli_epi16(codes, 4));
+    const auto floats = [](__m128i bytes) {
+      return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
+    };
+    __m256 sum = _mm256_mul_ps(floats(low), _mm256_loadu_ps(x));
+    sum = _mm256_fmadd_ps(floats(_mm_srli_si128(low, 8)), _mm256_loadu_ps(x + 8), sum);
+    sum = _mm256_fmadd_ps(floats(high), _mm256_loadu_ps(x + 16), sum);
+    sum = _mm256_fmadd_ps(floats(_mm_srli_si128(high, 8)), _mm256_loadu_ps(x + 24), sum);
+    add(0, sum, scale);
+  }
+#endif
 
   // Adds the scaled products of x [32] with sixteen bytes, of which byte i holds elements i (low
   // nibble) and i + 16.

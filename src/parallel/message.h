@@ -15,25 +15,29 @@ class MessageWriter {
  public:
   template <class T>
   requires std::is_trivially_copyable_v<T> MessageWriter& put(const T& value) {
-    const auto* bytes = reinterpret_cast<const uint8_t*>(&value);
-    bytes_.insert(bytes_.end(), bytes, bytes + sizeof value);
+    append(&value, sizeof value);
     return *this;
   }
   template <class T>
   requires std::is_trivially_copyable_v<T> MessageWriter& put(const std::vector<T>& values) {
     put(values.size());
-    const auto* bytes = reinterpret_cast<const uint8_t*>(values.data());
-    bytes_.insert(bytes_.end(), bytes, bytes + values.size() * sizeof(T));
+    append(values.data(), values.size() * sizeof(T));
     return *this;
   }
   MessageWriter& put(const std::string& text) {
     put(text.size());
-    bytes_.insert(bytes_.end(), text.begin(), text.end());
+    append(text.data(), text.size());
     return *this;
   }
   std::span<const uint8_t> bytes() const { return bytes_; }
 
  private:
+  void append(const void* data, size_t size) {
+    const size_t end = bytes_.size();
+    bytes_.resize(end + size);
+    if (size > 0) std::memcpy(bytes_.data() + end, data, size);
+  }
+
   std::vector<uint8_t> bytes_;
 };
 

@@ -41,7 +41,7 @@ struct IQ4_NLBlock {
   template <int kBlocks, class Dot>
   JACKSCREW_ROW static void dot(Dot& dot, const uint8_t* blocks, const float* x,
                                 const float* /*sums*/) {
-    const typename Dot::Table numbers(iq4_values());
+    const typename Dot::WholeTable numbers(iq4_values());
     const auto d = Dot::template halves<1, kBlocks>(blocks, kBytes);
     Dot::template each<kBlocks>([&](int b) {
       dot.add_halves(numbers, blocks + b * kBytes + 2, d.all(b), x + b * kElements);
@@ -69,7 +69,7 @@ struct IQ4_XSBlock {
   template <int kBlocks, class Dot>
   JACKSCREW_ROW static void dot(Dot& dot, const uint8_t* blocks, const float* x,
                                 const float* /*sums*/) {
-    const typename Dot::Table numbers(iq4_values());
+    const typename Dot::WholeTable numbers(iq4_values());
     Dot::template each<kBlocks>([&](int b) {
       const uint8_t* block = blocks + b * kBytes;
       const float d = Dot::template halves<1, 1>(block, 0).first();

@@ -1,10 +1,13 @@
 // What each storage format costs: its distortion, and the speed of its kernels.
-//   format_bench [--clock=wall|cpu] [--only=TEXT] [model=PATH] [threads=4] [isa=LEVEL] [--json]
-// Without a model: normal numbers [2048, 2048]. With one: the linears of its blocks, the noise of
-// all together, speeds on the largest. Formats that cannot be encoded are filled with bytes that
-// stand for finite numbers, packed ones with codes (packed_samples.h): they have speeds only.
-// Elements per second count the matrix's elements; bytes per second those of the storage that a
-// single token's product reads. --only: formats whose name contains the text, or with
+//   format_bench [--clock=wall|cpu] [--only=TEXT] [--rows=N] [model=PATH] [threads=4] [isa=LEVEL]
+//                [--json]
+// Without a model: normal numbers [N, 2048], N being 2048. With one: the linears of its blocks, the
+// noise of all together, speeds on the largest. Formats that cannot be encoded are filled with
+// bytes that stand for finite numbers, packed ones with codes (packed_samples.h): they have speeds
+// only. Elements per second count the matrix's elements; bytes per second those of the storage that
+// a single token's product reads, with their share of the speed at which the threads read memory:
+// of a matrix that no cache holds (--rows=32768), how near the product is to what memory allows.
+// --only: formats whose name contains the text, or with
 // --only=read those that cannot be encoded.
 #include <fmt/format.h>
 
@@ -52,7 +55,7 @@ struct Matrix {
   int64_t cols() const { return values.view().cols(); }
 };
 
-std::vector<Matrix> matrices(const Recipe& recipe, Memory& memory, Ops& ops) {
+std::vector<Matrix> matrices(const Recipe& recipe, int64_t normal_rows, Memory& memory, Ops& ops) {
   std::vector<Matrix> out;
   const auto take = [&](int64_t rows, int64_t cols) {
     return OwnedTensor(memory, Purpose::masters, DType::f32, {rows, cols});
@@ -60,9 +63,8 @@ std::vector<Matrix> matrices(const Recipe& recipe, Memory& memory, Ops& ops) {
   if (recipe.model.empty()) {
     ModelConfig config;
     config.initializer_range = 1.0;
-    Weight weight(memory, {"normal", 2048, 2048}, find_format("f32"));
-    out.push_back({take(2048, 2048)});
-    init_rows(ops, config, recipe.seed, weight.spec(), 0, out[0].values.view());
+    out.push_back({take(normal_rows, 2048)});
+    init_rows(ops, config, recipe.seed, {"normal", normal_rows, 2048}, 0, out[0].values.view());
     return out;
   }
   const ModelFiles files = open_model(recipe.model);
@@ -208,28 +210,32 @@ bool fits(const Subject& subject, const std::vector<Matrix>& all) {
 int run(std::vector<std::string> arguments) {
   BenchClock clock = take_clock(arguments);
   std::string only;
+  int64_t rows = 2048;
   std::erase_if(arguments, [&](const std::string& argument) {
-    const bool found = argument.starts_with("--only=");
-    if (found) only = argument.substr(7);
-    return found;
+    const bool names = argument.starts_with("--only=");
+    const bool size = argument.starts_with("--rows=");
+    if (names) only = argument.substr(7);
+    if (size) rows = std::max<int64_t>(1, std::atoll(argument.c_str() + 7));
+    return names || size;
   });
   arguments.insert(arguments.begin(), "threads=2");  // what is written later wins
   const Recipe recipe = read_arguments(arguments, 0, "format_bench");
   clock.threads = narrow<int>(recipe.threads);
   const auto ops = make_cpu_ops(clock.threads, choose_isa(recipe.isa));
   Memory memory("host", make_host_backing(), 0);
-  const std::vector<Matrix> all = matrices(recipe, memory, *ops);
+  const std::vector<Matrix> all = matrices(recipe, rows, memory, *ops);
   double signal = 0.0;
   for (const Matrix& matrix : all) {
     const OwnedTensor zero(memory, Purpose::workspace, DType::f32, {matrix.rows(), matrix.cols()});
     signal += squared_difference(matrix.values.view(), zero.view());
   }
+  const double floor = 1e-9 * read_bandwidth(clock);
   if (!recipe.json) {
-    fmt::print("{}, {} threads, {}, {} time; Gelements/s (the product: GB/s)\n",
+    fmt::print("{}, {} threads, {}, {} time; Gelements/s (the product: GB/s of {:.1f})\n",
                recipe.model.empty() ? "normal numbers" : recipe.model, recipe.threads,
-               isa_name(ops->isa()), clock.name());
-    fmt::print("{:<13}{:>8}{:>9}{:>9}{:>11}{:>9}{:>9}{:>9}\n", "format", "bits", "SNR dB", "encode",
-               "stochastic", "decode", "to bf16", "product");
+               isa_name(ops->isa()), clock.name(), floor);
+    fmt::print("{:<13}{:>8}{:>9}{:>9}{:>11}{:>9}{:>9}{:>9}{:>7}\n", "format", "bits", "SNR dB",
+               "encode", "stochastic", "decode", "to bf16", "product", "%");
   }
   for (const Subject& subject : subjects()) {
     const bool wanted = only == "read"
@@ -251,15 +257,17 @@ int run(std::vector<std::string> arguments) {
       }
       object.add("decode", rate(costs.decode))
           .add("decode_bf16", rate(costs.decode_bf16))
-          .add("product_bandwidth", bandwidth);
+          .add("product_bandwidth", bandwidth)
+          .add("bandwidth", floor);
       fmt::print("{}\n", object.text());
     } else if (subject.can_encode()) {
-      fmt::print("{:<13}{:>8.3f}{:>9.2f}{:>9.2f}{:>11.2f}{:>9.2f}{:>9.2f}{:>9.2f}\n", subject.name,
-                 costs.bits, snr, rate(costs.encode), rate(costs.stochastic), rate(costs.decode),
-                 rate(costs.decode_bf16), bandwidth);
+      fmt::print("{:<13}{:>8.3f}{:>9.2f}{:>9.2f}{:>11.2f}{:>9.2f}{:>9.2f}{:>9.2f}{:>7.0f}\n",
+                 subject.name, costs.bits, snr, rate(costs.encode), rate(costs.stochastic),
+                 rate(costs.decode), rate(costs.decode_bf16), bandwidth, 100.0 * bandwidth / floor);
     } else {
-      fmt::print("{:<13}{:>8.3f}{:>9}{:>9}{:>11}{:>9.2f}{:>9.2f}{:>9.2f}\n", subject.name,
-                 costs.bits, "", "", "", rate(costs.decode), rate(costs.decode_bf16), bandwidth);
+      fmt::print("{:<13}{:>8.3f}{:>9}{:>9}{:>11}{:>9.2f}{:>9.2f}{:>9.2f}{:>7.0f}\n", subject.name,
+                 costs.bits, "", "", "", rate(costs.decode), rate(costs.decode_bf16), bandwidth,
+                 100.0 * bandwidth / floor);
     }
     std::fflush(stdout);
   }

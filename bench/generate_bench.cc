@@ -12,38 +12,12 @@
 
 #include "base/error.h"
 #include "base/json_object.h"
-#include "base/parallel.h"
 #include "bench/machine.h"
 #include "cli/arguments.h"
 #include "generation/generate.h"
 
 namespace jackscrew {
 namespace {
-
-// Bytes per second that all threads read from memory together, the best of several passes.
-double read_bandwidth(const BenchClock& clock) {
-  // Eight times the last-level cache of common machines.
-  constexpr int64_t kWords = int64_t{32} << 20;
-  constexpr int64_t kChunk = int64_t{1} << 18;
-  constexpr int kPasses = 10;
-  Memory memory("host", make_host_backing(), 0);
-  const OwnedTensor data(memory, Purpose::activations, DType::f64, {kWords});
-  const auto* words = static_cast<const uint64_t*>(data.view().raw());
-  std::vector<uint64_t> sums(kWords / kChunk);
-  double best = 0.0;
-  for (int pass = 0; pass < kPasses; ++pass) {
-    const double begin = clock.seconds();
-    parallel_for(clock.threads, kWords / kChunk, [&](int64_t chunk, int) {
-      uint64_t sum = 0;
-#pragma omp simd reduction(+ : sum)
-      for (int64_t i = chunk * kChunk; i < (chunk + 1) * kChunk; ++i) sum += words[i];
-      sums[static_cast<size_t>(chunk)] += sum;
-    });
-    best = std::max(best, 8.0 * kWords / (clock.seconds() - begin));
-  }
-  if (sums[0] != 0) fail(ErrorKind::generic, "fresh memory is not zero");
-  return best;
-}
 
 // What one token reads: all weights but an embedding that is not the head too.
 double weight_bytes(const Stage& stage) {

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/half.h"
+#include "base/parallel.h"
 #include "base/philox.h"
 #include "kernels/isa.h"
 #include "tensor/memory.h"
@@ -73,6 +74,34 @@ inline OwnedTensor filled(Memory& memory, DType dtype, int64_t rows, int64_t col
     if (dtype == DType::i8) out.view().data<int8_t>()[i] = static_cast<int8_t>(i % 127);
   }
   return out;
+}
+
+// Bytes per second that all threads read from memory together, the best of several passes.
+inline double read_bandwidth(const BenchClock& clock) {
+  // Eight times the last-level cache of common machines.
+  constexpr int64_t kWords = int64_t{32} << 20;
+  constexpr int64_t kChunk = int64_t{1} << 18;
+  constexpr int64_t kSums = 16;  // of which eight registers hold two each: none waits for itself
+  constexpr int kPasses = 10;
+  Memory memory("host", make_host_backing(), 0);
+  const OwnedTensor data(memory, Purpose::activations, DType::f64, {kWords});
+  const auto* words = static_cast<const uint64_t*>(data.view().raw());
+  std::vector<uint64_t> all(kWords / kChunk);
+  double best = 0.0;
+  for (int pass = 0; pass < kPasses; ++pass) {
+    const double begin = clock.seconds();
+    parallel_for(clock.threads, kWords / kChunk, [&](int64_t chunk, int) {
+      uint64_t sums[kSums] = {};
+      for (int64_t i = chunk * kChunk; i < (chunk + 1) * kChunk; i += kSums) {
+#pragma omp simd
+        for (int64_t j = 0; j < kSums; ++j) sums[j] += words[i + j];
+      }
+      for (const uint64_t sum : sums) all[static_cast<size_t>(chunk)] += sum;
+    });
+    best = std::max(best, 8.0 * kWords / (clock.seconds() - begin));
+  }
+  if (all[0] != 0) fail(ErrorKind::generic, "fresh memory is not zero");
+  return best;
 }
 
 // One whole-matrix oneDNN call with all threads.

@@ -58,7 +58,7 @@ BF16_RECIPES = {
 
 # Fields of the log and of checkpoint.json that say when, how fast or where.
 PASSING = {"time", "tokens_per_second", "seconds", "seconds_beside", "resident_peak", "cpu", "version", "isa",
-           "threads", "crc32c", "graphs"}
+           "threads", "crc32c", "graphs", "mapped"}
 
 
 def model_name(tied):

@@ -76,6 +76,10 @@ void print_table(const Recipe& recipe, const ModelFiles& files, const SessionPla
   fmt::print("  device ({})\n", device.name());
   print_ledger(plan.ledger);
   print_row("peak", plan.ledger.peak, fmt::format("reached in phase {}", plan.ledger.peak_at));
+  if (plan.mapped_bytes > 0) {
+    print_row("mapped", plan.mapped_bytes,
+              "weights that stay in their file's map, beside the peak: the system may drop them");
+  }
   fmt::print("  host\n");
   if (!plan.masters_in_files) print_ledger(plan.masters);
   print_row("peak", host_peak(plan),

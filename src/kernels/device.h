@@ -31,6 +31,8 @@ class Device {
   virtual std::string description() const = 0;
   // Bytes free in memory of its own; nullopt where it computes in the host's.
   virtual std::optional<int64_t> own_memory() const = 0;
+  // Whether its Ops read weights in the map of a file as they do in the device's memory.
+  virtual bool reads_maps() const { return false; }
 };
 
 // Whose attention computes the forward pass over tensors of bf16.

@@ -6,18 +6,18 @@
 
 #include <cstdint>
 
-#define JACKSCREW_ROW_KERNEL(Args)                                   \
-  template <>                                                        \
-  const RowKernel& row_kernel<Args>();                               \
-  namespace JACKSCREW_ROW_TARGET {                                   \
-  void run_##Args(const void* args, int64_t begin, int64_t end);     \
-  void run_##Args(const void* args, int64_t begin, int64_t end) {    \
-    const Args kernel = *static_cast<const Args*>(args);             \
-    for (int64_t row = begin; row < end; ++row) kernel(Team{}, row); \
-  }                                                                  \
+#define JACKSCREW_ROW_KERNEL(Args)                                \
+  template <>                                                     \
+  const RowKernel& row_kernel<Args>();                            \
+  namespace JACKSCREW_ROW_TARGET {                                \
+  void run_##Args(const void* args, int64_t begin, int64_t end);  \
+  void run_##Args(const void* args, int64_t begin, int64_t end) { \
+    run_rows(*static_cast<const Args*>(args), begin, end);        \
+  }                                                               \
   }
 
 #include "base/half.h"
+#include "kernels/row_dot_cpu.h"
 #include "kernels/row_kernel.h"
 
 namespace jackscrew::JACKSCREW_ROW_TARGET {
@@ -85,6 +85,10 @@ struct Team {
   JACKSCREW_INLINE float total(const Sums<N>& sums) const {
     return sum(N, [&](int64_t i) { return sums.values[i]; });
   }
+
+  // Products of rows of nibbles with a vector have code of their own: see row_dot_cpu.h.
+  static constexpr bool kHasDot = true;
+  using Dot = JACKSCREW_ROW_TARGET::Dot;
 
   // One number by itself. In a loop over many, to_float() becomes vectors and this does not.
   JACKSCREW_INLINE float half(f16 value) const {
@@ -446,5 +450,15 @@ struct Team {
     return out;
   }
 };
+
+// Row after row, or all at once where a kernel has rows() for that.
+template <class Args>
+JACKSCREW_INLINE void run_rows(const Args kernel, int64_t begin, int64_t end) {
+  if constexpr (requires { kernel.rows(Team{}, begin, end); }) {
+    kernel.rows(Team{}, begin, end);
+  } else {
+    for (int64_t row = begin; row < end; ++row) kernel(Team{}, row);
+  }
+}
 
 }  // namespace jackscrew::JACKSCREW_ROW_TARGET

@@ -61,9 +61,15 @@ Stage::Stage(const ModelConfig& config, const StageSpec& spec, const StageBuild&
   for (WeightSpec& weight : weights_of(config_, spec)) {
     auto parameter = std::make_unique<Parameter>();
     FormatPointer format = build.format(weight);
-    parameter->weight =
-        std::make_unique<Weight>(build.slots.memory, std::move(weight), std::move(format));
-    build.fill(*parameter->weight);
+    const std::optional<Tensor> mapped =
+        build.mapped ? build.mapped(weight, *format) : std::nullopt;
+    if (mapped) {
+      parameter->weight = std::make_unique<Weight>(std::move(weight), std::move(format), *mapped);
+    } else {
+      parameter->weight =
+          std::make_unique<Weight>(build.slots.memory, std::move(weight), std::move(format));
+      build.fill(*parameter->weight);
+    }
     parameter->slot = build.learner.make_slot(build.slots, *parameter->weight);
     parameters_.push_back(std::move(parameter));
   }

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "model/block.h"
@@ -31,6 +32,9 @@ struct StageBuild {
   // Fills a new weight, before its slot is made: from a file, at random, or (planning) not at all.
   std::function<void(Weight&)> fill;
   int64_t max_positions = 0;  // of any sequence in this run
+  // Where a weight of that format lies in its file and is to be read there, its bytes: it needs no
+  // memory and is not filled. Empty: none does.
+  std::function<std::optional<Tensor>(const WeightSpec&, const Format&)> mapped = {};
 };
 
 class Stage {

@@ -32,10 +32,10 @@ class MessageWriter {
   std::span<const uint8_t> bytes() const { return bytes_; }
 
  private:
-  void append(const void* values, size_t bytes) {
+  void append(const void* data, size_t size) {
     const size_t end = bytes_.size();
-    bytes_.resize(end + bytes);
-    if (bytes > 0) std::memcpy(bytes_.data() + end, values, bytes);
+    bytes_.resize(end + size);
+    if (size > 0) std::memcpy(bytes_.data() + end, data, size);
   }
 
   std::vector<uint8_t> bytes_;

@@ -43,6 +43,16 @@ struct DecodeBlocks {
   }
 };
 
+// A format of four bits may bring code of its own for products of rows, used where Team::kHasDot:
+//   template <int kBlocks, class Dot>
+//   static void dot(Dot&, const uint8_t* blocks, const float* x, const float* sums)
+// adds the products of so many blocks with x [kBlocks * kElements]; `sums`, those of each 32 of x,
+// are kSumStride apart (Dot::sum_groups).
+template <class Block>
+concept HasDot = requires {
+  Block::kSumStride;
+};
+
 // y[row] = sum of x times row `row` of a matrix: the product of a single token, where writing
 // decoded rows out and reading them back would cost more than the arithmetic.
 template <class Block>
@@ -65,6 +75,45 @@ struct DotBlocks {
     const float total = team.total(lanes);
     team.once([&] { y[row] = accumulate ? y[row] + total : total; });
   }
+
+  // Rows [begin, end), which share the sums of x.
+  template <class Team>
+  requires(Team::kHasDot&& HasDot<Block>) JACKSCREW_ROW
+      void rows(const Team&, int64_t begin, int64_t end) const {
+    using Dot = typename Team::Dot;
+    constexpr int64_t kMost = 8192;  // columns at a time: their x and sums stay in a near cache
+    constexpr int64_t kStep = kMost / Block::kElements;
+    float sums[kMost / Dot::kGroup * Block::kSumStride + Dot::kBeyond];
+    for (int64_t first = 0; first < blocks; first += kStep) {
+      const int64_t count = blocks - first < kStep ? blocks - first : kStep;
+      const float* in = x + first * Block::kElements;
+      Dot::sum_groups(in, count * Block::kElements, Block::kSumStride, sums);
+      for (int64_t row = begin; row < end; ++row) {
+        const float part =
+            row_part<Dot>(storage + row * row_bytes + first * Block::kBytes, in, sums, count);
+        y[row] = accumulate || first > 0 ? y[row] + part : part;
+      }
+    }
+  }
+
+ private:
+  template <class Dot>
+  JACKSCREW_ROW static float row_part(const uint8_t* from, const float* in, const float* sums,
+                                      int64_t count) {
+    constexpr int64_t kTogether = Block::kElements <= 32 ? 4 : 1;  // f16 that are widened at once
+    constexpr int64_t kSums = Block::kElements / Dot::kGroup * Block::kSumStride;
+    Dot dot;
+    int64_t b = 0;
+    for (; b + kTogether <= count; b += kTogether) {
+      Block::template dot<kTogether>(dot, from + b * Block::kBytes, in + b * Block::kElements,
+                                     sums + b * kSums);
+    }
+    for (; b < count; ++b) {
+      Block::template dot<1>(dot, from + b * Block::kBytes, in + b * Block::kElements,
+                             sums + b * kSums);
+    }
+    return dot.total();
+  }
 };
 
 // Little-endian f16 at any address.
@@ -84,6 +133,21 @@ JACKSCREW_ROW uint32_t load_u32(const uint8_t* bytes) {
 
 JACKSCREW_ROW uint64_t load_u64(const uint8_t* bytes) {
   return load_u32(bytes) | static_cast<uint64_t>(load_u32(bytes + 4)) << 32;
+}
+
+// The eight nibbles of a word, or the eight pairs of bits, each in a byte of its own, the lowest
+// first.
+JACKSCREW_ROW uint64_t spread_nibbles(uint32_t word) {
+  uint64_t out = word;
+  out = (out | out << 16) & 0x0000FFFF0000FFFFu;
+  out = (out | out << 8) & 0x00FF00FF00FF00FFu;
+  return (out | out << 4) & 0x0F0F0F0F0F0F0F0Fu;
+}
+JACKSCREW_ROW uint64_t spread_pairs(uint32_t word) {
+  uint64_t out = word;
+  out = (out | out << 24) & 0x000000FF000000FFu;
+  out = (out | out << 12) & 0x000F000F000F000Fu;
+  return (out | out << 6) & 0x0303030303030303u;
 }
 
 // Bit i of the word as the fifth bit of a quantum.

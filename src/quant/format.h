@@ -21,7 +21,9 @@ namespace jackscrew {
 
 // The bytes of a matrix in some format; a view.
 struct Storage {
-  Tensor bytes;  // u8 [format.storage_bytes(rows, cols)], aligned to 64
+  // u8 [format.storage_bytes(rows, cols)], aligned to 64; where rows lie one after another, to an
+  // element of plain formats and to nothing in blocks.
+  Tensor bytes;
   int64_t rows, cols;
 };
 

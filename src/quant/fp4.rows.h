@@ -46,6 +46,17 @@ struct MXFP4Block {
       store(i + 16, scale * high[i]);
     });
   }
+
+  static constexpr int64_t kSumStride = 1;
+  template <int kBlocks, class Dot>
+  JACKSCREW_ROW static void dot(Dot& dot, const uint8_t* blocks, const float* x,
+                                const float* /*sums*/) {
+    const typename Dot::WholeTable numbers(fp4_values());
+    Dot::template each<kBlocks>([&](int b) {
+      const uint8_t* block = blocks + b * kBytes;
+      dot.add_halves(numbers, block + 1, Dot::all(mxfp4_scale(block[0])), x + b * kElements);
+    });
+  }
 };
 
 // Byte i of a group holds elements i (low nibble) and i + 8.

@@ -134,6 +134,15 @@ struct DecodeGroups {
   }
 };
 
+// A codec of four bits may bring code of its own for products of rows, used where Team::kHasDot and
+// all pieces begin and end at multiples of kDotMultiple elements:
+//   template <class Dot>
+//   void add_to(Dot&, int64_t group, int64_t element, int64_t count, const float* x)
+template <class Codec>
+concept HasGroupDot = requires {
+  Codec::kDotMultiple;
+};
+
 // y[row] = sum of x times row `row` of a matrix: the product of a single token.
 template <class Codec>
 struct DotGroups {
@@ -146,6 +155,17 @@ struct DotGroups {
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
     float total = 0.0f;
+    if constexpr (Team::kHasDot && HasGroupDot<Codec>) {
+      if (layout.cols % Codec::kDotMultiple == 0 && layout.group % Codec::kDotMultiple == 0) {
+        typename Team::Dot dot;
+        for_pieces(layout, row, [&](int64_t group, int64_t element, int64_t at, int64_t count) {
+          codec.add_to(dot, group, element, count, x + at);
+        });
+        total = dot.total();
+        y[row] = accumulate ? y[row] + total : total;
+        return;
+      }
+    }
     for_pieces(layout, row, [&](int64_t group, int64_t element, int64_t at, int64_t count) {
       total += codec.dot(team, group, element, count, x + at);
     });

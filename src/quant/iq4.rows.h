@@ -36,6 +36,17 @@ struct IQ4_NLBlock {
   JACKSCREW_ROW static void decode(const Team& team, const uint8_t* block, const Store& store) {
     decode_iq4(team, load_f16(team, block), block + 2, 0, store);
   }
+
+  static constexpr int64_t kSumStride = 1;
+  template <int kBlocks, class Dot>
+  JACKSCREW_ROW static void dot(Dot& dot, const uint8_t* blocks, const float* x,
+                                const float* /*sums*/) {
+    const typename Dot::WholeTable numbers(iq4_values());
+    const auto d = Dot::template halves<1, kBlocks>(blocks, kBytes);
+    Dot::template each<kBlocks>([&](int b) {
+      dot.add_halves(numbers, blocks + b * kBytes + 2, d.all(b), x + b * kElements);
+    });
+  }
 };
 
 struct IQ4_XSBlock {
@@ -52,6 +63,24 @@ struct IQ4_XSBlock {
       const float scale = d * static_cast<float>((low | high << 4) - 32);
       decode_iq4(team, scale, block + 8 + 16 * group, 32 * group, store);
     }
+  }
+
+  static constexpr int64_t kSumStride = 1;
+  template <int kBlocks, class Dot>
+  JACKSCREW_ROW static void dot(Dot& dot, const uint8_t* blocks, const float* x,
+                                const float* /*sums*/) {
+    const typename Dot::WholeTable numbers(iq4_values());
+    Dot::template each<kBlocks>([&](int b) {
+      const uint8_t* block = blocks + b * kBytes;
+      const float d = Dot::template halves<1, 1>(block, 0).first();
+      const uint64_t bits = spread_nibbles(load_u32(block + 4)) | spread_pairs(load_u16(block + 2))
+                                                                      << 4;
+      const auto scales = Dot::bytes(bits).plus(-32.0f).times(d);
+      Dot::template each<8>([&](int group) {
+        dot.add_halves(numbers, block + 8 + 16 * group, scales.all(group),
+                       x + b * kElements + 32 * group);
+      });
+    });
   }
 };
 

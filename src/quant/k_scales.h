@@ -18,4 +18,20 @@ JACKSCREW_ROW float k_minimum(const uint8_t* packed, int64_t group) {
   return static_cast<float>(bits);
 }
 
+// The same of all groups, a byte for each, group 0 in the lowest.
+struct KGroups {
+  uint64_t scales, minima;
+};
+JACKSCREW_ROW KGroups k_groups(const uint8_t* packed) {
+  constexpr uint32_t kSix = 0x3F3F3F3F;
+  constexpr uint32_t kFour = 0x0F0F0F0F;
+  constexpr uint32_t kTopTwo = 0x30303030;  // of six, from the bits 6 and 7 of a byte
+  uint32_t words[3];
+  __builtin_memcpy(words, packed, sizeof words);
+  const uint32_t scales = (words[2] & kFour) | (words[0] >> 2 & kTopTwo);
+  const uint32_t minima = (words[2] >> 4 & kFour) | (words[1] >> 2 & kTopTwo);
+  return {(words[0] & kSix) | static_cast<uint64_t>(scales) << 32,
+          (words[1] & kSix) | static_cast<uint64_t>(minima) << 32};
+}
+
 }  // namespace jackscrew

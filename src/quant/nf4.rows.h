@@ -64,6 +64,17 @@ struct Nf4Codec {
         });
   }
 
+  // See HasGroupDot.
+  static constexpr int64_t kDotMultiple = 32;
+  template <class Dot>
+  JACKSCREW_ROW void add_to(Dot& dot, int64_t group, int64_t element, int64_t count,
+                            const float* x) const {
+    const typename Dot::Table numbers(book.values, scale(group));
+    for (int64_t i = 0; i < count; i += kDotMultiple) {
+      dot.add_pairs(numbers, codes + (element + i) / 2, x + i);
+    }
+  }
+
   template <class Team>
   JACKSCREW_ROW float dot(const Team& team, int64_t group, int64_t element, int64_t count,
                           const float* x) const {

@@ -19,6 +19,17 @@ struct Q4_0Block {
       store(i + 16, d * static_cast<float>((quants[i] >> 4) - 8));
     });
   }
+
+  static constexpr int64_t kSumStride = 1;
+  template <int kBlocks, class Dot>
+  JACKSCREW_ROW static void dot(Dot& dot, const uint8_t* blocks, const float* x,
+                                const float* sums) {
+    const auto d = Dot::template halves<1, kBlocks>(blocks, kBytes);
+    dot.add_offsets(d.times(-8.0f), sums);
+    Dot::template each<kBlocks>([&](int b) {
+      dot.add_halves(typename Dot::Whole{}, blocks + b * kBytes + 2, d.all(b), x + b * kElements);
+    });
+  }
 };
 using DecodeQ4_0 = DecodeBlocks<Q4_0Block>;
 using DotQ4_0 = DotBlocks<Q4_0Block>;

@@ -20,6 +20,18 @@ struct Q4_1Block {
       store(i + 16, d * static_cast<float>(quants[i] >> 4) + m);
     });
   }
+
+  static constexpr int64_t kSumStride = 2;  // as m and d take turns
+  template <int kBlocks, class Dot>
+  JACKSCREW_ROW static void dot(Dot& dot, const uint8_t* blocks, const float* x,
+                                const float* sums) {
+    const auto d_and_m = Dot::template halves<2, kBlocks>(blocks, kBytes);
+    dot.add_offsets(d_and_m, sums);
+    Dot::template each<kBlocks>([&](int b) {
+      dot.add_halves(typename Dot::Whole{}, blocks + b * kBytes + 4, d_and_m.all(2 * b),
+                     x + b * kElements);
+    });
+  }
 };
 using DecodeQ4_1 = DecodeBlocks<Q4_1Block>;
 using DotQ4_1 = DotBlocks<Q4_1Block>;

@@ -33,6 +33,23 @@ struct Q4_KBlock {
       }
     }
   }
+
+  static constexpr int64_t kSumStride = 1;
+  template <int kBlocks, class Dot>
+  JACKSCREW_ROW static void dot(Dot& dot, const uint8_t* blocks, const float* x,
+                                const float* sums) {
+    Dot::template each<kBlocks>([&](int b) {
+      const uint8_t* block = blocks + b * kBytes;
+      const auto d_and_dmin = Dot::template halves<2, 1>(block, 0);
+      const KGroups groups = k_groups(block + 4);
+      const auto scales = Dot::bytes(groups.scales).times(d_and_dmin.first());
+      dot.add_offsets(Dot::bytes(groups.minima).times(-d_and_dmin.second()), sums + 8 * b);
+      Dot::template each<4>([&](int pair) {
+        dot.add_groups(typename Dot::Whole{}, block + 16 + 32 * pair, scales.all(2 * pair),
+                       scales.all(2 * pair + 1), x + b * kElements + 64 * pair);
+      });
+    });
+  }
 };
 using DecodeQ4_K = DecodeBlocks<Q4_KBlock>;
 using DotQ4_K = DotBlocks<Q4_KBlock>;

@@ -70,6 +70,19 @@ void check_stored(const WeightSpec& weight, const StoredTensor& stored) {
   }
 }
 
+bool lies_as_storage(const StoredTensor& stored, int64_t cols) {
+  if (stored.computed || stored.transcode || !stored.more.empty() || stored.made != nullptr ||
+      stored.interleaved_heads != 0) {
+    return false;
+  }
+  const int64_t row_bytes = stored.format->row_bytes(cols);
+  if (row_bytes == 0) return false;
+  // Those of plain formats are read as what they are; blocks are read as bytes.
+  const bool plain = row_bytes % cols == 0 && row_bytes / cols > 1;
+  const auto element = static_cast<uintptr_t>(plain ? row_bytes / cols : 1);
+  return reinterpret_cast<uintptr_t>(stored.bytes.data()) % element == 0;
+}
+
 void copy_storage(Ops& ops, const StoredTensor& stored, const Storage& storage) {
   if (stored.computed) {
     const Tensor values(storage.bytes.raw(), DType::f32, {storage.rows, storage.cols});

@@ -10,6 +10,11 @@ namespace jackscrew {
 // not those of its format.
 void check_stored(const WeightSpec& weight, const StoredTensor& stored);
 
+// Whether a checked tensor lies in its file just as storage of its format does, so that products
+// may read it there: rows one after another, in the model's order, at an address fit for their
+// elements.
+bool lies_as_storage(const StoredTensor& stored, int64_t cols);
+
 // Copies the whole of a tensor, as it is, into storage of its own format.
 void copy_storage(Ops& ops, const StoredTensor& stored, const Storage& storage);
 

@@ -16,11 +16,15 @@ Weight::Weight(Memory& memory, WeightSpec spec, FormatPointer format)
 Weight::Weight(Memory& memory, WeightSpec spec, const Format& format)
     : Weight(memory, std::move(spec), lasting(format)) {}
 
+Weight::Weight(WeightSpec spec, FormatPointer format, const Tensor& mapped)
+    : spec_(std::move(spec)), format_(std::move(format)), memory_(nullptr), mapped_(mapped) {}
+
 const Format& Weight::format() const {
   return taken_out_.empty() ? *format_ : f32_format();
 }
 
 Storage Weight::storage() const {
+  if (is_mapped()) return {mapped_, rows(), cols()};
   if (taken_out_.empty()) return {storage_.view(), rows(), cols()};
   return {Tensor(taken_out_.raw(), DType::u8, {taken_out_.bytes()}), rows(), cols()};
 }
@@ -53,6 +57,7 @@ void Weight::publish(Ops& ops, const Tensor& master, const Rounding& rounding, A
 }
 
 void Weight::encode(Ops& ops, const RowSource& source, const Rounding& rounding, Arena& scratch) {
+  if (is_mapped()) fail(ErrorKind::generic, "{} is in a file and cannot be written", name());
   format_->encode(ops, source, storage(), rounding, scratch);
 }
 

@@ -1,5 +1,5 @@
-// Weight: a parameter tensor of the model in some storage format. Owns its bytes. A vector (norm)
-// is a matrix of one row.
+// Weight: a parameter tensor of the model in some storage format. Owns its bytes, or reads those of
+// a file where they lie. A vector (norm) is a matrix of one row.
 #pragma once
 
 #include <string>
@@ -16,6 +16,9 @@ class Weight {
   Weight(Memory& memory, WeightSpec spec, FormatPointer format);
   // In a format of the table.
   Weight(Memory& memory, WeightSpec spec, const Format& format);
+  // Over bytes in the map of a file, u8 [format.storage_bytes()], that outlive it and that nobody
+  // writes to: it can be neither encoded nor taken out. They may lie at any address.
+  Weight(WeightSpec spec, FormatPointer format, const Tensor& mapped);
 
   const WeightSpec& spec() const { return spec_; }
   const std::string& name() const { return spec_.name; }
@@ -23,6 +26,7 @@ class Weight {
   int64_t cols() const { return spec_.cols; }  // in
   int64_t size() const { return spec_.size(); }
   bool is_vector() const { return spec_.is_vector(); }
+  bool is_mapped() const { return memory_ == nullptr; }
   // What the weight reads: f32 while it is taken out, else stored_format().
   const Format& format() const;
   const Format& stored_format() const { return *format_; }
@@ -66,8 +70,9 @@ class Weight {
 
   WeightSpec spec_;
   FormatPointer format_;
-  Memory* memory_;
+  Memory* memory_;  // null: the bytes are those of a file
   OwnedTensor storage_;
+  Tensor mapped_;
   Tensor taken_out_;  // f32 [rows, cols]; empty unless taken out
 };
 

@@ -82,6 +82,14 @@ std::span<const OptionSpec> method_options() {
        .default_text = "keep",
        .help = kWords.storage_help.c_str(),
        .choices = kWords.storage.c_str()},
+      {.name = "weights",
+       .type = text,
+       .default_text = "auto",
+       .help =
+           "where frozen weights live: memory; mmap (in the map of their file, on a CPU, as far as "
+           "they are read as they lie there); auto (mmap, but memory in train)",
+       .choices = "auto memory mmap",
+       .affects_result = false},
       {.name = "product",
        .type = text,
        .default_text = "auto",

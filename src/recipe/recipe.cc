@@ -248,6 +248,11 @@ std::vector<int64_t> whole_numbers(const OptionSet& options, const char* name) {
   return numbers;
 }
 
+WeightPlace weight_place(const std::string& name) {
+  if (name == "memory") return WeightPlace::memory;
+  return name == "mmap" ? WeightPlace::mmap : WeightPlace::automatic;
+}
+
 LongRecord long_record(const std::string& name) {
   if (name == "drop") return LongRecord::drop;
   return name == "error" ? LongRecord::error : LongRecord::truncate;
@@ -275,6 +280,7 @@ void fill(Recipe& r, const OptionSet& o) {
   r.skip_bad_records = o.text("on_bad_record") == "skip";
   r.method = o.text("method");
   r.storage = o.text("storage");
+  r.weights = weight_place(o.text("weights"));
   r.product = o.text("product");
   r.product_exclude = o.list("product_exclude");
   r.learner = o.text("learner");

@@ -28,6 +28,11 @@ struct MethodTable {
   std::span<const OptionSpec> options;
 };
 
+// Where weights live that nobody changes, on a CPU: in memory, or in the map of their file as far
+// as they are read as they lie there. Of itself a run that trains keeps them in memory: it lasts
+// longer than loading, its budget should hold what each step reads, and huge pages are read faster.
+enum class WeightPlace : uint8_t { automatic, memory, mmap };
+
 // When a run ends before its last step.
 struct WatchOptions {
   int64_t early_stopping_patience = 0;  // evaluations without a better one; 0: never stops
@@ -60,6 +65,7 @@ struct Recipe {
 
   std::string method;
   std::string storage;
+  WeightPlace weights = WeightPlace::automatic;
   std::string product;
   std::vector<std::string> product_exclude;
   std::string learner;

@@ -19,7 +19,7 @@ enum class TokenizerOwner : uint8_t { model, adapter, recipe };
 struct ModelFiles {
   std::string origin;  // the path or name as given
   ModelConfig config;
-  std::unique_ptr<WeightSource> source;  // null when only a shape was given
+  std::shared_ptr<WeightSource> source;  // null when only a shape was given
   std::vector<int64_t> end_tokens;       // of generation_config.json, beside those of `config`
   std::string tokenizer_origin;          // the directory or file that `tokenizer` is from
   TokenizerOwner tokenizer_owner = TokenizerOwner::model;

@@ -226,13 +226,27 @@ void Session::build_stage(const Recipe& recipe, const ModelFiles& files, Arena s
       recipe.learning_rate};
   const StageSpec whole = StageSpec::whole(files.config);
   learner_->plan(learnable_of(files.config, whole, *arithmetic_));
-  const StageBuild build{slots,
-                         *learner_,
-                         *arithmetic_,
-                         [&](const WeightSpec& weight) { return loader.format(weight); },
-                         [&](Weight& weight) { loader.fill(weight); },
-                         use_.max_positions};
+  StageBuild build{slots,
+                   *learner_,
+                   *arithmetic_,
+                   [&](const WeightSpec& weight) { return loader.format(weight); },
+                   [&](Weight& weight) { loader.fill(weight); },
+                   use_.max_positions};
+  if (recipe.weights == WeightPlace::mmap && !device_->reads_maps()) {
+    throw Error(ErrorKind::usage,
+                fmt::format("weights=mmap, but {} reads memory of its own", device_->name()),
+                "leave weights=auto, or set device=cpu");
+  }
+  const bool wanted = recipe.weights == WeightPlace::mmap ||
+                      (recipe.weights == WeightPlace::automatic && !use_.training);
+  if (wanted && device_->reads_maps()) {
+    source_ = files.source;
+    build.mapped = [&](const WeightSpec& weight, const Format& format) {
+      return loader.mapped(weight, format);
+    };
+  }
   stage_ = std::make_unique<Stage>(files.config, use_.place.spec(files.config), build);
+  loader.require_mapped(*stage_);
   staging_high_water_ = loader.staging_bytes();
 }
 
@@ -427,6 +441,7 @@ Tensor Session::logits(std::span<const int32_t> ids, int64_t rows, bool use_cach
   const Tensor out = logits_.view().rows(0, rows);
   if (use_.place.is_last()) stage_->logits(run, hidden.rows(tokens - rows, tokens), out);
   peers_->return_to_first(*ops_, out);
+  check_maps();
   return out;
 }
 

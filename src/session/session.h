@@ -48,6 +48,7 @@ struct SessionPlan {
   Ledger masters;  // beside it: on the host, or with masters_in_files on the disk
   bool masters_in_files = false;
   int64_t weight_bytes = 0;  // of the model as it is stored
+  int64_t mapped_bytes = 0;  // of them, those that stay in the maps of their files
   bool recompute = false;    // what gradient_checkpointing=auto came to
   Traffic sent;              // in a step of full micro-batches
 };
@@ -236,6 +237,7 @@ class Session {
   OwnedTensor scalars_;  // StepScalars
   std::vector<InFlight> flights_;
   std::unique_ptr<Peers> peers_;
+  std::shared_ptr<const WeightSource> source_;  // whose maps hold weights of the stage
   LaneSums lane_sums_;
   std::vector<double> lane_losses_;  // of this replica's lanes that have ended in this step
   std::unique_ptr<Stage> stage_;

@@ -2,6 +2,7 @@
 // order as those of one rank that does all of it.
 #include <cstddef>
 
+#include "base/map_guard.h"
 #include "parallel/schedule.h"
 #include "session/session.h"
 
@@ -187,6 +188,7 @@ std::vector<double> Session::losses(const StepBatch& batch, const ProgressCallba
     if (progress) progress(batch.micro_batches[i].tokens());
   }
   for (InFlight& flight : flights_) peers_->wait(flight.stream_sent);
+  check_maps();
   return losses;
 }
 

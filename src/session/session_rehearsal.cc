@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "session/session.h"
+#include "session/stage_loader.h"
 
 namespace jackscrew {
 
@@ -63,6 +64,7 @@ SessionPlan Session::rehearse(const Recipe& recipe, const ModelFiles& files, con
   for (const auto& parameter : booked.stage_->parameters()) {
     plan.weight_bytes += parameter->weight->storage().bytes.bytes();
   }
+  plan.mapped_bytes = mapped_bytes(*booked.stage_);
   plan.sent = booked.rehearse_work();
   plan.sent.stream = checked_mul(plan.sent.stream, recipe.gradient_accumulation_steps);
   plan.ledger = booked.memory_->ledger();

@@ -62,10 +62,11 @@ FormatPointer StageLoader::format(const WeightSpec& weight) const {
   return keep ? stored->format : lasting(f32_format());
 }
 
-// Runs use(tensor) on what the files have for a weight.
+// Runs use(tensor) on what the files have for a weight, which it returns.
 template <class Use>
-void StageLoader::with_stored(const ModelFiles& files, const Weight& weight, const Use& use) {
-  const StoredTensor& stored = stored_tensor(files, *files.source, weight.name());
+const StoredTensor& StageLoader::with_stored(const ModelFiles& files, const WeightSpec& weight,
+                                             const Use& use) {
+  const StoredTensor& stored = stored_tensor(files, *files.source, weight.name);
   try {
     use(stored);
   } catch (const Error& error) {
@@ -73,15 +74,58 @@ void StageLoader::with_stored(const ModelFiles& files, const Weight& weight, con
     throw Error(ErrorKind::model, fmt::format("{}: {}", files.origin, error.what()),
                 "the file is damaged, or config.json belongs to another model");
   }
-  files.source->release(stored);
+  return stored;
+}
+
+std::optional<Tensor> StageLoader::mapped(const WeightSpec& weight, const Format& format) {
+  if (source_ == nullptr || weight.is_vector() || learner_.changes(weight)) return std::nullopt;
+  const StoredTensor* found = source_->find(weight.name);
+  if (found == nullptr || found->format.get() != &format) return std::nullopt;
+  const StoredTensor& stored = with_stored(
+      files_, weight, [&](const StoredTensor& tensor) { check_stored(weight, tensor); });
+  if (!lies_as_storage(stored, weight.cols)) return std::nullopt;
+  const int64_t bytes = format.storage_bytes(weight.rows, weight.cols);
+  if (ops_.plans_only()) return Tensor(nullptr, DType::u8, {bytes});
+  if (loaded_) loaded_(bytes);
+  return Tensor(const_cast<uint8_t*>(stored.bytes.data()), DType::u8, {bytes});
+}
+
+void StageLoader::require_mapped(const Stage& stage) const {
+  if (recipe_.weights != WeightPlace::mmap || mapped_bytes(stage) > 0) return;
+  const auto refuse = [](const std::string& reason, const char* hint) {
+    throw Error(ErrorKind::usage, "weights=mmap, but " + reason, hint);
+  };
+  if (source_ == nullptr) refuse("the weights come from no file", "leave weights=auto");
+  const bool all_change = std::ranges::all_of(stage.parameters(), [&](const auto& parameter) {
+    return parameter->weight->is_vector() || learner_.changes(parameter->weight->spec());
+  });
+  if (all_change) {
+    refuse(fmt::format("learner={} changes the weights", learner_.name()),
+           "leave weights=auto, or use method=lora");
+  }
+  if (recipe_.storage != "keep") {
+    refuse(fmt::format("storage={} is not what the file has", recipe_.storage),
+           "use storage=keep, or leave weights=auto");
+  }
+  refuse(fmt::format("no matrix of {} lies there as it is read", files_.origin),
+         "leave weights=auto: such files are brought into another order while they load");
+}
+
+int64_t mapped_bytes(const Stage& stage) {
+  int64_t bytes = 0;
+  for (const auto& parameter : stage.parameters()) {
+    if (parameter->weight->is_mapped()) bytes += parameter->weight->storage().bytes.bytes();
+  }
+  return bytes;
 }
 
 void StageLoader::fill(Weight& weight) {
   if (source_ == nullptr) {
     init_weight(ops_, files_.config, recipe_.seed, weight, staging_);
   } else {
-    with_stored(files_, weight,
-                [&](const StoredTensor& stored) { weight.load(ops_, stored, staging_); });
+    source_->release(with_stored(files_, weight.spec(), [&](const StoredTensor& stored) {
+      weight.load(ops_, stored, staging_);
+    }));
   }
   if (loaded_) loaded_(weight.storage().bytes.bytes());
 }
@@ -90,9 +134,10 @@ void StageLoader::read_original(const Weight& weight, const Tensor& out) {
   if (original_ == nullptr && source_ == nullptr) {
     return init_rows(ops_, files_.config, recipe_.seed, weight.spec(), 0, out);
   }
-  with_stored(original_ != nullptr ? *original_ : files_, weight, [&](const StoredTensor& stored) {
+  const ModelFiles& files = original_ != nullptr ? *original_ : files_;
+  files.source->release(with_stored(files, weight.spec(), [&](const StoredTensor& stored) {
     weight.read_original(ops_, stored, out, staging_);
-  });
+  }));
 }
 
 }  // namespace jackscrew

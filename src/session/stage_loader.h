@@ -1,6 +1,8 @@
 // How the weights of a session come into being: in which format, and from a file or at random.
 #pragma once
 
+#include <optional>
+
 #include "base/progress_callback.h"
 #include "model/stage.h"
 #include "recipe/recipe.h"
@@ -12,6 +14,9 @@ namespace jackscrew {
 // embedding.
 void check_tied(const ModelFiles& files);
 
+// Of the weights of a stage that lie in the maps of files.
+int64_t mapped_bytes(const Stage& stage);
+
 class StageLoader {
  public:
   // All but `staging`, which holds panels on the way, must outlive the loader. `loaded` is told of
@@ -22,6 +27,12 @@ class StageLoader {
 
   void check_tied() const;  // of the files, unless weights are drawn at random
   FormatPointer format(const WeightSpec& weight) const;
+  // The bytes of a matrix of that format where it stays in its file's map; null ones on the plan
+  // device. Throws as fill() does.
+  std::optional<Tensor> mapped(const WeightSpec& weight, const Format& format);
+  // Throws Error(usage) saying why a stage has no weight in the map of a file, where weights=mmap
+  // asks for it.
+  void require_mapped(const Stage& stage) const;
   // Throw Error(model) naming the file and the tensor where it is missing or has another shape.
   void fill(Weight& weight);
   void read_original(const Weight& weight, const Tensor& out);
@@ -31,7 +42,8 @@ class StageLoader {
 
  private:
   template <class Use>
-  static void with_stored(const ModelFiles& files, const Weight& weight, const Use& use);
+  static const StoredTensor& with_stored(const ModelFiles& files, const WeightSpec& weight,
+                                         const Use& use);
 
   const Recipe& recipe_;
   const ModelFiles& files_;

@@ -105,6 +105,10 @@ void RunLog::introduce_machine() {
   }
   say(fmt::format("memory    {}: {}{}", human_bytes(plan.ledger.peak), purposes_text(plan.ledger),
                   plan.recompute ? "; activations recomputed" : ""));
+  if (plan.mapped_bytes > 0) {
+    say(fmt::format("          and {} of weights in the map of their file",
+                    human_bytes(plan.mapped_bytes)));
+  }
   if (plan.masters.peak > 0) {
     say(fmt::format("          and {} of masters {}", human_bytes(plan.masters.peak),
                     plan.masters_in_files ? "in files" : "on the host"));
@@ -293,6 +297,7 @@ void RunLog::ended(int64_t done, const fs::path& output) {
                     .add("device", ledger_json(ledger))
                     .add("host", in_files ? none : masters)
                     .add("disk", in_files ? masters : none)
+                    .add("mapped", run_.plan.mapped_bytes)
                     .add("fits", true)
                     .add("peak_at", ledger.peak_at)
                     .add("resident_peak", resident_peak_));

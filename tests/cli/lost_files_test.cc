@@ -57,6 +57,23 @@ TEST_F(SlowLostFiles, AModelCutShortWhileItIsLoaded) {
   EXPECT_FALSE(fs::exists(tiny_.path("out/adapter_model.safetensors")));
 }
 
+TEST_F(SlowLostFiles, AModelCutShortWhileItIsReadWhereItLies) {
+  tiny_.must_train("model", "method=full max_steps=1");
+  const fs::path weights = tiny_.path("model/model.safetensors");
+  Child child(tiny_.train("out", "max_steps=100000 weights=mmap init=pretrained model=" +
+                                     tiny_.path("model").string()),
+              tiny_.path("said"));
+  ASSERT_TRUE(child.until([&] {
+    return fs::exists(tiny_.path("out/train_log.jsonl")) && !tiny_.events("out", "step").empty();
+  }));
+  child.signal(SIGSTOP);
+  fs::resize_file(weights, 0);
+  child.signal(SIGCONT);
+  EXPECT_EQ(child.wait(), 5);
+  expect_named(weights);
+  EXPECT_FALSE(fs::exists(tiny_.path("out/adapter_model.safetensors")));
+}
+
 TEST_F(SlowLostFiles, MastersCutShortWhileTheyLearn) {
   const std::string settings =
       "method=rotary master=mmap active_params=60% steps_per_rotation=1 max_steps=100000 ";

@@ -311,7 +311,7 @@ TEST_P(GroupFormatTest, MultipliesASingleToken) {
   Memory memory("host", make_host_backing(), 0);
   Arena scratch(memory, Purpose::workspace, 0);
   for (const auto& [rows, cols] :
-       {std::pair<int64_t, int64_t>{1, 1}, {5, 31}, {13, 333}, {3, 512}}) {
+       {std::pair<int64_t, int64_t>{1, 1}, {5, 31}, {13, 333}, {7, 96}, {3, 512}}) {
     const auto bytes = encode(*ops_, format_, normal_values(rows * cols, 10), rows);
     const auto matrix = decoded(bytes, rows, cols);
     std::vector<float> x = normal_values(cols, 11);

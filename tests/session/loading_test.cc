@@ -62,7 +62,7 @@ TEST(Loading, IsSilentAboutTheRestAndOnRequest) {
 // A file's weights, with a head beside an embedding to which it is tied.
 class WithHead : public WeightSource {
  public:
-  WithHead(std::unique_ptr<WeightSource> file, bool same) : file_(std::move(file)) {
+  WithHead(std::shared_ptr<WeightSource> file, bool same) : file_(std::move(file)) {
     head_ = *file_->find("model.embed_tokens.weight");
     head_.name = "lm_head.weight";
     bytes_.assign(head_.bytes.begin(), head_.bytes.end());
@@ -78,7 +78,7 @@ class WithHead : public WeightSource {
   }
 
  private:
-  std::unique_ptr<WeightSource> file_;
+  std::shared_ptr<WeightSource> file_;
   StoredTensor head_;
   std::vector<uint8_t> bytes_;
 };

@@ -91,6 +91,8 @@ struct TeamOf {
     return sum(kSize, [&](int64_t) { return sums.mine; });
   }
 
+  static constexpr bool kHasDot = false;
+
   // Sixteen bytes as integers.
   template <class Byte>
   struct Sixteen {

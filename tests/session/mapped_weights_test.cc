@@ -1,0 +1,146 @@
+// Frozen weights that stay in the map of their file (weights=mmap).
+#include <unistd.h>
+
+#include <fstream>
+
+#include "base/map_guard.h"
+#include "quant/plain.h"
+#include "session/stage_loader.h"
+#include "tests/support/errors.h"
+#include "tests/support/golden.h"
+
+namespace jackscrew {
+namespace {
+
+// A copy of a golden model, whose file a test may change.
+class MappedWeights : public ::testing::Test {
+ protected:
+  MappedWeights()
+      : directory_(fs::temp_directory_path() / fmt::format("jackscrew_mapped_{}", ::getpid())) {
+    fs::create_directories(directory_);
+    for (const char* name : {"config.json", "model.safetensors"}) {
+      fs::copy_file(golden_path("gqa_tied") / name, directory_ / name,
+                    fs::copy_options::overwrite_existing);
+    }
+    files_ = open_model(directory_.string());
+  }
+  ~MappedWeights() override { fs::remove_all(directory_); }
+
+  fs::path weights() const { return directory_ / "model.safetensors"; }
+  static std::vector<float> logits_of(Session& session) {
+    const std::vector<int32_t> ids = {3, 1, 4, 1, 5, 9, 2, 6};
+    const Tensor logits = session.logits(ids, 8, false);
+    return {logits.data<float>(), logits.data<float>() + logits.size()};
+  }
+  // Of two steps, and the states that they lead to.
+  static std::vector<float> trained(Session& session) {
+    std::vector<float> out;
+    const StepBatch batch = Golden("gqa_tied").batch();
+    for (int64_t step = 0; step < 2; ++step) {
+      session.accumulate(batch, 1e-2, step);
+      out.push_back(static_cast<float>(session.update({}).loss));
+    }
+    for (const auto& [name, view] : states(session.stage(), StateRole::parameter)) {
+      out.insert(out.end(), view.data<float>(), view.data<float>() + view.size());
+    }
+    return out;
+  }
+
+  const BusErrors bus_errors_;
+  const fs::path directory_;
+  const SessionUse look_{.tokens = 8, .max_positions = 8, .logits_rows = 8};
+  const SessionUse train_ = training_use(Golden("gqa_tied").batch().tokens);
+  ModelFiles files_;
+};
+
+TEST_F(MappedWeights, GiveTheSameBits) {
+  const auto session = [&](const char* weights, const SessionUse& use) {
+    return make_session(make_recipe({"method=lora", weights}), files_, use);
+  };
+  EXPECT_EQ(logits_of(*session("weights=mmap", look_)),
+            logits_of(*session("weights=memory", look_)));
+  EXPECT_EQ(trained(*session("weights=mmap", train_)), trained(*session("weights=memory", train_)));
+}
+
+TEST_F(MappedWeights, AreCountedApart) {
+  const auto plan = [&](const char* weights, const SessionUse& use) {
+    return Session::rehearse(make_recipe({"method=lora", weights}), files_, use);
+  };
+  const auto of_weights = [](const Ledger& ledger) {
+    return ledger.current[static_cast<size_t>(Purpose::weights)];
+  };
+  for (const SessionUse& use : {look_, train_}) {
+    const Recipe recipe = make_recipe({"method=lora", "weights=mmap"});
+    const SessionPlan mapped = plan("weights=mmap", use);
+    const SessionPlan kept = plan("weights=memory", use);
+    EXPECT_EQ(kept.mapped_bytes, 0);
+    EXPECT_EQ(kept.weight_bytes, mapped.weight_bytes);
+    EXPECT_GT(mapped.mapped_bytes, mapped.weight_bytes / 2);
+    const Session session(recipe, files_, use, mapped);
+    EXPECT_EQ(mapped_bytes(const_cast<Session&>(session).stage()), mapped.mapped_bytes);
+    EXPECT_EQ(session.memory().ledger().peak, mapped.ledger.peak);
+    const Session in_memory(make_recipe({"method=lora", "weights=memory"}), files_, use, kept);
+    EXPECT_LE(of_weights(session.memory().ledger()),
+              of_weights(in_memory.memory().ledger()) - mapped.mapped_bytes);
+  }
+  // Of itself only what does not train leaves weights in their file.
+  EXPECT_GT(plan("weights=auto", look_).mapped_bytes, 0);
+  EXPECT_EQ(plan("weights=auto", train_).mapped_bytes, 0);
+}
+
+TEST_F(MappedWeights, OutliveTheNameOfTheirFileAndItsOwner) {
+  const auto session = make_session(make_recipe({"weights=mmap"}), files_, look_);
+  const std::vector<float> before = logits_of(*session);
+  fs::remove(weights());
+  files_.source.reset();
+  EXPECT_EQ(logits_of(*session), before);
+}
+
+TEST_F(MappedWeights, OfAFileCutShortAreAnError) {
+  const auto looks = make_session(make_recipe({"weights=mmap"}), files_, look_);
+  const auto trains = make_session(make_recipe({"method=lora", "weights=mmap"}), files_, train_);
+  logits_of(*looks);
+  fs::resize_file(weights(), 0);
+  const std::string message = weights().string() + ": the file was cut short";
+  expect_message(ErrorKind::model, message, [&] { logits_of(*looks); });
+  expect_message(ErrorKind::model, message, [&] { trained(*trains); });
+}
+
+TEST_F(MappedWeights, AreRefusedWhereThereCanBeNone) {
+  const auto refusal = [&](std::vector<std::string> settings, const std::string& text) {
+    settings.push_back("weights=mmap");
+    const Recipe recipe = make_recipe(settings);
+    expect_message(ErrorKind::usage, text, [&] { Session::rehearse(recipe, files_, train_); });
+  };
+  refusal({"method=full"}, "weights=mmap, but learner=full changes the weights");
+  refusal({"method=rotary"}, "weights=mmap, but learner=rotary changes the weights");
+  refusal({"init=random"}, "weights=mmap, but the weights come from no file");
+  const Recipe coarse = make_recipe({"storage=bf16", "weights=mmap"});
+  expect_message(ErrorKind::usage, "weights=mmap, but storage=bf16 is not what the file has",
+                 [&] { Session::rehearse(coarse, files_, train_); });
+}
+
+TEST(LiesAsStorage, GoesByOrderAndAlignment) {
+  std::vector<uint8_t> bytes(64 * 20 + 1);
+  const auto tensor = [&](const char* format, size_t at, size_t size) {
+    return StoredTensor{
+        "w", lasting(find_format(format)), {2, 32}, std::span(bytes).subspan(at, size)};
+  };
+  // A vector's memory is aligned to more than a float.
+  EXPECT_TRUE(lies_as_storage(tensor("f32", 0, 256), 32));
+  EXPECT_TRUE(lies_as_storage(tensor("f32", 4, 256), 32));
+  EXPECT_FALSE(lies_as_storage(tensor("f32", 2, 256), 32));
+  EXPECT_TRUE(lies_as_storage(tensor("bf16", 2, 128), 32));
+  EXPECT_FALSE(lies_as_storage(tensor("bf16", 1, 128), 32));
+  EXPECT_TRUE(lies_as_storage(tensor("q4_1", 1, 40), 32));
+  EXPECT_FALSE(lies_as_storage(tensor("nf4", 0, 64), 32));
+  StoredTensor interleaved = tensor("q4_1", 0, 40);
+  interleaved.interleaved_heads = 1;
+  EXPECT_FALSE(lies_as_storage(interleaved, 32));
+  StoredTensor other = tensor("q4_1", 0, 40);
+  other.transcode = [](int64_t, int, const StorageSink&) {};
+  EXPECT_FALSE(lies_as_storage(other, 32));
+}
+
+}  // namespace
+}  // namespace jackscrew

@@ -6,17 +6,16 @@
 
 From scratch, every arm is a run of the program on the same text (the glosses and examples of WordNet,
 Debian package wordnet-base), bytes as tokens: a Llama of 3.6M parameters, 3 % of them outside the linear
-layers of its blocks, so that the method has to do almost all of the work. Prints a Markdown table of
-held-out losses and, for each arm, the command behind it.
+layers of its blocks, so that the method has to do almost all of the work.
 
   tools/learning_experiment.py --program build/release/jackscrew --work runs/finetuning
                                --model .cache/model/NAME.gguf --data .cache/demo --only NAME ...
 
 Fine-tuning, on train.jsonl of --data. The rank of an arm that ends in "same memory" is the largest with
-which its run takes no more device memory than `qgalore` by `jackscrew plan`. Each arm is run with a bracket
-of learning rates, one after the other by a factor of about three, until the best of them has a worse one on
-either side. Prints a table of the best losses against bytes.
+which its run takes no more device memory than `qgalore` by `jackscrew plan`.
 
+Each arm is run with a bracket of learning rates, one from the next by a factor of about three, until the
+best of them has a worse one on either side. Prints every command, and a Markdown table of the best runs.
 --results FILE keeps each run as a line of JSON, and a run that is there is not run again. Standard library
 only.
 """
@@ -27,6 +26,7 @@ import random
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Callable
 
 WORDNET = Path("/usr/share/wordnet")
 CONFIG = {
@@ -71,6 +71,7 @@ FINETUNING_ARMS = {
     f"qlora, {SAME}": (["method=lora", "storage=nf4"], 3e-4),
     "qlora, rank 16": (["method=lora", "storage=nf4", "lora_rank=16"], 3e-4),
 }
+MIDDLE_RATE = 1e-3  # from scratch
 RATES = [float(f"{digit}e{power}") for power in range(-6, 0) for digit in (1, 3)]
 
 
@@ -128,34 +129,50 @@ def train(program: Path, output: Path, settings: list[str]) -> dict:
             "device_bytes": events[0]["planned_peak"]}
 
 
+def best_rate(loss_at: Callable[[float], float], middle: float) -> float:
+    """Of RATES, one that is better than its neighbours."""
+    losses: dict[int, float] = {}
+    at = RATES.index(middle)
+    while True:
+        around = [at - 1, at, at + 1]
+        losses |= {index: loss_at(RATES[index]) for index in around if index not in losses}
+        lowest = min(around, key=losses.__getitem__)
+        if lowest == at:
+            return RATES[at]
+        at = lowest
+
+
 def from_scratch(options: argparse.Namespace, results: Results) -> None:
     work, steps = options.work, options.tokens // (SEQUENCE * ROWS)
     prepare(work, options.tokens)
+
+    def run(name: str, seed: int, rate: float) -> dict:
+        key = {"arm": name, "seed": seed, "steps": steps, "learning_rate": rate,
+               "set": options.set, "set_method": options.set_method if name != "full" else []}
+        row = results.find(**key)
+        if row is None:
+            row = key | train(options.program, work / "run", [
+                f"model={work / 'config.json'}", "init=random", "tokenizer=bytes",
+                f"data={work / 'train.txt'}", f"eval_data={work / 'valid.txt'}",
+                f"sequence_len={SEQUENCE}", f"micro_batch_size={ROWS}", f"max_steps={steps}",
+                "warmup_ratio=0.05", "logging_steps=100", f"seed={seed}", *ARMS[name],
+                f"learning_rate={rate}", *key["set"], *key["set_method"]])
+            results.add(row)
+        print(f"{name}, seed {seed}, learning rate {rate:g}: {row['loss']:.4f}", flush=True)
+        return row
+
+    seeds = options.seed or [1]
     rows = []
-    for seed in options.seed or [1]:
-        for name in options.only:
-            rate = options.learning_rate
-            key = {"arm": name, "seed": seed, "steps": steps, "learning_rate": rate,
-                   "set": options.set, "set_method": options.set_method if name != "full" else []}
-            row = results.find(**key)
-            if row is None:
-                output = work / f"{name.replace(' ', '_').replace('%', '').replace(',', '')}_{seed}"
-                row = key | train(options.program, output, [
-                    f"model={work / 'config.json'}", "init=random", "tokenizer=bytes",
-                    f"data={work / 'train.txt'}", f"eval_data={work / 'valid.txt'}",
-                    f"sequence_len={SEQUENCE}", f"micro_batch_size={ROWS}", f"max_steps={steps}",
-                    "warmup_ratio=0.05", "logging_steps=100", f"seed={seed}", *ARMS[name],
-                    f"learning_rate={rate}", *key["set"], *key["set_method"]])
-                results.add(row)
-            rows.append(row)
-            print(f"{name}, seed {seed}: {row['loss']:.4f}", flush=True)
+    for name in options.only:
+        rate = options.learning_rate or best_rate(
+            lambda rate: run(name, seeds[0], rate)["loss"], MIDDLE_RATE)
+        rows += [run(name, seed, rate) for seed in seeds]
     full = {row["seed"]: row["loss"] for row in rows if row["arm"] == "full"}
-    print(f"\n{steps} steps of {ROWS} x {SEQUENCE} bytes, learning rate {options.learning_rate}, "
-          f"{' '.join(options.set + options.set_method)}\n\n"
-          "| arm | seed | held-out loss | against full |\n|---|---|---|---|")
+    print(f"\n{steps} steps of {ROWS} x {SEQUENCE} bytes {' '.join(options.set + options.set_method)}\n\n"
+          "| arm | seed | learning rate | held-out loss | against full |\n|---|---|---|---|---|")
     for row in rows:
         gap = f"{100 * (row['loss'] / full[row['seed']] - 1):+.1f} %" if row["seed"] in full else ""
-        print(f"| {row['arm']} | {row['seed']} | {row['loss']:.4f} | {gap} |")
+        print(f"| {row['arm']} | {row['seed']} | {row['learning_rate']:g} | {row['loss']:.4f} | {gap} |")
 
 
 def device_bytes(program: Path, settings: list[str]) -> int:
@@ -187,28 +204,20 @@ def finetuning(options: argparse.Namespace, results: Results) -> None:
             budget = device_bytes(options.program, [*run, *QGALORE])
             settings.append(f"lora_rank={same_memory_rank(options.program, settings, budget)}")
 
-        def loss_at(index: int) -> float:
-            if index in rows:
-                return rows[index]["loss"]
-            key = {"arm": name, "steps": steps, "learning_rate": RATES[index], "settings": settings}
+        rows = {}
+
+        def loss_at(rate: float) -> float:
+            key = {"arm": name, "steps": steps, "learning_rate": rate, "settings": settings}
             row = results.find(**key)
             if row is None:
                 row = key | train(options.program, options.work / "run", [
-                    *settings, "report_samples=0", f"learning_rate={RATES[index]}"])
+                    *settings, "report_samples=0", f"learning_rate={rate}"])
                 results.add(row)
-            print(f"{name}, learning rate {RATES[index]:g}: {row['loss']:.4f}", flush=True)
-            rows[index] = row
+            print(f"{name}, learning rate {rate:g}: {row['loss']:.4f}", flush=True)
+            rows[rate] = row
             return row["loss"]
 
-        rows: dict[int, dict] = {}
-        at = RATES.index(middle)
-        while True:
-            around = [at - 1, at, at + 1]
-            lowest = min(around, key=loss_at)
-            if lowest == at:
-                break
-            at = lowest
-        best.append(rows[at])
+        best.append(rows[best_rate(loss_at, middle)])
     print(f"\n{steps} steps of 16 records\n\n"
           "| arm | device memory | learning rate | held-out loss |\n|---|---|---|---|")
     for row in best:
@@ -227,7 +236,8 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], help="name=value for every arm")
     scratch = parser.add_argument_group("from scratch")
     scratch.add_argument("--tokens", type=int, default=5_000_000)
-    scratch.add_argument("--learning_rate", type=float, default=1e-3)
+    scratch.add_argument("--learning_rate", type=float,
+                         help="for every arm; none: the best of a bracket with the first seed, for each")
     scratch.add_argument("--seed", type=int, action="append")
     scratch.add_argument("--set_method", action="append", default=[],
                          help="name=value for every arm but full")

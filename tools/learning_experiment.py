@@ -191,6 +191,35 @@ def same_memory_rank(program: Path, settings: list[str], budget: int) -> int:
     return low
 
 
+def picture(rows: list[dict]) -> str:
+    """The best losses of the arms against the bytes of their runs, in the manner of report.html."""
+    width, height, left, right, top, bottom = 640, 280, 64, 150, 12, 44
+    most = 1.05 * max(row["device_bytes"] for row in rows)
+    low, high = (edge(row["loss"] for row in rows) for edge in (min, max))
+    low, high = low - 0.1 * (high - low), high + 0.1 * (high - low)
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+           'font-family="system-ui, sans-serif" font-size="12" fill="#60676f">']
+
+    def at(row: dict) -> tuple[float, float]:
+        return (left + row["device_bytes"] / most * (width - left - right),
+                top + (high - row["loss"]) / (high - low) * (height - top - bottom))
+
+    for i in range(5):
+        loss = low + i / 4 * (high - low)
+        y = at({"device_bytes": 0, "loss": loss})[1]
+        out.append(f'<line stroke="#e3e6e9" x1="{left}" x2="{width - right}" y1="{y:.1f}" y2="{y:.1f}"/>'
+                   f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{loss:.3f}</text>')
+    for i in range(int(most / 2**30) + 1):
+        x = at({"device_bytes": i * 2**30, "loss": low})[0]
+        out.append(f'<text x="{x:.1f}" y="{height - bottom + 18}" text-anchor="middle">{i} GiB</text>')
+    out.append(f'<text x="{left}" y="{height - 6}">held-out loss, device memory of the run</text>')
+    for row in rows:
+        x, y = at(row)
+        out.append(f'<circle fill="#2563ad" cx="{x:.1f}" cy="{y:.1f}" r="4"/>'
+                   f'<text x="{x + 8:.1f}" y="{y + 4:.1f}">{row["arm"]}</text>')
+    return "\n".join([*out, "</svg>", ""])
+
+
 def finetuning(options: argparse.Namespace, results: Results) -> None:
     steps = options.steps
     run = [f"model={options.model}", f"data={options.data / 'train.jsonl'}",
@@ -224,6 +253,8 @@ def finetuning(options: argparse.Namespace, results: Results) -> None:
         rank = [setting for setting in row["settings"] if setting.startswith("lora_rank=")]
         print(f"| {', '.join([row['arm'], *rank])} | {row['device_bytes'] / 2**20:.0f} MiB "
               f"| {row['learning_rate']:g} | {row['loss']:.4f} |")
+    if options.picture:
+        options.picture.write_text(picture(best), encoding="utf-8")
 
 
 def main() -> None:
@@ -245,6 +276,7 @@ def main() -> None:
     tuning.add_argument("--model", type=Path, help="what is fine-tuned")
     tuning.add_argument("--data", type=Path, help="the directory of train.jsonl and heldout.jsonl")
     tuning.add_argument("--steps", type=int, default=40)
+    tuning.add_argument("--picture", type=Path, help="an SVG file of the table")
     options = parser.parse_args()
     arms = FINETUNING_ARMS if options.model else ARMS
     for name in options.only:

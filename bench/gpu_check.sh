@@ -214,13 +214,13 @@ step() {  # NAME LIMIT SETTING...
           printf "%.1f%% %s\n", 100 * number[1] / all, $2 }' |
     sort -rn | head -n 8 | awk '{ line = line (NR > 1 ? ", " : "") $0 } END { print "    " line }')"
   tell "    graphs: $(sed -n 's/.*"graphs": {\([^}]*\)}.*/\1/p' <<<"$results" | tr -d '"')"
-  local rotation
-  rotation=$(awk -v count="$(field rotations "$results")" \
-    -v waited="$(field rotation_seconds "$results")" \
-    -v beside="$(field rotation_seconds_beside "$results")" 'BEGIN {
-      if (count > 0) printf "    %.3f s a rotation, %.1f%% of it beside steps",
-        (waited + beside) / count, 100 * beside / (waited + beside) }')
-  [[ -z $rotation ]] || tell "$rotation"
+  local event
+  event=$(awk -v name="$(sed -n 's/.*"event": "\([a-z]*\)".*/\1/p' <<<"$results")" -v count="$(field events "$results")" \
+    -v waited="$(field event_seconds "$results")" \
+    -v beside="$(field event_seconds_beside "$results")" 'BEGIN {
+      if (count > 0) printf "    %.3f s to %s, %.1f%% of it beside steps",
+        (waited + beside) / count, name, 100 * beside / (waited + beside) }')
+  [[ -z $event ]] || tell "$event"
 }
 
 # Rates of single ops, as device_bench and torch_attention.py print them.

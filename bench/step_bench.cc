@@ -116,10 +116,12 @@ struct Measured {
   RepeatCounts repeats;
   bool recompute = false;
   int64_t booked = 0, anonymous = 0, resident = 0;  // bytes
-  // Of rotary: rotations after the first, the seconds that steps waited for them, and those of
-  // copies beside steps.
-  int64_t rotations = 0;
-  double rotation_seconds = 0, seconds_beside = 0;
+  double slowest_seconds = 0;
+  // Rotations of rotary, or refreshes of galore, after the first step: the seconds that steps
+  // waited for them, and those of copies beside steps.
+  std::string event;
+  int64_t events = 0;
+  double event_seconds = 0, seconds_beside = 0;
   int64_t driver = 0;  // bytes of the GPU that its driver counts from before the model to its end
 
   double share() const { return operations / seconds / peak; }
@@ -173,8 +175,9 @@ Measured measure(const Recipe& recipe, const ModelFiles& files, const BenchClock
     for (const LearnerEvent& event : session.learner().take_events()) {
       const auto fields = nlohmann::json::parse(event.fields.text());
       if (step == 0 || !fields.contains("seconds")) continue;
-      ++out.rotations;
-      out.rotation_seconds += fields["seconds"].get<double>();
+      out.event = event.name;
+      ++out.events;
+      out.event_seconds += fields["seconds"].get<double>();
       out.seconds_beside += fields.value("seconds_beside", 0.0);
     }
     out.peak = std::max(out.peak, peak);
@@ -201,6 +204,7 @@ Measured measure(const Recipe& recipe, const ModelFiles& files, const BenchClock
     timed->measure(false);
   }
   out.median_seconds = median(times);
+  out.slowest_seconds = *std::max_element(times.begin(), times.end());
   out.median_share = median(shares);
   out.booked = session.memory().ledger().peak;
   out.driver = free_before - device->own_memory().value_or(0);
@@ -214,11 +218,12 @@ void print_text(const Measured& m) {
       "  {:.1f} % of speed of light (median {:.1f} %): {:.3g} GFLOP in {:.2f} s, peak {:.1f}"
       " GFLOP/s\n",
       100.0 * m.share(), 100.0 * m.median_share, 1e-9 * m.operations, m.seconds, 1e-9 * m.peak);
-  if (m.rotations > 0) {
-    fmt::print("  {}, {:.3f} s each; {:.3f} s of copies beside steps\n",
-               counted(m.rotations, "rotation"),
-               m.rotation_seconds / static_cast<double>(m.rotations),
-               m.seconds_beside / static_cast<double>(m.rotations));
+  fmt::print("  slowest step {:.2f} s, {:.2f} times the median\n", m.slowest_seconds,
+             m.slowest_seconds / m.median_seconds);
+  if (m.events > 0) {
+    fmt::print("  {} x {}, {:.3f} s each; {:.3f} s of copies beside steps\n", m.events, m.event,
+               m.event_seconds / static_cast<double>(m.events),
+               m.seconds_beside / static_cast<double>(m.events));
   }
   fmt::print("  memory {} booked; resident {}, {} of it anonymous\n", human_bytes(m.booked),
              human_bytes(m.resident), human_bytes(m.anonymous));
@@ -273,9 +278,12 @@ void print_json(const Measured& m) {
       .add("peak_bytes", m.resident)
       .add("driver_bytes", m.driver)
       .add("step_seconds", m.seconds)
-      .add("rotations", m.rotations)
-      .add("rotation_seconds", m.rotation_seconds)
-      .add("rotation_seconds_beside", m.seconds_beside)
+      .add("median_step_seconds", m.median_seconds)
+      .add("slowest_step_seconds", m.slowest_seconds)
+      .add("event", m.event)
+      .add("events", m.events)
+      .add("event_seconds", m.event_seconds)
+      .add("event_seconds_beside", m.seconds_beside)
       .add("graphs", graphs)
       .add("parts_seconds", m.parts_seconds)
       .add("parts", parts);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares the program with PyTorch, transformers, PEFT and bitsandbytes, live.
+"""Compares the program with PyTorch, transformers, PEFT, bitsandbytes and others, live.
 
 Run by script/parity, which installs the pinned versions (tools/golden.py names them). Every check
 prints one line `ok|FAIL name figure limit`; figures are relative errors in the maximum norm unless
@@ -33,6 +33,7 @@ from transformers.utils import logging as transformers_logging
 
 import golden
 from conversion_parity import check_conversions
+from galore_parity import check_galore
 from hostile_text import hostile_text
 from product_parity import check_products
 from quantised_parity import check_quantised
@@ -789,6 +790,10 @@ class Parity:
         """Products of bytes and of four bits, against an emulation with the same random numbers."""
         check_products(self.report, self.program, self.work, self.seed)
 
+    def galore(self) -> None:
+        """Twenty steps in subspaces, beside the packages of GaLore's authors."""
+        check_galore(self.report, self.program, self.work, self.seed, self.records, as_batch)
+
     def conversions(self) -> None:
         """Merged models against PEFT's, GGUF files against the package gguf and transformers."""
         check_conversions(self.report, self.program, self.work, self.seed,
@@ -853,7 +858,8 @@ def main() -> int:
     parser.add_argument("--tokenizers", type=Path, required=True,
                         help="the directory that script/setup --tokenizers makes")
     names = ["tiny", "gguf_architectures", "gguf_types", "states", "tokens", "tokenizers", "chats",
-             "logits", "full", "lora", "adapters", "pissa", "prompt", "nf4", "quantised", "products", "conversions"]
+             "logits", "full", "lora", "adapters", "pissa", "prompt", "nf4", "quantised", "products",
+             "galore", "conversions"]
     parser.add_argument("--only", choices=names, action="append",
                         help="run this check only (repeatable)")
     options = parser.parse_args()

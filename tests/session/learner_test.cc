@@ -10,6 +10,7 @@
 #include "tests/support/batches.h"
 #include "tests/support/errors.h"
 #include "tests/support/golden_rig.h"
+#include "tests/support/products.h"
 
 namespace jackscrew {
 namespace {
@@ -223,6 +224,85 @@ TEST_P(ProjectingTest, AccumulatesTheProjectedGradient) {
       EXPECT_LE(relative_error(results.at(gradient).data<float>(), expected), 1e-5)
           << (side == Side::left ? "left " : "right ") << weight.name();
     }
+  }
+}
+
+// The least and the most of weights' (slope of the loss in f32) / (what a learner is given with
+// `product`), slopes being along W + h P Sᵀ or W + h S Qᵀ. S is the projected gradient itself, so
+// that the slope is the largest, and an error in any element counts.
+std::pair<double, double> slopes(const std::string& model, const char* product) {
+  const Golden golden(model);
+  const ModelFiles files = open_model(golden_path(model).string());
+  const std::vector<MicroBatch> parts = separated(golden.batch().micro_batches[0]);
+  std::pair<double, double> range{1.0, 1.0};
+  for (const Side side : {Side::left, Side::right}) {
+    ProjectingLearner learner(side);
+    RigChoices choices;
+    choices.arithmetic = std::make_unique<Arithmetic>(make_product(product, *choices.ops));
+    StageRig rig(model_of(files), StageSpec::whole(files.config), learner, std::move(choices));
+    rig.begin(golden.batch().targets);
+    for (const MicroBatch& part : parts) rig.accumulate(DeviceBatch(part));
+    FrozenLearner frozen;
+    StageRig exact(model_of(files), StageSpec::whole(files.config), frozen);
+    const auto loss = [&] {
+      double sum = 0.0;
+      for (const MicroBatch& part : parts) sum += exact.loss(DeviceBatch(part));
+      return sum / static_cast<double>(golden.batch().targets);
+    };
+    const auto projections = states(rig.stage(), StateRole::moment);
+    const auto gradients = states(rig.stage(), StateRole::gradient);
+    for (size_t w = 0; w < rig.stage().parameters().size(); ++w) {
+      if (!rig.stage().parameters()[w]->learns()) continue;
+      const Weight& weight = *exact.stage().parameters()[w]->weight;
+      const Tensor p = projections.at(weight.name());
+      const Tensor r = gradients.at(weight.name() + ".gradient");
+      std::vector<double> direction(static_cast<size_t>(weight.size()));
+      double squares = 0.0, wanted = 0.0;
+      for (int64_t i = 0; i < weight.size(); ++i) {
+        const int64_t row = i / weight.cols(), col = i % weight.cols();
+        const bool left = side == Side::left;
+        double& of = direction[static_cast<size_t>(i)];
+        for (int64_t k = 0; k < ProjectingSlot::kRank; ++k) {
+          of += static_cast<double>(p.data<float>()[(left ? row : col) * p.cols() + k]) *
+                static_cast<double>(r.data<float>()[(left ? col : row) * r.cols() + k]);
+        }
+        squares += of * of;
+      }
+      for (double& of : direction) of /= std::sqrt(squares);
+      for (int64_t i = 0; i < r.size(); ++i) {
+        wanted += std::pow(static_cast<double>(r.data<float>()[i]), 2) / std::sqrt(squares);
+      }
+      auto* values = static_cast<float*>(weight.storage().bytes.raw());
+      const std::vector<float> before(values, values + weight.size());
+      const auto loss_at = [&](double step) {
+        for (size_t i = 0; i < before.size(); ++i) {
+          values[i] = static_cast<float>(static_cast<double>(before[i]) + step * direction[i]);
+        }
+        const double value = loss();
+        std::copy(before.begin(), before.end(), values);
+        return value;
+      };
+      constexpr double kStep = 0.02;
+      const double slope = (8.0 * (loss_at(kStep) - loss_at(-kStep)) -
+                            (loss_at(2.0 * kStep) - loss_at(-2.0 * kStep))) /
+                           (12.0 * kStep);
+      range.first = std::min(range.first, slope / wanted);
+      range.second = std::max(range.second, slope / wanted);
+    }
+  }
+  return range;
+}
+
+// Products of integers have the slopes of another network (tests/products), and give thin products
+// as f32 does.
+TEST_P(ProjectingTest, GradientsAreSlopesOfTheLoss) {
+  const auto ops = make_test_ops();
+  const std::pair<const char*, double> limits[] = {{"f32", 1e-3}, {"bf16", 0.02}};
+  for (const auto& [product, limit] : limits) {
+    if (product == std::string("bf16") && !ops->has_bf16()) continue;
+    const auto [least, most] = slopes(GetParam(), product);
+    EXPECT_GE(least, 1.0 - limit) << product;
+    EXPECT_LE(most, 1.0 + limit) << product;
   }
 }
 

@@ -324,8 +324,8 @@ constexpr OptionSpec kConversionOptions[] = {
      .default_text = "auto",
      .help =
          "what is written: hf (a Hugging Face directory) or gguf (a file); auto: gguf where the "
-         "output's name ends in .gguf; quantize writes gptq",
-     .choices = "auto hf gguf gptq",
+         "output's name ends in .gguf; quantize writes gptq or exl2",
+     .choices = "auto hf gguf gptq exl2",
      .affects_result = false},
     {.name = "adapter_weight",
      .type = list,

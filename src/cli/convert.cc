@@ -113,8 +113,9 @@ void print_json(const ModelOutput& output, const ConversionReport& report,
 
 int convert(const Recipe& recipe, const char* command) {
   recipe.options.require("model", command);
-  if (recipe.format == "gptq") {
-    throw Error(ErrorKind::usage, fmt::format("{} does not write format=gptq", command),
+  if (recipe.format == "gptq" || recipe.format == "exl2") {
+    throw Error(ErrorKind::usage,
+                fmt::format("{} does not write format={}", command, recipe.format),
                 "jackscrew quantize does, of a merged model too");
   }
   if (recipe.max_merge_loss && recipe.eval_data.empty()) {

@@ -13,6 +13,8 @@
 #include "cli/commands.h"
 #include "cli/interruption.h"
 #include "conversion/compare.h"
+#include "conversion/exl2_rounder.h"
+#include "conversion/gptq_rounder.h"
 #include "conversion/quantise.h"
 #include "session/evaluate.h"
 #include "session/loading.h"
@@ -46,11 +48,11 @@ Comparison measure_quantised(Recipe recipe, const ModelFiles& files, const fs::p
 
 // A line for each block: the error of every matrix, and the bits of all.
 void print_blocks(const QuantisationReport& report) {
-  int64_t layer = -1;
+  int64_t layer = -2;  // before the first; the head's is -1
   for (size_t i = 0; i < report.matrices.size(); ++i) {
     const WeightSpec& weight = report.matrices[i].weight;
-    if (layer < 0) fmt::print("block  {:>5}", "bits");
-    if (layer < 0) {
+    if (layer == -2) fmt::print("block  {:>5}", "bits");
+    if (layer == -2) {
       for (size_t j = 0; j < report.matrices.size() && report.matrices[j].weight.layer == 0; ++j) {
         fmt::print("  {:>9}", report.matrices[j].weight.module);
       }
@@ -63,7 +65,7 @@ void print_blocks(const QuantisationReport& report) {
         bits += matrix.bits * static_cast<double>(matrix.weight.size());
         elements += static_cast<double>(matrix.weight.size());
       }
-      fmt::print("\n{:>5}  {:>5.2f}", layer, bits / elements);
+      fmt::print("\n{:>5}  {:>5.2f}", layer < 0 ? "head" : std::to_string(layer), bits / elements);
     }
     fmt::print("  {:>7.3f} %", 100.0 * report.matrices[i].error);
   }
@@ -97,10 +99,18 @@ void print_plan(const Recipe& recipe, const ModelOutput& output, const Quantisat
   for (const std::string& note : report.notes) fmt::print("  {}\n", one_line(note));
 }
 
+// Throws Error(usage) where quantize does not write that format.
+std::unique_ptr<Rounder> make_rounder(const Recipe& recipe, const ModelFiles& files) {
+  if (recipe.format == "gptq" || recipe.format == "auto") return make_gptq_rounder(recipe);
+  return make_exl2_rounder(recipe, files.config, {recipe.options.number("bits"), {}});
+}
+
 void check_format(const Recipe& recipe) {
-  if (recipe.format == "gptq" || recipe.format == "auto") return;
-  throw Error(ErrorKind::usage, fmt::format("quantize does not write format={}", recipe.format),
-              "quantize writes format=gptq; export writes hf and gguf, with storage=nf4 or q4_k");
+  if (recipe.format == "gptq" || recipe.format == "exl2" || recipe.format == "auto") return;
+  throw Error(
+      ErrorKind::usage, fmt::format("quantize does not write format={}", recipe.format),
+      "quantize writes format=gptq and exl2; export writes hf and gguf, with storage=nf4 or "
+      "q4_k");
 }
 
 int quantise(const Recipe& given) {
@@ -108,7 +118,7 @@ int quantise(const Recipe& given) {
   recipe.options.require("model", "quantize");
   recipe.options.require("output_dir", "quantize");
   check_format(recipe);
-  const QuantisationSettings settings = quantisation_settings(recipe);
+  const CalibrationSize size = calibration_size(recipe);
   const bool dry = recipe.options.boolean("dry_run");
   if (!dry) recipe.options.require("data", "quantize");
   const Stopwatch watch;
@@ -128,18 +138,19 @@ int quantise(const Recipe& given) {
   }
   check_tied(files);
   Recipe lengths = recipe;
-  lengths.sequence_len = settings.sequence_len;
+  lengths.sequence_len = size.sequence_len;
   settle_lengths(lengths, files.config);
-  const QuantisationPlan plan(recipe, files, settings);
+  const std::unique_ptr<Rounder> rounder = make_rounder(recipe, files);
+  const QuantisationPlan plan(recipe, files, *rounder);
   if (dry) {
     print_plan(recipe, output, plan.report());
     return 0;
   }
   const Dataset data = read_text_of(lengths, recipe.data, files, DataPart::train, style);
   const CalibrationText text =
-      calibration_text(data, settings.sequences, settings.sequence_len, plan.least_tokens());
+      calibration_text(data, size.sequences, size.sequence_len, plan.least_tokens());
   const QuantisationReport report =
-      write_quantised(recipe, files, settings, plan, text, output, style);
+      write_quantised(recipe, files, *rounder, plan, text, output, style);
   std::optional<Comparison> loss;
   if (!recipe.eval_data.empty()) {
     loss = measure_quantised(recipe, files, output.path(), style);

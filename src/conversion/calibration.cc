@@ -30,10 +30,9 @@ std::unique_ptr<const Product> product_of(const std::string& name) {
 // A product that shows what it is given to multiply before it does so.
 class ObservedProduct : public Product {
  public:
-  // What comes is added to *hessians, where there is one.
-  ObservedProduct(std::unique_ptr<const Product> product, BlockHessians* const& hessians,
+  ObservedProduct(std::unique_ptr<const Product> product, const Observation& observation,
                   Memory& memory)
-      : product_(std::move(product)), hessians_(hessians), memory_(memory) {}
+      : product_(std::move(product)), observation_(observation), memory_(memory) {}
 
   const char* name() const override { return product_->name(); }
   DType activation_dtype() const override { return product_->activation_dtype(); }
@@ -46,7 +45,8 @@ class ObservedProduct : public Product {
   }
   void forward(Context& context, const Operand& a, const LinearUse& use, const Tensor& y,
                Accumulate accumulate) const override {
-    if (hessians_ != nullptr) observe(context.ops, use.weight.spec(), a.x);
+    if (observation_.hessians != nullptr) observe(context.ops, use.weight.spec(), a.x);
+    if (use.weight.spec().module == observation_.unread) return;
     product_->forward(context, a, use, y, accumulate);
   }
   Gradient backward(Context& context, const Operand& a, const Tensor& dy,
@@ -57,18 +57,19 @@ class ObservedProduct : public Product {
 
  private:
   void observe(Ops& ops, const WeightSpec& weight, const Tensor& x) const {
-    auto& inputs = hessians_->inputs_;
-    const auto known = hessians_->reads_.find(weight.name);
-    if (known == hessians_->reads_.end()) {
+    BlockHessians& hessians = *observation_.hessians;
+    auto& inputs = hessians.inputs_;
+    const auto known = hessians.reads_.find(weight.name);
+    if (known == hessians.reads_.end()) {
       if (is_new_) inputs.push_back(std::make_unique<Hessian>(memory_, x.cols()));
-      hessians_->reads_[weight.name] = inputs.size() - 1;
+      hessians.reads_[weight.name] = inputs.size() - 1;
     }
-    if (is_new_) inputs[hessians_->reads_[weight.name]]->add(ops, x);
+    if (is_new_) inputs[hessians.reads_[weight.name]]->add(ops, x);
     is_new_ = false;
   }
 
   std::unique_ptr<const Product> product_;
-  BlockHessians* const& hessians_;
+  const Observation& observation_;
   Memory& memory_;
   mutable bool is_new_ = false;  // the input, to the weights that will read it
 };
@@ -95,6 +96,14 @@ struct CalibrationRun::Loaded {
                        learner, arithmetic,
                        [this](const WeightSpec& weight) { return loader.format(weight); },
                        [this](Weight& weight) { loader.fill(weight); }, positions}) {}
+
+  // What the head reads of rows of the stream. The product leaves it at that, see begin_head().
+  void pass_head(const Tensor& rows) {
+    scratch.reset();
+    Context context{ops, scratch, nullptr};
+    stage.logits(context, rows,
+                 Tensor(nullptr, DType::f32, {rows.rows(), stage.config().vocab_size}));
+  }
 
   // The output of a batch, valid until the next call. `input` is changed.
   Tensor forward(const MicroBatch& batch, const Tensor* input) {
@@ -136,6 +145,15 @@ CalibrationText calibration_text(const Dataset& data, int64_t sequences, int64_t
   return text;
 }
 
+CalibrationText part_of(const CalibrationText& text, int64_t sequences) {
+  CalibrationText part{std::min(sequences, text.sequences), text.sequence_len, {}};
+  for (int64_t i = 0; i < part.sequences; ++i) {
+    const auto from = text.ids.begin() + i * text.sequences / part.sequences * text.sequence_len;
+    part.ids.insert(part.ids.end(), from, from + text.sequence_len);
+  }
+  return part;
+}
+
 CalibrationRun::CalibrationRun(const Recipe& recipe, const ModelFiles& files,
                                const CalibrationText& text)
     : files_(files),
@@ -145,7 +163,7 @@ CalibrationRun::CalibrationRun(const Recipe& recipe, const ModelFiles& files,
       memory_("host", device_->make_backing(), 0),
       ops_(device_->make_ops(memory_)),
       arithmetic_(std::make_unique<Arithmetic>(
-          std::make_unique<ObservedProduct>(product_of(recipe.product), observed_, memory_))),
+          std::make_unique<ObservedProduct>(product_of(recipe.product), observation_, memory_))),
       stream_(memory_, Purpose::activations, DType::f32,
               {text.tokens(), files.config.hidden_size}) {
   recipe_.storage = "f32";
@@ -164,7 +182,8 @@ std::unique_ptr<CalibrationRun::Loaded> CalibrationRun::load(const StageSpec& sp
   const auto plan_ops = device_->make_plan_ops(nowhere);
   const auto plan = make(nowhere, *plan_ops, nullptr);
   const Tensor input(nullptr, DType::f32, {tokens, files_.config.hidden_size});
-  plan->forward(batch_at(0), spec.embedding ? nullptr : &input);
+  spec.head ? plan->pass_head(input)
+            : static_cast<void>(plan->forward(batch_at(0), spec.embedding ? nullptr : &input));
   auto loaded = make(memory_, *ops_, plan.get());
   check_maps();
   return loaded;
@@ -218,23 +237,63 @@ std::vector<const Weight*> CalibrationRun::linears() const {
   return out;
 }
 
-BlockHessians CalibrationRun::observe(const ProgressCallback& progress) {
+template <class Body>
+BlockHessians CalibrationRun::observed(const Body& body, std::string_view unread,
+                                       const std::string& where) {
   BlockHessians hessians;
-  observed_ = &hessians;
+  observation_ = {&hessians, unread};
+  body();
+  observation_ = {};
+  for (const auto& hessian : hessians.inputs_) hessian->finish(where.c_str());
+  return hessians;
+}
+
+BlockHessians CalibrationRun::observe(const ProgressCallback& progress) {
   const OwnedTensor copy(memory_, Purpose::activations, DType::f32,
                          {batch_at(0).tokens(), files_.config.hidden_size});
-  run(
-      [&](const MicroBatch& batch, int64_t first) {
-        const Tensor input = copy.view().rows(0, batch.tokens());
-        ops_->copy(input, stream_.view().rows(first, first + batch.tokens()));
-        block_->forward(batch, &input);
-      },
-      progress);
-  observed_ = nullptr;
-  for (const auto& hessian : hessians.inputs_) {
-    hessian->finish(fmt::format("block {}", next_block_ - 1).c_str());
-  }
-  return hessians;
+  const auto body = [&] {
+    run(
+        [&](const MicroBatch& batch, int64_t first) {
+          const Tensor input = copy.view().rows(0, batch.tokens());
+          ops_->copy(input, stream_.view().rows(first, first + batch.tokens()));
+          block_->forward(batch, &input);
+        },
+        progress);
+  };
+  return observed(body, "down_proj", fmt::format("block {}", next_block_ - 1));
+}
+
+BlockHessians CalibrationRun::observe_and_advance(const ProgressCallback& progress) {
+  return observed([&] { advance(progress); }, {}, fmt::format("block {}", next_block_ - 1));
+}
+
+std::string_view CalibrationRun::head_module() const {
+  return files_.config.tie_word_embeddings ? "embed_tokens" : "lm_head";
+}
+
+void CalibrationRun::begin_head() {
+  block_.reset();
+  observation_.unread = head_module();
+  block_ = load({next_block_, next_block_, false, true});
+}
+
+const Weight& CalibrationRun::head() const {
+  const auto& parameters = block_->stage.parameters();
+  return *std::ranges::find_if(
+              parameters, [](const auto& parameter) { return !parameter->weight->is_vector(); })
+              ->get()
+              ->weight;
+}
+
+BlockHessians CalibrationRun::observe_head(const ProgressCallback& progress) {
+  const auto body = [&] {
+    run(
+        [&](const MicroBatch& batch, int64_t first) {
+          block_->pass_head(stream_.view().rows(first, first + batch.tokens()));
+        },
+        progress);
+  };
+  return observed(body, head_module(), "the head");
 }
 
 void CalibrationRun::advance(const ProgressCallback& progress) {

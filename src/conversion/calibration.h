@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "conversion/hessian.h"
@@ -31,7 +32,10 @@ struct CalibrationText {
 CalibrationText calibration_text(const Dataset& data, int64_t sequences, int64_t sequence_len,
                                  int64_t least);
 
-// The Hessians of a block: one for each input that its linear layers read.
+// So many of its sequences, from equal distances.
+CalibrationText part_of(const CalibrationText& text, int64_t sequences);
+
+// The Hessians of a block, or of the head: one for each input that its linear layers read.
 class BlockHessians {
  public:
   const Hessian& of(const WeightSpec& weight) const { return *inputs_.at(reads_.at(weight.name)); }
@@ -43,6 +47,12 @@ class BlockHessians {
   friend class ObservedProduct;
   std::vector<std::unique_ptr<Hessian>> inputs_;
   std::map<std::string, size_t> reads_;  // by the weight's name, its place in inputs_
+};
+
+// What a run's products are asked to show.
+struct Observation {
+  BlockHessians* hessians = nullptr;  // filled where there are some
+  std::string_view unread = {};       // the module whose outputs nobody reads, and are not computed
 };
 
 class CalibrationRun {
@@ -59,10 +69,18 @@ class CalibrationRun {
   void begin_block();
   // The linear layers of the block, in the model's order, for whoever changes them: as_f32().
   std::vector<const Weight*> linears() const;
-  // Runs the block as it is, and leaves its output where it is not asked for.
+  // Runs the block as it is. Its outputs are not asked for.
   BlockHessians observe(const ProgressCallback& progress);
   // Runs the block, as it is by now, for good: its outputs are what the next one reads.
   void advance(const ProgressCallback& progress);
+  // Both at once, of a block that stays as it is.
+  BlockHessians observe_and_advance(const ProgressCallback& progress);
+
+  // Behind the last block, which is advanced: loads the head in its place, and nothing is
+  // multiplied by it.
+  void begin_head();
+  const Weight& head() const;
+  BlockHessians observe_head(const ProgressCallback& progress);
 
  private:
   struct Loaded;  // a part of the model, with its arenas
@@ -71,6 +89,10 @@ class CalibrationRun {
   template <class Use>
   void run(const Use& use, const ProgressCallback& progress);
   MicroBatch batch_at(int64_t first_sequence) const;
+  std::string_view head_module() const;  // of the weight that is the head
+  // Runs body() with the Hessians that it is to fill.
+  template <class Body>
+  BlockHessians observed(const Body& body, std::string_view unread, const std::string& where);
 
   const ModelFiles& files_;
   Recipe recipe_;
@@ -78,7 +100,7 @@ class CalibrationRun {
   std::unique_ptr<Device> device_;
   Memory memory_;
   std::unique_ptr<Ops> ops_;
-  BlockHessians* observed_ = nullptr;  // filled where there is one
+  Observation observation_;
   std::unique_ptr<Arithmetic> arithmetic_;
   int64_t next_block_ = 0;
   OwnedTensor stream_;  // f32 [tokens, hidden], the residual stream before the block

@@ -6,21 +6,18 @@
 
 #include "base/error.h"
 #include "base/parallel.h"
+#include "conversion/column_order.h"
 
 namespace jackscrew {
 
 namespace {
 
-// Columns whose errors reach the rest of the matrix in one product. Groups of as many or fewer end
-// with a block; within one, a row is rounded from first to last.
-constexpr int64_t kRoundedColumns = 128;
 // Rows that one task rounds: enough to be worth handing out, few enough to be shared.
 constexpr int64_t kRoundedRows = 16;
 // Shares of the range that are tried, from all of it down to kLeastShare in equal steps. More
 // steps, or a smaller least share, change the error of 4-bit weights by less than a thousandth.
 constexpr int kScaleSteps = 24;
 constexpr float kLeastShare = 0.55f;
-constexpr float kLargestF16 = 65504.0f;
 constexpr int64_t kLeastGroup = 16, kLargestGroup = 1024;
 
 struct Grid {
@@ -83,12 +80,7 @@ Grid best_grid(const float* w, const float* cost, int64_t count, const GptqLayou
 class ColumnRounding {
  public:
   ColumnRounding(const Tensor& w, const Tensor& u, const GptqLayout& layout, GptqMatrix& out)
-      : w_(w), u_(u), layout_(layout), out_(out), cost_(static_cast<size_t>(w.cols()), 1.0f) {
-    for (int64_t k = 0; !u.empty() && k < w.cols(); ++k) {
-      const float diagonal = u.data<float>()[k * (w.cols() + 1)];
-      cost_[static_cast<size_t>(k)] = 1.0f / (diagonal * diagonal);
-    }
-  }
+      : w_(w), u_(u), layout_(layout), out_(out), cost_(column_costs(u, w.cols())) {}
 
   // Columns [begin, end) of a row; writes what is to be added to the row, times U, to `errors`.
   void round_row(int64_t row, int64_t begin, int64_t end, float* errors) const {
@@ -136,27 +128,10 @@ class ColumnRounding {
   std::vector<float> cost_;
 };
 
-// The columns of w in the given order, or back.
-void reorder(Ops& ops, const Tensor& w, const std::vector<int32_t>& order, bool back) {
-  const int64_t cols = w.cols();
-  parallel_for(ops.threads(), w.rows(), [&](int64_t row, int) {
-    float* values = w.data<float>() + row * cols;
-    const std::vector<float> old(values, values + cols);
-    for (int64_t i = 0; i < cols; ++i) {
-      const auto from = static_cast<size_t>(order[static_cast<size_t>(i)]);
-      back ? values[from] = old[static_cast<size_t>(i)] : values[i] = old[from];
-    }
-  });
-}
-
 void check_reach(const WeightSpec& weight, const GptqMatrix& matrix, const GptqLayout& layout) {
   const float reach = static_cast<float>(1 << layout.bits);
   for (const f16 scale : matrix.scales) {
-    if (to_float(scale) * reach <= kLargestF16) continue;
-    throw Error(
-        ErrorKind::model,
-        fmt::format("{} has values beyond those of f16, which GPTQ decodes to", weight.name),
-        "such a model cannot be rounded so; its training may have gone wrong");
+    if (to_float(scale) * reach > kLargestF16) fail_beyond_f16(weight, "GPTQ");
   }
 }
 
@@ -180,17 +155,11 @@ GptqMatrix round_gptq(Ops& ops, Memory& memory, const WeightSpec& weight, const 
                       const Tensor& u, const std::vector<int32_t>& order,
                       const GptqLayout& layout) {
   const int64_t rows = w.rows(), cols = w.cols();
-  const float* values = w.data<float>();
-  if (!std::all_of(values, values + w.size(), [](float value) { return std::isfinite(value); })) {
-    throw Error(ErrorKind::non_finite,
-                fmt::format("{} has values that are not finite", weight.name),
-                "the file is damaged, or its training went wrong");
-  }
+  check_finite(weight, w);
   GptqMatrix out{rows, cols, layout.groups(cols), {}, {}, {}, {}};
   out.codes.resize(static_cast<size_t>(rows * cols));
   out.zeros.resize(static_cast<size_t>(rows * out.groups));
   out.scales.resize(static_cast<size_t>(rows * out.groups));
-  if (!order.empty()) reorder(ops, w, order, false);
   const ColumnRounding rounding(w, u, layout, out);
   const OwnedTensor errors(memory, Purpose::workspace, DType::f32, {rows, kRoundedColumns});
   for (int64_t begin = 0; begin < cols; begin += kRoundedColumns) {
@@ -214,7 +183,6 @@ GptqMatrix round_gptq(Ops& ops, Memory& memory, const WeightSpec& weight, const 
     out.group_of[static_cast<size_t>(column)] = static_cast<int32_t>(i / size);
   }
   if (order.empty()) return out;
-  reorder(ops, w, order, true);
   std::vector<uint8_t> codes(out.codes.size());
   for (int64_t row = 0; row < rows; ++row) {
     for (int64_t i = 0; i < cols; ++i) {

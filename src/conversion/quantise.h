@@ -1,4 +1,4 @@
-// A model rounded to few bits, block after block, as GPTQ files.
+// A model rounded to few bits, block after block, as files of GPTQ or EXL2.
 #pragma once
 
 #include <string>
@@ -7,31 +7,28 @@
 #include "base/json_object.h"
 #include "conversion/calibration.h"
 #include "conversion/model_output.h"
-#include "formats/gptq_writer.h"
+#include "conversion/rounder.h"
 #include "report/progress.h"
 
 namespace jackscrew {
 
-struct QuantisationSettings {
-  GptqLayout layout;
-  bool compensates = true;  // later columns make up for the errors of earlier ones
-  double damping = 0.01;
+// How much text is asked for.
+struct CalibrationSize {
   int64_t sequences = 128, sequence_len = 512;
 };
-
-// Those of a recipe. Throws Error(usage) where they cannot be.
-QuantisationSettings quantisation_settings(const Recipe& recipe);
+// That of a recipe.
+CalibrationSize calibration_size(const Recipe& recipe);
 
 // What a matrix has become.
 struct QuantisedMatrix {
   WeightSpec weight;
   double error = 0;  // squares of what its outputs are off by, as a share of theirs: 0 is exact
-  double bits = 0;   // of an element, scales and all
+  double bits = 0;   // of an element, scales and all; NaN: not chosen yet
 };
 
 struct QuantisationReport {
   std::vector<QuantisedMatrix> matrices;  // in the model's order; without errors in a dry run
-  double bits = 0;                        // of an element of theirs
+  double bits = 0;                        // of an element of those in blocks; at most, before
   int64_t calibration_tokens = 0;
   int64_t bytes = 0;               // of all files
   int64_t memory = 0;              // the most that was taken of the host's memory
@@ -40,33 +37,33 @@ struct QuantisationReport {
   JsonObject to_json() const;
 };
 
-// How a model will be written: matrices of blocks in codes (no format), the rest in bf16 where the
-// model's is, else in f16, or as the recipe's storage says.
+// How a model will be written: what the rounder rounds in codes (no format), the rest in bf16 where
+// the model's is, else in f16, or as the recipe's storage says.
 class QuantisationPlan {
  public:
   // Throws Error(model) for a matrix whose shape such files cannot have, Error(usage) for a
   // storage.
-  QuantisationPlan(const Recipe& recipe, const ModelFiles& files,
-                   const QuantisationSettings& settings);
+  QuantisationPlan(const Recipe& recipe, const ModelFiles& files, const Rounder& rounder);
 
   const std::vector<ModelTensor>& tensors() const { return tensors_; }
-  int64_t bytes() const { return bytes_; }  // of the weights' files
+  bool rounds_head() const { return rounds_head_; }
   // Tokens below which the widest layer's Hessian cannot be of full rank.
   int64_t least_tokens() const { return least_tokens_; }
-  // Of every matrix its bits, and no errors.
+  // Of every matrix its bits, where they are known, and no errors; of all the most that they take.
   QuantisationReport report() const { return report_; }
 
  private:
   std::vector<ModelTensor> tensors_;
-  int64_t bytes_ = 0, least_tokens_ = 0;
+  int64_t least_tokens_ = 0;
+  bool rounds_head_ = false;
   QuantisationReport report_;
 };
 
 // Rounds the model and writes it to output.path(); the caller commits. One block's weights are in
 // memory at a time. What a block reads is what those before it, already rounded, make of the text.
-// The same bytes whatever the number of threads.
-QuantisationReport write_quantised(const Recipe& recipe, const ModelFiles& files,
-                                   const QuantisationSettings& settings,
+// A rounder that measures does so before, on a part of the text and over the model as it is. The
+// same bytes whatever the number of threads.
+QuantisationReport write_quantised(const Recipe& recipe, const ModelFiles& files, Rounder& rounder,
                                    const QuantisationPlan& plan, const CalibrationText& text,
                                    ModelOutput& output, const ProgressStyle& style);
 

@@ -1,58 +1,10 @@
 #include "formats/gptq_writer.h"
 
-#include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "base/checked.h"
 #include "base/error.h"
 
 namespace jackscrew {
-
-namespace {
-
-constexpr int64_t kWordBits = 32;
-
-std::string layer_of(const WeightSpec& weight) {
-  constexpr std::string_view kSuffix = ".weight";
-  return weight.name.substr(0, weight.name.size() - kSuffix.size());
-}
-
-// Puts number `index` of `bits` bits into a little-endian stream of words that stand `stride` words
-// apart; see bits_at(), of which it is the reverse. The bits there are 0.
-void put_bits(std::vector<uint32_t>& words, int64_t begin, int64_t stride, int64_t index,
-              int64_t bits, uint32_t number) {
-  const int64_t at = index * bits, shift = at % kWordBits;
-  const auto word = static_cast<size_t>(begin + at / kWordBits * stride);
-  words[word] |= number << shift;
-  if (shift + bits > kWordBits) {
-    words[word + static_cast<size_t>(stride)] |= number >> (kWordBits - shift);
-  }
-}
-
-template <class T>
-TensorBytes with_bytes(const SafetensorsSpec& spec, const std::vector<T>& values) {
-  TensorBytes out{spec, {}};
-  out.bytes.resize(values.size() * sizeof(T));
-  std::memcpy(out.bytes.data(), values.data(), out.bytes.size());
-  return out;
-}
-
-std::vector<SafetensorsSpec> model_specs(const std::vector<ModelTensor>& tensors,
-                                         const GptqLayout& layout) {
-  std::vector<SafetensorsSpec> specs;
-  for (const auto& [weight, format] : tensors) {
-    if (format == nullptr) {
-      for (SafetensorsSpec& spec : gptq_specs(weight, layout)) specs.push_back(std::move(spec));
-    } else {
-      std::vector<int64_t> shape = {weight.rows, weight.cols};
-      if (weight.is_vector()) shape.erase(shape.begin());
-      specs.push_back({weight.name, safetensors_dtype(*format), std::move(shape)});
-    }
-  }
-  return specs;
-}
-
-}  // namespace
 
 int64_t GptqLayout::groups(int64_t cols) const {
   return group_size == -1 ? 1 : ceil_div(cols, group_size);
@@ -82,9 +34,6 @@ std::vector<TensorBytes> gptq_tensors(const WeightSpec& weight, const GptqLayout
                                       const GptqMatrix& matrix) {
   const int64_t rows = matrix.rows, cols = matrix.cols, groups = matrix.groups;
   const std::vector<SafetensorsSpec> specs = gptq_specs(weight, layout);
-  const auto words_of = [](const SafetensorsSpec& spec) {
-    return std::vector<uint32_t>(static_cast<size_t>(checked_mul(spec.shape[0], spec.shape[1])));
-  };
   std::vector<uint32_t> codes = words_of(specs[0]), zeros = words_of(specs[1]);
   std::vector<f16> scales(static_cast<size_t>(groups * rows));
   for (int64_t row = 0; row < rows; ++row) {
@@ -99,21 +48,6 @@ std::vector<TensorBytes> gptq_tensors(const WeightSpec& weight, const GptqLayout
   }
   return {with_bytes(specs[0], codes), with_bytes(specs[1], zeros), with_bytes(specs[2], scales),
           with_bytes(specs[3], matrix.group_of)};
-}
-
-GptqModelWriter::GptqModelWriter(const fs::path& directory, const std::vector<ModelTensor>& tensors,
-                                 const GptqLayout& layout, int64_t max_shard_bytes)
-    : layout_(layout), writer_(directory, model_specs(tensors, layout), max_shard_bytes) {}
-
-int64_t GptqModelWriter::bytes(const std::vector<ModelTensor>& tensors, const GptqLayout& layout,
-                               int64_t max_shard_bytes) {
-  return ShardedSafetensorsWriter::bytes(model_specs(tensors, layout), max_shard_bytes);
-}
-
-void GptqModelWriter::write_codes(const WeightSpec& weight, const GptqMatrix& matrix) {
-  for (const TensorBytes& part : gptq_tensors(weight, layout_, matrix)) {
-    writer_.write(part.spec.name, part.bytes);
-  }
 }
 
 nlohmann::json gptq_quantization_config(const GptqLayout& layout, double damping) {

@@ -6,8 +6,7 @@
 #include <vector>
 
 #include "base/half.h"
-#include "formats/model_writer.h"
-#include "formats/safetensors.h"
+#include "formats/quantised_model_writer.h"
 #include "quant/weight_spec.h"
 
 namespace jackscrew {
@@ -39,27 +38,6 @@ void check_gptq_shape(const WeightSpec& weight, const GptqLayout& layout);
 std::vector<SafetensorsSpec> gptq_specs(const WeightSpec& weight, const GptqLayout& layout);
 std::vector<TensorBytes> gptq_tensors(const WeightSpec& weight, const GptqLayout& layout,
                                       const GptqMatrix& matrix);
-
-// The weights of a Hugging Face directory of which some are such, see ShardedSafetensorsWriter.
-class GptqModelWriter : public ModelWriter {
- public:
-  // `tensors`: all weights in their order; those without a format are written in codes.
-  GptqModelWriter(const fs::path& directory, const std::vector<ModelTensor>& tensors,
-                  const GptqLayout& layout, int64_t max_shard_bytes);
-  // The bytes of the files that such a writer makes.
-  static int64_t bytes(const std::vector<ModelTensor>& tensors, const GptqLayout& layout,
-                       int64_t max_shard_bytes);
-
-  void write(const WeightSpec& weight, std::span<const uint8_t> bytes) override {
-    writer_.write(weight.name, bytes);
-  }
-  void write_codes(const WeightSpec& weight, const GptqMatrix& matrix);
-  void close() override { writer_.close(); }
-
- private:
-  GptqLayout layout_;
-  ShardedSafetensorsWriter writer_;
-};
 
 // The quantization_config of a model whose blocks' linears are such weights. `damping` is the share
 // of the mean of the Hessian's diagonal that was added to it.

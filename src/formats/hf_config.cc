@@ -335,6 +335,12 @@ std::optional<std::string> add_end_token(const std::string& text, int64_t id) {
   return dump_json(config) + "\n";
 }
 
+std::string set_untied(const std::string& config) {
+  json root = parse_json(config, "config.json");
+  root["tie_word_embeddings"] = false;
+  return dump_json(root) + "\n";
+}
+
 std::string add_quantization_config(const std::string& config, const json& quantization) {
   json root = parse_json(config, "config.json");
   root["quantization_config"] = quantization;

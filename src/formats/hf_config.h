@@ -22,6 +22,9 @@ ModelConfig parse_hf_config(const std::string& json_text, const std::string& whe
 // the dtype of the weights beside it: "float32", "bfloat16" or "float16".
 std::string write_hf_config(const ModelConfig& config, const std::string& torch_dtype);
 
+// The text of a config.json whose head is a weight of its own.
+std::string set_untied(const std::string& config);
+
 // The text of a config.json with a quantization_config.
 std::string add_quantization_config(const std::string& config, const nlohmann::json& quantization);
 

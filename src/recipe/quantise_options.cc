@@ -8,16 +8,25 @@ using enum OptionType;
 
 constexpr OptionSpec kQuantiseOptions[] = {
     {.name = "bits",
-     .type = integer,
+     .type = number,
      .default_text = "4",
-     .help = "bits of a code: 2 3 4 8",
+     .help =
+         "gptq: bits of a code: 2 3 4 8; exl2: bits of a weight on average over the linear "
+         "layers of the blocks, with all that is stored of them: codes, scales, order of columns",
      .min = 2,
      .max = 8,
+     .affects_result = false},
+    {.name = "head_bits",
+     .type = integer,
+     .default_text = "6",
+     .help = "exl2: bits of the head's codes: 2 3 4 5 6 8; 16: the head stays as it is",
+     .min = 2,
+     .max = 16,
      .affects_result = false},
     {.name = "group_size",
      .type = integer,
      .default_text = "128",
-     .help = "inputs of a row that share a scale: a power of two from 16 to 1024; -1: all",
+     .help = "gptq: inputs of a row that share a scale: a power of two from 16 to 1024; -1: all",
      .min = -1,
      .max = 1024,
      .affects_result = false},
@@ -25,19 +34,20 @@ constexpr OptionSpec kQuantiseOptions[] = {
      .type = text,
      .default_text = "gptq",
      .help = "gptq: later columns make up for the errors of earlier ones; nearest: each number by "
-             "itself",
+             "itself (format=gptq)",
      .choices = "gptq nearest",
      .affects_result = false},
     {.name = "desc_act",
      .type = boolean,
      .default_text = "false",
-     .help = "round the inputs in the order of their activation: often closer, but slower to read "
+     .help = "gptq: round the inputs in the order of their activation: often closer, but slower to "
+             "read "
              "for some programs",
      .affects_result = false},
     {.name = "sym",
      .type = boolean,
      .default_text = "true",
-     .help = "the middle code is 0; false: every group has a zero of its own",
+     .help = "gptq: the middle code is 0; false: every group has a zero of its own",
      .affects_result = false},
     {.name = "damp_percent",
      .type = number,

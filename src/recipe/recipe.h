@@ -112,7 +112,7 @@ struct Recipe {
   WatchOptions watch;
   int64_t stride = 0;  // 0: sequence_len
 
-  std::string format;                   // auto, hf, gguf or gptq
+  std::string format;                   // auto, hf, gguf, gptq or exl2
   std::vector<double> adapter_weights;  // one for each of adapters, or none
   int64_t max_shard_bytes = 0;
   std::optional<double> max_merge_loss;  // nats

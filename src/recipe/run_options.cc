@@ -326,8 +326,8 @@ constexpr OptionSpec kConversionOptions[] = {
          "what is written: hf (a Hugging Face directory), gguf (a file), gguf_adapter (a LoRA "
          "adapter "
          "by itself, for llama.cpp); auto: gguf where the output's name ends in .gguf; quantize "
-         "writes gptq",
-     .choices = "auto hf gguf gguf_adapter gptq",
+         "writes gptq or exl2",
+     .choices = "auto hf gguf gguf_adapter gptq exl2",
      .affects_result = false},
     {.name = "adapter_weight",
      .type = list,

@@ -6,87 +6,38 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <random>
 
+#include "conversion/column_order.h"
 #include "formats/hf_config.h"
 #include "quant/stored_rows.h"
 #include "tests/cli/run_program.h"
+#include "tests/conversion/layer.h"
 #include "tests/support/errors.h"
-#include "tests/support/test_ops.h"
 
 namespace jackscrew {
 namespace {
 
 using Doubles = std::vector<double>;
 
-// A weight [rows, cols] and the inputs of its layer, which depend on each other as those of models.
-struct Layer {
-  Layer(int64_t rows_of, int64_t cols_of, int threads = 2)
-      : spec{"model.layers.0.mlp.up_proj.weight",
-             rows_of,
-             cols_of,
-             WeightKind::linear,
-             0,
-             "up_proj"},
-        ops(make_test_ops(threads)),
-        w(memory, Purpose::weights, DType::f32, {rows_of, cols_of}),
-        hessian(memory, cols_of) {
-    std::mt19937 random(7);
-    const auto normal = [&] {
-      float sum = 0.0f;  // of twelve, less six: the same on every library
-      for (int i = 0; i < 12; ++i) sum += static_cast<float>(random() % 65536) / 65536.0f;
-      return sum - 6.0f;
-    };
-    for (int64_t i = 0; i < w.view().size(); ++i) w.view().data<float>()[i] = 0.05f * normal();
-    const int64_t tokens = 2 * cols_of;
-    const OwnedTensor x(memory, Purpose::activations, DType::f32, {tokens, cols_of});
-    for (int64_t t = 0; t < tokens; ++t) {
-      const float common = normal();
-      for (int64_t i = 0; i < cols_of; ++i) {
-        x.view().data<float>()[t * cols_of + i] =
-            (normal() + common) * (0.2f + static_cast<float>(i % 7));
-      }
-    }
-    hessian.add(*ops, x.view().rows(0, tokens / 2));
-    hessian.add(*ops, x.view().rows(tokens / 2, tokens));
-    hessian.finish("a test");
-  }
+// A layer that is rounded to GPTQ.
+struct GptqLayer : Layer {
+  using Layer::Layer;
 
-  std::vector<float> values() const {
-    return {w.view().data<float>(), w.view().data<float>() + w.view().size()};
-  }
   // The matrix rounded; w becomes what its codes stand for.
   GptqMatrix round(const GptqLayout& layout, bool compensates = true) {
     const std::vector<int32_t> order =
         layout.activation_order ? hessian.falling_order() : std::vector<int32_t>();
     InverseFactor factor;
     if (compensates) factor = inverse_factor(*ops, memory, hessian.matrix(), order, 0.01);
-    return round_gptq(*ops, memory, spec, w.view(), factor.u.view(), order, layout);
+    return round(factor, order, layout);
   }
-  // trace(D H Dᵀ) of the change from `before`, in double.
-  double error(const std::vector<float>& before) const {
-    const std::vector<float> now = values();
-    const int64_t cols = spec.cols;
-    double sum = 0.0;
-    for (int64_t row = 0; row < spec.rows; ++row) {
-      const auto d = [&](int64_t i) {
-        const auto at = static_cast<size_t>(row * cols + i);
-        return static_cast<double>(now[at]) - static_cast<double>(before[at]);
-      };
-      for (int64_t i = 0; i < cols; ++i) {
-        for (int64_t j = 0; j < cols; ++j) {
-          sum += d(i) * d(j) * static_cast<double>(hessian.matrix().data<float>()[i * cols + j]);
-        }
-      }
-    }
-    return sum;
+  GptqMatrix round(const InverseFactor& factor, const std::vector<int32_t>& order,
+                   const GptqLayout& layout) {
+    reorder_columns(*ops, w.view(), order, Reorder::forth);
+    GptqMatrix matrix = round_gptq(*ops, memory, spec, w.view(), factor.u.view(), order, layout);
+    reorder_columns(*ops, w.view(), order, Reorder::back);
+    return matrix;
   }
-
-  WeightSpec spec;
-  std::unique_ptr<Ops> ops;
-  Memory memory{"host", make_host_backing(), 0};
-  OwnedTensor w;
-  Hessian hessian;
 };
 
 const GptqLayout kLayouts[] = {{4, 128, false, true}, {4, 32, true, false}, {3, 64, false, false},
@@ -94,7 +45,7 @@ const GptqLayout kLayouts[] = {{4, 128, false, true}, {4, 32, true, false}, {3, 
                                {3, 256, true, true}};
 
 TEST(GptqRounding, FactorIsOfTheInverse) {
-  Layer layer(1, 300);  // two whole blocks and a part
+  GptqLayer layer(1, 300);  // two whole blocks and a part
   const std::vector<int32_t> order = layer.hessian.falling_order();
   for (size_t i = 1; i < order.size(); ++i) {
     const auto at = [&](size_t k) { return layer.hessian.matrix().data<float>()[order[k] * 301]; };
@@ -140,7 +91,7 @@ TEST(GptqRounding, FactorIsOfTheInverse) {
 // may take the other one: the plain algorithm goes on from the code that was taken.
 TEST(GptqRounding, CodesAreThoseOfThePlainAlgorithm) {
   for (const GptqLayout& layout : kLayouts) {
-    Layer layer(6, 288);
+    GptqLayer layer(6, 288);
     SCOPED_TRACE(fmt::format("{} bits, groups of {}", layout.bits, layout.group_size));
     const std::vector<float> before = layer.values();
     const std::vector<int32_t> order =
@@ -148,8 +99,7 @@ TEST(GptqRounding, CodesAreThoseOfThePlainAlgorithm) {
     const InverseFactor factor =
         inverse_factor(*layer.ops, layer.memory, layer.hessian.matrix(), order, 0.01);
     const float* u = factor.u.view().data<float>();
-    const GptqMatrix matrix = round_gptq(*layer.ops, layer.memory, layer.spec, layer.w.view(),
-                                         factor.u.view(), order, layout);
+    const GptqMatrix matrix = layer.round(factor, order, layout);
     for (int64_t row = 0; row < 6; ++row) {
       const auto column = [&](int64_t i) {
         return order.empty() ? i : int64_t{order[static_cast<size_t>(i)]};
@@ -183,7 +133,7 @@ TEST(GptqRounding, CodesAreThoseOfThePlainAlgorithm) {
 TEST(GptqRounding, LosesLessThanTheNearest) {
   for (const GptqLayout& layout : kLayouts) {
     SCOPED_TRACE(fmt::format("{} bits, groups of {}", layout.bits, layout.group_size));
-    Layer rounded(16, 192), nearest(16, 192);
+    GptqLayer rounded(16, 192), nearest(16, 192);
     const std::vector<float> before = rounded.values();
     rounded.round(layout);
     nearest.round(layout, false);
@@ -192,7 +142,7 @@ TEST(GptqRounding, LosesLessThanTheNearest) {
 }
 
 TEST(GptqRounding, SameBitsWithAnyThreads) {
-  Layer one(40, 320, 1), three(40, 320, 3);
+  GptqLayer one(40, 320, 1), three(40, 320, 3);
   const GptqMatrix a = one.round({4, 64, true, false}), b = three.round({4, 64, true, false});
   EXPECT_EQ(a.codes, b.codes);
   EXPECT_EQ(a.zeros, b.zeros);
@@ -202,30 +152,23 @@ TEST(GptqRounding, SameBitsWithAnyThreads) {
 TEST(GptqRounding, FilesAreReadAsTheSameValues) {
   for (const GptqLayout& layout : kLayouts) {
     SCOPED_TRACE(fmt::format("{} bits, groups of {}", layout.bits, layout.group_size));
-    Layer layer(32, 288);
+    GptqLayer layer(32, 288);
     const GptqMatrix matrix = layer.round(layout);
     const TemporaryDirectory directory("jackscrew_gptq_writer");
-    GptqModelWriter writer(directory.path(), {{layer.spec, nullptr}}, layout, int64_t{1} << 30);
-    writer.write_codes(layer.spec, matrix);
+    QuantisedModelWriter writer(
+        directory.path(), {{layer.spec, nullptr}},
+        [&](const WeightSpec& weight) { return gptq_specs(weight, layout); }, int64_t{1} << 30);
+    writer.write_coded(gptq_tensors(layer.spec, layout, matrix));
     writer.close();
     directory.file("config.json",
                    add_quantization_config("{}", gptq_quantization_config(layout, 0.01)));
-    const SafetensorsSource source(directory.path());
-    const StoredTensor* stored = source.find(layer.spec.name);
-    ASSERT_NE(stored, nullptr);
-    check_stored(layer.spec, *stored);
-    const OwnedTensor bytes(layer.memory, Purpose::staging, DType::u8,
-                            {StoredRows::bytes_for(*stored, 32, 288)});
-    const OwnedTensor out(layer.memory, Purpose::staging, DType::f32, {32, 288});
-    StoredRows(*layer.ops, *stored, 32, 288, bytes.view()).decode(0, 32, out.view());
-    EXPECT_EQ(std::vector<float>(out.view().data<float>(), out.view().data<float>() + 32 * 288),
-              layer.values());
+    EXPECT_EQ(stored_values(layer, directory.path()), layer.values());
   }
 }
 
 // Inputs that are multiples of each other: the Hessian has rank 1.
 TEST(GptqRounding, SingularHessiansAreDamped) {
-  Layer layer(4, 64);
+  GptqLayer layer(4, 64);
   const OwnedTensor x(layer.memory, Purpose::activations, DType::f32, {1, 64});
   for (int i = 0; i < 64; ++i) x.view().data<float>()[i] = 1.0f;
   for (const bool dead : {false, true}) {
@@ -234,7 +177,7 @@ TEST(GptqRounding, SingularHessiansAreDamped) {
     hessian.finish("a test");
     const InverseFactor factor =
         inverse_factor(*layer.ops, layer.memory, hessian.matrix(), {}, 0.01);
-    round_gptq(*layer.ops, layer.memory, layer.spec, layer.w.view(), factor.u.view(), {}, {});
+    layer.round(factor, {}, {});
     for (const float value : layer.values()) EXPECT_TRUE(std::isfinite(value));
   }
 }
@@ -242,12 +185,12 @@ TEST(GptqRounding, SingularHessiansAreDamped) {
 TEST(GptqRounding, RefusesWhatFilesCannotHave) {
   expect_message(ErrorKind::usage, "5 bits", [] { check_gptq_layout({5, 128}); });
   expect_message(ErrorKind::usage, "group_size=100", [] { check_gptq_layout({4, 100}); });
-  Layer odd(4, 36);
+  GptqLayer odd(4, 36);
   expect_message(ErrorKind::model, "4 rows", [&] { check_gptq_shape(odd.spec, {4, 128}); });
-  Layer huge(8, 64);
+  GptqLayer huge(8, 64);
   huge.w.view().data<float>()[5] = 3e5f;
   expect_message(ErrorKind::model, "beyond those of f16", [&] { huge.round({4, 32}); });
-  Layer damaged(8, 64);
+  GptqLayer damaged(8, 64);
   damaged.w.view().data<float>()[70] = std::numeric_limits<float>::quiet_NaN();
   expect_message(ErrorKind::non_finite, "up_proj.weight has values that are not finite", [&] {
     damaged.round({4, 32});

@@ -1,0 +1,30 @@
+// In which ways EXL2 may mix the bits of a matrix' columns, those that are most active first.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "formats/exl2_writer.h"
+
+namespace jackscrew {
+
+struct Exl2Mixture {
+  int64_t high = 0, low = 0;  // bits
+  int64_t high_percent = 0;   // of the columns have the high ones, at least; whole groups
+  int64_t group_size = 0;     // columns that share a scale; a multiple of 32
+};
+
+// Of the blocks' matrices, from the lowest rate to the highest.
+std::span<const Exl2Mixture> exl2_mixtures();
+// Of the head, for head_bits. Throws Error(usage) where there is none.
+Exl2Mixture exl2_head_mixture(int64_t bits);
+
+// The groups of so many columns; the last takes what is left.
+Exl2Groups exl2_groups(const Exl2Mixture& mixture, int64_t cols);
+
+// The bytes of a weight in such groups: all that files have of it, and what it takes in memory
+// (quant/packed.h).
+int64_t exl2_file_bytes(const WeightSpec& weight, const Exl2Groups& groups);
+int64_t exl2_held_bytes(const WeightSpec& weight, const Exl2Groups& groups);
+
+}  // namespace jackscrew

@@ -1,0 +1,169 @@
+#include "conversion/exl2_rounder.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "conversion/exl2_mixtures.h"
+#include "conversion/exl2_rounding.h"
+#include "conversion/rate_choice.h"
+#include "model/weights.h"
+
+namespace jackscrew {
+
+namespace {
+
+// A matrix of a block in each of the mixtures.
+struct MixedMatrix {
+  WeightSpec weight;
+  std::vector<Exl2Groups> groups;
+  std::vector<RateOption> options;  // what of it counts, bytes; of what is lost, the share
+  size_t chosen = 0;
+};
+
+class Exl2Rounder : public Rounder {
+ public:
+  Exl2Rounder(const ModelConfig& config, const Exl2Limit& limit, int64_t head_bits, double damping)
+      : limit_(limit), head_bits_(head_bits), damping_(damping) {
+    if (quantises_head()) head_ = exl2_head_mixture(head_bits);
+    for (const WeightSpec& weight : weights_of(config, StageSpec::whole(config))) {
+      if (weight.is_block_matrix()) add(weight);
+    }
+    check_limit();
+  }
+
+  bool rounds(const WeightSpec& weight) const override {
+    return weight.is_block_matrix() || (quantises_head() && weight.module == "lm_head");
+  }
+  bool by_activation() const override { return true; }
+  bool compensates() const override { return true; }
+  double damping() const override { return damping_; }
+
+  std::vector<SafetensorsSpec> specs(const WeightSpec& weight) const override {
+    return exl2_specs(weight, groups_of(weight));
+  }
+  int64_t most_bytes(const std::vector<WeightSpec>& weights) const override {
+    int64_t blocks = 0, head = 0;
+    for (const MixedMatrix& matrix : matrices_) {
+      int64_t most = 0;
+      for (const Exl2Groups& groups : matrix.groups) {
+        most = std::max(most, exl2_file_bytes(matrix.weight, groups));
+      }
+      blocks = checked_add(blocks, most);
+    }
+    for (const WeightSpec& weight : weights) {
+      if (!weight.is_block_matrix()) head += bytes_of(specs(weight));
+    }
+    return checked_add(limit_.held_bytes ? blocks : std::min(blocks, limit_bytes()), head);
+  }
+
+  std::vector<TensorBytes> round(const RoundedMatrix& m) override {
+    Exl2Matrix matrix = round_exl2(m.ops, m.memory, m.weight, m.w, m.u, groups_of(m.weight)).matrix;
+    matrix.columns = m.order;
+    return exl2_tensors(m.weight, matrix);
+  }
+
+  nlohmann::json config(int64_t sequences, int64_t sequence_len) const override {
+    double bits = 0.0;
+    for (const MixedMatrix& matrix : matrices_) {
+      bits +=
+          8.0 * static_cast<double>(exl2_file_bytes(matrix.weight, matrix.groups[matrix.chosen]));
+    }
+    return exl2_quantization_config({bits / elements_, head_bits_, sequences, sequence_len});
+  }
+  std::vector<std::string> notes(const std::vector<WeightSpec>&) const override { return {}; }
+
+  bool measures() const override { return true; }
+
+  void measure(const RoundedMatrix& m) override {
+    MixedMatrix& matrix = matrices_[places_.at(m.weight.name)];
+    const OwnedTensor rounded(m.memory, Purpose::workspace, DType::f32, {m.w.rows(), m.w.cols()});
+    for (size_t i = 0; i < matrix.groups.size(); ++i) {
+      m.ops.copy(rounded.view(), m.w);
+      const double error =
+          round_exl2(m.ops, m.memory, m.weight, rounded.view(), m.u, matrix.groups[i]).error;
+      matrix.options[i].cost = m.energy > 0.0 ? error / m.energy : 0.0;
+    }
+  }
+
+  void choose() override {
+    std::vector<std::vector<RateOption>> items;
+    for (const MixedMatrix& matrix : matrices_) items.push_back(matrix.options);
+    const auto choice = cheapest_choice(items, limit_bytes());
+    for (size_t i = 0; i < matrices_.size(); ++i) matrices_[i].chosen = choice->options[i];
+  }
+
+ private:
+  bool quantises_head() const { return head_bits_ != kPlainHead; }
+
+  void add(const WeightSpec& weight) {
+    check_exl2_shape(weight);
+    MixedMatrix matrix{weight, {}, {}, 0};
+    for (const Exl2Mixture& mixture : exl2_mixtures()) {
+      const Exl2Groups groups = exl2_groups(mixture, weight.cols);
+      matrix.options.push_back(
+          {limit_.held_bytes ? exl2_held_bytes(weight, groups) : exl2_file_bytes(weight, groups),
+           0.0});
+      matrix.groups.push_back(groups);
+    }
+    places_[weight.name] = matrices_.size();
+    elements_ += static_cast<double>(weight.size());
+    least_ += std::ranges::min(matrix.options, {}, &RateOption::size).size;
+    matrices_.push_back(std::move(matrix));
+  }
+
+  int64_t limit_bytes() const {
+    return limit_.held_bytes.value_or(static_cast<int64_t>(limit_.bits * elements_ / 8.0));
+  }
+
+  void check_limit() const {
+    if (least_ <= limit_bytes()) return;
+    if (limit_.held_bytes) {
+      throw Error(ErrorKind::does_not_fit,
+                  fmt::format("the blocks' matrices take {} in the fewest bits, and {} is left for "
+                              "them",
+                              human_bytes(least_), human_bytes(*limit_.held_bytes)),
+                  "raise device_memory, or take a smaller model or a shorter sequence_len");
+    }
+    const double least = 8.0 * static_cast<double>(least_) / elements_;
+    throw Error(ErrorKind::usage,
+                fmt::format("no mixture of this model's matrices comes to bits={:g}", limit_.bits),
+                fmt::format("with scales and the order of columns, the least is bits={:.3f}",
+                            std::ceil(least * 1000.0) / 1000.0));
+  }
+
+  Exl2Groups groups_of(const WeightSpec& weight) const {
+    if (!weight.is_block_matrix()) return exl2_groups(head_, weight.cols);
+    const MixedMatrix& matrix = matrices_[places_.at(weight.name)];
+    return matrix.groups[matrix.chosen];
+  }
+
+  static constexpr int64_t kPlainHead = 16;
+  Exl2Limit limit_;
+  int64_t head_bits_;
+  double damping_;
+  Exl2Mixture head_;
+  std::vector<MixedMatrix> matrices_;
+  std::map<std::string, size_t> places_;  // by the weight's name
+  double elements_ = 0.0;
+  int64_t least_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Rounder> make_exl2_rounder(const Recipe& recipe, const ModelConfig& config,
+                                           const Exl2Limit& limit) {
+  const OptionSet& options = recipe.options;
+  for (const char* name : {"group_size", "rounding", "desc_act", "sym"}) {
+    if (!options.was_set(name)) continue;
+    throw Error(ErrorKind::usage, fmt::format("{} is of format=gptq: EXL2 does not have it", name),
+                "leave it out; bits alone says what EXL2 is to take");
+  }
+  return std::make_unique<Exl2Rounder>(config, limit, options.integer("head_bits"),
+                                       options.number("damp_percent"));
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,126 @@
+#include "conversion/exl2_rounding.h"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+#include "base/error.h"
+#include "conversion/column_order.h"
+#include "conversion/exl2_rounding.rows.h"
+
+namespace jackscrew {
+
+namespace {
+
+// Shares of the scale_max that reaches the largest number of a group. Scale codes take steps of an
+// eighth at the top by themselves; these lie between, and below.
+constexpr std::array kScaleShares = {1.0f, 0.965f, 0.93f, 0.9f, 0.86f, 0.8f};
+// f16(scale_max / 256), the scale of code 0, is to be above 0.
+constexpr float kLeastScaleMax = 0x1p-16f;
+
+// Rounds the groups of a matrix, one after another.
+class GroupRounding {
+ public:
+  GroupRounding(Ops& ops, Memory& memory, const WeightSpec& weight, const Tensor& w,
+                const Tensor& u, Exl2Rounding& out)
+      : ops_(ops),
+        weight_(weight),
+        w_(w),
+        u_(u),
+        out_(out),
+        cost_(column_costs(u, w.cols())),
+        reach_(static_cast<size_t>(w.rows())),
+        tried_(static_cast<size_t>(w.rows()) * kScaleShares.size()),
+        sums_(static_cast<size_t>(w.rows()), 0.0),
+        errors_(memory, Purpose::workspace, DType::f32, {w.rows(), kRoundedColumns}) {}
+
+  // Group g, of stored columns from `first` on; it is part of the block of columns [begin, end).
+  void round(size_t g, int64_t first, int64_t begin, int64_t end) {
+    const auto [count, bits] = out_.matrix.groups[g];
+    const int64_t rows = w_.rows(), cols = w_.cols();
+    const float lowest = -static_cast<float>(1 << (bits - 1));
+    ops_.launch(GroupReach{w_.data<float>(), reach_.data(), cols, first, count}, rows);
+    const float reach = *std::max_element(reach_.begin(), reach_.end());
+    TryScales tries{
+        w_.data<float>(),         cost_.data(), reach_.data(), tried_.data(), cols, first, count,
+        std::ssize(kScaleShares), {},           lowest};
+    std::array<f16, kScaleShares.size()> scale_max;
+    for (size_t i = 0; i < kScaleShares.size(); ++i) {
+      const float reaching = reach / (-0.5f - lowest) * kScaleShares[i];
+      // Of any code, as readers check it. Also for infinity.
+      if (!(reaching * (-2.0f * lowest - 1.0f) <= kLargestF16)) fail_beyond_f16(weight_, "EXL2");
+      scale_max[i] = to_f16(std::max(reaching, kLeastScaleMax));
+      tries.prescaled[i] = to_float(to_f16(to_float(scale_max[i]) * 0x1p-8f));
+    }
+    ops_.launch(tries, rows);
+    const size_t best = best_share();
+    out_.matrix.scale_max[g] = scale_max[best];
+    ops_.launch(
+        RoundExl2Group{w_.data<float>(), cost_.data(), reach_.data(), u_.data<float>(),
+                       out_.matrix.codes.data(),
+                       out_.matrix.scale_codes.data() + static_cast<int64_t>(g) * rows,
+                       errors_.view().data<float>(), sums_.data(), cols, begin, first, count, end,
+                       kRoundedColumns, Exl2Grid{tries.prescaled[best], lowest}},
+        rows);
+  }
+
+  // The columns of a block are rounded: brings their errors to those behind.
+  void end_block(int64_t begin, int64_t end) {
+    if (end == w_.cols()) return;
+    ops_.gemm(errors_.view().columns(0, end - begin), Transpose::no,
+              u_.rows(begin, end).columns(end, w_.cols()), Transpose::no,
+              w_.columns(end, w_.cols()), Accumulate::yes);
+  }
+
+  double error() const { return std::accumulate(sums_.begin(), sums_.end(), 0.0); }
+
+ private:
+  // In the order of rows, whatever the threads.
+  size_t best_share() const {
+    std::array<double, kScaleShares.size()> sums = {};
+    for (size_t i = 0; i < tried_.size(); ++i) {
+      sums[i % sums.size()] += static_cast<double>(tried_[i]);
+    }
+    return static_cast<size_t>(std::min_element(sums.begin(), sums.end()) - sums.begin());
+  }
+
+  Ops& ops_;
+  const WeightSpec& weight_;
+  const Tensor& w_;
+  const Tensor& u_;
+  Exl2Rounding& out_;
+  std::vector<float> cost_, reach_, tried_;  // [cols], [rows], [rows, kScaleShares]
+  std::vector<double> sums_;                 // [rows]
+  OwnedTensor errors_;                       // f32 [rows, kRoundedColumns], of a block
+};
+
+}  // namespace
+
+Exl2Rounding round_exl2(Ops& ops, Memory& memory, const WeightSpec& weight, const Tensor& w,
+                        const Tensor& u, const Exl2Groups& groups) {
+  const int64_t rows = w.rows(), cols = w.cols();
+  check_finite(weight, w);
+  Exl2Rounding out{{rows, cols, groups, {}, {}, {}, {}}};
+  out.matrix.codes.resize(static_cast<size_t>(checked_mul(rows, cols)));
+  out.matrix.scale_codes.resize(groups.size() * static_cast<size_t>(rows));
+  out.matrix.scale_max.resize(groups.size());
+  GroupRounding rounding(ops, memory, weight, w, u, out);
+  size_t g = 0;
+  for (int64_t begin = 0; begin < cols;) {
+    size_t last = g;
+    int64_t end = begin;  // as many whole groups as there is room for
+    while (last < groups.size() &&
+           (last == g || end + groups[last].columns - begin <= kRoundedColumns)) {
+      end += groups[last++].columns;
+    }
+    for (int64_t first = begin; g < last; first += groups[g++].columns) {
+      rounding.round(g, first, begin, end);
+    }
+    rounding.end_block(begin, end);
+    begin = end;
+  }
+  out.error = rounding.error();
+  return out;
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,26 @@
+// Rounding to EXL2 (formats/exl2_writer.h): column by column as GPTQ does, with scales that the
+// layout can have.
+#pragma once
+
+#include "conversion/hessian.h"
+#include "formats/exl2_writer.h"
+
+namespace jackscrew {
+
+struct Exl2Rounding {
+  Exl2Matrix matrix;  // without `columns`
+  // trace(D H Dᵀ) of the change D, H being the damped matrix that U is of: the sum of what columns
+  // were off by, divided by U_kk, squared.
+  double error = 0;
+};
+
+// Rounds w, f32 [rows, cols], contiguous, whose columns stand in the stored order already, and
+// which becomes what the codes stand for. `u` is InverseFactor's in the same order. The scales of a
+// group are found when its first column is due, of the weights as they are by then: of kScaleShares
+// for scale_max the one, with the best scale code of every row, that costs least, each column's
+// miss weighted by 1 / U_kk². Throws Error(model) for a weight that f16 scales cannot reach,
+// Error(non_finite) for one that is not finite. No bit depends on threads.
+Exl2Rounding round_exl2(Ops& ops, Memory& memory, const WeightSpec& weight, const Tensor& w,
+                        const Tensor& u, const Exl2Groups& groups);
+
+}  // namespace jackscrew

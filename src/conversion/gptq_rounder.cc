@@ -1,0 +1,82 @@
+#include "conversion/gptq_rounder.h"
+
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "conversion/gptq_rounding.h"
+
+namespace jackscrew {
+
+namespace {
+
+class GptqRounder : public Rounder {
+ public:
+  GptqRounder(const GptqLayout& layout, bool compensates, double damping)
+      : layout_(layout), compensates_(compensates), damping_(damping) {}
+
+  bool rounds(const WeightSpec& weight) const override { return weight.is_block_matrix(); }
+  bool by_activation() const override { return layout_.activation_order; }
+  bool compensates() const override { return compensates_; }
+  double damping() const override { return damping_; }
+
+  std::vector<SafetensorsSpec> specs(const WeightSpec& weight) const override {
+    return gptq_specs(weight, layout_);
+  }
+  int64_t most_bytes(const std::vector<WeightSpec>& weights) const override {
+    int64_t bytes = 0;
+    for (const WeightSpec& weight : weights) bytes = checked_add(bytes, bytes_of(specs(weight)));
+    return bytes;
+  }
+  std::vector<TensorBytes> round(const RoundedMatrix& m) override {
+    return gptq_tensors(m.weight, layout_,
+                        round_gptq(m.ops, m.memory, m.weight, m.w, m.u, m.order, layout_));
+  }
+
+  nlohmann::json config(int64_t, int64_t) const override {
+    return gptq_quantization_config(layout_, damping_);
+  }
+  std::vector<std::string> notes(const std::vector<WeightSpec>& weights) const override {
+    std::map<int64_t, int64_t> uneven;  // matrices by their width
+    const int64_t group = layout_.group_size;
+    for (const WeightSpec& weight : weights) {
+      if (group > 0 && weight.cols % group != 0) ++uneven[weight.cols];
+    }
+    std::vector<std::string> notes;
+    for (const auto& [cols, count] : uneven) {
+      notes.push_back(
+          fmt::format("groups of {} do not divide the {} inputs of {}: some programs refuse that",
+                      group, cols, counted(count, "matrix", "matrices")));
+    }
+    return notes;
+  }
+
+ private:
+  GptqLayout layout_;
+  bool compensates_;
+  double damping_;
+};
+
+}  // namespace
+
+std::unique_ptr<Rounder> make_gptq_rounder(const Recipe& recipe) {
+  const OptionSet& options = recipe.options;
+  if (options.was_set("head_bits")) {
+    throw Error(ErrorKind::usage, "head_bits is set, but the head of GPTQ's files is not quantised",
+                "leave it out, or write format=exl2");
+  }
+  const double bits = options.number("bits");
+  if (bits != std::floor(bits)) {
+    throw Error(ErrorKind::usage, fmt::format("GPTQ has no codes of {:g} bits", bits),
+                "bits=2, 3, 4 or 8; format=exl2 has any rate");
+  }
+  const GptqLayout layout{static_cast<int64_t>(bits), options.integer("group_size"),
+                          options.boolean("desc_act"), options.boolean("sym")};
+  check_gptq_layout(layout);
+  return std::make_unique<GptqRounder>(layout, options.text("rounding") == "gptq",
+                                       options.number("damp_percent"));
+}
+
+}  // namespace jackscrew

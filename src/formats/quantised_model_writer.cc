@@ -1,0 +1,55 @@
+#include "formats/quantised_model_writer.h"
+
+#include <utility>
+
+namespace jackscrew {
+
+namespace {
+
+std::vector<SafetensorsSpec> specs_of_model(const std::vector<ModelTensor>& tensors,
+                                            const CodedSpecs& coded) {
+  std::vector<SafetensorsSpec> specs;
+  for (const auto& [weight, format] : tensors) {
+    if (format == nullptr) {
+      for (SafetensorsSpec& spec : coded(weight)) specs.push_back(std::move(spec));
+    } else {
+      std::vector<int64_t> shape = {weight.rows, weight.cols};
+      if (weight.is_vector()) shape.erase(shape.begin());
+      specs.push_back({weight.name, safetensors_dtype(*format), std::move(shape)});
+    }
+  }
+  return specs;
+}
+
+}  // namespace
+
+QuantisedModelWriter::QuantisedModelWriter(const fs::path& directory,
+                                           const std::vector<ModelTensor>& tensors,
+                                           const CodedSpecs& coded, int64_t max_shard_bytes)
+    : writer_(directory, specs_of_model(tensors, coded), max_shard_bytes) {}
+
+int64_t QuantisedModelWriter::bytes(const std::vector<ModelTensor>& tensors,
+                                    const CodedSpecs& coded, int64_t max_shard_bytes) {
+  return ShardedSafetensorsWriter::bytes(specs_of_model(tensors, coded), max_shard_bytes);
+}
+
+void QuantisedModelWriter::write_coded(const std::vector<TensorBytes>& parts) {
+  for (const TensorBytes& part : parts) writer_.write(part.spec.name, part.bytes);
+}
+
+int64_t bytes_of(const std::vector<SafetensorsSpec>& specs) {
+  int64_t bytes = 0;
+  for (const SafetensorsSpec& spec : specs) {
+    int64_t of = safetensors_dtype_size(spec.dtype);
+    for (const int64_t extent : spec.shape) of = checked_mul(of, extent);
+    bytes = checked_add(bytes, of);
+  }
+  return bytes;
+}
+
+std::string layer_of(const WeightSpec& weight) {
+  constexpr std::string_view kSuffix = ".weight";
+  return weight.name.substr(0, weight.name.size() - kSuffix.size());
+}
+
+}  // namespace jackscrew

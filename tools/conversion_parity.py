@@ -238,6 +238,52 @@ def gptq_value(tensors: dict[str, torch.Tensor], layer: str, bits: int) -> np.nd
     return (scales.T[:, group_of] * difference).astype(np.float32)
 
 
+def exl2_value(tensors: dict[str, torch.Tensor], layer: str, rows: int) -> np.ndarray:
+    """(code - middle) * ((scale code + 1)^2 * (scale_max / 256)), each in f16, written here a second time."""
+    words, places, table, scales, scale_max = (
+        tensors[f"{layer}.{part}"].numpy()
+        for part in ("q_weight", "q_invperm", "q_groups", "q_scale", "q_scale_max"))
+    table = table.view(np.uint16).reshape(-1, 2).astype(int)
+    ends = [*table[1:, 1], len(words)]
+    roots = (unpacked(scales, 4) + 1).astype(np.float16)            # [groups, rows]
+    stored = []
+    for (bits, line), end, root, most in zip(table, ends, roots, scale_max):
+        codes = unpacked(words[line:end].T, bits)                   # [rows, columns]
+        scale = root * root * (most * np.float16(1 / 256))
+        stored.append((codes - 2 ** (bits - 1)).astype(np.float16) * scale[:, None])
+    return np.concatenate(stored, 1)[:rows, places].astype(np.float32)
+
+
+def check_exl2(report, program, work: Path, rng: random.Random) -> None:
+    """A second reader finds the same values in what quantize writes as EXL2, and they take what it says."""
+    source, data = work / "exl2_source", work / "exl2.txt"
+    write_model(source, "exl2", dict(hidden=64, ffn=128, layers=2, heads=4, kv_heads=2, tied=True),
+                rng.randrange(2**31))
+    data.write_text("\n".join(TEXTS * 20))
+    for bits, head in ((3.5, 4), (4.25, 6), (6, 8)):
+        packed, decoded = work / f"exl2_{bits}", work / f"exl2_{bits}_decoded"
+        said = json.loads(program("quantize", "format=exl2", f"model={source}", f"data={data}",
+                                  f"output_dir={packed}", f"bits={bits}", f"head_bits={head}",
+                                  "sequence_len=64", "calibration_sequences=8", "--json"))
+        program("export", f"model={packed}", f"output_dir={decoded}", "storage=f32")
+        tensors = load_file(packed / "model.safetensors")
+        ours = load_file(decoded / "model.safetensors")
+        different, layers, stored, elements = 0, 0, 0, 0
+        for name in ours:
+            layer = name.removesuffix(".weight")
+            if f"{layer}.q_weight" not in tensors:
+                continue
+            layers += 1
+            value = torch.from_numpy(exl2_value(tensors, layer, len(ours[name])))
+            different += int((value != ours[name]).sum())
+            if layer != "lm_head":
+                elements += ours[name].numel()
+                stored += 8 * sum(t.nbytes for key, t in tensors.items() if key.startswith(layer + ".q_"))
+        report.line(f"exl2 {bits}: different values", different if layers == 15 else float("nan"), 0,
+                    f"{layers} layers")
+        report.line(f"exl2 {bits}: bits", abs(said["bits"] - stored / elements), 1e-12)
+
+
 def check_gptq(report, program, work: Path, rng: random.Random) -> None:
     """A second reader finds the same values in what quantize writes, and transformers the same loss with them."""
     source, data = work / "gptq_source", work / "gptq.txt"
@@ -352,4 +398,5 @@ def check_conversions(report, program, work: Path, seed: int, place: Path, model
     check_gguf(report, program, work, rng)
     check_nf4(report, program, work, rng)
     check_gptq(report, program, work, rng)
+    check_exl2(report, program, work, rng)
     check_llama_cpp(report, program, work, model, llama_cpp)

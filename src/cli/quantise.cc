@@ -13,6 +13,7 @@
 #include "cli/commands.h"
 #include "cli/interruption.h"
 #include "conversion/compare.h"
+#include "conversion/exl2_fit.h"
 #include "conversion/exl2_rounder.h"
 #include "conversion/gptq_rounder.h"
 #include "conversion/quantise.h"
@@ -99,10 +100,34 @@ void print_plan(const Recipe& recipe, const ModelOutput& output, const Quantisat
   for (const std::string& note : report.notes) fmt::print("  {}\n", one_line(note));
 }
 
-// Throws Error(usage) where quantize does not write that format.
+// Whether the rate is to be found for a training run, rather than given.
+bool fits_a_run(const Recipe& recipe) {
+  if (recipe.format != "exl2" || !recipe.device_memory) return false;
+  if (recipe.options.was_set("bits")) {
+    throw Error(
+        ErrorKind::usage, "both bits and device_memory are set",
+        "keep one of them: device_memory asks for the highest rate with which the run fits");
+  }
+  return true;
+}
+
+// The recipe as that of the run over what will be written.
+Recipe run_over(const Recipe& recipe, const ModelConfig& config) {
+  Recipe run = recipe;
+  run.storage = "keep";
+  settle_lengths(run, config);
+  return run;
+}
+
 std::unique_ptr<Rounder> make_rounder(const Recipe& recipe, const ModelFiles& files) {
-  if (recipe.format == "gptq" || recipe.format == "auto") return make_gptq_rounder(recipe);
-  return make_exl2_rounder(recipe, files.config, {recipe.options.number("bits"), {}});
+  if (recipe.format != "exl2") return make_gptq_rounder(recipe);
+  Exl2Limit limit{recipe.options.number("bits"), {}};
+  if (fits_a_run(recipe)) {
+    limit.held_bytes =
+        exl2_bytes_that_fit(run_over(recipe, files.config), files,
+                            recipe.options.integer("head_bits"), rest_storage(recipe, files));
+  }
+  return make_exl2_rounder(recipe, files.config, limit);
 }
 
 void check_format(const Recipe& recipe) {
@@ -118,7 +143,6 @@ int quantise(const Recipe& given) {
   recipe.options.require("model", "quantize");
   recipe.options.require("output_dir", "quantize");
   check_format(recipe);
-  const CalibrationSize size = calibration_size(recipe);
   const bool dry = recipe.options.boolean("dry_run");
   if (!dry) recipe.options.require("data", "quantize");
   const Stopwatch watch;
@@ -129,14 +153,16 @@ int quantise(const Recipe& given) {
   style.check = [&] { interruption.check(); };
   ModelOutput output(recipe, "quantize");
   warn_of_unused(recipe, "quantize",
-                 {"adapter", "data_weights", "val_size", "packing", "train_on_inputs", "device",
-                  "device_memory", "max_merge_loss", "adapter_weight"});
+                 {"adapter", "data_weights", "val_size", "packing", "train_on_inputs",
+                  "max_merge_loss", "adapter_weight"});
+  if (!fits_a_run(recipe)) warn_of_unused(recipe, "quantize", {"device", "device_memory"});
   const ModelFiles files = open_model(recipe.model, {}, recipe.tokenizer);
   if (files.source == nullptr) {
     throw Error(ErrorKind::usage, fmt::format("{} is a shape without weights", recipe.model),
                 "give a model directory or a GGUF file");
   }
   check_tied(files);
+  const CalibrationSize size = calibration_size(recipe, files.config);
   Recipe lengths = recipe;
   lengths.sequence_len = size.sequence_len;
   settle_lengths(lengths, files.config);
@@ -151,6 +177,9 @@ int quantise(const Recipe& given) {
       calibration_text(data, size.sequences, size.sequence_len, plan.least_tokens());
   const QuantisationReport report =
       write_quantised(recipe, files, *rounder, plan, text, output, style);
+  if (fits_a_run(recipe)) {
+    check_exl2_fits(run_over(recipe, files.config), open_model(output.path().string()));
+  }
   std::optional<Comparison> loss;
   if (!recipe.eval_data.empty()) {
     loss = measure_quantised(recipe, files, output.path(), style);

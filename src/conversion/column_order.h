@@ -8,10 +8,6 @@
 
 namespace jackscrew {
 
-// Columns whose errors reach the rest of the matrix in one product. Groups of as many or fewer end
-// with a block; within one, a row is rounded from first to last.
-inline constexpr int64_t kRoundedColumns = 128;
-
 inline constexpr float kLargestF16 = 65504.0f;
 
 enum class Reorder : bool { forth, back };

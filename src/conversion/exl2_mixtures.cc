@@ -27,10 +27,10 @@ constexpr Exl2Mixture kHeadMixtures[] = {
     {6, 5, 15, 128}, {8, 6, 15, 128}, {8, 8, 100, 128},
 };
 
-std::vector<std::pair<int64_t, int64_t>> sizes_and_bits(const Exl2Groups& groups) {
-  std::vector<std::pair<int64_t, int64_t>> out;
-  for (const auto& [columns, bits] : groups) out.emplace_back(columns, bits);
-  return out;
+PackedLayout layout_of(const Exl2Groups& groups) {
+  std::vector<std::pair<int64_t, int64_t>> sizes_and_bits;
+  for (const auto& [columns, bits] : groups) sizes_and_bits.emplace_back(columns, bits);
+  return packed_layout(sizes_and_bits, PackedScale::squared, PackedZero::middle, true);
 }
 
 }  // namespace
@@ -61,10 +61,12 @@ int64_t exl2_file_bytes(const WeightSpec& weight, const Exl2Groups& groups) {
   return bytes_of(exl2_specs(weight, groups));
 }
 
+FormatPointer exl2_format(const Exl2Groups& groups) {
+  return make_packed_format("exl2", layout_of(groups));
+}
+
 int64_t exl2_held_bytes(const WeightSpec& weight, const Exl2Groups& groups) {
-  const PackedLayout layout =
-      packed_layout(sizes_and_bits(groups), PackedScale::squared, PackedZero::middle, true);
-  return packed_parts(layout, nullptr, weight.rows).bytes;
+  return packed_parts(layout_of(groups), nullptr, weight.rows).bytes;
 }
 
 }  // namespace jackscrew

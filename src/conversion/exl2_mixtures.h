@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "formats/exl2_writer.h"
+#include "quant/format.h"
 
 namespace jackscrew {
 
@@ -16,11 +17,16 @@ struct Exl2Mixture {
 
 // Of the blocks' matrices, from the lowest rate to the highest.
 std::span<const Exl2Mixture> exl2_mixtures();
-// Of the head, for head_bits. Throws Error(usage) where there is none.
+// What head_bits is where the head is not quantised.
+inline constexpr int64_t kExl2PlainHead = 16;
+// Of the head, for other head_bits. Throws Error(usage) where there is none.
 Exl2Mixture exl2_head_mixture(int64_t bits);
 
 // The groups of so many columns; the last takes what is left.
 Exl2Groups exl2_groups(const Exl2Mixture& mixture, int64_t cols);
+
+// As the reader of such files holds a weight in memory.
+FormatPointer exl2_format(const Exl2Groups& groups);
 
 // The bytes of a weight in such groups: all that files have of it, and what it takes in memory
 // (quant/packed.h).

@@ -97,7 +97,7 @@ class Exl2Rounder : public Rounder {
   }
 
  private:
-  bool quantises_head() const { return head_bits_ != kPlainHead; }
+  bool quantises_head() const { return head_bits_ != kExl2PlainHead; }
 
   void add(const WeightSpec& weight) {
     check_exl2_shape(weight);
@@ -141,7 +141,6 @@ class Exl2Rounder : public Rounder {
     return matrix.groups[matrix.chosen];
   }
 
-  static constexpr int64_t kPlainHead = 16;
   Exl2Limit limit_;
   int64_t head_bits_;
   double damping_;

@@ -5,16 +5,17 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/parallel.h"
 #include "conversion/column_order.h"
-#include "conversion/exl2_rounding.rows.h"
+#include "conversion/exl2_tile.h"
 
 namespace jackscrew {
 
 namespace {
 
 // Shares of the scale_max that reaches the largest number of a group. Scale codes take steps of an
-// eighth at the top by themselves; these lie between, and below.
-constexpr std::array kScaleShares = {1.0f, 0.965f, 0.93f, 0.9f, 0.86f, 0.8f};
+// eighth at the top by themselves; these lie between.
+constexpr float kScaleShares[kTriedScales] = {1.0f, 0.96f, 0.92f, 0.88f};
 // f16(scale_max / 256), the scale of code 0, is to be above 0.
 constexpr float kLeastScaleMax = 0x1p-16f;
 
@@ -24,44 +25,56 @@ class GroupRounding {
   GroupRounding(Ops& ops, Memory& memory, const WeightSpec& weight, const Tensor& w,
                 const Tensor& u, Exl2Rounding& out)
       : ops_(ops),
+        kernels_(ops.isa() == IsaLevel::v3 ? v3::kExl2Kernels : v4::kExl2Kernels),
         weight_(weight),
         w_(w),
         u_(u),
         out_(out),
+        tiles_(ceil_div(w.rows(), kernels_.tile_rows)),
         cost_(column_costs(u, w.cols())),
         reach_(static_cast<size_t>(w.rows())),
-        tried_(static_cast<size_t>(w.rows()) * kScaleShares.size()),
+        tried_codes_(static_cast<size_t>(w.rows() * kTriedScales)),
+        tried_costs_(static_cast<size_t>(tiles_ * kTriedScales)),
         sums_(static_cast<size_t>(w.rows()), 0.0),
-        errors_(memory, Purpose::workspace, DType::f32, {w.rows(), kRoundedColumns}) {}
+        errors_(memory, Purpose::workspace, DType::f32, {w.rows(), kTileColumns}) {}
 
   // Group g, of stored columns from `first` on; it is part of the block of columns [begin, end).
   void round(size_t g, int64_t first, int64_t begin, int64_t end) {
     const auto [count, bits] = out_.matrix.groups[g];
-    const int64_t rows = w_.rows(), cols = w_.cols();
     const float lowest = -static_cast<float>(1 << (bits - 1));
-    ops_.launch(GroupReach{w_.data<float>(), reach_.data(), cols, first, count}, rows);
+    Exl2Tile tile{w_.data<float>(),
+                  cost_.data(),
+                  reach_.data(),
+                  w_.rows(),
+                  w_.cols(),
+                  first,
+                  count,
+                  lowest,
+                  {},
+                  tried_codes_.data(),
+                  tried_costs_.data(),
+                  begin,
+                  end,
+                  0,
+                  u_.data<float>(),
+                  out_.matrix.codes.data(),
+                  out_.matrix.scale_codes.data() + static_cast<int64_t>(g) * w_.rows(),
+                  errors_.view().data<float>(),
+                  sums_.data()};
+    for_tiles(kernels_.find_reach, tile);
     const float reach = *std::max_element(reach_.begin(), reach_.end());
-    TryScales tries{
-        w_.data<float>(),         cost_.data(), reach_.data(), tried_.data(), cols, first, count,
-        std::ssize(kScaleShares), {},           lowest};
-    std::array<f16, kScaleShares.size()> scale_max;
-    for (size_t i = 0; i < kScaleShares.size(); ++i) {
+    std::array<f16, kTriedScales> scale_max;
+    for (size_t i = 0; i < scale_max.size(); ++i) {
       const float reaching = reach / (-0.5f - lowest) * kScaleShares[i];
       // Of any code, as readers check it. Also for infinity.
       if (!(reaching * (-2.0f * lowest - 1.0f) <= kLargestF16)) fail_beyond_f16(weight_, "EXL2");
       scale_max[i] = to_f16(std::max(reaching, kLeastScaleMax));
-      tries.prescaled[i] = to_float(to_f16(to_float(scale_max[i]) * 0x1p-8f));
+      tile.prescaled[i] = to_float(to_f16(to_float(scale_max[i]) * 0x1p-8f));
     }
-    ops_.launch(tries, rows);
-    const size_t best = best_share();
-    out_.matrix.scale_max[g] = scale_max[best];
-    ops_.launch(
-        RoundExl2Group{w_.data<float>(), cost_.data(), reach_.data(), u_.data<float>(),
-                       out_.matrix.codes.data(),
-                       out_.matrix.scale_codes.data() + static_cast<int64_t>(g) * rows,
-                       errors_.view().data<float>(), sums_.data(), cols, begin, first, count, end,
-                       kRoundedColumns, Exl2Grid{tries.prescaled[best], lowest}},
-        rows);
+    for_tiles(kernels_.try_scales, tile);
+    tile.chosen = best_share();
+    out_.matrix.scale_max[g] = scale_max[static_cast<size_t>(tile.chosen)];
+    for_tiles(kernels_.round, tile);
   }
 
   // The columns of a block are rounded: brings their errors to those behind.
@@ -75,23 +88,34 @@ class GroupRounding {
   double error() const { return std::accumulate(sums_.begin(), sums_.end(), 0.0); }
 
  private:
-  // In the order of rows, whatever the threads.
-  size_t best_share() const {
-    std::array<double, kScaleShares.size()> sums = {};
-    for (size_t i = 0; i < tried_.size(); ++i) {
-      sums[i % sums.size()] += static_cast<double>(tried_[i]);
-    }
-    return static_cast<size_t>(std::min_element(sums.begin(), sums.end()) - sums.begin());
+  // Some tiles for each task, which is then worth handing out.
+  template <class Kernel>
+  void for_tiles(const Kernel& kernel, const Exl2Tile& tile) {
+    constexpr int64_t kTaskTiles = 4;
+    parallel_for(ops_.threads(), ceil_div(tiles_, kTaskTiles), [&](int64_t task, int) {
+      const int64_t last = std::min(tiles_, (task + 1) * kTaskTiles);
+      for (int64_t i = task * kTaskTiles; i < last; ++i) kernel(tile, i);
+    });
+  }
+  // In the order of tiles, whatever the threads.
+  int64_t best_share() const {
+    std::array<double, kTriedScales> sums = {};
+    for (size_t i = 0; i < tried_costs_.size(); ++i) sums[i % sums.size()] += tried_costs_[i];
+    return std::min_element(sums.begin(), sums.end()) - sums.begin();
   }
 
   Ops& ops_;
+  const Exl2Kernels& kernels_;
   const WeightSpec& weight_;
   const Tensor& w_;
   const Tensor& u_;
   Exl2Rounding& out_;
-  std::vector<float> cost_, reach_, tried_;  // [cols], [rows], [rows, kScaleShares]
-  std::vector<double> sums_;                 // [rows]
-  OwnedTensor errors_;                       // f32 [rows, kRoundedColumns], of a block
+  int64_t tiles_;
+  std::vector<float> cost_, reach_;   // [cols], [rows]
+  std::vector<uint8_t> tried_codes_;  // [rows, kTriedScales]
+  std::vector<double> tried_costs_;   // [tiles, kTriedScales]
+  std::vector<double> sums_;          // [rows]
+  OwnedTensor errors_;                // f32 [rows, kTileColumns], of a block
 };
 
 }  // namespace
@@ -110,7 +134,7 @@ Exl2Rounding round_exl2(Ops& ops, Memory& memory, const WeightSpec& weight, cons
     size_t last = g;
     int64_t end = begin;  // as many whole groups as there is room for
     while (last < groups.size() &&
-           (last == g || end + groups[last].columns - begin <= kRoundedColumns)) {
+           (last == g || end + groups[last].columns - begin <= kTileColumns)) {
       end += groups[last++].columns;
     }
     for (int64_t first = begin; g < last; first += groups[g++].columns) {

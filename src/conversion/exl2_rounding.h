@@ -16,7 +16,7 @@ struct Exl2Rounding {
 
 // Rounds w, f32 [rows, cols], contiguous, whose columns stand in the stored order already, and
 // which becomes what the codes stand for. `u` is InverseFactor's in the same order. The scales of a
-// group are found when its first column is due, of the weights as they are by then: of kScaleShares
+// group are found when its first column is due, of the weights as they are by then: of kTriedScales
 // for scale_max the one, with the best scale code of every row, that costs least, each column's
 // miss weighted by 1 / U_kk². Throws Error(model) for a weight that f16 scales cannot reach,
 // Error(non_finite) for one that is not finite. No bit depends on threads.

@@ -12,6 +12,9 @@ namespace jackscrew {
 
 namespace {
 
+// Columns whose errors reach the rest of the matrix in one product. Groups of as many or fewer end
+// with a block; within one, a row is rounded from first to last.
+constexpr int64_t kRoundedColumns = 128;
 // Rows that one task rounds: enough to be worth handing out, few enough to be shared.
 constexpr int64_t kRoundedRows = 16;
 // Shares of the range that are tried, from all of it down to kLeastShare in equal steps. More

@@ -15,7 +15,7 @@ namespace {
 // what is done in double within one is a small share of all.
 constexpr int64_t kFactorBlock = 128;
 // Columns of H that are summed at a time: only the lower half of its blocks is computed.
-constexpr int64_t kSumBlock = 512;
+constexpr int64_t kSumBlock = 256;
 
 Tensor part(const Tensor& matrix, int64_t row, int64_t end_row, int64_t col, int64_t end_col) {
   return matrix.rows(row, end_row).columns(col, end_col);

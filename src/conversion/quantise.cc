@@ -35,19 +35,6 @@ CalibrationText measured_part(const CalibrationText& text, const QuantisationPla
                                 ceil_div(plan.least_tokens(), text.sequence_len)));
 }
 
-// What weights outside the blocks are kept in.
-std::string rest_storage(const Recipe& recipe, const ModelFiles& files) {
-  if (recipe.storage != "keep") {
-    if (safetensors_dtype(find_format(recipe.storage)) != nullptr) return recipe.storage;
-    throw Error(
-        ErrorKind::usage,
-        fmt::format("storage={}, but what is not in codes is f32, bf16 or f16", recipe.storage),
-        "bits sets what the linear layers of the blocks have");
-  }
-  const StoredTensor& embedding = stored_tensor(files, *files.source, "model.embed_tokens.weight");
-  return embedding.format.get() == &bf16_format() ? "bf16" : "f16";
-}
-
 // Visits the matrices of a block, each with what rounding it needs.
 class MatrixVisits {
  public:
@@ -208,9 +195,24 @@ void set_bits(QuantisationReport& report, const Rounder& rounder) {
 
 }  // namespace
 
-CalibrationSize calibration_size(const Recipe& recipe) {
+std::string rest_storage(const Recipe& recipe, const ModelFiles& files) {
+  if (recipe.storage != "keep") {
+    if (safetensors_dtype(find_format(recipe.storage)) != nullptr) return recipe.storage;
+    throw Error(
+        ErrorKind::usage,
+        fmt::format("storage={}, but what is not in codes is f32, bf16 or f16", recipe.storage),
+        "bits sets what the linear layers of the blocks have");
+  }
+  const StoredTensor& embedding = stored_tensor(files, *files.source, "model.embed_tokens.weight");
+  return embedding.format.get() == &bf16_format() ? "bf16" : "f16";
+}
+
+CalibrationSize calibration_size(const Recipe& recipe, const ModelConfig& config) {
+  // Of EXL2 with a budget, sequence_len is that of the run that is to fit.
+  const bool of_run = recipe.format == "exl2" && recipe.device_memory;
+  const bool given = recipe.options.was_set("sequence_len") && !of_run;
   return {recipe.options.integer("calibration_sequences"),
-          recipe.options.was_set("sequence_len") ? recipe.sequence_len : kCalibrationLength};
+          given ? recipe.sequence_len : std::min(kCalibrationLength, config.longest_sequence())};
 }
 
 JsonObject QuantisationReport::to_json() const {
@@ -265,7 +267,8 @@ QuantisationReport write_quantised(const Recipe& recipe, const ModelFiles& files
                                    ModelOutput& output, const ProgressStyle& style) {
   QuantisationReport report = plan.report();
   report.calibration_tokens = text.tokens();
-  if (const int64_t asked = calibration_size(recipe).sequences; text.sequences < asked) {
+  if (const int64_t asked = calibration_size(recipe, files.config).sequences;
+      text.sequences < asked) {
     report.notes.push_back(
         fmt::format("calibrated on {}: the text has no more", counted(text.sequences, "sequence")));
   }

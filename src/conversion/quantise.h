@@ -16,8 +16,12 @@ namespace jackscrew {
 struct CalibrationSize {
   int64_t sequences = 128, sequence_len = 512;
 };
-// That of a recipe.
-CalibrationSize calibration_size(const Recipe& recipe);
+// That of a recipe, for a model of so many positions.
+CalibrationSize calibration_size(const Recipe& recipe, const ModelConfig& config);
+
+// What weights that are not rounded are kept in: "bf16", "f16" or the recipe's storage. Throws
+// Error(usage) for one that the files cannot have.
+std::string rest_storage(const Recipe& recipe, const ModelFiles& files);
 
 // What a matrix has become.
 struct QuantisedMatrix {

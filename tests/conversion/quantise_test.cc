@@ -98,6 +98,8 @@ TEST_F(SlowQuantise, Refusals) {
     EXPECT_FALSE(fs::exists(path("q")));
   };
   refused("bits=5", 2, {"5 bits", "bits=2, 3, 4 or 8"});
+  refused("bits=4.5", 2, {"4.5 bits", "format=exl2"});
+  refused("head_bits=4", 2, {"head_bits", "format=exl2"});
   refused("group_size=48", 2, {"group_size=48", "power of two"});
   refused("format=gguf", 2, {"does not write format=gguf"});
   refused("product=int8", 2, {"product=int8", "product=f32"});

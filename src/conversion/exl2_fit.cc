@@ -1,0 +1,130 @@
+#include "conversion/exl2_fit.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "conversion/exl2_mixtures.h"
+#include "model/weights.h"
+#include "quant/format.h"
+#include "session/knobs.h"
+#include "session/plan.h"
+
+namespace jackscrew {
+
+namespace {
+
+// A model as it would be written, without any values: for the plan device alone.
+class ImaginedSource : public WeightSource {
+ public:
+  void add(const WeightSpec& weight, FormatPointer format) {
+    StoredTensor& tensor = tensors_[weight.name];
+    tensor.name = weight.name;
+    tensor.format = std::move(format);
+    tensor.shape = {weight.rows, weight.cols};
+    if (weight.is_vector()) tensor.shape.erase(tensor.shape.begin());
+    tensor.computed = [](int64_t, int64_t) -> Tensor {
+      fail(ErrorKind::generic, "an imagined model has no values");
+    };
+  }
+
+  const StoredTensor* find(std::string_view name) const override {
+    const auto found = tensors_.find(name);
+    return found == tensors_.end() ? nullptr : &found->second;
+  }
+  std::vector<std::string> names() const override {
+    std::vector<std::string> out;
+    for (const auto& [name, tensor] : tensors_) out.push_back(name);
+    return out;
+  }
+  void release(const StoredTensor&) const override {}
+
+ private:
+  std::map<std::string, StoredTensor, std::less<>> tensors_;
+};
+
+// The model with the blocks' matrices in one extreme of the mixtures.
+struct ImaginedModel {
+  ModelFiles files;
+  int64_t held = 0;  // by the blocks' matrices
+};
+
+template <class Better>
+ImaginedModel imagine(const ModelFiles& files, int64_t head_bits, const std::string& rest,
+                      const Better& better) {
+  ImaginedModel model;
+  model.files.origin = files.origin;
+  model.files.config = files.config;
+  const bool plain_head = head_bits == kExl2PlainHead;
+  if (!plain_head) model.files.config.tie_word_embeddings = false;
+  auto source = std::make_unique<ImaginedSource>();
+  for (const WeightSpec& weight :
+       weights_of(model.files.config, StageSpec::whole(model.files.config))) {
+    if (weight.is_block_matrix()) {
+      const auto of = [&](const Exl2Mixture& mixture) { return exl2_groups(mixture, weight.cols); };
+      const auto held = [&](const Exl2Mixture& mixture) {
+        return exl2_held_bytes(weight, of(mixture));
+      };
+      const auto mixture = std::ranges::max_element(
+          exl2_mixtures(),
+          [&](const Exl2Mixture& a, const Exl2Mixture& b) { return better(held(b), held(a)); });
+      model.held = checked_add(model.held, held(*mixture));
+      source->add(weight, exl2_format(of(*mixture)));
+    } else if (weight.module == "lm_head" && !plain_head) {
+      source->add(weight, exl2_format(exl2_groups(exl2_head_mixture(head_bits), weight.cols)));
+    } else {
+      source->add(weight, lasting(find_format(rest)));
+    }
+  }
+  model.files.source = std::move(source);
+  return model;
+}
+
+SessionPlan rehearse_over(const Recipe& recipe, const ModelFiles& files) {
+  return Session::rehearse(recipe, files, training_use(recipe));
+}
+
+}  // namespace
+
+int64_t exl2_bytes_that_fit(const Recipe& recipe, const ModelFiles& files, int64_t head_bits,
+                            const std::string& rest) {
+  const int64_t budget = recipe.device_memory.value();
+  const ImaginedModel largest = imagine(files, head_bits, rest, std::greater<>());
+  const ImaginedModel least = imagine(files, head_bits, rest, std::less<>());
+  const SessionPlan most = rehearse_over(recipe, largest.files);
+  if (most.ledger.peak <= budget) return largest.held;
+  const Recipe frugal =
+      recipe.gradient_checkpointing ? recipe : with_settings(recipe, "gradient_checkpointing=true");
+  const SessionPlan fewest = rehearse_over(frugal, least.files);
+  if (fewest.weight_bytes == most.weight_bytes) {
+    throw Error(
+        ErrorKind::usage,
+        fmt::format("learner={} does not hold the blocks' matrices frozen: no rate of theirs "
+                    "makes it fit",
+                    recipe.learner),
+        "method=lora and method=prompt do");
+  }
+  if (fewest.ledger.peak > budget) {
+    throw Error(
+        ErrorKind::does_not_fit,
+        fmt::format("in the fewest bits that there are, this run needs {} ({}), budget {} "
+                    "(device_memory)",
+                    human_bytes(fewest.ledger.peak), purposes_text(fewest.ledger),
+                    human_bytes(budget)),
+        "raise device_memory, or lower sequence_len, micro_batch_size or the adapter's rank");
+  }
+  return budget - (fewest.ledger.peak - least.held);
+}
+
+void check_exl2_fits(const Recipe& recipe, const ModelFiles& written) {
+  const SessionPlan plan = rehearse_over(recipe, written);
+  if (plan.ledger.peak <= recipe.device_memory.value()) return;
+  throw Error(ErrorKind::does_not_fit,
+              fmt::format("with what was written this run needs {}, budget {} (device_memory)",
+                          human_bytes(plan.ledger.peak), human_bytes(*recipe.device_memory)),
+              "lower device_memory a little");
+}
+
+}  // namespace jackscrew

@@ -352,7 +352,7 @@ def random_adapter(directory: Path) -> Path:
         for module, (rank, wide, high) in modules.items():
             name = f"base_model.model.model.layers.{layer}.{module}.lora_"
             tensors[f"{name}A.weight"] = torch.randn(rank, wide, generator=generator) / wide ** 0.5
-            tensors[f"{name}B.weight"] = 0.05 * torch.randn(high, rank, generator=generator)
+            tensors[f"{name}B.weight"] = 0.03 * torch.randn(high, rank, generator=generator)
     save_file(tensors, directory / "adapter_model.safetensors", metadata={"format": "pt"})
     return directory
 

@@ -84,8 +84,10 @@ TEST_F(SlowExl2, HasTheSameBytesWithAnyThreads) {
 // The rate is the highest: what the run then needs is all but what a step further up would take.
 TEST_F(SlowExl2, FitsARun) {
   const auto peak = [&](const std::string& model) {
-    return answer(fmt::format("plan model={} method=lora sequence_len=64 init=pretrained",
-                              path(model)))["device"]["peak"]
+    return answer(
+               fmt::format("plan model={} method=lora sequence_len=64 init=pretrained "
+                           "gradient_checkpointing=true",
+                           path(model)))["device"]["peak"]
         .get<int64_t>();
   };
   answer(exl2("least", "bits=2.6"));
@@ -93,7 +95,8 @@ TEST_F(SlowExl2, FitsARun) {
   const int64_t least = peak("least"), most = peak("most");
   ASSERT_LT(least, most);
   const int64_t budget = (least + most) / 2;
-  const std::string run = fmt::format("method=lora device_memory={}B ", budget);
+  const std::string run =
+      fmt::format("method=lora gradient_checkpointing=true device_memory={}B ", budget);
   const json said = answer(exl2("fit", run));
   EXPECT_LE(peak("fit"), budget);
   EXPECT_GT(peak("fit"), budget - (most - least) / 8);

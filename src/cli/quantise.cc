@@ -119,8 +119,7 @@ Recipe run_over(const Recipe& recipe, const ModelConfig& config) {
   return run;
 }
 
-std::unique_ptr<Rounder> make_rounder(const Recipe& recipe, const ModelFiles& files) {
-  if (recipe.format != "exl2") return make_gptq_rounder(recipe);
+std::unique_ptr<Rounder> make_fitting_exl2_rounder(const Recipe& recipe, const ModelFiles& files) {
   Exl2Limit limit{recipe.options.number("bits"), {}};
   if (fits_a_run(recipe)) {
     limit.held_bytes =
@@ -143,6 +142,9 @@ int quantise(const Recipe& given) {
   recipe.options.require("model", "quantize");
   recipe.options.require("output_dir", "quantize");
   check_format(recipe);
+  // What is wrong with the recipe alone is said before any file is opened.
+  std::unique_ptr<Rounder> rounder;
+  if (recipe.format != "exl2") rounder = make_gptq_rounder(recipe);
   const bool dry = recipe.options.boolean("dry_run");
   if (!dry) recipe.options.require("data", "quantize");
   const Stopwatch watch;
@@ -166,7 +168,7 @@ int quantise(const Recipe& given) {
   Recipe lengths = recipe;
   lengths.sequence_len = size.sequence_len;
   settle_lengths(lengths, files.config);
-  const std::unique_ptr<Rounder> rounder = make_rounder(recipe, files);
+  if (rounder == nullptr) rounder = make_fitting_exl2_rounder(recipe, files);
   const QuantisationPlan plan(recipe, files, *rounder);
   if (dry) {
     print_plan(recipe, output, plan.report());

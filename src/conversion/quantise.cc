@@ -242,13 +242,11 @@ QuantisationPlan::QuantisationPlan(const Recipe& recipe, const ModelFiles& files
   rounds_head_ = rounder.rounds(head);
   if (rounds_head_ && files.config.tie_word_embeddings) tensors_.push_back({head, nullptr});
   std::vector<WeightSpec> rounded;
-  double elements = 0.0;
   for (auto& [weight, format] : tensors_) {
     if (!rounder.rounds(weight)) continue;
     format = nullptr;
     rounded.push_back(weight);
     report_.matrices.push_back({weight, 0.0, std::numeric_limits<double>::quiet_NaN()});
-    if (weight.is_block_matrix()) elements += static_cast<double>(weight.size());
     least_tokens_ = std::max(least_tokens_, weight.cols);
   }
   report_.notes = rounder.notes(rounded);

@@ -6,9 +6,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "kernels/device.h"
@@ -82,7 +85,7 @@ class GuardedOps : public CountingOps {
       uintptr_t word;
       std::memcpy(&word, static_cast<const uint8_t*>(args) + at, sizeof word);
       const auto* address = reinterpret_cast<const void*>(word);
-      if (is_mapped(word) && !pages_->reserves(address)) {
+      if (is_mapped(word) && !pages_->reserves(address) && is_data(word)) {
         fail(ErrorKind::generic, "{} is given an address of the host", kernel.name);
       }
     }
@@ -107,6 +110,20 @@ class GuardedOps : public CountingOps {
     constexpr uintptr_t kPage = 4096;
     unsigned char resident;
     return ::mincore(reinterpret_cast<void*>(word / kPage * kPage), kPage, &resident) == 0;
+  }
+
+  // Whether a mapped address could be a tensor's, which code and closed pages are not: what the
+  // stack had beside a float may be the upper half of an address, and most of what lies near
+  // libraries is their code.
+  static bool is_data(uintptr_t word) {
+    std::ifstream maps("/proc/self/maps");
+    for (std::string line; std::getline(maps, line);) {  // "begin-end rwxp ..."
+      uintptr_t begin = 0, end = 0;
+      char access[5] = {};
+      if (std::sscanf(line.c_str(), "%lx-%lx %4s", &begin, &end, access) != 3) continue;
+      if (word >= begin && word < end) return access[0] == 'r' && access[2] != 'x';
+    }
+    return false;
   }
 
   template <class Body>

@@ -111,6 +111,15 @@ void print_json(const ModelOutput& output, const ConversionReport& report,
   fmt::print("{}\n", json.text());
 }
 
+// What was written, and what that lost of `model` where it was measured.
+void print_written(const Recipe& recipe, const ModelOutput& output, const ConversionReport& report,
+                   const ConvertedModel* model = nullptr,
+                   const std::optional<ConversionLoss>& loss = std::nullopt) {
+  if (recipe.json) return print_json(output, report, loss);
+  print_report(output, report);
+  if (loss) print_loss(*model, *loss);
+}
+
 int convert(const Recipe& recipe, const char* command) {
   recipe.options.require("model", command);
   if (recipe.format == "gptq" || recipe.format == "exl2") {
@@ -137,12 +146,7 @@ int convert(const Recipe& recipe, const char* command) {
     refuse_loss(recipe, *loss);
   }
   output.commit();
-  if (recipe.json) {
-    print_json(output, report, loss);
-  } else {
-    print_report(output, report);
-    if (loss) print_loss(model, *loss);
-  }
+  print_written(recipe, output, report, &model, loss);
   return 0;
 }
 
@@ -158,11 +162,7 @@ int convert_adapter(const Recipe& recipe) {
   warn_of_unused(recipe, "export", {"data_weights", "val_size"});
   const ConversionReport report = write_adapter(recipe, output);
   output.commit();
-  if (recipe.json) {
-    print_json(output, report, std::nullopt);
-  } else {
-    print_report(output, report);
-  }
+  print_written(recipe, output, report);
   return 0;
 }
 

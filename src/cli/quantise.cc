@@ -100,17 +100,6 @@ void print_plan(const Recipe& recipe, const ModelOutput& output, const Quantisat
   for (const std::string& note : report.notes) fmt::print("  {}\n", one_line(note));
 }
 
-// Whether the rate is to be found for a training run, rather than given.
-bool fits_a_run(const Recipe& recipe) {
-  if (recipe.format != "exl2" || !recipe.device_memory) return false;
-  if (recipe.options.was_set("bits")) {
-    throw Error(
-        ErrorKind::usage, "both bits and device_memory are set",
-        "keep one of them: device_memory asks for the highest rate with which the run fits");
-  }
-  return true;
-}
-
 // The recipe as that of the run over what will be written.
 Recipe run_over(const Recipe& recipe, const ModelConfig& config) {
   Recipe run = recipe;
@@ -121,7 +110,7 @@ Recipe run_over(const Recipe& recipe, const ModelConfig& config) {
 
 std::unique_ptr<Rounder> make_fitting_exl2_rounder(const Recipe& recipe, const ModelFiles& files) {
   Exl2Limit limit{recipe.options.number("bits"), {}};
-  if (fits_a_run(recipe)) {
+  if (exl2_fits_a_run(recipe)) {
     limit.held_bytes =
         exl2_bytes_that_fit(run_over(recipe, files.config), files,
                             recipe.options.integer("head_bits"), rest_storage(recipe, files));
@@ -157,7 +146,7 @@ int quantise(const Recipe& given) {
   warn_of_unused(recipe, "quantize",
                  {"adapter", "data_weights", "val_size", "packing", "train_on_inputs",
                   "max_merge_loss", "adapter_weight"});
-  if (!fits_a_run(recipe)) warn_of_unused(recipe, "quantize", {"device", "device_memory"});
+  if (!exl2_fits_a_run(recipe)) warn_of_unused(recipe, "quantize", {"device", "device_memory"});
   const ModelFiles files = open_model(recipe.model, {}, recipe.tokenizer);
   if (files.source == nullptr) {
     throw Error(ErrorKind::usage, fmt::format("{} is a shape without weights", recipe.model),
@@ -179,7 +168,7 @@ int quantise(const Recipe& given) {
       calibration_text(data, size.sequences, size.sequence_len, plan.least_tokens());
   const QuantisationReport report =
       write_quantised(recipe, files, *rounder, plan, text, output, style);
-  if (fits_a_run(recipe)) {
+  if (exl2_fits_a_run(recipe)) {
     check_exl2_fits(run_over(recipe, files.config), open_model(output.path().string()));
   }
   std::optional<Comparison> loss;

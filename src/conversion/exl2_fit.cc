@@ -88,6 +88,16 @@ SessionPlan rehearse_over(const Recipe& recipe, const ModelFiles& files) {
 
 }  // namespace
 
+bool exl2_fits_a_run(const Recipe& recipe) {
+  if (recipe.format != "exl2" || !recipe.device_memory) return false;
+  if (recipe.options.was_set("bits")) {
+    throw Error(
+        ErrorKind::usage, "both bits and device_memory are set",
+        "keep one of them: device_memory asks for the highest rate with which the run fits");
+  }
+  return true;
+}
+
 int64_t exl2_bytes_that_fit(const Recipe& recipe, const ModelFiles& files, int64_t head_bits,
                             const std::string& rest) {
   const int64_t budget = recipe.device_memory.value();

@@ -7,6 +7,10 @@
 
 namespace jackscrew {
 
+// Whether the rate is to be found for a training run, with the recipe's device_memory, rather than
+// given. Throws Error(usage) where both are.
+bool exl2_fits_a_run(const Recipe& recipe);
+
 // The bytes that the blocks' matrices may hold so that the recipe's run fits its device_memory;
 // with gradient_checkpointing=auto, activations are recomputed where that leaves room for more
 // bits. `recipe` is that of the run; `rest` the storage of what stays plain, "bf16" or "f16".

@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "conversion/column_order.h"
 #include "conversion/convert.h"
+#include "conversion/exl2_fit.h"
 #include "conversion/result_texts.h"
 #include "conversion/write_model.h"
 #include "formats/hf_config.h"
@@ -208,9 +209,8 @@ std::string rest_storage(const Recipe& recipe, const ModelFiles& files) {
 }
 
 CalibrationSize calibration_size(const Recipe& recipe, const ModelConfig& config) {
-  // Of EXL2 with a budget, sequence_len is that of the run that is to fit.
-  const bool of_run = recipe.format == "exl2" && recipe.device_memory;
-  const bool given = recipe.options.was_set("sequence_len") && !of_run;
+  // Of a run that is to fit, sequence_len is its own.
+  const bool given = recipe.options.was_set("sequence_len") && !exl2_fits_a_run(recipe);
   return {recipe.options.integer("calibration_sequences"),
           given ? recipe.sequence_len : std::min(kCalibrationLength, config.longest_sequence())};
 }

@@ -56,7 +56,7 @@ void check_exl2_shape(const WeightSpec& weight) {
 
 std::vector<SafetensorsSpec> exl2_specs(const WeightSpec& weight, const Exl2Groups& groups) {
   check_exl2_shape(weight);
-  const std::string layer = layer_of(weight);
+  const std::string layer = weight.path();
   const auto count = static_cast<int64_t>(groups.size());
   const int64_t rows = round_up(weight.rows, kPaddedRows);
   return {{layer + ".q_weight", "I32", {lines_of(groups), rows}},

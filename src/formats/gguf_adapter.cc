@@ -71,13 +71,13 @@ void refuse_what_has_no_place(const PeftAdapter& adapter) {
 }
 
 // Both factors of every module, in the model's order.
-std::vector<AdapterPart> parts_of(const ModelConfig& config, const PeftAdapter& adapter) {
-  const LoraScales scales(adapter.settings);
+std::vector<AdapterPart> parts_of(const ModelConfig& config, const PeftAdapter& adapter,
+                                  const LoraScales& scales) {
   std::map<std::string, const NamedArray*> arrays;
   for (const NamedArray& array : adapter.tensors) arrays[array.name] = &array;
   std::vector<AdapterPart> parts;
   for (const WeightSpec& weight : weights_of(config, StageSpec::whole(config))) {
-    const std::string path = weight.name.substr(0, weight.name.rfind('.'));
+    const std::string path = weight.path();
     const auto a = arrays.find(path + ".lora_A.weight"), b = arrays.find(path + ".lora_B.weight");
     if (!weight.is_block_matrix() || a == arrays.end() || b == arrays.end()) continue;
     const int64_t rank = a->second->shape[0];
@@ -99,19 +99,16 @@ std::vector<AdapterPart> parts_of(const ModelConfig& config, const PeftAdapter& 
 
 // The values as they lie in the file.
 std::vector<float> values_of(const AdapterPart& part) {
-  std::vector<float> values = part.from->values;
   StoredTensor stored;
   stored.shape = part.from->shape;
   stored.interleaved_heads = part.interleaved_heads;
-  const auto width = static_cast<size_t>(stored.shape[1]);
+  const int64_t width = stored.shape[1];
+  std::vector<float> values(part.from->values.size());
   for (int64_t row = 0; row < stored.shape[0]; ++row) {
-    const auto from =
-        part.from->values.begin() + static_cast<std::ptrdiff_t>(row * stored.shape[1]);
-    auto to =
-        values.begin() + static_cast<std::ptrdiff_t>(stored.interleaved_row(row) * stored.shape[1]);
-    std::transform(from, from + static_cast<std::ptrdiff_t>(width), to, [&](float value) {
-      return static_cast<float>(part.factor * static_cast<double>(value));
-    });
+    const float* from = part.from->values.data() + row * width;
+    std::transform(
+        from, from + width, values.data() + stored.interleaved_row(row) * width,
+        [&](float value) { return static_cast<float>(part.factor * static_cast<double>(value)); });
   }
   return values;
 }
@@ -121,13 +118,14 @@ std::vector<float> values_of(const AdapterPart& part) {
 int64_t write_gguf_adapter(const fs::path& path, const ModelConfig& config, const std::string& name,
                            const PeftAdapter& adapter) {
   refuse_what_has_no_place(adapter);
-  const std::vector<AdapterPart> parts = parts_of(config, adapter);
+  const LoraScales scales(adapter.settings);
+  const std::vector<AdapterPart> parts = parts_of(config, adapter, scales);
   GgufMetadata metadata;
   metadata.add("general.architecture", gguf_architecture(*config.architecture).name);
   metadata.add("general.type", "adapter");
   metadata.add("general.name", name);
   metadata.add("adapter.type", "lora");
-  metadata.add("adapter.lora.alpha", static_cast<float>(LoraScales(adapter.settings).file_alpha()));
+  metadata.add("adapter.lora.alpha", static_cast<float>(scales.file_alpha()));
   std::vector<GgufTensorSpec> specs;
   for (const AdapterPart& part : parts) specs.push_back(part.spec);
   GgufWriter writer(path, metadata, specs);

@@ -22,7 +22,7 @@ void check_gptq_shape(const WeightSpec& weight, const GptqLayout& layout) {
 
 std::vector<SafetensorsSpec> gptq_specs(const WeightSpec& weight, const GptqLayout& layout) {
   check_gptq_shape(weight, layout);
-  const std::string layer = layer_of(weight);
+  const std::string layer = weight.path();
   const int64_t groups = layout.groups(weight.cols);
   return {{layer + ".qweight", "I32", {weight.cols * layout.bits / kWordBits, weight.rows}},
           {layer + ".qzeros", "I32", {groups, weight.rows * layout.bits / kWordBits}},

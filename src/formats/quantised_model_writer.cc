@@ -47,9 +47,4 @@ int64_t bytes_of(const std::vector<SafetensorsSpec>& specs) {
   return bytes;
 }
 
-std::string layer_of(const WeightSpec& weight) {
-  constexpr std::string_view kSuffix = ".weight";
-  return weight.name.substr(0, weight.name.size() - kSuffix.size());
-}
-
 }  // namespace jackscrew

@@ -40,9 +40,6 @@ class QuantisedModelWriter : public ModelWriter {
 // The bytes of tensors.
 int64_t bytes_of(const std::vector<SafetensorsSpec>& specs);
 
-// "model.layers.0.mlp.up_proj" of "model.layers.0.mlp.up_proj.weight".
-std::string layer_of(const WeightSpec& weight);
-
 inline constexpr int64_t kWordBits = 32;
 
 // Puts number `index` of `bits` bits into a little-endian stream of words that stand `stride` words

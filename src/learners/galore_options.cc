@@ -153,7 +153,7 @@ void GaloreSettings::settle(std::span<const WeightSpec> weights) const {
 }
 
 bool GaloreSettings::targets(const WeightSpec& weight) const {
-  return weight.is_block_matrix() && targets_.contains(path_of(weight));
+  return weight.is_block_matrix() && targets_.contains(weight.path());
 }
 
 int64_t GaloreSettings::rank_of(const WeightSpec& weight) const {

@@ -51,8 +51,4 @@ ModuleTargets linear_targets(const OptionSet& options, const char* name) {
   return ModuleTargets::from_names(given);
 }
 
-std::string path_of(const WeightSpec& weight) {
-  return weight.name.substr(0, weight.name.rfind('.'));
-}
-
 }  // namespace jackscrew

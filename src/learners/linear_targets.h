@@ -17,7 +17,4 @@ std::string linear_module_names();
 // paths. Throws Error(usage) where it names no module, or one that does not exist.
 ModuleTargets linear_targets(const OptionSet& options, const char* name);
 
-// "model.layers.0.mlp.up_proj" of "model.layers.0.mlp.up_proj.weight".
-std::string path_of(const WeightSpec& weight);
-
 }  // namespace jackscrew

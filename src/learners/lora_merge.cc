@@ -51,11 +51,11 @@ WeightMerge lora_merge(const LoraSettings& settings, const WeightSpec& weight,
   }
   const std::optional<LoraShape> shape = settings.shape_of(weight);
   if (!shape) return {};
-  const std::string path = weight.name.substr(0, weight.name.rfind('.') + 1);
-  const auto a = tensors(path + "lora_A.weight", {shape->rank, weight.cols});
-  const auto b = tensors(path + "lora_B.weight", {weight.rows, shape->rank});
+  const std::string path = weight.path();
+  const auto a = tensors(path + ".lora_A.weight", {shape->rank, weight.cols});
+  const auto b = tensors(path + ".lora_B.weight", {weight.rows, shape->rank});
   std::span<const float> lengths;  // [out], with DoRA alone
-  if (settings.use_dora()) lengths = tensors(path + "lora_magnitude_vector", {weight.rows});
+  if (settings.use_dora()) lengths = tensors(path + ".lora_magnitude_vector", {weight.rows});
   return [=, shape = *shape](Ops& ops, int64_t begin, const Tensor& rows) {
     add_product(ops, shape, a, b, begin, rows);
     if (!lengths.empty()) set_lengths(lengths.subspan(static_cast<size_t>(begin)), rows);

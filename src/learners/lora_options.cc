@@ -123,7 +123,7 @@ struct LoraSettings::Modules {
   explicit Modules(std::span<const WeightSpec> weights) {
     for (const WeightSpec& weight : weights) {
       if (weight.kind == WeightKind::product) continue;
-      std::string path = path_of(weight);
+      std::string path = weight.path();
       if (weight.is_block_matrix()) linears.insert(path);
       for (; all.insert(path).second && path.find('.') != std::string::npos;) {
         path.erase(path.rfind('.'));
@@ -219,13 +219,13 @@ void LoraSettings::check_start(std::span<const WeightSpec> weights) const {
     if (!shape || shape->rank <= std::min(weight.rows, weight.cols)) continue;
     throw Error(ErrorKind::usage,
                 fmt::format("lora_init={}: rank {} is more than {} of {} x {} has", start_name_,
-                            shape->rank, path_of(weight), weight.rows, weight.cols),
+                            shape->rank, weight.path(), weight.rows, weight.cols),
                 "lower lora_rank, or leave lora_init out");
   }
 }
 
 std::optional<LoraShape> LoraSettings::shape_of(const WeightSpec& weight) const {
-  const std::string path = path_of(weight);
+  const std::string path = weight.path();
   if (!weight.is_block_matrix() || !targets_.contains(path)) return std::nullopt;
   const double rank = ranks_.find(path).value_or(static_cast<double>(rank_));
   const double alpha = alphas_.find(path).value_or(alpha_);

@@ -23,7 +23,7 @@ LoraSlot::LoraSlot(const LearnerContext& context, const Weight& weight,
 }
 
 std::string LoraSlot::part_name(const Weight& weight, const char* part) {
-  return weight.name().substr(0, weight.name().rfind('.') + 1) + part;
+  return weight.spec().path() + "." + part;
 }
 
 void LoraSlot::forward(Context& context, const Operand& operand, const Tensor& y) {

@@ -14,14 +14,9 @@ namespace jackscrew {
 
 namespace {
 
-// "model.layers.0.mlp.down_proj" of "model.layers.0.mlp.down_proj.weight".
-std::string path_of(const WeightSpec& weight) {
-  return weight.name.substr(0, weight.name.rfind('.'));
-}
-
 // Whether the pattern is the path, or its end after a dot.
 bool matches(const std::string& pattern, const WeightSpec& weight) {
-  const std::string path = path_of(weight);
+  const std::string path = weight.path();
   for (size_t begin = 0;; ++begin) {
     if (fnmatch(pattern.c_str(), path.c_str() + begin, 0) == 0) return true;
     begin = path.find('.', begin);

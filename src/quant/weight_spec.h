@@ -21,6 +21,8 @@ struct WeightSpec {
   bool begins_from_data = false;  // see Product::add_own_start
 
   int64_t size() const { return rows * cols; }
+  // Of its module: "model.layers.0.mlp.up_proj" of "model.layers.0.mlp.up_proj.weight".
+  std::string path() const { return name.substr(0, name.rfind('.')); }
   // Vectors are short, exact, and f32 whatever the storage of the rest.
   bool is_vector() const { return kind != WeightKind::linear && kind != WeightKind::embedding; }
   bool is_block_matrix() const { return kind == WeightKind::linear && layer >= 0; }

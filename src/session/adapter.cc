@@ -23,11 +23,10 @@ namespace {
 std::set<std::string> modules_of_other_stages(const Stage& stage) {
   std::set<std::string> names;
   for (const WeightSpec& weight : weights_of(stage.config(), StageSpec::whole(stage.config()))) {
-    names.insert(weight.name.substr(0, weight.name.rfind('.') + 1));
+    names.insert(weight.path() + ".");
   }
   for (const auto& parameter : stage.parameters()) {
-    const std::string& own = parameter->weight->spec().name;
-    names.erase(own.substr(0, own.rfind('.') + 1));
+    names.erase(parameter->weight->spec().path() + ".");
   }
   return names;
 }
@@ -82,13 +81,14 @@ std::vector<NamedShape> shapes_of(const std::vector<AdapterTensor>& tensors) {
 }
 
 std::vector<AdapterTensor> tensors_of(const StateSource& states, const nlohmann::json& adapter) {
+  std::vector<StateRef> parameters;
   std::map<std::string, StateRef> constants;  // by the parameter that they join
   states([&](const StateRef& state) {
+    if (state.role == StateRole::parameter) parameters.push_back(state);
     if (state.role == StateRole::constant) constants.emplace(state.joins, state);
   });
   std::vector<AdapterTensor> tensors;
-  states([&](const StateRef& state) {
-    if (state.role != StateRole::parameter) return;
+  for (const StateRef& state : parameters) {
     AdapterTensor tensor{{{}, shape_of(state.view)}, state, std::nullopt};
     if (const auto constant = constants.find(state.name); constant != constants.end()) {
       tensor.fixed = constant->second;
@@ -100,7 +100,7 @@ std::vector<AdapterTensor> tensors_of(const StateSource& states, const nlohmann:
       tensor.file.name = name;
       tensors.push_back(tensor);
     }
-  });
+  }
   return tensors;
 }
 

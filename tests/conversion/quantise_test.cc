@@ -1,42 +1,16 @@
 // quantize as users call it.
-#include <gtest/gtest.h>
-
-#include <fmt/format.h>
-
 #include "conversion/calibration.h"
-#include "tests/cli/expect_refused.h"
+#include "tests/conversion/quantise_rig.h"
 #include "tests/support/errors.h"
-#include "tests/support/tiny_run.h"
 
 namespace jackscrew {
 namespace {
 
 using nlohmann::json;
 
-class SlowQuantise : public ::testing::Test {
+class SlowQuantise : public QuantiseRig {
  protected:
-  SlowQuantise() : tiny_("quantise") {
-    tiny_.must_train("base", "method=full max_steps=4 learning_rate=1e-2");
-  }
-
-  std::string path(const std::string& name) const { return tiny_.path(name).string(); }
-  std::string quantise(const std::string& output, const std::string& more) const {
-    return fmt::format(
-        "quantize model={} data={} output_dir={} sequence_len=64 "
-        "calibration_sequences=8 group_size=32 threads=2 {}",
-        path("base"), tiny_.data(), path(output), more);
-  }
-  json answer(const std::string& arguments) const {
-    const Outcome outcome = run(arguments + " --quiet --json");
-    EXPECT_EQ(outcome.exit_code, 0) << arguments << "\n" << outcome.out;
-    return outcome.exit_code == 0 ? json::parse(outcome.out) : json();
-  }
-  double loss(const std::string& model) const {
-    return answer(fmt::format("eval model={} data={} sequence_len=64", path(model),
-                              tiny_.eval_data()))["loss"];
-  }
-
-  TinyRun tiny_;
+  SlowQuantise() : QuantiseRig("quantise", "group_size=32") { train_base(); }
 };
 
 TEST_F(SlowQuantise, WritesWhatItSays) {
@@ -48,11 +22,8 @@ TEST_F(SlowQuantise, WritesWhatItSays) {
     EXPECT_EQ(said["matrices"].size(), 14u);
     for (const json& matrix : said["matrices"]) EXPECT_LT(matrix["error"], 0.3) << matrix;
     EXPECT_EQ(said["calibration_tokens"], 512);
-    EXPECT_NEAR(said["loss"], loss("q"), 1e-6);
     EXPECT_NEAR(said["reference_loss"], loss("base"), 1e-6);
-    int64_t bytes = 0;
-    for (const auto& [name, text] : contents(path("q"))) bytes += std::ssize(text);
-    EXPECT_EQ(said["bytes"], bytes);
+    expect_as_said("q", said);
     const json config = json::parse(tiny_.text("q/config.json"));
     EXPECT_EQ(config["quantization_config"]["quant_method"], "gptq");
   }
@@ -61,12 +32,7 @@ TEST_F(SlowQuantise, WritesWhatItSays) {
 }
 
 TEST_F(SlowQuantise, SameBytesWithAnyThreads) {
-  const std::string more = "bits=4 desc_act=true sym=false ";
-  answer(quantise("one", more + "threads=1"));
-  answer(quantise("two", more + "threads=2"));
-  answer(quantise("again", more + "threads=2"));
-  EXPECT_EQ(contents(path("one")), contents(path("two")));
-  EXPECT_EQ(contents(path("one")), contents(path("again")));
+  expect_same_bytes_with_any_threads("bits=4 desc_act=true sym=false");
 }
 
 TEST_F(SlowQuantise, LosesLessThanTheNearest) {
@@ -92,11 +58,6 @@ TEST_F(SlowQuantise, ReadsWhatItWrote) {
 }
 
 TEST_F(SlowQuantise, Refusals) {
-  const auto refused = [&](const std::string& more, int code,
-                           const std::vector<std::string>& says) {
-    expect_refused(run(quantise("q", more) + " --quiet" + kErrorsOnly), code, says);
-    EXPECT_FALSE(fs::exists(path("q")));
-  };
   refused("bits=5", 2, {"5 bits", "bits=2, 3, 4 or 8"});
   refused("bits=4.5", 2, {"4.5 bits", "format=exl2"});
   refused("head_bits=4", 2, {"head_bits", "format=exl2"});
@@ -115,10 +76,7 @@ TEST_F(SlowQuantise, Refusals) {
   fs::create_directories(path("q"));
   write_text_atomic(path("q") + "/notes.txt", "mine");
   expect_refused(run(quantise("q", "--quiet") + kErrorsOnly), 2, {"exists already"});
-  const Outcome dry = run(quantise("d", "--dry-run"));
-  EXPECT_EQ(dry.exit_code, 0);
-  EXPECT_NE(dry.out.find("14 matrices"), std::string::npos) << dry.out;
-  EXPECT_FALSE(fs::exists(path("d")));
+  expect_dry_run("", "14 matrices");
 }
 
 TEST(CalibrationText, IsSpreadOverTheData) {

@@ -142,8 +142,6 @@ TEST_P(BlockFormatTest, Bf16IsTheRoundedF32) {
 // Rows of a few blocks and of very many, in bytes of any alignment behind which is nothing: as a
 // tensor may lie in the map of its file.
 TEST_P(BlockFormatTest, MultipliesASingleToken) {
-  Memory memory("host", make_host_backing(), 0);
-  Arena scratch(memory, Purpose::workspace, 0);
   constexpr int64_t kRows = 3;
   for (const int64_t blocks : {1, 2, 5, 8, 9216 / 32 + 3}) {
     const int64_t cols = blocks * block();
@@ -155,22 +153,7 @@ TEST_P(BlockFormatTest, MultipliesASingleToken) {
     const auto matrix = decode(*ops_, format_, storage, 0, kRows);
     std::vector<float> x(static_cast<size_t>(cols));
     for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i * 7 % 19) / 8.0f - 1.0f;
-    for (const Accumulate accumulate : {Accumulate::no, Accumulate::yes}) {
-      std::vector<float> y(kRows, 0.5f);
-      format_.multiply(*ops_, storage, Tensor(x.data(), DType::f32, {1, cols}),
-                       Tensor(y.data(), DType::f32, {1, kRows}), accumulate, scratch);
-      for (size_t r = 0; r < y.size(); ++r) {
-        double sum = accumulate == Accumulate::yes ? 0.5 : 0.0;
-        double magnitude = sum;
-        for (size_t c = 0; c < x.size(); ++c) {
-          const double term =
-              static_cast<double>(x[c]) * static_cast<double>(matrix[r * x.size() + c]);
-          sum += term;
-          magnitude += std::abs(term);
-        }
-        EXPECT_NEAR(y[r], sum, 1e-6 * magnitude) << blocks << " blocks, row " << r;
-      }
-    }
+    expect_product_of_a_token(*ops_, format_, storage, matrix, x, fmt::format("{} blocks", blocks));
   }
 }
 

@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
+#include <string>
 #include <vector>
 
 #include "base/error.h"
@@ -71,6 +73,31 @@ std::vector<uint32_t> bits_of(const std::vector<T>& values) {
   std::vector<uint32_t> bits(values.size());
   for (size_t i = 0; i < values.size(); ++i) std::memcpy(&bits[i], &values[i], sizeof(T));
   return bits;
+}
+
+// The product of a single token with all rows, alone and added to what is there, is the sum of the
+// decoded numbers' products to f32's rounding.
+inline void expect_product_of_a_token(Ops& ops, const Format& format, const Storage& storage,
+                                      const std::vector<float>& decoded, std::vector<float> x,
+                                      const std::string& what) {
+  Memory memory("host", make_host_backing(), 0);
+  Arena scratch(memory, Purpose::workspace, 0);
+  for (const Accumulate accumulate : {Accumulate::no, Accumulate::yes}) {
+    std::vector<float> y(static_cast<size_t>(storage.rows), 0.5f);
+    format.multiply(ops, storage, Tensor(x.data(), DType::f32, {1, storage.cols}),
+                    Tensor(y.data(), DType::f32, {1, storage.rows}), accumulate, scratch);
+    for (size_t r = 0; r < y.size(); ++r) {
+      double sum = accumulate == Accumulate::yes ? 0.5 : 0.0;
+      double magnitude = sum;
+      for (size_t c = 0; c < x.size(); ++c) {
+        const double term =
+            static_cast<double>(x[c]) * static_cast<double>(decoded[r * x.size() + c]);
+        sum += term;
+        magnitude += std::abs(term);
+      }
+      EXPECT_NEAR(y[r], sum, 1e-6 * magnitude) << what << ", row " << r;
+    }
+  }
 }
 
 }  // namespace jackscrew

@@ -308,30 +308,12 @@ TEST_P(GroupFormatTest, RowsAndRowListsAreCutOutOfTheWhole) {
 }
 
 TEST_P(GroupFormatTest, MultipliesASingleToken) {
-  Memory memory("host", make_host_backing(), 0);
-  Arena scratch(memory, Purpose::workspace, 0);
   for (const auto& [rows, cols] :
        {std::pair<int64_t, int64_t>{1, 1}, {5, 31}, {13, 333}, {7, 96}, {3, 512}}) {
     const auto bytes = encode(*ops_, format_, normal_values(rows * cols, 10), rows);
     const auto matrix = decoded(bytes, rows, cols);
-    std::vector<float> x = normal_values(cols, 11);
-    for (const Accumulate accumulate : {Accumulate::no, Accumulate::yes}) {
-      std::vector<float> y(static_cast<size_t>(rows), 0.5f);
-      format_.multiply(*ops_, storage_of(bytes, rows, cols),
-                       Tensor(x.data(), DType::f32, {1, cols}),
-                       Tensor(y.data(), DType::f32, {1, rows}), accumulate, scratch);
-      for (size_t r = 0; r < y.size(); ++r) {
-        double sum = accumulate == Accumulate::yes ? 0.5 : 0.0;
-        double magnitude = sum;
-        for (size_t c = 0; c < x.size(); ++c) {
-          const double term =
-              static_cast<double>(x[c]) * static_cast<double>(matrix[r * x.size() + c]);
-          sum += term;
-          magnitude += std::abs(term);
-        }
-        EXPECT_NEAR(y[r], sum, 1e-6 * magnitude) << rows << " x " << cols << ", row " << r;
-      }
-    }
+    expect_product_of_a_token(*ops_, format_, storage_of(bytes, rows, cols), matrix,
+                              normal_values(cols, 11), fmt::format("{} x {}", rows, cols));
   }
 }
 

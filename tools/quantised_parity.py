@@ -6,8 +6,6 @@ in every bit. Called by tools/parity.py.
 """
 
 import importlib.util
-import sys
-import types
 from pathlib import Path
 
 import numpy as np

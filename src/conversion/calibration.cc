@@ -36,7 +36,7 @@ class ObservedProduct : public Product {
 
   const char* name() const override { return product_->name(); }
   DType activation_dtype() const override { return product_->activation_dtype(); }
-  DType attention_operands() const override { return product_->attention_operands(); }
+  DType operand_dtype() const override { return product_->operand_dtype(); }
 
   // An input is made ready once for all that read it.
   Operand prepare(Context& context, const Tensor& x) const override {

@@ -50,7 +50,8 @@ GaloreSlot::GaloreSlot(const LearnerContext& context, Weight& weight,
       rank_(settings.rank_of(weight.spec())),
       basis_rows_(of_inputs_ ? weight.cols() : weight.rows()),
       other_rows_(of_inputs_ ? weight.rows() : weight.cols()),
-      window_sums_(context.window_sums) {
+      window_sums_(context.window_sums),
+      operand_dtype_(context.operand_dtype) {
   require_in_place(weight);
   if (!context.training) return;
   basis_ = OwnedTensor(*memory_, Purpose::projections, DType::u8,
@@ -73,7 +74,7 @@ double GaloreSlot::gradient_products() const {
 void GaloreSlot::backward(const Gradient& g, const Tensor*) {
   Context& context = g.context();
   const Arena::Frame frame(context.scratch);
-  const Tensor p = basis(context);
+  const Tensor p = basis(context, DType::f32);
   if (!in_window()) return project(g, of_inputs_, p, projected_.view());
   if (finds_by_svd()) {
     g.add_dw(window_.view());
@@ -94,7 +95,10 @@ void GaloreSlot::apply(Context& context, double weight_decay) {
   const Tensor step = context.scratch.tensor(DType::f32, {other_rows_, rank_});
   context.ops.zero(step);
   state_->apply(context, step, projected_.view(), settings_.step_scale(weight_->spec()), 0.0);
-  const Tensor p = basis(context);
+  const Tensor p = basis(context, operand_dtype_);
+  // Between nearest values of bf16 lies 1/128 of the step, far less than its noise; what it is
+  // added to is f32 all the same.
+  const Tensor operand = converted(context, step, operand_dtype_);
   const double rate_scale = settings_.element_scale(weight_->spec());
   update_in_place(context, *weight_, settings_.stochastic,
                   [&](const Tensor& values, int64_t begin, int64_t end) {
@@ -103,8 +107,9 @@ void GaloreSlot::apply(Context& context, double weight_decay) {
                                                    values.cols(), rate_scale, weight_decay},
                                          values.rows());
                     }
-                    const Tensor left = of_inputs_ ? step.rows(begin, end) : p.rows(begin, end);
-                    context.ops.gemm(left, Transpose::no, of_inputs_ ? p : step, Transpose::yes,
+                    const Tensor& left = of_inputs_ ? operand : p;
+                    const Tensor& right = of_inputs_ ? p : operand;
+                    context.ops.gemm(left.rows(begin, end), Transpose::no, right, Transpose::yes,
                                      values, Accumulate::yes);
                   });
 }
@@ -145,7 +150,7 @@ int64_t GaloreSlot::window_bytes() const {
 
 double GaloreSlot::refresh(Context& context, uint32_t draw) {
   const Arena::Frame frame(context.scratch);
-  const Tensor before = basis(context);
+  const Tensor before = basis(context, DType::f32);
   const Tensor after = context.scratch.tensor(DType::f32, {basis_rows_, rank_});
   const bool found = next_basis(context, draw, before, after);
   window_ = {};
@@ -186,12 +191,12 @@ void GaloreSlot::random_basis(Context& context, uint32_t draw, const Tensor& to)
   orthonormalise(context, to);
 }
 
-Tensor GaloreSlot::basis(Context& context) const {
+Tensor GaloreSlot::basis(Context& context, DType dtype) const {
   const Storage kept{basis_.view(), basis_rows_, rank_};
-  if (settings_.projection == &f32_format()) {
+  if (dtype == DType::f32 && settings_.projection == &f32_format()) {
     return {kept.bytes.raw(), DType::f32, {basis_rows_, rank_}};
   }
-  const Tensor out = context.scratch.tensor(DType::f32, {basis_rows_, rank_});
+  const Tensor out = context.scratch.tensor(dtype, {basis_rows_, rank_});
   settings_.projection->decode(context.ops, kept, 0, basis_rows_, out);
   return out;
 }

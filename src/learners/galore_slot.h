@@ -55,8 +55,8 @@ class GaloreSlot : public LearnerSlot {
   int64_t window_rows() const;
   int64_t window_cols() const;
   void random_basis(Context& context, uint32_t draw, const Tensor& to) const;
-  // The basis as f32 [basis rows, rank]: its own bytes, or decoded to context.scratch.
-  Tensor basis(Context& context) const;
+  // The basis [basis rows, rank], f32 or bf16: its own bytes, or decoded to context.scratch.
+  Tensor basis(Context& context, DType dtype) const;
   void keep_basis(Context& context, const Tensor& basis);
   bool next_basis(Context& context, uint32_t draw, const Tensor& before, const Tensor& to);
 
@@ -68,6 +68,7 @@ class GaloreSlot : public LearnerSlot {
   bool of_inputs_;
   int64_t rank_, basis_rows_, other_rows_;
   int64_t window_sums_;                    // see LearnerContext
+  DType operand_dtype_;                    // see LearnerContext
   OwnedTensor basis_;                      // bytes of settings_.projection
   GradientBuffer projected_;               // R, [other rows, rank]; training only
   std::unique_ptr<OptimizerState> state_;  // of R; training only

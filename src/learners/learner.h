@@ -79,6 +79,9 @@ struct LearnerContext {
   // The ids of a text by the model's tokenizer. Throws Error(model) where it has none.
   std::function<std::vector<int32_t>(const std::string& text)> encode = {};
   double learning_rate = 0.0;  // of the run, before its schedule
+  // What products of the slot's own may round their operands to: Product::operand_dtype() of who
+  // multiplies the weight.
+  DType operand_dtype = DType::f32;
 };
 
 // Lines for the user, and warnings.

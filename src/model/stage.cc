@@ -70,7 +70,9 @@ Stage::Stage(const ModelConfig& config, const StageSpec& spec, const StageBuild&
           std::make_unique<Weight>(build.slots.memory, std::move(weight), std::move(format));
       build.fill(*parameter->weight);
     }
-    parameter->slot = build.learner.make_slot(build.slots, *parameter->weight);
+    LearnerContext slots = build.slots;
+    slots.operand_dtype = build.arithmetic.product_of(parameter->weight->spec()).operand_dtype();
+    parameter->slot = build.learner.make_slot(slots, *parameter->weight);
     parameters_.push_back(std::move(parameter));
   }
   const Index index(parameters_);

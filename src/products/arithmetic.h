@@ -26,7 +26,7 @@ class Arithmetic {
   // See Product. Activations pass from one product to another and are what all of them take: f32
   // where something is excluded. Attention is no weight's, and goes by product().
   DType activation_dtype() const;
-  DType attention_operands() const { return product_->attention_operands(); }
+  DType attention_operands() const { return product_->operand_dtype(); }
 
  private:
   std::unique_ptr<const Product> product_;

@@ -14,7 +14,7 @@ class DenseProduct : public Product {
 
   const char* name() const override { return name_; }
   DType activation_dtype() const override { return arithmetic_; }
-  DType attention_operands() const override { return arithmetic_; }
+  DType operand_dtype() const override { return arithmetic_; }
 
   Operand prepare(Context& context, const Tensor& x) const override {
     return {converted(context, x, arithmetic_)};

@@ -34,7 +34,7 @@ class Int4Product : public Product {
 
   const char* name() const override { return name_; }
   DType activation_dtype() const override { return DType::f32; }
-  DType attention_operands() const override { return DType::bf16; }
+  DType operand_dtype() const override { return DType::bf16; }
 
   const Product& product_of(const WeightSpec& weight) const override {
     return weight.is_block_matrix() ? static_cast<const Product&>(*this) : *head_;

@@ -43,7 +43,7 @@ class Int4PaperProduct : public Product {
 
   const char* name() const override { return "int4"; }
   DType activation_dtype() const override { return DType::f32; }
-  DType attention_operands() const override { return DType::f32; }
+  DType operand_dtype() const override { return DType::f32; }
 
   const Product& product_of(const WeightSpec& weight) const override {
     return weight.is_block_matrix() ? static_cast<const Product&>(*this) : f32_product();

@@ -27,7 +27,7 @@ class Int8Product : public Product {
 
   const char* name() const override { return "int8"; }
   DType activation_dtype() const override { return DType::f32; }
-  DType attention_operands() const override { return DType::bf16; }
+  DType operand_dtype() const override { return DType::bf16; }
 
   Operand prepare(Context& context, const Tensor& x) const override {
     if (single(x)) return {x};

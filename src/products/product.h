@@ -32,8 +32,9 @@ class Product : public Contributor {
   virtual const char* name() const = 0;
   // What lies between two products, and its gradient, may be rounded to: f32 or bf16.
   virtual DType activation_dtype() const = 0;
-  // What attention's products may round their operands to: f32 or bf16.
-  virtual DType attention_operands() const = 0;
+  // What products that have no weight (attention's, that of an update) may round their operands to:
+  // f32 or bf16.
+  virtual DType operand_dtype() const = 0;
 
   // Who multiplies a weight of the model: a product may leave some to another one of its own.
   virtual const Product& product_of(const WeightSpec& /*weight*/) const { return *this; }

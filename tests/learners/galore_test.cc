@@ -111,7 +111,8 @@ using Settings = std::map<std::string, std::string>;
 // A weight with its slot, trained on random batches.
 class Rig {
  public:
-  Rig(int64_t rows, int64_t cols, const Settings& settings, const char* format = "f32")
+  Rig(int64_t rows, int64_t cols, const Settings& settings, const char* format = "f32",
+      DType operands = DType::f32)
       : rows_(rows), cols_(cols) {
     OptionSet options;
     options.add({"run", kRunOptions});
@@ -129,9 +130,10 @@ class Rig {
     std::normal_distribution<float> normal(0.0f, 0.1f);
     for (float& value : values) value = normal(random);
     weight_->publish(*ops_, Tensor(values.data(), DType::f32, {rows, cols}), {}, scratch_);
-    slot_ = learner_->make_slot(
-        {memory_, memory_, scratch_, &scalars_, *ops_, *optimizer_, 42, true, {}, nullptr},
-        *weight_);
+    LearnerContext context{memory_,     memory_, scratch_, &scalars_, *ops_,
+                           *optimizer_, 42,      true,     {},        nullptr};
+    context.operand_dtype = operands;
+    slot_ = learner_->make_slot(context, *weight_);
     learner_->reserve(context_);
     learner_->begin_run(20);
   }
@@ -311,6 +313,22 @@ TEST(GaloreSlot, MicroBatchesAddUp) {
     }
     const Doubles a = doubles_of(whole.state(".gradient"));
     EXPECT_LE(largest_difference(a, doubles_of(parts.state(".gradient"))), 1e-6 * largest(a));
+  }
+}
+
+// What a step adds is a product of what bf16 holds: two roundings of 2^-9 in each of its terms.
+TEST(GaloreSlot, OperandsInBf16MoveWeightsAlike) {
+  for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{20, 12}, {12, 20}}) {
+    for (const char* projection : {"f32", "bf16", "int4"}) {
+      const Settings settings{{"projection_dtype", projection}};
+      Rig exact(rows, cols, settings), rounded(rows, cols, settings, "f32", DType::bf16);
+      const Doubles before = exact.values();
+      exact.step(0);
+      rounded.step(0);
+      const double apart = largest_difference(rounded.values(), exact.values());
+      EXPECT_GT(apart, 0.0) << projection;
+      EXPECT_LE(apart, largest_difference(exact.values(), before) / 128.0) << projection;
+    }
   }
 }
 

@@ -18,7 +18,7 @@ class ScaledProduct : public Product {
 
   const char* name() const override { return "scaled"; }
   DType activation_dtype() const override { return DType::f32; }
-  DType attention_operands() const override { return DType::f32; }
+  DType operand_dtype() const override { return DType::f32; }
 
   Operand prepare(Context& context, const Tensor& x) const override {
     return f32_product().prepare(context, x);

@@ -54,7 +54,9 @@ ARMS = {
     "galore, int4 subspaces": [*GALORE, "projection_dtype=int4"],
     "galore, 8-bit states": [*GALORE, "optimizer=adamw_8bit"],
     "galore, int8 weights": [*GALORE, "storage=int8_affine"],
+    "galore, fused update": [*GALORE, "update=fused", "max_grad_norm_of=weight"],
     "qgalore": QGALORE,
+    "qgalore, update after": [*QGALORE, "update=after", "max_grad_norm_of=model"],
     "qgalore, lazy": [*QGALORE, "lazy_overlap=0.5"],
     "qgalore, rounded to nearest": [*QGALORE, "update_rounding=nearest"],
 }

@@ -85,9 +85,9 @@ class Ops {
   // rather than by reading the weight.
   virtual int64_t product_rows() const { return 64; }
   // Bytes of a weight, about, that should be brought into the arithmetic of a product at a time. On
-  // CPUs 4 MiB: with four streaming rows of a 256-row tile of gemm() they fit the last-level cache
-  // of small machines; halving or doubling that changes nothing beyond noise at 2048 x 2048.
-  virtual int64_t panel_bytes() const { return int64_t{4} << 20; }
+  // CPUs 16 MiB: a product in bf16 at the shapes of a 7B model reaches 80 % of its speed over a
+  // weight in bf16 with panels of 4 MiB, 88 % with 16 and 91 % with 32; each is memory of the run.
+  virtual int64_t panel_bytes() const { return int64_t{16} << 20; }
 
   // c [m, n] (+)= a [m, k] · op(b) [k, n] for matrices of bytes, c f32. a has scales [m, groups]. b
   // has scales [n], or none unless it is transposed: where its rows have scales, these lie along

@@ -58,13 +58,20 @@ void update_in_place(Context& context, Weight& weight, bool stochastic, const Ro
     return;
   }
   const Arena::Frame frame(context.scratch);
-  const int64_t step = std::min(weight.rows(), encode_panel_rows(weight.cols()));
-  const Tensor panel = context.scratch.tensor(DType::f32, {step, weight.cols()});
+  // Where the update is a product it wants more rows than storage is written in.
+  constexpr int64_t kPanels = 4;
+  const int64_t step = std::min(weight.rows(), kPanels * encode_panel_rows(weight.cols()));
+  const Tensor block = context.scratch.tensor(DType::f32, {step, weight.cols()});
+  int64_t first = 0, behind = 0;  // the rows in it
   const auto source = [&](int64_t begin, int64_t end) {
-    const Tensor values = panel.rows(0, end - begin);
-    weight.decode(context.ops, begin, end, values);
-    update(values, begin, end);
-    return values;
+    if (end > behind) {
+      first = begin;
+      behind = std::min(weight.rows(), begin + step);
+      const Tensor values = block.rows(0, behind - first);
+      weight.decode(context.ops, first, behind, values);
+      update(values, first, behind);
+    }
+    return block.rows(begin - first, end - first);
   };
   weight.encode(context.ops, source,
                 Rounding{.stochastic = stochastic,

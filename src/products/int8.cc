@@ -11,14 +11,9 @@ namespace jackscrew {
 
 namespace {
 
-// Bytes of codes in a panel of a weight that is stored otherwise. In dx panels are pieces of the
-// contraction, each added to all of dx: larger than panels of f32, which are added in registers.
-constexpr int64_t kCodePanelBytes = int64_t{8} << 20;
-
 // A panel of dx ends with a group.
 int64_t code_panel_rows(const Ops& ops, int64_t cols) {
-  const int64_t bytes = std::max(kCodePanelBytes, ops.panel_bytes());
-  return std::max(kInt8Group, bytes / cols / kInt8Group * kInt8Group);
+  return std::max(kInt8Group, ops.panel_bytes() / cols / kInt8Group * kInt8Group);
 }
 
 class Int8Product : public Product {

@@ -109,10 +109,46 @@ float put_super_scale(double value, uint8_t* out) {
   return to_float(half);
 }
 
-uint8_t small_scale(double value, float super) {
-  return super > 0.0f
-             ? static_cast<uint8_t>(nearest_code(value / static_cast<double>(super), 0, 63))
-             : uint8_t{0};
+// A group's whole scale and minimum, and what they stand for.
+struct SmallPair {
+  int32_t scale = 0, minimum = 0;
+  double exact_scale = 0.0, exact_minimum = 0.0;
+
+  double code(double value, double most) const {
+    return exact_scale > 0.0 ? nearest_code((value + exact_minimum) / exact_scale, 0.0, most) : 0.0;
+  }
+};
+
+// Of those next to the exact ones the pair with the least error: with few bits for scales the
+// nearest of each need not be the best of both.
+template <size_t N>
+SmallPair best_small_pair(const float* x, const ScaleAndMinimum& exact, float super,
+                          float super_minimum, int32_t most_small, double most_code) {
+  const auto whole = [&](double value, float unit) {
+    return unit > 0.0f ? static_cast<int32_t>(value / static_cast<double>(unit)) : 0;
+  };
+  const auto weights = importance<N>(x);
+  const int32_t scale = whole(exact.scale, super), minimum = whole(exact.minimum, super_minimum);
+  SmallPair best;
+  double best_error = std::numeric_limits<double>::infinity();
+  for (int32_t s = std::max(0, scale - 1); s <= std::min(most_small, scale + 2); ++s) {
+    for (int32_t m = std::max(0, minimum - 1); m <= std::min(most_small, minimum + 2); ++m) {
+      const SmallPair tried{s, m, static_cast<double>(super) * s,
+                            static_cast<double>(super_minimum) * m};
+      double error = 0.0;
+      for (size_t i = 0; i < N; ++i) {
+        const double value = static_cast<double>(x[i]);
+        const double off =
+            tried.exact_scale * tried.code(value, most_code) - tried.exact_minimum - value;
+        error += weights[i] * off * off;
+      }
+      if (error < best_error) {
+        best_error = error;
+        best = tried;
+      }
+    }
+  }
+  return best;
 }
 
 // The reverse of k_scale() and k_minimum().
@@ -140,10 +176,13 @@ void encode_grouped(const float* x, int64_t cols, uint8_t* out) {
     }
     const float super = put_super_scale(largest / 63.0, out);
     const float super_minimum = put_super_scale(deepest / 63.0, out + 2);
+    std::array<SmallPair, 8> pairs;
     std::array<uint8_t, 8> scales, minima;
     for (size_t group = 0; group < 8; ++group) {
-      scales[group] = small_scale(exact[group].scale, super);
-      minima[group] = small_scale(exact[group].minimum, super_minimum);
+      pairs[group] =
+          best_small_pair<32>(x + 32 * group, exact[group], super, super_minimum, 63, kMost);
+      scales[group] = static_cast<uint8_t>(pairs[group].scale);
+      minima[group] = static_cast<uint8_t>(pairs[group].minimum);
     }
     pack_k_scales(scales, minima, out + 4);
     uint8_t* fifths = out + 16;
@@ -151,17 +190,44 @@ void encode_grouped(const float* x, int64_t cols, uint8_t* out) {
     std::memset(fifths, 0, static_cast<size_t>(nibbles - fifths + 128));
     for (size_t i = 0; i < kSuper; ++i) {
       const size_t group = i / 32;
-      const double scale = static_cast<double>(super * static_cast<float>(scales[group]));
-      const double minimum = static_cast<double>(super_minimum * static_cast<float>(minima[group]));
-      const double code =
-          scale > 0.0 ? nearest_code((static_cast<double>(x[i]) + minimum) / scale, 0, kMost) : 0.0;
-      const auto q = static_cast<uint32_t>(code);
+      const auto q = static_cast<uint32_t>(pairs[group].code(static_cast<double>(x[i]), kMost));
       nibbles[group / 2 * 32 + i % 32] |= static_cast<uint8_t>((q & 15) << group % 2 * 4);
       if (Bits == 5) fifths[i % 32] |= static_cast<uint8_t>(q >> 4 << group);
     }
     out = nibbles + 128;
   }
 }
+
+// 16 groups of 16 with signed scales of one scale: x ~ super * scale * (code - half_code), with
+// scales in [-half_scale, half_scale - 1].
+struct SymmetricBlock {
+  std::array<int32_t, 16> scales;
+  std::array<uint32_t, kSuper> codes;
+
+  // Writes the scale of scales, f16, to `super_out`.
+  SymmetricBlock(const float* x, double half_code, double half_scale, uint8_t* super_out) {
+    std::array<double, 16> exact;
+    double extreme = 0.0;  // the scale furthest from 0
+    for (size_t group = 0; group < 16; ++group) {
+      exact[group] = symmetric_scale<16>(x + 16 * group, half_code);
+      if (std::abs(exact[group]) > std::abs(extreme)) extreme = exact[group];
+    }
+    const float super = put_super_scale(-extreme / half_scale, super_out);
+    for (size_t group = 0; group < 16; ++group) {
+      const double small = super != 0.0f ? nearest_code(exact[group] / static_cast<double>(super),
+                                                        -half_scale, half_scale - 1.0)
+                                         : 0.0;
+      scales[group] = static_cast<int32_t>(small);
+    }
+    for (size_t i = 0; i < kSuper; ++i) {
+      const double scale = static_cast<double>(super) * scales[i / 16];
+      const double code = scale != 0.0 ? nearest_code(static_cast<double>(x[i]) / scale, -half_code,
+                                                      half_code - 1.0)
+                                       : 0.0;
+      codes[i] = static_cast<uint32_t>(static_cast<int32_t>(code + half_code));
+    }
+  }
+};
 
 }  // namespace
 
@@ -175,28 +241,60 @@ void encode_q5_k(const float* x, int64_t cols, uint8_t* out) {
 
 void encode_q6_k(const float* x, int64_t cols, uint8_t* out) {
   for (const float* end = x + cols; x < end; x += kSuper, out += 210) {
-    std::array<double, 16> exact;
-    double extreme = 0.0;  // the scale furthest from 0
-    for (size_t group = 0; group < 16; ++group) {
-      exact[group] = symmetric_scale<16>(x + 16 * group, 32.0);
-      if (std::abs(exact[group]) > std::abs(extreme)) extreme = exact[group];
-    }
+    const SymmetricBlock block(x, 32.0, 128.0, out + 208);
     std::memset(out, 0, 192);
-    const float super = put_super_scale(extreme / -128.0, out + 208);
+    for (size_t group = 0; group < 16; ++group) {
+      out[192 + group] = static_cast<uint8_t>(static_cast<int8_t>(block.scales[group]));
+    }
     for (size_t i = 0; i < kSuper; ++i) {
-      const double small =
-          super != 0.0f ? nearest_code(exact[i / 16] / static_cast<double>(super), -128.0, 127.0)
-                        : 0.0;
-      out[192 + i / 16] = static_cast<uint8_t>(static_cast<int8_t>(small));
-      const double scale = static_cast<double>(super) * small;
-      const double code =
-          scale != 0.0 ? nearest_code(static_cast<double>(x[i]) / scale, -32.0, 31.0) : 0.0;
-      const auto q = static_cast<uint32_t>(static_cast<int32_t>(code) + 32);
+      const uint32_t q = block.codes[i];
       // Half h of the block: elements 32 k + j of it have their nibble in byte 32 (k % 2) + j, low
       // or, from k = 2 on, high; their bit pair k is in byte j.
       const size_t half = i / 128, k = i % 128 / 32, j = i % 32;
       out[half * 64 + k % 2 * 32 + j] |= static_cast<uint8_t>((q & 15) << k / 2 * 4);
       out[128 + half * 32 + j] |= static_cast<uint8_t>(q >> 4 << 2 * k);
+    }
+  }
+}
+
+void encode_q3_k(const float* x, int64_t cols, uint8_t* out) {
+  for (const float* end = x + cols; x < end; x += kSuper, out += 110) {
+    const SymmetricBlock block(x, 4.0, 32.0, out + 108);
+    std::memset(out, 0, 108);
+    for (size_t group = 0; group < 16; ++group) {
+      // As q3_k_scale() in quant/q3_k.rows.h reads them.
+      const auto scale = static_cast<uint32_t>(block.scales[group] + 32);
+      out[96 + group % 8] |= static_cast<uint8_t>((scale & 15) << group / 8 * 4);
+      out[104 + group % 4] |= static_cast<uint8_t>(scale >> 4 << group / 4 * 2);
+    }
+    for (size_t i = 0; i < kSuper; ++i) {
+      const uint32_t q = block.codes[i];
+      out[i % 32] |= static_cast<uint8_t>(q >> 2 << i / 32);
+      out[32 + i / 128 * 32 + i % 32] |= static_cast<uint8_t>((q & 3) << i % 128 / 32 * 2);
+    }
+  }
+}
+
+void encode_q2_k(const float* x, int64_t cols, uint8_t* out) {
+  for (const float* end = x + cols; x < end; x += kSuper, out += 84) {
+    std::array<ScaleAndMinimum, 16> exact;
+    double largest = 0.0, deepest = 0.0;
+    for (size_t group = 0; group < 16; ++group) {
+      exact[group] = asymmetric_scale<16>(x + 16 * group, 3.0);
+      largest = std::max(largest, exact[group].scale);
+      deepest = std::max(deepest, exact[group].minimum);
+    }
+    const float super = put_super_scale(largest / 15.0, out + 80);
+    const float super_minimum = put_super_scale(deepest / 15.0, out + 82);
+    std::memset(out, 0, 80);
+    for (size_t group = 0; group < 16; ++group) {
+      const SmallPair pair =
+          best_small_pair<16>(x + 16 * group, exact[group], super, super_minimum, 15, 3.0);
+      out[group] = static_cast<uint8_t>(pair.scale | pair.minimum << 4);
+      for (size_t i = 16 * group; i < 16 * group + 16; ++i) {
+        const auto q = static_cast<uint32_t>(pair.code(static_cast<double>(x[i]), 3.0));
+        out[16 + i / 128 * 32 + i % 32] |= static_cast<uint8_t>(q << i % 128 / 32 * 2);
+      }
     }
   }
 }

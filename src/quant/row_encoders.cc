@@ -6,7 +6,10 @@
 #include <cstring>
 
 #include "base/half.h"
+#include "quant/iq4.h"
 #include "quant/plain.h"
+#include "quant/q2_k.h"
+#include "quant/q3_k.h"
 #include "quant/q4_0.h"
 #include "quant/q4_1.h"
 #include "quant/q4_k.h"
@@ -108,7 +111,7 @@ void encode_asymmetric(const float* x, int64_t cols, uint8_t* out) {
 }  // namespace
 
 std::span<const RowEncoder> row_encoders() {
-  static const std::array<RowEncoder, 11> kEncoders = {{{&f32_format(), encode_plain<float>},
+  static const std::array<RowEncoder, 15> kEncoders = {{{&f32_format(), encode_plain<float>},
                                                         {&bf16_format(), encode_plain<bf16>},
                                                         {&f16_format(), encode_plain<f16>},
                                                         {&q8_0_format(), encode_q8_0},
@@ -116,9 +119,13 @@ std::span<const RowEncoder> row_encoders() {
                                                         {&q4_1_format(), encode_asymmetric<4>},
                                                         {&q5_0_format(), encode_symmetric<5>},
                                                         {&q5_1_format(), encode_asymmetric<5>},
+                                                        {&q2_k_format(), encode_q2_k},
+                                                        {&q3_k_format(), encode_q3_k},
                                                         {&q4_k_format(), encode_q4_k},
                                                         {&q5_k_format(), encode_q5_k},
-                                                        {&q6_k_format(), encode_q6_k}}};
+                                                        {&q6_k_format(), encode_q6_k},
+                                                        {&iq4_nl_format(), encode_iq4_nl},
+                                                        {&iq4_xs_format(), encode_iq4_xs}}};
   return kEncoders;
 }
 

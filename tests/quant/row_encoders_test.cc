@@ -38,10 +38,10 @@ double relative_rms(const std::vector<float>& found, std::vector<float> row) {
 
 // Of normal numbers: a little above what each has; a wrong bit anywhere is far more.
 TEST(RowEncoders, LoseWhatTheirBitsLose) {
-  const std::map<std::string, double> most = {{"f32", 0.0},    {"bf16", 0.002}, {"f16", 0.0003},
-                                              {"q8_0", 0.006}, {"q4_0", 0.095}, {"q4_1", 0.085},
-                                              {"q5_0", 0.048}, {"q5_1", 0.042}, {"q4_k", 0.075},
-                                              {"q5_k", 0.038}, {"q6_k", 0.019}};
+  const std::map<std::string, double> most = {
+      {"f32", 0.0},    {"bf16", 0.002}, {"f16", 0.0003}, {"q8_0", 0.006},   {"q4_0", 0.095},
+      {"q4_1", 0.085}, {"q5_0", 0.048}, {"q5_1", 0.042}, {"q2_k", 0.275},   {"q3_k", 0.15},
+      {"q4_k", 0.073}, {"q5_k", 0.036}, {"q6_k", 0.019}, {"iq4_nl", 0.076}, {"iq4_xs", 0.077}};
   std::mt19937 random(7);
   std::normal_distribution<float> normal(0.0f, 0.03f);
   std::vector<float> row(kCols * 16);
@@ -63,7 +63,8 @@ TEST(RowEncoders, KeepNumbersOfTheFormat) {
   for (float& x : row) x = normal(random);
   for (const RowEncoder& encoder : row_encoders()) {
     const std::string name = encoder.format->name();
-    if (name.ends_with("_k") || name.ends_with("_1")) continue;  // scales are sums of roundings
+    if (name.ends_with("_k") || name.ends_with("_1") || name == "iq4_xs")
+      continue;  // scales are sums of roundings
     const std::vector<float> once = decoded(encoder, row);
     EXPECT_LT(relative_rms(decoded(encoder, once), once), 1e-3) << name;
   }
@@ -88,8 +89,10 @@ TEST(RowEncoders, ExtremesStayInRange) {
   rows[2][300] = -30.0f;
   for (float& x : rows[3]) x = -0.7f;
   for (const RowEncoder& encoder : row_encoders()) {
+    const std::string name = encoder.format->name();
+    const double most = name == "q2_k" || name == "q3_k" ? 0.1 : 0.07;  // they have few codes
     for (const std::vector<float>& row : rows) {
-      EXPECT_LT(relative_rms(decoded(encoder, row), row), 0.07)
+      EXPECT_LT(relative_rms(decoded(encoder, row), row), most)
           << encoder.format->name() << " of " << row[0] << " ...";
     }
   }

@@ -95,8 +95,9 @@ void print_report(const ModelOutput& output, const ConversionReport& report) {
     storage += fmt::format("{}{} in {}", storage.empty() ? "" : ", ",
                            counted(share.tensors, "tensor"), name);
   }
-  fmt::print("wrote {}: {} ({})\n", one_line(output.target().string()), human_bytes(report.bytes),
-             storage);
+  const std::string mixture = report.file_type.empty() ? "" : report.file_type + ": ";
+  fmt::print("wrote {}: {} ({}{})\n", one_line(output.target().string()), human_bytes(report.bytes),
+             mixture, storage);
   for (const std::string& note : report.notes) fmt::print("  {}\n", one_line(note));
 }
 

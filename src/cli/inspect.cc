@@ -118,6 +118,9 @@ ordered_json model_json(const ModelFiles& files, const std::vector<TensorLine>& 
                        {"sliding_window", config.sliding_window},
                        {"eos_token_ids", config.eos_token_ids}};
   json["tokenizer"] = tokenizer_json(files);
+  if (const std::string type = files.source ? files.source->file_type() : ""; !type.empty()) {
+    json["file_type"] = type;
+  }
   json["storage"] = storage_json(lines);
   json["tensors"] = tensors_json(lines);
   return json;

@@ -31,37 +31,17 @@ std::optional<Tokenizer> usable_tokenizer(const Recipe& recipe, const ModelFiles
   }
 }
 
-std::unique_ptr<ModelWriter> begin_directory(const Recipe& recipe, const ModelFiles& files,
-                                             const std::vector<ModelTensor>& tensors,
-                                             const ModelOutput& output,
-                                             std::vector<std::string>& notes) {
-  std::set<std::string_view> dtypes;
-  for (const ModelTensor& tensor : tensors) {
-    if (const char* own = safetensors_dtype(*tensor.format)) dtypes.insert(own);
-  }
-  const char* dtype = torch_dtype(dtypes);
-  Texts texts = directory_texts(recipe, files, dtype, notes);
-  if (std::ranges::any_of(tensors, [](const auto& t) { return t.format == &nf4_format(); })) {
-    std::string& config = texts["config.json"];
-    config = add_quantization_config(config, nf4_quantization_config(dtype));
-  }
-  write_texts(texts, output.path());
-  return make_safetensors_model_writer(output.path(), tensors, dtype, recipe.max_shard_bytes);
-}
-
-// "SmolLM2-135M" of the directory or the file of that name.
+// "SmolLM2-135M" of the directory or the GGUF file of that name.
 std::string model_name(const std::string& origin) {
   fs::path path(origin);
   while (!path.has_filename() && path.has_parent_path() && path != path.root_path()) {
     path = path.parent_path();
   }
-  return fs::is_directory(path) ? path.filename().string() : path.stem().string();
+  return path.extension() == ".gguf" ? path.stem().string() : path.filename().string();
 }
 
-std::unique_ptr<ModelWriter> begin_gguf(const Recipe& recipe, const ModelFiles& files,
-                                        const std::vector<ModelTensor>& tensors,
-                                        const ModelOutput& output,
-                                        std::vector<std::string>& notes) {
+GgufModel gguf_model(const Recipe& recipe, const ModelFiles& files,
+                     std::vector<std::string>& notes) {
   const Tokenizer tokenizer = make_tokenizer(recipe.tokenizer, files);
   const ChatFormat format = recipe_chat_format(recipe, tokenizer);
   GgufModel model{exported_config(files, tokenizer), model_name(files.origin),
@@ -80,8 +60,66 @@ std::unique_ptr<ModelWriter> begin_gguf(const Recipe& recipe, const ModelFiles& 
                     "cut into other tokens behind a special one or at the beginning",
                     one_line(text)));
   }
-  return make_gguf_model_writer(output.path(), model, tensors);
+  return model;
 }
+
+// All that stands in the files of a converted model but its weights' values.
+class Conversion {
+ public:
+  Conversion(const Recipe& recipe, const ModelFiles& files, const StorageChoice& choice)
+      : tensors_(tensors_to_write(files, choice, report_.notes)) {
+    for (const ModelTensor& tensor : tensors_) {
+      ConversionReport::Share& share = report_.formats[tensor.format->name()];
+      ++share.tensors;
+      share.bytes = checked_add(share.bytes, tensor.bytes());
+    }
+    if (choice.files == ModelFormat::hf) {
+      plan_directory(recipe, files);
+    } else {
+      plan_gguf(recipe, files, mixture_of(choice));
+    }
+  }
+
+  const ConversionReport& report() const { return report_; }
+  const std::vector<ModelTensor>& tensors() const { return tensors_; }
+
+  std::unique_ptr<ModelWriter> begin(const Recipe& recipe, const fs::path& path) const {
+    if (gguf_) return make_gguf_model_writer(path, *gguf_, tensors_);
+    write_texts(texts_, path);
+    return make_safetensors_model_writer(path, tensors_, dtype_, recipe.max_shard_bytes);
+  }
+
+ private:
+  void plan_directory(const Recipe& recipe, const ModelFiles& files) {
+    std::set<std::string_view> dtypes;
+    for (const ModelTensor& tensor : tensors_) {
+      if (const char* own = safetensors_dtype(*tensor.format)) dtypes.insert(own);
+    }
+    dtype_ = torch_dtype(dtypes);
+    texts_ = directory_texts(recipe, files, dtype_, report_.notes);
+    if (std::ranges::any_of(tensors_, [](const auto& t) { return t.format == &nf4_format(); })) {
+      std::string& config = texts_["config.json"];
+      config = add_quantization_config(config, nf4_quantization_config(dtype_));
+    }
+    report_.bytes = checked_add(bytes_of(texts_),
+                                safetensors_model_bytes(tensors_, dtype_, recipe.max_shard_bytes));
+  }
+
+  void plan_gguf(const Recipe& recipe, const ModelFiles& files, const GgufMixture* mixture) {
+    gguf_ = gguf_model(recipe, files, report_.notes);
+    if (mixture != nullptr) {
+      gguf_->file_type = mixture->file_type;
+      report_.file_type = mixture->name;
+    }
+    report_.bytes = gguf_model_bytes(*gguf_, tensors_);
+  }
+
+  ConversionReport report_;
+  std::vector<ModelTensor> tensors_;
+  Texts texts_;  // of a directory
+  const char* dtype_ = nullptr;
+  std::optional<GgufModel> gguf_;  // of a file
+};
 
 }  // namespace
 
@@ -100,9 +138,11 @@ Texts directory_texts(const Recipe& recipe, const ModelFiles& files, const char*
 }
 
 ConvertedModel::ConvertedModel(const Recipe& recipe)
-    : base(open_model(recipe.model, recipe.adapter, recipe.tokenizer)) {
+    : ConvertedModel(recipe, open_model(recipe.model, recipe.adapter, recipe.tokenizer)) {}
+
+ConvertedModel::ConvertedModel(const Recipe& recipe, ModelFiles model) : base(std::move(model)) {
   if (base.source == nullptr) {
-    throw Error(ErrorKind::usage, fmt::format("{} is a shape without weights", recipe.model),
+    throw Error(ErrorKind::usage, fmt::format("{} is a shape without weights", base.origin),
                 "give a model directory or a GGUF file");
   }
   check_tied(base);
@@ -126,29 +166,26 @@ JsonObject ConversionReport::to_json() const {
   for (const auto& [name, share] : formats) {
     storage.add(name, JsonObject().add("tensors", share.tensors).add("bytes", share.bytes));
   }
-  return JsonObject().add("bytes", bytes).add("storage", storage).add("notes", notes);
+  JsonObject json;
+  json.add("bytes", bytes);
+  if (!file_type.empty()) json.add("file_type", file_type);
+  return json.add("storage", storage).add("notes", notes);
+}
+
+ConversionReport plan_conversion(const Recipe& recipe, const ModelFiles& files,
+                                 const StorageChoice& choice) {
+  return Conversion(recipe, files, choice).report();
 }
 
 ConversionReport write_converted(const Recipe& recipe, const ConvertedModel& model,
                                  ModelOutput& output, const ProgressStyle& style) {
   const ModelFiles& files = model.result();
-  ConversionReport report;
-  const std::vector<ModelTensor> tensors = tensors_to_write(
-      files, {output.format(), recipe.storage, model.base.source.get()}, report.notes);
-  int64_t weights = 0;
-  for (const ModelTensor& tensor : tensors) {
-    ConversionReport::Share& share = report.formats[tensor.format->name()];
-    ++share.tensors;
-    share.bytes = checked_add(share.bytes, tensor.bytes());
-    weights = checked_add(weights, tensor.bytes());
-  }
-  output.begin(weights);
-  const auto writer = output.format() == ModelFormat::hf
-                          ? begin_directory(recipe, files, tensors, output, report.notes)
-                          : begin_gguf(recipe, files, tensors, output, report.notes);
-  write_weights(recipe, files, tensors, *writer, style);
-  report.bytes = output.written_bytes();
-  return report;
+  const Conversion conversion(recipe, files,
+                              {output.format(), recipe.storage, model.base.source.get()});
+  output.begin(conversion.report().bytes);
+  const auto writer = conversion.begin(recipe, output.path());
+  write_weights(recipe, files, conversion.tensors(), *writer, style);
+  return conversion.report();
 }
 
 ConversionReport write_adapter(const Recipe& recipe, ModelOutput& output) {

@@ -20,6 +20,8 @@ struct ConvertedModel {
   // Opens the recipe's model and adapters. Throws Error(usage) for a shape without weights,
   // Error(model) for files that are damaged or do not belong together.
   explicit ConvertedModel(const Recipe& recipe);
+  // The same of an open model, and the recipe's adapters.
+  ConvertedModel(const Recipe& recipe, ModelFiles model);
 
   // What is to be written.
   const ModelFiles& result() const { return merged ? *merged : base; }
@@ -40,10 +42,16 @@ struct ConversionReport {
   };
   std::map<std::string, Share> formats;  // by storage format
   int64_t bytes = 0;                     // of all files
+  std::string file_type;                 // of a GGUF file that is a mixture: its name
   std::vector<std::string> notes;        // what is not as asked, a line each
 
   JsonObject to_json() const;
 };
+
+// What write_converted() will write of such files, to the byte. Throws Error(usage) and
+// Error(model) naming what the files cannot hold.
+ConversionReport plan_conversion(const Recipe& recipe, const ModelFiles& files,
+                                 const StorageChoice& choice);
 
 // Writes the model to output.path(); the caller commits. Throws Error(model) naming what the files
 // cannot hold: before anything is written, unless it is a single value.

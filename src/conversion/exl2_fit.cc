@@ -1,12 +1,12 @@
 #include "conversion/exl2_fit.h"
 
 #include <algorithm>
-#include <map>
 #include <memory>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "conversion/exl2_mixtures.h"
+#include "conversion/planned_source.h"
 #include "model/weights.h"
 #include "quant/format.h"
 #include "session/knobs.h"
@@ -15,35 +15,6 @@
 namespace jackscrew {
 
 namespace {
-
-// A model as it would be written, without any values: for the plan device alone.
-class ImaginedSource : public WeightSource {
- public:
-  void add(const WeightSpec& weight, FormatPointer format) {
-    StoredTensor& tensor = tensors_[weight.name];
-    tensor.name = weight.name;
-    tensor.format = std::move(format);
-    tensor.shape = {weight.rows, weight.cols};
-    if (weight.is_vector()) tensor.shape.erase(tensor.shape.begin());
-    tensor.computed = [](int64_t, int64_t) -> Tensor {
-      fail(ErrorKind::generic, "an imagined model has no values");
-    };
-  }
-
-  const StoredTensor* find(std::string_view name) const override {
-    const auto found = tensors_.find(name);
-    return found == tensors_.end() ? nullptr : &found->second;
-  }
-  std::vector<std::string> names() const override {
-    std::vector<std::string> out;
-    for (const auto& [name, tensor] : tensors_) out.push_back(name);
-    return out;
-  }
-  void release(const StoredTensor&) const override {}
-
- private:
-  std::map<std::string, StoredTensor, std::less<>> tensors_;
-};
 
 // The model with the blocks' matrices in one extreme of the mixtures.
 struct ImaginedModel {
@@ -59,7 +30,7 @@ ImaginedModel imagine(const ModelFiles& files, int64_t head_bits, const std::str
   model.files.config = files.config;
   const bool plain_head = head_bits == kExl2PlainHead;
   if (!plain_head) model.files.config.tie_word_embeddings = false;
-  auto source = std::make_unique<ImaginedSource>();
+  auto source = std::make_unique<PlannedSource>();
   for (const WeightSpec& weight :
        weights_of(model.files.config, StageSpec::whole(model.files.config))) {
     if (weight.is_block_matrix()) {
@@ -71,11 +42,12 @@ ImaginedModel imagine(const ModelFiles& files, int64_t head_bits, const std::str
           exl2_mixtures(),
           [&](const Exl2Mixture& a, const Exl2Mixture& b) { return better(held(b), held(a)); });
       model.held = checked_add(model.held, held(*mixture));
-      source->add(weight, exl2_format(of(*mixture)));
+      source->add_stored(weight, exl2_format(of(*mixture)));
     } else if (weight.module == "lm_head" && !plain_head) {
-      source->add(weight, exl2_format(exl2_groups(exl2_head_mixture(head_bits), weight.cols)));
+      source->add_stored(weight,
+                         exl2_format(exl2_groups(exl2_head_mixture(head_bits), weight.cols)));
     } else {
-      source->add(weight, lasting(find_format(rest)));
+      source->add_stored(weight, lasting(find_format(rest)));
     }
   }
   model.files.source = std::move(source);

@@ -10,12 +10,19 @@
 #include "base/parallel.h"
 #include "base/text.h"
 #include "formats/gguf.h"
+#include "formats/gguf_mixtures.h"
 #include "kernels/device.h"
 #include "model/weights.h"
+#include "quant/iq4.h"
 #include "quant/nf4.h"
 #include "quant/plain.h"
+#include "quant/q2_k.h"
+#include "quant/q3_k.h"
+#include "quant/q4_0.h"
+#include "quant/q4_k.h"
 #include "quant/q5_0.h"
 #include "quant/q5_1.h"
+#include "quant/q5_k.h"
 #include "quant/q6_k.h"
 #include "quant/q8_0.h"
 #include "quant/row_encoders.h"
@@ -48,35 +55,64 @@ double bits_of(const Format& format) {
   return 8.0 * static_cast<double>(format.row_bytes(kWidth)) / static_cast<double>(kWidth);
 }
 
-// `format`, or the next wider that rows of so many elements can be kept in, as llama.cpp does.
+// What llama.cpp's quantiser takes where rows are no multiple of 256 elements. (For two and three
+// bits its newest versions take q4_0, which is as large and loses more.)
+struct Narrower {
+  const Format& (*format)();
+  const Format& (*instead)();  // in blocks of 32
+};
+constexpr Narrower kNarrower[] = {{q2_k_format, iq4_nl_format}, {q3_k_format, iq4_nl_format},
+                                  {q4_k_format, q5_0_format},   {q5_k_format, q5_1_format},
+                                  {q6_k_format, q8_0_format},   {iq4_xs_format, iq4_nl_format}};
+
+// `format`, or what rows of so many elements are kept in instead.
 const Format& for_width(const Format& format, int64_t cols) {
   if (holds_rows_of(format, cols)) return format;
-  for (const Format* wider : {&q5_0_format(), &q5_1_format(), &q8_0_format(), &f16_format()}) {
-    if (bits_of(*wider) > bits_of(format) && holds_rows_of(*wider, cols)) return *wider;
+  for (const Narrower& narrower : kNarrower) {
+    if (&narrower.format() == &format && holds_rows_of(narrower.instead(), cols)) {
+      return narrower.instead();
+    }
   }
-  return f32_format();
+  return f16_format();
 }
 
 bool can_write(const Format& format) {
   return find_row_encoder(format) != nullptr || &format == &nf4_format();
 }
 
-// The format of the recipe's storage; null for "keep".
-const Format* chosen_format(const StorageChoice& choice) {
-  if (choice.storage == "keep") return nullptr;
-  const Format& format = find_format(choice.storage);
-  if (can_hold(choice.files, format) && can_write(format)) return &format;
+[[noreturn]] void cannot_be_written(const StorageChoice& choice) {
   std::string known;
   for (const RowEncoder& encoder : row_encoders()) {
     if (can_hold(choice.files, *encoder.format))
       known += fmt::format(" {}", encoder.format->name());
   }
-  throw Error(
-      ErrorKind::usage,
-      fmt::format("storage={} cannot be written to {}", choice.storage,
-                  choice.files == ModelFormat::hf ? "a Hugging Face directory" : "a GGUF file"),
-      "that can have storage=keep or" + known);
+  const bool directory = choice.files == ModelFormat::hf;
+  if (!directory) known += fmt::format(" {}", gguf_mixture_names());
+  throw Error(ErrorKind::usage,
+              fmt::format("storage={} cannot be written to {}", choice.storage,
+                          directory ? "a Hugging Face directory" : "a GGUF file"),
+              "that can have storage=keep or" + known);
 }
+
+// What the recipe's storage makes of weights.
+class ChosenStorage {
+ public:
+  explicit ChosenStorage(const StorageChoice& choice) : mixture_(mixture_of(choice)) {
+    if (choice.storage == "keep" || mixture_ != nullptr) return;
+    if (find_gguf_mixture(choice.storage) != nullptr) cannot_be_written(choice);
+    format_ = &find_format(choice.storage);
+    if (!can_hold(choice.files, *format_) || !can_write(*format_)) cannot_be_written(choice);
+  }
+
+  // Null where a weight keeps what it has.
+  const Format* of(const ModelConfig& config, const WeightSpec& weight) const {
+    return mixture_ == nullptr ? format_ : &mixture_->format_of(config, weight);
+  }
+
+ private:
+  const GgufMixture* mixture_;
+  const Format* format_ = nullptr;
+};
 
 // What a weight keeps where nothing is chosen.
 const Format& kept_format(const StorageChoice& choice, const StoredTensor& kept,
@@ -235,17 +271,21 @@ void WeightWriter::encode_whole(const ModelTensor& tensor, const StoredTensor& s
   progress(tensor.bytes());
 }
 
+const GgufMixture* mixture_of(const StorageChoice& choice) {
+  return choice.files == ModelFormat::gguf ? find_gguf_mixture(choice.storage) : nullptr;
+}
+
 std::vector<ModelTensor> tensors_to_write(const ModelFiles& files, const StorageChoice& choice,
                                           std::vector<std::string>& notes) {
-  const Format* chosen = chosen_format(choice);
+  const ChosenStorage chosen(choice);
   const bool tied = files.config.tie_word_embeddings;
-  std::map<std::string, int64_t> narrow_weights;  // by the format that they got instead
+  std::map<std::string, int64_t> narrow_weights;  // by what they got, and instead of what
   std::vector<ModelTensor> tensors;
   for (const WeightSpec& weight : weights_of(files.config, StageSpec::whole(files.config))) {
     const StoredTensor& kept = stored_tensor(files, *choice.kept, weight.name);
     const StoredTensor& stored = stored_tensor(files, *files.source, weight.name);
     const bool is_head = weight.module == (tied ? "embed_tokens" : "lm_head");
-    const Format* format = chosen;
+    const Format* format = chosen.of(files.config, weight);
     // Formats of linear layers leave embedding, head and norms as they are.
     if (format == nullptr || (format->for_linears_only() && !weight.is_block_matrix())) {
       format = &kept_format(choice, kept, stored);
@@ -257,14 +297,15 @@ std::vector<ModelTensor> tensors_to_write(const ModelFiles& files, const Storage
     if (weight.is_vector() && choice.files == ModelFormat::gguf) format = &f32_format();
     const bool by_rows = !format->for_linears_only();
     if (!weight.is_vector() && by_rows && !holds_rows_of(*format, weight.cols)) {
-      format = &for_width(*format, weight.cols);
-      ++narrow_weights[fmt::format("{} elements are written in {}", weight.cols, format->name())];
+      const Format& wanted = *format;
+      format = &for_width(wanted, weight.cols);
+      ++narrow_weights[fmt::format("{} elements are written in {}: blocks of {} do not divide them",
+                                   weight.cols, format->name(), wanted.name())];
     }
     tensors.push_back({weight, format});
   }
   for (const auto& [what, count] : narrow_weights) {
-    notes.push_back(fmt::format("{} with rows of {}: blocks of {} do not divide them",
-                                counted(count, "weight"), what, choice.storage));
+    notes.push_back(fmt::format("{} with rows of {}", counted(count, "weight"), what));
   }
   return tensors;
 }

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "formats/gguf_mixtures.h"
 #include "formats/model_writer.h"
 #include "kernels/device.h"
 #include "recipe/recipe.h"
@@ -18,14 +19,20 @@ enum class ModelFormat : uint8_t { hf, gguf };  // a Hugging Face directory, or 
 // In which formats weights are written.
 struct StorageChoice {
   ModelFormat files = ModelFormat::hf;
-  std::string storage;  // of the recipe; "keep": as they are stored, where the files can hold that
+  // Of the recipe, a format or a GGUF file's mixture; "keep": as they are stored, where the files
+  // can hold that.
+  std::string storage;
   // Whose formats are kept: the model itself, or what was merged into it was computed from.
   const WeightSource* kept = nullptr;
 };
 
+// The mixture of a GGUF file with that storage; null where it has none.
+const GgufMixture* mixture_of(const StorageChoice& choice);
+
 // The weights of a model as they will be written, in its order. Vectors of GGUF files are f32, as
 // llama.cpp wants them. The head, which is the most sensitive to rounding, gets 6 bits or 8 where
-// the rest has fewer; what cannot have a format of 256 in a block has one of 32, or f16. Such
+// the rest has fewer; what cannot have a format of 256 in a block has a wider one of 32, or f16, as
+// llama.cpp's quantiser gives it. Such
 // exceptions are told in `notes`, a line each. Throws Error(usage) where the files have no such
 // storage, Error(model) where a weight is missing.
 std::vector<ModelTensor> tensors_to_write(const ModelFiles& files, const StorageChoice& choice,

@@ -156,6 +156,7 @@ class GgufSource : public WeightSource {
   const StoredTensor* find(std::string_view name) const override;
   std::vector<std::string> names() const override;
   void release(const StoredTensor& tensor) const override;
+  std::string file_type() const override;
 
  private:
   struct Slot {

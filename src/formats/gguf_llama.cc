@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "formats/gguf.h"
+#include "formats/gguf_mixtures.h"
 #include "formats/gguf_names.h"
 #include "formats/shape.h"
 
@@ -310,6 +311,12 @@ std::vector<std::string> GgufSource::names() const {
   std::vector<std::string> out;
   for (const auto& [name, slot] : slots_) out.push_back(name);
   return out;
+}
+
+std::string GgufSource::file_type() const {
+  constexpr const char* kKey = "general.file_type";
+  const bool says = file_.type(kKey) == GgufType::u32;
+  return says ? gguf_file_type_name(file_.integer(kKey)) : std::string();
 }
 
 void GgufSource::release(const StoredTensor& tensor) const {

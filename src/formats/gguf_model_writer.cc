@@ -6,6 +6,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "formats/gguf_mixtures.h"
 #include "formats/gguf_names.h"
 #include "formats/gguf_writer.h"
 #include "quant/plain.h"
@@ -18,18 +19,13 @@ namespace {
   throw Error(ErrorKind::model, fmt::format("GGUF has no place for {}", what), hint);
 }
 
-// llama.cpp's number for a file most of whose bytes are in a format (enum llama_ftype).
-uint32_t gguf_file_type(const std::vector<ModelTensor>& tensors) {
-  static const std::map<std::string_view, uint32_t> kNumbers = {
-      {"f32", 0},   {"f16", 1},   {"q4_0", 2},  {"q4_1", 3},  {"q8_0", 7},
-      {"q5_0", 8},  {"q5_1", 9},  {"q2_k", 10}, {"q3_k", 12}, {"q4_k", 15},
-      {"q5_k", 17}, {"q6_k", 18}, {"bf16", 32}};
+// Of a file whose name as a mixture is not known: the number of what most of its bytes are in.
+uint32_t most_frequent_type(const std::vector<ModelTensor>& tensors) {
   std::map<std::string_view, int64_t> bytes;
   for (const ModelTensor& tensor : tensors) bytes[tensor.format->name()] += tensor.bytes();
   const auto most = std::max_element(
       bytes.begin(), bytes.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
-  const auto found = kNumbers.find(most->first);
-  return found == kNumbers.end() ? 0 : found->second;
+  return gguf_file_type_of(most->first);
 }
 
 uint32_t unsigned_of(int64_t value) {
@@ -77,7 +73,8 @@ void add_config(const GgufModel& model, const std::vector<ModelTensor>& tensors,
   metadata.add("general.architecture", architecture);
   metadata.add("general.type", "model");
   metadata.add("general.name", model.name);
-  metadata.add("general.file_type", gguf_file_type(tensors));
+  metadata.add("general.file_type",
+               model.file_type ? *model.file_type : most_frequent_type(tensors));
   metadata.add("general.quantization_version", uint32_t{2});
   metadata.add(own + "vocab_size", unsigned_of(config.vocab_size));
   metadata.add(own + "context_length", unsigned_of(config.max_position_embeddings));
@@ -139,7 +136,7 @@ void add_tokenizer(GgufTokenizerMetadata tokenizer, int64_t vocab_size, GgufMeta
 }
 
 // What llama.cpp divides each pair's frequency by; none where it computes them itself.
-std::vector<float> rope_factors(const ModelConfig& config) {
+std::vector<float> rope_factors_of(const ModelConfig& config) {
   std::vector<float> factors;
   if (config.rope_scaling.kind != RopeScaling::Kind::llama3) return factors;
   const int64_t pairs = config.head_dim / 2;
@@ -161,25 +158,40 @@ GgufTensorSpec gguf_spec(const ModelTensor& tensor) {
           tensor.bytes()};
 }
 
+// What stands in a file before its tensors' bytes.
+struct GgufContents {
+  GgufMetadata metadata;
+  std::vector<float> rope_factors;  // of the first tensor, where there are any
+  std::vector<GgufTensorSpec> specs;
+
+  GgufContents(const GgufModel& model, const std::vector<ModelTensor>& tensors)
+      : rope_factors(rope_factors_of(model.config)) {
+    add_config(model, tensors, metadata);
+    add_tokenizer(model.tokenizer, model.config.vocab_size, metadata);
+    if (!rope_factors.empty()) {
+      specs.push_back({kGgufRopeFactors,
+                       *ggml_type("f32"),
+                       {std::ssize(rope_factors)},
+                       std::ssize(factor_bytes())});
+    }
+    for (const ModelTensor& tensor : tensors) specs.push_back(gguf_spec(tensor));
+  }
+
+  std::span<const uint8_t> factor_bytes() const {
+    return {reinterpret_cast<const uint8_t*>(rope_factors.data()),
+            rope_factors.size() * sizeof(float)};
+  }
+};
+
 class GgufModelWriter : public ModelWriter {
  public:
   GgufModelWriter(const fs::path& path, const GgufModel& model,
                   const std::vector<ModelTensor>& tensors)
       : config_(model.config) {
-    GgufMetadata metadata;
-    add_config(model, tensors, metadata);
-    add_tokenizer(model.tokenizer, config_.vocab_size, metadata);
-    const std::vector<float> factors = rope_factors(config_);
-    const auto bytes = static_cast<int64_t>(factors.size() * sizeof(float));
-    std::vector<GgufTensorSpec> specs;
-    if (!factors.empty()) {
-      specs.push_back({kGgufRopeFactors, *ggml_type("f32"), {std::ssize(factors)}, bytes});
-    }
-    for (const ModelTensor& tensor : tensors) specs.push_back(gguf_spec(tensor));
-    writer_ = std::make_unique<GgufWriter>(path, metadata, std::move(specs));
-    if (factors.empty()) return;
-    writer_->write(kGgufRopeFactors,
-                   {reinterpret_cast<const uint8_t*>(factors.data()), static_cast<size_t>(bytes)});
+    const GgufContents contents(model, tensors);
+    writer_ = std::make_unique<GgufWriter>(path, contents.metadata, contents.specs);
+    if (contents.rope_factors.empty()) return;
+    writer_->write(kGgufRopeFactors, contents.factor_bytes());
   }
 
   int64_t interleaved_heads(const WeightSpec& weight) const override {
@@ -225,6 +237,11 @@ int64_t gguf_interleaved_heads(const ModelConfig& config, const WeightSpec& weig
 std::unique_ptr<ModelWriter> make_gguf_model_writer(const fs::path& path, const GgufModel& model,
                                                     const std::vector<ModelTensor>& tensors) {
   return std::make_unique<GgufModelWriter>(path, model, tensors);
+}
+
+int64_t gguf_model_bytes(const GgufModel& model, const std::vector<ModelTensor>& tensors) {
+  const GgufContents contents(model, tensors);
+  return GgufWriter::bytes(contents.metadata, contents.specs);
 }
 
 }  // namespace jackscrew

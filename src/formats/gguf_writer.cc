@@ -103,6 +103,15 @@ GgufWriter::GgufWriter(const fs::path& path, const GgufMetadata& metadata,
   file_.write(gguf_header(metadata, tensors_));
 }
 
+int64_t GgufWriter::bytes(const GgufMetadata& metadata,
+                          const std::vector<GgufTensorSpec>& tensors) {
+  int64_t bytes = std::ssize(gguf_header(metadata, tensors));
+  for (const GgufTensorSpec& tensor : tensors) {
+    bytes = checked_add(bytes, round_up(tensor.bytes, kGgufAlignment));
+  }
+  return bytes;
+}
+
 void GgufWriter::write(std::string_view name, std::span<const uint8_t> bytes) {
   if (current_ == tensors_.size() || tensors_[current_].name != name) {
     fail(ErrorKind::generic, "{}: bytes for tensor {} where {} is due", where_, name,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -51,6 +52,9 @@ class GgufWriter {
   GgufWriter(const fs::path& path, const GgufMetadata& metadata,
              std::vector<GgufTensorSpec> tensors);
 
+  // The bytes of the file that such a writer makes.
+  static int64_t bytes(const GgufMetadata& metadata, const std::vector<GgufTensorSpec>& tensors);
+
   // All bytes of `name`, or the next of them.
   void write(std::string_view name, std::span<const uint8_t> bytes);
   // Checks that every tensor is complete and syncs the file. Without it the file is not usable.
@@ -67,8 +71,9 @@ class GgufWriter {
 // A model of the Llama family as llama.cpp opens it.
 struct GgufModel {
   ModelConfig config;
-  std::string name;                 // for people
-  GgufTokenizerMetadata tokenizer;  // without tokens: the file has none
+  std::string name;                        // for people
+  GgufTokenizerMetadata tokenizer;         // without tokens: the file has none
+  std::optional<uint32_t> file_type = {};  // a mixture's; without: that of most of the bytes
 };
 
 // Writes the configuration, the tokenizer (padded to the model's vocabulary by unused tokens) and,
@@ -76,5 +81,8 @@ struct GgufModel {
 // scaling, a window of some blocks only, a format without a number in ggml.
 std::unique_ptr<ModelWriter> make_gguf_model_writer(const fs::path& path, const GgufModel& model,
                                                     const std::vector<ModelTensor>& tensors);
+
+// The bytes of the file that such a writer makes. Throws as that does.
+int64_t gguf_model_bytes(const GgufModel& model, const std::vector<ModelTensor>& tensors);
 
 }  // namespace jackscrew

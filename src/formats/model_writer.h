@@ -45,6 +45,10 @@ std::unique_ptr<ModelWriter> make_safetensors_model_writer(const fs::path& direc
                                                            const std::string& dtype,
                                                            int64_t max_shard_bytes);
 
+// The bytes of all files that such a writer makes.
+int64_t safetensors_model_bytes(const std::vector<ModelTensor>& tensors, const std::string& dtype,
+                                int64_t max_shard_bytes);
+
 // What safetensors calls a format; null for those that it has no dtype for.
 const char* safetensors_dtype(const Format& format);
 

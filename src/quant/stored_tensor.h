@@ -64,6 +64,8 @@ class WeightSource {
   virtual std::vector<std::string> names() const = 0;
   // The bytes of this tensor are not needed any more; their pages may go.
   virtual void release(const StoredTensor& tensor) const = 0;
+  // What its program calls a file with these types: "q4_k_m"; empty where it has no name for it.
+  virtual std::string file_type() const { return {}; }
 };
 
 }  // namespace jackscrew

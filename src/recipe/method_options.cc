@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "formats/gguf_mixtures.h"
 #include "learners/learner.h"
 #include "products/product.h"
 #include "quant/format.h"
@@ -44,7 +45,7 @@ std::string file_storage_words() {
 struct MethodWords {
   const std::string any_storage = storage_words(false);
   const std::string linear_storage = storage_words(true);
-  const std::string file_storage = file_storage_words();
+  const std::string file_storage = fmt::format("{} {}", file_storage_words(), gguf_mixture_names());
   const std::string storage =
       fmt::format("keep {} {} {}", any_storage, linear_storage, file_storage);
   const std::string storage_help = fmt::format(

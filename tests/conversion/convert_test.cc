@@ -144,6 +144,26 @@ TEST_F(SlowConversion, GgufAndBackAreTheSameWeights) {
   EXPECT_EQ(once.find("blk.1.attn_norm.weight")->format, "f32");
 }
 
+// Which matrix has which type: tests/conversion/gguf_mixtures_test.cc.
+TEST_F(SlowConversion, AMixtureIsCalledByItsName) {
+  const std::string base = "export model=" + path("base");
+  const json said = answer(base + " storage=q4_k_m output=" + path("m.gguf"));
+  EXPECT_EQ(said["file_type"], "q4_k_m");
+  EXPECT_EQ(GgufFile(path("m.gguf")).integer("general.file_type"), 15);
+  EXPECT_EQ(answer("inspect " + path("m.gguf"))["file_type"], "q4_k_m");
+  EXPECT_GT(loss("model=" + path("m.gguf")), 0.0);
+  // Rows of 32 and 64 elements: the notes say what became of them.
+  EXPECT_NE(said["notes"].dump().find("32 elements are written in q5_0: blocks of q4_k"),
+            std::string::npos)
+      << said["notes"];
+  EXPECT_GT(said["storage"]["q5_0"]["tensors"], 0);
+  answer(base + " storage=q5_k output=" + path("p.gguf"));
+  EXPECT_FALSE(answer("inspect " + path("base")).contains("file_type"));
+  expect_refusal(base + " storage=q4_k_m output_dir=" + path("d"), 2,
+                 {"storage=q4_k_m cannot be written to a Hugging Face directory"});
+  EXPECT_FALSE(fs::exists(path("d")));
+}
+
 TEST_F(SlowConversion, ShardsReadBackAsOne) {
   answer(fmt::format("export model={} output_dir={} max_shard_size=20kB", path("base"), path("s")));
   EXPECT_TRUE(fs::exists(path("s") + "/model.safetensors.index.json"));

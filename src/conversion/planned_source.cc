@@ -1,0 +1,38 @@
+#include "conversion/planned_source.h"
+
+#include "base/error.h"
+#include "quant/plain.h"
+
+namespace jackscrew {
+
+StoredTensor& PlannedSource::add(const WeightSpec& weight, FormatPointer format) {
+  StoredTensor& tensor = tensors_[weight.name];
+  tensor.name = weight.name;
+  tensor.format = std::move(format);
+  tensor.shape = {weight.rows, weight.cols};
+  if (weight.is_vector()) tensor.shape.erase(tensor.shape.begin());
+  return tensor;
+}
+
+void PlannedSource::add_stored(const WeightSpec& weight, FormatPointer format) {
+  add(weight, std::move(format));
+}
+
+void PlannedSource::add_computed(const WeightSpec& weight) {
+  add(weight, lasting(f32_format())).computed = [](int64_t, int64_t) -> Tensor {
+    fail(ErrorKind::generic, "a planned model has no values");
+  };
+}
+
+const StoredTensor* PlannedSource::find(std::string_view name) const {
+  const auto found = tensors_.find(name);
+  return found == tensors_.end() ? nullptr : &found->second;
+}
+
+std::vector<std::string> PlannedSource::names() const {
+  std::vector<std::string> out;
+  for (const auto& [name, tensor] : tensors_) out.push_back(name);
+  return out;
+}
+
+}  // namespace jackscrew

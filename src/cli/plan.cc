@@ -95,6 +95,7 @@ void print_table(const Recipe& recipe, const ModelFiles& files, const SessionPla
               fmt::format("{} of {}", disk.checkpoints, human_bytes(disk.checkpoint)));
   }
   print_row("result", disk.result, "what the run leaves");
+  if (disk.exports > 0) print_row("exports", disk.exports, "models beside it (export)");
 }
 
 // What the run is held against: the budget or, without one, what the machine has free now.

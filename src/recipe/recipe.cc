@@ -248,6 +248,35 @@ std::vector<int64_t> whole_numbers(const OptionSet& options, const char* name) {
   return numbers;
 }
 
+std::vector<RunExport> run_exports(const OptionSet& options) {
+  const std::vector<std::string> storages = split_words(options.find("storage")->spec.choices);
+  std::vector<RunExport> exports;
+  for (const std::string& text : options.list("export")) {
+    const size_t colon = text.find(':');
+    const std::string files = text.substr(0, colon);
+    const std::string storage = colon == std::string::npos ? "keep" : text.substr(colon + 1);
+    const bool known = std::ranges::find(storages, storage) != storages.end();
+    if (!known || (files != "hf" && files != "gguf")) {
+      throw Error(
+          ErrorKind::usage,
+          fmt::format("{}: export has \"{}\", expected hf or gguf and, behind a colon, what "
+                      "storage is of the files",
+                      options.origin("export"), text),
+          "gguf:q4_k_m, hf:bf16, or hf for weights as they are stored");
+    }
+    const RunExport wanted{text, files == "gguf", storage};
+    const auto same = [&](const RunExport& other) {
+      return other.gguf == wanted.gguf && other.storage == wanted.storage;
+    };
+    if (std::ranges::any_of(exports, same)) {
+      throw Error(ErrorKind::usage,
+                  fmt::format("{}: export has \"{}\" twice", options.origin("export"), text));
+    }
+    exports.push_back(wanted);
+  }
+  return exports;
+}
+
 WeightPlace weight_place(const std::string& name) {
   if (name == "memory") return WeightPlace::memory;
   return name == "mmap" ? WeightPlace::mmap : WeightPlace::automatic;
@@ -329,6 +358,7 @@ void fill(Recipe& r, const OptionSet& o) {
   r.watch = {o.integer("early_stopping_patience"), o.number("loss_watchdog_threshold"),
              o.integer("loss_watchdog_patience")};
   r.stride = o.integer("stride");
+  r.exports = run_exports(o);
   r.format = o.text("format");
   r.adapter_weights = adapter_weights(o);
   r.max_shard_bytes = o.bytes("max_shard_size");

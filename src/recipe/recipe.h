@@ -40,6 +40,13 @@ struct WatchOptions {
   int64_t loss_watchdog_patience = 1;   // logged steps in a row above it
 };
 
+// A model that train leaves beside its result.
+struct RunExport {
+  std::string text;     // as in the recipe: "gguf:q4_k_m"
+  bool gguf = false;    // else a Hugging Face directory
+  std::string storage;  // as merge and export take it; "keep" where none is given
+};
+
 // The options of run_options.h in their own types; the help there says what they mean.
 struct Recipe {
   std::string model;
@@ -112,6 +119,7 @@ struct Recipe {
   WatchOptions watch;
   int64_t stride = 0;  // 0: sequence_len
 
+  std::vector<RunExport> exports;       // of train
   std::string format;                   // auto, hf, gguf, gptq or exl2
   std::vector<double> adapter_weights;  // one for each of adapters, or none
   int64_t max_shard_bytes = 0;

@@ -276,6 +276,12 @@ constexpr OptionSpec kOutputOptions[] = {
              "a checkpoint",
      .aliases = "resume_from_checkpoint",
      .affects_result = false},
+    {.name = "export",
+     .type = list,
+     .default_text = "",
+     .help = "models for other programs that train leaves in output_dir/exports as well, adapters "
+             "merged: hf or gguf and, behind a colon, their storage: gguf:q4_k_m,hf:bf16",
+     .affects_result = false},
     {.name = "report_samples",
      .type = integer,
      .default_text = "2",

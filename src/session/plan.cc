@@ -95,6 +95,7 @@ JsonObject plan_json(const Recipe& recipe, const SessionPlan& plan, const DiskPl
                        .add("masters", disk.masters)
                        .add("checkpoints", disk.all_checkpoints())
                        .add("result", disk.result)
+                       .add("exports", disk.exports)
                        .add("peak", disk.peak()));
   json.add("mapped", plan.mapped_bytes);
   return json.add("fits", fits(recipe, plan)).add("peak_at", plan.ledger.peak_at);

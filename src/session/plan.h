@@ -19,11 +19,14 @@ struct DiskPlan {
   int64_t checkpoint = 0;   // the largest: everything needed to go on
   int64_t checkpoints = 0;  // how many there are at once, at most
   int64_t result = 0;       // the model or adapter at the end
+  int64_t exports = 0;      // what `export` asks for beside it
   int64_t masters = 0;      // while it runs, with master=mmap
 
   int64_t all_checkpoints() const { return checked_mul(checkpoint, checkpoints); }
   // At most: checkpoints share the masters that did not change between them.
-  int64_t peak() const { return checked_add(checked_add(all_checkpoints(), result), masters); }
+  int64_t peak() const {
+    return checked_add(checked_add(checked_add(all_checkpoints(), result), exports), masters);
+  }
 };
 
 // What the plan takes of the host beside the device, in bytes.

@@ -49,6 +49,7 @@ void remove_others(const fs::path& result, const fs::path& from) {
     if (!fs::exists(result / name)) others.push_back(from / name);
   }
   for (const fs::path& path : others) fs::remove(path);
+  fs::remove_all(exports_directory(from));
 }
 
 // Moves the files of a finished directory into place, the weights last: whoever sees them sees a

@@ -21,8 +21,8 @@ bool is_run(const fs::path& output) {
 
 bool run_writes(const std::string& name) {
   return is_result_file(name) || name == "recipe.yaml" || name == "report.html" ||
-         name == "tokens" || name == fs::path(kToolTemplateFile).parent_path() ||
-         name.starts_with("checkpoint-");
+         name == "tokens" || name == exports_directory({}) ||
+         name == fs::path(kToolTemplateFile).parent_path() || name.starts_with("checkpoint-");
 }
 
 bool is_same_place(const fs::path& a, const fs::path& b) {
@@ -135,6 +135,10 @@ OutputClaim::~OutputClaim() {
 
 fs::path tokens_directory(const fs::path& output_dir) {
   return output_dir / "tokens";
+}
+
+fs::path exports_directory(const fs::path& output_dir) {
+  return output_dir / "exports";
 }
 
 fs::path result_staging(const fs::path& output_dir) {

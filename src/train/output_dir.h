@@ -55,6 +55,9 @@ bool has_result(const fs::path& output_dir);
 // Where the tokens of large data are kept, for runs that go on.
 fs::path tokens_directory(const fs::path& output_dir);
 
+// Where models are that the recipe wants beside the result; of this very result, always.
+fs::path exports_directory(const fs::path& output_dir);
+
 // Where the result is put together before its files move to the top of the directory.
 fs::path result_staging(const fs::path& output_dir);
 

@@ -10,7 +10,9 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "formats/checkpoint.h"
+#include "recipe/recipe_file.h"
 #include "report/event_log.h"
+#include "session/place.h"
 #include "train/output_dir.h"
 #include "train/resume.h"
 
@@ -130,7 +132,40 @@ int64_t step_of(const fs::path& checkpoint, const Recipe& recipe) {
   }
 }
 
+// The lanes of the run that output_dir has, if there is one to go on with: with them it comes to
+// the same bits, whatever the number of ranks.
+std::optional<std::string> lanes_before(const Recipe& recipe) {
+  const fs::path path = fs::path(recipe.output_dir) / "recipe.yaml";
+  if (recipe.overwrite || recipe.resume == "never" || !fs::exists(path)) return std::nullopt;
+  try {
+    for (const Assignment& assignment : read_recipe_file(path)) {
+      if (assignment.name == "data_parallel" && parse_int(assignment.text)) return assignment.text;
+    }
+  } catch (const Error&) {  // no run's: whoever looks at the directory next says so
+  }
+  return std::nullopt;
+}
+
 }  // namespace
+
+Recipe with_lanes(Recipe recipe, int ranks) {
+  const bool automatic = recipe.options.is_word("data_parallel");
+  if (const auto before = automatic ? lanes_before(recipe) : std::nullopt) {
+    recipe.data_parallel = *parse_int(*before);
+  }
+  recipe.data_parallel = layout_of(recipe, ranks).lanes;
+  if (automatic) {
+    recipe.options.set("data_parallel", std::to_string(recipe.data_parallel), "the ranks");
+  }
+  if (recipe.fused_update && recipe.data_parallel > 1) {
+    throw Error(ErrorKind::usage,
+                fmt::format("with update=fused no gradient is left that {} lanes (data_parallel) "
+                            "could add to",
+                            recipe.data_parallel),
+                "set update=after, or pipeline_stages to the number of ranks");
+  }
+  return recipe;
+}
 
 int64_t total_steps(const Recipe& recipe, int64_t steps_per_epoch) {
   if (recipe.max_steps > 0) return recipe.max_steps;

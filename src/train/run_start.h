@@ -9,6 +9,11 @@
 
 namespace jackscrew {
 
+// With data_parallel=auto a step has the lanes that it had or, in a new run, one for each copy of
+// the model; a recipe that is saved says how many. Throws Error(usage)
+// where an update within backward would have several to add up.
+Recipe with_lanes(Recipe recipe, int ranks);
+
 // The steps of the run: max_steps, or as many as num_train_epochs takes. Throws Error(usage) where
 // those are more than a run can have.
 int64_t total_steps(const Recipe& recipe, int64_t steps_per_epoch);

@@ -12,7 +12,6 @@
 #include "base/text.h"
 #include "formats/checkpoint.h"
 #include "optim/schedule.h"
-#include "recipe/recipe_file.h"
 #include "report/report.h"
 #include "session/evaluate.h"
 #include "train/crew.h"
@@ -21,6 +20,7 @@
 #include "train/output_dir.h"
 #include "train/resume.h"
 #include "train/run_data.h"
+#include "train/run_exports.h"
 #include "train/run_log.h"
 #include "train/run_start.h"
 #include "train/run_watch.h"
@@ -35,46 +35,11 @@ std::string plain_number(double value) {
   return std::isnan(value) ? "nan" : fmt::format("{}", value);
 }
 
-// The lanes of the run that output_dir has, if there is one to go on with: with them it comes to
-// the same bits, whatever the number of ranks.
-std::optional<std::string> lanes_before(const Recipe& recipe) {
-  const fs::path path = fs::path(recipe.output_dir) / "recipe.yaml";
-  if (recipe.overwrite || recipe.resume == "never" || !fs::exists(path)) return std::nullopt;
-  try {
-    for (const Assignment& assignment : read_recipe_file(path)) {
-      if (assignment.name == "data_parallel" && parse_int(assignment.text)) return assignment.text;
-    }
-  } catch (const Error&) {  // no run's: whoever looks at the directory next says so
-  }
-  return std::nullopt;
-}
-
-// With data_parallel=auto a step has the lanes that it had or, in a new run, one for each copy of
-// the model; a recipe that is saved says how many.
-Recipe with_lanes(Recipe recipe, Transport* transport) {
-  const int ranks = transport == nullptr ? 1 : transport->size();
-  const bool automatic = recipe.options.is_word("data_parallel");
-  if (const auto before = automatic ? lanes_before(recipe) : std::nullopt) {
-    recipe.data_parallel = *parse_int(*before);
-  }
-  recipe.data_parallel = layout_of(recipe, ranks).lanes;
-  if (automatic) {
-    recipe.options.set("data_parallel", std::to_string(recipe.data_parallel), "the ranks");
-  }
-  if (recipe.fused_update && recipe.data_parallel > 1) {
-    throw Error(ErrorKind::usage,
-                fmt::format("with update=fused no gradient is left that {} lanes (data_parallel) "
-                            "could add to",
-                            recipe.data_parallel),
-                "set update=after, or pipeline_stages to the number of ranks");
-  }
-  return recipe;
-}
-
 class Trainer {
  public:
   Trainer(const Recipe& recipe, const TrainConsole& console, Transport* transport)
-      : recipe_(with_lanes(with_adapter_options(recipe), transport)),
+      : recipe_(
+            with_lanes(with_adapter_options(recipe), transport == nullptr ? 1 : transport->size())),
         console_(console),
         files_(open_model(recipe.model, recipe.adapter, recipe.tokenizer)),
         tokenizer_(make_tokenizer(recipe.tokenizer, files_)),
@@ -84,6 +49,7 @@ class Trainer {
       if (!has_begun_ && stop_requested()) stop_before_the_first_step();
     };
     check_model();
+    check_exports(recipe_, files_);
     crew_.emplace(recipe_, files_, transport);
     check_output_dir(recipe_);
     claim_.emplace(recipe_.output_dir);
@@ -140,13 +106,30 @@ class Trainer {
     finish(run_steps(first));
   }
 
+  // Behind the run, or one that had ended before: what is wanted beside its result. No other rank
+  // has a part in it.
+  void leave_exports() {
+    const fs::path output = claim_->path();
+    if (lacks_exports(recipe_, output)) {
+      log_.reset();
+      crew_.reset();  // with the memory that it holds
+      ProgressStyle style = console_.style;
+      style.check = [this] {
+        if (stop_requested()) throw Error(ErrorKind::interrupted, "stopped");
+      };
+      write_exports(recipe_, files_, output, style, [this](const std::string& line) { say(line); });
+    }
+    if (!start_.finished) say(fmt::format("done      {}", output.string()));
+  }
+
  private:
   void say(const std::string& line) const { jackscrew::say(console_, line); }
 
-  // Nothing is left to do, and nothing is touched.
+  // Nothing is left to learn, and nothing of the result is touched.
   void say_finished(const FinishedRun& finished) const {
-    say(fmt::format("finished  {} has the result of this recipe, {}; nothing to do",
-                    recipe_.output_dir, counted(finished.step, "step")));
+    say(fmt::format("finished  {} has the result of this recipe, {}{}", recipe_.output_dir,
+                    counted(finished.step, "step"),
+                    lacks_exports(recipe_, recipe_.output_dir) ? "" : "; nothing to do"));
     say(fmt::format("          to continue, {}; to start over and replace it, overwrite=true",
                     finished.go_on));
   }
@@ -395,7 +378,6 @@ class Trainer {
       if (!fs::exists(output / kLogName)) return;  // somebody removed it
       say(fmt::format("report    {}", write_report(output).string()));
     });
-    say(fmt::format("done      {}", output.string()));
   }
 
   // On a full disk the run continues: the next one may fit, and the result alone.
@@ -489,6 +471,7 @@ void train(const Recipe& recipe, const TrainConsole& console, Transport* transpo
     throw;
   }
   dismiss(transport, 0);
+  trainer->leave_exports();
 }
 
 }  // namespace jackscrew

@@ -26,7 +26,7 @@ bool is_beside_the_result(const std::string& name) {
 
 struct Found {
   std::vector<int64_t> checkpoints;
-  int64_t result = 0;
+  int64_t result = 0, exports = 0;
 };
 
 Found found_in(const fs::path& output) {
@@ -35,6 +35,8 @@ Found found_in(const fs::path& output) {
     const std::string name = entry.path().filename().string();
     if (name.starts_with("checkpoint-")) {
       found.checkpoints.push_back(bytes_below(entry.path()));
+    } else if (name == "exports") {
+      found.exports = bytes_below(entry.path());
     } else if (!is_beside_the_result(name)) {
       found.result += entry.is_directory() ? bytes_below(entry.path())
                                            : static_cast<int64_t>(entry.file_size());
@@ -78,6 +80,8 @@ class SlowDiskPlans : public ::testing::Test {
     EXPECT_TRUE(!alike || least == most);
     EXPECT_EQ(plan.checkpoints, 6);
     EXPECT_EQ(plan.result, found.result);
+    EXPECT_EQ(plan.exports, found.exports);
+    EXPECT_EQ(plan.exports > 0, more.find("export=") != std::string::npos);
   }
   void expect_planned(const std::string& more, bool alike) {
     expect_planned("run" + std::to_string(number_++), more, alike);
@@ -173,6 +177,25 @@ TEST_F(SlowDiskPlans, OfAModelWithATokenizer) {
   expect_planned("method=full chat_template=llama3 " + model, true);
   expect_planned("adapter", "method=lora lora_rank=3 " + model, true);
   expect_planned("method=lora adapter=" + tiny_.path("adapter").string() + " " + model, true);
+}
+
+TEST_F(SlowDiskPlans, Exports) {
+  expect_planned("model", "method=full storage=bf16 export=hf,gguf,gguf:q4_k_m,hf:nf4", true);
+  expect_planned("method=full tokenizer=bytes chat_template=chatml export=gguf:f16,hf:f32", true);
+  const auto over = [&](const std::string& model) {
+    return "init=pretrained tokenizer=auto model=" + tiny_.path(model).string();
+  };
+  const std::string lora = "method=lora lora_rank=2 ";
+  expect_planned(lora + "storage=nf4 export=hf,gguf,gguf:q5_k_s,hf:nf4 " + over("model"), true);
+  expect_planned(lora + "use_dora=true chat_template=llama3 export=gguf:q8_0 " + over("model"),
+                 true);
+  expect_planned(lora + "lora_init=pissa max_shard_size=20kB export=hf:f32 " + over("model"), true);
+  // Of a model in few bits a weight with an adapter becomes f32, others stay.
+  const Outcome packed =
+      run(fmt::format("export model={} output={} storage=q4_0 --quiet 2>&1",
+                      tiny_.path("model").string(), tiny_.path("q.gguf").string()));
+  ASSERT_EQ(packed.exit_code, 0) << packed.out;
+  expect_planned(lora + "lora_target=q_proj export=gguf,hf " + over("q.gguf"), true);
 }
 
 using DiskPlans = SlowDiskPlans;  // those that train nothing

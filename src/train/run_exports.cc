@@ -1,0 +1,195 @@
+#include "train/run_exports.h"
+
+#include <nlohmann/json.hpp>
+
+#include "base/checked.h"
+#include "base/text.h"
+#include "conversion/convert.h"
+#include "conversion/planned_source.h"
+#include "learners/learner.h"
+#include "model/weights.h"
+#include "quant/plain.h"
+#include "train/output_dir.h"
+
+namespace jackscrew {
+
+namespace {
+
+ModelFormat format_of(const RunExport& wanted) {
+  return wanted.gguf ? ModelFormat::gguf : ModelFormat::hf;
+}
+
+// "model-q4_k_m.gguf", "model-nf4"
+fs::path path_of(const RunExport& wanted, const fs::path& output_dir) {
+  const std::string storage = wanted.storage == "keep" ? "" : "-" + wanted.storage;
+  return exports_directory(output_dir) /
+         fmt::format("model{}{}", storage, wanted.gguf ? ".gguf" : "");
+}
+
+// What merge or export is told, to write it: of the run's settings those that are of files, too.
+std::vector<Assignment> conversion_settings(const Recipe& recipe, const RunExport& wanted,
+                                            const fs::path& output_dir, bool adapter) {
+  const std::string result = output_dir.string();
+  std::vector<Assignment> settings;
+  const auto add = [&](const char* name, const std::string& text) {
+    settings.push_back({name, text, "train", {}});
+  };
+  add("model", adapter ? recipe.model : result);
+  if (adapter) settings.push_back({"adapter", "", "train", std::vector{result}});
+  add("storage", wanted.storage);
+  add(wanted.gguf ? "output" : "output_dir", path_of(wanted, output_dir).string());
+  for (const char* name : {"tokenizer", "chat_template", "chat_date", "max_shard_size"}) {
+    if (recipe.options.was_set(name)) add(name, recipe.options.text(name));
+  }
+  return settings;
+}
+
+Recipe conversion_recipe(const Recipe& recipe, const RunExport& wanted, const fs::path& output_dir,
+                         bool adapter) {
+  OptionSet options = run_options(method_tables());
+  for (const Assignment& setting : conversion_settings(recipe, wanted, output_dir, adapter)) {
+    options.set(setting);
+  }
+  options.set("format", wanted.gguf ? "gguf" : "hf", "train");
+  Recipe conversion = resolve_recipe(std::move(options), method_tables());
+  conversion.threads = recipe.threads;
+  conversion.isa = recipe.isa;
+  return conversion;
+}
+
+// Whose result is an adapter; null: a model is.
+std::unique_ptr<Learner> adapter_learner(const Recipe& recipe) {
+  auto learner = find_learner(recipe.learner).make(recipe.options);
+  return learner->adapter().is_null() ? nullptr : std::move(learner);
+}
+
+std::string conversion_command(const Recipe& recipe, const RunExport& wanted,
+                               const fs::path& output_dir, bool adapter) {
+  std::string command = adapter ? "jackscrew merge" : "jackscrew export";
+  for (const Assignment& setting : conversion_settings(recipe, wanted, output_dir, adapter)) {
+    command +=
+        fmt::format(" {}={}", setting.name, setting.items ? setting.items->front() : setting.text);
+  }
+  return command;
+}
+
+// The model with an adapter of that learner merged into it, as far as nothing need be learned for
+// that. A named shape has its weights in checkpoint_dtype.
+std::shared_ptr<WeightSource> planned_merge(const Recipe& recipe, const ModelFiles& files,
+                                            Learner& learner) {
+  const auto weights = weights_of(files.config, StageSpec::whole(files.config));
+  learner.plan(weights);
+  // Whether a weight changes is all that is asked: no merge is ever made.
+  const AdapterValues none = [](const std::string&, std::initializer_list<int64_t>) {
+    return std::span<const float>();
+  };
+  auto source = std::make_shared<PlannedSource>();
+  for (const WeightSpec& weight : weights) {
+    if (learner.merge(weight, none)) {
+      source->add_computed(weight);
+    } else {
+      source->add_stored(weight, files.source == nullptr
+                                     ? lasting(find_format(recipe.checkpoint_dtype))
+                                     : stored_tensor(files, *files.source, weight.name).format);
+    }
+  }
+  return source;
+}
+
+const Format& format_of_dtype(const std::string& dtype) {
+  for (const Format* format : {&bf16_format(), &f16_format()}) {
+    if (dtype == safetensors_dtype(*format)) return *format;
+  }
+  return f32_format();
+}
+
+// A result's weights as its files will have them; those that `specs` leaves out in f32.
+std::shared_ptr<WeightSource> planned_result(const ModelFiles& files,
+                                             const std::vector<SafetensorsSpec>& specs) {
+  auto source = std::make_shared<PlannedSource>();
+  for (const WeightSpec& weight : weights_of(files.config, StageSpec::whole(files.config))) {
+    const auto spec = std::ranges::find(specs, weight.name, &SafetensorsSpec::name);
+    source->add_stored(weight,
+                       lasting(spec == specs.end() ? f32_format() : format_of_dtype(spec->dtype)));
+  }
+  return source;
+}
+
+// What went wrong with one of several.
+[[noreturn]] void fail_export(const RunExport& wanted, const Error& error) {
+  throw Error(error.kind(), fmt::format("export={}: {}", wanted.text, error.what()), error.hint());
+}
+
+}  // namespace
+
+void check_exports(const Recipe& recipe, const ModelFiles& files) {
+  if (recipe.exports.empty()) return;
+  if (files.source == nullptr && adapter_learner(recipe) != nullptr) {
+    throw Error(ErrorKind::usage,
+                "export asks for a model, but the adapter of random weights has none",
+                "leave export out, or train a model that has weights");
+  }
+  export_bytes(recipe, files, {});
+}
+
+int64_t export_bytes(const Recipe& recipe, const ModelFiles& files,
+                     const std::vector<SafetensorsSpec>& weights) {
+  int64_t bytes = 0;
+  for (const RunExport& wanted : recipe.exports) {
+    try {
+      const auto learner = adapter_learner(recipe);
+      Recipe conversion = conversion_recipe(recipe, wanted, recipe.output_dir, learner != nullptr);
+      if (!files.tokenizer) conversion.tokenizer = "bytes";
+      ModelFiles result = files;
+      result.source = learner == nullptr ? planned_result(files, weights)
+                                         : planned_merge(recipe, files, *learner);
+      if (learner == nullptr) result.origin = recipe.output_dir;
+      const WeightSource* kept =
+          learner == nullptr || files.source == nullptr ? result.source.get() : files.source.get();
+      bytes = checked_add(
+          bytes,
+          plan_conversion(conversion, result, {format_of(wanted), wanted.storage, kept}).bytes);
+    } catch (const Error& error) {
+      fail_export(wanted, error);
+    }
+  }
+  return bytes;
+}
+
+bool lacks_exports(const Recipe& recipe, const fs::path& output_dir) {
+  return std::ranges::any_of(recipe.exports, [&](const RunExport& wanted) {
+    return !fs::exists(path_of(wanted, output_dir));
+  });
+}
+
+void write_exports(const Recipe& recipe, const ModelFiles& files, const fs::path& output_dir,
+                   const ProgressStyle& style, const std::function<void(const std::string&)>& say) {
+  const bool adapter = adapter_learner(recipe) != nullptr;
+  for (const RunExport& wanted : recipe.exports) {
+    if (fs::exists(path_of(wanted, output_dir))) continue;
+    try {
+      const Recipe conversion = conversion_recipe(recipe, wanted, output_dir, adapter);
+      ModelFiles base = files;
+      if (!adapter) {
+        base.source = open_model(output_dir.string()).source;
+        base.origin = output_dir.string();
+      }
+      ModelOutput output(conversion, "train");
+      const ConvertedModel model(conversion, std::move(base));
+      const ConversionReport report = write_converted(conversion, model, output, style);
+      output.commit();
+      say(fmt::format("export    {}: {}", one_line(output.target().string()),
+                      human_bytes(report.bytes)));
+      for (const std::string& note : report.notes) say(fmt::format("          {}", one_line(note)));
+    } catch (const Error& error) {
+      throw Error(error.kind(),
+                  fmt::format("export={}: {}; the result is whole in {}", wanted.text, error.what(),
+                              output_dir.string()),
+                  fmt::format("{}{}run the same command again, or: {}", error.hint(),
+                              error.hint().empty() ? "" : "; ",
+                              conversion_command(recipe, wanted, output_dir, adapter)));
+    }
+  }
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,156 @@
+// Models that train leaves beside its result: those that merge and export write.
+#include "train/run_exports.h"
+
+#include "base/error.h"
+#include "formats/gguf.h"
+#include "tests/cli/expect_refused.h"
+#include "tests/support/errors.h"
+#include "tests/support/tiny_run.h"
+#include "tests/support/train_quietly.h"
+
+namespace jackscrew {
+namespace {
+
+class SlowExports : public ::testing::Test {
+ protected:
+  SlowExports() : tiny_("exports") {
+    tiny_.must_train("base", "method=full max_steps=1 learning_rate=1e-2");
+  }
+
+  std::string path(const std::string& name) const { return tiny_.path(name).string(); }
+  // Of a run over the base.
+  std::string over_base(const std::string& more) const {
+    return "init=pretrained tokenizer=auto model=" + path("base") + " max_steps=2 " + more;
+  }
+  std::string lora(const std::string& more) const {
+    return over_base("method=lora lora_rank=2 learning_rate=2e-2 " + more);
+  }
+  std::string run_text(const std::string& output, const std::string& settings) const {
+    const Outcome outcome = run(tiny_.train(output, settings) + " 2>&1");
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.out;
+    return outcome.out;
+  }
+  void must(const std::string& command) const {
+    const Outcome outcome = run(command + " threads=1 --quiet 2>&1");
+    ASSERT_EQ(outcome.exit_code, 0) << command << "\n" << outcome.out;
+  }
+  bool exists(const std::string& name) const { return fs::exists(tiny_.path(name)); }
+
+  TinyRun tiny_;
+};
+
+TEST_F(SlowExports, AreWhatMergeWrites) {
+  run_text("run", lora("export=gguf:q4_k_m,hf:nf4,gguf"));
+  const std::string merge = fmt::format("merge model={} adapter={} ", path("base"), path("run"));
+  must(merge + "storage=q4_k_m output=" + path("model-q4_k_m.gguf"));
+  must(merge + "storage=keep output=" + path("model.gguf"));
+  must(merge + "storage=nf4 output_dir=" + path("model-nf4"));
+  for (const std::string name : {"model-q4_k_m.gguf", "model.gguf"}) {
+    EXPECT_TRUE(tiny_.text("run/exports/" + name) == tiny_.text(name)) << name;
+  }
+  EXPECT_EQ(contents(path("run/exports/model-nf4")), contents(path("model-nf4")));
+  EXPECT_EQ(GgufFile(path("run/exports/model-q4_k_m.gguf")).integer("general.file_type"), 15);
+}
+
+TEST_F(SlowExports, AreWhatExportWritesOfAModel) {
+  run_text("run", over_base("method=full storage=bf16 export=gguf:q8_0,hf:f32"));
+  must(fmt::format("export model={} storage=q8_0 output={}", path("run"), path("m.gguf")));
+  must(fmt::format("export model={} storage=f32 output_dir={}", path("run"), path("m")));
+  EXPECT_TRUE(tiny_.text("run/exports/model-q8_0.gguf") == tiny_.text("m.gguf"));
+  EXPECT_EQ(contents(path("run/exports/model-f32")), contents(path("m")));
+}
+
+TEST_F(SlowExports, AFinishedRunWritesWhatIsWantedSince) {
+  run_text("run", lora(""));
+  const std::string log = tiny_.text("run/train_log.jsonl");
+  EXPECT_FALSE(exists("run/exports"));
+  const std::string said = run_text("run", lora("export=gguf:q8_0"));
+  EXPECT_NE(said.find("finished  "), std::string::npos) << said;
+  EXPECT_NE(said.find("export    " + path("run/exports/model-q8_0.gguf")), std::string::npos)
+      << said;
+  EXPECT_EQ(said.find("nothing to do"), std::string::npos) << said;
+  const std::string file = tiny_.text("run/exports/model-q8_0.gguf");
+  // Another one leaves the first as it is, and then nothing is left to do.
+  run_text("run", lora("export=gguf:q8_0,gguf:q4_0"));
+  EXPECT_TRUE(exists("run/exports/model-q4_0.gguf"));
+  EXPECT_TRUE(file == tiny_.text("run/exports/model-q8_0.gguf"));
+  EXPECT_NE(run_text("run", lora("export=gguf:q8_0")).find("nothing to do"), std::string::npos);
+  EXPECT_EQ(log, tiny_.text("run/train_log.jsonl"));
+}
+
+// What stands there is always of the result beside it.
+TEST_F(SlowExports, GoWithTheirResult) {
+  const std::string settings = lora("lr_scheduler_type=constant save_steps=2 ");
+  run_text("run", settings + "export=gguf:f32");
+  const std::string first = tiny_.text("run/exports/model-f32.gguf");
+  run_text("run", settings + "max_steps=3 export=gguf:f32");
+  EXPECT_FALSE(first == tiny_.text("run/exports/model-f32.gguf"));
+  run_text("run", settings + "max_steps=4");
+  EXPECT_FALSE(exists("run/exports"));
+}
+
+TEST_F(SlowExports, AreRefusedBeforeTraining) {
+  const auto refused = [&](const std::string& settings, int code,
+                           const std::vector<std::string>& says) {
+    expect_refused(run(tiny_.train("refused", settings) + kErrorsOnly), code, says);
+    EXPECT_FALSE(exists("refused")) << settings;
+  };
+  refused(lora("export=gguf:q9_z"), 2, {"export has \"gguf:q9_z\"", "gguf:q4_k_m"});
+  refused(lora("export=hf,hf:keep"), 2, {"export has \"hf:keep\" twice"});
+  refused(lora("export=onnx"), 2, {"export has \"onnx\"", "expected hf or gguf"});
+  refused(lora("export=hf:q4_k_m"), 2,
+          {"export=hf:q4_k_m: storage=q4_k_m cannot be written to a Hugging Face directory"});
+  refused(lora("export=gguf:nf4"), 2, {"storage=nf4 cannot be written to a GGUF file"});
+  refused(over_base("method=prompt export=gguf"), 2,
+          {"export=gguf: a soft prompt is no part of a weight"});
+  refused("method=lora export=gguf", 2, {"adapter of random weights"});
+  const std::string dynamic = tiny_.file("dynamic.json", R"({
+      "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 260,
+      "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1,
+      "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128,
+      "rope_scaling": {"rope_type": "dynamic", "factor": 2.0},
+      "bos_token_id": 256, "eos_token_id": 257})");
+  refused("method=full export=gguf model=" + dynamic, 5,
+          {"export=gguf: GGUF has no place for rope scaling \"dynamic\""});
+}
+
+// The result is whole, and the message has the command that does what was left.
+TEST_F(SlowExports, CanBeInterruptedAndRepeated) {
+  run_text("run", lora(""));
+  const Recipe recipe = make_recipe(
+      settings_of(tiny_.settings(lora("export=gguf:q8_0,hf:f32 output_dir=" + path("run")))));
+  const ModelFiles files = open_model(recipe.model, recipe.adapter, recipe.tokenizer);
+  ProgressStyle style;
+  style.quiet = true;
+  style.check = [] { throw Error(ErrorKind::interrupted, "stopped"); };
+  const auto interrupted = [&] {
+    write_exports(recipe, files, path("run"), style, [](const std::string&) {});
+  };
+  std::string hint;
+  try {
+    interrupted();
+    FAIL() << "not interrupted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::interrupted);
+    EXPECT_NE(std::string(error.what()).find("stopped; the result is whole in " + path("run")),
+              std::string::npos)
+        << error.what();
+    hint = error.hint();
+  }
+  EXPECT_TRUE(fs::is_empty(tiny_.path("run/exports")));
+  EXPECT_TRUE(lacks_exports(recipe, path("run")));
+  const std::string words = "run the same command again, or: jackscrew ";
+  ASSERT_NE(hint.find(words), std::string::npos) << hint;
+  must(hint.substr(hint.find(words) + words.size()));
+  EXPECT_TRUE(exists("run/exports/model-q8_0.gguf"));
+  style.check = {};
+  std::vector<std::string> said;
+  write_exports(recipe, files, path("run"), style,
+                [&](const std::string& line) { said.push_back(line); });
+  ASSERT_EQ(said.size(), 1u) << "what was there already is not written again";
+  EXPECT_NE(said[0].find("exports/model-f32"), std::string::npos) << said[0];
+  EXPECT_FALSE(lacks_exports(recipe, path("run")));
+}
+
+}  // namespace
+}  // namespace jackscrew

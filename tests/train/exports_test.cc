@@ -4,9 +4,8 @@
 #include "base/error.h"
 #include "formats/gguf.h"
 #include "tests/cli/expect_refused.h"
-#include "tests/support/errors.h"
+#include "tests/support/ranks.h"
 #include "tests/support/tiny_run.h"
-#include "tests/support/train_quietly.h"
 
 namespace jackscrew {
 namespace {
@@ -112,6 +111,15 @@ TEST_F(SlowExports, AreRefusedBeforeTraining) {
       "bos_token_id": 256, "eos_token_id": 257})");
   refused("method=full export=gguf model=" + dynamic, 5,
           {"export=gguf: GGUF has no place for rope scaling \"dynamic\""});
+}
+
+TEST_F(SlowExports, OfSeveralRanksAreThoseOfOne) {
+  const auto train_in = [&](const std::string& output, int ranks) {
+    train_on_ranks(
+        tiny_.settings(lora("data_parallel=2 export=gguf:q8_0 output_dir=" + path(output))), ranks);
+    return tiny_.text(output + "/exports/model-q8_0.gguf");
+  };
+  EXPECT_TRUE(train_in("two", 2) == train_in("one", 1));
 }
 
 // The result is whole, and the message has the command that does what was left.

@@ -124,6 +124,28 @@ TEST_F(SlowFullDisk, RotationsNeedNoMoreRoom) {
   }
 }
 
+// A model beside the result is written when there is room for it; the result does not wait.
+TEST_F(SlowFullDisk, AnExportIsWrittenLater) {
+  const std::string settings = "method=full max_steps=1 export=gguf:f32,gguf:q8_0";
+  tiny_.must_train("whole", settings);
+  tiny_.must_train("disk/run", "method=full max_steps=1");
+  fill();
+  const Outcome refused = run(tiny_.train("disk/run", settings) + " 2>&1");
+  EXPECT_EQ(refused.exit_code, 1) << refused.out;
+  for (const char* words : {"export=gguf:f32: ", "the result is whole in ",
+                            "run the same command again, or: jackscrew export model="}) {
+    EXPECT_NE(refused.out.find(words), std::string::npos) << refused.out;
+  }
+  EXPECT_FALSE(fs::exists(disk_ / "run/exports/model-f32.gguf.part"));
+  EXPECT_TRUE(tiny_.text("whole/model.safetensors") == tiny_.text("disk/run/model.safetensors"));
+  make_room();
+  tiny_.must_train("disk/run", settings);
+  for (const std::string name : {"model-f32.gguf", "model-q8_0.gguf"}) {
+    EXPECT_EQ(fs::file_size(tiny_.path("whole/exports/" + name)),
+              fs::file_size(disk_ / "run/exports" / name));
+  }
+}
+
 TEST_F(SlowFullDisk, AFileGrowsByWholePieces) {
   const fs::path path = disk_ / "grown";
   {

@@ -342,8 +342,8 @@ def check_llama_cpp(report, program, work: Path, model: Path, python: Path) -> N
         print(f"skip llama.cpp: there is no {python} (script/setup --oracle makes it)", flush=True)
         return
     # Its cache of keys and values is f16; where weights are quantised, as in the file itself ("keep"), it rounds
-    # activations too.
-    for storage, limit in (("f32", 5e-3), ("keep", 0.5), ("q8_0", 0.5), ("q4_k", 0.5), ("q4_k_m", 0.5)):
+    # activations too: of q6_k in groups of 256, by which a token that is likely by a tenth may be off by 0.8.
+    for storage, limit in (("f32", 5e-3), ("keep", 0.5), ("q8_0", 0.5), ("q4_k", 0.5), ("q4_k_m", 1.0)):
         path = work / f"smollm2.{storage}.gguf"
         program("export", f"model={model}", f"output={path}", f"storage={storage}")
         compare_answers(report, program, work, python, f"llama.cpp.{storage}", path, limit)

@@ -35,7 +35,8 @@ std::vector<Assignment> conversion_settings(const Recipe& recipe, const RunExpor
     settings.push_back({name, text, "train", {}});
   };
   add("model", adapter ? recipe.model : result);
-  if (adapter) settings.push_back({"adapter", "", "train", std::vector{result}});
+  // A plan need not know where the result will be.
+  if (adapter && !result.empty()) settings.push_back({"adapter", "", "train", std::vector{result}});
   add("storage", wanted.storage);
   add(wanted.gguf ? "output" : "output_dir", path_of(wanted, output_dir).string());
   for (const char* name : {"tokenizer", "chat_template", "chat_date", "max_shard_size"}) {

@@ -58,6 +58,7 @@ class GgufWriterTest : public ::testing::Test {
       writer->write(tensor.spec, bytes);
     }
     writer->close();
+    EXPECT_EQ(gguf_model_bytes(model_, tensors()), static_cast<int64_t>(fs::file_size(path_)));
   }
   std::string refusal() const {
     return error_of(ErrorKind::model, [&] { make_gguf_model_writer(path_, model_, tensors()); });
@@ -95,6 +96,7 @@ TEST_F(GgufWriterTest, ComesBackAsItWas) {
     ++mark;
   }
   EXPECT_EQ(source.names().size(), tensors().size());
+  EXPECT_EQ(source.file_type(), "f16");
   EXPECT_EQ(source.find("model.layers.1.self_attn.k_proj.weight")->interleaved_heads, 2);
   const GgufTokenizerMetadata tokenizer = gguf_tokenizer(source.file());
   EXPECT_EQ(tokenizer.pre, "smollm");

@@ -196,6 +196,13 @@ TEST_F(SlowDiskPlans, Exports) {
                       tiny_.path("model").string(), tiny_.path("q.gguf").string()));
   ASSERT_EQ(packed.exit_code, 0) << packed.out;
   expect_planned(lora + "lora_target=q_proj export=gguf,hf " + over("q.gguf"), true);
+  // Where the result will be, and whether there are weights, a plan need not know.
+  const auto planned = [&](const std::string& more) {
+    return plan_of(tiny_.settings(lora + "export=gguf:q8_0 " + more), 6).exports;
+  };
+  EXPECT_GT(planned(over("model")), 0);
+  EXPECT_EQ(planned(over("model")), planned(over("model") + " output_dir=anywhere"));
+  EXPECT_GT(planned("model=llama-7b checkpoint_dtype=bf16"), int64_t{6'738'415'616} * 34 / 32);
 }
 
 using DiskPlans = SlowDiskPlans;  // those that train nothing

@@ -76,7 +76,7 @@ class Conversion {
     if (choice.files == ModelFormat::hf) {
       plan_directory(recipe, files);
     } else {
-      plan_gguf(recipe, files, mixture_of(choice));
+      plan_gguf(recipe, files, choice);
     }
   }
 
@@ -105,13 +105,24 @@ class Conversion {
                                 safetensors_model_bytes(tensors_, dtype_, recipe.max_shard_bytes));
   }
 
-  void plan_gguf(const Recipe& recipe, const ModelFiles& files, const GgufMixture* mixture) {
+  void plan_gguf(const Recipe& recipe, const ModelFiles& files, const StorageChoice& choice) {
     gguf_ = gguf_model(recipe, files, report_.notes);
-    if (mixture != nullptr) {
-      gguf_->file_type = mixture->file_type;
-      report_.file_type = mixture->name;
-    }
+    const GgufMixture* mixture = mixture_of(choice);
+    report_.file_type = mixture != nullptr ? std::string(mixture->name) : kept_type(choice);
+    if (!report_.file_type.empty()) gguf_->file_type = gguf_file_type_of(report_.file_type);
     report_.bytes = gguf_model_bytes(*gguf_, tensors_);
+  }
+
+  // What the file is called of which all weights are kept; empty where some are not, or it has no
+  // name.
+  std::string kept_type(const StorageChoice& choice) const {
+    const auto stays = [&](const ModelTensor& tensor) {
+      const StoredTensor* kept = choice.kept->find(tensor.spec.name);
+      return kept != nullptr && kept->format.get() == tensor.format;
+    };
+    if (choice.storage != "keep" || !std::ranges::all_of(tensors_, stays)) return {};
+    const std::string type = choice.kept->file_type();
+    return gguf_file_type_name(gguf_file_type_of(type)) == type ? type : std::string();
   }
 
   ConversionReport report_;

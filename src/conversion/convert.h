@@ -42,7 +42,7 @@ struct ConversionReport {
   };
   std::map<std::string, Share> formats;  // by storage format
   int64_t bytes = 0;                     // of all files
-  std::string file_type;                 // of a GGUF file that is a mixture: its name
+  std::string file_type;                 // of a GGUF file that is a mixture, or kept: its name
   std::vector<std::string> notes;        // what is not as asked, a line each
 
   JsonObject to_json() const;

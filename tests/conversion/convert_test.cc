@@ -157,7 +157,11 @@ TEST_F(SlowConversion, AMixtureIsCalledByItsName) {
             std::string::npos)
       << said["notes"];
   EXPECT_GT(said["storage"]["q5_0"]["tensors"], 0);
-  answer(base + " storage=q5_k output=" + path("p.gguf"));
+  // It keeps the name as long as it is one.
+  answer(fmt::format("export model={} output={}", path("m.gguf"), path("k.gguf")));
+  EXPECT_EQ(GgufFile(path("k.gguf")).integer("general.file_type"), 15);
+  answer(fmt::format("export model={} output={} storage=q5_0", path("m.gguf"), path("p.gguf")));
+  EXPECT_EQ(answer("inspect " + path("p.gguf"))["file_type"], "q5_0");
   EXPECT_FALSE(answer("inspect " + path("base")).contains("file_type"));
   expect_refusal(base + " storage=q4_k_m output_dir=" + path("d"), 2,
                  {"storage=q4_k_m cannot be written to a Hugging Face directory"});

@@ -1,0 +1,124 @@
+#include "conversion/gptq_row.h"
+
+namespace jackscrew::JACKSCREW_ISA {
+
+namespace {
+
+// Shares of the range that are tried, from all of it down to kLeastShare in equal steps. More
+// steps, or a smaller least share, change the error of 4-bit weights by less than a thousandth.
+constexpr int kScaleSteps = 24;
+constexpr float kLeastShare = 0.55f;
+constexpr float kLargest = 65504.0f;  // of f16
+
+struct Grid {
+  float scale;  // as f16 has it
+  float zero;
+  float last;  // the largest code
+};
+
+JACKSCREW_INLINE float smaller(float a, float b) {
+  return a < b ? a : b;
+}
+JACKSCREW_INLINE float larger(float a, float b) {
+  return a > b ? a : b;
+}
+JACKSCREW_INLINE float within(float x, float low, float high) {
+  return smaller(larger(x, low), high);
+}
+// Adding and taking away 1.5 * 2^23 rounds to the nearest, ties to even.
+JACKSCREW_INLINE float nearest(float x) {
+  return (x + 12582912.0f) - 12582912.0f;
+}
+JACKSCREW_INLINE float as_half(float x) {
+  return to_float(to_f16(x));
+}
+
+JACKSCREW_INLINE float code_of(const Grid& grid, float x) {
+  const float number = nearest(within(x / grid.scale, -1024.0f, 1024.0f));
+  return within(number + grid.zero, 0.0f, grid.last);
+}
+// As files are read: rounded to f16. What is beyond that is refused when all is done.
+JACKSCREW_INLINE float value_of(const Grid& grid, float code) {
+  return as_half(within(grid.scale * (code - grid.zero), -kLargest, kLargest));
+}
+
+// The grid of the numbers in [low, high], of which a share is kept.
+JACKSCREW_INLINE Grid grid_of(const GptqColumns& args, float low, float high, float share) {
+  constexpr float kLeastScale = 0x1p-24f;  // of f16 above 0
+  Grid grid;
+  grid.last = static_cast<float>((1 << args.bits) - 1);
+  const float range = (args.symmetric ? 2.0f * larger(-low, high) : high - low) * share;
+  grid.scale = as_half(within(range / grid.last, kLeastScale, kLargest));
+  // A zero of 0 would be stored as -1, which programs read in different ways.
+  grid.zero = args.symmetric ? static_cast<float>(1 << (args.bits - 1))
+                             : within(nearest(-low * share / grid.scale), 1.0f, grid.last);
+  return grid;
+}
+
+// The best grid for w [count], whose errors cost `cost` [count].
+JACKSCREW_INLINE Grid best_grid(const GptqColumns& args, const float* w, const float* cost,
+                                int64_t count) {
+  float low = 0.0f, high = 0.0f;
+#pragma omp simd reduction(min : low) reduction(max : high)
+  for (int64_t i = 0; i < count; ++i) {
+    low = smaller(low, w[i]);
+    high = larger(high, w[i]);
+  }
+  Grid best = {};
+  float least = 0.0f;
+  for (int step = 0; step < kScaleSteps; ++step) {
+    const float share = 1.0f - (1.0f - kLeastShare) * static_cast<float>(step) /
+                                   static_cast<float>(kScaleSteps - 1);
+    const Grid grid = grid_of(args, low, high, share);
+    float error = 0.0f;
+#pragma omp simd reduction(+ : error)
+    for (int64_t i = 0; i < count; ++i) {
+      const float miss = w[i] - grid.scale * (code_of(grid, w[i]) - grid.zero);
+      error += cost[i] * miss * miss;
+    }
+    if (step == 0 || error < least) {
+      best = grid;
+      least = error;
+    }
+  }
+  return best;
+}
+
+void round_row(const GptqColumns& args, int64_t row) {
+  float* w = args.w + row * args.cols;
+  uint8_t* codes = args.codes + row * args.cols;
+  uint8_t* zeros = args.zeros + row * args.groups;
+  f16* scales = args.scales + row * args.groups;
+  float* errors = args.errors + row * kGptqColumns;
+  Grid grid = {};
+  if (args.begin % args.group_size != 0) {
+    const int64_t group = args.begin / args.group_size;
+    grid = {to_float(scales[group]), static_cast<float>(zeros[group]),
+            static_cast<float>((1 << args.bits) - 1)};
+  }
+  for (int64_t k = args.begin; k < args.end; ++k) {
+    if (k % args.group_size == 0) {
+      const int64_t left = args.cols - k;
+      grid = best_grid(args, w + k, args.cost + k, args.group_size < left ? args.group_size : left);
+      scales[k / args.group_size] = to_f16(grid.scale);
+      zeros[k / args.group_size] = static_cast<uint8_t>(grid.zero);
+    }
+    const float code = code_of(grid, w[k]);
+    const float value = value_of(grid, code);
+    codes[k] = static_cast<uint8_t>(code);
+    if (args.u != nullptr) {
+      const float* beside = args.u + k * args.cols;
+      const float error = (value - w[k]) / beside[k];
+#pragma omp simd
+      for (int64_t j = k + 1; j < args.end; ++j) w[j] += error * beside[j];
+      errors[k - args.begin] = error;
+    }
+    w[k] = value;
+  }
+}
+
+}  // namespace
+
+extern const GptqRowKernel kRoundGptqRow = round_row;
+
+}  // namespace jackscrew::JACKSCREW_ISA

@@ -1,29 +1,30 @@
 #include "base/crc32c.h"
 
-#include <array>
+#include <nmmintrin.h>
+
+#include <cstring>
 
 namespace jackscrew {
 
 namespace {
 
-constexpr std::array<uint32_t, 256> make_table() {
-  std::array<uint32_t, 256> table{};
-  for (uint32_t byte = 0; byte < 256; ++byte) {
-    uint32_t crc = byte;
-    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1) != 0 ? 0x82F63B78u : 0u);
-    table[byte] = crc;
+// The instruction for this very polynomial, which x86-64-v3 has; eight bytes at a time.
+__attribute__((target("sse4.2"))) uint32_t add_bytes(uint32_t state,
+                                                     std::span<const uint8_t> bytes) {
+  while (bytes.size() >= sizeof(uint64_t)) {
+    uint64_t word = 0;
+    std::memcpy(&word, bytes.data(), sizeof word);
+    state = static_cast<uint32_t>(_mm_crc32_u64(state, word));
+    bytes = bytes.subspan(sizeof word);
   }
-  return table;
+  for (const uint8_t byte : bytes) state = _mm_crc32_u8(state, byte);
+  return state;
 }
-
-constexpr std::array<uint32_t, 256> kTable = make_table();
 
 }  // namespace
 
 void Crc32c::add(std::span<const uint8_t> bytes) {
-  uint32_t state = state_;
-  for (const uint8_t byte : bytes) state = (state >> 8) ^ kTable[(state ^ byte) & 0xFFu];
-  state_ = state;
+  state_ = add_bytes(state_, bytes);
 }
 
 void Crc32c::add(std::string_view text) {

@@ -124,9 +124,10 @@ void print_written(const Recipe& recipe, const ModelOutput& output, const Conver
 int convert(const Recipe& recipe, const char* command) {
   recipe.options.require("model", command);
   if (recipe.format == "gptq" || recipe.format == "exl2") {
-    throw Error(ErrorKind::usage,
-                fmt::format("{} does not write format={}", command, recipe.format),
-                "jackscrew quantize does, of a merged model too");
+    throw Error(
+        ErrorKind::usage, fmt::format("{} does not write format={}", command, recipe.format),
+        fmt::format("jackscrew quantize {}data=FILE output_dir=DIR format={} does",
+                    recipe.adapters.empty() ? "model=M " : "model=M adapter=A ", recipe.format));
   }
   if (recipe.max_merge_loss && recipe.eval_data.empty()) {
     throw Error(ErrorKind::usage, "max_merge_loss is set, but there is nothing to evaluate on",

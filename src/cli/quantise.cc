@@ -33,7 +33,7 @@ Dataset read_text_of(const Recipe& recipe, const std::vector<std::string>& data,
                        part, {});
 }
 
-// The written model against the one that it is made of.
+// The written model against the one that it is made of. The recipe has no adapters.
 Comparison measure_quantised(Recipe recipe, const ModelFiles& files, const fs::path& written,
                              const ProgressStyle& style) {
   recipe.storage = "keep";  // the option is of what was written
@@ -108,12 +108,12 @@ Recipe run_over(const Recipe& recipe, const ModelConfig& config) {
   return run;
 }
 
-std::unique_ptr<Rounder> make_fitting_exl2_rounder(const Recipe& recipe, const ModelFiles& files) {
+std::unique_ptr<Rounder> make_fitting_exl2_rounder(const Recipe& recipe, const ModelFiles& files,
+                                                   const std::string& rest) {
   Exl2Limit limit{recipe.options.number("bits"), {}};
   if (exl2_fits_a_run(recipe)) {
-    limit.held_bytes =
-        exl2_bytes_that_fit(run_over(recipe, files.config), files,
-                            recipe.options.integer("head_bits"), rest_storage(recipe, files));
+    limit.held_bytes = exl2_bytes_that_fit(run_over(recipe, files.config), files,
+                                           recipe.options.integer("head_bits"), rest);
   }
   return make_exl2_rounder(recipe, files.config, limit);
 }
@@ -126,39 +126,76 @@ void check_format(const Recipe& recipe) {
       "q4_k");
 }
 
+// Of adapters there is nothing left beside the merged model.
+Recipe without_adapters(Recipe recipe) {
+  recipe.adapter.clear();
+  recipe.adapters.clear();
+  recipe.adapter_weights.clear();
+  return recipe;
+}
+
+// What is written, and measured before anything stands at the output's name.
+struct Quantised {
+  QuantisationReport report;
+  std::optional<Comparison> loss;
+};
+
+Quantised write_and_measure(const Recipe& recipe, const ModelFiles& files, Rounder& rounder,
+                            const QuantisationPlan& plan, const CalibrationText& text,
+                            QuantisationCheckpoint& checkpoint, ModelOutput& output,
+                            const ProgressStyle& style) {
+  Quantised out{write_quantised(recipe, files, rounder, plan, text, checkpoint, output, style), {}};
+  try {
+    if (exl2_fits_a_run(recipe)) {
+      check_exl2_fits(run_over(recipe, files.config), open_model(output.path().string()));
+    }
+  } catch (const Error&) {
+    checkpoint.remove();  // for another rate nothing of it is of use
+    throw;
+  }
+  if (!recipe.eval_data.empty()) {
+    out.loss = measure_quantised(recipe, files, output.path(), style);
+  }
+  output.commit();
+  checkpoint.remove();
+  return out;
+}
+
+[[noreturn]] void stop(const QuantisationCheckpoint& checkpoint, const ModelConfig& config) {
+  throw Error(ErrorKind::interrupted, "stopped " + progress_text(checkpoint.progress(), config),
+              fmt::format("run the same command again to continue from {}",
+                          checkpoint.directory().string()));
+}
+
 int quantise(const Recipe& given) {
-  Recipe recipe = given;
-  recipe.options.require("model", "quantize");
-  recipe.options.require("output_dir", "quantize");
-  check_format(recipe);
+  given.options.require("model", "quantize");
+  given.options.require("output_dir", "quantize");
+  check_format(given);
   // What is wrong with the recipe alone is said before any file is opened.
   std::unique_ptr<Rounder> rounder;
-  if (recipe.format != "exl2") rounder = make_gptq_rounder(recipe);
-  const bool dry = recipe.options.boolean("dry_run");
-  if (!dry) recipe.options.require("data", "quantize");
+  if (given.format != "exl2") rounder = make_gptq_rounder(given);
+  const bool dry = given.options.boolean("dry_run");
+  if (!dry) given.options.require("data", "quantize");
   const Stopwatch watch;
   Interruption interruption;
   const SignalThread thread(std::array{SIGINT, SIGTERM},
                             [&](int signal) { interruption.receive(signal); });
-  ProgressStyle style = stderr_style(recipe.quiet);
+  ProgressStyle style = stderr_style(given.quiet);
   style.check = [&] { interruption.check(); };
-  ModelOutput output(recipe, "quantize");
-  warn_of_unused(recipe, "quantize",
-                 {"adapter", "data_weights", "val_size", "packing", "train_on_inputs",
-                  "max_merge_loss", "adapter_weight"});
-  if (!exl2_fits_a_run(recipe)) warn_of_unused(recipe, "quantize", {"device", "device_memory"});
-  const ModelFiles files = open_model(recipe.model, {}, recipe.tokenizer);
-  if (files.source == nullptr) {
-    throw Error(ErrorKind::usage, fmt::format("{} is a shape without weights", recipe.model),
-                "give a model directory or a GGUF file");
-  }
-  check_tied(files);
+  ModelOutput output(given, "quantize");
+  warn_of_unused(given, "quantize",
+                 {"data_weights", "val_size", "packing", "train_on_inputs", "max_merge_loss"});
+  if (!exl2_fits_a_run(given)) warn_of_unused(given, "quantize", {"device", "device_memory"});
+  const ConvertedModel model(given);
+  const ModelFiles& files = model.result();
+  const Recipe recipe = without_adapters(given);
   const CalibrationSize size = calibration_size(recipe, files.config);
   Recipe lengths = recipe;
   lengths.sequence_len = size.sequence_len;
   settle_lengths(lengths, files.config);
-  if (rounder == nullptr) rounder = make_fitting_exl2_rounder(recipe, files);
-  const QuantisationPlan plan(recipe, files, *rounder);
+  const std::string rest = rest_storage(recipe, model.base);
+  if (rounder == nullptr) rounder = make_fitting_exl2_rounder(recipe, files, rest);
+  const QuantisationPlan plan(recipe, files, rest, *rounder);
   if (dry) {
     print_plan(recipe, output, plan.report());
     return 0;
@@ -166,23 +203,22 @@ int quantise(const Recipe& given) {
   const Dataset data = read_text_of(lengths, recipe.data, files, DataPart::train, style);
   const CalibrationText text =
       calibration_text(data, size.sequences, size.sequence_len, plan.least_tokens());
-  const QuantisationReport report =
-      write_quantised(recipe, files, *rounder, plan, text, output, style);
-  if (exl2_fits_a_run(recipe)) {
-    check_exl2_fits(run_over(recipe, files.config), open_model(output.path().string()));
+  QuantisationCheckpoint checkpoint(
+      output.target(), quantisation_settings(recipe, model, *rounder, text), recipe.overwrite);
+  Quantised quantised;
+  try {
+    quantised = write_and_measure(recipe, files, *rounder, plan, text, checkpoint, output, style);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::interrupted || checkpoint.empty()) throw;
+    stop(checkpoint, files.config);
   }
-  std::optional<Comparison> loss;
-  if (!recipe.eval_data.empty()) {
-    loss = measure_quantised(recipe, files, output.path(), style);
-  }
-  output.commit();
   if (recipe.json) {
     JsonObject json;
-    json.add("output", output.target().string()).merge(report.to_json());
-    if (loss) json.merge(loss->to_json());
+    json.add("output", output.target().string()).merge(quantised.report.to_json());
+    if (quantised.loss) json.merge(quantised.loss->to_json());
     fmt::print("{}\n", json.text());
   } else {
-    print_quantised(output, report, loss, watch.seconds());
+    print_quantised(output, quantised.report, quantised.loss, watch.seconds());
   }
   return 0;
 }

@@ -65,6 +65,11 @@ class CalibrationRun {
   Ops& ops() { return *ops_; }
   Memory& memory() { return memory_; }
 
+  // f32 [tokens, hidden]: the residual stream before the next block, from the first on.
+  const Tensor& stream() const { return stream_.view(); }
+  // The stream, which the caller has filled, is what block `next` reads, or the head behind all.
+  void go_on(int64_t next) { next_block_ = next; }
+
   // Loads the next block; the first call embeds the text before that.
   void begin_block();
   // The linear layers of the block, in the model's order, for whoever changes them: as_f32().

@@ -20,7 +20,7 @@ namespace {
 struct MixedMatrix {
   WeightSpec weight;
   std::vector<Exl2Groups> groups;
-  std::vector<RateOption> options;  // what of it counts, bytes; of what is lost, the share
+  std::vector<int64_t> sizes;  // what of it counts, bytes
   size_t chosen = 0;
 };
 
@@ -60,12 +60,20 @@ class Exl2Rounder : public Rounder {
     return checked_add(limit_.held_bytes ? blocks : std::min(blocks, limit_bytes()), head);
   }
 
-  std::vector<TensorBytes> round(const RoundedMatrix& m) override {
+  std::vector<TensorBytes> round(const RoundedMatrix& m) const override {
     Exl2Matrix matrix = round_exl2(m.ops, m.memory, m.weight, m.w, m.u, groups_of(m.weight)).matrix;
     matrix.columns = m.order;
     return exl2_tensors(m.weight, matrix);
   }
 
+  QuantisationSettings settings() const override {
+    return {
+        {"format", "exl2"},
+        {limit_.held_bytes ? "bytes left by device_memory" : "bits",
+         limit_.held_bytes ? std::to_string(*limit_.held_bytes) : fmt::format("{}", limit_.bits)},
+        {"head_bits", std::to_string(head_bits_)},
+        {"damp_percent", fmt::format("{}", damping_)}};
+  }
   nlohmann::json config(int64_t sequences, int64_t sequence_len) const override {
     double bits = 0.0;
     for (const MixedMatrix& matrix : matrices_) {
@@ -78,20 +86,27 @@ class Exl2Rounder : public Rounder {
 
   bool measures() const override { return true; }
 
-  void measure(const RoundedMatrix& m) override {
-    MixedMatrix& matrix = matrices_[places_.at(m.weight.name)];
+  std::vector<double> measure(const RoundedMatrix& m) const override {
+    const MixedMatrix& matrix = matrices_[places_.at(m.weight.name)];
+    std::vector<double> costs;
     const OwnedTensor rounded(m.memory, Purpose::workspace, DType::f32, {m.w.rows(), m.w.cols()});
-    for (size_t i = 0; i < matrix.groups.size(); ++i) {
+    for (const Exl2Groups& groups : matrix.groups) {
       m.ops.copy(rounded.view(), m.w);
-      const double error =
-          round_exl2(m.ops, m.memory, m.weight, rounded.view(), m.u, matrix.groups[i]).error;
-      matrix.options[i].cost = m.energy > 0.0 ? error / m.energy : 0.0;
+      const double error = round_exl2(m.ops, m.memory, m.weight, rounded.view(), m.u, groups).error;
+      costs.push_back(m.energy > 0.0 ? error / m.energy : 0.0);
     }
+    return costs;
   }
 
-  void choose() override {
+  void choose(const std::map<std::string, std::vector<double>>& costs) override {
     std::vector<std::vector<RateOption>> items;
-    for (const MixedMatrix& matrix : matrices_) items.push_back(matrix.options);
+    for (const MixedMatrix& matrix : matrices_) {
+      const std::vector<double>& measured = costs.at(matrix.weight.name);
+      std::vector<RateOption>& options = items.emplace_back();
+      for (size_t i = 0; i < matrix.sizes.size(); ++i) {
+        options.push_back({matrix.sizes[i], measured.at(i)});
+      }
+    }
     const auto choice = cheapest_choice(items, limit_bytes());
     for (size_t i = 0; i < matrices_.size(); ++i) matrices_[i].chosen = choice->options[i];
   }
@@ -104,14 +119,13 @@ class Exl2Rounder : public Rounder {
     MixedMatrix matrix{weight, {}, {}, 0};
     for (const Exl2Mixture& mixture : exl2_mixtures()) {
       const Exl2Groups groups = exl2_groups(mixture, weight.cols);
-      matrix.options.push_back(
-          {limit_.held_bytes ? exl2_held_bytes(weight, groups) : exl2_file_bytes(weight, groups),
-           0.0});
+      matrix.sizes.push_back(limit_.held_bytes ? exl2_held_bytes(weight, groups)
+                                               : exl2_file_bytes(weight, groups));
       matrix.groups.push_back(groups);
     }
     places_[weight.name] = matrices_.size();
     elements_ += static_cast<double>(weight.size());
-    least_ += std::ranges::min(matrix.options, {}, &RateOption::size).size;
+    least_ += std::ranges::min(matrix.sizes);
     matrices_.push_back(std::move(matrix));
   }
 

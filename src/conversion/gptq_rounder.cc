@@ -30,11 +30,20 @@ class GptqRounder : public Rounder {
     for (const WeightSpec& weight : weights) bytes = checked_add(bytes, bytes_of(specs(weight)));
     return bytes;
   }
-  std::vector<TensorBytes> round(const RoundedMatrix& m) override {
+  std::vector<TensorBytes> round(const RoundedMatrix& m) const override {
     return gptq_tensors(m.weight, layout_,
                         round_gptq(m.ops, m.memory, m.weight, m.w, m.u, m.order, layout_));
   }
 
+  QuantisationSettings settings() const override {
+    return {{"format", "gptq"},
+            {"bits", std::to_string(layout_.bits)},
+            {"group_size", std::to_string(layout_.group_size)},
+            {"desc_act", layout_.activation_order ? "true" : "false"},
+            {"sym", layout_.symmetric ? "true" : "false"},
+            {"rounding", compensates_ ? "gptq" : "nearest"},
+            {"damp_percent", fmt::format("{}", damping_)}};
+  }
   nlohmann::json config(int64_t, int64_t) const override {
     return gptq_quantization_config(layout_, damping_);
   }

@@ -117,7 +117,7 @@ fs::path ModelOutput::path() const {
   return directory_ ? directory_->path() : fs::path(target_.string() + ".part");
 }
 
-void ModelOutput::begin(int64_t bytes) {
+void ModelOutput::require_space(int64_t bytes) const {
   const fs::path parent = target_.has_parent_path() ? target_.parent_path() : fs::path(".");
   make_directories(parent);
   std::error_code unknown;
@@ -128,6 +128,10 @@ void ModelOutput::begin(int64_t bytes) {
                             human_bytes(bytes), human_bytes(static_cast<int64_t>(space.available))),
                 "free some of it, or give an output on another disk");
   }
+}
+
+void ModelOutput::begin(int64_t bytes) {
+  require_space(bytes);
   if (format_ == ModelFormat::hf) directory_.emplace(target_);
 }
 

@@ -30,8 +30,9 @@ class ModelOutput {
   const fs::path& target() const { return target_; }
   // The directory or the file to write to.
   fs::path path() const;
-  // Makes the place for it. Throws Error(generic) where that cannot be, or where the disk has not
-  // so many bytes left.
+  // Throws Error(generic) where its disk has not so many bytes left.
+  void require_space(int64_t bytes) const;
+  // Makes the place for it, of so many bytes. Throws Error(generic) where that cannot be.
   void begin(int64_t bytes);
   // The bytes of all that lies at path().
   int64_t written_bytes() const;

@@ -6,7 +6,9 @@
 
 #include "base/json_object.h"
 #include "conversion/calibration.h"
+#include "conversion/convert.h"
 #include "conversion/model_output.h"
+#include "conversion/quantise_checkpoint.h"
 #include "conversion/rounder.h"
 #include "report/progress.h"
 
@@ -19,9 +21,10 @@ struct CalibrationSize {
 // That of a recipe, for a model of so many positions.
 CalibrationSize calibration_size(const Recipe& recipe, const ModelConfig& config);
 
-// What weights that are not rounded are kept in: "bf16", "f16" or the recipe's storage. Throws
-// Error(usage) for one that the files cannot have.
-std::string rest_storage(const Recipe& recipe, const ModelFiles& files);
+// What weights that are not rounded are kept in: "bf16" where those of `base`, the model without
+// adapters, are, else "f16", or the recipe's storage. Throws Error(usage) for one that the files
+// cannot have.
+std::string rest_storage(const Recipe& recipe, const ModelFiles& base);
 
 // What a matrix has become.
 struct QuantisedMatrix {
@@ -41,13 +44,13 @@ struct QuantisationReport {
   JsonObject to_json() const;
 };
 
-// How a model will be written: what the rounder rounds in codes (no format), the rest in bf16 where
-// the model's is, else in f16, or as the recipe's storage says.
+// How a model will be written: what the rounder rounds in codes (no format), the rest as
+// rest_storage() says.
 class QuantisationPlan {
  public:
-  // Throws Error(model) for a matrix whose shape such files cannot have, Error(usage) for a
-  // storage.
-  QuantisationPlan(const Recipe& recipe, const ModelFiles& files, const Rounder& rounder);
+  // Throws Error(model) for a matrix whose shape such files cannot have.
+  QuantisationPlan(const Recipe& recipe, const ModelFiles& files, const std::string& rest,
+                   const Rounder& rounder);
 
   const std::vector<ModelTensor>& tensors() const { return tensors_; }
   bool rounds_head() const { return rounds_head_; }
@@ -63,12 +66,21 @@ class QuantisationPlan {
   QuantisationReport report_;
 };
 
-// Rounds the model and writes it to output.path(); the caller commits. One block's weights are in
-// memory at a time. What a block reads is what those before it, already rounded, make of the text.
-// A rounder that measures does so before, on a part of the text and over the model as it is. The
-// same bytes whatever the number of threads.
+// All that decides what the matrices become.
+QuantisationSettings quantisation_settings(const Recipe& recipe, const ConvertedModel& model,
+                                           const Rounder& rounder, const CalibrationText& text);
+
+// "after rounding 3 of 30 blocks".
+std::string progress_text(const QuantisationProgress& progress, const ModelConfig& config);
+
+// Rounds the model and writes it to output.path(); the caller commits, and removes the checkpoint.
+// One block's weights are in memory at a time. What a block reads is what those before it, already
+// rounded, make of the text. A rounder that measures does so before, on a part of the text and over
+// the model as it is. The same bytes whatever the number of threads, and from whichever block the
+// checkpoint, one of these settings, goes on.
 QuantisationReport write_quantised(const Recipe& recipe, const ModelFiles& files, Rounder& rounder,
                                    const QuantisationPlan& plan, const CalibrationText& text,
-                                   ModelOutput& output, const ProgressStyle& style);
+                                   QuantisationCheckpoint& checkpoint, ModelOutput& output,
+                                   const ProgressStyle& style);
 
 }  // namespace jackscrew

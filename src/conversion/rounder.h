@@ -2,11 +2,13 @@
 // writes.
 #pragma once
 
+#include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
 #include "conversion/hessian.h"
+#include "conversion/quantise_checkpoint.h"
 #include "formats/quantised_model_writer.h"
 
 namespace jackscrew {
@@ -39,8 +41,10 @@ class Rounder {
   // The most bytes that the weights will take together.
   virtual int64_t most_bytes(const std::vector<WeightSpec>& weights) const = 0;
   // Rounds a matrix: w becomes what the tensors stand for.
-  virtual std::vector<TensorBytes> round(const RoundedMatrix& matrix) = 0;
+  virtual std::vector<TensorBytes> round(const RoundedMatrix& matrix) const = 0;
 
+  // All of its own that decides what it writes.
+  virtual QuantisationSettings settings() const = 0;
   // What is written of it: the quantization_config for so much text, and lines for people.
   virtual nlohmann::json config(int64_t sequences, int64_t sequence_len) const = 0;
   virtual std::vector<std::string> notes(const std::vector<WeightSpec>& weights) const = 0;
@@ -48,9 +52,10 @@ class Rounder {
   // Whether it chooses among several ways of rounding a matrix of a block: each is then measured
   // once, over the model as it is, before any is rounded for good.
   virtual bool measures() const { return false; }
-  // Leaves w as it is.
-  virtual void measure(const RoundedMatrix& /*matrix*/) {}
-  virtual void choose() {}
+  // What of its outputs' energy each of the ways loses. Leaves w as it is.
+  virtual std::vector<double> measure(const RoundedMatrix& /*matrix*/) const { return {}; }
+  // Chooses for all matrices at once, by what measure() gave of each, by the weight's name.
+  virtual void choose(const std::map<std::string, std::vector<double>>& /*costs*/) {}
 };
 
 }  // namespace jackscrew

@@ -26,7 +26,6 @@ constexpr const char* kDirectoryPrefix = "checkpoint-";
 constexpr const char* kState = "state.safetensors";
 constexpr const char* kInfo = "checkpoint.json";
 constexpr const char* kMasters = "masters";
-constexpr const char* kChecksum = "crc32c";
 
 // The number in "checkpoint-<step>".
 std::optional<int64_t> step_of(const fs::path& path) {
@@ -127,21 +126,7 @@ int64_t info_bytes(CheckpointInfo info, int64_t state_bytes, std::vector<FileSta
   info.data.resize(std::max(info.data.size(), static_cast<size_t>(info.data_width)), '9');
   for (FileState& file : files) file.crc32c = kLongest;
   JsonObject object = info_json(info, state_bytes, kLongest, files);
-  return std::ssize(object.add(kChecksum, kLongest).text()) + 1;  // a line
-}
-
-// The object's text with the text's own checksum as its last member.
-std::string with_checksum(JsonObject object) {
-  const uint32_t crc = crc32c(object.text());
-  return object.add(kChecksum, crc).text();
-}
-
-// What with_checksum() was given.
-std::string without_checksum(std::string text) {
-  text.resize(std::min(text.size(), text.rfind(fmt::format("\"{}\"", kChecksum))));
-  const size_t end = text.find_last_not_of(", ");
-  text.resize(end == std::string::npos ? 0 : end + 1);
-  return text + "}";
+  return std::ssize(object.add(kChecksumMember, kLongest).text()) + 1;  // a line
 }
 
 struct SavedMaster {
@@ -173,8 +158,8 @@ Manifest read_manifest(const fs::path& checkpoint) {
     damaged(checkpoint,
             fmt::format("checkpoint format {}, this program reads {}", format, kFormat));
   }
-  const bool has_checksum = format == kFormat || fields.has(kChecksum);
-  if (has_checksum && fields.integer(kChecksum) != crc32c(without_checksum(text))) {
+  const bool has_checksum = format == kFormat || fields.has(kChecksumMember);
+  if (has_checksum && fields.integer(kChecksumMember) != crc32c(without_checksum(text))) {
     damaged(checkpoint, fmt::format("{} is corrupt: checksum mismatch", kInfo));
   }
   const auto integer = [&](const JsonFields& from, const char* key, int64_t least, int64_t most) {

@@ -1,12 +1,13 @@
 #include "formats/json_text.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <limits>
 #include <set>
 #include <utility>
 
+#include "base/crc32c.h"
 #include "base/error.h"
-#include "base/json_object.h"
 
 namespace jackscrew {
 
@@ -76,6 +77,18 @@ json parse_json(std::string_view text, const std::string& where) {
 
 std::string dump_json(const json& value, int indent) {
   return value.dump(indent, ' ', false, json::error_handler_t::replace);
+}
+
+std::string with_checksum(JsonObject object) {
+  const uint32_t crc = crc32c(object.text());
+  return object.add(kChecksumMember, crc).text();
+}
+
+std::string without_checksum(std::string text) {
+  text.resize(std::min(text.size(), text.rfind(fmt::format("\"{}\"", kChecksumMember))));
+  const size_t end = text.find_last_not_of(", ");
+  text.resize(end == std::string::npos ? 0 : end + 1);
+  return text + "}";
 }
 
 JsonFields::JsonFields(const json& object, std::string where)

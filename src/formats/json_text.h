@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/json_object.h"
+
 namespace jackscrew {
 
 // Throws Error(model) beginning with `where` when the text is not one JSON value, when an object
@@ -16,6 +18,13 @@ nlohmann::json parse_json(std::string_view text, const std::string& where);
 
 // The same text on every machine; bytes that are no UTF-8 become U+FFFD. `indent` -1: one line.
 std::string dump_json(const nlohmann::json& value, int indent = 2);
+
+// The member that is an object's own checksum: the CRC-32C of its text without it.
+inline constexpr const char* kChecksumMember = "crc32c";
+// The object's text with that as its last member.
+std::string with_checksum(JsonObject object);
+// What with_checksum() was given, whatever stands behind its text.
+std::string without_checksum(std::string text);
 
 // Typed access to one object. A null member counts as absent; an absent member without a fallback
 // and a member of another type are Error(model) naming `where` and the key. Views the object.

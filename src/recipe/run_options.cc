@@ -20,7 +20,8 @@ constexpr OptionSpec kModelOptions[] = {
     {.name = "adapter",
      .type = list,
      .default_text = "",
-     .help = "LoRA adapter (a PEFT directory) to apply to the model; merge and export take several",
+     .help = "LoRA adapter (a PEFT directory) to apply to the model; merge, export and quantize "
+             "take several",
      .aliases = "adapter_name_or_path"},
     {.name = "init",
      .type = text,

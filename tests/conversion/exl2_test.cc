@@ -50,6 +50,17 @@ TEST_F(SlowExl2, HasTheSameBytesWithAnyThreads) {
   expect_same_bytes_with_any_threads("bits=4");
 }
 
+TEST_F(SlowExl2, RoundsAMergedModel) {
+  tiny_.must_train(
+      "lora", "init=pretrained method=lora max_steps=2 learning_rate=1e-2 model=" + path("base"));
+  const std::string model = fmt::format("model={} adapter={}", path("base"), path("lora"));
+  EXPECT_EQ(run(fmt::format("merge {} output_dir={} storage=f32", model, path("merged"))).exit_code,
+            0);
+  answer(quantise("apart", "bits=4 storage=f16 model=" + path("merged")));
+  answer(quantise("at_once", "bits=4 storage=f16 " + model));
+  EXPECT_EQ(contents(path("apart")), contents(path("at_once")));
+}
+
 // The rate is the highest: what the run then needs is all but what a step further up would take.
 TEST_F(SlowExl2, FitsARun) {
   const auto peak = [&](const std::string& model) {

@@ -22,7 +22,7 @@ class QuantiseRig : public ::testing::Test {
     tiny_.must_train("base", "method=full max_steps=4 learning_rate=1e-2 " + more);
   }
   std::string path(const std::string& name) const { return tiny_.path(name).string(); }
-  std::string quantise(const std::string& output, const std::string& more) const {
+  std::string quantise(const std::string& output, const std::string& more = "") const {
     return fmt::format(
         "quantize model={} data={} output_dir={} sequence_len=64 calibration_sequences=8 threads=2 "
         "{} {}",

@@ -1,4 +1,6 @@
 // quantize as users call it.
+#include <cmath>
+
 #include "conversion/calibration.h"
 #include "tests/conversion/quantise_rig.h"
 #include "tests/support/errors.h"
@@ -57,6 +59,30 @@ TEST_F(SlowQuantise, ReadsWhatItWrote) {
   EXPECT_NE(outcome.out.find("bits a weight"), std::string::npos) << outcome.out;
 }
 
+// What is rounded with adapters is the merged model, over plain weights or codes.
+TEST_F(SlowQuantise, RoundsAMergedModel) {
+  answer(quantise("g", "bits=8"));
+  for (const std::string base : {"base", "g"}) {
+    SCOPED_TRACE(base);
+    const std::string train =
+        "init=pretrained method=lora max_steps=2 learning_rate=1e-2 model=" + path(base);
+    tiny_.must_train(base + "_one", train);
+    tiny_.must_train(base + "_two", train + " seed=2");
+    const std::string model = fmt::format("model={} adapter={},{} adapter_weight=1,0.5", path(base),
+                                          path(base + "_one"), path(base + "_two"));
+    const std::string merged = path(base + "_merged");
+    EXPECT_EQ(run(fmt::format("merge {} output_dir={} storage=f32", model, merged)).exit_code, 0);
+    const std::string how =
+        "bits=4 storage=f16 overwrite=true eval_data=" + tiny_.eval_data() + " ";
+    const json apart = answer(quantise("apart", how + "model=" + merged));
+    const json at_once = answer(quantise("at_once", how + model));
+    EXPECT_EQ(contents(path("apart")), contents(path("at_once")));
+    EXPECT_EQ(apart["loss"], at_once["loss"]);
+    EXPECT_NEAR(apart["reference_loss"], at_once["reference_loss"], 1e-6);
+    EXPECT_GT(std::abs(at_once["reference_loss"].get<double>() - loss(base)), 1e-3);
+  }
+}
+
 TEST_F(SlowQuantise, Refusals) {
   refused("bits=5", 2, {"5 bits", "bits=2, 3, 4 or 8"});
   refused("bits=4.5", 2, {"4.5 bits", "format=exl2"});
@@ -72,7 +98,11 @@ TEST_F(SlowQuantise, Refusals) {
   expect_refused(
       run(fmt::format("export model={} output_dir={} format=gptq", path("base"), path("q")) +
           kErrorsOnly),
-      2, {"format=gptq", "jackscrew quantize"});
+      2, {"format=gptq", "jackscrew quantize model=M data=FILE"});
+  expect_refused(run(fmt::format("merge model={} adapter=A output_dir={} format=exl2", path("base"),
+                                 path("q")) +
+                     kErrorsOnly),
+                 2, {"format=exl2", "jackscrew quantize model=M adapter=A"});
   fs::create_directories(path("q"));
   write_text_atomic(path("q") + "/notes.txt", "mine");
   expect_refused(run(quantise("q", "--quiet") + kErrorsOnly), 2, {"exists already"});

@@ -1,0 +1,186 @@
+#include "conversion/quantise_blocks.h"
+
+#include <algorithm>
+#include <iostream>
+#include <iterator>
+
+#include "conversion/column_order.h"
+
+namespace jackscrew {
+
+namespace {
+
+// Visits the matrices of a block, each with what rounding it needs.
+class MatrixVisits {
+ public:
+  // `notes` gets a line for every input that needs more damping than asked for.
+  MatrixVisits(CalibrationRun& run, const Rounder& rounder, std::vector<std::string>& notes)
+      : run_(run), rounder_(rounder), notes_(notes) {}
+
+  // use(matrix, w): the matrix' w has its columns in the order of rounding, as a copy of
+  // weight.as_f32().
+  template <class Use>
+  void visit(const Weight& weight, const WeightSpec& spec, const BlockHessians& hessians,
+             const Use& use) {
+    const Hessian& hessian = hessians.of(weight.spec());
+    const size_t input = hessians.input_of(weight.spec());
+    if (input_ != input) factor(hessian, spec);
+    input_ = input;
+    Ops& ops = run_.ops();
+    const Tensor w = weight.as_f32();
+    const OwnedTensor ordered = scratch(w);
+    double energy = 0.0;
+    {
+      const OwnedTensor product = scratch(w);
+      energy = output_error(ops, w, hessian.matrix(), product.view());
+    }
+    ops.copy(ordered.view(), w);
+    reorder_columns(ops, ordered.view(), order_, Reorder::forth);
+    use(RoundedMatrix{ops, run_.memory(), spec, ordered.view(), factor_.u.view(), order_, energy},
+        hessian);
+  }
+  // Of the block in hand; the next has other inputs.
+  void end_block() {
+    factor_ = {};
+    input_.reset();
+  }
+
+  OwnedTensor scratch(const Tensor& like) const {
+    return {run_.memory(), Purpose::workspace, DType::f32, {like.rows(), like.cols()}};
+  }
+
+ private:
+  void factor(const Hessian& hessian, const WeightSpec& weight) {
+    order_.clear();
+    if (rounder_.by_activation()) order_ = hessian.falling_order();
+    factor_ = {};
+    if (!rounder_.compensates()) return;
+    const double damping = rounder_.damping();
+    factor_ = inverse_factor(run_.ops(), run_.memory(), hessian.matrix(), order_, damping);
+    if (factor_.damping == damping) return;
+    const std::string note =
+        fmt::format("the inputs of {} are nearly dependent: damp_percent is {:g} there",
+                    weight.name, factor_.damping);
+    if (std::ranges::find(notes_, note) == notes_.end()) notes_.push_back(note);
+  }
+
+  CalibrationRun& run_;
+  const Rounder& rounder_;
+  std::vector<std::string>& notes_;
+  std::optional<size_t> input_;
+  std::vector<int32_t> order_;
+  InverseFactor factor_;
+};
+
+// Rounds matrices for good: the model's weights become what the files will say.
+class BlockQuantiser {
+ public:
+  BlockQuantiser(CalibrationRun& run, const Rounder& rounder, QuantisationProgress& progress)
+      : run_(run), rounder_(rounder), progress_(progress), visits_(run, rounder, progress.notes) {}
+
+  // The tensors of the block's matrices.
+  std::vector<TensorBytes> round_block(const BlockHessians& hessians, const ProgressStyle& style) {
+    std::vector<TensorBytes> out;
+    for (const Weight* weight : run_.linears()) {
+      if (style.check) style.check();
+      std::vector<TensorBytes> tensors = round(*weight, weight->spec(), hessians);
+      std::ranges::move(tensors, std::back_inserter(out));
+    }
+    visits_.end_block();
+    return out;
+  }
+
+  // `spec`: the weight as what it is rounded as.
+  std::vector<TensorBytes> round(const Weight& weight, const WeightSpec& spec,
+                                 const BlockHessians& hessians) {
+    std::vector<TensorBytes> out;
+    visits_.visit(weight, spec, hessians, [&](const RoundedMatrix& matrix, const Hessian& hessian) {
+      out = rounder_.round(matrix);
+      reorder_columns(matrix.ops, matrix.w, matrix.order, Reorder::back);
+      const Tensor w = weight.as_f32();
+      const float* rounded = matrix.w.data<float>();
+      float* values = w.data<float>();
+      for (int64_t i = 0; i < w.size(); ++i) values[i] -= rounded[i];
+      const OwnedTensor product = visits_.scratch(w);
+      const double off = output_error(matrix.ops, w, hessian.matrix(), product.view());
+      matrix.ops.copy(w, matrix.w);
+      progress_.errors[spec.name] = matrix.energy > 0.0 ? off / matrix.energy : 0.0;
+    });
+    return out;
+  }
+
+ private:
+  CalibrationRun& run_;
+  const Rounder& rounder_;
+  QuantisationProgress& progress_;
+  MatrixVisits visits_;
+};
+
+// Brings the run to where the checkpoint has it, with so many blocks done.
+void go_on(CalibrationRun& run, const QuantisationCheckpoint& checkpoint, int64_t done) {
+  if (done == 0) return;
+  checkpoint.read_stream(run.ops(), run.stream());
+  run.go_on(done);
+}
+
+}  // namespace
+
+int64_t measure_blocks(const BlockWork& work, const CalibrationText& text) {
+  QuantisationProgress progress = work.checkpoint.progress();
+  const int64_t blocks = work.files.config.num_hidden_layers;
+  if (progress.measured == blocks) return 0;
+  CalibrationRun run(work.recipe, work.files, text);
+  go_on(run, work.checkpoint, progress.measured);
+  ProgressBar bar(std::cerr, work.style, "measuring", blocks * text.tokens(), "tokens");
+  bar.advance(progress.measured * text.tokens());
+  MatrixVisits visits(run, work.rounder, progress.notes);
+  while (progress.measured < blocks) {
+    run.begin_block();
+    const BlockHessians hessians = run.observe_and_advance(bar.callback());
+    for (const Weight* weight : run.linears()) {
+      if (work.style.check) work.style.check();
+      visits.visit(*weight, weight->spec(), hessians,
+                   [&](const RoundedMatrix& matrix, const Hessian&) {
+                     progress.costs[weight->name()] = work.rounder.measure(matrix);
+                   });
+    }
+    visits.end_block();
+    ++progress.measured;
+    work.checkpoint.keep(run.ops(), progress, {},
+                         progress.measured < blocks ? &run.stream() : nullptr);
+  }
+  bar.finish();
+  return run.memory().ledger().peak;
+}
+
+int64_t round_blocks(const BlockWork& work, const CalibrationText& text,
+                     const std::optional<WeightSpec>& head) {
+  QuantisationProgress progress = work.checkpoint.progress();
+  const int64_t blocks = work.files.config.num_hidden_layers;
+  if (progress.rounded == blocks + (head ? 1 : 0)) return 0;
+  CalibrationRun run(work.recipe, work.files, text);
+  go_on(run, work.checkpoint, progress.rounded);
+  // Without a head nobody reads what the last block makes.
+  ProgressBar bar(std::cerr, work.style, "quantising",
+                  (2 * blocks + (head ? 1 : -1)) * text.tokens(), "tokens");
+  bar.advance(2 * progress.rounded * text.tokens());
+  BlockQuantiser quantiser(run, work.rounder, progress);
+  while (progress.rounded < blocks) {
+    run.begin_block();
+    const auto tensors = quantiser.round_block(run.observe(bar.callback()), work.style);
+    ++progress.rounded;
+    const bool is_read = head || progress.rounded < blocks;
+    if (is_read) run.advance(bar.callback());
+    work.checkpoint.keep(run.ops(), progress, tensors, is_read ? &run.stream() : nullptr);
+  }
+  if (head) {
+    run.begin_head();
+    const auto tensors = quantiser.round(run.head(), *head, run.observe_head(bar.callback()));
+    ++progress.rounded;
+    work.checkpoint.keep(run.ops(), progress, tensors, nullptr);
+  }
+  bar.finish();
+  return run.memory().ledger().peak;
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,241 @@
+#include "conversion/quantise_checkpoint.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "base/crc32c.h"
+#include "base/error.h"
+#include "base/json_object.h"
+#include "base/map_guard.h"
+#include "formats/json_text.h"
+#include "formats/tensor_io.h"
+#include "report/progress.h"
+
+namespace jackscrew {
+
+namespace {
+
+constexpr int64_t kFormat = 1;
+constexpr const char* kProgress = "progress.json";
+constexpr const char* kStream = "stream";
+
+std::string part_name(const char* what, int64_t part) {
+  return fmt::format("{}-{:05}.safetensors", what, part);
+}
+
+// Of files that are made here, whole or not.
+bool is_own(const std::string& name) {
+  return name.starts_with(kProgress) || name.starts_with("block-") || name.starts_with("stream-");
+}
+
+std::string shown(const QuantisationSettings& settings, const std::string& name) {
+  const auto found = settings.find(name);
+  return found == settings.end() ? "not set" : found->second;
+}
+
+// Names that either has, of which the values differ: "bits was 3 and is 4 now".
+std::string changes(const QuantisationSettings& then, const QuantisationSettings& now) {
+  QuantisationSettings all = then;
+  all.insert(now.begin(), now.end());
+  std::vector<std::string> out;
+  for (const auto& [name, value] : all) {
+    const std::string before = shown(then, name), after = shown(now, name);
+    if (before != after) out.push_back(fmt::format("{} was {} and is {} now", name, before, after));
+  }
+  return fmt::format("{}", fmt::join(out, ", "));
+}
+
+int64_t count(const JsonFields& fields, const char* key) {
+  const int64_t value = fields.integer(key);
+  if (value < 0) fail(ErrorKind::model, "{}: {} is {}", fields.where(), key, value);
+  return value;
+}
+
+}  // namespace
+
+QuantisationCheckpoint::QuantisationCheckpoint(const fs::path& output,
+                                               QuantisationSettings settings, bool replace)
+    : directory_(output.string() + ".unfinished"), settings_(std::move(settings)) {
+  make_directories(directory_);
+  lock_ = DirectoryLock(directory_);
+  if (fs::exists(directory_ / kProgress)) open(replace);
+  remove_strangers();
+}
+
+QuantisationCheckpoint::~QuantisationCheckpoint() {
+  if (empty()) remove();
+}
+
+void QuantisationCheckpoint::open(bool replace) {
+  QuantisationSettings then;
+  try {
+    const std::string text = read_text(directory_ / kProgress);
+    const nlohmann::json object = parse_json(text, kProgress);
+    const JsonFields fields(object, kProgress);
+    if (fields.integer(kChecksumMember) != crc32c(without_checksum(text))) {
+      fail(ErrorKind::model, "{} is corrupt: checksum mismatch", kProgress);
+    }
+    if (const int64_t format = fields.integer("format"); format != kFormat) {
+      fail(ErrorKind::model, "{} is of format {}, this program reads {}", kProgress, format,
+           kFormat);
+    }
+    for (const auto& [name, value] : object.at("settings").items()) then[name] = value;
+    if (then == settings_) return load(object);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::model) throw;
+    return begin_anew(error.what());
+  } catch (const nlohmann::json::exception& error) {
+    return begin_anew(fmt::format("{}: {}", kProgress, json_complaint(error.what())));
+  }
+  const std::string what = fmt::format("{} holds what is finished of another quantisation: {}",
+                                       directory_.string(), changes(then, settings_));
+  if (replace) return begin_anew(what);
+  throw Error(ErrorKind::usage, what,
+              "repeat those settings to continue; overwrite=true begins anew, or give another "
+              "output_dir");
+}
+
+// Checks everything before any of it is believed.
+void QuantisationCheckpoint::load(const nlohmann::json& object) {
+  const JsonFields fields(object, kProgress);
+  QuantisationProgress progress{
+      count(fields, "measured"), count(fields, "rounded"), {}, {}, fields.texts("notes")};
+  progress.costs = object.at("costs").get<decltype(progress.costs)>();
+  progress.errors = object.at("errors").get<decltype(progress.errors)>();
+  std::vector<File> files;
+  for (const nlohmann::json& file : object.at("files")) {
+    const JsonFields entry(file, kProgress);
+    files.push_back(
+        {entry.text("name"), count(entry, "bytes"), narrow<uint32_t>(count(entry, "crc32c"))});
+  }
+  const bool has_stream = fields.boolean("has_stream");
+  for (const File& file : files) check(file);
+  if (has_stream) {
+    stream_ = files.back();
+    files.pop_back();
+  }
+  files_ = std::move(files);
+  progress_ = std::move(progress);
+}
+
+void QuantisationCheckpoint::check(const File& file) const {
+  const MappedFile map(directory_ / file.name);
+  const auto bytes = map.bytes();
+  if (std::ssize(bytes) != file.bytes || crc32c(bytes) != file.crc32c) {
+    fail(ErrorKind::model, "{} is corrupt: checksum mismatch", file.name);
+  }
+  check_map(bytes.data());
+}
+
+void QuantisationCheckpoint::begin_anew(const std::string& why) {
+  warn(fmt::format("{}: {}; beginning anew", directory_.string(), why));
+  fs::remove(directory_ / kProgress);
+}
+
+// What progress.json does not know of: a process was stopped as it wrote that.
+void QuantisationCheckpoint::remove_strangers() const {
+  std::vector<fs::path> strangers;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(directory_, ignored)) {
+    const std::string name = entry.path().filename().string();
+    const bool known = !empty() && (name == kProgress || (stream_ && name == stream_->name) ||
+                                    std::ranges::find(files_, name, &File::name) != files_.end());
+    if (is_own(name) && !known) strangers.push_back(entry.path());
+  }
+  for (const fs::path& path : strangers) fs::remove(path, ignored);
+}
+
+int64_t QuantisationCheckpoint::bytes() const {
+  int64_t sum = stream_ ? stream_->bytes : 0;
+  for (const File& file : files_) sum = checked_add(sum, file.bytes);
+  return sum;
+}
+
+std::string QuantisationCheckpoint::text() const {
+  nlohmann::json files = nlohmann::json::array();
+  const auto add = [&](const File& file) {
+    files.push_back({{"name", file.name}, {"bytes", file.bytes}, {"crc32c", file.crc32c}});
+  };
+  for (const File& file : files_) add(file);
+  if (stream_) add(*stream_);
+  const auto json = [](const nlohmann::json& value) { return dump_json(value, -1); };
+  JsonObject object;
+  object.add("format", kFormat).add_json("settings", json(settings_));
+  object.add("measured", progress_.measured).add("rounded", progress_.rounded);
+  object.add_json("costs", json(progress_.costs)).add_json("errors", json(progress_.errors));
+  object.add("notes", progress_.notes);
+  object.add_json("files", json(files)).add("has_stream", stream_.has_value());
+  return with_checksum(object) + "\n";
+}
+
+QuantisationCheckpoint::File QuantisationCheckpoint::write(const std::string& name, Ops& ops,
+                                                           const std::vector<TensorBytes>& tensors,
+                                                           const Tensor* stream) const {
+  std::vector<SafetensorsSpec> specs;
+  for (const TensorBytes& tensor : tensors) specs.push_back(tensor.spec);
+  if (stream != nullptr) specs.push_back(tensor_spec(kStream, *stream));
+  Crc32c crc;
+  const int64_t bytes = safetensors_bytes(specs);
+  SafetensorsWriter writer(directory_ / name, std::move(specs), {{"format", "pt"}}, &crc);
+  for (const TensorBytes& tensor : tensors) writer.write(tensor.spec.name, tensor.bytes);
+  if (stream != nullptr) {
+    write_tensor(ops, *stream, [&](std::span<const uint8_t> part) { writer.write(kStream, part); });
+  }
+  writer.close();
+  return {name, bytes, crc.value()};
+}
+
+void QuantisationCheckpoint::keep(Ops& ops, QuantisationProgress progress,
+                                  const std::vector<TensorBytes>& tensors, const Tensor* stream) {
+  const auto before = stream_;
+  if (!tensors.empty()) {
+    files_.push_back(write(part_name("block", progress_.rounded), ops, tensors, nullptr));
+  }
+  stream_.reset();
+  if (stream != nullptr) {
+    const std::string name = part_name(kStream, progress.measured + progress.rounded);
+    stream_ = write(name, ops, {}, stream);
+  }
+  progress_ = std::move(progress);
+  write_text_atomic(directory_ / kProgress, text());
+  std::error_code ignored;
+  if (before) fs::remove(directory_ / before->name, ignored);
+}
+
+void QuantisationCheckpoint::read_stream(Ops& ops, const Tensor& stream) const {
+  const SafetensorsFile file(directory_ / stream_.value().name);
+  const SafetensorsEntry* entry = file.find(kStream);
+  const SafetensorsSpec spec = tensor_spec(kStream, stream);
+  if (entry == nullptr || entry->dtype != spec.dtype || entry->shape != spec.shape) {
+    fail(ErrorKind::model, "{} has another stream than this text's", file.path().string());
+  }
+  read_tensor(ops, entry->bytes, stream);
+  check_map(entry->bytes.data());
+}
+
+std::vector<TensorBytes> QuantisationCheckpoint::read(
+    int64_t part, const std::vector<SafetensorsSpec>& specs) const {
+  const SafetensorsFile file(directory_ / part_name("block", part));
+  std::vector<TensorBytes> out;
+  for (const SafetensorsSpec& spec : specs) {
+    const SafetensorsEntry* entry = file.find(spec.name);
+    if (entry == nullptr || entry->dtype != spec.dtype || entry->shape != spec.shape) {
+      fail(ErrorKind::model, "{} has no {} of this model", file.path().string(), spec.name);
+    }
+    out.push_back({spec, {entry->bytes.begin(), entry->bytes.end()}});
+  }
+  check_map(file.entries().front().bytes.data());
+  return out;
+}
+
+void QuantisationCheckpoint::remove() {
+  progress_ = {};
+  files_.clear();
+  stream_.reset();
+  remove_strangers();
+  std::error_code ignored;
+  fs::remove(directory_, ignored);
+}
+
+}  // namespace jackscrew

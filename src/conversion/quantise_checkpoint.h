@@ -1,0 +1,89 @@
+// What quantize has finished of a model, kept beside its output until that is written: a command
+// that was stopped, however that happened, goes on after the last whole block.
+//
+//   OUTPUT.unfinished/
+//     progress.json           the settings; what was measured and how far rounded matrices are off;
+//                             of each file below its size and CRC-32C; at last its own CRC-32C
+//     block-<n>.safetensors   the tensors that a block's matrices have become; the number behind
+//                             the last block's is the head's
+//     stream-<n>.safetensors  the residual stream of the calibration text before the next block
+#pragma once
+
+#include <map>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "formats/safetensors.h"
+#include "kernels/ops.h"
+
+namespace jackscrew {
+
+// All that decides the bytes of the result, by the names of options or of what they stand for.
+using QuantisationSettings = std::map<std::string, std::string>;
+
+struct QuantisationProgress {
+  int64_t measured = 0;  // blocks
+  int64_t rounded = 0;   // blocks, and the head behind them
+  // Of matrices, by name: what Rounder::measure() gave, and QuantisedMatrix::error.
+  std::map<std::string, std::vector<double>> costs;
+  std::map<std::string, double> errors;
+  std::vector<std::string> notes;  // QuantisationReport's
+};
+
+class QuantisationCheckpoint {
+ public:
+  // Opens what there is beside `output`, or begins. A damaged one, of which a warning tells, is
+  // begun anew, as is one of other settings with `replace`; without that it throws Error(usage).
+  // Error(generic) where another process has it.
+  QuantisationCheckpoint(const fs::path& output, QuantisationSettings settings, bool replace);
+  // Removes it where nothing is finished.
+  ~QuantisationCheckpoint();
+  QuantisationCheckpoint(const QuantisationCheckpoint&) = delete;
+  QuantisationCheckpoint& operator=(const QuantisationCheckpoint&) = delete;
+
+  const fs::path& directory() const { return directory_; }
+  const QuantisationProgress& progress() const { return progress_; }
+  bool empty() const { return progress_.measured == 0 && progress_.rounded == 0; }
+  // The bytes of all files.
+  int64_t bytes() const;
+
+  // A part more is finished: `progress` counts it, `tensors` are what its matrices have become (of
+  // one that was measured none), and `stream`, f32 [tokens, hidden], is what the next one reads
+  // (null: nothing). All of it is kept, or nothing. Throws Error(generic) where the disk refuses.
+  void keep(Ops& ops, QuantisationProgress progress, const std::vector<TensorBytes>& tensors,
+            const Tensor* stream);
+  // Fills it with what the last keep() was given.
+  void read_stream(Ops& ops, const Tensor& stream) const;
+  // The tensors of a matrix of rounded part `part`. Throws Error(model) where they are others.
+  std::vector<TensorBytes> read(int64_t part, const std::vector<SafetensorsSpec>& specs) const;
+
+  // The result is written: nothing of this is needed any more.
+  void remove();
+
+ private:
+  struct File {
+    std::string name;
+    int64_t bytes = 0;
+    uint32_t crc32c = 0;
+  };
+  void open(bool replace);
+  void load(const nlohmann::json& object);
+  void check(const File& file) const;
+  void begin_anew(const std::string& why);
+  void remove_strangers() const;
+  std::string text() const;
+  File write(const std::string& name, Ops& ops, const std::vector<TensorBytes>& tensors,
+             const Tensor* stream) const;
+
+  fs::path directory_;
+  QuantisationSettings settings_;
+  DirectoryLock lock_;
+  QuantisationProgress progress_;
+  std::vector<File> files_;  // of rounded parts
+  std::optional<File> stream_;
+};
+
+}  // namespace jackscrew

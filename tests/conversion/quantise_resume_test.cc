@@ -1,0 +1,184 @@
+// quantize that is stopped, and goes on.
+#include <algorithm>
+#include <random>
+
+#include "tests/conversion/quantise_rig.h"
+
+namespace jackscrew {
+namespace {
+
+using nlohmann::json;
+
+class SlowQuantiseResume : public QuantiseRig, public ::testing::WithParamInterface<const char*> {
+ protected:
+  static constexpr int64_t kBlocks = 6;
+
+  SlowQuantiseResume() : QuantiseRig("quantise_resume", GetParam()) {
+    train_base("max_steps=1 model=" + tiny_.file("deep.json", R"({
+      "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 260,
+      "hidden_size": 96, "intermediate_size": 192, "num_hidden_layers": 6,
+      "num_attention_heads": 3, "num_key_value_heads": 3, "max_position_embeddings": 128,
+      "tie_word_embeddings": true, "bos_token_id": 256, "eos_token_id": 257})"));
+    answer(quantise("whole"));
+  }
+
+  fs::path unfinished(const std::string& output = "q") const {
+    return path(output) + ".unfinished";
+  }
+  // Blocks that are measured and rounded, the head among them.
+  int64_t done() const {
+    const fs::path progress = unfinished() / "progress.json";
+    if (!fs::exists(progress)) return 0;
+    const json object = json::parse(read_text(progress));
+    return object["measured"].get<int64_t>() + object["rounded"].get<int64_t>();
+  }
+  // Stops the command once so many are done.
+  int stop_behind(int64_t parts, int signal, const std::string& said = "/dev/null") const {
+    Child child(quantise("q") + " --quiet", said);
+    EXPECT_TRUE(child.until([&] { return done() >= parts; }));
+    return child.stop(signal);
+  }
+  static bool is_exl2() { return std::string(GetParam()).find("exl2") != std::string::npos; }
+  // All parts but the last.
+  static int64_t parts() { return is_exl2() ? 2 * kBlocks : kBlocks - 1; }
+
+  // Runs the command to its end, which is as if it had never been stopped; its notes.
+  std::string finish(const std::string& more = "", const std::string& as = "whole") const {
+    const std::string notes = answer(quantise("q", more))["notes"].dump();
+    EXPECT_EQ(contents(path("q")), contents(path(as)));
+    EXPECT_FALSE(fs::exists(unfinished()));
+    EXPECT_FALSE(fs::exists(path("q") + ".part"));
+    fs::remove_all(path("q"));
+    return notes;
+  }
+  // The same after a warning.
+  void finish_anew(const std::vector<std::string>& says, const std::string& more = "",
+                   const std::string& as = "whole") const {
+    const Outcome outcome = run(quantise("q", more) + " --quiet" + kErrorsOnly);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.out;
+    for (const std::string& word : says) {
+      EXPECT_NE(outcome.out.find(word), std::string::npos) << word << " in " << outcome.out;
+    }
+    EXPECT_EQ(contents(path("q")), contents(path(as)));
+    EXPECT_FALSE(fs::exists(unfinished()));
+    fs::remove_all(path("q"));
+  }
+};
+
+TEST_P(SlowQuantiseResume, SurvivesBeingKilledAtAnyMoment) {
+  std::mt19937 random(static_cast<uint32_t>(::testing::UnitTest::GetInstance()->random_seed()));
+  for (int kills = 0; kills < 12; ++kills) {
+    Child child(quantise("q") + " --quiet");
+    const int64_t before = done();
+    const bool waits = random() % 2 == 0;
+    const std::chrono::microseconds delay(random() % 30000);
+    child.until([&] { return !waits || done() > before; });
+    const auto end = std::chrono::steady_clock::now() + delay;
+    child.until([&] { return std::chrono::steady_clock::now() >= end; });
+    if (child.stop(SIGKILL) == 0) break;
+    EXPECT_GE(done(), before);
+  }
+  if (!fs::exists(unfinished())) fs::remove_all(path("q"));
+  finish("overwrite=true");
+}
+
+TEST_P(SlowQuantiseResume, GoesOnBehindTheLastWholeBlock) {
+  for (const int64_t at : {int64_t{2}, parts()}) {
+    stop_behind(at, SIGKILL);
+    const int64_t there = done();
+    EXPECT_LE(there, at + 2);
+    const bool measuring = is_exl2() && there <= kBlocks;
+    const std::string notes = finish("threads=1");
+    EXPECT_NE(notes.find(fmt::format("continued after {} {} of 6 blocks",
+                                     measuring ? "measuring" : "rounding",
+                                     is_exl2() && !measuring ? there - kBlocks : there)),
+              std::string::npos)
+        << notes;
+  }
+}
+
+TEST_P(SlowQuantiseResume, AnInterruptSaysHowToGoOn) {
+  const std::string said = path("said");
+  EXPECT_EQ(stop_behind(1, SIGINT, said), 130);
+  EXPECT_FALSE(fs::exists(path("q")));
+  EXPECT_FALSE(fs::exists(path("q") + ".part"));
+  const std::string text = read_text(said);
+  for (const char* word :
+       {"jackscrew: stopped after ", " of 6 blocks", "run the same command", "q.unfinished"}) {
+    EXPECT_NE(text.find(word), std::string::npos) << text;
+  }
+  finish();
+}
+
+TEST_P(SlowQuantiseResume, DoesNotBelieveWhatIsDamaged) {
+  stop_behind(parts(), SIGKILL);
+  const auto files = contents(unfinished());
+  EXPECT_GE(files.size(), 3u);
+  for (const auto& [name, text] : files) {
+    if (name.ends_with(".part") || done() == 0) continue;
+    for (const size_t at : {text.size() / 2, text.size() - 9}) {
+      SCOPED_TRACE(name);
+      fs::remove_all(unfinished());
+      fs::create_directories(unfinished());
+      for (const auto& [other, bytes] : files) write_text_atomic(unfinished() / other, bytes);
+      std::string damaged = text;
+      damaged[at] = static_cast<char>(damaged[at] ^ 1);
+      write_text_atomic(unfinished() / name, damaged);
+      if (name == files.begin()->first || name == "progress.json") {
+        finish_anew({name, "beginning anew"});
+      } else {
+        fs::resize_file(unfinished() / name, at);
+        finish_anew({name, "corrupt", "beginning anew"});
+      }
+    }
+  }
+  // A file that is missing.
+  stop_behind(parts(), SIGKILL);
+  for (const auto& entry : fs::directory_iterator(unfinished())) {
+    if (entry.path().filename().string().starts_with("block-")) {
+      fs::remove(entry.path());
+      break;
+    }
+  }
+  finish_anew({"beginning anew"});
+}
+
+TEST_P(SlowQuantiseResume, OtherSettingsDoNotGoOn) {
+  stop_behind(2, SIGKILL);
+  const auto refuse = [&](const std::string& more, const std::vector<std::string>& says) {
+    expect_refused(run(quantise("q", more) + " --quiet" + kErrorsOnly), 2, says);
+    EXPECT_GE(done(), 2);
+  };
+  refuse("bits=3", {"q.unfinished", "bits was 4 and is 3 now", "overwrite=true"});
+  refuse("damp_percent=0.02", {"damp_percent was 0.01 and is 0.02 now"});
+  refuse("calibration_sequences=7", {"calibration_sequences was 8 and is 7 now", "data was"});
+  std::string text = read_text(tiny_.data());
+  text[text.find("number")] = 'N';
+  refuse("data=" + tiny_.file("changed.jsonl", text), {"another quantisation: data was"});
+  tiny_.must_train("other", "method=full max_steps=1 seed=2 init=pretrained model=" + path("base"));
+  refuse("model=" + path("other"), {"model was"});
+  answer(quantise("three", "bits=3"));
+  finish_anew({"bits was 4 and is 3 now", "beginning anew"}, "bits=3 overwrite=true", "three");
+}
+
+TEST_P(SlowQuantiseResume, KeepsWhatIsNotItsOwn) {
+  fs::create_directories(unfinished());
+  write_text_atomic(unfinished() / "notes.txt", "mine");
+  answer(quantise("q"));
+  EXPECT_EQ(contents(unfinished()), (std::map<std::string, std::string>{{"notes.txt", "mine"}}));
+  fs::remove_all(path("q"));
+  fs::remove_all(unfinished());
+  // Two at a time would write the same files.
+  Child first(quantise("q") + " --quiet");
+  ASSERT_TRUE(first.until([&] { return done() >= 1; }));
+  first.signal(SIGSTOP);
+  expect_refused(run(quantise("q") + " --quiet" + kErrorsOnly), 1, {"another run", "q.unfinished"});
+  first.signal(SIGCONT);
+  EXPECT_EQ(first.wait(), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, SlowQuantiseResume,
+                         ::testing::Values("bits=4 group_size=32", "format=exl2 bits=4"));
+
+}  // namespace
+}  // namespace jackscrew

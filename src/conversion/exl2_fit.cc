@@ -1,7 +1,7 @@
 #include "conversion/exl2_fit.h"
 
-#include <algorithm>
 #include <memory>
+#include <optional>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -34,15 +34,17 @@ ImaginedModel imagine(const ModelFiles& files, int64_t head_bits, const std::str
   for (const WeightSpec& weight :
        weights_of(model.files.config, StageSpec::whole(model.files.config))) {
     if (weight.is_block_matrix()) {
-      const auto of = [&](const Exl2Mixture& mixture) { return exl2_groups(mixture, weight.cols); };
-      const auto held = [&](const Exl2Mixture& mixture) {
-        return exl2_held_bytes(weight, of(mixture));
-      };
-      const auto mixture = std::ranges::max_element(
-          exl2_mixtures(),
-          [&](const Exl2Mixture& a, const Exl2Mixture& b) { return better(held(b), held(a)); });
-      model.held = checked_add(model.held, held(*mixture));
-      source->add_stored(weight, exl2_format(of(*mixture)));
+      std::optional<int64_t> best;
+      Exl2Groups best_groups;
+      for (const Exl2Mixture& mixture : exl2_mixtures()) {
+        const Exl2Groups groups = exl2_groups(mixture, weight.cols);
+        const int64_t held = exl2_held_bytes(weight, groups);
+        if (best && !better(held, *best)) continue;
+        best = held;
+        best_groups = groups;
+      }
+      model.held = checked_add(model.held, best.value());
+      source->add_stored(weight, exl2_format(best_groups));
     } else if (weight.module == "lm_head" && !plain_head) {
       source->add_stored(weight,
                          exl2_format(exl2_groups(exl2_head_mixture(head_bits), weight.cols)));

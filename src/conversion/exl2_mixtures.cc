@@ -10,16 +10,26 @@ namespace jackscrew {
 
 namespace {
 
-constexpr Exl2Mixture kMixtures[] = {
-    {2, 2, 100, 128}, {2, 2, 100, 64},  {2, 2, 100, 32},  {4, 2, 5, 32},    {3, 2, 10, 128},
-    {3, 2, 10, 32},   {3, 2, 25, 32},   {3, 2, 50, 64},   {3, 2, 50, 32},   {3, 3, 100, 128},
-    {3, 3, 100, 64},  {3, 3, 100, 32},  {6, 3, 5, 32},    {4, 3, 10, 128},  {4, 3, 10, 32},
-    {4, 3, 25, 32},   {4, 3, 50, 64},   {4, 3, 50, 32},   {4, 4, 100, 128}, {4, 4, 100, 64},
-    {4, 4, 100, 32},  {8, 4, 5, 32},    {5, 4, 10, 128},  {5, 4, 10, 32},   {5, 4, 50, 128},
-    {5, 4, 50, 32},   {5, 5, 100, 128}, {5, 5, 100, 32},  {8, 5, 5, 32},    {6, 5, 10, 128},
-    {6, 5, 10, 32},   {6, 5, 50, 64},   {6, 6, 100, 128}, {6, 6, 100, 32},  {8, 6, 10, 128},
-    {8, 6, 10, 32},   {8, 6, 50, 128},  {8, 8, 100, 128}, {8, 8, 100, 32},
-};
+constexpr int64_t kBits[] = {2, 3, 4, 5, 6, 8};
+constexpr int64_t kGroupSizes[] = {128, 64, 32};
+// What the columns of more bits may be in 100. Bits that are further apart than kFarthest are not
+// mixed: no matrix gets them.
+constexpr int64_t kHighPercents[] = {5, 10, 15, 20, 25, 30, 40, 50, 60, 70, 80, 90};
+constexpr int64_t kFarthest = 4;
+
+std::vector<Exl2Mixture> all_mixtures() {
+  std::vector<Exl2Mixture> out;
+  for (const int64_t group_size : kGroupSizes) {
+    for (const int64_t low : kBits) {
+      out.push_back({low, low, 100, group_size});
+      for (const int64_t high : kBits) {
+        if (high <= low || high - low > kFarthest) continue;
+        for (const int64_t percent : kHighPercents) out.push_back({high, low, percent, group_size});
+      }
+    }
+  }
+  return out;
+}
 
 // As ExLlamaV2 has the head, 15 of 100 columns with more bits.
 constexpr Exl2Mixture kHeadMixtures[] = {
@@ -36,6 +46,7 @@ PackedLayout layout_of(const Exl2Groups& groups) {
 }  // namespace
 
 std::span<const Exl2Mixture> exl2_mixtures() {
+  static const std::vector<Exl2Mixture> kMixtures = all_mixtures();
   return kMixtures;
 }
 

@@ -15,7 +15,7 @@ struct Exl2Mixture {
   int64_t group_size = 0;     // columns that share a scale; a multiple of 32
 };
 
-// Of the blocks' matrices, from the lowest rate to the highest.
+// Of the blocks' matrices.
 std::span<const Exl2Mixture> exl2_mixtures();
 // What head_bits is where the head is not quantised.
 inline constexpr int64_t kExl2PlainHead = 16;

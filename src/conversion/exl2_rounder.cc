@@ -19,9 +19,11 @@ namespace {
 // A matrix of a block in each of the mixtures.
 struct MixedMatrix {
   WeightSpec weight;
-  std::vector<Exl2Groups> groups;
   std::vector<int64_t> sizes;  // what of it counts, bytes
+  int64_t most = 0;            // of its files
   size_t chosen = 0;
+
+  Exl2Groups groups() const { return exl2_groups(exl2_mixtures()[chosen], weight.cols); }
 };
 
 class Exl2Rounder : public Rounder {
@@ -47,13 +49,7 @@ class Exl2Rounder : public Rounder {
   }
   int64_t most_bytes(const std::vector<WeightSpec>& weights) const override {
     int64_t blocks = 0, head = 0;
-    for (const MixedMatrix& matrix : matrices_) {
-      int64_t most = 0;
-      for (const Exl2Groups& groups : matrix.groups) {
-        most = std::max(most, exl2_file_bytes(matrix.weight, groups));
-      }
-      blocks = checked_add(blocks, most);
-    }
+    for (const MixedMatrix& matrix : matrices_) blocks = checked_add(blocks, matrix.most);
     for (const WeightSpec& weight : weights) {
       if (!weight.is_block_matrix()) head += bytes_of(specs(weight));
     }
@@ -77,8 +73,7 @@ class Exl2Rounder : public Rounder {
   nlohmann::json config(int64_t sequences, int64_t sequence_len) const override {
     double bits = 0.0;
     for (const MixedMatrix& matrix : matrices_) {
-      bits +=
-          8.0 * static_cast<double>(exl2_file_bytes(matrix.weight, matrix.groups[matrix.chosen]));
+      bits += 8.0 * static_cast<double>(exl2_file_bytes(matrix.weight, matrix.groups()));
     }
     return exl2_quantization_config({bits / elements_, head_bits_, sequences, sequence_len});
   }
@@ -87,14 +82,9 @@ class Exl2Rounder : public Rounder {
   bool measures() const override { return true; }
 
   std::vector<double> measure(const RoundedMatrix& m) const override {
-    const MixedMatrix& matrix = matrices_[places_.at(m.weight.name)];
-    std::vector<double> costs;
-    const OwnedTensor rounded(m.memory, Purpose::workspace, DType::f32, {m.w.rows(), m.w.cols()});
-    for (const Exl2Groups& groups : matrix.groups) {
-      m.ops.copy(rounded.view(), m.w);
-      const double error = round_exl2(m.ops, m.memory, m.weight, rounded.view(), m.u, groups).error;
-      costs.push_back(m.energy > 0.0 ? error / m.energy : 0.0);
-    }
+    std::vector<double> costs =
+        mixture_errors(m.ops, m.memory, m.weight, m.w, m.u, exl2_mixtures());
+    for (double& cost : costs) cost = m.energy > 0.0 ? cost / m.energy : 0.0;
     return costs;
   }
 
@@ -116,12 +106,12 @@ class Exl2Rounder : public Rounder {
 
   void add(const WeightSpec& weight) {
     check_exl2_shape(weight);
-    MixedMatrix matrix{weight, {}, {}, 0};
+    MixedMatrix matrix{weight, {}, 0, 0};
     for (const Exl2Mixture& mixture : exl2_mixtures()) {
       const Exl2Groups groups = exl2_groups(mixture, weight.cols);
-      matrix.sizes.push_back(limit_.held_bytes ? exl2_held_bytes(weight, groups)
-                                               : exl2_file_bytes(weight, groups));
-      matrix.groups.push_back(groups);
+      const int64_t bytes = exl2_file_bytes(weight, groups);
+      matrix.sizes.push_back(limit_.held_bytes ? exl2_held_bytes(weight, groups) : bytes);
+      matrix.most = std::max(matrix.most, bytes);
     }
     places_[weight.name] = matrices_.size();
     elements_ += static_cast<double>(weight.size());
@@ -151,8 +141,7 @@ class Exl2Rounder : public Rounder {
 
   Exl2Groups groups_of(const WeightSpec& weight) const {
     if (!weight.is_block_matrix()) return exl2_groups(head_, weight.cols);
-    const MixedMatrix& matrix = matrices_[places_.at(weight.name)];
-    return matrix.groups[matrix.chosen];
+    return matrices_[places_.at(weight.name)].groups();
   }
 
   Exl2Limit limit_;

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <numeric>
+#include <utility>
 
 #include "base/error.h"
 #include "base/parallel.h"
@@ -75,6 +77,8 @@ class GroupRounding {
     tile.chosen = best_share();
     out_.matrix.scale_max[g] = scale_max[static_cast<size_t>(tile.chosen)];
     for_tiles(kernels_.round, tile);
+    out_.group_errors.push_back(std::accumulate(sums_.begin(), sums_.end(), 0.0));
+    std::fill(sums_.begin(), sums_.end(), 0.0);
   }
 
   // The columns of a block are rounded: brings their errors to those behind.
@@ -84,8 +88,6 @@ class GroupRounding {
               u_.rows(begin, end).columns(end, w_.cols()), Transpose::no,
               w_.columns(end, w_.cols()), Accumulate::yes);
   }
-
-  double error() const { return std::accumulate(sums_.begin(), sums_.end(), 0.0); }
 
  private:
   // Some tiles for each task, which is then worth handing out.
@@ -114,7 +116,7 @@ class GroupRounding {
   std::vector<float> cost_, reach_;   // [cols], [rows]
   std::vector<uint8_t> tried_codes_;  // [rows, kTriedScales]
   std::vector<double> tried_costs_;   // [tiles, kTriedScales]
-  std::vector<double> sums_;          // [rows]
+  std::vector<double> sums_;          // [rows], of a group
   OwnedTensor errors_;                // f32 [rows, kTileColumns], of a block
 };
 
@@ -124,7 +126,7 @@ Exl2Rounding round_exl2(Ops& ops, Memory& memory, const WeightSpec& weight, cons
                         const Tensor& u, const Exl2Groups& groups) {
   const int64_t rows = w.rows(), cols = w.cols();
   check_finite(weight, w);
-  Exl2Rounding out{{rows, cols, groups, {}, {}, {}, {}}};
+  Exl2Rounding out{{rows, cols, groups, {}, {}, {}, {}}, {}};
   out.matrix.codes.resize(static_cast<size_t>(checked_mul(rows, cols)));
   out.matrix.scale_codes.resize(groups.size() * static_cast<size_t>(rows));
   out.matrix.scale_max.resize(groups.size());
@@ -143,7 +145,37 @@ Exl2Rounding round_exl2(Ops& ops, Memory& memory, const WeightSpec& weight, cons
     rounding.end_block(begin, end);
     begin = end;
   }
-  out.error = rounding.error();
+  return out;
+}
+
+double Exl2Rounding::error() const {
+  return std::accumulate(group_errors.begin(), group_errors.end(), 0.0);
+}
+
+std::vector<double> mixture_errors(Ops& ops, Memory& memory, const WeightSpec& weight,
+                                   const Tensor& w, const Tensor& u,
+                                   std::span<const Exl2Mixture> mixtures) {
+  const OwnedTensor rounded(memory, Purpose::workspace, DType::f32, {w.rows(), w.cols()});
+  // Of each group, by the size of groups and the bits, which the matrix is to have throughout.
+  std::map<std::pair<int64_t, int64_t>, std::vector<double>> known;
+  const auto errors_of = [&](int64_t bits, int64_t group_size) -> const std::vector<double>& {
+    std::vector<double>& errors = known[{group_size, bits}];
+    if (errors.empty()) {
+      ops.copy(rounded.view(), w);
+      errors = round_exl2(ops, memory, weight, rounded.view(), u,
+                          exl2_groups({bits, bits, 100, group_size}, w.cols()))
+                   .group_errors;
+    }
+    return errors;
+  };
+  std::vector<double> out;
+  for (const Exl2Mixture& mixture : mixtures) {
+    const Exl2Groups groups = exl2_groups(mixture, w.cols());
+    double& sum = out.emplace_back(0.0);
+    for (size_t g = 0; g < groups.size(); ++g) {
+      sum += errors_of(groups[g].bits, mixture.group_size)[g];
+    }
+  }
   return out;
 }
 

@@ -2,6 +2,10 @@
 // layout can have.
 #pragma once
 
+#include <span>
+#include <vector>
+
+#include "conversion/exl2_mixtures.h"
 #include "conversion/hessian.h"
 #include "formats/exl2_writer.h"
 
@@ -9,9 +13,11 @@ namespace jackscrew {
 
 struct Exl2Rounding {
   Exl2Matrix matrix;  // without `columns`
-  // trace(D H Dᵀ) of the change D, H being the damped matrix that U is of: the sum of what columns
-  // were off by, divided by U_kk, squared.
-  double error = 0;
+  // Of each group, the sum of what its columns were off by, divided by U_kk, squared: together
+  // trace(D H Dᵀ) of the change D, H being the damped matrix that U is of.
+  std::vector<double> group_errors;
+
+  double error() const;
 };
 
 // Rounds w, f32 [rows, cols], contiguous, whose columns stand in the stored order already, and
@@ -22,5 +28,13 @@ struct Exl2Rounding {
 // Error(non_finite) for one that is not finite. No bit depends on threads.
 Exl2Rounding round_exl2(Ops& ops, Memory& memory, const WeightSpec& weight, const Tensor& w,
                         const Tensor& u, const Exl2Groups& groups);
+
+// What a matrix loses in each of several mixtures, as error() has it, without rounding it in each:
+// a group's errors depend on its own bits far more than on those before it, so that they are taken
+// from the matrix rounded in these bits throughout. Exact where all groups have the same bits; else
+// rather too much, since errors of more bits leave those behind less to make up for. `w` stays.
+std::vector<double> mixture_errors(Ops& ops, Memory& memory, const WeightSpec& weight,
+                                   const Tensor& w, const Tensor& u,
+                                   std::span<const Exl2Mixture> mixtures);
 
 }  // namespace jackscrew

@@ -14,8 +14,9 @@ namespace {
 // Columns of a block of the triangular factors: their products are large enough for gemm(), and
 // what is done in double within one is a small share of all.
 constexpr int64_t kFactorBlock = 128;
-// Columns of H that are summed at a time: only the lower half of its blocks is computed.
-constexpr int64_t kSumBlock = 256;
+// Columns of H that are summed at a time: only the lower half of its blocks is computed. Of twice
+// as many an eighth more would be; half of them gain nothing in wide layers.
+constexpr int64_t kSumBlock = 128;
 
 Tensor part(const Tensor& matrix, int64_t row, int64_t end_row, int64_t col, int64_t end_col) {
   return matrix.rows(row, end_row).columns(col, end_col);

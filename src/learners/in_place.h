@@ -17,8 +17,8 @@ void require_in_place(const Weight& weight);
 using RowUpdate = std::function<void(const Tensor& values, int64_t begin, int64_t end)>;
 
 // Runs `update` on all rows, in blocks of about 16 MiB of which each begins with a multiple of 256
-// elements (all at once where the weight is f32), and writes them back. A step that is not finite leaves every byte
-// as it is; where the weight is f32, `update` sees to that.
+// elements (all at once where the weight is f32), and writes them back. A step that is not finite
+// leaves every byte as it is; where the weight is f32, `update` sees to that.
 void update_in_place(Context& context, Weight& weight, bool stochastic, const RowUpdate& update);
 
 // The weight's bytes as a state of a run: its values where they are f32, else what is stored.

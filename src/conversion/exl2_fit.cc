@@ -44,12 +44,12 @@ ImaginedModel imagine(const ModelFiles& files, int64_t head_bits, const std::str
         best_groups = groups;
       }
       model.held = checked_add(model.held, best.value());
-      source->add_stored(weight, exl2_format(best_groups));
+      source->add_computed(weight, exl2_format(best_groups));
     } else if (weight.module == "lm_head" && !plain_head) {
-      source->add_stored(weight,
-                         exl2_format(exl2_groups(exl2_head_mixture(head_bits), weight.cols)));
+      source->add_computed(weight,
+                           exl2_format(exl2_groups(exl2_head_mixture(head_bits), weight.cols)));
     } else {
-      source->add_stored(weight, lasting(find_format(rest)));
+      source->add_computed(weight, lasting(find_format(rest)));
     }
   }
   model.files.source = std::move(source);

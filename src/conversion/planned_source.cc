@@ -1,7 +1,6 @@
 #include "conversion/planned_source.h"
 
 #include "base/error.h"
-#include "quant/plain.h"
 
 namespace jackscrew {
 
@@ -18,8 +17,8 @@ void PlannedSource::add_stored(const WeightSpec& weight, FormatPointer format) {
   add(weight, std::move(format));
 }
 
-void PlannedSource::add_computed(const WeightSpec& weight) {
-  add(weight, lasting(f32_format())).computed = [](int64_t, int64_t) -> Tensor {
+void PlannedSource::add_computed(const WeightSpec& weight, FormatPointer format) {
+  add(weight, std::move(format)).computed = [](int64_t, int64_t) -> Tensor {
     fail(ErrorKind::generic, "a planned model has no values");
   };
 }

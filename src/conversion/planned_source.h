@@ -13,8 +13,8 @@ class PlannedSource : public WeightSource {
  public:
   // As a file has a weight in that format.
   void add_stored(const WeightSpec& weight, FormatPointer format);
-  // As merging computes one, in f32.
-  void add_computed(const WeightSpec& weight);
+  // As one that is made while it is read: nobody looks for bytes of it.
+  void add_computed(const WeightSpec& weight, FormatPointer format);
 
   const StoredTensor* find(std::string_view name) const override;
   std::vector<std::string> names() const override;

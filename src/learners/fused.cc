@@ -1,6 +1,7 @@
 #include "learners/fused.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -15,8 +16,16 @@ namespace {
 
 class FusedSlot : public LearnerSlot {
  public:
-  FusedSlot(std::unique_ptr<LearnerSlot> slot, double weight_decay)
-      : slot_(std::move(slot)), weight_decay_(weight_decay) {}
+  // `before` and `all_before`, f32 [1], are the norms of its gradient and of all gradients in the
+  // step before; empty: it is not clipped.
+  FusedSlot(std::unique_ptr<LearnerSlot> slot, std::string name, double weight_decay,
+            OwnedTensor before, const Tensor& all_before, float first_share)
+      : slot_(std::move(slot)),
+        name_(std::move(name)),
+        weight_decay_(weight_decay),
+        before_(std::move(before)),
+        all_before_(all_before),
+        first_share_(first_share) {}
 
   void complete(Context& context) override {
     if (!learns()) return;
@@ -39,10 +48,15 @@ class FusedSlot : public LearnerSlot {
     return slot_->product_gradient(context, dy);
   }
   void backward(const Gradient& g, const Tensor* dx) override { slot_->backward(g, dx); }
-  void visit(const StateVisitor& visitor) const override { slot_->visit(visitor); }
+  void visit(const StateVisitor& visitor) const override {
+    slot_->visit(visitor);
+    if (clips()) visitor({name_ + ".grad_norm", StateRole::counter, before_.view(), true});
+  }
   void restored(Context& context) override { slot_->restored(context); }
 
  private:
+  bool clips() const { return !before_.empty(); }
+
   // Norm, clipping and finiteness of what this slot has accumulated.
   void measure(Context& context) const {
     const Arena::Frame frame(context.scratch);
@@ -62,12 +76,26 @@ class FusedSlot : public LearnerSlot {
           SquaredNormChunks{gradient.data<float>(), part.data<double>(), gradient.size()}, count);
       first += count;
     }
-    context.ops.launch(FinishOneGradient{partial.data<double>(), context.scalars, chunks}, 1);
+    context.ops.launch(
+        FinishOneGradient{partial.data<double>(), context.scalars,
+                          clips() ? all_before_.data<float>() : nullptr,
+                          clips() ? before_.view().data<float>() : nullptr, chunks, first_share_},
+        1);
   }
 
   std::unique_ptr<LearnerSlot> slot_;
+  std::string name_;
   double weight_decay_;
+  OwnedTensor before_;
+  Tensor all_before_;
+  float first_share_;  // of max_grad_norm, where no norm of before is known
 };
+
+OwnedTensor norm_of_before(const LearnerContext& context) {
+  OwnedTensor norm(context.memory, Purpose::optimizer, DType::f32, {1});
+  context.ops.zero(norm.view());
+  return norm;
+}
 
 class FusedLearner : public Learner {
  public:
@@ -79,6 +107,7 @@ class FusedLearner : public Learner {
   void plan(std::span<const WeightSpec> weights) override {
     tied_ = std::none_of(weights.begin(), weights.end(),
                          [](const WeightSpec& weight) { return weight.module == "lm_head"; });
+    first_share_ = 1.0f / std::sqrt(static_cast<float>(weights.size()));
     learner_->plan(weights);
   }
 
@@ -89,8 +118,15 @@ class FusedLearner : public Learner {
         !weight.is_vector() && !(tied_ && weight.spec().kind == WeightKind::embedding);
     own.shared_gradients = shares ? options_.shared_gradients : nullptr;
     const WeightDecay& decay = options_.weight_decay;
-    return std::make_unique<FusedSlot>(learner_->make_slot(own, weight),
-                                       weight.is_vector() ? decay.vectors : decay.matrices);
+    auto slot = learner_->make_slot(own, weight);
+    OwnedTensor before;
+    if (options_.clips && (slot->learns() || learner_->changes(weight.spec()))) {
+      if (all_before_.empty()) all_before_ = norm_of_before(context);
+      before = norm_of_before(context);
+    }
+    return std::make_unique<FusedSlot>(std::move(slot), weight.name(),
+                                       weight.is_vector() ? decay.vectors : decay.matrices,
+                                       std::move(before), all_before_.view(), first_share_);
   }
 
   const char* name() const override { return learner_->name(); }
@@ -106,12 +142,20 @@ class FusedLearner : public Learner {
   bool begin_step(Context& context, int64_t step) override {
     return learner_->begin_step(context, step);
   }
-  void beside_step(Context& context) override { learner_->beside_step(context); }
+  void beside_step(Context& context) override {
+    learner_->beside_step(context);
+    if (all_before_.empty()) return;
+    context.ops.launch(KeepNorm{context.scalars, all_before_.view().data<float>()}, 1);
+  }
   int64_t phases() const override { return learner_->phases(); }
   void enter_phase(Context& context, int64_t phase) override {
     learner_->enter_phase(context, phase);
   }
-  void visit(const StateVisitor& visitor) const override { learner_->visit(visitor); }
+  void visit(const StateVisitor& visitor) const override {
+    learner_->visit(visitor);
+    if (all_before_.empty()) return;
+    visitor({"fused.grad_norm", StateRole::schedule, all_before_.view(), true});
+  }
   void restored(Context& context) override { learner_->restored(context); }
   LearnerNotes notes() const override { return learner_->notes(); }
   std::vector<LearnerEvent> take_events() override { return learner_->take_events(); }
@@ -121,6 +165,8 @@ class FusedLearner : public Learner {
   std::unique_ptr<Learner> learner_;
   FusedOptions options_;
   bool tied_ = false;  // the head is the embedding
+  float first_share_ = 1.0f;
+  OwnedTensor all_before_;
 };
 
 }  // namespace

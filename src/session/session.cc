@@ -159,7 +159,7 @@ std::unique_ptr<Learner> Session::make_learner(const Recipe& recipe) {
   const bool uses = use_.training || !recipe.adapter.empty();
   auto learner = find_learner(uses ? recipe.learner : "frozen").make(recipe.options);
   if (!use_.training || !recipe.fused_update) return learner;
-  FusedOptions options{recipe.weight_decay};
+  FusedOptions options{recipe.weight_decay, recipe.max_grad_norm > 0};
   if (recipe.gradient_accumulation_steps == 1) {
     shared_gradients_ = make_arena(Purpose::gradients, &ArenaSizes::gradients);
     options.shared_gradients = &shared_gradients_;

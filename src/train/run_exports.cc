@@ -87,7 +87,7 @@ std::shared_ptr<WeightSource> planned_merge(const Recipe& recipe, const ModelFil
   auto source = std::make_shared<PlannedSource>();
   for (const WeightSpec& weight : weights) {
     if (learner.merge(weight, none)) {
-      source->add_computed(weight);
+      source->add_computed(weight, lasting(f32_format()));
     } else {
       source->add_stored(weight, files.source == nullptr
                                      ? lasting(find_format(recipe.checkpoint_dtype))

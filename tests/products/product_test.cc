@@ -10,6 +10,7 @@
 #include "tests/products/reference.h"
 #include "tests/support/errors.h"
 #include "tests/support/products.h"
+#include "tests/support/small_panels.h"
 #include "tests/support/test_ops.h"
 
 namespace jackscrew {
@@ -163,7 +164,7 @@ class ProductTest : public ::testing::TestWithParam<const char*> {
     expect(right, full, q, magnitudes, q, right_start, " right");
   }
 
-  std::unique_ptr<Ops> ops_ = make_test_ops();
+  std::unique_ptr<Ops> ops_ = std::make_unique<SmallPanelOps>(make_test_ops());
   Memory memory_{"host", make_host_backing(), 0};
   Arena scratch_{memory_, Purpose::workspace, int64_t{64} << 20};
   std::unique_ptr<const Product> product_;

@@ -148,11 +148,50 @@ TEST(FusedUpdates, ClipEachWeightByItself) {
   for (const auto& [name, norm] : free) norms.push_back(norm * 10.0f);
   std::sort(norms.begin(), norms.end());
   const float limit = norms[norms.size() / 2];
-  const auto clipped = moved(limit);
+  // Each weight has its part of what the norm of all may be.
+  const auto weights = weights_of(files.config, StageSpec::whole(files.config)).size();
+  const auto clipped = moved(limit * std::sqrt(static_cast<float>(weights)));
   EXPECT_LT(norms.front(), 0.9f * limit);
   EXPECT_GT(norms.back(), 1.1f * limit);
   for (const auto& [name, norm] : free) {
     EXPECT_NEAR(clipped.at(name), std::min(norm, limit * 0.1f), 1e-4f * norm) << name;
+  }
+}
+
+// A step later each has the part that it had of the norm of all, so that clipping is that of a
+// model whose gradients stay what they were.
+TEST(FusedUpdates, ClipEachWeightToThePartThatItHad) {
+  const ModelFiles files = open_model(golden_path("gqa_tied").string());
+  const auto moments = [&](const char* update) {
+    const auto session =
+        session_of(files, fmt::format("method=full max_grad_norm=1e-4 {}", update));
+    // A learning rate of 0: the second step has the gradients of the first.
+    for (int64_t step = 0; step < 2; ++step) {
+      session->accumulate(batch_of(0, 1), 0.0, step);
+      session->update({});
+    }
+    return saved(*session);
+  };
+  const auto whole = moments("update=after");
+  const auto each = moments("update=fused max_grad_norm_of=weight");
+  const auto moment = [](const auto& states, const std::string& name) {
+    const std::vector<uint8_t>& bytes = states.at(name);
+    std::vector<float> out(bytes.size() / sizeof(float));
+    std::memcpy(out.data(), bytes.data(), bytes.size());
+    return out;
+  };
+  const auto weights = weights_of(files.config, StageSpec::whole(files.config));
+  for (const WeightSpec& weight : weights) {
+    const auto a = moment(whole, weight.name + ".m"), b = moment(each, weight.name + ".m");
+    double norm_a = 0.0, norm_b = 0.0;
+    for (size_t i = 0; i < a.size(); ++i) {
+      norm_a += static_cast<double>(a[i]) * static_cast<double>(a[i]);
+      norm_b += static_cast<double>(b[i]) * static_cast<double>(b[i]);
+    }
+    // m = 0.09 of the first step and 0.1 of the second; the first has 1 / sqrt(N) of the limit.
+    const double part = std::sqrt(norm_a) / 0.19;
+    const double first = 1e-4 / std::sqrt(static_cast<double>(weights.size()));
+    EXPECT_NEAR(std::sqrt(norm_b), 0.09 * first + 0.1 * part, 1e-3 * part) << weight.name;
   }
 }
 

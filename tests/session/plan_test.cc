@@ -419,9 +419,11 @@ TEST(Plan, JsonHasTheSettledShape) {
   EXPECT_EQ(sum, plan.ledger.peak);
   EXPECT_TRUE(json["device"].contains("weights"));
   EXPECT_TRUE(json["host"].contains("peak"));
-  EXPECT_EQ(
-      json["disk"],
-      (nlohmann::json{{"masters", 70}, {"checkpoints", 3000}, {"result", 200}, {"peak", 3270}}));
+  EXPECT_EQ(json["disk"], (nlohmann::json{{"masters", 70},
+                                          {"checkpoints", 3000},
+                                          {"result", 200},
+                                          {"exports", 0},
+                                          {"peak", 3270}}));
   EXPECT_EQ(json["fits"], true);
   EXPECT_EQ(json["peak_at"], plan.ledger.peak_at);
 }

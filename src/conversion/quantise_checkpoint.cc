@@ -110,6 +110,9 @@ void QuantisationCheckpoint::load(const nlohmann::json& object) {
         {entry.text("name"), count(entry, "bytes"), narrow<uint32_t>(count(entry, "crc32c"))});
   }
   const bool has_stream = fields.boolean("has_stream");
+  if (has_stream && files.empty()) {
+    fail(ErrorKind::model, "{} has a stream, and no file of it", kProgress);
+  }
   for (const File& file : files) check(file);
   if (has_stream) {
     stream_ = files.back();

@@ -134,8 +134,8 @@ TEST_F(Int8ProductTest, WeightOfSeveralPanels) {
   for (const char* format : {"f32", "bf16", "int8_row"}) {
     check(make_weight(format, random_matrix(1100, 9001, 1)), 3, format);
   }
-  // 4 MiB of codes, as much decoded, and what few tokens take.
-  EXPECT_LT(scratch_.high_water(), int64_t{18} << 20);
+  // 4 MiB of codes, as much decoded, and what few tokens take: less than all codes and a panel.
+  EXPECT_LT(scratch_.high_water(), int64_t{14} << 20);
 }
 
 // Constant operands are all codes at their limits.

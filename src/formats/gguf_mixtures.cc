@@ -43,16 +43,16 @@ constexpr MixtureRule kQ5Medium[] = {{"v_proj", ends_and_thirds, q6_k_format},
 constexpr MixtureRule kIq4[] = {{"v_proj", with_few_values, q5_k_format},
                                 {"down_proj", first_eighth, q5_k_format}};
 
-constexpr std::array<GgufMixture, 10> kMixtures = {{{"q2_k", 10, q2_k_format, kQ2},
-                                                    {"q3_k_s", 11, q3_k_format, kQ3Small},
-                                                    {"q3_k_m", 12, q3_k_format, kQ3Medium},
-                                                    {"q3_k_l", 13, q3_k_format, kQ3Large},
-                                                    {"q4_k_s", 14, q4_k_format, kQ4Small},
-                                                    {"q4_k_m", 15, q4_k_format, kQ4Medium},
-                                                    {"q5_k_s", 16, q5_k_format, {}},
-                                                    {"q5_k_m", 17, q5_k_format, kQ5Medium},
-                                                    {"iq4_nl", 25, iq4_nl_format, kIq4},
-                                                    {"iq4_xs", 30, iq4_xs_format, kIq4}}};
+constexpr std::array<GgufMixture, 10> kMixtures = {{{"q2_k", q2_k_format, kQ2},
+                                                    {"q3_k_s", q3_k_format, kQ3Small},
+                                                    {"q3_k_m", q3_k_format, kQ3Medium},
+                                                    {"q3_k_l", q3_k_format, kQ3Large},
+                                                    {"q4_k_s", q4_k_format, kQ4Small},
+                                                    {"q4_k_m", q4_k_format, kQ4Medium},
+                                                    {"q5_k_s", q5_k_format, {}},
+                                                    {"q5_k_m", q5_k_format, kQ5Medium},
+                                                    {"iq4_nl", iq4_nl_format, kIq4},
+                                                    {"iq4_xs", iq4_xs_format, kIq4}}};
 
 struct FileType {
   uint32_t number;
@@ -129,10 +129,10 @@ std::string gguf_file_type_name(int64_t file_type) {
                                    : std::string(found->name);
 }
 
-uint32_t gguf_file_type_of(std::string_view format) {
-  const std::string medium = fmt::format("{}_m", format);
+uint32_t gguf_file_type_of(std::string_view name) {
+  const std::string medium = fmt::format("{}_m", name);
   for (const FileType& type : kFileTypes) {
-    if (type.name == format || type.name == medium) return type.number;
+    if (type.name == name || type.name == medium) return type.number;
   }
   return 0;
 }

@@ -35,7 +35,6 @@ struct MixtureRule {
 
 struct GgufMixture {
   std::string_view name;    // as in recipes: "q4_k_m"
-  uint32_t file_type;       // general.file_type of such a file (llama.cpp's llama_ftype)
   const Format& (*rest)();  // of matrices that no rule is for
   std::span<const MixtureRule> rules;
 
@@ -55,8 +54,8 @@ std::string gguf_mixture_names();
 // What llama.cpp calls a file with that general.file_type, as recipes say it: "q4_k_m"; "file type
 // 99" where it is not known.
 std::string gguf_file_type_name(int64_t file_type);
-// The number of a file most of whose matrices have that format, of k-quants that of the medium
-// mixture; 0, which is f32, where there is none.
-uint32_t gguf_file_type_of(std::string_view format);
+// general.file_type (llama.cpp's llama_ftype) of a mixture, or of a file most of whose matrices
+// have that format, of k-quants that of the medium mixture; 0, which is f32, where there is none.
+uint32_t gguf_file_type_of(std::string_view name);
 
 }  // namespace jackscrew

@@ -79,7 +79,7 @@ TEST(GgufMixtures, AreThoseOfLlamaCpp) {
   ASSERT_EQ(seen.size(), gguf_mixtures().size());
   for (const GgufMixture& mixture : gguf_mixtures()) {
     EXPECT_GT(seen[std::string(mixture.name)], 50) << mixture.name;
-    EXPECT_EQ(gguf_file_type_name(mixture.file_type), mixture.name);
+    EXPECT_EQ(gguf_file_type_name(gguf_file_type_of(mixture.name)), mixture.name);
   }
 }
 

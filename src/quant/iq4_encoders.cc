@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "base/half.h"
+#include "quant/iq4.rows.h"
 #include "quant/row_encoders.h"
 
 namespace jackscrew {
@@ -12,16 +12,15 @@ namespace jackscrew {
 namespace {
 
 constexpr size_t kIq4Group = 32;  // elements of a scale
-constexpr std::array<int, 16> kNumbers = {-127, -104, -83, -65, -49, -35, -22, -10,
-                                          1,    13,   25,  38,  53,  69,  89,  113};
 
 // The nearest code of every half of a whole number: where two codes meet is such a half.
 constexpr int kHalves = 2 * (113 + 127);
-constexpr auto kNearest = [] {
+const std::array<uint8_t, kHalves> kNearest = [] {
   std::array<uint8_t, kHalves> nearest{};
   uint8_t code = 0;
   for (int half = 0; half < kHalves; ++half) {
-    while (code < 15 && half >= kNumbers[code] + kNumbers[code + 1u] + 2 * 127) ++code;
+    const auto meets = [&] { return iq4_values()[code] + iq4_values()[code + 1] + 2.0f * 127.0f; };
+    while (code < 15 && static_cast<float>(half) >= meets()) ++code;
     nearest[static_cast<size_t>(half)] = code;
   }
   return nearest;
@@ -51,7 +50,7 @@ double best_table_scale(const float* x) {
       double xq = 0.0, qq = 0.0;  // weighted sums: the best scale for these codes is their ratio
       for (size_t i = 0; i < kIq4Group; ++i) {
         const double value = static_cast<double>(x[i]);
-        const double number = kNumbers[nearest_number(value * inverse)];
+        const auto number = static_cast<double>(iq4_values()[nearest_number(value * inverse)]);
         const double weight = mean + std::abs(value);  // as in k_encoders.cc
         xq += weight * value * number;
         qq += weight * number * number;
@@ -63,12 +62,6 @@ double best_table_scale(const float* x) {
     }
   }
   return best;
-}
-
-float put_block_scale(double value, uint8_t* out) {
-  const f16 half = to_f16(static_cast<float>(value));
-  std::memcpy(out, &half, sizeof half);
-  return to_float(half);
 }
 
 // 16 bytes, of which byte i has elements i (low nibble) and i + 16.
@@ -85,7 +78,7 @@ void put_numbers(const float* x, double scale, uint8_t* out) {
 
 void encode_iq4_nl(const float* x, int64_t cols, uint8_t* out) {
   for (const float* end = x + cols; x < end; x += kIq4Group, out += 18) {
-    put_numbers(x, static_cast<double>(put_block_scale(best_table_scale(x), out)), out + 2);
+    put_numbers(x, static_cast<double>(put_scale(best_table_scale(x), out)), out + 2);
   }
 }
 
@@ -97,7 +90,7 @@ void encode_iq4_xs(const float* x, int64_t cols, uint8_t* out) {
       exact[group] = best_table_scale(x + kIq4Group * group);
       if (std::abs(exact[group]) > std::abs(extreme)) extreme = exact[group];
     }
-    const auto super = static_cast<double>(put_block_scale(extreme / -32.0, out));
+    const auto super = static_cast<double>(put_scale(extreme / -32.0, out));
     uint32_t high = 0;
     std::memset(out + 4, 0, 4);
     for (size_t group = 0; group < 8; ++group) {

@@ -103,12 +103,6 @@ ScaleAndMinimum asymmetric_scale(const float* x, double most) {
   return best;
 }
 
-float put_super_scale(double value, uint8_t* out) {
-  const f16 half = to_f16(static_cast<float>(value));
-  std::memcpy(out, &half, sizeof half);
-  return to_float(half);
-}
-
 // A group's whole scale and minimum, and what they stand for.
 struct SmallPair {
   int32_t scale = 0, minimum = 0;
@@ -174,8 +168,8 @@ void encode_grouped(const float* x, int64_t cols, uint8_t* out) {
       largest = std::max(largest, exact[group].scale);
       deepest = std::max(deepest, exact[group].minimum);
     }
-    const float super = put_super_scale(largest / 63.0, out);
-    const float super_minimum = put_super_scale(deepest / 63.0, out + 2);
+    const float super = put_scale(largest / 63.0, out);
+    const float super_minimum = put_scale(deepest / 63.0, out + 2);
     std::array<SmallPair, 8> pairs;
     std::array<uint8_t, 8> scales, minima;
     for (size_t group = 0; group < 8; ++group) {
@@ -212,7 +206,7 @@ struct SymmetricBlock {
       exact[group] = symmetric_scale<16>(x + 16 * group, half_code);
       if (std::abs(exact[group]) > std::abs(extreme)) extreme = exact[group];
     }
-    const float super = put_super_scale(-extreme / half_scale, super_out);
+    const float super = put_scale(-extreme / half_scale, super_out);
     for (size_t group = 0; group < 16; ++group) {
       const double small = super != 0.0f ? nearest_code(exact[group] / static_cast<double>(super),
                                                         -half_scale, half_scale - 1.0)
@@ -284,8 +278,8 @@ void encode_q2_k(const float* x, int64_t cols, uint8_t* out) {
       largest = std::max(largest, exact[group].scale);
       deepest = std::max(deepest, exact[group].minimum);
     }
-    const float super = put_super_scale(largest / 15.0, out + 80);
-    const float super_minimum = put_super_scale(deepest / 15.0, out + 82);
+    const float super = put_scale(largest / 15.0, out + 80);
+    const float super_minimum = put_scale(deepest / 15.0, out + 82);
     std::memset(out, 0, 80);
     for (size_t group = 0; group < 16; ++group) {
       const SmallPair pair =

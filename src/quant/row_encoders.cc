@@ -34,9 +34,8 @@ void encode_plain(const float* x, int64_t cols, uint8_t* out) {
 }
 
 uint8_t* put_half(float value, uint8_t* out) {
-  const f16 half = to_f16(value);
-  std::memcpy(out, &half, sizeof half);
-  return out + sizeof half;
+  put_scale(static_cast<double>(value), out);
+  return out + sizeof(f16);
 }
 
 float inverse(float scale) {
@@ -109,6 +108,12 @@ void encode_asymmetric(const float* x, int64_t cols, uint8_t* out) {
 }
 
 }  // namespace
+
+float put_scale(double value, uint8_t* out) {
+  const f16 half = to_f16(static_cast<float>(value));
+  std::memcpy(out, &half, sizeof half);
+  return to_float(half);
+}
 
 std::span<const RowEncoder> row_encoders() {
   static const std::array<RowEncoder, 15> kEncoders = {{{&f32_format(), encode_plain<float>},

@@ -21,6 +21,9 @@ std::span<const RowEncoder> row_encoders();
 // Null where rows cannot be written in it.
 const RowEncoder* find_row_encoder(const Format& format);
 
+// Writes a scale as f16; what it then is.
+float put_scale(double value, uint8_t* out);
+
 // Those of quant/k_encoders.cc.
 void encode_q2_k(const float* x, int64_t cols, uint8_t* out);
 void encode_q3_k(const float* x, int64_t cols, uint8_t* out);

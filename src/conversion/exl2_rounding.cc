@@ -148,10 +148,6 @@ Exl2Rounding round_exl2(Ops& ops, Memory& memory, const WeightSpec& weight, cons
   return out;
 }
 
-double Exl2Rounding::error() const {
-  return std::accumulate(group_errors.begin(), group_errors.end(), 0.0);
-}
-
 std::vector<double> mixture_errors(Ops& ops, Memory& memory, const WeightSpec& weight,
                                    const Tensor& w, const Tensor& u,
                                    std::span<const Exl2Mixture> mixtures) {

@@ -16,8 +16,6 @@ struct Exl2Rounding {
   // Of each group, the sum of what its columns were off by, divided by U_kk, squared: together
   // trace(D H Dᵀ) of the change D, H being the damped matrix that U is of.
   std::vector<double> group_errors;
-
-  double error() const;
 };
 
 // Rounds w, f32 [rows, cols], contiguous, whose columns stand in the stored order already, and
@@ -29,7 +27,7 @@ struct Exl2Rounding {
 Exl2Rounding round_exl2(Ops& ops, Memory& memory, const WeightSpec& weight, const Tensor& w,
                         const Tensor& u, const Exl2Groups& groups);
 
-// What a matrix loses in each of several mixtures, as error() has it, without rounding it in each:
+// What a matrix loses in each of several mixtures, of all groups, without rounding it in each:
 // a group's errors depend on its own bits far more than on those before it, so that they are taken
 // from the matrix rounded in these bits throughout. Exact where all groups have the same bits; else
 // rather too much, since errors of more bits leave those behind less to make up for. `w` stays.

@@ -32,9 +32,8 @@ const GgufMixture* mixture_of(const StorageChoice& choice);
 // The weights of a model as they will be written, in its order. Vectors of GGUF files are f32, as
 // llama.cpp wants them. The head, which is the most sensitive to rounding, gets 6 bits or 8 where
 // the rest has fewer; what cannot have a format of 256 in a block has a wider one of 32, or f16, as
-// llama.cpp's quantiser gives it. Such
-// exceptions are told in `notes`, a line each. Throws Error(usage) where the files have no such
-// storage, Error(model) where a weight is missing.
+// llama.cpp's quantiser gives it. Such exceptions are told in `notes`, a line each. Throws
+// Error(usage) where the files have no such storage, Error(model) where a weight is missing.
 std::vector<ModelTensor> tensors_to_write(const ModelFiles& files, const StorageChoice& choice,
                                           std::vector<std::string>& notes);
 

@@ -10,8 +10,8 @@
 namespace jackscrew {
 
 // With data_parallel=auto a step has the lanes that it had or, in a new run, one for each copy of
-// the model; a recipe that is saved says how many. Throws Error(usage)
-// where an update within backward would have several to add up.
+// the model; a recipe that is saved says how many. Throws Error(usage) where an update within
+// backward would have several to add up.
 Recipe with_lanes(Recipe recipe, int ranks);
 
 // The steps of the run: max_steps, or as many as num_train_epochs takes. Throws Error(usage) where

@@ -14,7 +14,6 @@ Singular vectors are as far off as gradients are, over the gap between singular 
 until gaps are wide enough to tell.
 """
 
-import json
 import random
 from pathlib import Path
 from typing import Callable
@@ -26,6 +25,7 @@ from q_galore_torch.q_galore_projector import GaLoreProjector as QuantisedProjec
 from safetensors.torch import load_file, save_file
 
 import golden
+from parity_rig import json_lines
 from tiny_models import tiny_tokenizer
 
 STEPS, GAP, RANK = 20, 10, 4
@@ -91,7 +91,7 @@ class Check:
                      "projection_window=1", "stagger_refreshes=false", "subspace=svd",
                      "subspace_basis=original", f"adam_beta2={BETA2}", f"adam_epsilon={EPSILON}",
                      "weight_decay=0", "max_grad_norm=0", "save_steps=1", "save_total_limit=0", *more)
-        events = [json.loads(line) for line in (output / "train_log.jsonl").read_text().splitlines()]
+        events = json_lines((output / "train_log.jsonl").read_text())
         return [event["learning_rate"] for event in events if event["event"] == "step"]
 
     def state(self, output: Path, step: int, name: str) -> torch.Tensor:

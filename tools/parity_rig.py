@@ -33,6 +33,11 @@ RECORDS = [
 ]
 
 
+def json_lines(text: str) -> list[dict]:
+    """The records of JSON Lines. str.splitlines would part a string at U+0085 or U+2028 as well."""
+    return [json.loads(line) for line in text.split("\n") if line]
+
+
 class Failure(Exception):
     """A check that cannot be carried out; its text becomes the figure."""
 
@@ -70,8 +75,7 @@ class Program:
         return done.stdout
 
     def tokens(self, model: Path, data: Path) -> list[dict]:
-        lines = self("data", "tokenize", f"model={model}", f"data={data}", "--json").splitlines()
-        return [json.loads(line) for line in lines]
+        return json_lines(self("data", "tokenize", f"model={model}", f"data={data}", "--json"))
 
     def logits(self, model: Path, data: Path, output: Path, *more: str) -> dict[str, torch.Tensor]:
         self("logits", f"model={model}", f"data={data}", "product=f32", f"output={output}", *more)
@@ -115,8 +119,7 @@ class Rig:
                      f"max_steps={golden.STEPS}", f"warmup_steps={golden.WARMUP_STEPS}",
                      f"learning_rate={golden.LEARNING_RATE}", "lr_scheduler_type=cosine",
                      "weight_decay=0", f"max_grad_norm={golden.MAX_GRAD_NORM}", *more)
-        log = (output / "train_log.jsonl").read_text()
-        events = [json.loads(line) for line in log.splitlines()]
+        events = json_lines((output / "train_log.jsonl").read_text())
         steps = [e for e in events if e["event"] == "step"]
         if len(steps) != golden.STEPS:
             raise Failure(f"{len(steps)} steps in train_log.jsonl, not {golden.STEPS}")

@@ -5,10 +5,13 @@ question, all else in f32. The emulation has the same random numbers (Philox, in
 gradient of that weight (dW) and those of all other weights (which hear of dx) must agree. Adam with an
 epsilon far above every gradient leaves weights that tell the gradient. Called by tools/parity.py.
 
-The program's sums in f32 are some 1e-6 off: a number closer than that to where rounding turns from one
-code to the next may take either. Weights are drawn anew until none is.
+A number closer to where rounding turns from one code to the next than sums in f32 are off may take
+either code. The emulation in f32 says how far they are off, group by group. Where a figure is over its
+limit, these few numbers are tried with their other codes, the one that brings most first, until the
+figures hold or none brings more; the report says how many took the other code.
 """
 
+import contextlib
 import json
 import random
 from pathlib import Path
@@ -18,6 +21,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import golden
+from parity_rig import json_lines
 from tiny_models import tiny_tokenizer
 
 GROUP = 64  # columns, or tokens, of a contraction that share a scale
@@ -26,11 +30,10 @@ EPSILON, LEARNING_RATE = 1e6, 1e9
 TEXT = ("A jackscrew lifts a house with one hand, a turn at a time. The load is carried by the thread, "
         "and the thread does not slip back when the hand rests.")
 TOKENS = 67  # the second group of tokens is a short one
-# Of a code: some times what sums in f32 are off for the largest ones, of four bits and of eight; of a
-# weight, which is exact, what dividing it is off.
-MARGINS = {"nibbles": 1e-5, "bytes": 8e-5}
-WEIGHT_MARGIN = 1e-5
-DRAWS = 500
+# How many times what PyTorch's f32 is off at most in its group a number may be from the next code and take
+# it: the program adds in another order, and the farthest of 64 numbers is some 2 times the usual one.
+MARGIN = 6
+LIMIT, LOSS_LIMIT = 1e-5, 1e-6
 # name: the settings, the levels of x in a step (0: those of four bits), whether there is a transform,
 # and whether dW is in integers.
 PRODUCTS = {
@@ -79,26 +82,59 @@ def uniforms(name: str, tokens: int, width: int, seed: int, step: int) -> torch.
 
 
 class Rounding:
-    """To the nearest or by a random number, and how close the closest number was to the other code, in
-    margins."""
+    """Chooses codes: the first of two, but for the numbers that are told to take the other. It keeps what
+    it chose between. The one in f32 takes the codes of the one that it follows: what it is off is then that
+    of sums alone."""
 
-    def __init__(self, margin: float) -> None:
-        self.margin = margin
-        self.closest = 1e9
+    def __init__(self, others: frozenset = frozenset(), follows: "Rounding | None" = None) -> None:
+        self.others, self.follows = others, follows  # others: (choice, place) of each such number
+        self.values: list[torch.Tensor] = []  # of each choice, as are the two below
+        self.distances: list[tuple[torch.Tensor, int]] = []  # to the other code; the size of a group
+        self.codes: list[torch.Tensor] = []
 
-    def note(self, distance: torch.Tensor, margin: float) -> None:
-        self.closest = min(self.closest, distance.abs().min().item() / margin)
+    def choose(self, values, first, second, distance, size: int) -> torch.Tensor:
+        choice = len(self.codes)
+        codes = first.clone(memory_format=torch.contiguous_format)
+        for at, place in self.others:
+            if at == choice:
+                codes.view(-1)[place] = second.reshape(-1)[place]
+        if self.follows is not None:
+            codes = self.follows.codes[choice].to(values.dtype)
+        self.values.append(values.detach().double())
+        self.distances.append((distance.detach().double().abs(), size))
+        self.codes.append(codes.detach())
+        return codes
 
-    def nearest(self, values: torch.Tensor, margin: float) -> torch.Tensor:
-        self.note(0.5 - (values - values.round()).abs(), margin)
-        return values.round()
+    def nearest(self, values: torch.Tensor, size: int) -> torch.Tensor:
+        code = values.round()
+        return self.choose(values, code, code + (values - code).sign(), 0.5 - (values - code).abs(), size)
 
-    def random(self, values: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
+    def random(self, values: torch.Tensor, uniform: torch.Tensor, size: int) -> torch.Tensor:
         below = values.floor()
+        above = (uniform < values - below).to(values.dtype)
         # What is zero, or the largest of its group, is so in f32 too.
         exact = values == values.round()
-        self.note(torch.where(exact, 1.0, values - below - uniform), self.margin)
-        return below + (uniform < values - below)
+        return self.choose(values, below + above, below + 1 - above,
+                           torch.where(exact, 1.0, values - below - uniform), size)
+
+    def within(self, values: torch.Tensor, least: int, most: int) -> torch.Tensor:
+        inside = ((values >= least) & (values <= most)).to(values.dtype)
+        distance = torch.minimum((values - least).abs(), (values - most).abs())
+        return self.choose(values, inside, 1 - inside, distance, values.shape[1])
+
+    def between(self, in_f32: "Rounding") -> list[tuple[int, int]]:
+        """(choice, place) of every number that sums in f32 might give the other code."""
+        found = []
+        for choice, (distance, size) in enumerate(self.distances):
+            off = (self.values[choice] - in_f32.values[choice]).abs()
+            rows, columns = off.shape
+            off = torch.nn.functional.pad(off, (0, -columns % size)).reshape(rows, -1, size)
+            off = off.amax(2, keepdim=True).repeat(1, 1, size).reshape(rows, -1)[:, :columns]
+            # A group that happens to be exact here is off by a bit of its largest number elsewhere.
+            off = off.clamp(min=self.values[choice].abs().max().item() * 2.0**-23)
+            places = (distance <= MARGIN * off).reshape(-1).nonzero().reshape(-1)
+            found += [(choice, place) for place in places.tolist()]
+        return found
 
 
 def in_groups(values: torch.Tensor, limit: int, size: int, rounding: Rounding,
@@ -109,11 +145,11 @@ def in_groups(values: torch.Tensor, limit: int, size: int, rounding: Rounding,
     scale = padded.abs().amax(-1, keepdim=True) / limit
     scaled = (padded / torch.where(scale > 0, scale, 1.0)).reshape(rows, -1)[:, :columns]
     if uniform is None:
-        codes = rounding.nearest(scaled, rounding.margin)
+        codes = rounding.nearest(scaled, size)
     else:
         # The largest of a group is the limit, but for the last bit of a division.
-        whole = (scaled - scaled.round()).abs() < 1e-12
-        codes = rounding.random(torch.where(whole, scaled.round(), scaled), uniform)
+        largest = scaled.abs() >= limit * (1 - 1e-6)
+        codes = rounding.random(torch.where(largest, scaled.round(), scaled), uniform, size)
     return codes * scale.repeat(1, 1, size).reshape(rows, -1)[:, :columns]
 
 
@@ -125,13 +161,13 @@ def transformed(values: torch.Tensor, block: int) -> torch.Tensor:
     return (values.reshape(-1, block) @ matrix / block**0.5).reshape(values.shape)
 
 
-def in_nibbles(values: torch.Tensor, rounding: Rounding, margin: float):
+def in_nibbles(values: torch.Tensor, rounding: Rounding):
     """Codes, steps and what was not cut off of rows in four bits."""
+    width = values.shape[1]
     step = 0.335 * values.square().mean(1, keepdim=True).sqrt()
     scaled = values / torch.where(step > 0, step, 1.0)
-    rounding.note(scaled - 7, margin)
-    rounding.note(scaled + 8, margin)
-    return rounding.nearest(scaled.clamp(-8, 7), margin), step, ((scaled >= -8) & (scaled <= 7)).to(values.dtype)
+    inside = rounding.within(scaled, -8, 7)
+    return rounding.nearest(scaled.clamp(-8, 7), width), step, inside
 
 
 class Linear(torch.autograd.Function):
@@ -142,51 +178,48 @@ class Linear(torch.autograd.Function):
         shape = x.shape
         x = x.reshape(-1, shape[-1])
         limit, rounding = how["limit"], how["rounding"]
+        block = 0
         if how["transforms"]:
             block = how["block"] or min(128, shape[-1] & -shape[-1])
-            w_codes, w_step, w_inside = in_nibbles(transformed(weight, block), rounding,
-                                                   WEIGHT_MARGIN)
+            w_codes, w_step, w_inside = in_nibbles(transformed(weight, block), rounding)
             turned = transformed(x, block)
             if how["x"] == "nibbles":
-                x_codes, x_step, x_inside = in_nibbles(turned, rounding, rounding.margin)
+                x_codes, x_step, x_inside = in_nibbles(turned, rounding)
             else:
                 x_step = turned.abs().amax(1, keepdim=True) / limit
-                x_codes = rounding.nearest(turned / x_step, rounding.margin)
+                x_codes = rounding.nearest(turned / x_step, shape[-1])
                 x_inside = torch.ones_like(turned)
-            saved = w_codes, w_step, w_inside, x_codes, x_step, x_inside
+            saved = w_codes, w_inside, x_codes, x_inside
             y = (x_codes * x_step) @ (w_codes * w_step).T
         else:
-            block = 0
             w_step = weight.abs().amax(1, keepdim=True) / 127
-            w_codes = rounding.nearest(weight / w_step, WEIGHT_MARGIN)
-            saved = w_codes, w_step, x
+            x_step = None
+            w_codes = rounding.nearest(weight / w_step, shape[-1])
+            saved = w_codes, in_groups(x.T, 127, x.shape[0], rounding).T if how["dw"] else x
             y = in_groups(x, limit, GROUP, rounding) @ (w_codes * w_step).T
-        ctx.save_for_backward(*saved)
+        ctx.save_for_backward(w_step, x_step, *saved)
         ctx.how, ctx.shape, ctx.block = how, shape, block
         return y.reshape(*shape[:-1], -1)
 
     @staticmethod
     def backward(ctx, dy):
-        how, rounding = ctx.how, ctx.how["rounding"]
+        how = ctx.how
         dy = dy.reshape(-1, dy.shape[-1])
         limit = 7 if how["x"] == "nibbles" else how["limit"]
+        w_step, x_step, w_codes, *saved = ctx.saved_tensors
         numbers = [uniforms(how["name"] + suffix, *dy.shape, how["seed"], 0)
                    for suffix in ("", " of columns")]
 
         def columns(token_scale):
-            return in_groups((dy * token_scale).T, limit, GROUP, rounding, numbers[1].T)
+            return in_groups((dy * token_scale).T, limit, GROUP, how["rounding"], numbers[1].T)
 
-        w_codes, w_step = ctx.saved_tensors[:2]
-        dx = in_groups(dy * w_step.T, limit, GROUP, rounding, numbers[0]) @ w_codes
+        dx = in_groups(dy * w_step.T, limit, GROUP, how["rounding"], numbers[0]) @ w_codes
         if how["transforms"]:
-            w_inside, x_codes, x_step, x_inside = ctx.saved_tensors[2:]
+            w_inside, x_codes, x_inside = saved
             dx = transformed(x_inside * dx, ctx.block)
             dw = transformed(w_inside * (columns(x_step) @ x_codes), ctx.block)
-        elif how["dw"]:
-            x = ctx.saved_tensors[2]
-            dw = columns(1.0) @ in_groups(x.T, 127, x.shape[0], rounding).T
         else:
-            dw = dy.T @ ctx.saved_tensors[2]
+            dw = (columns(1.0) if how["dw"] else dy.T) @ saved[0]
         return dx.reshape(ctx.shape), dw, None
 
 
@@ -199,23 +232,68 @@ class Replaced(torch.nn.Module):
         return Linear.apply(x, self.weight, self.how)
 
 
-def drawn(directory: Path, ids: torch.Tensor, path: str, how: dict, rng: random.Random):
-    """Weights, the model with its linear replaced, and the loss behind which its gradients are."""
-    for _ in range(DRAWS):
-        model = golden.double_model(directory)
-        weights = golden.random_weights(model, rng.randrange(2**31))
-        golden.load_weights(model, weights)
-        how["rounding"] = Rounding(MARGINS[how["x"]])
+class Emulation:
+    """The model with one linear as a product of the program computes it, in double precision or in f32."""
+
+    def __init__(self, directory: Path, path: str, how: dict, dtype: torch.dtype) -> None:
+        self.how, self.double = dict(how), dtype == torch.float64
+        self.model = golden.double_model(directory).to(dtype)
         place, module = path.rsplit(".", 1)
-        linear = model.get_submodule(path)
-        setattr(model.get_submodule(place), module, Replaced(linear, how))
-        with golden.DoublePrecision():
-            logits = model(input_ids=ids[None], use_cache=False).logits[0]
-            loss = torch.nn.functional.cross_entropy(logits[:-1].double(), ids[1:])
+        linear = self.model.get_submodule(path)
+        setattr(self.model.get_submodule(place), module, Replaced(linear, self.how))
+
+    def step(self, weights: dict, ids: torch.Tensor, rounding: Rounding) -> float:
+        """The loss; the gradients are then those of the model."""
+        golden.load_weights(self.model, weights)
+        self.model.zero_grad()
+        self.how["rounding"] = rounding
+        with golden.DoublePrecision() if self.double else contextlib.nullcontext():
+            logits = self.model(input_ids=ids[None], use_cache=False).logits[0]
+            loss = torch.nn.functional.cross_entropy(logits[:-1], ids[1:])
             loss.backward()
-        if how["rounding"].closest > 1:
-            return weights, model, loss.item()
-    raise RuntimeError(f"{path}: in each of {DRAWS} draws a number lies between two codes")
+        return loss.item()
+
+
+class Figures:
+    """How far the program's loss and gradients are from an emulation's."""
+
+    def __init__(self, emulation: Emulation, loss: float, ours: dict, our_loss: float) -> None:
+        self.loss, self.dw, self.others, self.squares = abs(our_loss / loss - 1), 0.0, 0.0, 0.0
+        for name, parameter in emulation.model.named_parameters():
+            off = golden.relative_error(ours[name], parameter.grad)
+            if name == emulation.how["name"]:
+                self.dw = off
+            else:
+                self.others = max(self.others, off)
+            difference = (ours[name] - parameter.grad) / parameter.grad.abs().max()
+            self.squares += difference.square().sum().item()
+
+    def hold(self) -> bool:
+        return self.loss <= LOSS_LIMIT and self.dw <= LIMIT and self.others <= LIMIT
+
+
+def compare(directory: Path, path: str, how: dict, weights: dict, ids: torch.Tensor, ours: dict,
+            our_loss: float) -> tuple[Figures, int]:
+    """The figures, and how many numbers between two codes took the other one."""
+    double, single = (Emulation(directory, path, how, dtype) for dtype in (torch.float64, torch.float32))
+
+    def emulated(others: frozenset) -> tuple[Figures, Rounding]:
+        rounding = Rounding(others)
+        loss = double.step(weights, ids, rounding)
+        return Figures(double, loss, ours, our_loss), rounding
+
+    others: frozenset = frozenset()
+    figures, rounding = emulated(others)
+    while not figures.hold():
+        in_f32 = Rounding(follows=rounding)
+        single.step(weights, ids, in_f32)
+        # Of all numbers between two codes the one that brings most; a later one may take its first code again.
+        trials = [(others ^ {number}, *emulated(others ^ {number})) for number in rounding.between(in_f32)]
+        best = min(trials, key=lambda trial: trial[1].squares, default=None)
+        if best is None or best[1].squares >= figures.squares:
+            break
+        others, figures, rounding = best
+    return figures, len(others)
 
 
 def check_products(report, program, work: Path, seed: int) -> None:
@@ -244,7 +322,7 @@ def check_products(report, program, work: Path, seed: int) -> None:
                 save_file(golden.random_weights(golden.double_model(directory), 0),
                           directory / "model.safetensors", metadata={"format": "pt"})
                 ids = torch.tensor(program.tokens(directory, records)[0]["ids"])
-            weights, model, loss = drawn(directory, ids, path, how, rng)
+            weights = golden.random_weights(golden.double_model(directory), rng.randrange(2**31))
             save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
             other = "layers.0.*" if ".1." in place else "layers.1.*"
             output = work / f"products_{name}_{module}"
@@ -254,16 +332,13 @@ def check_products(report, program, work: Path, seed: int) -> None:
                     "micro_batch_size=1", "gradient_accumulation_steps=1", "warmup_steps=0",
                     "lr_scheduler_type=constant", "weight_decay=0", "max_grad_norm=0",
                     f"learning_rate={LEARNING_RATE}", f"adam_epsilon={EPSILON}", f"seed={seed}")
-            log = [json.loads(line) for line in (output / "train_log.jsonl").read_text().splitlines()]
+            log = json_lines((output / "train_log.jsonl").read_text())
             step = next(entry for entry in log if entry.get("event") == "step")
             trained = load_file(output / "model.safetensors")
-            worst = 0.0
-            for key, parameter in model.named_parameters():
-                ours = (weights[key].double() - trained[key].double()) * (EPSILON / LEARNING_RATE)
-                figure = golden.relative_error(ours, parameter.grad)
-                if key == how["name"]:
-                    report.line(f"products.{name}.{module}.dW", figure, 1e-5)
-                else:
-                    worst = max(worst, figure)
-            report.line(f"products.{name}.{module}.loss", abs(step["loss"] / loss - 1), 1e-6)
-            report.line(f"products.{name}.{module}.dx", worst, 1e-5, "of all other gradients")
+            ours = {key: (weights[key].double() - value.double()) * (EPSILON / LEARNING_RATE)
+                    for key, value in trained.items()}
+            figures, turned = compare(directory, path, how, weights, ids, ours, step["loss"])
+            note = f"{turned} of the numbers between two codes took the other" if turned else ""
+            report.line(f"products.{name}.{module}.dW", figures.dw, LIMIT, note)
+            report.line(f"products.{name}.{module}.loss", figures.loss, LOSS_LIMIT)
+            report.line(f"products.{name}.{module}.dx", figures.others, LIMIT, "of all other gradients")

@@ -1,6 +1,12 @@
-// Products of one row of codes of four bits with a vector, for the CPU instruction set
-// JACKSCREW_ROW_TARGET: what row_cpu.h gives to row kernels as Team::Dot. All is f32; scales are
-// widened several at a time, and a scale multiplies the sum of its group, not each element.
+// Dot products of rows of 4-bit codes with a vector x, for the CPU instruction set
+// JACKSCREW_ROW_TARGET: what row_cpu.h gives to row kernels as Team::Dot.
+//
+// Both operands become 16-bit integers. Codes do by a mask or a table. x is rounded in groups of
+// 32 elements, the largest magnitude of a group to Numbers::kLargestX, which is at most 2^15 - 1:
+// an error below 2^-14 of that magnitude, some hundred times smaller than bf16's. Products are
+// summed in 32 bits without error, eight to a lane; a lane is then converted to f32 and multiplied
+// by the scales of both operands. In f32 throughout the conversion of every code would take longer
+// than reading it from memory.
 #pragma once
 
 #include <immintrin.h>
@@ -13,40 +19,162 @@ namespace jackscrew::JACKSCREW_ROW_TARGET {
 
 class Dot {
  public:
+  // A vector of codes has kLanes lanes of 16 bytes, each 32 elements.
 #if defined(__AVX512F__)
-  using Vector = __m512;
+  static constexpr int kLanes = 4;
+  using Integers = __m512i;
+  using Floats = __m512;
 #else
-  using Vector = __m256;
+  static constexpr int kLanes = 2;
+  using Integers = __m256i;
+  using Floats = __m256;
 #endif
+  static constexpr int64_t kGroup = 32;
+  static constexpr int64_t kVector = kGroup * kLanes;  // elements
+  // Columns at a time: their x, 16 KiB, stays in the nearest cache.
+  static constexpr int64_t kColumns = 8192;
 
-  // f(i) for i in [0, kCount), of which the compiler knows every i.
+  // Which elements the nibbles of byte i are.
+  enum class Layout {
+    halves,  // of each 16 bytes, 32 elements: i (low nibble) and i + 16
+    groups,  // of each 32 bytes, 64 elements: i (low nibble) and i + 32
+    pairs    // 2 i (high nibble) and 2 i + 1
+  };
+
+  // f(i) for i in [0, kCount), unrolled.
   template <int kCount, class F>
   JACKSCREW_INLINE static void each(const F& f) {
 #pragma GCC unroll 8
     for (int i = 0; i < kCount; ++i) f(i);
   }
 
-  // Sums of each 32 of x [count], in to[stride - 1], to[2 * stride - 1] ..., with 0 between, and
-  // after them as many 0 as add_offsets() may read beyond.
-  static constexpr int64_t kGroup = 32;
-  static constexpr int64_t kBeyond = 8;
-  JACKSCREW_INLINE static void sum_groups(const float* x, int64_t count, int64_t stride,
-                                          float* to) {
-    const int64_t size = count / kGroup * stride + kBeyond;
-    for (int64_t i = 0; i < size; ++i) to[i] = 0.0f;
-    for (int64_t group = 0; group < count / kGroup; ++group) {
-      const float* of = x + group * kGroup;
-      __m256 sum = _mm256_loadu_ps(of);
-      for (int i = 8; i < kGroup; i += 8) sum = _mm256_add_ps(sum, _mm256_loadu_ps(of + i));
-      to[(group + 1) * stride - 1] = lane_sum(sum);
+  // Numbers turn a vector of codes into four vectors of 16-bit integers. Word w of number s is the
+  // code in byte byte_of(s, w), in its low nibble where s is even.
+
+  // A code is the number itself.
+  struct Whole {
+    static constexpr int kLargestX = 32767;
+    static constexpr float kUnit = 1.0f;  // what the integer 1 stands for
+    JACKSCREW_INLINE static constexpr int byte_of(int s, int word) { return 2 * word + s / 2; }
+    JACKSCREW_INLINE void split(Integers codes, Integers (&words)[4]) const {
+      const Integers mask = filled(15);
+      words[0] = bits_and(codes, mask);
+      words[1] = bits_and(shifted<4>(codes), mask);
+      words[2] = bits_and(shifted<8>(codes), mask);
+      words[3] = shifted<12>(codes);
     }
-  }
+  };
+
+  // A code points at one of sixteen numbers times kScale, which are integers of at most kLargest
+  // in magnitude, or rounded to such.
+  template <int kLargest, int kScale = 1>
+  struct Table {
+    static constexpr int kMostX = (1 << 28) / kLargest - 1;  // eight products fit 32 bits
+    static constexpr int kLargestX = kMostX < 32767 ? kMostX : 32767;
+    static constexpr float kUnit = 1.0f / kScale;
+#if defined(__AVX512F__)
+    JACKSCREW_INLINE static constexpr int byte_of(int s, int word) {
+      return 2 * word + s / 2;
+    }
+    JACKSCREW_INLINE explicit Table(const float (&numbers)[16]) {
+      const __m256i once = rounded(numbers);
+      // The fifth bit of an index belongs to the next code: both values of it mean the same.
+      twice = _mm512_maskz_inserti64x4(0xFF, _mm512_castsi256_si512(once), once, 1);
+    }
+    JACKSCREW_INLINE void split(Integers codes, Integers (&words)[4]) const {
+      words[0] = at(codes);
+      words[1] = at(shifted<4>(codes));
+      words[2] = at(shifted<8>(codes));
+      words[3] = at(shifted<12>(codes));
+    }
+
+   private:
+    JACKSCREW_INLINE Integers at(Integers codes) const {
+      return _mm512_maskz_permutexvar_epi16(kAllWords, codes, twice);
+    }
+    Integers twice;
+#else
+    JACKSCREW_INLINE static constexpr int byte_of(int s, int word) {
+      return word % 8 + word / 8 * 16 + s / 2 * 8;  // as unpacking bytes leaves them
+    }
+    JACKSCREW_INLINE explicit Table(const float (&numbers)[16]) {
+      const __m256i once = rounded(numbers);
+      const __m256i mask = _mm256_set1_epi16(255);
+      low_bytes = both_lanes(_mm256_and_si256(once, mask));
+      high_bytes = both_lanes(_mm256_srli_epi16(once, 8));
+    }
+    JACKSCREW_INLINE void split(Integers codes, Integers (&words)[4]) const {
+      const Integers mask = _mm256_set1_epi8(15);
+      each<2>([&](int high) {
+        const Integers index = bits_and(high == 0 ? codes : shifted<4>(codes), mask);
+        const Integers low_byte = _mm256_shuffle_epi8(low_bytes, index);
+        const Integers high_byte = _mm256_shuffle_epi8(high_bytes, index);
+        words[high] = _mm256_unpacklo_epi8(low_byte, high_byte);
+        words[high + 2] = _mm256_unpackhi_epi8(low_byte, high_byte);
+      });
+    }
+
+   private:
+    JACKSCREW_INLINE static Integers both_lanes(__m256i words) {
+      const __m128i bytes =
+          _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+      return _mm256_broadcastsi128_si256(bytes);
+    }
+    Integers low_bytes, high_bytes;
+#endif
+    JACKSCREW_INLINE static __m256i rounded(const float (&numbers)[16]) {
+      const __m256 scale = _mm256_set1_ps(static_cast<float>(kScale));
+      return words_of(_mm256_mul_ps(_mm256_loadu_ps(numbers), scale),
+                      _mm256_mul_ps(_mm256_loadu_ps(numbers + 8), scale));
+    }
+  };
+
+  // x as prepare() leaves it.
+  struct Input {
+    const int16_t* numbers;  // [vectors, 4, 8 * kLanes], as Numbers::split() has the codes
+    const float* scales;     // of group g at [stride * g], times Numbers::kUnit
+    const float* sums;       // of rounded x, of group g at [stride * g + stride - 1]
+    // The rest of it, from group `group` on, the first of a vector.
+    JACKSCREW_INLINE Input from(int64_t group, int64_t stride) const {
+      return {numbers + group * kGroup, scales + group * stride, sums + group * stride};
+    }
+  };
+  template <int64_t kColumns, int64_t kStride>
+  struct Buffer {
+    static constexpr int64_t kFloats = kColumns / kGroup * kStride + 8;  // read by eights
+    alignas(64) int16_t numbers[kColumns];
+    float scales[kFloats];
+    float sums[kFloats];
+    JACKSCREW_INLINE Input input() const { return {numbers, scales, sums}; }
+
+    // Of x [count], a multiple of 32. What is not finite makes its scale so.
+    template <class Numbers, Layout kLayout>
+    JACKSCREW_INLINE void prepare(const float* x, int64_t count) {
+      for (int64_t i = 0; i < kFloats; ++i) scales[i] = sums[i] = 0.0f;
+      for (int64_t first = 0; first < count; first += kVector) {
+        alignas(64) int16_t in_order[kVector] = {};
+        for (int64_t at = 0; at < kVector && first + at < count; at += kGroup) {
+          const int64_t place = (first + at) / kGroup * kStride;
+          float sum;
+          const float scale = round_group(x + first + at, Numbers::kLargestX, in_order + at, &sum);
+          scales[place] = Numbers::kUnit * scale;
+          sums[place + kStride - 1] = scale * sum;
+        }
+        each_word<Numbers, kLayout>(
+            [&](int64_t word, int64_t element) { numbers[first + word] = in_order[element]; });
+      }
+    }
+  };
 
   // Eight scales.
   struct Scales {
     __m256 values;
+    JACKSCREW_INLINE static Scales load(const float* from) { return {_mm256_loadu_ps(from)}; }
     JACKSCREW_INLINE Scales times(float factor) const {
       return {_mm256_mul_ps(values, _mm256_set1_ps(factor))};
+    }
+    JACKSCREW_INLINE Scales times(const float* factors) const {
+      return {_mm256_mul_ps(values, _mm256_loadu_ps(factors))};
     }
     JACKSCREW_INLINE Scales plus(float offset) const {
       return {_mm256_add_ps(values, _mm256_set1_ps(offset))};
@@ -55,25 +183,33 @@ class Dot {
     JACKSCREW_INLINE float second() const {
       return _mm_cvtss_f32(_mm_movehdup_ps(_mm256_castps256_ps128(values)));
     }
-    // Number i in all lanes.
-    JACKSCREW_INLINE Vector all(int i) const {
+    // Scale a in all of lane 0, b in lane 1 ...
 #if defined(__AVX512F__)
-      return _mm512_maskz_permutexvar_ps(kAll, _mm512_set1_epi32(i),
-                                         _mm512_castps256_ps512(values));
+    JACKSCREW_INLINE Floats lanes(int a, int b, int c, int d) const {
+      const __m512i which = _mm512_setr_epi32(a, a, a, a, b, b, b, b, c, c, c, c, d, d, d, d);
+      return _mm512_maskz_permutexvar_ps(kAll, which, _mm512_castps256_ps512(values));
+    }
+    // Scale first + step * lane in each lane.
+    JACKSCREW_INLINE Floats lanes(int first, int step) const {
+      return lanes(first, first + step, first + 2 * step, first + 3 * step);
+    }
 #else
-      return _mm256_permutevar8x32_ps(values, _mm256_set1_epi32(i));
+    JACKSCREW_INLINE Floats lanes(int first, int step) const {
+      const int second = first + step;
+      return _mm256_permutevar8x32_ps(
+          values, _mm256_setr_epi32(first, first, first, first, second, second, second, second));
+    }
+#endif
+    // Scale first + step * (lane / 2) in each lane.
+    JACKSCREW_INLINE Floats pairs_of_lanes(int first, int step) const {
+#if defined(__AVX512F__)
+      return lanes(first, first, first + step, first + step);
+#else
+      static_cast<void>(step);  // one pair
+      return lanes(first, 0);
 #endif
     }
   };
-
-  // One scale in all lanes.
-  JACKSCREW_INLINE static Vector all(float scale) {
-#if defined(__AVX512F__)
-    return _mm512_set1_ps(scale);
-#else
-    return _mm256_set1_ps(scale);
-#endif
-  }
 
   // The kEach f16 that kBlocks blocks begin with, `stride` bytes apart: number i of block b is
   // b * kEach + i. The rest is 0.
@@ -98,155 +234,75 @@ class Dot {
     return {_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(of_word))};
   }
 
-  // Adds eight products of offsets with what sum_groups() made.
+  // 2^(byte - 128) for the bytes of a word, the lowest first; subnormal for bytes of 0 and 1.
+  JACKSCREW_INLINE static Scales powers(uint64_t word) {
+    const __m256i exponents = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<int64_t>(word)));
+    const __m256i one = _mm256_set1_epi32(1);
+    const __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(exponents, one), 23);
+    const __m256i subnormal = _mm256_sllv_epi32(_mm256_set1_epi32(0x200000), exponents);
+    const __m256i is_normal = _mm256_cmpgt_epi32(exponents, one);
+    return {_mm256_castsi256_ps(_mm256_blendv_epi8(subnormal, normal, is_normal))};
+  }
+
+  // to[i] = table[codes[i]]. One by one, floats that are then read by vectors would stall them.
+  JACKSCREW_INLINE static void look_up(const float* table, const uint8_t* codes, int64_t count,
+                                       float* to) {
+    int64_t i = 0;
+    for (; i + 8 <= count; i += 8) {
+      const __m128i eight = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes + i));
+      _mm256_storeu_ps(to + i, _mm256_i32gather_ps(table, _mm256_cvtepu8_epi32(eight), 4));
+    }
+    for (; i < count; ++i) to[i] = table[codes[i]];
+  }
+
+  // Adds eight products of offsets with sums of x.
   JACKSCREW_INLINE void add_offsets(const Scales& offsets, const float* sums) {
     offsets_ = _mm256_fmadd_ps(offsets.values, _mm256_loadu_ps(sums), offsets_);
   }
 
-  // What a code stands for: itself ...
-  struct Whole {
+  // Codes: kCount lanes that lie `stride` bytes apart, the others 0 ...
+  template <int kCount>
+  JACKSCREW_INLINE static Integers codes(const uint8_t* from, int64_t stride) {
+    static_assert(kCount >= 1 && kCount <= kLanes);
+    __m256i two[2];
+    each<2>([&](int half) {
+      const uint8_t* at = from + 2 * half * stride;
+      two[half] = 2 * half + 1 < kCount ? _mm256_inserti128_si256(_mm256_castsi128_si256(load(at)),
+                                                                  load(at + stride), 1)
+                  : 2 * half < kCount   ? _mm256_zextsi128_si256(load(at))
+                                        : _mm256_setzero_si256();
+    });
 #if defined(__AVX512F__)
-    // Low codes are looked up and high ones converted, by units that work at the same time.
-    JACKSCREW_INLINE __m512 low(__m512i codes) const {
-      const __m512 numbers = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-      return _mm512_maskz_permutexvar_ps(kAll, codes, numbers);
-    }
-    JACKSCREW_INLINE __m512 high(__m512i codes) const {
-      return _mm512_maskz_cvtepi32_ps(kAll, _mm512_maskz_srli_epi32(kAll, codes, 4));
-    }
+    return _mm512_maskz_inserti64x4(0xFF, _mm512_castsi256_si512(two[0]), two[1], 1);
 #else
-    JACKSCREW_INLINE __m256 low(__m256i codes) const {
-      return _mm256_cvtepi32_ps(_mm256_and_si256(codes, _mm256_set1_epi32(15)));
-    }
-    JACKSCREW_INLINE __m256 high(__m256i codes) const {
-      return _mm256_cvtepi32_ps(_mm256_srli_epi32(codes, 4));
-    }
+    return two[0];
 #endif
-  };
-  // ... or a number of a table, times a scale.
-  struct Table {
-    JACKSCREW_INLINE explicit Table(const float (&numbers)[16], float scale = 1.0f)
-#if defined(__AVX512F__)
-        : all(_mm512_mul_ps(_mm512_loadu_ps(numbers), _mm512_set1_ps(scale))) {
-    }
-    __m512 all;
-    JACKSCREW_INLINE __m512 low(__m512i codes) const {
-      return _mm512_maskz_permutexvar_ps(kAll, codes, all);
-    }
-    JACKSCREW_INLINE __m512 high(__m512i codes) const {
-      return low(_mm512_maskz_srli_epi32(kAll, codes, 4));
-    }
-#else
-        : first(_mm256_mul_ps(_mm256_loadu_ps(numbers), _mm256_set1_ps(scale))),
-          second(_mm256_mul_ps(_mm256_loadu_ps(numbers + 8), _mm256_set1_ps(scale))) {
-    }
-    __m256 first, second;  // the fourth bit, moved to the sign, chooses between them
-    JACKSCREW_INLINE __m256 low(__m256i codes) const {
-      return _mm256_blendv_ps(_mm256_permutevar8x32_ps(first, codes),
-                              _mm256_permutevar8x32_ps(second, codes),
-                              _mm256_castsi256_ps(_mm256_slli_epi32(codes, 28)));
-    }
-    JACKSCREW_INLINE __m256 high(__m256i codes) const {
-      return low(_mm256_srli_epi32(codes, 4));
-    }
-#endif
-  };
-
-  // A table of whole numbers from -128 to 127.
-#if defined(__AVX512F__)
-  using WholeTable = Table;
-#else
-  struct WholeTable {
-    JACKSCREW_INLINE explicit WholeTable(const float (&numbers)[16])
-        : bytes(_mm_packs_epi16(eight(numbers), eight(numbers + 8))) {}
-    __m128i bytes;
-    JACKSCREW_INLINE __m128i of(__m128i codes) const {
-      return _mm_shuffle_epi8(bytes, _mm_and_si128(codes, _mm_set1_epi8(15)));
-    }
-
-   private:
-    JACKSCREW_INLINE static __m128i eight(const float* numbers) {
-      return _mm_packs_epi32(_mm_cvtps_epi32(_mm_loadu_ps(numbers)),
-                             _mm_cvtps_epi32(_mm_loadu_ps(numbers + 4)));
-    }
-  };
-  JACKSCREW_INLINE void add_halves(const WholeTable& numbers, const uint8_t* from, Vector scale,
-                                   const float* x) {
-    const __m128i codes = load(from);
-    const __m128i low = numbers.of(codes);
-    const __m128i high = numbers.of(_mm_srli_epi16(codes, 4));
-    const auto floats = [](__m128i bytes) {
-      return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
-    };
-    __m256 sum = _mm256_mul_ps(floats(low), _mm256_loadu_ps(x));
-    sum = _mm256_fmadd_ps(floats(_mm_srli_si128(low, 8)), _mm256_loadu_ps(x + 8), sum);
-    sum = _mm256_fmadd_ps(floats(high), _mm256_loadu_ps(x + 16), sum);
-    sum = _mm256_fmadd_ps(floats(_mm_srli_si128(high, 8)), _mm256_loadu_ps(x + 24), sum);
-    add(0, sum, scale);
   }
+  // ... or a vector as it lies.
+  JACKSCREW_INLINE static Integers codes(const uint8_t* from) {
+#if defined(__AVX512F__)
+    return _mm512_loadu_si512(from);
+#else
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
 #endif
+  }
 
-  // Adds the scaled products of x [32] with sixteen bytes, of which byte i holds elements i (low
-  // nibble) and i + 16.
+  // Adds the products of a vector of codes with x [4, 8 * kLanes], times a scale for each lane ...
   template <class Numbers>
-  JACKSCREW_INLINE void add_halves(const Numbers& numbers, const uint8_t* from, Vector scale,
-                                   const float* x) {
-#if defined(__AVX512F__)
-    const __m512i codes = widened(load(from));
-    const __m512 sum = _mm512_mul_ps(numbers.low(codes), _mm512_loadu_ps(x));
-    add(0, _mm512_fmadd_ps(numbers.high(codes), _mm512_loadu_ps(x + 16), sum), scale);
-#else
-    const __m256i first = widened(load_eight(from));
-    const __m256i second = widened(load_eight(from + 8));
-    __m256 sum = _mm256_mul_ps(numbers.low(first), _mm256_loadu_ps(x));
-    sum = _mm256_fmadd_ps(numbers.low(second), _mm256_loadu_ps(x + 8), sum);
-    sum = _mm256_fmadd_ps(numbers.high(first), _mm256_loadu_ps(x + 16), sum);
-    add(0, _mm256_fmadd_ps(numbers.high(second), _mm256_loadu_ps(x + 24), sum), scale);
-#endif
+  JACKSCREW_INLINE void add(const Numbers& numbers, Integers codes, Floats scales,
+                            const int16_t* x) {
+    Integers low, high;
+    multiply(numbers, codes, x, &low, &high);
+    sums_[0] = multiply_add(to_floats(sum(low, high)), scales, sums_[0]);
   }
-
-  // The same of x [64] and 32 bytes, of which byte i holds elements i and i + 32, each 32 with a
-  // scale of their own.
+  // ... or one for the low nibbles of each and one for the high ones.
   template <class Numbers>
-  JACKSCREW_INLINE void add_groups(const Numbers& numbers, const uint8_t* from, Vector low_scale,
-                                   Vector high_scale, const float* x) {
-#if defined(__AVX512F__)
-    const __m512i first = widened(load(from));
-    const __m512i second = widened(load(from + 16));
-    const __m512 low = _mm512_mul_ps(numbers.low(first), _mm512_loadu_ps(x));
-    const __m512 high = _mm512_mul_ps(numbers.high(first), _mm512_loadu_ps(x + 32));
-    add(0, _mm512_fmadd_ps(numbers.low(second), _mm512_loadu_ps(x + 16), low), low_scale);
-    add(1, _mm512_fmadd_ps(numbers.high(second), _mm512_loadu_ps(x + 48), high), high_scale);
-#else
-    __m256 low = _mm256_setzero_ps();
-    __m256 high = _mm256_setzero_ps();
-#pragma GCC unroll 4
-    for (int at = 0; at < 32; at += 8) {
-      const __m256i codes = widened(load_eight(from + at));
-      low = _mm256_fmadd_ps(numbers.low(codes), _mm256_loadu_ps(x + at), low);
-      high = _mm256_fmadd_ps(numbers.high(codes), _mm256_loadu_ps(x + 32 + at), high);
-    }
-    add(0, low, low_scale);
-    add(1, high, high_scale);
-#endif
-  }
-
-  // Adds the products of x [32] with sixteen bytes, of which byte i holds elements 2 i (high
-  // nibble) and 2 i + 1, in a table that is scaled already.
-  JACKSCREW_INLINE void add_pairs(const Table& numbers, const uint8_t* from, const float* x) {
-    const __m128i low = load(from);
-    const __m128i high = _mm_srli_epi16(low, 4);
-    const __m128i first = _mm_unpacklo_epi8(high, low);
-    const __m128i second = _mm_unpackhi_epi8(high, low);
-#if defined(__AVX512F__)
-    add(0, numbers.low(widened(first)), _mm512_loadu_ps(x));
-    add(1, numbers.low(widened(second)), _mm512_loadu_ps(x + 16));
-#else
-    add(0, numbers.low(widened(first)), _mm256_loadu_ps(x));
-    add(1, numbers.low(widened(_mm_srli_si128(first, 8))), _mm256_loadu_ps(x + 8));
-    add(0, numbers.low(widened(second)), _mm256_loadu_ps(x + 16));
-    add(1, numbers.low(widened(_mm_srli_si128(second, 8))), _mm256_loadu_ps(x + 24));
-#endif
+  JACKSCREW_INLINE void add(const Numbers& numbers, Integers codes, Floats low_scales,
+                            Floats high_scales, const int16_t* x) {
+    Integers low, high;
+    multiply(numbers, codes, x, &low, &high);
+    sums_[0] = multiply_add(to_floats(low), low_scales, sums_[0]);
+    sums_[1] = multiply_add(to_floats(high), high_scales, sums_[1]);
   }
 
   JACKSCREW_INLINE float total() const {
@@ -261,6 +317,78 @@ class Dot {
   }
 
  private:
+  // The element whose code byte `byte` of a vector has.
+  JACKSCREW_INLINE static constexpr int64_t element_of(Layout layout, int64_t byte, bool high) {
+    switch (layout) {
+      case Layout::halves:
+        return byte / 16 * 32 + byte % 16 + (high ? 16 : 0);
+      case Layout::groups:
+        return byte / 32 * 64 + byte % 32 + (high ? 32 : 0);
+      default:
+        return 2 * byte + (high ? 0 : 1);
+    }
+  }
+
+  template <class Numbers, Layout kLayout>
+  struct Order {
+    uint8_t elements[kVector];
+    constexpr Order() : elements() {
+      for (int s = 0; s < 4; ++s) {
+        for (int word = 0; word < 8 * kLanes; ++word) {
+          elements[s * 8 * kLanes + word] =
+              static_cast<uint8_t>(element_of(kLayout, Numbers::byte_of(s, word), s % 2 == 1));
+        }
+      }
+    }
+  };
+
+  // f(word, element) for the words of x that meet a vector of codes.
+  template <class Numbers, Layout kLayout, class F>
+  JACKSCREW_INLINE static void each_word(const F& f) {
+    static constexpr Order<Numbers, kLayout> kOrder;
+    for (int64_t word = 0; word < kVector; ++word) f(word, kOrder.elements[word]);
+  }
+
+  // Rounds 32 floats so that the largest magnitude becomes `largest`. Returns the scale; *sum is
+  // the sum of the integers.
+  JACKSCREW_INLINE static float round_group(const float* x, int largest, int16_t* to, float* sum) {
+    __m256 eight[4];
+    // Magnitudes compare as integers, with infinity and then NaN above all others.
+    __m256i most = _mm256_setzero_si256();
+    each<4>([&](int i) {
+      eight[i] = _mm256_loadu_ps(x + 8 * i);
+      const __m256i magnitudes =
+          _mm256_and_si256(_mm256_castps_si256(eight[i]), _mm256_set1_epi32(0x7FFFFFFF));
+      most = _mm256_max_epi32(most, magnitudes);
+    });
+    const __m128i four =
+        _mm_max_epi32(_mm256_castsi256_si128(most), _mm256_extracti128_si256(most, 1));
+    const __m128i two = _mm_max_epi32(four, _mm_unpackhi_epi64(four, four));
+    const __m128i one = _mm_max_epi32(two, _mm_shuffle_epi32(two, 1));
+    const float magnitude = _mm_cvtss_f32(_mm_castsi128_ps(one));
+    // The inverse of a magnitude below 2^-113 would be infinite.
+    const float inverse = magnitude < 0x1p-113f ? 0.0f : static_cast<float>(largest) / magnitude;
+    const __m256 factor = _mm256_set1_ps(inverse);
+    __m256i sums = _mm256_setzero_si256();
+    each<2>([&](int half) {
+      const __m256i words = words_of(_mm256_mul_ps(eight[2 * half], factor),
+                                     _mm256_mul_ps(eight[2 * half + 1], factor));
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + 16 * half), words);
+      sums = _mm256_add_epi32(sums, _mm256_madd_epi16(words, _mm256_set1_epi16(1)));
+    });
+    *sum = lane_sum(_mm256_cvtepi32_ps(sums));
+    return magnitude / static_cast<float>(largest);
+  }
+
+  template <class Numbers>
+  JACKSCREW_INLINE static void multiply(const Numbers& numbers, Integers codes, const int16_t* x,
+                                        Integers* low, Integers* high) {
+    Integers words[4];
+    numbers.split(codes, words);
+    *low = sum(products(words[0], x), products(words[2], x + 2 * 8 * kLanes));
+    *high = sum(products(words[1], x + 8 * kLanes), products(words[3], x + 3 * 8 * kLanes));
+  }
+
   JACKSCREW_INLINE static float lane_sum(__m256 eight) {
     const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
     const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
@@ -269,27 +397,64 @@ class Dot {
   JACKSCREW_INLINE static __m128i load(const uint8_t* from) {
     return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
   }
+  // Sixteen floats as 16-bit integers, rounded to nearest even, in order.
+  JACKSCREW_INLINE static __m256i words_of(__m256 first, __m256 second) {
+    const __m256i packed =
+        _mm256_packs_epi32(_mm256_cvtps_epi32(first), _mm256_cvtps_epi32(second));
+    return _mm256_permute4x64_epi64(packed, 0xD8);
+  }
 
 #if defined(__AVX512F__)
   static constexpr uint16_t kAll = 0xFFFF;  // GCC 12 warns of its own unmasked forms
-  JACKSCREW_INLINE static __m512i widened(__m128i bytes) {
-    return _mm512_maskz_cvtepu8_epi32(kAll, bytes);
+  static constexpr uint32_t kAllWords = 0xFFFFFFFF;
+  JACKSCREW_INLINE static Integers filled(int16_t value) {
+    return _mm512_set1_epi16(value);
   }
-  JACKSCREW_INLINE void add(int sum, __m512 a, __m512 b) {
-    sums_[sum] = _mm512_fmadd_ps(a, b, sums_[sum]);
+  JACKSCREW_INLINE static Integers bits_and(Integers a, Integers b) {
+    return _mm512_and_si512(a, b);
   }
-  __m512 sums_[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+  template <int kBits>
+  JACKSCREW_INLINE static Integers shifted(Integers words) {
+    return _mm512_maskz_srli_epi16(kAllWords, words, kBits);
+  }
+  // Sums of two products each, 32 bits.
+  JACKSCREW_INLINE static Integers products(Integers words, const int16_t* x) {
+    return _mm512_maskz_madd_epi16(kAll, words, _mm512_loadu_si512(x));
+  }
+  JACKSCREW_INLINE static Integers sum(Integers a, Integers b) {
+    return _mm512_add_epi32(a, b);
+  }
+  JACKSCREW_INLINE static Floats to_floats(Integers sums) {
+    return _mm512_maskz_cvtepi32_ps(kAll, sums);
+  }
+  JACKSCREW_INLINE static Floats multiply_add(Floats a, Floats b, Floats c) {
+    return _mm512_fmadd_ps(a, b, c);
+  }
+  Floats sums_[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
 #else
-  JACKSCREW_INLINE static __m128i load_eight(const uint8_t* from) {
-    return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+  JACKSCREW_INLINE static Integers filled(int16_t value) {
+    return _mm256_set1_epi16(value);
   }
-  JACKSCREW_INLINE static __m256i widened(__m128i bytes) {
-    return _mm256_cvtepu8_epi32(bytes);
+  JACKSCREW_INLINE static Integers bits_and(Integers a, Integers b) {
+    return _mm256_and_si256(a, b);
   }
-  JACKSCREW_INLINE void add(int sum, __m256 a, __m256 b) {
-    sums_[sum] = _mm256_fmadd_ps(a, b, sums_[sum]);
+  template <int kBits>
+  JACKSCREW_INLINE static Integers shifted(Integers words) {
+    return _mm256_srli_epi16(words, kBits);
   }
-  __m256 sums_[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
+  JACKSCREW_INLINE static Integers products(Integers words, const int16_t* x) {
+    return _mm256_madd_epi16(words, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)));
+  }
+  JACKSCREW_INLINE static Integers sum(Integers a, Integers b) {
+    return _mm256_add_epi32(a, b);
+  }
+  JACKSCREW_INLINE static Floats to_floats(Integers sums) {
+    return _mm256_cvtepi32_ps(sums);
+  }
+  JACKSCREW_INLINE static Floats multiply_add(Floats a, Floats b, Floats c) {
+    return _mm256_fmadd_ps(a, b, c);
+  }
+  Floats sums_[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
 #endif
   __m256 offsets_ = _mm256_setzero_ps();
 };

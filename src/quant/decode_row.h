@@ -44,14 +44,25 @@ struct DecodeBlocks {
 };
 
 // A format of four bits may bring code of its own for products of rows, used where Team::kHasDot:
-//   template <int kBlocks, class Dot>
-//   static void dot(Dot&, const uint8_t* blocks, const float* x, const float* sums)
-// adds the products of so many blocks with x [kBlocks * kElements]; `sums`, those of each 32 of x,
-// are kSumStride apart (Dot::sum_groups).
+//   template <class Dot> static auto numbers()  // what codes stand for: Dot::Whole or Dot::Table
+//   template <class Dot> static constexpr auto layout()  // Dot::Layout
+//   static constexpr int64_t kStride  // of the scales and sums of x (Dot::Input)
+//   template <int kBlocks, class Dot, class Numbers>
+//   static void dot(Dot&, const Numbers&, const uint8_t* blocks, const Dot::Input& x)
+// adds the products of so many blocks with x [kBlocks * kElements].
 template <class Block>
 concept HasDot = requires {
-  Block::kSumStride;
+  Block::kStride;
 };
+
+// Calls f<lanes>(first block) for the vectors of codes that so many blocks of 32 elements fill.
+template <int kBlocks, class Dot, class F>
+JACKSCREW_ROW void each_vector(const F& f) {
+  constexpr int kFull = kBlocks / Dot::kLanes;
+  constexpr int kRest = kBlocks % Dot::kLanes;
+  Dot::template each<kFull>([&](int v) { f.template operator()<Dot::kLanes>(Dot::kLanes * v); });
+  if constexpr (kRest > 0) f.template operator()<kRest>(Dot::kLanes * kFull);
+}
 
 // y[row] = sum of x times row `row` of a matrix: the product of a single token, where writing
 // decoded rows out and reading them back would cost more than the arithmetic.
@@ -76,41 +87,42 @@ struct DotBlocks {
     team.once([&] { y[row] = accumulate ? y[row] + total : total; });
   }
 
-  // Rows [begin, end), which share the sums of x.
+  // Rows [begin, end), which share the rounded x.
   template <class Team>
   requires(Team::kHasDot&& HasDot<Block>) JACKSCREW_ROW
       void rows(const Team&, int64_t begin, int64_t end) const {
     using Dot = typename Team::Dot;
-    constexpr int64_t kMost = 8192;  // columns at a time: their x and sums stay in a near cache
-    constexpr int64_t kStep = kMost / Block::kElements;
-    float sums[kMost / Dot::kGroup * Block::kSumStride + Dot::kBeyond];
+    constexpr int64_t kStep = Dot::kColumns / Block::kElements;
+    typename Dot::template Buffer<Dot::kColumns, Block::kStride> in;
+    const auto numbers = Block::template numbers<Dot>();
     for (int64_t first = 0; first < blocks; first += kStep) {
       const int64_t count = blocks - first < kStep ? blocks - first : kStep;
-      const float* in = x + first * Block::kElements;
-      Dot::sum_groups(in, count * Block::kElements, Block::kSumStride, sums);
+      in.template prepare<decltype(numbers), Block::template layout<Dot>()>(
+          x + first * Block::kElements, count * Block::kElements);
       for (int64_t row = begin; row < end; ++row) {
-        const float part =
-            row_part<Dot>(storage + row * row_bytes + first * Block::kBytes, in, sums, count);
+        const uint8_t* from = storage + row * row_bytes + first * Block::kBytes;
+        const float part = row_part<Dot>(numbers, from, in.input(), count);
         y[row] = accumulate || first > 0 ? y[row] + part : part;
       }
     }
   }
 
  private:
-  template <class Dot>
-  JACKSCREW_ROW static float row_part(const uint8_t* from, const float* in, const float* sums,
-                                      int64_t count) {
+  template <class Dot, class Numbers>
+  JACKSCREW_ROW static float row_part(const Numbers& numbers, const uint8_t* from,
+                                      const typename Dot::Input& in, int64_t count) {
     constexpr int64_t kTogether = Block::kElements <= 32 ? 4 : 1;  // f16 that are widened at once
-    constexpr int64_t kSums = Block::kElements / Dot::kGroup * Block::kSumStride;
     Dot dot;
     int64_t b = 0;
-    for (; b + kTogether <= count; b += kTogether) {
-      Block::template dot<kTogether>(dot, from + b * Block::kBytes, in + b * Block::kElements,
-                                     sums + b * kSums);
-    }
-    for (; b < count; ++b) {
-      Block::template dot<1>(dot, from + b * Block::kBytes, in + b * Block::kElements,
-                             sums + b * kSums);
+    const auto add = [&]<int kBlocks>() {
+      Block::template dot<kBlocks>(dot, numbers, from + b * Block::kBytes,
+                                   in.from(b * Block::kElements / Dot::kGroup, Block::kStride));
+    };
+    for (; b + kTogether <= count; b += kTogether) add.template operator()<kTogether>();
+    if constexpr (kTogether == 4) {
+      if (count - b == 1) add.template operator()<1>();
+      if (count - b == 2) add.template operator()<2>();
+      if (count - b == 3) add.template operator()<3>();
     }
     return dot.total();
   }

@@ -47,14 +47,25 @@ struct MXFP4Block {
     });
   }
 
-  static constexpr int64_t kSumStride = 1;
-  template <int kBlocks, class Dot>
-  JACKSCREW_ROW static void dot(Dot& dot, const uint8_t* blocks, const float* x,
-                                const float* /*sums*/) {
-    const typename Dot::WholeTable numbers(fp4_values());
-    Dot::template each<kBlocks>([&](int b) {
-      const uint8_t* block = blocks + b * kBytes;
-      dot.add_halves(numbers, block + 1, Dot::all(mxfp4_scale(block[0])), x + b * kElements);
+  static constexpr int64_t kStride = 1;
+  template <class Dot>
+  JACKSCREW_ROW static constexpr auto layout() {
+    return Dot::Layout::halves;
+  }
+  template <class Dot>
+  JACKSCREW_ROW static auto numbers() {
+    return typename Dot::template Table<12>(fp4_values());
+  }
+  template <int kBlocks, class Dot, class Numbers>
+  JACKSCREW_ROW static void dot(Dot& dot, const Numbers& numbers, const uint8_t* blocks,
+                                const typename Dot::Input& x) {
+    uint64_t exponents = 0;
+    Dot::template each<kBlocks>(
+        [&](int b) { exponents |= static_cast<uint64_t>(blocks[b * kBytes]) << 8 * b; });
+    const auto scales = Dot::powers(exponents).times(x.scales);
+    each_vector<kBlocks, Dot>([&]<int kCount>(int first) {
+      dot.add(numbers, Dot::template codes<kCount>(blocks + first * kBytes + 1, kBytes),
+              scales.lanes(first, 1), x.numbers + first * kElements);
     });
   }
 };

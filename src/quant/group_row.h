@@ -30,21 +30,27 @@ struct GroupLayout {
   int64_t row_groups;  // in a row; 0: groups of the flattening
 };
 
-// Calls f(group, element, at, count) for the pieces of a row that lie in one group each, `at` being
-// the column of the first element.
+// Calls f(group, element, at, count) for the pieces of columns [begin, end) of a row that lie in
+// one group each, `at` being the column of the first element.
 template <class F>
-JACKSCREW_ROW void for_pieces(const GroupLayout& layout, int64_t row, const F& f) {
+JACKSCREW_ROW void for_pieces(const GroupLayout& layout, int64_t row, int64_t begin, int64_t end,
+                              const F& f) {
   const int64_t first = row * layout.cols;
-  const int64_t place = layout.row_groups > 0 ? 0 : first;
+  const int64_t place = (layout.row_groups > 0 ? 0 : first) + begin;
   int64_t group = place / layout.group + row * layout.row_groups;
   int64_t left = layout.group - place % layout.group;
-  for (int64_t at = 0; at < layout.cols;) {
-    const int64_t count = left < layout.cols - at ? left : layout.cols - at;
+  for (int64_t at = begin; at < end;) {
+    const int64_t count = left < end - at ? left : end - at;
     f(group, first + at, at, count);
     at += count;
     ++group;
     left = layout.group;
   }
+}
+// The same of a whole row.
+template <class F>
+JACKSCREW_ROW void for_pieces(const GroupLayout& layout, int64_t row, const F& f) {
+  for_pieces(layout, row, 0, layout.cols, f);
 }
 
 // Writes code(i), an int32_t, as byte i of `to`. Bytes are narrowed in a loop of their own (see
@@ -134,13 +140,18 @@ struct DecodeGroups {
   }
 };
 
-// A codec of four bits may bring code of its own for products of rows, used where Team::kHasDot and
-// all pieces begin and end at multiples of kDotMultiple elements:
+// A codec of four bits, two in a byte with the even element in the high nibble, has a faster
+// product of rows where Team::kHasDot, if it says
 //   template <class Dot>
-//   void add_to(Dot&, int64_t group, int64_t element, int64_t count, const float* x)
+//   auto dot_numbers() const  // what its codes stand for: a Dot::Table
+//   template <class Dot, class Team>
+//   const float* scales(const Team&, int64_t group, int64_t count, float* buffer) const
+//     the scales of so many groups, where they lie or in the buffer
+// and has `codes` and `scale(group)`.
 template <class Codec>
-concept HasGroupDot = requires {
-  Codec::kDotMultiple;
+concept HasGroupDot = requires(const Codec& codec) {
+  codec.codes;
+  Codec::kHasDotNumbers;
 };
 
 // y[row] = sum of x times row `row` of a matrix: the product of a single token.
@@ -155,21 +166,85 @@ struct DotGroups {
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
     float total = 0.0f;
-    if constexpr (Team::kHasDot && HasGroupDot<Codec>) {
-      if (layout.cols % Codec::kDotMultiple == 0 && layout.group % Codec::kDotMultiple == 0) {
-        typename Team::Dot dot;
-        for_pieces(layout, row, [&](int64_t group, int64_t element, int64_t at, int64_t count) {
-          codec.add_to(dot, group, element, count, x + at);
-        });
-        total = dot.total();
-        y[row] = accumulate ? y[row] + total : total;
-        return;
-      }
-    }
     for_pieces(layout, row, [&](int64_t group, int64_t element, int64_t at, int64_t count) {
       total += codec.dot(team, group, element, count, x + at);
     });
     team.once([&] { y[row] = accumulate ? y[row] + total : total; });
+  }
+
+  // Rows [begin, end), which share the rounded x.
+  template <class Team>
+  requires(Team::kHasDot&& HasGroupDot<Codec>) JACKSCREW_ROW
+      void rows(const Team& team, int64_t begin, int64_t end) const {
+    using Dot = typename Team::Dot;
+    if (layout.cols % Dot::kGroup != 0 || layout.group % Dot::kGroup != 0) {
+      for (int64_t row = begin; row < end; ++row) (*this)(team, row);
+      return;
+    }
+    typename Dot::template Buffer<Dot::kColumns, 1> in;
+    float scales[decltype(in)::kFloats];
+    const auto numbers = codec.template dot_numbers<Dot>();
+    for (int64_t first = 0; first < layout.cols; first += Dot::kColumns) {
+      const int64_t left = layout.cols - first;
+      const int64_t count = left < Dot::kColumns ? left : Dot::kColumns;
+      in.template prepare<decltype(numbers), Dot::Layout::pairs>(x + first, count);
+      for (float& scale : scales) scale = 0.0f;
+      for (int64_t row = begin; row < end; ++row) {
+        put_scales<Dot>(team, row, first, count, in.scales, scales);
+        const uint8_t* codes = codec.codes + (row * layout.cols + first) / 2;
+        const float part = row_part<Dot>(numbers, codes, scales, in.numbers, count);
+        y[row] = accumulate || first > 0 ? y[row] + part : part;
+      }
+    }
+  }
+
+ private:
+  // The scale of each 32 elements, x's included.
+  template <class Dot, class Team>
+  JACKSCREW_ROW void put_scales(const Team& team, int64_t row, int64_t first, int64_t count,
+                                const float* of_x, float* to) const {
+    constexpr int64_t kCommon = 2 * Dot::kGroup;  // what most writers of files choose
+    const int64_t element = row * layout.cols + first;
+    if (layout.group == kCommon && layout.row_groups == 0 && element % kCommon == 0 &&
+        count % kCommon == 0) {
+      float buffer[Dot::kColumns / kCommon];
+      const float* of_groups =
+          codec.template scales<Dot>(team, element / kCommon, count / kCommon, buffer);
+      team.each(count / kCommon, [&](int64_t i) {
+        to[2 * i] = of_groups[i] * of_x[2 * i];
+        to[2 * i + 1] = of_groups[i] * of_x[2 * i + 1];
+      });
+      return;
+    }
+    for_pieces(layout, row, first, first + count,
+               [&](int64_t group, int64_t, int64_t at, int64_t piece) {
+                 const float scale = codec.scale(group);
+                 const int64_t begin = (at - first) / Dot::kGroup;
+                 for (int64_t i = begin; i < begin + piece / Dot::kGroup; ++i) {
+                   to[i] = scale * of_x[i];
+                 }
+               });
+  }
+
+  template <class Dot, class Numbers>
+  JACKSCREW_ROW static float row_part(const Numbers& numbers, const uint8_t* codes,
+                                      const float* scales, const int16_t* x, int64_t count) {
+    constexpr int64_t kBytes = Dot::kVector / 2;
+    Dot dot;
+    const auto add = [&](int64_t vector, const uint8_t* from) {
+      dot.add(numbers, Dot::codes(from),
+              Dot::Scales::load(scales + vector * Dot::kLanes).lanes(0, 1),
+              x + vector * Dot::kVector);
+    };
+    const int64_t full = count / Dot::kVector;
+    for (int64_t vector = 0; vector < full; ++vector) add(vector, codes + vector * kBytes);
+    const int64_t rest = (count - full * Dot::kVector) / 2;  // bytes
+    if (rest > 0) {
+      uint8_t last[kBytes] = {};
+      for (int64_t i = 0; i < rest; ++i) last[i] = codes[full * kBytes + i];
+      add(full, last);
+    }
+    return dot.total();
   }
 };
 

@@ -37,14 +37,22 @@ struct IQ4_NLBlock {
     decode_iq4(team, load_f16(team, block), block + 2, 0, store);
   }
 
-  static constexpr int64_t kSumStride = 1;
-  template <int kBlocks, class Dot>
-  JACKSCREW_ROW static void dot(Dot& dot, const uint8_t* blocks, const float* x,
-                                const float* /*sums*/) {
-    const typename Dot::WholeTable numbers(iq4_values());
-    const auto d = Dot::template halves<1, kBlocks>(blocks, kBytes);
-    Dot::template each<kBlocks>([&](int b) {
-      dot.add_halves(numbers, blocks + b * kBytes + 2, d.all(b), x + b * kElements);
+  static constexpr int64_t kStride = 1;
+  template <class Dot>
+  JACKSCREW_ROW static constexpr auto layout() {
+    return Dot::Layout::halves;
+  }
+  template <class Dot>
+  JACKSCREW_ROW static auto numbers() {
+    return typename Dot::template Table<127>(iq4_values());
+  }
+  template <int kBlocks, class Dot, class Numbers>
+  JACKSCREW_ROW static void dot(Dot& dot, const Numbers& numbers, const uint8_t* blocks,
+                                const typename Dot::Input& x) {
+    const auto scales = Dot::template halves<1, kBlocks>(blocks, kBytes).times(x.scales);
+    each_vector<kBlocks, Dot>([&]<int kCount>(int first) {
+      dot.add(numbers, Dot::template codes<kCount>(blocks + first * kBytes + 2, kBytes),
+              scales.lanes(first, 1), x.numbers + first * kElements);
     });
   }
 };
@@ -65,21 +73,26 @@ struct IQ4_XSBlock {
     }
   }
 
-  static constexpr int64_t kSumStride = 1;
-  template <int kBlocks, class Dot>
-  JACKSCREW_ROW static void dot(Dot& dot, const uint8_t* blocks, const float* x,
-                                const float* /*sums*/) {
-    const typename Dot::WholeTable numbers(iq4_values());
-    Dot::template each<kBlocks>([&](int b) {
-      const uint8_t* block = blocks + b * kBytes;
-      const float d = Dot::template halves<1, 1>(block, 0).first();
-      const uint64_t bits = spread_nibbles(load_u32(block + 4)) | spread_pairs(load_u16(block + 2))
-                                                                      << 4;
-      const auto scales = Dot::bytes(bits).plus(-32.0f).times(d);
-      Dot::template each<8>([&](int group) {
-        dot.add_halves(numbers, block + 8 + 16 * group, scales.all(group),
-                       x + b * kElements + 32 * group);
-      });
+  static constexpr int64_t kStride = 1;
+  template <class Dot>
+  JACKSCREW_ROW static constexpr auto layout() {
+    return Dot::Layout::halves;
+  }
+  template <class Dot>
+  JACKSCREW_ROW static auto numbers() {
+    return typename Dot::template Table<127>(iq4_values());
+  }
+  template <int kBlocks, class Dot, class Numbers>
+  JACKSCREW_ROW static void dot(Dot& dot, const Numbers& numbers, const uint8_t* blocks,
+                                const typename Dot::Input& x) {
+    static_assert(kBlocks == 1);
+    const float d = Dot::template halves<1, 1>(blocks, 0).first();
+    const uint64_t bits = spread_nibbles(load_u32(blocks + 4)) | spread_pairs(load_u16(blocks + 2))
+                                                                     << 4;
+    const auto scales = Dot::bytes(bits).plus(-32.0f).times(d).times(x.scales);
+    Dot::template each<8 / Dot::kLanes>([&](int v) {
+      dot.add(numbers, Dot::codes(blocks + 8 + 16 * Dot::kLanes * v),
+              scales.lanes(Dot::kLanes * v, 1), x.numbers + Dot::kVector * v);
     });
   }
 };

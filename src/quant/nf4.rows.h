@@ -44,8 +44,10 @@ struct Nf4Codec {
 
   JACKSCREW_ROW float scale(int64_t block) const {
     if (absmax != nullptr) return absmax[block];
-    const float nested = nested_absmax[block / kNestedBlock];
-    const float product = nested * map.values[absmax_codes[block]];
+    return scale(nested_absmax[block / kNestedBlock], map.values[absmax_codes[block]]);
+  }
+  JACKSCREW_ROW float scale(float nested, float of_code) const {
+    const float product = nested * of_code;
     // bitsandbytes rounds the product before the sum. A choice keeps a compiler from fusing the
     // two.
     return (product == product ? product : nested) + *offset;
@@ -65,14 +67,26 @@ struct Nf4Codec {
   }
 
   // See HasGroupDot.
-  static constexpr int64_t kDotMultiple = 32;
-  template <class Dot>
-  JACKSCREW_ROW void add_to(Dot& dot, int64_t group, int64_t element, int64_t count,
-                            const float* x) const {
-    const typename Dot::Table numbers(book.values, scale(group));
-    for (int64_t i = 0; i < count; i += kDotMultiple) {
-      dot.add_pairs(numbers, codes + (element + i) / 2, x + i);
+  template <class Dot, class Team>
+  JACKSCREW_ROW const float* scales(const Team& team, int64_t group, int64_t count,
+                                    float* buffer) const {
+    if (absmax != nullptr) return absmax + group;
+    Dot::look_up(map.values, absmax_codes + group, count, buffer);
+    for (int64_t i = 0; i < count;) {
+      const int64_t left = kNestedBlock - (group + i) % kNestedBlock;
+      const int64_t piece = left < count - i ? left : count - i;
+      const float nested = nested_absmax[(group + i) / kNestedBlock];
+      team.each(piece, [&](int64_t j) { buffer[i + j] = scale(nested, buffer[i + j]); });
+      i += piece;
     }
+    return buffer;
+  }
+
+  // The numbers are rounded to 15 bits, sign included.
+  static constexpr bool kHasDotNumbers = true;
+  template <class Dot>
+  JACKSCREW_ROW auto dot_numbers() const {
+    return typename Dot::template Table<16383, 16383>(book.values);
   }
 
   template <class Team>

@@ -20,14 +20,24 @@ struct Q4_0Block {
     });
   }
 
-  static constexpr int64_t kSumStride = 1;
-  template <int kBlocks, class Dot>
-  JACKSCREW_ROW static void dot(Dot& dot, const uint8_t* blocks, const float* x,
-                                const float* sums) {
+  static constexpr int64_t kStride = 1;
+  template <class Dot>
+  JACKSCREW_ROW static constexpr auto layout() {
+    return Dot::Layout::halves;
+  }
+  template <class Dot>
+  JACKSCREW_ROW static auto numbers() {
+    return typename Dot::Whole{};
+  }
+  template <int kBlocks, class Dot, class Numbers>
+  JACKSCREW_ROW static void dot(Dot& dot, const Numbers& numbers, const uint8_t* blocks,
+                                const typename Dot::Input& x) {
     const auto d = Dot::template halves<1, kBlocks>(blocks, kBytes);
-    dot.add_offsets(d.times(-8.0f), sums);
-    Dot::template each<kBlocks>([&](int b) {
-      dot.add_halves(typename Dot::Whole{}, blocks + b * kBytes + 2, d.all(b), x + b * kElements);
+    dot.add_offsets(d.times(-8.0f), x.sums);
+    const auto scales = d.times(x.scales);
+    each_vector<kBlocks, Dot>([&]<int kCount>(int first) {
+      dot.add(numbers, Dot::template codes<kCount>(blocks + first * kBytes + 2, kBytes),
+              scales.lanes(first, 1), x.numbers + first * kElements);
     });
   }
 };

@@ -21,15 +21,24 @@ struct Q4_1Block {
     });
   }
 
-  static constexpr int64_t kSumStride = 2;  // as m and d take turns
-  template <int kBlocks, class Dot>
-  JACKSCREW_ROW static void dot(Dot& dot, const uint8_t* blocks, const float* x,
-                                const float* sums) {
+  static constexpr int64_t kStride = 2;  // as d and m take turns
+  template <class Dot>
+  JACKSCREW_ROW static constexpr auto layout() {
+    return Dot::Layout::halves;
+  }
+  template <class Dot>
+  JACKSCREW_ROW static auto numbers() {
+    return typename Dot::Whole{};
+  }
+  template <int kBlocks, class Dot, class Numbers>
+  JACKSCREW_ROW static void dot(Dot& dot, const Numbers& numbers, const uint8_t* blocks,
+                                const typename Dot::Input& x) {
     const auto d_and_m = Dot::template halves<2, kBlocks>(blocks, kBytes);
-    dot.add_offsets(d_and_m, sums);
-    Dot::template each<kBlocks>([&](int b) {
-      dot.add_halves(typename Dot::Whole{}, blocks + b * kBytes + 4, d_and_m.all(2 * b),
-                     x + b * kElements);
+    dot.add_offsets(d_and_m, x.sums);
+    const auto scales = d_and_m.times(x.scales);
+    each_vector<kBlocks, Dot>([&]<int kCount>(int first) {
+      dot.add(numbers, Dot::template codes<kCount>(blocks + first * kBytes + 4, kBytes),
+              scales.lanes(2 * first, 2), x.numbers + first * kElements);
     });
   }
 };

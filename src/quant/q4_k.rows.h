@@ -34,20 +34,27 @@ struct Q4_KBlock {
     }
   }
 
-  static constexpr int64_t kSumStride = 1;
-  template <int kBlocks, class Dot>
-  JACKSCREW_ROW static void dot(Dot& dot, const uint8_t* blocks, const float* x,
-                                const float* sums) {
-    Dot::template each<kBlocks>([&](int b) {
-      const uint8_t* block = blocks + b * kBytes;
-      const auto d_and_dmin = Dot::template halves<2, 1>(block, 0);
-      const KGroups groups = k_groups(block + 4);
-      const auto scales = Dot::bytes(groups.scales).times(d_and_dmin.first());
-      dot.add_offsets(Dot::bytes(groups.minima).times(-d_and_dmin.second()), sums + 8 * b);
-      Dot::template each<4>([&](int pair) {
-        dot.add_groups(typename Dot::Whole{}, block + 16 + 32 * pair, scales.all(2 * pair),
-                       scales.all(2 * pair + 1), x + b * kElements + 64 * pair);
-      });
+  static constexpr int64_t kStride = 1;
+  template <class Dot>
+  JACKSCREW_ROW static constexpr auto layout() {
+    return Dot::Layout::groups;
+  }
+  template <class Dot>
+  JACKSCREW_ROW static auto numbers() {
+    return typename Dot::Whole{};
+  }
+  template <int kBlocks, class Dot, class Numbers>
+  JACKSCREW_ROW static void dot(Dot& dot, const Numbers& numbers, const uint8_t* blocks,
+                                const typename Dot::Input& x) {
+    static_assert(kBlocks == 1);
+    const auto d_and_dmin = Dot::template halves<2, 1>(blocks, 0);
+    const KGroups groups = k_groups(blocks + 4);
+    const auto scales = Dot::bytes(groups.scales).times(d_and_dmin.first()).times(x.scales);
+    dot.add_offsets(Dot::bytes(groups.minima).times(-d_and_dmin.second()), x.sums);
+    Dot::template each<8 / Dot::kLanes>([&](int v) {
+      dot.add(numbers, Dot::codes(blocks + 16 + 16 * Dot::kLanes * v),
+              scales.pairs_of_lanes(Dot::kLanes * v, 2),
+              scales.pairs_of_lanes(Dot::kLanes * v + 1, 2), x.numbers + Dot::kVector * v);
     });
   }
 };

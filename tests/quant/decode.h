@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -75,13 +77,39 @@ std::vector<uint32_t> bits_of(const std::vector<T>& values) {
   return bits;
 }
 
+// How a format of four bits rounds in the product of a single token; see kernels/row_dot_cpu.h.
+struct TokenRounding {
+  int largest_x = 0;          // to which the largest magnitude of 32 columns is rounded; 0: f32
+  double weight_error = 0.0;  // at most, of the largest weight
+};
+
+// x as the product sees it.
+inline std::vector<float> rounded_token(std::vector<float> x, const TokenRounding& rounding) {
+  if (rounding.largest_x == 0) return x;
+  const auto largest = static_cast<float>(rounding.largest_x);
+  for (size_t begin = 0; begin < x.size(); begin += 32) {
+    float magnitude = 0.0f;
+    for (size_t i = begin; i < begin + 32; ++i) magnitude = std::max(magnitude, std::abs(x[i]));
+    if (magnitude == 0.0f) continue;
+    const float inverse = largest / magnitude;
+    const float scale = magnitude / largest;
+    for (size_t i = begin; i < begin + 32; ++i) x[i] = std::rint(x[i] * inverse) * scale;
+  }
+  return x;
+}
+
 // The product of a single token with all rows, alone and added to what is there, is the sum of the
-// decoded numbers' products to f32's rounding.
+// decoded numbers' products with the rounded x, to f32's rounding.
 inline void expect_product_of_a_token(Ops& ops, const Format& format, const Storage& storage,
                                       const std::vector<float>& decoded, std::vector<float> x,
-                                      const std::string& what) {
+                                      const TokenRounding& rounding, const std::string& what) {
   Memory memory("host", make_host_backing(), 0);
   Arena scratch(memory, Purpose::workspace, 0);
+  const std::vector<float> rounded = rounded_token(x, rounding);
+  double largest_weight = 0.0;
+  for (const float weight : decoded) {
+    largest_weight = std::max(largest_weight, std::abs(static_cast<double>(weight)));
+  }
   for (const Accumulate accumulate : {Accumulate::no, Accumulate::yes}) {
     std::vector<float> y(static_cast<size_t>(storage.rows), 0.5f);
     format.multiply(ops, storage, Tensor(x.data(), DType::f32, {1, storage.cols}),
@@ -89,15 +117,41 @@ inline void expect_product_of_a_token(Ops& ops, const Format& format, const Stor
     for (size_t r = 0; r < y.size(); ++r) {
       double sum = accumulate == Accumulate::yes ? 0.5 : 0.0;
       double magnitude = sum;
+      double x_magnitude = 0.0;
       for (size_t c = 0; c < x.size(); ++c) {
         const double term =
-            static_cast<double>(x[c]) * static_cast<double>(decoded[r * x.size() + c]);
+            static_cast<double>(rounded[c]) * static_cast<double>(decoded[r * x.size() + c]);
         sum += term;
         magnitude += std::abs(term);
+        x_magnitude += std::abs(static_cast<double>(rounded[c]));
       }
-      EXPECT_NEAR(y[r], sum, 1e-6 * magnitude) << what << ", row " << r;
+      EXPECT_NEAR(y[r], sum,
+                  1e-6 * magnitude + rounding.weight_error * largest_weight * x_magnitude)
+          << what << ", row " << r;
     }
   }
+}
+
+// Where x is not finite, no element of the product is; an x of nothing, or nearly, gives nothing.
+inline void expect_product_keeps_what_is_not_finite(Ops& ops, const Format& format,
+                                                    const Storage& storage) {
+  Memory memory("host", make_host_backing(), 0);
+  Arena scratch(memory, Purpose::workspace, 0);
+  const auto product = [&](float of_one, float of_all) {
+    std::vector<float> x(static_cast<size_t>(storage.cols), of_all);
+    x[x.size() / 2] = of_one;
+    std::vector<float> y(static_cast<size_t>(storage.rows));
+    format.multiply(ops, storage, Tensor(x.data(), DType::f32, {1, storage.cols}),
+                    Tensor(y.data(), DType::f32, {1, storage.rows}), Accumulate::no, scratch);
+    return y;
+  };
+  for (const float bad :
+       {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
+        std::numeric_limits<float>::quiet_NaN()}) {
+    for (const float value : product(bad, 1.0f)) EXPECT_FALSE(std::isfinite(value)) << bad;
+  }
+  for (const float value : product(0.0f, 0.0f)) EXPECT_EQ(value, 0.0f);
+  for (const float value : product(1e-38f, 1e-40f)) EXPECT_LE(std::abs(value), 1e-30f);
 }
 
 }  // namespace jackscrew

@@ -1,5 +1,5 @@
-// Affine codes of a group: a value is scale * (code - zero), with code and zero in [0, kMost]. The
-// range that is coded includes 0, so that 0 is exact and no group is cut off far from it.
+// Affine codes of a group: value = scale * (code - zero), with code and zero in [0, kMost]. The
+// coded range always includes 0, so that 0 is exact and a group far from 0 is not clipped.
 #pragma once
 
 #include "kernels/row_math.h"
@@ -7,26 +7,26 @@
 
 namespace jackscrew {
 
-// A group that is updated in place keeps its grid until a value leaves it, or the values shrink to
-// less than kAffineLeast of it, and gets one that is larger than they are by kAffineHeadroom. With
-// the ends of the grid at the extremes of the group, at every step anew, those could only be
-// rounded inwards: 3 % of all movement is lost (measured over 2000 steps; none with a grid that
-// stays).
+// A group that is updated in place keeps its grid until a value leaves it, or until the values span
+// less than kAffineLeast of it; its new grid is kAffineHeadroom times as wide as the values. If the
+// ends of the grid followed the extremes of the group at every step, the extremes could only be
+// rounded inwards, and 3 % of all movement would be lost (measured over 2000 steps; with a grid
+// that stays, none is).
 inline constexpr float kAffineHeadroom = 1.05f;
 inline constexpr float kAffineLeast = 0.7f;
 
 template <int kMost>
 struct AffineGrid {
   float scale;
-  float inverse;  // of scale, but finite
-  float zero;     // a whole number
+  float inverse;  // 1 / scale, but finite
+  float zero;     // an integer
 
   JACKSCREW_ROW static AffineGrid of(float scale, float zero) {
     return {scale, row_min(1.0f / scale, 3.4028235e38f), zero};
   }
 
-  // For values from -bottom to top, neither of them negative; `headroom` times as far to both
-  // sides.
+  // For values in [-bottom, top], where top and bottom are not negative, widened by `headroom` to
+  // both sides.
   JACKSCREW_ROW static AffineGrid around(float top, float bottom, float headroom) {
     const float most = static_cast<float>(kMost);
     const float range = headroom * (top + bottom);
@@ -36,14 +36,14 @@ struct AffineGrid {
     return {range / most, inverse, row_min(row_max(zero, 0.0f), most)};
   }
 
-  // Whether such values may stay on it.
+  // Whether values in [-bottom, top] may stay on this grid.
   JACKSCREW_ROW bool suits(float top, float bottom) const {
     const float most = static_cast<float>(kMost);
     return top <= (most - zero) * scale && bottom <= zero * scale &&
            top + bottom >= kAffineLeast * most * scale;
   }
 
-  // The nearest code, half to even, or either neighbour by a random number of [0, 1).
+  // The nearest code, half to even; with a random number in [0, 1), stochastic rounding.
   template <class... Uniform>
   JACKSCREW_ROW int32_t code(float value, Uniform... uniform) const {
     const float q = round_to_integer(value * inverse, uniform...) + zero;
@@ -52,7 +52,7 @@ struct AffineGrid {
   }
 };
 
-// The grid of a group: that of before, if it may stay, or one for these values.
+// The grid for a group: `before` if the values may stay on it, else a new one.
 template <class Team, int kMost>
 JACKSCREW_ROW AffineGrid<kMost> affine_grid(const Team& team, const float* values, int64_t count,
                                             const AffineGrid<kMost>& before, bool in_place) {

@@ -14,7 +14,8 @@ namespace jackscrew {
 
 // A kernel holds a map among its arguments, so that it needs no memory of its own on any device.
 struct DynamicMap {
-  // Of the magnitudes from `begin` on, magnitude * slope - shift is the place in all cells.
+  // For magnitudes from `begin` on, magnitude * slope - shift is the cell, counted over all
+  // decades.
   struct Decade {
     float begin, slope, shift;
   };
@@ -26,8 +27,8 @@ struct DynamicMap {
 const DynamicMap& signed_dynamic_map();    // from -0.993 to 1: -1 has no value of its own
 const DynamicMap& unsigned_dynamic_map();  // from 0 to 1
 
-// The index of the value nearest to x or of one beside it, from 1 to 254: by the decade, and the
-// place in it. A search of the values takes three times as long.
+// The index, from 1 to 254, of the value nearest to x or of one beside it, computed from the decade
+// and the place in it. A search of the values takes three times as long.
 JACKSCREW_ROW int32_t dynamic_code_guess(const DynamicMap& map, float x) {
   const float magnitude = row_min(__builtin_fabsf(x), 1.0f);  // 1 for NaN
   float slope = map.decades[0].slope;
@@ -51,7 +52,7 @@ JACKSCREW_ROW int32_t dynamic_code(const DynamicMap& map, float x) {
   return guess + up - down;
 }
 
-// The same on x's own side of 0: what is not 0 does not become 0, nor change its sign.
+// The nearest value on x's own side of 0: a nonzero x neither becomes 0 nor changes its sign.
 JACKSCREW_ROW int32_t dynamic_code_keeping_sign(const DynamicMap& map, float x) {
   const int32_t code = dynamic_code(map, x);
   const int32_t lowest = x > 0.0f ? map.zero + 1 : 0;
@@ -60,7 +61,8 @@ JACKSCREW_ROW int32_t dynamic_code_keeping_sign(const DynamicMap& map, float x) 
   return raised > highest ? highest : raised;
 }
 
-// One of the two values around x, chosen by `uniform` of [0, 1) so that x is what is expected.
+// Stochastic rounding: one of the two values around x, chosen by `uniform` in [0, 1) so that the
+// expected value is x.
 JACKSCREW_ROW int32_t dynamic_code(const DynamicMap& map, float x, float uniform) {
   const int32_t guess = dynamic_code_guess(map, x);
   const int32_t up = map.values[guess + 1] <= x ? 1 : 0;

@@ -1,4 +1,4 @@
-// How much of a matrix encode() goes through.
+// How many rows of a matrix encode() processes.
 #pragma once
 
 #include <algorithm>
@@ -7,8 +7,9 @@
 
 namespace jackscrew {
 
-// The storage, or on the plan device, where it has no bytes, its first panel: none is larger, so
-// the plan's arenas come out the same, and matrices of a large model have millions of them.
+// The storage itself; on the plan device, where it has no bytes, only its first panel. No panel is
+// larger, so the planned arenas are the same, and the matrices of a large model have millions of
+// panels.
 inline Storage encoded_rows(Storage storage) {
   if (storage.bytes.raw() == nullptr) {
     storage.rows = std::min(storage.rows, encode_panel_rows(storage.cols));

@@ -1,9 +1,9 @@
 // The row kernels of EXL3; the layout is in exl3.h.
 //
-// A block of 128 rows and 128 columns is 8 x 8 tiles of 16 x 16 numbers. A tile's words are those
-// of 8 rows: the words of row c have the numbers of rows c and c + 8. All take number m of theirs
-// from the same bits of their words, and so numbers are made for 8 tiles side by side along the
-// columns at once. Column 16 t + r of a block has place 8 r + t until it is written.
+// A block of 128 rows and 128 columns is 8 x 8 tiles of 16 x 16 numbers. A tile is 8 lanes of
+// `bits` words; lane c has the 32 numbers of rows c and c + 8. Number m is at the same bits in
+// every lane, so that 8 tiles side by side along the columns, 64 lanes, are decoded at once. Until
+// it is written, column 16 t + r of a block is at place 8 r + t.
 #pragma once
 
 #include "kernels/row_kernel.h"
@@ -12,11 +12,11 @@
 
 namespace jackscrew {
 
-inline constexpr int64_t kExl3Block = 128;  // rows, and columns, that a Hadamard matrix mixes
-inline constexpr int64_t kExl3Lanes = 64;   // words of 8 tiles side by side: 8 c + t
-inline constexpr int64_t kExl3OfLane = 32;  // numbers
+inline constexpr int64_t kExl3Block = 128;  // rows, or columns, of a Hadamard transform
+inline constexpr int64_t kExl3Lanes = 64;   // of 8 tiles side by side: 8 c + t is lane c of tile t
+inline constexpr int64_t kExl3OfLane = 32;  // numbers of a lane
 
-// How a state of 16 bits becomes a number, an f16 (exllamav3: decode_3inst).
+// How a state of 16 bits becomes an f16 number (exllamav3: decode_3inst).
 struct Exl3Plain {
   static constexpr uint32_t kFactor = 89226354u, kTerm = 64248484u;
 };
@@ -27,7 +27,7 @@ struct Exl3Mul1 {
   static constexpr uint32_t kFactor = 0x83DCD12Du, kTerm = 0;
 };
 
-// An f16 between 1 / 8 and 2.
+// Widens an f16 with a magnitude from 1 / 8 to 2.
 JACKSCREW_ROW float exl3_half(uint32_t half) {
   return bits_float((half & 0x8000u) << 16 | (((half & 0x7FFFu) << 13) + (112u << 23)));
 }
@@ -37,7 +37,7 @@ JACKSCREW_ROW float exl3_number(Book, uint32_t state) {
   const uint32_t mixed = ((state * Book::kFactor + Book::kTerm) & 0x8FFF8FFFu) ^ 0x3B603B60u;
   return round_to_f16(exl3_half(mixed & 0xFFFFu) + exl3_half(mixed >> 16));
 }
-// Of whole numbers and constants of 11 bits: product and sum are exact before they are rounded.
+// Integers and constants have at most 11 bits: product and sum are exact before they are rounded.
 JACKSCREW_ROW float exl3_number(Exl3Mul1, uint32_t state) {
   const uint32_t mixed = state * Exl3Mul1::kFactor;
   const uint32_t sum = (mixed & 255u) + (mixed >> 8 & 255u) + (mixed >> 16 & 255u) + (mixed >> 24);
@@ -45,7 +45,7 @@ JACKSCREW_ROW float exl3_number(Exl3Mul1, uint32_t state) {
                       10.3828125f);
 }
 
-// Where number m of a lane stands in a tile: its column, and whether its row is c + 8.
+// The position of number m of lane c in its tile: its column, and whether its row is c + 8.
 JACKSCREW_ROW int64_t exl3_column(int64_t m) {
   return (m & 1) | (m >> 3 & 1) << 1 | (m >> 4 & 1) << 2 | (m >> 1 & 1) << 3;
 }
@@ -60,8 +60,8 @@ struct Exl3Matrix {
   int64_t rows, cols;        // multiples of 128
   int64_t bits;
 
-  // The words of tiles [tile_column, tile_column + 8) along the columns: to words_of_lanes
-  // [bits + 1, 64], behind the word before the first: a tile's words are a ring.
+  // Loads the words of tiles [tile_column, tile_column + 8) along the columns into words_of_lanes
+  // [bits + 1, 64]. Row 0 is the word before a lane's first: a tile's words are a ring.
   template <class Team>
   JACKSCREW_ROW void load(const Team& team, int64_t tile_row, int64_t tile_column,
                           float* words_of_lanes) const {
@@ -73,7 +73,7 @@ struct Exl3Matrix {
     });
   }
 
-  // The state of number m: its bits and those before them, 16 in all, the first of them highest.
+  // The state of number m: the 16 bits that end with its own, the first of them highest.
   JACKSCREW_ROW uint32_t state(const float* words_of_lanes, int64_t m, int64_t lane) const {
     const int64_t end = (m + 1) * bits;
     const int64_t word = (end - 1) / 32;
@@ -84,8 +84,8 @@ struct Exl3Matrix {
   }
 };
 
-// Sums and differences of pairs h and 2 h apart among four numbers: two steps of a Hadamard
-// transform.
+// Two steps of a Hadamard transform on four numbers: sums and differences of pairs h apart, then 2
+// h apart.
 struct Exl3Four {
   float values[4];
 };
@@ -105,11 +105,12 @@ JACKSCREW_ROW void exl3_mix(float* at, int64_t step) {
   at[3 * step] = four.values[3];
 }
 
-// Writes rows of W in blocks: row b of the kernel is block b % (cols / 128) along the columns of
-// the rows that b / (cols / 128) stands for.
+// Decodes rows of W block by block. Row b of the kernel is block b % (cols / 128) along the
+// columns; b / (cols / 128) counts blocks of rows from that of first_row, or, with a row list, its
+// entries.
 template <class Book>
 struct DecodeExl3 {
-  // No power of two: the rows of a column would fall on few cache lines.
+  // Not a power of two, where the elements of a column would fall on few cache lines.
   static constexpr int64_t kPitch = kExl3Block + 16;
   static constexpr int64_t kTile = kExl3Block * kPitch;
   static constexpr int64_t kWords = 9 * kExl3Lanes;
@@ -190,7 +191,8 @@ struct DecodeExl3 {
     }
   }
 
-  // The last steps along the columns of a row, from tile to tile, and its scales.
+  // Applies the last steps along the columns of a row, from tile to tile, and its scales, and
+  // writes it.
   template <class Team, class To>
   JACKSCREW_ROW void write(const Team& team, const float* places, const float* scales, int64_t row,
                            float* columns, To* to) const {
@@ -210,7 +212,7 @@ struct DecodeExl3 {
   }
 };
 
-// The transform of a block of 128 in place.
+// The Hadamard transform of 128 values in place.
 template <class Team>
 JACKSCREW_ROW void exl3_transform(const Team& team, float* values) {
   for (int64_t step = 1; step < kExl3Block; step *= 2) {
@@ -224,7 +226,8 @@ JACKSCREW_ROW void exl3_transform(const Team& team, float* values) {
   }
 }
 
-// What x is to the numbers of the tiles: scaled and transformed. A row is a block of 128 columns.
+// Scales and transforms x, so that it can be multiplied by the numbers of the tiles as they are. A
+// row of the kernel is a block of 128 columns.
 struct MixExl3Input {
   static constexpr int64_t kSharedFloats = kExl3Block;
   const float* x;           // [cols]
@@ -243,7 +246,7 @@ struct MixExl3Input {
 };
 JACKSCREW_ROW_KERNEL(MixExl3Input)
 
-// The product of a single token, of 128 rows of W: y (+)= W x.
+// The product of a single token, y (+)= W x. A row of the kernel is a block of 128 rows of W.
 template <class Book>
 struct DotExl3 {
   static constexpr int64_t kWords = 9 * kExl3Lanes;
@@ -252,13 +255,13 @@ struct DotExl3 {
   Exl3Matrix matrix;
   const float* mixed;  // [cols], by places
   float* y;            // [rows]
-  int64_t rows;        // of y: those behind are padding
+  int64_t rows;        // of y: those beyond are padding
   bool accumulate;
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t block) const {
     typename Team::template Shared<kSharedFloats> shared;
     float* words = shared.data();
-    float* sums = words + kWords;  // [128, 8]: of a row, and of a tile of eight
+    float* sums = words + kWords;  // [128, 8]: of each row and tile along the columns
     float* values = sums + kSums;
     team.each(kSums, [&](int64_t i) { sums[i] = 0.0f; });
     for (int64_t column = 0; column < matrix.cols; column += kExl3Block) {

@@ -1,8 +1,8 @@
-// Storage formats: how the numbers of a weight are kept. A format owns the layout of a whole matrix
-// and knows nothing of models, products or learners. Adding one is a few short files here (see
-// q8_0.* for blocks of a file, int8.* for groups that we encode). A format that has one layout
-// whatever the tensor is a line in the table of format.cc; one that a file describes tensor by
-// tensor is an instance that the file's reader makes, and has no name in recipes.
+// Storage formats: how the values of a weight are stored. A format defines the layout of a whole
+// matrix and knows nothing of models, products or learners. Adding one takes a few short files here
+// (see q8_0.* for a block format of files, int8.* for a group format that we encode). A format with
+// one layout for every tensor is a line in the table of format.cc. A format whose layout a file
+// describes tensor by tensor is instantiated by the reader of that file and has no name in recipes.
 #pragma once
 
 #include <algorithm>
@@ -21,29 +21,30 @@ namespace jackscrew {
 
 // The bytes of a matrix in some format; a view.
 struct Storage {
-  // u8 [format.storage_bytes(rows, cols)], aligned to 64; where rows lie one after another, to an
-  // element of plain formats and to nothing in blocks.
+  // u8 [format.storage_bytes(rows, cols)]. Aligned to 64 bytes, unless rows lie one after another
+  // (Format::row_bytes() > 0): then plain formats need the alignment of an element, and block
+  // formats none.
   Tensor bytes;
   int64_t rows, cols;
 };
 
-// Gives rows [begin, end) of a matrix: f32 [end - begin, cols], contiguous, valid until the next
-// call. encode() asks for all rows once, in panels of encode_panel_rows() of which the last may be
-// shorter, in order; on the plan device for the first of them alone (quant/encoded_rows.h).
+// Returns rows [begin, end) of a matrix: f32 [end - begin, cols], contiguous, valid until the next
+// call. encode() asks for every row once, in order, in panels of encode_panel_rows(), the last of
+// which may be shorter; on the plan device it asks for the first panel only (quant/encoded_rows.h).
 using RowSource = std::function<Tensor(int64_t begin, int64_t end)>;
 
 class Format {
  public:
   virtual ~Format() = default;
 
-  // "f32", "q4_k" ...: of those in the table, as in recipes.
+  // "f32", "q4_k" ...; for formats of the table, their name in recipes.
   virtual const char* name() const = 0;
 
   // Bytes of a row in formats whose rows lie one after another (plain, GGUF); 0 in the others.
   // Throws Error(model) when the format cannot hold such rows.
   virtual int64_t row_bytes(int64_t /*cols*/) const { return 0; }
-  // Bytes of a whole matrix: those of its rows, unless the format says otherwise. Throws
-  // Error(model) when it cannot hold it.
+  // Bytes of a whole matrix; rows * row_bytes(cols) unless overridden. Throws Error(model) when the
+  // format cannot hold such a matrix.
   virtual int64_t storage_bytes(int64_t rows, int64_t cols) const;
 
   // Writes rows [begin, end) to out [end - begin, cols], f32 or bf16 (rounded to nearest).
@@ -59,8 +60,8 @@ class Format {
 
   // Whether encode() is offered: only then can a weight be converted to this format, or trained.
   virtual bool can_encode() const { return false; }
-  // Fills the storage. What is not finite stays not finite, though it may take the group that it is
-  // coded with along.
+  // Encodes all rows into the storage. Values that are not finite stay so, and may make the rest of
+  // their group non-finite as well. Throws Error(usage) unless can_encode().
   virtual void encode(Ops& ops, const RowSource& source, const Storage& storage,
                       const Rounding& rounding, Arena& scratch) const;
 
@@ -68,7 +69,7 @@ class Format {
   // they are far more sensitive to coarse rounding than the linears of the blocks.
   virtual bool for_linears_only() const { return false; }
 
-  // The matrix itself, where it lies as signed bytes with one scale per row; else empty tensors.
+  // A view of the storage if it is signed bytes with one scale per row; else empty tensors.
   virtual Int8Rows int8_rows(const Storage&) const { return {}; }
 
  protected:
@@ -85,14 +86,16 @@ class Format {
   void check_output(const Tensor& out) const;
 };
 
-// On its way into storage or to the host a panel is written and read once: it should fit the
-// last-level cache. What products want is Ops::panel_bytes().
+// The size of panels that pass rows into storage or to the host. Such a panel is written and read
+// once, so it should fit the last-level cache. Products use Ops::panel_bytes() instead.
 inline constexpr int64_t kPanelBytes = int64_t{4} << 20;
-// Rows that make a panel of so many bytes, about: the temporary is bounded whatever the matrix.
+// The number of rows in a panel of about panel_bytes (at least 32 rows), which bounds the size of a
+// temporary whatever the matrix.
 int64_t panel_rows(int64_t cols, int64_t element_bytes, int64_t panel_bytes = kPanelBytes);
 
-// Rows of an f32 panel on its way into storage. Its elements are a multiple of 256, so that groups
-// of the row-major flattening (of any power of two up to 256) end where a panel ends.
+// The number of rows in an f32 panel for encode(). The elements of a panel are a multiple of 256,
+// so that groups of the row-major flattening (of any power of two up to 256) end where a panel
+// ends.
 int64_t encode_panel_rows(int64_t cols);
 // Calls body(panel, first_row) for every panel of a matrix, as encode() does.
 template <class Body>
@@ -103,9 +106,9 @@ void for_encode_panels(const RowSource& source, const Storage& storage, const Bo
   }
 }
 
-// Instances belong to the tensors and weights that are kept in them.
+// Shared by the tensors and weights that are stored in the format.
 using FormatPointer = std::shared_ptr<const Format>;
-// A format of the table, which outlives all weights, as a pointer like those of instances.
+// A non-owning pointer to a format of the table, which outlives all weights.
 FormatPointer lasting(const Format& format);
 
 // The format of that name. Throws Error(model) for an unknown one.

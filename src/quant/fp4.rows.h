@@ -1,15 +1,15 @@
-// Floats of four bits (E2M1: a sign, two bits of exponent, one of mantissa) times a scale that is
-// a small float itself. As in ggml the numbers are twice what E2M1 means, and scales half as large.
-// MXFP4: 32 elements in 17 bytes: a scale of 8 bits of exponent, 16 bytes of codes.
-// NVFP4: 64 elements in 36 bytes: scales of 4 groups of 16 (E4M3 without a sign), 8 bytes of codes
-// for each.
+// 4-bit floats (E2M1: a sign, two bits of exponent, one of mantissa) times a scale that is a small
+// float itself. As in ggml, the table has twice the values of E2M1, and scales are halved.
+// MXFP4: 32 elements in 17 bytes: a scale of 8 exponent bits, 16 bytes of codes.
+// NVFP4: 64 elements in 36 bytes: the scales of 4 groups of 16 (E4M3 without a sign), then 8 bytes
+// of codes for each.
 #pragma once
 
 #include "quant/decode_row.h"
 
 namespace jackscrew {
 
-// Of each code; there is no -0.
+// Twice the value of each code; there is no -0.
 using Fp4Values = float[16];
 JACKSCREW_ROW const Fp4Values& fp4_values() {
   static constexpr Fp4Values kValues = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};

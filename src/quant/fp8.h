@@ -1,6 +1,5 @@
-// The storage formats of weights in floats of eight bits (E4M3: fp8.rows.h has the numbers) with a
-// scale for each block of a grid, as compressed-tensors and Hugging Face's quant_method fp8 have
-// them:
+// The storage formats of weights in 8-bit floats (E4M3, decoded in fp8.rows.h) with one scale per
+// block of a grid, as compressed-tensors and Hugging Face's quant_method fp8 have them:
 //   value = scale * number, rounded to the type of the scales
 // The parts of a matrix, each at the next multiple of 64 bytes, as files have them:
 //   codes   u8 [rows, cols]
@@ -19,7 +18,7 @@ struct Fp8Layout {
 
 inline constexpr float kLargestE4m3 = 448.0f;
 
-// An instance for matrices whose scales have that type and those blocks. inspect shows it as fp8.
+// Makes an instance for matrices of that layout. inspect shows it as fp8.
 FormatPointer make_fp8_format(const Fp8Layout& layout);
 
 }  // namespace jackscrew

@@ -1,4 +1,4 @@
-// The row kernels of weights in floats of eight bits; the layout is in fp8.h.
+// The row kernels of weights in 8-bit floats; the layout is in fp8.h.
 #pragma once
 
 #include "kernels/row_kernel.h"
@@ -7,8 +7,8 @@
 
 namespace jackscrew {
 
-// The number of a code of E4M3 (Micikevicius et al., arXiv 2209.05433, table 1): a sign, four bits
-// of exponent, three of mantissa. There is no infinity, and one NaN of either sign.
+// Decodes E4M3 (Micikevicius et al., arXiv 2209.05433, table 1): a sign, four bits of exponent,
+// three of mantissa. There is no infinity, and one NaN of either sign.
 JACKSCREW_ROW float e4m3_number(int32_t code) {
   const int32_t magnitude = code & 0x7F;
   const float normal = bits_float(static_cast<uint32_t>(magnitude + 0x3C0) << 20);
@@ -31,7 +31,7 @@ struct Fp8Matrix {
   JACKSCREW_ROW static float value(float scale, int32_t code) {
     return Scale::rounded(scale * e4m3_number(code));
   }
-  // f(block, first column, columns) for the blocks that a row goes through.
+  // Calls f(block, first column, column count) for each block along a row.
   template <class F>
   JACKSCREW_ROW void each_block(const F& f) const {
     for (int64_t block = 0; block < scale_cols; ++block) {

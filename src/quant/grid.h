@@ -1,6 +1,6 @@
-// Grids: of all vectors of eight or of four numbers those few hundred that an IQ format of ggml can
-// say by an index. They are kept in 16 bits an entry (iq1_grid.h and so on, whose lowest bits are
-// the first number) and unpacked by the compiler, so that a kernel has an entry by one load.
+// Grids: the codebooks of ggml's IQ formats. An index selects one of 256 to 2048 entries, vectors
+// of eight or four numbers. iq1_grid.h and so on pack an entry into 16 bits, its first number in
+// the lowest; the compiler unpacks them, so that a kernel fetches an entry with one load.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace jackscrew {
 
-// An Entry is uint64_t for eight signed bytes, two bits each when packed, or uint32_t for four, of
-// three bits; the first is the lowest.
+// An Entry is a uint64_t of eight signed bytes (two bits each when packed) or a uint32_t of four
+// (three bits each), the first in the lowest byte.
 template <class Entry, int64_t N>
 struct Grid {
   Entry entries[N];
@@ -32,24 +32,24 @@ consteval Grid<Entry, N> unpacked(const uint16_t (&packed)[N], const int8_t (&va
   return grid;
 }
 
-// Two entries of four, one behind the other.
+// Two entries of four numbers, one after the other.
 JACKSCREW_ROW uint64_t joined(uint32_t first, uint32_t second) {
   return first | static_cast<uint64_t>(second) << 32;
 }
 
-// The signs of four times eight numbers, of which seven are written and the eighth is such that the
-// number of minuses is even. Seven bits for each eight in the lowest 28; a byte for each comes out.
+// Expands the signs of four vectors of eight numbers to one byte per vector. The lowest 28 bits of
+// `written` have seven signs of each; the eighth makes the number of minus signs even.
 JACKSCREW_ROW uint32_t even_signs(uint32_t written) {
   const uint32_t bytes = (written & 0x7Fu) | (written & 0x3F80u) << 1 | (written & 0x1FC000u) << 2 |
                          (written & 0xFE00000u) << 3;
-  // The lowest bit of each byte becomes the sum of all eight.
+  // The lowest bit of each byte becomes the parity of the byte.
   uint32_t sum = bytes ^ bytes >> 4;
   sum ^= sum >> 2;
   sum ^= sum >> 1;
   return bytes | (sum & 0x01010101u) << 7;
 }
 
-// The number with its sign changed where bit i is set.
+// Returns the number, negated where bit i of `signs` is set.
 JACKSCREW_ROW float with_sign(float number, uint32_t signs, int64_t i) {
   return bits_float(float_bits(number) ^ signs >> static_cast<uint32_t>(i) << 31);
 }

@@ -1,5 +1,5 @@
-// A Format made from a Codec (see group_row.h): what all formats have in common that code elements
-// in groups and keep each kind of information (codes, scales) in a part of its own.
+// A Format made from a Codec (see group_row.h): what formats share that code elements in groups and
+// store each kind of data (codes, scales) in a part of its own.
 #pragma once
 
 #include "quant/encoded_rows.h"
@@ -8,8 +8,8 @@
 
 namespace jackscrew {
 
-// Lays the parts of a matrix one after another, each at the next multiple of 64 bytes. Over a null
-// base, as on the plan device, all parts are null.
+// Places the parts of a matrix one after another, each at the next multiple of 64 bytes. With a
+// null base, as on the plan device, all parts are null and only bytes() counts.
 class Parts {
  public:
   explicit Parts(void* base) : base_(static_cast<uint8_t*>(base)) {}
@@ -33,7 +33,7 @@ struct GroupedMatrix {
   int64_t bytes;  // of all parts
 };
 
-// Groups of a whole matrix.
+// The number of groups in a whole matrix.
 inline int64_t group_count(const GroupLayout& layout, int64_t rows) {
   return layout.row_groups > 0 ? checked_mul(rows, layout.row_groups)
                                : ceil_div(checked_mul(rows, layout.cols), layout.group);
@@ -50,7 +50,7 @@ void encode_groups(Ops& ops, const RowSource& source, const Storage& storage,
   });
 }
 
-// Of files alone.
+// A format that is only read from files.
 template <class Codec>
 class ReadGroupFormat : public Format {
  public:
@@ -93,7 +93,7 @@ class ReadGroupFormat : public Format {
   const char* name_;
 };
 
-// One that numbers can be encoded in.
+// A format that can also be encoded.
 template <class Codec>
 class GroupFormat : public ReadGroupFormat<Codec> {
  public:

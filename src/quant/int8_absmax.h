@@ -1,5 +1,5 @@
-// The storage format int8_absmax: signed bytes with the largest magnitude of each row beside them,
-// as bitsandbytes keeps the weights of LLM.int8. Read only: what is encoded here is int8_row.
+// The storage format int8_absmax: signed bytes with the largest magnitude (absmax) of each row,
+// as bitsandbytes keeps the weights of LLM.int8. Read only: the format to encode in is int8_row.
 //   codes i8 [rows, cols], absmax f32 [rows]
 #pragma once
 

@@ -1,5 +1,5 @@
-// int8_absmax: a row is a group. Value: q * absmax / 127, with the two roundings of bitsandbytes:
-// of q * absmax, and of that times the f32 next to 1 / 127.
+// int8_absmax: a row is a group. Value: q * absmax / 127, rounded twice as in bitsandbytes: q *
+// absmax, then that product times the f32 nearest to 1 / 127.
 #pragma once
 
 #include "quant/group_row.h"

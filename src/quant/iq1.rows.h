@@ -1,10 +1,10 @@
-// Entries of a grid (grid.h) of -1, 0 and 1 for eight elements at a time, moved by an eighth to
-// either side. 256 elements:
+// Grid entries (grid.h) of eight elements each, -1, 0 or 1, shifted by 1/8 up or down. 256
+// elements:
 // IQ1_S, 50 bytes: f16 d; 32 bytes of indices; for each 32 elements a word of 16 bits: the high
-//   three bits of 4 indices, 3 bits of scale, and whether they move down.
-// IQ1_M, 56 bytes: 32 bytes of indices; a nibble for each of the high three bits and whether they
-//   move down; 4 words of 16 bits, each the 3-bit scales of 4 times 16 elements and above them four
-//   bits of d, the lowest in the first.
+//   three bits of 4 indices, 3 bits of scale, and the direction of the shift (1: down).
+// IQ1_M, 56 bytes: 32 bytes of indices; for each index a nibble with its high three bits and the
+//   direction of the shift; 4 words of 16 bits, each the 3-bit scales of 4 times 16 elements and
+//   above them four bits of d, the lowest in the first.
 // Value: d * (2 scale + 1) * (number +- 1/8).
 #pragma once
 
@@ -14,24 +14,24 @@
 
 namespace jackscrew {
 
-// Of every number eight times itself, plus ten: a byte that can be moved down without a borrow.
+// Entries of bytes 8 * number + 10, from which the shift down subtracts without a borrow.
 JACKSCREW_ROW const uint64_t* iq1_entries() {
   static constexpr auto kGrid = unpacked<uint64_t>(kIq1SGrid, {2, 10, 18});
   return kGrid.entries;
 }
 
-// The entry moved by an eighth of a number, up or (where `down` is 1) down: eight times itself,
-// plus nine. A choice would be a branch that no processor can foresee.
+// Shifts an entry by 1/8 up, or down where `down` is 1: its bytes become 8 * (number +- 1/8) + 9.
+// Without a branch, which no processor could predict.
 JACKSCREW_ROW uint64_t iq1_moved(uint64_t entry, uint32_t down) {
   return entry - (0x0202020202020202u & -static_cast<uint64_t>(down));
 }
 
-// An eighth of the scale.
+// An eighth of the scale, as entries are eight times their numbers.
 JACKSCREW_ROW float iq1_scale(float d, uint32_t bits) {
   return d * 0.125f * static_cast<float>(2 * static_cast<int32_t>(bits & 7) + 1);
 }
 
-// Two moved entries times their scale, from element `to` on.
+// Stores two shifted entries times their scale from element `to` on.
 template <class Team, class Store>
 JACKSCREW_ROW void decode_iq1(const Team& team, float scale, uint64_t first, uint64_t second,
                               int64_t to, const Store& store) {

@@ -1,12 +1,11 @@
-// Entries of a grid (grid.h) for eight elements at a time, with their signs. 256 elements: f16 d,
-// then
-// IQ2_XXS, 66 bytes: for each 32 elements 4 bytes of indices and a word of 4 times 7 signs and a
-//   scale of 4 bits above them.
+// Grid entries (grid.h) of eight elements each, with separate signs. A block of 256 elements begins
+// with f16 d, then has:
+// IQ2_XXS, 66 bytes: for each 32 elements 4 bytes of indices and a word with 4 x 7 signs and a
+//   4-bit scale above them.
 // IQ2_XS, 74 bytes: 32 words of 16 bits, each an index (9 bits) and 7 signs; 8 bytes of 4-bit
-// scales
-//   of 16 elements.
+//   scales of 16 elements each.
 // IQ2_S, 82 bytes: 32 bytes of indices, 32 bytes of signs, 8 bytes of the indices' high two bits, 8
-//   bytes of 4-bit scales of 16 elements.
+//   bytes of 4-bit scales of 16 elements each.
 // Value: d * (0.5 + scale) / 4 * number.
 #pragma once
 
@@ -33,7 +32,8 @@ JACKSCREW_ROW float iq2_scale(float d, uint32_t bits) {
   return d * (0.5f + static_cast<float>(static_cast<int32_t>(bits & 15))) * 0.25f;
 }
 
-// Two entries times their scale, from element `to` on; the lowest 16 of `signs` are theirs.
+// Stores two entries times their scale from element `to` on. The lowest 16 bits of `signs` are
+// their signs.
 template <class Team, class Store>
 JACKSCREW_ROW void decode_iq2(const Team& team, float scale, uint64_t first, uint64_t second,
                               uint32_t signs, int64_t to, const Store& store) {

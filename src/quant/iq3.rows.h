@@ -1,10 +1,9 @@
-// Entries of a grid (grid.h) for four elements at a time, with their signs. 256 elements: f16 d,
-// then
-// IQ3_XXS, 98 bytes: 64 bytes of indices; for each 32 elements a word of 4 times 7 signs and a
-// scale
-//   of 4 bits above them. Value: d * (0.5 + scale) / 2 * number.
+// Grid entries (grid.h) of four elements each, with separate signs. A block of 256 elements begins
+// with f16 d, then has:
+// IQ3_XXS, 98 bytes: 64 bytes of indices; for each 32 elements a word with 4 x 7 signs and a 4-bit
+//   scale above them. Value: d * (0.5 + scale) / 2 * number.
 // IQ3_S, 110 bytes: 64 bytes of indices, 8 bytes of their ninth bits, 32 bytes of signs, 4 bytes of
-//   4-bit scales of 32 elements. Value: d * (1 + 2 scale) * number.
+//   4-bit scales of 32 elements each. Value: d * (1 + 2 scale) * number.
 #pragma once
 
 #include "quant/decode_row.h"
@@ -22,8 +21,8 @@ JACKSCREW_ROW const uint32_t* iq3_s_entries() {
   return kGrid.entries;
 }
 
-// Four entries times their scale, from element `to` on; the lowest 16 of `signs` are theirs, and
-// the lowest four of `ninth` the ninth bits of their indices.
+// Stores four entries times their scale from element `to` on. The lowest 16 bits of `signs` are
+// their signs, the lowest four of `ninth` the ninth bits of their indices.
 template <class Team, class Store>
 JACKSCREW_ROW void decode_iq3(const Team& team, float scale, const uint32_t* entries,
                               const uint8_t* index, int32_t ninth, uint32_t signs, int64_t to,

@@ -11,9 +11,10 @@ namespace jackscrew {
 
 namespace {
 
-constexpr size_t kIq4Group = 32;  // elements of a scale
+constexpr size_t kIq4Group = 32;  // elements per scale
 
-// The nearest code of every half of a whole number: where two codes meet is such a half.
+// The nearest code for each multiple of 1/2 from -127 on. The midpoints between numbers, where the
+// nearest code changes, are such multiples.
 constexpr int kHalves = 2 * (113 + 127);
 const std::array<uint8_t, kHalves> kNearest = [] {
   std::array<uint8_t, kHalves> nearest{};
@@ -31,8 +32,8 @@ uint8_t nearest_number(double value) {
   return kNearest[static_cast<size_t>(half)];
 }
 
-// The scale with the least error of x [32] ~ scale * number: among those that bring the number
-// furthest from 0 to about either end of the table.
+// The scale with the least weighted error of x [32] ~ scale * number, among those that map the
+// element furthest from 0 to about either end of the table.
 double best_table_scale(const float* x) {
   const auto furthest = [](float a, float b) { return std::abs(a) < std::abs(b); };
   const auto extreme = static_cast<double>(*std::max_element(x, x + kIq4Group, furthest));
@@ -42,7 +43,7 @@ double best_table_scale(const float* x) {
     square += static_cast<double>(x[i]) * static_cast<double>(x[i]);
   }
   const double mean = std::sqrt(square / static_cast<double>(kIq4Group));
-  constexpr int kSteps = 7;  // whole numbers to either side, two at a time
+  constexpr int kSteps = 7;  // to either side, of two each
   double best = 0.0, best_gain = -1.0;
   for (const double end : {-127.0, 113.0}) {
     for (int step = -kSteps; step <= kSteps; ++step) {

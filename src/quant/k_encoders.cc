@@ -1,4 +1,4 @@
-// Encoders of k-quants: super-blocks of 256, groups of which have a small whole scale each.
+// Encoders of k-quants: super-blocks of 256 elements, in groups with a small integer scale each.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -14,11 +14,12 @@ namespace jackscrew {
 namespace {
 
 constexpr int64_t kSuper = 256;  // elements
-// Scales are tried so many tenths of a code to either side of the one that just holds the extremes:
-// beyond, errors grow again.
+// Candidate scales lie up to this many tenths of a code to either side of the one that just holds
+// the extremes: beyond, errors grow again.
 constexpr int kTries = 9;
 
-// What an error counts: large numbers move the products more, but no number is free.
+// The weight of each element's squared error: large elements move the products more, but none is
+// free.
 template <size_t N>
 std::array<double, N> importance(const float* x) {
   double square = 0.0;
@@ -62,7 +63,7 @@ struct ScaleAndMinimum {
   double scale = 0.0, minimum = 0.0;  // of x ~ scale * q - minimum; neither is negative
 };
 
-// Those with the least error for q in [0, most].
+// The scale and minimum with the least weighted error for q in [0, most].
 template <size_t N>
 ScaleAndMinimum asymmetric_scale(const float* x, double most) {
   const auto [low, high] = std::minmax_element(x, x + N);
@@ -103,7 +104,7 @@ ScaleAndMinimum asymmetric_scale(const float* x, double most) {
   return best;
 }
 
-// A group's whole scale and minimum, and what they stand for.
+// The integer scale and minimum of a group, and the values that they stand for.
 struct SmallPair {
   int32_t scale = 0, minimum = 0;
   double exact_scale = 0.0, exact_minimum = 0.0;
@@ -113,8 +114,8 @@ struct SmallPair {
   }
 };
 
-// Of those next to the exact ones the pair with the least error: with few bits for scales the
-// nearest of each need not be the best of both.
+// The pair with the least error among the integers next to the exact scale and minimum: with few
+// bits for scales, the nearest of each need not be the best pair.
 template <size_t N>
 SmallPair best_small_pair(const float* x, const ScaleAndMinimum& exact, float super,
                           float super_minimum, int32_t most_small, double most_code) {
@@ -156,7 +157,7 @@ void pack_k_scales(const std::array<uint8_t, 8>& scales, const std::array<uint8_
   }
 }
 
-// Q4_K and Q5_K: codes of 8 groups of 32 with scales and minima, whose fifth bits come first.
+// Q4_K and Q5_K: 8 groups of 32 codes with scales and minima; fifth bits come before the nibbles.
 template <int Bits>
 void encode_grouped(const float* x, int64_t cols, uint8_t* out) {
   constexpr double kMost = (1 << Bits) - 1;
@@ -192,13 +193,13 @@ void encode_grouped(const float* x, int64_t cols, uint8_t* out) {
   }
 }
 
-// 16 groups of 16 with signed scales of one scale: x ~ super * scale * (code - half_code), with
-// scales in [-half_scale, half_scale - 1].
+// 16 groups of 16 with signed integer scales and one super-scale: x ~ super * scale * (code -
+// half_code), with scales in [-half_scale, half_scale - 1].
 struct SymmetricBlock {
   std::array<int32_t, 16> scales;
   std::array<uint32_t, kSuper> codes;
 
-  // Writes the scale of scales, f16, to `super_out`.
+  // Writes the super-scale, f16, to `super_out`.
   SymmetricBlock(const float* x, double half_code, double half_scale, uint8_t* super_out) {
     std::array<double, 16> exact;
     double extreme = 0.0;  // the scale furthest from 0
@@ -242,8 +243,8 @@ void encode_q6_k(const float* x, int64_t cols, uint8_t* out) {
     }
     for (size_t i = 0; i < kSuper; ++i) {
       const uint32_t q = block.codes[i];
-      // Half h of the block: elements 32 k + j of it have their nibble in byte 32 (k % 2) + j, low
-      // or, from k = 2 on, high; their bit pair k is in byte j.
+      // In each half of the block, element 32 k + j has its nibble in byte 32 (k % 2) + j, low or,
+      // from k = 2 on, high, and its high two bits as bit pair k of byte j.
       const size_t half = i / 128, k = i % 128 / 32, j = i % 32;
       out[half * 64 + k % 2 * 32 + j] |= static_cast<uint8_t>((q & 15) << k / 2 * 4);
       out[128 + half * 32 + j] |= static_cast<uint8_t>(q >> 4 << 2 * k);

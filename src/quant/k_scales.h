@@ -18,14 +18,14 @@ JACKSCREW_ROW float k_minimum(const uint8_t* packed, int64_t group) {
   return static_cast<float>(bits);
 }
 
-// The same of all groups, a byte for each, group 0 in the lowest.
+// All scales and all minima, one byte each, group 0 in the lowest.
 struct KGroups {
   uint64_t scales, minima;
 };
 JACKSCREW_ROW KGroups k_groups(const uint8_t* packed) {
   constexpr uint32_t kSix = 0x3F3F3F3F;
   constexpr uint32_t kFour = 0x0F0F0F0F;
-  constexpr uint32_t kTopTwo = 0x30303030;  // of six, from the bits 6 and 7 of a byte
+  constexpr uint32_t kTopTwo = 0x30303030;  // of six bits, from bits 6 and 7 of a byte
   uint32_t words[3];
   __builtin_memcpy(words, packed, sizeof words);
   const uint32_t scales = (words[2] & kFour) | (words[0] >> 2 & kTopTwo);

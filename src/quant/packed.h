@@ -1,17 +1,17 @@
 // The storage formats of weights that GPTQ, AWQ, ExLlamaV2 and compressed-tensors have quantised:
-// whole numbers of 2 to 8 bits in groups along a row, each group with a scale and perhaps a zero.
+// integer codes of 2 to 8 bits in groups along a row, each group with a scale and perhaps a zero.
 //   value = scale * (code - zero), rounded to the type of the scales
-// Files keep the same numbers in other orders; a reader hands them over in this one (see
+// Files keep the same codes in other orders; readers convert them to this one (see
 // quant/packed_source.h), in as many bytes. Codes are stored in the order of the groups: column i
 // of a stored row is column `columns[i]` of the matrix (activation order).
 //
 // The parts of a matrix, each at the next multiple of 64 bytes:
 //   groups        PackedGroup [groups]
-//   columns       i32 [cols]               unless the order is that of the matrix
-//   codes         u8 [rows, code_bytes]    for every 32 elements of a group, the last of them
-//   filled
-//                 up, their low 4 bits, then 2 bits, then 1 bit of each, whatever a code has of
-//                 these, as little-endian words; whole bytes where a code has 8
+//   columns       i32 [cols]               if the order is not that of the matrix
+//   codes         u8 [rows, code_bytes]    per 32 elements of a group, the last of them padded: the
+//                                          low 4 bits of all codes, then 2 bits, then 1 bit of
+//                                          each, those that add up to the bits of a code, as
+//                                          little-endian words; codes of 8 bits are whole bytes
 //   scales        u16 or f32 [rows, groups]; or with squared scales two 4-bit codes in a byte,
 //                 u8 [rows, ceil(groups / 2)], the even group in the low half
 //   scale_max     u16 [groups]             with squared scales
@@ -34,11 +34,11 @@ enum class PackedScale : uint8_t {
   squared  // f16((code + 1)² * scale_max), as ExLlamaV2 has it
 };
 
-// Values from here on are not finite, or not rounded rightly (quant/scale_rounding.h).
+// Magnitudes from here on are not finite, or not rounded correctly (quant/scale_rounding.h).
 float value_limit(PackedScale scale);
 
 enum class PackedZero : uint8_t {
-  middle,  // 2^(bits - 1) everywhere, and none is stored
+  middle,  // 2^(bits - 1) in every group, not stored
   four_bits,
   eight_bits
 };
@@ -52,7 +52,7 @@ struct PackedLayout {
 };
 
 inline constexpr int64_t kPackedChunk = 32;  // elements whose codes are packed together
-// Bytes that so many codes of a group take.
+// Bytes that `count` codes of a group take.
 int64_t packed_code_bytes(int64_t count, int64_t bits);
 
 // Groups of `size` columns, the last of which may be shorter.
@@ -67,17 +67,17 @@ PackedLayout packed_layout(const std::vector<std::pair<int64_t, int64_t>>& sizes
 PackedLayout packed_layout(const std::vector<int64_t>& sizes, int64_t bits, PackedScale scale,
                            PackedZero zero, bool permuted);
 
-// An instance for matrices whose rows have that layout. `name` is what inspect shows.
+// Makes an instance for matrices whose rows have that layout. `name` is what inspect shows.
 FormatPointer make_packed_format(std::string name, PackedLayout layout);
 
-// Where the parts of a matrix lie over its bytes; over null, how large they are.
+// The parts of a matrix that begins at `base`; with a null base, only their sizes.
 struct PackedParts {
-  Tensor groups, columns, codes, scales, scale_max, zeros;  // u8; as above, absent ones empty
+  Tensor groups, columns, codes, scales, scale_max, zeros;  // u8; empty where absent
   int64_t bytes;                                            // of all
 };
 PackedParts packed_parts(const PackedLayout& layout, void* base, int64_t rows);
 
-// The codes of up to 32 elements, as they lie in the part `codes`.
+// Packs the codes of up to 32 elements as they lie in the part `codes`: 4 * bits bytes.
 void pack_codes(const uint8_t* codes, int64_t count, int64_t bits, uint8_t* to);
 
 }  // namespace jackscrew

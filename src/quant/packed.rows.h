@@ -37,8 +37,8 @@ struct PackedMatrix {
     return zeros[row * ((group_count + 1) / 2) + group / 2] >> (group % 2 * 4) & 15;
   }
 
-  // take(i, at, value) for the elements of a group: `at` is the stored column, i that within 32;
-  // then taken(at, count) for every such 32.
+  // Calls take(i, at, value) for the elements of a group, where `at` is the stored column and i its
+  // place in a chunk of 32, and taken(first, count) after each chunk.
   template <int kBits, class Team, class Take, class Taken>
   JACKSCREW_ROW void each_of(const Team& team, const uint8_t* from, const PackedGroup& group,
                              float scale_of_group, int32_t zero_of_group, const Take& take,
@@ -46,7 +46,7 @@ struct PackedMatrix {
     const auto number_of = [&](int32_t code) {
       return Scale::rounded(scale_of_group * static_cast<float>(code - zero_of_group));
     };
-    // A group has no more numbers than a table has places.
+    // A group of up to 4 bits has no more values than a table has places.
     constexpr bool kFromTable = Team::kHasTables && kBits <= 4;
     float numbers[16];
     if constexpr (kFromTable) {
@@ -67,7 +67,7 @@ struct PackedMatrix {
     }
   }
 
-  // Of 32 elements the first `left`, or all.
+  // Takes the first `left` of 32 elements, or all.
   template <class Team, class ValueOf, class Take, class Taken>
   JACKSCREW_ROW static void take_some(const Team& team, int64_t first, int64_t left,
                                       const ValueOf& value_of, const Take& take,
@@ -143,7 +143,8 @@ struct DecodePacked {
           [](int64_t, int64_t) {});
       return;
     }
-    // Values come by vectors and go one by one: that is faster than taking vectors apart.
+    // Values are computed as vectors but stored one by one from memory: faster than extracting
+    // lanes.
     typename Team::template Kept<To, 32> values;
     matrix.each(
         team, source, [&](int64_t i, int64_t, float value) { values[i] = from_float<To>(value); },
@@ -172,7 +173,7 @@ struct DotPacked {
   }
 };
 
-// Brings a row into the order of stored columns. One row.
+// Brings x into the order of stored columns. Launched as one row.
 struct PermuteColumns {
   const int32_t* columns;  // [cols]
   const float* from;       // [cols]

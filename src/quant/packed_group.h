@@ -5,12 +5,12 @@
 
 namespace jackscrew {
 
-// In the order in which columns are stored.
+// Columns are counted in the order in which they are stored.
 struct PackedGroup {
-  int32_t first;   // stored column
+  int32_t first;   // of its stored columns
   int32_t count;   // columns
-  int32_t bits;    // of a code
-  int32_t offset;  // of the group's codes in those of a row, bytes
+  int32_t bits;    // per code
+  int32_t offset;  // of its codes within those of a row, in bytes
 };
 
 }  // namespace jackscrew

@@ -15,7 +15,7 @@ namespace jackscrew {
 
 namespace {
 
-// Passes parts on, each at the next multiple of 64 bytes.
+// Passes parts to the sink, each padded to begin at the next multiple of 64 bytes.
 class PartWriter {
  public:
   explicit PartWriter(const StorageSink& sink) : sink_(sink) {}
@@ -55,7 +55,7 @@ float scale_at(PackedScale type, const uint8_t* scales, size_t index) {
 }
 
 void check_scale(const PackedSource& source, float scale, int64_t bits, int64_t row) {
-  // A zero may lie beyond the codes.
+  // A zero may have more bits than the codes.
   const int64_t zero_bits = source.layout.zero == PackedZero::middle      ? bits
                             : source.layout.zero == PackedZero::four_bits ? 4
                                                                           : 8;
@@ -73,7 +73,7 @@ void put_nibbles(const std::vector<uint8_t>& values, uint8_t* to) {
   }
 }
 
-// Writes a part of `row_bytes` for each row, in panels; fill(row, bytes of the row).
+// Writes a part of `row_bytes` per row in panels; fill(row, bytes) fills the bytes of a row.
 template <class Fill>
 void write_rows(PartWriter& writer, int64_t rows, int64_t row_bytes, const Fill& fill) {
   writer.begin_part();
@@ -87,7 +87,7 @@ void write_rows(PartWriter& writer, int64_t rows, int64_t row_bytes, const Fill&
 }
 
 void write_codes(const PackedSource& source, int64_t rows, int threads, PartWriter& writer) {
-  // Rows of a task: their words, which stand side by side in files, fill some cache lines.
+  // Rows of a task. Their words lie side by side in files and fill some cache lines.
   constexpr int64_t kTaskRows = 64;
   writer.begin_part();
   const int64_t row_bytes = source.layout.code_bytes;

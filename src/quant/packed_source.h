@@ -1,4 +1,4 @@
-// Brings numbers that were quantised elsewhere into a packed storage format (packed.h).
+// Converts weights that other programs have quantised to a packed storage format (packed.h).
 #pragma once
 
 #include <functional>
@@ -10,23 +10,24 @@
 
 namespace jackscrew {
 
-// A weight [rows, cols] as a reader of a file sees it. What the functions read must live as long as
-// the model's files are open.
+// A weight [rows, cols] as the reader of a file provides it. What the functions read must live as
+// long as the model's files are open.
 struct PackedSource {
   std::string name;    // of the weight, for messages
   std::string format;  // what inspect shows
   int64_t rows;
-  int64_t padding_rows = 0;  // how many of them the model may not have
+  int64_t padding_rows = 0;  // how many of them may be padding that the model does not have
   PackedLayout layout;
-  // The matrix' column that each stored column is; empty: in order.
+  // The column of the matrix that each stored column is; empty: in order.
   std::vector<int32_t> columns = {};
-  // Codes of stored columns [first, first + count), at most 32 of one group, of rows [begin, end):
-  // to u8 [end - begin, 32]. Several threads ask at once.
+  // Writes the codes of rows [begin, end) and stored columns [first, first + count), at most 32 and
+  // all of one group, to u8 [end - begin, 32]. Several threads call it at once.
   std::function<void(int64_t begin, int64_t end, int64_t first, int64_t count, uint8_t* codes)>
       codes = {};
-  // The scales of a row, one for each group, in the type of PackedScale; squared: codes, u8.
+  // Writes the scales of a row, one for each group, in the type of layout.scale; if squared, as u8
+  // codes.
   std::function<void(int64_t row, uint8_t* scales)> scales = {};
-  // The zeros of a row, u8, one for each group; empty with PackedZero::middle.
+  // Writes the zeros of a row, u8, one for each group; empty with PackedZero::middle.
   std::function<void(int64_t row, uint8_t* zeros)> zeros = {};
   std::vector<uint16_t> scale_max = {};  // f16 [groups], with squared scales
 };
@@ -35,15 +36,14 @@ struct PackedSource {
 // that is not finite, or that takes a value beyond f16's largest, is Error(model) of transcode().
 StoredTensor packed_tensor(PackedSource source);
 
-// Number `index` of a stream of `bits` bits each, the lowest first, in little-endian words that
-// stand `stride` words apart.
+// Returns number `index` of a stream of numbers of `bits` bits, the lowest bits first, in
+// little-endian 32-bit words that lie `stride` words apart.
 uint32_t bits_at(const uint8_t* words, int64_t stride, int64_t index, int64_t bits);
 
-// The order in which columns of the same group stand together, in rising order within one, and the
-// sizes of the groups. Throws Error(model) where an index is not in [0, groups) or a group is
-// empty.
+// The stored order of columns, with those of a group together and ascending, and the sizes of the
+// groups. Throws Error(model) where an index is not in [0, groups) or a group is empty.
 struct GroupOrder {
-  std::vector<int32_t> columns;  // empty: the columns' own
+  std::vector<int32_t> columns;  // as PackedSource::columns
   std::vector<int64_t> sizes;
 };
 GroupOrder order_by_group(const std::vector<int32_t>& group_of_column, int64_t groups,

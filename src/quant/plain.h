@@ -10,11 +10,11 @@ const Format& f32_format();
 const Format& bf16_format();
 const Format& f16_format();
 
-// Converts f32 rows to bf16 (to nearest). Any row strides.
+// Converts f32 rows to bf16, rounding to nearest. Any row strides.
 void convert_to_bf16(Ops& ops, const Tensor& from, const Tensor& to);
 // Converts bf16 rows to f32. Any row strides.
 void convert_to_f32(Ops& ops, const Tensor& from, const Tensor& to);
-// x, which is f32 or bf16, in either: itself, or a copy in context.scratch.
+// x as `dtype`, both f32 or bf16: x itself if it has that type, else a copy in context.scratch.
 Tensor converted(Context& context, const Tensor& x, DType dtype);
 
 }  // namespace jackscrew

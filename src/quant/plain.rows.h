@@ -32,8 +32,8 @@ struct ConvertRows {
   }
 };
 
-// The neighbour of `nearest` on the other side of the value, or `nearest` itself, so that the value
-// is what is expected. Signs and magnitudes of these types are ordered as their bits are.
+// Stochastic rounding: `nearest`, or its neighbour on the other side of the value, so that the
+// expected result is the value. The bits of these types are ordered as their magnitudes are.
 template <class To>
 JACKSCREW_ROW To round_stochastically(float value, float uniform) {
   const To nearest = from_float<To>(value);
@@ -41,7 +41,7 @@ JACKSCREW_ROW To round_stochastically(float value, float uniform) {
   const bool inward = __builtin_fabsf(at) > __builtin_fabsf(value);
   const To other{static_cast<uint16_t>(inward ? nearest.bits - 1 : nearest.bits + 1)};
   const float gap = to_float(other) - at;
-  // Values that are exact, infinite or NaN have no share in the other.
+  // Values that are exact, infinite or NaN always become `nearest`.
   return (value - at) / gap > uniform ? other : nearest;
 }
 template <>
@@ -49,7 +49,7 @@ JACKSCREW_ROW float round_stochastically<float>(float value, float) {
   return value;
 }
 
-// Rows of f32 into storage.
+// Rounds rows of f32 into storage.
 template <class To>
 struct RoundRows {
   const float* from;  // [rows, width]

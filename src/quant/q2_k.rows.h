@@ -1,5 +1,6 @@
-// Q2_K: 256 elements in 84 bytes: 16 bytes of 4-bit scales and (above them) minima of 16 groups of
-// 16, 64 bytes of bit pairs q, f16 d, f16 dmin. Value: d * scale * q - dmin * minimum.
+// Q2_K: 256 elements in 84 bytes: for each of 16 groups of 16 a byte with a 4-bit scale (low) and a
+// 4-bit minimum (high), 64 bytes of bit pairs q, f16 d, f16 dmin. Value: d * scale * q - dmin *
+// minimum.
 #pragma once
 
 #include "quant/decode_row.h"
@@ -19,7 +20,7 @@ struct Q2_KBlock {
       return dmin * static_cast<float>(block[group] >> 4);
     };
     // Byte i of a half's 32 holds elements i, i + 32, i + 64 and i + 96 of the half, from the
-    // lowest bits. Taken 16 at a time, which is as long as a scale holds.
+    // lowest bits. Decoded 16 at a time, as a scale covers 16 elements.
     for (int64_t part = 0; part < 4; ++part) {
       const int64_t group = part / 2 * 8 + part % 2;
       const auto pairs = team.sixteen(block + 16 + part * 16);

@@ -1,14 +1,15 @@
 // Q3_K: 256 elements in 110 bytes: 32 bytes of third bits, 64 bytes of bit pairs, 12 bytes of 6-bit
-// scales of 16 groups of 16, f16 d. Value: d * (scale - 32) * q, where q is the bit pair, and 4
-// less where the third bit is not set.
+// scales of 16 groups of 16, f16 d. Value: d * (scale - 32) * q, where q is the bit pair, minus 4
+// if the third bit is not set.
 #pragma once
 
 #include "quant/decode_row.h"
 
 namespace jackscrew {
 
-// The low four bits of groups 0 to 7 are the low nibbles of bytes 0 to 7, of groups 8 to 15 the
-// high ones; bytes 8 to 11 hold the high two bits, of groups 0 to 3 the lowest.
+// Returns scale - 32. The low four bits of the scales of groups 0 to 7 are the low nibbles of bytes
+// 0 to 7, those of groups 8 to 15 the high ones; bytes 8 to 11 hold the high two bits, those of
+// groups 0 to 3 lowest.
 JACKSCREW_ROW float q3_k_scale(const uint8_t* packed, int64_t group) {
   const int32_t low = packed[group % 8] >> group / 8 * 4 & 15;
   const int32_t high = packed[8 + group % 4] >> group / 4 * 2 & 3;
@@ -24,8 +25,8 @@ struct Q3_KBlock {
     const uint8_t* packed = block + 96;
     const float d = load_f16(team, block + 108);
     // Byte i of a half's 32 bytes of pairs holds elements i, i + 32, i + 64 and i + 96 of the half,
-    // from the lowest bits; bit g of byte i of the third bits is that of element i + 32 g. Taken 16
-    // at a time, which is as long as a scale holds.
+    // from the lowest bits; bit g of byte i of the third bits is that of element i + 32 g. Decoded
+    // 16 at a time, as a scale covers 16 elements.
     for (int64_t part = 0; part < 4; ++part) {
       const int64_t half = part / 2;
       const int64_t group = half * 8 + part % 2;

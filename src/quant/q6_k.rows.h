@@ -19,8 +19,8 @@ struct Q6_KBlock {
     const uint8_t* scales = block + 192;
     const float d = load_f16(team, block + 208);
     // Each half of the block has 64 bytes of nibbles and 32 of bit pairs: byte i of the pairs
-    // belongs to elements i, i + 32, i + 64 and i + 96 of the half. Taken 16 at a time, which is as
-    // long as a scale holds.
+    // belongs to elements i, i + 32, i + 64 and i + 96 of the half. Decoded 16 at a time, as a
+    // scale covers 16 elements.
     for (int64_t part = 0; part < 4; ++part) {
       const int64_t half = part / 2;
       const int64_t first = part % 2 * 16;

@@ -1,4 +1,4 @@
-// How encoding treats a number between two codes.
+// How encoding rounds a number that lies between two codes.
 #pragma once
 
 #include "base/philox.h"
@@ -8,13 +8,13 @@
 namespace jackscrew {
 
 struct Rounding {
-  // One code or the other, so that the number itself is what is expected; else the nearest.
+  // Stochastic: one code or the other, so that the expected value is the number. Else the nearest.
   bool stochastic = false;
   // In device memory: seed and step of the random numbers, and whether the step is finite.
   const StepScalars* scalars = nullptr;
   uint32_t tensor = 0;  // hash of the weight's name
   // The numbers are those in the storage, moved a little: a group keeps its scale while that still
-  // suits it (formats say when), and a step that is not finite leaves every byte as it is.
+  // fits (each format says when), and a step that is not finite leaves every byte unchanged.
   bool in_place = false;
 };
 

@@ -58,8 +58,8 @@ void encode_q8_0(const float* x, int64_t cols, uint8_t* out) {
   }
 }
 
-// The codes of a block of 4 or 5 bits: fifth bits, where there are any, then nibbles of which byte
-// i has elements i and i + 16.
+// Writes the 4- or 5-bit codes of a block: fifth bits, if any, then nibbles, of which byte i has
+// elements i and i + 16.
 uint8_t* put_codes(const std::array<int32_t, kBlock>& codes, int bits, uint8_t* out) {
   uint32_t fifths = 0;
   for (size_t i = 0; i < codes.size(); ++i) {
@@ -75,7 +75,8 @@ uint8_t* put_codes(const std::array<int32_t, kBlock>& codes, int bits, uint8_t* 
   return out;
 }
 
-// scale * (q - 2^(bits - 1)): the number furthest from 0 is at the end that has one code more.
+// scale * (q - 2^(Bits - 1)): the element furthest from 0 gets code 0, at the end that has one code
+// more.
 template <int Bits>
 void encode_symmetric(const float* x, int64_t cols, uint8_t* out) {
   constexpr int32_t kMiddle = 1 << (Bits - 1);

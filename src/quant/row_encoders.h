@@ -1,4 +1,4 @@
-// Rows as files keep them: numbers as the blocks of GGUF, and as plain elements. On the host; the
+// Encodes rows for files, as blocks of GGUF or as plain elements. Runs on the host and gives the
 // same bits on every processor.
 #pragma once
 
@@ -8,9 +8,9 @@
 
 namespace jackscrew {
 
-// Writes format.row_bytes(cols) bytes of x [cols]. Every code is the nearest to its number; scales
-// are those of ggml's reference where that has a formula (q8_0 to q5_1), and for k-quants and the
-// tables of IQ4 those of the least squared error among some twenty or thirty.
+// Encodes x [cols] as format.row_bytes(cols) bytes. Each element gets the nearest code. Scales
+// follow the formula of ggml's reference where it has one (q8_0 to q5_1); for k-quants and IQ4 they
+// are those with the least weighted squared error among twenty or thirty candidates.
 using EncodeRow = void (*)(const float* x, int64_t cols, uint8_t* out);
 
 struct RowEncoder {
@@ -18,19 +18,19 @@ struct RowEncoder {
   EncodeRow encode;
 };
 std::span<const RowEncoder> row_encoders();
-// Null where rows cannot be written in it.
+// Null if rows cannot be written in that format.
 const RowEncoder* find_row_encoder(const Format& format);
 
-// Writes a scale as f16; what it then is.
+// Writes a scale as f16 and returns its rounded value.
 float put_scale(double value, uint8_t* out);
 
-// Those of quant/k_encoders.cc.
+// In quant/k_encoders.cc:
 void encode_q2_k(const float* x, int64_t cols, uint8_t* out);
 void encode_q3_k(const float* x, int64_t cols, uint8_t* out);
 void encode_q4_k(const float* x, int64_t cols, uint8_t* out);
 void encode_q5_k(const float* x, int64_t cols, uint8_t* out);
 void encode_q6_k(const float* x, int64_t cols, uint8_t* out);
-// Those of quant/iq4_encoders.cc.
+// In quant/iq4_encoders.cc:
 void encode_iq4_nl(const float* x, int64_t cols, uint8_t* out);
 void encode_iq4_xs(const float* x, int64_t cols, uint8_t* out);
 

@@ -1,5 +1,5 @@
-// What products of a scale and a number are rounded to in the row kernels of formats that other
-// programs have quantised: the type of the scales.
+// Rounds products of a scale and a number to the type of the scales, in the row kernels of formats
+// that other programs have quantised.
 #pragma once
 
 #include "kernels/row_kernel.h"
@@ -11,9 +11,9 @@ JACKSCREW_ROW float with_sign_of(float value, float rounded) {
   return bits_float(float_bits(rounded) | (float_bits(value) & 0x80000000u));
 }
 
-// Rounds to 11 significant bits as f16 has them, ties to even: the sum with a number whose last
-// place is the one to round to. Below 2^-14 that place is 2^-24. Values are below 65520: a reader
-// of files has seen to it. A product that goes into the sum may be fused with it: it is exact.
+// Rounds to the 11 significant bits of f16, ties to even, by adding and subtracting a number whose
+// last place is the one to round to (2^-24 below 2^-14). Values are below 65520: file readers have
+// checked that. A product passed as `value` may be fused with the sum, because it is exact.
 JACKSCREW_ROW float round_to_f16(float value) {
   const uint32_t exponent = float_bits(value) & 0x7F800000u;
   const float power = row_max(bits_float(exponent), 0x1p-14f);
@@ -27,7 +27,7 @@ JACKSCREW_ROW float round_to_bf16(float value) {
   return with_sign_of(value, (value + magic) - magic);
 }
 
-// How the values of scales are kept, and what products with them are rounded to.
+// How scales are stored, and what products with them are rounded to.
 struct F16Scale {
   static constexpr bool kSquared = false;
   using Stored = f16;

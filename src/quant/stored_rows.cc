@@ -6,7 +6,7 @@ namespace jackscrew {
 
 namespace {
 
-// Where the bytes of a file begin in the storage of several parts.
+// Alignment of the parts of a storage that files keep in several tensors.
 constexpr int64_t kPartAlignment = 64;
 
 // File bytes are only read by copies; const is given up because a Tensor may be a target too.
@@ -18,7 +18,7 @@ Tensor as_rows(const Tensor& bytes, int64_t row_bytes) {
   return bytes.reshaped({div_exact(bytes.size(), row_bytes), row_bytes});
 }
 
-// Rows [begin, end) of a tensor whose rows lie one after another, in the model's order.
+// Copies rows [begin, end) of a tensor whose rows lie one after another, in the model's order.
 void copy_rows(Ops& ops, const StoredTensor& stored, int64_t begin, int64_t end, const Tensor& to) {
   const Tensor from = as_rows(file_tensor(stored.bytes), to.cols());
   if (stored.interleaved_heads == 0) {
@@ -31,7 +31,7 @@ void copy_rows(Ops& ops, const StoredTensor& stored, int64_t begin, int64_t end,
   }
 }
 
-// Rows [begin, end) of what is computed, to out, f32 [end - begin, cols].
+// Copies rows [begin, end) of a computed tensor to out, f32 [end - begin, cols].
 void copy_computed(Ops& ops, const StoredTensor& stored, int64_t begin, int64_t end,
                    const Tensor& out) {
   if (ops.plans_only()) return;
@@ -57,7 +57,7 @@ void check_stored(const WeightSpec& weight, const StoredTensor& stored) {
     fail(ErrorKind::model, "tensor {} has shape [{}], the configuration asks for [{}]", weight.name,
          fmt::join(stored.shape, ", "), wanted);
   }
-  // By a reader that has compared the sizes of its parts, or by nobody.
+  // Readers that transcode have checked the sizes of their parts; what is computed has no bytes.
   if (stored.transcode || stored.computed) return;
   auto bytes = static_cast<int64_t>(stored.bytes.size());
   for (const auto part : stored.more) {
@@ -77,7 +77,7 @@ bool lies_as_storage(const StoredTensor& stored, int64_t cols) {
   }
   const int64_t row_bytes = stored.format->row_bytes(cols);
   if (row_bytes == 0) return false;
-  // Those of plain formats are read as what they are; blocks are read as bytes.
+  // Plain rows are read as elements, which must be aligned; blocks are read as bytes.
   const bool plain = row_bytes % cols == 0 && row_bytes / cols > 1;
   const auto element = static_cast<uintptr_t>(plain ? row_bytes / cols : 1);
   return reinterpret_cast<uintptr_t>(stored.bytes.data()) % element == 0;

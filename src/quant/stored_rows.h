@@ -1,4 +1,4 @@
-// What lies in a file, or is computed in its place, as a weight's rows.
+// Reads a StoredTensor, from its file or as it is computed, as rows of a weight.
 #pragma once
 
 #include "quant/stored_tensor.h"
@@ -6,21 +6,20 @@
 
 namespace jackscrew {
 
-// Throws Error(model) naming the weight when what is stored has another shape, or bytes that are
-// not those of its format.
+// Throws Error(model) naming the weight when the stored tensor has another shape, or a number of
+// bytes that does not match its format.
 void check_stored(const WeightSpec& weight, const StoredTensor& stored);
 
-// Whether a checked tensor lies in its file just as storage of its format does, so that products
-// may read it there: rows one after another, in the model's order, at an address fit for their
-// elements.
+// Whether a checked tensor lies in its file exactly as in storage of its format, so that products
+// may read it there: rows one after another, in the model's order, aligned to their elements.
 bool lies_as_storage(const StoredTensor& stored, int64_t cols);
 
-// Copies the whole of a tensor, as it is, into storage of its own format.
+// Copies a whole tensor, unconverted, into storage of its own format.
 void copy_storage(Ops& ops, const StoredTensor& stored, const Storage& storage);
 
-// The values of a checked tensor. It needs bytes_for() of memory on the device of its Ops, which,
-// like the tensor, outlives it: a panel of the file where rows lie one after another, else all of
-// the tensor.
+// Decodes rows of a checked tensor. It needs bytes_for() bytes of memory on the device of its Ops:
+// one panel of the file where rows lie one after another, else the whole tensor. The memory and the
+// tensor must outlive it.
 class StoredRows {
  public:
   static int64_t bytes_for(const StoredTensor& stored, int64_t rows, int64_t cols);

@@ -22,21 +22,22 @@ struct StoredTensor {
   std::vector<int64_t> shape;  // [out, in] for matrices, [n] for vectors
   std::span<const uint8_t> bytes;
   // GGUF files of Llama keep the rows of q_proj and k_proj with the two halves of each head
-  // interleaved. 0: rows in order; h: stored row of logical row r is interleaved_row(r).
+  // interleaved. 0: rows in order; else the number of heads: logical row r is stored as row
+  // interleaved_row(r).
   int64_t interleaved_heads = 0;
-  // Further bytes, of formats that files keep in several tensors: each begins at the next multiple
-  // of 64 in the format's storage.
+  // Further parts, of formats that files keep in several tensors: in the format's storage each
+  // begins at the next multiple of 64.
   std::vector<std::span<const uint8_t>> more = {};
-  // Set where the file keeps the same information in another order: writes the storage of the first
-  // `rows` rows in the format's own, on so many threads. It needs some panels of host memory at
-  // most (kPanelBytes).
+  // Set if the file keeps the same information in another order: writes the storage of the first
+  // `rows` rows, in the order of the format, to the sink, on `threads` threads. It needs a few
+  // panels of host memory at most (kPanelBytes).
   std::function<void(int64_t rows, int threads, const StorageSink&)> transcode = {};
-  // Set where the values are in no file, but computed as they are asked for, on the host: the
-  // format is f32, there are no bytes, and any panels are given, of encode_panel_rows() at most.
+  // Set if the values are in no file but computed on request, on the host. The format is then f32,
+  // there are no bytes, and any panel of at most encode_panel_rows() may be requested.
   RowSource computed = {};
-  // Of shape[0], how many rows may be padding that the model does not have.
+  // How many of the shape[0] rows may be padding that the model does not have.
   int64_t padding_rows = 0;
-  // What of `bytes` and `more` is in no file.
+  // Owns those of `bytes` and `more` that are in no file.
   std::shared_ptr<const std::vector<uint8_t>> made = {};
 
   int64_t size_bytes() const {
@@ -64,7 +65,7 @@ class WeightSource {
   virtual std::vector<std::string> names() const = 0;
   // The bytes of this tensor are not needed any more; their pages may go.
   virtual void release(const StoredTensor& tensor) const = 0;
-  // What its program calls a file with these types: "q4_k_m"; empty where it has no name for it.
+  // The name that the program of the file has for its mix of types, such as "q4_k_m"; else empty.
   virtual std::string file_type() const { return {}; }
 };
 

@@ -1,14 +1,14 @@
-// Numbers of -1, 0 and 1 times one f16 d for 256 elements.
-// TQ1_0, 54 bytes: 48 bytes of five numbers, 4 bytes of four, d. TQ2_0, 66 bytes: 64 bytes of four
-// numbers in bit pairs, d.
+// Numbers -1, 0 and 1 times one f16 d for 256 elements.
+// TQ1_0, 54 bytes: 48 bytes of five numbers each, 4 bytes of four each, d.
+// TQ2_0, 66 bytes: 64 bytes of four numbers each, in bit pairs, d.
 #pragma once
 
 #include "quant/decode_row.h"
 
 namespace jackscrew {
 
-// A byte is a fraction of 256 whose digits of base three are the numbers (0, 1, 2): times three,
-// the next digit stands above the byte.
+// A byte b stands for the fraction b / 256, whose digits in base three are the numbers plus 1:
+// multiplying by three moves the next digit above the byte.
 struct TQ1_0Block {
   static constexpr int64_t kElements = 256;
   static constexpr int64_t kBytes = 54;
@@ -57,7 +57,7 @@ struct TQ2_0Block {
   template <class Team, class Store>
   JACKSCREW_ROW static void decode(const Team& team, const uint8_t* block, const Store& store) {
     const float d = load_f16(team, block + 64);
-    // As in Q2_K.
+    // In the order of Q2_K.
     for (int64_t part = 0; part < 4; ++part) {
       const auto pairs = team.sixteen(block + part * 16);
       const int64_t to = part / 2 * 128 + part % 2 * 16;

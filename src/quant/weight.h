@@ -16,8 +16,8 @@ class Weight {
   Weight(Memory& memory, WeightSpec spec, FormatPointer format);
   // In a format of the table.
   Weight(Memory& memory, WeightSpec spec, const Format& format);
-  // Over bytes in the map of a file, u8 [format.storage_bytes()], that outlive it and that nobody
-  // writes to: it can be neither encoded nor taken out. They may lie at any address.
+  // A read-only weight over bytes in a mapped file, u8 [format.storage_bytes()], which must outlive
+  // it: it can be neither encoded nor taken out. The bytes may lie at any address.
   Weight(WeightSpec spec, FormatPointer format, const Tensor& mapped);
 
   const WeightSpec& spec() const { return spec_; }
@@ -27,7 +27,7 @@ class Weight {
   int64_t size() const { return spec_.size(); }
   bool is_vector() const { return spec_.is_vector(); }
   bool is_mapped() const { return memory_ == nullptr; }
-  // What the weight reads: f32 while it is taken out, else stored_format().
+  // The format of storage(): f32 while the weight is taken out, else stored_format().
   const Format& format() const;
   const Format& stored_format() const { return *format_; }
   Storage storage() const;
@@ -51,10 +51,10 @@ class Weight {
   // Encodes all rows from a source.
   void encode(Ops& ops, const RowSource& source, const Rounding& rounding, Arena& scratch);
 
-  // A weight may be taken out of storage, to be exact while it is trained: release_storage() gives
-  // its bytes back, take_out() makes it read `values`, f32 [rows, cols], which stay the caller's,
-  // and put_back() encodes them into new storage of its format. Between the first two it has no
-  // values.
+  // A weight may be taken out of storage so that it is exact while it is trained. release_storage()
+  // frees its bytes; take_out() makes it read `values`, f32 [rows, cols], which the caller keeps
+  // alive; put_back() encodes them into new storage in its format. Between the first two calls it
+  // has no values.
   void release_storage();
   void take_out(const Tensor& values);
   void put_back(Ops& ops, const Rounding& rounding, Arena& scratch);
@@ -62,7 +62,8 @@ class Weight {
   // Fills the weight from a file, converting where the formats differ; `staging` holds panels on
   // the way. Throws Error(model) naming the tensor when the shape differs.
   void load(Ops& ops, const StoredTensor& stored, Arena& staging);
-  // What load() rounds to this weight's format: writes the file's values to out, f32 [rows, cols].
+  // Writes the file's values to out, f32 [rows, cols], without rounding them to this weight's
+  // format as load() does.
   void read_original(Ops& ops, const StoredTensor& stored, const Tensor& out, Arena& staging) const;
 
  private:

@@ -1,4 +1,4 @@
-// A weight of a model before it exists: its name, its shape and what the model uses it for.
+// Describes a weight before it exists: its name, its shape and what the model uses it for.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,8 @@
 
 namespace jackscrew {
 
-// `product`: what a product keeps beside a weight, such as step sizes; no part of the model.
+// `product`: a vector that a product keeps beside a weight, such as step sizes; not part of the
+// model.
 enum class WeightKind { linear, embedding, norm, bias, product };
 
 struct WeightSpec {
@@ -16,12 +17,12 @@ struct WeightSpec {
   WeightKind kind = WeightKind::linear;
   int64_t layer = -1;       // block number; -1 outside the blocks
   std::string module = {};  // "q_proj" (its bias too), "embed_tokens", "lm_head", "norm" ...
-  // Of what a product keeps:
+  // For what a product keeps:
   double learning_rate = 0.0;     // its own; 0: the run's
   bool begins_from_data = false;  // see Product::add_own_start
 
   int64_t size() const { return rows * cols; }
-  // Of its module: "model.layers.0.mlp.up_proj" of "model.layers.0.mlp.up_proj.weight".
+  // The name of its module: "model.layers.0.mlp.up_proj" for "model.layers.0.mlp.up_proj.weight".
   std::string path() const { return name.substr(0, name.rfind('.')); }
   // Vectors are short, exact, and f32 whatever the storage of the rest.
   bool is_vector() const { return kind != WeightKind::linear && kind != WeightKind::embedding; }

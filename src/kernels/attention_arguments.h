@@ -1,4 +1,4 @@
-// Attention as its kernels see it, on every device: pointers and strides in place of tensors.
+// The arguments of attention kernels on every device: pointers and strides in place of tensors.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What every computation is given: where to compute, where to put what ends with the call, the
-// scalars of the current step, and which rows these are.
+// What every computation is given: the Ops to compute with, an arena for what ends with the call,
+// the scalars of the current step, and which rows these are.
 #pragma once
 
 #include "kernels/ops.h"
@@ -14,7 +14,7 @@ struct Context {
   StepScalars* scalars;   // in device memory; null on the plan device
   bool training = false;  // false: evaluation and generation, where nothing is dropped out
   RowCount rows = {};     // of the tokens, or at the loss head of the targets
-  bool last = false;      // of a step's micro-batches: no gradient is formed after its own
+  bool last = false;      // the step's last micro-batch: no gradient is formed after its own
 };
 
 }  // namespace jackscrew

@@ -1,4 +1,4 @@
-// Device: where a run computes. Only what stands behind this door knows which device it is.
+// Device: the hardware that a run computes on. Only the code behind this interface knows which.
 #pragma once
 
 #include <memory>
@@ -20,22 +20,22 @@ class Device {
   Device& operator=(const Device&) = delete;
 
   virtual std::string name() const = 0;  // as the option chooses it: "cpu", "cuda:0"
-  // Where the device's memory comes from. The host may look at it by Ops::copy() alone.
+  // The source of the device's memory. The host may access that memory by Ops::copy() only.
   virtual std::unique_ptr<Backing> make_backing() const = 0;
-  // Ops take from `memory`, which must outlive them, what they need as long as they live. Those
-  // that only plan take the same from it and from the arenas of their calls; their memory may have
-  // any backing.
+  // Ops allocate from `memory`, which must outlive them, what they need for their whole life. Plan
+  // Ops allocate the same from it and from the arenas of their calls; their memory may have any
+  // backing.
   virtual std::unique_ptr<Ops> make_ops(Memory& memory) const = 0;
   virtual std::unique_ptr<Ops> make_plan_ops(Memory& memory) const = 0;
-  // Its name, and that of the model where it is not the CPU.
+  // The name, and for a GPU its model as well.
   virtual std::string description() const = 0;
-  // Bytes free in memory of its own; nullopt where it computes in the host's.
+  // Free bytes of the device's own memory; nullopt if it computes in the host's.
   virtual std::optional<int64_t> own_memory() const = 0;
-  // Whether its Ops read weights in the map of a file as they do in the device's memory.
+  // Whether its Ops can read weights in a mapped file as they do in the device's memory.
   virtual bool reads_maps() const { return false; }
 };
 
-// Whose attention computes the forward pass over tensors of bf16.
+// Whose attention computes the forward pass over bf16 tensors.
 enum class AttentionLibrary : bool { own, cudnn };
 
 // A name is "auto", "cpu", or "cuda:N" ("cuda" is "cuda:0"). Throws Error(usage) for any other.
@@ -46,7 +46,7 @@ struct DeviceSettings {
   IsaLevel isa = IsaLevel::v3;  // of the host
   // Roots of Python environments that may hold a GPU's libraries.
   std::vector<fs::path> environments = {};
-  AttentionLibrary attention = AttentionLibrary::own;  // a GPU's
+  AttentionLibrary attention = AttentionLibrary::own;  // on a GPU
 };
 
 // Opens the device of that name; "auto" is the CPU, as long as no GPU has been tried.
@@ -54,11 +54,11 @@ struct DeviceSettings {
 // of the process.
 std::unique_ptr<Device> open_device(const std::string& name, const DeviceSettings& settings);
 
-// Which GPU there is, or why there is none, for a user who has asked for neither GPU nor CPU; empty
-// where the program was built without code for any. Opens nothing.
+// Which GPU there is, or why there is none, for a user who has chosen neither GPU nor CPU; empty if
+// the program was built without code for GPUs. Opens nothing.
 std::string note_on_gpus();
 
-// What was looked for beside the CPU.
+// One of the things that were looked for besides the CPU.
 struct DeviceReport {
   std::string name;  // "CUDA driver"
   bool found;

@@ -1,4 +1,5 @@
-// What products of bytes take from their arena, in one place so that CpuOps and PlanOps agree.
+// The scratch that int8 products take from their arena, in one place so that CpuOps and PlanOps
+// agree.
 #pragma once
 
 #include <algorithm>

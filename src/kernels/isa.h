@@ -27,7 +27,7 @@ IsaLevel detect_isa();
 // possible only before its first use in the process: choose once, at start.
 IsaLevel choose_isa(std::string_view requested);
 
-// What the CPU calls itself.
+// The CPU's name for itself, "unknown" if it has none.
 std::string cpu_name();
 
 }  // namespace jackscrew

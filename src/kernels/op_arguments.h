@@ -1,4 +1,4 @@
-// What the Ops of every device do with the arguments of a call before their kernels get them.
+// Checks and conversions of arguments that the Ops of every device share.
 #pragma once
 
 #include "kernels/attention_arguments.h"
@@ -7,18 +7,18 @@
 namespace jackscrew {
 
 // Throw Error(generic) where the tensors of Ops::copy, the matrices of Ops::gemm or those of
-// Ops::gemm_int8 do not fit each other, and where a product of bytes has an empty contraction.
+// Ops::gemm_int8 do not fit each other, and where an int8 product has an empty contraction.
 void check_copy(const Tensor& to, const Tensor& from);
 void check_gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
                 const Tensor& c);
 void check_gemm_int8(const Int8Rows& a, const Int8Rows& b, Transpose transpose_b, const Tensor& c);
 
-// Throws Error(generic) where tensors of attention are not of the type that a kernel is for, or the
-// shape does not allow that type.
+// Throws Error(generic) where tensors of attention do not have the type that a kernel is for, or
+// the shape does not allow that type.
 void check_attention(DType dtype, const AttentionShape& shape,
                      std::initializer_list<Tensor> tensors);
 
-// Fills in what Ops::attention_forward is given.
+// Sets the arguments of Ops::attention_forward.
 template <class Element>
 void set_attention(AttentionArguments<Element>& args, const AttentionShape& shape, const Tensor& q,
                    const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& lse) {
@@ -45,7 +45,7 @@ void set_attention(AttentionArguments<Element>& args, const AttentionShape& shap
   args.out_stride = out.row_stride();
 }
 
-// What Ops::attention_backward is given besides.
+// Sets the further arguments of Ops::attention_backward.
 template <class Element>
 void set_attention_gradients(AttentionArguments<Element>& args, const AttentionShape& shape,
                              const Tensor& dout, const Tensor& dq, const Tensor& dk,

@@ -1,9 +1,9 @@
 // Ops: the only door between the model and the hardware.
 //
 // Three kinds of calls pass through it: row kernels (any room brings its own), matrix products and
-// attention (hand-tuned per device), and copies. All are issued in order on one stream, but copies
-// that are made beside it. Tensors belong to the device that the Ops was made for.
-// On the plan device nothing is computed and no address is followed.
+// attention (hand-tuned per device), and copies. All are issued in order on one stream, except
+// copy_beside(). Tensors belong to the device that the Ops was made for. On the plan device nothing
+// is computed and no pointer is followed.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ struct AttentionShape {
   int64_t num_kv_heads = 0;  // divides num_heads
   int64_t head_dim = 0;
   float scale = 1.0f;  // of the scores, before softmax
-  int64_t window = 0;  // a query sees so many keys at most, the last its own; 0: all before it
+  int64_t window = 0;  // keys that a query sees at most, its own the last; 0: all up to it
   // bf16: operands of products may be rounded to it where the hardware multiplies that faster;
   // sums and softmax are f32 either way.
   DType operands = DType::f32;
@@ -44,7 +44,7 @@ struct Int8Rows {
   Tensor scales;  // f32 [rows], or [rows, groups] with groups of kInt8Group columns
 };
 
-// What became of the work that repeat() was given.
+// What repeat() has done with its work.
 struct RepeatCounts {
   int64_t issued =
       0;  // times that a body ran to issue its work: the first, and where none is recorded
@@ -63,7 +63,7 @@ class Ops {
 
   int threads() const { return threads_; }
   IsaLevel isa() const { return isa_; }  // of the host's CPU
-  // The instruction set that computes, by its name: with another, last bits differ.
+  // The name of the instruction set that computes; with another one last bits differ.
   virtual std::string level() const { return isa_name(isa_); }
   // True on the plan device: there is nothing to read back.
   virtual bool plans_only() const = 0;
@@ -74,31 +74,31 @@ class Ops {
     launch_rows(row_kernel<Args>(), &args, rows);
   }
 
-  // c [m, n] (+)= op(a) [m, k] · op(b) [k, n]. a and b are both f32 or both bf16; c is f32 or, with
-  // operands of bf16, bf16. Sums are f32, rounded once where c is bf16, after c itself was added.
-  // Any row strides. The bits of c do not depend on the number of threads.
+  // c [m, n] (+)= op(a) [m, k] · op(b) [k, n]. a and b are both f32 or both bf16; c is f32, or bf16
+  // if they are. Sums are f32; if c is bf16 they are rounded once, after c itself was added. Any
+  // row strides. The bits of c do not depend on the number of threads.
   virtual void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
                     const Tensor& c, Accumulate accumulate) = 0;
-  // Whether gemm() takes bf16 at more than emulated speed.
+  // Whether the hardware multiplies bf16, so that gemm() need not emulate it.
   virtual bool has_bf16() const = 0;
-  // Rows with which a product by a large weight, forward and backward, is bound by arithmetic
-  // rather than by reading the weight.
+  // The number of rows from which a product with a large weight, forward and backward, is bound by
+  // arithmetic rather than by reading the weight.
   virtual int64_t product_rows() const { return 64; }
-  // Bytes of a weight, about, that should be brought into the arithmetic of a product at a time. On
-  // CPUs 16 MiB: a product in bf16 at the shapes of a 7B model reaches 80 % of its speed over a
-  // weight in bf16 with panels of 4 MiB, 88 % with 16 and 91 % with 32; each is memory of the run.
+  // About how many bytes of a weight a product should decode at a time. On CPUs 16 MiB: at the
+  // shapes of a 7B model a bf16 product over a bf16 weight reaches 80 % of its speed with panels of
+  // 4 MiB, 88 % with 16 and 91 % with 32, and a panel is memory of the run.
   virtual int64_t panel_bytes() const { return int64_t{16} << 20; }
 
-  // c [m, n] (+)= a [m, k] · op(b) [k, n] for matrices of bytes, c f32. a has scales [m, groups]. b
-  // has scales [n], or none unless it is transposed: where its rows have scales, these lie along
-  // the contraction and have to be folded into a before that is rounded. Codes of a stay within
+  // c [m, n] (+)= a [m, k] · op(b) [k, n] for int8 matrices, c f32. a has scales [m, groups]. b has
+  // scales [n], or none if it is not transposed: the scales of its rows then lie along the
+  // contraction and have to be folded into a before a is rounded. Codes of a stay within
   // int8_limit(), those of b may be any.
   // The sum over a group is an exact integer. No bit of c depends on threads, on the instruction
   // set or on other rows.
   virtual void gemm_int8(const Int8Rows& a, const Int8Rows& b, Transpose transpose_b,
                          const Tensor& c, Accumulate accumulate, Arena& scratch) = 0;
   // The largest magnitude of a code of a: 127, or 63 where the hardware adds pairs of products in
-  // 16 bits that saturate.
+  // 16 bits with saturation.
   virtual int32_t int8_limit() const = 0;
 
   // Causal softmax attention, FlashAttention-2 (Dao 2023, algorithm 1): tiled, no [T, T] matrix.
@@ -108,8 +108,8 @@ class Ops {
   virtual void attention_forward(const AttentionShape& shape, const Tensor& q, const Tensor& k,
                                  const Tensor& v, const Tensor& out, const Tensor& lse,
                                  Arena& scratch) = 0;
-  // Writes dq, dk, dv, all f32, from dout, which is like out, and what forward left. Deterministic.
-  // Needs cu_seqlens_q == _k.
+  // Writes dq, dk and dv, all f32, from dout, which is like out, and from what forward read and
+  // wrote. Deterministic. Needs cu_seqlens_q == cu_seqlens_k.
   virtual void attention_backward(const AttentionShape& shape, const Tensor& q, const Tensor& k,
                                   const Tensor& v, const Tensor& out, const Tensor& lse,
                                   const Tensor& dout, const Tensor& dq, const Tensor& dk,
@@ -118,31 +118,32 @@ class Ops {
   // Whether attention takes tensors of bf16.
   virtual bool has_bf16_attention() const { return false; }
 
-  // Copies between host and device, or within either; same dtype and shape. The host's side may be
-  // read or changed when the call returns.
+  // Copies between host and device, or within either; same dtype and shape. Once the call returns,
+  // the host's side may be read or changed.
   virtual void copy(const Tensor& to, const Tensor& from) = 0;
   // Waits until all that was issued is done.
   virtual void finish() {}
 
-  // A copy that, where copies_beside(), runs while the stream's work does, and in no order with it:
-  // it reads what was written before the last finish(), and what it writes on the device is there
+  // A copy that, where copies_beside(), runs concurrently with the stream and in no order with it:
+  // it reads what was written before the last finish(), and what it writes on the device is visible
   // after the next.
   virtual void copy_beside(const Tensor& to, const Tensor& from) { copy(to, from); }
   virtual bool copies_beside() const { return false; }
 
   virtual void zero(const Tensor& tensor) = 0;
 
-  // Issues the work that body() issues, and that is the same whenever `key` is: launches, products,
-  // attention, copies and zeros within the device, at the same addresses. Where that pays, it is
-  // recorded once and replayed, and then body() does not run: it changes nothing that others see.
+  // Issues the work of body(), which must be the same whenever `key` is: launches, products,
+  // attention, copies and zeroing within the device, at the same addresses. Where that pays, the
+  // work is recorded once and replayed without running body(), which therefore must have no other
+  // effect.
   virtual void repeat(const std::vector<int64_t>& /*key*/, const std::function<void()>& body) {
     body();
   }
   virtual RepeatCounts repeat_counts() const { return {}; }
 
-  // For measurements where work goes on after the call that issued it. mark() marks a moment behind
-  // all that was issued so far, outside repeat(); seconds_between_marks() waits for all of them,
-  // says how long it was from each to the next, and forgets them.
+  // For measurements where work goes on after the call that issued it. mark() marks the moment at
+  // which all that was issued so far is done; not within repeat(). seconds_between_marks() waits
+  // for all marks, returns the time from each to the next, and forgets them.
   virtual bool has_marks() const { return false; }
   virtual void mark() {}
   virtual std::vector<double> seconds_between_marks() { return {}; }

@@ -1,5 +1,5 @@
-// Which rows of a run a tensor holds: random numbers go by that, so that the same rows get the same
-// ones however the tokens of a step are split.
+// Which rows of a run a tensor holds. Random numbers are indexed by that, so that the same rows get
+// the same numbers however the tokens of a step are split.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace jackscrew {
 
-// In device memory where it changes from one micro-batch to the next, so that recorded work can be
+// What changes from one micro-batch to the next is in device memory, so that recorded work can be
 // replayed.
 struct RowCount {
   const int64_t* before = nullptr;  // rows before this micro-batch, on the device; null: none

@@ -30,16 +30,16 @@ struct Team {
     for (int64_t i = 0; i < n; ++i) f(i);
   }
 
-  // As `each`, but never by vectors: where each element goes to, or comes from, a place of its own.
+  // As `each`, but never vectorised: for elements that go to, or come from, scattered places.
   template <class F>
   JACKSCREW_INLINE void one_by_one(int64_t n, F f) const {
     for (int64_t i = 0; i < n; ++i) {
       f(i);
-      __asm__ volatile("");  // no vectors across it
+      __asm__ volatile("");  // keeps the compiler from vectorising
     }
   }
 
-  // f(row, column) for all of a matrix.
+  // Calls f(row, column) for every element of a matrix.
   template <class F>
   JACKSCREW_INLINE void each(int64_t rows, int64_t columns, F f) const {
     for (int64_t row = 0; row < rows; ++row) {
@@ -63,7 +63,7 @@ struct Team {
     return total;
   }
 
-  // At least `floor`, which is the result for n == 0.
+  // The largest f(i) or `floor`, whichever is larger; `floor` for n == 0.
   template <class F>
   JACKSCREW_INLINE float max(int64_t n, float floor, F f) const {
     float best = floor;
@@ -75,7 +75,7 @@ struct Team {
     return best;
   }
 
-  // N sums for the loops of `each` to add to, and their total.
+  // N accumulators for the loops of `each`, and their total.
   template <int64_t N>
   struct Sums {
     float values[N] = {};
@@ -86,17 +86,17 @@ struct Team {
     return sum(N, [&](int64_t i) { return sums.values[i]; });
   }
 
-  // Products of rows of nibbles with a vector have code of their own: see row_dot_cpu.h.
+  // Dot products of 4-bit rows have code of their own: see row_dot_cpu.h.
   static constexpr bool kHasDot = true;
   using Dot = JACKSCREW_ROW_TARGET::Dot;
 
-  // One number by itself. In a loop over many, to_float() becomes vectors and this does not.
+  // Converts a single number. A loop over many should use to_float(), which vectorises.
   JACKSCREW_INLINE float half(f16 value) const {
     return _cvtsh_ss(value.bits);
   }
 
-  // Sixteen bytes as integers, widened before the loop that uses them: GCC keeps the vectors of a
-  // loop as wide as those of its smallest type, and would compute floats beside bytes by fours.
+  // Sixteen bytes as integers, widened before the loop that uses them: GCC sizes the vectors of a
+  // loop by its smallest type, and beside bytes would compute floats four at a time.
   struct Sixteen {
     int32_t values[16];
     JACKSCREW_INLINE int32_t operator[](int64_t i) const { return values[i]; }
@@ -112,12 +112,12 @@ struct Team {
   JACKSCREW_INLINE Sixteen sixteen(const int8_t* from) const {
     return widened(load(from));
   }
-  // Of the signed bytes of two words, the lowest first.
+  // The signed bytes of two words, the lowest first.
   JACKSCREW_INLINE Sixteen sixteen(uint64_t first, uint64_t second) const {
     return widened(_mm_set_epi64x(static_cast<int64_t>(second), static_cast<int64_t>(first)));
   }
 
-  // f(i, byte i as an integer).
+  // Calls f(i, byte i as an integer).
   template <class Byte, class F>
   JACKSCREW_INLINE void each_byte(const Byte* bytes, int64_t n, F f) const {
     int64_t done = 0;
@@ -142,7 +142,7 @@ struct Team {
     return total(lanes);
   }
 
-  // Of a table those numbers that four bits of sixteen integers point at, the lowest being `shift`.
+  // Looks up sixteen numbers of a table: element i is table[bits[i] >> shift & 15].
   struct SixteenFloats {
     float values[16];
     JACKSCREW_INLINE float operator[](int64_t i) const { return values[i]; }
@@ -170,8 +170,9 @@ struct Team {
     return out;
   }
 
-  // Thirty-two whole numbers of kBits bits: their low 4 bits, then 2, then 1 of each, whatever they
-  // have of these, as little-endian words; or whole bytes.
+  // Unpacks 32 integers of kBits bits. They lie in planes as little-endian words: the low 4 bits of
+  // all, then the next 2, then the next 1, those of 4, 2 and 1 that add up to kBits; 8 bits are
+  // whole bytes.
   struct ThirtyTwo {
     int32_t values[32];
     JACKSCREW_INLINE int32_t operator[](int64_t i) const { return values[i]; }
@@ -205,9 +206,9 @@ struct Team {
     return out;
   }
 
-  // Whether numbers of tables come faster than numbers that are computed.
+  // Whether looking numbers up in a table is faster than computing them.
   static constexpr bool kHasTables = true;
-  // Those of a table that thirty-two whole numbers below 16 point at.
+  // Looks up 32 numbers of a table by integers below 16.
   struct ThirtyTwoFloats {
     float values[32];
     JACKSCREW_INLINE float operator[](int64_t i) const { return values[i]; }
@@ -228,14 +229,14 @@ struct Team {
     JACKSCREW_INLINE T& operator[](int64_t i) { return values[i]; }
   };
 
-  // Memory of the row that all of its loops share, of kSharedFloats of the kernel's struct.
+  // Memory that all loops of a row share; N is kSharedFloats of the kernel's struct.
   template <int64_t N>
   struct Shared {
     float values[N];
     JACKSCREW_INLINE float* data() { return values; }
   };
 
-  // to [8, n] = the transposed matrix from [n, 8], n being a multiple of 8.
+  // to [8, n] = from [n, 8] transposed; n is a multiple of 8.
   JACKSCREW_INLINE void transpose_eight(const float* from, int64_t n, float* to) const {
     for (int64_t i = 0; i < n; i += 8) {
       __m256 pairs[8], fours[8];
@@ -263,9 +264,9 @@ struct Team {
     }
   }
 
-  // Multiplies every `block` of the values, a power of two that divides N, by the Hadamard matrix
-  // of that size with elements 1 and -1: element i, j is -1 where the bits that i and j share are
-  // odd in number (Sylvester's order). Sums are formed in the same order on every target.
+  // Multiplies every `block` values (a power of two that divides N) by the Hadamard matrix of that
+  // size with elements 1 and -1: element (i, j) is -1 where i & j has an odd number of bits
+  // (Sylvester's order). Sums are formed in the same order on every target.
   template <int64_t N>
   JACKSCREW_INLINE void hadamard(Kept<float, N>& kept, int64_t block) const {
     constexpr int64_t kVectors = N / kFloats;
@@ -286,9 +287,9 @@ struct Team {
     __builtin_memcpy(kept.values, v, sizeof v);
   }
 
-  // Sixty-four random numbers, those of sixteen blocks: number i is x[i / 16] of block 16 * index +
-  // i % 16. Written out because GCC, which knows no multiplication of 32 bits into 64, takes four
-  // times as long.
+  // 64 random numbers, those of 16 Philox blocks: number i is x[i / 16] of block 16 * index + i %
+  // 16. Vectorised by hand, because GCC knows no vector multiplication of 32 bits into 64 and takes
+  // four times as long.
   struct SixtyFour {
     uint32_t values[64];
     JACKSCREW_INLINE uint32_t operator[](int64_t i) const { return values[i]; }
@@ -329,7 +330,7 @@ struct Team {
     return out;
   }
 
-  // f(i, random number i), numbered as in sixty_four from `index` on.
+  // Calls f(i, random number i), numbered as in sixty_four() from `index` on.
   template <class F>
   JACKSCREW_INLINE void each_random(const RandomStream& stream, uint64_t index, int64_t n,
                                     F f) const {
@@ -346,7 +347,7 @@ struct Team {
   }
 
  private:
-  // Words of 32 bits in lanes of 64, whose upper halves do not matter.
+  // 32-bit words in 64-bit lanes, whose upper halves are ignored.
 #if defined(__AVX512F__)
   static constexpr int kPairs = 8;
   typedef uint64_t Wide __attribute__((vector_size(64)));
@@ -364,12 +365,12 @@ struct Team {
 #endif
   typedef uint32_t Narrow __attribute__((vector_size(4 * kPairs)));
 
-  // As many integers as fit a register.
+  // Integers in a vector register.
   static constexpr int kInts = 2 * kPairs;
   static constexpr int kFloats = kInts;
   typedef float Floats __attribute__((vector_size(4 * kFloats)));
 
-  // One step of a Hadamard transform: x + y and x - y in place of x and y, kApart elements apart.
+  // One step of a Hadamard transform: replaces x and y, kApart elements apart, by x + y and x - y.
   template <int kApart, int64_t kVectors>
   JACKSCREW_INLINE static void within_vectors(Floats (&v)[kVectors]) {
     const Ints sign = (kIndex & static_cast<uint32_t>(kApart)) << (31 - __builtin_ctz(kApart));
@@ -378,7 +379,7 @@ struct Team {
       v[i] = exchanged<kApart>(v[i]) + (Floats)((Ints)v[i] ^ sign);
     }
   }
-  // Each element and the one kApart further in each other's places.
+  // Exchanges each element with the one kApart further.
   template <int kApart>
   JACKSCREW_INLINE static Floats exchanged(Floats v) {
     constexpr int kWithinFour = kApart == 1 ? 0xB1 : 0x4E;
@@ -410,7 +411,7 @@ struct Team {
 #else
   static constexpr Ints kIndex = {0, 1, 2, 3, 4, 5, 6, 7};
 #endif
-  // Numbers [at, at + kInts) of kBits bits out of thirty-two.
+  // Numbers [at, at + kInts) of a plane of 32 numbers of kBits bits.
   template <int kBits>
   JACKSCREW_INLINE static Ints plane_of(const uint8_t* plane, int at) {
     constexpr int kOfWord = 32 / kBits;
@@ -433,7 +434,7 @@ struct Team {
   JACKSCREW_INLINE static __m128i load(const void* from) {
     return _mm_loadu_si128(static_cast<const __m128i*>(from));
   }
-  static constexpr uint16_t kAll = 0xFFFF;  // GCC 12 warns of its own unmasked forms
+  static constexpr uint16_t kAll = 0xFFFF;  // GCC 12 warns about its own unmasked intrinsics
   JACKSCREW_INLINE static Sixteen widened(__m128i signed_bytes) {
 #if defined(__AVX512F__)
     return joined(_mm512_maskz_cvtepi8_epi32(kAll, signed_bytes));
@@ -451,7 +452,7 @@ struct Team {
   }
 };
 
-// Row after row, or all at once where a kernel has rows() for that.
+// Runs one row after another, or all at once if the kernel has rows().
 template <class Args>
 JACKSCREW_INLINE void run_rows(const Args kernel, int64_t begin, int64_t end) {
   if constexpr (requires { kernel.rows(Team{}, begin, end); }) {

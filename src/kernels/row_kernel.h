@@ -21,8 +21,8 @@
 //   * cuda/row_cuda.cuh compiles it for GPUs: a block per row, `each` a block-strided loop; or a
 //     warp per row, if the struct has `static constexpr bool kShortLoops = true`, for loops over
 //     groups of a hundred elements or so, in which most of a block would only wait;
-//     What loops of a row share beside `out` is Team::Shared<kSharedFloats>, on a GPU the block's
-//     memory, on a CPU the stack;
+//     Memory that the loops of a row share is Team::Shared<kSharedFloats>, on a GPU the block's
+//     shared memory, on a CPU the stack;
 //   * row_table.h joins the compiled versions into the RowKernel table.
 //
 // Inside a kernel: no std:: templates and no helpers that are not force-inlined (base/philox.h says
@@ -60,7 +60,8 @@ const RowKernel& row_kernel();
 
 #define JACKSCREW_ROW JACKSCREW_INLINE
 
-// Every way of including a .rows.h begins by defining JACKSCREW_ROW_KERNEL; ordinary code declares.
+// Generated sources define JACKSCREW_ROW_KERNEL before they include a .rows.h; in ordinary code it
+// only declares row_kernel().
 #if !defined(JACKSCREW_ROW_KERNEL)
 #define JACKSCREW_ROW_KERNEL(Args) \
   template <>                      \

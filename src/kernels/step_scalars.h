@@ -1,5 +1,5 @@
-// What changes every step, in device memory: kernels read it from there, so that recorded work (a
-// CUDA graph) can be replayed and a non-finite step can be skipped without asking the host.
+// What changes every step, in device memory. Kernels read it there, so that recorded work (a CUDA
+// graph) can be replayed and a step that is not finite can be skipped without asking the host.
 #pragma once
 
 #include <cstddef>
@@ -17,24 +17,25 @@ struct StepScalars {
   uint32_t step;          // counted from 0
   uint64_t seed;
   double targets;   // of the whole step
-  double loss_sum;  // of the targets' negative log-likelihoods, nats; 0, and the device adds to it
-  double squares;   // of the gradients' elements; 0, likewise
-  // Written by the device when it ends, and left alone from the first step on that is not finite:
-  // the host may look at it when it likes.
+  double loss_sum;  // negative log-likelihoods of targets, nats; starts at 0, the device adds
+  double squares;   // sum over the gradients' elements; starts at 0, the device adds
+  // Written by the device when a step ends, and left alone from the first step on that is not
+  // finite: the host may read it at any time.
   double loss;         // mean over the targets
   float grad_norm;     // before clipping
   float clip_scale;    // factor on gradients: min(1, max_grad_norm / grad_norm)
-  uint32_t last_step;  // the step that these are of
+  uint32_t last_step;  // the step that these belong to
   int32_t finite = 1;  // 0: the norm or the loss was NaN or infinite; nothing is updated any more
 };
 
-// What the host writes when a step begins.
-// As torch.nn.utils.clip_grad_norm_, with its 1e-6; a limit of 0 is none.
+// The factor on gradients, as in torch.nn.utils.clip_grad_norm_ with its 1e-6; a limit of 0 is
+// none.
 JACKSCREW_INLINE float clip_scale(float norm, float limit) {
   const float scale = limit / (norm + 1e-6f);
   return limit > 0.0f && scale < 1.0f ? scale : 1.0f;
 }
 
+// The leading bytes, which the host writes when a step begins.
 inline constexpr int64_t kStepBeginBytes = offsetof(StepScalars, loss);
 
 }  // namespace jackscrew

@@ -8,7 +8,8 @@
 
 namespace jackscrew {
 
-// Adds to d [width] a sum over tokens. Launches args with the partial sums set, see AddColumns.
+// Adds a sum over tokens to d [width]: launches `args`, whose kernel writes partial sums of chunks,
+// then AddColumns.
 template <class Args>
 void add_over_tokens(Context& context, Args args, const Tensor& d) {
   args.tokens_of_chunk = std::max(kTokenChunk, ceil_div(args.tokens, kMostTokenChunks));

@@ -1,5 +1,5 @@
 // CPU attention, compiled once per instruction set (attention.isa.cc); see Ops for the contract.
-// The code here knows no threads: CpuOps cuts the work into tasks and runs them on its pool.
+// The code here is single-threaded: CpuOps cuts the work into tasks and runs them on its pool.
 #pragma once
 
 #include <cstdint>

@@ -157,8 +157,7 @@ void pack_backward(const CpuAttention& args, int64_t kv_head) {
   copy_padded(args.tokens_k, d, args.k + kv_head * d, args.k_stride, 1.0f, to.keys);
 }
 
-// The keys of a tile, which begins at key k0 and is `width` wide, that the query at `position`
-// sees.
+// The keys that the query at `position` sees in the tile of `width` keys from k0 on.
 struct Visible {
   int64_t begin, end;  // columns of the tile; empty where end <= begin
 };
@@ -169,7 +168,7 @@ JACKSCREW_INLINE Visible visible_keys(const CpuAttention& args, int64_t position
   return {smaller(begin, width), end < 0 ? 0 : smaller(width, end)};
 }
 
-// The first tile of keys that the query at `position` sees.
+// The first key of the first tile that the query at `position` sees.
 JACKSCREW_INLINE int64_t first_tile(const CpuAttention& args, int64_t position) {
   const int64_t hidden = args.window == 0 ? 0 : position + 1 - args.window;
   return hidden <= 0 ? 0 : hidden / kAttentionKeyBlock * kAttentionKeyBlock;

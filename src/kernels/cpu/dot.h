@@ -1,6 +1,6 @@
 // Products with few rows (token-by-token generation), compiled once per instruction set
-// (dot.isa.cc). They are bound by reading b once, which oneDNN does at 35 to 80 % of the speed of
-// these.
+// (dot.isa.cc). They are bound by reading b once, at which oneDNN reaches 35 to 80 % of their
+// speed.
 #pragma once
 
 #include <cstdint>

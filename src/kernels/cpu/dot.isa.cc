@@ -68,7 +68,8 @@ template <int M, typename T>
 void dot_rows(const DotProduct<T>& args, int64_t begin, int64_t end) {
   constexpr int kSums = M == 1 ? 4 : 2;
   constexpr int64_t kDepth = kDotElements / M / kLanes * kLanes;
-  // Vectors of the rows of a in turn: one stream, and no rows a power of two apart in the cache.
+  // The rows of a, interleaved by vectors: one stream, and no rows a power of two apart in the
+  // cache.
   alignas(64) float a[M * kDepth];
   for (int64_t k0 = 0; k0 < args.k; k0 += kDepth) {
     const int64_t depth = args.k - k0 < kDepth ? args.k - k0 : kDepth;

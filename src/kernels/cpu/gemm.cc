@@ -17,12 +17,12 @@ namespace jackscrew {
 namespace {
 
 // A tile of the result is one task. oneDNN is fastest with whole rows of c (its brgemm path needs a
-// dense c): then tiles are up to 256 rows of all columns, or fewer rows where 8 tasks would not
-// come out; 64 rows of them still reach 94 % of a whole-matrix call at a depth of 576.
+// dense c): then tiles are up to 256 rows of all columns, fewer where that would make less than 8
+// tasks; 64 rows still reach 94 % of a whole-matrix call at a depth of 576.
 constexpr int64_t kRowTile = 256;
 constexpr int64_t kTasks = 8;
 constexpr int64_t kWholeColumns = 2048;
-// Otherwise oneDNN packs both operands of every tile, which takes 512 rows and 544 columns to pay.
+// Otherwise oneDNN packs both operands of every tile, which pays from 512 rows and 544 columns on.
 // On AVX2 it does without packing below that (1/m + 1/n >= 0.0038) and falls to 45 % where strides
 // are multiples of 2 KiB; 1088 columns cut into equal pieces never leave fewer than 544.
 constexpr int64_t kPackedRowTile = 512;
@@ -67,8 +67,8 @@ class Pieces {
   int64_t extent_, tile_, full_ = 0, grained_ = 0, rest_ = 0;
 };
 
-// Nearly equal pieces of at most `tile`, multiples of kGrain but for the last: the extents of
-// weights.
+// The size of nearly equal pieces of at most `tile`, multiples of kGrain but for the last: for the
+// extents of weights.
 int64_t balanced_tile(int64_t extent, int64_t tile) {
   const int64_t pieces = ceil_div(extent, tile);
   return std::max(kGrain, round_up(ceil_div(extent, pieces), kGrain));
@@ -140,14 +140,14 @@ class CpuGemm::Impl {
       if (c.dtype() == DType::f32) return dot(dot_.bf16, a, b, c, accumulate);
       return dot_rounded(a, b, c, accumulate);
     }
-    // oneDNN knows bf16 from AVX-512 on; below it every tile is widened.
+    // oneDNN multiplies bf16 from AVX-512 on; below it every tile is widened to f32.
     const bool widen = a.dtype() == DType::bf16 && isa_ == IsaLevel::v3;
     const Tile tile = widen ? Tile{kWidenedRows, balanced_tile(n, kWidenedColumns)}
                             : choose_tile(isa_, m, n, a, b, tb);
     const Pieces rows(m, tile.rows);
     const int64_t columns = ceil_div(n, tile.columns);
     const bool rounds = c.dtype() == DType::bf16;
-    // Within oneDNN a sum is rounded once; between its calls it would be once more.
+    // One call of oneDNN rounds a sum once; several would also round it between them.
     const bool whole = rounds || (k <= 2 * kDepthChunk && !ta);
     const int64_t chunk = widen ? kWidenedDepth : whole ? k : kDepthChunk;
     const Pieces depths(k, chunk);
@@ -213,7 +213,7 @@ class CpuGemm::Impl {
     return to.data();
   }
 
-  // Columns are computed one like the other, so here the cut may depend on the number of threads.
+  // Columns are computed independently, so here the cut may depend on the number of threads.
   template <typename T>
   void dot(void (*kernel)(const DotProduct<T>&, int64_t, int64_t), const Tensor& a, const Tensor& b,
            const Tensor& c, Accumulate accumulate) {
@@ -245,7 +245,7 @@ class CpuGemm::Impl {
     });
   }
 
-  // c (+)= dense sums of its shape.
+  // c (+)= dense sums of its shape, rounded to bf16.
   static void round(const float* sums, const Tensor& c, Accumulate accumulate) {
     for (int64_t r = 0; r < c.rows(); ++r) {
       const float* from = sums + r * c.cols();

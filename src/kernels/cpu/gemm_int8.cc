@@ -11,7 +11,8 @@ namespace jackscrew {
 
 namespace {
 
-// Rows of a that one thread raises at a time: 64 rows of a model's width fill some pages.
+// Rows of a that one thread raises by the shift at a time: 64 rows of a model's width fill some
+// pages.
 constexpr int64_t kShiftedRows = 64;
 // Rows of a task: b is packed anew for each, at some 2 % of the work on this many rows.
 constexpr int64_t kTaskRows = 1024;

@@ -1,4 +1,4 @@
-// Matrix products of bytes on the CPU; see Ops::gemm_int8.
+// Int8 matrix products on the CPU; see Ops::gemm_int8.
 #pragma once
 
 #include "kernels/ops.h"

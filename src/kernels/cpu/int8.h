@@ -1,6 +1,6 @@
-// Products of bytes, compiled once per instruction set (int8.isa.cc). Instructions multiply an
-// unsigned byte by a signed one: codes of a are raised by a shift, and every sum begins with what
-// that adds to it, taken off.
+// Int8 products, compiled once per instruction set (int8.isa.cc). The instructions multiply an
+// unsigned byte by a signed one, so codes of a are raised by a shift, and every sum begins at minus
+// what the shift adds to it.
 //
 // oneDNN is not used: it has one scale per operand, and scaling groups of its sums by way of memory
 // took longer than the sums. Without VNNI it also saturates silently for signed codes.
@@ -14,14 +14,14 @@
 
 namespace jackscrew {
 
-// With VNNI four products are added in 32 bits. Before it two are in 16 bits that saturate: 2 * 127
-// * 128 fits, so raised codes end at 127.
+// With VNNI four products are added in 32 bits. Without it two are added in 16 bits with
+// saturation: 2 * 127 * 128 fits, so raised codes must not exceed 127.
 inline int32_t int8_shift(IsaLevel isa) {
   return isa >= IsaLevel::v4_vnni ? 128 : 64;
 }
 
-// Sums kept in registers: 8 vectors of the 16 of AVX2, which also needs some for products of 16
-// bits; 24 of the 32 of AVX-512. Wide rather than high, because b is loaded less often than a.
+// The tile of sums kept in registers: 8 of the 16 vectors of AVX2, which also needs some for 16-bit
+// products; 24 of the 32 of AVX-512. Wide rather than high, because b is loaded less often than a.
 struct Int8Tile {
   int64_t rows, columns;
 };
@@ -33,7 +33,7 @@ inline Int8Tile int8_tile(IsaLevel isa) {
 
 // Kernels read the depth in steps of 16 bytes, so rows are padded.
 inline constexpr int64_t kInt8Step = 16;
-// Of rows raised by the shift. Rows a multiple of 4 KiB apart would share sets of the cache.
+// The row stride of raised codes. Rows a multiple of 4 KiB apart would share cache sets.
 inline int64_t int8_row_bytes(int64_t depth) {
   const int64_t bytes = round_up(depth, kInt8Step);
   return bytes % 1024 == 0 ? bytes + 64 : bytes;
@@ -56,7 +56,7 @@ struct Int8Product {
 struct Int8Kernels {
   // Packs `columns` columns of b, as rows or (transposed) as columns in memory, for depth
   // [0, depth): words of four bytes of the depth, [depth / 4, tile columns], zeros up to the step.
-  // `sums` [groups, tile columns] become minus the shift times the sum of each group.
+  // Sets `sums` [groups, tile columns] to minus the shift times the sum of each group.
   void (*pack)(const int8_t* b, int64_t stride, bool transposed, int64_t columns, int64_t depth,
                uint32_t* packed, int32_t* sums);
   void (*multiply)(const Int8Product& args);

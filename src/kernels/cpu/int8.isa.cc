@@ -40,7 +40,7 @@ struct Pairs {
     const __m256i pairs = _mm256_maddubs_epi16((__m256i)a, (__m256i)b);
     sum += (Words)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
 #endif
-    asm("" : "+v"(sum));  // or GCC adds up several products first, for which registers are missing
+    asm("" : "+v"(sum));  // or GCC adds several products first and runs out of registers
   }
 };
 #if defined(__AVX512F__)
@@ -75,7 +75,7 @@ JACKSCREW_INLINE void add_groups(const Int8Product& args, float* out) {
   const int64_t words = (args.depth + kInt8Step - 1) / kInt8Step * kStepWords;
   for (int64_t begin = 0, group = 0; begin < words; begin += kGroupWords, ++group) {
     const int64_t end = begin + kGroupWords < words ? begin + kGroupWords : words;
-    asm volatile("" ::: "memory");  // or GCC would keep `out` in registers that it has not got
+    asm volatile("" ::: "memory");  // or GCC keeps `out` in registers and runs out of them
     Words sums[kRows][kVectors];
 #pragma GCC unroll 8
     for (int64_t r = 0; r < kRows; ++r) {
@@ -120,7 +120,7 @@ void write(const Int8Product& args, const float* out) {
   }
 }
 
-// Four rows of sixteen bytes as four columns of four words.
+// Transposes four rows of sixteen bytes into four rows of four words, kColumns apart.
 JACKSCREW_INLINE void transpose(const int8_t* const* rows, int64_t at, uint32_t* to) {
   const auto row = [&](int r) {
     return _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[r] + at));
@@ -138,7 +138,7 @@ JACKSCREW_INLINE void transpose(const int8_t* const* rows, int64_t at, uint32_t*
   put(3, _mm_unpackhi_epi64(high01, high23));
 }
 
-// Sixteen columns of four rows, four bytes of a column to a word.
+// Interleaves four rows of sixteen bytes: the four bytes of a column become a word.
 JACKSCREW_INLINE void interleave(const int8_t* const* rows, int64_t at, uint32_t* to) {
   const auto row = [&](int r) {
     return _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[r] + at));
@@ -156,7 +156,7 @@ JACKSCREW_INLINE void interleave(const int8_t* const* rows, int64_t at, uint32_t
   put(3, _mm_unpackhi_epi16(high01, high23));
 }
 
-// b [columns, depth]. Sixteen columns at a time fill whole lines of the cache.
+// Packs b [columns, depth]. Sixteen columns at a time fill whole cache lines.
 JACKSCREW_INLINE void pack_rows(const int8_t* b, int64_t stride, int64_t columns, int64_t depth,
                                 uint32_t* packed) {
   const int64_t whole = depth / kInt8Step * kInt8Step;
@@ -179,7 +179,7 @@ JACKSCREW_INLINE void pack_rows(const int8_t* b, int64_t stride, int64_t columns
   }
 }
 
-// b [depth, columns]
+// Packs b [depth, columns].
 JACKSCREW_INLINE void pack_columns(const int8_t* b, int64_t stride, int64_t columns, int64_t depth,
                                    uint32_t* packed) {
   const int64_t padded = (depth + kInt8Step - 1) / kInt8Step * kInt8Step;

@@ -1,6 +1,6 @@
-// Every thread multiplies and adds in f32; tensor cores have no products as exact. A block works on
-// a tile of queries or keys, against one of the other kind at a time. Sums are taken in an order
-// that the shapes fix, and no two blocks write to one place: results repeat bit for bit.
+// Attention in f32, multiplied by every thread; tensor cores have no products as exact. A block
+// works on a tile of queries or keys, and goes through tiles of the other kind. Sums are taken in
+// an order that the shapes fix, and no two blocks write to one place: results repeat bit for bit.
 #include "kernels/cuda/attention.h"
 
 #include "kernels/cuda/attention_bf16.h"
@@ -14,12 +14,12 @@ namespace {
 constexpr int kTile = 32;
 constexpr int kPerRow = 8;  // threads that share a row of a tile, neighbours in a warp
 constexpr int kThreads = kTile * kPerRow;
-constexpr int kScores = kTile / kPerRow;  // that a thread has of its row
-constexpr int kScorePitch = kTile + 1;    // floats between rows: they fall into different banks
+constexpr int kScores = kTile / kPerRow;  // of its row that a thread computes
+constexpr int kScorePitch = kTile + 1;    // floats from row to row, which fall into different banks
 
-// What a block and a thread of it have to do.
+// The work of a block and of this thread.
 struct Work : Sequence {
-  int64_t head_dim, pitch;  // pitch: floats between rows of a tile
+  int64_t head_dim, pitch;  // pitch: floats from row to row of a tile
   int64_t row, lane;        // of this thread in a tile
 
   __device__ Work(const Attention<float>& args, int64_t sequence)
@@ -29,8 +29,8 @@ struct Work : Sequence {
         row(threadIdx.x / kPerRow),
         lane(threadIdx.x % kPerRow) {}
 
-  // Rows [begin, begin + kTile) of a head into shared memory, zeros beyond `end`. `from` is the
-  // sequence's first row.
+  // Loads rows [begin, begin + kTile) of a head into shared memory, zeros beyond `end`. `from` is
+  // the sequence's first row.
   __device__ void load(const float* from, int64_t stride, int64_t head, int64_t begin, int64_t end,
                        float* tile) const {
     for (int64_t i = threadIdx.x; i < kTile * head_dim; i += kThreads) {
@@ -70,7 +70,7 @@ struct Work : Sequence {
   }
 };
 
-// Over the threads of a row.
+// Reductions over the threads of a row.
 __device__ float row_total(float value) {
   for (int step = kPerRow / 2; step > 0; step /= 2) {
     value += __shfl_xor_sync(0xFFFFFFFFu, value, step);
@@ -84,7 +84,7 @@ __device__ float row_largest(float value) {
   return value;
 }
 
-// A block for each tile of queries and head.
+// One block per tile of queries and head.
 template <int kSlots>
 __global__ void __launch_bounds__(kThreads) forward(const Attention<float> args) {
   const Place place = find_place<kTile>(args.cu_seqlens_q, args.sequences, blockIdx.x);
@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(kThreads) forward(const Attention<float> args)
   if (work.lane == 0) args.lse[head * args.tokens_q + token] = largest + logf(total);
 }
 
-// delta[head, token] = dout · out. A warp for each.
+// delta[head, token] = dout · out. One warp per element.
 template <class Element>
 __global__ void __launch_bounds__(kThreads) sum_dout_out(const Attention<Element> args) {
   const int64_t warps = kThreads / kWarp;
@@ -157,7 +157,7 @@ __global__ void __launch_bounds__(kThreads) sum_dout_out(const Attention<Element
   if (threadIdx.x % kWarp == 0) args.delta[at] = sum;
 }
 
-// The softmax weight of a pair, and the gradient of its score times the scale.
+// The softmax weight of a query-key pair, and the gradient of its score, times the scale.
 struct Pair {
   float weight, dscore;
 };
@@ -170,8 +170,8 @@ __device__ Pair pair_of(const Attention<float>& args, const Work& work, int64_t 
   return {weight, args.scale * weight * (work.dot(dout, v) - args.delta[at])};
 }
 
-// A block for each tile of keys and head of them: what all its queries, of all heads that share it,
-// give to dk and dv.
+// One block per tile of keys and kv head: sums dk and dv over all queries, of all heads that share
+// it.
 template <int kSlots>
 __global__ void __launch_bounds__(kThreads) backward_keys(const Attention<float> args) {
   const Place place = find_place<kTile>(args.cu_seqlens_k, args.sequences, blockIdx.x);
@@ -220,7 +220,7 @@ __global__ void __launch_bounds__(kThreads) backward_keys(const Attention<float>
   work.store(dv, args.dv + token * args.dv_stride + kv_head * work.head_dim);
 }
 
-// A block for each tile of queries and head: dq.
+// One block per tile of queries and head: sums dq.
 template <int kSlots>
 __global__ void __launch_bounds__(kThreads) backward_queries(const Attention<float> args) {
   const Place place = find_place<kTile>(args.cu_seqlens_q, args.sequences, blockIdx.x);
@@ -267,7 +267,7 @@ struct Kernels {
   Kernel forward, keys, queries;
 };
 
-// Registers for as many elements of a row as a thread has.
+// Kernels with registers for a thread's elements of a row.
 Kernels kernels_for(int64_t head_dim) {
   if (head_dim <= 8 * kPerRow) return {forward<8>, backward_keys<8>, backward_queries<8>};
   if (head_dim <= 16 * kPerRow) return {forward<16>, backward_keys<16>, backward_queries<16>};

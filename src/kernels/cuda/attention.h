@@ -16,7 +16,7 @@ struct Attention : AttentionArguments<Element> {
   float* delta = nullptr;  // f32 [num_heads, tokens_q], scratch of backward: sums of dout * out
 };
 
-// Shared memory that a block of the backward pass takes, the most of all.
+// Bytes of shared memory that a block of the backward pass takes, the most of all kernels.
 int64_t attention_shared_bytes(int64_t head_dim, bool bf16_operands);
 
 // Issue the work on a stream (a cudaStream_t); return a cudaError_t. Element: float, or bf16 with

@@ -1,6 +1,6 @@
-// A warp has 16 rows of its block's tile, the height of a product of tensor cores. What enters a
-// product is rounded to bf16, sums and softmax are f32. Sums are taken in an order that the shapes
-// fix, and no two blocks write to one place: results repeat bit for bit.
+// Attention on tensor cores. A warp has 16 rows of its block's tile, the height of a tensor core's
+// product. Operands are rounded to bf16; sums and softmax are f32. Sums are taken in an order that
+// the shapes fix, and no two blocks write to one place: results repeat bit for bit.
 #include "kernels/cuda/attention_bf16.h"
 
 #include "kernels/cuda/attention_tiles.cuh"
@@ -18,14 +18,14 @@ constexpr float kLog2E = 1.44269504f;  // exponentials are powers of 2, which th
 constexpr float kLn2 = 0.693147181f;
 constexpr float kUnseen = -__builtin_huge_valf();  // a score whose weight is 0
 
-// For heads of up to kHeadDim elements; what lies beyond the head is 0.
+// Sizes for heads of up to kHeadDim elements; those beyond the head are 0.
 template <int kHeadDim>
 struct Sizes {
-  // Elements between rows of a tile in shared memory, 16 bytes more than a row: eight rows' 16
-  // bytes fall into different banks.
+  // Elements from row to row of a tile in shared memory, 16 bytes more than a row: 16 bytes of each
+  // of eight rows fall into different banks.
   static constexpr int kPitch = kHeadDim + 8;
-  // Rows of the tiles that pass by: few enough that a thread's share of all sums fits into its
-  // registers, and the tiles into the 99 KiB that every GPU since Ampere has.
+  // Rows of the tiles that a block goes through: few enough that a thread's share of all sums fits
+  // into its registers, and the tiles into the 99 KiB that every GPU since Ampere has.
   static constexpr int kKeysForward = 64;
   static constexpr int kKeysBackward = 32;
   static constexpr int kQueriesBackward = kHeadDim > 128 ? 16 : 32;
@@ -34,8 +34,8 @@ struct Sizes {
   static constexpr int kParts = kHeadDim / kPart;
 };
 
-// A thread's share of a product's result, 8 columns a fragment. Element i of a fragment lies in row
-// row_of(i) of the warp's and column column_of(i) of the fragment's.
+// A thread's share of a product's result, a fragment for every 8 columns. Element i of a fragment
+// is in row row_of(i) of the warp's rows and column column_of(i) of the fragment.
 template <int kColumns>
 using Fragments = float[kColumns / 8][4];
 
@@ -52,7 +52,7 @@ __device__ int column_of(int i) {
   return lane() % 4 * 2 + i % 2;
 }
 
-// Over the four threads that share a row.
+// Reductions over the four threads that share a row.
 __device__ float row_total(float value) {
   value += __shfl_xor_sync(0xFFFFFFFFu, value, 1);
   return value + __shfl_xor_sync(0xFFFFFFFFu, value, 2);
@@ -70,7 +70,7 @@ __device__ uint32_t pack(bf16 low, bf16 high) {
   return low.bits | static_cast<uint32_t>(high.bits) << 16;
 }
 
-// A thread's widest load, and what becomes of it.
+// A thread's widest load, and the same elements as bf16.
 template <class Element>
 struct alignas(16) Piece {
   static constexpr int kElements = 16 / sizeof(Element);
@@ -96,7 +96,7 @@ struct Head {
   }
 };
 
-// Rows [begin, begin + kCount) of a head into shared memory, as bf16; zeros beyond them.
+// Loads rows [begin, begin + kCount) of a head into shared memory as bf16; zeros beyond the head.
 template <int kHeadDim, int kCount, class Element>
 __device__ void load(const Head<Element>& head, int64_t begin, uint16_t* tile) {
   constexpr int kElements = Piece<Element>::kElements;
@@ -123,7 +123,7 @@ __device__ void load(const Head<Element>& head, int64_t begin, uint16_t* tile) {
   }
 }
 
-// sums = the warp's rows of `left` times the rows of `right`, both tiles.
+// sums = the warp's rows of tile `left` times the transposed rows of tile `right`.
 template <int kHeadDim, int kOther>
 __device__ void multiply_rows(const uint16_t* left, const uint16_t* right,
                               Fragments<kOther>& sums) {
@@ -148,8 +148,8 @@ __device__ void multiply_rows(const uint16_t* left, const uint16_t* right,
   }
 }
 
-// sums += weights times kColumns columns of a tile. A result's fragments are, rounded, those of a
-// left operand.
+// sums += weights times kColumns columns of a tile. The fragments of a result, once rounded, are
+// those of a left operand.
 template <int kHeadDim, int kOther, int kColumns>
 __device__ void add_weighted(const Fragments<kOther>& weights, const uint16_t* columns,
                              Fragments<kColumns>& sums) {
@@ -171,7 +171,7 @@ __device__ void add_weighted(const Fragments<kOther>& weights, const uint16_t* c
   }
 }
 
-// The warp's rows into memory: `head` is that of the tile's first row, of which `rows` are there.
+// Stores the warp's rows. `head` is the head in the tile's first row; the tile has `rows` rows.
 template <int kColumns, class Element>
 __device__ void store(const Fragments<kColumns>& sums, Element* head, int64_t stride, int64_t rows,
                       int64_t columns) {
@@ -208,7 +208,7 @@ struct Heads {
   __device__ auto v(int64_t head) const { return of_keys(args.v, args.v_stride, head); }
 };
 
-// A block for each tile of queries and head.
+// One block per tile of queries and head.
 template <int kHeadDim, class Element>
 __global__ void __launch_bounds__(kThreads) forward(const Attention<Element> args) {
   constexpr int kKeys = Sizes<kHeadDim>::kKeysForward;
@@ -288,8 +288,8 @@ __global__ void __launch_bounds__(kThreads) forward(const Attention<Element> arg
   }
 }
 
-// A block for each tile of keys, head of them and part of their elements: what all its queries, of
-// all heads that share it, give to dk and dv.
+// One block per tile of keys, kv head and part of its elements: sums dk and dv over all queries, of
+// all heads that share it.
 template <int kHeadDim, class Element>
 __global__ void __launch_bounds__(kThreads) backward_keys(const Attention<Element> args) {
   constexpr int kQueries = Sizes<kHeadDim>::kQueriesBackward;
@@ -354,7 +354,7 @@ __global__ void __launch_bounds__(kThreads) backward_keys(const Attention<Elemen
                args.head_dim - part);
 }
 
-// A block for each tile of queries and head: dq.
+// One block per tile of queries and head: sums dq.
 template <int kHeadDim, class Element>
 __global__ void __launch_bounds__(kThreads) backward_queries(const Attention<Element> args) {
   constexpr int kKeys = Sizes<kHeadDim>::kKeysBackward;

@@ -8,10 +8,10 @@
 
 namespace jackscrew::cuda {
 
-// Shared memory that a block takes: bf16 tiles of 192 rows.
+// Bytes of shared memory that a block takes: bf16 tiles of 192 rows.
 int64_t attention_shared_bytes_bf16(int64_t head_dim);
 
-// As attention_forward(); and what of attention_backward() comes after the sums of dout * out.
+// As attention_forward(), and the part of attention_backward() after the sums of dout * out.
 template <class Element>
 int attention_forward_bf16(const Attention<Element>& args, void* stream);
 template <class Element>

@@ -1,5 +1,5 @@
-// How the kernels of attention divide their work: a block of threads has a tile of queries or keys
-// of one sequence.
+// How attention kernels divide their work: a block of threads has a tile of queries or keys of one
+// sequence.
 #pragma once
 
 #include "kernels/cuda/attention.h"
@@ -7,16 +7,16 @@
 
 namespace jackscrew::cuda {
 
-// Below every score: what the largest of none is.
+// Below every score: the maximum of no scores.
 inline constexpr float kLowestScore = -3.4028235e38f;
 
-// A tile of a sequence; absent for the blocks that are too many.
+// A tile of a sequence; -1 for blocks beyond the last tile.
 struct Place {
   int64_t sequence = -1;
   int64_t first = 0;  // row of the tile within the sequence
 };
 
-// Sequences have whole numbers of tiles, one after another.
+// Finds a tile by its number over all sequences, each of which has whole tiles.
 template <int kTile>
 __device__ Place find_place(const int32_t* cu_seqlens, int64_t sequences, int64_t tile) {
   for (int64_t s = 0; s < sequences; ++s) {
@@ -27,14 +27,14 @@ __device__ Place find_place(const int32_t* cu_seqlens, int64_t sequences, int64_
   return {};
 }
 
-// The most tiles that sequences of so many tokens can have.
+// The most tiles that so many sequences can have with so many tokens in all.
 inline unsigned most_tiles(int64_t tokens, int64_t sequences, int tile) {
   return static_cast<unsigned>(tokens / tile + sequences);
 }
 
-// A sequence, and who sees whom in it: queries and keys are counted within it.
+// A sequence, and which query sees which key in it: both are counted from its start.
 struct Sequence {
-  int64_t first_q, first_k;  // tokens with which it begins
+  int64_t first_q, first_k;  // its first tokens
   int64_t length_q, length_k;
   int64_t hidden;  // keys before the first query
   int64_t window;  // keys that a query sees at most
@@ -58,8 +58,8 @@ struct Sequence {
     return sees(query, key + keys - 1) && sees(query + queries - 1, key);
   }
 
-  // The keys that some query of the tile sees: those of [first_keys, end_of_keys), in whole tiles
-  // from the first.
+  // The keys that any query of a tile sees lie in [first_keys, end_of_keys), which begins at a
+  // multiple of `tile`.
   __device__ int64_t first_keys(int64_t query, int tile) const {
     const int64_t unseen = hidden + query + 1 - window;
     return unseen > 0 ? unseen / tile * tile : 0;
@@ -68,8 +68,8 @@ struct Sequence {
     const int64_t end = hidden + query + queries;
     return end < length_k ? end : length_k;
   }
-  // Where the queries end that see a key of the tile; those that do begin with the tile's first.
-  // Of as many queries as keys.
+  // The end of the queries that see a key of the tile; they begin with the tile's first. For as
+  // many queries as keys.
   __device__ int64_t end_of_queries(int64_t key, int keys) const {
     const int64_t end = key + keys - 1 + window;
     return end < length_q ? end : length_q;

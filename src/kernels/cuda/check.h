@@ -1,4 +1,4 @@
-// Errors of the CUDA runtime as ours.
+// Turns errors of the CUDA runtime into ours.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,7 +10,7 @@ namespace jackscrew::cuda {
 // Throws unless `status` is success: Error(does_not_fit) when memory ran out, else Error(device)
 // with what failed and the driver's own words.
 void check(cudaError_t status, std::string_view what);
-// The same for a function that does not show CUDA's types.
+// The same for functions whose interface hides CUDA's types.
 inline void check(int status, std::string_view what) {
   check(static_cast<cudaError_t>(status), what);
 }

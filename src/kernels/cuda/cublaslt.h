@@ -1,5 +1,5 @@
-// cuBLASLt as it is found at run time. The few declarations that are needed are repeated here, with
-// the values of NVIDIA's header of CUDA 12 and 13 (their ABI is the same in this): the program then
+// cuBLASLt, loaded at run time. The few declarations that are needed are repeated here, with the
+// values of NVIDIA's header of CUDA 12 and 13 (whose ABIs agree in this), so that the program
 // builds without that header and runs without the library.
 #pragma once
 
@@ -51,7 +51,7 @@ struct CublasLt {
   int (*create_description)(CublasLtDescription*, int compute_type, int scale_type);
   int (*destroy_description)(CublasLtDescription);
   int (*set_description)(CublasLtDescription, CublasLtDescriptionAttribute, const void*, size_t);
-  // Of matrices whose columns are contiguous, `stride` elements apart.
+  // For column-major matrices, with columns `stride` elements apart.
   int (*create_layout)(CublasLtLayout*, int type, uint64_t rows, uint64_t columns, int64_t stride);
   int (*destroy_layout)(CublasLtLayout);
   int (*create_preference)(CublasLtPreference*);
@@ -66,7 +66,7 @@ struct CublasLt {
                   void* workspace, size_t workspace_bytes, void* stream);
 };
 
-// Found as a SharedLibrary is, once. Throws Error(device) as that does.
+// Loads the library at the first call, as a SharedLibrary; throws Error(device) as that does.
 const CublasLt& open_cublaslt(const std::vector<fs::path>& environments);
 
 }  // namespace jackscrew::cuda

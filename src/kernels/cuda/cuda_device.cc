@@ -14,13 +14,13 @@ namespace {
 
 using cuda::check;
 
-constexpr int kLowestCapability = 80;  // of the code that the program brings
+constexpr int kLowestCapability = 80;  // that the program has code for
 
 std::string cuda_version(int version) {
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
 }
 
-// The driver's version; throws where there is none, or one too old for the runtime in the program.
+// The driver's version; throws if there is no driver, or one too old for the program's runtime.
 int require_driver() {
   int driver = 0;
   if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) {
@@ -36,7 +36,7 @@ int require_driver() {
   return driver;
 }
 
-// Throws where there is none.
+// Throws if there is none.
 int count_gpus() {
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
@@ -65,7 +65,7 @@ std::string name_of(int index) {
   return properties.name;
 }
 
-// Throws where the GPU is too old.
+// Throws if the GPU is too old.
 void check_capability(int index) {
   const int capability = capability_of(index);
   if (capability >= kLowestCapability) return;
@@ -76,7 +76,7 @@ void check_capability(int index) {
               "use a GPU from Ampere on, or set device=cpu");
 }
 
-// Plain allocations, one for each piece.
+// Plain allocations, one for each call.
 class CudaBacking : public Backing {
  public:
   explicit CudaBacking(int index) : index_(index) {}
@@ -86,12 +86,12 @@ class CudaBacking : public Backing {
     void* data = nullptr;
     check(cudaMalloc(&data, bytes),
           fmt::format("taking {} of the GPU's memory", human_bytes(static_cast<int64_t>(bytes))));
-    // Not on the stream of the Ops, which does not wait for it by itself.
+    // The default stream, which the stream of the Ops does not wait for: hence the host does.
     check(cudaMemset(data, 0, bytes), "clearing memory");
     check(cudaStreamSynchronize(nullptr), "clearing memory");
     return data;
   }
-  // Work that uses the memory may be under way. Errors are not looked at: what a lost GPU held is
+  // Waits, as work that uses the memory may be running. Errors are ignored: what a lost GPU held is
   // gone.
   void release(void* data, size_t) override {
     cudaDeviceSynchronize();
@@ -151,7 +151,7 @@ class CudaDevice : public Device {
   cuda::GpuLibraries libraries_;
 };
 
-// One line on what find() says, or on what it says is missing.
+// What find() returns, or the error that it throws, as one line.
 template <class Find>
 DeviceReport report(const std::string& name, const Find& find) {
   try {

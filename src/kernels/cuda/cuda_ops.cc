@@ -20,19 +20,19 @@ namespace jackscrew::cuda {
 
 namespace {
 
-// What NVIDIA recommends for Hopper; older GPUs take less of it.
+// NVIDIA's recommendation for Hopper; older GPUs use less of it.
 constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
 constexpr int32_t kInt8Limit = 127;
-// A weight of bf16 is read twice and its f32 gradient read and written once, 12 bytes for 6
-// operations a row: with 700 TFLOP/s beside 3.3 TB/s that takes as long as the arithmetic of 420
-// rows.
+// For each element a bf16 weight is read twice and its f32 gradient read and written once: 12 bytes
+// beside 6 operations per row. At 700 TFLOP/s and 3.3 TB/s that takes as long as the arithmetic of
+// 420 rows.
 constexpr int64_t kProductRows = 1024;
-// Any weight of a model of 1.5B whole, one of 7B in two pieces: every further piece of a
-// contraction reads and writes all of dx once more, which at 16384 x 4096 takes a sixth of the
+// Holds any weight of a 1.5B model whole, those of a 7B model in two pieces: every further piece of
+// a contraction reads and writes all of dx once more, which at 16384 x 4096 takes a sixth of the
 // product's time.
 constexpr int64_t kPanelBytes = int64_t{64} << 20;
 
-// Each takes the host some 2 MB, and a second when it is made.
+// Each takes some 2 MB of the host's memory, and a second to make.
 constexpr size_t kMostCudnnShapes = 128;
 
 OwnedTensor make_workspace(Memory& memory) {
@@ -117,7 +117,7 @@ class CudaOps : public Ops {
 
   void attention_forward(const AttentionShape& shape, const Tensor& q, const Tensor& k,
                          const Tensor& v, const Tensor& out, const Tensor& lse, Arena&) override {
-    // cuDNN is asked where queries are of the same tokens as keys: not with a KV cache.
+    // cuDNN is used only where queries and keys are of the same tokens, not with a KV cache.
     if (cudnn_ && q.dtype() == DType::bf16 &&
         shape.cu_seqlens_q.raw() == shape.cu_seqlens_k.raw()) {
       cudnn_forward(shape, q, k, v, out, lse);
@@ -161,7 +161,7 @@ class CudaOps : public Ops {
 
   void zero(const Tensor& tensor) override {
     if (tensor.size() == 0) return;
-    // A row as long as the tensor is not one: a pitch has to be less than 2 GiB.
+    // Not as one long row by the call below: a pitch has to be less than 2 GiB.
     if (tensor.contiguous()) {
       check(cudaMemsetAsync(tensor.raw(), 0, static_cast<size_t>(tensor.bytes()), stream_.get()),
             "clearing memory");
@@ -197,7 +197,8 @@ class CudaOps : public Ops {
     cudnn_->forward(args, workspace_.view().raw(), stream_.get());
   }
 
-  // Where micro-batches are never alike, cuDNN has one more plan for each of them.
+  // Drops cuDNN's plans once they are many: it makes one for each shape, and micro-batches may
+  // never be alike.
   void forget_shapes() {
     if (cudnn_->known() < kMostCudnnShapes) return;
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;

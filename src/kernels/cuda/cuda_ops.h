@@ -1,5 +1,5 @@
-// CudaOps: cuBLASLt for matrix products, our own attention (or cuDNN's, forward) and products of
-// bytes, row kernels with a block of threads for each row.
+// CudaOps: cuBLASLt for matrix products, our own attention (or cuDNN's, forward) and int8 products,
+// row kernels with a block of threads for each row.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@ namespace jackscrew::cuda {
 
 struct GpuInfo {
   std::string level;            // "sm_90"
-  int64_t shared_memory_bytes;  // that a block of threads may have
+  int64_t shared_memory_bytes;  // that a block of threads may take
 };
 
 struct GpuLibraries {

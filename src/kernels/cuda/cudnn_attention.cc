@@ -13,7 +13,7 @@
 
 namespace cudnn_frontend {
 
-// The frontend calls what it finds here; open_cudnn() sets it.
+// The library that the frontend calls; open_cudnn() sets it.
 void* cudnn_dlhandle = nullptr;
 
 }  // namespace cudnn_frontend
@@ -26,7 +26,7 @@ namespace fe = cudnn_frontend;
 using TensorPointer = std::shared_ptr<fe::graph::Tensor_attributes>;
 
 constexpr int kMajor = 9;
-// The first whose attention takes cu_seqlens, and offsets of sequences in rows.
+// The first version whose attention takes cu_seqlens, and offsets of sequences in rows.
 constexpr size_t kLowest = 92400;
 static_assert(CUDNN_VERSION >= kLowest, "script/setup --cuda brings newer headers");
 
@@ -48,7 +48,7 @@ void check(cudnnStatus_t status, const char* what) {
 
 enum Uid : int64_t { kCuSeqlens = 1, kQ, kK, kV, kOut, kLse };
 
-// What a graph is made for.
+// The arguments that a graph depends on.
 using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, float, int64_t,
                        int64_t, int64_t, int64_t>;
 
@@ -62,7 +62,7 @@ Key key_of(const AttentionArguments<bf16>& args) {
 class Description {
  public:
   Description(const AttentionArguments<bf16>& args, int32_t level) : args_(args) {
-    // Otherwise nodes look for a GPU, by a libcudart that need not be there.
+    // Otherwise nodes of the graph look for a GPU, through a libcudart that may not be there.
     graph_.set_sm_version(level);
     graph_.set_io_data_type(fe::DataType_t::BFLOAT16)
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
@@ -104,7 +104,7 @@ class Description {
     set_rows(tensor, uid, heads, stride);
     return graph_.tensor(tensor);
   }
-  // [tokens, heads * head_dim]; a sequence begins so many rows after the first.
+  // [tokens, heads * head_dim]; sequence i begins at row cu_seqlens[i].
   void set_rows(fe::graph::Tensor_attributes& tensor, Uid uid, int64_t heads, int64_t stride) {
     tensor.set_uid(uid)
         .set_dim({args_.sequences, heads, args_.tokens_q, args_.head_dim})

@@ -17,7 +17,7 @@ void check(int status, const char* what) {
 constexpr uint32_t kMostAlignment = 256;  // what cudaMalloc gives
 constexpr uint32_t kVectorBytes = 16;     // what vector instructions ask for
 
-// What the address is a multiple of.
+// The power of two that the address is a multiple of, at most kMostAlignment.
 uint32_t alignment_of(const Tensor& tensor) {
   const auto address = reinterpret_cast<uintptr_t>(tensor.raw()) | kMostAlignment;
   return static_cast<uint32_t>(address & -address);
@@ -44,8 +44,8 @@ Gemm::~Gemm() {
   library_.destroy(handle_);
 }
 
-// The library's matrices lie in columns, ours in rows: to it every matrix is the transposed one,
-// and cᵀ = op(b)ᵀ op(a)ᵀ makes b the left operand.
+// The library's matrices are column-major, ours row-major: it sees every matrix transposed, and cᵀ
+// = op(b)ᵀ op(a)ᵀ makes b the left operand.
 Gemm::Plan Gemm::make_plan(const Tensor& a, bool ta, const Tensor& b, bool tb,
                            const Tensor& c) const {
   Plan plan;
@@ -76,13 +76,14 @@ Gemm::Plan Gemm::make_plan(const Tensor& a, bool ta, const Tensor& b, bool tb,
     check(library_.set_preference(preference, attribute, &value, sizeof value),
           "choosing an algorithm");
   };
-  // Parts of the depth are added up in an order that the algorithm fixes: not in place, where they
-  // would be in the order in which they end. They are f32: of a result in bf16 not those of its
-  // type.
+  // Parts of the depth (split-K) are added up in an order that the algorithm fixes: not in place,
+  // where they would be added in the order in which they finish. Parts are f32, so not of the
+  // output's type where that is bf16.
   constexpr uint32_t kInComputeType = 2, kInOutputType = 4;
   const bool rounds = c.dtype() == DType::bf16;
   prefer(kCublasLtReductionSchemes, rounds ? kInComputeType : kInComputeType | kInOutputType);
-  // A promise that few algorithms ask for, or the workspace, may be what it has none for.
+  // The library may have no algorithm for a high promised alignment, or none with the workspace:
+  // each attempt asks for less.
   struct Attempt {
     uint32_t most_alignment;  // bytes
     size_t workspace;

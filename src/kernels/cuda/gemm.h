@@ -1,4 +1,4 @@
-// Matrix products in f32 and bf16 by cuBLASLt, with a plan for every shape that was met.
+// Matrix products in f32 and bf16 by cuBLASLt, with a plan kept for every shape.
 #pragma once
 
 #include <map>

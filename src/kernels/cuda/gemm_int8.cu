@@ -1,6 +1,6 @@
-// A block of threads forms a tile of c, a group of the depth at a time: the group's sums are exact
-// integers of the tensor cores, then scaled and added in f32 as on the CPU (cpu/int8.isa.cc), so
-// that both give the same bits.
+// Int8 products. A block of threads computes a tile of c, a group of the depth at a time: tensor
+// cores form the group's sums, exact integers, which are scaled and added in f32 as on the CPU
+// (cpu/int8.isa.cc), so that both give the same bits.
 #include "kernels/cuda/gemm_int8.h"
 
 #include "kernels/cuda/launch.cuh"
@@ -16,7 +16,7 @@ constexpr int kThreads = kRows / kWarpRows * (kColumns / kWarpColumns) * kWarp;
 constexpr int kProducts = kWarpColumns / 8;  // products of tensor cores side by side in a warp
 constexpr int kDepth = static_cast<int>(kInt8Group);
 constexpr int kWords = kDepth / 4;
-// Words between rows in shared memory: the eight rows that a warp reads at once, four words of
+// Words from row to row in shared memory: the eight rows that a warp reads at once, four words of
 // each, fall into different banks.
 constexpr int kPitch = kWords + 4;
 

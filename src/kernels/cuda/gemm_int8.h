@@ -1,4 +1,4 @@
-// Products of bytes on GPUs (gemm_int8.cu).
+// Int8 matrix products on GPUs (gemm_int8.cu).
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What kernels ask of the compiler for GPUs, in one place: tests put another file of this name in
-// front of it, under which the same kernels run on the CPU (tests/support/cuda_emulation).
+// What kernels need of the compiler for GPUs, in one place: tests put another file of this name in
+// front of it, with which the same kernels run on the CPU (tests/support/cuda_emulation).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -74,9 +74,10 @@ __device__ inline void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t 
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Four matrices of 8 x 8 halves from shared memory, by a warp: `row` of thread 8 m + r is row r of
-// matrix m, 16 bytes from a multiple of 16. A thread gets as m-th word the elements
-// [thread / 4, thread % 4 * 2] and the next of the row; transposed, those of the column.
+// Loads four 8 x 8 matrices of 16-bit elements from shared memory, by a warp: `row` of thread 8 m +
+// r is row r of matrix m, 16 bytes at a multiple of 16. Word m of a thread has elements [thread /
+// 4, thread % 4 * 2] of matrix m and the next of the row; transposed, those of the transposed
+// matrix.
 __device__ inline void load_matrices(uint32_t (&words)[4], const uint16_t* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])

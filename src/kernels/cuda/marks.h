@@ -1,4 +1,4 @@
-// Moments of a stream, and the time between them.
+// Marks moments of a stream, and measures the time between them.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,7 +7,7 @@
 
 namespace jackscrew::cuda {
 
-// See Ops::mark(). Events are made as they are needed and kept.
+// See Ops::mark(). Events are created as needed and reused.
 class Marks {
  public:
   Marks() = default;

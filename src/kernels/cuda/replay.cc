@@ -39,7 +39,7 @@ cudaGraphExec_t Replay::record(const std::function<void()>& body, cudaStream_t s
     try {
       body();
     } catch (const Error& error) {
-      refusal = error.what();  // if it was not for the recording, it comes again without one
+      refusal = error.what();  // if recording was not the cause, it comes again without it
     } catch (...) {
       cudaGraph_t none = nullptr;
       cudaStreamEndCapture(stream, &none);
@@ -50,7 +50,7 @@ cudaGraphExec_t Replay::record(const std::function<void()>& body, cudaStream_t s
     if (whole && !works(cudaGraphInstantiate(&out, graph, 0), "preparing the graph")) out = nullptr;
     if (graph != nullptr) cudaGraphDestroy(graph);
   }
-  cudaGetLastError();  // what was said of the attempt
+  cudaGetLastError();  // clears the error of the attempt
   if (out != nullptr) {
     ++counts_.recorded;
   } else if (counts_.refused++ == 0) {

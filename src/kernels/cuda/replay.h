@@ -1,4 +1,4 @@
-// Work that comes again, as CUDA graphs.
+// Repeated work, as CUDA graphs.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -22,7 +22,7 @@ class Replay {
   Replay& operator=(const Replay&) = delete;
 
   void run(const std::vector<int64_t>& key, const std::function<void()>& body, cudaStream_t stream);
-  // Lets go of all recordings, none of which may be under way.
+  // Drops all recordings, none of which may be running.
   void forget();
   const RepeatCounts& counts() const { return counts_; }
 
@@ -34,7 +34,7 @@ class Replay {
   };
 
   Known& find(const std::vector<int64_t>& key);
-  // Null where the driver does not record this work: it then has to run as it is.
+  // Null if the driver does not record this work, which then has to be issued each time.
   cudaGraphExec_t record(const std::function<void()>& body, cudaStream_t stream);
 
   std::list<Known> known_;  // the latest first

@@ -38,13 +38,13 @@ struct TeamOf {
     barrier();
   }
 
-  // As `each`, but on a CPU never by vectors.
+  // The same as `each`; on a CPU it is never vectorised.
   template <class F>
   __device__ void one_by_one(int64_t n, F f) const {
     each(n, f);
   }
 
-  // f(row, column) for all of a matrix of fewer than 2^31 elements.
+  // Calls f(row, column) for every element of a matrix of fewer than 2^31.
   template <class F>
   __device__ void each(int64_t rows, int64_t columns, F f) const {
     const auto width = static_cast<uint32_t>(columns);
@@ -68,7 +68,7 @@ struct TeamOf {
     return reduce<float>(n, floor, f, [](float a, float b) { return a > b ? a : b; });
   }
 
-  // f(i, byte i as an integer).
+  // Calls f(i, byte i as an integer).
   template <class Byte, class F>
   __device__ void each_byte(const Byte* bytes, int64_t n, F f) const {
     each(n, [&](int64_t i) { f(i, static_cast<int32_t>(bytes[i])); });
@@ -79,8 +79,7 @@ struct TeamOf {
     return sum(n, [&](int64_t i) { return f(i, static_cast<int32_t>(bytes[i])); });
   }
 
-  // N sums for the loops of `each` to add to, that of number i anywhere, as only their total
-  // matters: a thread has one.
+  // N accumulators for the loops of `each`. Only their total matters, so a thread has one for all.
   template <int64_t N>
   struct Sums {
     float mine = 0.0f;
@@ -105,7 +104,7 @@ struct TeamOf {
     return {from};
   }
 
-  // Of the signed bytes of two words, the lowest first.
+  // The signed bytes of two words, the lowest first.
   struct SixteenOfWords {
     uint64_t first, second;
     __device__ int32_t operator[](int64_t i) const {
@@ -117,7 +116,7 @@ struct TeamOf {
     return {first, second};
   }
 
-  // Of a table those numbers that four bits of sixteen integers point at, the lowest being `shift`.
+  // Looks up sixteen numbers of a table: element i is table[bits[i] >> shift & 15].
   template <class Integers>
   struct Looked {
     const float* table;
@@ -131,8 +130,9 @@ struct TeamOf {
     return {table, bits, shift};
   }
 
-  // Thirty-two whole numbers of kBits bits: their low 4 bits, then 2, then 1 of each, whatever they
-  // have of these, as little-endian words; or whole bytes. `from` is aligned to words.
+  // Unpacks 32 integers of kBits bits. They lie in planes as little-endian words: the low 4 bits of
+  // all, then the next 2, then the next 1, those of 4, 2 and 1 that add up to kBits; 8 bits are
+  // whole bytes. `from` is aligned to words.
   template <int kBits>
   struct ThirtyTwo {
     const uint32_t* words;
@@ -154,19 +154,19 @@ struct TeamOf {
     return {reinterpret_cast<const uint32_t*>(from)};
   }
 
-  // Whether numbers of tables come faster than numbers that are computed: a thread's own table
-  // would lie in memory.
+  // Whether looking numbers up in a table is faster than computing them: not here, where a thread's
+  // own table would lie in memory.
   static constexpr bool kHasTables = false;
 
   // One value for each of a row's first N elements, for a later `each` over the same elements: a
-  // thread meets the same ones again, and keeps those alone.
+  // thread meets the same ones again, and keeps only those.
   template <class T, int64_t N>
   struct Kept {
     T values[(N + kSize - 1) / kSize];
     __device__ T& operator[](int64_t i) { return values[i / kSize]; }
   };
 
-  // Memory of the row that all of its loops share, of kSharedFloats of the kernel's struct: the
+  // Memory that all loops of a row share; N is kSharedFloats of the kernel's struct. It is the
   // block's, so a warp cannot have any.
   template <int64_t N>
   struct Shared {
@@ -174,14 +174,14 @@ struct TeamOf {
     __device__ float* data() { return dynamic_floats(); }
   };
 
-  // to [8, n] = the transposed matrix from [n, 8].
+  // to [8, n] = from [n, 8] transposed.
   __device__ void transpose_eight(const float* from, int64_t n, float* to) const {
     each(n, 8, [&](int64_t i, int64_t j) { to[j * n + i] = from[i * 8 + j]; });
   }
 
-  // Multiplies every `block` of the values, a power of two that divides N, by the Hadamard matrix
-  // of that size with elements 1 and -1 (Sylvester's order). For warps, whose threads have elements
-  // 32 apart.
+  // Multiplies every `block` values (a power of two that divides N) by the Hadamard matrix of that
+  // size with elements 1 and -1 (Sylvester's order). For warps, whose threads have elements 32
+  // apart.
   template <int64_t N>
   __device__ void hadamard(Kept<float, N>& kept, int64_t block) const {
     static_assert(kSize == kWarp && N % kWarp == 0);
@@ -208,7 +208,7 @@ struct TeamOf {
     }
   }
 
-  // Sixty-four random numbers: number i is x[i / 16] of block 16 * index + i % 16.
+  // 64 random numbers: number i is x[i / 16] of Philox block 16 * index + i % 16.
   struct SixtyFour {
     RandomStream stream;
     uint64_t index;
@@ -220,7 +220,7 @@ struct TeamOf {
     return {stream, index};
   }
 
-  // f(i, random number i), numbered as in sixty_four from `index` on.
+  // Calls f(i, random number i), numbered as in sixty_four() from `index` on.
   template <class F>
   __device__ void each_random(const RandomStream& stream, uint64_t index, int64_t n, F f) const {
     each(n, [&](int64_t i) {

@@ -12,7 +12,7 @@ struct LibraryName {
   const char* product;  // "cuBLASLt"
   const char* file;     // "libcublasLt.so"
   int major;            // the version that is wanted
-  std::string package;  // what brings it, by pip
+  std::string package;  // the package of pip that has it
 };
 
 class SharedLibrary {
@@ -39,7 +39,7 @@ class SharedLibrary {
   void* handle_ = nullptr;
 };
 
-// "9.24.1" of 92401, as NVIDIA's libraries say which they are.
+// "9.24.1" for 92401, the form in which NVIDIA's libraries give their version.
 std::string version_text(size_t version);
 
 }  // namespace jackscrew::cuda

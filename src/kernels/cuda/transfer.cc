@@ -32,7 +32,7 @@ void copy_rows(void* to, int64_t to_pitch, const void* from, int64_t from_pitch,
   }
 }
 
-// Part of a row has none, and rows of 2 GiB are further apart than the runtime allows.
+// A single row needs no pitch, and rows of 2 GiB are further apart than the runtime allows.
 void issue(void* to, int64_t to_pitch, const void* from, int64_t from_pitch, int64_t width,
            int64_t rows, cudaStream_t stream) {
   if (rows == 1) to_pitch = from_pitch = width;
@@ -42,7 +42,7 @@ void issue(void* to, int64_t to_pitch, const void* from, int64_t from_pitch, int
         "a copy");
 }
 
-// A recording would keep the buffer and not what goes through it.
+// A recording would hold the buffer, not the data that goes through it.
 void refuse_recording(cudaStream_t stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   check(cudaStreamIsCapturing(stream, &status), "looking at a stream");

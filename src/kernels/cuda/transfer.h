@@ -1,4 +1,4 @@
-// Copies between host and GPU, by way of pinned memory.
+// Copies between host and GPU, through pinned memory.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,17 +9,17 @@
 
 namespace jackscrew::cuda {
 
-// Buffers that the GPU can reach by itself, used in turn. While it copies a large one, the host
-// fills or empties the other; of small ones, which wait for all work before them, there are enough
-// for the host to go ahead by several micro-batches.
+// Owns pinned buffers, used in turn. While the GPU copies one large buffer, the host fills or
+// empties the other. Small ones wait for all work before them; there are enough for the host to run
+// several micro-batches ahead.
 class Transfer {
  public:
   Transfer();
   Transfer(const Transfer&) = delete;
   Transfer& operator=(const Transfer&) = delete;
 
-  // Copies in the order of the stream's work, tensors of the same dtype and shape. The host's side
-  // is done with when the call returns; what lies on the GPU alone may still be under way.
+  // Copies in the order of the stream's work; tensors of the same dtype and shape. Once the call
+  // returns, the host's side is not used any more; a copy within the GPU may still be running.
   void copy(const Tensor& to, const Tensor& from, cudaStream_t stream);
 
  private:

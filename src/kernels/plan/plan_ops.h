@@ -1,5 +1,5 @@
-// PlanOps: the plan device's Ops. They do no arithmetic, and stand for the Ops of a device: they
-// can do the same and take from arenas exactly what those take.
+// PlanOps: the Ops of the plan device. They stand for the Ops of a real device but compute nothing:
+// they have the same capabilities and take exactly the same from arenas.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,7 @@
 
 namespace jackscrew {
 
-// What is alike for every device.
+// The part that is the same for every device.
 class PlanOps : public Ops {
  public:
   using Ops::Ops;
@@ -23,7 +23,7 @@ class PlanOps : public Ops {
   void launch_rows(const RowKernel&, const void*, int64_t) override {}
 };
 
-// For CpuOps.
+// The plan Ops that stand for CpuOps.
 std::unique_ptr<Ops> make_plan_ops(int threads, IsaLevel isa);
 
 }  // namespace jackscrew

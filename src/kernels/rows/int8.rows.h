@@ -1,4 +1,4 @@
-// What prepares matrices of bytes for their products.
+// Prepares int8 matrices for their products.
 #pragma once
 
 #include "kernels/row_kernel.h"

@@ -86,10 +86,10 @@ struct SumOf {
 };
 JACKSCREW_ROW_KERNEL(SumOf)
 
-// scalars->squares += each of the sums in order, so that a sum over several calls is that of one.
-// One row.
+// scalars->squares += each of the sums in order, so that several calls give the same as one. One
+// row.
 struct AddSquares {
-  const double* sums;  // [count], of one gradient each
+  const double* sums;  // [count], each of one gradient
   StepScalars* scalars;
   int64_t count;
   template <class Team>
@@ -103,8 +103,8 @@ struct AddSquares {
 };
 JACKSCREW_ROW_KERNEL(AddSquares)
 
-// From the squares and the losses of the whole step: norm, clipping factor, loss and the finite
-// flag. One row.
+// Computes the norm, the clipping factor, the loss and the finite flag from the squares and losses
+// of the whole step. One row.
 struct FinishNorm {
   StepScalars* scalars;
   template <class Team>
@@ -123,7 +123,7 @@ struct FinishNorm {
 };
 JACKSCREW_ROW_KERNEL(FinishNorm)
 
-// y += factor * x in chunks.
+// y += factor * x. A row of the kernel is a chunk.
 struct AddScaled {
   static constexpr int64_t kChunk = 16384;
   const float* x;  // [count]

@@ -8,12 +8,13 @@
 namespace jackscrew {
 
 // Columns of a matrix are summed over tokens in two passes, so that there is work for all of a GPU
-// and no sum depends on the number of threads: chunks of tokens each give a row of `partial`, token
-// by token, and AddColumns adds those up, row by row. Chunks have kTokenChunk tokens, more where
-// there would be over kMostTokenChunks of them: either pass then takes a few hundred steps.
+// and no sum depends on the number of threads: first each chunk of tokens sums, token by token,
+// into its row of `partial`, then AddColumns adds up these rows in order. Chunks have kTokenChunk
+// tokens, or more where there would be over kMostTokenChunks of them: either pass then takes a few
+// hundred steps.
 inline constexpr int64_t kTokenChunk = 128;
 inline constexpr int64_t kMostTokenChunks = 256;
-// A row of such a kernel has so many columns of a chunk: a GPU's team has as many threads.
+// Columns of a chunk that one row of such a kernel sums: a GPU's team has as many threads.
 inline constexpr int64_t kColumnBlock = 256;
 
 struct ChunkColumns {
@@ -31,7 +32,7 @@ JACKSCREW_ROW ChunkColumns chunk_columns(int64_t row, int64_t tokens, int64_t wi
           left < kColumnBlock ? left : kColumnBlock};
 }
 
-// out [count] = the sums of term(token, column) over tokens [first, end), in their order.
+// out [count] = the sums of term(token, column) over tokens [first, end), in order.
 template <class Team, class Term>
 JACKSCREW_ROW void sum_columns(const Team& team, int64_t first, int64_t end, int64_t count,
                                float* out, const Term& term) {
@@ -62,8 +63,8 @@ struct AddColumns {
 };
 JACKSCREW_ROW_KERNEL(AddColumns)
 
-// Activation: float, or the type to which what lies between two products is rounded. Input: that,
-// or the residual stream's float.
+// In the templates below, Activation is float or the type to which values between two products are
+// rounded. Input is Activation, or float for the residual stream.
 
 // One token's y = x * rstd * weight.
 template <class Team, class Input, class Activation>
@@ -99,7 +100,7 @@ JACKSCREW_ROW_KERNEL(RmsNormForwardF32)
 JACKSCREW_ROW_KERNEL(RmsNormForwardF32Bf16)
 JACKSCREW_ROW_KERNEL(RmsNormForwardBf16)
 
-// The same y from a kept rstd, for a backward that did not keep y.
+// Recomputes y from a kept rstd, for a backward pass that did not keep y.
 template <class Input, class Activation>
 struct RmsNormApply {
   const Input* x;       // [tokens, hidden]
@@ -336,8 +337,8 @@ struct ScatterRows {
 };
 JACKSCREW_ROW_KERNEL(ScatterRows)
 
-// to[indices[row]] += from[row] where indices may repeat. A row of the kernel is a block of columns
-// for the indices of one residue: it looks at all of them, and adds what is its own in order.
+// to[indices[row]] += from[row] where indices may repeat. A row of the kernel has a block of
+// columns and the indices of one residue: it goes through all indices and adds its own in order.
 struct ScatterAddRows {
   static constexpr int64_t kResidues = 32;
   const float* from;       // [rows, width]

@@ -14,7 +14,7 @@ namespace jackscrew {
 
 namespace {
 
-// Whether the pattern is the path, or its end after a dot.
+// Whether the pattern matches the path, or its end after a dot.
 bool matches(const std::string& pattern, const WeightSpec& weight) {
   const std::string path = weight.path();
   for (size_t begin = 0;; ++begin) {

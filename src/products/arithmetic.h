@@ -18,13 +18,13 @@ class Arithmetic {
   Arithmetic(std::unique_ptr<const Product> product, std::vector<std::string> excluded,
              std::span<const WeightSpec> linears);
 
-  // Of all weights that are not excluded.
+  // The product of all weights that are not excluded.
   const Product& product() const { return *product_; }
   // Valid as long as this is. Weights with the same product can share an operand.
   const Product& product_of(const WeightSpec& weight) const;
 
-  // See Product. Activations pass from one product to another and are what all of them take: f32
-  // where something is excluded. Attention is no weight's, and goes by product().
+  // See Product. Activations pass from one product to another, so their type is one that all
+  // products take: f32 if anything is excluded. Attention has no weight, and goes by product().
   DType activation_dtype() const;
   DType attention_operands() const { return product_->operand_dtype(); }
 

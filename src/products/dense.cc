@@ -100,7 +100,7 @@ class DenseProduct : public Product {
   }
 
   // Calls body(panel [end - begin, in], begin, end) over all rows of the weight. A weight that is
-  // already in the product's arithmetic is its own panel. A plan sees the first panel alone: none
+  // already in the product's arithmetic is its own panel. A plan sees only the first panel: none
   // is larger, and a large model has millions.
   template <class Body>
   void for_panels(Context& context, const Weight& weight, const Body& body) const {

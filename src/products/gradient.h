@@ -12,9 +12,9 @@ namespace jackscrew {
 
 class Gradient;
 
-// A use of a weight in the model (a linear product, a gather of rows, a norm), able to give its
-// share of the gradient in several forms. What a use cannot give throws Error(usage) naming the
-// weight.
+// A use of a weight in the model (a linear product, a gather of rows, a norm), which can add its
+// share of the gradient in several forms. A form that a use does not have throws Error(usage)
+// naming the weight.
 class Contributor {
  public:
   virtual ~Contributor() = default;
@@ -26,10 +26,9 @@ class Contributor {
   virtual void add_left(const Gradient& g, const Tensor& p, const Tensor& r) const;
   // r [out, rank] += G q for q [in, rank], without forming G
   virtual void add_right(const Gradient& g, const Tensor& q, const Tensor& r) const;
-  // d [out] += the sums of the rows of G ∘ W, without forming G: the gradient of a factor on every
-  // row of W
+  // d [out] += the row sums of G ∘ W, without forming G: the gradient of a factor on every row of W
   virtual void add_scale(const Gradient& g, const Tensor& d) const;
-  // Of what a product keeps: see Product::add_own_start
+  // For a parameter that a product keeps: see Product::add_own_start
   virtual void add_start(const Gradient& g, const Tensor& d) const;
 };
 
@@ -51,16 +50,16 @@ class Gradient {
   Context& context() const { return context_; }
   const Weight& weight() const { return weight_; }
 
-  // What the use knows, set by whoever makes the Gradient. Learners read x and dy only; they are
+  // The data of the use, set by whoever makes the Gradient. Learners read x and dy only; they are
   // both f32 or both bf16.
   Tensor x;                            // [tokens, in], the input; empty for a gather
-  Int8Rows x_rows;                     // the same as a product of bytes read it, or empty
+  Int8Rows x_rows;                     // the same in int8, where the product read it so, or empty
   Tensor dy;                           // [tokens, out], the output's gradient
   Tensor indices;                      // i32 [tokens], the rows of a gather
-  Tensor positions;                    // i32 [tokens], of a gather: in their sequences
+  Tensor positions;                    // i32 [tokens], of a gather: within their sequences
   Tensor rstd;                         // f32 [tokens], the statistic of a norm
   std::span<const Weight* const> own;  // of a linear product: see LinearUse
-  std::vector<Tensor> kept;            // what a product has made of them; nobody else reads it
+  std::vector<Tensor> kept;            // computed from them by a product, which alone reads it
 
  private:
   Context& context_;

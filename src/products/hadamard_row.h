@@ -1,5 +1,5 @@
-// Hadamard transforms of rows, and the levels of four bits that rows are rounded to behind them:
-// what row kernels of products in four bits share.
+// Hadamard transforms of rows, and the 4-bit levels that rows are rounded to after them: shared by
+// the row kernels of 4-bit products.
 #pragma once
 
 #include "kernels/row_kernel.h"
@@ -7,14 +7,14 @@
 
 namespace jackscrew {
 
-// The largest block: what registers hold.
+// The largest block: as many elements as registers hold.
 inline constexpr int64_t kHadamardBlock = 128;
 
-// Sixteen levels of four bits, as a signed nibble has them.
+// The sixteen levels of a signed nibble.
 inline constexpr float kInt4Lowest = -8.0f, kInt4Highest = 7.0f;
 
-// Calls f(at, count, values) for the pieces of a row, `values` being columns [at, at + count)
-// transformed, of which each block is sqrt(block) times as long as it was.
+// Calls f(at, count, values) for the pieces of a row, `values` being columns [at, at + count) after
+// the transform, which makes each block sqrt(block) times as long.
 template <class Team, class F>
 JACKSCREW_ROW void for_rotated(const Team& team, const float* row, int64_t width, int64_t block,
                                const F& f) {
@@ -28,12 +28,13 @@ JACKSCREW_ROW void for_rotated(const Team& team, const float* row, int64_t width
   }
 }
 
-// What makes the transform orthogonal.
+// The factor that makes the transform orthogonal.
 JACKSCREW_ROW float shrink_of(int64_t block) {
   return 1.0f / __builtin_sqrtf(static_cast<float>(block));
 }
 
-// What brings numbers of a transformed row to units of `step`; finite for tiny steps too.
+// The factor that brings numbers of a transformed row to units of `step`; finite for tiny steps
+// too.
 JACKSCREW_ROW float per_step(float step, float shrink) {
   return step > 0.0f ? row_min(shrink / step, 3.4028235e38f) : 0.0f;
 }

@@ -18,13 +18,13 @@ namespace jackscrew {
 
 namespace {
 
-// Bytes of a gradient of W that are turned back at a time: x is packed anew for every panel, which
-// is little beside the products of a thousand rows of a model's width.
+// Bytes of a panel of the gradient of W that is rotated back at a time: x is packed anew for every
+// panel, which is little beside the products of a thousand rows of a model's width.
 constexpr int64_t kGradientPanelBytes = int64_t{16} << 20;
 // Bytes of codes of a panel of W, as in the product int8.
 constexpr int64_t kInt4PanelBytes = int64_t{8} << 20;
 
-// Codes of dy in four bits: symmetric, so that rounding has no bias.
+// The largest 4-bit code of dy: symmetric, so that rounding has no bias.
 constexpr int32_t kInt4Gradient = 7;
 
 class Int4Product : public Product {
@@ -127,7 +127,7 @@ class Int4Product : public Product {
   }
 
  private:
-  // A single token is bound by reading the weight, which rounding it would not make faster.
+  // A single token is bound by reading the weight, which rounding would not make faster.
   static bool single(const Tensor& x) { return x.rows() == 1; }
 
   static int64_t largest_block(int64_t width) { return std::min(kHadamardBlock, width & -width); }
@@ -137,7 +137,7 @@ class Int4Product : public Product {
     return wide_ ? context.ops.int8_limit() : kInt4Gradient;
   }
 
-  // limit: see QuantizeRotated. Scales have any number of columns.
+  // limit: see QuantizeRotated. to.scales may have any number of columns.
   void quantize(const Context& context, const Tensor& from, const Int8Rows& to,
                 int32_t limit) const {
     const int64_t block = block_of(from.cols());
@@ -158,7 +158,7 @@ class Int4Product : public Product {
         gradient.rows());
   }
 
-  // Calls body(panel, begin, end) over all rows of the weight, a panel being rows in four bits with
+  // Calls body(panel, begin, end) over all rows of the weight; a panel is rows of 4-bit codes with
   // scales [rows].
   template <class Body>
   void for_panels(Context& context, const Weight& weight, const Body& body) const {
@@ -189,7 +189,7 @@ class Int4Product : public Product {
   std::unique_ptr<const Product> head_ = make_int8_product({.weight_gradient = true});
 };
 
-// "auto", or a power of two; a search is the paper's.
+// "auto", or a power of two; "search" is for the mode `paper`.
 constexpr const char* kBlocks = "auto 1 16 32 64 128";
 constexpr const char* kInt4Blocks = "auto 1 16 32 64 128 search";
 constexpr const char* kBlockHelp =
@@ -249,7 +249,7 @@ int64_t block_from(const std::string& text) {
   return text == "auto" ? 0 : std::stoll(text);
 }
 
-// Options that would be ignored without a word.
+// Refuses options of the mode `paper`, which would be ignored silently.
 void refuse_options_of_paper(const OptionSet& options, const std::string& block) {
   for (const OptionSpec& spec : std::span(kInt4Options).subspan(kSharedOptions)) {
     if (!options.was_set(spec.name) || options.text(spec.name) == spec.default_text) continue;

@@ -1,7 +1,7 @@
-// Rows of f32 in four bits, or in eight, after a Hadamard transform: blocks of a row are multiplied
-// by an orthogonal matrix that spreads an outlier over its block (Xi et al. 2023, "Training
-// Transformers with 4-bit Integers", section 3.2; methods.md 2.2). Every kernel reads a tensor and
-// writes one: the transform is in registers.
+// Quantises rows of f32 to four bits, or to eight, after a Hadamard transform: blocks of a row are
+// multiplied by an orthogonal matrix that spreads an outlier over its block (Xi et al. 2023,
+// "Training Transformers with 4-bit Integers", section 3.2; methods.md 2.2). Every kernel reads one
+// tensor and writes one, as the transform is in registers.
 #pragma once
 
 #include "kernels/int8_group.h"
@@ -10,13 +10,13 @@
 
 namespace jackscrew {
 
-// The step of sixteen even levels with which a normal variable loses least, in units of its
-// deviation (Max 1960, "Quantizing for minimum distortion", table II).
+// The step of sixteen even levels with the least error for a normal variable, in units of its
+// standard deviation (Max 1960, "Quantizing for minimum distortion", table II).
 inline constexpr double kInt4Step = 0.335;
 
-// The step of a row in four bits. Infinite where a number is infinite or NaN. Squares of f32 and
-// their sum in double leave the same f32 in whatever order they are added, so that every target has
-// the same steps.
+// The step of a row in four bits. Infinite where a number is infinite or NaN. Squares summed in
+// double round to the same f32 in whatever order they are added, so every target has the same
+// steps.
 template <class Team>
 JACKSCREW_ROW float int4_step(const Team& team, const float* row, int64_t width) {
   const double squares = team.sum_f64(width, [&](int64_t i) {
@@ -27,9 +27,9 @@ JACKSCREW_ROW float int4_step(const Team& team, const float* row, int64_t width)
   return nan_to_infinity(static_cast<float>(kInt4Step * __builtin_sqrt(mean)));
 }
 
-// Codes of transformed rows, rounded to nearest. bits 4: kInt4Step times the root mean square of
-// the row is a step; what is beyond the levels is cut off. Otherwise the largest magnitude is
-// `limit`.
+// Quantises transformed rows, rounding to nearest. With four bits the step is kInt4Step times the
+// root mean square of the row, and what is beyond the levels is clipped. Otherwise the largest
+// magnitude becomes `limit`.
 struct QuantizeRotated {
   static constexpr bool kShortLoops = true;
   const float* from;  // [rows, width], row stride from_stride
@@ -62,7 +62,7 @@ struct QuantizeRotated {
     int8_t* out = codes + row * width;
     for_rotated(team, in, width, block, [&](int64_t at, int64_t count, auto& values) {
       put_bytes(team, out + at, count, [&](int64_t i) {
-        // In this order of operands NaN becomes the lowest code: the scale tells of it.
+        // In this order of operands NaN becomes the lowest code: the scale shows it.
         const float inside = row_min(row_max(values[i] * factor, lowest), highest);
         return static_cast<int32_t>(round_to_integer(inside));
       });
@@ -71,12 +71,12 @@ struct QuantizeRotated {
 };
 JACKSCREW_ROW_KERNEL(QuantizeRotated)
 
-// The way back of a gradient: of transformed rows to those of `from`, which were rounded to steps.
-// Where they were cut off, the gradient is 0 (straight-through: what was rounded passes as it is).
+// The backward pass of QuantizeRotated: from the gradient of transformed rows to that of `from`. It
+// is 0 where a number was clipped, and passes rounding unchanged (straight-through).
 struct RotateBack {
   static constexpr bool kShortLoops = true;
   const float* gradient;  // [rows, width], of the transformed rows
-  const float* from;      // [rows, width], row stride from_stride; null: nothing was cut off
+  const float* from;      // [rows, width], row stride from_stride; null: nothing was clipped
   float* to;              // [rows, width], row stride to_stride
   int64_t width, from_stride, to_stride, block;
   bool accumulate;

@@ -17,7 +17,7 @@ namespace jackscrew {
 
 namespace {
 
-// The largest block unless another is asked for: the paper's.
+// The largest block by default, as in the paper.
 constexpr int64_t kPaperBlock = 32;
 
 // Bytes of a panel of W in f32, or of its gradient: as in the product int4.
@@ -26,11 +26,11 @@ constexpr int64_t kPaperPanelBytes = int64_t{16} << 20;
 // What parameters() lists, in its order.
 enum Place : size_t { kStepOfW, kStepOfX, kBlockErrors };
 
-// The tensors of Gradient::kept: numbers, the codes of dy i8 [2, tokens, out] with the squares of
-// their rows f64 [2, tokens], and the gradient of x transformed f32 [tokens, in].
+// The tensors of Gradient::kept: numbers, the codes of dy i8 [2, tokens, out] with the sums of
+// squares of their rows f64 [2, tokens], and the gradient of the transformed x f32 [tokens, in].
 enum KeptTensor : size_t { kNumbers, kCodes, kSquares, kGradientOfX, kKeptTensors };
 
-// Of the numbers: the steps of W and of x, and what one low bin of dy is worth.
+// The numbers: the steps of W and of x, and the value of one low bin of dy.
 enum Kept : int64_t { kKeptW, kKeptX, kKeptUnit, kKeptCount };
 
 int64_t widest_block(int64_t width, int64_t most) {
@@ -102,7 +102,7 @@ class Int4PaperProduct : public Product {
       const Arena::Frame panel_frame(context.scratch);
       const Int8Rows w{context.scratch.tensor(DType::i8, {values.rows(), values.cols()}),
                        context.scratch.tensor(DType::f32, {values.rows()})};
-      // Both steps are W's scale, so that sums of x's codes stay whole numbers.
+      // W's scale is the product of both steps, so that sums of x's codes stay integers.
       quantize(of, values, steps, kKeptW,
                {.other = at(steps, kKeptX),
                 .codes = w.codes.data<int8_t>(),
@@ -123,7 +123,7 @@ class Int4PaperProduct : public Product {
     g.kept.resize(kKeptTensors);
     g.kept[kNumbers] = steps_of({context, use.weight, a.x, use.own});
     if (options_.split_limit > 0) split(g);
-    // Its step and whoever is below want the gradient of x.
+    // Both the step of x and the layers below need the gradient of x.
     g.kept[kGradientOfX] = gradient_of_x(g);
     return g;
   }
@@ -147,7 +147,7 @@ class Int4PaperProduct : public Product {
     });
   }
 
-  // The same gradient, panel by panel: what was cut off has none in a projection either.
+  // The same gradient, panel by panel: what was clipped has none in a projection either.
   void add_left(const Gradient& g, const Tensor& p, const Tensor& r) const override {
     if (single(g.x)) {
       f32_product().add_left(g, p, r);
@@ -220,7 +220,7 @@ class Int4PaperProduct : public Product {
     Tensor x;
     std::span<const Weight* const> own;
   };
-  // What QuantizeToStep is to write.
+  // The outputs of QuantizeToStep.
   struct Codes {
     const float* other = nullptr;
     int8_t* codes = nullptr;
@@ -230,7 +230,7 @@ class Int4PaperProduct : public Product {
     int64_t copies = 0;
   };
 
-  // A single token is bound by reading the weight, which rounding it would not make faster.
+  // A single token is bound by reading the weight, which rounding would not make faster.
   static bool single(const Tensor& x) { return x.rows() == 1; }
   static Use use_of(const Gradient& g) { return {g.context(), g.weight(), g.x, g.own}; }
   static float* at(const Tensor& kept, Kept place) {
@@ -252,7 +252,7 @@ class Int4PaperProduct : public Product {
     return {learned ? of.own[place]->as_f32().data<float>() : nullptr, of.context.scalars,
             options_.cold_steps, of.context.training};
   }
-  // True in a run's first step.
+  // Cold in a run's first step only.
   static StepChoice first_step(const Use& of) {
     return {nullptr, of.context.scalars, 1, of.context.training, true};
   }
@@ -306,7 +306,7 @@ class Int4PaperProduct : public Product {
         from.rows());
   }
 
-  // Of the gradient of what has the step `step`.
+  // The unit of the gradient of the operand whose step is `step`.
   ProductUnit unit_of(const Gradient& g, Kept step) const {
     return {at(g.kept[kNumbers], step == kKeptW ? kKeptX : kKeptW),
             options_.split_limit > 0 ? at(g.kept[kNumbers], kKeptUnit) : nullptr};
@@ -320,7 +320,7 @@ class Int4PaperProduct : public Product {
                          from.row_stride(), to.row_stride(), accumulate == Accumulate::yes},
         from.rows());
   }
-  // The same, of rows w of the weight, in context.scratch.
+  // The same for rows w of the weight, into context.scratch.
   Tensor turned_back(const Gradient& g, const Tensor& gradient, const Tensor& w) const {
     const Tensor panel = g.context().scratch.tensor(DType::f32, {w.rows(), w.cols()});
     rotate_back(g, gradient, w, kKeptW, panel, Accumulate::no);
@@ -348,8 +348,8 @@ class Int4PaperProduct : public Product {
         tokens);
   }
 
-  // dy as it is multiplied, f32 [tokens, out], in the scratch of g.context(). `squares` [tokens],
-  // f64, are of the rows of the other operand; empty: there is none.
+  // dy as it enters a product, f32 [tokens, out], in the scratch of g.context(). `squares` f64
+  // [tokens] are the sums of squares of the other operand's rows; empty: there is none.
   Tensor split_gradient(const Gradient& g, bool samples, const Tensor& squares,
                         const char* purpose) const {
     if (options_.split_limit == 0) return g.dy;
@@ -373,8 +373,8 @@ class Int4PaperProduct : public Product {
     return out;
   }
 
-  // The gradient of x transformed and as it is rounded, in units, f32 [tokens, in], in the scratch
-  // of g.context().
+  // The gradient of x as transformed and rounded, in units, f32 [tokens, in], in the scratch of
+  // g.context().
   Tensor gradient_of_x(const Gradient& g) const {
     Context& context = g.context();
     const Tensor out = context.scratch.tensor(DType::f32, {g.x.rows(), g.x.cols()});
@@ -392,8 +392,8 @@ class Int4PaperProduct : public Product {
     return out;
   }
 
-  // Calls body(gradient, w, begin, end) for rows w of the weight in f32 and the gradient of them
-  // transformed and as they are rounded, in units.
+  // Calls body(gradient, w, begin, end) for rows w of the weight in f32, with the gradient of w as
+  // transformed and rounded, in units.
   template <class Body>
   void for_gradient_of_w(const Gradient& g, const Body& body) const {
     Context& context = g.context();
@@ -413,7 +413,7 @@ class Int4PaperProduct : public Product {
     });
   }
 
-  // What d of add_own_start() gets for the errors of every block.
+  // Adds the errors of every block to d of add_own_start().
   void add_block_errors(const Use& of, const Tensor& d) const {
     Context& context = of.context;
     const Arena::Frame frame(context.scratch);
@@ -421,7 +421,7 @@ class Int4PaperProduct : public Product {
     const StepChoice first = first_step(of);
     const int64_t width = of.weight.cols();
     const Tensor steps = context.scratch.tensor(DType::f32, {candidates});
-    // Of one operand, whose rows for_rows calls its body with: f64 [candidates, rows].
+    // The errors of one operand, f64 [candidates, rows]; for_rows calls its body with the rows.
     const auto errors_of = [&](int64_t rows, const auto& for_rows) {
       const Tensor sums = context.scratch.tensor(DType::f64, {candidates, rows});
       const auto of_row = [&](int64_t c, int64_t begin) {

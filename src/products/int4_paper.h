@@ -5,16 +5,17 @@
 // Forward: x and W are transformed by a Hadamard matrix along the contraction, and rounded to 16
 // levels with one step for all of W and one for all of x of a micro-batch. Steps are parameters
 // (LSQ), which learners train; in a run's first steps, and wherever nobody trains them, the step is
-// 2 mean|.| / sqrt(7). Sums are whole numbers, exact up to kInt8Depth columns, then of f32.
+// 2 mean|.| / sqrt(7). Sums are exact integers up to kInt8Depth columns, beyond that sums in f32.
 //
-// Backward: dy is split into two numbers of four bits with one scale for all of the micro-batch,
-// the second rounded stochastically; of these rows as many as there are tokens are kept, at random,
-// by leverage scores. Both gradients are formed from one number, 14 times the first plus the
-// second, in f32: without sampling their sums are whole numbers, exact below 2^24. Where x or W was
-// cut off its gradient is 0. The gradient of a step is formed by a product again, in panels.
+// Backward: every number of dy is split into two of four bits, with one scale for the whole
+// micro-batch, the second rounded stochastically. Of the rows of both, as many as there are tokens
+// are kept on average, sampled by leverage scores. Both gradients are formed from one number, 14
+// times the first plus the second, in f32: without sampling their sums are integers, exact below
+// 2^24. Where x or W was clipped its gradient is 0. The gradient of a step takes a product of its
+// own, in panels.
 //
-// The largest magnitude of dy is what it is: the paper adds 1e-8, which would be felt here, where
-// dy is divided by all targets of a step.
+// The largest magnitude of dy is taken as it is: the paper adds 1e-8, which would matter here,
+// where dy is divided by all targets of a step.
 #pragma once
 
 #include "products/product.h"
@@ -22,17 +23,17 @@
 namespace jackscrew {
 
 struct Int4PaperOptions {
-  // Of the transform: a power of two up to 128 that divides the width of every weight; 0: the
-  // largest up to 32 that divides it.
+  // The block of the transform: a power of two up to 128 that divides the width of every weight; 0:
+  // the largest up to 32 that divides it.
   int64_t block = 0;
-  // From a run's second step on, of each weight the block of which the product of x's and W's
-  // rounding errors in its first step was the smallest.
+  // From a run's second step on, each weight takes the block whose product of x's and W's rounding
+  // errors was the smallest in the first step.
   bool searches_block = false;
   bool learns_steps = true;
   double step_learning_rate = 2e-4;
-  int64_t cold_steps = 20;
-  // The largest magnitude of either half of dy, 6 or 7, with which rounding has no bias; 0: dy is
-  // not rounded.
+  int64_t cold_steps = 20;  // of the optimizer, before learned steps count
+  // The largest magnitude of either half of dy: 6, as published, or 7, with which rounding has no
+  // bias; 0: dy is not rounded.
   int64_t split_limit = 6;
   bool samples_dw = true, samples_dx = true;
 };

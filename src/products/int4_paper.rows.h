@@ -1,6 +1,6 @@
-// Tensors in four bits with one step for all of a tensor, learned or of its mean magnitude, after a
-// Hadamard transform: LSQ (Esser et al. 2020, arXiv 1902.08153) as Xi et al. 2023 have it (arXiv
-// 2306.11987, appendix A.4; methods.md 2.1 and 2.2).
+// Quantises tensors to four bits after a Hadamard transform, with one step for all of a tensor,
+// learned or from its mean magnitude: LSQ (Esser et al. 2020, arXiv 1902.08153) as Xi et al. 2023
+// have it (arXiv 2306.11987, appendix A.4; methods.md 2.1 and 2.2).
 #pragma once
 
 #include "kernels/step_scalars.h"
@@ -15,7 +15,7 @@ inline constexpr int64_t kHadamardBlocks = 8;
 // The block of the transform: fixed, or that with the least error once errors are known.
 struct BlockChoice {
   int64_t fixed;        // until then, or for good
-  const float* errors;  // [candidates], of blocks 1, 2, 4 ...; all 0 before they are; null: fixed
+  const float* errors;  // [candidates], of blocks 1, 2, 4 ...; all 0 until known; null: fixed
   int64_t candidates;
   JACKSCREW_ROW int64_t block() const {
     if (errors == nullptr) return fixed;
@@ -25,14 +25,14 @@ struct BlockChoice {
   }
 };
 
-// Which step counts: the learned one, but in a run's first steps, and while none has been learned,
-// that which the mean magnitude gives.
+// Which step is used: the learned one; in a run's first steps, and while none has been learned, the
+// one that the mean magnitude gives.
 struct StepChoice {
   const float* learned;  // its magnitude counts; 0: not yet; null: never
   const StepScalars* scalars;
   int64_t cold_steps;
   bool training;
-  bool only_cold = false;  // no step counts but in the first steps
+  bool only_cold = false;  // a step is measured in the first steps only
   JACKSCREW_ROW bool is_cold() const { return training && scalars->step < cold_steps; }
   JACKSCREW_ROW bool is_learned() const {
     return learned != nullptr && *learned != 0.0f && !is_cold();
@@ -40,7 +40,7 @@ struct StepChoice {
   JACKSCREW_ROW bool is_measured() const { return only_cold ? is_cold() : !is_learned(); }
 };
 
-// sums[row] = the sum of the magnitudes of a transformed row; nothing where the step is learned.
+// sums[row] = the sum of the magnitudes of a transformed row; not written if the step is learned.
 struct RotatedMagnitudes {
   static constexpr bool kShortLoops = true;
   const float* from;  // [rows, width], row stride from_stride
@@ -84,7 +84,7 @@ struct SettleStep {
 };
 JACKSCREW_ROW_KERNEL(SettleStep)
 
-// Codes of transformed rows in units of *step, to nearest, cut off beyond -8 and 7.
+// Quantises transformed rows in units of *step, rounded to nearest and clipped to [-8, 7].
 struct QuantizeToStep {
   static constexpr bool kShortLoops = true;
   const float* from;   // [rows, width], row stride from_stride
@@ -129,16 +129,16 @@ struct QuantizeToStep {
 };
 JACKSCREW_ROW_KERNEL(QuantizeToStep)
 
-// What one unit of a product of codes is worth: the other operand's step and, where the gradient
-// is in codes, what one of those is worth.
+// The value of one unit of a product of codes: the other operand's step, times the unit of the
+// gradient if that is in codes too.
 struct ProductUnit {
   const float* step;
   const float* gradient;  // null: 1
   JACKSCREW_ROW float value() const { return gradient != nullptr ? *step * *gradient : *step; }
 };
 
-// The way back of a gradient: of transformed rows, in units, to those of `from`, which were rounded
-// to *step. Where they were cut off it is 0.
+// The backward pass of QuantizeToStep: from the gradient of transformed rows, in units, to that of
+// `from`. It is 0 where a number was clipped.
 struct RotateBackToStep {
   static constexpr bool kShortLoops = true;
   const float* gradient;  // [rows, width]
@@ -177,8 +177,8 @@ struct RotateBackToStep {
 };
 JACKSCREW_ROW_KERNEL(RotateBackToStep)
 
-// sums[row] = the sum of a gradient of transformed rows times what their rounding to a step does
-// when the step grows: -8 or 7 where a number was cut off, else code - number / step.
+// sums[row] = the sum of a gradient of transformed rows times the derivative of their rounding by
+// the step: -8 or 7 where a number was clipped, else code - number / step.
 struct StepGradientOfRows {
   static constexpr bool kShortLoops = true;
   const float* gradient;  // [rows, width]
@@ -209,8 +209,8 @@ struct StepGradientOfRows {
 };
 JACKSCREW_ROW_KERNEL(StepGradientOfRows)
 
-// *to += the gradient of a learned step: the total of the rows in units, by 1 / sqrt(7 elements).
-// One row.
+// *to += the gradient of a learned step: the total of the rows in units, times 1 / sqrt(7
+// elements). One row.
 struct AddStepGradient {
   const double* sums;  // [rows]
   float* to;
@@ -246,7 +246,7 @@ struct AddStepStart {
 };
 JACKSCREW_ROW_KERNEL(AddStepStart)
 
-// sums[row] = the squares of what rounding a row to *step takes from it; in a run's first steps.
+// sums[row] = the sum of the squared errors of rounding a row to *step; in a run's first steps.
 struct RoundingErrors {
   static constexpr bool kShortLoops = true;
   const float* from;  // [rows, width], row stride from_stride
@@ -273,8 +273,9 @@ struct RoundingErrors {
 };
 JACKSCREW_ROW_KERNEL(RoundingErrors)
 
-// In a run's first steps: sums [2, candidates], of each block the mean squared error of x times
-// that of W, times their weight, and the weight. A row is a block.
+// In a run's first steps, for each block: adds to row 0 of sums [2, candidates] the root of the
+// mean squared errors of x and W multiplied, times `weight`, and to row 1 `weight`. A row of the
+// kernel is a block.
 struct AddBlockStart {
   const double* of_w;  // [candidates, w_rows]
   const double* of_x;  // [candidates, x_rows]
@@ -289,7 +290,7 @@ struct AddBlockStart {
     const double x = team.sum_f64(x_rows, [&](int64_t i) { return of_x[row * x_rows + i]; });
     const double mean_w = w / static_cast<double>(w_rows * width);
     const double mean_x = x / static_cast<double>(x_rows * width);
-    // A root, as of norms, for the range of f32; no error at all would look like none yet.
+    // A root, as of norms, for the range of f32. An error of 0 would mean that none is known yet.
     const auto error = static_cast<float>(__builtin_sqrt(mean_w * mean_x) + 1e-30);
     team.once([&] {
       sums[row] += error * weight;

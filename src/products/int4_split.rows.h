@@ -1,5 +1,5 @@
-// A gradient as two numbers of four bits for each of its own, and the sampling of their rows by
-// leverage scores (Xi et al. 2023, arXiv 2306.11987, section 4; methods.md 2.3).
+// Splits each number of a gradient into two of four bits, and samples their rows by leverage scores
+// (Xi et al. 2023, arXiv 2306.11987, section 4; methods.md 2.3).
 #pragma once
 
 #include "kernels/row_count.h"
@@ -8,7 +8,8 @@
 
 namespace jackscrew {
 
-// Of 14 bins of the high number each has 14 of the low one: the largest magnitude is 98 of these.
+// The high number has 14 bins, of 14 bins of the low number each: the largest magnitude is 98 low
+// bins.
 inline constexpr float kSplitBins = 14.0f;
 inline constexpr float kSplitSteps = 98.0f;
 
@@ -26,7 +27,7 @@ struct LargestOfRows {
 };
 JACKSCREW_ROW_KERNEL(LargestOfRows)
 
-// *unit = what one low bin of a gradient is worth. One row.
+// *unit = the value of one low bin of a gradient. One row.
 struct UnitOfSplit {
   const float* maxima;  // [rows]
   float* unit;
@@ -39,9 +40,9 @@ struct UnitOfSplit {
 };
 JACKSCREW_ROW_KERNEL(UnitOfSplit)
 
-// The codes of both numbers of every element, the high one to nearest, the low one stochastically;
-// and the squares of their rows, those of the high ones in units of the low ones. The random
-// numbers are a function of seed, step, tensor, token and column.
+// Writes the codes of both numbers of every element, the high one rounded to nearest, the low one
+// stochastically, and the sums of squares of their rows, those of the high ones in units of the low
+// ones. The random numbers are a function of seed, step, tensor, token and column.
 struct SplitRows {
   static constexpr bool kShortLoops = true;
   const float* from;  // [count, width], row stride from_stride
@@ -52,7 +53,7 @@ struct SplitRows {
   RowCount rows;
   int64_t count, width, from_stride;
   uint32_t tensor;
-  float limit;  // of either number: 6 as published, where the low one is cut off, or 7
+  float limit;  // of either number: 6 as published, where the low one is clipped, or 7
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
     const float divisor = *unit > 0.0f ? *unit : 1.0f;
@@ -62,7 +63,7 @@ struct SplitRows {
     const auto first = static_cast<uint64_t>(rows.of(row) * blocks);
     int8_t* to_high = codes + row * width;
     int8_t* to_low = to_high + count * width;
-    // Whole numbers: in f32 exact for some 300,000 columns.
+    // Integers: exact in f32 for some 300,000 columns.
     typename Team::template Sums<64> high_sums, low_sums;
     for (int64_t block = 0; block < blocks; ++block) {
       const int64_t at = 64 * block;
@@ -93,13 +94,13 @@ struct SplitRows {
   }
 
  private:
-  // NaN becomes a code as well: the unit tells of it.
+  // NaN becomes a code as well: the unit shows it.
   JACKSCREW_ROW float within(float value) const { return row_min(row_max(value, -limit), limit); }
 };
 JACKSCREW_ROW_KERNEL(SplitRows)
 
-// How probable it is that a row is kept: as its share of the scores, of which `count` are expected
-// to be; what would exceed 1 goes to the others. One row.
+// The probability that a row is kept: proportional to its leverage score, so that `count` rows are
+// expected; what would exceed 1 goes to the others. One row.
 struct LeverageProbabilities {
   const double* squares;       // [2, count], of rows of the gradient
   const double* of_the_other;  // [count], of rows of x; null: 1
@@ -116,7 +117,7 @@ struct LeverageProbabilities {
     const double total = team.sum_f64(all, score);
     const double scale = total > 0.0 ? static_cast<double>(count) / total : 0.0;
     team.each(all, [&](int64_t i) { p[i] = static_cast<float>(score(i) * scale); });
-    // Every round settles a row, so that this ends.
+    // Every round settles at least one row, so that this ends.
     for (int64_t settled = 0; settled < count;) {
       if (!(team.max(all, 0.0f, [&](int64_t i) { return p[i]; }) > 1.0f)) break;
       settled = static_cast<int64_t>(
@@ -131,8 +132,8 @@ struct LeverageProbabilities {
 };
 JACKSCREW_ROW_KERNEL(LeverageProbabilities)
 
-// Both numbers of a gradient as one, in units of the low one: whole, but where a row that was
-// sampled counts by the inverse of its probability.
+// Joins both numbers of a gradient into one, in units of the low one: an integer, except where
+// sampled rows are weighted by the inverse of their probability.
 struct JoinSplit {
   static constexpr bool kShortLoops = true;
   const int8_t* codes;         // [2, count, width]

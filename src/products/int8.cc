@@ -11,7 +11,7 @@ namespace jackscrew {
 
 namespace {
 
-// A panel of dx ends with a group.
+// Rows of a panel: whole groups, because panels are pieces of the contraction of dx.
 int64_t code_panel_rows(const Ops& ops, int64_t cols) {
   return std::max(kInt8Group, ops.panel_bytes() / cols / kInt8Group * kInt8Group);
 }
@@ -84,11 +84,11 @@ class Int8Product : public Product {
   }
 
  private:
-  // A single token is bound by reading the weight, which rounding it would not make faster.
+  // A single token is bound by reading the weight, which rounding would not make faster.
   static bool single(const Tensor& x) { return x.rows() == 1; }
 
-  // Calls body(panel, begin, end) over all rows of the weight. A panel is the weight as int8_row
-  // would store it; stored so, a weight is its own.
+  // Calls body(panel, begin, end) over all rows of the weight. A panel holds rows as int8_row would
+  // store them; a weight that is stored so is its own panel.
   template <class Body>
   void for_panels(Context& context, const Weight& weight, const Body& body) const {
     if (const Int8Rows stored = weight.as_int8_rows(); !stored.codes.empty()) {

@@ -1,6 +1,6 @@
-// Rows of f32 as signed bytes with a scale for every kInt8Group columns: value = scale * code,
-// |code| <= limit. A row of these kernels is a group. What is not finite makes its scale infinite,
-// and with it every result of the token.
+// Quantises rows of f32 to signed bytes with a scale for every kInt8Group columns: value = scale *
+// code, |code| <= limit. A row of these kernels is a group. A value that is not finite makes its
+// scale infinite, and with it every result of the token.
 #pragma once
 
 #include "kernels/int8_group.h"
@@ -9,8 +9,8 @@
 
 namespace jackscrew {
 
-// The group that begins `from` the first column: round(i, value(i) / scale) for up to `left` of its
-// columns.
+// Quantises a group of up to `left` columns: code i is round(i, value(i) / scale), the quotient
+// being clamped to [-limit, limit] before.
 template <class Team, class Value, class Round>
 JACKSCREW_ROW void quantize_group(const Team& team, int64_t left, int64_t limit, int8_t* codes,
                                   float* to_scale, const Value& value, const Round& round) {
@@ -60,7 +60,7 @@ struct QuantizeGradientGroups {
   const StepScalars* scalars;
   int64_t width, from_stride, groups;
   RowCount tokens;
-  int64_t first_group, token_groups;  // of the whole gradient: this part's first, a token's
+  int64_t first_group, token_groups;  // in the whole gradient: this part's first, a token's groups
   uint32_t tensor;
   int32_t limit;
   template <class Team>

@@ -7,15 +7,15 @@ namespace jackscrew {
 
 namespace {
 
-// Of the second operand of a product of bytes, which takes any.
+// The largest code of the second operand of an int8 product, where any is allowed.
 constexpr int32_t kSecondLimit = 127;
 
-// Rows of the kernels on groups of tokens by blocks of columns.
+// The number of rows of kernels whose row is a group of tokens by a block of columns.
 int64_t column_tiles(const Tensor& matrix) {
   return ceil_div(matrix.rows(), kInt8Group) * ceil_div(matrix.cols(), kInt8Group);
 }
 
-// Whole words, and not so that rows share sets of the cache: see int8_row_bytes().
+// Whole words, and no stride at which rows share cache sets: see int8_row_bytes().
 int64_t transposed_stride(int64_t tokens) {
   const int64_t bytes = round_up(tokens, kInt8Group);
   return bytes % 1024 == 0 ? bytes + kInt8Group : bytes;

@@ -1,6 +1,6 @@
-// What a product of bytes needs for dW = dyᵀ x, whose contraction runs over the tokens: the columns
-// of dy and of x as signed bytes with scales of their own. A row of these kernels is kInt8Group
-// tokens by kInt8Group columns. What is not finite makes its scale infinite.
+// Quantises the operands of dW = dyᵀ x, whose contraction runs over the tokens: the columns of dy
+// and of x become signed bytes with scales of their own. A row of these kernels is kInt8Group
+// tokens by kInt8Group columns. A value that is not finite makes its scale infinite.
 #pragma once
 
 #include "kernels/int8_group.h"
@@ -9,7 +9,7 @@
 
 namespace jackscrew {
 
-// One row of these kernels of a matrix [tokens, width].
+// The tile that is one row of these kernels, of a matrix [tokens, width].
 struct ColumnTile {
   int64_t group, first_token, tokens;
   int64_t block, first_column, columns;
@@ -24,18 +24,19 @@ struct ColumnTile {
   }
 };
 
-// What brings numbers up to `largest` to codes up to `top`; finite for tiny ones too.
+// The factor that brings numbers up to `largest` to codes up to `top`; finite for tiny ones too.
 JACKSCREW_ROW float to_codes(float largest, float top) {
   return largest > 0.0f ? row_min(top / largest, 3.4028235e38f) : 0.0f;
 }
 
-// NaN, of what is not finite, becomes a code as well: the scale tells of it.
+// Clamps to [-top, top]. NaN becomes a code as well: the scale shows it.
 JACKSCREW_ROW float within_codes(float value, float top) {
   return row_min(row_max(value, -top), top);
 }
 
-// dy transposed, each column with a scale for every kInt8Group tokens, rounded stochastically after
-// its rows are scaled. The random numbers are a function of seed, step, tensor, token and column.
+// Quantises dy and transposes it. Each column has a scale for every kInt8Group tokens, and is
+// rounded stochastically after its rows are scaled. The random numbers are a function of seed,
+// step, tensor, token and column.
 struct QuantizeGradientColumns {
   static constexpr bool kShortLoops = true;
   const float* from;          // [tokens, width], row stride from_stride

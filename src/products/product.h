@@ -15,7 +15,7 @@ namespace jackscrew {
 // An input made ready for a product once and shared by the weights that read it (q, k and v).
 struct Operand {
   Tensor x;            // [tokens, in], in the product's activation_dtype()
-  Int8Rows rows = {};  // the same in bytes, for a product of bytes
+  Int8Rows rows = {};  // the same in int8, for an int8 product
 };
 
 // A weight as a product reads it.
@@ -30,19 +30,20 @@ struct LinearUse {
 class Product : public Contributor {
  public:
   virtual const char* name() const = 0;
-  // What lies between two products, and its gradient, may be rounded to: f32 or bf16.
+  // The type that activations between two products, and their gradients, may be rounded to: f32 or
+  // bf16.
   virtual DType activation_dtype() const = 0;
-  // What products that have no weight (attention's, that of an update) may round their operands to:
-  // f32 or bf16.
+  // The type that products without a weight (attention's, that of an update) may round their
+  // operands to: f32 or bf16.
   virtual DType operand_dtype() const = 0;
 
-  // Who multiplies a weight of the model: a product may leave some to another one of its own.
+  // The product that multiplies a weight of the model: this one, or another one of its own.
   virtual const Product& product_of(const WeightSpec& /*weight*/) const { return *this; }
   // Throws Error(usage) for a weight that it cannot multiply.
   virtual void check(const WeightSpec& /*weight*/) const {}
 
-  // x is f32 or of activation_dtype(). What is made of it lies in context.scratch, whose frame the
-  // caller holds.
+  // Prepares x, f32 or of activation_dtype(). What is made of it lies in context.scratch, whose
+  // frame the caller holds.
   virtual Operand prepare(Context& context, const Tensor& x) const = 0;
   // y [tokens, out] (+)= x Wᵀ, f32 or of activation_dtype()
   virtual void forward(Context& context, const Operand& a, const LinearUse& use, const Tensor& y,
@@ -52,22 +53,22 @@ class Product : public Contributor {
   virtual Gradient backward(Context& context, const Operand& a, const Tensor& dy,
                             const LinearUse& use) const = 0;
 
-  // What this product keeps beside a weight, for its owner to own: vectors of WeightKind::product,
-  // in f32. Learners train them as they train norms; no model that is written has them. The head is
-  // asked for as lm_head, be it the embedding or not.
+  // The parameters that this product keeps beside a weight, which belong to the weight's owner: f32
+  // vectors of WeightKind::product. Learners train them as they train norms; no written model
+  // contains them. The head is asked for as lm_head, whether it is the embedding or not.
   virtual std::vector<WeightSpec> parameters(const WeightSpec& /*weight*/) const { return {}; }
-  // Writes the first values of use.own; the weight has its own.
+  // Writes the initial values of use.own, once the weight has its own.
   virtual void initialise(Context&, const LinearUse&) const {}
-  // Multiplies again: G = dyᵀ x, and a row of G ∘ W sums to that column of dy ∘ y.
+  // Computes y again: as G = dyᵀ x, row i of G ∘ W and column i of dy ∘ y have the same sum.
   void add_scale(const Gradient& g, const Tensor& d) const override;
 
   // d [1, size] += the gradient of g.own[place], where g is what backward() gave.
   virtual void add_own(const Gradient& g, size_t place, const Tensor& d) const;
 
-  // For parameters with begins_from_data, in every step: d [2, size] += the values that the tokens
-  // of g say that g.own[place] should have now, times the number of tokens; and that number, once
-  // for each. Where the data are to say nothing any more, nothing is added. The parameter is then
-  // set to their mean over the step, whatever micro-batches and ranks it was cut into.
+  // For parameters with begins_from_data, in every step. Adds to row 0 of d [2, size] the values
+  // that the tokens of g suggest for g.own[place], times the number of tokens, and to row 1 that
+  // number. Adds nothing once the data no longer decide. The parameter is then set to the mean over
+  // the step, however that was cut into micro-batches and ranks.
   virtual void add_own_start(const Gradient& g, size_t place, const Tensor& d) const;
 };
 

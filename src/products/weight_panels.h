@@ -1,5 +1,4 @@
-// Rows of a weight in f32, some at a time, for products that bring them into an arithmetic of their
-// own.
+// Panels of a weight's rows in f32, for products that convert them to an arithmetic of their own.
 #pragma once
 
 #include <algorithm>
@@ -9,14 +8,14 @@
 
 namespace jackscrew {
 
-// Rows of a panel of about so many bytes, `element` each: whole groups, for panels of W are pieces
-// of the contraction of dx.
+// The number of rows in a panel of about `bytes` with elements of `element` bytes: whole groups of
+// kInt8Group, because panels of W are pieces of the contraction of dx.
 inline int64_t panel_rows_of(const Weight& weight, int64_t bytes, int64_t element) {
   const int64_t rows = bytes / (weight.cols() * element) / kInt8Group * kInt8Group;
   return std::min(weight.rows(), std::max(kInt8Group, rows));
 }
 
-// Room for rows of a weight that is not stored as f32; else empty.
+// Scratch for `rows` rows of a weight that is not stored as f32; else empty.
 inline Tensor decoded_panel(const Context& context, const Weight& weight, int64_t rows) {
   if (!weight.as_f32().empty()) return {};
   return context.scratch.tensor(DType::f32, {rows, weight.cols()});

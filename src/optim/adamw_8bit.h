@@ -1,5 +1,5 @@
 // AdamW with 8-bit states (Dettmers et al., "8-bit Optimizers via Block-wise Quantization",
-// arXiv 2110.02861): about 2.03 bytes for an element in place of 8.
+// arXiv 2110.02861): about 2.03 bytes per element instead of 8.
 #pragma once
 
 #include <memory>

@@ -1,22 +1,22 @@
-// AdamW whose moments are kept as codes of the dynamic maps, in blocks with the largest magnitude
+// AdamW whose moments are stored as codes of the dynamic maps, in blocks with the largest magnitude
 // of each (arXiv 2110.02861, section 2). An update is that of AdamwUpdate on the decoded moments;
 // the parameter sees the new moments before they are encoded.
 //
-// The GPU kernels of bitsandbytes let the decay follow the step, p = (p - step) * (1 - lr * decay);
-// here, as in torch.optim.AdamW and in its own code for CPUs, the decay comes first.
+// The GPU kernels of bitsandbytes apply the decay after the step, p = (p - step) * (1 - lr *
+// decay); here, as in torch.optim.AdamW and in its own code for CPUs, the decay comes first.
 //
-// A moment that is not 0 never becomes 0, however small beside the largest of its block. Of first
-// moments that keeps the sign. Of second moments it keeps the update bounded: one below 1.6e-7 of
-// the largest would become 0 while the first moment lives, and with the next gradient near 0 the
-// step would be learning_rate * m / epsilon. Over 200 steps with gradients of two decades that
-// moved single weights by 900,000 learning rates where f32 states move 169; raised to the smallest
-// code (3.25e-7 of the largest) it is 187.
+// A nonzero moment never becomes 0, however small beside the largest of its block. For first
+// moments this keeps the sign. For second moments it keeps the update bounded: one below 1.6e-7 of
+// the largest would become 0 while the first moment is still there, and with the next gradient near
+// 0 the step would be learning_rate * m / epsilon. Over 200 steps with gradients that span two
+// decades this moved single weights by 900,000 learning rates where f32 states move them by 169;
+// raised to the smallest code (3.25e-7 of the largest) it is 187.
 //
-// Second moments are rounded to either neighbour at random, so that the moment itself is expected:
-// a step adds some 0.1 % to one, less than half a code, and rounded to nearest it would stay where
-// it was when it should grow, and the update be too large. (A tiny Qwen3 with 600 tokens, 200
-// steps: the largest change in the head is 196 learning rates with f32 states, 233 with rounding to
-// nearest, 197 so.) First moments change by 10 % and need it not.
+// Second moments are rounded stochastically: a step adds some 0.1 % to one, less than half a code,
+// so that rounded to nearest it would stay where it was when it should grow, and the update would
+// be too large. (A tiny Qwen3 with 600 tokens, 200 steps: the largest change in the head is 196
+// learning rates with f32 states, 233 with rounding to nearest, 197 with stochastic rounding.)
+// First moments change by 10 % and do not need it.
 #pragma once
 
 #include "base/philox.h"
@@ -27,7 +27,7 @@
 
 namespace jackscrew {
 
-// How moments are kept: blocks of so many codes with the largest magnitude of each.
+// Codes of a block, which share the largest magnitude.
 inline constexpr int64_t kMomentBlock = 256;
 
 template <class Team>
@@ -45,7 +45,7 @@ JACKSCREW_ROW void encode_first_moments(const Team& team, const DynamicMap& map,
             [&](int64_t i) { codes[i] = dynamic_code_keeping_sign(map, values[i] / divisor); });
 }
 
-// The same of second moments, rounded to either neighbour by the random numbers of the block.
+// The same for second moments, rounded stochastically by the random numbers of the block.
 template <class Team>
 JACKSCREW_ROW void encode_second_moments(const Team& team, const DynamicMap& map,
                                          MomentValues<Team>& values, float largest, int64_t size,
@@ -108,7 +108,7 @@ struct Adamw8bitUpdate {
         team.max(size, 0.0f, [&](int64_t i) { return __builtin_fabsf(new_m[i]); });
     const float v_largest = team.max(size, 0.0f, [&](int64_t i) { return new_v[i]; });
     encode_first_moments(team, signed_map, new_m, m_largest, size, m_code);
-    // Tensors share the numbers: nothing is ever added over tensors.
+    // All tensors use the same random numbers: nothing is ever added across tensors.
     const RandomStream random =
         RandomStream::make(scalars->seed, RandomPurpose::state_rounding, scalars->step, 0);
     encode_second_moments(team, unsigned_map, new_v, v_largest, size, random, first_block + row,
@@ -123,7 +123,7 @@ struct Adamw8bitUpdate {
 };
 JACKSCREW_ROW_KERNEL(Adamw8bitUpdate)
 
-// One block of moments as numbers.
+// Decodes one block of moments.
 struct DecodeMoments {
   DynamicMap map;
   const uint8_t* codes;  // [count]
@@ -160,7 +160,7 @@ struct EncodeMoments {
     const float largest = team.max(size, 0.0f, [&](int64_t i) { return __builtin_fabsf(kept[i]); });
     MomentCodes<Team> code;
     if (second) {
-      // Other numbers than those of the update of the same step.
+      // Other random numbers than those of the update in the same step.
       const RandomStream random =
           RandomStream::make(scalars->seed, RandomPurpose::state_rounding, scalars->step, 1);
       encode_second_moments(team, map, kept, largest, size, random, row, code);

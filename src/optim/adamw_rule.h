@@ -1,5 +1,5 @@
-// AdamW (Loshchilov and Hutter 2019) of one element in f32, in the order of operations of
-// torch.optim.AdamW; how its moments are kept is the business of the kernels that use it.
+// AdamW (Loshchilov and Hutter 2019) for one element in f32, in the order of operations of
+// torch.optim.AdamW; the kernels that use it decide how moments are stored.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace jackscrew {
 
-// What one update of one tensor needs, in device memory; made by AdamwPrepare.
+// The factors of one update of one tensor, in device memory; written by AdamwPrepare.
 struct AdamwFactors {
   int32_t step;       // updates made so far
   float decay;        // 1 - lr * weight_decay

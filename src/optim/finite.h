@@ -1,4 +1,4 @@
-// Whether what was learned is finite, asked where it lies.
+// Checks on the device whether values are finite.
 #pragma once
 
 #include "kernels/context.h"

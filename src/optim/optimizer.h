@@ -18,7 +18,7 @@ struct OptimizerOptions {
   double epsilon = 1e-8;
 };
 
-// Decoupled weight decay, by what a weight is. Norms and biases are usually left alone: there is no
+// Decoupled weight decay, by the kind of weight. Norms and biases usually get none: there is no
 // reason for a scale to be near 0.
 struct WeightDecay {
   double matrices = 0;  // embedding and head, too
@@ -43,9 +43,9 @@ class OptimizerState {
   virtual void update(Context& context, const Tensor& parameter, const Tensor& gradient,
                       int64_t first) = 0;
 
-  // From now on gradients, as matrices [count / n, n], come in other coordinates: g c in place of
-  // g, for c [n, n], f32. Moments follow: M c and V (c ∘ c), see rotate_moments.h. Outside of
-  // steps.
+  // Changes the basis of the moments by c [n, n], f32: from this call on, gradients, as matrices
+  // [count / n, n], come multiplied by c. Moments become M c and V (c ∘ c), see rotate_moments.h.
+  // Called outside of steps.
   virtual void rotate(Context& context, const Tensor& c) = 0;
 
   // Visits what must be saved, under names that begin with `name`.

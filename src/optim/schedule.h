@@ -11,8 +11,8 @@ enum class ScheduleKind { constant, linear, cosine };
 // Throws Error(usage) for an unknown name.
 ScheduleKind parse_schedule(std::string_view name);
 
-// `ratio` of all steps, rounded up as transformers does, but not all of them: the first has the
-// rate 0, and a run of one step would learn nothing.
+// The warm-up steps: `ratio` of all steps, rounded up as transformers does, but fewer than all: the
+// first step has the rate 0, and a run of one step would learn nothing.
 int64_t warmup_from_ratio(double ratio, int64_t total_steps);
 
 struct Schedule {

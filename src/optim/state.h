@@ -24,13 +24,13 @@ enum class StateRole {
               // depends on it
 };
 
-// Values that lie elsewhere than in this process's memory, or elsewhere as well.
+// Values that are not, or not only, in this process's memory.
 class RemoteState {
  public:
   virtual ~RemoteState() = default;
-  // Calls sink(bytes) with the values' bytes in order, some at a time.
+  // Calls sink(bytes) with the bytes of the values, in order, in pieces.
   virtual void read(const std::function<void(std::span<const uint8_t>)>& sink) const = 0;
-  // Overwrites them wherever they are; the bytes of all of them.
+  // Overwrites all of the values, wherever they are.
   virtual void write(std::span<const uint8_t> bytes) const = 0;
 };
 
@@ -40,20 +40,21 @@ struct StateRef {
   Tensor view;  // contiguous
   bool save;    // belongs in a checkpoint
   // A file of booked_bytes(view.bytes()) that begins with exactly these bytes and will not change:
-  // a checkpoint links it instead. On the plan device there is none of that name.
+  // a checkpoint links it instead of writing them. On the plan device no file of that name exists.
   fs::path file = {};
-  int64_t elements = 0;  // of what is `stored`
-  // Of a gradient or a window: where sums of lanes wait (lane_sums.h); a window has one more, for
+  int64_t elements = 0;  // of the role `stored`
+  // For a gradient or a window: where sums of lanes wait (lane_sums.h); a window has one more, for
   // what it held before the step.
   std::vector<Tensor> lane_sums = {};
-  // Of a constant: an adapter has it behind the parameter of that name, along that dimension.
+  // For a constant: an adapter has it joined to the end of the parameter of that name, along that
+  // dimension.
   std::string joins = {};
   int joins_along = 0;
-  // Set: the values are reached through it alone, and `view` has only their type and shape.
+  // If set, the values are reached only through it, and `view` has only their type and shape.
   std::shared_ptr<const RemoteState> remote = {};
 };
 
-// How many values of the model a state holds that learn, now or when their turn comes.
+// The number of the model's values in a state that learn, now or when their turn comes.
 inline int64_t learning_elements(const StateRef& state) {
   const bool exact = state.role == StateRole::parameter || state.role == StateRole::master;
   return exact ? state.view.size() : state.role == StateRole::stored ? state.elements : 0;

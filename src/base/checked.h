@@ -1,4 +1,5 @@
-// Arithmetic on sizes that cannot overflow silently. Sizes are int64_t everywhere.
+// Arithmetic on sizes that cannot overflow silently: it throws Error(generic). Sizes are int64_t
+// everywhere.
 #pragma once
 
 #include <concepts>
@@ -21,7 +22,7 @@ inline int64_t checked_add(int64_t a, int64_t b) {
   return out;
 }
 
-// a / b where b must divide a.
+// a / b; throws Error(generic) unless b divides a.
 inline int64_t div_exact(int64_t a, int64_t b) {
   if (b <= 0 || a % b != 0) fail(ErrorKind::generic, "{} is not a multiple of {}", a, b);
   return a / b;
@@ -35,7 +36,7 @@ inline int64_t round_up(int64_t a, int64_t b) {
   return checked_mul(ceil_div(a, b), b);
 }
 
-// Converts between integer types; throws where the value does not fit.
+// Converts between integer types; throws Error(generic) where the value does not fit.
 template <std::integral To, std::integral From>
 To narrow(From value) {
   const To out = static_cast<To>(value);

@@ -8,7 +8,7 @@ namespace jackscrew {
 
 namespace {
 
-// The instruction for this very polynomial, which x86-64-v3 has; eight bytes at a time.
+// Uses the instruction for exactly this polynomial, which x86-64-v3 has; eight bytes at a time.
 __attribute__((target("sse4.2"))) uint32_t add_bytes(uint32_t state,
                                                      std::span<const uint8_t> bytes) {
   while (bytes.size() >= sizeof(uint64_t)) {

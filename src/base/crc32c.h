@@ -12,7 +12,7 @@ class Crc32c {
  public:
   void add(std::span<const uint8_t> bytes);
   void add(std::string_view text);
-  // Of all that was added.
+  // The checksum of all bytes added so far.
   uint32_t value() const { return ~state_; }
 
  private:

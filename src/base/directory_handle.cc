@@ -44,7 +44,7 @@ std::optional<fs::path> DirectoryHandle::path() const {
   std::error_code error;
   fs::path now = fs::read_symlink("/proc/self/fd/" + std::to_string(descriptor_), error);
   if (error) return std::nullopt;
-  // Some file systems number a directory anew whenever they look at it.
+  // Some file systems give a directory a new inode number whenever it is looked up.
   if (is_at(now) || now == fs::canonical(opened_as_, error)) return now;
   return std::nullopt;
 }

@@ -27,7 +27,7 @@ class DirectoryHandle {
   // A path that leads to it now: the one by which it was opened, or where it was moved. nullopt
   // where it was removed, or the system does not say.
   std::optional<fs::path> path() const;
-  // The same for messages: the path by which it was opened where none leads to it.
+  // The same for messages: if no path leads to it, the one by which it was opened.
   fs::path shown() const { return path().value_or(opened_as_); }
 
  private:

@@ -74,7 +74,8 @@ void sync_directory(const fs::path& path);
 class DirectoryLock {
  public:
   DirectoryLock() = default;
-  // Throws Error(generic) when another process holds it. File systems without locks are not locked.
+  // Throws Error(generic) when another process holds it. On file systems without locks nothing is
+  // locked.
   explicit DirectoryLock(const fs::path& directory);
   ~DirectoryLock();
   DirectoryLock(DirectoryLock&& other) noexcept;

@@ -69,7 +69,7 @@ JACKSCREW_INLINE f16 to_f16(float value) {
   return f16{static_cast<uint16_t>(sign | result)};
 }
 
-// The nearest value of a type that is chosen by name.
+// The nearest value of the type To.
 template <class To>
 JACKSCREW_INLINE To from_float(float value);
 template <>

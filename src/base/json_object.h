@@ -34,7 +34,7 @@ class JsonObject {
   // Adds all members of `other` behind the present ones.
   JsonObject& merge(const JsonObject& other);
 
-  // What another object's body() says.
+  // The object whose body() is `body`.
   static JsonObject of_body(std::string body) {
     JsonObject object;
     object.body_ = std::move(body);
@@ -50,8 +50,8 @@ class JsonObject {
   std::string body_;  // between the braces
 };
 
-// What the JSON parser complains of, given its what(): without its own name and number, and without
-// the line where the text is known to be one line.
+// The JSON parser's complaint, taken from its what() without its own name and number, and without
+// the line number if the text is known to be one line.
 std::string json_complaint(std::string_view what, bool one_line = false);
 
 }  // namespace jackscrew

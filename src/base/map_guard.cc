@@ -16,20 +16,20 @@ namespace {
 
 struct GuardedMap {
   std::atomic<uintptr_t> begin{0};
-  std::atomic<size_t> size{0};  // 0: nothing is guarded, or something else is about to be
+  std::atomic<size_t> size{0};  // 0: the slot guards nothing, or is about to guard another map
   std::atomic<bool> lost{false};
 };
 
-// A handler of signals can reach nothing but what is static, and may not wait for a lock: who adds
-// or removes a map holds one, the handler reads without.
+// A signal handler can reach only static data, and may not wait for a lock: whoever adds or removes
+// a map holds one, the handler reads without.
 constexpr size_t kMostMaps = size_t{1} << 16;  // more than the largest models have masters in files
 constinit std::array<GuardedMap, kMostMaps> guarded;
-constinit std::atomic<size_t> used{0};  // of `guarded`, those that ever were
+constinit std::atomic<size_t> used{0};  // slots of `guarded` that have ever been used
 constinit std::atomic<int> lost_maps{0};
 struct sigaction handled_before;
 
-// Puts zeros in place of the rest of the map that holds `address`, if one does: nobody will need
-// it, and a page at a time would be a signal for each.
+// Replaces the rest of the map that holds `address`, if one does, by zeros: nobody will need it,
+// and page by page it would take a signal for each.
 bool replace_by_zeros(const void* address) {
   const auto at = reinterpret_cast<uintptr_t>(address);
   for (size_t i = 0; i < used.load(); ++i) {
@@ -56,7 +56,7 @@ void handle(int, siginfo_t* information, void*) {
   if (!by_instruction) ::raise(SIGBUS);           // when this has returned
 }
 
-// What is known of maps beside what the handler needs.
+// What is known of a map besides what the handler needs.
 struct Known {
   size_t slot;  // in `guarded`
   fs::path path;
@@ -74,7 +74,7 @@ std::map<const void*, Known>& known_maps() {
               "restore the file and run again; nothing may write to it while it is in use");
 }
 
-// The stack of one thread.
+// The signal stack of one thread.
 class SignalStack {
  public:
   SignalStack() {
@@ -98,7 +98,7 @@ class SignalStack {
  private:
   // The widest registers of today take 11 KiB of it.
   static constexpr size_t kSize = size_t{64} << 10;
-  std::unique_ptr<std::byte[]> memory_;  // null: the thread has one of somebody else's
+  std::unique_ptr<std::byte[]> memory_;  // null: the thread already has another one
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Maps of files outlive the bytes of the file: where another program truncates it, or its disk
+// A map may outlive the bytes of its file: where another program truncates the file, or its disk
 // fails, the kernel sends SIGBUS to the thread that reads the map, which by default ends the
 // process without a word. Here the lost bytes become zeros instead, and the map counts as lost:
 // whoever reads a map checks it before what was read is used for anything that lasts.
@@ -13,18 +13,19 @@
 
 namespace jackscrew {
 
-// A map of the file `path`, from mmap() until just before munmap(). MappedFile does this itself.
+// Guards a map of the file `path`, from after mmap() until just before munmap(). MappedFile does
+// this itself.
 void guard_map(const void* data, size_t size, const fs::path& path);
 void unguard_map(const void* data);
 
 // Throws Error(`kind`) naming the file where bytes of the guarded map at `data` were lost when they
-// were read or written. One look at a flag where no map is.
+// were read or written. Costs one look at a flag while no map is lost.
 void check_map(const void* data, ErrorKind kind = ErrorKind::model);
 // The same for any map, as Error(model).
 void check_maps();
 
-// What `read` returns of a file, if the bytes that it saw were the file's. Throws as check_map()
-// does rather than what `read` throws over zeros.
+// Returns what `read` returns, once it is sure that `read` saw the file's bytes. If bytes were lost
+// it throws as check_map() does, rather than what `read` throws over zeros.
 template <class Read>
 auto read_whole(const MappedFile& file, const Read& read, ErrorKind kind = ErrorKind::model) {
   try {
@@ -37,8 +38,8 @@ auto read_whole(const MappedFile& file, const Read& read, ErrorKind kind = Error
   }
 }
 
-// Handles SIGBUS in guarded maps as long as it lives; elsewhere the signal does what it did. Make
-// one in main().
+// Handles SIGBUS in guarded maps as long as it lives; elsewhere the signal is handled as before.
+// Make one in main().
 class BusErrors {
  public:
   BusErrors();
@@ -47,8 +48,8 @@ class BusErrors {
   BusErrors& operator=(const BusErrors&) = delete;
 };
 
-// Gives the calling thread a stack for handlers, if it has none, until it ends: for threads that
-// run generated code, which may point the stack pointer into the heap (base/signals.h).
+// Gives the calling thread a signal stack until it ends, if it has none: for threads that run
+// generated code, which may point the stack pointer into the heap (base/signals.h).
 void ensure_signal_stack();
 
 }  // namespace jackscrew

@@ -20,7 +20,7 @@ bool names_module(std::string_view name, std::string_view path);
 class ModuleTargets {
  public:
   ModuleTargets() = default;
-  // Throws Error(usage) for what is no regular expression.
+  // Throws Error(usage) for an invalid regular expression.
   static ModuleTargets from_names(std::vector<std::string> names);
   static ModuleTargets from_expression(const std::string& expression);
 
@@ -35,12 +35,12 @@ class ModuleTargets {
 };
 
 // rank_pattern, alpha_pattern: numbers for modules whose paths are matched, whole or from behind a
-// dot, by a regular expression. Where several match it is the first in the order of their text that
-// counts: so PEFT reads the files that it wrote.
+// dot, by a regular expression. If several match, the first in the alphabetical order of the
+// patterns counts, as in PEFT when it reads the files that it wrote.
 class ModuleNumbers {
  public:
   ModuleNumbers() = default;
-  // Throws Error(usage) for what is no regular expression.
+  // Throws Error(usage) for an invalid regular expression.
   explicit ModuleNumbers(const std::map<std::string, double>& numbers);
 
   std::optional<double> find(std::string_view path) const;

@@ -1,6 +1,6 @@
-// Named, typed options: tables that say what may be set, and a set of values with their origins.
-// Nothing here knows a particular option; whoever reads an option declares it in a table of its
-// own.
+// Named, typed options: tables that declare what may be set, and a set of values with their
+// origins. Nothing here knows a particular option; whoever reads an option declares it in a table
+// of its own.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +29,8 @@ struct OptionSpec {
   // Inclusive limits of integers, numbers and bytes.
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
-  // Whether the result of a run depends on this option; false too where it does so only through
-  // what is recorded elsewhere.
+  // Whether the result of a run depends on this option; false too if it does so only through what
+  // is recorded elsewhere.
   bool affects_result = true;
 };
 
@@ -41,8 +41,8 @@ struct OptionTable {
   bool saved = true;  // false: about one call of the program only, absent from dumps
 };
 
-// A name that other programs have for an option, where it is not the same here: no value is taken
-// under it, but whoever gives it is told what to write.
+// A name that other programs have for an option that is called differently here: no value is
+// accepted under it, but the error says what to write.
 struct ForeignName {
   const char* names;  // separated by spaces
   const char* hint;
@@ -75,7 +75,7 @@ class OptionSet {
   // alias is taken already, or a default is not valid.
   void add(const OptionTable& table);
 
-  // Names to be explained where they are given, and are unknown. They must outlive the set.
+  // Sets the names that errors about unknown options explain. They must outlive the set.
   void explain(std::span<const ForeignName> names) { foreign_ = names; }
   // The hint for such a name; nullptr where there is none.
   const char* explanation(std::string_view name) const;

@@ -32,7 +32,7 @@ struct Philox4 {
   uint32_t x[4];
 };
 
-// Multipliers of a round and what it adds to the key.
+// The multipliers of a round, and what it adds to the key.
 inline constexpr uint32_t kPhiloxM0 = 0xD2511F53u;
 inline constexpr uint32_t kPhiloxM1 = 0xCD9E8D57u;
 inline constexpr uint32_t kPhiloxW0 = 0x9E3779B9u;
@@ -68,7 +68,7 @@ struct RandomStream {
                         tensor};
   }
 
-  // The random numbers at 4 * block and the three places behind it.
+  // The random numbers at indices 4 * block to 4 * block + 3.
   JACKSCREW_INLINE Philox4 four(uint64_t block) const {
     return philox4x32(static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32),
                       purpose_and_step, tensor, static_cast<uint32_t>(seed),

@@ -34,17 +34,17 @@ std::optional<int64_t> read_number(const fs::path& path) {
   return std::nullopt;  // also where the file says "max"
 }
 
-// How a version of control groups calls what it says of memory.
+// The names of the memory files in a version of control groups.
 struct GroupFiles {
   const char* limit;
   const char* used;
-  std::array<std::string_view, 2> caches;  // in memory.stat: pages of files, which give way
+  std::array<std::string_view, 2> caches;  // in memory.stat: the page cache, which gives way
 };
 constexpr GroupFiles kVersion1 = {
     "memory.limit_in_bytes", "memory.usage_in_bytes", {"total_inactive_file", "total_active_file"}};
 constexpr GroupFiles kVersion2 = {"memory.max", "memory.current", {"inactive_file", "active_file"}};
 
-// A tree of groups that limit memory, as it is mounted.
+// A mounted tree of control groups that limit memory.
 struct Tree {
   const GroupFiles* files = nullptr;
   std::string top;  // the group that is seen at `mount`: not "/" in many containers
@@ -89,15 +89,15 @@ std::string own_group(const fs::path& root, const GroupFiles* files) {
   return "/";
 }
 
-// The group as it is called below the mount. The mount itself where it lies outside, as for a
-// process that sees its container's own group there and the host's name of it in /proc.
+// The path of the group below the mount. Empty, for the mount itself, if the group lies outside, as
+// for a process that sees its container's own group there and the host's name of it in /proc.
 fs::path group_below(const Tree& tree, const std::string& group) {
   const fs::path relative = fs::path(group).lexically_relative(tree.top);
   const bool outside = relative.empty() || *relative.begin() == "..";
   return outside || relative == "." ? fs::path() : relative;
 }
 
-// What a group's limit leaves, if it has one.
+// The limit of a group, if it has one, and what it leaves.
 std::optional<MemoryLimit> limit_of(const fs::path& directory, const GroupFiles& files) {
   const auto limit = read_number(directory / files.limit);
   const auto usage = read_number(directory / files.used);

@@ -13,16 +13,16 @@ int64_t anonymous_resident_bytes();
 // Memory of the machine (MemTotal of /proc/meminfo); 0 when unknown.
 int64_t total_memory_bytes();
 
-// A limit that the kernel holds this process to, by ending it.
+// A limit that the kernel enforces on this process by killing it.
 struct MemoryLimit {
   int64_t bytes = 0;
-  int64_t available = 0;  // what is left of it, pages of files counted as free: they give way
-  fs::path group;         // the directory of the control group that has it
+  int64_t available = 0;  // what is left of it; the page cache counts as free, as it gives way
+  fs::path group;         // the directory of the control group that sets it
 };
 
-// The limit of the process's control group or of one around it that leaves least, in version 1 and
-// 2 of control groups: containers, systemd and Slurm set them. `root`: where /proc and the mounts
-// are looked for.
+// The limit that leaves least, among those of the process's control group and of the groups around
+// it, in version 1 and 2 of control groups: containers, systemd and Slurm set them. `root`: where
+// /proc and the mounts are looked for.
 std::optional<MemoryLimit> memory_limit(const fs::path& root = "/");
 
 // Bytes that programs can still take without swapping (MemAvailable of /proc/meminfo, or less where

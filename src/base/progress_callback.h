@@ -1,4 +1,4 @@
-// How long work tells of itself without knowing who listens.
+// How long-running work reports its progress without knowing who listens.
 #pragma once
 
 #include <cstdint>
@@ -6,8 +6,8 @@
 
 namespace jackscrew {
 
-// Called as work gets done, on the thread that does it: `amount` more, in the unit that the work is
-// said to count in. Empty: nobody listens.
+// Called on the working thread as work gets done, with the `amount` that was added, in the unit
+// that the work declares. Empty: nobody listens.
 using ProgressCallback = std::function<void(int64_t amount)>;
 
 }  // namespace jackscrew

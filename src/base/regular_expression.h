@@ -9,11 +9,11 @@ namespace jackscrew {
 
 class RegularExpression {
  public:
-  // Throws Error(usage) where it is none, saying what is wrong and where.
+  // Throws Error(usage) for an invalid pattern, saying what is wrong and where.
   explicit RegularExpression(const std::string& pattern);
 
-  // Whether the pattern is the whole of `text`. Throws Error(usage) where finding out takes too
-  // long.
+  // Whether the pattern matches the whole of `text`. Throws Error(usage) if that takes too long to
+  // find out.
   bool is_whole(std::string_view text) const;
 
  private:

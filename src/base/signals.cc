@@ -17,7 +17,8 @@ namespace jackscrew {
 
 namespace {
 
-// What an instruction of the thread itself causes: blocked, the kernel would kill without a word.
+// Caused by an instruction of the thread itself: if they were blocked, the kernel would kill the
+// process without a word.
 constexpr std::array kSynchronous = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT};
 // Their default actions run no code of the process, and must go on working.
 constexpr std::array kLeftAlone = {SIGTSTP, SIGTTIN, SIGTTOU, SIGCONT, SIGPIPE};

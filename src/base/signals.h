@@ -8,7 +8,7 @@
 // KiB with AVX-512's registers, written below that buffer: over whatever malloc keeps there.
 //
 // Two guards follow. SignalsBlocked stands around each call of generated code, so that handlers of
-// whoever links this library (a profiler's SIGPROF) come before it or after it. SignalThread lets a
+// whoever links this library (a profiler's SIGPROF) run before it or after it. SignalThread lets a
 // program act on signals without any handler.
 #pragma once
 
@@ -20,7 +20,7 @@
 
 namespace jackscrew {
 
-// The calling thread gets no signal as long as this lives, but for those that its own instructions
+// Blocks every signal on the calling thread while it lives, except those that its own instructions
 // cause (SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT): whoever handles one of those
 // must set SA_ONSTACK; the thread has a stack for it (base/map_guard.h). Two system calls, some 0.3
 // us.
@@ -36,19 +36,19 @@ class SignalsBlocked {
 };
 
 // Waits for the process's signals on a thread of its own. Make it before any other thread: those
-// that the calling thread starts later inherit what is blocked here, which is every signal but
-// those above, those of job control (Ctrl-Z stops the process as ever) and SIGPIPE, which belongs
+// that the calling thread starts later inherit what is blocked here, which is every signal except
+// those above, those of job control (Ctrl-Z stops the process as usual) and SIGPIPE, which belongs
 // to the thread that wrote.
 class SignalThread {
  public:
   // Runs on that thread; may do whatever a thread may.
   using Action = std::function<void(int signal)>;
 
-  // `action` is called for each of `signals`. Any other does what it does by default, which for
-  // most is to end the process; one that is ignored when this begins stays ignored.
+  // `action` is called for each of `signals`. Any other has its default effect, which for most is
+  // to end the process; one that is ignored when this begins stays ignored.
   SignalThread(std::span<const int> signals, Action action);
   // Ends the thread. The calling thread keeps its signals blocked: one that arrives between the end
-  // of a run and the end of the process must not make a failure of it.
+  // of a run and the end of the process must not turn success into failure.
   ~SignalThread();
   SignalThread(const SignalThread&) = delete;
   SignalThread& operator=(const SignalThread&) = delete;

@@ -1,12 +1,12 @@
-// Where files may be put for a while.
+// Where temporary files go.
 #pragma once
 
 #include "base/file.h"
 
 namespace jackscrew {
 
-// For what is too large for memory, which /tmp may be: /var/tmp then. A directory that the user
-// names instead (TMPDIR) is taken.
+// The directory for files too large for memory, which /tmp may be in: /var/tmp then. A directory
+// that the user names (TMPDIR) is taken instead.
 fs::path large_temporary_directory();
 
 }  // namespace jackscrew

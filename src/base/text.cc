@@ -33,8 +33,8 @@ struct Character {
   size_t bytes;  // 0: none
 };
 
-// The character at the beginning of `text` if it is one that nobody sees and that changes how what
-// is around it looks: controls, ends of lines, marks and overrides of the direction of writing.
+// The character at the beginning of `text` if it is invisible and changes how the text around it
+// looks: controls, line ends, marks and overrides of the direction of writing.
 Character unseen_character(std::string_view text) {
   const auto byte = [&](size_t i) -> uint32_t {
     return i < text.size() ? static_cast<unsigned char>(text[i]) : 0;

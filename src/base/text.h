@@ -33,7 +33,7 @@ std::optional<int64_t> parse_bytes(std::string_view text);
 // "1h12m", "3m05s", "12s".
 std::string human_duration(double seconds);
 
-// Letters of ASCII alone.
+// Lowers ASCII letters only.
 std::string lower_case(std::string_view text);
 
 // Whole-string parses; nullopt when anything is left over.
@@ -41,11 +41,11 @@ std::optional<int64_t> parse_int(std::string_view text);
 std::optional<double> parse_double(std::string_view text);
 std::optional<bool> parse_bool(std::string_view text);
 
-// With characters that nobody sees spelled out ("\\n", "\\u001b", "\\u202e"): controls, ends of
-// lines, marks of the direction of writing. Text of strangers that must stay one line, move no
-// cursor and read as it is.
+// Spells out invisible characters ("\\n", "\\u001b", "\\u202e"): controls, line ends, marks of the
+// direction of writing. For untrusted text that must stay one line, move no cursor and read as it
+// is.
 std::string one_line(std::string_view text);
-// With U+FFFD for the same, but for line feeds and tabs: a text to be looked at.
+// Replaces the same characters, except line feeds and tabs, by U+FFFD: for text to be looked at.
 std::string without_controls(std::string_view text);
 
 // Whether it looks like a repository of a hub, ORG/NAME, and not like a path.

@@ -28,7 +28,7 @@ namespace {
 
 DirectoryHandle make_anew(const fs::path& directory) {
   std::error_code error;
-  fs::remove_all(directory, error);  // what a run left that was killed
+  fs::remove_all(directory, error);  // what a killed run left
   if (!error) fs::create_directories(directory, error);
   if (error) refuse("make", directory, error.value());
   return DirectoryHandle(directory);
@@ -43,7 +43,7 @@ FileBacking::~FileBacking() {
   for (const auto& [bytes, names] : spares_) {
     for (const std::string& name : names) remove(name);
   }
-  // By its name, which may be another's by now: that one goes only if it is empty.
+  // By name, which another directory may have by now: that one is removed only if it is empty.
   std::error_code ignored;
   if (const auto path = directory_.path()) fs::remove(*path, ignored);
 }

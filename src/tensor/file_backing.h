@@ -1,4 +1,4 @@
-// Memory in files: each piece a file of its own in one directory, mapped.
+// Memory in files: each piece is a mapped file of its own in one directory.
 #pragma once
 
 #include <map>
@@ -10,11 +10,11 @@
 
 namespace jackscrew {
 
-// Files are reached through the directory that was made, wherever that is moved. A file that has
-// got a second name (a checkpoint) keeps its bytes when its piece is given back.
+// Files are reached through the open directory, wherever it is moved. A file that has got a second
+// name (in a checkpoint) keeps its bytes when its piece is released.
 class FileBacking : public Backing {
  public:
-  // Makes the directory anew. Throws Error(generic) where that is refused.
+  // Makes the directory anew, without what was in it. Throws Error(generic) if that fails.
   explicit FileBacking(const fs::path& directory);
   ~FileBacking() override;
 
@@ -26,9 +26,9 @@ class FileBacking : public Backing {
   void will_need(const void* data, size_t bytes) override;
 
   // Makes sure that pieces can be replaced by others of their size, acquired before the old ones
-  // are released, however full the disk becomes: one at a time or, where all files are about to get
-  // a second name, each of them once besides. Spare files hold the room. Throws Error(generic)
-  // where there is none.
+  // are released, however full the disk becomes: one at a time, or, if all files are about to get a
+  // second name, each of them once in addition. Spare files hold the space. Throws Error(generic)
+  // if the disk does not have it.
   enum class Replaced { one_at_a_time, each };
   void reserve(Replaced replaced);
 

@@ -53,15 +53,15 @@ class Backing {
 
 // Zeroed anonymous pages, 2 MiB-aligned and offered as huge pages when large.
 std::unique_ptr<Backing> make_host_backing();
-// Each piece is a file of its own in `directory`, mapped: its pages need no memory while nobody
-// looks at them. The directory is made anew, and removed with the backing. Throws Error(generic)
+// Each piece is a mapped file of its own in `directory`: its pages need no memory while nobody
+// accesses them. The directory is made anew, and removed with the backing. Throws Error(generic)
 // when the disk has no room: the bytes are reserved when they are acquired.
 std::unique_ptr<Backing> make_file_backing(fs::path directory);
 // No bytes at all: every address is null. The plan device books through it. `file` is what
-// file_of() says of them, where they stand for bytes of files.
+// file_of() returns, for backings that stand for files.
 std::unique_ptr<Backing> make_plan_backing(fs::path file = {});
 
-// What a request for so many bytes books, and what a file that holds them is large.
+// The bytes that a request for so many books, and the size of a file that holds them.
 int64_t booked_bytes(int64_t bytes);
 
 class Memory;
@@ -100,7 +100,7 @@ class Memory {
   Memory& operator=(const Memory&) = delete;
 
   // Zeroed bytes, of which booked_bytes() are booked. Throws Error(does_not_fit) before the budget
-  // is exceeded.
+  // is exceeded, and Error(generic) while allocation is forbidden.
   Buffer allocate(Purpose purpose, int64_t bytes);
 
   // See Backing.
@@ -137,9 +137,9 @@ class NoAllocation {
   Memory& memory_;
 };
 
-// A stack of short-lived tensors over one Buffer. A plan arena has no bound and records its high
-// water, which becomes the capacity of the real one: that is how a plan and a run agree to the
-// byte.
+// A stack of short-lived tensors over one Buffer. A measuring arena has no bound and records its
+// high-water mark, which becomes the capacity of the real one: that is how a plan and a run agree
+// to the byte.
 class Arena {
  public:
   Arena() = default;
@@ -148,6 +148,8 @@ class Arena {
   // A measuring arena: null addresses, no bound.
   static Arena measuring();
 
+  // A contiguous tensor, aligned to 64 bytes and not initialised, until the innermost Frame ends.
+  // Throws Error(generic) beyond the capacity.
   Tensor tensor(DType dtype, std::initializer_list<int64_t> shape);
 
   int64_t used() const { return used_; }

@@ -49,7 +49,7 @@ struct DTypeOf<uint8_t> {
 };
 
 // Up to three dimensions; the last is contiguous, the second to last may be strided.
-// On the plan device `data` is null and nothing may look behind it.
+// On the plan device `data` is null and must not be followed.
 class Tensor {
  public:
   static constexpr int kMaxRank = 3;
@@ -63,7 +63,7 @@ class Tensor {
   // A tensor of rank 1 is one row.
   int64_t rows() const { return rank_ == 0 ? 0 : div_exact(size(), cols()); }
   int64_t cols() const { return rank_ == 0 ? 0 : shape_[static_cast<size_t>(rank_ - 1)]; }
-  int64_t row_stride() const { return row_stride_; }  // elements between rows
+  int64_t row_stride() const { return row_stride_; }  // elements from row to row
   int64_t size() const { return size_; }              // elements
   int64_t bytes() const { return size_ * dtype_size(dtype_); }
   bool empty() const { return rank_ == 0; }
@@ -72,7 +72,7 @@ class Tensor {
 
   void* raw() const { return data_; }
 
-  // The elements, checked against the dtype.
+  // The elements. Throws Error(generic) if T is not the dtype.
   template <typename T>
   T* data() const {
     if (DTypeOf<T>::value != dtype_) {
@@ -81,11 +81,12 @@ class Tensor {
     return static_cast<T*>(data_);
   }
 
-  // Rows [begin, end) of the two-dimensional view.
+  // Rows [begin, end) of the two-dimensional view. Throws Error(generic) if they are out of range.
   Tensor rows(int64_t begin, int64_t end) const;
-  // Columns [begin, end) of the two-dimensional view; keeps the row stride.
+  // Columns [begin, end) of the two-dimensional view; keeps the row stride. Throws likewise.
   Tensor columns(int64_t begin, int64_t end) const;
-  // The same elements in another shape; needs a contiguous tensor of that size.
+  // The same elements in another shape. Throws Error(generic) unless the tensor is contiguous and
+  // of that size.
   Tensor reshaped(std::initializer_list<int64_t> shape) const;
 
  private:
@@ -102,7 +103,7 @@ inline std::span<uint8_t> bytes_of(const Tensor& tensor) {
   return {static_cast<uint8_t*>(tensor.raw()), static_cast<size_t>(tensor.bytes())};
 }
 
-// Calls body(element), element a float or a bf16 as the type says: for kernels on activations.
+// Calls body(float{}) or body(bf16{}), as the type says: for kernels on activations.
 template <class Body>
 void with_activation(DType dtype, const Body& body) {
   dtype == DType::bf16 ? body(bf16{}) : body(float{});

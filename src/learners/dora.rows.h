@@ -43,7 +43,7 @@ struct RowNorms {
 };
 JACKSCREW_ROW_KERNEL(RowNorms)
 
-// magnitude / norm of a row of W + scale B A; 0 where the row is.
+// magnitude / norm of each row of W + scale B A; 0 where the row is 0.
 struct DoraFactors {
   const float* squares;    // [rows], of W
   const float* thin;       // [rank, rows], A Wᵀ
@@ -68,9 +68,9 @@ struct DoraFactors {
 };
 JACKSCREW_ROW_KERNEL(DoraFactors)
 
-// Adds the gradients of B and of the magnitudes. A magnitude of 0 has none.
+// Accumulates the gradients of B and of the magnitudes. A magnitude of 0 gets none.
 struct DoraGradient {
-  const float* d;          // [rows, rank], what is added to B's
+  const float* d;          // [rows, rank], added to B's gradient
   const float* b;          // [rows, rank]
   const float* dots;       // [rows], the share of W in the magnitude's gradient, times magnitude
   const float* magnitude;  // [rows]

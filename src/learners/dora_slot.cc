@@ -55,7 +55,7 @@ void DoraSlot::add_b(const Gradient& g, const Tensor& thin) {
 
 void DoraSlot::apply(Context& context, double weight_decay) {
   LoraSlot::apply(context, weight_decay);
-  // A vector of lengths: nothing draws it to 0. Its rate is B's, as with PEFT's LoRA+.
+  // Lengths take no weight decay. Their learning rate is B's, as with PEFT's LoRA+.
   magnitude_.apply(context, b_rate(), 0.0);
   measure(context);
 }
@@ -69,7 +69,7 @@ void DoraSlot::restored(Context& context) {
   measure(context);
 }
 
-// The norms of W's rows, and as B is 0, with them m.
+// Measures the norms of W's rows. m starts as these, for B is 0.
 void DoraSlot::begin(Context& context) const {
   const Arena::Frame frame(context.scratch);
   const int64_t rows = weight_.rows();
@@ -87,8 +87,8 @@ void DoraSlot::begin(Context& context) const {
   }
 }
 
-// m / n. The squared norm of row j of W + s B A is that of W's, and 2 s B_j (W_j Aᵀ)ᵀ, and
-// s² B_j (A Aᵀ) B_jᵀ: one thin product by W.
+// Computes m / n. The squared norm of row j of W + s B A is |W_j|² + 2 s B_j (W_j Aᵀ)ᵀ +
+// s² B_j (A Aᵀ) B_jᵀ, which takes one thin product with W.
 void DoraSlot::measure(Context& context) const {
   const Arena::Frame frame(context.scratch);
   const int64_t rows = weight_.rows();

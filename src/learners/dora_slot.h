@@ -1,4 +1,4 @@
-// DoRA (Liu et al. 2024): the rows of W + scale B A, each brought to a length that is learned.
+// DoRA (Liu et al. 2024): each row of W + scale B A is rescaled to a learned length.
 #pragma once
 
 #include "learners/lora_slot.h"
@@ -6,15 +6,15 @@
 namespace jackscrew {
 
 // y = (x Wᵀ + scale * dropout(x) Aᵀ Bᵀ) ∘ m / n, where m [out] is learned and n [out] are the norms
-// of the rows of W + scale B A. As in PEFT, n is a constant to the gradient; m begins as n.
-// (PEFT drops inputs of x Wᵀ as well, where it is multiplied by m / n - 1; that would take a
-// product more.)
+// of the rows of W + scale B A. As in PEFT, n is a constant to the gradient, and m starts as n.
+// (PEFT applies dropout to the x of x Wᵀ as well, in the term that it multiplies by m / n - 1; that
+// would cost one more product.)
 class DoraSlot : public LoraSlot {
  public:
   DoraSlot(const LearnerContext& context, const Weight& weight, const LoraSettings& settings,
            const LoraShape& shape);
 
-  // The gradient of m takes the product again.
+  // The gradient of m computes the product again.
   double gradient_products() const override { return 1.0; }
   bool transforms() const override { return true; }
   void forward(Context& context, const Operand& operand, const Tensor& y) override;

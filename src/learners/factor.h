@@ -1,4 +1,4 @@
-// What learns beside frozen weights: matrices and vectors of a learner's own.
+// Trained matrices and vectors that a learner adds beside frozen weights.
 #pragma once
 
 #include <memory>

@@ -16,8 +16,8 @@ namespace {
 
 class FusedSlot : public LearnerSlot {
  public:
-  // `before` and `all_before`, f32 [1], are the norms of its gradient and of all gradients in the
-  // step before; empty: it is not clipped.
+  // `before` and `all_before`, f32 [1], are the norms of this slot's gradient and of all gradients
+  // in the step before; empty: the gradient is not clipped.
   FusedSlot(std::unique_ptr<LearnerSlot> slot, std::string name, double weight_decay,
             OwnedTensor before, const Tensor& all_before, float first_share)
       : slot_(std::move(slot)),
@@ -57,7 +57,7 @@ class FusedSlot : public LearnerSlot {
  private:
   bool clips() const { return !before_.empty(); }
 
-  // Norm, clipping and finiteness of what this slot has accumulated.
+  // Norm, clipping factor and finiteness of this slot's accumulated gradients.
   void measure(Context& context) const {
     const Arena::Frame frame(context.scratch);
     std::vector<Tensor> gradients;
@@ -88,7 +88,7 @@ class FusedSlot : public LearnerSlot {
   double weight_decay_;
   OwnedTensor before_;
   Tensor all_before_;
-  float first_share_;  // of max_grad_norm, where no norm of before is known
+  float first_share_;  // of max_grad_norm, as long as the step before has no known norm
 };
 
 OwnedTensor norm_of_before(const LearnerContext& context) {
@@ -113,7 +113,8 @@ class FusedLearner : public Learner {
 
   std::unique_ptr<LearnerSlot> make_slot(const LearnerContext& context, Weight& weight) override {
     LearnerContext own = context;
-    // Vectors are summed beside a matrix, and a tied embedding from the head on to the end.
+    // A vector's gradient is summed while a matrix' is, and that of a tied embedding from the
+    // head's backward to the end: these cannot share the buffer.
     const bool shares =
         !weight.is_vector() && !(tied_ && weight.spec().kind == WeightKind::embedding);
     own.shared_gradients = shares ? options_.shared_gradients : nullptr;

@@ -1,9 +1,9 @@
 // The update fused into backward (as in LOMO: Lv et al., arXiv 2306.09782): a weight is updated as
-// soon as its gradient is complete, and the gradients of the matrices take one buffer in turn where
-// a step has one micro-batch. Gradients are clipped weight by weight, if at all, for the norm of
-// all of them is known too late: each to the part of max_grad_norm that it had of that norm in the
-// step before, in the first step to 1 / sqrt(N) of it where there are N weights. Where parts stay
-// what they were, that is clipping by the norm of all.
+// soon as its gradient is complete. Where a step has one micro-batch, the gradients of the matrices
+// use one buffer in turn. Clipping, if any, is per weight, because the norm of all gradients is
+// known too late: a gradient is clipped to the share of max_grad_norm that its norm was of the
+// global norm in the step before, or to 1 / sqrt(N) of it in the first step, with N weights. As
+// long as these shares do not change, that is the same as clipping by the global norm.
 #pragma once
 
 #include "learners/learner.h"
@@ -13,12 +13,14 @@ namespace jackscrew {
 struct FusedOptions {
   WeightDecay weight_decay;
   bool clips = false;  // where max_grad_norm is not 0
-  // Memory that gradients of matrices share, as large as the largest; null: each has its own.
+  // Arena that the gradients of matrices share, as large as the largest of them; it must outlive
+  // the slots. Null: each gradient has memory of its own.
   Arena* shared_gradients = nullptr;
 };
 
-// Makes the slots of `learner` update in complete(), and no more in apply(). A step whose loss is
-// not finite changes nothing; one of which a gradient is not, nothing from that weight on.
+// Makes the slots of `learner` update in complete() instead of apply(). A step whose loss is not
+// finite changes nothing; one with a gradient that is not finite changes nothing from that weight
+// on.
 std::unique_ptr<Learner> make_fused_learner(std::unique_ptr<Learner> learner,
                                             const FusedOptions& options);
 

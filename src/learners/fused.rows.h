@@ -6,17 +6,17 @@
 
 namespace jackscrew {
 
-// From the partial sums of one weight's gradient: its clipping factor, and whether the step is
-// finite so far. The squares go to the step's norm. One row.
+// Takes the partial sums of squares of one weight's gradient, adds them to the step's norm, and
+// sets the weight's clip_scale and whether the step is finite so far. One row.
 struct FinishOneGradient {
   const double* partial;  // [count]
   StepScalars* scalars;
-  // Norms of the step before, of all gradients and of this one, which becomes this step's; null
-  // where nothing is clipped.
+  // The norms of all gradients and of this one in the step before; `before` is then set to this
+  // step's norm. Null where nothing is clipped.
   const float* all_before;
   float* before;
   int64_t count;
-  float first_share;  // of max_grad_norm, where a norm of before is 0
+  float first_share;  // of max_grad_norm, used where either norm of the step before is 0
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t) const {
     const double squares = team.sum_f64(count, [&](int64_t i) { return partial[i]; });
@@ -36,7 +36,7 @@ struct FinishOneGradient {
 };
 JACKSCREW_ROW_KERNEL(FinishOneGradient)
 
-// The norm of all gradients, behind a step that was finite. One row.
+// Keeps the norm of all gradients after a step that was finite. One row.
 struct KeepNorm {
   const StepScalars* scalars;
   float* norm;

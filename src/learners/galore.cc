@@ -25,12 +25,12 @@ constexpr std::array<Saving, 5> kSavings = {{
     {"galore_side=big", "larger subspaces, smaller moments", 1.02},
 }};
 
-// When one matrix' subspace is refreshed. As checkpoints keep it.
+// The refresh schedule of one matrix' subspace, in the layout that checkpoints keep.
 struct Refreshes {
   int64_t gap = 0;
-  int64_t next = 0;      // before this step
-  int64_t done = 0;      // so far
-  int64_t overlaps = 0;  // in a row that reached lazy_overlap
+  int64_t next = 0;      // the next refresh is before this step
+  int64_t done = 0;      // refreshes so far
+  int64_t overlaps = 0;  // consecutive refreshes whose overlap reached lazy_overlap
   int64_t open = 0;      // 1: the matrix is in a window
 };
 
@@ -76,7 +76,7 @@ class GaloreLearner : public Learner {
   bool begin_step(Context& context, int64_t step) override {
     if (held_) return false;
     bool changed = false;
-    // Windows are given back before any is taken.
+    // Refreshes free their windows before new ones are allocated.
     for (size_t i = 0; i < slots_.size(); ++i) {
       if (step != refreshes_[i].next) continue;
       refresh(context, *slots_[i], refreshes_[i], step);
@@ -92,7 +92,7 @@ class GaloreLearner : public Learner {
     return changed;
   }
 
-  // Every matrix in a window, after a refresh of each: the most scratch memory of both.
+  // Refreshes every matrix and leaves each in a window: the most scratch memory of either.
   int64_t phases() const override { return 1; }
   void enter_phase(Context& context, int64_t) override {
     held_ = true;
@@ -104,9 +104,9 @@ class GaloreLearner : public Learner {
   }
 
   void visit(const StateVisitor& visitor) const override {
-    // One state for each matrix: those of a model's parts, one after the other, are the model's.
+    // One state per matrix, so that the states of pipeline stages, concatenated, are the model's.
     for (size_t i = 0; i < refreshes_.size(); ++i) {
-      auto* bytes = const_cast<Refreshes*>(&refreshes_[i]);  // who restores a checkpoint writes
+      auto* bytes = const_cast<Refreshes*>(&refreshes_[i]);  // restoring a checkpoint writes here
       visitor({slots_[i]->name() + ".refreshes", StateRole::schedule,
                Tensor(bytes, DType::u8, {sizeof(Refreshes)}), true});
     }
@@ -149,8 +149,8 @@ class GaloreLearner : public Learner {
  private:
   int64_t window() const { return settings_.window_of(gap_); }
 
-  // Of a matrix' refreshes from those of the first. Gaps grow by doubling, so that it stays the
-  // same modulo the gap.
+  // The steps by which a matrix' refreshes come after those of the first matrix. Gaps grow by
+  // doubling, so that this stays the same modulo the gap.
   int64_t offset(const GaloreSlot& slot) const {
     const auto place = static_cast<int64_t>(places_.at(slot.name()));
     return settings_.stagger ? gap_ * place / static_cast<int64_t>(places_.size()) : 0;
@@ -163,7 +163,8 @@ class GaloreLearner : public Learner {
     }
   }
 
-  // The most that windows take at once: those that are open in one step, of all steps of a gap.
+  // The most bytes that windows take at once: the maximum, over the steps of a gap, of the windows
+  // that are open in that step.
   int64_t worst_windows() const {
     int64_t worst = 0;
     for (int64_t step = 0; step < gap_; ++step) {
@@ -190,7 +191,7 @@ class GaloreLearner : public Learner {
   }
 
   void refresh(Context& context, GaloreSlot& slot, Refreshes& of, int64_t step) {
-    context.ops.finish();  // what is measured is the refresh
+    context.ops.finish();  // so that the stopwatch measures the refresh alone
     const Stopwatch watch;
     of.done += 1;
     const double overlap = slot.refresh(context, narrow<uint32_t>(of.done));
@@ -233,7 +234,7 @@ class GaloreLearner : public Learner {
   int64_t gap_ = 0;
   int64_t total_steps_ = 0;
   std::string worthless_;  // a warning
-  bool held_ = false;      // in a phase that is rehearsed: nothing is refreshed
+  bool held_ = false;      // set while a phase is rehearsed: nothing is refreshed
   std::vector<LearnerEvent> events_;
 };
 

@@ -60,7 +60,7 @@ constexpr std::array<OptionSpec, 14> kGaloreOptions = {{
 }};
 
 constexpr int64_t kShortestGap = 20;  // a new subspace needs some steps to be worth its refresh
-constexpr int64_t kLongestGap = 200;  // the papers'
+constexpr int64_t kLongestGap = 200;  // as in the papers
 constexpr double kShareOfRun = 0.02;
 
 int64_t smaller_side(const WeightSpec& weight) {
@@ -183,8 +183,8 @@ double GaloreSettings::element_scale(const WeightSpec& weight) const {
   return step_scale(weight) * root_of_share(weight);
 }
 
-// A step of 1 in every coordinate of the subspace moves an element of the weight by so much, as
-// root mean square: the rows of the basis have that length.
+// How far a step of 1 in every coordinate of the subspace moves an element of the weight, as root
+// mean square: the root mean square length of the basis' rows.
 double GaloreSettings::root_of_share(const WeightSpec& weight) const {
   const int64_t size = of_inputs(weight) ? weight.cols : weight.rows;
   return std::sqrt(static_cast<double>(rank_of(weight)) / static_cast<double>(size));
@@ -197,8 +197,8 @@ int64_t GaloreSettings::gap_of(int64_t total_steps) const {
 }
 
 int64_t GaloreSettings::window_of(int64_t refresh_gap) const {
-  // A sum over more steps captures a little more of the next ones, and few matrices are in a window
-  // at once where gaps are long.
+  // A sum over more steps captures a little more of the next gradients, and where gaps are long few
+  // matrices are in a window at once.
   return window_.value_or(refresh_gap >= 100 ? 4 : 1);
 }
 

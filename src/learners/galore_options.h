@@ -1,4 +1,4 @@
-// The options of GaLore, and what they come to for a weight of the model.
+// The options of GaLore, and what they mean for each weight of the model.
 #pragma once
 
 #include <optional>
@@ -21,43 +21,44 @@ enum class SubspaceKind {
   svd      // the singular vectors of the window's gradient, formed as a whole
 };
 
-// How moments come into a new basis.
+// How the optimizer's moments are carried over to a new basis.
 enum class SubspaceBasis {
-  principal,  // the basis is principal directions, moments are rotated
-  aligned,    // the basis is turned towards the old, moments stay
-  original    // principal directions, moments stay: as the papers' code does
+  principal,  // the basis is the principal directions; moments are rotated into it
+  aligned,    // the basis is turned towards the old one; moments stay
+  original    // the basis is the principal directions; moments stay, as in the papers' code
 };
 
 struct GaloreSettings {
-  // Throws Error(usage) for values that contradict.
+  // Throws Error(usage) for values that contradict each other.
   explicit GaloreSettings(const OptionSet& options);
 
-  // Hears of all weights of the model. Throws Error(usage) where a target is none of it, or the
-  // rank does not fit.
+  // Checks the options against all weights of the model. Throws Error(usage) where it has none of
+  // the targets, or the rank does not fit one of them.
   void settle(std::span<const WeightSpec> weights) const;
 
   bool targets(const WeightSpec& weight) const;
-  // Of the subspace of a weight that is targeted.
+  // The rank of the subspace of a targeted weight.
   int64_t rank_of(const WeightSpec& weight) const;
   // Whether its basis is of inputs (columns of dW: R = dW P) rather than of outputs (R = dWᵀ P).
   bool of_inputs(const WeightSpec& weight) const;
   // The rate of its step R, times galore_scale, as a multiple of the run's learning rate: the
   // optimizer's.
   double step_scale(const WeightSpec& weight) const;
-  // The rate with which its elements move, as full training's would, as a multiple of the same.
+  // The learning rate at which full training would move the weight's elements as far, as a multiple
+  // of the run's.
   double element_scale(const WeightSpec& weight) const;
-  // Steps between two refreshes, in a run of so many.
+  // Steps between two refreshes, in a run of `total_steps`.
   int64_t gap_of(int64_t total_steps) const;
   int64_t window_of(int64_t refresh_gap) const;
-  // The most that a lazy schedule stretches the gap to.
+  // The longest gap that a lazy schedule grows to.
   int64_t longest_gap_of(int64_t refresh_gap) const;
 
   SubspaceKind subspace;
   SubspaceBasis basis;
   bool stagger;
   bool stochastic;  // rounding of weights
-  // The part of the way from chance to 1 that two overlaps in a row must reach for the gap to
-  // double; 0: it never does.
+  // How far on the way from chance (0) to equality (1) two overlaps in a row must lie for the gap
+  // to double; 0: it never does.
   double lazy_overlap;
   const Format* projection;  // how bases are kept
   std::string rank_text;     // as given

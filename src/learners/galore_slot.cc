@@ -14,7 +14,7 @@ namespace jackscrew {
 
 namespace {
 
-// R (+)= G P, or Gᵀ P.
+// to += G basis, or Gᵀ basis.
 void project(const Gradient& g, bool of_inputs, const Tensor& basis, const Tensor& to) {
   of_inputs ? g.add_right(basis, to) : g.add_left(basis, to);
 }
@@ -24,7 +24,7 @@ void add(Context& context, const Tensor& from, const Tensor& to, float factor = 
                      ceil_div(to.size(), AddScaled::kChunk));
 }
 
-// The root of the sum of squares; 0 on the plan device.
+// The Euclidean norm; 0 on the plan device.
 double norm_of(Context& context, const Tensor& values) {
   const Arena::Frame frame(context.scratch);
   const int64_t chunks = ceil_div(values.size(), SquaredNormChunks::kChunk);
@@ -66,7 +66,7 @@ GaloreSlot::GaloreSlot(const LearnerContext& context, Weight& weight,
 }
 
 double GaloreSlot::gradient_products() const {
-  // Two thin products: r (m + n) multiplications a token in place of m n.
+  // Two thin products: r (m + n) multiplications per token in place of m n.
   const auto sides = static_cast<double>(basis_rows_ + other_rows_);
   return static_cast<double>(rank_) * sides / static_cast<double>(weight_->size());
 }
@@ -80,7 +80,7 @@ void GaloreSlot::backward(const Gradient& g, const Tensor*) {
     g.add_dw(window_.view());
     return project(g, of_inputs_, p, projected_.view());
   }
-  // Of this micro-batch alone: Z is a sum of products with it.
+  // R of this micro-batch alone, for its share of Z.
   const Tensor r = context.scratch.tensor(DType::f32, {other_rows_, rank_});
   context.ops.zero(r);
   project(g, of_inputs_, p, r);
@@ -90,14 +90,14 @@ void GaloreSlot::backward(const Gradient& g, const Tensor*) {
 
 void GaloreSlot::apply(Context& context, double weight_decay) {
   const Arena::Frame frame(context.scratch);
-  // The optimizer moves a parameter of zeros: by the step in the coordinates of the subspace, or
-  // not at all where the training step is not finite.
+  // The optimizer updates a parameter of zeros, which leaves in it the step in the coordinates of
+  // the subspace, or zeros where the training step is not finite.
   const Tensor step = context.scratch.tensor(DType::f32, {other_rows_, rank_});
   context.ops.zero(step);
   state_->apply(context, step, projected_.view(), settings_.step_scale(weight_->spec()), 0.0);
   const Tensor p = basis(context, operand_dtype_);
-  // Between nearest values of bf16 lies 1/128 of the step, far less than its noise; what it is
-  // added to is f32 all the same.
+  // Neighbouring bf16 values lie 1/128 apart, relative to the step: far less than its noise. It is
+  // added to f32 values all the same.
   const Tensor operand = converted(context, step, operand_dtype_);
   const double rate_scale = settings_.element_scale(weight_->spec());
   update_in_place(context, *weight_, settings_.stochastic,
@@ -163,7 +163,7 @@ double GaloreSlot::refresh(Context& context, uint32_t draw) {
   return overlap(context, c);
 }
 
-// False where the window says nothing of a subspace.
+// False where the window's sum is zero or not finite and thus determines no subspace.
 bool GaloreSlot::next_basis(Context& context, uint32_t draw, const Tensor& before,
                             const Tensor& to) {
   if (settings_.subspace == SubspaceKind::random) {
@@ -176,9 +176,9 @@ bool GaloreSlot::next_basis(Context& context, uint32_t draw, const Tensor& befor
     exact_basis(context, window_.view(), of_inputs_ ? Transpose::yes : Transpose::no, to);
     return true;
   }
-  // (GᵀG + s) P has the principal directions of GᵀG P, and full rank whatever the window: with
-  // fewer tokens than the rank, directions without gradient stay what they were. s is 1e-5 of a
-  // usual column's length, above what f32 products leave of the largest.
+  // (GᵀG + s) P has the principal directions of GᵀG P, and full rank even where a window has fewer
+  // tokens than the rank: directions without gradient then stay as they were. s is 1e-5 of a
+  // typical column's length, above the rounding error of f32 products in the largest.
   constexpr double kShift = 1e-5;
   add(context, before, window_.view(),
       static_cast<float>(kShift * norm / std::sqrt(static_cast<double>(rank_))));

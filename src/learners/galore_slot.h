@@ -39,14 +39,14 @@ class GaloreSlot : public LearnerSlot {
   // See GaloreSettings.
   double element_scale() const { return settings_.element_scale(weight_->spec()); }
 
-  // From now on gradients are summed for the next refresh. Takes memory: outside of steps.
+  // From now on gradients are summed for the next refresh. Allocates, so only outside of steps.
   void open_window();
   void close_window() { window_ = {}; }
-  // What a window takes, in bytes booked.
+  // The memory of a window, in booked bytes.
   int64_t window_bytes() const;
-  // Makes the next subspace of what the window has summed, or the `draw`th at random, and gives the
-  // window back. Returns the overlap of the old and the new (see overlap()). A window in which all
-  // gradients were 0 leaves the subspace as it is.
+  // Replaces the subspace by the one that the window's sums give, or by the `draw`th random one,
+  // and frees the window. Returns the overlap of the old and the new (see overlap()). A window in
+  // which all gradients were 0 leaves the subspace as it is, with an overlap of 1.
   double refresh(Context& context, uint32_t draw);
 
  private:

@@ -1,4 +1,4 @@
-// Where a slot sums the gradient of a step.
+// The buffer in which a slot sums the gradient of a step.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 namespace jackscrew {
 
 // An f32 tensor that is zero when the first gradient comes: the slot's own or, where every gradient
-// is applied before the next is formed, one that all of them take in turn.
+// is applied before the next is formed, one that all slots use in turn.
 class GradientBuffer {
  public:
   GradientBuffer() = default;
@@ -20,7 +20,7 @@ class GradientBuffer {
     const Arena::Frame frame(*context.shared_gradients);
     view_ = context.shared_gradients->tensor(DType::f32, shape);
   }
-  // One of its own, with so many sums of lanes beside it.
+  // A buffer of its own, with `lane_sums` more of its shape for sums of lanes.
   GradientBuffer(Memory& memory, Purpose purpose, std::initializer_list<int64_t> shape,
                  int64_t lane_sums)
       : own_(memory, purpose, DType::f32, shape), view_(own_.view()) {

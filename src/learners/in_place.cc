@@ -58,11 +58,11 @@ void update_in_place(Context& context, Weight& weight, bool stochastic, const Ro
     return;
   }
   const Arena::Frame frame(context.scratch);
-  // Where the update is a product it wants more rows than storage is written in.
+  // An update that is a product is faster on more rows than one panel of encode() has.
   constexpr int64_t kPanels = 4;
   const int64_t step = std::min(weight.rows(), kPanels * encode_panel_rows(weight.cols()));
   const Tensor block = context.scratch.tensor(DType::f32, {step, weight.cols()});
-  int64_t first = 0, behind = 0;  // the rows in it
+  int64_t first = 0, behind = 0;  // `block` holds rows [first, behind)
   const auto source = [&](int64_t begin, int64_t end) {
     if (end > behind) {
       first = begin;

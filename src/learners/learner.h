@@ -26,27 +26,28 @@ class LearnerSlot {
 
   // Whether anything here learns: if not, backward() is never called.
   virtual bool learns() const = 0;
-  // The arithmetic of backward(), about, in products as large as forward's: that of the gradient of
-  // the whole weight, or of a factor for each of its rows, is one.
+  // The approximate arithmetic of backward(), in units of the forward product: the gradient of the
+  // whole weight, or of a factor on each of its rows, costs one.
   virtual double gradient_products() const { return learns() ? 1.0 : 0.0; }
   // Whether forward() adds to y.
   virtual bool adds() const { return false; }
-  // Whether forward() makes more of the product than a sum: y is then the product alone, and
-  // product_gradient() leads back to its gradient.
+  // Whether forward() does more with the product than add to it (DoRA scales it): y then comes in
+  // as the product alone, and product_gradient() leads the gradient back through forward().
   virtual bool transforms() const { return false; }
   // Adds the learner's own branch to y, f32; called after the product's forward.
   virtual void forward(Context&, const Operand&, const Tensor& /*y*/) {}
-  // The gradient of the product from that of what forward() made of it, both [tokens, out] and of
-  // one dtype; in context.scratch. Called where transforms() alone.
+  // Returns the gradient of the product, given dy, the gradient of forward()'s result; both
+  // [tokens, out] and of one dtype. The result may lie in context.scratch. Called only where
+  // transforms().
   virtual Tensor product_gradient(Context&, const Tensor& dy) const { return dy; }
-  // Of the embedding: changes the vectors that were gathered, x f32 [tokens, hidden]. `positions`,
-  // i32 [tokens], are the tokens' places in their sequences; backward() has them too.
+  // For the embedding: may change the gathered vectors x, f32 [tokens, hidden]. `positions`,
+  // i32 [tokens], are the tokens' places in their sequences, as in Gradient::positions.
   virtual void gathered(Context&, const Tensor& /*positions*/, const Tensor& /*x*/) {}
-  // Takes from the gradient, the product's, what it needs. `dx` is where the branch adds its share
-  // of the input's gradient, after the product's own; null when nobody below needs it.
+  // Accumulates what it needs of the product's gradient. The learner's branch adds its share of the
+  // input's gradient to `dx`, after the product's own; null when nobody below needs it.
   virtual void backward(const Gradient&, const Tensor* /*dx*/) {}
-  // Hears, where Context::last says that gradients are complete, that backward() will not be called
-  // again in this step, nor the weight be read.
+  // Called where Context::last says that gradients are complete: in this step backward() will not
+  // be called again, nor the weight be read.
   virtual void complete(Context&) {}
   // Updates from what was accumulated over the step, and clears it.
   virtual void apply(Context&, double /*weight_decay*/) {}
@@ -55,8 +56,9 @@ class LearnerSlot {
   virtual void restored(Context&) {}
 };
 
-// A sum to which every stage of a model adds: each is given what those before it have, returns that
-// with its own added, and is told the end of it. All stages must ask for it in the same order.
+// A sum over the pipeline stages of a model: `add` is given the sum of the stages before and
+// returns it with this stage's share added; the call returns the sum over all stages. All stages
+// must make these calls in the same order.
 using SumOverStages = std::function<double(const std::function<double(double)>& add)>;
 
 // What slots are made with.
@@ -69,18 +71,19 @@ struct LearnerContext {
   const Optimizer& optimizer;
   uint64_t seed = 0;
   bool training = true;  // false: slots take no memory for gradients and optimizer states
-  // Writes a weight's values as they were before its storage rounded them, f32 [rows, cols]: how a
-  // master begins.
+  // Writes a weight's values from before its storage rounded them, f32 [rows, cols]: the first
+  // values of a master.
   std::function<void(const Weight&, const Tensor&)> original = {};
   Arena* shared_gradients = nullptr;  // see GradientBuffer
-  // Sums of lanes that wait at once (lane_sums.h), beside a gradient and beside a window.
+  // How many sums of lanes wait at once (optim/lane_sums.h) beside each gradient, and beside each
+  // window.
   int64_t lane_sums = 0, window_sums = 0;
   SumOverStages sum_over_stages = [](const std::function<double(double)>& add) { return add(0.0); };
-  // The ids of a text by the model's tokenizer. Throws Error(model) where it has none.
+  // The token ids of a text. Throws Error(model) where the model has no tokenizer.
   std::function<std::vector<int32_t>(const std::string& text)> encode = {};
   double learning_rate = 0.0;  // of the run, before its schedule
-  // What products of the slot's own may round their operands to: Product::operand_dtype() of who
-  // multiplies the weight.
+  // The type to which the slot may round the operands of its own products:
+  // Product::operand_dtype() of the product that multiplies the weight.
   DType operand_dtype = DType::f32;
 };
 
@@ -91,7 +94,7 @@ struct LearnerNotes {
 
 // A line for the log.
 struct LearnerEvent {
-  std::string name;  // of its kind: "rotate"
+  std::string name;  // the kind of event: "rotate"
   JsonObject fields;
 };
 
@@ -104,8 +107,8 @@ class Learner {
   // reserve(), begin_run() and, where it continues, restored(); then for every step begin_step(),
   // the slots' forward() and backward(), their apply(), and beside_step().
 
-  // All weights of the model, before any of them exists: those of other stages too, for which no
-  // slot will be asked here.
+  // Gives all weights of the model before any of them exists, those of other pipeline stages
+  // included, for which make_slot() is not called here.
   virtual void plan(std::span<const WeightSpec>) {}
   // Whether this learner changes the values of such a weight: it must then be stored in a format
   // that can be written.
@@ -113,52 +116,52 @@ class Learner {
   // Whether it changes such a weight where it is stored, in any format that can be written: no
   // exact copy of it needs memory.
   virtual bool updates_in_place(const WeightSpec& /*weight*/) const { return false; }
-  // Whether slots are updated when their gradients are complete: then nothing accumulated is left
+  // Whether slots are updated as soon as their gradients are complete: then no gradient is left
   // when backward has ended.
   virtual bool updates_in_backward() const { return false; }
-  // How many virtual tokens begin every sequence, before its own: any id stands for them, and the
-  // slot of the embedding gives their vectors.
+  // How many virtual tokens every sequence begins with. Their ids are arbitrary: the slot of the
+  // embedding supplies their vectors.
   virtual int64_t virtual_tokens() const { return 0; }
-  // The model that LearnerContext::original reads, where that is another than the run's; else
-  // empty.
+  // The model that LearnerContext::original reads, if it is not the run's own; else empty.
   virtual std::string original_model() const { return {}; }
-  // Whether the masters of what waits its turn are to be kept in files rather than in memory.
+  // Whether the masters of waiting weights are to be kept in files rather than in memory.
   virtual bool masters_in_files() const { return false; }
   virtual std::unique_ptr<LearnerSlot> make_slot(const LearnerContext& context, Weight& weight) = 0;
-  // All slots exist, in a session that trains: takes for a moment what memory the run will need at
-  // its worst, so that a run that has begun does not fail for want of it.
+  // Called in a session that trains, once all slots exist: allocates for a moment the most memory
+  // that the run will need, so that no run fails for want of it after it has begun.
   virtual void reserve(Context&) {}
-  // The run will have that many steps in all, those before a checkpoint included.
+  // Tells how many steps the run has in all, those before a checkpoint included.
   virtual void begin_run(int64_t /*total_steps*/) {}
   // Prepares step `step` (from 0), outside of any step. True when other slots learn from now on.
   virtual bool begin_step(Context&, int64_t /*step*/) { return false; }
-  // The step's work has been issued: what the host does now, the device need not wait for.
+  // Called when the step's work has been issued: what the host does here runs beside the device.
   virtual void beside_step(Context&) {}
-  // States of the slots, beside that of the first step, in which a step may take more scratch
-  // memory: all of them are rehearsed on the plan device. enter_phase() brings one about, for good.
+  // The number of situations, other than that of the first step, in which a step may take more
+  // scratch memory; each is rehearsed on the plan device. enter_phase() brings one about, and no
+  // step leaves it again.
   virtual int64_t phases() const { return 0; }
   virtual void enter_phase(Context&, int64_t /*phase*/) {}
   // What the learner itself keeps beside its slots; the states have the role `schedule`.
   virtual void visit(const StateVisitor&) const {}
-  // The states behind visit() were overwritten: the slots that learn become those that it says.
+  // The states behind visit() were overwritten: brings the slots in line with them.
   virtual void restored(Context&) {}
-  // What a user is told before the run; begin_run() has been called.
+  // What the user is told before the run. Called after begin_run().
   virtual LearnerNotes notes() const { return {}; }
   // What has happened since the last call, for the log.
   virtual std::vector<LearnerEvent> take_events() { return {}; }
-  // An object where the result is an adapter rather than a changed model, else null: what PEFT's
-  // adapter_config.json says of it, peft_type included. The adapter's tensors are the parameters
-  // that the slots visit, under the names that PEFT has for them less "base_model.model.".
+  // Where the result is an adapter rather than a changed model: the contents of PEFT's
+  // adapter_config.json, peft_type included; else null. The adapter's tensors are the parameters
+  // that the slots visit, under PEFT's names without the prefix "base_model.model.".
   virtual nlohmann::json adapter() const;
-  // Of such a result: how its tensors become a part of a weight; plan() has been called.
+  // How the tensors of such an adapter are merged into a weight. Called after plan().
   virtual WeightMerge merge(const WeightSpec&, const AdapterValues&) const { return {}; }
 };
 
-// A setting of a learner with which a run takes less memory than without.
+// A setting of a learner that saves memory.
 struct Saving {
   const char* setting;  // "name=value"
   const char* remark;   // what it costs
-  double cost;          // the factor by which training takes longer for it; it only ranks
+  double cost;          // factor by which training takes longer; it only ranks settings
 };
 
 // A row of the table of learners.
@@ -166,7 +169,7 @@ struct LearnerEntry {
   const char* name;
   const char* help;
   std::span<const OptionSpec> options;
-  std::span<const Saving> savings;  // those of one option together, each more than the one before
+  std::span<const Saving> savings;  // of one option: adjacent, each saving more than the one before
   std::unique_ptr<Learner> (*make)(const OptionSet& options);
 };
 

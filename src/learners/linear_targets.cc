@@ -38,7 +38,7 @@ ModuleTargets linear_targets(const OptionSet& options, const char* name) {
   if (std::any_of(given.begin(), given.end(), is_all)) {
     return ModuleTargets::from_names({kLinearModules.begin(), kLinearModules.end()});
   }
-  // A comma may be the expression's own.
+  // A comma may be part of an expression, so the text is taken whole.
   const std::string& text = options.text(name);
   if (is_expression(text)) return ModuleTargets::from_expression(text);
   for (const std::string& target : given) {

@@ -1,4 +1,4 @@
-// Options that choose linear layers of a model's blocks: lora_target, galore_target.
+// Options that select linear layers of a model's blocks: lora_target, galore_target.
 #pragma once
 
 #include <span>

@@ -75,7 +75,7 @@ class LoraLearner : public Learner {
   }
 
  private:
-  // The root of a sum of squares, in per cent of that of the weights.
+  // sqrt(square) in per cent of the norm of the weights.
   double share(double square) const { return 100.0 * std::sqrt(square / loss_.weights); }
 
   LoraSettings settings_;

@@ -1,6 +1,6 @@
-// LoRA (Hu et al. 2021): y += scale * dropout(x) Aᵀ Bᵀ beside frozen weights, scale = alpha / rank,
-// or alpha / sqrt(rank) with rsLoRA (Kalajdzievski 2023); with use_dora the rows of W + scale B A
-// have learned lengths. Saved and loaded in PEFT's layout.
+// LoRA (Hu et al. 2021): y += scale * dropout(x) Aᵀ Bᵀ beside frozen weights, where scale is
+// alpha / rank, or alpha / sqrt(rank) with rsLoRA (Kalajdzievski 2023). With use_dora the rows of
+// W + scale B A have learned lengths. Saved and loaded in PEFT's layout.
 #pragma once
 
 #include "learners/learner.h"

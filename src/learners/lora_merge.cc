@@ -8,12 +8,13 @@ namespace jackscrew {
 
 namespace {
 
-// Products only read their operands; const is given up because a Tensor may be a target too.
+// A Tensor's data is mutable because it may be a target; products only read their operands, so
+// casting const away is safe.
 Tensor host_tensor(std::span<const float> values, int64_t rows, int64_t cols) {
   return {const_cast<float*>(values.data()), DType::f32, {rows, cols}};
 }
 
-// rows += scale B A, of rows [begin, begin + n) of B [out, rank].
+// rows += scale B A, for rows [begin, begin + n) of B [out, rank].
 void add_product(Ops& ops, const LoraShape& shape, std::span<const float> a,
                  std::span<const float> b, int64_t begin, const Tensor& rows) {
   const auto part = b.subspan(static_cast<size_t>(begin * shape.rank),
@@ -26,7 +27,7 @@ void add_product(Ops& ops, const LoraShape& shape, std::span<const float> a,
            host_tensor(a, shape.rank, rows.cols()), Transpose::no, rows, Accumulate::yes);
 }
 
-// Every row brought to its length; a row of zeros stays, as in DoraSlot.
+// Rescales every row to its length; a row of zeros stays zero, as in DoraSlot.
 void set_lengths(std::span<const float> lengths, const Tensor& rows) {
   for (int64_t i = 0; i < rows.rows(); ++i) {
     const std::span<float> row(rows.data<float>() + i * rows.row_stride(),

@@ -1,4 +1,4 @@
-// LoRA and DoRA merged into their weights.
+// Merges LoRA and DoRA adapters into their weights.
 #pragma once
 
 #include "learners/adapter_merge.h"
@@ -6,8 +6,8 @@
 
 namespace jackscrew {
 
-// W + scale B A; with DoRA its rows brought to their lengths; what is saved whole in W's place.
-// Throws as `tensors` does.
+// Gives W + scale B A, with its rows rescaled to their learned lengths for DoRA; a weight that was
+// saved as a whole replaces W. Empty for a weight without either. Throws as `tensors` does.
 WeightMerge lora_merge(const LoraSettings& settings, const WeightSpec& weight,
                        const AdapterValues& tensors);
 

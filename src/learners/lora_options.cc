@@ -118,7 +118,7 @@ json numbers_json(const ModuleNumbers& numbers, double factor) {
 
 }  // namespace
 
-// All modules of a model, those that hold others included, and which of them may have an adapter.
+// The paths of all modules of a model, containers included, and of those that may have an adapter.
 struct LoraSettings::Modules {
   explicit Modules(std::span<const WeightSpec> weights) {
     for (const WeightSpec& weight : weights) {
@@ -240,8 +240,8 @@ bool LoraSettings::saves(const WeightSpec& weight) const {
 json LoraSettings::to_peft() const {
   std::vector<std::string> names = targets_.names();
   std::sort(names.begin(), names.end());
-  // With PiSSA what an adapter began as is a part of it, subtracted: twice the rank, with a scale
-  // as before.
+  // With PiSSA the saved adapter contains its initial value, subtracted: twice the rank at the same
+  // scale.
   const double ranks = start_ == LoraStart::pissa ? 2.0 : 1.0;
   const double alphas = use_rslora_ ? std::sqrt(ranks) : ranks;
   json out = {{"peft_type", "LORA"},
@@ -259,7 +259,7 @@ json LoraSettings::to_peft() const {
               {"layers_pattern", nullptr},
               {"rank_pattern", numbers_json(ranks_, ranks)},
               {"alpha_pattern", numbers_json(alphas_, alphas)}};
-  // Else PEFT would leave the head as it was.
+  // Without this, PEFT would load the embedding and leave the tied head as it was.
   if (tied_ && !saved_.empty()) out["ensure_weight_tying"] = true;
   return out;
 }

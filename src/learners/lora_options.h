@@ -1,4 +1,4 @@
-// The options of LoRA, and what they come to for a weight of the model.
+// The options of LoRA, and what they mean for each weight of the model.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -21,21 +21,21 @@ struct LoraShape {
   double scale = 0;  // of B A: alpha / rank, or alpha / sqrt(rank) with rsLoRA
 };
 
-// What adapters begin as: A random and B zero, or from the values of the weights (lora_start.h).
+// How adapters start: with A random and B zero, or from the values of the weights (lora_start.h).
 enum class LoraStart : uint8_t { standard, loftq, pissa };
 
 class LoraSettings {
  public:
-  // Throws Error(usage) for values that no model has a use for.
+  // Throws Error(usage) for values that are wrong for every model.
   explicit LoraSettings(const OptionSet& options);
 
-  // Hears of all weights of the model. Throws Error(usage) where a name or a pattern chooses
-  // nothing of it, or what cannot have an adapter.
+  // Checks the options against all weights of the model. Throws Error(usage) where a name or a
+  // pattern matches nothing in it, or what cannot have an adapter.
   void settle(std::span<const WeightSpec> weights);
 
   // nullopt: the weight has no adapter.
   std::optional<LoraShape> shape_of(const WeightSpec& weight) const;
-  // Whether all of the weight is trained, and saved beside the adapters.
+  // Whether the weight is trained as a whole and saved beside the adapters.
   bool saves(const WeightSpec& weight) const;
   double dropout() const { return dropout_; }
   bool use_dora() const { return use_dora_; }
@@ -44,12 +44,12 @@ class LoraSettings {
 
   LoraStart start() const { return start_; }
   const std::string& start_name() const { return start_name_; }
-  // Whether the values before rounding are other than the stored ones.
+  // Whether the stored values may differ from those before rounding.
   bool rounds() const { return rounds_; }
-  // The files that have them; empty: the model's own.
+  // The model that has the values before rounding; empty: the run's own.
   const std::string& original_model() const { return original_model_; }
 
-  // As PEFT's adapter_config.json has them.
+  // The contents of PEFT's adapter_config.json. Call after settle().
   nlohmann::json to_peft() const;
 
  private:

@@ -15,7 +15,7 @@ LoraSlot::LoraSlot(const LearnerContext& context, const Weight& weight,
       tensor_(name_hash(weight.name().c_str())),
       a_(context, part_name(weight, "lora_A.weight"), {shape.rank, weight.cols()}),
       b_(context, part_name(weight, "lora_B.weight"), {weight.rows(), shape.rank}) {
-  // As PEFT: A as torch's default for a linear layer (uniform, bound 1 / sqrt(in)), B zero.
+  // As in PEFT: A like torch's default for a linear layer (uniform, bound 1 / sqrt(in)), B zero.
   const float bound = 1.0f / std::sqrt(static_cast<float>(weight.cols()));
   context.ops.launch(LoraInit{a_.value().data<float>(), context.seed, weight.cols(),
                               name_hash(a_.name().c_str()), bound},

@@ -1,4 +1,4 @@
-// What LoRA keeps beside one weight: y += scale * dropout(x) Aᵀ Bᵀ.
+// The LoRA adapter of one weight: y += scale * dropout(x) Aᵀ Bᵀ.
 #pragma once
 
 #include <string>
@@ -28,7 +28,7 @@ class LoraSlot : public LearnerSlot {
   // "model.layers.0.self_attn.q_proj.weight" -> "model.layers.0.self_attn.q_proj." + part
   static std::string part_name(const Weight& weight, const char* part);
 
-  // The gradient of B from that of the sum and from thin [tokens, rank] = scale * dropout(x) Aᵀ.
+  // Adds the gradient of B, given g.dy and thin [tokens, rank] = scale * dropout(x) Aᵀ.
   virtual void add_b(const Gradient& g, const Tensor& thin);
 
   int64_t rank() const { return a_.value().rows(); }
@@ -49,7 +49,7 @@ class LoraSlot : public LearnerSlot {
 
   float scale_;
   float dropout_;
-  double b_rate_;  // of a's learning rate
+  double b_rate_;  // B's learning rate as a multiple of A's
   uint32_t tensor_;
   Factor a_;  // [rank, in]
   Factor b_;  // [out, rank]

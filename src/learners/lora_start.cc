@@ -25,14 +25,14 @@ void add_factors(Context& context, const Tensor& to, const LoraFactors& factors,
   context.ops.gemm(scaled, Transpose::no, factors.a, Transpose::no, to, Accumulate::yes);
 }
 
-// Adds to scale * b a what `values`, [out, in], have in the directions of a's rows, which are
-// orthogonal.
+// Adds to scale * b a the projection of `values`, [out, in], onto the rows of a, which are
+// orthogonal. Changes b only.
 void add_projection(Context& context, const Tensor& values, const LoraFactors& factors) {
   const Arena::Frame frame(context.scratch);
   const int64_t rank = factors.a.rows(), cols = factors.a.cols();
   std::vector<float> a(static_cast<size_t>(rank * cols));
   context.ops.copy(Tensor(a.data(), DType::f32, {rank, cols}), factors.a);
-  std::vector<float> inverse(static_cast<size_t>(rank * rank));  // of scale a aᵀ, a diagonal
+  std::vector<float> inverse(static_cast<size_t>(rank * rank));  // of scale a aᵀ, which is diagonal
   for (int64_t i = 0; i < rank; ++i) {
     const std::span<const float> row(a.data() + i * cols, static_cast<size_t>(cols));
     double square = 0.0;
@@ -49,7 +49,7 @@ void add_projection(Context& context, const Tensor& values, const LoraFactors& f
   context.ops.gemm(along, Transpose::no, diagonal, Transpose::no, factors.b, Accumulate::yes);
 }
 
-// Leaves in `values`, the original ones, what rounding took of them.
+// values -= the stored weight: turns the original values into the rounding error.
 void subtract_stored(Context& context, const Weight& weight, const Tensor& values) {
   const Arena::Frame frame(context.scratch);
   const int64_t step = std::min(

@@ -1,4 +1,4 @@
-// How adapters begin from the values of their weights (lora_init).
+// Initial adapters from the values of their weights (lora_init).
 #pragma once
 
 #include "learners/learner.h"
@@ -6,11 +6,11 @@
 
 namespace jackscrew {
 
-// What rounding took from weights, in sums of squares over all of them.
+// The rounding error of weights, as sums of squares over all of them.
 struct RoundingLoss {
   double weights = 0.0;  // of the original values
   double lost = 0.0;     // original - stored
-  double left = 0.0;     // original - (stored and what the adapters begin with)
+  double left = 0.0;     // original - (stored + initial adapter)
 };
 
 // The factors of an adapter: scale * b a.
@@ -20,14 +20,17 @@ struct LoraFactors {
   double scale;
 };
 
-// LoftQ (Li et al. 2023, algorithm 1 with one step, the stored weight being what it is): the
-// adapter is the best for what rounding took, and nothing where that is nothing.
+// LoftQ (Li et al. 2023, algorithm 1 with one step, for a stored weight that is given): the adapter
+// starts as the best low-rank approximation of the rounding error, and with B = 0 where there is no
+// error. Adds the weight's share to `loss`.
 void begin_by_loftq(const LearnerContext& context, const Weight& weight, const LoraFactors& adapter,
                     RoundingLoss& loss);
 
-// PiSSA (Meng et al. 2024): the adapter is the principal part of the weight, which learns in its
-// place, and `initial`, which is to be subtracted, the same. With `original` the adapter has in its
-// directions the values before rounding.
+// PiSSA (Meng et al. 2024): the adapter starts as the principal part of the weight and learns in
+// its place; `initial` is set to the same, for the caller to subtract. With `original`, the adapter
+// also takes the part of the rounding error that lies in its directions, so that in these weight +
+// adapter - initial has the values before rounding; only then is the weight's share added to
+// `loss`.
 void begin_by_pissa(const LearnerContext& context, const Weight& weight, bool original,
                     const LoraFactors& adapter, const LoraFactors& initial, RoundingLoss& loss);
 

@@ -14,7 +14,7 @@ namespace jackscrew {
 
 namespace {
 
-// Sums are formed in chunks of this many elements, the chunks in order, whatever the threads.
+// Sums are formed in chunks of this many elements and added in order, for any number of threads.
 constexpr int64_t kChunk = 65536;
 
 template <class T>
@@ -81,7 +81,7 @@ double Master::store_as(Context& context, const Tensor& from, Copy copy) {
   const bool plans = context.ops.plans_only();
   std::vector<T> arrived(plans ? 0 : static_cast<size_t>(step * cols_));  // on the host
   OwnedTensor next;
-  // A file may have a second name by now: it is read, and a new one is written.
+  // A checkpoint may have linked the file: it is only read, and a new one is written.
   if (!plans && !file().empty()) next = allocate();
   const Tensor& to = next.empty() ? values_.view() : next.view();
   double change = 0.0;

@@ -1,4 +1,4 @@
-// The exact values of a weight while they are not trained: on the host, in memory or in a file.
+// The exact values of a weight while it is not trained: on the host, in memory or in a file.
 #pragma once
 
 #include <string>
@@ -10,31 +10,32 @@ namespace jackscrew {
 
 class Master {
  public:
-  // Takes rows * cols values of `dtype` (f32 or bf16) from `memory`; they are zero.
+  // Allocates rows * cols values of `dtype` (f32 or bf16) in `memory`, which must outlive this.
+  // They are zero.
   Master(Memory& memory, const std::string& name, int64_t rows, int64_t cols, DType dtype);
 
-  // The values; where they are in a file, the tensor moves with every store().
+  // The values. Where they are in a file, every store() moves the tensor.
   const Tensor& view() const { return values_.view(); }
-  // The file that holds them, where one does. store() begins a new one and leaves this as it is.
+  // The file that holds them, or empty. store() starts a new file and leaves this one as it is.
   fs::path file() const { return memory_->file_of(values_.view().raw()); }
   // They will be fetched soon.
   void will_need() { memory_->will_need(values_.view()); }
 
-  // They will be overwritten through view(): in a file, whose name a checkpoint may share, a new
-  // one takes its place. What they are until then is unspecified.
+  // Call before overwriting the values through view(): a file, which a checkpoint may have linked,
+  // is replaced by a new one. Until then the values are unspecified.
   void begin_anew() {
     if (!file().empty()) values_ = allocate();
   }
 
-  // How values come and go: &Ops::copy, or of values that are kept as f32 &Ops::copy_beside.
+  // The copy to use: &Ops::copy or, for values kept as f32, &Ops::copy_beside.
   using Copy = void (Ops::*)(const Tensor& to, const Tensor& from);
 
   // Writes rows [begin, end) to `to`, f32 [end - begin, cols].
   void fetch(Context& context, int64_t begin, int64_t end, const Tensor& to,
              Copy copy = &Ops::copy) const;
-  // Takes the values from `from`, f32 [rows, cols]; into bf16 by stochastic rounding under
+  // Stores the values of `from`, f32 [rows, cols]; to bf16 by stochastic rounding under
   // context.scalars. Returns the sum of the squared changes. In a file, the new values need room
-  // beside the old ones for as long as the call lasts.
+  // beside the old ones for the duration of the call.
   double store(Context& context, const Tensor& from, Copy copy = &Ops::copy);
 
  private:

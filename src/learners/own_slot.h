@@ -1,13 +1,14 @@
-// The slot of what a product keeps beside a weight (WeightKind::product): it learns as another slot
-// has it, without weight decay, and may take its values from data first.
+// The slot of a parameter that a product keeps beside a weight (WeightKind::product). It wraps the
+// slot that makes it learn, drops weight decay, and may take first values from data.
 #pragma once
 
 #include "learners/learner.h"
 
 namespace jackscrew {
 
-// `inner` learns. What data say is summed over the step as windows are, over lanes and ranks, and
-// overwrites the weight, f32, at its end.
+// `inner` learns. For a weight with begins_from_data, the values that the data suggest are summed
+// over the step, its lanes and its ranks, as windows are; at the end of the step their mean
+// overwrites the weight, f32.
 std::unique_ptr<LearnerSlot> make_own_slot(const LearnerContext& context, Weight& weight,
                                            std::unique_ptr<LearnerSlot> inner);
 

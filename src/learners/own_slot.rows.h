@@ -1,4 +1,4 @@
-// Where values of a product's parameters come from data: see Product::add_own_start.
+// First values of a product's parameters from data: see Product::add_own_start.
 #pragma once
 
 #include "kernels/row_math.h"
@@ -6,10 +6,10 @@
 
 namespace jackscrew {
 
-// values = the means of what was summed, where there is any and the step is finite; clears the
-// sums. One row.
+// values = the weighted means, where something was summed and both mean and step are finite;
+// clears the sums. One row.
 struct TakeStart {
-  float* sums;    // [2, size]: values times their weights, and the weights
+  float* sums;    // [2, size]: sums of values times weights, and of the weights
   float* values;  // [size]
   const StepScalars* scalars;
   int64_t size;
@@ -18,7 +18,7 @@ struct TakeStart {
     team.each(size, [&](int64_t i) {
       const float weight = sums[size + i];
       const float mean = sums[i] / (weight > 0.0f ? weight : 1.0f);
-      // A mean that is not finite is not one: its difference to itself is NaN.
+      // mean - mean is NaN, hence not 0, where the mean is not finite.
       const bool takes = weight > 0.0f && scalars->finite != 0 && mean - mean == 0.0f;
       values[i] = takes ? mean : values[i];
       sums[i] = sums[size + i] = 0.0f;

@@ -1,6 +1,6 @@
-// An adapter that began as the principal part of its weight, which is subtracted:
-// y += scale * (dropout(x) Aᵀ Bᵀ - x A₀ᵀ B₀ᵀ). Saved as one adapter of twice the rank, whose base
-// is the weight as it is.
+// An adapter that starts as the principal part of its weight (PiSSA), with that part subtracted:
+// y += scale * (dropout(x) Aᵀ Bᵀ - x A₀ᵀ B₀ᵀ). Saved as one adapter of twice the rank for the
+// unchanged weight.
 #pragma once
 
 #include "learners/lora_slot.h"

@@ -17,8 +17,9 @@ namespace {
 constexpr double kMostPromptTokens = 4096;
 constexpr const char* kPromptName = "prompt_embeddings";  // as PEFT calls it
 
-// Tokens that a prompt is drawn from: BPE learns the frequent ones first, and those of a
-// vocabulary's end may never have been trained. The number is Lester et al.'s (section 3.2).
+// A random prompt is drawn from the first tokens of the vocabulary: BPE learns frequent tokens
+// first, and those at the end may never have been trained. The number is that of Lester et al.
+// (section 3.2).
 constexpr int64_t kFrequentTokens = 5000;
 
 constexpr std::array<OptionSpec, 2> kPromptOptions = {{
@@ -53,7 +54,7 @@ class PromptSlot : public LearnerSlot {
   }
 
   void backward(const Gradient& g, const Tensor*) override {
-    if (g.positions.empty()) return;  // of the head, where it is the embedding
+    if (g.positions.empty()) return;  // the gradient of a tied head
     g.context().ops.launch(
         PromptGradient{g.dy.data<float>(), g.positions.data<int32_t>(),
                        prompt_.gradient().data<float>(), g.dy.rows(), g.dy.cols()},
@@ -113,7 +114,7 @@ class PromptLearner : public Learner {
   }
 
   nlohmann::json adapter() const override {
-    // How it began is not said: PEFT would want the tokenizer for it.
+    // prompt_init_text is left out: with it PEFT would load the tokenizer.
     return {{"peft_type", "PROMPT_TUNING"},
             {"num_virtual_tokens", tokens_},
             {"token_dim", hidden_},

@@ -1,6 +1,6 @@
 // Prompt tuning (Lester et al. 2021, "The power of scale for parameter-efficient prompt tuning"):
-// every sequence begins with virtual tokens, and nothing but their vectors learns. Saved and loaded
-// in PEFT's layout.
+// every sequence begins with virtual tokens, and only their vectors learn. Saved and loaded in
+// PEFT's layout.
 #pragma once
 
 #include "learners/learner.h"

@@ -1,4 +1,4 @@
-// The vectors of virtual tokens, which begin every sequence.
+// Row kernels for the virtual tokens that every sequence begins with.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace jackscrew {
 
-// x[t] = prompt[positions[t]] where there is such a row. A row is a token.
+// x[t] = prompt[positions[t]] where the position is a virtual token's. A row is a token.
 struct PlacePrompt {
   const float* prompt;       // [prompt_tokens, hidden]
   const int32_t* positions;  // [tokens]
@@ -24,7 +24,7 @@ struct PlacePrompt {
 };
 JACKSCREW_ROW_KERNEL(PlacePrompt)
 
-// d[p] += dy[t] for every token t at position p, in their order. A row is a virtual token.
+// d[p] += dy[t] for every token t at position p, in token order. A row is a virtual token.
 struct PromptGradient {
   const float* dy;           // [tokens, hidden]
   const int32_t* positions;  // [tokens]

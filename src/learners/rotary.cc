@@ -25,12 +25,12 @@ constexpr size_t kStateSteps = 2;
 
 struct Group {
   std::string name;
-  std::string kind;  // alike in other layers
+  std::string kind;  // the same for the matching groups of other layers
   std::vector<RotarySlot*> slots;
   int64_t size = 0;  // elements
 };
 
-// A rotation until all that leaves has left.
+// A rotation in progress: until every leaving slot has been flushed.
 struct Turn {
   std::vector<std::pair<int32_t, double>> changes;  // groups that leave, their squared changes
   std::vector<int32_t> joining;
@@ -115,8 +115,8 @@ class RotaryLearner : public Learner {
     if (turn_) log_turn();
   }
 
-  // Everything active, and one group of each kind by itself: then weights of every kind are passed
-  // in both forms, in forward and in backward.
+  // Phase 0 has every group active, each other phase one group of one kind alone. So forward and
+  // backward meet weights of every kind both active and waiting.
   int64_t phases() const override { return 1 + static_cast<int64_t>(first_of_kind().size()); }
 
   void enter_phase(Context& context, int64_t phase) override {
@@ -183,12 +183,13 @@ class RotaryLearner : public Learner {
 
  private:
   Tensor state_view() const {
-    // Who visits may write: a checkpoint that is restored.
+    // Visitors may write: restoring a checkpoint does.
     auto* bytes = const_cast<uint8_t*>(state_.data());
     return {bytes, DType::u8, {static_cast<int64_t>(state_.size())}};
   }
 
-  // The bytes that checkpoints keep: the next rotation, the steps between, and the rotation's own.
+  // The bytes that checkpoints keep: the step of the next rotation, the steps between two, and the
+  // state of rotation_.
   void save_state() {
     const int64_t steps[kStateSteps] = {next_rotation_, steps_per_rotation_};
     std::memcpy(state_.data(), steps, sizeof steps);
@@ -200,7 +201,7 @@ class RotaryLearner : public Learner {
     if (steps[0] < 0 || steps[1] < 1) fail(ErrorKind::model, "the rotation state is damaged");
     rotation_->restore(std::span(state_).subspan(sizeof steps));
     next_rotation_ = steps[0];
-    // A run that goes on for longer than it began keeps its pace.
+    // A run that is resumed with more steps keeps its pace.
     if (!options_.steps_per_rotation) steps_per_rotation_ = steps[1];
   }
 
@@ -208,7 +209,8 @@ class RotaryLearner : public Learner {
     return rotation_->windows_of_a_round(4 * static_cast<int64_t>(groups_.size()));
   }
 
-  // Rather than learning always, or never. What products keep is too small to be worth waiting.
+  // Whether the weight takes turns, rather than learning always or never. Parameters of products
+  // are too small to be worth rotating.
   bool rotates(const WeightSpec& weight) const {
     return changes(weight) && weight.kind != WeightKind::product &&
            (weight.is_block_matrix() || options_.static_weights == "rotate");
@@ -225,7 +227,7 @@ class RotaryLearner : public Learner {
     return first;
   }
 
-  // All slots are there: shares and rates can be known.
+  // Called once all slots exist: sizes, and with them shares and learning rates, are known.
   void begin() {
     if (rotation_) return;
     if (groups_.empty()) {
@@ -266,8 +268,8 @@ class RotaryLearner : public Learner {
     return groups_[static_cast<size_t>(group)].slots;
   }
 
-  // Takes for a moment what weights on their way may take beside the active groups `worst`: the
-  // share of them that changes at a rotation, and any single weight.
+  // Allocates for a moment the most that weights in transit may take beside the active groups
+  // `worst`: the share of these that changes at a rotation, or the largest weight if that is more.
   void reserve_transit(std::span<const int32_t> worst) {
     int64_t all = 0;
     int64_t largest = 0;
@@ -306,11 +308,11 @@ class RotaryLearner : public Learner {
     if (options_.slots.score) {
       for (const int32_t group : before) rotation_->set_score(group, score(context, group));
     }
-    context.ops.finish();  // those on their way are there, and what is measured is the rotation
+    context.ops.finish();  // weights in transit have arrived; the stopwatch measures the rotation
     const Stopwatch watch;
     rotation_->advance();
     turn_.emplace();
-    // All that is given back goes before anything is taken: the peak is that of the larger set.
+    // Everything is freed before anything is allocated: the peak is that of the larger set.
     for (const int32_t group : without(before, rotation_->active())) {
       turn_->changes.emplace_back(group, 0.0);
       for (RotarySlot* slot : slots_of(group)) {
@@ -322,7 +324,7 @@ class RotaryLearner : public Learner {
     turn_->joining = without(rotation_->active(), before);
     activate(context, turn_->joining);
     fetch_ahead();
-    context.ops.finish();  // those that leave may be copied away
+    context.ops.finish();  // from here on leaving weights may be copied beside the steps
     seconds_ += watch.seconds();
     if (!transit_.has_work()) log_turn();
   }
@@ -339,7 +341,7 @@ class RotaryLearner : public Learner {
 
   void log_turn() {
     JsonObject left, joined;
-    // Groups of other stages are in their events.
+    // Groups of other stages are in those stages' events.
     for (const auto& [group, change] : turn_->changes) {
       if (!slots_of(group).empty()) left.add(groups_[static_cast<size_t>(group)].name, change);
     }
@@ -357,7 +359,7 @@ class RotaryLearner : public Learner {
     turn_.reset();
   }
 
-  // The groups of the next window, as far as they are known now.
+  // Has the masters of the next window's groups read ahead, as far as those are known now.
   void fetch_ahead() {
     Rotation next = *rotation_;
     next.advance();
@@ -374,7 +376,7 @@ class RotaryLearner : public Learner {
       for (const RotarySlot* slot : g.slots) sum += slot->gradient_score(context);
       return sum;
     });
-    // A root mean square: large groups are not important for their size alone.
+    // A root mean square, so that a group is not important for its size alone.
     return std::sqrt(squares / static_cast<double>(g.size)) + 1e-30;
   }
 
@@ -386,16 +388,16 @@ class RotaryLearner : public Learner {
   std::vector<Group> groups_;
   std::map<std::string, size_t> group_numbers_;  // in groups_, by name
   int64_t total_elements_ = 0;                   // of all groups
-  int64_t active_elements_ = 0;                  // at most, at once
+  int64_t active_elements_ = 0;                  // the most that are active at once
   std::optional<Rotation> rotation_;
   int64_t total_steps_ = 0;
   int64_t next_rotation_ = 0;  // the step before which it happens
-  bool held_ = false;          // in a phase that is rehearsed: nothing rotates
+  bool held_ = false;          // set while a phase is rehearsed: nothing rotates
   Memory* memory_ = nullptr;   // of the device
   RotaryTransit transit_;
   std::optional<Turn> turn_;
-  double seconds_ = 0.0;         // of rotations since the last event: steps wait for these,
-  double seconds_beside_ = 0.0;  // and not for these
+  double seconds_ = 0.0;         // of rotations since the last event, for which steps waited
+  double seconds_beside_ = 0.0;  // the same, of work that ran beside steps
   std::vector<uint8_t> state_;   // of the rotation, as checkpoints see it
   std::vector<LearnerEvent> events_;
 };

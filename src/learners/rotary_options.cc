@@ -48,8 +48,8 @@ constexpr std::array<OptionSpec, 12> kRotaryOptions = {{
      "weight"},
 }};
 
-// Files cost a read and a write of a group a rotation. What halves the active weights or rounds the
-// masters costs learning, and is worth less than anything that costs time alone.
+// Files cost a read and a write of each group that rotates. Settings that halve the active weights
+// or round the masters cost learning, and rank below all that cost time alone.
 constexpr std::array<Saving, 8> kSavings = {{
     {"overlap_rotation=false", "steps wait for the copies of a rotation", 1.01},
     {"moments=reset", "moments are reset at every turn", 1.3},
@@ -61,13 +61,13 @@ constexpr std::array<Saving, 8> kSavings = {{
     {"active_params=5%", "a round takes longer", 5.1},
 }};
 
-// A turn of fewer steps ends before its moments mean anything.
+// In a turn of fewer steps the moments do not become meaningful.
 constexpr int64_t kShortestTurn = 10;
 
-// A group learns in a share of the steps: a rate that is higher by as much takes its weights as far
-// as full training would (SmolLM2-135M, a quarter active: docs/methods.md). Not beyond what AdamW
-// is known to bear, though: rates for training from scratch are as high already as they can be (a
-// small Llama: 1e-3 is better than 2e-3, for a quarter of it as for all).
+// A group learns in a share of the steps only; a rate higher by the inverse of that share takes its
+// weights as far as full training would (SmolLM2-135M, a quarter active: docs/methods.md). The rate
+// stays within what AdamW is known to tolerate: rates for training from scratch are as high as they
+// can be already (a small Llama: 1e-3 is better than 2e-3, with a quarter active as with all).
 double automatic_group_rate(double learning_rate, double share) {
   constexpr double kHighestScale = 4.0;  // the most that was measured
   constexpr double kHighestScaledRate = 5e-4;

@@ -1,4 +1,4 @@
-// The options of rotary training, and what follows from them alone.
+// The options of rotary training, and what can be derived from them alone.
 #pragma once
 
 #include <optional>
@@ -12,15 +12,17 @@
 namespace jackscrew {
 
 struct RotaryOptions {
-  // Steps from one rotation to the next: longer is better where there is time for it.
+  // Most steps from one rotation to the next that `auto` chooses: a run that has time for it gains
+  // from longer windows.
   static constexpr int64_t kLongestWindow = 50;
 
-  // Throws Error(usage) for options that contradict.
+  // Throws Error(usage) for options that contradict each other.
   explicit RotaryOptions(const OptionSet& options);
 
   // Whether a linear layer of a block rotates.
   bool rotates(std::string_view module) const;
-  // The group that a weight rotates with, and what is alike in groups of other layers.
+  // The group that a weight rotates with, and its kind, which matching groups of other layers
+  // share.
   struct GroupName {
     std::string name;  // "layers.3.q_proj"
     std::string kind;  // "q_proj"
@@ -29,14 +31,15 @@ struct RotaryOptions {
   // "a matrix", "a block" ...: what groups are made of.
   const char* groups_text() const;
 
-  // active_params of so many elements that rotate. Throws Error(usage) where it is none or more.
+  // What active_params comes to for `total` elements that rotate. Throws Error(usage) where it is
+  // less than 1 or more than `total`.
   int64_t active_elements(int64_t total) const;
-  // Steps from one rotation to the next, if the option does not say: as long as every group can
-  // have two turns in `total_steps`. A round takes `windows_of_a_round`, a group's turn
-  // `windows_of_a_turn`.
+  // Steps from one rotation to the next with steps_per_rotation=auto: as many as let every group
+  // have two turns in `total_steps`, within limits. A round takes `windows_of_a_round` windows, a
+  // group's turn `windows_of_a_turn`.
   static int64_t automatic_steps(int64_t total_steps, int64_t windows_of_a_round,
                                  double windows_of_a_turn);
-  // The learning rate of the groups, of which `share` is active at once.
+  // The learning rate of groups, where `share` of all elements is active at once.
   double group_rate(double share) const;
   // A rate as a multiple of the run's.
   double scale_of(double rate) const { return learning_rate > 0 ? rate / learning_rate : 1.0; }

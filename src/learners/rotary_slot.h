@@ -1,4 +1,4 @@
-// A weight that is trained from time to time.
+// The slot of a weight that takes turns at being trained (rotary training).
 #pragma once
 
 #include <memory>
@@ -11,16 +11,17 @@
 
 namespace jackscrew {
 
-// Waits, or is active: exact on the device, with gradient and optimizer state.
+// The weight either waits, or is active: exact on the device, with gradient and optimizer state.
 class RotarySlot : public LearnerSlot {
  public:
   struct Settings {
     DType master = DType::f32;  // or bf16
-    bool keep_moments = false;  // over the time that the weight waits, on the host
+    bool keep_moments = false;  // on the host, while the weight waits
     bool score = false;         // measure the gradient, see gradient_score()
   };
 
-  // Weights stored as f32 need no master: they are exact as they lie.
+  // Weights stored as f32 have no master: their storage is exact. Throws Error(usage) for another
+  // format that cannot be encoded.
   RotarySlot(const LearnerContext& context, Weight& weight, const Settings& settings);
 
   bool learns() const override { return !gradient_.empty(); }
@@ -32,36 +33,38 @@ class RotarySlot : public LearnerSlot {
   const std::string& name() const { return weight_->name(); }
   int64_t size() const { return weight_->size(); }
   void set_learning_rate_scale(double scale) { learning_rate_scale_ = scale; }
-  // What being active takes of the device beyond waiting, in bytes booked.
+  // The device memory that an active weight takes beyond a waiting one, in booked bytes.
   int64_t active_bytes() const;
 
-  // Waiting -> active. Frees the stored form before it takes the exact one, unless that was
+  // Waiting -> active. Frees the storage before it allocates the exact values, unless these were
   // prepared and fetched.
   void activate(Context& context);
-  // Active -> waiting, first half: gives back the gradient and encodes the storage.
+  // Active -> waiting, first half: frees the gradient and encodes the storage.
   void leave(Context& context);
-  // Second half: writes the master, keeps the moments, and gives back the device's. Returns the sum
-  // of squared changes since the weight became active (0 where there is no master).
+  // Second half: writes the master, saves the moments if they are kept, and frees both on the
+  // device. Returns the sum of squared changes since the weight became active (0 where there is no
+  // master).
   double flush(Context& context, Master::Copy copy);
   void will_need();
 
-  // For a weight that will be activated: takes the memory of exact values and moments, and fills
-  // it. forget() gives it back.
+  // For a weight that will be activated: prepare() allocates its exact values and moments, fetch()
+  // fills them, forget() frees them again.
   void prepare();
   void fetch(Context& context, Master::Copy copy);
   void forget();
-  // What prepare() takes, and leave() keeps, in bytes booked.
+  // The memory that prepare() allocates and leave() does not free, in booked bytes.
   int64_t moving_bytes() const;
 
-  // A checkpoint will fill the master of a weight that waits.
+  // Call before a checkpoint fills the master of a weight that waits.
   void expect_master() {
     if (master_ && !learns()) master_->begin_anew();
   }
 
-  // The sum of the squared gradients of all steps since the weight became active, where Settings
-  // ask for it. Before clipping.
+  // The sum of the squared gradients, before clipping, of all steps since the weight became active.
+  // Requires Settings::score.
   double gradient_score(Context& context) const;
-  // Whether the weight has been active, and its moments are kept; a checkpoint can fill them then.
+  // Says whether the weight has been active before: its kept moments, if any, are then visited, so
+  // that a checkpoint can fill them.
   void expect_moments(bool has) { has_moments_ = settings_.keep_moments && has; }
 
  private:
@@ -73,12 +76,12 @@ class RotarySlot : public LearnerSlot {
   int64_t lane_sums_;
   double learning_rate_scale_ = 1.0;
   std::optional<Master> master_;
-  OwnedTensor exact_;                      // f32 [rows, cols], while it moves or is active
+  OwnedTensor exact_;                      // f32 [rows, cols], while in transit or active
   Tensor values_;                          // f32 [rows, cols], while active
   GradientBuffer gradient_;                // f32 [rows, cols], while active
-  std::unique_ptr<OptimizerState> state_;  // while it moves or is active
+  std::unique_ptr<OptimizerState> state_;  // while in transit or active
   OwnedTensor squares_;                    // f64 [1], while active, with Settings::score
-  // Copies of the state's tensors with their names: with Settings::keep_moments.
+  // Host copies of the state's tensors, with Settings::keep_moments.
   std::vector<std::pair<StateRef, OwnedTensor>> moments_;
   bool has_moments_ = false;  // the copies are in use: the weight waits and has been active before
 };

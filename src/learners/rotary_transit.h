@@ -1,5 +1,6 @@
-// Rotating weights on their way between host and device, beside the steps: those that join come
-// during the last step before the rotation, those that leave go during the first one after it.
+// Copies of rotating weights between host and device that run beside the steps: joining weights are
+// fetched during the last step before a rotation, leaving ones are flushed during the first step
+// after it.
 #pragma once
 
 #include <utility>
@@ -11,23 +12,24 @@ namespace jackscrew {
 
 class RotaryTransit {
  public:
-  // Bytes of the device that weights on their way may hold; 0: none goes this way.
+  // Device bytes that weights in transit may hold in each direction; 0: none is copied this way.
   void set_limit(int64_t bytes) { limit_ = bytes; }
   bool is_used() const { return limit_ > 0; }
 
-  // Before the last step: takes memory for a slot that will join, if there is room.
+  // Before the last step: allocates memory for a slot that will join, if there is room.
   void expect(RotarySlot& slot);
-  // What is expected will not come, or not so.
+  // Drops all expected slots and frees their memory.
   void forget();
 
-  // The rotation, between Ops::finish() before it and after. Those that were expected are there.
+  // At the rotation, between the Ops::finish() before it and the one after: the expected slots have
+  // been fetched.
   void arrive();
-  // Whether a slot that leaves is flushed this way.
+  // At the rotation: whether a slot that leaves will be flushed by work().
   bool takes_away(int32_t group, RotarySlot& slot);
 
   bool has_work() const { return !joining_.empty() || !leaving_.empty(); }
-  // Beside a step: brings and takes away. Calls changed(group, sum of squared changes) for every
-  // slot that has left.
+  // Beside a step: flushes leaving slots and fetches joining ones. Calls changed(group, sum of
+  // squared changes) for every slot flushed.
   template <class Changed>
   void work(Context& context, const Changed& changed) {
     for (const auto& [group, slot] : std::exchange(leaving_, {})) {
@@ -38,7 +40,7 @@ class RotaryTransit {
   }
 
  private:
-  // Whether there is room for it too.
+  // Whether the slot fits into limit_ too; if so, adds its bytes to `held`.
   bool holds(int64_t& held, const RotarySlot& slot) const;
 
   int64_t limit_ = 0;

@@ -23,7 +23,7 @@ constexpr std::array<std::pair<const char*, RotationOrder>, 5> kOrders = {{
     {"importance", RotationOrder::importance},
 }};
 
-// Writes and reads plain numbers one after another.
+// Writer and Reader put and get plain numbers one after another, in native byte order.
 class Writer {
  public:
   explicit Writer(std::span<uint8_t> bytes) : bytes_(bytes) {}
@@ -96,7 +96,7 @@ double Rotation::draw_uniform() {
   return (static_cast<double>(draw(uint32_t{1} << 30)) + 0.5) / static_cast<double>(1 << 30);
 }
 
-// The order in which the groups have their next turn.
+// Fills the queue with all groups, in the order of their next turns.
 void Rotation::refill() {
   queue_.resize(sizes_.size());
   std::iota(queue_.begin(), queue_.end(), 0);
@@ -128,7 +128,7 @@ void Rotation::advance() {
   const bool drawn_anew = options_.order == RotationOrder::random ||
                           (options_.order == RotationOrder::importance && seen_all_);
   if (drawn_anew) queue_.clear();
-  // A round may end, and the next begin, within a window.
+  // One round may end and the next begin within a window.
   for (int rounds = queue_.empty() ? 1 : 0; rounds < 2; ++rounds) {
     if (queue_.empty()) refill();
     for (auto next = queue_.begin(); next != queue_.end();) {
@@ -149,7 +149,7 @@ void Rotation::advance() {
   ++window_;
 }
 
-// A share such as 0.1 of 10 is 1, though not in binary.
+// The 1e-9 keeps a rounding error of the product, as a churn of 0.1 may have, from adding a group.
 int64_t Rotation::leaving() const {
   return static_cast<int64_t>(
       std::ceil(static_cast<double>(active_.size()) * options_.churn - 1e-9));

@@ -1,6 +1,6 @@
-// Rotation: which groups of weights are trained when. Knows sizes only; the rotary learner moves
+// Rotation: which groups of weights are trained when. It knows sizes only; the rotary learner moves
 // the weights. The sequence of windows is a pure function of the options, the sizes and, in the
-// order `importance`, of the scores it was told.
+// order `importance`, of the scores it is given.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ RotationOrder parse_rotation_order(std::string_view name);
 
 struct RotationOptions {
   RotationOrder order = RotationOrder::permutation;
-  int64_t active_elements = 0;  // that are trained at once, at most
+  int64_t active_elements = 0;  // most elements trained at once
   double churn = 1.0;           // share of the active groups that is replaced at a rotation
   uint64_t seed = 0;
 };
@@ -43,24 +43,24 @@ class Rotation {
   int64_t window() const { return window_; }  // 0 before the first
   // How many windows each group has been active in.
   std::span<const int64_t> turns() const { return turns_; }
-  // What the order `importance` goes by: larger is drawn more often. Positive.
+  // For the order `importance`: groups with larger scores are drawn more often. Positive.
   void set_score(int32_t group, double score) { scores_[static_cast<size_t>(group)] = score; }
 
-  // Windows until every group has had its turn, going on as now; at most `limit`.
+  // Windows from now until every group has had another turn; at most `limit`.
   int64_t windows_of_a_round(int64_t limit) const;
 
   // Windows that a group is active in before it leaves, on average.
   double windows_of_a_turn() const;
 
-  // Everything that the next windows depend on, as bytes of a fixed number, for checkpoints.
+  // Everything that later windows depend on, as a fixed number of bytes, for checkpoints.
   int64_t state_bytes() const;
   void save(std::span<uint8_t> state) const;
-  // Throws Error(model) when the bytes are not of a rotation of these groups.
+  // Throws Error(model) when the bytes are not those of a rotation of these groups.
   void restore(std::span<const uint8_t> state);
 
  private:
   void refill();
-  int64_t leaving() const;  // groups at the next window
+  int64_t leaving() const;  // how many groups leave at the next window
   bool is_active(int32_t group) const;
   uint32_t draw(uint32_t below);
   double draw_uniform();
@@ -71,13 +71,13 @@ class Rotation {
   int64_t draws_ = 0;  // random numbers used so far
   bool seen_all_ = false;
   std::vector<int32_t> active_;  // first in, first out
-  std::vector<int32_t> queue_;   // of this round, the next first
+  std::vector<int32_t> queue_;   // groups still to come in this round, the next first
   std::vector<int64_t> turns_;   // [groups]
   std::vector<double> scores_;   // [groups]
 };
 
-// The choice of groups, none twice, that is largest in `weight` while its sizes sum to `capacity`
-// at most. Exact, and quick where groups come in few kinds, as in a model of equal blocks.
+// The set of groups with the largest sum of `weights` whose sizes sum to at most `capacity` (0-1
+// knapsack). Exact, and quick where groups come in few kinds, as in a model of equal blocks.
 std::vector<int32_t> heaviest_groups(std::span<const int64_t> sizes,
                                      std::span<const int64_t> weights, int64_t capacity);
 

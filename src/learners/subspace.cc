@@ -45,7 +45,7 @@ Tensor cosines(Context& context, const Tensor& a, const Tensor& b) {
   return out;
 }
 
-// Columns of the eigenvectors in descending order of the eigenvalues.
+// The eigenvectors as columns, in descending order of their eigenvalues.
 Matrix descending_eigenvectors(const Matrix& symmetric) {
   const Eigen::SelfAdjointEigenSolver<Matrix> solver(symmetric);
   if (solver.info() != Eigen::Success) {
@@ -60,9 +60,9 @@ void orthonormalise(Context& context, const Tensor& basis) {
   const Arena::Frame frame(context.scratch);
   const int64_t rank = basis.cols();
   const Tensor factor = square(context, rank);
-  // Sums of products of unit columns are wrong by some 1e-7 each, eigenvalues by rank times that.
-  // Where some are as small, a shift of so much keeps the factor real; a round brings those below
-  // it up by its inverse, 1e4 at rank 1000, until none is left.
+  // Dot products of unit columns have errors of some 1e-7 each, eigenvalues of rank times that.
+  // Where eigenvalues are that small, a shift by as much keeps the Cholesky factor real. Each round
+  // raises the eigenvalues below the shift by its inverse, 1e4 at rank 1000, until none is left.
   const double shift = 1e-7 * static_cast<double>(rank);
   constexpr double kOrthonormal = 1e-5;
   constexpr int kRounds = 12;
@@ -86,7 +86,7 @@ void orthonormalise(Context& context, const Tensor& basis) {
       gram.diagonal().array() += shift;
       cholesky.compute(gram);
     }
-    // Columns times the diagonal times the inverse of Lᵀ.
+    // The factor on the columns: diag(unit) times the inverse of Lᵀ.
     Matrix inverse = unit.asDiagonal();
     cholesky.matrixU().solveInPlace<Eigen::OnTheRight>(inverse);
     to_device(context, inverse, factor);

@@ -19,7 +19,7 @@ namespace jackscrew {
 
 namespace {
 
-// "model.layers.3.mlp.up_proj.": the weights that the model has, but not this part of it.
+// Prefixes such as "model.layers.3.mlp.up_proj." of the weights that other stages hold.
 std::set<std::string> modules_of_other_stages(const Stage& stage) {
   std::set<std::string> names;
   for (const WeightSpec& weight : weights_of(stage.config(), StageSpec::whole(stage.config()))) {
@@ -37,7 +37,7 @@ std::vector<int64_t> shape_of(const Tensor& tensor) {
   return shape;
 }
 
-// Whether the recipe's value of an option is the adapter's, or leaves it to the adapter.
+// Whether the recipe's value of an option equals the adapter's, or leaves the choice to it.
 bool agrees(const OptionValue& given, const OptionValue& adapters, const AdapterOption& option) {
   const auto is_other_word = [&](const std::string& word) {
     return std::find(option.also.begin(), option.also.end(), word) != option.also.end();
@@ -67,11 +67,11 @@ void take(OptionSet& options, const AdapterOption& option, const std::string& or
               fmt::format("leave {} out: it is the adapter's", name));
 }
 
-// What an adapter's directory holds, in its order.
+// A tensor of an adapter's directory.
 struct AdapterTensor {
-  NamedShape file;                // as the directory has it
-  StateRef learned;               // its values, or those that come first
-  std::optional<StateRef> fixed;  // those behind them, along fixed->joins_along
+  NamedShape file;                // its name and shape there
+  StateRef learned;               // its values, or the first part of them
+  std::optional<StateRef> fixed;  // constants that follow, joined along fixed->joins_along
 };
 
 std::vector<NamedShape> shapes_of(const std::vector<AdapterTensor>& tensors) {
@@ -114,12 +114,12 @@ void read_values(Ops& ops, const StateRef& state, const Sink& sink) {
   });
 }
 
-// The values of two matrices side by side, row by row.
+// The values of two matrices joined along their columns, row-major.
 std::vector<float> side_by_side(Ops& ops, const StateRef& left, const StateRef& right) {
   const auto rows = static_cast<size_t>(left.view.rows());
   std::vector<float> both(static_cast<size_t>(left.view.size() + right.view.size()));
   const size_t width = both.size() / rows;
-  size_t first = 0;  // column of the row where a matrix begins
+  size_t first = 0;  // the column at which a matrix begins
   for (const StateRef* state : {&left, &right}) {
     const auto cols = static_cast<size_t>(state->view.cols());
     size_t at = 0;

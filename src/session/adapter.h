@@ -1,4 +1,4 @@
-// Adapters beside a model: as they are read, written, and as they settle a recipe.
+// Adapters beside a model: reading them, writing them, and taking a recipe's options from them.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -14,8 +14,8 @@ namespace jackscrew {
 struct PeftAdapter;  // formats/peft.h
 
 // Writes the parameters among a run's states as a PEFT adapter directory, whole or not at all.
-// `adapter` is what Learner::adapter() says of it, `base_model` what is recorded as the model that
-// it is for.
+// `adapter` is the object that Learner::adapter() returns, `base_model` the name to record as that
+// of its base model.
 void export_adapter(const StateSource& states, Ops& ops, const nlohmann::json& adapter,
                     const std::string& base_model, const fs::path& directory);
 
@@ -23,16 +23,17 @@ void export_adapter(const StateSource& states, Ops& ops, const nlohmann::json& a
 int64_t adapter_bytes(const StateSource& states, const nlohmann::json& adapter,
                       const std::string& base_model);
 
-// Throws Error(model) where embedding and head are one, `tied`, but learned apart in the adapter.
+// Throws Error(model) where the model's embedding and head are `tied`, but the adapter has trained
+// one of them by itself.
 void require_tying(const PeftAdapter& adapter, bool tied, const fs::path& directory);
 
-// Fills the learner's parameters from a PEFT adapter; what it has of other stages of the model is
-// theirs. restored() must follow. Throws Error(model) when they do not match.
+// Fills the learner's parameters from a PEFT adapter, leaving out tensors of the model's other
+// stages. Call Session::restored() afterwards. Throws Error(model) when they do not match.
 void load_adapter(const Stage& stage, Ops& ops, const fs::path& adapter);
 
-// The recipe with the options of the learner that its PEFT adapter was made with; its own stay
-// where they are of training alone. Throws Error(usage) where it has another learner or says
-// otherwise, Error(model) where the adapter cannot be read.
+// The recipe with the learner's options taken from its PEFT adapter; options that concern training
+// alone keep the recipe's values. Throws Error(usage) where the recipe sets another learner or
+// other values, or has several adapters; Error(model) where the adapter cannot be read.
 Recipe with_adapter_options(Recipe recipe);
 
 }  // namespace jackscrew

@@ -14,7 +14,7 @@ namespace jackscrew {
 
 namespace {
 
-// All that follows from the sum of the losses, nats.
+// Sets everything that follows from the sum of the losses, in nats.
 void set_loss(EvalResult& result, double sum) {
   result.loss = sum / static_cast<double>(std::max<int64_t>(1, result.tokens));
   result.perplexity = std::exp(result.loss);
@@ -69,7 +69,7 @@ EvalResult evaluate(const ScoreBatch& score, const Dataset& dataset, int64_t max
 
 ChatFormat recipe_chat_format(const Recipe& recipe, const Tokenizer& tokenizer) {
   TokenizerData data = tokenizer.data();
-  // What an adapter has learned by.
+  // An adapter has learned with the template beside it.
   const bool own = recipe.chat_template == "auto" && !recipe.adapter.empty();
   if (own) apply_templates(data, recipe.adapter);
   return chat_format(recipe.chat_template, data, chat_clock(recipe.chat_date));

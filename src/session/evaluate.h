@@ -16,29 +16,29 @@ struct EvalResult {
   double perplexity = 0;     // e^loss
   double bits_per_byte = 0;  // 0 when the targets stand for no bytes
   int64_t tokens = 0;        // targets
-  int64_t bytes = 0;         // that the targets stand for
+  int64_t bytes = 0;         // of text that the targets stand for
   int64_t records = 0;
 
-  // The same over the tokens of both.
+  // Merges both, weighted by their tokens.
   EvalResult& operator+=(const EvalResult& other);
   JsonObject to_json() const;
 };
 
-// Scores every example on its own, in micro-batches of at most `max_tokens` tokens, with a bar on
-// stderr where that takes long.
+// Scores every example on its own, in micro-batches of at most `max_tokens` tokens, with a progress
+// bar on stderr if that takes long.
 EvalResult evaluate(Session& session, const Dataset& dataset, int64_t max_tokens,
                     const ProgressStyle& style);
-// The same by whoever scores some micro-batches as Session::evaluate() does.
+// The same with `score` in place of Session::evaluate().
 using ScoreBatch = std::function<double(const StepBatch& batch, const ProgressCallback& progress)>;
 EvalResult evaluate(const ScoreBatch& score, const Dataset& dataset, int64_t max_tokens,
                     int64_t virtual_tokens, const ProgressStyle& style);
 
-// How a recipe writes conversations: as chat_template names it or, where that is auto, by the
-// template beside its adapter, or else by the model's own. Throws what chat_format throws.
+// The format of a recipe's conversations: the one that chat_template names or, with auto, the
+// template beside the adapter, or else the model's own. Throws what chat_format() throws.
 ChatFormat recipe_chat_format(const Recipe& recipe, const Tokenizer& tokenizer);
 
-// How a recipe's text is read: masks, chat format, and how long it may be: sequence_len, less the
-// virtual tokens.
+// How a recipe's text is read: masks, chat format, and its longest sequence, which is sequence_len
+// less the virtual tokens.
 DatasetOptions dataset_options(const Recipe& recipe, const Tokenizer& tokenizer);
 
 }  // namespace jackscrew

@@ -1,4 +1,4 @@
-// Whether two machines have the same model.
+// A fingerprint of a model, by which ranks on several machines check that they have the same one.
 #pragma once
 
 #include "base/file.h"
@@ -7,8 +7,8 @@
 namespace jackscrew {
 
 // A checksum of the configuration, of all tensors' names, shapes, formats and sizes, of each one's
-// first bytes, and of the weights of an `adapter` (empty: none). Another model, or another training
-// of the same, has another; a file that is damaged further within may not.
+// first bytes, and of the weights of an `adapter` (empty: none). It tells models apart, and trained
+// versions of one model, but not a file that is damaged beyond those first bytes.
 uint32_t model_fingerprint(const ModelFiles& files, const fs::path& adapter);
 
 }  // namespace jackscrew

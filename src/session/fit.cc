@@ -16,7 +16,7 @@ struct Choice {
   double cost;
 };
 
-// Every combination of the knobs, each as it stands or in one of its positions, the cheapest first.
+// Every combination of the knobs, each unturned or in one of its positions, the cheapest first.
 std::vector<Choice> combinations(const std::vector<Knob>& knobs) {
   std::vector<Choice> all = {{"", 1.0}};
   for (const Knob& knob : knobs) {
@@ -66,8 +66,8 @@ std::string hint_for(const Recipe& recipe, const ModelFiles& files, const Sessio
   return fmt::format("{} needs {}", advice->settings, advice->needs());
 }
 
-// What a run takes beside what is booked: generated code, stacks, page tables, buffers of files.
-// Two threads were killed with 17 MiB of it, and not with 19.
+// Host memory of a run that is not booked: generated code, stacks, page tables, file buffers.
+// Measured: a run of two threads was killed with a margin of 17 MiB, but not with 19.
 int64_t beside_the_ledger(int64_t booked) {
   return (int64_t{32} << 20) + booked / 256;
 }
@@ -109,7 +109,7 @@ void require_fit(const Recipe& recipe, const ModelFiles& files, const SessionUse
   }
   const std::string all =
       needed + (host > 0 ? fmt::format(" and {} for masters", human_bytes(host)) : "");
-  // Whatever the budget: who takes more is killed.
+  // Checked even with a budget: a process that exceeds a memory limit is killed.
   const int64_t beside = beside_the_ledger(plan.ledger.peak + host);
   if (const auto limit = memory_limit();
       limit && plan.ledger.peak + host + beside > limit->available) {

@@ -1,5 +1,5 @@
-// Keeping a run to what there is: the fastest recipe that does, and the refusal of one that does
-// not.
+// Keeping a run within the available memory: finding the fastest recipe that fits, and refusing one
+// that does not.
 #pragma once
 
 #include <optional>
@@ -16,18 +16,19 @@ struct Fit {
   SessionPlan plan;
 };
 
-// Tries the knobs of knobs.h, alone and together, in the order of what they cost in time; each is
-// rehearsed. Where none of it fits, other methods follow, with their own knobs. The recipe's
-// device_memory and host_memory are the budget. nullopt when nothing fits.
+// Rehearses every combination of the knobs of knobs.h, in ascending order of cost, until one fits;
+// if none does, goes on with other methods and their knobs. The recipe's device_memory and
+// host_memory are the budget. nullopt when nothing fits.
 std::optional<Fit> fastest_fit(const Recipe& recipe, const ModelFiles& files);
 
-// Throws Error(does_not_fit), with the change that would make it fit as the hint, unless it does.
-// Without a device_memory the machine's free memory is the limit, of host and device together.
+// Throws Error(does_not_fit) unless the plan fits, with a change that would make it fit as the
+// hint. Without a device_memory, the device's free memory is the limit or, where the device
+// computes in the host's memory, the machine's free memory for both together.
 void require_fit(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
                  const SessionPlan& plan);
 
-// What a run takes of the machine's own memory, in bytes, and what it may: several runs on one
-// machine must share that. nullopt: the recipe sets a budget, and nothing else limits it.
+// The bytes of the machine's own memory that a run needs, and those that are available, which all
+// runs on one machine must share. nullopt: nothing but the recipe's budget limits the run.
 struct MachineMemory {
   int64_t needed = 0;
   std::optional<int64_t> available;

@@ -10,7 +10,7 @@ OwnedTensor indices(Memory& memory, int64_t count) {
   return {memory, Purpose::io, DType::i32, {count}};
 }
 
-// The first values of `to`, which become those of `values`.
+// Copies `values` to the beginning of `to`, and returns that part.
 Tensor put(Ops& ops, const OwnedTensor& to, std::vector<int32_t> values) {
   const auto count = static_cast<int64_t>(values.size());
   const Tensor part(to.view().raw(), DType::i32, {count});

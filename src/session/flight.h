@@ -1,5 +1,5 @@
 // A micro-batch in flight: its tokens on the device, and what forward leaves there for backward. A
-// session has one; a stage of a pipeline has as many as there are micro-batches in it and after it.
+// session has one; a pipeline stage has one for itself and one for each stage after it, at most.
 #pragma once
 
 #include "data/batch.h"
@@ -10,14 +10,15 @@ namespace jackscrew {
 
 class Flight {
  public:
-  // Takes room for micro-batches of at most `tokens` from `memory`; what forward leaves lies in
-  // `stash`.
+  // Allocates room for micro-batches of at most `tokens` tokens in `memory`; what forward leaves
+  // lies in `stash`.
   Flight(Memory& memory, int64_t tokens, Arena stash);
 
-  // Copies a micro-batch to the device. The Batch is valid until the next call. Throws
-  // Error(generic) when it has too many tokens.
+  // Copies a micro-batch to the device, with the numbers of tokens and targets of the step that
+  // come before it. The Batch is valid until the next call. Throws Error(generic) when it has too
+  // many tokens.
   Batch upload(Ops& ops, const MicroBatch& batch, int64_t tokens_before, int64_t targets_before);
-  // An empty stash; the one before it is gone.
+  // Returns an empty stash, and invalidates the one before.
   Stash begin(bool keep, bool recompute);
   // The most bytes that a stash has taken.
   int64_t stash_bytes() const { return stash_.high_water(); }

@@ -14,7 +14,7 @@ double training_flops(const Stage& stage, const StepBatch& batch) {
     const bool head = weight.module == "lm_head" ||
                       (weight.kind == WeightKind::embedding && config.tie_word_embeddings);
     if (weight.kind != WeightKind::linear && !head) continue;
-    // y, dx, and dW where somebody asks for it.
+    // y, dx, and as much of dW as the learner forms.
     const double products = 2.0 * (2.0 + parameter->slot->gradient_products());
     total += products * static_cast<double>(weight.size()) * (head ? targets : tokens);
   }

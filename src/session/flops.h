@@ -1,5 +1,5 @@
-// The arithmetic of a step, counted: its distance from the machine's peak is what a run prints as
-// its share of the speed of light.
+// The arithmetic of a step, counted. A run prints its share of the machine's peak as its share of
+// the speed of light.
 #pragma once
 
 #include "data/batch.h"
@@ -7,8 +7,8 @@
 
 namespace jackscrew {
 
-// Multiply-adds times two of the matrix products and attention of one training step, recomputation
-// not counted: it is a choice, not work asked for.
+// Floating-point operations (two per multiply-add) of the matrix products and attention of one
+// training step. Recomputation is not counted: it is a choice, not work asked for.
 double training_flops(const Stage& stage, const StepBatch& batch);
 
 }  // namespace jackscrew

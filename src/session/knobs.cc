@@ -11,14 +11,14 @@ namespace jackscrew {
 
 namespace {
 
-// The factors only rank: recomputing adds a third to the arithmetic; halves of a micro-batch read
-// and decode the weights twice as often; the others touch every weight once a step.
+// Cost factors, for ranking only: recomputation adds a third to the arithmetic; half micro-batches
+// read and decode the weights twice as often; the others touch every weight once a step.
 constexpr double kRecompute = 4.0 / 3.0;
 constexpr double kHalfBatch = 1.03;
 constexpr double kOtherOptimizer = 1.01;
 constexpr double kBf16Storage = 1.02;
 constexpr double kInt8Storage = 1.04;
-constexpr double kNf4Storage = 1.5;  // takes little time, but of the weights: rather recompute
+constexpr double kNf4Storage = 1.5;  // costs precision rather than time, so recomputing ranks first
 constexpr double kOtherMethod = 1.5;
 
 Knob recompute_knob(const Recipe& recipe) {
@@ -48,8 +48,8 @@ Knob optimizer_knob(const Recipe& recipe) {
   return {"", {{"optimizer=adamw_8bit", "moments as 8-bit codes", kOtherOptimizer}}};
 }
 
-// Weights that learn keep what a step changes in bf16 at the narrowest; the learners that store
-// theirs in fewer bits have masters beside them, and are methods of their own.
+// Weights that learn need bf16 at least, to hold what a step changes. Learners that store theirs in
+// fewer bits keep masters beside them, and are methods of their own.
 Knob storage_knob(const Recipe& recipe) {
   if (recipe.storage != "keep" && recipe.storage != "f32") return {};
   Knob knob{"", {{"storage=bf16", "weights rounded to bf16", kBf16Storage}}};
@@ -61,7 +61,7 @@ Knob storage_knob(const Recipe& recipe) {
   return knob;
 }
 
-// Positions of one option stand together in the learner's table.
+// Makes one knob of each option; its settings are adjacent in the learner's table.
 void add_learner_knobs(const Recipe& recipe, std::vector<Knob>& knobs) {
   std::string_view last;
   for (const Saving& saving : find_learner(recipe.learner).savings) {
@@ -73,9 +73,9 @@ void add_learner_knobs(const Recipe& recipe, std::vector<Knob>& knobs) {
   }
 }
 
-// What changes the task rather than the way it is done.
+// Changes of the task itself rather than of the way it is done.
 void add_last_resorts(const Recipe& recipe, const ModelFiles& files, std::vector<Knob>& knobs) {
-  constexpr int64_t kShortest = 64;  // below, no text has room
+  constexpr int64_t kShortest = 64;  // anything shorter has no room for a text
   Knob shorter;
   for (int64_t length = recipe.sequence_len / 2;
        length >= kShortest && length >= recipe.sequence_len / 4; length /= 2) {
@@ -93,7 +93,7 @@ std::vector<Knob> all_knobs(const Recipe& recipe, const ModelFiles& files) {
   return knobs;
 }
 
-// nullopt when the changed run is refused (a storage that cannot be trained) or saves nothing.
+// nullopt when the changed run is refused (say, a storage that cannot be trained) or saves nothing.
 std::optional<Advice> try_settings(const Recipe& recipe, const ModelFiles& files,
                                    const SessionPlan& plan, std::string settings,
                                    std::string remark) {
@@ -128,7 +128,7 @@ std::vector<Position> other_methods(const Recipe& recipe, const ModelFiles& file
   if (recipe.learner == "full") {
     methods.push_back({"method=rotary", "all weights learn, a few at a time", kOtherMethod});
   }
-  // Adapters over weights that never learnt anything teach nothing.
+  // Adapters are of no use beside random weights.
   const bool learned = !recipe.random_init && files.source != nullptr;
   if (learned && recipe.learner != "lora") {
     methods.push_back({"method=lora", "learns an adapter, not the model", kOtherMethod});
@@ -179,7 +179,7 @@ std::optional<Advice> fitting_advice(const Recipe& recipe, const ModelFiles& fil
       if (advice && budget.holds(advice->device, advice->host)) return advice;
     }
   }
-  // Together, one knob after another, each as far as it saves more than those before it.
+  // Several knobs together, one after another, each turned as far as that saves more.
   Advice together;
   for (const Knob& knob : all_knobs(recipe, files)) {
     const Advice before = together;

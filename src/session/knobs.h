@@ -1,5 +1,5 @@
-// Settings that make a training run take less memory, and what each of them saves and costs.
-// Savings are not estimated: every recipe is rehearsed on the plan device.
+// Settings that reduce the memory of a training run, and what each of them saves and costs. Savings
+// are not estimated: every changed recipe is rehearsed on the plan device.
 #pragma once
 
 #include <optional>
@@ -11,22 +11,23 @@
 
 namespace jackscrew {
 
-// A knob stands as the recipe has it, or in one of its positions.
+// A knob is one choice that saves memory: it is left as the recipe has it, or set to one of its
+// positions.
 struct Position {
   std::string settings;  // "name=value name=value", as they would be given
   std::string remark;    // what it costs
-  double cost = 1.0;     // the factor by which training takes longer for it; it only ranks
+  double cost = 1.0;     // factor by which training takes longer; it only ranks positions
 };
 struct Knob {
-  std::string unturned;             // settings that say "as it is" where the recipe says "auto"
+  std::string unturned;             // settings that leave the knob alone where the recipe says auto
   std::vector<Position> positions;  // each takes less memory than the one before
 };
 
-// The knobs of a recipe, in the order in which one would rather turn them: first those that leave
-// the result as it is, then those of storage and of the learner in use.
+// The knobs of a recipe, the preferred ones first: those that leave the result as it is, then those
+// of storage and of the learner in use.
 std::vector<Knob> knobs_of(const Recipe& recipe);
 
-// Methods that take less memory and make of the run another one, that which learns most first.
+// Methods that take less memory but change what the run trains, the one that learns most first.
 std::vector<Position> other_methods(const Recipe& recipe, const ModelFiles& files);
 
 // Both settings in one line; either may be empty.
@@ -35,7 +36,7 @@ std::string join_settings(const std::string& first, const std::string& last);
 // The recipe with some settings changed. Throws Error(usage) where they contradict others.
 Recipe with_settings(const Recipe& recipe, std::string_view settings);
 
-// What a change of settings takes, and saves against the recipe as it is.
+// A change of settings, with the memory that the run then takes and what that saves.
 struct Advice {
   std::string settings;
   std::string remark;
@@ -47,13 +48,13 @@ struct Advice {
   std::string needs() const;
 };
 
-// Every single change that saves something, shorter sequences and adapters among them, the largest
+// Every single change that saves memory, shorter sequences and other methods included, the largest
 // saving first.
 std::vector<Advice> memory_advice(const Recipe& recipe, const ModelFiles& files,
                                   const SessionPlan& plan);
 
-// The change that costs the run least and keeps it to `budget`: one knob, or several together;
-// shorter sequences and adapters come last. nullopt when nothing does.
+// The change that keeps the run within `budget` at the least cost: one knob, or several together;
+// shorter sequences and other methods come last. nullopt when no change does.
 std::optional<Advice> fitting_advice(const Recipe& recipe, const ModelFiles& files,
                                      const SessionPlan& plan, const MemoryBudget& budget);
 

@@ -13,8 +13,8 @@ namespace jackscrew {
 
 namespace {
 
-// Data of less are read again sooner than their tokens are worth a file; in memory they take 4
-// bytes each, at most as much as the text.
+// The least bytes of text whose tokens are kept in a file. Less is read again sooner than a file is
+// worth; in memory its tokens take 4 bytes each, at most as much as the text.
 constexpr int64_t kLargeData = int64_t{64} << 20;
 
 // A name that no other process and no other call uses.
@@ -29,7 +29,7 @@ Dataset load_dataset(const DataPlace& place, const Tokenizer& tokenizer, Dataset
                      const ProgressStyle& style, DataPart part, const fs::path& token_file) {
   int64_t bytes = 0;
   for (const fs::path& file : place.files(part)) {
-    std::error_code error;  // what cannot be read is refused when it is
+    std::error_code error;  // Dataset::read() reports files that cannot be read
     const auto size = fs::file_size(file, error);
     if (!error) bytes += static_cast<int64_t>(size);
   }
@@ -41,7 +41,7 @@ Dataset load_dataset(const DataPlace& place, const Tokenizer& tokenizer, Dataset
   ProgressBar bar(std::cerr, style, "reading data", bytes, "B");
   Dataset dataset = Dataset::read(place, tokenizer, options, part, bar.callback());
   bar.finish();
-  // Its bytes stay as long as the data set.
+  // The file's bytes stay until the data set closes it.
   if (is_large && token_file.empty()) fs::remove(options.token_file);
   return dataset;
 }

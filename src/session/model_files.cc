@@ -19,8 +19,8 @@ namespace {
 // The value of `tokenizer` for byte_tokenizer().
 constexpr const char* kBytes = "bytes";
 
-// The model shapes that the literature on training small Llamas uses (GaLore, table of
-// configurations), and larger ones as they were published.
+// The model shapes of the literature on training small Llamas (GaLore, table of configurations),
+// and larger ones as published.
 struct NamedShape {
   const char* name;
   int64_t hidden, intermediate, heads, layers, vocab, context;
@@ -76,7 +76,7 @@ ModelConfig shape_config(const NamedShape& shape) {
   return config;
 }
 
-// Keeps what `read` returns, or why it cannot.
+// Keeps the tokenizer that `read` returns, or the error that it throws.
 template <class Read>
 void take_tokenizer(ModelFiles& files, const std::string& origin, const Read& read) {
   files.tokenizer_origin = origin;
@@ -90,7 +90,7 @@ void take_tokenizer(ModelFiles& files, const std::string& origin, const Read& re
   }
 }
 
-// A directory that holds an adapter and no model is an easy mistake: it is what a run writes.
+// Giving an adapter's directory as the model is an easy mistake: a run writes such directories.
 void refuse_adapter(const fs::path& directory) {
   if (!fs::exists(directory / kAdapterConfig)) return;
   const std::string base = peft_base_model(directory);
@@ -163,7 +163,7 @@ ModelFiles open_model_alone(const std::string& model, Weights weights) {
   return files;
 }
 
-// The adapter's goes before the model's, and one that is named before both.
+// A tokenizer named in the recipe takes precedence, then the adapter's, then the model's.
 void choose_tokenizer(ModelFiles& files, const std::string& adapter, const std::string& tokenizer) {
   if (tokenizer != "auto" && tokenizer != kBytes) {
     FoundTokenizer found = read_tokenizer(tokenizer);

@@ -13,7 +13,7 @@
 
 namespace jackscrew {
 
-// Whose files a tokenizer is from. Those of a model alone say which tokens its configuration means.
+// Whose files a tokenizer is from. Only the model's own tells which tokens its configuration means.
 enum class TokenizerOwner : uint8_t { model, adapter, recipe };
 
 struct ModelFiles {
@@ -26,31 +26,32 @@ struct ModelFiles {
   std::optional<TokenizerData> tokenizer;  // absent when the model has none that can be used
   std::optional<Error> tokenizer_error;    // why the one in the files cannot be used
 
-  // Whether it has the tokens of `tokenizer`; of the model's own one.
+  // Whether `tokenizer` is present and has the same tokens as `other`; has_own_tokens() also
+  // requires that it is the model's own.
   bool has_tokens_of(const Tokenizer& other) const;
   bool has_own_tokens(const Tokenizer& other) const;
 };
 
-// Throws Error(model) naming what is missing or damaged. A tokenizer that cannot be used is no
-// reason: much can be done without one. Where the directory of an `adapter` has a tokenizer, as
-// trainers write it there, the adapter has learned by that, and it goes before the model's.
-// `tokenizer` is a recipe's: of a path, the tokenizer there goes before both.
+// Opens a model. Throws Error(model) naming what is missing or damaged, but not for a tokenizer
+// that cannot be used: much can be done without one. A tokenizer in the directory of `adapter`,
+// where trainers write it, is the one that the adapter has learned with, and replaces the model's.
+// `tokenizer` is the recipe's option: if it is a path, the tokenizer there replaces both.
 ModelFiles open_model(const std::string& model, const std::string& adapter = {},
                       const std::string& tokenizer = "auto");
 
-// The same for texts alone: no weights are opened, and a directory with a tokenizer will do, or no
-// `model` beside a `tokenizer`. Without a configuration vocab_size is 0.
+// The same for texts alone: no weights are opened. A directory with only a tokenizer suffices, and
+// `model` may be empty if `tokenizer` is given. Without a configuration, vocab_size is 0.
 ModelFiles open_tokenizer(const std::string& model, const std::string& adapter,
                           const std::string& tokenizer);
 
-// A tensor of these files that must be there, of their source or of one in its place. Throws
+// A tensor that must exist in `source`, which is the files' own or stands in for it. Throws
 // Error(model) naming the files where it is missing.
 const StoredTensor& stored_tensor(const ModelFiles& files, const WeightSource& source,
                                   const std::string& name);
 
-// The ready tokenizer of a recipe: `choice` is "auto" (the model's), "bytes" (ids are the 256
-// byte values, then BOS and EOS), or the path that open_model() was given. Throws Error(model) when
-// the model has none that can be used.
+// Makes the tokenizer of a recipe: `choice` is "auto" (the one in `files`), "bytes" (ids are the
+// 256 byte values, then BOS and EOS), or the path that open_model() was given. Throws Error(model)
+// when there is none that can be used, or it has more tokens than the model.
 Tokenizer make_tokenizer(const std::string& choice, const ModelFiles& files);
 
 // The vocabulary of tokenizer "bytes".

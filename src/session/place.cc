@@ -10,9 +10,9 @@ namespace jackscrew {
 
 namespace {
 
-// A stage's time is that of its products, and the head is one as well: it takes blocks from the
-// last stage. The others differ by one block at most, the later ones having more: the earlier keep
-// more micro-batches in flight.
+// Takes a stage's time to be that of its products. The last stage also has the head, so it gets
+// fewer blocks. The others differ by one block at most; later ones get the extra blocks, because
+// earlier ones keep more micro-batches in flight.
 std::vector<int64_t> fastest_split(const ModelConfig& config, int64_t stages) {
   const int64_t blocks = config.num_hidden_layers;
   const auto sizes = [&](const StageSpec& stage) {

@@ -1,4 +1,4 @@
-// Which part of a run a session does: which stage of the model, which lanes of a step.
+// Which part of a run a session does: its stage of the model and its lanes of a step.
 #pragma once
 
 #include <string>
@@ -13,14 +13,14 @@ namespace jackscrew {
 struct Place {
   Layout layout;
   int rank = 0;
-  // [stages + 1]: the first block of each stage, then their number. Empty: there is one stage.
+  // [stages + 1]: the first block of each stage, then the number of blocks. Empty: one stage.
   std::vector<int64_t> stage_split = {};
 
   int stage() const { return layout.stage_of(rank); }
   int replica() const { return layout.replica_of(rank); }
   bool is_first() const { return stage() == 0; }
   bool is_last() const { return stage() + 1 == layout.stages; }
-  // Nothing is cut: one lane, one rank.
+  // One rank does the whole step, in one lane.
   bool is_whole() const { return layout.ranks() == 1 && layout.lanes == 1; }
 
   StageSpec spec(const ModelConfig& config) const {
@@ -28,8 +28,8 @@ struct Place {
     const auto stage = static_cast<size_t>(this->stage());
     return {stage_split[stage], stage_split[stage + 1], is_first(), is_last()};
   }
-  // The first of `micro_batches` of a step that belongs to a lane, of all replicas'; of the lane
-  // after the last, their number.
+  // The first micro-batch of a lane, out of `micro_batches` of a step; lanes are numbered over all
+  // replicas. For the lane after the last: `micro_batches`.
   int64_t lane_begin(int64_t lane, int64_t micro_batches) const {
     return micro_batches * lane / layout.lanes;
   }
@@ -37,14 +37,15 @@ struct Place {
   int64_t end_lane() const { return first_lane() + layout.lanes_of_replica(); }
 };
 
-// The blocks of a stage as people read them: "0-14". `split` as Place::stage_split, not empty.
+// The blocks of a stage as text: "0-14". `split` is as Place::stage_split, and not empty.
 std::string blocks_text(const std::vector<int64_t>& split, size_t stage);
 
-// How so many ranks share the work of a recipe. Throws Error(usage) where they cannot, saying how
-// many could.
+// How `ranks` ranks share the work of a recipe. Throws Error(usage) where they cannot, saying how
+// many ranks could.
 Layout layout_of(const Recipe& recipe, int ranks);
-// The blocks of each stage as the recipe says, or else so that the slowest stage is as fast as can
-// be: [stages + 1], see Place. Throws Error(usage).
+// The split of blocks into stages, as Place::stage_split: the recipe's or, where it has none, the
+// one whose slowest stage is fastest. Throws Error(usage) where the blocks do not add up to the
+// model's, or are fewer than the stages.
 std::vector<int64_t> stage_split_of(const Recipe& recipe, const ModelConfig& config,
                                     int64_t stages);
 

@@ -53,7 +53,7 @@ void settle_lengths(Recipe& recipe, const ModelConfig& config) {
                 "raise sequence_len, or lower prompt_tokens");
   }
   const int64_t tokens = checked_mul(recipe.micro_batch_size, recipe.sequence_len);
-  // Far more than any device of today holds the activations of; a plan of it takes memory itself.
+  // The activations of so many tokens fit no device of today by far, and planning takes memory too.
   constexpr int64_t kMostTokens = int64_t{1} << 22;
   if (tokens > kMostTokens) {
     throw Error(ErrorKind::usage,

@@ -1,5 +1,5 @@
-// Plans: what a training run will take of device, host and disk.
-// Nothing is estimated: the run itself is rehearsed on the plan device, for every figure.
+// Plans: what a training run will take of device, host and disk. Nothing is estimated: every figure
+// comes from a rehearsal of the run itself on the plan device.
 #pragma once
 
 #include <optional>
@@ -11,51 +11,51 @@
 
 namespace jackscrew {
 
-// What a session for training by this recipe must hold.
+// The use of a session that trains by this recipe.
 SessionUse training_use(const Recipe& recipe);
 
-// The bytes of the files that a run leaves; train/disk_plan.h finds them out.
+// The bytes of the files that a run writes; computed by train/disk_plan.h.
 struct DiskPlan {
-  int64_t checkpoint = 0;   // the largest: everything needed to go on
-  int64_t checkpoints = 0;  // how many there are at once, at most
+  int64_t checkpoint = 0;   // the largest: everything needed to resume
+  int64_t checkpoints = 0;  // the most that exist at once
   int64_t result = 0;       // the model or adapter at the end
-  int64_t exports = 0;      // what `export` asks for beside it
-  int64_t masters = 0;      // while it runs, with master=mmap
+  int64_t exports = 0;      // models that `export` asks for beside it
+  int64_t masters = 0;      // during the run, with master=mmap
 
   int64_t all_checkpoints() const { return checked_mul(checkpoint, checkpoints); }
-  // At most: checkpoints share the masters that did not change between them.
+  // An upper bound: checkpoints share the masters that did not change between them.
   int64_t peak() const {
     return checked_add(checked_add(checked_add(all_checkpoints(), result), exports), masters);
   }
 };
 
-// What the plan takes of the host beside the device, in bytes.
+// The peak of host memory beside the device's, in bytes.
 int64_t host_peak(const SessionPlan& plan);
 
-// Bytes that a run may take at most; nullopt: any number.
+// The most bytes that a run may take; nullopt: no limit.
 struct MemoryBudget {
   std::optional<int64_t> device, host, together;
 
   bool holds(int64_t device_bytes, int64_t host_bytes) const;
 };
 
-// Whether the plan keeps to the recipe's device_memory and host_memory, where they are set.
+// Whether the plan stays within the recipe's device_memory and host_memory, where they are set.
 bool fits(const Recipe& recipe, const SessionPlan& plan);
 
-// The virtual tokens that the recipe's learner begins every sequence with.
+// How many virtual tokens the recipe's learner puts before every sequence.
 int64_t virtual_tokens(const Recipe& recipe);
 
-// Brings a sequence_len that nobody set down to the positions of the model.
-// Throws Error(usage) when the recipe asks for longer sequences than the model has positions for,
-// or for micro-batches of more tokens than can be counted.
+// Reduces a default sequence_len to the positions of the model. Throws Error(usage) when the recipe
+// asks for longer sequences than the model has positions for, when the virtual tokens leave no room
+// for a text, or when a micro-batch has more tokens than are supported.
 void settle_lengths(Recipe& recipe, const ModelConfig& config);
 
-// What stood in the ledger at its highest, as "weights 513.1 MiB, gradients ...": all that is a
+// The ledger's purposes at its peak, as "weights 513.1 MiB, gradients ...": all that are a
 // hundredth of it or more.
 std::string purposes_text(const Ledger& ledger);
 // {purpose: bytes, ...}, those of 0 bytes left out.
 JsonObject purposes_json(const std::array<int64_t, kPurposes>& booked);
-// {purpose: bytes, ..., "peak"}: what stood in the ledger at its highest.
+// {purpose: bytes, ..., "peak": bytes}, at the ledger's peak.
 JsonObject ledger_json(const Ledger& ledger);
 
 // The object that `plan --json` prints.

@@ -1,4 +1,4 @@
-// What each rank of a run will take and send, found without starting any.
+// What each rank of a run will take and send, found without starting the ranks.
 #pragma once
 
 #include <vector>
@@ -10,8 +10,8 @@ namespace jackscrew {
 struct RanksPlan {
   Layout layout;
   std::vector<int64_t> stage_split;  // see Place
-  std::vector<SessionPlan> stages;   // of a rank of each: replicas are alike
-  double bubble = 0;                 // the share of a step in which equal stages wait
+  std::vector<SessionPlan> stages;   // the plan of one rank per stage: replicas are alike
+  double bubble = 0;                 // the share of a step that a stage waits, if all are equal
 };
 
 // Throws Error(usage) where the ranks cannot share the recipe's work.

@@ -94,7 +94,7 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
   masters_ = make_masters(recipe, plans_only);
   optimizer_ =
       make_optimizer(recipe.optimizer, {recipe.adam_beta1, recipe.adam_beta2, recipe.adam_epsilon});
-  const StageSpec whole = StageSpec::whole(files.config);  // all ranks' arithmetic is one
+  const StageSpec whole = StageSpec::whole(files.config);  // so that all ranks have one arithmetic
   arithmetic_.emplace(find_product(recipe.product).make(recipe.options, *ops_),
                       recipe.product_exclude, linears_of(files.config, whole));
   if (recipe.attention == AttentionLibrary::cudnn &&
@@ -123,11 +123,12 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
   if (use.training) {
     std::vector<int64_t> gradients;
     stage_->visit([&](const StateRef& state) {
-      // What waits as a master will have a gradient of its size.
+      // A weight that waits as a master will have a gradient of that size.
       const bool has = state.role == StateRole::gradient || state.role == StateRole::master;
       if (has) gradients.push_back(state.view.size());
     });
-    // A stage may have nothing to learn, a model may not. Planned alone, a stage cannot ask.
+    // A stage may have nothing that learns, a model may not. A stage that is planned without the
+    // others cannot tell.
     const double in_all = peers_->sum_over_stages(
         [&](double before) { return before + static_cast<double>(gradients.size()); });
     const bool knows = layout.stages == 1 || hooks.transport != nullptr;
@@ -147,7 +148,7 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
                           {use.logits_rows, files.config.vocab_size});
   }
   if (use.training) {
-    // Last: at its worst the learner stands beside everything else.
+    // Last, for the learner's peak is beside everything else.
     Context run = context(false);
     learner_->reserve(run);
     if (master_files_ != nullptr) master_files_->reserve(FileBacking::Replaced::one_at_a_time);
@@ -168,7 +169,7 @@ std::unique_ptr<Learner> Session::make_learner(const Recipe& recipe) {
 }
 
 void Session::make_room() {
-  if (use_.training || use_.logits_rows == 0) return;  // sequence_len has room for them
+  if (use_.training || use_.logits_rows == 0) return;  // sequence_len includes virtual tokens
   const int64_t before = virtual_tokens();
   use_.tokens = checked_add(use_.tokens, before);
   use_.max_positions = checked_add(use_.max_positions, before);
@@ -344,7 +345,7 @@ void Session::accumulate_whole(const StepBatch& batch) {
       stage_->loss(run, on_device, hidden, &d);
       stage_->backward(run, on_device, d, stash);
     };
-    // The key has all that decides what is issued, and where its tensors lie.
+    // The key has everything that determines what is issued and where its tensors lie.
     ops_->repeat({arrangement_, on_device.tokens(), on_device.sequences(), on_device.targets.size(),
                   run.last ? 1 : 0},
                  work);

@@ -25,11 +25,12 @@ namespace jackscrew {
 
 class FileBacking;
 
-// What a session is for; with the recipe and the model's configuration it decides every byte.
+// What a session is for. With the recipe and the model's configuration, it determines every byte
+// that the session takes.
 struct SessionUse {
   bool training = false;
-  int64_t tokens = 0;         // in a micro-batch at most
-  int64_t max_positions = 0;  // of a sequence at most
+  int64_t tokens = 0;         // most tokens of a micro-batch
+  int64_t max_positions = 0;  // most positions of a sequence
   int64_t kv_tokens = 0;      // capacity of the KV cache; 0: none
   int64_t logits_rows = 0;    // rows of logits asked for at once; 0: none
   Place place = {};
@@ -38,7 +39,7 @@ struct SessionUse {
 // The arenas' capacities, found by rehearsing on the plan device.
 struct ArenaSizes {
   int64_t scratch = 0, stash = 0, staging = 0;
-  int64_t gradients = 0;  // that weights share, with update=fused
+  int64_t gradients = 0;  // of the buffer that gradients share, with update=fused
 };
 
 // The outcome of a rehearsal.
@@ -47,29 +48,29 @@ struct SessionPlan {
   Ledger ledger;   // of the device
   Ledger masters;  // beside it: on the host, or with masters_in_files on the disk
   bool masters_in_files = false;
-  int64_t weight_bytes = 0;  // of the model as it is stored
-  int64_t mapped_bytes = 0;  // of them, those that stay in the maps of their files
+  int64_t weight_bytes = 0;  // of this session's weights as they are stored
+  int64_t mapped_bytes = 0;  // the part of weight_bytes that stays in file maps
   bool recompute = false;    // what gradient_checkpointing=auto came to
   Traffic sent;              // in a step of full micro-batches
 };
 
-// What others may do and hear while a session comes into being.
+// What a caller may supply or observe while a session is built.
 struct SessionHooks {
-  // Puts something between the model and the hardware: benchmarks measure what passes.
+  // Wraps the Ops, between the model and the hardware: benchmarks measure what passes.
   std::function<std::unique_ptr<Ops>(std::unique_ptr<Ops>)> wrap = {};
-  // Told of the bytes of every weight that is in place: in all, the plan's weight_bytes.
+  // Called with the bytes of each weight once it is loaded: the plan's weight_bytes in all.
   ProgressCallback loaded = {};
-  // Where to compute, when it is not where the recipe says.
+  // The device to use instead of the recipe's; null: the recipe's.
   std::shared_ptr<const Device> device = {};
-  // To the other ranks, where `place` says that there are some.
+  // Connects to the other ranks, if `place` has any; must outlive the session.
   Transport* transport = nullptr;
 };
 
 // The device that the recipe chooses. Throws as open_device() does.
 std::unique_ptr<Device> open_device(const Recipe& recipe);
 
-// Where exact values wait in files while a run lasts (master=mmap), those of each rank by
-// themselves. Its own: it is emptied.
+// The directory of a rank's master files while a run lasts (master=mmap). The run owns it, and
+// empties it.
 fs::path masters_directory(const fs::path& output_dir, int rank = 0);
 
 struct StepResult {
@@ -86,9 +87,9 @@ struct Progress {
 
 class Session {
  public:
-  // On the recipe's device, with memory reserved as planned. Throws Error(does_not_fit) before
-  // anything is allocated when plan.ledger.peak exceeds the budget (require_fit() says more, and
-  // earlier).
+  // Builds a session on the recipe's device, with memory reserved as planned. Throws
+  // Error(does_not_fit) before anything is allocated when plan.ledger.peak exceeds device_memory
+  // (require_fit() says more, and earlier).
   Session(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
           const SessionPlan& plan, const SessionHooks& hooks = {});
   Session(const Session&) = delete;
@@ -96,8 +97,8 @@ class Session {
 
   // Runs loading, and one step, evaluation or generation as `use` says, on the plan device.
   static SessionPlan rehearse(const Recipe& recipe, const ModelFiles& files, const SessionUse& use);
-  // A session on the plan device: nothing is read or computed, and what visit() shows has names,
-  // types and shapes as in a run, but no values. Pass its steps by pass_step().
+  // A session on the plan device: nothing is read or computed, and the states that visit() shows
+  // have names, types and shapes as in a run, but no values. pass_step() advances it.
   static std::unique_ptr<Session> planned(const Recipe& recipe, const ModelFiles& files,
                                           const SessionUse& use);
 
@@ -109,60 +110,63 @@ class Session {
   const Memory& memory() const { return *memory_; }
   Memory& masters() { return *masters_; }
   const Memory& masters() const { return *masters_; }
-  // Before a checkpoint links the files of masters: makes room for those that take their place, so
-  // that no later step can run out of it. Throws Error(generic) where the disk has none.
+  // Call before a checkpoint links the master files: reserves disk space for the files that will
+  // replace them, so that no later step can run out of it. Throws Error(generic) where the disk has
+  // no room.
   void reserve_master_files();
-  // Of all weights that product_exclude does not name.
+  // The product of all weights that product_exclude does not name.
   const Product& product() const { return arithmetic_->product(); }
 
-  // Everything that a checkpoint holds, and what must follow when it was overwritten: first, when
-  // the states of the role `schedule` were, then when the others were.
+  // visit() shows everything that a checkpoint holds. After overwriting it, call
+  // schedule_restored() once the states of the role `schedule` are in place, then restored() once
+  // the others are.
   void visit(const StateVisitor& visitor) const;
   void schedule_restored();
   void restored();
 
-  // Called when logits() is, before anything else: whoever has the other stages calls theirs.
+  // Called by logits() before anything else, so that the other stages' sessions can be asked too.
   using LogitsListener =
       std::function<void(std::span<const int32_t> ids, int64_t rows, bool use_cache)>;
   void set_logits_listener(LogitsListener listener) { logits_listener_ = std::move(listener); }
 
-  // What large products of the device reach now, with operands as the run's product rounds them.
+  // The throughput of large products on the device now, with operands as the run's product rounds
+  // them.
   struct Peak {
     DType operands = DType::f32;  // or bf16
-    double flops = 0.0;  // multiply-adds a second, times two; 0: too little scratch memory to tell
+    double flops = 0.0;  // per second, two per multiply-add; 0: too little scratch memory to tell
   };
   Peak measure_peak();
 
-  // One optimizer step in two halves: gradients of all micro-batches, then the update. `accumulate`
-  // counts steps from 0 for random numbers. From the first step on that is not finite, updates
-  // change nothing.
+  // One optimizer step in two halves: gradients of all micro-batches, then the update. `step`
+  // counts from 0 and selects the random numbers. From the first step on that is not finite,
+  // updates change nothing.
   void accumulate(const StepBatch& batch, double learning_rate, int64_t step);
   void apply(const WeightDecay& weight_decay);
-  // Waits for the device and returns what came of the last step, or of the first that was not
-  // finite; after that, updates work again.
+  // Waits for the device and returns the result of the last step, or of the first that was not
+  // finite; in that case updates work again afterwards.
   StepResult result();
-  // The second half, for those who look at every step.
+  // The second half with its result, for callers that look at every step.
   StepResult update(const WeightDecay& weight_decay) {
     apply(weight_decay);
     return result();
   }
 
-  // On the plan device: goes by a step without its arithmetic, so that what learns, and where it
-  // lies, is as after the step. True when that is another than before.
+  // On the plan device: passes over a step without its arithmetic, so that what learns, and where
+  // it lies, is as after the step. Returns true when that has changed.
   bool pass_step(int64_t step);
 
-  // The name of a parameter that learns and holds a value that is not finite; empty: there is none.
+  // The name of a learning parameter with a value that is not finite; empty: there is none.
   std::string non_finite_parameter();
 
-  // The sum of the negative log-likelihoods over the batch's targets, nats. `progress` is told of
-  // tokens.
+  // The sum of the negative log-likelihoods over the batch's targets, nats. `progress` is called
+  // with the tokens of each micro-batch.
   double evaluate(const StepBatch& batch, const ProgressCallback& progress = {});
-  // Where several ranks evaluate: that of each micro-batch that is this replica's, every
-  // `replicas`th. Empty on a stage without the head.
+  // The same for each micro-batch of this replica, which takes every `replicas`th where several
+  // ranks evaluate. Empty on a stage without the head.
   std::vector<double> losses(const StepBatch& batch, const ProgressCallback& progress = {});
 
-  // Rows [begin, end) of a weight, at most panel_rows() of f32 in a training session, to `out` on
-  // the host, f32 [end - begin, cols].
+  // Decodes rows [begin, end) of a weight, at most panel_rows() of f32 in a training session, to
+  // `out` on the host, f32 [end - begin, cols].
   void read_weight(const Weight& weight, int64_t begin, int64_t end, const Tensor& out);
 
   // With several ranks: bytes sent to others, and seconds spent waiting for them, so far.
@@ -176,8 +180,8 @@ class Session {
   void keep_cached(int64_t tokens);
   int64_t tokens_at_once() const { return use_.tokens - virtual_tokens(); }
   int64_t cached_tokens() const { return std::max<int64_t>(0, cache_.length - virtual_tokens()); }
-  // That the learner begins every sequence with. logits() puts them before a text by itself, and
-  // they are counted nowhere; who makes batches puts them there.
+  // How many virtual tokens the learner puts before every sequence. logits() adds them by itself,
+  // and the counts above leave them out; whoever makes batches must add them.
   int64_t virtual_tokens() const { return learner_->virtual_tokens(); }
 
  private:
@@ -186,7 +190,7 @@ class Session {
           const SessionPlan* plan, bool plans_only, bool recompute, const SessionHooks& hooks = {});
   static SessionPlan rehearse(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
                               bool recompute);
-  // Has room for the virtual tokens before a text of which logits are asked.
+  // Adds room for the virtual tokens before a text whose logits are asked for.
   void make_room();
   void build_stage(const Recipe& recipe, const ModelFiles& files, Arena staging,
                    const ProgressCallback& loaded);
@@ -194,16 +198,17 @@ class Session {
   Traffic rehearse_work();
   void begin_accumulation(const StepBatch& batch, double learning_rate, int64_t step);
   void accumulate_whole(const StepBatch& batch);
-  // The same of a step that is cut into lanes or of a model that is cut into stages.
+  // The same for a step that is cut into lanes, or a model that is cut into stages.
   void accumulate_parts(const StepBatch& batch);
-  // Forward of what is in flight through this stage, nothing kept; what others need is sent on.
+  // Forward through this stage with nothing kept for backward; receives from the stage before and
+  // sends to the one after.
   Tensor pass_through(Context& run, InFlight& flight, KvCache* cache);
   void pass_forward(Context& run, const MicroBatch& micro_batch, const Progress& before,
                     InFlight& flight);
   void pass_backward(Context& run, InFlight& flight);
   void end_lane(bool last);
   void sum_lanes();
-  // A sum among StepScalars, at `offset`.
+  // The f64 at byte `offset` of the StepScalars on the device.
   double read_sum(size_t offset);
   void write_sum(size_t offset, double sum);
   void apply_parts(const WeightDecay& weight_decay);
@@ -227,7 +232,7 @@ class Session {
   std::unique_ptr<Memory> memory_;
   std::unique_ptr<Ops> ops_;
   std::unique_ptr<Learner> learner_;
-  FileBacking* master_files_ = nullptr;  // in masters_, where they are in files
+  FileBacking* master_files_ = nullptr;  // the backing of masters_, where that is of files
   std::unique_ptr<Memory> masters_;
   std::unique_ptr<Optimizer> optimizer_;
   std::optional<Arithmetic> arithmetic_;
@@ -245,7 +250,7 @@ class Session {
   KvCache cache_;
   LogitsListener logits_listener_;
   OwnedTensor logits_;                      // f32 [logits_rows, vocab]
-  int64_t arrangement_ = 0;                 // changes with what learns, and where it lies
+  int64_t arrangement_ = 0;                 // counts changes of what learns, and where it lies
   std::unique_ptr<NoAllocation> step_ban_;  // from accumulate() to update()
 };
 

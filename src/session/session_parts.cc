@@ -1,5 +1,5 @@
-// A step that is cut into lanes, and a model that is cut into stages: the same sums in the same
-// order as those of one rank that does all of it.
+// The step of a session that is cut into lanes or holds one stage of a model: it adds the same sums
+// in the same order as one rank that does everything.
 #include <cstddef>
 
 #include "base/map_guard.h"
@@ -33,7 +33,7 @@ void Session::accumulate_parts(const StepBatch& batch) {
   lane_losses_.clear();
   lane_sums_.begin_step(*ops_);
   int64_t lane = place.first_lane();
-  // A short step leaves lanes empty: they add zeros.
+  // In a short step some lanes are empty: they add zeros.
   const auto end_lanes = [&](int64_t done) {
     while (lane < place.end_lane() && place.lane_begin(lane + 1, count) == done) {
       ++lane;
@@ -119,7 +119,7 @@ void Session::apply_parts(const WeightDecay& weight_decay) {
   Context run = context(true);
   scratch_.reset();
   norm_->measure(run);
-  const double updated = read_sum(kSquares);  // of gradients that backward has used up
+  const double updated = read_sum(kSquares);  // of gradients that a fused update has consumed
   write_sum(kSquares, peers_->sum_over_stages([&](double before) {
     write_sum(kSquares, before + updated);
     norm_->add(run);
@@ -129,7 +129,7 @@ void Session::apply_parts(const WeightDecay& weight_decay) {
   stage_->apply(run, weight_decay);
 }
 
-// Both ends of a pipeline hold an embedding that is the head, too, and both update it alike.
+// The gradients of a tied embedding, which both ends of a pipeline hold and update alike.
 std::vector<Tensor> Session::tied_gradients() const {
   std::vector<Tensor> gradients;
   const Place& place = use_.place;
@@ -144,7 +144,7 @@ std::vector<Tensor> Session::tied_gradients() const {
   return gradients;
 }
 
-// The first stage counts what is tied, the last does not.
+// A tied gradient counts towards the norm on the first stage only.
 bool Session::counts_elsewhere(const StateRef& state) const {
   if (use_.place.is_first()) return false;
   for (const Tensor& tied : tied_gradients()) {

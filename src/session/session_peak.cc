@@ -1,4 +1,4 @@
-// What the device reaches, as the measure of a run's own speed.
+// Measures the device's peak throughput, to which a run's own is compared.
 #include <algorithm>
 
 #include "base/clock.h"
@@ -7,8 +7,9 @@
 namespace jackscrew {
 
 Session::Peak Session::measure_peak() {
-  // Operands of 4 MiB: on a CPU, products of this size run within 5 % of the fastest. Where they
-  // take less than kLong, larger ones may be faster, and waiting for one is a part of its time.
+  // Operands of 4 MiB: on a CPU, products of this size run within 5 % of the fastest. Where one
+  // takes less than kLong, larger ones may be faster, and the wait for it would be a part of its
+  // time, so that several are timed together.
   constexpr int64_t kSize = 1024;
   constexpr double kLong = 2e-3;
   constexpr int kRuns = 5;
@@ -26,11 +27,11 @@ Session::Peak Session::measure_peak() {
       for (int i = 0; i < products; ++i) {
         ops_->gemm(a, Transpose::no, b, Transpose::no, c, Accumulate::no);
       }
-      float last = 0.0f;  // there when the products are
+      float last = 0.0f;  // its copy waits for the products
       ops_->copy(Tensor(&last, DType::f32, {1, 1}), c.rows(0, 1).columns(0, 1));
       return watch.seconds();
     };
-    seconds_of(1);  // finds the algorithm
+    seconds_of(1);  // the first call selects the algorithm
     const double once = seconds_of(1);
     const int products = once < kLong ? 1 + static_cast<int>(kLong / once) : 1;
     for (int run = 0; run < kRuns; ++run) {

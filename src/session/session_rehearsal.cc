@@ -1,4 +1,4 @@
-// A session on the plan device: the same work, for its memory alone.
+// A session on the plan device: the same work, to find out what memory it takes.
 #include <algorithm>
 
 #include "session/session.h"
@@ -7,7 +7,7 @@
 namespace jackscrew {
 
 Traffic Session::rehearse_work() {
-  // The largest of everything: one sequence that fills the micro-batch, every token a target.
+  // The worst case: one sequence that fills the micro-batch, with every token a target.
   MicroBatch batch;
   const auto tokens = static_cast<size_t>(use_.tokens);
   batch.ids.assign(tokens, 0);

@@ -19,8 +19,8 @@ StageLoader::StageLoader(const Recipe& recipe, const ModelFiles& files, const Mo
       staging_(std::move(staging)),
       loaded_(std::move(loaded)) {}
 
-// A file may say that the head is the embedding and hold another one all the same: transformers
-// then goes by the weights, and here neither is dropped without a word.
+// A model may be configured as tied and hold a different head all the same. transformers then uses
+// the file's head; here this is an error, so that neither is dropped silently.
 void check_tied(const ModelFiles& files) {
   if (files.source == nullptr || !files.config.tie_word_embeddings) return;
   const StoredTensor* head = files.source->find("lm_head.weight");
@@ -62,7 +62,7 @@ FormatPointer StageLoader::format(const WeightSpec& weight) const {
   return keep ? stored->format : lasting(f32_format());
 }
 
-// Runs use(tensor) on what the files have for a weight, which it returns.
+// Runs use(tensor) on the tensor that the files have for a weight, and returns it.
 template <class Use>
 const StoredTensor& StageLoader::with_stored(const ModelFiles& files, const WeightSpec& weight,
                                              const Use& use) {

@@ -1,4 +1,4 @@
-// How the weights of a session come into being: in which format, and from a file or at random.
+// Loads the weights of a session: chooses their formats, and fills them from a file or at random.
 #pragma once
 
 #include <optional>
@@ -10,30 +10,34 @@
 
 namespace jackscrew {
 
-// Throws Error(model) where the files' head is said to be tied and is another matrix than the
-// embedding.
+// Throws Error(model) where the configuration says that the head is tied, but the files have a head
+// that differs from the embedding.
 void check_tied(const ModelFiles& files);
 
-// Of the weights of a stage that lie in the maps of files.
+// The bytes of a stage's weights that lie in file maps.
 int64_t mapped_bytes(const Stage& stage);
 
 class StageLoader {
  public:
-  // All but `staging`, which holds panels on the way, must outlive the loader. `loaded` is told of
-  // the bytes of every weight that is in place. `original` has what read_original() gives; nullptr:
-  // `files` have.
+  // All but `staging`, which holds panels on their way, must outlive the loader. `loaded` is called
+  // with the bytes of each weight once it is loaded. read_original() reads from `original`; if that
+  // is null, from `files`.
   StageLoader(const Recipe& recipe, const ModelFiles& files, const ModelFiles* original,
               const Learner& learner, Ops& ops, Arena staging, ProgressCallback loaded);
 
-  void check_tied() const;  // of the files, unless weights are drawn at random
+  void check_tied() const;  // checks the files, unless weights are drawn at random
+  // The format that the weight is stored in. Throws Error(usage) for a `storage` that cannot be
+  // encoded.
   FormatPointer format(const WeightSpec& weight) const;
-  // The bytes of a matrix of that format where it stays in its file's map; null ones on the plan
-  // device. Throws as fill() does.
+  // The bytes of a matrix of that format if it can stay in its file's map, with a null pointer on
+  // the plan device; else nullopt. Throws as fill() does.
   std::optional<Tensor> mapped(const WeightSpec& weight, const Format& format);
-  // Throws Error(usage) saying why a stage has no weight in the map of a file, where weights=mmap
-  // asks for it.
+  // Where weights=mmap is set but no weight of the stage lies in a file map, throws Error(usage)
+  // saying why.
   void require_mapped(const Stage& stage) const;
-  // Throw Error(model) naming the file and the tensor where it is missing or has another shape.
+  // fill() loads a weight; read_original() writes its values from before its storage rounded them
+  // to `out`, f32 [rows, cols]. Both throw Error(model) naming the file and the tensor where it is
+  // missing or has another shape.
   void fill(Weight& weight);
   void read_original(const Weight& weight, const Tensor& out);
 

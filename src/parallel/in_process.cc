@@ -1,6 +1,7 @@
-// Ranks as threads of one process. A message is copied from buffer to buffer when both sides are
-// there and its time has come, and not before: whoever needs a send to end early waits for ever, as
-// over MPI with messages too large to be buffered, and whoever touches lent bytes spoils them.
+// Ranks as threads of one process. A message is copied from buffer to buffer only when both sides
+// have asked for it and its arrival time has come. So a rank that relies on a send to end early
+// waits for ever, as over MPI with messages too large to be buffered, and one that touches lent
+// bytes corrupts them.
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
@@ -22,10 +23,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Threads are woken some 50 us too late; a shorter wait is a loop.
+// Threads are woken some 50 us too late, so shorter waits spin.
 constexpr std::chrono::microseconds kShortWait{50};
 
-// What all ranks share.
+// The state that all ranks share.
 class Network {
  public:
   Network(int ranks, const LinkModel& link)
@@ -92,7 +93,7 @@ class Network {
   struct Channel {
     std::deque<Sent> sent;
     std::deque<Expected> expected;
-    Clock::time_point last_arrival{};  // no message passes the one before
+    Clock::time_point last_arrival{};  // no message overtakes the one before
   };
 
   Ticket new_ticket() {
@@ -118,14 +119,14 @@ class Network {
       on_the_wire =
           std::chrono::duration<double>(static_cast<double>(bytes) / link_.bytes_per_second);
     }
-    // The wire carries one message after the other.
+    // A wire carries one message after another.
     Clock::time_point& wire = free_[static_cast<size_t>(from * ranks() + to)];
     wire = std::max(wire, Clock::now()) + std::chrono::duration_cast<Clock::duration>(on_the_wire);
     std::uniform_int_distribution<int64_t> jitter(0, link_.jitter.count());
     return wire + link_.latency + std::chrono::microseconds(jitter(random_));
   }
 
-  // Copies what is due. Returns when the next message is that both sides wait for.
+  // Copies the messages that are due. Returns when the next one is due of which both sides wait.
   std::optional<Clock::time_point> deliver() {
     std::optional<Clock::time_point> next;
     const Clock::time_point now = Clock::now();
@@ -180,14 +181,14 @@ class Network {
 
   const LinkModel link_;
   std::vector<std::string> hosts_;  // [ranks]
-  std::mutex mutex_;                // of all below
+  std::mutex mutex_;                // guards all below
   std::condition_variable changed_;
   std::mt19937_64 random_;
   std::vector<Clock::time_point> free_;  // [from, to]: when the wire is free again
   std::map<std::tuple<int, int, Tag>, Channel> channels_;
   std::set<int64_t> unfinished_;
   int64_t next_ticket_ = 0;
-  int64_t messages_ = 0;  // of the rank that will be lost
+  int64_t messages_ = 0;  // sent so far by the rank that will be lost
   int closed_ = 0;
   std::optional<std::string> loss_;
 };

@@ -14,7 +14,7 @@ void add_tensor(Ops& ops, const Tensor& from, const Tensor& to) {
 
 namespace {
 
-// With one lane a window goes on from step to step.
+// With one lane a window simply accumulates from step to step.
 bool is_put_aside(const StateRef& state) {
   return state.role == StateRole::window && !state.lane_sums.empty();
 }
@@ -39,7 +39,7 @@ void LaneSums::begin_step(Ops& ops) {
 
 void LaneSums::end_lane(Ops& ops, bool last) {
   ++ended_;
-  // Sums of equally many lanes are joined as soon as there are two.
+  // Two sums of equally many lanes are joined as soon as both exist.
   const auto joined =
       last ? waiting_ : static_cast<size_t>(std::countr_zero(static_cast<uint64_t>(ended_)));
   for (const StateRef& state : accumulated_) {

@@ -1,7 +1,7 @@
-// The sum of a step's lanes: each accumulates by itself what the others do, and the sums are added
-// in a tree that depends on their number alone. tree(n) = tree(p) + tree(n - p), where p is the
-// largest power of two below n; so lanes that are spread over equal powers of two of ranks, each of
-// which sums its own, come to the same bits.
+// The sum of a step's lanes. Each lane accumulates gradients of its own, and these are added in a
+// tree that depends on the number of lanes alone: tree(n) = tree(p) + tree(n - p), where p is the
+// largest power of two below n. So the bits do not change when every rank sums the same power of
+// two of lanes and the sums of the ranks are then added in such a tree.
 #pragma once
 
 #include <utility>
@@ -17,22 +17,23 @@ void add_tensor(Ops& ops, const Tensor& from, const Tensor& to);
 
 class LaneSums {
  public:
-  // From now on sums these gradients and windows, with what they bring for sums that wait.
+  // From now on sums these gradients and windows, using StateRef::lane_sums for sums that wait.
   void watch(std::vector<StateRef> accumulated) { accumulated_ = std::move(accumulated); }
-  // All of them, in order.
+  // All watched tensors, in order.
   std::vector<Tensor> tensors() const;
 
-  // Puts aside what windows hold of earlier steps: with one lane, nothing need be.
+  // Puts aside what windows hold from earlier steps. With one lane there is no need to.
   void begin_step(Ops& ops);
-  // A lane has ended: its sum waits, and the next begins at zero; after the last, all are added.
+  // Call when a lane has ended: its sum waits, and the next lane begins at zero. After the last
+  // lane all sums are added.
   void end_lane(Ops& ops, bool last);
-  // After the sum over all replicas: windows add what they held before.
+  // Call after the sum over all replicas: adds to windows what they held before the step.
   void end_step(Ops& ops);
 
  private:
   std::vector<StateRef> accumulated_;
-  int64_t ended_ = 0;   // lanes of this step
-  size_t waiting_ = 0;  // sums
+  int64_t ended_ = 0;   // lanes of this step that have ended
+  size_t waiting_ = 0;  // sums that wait
 };
 
 }  // namespace jackscrew

@@ -16,7 +16,7 @@ bool fits_lanes(int64_t replicas, int64_t lanes) {
   return lanes % replicas == 0 && std::has_single_bit(static_cast<uint64_t>(lanes / replicas));
 }
 
-// "2, 4, 6"; the first few.
+// "2, 4, 6", cut off after the first few.
 std::string listed(const std::vector<int64_t>& numbers) {
   constexpr size_t kMost = 8;
   std::string out;

@@ -1,4 +1,4 @@
-// Values as bytes of a message between ranks, which are programs of one build.
+// Values as bytes of a message between ranks, in native layout: all ranks run the same build.
 #pragma once
 
 #include <cstring>
@@ -41,7 +41,8 @@ class MessageWriter {
   std::vector<uint8_t> bytes_;
 };
 
-// Reads them in the same order. Throws Error(device) where a message ends too early.
+// Reads the values in the order in which they were put. Throws Error(device) where a message ends
+// too early.
 class MessageReader {
  public:
   explicit MessageReader(std::span<const uint8_t> bytes) : bytes_(bytes) {}

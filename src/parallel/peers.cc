@@ -12,17 +12,17 @@ namespace jackscrew {
 
 namespace {
 
-// Gradients are exchanged 32 MiB at a time: large enough that the time of a message is that of its
-// bytes on any network, small beside what a rank holds.
+// Gradients are exchanged 32 MiB at a time: large enough that bandwidth rather than latency decides
+// the time of a message on any network, small beside what a rank holds.
 constexpr int64_t kBucketElements = (int64_t{32} << 20) / 4;
 
-// Where the part of the `index`th of `parts` begins among `count` elements.
+// The first element of part `index` when `count` elements are cut into `parts`.
 int64_t part_begin(int64_t count, int64_t parts, int64_t index) {
   return count * index / parts;
 }
 
-// Adds what is behind the pointers in the tree of lanes.h, element by element; the sum is left
-// behind the first.
+// Adds the arrays of `count` elements in the tree of lanes.h, element by element. The sum is left
+// in the first; others may hold partial sums.
 void add_in_tree(std::span<float* const> terms, int64_t count) {
   const size_t n = terms.size();
   if (n < 2) return;
@@ -40,7 +40,7 @@ void Peers::reserve(Memory& memory, int64_t gradient_elements) {
   if (gradient_elements == 0) return;
   bucket_ = std::min(kBucketElements, gradient_elements);
   own_ = OwnedTensor(memory, Purpose::communication, DType::f32, {bucket_});
-  // Parts of a bucket are equal but for one element; the ends of a pipeline are two.
+  // Parts of a bucket differ by one element at most. The ends of a pipeline are two ranks.
   const int64_t ranks = std::max(2, layout_.replicas);
   received_ = OwnedTensor(memory, Purpose::communication, DType::f32,
                           {ranks - 1, ceil_div(bucket_, ranks)});
@@ -96,11 +96,11 @@ void Peers::sum_over_ends(Ops& ops, std::span<const Tensor> tensors) {
   sum_over(ops, ranks, tensors);
 }
 
-// Tensors one after the other, cut into buckets: every rank cuts alike.
+// Packs the tensors one after another into buckets, on every rank in the same way.
 void Peers::sum_over(Ops& ops, std::span<const int> ranks, std::span<const Tensor> tensors) {
   struct Piece {
     Tensor tensor;  // flat
-    int64_t at;     // in the bucket
+    int64_t at;     // offset in the bucket
   };
   std::vector<Piece> pieces;
   int64_t filled = 0;
@@ -137,7 +137,8 @@ void Peers::count_bucket(std::span<const int> ranks, int64_t count) {
   sent_.gradient += (count - mine + (parts - 1) * mine) * dtype_size(DType::f32);
 }
 
-// Each rank is sent everybody's part that is its own to add, and sends the sum to all.
+// A reduce-scatter, then an all-gather: each rank receives one part of the bucket from all others,
+// adds it up, and sends the sum to all.
 void Peers::sum_bucket(Ops& ops, std::span<const int> ranks, int64_t count) {
   const auto parts = std::ssize(ranks);
   const auto me = std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin();

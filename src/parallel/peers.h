@@ -1,5 +1,5 @@
-// What one rank of a run asks of the others in a step. Every addition is made here, in an order
-// that the number of ranks does not change; transports only move bytes.
+// The communication of one rank with the others in a step. Every addition is made here, in an order
+// that does not depend on the number of ranks; transports only move bytes.
 #pragma once
 
 #include <functional>
@@ -21,10 +21,11 @@ struct Traffic {
 
 class Peers {
  public:
-  // Without a transport nothing is sent: for rehearsals, and where a run has one rank.
+  // `transport` must outlive this. Null: nothing is sent; for rehearsals, and runs of one rank.
   Peers(Transport* transport, const Layout& layout, int rank)
       : transport_(transport), layout_(layout), rank_(rank) {}
-  // Takes memory for sums of gradients of so many elements in all, from what the host can read.
+  // Allocates the buckets for sums of gradients with this many elements in all, in memory that the
+  // host can read.
   void reserve(Memory& memory, int64_t gradient_elements);
 
   const Layout& layout() const { return layout_; }
@@ -33,31 +34,33 @@ class Peers {
   bool is_first() const { return stage() == 0; }
   bool is_last() const { return stage() + 1 == layout_.stages; }
 
-  // The residual stream to the next stage, and its gradient to the one before. The tensor, f32
-  // [tokens, hidden], is lent until wait().
+  // The residual stream goes to the next stage, its gradient to the one before. A sent tensor, f32
+  // [tokens, hidden], must stay unchanged until wait().
   Ticket send_forward(Ops& ops, const Tensor& stream) { return send(ops, rank_ + 1, stream); }
   Ticket send_backward(Ops& ops, const Tensor& gradient) { return send(ops, rank_ - 1, gradient); }
   void receive_forward(Ops& ops, const Tensor& stream) { receive(ops, rank_ - 1, stream); }
   void receive_backward(Ops& ops, const Tensor& gradient) { receive(ops, rank_ + 1, gradient); }
   void wait(Ticket& ticket);
-  // From the last stage to the first.
+  // Sends a tensor from the last stage to the first; other stages do nothing.
   void return_to_first(Ops& ops, const Tensor& tensor);
 
-  // Replaces f32 tensors by their sums over all replicas of this stage: in the tree of lanes.h.
+  // Replaces f32 tensors by their sums over all replicas of this stage, added in the tree of
+  // lanes.h.
   void sum_over_replicas(Ops& ops, std::span<const Tensor> tensors);
   // The same over the first and the last stage of a replica, which both hold a tied embedding.
   void sum_over_ends(Ops& ops, std::span<const Tensor> tensors);
 
-  // A sum that goes through the stages of a replica in order: each is given what those before it
-  // have, and returns that with its own added. All return the end of it.
+  // A sum that passes through the stages of a replica in order: `add` is given the sum of the
+  // stages before and returns it with this stage's share added. The call returns the sum over all
+  // stages.
   double sum_over_stages(const std::function<double(double)>& add);
-  // The losses of all lanes, on every rank, from those of each replica's lanes, which its last
-  // stage knows.
+  // Returns the losses of all lanes on every rank. `own` are those of this replica's lanes, which
+  // its last stage knows; other stages pass none.
   std::vector<double> losses_of_lanes(std::span<const double> own);
 
-  // What this rank has sent so far or, without a transport, would have.
+  // What this rank has sent so far or, without a transport, would have sent.
   const Traffic& sent() const { return sent_; }
-  // Seconds in which this rank has waited for others so far.
+  // Seconds that this rank has waited for others so far.
   double seconds_waited() const { return seconds_waited_; }
 
  private:
@@ -75,7 +78,7 @@ class Peers {
   int rank_;
   int64_t bucket_ = 0;    // elements that are exchanged at a time
   OwnedTensor own_;       // f32 [bucket]
-  OwnedTensor received_;  // f32 [ranks - 1, a part of the bucket]
+  OwnedTensor received_;  // f32 [ranks - 1, elements of a part]: this rank's part, from the others
   Traffic sent_;
   double seconds_waited_ = 0;
 };

@@ -22,8 +22,7 @@ int64_t flights_of(int stage, int stages, int64_t micro_batches) {
 }
 
 std::vector<Turn> one_forward_one_backward(int stage, int stages, int64_t micro_batches) {
-  // As many as a micro-batch that just left needs to come back: one more than there are stages
-  // after this one, itself included.
+  // This stage and each one after it can hold a micro-batch that has left here and is not back yet.
   const int64_t flights = flights_of(stage, stages, micro_batches);
   std::vector<Turn> turns;
   turns.reserve(static_cast<size_t>(2 * micro_batches));

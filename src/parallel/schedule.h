@@ -15,14 +15,16 @@ struct Turn {
   int64_t slot;         // which of the stage's flights holds it
 };
 
-// How many micro-batches a stage has in flight at most: it needs as many slots.
+// The most micro-batches that a stage has in flight; it needs as many slots.
 int64_t flights_of(int stage, int stages, int64_t micro_batches);
 
-// All turns of a stage in one step, in order: every micro-batch forward, then backward, both in
-// ascending order. A stage first runs forward as many micro-batches as there are stages after it.
+// All turns of a stage in one step, in order: each micro-batch goes forward, later backward, both
+// in ascending order. A stage first runs forward as many micro-batches as there are stages after
+// it.
 std::vector<Turn> one_forward_one_backward(int stage, int stages, int64_t micro_batches);
 
-// The share of the time in which equal stages wait: (S - 1) / (M + S - 1).
+// The share of the time that stages of equal speed wait: (S - 1) / (M + S - 1), for S stages and M
+// micro-batches.
 double bubble_of(int stages, int64_t micro_batches);
 
 }  // namespace jackscrew

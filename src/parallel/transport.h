@@ -1,5 +1,5 @@
-// Bytes between the ranks of a run. Ranks are processes that were started together, on one machine
-// or on several; what they compute is no business of this file.
+// Transport of bytes between the ranks of a run. Ranks are processes that were started together, on
+// one machine or on several; this file knows nothing of what they compute.
 #pragma once
 
 #include <chrono>
@@ -11,7 +11,7 @@
 
 namespace jackscrew {
 
-// What kind of message it is. Messages of different tags between two ranks may pass each other.
+// The kind of a message. Messages of different tags between two ranks may overtake each other.
 enum class Tag : int {
   command,   // rank 0 to the others, and their answers
   stream,    // the residual stream and its gradient, between stages
@@ -19,7 +19,7 @@ enum class Tag : int {
   scalar     // norms and losses
 };
 
-// A message on its way; only its transport knows what the number means.
+// A message in transit; only its transport knows what the number means.
 struct Ticket {
   int64_t id = -1;  // -1: nothing to wait for
 };
@@ -34,13 +34,14 @@ class Transport {
   virtual const std::string& host(int rank) const = 0;
 
   // Begin to send or receive; neither waits for the other side. Messages of one tag between two
-  // ranks arrive in the order in which they were sent. The bytes are lent until wait() has
-  // returned. A message that has not as many bytes as its receiver expects is an Error(device).
+  // ranks arrive in the order in which they were sent. The bytes must stay valid, and those sent
+  // unchanged, until wait() has returned. A message of another size than its receiver expects is an
+  // Error(device).
   virtual Ticket send(int to, Tag tag, std::span<const uint8_t> bytes) = 0;
   virtual Ticket receive(int from, Tag tag, std::span<uint8_t> bytes) = 0;
-  // Waits for all of them. Throws Error(device) that names rank and machine as soon as a rank is
-  // known to be lost: its process ended, or gave no sign of life for communication_timeout. That a
-  // rank is busy, for however long, is no reason.
+  // Waits for all of them. Throws Error(device) naming rank and machine as soon as a rank is known
+  // to be lost: its process ended, or gave no sign of life for communication_timeout. A rank may be
+  // busy for any length of time without being lost.
   virtual void wait(std::span<const Ticket> tickets) = 0;
 
   // Ends the processes of all ranks with this exit code; does not return.
@@ -50,50 +51,51 @@ class Transport {
 };
 
 struct TransportOptions {
-  // How many processes the launcher says it started together; 1: this one alone. A room does not
-  // read the environment: launched_ranks() in cli/launch.h does.
+  // How many processes the launcher says it started together; 1: this one alone. launched_ranks()
+  // in cli/launch.h reads it from the environment.
   int ranks = 1;
-  // A rank that gives no sign of life for as long is lost.
+  // A rank that gives no sign of life for this long is lost.
   std::chrono::milliseconds communication_timeout{30000};
-  // Time beyond that before this rank gives up another: the rank that is to speak of it has least.
+  // How much longer this rank waits before it gives up another: the rank that is to report the loss
+  // has the least patience.
   std::chrono::milliseconds patience{0};
 };
 
-// Joins the other ranks where this process was started with others (by mpirun, or by Slurm); null
-// where it was started alone. Call it once, before any thread computes. Throws Error(device) where
-// it was started with others and MPI is not there, or finds another number of them.
+// Joins the other ranks if this process was started with others (by mpirun, or by Slurm); returns
+// null if it was started alone. Call it once, before any thread computes. Throws Error(device)
+// where it was started with others and MPI is missing, or finds another number of them.
 std::unique_ptr<Transport> open_transport(const TransportOptions& options);
 
-// What `doctor` says of it.
+// What `doctor` says of the transport.
 struct TransportReport {
   bool found;
   std::string text;  // the library and its version, or what is missing and what would bring it
 };
 TransportReport transport_report();
 
-// A network in one process, for tests: every rank is a thread.
+// A simulated network in one process, for tests: every rank is a thread.
 struct LinkModel {
   std::chrono::microseconds latency{0};
   double bytes_per_second = 0;  // of each direction between two ranks; 0: no limit
   // Adds a delay of up to `jitter`, drawn from `seed`, to each message.
   std::chrono::microseconds jitter{0};
   uint64_t seed = 0;
-  // After so many messages of `lost_rank` in all, it is lost; -1: never.
+  // `lost_rank` is lost after it has sent this many messages; -1: never.
   int64_t messages_until_lost = -1;
   int lost_rank = -1;
 };
-// Each for the thread of one rank. abort() and the loss of a rank throw Error(device) in the
-// others' wait().
+// Makes one transport for each rank's thread. abort() and the loss of a rank throw Error(device) in
+// the others' wait().
 std::vector<std::unique_ptr<Transport>> make_in_process(int ranks, const LinkModel& link = {});
 
 // For transports: throws unless 0 <= rank < ranks.
 void check_rank(int rank, int ranks);
 
-// send() or receive(), and wait().
+// send() or receive(), followed by wait().
 void send_now(Transport& transport, int to, Tag tag, std::span<const uint8_t> bytes);
 void receive_now(Transport& transport, int from, Tag tag, std::span<uint8_t> bytes);
-// Messages whose receiver does not know their size: 8 bytes with it go ahead. `most` bounds what
-// the receiver takes memory for; more is an Error(device).
+// Messages whose size the receiver does not know: it goes ahead in 8 bytes. `most` is the largest
+// size that the receiver allocates; a larger one is an Error(device).
 void send_sized(Transport& transport, int to, Tag tag, std::span<const uint8_t> bytes);
 std::vector<uint8_t> receive_sized(Transport& transport, int from, Tag tag, int64_t most);
 

@@ -9,8 +9,8 @@ namespace jackscrew {
 
 namespace {
 
-// Of one channel: enough that the next ones are agreed on while one is copied, few enough that MPI
-// need not look through thousands.
+// For each channel: enough that handshakes of the next pieces overlap with the copy of one, few
+// enough that MPI need not search through thousands of requests.
 constexpr int64_t kPiecesInFlight = 8;
 
 size_t size_of(const PendingMessage& message) {

@@ -1,4 +1,4 @@
-// Messages in pieces. Of the communication thread.
+// Sends and receives messages in pieces. Used by the communication thread alone.
 #pragma once
 
 #include <cstdint>
@@ -17,16 +17,16 @@ struct PendingMessage {
   int peer;
   Tag tag;
   Ticket ticket;
-  std::span<const uint8_t> sent;  // of one that is sent
-  std::span<uint8_t> received;    // of one that is received
+  std::span<const uint8_t> sent;  // the bytes to send, if is_send
+  std::span<uint8_t> received;    // else where received bytes go
   bool is_send;
 };
 
-// MPI counts in int, and says nothing of a request before all of it is done. In pieces a message
-// may be of any size, and the communication thread sees that bytes flow. Order needs no numbers:
-// messages of one tag between two ranks are one sequence of pieces on both sides. The last piece of
-// a message is the only one that is shorter, empty if need be, so that messages of two sizes never
-// look alike.
+// MPI counts in int, and reports a request only when all of it is done. In pieces a message may
+// have any size, and the communication thread sees that bytes flow. Pieces need no sequence
+// numbers: messages of one tag between two ranks are the same sequence of pieces on both sides. The
+// last piece of a message is always shorter than the others, empty if need be, so that messages of
+// different sizes cannot be mistaken for each other.
 class Channels {
  public:
   Channels(Requests& requests, int64_t piece_bytes)
@@ -34,13 +34,13 @@ class Channels {
 
   void add(const PendingMessage& message);
   bool empty() const { return messages_ == 0; }
-  // Those that are done since the last call.
+  // The messages that were completed since the last call.
   std::vector<Ticket> take_done();
 
  private:
   struct Progress {
     PendingMessage message;
-    int64_t begun = 0;  // pieces
+    int64_t begun = 0;  // in pieces, as is `done`
     int64_t done = 0;
   };
   struct Channel {

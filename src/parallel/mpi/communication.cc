@@ -18,28 +18,28 @@ namespace {
 using Clock = Heartbeats::Clock;
 using namespace std::chrono_literals;
 
-// A thread may wait for a busy core for as long, and more.
+// On busy cores a thread may wait this long for its turn, or longer.
 constexpr std::chrono::milliseconds kLeastTimeout = 1s;
-// A process that the launcher has still to start, on a machine that is busy or far.
+// Time for the launcher to start all processes, on machines that may be busy or remote.
 constexpr auto kJoinTime = 60s;
-// mpirun ends all within a second or two.
+// mpirun ends all processes within a second or two.
 constexpr auto kAbortGrace = 5s;
 constexpr auto kLeaveGrace = 1s;
 
-// While bytes are awaited: what comes at once is met by looking again, what takes longer by pauses
-// of a share of the wait so far, for computing threads may want this core. A message is found late
-// by that share or by 0.2 ms at most; after 20 ms by 1 % of the wait, up to 1 ms: a rank that waits
-// for long costs 3 % of a core.
+// While bytes are awaited, the thread polls for the first 20 us, then pauses for a share of the
+// wait so far, because computing threads may want this core. A message is noticed late by a quarter
+// of the wait, at most 0.2 ms; after 20 ms by 1 % of the wait, at most 1 ms. A rank that waits for
+// long costs 3 % of a core.
 constexpr auto kSpin = 20us;
 constexpr std::chrono::microseconds kFirstPause = 10us, kLongPause = 200us, kLongestPause = 1ms;
 constexpr int kPauseShare = 4, kLongPauseShare = 100;
-// While nothing is awaited a wish wakes the thread; only signs of life are to be seen to.
+// While nothing is awaited, a wish wakes the thread; the pause only serves the signs of life.
 constexpr std::chrono::microseconds kIdlePause = 50ms;
-// Sleeps end up to 50 us late unless the kernel is asked for more.
+// Sleeps end up to 50 us late unless the kernel is asked for more precision.
 constexpr unsigned long kTimerSlackNs = 1000;
 
-// What MPI_Init sets for signals is undone. Open MPI has handlers for faults that run on the stack
-// of the thread, which base/signals.h forbids.
+// Restores the signal handlers that MPI_Init replaces. Open MPI's handlers for faults run on the
+// stack of the thread, which base/signals.h forbids.
 class HandlersKept {
  public:
   HandlersKept() {
@@ -54,7 +54,7 @@ class HandlersKept {
   HandlersKept& operator=(const HandlersKept&) = delete;
 
  private:
-  std::array<struct sigaction, 32> before_{};  // [signal]; those above are the C library's own
+  std::array<struct sigaction, 32> before_{};  // [signal]; signals above are the C library's own
 };
 
 std::chrono::microseconds pause_after(Clock::duration wait) {
@@ -88,7 +88,7 @@ std::shared_ptr<Communication> Communication::start(const MpiCalls& calls,
                                                     const CommunicationOptions& options) {
   const std::shared_ptr<Communication> out(new Communication(calls, options));
   {
-    // The thread, and those that MPI starts from it, inherit that no signal is theirs.
+    // The thread, and those that MPI starts from it, inherit the blocked signals.
     const SignalsBlocked blocked;
     std::thread([out] { out->run(); }).detach();
   }
@@ -132,7 +132,7 @@ void Communication::close() {
     fail(ErrorKind::generic, "communication ends with messages on their way");
   closing_ = wishes_.close = true;
   wishes_changed_.notify_one();
-  // The others may have work to do for as long as they like: they give signs of life.
+  // Without a limit: the others may still be working, and give signs of life.
   results_changed_.wait(lock, [&] { return finalizing_ || failure_; });
   throw_failure();
   if (!results_changed_.wait_for(lock, options_.timeout, [&] { return closed_ || failure_; })) {
@@ -148,7 +148,7 @@ void Communication::abort(int exit_code) {
     exit_code_ = exit_code;
     wishes_.end = true;
     wishes_changed_.notify_one();
-    // MPI_Abort ends the process on the way.
+    // MPI_Abort is expected to end the process during this wait.
     results_changed_.wait_for(lock, kAbortGrace, [] { return false; });
   }
   ::_exit(exit_code);
@@ -173,7 +173,7 @@ void Communication::run() {
     work();
   } catch (const Error& error) {
     failure = error;
-  } catch (const std::exception& error) {  // no memory
+  } catch (const std::exception& error) {  // out of memory
     failure.emplace(ErrorKind::generic, fmt::format("communication failed: {}", error.what()));
   }
   tell([&] { failure_ = failure; });
@@ -241,7 +241,7 @@ bool Communication::has_wishes() const {
 Communication::Wishes Communication::take_wishes() {
   const std::lock_guard lock(mutex_);
   Wishes out = std::exchange(wishes_, {});
-  wishes_.end = out.end;  // once and for all
+  wishes_.end = out.end;  // stays set
   return out;
 }
 
@@ -263,7 +263,8 @@ void Communication::rest(Clock::time_point now, bool moved, bool waiting) {
   wishes_changed_.wait_for(lock, pause, [&] { return has_wishes(); });
 }
 
-// After a failure MPI is left alone: it would go on to write to bytes that are lent no longer.
+// After a failure MPI is not called any more, except to abort: it would go on to write to bytes
+// that are lent no longer.
 void Communication::obey_end() {
   std::unique_lock lock(mutex_);
   wishes_changed_.wait(lock, [&] { return wishes_.end; });

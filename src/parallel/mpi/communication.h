@@ -1,6 +1,7 @@
-// The one thread of a process that calls MPI, from its begin to its end. Others leave their wishes
-// in a queue. So MPI needs no locks of its own (MPI_THREAD_MULTIPLE deadlocks in Open MPI 4.1.2,
-// issue 11428), bytes flow and signs of life are given while others compute, and nobody spins.
+// The one thread of a process that calls MPI, from MPI_Init to MPI_Finalize. Other threads leave
+// their requests in a queue. So MPI needs no locks of its own (MPI_THREAD_MULTIPLE deadlocks in
+// Open MPI 4.1.2, issue 11428), bytes flow and signs of life are given while others compute, and
+// nobody spins.
 #pragma once
 
 #include <chrono>
@@ -23,47 +24,48 @@ namespace jackscrew {
 
 struct CommunicationOptions {
   std::chrono::milliseconds timeout;      // without a sign of life
-  std::chrono::milliseconds patience{0};  // beyond that; others need not know of it
-  // Of messages. MPI says of a piece only that all of it is there: in pieces of 1 MiB the thread
-  // rests while bytes flow, and 1 MB takes 3 ms between two processes on two busy cores; in pieces
-  // of 256 KiB 0.8. Smaller ones are no faster, and have to be agreed on one by one.
+  std::chrono::milliseconds patience{0};  // beyond that; may differ from rank to rank
+  // Size of the pieces of a message. MPI reports a piece only when all of it has arrived: with
+  // pieces of 1 MiB the thread rests while bytes flow, and 1 MB takes 3 ms between two processes on
+  // two busy cores; with pieces of 256 KiB it takes 0.8 ms. Smaller ones are no faster, and each
+  // needs a handshake.
   int64_t piece_bytes = 256 << 10;
 };
 
 class Communication : public std::enable_shared_from_this<Communication> {
  public:
-  // Starts the thread and joins the others, for which a minute or the timeout is waited. Throws
-  // Error(device). The thread has a share of the object: should it never come back from MPI, it
-  // does no harm.
+  // Starts the thread and joins the other ranks, for which it waits a minute or, if longer, the
+  // timeout. Throws Error(device), and Error(usage) for a timeout below 1 s. The thread shares
+  // ownership of the object, so that it does no harm should it never return from MPI.
   static std::shared_ptr<Communication> start(const MpiCalls& calls,
                                               const CommunicationOptions& options);
 
   int rank() const { return rank_; }
   const std::vector<std::string>& hosts() const { return hosts_; }  // [ranks]
 
-  // As Transport has them. `message.ticket` is filled in here.
+  // As in Transport. post() fills in `message.ticket`.
   Ticket post(PendingMessage message);
   void wait(std::span<const Ticket> tickets);
   void close();
   [[noreturn]] void abort(int exit_code);
-  // Ends the thread without a word to the others, unless close() has.
+  // Ends the thread without telling the other ranks, unless close() has ended it.
   void leave();
 
  private:
   Communication(const MpiCalls& calls, const CommunicationOptions& options);
 
-  // What callers want of the thread.
+  // What callers ask of the thread.
   struct Wishes {
     std::vector<PendingMessage> messages;
     bool close = false;
     bool end = false;  // abort() or leave()
   };
 
-  // With mutex_ held.
+  // Called with mutex_ held.
   void throw_failure() const;
   bool has_wishes() const;
 
-  // Of the thread.
+  // Run by the thread.
   void run();
   void join();
   void work();
@@ -78,9 +80,9 @@ class Communication : public std::enable_shared_from_this<Communication> {
   const CommunicationOptions options_;
   int rank_ = 0;                         // set once joined
   std::vector<std::string> hosts_;       // as well
-  Heartbeats::Clock::time_point moved_;  // of the thread: when something last happened
+  Heartbeats::Clock::time_point moved_;  // the thread's own: when something last happened
 
-  std::mutex mutex_;  // of all below
+  std::mutex mutex_;  // guards all below
   std::condition_variable wishes_changed_, results_changed_;
   Wishes wishes_;
   std::unordered_set<int64_t> unfinished_;
@@ -89,7 +91,7 @@ class Communication : public std::enable_shared_from_this<Communication> {
   bool joined_ = false, finalizing_ = false;  // how far the thread has come
   bool closed_ = false, ended_ = false;       // as well
   std::optional<int> exit_code_;              // of abort()
-  std::optional<Error> failure_;              // the first; all is over then
+  std::optional<Error> failure_;              // the first failure, which ends everything
 };
 
 }  // namespace jackscrew

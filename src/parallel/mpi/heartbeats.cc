@@ -7,11 +7,11 @@ namespace jackscrew {
 
 namespace {
 
-constexpr int kHeartbeatTag = 100;  // no Tag of transport.h
-// A few may be late before a rank is given up.
+constexpr int kHeartbeatTag = 100;  // differs from every Tag of transport.h
+// A few bytes may be late before a rank is given up.
 constexpr int kBeatsInTimeout = 4;
 constexpr std::chrono::milliseconds kLongestPeriod{1000};
-// The communication thread comes by every 50 ms unless its process was stopped.
+// The communication thread calls lost() every 50 ms at least, unless its process was stopped.
 constexpr std::chrono::milliseconds kStoodStill{500};
 
 }  // namespace
@@ -35,13 +35,13 @@ void Heartbeats::listen(int rank) {
   requests_.receive(rank, kHeartbeatTag, std::span(&peer.in, 1), [this, rank, &peer] {
     peer.seen = now_;
     peer.state = static_cast<State>(peer.in);
-    // Nothing follows the last byte.
+    // `silent` is a rank's last byte.
     if (peer.state != State::silent) listen(rank);
   });
 }
 
 void Heartbeats::beat(Clock::time_point now) {
-  // Who falls silent must know that nobody waits for another sign of life: all are at the end.
+  // A rank may fall silent only once all are closing: nobody waits for its signs of life then.
   if (state_ == State::closing && all_at_least(State::closing)) state_ = State::silent;
   for (int rank = 0; rank < static_cast<int>(peers_.size()); ++rank) {
     Peer& peer = peers_[static_cast<size_t>(rank)];

@@ -1,4 +1,4 @@
-// Who is alive. Of the communication thread.
+// Detects lost ranks. Used by the communication thread alone.
 #pragma once
 
 #include <algorithm>
@@ -11,14 +11,14 @@
 
 namespace jackscrew {
 
-// Each rank sends each other one a byte whenever a period has passed. It says how far the rank has
-// come: only where nobody needs another sign of life may ranks fall silent.
+// Each rank sends every other one a byte once in a period. The byte says how far the rank has come:
+// ranks may fall silent only when nobody needs another sign of life.
 class Heartbeats {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Everybody is alive now, and lost without a byte for the timeout, which all ranks have alike,
-  // and this one's patience.
+  // Every rank counts as alive at `now`, and as lost after `timeout` + `patience` without a byte.
+  // The timeout must be the same on all ranks; the patience is this rank's own.
   Heartbeats(Requests& requests, int rank, int ranks, std::chrono::milliseconds timeout,
              std::chrono::milliseconds patience, Clock::time_point now);
   Heartbeats(const Heartbeats&) = delete;
@@ -28,8 +28,8 @@ class Heartbeats {
   void close() { state_ = std::max(state_, State::closing); }
   // Sends what is due. Call it at least once in a period.
   void beat(Clock::time_point now);
-  // The rank that is lost; -1: none. Time in which this process itself
-  // stood still (it was stopped, its machine slept) is held against nobody.
+  // The rank that is lost; -1: none. Time in which this process itself stood still (it was stopped,
+  // its machine slept) does not count.
   int lost(Clock::time_point now);
   // All ranks have called close(), and none sends anything more.
   bool all_silent() const;
@@ -40,8 +40,8 @@ class Heartbeats {
     State state = State::working;  // as far as is known
     Clock::time_point seen;
     Clock::time_point next;       // when the next byte is due
-    bool sending = false;         // the last one is still under way
-    State told = State::working;  // what it said
+    bool sending = false;         // the last byte is still in transit
+    State told = State::working;  // this rank's state in the last byte sent to it
     uint8_t in = 0, out = 0;      // lent to MPI
   };
 

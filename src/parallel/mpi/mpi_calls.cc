@@ -1,7 +1,7 @@
-// libjackscrew_mpi.so, for the MPI that it is compiled with.
+// The source of libjackscrew_mpi.so, for the MPI that it is compiled with.
 #include "parallel/mpi/mpi_calls.h"
 
-// MPI's interface for C++ has been gone since MPI 3.0; some headers still bring it unless told.
+// MPI 3.0 removed the C++ interface; some headers still declare it unless told otherwise.
 #define OMPI_SKIP_MPICXX 1
 #define MPICH_SKIP_MPICXX 1
 #include <mpi.h>
@@ -17,11 +17,11 @@ namespace {
 
 static_assert(MPI_MAX_ERROR_STRING <= kMpiTextBytes && MPI_MAX_PROCESSOR_NAME <= kMpiTextBytes);
 
-// Touched by the one thread that calls MPI.
+// Used by the one thread that calls MPI.
 struct Slots {
   std::vector<MPI_Request> requests;  // [slots]; MPI_REQUEST_NULL: free
-  std::vector<int> indices;           // [slots], of those that are done
-  std::vector<MPI_Status> statuses;   // [slots], theirs
+  std::vector<int> indices;           // [slots]: MPI_Testsome's output, the slots that are done
+  std::vector<MPI_Status> statuses;   // [slots]: their statuses
 };
 Slots slots;
 

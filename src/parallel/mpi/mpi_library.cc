@@ -22,7 +22,7 @@ constexpr const char* kLibrary = "libjackscrew_mpi.so";
 }
 
 const MpiCalls* open_library() {
-  // Its place is in the program's RPATH. Open MPI's plugins look for its symbols among all.
+  // Found by the program's RPATH. Global, because Open MPI's plugins look up its symbols there.
   void* const handle = ::dlopen(kLibrary, RTLD_NOW | RTLD_GLOBAL);
   if (handle == nullptr) refuse_library(::dlerror());
   void* const symbol = ::dlsym(handle, kGetMpiCalls);
@@ -44,7 +44,7 @@ const MpiCalls& load_mpi() {
 TransportReport transport_report() {
   try {
     const std::string library = load_mpi().library();
-    // What follows tells who built it.
+    // The rest of the text tells who built it.
     return {.found = true, .text = library.substr(0, library.find_first_of(",\n"))};
   } catch (const Error& error) {
     return {.found = false, .text = fmt::format("{} ({})", error.what(), error.hint())};

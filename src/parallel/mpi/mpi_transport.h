@@ -1,4 +1,4 @@
-// Ranks as processes that MPI brings together.
+// The transport between processes, over MPI.
 #pragma once
 
 #include "parallel/mpi/communication.h"
@@ -8,7 +8,8 @@ namespace jackscrew {
 
 class MpiTransport final : public Transport {
  public:
-  // Joins the others; throws Error(device). MPI can be begun once in the life of a process.
+  // Joins the other ranks; throws as Communication::start() does. MPI can be initialised only once
+  // in the life of a process. `calls` must outlive the process's MPI thread.
   MpiTransport(const MpiCalls& calls, const CommunicationOptions& options)
       : communication_(Communication::start(calls, options)) {}
   ~MpiTransport() override { communication_->leave(); }

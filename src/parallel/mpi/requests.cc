@@ -23,7 +23,7 @@ void Requests::receive(int from, int tag, std::span<uint8_t> bytes, Action done)
 int Requests::poll() {
   int count = 0;
   check(calls_.test(done_.data(), &count), -1);
-  // Actions may begin requests, for which done_ may grow.
+  // Actions may begin requests, and done_ may grow for these: they run after the loop over it.
   std::vector<Action> actions;
   for (int i = 0; i < count; ++i) {
     const MpiDone& done = done_[static_cast<size_t>(i)];

@@ -1,4 +1,4 @@
-// MPI's requests with what is to be done when they are. Of the communication thread.
+// MPI requests with completion callbacks. Used by the communication thread alone.
 #pragma once
 
 #include <cstdint>
@@ -16,18 +16,19 @@ class Requests {
   // Runs within poll(); may begin further requests.
   using Action = std::function<void()>;
 
-  // `hosts`: [ranks]; both outlive it.
+  // `hosts`: [ranks]. Both must outlive this object.
   Requests(const MpiCalls& calls, const std::vector<std::string>& hosts)
       : calls_(calls), hosts_(hosts) {}
   Requests(const Requests&) = delete;
   Requests& operator=(const Requests&) = delete;
 
-  // At most 2^31 - 1 bytes, lent until `done`.
+  // At most 2^31 - 1 bytes, lent until `done` is called.
   void send(int to, int tag, std::span<const uint8_t> bytes, Action done);
   void receive(int from, int tag, std::span<uint8_t> bytes, Action done);
 
-  // Lets MPI work. Returns how many requests were done. Throws Error(device) that names rank and
-  // machine where one failed, or brought more or fewer bytes than were expected.
+  // Lets MPI make progress and runs the actions of completed requests. Returns how many there were.
+  // Throws Error(device) naming rank and machine where one failed, or brought more or fewer bytes
+  // than expected.
   int poll();
 
  private:

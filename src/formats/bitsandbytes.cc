@@ -31,7 +31,7 @@ constexpr std::array kNf4Parts = {kNf4Weight, kNf4State,        kNf4Absmax,
 constexpr std::array kFp4Parts = {kNf4Weight, kFp4State,        kNf4Absmax,
                                   kNf4Book,   kNf4NestedAbsmax, kNf4NestedBook};
 
-// What the two kinds of four bits differ in.
+// The differences between NF4 and FP4.
 struct FourBits {
   const char* type;  // quant_type
   std::string_view state;
@@ -47,13 +47,13 @@ constexpr std::string_view kInt8Absmax = ".SCB";
 constexpr std::string_view kInt8Order = ".weight_format";
 constexpr std::array kInt8Parts = {kInt8Weight, kInt8Absmax, kInt8Order};
 
-// The bytes of a vector of that type and size.
+// The bytes of a vector, whose dtype and size are checked.
 Bytes vector_bytes(const LayerTensors& tensors, std::string_view suffix, const char* dtype,
                    int64_t count) {
   return tensors.get(suffix, dtype, {count}).bytes;
 }
 
-// Refuses a tensor of f32 that is not `expected`, but for so many units in the last place.
+// Refuses an f32 tensor that differs from `expected` by more than `units` in the last place.
 void expect_values(const LayerTensors& tensors, std::string_view suffix,
                    std::span<const float> expected, float units) {
   const Bytes found = vector_bytes(tensors, suffix, "F32", static_cast<int64_t>(expected.size()));
@@ -98,7 +98,7 @@ StoredTensor read_four_bits(const LayerTensors& tensors, const FourBits& kind) {
   const Nf4Parts expected = nf4_parts(is_double, nullptr, out.shape[0], out.shape[1]);
   out.format = lasting(is_double ? kind.double_format() : kind.format());
   expect_values(tensors, kNf4Book, kind.values(), 0);
-  // Codes may be declared as another type: they are bytes all the same.
+  // Codes may be declared with another dtype, but are bytes all the same.
   out.bytes = tensors.get(kNf4Weight).bytes;
   if (static_cast<int64_t>(out.bytes.size()) != expected.codes.bytes()) {
     fail(ErrorKind::model, "tensor {} has {} bytes where {} are expected", tensors.name(kNf4Weight),
@@ -109,7 +109,7 @@ StoredTensor read_four_bits(const LayerTensors& tensors, const FourBits& kind) {
   if (!is_double) return out;
   expect_integer(state, "nested_blocksize", kNf4NestedBlock);
   expect_text(state, "nested_dtype", "float32");
-  // Those of bitsandbytes differ from machine to machine in their last bits.
+  // bitsandbytes computes this table, with last bits that differ from machine to machine.
   expect_values(tensors, kNf4NestedBook, signed_dynamic_map().values, 4);
   out.more.push_back(vector_bytes(tensors, kNf4NestedAbsmax, "F32", expected.nested_absmax.size()));
   const auto offset = static_cast<float>(state.number("nested_offset"));
@@ -130,7 +130,7 @@ StoredTensor read_fp4(const LayerTensors& tensors, const QuantizationConfig&) {
 
 StoredTensor read_int8(const LayerTensors& tensors, const QuantizationConfig&) {
   const SafetensorsEntry& codes = tensors.matrix(kInt8Weight, "I8");
-  // Files of old versions may have the codes in an order for one kind of GPU.
+  // Files of old versions may have the codes in an order made for one kind of GPU.
   if (const SafetensorsEntry* order = tensors.find(kInt8Order)) {
     if (order->bytes.size() != 1 || order->bytes[0] != 0) {
       fail(ErrorKind::model, "tensor {}: only rows in order are read (0)", order->name);

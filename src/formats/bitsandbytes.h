@@ -10,7 +10,7 @@
 //   X.weight         i8 [out, in]
 //   X.SCB            f32 [out], the largest magnitude of each row
 //   X.weight_format  u8, 0: in this order; optional
-// Columns of activations that go in f16 there are no part of the weight.
+// The outlier columns of activations, which LLM.int8 multiplies in f16, are no part of the weight.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -20,18 +20,18 @@
 
 namespace jackscrew {
 
-// Reads such a weight. Refused are other block sizes than 64 and 256, and other numbers for the
-// codes.
+// The layouts of such weights. Block sizes other than 64 (nested: 256) and other numbers for the
+// codes are refused.
 QuantisedLayout bitsandbytes_nf4_layout();
 QuantisedLayout bitsandbytes_fp4_layout();
 QuantisedLayout bitsandbytes_int8_layout();
 
-// The tensors of a weight that is stored as nf4 or nf4_double. `storage` is in host memory; `dtype`
-// is what bitsandbytes is to decode it to: "bfloat16", "float16" or "float32".
+// The file's tensors for a weight that is stored as nf4 or nf4_double. `storage` is in host memory;
+// `dtype` is the type to which bitsandbytes shall decode it: "bfloat16", "float16" or "float32".
 std::vector<TensorBytes> nf4_tensors(const std::string& name, const Format& format,
                                      const Storage& storage, const std::string& dtype);
 
-// The quantization_config of a model whose blocks' linears are such weights.
+// The quantization_config of a model whose linear layers in blocks are such weights.
 nlohmann::json nf4_quantization_config(const std::string& dtype);
 
 }  // namespace jackscrew

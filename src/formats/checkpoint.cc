@@ -43,7 +43,7 @@ std::optional<int64_t> step_of(const fs::path& path) {
               "remove this checkpoint, or choose another with resume=PATH");
 }
 
-// Gives a file a second name in `to`, or copies it where the file system knows no such thing.
+// Makes `to` a hard link to a file, or a copy where the file system has no hard links.
 void link_file(const fs::path& from, const fs::path& to) {
   std::error_code error;
   fs::create_hard_link(from, to, error);
@@ -62,7 +62,7 @@ std::vector<SafetensorsSpec> saved_specs(const StateSource& states) {
   return specs;
 }
 
-// A state that lies in a file, as checkpoint.json tells of it.
+// A state that lies in a file, as checkpoint.json describes it.
 struct FileState {
   StateRef state;
   std::string name;  // in masters/
@@ -77,7 +77,7 @@ std::vector<FileState> states_in_files(const StateSource& states) {
   return files;
 }
 
-// Writes a file of a state that is not this process's own; returns the checksum of its values.
+// Writes the file of a state that lies in another process; returns the checksum of its values.
 uint32_t copy_file(const FileState& file, const fs::path& to) {
   Crc32c crc;
   FileWriter out(to);
@@ -90,7 +90,7 @@ uint32_t copy_file(const FileState& file, const fs::path& to) {
   return crc.value();
 }
 
-// Makes masters/ where states lie in files, and takes their checksums.
+// Fills masters/ with the states that lie in files, and computes their checksums.
 void link_files(const fs::path& directory, std::vector<FileState>& files) {
   if (!files.empty()) make_directories(directory / kMasters);
   for (FileState& file : files) {
@@ -99,12 +99,12 @@ void link_files(const fs::path& directory, std::vector<FileState>& files) {
       continue;
     }
     link_file(file.state.file, directory / kMasters / file.name);
-    // Files are rounded up to whole cache lines: the tensor's own bytes are what counts.
+    // Files are rounded up to whole cache lines; the checksum is of the tensor's own bytes.
     file.crc32c = crc32c(bytes_of(file.state.view));
   }
 }
 
-// checkpoint.json but for its own checksum.
+// The contents of checkpoint.json without its own checksum.
 JsonObject info_json(const CheckpointInfo& info, int64_t state_bytes, uint32_t state_crc32c,
                      const std::vector<FileState>& files) {
   JsonObject masters;
@@ -118,15 +118,15 @@ JsonObject info_json(const CheckpointInfo& info, int64_t state_bytes, uint32_t s
   return object.add("masters", masters);
 }
 
-// What checkpoint.json takes with the longest step, checksums and data: the same for all
-// checkpoints that hold such states.
+// The size of checkpoint.json with the longest step, checksums and data: the same for all
+// checkpoints with such states.
 int64_t info_bytes(CheckpointInfo info, int64_t state_bytes, std::vector<FileState> files) {
   constexpr uint32_t kLongest = std::numeric_limits<uint32_t>::max();
   info.step = kLongest;
   info.data.resize(std::max(info.data.size(), static_cast<size_t>(info.data_width)), '9');
   for (FileState& file : files) file.crc32c = kLongest;
   JsonObject object = info_json(info, state_bytes, kLongest, files);
-  return std::ssize(object.add(kChecksumMember, kLongest).text()) + 1;  // a line
+  return std::ssize(object.add(kChecksumMember, kLongest).text()) + 1;  // with its newline
 }
 
 struct SavedMaster {
@@ -134,15 +134,15 @@ struct SavedMaster {
   int64_t crc32c;
 };
 
-// What checkpoint.json says.
+// The contents of a checkpoint.json that was read.
 struct Manifest {
   CheckpointInfo info;
   int64_t state_bytes = 0;
   int64_t state_crc32c = 0;
-  std::map<std::string, SavedMaster> masters;  // by state
+  std::map<std::string, SavedMaster> masters;  // by name of the state
 };
 
-// Checks every value before anything is done by one.
+// Checks every value before any is used.
 Manifest read_manifest(const fs::path& checkpoint) {
   const fs::path path = checkpoint / kInfo;
   if (!fs::exists(path)) {
@@ -202,10 +202,10 @@ Manifest read_manifest(const fs::path& checkpoint) {
   return manifest;
 }
 
-// Reads the files of masters/ back into states that lie in files of this run.
+// Reads the files of masters/ back into the states that lie in files of this run.
 void restore_files(const fs::path& checkpoint, const std::map<std::string, SavedMaster>& masters,
                    const StateSource& states, Ops& ops) {
-  std::map<std::string, std::pair<MappedFile, int64_t>> files;  // by state; the CRC
+  std::map<std::string, std::pair<MappedFile, int64_t>> files;  // with their CRCs, by state
   for (const auto& [name, saved] : masters) {
     files.emplace(name, std::pair(MappedFile(checkpoint / kMasters / saved.file), saved.crc32c));
   }
@@ -377,7 +377,7 @@ void prune_checkpoints(const fs::path& output_dir, int64_t keep, const fs::path&
   std::erase(paths, spared);
   const auto excess = static_cast<int64_t>(paths.size()) - keep;
   for (int64_t i = 0; i < excess; ++i) {
-    std::error_code ignored;  // one that cannot be removed is only a waste of space
+    std::error_code ignored;  // a checkpoint that cannot be removed only wastes space
     fs::remove_all(paths[static_cast<size_t>(i)], ignored);
   }
 }

@@ -23,7 +23,7 @@ constexpr std::string_view kGroups = ".weight_g_idx";
 constexpr std::array kPackParts = {kPacked, kShape, kScale, kZero, kGroups};
 constexpr std::array kIntParts = {kWeight, kScale, kZero};
 
-// How many groups a row of `cols` has by the shape of its scales.
+// The number of groups in a row of `cols` columns, from the shape of the scales.
 int64_t group_count(const LayerTensors& tensors, int64_t rows, int64_t cols) {
   const SafetensorsEntry& scale = tensors.get(kScale);
   const bool fits = scale.shape.size() == 2 && scale.shape[0] == rows && scale.shape[1] >= 1 &&
@@ -35,7 +35,7 @@ int64_t group_count(const LayerTensors& tensors, int64_t rows, int64_t cols) {
   return scale.shape[1];
 }
 
-// Groups of equal size, the last of which may be shorter.
+// The sizes of `groups` equal groups, of which the last may be shorter.
 std::vector<int64_t> equal_sizes(int64_t cols, int64_t groups, const std::string& name) {
   const int64_t size = ceil_div(cols, groups);
   if (ceil_div(cols, size) != groups) {
@@ -45,7 +45,7 @@ std::vector<int64_t> equal_sizes(int64_t cols, int64_t groups, const std::string
   return equal_groups(cols, size);
 }
 
-// Bits of a code where so many words hold a row; 0: of no code that is read.
+// The bits of a code with which a row fills `words` words; 0: no supported number of bits.
 int64_t code_bits(int64_t cols, int64_t words) {
   for (const int64_t bits : {2, 3, 4, 5, 6, 8}) {
     if (cols > 0 && cols <= INT32_MAX && ceil_div(cols * bits, 32) == words) return bits;
@@ -68,7 +68,7 @@ StoredTensor read_packed(const LayerTensors& tensors, const QuantizationConfig&)
   }
   const int64_t groups = group_count(tensors, rows, cols);
   GroupOrder order;
-  // Before a model is calibrated its groups are all -1: none are meant.
+  // In a model that was not calibrated all groups are -1, which stands for none.
   if (const SafetensorsEntry* entry = tensors.find(kGroups)) {
     const auto group_of = elements_of<int32_t>(tensors.get(kGroups, "I32", {cols}));
     if (group_of[0] != -1) order = order_by_group(group_of, groups, entry->name);
@@ -110,8 +110,8 @@ StoredTensor read_packed(const LayerTensors& tensors, const QuantizationConfig&)
   return out;
 }
 
-// Rows and columns of the blocks that share a scale, where the groups of a configuration that have
-// such blocks agree about them; else nothing.
+// Rows and columns of the blocks that share a scale, if all config_groups that have a
+// block_structure agree on it; else empty.
 std::vector<int64_t> block_structure(const QuantizationConfig& config) {
   if (config.fields == nullptr) return {};
   const nlohmann::json* groups = JsonFields(*config.fields, config.where).find("config_groups");
@@ -129,7 +129,7 @@ std::vector<int64_t> block_structure(const QuantizationConfig& config) {
   return block;
 }
 
-// int-quantized, or float-quantized: the type of the weight says which.
+// Reads int-quantized or float-quantized, told apart by the weight's dtype.
 StoredTensor read_bytes(const LayerTensors& tensors, const QuantizationConfig& config) {
   if (is_fp8(tensors)) return read_fp8(tensors, kScale, block_structure(config));
   const SafetensorsEntry& codes = tensors.matrix(kWeight, "I8");
@@ -140,7 +140,7 @@ StoredTensor read_bytes(const LayerTensors& tensors, const QuantizationConfig& c
   const int64_t groups = is_shared ? 1 : group_count(tensors, rows, cols);
   const ScaleTable scales = read_scales(tensors, kScale, shape, is_shared ? 0 : groups, 1);
   const bool has_zeros = tensors.find(kZero) != nullptr;
-  // Bytes with a sign, moved up by 128 to codes.
+  // Turns signed bytes into unsigned codes by adding 128.
   const auto moved = [](uint8_t byte) { return static_cast<uint8_t>(byte ^ 0x80); };
   PackedSource source{
       .name = tensors.name(kWeight),

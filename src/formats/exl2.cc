@@ -16,15 +16,15 @@ namespace {
 constexpr std::string_view kExl2Codes = ".q_weight";
 constexpr std::string_view kExl2Groups = ".q_groups";
 constexpr std::string_view kExl2Order = ".q_invperm";
-constexpr std::string_view kExl2OldOrder = ".q_perm";  // older files; it says the same
+constexpr std::string_view kExl2OldOrder = ".q_perm";  // in older files, with the same information
 constexpr std::string_view kExl2Scales = ".q_scale";
 constexpr std::string_view kExl2ScaleMax = ".q_scale_max";
 constexpr std::array kExl2Parts = {kExl2Codes,    kExl2Groups, kExl2Order,
                                    kExl2OldOrder, kExl2Scales, kExl2ScaleMax};
 
-constexpr int64_t kRowGrain = 32;  // rows are padded to a multiple
+constexpr int64_t kRowGrain = 32;  // rows are padded to a multiple of this
 
-// The stored order of columns, from where each of them stands.
+// The column at each place of the stored order, given each column's place; empty: in order.
 std::vector<int32_t> stored_order(const std::vector<int32_t>& places, const std::string& name) {
   const auto count = static_cast<int32_t>(places.size());
   std::vector<int32_t> columns(places.size(), -1);
@@ -46,7 +46,7 @@ struct Group {
   int64_t bits, first_line;
 };
 
-// Columns and bits of every group. A group ends where the next begins, the last with the matrix.
+// (Columns, bits) of every group. A group ends where the next begins, the last one with the matrix.
 std::vector<std::pair<int64_t, int64_t>> group_sizes(const std::vector<Group>& groups, int64_t cols,
                                                      int64_t lines, const std::string& name) {
   std::vector<std::pair<int64_t, int64_t>> out;

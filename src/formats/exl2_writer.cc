@@ -11,10 +11,10 @@ namespace jackscrew {
 namespace {
 
 constexpr int64_t kPaddedRows = 32;      // rows are padded to a multiple, as readers expect
-constexpr int64_t kColumnGrain = 32;     // whose codes fill whole words, whatever their bits
+constexpr int64_t kColumnGrain = 32;     // codes of so many columns fill whole words for any bits
 constexpr int64_t kMostColumns = 65535;  // programs keep the order of columns in 16 bits
 constexpr int64_t kScaleBits = 4;
-// Rows whose words are written together: some cache lines of each line of words.
+// Rows that are packed together, so that each line of words is written in whole cache lines.
 constexpr int64_t kWrittenRows = 64;
 
 int64_t lines_of(const Exl2Groups& groups) {
@@ -86,7 +86,7 @@ std::vector<TensorBytes> exl2_tensors(const WeightSpec& weight, const Exl2Matrix
     for (int64_t row = 0; row < rows; ++row) {
       const uint32_t code = row < matrix.rows
                                 ? matrix.scale_codes[static_cast<size_t>(g * matrix.rows + row)]
-                                : 15u;  // as exllamav2 pads; the codes are those of 0
+                                : 15u;  // as exllamav2 pads; the padded codes have the value 0
       put_bits(scales, g * specs[3].shape[1], 1, row, kScaleBits, code);
     }
   }

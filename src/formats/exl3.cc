@@ -24,7 +24,7 @@ constexpr std::string_view kExl3Mul1 = ".mul1";
 constexpr std::array kExl3Parts = {kExl3Trellis,     kExl3Input, kExl3Output, kExl3InputSigns,
                                    kExl3OutputSigns, kExl3Mcg,   kExl3Mul1};
 
-constexpr int64_t kExl3TileSide = 16;  // of a tile, and signs in a word
+constexpr int64_t kExl3TileSide = 16;  // rows and columns of a tile; also the signs in a word
 
 Exl3Book book_of(const LayerTensors& tensors) {
   const SafetensorsEntry* mcg = tensors.find(kExl3Mcg);
@@ -32,7 +32,7 @@ Exl3Book book_of(const LayerTensors& tensors) {
   if (mcg != nullptr && mul1 != nullptr) {
     fail(ErrorKind::model, "there are both {} and {}", mcg->name, mul1->name);
   }
-  // Each holds the factor that it stands for.
+  // Each tensor holds the multiplier of its codebook.
   const auto expect_factor = [](const SafetensorsEntry& entry, uint32_t expected) {
     const auto found = elements_of<uint32_t>(entry);
     if (entry.bytes.size() != sizeof expected || found[0] != expected) {
@@ -44,7 +44,7 @@ Exl3Book book_of(const LayerTensors& tensors) {
   return mcg != nullptr ? Exl3Book::mcg : mul1 != nullptr ? Exl3Book::mul1 : Exl3Book::plain;
 }
 
-// The scales of columns or of rows as bytes of f16: those of the file, or made of signs.
+// The scales of columns or of rows as bytes of f16: the file's, or made from its signs.
 std::vector<uint8_t> scales_of(const LayerTensors& tensors, std::string_view scales,
                                std::string_view signs, int64_t count) {
   std::vector<f16> values;

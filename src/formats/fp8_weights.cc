@@ -21,7 +21,7 @@ constexpr std::string_view kFp8Inverse = ".weight_scale_inv";
 constexpr std::string_view kFp8Dtype = "F8_E4M3";
 constexpr std::array kFp8Parts = {kFp8Weight, kFp8Inverse};
 
-// The block that one scale is for, by the shape of all scales.
+// The block that shares a scale, from the shape of the scales.
 Fp8Layout blocks_of(const SafetensorsEntry& scale, int64_t rows, int64_t cols,
                     const std::vector<int64_t>& block) {
   const std::vector<int64_t>& shape = scale.shape;

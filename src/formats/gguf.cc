@@ -22,7 +22,7 @@ constexpr uint64_t kMaxNameBytes = 65535;
 constexpr uint32_t kMaxDims = 4;
 constexpr int64_t kDefaultAlignment = 32;
 constexpr int64_t kMaxAlignment = int64_t{1} << 20;
-// The least bytes that a metadata entry and a tensor description take; they bound the counts.
+// The least bytes that a metadata entry and a tensor description take: these bound the counts.
 constexpr uint64_t kMinValueBytes = 8 + 4 + 1;
 constexpr uint64_t kMinTensorBytes = 8 + 4 + 8 + 4 + 8;
 
@@ -43,7 +43,7 @@ constexpr std::array<BlockFormat, 26> kFormats = {
      {30, "bf16", 1, 2},       {34, "tq1_0", 256, 54},   {35, "tq2_0", 256, 66},
      {39, "mxfp4", 32, 17},    {40, "nvfp4", 64, 36}}};
 
-// By ggml's numbers; null for numbers that it has retired.
+// Indexed by ggml's type numbers; null for numbers that ggml has retired.
 constexpr std::array<const char*, 42> kTypeNames = {
     "F32",     "F16",   "Q4_0",   "Q4_1",  nullptr, nullptr,  "Q5_0",  "Q5_1",    "Q8_0",
     "Q8_1",    "Q2_K",  "Q3_K",   "Q4_K",  "Q5_K",  "Q6_K",   "Q8_K",  "IQ2_XXS", "IQ2_XS",
@@ -214,7 +214,7 @@ GgufFile::Value GgufFile::read_value(Cursor& cursor, GgufType type, const std::s
   }
   if (value.type == GgufType::string) {
     const uint64_t begin = cursor.position();
-    // Each string takes 8 bytes at least, so a false count runs into the end of the file.
+    // Each string takes 8 bytes at least, so a false count soon hits the end of the file.
     for (uint64_t i = 0; i < count; ++i) cursor.take(cursor.number<uint64_t>(key), key);
     value.bytes = cursor.since(begin);
   } else {
@@ -272,7 +272,8 @@ void GgufFile::read_tensors(Cursor& cursor, uint64_t count) {
   }
 }
 
-// Turns offsets into bytes: aligned, inside the file, and nobody else's.
+// Turns offsets into spans of bytes, and checks that these are aligned, inside the file and do not
+// overlap.
 void GgufFile::place_tensors(uint64_t position) {
   if (tensors_.empty()) return;
   const int64_t alignment = integer("general.alignment", kDefaultAlignment);
@@ -346,7 +347,8 @@ void GgufFile::fail_type(std::string_view key, const char* expected) const {
   fail(ErrorKind::model, "{}: {} is not {}", where_, key, expected);
 }
 
-// The value of a key that must be there, alone and of the type that the caller has looked at.
+// The value of a key that must exist. `right_type`: whether the caller found it to be a scalar of
+// the type that `expected` names.
 const GgufFile::Value& GgufFile::scalar(std::string_view key, bool right_type,
                                         const char* expected) const {
   const Value* value = find_value(key);

@@ -49,7 +49,7 @@ struct GgufTensor {
   std::span<const uint8_t> bytes;  // in the file's map; empty when the format is not supported
 };
 
-// One file, mapped. Construction walks all of it but the tensors' bytes and checks every count,
+// One mapped file. Construction walks all of it except the tensors' bytes and checks every count,
 // length and offset against the file's size; damage is Error(model) naming the file and what is
 // wrong.
 class GgufFile {
@@ -80,7 +80,7 @@ class GgufFile {
   std::vector<bool> booleans(std::string_view key) const;
   std::vector<std::string> texts(std::string_view key) const;
 
-  // These bytes of the map are not needed any more; their pages may go.
+  // Call when these bytes of the map are no longer needed: their pages may be dropped.
   void release(std::span<const uint8_t> bytes) const;
 
  private:
@@ -118,7 +118,7 @@ class GgufFile {
 // architecture, experts, partial rotation, other rope scaling, a split file.
 ModelConfig gguf_config(const GgufFile& file);
 
-// The tokenizer of a file, as it stands there.
+// The tokenizer of a file, unprocessed.
 struct GgufTokenizerMetadata {
   std::string model;  // "gpt2", "llama"; empty when the file has no tokenizer
   std::string pre;    // the pre-tokenizer's name; may be empty
@@ -146,7 +146,7 @@ GgufTokenizerMetadata gguf_tokenizer(const GgufFile& file);
 class GgufSource : public WeightSource {
  public:
   // Throws Error(model) for a file that gguf_config() refuses, and for a tensor that its
-  // architecture has not.
+  // architecture does not have.
   explicit GgufSource(const fs::path& path);
 
   const GgufFile& file() const { return file_; }

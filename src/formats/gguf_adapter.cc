@@ -24,7 +24,7 @@ using nlohmann::ordered_json;
 constexpr const char* kMergeInstead =
     "jackscrew merge model=M adapter=A output=FILE.gguf makes one model of both";
 
-// A tensor of the file, and what its values are.
+// A tensor of the file, and where its values come from.
 struct AdapterPart {
   GgufTensorSpec spec;
   const NamedArray* from;
@@ -32,7 +32,7 @@ struct AdapterPart {
   int64_t interleaved_heads = 0;
 };
 
-// How modules are scaled: by alpha / rank, or alpha / sqrt(rank).
+// The scales of modules: alpha / rank, or alpha / sqrt(rank) with rsLoRA.
 class LoraScales {
  public:
   explicit LoraScales(const ordered_json& settings)
@@ -41,9 +41,9 @@ class LoraScales {
         alphas_(settings.value("alpha_pattern", ordered_json::object())
                     .get<std::map<std::string, double>>()) {}
 
-  // What the file says: with 0 llama.cpp would scale by 1.
+  // The file's one alpha. It is never 0, with which llama.cpp would scale by 1.
   double file_alpha() const { return alpha_ == 0.0 ? 1.0 : alpha_; }
-  // By what B is multiplied, so that file_alpha() / rank is its scale.
+  // The factor on B with which file_alpha() / rank becomes the module's scale.
   double factor(const std::string& module, int64_t rank) const {
     const double alpha = alphas_.find(module).value_or(alpha_);
     return alpha * (use_rslora_ ? std::sqrt(static_cast<double>(rank)) : 1.0) / file_alpha();
@@ -97,7 +97,7 @@ std::vector<AdapterPart> parts_of(const ModelConfig& config, const PeftAdapter& 
   return parts;
 }
 
-// The values as they lie in the file.
+// The values in the file's order of rows, scaled.
 std::vector<float> values_of(const AdapterPart& part) {
   StoredTensor stored;
   stored.shape = part.from->shape;

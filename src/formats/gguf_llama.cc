@@ -1,5 +1,5 @@
-// What a GGUF file says about a model of the Llama family: configuration, tokenizer, and tensors
-// under their HF names.
+// Reads a model of the Llama family from a GGUF file: configuration, tokenizer, and tensors under
+// their Hugging Face names.
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -23,7 +23,7 @@ namespace {
               hint);
 }
 
-// A key of the file's own architecture: "llama.block_count".
+// The key `name` of the file's architecture: "llama.block_count".
 std::string own_key(const GgufFile& file, const char* name) {
   return file.text("general.architecture") + "." + name;
 }
@@ -50,9 +50,9 @@ const GgufArchitecture& architecture_of(const GgufFile& file) {
   return *found;
 }
 
-// Llama 3 files carry the divisors themselves instead of what they were computed from. The lowest
-// frequency is divided by the factor; the rest must then follow with the release's other
-// parameters.
+// Llama 3 files hold the divisors of the rotary frequencies instead of the parameters from which
+// these were computed. The divisor of the lowest frequency is the factor; all others must then
+// follow from the other parameters of the release.
 RopeScaling scaling_from_factors(const GgufFile& file, const GgufTensor& tensor,
                                  const ModelConfig& config) {
   const int64_t pairs = config.head_dim / 2;
@@ -73,7 +73,7 @@ RopeScaling scaling_from_factors(const GgufFile& file, const GgufTensor& tensor,
     const double exponent = static_cast<double>(i) / static_cast<double>(pairs);
     const double expected = llama3_factor(std::pow(config.rope_theta, -exponent), scaling);
     const double found = static_cast<double>(factors[static_cast<size_t>(i)]);
-    // The files were computed in single precision.
+    // The divisors in files were computed in single precision.
     if (!(std::abs(found - expected) <= 1e-3 * expected)) {
       unsupported(file,
                   fmt::format("{} with {} at {} where Llama 3 has {}", what, found, i, expected),
@@ -111,7 +111,7 @@ RopeScaling parse_scaling(const GgufFile& file, const ModelConfig& config) {
   return scaling_from_factors(file, *factors, config);
 }
 
-// The embedding has the last word: it may be padded past the list of tokens.
+// The size of the vocabulary is that of the embedding, which may be padded beyond the token list.
 int64_t vocabulary(const GgufFile& file, int64_t tokens) {
   const GgufTensor* embedding = file.find("token_embd.weight");
   if (embedding == nullptr) return file.integer(own_key(file, "vocab_size"), tokens);
@@ -146,7 +146,7 @@ std::string hf_name(const std::string& name, const ModelConfig& config) {
   return {};
 }
 
-// How many heads' rows are interleaved in this tensor; 0 where rows are in order.
+// The number of heads in which this tensor's rows are interleaved; 0 where rows are in order.
 int64_t interleaved_heads(const GgufArchitecture& architecture, const std::string& gguf_name,
                           const ModelConfig& config) {
   if (!architecture.interleaved) return 0;
@@ -215,7 +215,7 @@ ModelConfig gguf_config(const GgufFile& file) {
     }
   }
   if (const int64_t window = file.integer(own("attention.sliding_window"), 0); window != 0) {
-    // Such a file of a "llama" is a Mistral's; a Qwen's does not say which blocks slide.
+    // A "llama" with a window is a Mistral; a Qwen's file does not say which blocks have it.
     if (config.architecture != &llama_architecture()) {
       unsupported(file, own("attention.sliding_window"), "");
     }
@@ -253,7 +253,7 @@ GgufTokenizerMetadata gguf_tokenizer(const GgufFile& file) {
            count, out.token_types.size(), out.scores.size());
     }
   }
-  // A file may name its special tokens and leave the list to the embedding's shape.
+  // A file may name special tokens without a token list: the embedding's shape is the limit then.
   const int64_t limit = count != 0 ? static_cast<int64_t>(count) : vocabulary(file, 0);
   out.bos_id = token_id(file, "tokenizer.ggml.bos_token_id", limit);
   out.eos_id = token_id(file, "tokenizer.ggml.eos_token_id", limit);

@@ -1,4 +1,4 @@
-// What a GGUF file says of a model of the Llama family, as gguf_llama.cc reads it.
+// Writes a model of the Llama family as a GGUF file; the counterpart of gguf_llama.cc.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -19,7 +19,7 @@ namespace {
   throw Error(ErrorKind::model, fmt::format("GGUF has no place for {}", what), hint);
 }
 
-// Of a file whose name as a mixture is not known: the number of what most of its bytes are in.
+// general.file_type of a file that is no known mixture: that of the format of most of its bytes.
 uint32_t most_frequent_type(const std::vector<ModelTensor>& tensors) {
   std::map<std::string_view, int64_t> bytes;
   for (const ModelTensor& tensor : tensors) bytes[tensor.format->name()] += tensor.bytes();
@@ -103,7 +103,7 @@ void add_id(const char* key, int64_t id, GgufMetadata& metadata) {
 void add_tokenizer(GgufTokenizerMetadata tokenizer, int64_t vocab_size, GgufMetadata& metadata) {
   if (tokenizer.tokens.empty()) return;
   constexpr int64_t kUnused = 5;            // token type
-  constexpr double kWorstScore = -10000.0;  // as others pad
+  constexpr double kWorstScore = -10000.0;  // as other programs pad
   for (int64_t id = std::ssize(tokenizer.tokens); id < vocab_size; ++id) {
     tokenizer.tokens.push_back(fmt::format("[PAD{}]", id));
     if (!tokenizer.token_types.empty()) tokenizer.token_types.push_back(kUnused);
@@ -135,7 +135,8 @@ void add_tokenizer(GgufTokenizerMetadata tokenizer, int64_t vocab_size, GgufMeta
   metadata.add("tokenizer.chat_template.tool_use", tokenizer.tool_template);
 }
 
-// What llama.cpp divides each pair's frequency by; none where it computes them itself.
+// The divisors that llama.cpp applies to the pairs' frequencies; empty where it computes them
+// itself.
 std::vector<float> rope_factors_of(const ModelConfig& config) {
   std::vector<float> factors;
   if (config.rope_scaling.kind != RopeScaling::Kind::llama3) return factors;
@@ -158,10 +159,10 @@ GgufTensorSpec gguf_spec(const ModelTensor& tensor) {
           tensor.bytes()};
 }
 
-// What stands in a file before its tensors' bytes.
+// Everything in a file that precedes the weights' bytes.
 struct GgufContents {
   GgufMetadata metadata;
-  std::vector<float> rope_factors;  // of the first tensor, where there are any
+  std::vector<float> rope_factors;  // the values of the first tensor, if there are any
   std::vector<GgufTensorSpec> specs;
 
   GgufContents(const GgufModel& model, const std::vector<ModelTensor>& tensors)

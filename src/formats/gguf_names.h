@@ -1,4 +1,4 @@
-// What GGUF calls the parts of a model of the Llama family: for its reader and its writer.
+// GGUF's names for the parts of a model of the Llama family, for its reader and its writer.
 #pragma once
 
 #include <array>
@@ -9,11 +9,11 @@
 
 namespace jackscrew {
 
-// Factors of the rotary frequencies, one for each pair of a head.
+// The tensor of divisors of the rotary frequencies, one for each pair of a head.
 inline constexpr const char* kGgufRopeFactors = "rope_freqs.weight";
 
-// What these files call an architecture, and whether they interleave the rows of its q and k, head
-// by head, for a rotation of neighbours.
+// GGUF's name of an architecture, and whether its files interleave the two halves of each head in
+// the rows of q and k, so that rotary pairs are neighbours.
 struct GgufArchitecture {
   const char* name;
   const char* architecture;
@@ -26,7 +26,7 @@ inline constexpr GgufArchitecture kGgufArchitectures[] = {{"llama", "LlamaForCau
 struct GgufName {
   const char* gguf;
   const char* hf;
-  bool Architecture::*only = nullptr;  // where only some architectures have it
+  bool Architecture::*only = nullptr;  // set: only architectures with this member true have it
 };
 inline constexpr std::array<GgufName, 3> kGgufModelNames = {
     {{"token_embd.weight", "model.embed_tokens.weight"},
@@ -48,17 +48,17 @@ inline constexpr std::array<GgufName, 14> kGgufLayerNames = {
      {"ffn_up.weight", "mlp.up_proj.weight"},
      {"ffn_down.weight", "mlp.down_proj.weight"}}};
 
-// What is said of an architecture; Mistral's models are a "llama" with a window.
+// The entry of an architecture; Mistral's models are a "llama" with a window.
 const GgufArchitecture& gguf_architecture(const Architecture& architecture);
 
-// "blk.3.attn_q.weight" of "model.layers.3.self_attn.q_proj.weight". Throws Error(model) where GGUF
-// has no name.
+// The GGUF name of a weight: "blk.3.attn_q.weight" for "model.layers.3.self_attn.q_proj.weight".
+// Throws Error(model) where GGUF has none.
 std::string gguf_name(const WeightSpec& weight);
 
-// Of a matrix of such an architecture: in how many heads its rows are interleaved; 0: in none.
+// The number of heads in which a matrix' rows are interleaved; 0: they are in order.
 int64_t gguf_interleaved_heads(const ModelConfig& config, const WeightSpec& weight);
 
-// The factor by which Llama 3.1 divides a rotary frequency; see RopeScaling.
+// The divisor that Llama 3.1 applies to a rotary frequency; see RopeScaling.
 double llama3_factor(double frequency, const RopeScaling& scaling);
 
 }  // namespace jackscrew

@@ -1,4 +1,4 @@
-// Writes GGUF, version 3: metadata, tensor descriptions, then the bytes of the tensors, aligned.
+// Writes GGUF, version 3: metadata, tensor descriptions, then the tensors' bytes, aligned.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace jackscrew {
 
-// Keys and values as they will lie in the file, in the order in which they were added.
+// Keys and values as bytes of the file, in the order in which they were added.
 class GgufMetadata {
  public:
   void add(const std::string& key, uint32_t value);
@@ -45,17 +45,17 @@ struct GgufTensorSpec {
   int64_t bytes;
 };
 
-// One file in a single pass: what is declared follows in declared order. Misuse and a failing disk
+// Writes one file in a single pass: the bytes follow in declared order. Misuse and a failing disk
 // are Error(generic).
 class GgufWriter {
  public:
   GgufWriter(const fs::path& path, const GgufMetadata& metadata,
              std::vector<GgufTensorSpec> tensors);
 
-  // The bytes of the file that such a writer makes.
+  // The size of the file that such a writer writes.
   static int64_t bytes(const GgufMetadata& metadata, const std::vector<GgufTensorSpec>& tensors);
 
-  // All bytes of `name`, or the next of them.
+  // Appends all bytes of `name`, or the next chunk of them.
   void write(std::string_view name, std::span<const uint8_t> bytes);
   // Checks that every tensor is complete and syncs the file. Without it the file is not usable.
   void close();
@@ -65,24 +65,24 @@ class GgufWriter {
   FileWriter file_;
   std::vector<GgufTensorSpec> tensors_;
   size_t current_ = 0;   // the tensor being written
-  int64_t written_ = 0;  // of its bytes
+  int64_t written_ = 0;  // its bytes so far
 };
 
 // A model of the Llama family as llama.cpp opens it.
 struct GgufModel {
   ModelConfig config;
-  std::string name;                        // for people
-  GgufTokenizerMetadata tokenizer;         // without tokens: the file has none
-  std::optional<uint32_t> file_type = {};  // a mixture's; without: that of most of the bytes
+  std::string name;                        // for display
+  GgufTokenizerMetadata tokenizer;         // without tokens: the file gets no tokenizer
+  std::optional<uint32_t> file_type = {};  // a mixture's; nullopt: that of most of the bytes
 };
 
-// Writes the configuration, the tokenizer (padded to the model's vocabulary by unused tokens) and,
-// weight by weight, `tensors`. Throws Error(model) naming what GGUF has no place for: dynamic rope
-// scaling, a window of some blocks only, a format without a number in ggml.
+// Writes the configuration, the tokenizer (padded to the model's vocabulary with unused tokens)
+// and, weight by weight, `tensors`. Throws Error(model) naming what GGUF cannot hold: dynamic rope
+// scaling, YaRN with unusual limits, a window of some blocks only, a format without a ggml type.
 std::unique_ptr<ModelWriter> make_gguf_model_writer(const fs::path& path, const GgufModel& model,
                                                     const std::vector<ModelTensor>& tensors);
 
-// The bytes of the file that such a writer makes. Throws as that does.
+// The size of the file that such a writer writes. Throws as that does.
 int64_t gguf_model_bytes(const GgufModel& model, const std::vector<ModelTensor>& tensors);
 
 }  // namespace jackscrew

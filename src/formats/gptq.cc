@@ -22,15 +22,15 @@ constexpr std::string_view kGptqScales = ".scales";
 constexpr std::string_view kGptqGroups = ".g_idx";
 constexpr std::array kGptqParts = {kGptqCodes, kGptqZeros, kGptqScales, kGptqGroups};
 
-// Nibble of a word that holds row n of eight: AWQ's order 0 2 4 6 1 3 5 7, the other way round.
+// The nibble of a word that holds row n of eight: the inverse of AWQ's order 0 2 4 6 1 3 5 7.
 constexpr std::array<int64_t, 8> kAwqNibble = {0, 4, 1, 5, 2, 6, 3, 7};
 
-// Scales [groups, rows] in the file.
+// Reads scales of shape [groups, rows].
 ScaleTable read_scales(const LayerTensors& tensors, int64_t groups, int64_t rows) {
   return read_scales(tensors, kGptqScales, {groups, rows}, 1, rows);
 }
 
-// Columns of a group; -1 in the file means all of them.
+// The columns of a group; -1 in the file stands for all columns.
 int64_t group_size(const JsonFields& fields, const char* key, int64_t cols) {
   const int64_t size = fields.integer(key);
   if (size == -1) return cols;
@@ -114,7 +114,7 @@ StoredTensor read_gptq(const LayerTensors& tensors, const QuantizationConfig& co
   };
   source.scales = scales.of_row(groups);
   source.zeros = [=, packed = zeros.bytes.data()](int64_t row, uint8_t* to) {
-    // AutoGPTQ wraps a zero of all bits round to 0, except where it has 3.
+    // AutoGPTQ wraps a zero of 2^bits round to 0, except with 3 bits, where it keeps 8.
     const uint32_t mask = bits == 3 ? 15u : (1u << bits) - 1u;
     for (int64_t g = 0; g < groups; ++g) {
       const uint32_t zero = bits_at(packed + g * zero_words * 4, 1, row, bits);

@@ -21,7 +21,7 @@ bool is_qwen(const ModelConfig& config) {
   return std::string_view(config.architecture->model_type).starts_with("qwen");
 }
 
-// By `architectures` and `model_type`, of which one is enough and both must agree.
+// The architecture that `architectures` and `model_type` name: one is enough, both must agree.
 const Architecture* parse_architecture(const JsonFields& fields) {
   std::string hint = "supported architectures: ";
   for (const Architecture& architecture : architectures()) {
@@ -47,7 +47,7 @@ const Architecture* parse_architecture(const JsonFields& fields) {
   unsupported(fields.where(), "model_type " + type, hint);
 }
 
-// What the tensors themselves do not say is read with them (formats/quantised_layout.h).
+// Checks the method only; the parameters are read with the tensors (formats/quantised_layout.h).
 void check_quantization(const JsonFields& fields) {
   const std::string method = fields.text("quant_method", "(none)");
   check_quantization_method(method, fields.where());
@@ -59,7 +59,7 @@ void check_quantization(const JsonFields& fields) {
               "use the original weights, a GGUF file, " + quantised_layouts_text());
 }
 
-// Members that would change the computation in a way that this program does not follow.
+// Refuses members that change the computation in a way that this program does not support.
 void check_computation(const JsonFields& fields) {
   const std::string activation = fields.text("hidden_act", "silu");
   if (activation != "silu") {
@@ -82,7 +82,7 @@ void check_computation(const JsonFields& fields) {
   }
 }
 
-// The defaults are transformers': a factor that is absent or null follows from the two lengths.
+// The defaults are those of transformers: an absent or null factor follows from the two lengths.
 void parse_yarn(const JsonFields& rope, ModelConfig& config) {
   RopeScaling& scaling = config.rope_scaling;
   const auto positive = [&](const char* key, double fallback) {
@@ -106,8 +106,8 @@ void parse_yarn(const JsonFields& rope, ModelConfig& config) {
   scaling.attention_factor = positive("attention_factor", implied);
 }
 
-// `rope_theta` beside the scaling parameters (version 4) or among them (version 5). Where both
-// `rope_scaling` and `rope_parameters` stand, transformers lets the former win unless it is empty.
+// `rope_theta` stands beside the scaling parameters (version 4) or among them (version 5). If both
+// `rope_scaling` and `rope_parameters` exist, transformers prefers the former unless it is empty.
 void parse_rope(const JsonFields& fields, ModelConfig& config) {
   config.rope_theta = fields.number("rope_theta", 10000.0);
   const json* scaling_field = fields.find("rope_scaling");
@@ -158,8 +158,8 @@ void parse_rope(const JsonFields& fields, ModelConfig& config) {
   }
 }
 
-// Mistral's window is of every block; Qwen's, where it is switched on, of those above a certain
-// one. Version 5 lists the blocks by kind; what it lists must come to the same.
+// Mistral's window applies to every block; Qwen's, if it is enabled, to the blocks from
+// max_window_layers on. Version 5 lists the kind of each block; the list must agree with that.
 void parse_window(const json& root, const JsonFields& fields, ModelConfig& config) {
   const bool slides = is_qwen(config) ? fields.boolean("use_sliding_window", false)
                                       : config.architecture != &llama_architecture();
@@ -187,7 +187,7 @@ int64_t parse_head_dim(const JsonFields& fields, const ModelConfig& config) {
   return config.hidden_size / config.num_attention_heads;
 }
 
-// An absent id has a default, null means none, and so does the -1 of some published files.
+// An absent id has a default; null means none, as does the -1 of some published files.
 int64_t parse_token(const json& root, const JsonFields& fields, const char* key, int64_t fallback) {
   if (!root.contains(key)) return fallback;
   return fields.integer(key, -1);
@@ -219,7 +219,8 @@ void add_window(const ModelConfig& config, json& out) {
       config.sliding_window > 0 ? config.first_sliding_layer : config.num_hidden_layers;
 }
 
-// Null where the text is no object: no weight and no gradient depends on a generation_config.json.
+// Null where the text is no JSON object. That is no error, because no weight and no gradient
+// depends on a generation_config.json.
 json generation_object(const std::string& text) {
   try {
     json config = parse_json(text, "generation_config.json");
@@ -251,7 +252,8 @@ ModelConfig parse_hf_config(const std::string& json_text, const std::string& whe
   config.intermediate_size = fields.integer("intermediate_size");
   config.num_hidden_layers = fields.integer("num_hidden_layers");
   config.num_attention_heads = fields.integer("num_attention_heads");
-  // Other architectures' defaults are numbers of one published model: absent, they are not guessed.
+  // Other architectures' defaults are the numbers of one published model, so absent members are
+  // errors.
   config.num_key_value_heads =
       llama ? fields.integer("num_key_value_heads", config.num_attention_heads)
             : fields.integer("num_key_value_heads");

@@ -17,7 +17,8 @@ using nlohmann::json;
 
 constexpr size_t kMaxDepth = 32;
 
-// Sees every event of the parser; the parser itself would let the last of two equal keys win.
+// Checks depth and keys at every event of the parser, which itself keeps the last of two equal
+// keys.
 class ParseGuard {
  public:
   explicit ParseGuard(const std::string& where) : where_(where) {}

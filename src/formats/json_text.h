@@ -1,4 +1,4 @@
-// JSON from files: parsed under limits, read through getters whose errors name file and key.
+// JSON from files: parsed with limits, and read by getters whose errors name file and key.
 #pragma once
 
 #include <cstdint>
@@ -16,18 +16,20 @@ namespace jackscrew {
 // has the same key twice, or when values nest deeper than 32.
 nlohmann::json parse_json(std::string_view text, const std::string& where);
 
-// The same text on every machine; bytes that are no UTF-8 become U+FFFD. `indent` -1: one line.
+// Returns the same text on every machine. Bytes that are not UTF-8 become U+FFFD. `indent` -1: one
+// line.
 std::string dump_json(const nlohmann::json& value, int indent = 2);
 
-// The member that is an object's own checksum: the CRC-32C of its text without it.
+// The member for an object's own checksum: the CRC-32C of its text without that member.
 inline constexpr const char* kChecksumMember = "crc32c";
-// The object's text with that as its last member.
+// The object's text with its checksum as the last member.
 std::string with_checksum(JsonObject object);
-// What with_checksum() was given, whatever stands behind its text.
+// The text of the object that with_checksum() was given; whatever follows its result is ignored.
 std::string without_checksum(std::string text);
 
-// Typed access to one object. A null member counts as absent; an absent member without a fallback
-// and a member of another type are Error(model) naming `where` and the key. Views the object.
+// Typed access to one object, which must outlive this. A null member counts as absent; an absent
+// member without a fallback and a member of another type are Error(model) naming `where` and the
+// key.
 class JsonFields {
  public:
   // Throws Error(model) when `object` is not an object.

@@ -18,7 +18,7 @@ namespace {
 
 using nlohmann::json;
 
-// null for one that is not known.
+// Null for an unknown type.
 const PeftType* find_type(std::string_view name) {
   static const std::array<const PeftType*, 2> kTypes = {&kPeftLora, &kPeftPrompt};
   const auto found = std::find_if(kTypes.begin(), kTypes.end(),
@@ -34,7 +34,7 @@ const PeftType& type_of(const JsonFields& fields) {
               "supported: LORA and PROMPT_TUNING");
 }
 
-// `config` as Learner::adapter() gives it.
+// `config` as Learner::adapter() returns it.
 std::string_view prefix_of(const json& config) {
   const PeftType* type = find_type(config.value("peft_type", ""));
   return type == nullptr ? kAdapterPrefix : type->prefix;

@@ -1,6 +1,6 @@
 // Adapter directories of Hugging Face's PEFT: adapter_config.json and adapter_model.safetensors.
-// What adapters of one peft_type have to themselves is in a file for each (peft_lora.cc), and a row
-// of the table in peft.cc.
+// What is particular to one peft_type is in a file of its own (peft_lora.cc), with a row in the
+// table of peft.cc.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +18,11 @@ namespace jackscrew {
 
 inline constexpr const char* kAdapterConfig = "adapter_config.json";
 inline constexpr const char* kPeftWeightsFile = "adapter_model.safetensors";
-// What the names of tensors beside the model's begin with on disk.
+// The prefix, on disk, of the names of tensors that stand beside the model's.
 inline constexpr std::string_view kAdapterPrefix = "base_model.model.";
 
 struct NamedArray {
-  // The name on disk less what its type puts before it:
+  // The name on disk without the prefix of its peft_type:
   // "model.layers.0.self_attn.q_proj.lora_A.weight" [r, in], "....lora_B.weight" [out, r].
   std::string name;
   std::vector<int64_t> shape;
@@ -34,31 +34,30 @@ struct AdapterOption {
   std::string name;
   std::string value = {};
   std::vector<std::string> items = {};  // of a list, in place of the value
-  // What a recipe may say instead and mean no other: "auto", "all-linear".
+  // Values of a recipe that do not contradict this one: "auto", "all-linear".
   std::vector<std::string> also = {};
-  bool training_only = false;  // the recipe's own value goes before the adapter's
+  bool training_only = false;  // the recipe's own value takes precedence over the adapter's
 };
 
 struct PeftAdapter {
   std::string peft_type;                // "LORA"
   std::string base_model_name_or_path;  // empty: unknown
   std::string task_type;                // empty: unknown
-  // What its type has in adapter_config.json, by PEFT's names, in the order in which it is shown.
+  // The settings of its type in adapter_config.json, by PEFT's names, in the order for display.
   nlohmann::ordered_json settings;
   std::string learner;                 // which learner makes such adapters
   std::vector<AdapterOption> options;  // its options for this one
-  // The embedding or the head learned by itself: no model in which both are one can have that.
+  // The embedding or the head was trained by itself, so the adapter does not fit a tied model.
   bool unties_embedding = false;
-  std::string misplaced;            // a tensor for which no model has a place here; empty: none
+  std::string misplaced;            // a tensor that fits no supported module; empty: none
   std::vector<NamedArray> tensors;  // sorted by name; complete for what the adapter is
 };
 
-// Reads an adapter directory; f16 and bf16 become f32. Error(model) names the file and what is
-// damaged or not supported.
+// Reads an adapter directory; f16 and bf16 become f32. Throws Error(model) naming the file and what
+// is damaged or not supported.
 PeftAdapter read_peft_adapter(const fs::path& directory);
 
-// The model that an adapter directory says it belongs to; empty where it says nothing, or nothing
-// that can be read.
+// The base model that an adapter directory names; empty where it names none or cannot be read.
 std::string peft_base_model(const fs::path& directory);
 
 // How adapters of one peft_type are read.
@@ -66,17 +65,17 @@ struct PeftType {
   const char* name;
   const char* learner;
   std::string_view prefix;  // of every tensor's name on disk
-  // Fills adapter.settings from the members of adapter_config.json. Both throw Error(model)
-  // beginning with `where`, the file, for what cannot be computed here.
+  // Fills adapter.settings from the members of adapter_config.json. This and read_tensors() throw
+  // Error(model) beginning with `where`, the file, for what is not supported.
   void (*read_settings)(const nlohmann::json& config, const std::string& where,
                         PeftAdapter& adapter);
-  // Checks adapter.tensors against the settings, which those may complete, and sets
+  // Checks adapter.tensors against the settings, completes these from the tensors, and sets
   // adapter.options and adapter.misplaced.
   void (*read_tensors)(const std::string& where, PeftAdapter& adapter);
 };
 
-// The names under which an adapter's directory has a tensor: PEFT wants an embedding that is the
-// head as well (ensure_weight_tying) twice. `config` as for PeftWriter.
+// The names under which a directory holds a tensor: PEFT wants a tied embedding
+// (ensure_weight_tying) twice, as embedding and as head. `config` is as for PeftWriter.
 std::vector<std::string> stored_names(const nlohmann::json& config, const std::string& name);
 
 struct NamedShape {
@@ -84,24 +83,24 @@ struct NamedShape {
   std::vector<int64_t> shape;
 };
 
-// The bytes of all files that PeftWriter makes of these.
+// The bytes of all files that PeftWriter writes for these.
 int64_t peft_bytes(const nlohmann::json& config, const std::string& base_model,
                    const std::vector<NamedShape>& tensors);
 
 // Writes an adapter directory in one pass, so that the caller need not hold a copy of the tensors.
-// Nothing stands at `directory` before commit(); a writer destroyed without it leaves no trace.
+// Nothing appears at `directory` before commit(); a writer destroyed without it leaves no trace.
 // Misuse and a failing disk are Error(generic).
 class PeftWriter {
  public:
-  // `config`: what is particular to the adapter, as Learner::adapter() gives it. `base_model` is
-  // recorded as the model that it is for. `tensors` in the order in which they will be written;
+  // `config`: what is particular to the adapter, as Learner::adapter() returns it. `base_model` is
+  // recorded as its base model. `tensors` are in the order in which they will be written, and
   // stored as f32.
   PeftWriter(const fs::path& directory, const nlohmann::json& config, const std::string& base_model,
              const std::vector<NamedShape>& tensors);
 
-  // All values of `name`, or the next of them.
+  // Appends all values of `name`, or the next chunk of them.
   void write(std::string_view name, std::span<const float> values);
-  // Where further files of the adapter can be put before commit().
+  // The directory in which further files of the adapter can be put before commit().
   const fs::path& path() const { return directory_.path(); }
   // Replaces whatever stands at the final path.
   void commit();

@@ -22,15 +22,15 @@ constexpr std::array<std::string_view, 3> kParts = {".lora_A.weight", ".lora_B.w
                                                     ".lora_magnitude_vector"};
 constexpr std::string_view kLayers = "model.layers.";
 
-// Settings that change what an adapter computes or which base weights it belongs to. They are at
-// rest when absent, null, false, or empty.
+// Settings that change what an adapter computes or which base weights it belongs to, and are
+// refused unless absent, null, false, or empty.
 constexpr std::array<const char*, 14> kRefused = {
     "fan_in_fan_out",          "lora_bias",         "target_parameters", "use_qalora",
     "trainable_token_indices", "layer_replication", "use_bdlora",        "arrow_config",
     "layers_to_transform",     "kasa_config",       "megatron_config",   "velora_config",
     "alora_invocation_tokens", "monteclora_config"};
 
-// Initialisations that also change the base weights; an adapter trained from them fits no others.
+// Initialisations that also change the base weights; their adapters fit no others.
 constexpr std::array<std::string_view, 5> kRefusedInit = {"pissa", "olora", "corda", "loftq",
                                                           "lora_ga"};
 
@@ -60,7 +60,7 @@ void check_supported(const json& config, const JsonFields& fields) {
   }
 }
 
-// rank_pattern or alpha_pattern. Throws Error(model) for what is none.
+// Reads rank_pattern (`ranks`) or alpha_pattern. Throws Error(model) where it is invalid.
 ModuleNumbers numbers_of(const JsonFields& fields, const char* key, bool ranks) {
   const json* object = fields.find(key);
   if (object == nullptr) return {};
@@ -82,15 +82,15 @@ ModuleNumbers numbers_of(const JsonFields& fields, const char* key, bool ranks) 
   }
 }
 
-// What modules_to_save may name, and the tensor of each.
+// The modules that modules_to_save may name, and their tensors.
 struct SavedModule {
   std::string_view module, tensor;
 };
 constexpr SavedModule kSavedEmbedding{"embed_tokens", "model.embed_tokens.weight"};
 constexpr SavedModule kSavedHead{"lm_head", "lm_head.weight"};
 
-// modules_to_save, each by the last part of its path. Throws Error(model) for what cannot be
-// trained whole beside adapters.
+// The modules of modules_to_save, each by the last part of its path. Throws Error(model) for
+// modules that cannot be trained as a whole beside adapters.
 std::vector<std::string> saved_modules(const JsonFields& fields) {
   std::vector<std::string> modules;
   for (const std::string& name : fields.texts("modules_to_save")) {
@@ -137,8 +137,8 @@ bool is_saved(const std::string& tensor) {
   return tensor == kSavedEmbedding.tensor || tensor == kSavedHead.tensor;
 }
 
-// Throws Error(model) unless the tensors of modules_to_save are there, and no others. A head that
-// is tied to the embedding is written twice by PEFT, and kept once.
+// Throws Error(model) unless exactly the tensors of modules_to_save are present. PEFT writes a head
+// that is tied to the embedding as a second tensor, which is dropped here.
 void check_saved(const std::vector<std::string>& modules, bool tied, const std::string& where,
                  std::vector<NamedArray>& tensors) {
   const auto find = [&](const SavedModule& saved) {
@@ -208,8 +208,8 @@ void check_complete(const LoraModules& modules, size_t parts_of_each, const std:
   }
 }
 
-// What gets an adapter in any model of as many layers: names of modules where every layer has the
-// same, else all paths.
+// A lora_target that selects the adapted modules in any model of as many layers: names of modules
+// if every layer has the same ones adapted, else all paths.
 std::vector<std::string> targets_of(const LoraModules& adapted) {
   std::set<std::string> paths, layers, modules;
   for (const auto& [path, parts] : adapted) {
@@ -217,7 +217,7 @@ std::vector<std::string> targets_of(const LoraModules& adapted) {
     modules.insert(path.substr(path.rfind('.') + 1));
     layers.insert(path.substr(0, path.find('.', kLayers.size())));
   }
-  // Without a gap from 0, or a model would have layers between them.
+  // Layers must count from 0 without gaps, or names of modules would select layers in the gaps too.
   bool all = true;
   for (size_t i = 0; i < layers.size(); ++i) {
     all = all && layers.contains(fmt::format("{}{}", kLayers, i));
@@ -227,7 +227,7 @@ std::vector<std::string> targets_of(const LoraModules& adapted) {
   return {targets.begin(), targets.end()};
 }
 
-// The numbers of a pattern that some module has, as items of an option: a run asks for no others.
+// The patterns that match some adapted module, as items of an option. A run refuses any others.
 std::vector<std::string> items_of(const ModuleNumbers& numbers, const LoraModules& modules) {
   std::vector<std::string> items;
   for (const auto& [pattern, number] : numbers.numbers()) {
@@ -263,8 +263,8 @@ void read_lora_tensors(const std::string& where, PeftAdapter& adapter) {
       adapter.misplaced = tensor.name;
     }
   }
-  // The setting may be an expression or name ends of paths, and another may except some. A recipe
-  // may say either.
+  // target_modules may be an expression or ends of paths, and another setting may exclude some
+  // modules: the tensors tell the targets. A recipe may give these or the expression.
   const std::vector<std::string> targets = targets_of(modules);
   std::vector<std::string> also = {"all-linear", "all"};
   if (const auto& given = settings["target_modules"]; given.is_string()) {
@@ -282,7 +282,7 @@ void read_lora_tensors(const std::string& where, PeftAdapter& adapter) {
       {.name = "rank_pattern", .items = items_of(ranks, modules)},
       {.name = "alpha_pattern", .items = items_of(numbers("alpha_pattern"), modules)},
       {.name = "modules_to_save", .items = saved},
-      // What an adapter began as is behind it.
+      // An adapter that is loaded is not initialised again.
       {.name = "lora_init", .value = "default", .also = {"loftq", "pissa"}},
       {.name = "lora_dropout",
        .value = fmt::format("{}", settings["lora_dropout"].get<double>()),

@@ -1,6 +1,6 @@
-// How programs that quantise leave a weight in safetensors files: as several tensors, named after
-// the layer, with parameters in config.json. Each way is a row of the table in
-// quantised_layout.cc; adding one is a pair of files and a row.
+// Layouts in which quantising programs store a weight in safetensors files: as several tensors,
+// named after the layer, with parameters in config.json. Each layout is a row of the table in
+// quantised_layout.cc; adding one takes a pair of files and a row.
 #pragma once
 
 #include <cstring>
@@ -20,7 +20,7 @@
 
 namespace jackscrew {
 
-// `quantization_config` of a model: that member of config.json, or a file of its own beside it
+// The `quantization_config` of a model: that member of config.json, or a file beside it
 // (quantize_config.json, quant_config.json).
 struct QuantizationConfig {
   std::string method;  // quant_method; empty: there is no such configuration
@@ -28,10 +28,10 @@ struct QuantizationConfig {
   std::shared_ptr<const nlohmann::json> fields;  // null where `method` is empty
 };
 
-// Of a model directory. Throws Error(model) for a file that is not what it should be.
+// Reads it from a model directory. Throws Error(model) for a file that is malformed.
 QuantizationConfig read_quantization_config(const fs::path& directory);
 
-// The tensors of one layer, by what follows its name.
+// The tensors of one layer, by the suffix that follows the layer's name.
 class LayerTensors {
  public:
   using Find = std::function<const SafetensorsEntry*(const std::string& name)>;
@@ -43,7 +43,7 @@ class LayerTensors {
 
   // Null where there is none.
   const SafetensorsEntry* find(std::string_view suffix) const { return find_(name(suffix)); }
-  // Throw Error(model) naming the tensor that is missing, or not of that dtype and shape.
+  // Throw Error(model) naming the tensor if it is missing, or not of that dtype and shape.
   const SafetensorsEntry& get(std::string_view suffix) const;
   const SafetensorsEntry& get(std::string_view suffix, std::string_view dtype) const;
   const SafetensorsEntry& get(std::string_view suffix, std::string_view dtype,
@@ -51,8 +51,7 @@ class LayerTensors {
   // The same, but for a matrix of any extents from 1 to those of an int32_t.
   const SafetensorsEntry& matrix(std::string_view suffix, std::string_view dtype) const;
 
-  // Sets the bytes that a weight takes in the file: those of `codes`, and of the others that are
-  // there.
+  // Sets the bytes of a weight in the file: those of `codes`, then those of `others` that exist.
   void set_bytes(StoredTensor& weight, std::string_view codes,
                  std::initializer_list<std::string_view> others) const;
 
@@ -71,26 +70,26 @@ std::vector<Element> elements_of(const SafetensorsEntry& entry) {
 
 struct QuantisedLayout {
   const char* method;  // quant_method
-  const char* help;    // what of it is read; null: the layout before this one has said it
-  // Of the tensor that only layers of this layout have, as it follows the layer's name.
+  const char* help;    // what is supported, for messages; null: said by the layout before this one
+  // The suffix of a tensor that only layers of this layout have.
   std::string_view marker;
-  // Of all tensors that make up the layer's weight.
+  // The suffixes of all tensors that make up the layer's weight.
   std::span<const std::string_view> parts;
-  // Whether the tensors alone tell this layout, without a configuration.
+  // Whether the tensors alone identify this layout, without a configuration.
   bool is_plain;
-  // Puts the weight together: without its name. Throws Error(model) naming
-  // what is missing, damaged, or not read by this program.
+  // Puts the weight together, without its name. Throws Error(model) naming what is missing,
+  // damaged, or not supported.
   StoredTensor (*read)(const LayerTensors& tensors, const QuantizationConfig& config);
-  // What follows the layer's name in that of its weight.
+  // The suffix of the weight's own name.
   std::string_view weight = ".weight";
 };
 
 std::span<const QuantisedLayout> quantised_layouts();
 
-// The layer whose weight a tensor marks, if it does so for this layout.
+// The layer to which a tensor belongs, if it is the marker of this layout.
 std::optional<std::string> marked_layer(const QuantisedLayout& layout, std::string_view tensor);
 
-// What is read, for messages.
+// The supported layouts, for messages.
 std::string quantised_layouts_text();
 // Throws Error(model) when no layout has that quant_method.
 void check_quantization_method(const std::string& method, const std::string& where);

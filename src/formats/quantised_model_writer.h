@@ -1,5 +1,5 @@
-// The weights of a Hugging Face directory of which some are written as several tensors, in a layout
-// of quantised_layout.h: what the files of such layouts share.
+// Writes the weights of a Hugging Face directory, some of them as several tensors in a layout of
+// quantised_layout.h. Shared by the writers of these layouts.
 #pragma once
 
 #include <cstring>
@@ -13,23 +13,23 @@
 
 namespace jackscrew {
 
-// The tensors that stand for a weight, without their bytes.
+// Returns the tensors that represent a weight, without their bytes.
 using CodedSpecs = std::function<std::vector<SafetensorsSpec>(const WeightSpec&)>;
 
 class QuantisedModelWriter : public ModelWriter {
  public:
-  // `tensors`: all weights in their order; those without a format are written as `coded` says. See
-  // ShardedSafetensorsWriter.
+  // `tensors`: all weights in their order. Those with a null format become the tensors that `coded`
+  // returns. See ShardedSafetensorsWriter.
   QuantisedModelWriter(const fs::path& directory, const std::vector<ModelTensor>& tensors,
                        const CodedSpecs& coded, int64_t max_shard_bytes);
-  // The bytes of the files that such a writer makes.
+  // The bytes of the files that such a writer writes.
   static int64_t bytes(const std::vector<ModelTensor>& tensors, const CodedSpecs& coded,
                        int64_t max_shard_bytes);
 
   void write(const WeightSpec& weight, std::span<const uint8_t> bytes) override {
     writer_.write(weight.name, bytes);
   }
-  // The next weight that has no format.
+  // Writes the next weight without a format.
   void write_coded(const std::vector<TensorBytes>& parts);
   void close() override { writer_.close(); }
 
@@ -37,13 +37,14 @@ class QuantisedModelWriter : public ModelWriter {
   ShardedSafetensorsWriter writer_;
 };
 
-// The bytes of tensors.
+// The sum of the tensors' bytes.
 int64_t bytes_of(const std::vector<SafetensorsSpec>& specs);
 
 inline constexpr int64_t kWordBits = 32;
 
-// Puts number `index` of `bits` bits into a little-endian stream of words that stand `stride` words
-// apart; see bits_at(), of which it is the reverse. The bits there are 0.
+// Writes number `index`, of `bits` bits, of the little-endian stream that begins at word `begin`
+// and whose words stand `stride` words apart; the inverse of bits_at(). The bits written to must be
+// 0.
 inline void put_bits(std::vector<uint32_t>& words, int64_t begin, int64_t stride, int64_t index,
                      int64_t bits, uint32_t number) {
   const int64_t at = index * bits, shift = at % kWordBits;
@@ -54,7 +55,7 @@ inline void put_bits(std::vector<uint32_t>& words, int64_t begin, int64_t stride
   }
 }
 
-// Zeros for a tensor of words, two-dimensional.
+// The words of a two-dimensional i32 tensor, all zero.
 inline std::vector<uint32_t> words_of(const SafetensorsSpec& spec) {
   return std::vector<uint32_t>(static_cast<size_t>(checked_mul(spec.shape[0], spec.shape[1])));
 }

@@ -52,7 +52,7 @@ FormatPointer storage_format(std::string_view dtype) {
   return {};
 }
 
-// The header's text, cut out of the file.
+// The text of the file's header.
 std::string_view header_text(const MappedFile& file) {
   const std::span<const uint8_t> bytes = file.bytes();
   const std::string path = file.path().string();
@@ -120,7 +120,7 @@ SafetensorsEntry parse_entry(const std::string& name, const json& value, const s
   return entry;
 }
 
-// The tensors, in order, must cover the data exactly.
+// Throws unless the tensors, in the order of their bytes, cover the data exactly.
 void check_coverage(const std::vector<SafetensorsEntry>& entries, std::span<const uint8_t> data,
                     const std::string& path) {
   const uint8_t* expected = data.data();
@@ -277,8 +277,8 @@ void SafetensorsSource::add(const SafetensorsFile& file, const SafetensorsEntry&
   slots_[entry.name] = std::move(slot);
 }
 
-// The tensors of each quantised weight become one. What is wrong with them is said when it is asked
-// for: a model that cannot be computed is still worth looking at.
+// Joins the tensors of each quantised weight into one. Errors are kept until the weight is asked
+// for, so that a model that cannot be computed can still be inspected.
 void SafetensorsSource::join_quantised(const fs::path& directory) {
   const QuantizationConfig config = read_quantization_config(directory);
   const auto find = [&](const std::string& name) -> const SafetensorsEntry* {

@@ -1,5 +1,5 @@
-// safetensors: the format of Hugging Face weights. A file is an 8-byte length, a JSON header of
-// names, dtypes, shapes and offsets, and the bytes of the tensors without gaps.
+// safetensors: the file format of Hugging Face weights. A file is an 8-byte length, a JSON header
+// with names, dtypes, shapes and offsets, and the bytes of the tensors without gaps.
 #pragma once
 
 #include <cstdint>
@@ -28,14 +28,13 @@ struct SafetensorsEntry {
   std::span<const uint8_t> bytes;  // in the file's map, little-endian, of any alignment
 };
 
-// One file, mapped. Everything the header says is checked on construction; a header that is
-// damaged, or that does not describe the rest of the file exactly, is Error(model) naming file and
-// tensor.
+// One mapped file. Construction checks everything that the header says; a header that is damaged,
+// or that does not describe the rest of the file exactly, is Error(model) naming file and tensor.
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const fs::path& path);
 
-  // In the order of their bytes. Valid as long as this object.
+  // In the order of their bytes. Valid for the life of this object.
   const std::vector<SafetensorsEntry>& entries() const { return entries_; }
   // Null when there is no such tensor.
   const SafetensorsEntry* find(std::string_view name) const;
@@ -44,7 +43,7 @@ class SafetensorsFile {
 
   // True when `bytes` lie in this file's map.
   bool holds(std::span<const uint8_t> bytes) const;
-  // These bytes of the map are not needed any more; their pages may go.
+  // Call when these bytes of the map are no longer needed: their pages may be dropped.
   void release(std::span<const uint8_t> bytes) const;
 
  private:
@@ -61,7 +60,7 @@ struct SafetensorsSpec {
   std::vector<int64_t> shape;
 };
 
-// With its bytes.
+// The same with its bytes.
 struct TensorBytes {
   SafetensorsSpec spec;
   std::vector<uint8_t> bytes;
@@ -69,7 +68,7 @@ struct TensorBytes {
 
 using SafetensorsMetadata = std::map<std::string, std::string>;
 
-// The bytes of the file that SafetensorsWriter makes of these. Throws as its constructor does.
+// The size of the file that SafetensorsWriter writes for these. Throws as its constructor does.
 int64_t safetensors_bytes(const std::vector<SafetensorsSpec>& tensors,
                           const SafetensorsMetadata& metadata = {{"format", "pt"}});
 
@@ -78,7 +77,8 @@ int64_t safetensors_bytes(const std::vector<SafetensorsSpec>& tensors,
 // many or too few) and a failing disk are Error(generic).
 class SafetensorsWriter {
  public:
-  // `crc`, which must outlive the writer, gets every byte of the file; null: nobody wants to know.
+  // `crc`, which must outlive the writer, is updated with every byte of the file; null: no
+  // checksum.
   SafetensorsWriter(const fs::path& path, std::vector<SafetensorsSpec> tensors,
                     const SafetensorsMetadata& metadata = {{"format", "pt"}},
                     Crc32c* crc = nullptr);
@@ -104,8 +104,8 @@ class SafetensorsWriter {
 // Writes the weights of a model directory: `model.safetensors` when they fit into
 // `max_shard_bytes`, otherwise `model-0000i-of-0000N.safetensors` with
 // `model.safetensors.index.json`. A tensor larger than a shard gets one of its own. Rules and
-// errors as for SafetensorsWriter. Files of an earlier model in the directory are left alone: write
-// into a fresh one.
+// errors are those of SafetensorsWriter. Files of another model in the directory are left alone:
+// write into a fresh one.
 class ShardedSafetensorsWriter {
  public:
   static constexpr int64_t kDefaultShardBytes = 5'000'000'000;
@@ -114,7 +114,7 @@ class ShardedSafetensorsWriter {
                            int64_t max_shard_bytes = kDefaultShardBytes,
                            const SafetensorsMetadata& metadata = {{"format", "pt"}});
 
-  // The bytes of all files that such a writer makes. Throws as its constructor does.
+  // The bytes of all files that such a writer writes. Throws as its constructor does.
   static int64_t bytes(std::vector<SafetensorsSpec> tensors,
                        int64_t max_shard_bytes = kDefaultShardBytes,
                        const SafetensorsMetadata& metadata = {{"format", "pt"}});
@@ -143,15 +143,14 @@ class ShardedSafetensorsWriter {
 // The weights of a Hugging Face model directory.
 class SafetensorsSource : public WeightSource {
  public:
-  // Opens model.safetensors, or every shard of model.safetensors.index.json, or where neither is
-  // there every file *.safetensors (programs that quantise choose names of their own). Throws
-  // Error(model) when there is none, a shard is missing, the index names a tensor that its shard
-  // lacks, or two files have the same tensor.
+  // Opens model.safetensors, or every shard of model.safetensors.index.json, or if neither exists
+  // every *.safetensors file (quantising programs choose names of their own). Throws Error(model)
+  // when there is none, a shard is missing, the index names a tensor that its shard lacks, or two
+  // files have the same tensor.
   explicit SafetensorsSource(const fs::path& directory);
 
-  // Throws Error(model) when the tensor is of a dtype other than F32, BF16 or F16, and is not a
-  // weight in a layout of quantised_layout.h either. The tensors of such a weight have no names
-  // here.
+  // Throws Error(model) when the tensor has a dtype other than F32, BF16 or F16 and is not a weight
+  // in a layout of quantised_layout.h either. The single tensors of such a weight cannot be found.
   const StoredTensor* find(std::string_view name) const override;
   std::vector<std::string> names() const override;
   void release(const StoredTensor& tensor) const override;

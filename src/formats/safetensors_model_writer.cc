@@ -25,7 +25,7 @@ SafetensorsSpec safetensors_spec(const ModelTensor& tensor) {
   return spec;
 }
 
-// The tensors of a weight in NF4.
+// The file's tensors for a weight in NF4.
 std::vector<TensorBytes> packed_tensors(const ModelTensor& tensor, std::span<const uint8_t> bytes,
                                         const std::string& dtype) {
   const Storage storage{Tensor(const_cast<uint8_t*>(bytes.data()), DType::u8, {std::ssize(bytes)}),
@@ -33,7 +33,7 @@ std::vector<TensorBytes> packed_tensors(const ModelTensor& tensor, std::span<con
   return nf4_tensors(tensor.spec.name, *tensor.format, storage, dtype);
 }
 
-// What files say of a weight in NF4 depends on its shape alone, but for the bytes.
+// How a weight in NF4 is declared depends on its shape alone, so zeros serve as its bytes.
 std::vector<SafetensorsSpec> packed_specs(const ModelTensor& tensor, const std::string& dtype) {
   Memory memory("host", make_host_backing(), 0);
   const OwnedTensor zeros(memory, Purpose::io, DType::u8, {tensor.bytes()});

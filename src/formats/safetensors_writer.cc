@@ -22,7 +22,7 @@ int64_t spec_bytes(const SafetensorsSpec& spec) {
   return checked_mul(*count, element);
 }
 
-// The length prefix and the header, padded so that the data begins on a multiple of 8.
+// The length prefix and the header, padded so that the data begin at a multiple of 8 bytes.
 std::string header_bytes(const std::vector<SafetensorsSpec>& tensors,
                          const SafetensorsMetadata& metadata) {
   json header = json::object();
@@ -70,7 +70,7 @@ void SafetensorsWriter::put(std::span<const uint8_t> bytes) {
   if (crc_ != nullptr) crc_->add(bytes);
 }
 
-// Moves past tensors that lack nothing, empty ones included.
+// Moves past complete tensors, empty ones included.
 void SafetensorsWriter::skip_complete() {
   while (current_ < tensors_.size() && remaining_ == 0) {
     ++current_;
@@ -140,7 +140,7 @@ std::vector<ShardedSafetensorsWriter::Shard> ShardedSafetensorsWriter::cut(
   return shards;
 }
 
-// Empty where one file has everything.
+// The text of the index; empty where one file has everything.
 std::string ShardedSafetensorsWriter::index_text(const std::vector<Shard>& shards) {
   if (shards.size() == 1) return {};
   int64_t total_bytes = 0;
@@ -185,7 +185,7 @@ void ShardedSafetensorsWriter::write(std::string_view name, std::span<const uint
 
 void ShardedSafetensorsWriter::close() {
   writer_->close();
-  // Shards of empty tensors alone may still be due.
+  // Shards that have only empty tensors may remain.
   while (current_ + 1 < shards_.size()) {
     open_shard(current_ + 1);
     writer_->close();

@@ -1,4 +1,4 @@
-// Shapes as they come from files: nothing about them is known yet.
+// Unchecked shapes, as files declare them.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// States of a run to and from bytes of a file, wherever they lie.
+// Copies states of a run to and from the bytes of a file, wherever the states lie.
 #pragma once
 
 #include "formats/tensor_io.h"

@@ -1,4 +1,4 @@
-// Tensors on a device to and from bytes of a file, through a bounded staging buffer.
+// Copies tensors between a device and the bytes of a file, through a bounded staging buffer.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace jackscrew {
 
-// Bytes moved at a time: large enough for disks and buses, small enough not to count.
+// Bytes moved at a time: large enough for disks and buses, too small to matter in memory.
 inline constexpr int64_t kTransferBytes = int64_t{4} << 20;
 
 // How a contiguous tensor is declared in a safetensors file.

@@ -10,9 +10,9 @@ struct Batch {
   Tensor ids;          // i32 [tokens]
   Tensor positions;    // i32 [tokens], restarting with each sequence
   Tensor cu_seqlens;   // i32 [sequences + 1]
-  Tensor target_rows;  // i32 [targets], the tokens whose successor is to be predicted
-  Tensor targets;      // i32 [targets], those successors
-  Tensor before;       // i64 [2], the run's tokens before this micro-batch, the step's targets
+  Tensor target_rows;  // i32 [targets], indices of the tokens whose successor is to be predicted
+  Tensor targets;      // i32 [targets], ids of those successors
+  Tensor before;       // i64 [2], before this micro-batch: tokens of the run, targets of the step
 
   RowCount tokens_before() const { return {before.columns(0, 1).data<int64_t>()}; }
   RowCount targets_before(int64_t first) const {

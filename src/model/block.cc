@@ -137,7 +137,7 @@ Tensor Block::backward_heads(Context& context, const Batch& batch, const std::op
   return projected;
 }
 
-// Everything up to gate and up.
+// Runs the block up to and including gate and up, and fills `saved`.
 void Block::attend(Context& context, const Batch& batch, const Tensor& x,
                    const BlockActivations& saved, KvCache* cache) const {
   const int64_t tokens = x.rows();
@@ -217,7 +217,7 @@ void Block::backward_mlp(Context& context, const BlockActivations& saved, const 
     LinearInput input(h);
     down_.backward(context, input, d, &dh, Accumulate::no);
   }
-  const Tensor& dup = h;  // h has served
+  const Tensor& dup = h;  // h is no longer needed
   swiglu_backward(context.ops, saved.gate, saved.up, dh, dh, dup);
   const Tensor normed = take_linear(context, tokens, config_->hidden_size);
   const Tensor dnormed = context.scratch.tensor(DType::f32, {tokens, config_->hidden_size});

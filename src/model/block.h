@@ -12,36 +12,36 @@
 
 namespace jackscrew {
 
-// In what activations are that a product may round: f32 or bf16.
+// The types, f32 or bf16, of activations that products round anyway.
 struct ActivationTypes {
   DType linear;              // between two products
-  DType attention;           // what attention reads and writes
-  DType attention_operands;  // what attention's own products may round those to
+  DType attention;           // of what attention reads and writes
+  DType attention_operands;  // to which attention's own products may round these
 
-  // What the arithmetic asks for; for attention, where the device has that.
+  // The types that the arithmetic asks for; attention gets bf16 only where the device has it.
   static ActivationTypes of(const Arithmetic& arithmetic, const Ops& ops);
 };
 
-// What a block's backward needs of its forward, beside the block's input. f32 unless said
+// What a block's backward needs from its forward, besides the block's input. f32 unless stated
 // otherwise.
 struct BlockActivations {
   Tensor norm1_rstd;  // [tokens]
-  // As ActivationTypes::attention says:
-  Tensor q;           // [tokens, heads * head_dim], rotated; as projected where it has a norm
+  // Of type ActivationTypes::attention:
+  Tensor q;           // [tokens, heads * head_dim], rotated; if there is a q_norm, as projected
   Tensor k, v;        // [tokens, kv_heads * head_dim], k likewise
   Tensor attention;   // [tokens, heads * head_dim]
   Tensor q_rstd;      // [tokens * heads], where q has a norm
   Tensor k_rstd;      // [tokens * kv_heads]
-  Tensor lse;         // [heads, tokens]
+  Tensor lse;         // [heads, tokens], the log-sum-exp of the attention scores
   Tensor middle;      // [tokens, hidden], the residual stream between attention and MLP
   Tensor norm2_rstd;  // [tokens]
-  Tensor gate, up;    // [tokens, intermediate], as ActivationTypes::linear says
+  Tensor gate, up;    // [tokens, intermediate], of type ActivationTypes::linear
 
   static BlockActivations take(const ModelConfig& config, const ActivationTypes& types,
                                int64_t tokens, Arena& arena);
 };
 
-// Keys and values of the tokens so far, for generation: one sequence.
+// Keys and values of the tokens so far of one sequence, for generation.
 struct KvCache {
   std::vector<OwnedTensor> keys, values;   // per block [capacity, kv_heads * head_dim]
   OwnedTensor cu_seqlens_q, cu_seqlens_k;  // i32 [2]
@@ -52,7 +52,7 @@ struct KvCache {
 struct BlockLayers {
   Norm norm1;
   Linear q, k, v;
-  std::optional<Norm> q_norm, k_norm;  // of heads
+  std::optional<Norm> q_norm, k_norm;  // over each head
   Linear o;
   Norm norm2;
   Linear gate, up, down;
@@ -66,16 +66,16 @@ class Block {
 
   bool learns() const;
 
-  // out = block(x), both f32 [tokens, hidden]; fills `saved`. With a cache the batch is one
-  // sequence that follows the tokens the cache holds; its keys and values are added, its length is
-  // not.
+  // out = block(x), both f32 [tokens, hidden]; fills `saved`. With a cache, the batch is one
+  // sequence that follows the tokens in the cache; its keys and values are added there, but
+  // cache->length is left for the caller to advance.
   void forward(Context& context, const Batch& batch, const Tensor& x, const BlockActivations& saved,
                const Tensor& out, KvCache* cache) const;
   // Fills `saved` again from x, with the same bits.
   void recompute(Context& context, const Batch& batch, const Tensor& x,
                  const BlockActivations& saved) const;
-  // d enters as the gradient of the output and leaves as the gradient of x, unless nothing below
-  // learns (`need_dx` false), when it leaves unspecified.
+  // d, f32 [tokens, hidden], comes in as the gradient of the output and becomes the gradient of x;
+  // if nothing below learns (`need_dx` false), it becomes unspecified.
   void backward(Context& context, const Batch& batch, const Tensor& x,
                 const BlockActivations& saved, const Tensor& d, bool need_dx) const;
 
@@ -86,22 +86,23 @@ class Block {
   void backward_attention(Context& context, const Batch& batch, const Tensor& x,
                           const BlockActivations& saved, const Tensor& d, bool need_dx) const;
   AttentionShape shape(const Tensor& cu_seqlens_q, const Tensor& cu_seqlens_k) const;
-  // [tokens, width] in context.scratch, as ActivationTypes::linear says.
+  // A tensor [tokens, width] of type ActivationTypes::linear, in context.scratch.
   Tensor take_linear(Context& context, int64_t tokens, int64_t width) const;
   void rotate(Context& context, const Batch& batch, const Tensor& x, float direction) const;
   // x [tokens, heads * head_dim] as [tokens * heads, head_dim].
   Tensor by_head(const Tensor& x) const;
-  // Queries or keys as attention reads them, again from what was kept.
+  // Recomputes queries or keys as attention reads them, from what was kept.
   Tensor heads_again(Context& context, const Batch& batch, const std::optional<Norm>& norm,
                      const Tensor& kept, const Tensor& rstd) const;
-  // The gradient of projected heads from that of heads as attention read them, which it overwrites.
+  // The gradient of the heads as projected, from d, that of the heads as attention reads them.
+  // Overwrites d.
   Tensor backward_heads(Context& context, const Batch& batch, const std::optional<Norm>& norm,
                         const Tensor& kept, const Tensor& rstd, const Tensor& d) const;
 
   const ModelConfig* config_;
   ActivationTypes types_;
   const RopeTable* rope_;
-  size_t place_;  // within the stage
+  size_t place_;  // index within the stage
   int64_t window_;
   Norm norm1_, norm2_;
   std::optional<Norm> q_norm_, k_norm_;

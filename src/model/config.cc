@@ -11,9 +11,9 @@ namespace jackscrew {
 
 namespace {
 
-// How far past everything published a size may lie before it is taken for damage.
+// A size that exceeds the largest published one by more than this factor is taken for damage.
 constexpr int64_t kAbsurdFactor = int64_t{1} << 20;
-// Layers take memory of the host before any budget is asked: 13 KB each where the model is planned.
+// The same for layers, which take host memory before any budget is checked: 13 KB each in a plan.
 constexpr int64_t kAbsurdLayers = 16;
 
 struct SizeField {
@@ -135,7 +135,7 @@ void ModelConfig::validate() const {
          initializer_range);
   }
   check_rope(rope_scaling);
-  // Their formulas divide by head_dim - 2 and by the logarithm of the base.
+  // The formula of dynamic divides by head_dim - 2, that of yarn by the logarithm of the base.
   if (rope_scaling.kind == RopeScaling::Kind::dynamic && head_dim == 2) {
     fail(ErrorKind::model, "model config: dynamic rope with head_dim = {}", head_dim);
   }
@@ -174,7 +174,7 @@ int64_t ModelConfig::parameter_count() const {
 
 int64_t ModelConfig::longest_sequence() const {
   if (rope_scaling.kind != RopeScaling::Kind::dynamic) return max_position_embeddings;
-  // Beyond 2^53 no factor is meant, and at some point none fits.
+  // Capped at 2^53: no real factor leads beyond that, and absurd ones would not fit an int64_t.
   return static_cast<int64_t>(
       std::min(rope_scaling.factor * static_cast<double>(max_position_embeddings), 0x1p53));
 }

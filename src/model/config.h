@@ -9,7 +9,7 @@
 
 namespace jackscrew {
 
-// What an architecture of the Llama family has that another has not.
+// An architecture of the Llama family: how it differs from the others.
 struct Architecture {
   const char* name;        // "Qwen2ForCausalLM"
   const char* model_type;  // "qwen2", of config.json
@@ -21,12 +21,13 @@ std::span<const Architecture> architectures();
 const Architecture* find_architecture(std::string_view name);
 const Architecture& llama_architecture();
 
-// How rotary frequencies are stretched for longer contexts.
+// How rotary frequencies are scaled for longer contexts.
 //   linear   all are divided by `factor`
 //   dynamic  the base grows with the length beyond max_position_embeddings
 //   llama3   as in the Llama 3.1 release: low frequencies are divided by `factor`, high ones kept,
 //            those between interpolated
-//   yarn     Peng et al. 2023: likewise, between numbers of rotations within the original context;
+//   yarn     Peng et al. 2023: likewise, with limits given as rotations within the original
+//   context;
 //            cosines and sines are scaled too
 struct RopeScaling {
   enum class Kind { none, linear, dynamic, llama3, yarn };
@@ -35,16 +36,16 @@ struct RopeScaling {
   double low_freq_factor = 1.0;                     // llama3
   double high_freq_factor = 4.0;                    // llama3
   int64_t original_max_position_embeddings = 8192;  // llama3, yarn
-  double attention_factor = 1.0;                    // yarn: of cosines and sines
-  double beta_fast = 32.0;                          // yarn: rotations above which nothing changes
-  double beta_slow = 1.0;                           // yarn: rotations below which all is divided
-  bool truncate = true;                             // yarn: those limits lie at whole pairs
+  double attention_factor = 1.0;                    // yarn: factor on cosines and sines
+  double beta_fast = 32.0;                          // yarn: with more rotations, kept
+  double beta_slow = 1.0;                           // yarn: with fewer rotations, divided
+  bool truncate = true;                             // yarn: round the limits to whole pairs
 
   // 0.1 ln(factor) + 1, as Peng et al. recommend.
   static double yarn_attention_factor(double factor);
 };
 
-// What config.json calls the kinds of scaling.
+// The names of the kinds of scaling in config.json.
 struct RopeType {
   const char* name;
   RopeScaling::Kind kind;
@@ -69,8 +70,8 @@ struct ModelConfig {
   double rms_norm_eps = 1e-6;
   double rope_theta = 10000.0;
   RopeScaling rope_scaling;
-  // The last keys that a query sees in blocks from `first_sliding_layer` on, its own among them;
-  // 0: all before it.
+  // How many keys, up to and including its own, a query sees in blocks from `first_sliding_layer`
+  // on; 0: all of them.
   int64_t sliding_window = 0;
   int64_t first_sliding_layer = 0;
   bool tie_word_embeddings = false;
@@ -84,7 +85,7 @@ struct ModelConfig {
   void validate() const;
 
   int64_t parameter_count() const;
-  // The longest sequence that the rotary positions are made for.
+  // The longest sequence that the rotary positions support.
   int64_t longest_sequence() const;
   int64_t window_of(int64_t layer) const {
     return layer >= first_sliding_layer ? sliding_window : 0;

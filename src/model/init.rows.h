@@ -7,9 +7,9 @@
 
 namespace jackscrew {
 
-// x = mean + deviation * N(0, 1), by Box and Muller's transform of two random numbers for each: 32
-// elements of a row take sixty-four. A row is a matrix row; `first_row` makes the numbers
-// independent of how a matrix is cut. No function of the C library: those keep a loop from being
+// x = mean + deviation * N(0, 1), by the Box-Muller transform of two random numbers per element: 32
+// elements of a row take 64. A row is a matrix row; `first_row` makes the numbers independent of
+// how a matrix is cut. It calls no function of the C library: those would keep the loop from being
 // vectorised, which takes ten times as long, and differ in their last bits between machines.
 struct NormalInit {
   static constexpr bool kShortLoops = true;

@@ -35,7 +35,8 @@ class BiasContributor : public Contributor {
 
 const BiasContributor kBiasContributor;
 
-// A parameter that a product keeps beside a weight: its gradient is made from the weight's.
+// The contributor of a parameter that a product keeps beside a weight; its gradient is made from
+// the weight's.
 class OwnContributor : public Contributor {
  public:
   OwnContributor(const Product& product, const Gradient& of_weight, size_t place)
@@ -53,7 +54,8 @@ class OwnContributor : public Contributor {
   size_t place_;
 };
 
-// Calls body with elements of the input and the output of a norm: from bf16 it goes to bf16 alone.
+// Calls body with an element of the type of a norm's input and one of its output. A bf16 input has
+// a bf16 output.
 template <class Body>
 void with_types(const Tensor& x, const Tensor& y, const Body& body) {
   if (x.dtype() == DType::bf16) return body(bf16{}, bf16{});
@@ -87,7 +89,7 @@ void Linear::forward(Context& context, LinearInput& x, const Tensor& y,
 void Linear::forward(Context& context, const Operand& x, const Tensor& y,
                      Accumulate accumulate) const {
   if (parameter_->slot->transforms() && accumulate == Accumulate::yes) {
-    // The slot is to see the product without what y has already.
+    // The slot must see the product without what y already holds.
     const Arena::Frame frame(context.scratch);
     const Tensor apart = context.scratch.tensor(DType::f32, {y.rows(), y.cols()});
     forward(context, x, apart, Accumulate::no);
@@ -98,8 +100,8 @@ void Linear::forward(Context& context, const Operand& x, const Tensor& y,
     return;
   }
   if (y.dtype() != DType::f32 && (bias_ != nullptr || parameter_->slot->adds())) {
-    // Several terms are rounded once, as their sum: a young adapter's are smaller than y's
-    // rounding.
+    // The terms are summed in f32 and rounded once: those of a young adapter are smaller than the
+    // rounding error of y.
     const Arena::Frame frame(context.scratch);
     const Tensor sum = context.scratch.tensor(DType::f32, {y.rows(), y.cols()});
     if (accumulate == Accumulate::yes) convert_to_f32(context.ops, y, sum);

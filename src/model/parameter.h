@@ -1,4 +1,4 @@
-// Parameter: a weight of the model with the slot of its learner; and the layers that use one.
+// Parameter: a weight of the model with its learner's slot; and the layers that use parameters.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@
 
 namespace jackscrew {
 
-// One weight, whoever uses it: a tied embedding and head share one.
+// One weight with its slot. A tied embedding and head share one.
 struct Parameter {
   std::unique_ptr<Weight> weight;
   std::unique_ptr<LearnerSlot> slot;
@@ -17,14 +17,14 @@ struct Parameter {
   bool learns() const { return slot->learns(); }
 };
 
-// What one or more weights read, made ready once for each of their products: when the first of them
-// asks.
+// An input that one or more weights read. It is prepared once for each product, when the first
+// weight of that product asks.
 class LinearInput {
  public:
   // x [tokens, in], f32 or of Arithmetic::activation_dtype()
   explicit LinearInput(const Tensor& x) : x_(x) {}
 
-  // Lies in context.scratch, whose frame the caller holds as long as the input is in use.
+  // The operand lies in context.scratch, whose frame the caller holds while the input is in use.
   Operand operand(Context& context, const Product& product);
 
  private:
@@ -42,10 +42,11 @@ class Linear {
   bool learns() const { return parameter_->learns() || bias_learns() || own_learns(); }
 
   void forward(Context& context, LinearInput& x, const Tensor& y, Accumulate accumulate) const;
-  // Gives the learner its gradients and, unless dx is null, writes or adds the input's.
+  // Gives the learner its gradients and, unless dx is null, writes or adds the input's gradient.
   void backward(Context& context, LinearInput& x, const Tensor& dy, const Tensor* dx,
                 Accumulate accumulate) const;
-  // Tells all slots that their gradients are complete: backward() does where Context::last is set.
+  // Tells all slots that their gradients are complete; backward() does so where Context::last is
+  // set.
   void complete(Context& context) const;
 
  private:
@@ -70,11 +71,13 @@ class Norm {
       : parameter_(&parameter), epsilon_(static_cast<float>(epsilon)) {}
 
   bool learns() const { return parameter_->learns(); }
-  // y, rstd from x [tokens, hidden]; x and y are f32 or bf16, y bf16 if x is
+  // Computes y [tokens, hidden] and rstd, f32 [tokens], from x [tokens, hidden]. x and y are f32 or
+  // bf16; if x is bf16, so is y.
   void forward(Context& context, const Tensor& x, const Tensor& y, const Tensor& rstd) const;
-  // y again from the kept rstd
+  // Computes y again from the kept rstd.
   void recompute(Context& context, const Tensor& x, const Tensor& rstd, const Tensor& y) const;
-  // dx += ..., unless dx is null; and the learner's share. dy, dx are f32
+  // Gives the learner its gradient and, unless dx is null, adds the input's to it; dy and dx are
+  // f32.
   void backward(Context& context, const Tensor& x, const Tensor& rstd, const Tensor& dy,
                 const Tensor* dx) const;
   void complete(Context& context) const { parameter_->slot->complete(context); }

@@ -8,8 +8,9 @@ namespace jackscrew {
 
 namespace {
 
-// Llama 3.1's rule: wavelengths longer than the original context divided by low_freq_factor are
-// stretched by `factor`, those shorter than by high_freq_factor kept, the rest blended.
+// Llama 3.1's rule, with the original context C: wavelengths above C / low_freq_factor are
+// stretched by `factor`, those below C / high_freq_factor are kept, and those between are
+// interpolated.
 double llama3_frequency(double frequency, const RopeScaling& scaling) {
   const double context = static_cast<double>(scaling.original_max_position_embeddings);
   const double wavelength = 2.0 * std::numbers::pi / frequency;
@@ -20,7 +21,7 @@ double llama3_frequency(double frequency, const RopeScaling& scaling) {
   return (1.0 - blend) * frequency / scaling.factor + blend * frequency;
 }
 
-// NTK-aware scaling by the length of the sequence, as transformers' "dynamic" has it.
+// The base of NTK-aware scaling by the length of the sequence, as in transformers' "dynamic".
 double dynamic_base(const ModelConfig& config, int64_t positions) {
   const auto dim = static_cast<double>(config.head_dim);
   const auto trained = static_cast<double>(config.max_position_embeddings);
@@ -37,7 +38,7 @@ class YarnRamp {
   explicit YarnRamp(const ModelConfig& config) {
     const RopeScaling& scaling = config.rope_scaling;
     const auto dim = static_cast<double>(config.head_dim);
-    // The pair, as a fraction, that turns so often within the original context.
+    // The (fractional) index of the pair that makes so many rotations within the original context.
     const auto pair_of = [&](double rotations) {
       const auto context = static_cast<double>(scaling.original_max_position_embeddings);
       return dim * std::log(context / (rotations * 2.0 * std::numbers::pi)) /
@@ -51,7 +52,7 @@ class YarnRamp {
     }
     low_ = std::max(low, 0.0);
     high_ = std::min(high, dim - 1.0);
-    if (low_ == high_) high_ += 0.001;  // as transformers avoids the division by zero
+    if (low_ == high_) high_ += 0.001;  // avoids the division by zero as transformers does
   }
   double operator()(int64_t pair) const {
     return std::clamp((static_cast<double>(pair) - low_) / (high_ - low_), 0.0, 1.0);

@@ -10,9 +10,9 @@
 
 namespace jackscrew {
 
-// Angle per position of each pair of a head, [head_dim / 2], in float as Hugging Face keeps them:
-// models were trained with those roundings. With dynamic scaling they are those of a sequence of
-// max_positions tokens, and of any that is no longer than max_position_embeddings.
+// The angle per position of each pair of a head, [head_dim / 2], in float as Hugging Face keeps
+// them: models were trained with those roundings. With dynamic scaling they are those for sequences
+// of max_positions tokens or, if that is more, max_position_embeddings.
 std::vector<float> rope_frequencies(const ModelConfig& config, int64_t max_positions);
 
 // cos and sin of position * frequency for positions [0, max_positions), times the scaling's

@@ -14,11 +14,12 @@ namespace jackscrew {
 
 namespace {
 
-// The head re-reads its weight once per chunk and product: at 49152 x 576 and 320 rows its products
-// ran at 86 to 108 % of a square product's speed. 256 rows cut the usual 2048 tokens evenly.
+// Bytes of a chunk of logits. The head reads its weight once per chunk and product: at 49152 x 576
+// and 320 rows its products ran at 86 to 108 % of a square product's speed. 256 rows divide the
+// usual 2048 tokens evenly.
 constexpr int64_t kLogitsBytes = int64_t{48} << 20;
 
-// Parameters by what they are for.
+// Parameters by layer, kind and module.
 class Index {
  public:
   explicit Index(const std::vector<std::unique_ptr<Parameter>>& parameters) {
@@ -137,7 +138,8 @@ void Stage::for_all(const Body& body) const {
       if (parameter->weight->spec().layer == layer) body(*parameter);
     }
   };
-  // Behind their block, as stages follow one another; the head's come last.
+  // Products' parameters follow their block, so that the order is the same however a model is cut
+  // into stages; those of the head come last.
   int64_t layer = -1;
   for (const auto& parameter : parameters_) {
     const int64_t next = parameter->weight->spec().layer;
@@ -156,7 +158,7 @@ bool Stage::learns() const {
 }
 
 bool Stage::learns_below(size_t block) const {
-  if (!spec_.embedding) return true;  // the stage before this one decides for itself
+  if (!spec_.embedding) return true;  // the stage before may need it, and decides for itself
   if (embedding_->learns()) return true;
   return std::any_of(blocks_.begin(), blocks_.begin() + static_cast<ptrdiff_t>(block),
                      [](const Block& b) { return b.learns(); });
@@ -200,7 +202,7 @@ void Stage::loss(Context& context, const Batch& batch, const Tensor& hidden,
   if (batch.targets.size() > 0) loss_of_targets(context, batch, hidden, d);
   if (d == nullptr || !context.last) return;
   final_norm_->complete(context);
-  // A tied embedding goes on to the end of backward().
+  // A tied embedding gets its last gradient at the end of backward().
   if (!spec_.embedding || !config_.tie_word_embeddings) head_->complete(context);
 }
 
@@ -208,7 +210,7 @@ void Stage::loss_of_targets(Context& context, const Batch& batch, const Tensor& 
                             const Tensor* d) const {
   const Arena::Frame frame(context.scratch);
   const int64_t rows = batch.targets.size();
-  // Only rows with a target pass the head, a chunk at a time. Random numbers count them.
+  // Only rows with a target pass the head, a chunk at a time. Random numbers are indexed by target.
   const Tensor losses = context.scratch.tensor(DType::f32, {rows});
   const int64_t chunk = std::min(rows, loss_chunk_rows(context.ops, config_.vocab_size));
   for (int64_t begin = 0; begin < rows; begin += chunk) {

@@ -13,16 +13,16 @@
 
 namespace jackscrew {
 
-// What forward keeps for backward, for one micro-batch.
+// What forward keeps for the backward of one micro-batch.
 struct Stash {
   Arena* arena = nullptr;
-  bool keep = true;            // false: evaluation; nothing is kept beyond the running block
-  bool recompute = false;      // keep only the blocks' inputs
-  std::vector<Tensor> inputs;  // per block, f32 [tokens, hidden]
+  bool keep = true;                      // false: evaluation; nothing outlives the block that runs
+  bool recompute = false;                // keep only the blocks' inputs
+  std::vector<Tensor> inputs;            // per block, f32 [tokens, hidden]
   std::vector<BlockActivations> blocks;  // per block, unless recomputed
 };
 
-// How the weights of a stage come into being.
+// How to make the weights of a stage.
 struct StageBuild {
   LearnerContext slots;  // what slots are made with; the stage's weights come from the same memory
   Learner& learner;
@@ -31,9 +31,9 @@ struct StageBuild {
   std::function<FormatPointer(const WeightSpec&)> format;
   // Fills a new weight, before its slot is made: from a file, at random, or (planning) not at all.
   std::function<void(Weight&)> fill;
-  int64_t max_positions = 0;  // of any sequence in this run
-  // Where a weight of that format lies in its file and is to be read there, its bytes: it needs no
-  // memory and is not filled. Empty: none does.
+  int64_t max_positions = 0;  // the most positions of any sequence in this run
+  // Returns the bytes of a weight of that format if it is to be read in its file's map: such a
+  // weight takes no memory and is not filled. An empty function: no weight is mapped.
   std::function<std::optional<Tensor>(const WeightSpec&, const Format&)> mapped = {};
 };
 
@@ -44,14 +44,14 @@ class Stage {
   Stage& operator=(const Stage&) = delete;
 
   const ModelConfig& config() const { return config_; }
-  // Every parameter of the model once, in the order of the Hugging Face model.
-  // What products keep beside them is not among them.
+  // Every parameter of the model once, in the order of the Hugging Face model, without the
+  // parameters that products keep.
   const std::vector<std::unique_ptr<Parameter>>& parameters() const { return parameters_; }
   bool learns() const;
 
   // Runs the blocks and returns the residual stream after them, f32 [tokens, hidden], in stash
-  // memory. `input` is the previous stage's output, kept like what is in the stash, and changed
-  // where nothing is kept for backward; null for a stage with the embedding.
+  // memory. `input` is the previous stage's output, null for a stage with the embedding. It must
+  // live as long as the stash, and is overwritten where nothing is kept for backward.
   Tensor forward(const Context& context, const Batch& batch, const Tensor* input, Stash& stash,
                  KvCache* cache = nullptr) const;
 
@@ -59,26 +59,29 @@ class Stage {
   // runs the head backward: d [tokens, hidden] becomes the gradient of `hidden`.
   void loss(Context& context, const Batch& batch, const Tensor& hidden, const Tensor* d) const;
 
-  // From the gradient of the output to that of the input, both in d [tokens, hidden].
+  // Turns d, f32 [tokens, hidden], from the gradient of the output into that of the input. Where
+  // nothing below learns, it may stop early and leave d unspecified.
   void backward(const Context& context, const Batch& batch, const Tensor& d, Stash& stash) const;
 
-  // logits [rows, vocab] of rows of the residual stream.
+  // Writes the logits of rows of the residual stream, f32 [rows, hidden], to out, f32 [rows,
+  // vocab].
   void logits(Context& context, const Tensor& hidden, const Tensor& out) const;
 
   // Updates every parameter that learns.
   void apply(Context& context, const WeightDecay& weight_decay) const;
-  // Everything that learners keep, of the products' parameters too.
+  // Visits everything that learners keep, for the products' parameters too.
   void visit(const StateVisitor& visitor) const;
-  // To be called after states were overwritten from outside.
+  // Call after states were overwritten from outside.
   void restored(Context& context) const;
 
   KvCache make_cache(Memory& memory, int64_t capacity) const;
 
  private:
-  // The layer of a weight. `spec` is what its product knows it by.
+  // Makes the linear layer of a weight. `spec` is the weight as its product knows it: head_of() for
+  // a tied head.
   Linear make_linear(const StageBuild& build, Parameter& parameter, Parameter* bias,
                      const WeightSpec& spec);
-  // Runs body(parameter) on all, the model's first.
+  // Runs body(parameter) on all parameters in order; products' parameters follow their block.
   template <class Body>
   void for_all(const Body& body) const;
   // loss() of a batch that has targets.
@@ -93,7 +96,7 @@ class Stage {
   StageSpec spec_;
   ActivationTypes types_;
   std::vector<std::unique_ptr<Parameter>> parameters_;
-  std::vector<std::unique_ptr<Parameter>> of_products_;  // what they keep beside weights
+  std::vector<std::unique_ptr<Parameter>> of_products_;  // what products keep beside weights
   RopeTable rope_;
   Parameter* embedding_ = nullptr;
   std::vector<Block> blocks_;
@@ -101,12 +104,12 @@ class Stage {
   std::unique_ptr<Linear> head_;
 };
 
-// All that a learner may be asked to train: the weights of the model, and what products keep beside
-// them.
+// Everything that a learner may be asked to train: the model's weights, and the parameters that
+// products keep beside them.
 std::vector<WeightSpec> learnable_of(const ModelConfig& config, const StageSpec& stage,
                                      const Arithmetic& arithmetic);
 
-// Rows of logits that exist at a time: as many as fill 48 MiB, at least Ops::product_rows().
+// Rows of logits that exist at once: as many as fill 48 MiB, but at least Ops::product_rows().
 int64_t loss_chunk_rows(const Ops& ops, int64_t vocab_size);
 
 }  // namespace jackscrew

@@ -1,5 +1,5 @@
-// The weights of a model, all in one list: stages are built from it, parameters counted, and
-// learners told before any weight exists.
+// The list of a model's weights. Stages are built from it, parameters are counted with it, and
+// learners plan with it before any weight exists.
 #pragma once
 
 #include <vector>
@@ -21,14 +21,14 @@ struct StageSpec {
   }
 };
 
-// In the order of the Hugging Face model. A tied embedding is listed once, where the stage has the
-// embedding or the head. Throws Error(generic) when a size overflows.
+// The weights of a stage, in the order of the Hugging Face model. A tied embedding is listed once
+// if the stage has the embedding or the head. Throws Error(generic) when a size overflows.
 std::vector<WeightSpec> weights_of(const ModelConfig& config, const StageSpec& stage);
 
-// The head as what multiplies: `lm_head`, be it a weight of its own or the embedding.
+// The head as products know it: `lm_head`, whether it is a weight of its own or the embedding.
 WeightSpec head_of(const ModelConfig& config);
 
-// What products multiply: the linear layers of the blocks, and the head.
+// The weights that products multiply: the linear layers of the blocks, and the head.
 std::vector<WeightSpec> linears_of(const ModelConfig& config, const StageSpec& stage);
 
 }  // namespace jackscrew

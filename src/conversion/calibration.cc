@@ -14,8 +14,8 @@ namespace jackscrew {
 
 namespace {
 
-// Tokens that pass a block at once: products of as many rows run at full speed, and their
-// activations are a few dozen megabytes in small models and a few hundred in large ones.
+// Tokens that pass through a block at once: products of this many rows run at full speed, and their
+// activations take a few dozen megabytes in small models and a few hundred in large ones.
 constexpr int64_t kBatchTokens = 2048;
 
 std::unique_ptr<const Product> product_of(const std::string& name) {
@@ -27,7 +27,7 @@ std::unique_ptr<const Product> product_of(const std::string& name) {
 
 }  // namespace
 
-// A product that shows what it is given to multiply before it does so.
+// A product that adds each input to its Hessian before the wrapped product multiplies it.
 class ObservedProduct : public Product {
  public:
   ObservedProduct(std::unique_ptr<const Product> product, const Observation& observation,
@@ -38,7 +38,7 @@ class ObservedProduct : public Product {
   DType activation_dtype() const override { return product_->activation_dtype(); }
   DType operand_dtype() const override { return product_->operand_dtype(); }
 
-  // An input is made ready once for all that read it.
+  // An input is prepared once for all weights that read it.
   Operand prepare(Context& context, const Tensor& x) const override {
     is_new_ = true;
     return product_->prepare(context, x);
@@ -75,7 +75,7 @@ class ObservedProduct : public Product {
 };
 
 struct CalibrationRun::Loaded {
-  // Without sizes it measures them, on the plan device.
+  // With `measured` null, measures the sizes of the arenas on the plan device.
   Loaded(const Recipe& recipe, const ModelFiles& files, const StageSpec& spec, Memory& memory,
          Ops& ops_of, const Arithmetic& arithmetic, int64_t tokens, int64_t positions,
          const Loaded* measured)
@@ -97,7 +97,8 @@ struct CalibrationRun::Loaded {
                        [this](const WeightSpec& weight) { return loader.format(weight); },
                        [this](Weight& weight) { loader.fill(weight); }, positions}) {}
 
-  // What the head reads of rows of the stream. The product leaves it at that, see begin_head().
+  // Runs the head on rows of the stream so that its input is observed. The product skips the
+  // multiplication, see begin_head().
   void pass_head(const Tensor& rows) {
     scratch.reset();
     Context context{ops, scratch, nullptr};
@@ -105,7 +106,7 @@ struct CalibrationRun::Loaded {
                  Tensor(nullptr, DType::f32, {rows.rows(), stage.config().vocab_size}));
   }
 
-  // The output of a batch, valid until the next call. `input` is changed.
+  // Returns the output of a batch, valid until the next call. `input` is overwritten.
   Tensor forward(const MicroBatch& batch, const Tensor* input) {
     scratch.reset();
     const Batch there = flight.upload(ops, batch, 0, 0);

@@ -1,5 +1,6 @@
-// A model on calibration text, block after block: what the layers of a block read, and what leaves
-// it. Of the weights one block is in memory, of the activations those between two blocks.
+// Runs a model on calibration text, block by block, and collects what the layers of each block read
+// (as Hessians) and what the block outputs. One block's weights are in memory at a time, and of the
+// activations only the residual stream between two blocks.
 #pragma once
 
 #include <map>
@@ -26,63 +27,66 @@ struct CalibrationText {
   int64_t tokens() const { return sequences * sequence_len; }
 };
 
-// So many sequences of the data, whose examples are laid end to end: as many as there are, where
-// there are fewer; if more, from equal distances. Throws Error(data) where there are fewer tokens
-// than `least`, saying how many there are.
+// Cuts the data's examples, laid end to end, into sequences of `sequence_len` tokens and takes up
+// to `sequences` of them: evenly spaced where there are more, all where there are fewer. Throws
+// Error(data), naming the number of tokens, where the result has fewer than `least`.
 CalibrationText calibration_text(const Dataset& data, int64_t sequences, int64_t sequence_len,
                                  int64_t least);
 
-// So many of its sequences, from equal distances.
+// Up to `sequences` of the text's sequences, evenly spaced.
 CalibrationText part_of(const CalibrationText& text, int64_t sequences);
 
-// The Hessians of a block, or of the head: one for each input that its linear layers read.
+// The Hessians of a block, or of the head: one for each distinct input of its linear layers.
 class BlockHessians {
  public:
   const Hessian& of(const WeightSpec& weight) const { return *inputs_.at(reads_.at(weight.name)); }
-  // Weights that read one input have one number.
+  // The index of the input that a weight reads; weights that read the same input share it.
   size_t input_of(const WeightSpec& weight) const { return reads_.at(weight.name); }
 
  private:
   friend class CalibrationRun;
   friend class ObservedProduct;
   std::vector<std::unique_ptr<Hessian>> inputs_;
-  std::map<std::string, size_t> reads_;  // by the weight's name, its place in inputs_
+  std::map<std::string, size_t> reads_;  // weight name -> index into inputs_
 };
 
-// What a run's products are asked to show.
+// What the products of a run record, and which they skip.
 struct Observation {
-  BlockHessians* hessians = nullptr;  // filled where there are some
-  std::string_view unread = {};       // the module whose outputs nobody reads, and are not computed
+  BlockHessians* hessians = nullptr;  // to fill, unless null
+  std::string_view unread = {};       // module whose outputs nobody reads: not computed
 };
 
 class CalibrationRun {
  public:
-  // Computes on the CPU, with the recipe's threads and product (f32 or bf16), all weights in f32.
-  // `files` must outlive it. Throws Error(usage) for another product.
+  // Computes on the CPU, with the recipe's threads and product (f32 or bf16) and all weights in
+  // f32. `files` and `text` must outlive it. Throws Error(usage) for another product.
   CalibrationRun(const Recipe& recipe, const ModelFiles& files, const CalibrationText& text);
   ~CalibrationRun();
 
   Ops& ops() { return *ops_; }
   Memory& memory() { return memory_; }
 
-  // f32 [tokens, hidden]: the residual stream before the next block, from the first on.
+  // f32 [tokens, hidden]: the residual stream before the next block; valid once a block has begun.
   const Tensor& stream() const { return stream_.view(); }
-  // The stream, which the caller has filled, is what block `next` reads, or the head behind all.
+  // Continues before block `next`, or before the head if `next` is the number of blocks. The caller
+  // has filled the stream with what is read there.
   void go_on(int64_t next) { next_block_ = next; }
 
-  // Loads the next block; the first call embeds the text before that.
+  // Loads the next block; the first call also embeds the text.
   void begin_block();
-  // The linear layers of the block, in the model's order, for whoever changes them: as_f32().
+  // The linear layers of the block, in the model's order. The caller may change them through
+  // as_f32().
   std::vector<const Weight*> linears() const;
-  // Runs the block as it is. Its outputs are not asked for.
+  // Runs the block without changing the stream, and returns the Hessians of its inputs.
   BlockHessians observe(const ProgressCallback& progress);
-  // Runs the block, as it is by now, for good: its outputs are what the next one reads.
+  // Runs the block with its present weights and replaces the stream by its outputs, which the next
+  // block reads.
   void advance(const ProgressCallback& progress);
-  // Both at once, of a block that stays as it is.
+  // observe() and advance() in one pass, for a block that stays as it is.
   BlockHessians observe_and_advance(const ProgressCallback& progress);
 
-  // Behind the last block, which is advanced: loads the head in its place, and nothing is
-  // multiplied by it.
+  // Loads the head in the block's place, once the last block has been advanced. The head's input is
+  // observed; its product is not computed.
   void begin_head();
   const Weight& head() const;
   BlockHessians observe_head(const ProgressCallback& progress);
@@ -94,8 +98,8 @@ class CalibrationRun {
   template <class Use>
   void run(const Use& use, const ProgressCallback& progress);
   MicroBatch batch_at(int64_t first_sequence) const;
-  std::string_view head_module() const;  // of the weight that is the head
-  // Runs body() with the Hessians that it is to fill.
+  std::string_view head_module() const;  // the module of the weight that serves as the head
+  // Runs body() and returns the Hessians that it filled. `where` names the layer in errors.
   template <class Body>
   BlockHessians observed(const Body& body, std::string_view unread, const std::string& where);
 

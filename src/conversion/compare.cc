@@ -15,7 +15,8 @@ namespace jackscrew {
 
 namespace {
 
-// Tokens at a time: enough to fill the products, and logits of two models that stay small.
+// Tokens per chunk: enough to keep the products busy, few enough that the logits of two models stay
+// small.
 constexpr int64_t kChunk = 256;
 
 // The logits of a chunk of tokens, on the host.
@@ -46,7 +47,7 @@ class ChunkLogits {
   double seconds_ = 0;
 };
 
-// What one target adds to the sums.
+// The contribution of one target to the sums.
 struct Terms {
   double reference_loss = 0, loss = 0, divergence = 0, agreement = 0;
 };

@@ -1,4 +1,4 @@
-// How far one model is from another on a text.
+// Measures how far one model is from another on a text.
 #pragma once
 
 #include "base/json_object.h"
@@ -8,23 +8,23 @@
 
 namespace jackscrew {
 
-// Means over the targets of a text, each predicted from what goes before it.
+// Means over the targets of a text, each predicted from the tokens before it.
 struct Comparison {
   int64_t tokens = 0;                   // targets
   double reference_loss = 0;            // nats
-  double loss = 0;                      // of the other
+  double loss = 0;                      // of the other model
   double divergence = 0;                // KL(reference || other), nats
   double agreement = 0;                 // share of targets with the same likeliest token
-  double reference_rate = 0, rate = 0;  // tokens read a second, by either
+  double reference_rate = 0, rate = 0;  // tokens per second, of either model
 
   JsonObject to_json() const;
 };
 
-// What either session must be planned with.
+// How either session must be planned.
 SessionUse comparison_use(int64_t sequence_len);
 
-// Both models must have one vocabulary. Throws Error(model) where they have not, Error(non_finite)
-// where a model says nothing finite.
+// Both models must have the same vocabulary. Throws Error(model) where they do not,
+// Error(non_finite) where a model's logits are not finite.
 Comparison compare_sessions(Session& reference, Session& other, const Dataset& dataset, int threads,
                             const ProgressStyle& style);
 

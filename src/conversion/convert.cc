@@ -19,7 +19,8 @@ namespace jackscrew {
 
 namespace {
 
-// The tokenizer; none where the files have none that can be used here, with the reason in `notes`.
+// The tokenizer, or nullopt where the files have none that can be used here, with the reason in
+// `notes`.
 std::optional<Tokenizer> usable_tokenizer(const Recipe& recipe, const ModelFiles& files,
                                           std::vector<std::string>& notes) {
   try {
@@ -31,7 +32,7 @@ std::optional<Tokenizer> usable_tokenizer(const Recipe& recipe, const ModelFiles
   }
 }
 
-// "SmolLM2-135M" of the directory or the GGUF file of that name.
+// "SmolLM2-135M" for the directory or the GGUF file of that name.
 std::string model_name(const std::string& origin) {
   fs::path path(origin);
   while (!path.has_filename() && path.has_parent_path() && path != path.root_path()) {
@@ -63,7 +64,7 @@ GgufModel gguf_model(const Recipe& recipe, const ModelFiles& files,
   return model;
 }
 
-// All that stands in the files of a converted model but its weights' values.
+// Everything in the files of a converted model except the values of its weights.
 class Conversion {
  public:
   Conversion(const Recipe& recipe, const ModelFiles& files, const StorageChoice& choice)
@@ -113,8 +114,8 @@ class Conversion {
     report_.bytes = gguf_model_bytes(*gguf_, tensors_);
   }
 
-  // What the file is called of which all weights are kept; empty where some are not, or it has no
-  // name.
+  // The file type's name where all weights keep their formats; empty where some do not, or where
+  // the type has no name.
   std::string kept_type(const StorageChoice& choice) const {
     const auto stays = [&](const ModelTensor& tensor) {
       const StoredTensor* kept = choice.kept->find(tensor.spec.name);
@@ -127,9 +128,9 @@ class Conversion {
 
   ConversionReport report_;
   std::vector<ModelTensor> tensors_;
-  Texts texts_;  // of a directory
+  Texts texts_;  // of a Hugging Face directory
   const char* dtype_ = nullptr;
-  std::optional<GgufModel> gguf_;  // of a file
+  std::optional<GgufModel> gguf_;  // of a GGUF file
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A model, with adapters merged into it or without, as files that other programs open.
+// Converts a model, with or without adapters merged into it, into files that other programs open.
 #pragma once
 
 #include <map>
@@ -15,15 +15,15 @@
 
 namespace jackscrew {
 
-// The base of a conversion and, where there are adapters, what it is with them.
+// The base model of a conversion and, where there are adapters, the merged model.
 struct ConvertedModel {
   // Opens the recipe's model and adapters. Throws Error(usage) for a shape without weights,
   // Error(model) for files that are damaged or do not belong together.
   explicit ConvertedModel(const Recipe& recipe);
-  // The same of an open model, and the recipe's adapters.
+  // The same for a model that is already open, with the recipe's adapters.
   ConvertedModel(const Recipe& recipe, ModelFiles model);
 
-  // What is to be written.
+  // The model to be written.
   const ModelFiles& result() const { return merged ? *merged : base; }
 
   ModelFiles base;
@@ -31,8 +31,8 @@ struct ConvertedModel {
   std::optional<ModelFiles> merged;
 };
 
-// The texts of a Hugging Face directory beside the weights. A tokenizer that cannot be used here is
-// copied as it is, with a line in `notes`. `dtype` as torch_dtype() gives it.
+// The text files of a Hugging Face directory, beside the weights. A tokenizer that cannot be used
+// here is copied as it is, with a line in `notes`. `dtype` is one of torch_dtype()'s.
 Texts directory_texts(const Recipe& recipe, const ModelFiles& files, const char* dtype,
                       std::vector<std::string>& notes);
 
@@ -42,25 +42,25 @@ struct ConversionReport {
   };
   std::map<std::string, Share> formats;  // by storage format
   int64_t bytes = 0;                     // of all files
-  std::string file_type;                 // of a GGUF file that is a mixture, or kept: its name
-  std::vector<std::string> notes;        // what is not as asked, a line each
+  std::string file_type;                 // name of a GGUF file's type, if a mixture or kept
+  std::vector<std::string> notes;        // deviations from the request, a line each
 
   JsonObject to_json() const;
 };
 
-// What write_converted() will write of such files, to the byte. Throws Error(usage) and
+// Plans what write_converted() will write of such files, exact to the byte. Throws Error(usage) and
 // Error(model) naming what the files cannot hold.
 ConversionReport plan_conversion(const Recipe& recipe, const ModelFiles& files,
                                  const StorageChoice& choice);
 
 // Writes the model to output.path(); the caller commits. Throws Error(model) naming what the files
-// cannot hold: before anything is written, unless it is a single value.
+// cannot hold: before anything is written, unless a single value is the reason.
 ConversionReport write_converted(const Recipe& recipe, const ConvertedModel& model,
                                  ModelOutput& output, const ProgressStyle& style);
 
-// Writes the recipe's adapter, one of LoRA, as a GGUF file for its model, whose configuration alone
-// is read. Throws Error(usage) where there are several adapters, or weights of them, Error(model)
-// where GGUF has no place for it or it was made for another model.
+// Writes the recipe's adapter, which must be LoRA, as a GGUF file for its model, of which only the
+// configuration is read. Throws Error(usage) for several adapters or for adapter weights,
+// Error(model) where GGUF has no place for the adapter or it was made for another model.
 ConversionReport write_adapter(const Recipe& recipe, ModelOutput& output);
 
 }  // namespace jackscrew

@@ -16,10 +16,10 @@ namespace jackscrew {
 
 namespace {
 
-// The model with the blocks' matrices in one extreme of the mixtures.
+// The model as it would be with every block matrix in the largest, or the smallest, mixture.
 struct ImaginedModel {
   ModelFiles files;
-  int64_t held = 0;  // by the blocks' matrices
+  int64_t held = 0;  // bytes in memory, of the blocks' matrices
 };
 
 template <class Better>

@@ -1,4 +1,5 @@
-// In which ways EXL2 may mix the bits of a matrix' columns, those that are most active first.
+// The ways in which EXL2 may mix bit widths over the columns of a matrix; the most active columns
+// get the higher width.
 #pragma once
 
 #include <span>
@@ -11,24 +12,24 @@ namespace jackscrew {
 
 struct Exl2Mixture {
   int64_t high = 0, low = 0;  // bits
-  int64_t high_percent = 0;   // of the columns have the high ones, at least; whole groups
+  int64_t high_percent = 0;   // columns with `high` bits, at least; in whole groups
   int64_t group_size = 0;     // columns that share a scale; a multiple of 32
 };
 
-// Of the blocks' matrices.
+// The candidates for the blocks' matrices.
 std::span<const Exl2Mixture> exl2_mixtures();
-// What head_bits is where the head is not quantised.
+// The value of head_bits that leaves the head unquantised.
 inline constexpr int64_t kExl2PlainHead = 16;
-// Of the head, for other head_bits. Throws Error(usage) where there is none.
+// The head's mixture for other head_bits. Throws Error(usage) where there is none.
 Exl2Mixture exl2_head_mixture(int64_t bits);
 
-// The groups of so many columns; the last takes what is left.
+// The groups of a matrix with `cols` columns; the last one takes the remainder.
 Exl2Groups exl2_groups(const Exl2Mixture& mixture, int64_t cols);
 
-// As the reader of such files holds a weight in memory.
+// The format in which the reader of such files holds a weight in memory.
 FormatPointer exl2_format(const Exl2Groups& groups);
 
-// The bytes of a weight in such groups: all that files have of it, and what it takes in memory
+// The bytes of a weight in such groups: in the files, everything counted, and in memory
 // (quant/packed.h).
 int64_t exl2_file_bytes(const WeightSpec& weight, const Exl2Groups& groups);
 int64_t exl2_held_bytes(const WeightSpec& weight, const Exl2Groups& groups);

@@ -16,11 +16,11 @@ namespace jackscrew {
 
 namespace {
 
-// A matrix of a block in each of the mixtures.
+// The sizes of a block matrix in each of the mixtures, and the mixture chosen for it.
 struct MixedMatrix {
   WeightSpec weight;
-  std::vector<int64_t> sizes;  // what of it counts, bytes
-  int64_t most = 0;            // of its files
+  std::vector<int64_t> sizes;  // that count against the limit, bytes
+  int64_t most = 0;            // bytes in the files, at most
   size_t chosen = 0;
 
   Exl2Groups groups() const { return exl2_groups(exl2_mixtures()[chosen], weight.cols); }
@@ -149,7 +149,7 @@ class Exl2Rounder : public Rounder {
   double damping_;
   Exl2Mixture head_;
   std::vector<MixedMatrix> matrices_;
-  std::map<std::string, size_t> places_;  // by the weight's name
+  std::map<std::string, size_t> places_;  // weight name -> index into matrices_
   double elements_ = 0.0;
   int64_t least_ = 0;
 };

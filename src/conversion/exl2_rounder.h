@@ -1,5 +1,5 @@
-// EXL2 as quantize writes it (formats/exl2_writer.h): of every matrix the mixture of bits by which
-// all together lose least at a given rate.
+// EXL2 as quantize writes it (formats/exl2_writer.h): each matrix gets a mixture of bit widths,
+// chosen so that the total error is least at a given rate.
 #pragma once
 
 #include <memory>
@@ -11,17 +11,16 @@
 
 namespace jackscrew {
 
-// What the matrices of the blocks may take together: so many bits an element in the files, all
-// counted that is stored of them (codes, scales, order of columns, padding); or so many bytes in
-// memory.
+// The limit for the blocks' matrices together: bits per element in the files, with everything
+// stored counted (codes, scales, order of columns, padding); or bytes in memory.
 struct Exl2Limit {
   double bits = 0;
-  std::optional<int64_t> held_bytes;  // instead
+  std::optional<int64_t> held_bytes;  // replaces `bits` if set
 };
 
 // Throws Error(usage) for settings that the layout does not have and for a rate that no mixture
-// reaches, Error(does_not_fit) where that is so of bytes, Error(model) for a matrix that it cannot
-// have.
+// reaches, Error(does_not_fit) where no mixture reaches the bytes, Error(model) for a matrix that
+// the layout cannot hold.
 std::unique_ptr<Rounder> make_exl2_rounder(const Recipe& recipe, const ModelConfig& config,
                                            const Exl2Limit& limit);
 

@@ -15,10 +15,10 @@ namespace jackscrew {
 
 namespace {
 
-// Shares of the scale_max that reaches the largest number of a group. Scale codes take steps of an
-// eighth at the top by themselves; these lie between.
+// Tried fractions of the scale_max that just reaches the group's largest value. Near the top, scale
+// codes by themselves take steps of an eighth; these fractions lie between.
 constexpr float kScaleShares[kTriedScales] = {1.0f, 0.96f, 0.92f, 0.88f};
-// f16(scale_max / 256), the scale of code 0, is to be above 0.
+// Keeps f16(scale_max / 256), the scale of code 0, above 0.
 constexpr float kLeastScaleMax = 0x1p-16f;
 
 // Rounds the groups of a matrix, one after another.
@@ -40,7 +40,8 @@ class GroupRounding {
         sums_(static_cast<size_t>(w.rows()), 0.0),
         errors_(memory, Purpose::workspace, DType::f32, {w.rows(), kTileColumns}) {}
 
-  // Group g, of stored columns from `first` on; it is part of the block of columns [begin, end).
+  // Rounds group g, whose stored columns begin at `first`, as part of the block of columns [begin,
+  // end).
   void round(size_t g, int64_t first, int64_t begin, int64_t end) {
     const auto [count, bits] = out_.matrix.groups[g];
     const float lowest = -static_cast<float>(1 << (bits - 1));
@@ -68,7 +69,8 @@ class GroupRounding {
     std::array<f16, kTriedScales> scale_max;
     for (size_t i = 0; i < scale_max.size(); ++i) {
       const float reaching = reach / (-0.5f - lowest) * kScaleShares[i];
-      // Of any code, as readers check it. Also for infinity.
+      // f16 must hold the value of every code, as readers check. The negation also catches
+      // infinity.
       if (!(reaching * (-2.0f * lowest - 1.0f) <= kLargestF16)) fail_beyond_f16(weight_, "EXL2");
       scale_max[i] = to_f16(std::max(reaching, kLeastScaleMax));
       tile.prescaled[i] = to_float(to_f16(to_float(scale_max[i]) * 0x1p-8f));
@@ -81,7 +83,7 @@ class GroupRounding {
     std::fill(sums_.begin(), sums_.end(), 0.0);
   }
 
-  // The columns of a block are rounded: brings their errors to those behind.
+  // Propagates the errors of a block's rounded columns to the columns after it.
   void end_block(int64_t begin, int64_t end) {
     if (end == w_.cols()) return;
     ops_.gemm(errors_.view().columns(0, end - begin), Transpose::no,
@@ -90,7 +92,7 @@ class GroupRounding {
   }
 
  private:
-  // Some tiles for each task, which is then worth handing out.
+  // A task takes several tiles, so that it is worth handing out.
   template <class Kernel>
   void for_tiles(const Kernel& kernel, const Exl2Tile& tile) {
     constexpr int64_t kTaskTiles = 4;
@@ -99,7 +101,7 @@ class GroupRounding {
       for (int64_t i = task * kTaskTiles; i < last; ++i) kernel(tile, i);
     });
   }
-  // In the order of tiles, whatever the threads.
+  // Sums in the order of tiles, so that the result does not depend on threads.
   int64_t best_share() const {
     std::array<double, kTriedScales> sums = {};
     for (size_t i = 0; i < tried_costs_.size(); ++i) sums[i % sums.size()] += tried_costs_[i];
@@ -134,7 +136,7 @@ Exl2Rounding round_exl2(Ops& ops, Memory& memory, const WeightSpec& weight, cons
   size_t g = 0;
   for (int64_t begin = 0; begin < cols;) {
     size_t last = g;
-    int64_t end = begin;  // as many whole groups as there is room for
+    int64_t end = begin;  // as many whole groups as fit
     while (last < groups.size() &&
            (last == g || end + groups[last].columns - begin <= kTileColumns)) {
       end += groups[last++].columns;
@@ -152,7 +154,7 @@ std::vector<double> mixture_errors(Ops& ops, Memory& memory, const WeightSpec& w
                                    const Tensor& w, const Tensor& u,
                                    std::span<const Exl2Mixture> mixtures) {
   const OwnedTensor rounded(memory, Purpose::workspace, DType::f32, {w.rows(), w.cols()});
-  // Of each group, by the size of groups and the bits, which the matrix is to have throughout.
+  // The errors of each group, keyed by (group size, bits) of the matrix rounded uniformly that way.
   std::map<std::pair<int64_t, int64_t>, std::vector<double>> known;
   const auto errors_of = [&](int64_t bits, int64_t group_size) -> const std::vector<double>& {
     std::vector<double>& errors = known[{group_size, bits}];

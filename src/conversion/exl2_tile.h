@@ -1,5 +1,5 @@
-// Rounding of the columns of a group in EXL2, as many rows side by side as fill a register,
-// compiled once per instruction set (exl2_tile.isa.cc).
+// Rounds the columns of an EXL2 group, as many rows side by side as fill a register; compiled once
+// per instruction set (exl2_tile.isa.cc).
 #pragma once
 
 #include <cstdint>
@@ -7,37 +7,39 @@
 namespace jackscrew {
 
 inline constexpr int64_t kTileColumns = 128;  // of a block, at most
-inline constexpr int64_t kTriedScales = 4;    // values of scale_max
+inline constexpr int64_t kTriedScales = 4;    // values of scale_max that are tried
 
-// A group of a matrix in the stored order: columns [first, first + count), whole numbers from
-// `lowest` = -2^(bits - 1) on times a scale.
+// A group of a matrix in the stored order: columns [first, first + count). A value is a scale times
+// a whole number, at least `lowest` = -2^(bits - 1).
 struct Exl2Tile {
   float* w;           // [rows, cols]
-  const float* cost;  // [cols], of a squared miss
+  const float* cost;  // [cols], of a squared error
   float* reach;       // [rows], the largest magnitude in the group
   int64_t rows, cols, first, count;
   float lowest;
-  // What is tried: scale_max / 256 as f16 has it, the best scale code of each row with it, and what
-  // the tile's rows cost together.
+  // The candidates: f16(scale_max / 256), each row's best scale code with it, and the total cost of
+  // the tile's rows.
   float prescaled[kTriedScales];
   uint8_t* tried_codes;  // [rows, kTriedScales]
   double* tried_costs;   // [tiles, kTriedScales]
-  // The rounding, in a block of columns [begin, end).
+  // The rounding, within a block of columns [begin, end).
   int64_t begin, end;
-  int64_t chosen;        // of `prescaled`
+  int64_t chosen;        // index into `prescaled`
   const float* u;        // [cols, cols], InverseFactor's
   uint8_t* codes;        // [rows, cols]
   uint8_t* scale_codes;  // [rows]
   float* errors;         // [rows, kTileColumns], of the block's columns, divided by U_kk
-  double* sums;          // [rows]; the squares of `errors` are added
+  double* sums;          // [rows], to which the squares of `errors` are added
 };
 
-// Each works on rows [tile_rows * tile, ...), and on no others; the last tile may have fewer.
+// Each works on rows [tile_rows * tile, tile_rows * (tile + 1)) and no others; the last tile may
+// have fewer.
 struct Exl2Kernels {
   int64_t tile_rows;
   void (*find_reach)(const Exl2Tile& args, int64_t tile);
   void (*try_scales)(const Exl2Tile& args, int64_t tile);
-  // w becomes what the codes stand for; up to `end` the columns behind make up for what that does.
+  // Replaces w by the values of the codes; columns after each one, up to `end`, compensate for its
+  // error.
   void (*round)(const Exl2Tile& args, int64_t tile);
 };
 

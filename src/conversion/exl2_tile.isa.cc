@@ -14,7 +14,7 @@ constexpr int kTileRows = 16;
 constexpr int kTileRows = 8;
 #endif
 
-// A number of each row.
+// One number per row.
 typedef float Lanes __attribute__((vector_size(kTileRows * 4)));
 typedef int32_t Whole __attribute__((vector_size(kTileRows * 4)));
 
@@ -33,7 +33,7 @@ JACKSCREW_INLINE Lanes larger(Lanes a, Lanes b) {
   return a > b ? a : b;
 }
 
-// Rounded to f16.
+// Rounds to f16 and back.
 JACKSCREW_INLINE Lanes as_half(Lanes value) {
   __m256 parts[kTileRows / 8];
   __builtin_memcpy(parts, &value, sizeof value);
@@ -44,7 +44,7 @@ JACKSCREW_INLINE Lanes as_half(Lanes value) {
   return value;
 }
 
-// Adding and taking away 1.5 * 2^23 rounds to the nearest, ties to even.
+// Adding and subtracting 1.5 * 2^23 rounds to nearest, ties to even.
 JACKSCREW_INLINE Lanes nearest(Lanes x) {
   return (x + 12582912.0f) - 12582912.0f;
 }
@@ -52,7 +52,7 @@ JACKSCREW_INLINE Lanes number_of(Lanes x, Lanes inverse, float lowest) {
   return nearest(smaller(larger(x * inverse, all(lowest)), all(-1.0f - lowest)));
 }
 
-// As programs decode it: of scale codes, which are whole.
+// The scale as readers decode it. `codes` are scale codes, whole numbers.
 JACKSCREW_INLINE Lanes scale_of(Lanes codes, float prescaled) {
   const Lanes root = codes + 1.0f;
   return as_half(root * root * prescaled);
@@ -63,7 +63,7 @@ JACKSCREW_INLINE int64_t rows_of(const Exl2Tile& args, int64_t tile) {
   return left < kTileRows ? left : kTileRows;
 }
 
-// Columns [first, end) of a tile's rows; rows that the matrix does not have are 0.
+// Loads columns [first, end) of a tile's rows; rows beyond the matrix are 0.
 JACKSCREW_INLINE void load(const Exl2Tile& args, int64_t tile, int64_t end, Columns& columns) {
   const int64_t rows = rows_of(args, tile), count = end - args.first;
   auto* to = reinterpret_cast<float*>(columns.at);
@@ -87,7 +87,7 @@ void find_reach(const Exl2Tile& args, int64_t tile) {
   }
 }
 
-// The costs of rows with some scales.
+// The cost of each row with its scale.
 JACKSCREW_INLINE Lanes cost_of(const Exl2Tile& args, const Columns& columns, Lanes scale) {
   const Lanes inverse = 1.0f / scale;
   Lanes sum = {};
@@ -99,9 +99,9 @@ JACKSCREW_INLINE Lanes cost_of(const Exl2Tile& args, const Columns& columns, Lan
   return sum;
 }
 
-// Of each row the scale code that costs least: the one that reaches its largest number, and those
-// below. Five steps below 16, a scale is less than half of what reaches the largest number, which
-// pays in 2 and 3 bits; with more of them one need not cut so much.
+// Chooses for each row the scale code of least cost among the code that just reaches the row's
+// largest value and those below it. Five steps below 16, a scale is less than half of what reaches
+// the largest value; clipping that much pays with 2 and 3 bits, and not with more.
 JACKSCREW_INLINE Lanes best_codes(const Exl2Tile& args, const Columns& columns, Lanes reach,
                                   float prescaled, Lanes& costs) {
   const int tried = args.lowest < -4.0f ? 4 : 6;
@@ -138,7 +138,7 @@ void try_scales(const Exl2Tile& args, int64_t tile) {
   }
 }
 
-// What a tile's columns have become, to be brought to its rows.
+// Writes a tile's values, errors and codes from column order back to its rows.
 JACKSCREW_INLINE void store(const Exl2Tile& args, int64_t tile, const Columns& columns,
                             const Columns& errors, const Columns& numbers) {
   const auto* values = reinterpret_cast<const float*>(columns.at);

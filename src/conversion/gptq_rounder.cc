@@ -48,7 +48,7 @@ class GptqRounder : public Rounder {
     return gptq_quantization_config(layout_, damping_);
   }
   std::vector<std::string> notes(const std::vector<WeightSpec>& weights) const override {
-    std::map<int64_t, int64_t> uneven;  // matrices by their width
+    std::map<int64_t, int64_t> uneven;  // matrix width -> number of matrices
     const int64_t group = layout_.group_size;
     for (const WeightSpec& weight : weights) {
       if (group > 0 && weight.cols % group != 0) ++uneven[weight.cols];

@@ -12,7 +12,7 @@ namespace jackscrew {
 
 namespace {
 
-// Rows that one task rounds: enough to be worth handing out, few enough to be shared.
+// Rows per task: enough to be worth handing out, few enough to share among threads.
 constexpr int64_t kRoundedRows = 16;
 constexpr int64_t kLeastGroup = 16, kLargestGroup = 1024;
 
@@ -52,8 +52,8 @@ GptqMatrix round_gptq(Ops& ops, Memory& memory, const WeightSpec& weight, const 
   const OwnedTensor errors(memory, Purpose::workspace, DType::f32, {rows, kGptqColumns});
   const int64_t size = layout.group_size == -1 ? cols : layout.group_size;
   const GptqRowKernel round_row = ops.isa() == IsaLevel::v3 ? v3::kRoundGptqRow : v4::kRoundGptqRow;
-  // The errors of a block's columns reach the rest of the matrix in one product. Groups of as many
-  // or fewer end with a block; within one, a row is rounded from first to last.
+  // The errors of a block's columns reach the rest of the matrix in one product. Groups of at most
+  // a block's width end with a block; within a block, a row is rounded from first column to last.
   for (int64_t begin = 0; begin < cols; begin += kGptqColumns) {
     const int64_t end = std::min(cols, begin + kGptqColumns);
     const GptqColumns columns{w.data<float>(),

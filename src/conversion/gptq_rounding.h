@@ -1,5 +1,5 @@
-// GPTQ (Frantar et al. 2023): a matrix is rounded column by column, and what each column's rounding
-// does to the outputs is made up for, as far as can be, by the columns after it.
+// GPTQ (Frantar et al. 2023): rounds a matrix column by column; the columns after each one
+// compensate, as far as possible, for what its rounding does to the outputs.
 #pragma once
 
 #include "conversion/hessian.h"
@@ -7,16 +7,16 @@
 
 namespace jackscrew {
 
-// Throws Error(usage) for bits or groups that there are not.
+// Throws Error(usage) for bits or group sizes that the layout does not have.
 void check_gptq_layout(const GptqLayout& layout);
 
-// Rounds w, f32 [rows, cols], contiguous, whose columns stand in `order` (empty: their own), and
-// which becomes what the codes stand for. `u` is InverseFactor's in the same order; an empty one
-// rounds each number by itself, to the nearest. A group's scale is found when its first column is
-// due, of the weights as they are by then: of 24 shares of the range that holds them all,
-// the one with the least error, each column's weighted by what its error costs, 1 / U_kk². Throws
+// Rounds w, f32 [rows, cols], contiguous, with its columns in `order` (empty: their own), and
+// replaces it by the values of the codes. `u` is InverseFactor's in the same order; if it is empty,
+// each number is rounded to nearest by itself. A group's scale is chosen when its first column is
+// due, from the weights as they are by then: of 24 fractions of their range, the one with the least
+// error, where the squared error of a column is weighted by its cost, 1 / U_kk². Throws
 // Error(model) for a weight that f16 scales cannot reach, Error(non_finite) for one that is not
-// finite. No bit depends on threads.
+// finite. The result does not depend on threads.
 GptqMatrix round_gptq(Ops& ops, Memory& memory, const WeightSpec& weight, const Tensor& w,
                       const Tensor& u, const std::vector<int32_t>& order, const GptqLayout& layout);
 

@@ -1,4 +1,4 @@
-// Rounding of a row's columns in GPTQ, compiled once per instruction set (gptq_row.isa.cc).
+// Rounds the columns of one row for GPTQ; compiled once per instruction set (gptq_row.isa.cc).
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ inline constexpr int64_t kGptqColumns = 128;  // of a block, at most
 // Columns [begin, end) of a matrix in the order of rounding.
 struct GptqColumns {
   float* w;           // [rows, cols]
-  const float* u;     // [cols, cols], InverseFactor's; null: later columns make up for nothing
-  const float* cost;  // [cols], of a squared miss
+  const float* u;     // [cols, cols], InverseFactor's; null: no compensation by later columns
+  const float* cost;  // [cols], of a squared error
   int64_t cols, begin, end;
   int64_t group_size, groups;  // of a row
   int64_t bits;
@@ -24,7 +24,8 @@ struct GptqColumns {
   float* errors;   // [rows, kGptqColumns], of the block's columns, divided by U_kk
 };
 
-// w becomes what the codes stand for; up to `end` the columns behind make up for what that does.
+// Replaces w by the values of the codes; columns after each one, up to `end`, compensate for its
+// error.
 using GptqRowKernel = void (*)(const GptqColumns& args, int64_t row);
 
 namespace v3 {

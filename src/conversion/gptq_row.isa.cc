@@ -4,14 +4,14 @@ namespace jackscrew::JACKSCREW_ISA {
 
 namespace {
 
-// Shares of the range that are tried, from all of it down to kLeastShare in equal steps. More
-// steps, or a smaller least share, change the error of 4-bit weights by less than a thousandth.
+// Tried fractions of the range: from all of it down to kLeastShare in equal steps. More steps, or a
+// smaller least share, change the error of 4-bit weights by less than a thousandth.
 constexpr int kScaleSteps = 24;
 constexpr float kLeastShare = 0.55f;
 constexpr float kLargest = 65504.0f;  // of f16
 
 struct Grid {
-  float scale;  // as f16 has it
+  float scale;  // rounded to f16
   float zero;
   float last;  // the largest code
 };
@@ -25,7 +25,7 @@ JACKSCREW_INLINE float larger(float a, float b) {
 JACKSCREW_INLINE float within(float x, float low, float high) {
   return smaller(larger(x, low), high);
 }
-// Adding and taking away 1.5 * 2^23 rounds to the nearest, ties to even.
+// Adding and subtracting 1.5 * 2^23 rounds to nearest, ties to even.
 JACKSCREW_INLINE float nearest(float x) {
   return (x + 12582912.0f) - 12582912.0f;
 }
@@ -37,14 +37,15 @@ JACKSCREW_INLINE float code_of(const Grid& grid, float x) {
   const float number = nearest(within(x / grid.scale, -1024.0f, 1024.0f));
   return within(number + grid.zero, 0.0f, grid.last);
 }
-// As files are read: rounded to f16. What is beyond that is refused when all is done.
+// The value as readers decode it, rounded to f16. Values beyond f16 are clamped here and refused
+// once the matrix is done.
 JACKSCREW_INLINE float value_of(const Grid& grid, float code) {
   return as_half(within(grid.scale * (code - grid.zero), -kLargest, kLargest));
 }
 
-// The grid of the numbers in [low, high], of which a share is kept.
+// The grid that covers the given share of the range [low, high].
 JACKSCREW_INLINE Grid grid_of(const GptqColumns& args, float low, float high, float share) {
-  constexpr float kLeastScale = 0x1p-24f;  // of f16 above 0
+  constexpr float kLeastScale = 0x1p-24f;  // the smallest f16 above 0
   Grid grid;
   grid.last = static_cast<float>((1 << args.bits) - 1);
   const float range = (args.symmetric ? 2.0f * larger(-low, high) : high - low) * share;
@@ -55,7 +56,7 @@ JACKSCREW_INLINE Grid grid_of(const GptqColumns& args, float low, float high, fl
   return grid;
 }
 
-// The best grid for w [count], whose errors cost `cost` [count].
+// The best grid for w [count] with the costs `cost` [count].
 JACKSCREW_INLINE Grid best_grid(const GptqColumns& args, const float* w, const float* cost,
                                 int64_t count) {
   float low = 0.0f, high = 0.0f;

@@ -11,18 +11,19 @@ namespace jackscrew {
 
 namespace {
 
-// Columns of a block of the triangular factors: their products are large enough for gemm(), and
-// what is done in double within one is a small share of all.
+// Block width of the triangular factorisation: wide enough for gemm(), narrow enough that the work
+// in double within a block is a small share of the whole.
 constexpr int64_t kFactorBlock = 128;
-// Columns of H that are summed at a time: only the lower half of its blocks is computed. Of twice
-// as many an eighth more would be; half of them gain nothing in wide layers.
+// Columns of H that are summed at a time: only the lower half of its blocks is computed. Twice the
+// width would compute an eighth more; half the width gains nothing in wide layers.
 constexpr int64_t kSumBlock = 128;
 
 Tensor part(const Tensor& matrix, int64_t row, int64_t end_row, int64_t col, int64_t end_col) {
   return matrix.rows(row, end_row).columns(col, end_col);
 }
 
-// R, upper, of a block = R Rᵀ, in double; false where it is not positive definite.
+// Replaces a block by its upper factor R (block = R Rᵀ), in double; returns false where the block
+// is not positive definite.
 bool factor_block(std::vector<double>& a, int64_t n) {
   const auto at = [&](int64_t i, int64_t j) -> double& {
     return a[static_cast<size_t>(i * n + j)];
@@ -41,7 +42,7 @@ bool factor_block(std::vector<double>& a, int64_t n) {
   return true;
 }
 
-// The inverse of an upper triangle.
+// Inverts an upper triangle.
 std::vector<double> invert_block(const std::vector<double>& r, int64_t n) {
   std::vector<double> out(r.size());
   const auto at = [n](int64_t i, int64_t j) { return static_cast<size_t>(i * n + j); };
@@ -64,7 +65,7 @@ void negate(const Tensor& from, const Tensor& to) {
   }
 }
 
-// A matrix in place by its U; false where it is not positive definite.
+// Replaces a matrix by its U, in place; returns false where it is not positive definite.
 bool factor_inverse(Ops& ops, Memory& memory, const Tensor& h) {
   const int64_t n = h.cols();
   const int64_t blocks = ceil_div(n, kFactorBlock);
@@ -76,7 +77,7 @@ bool factor_inverse(Ops& ops, Memory& memory, const Tensor& h) {
     const int64_t size = std::min(n, (b + 1) * kFactorBlock) - b * kFactorBlock;
     return part(inverses.view(), b * kFactorBlock, b * kFactorBlock + size, 0, size);
   };
-  // H = R Rᵀ, from the last block on.
+  // H = R Rᵀ, from the last block to the first.
   for (int64_t b = blocks - 1; b >= 0; --b) {
     const int64_t low = b * kFactorBlock, high = std::min(n, low + kFactorBlock), size = high - low;
     std::vector<double> diagonal(static_cast<size_t>(size * size));
@@ -105,7 +106,8 @@ bool factor_inverse(Ops& ops, Memory& memory, const Tensor& h) {
     for (int64_t i = low; i < high; ++i)
       std::fill_n(h.data<float>() + i * h.row_stride(), low, 0.f);
   }
-  // U = R^-1, likewise: its rows from `low` on are -U_bb (R_b,rest U_rest).
+  // U = R^-1, in the same order: of row block b, the part right of the diagonal is -U_bb (R_b,rest
+  // U_rest).
   for (int64_t b = blocks - 1; b >= 0; --b) {
     const int64_t low = b * kFactorBlock, high = std::min(n, low + kFactorBlock), size = high - low;
     const Tensor kept = block_of(b);
@@ -182,7 +184,7 @@ InverseFactor inverse_factor(Ops& ops, Memory& memory, const Tensor& h,
   double mean = 0.0;
   for (int64_t i = 0; i < n; ++i) mean += static_cast<double>(from[i * (n + 1)]);
   mean /= static_cast<double>(n);
-  // No input at all: every change is as good as another.
+  // No input at all: any damping will do.
   if (mean == 0.0) mean = 1.0;
   InverseFactor out{OwnedTensor(memory, Purpose::workspace, DType::f32, {n, n}), damping};
   float* to = out.u.view().data<float>();

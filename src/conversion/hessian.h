@@ -1,5 +1,5 @@
-// What the inputs of a linear layer say of its rounding: H = sum of xᵀ x over calibration tokens. A
-// change D [out, in] of the weight changes the outputs by the sum of squares trace(D H Dᵀ).
+// Second moments of a linear layer's inputs, H = sum of xᵀ x over calibration tokens. If its weight
+// changes by D [out, in], the squared changes of the outputs add up to trace(D H Dᵀ).
 #pragma once
 
 #include <vector>
@@ -16,15 +16,15 @@ class Hessian {
 
   int64_t cols() const { return sum_.view().cols(); }
   int64_t tokens() const { return tokens_; }
-  // Adds xᵀ x of x [tokens, cols], f32 or bf16. The bits do not depend on threads.
+  // Adds xᵀ x of x [tokens, cols], f32 or bf16. The result does not depend on threads.
   void add(Ops& ops, const Tensor& x);
-  // All has been added: brings the lower half, which add() fills, into the upper. Throws
-  // Error(non_finite) where an activation was.
+  // Call once after the last add(): mirrors the lower half, which add() fills, into the upper.
+  // Throws Error(non_finite), naming `where`, if an activation was not finite.
   void finish(const char* where);
   // H, f32 [cols, cols]; after finish().
   const Tensor& matrix() const { return sum_.view(); }
 
-  // The columns by falling mean square of their input; equal ones in order.
+  // The columns ordered by falling mean square of their input; ties keep their order.
   std::vector<int32_t> falling_order() const;
 
  private:
@@ -32,18 +32,18 @@ class Hessian {
   int64_t tokens_ = 0;
 };
 
-// trace(D H Dᵀ) for d f32 [rows, cols]; `product`, of its shape, is overwritten.
+// Returns trace(D H Dᵀ) for d, f32 [rows, cols]; `product`, of its shape, is overwritten.
 double output_error(Ops& ops, const Tensor& d, const Tensor& h, const Tensor& product);
 
-// The upper U of (H + damping mean(diag H) I)^-1 = Uᵀ U, rows and columns in the given order
-// (empty: their own): row i of it says how an error in column i is made up for by those after it
+// The upper triangular U with (H + damping mean(diag H) I)^-1 = Uᵀ U, rows and columns in the given
+// order (empty: their own). Row i says how the columns after i compensate for an error in column i
 // (Frantar et al. 2023, GPTQ, algorithm 1). The matrix is factored in blocks from its last column
-// on, H = R Rᵀ with R upper, and U is R^-1: nothing is inverted but triangles.
+// on, H = R Rᵀ with R upper, and U is R^-1: only triangles are inverted.
 struct InverseFactor {
   OwnedTensor u;       // f32 [cols, cols], zeros below the diagonal
-  double damping = 0;  // with which it is: ten times what was asked for where that was singular
+  double damping = 0;  // that was used: raised tenfold until the matrix was not singular
 };
-// Throws Error(non_finite) where no damping up to the mean of the diagonal helps.
+// Throws Error(non_finite) where no damping up to the mean of the diagonal suffices.
 InverseFactor inverse_factor(Ops& ops, Memory& memory, const Tensor& h,
                              const std::vector<int32_t>& order, double damping);
 

@@ -74,7 +74,7 @@ void MergedSource::add(const Recipe& recipe, const ModelFiles& base,
   const auto weights = weights_of(base.config, StageSpec::whole(base.config));
   try {
     learner->plan(weights);
-  } catch (const Error& error) {  // an option of the adapter's chooses nothing of this model
+  } catch (const Error& error) {  // a setting of the adapter's selects nothing in this model
     throw Error(ErrorKind::model, fmt::format("{}: {}", directory, error.what()), kOtherModel);
   }
   for (const WeightSpec& weight : weights) {
@@ -103,7 +103,8 @@ void MergedSource::check_finite(const PeftAdapter& adapter, const std::string& d
 
 const StoredTensor* MergedSource::find(std::string_view name) const {
   if (const auto found = merged_.find(name); found != merged_.end()) return &found->second.tensor;
-  // A head that a file holds beside the embedding that it is said to be: only one was merged.
+  // The file has a separate head although it is tied to the embedding: only the embedding was
+  // merged.
   if (tied_ && name == "lm_head.weight" && merged_.contains("model.embed_tokens.weight")) {
     return nullptr;
   }

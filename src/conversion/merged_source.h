@@ -1,4 +1,5 @@
-// A model and adapters as one: the weights of the merged model, computed as they are read.
+// A model with adapters merged into it, as a WeightSource: the merged weights are computed as they
+// are read.
 #pragma once
 
 #include <map>
@@ -15,20 +16,20 @@
 
 namespace jackscrew {
 
-// An adapter's directory, and how much of what it changes is taken.
+// An adapter's directory, and the factor by which its change is multiplied.
 struct WeightedAdapter {
   std::string directory;
   double weight = 1.0;
 };
 
-// W + sum of weight (W_a - W) over the adapters, W_a being what one of them alone makes of W: for
-// LoRA W + sum of weight scale B A, which PEFT calls "cat". Computed in f32 from what the base's
-// own format decodes to, on the CPU, panel by panel; the same bits whatever the number of threads.
+// W + sum of weight (W_a - W) over the adapters, where W_a is W with that adapter alone merged: for
+// LoRA W + sum of weight scale B A, which PEFT calls "cat". Computed in f32 from the base's decoded
+// values, on the CPU, panel by panel; the result does not depend on the number of threads.
 class MergedSource : public WeightSource {
  public:
   // `base` and its weights must outlive it. Throws Error(model) for an adapter that cannot be read
-  // or that was made for another model: a tensor of it is missing, of another shape, or has no
-  // place. `recipe` says how many threads compute.
+  // or was made for another model: a tensor is missing, has another shape or has no place. Throws
+  // Error(non_finite) for adapter values that are not finite. `recipe` sets the number of threads.
   MergedSource(const Recipe& recipe, const ModelFiles& base,
                const std::vector<WeightedAdapter>& adapters);
 
@@ -46,7 +47,7 @@ class MergedSource : public WeightSource {
     std::vector<Part> parts;
     StoredTensor tensor;
   };
-  // The base's values of one weight.
+  // The base's values of the weight that is being read.
   struct Current {
     const Merged* merged;
     OwnedTensor bytes;
@@ -65,7 +66,7 @@ class MergedSource : public WeightSource {
   mutable Memory memory_;
   std::unique_ptr<Ops> ops_;
   mutable std::unique_ptr<Current> current_;
-  mutable OwnedTensor panels_;  // f32, two panels of the current weight's: result, one adapter's
+  mutable OwnedTensor panels_;  // f32, two panels of the current weight: result, one adapter's
 };
 
 }  // namespace jackscrew

@@ -28,7 +28,7 @@ fs::path target_of(const Recipe& recipe, const std::string& command) {
                 "output_dir=DIR writes a Hugging Face directory, output=FILE.gguf a GGUF file");
   }
   fs::path target = directory ? recipe.output_dir : recipe.output;
-  // A trailing slash would become the name of what is written beside it.
+  // A trailing slash would become the name of the temporary beside the target.
   while (!target.has_filename() && target.has_parent_path() && target != target.root_path()) {
     target = target.parent_path();
   }
@@ -46,7 +46,7 @@ ModelFormat format_of(const Recipe& recipe, const fs::path& target) {
   return file ? ModelFormat::gguf : ModelFormat::hf;
 }
 
-// What of a directory is no part of a model; empty: all of it is.
+// The name of an entry that is no part of a model; empty if there is none.
 std::string foreign_entry(const fs::path& directory) {
   for (const auto& entry : fs::directory_iterator(directory)) {
     const std::string name = entry.path().filename().string();

@@ -1,4 +1,4 @@
-// Where a command writes a model: whole, or not at all.
+// The place where a command writes a model: the whole model appears there, or nothing.
 #pragma once
 
 #include <optional>
@@ -10,17 +10,17 @@
 
 namespace jackscrew {
 
-// Whether the result of a run, a model or an adapter, has a file of that name.
+// Whether `name` is that of a file of a run's result, a model or an adapter.
 bool is_result_file(const std::string& name);
 
 // The recipe's output_dir or output: a Hugging Face directory or, with format=gguf or a name that
-// ends so, a GGUF file. Until commit() there is nothing at its name; what is left when this is
-// destroyed without it is removed.
+// ends in .gguf, a GGUF file. Nothing appears under the final name before commit(); if this is
+// destroyed without it, what was written is removed.
 class ModelOutput {
  public:
-  // Throws Error(usage) when neither is given, or both; when the model or an adapter is read from
-  // there; and when there is something already, unless overwrite is set and it is nothing but a
-  // model. `command` says who needs it.
+  // Throws Error(usage) where neither or both are given; where the model or an adapter is read from
+  // there; and where something exists already, unless overwrite is set and it is nothing but a
+  // model. `command` is named in errors.
   ModelOutput(const Recipe& recipe, const std::string& command);
   ~ModelOutput();
   ModelOutput(const ModelOutput&) = delete;
@@ -28,13 +28,13 @@ class ModelOutput {
 
   ModelFormat format() const { return format_; }
   const fs::path& target() const { return target_; }
-  // The directory or the file to write to.
+  // The directory or the file to write to; before commit() it has a temporary name.
   fs::path path() const;
-  // Throws Error(generic) where its disk has not so many bytes left.
+  // Throws Error(generic) where the disk has fewer than `bytes` free.
   void require_space(int64_t bytes) const;
-  // Makes the place for it, of so many bytes. Throws Error(generic) where that cannot be.
+  // Prepares the place for a model of `bytes`. Throws Error(generic) where that fails.
   void begin(int64_t bytes);
-  // The bytes of all that lies at path().
+  // The total size of the files at path().
   int64_t written_bytes() const;
   void commit();
 

@@ -1,4 +1,4 @@
-// Weights as they will be, without any values: for plans alone.
+// Weights by format and shape, without values: for plans only.
 #pragma once
 
 #include <map>
@@ -11,9 +11,9 @@ namespace jackscrew {
 
 class PlannedSource : public WeightSource {
  public:
-  // As a file has a weight in that format.
+  // A weight that is stored in a file in that format.
   void add_stored(const WeightSpec& weight, FormatPointer format);
-  // As one that is made while it is read: nobody looks for bytes of it.
+  // A weight that is computed while it is read: it has no stored bytes.
   void add_computed(const WeightSpec& weight, FormatPointer format);
 
   const StoredTensor* find(std::string_view name) const override;

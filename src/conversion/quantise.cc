@@ -21,15 +21,16 @@ namespace jackscrew {
 
 namespace {
 
-// Of calibration sequences, where the recipe has no length: what GPTQ's own experiments have a
-// quarter of, at which a small model's Hessians are full and a large one's text is still short.
+// Length of calibration sequences where the recipe sets none: a quarter of that in GPTQ's own
+// experiments. A small model's Hessians reach full rank with it, and a large model's text stays
+// short.
 constexpr int64_t kCalibrationLength = 512;
 
-// Of the text, the share on which ways of rounding are compared: they are ranked by sums over many
-// tokens, and each block is run once more for it.
+// Ways of rounding are compared on one part in kMeasuredShare of the text: they are ranked by sums
+// over many tokens, and each block must be run once more for it.
 constexpr int64_t kMeasuredShare = 4;
 
-// At least what makes Hessians of full rank.
+// That part of the text, but at least enough for Hessians of full rank.
 CalibrationText measured_part(const CalibrationText& text, const QuantisationPlan& plan) {
   return part_of(text, std::max(text.sequences / kMeasuredShare,
                                 ceil_div(plan.least_tokens(), text.sequence_len)));
@@ -45,7 +46,7 @@ void write_quantised_texts(const Recipe& recipe, const ModelFiles& files, const 
   Texts texts = directory_texts(recipe, files, torch_dtype(dtypes), notes);
   std::string& config = texts["config.json"];
   config = add_quantization_config(config, rounder.config(text.sequences, text.sequence_len));
-  // The head is a matrix of its own now.
+  // The head has become a matrix of its own.
   if (plan.rounds_head()) config = set_untied(config);
   write_texts(texts, output.path());
 }
@@ -70,7 +71,7 @@ void write_quantised_weights(const Recipe& recipe, const ModelFiles& files, cons
   writer.close();
 }
 
-// What is finished and the result stand side by side at the end, and two streams for a moment.
+// The checkpoint and the result are both on disk at the end, and for a moment so are two streams.
 void require_disk(const QuantisationPlan& plan, const ModelConfig& config,
                   const CalibrationText& text, const QuantisationCheckpoint& checkpoint,
                   const ModelOutput& output) {
@@ -80,7 +81,7 @@ void require_disk(const QuantisationPlan& plan, const ModelConfig& config,
   output.require_space(std::max<int64_t>(0, bytes - checkpoint.bytes()));
 }
 
-// Of every matrix the bits that its tensors take; of those in blocks all together.
+// Sets the bits per element of every matrix, and the average over those in blocks.
 void set_bits(QuantisationReport& report, const Rounder& rounder) {
   double bits = 0.0, elements = 0.0;
   for (QuantisedMatrix& matrix : report.matrices) {
@@ -108,7 +109,7 @@ std::string rest_storage(const Recipe& recipe, const ModelFiles& base) {
 }
 
 CalibrationSize calibration_size(const Recipe& recipe, const ModelConfig& config) {
-  // Of a run that is to fit, sequence_len is its own.
+  // With a run that is to fit, sequence_len is the run's.
   const bool given = recipe.options.was_set("sequence_len") && !exl2_fits_a_run(recipe);
   return {recipe.options.integer("calibration_sequences"),
           given ? recipe.sequence_len : std::min(kCalibrationLength, config.longest_sequence())};
@@ -134,7 +135,7 @@ JsonObject QuantisationReport::to_json() const {
 
 QuantisationPlan::QuantisationPlan(const Recipe& recipe, const ModelFiles& files,
                                    const std::string& rest, const Rounder& rounder) {
-  std::vector<std::string> ignored;  // of the weights that will be in codes
+  std::vector<std::string> ignored;  // notes about weights that will be quantised
   tensors_ = tensors_to_write(files, {ModelFormat::hf, rest, files.source.get()}, ignored);
   const WeightSpec head = head_of(files.config);
   rounds_head_ = rounder.rounds(head);

@@ -1,4 +1,4 @@
-// A model rounded to few bits, block after block, as files of GPTQ or EXL2.
+// Quantises a model to few bits, block by block, into files of GPTQ or EXL2.
 #pragma once
 
 #include <string>
@@ -14,38 +14,38 @@
 
 namespace jackscrew {
 
-// How much text is asked for.
+// The amount of calibration text that is asked for.
 struct CalibrationSize {
   int64_t sequences = 128, sequence_len = 512;
 };
-// That of a recipe, for a model of so many positions.
+// The recipe's, with defaults that suit the model's longest sequence.
 CalibrationSize calibration_size(const Recipe& recipe, const ModelConfig& config);
 
-// What weights that are not rounded are kept in: "bf16" where those of `base`, the model without
-// adapters, are, else "f16", or the recipe's storage. Throws Error(usage) for one that the files
-// cannot have.
+// The storage of weights that are not quantised: the recipe's or, with storage=keep, "bf16" where
+// the embedding of `base` (the model without adapters) is, else "f16". Throws Error(usage) for a
+// storage that the files cannot have.
 std::string rest_storage(const Recipe& recipe, const ModelFiles& base);
 
-// What a matrix has become.
+// The outcome for one matrix.
 struct QuantisedMatrix {
   WeightSpec weight;
-  double error = 0;  // squares of what its outputs are off by, as a share of theirs: 0 is exact
-  double bits = 0;   // of an element, scales and all; NaN: not chosen yet
+  double error = 0;  // squared error of its outputs, relative to their squares: 0 is exact
+  double bits = 0;   // per element, scales included; NaN: not chosen yet
 };
 
 struct QuantisationReport {
   std::vector<QuantisedMatrix> matrices;  // in the model's order; without errors in a dry run
-  double bits = 0;                        // of an element of those in blocks; at most, before
+  double bits = 0;                        // per element, in blocks; at most, before rounding
   int64_t calibration_tokens = 0;
   int64_t bytes = 0;               // of all files
-  int64_t memory = 0;              // the most that was taken of the host's memory
-  std::vector<std::string> notes;  // what is not as asked, a line each
+  int64_t memory = 0;              // peak of the host's memory, bytes
+  std::vector<std::string> notes;  // deviations from the request, a line each
 
   JsonObject to_json() const;
 };
 
-// How a model will be written: what the rounder rounds in codes (no format), the rest as
-// rest_storage() says.
+// How a model will be written: matrices that the rounder quantises (with a null format), and the
+// rest in `rest`, see rest_storage().
 class QuantisationPlan {
  public:
   // Throws Error(model) for a matrix whose shape such files cannot have.
@@ -54,9 +54,9 @@ class QuantisationPlan {
 
   const std::vector<ModelTensor>& tensors() const { return tensors_; }
   bool rounds_head() const { return rounds_head_; }
-  // Tokens below which the widest layer's Hessian cannot be of full rank.
+  // The number of tokens below which the widest layer's Hessian cannot have full rank.
   int64_t least_tokens() const { return least_tokens_; }
-  // Of every matrix its bits, where they are known, and no errors; of all the most that they take.
+  // The bits of every matrix, where they are known, no errors, and upper bounds for the totals.
   QuantisationReport report() const { return report_; }
 
  private:
@@ -66,18 +66,18 @@ class QuantisationPlan {
   QuantisationReport report_;
 };
 
-// All that decides what the matrices become.
+// All settings and inputs that determine the result.
 QuantisationSettings quantisation_settings(const Recipe& recipe, const ConvertedModel& model,
                                            const Rounder& rounder, const CalibrationText& text);
 
 // "after rounding 3 of 30 blocks".
 std::string progress_text(const QuantisationProgress& progress, const ModelConfig& config);
 
-// Rounds the model and writes it to output.path(); the caller commits, and removes the checkpoint.
-// One block's weights are in memory at a time. What a block reads is what those before it, already
-// rounded, make of the text. A rounder that measures does so before, on a part of the text and over
-// the model as it is. The same bytes whatever the number of threads, and from whichever block the
-// checkpoint, one of these settings, goes on.
+// Quantises the model and writes it to output.path(); the caller commits, and removes the
+// checkpoint. One block's weights are in memory at a time. A block reads the calibration text as
+// the quantised blocks before it transform it. A rounder that measures does so first, on a part of
+// the text and over the unquantised model. The result does not depend on the number of threads, nor
+// on the block from which the checkpoint (of the same settings) continues.
 QuantisationReport write_quantised(const Recipe& recipe, const ModelFiles& files, Rounder& rounder,
                                    const QuantisationPlan& plan, const CalibrationText& text,
                                    QuantisationCheckpoint& checkpoint, ModelOutput& output,

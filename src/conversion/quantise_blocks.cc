@@ -10,15 +10,15 @@ namespace jackscrew {
 
 namespace {
 
-// Visits the matrices of a block, each with what rounding it needs.
+// Visits the matrices of a block and prepares each for rounding.
 class MatrixVisits {
  public:
-  // `notes` gets a line for every input that needs more damping than asked for.
+  // `notes` gets a line for every input that needs more damping than was asked for.
   MatrixVisits(CalibrationRun& run, const Rounder& rounder, std::vector<std::string>& notes)
       : run_(run), rounder_(rounder), notes_(notes) {}
 
-  // use(matrix, w): the matrix' w has its columns in the order of rounding, as a copy of
-  // weight.as_f32().
+  // Calls use(matrix, hessian). matrix.w is a copy of weight.as_f32() with its columns in the order
+  // of rounding; `spec` describes the weight in the files.
   template <class Use>
   void visit(const Weight& weight, const WeightSpec& spec, const BlockHessians& hessians,
              const Use& use) {
@@ -39,7 +39,7 @@ class MatrixVisits {
     use(RoundedMatrix{ops, run_.memory(), spec, ordered.view(), factor_.u.view(), order_, energy},
         hessian);
   }
-  // Of the block in hand; the next has other inputs.
+  // Forgets the block's inputs; the next block has others.
   void end_block() {
     factor_ = {};
     input_.reset();
@@ -72,7 +72,7 @@ class MatrixVisits {
   InverseFactor factor_;
 };
 
-// Rounds matrices for good: the model's weights become what the files will say.
+// Quantises matrices for good: the model's weights become the values that the files will hold.
 class BlockQuantiser {
  public:
   BlockQuantiser(CalibrationRun& run, const Rounder& rounder, QuantisationProgress& progress)
@@ -90,7 +90,7 @@ class BlockQuantiser {
     return out;
   }
 
-  // `spec`: the weight as what it is rounded as.
+  // `spec` describes the weight in the files.
   std::vector<TensorBytes> round(const Weight& weight, const WeightSpec& spec,
                                  const BlockHessians& hessians) {
     std::vector<TensorBytes> out;
@@ -116,7 +116,7 @@ class BlockQuantiser {
   MatrixVisits visits_;
 };
 
-// Brings the run to where the checkpoint has it, with so many blocks done.
+// Continues the run from the checkpoint, after `done` blocks.
 void go_on(CalibrationRun& run, const QuantisationCheckpoint& checkpoint, int64_t done) {
   if (done == 0) return;
   checkpoint.read_stream(run.ops(), run.stream());
@@ -160,7 +160,7 @@ int64_t round_blocks(const BlockWork& work, const CalibrationText& text,
   if (progress.rounded == blocks + (head ? 1 : 0)) return 0;
   CalibrationRun run(work.recipe, work.files, text);
   go_on(run, work.checkpoint, progress.rounded);
-  // Without a head nobody reads what the last block makes.
+  // Without a head, nobody reads the outputs of the last block.
   ProgressBar bar(std::cerr, work.style, "quantising",
                   (2 * blocks + (head ? 1 : -1)) * text.tokens(), "tokens");
   bar.advance(2 * progress.rounded * text.tokens());

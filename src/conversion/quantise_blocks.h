@@ -1,5 +1,5 @@
-// The blocks of a model on calibration text, measured and rounded one after another. What a block
-// has become is kept as soon as it is known, and a command that was stopped goes on behind it.
+// Measures and quantises the blocks of a model on calibration text, one after another. Each
+// finished block is saved at once, and an interrupted command continues after it.
 #pragma once
 
 #include <optional>
@@ -19,13 +19,13 @@ struct BlockWork {
   const ProgressStyle& style;
 };
 
-// Lets the rounder measure the matrices of the blocks, over the model as it is. Returns the most
-// memory that was taken.
+// Lets the rounder measure the blocks' matrices over the unquantised model. Returns the peak of
+// memory, bytes.
 int64_t measure_blocks(const BlockWork& work, const CalibrationText& text);
 
-// Rounds the matrices of the blocks and then the head, if it is given as what it is rounded as.
-// What a block reads is what those before it, already rounded, make of the text. Returns the most
-// memory that was taken.
+// Quantises the matrices of the blocks, then the head if `head` is given (its spec in the files). A
+// block reads the calibration text as the quantised blocks before it transform it. Returns the peak
+// of memory, bytes.
 int64_t round_blocks(const BlockWork& work, const CalibrationText& text,
                      const std::optional<WeightSpec>& head);
 

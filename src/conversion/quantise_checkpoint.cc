@@ -24,7 +24,7 @@ std::string part_name(const char* what, int64_t part) {
   return fmt::format("{}-{:05}.safetensors", what, part);
 }
 
-// Of files that are made here, whole or not.
+// Whether it has the name of a file that is made here, finished or temporary.
 bool is_own(const std::string& name) {
   return name.starts_with(kProgress) || name.starts_with("block-") || name.starts_with("stream-");
 }
@@ -34,7 +34,7 @@ std::string shown(const QuantisationSettings& settings, const std::string& name)
   return found == settings.end() ? "not set" : found->second;
 }
 
-// Names that either has, of which the values differ: "bits was 3 and is 4 now".
+// The settings whose values differ: "bits was 3 and is 4 now".
 std::string changes(const QuantisationSettings& then, const QuantisationSettings& now) {
   QuantisationSettings all = then;
   all.insert(now.begin(), now.end());
@@ -96,7 +96,7 @@ void QuantisationCheckpoint::open(bool replace) {
               "output_dir");
 }
 
-// Checks everything before any of it is believed.
+// Checks everything before anything is used.
 void QuantisationCheckpoint::load(const nlohmann::json& object) {
   const JsonFields fields(object, kProgress);
   QuantisationProgress progress{
@@ -136,7 +136,8 @@ void QuantisationCheckpoint::begin_anew(const std::string& why) {
   fs::remove(directory_ / kProgress);
 }
 
-// What progress.json does not know of: a process was stopped as it wrote that.
+// Removes files that progress.json does not list: left behind by a process that was stopped before
+// it could write that.
 void QuantisationCheckpoint::remove_strangers() const {
   std::vector<fs::path> strangers;
   std::error_code ignored;

@@ -1,5 +1,5 @@
-// What quantize has finished of a model, kept beside its output until that is written: a command
-// that was stopped, however that happened, goes on after the last whole block.
+// The finished part of a quantisation, kept beside its output until that is written: a command that
+// was interrupted, for whatever reason, continues after the last whole block.
 //
 //   OUTPUT.unfinished/
 //     progress.json           the settings; what was measured and how far rounded matrices are off;
@@ -21,13 +21,14 @@
 
 namespace jackscrew {
 
-// All that decides the bytes of the result, by the names of options or of what they stand for.
+// All that determines the bytes of the result, keyed by the names of options or of what stands for
+// them.
 using QuantisationSettings = std::map<std::string, std::string>;
 
 struct QuantisationProgress {
   int64_t measured = 0;  // blocks
   int64_t rounded = 0;   // blocks, and the head behind them
-  // Of matrices, by name: what Rounder::measure() gave, and QuantisedMatrix::error.
+  // By matrix name: what Rounder::measure() returned, and QuantisedMatrix::error.
   std::map<std::string, std::vector<double>> costs;
   std::map<std::string, double> errors;
   std::vector<std::string> notes;  // QuantisationReport's
@@ -35,11 +36,11 @@ struct QuantisationProgress {
 
 class QuantisationCheckpoint {
  public:
-  // Opens what there is beside `output`, or begins. A damaged one, of which a warning tells, is
-  // begun anew, as is one of other settings with `replace`; without that it throws Error(usage).
-  // Error(generic) where another process has it.
+  // Opens the checkpoint beside `output`, or begins one. A damaged one is discarded with a warning;
+  // so is one of other settings if `replace` is set, else it throws Error(usage). Throws
+  // Error(generic) where another process holds it.
   QuantisationCheckpoint(const fs::path& output, QuantisationSettings settings, bool replace);
-  // Removes it where nothing is finished.
+  // Removes the checkpoint if it is empty.
   ~QuantisationCheckpoint();
   QuantisationCheckpoint(const QuantisationCheckpoint&) = delete;
   QuantisationCheckpoint& operator=(const QuantisationCheckpoint&) = delete;
@@ -50,17 +51,17 @@ class QuantisationCheckpoint {
   // The bytes of all files.
   int64_t bytes() const;
 
-  // A part more is finished: `progress` counts it, `tensors` are what its matrices have become (of
-  // one that was measured none), and `stream`, f32 [tokens, hidden], is what the next one reads
-  // (null: nothing). All of it is kept, or nothing. Throws Error(generic) where the disk refuses.
+  // Saves one more finished part, all of it or nothing: `progress` counts it, `tensors` are its
+  // quantised matrices (none if it was measured), and `stream`, f32 [tokens, hidden], is what the
+  // next part reads (null: nothing). Throws Error(generic) where the disk refuses.
   void keep(Ops& ops, QuantisationProgress progress, const std::vector<TensorBytes>& tensors,
             const Tensor* stream);
-  // Fills it with what the last keep() was given.
+  // Fills `stream` with the stream of the last keep().
   void read_stream(Ops& ops, const Tensor& stream) const;
-  // The tensors of a matrix of rounded part `part`. Throws Error(model) where they are others.
+  // The tensors of one matrix of part `part`. Throws Error(model) where they do not match `specs`.
   std::vector<TensorBytes> read(int64_t part, const std::vector<SafetensorsSpec>& specs) const;
 
-  // The result is written: nothing of this is needed any more.
+  // Removes the files, once the result is written.
   void remove();
 
  private:

@@ -15,7 +15,7 @@ using Items = std::vector<std::vector<RateOption>>;
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-// Options of an item worth choosing at all, by rising size and falling cost.
+// The options of an item that are worth choosing: by rising size and falling cost.
 std::vector<size_t> useful_options(const std::vector<RateOption>& options) {
   std::vector<size_t> order(options.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -49,7 +49,7 @@ class Choice {
   }
 
  private:
-  // Of what may be gained for an item by `to` instead of `from`, how much for each unit of size.
+  // A change of an item's option to `to`, and the cost it saves per unit of size.
   struct Step {
     size_t item, to;
     double gain;
@@ -59,7 +59,7 @@ class Choice {
     return items_[item][useful_[item][useful]];
   }
 
-  // The steps of an item along the convex hull of its options.
+  // Adds the steps of an item along the convex hull of its options.
   void add_steps(size_t item, std::vector<Step>& steps) const {
     size_t from = 0;
     while (from + 1 < useful_[item].size()) {
@@ -74,8 +74,8 @@ class Choice {
     }
   }
 
-  // The price of a unit of size at which the limit is reached, and a choice that keeps to it: the
-  // steps in the order of their gain, as many as fit, then each that fits still.
+  // Finds the price per unit of size at which the limit is reached, and a greedy choice within it:
+  // steps by falling gain, as many as fit, then each later one that still fits.
   void bound() {
     std::vector<Step> steps;
     for (size_t i = 0; i < items_.size(); ++i) add_steps(i, steps);
@@ -101,7 +101,7 @@ class Choice {
       least_priced_.push_back(least);
       reduced += least;
     }
-    // Sums in another order may differ in their last bits.
+    // Sums in another order may differ in the last bits.
     gap_ = std::max(0.0, cost - reduced) + 1e-9 * (std::abs(cost) + std::abs(reduced));
   }
 
@@ -110,11 +110,11 @@ class Choice {
     return of.cost + price_ * static_cast<double>(of.size);
   }
 
-  // A choice for the first items.
+  // A choice for the first few items.
   struct Partial {
     int64_t size;
     double cost;
-    double above;  // how much its priced cost is above the least
+    double above;  // its priced cost minus the least priced cost
     int32_t before, useful;
   };
 
@@ -148,7 +148,7 @@ class Choice {
     return out;
   }
 
-  // The last of the last level costs least.
+  // The last entry of the last level has the least cost.
   RateChoice trace(const std::vector<std::vector<Partial>>& levels) const {
     RateChoice choice;
     choice.options.resize(items_.size());
@@ -166,7 +166,7 @@ class Choice {
   const Items& items_;
   int64_t limit_;
   std::vector<std::vector<size_t>> useful_;  // of each item
-  std::vector<int64_t> least_behind_;        // the least size of items [i, n)
+  std::vector<int64_t> least_behind_;        // [i]: the least size of items [i, n)
   double price_ = 0.0, gap_ = 0.0;
   std::vector<double> least_priced_;  // of each item
 };

@@ -1,5 +1,5 @@
-// Which of its options each of many things gets, so that all together keep to a size and cost
-// least: the multiple-choice knapsack problem, solved exactly.
+// Chooses one option for each of many items so that the total size stays within a limit and the
+// total cost is least: the multiple-choice knapsack problem, solved exactly.
 #pragma once
 
 #include <cstdint>
@@ -14,19 +14,18 @@ struct RateOption {
 };
 
 struct RateChoice {
-  std::vector<size_t> options;  // of each item, the number of its option
+  std::vector<size_t> options;  // the index of each item's option
   int64_t size = 0;
   double cost = 0;
 };
 
-// The choice of least cost with a size of at most `limit`; of equal ones the smallest. nullopt
-// where even the smallest options are too large.
+// Returns the choice of least cost whose size is at most `limit`; of equal costs, the smallest.
+// nullopt where even the smallest options are too large.
 //
-// A price on size (Lagrange) makes items independent, and bounds from below what any choice costs;
-// a greedy choice bounds it from above. What lies between is small, and is searched by dynamic
-// programming over the items: of all partial choices kept are those that none of another is both
-// smaller and cheaper than, and that may still end within the bounds. Every item must have an
-// option.
+// A price on size (a Lagrange multiplier) makes items independent and bounds the cost of any choice
+// from below; a greedy choice bounds it from above. The gap between is small and is searched by
+// dynamic programming over the items: a partial choice is kept unless another is both smaller and
+// cheaper, or it cannot end within the bounds. Every item must have at least one option.
 std::optional<RateChoice> cheapest_choice(const std::vector<std::vector<RateOption>>& items,
                                           int64_t limit);
 

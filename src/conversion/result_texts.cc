@@ -11,8 +11,8 @@ namespace jackscrew {
 
 namespace {
 
-// The model's own, which may end texts by more tokens than config.json does, or a made one; either
-// ends them by what ends answers, too.
+// The model's own generation_config.json, which may list more end tokens than config.json does, or
+// a generated one; either also gets the token that ends answers.
 std::string generation_config(const ModelFiles& files, const Tokenizer& tokenizer,
                               const ChatFormat& format) {
   const fs::path own = fs::path(files.origin) / kGenerationConfig;
@@ -27,7 +27,7 @@ std::string generation_config(const ModelFiles& files, const Tokenizer& tokenize
   return write_hf_generation_config(config);
 }
 
-// Those of kTokenizerFiles that a directory has.
+// The files of kTokenizerFiles that a directory has.
 Texts tokenizer_files_of(const fs::path& from) {
   Texts texts;
   for (const char* name : kTokenizerFiles) {
@@ -49,7 +49,7 @@ std::optional<int64_t> end_of_answers(const ChatFormat& format, const Tokenizer&
   EncodedSegments encoded;
   try {
     encoded = encode_segments(tokenizer, render_chat(format, turns).segments);
-  } catch (const Error&) {  // a template that cannot be used, or not for such a conversation
+  } catch (const Error&) {  // the template cannot be used, or not for such a conversation
     return std::nullopt;
   }
   for (size_t i = encoded.ids.size(); i-- > 0;) {

@@ -1,5 +1,4 @@
-// How matrices are rounded and what files have of them: one class for each layout that quantize
-// writes.
+// How matrices are rounded and stored in files: one class for each layout that quantize writes.
 #pragma once
 
 #include <map>
@@ -13,13 +12,13 @@
 
 namespace jackscrew {
 
-// A matrix about to be rounded, and what its inputs say of that.
+// A matrix to be rounded, and the statistics of its inputs.
 struct RoundedMatrix {
   Ops& ops;
   Memory& memory;
   const WeightSpec& weight;           // the head has the name and the module of lm_head
   Tensor w;                           // f32 [rows, cols], contiguous, its columns in `order`
-  Tensor u;                           // InverseFactor's, likewise; empty: none is wanted
+  Tensor u;                           // InverseFactor's, in the same order; empty: no compensation
   const std::vector<int32_t>& order;  // by falling activation; empty: their own
   double energy;                      // of its outputs: the sum of their squares
 };
@@ -28,33 +27,35 @@ class Rounder {
  public:
   virtual ~Rounder() = default;
 
-  // Whether a weight is rounded; others stay plain.
+  // Whether a weight is quantised; others stay plain.
   virtual bool rounds(const WeightSpec& weight) const = 0;
-  // In which order columns are, and whether later ones make up for the errors of earlier ones.
+  // Whether columns are ordered by falling activation, whether later columns compensate for the
+  // errors of earlier ones, and the damping of the Hessian for that.
   virtual bool by_activation() const = 0;
   virtual bool compensates() const = 0;
   virtual double damping() const = 0;
 
-  // The tensors that a weight becomes. Throws Error(model) where the layout cannot have it; from a
-  // rounder that measures, not before choose().
+  // The tensors that a weight is stored in. Throws Error(model) where the layout cannot hold it. If
+  // measures(), valid only after choose().
   virtual std::vector<SafetensorsSpec> specs(const WeightSpec& weight) const = 0;
-  // The most bytes that the weights will take together.
+  // An upper bound of the bytes of these weights together.
   virtual int64_t most_bytes(const std::vector<WeightSpec>& weights) const = 0;
-  // Rounds a matrix: w becomes what the tensors stand for.
+  // Rounds a matrix: w becomes the values that the returned tensors stand for.
   virtual std::vector<TensorBytes> round(const RoundedMatrix& matrix) const = 0;
 
-  // All of its own that decides what it writes.
+  // All settings of the rounder that determine what it writes.
   virtual QuantisationSettings settings() const = 0;
-  // What is written of it: the quantization_config for so much text, and lines for people.
+  // What it writes about itself: quantization_config, given the amount of calibration text, and
+  // lines for people.
   virtual nlohmann::json config(int64_t sequences, int64_t sequence_len) const = 0;
   virtual std::vector<std::string> notes(const std::vector<WeightSpec>& weights) const = 0;
 
-  // Whether it chooses among several ways of rounding a matrix of a block: each is then measured
-  // once, over the model as it is, before any is rounded for good.
+  // Whether it chooses among several ways of rounding each block matrix. All of them are then
+  // measured once, over the unquantised model, before any matrix is rounded for good.
   virtual bool measures() const { return false; }
-  // What of its outputs' energy each of the ways loses. Leaves w as it is.
+  // The squared error of the outputs in each of the ways, relative to `energy`. Leaves w as it is.
   virtual std::vector<double> measure(const RoundedMatrix& /*matrix*/) const { return {}; }
-  // Chooses for all matrices at once, by what measure() gave of each, by the weight's name.
+  // Chooses for all matrices at once, from the results of measure(), keyed by the weight's name.
   virtual void choose(const std::map<std::string, std::vector<double>>& /*costs*/) {}
 };
 

@@ -32,7 +32,7 @@ namespace jackscrew {
 
 namespace {
 
-// Rows that one task encodes: enough to be worth handing out, few enough to be shared.
+// Rows per task: enough to be worth handing out, few enough to share among threads.
 constexpr int64_t kTaskRows = 16;
 
 bool can_hold(ModelFormat files, const Format& format) {
@@ -49,14 +49,14 @@ bool holds_rows_of(const Format& format, int64_t cols) {
   }
 }
 
-// How many bits an element of a whole block has, scales included.
+// Bits per element of a whole block, scales included.
 double bits_of(const Format& format) {
-  constexpr int64_t kWidth = 256;  // every block divides it
+  constexpr int64_t kWidth = 256;  // a multiple of every block size
   return 8.0 * static_cast<double>(format.row_bytes(kWidth)) / static_cast<double>(kWidth);
 }
 
-// What llama.cpp's quantiser takes where rows are no multiple of 256 elements. (For two and three
-// bits its newest versions take q4_0, which is as large and loses more.)
+// What llama.cpp's quantiser takes where rows are not a multiple of 256 elements. (For two and
+// three bits its newest versions take q4_0, which is as large and loses more.)
 struct Narrower {
   const Format& (*format)();
   const Format& (*instead)();  // in blocks of 32
@@ -65,7 +65,7 @@ constexpr Narrower kNarrower[] = {{q2_k_format, iq4_nl_format}, {q3_k_format, iq
                                   {q4_k_format, q5_0_format},   {q5_k_format, q5_1_format},
                                   {q6_k_format, q8_0_format},   {iq4_xs_format, iq4_nl_format}};
 
-// `format`, or what rows of so many elements are kept in instead.
+// `format`, or its replacement for rows of `cols` elements.
 const Format& for_width(const Format& format, int64_t cols) {
   if (holds_rows_of(format, cols)) return format;
   for (const Narrower& narrower : kNarrower) {
@@ -94,7 +94,7 @@ bool can_write(const Format& format) {
               "that can have storage=keep or" + known);
 }
 
-// What the recipe's storage makes of weights.
+// The format that the recipe's storage gives to each weight.
 class ChosenStorage {
  public:
   explicit ChosenStorage(const StorageChoice& choice) : mixture_(mixture_of(choice)) {
@@ -104,7 +104,7 @@ class ChosenStorage {
     if (!can_hold(choice.files, *format_) || !can_write(*format_)) cannot_be_written(choice);
   }
 
-  // Null where a weight keeps what it has.
+  // Null where a weight keeps its format.
   const Format* of(const ModelConfig& config, const WeightSpec& weight) const {
     return mixture_ == nullptr ? format_ : &mixture_->format_of(config, weight);
   }
@@ -114,19 +114,18 @@ class ChosenStorage {
   const Format* format_ = nullptr;
 };
 
-// What a weight keeps where nothing is chosen.
+// The format of a weight for which nothing is chosen.
 const Format& kept_format(const StorageChoice& choice, const StoredTensor& kept,
                           const StoredTensor& stored) {
   const bool is_plain = safetensors_dtype(*kept.format) != nullptr;
-  // What was merged into a rounded weight would be lost if that were rounded again.
+  // An adapter merged into a quantised weight would be lost if the result were quantised again.
   const bool stays = is_plain || !stored.computed;
   return stays && can_hold(choice.files, *kept.format) && kept.format->row_bytes(256) > 0
              ? *kept.format
              : f32_format();
 }
 
-// The logical row that lies at `row` of a file; see StoredTensor::interleaved_row, of which it is
-// the reverse.
+// The logical row at position `row` of a file, the inverse of StoredTensor::interleaved_row.
 int64_t logical_row(int64_t row, int64_t heads, int64_t rows) {
   if (heads == 0) return row;
   const int64_t head_dim = rows / heads;
@@ -134,14 +133,14 @@ int64_t logical_row(int64_t row, int64_t heads, int64_t rows) {
   return row / head_dim * head_dim + within % 2 * (head_dim / 2) + within / 2;
 }
 
-// The largest magnitude that a format can have: the scales of GGUF's blocks are f16.
+// The largest magnitude that a format can represent: the scales of GGUF's blocks are f16.
 float largest_of(const Format& format) {
   if (&format == &f32_format() || &format == &nf4_format())
     return std::numeric_limits<float>::max();
   return &format == &bf16_format() ? 0x1.fep127f : 65504.0f;
 }
 
-// Throws unless all of the numbers are finite, and the format can have them.
+// Throws unless all values are finite and the format can represent them.
 void check_values(const ModelFiles& files, const ModelTensor& tensor, const Tensor& panel) {
   float largest = 0.0f;
   for (const float x : std::span(panel.data<float>(), static_cast<size_t>(panel.size()))) {
@@ -190,7 +189,7 @@ void WeightWriter::write(const ModelTensor& tensor, const ProgressCallback& prog
   check_maps();
 }
 
-// Rows of a panel, whole heads of those that are interleaved.
+// Rows per panel; whole heads where rows are interleaved.
 int64_t WeightWriter::panel_step(const ModelTensor& tensor, int64_t heads) const {
   const int64_t step = std::min(tensor.spec.rows, encode_panel_rows(tensor.spec.cols));
   if (heads == 0) return step;
@@ -198,7 +197,7 @@ int64_t WeightWriter::panel_step(const ModelTensor& tensor, int64_t heads) const
   return std::max(head_dim, step / head_dim * head_dim);
 }
 
-// Calls fill(row of the model, its bytes to be) for all rows of a panel, then writes it.
+// Calls fill(logical row, destination) for all rows of a panel, then writes it.
 template <class Fill>
 void WeightWriter::write_panel(const ModelTensor& tensor, int64_t heads, int64_t begin, int64_t end,
                                const ProgressCallback& progress, const Fill& fill) {
@@ -249,7 +248,7 @@ void WeightWriter::encode(const ModelTensor& tensor, const StoredTensor& stored,
   }
 }
 
-// In formats whose rows do not lie one after another: all of them in memory.
+// For formats whose rows do not lie one after another: encodes all of them in memory.
 void WeightWriter::encode_whole(const ModelTensor& tensor, const StoredTensor& stored,
                                 const ProgressCallback& progress) {
   const int64_t rows = tensor.spec.rows, cols = tensor.spec.cols;
@@ -279,7 +278,7 @@ std::vector<ModelTensor> tensors_to_write(const ModelFiles& files, const Storage
                                           std::vector<std::string>& notes) {
   const ChosenStorage chosen(choice);
   const bool tied = files.config.tie_word_embeddings;
-  std::map<std::string, int64_t> narrow_weights;  // by what they got, and instead of what
+  std::map<std::string, int64_t> narrow_weights;  // description of the change -> number of weights
   std::vector<ModelTensor> tensors;
   for (const WeightSpec& weight : weights_of(files.config, StageSpec::whole(files.config))) {
     const StoredTensor& kept = stored_tensor(files, *choice.kept, weight.name);

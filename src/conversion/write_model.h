@@ -1,4 +1,4 @@
-// A model's weights from one kind of file into another, a panel in memory at a time.
+// Writes a model's weights from one kind of file into another, with one panel in memory at a time.
 #pragma once
 
 #include <memory>
@@ -16,34 +16,35 @@ namespace jackscrew {
 
 enum class ModelFormat : uint8_t { hf, gguf };  // a Hugging Face directory, or one file
 
-// In which formats weights are written.
+// How weights are stored in the output.
 struct StorageChoice {
   ModelFormat files = ModelFormat::hf;
-  // Of the recipe, a format or a GGUF file's mixture; "keep": as they are stored, where the files
-  // can hold that.
+  // The recipe's: a format, the name of a GGUF mixture, or "keep": formats stay as they are where
+  // the files can hold them.
   std::string storage;
-  // Whose formats are kept: the model itself, or what was merged into it was computed from.
+  // The weights whose formats are kept: the model itself or, if adapters were merged, the base.
   const WeightSource* kept = nullptr;
 };
 
-// The mixture of a GGUF file with that storage; null where it has none.
+// The GGUF mixture named by the storage; null where it names none.
 const GgufMixture* mixture_of(const StorageChoice& choice);
 
-// The weights of a model as they will be written, in its order. Vectors of GGUF files are f32, as
-// llama.cpp wants them. The head, which is the most sensitive to rounding, gets 6 bits or 8 where
-// the rest has fewer; what cannot have a format of 256 in a block has a wider one of 32, or f16, as
-// llama.cpp's quantiser gives it. Such exceptions are told in `notes`, a line each. Throws
-// Error(usage) where the files have no such storage, Error(model) where a weight is missing.
+// The weights of a model as they will be written, in the model's order. Vectors in GGUF files are
+// f32, as llama.cpp expects. The head, the most sensitive to rounding, gets 6 or 8 bits where the
+// rest has fewer. A weight whose rows blocks of 256 do not divide gets a wider format with blocks
+// of 32, or f16, as llama.cpp's quantiser does. Such exceptions are reported in `notes`, a line
+// each. Throws Error(usage) where the files have no such storage, Error(model) where a weight is
+// missing.
 std::vector<ModelTensor> tensors_to_write(const ModelFiles& files, const StorageChoice& choice,
                                           std::vector<std::string>& notes);
 
-// Writes weights of a model one at a time; its settings are those of write_weights().
+// Writes the weights of a model one at a time; write_weights() documents values and errors.
 class WeightWriter {
  public:
   // All must outlive it.
   WeightWriter(const Recipe& recipe, const ModelFiles& files, ModelWriter& writer);
 
-  // The weights in the writer's order. `progress` is told of bytes.
+  // Weights must come in the writer's order. `progress` is told the bytes written.
   void write(const ModelTensor& tensor, const ProgressCallback& progress);
 
  private:
@@ -64,12 +65,12 @@ class WeightWriter {
   std::unique_ptr<Device> device_;
   Memory memory_;
   std::unique_ptr<Ops> ops_;
-  std::vector<uint8_t> out_;  // the panel as it is to be written
+  std::vector<uint8_t> out_;  // the panel as it will be written
 };
 
 // Writes all of `tensors`: bytes as they are where the format stays, else the nearest codes. Throws
-// Error(model) for a weight that is damaged, or too large for its format (which, and why), and
-// Error(non_finite). The recipe says how many threads compute; bits do not depend on that.
+// Error(model) for a weight that is damaged or too large for its format, naming both, and
+// Error(non_finite). The recipe sets the number of threads; the result does not depend on it.
 void write_weights(const Recipe& recipe, const ModelFiles& files,
                    const std::vector<ModelTensor>& tensors, ModelWriter& writer,
                    const ProgressStyle& style);

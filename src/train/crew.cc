@@ -26,8 +26,8 @@ MessageWriter message(Command command) {
 
 }  // namespace
 
-// Takes pieces until `next` has none left, even where the sink fails: the rank that sends them does
-// not know, and goes on.
+// Takes pieces until next() returns an empty one, even after the sink has failed: the sending rank
+// does not know of that and goes on.
 template <class Next>
 void take_all(const ByteSink& sink, const Next& next) {
   std::exception_ptr failure;
@@ -42,13 +42,13 @@ void take_all(const ByteSink& sink, const Next& next) {
   if (failure) std::rethrow_exception(failure);
 }
 
-// A state as a rank has it; other ranks may have it as well.
+// A state, and the ranks that hold it.
 struct Crew::Listed {
   StateRef state;
-  std::vector<int> ranks;  // that have it; the first is read
+  std::vector<int> ranks;  // that hold it; the first one is read
 };
 
-// Reads from the first of the ranks that have a state, and writes to all of them.
+// Reads from the first of the ranks that hold a state, and writes to all of them.
 class Crew::State : public RemoteState {
  public:
   State(Crew& crew, Listed listed) : crew_(crew), listed_(std::move(listed)) {}
@@ -90,7 +90,7 @@ Crew::Crew(const Recipe& recipe, const ModelFiles& files, Transport* transport)
 
 Crew::~Crew() = default;
 
-// The flag stays where work throws.
+// If work() throws, the flag stays set.
 template <class Work>
 auto Crew::together(const Work& work) {
   in_common_work_ = !is_alone();
@@ -104,7 +104,8 @@ auto Crew::together(const Work& work) {
   }
 }
 
-// Whoever cannot be reached once will not be the next time.
+// A failure means that ranks are lost: a rank that cannot be reached once will not be reachable
+// later.
 void Crew::communicate(const std::function<void()>& work) {
   try {
     work();
@@ -141,8 +142,8 @@ std::vector<int> Crew::replicas_of(int rank) const {
   return out;
 }
 
-// Works as the others do and hears of all of them how that went, whoever fails: they wait for what
-// comes next. Returns what each answers.
+// Does this rank's part of a command and hears from every rank whether its part succeeded, even if
+// one fails: ranks that succeeded wait for the next command. Returns the ranks' answers.
 std::vector<std::vector<uint8_t>> Crew::begin_together(const std::function<void()>& work) {
   std::optional<Error> failure;
   std::vector<std::vector<uint8_t>> results;
@@ -150,7 +151,7 @@ std::vector<std::vector<uint8_t>> Crew::begin_together(const std::function<void(
     try {
       work();
     } catch (const Error& error) {
-      if (error.kind() == ErrorKind::interrupted) throw;  // nobody is waited for
+      if (error.kind() == ErrorKind::interrupted) throw;  // do not wait for the other ranks
       failure = error;
     }
     for (int rank = 1; rank < ranks(); ++rank) {
@@ -325,8 +326,8 @@ nlohmann::json Crew::adapter() {
   return session_->learner().adapter();
 }
 
-// In the order of one rank that holds all: what learners keep for the whole run, then the states of
-// the model's weights, stage by stage.
+// The order is that of a single rank with the whole model: first what learners keep for the whole
+// run, then the states of the weights, stage by stage.
 void Crew::visit(const StateVisitor& visitor) {
   if (is_alone()) return session_->visit(visitor);
   std::vector<Listed> all;

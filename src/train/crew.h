@@ -1,6 +1,6 @@
-// All sessions of a run: that of this process, which is rank 0, and those of the other ranks, which
-// do what this one tells them (train/worker.h). A run of one rank has no others, and then this is
-// its session and no more. Ranks cannot disagree on what comes next: only rank 0 decides.
+// All sessions of a run: this process's, which is rank 0, and those of the other ranks, which obey
+// its commands (train/worker.h). With one rank the crew is just its session. Ranks cannot disagree
+// on what comes next, because only rank 0 decides.
 #pragma once
 
 #include <functional>
@@ -21,7 +21,7 @@ namespace jackscrew {
 // this exit code. `transport` may be null.
 void dismiss(Transport* transport, int exit_code);
 
-// What one rank holds, and has done for others, so far.
+// What one rank holds, and the traffic and waiting so far.
 struct RankReport {
   std::string host;
   Ledger device, masters;
@@ -38,15 +38,16 @@ class Crew : public ResultSource {
   const Layout& layout() const { return use_.place.layout; }
   const SessionUse& use() const { return use_; }
 
-  // Every rank rehearses its part; the plan is rank 0's. Throws Error(does_not_fit) where one
-  // rank's does not fit, or those of a machine do not together, and what opening.h refuses.
+  // Every rank rehearses its part; returns rank 0's plan. Throws Error(does_not_fit) where a rank
+  // does not fit, or where the ranks of one machine do not fit together, and the errors of
+  // opening.h.
   SessionPlan rehearse();
-  // Makes all sessions.
+  // Creates the sessions of all ranks.
   void load(const SessionPlan& plan, const ProgressStyle& style);
-  // That of this process.
+  // This process's session.
   Session& session() { return *session_; }
 
-  // As those of Session and Learner, of all.
+  // The functions of Session and Learner of these names, applied to all ranks.
   void begin_run(int64_t total_steps);
   void accumulate(const StepBatch& batch, double learning_rate, int64_t step);
   void apply(const WeightDecay& weight_decay);
@@ -64,15 +65,14 @@ class Crew : public ResultSource {
   std::vector<SafetensorsSpec> weights() override;
   void write_weight(const std::string& name, const ByteSink& sink) override;
 
-  // One for each rank.
+  // One report per rank.
   std::vector<RankReport> reports();
-  // Whether other ranks do what this one was about to do with them when it failed, or cannot be
-  // reached.
+  // Whether this rank failed within work that other ranks share, or other ranks cannot be reached.
   bool is_in_common_work() const { return in_common_work_ || has_lost_ranks_; }
 
  private:
   class State;
-  // Runs work that other ranks share.
+  // Runs work that other ranks share; is_in_common_work() is true meanwhile.
   template <class Work>
   auto together(const Work& work);
   struct Listed;
@@ -85,7 +85,7 @@ class Crew : public ResultSource {
   void tell_all(const MessageWriter& message);
   void tell_all(Command command);
   std::vector<uint8_t> hear(int rank);
-  // Ranks that hold the same stage as `rank`, itself among them.
+  // The ranks that hold the same stage as `rank`, itself included.
   std::vector<int> replicas_of(int rank) const;
 
   const Recipe& recipe_;
@@ -94,7 +94,7 @@ class Crew : public ResultSource {
   SessionUse use_;
   std::unique_ptr<Session> session_;
   bool in_common_work_ = false, has_lost_ranks_ = false;
-  std::map<std::string, int> owners_;  // ranks of weights that this one has not
+  std::map<std::string, int> owners_;  // weight name -> rank, for weights that rank 0 does not hold
 };
 
 }  // namespace jackscrew

@@ -1,4 +1,4 @@
-// What rank 0 of a run tells the others, and how it is written.
+// The messages from rank 0 to the other ranks, and their encoding.
 #pragma once
 
 #include <optional>
@@ -10,17 +10,16 @@
 
 namespace jackscrew {
 
-// Each is followed by its arguments, in the order in which worker.cc reads them.
+// Each command is followed by its arguments, in the order in which worker.cc reads them.
 enum class Command : uint8_t {
-  // The program's version, recipe, place, facts; answers with what it needs of the machine's
-  // memory,
-  // or with a failure.
+  // The program's version, recipe, place, facts; answers with the memory that the rank needs on its
+  // machine, or with a failure.
   open,
-  load,               // the session comes into being; answers, or fails
+  load,               // creates the session; answers success or failure
   begin_run,          // total steps
   accumulate,         // step, learning rate, batch
   apply,              // weight decay
-  result,             // forgets a step that was not finite
+  result,             // also forgets a step that was not finite
   losses,             // batch; the last stages answer
   logits,             // ids, rows, use of the cache
   list_states,        // answers
@@ -37,19 +36,20 @@ enum class Command : uint8_t {
   finish              // exit code; the last
 };
 
-// No message between ranks is larger, but for pieces of tensors.
+// The largest message between ranks, except for pieces of tensors.
 inline constexpr int64_t kLargestMessage = int64_t{1} << 30;
 
 void put(MessageWriter& out, const StepBatch& batch);
 StepBatch get_batch(MessageReader& in);
 void put(MessageWriter& out, const Place& place);
 Place get_place(MessageReader& in);
-// Without values: name, role, type and shape, and what checkpoints do with it.
+// A state without its values: name, role, type, shape, and how checkpoints treat it.
 void put(MessageWriter& out, const StateRef& state);
 StateRef get_state(MessageReader& in);
 void put(MessageWriter& out, const Ledger& ledger);
 Ledger get_ledger(MessageReader& in);
-// Of a rank that could not do what it was asked, and waits for what comes next; or that it could.
+// An optional failure: of a rank that could not do what it was asked and waits for the next
+// command; nullopt: it succeeded.
 void put_failure(MessageWriter& out, const std::optional<Error>& failure);
 std::optional<Error> get_failure(MessageReader& in);
 

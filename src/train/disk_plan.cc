@@ -11,19 +11,20 @@ namespace jackscrew {
 
 namespace {
 
-// Whether a run may save after `done` steps, the last aside.
+// Whether a run may save after `done` steps, not counting the end.
 bool may_save(const Recipe& recipe, int64_t done) {
   return (recipe.save_steps > 0 && done % recipe.save_steps == 0) ||
          (recipe.load_best_model_at_end && done % recipe.eval_steps == 0);
 }
 
-// How many checkpoints there are at once, at most, in a run of so many steps.
+// The most checkpoints that exist at once in a run of `steps` steps.
 int64_t checkpoints_at_once(const Recipe& recipe, int64_t steps) {
   const bool best = recipe.load_best_model_at_end;
   int64_t saved = recipe.save_steps > 0 ? ceil_div(steps, recipe.save_steps) : 0;
   if (best) saved = checked_add(saved, ceil_div(steps, recipe.eval_steps));
   if (recipe.save_total_limit == 0) return saved;
-  // A new one is complete before the oldest goes, and that of the best evaluation does not count.
+  // A new checkpoint is complete before the oldest is removed, and that of the best evaluation does
+  // not count towards the limit.
   return std::min(saved, checked_add(recipe.save_total_limit, best ? 2 : 1));
 }
 
@@ -32,7 +33,7 @@ int64_t largest_checkpoint(const Recipe& recipe, Session& session, int64_t total
   const std::string recipe_yaml = recipe.to_yaml();
   const int64_t steps = std::min(total_steps, kPlannedSteps);
   int64_t largest = 0;
-  bool is_known = false;  // the size of what there is now
+  bool is_known = false;  // whether `largest` covers the present states
   for (int64_t done = 1; done <= steps; ++done) {
     if (session.pass_step(done - 1)) is_known = false;
     if (is_known || (done < steps && !may_save(recipe, done))) continue;

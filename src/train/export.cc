@@ -36,7 +36,8 @@ void export_model(ResultSource& source, const ModelFiles& files, const Tokenizer
   writer.close();
 }
 
-// What an earlier result has and this one does not would be read as a part of it.
+// Removes files that an earlier result has and this one does not: they would be read as part of
+// this one.
 void remove_others(const fs::path& result, const fs::path& from) {
   std::vector<fs::path> others;
   for (const auto& entry : fs::directory_iterator(from)) {
@@ -53,7 +54,7 @@ void remove_others(const fs::path& result, const fs::path& from) {
 }
 
 // Moves the files of a finished directory into place, the weights last: whoever sees them sees a
-// model.
+// complete model.
 void move_files(const fs::path& from, const fs::path& to) {
   std::vector<fs::path> paths;
   for (const auto& entry : fs::recursive_directory_iterator(from)) {

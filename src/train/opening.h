@@ -1,5 +1,5 @@
-// What ranks settle before any of them allocates: that they have the same program and model, and
-// that each machine has room for all ranks on it.
+// Checks that ranks make before any of them allocates: all have the same program and model, and
+// each machine has room for all ranks on it.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace jackscrew {
 
-// What all ranks must have alike, or they would not compute the same.
+// What must be the same on all ranks, or they would compute different things.
 struct RankFacts {
   std::string isa;     // the level that this machine would compute with
   uint32_t model = 0;  // model_fingerprint()
@@ -21,25 +21,25 @@ RankFacts facts_of(const Recipe& recipe, const ModelFiles& files);
 void put(MessageWriter& out, const RankFacts& facts);
 RankFacts get_facts(MessageReader& in);
 
-// Throws Error(device) where another rank's program is of another version; messages are understood
-// by the same one alone.
+// Throws Error(device) where rank 0's program is of another version than this rank's: only equal
+// versions understand each other's messages.
 void require_version(const std::string& first, const std::string& own);
-// `first`: rank 0's. Throws Error(model) or Error(device). Instruction sets may differ between the
-// stages of a pipeline, but not between replicas.
+// `first` is rank 0's. Throws Error(model) or Error(device). Instruction sets may differ between
+// the stages of a pipeline, but not between replicas.
 void require_alike(const RankFacts& first, const RankFacts& own, const Layout& layout);
 
 // Ranks exchange tensors as they lie in memory. Throws Error(usage) for a device whose memory the
 // host cannot read.
 void require_host_memory(const Device& device);
 
-// Of one rank.
+// The memory of one rank.
 struct RankMemory {
   std::string host;
-  int64_t needed = 0;                // bytes of that machine's memory, in all
-  std::optional<int64_t> available;  // that it can take there; nullopt: nobody holds it to a number
+  int64_t needed = 0;                // bytes of that machine's memory, in total
+  std::optional<int64_t> available;  // free there, bytes; nullopt: no limit
 };
 RankMemory memory_of(const Recipe& recipe, const SessionPlan& plan, const std::string& host);
-// Throws Error(does_not_fit) where the ranks of one machine need more than it has.
+// Throws Error(does_not_fit) where the ranks of one machine together need more than it has.
 void require_fit_together(std::span<const RankMemory> ranks);
 
 }  // namespace jackscrew

@@ -30,7 +30,7 @@ bool is_same_place(const fs::path& a, const fs::path& b) {
   return fs::equivalent(a, b, missing) && !missing;
 }
 
-// `source`: a directory, or a file in one, which may be a link to a file in another.
+// `source` is a directory, or a file in one; the file may be a link into another directory.
 void refuse_source(const fs::path& output, const std::string& source, const char* option) {
   std::error_code missing;
   const fs::path place = fs::canonical(source, missing);

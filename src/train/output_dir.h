@@ -1,4 +1,4 @@
-// The directory that a run writes into, and what must not come to harm there.
+// The directory that a run writes into, and the protection of what is already there.
 #pragma once
 
 #include <optional>
@@ -10,31 +10,31 @@
 
 namespace jackscrew {
 
-// Throws Error(usage) when the recipe's output_dir is not a directory, is where the model or
-// adapter is read from, or holds files of the names that a run writes but no run's. Changes
-// nothing.
+// Throws Error(usage) where the recipe's output_dir is not a directory, is where the model or
+// adapter is read from, or holds files with names that a run writes although they are not a run's.
+// Changes nothing.
 void check_output_dir(const Recipe& recipe);
 
-// A run's directory, from before anything is written to it.
+// Holds a run's directory, from before anything is written to it.
 class OutputClaim {
  public:
-  // Creates the directory where it is missing, holds it against other runs, and removes what a
-  // killed run left half-written. Throws Error(generic) when the system refuses or another run is
-  // at work.
+  // Creates the directory where it is missing, locks it against other runs, and removes what a
+  // killed run left half-written. Throws Error(generic) where the system refuses or another run
+  // holds the lock.
   explicit OutputClaim(const fs::path& output_dir);
-  // A directory that it created goes again, unless keep() was called.
+  // Removes the directory if this created it, unless keep() was called.
   ~OutputClaim();
   OutputClaim(const OutputClaim&) = delete;
   OutputClaim& operator=(const OutputClaim&) = delete;
 
   void keep() { is_new_ = false; }
 
-  // The path that leads to the claimed directory now. Where that was moved, it is the new one, of
-  // which a warning tells the first time: another run may have taken the old name. Where it was
-  // removed and nothing has its name, it is made again. Throws Error(generic) where it cannot be
-  // found and another one has its name: nothing may be written there.
+  // The present path of the claimed directory. If it was moved, returns the new path and warns the
+  // first time: another run may have taken the old name. If it was removed and nothing has its
+  // name, creates it again. Throws Error(generic) where it cannot be found and another directory
+  // has its name: nothing may be written there.
   const fs::path& path();
-  // The same, but makes nothing: nullptr where it cannot be found.
+  // The same, but creates nothing: nullptr where it cannot be found.
   const fs::path* find();
 
  private:
@@ -46,19 +46,19 @@ class OutputClaim {
   DirectoryLock lock_;
 };
 
-// The log in output_dir; every run writes it first.
+// The log in output_dir; the first file that a run writes.
 inline constexpr const char* kLogName = "train_log.jsonl";
 
 // Whether the weights of a result are at the top of the directory.
 bool has_result(const fs::path& output_dir);
 
-// Where the tokens of large data are kept, for runs that go on.
+// Where the tokens of large data are kept for resumed runs.
 fs::path tokens_directory(const fs::path& output_dir);
 
-// Where models are that the recipe wants beside the result; of this very result, always.
+// Where the models of the recipe's `export` are, always those of the present result.
 fs::path exports_directory(const fs::path& output_dir);
 
-// Where the result is put together before its files move to the top of the directory.
+// Where the result is assembled before its files move to the top of the directory.
 fs::path result_staging(const fs::path& output_dir);
 
 }  // namespace jackscrew

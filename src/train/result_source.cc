@@ -12,7 +12,7 @@ namespace jackscrew {
 
 namespace {
 
-// What the result has a weight in.
+// The format of a weight in the result.
 const Format& result_format(const Weight& weight) {
   const Format& format = weight.stored_format();
   return safetensors_dtype(format) != nullptr ? format : f32_format();
@@ -25,8 +25,8 @@ SafetensorsSpec weight_spec(const Weight& weight) {
   return spec;
 }
 
-// The master of a weight that waits its turn. What learns all the time is exported as it is stored,
-// which is what was evaluated.
+// The master of a weight that is waiting for its rotation. A weight that always learns has none
+// here: it is exported as it is stored, which is what was evaluated.
 std::optional<Tensor> master_of(const Parameter& parameter) {
   std::optional<Tensor> master;
   parameter.slot->visit([&](const StateRef& state) {
@@ -35,7 +35,7 @@ std::optional<Tensor> master_of(const Parameter& parameter) {
   return master;
 }
 
-// Rows [begin, end) as exactly as they are known.
+// Reads rows [begin, end) as exactly as they are known: from the master if there is one.
 void read_rows(Session& session, const Weight& weight, const std::optional<Tensor>& master,
                int64_t begin, int64_t end, std::vector<float>& values) {
   const Tensor out(values.data(), DType::f32, {end - begin, weight.cols()});

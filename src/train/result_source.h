@@ -1,4 +1,4 @@
-// What a result is written from: the weights and states of a run, wherever they are.
+// The weights and states of a run from which a result is written, wherever they are.
 #pragma once
 
 #include <functional>
@@ -21,15 +21,15 @@ class ResultSource {
   virtual nlohmann::json adapter() = 0;
   virtual void visit(const StateVisitor& visitor) = 0;
   virtual Ops& ops() = 0;
-  // The model's weights in its order, as the result has them: those in a format that safetensors
-  // has keep their type, all others become F32.
+  // The model's weights in its order, as the result has them: a format that safetensors has keeps
+  // its type, all others become F32.
   virtual std::vector<SafetensorsSpec> weights() = 0;
-  // Calls sink(bytes) with the bytes of such a weight in order, some at a time: as exactly as its
-  // values are known.
+  // Calls sink(bytes) with consecutive pieces of such a weight's bytes. The values are as exact as
+  // they are known: a master is preferred to a rounded weight.
   virtual void write_weight(const std::string& name, const ByteSink& sink) = 0;
 };
 
-// That of a run in one session.
+// The source of a run in one session.
 class SessionResult : public ResultSource {
  public:
   explicit SessionResult(Session& session) : session_(session) {}

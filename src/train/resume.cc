@@ -18,7 +18,7 @@ OptionSet saved_options(const fs::path& directory, const OptionSet& options) {
   OptionSet saved;
   for (const OptionTable& table : options.tables()) saved.add(table);
   for (const Assignment& assignment : read_recipe_file(directory / "recipe.yaml")) {
-    // Another version may have had others; that it was another is said anyway.
+    // Another version may have had other options; resume_warnings() names the version anyway.
     if (saved.find(assignment.name) != nullptr) saved.set(assignment);
   }
   return saved;

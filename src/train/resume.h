@@ -1,4 +1,4 @@
-// What a run that goes on from a checkpoint has to say first.
+// Warnings and checks for a run that resumes from a checkpoint.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace jackscrew {
 
-// For OptionChange::text().
+// The argument `when` of OptionChange::text().
 inline constexpr const char* kCheckpointTime = "when the checkpoint was written";
 
 struct OptionChange {
@@ -20,14 +20,14 @@ struct OptionChange {
   std::string text(const std::string& when) const;
 };
 
-// Every option that affects the result and is not what it was. `directory`: a checkpoint or an
-// output_dir, whose recipe.yaml is compared.
+// Every option that affects the result and differs from the earlier run. `directory` is a
+// checkpoint or an output_dir, whose recipe.yaml is compared.
 std::vector<OptionChange> changed_options(const fs::path& directory, const OptionSet& options);
 
-// A line for each way in which the run that wrote the checkpoint had another result than this one
-// would have: its program and machine, its data, and every option that affects the result. Throws
-// Error(model) or Error(usage) when the checkpoint does not say, and Error(data) where files of
-// data have changed under their names and nobody named this checkpoint to go on from.
+// A line for each difference between the run that wrote the checkpoint and this one that changes
+// the result: program and machine, data, options. Throws Error(model) or Error(usage) where the
+// checkpoint does not say, and Error(data) where data files have changed under the same names and
+// the recipe does not name this checkpoint.
 std::vector<std::string> resume_warnings(const fs::path& checkpoint, const CheckpointInfo& now,
                                          const OptionSet& options);
 

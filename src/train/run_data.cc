@@ -12,7 +12,7 @@ namespace jackscrew {
 
 namespace {
 
-// Of what directories hold and the run does not use.
+// Warns of files in data directories that the run does not use.
 void warn_of_files(const std::vector<DataPlace>& data, const std::vector<DataPlace>& eval_data,
                    bool evaluates) {
   for (const DataPlace& place : data) {

@@ -26,7 +26,8 @@ fs::path path_of(const RunExport& wanted, const fs::path& output_dir) {
          fmt::format("model{}{}", storage, wanted.gguf ? ".gguf" : "");
 }
 
-// What merge or export is told, to write it: of the run's settings those that are of files, too.
+// The settings with which merge or export would write it, including those of the run that concern
+// files.
 std::vector<Assignment> conversion_settings(const Recipe& recipe, const RunExport& wanted,
                                             const fs::path& output_dir, bool adapter) {
   const std::string result = output_dir.string();
@@ -35,7 +36,7 @@ std::vector<Assignment> conversion_settings(const Recipe& recipe, const RunExpor
     settings.push_back({name, text, "train", {}});
   };
   add("model", adapter ? recipe.model : result);
-  // A plan need not know where the result will be.
+  // While planning, the result's place may be unknown.
   if (adapter && !result.empty()) settings.push_back({"adapter", "", "train", std::vector{result}});
   add("storage", wanted.storage);
   add(wanted.gguf ? "output" : "output_dir", path_of(wanted, output_dir).string());
@@ -58,7 +59,7 @@ Recipe conversion_recipe(const Recipe& recipe, const RunExport& wanted, const fs
   return conversion;
 }
 
-// Whose result is an adapter; null: a model is.
+// The learner if its result is an adapter; null if it is a model.
 std::unique_ptr<Learner> adapter_learner(const Recipe& recipe) {
   auto learner = find_learner(recipe.learner).make(recipe.options);
   return learner->adapter().is_null() ? nullptr : std::move(learner);
@@ -74,13 +75,13 @@ std::string conversion_command(const Recipe& recipe, const RunExport& wanted,
   return command;
 }
 
-// The model with an adapter of that learner merged into it, as far as nothing need be learned for
-// that. A named shape has its weights in checkpoint_dtype.
+// The model with the learner's adapter merged, as formats and shapes: no value is needed. A named
+// shape has its weights in checkpoint_dtype.
 std::shared_ptr<WeightSource> planned_merge(const Recipe& recipe, const ModelFiles& files,
                                             Learner& learner) {
   const auto weights = weights_of(files.config, StageSpec::whole(files.config));
   learner.plan(weights);
-  // Whether a weight changes is all that is asked: no merge is ever made.
+  // Only whether a weight changes is asked: the merge is never run.
   const AdapterValues none = [](const std::string&, std::initializer_list<int64_t>) {
     return std::span<const float>();
   };
@@ -104,7 +105,7 @@ const Format& format_of_dtype(const std::string& dtype) {
   return f32_format();
 }
 
-// A result's weights as its files will have them; those that `specs` leaves out in f32.
+// The result's weights as its files will have them; weights missing from `specs` are f32.
 std::shared_ptr<WeightSource> planned_result(const ModelFiles& files,
                                              const std::vector<SafetensorsSpec>& specs) {
   auto source = std::make_shared<PlannedSource>();
@@ -116,7 +117,7 @@ std::shared_ptr<WeightSource> planned_result(const ModelFiles& files,
   return source;
 }
 
-// What went wrong with one of several.
+// Rethrows `error`, naming which export failed.
 [[noreturn]] void fail_export(const RunExport& wanted, const Error& error) {
   throw Error(error.kind(), fmt::format("export={}: {}", wanted.text, error.what()), error.hint());
 }

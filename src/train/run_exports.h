@@ -1,5 +1,5 @@
-// Models that a run leaves beside its result, for other programs: what `export` asks for. They are
-// written from the finished result, as merge and export write them.
+// Models for other programs beside a run's result: what `export` asks for. They are written from
+// the finished result, as merge and export write them.
 #pragma once
 
 #include <functional>
@@ -14,23 +14,24 @@
 
 namespace jackscrew {
 
-// Of all functions: `files` are the model that the recipe trains.
+// In all functions, `files` is the model that the recipe trains.
 
-// Throws Error(usage) or Error(model) where one of them cannot be, whatever is learned: a format or
-// a GGUF file that has no place for it, an adapter that is no part of a weight.
+// Throws Error(usage) or Error(model) where an export is impossible whatever is learned: a format
+// or GGUF file that has no place for it, an adapter that cannot be merged into weights.
 void check_exports(const Recipe& recipe, const ModelFiles& files);
 
-// The bytes of all their files. `weights` are those of the result where that is a model
-// (ResultSource::weights()). Throws as check_exports() does. Where the model has no tokenizer that
-// can be used, as with that of bytes.
+// The bytes of all their files. `weights` are the result's where it is a model
+// (ResultSource::weights()). Throws as check_exports() does. A model without a usable tokenizer is
+// planned with the byte tokenizer.
 int64_t export_bytes(const Recipe& recipe, const ModelFiles& files,
                      const std::vector<SafetensorsSpec>& weights);
 
-// Whether output_dir, which has the result, lacks one of them.
+// Whether output_dir, which holds the result, lacks one of them.
 bool lacks_exports(const Recipe& recipe, const fs::path& output_dir);
 
-// Writes those that output_dir lacks, one after the other; each appears whole or not at all.
-// `say` is told of every one. Throws Error of what went wrong, with how to do it again.
+// Writes those that output_dir lacks, one after another; each appears whole or not at all. Calls
+// `say` with a line for each. Throws the error of the first that fails, with the command that
+// repeats it.
 void write_exports(const Recipe& recipe, const ModelFiles& files, const fs::path& output_dir,
                    const ProgressStyle& style, const std::function<void(const std::string&)>& say);
 

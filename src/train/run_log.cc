@@ -17,7 +17,7 @@ namespace jackscrew {
 
 namespace {
 
-// A line of ours, with its colours.
+// Prints a line that has the program's own colour codes.
 void speak(const TrainConsole& console, const std::string& line) {
   if (!console.style.quiet) write_message(console.out, line + "\n");
 }
@@ -128,7 +128,7 @@ void RunLog::introduce_ranks() {
                   stages, counted(layout.lanes, "lane")));
 }
 
-// What each rank held, how long it waited for others, and what it sent.
+// Tells for each rank what it held, how long it waited for others, and what it sent.
 void RunLog::report_ranks(int64_t done) {
   if (run_.crew.layout().ranks() == 1) return;
   const std::vector<RankReport> reports = run_.crew.reports();
@@ -177,7 +177,7 @@ void RunLog::log_start(int64_t first, int64_t trained) {
   events_.write(EventKind::start, first, start);
 }
 
-// What the device's memory holds, where that has changed.
+// Logs the purposes of the device's memory if they have changed.
 void RunLog::log_booked(int64_t step) {
   const auto& booked = run_.crew.session().memory().ledger().current;
   if (booked == booked_) return;
@@ -188,15 +188,15 @@ void RunLog::log_booked(int64_t step) {
 void RunLog::worked(const StepBatch& batch, double seconds) {
   resident_peak_ = std::max(resident_peak_, anonymous_resident_bytes());
   unlogged_.tokens += batch.tokens;
-  // Of this rank's stage, and of its share of the batch.
+  // Of this rank's stage and its share of the batch only.
   unlogged_.flops += training_flops(run_.crew.session().stage(), batch) /
                      static_cast<double>(run_.crew.layout().replicas);
   unlogged_.seconds += seconds;
   seconds_ += seconds;
 }
 
-// Other programs may have slowed the measurement of the peak: what surpasses it is reason to
-// measure again, a few times; then it is not known.
+// Other programs may have slowed the measurement of the peak. If a step surpasses it, measures
+// again, up to kMeasurements times; after that the share is unknown.
 std::optional<double> RunLog::share_of_peak(double flops) {
   constexpr int kMeasurements = 3;
   while (peak_.flops > 0 && flops > peak_.flops && peak_measurements_ < kMeasurements) {
@@ -245,7 +245,7 @@ void RunLog::step(int64_t done, const StepResult& result, double seconds_left) {
   board_.scalar("train/tokens_per_second", done, static_cast<float>(line.tokens_per_second));
 }
 
-// Work that a GPU's driver does not record is issued anew every time: right, and slower.
+// Work that the GPU's driver refuses to record is issued anew every time: correct, but slower.
 void RunLog::warn_of_refused_graphs() {
   const RepeatCounts counts = run_.crew.session().ops().repeat_counts();
   if (counts.refused == 0 || std::exchange(warned_of_graphs_, true)) return;
@@ -255,7 +255,7 @@ void RunLog::warn_of_refused_graphs() {
                   counts.refusal));
 }
 
-// Of the micro-batches and updates of this process; without fields where nothing is recorded.
+// Counts micro-batches and updates of this process; no fields where nothing is recorded.
 JsonObject RunLog::graphs_json() const {
   const RepeatCounts counts = run_.crew.session().ops().repeat_counts();
   JsonObject out;

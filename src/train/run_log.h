@@ -1,4 +1,5 @@
-// What a run tells: lines for the user, events in train_log.jsonl, curves for TensorBoard.
+// Everything that a run reports: lines for the user, events in train_log.jsonl, curves for
+// TensorBoard.
 #pragma once
 
 #include <array>
@@ -15,12 +16,12 @@
 
 namespace jackscrew {
 
-// Lines of a run go to console.out, unless it is to be quiet.
+// Prints a line of a run to console.out, unless the run is quiet.
 void say(const TrainConsole& console, const std::string& line);
 
 class RunLog {
  public:
-  // What is true of a run from its first step to its last. Everything must outlive the log.
+  // What stays the same from a run's first step to its last. Everything must outlive the log.
   struct Run {
     const Recipe& recipe;
     const TrainConsole& console;
@@ -33,24 +34,24 @@ class RunLog {
     Crew& crew;
   };
 
-  // Begins the files in `output` anew or, with `resumed`, continues them at that step.
-  // `earlier_tokens`: of the steps before it that no line tells of.
+  // Begins the files in `output` anew or, with `resumed`, continues them from that step.
+  // `earlier_tokens` counts tokens of earlier steps that no log line includes.
   RunLog(const Run& run, const fs::path& output, std::optional<int64_t> resumed,
          int64_t earlier_tokens);
 
-  // The lines before the first step, which is `first`; `output` is where the run writes. Measures
-  // the device's peak.
+  // Prints the lines before the first step, which is `first`; `output` is where the run writes.
+  // Measures the device's peak.
   void introduce(int64_t first, const fs::path& output);
-  // What the device reaches; 0 where it is not known.
+  // The measured peak of the device, FLOP/s; 0 where it is not known.
   double peak_flops() const { return peak_.flops; }
 
-  // Steps done since the last line. Evaluations and checkpoints are not work of this kind.
+  // Adds steps to the next log line. Evaluations and checkpoints do not count.
   void worked(const StepBatch& batch, double seconds);
   void waited(double seconds) {
     unlogged_.seconds += seconds;
     seconds_ += seconds;
   }
-  // The line of a step.
+  // Writes the line of a step.
   void step(int64_t done, const StepResult& result, double seconds_left);
 
   void evaluated(int64_t step, double loss, double perplexity, int64_t tokens);
@@ -62,7 +63,7 @@ class RunLog {
   void event(int64_t step, const LearnerEvent& event) {
     events_.write(event.name.c_str(), step, event.fields);
   }
-  // The last events of a run that has written its result to `output`, and how much memory it took.
+  // Writes the last events of a run whose result is in `output`, and its peak memory.
   void ended(int64_t done, const fs::path& output);
 
  private:
@@ -87,12 +88,12 @@ class RunLog {
   Run run_;
   EventLog events_;
   TensorBoardWriter board_;
-  std::array<int64_t, kPurposes> booked_{};  // as it was logged last
+  std::array<int64_t, kPurposes> booked_{};  // as last logged
   Session::Peak peak_;
   int peak_measurements_ = 1;
-  double seconds_ = 0;      // that steps took
+  double seconds_ = 0;      // of all steps
   Work unlogged_;           // of this process, since the last line of the log
-  int64_t earlier_tokens_;  // of what an earlier one did after its last line
+  int64_t earlier_tokens_;  // of an earlier process, after its last log line
   int64_t resident_peak_ = 0;
   bool warned_of_graphs_ = false;
 };

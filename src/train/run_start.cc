@@ -20,10 +20,10 @@ namespace jackscrew {
 
 namespace {
 
-// What the log says of a run that came to its end.
+// What the log says of a run that reached its end.
 struct EndedRun {
   int64_t step;
-  std::string data;  // what it learned from; empty where the log does not say
+  std::string data;  // fingerprint of its data; empty where the log does not say
 };
 
 std::optional<EndedRun> ended_run(const fs::path& output) {
@@ -58,7 +58,7 @@ bool lies_in(const fs::path& checkpoint, const fs::path& output) {
   });
 }
 
-// How to learn on from a result that has no checkpoint of its end.
+// How to train on from a result whose last checkpoint is gone.
 std::string train_on(const fs::path& output) {
   const bool adapter = fs::exists(output / "adapter_config.json");
   return fmt::format("train from the result with {}={} and another output_dir",
@@ -67,7 +67,8 @@ std::string train_on(const fs::path& output) {
 
 constexpr const char* kAnew = "overwrite=true starts over and replaces it";
 
-// Returns where this recipe's run has ended and nothing is left to do, nullopt where it may go on.
+// Returns a value if this recipe's run has ended and nothing is left to do, nullopt if it may
+// continue. Throws where the result is another run's.
 std::optional<FinishedRun> check_result(const Recipe& recipe, const EndedRun& ended,
                                         const fs::path& checkpoint, int64_t total_steps,
                                         const std::string& data) {
@@ -103,7 +104,7 @@ std::optional<FinishedRun> check_result(const Recipe& recipe, const EndedRun& en
                                                   its_end.filename().string(), train_on(output))));
 }
 
-// The newest of the older checkpoints that can be used; empty where there is none.
+// The newest usable checkpoint before `checkpoint`; empty where there is none.
 fs::path usable_before(const fs::path& checkpoint, const fs::path& output) {
   fs::path found;
   for (const fs::path& path : list_checkpoints(output)) {
@@ -118,7 +119,7 @@ fs::path usable_before(const fs::path& checkpoint, const fs::path& output) {
   return found;
 }
 
-// Where the newest checkpoint cannot be used, another is taken only if somebody says so.
+// Where the newest checkpoint cannot be used, an older one is taken only if the recipe names it.
 int64_t step_of(const fs::path& checkpoint, const Recipe& recipe) {
   try {
     return read_checkpoint_info(checkpoint).step;
@@ -132,8 +133,8 @@ int64_t step_of(const fs::path& checkpoint, const Recipe& recipe) {
   }
 }
 
-// The lanes of the run that output_dir has, if there is one to go on with: with them it comes to
-// the same bits, whatever the number of ranks.
+// The lanes of the run in output_dir, if there is one to continue: with the same lanes the bits are
+// the same, whatever the number of ranks.
 std::optional<std::string> lanes_before(const Recipe& recipe) {
   const fs::path path = fs::path(recipe.output_dir) / "recipe.yaml";
   if (recipe.overwrite || recipe.resume == "never" || !fs::exists(path)) return std::nullopt;
@@ -141,7 +142,7 @@ std::optional<std::string> lanes_before(const Recipe& recipe) {
     for (const Assignment& assignment : read_recipe_file(path)) {
       if (assignment.name == "data_parallel" && parse_int(assignment.text)) return assignment.text;
     }
-  } catch (const Error&) {  // no run's: whoever looks at the directory next says so
+  } catch (const Error&) {  // not a run's recipe: whoever looks at the directory next says so
   }
   return std::nullopt;
 }
@@ -188,7 +189,7 @@ RunStart find_start(const Recipe& recipe, int64_t total_steps, const std::string
       start.finished = check_result(recipe, *ended, start.checkpoint, total_steps, data);
       if (start.finished) return start;
     } else if (start.checkpoint.empty() || !lies_in(start.checkpoint, output)) {
-      // Of a run that goes on, or that was allowed to replace it, there is a checkpoint.
+      // A run that can continue, or that was allowed to replace the result, has a checkpoint.
       throw Error(ErrorKind::usage,
                   fmt::format("output_dir {} holds a result, which this run would replace",
                               output.string()),

@@ -1,4 +1,4 @@
-// Whether a run should end before its last step, and which of its evaluations was the best.
+// Decides whether a run should end early, and which of its evaluations was the best.
 #pragma once
 
 #include <cstdint>
@@ -18,15 +18,15 @@ class RunWatch {
 
   explicit RunWatch(const WatchOptions& options) : options_(options) {}
 
-  // Takes up what a log holds of the run so far (report/event_log.h), as if it had been told.
+  // Replays the losses in a log of the run so far (report/event_log.h).
   void replay(const fs::path& log);
-  // Is told of the loss of every logged step, and of every evaluation after a step.
+  // The loss of a logged step, and the loss of an evaluation after `step` steps.
   void logged(double loss);
   void evaluated(int64_t step, double loss);
 
-  // The evaluations have not become better for as long as they may.
+  // Whether the evaluations have not improved for as long as allowed.
   bool out_of_patience() const;
-  // The losses of the last steps were all too high.
+  // Whether the losses of the last steps were all too high.
   bool barks() const;
   std::optional<Best> best() const { return best_; }
 

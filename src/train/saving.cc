@@ -16,7 +16,7 @@ namespace jackscrew {
 namespace {
 
 constexpr double kRetrySeconds = 30;
-constexpr uintmax_t kMoreRoom = 1 << 16;  // bytes; what logs and others take is no reason to try
+constexpr uintmax_t kMoreRoom = 1 << 16;  // bytes; less is the noise of logs and other programs
 
 uintmax_t room_at(const fs::path& place) {
   std::error_code error;
@@ -24,7 +24,7 @@ uintmax_t room_at(const fs::path& place) {
   return error ? 0 : space.available;
 }
 
-// A new one, of a name that nobody could foresee.
+// Creates a directory with an unpredictable name.
 fs::path new_directory() {
   std::string name = (large_temporary_directory() / "jackscrew-XXXXXX").string();
   if (::mkdtemp(name.data()) == nullptr) {
@@ -33,7 +33,7 @@ fs::path new_directory() {
   return name;
 }
 
-// Returns when it may be worth another try, or a stop is asked for.
+// Returns when another try may be worthwhile, or when a stop is requested.
 void wait_for_room(const std::atomic<bool>& stop, const fs::path& place) {
   const Stopwatch watch;
   const uintmax_t room = room_at(place);

@@ -1,4 +1,4 @@
-// Writing what a run must not lose where the system refuses to: a full disk, mostly.
+// Writes what a run must not lose when the system refuses to write, mostly because of a full disk.
 #pragma once
 
 #include <functional>
@@ -10,21 +10,21 @@
 
 namespace jackscrew {
 
-// Runs `write`. Where the system refuses, Error(generic), warns that `what` is not written and that
-// the run continues; returns whether it was written. Other errors are thrown on.
+// Runs `write`. If it throws Error(generic), warns that `what` is not written and that the run
+// continues. Returns whether it was written; other errors propagate.
 bool write_or_warn(const std::string& what, const std::function<void()>& write);
 
-// Runs `write` until it succeeds. Where the system refuses, says so and calls `refused` the first
-// time. Where the disk of `place` is full, tries again as soon as it has more room, at the latest
-// after 30 s, until console.stop asks for the end. Throws the last Error(generic) then, and at once
-// for any other reason or where there is no console.stop.
+// Runs `write` until it succeeds. The first time it throws Error(generic), warns and calls
+// `refused`. If the disk of `place` is full, tries again as soon as there is more room, at the
+// latest after 30 s, until console.stop asks for the end. Throws the last Error(generic) then, and
+// at once for any other reason or where there is no console.stop.
 void write_patiently(const TrainConsole& console, const std::string& what, const fs::path& place,
                      const std::function<void()>& write, const std::function<void()>& refused);
 
-// For the end of a run that cannot write a checkpoint to its output_dir, for the reason `why`:
-// calls write_checkpoint(directory), which returns the checkpoint's path, with a new directory on
-// another disk, as far as there is one. Throws Error(interrupted) that says where it is or, where
-// that fails as well, an error of the kind of `why` with both reasons.
+// For the end of a run that cannot write a checkpoint to its output_dir because of `why`: calls
+// write_checkpoint(directory), which returns the checkpoint's path, with a new directory on another
+// disk if possible. Throws Error(interrupted) naming the place or, where that fails too, an error
+// of kind `kind` with both reasons.
 [[noreturn]] void write_elsewhere(
     ErrorKind kind, const Error& why,
     const std::function<fs::path(const fs::path& directory)>& write_checkpoint);

@@ -30,7 +30,7 @@ namespace jackscrew {
 
 namespace {
 
-// "nan" whatever its sign bit, which says nothing.
+// "nan" without its meaningless sign.
 std::string plain_number(double value) {
   return std::isnan(value) ? "nan" : fmt::format("{}", value);
 }
@@ -44,7 +44,7 @@ class Trainer {
         files_(open_model(recipe.model, recipe.adapter, recipe.tokenizer)),
         tokenizer_(make_tokenizer(recipe.tokenizer, files_)),
         watch_(recipe.watch) {
-    // There is nothing to save yet, and so nothing to wait for.
+    // Until the first step there is nothing to save: a stop ends the run at once.
     console_.style.check = [this] {
       if (!has_begun_ && stop_requested()) stop_before_the_first_step();
     };
@@ -74,7 +74,7 @@ class Trainer {
     checkpoint_ = start_.checkpoint;
   }
 
-  // Whether the other ranks are at work with this one, and would wait for it for ever.
+  // Whether other ranks are in common work with this one and would wait for it for ever.
   bool is_in_common_work() const { return crew_ && crew_->is_in_common_work(); }
 
   void run() {
@@ -92,7 +92,7 @@ class Trainer {
                              plan_, *crew_},
                  output, resumed, earlier_tokens);
     watch_.replay(output / kLogName);
-    // Of a run that had ended nothing is done anew: its recipe stays the one that it had.
+    // A run that had already ended is not begun anew and keeps its recipe.
     const fs::path recipe = output / "recipe.yaml";
     if (first < total_steps_ || !fs::exists(recipe)) write_text_atomic(recipe, recipe_.to_yaml());
     log_->introduce(first, output);
@@ -106,13 +106,13 @@ class Trainer {
     finish(run_steps(first));
   }
 
-  // Behind the run, or one that had ended before: what is wanted beside its result. No other rank
-  // has a part in it.
+  // Writes the exports beside the result, after this run or for one that had ended before. Other
+  // ranks take no part.
   void leave_exports() {
     const fs::path output = claim_->path();
     if (lacks_exports(recipe_, output)) {
       log_.reset();
-      crew_.reset();  // with the memory that it holds
+      crew_.reset();  // frees its memory
       ProgressStyle style = console_.style;
       style.check = [this] {
         if (stop_requested()) throw Error(ErrorKind::interrupted, "stopped");
@@ -125,7 +125,7 @@ class Trainer {
  private:
   void say(const std::string& line) const { jackscrew::say(console_, line); }
 
-  // Nothing is left to learn, and nothing of the result is touched.
+  // Reports that nothing is left to train; the result is not touched.
   void say_finished(const FinishedRun& finished) const {
     say(fmt::format("finished  {} has the result of this recipe, {}{}", recipe_.output_dir,
                     counted(finished.step, "step"),
@@ -142,7 +142,7 @@ class Trainer {
     settle_lengths(recipe_, files_.config);
   }
 
-  // Tokens of the steps before `first` that come after the last line of the log which is kept.
+  // Counts the tokens of the steps before `first` that no kept log line includes.
   int64_t tokens_without_a_line(const fs::path& log, int64_t first) const {
     int64_t tokens = 0;
     for (int64_t step = logged_until(log, first); step < first; ++step) {
@@ -151,7 +151,7 @@ class Trainer {
     return tokens;
   }
 
-  // Goes on from the checkpoint where there is one; returns the steps already done.
+  // Restores the checkpoint if there is one; returns the steps already done.
   int64_t restore() {
     if (checkpoint_.empty()) return 0;
     const CheckpointInfo now = checkpoint_info(read_checkpoint_info(checkpoint_).step);
@@ -178,7 +178,7 @@ class Trainer {
     crew_->restored();
   }
 
-  // What a checkpoint written by this run says of it.
+  // What a checkpoint written by this run records about it.
   CheckpointInfo checkpoint_info(int64_t step) {
     return jackscrew::checkpoint_info(recipe_, crew_->session(), step, data_.train.fingerprint());
   }
@@ -187,10 +187,10 @@ class Trainer {
     return [this](const StateVisitor& visitor) { crew_->visit(visitor); };
   }
 
-  // Answers that take longer than this delay a run for the sake of a look at it.
+  // Drops samples whose answers would take so long that they delay the run.
   void leave_out_slow_samples() {
     constexpr double kLongest = 60;       // seconds
-    constexpr double kShareOfPeak = 0.5;  // what forward passes of short texts reach, about
+    constexpr double kShareOfPeak = 0.5;  // roughly what forward passes of short texts reach
     if (data_.samples.empty() || log_->peak_flops() == 0.0) return;
     const double flops = answering_flops(data_.samples, files_.config.parameter_count());
     const double seconds = flops / (kShareOfPeak * log_->peak_flops());
@@ -238,7 +238,7 @@ class Trainer {
     const fs::path before = claim_->path();
     if (step < total_steps_ && !stop_requested()) crew_->reserve_master_files();
     write_checkpoint(before, checkpoint_info(step), recipe_.to_yaml(), states(), crew_->ops());
-    const fs::path output = claim_->path();  // that takes its time: it may have been moved since
+    const fs::path output = claim_->path();  // may have been moved meanwhile
     const fs::path path = checkpoint_path(output, step);
     remove_checkpoints_after(output, step);
     prune_checkpoints(output, recipe_.save_total_limit,
@@ -258,7 +258,7 @@ class Trainer {
 
   bool stop_requested() const { return console_.stop != nullptr && console_.stop->load(); }
 
-  // By a signal, or by a file that goes with being seen.
+  // Requested by a signal, or by a file, which is removed.
   bool save_requested() {
     std::error_code ignored;
     const fs::path* output = claim_->find();
@@ -266,7 +266,7 @@ class Trainer {
     return (console_.save != nullptr && console_.save->exchange(false)) || by_file;
   }
 
-  // Empty before the first evaluation.
+  // The checkpoint of the best evaluation; empty before the first evaluation.
   fs::path best_checkpoint() {
     return watch_.best() ? checkpoint_path(claim_->path(), watch_.best()->step) : fs::path();
   }
@@ -278,7 +278,7 @@ class Trainer {
     return recipe_.save_steps > 0 && (last || done % recipe_.save_steps == 0);
   }
 
-  // Waits for the device, and ends the run if a step has not been finite.
+  // Waits for the device, and ends the run if a step was not finite.
   StepResult look() {
     const Stopwatch watch;
     const StepResult result = crew_->result();
@@ -292,7 +292,7 @@ class Trainer {
             plain_number(result.loss), plain_number(result.grad_norm)));
   }
 
-  // Returns the steps done in the end.
+  // Returns the number of steps done in the end.
   int64_t run_steps(int64_t first) {
     const Stopwatch run_watch;
     int64_t done = first;
@@ -335,7 +335,8 @@ class Trainer {
                                 counted(recipe_.watch.loss_watchdog_patience, "logged step")));
   }
 
-  // Goes back to the best evaluation's state, if that is wanted and it is another's.
+  // Restores the best evaluation's state, if the recipe asks for that and it is not the present
+  // one.
   void take_best(int64_t done) {
     if (!recipe_.load_best_model_at_end || !watch_.best() || watch_.best()->step == done) return;
     const fs::path path = best_checkpoint();
@@ -359,8 +360,8 @@ class Trainer {
     throw Error(ErrorKind::non_finite, what, hint);
   }
 
-  // The last update may carry weights out of range though its gradients were finite: such are not
-  // saved over good ones.
+  // The last update may make weights non-finite although its gradients were finite: such weights
+  // must not overwrite good ones.
   void require_finite_parameters(int64_t step) {
     const std::string name = crew_->non_finite_parameter();
     if (name.empty()) return;
@@ -380,7 +381,8 @@ class Trainer {
     });
   }
 
-  // On a full disk the run continues: the next one may fit, and the result alone.
+  // If the disk is full the run continues: the next checkpoint may fit, and so may the result
+  // alone.
   void try_to_save(int64_t step) {
     write_or_warn(checkpoint_path({}, step).string(), [&] { save_now(step); });
   }
@@ -417,7 +419,7 @@ class Trainer {
     }
   }
 
-  // Where nothing more can be written to output_dir, the states go to another disk.
+  // Writes the states to another disk, when nothing more can be written to output_dir.
   [[noreturn]] void leave_elsewhere(int64_t step, const Error& why) {
     const ErrorKind kind = stop_requested() ? ErrorKind::interrupted : why.kind();
     write_elsewhere(kind, why, [&](const fs::path& directory) {
@@ -434,16 +436,16 @@ class Trainer {
   RunData data_;
   std::optional<BatchSampler> sampler_;
   RunStart start_;
-  fs::path checkpoint_;  // the newest that the run began from or wrote; empty when there is none
+  fs::path checkpoint_;  // newest one begun from or written; empty: none
   int64_t total_steps_ = 0;
   Schedule schedule_;
   SessionPlan plan_;
   std::optional<Crew> crew_;
   std::optional<RunLog> log_;
   RunWatch watch_;
-  bool has_begun_ = false;  // with the steps
+  bool has_begun_ = false;  // the steps
   int64_t saved_step_ = -1;
-  bool took_best_ = false;  // its states are those of the best evaluation now
+  bool took_best_ = false;  // the states are those of the best evaluation
 };
 
 }  // namespace
@@ -461,7 +463,7 @@ void train(const Recipe& recipe, const TrainConsole& console, Transport* transpo
     if (in_common_work()) throw RanksLost(error);
     try {
       dismiss(transport, error.exit_code());
-    } catch (const Error&) {  // what came first says more
+    } catch (const Error&) {  // the first error says more
       throw RanksLost(error);
     }
     throw;

@@ -92,7 +92,7 @@ class Worker {
   void answer(std::span<const uint8_t> bytes) { send_sized(transport_, 0, Tag::command, bytes); }
   void answer(const MessageWriter& message) { answer(message.bytes()); }
 
-  // What this rank cannot do before it begins ends nobody: rank 0 is told, and says it.
+  // A failure before the run begins does not end this rank: rank 0 is told and reports it.
   void try_to(const std::function<void(MessageWriter&)>& work) {
     MessageWriter result, out;
     std::optional<Error> failure;

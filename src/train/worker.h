@@ -1,4 +1,4 @@
-// A rank of a run that does what rank 0 tells it (train/crew.h).
+// A rank of a run that obeys rank 0's commands (train/crew.h).
 #pragma once
 
 #include <functional>
@@ -9,8 +9,8 @@
 
 namespace jackscrew {
 
-// Serves until the run ends; the exit code that rank 0 says. Throws what its part of the work
-// throws: who calls it must then end all ranks.
+// Serves until the run ends; returns the exit code that rank 0 sends. Throws the errors of its own
+// work: the caller must then end all ranks.
 int serve(Transport& transport);
 
 }  // namespace jackscrew

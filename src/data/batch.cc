@@ -119,7 +119,7 @@ BatchSampler::BatchSampler(const Dataset& dataset, const BatchOptions& options)
   }
   rows_per_step_ = checked_mul(options.micro_batch_size, options.gradient_accumulation_steps);
   narrow<int32_t>(checked_mul(options.micro_batch_size, options.sequence_len));
-  // Every epoch has the same number of rows, see pack_best_fit.
+  // Every epoch has the same number of rows, see pack_best_fit().
   auto first = std::make_shared<const Epoch>(plan(0));
   rows_per_epoch_ = first->rows.size();
   steps_per_epoch_ = ceil_div(rows_per_epoch_, rows_per_step_);
@@ -143,7 +143,8 @@ BatchSampler::Epoch BatchSampler::plan(int64_t number) const {
   } else {
     for (const int64_t& example : order) packed.append({&example, 1});
   }
-  // Rows come out of packing longest examples first; shuffled, length says nothing about time.
+  // Packing returns the longest examples first; shuffled, a row's length says nothing about its
+  // step.
   Epoch epoch;
   epoch.number = number;
   for (const int64_t row : shuffled_order(packed.size(), options_.seed, number, "rows")) {
@@ -198,7 +199,7 @@ EvaluationBatches::EvaluationBatches(const Dataset& dataset, int64_t max_tokens,
 }
 
 StepBatch EvaluationBatches::next() {
-  // So many that what comes between two calls costs nothing, so few that they take no memory.
+  // Enough that the work between two calls costs nothing, few enough to take little memory.
   constexpr size_t kMicroBatches = 64;
   StepBatch step;
   MicroBatch micro_batch;

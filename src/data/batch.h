@@ -1,4 +1,4 @@
-// Batches: examples laid end to end, in an order that depends on seed and epoch alone.
+// Batches: examples laid end to end, in an order that depends only on seed and epoch.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,13 @@
 
 namespace jackscrew {
 
-// The tokens that have a target: where they are in their micro-batch, and the targets.
+// The tokens that have a target: their places in the micro-batch, and the targets.
 struct TargetRows {
   std::vector<int32_t> rows, targets;  // [target_count]
 };
 
-// Flattened tokens of one or more sequences. A sequence never sees another: attention is bounded by
-// cu_seqlens, positions restart at 0.
+// The flattened tokens of one or more sequences. Sequences never see each other: attention is
+// bounded by cu_seqlens, and positions restart at 0.
 struct MicroBatch {
   std::vector<int32_t> ids;        // [tokens]
   std::vector<int32_t> positions;  // [tokens], within the sequence
@@ -28,23 +28,23 @@ struct MicroBatch {
 
   int64_t tokens() const { return static_cast<int64_t>(ids.size()); }
   TargetRows target_rows() const;
-  // Appends a sequence, after so many virtual tokens: of id 0, and never targets. Throws
+  // Appends a sequence, preceded by `virtual_tokens` tokens of id 0 that are never targets. Throws
   // Error(data) when the example is empty or the micro batch would exceed 2^31 tokens.
   void append(const Example& example, int64_t virtual_tokens = 0);
 };
 
-// What one optimizer step reads.
+// The input of one optimizer step.
 struct StepBatch {
   std::vector<MicroBatch> micro_batches;
   int64_t targets = 0;
   int64_t tokens = 0;
-  int64_t first_token = 0;  // tokens in all steps before: the index of this one's first, for RNG
+  int64_t first_token = 0;  // tokens in all steps before: the index of the first one, for RNG
 };
 
 // Rows of examples, one row after another.
 struct Rows {
   std::vector<int64_t> examples;
-  std::vector<int64_t> begins = {0};  // [rows + 1]: where each begins in `examples`, then their end
+  std::vector<int64_t> begins = {0};  // [rows + 1]: where each begins in `examples`, then the end
 
   int64_t size() const { return std::ssize(begins) - 1; }
   std::span<const int64_t> row(int64_t index) const;
@@ -57,11 +57,11 @@ struct BatchOptions {
   int64_t gradient_accumulation_steps = 1;  // micro batches in a step
   bool packing = true;                      // several short examples may share a row
   uint64_t seed = 42;
-  int64_t virtual_tokens = 0;  // that every sequence begins with, beside the example's
+  int64_t virtual_tokens = 0;  // at the start of every sequence, beside the example's tokens
 };
 
 // Deals a dataset's examples into steps, each example exactly once per epoch. The last step of an
-// epoch has what is left and may be smaller. May be used by several threads.
+// epoch gets the remainder and may be smaller. Thread-safe.
 class BatchSampler {
  public:
   // `dataset` must outlive the sampler. Throws Error(usage) for options below 1, Error(data) when
@@ -96,26 +96,26 @@ class BatchSampler {
   int64_t rows_per_epoch_ = 0;
   int64_t steps_per_epoch_ = 0;
   int64_t tokens_per_epoch_ = 0;
-  // The epoch that was asked for last: planning it again gives the same, only slower.
+  // The most recently used epoch, a cache: planning it again gives the same.
   mutable std::mutex mutex_;
   mutable std::shared_ptr<const Epoch> cached_;
 };
 
-// Lays examples into rows of `capacity` by best-fit-decreasing: the longest first, each into the
-// fullest row that still has room. Examples of one length are taken in the order given, and the
+// Packs examples into rows of `capacity` by best-fit decreasing: the longest first, each into the
+// fullest row that still has room. Examples of equal length are taken in the given order, and the
 // number of rows depends on the lengths alone. Returns indices into `lengths`. Throws Error(data)
 // when a length exceeds the capacity.
 Rows pack_best_fit(std::span<const int64_t> lengths, std::span<const int64_t> order,
                    int64_t capacity);
 
-// All of a dataset in order, for evaluation, some micro batches at a time.
+// All of a dataset in order, for evaluation, a few micro batches at a time.
 class EvaluationBatches {
  public:
   // Micro batches of at most `max_tokens` tokens, or of one example where that alone is longer.
   // `dataset` must outlive this. Throws Error(usage) when max_tokens < 1.
   EvaluationBatches(const Dataset& dataset, int64_t max_tokens, int64_t virtual_tokens = 0);
 
-  // Without micro batches at the end.
+  // At the end, returns a step without micro batches.
   StepBatch next();
 
  private:

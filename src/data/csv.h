@@ -1,5 +1,5 @@
-// Rows of comma-separated values, as RFC 4180 has them: fields may be quoted, and hold commas, line
-// breaks and doubled quotes then.
+// Reads comma-separated values (RFC 4180): a quoted field may hold commas, line breaks and doubled
+// quotes.
 #pragma once
 
 #include <cstdint>
@@ -11,22 +11,22 @@ namespace jackscrew {
 
 class CsvReader {
  public:
-  // `text` must outlive the reader; `where` begins messages. A byte-order mark is skipped. A row of
-  // more than `most_of_row` bytes is refused.
+  // `text` must outlive the reader; `where` begins error messages. A byte-order mark is skipped. A
+  // row of more than `most_of_row` bytes is refused.
   CsvReader(std::string_view text, std::string where, size_t most_of_row);
 
-  // The fields of the next row that is not empty; false at the end. Throws Error(data) naming the
-  // line for a quote that is not closed, or followed by more than a comma or the line's end, and
-  // for a row that is too long.
+  // Reads the fields of the next non-empty row; returns false at the end. Throws Error(data) naming
+  // the line for a quote that is not closed or is followed by anything but a comma or the line's
+  // end, and for a row that is too long.
   bool next(std::vector<std::string>& fields);
-  // The line, from 1, in which the last row began, and the bytes read so far.
+  // The line, counted from 1, in which the last row began; and the bytes read so far.
   int64_t line() const { return row_line_; }
   size_t position() const { return position_; }
 
  private:
   std::string quoted_field();
   std::string plain_field();
-  // `at`: bytes into the text that the row has reached.
+  // Throws Error(data) if the row, which has reached byte `at` of the text, is too long.
   void require_length(size_t at) const;
 
   std::string_view text_;

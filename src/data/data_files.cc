@@ -13,7 +13,7 @@ namespace jackscrew {
 
 namespace {
 
-// Links that lead nowhere or in a circle are neither.
+// Both are false for links that lead nowhere or in a circle.
 bool is_a_directory(const fs::path& path) {
   std::error_code ignored;
   return fs::is_directory(path, ignored);

@@ -1,4 +1,4 @@
-// Which files data are read from.
+// Decides which files data are read from.
 #pragma once
 
 #include <filesystem>
@@ -8,46 +8,47 @@
 
 namespace jackscrew {
 
-// What data are read for.
+// The use of data.
 enum class DataPart { train, evaluation };
 
-// The extension of a file's name in lower case, with its point.
+// The extension of a file's name in lower case, with its dot.
 std::string lower_extension(const std::filesystem::path& path);
 
-// Whether it is one of .jsonl .json .csv .txt; and what to do about a file of another kind.
+// Whether the file is one of .jsonl .json .csv .txt; and what to do about a file of another kind.
 bool is_data_file(const std::filesystem::path& path);
 std::string unread_hint(const std::filesystem::path& path);
 
-// A path of `data`: a file, or a directory, which is listed once. In a directory, names that begin
-// with the word train are for training; those that begin with valid, validation, eval or dev for
-// evaluation or, where there are none, with test. Where no file is named so, all are for both.
+// A path of `data`: a file, or a directory, which is listed once. In a directory, file names that
+// begin with the word train are training data; those that begin with valid, validation, eval or dev
+// are evaluation data, or if there are none, those with test. If no file is named so, all are for
+// both.
 class DataPlace {
  public:
   // Throws Error(data) when `path` is missing or cannot be listed.
   DataPlace(std::filesystem::path path);
 
   const std::filesystem::path& path() const { return path_; }
-  // The file itself, whatever the part, or the directory's files of it in order of name. Throws
-  // Error(data) when there is none.
+  // The file itself, whatever the part, or the directory's files of that part in order of name.
+  // Throws Error(data) when there is none.
   std::vector<std::filesystem::path> files(DataPart part) const;
-  // Of a directory, what files() leaves out although it might have been meant, as warnings: files
-  // of neither part, packed files and other tables, links to nothing, and directories with data
-  // files in it.
+  // For a directory, warnings of what files() leaves out although it might have been meant: files
+  // of neither part, compressed files and other tables, dangling links, and directories that hold
+  // data files.
   std::vector<std::string> left_out_warnings(DataPart part) const;
   // Whether it is a directory with files whose names choose this part.
   bool names(DataPart part) const;
 
  private:
   enum class Name;
-  // What a file's name chooses, if anything: "train.jsonl", "test-01.json".
+  // The name that a file's name begins with, if any: "train.jsonl", "test-01.json".
   static std::optional<Name> named(const std::filesystem::path& file);
   bool has(Name name) const;
-  // Which name is the part's; none where all files are.
+  // The name that selects the part; nullopt where all files belong to it.
   std::optional<Name> name_of(DataPart part) const;
 
   std::filesystem::path path_;
   bool is_directory_;
-  // Of a directory, each in order of name.
+  // In a directory, each in order of name.
   std::vector<std::filesystem::path> files_;   // data files
   std::vector<std::filesystem::path> others_;  // files of other kinds, and what is no file
   std::vector<std::filesystem::path> directories_;

@@ -15,7 +15,7 @@ namespace jackscrew {
 
 namespace {
 
-// Of what an example says, whoever trains on it.
+// A hash of the ids alone, whatever is trained.
 uint64_t hash_of(const Example& example) {
   return std::hash<std::string_view>{}(std::string_view(
       reinterpret_cast<const char*>(example.ids.data()), example.ids.size() * sizeof(int32_t)));
@@ -63,7 +63,7 @@ std::vector<std::string> data_warnings(const DatasetStats& stats) {
     warnings.push_back(fmt::format("skipped {} of {} that cannot be read; the first: {}", stats.bad,
                                    counted(stats.records, "record"), stats.first_bad));
   }
-  // Of fewer, the count alone is said: some long records are in every data set.
+  // Below this share only the count is reported: every data set has some long records.
   constexpr double kManyCut = 0.05;
   if (static_cast<double>(stats.truncated) >= kManyCut * static_cast<double>(stats.records) &&
       stats.truncated > 0) {
@@ -231,7 +231,8 @@ int64_t repeated_examples(const Dataset& data) {
 
 int64_t leaked_examples(const Dataset& held_out, const Dataset& training) {
   if (held_out.size() == 0) return 0;
-  // Those held out are few: they are kept in memory, and the others pass by.
+  // Held-out examples are few: their hashes are kept in memory while the training examples are
+  // streamed.
   const std::vector<uint64_t> hashes = sorted_hashes(held_out);
   std::vector<bool> leaked(hashes.size(), false);
   for (int64_t i = 0; i < training.size(); ++i) {

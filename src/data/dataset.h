@@ -1,4 +1,4 @@
-// Data sets: the examples of files, as they are trained on and evaluated.
+// Data sets: the examples from files, for training and evaluation.
 #pragma once
 
 #include <cstdint>
@@ -15,19 +15,19 @@
 
 namespace jackscrew {
 
-// What becomes of a record that is longer than a sequence.
+// What to do with a record that is longer than a sequence.
 enum class LongRecord { truncate, drop, error };
 
 struct DatasetOptions {
   int64_t sequence_len = 1024;  // tokens
   ExampleOptions examples;
   LongRecord long_record = LongRecord::truncate;
-  bool skip_bad_records = false;  // those that cannot be read are left out and counted
+  bool skip_bad_records = false;  // records that cannot be read are left out and counted
   int64_t max_samples = 0;        // records read at most; 0: all
   int64_t stride = 0;  // tokens from one window of a .txt file to the next; 0: sequence_len
-  int threads = 1;     // that read; what they read does not depend on it
-  // Where the tokens are kept; empty: in memory. A file that was made there of the same data (by
-  // name, size and time), tokenizer and options is read instead of the data.
+  int threads = 1;     // for reading; the result does not depend on it
+  // Where the tokens are kept; empty: in memory. If the file exists and was made from the same data
+  // (by name, size and time), tokenizer and options, it is read instead of the data.
   fs::path token_file = {};
 };
 
@@ -36,16 +36,16 @@ struct DatasetStats {
   int64_t examples = 0;        // kept
   int64_t truncated = 0;       // records that lost tokens to sequence_len
   int64_t too_long = 0;        // records left out for their length
-  int64_t longest = 0;         // tokens of the longest record, before it was cut or left out
-  int64_t dropped = 0;         // records without any target left
-  int64_t bad = 0;             // records left out as they cannot be read
+  int64_t longest = 0;         // tokens of the longest record, before it is cut or left out
+  int64_t dropped = 0;         // records left without any target
+  int64_t bad = 0;             // records left out because they cannot be read
   int64_t tokens = 0;          // in the examples kept
   int64_t trained_tokens = 0;  // targets in the examples kept
-  int64_t trained_bytes = 0;   // bytes that those targets stand for, special tokens left out
-  int64_t text_bytes = 0;      // of all contents as they stood in the records
-  int64_t text_tokens = 0;     // of the same, before anything is cut or left out
+  int64_t trained_bytes = 0;   // bytes that those targets stand for, special tokens not counted
+  int64_t text_bytes = 0;      // of all contents as they are in the records
+  int64_t text_tokens = 0;     // of the same contents, before anything is cut or left out
   ChatNotes notes;             // of all records
-  std::string first_bad;       // what is wrong with the first of the bad ones, and where
+  std::string first_bad;       // the first bad record: what is wrong, and where
 
   void add_bad(const std::string& what);
   DatasetStats& operator+=(const DatasetStats& other);
@@ -66,34 +66,33 @@ class Dataset {
   Dataset(std::vector<Example> examples, int64_t sequence_len,
           const Tokenizer* tokenizer = nullptr);
 
-  // Reads the files of one part (see DataPlace). A .txt file is encoded as one text, with BOS
-  // where the tokenizer adds it by default, and cut into consecutive windows of sequence_len tokens
-  // (the last may be shorter); every token but the first of each window is a target. `progress` is
-  // told of the files' bytes. Throws Error(data) naming file and line, also when nothing is left to
-  // learn or to score.
+  // Reads the files of one part (see DataPlace). A .txt file is encoded as one text, with BOS where
+  // the tokenizer adds it by default, and cut into consecutive windows of sequence_len tokens (the
+  // last may be shorter); every token but the first of each window is a target. `progress` is told
+  // the bytes of files read. Throws Error(data) naming file and line, also when no target is left.
   static Dataset read(const DataPlace& from, const Tokenizer& tokenizer,
                       const DatasetOptions& options, DataPart part = DataPart::train,
                       const ProgressCallback& progress = {});
-  // One after the other.
+  // The concatenation of `parts`.
   static Dataset join(std::span<const Dataset> parts);
 
   int64_t size() const { return std::ssize(items_); }
   Example example(int64_t index) const;
   int64_t length(int64_t index) const;  // tokens of an example
   const DatasetStats& stats() const { return stats_; }
-  // The texts that were read, told in few words that differ where they do; whatever the tokenizer.
+  // A short text that identifies the texts that were read, whatever the tokenizer.
   const std::string& fingerprint() const { return fingerprint_; }
-  // The bytes that the fingerprint of so many data sets, joined, has at most.
+  // The greatest length in bytes of the fingerprint of `parts` joined data sets.
   static int64_t longest_fingerprint(int64_t parts);
 
   // Splits off examples drawn by `seed`: a share of them when val_size < 1 (at least one), that
-  // many when >= 1. {rest, split off}, both in their former order; the counts of records left out
-  // or cut and of texts stay with the rest. Throws Error(usage) when either part would be
+  // many when >= 1. Returns {rest, split off}, both in their former order; the counts of texts and
+  // of records cut or left out stay with the rest. Throws Error(usage) when either part would be
   // empty.
   std::pair<Dataset, Dataset> split(double val_size, uint64_t seed) const;
-  // Each example of the i-th of the data sets that were joined as often as weights[i] says: 2 is
-  // twice, 0.5 a half of them, 1.5 all and a half again, drawn by `seed`. Throws Error(usage) where
-  // there is not one weight for each, and where nothing is left.
+  // Repeats the examples of the i-th joined data set weights[i] times: 2 is twice, 0.5 half of
+  // them, 1.5 all and half of them again, drawn by `seed`. Throws Error(usage) where the number of
+  // weights is not that of the data sets, and where nothing is left.
   Dataset weighted(std::span<const double> weights, uint64_t seed) const;
 
  private:
@@ -103,7 +102,7 @@ class Dataset {
   };
   const TokenStore& store_of(Item item) const { return *stores_[item.store]; }
   Item item(int64_t index) const { return items_[static_cast<size_t>(index)]; }
-  // The same tokens without examples or their counts.
+  // The same tokens, without examples and their counts.
   Dataset without_items() const;
   void keep(Item item);
 
@@ -113,9 +112,10 @@ class Dataset {
   std::string fingerprint_;
 };
 
-// Examples with the same ids as an earlier one.
+// The number of examples with the same ids as an earlier one.
 int64_t repeated_examples(const Dataset& data);
-// Examples of `held_out` that stand in `training` too: what they say of a model is too good.
+// The number of examples of `held_out` that are also in `training`: they make a model look too
+// good.
 int64_t leaked_examples(const Dataset& held_out, const Dataset& training);
 
 }  // namespace jackscrew

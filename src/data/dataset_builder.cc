@@ -15,10 +15,10 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Of tokens alone, without a tokenizer.
+// For examples given as tokens, without a tokenizer.
 constexpr int64_t kAnyVocabulary = int64_t{1} << 31;
 
-// Bytes that an example's targets stand for.
+// The bytes that an example's targets stand for.
 int64_t target_bytes(const Example& example, const Tokenizer& tokenizer) {
   int64_t bytes = 0;
   for (size_t i = 1; i < example.ids.size(); ++i) {
@@ -45,7 +45,7 @@ struct TextsOf {
   void operator()(const DocumentRecord& record) const { use(record.text); }
 };
 
-// The counts of DatasetStats under their names in files.
+// Visits the counts of DatasetStats by their names in files.
 template <typename Stats, typename Use>
 void for_each_count(Stats& stats, const Use& use) {
   use("records", stats.records);
@@ -72,12 +72,12 @@ Json fields_of(const RecordFields& fields) {
           fields.tools,    fields.text,        fields.role,  fields.content};
 }
 
-// Everything that the examples depend on.
+// The key of a token file: everything that its examples depend on.
 std::string key_of(std::span<const fs::path> files, const Tokenizer& tokenizer,
                    const DatasetOptions& options) {
   Json list = Json::array();
   for (const fs::path& file : files) {
-    std::error_code error;  // what cannot be read is refused when it is
+    std::error_code error;  // unreadable files are refused when they are read
     const uintmax_t size = fs::file_size(file, error);
     const auto time = fs::last_write_time(file, error).time_since_epoch().count();
     list.push_back({fs::absolute(file, error).string(), size, time});
@@ -168,8 +168,8 @@ void DatasetBuilder::add_record(Example example, const std::string& place) {
   if (!add(example)) ++counts.dropped;
 }
 
-// Where windows overlap, a token is scored in the first that holds it; later ones see it as
-// context.
+// Where windows overlap, a token is a target only in the first that holds it; later windows use it
+// as context.
 void DatasetBuilder::add_window(std::span<const int32_t> ids) {
   Example window;
   window.ids.assign(ids.begin(), ids.end());

@@ -1,4 +1,4 @@
-// How a Dataset comes to be: records in, windows cut, tokens kept.
+// Builds a Dataset from records: cuts windows and stores the tokens.
 #pragma once
 
 #include <optional>
@@ -11,11 +11,11 @@
 
 namespace jackscrew {
 
-// How an example comes into a data set.
+// How an example enters a data set.
 enum class LengthFit { whole, cut, left_out };
 
-// Cuts an example of more than sequence_len tokens where `options` say so, and tells what is to be
-// done with it; `place` is for messages. Throws Error(data) where such a record is an error.
+// Cuts an example of more than sequence_len tokens if `options` say so, and returns how it enters
+// the data set; `place` is for messages. Throws Error(data) where such a record is an error.
 LengthFit fit_length(Example& example, const DatasetOptions& options, const std::string& place);
 
 class DatasetBuilder {
@@ -24,18 +24,19 @@ class DatasetBuilder {
   // Error(usage) when sequence_len < 2.
   DatasetBuilder(const Tokenizer* tokenizer, const DatasetOptions& options);
 
-  // Every record, before its example: what the data are told by, whatever is made of them.
+  // Counts the texts of a record for the statistics and the fingerprint, which do not depend on how
+  // they are encoded. Call it for every record, before its example is added.
   void count_text(const Record& record);
-  // The example of one record, whole; `place` is for messages.
+  // Adds the example of one whole record; `place` is for messages.
   void add_record(Example example, const std::string& place);
-  // The next part of a text that is cut into windows, and its end.
+  // Adds the next part of a text that is cut into windows; and ends the text.
   void add_text(const Example& part);
   void end_text();
 
   DatasetStats& stats() { return data_.stats_; }
-  // `key` is kept beside the tokens in options.token_file.
+  // Returns the data set. `key` is stored with the tokens in options.token_file.
   Dataset finish(const std::string& key);
-  // What a builder with this key kept in `token_file`; nothing where there is none.
+  // What a builder with this key stored in `token_file`; nullopt where there is none.
   static std::optional<Dataset> reopen(const fs::path& token_file, const std::string& key,
                                        const Tokenizer& tokenizer);
 
@@ -43,9 +44,9 @@ class DatasetBuilder {
   static std::string fingerprint_text(int64_t records, int64_t bytes, uint32_t crc32c);
 
  private:
-  // Whether a target was among them.
+  // Returns whether the example had a target and was added.
   bool add(const Example& example);
-  // The targets are the tokens that no window had before.
+  // The targets are the tokens that no earlier window had.
   void add_window(std::span<const int32_t> ids);
 
   const Tokenizer* tokenizer_;
@@ -53,7 +54,7 @@ class DatasetBuilder {
   TokenWriter writer_;
   Crc32c text_crc_;
   Dataset data_;
-  std::vector<int32_t> text_;  // from the beginning of the next window
+  std::vector<int32_t> text_;  // of the text, from the start of the next window
   size_t scored_ = 0;          // tokens of text_ that an earlier window had as targets
   bool text_used_ = false;     // whether the text has given an example
 };

@@ -14,12 +14,12 @@ namespace jackscrew {
 
 namespace {
 
-// Bytes of text for a thread at a time: some ten milliseconds, beside which waiting for the others
-// is little.
+// Bytes of text for a thread at a time: about ten milliseconds of work, so that waiting for the
+// other threads costs little.
 constexpr size_t kShare = size_t{256} << 10;
-// What a short record counts: it takes memory beside its text.
+// The least that a record counts: it takes memory beside its text.
 constexpr size_t kLeast = 256;
-// Parts of documents that are encoded at once: some 64 MiB each, tokens and all.
+// Parts of documents that are encoded at once: each takes about 64 MiB, tokens included.
 constexpr size_t kMostDocuments = 8;
 
 class Encoder {
@@ -41,8 +41,8 @@ class Encoder {
 
   void finish() {
     std::vector<Encoded> encoded(found_.size());
-    // The first record that ends the reading: later ones are left, for a template that fails may
-    // take seconds with each.
+    // The index of the first record that ends the reading. Later ones are skipped, because a
+    // template that fails may take seconds on each.
     std::atomic<size_t> end = found_.size();
     parallel_for(threads_, std::ssize(found_), [&](int64_t task, int) {
       const auto i = static_cast<size_t>(task);
@@ -73,7 +73,7 @@ class Encoder {
   }
 
  private:
-  // What is wrong with a record that is left out; none: the error ends the reading.
+  // The error of a record that is left out; nullopt: the error ends the reading.
   std::optional<Error> left_out(const std::exception_ptr& error) const {
     try {
       std::rethrow_exception(error);
@@ -97,7 +97,7 @@ class Encoder {
   const EncodedCallback& use_;
   const BadRecordCallback& bad_;
   std::vector<FoundRecord> found_;
-  size_t bytes_ = 0;  // of found_, as far as they count
+  size_t bytes_ = 0;  // of found_, as counted in add()
 };
 
 }  // namespace
@@ -114,7 +114,7 @@ void encode_records(std::span<const std::filesystem::path> files, int64_t max_re
   try {
     find_records(files, max_records, add, progress);
   } catch (const Error&) {
-    encoder.finish();  // what is wrong in earlier records is said first
+    encoder.finish();  // errors in earlier records are reported first
     throw;
   }
   encoder.finish();

@@ -1,4 +1,4 @@
-// Records of files as examples, encoded by several threads.
+// Encodes the records of files as examples, on several threads.
 #pragma once
 
 #include <filesystem>
@@ -11,16 +11,17 @@
 
 namespace jackscrew {
 
-// Takes a record, its example and its place.
+// Receives a record, its example and its place.
 using EncodedCallback = std::function<void(const Record&, Example, const std::string& place)>;
 
-// What is wrong with a record that is left out.
+// Receives the error of a record that is left out.
 using BadRecordCallback = std::function<void(const Error&)>;
 
-// find_records(), with encode_record() of each. `use` is called on this thread, for one after the
-// other as the files have them, whatever the number of threads; so the first thing that is wrong in
-// them is what is thrown. Where there is `bad`, it is told of records that cannot be read or
-// encoded, and the others are used: Error(data) is thrown for what is no record's fault alone.
+// find_records(), with encode_record() applied to each record. `use` is called on this thread, for
+// one record after another in the order of the files, whatever the number of threads; the first
+// error in that order is the one thrown. If `bad` is given, it receives the errors of records that
+// cannot be read or encoded, and the others are used: Error(data) is thrown only for what is not
+// the fault of a single record.
 void encode_records(std::span<const std::filesystem::path> files, int64_t max_records,
                     const Tokenizer& tokenizer, const ExampleOptions& options, int threads,
                     const EncodedCallback& use, const ProgressCallback& progress = {},

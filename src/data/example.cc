@@ -9,7 +9,8 @@ namespace jackscrew {
 
 namespace {
 
-// An answer to be trained without words, calls of tools or what else a template may write.
+// Whether a message is an answer to be trained that has no words, tool calls or other fields that a
+// template may write.
 bool is_empty_answer(const Message& message) {
   return message.role == "assistant" && message.trained && message.fields.empty() &&
          message.content.find_first_not_of(" \t\r\n") == std::string::npos;
@@ -27,7 +28,7 @@ Example from_chat(const Tokenizer& tokenizer, std::span<const Message> messages,
            .empty = std::any_of(messages.begin(), messages.end(), is_empty_answer) ? 1 : 0}};
 }
 
-// Text that is trained throughout, special tokens in it recognised.
+// Text that is trained throughout; special tokens spelled out in it are recognised.
 Example from_text(const Tokenizer& tokenizer, std::string_view text, bool begins,
                   bool end_with_eos) {
   Example example;
@@ -72,7 +73,7 @@ Example encode_record(const Tokenizer& tokenizer, const ExampleOptions& options,
     example = conversation(chat->messages, chat->tools);
   } else if (const auto* pair = std::get_if<CompletionRecord>(&record)) {
     if (options.format.is_plain()) {
-      // The plain format ends an answer in EOS and puts nothing of its own before it.
+      // The plain format ends an answer with EOS and puts nothing of its own before it.
       const Message answer{"assistant", pair->completion};
       RenderedChat answered = render_chat(options.format, {&answer, 1});
       answered.segments.insert(answered.segments.begin(), Segment{pair->prompt, false, false});

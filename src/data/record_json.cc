@@ -12,7 +12,7 @@ namespace jackscrew {
 
 namespace {
 
-// The member, where there is one that is not null: tables written as JSON have null in the fields
+// The member `key` unless it is missing or null: tables exported as JSON write null for the fields
 // that a row lacks.
 const RecordJson* member(const RecordJson& object, const std::string& key) {
   const auto found = object.find(key);
@@ -24,7 +24,7 @@ std::string keys_of(const RecordJson& object) {
   std::vector<std::string> keys;
   for (const auto& [key, value] : object.items()) keys.push_back(key);
   if (keys.empty()) return "it has no keys";
-  // Of a record with a key for each of its values, enough to recognise it.
+  // A record may have a key for each of its values: some are enough to recognise it.
   constexpr size_t kMost = 12;
   const bool all = keys.size() <= kMost;
   if (!all) keys.resize(kMost);
@@ -32,7 +32,7 @@ std::string keys_of(const RecordJson& object) {
                      fmt::join(keys, ", "), all ? "" : " ...");
 }
 
-// The first of such names that a record has; empty where it has none.
+// The first of `names` that a record has; empty where it has none.
 std::string first_of(const RecordJson& object, std::initializer_list<const char*> names) {
   for (const char* name : names) {
     if (member(object, name) != nullptr) return name;
@@ -40,8 +40,8 @@ std::string first_of(const RecordJson& object, std::initializer_list<const char*
   return {};
 }
 
-// What is understood, and by which options a record with these keys would be, as far as can be
-// guessed.
+// Says which records are understood and, as far as can be guessed, which options would make this
+// one readable.
 std::string fields_hint(const RecordJson& object) {
   const std::string list = first_of(
       object, {"conversation", "dialog", "dialogue", "chat", "turns", "messages", "conversations"});
@@ -109,7 +109,7 @@ std::string role_of(const std::string& name, const std::string& place) {
   throw Error(ErrorKind::data, fmt::format("{}: unknown role \"{}\"", place, name), hint);
 }
 
-// OpenAI's `weight` (0 or 1) and axolotl's `train` (true or false) on one message.
+// The flag of one message: OpenAI's `weight` (0 or 1) or axolotl's `train` (true or false).
 bool trained_flag(const RecordJson& message, const std::string& place) {
   if (const RecordJson* train = member(message, "train")) {
     if (!train->is_boolean()) fail_record(place, "\"train\" is not true or false");
@@ -122,7 +122,7 @@ bool trained_flag(const RecordJson& message, const std::string& place) {
   return true;
 }
 
-// Walks over JSON, copies too, call themselves: what is too deep for them is refused before.
+// Code that walks over JSON, or copies it, is recursive: values nested too deep are refused first.
 void check_depth(const RecordJson& value, const std::string& place, int left = jinja::kMaxDepth) {
   if (!value.is_structured()) return;
   if (left == 0) {
@@ -131,7 +131,7 @@ void check_depth(const RecordJson& value, const std::string& place, int left = j
   for (const RecordJson& inner : value) check_depth(inner, place, left - 1);
 }
 
-// Of a text that is JSON what it says, otherwise the text.
+// The JSON value that a string spells, if it is an object or array; otherwise the value itself.
 RecordJson unquoted(const RecordJson& value, const std::string& place) {
   if (!value.is_string()) return value;
   RecordJson inner = RecordJson::parse(value.get<std::string>(), nullptr, false);
@@ -147,7 +147,7 @@ jinja::Value template_value(const RecordJson& json, const std::string& place) {
   }
 }
 
-// Throws where there is something that is not a list of objects.
+// Throws where the member is present and not a list of objects.
 jinja::Value tools_of(const RecordJson& record, const std::string& key, const std::string& place) {
   const RecordJson* found = member(record, key);
   if (found == nullptr) return jinja::None{};
@@ -171,8 +171,8 @@ RecordJson calls_of(const RecordJson& list, const std::string& place) {
   return calls;
 }
 
-// The text of a message's content, which may be a list of parts; none where it is null or missing
-// beside calls of tools.
+// The text of a message's content, which may be a list of parts; nullopt where it is null or
+// missing beside tool calls.
 std::optional<std::string> content_of(const RecordJson& message, const std::string& key,
                                       bool has_calls, const std::string& place) {
   const RecordJson* found = member(message, key);
@@ -222,8 +222,8 @@ Message to_message(const RecordJson& item, const std::string& role_key,
   return message;
 }
 
-// Adds the messages of a list. Each has the keys that `fields` names, OpenAI's or ShareGPT's,
-// whatever the list is called.
+// Appends the messages of a list. Each has the keys that `fields` names, or OpenAI's, or
+// ShareGPT's, whatever the list is called.
 void add_messages(const RecordJson& record, const std::string& key, const RecordFields& fields,
                   const std::string& place, std::vector<Message>& messages) {
   const RecordJson* list = member(record, key);
@@ -245,7 +245,7 @@ void add_messages(const RecordJson& record, const std::string& key, const Record
   }
 }
 
-// A system prompt that stands beside the messages and not among them.
+// Adds a system prompt that is beside the messages rather than among them.
 void add_system(const RecordJson& record, const std::string& key, const std::string& place,
                 std::vector<Message>& messages) {
   if (member(record, key) == nullptr) return;
@@ -259,7 +259,7 @@ void add_system(const RecordJson& record, const std::string& key, const std::str
   messages.insert(messages.begin(), Message{"system", std::move(system)});
 }
 
-// What was asked and answered before, as LLaMA-Factory's `history` has it.
+// Adds earlier questions and answers: LLaMA-Factory's `history`.
 void add_history(const RecordJson& record, const std::string& place,
                  std::vector<Message>& messages) {
   const RecordJson* found = member(record, "history");
@@ -320,7 +320,7 @@ Record completion(const RecordJson& record, const RecordFields& fields, const st
   return out;
 }
 
-// Pairs of answers, as DPO and its like learn by.
+// Refuses pairs of preferred and rejected answers, which DPO and similar methods need.
 [[noreturn]] void refuse_preferences(const RecordJson& record, const std::string& place) {
   const std::string question = first_of(record, {"prompt", "instruction", "question", "query"});
   std::string how = "set field_messages=chosen";
@@ -361,7 +361,7 @@ Record to_record(const RecordJson& object, const std::string& place, const Recor
     fail_record(place, fmt::format("an object was expected, found {}", object.type_name()));
   }
   const auto has = [&](const std::string& key) { return member(object, key) != nullptr; };
-  // Names that somebody has given go before those that are known.
+  // Names that the user has set take precedence over the known ones.
   const RecordFields known;
   if (fields.messages != known.messages && has(fields.messages)) {
     return conversation(object, fields.messages, fields, place);

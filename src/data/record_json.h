@@ -1,4 +1,4 @@
-// Records from JSON, for all that reads them.
+// Makes records from JSON, for every reader.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -19,8 +19,8 @@ inline constexpr const char* kRecordKeys =
 [[noreturn]] void fail_record(const std::string& place, const std::string& what,
                               const std::string& hint = kRecordKeys);
 
-// What a text of JSON says; `one_line`: messages need not name its lines. Throws Error(data) where
-// it is none, with that hint, and where it is nested too deep.
+// Parses JSON; `one_line`: messages need not name its lines. Throws Error(data) with that hint for
+// invalid JSON, and for JSON nested too deep.
 RecordJson parse_record_json(std::string_view text, const std::string& place,
                              const std::string& hint, bool one_line);
 

@@ -17,15 +17,16 @@ namespace jackscrew {
 
 namespace {
 
-// Bytes of a part of a document: any text that is one to somebody, and little memory for its
-// tokens.
+// Bytes of a part of a document: any text that somebody would take for one fits into a part, and
+// the part's tokens take little memory.
 constexpr size_t kMostOfDocument = size_t{16} << 20;
 
-// Larger ones are no record that anybody meant: tokens of a text in one line, or a file that is not
-// what its name says. As a tree of JSON it takes several times its bytes, in every thread.
+// Larger records are never intended: tokens of a text in one line, or a file that is not what its
+// name says. Parsed as JSON, one takes several times its bytes, on every thread.
 constexpr size_t kMostOfRecord = size_t{64} << 20;
 
-// What all readers of files share: the file as text, who wants its records and who its progress.
+// The state that all readers share: the file as text, and the receivers of its records and of
+// progress.
 class Reading {
  public:
   Reading(std::shared_ptr<const MappedFile> map, const FoundCallback& found_callback,
@@ -36,8 +37,8 @@ class Reading {
         use_(found_callback),
         progress_(progress_callback) {}
 
-  // A record of so many bytes, which `parse(place, fields)` makes of the file or of what it holds
-  // itself.
+  // Passes on a record of `bytes` bytes. `parse(place, fields)` makes it from the mapped file or
+  // from data that it captures.
   template <class Parse>
   bool found(std::string place, size_t bytes, Parse parse, bool ends = true) const {
     if (bytes > kMostOfRecord) {
@@ -54,14 +55,14 @@ class Reading {
     };
     return use_({std::move(place), bytes, ends, std::move(keep_and_parse)});
   }
-  // The next bytes are done with.
+  // The next `bytes` bytes of the file are done.
   void report(size_t bytes) {
     check_map(map_->bytes().data(), ErrorKind::data);
     if (progress_ && bytes > 0) progress_(static_cast<int64_t>(bytes));
     done_ += bytes;
-    // Pages that nobody reads again; seldom enough to cost nothing.
+    // Pages that will not be read again are released, rarely enough to cost nothing.
     constexpr size_t kChunk = size_t{16} << 20;
-    // What may have been found and not been parsed: eight of the largest parts of documents.
+    // Bytes that may have been found and not yet parsed: eight of the largest document parts.
     constexpr size_t kPending = 8 * kMostOfDocument;
     if (done_ - released_ < kPending + kChunk) return;
     map_->release(released_, done_ - released_ - kPending);
@@ -98,8 +99,8 @@ void read_json_lines(Reading& reading) {
   }
 }
 
-// Bytes up to the comma or bracket that ends the first element of what follows in an array;
-// whatever is wrong within it is for the parser to say.
+// The bytes up to the comma or bracket that ends the first element of an array's remainder; errors
+// within the element are left to the parser.
 size_t element_size(std::string_view text) {
   int64_t depth = 0;
   bool quoted = false;
@@ -118,7 +119,7 @@ size_t element_size(std::string_view text) {
   return text.size();
 }
 
-// Element by element: the whole of it as a tree would take many times its size.
+// Parses element by element: the array as a whole would take many times its size as a tree.
 void read_json_array(Reading& reading) {
   constexpr const char* kHint =
       "a .json file holds one array of records; a file of one object a line is named .jsonl";
@@ -157,7 +158,7 @@ void read_json_array(Reading& reading) {
   reading.report(text.size() - told);
 }
 
-// The first row names the keys.
+// The first row holds the keys.
 void read_csv(Reading& reading) {
   const std::string& file = reading.file;
   CsvReader reader(reading.text, file, kMostOfRecord);
@@ -205,7 +206,7 @@ void read_document(Reading& reading) {
   }
 }
 
-// Of one file.
+// Finds the records of one file.
 void find_records_of(const fs::path& file, const FoundCallback& use,
                      const ProgressCallback& progress) {
   if (!is_data_file(file)) {
@@ -245,7 +246,7 @@ size_t first_part(std::string_view text, size_t limit) {
   for (size_t end = limit; end > 0; --end) {
     if (!is_space(text[end - 1]) && text[end] == ' ') return end;
   }
-  // A character has at most four bytes; of more, the text is none.
+  // A character has at most four bytes; a longer sequence is not UTF-8.
   size_t end = limit;
   while (end + 3 > limit && end > 1 && (static_cast<uint8_t>(text[end]) & 0xC0u) == 0x80u) --end;
   return end;

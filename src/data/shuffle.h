@@ -11,8 +11,8 @@
 
 namespace jackscrew {
 
-// A permutation of 0 .. size - 1: a pure function of its arguments. `what` keeps the uses apart.
-// Throws Error(data) for more than 2^32 elements.
+// A permutation of 0 .. size - 1: a pure function of its arguments. `what` names the use, so that
+// different uses get different permutations. Throws Error(data) for more than 2^32 elements.
 inline std::vector<int64_t> shuffled_order(int64_t size, uint64_t seed, int64_t epoch,
                                            const char* what) {
   if (size > int64_t{1} << 32) fail(ErrorKind::data, "{} examples are too many to shuffle", size);

@@ -134,7 +134,7 @@ std::optional<TokenFile> TokenFile::open(const fs::path& path, int64_t vocab_siz
   Footer footer;
   std::memcpy(&footer, all.data() + all.size() - sizeof footer, sizeof footer);
   if (footer.magic != kMagic) return std::nullopt;
-  const uint64_t limit = all.size();  // on each, so that what follows cannot overflow
+  const uint64_t limit = all.size();  // limits each count, so that the sums below cannot overflow
   if (footer.words > limit || footer.examples > limit || footer.trailer_bytes > limit) {
     return std::nullopt;
   }

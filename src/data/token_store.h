@@ -1,8 +1,8 @@
-// The tokens of examples, one example after another: in memory, or in a file that is mapped, so
-// that they take no more memory than there is.
+// Stores the tokens of examples, one example after another: in memory, or in a mapped file, so that
+// they need not fit in memory.
 //
-// The file: words and entries (see TokenStore), a trailer of text, and a footer that tells how many
-// there are of each. All numbers are little-endian.
+// The file: words and entries (see TokenStore), a trailer of text, and a footer with the number of
+// each. All numbers are little-endian.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +17,15 @@
 
 namespace jackscrew {
 
-// Immutable: may be read by several threads.
+// Immutable and thread-safe.
 class TokenStore {
  public:
   int64_t size() const { return std::ssize(entries_); }
-  // Of an example: tokens, targets, and bytes that the targets stand for.
+  // For an example: its tokens, its targets, and the bytes that the targets stand for.
   int64_t length(int64_t example) const;
   int64_t targets(int64_t example) const { return entry(example).targets; }
   int64_t trained_bytes(int64_t example) const { return entry(example).trained_bytes; }
-  // Throws Error(data) where a file holds what was never written.
+  // Throws Error(data) where the file holds values that TokenWriter never writes.
   Example example(int64_t example) const;
 
  private:
@@ -41,7 +41,7 @@ class TokenStore {
   // Whether every example lies within the words.
   bool is_sound() const;
 
-  // An id, the highest bit set where it is a target.
+  // Each word is an id, with the highest bit set if it is a target.
   std::span<const uint32_t> words_;  // [tokens]
   std::span<const Entry> entries_;   // [examples]
   int64_t vocab_size_ = 0;
@@ -50,16 +50,17 @@ class TokenStore {
   std::vector<Entry> own_entries_;
 };
 
-// Takes examples in order.
+// Takes examples in order, each of at least one token.
 class TokenWriter {
  public:
-  // With a `file`, the words go there as they come. Throws Error(generic) where the disk refuses.
+  // With a `file`, the words are written there as they come. Throws Error(generic) where the disk
+  // refuses.
   explicit TokenWriter(int64_t vocab_size, const fs::path& file = {});
   ~TokenWriter();
 
-  // At least one token. Throws Error(data) for an id outside the vocabulary.
+  // Throws Error(data) for an id outside the vocabulary.
   void add(const Example& example, int64_t trained_bytes);
-  // `trailer` is kept in the file.
+  // `trailer` is stored in the file.
   std::shared_ptr<const TokenStore> finish(const std::string& trailer);
 
  private:
@@ -70,12 +71,12 @@ class TokenWriter {
   std::vector<uint32_t> packed_;  // of the example being added
 };
 
-// A file of tokens, opened.
+// An open file of tokens.
 struct TokenFile {
   std::shared_ptr<const TokenStore> store;
   std::string trailer;
 
-  // Nothing where there is no such file or it is not a whole one.
+  // nullopt where there is no such file or it is incomplete.
   static std::optional<TokenFile> open(const fs::path& path, int64_t vocab_size);
 };
 

@@ -11,7 +11,7 @@ namespace jackscrew {
 enum class Utf8Status {
   valid,
   invalid,    // cannot begin or continue a character
-  incomplete  // the text ends inside what may still become a character
+  incomplete  // the text ends within what may still be a character
 };
 
 struct Utf8Step {
@@ -20,7 +20,7 @@ struct Utf8Step {
       length;  // bytes: of the character, or of the longest prefix that cannot be completed (>= 1)
 };
 
-// What stands at `position` (< text.size()).
+// Classifies the bytes at `position` (< text.size()).
 inline Utf8Step utf8_step(std::string_view text, size_t position) {
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[position + i]); };
   const size_t left = text.size() - position;
@@ -28,7 +28,7 @@ inline Utf8Step utf8_step(std::string_view text, size_t position) {
   if (lead < 0x80) return {Utf8Status::valid, 1};
   if (lead < 0xC2 || lead > 0xF4) return {Utf8Status::invalid, 1};
   const size_t length = lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
-  // The second byte is where overlong forms, surrogates and values above U+10FFFF show.
+  // The second byte reveals overlong forms, surrogates and values above U+10FFFF.
   const uint8_t low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
   const uint8_t high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
   for (size_t i = 1; i < length; ++i) {
@@ -41,7 +41,7 @@ inline Utf8Step utf8_step(std::string_view text, size_t position) {
   return {Utf8Status::valid, length};
 }
 
-// Bytes of the longest valid prefix of `text`.
+// The length in bytes of the longest valid prefix of `text`.
 inline size_t utf8_valid_prefix(std::string_view text) {
   size_t position = 0;
   while (position < text.size()) {
@@ -68,7 +68,7 @@ inline uint32_t utf8_character(std::string_view text, size_t position) {
   return (bits(0, 0x07) << 18) | (bits(1, 0x3F) << 12) | (bits(2, 0x3F) << 6) | bits(3, 0x3F);
 }
 
-// Bytes of the valid character that `lead` begins.
+// The length in bytes of the valid character that begins with `lead`.
 inline size_t utf8_length(char lead) {
   const auto byte = static_cast<uint8_t>(lead);
   return byte < 0x80 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;

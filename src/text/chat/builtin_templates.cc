@@ -14,7 +14,8 @@ struct Builtin {
   std::string_view source;
 };
 
-// An answer may be calls of tools alone, of which they write nothing.
+// An answer may consist of tool calls alone, which these templates do not write: then `content` is
+// none.
 constexpr Builtin kBuiltins[] = {
     {"chatml", R"jinja(
 {%- for message in messages %}
@@ -24,7 +25,7 @@ constexpr Builtin kBuiltins[] = {
     {{- '<|im_start|>assistant\n' }}
 {%- endif %})jinja"},
 
-    // The system message stands within the first question.
+    // The system message goes inside the first question.
     {"llama2", R"jinja(
 {%- set ns = namespace(system='') %}
 {%- for message in messages %}
@@ -50,7 +51,7 @@ constexpr Builtin kBuiltins[] = {
     {{- '<|start_header_id|>assistant<|end_header_id|>\n\n' }}
 {%- endif %})jinja"},
 
-    // The system message stands before the first question.
+    // The system message goes before the first question.
     {"mistral", R"jinja(
 {{- bos_token }}
 {%- set ns = namespace(system='') %}

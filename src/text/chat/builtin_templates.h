@@ -7,7 +7,7 @@
 
 namespace jackscrew {
 
-// The Jinja source; nothing where there is none of that name.
+// The Jinja source; nullopt where there is none of that name.
 std::optional<std::string_view> builtin_template(std::string_view name);
 
 // "chatml, llama2, ..."

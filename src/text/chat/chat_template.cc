@@ -63,12 +63,12 @@ int days_of_month(int year, int month) {
   return static_cast<int>(static_cast<unsigned>(last.day()));
 }
 
-// Part of a text, in bytes.
+// A part of a text, in bytes.
 struct Span {
   size_t begin, end;
 };
 
-// One conversation and its template.
+// Renders one conversation with its template, and finds its answers.
 class Renderer {
  public:
   Renderer(const ChatFormat& format, std::span<const Message> messages, bool answer_follows,
@@ -83,7 +83,8 @@ class Renderer {
       const auto add = [&](const std::string& key, Value value) {
         items.emplace_back(Value::text(key), std::move(value));
       };
-      // Roles are among a few known words: a template may make special tokens of them.
+      // A role is one of a few known words and counts as template text, since a template may make
+      // special tokens of it.
       add("role", Value::text(message.role, jinja::kTemplate));
       if (message.kind == MessageContent::text) {
         add("content", Value::text(message.content));
@@ -122,7 +123,7 @@ class Renderer {
  private:
   bool is_answer(size_t message) const { return messages_[message].role == "assistant"; }
 
-  // The conversation's first `count` messages.
+  // Renders the conversation's first `count` messages.
   Text first(size_t count, bool answer_follows) const {
     jinja::Variables variables = format_.special_tokens;
     const auto end = values_.begin() + static_cast<std::ptrdiff_t>(count);
@@ -133,11 +134,11 @@ class Renderer {
     return jinja_.render(variables, format_.now);
   }
 
-  // Where an answer and its end stand in `text`; nothing where that cannot be told.
+  // The span of an answer and its end token in `text`; nullopt where it cannot be determined.
   std::optional<Span> locate(size_t answer, const Text& text) const {
     try {
       const Text before = first(answer, true);
-      // Most conversations end with their answer: then the text itself is what is asked for.
+      // Most conversations end with the answer: then `text` itself is that rendering.
       const bool ends_so = answer + 1 == messages_.size() && !answer_follows_;
       const Text through = ends_so ? text : first(answer + 1, false);
       if (!through.view().starts_with(before.view()) || !text.view().starts_with(through.view())) {
@@ -180,7 +181,7 @@ class Renderer {
         mark(trained, *span, 0);
         continue;
       }
-      // What must not be trained cannot be told from the rest: then nothing is.
+      // An answer that must not be trained cannot be told from the rest: then nothing is trained.
       std::fill(trained.begin(), trained.end(), uint8_t{0});
       return std::count_if(messages_.begin(), messages_.end(), [](const Message& message) {
         return message.role == "assistant" && message.trained;
@@ -211,7 +212,7 @@ std::string other_templates() {
   return fmt::format("set another with chat_template=: plain, {}", builtin_template_names());
 }
 
-// The same of a template that the model has: what is refused is kept for when it is needed.
+// parse_template() for a template of the model: a refusal is kept until the template is needed.
 ChatTemplate own_template(std::string_view source) {
   if (source.empty()) return {};
   try {
@@ -250,7 +251,8 @@ ChatFormat chat_format(std::string_view name, const TokenizerData& tokenizer,
   if (name == "auto") {
     format.general = own_template(tokenizer.chat_template);
     format.tools = own_template(tokenizer.tool_template);
-    // transformers refuses, too; plain text would be neither of the model's two languages.
+    // transformers refuses too; plain text would be neither of the two formats that the model
+    // knows.
     if (format.general.is_none() && !format.tools.is_none()) {
       format.general.refusal = Error(
           ErrorKind::model, "the model has a chat template for tools alone", other_templates());

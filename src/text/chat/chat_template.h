@@ -1,4 +1,4 @@
-// Conversations as text: which pieces a model reads and which it is trained to write.
+// Turns conversations into text: which pieces a model reads, and which it is trained to write.
 #pragma once
 
 #include <chrono>
@@ -15,8 +15,8 @@
 
 namespace jackscrew {
 
-// What a template finds as a message's `content`: its text, None, or no such key. Only beside
-// calls of tools may there be no text.
+// What a template finds as a message's `content`: its text, None, or no such key. Only a message
+// with tool calls may lack the text.
 enum class MessageContent { text, none, absent };
 
 struct Message {
@@ -27,23 +27,23 @@ struct Message {
   jinja::Variables fields = {};  // what else a template may read: tool_calls, tool_call_id ...
 };
 
-// A template; or why the model's own cannot be used; or, with neither, none.
+// A parsed template, or the reason why the model's own cannot be used; with neither, there is none.
 struct ChatTemplate {
   std::shared_ptr<const jinja::Template> jinja;
-  std::string source;  // what `jinja` was made of
+  std::string source;  // the source of `jinja`
   std::optional<Error> refusal;
 
   bool is_none() const { return jinja == nullptr && !refusal; }
 };
 
-// How a conversation becomes text: by a template or, where the model has none, plainly (every
-// message but the assistant's is followed by an empty line, an answer by EOS).
+// How a conversation becomes text: by a template or, where the model has none, plainly (an answer
+// is followed by EOS, every other message by an empty line).
 struct ChatFormat {
   ChatTemplate general;             // none: plain
   ChatTemplate tools;               // for conversations with tools; none: `general`
-  jinja::Variables special_tokens;  // bos_token and so on, as far as there are any
+  jinja::Variables special_tokens;  // bos_token and so on, those that exist
   std::string eos_token;            // may be empty
-  jinja::DateTime now;              // what strftime_now shows
+  jinja::DateTime now;              // the time that strftime_now formats
 
   bool is_plain() const { return general.is_none(); }
   bool uses_clock() const;
@@ -60,30 +60,31 @@ struct Segment {
 
 struct RenderedChat {
   std::vector<Segment> segments;
-  // Answers that were to be trained and cannot be: which part of the text is theirs is not known.
+  // Answers that should be trained and cannot be, because their part of the text is unknown.
   int64_t untrainable = 0;
-  bool unused_tools = false;  // there are tools or calls of tools, of which the template knows none
+  bool unused_tools = false;  // there are tools or tool calls, and the template mentions none
 };
 
 // The format that the recipe's `chat_template` names: "auto" (the model's own template, or plain),
-// "plain" or a built-in one. Throws Error(usage) for any other name. A template of the model that
-// is refused is an error only when a conversation is rendered.
+// "plain" or a built-in one. Throws Error(usage) for any other name. If the model's own template is
+// refused, that is an error only when a conversation is rendered.
 ChatFormat chat_format(std::string_view name, const TokenizerData& tokenizer,
                        const jinja::DateTime& now);
 
-// "today" (none) or YYYY-MM-DD. Throws Error(usage).
+// Parses "today" (nullopt) or YYYY-MM-DD. Throws Error(usage).
 std::optional<std::chrono::year_month_day> parse_chat_date(std::string_view text);
-// The day at midnight; none: today's, by this machine's clock.
+// The given day at midnight; nullopt: today's, by this machine's clock.
 jinja::DateTime chat_clock(const std::optional<std::chrono::year_month_day>& day);
 
-// Renders a conversation. An assistant's answer and the token that ends it are trained; all else is
-// not. With `answer_follows` the text ends where an assistant's answer would begin. `tools` is what
-// the template sees under that name: a list, or none.
+// Renders a conversation. An assistant's answer and the token that ends it are trained, all else is
+// not. With `answer_follows` the text ends where an assistant's answer would begin. The template
+// sees `tools` under that name: a list, or none.
 //
-// Where the template has {% generation %}, what is written within is trained. Otherwise an answer
-// is what the conversation up to and including it has more than the one before it with the
-// generation prompt, without the whitespace that the template writes behind its end; each must be
-// the exact beginning of the next and of the whole, or the answer is not trainable.
+// If the template has {% generation %}, what is written within is trained. Otherwise an answer is
+// found by rendering twice: once up to the message before it, with the generation prompt, and once
+// including it; the difference is the answer, without the whitespace that the template writes after
+// its end. Each rendering must be an exact prefix of the next and of the whole text, or the answer
+// is not trainable.
 //
 // Throws Error(model) where the template is refused or fails and where the plain format has no EOS,
 // Error(data) where the template refuses the conversation and where the plain format has no place
@@ -91,9 +92,10 @@ jinja::DateTime chat_clock(const std::optional<std::chrono::year_month_day>& day
 RenderedChat render_chat(const ChatFormat& format, std::span<const Message> messages,
                          bool answer_follows = false, const jinja::Value& tools = jinja::None{});
 
-// Ids, and for each whether it is trained (1) or not (0). Neighbouring texts that are trained alike
-// are encoded as one; where training begins the text is cut as it is when the model generates. One
-// BOS token leads where the tokenizer adds one by default or the template writes it, never two.
+// Token ids, and for each whether it is trained (1) or not (0). Adjacent segments that are both
+// trained, or both not, are encoded as one text; where training begins the text is cut, as it is
+// when the model generates. The ids begin with one BOS token where the tokenizer adds one by
+// default or the template writes it, never with two.
 struct EncodedSegments {
   std::vector<int32_t> ids;
   std::vector<uint8_t> trained;

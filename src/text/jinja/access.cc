@@ -17,7 +17,7 @@ std::optional<Value> member(const Value& object, const std::string& name) {
   return find_method(object, name);
 }
 
-// `index` from either end.
+// Resolves an index that may count from the end; nullopt where it is out of range.
 std::optional<size_t> place(int64_t index, size_t size) {
   if (index < 0) index += static_cast<int64_t>(size);
   if (index < 0 || index >= static_cast<int64_t>(size)) return std::nullopt;
@@ -38,7 +38,7 @@ std::optional<Value> element(const Value& object, int64_t index) {
   return at ? std::optional(sequence->items[*at]) : std::nullopt;
 }
 
-// The places that begin:end:step selects among `size`.
+// The indices that begin:end:step selects from `size` items.
 std::vector<size_t> selected(size_t size, const Value& begin, const Value& end,
                              const Value& step_value) {
   const auto number = [](const Value& value, int64_t otherwise) {
@@ -59,7 +59,7 @@ std::vector<size_t> selected(size_t size, const Value& begin, const Value& end,
   const int64_t first = begin.is_none() ? (step > 0 ? low : high) : clamp(number(begin, 0));
   const int64_t last = end.is_none() ? (step > 0 ? high : low) : clamp(number(end, 0));
   std::vector<size_t> places;
-  // The last place is compared by its distance: first + step may not fit into a number.
+  // Compares distances, since i + step may overflow.
   for (int64_t i = first; step > 0 ? i < last : i > last;) {
     places.push_back(static_cast<size_t>(i));
     const int64_t distance = step > 0 ? last - i : i - last;
@@ -98,7 +98,7 @@ Value get_item(const Value& object, const Value& key) {
 Value get_slice(const Value& object, const Value& begin, const Value& end, const Value& step) {
   object.defined();
   if (const Text* text = object.as_text()) {
-    std::vector<size_t> begins;  // of the characters
+    std::vector<size_t> begins;  // byte offset of each character
     for (size_t i = 0; i < text->size(); i += character_size(text->view(), i)) begins.push_back(i);
     Text out;
     for (const size_t at : selected(begins.size(), begin, end, step)) {

@@ -9,7 +9,7 @@ namespace jackscrew::jinja {
 
 namespace {
 
-// Parentheses and brackets in one another, statements in one another.
+// Limit on nested parentheses and brackets, and on nested statements.
 constexpr int kMaxNesting = 100;
 
 template <typename Node>

@@ -1,4 +1,4 @@
-// The expressions of templates: a parser by recursive descent over the tokens.
+// A recursive-descent parser for the expressions of templates.
 #pragma once
 
 #include <initializer_list>
@@ -12,7 +12,7 @@
 
 namespace jackscrew::jinja {
 
-// Counts how deep the recursion of parser or interpreter is, and ends it in time.
+// Counts the recursion depth of the parser or interpreter; throws Failure beyond `limit`.
 class Nesting {
  public:
   Nesting(int& depth, int limit) : depth_(depth) {
@@ -33,12 +33,12 @@ class ExpressionParser {
   virtual ~ExpressionParser() = default;
 
  protected:
-  // An expression, or several with commas between, which are a tuple. `conditional`: an inline if
-  // may stand in it.
+  // Parses an expression, or a tuple of several separated by commas. `conditional`: an inline if is
+  // allowed.
   ExpressionPtr parse_tuple(bool conditional = true, bool in_parentheses = false);
   ExpressionPtr parse_expression();
   ExpressionPtr parse_filters(ExpressionPtr subject);
-  // One filter, whose name comes next.
+  // Parses one filter, whose name comes next.
   ExpressionPtr parse_filter(ExpressionPtr subject);
 
   const Token& current() const { return tokens_[at_]; }
@@ -51,11 +51,12 @@ class ExpressionParser {
   std::string expect_name();
   [[noreturn]] void fail_here(const std::string& what) const;
   [[noreturn]] void fail_expected(std::string_view what) const;
-  // A level more of `depth` for as long as it stands; fails here, naming `what`, beyond `limit`.
+  // Enters one more level of `depth` until the result is destroyed; fails here, naming `what`,
+  // beyond `limit`.
   Nesting nest(int& depth, int limit, std::string_view what) const;
 
  private:
-  // Told of every name that is read.
+  // Called for every name that is read.
   virtual void note_load(const std::string& name) = 0;
 
   ExpressionPtr parse_or();

@@ -1,4 +1,4 @@
-// What goes wrong within a template.
+// Errors within a template.
 #pragma once
 
 #include <fmt/format.h>
@@ -9,20 +9,20 @@
 
 namespace jackscrew::jinja {
 
-// Thrown while a template is rendered, by everything in this directory. Template turns it into an
+// Thrown by everything in this directory while a template is rendered. Template turns it into an
 // Error with the line.
 class Failure : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// The template itself refuses the conversation, by raise_exception.
+// The template refuses the conversation, by raise_exception.
 class Refusal : public Failure {
  public:
   using Failure::Failure;
 };
 
-// What a template may not contain; it knows its line.
+// Something that a template may not contain, with its line.
 class SyntaxFailure : public std::runtime_error {
  public:
   SyntaxFailure(int line, const std::string& what) : std::runtime_error(what), line_(line) {}

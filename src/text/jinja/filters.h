@@ -1,4 +1,4 @@
-// The tables of filters, one of those on scalars and texts and one of those on what has items.
+// The tables of filters: one for scalars and texts, one for values with items.
 #pragma once
 
 #include <span>

@@ -28,7 +28,7 @@ class Function : public Object {
 };
 
 Value range(Runtime& runtime, Arguments arguments) {
-  constexpr int64_t kMaxItems = 100000;  // jinja2's sandbox has the same
+  constexpr int64_t kMaxItems = 100000;  // the limit of jinja2's sandbox
   const bool has_end = arguments.positional.size() > 1;
   const Bound bound("range", "start ? stop step", std::move(arguments));
   const int64_t begin = has_end ? bound.integer(0, 0) : 0;
@@ -47,7 +47,7 @@ Value range(Runtime& runtime, Arguments arguments) {
   return Value::sequence(SequenceKind::range, std::move(items));
 }
 
-// dict(...) and namespace(...): of one dict and of named arguments.
+// The members for dict(...) and namespace(...): from at most one dict, and named arguments.
 std::vector<std::pair<Value, Value>> members(const char* what, Arguments arguments) {
   std::vector<std::pair<Value, Value>> items;
   if (arguments.positional.size() > 1) fail("{}: too many arguments", what);

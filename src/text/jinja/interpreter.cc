@@ -11,14 +11,15 @@ namespace jackscrew::jinja {
 
 namespace {
 
-// Expressions and statements within one another, macros that call themselves included. A level
-// takes some hundred bytes of the stack.
+// Limit on nested expressions and statements, including macros that call themselves. A level takes
+// a few hundred bytes of stack.
 constexpr int kMaxDepthOfCalls = 500;
 
-// `loop`: looks ahead only when asked, so that a condition sees what the body has done.
+// The `loop` object. It looks ahead only when asked, so that the loop's condition sees what the
+// body has done.
 class Loop : public Object {
  public:
-  // `depth`: of the items.
+  // `depth` is the nesting depth of the items.
   Loop(int depth, Iterator source, std::optional<int64_t> length)
       : Object(depth + 1), source_(std::move(source)), length_(length) {}
 
@@ -274,7 +275,7 @@ struct Interpreter::Evaluate {
     return self.evaluate_or(node.otherwise, Value::undefined("an inline if without else"));
   }
 
-  // `caller` is passed by {% call %}.
+  // `caller` is the macro that {% call %} passes.
   Value call(const Call& node, std::optional<Value> caller) const {
     const Value function = self.evaluate(*node.function);
     Arguments arguments = self.evaluate(node.arguments);
@@ -361,7 +362,7 @@ struct Interpreter::Execute {
                           ? std::make_shared<Loop>(items.depth(), iterate(items), length(items))
                           : std::make_shared<Loop>(items.depth(), conditional(node, iterate(items)),
                                                    std::nullopt);
-    bool completed = false;  // as in jinja2, an iteration that is cut short does not count
+    bool completed = false;  // as in jinja2, an iteration that breaks does not count
     while (auto item = loop->next()) {
       self.runtime_.count_steps(1);
       const Enter enter(self, self.scope_);
@@ -405,7 +406,8 @@ struct Interpreter::Execute {
     return Flow::onward;
   }
 
-  // What the block writes, through the filters, if any; nothing where it ends by break or continue.
+  // Stores the block's output, passed through the filters if any, in `value`; leaves it alone if
+  // the block ends by break or continue.
   Flow filtered(const Block& body, const ExpressionPtr& filters, Value& value) const {
     const Enter enter(self, self.scope_);
     Flow flow = Flow::onward;
@@ -416,7 +418,7 @@ struct Interpreter::Execute {
     return flow;
   }
 
-  // The items for which the loop's condition holds, each tried when it is asked for.
+  // The items for which the loop's condition holds; each is tested when it is requested.
   Iterator conditional(const For& node, Iterator items) const {
     self.keep_scopes();
     return [&interpreter = self, &node, items = std::move(items),

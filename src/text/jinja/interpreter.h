@@ -1,4 +1,4 @@
-// Runs a syntax tree: what it writes, with the origin of every byte.
+// Runs a syntax tree. The output keeps the origin of every byte.
 #pragma once
 
 #include <memory>
@@ -19,7 +19,7 @@ class Interpreter {
   Interpreter(const Interpreter&) = delete;
   Interpreter& operator=(const Interpreter&) = delete;
 
-  // Throws Failure; line() then says where.
+  // Throws Failure; line() is then where it happened.
   Text run(const Block& block);
   int line() const { return line_; }
 
@@ -28,13 +28,13 @@ class Interpreter {
   struct Evaluate;
   struct Execute;
 
-  // Names that were assigned. Loops, macros and blocks have a scope of their own, {% if %} has not.
+  // Assigned names. Loops, macros and blocks have a scope of their own, {% if %} has none.
   struct Scope {
     Scope* parent = nullptr;
     Variables variables;
-    bool captured = false;  // a macro or a lazy loop may look into it until the end
+    bool captured = false;  // a macro or a lazy loop may read it until the end of the run
   };
-  // The innermost scope, for as long as it stands.
+  // Enters a new innermost scope until destroyed.
   class Enter {
    public:
     Enter(Interpreter& interpreter, Scope* parent);
@@ -53,12 +53,13 @@ class Interpreter {
   Value evaluate(const Expression& expression);
   Value evaluate_or(const ExpressionPtr& expression, const Value& otherwise);
   Arguments evaluate(const CallArguments& arguments);
-  // The filters of {% filter %} and {% set x | filters %}, whose innermost subject is `text`.
+  // Applies the filters of {% filter %} and {% set x | filters %}, whose innermost subject is
+  // `text`.
   Value evaluate_filters(const Expression& filters, Text text);
   Flow execute(const Statements& statements);
-  // In the innermost scope, which must be new.
+  // Runs in the innermost scope, which must be new.
   Flow execute(const Block& block);
-  // What is written meanwhile.
+  // Returns what is written during write().
   template <typename Write>
   Text capture(const Write& write);
 

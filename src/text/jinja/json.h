@@ -1,4 +1,4 @@
-// JSON as values of templates.
+// Converts JSON to template values.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -7,7 +7,8 @@
 
 namespace jackscrew::jinja {
 
-// Texts in it get `origin`. Throws Error(data) for what lies too deep and numbers beyond 64 bits.
+// Strings in it get `origin`. Throws Error(data) for values nested too deep and for numbers beyond
+// 64 bits.
 Value from_json(const nlohmann::ordered_json& json, Origin origin = kContent);
 
 }  // namespace jackscrew::jinja

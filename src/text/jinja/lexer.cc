@@ -13,7 +13,7 @@ namespace jackscrew::jinja {
 
 namespace {
 
-// "\r\n" and "\r" become "\n", and one at the end of the template is dropped.
+// Turns "\r\n" and "\r" into "\n", and drops one at the end of the template.
 std::string normalize_newlines(std::string_view source) {
   std::string out;
   out.reserve(source.size());
@@ -77,7 +77,7 @@ class Lexer {
     at_ += passed.size();
   }
 
-  // Pushes the text up to `end`, where a tag begins whose sign is `sign` ('-', '+' or none).
+  // Pushes the text up to `end`, where a tag begins; `sign` is that tag's '-' or '+', or '\0'.
   void push_data(size_t end, char sign, bool strips_indent) {
     std::string_view text = rest().substr(0, end - at_);
     if (sign == '-') {
@@ -97,8 +97,8 @@ class Lexer {
     return c == '-' || c == '+' ? c : '\0';
   }
 
-  // Where a tag may end: bytes from `from` on of "%}", "-%}" and what they swallow, or 0. `close`
-  // is "%}", "}}" or "#}".
+  // The length of a tag's end at `from`, "%}" or "-%}" with the whitespace that it swallows, or 0.
+  // `close` is "%}", "}}" or "#}".
   size_t tag_end_size(size_t from, std::string_view close) const {
     const bool is_print = close == "}}";
     const std::string_view text = rest(from);
@@ -113,7 +113,7 @@ class Lexer {
     return close.size() + (newline ? 1 : 0);
   }
 
-  // Bytes of "{% raw %}" at `from`, or 0.
+  // The length of "{% raw %}" at `from`, or 0.
   size_t raw_begin_size(size_t from) const {
     size_t i = from + 2;
     if (sign_of(rest(i)) != '\0') ++i;
@@ -189,7 +189,7 @@ class Lexer {
         advance(next - at_);
         continue;
       }
-      // Chains of operators become trees as deep as they are long.
+      // A chain of operators becomes a tree as deep as the chain is long.
       constexpr size_t kMaxTokens = 1000;
       if (tokens_.size() - first_token > kMaxTokens) {
         fail_here(fmt::format("a tag of more than {} tokens", kMaxTokens));
@@ -238,7 +238,7 @@ class Lexer {
     advance(1);
   }
 
-  // The end of digits that single underscores may separate; `from` where there are none.
+  // The end of a run of digits, which single underscores may separate; `from` if there are none.
   size_t digits_end(size_t from, int base) const {
     size_t i = from;
     while (i < source_.size()) {
@@ -249,7 +249,7 @@ class Lexer {
     return i;
   }
 
-  // Where a floating number from at_ on ends, if there is one.
+  // The end of a floating-point number at at_, if there is one.
   std::optional<size_t> float_end() const {
     if (at_ > 0 && source_[at_ - 1] == '.') return std::nullopt;
     size_t end = digits_end(at_, 10);
@@ -293,7 +293,7 @@ class Lexer {
     }
     size_t end = digits_end(begin, base);
     if (base == 10 && source_[at_] == '0') {
-      // A leading zero is a number of its own, and so are more zeros.
+      // A leading zero ends the number, except that more zeros may follow.
       end = std::min(end, source_.find_first_not_of("0_", at_));
     }
     const std::string digits = plain(begin, end);
@@ -319,7 +319,7 @@ class Lexer {
     advance(i + 1 - at_);
   }
 
-  // Appends what the escape whose letter stands at `i` means; returns what follows it.
+  // Appends the character of the escape whose letter is at `i`; returns the position after it.
   size_t escape(size_t i, std::string& out) const {
     if (i >= source_.size()) return i;
     const char letter = source_[i];
@@ -345,7 +345,7 @@ class Lexer {
       fail_here(fmt::format("the escape \\{} in a string",
                             letter == 'N' ? "N" : "before a character beyond ASCII"));
     }
-    // Python keeps the backslash of an escape that it does not know.
+    // Python keeps the backslash of an unknown escape.
     out += '\\';
     out += letter;
     return i + 1;

@@ -1,4 +1,4 @@
-// A template as tokens, by the rules of jinja2's lexer with trim_blocks and lstrip_blocks.
+// Splits a template into tokens, by the rules of jinja2's lexer with trim_blocks and lstrip_blocks.
 #pragma once
 
 #include <cstdint>

@@ -16,7 +16,7 @@ struct Method {
   Value (*apply)(const Value& object, const Bound& arguments);
 };
 
-// `object.method`, waiting for its arguments.
+// `object.method`, not yet called.
 class BoundMethod : public Object {
  public:
   BoundMethod(Value object, const Method& method)
@@ -38,7 +38,7 @@ const Text& self(const Value& object) {
   return *object.as_text();
 }
 
-// The text that was passed, or null for none and where nothing was.
+// The text argument, or null if it is none or was not passed.
 const Text* text_or_null(const Bound& arguments, size_t parameter) {
   if (!arguments.has(parameter) || arguments[parameter].is_none()) return nullptr;
   return &arguments.text(parameter);
@@ -55,7 +55,7 @@ Value split_method(const Value& object, const Bound& arguments) {
       split(self(object), text_or_null(arguments, 0), arguments.integer(1, -1), from_right));
 }
 
-// Whether the text starts (or ends) with the argument, or with one of a tuple.
+// Whether the text starts (or ends) with the argument, or with one item of a tuple.
 template <bool (*fits)(std::string_view, std::string_view)>
 Value affix_method(const Value& object, const Bound& arguments) {
   const Sequence* several = arguments[0].as_sequence();
@@ -181,7 +181,7 @@ constexpr Method kListMethods[] = {
     {"copy", "", copy},
 };
 
-// What keys(), values() and items() give.
+// The result of keys(), values() and items().
 template <typename Get>
 Value view(const Value& object, const Get& get) {
   Values items;
@@ -213,8 +213,8 @@ constexpr Method kDictMethods[] = {
     {"copy", "", copy},
 };
 
-// What else Python's types have. Names that would change a list or dict are not safe in jinja2's
-// sandbox; using them is an error there as well.
+// Other methods of Python's types. Those that would change a list or dict are unsafe in jinja2's
+// sandbox, so using them is an error there as well.
 constexpr std::string_view kOtherOfText[] = {
     "casefold", "center",  "encode",     "expandtabs",  "format",       "format_map", "index",
     "isalnum",  "isalpha", "isascii",    "isdecimal",   "isidentifier", "islower",    "isnumeric",

@@ -36,7 +36,7 @@ Value power(int64_t base, int64_t exponent) {
     return std::pow(static_cast<double>(base), static_cast<double>(exponent));
   }
   int64_t result = 1;
-  // Beyond these bases every factor doubles the result at least, which soon overflows.
+  // With any other base every factor at least doubles the result, which soon overflows.
   if (base == 0 || base == 1) return exponent == 0 ? 1 : base;
   if (base == -1) return int64_t{exponent % 2 == 0 ? 1 : -1};
   for (int64_t i = 0; i < exponent; ++i) {
@@ -115,7 +115,7 @@ Value repeat(const Value& value, int64_t times) {
     if (!text->empty() && count > Text::kMaxBytes / text->size()) Text::fail_too_long();
     Text out;
     if (text->empty()) return out;
-    Text block = *text;  // the text 1, 2, 4 ... times
+    Text block = *text;  // 1, 2, 4 ... copies of the text
     for (size_t left = count; left > 0; left /= 2) {
       if (left % 2 == 1) out.append(block);
       if (left > 1) block.append(Text(block));
@@ -133,7 +133,7 @@ Value repeat(const Value& value, int64_t times) {
   return Value::sequence(sequence.kind, std::move(items));
 }
 
-// Lists and tuples, not ranges and views.
+// True for lists and tuples, false for ranges and views.
 bool is_joinable(const Value& value) {
   const Sequence* sequence = value.as_sequence();
   return sequence != nullptr &&

@@ -1,4 +1,4 @@
-// Python's operators on values. All throw Failure where Python raises.
+// Python's operators on values. They throw Failure where Python raises.
 #pragma once
 
 #include "text/jinja/syntax.h"

@@ -10,28 +10,28 @@ namespace jackscrew::jinja {
 
 namespace {
 
-constexpr int kMaxTagNesting = 60;  // of tags in one another
+constexpr int kMaxTagNesting = 60;  // of tags
 
 using Ends = std::initializer_list<std::string_view>;
 
-// The names that a scope mentions, in itself and not in scopes within it.
+// The names that a scope mentions itself, not in scopes within it.
 //
-// jinja2 turns scopes into Python's functions and so decides once for a whole scope what a name
-// is. One that is assigned before it is read, outside of {% if %}, and that no scope around
-// mentions is the scope's own from its beginning: undefined, even where the caller passes a
-// variable of that name, until it is assigned. That is seen by scopes within.
+// jinja2 compiles scopes to Python functions, so it decides once for a whole scope what a name is.
+// A name is local to the scope from its beginning if it is assigned before it is read, outside of
+// {% if %}, and no enclosing scope mentions it. It is then undefined until it is assigned, even
+// where the caller passes a variable of that name; inner scopes see that too.
 struct ScopeNames {
   explicit ScopeNames(ScopeNames* around) : outer(around) {}
 
   ScopeNames* outer;
-  int branches = 0;                   // {% if %} around the current place
-  std::map<std::string, bool> names;  // whether the scope's own, by what it knows
+  int branches = 0;                   // number of enclosing {% if %}
+  std::map<std::string, bool> names;  // name -> whether it is local, as far as this scope shows
   std::shared_ptr<std::vector<std::string>> hidden = std::make_shared<std::vector<std::string>>();
 
   void load(const std::string& name) { names.emplace(name, false); }
   void store(const std::string& name) { names.emplace(name, branches == 0); }
 
-  // Once all scopes are complete.
+  // Call once all scopes are complete.
   void resolve() const {
     for (const auto& [name, own] : names) {
       bool mentioned = !own;
@@ -61,7 +61,7 @@ class Parser : public ExpressionParser {
     }
   }
 
-  // What `parse` reads, in a scope of its own. `parameters` are given their values from without.
+  // Runs `parse` in a new scope. `parameters` are assigned from outside.
   template <typename Parse>
   Block in_scope(const Parse& parse, const std::vector<std::string>& parameters = {}) {
     ScopeNames& scope = scopes_.emplace_back(scope_);
@@ -79,7 +79,7 @@ class Parser : public ExpressionParser {
   };
   static const Tag kTags[10];
 
-  // Text and tags up to a tag with one of the names, of which {% and nothing else is taken.
+  // Parses text and tags up to a tag with one of the given names; of that tag only {% is consumed.
   Statements parse_until(Ends ends) {
     Statements statements;
     while (current().kind != Token::Kind::end) {
@@ -128,7 +128,7 @@ class Parser : public ExpressionParser {
                         fmt::format("the tag {{% {} %}} is not supported here", opening.text));
   }
 
-  // The body of a tag, up to one of the `ends`.
+  // Parses the body of a tag, up to one of `ends`.
   Statements parse_body(Ends ends) {
     take_if(":");
     expect(Token::Kind::block_end);
@@ -179,7 +179,7 @@ class Parser : public ExpressionParser {
     return expect_name();
   }
 
-  // All names of a target.
+  // Collects all names of a target.
   static void collect(const Target& target, std::vector<std::string>& names) {
     if (target.parts.empty()) names.push_back(target.name);
     for (const Target& part : target.parts) collect(part, names);
@@ -276,7 +276,7 @@ class Parser : public ExpressionParser {
 
   // ---- Macros and blocks that capture what is written in them
 
-  // The defaults of parameters are read within the macro, and so is `caller`.
+  // Parses the parameters. Their defaults are read within the macro, and so is `caller`.
   void parse_parameters(MacroBody& macro) {
     expect("(");
     while (!current().is(")")) {
@@ -296,7 +296,7 @@ class Parser : public ExpressionParser {
     expect(")");
   }
 
-  // The parameters, what `between` reads of the tag, and the body.
+  // Parses the parameters, then what `between` reads in the tag, then the body.
   template <typename Between>
   void parse_macro(MacroBody& macro, std::string_view end, const Between& between) {
     const bool outer_loop = std::exchange(in_loop_, false);
@@ -350,11 +350,11 @@ class Parser : public ExpressionParser {
 
   std::deque<ScopeNames> scopes_;   // of the whole template
   ScopeNames* scope_ = nullptr;     // the innermost
-  std::vector<MacroBody*> macros_;  // around the current place
+  std::vector<MacroBody*> macros_;  // enclosing the current place
   Token open_tag_;                  // the innermost
   int tag_depth_ = 0;
-  int loops_ = 0;         // around the current place, in whatever lies between
-  bool in_loop_ = false;  // break and continue have a loop to act on
+  int loops_ = 0;         // enclosing the current place, across macros and blocks
+  bool in_loop_ = false;  // break and continue are allowed
 };
 
 const Parser::Tag Parser::kTags[10] = {

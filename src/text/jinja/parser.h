@@ -1,4 +1,4 @@
-// Tokens to a syntax tree, by jinja2's grammar.
+// Parses tokens into a syntax tree, by jinja2's grammar.
 #pragma once
 
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace jackscrew::jinja {
 
-// Throws SyntaxFailure: where jinja2 would, and for what this subset leaves out.
+// Throws SyntaxFailure where jinja2 would, and for constructs outside of this subset.
 Block parse(std::vector<Token> tokens);
 
 }  // namespace jackscrew::jinja

@@ -1,4 +1,4 @@
-// Values as text: Python's str(), repr() and json.dumps().
+// Prints values: Python's str(), repr() and json.dumps().
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -25,8 +25,8 @@ std::string float_repr(double value) {
   return text;
 }
 
-// Python's str.isprintable() is false for Unicode's categories C and Z. These are their ranges
-// beyond ASCII, those that are merely unassigned left out.
+// The ranges beyond ASCII for which Python's str.isprintable() is false, Unicode's categories C and
+// Z; code points that are merely unassigned are left out.
 bool is_printable(uint32_t c) {
   struct Range {
     uint32_t first, last;

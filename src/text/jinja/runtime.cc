@@ -10,7 +10,7 @@ namespace jackscrew::jinja {
 
 namespace {
 
-// A conversation of a thousand messages takes some hundred thousand steps.
+// A conversation of a thousand messages takes a few hundred thousand steps.
 constexpr int64_t kMaxSteps = 10'000'000;
 constexpr int64_t kMaxBytes = int64_t{1} << 30;
 
@@ -88,7 +88,7 @@ std::string format_time(const DateTime& time, std::string_view format) {
       out += format[i];
       continue;
     }
-    // glibc's "%-d": without padding.
+    // "%-d" omits the padding, as in glibc.
     const bool bare = format.substr(i + 1).starts_with('-');
     i += bare ? 2 : 1;
     if (i >= format.size()) fail("strftime_now: a % at the end");
@@ -115,8 +115,8 @@ void Runtime::count_steps(int64_t steps) {
 
 void Runtime::count_value(const Value& value, bool is_new) {
   constexpr int64_t kBytesOfItem = 32;
-  constexpr int64_t kBytesOfText = 160;   // besides, of an item that is a short text of its own
-  constexpr int64_t kBytesOfStep = 1024;  // as many are read in the time of a step
+  constexpr int64_t kBytesOfText = 160;   // in addition, for an item that is a short text
+  constexpr int64_t kBytesOfStep = 1024;  // read in about the time of a step
   size_t bytes = 0;
   if (const Text* text = value.as_text()) {
     bytes = text->size() + text->runs().size() * sizeof(Text::Run);

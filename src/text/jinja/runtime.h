@@ -1,4 +1,4 @@
-// What a rendering shares with the functions that it calls: its limits and its clock.
+// The state that a rendering shares with the functions it calls: limits and clock.
 #pragma once
 
 #include <cstdint>
@@ -21,10 +21,10 @@ struct DateTime {
   bool operator==(const DateTime&) const = default;
 };
 
-// Python's strftime in the C locale. Throws Failure for a directive that is not known here.
+// Python's strftime in the C locale. Throws Failure for an unknown directive.
 std::string format_time(const DateTime& time, std::string_view format);
 
-// The object of namespace(): the only one that templates change.
+// The object of namespace(), the only one that templates can change.
 class Namespace : public Object {
  public:
   std::string_view type_name() const override { return "namespace"; }
@@ -42,9 +42,9 @@ class Runtime {
 
   const DateTime& now() const { return now_; }
 
-  // These throw Failure when it is more than a chat template can need.
+  // These throw Failure beyond limits that no chat template needs.
   void count_steps(int64_t steps);
-  // Counts a value that was made (`is_new`) or is about to be read.
+  // Counts a value that was just made (`is_new`) or is about to be read.
   void count_value(const Value& value, bool is_new);
 
   std::shared_ptr<Namespace> make_namespace();
@@ -53,7 +53,7 @@ class Runtime {
   DateTime now_;
   int64_t steps_ = 0;
   int64_t bytes_ = 0;
-  // Namespaces may hold one another; they are taken apart at the end.
+  // Namespaces may refer to each other in cycles; the destructor takes them apart.
   std::vector<std::shared_ptr<Namespace>> namespaces_;
 };
 

@@ -1,4 +1,4 @@
-// Filters on texts, numbers and whole values.
+// Filters for texts, numbers and values of any kind.
 #include <charconv>
 #include <cmath>
 
@@ -16,7 +16,7 @@ Value trim(Runtime&, const Value& subject, const Bound& arguments) {
   return strip(to_text(subject), Side::both, any ? &arguments.text(0) : nullptr);
 }
 
-// What the filter `title` takes for the end of a word.
+// Whether the filter `title` takes a character for the end of a word.
 bool ends_word(uint32_t c) {
   constexpr std::string_view kSigns = "-({[<";
   return is_space(c) || (c < 0x80 && kSigns.find(static_cast<char>(c)) != kSigns.npos);
@@ -52,8 +52,8 @@ Value indent(Runtime&, const Value& subject, const Bound& arguments) {
   return out;
 }
 
-// A text as Python's int() and float() read it: without spaces around it, a '+' before it or
-// single underscores between its digits.
+// A number's text as Python's int() and float() read it: without surrounding whitespace, a leading
+// '+' or single underscores between digits.
 std::string plain_number(const Text& text) {
   const Text stripped = strip(text, Side::both);
   const std::string_view view = stripped.view();
@@ -109,7 +109,7 @@ Value round_filter(Runtime&, const Value& subject, const Bound& arguments) {
   if (method == "common") {
     if (const auto integer = subject.as_integer()) return *integer;
     const double number = *subject.as_float();
-    // The exact value is rounded, half to even, as Python does.
+    // The exact value is rounded to nearest even, as in Python.
     return std::isfinite(number) ? *parse<double>(fmt::format("{:.{}f}", number, precision))
                                  : number;
   }

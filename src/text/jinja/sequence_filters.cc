@@ -1,4 +1,4 @@
-// Filters on what has items.
+// Filters for values with items.
 #include <algorithm>
 #include <charconv>
 
@@ -19,7 +19,7 @@ int depth_of(const Value& subject, const Arguments& arguments) {
   return depth;
 }
 
-// Items by a path such as "function.name" or "0"; none stands for the item itself.
+// Looks up items by a path such as "function.name" or "0"; a path of none returns the item itself.
 class Getter {
  public:
   explicit Getter(const Value& path) {
@@ -39,7 +39,7 @@ class Getter {
     }
   }
 
-  // `otherwise`, if it is not none, stands for what is undefined on the way.
+  // `otherwise`, unless it is none, replaces an undefined value on the way.
   Value operator()(Value item, const Value& otherwise = None{}) const {
     for (const Value& key : keys_) {
       item = get_item(item, key);
@@ -52,7 +52,7 @@ class Getter {
   Values keys_;
 };
 
-// Texts without case, as the filters that order values compare them unless told otherwise.
+// Lower-cases texts, as the filters that order values do by default.
 Value without_case(const Value& value) {
   return value.as_text() == nullptr ? value : Value(to_lower(*value.as_text()));
 }
@@ -68,7 +68,7 @@ Value length_filter(Runtime&, const Value& subject, const Bound&) {
   return *size;
 }
 
-// What Python gives as an iterator.
+// A generator, where Python returns an iterator.
 Value read_once(Values items) {
   const Value list = Value::list(std::move(items));
   return Value::generator(list.depth(), iterate(list));
@@ -114,12 +114,12 @@ Value reverse(Runtime&, const Value& subject, const Bound&) {
   if (subject.as_text() != nullptr) return get_slice(subject, None{}, None{}, int64_t{-1});
   Values items = to_values(subject);
   std::reverse(items.begin(), items.end());
-  // What Python can reverse in place becomes an iterator.
+  // Whatever Python can reverse in place becomes an iterator.
   return subject.as_generator() != nullptr ? Value::list(std::move(items))
                                            : read_once(std::move(items));
 }
 
-// Sorts by the keys and keeps the order of equals, in reverse too.
+// Sorts by keys, stably in both directions.
 Values sorted(Values items, bool reversed, const std::function<Value(const Value&)>& key) {
   std::vector<std::pair<Value, size_t>> keys;
   for (const Value& item : items) keys.emplace_back(key(item), keys.size());
@@ -138,7 +138,7 @@ Value sort(Runtime&, const Value& subject, const Bound& arguments) {
   }
   const Getter getter(attribute);
   const bool case_sensitive = arguments.flag(1, false);
-  // The keys are lists, as jinja2 has them: then equal items compare, whatever they are.
+  // Each key is wrapped in a list, as in jinja2: then equal items of any type compare.
   return Value::list(sorted(to_values(subject), arguments.flag(0, false), [&](const Value& item) {
     return Value::list({key_of(item, getter, case_sensitive)});
   }));
@@ -198,7 +198,7 @@ Value sum(Runtime&, const Value& subject, const Bound& arguments) {
   return total;
 }
 
-// What map and select read: as in jinja2, nothing of what is false.
+// The items that map and select read: as in jinja2, none if the subject is false.
 Iterator iterate_if_any(const Value& subject) {
   return subject.truth() ? iterate(subject) : [] { return std::nullopt; };
 }
@@ -228,7 +228,8 @@ Value map(Runtime& runtime, const Value& subject, const Arguments& arguments) {
   });
 }
 
-// select("test", arguments ...), selectattr("path", "test", arguments ...) and their opposites.
+// select("test", arguments ...), selectattr("path", "test", arguments ...) and the opposites reject
+// and rejectattr.
 template <bool by_attribute, bool wanted>
 Value select(Runtime& runtime, const Value& subject, const Arguments& arguments) {
   const size_t skipped = by_attribute ? 1 : 0;

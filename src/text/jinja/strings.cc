@@ -16,7 +16,7 @@ char lower(char c) {
   return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
 }
 
-// `change` takes each ASCII character and the code point before it (0: none).
+// `change` receives each ASCII character and the code point before it (0: none).
 template <typename Change>
 Text change_case(const Text& text, const Change& change) {
   Text out;
@@ -59,7 +59,7 @@ Values split_at_spaces(const Text& text, int64_t max_splits) {
 Values split_at_spaces_from_right(const Text& text, int64_t max_splits) {
   Values words = split_at_spaces(text, -1);
   if (max_splits < 0 || static_cast<int64_t>(words.size()) <= max_splits) return words;
-  // The words that are split off; all before them is one part, its own spaces kept.
+  // The words that are split off; everything before them is one part that keeps its spaces.
   const size_t first = words.size() - static_cast<size_t>(max_splits);
   size_t end = text.size();
   for (size_t i = words.size(); i-- > first;) {
@@ -151,7 +151,7 @@ Text replace(const Text& text, const Text& from, const Text& to, int64_t count) 
   int64_t replaced = 0;
   const auto more = [&] { return count < 0 || replaced++ < count; };
   if (from.empty()) {
-    // Before every character, and at the end.
+    // An empty `from` matches before every character and at the end.
     for (size_t i = 0; i <= text.size() && more();) {
       out.append(to);
       done = i == text.size() ? i : i + character_size(text.view(), i);

@@ -1,4 +1,4 @@
-// Python's string methods, for filters and methods alike. Bytes keep their origin.
+// Python's string methods, for filters and methods. Bytes keep their origin.
 #pragma once
 
 #include <optional>
@@ -19,11 +19,12 @@ Values split_lines(const Text& text, bool keep_ends);
 Text replace(const Text& text, const Text& from, const Text& to, int64_t count);
 Text join(const Text& separator, const Iterator& items);
 
-// These know the case of ASCII letters only: Failure for letters of other scripts that have one.
+// These change ASCII letters only; letters of other scripts that have a case are a Failure.
 Text to_upper(const Text& text);
 Text to_lower(const Text& text);
 Text capitalize(const Text& text);
-// A capital where a word begins: behind a character that `ends_word` names.
+// Capitalises each word's first letter; a word begins after a character for which `ends_word` is
+// true.
 Text title(const Text& text, bool (*ends_word)(uint32_t code_point));
 
 }  // namespace jackscrew::jinja

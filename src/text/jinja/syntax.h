@@ -1,4 +1,4 @@
-// The syntax tree of a template. It owns its nodes and never changes once it is parsed.
+// The syntax tree of a template. It owns its nodes and does not change once it is parsed.
 #pragma once
 
 #include <memory>
@@ -118,18 +118,19 @@ struct Expression {
 
 // ---- Statements
 
-// Statements with a scope of their own: what they assign ends with them.
+// Statements with their own scope: their assignments end with it.
 struct Block {
   Statements statements;
-  // What is undefined when they begin, whatever the scopes around hold (parser.cc, ScopeNames).
+  // Names that are undefined when it begins, even if enclosing scopes define them (parser.cc,
+  // ScopeNames).
   std::shared_ptr<const std::vector<std::string>> hidden;
 };
 
-// What is assigned to: a name, an attribute of a namespace, or several of them.
+// The target of an assignment: a name, an attribute of a namespace, or a tuple of targets.
 struct Target {
   std::string name;
   std::string attribute;      // of the namespace `name`; empty: the name itself
-  std::vector<Target> parts;  // not empty: a tuple, and the others mean nothing
+  std::vector<Target> parts;  // not empty: a tuple, and the other members are unused
 };
 
 struct Output {
@@ -167,11 +168,11 @@ struct With {
   std::vector<std::pair<Target, ExpressionPtr>> assignments;
   Block body;
 };
-// What a macro, or the body of {% call %}, takes and writes.
+// The parameters and the body of a macro, or of {% call %}.
 struct MacroBody {
   struct Parameter {
     std::string name;
-    ExpressionPtr otherwise;  // null: undefined when it is not passed
+    ExpressionPtr otherwise;  // null: undefined if not passed
   };
   std::string name;
   std::vector<Parameter> parameters;

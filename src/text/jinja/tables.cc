@@ -10,7 +10,7 @@ namespace jackscrew::jinja {
 Bound::Bound(std::string_view what, std::string_view parameters, Arguments arguments)
     : what_(what) {
   bool optional = false;
-  size_t next = 0;  // of the positional arguments
+  size_t next = 0;  // next positional argument
   while (!parameters.empty()) {
     const std::string_view name = parameters.substr(0, parameters.find(' '));
     parameters.remove_prefix(std::min(name.size() + 1, parameters.size()));

@@ -11,7 +11,7 @@ namespace jackscrew::jinja {
 
 namespace {
 
-constexpr size_t kMaxSource = size_t{4} << 20;  // the longest known have some ten thousand bytes
+constexpr size_t kMaxSource = size_t{4} << 20;  // the longest known have about ten thousand bytes
 
 }  // namespace
 

@@ -1,7 +1,7 @@
-// Chat templates: the subset of Jinja that models write theirs in, rendered as transformers does.
+// Chat templates: the subset of Jinja that models use, rendered as transformers does.
 //
 // docs/chat_templates.md lists what is covered. The output is that of Python's jinja2 as
-// transformers sets it up; whatever is not covered is refused with its line.
+// transformers configures it; anything not covered is refused with its line.
 #pragma once
 
 #include <functional>
@@ -14,22 +14,22 @@
 
 namespace jackscrew::jinja {
 
-// Immutable: render() may be called by several threads at once.
+// Immutable; render() is thread-safe.
 class Template {
  public:
-  // Throws Error(model), naming line and construct.
+  // Throws Error(model) naming line and construct.
   static Template parse(std::string_view source);
 
-  // What the template writes. A pure function: `now` is what strftime_now sees. Throws Error(data)
+  // Returns what the template writes. A pure function: strftime_now sees `now`. Throws Error(data)
   // where the template refuses the conversation by raise_exception, otherwise Error(model); both
   // name the line.
   Text render(const Variables& variables, const DateTime& now) const;
 
-  // Whether {% generation %} occurs: then that is what is trained.
+  // Whether the template contains {% generation %}, which then decides what is trained.
   bool has_generation() const { return has_generation_; }
-  // Whether a word stands in it, as a name or a text.
+  // Whether a word occurs in it, as a name or a text.
   bool mentions(std::string_view word) const { return words_.contains(word); }
-  // Whether the clock may matter.
+  // Whether the result may depend on the clock.
   bool uses_clock() const { return mentions("strftime_now"); }
 
  private:

@@ -1,4 +1,4 @@
-// Tests: what may stand behind `is`, and in select, reject and their like.
+// Tests: the words that may follow `is`, and that select, reject and others take.
 #include <algorithm>
 
 #include "text/jinja/failure.h"
@@ -13,7 +13,7 @@ bool remainder_is(const Value& value, const Value& divisor, int64_t expected) {
   return equal(apply(Binary::Operator::modulo, value, divisor), expected);
 }
 
-// Python's islower() and isupper(): there is a letter, and all letters are of that case.
+// Python's islower() and isupper(): there is a letter, and all letters have that case.
 bool letters_are(const Value& value, bool lower) {
   const Text text = to_text(value);
   for (size_t i = 0; i < text.size(); i += character_size(text.view(), i)) {

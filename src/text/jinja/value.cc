@@ -14,7 +14,7 @@ std::optional<int> order(const T& a, const T& b) {
   return a < b ? -1 : a > b ? 1 : 0;
 }
 
-// long double holds every int64_t and every double, so that they compare exactly.
+// long double holds every int64_t and every double exactly, so that they compare exactly.
 std::optional<int> order_numbers(const Value& a, const Value& b) {
   const auto number = [](const Value& value) {
     const auto integer = value.as_integer();
@@ -239,7 +239,7 @@ std::optional<int> compare(const Value& a, const Value& b, std::string_view sign
   b.defined();
   if (a.is_number() && b.is_number()) return order_numbers(a, b);
   if (a.as_text() != nullptr && b.as_text() != nullptr) {
-    // The order of UTF-8 is that of the code points.
+    // UTF-8 sorts in the order of code points.
     return order(a.as_text()->view().compare(b.as_text()->view()), 0);
   }
   const Sequence* left = a.as_sequence();

@@ -1,7 +1,7 @@
-// Values as templates see them: Python's, as far as chat templates go.
+// Values as templates see them: Python's, as far as chat templates need them.
 //
-// All but objects and generators are immutable, as ImmutableSandboxedEnvironment has it. Whole
-// numbers have 64 bits; what would leave them is a Failure.
+// All but objects and generators are immutable, as in ImmutableSandboxedEnvironment. Integers have
+// 64 bits; overflow is a Failure.
 #pragma once
 
 #include <cstdint>
@@ -23,30 +23,30 @@ class Runtime;
 
 using Values = std::vector<Value>;
 
-// No list grows beyond this: the characters of a text would take hundreds of bytes each.
+// The longest list: the characters of a text would take hundreds of bytes each.
 inline constexpr size_t kMaxItems = size_t{1} << 20;
 [[noreturn]] void fail_too_many_items();
 // Appends, or throws Failure beyond kMaxItems.
 void add_item(Values& items, Value item);
 
-// Names and their values: of a scope, of a namespace. Each name stands once.
+// Names and their values, in a scope or a namespace. Names are unique.
 using Variables = std::vector<std::pair<std::string, Value>>;
 // The value of a name, or null.
 const Value* find_variable(const Variables& variables, const std::string& name);
 void set_variable(Variables& variables, const std::string& name, Value value);
 
-// Gives one item after the other, then nothing for ever.
+// Returns one item after another, then nullopt for ever.
 using Iterator = std::function<std::optional<Value>()>;
 
-// What a call passes: f(a, b, name=c).
+// The arguments of a call: f(a, b, name=c).
 struct Arguments {
   Values positional;
   Variables named;
 };
-// The named argument, which is no longer among them; nothing where there is none.
+// Removes and returns a named argument; nullopt where there is none.
 std::optional<Value> take_named(Arguments& arguments, std::string_view name);
 
-// The absence of a value; `what` is the message of whoever uses it.
+// The absence of a value; `what` is the error message when it is used.
 struct Undefined {
   std::shared_ptr<const std::string> what;
 };
@@ -57,32 +57,32 @@ enum class SequenceKind : uint8_t { list, tuple, range, dict_view };
 struct Sequence {
   SequenceKind kind = SequenceKind::list;
   Values items;
-  int depth = 1;  // of containers within containers
+  int depth = 1;  // nesting depth of containers
 };
 
 struct Dict {
-  std::vector<std::pair<Value, Value>> items;  // in order of insertion, keys differ
+  std::vector<std::pair<Value, Value>> items;  // in order of insertion, with distinct keys
   int depth = 1;
 
   const Value* find(const Value& key) const;
 };
 
-// What `map`, `select` and their like give: read once, has no length.
+// The result of `map`, `select` and others: can be read once and has no length.
 struct Generator {
   Iterator next;
   int depth = 1;
 };
 
-// How deep values may lie in one another: their destruction and comparison recurse.
+// The deepest nesting of values: their destruction and comparison recurse.
 inline constexpr int kMaxDepth = 100;
-// `depth`, or Failure where it is more than that.
+// Returns `depth`, or throws Failure beyond kMaxDepth.
 int checked_depth(int depth);
 
 // Functions, methods, macros, `loop`, namespaces.
 class Object {
  public:
-  // `depth`: of the values within it, plus one. Those of a namespace do not count: they change, and
-  // Runtime takes them out before the end.
+  // `depth` is that of the values within it, plus one. A namespace's values do not count, since
+  // they change; Runtime takes them out before the end.
   explicit Object(int depth = 0) : depth_(checked_depth(depth)) {}
   virtual ~Object() = default;
   Object(const Object&) = delete;
@@ -113,19 +113,19 @@ class Value {
     return Text(std::move(bytes), origin);
   }
   static Value size(size_t size) { return static_cast<int64_t>(size); }
-  // These throw Failure where the items lie too deep.
+  // These throw Failure where the items are nested too deep.
   static Value list(Values items) { return sequence(SequenceKind::list, std::move(items)); }
   static Value tuple(Values items) { return sequence(SequenceKind::tuple, std::move(items)); }
   static Value sequence(SequenceKind kind, Values items);
-  // Of equal keys the first gives the place and the last the value. Throws Failure where a key is
-  // not hashable.
+  // Of equal keys, the first one's position and the last one's value are kept. Throws Failure for a
+  // key that is not hashable.
   static Value dict(std::vector<std::pair<Value, Value>> items);
-  // `depth`: of the values that `next` holds.
+  // `depth` is that of the values that `next` holds.
   static Value generator(int depth, Iterator next);
 
   bool is_undefined() const { return holds<Undefined>(); }
   bool is_none() const { return holds<None>(); }
-  // The value if it is one of this kind, otherwise null.
+  // The value if it is of this kind, otherwise null.
   const bool* as_bool() const { return std::get_if<bool>(&data_); }
   const int64_t* as_int() const { return std::get_if<int64_t>(&data_); }
   const double* as_float() const { return std::get_if<double>(&data_); }
@@ -134,7 +134,7 @@ class Value {
   const Dict* as_dict() const { return pointer<const Dict>(); }
   const Generator* as_generator() const { return pointer<const Generator>(); }
   Object* as_object() const { return pointer<Object>(); }
-  // Whole numbers and booleans, which Python counts among them.
+  // Integers and booleans, which are integers in Python.
   std::optional<int64_t> as_integer() const;
   bool is_number() const { return as_integer().has_value() || holds<double>(); }
   bool is_list() const;
@@ -145,9 +145,9 @@ class Value {
   bool truth() const;
   bool hashable() const;
   int depth() const;
-  // Throws Failure for undefined values, with what was undefined.
+  // Returns *this; throws Failure for an undefined value, naming it.
   const Value& defined() const;
-  // Python's `is`, where it means anything: the same none or boolean, the same object; equal
+  // Python's `is`, as far as it is meaningful: the same none or boolean, the same object, or equal
   // numbers and strings of one type.
   bool same_as(const Value& other) const;
 
@@ -170,21 +170,22 @@ class Value {
 
 bool equal(const Value& a, const Value& b);
 
-// Less than 0, 0 or more; nothing where one of them is NaN. Throws Failure where Python cannot
-// order them either; `sign` is for its message.
+// Negative, 0 or positive; nullopt where one of them is NaN. Throws Failure where Python cannot
+// order them either; `sign` is for the message.
 std::optional<int> compare(const Value& a, const Value& b, std::string_view sign);
 
-// The items of a sequence or generator, the characters of a text, the keys of a dict; none of an
-// undefined value. Throws Failure for what has no items. The iterator shares the value.
+// The items of a sequence or generator, the characters of a text, the keys of a dict; no items for
+// an undefined value. Throws Failure for other values. The iterator shares the value.
 Iterator iterate(const Value& value);
 Values to_values(const Value& value);
-// Python's len(), where there is one.
+// Python's len(); nullopt where there is none.
 std::optional<int64_t> length(const Value& value);
 
-// The characters of a text as texts.
+// The characters of a text, each as a text.
 Values characters(const Text& text);
 
-// Python's str(): what {{ value }} prints. Throws Failure for what prints only as an address.
+// Python's str(): what {{ value }} prints. Throws Failure for values that would print as an
+// address.
 Text to_text(const Value& value);
 // Python's repr().
 std::string repr(const Value& value);
@@ -192,11 +193,11 @@ std::string repr(const Value& value);
 struct JsonStyle {
   bool ensure_ascii = false;
   bool sort_keys = false;
-  std::optional<std::string> indent;          // of one level; nothing: one line
-  std::optional<std::string> item_separator;  // nothing: ", ", or "," where lines are broken
+  std::optional<std::string> indent;          // of one level; nullopt: one line
+  std::optional<std::string> item_separator;  // nullopt: ", ", or "," where lines are broken
   std::string key_separator = ": ";
 };
-// Python's json.dumps(). Throws Failure for what JSON cannot say.
+// Python's json.dumps(). Throws Failure for values that JSON cannot represent.
 std::string to_json(const Value& value, const JsonStyle& style);
 
 }  // namespace jackscrew::jinja

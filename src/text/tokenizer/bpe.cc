@@ -10,7 +10,7 @@ namespace jackscrew {
 
 namespace {
 
-// Up to this many symbols a scan for the best pair beats a priority queue.
+// Up to this many symbols, scanning for the best pair beats a priority queue.
 constexpr size_t kShortWord = 48;
 
 uint64_t pair_key(int32_t left, int32_t right) {
@@ -66,7 +66,7 @@ void BpeMerger::encode_byte(uint8_t byte, std::vector<int32_t>& ids) const {
   }
 }
 
-// Writes at most word.size() symbols and returns how many.
+// Splits a word into its initial symbols: writes at most word.size() of them, returns how many.
 size_t BpeMerger::first_symbols(std::string_view word, int32_t* symbols) const {
   const std::vector<int32_t>& characters = alphabet_.character_ids;
   size_t count = 0;
@@ -125,7 +125,7 @@ void BpeMerger::merge_long(const std::vector<int32_t>& symbols, std::vector<int3
     int32_t rank;
     int32_t result;
     size_t at;
-    int32_t left, right;  // the ids it was found for; stale when the nodes have changed since
+    int32_t left, right;  // the ids it was found for; stale if the nodes have changed
     bool operator<(const Candidate& other) const {  // the queue's top is its largest
       return rank != other.rank ? rank > other.rank : at > other.at;
     }

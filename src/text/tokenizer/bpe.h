@@ -1,4 +1,4 @@
-// Byte-pair merging of one word.
+// Merges byte pairs within one word.
 #pragma once
 
 #include <array>
@@ -9,20 +9,20 @@
 
 namespace jackscrew {
 
-// What a word is made of before pairs are merged.
+// The initial symbols of a word, before pairs are merged.
 struct BpeAlphabet {
-  // Whole characters: the token of each code point, -1 or beyond the end where it has none. Empty
+  // For whole characters: the token of each code point, -1 or out of range where it has none. Empty
   // in byte-level vocabularies, where every byte is a symbol.
   std::vector<int32_t> character_ids;
-  // The token of each byte, -1: none. With character_ids they stand for the bytes of a character
-  // that has no token.
+  // The token of each byte, -1: none. If there are character_ids, these are for the bytes of
+  // characters without a token.
   std::array<int32_t, 256> byte_ids{};
-  // Stands for what has no token at all, once for each run of it when `fuse_missing`; -1: dropped.
+  // Replaces what has no token at all, once per run if `fuse_missing`; -1: dropped.
   int32_t missing_id = -1;
   bool fuse_missing = false;
 };
 
-// Immutable once built: may be used by several threads.
+// Immutable once built, and thread-safe.
 class BpeMerger {
  public:
   struct Merge {
@@ -30,12 +30,12 @@ class BpeMerger {
     int32_t result;       // id of their concatenation
   };
 
-  // Merges come in order of rank, best first; of a pair that appears twice the first counts.
+  // Merges are in order of rank, best first; of a duplicate pair the first counts.
   BpeMerger(BpeAlphabet alphabet, const std::vector<Merge>& merges);
 
   // Appends the ids of `word`: any bytes in byte-level vocabularies, otherwise valid UTF-8.
   void encode(std::string_view word, std::vector<int32_t>& ids) const;
-  // Appends what stands for one byte that is no part of a character.
+  // Appends the id of one byte that is not part of a valid character.
   void encode_byte(uint8_t byte, std::vector<int32_t>& ids) const;
 
  private:

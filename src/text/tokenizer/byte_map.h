@@ -1,5 +1,5 @@
-// GPT-2's map between bytes and printable characters, in which byte-level vocabularies are written:
-// printable Latin-1 stands for itself, the other bytes for U+0100 onwards (a space is U+0120).
+// GPT-2's map between bytes and printable characters, used to spell byte-level vocabularies:
+// printable Latin-1 maps to itself, the other bytes to U+0100 onwards (a space is U+0120).
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,12 @@
 
 namespace jackscrew {
 
-// The UTF-8 of the character that stands for `byte`.
+// The UTF-8 of the character that `byte` maps to.
 std::string mapped_character(uint8_t byte);
 
 std::string map_bytes(std::string_view bytes);
 
-// The bytes that a vocabulary entry stands for; nullopt where it has a character outside the map.
+// The bytes that a vocabulary entry spells; nullopt where it has a character outside the map.
 std::optional<std::string> unmap_bytes(std::string_view token);
 
 }  // namespace jackscrew

@@ -37,7 +37,8 @@ PieceType piece_type(const TokenizerData& data, size_t id) {
   return PieceType::unused;
 }
 
-// Of every token the rank of the first merge that makes it, negative; of others less than all.
+// Each token's score: the negative rank of the first merge that makes it; tokens without a merge
+// get a lower score than all others.
 std::vector<double> merge_scores(const TokenizerData& data) {
   std::map<std::string, double> ranks;
   for (size_t i = 0; i < data.merges.size(); ++i) {
@@ -52,7 +53,7 @@ std::vector<double> merge_scores(const TokenizerData& data) {
   return scores;
 }
 
-// Whether a space goes before a text, however the tokenizer says so.
+// Whether a space is put before a text, by whichever mechanism.
 bool adds_space(const TokenizerData& data) {
   const auto prepends = [](const NormalizerStep& step) {
     return step.kind == NormalizerStep::Kind::prepend;
@@ -82,7 +83,7 @@ void write_sentencepiece(const TokenizerData& data, GgufTokenizerMetadata& out) 
   out.add_space_prefix = adds_space(data);
 }
 
-// Texts that tokenizers disagree on: spaces, digits, case, scripts, and contractions.
+// Texts on which tokenizers differ: spaces, digits, case, scripts, and contractions.
 constexpr std::array<const char*, 6> kProbes = {"Hello, world! It's 2026: 1234567 and 3.14159.",
                                                 "  two spaces\tand\ttabs\n\n\nlines \r\n end  ",
                                                 "def f(x):\n    return x**2  # WE'LL see\n",

@@ -1,4 +1,4 @@
-// A tokenizer as a GGUF file has it: the reverse of gguf_tokenizer_data().
+// Writes a tokenizer for a GGUF file: the reverse of gguf_tokenizer_data().
 #pragma once
 
 #include <string>
@@ -9,12 +9,14 @@
 
 namespace jackscrew {
 
-// Byte-level BPE becomes "gpt2" with the name of its pre-tokenizer, SentencePiece's BPE "llama"
-// with scores that rank tokens as the merges do. Throws Error(model) for what has no name there.
+// Byte-level BPE becomes "gpt2" with the name of its pre-tokenizer; SentencePiece's BPE becomes
+// "llama" with scores that rank tokens as the merges do. Throws Error(model) for a tokenizer that
+// GGUF has no name for.
 GgufTokenizerMetadata to_gguf_tokenizer(const TokenizerData& data);
 
-// A text that `data` reads otherwise when it comes back from such a file; empty: none was found. A
-// file says less than a tokenizer.json of what goes before a text, and behind special tokens.
+// A text that `data` encodes differently after it has been written to such a file and read back;
+// empty: none was found. A GGUF file says less than a tokenizer.json about what goes before a text
+// and after special tokens.
 std::string changed_in_gguf(const TokenizerData& data, const GgufTokenizerMetadata& written);
 
 }  // namespace jackscrew

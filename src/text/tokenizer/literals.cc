@@ -38,7 +38,7 @@ const Literal* Literals::at(std::string_view text, size_t position, bool parse_s
       }
     }
   }
-  // Tokens of one byte are the shortest, so they stand last.
+  // One-byte tokens are the shortest, so they come last.
   for (size_t i = literals_.size(); i > 0 && literals_[i - 1].text.size() == 1; --i) {
     if (fits(literals_[i - 1])) return &literals_[i - 1];
   }

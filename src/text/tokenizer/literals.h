@@ -16,23 +16,23 @@ struct Literal {
   bool special;
 };
 
-// Immutable: may be used by several threads.
+// Immutable and thread-safe.
 class Literals {
  public:
   explicit Literals(std::vector<Literal> literals);
 
-  // The longest that `text` has at `position`, or null; special ones only with `parse_special`.
+  // The longest literal at `position`, or null; special ones only with `parse_special`.
   const Literal* at(std::string_view text, size_t position, bool parse_special) const;
   const Literal* find(std::string_view text) const;
   struct Place {
     size_t begin;  // bytes
     const Literal* literal;
   };
-  // The first in `text`, special or not; its literal is null where there is none.
+  // The first literal in `text`, special or not; a null literal if there is none.
   Place next(std::string_view text) const;
 
-  // Cuts `text` at its literals: `between` gets what lies before, between and behind them where it
-  // is not empty, `found` the literals.
+  // Cuts `text` at its literals: calls `found` for each, and `between` for the non-empty parts
+  // before, between and after them.
   template <typename Between, typename Found>
   void split(std::string_view text, bool parse_special, const Between& between,
              const Found& found) const {
@@ -52,7 +52,7 @@ class Literals {
   }
 
  private:
-  // The first place from `position` on whose byte begins a literal; else the end.
+  // The first position from `position` on whose byte begins a literal; the end if there is none.
   size_t candidate(std::string_view text, size_t position) const {
     while (position < text.size() && !begins_[static_cast<uint8_t>(text[position])]) ++position;
     return position;

@@ -32,8 +32,8 @@ int combining_class(utf8proc_int32_t character) {
   return utf8proc_get_property(character)->combining_class;
 }
 
-// The library's own decomposition sorts marks one step at a time, which a long run of them makes
-// quadratic; here it decomposes single characters and composes what is already in order.
+// Composes to NFC. The library's own decomposition sorts marks one step at a time, quadratic in a
+// long run of them; here it only decomposes single characters and composes sorted ones.
 void compose(std::string& text) {
   if (std::all_of(text.begin(), text.end(), [](char c) { return static_cast<uint8_t>(c) < 0x80; }))
     return;

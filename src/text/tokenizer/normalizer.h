@@ -1,4 +1,4 @@
-// What a tokenizer changes in a text before the text is cut into words.
+// Changes that a tokenizer makes to a text before it is cut into words.
 #pragma once
 
 #include <span>
@@ -7,16 +7,16 @@
 
 namespace jackscrew {
 
-// What stands before a piece of text that is to be encoded.
+// What precedes a piece of text that is to be encoded.
 enum class TextPlace {
-  begin,          // nothing: it begins the text
+  begin,          // nothing: it is the beginning of the text
   after_special,  // a special or added token
-  inside          // text that was encoded before it: nothing may be put between them
+  inside          // encoded text: nothing may be put between them
 };
 
 struct NormalizerStep {
   enum class Kind {
-    prepend,  // `to`, before a text that is not empty, unless it stands `inside`
+    prepend,  // puts `to` before a non-empty text, unless `inside`
     replace,  // every `from` by `to`
     nfc       // Unicode's canonical composition
   };
@@ -28,7 +28,7 @@ struct NormalizerStep {
   bool operator==(const NormalizerStep&) const = default;
 };
 
-// Applies the steps to `text`, which must be valid UTF-8, one after another.
+// Applies the steps in order to `text`, which must be valid UTF-8.
 void normalize(std::span<const NormalizerStep> steps, TextPlace place, std::string& text);
 
 }  // namespace jackscrew

@@ -15,7 +15,7 @@ namespace {
 
 using Kind = PreTokenizerStep::Kind;
 
-// Of one match, in KiB; PCRE2's own limit is 20 GB. A run of spaces takes next to nothing.
+// Heap limit of one match, KiB; PCRE2's own is 20 GB. A run of spaces needs next to nothing.
 constexpr uint32_t kMaxHeap = 1 << 19;
 
 constexpr std::string_view kGpt2Pattern =
@@ -32,8 +32,8 @@ constexpr const char* kTekkenPattern =
     R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N})"
     R"(| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
-// Unicode's White_Space. PCRE2's own \s also takes U+180E, which has not been a space since Unicode
-// 6.3 and is none for the engines that trained the vocabularies.
+// Unicode's White_Space. PCRE2's own \s also matches U+180E, which stopped being a space in Unicode
+// 6.3 and is none in the engines that trained the vocabularies.
 constexpr std::string_view kSpaces = R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a})"
                                      R"(\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
 
@@ -69,7 +69,7 @@ const std::array<NamedPreTokenizer, 17>& named_pre_tokenizers() {
   return kTable;
 }
 
-// Rewrites a pattern written for Oniguruma so that PCRE2 matches the same.
+// Rewrites a pattern written for Oniguruma so that PCRE2 matches the same text.
 std::string translated(std::string_view pattern) {
   std::string out;
   bool in_class = false;
@@ -133,7 +133,7 @@ struct PreTokenizer::Pattern {
   bool compiled_to_machine_code = false;
 };
 
-// What one call of split() needs beside the patterns; match data cannot be shared between threads.
+// The working state of one split(); match data cannot be shared between threads.
 struct PreTokenizer::Scratch {
   std::vector<std::unique_ptr<pcre2_match_data, FreeMatchData>> match;
   const std::function<void(std::string_view)>* word = nullptr;
@@ -221,8 +221,8 @@ PreTokenizer::PreTokenizer(std::span<const PreTokenizerStep> steps) {
         pcre2_jit_compile(pattern->code.get(), PCRE2_JIT_COMPLETE) == 0;
     pattern->context.reset(pcre2_match_context_create(nullptr));
     if (pattern->context == nullptr) throw std::bad_alloc();
-    // Runs of spaces are retried once per character: enough for some 100 MB of them, and too little
-    // for a pattern made to take forever.
+    // A run of spaces is retried once per character: the limit allows about 100 MB of them, but not
+    // a pattern made to take for ever.
     pcre2_set_match_limit(pattern->context.get(), 100'000'000);
     pcre2_set_heap_limit(pattern->context.get(), kMaxHeap);
     patterns_.push_back(std::move(pattern));
@@ -255,7 +255,7 @@ void PreTokenizer::split_from(size_t step, std::string_view text, Scratch& scrat
       code = pcre2_jit_match(pattern.code.get(), subject, text.size(), done, PCRE2_NOTEMPTY, match,
                              pattern.context.get());
     }
-    // The interpreter keeps its stack on the heap: slower, but it can take any piece.
+    // The interpreter keeps its stack on the heap: slower, but it handles any piece.
     if (code == PCRE2_ERROR_JIT_STACKLIMIT) {
       code = pcre2_match(pattern.code.get(), subject, text.size(), done,
                          PCRE2_NOTEMPTY | PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, match,

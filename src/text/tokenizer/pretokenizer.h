@@ -12,8 +12,9 @@
 
 namespace jackscrew {
 
-// One cut. Steps apply one after another, each to the pieces of the one before, none looking beyond
-// the piece it cuts. What a step matches becomes a piece of its own, and so does what lies between.
+// One way of cutting. Steps apply in order, each to the pieces of the one before, and see no
+// further than the piece that they cut. Each match becomes a piece, and so does the text between
+// matches.
 struct PreTokenizerStep {
   enum class Kind {
     digits,      // every number character (Unicode category N) by itself
@@ -22,7 +23,8 @@ struct PreTokenizerStep {
     regex,       // `pattern`, in the syntax that Hugging Face's tokenizers use
     metaspace    // spaces become `pattern`, one character; with `split` every one begins a piece
   };
-  // Where byte_level puts a space and metaspace its character before a text that begins without.
+  // Whether byte_level puts a space, or metaspace its character, before a text that begins without
+  // one.
   enum class Prefix { never, at_begin, always };
 
   Kind kind = Kind::byte_level;
@@ -33,30 +35,30 @@ struct PreTokenizerStep {
   bool operator==(const PreTokenizerStep&) const = default;
 };
 
-// What the first step changes in a text before it cuts. Throws Error(model) where a later one would
-// change anything.
+// The changes that the first step makes to a text before it cuts. Throws Error(model) where a later
+// step would change anything.
 std::vector<NormalizerStep> text_changes(std::span<const PreTokenizerStep> steps);
 
 // The step's pattern as Hugging Face would write it, whatever its kind.
 std::string step_pattern(const PreTokenizerStep& step);
 
-// What llama.cpp's converter means by a value of `tokenizer.ggml.pre`.
+// The meaning of a value of `tokenizer.ggml.pre` in llama.cpp's converter.
 struct NamedPreTokenizer {
   std::string name;
   std::vector<PreTokenizerStep> steps;
   bool ignore_merges = false;  // a word that is itself in the vocabulary is not taken apart
-  bool nfc = false;            // the text is composed first
+  bool nfc = false;            // the text is composed to NFC first
 };
 
 // Throws Error(model) with the nearest known name when `name` is unknown.
 const NamedPreTokenizer& named_pre_tokenizer(std::string_view name);
 
-// The preferred `tokenizer.ggml.pre` name for these steps, one whose texts are composed as well
-// where there is such, or an empty string when they have none.
+// The preferred `tokenizer.ggml.pre` name for these steps; with `nfc`, one that also composes if
+// there is such. Empty where the steps have no name.
 std::string pre_tokenizer_name(std::span<const PreTokenizerStep> steps, bool ignore_merges,
                                bool nfc = false);
 
-// Immutable once built: may be copied and used by several threads.
+// Immutable once built; may be copied, and is thread-safe.
 class PreTokenizer {
  public:
   // Throws Error(model) when a pattern does not compile or uses syntax whose meaning differs here.

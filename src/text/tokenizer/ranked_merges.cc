@@ -9,7 +9,7 @@ namespace jackscrew {
 
 namespace {
 
-constexpr size_t kMaxTokenBytes = 1024;  // the longest in use is a run of some 300 bytes
+constexpr size_t kMaxTokenBytes = 1024;  // the longest in use has about 300
 
 }  // namespace
 

@@ -13,8 +13,7 @@ namespace jackscrew {
 
 namespace {
 
-// The fields of one protobuf message, one after another. Every length is checked against what is
-// there.
+// Iterates over the fields of a protobuf message. Every length is checked against the bytes left.
 class Message {
  public:
   Message(std::string_view bytes, const std::string& file_name)
@@ -48,7 +47,7 @@ class Message {
   }
 
   uint64_t number() const { return number_; }
-  // The field's value, where it is of that type.
+  // The field's value; throws unless it has that type.
   std::string_view text() const { return expect(2), text_; }
   Message message() const { return {text(), *file_name_}; }
   int64_t integer() const { return expect(0), static_cast<int64_t>(value_); }
@@ -87,7 +86,7 @@ class Message {
   std::string_view text_;
 };
 
-// What a ModelProto says, with SentencePiece's defaults (sentencepiece_model.proto).
+// The contents of a ModelProto, with SentencePiece's defaults (sentencepiece_model.proto).
 struct Model {
   std::vector<Piece> pieces;
   int64_t model_type = 1;
@@ -223,7 +222,7 @@ TokenizerData sentencepiece_bpe(const std::vector<Piece>& pieces, bool add_dummy
     if (piece.type == PieceType::byte) data.byte_fallback = true;
     if (piece.type == PieceType::unknown) data.unk = data.missing_id = narrow<int32_t>(i);
     if (piece.type != PieceType::normal) continue;
-    // A NaN has no place in an order.
+    // A NaN cannot be ordered.
     if (std::isnan(piece.score)) fail(ErrorKind::model, "the token {} has no score", i);
     order.push_back(i);
   }

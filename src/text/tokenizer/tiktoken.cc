@@ -12,7 +12,8 @@ namespace jackscrew {
 
 namespace {
 
-// Of Llama 3.1 and later (llama-models, models/llama3/tokenizer.py); then come reserved ones.
+// The special tokens of Llama 3.1 and later (llama-models, models/llama3/tokenizer.py); reserved
+// ones follow.
 constexpr std::array<const char*, 12> kSpecial = {"<|begin_of_text|>",
                                                   "<|end_of_text|>",
                                                   "<|reserved_special_token_0|>",
@@ -34,13 +35,13 @@ int base64_digit(char c) {
   return c == '+' ? 62 : c == '/' ? 63 : -1;
 }
 
-// Empty where `text` is not base64.
+// Empty if `text` is not base64.
 std::string from_base64(std::string_view text) {
   std::string bytes;
   if (text.size() % 4 != 0) return bytes;
   for (int i = 0; i < 2 && text.ends_with('='); ++i) text.remove_suffix(1);
   uint32_t bits = 0;
-  int held = 0;  // how many of them count
+  int held = 0;  // number of valid bits
   for (const char c : text) {
     const int digit = base64_digit(c);
     if (digit < 0) return {};
@@ -54,7 +55,7 @@ std::string from_base64(std::string_view text) {
 }
 
 struct Line {
-  std::string bytes;  // empty: not such a line
+  std::string bytes;  // empty: not a valid line
   int64_t rank = -1;
 };
 

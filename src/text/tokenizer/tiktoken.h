@@ -1,4 +1,4 @@
-// Llama 3's own tokenizer.model: lines of a token's bytes in base64 and its rank.
+// Llama 3's own tokenizer.model: each line has a token's bytes in base64, and its rank.
 #pragma once
 
 #include <string>
@@ -8,12 +8,12 @@
 
 namespace jackscrew {
 
-// Whether the bytes of a tokenizer.model begin like such lines; SentencePiece's never do.
+// Whether the bytes of a tokenizer.model begin with such a line; SentencePiece's never do.
 bool is_tiktoken(std::string_view bytes);
 
-// The tokens of the file, its rank being the id, and behind them Llama 3's 256 special tokens,
-// which the file does not hold, no more than it holds the pattern. `file_name` is for messages.
-// Throws Error(model).
+// The file's tokens, with their ranks as ids, followed by Llama 3's 256 special tokens; neither
+// these nor the pre-tokenizer's pattern are in the file. `file_name` is for messages. Throws
+// Error(model).
 TokenizerData parse_tiktoken(std::string_view text, const std::string& file_name);
 
 }  // namespace jackscrew

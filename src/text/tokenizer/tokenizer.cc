@@ -23,7 +23,7 @@ bool is_literal(TokenKind kind) {
   return kind == TokenKind::special || kind == TokenKind::added;
 }
 
-// The byte that "<0x0A>" names.
+// The byte of a token such as "<0x0A>".
 std::optional<uint8_t> byte_of_token(std::string_view token) {
   if (token.size() != 6 || !token.starts_with("<0x") || !token.ends_with('>')) return std::nullopt;
   uint8_t byte = 0;
@@ -42,7 +42,8 @@ std::string without_marks(std::string_view token, std::string_view instead) {
   return text;
 }
 
-// Bytes of the first word of `text`: spaces, and all up to the next space.
+// The length in bytes of the first word of `text`: leading spaces, then everything up to the next
+// space.
 size_t first_word(std::string_view text) {
   size_t end = 0;
   while (text.substr(end).starts_with(kSpaceMark)) end += kSpaceMark.size();
@@ -76,7 +77,7 @@ Tokenizer::Tokenizer(TokenizerData data)
       raw_literals_(make_literals(true, false)),
       normalized_literals_(make_literals(false, true)) {}
 
-// What is known while one text is encoded.
+// The state of one encode().
 struct Tokenizer::Job {
   std::vector<int32_t> ids;
   bool parse_special;
@@ -153,7 +154,7 @@ void Tokenizer::index_tokens() {
            token);
     }
   }
-  // What stands in the text for such a token, and so what it decodes to.
+  // The text that matches such a token, which is also what it decodes to.
   for (const int32_t id : data_.normalized_literals) {
     std::string& text = bytes_[static_cast<size_t>(id)];
     normalize(data_.normalizer, TextPlace::begin, text);
@@ -165,7 +166,7 @@ void Tokenizer::index_normal_token(int32_t id, BpeAlphabet& alphabet) {
   const auto index = static_cast<size_t>(id);
   const std::string& token = data_.tokens[index];
   if (data_.spelling == Spelling::byte_map) {
-    // A spelling outside the byte map can never be encoded; it decodes to itself.
+    // A spelling outside the byte map is never produced by encoding; it decodes to itself.
     if (const auto bytes = unmap_bytes(token)) {
       bytes_[index] = *bytes;
       if (bytes->size() == 1) alphabet.byte_ids[static_cast<uint8_t>((*bytes)[0])] = id;
@@ -210,7 +211,7 @@ BpeMerger Tokenizer::make_merger(BpeAlphabet alphabet) {
     spaces_begin_words_ =
         spaces_begin_words_ && first_word(left + right) == left.size() + right.size();
   }
-  // A space without a token may be fused with what precedes it.
+  // Without a token for the space, it may be fused with what precedes it.
   const auto space = ids_.find(kSpaceMark);
   spaces_begin_words_ =
       spaces_begin_words_ && space != ids_.end() && kind(space->second) == TokenKind::normal;

@@ -1,13 +1,12 @@
 // BPE tokenizers, byte-level or SentencePiece's: text to token ids and back.
 //
-// A text goes through these stations: added tokens are found in it, the normalizer changes what
-// lies between them, the pre-tokenizer cuts that into words, and byte pairs are merged within each
-// word.
+// Encoding has four stages: added tokens are found in the text, the normalizer changes the text
+// between them, the pre-tokenizer cuts that into words, and byte pairs are merged within each word.
 //
-// Bytes that are not valid UTF-8 are never an error: each becomes the token of that single byte (or
+// Bytes that are not valid UTF-8 are never an error: each becomes the token of that byte (or
 // whatever the vocabulary prescribes for a byte without a token), and the valid text on either side
-// is encoded by itself. Where every byte has a token and nothing is normalized,
-// decode(encode(text)) == text for any bytes whatever.
+// is encoded separately. If every byte has a token and nothing is normalized, decode(encode(text))
+// == text for any bytes.
 #pragma once
 
 #include <array>
@@ -35,7 +34,7 @@ enum class TokenKind : uint8_t {
   unused    // fills a gap in the ids
 };
 
-// U+2581, which stands for a space in Spelling::text.
+// U+2581, which represents a space in Spelling::text.
 inline constexpr std::string_view kSpaceMark = "\u2581";
 
 // How normal tokens are written.
@@ -44,65 +43,66 @@ enum class Spelling : uint8_t {
   text       // characters, kSpaceMark for a space: SentencePiece's BPE
 };
 
-// What decoding takes away before a whole text of Spelling::text.
+// What decoding removes from the beginning of a whole text of Spelling::text.
 enum class LeadingSpace : uint8_t {
   keep,
-  drop_one,         // a space that the tokenizer put there
+  drop_one,         // a space that the tokenizer added
   drop_first_token  // every U+2581 in the first token, as Metaspace decodes
 };
 
-// Everything that defines a tokenizer, whichever file it came from. Ids index `tokens`; -1: none.
+// Everything that defines a tokenizer, whichever file it is from. Ids index `tokens`; -1: none.
 struct TokenizerData {
   std::vector<std::string> tokens;
   std::vector<TokenKind> kinds;  // one for each token, or empty: all normal
   std::vector<std::pair<std::string, std::string>> merges;  // best first
   Spelling spelling = Spelling::byte_map;
-  // Spelling::text: the tokens "<0x00>" .. "<0xFF>" are the bytes of what has no token of its own.
+  // Spelling::text: characters without a token are spelled by the byte tokens "<0x00>" .. "<0xFF>".
   bool byte_fallback = false;
   LeadingSpace leading_space = LeadingSpace::keep;
   std::vector<NormalizerStep> normalizer;
-  // Special and added tokens that are normalized and then looked for in the normalized text.
+  // Special and added tokens that are themselves normalized and matched in the normalized text.
   std::set<int32_t> normalized_literals;
   std::vector<PreTokenizerStep> pre_tokenizer;
-  bool ignore_merges = false;  // a word that is itself in the vocabulary is not taken apart
-  int32_t missing_id = -1;     // stands for bytes that have no token; -1: such bytes are dropped
+  bool ignore_merges = false;  // a word that is itself in the vocabulary is not split
+  int32_t missing_id = -1;     // replaces bytes without a token; -1: such bytes are dropped
   bool fuse_missing = false;   // one missing_id for each run of such bytes
   int32_t bos = -1;
   int32_t eos = -1;
   int32_t pad = -1;
   int32_t unk = -1;
-  bool add_bos = false;       // the tokenizer's own default for a text of its own
+  bool add_bos = false;       // whether a text begins with BOS by default
   std::string chat_template;  // Jinja, as the model carries it; may be empty
-  std::string tool_template;  // the same for conversations with tools, where they have their own
+  std::string tool_template;  // the same for conversations with tools; may be empty
 
   // Sets `pre_tokenizer`, `ignore_merges` and `normalizer` from a value of GGUF's
   // `tokenizer.ggml.pre`. Throws Error(model) when the name is unknown.
   void set_pre_tokenizer(std::string_view name);
 };
 
-// Splits "left right" as GGUF and older tokenizer.json files write a merge. Throws Error(model).
+// Splits "left right", the form of a merge in GGUF and older tokenizer.json files. Throws
+// Error(model).
 std::pair<std::string, std::string> parse_merge(std::string_view text);
 
-// Immutable: all methods are const and may be called by several threads at once.
+// Immutable and thread-safe.
 class Tokenizer {
  public:
   // Throws Error(model) when ids are out of range, tokens are empty or appear twice, a merge refers
   // to a token that is missing, or a pattern does not compile.
   explicit Tokenizer(TokenizerData data);
-  // The indices hold views into the vocabulary, which a move keeps in place and a copy would not.
+  // Members hold views into the vocabulary, which stay valid after a move but not after a copy.
   Tokenizer(Tokenizer&&) = default;
   Tokenizer& operator=(Tokenizer&&) = default;
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
 
   // The ids of `text`, without BOS or EOS. Added tokens are always matched, longest first; special
-  // tokens only with `parse_special`, otherwise their text is text like any other. `place` says
-  // what was encoded before; BOS is no part of a text.
+  // tokens only with `parse_special`, otherwise their text is ordinary text. `place` says what was
+  // encoded before; BOS does not count.
   std::vector<int32_t> encode(std::string_view text, bool parse_special,
                               TextPlace place = TextPlace::begin) const;
 
-  // The bytes of `ids` one after another; not valid UTF-8 where the ids cut through a character.
-  // Throws Error(data) when an id is out of range.
+  // The bytes of `ids`, concatenated; not valid UTF-8 where the ids split a character. Throws
+  // Error(data) when an id is out of range.
   std::string decode(std::span<const int32_t> ids, bool skip_special,
                      TextPlace place = TextPlace::begin) const;
 
@@ -144,7 +144,7 @@ class Tokenizer {
   std::vector<std::string> bytes_;                       // by id
   std::unordered_map<std::string_view, int32_t> ids_;    // by spelling; views into data_.tokens
   std::unordered_map<std::string_view, int32_t> words_;  // as merged; only with ignore_merges
-  // No merge crosses from another character to U+2581, so a word may be cut there.
+  // No merge joins another character with a following U+2581, so words may be cut there.
   bool spaces_begin_words_ = false;
   PreTokenizer pre_tokenizer_;
   std::vector<NormalizerStep> text_changes_;  // the pre-tokenizer's
@@ -154,8 +154,8 @@ class Tokenizer {
   Literals normalized_literals_;
 };
 
-// Turns a stream of ids into text that is valid UTF-8 at every point: bytes are held back until
-// their character is complete, and bytes that can no longer become one are replaced by U+FFFD.
+// Turns a stream of ids into text that is always valid UTF-8: bytes are held back until their
+// character is complete, and bytes that can no longer become one are replaced by U+FFFD.
 class StreamDecoder {
  public:
   // `tokenizer` must outlive the decoder.
@@ -164,7 +164,7 @@ class StreamDecoder {
 
   // The text that `id` completes. Throws Error(data) when `id` is out of range.
   std::string push(int32_t id);
-  // What is still held back, as U+FFFD. The decoder is then as new.
+  // Returns what is still held back, as U+FFFD, and resets the decoder.
   std::string finish();
 
  private:

@@ -17,12 +17,13 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr const char* kDecoder = "added_tokens_decoder";
-// In the order in which transformers adds those that a vocabulary lacks; after them come the lists.
+// In the order in which transformers adds tokens that the vocabulary lacks; the lists come after
+// them.
 constexpr std::array<const char*, 7> kRoles = {"bos_token", "eos_token", "unk_token", "sep_token",
                                                "pad_token", "cls_token", "mask_token"};
 constexpr std::array<const char*, 2> kLists = {"extra_special_tokens", "additional_special_tokens"};
 
-// A vocabulary in which tokens are found by their text.
+// A vocabulary that finds tokens by their text.
 class Vocabulary {
  public:
   explicit Vocabulary(TokenizerData& data) : data_(data) {
@@ -56,7 +57,7 @@ class Vocabulary {
   std::unordered_map<std::string, int64_t> ids_;
 };
 
-// A token in these files is its text or an object that holds it.
+// In these files a token is its text, or an object that holds it.
 bool is_token(const Json& value) {
   return value.is_string() ||
          (value.is_object() && value.contains("content") && value.at("content").is_string());
@@ -70,8 +71,8 @@ std::string content_of(const Json& token, std::string_view key) {
   return (token.is_object() ? token.at("content") : token).get<std::string>();
 }
 
-// added_tokens_decoder: descriptions of tokens by id. A token that is in the vocabulary as an added
-// one is described anew.
+// added_tokens_decoder: descriptions of tokens by id. They replace those of added tokens in the
+// vocabulary.
 void read_decoder(const Json& decoder, Vocabulary& vocabulary) {
   std::map<int64_t, const Json*> by_id;
   for (const auto& [key, description] : decoder.items()) {
@@ -93,8 +94,8 @@ void read_decoder(const Json& decoder, Vocabulary& vocabulary) {
   }
 }
 
-// Makes a token that is named at `key` a special one and returns its id. One that is needed must be
-// in the vocabulary.
+// Makes the token that `key` names a special one and returns its id. A token that is needed must
+// already be in the vocabulary.
 int32_t set_named_token(Vocabulary& vocabulary, const Json& token, const char* key, bool needed) {
   const std::string content = content_of(token, key);
   const auto found = vocabulary.find(content);
@@ -112,8 +113,8 @@ bool is_role(std::string_view key) {
   return std::find(kRoles.begin(), kRoles.end(), key) != kRoles.end();
 }
 
-// Tokens for purposes of the model alone, such as image_token, which must be there: the order in
-// which others would be added is lost.
+// Tokens for the model's own purposes, such as image_token. They must be in the vocabulary, since
+// the order in which they would be added is lost.
 void read_own_tokens(const Json& object, Vocabulary& vocabulary) {
   for (const auto& [key, token] : object.items()) {
     if (!key.ends_with("_token") || is_role(key) || !is_token(token)) continue;
@@ -129,7 +130,7 @@ void read_named_tokens(const Json& config, TokenizerData& data, Vocabulary& voca
   for (const char* role : kRoles) {
     if (is_null(config, role)) continue;
     const Json& token = config.at(role);
-    // A text can do without padding and the others, but not without these.
+    // A text can be encoded without padding and the others, but not without these.
     const bool needed = kept.contains(role) && std::string_view(role) != "pad_token";
     const int32_t id = set_named_token(vocabulary, token, role, needed);
     if (const auto found = kept.find(role); found != kept.end()) *found->second = id;
@@ -141,7 +142,7 @@ void read_named_tokens(const Json& config, TokenizerData& data, Vocabulary& voca
     } else {
       for (const Json& token : config.at(list)) set_named_token(vocabulary, token, list, false);
     }
-    break;  // the second is the first's older name
+    break;  // the second list is the older name of the first
   }
   read_own_tokens(config, vocabulary);
 }
@@ -183,7 +184,7 @@ void read_templates(const Json& config, TokenizerData& data) {
   }
 }
 
-// special_tokens_map.json: roles and lists that go before those of the configuration.
+// special_tokens_map.json: its roles and lists take precedence over the configuration's.
 void merge_special_tokens(Json& config, const Json& map) {
   for (const auto& [key, value] : map.items()) {
     Json& kept = config[key];
@@ -195,8 +196,8 @@ void merge_special_tokens(Json& config, const Json& map) {
   }
 }
 
-// added_tokens.json: ids by token. What the vocabulary does not have as an added token becomes the
-// configuration's added_tokens_decoder.
+// added_tokens.json maps tokens to ids. Those that are not yet added tokens of the vocabulary
+// become the configuration's added_tokens_decoder.
 void merge_added_tokens(Json& config, const Json& tokens, const Vocabulary& vocabulary) {
   std::set<std::string> named;
   const auto name = [&](const Json& token) {
@@ -218,7 +219,7 @@ void merge_added_tokens(Json& config, const Json& tokens, const Vocabulary& voca
   config[kDecoder] = std::move(decoder);
 }
 
-// What the files say together; adds the name of each that counts to `names`.
+// Merges the files; adds the name of each that is used to `names`.
 Json merged_config(const TokenizerConfigFiles& files, const Vocabulary& vocabulary,
                    std::string& names) {
   const auto open = [&](const NamedText& file) {
@@ -248,13 +249,13 @@ void apply_tokenizer_config(TokenizerData& data, const TokenizerConfigFiles& fil
     if (flag(config, "split_special_tokens", false)) fail_unsupported("split_special_tokens");
     const int32_t added_bos = data.bos;
     read_named_tokens(config, data, vocabulary);
-    if (data.add_bos) data.bos = added_bos;  // what is really put before a text
+    if (data.add_bos) data.bos = added_bos;  // the token that is actually put before a text
     if (beside == VocabularyFile::tokenizer_model) {
       data.add_bos = flag(config, "add_bos_token", data.add_bos) && data.bos >= 0;
       if (flag(config, "add_eos_token", false)) fail_unsupported("add_eos_token");
       if (data.spelling == Spelling::text) read_prefix_space(config, data);
-      // No normalizer is there, but for the one that stands for SentencePiece's spaces: its tokens
-      // begin anywhere in a text.
+      // There is no normalizer but the one for SentencePiece's spaces, so tokens are matched in raw
+      // text.
       data.normalized_literals.clear();
     }
     read_templates(config, data);

@@ -19,32 +19,33 @@ struct NamedText {
   std::string text;
 };
 
-// Those that say more of a vocabulary's tokens, each where it is there.
+// The files with more about a vocabulary's tokens, those that exist.
 struct TokenizerConfigFiles {
   std::optional<NamedText> config;              // tokenizer_config.json
   std::optional<NamedText> special_tokens_map;  // special_tokens_map.json
   std::optional<NamedText> added_tokens;        // added_tokens.json
 };
 
-// Adds what a tokenizer_config.json says: added tokens that the vocabulary lacks or has otherwise;
-// bos, eos, pad, unk; the chat templates. Named tokens become special ones; those that the
-// vocabulary lacks get the next ids, but without bos, eos and unk it is refused.
+// Applies a tokenizer_config.json: added tokens that the vocabulary lacks or has differently; bos,
+// eos, pad, unk; the chat templates. Named tokens become special; those that the vocabulary lacks
+// get the next ids, except that a missing bos, eos or unk is an error.
 //
-// The other two are of older programs and count where the first has no added_tokens_decoder: the
-// tokens that special_tokens_map.json names go before those of tokenizer_config.json, and what
-// added_tokens.json has beyond the vocabulary stands for that decoder.
+// The other two files are from older programs and are read only if the first has no
+// added_tokens_decoder: the tokens of special_tokens_map.json take precedence over those of
+// tokenizer_config.json, and tokens of added_tokens.json beyond the vocabulary take the place of
+// that decoder.
 //
-// Beside a tokenizer.json `add_bos_token` and `add_eos_token` count for nothing, for that file says
-// itself what goes before a text. Beside a tokenizer.model they do; and of SentencePiece's it says
-// where a space goes before a text: with `legacy` (the default) before every text and behind every
-// special token, without it only at the beginning and only where there is none.
+// Beside a tokenizer.json `add_bos_token` and `add_eos_token` are ignored, since that file itself
+// says what goes before a text. Beside a tokenizer.model they are used. For SentencePiece's, the
+// configuration also says where a space is added: with `legacy` (the default) before every text and
+// after every special token, otherwise only at the beginning, and only if there is none.
 //
 // Throws Error(model), also where a token would get another id than the file gives it.
 void apply_tokenizer_config(TokenizerData& data, const TokenizerConfigFiles& files,
                             VocabularyFile beside);
 
-// The chat templates of a tokenizer_config.json alone, in place of `data`'s where it has any.
-// Throws Error(model).
+// Applies only the chat templates of a tokenizer_config.json, which replace `data`'s if there are
+// any. Throws Error(model).
 void apply_config_templates(TokenizerData& data, const NamedText& config);
 
 }  // namespace jackscrew

@@ -12,7 +12,8 @@ namespace jackscrew {
 
 namespace {
 
-// Tokens of Llama 3's own file; Llama 4's looks alike but has others, and another pattern.
+// Number of tokens in Llama 3's own file; Llama 4's has the same form, but other tokens and another
+// pattern.
 constexpr size_t kLlama3Tokens = 128000 + 256;
 
 TokenizerData read_model_file(const fs::path& path) {
@@ -45,7 +46,7 @@ void apply_template_files(TokenizerData& data, const fs::path& directory) {
   if (chat) data.chat_template = chat->text;
 }
 
-// What the files beside a vocabulary say of it.
+// Applies the files beside a vocabulary.
 void apply_files_beside(TokenizerData& data, const fs::path& directory, VocabularyFile vocabulary) {
   apply_tokenizer_config(data,
                          {.config = named_text(directory, kConfigFile),
@@ -119,7 +120,7 @@ TokenizerData gguf_tokenizer_data(const GgufTokenizerMetadata& from, const std::
   data.pad = narrow<int32_t>(from.pad_id);
   if (from.unk_id >= 0 || !sentencepiece) data.unk = narrow<int32_t>(from.unk_id);
   data.missing_id = data.unk;
-  // As llama.cpp does where the file is silent.
+  // The default of llama.cpp where the file does not say.
   data.add_bos = from.add_bos.value_or(sentencepiece && data.bos >= 0);
   data.chat_template = from.chat_template;
   data.tool_template = from.tool_template;

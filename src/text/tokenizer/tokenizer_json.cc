@@ -11,14 +11,14 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr size_t kMaxGrowth = 64;  // of a text by normalizers; a real one has 4
+constexpr size_t kMaxGrowth = 64;  // of a text by normalizers; real ones reach 4
 
 std::string type_of(const Json& object) {
   return object.at("type").get<std::string>();
 }
 
 void read_model(const Json& model, TokenizerData& data) {
-  // Files older than the field hold BPE where they hold merges.
+  // Files older than the field hold BPE if they have merges.
   const std::string type =
       is_null(model, "type") ? (model.contains("merges") ? "BPE" : "unknown") : type_of(model);
   if (type != "BPE") fail_unsupported(fmt::format("a tokenizer model of type {}", type));
@@ -33,7 +33,7 @@ void read_model(const Json& model, TokenizerData& data) {
   for (const auto& [token, id] : vocabulary.items()) {
     set_token(data, token, integer_of(id), TokenKind::normal);
   }
-  // Without tokens for single bytes the flag has no effect, and some writers set it always.
+  // Without tokens for single bytes the flag has no effect, and some writers always set it.
   data.byte_fallback = flag(model, "byte_fallback", false) && vocabulary.contains("<0x00>");
   for (const Json& merge : model.at("merges")) {
     if (merge.is_string()) {
@@ -50,7 +50,7 @@ void read_model(const Json& model, TokenizerData& data) {
   }
 }
 
-// The string that is looked for, of a normalizer or decoder Replace.
+// The string that a normalizer or decoder Replace looks for.
 std::string replaced_text(const Json& replace) {
   const Json& pattern = replace.at("pattern");
   if (!pattern.contains("String") || pattern.at("String").get<std::string>().empty()) {
@@ -75,7 +75,7 @@ void read_normalizer(const Json& step, TokenizerData& data) {
   }
 }
 
-// A file may not make a text of many megabytes into one that no memory holds.
+// A file must not expand a text of many megabytes beyond any memory.
 void check_growth(std::span<const NormalizerStep> steps) {
   size_t growth = 1;
   for (const NormalizerStep& step : steps) {
@@ -148,7 +148,7 @@ void read_pre_tokenizer(const Json& step, TokenizerData& data, bool& byte_level)
 void read_post_processor(const Json& step, TokenizerData& data) {
   if (step.is_null()) return;
   const std::string type = type_of(step);
-  if (type == "ByteLevel") return;  // moves offsets only
+  if (type == "ByteLevel") return;  // changes offsets only
   if (type == "Sequence") {
     for (const Json& part : step.at("processors")) read_post_processor(part, data);
     return;
@@ -170,9 +170,9 @@ void read_post_processor(const Json& step, TokenizerData& data) {
   }
 }
 
-// Whether no token is the single byte or holds the mark of a space that SentencePiece's decoders
-// look for: then those change nothing of a byte-level vocabulary. transformers writes them there
-// when it converts a GGUF.
+// Whether no token is a byte such as "<0x0A>" or contains the space mark, which SentencePiece's
+// decoders look for: then those decoders do not change a byte-level vocabulary. transformers writes
+// them when it converts a GGUF file.
 bool has_no_byte_tokens(const TokenizerData& data) {
   return std::none_of(data.tokens.begin(), data.tokens.end(), [](const std::string& token) {
     const auto is_digit = [](char c) { return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'F'); };
@@ -186,7 +186,7 @@ bool has_no_space_marks(const TokenizerData& data) {
   });
 }
 
-// Decoding is what the vocabulary's spelling prescribes; here it is seen that the file agrees.
+// The vocabulary's spelling determines decoding; this checks that the file agrees.
 void read_decoder(const Json& step, TokenizerData& data) {
   const std::string type = type_of(step);
   const bool text = data.spelling == Spelling::text;
@@ -236,7 +236,7 @@ TokenizerData parse_tokenizer_json(std::string_view text, const std::string& fil
     if (!is_null(root, "pre_tokenizer")) {
       read_pre_tokenizer(root.at("pre_tokenizer"), data, byte_level);
     }
-    text_changes(data.pre_tokenizer);  // refuses what it cannot do
+    text_changes(data.pre_tokenizer);  // refuses unsupported steps
     data.spelling = byte_level ? Spelling::byte_map : Spelling::text;
     if (!is_null(root, "decoder")) {
       read_decoder(root.at("decoder"), data);

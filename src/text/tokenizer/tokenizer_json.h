@@ -1,4 +1,4 @@
-// Tokenizers as tokenizer.json holds them.
+// Reads and writes tokenizer.json.
 #pragma once
 
 #include <string>
@@ -8,10 +8,9 @@
 
 namespace jackscrew {
 
-// Reads the text of a tokenizer.json that holds BPE. `file_name` is for messages. Throws
-// Error(model) when the text is malformed or uses a construct that is not supported, which it
-// names. `eos`, `pad`, `unk` and the chat template are not in that file and stay unset; `bos` is
-// set where the post-processor adds it.
+// Parses a tokenizer.json that holds BPE. `file_name` is for messages. Throws Error(model) when the
+// text is malformed or uses an unsupported construct, naming it. `eos`, `pad`, `unk` and the chat
+// template are not in that file and stay unset; `bos` is set where the post-processor adds it.
 TokenizerData parse_tokenizer_json(std::string_view text, const std::string& file_name);
 
 // The text of a tokenizer.json that encodes exactly as Tokenizer(data) with parse_special. Throws

@@ -42,7 +42,7 @@ bool adds_prefix_space(const TokenizerData& data) {
          data.pre_tokenizer.front().prefix != Prefix::never;
 }
 
-// One step, null for none, or a Sequence of them under `key`.
+// The only step, null for none, or a Sequence of steps under `key`.
 OrderedJson sequence_json(OrderedJson list, const char* key) {
   if (list.empty()) return nullptr;
   if (list.size() == 1) return list.front();
@@ -132,7 +132,7 @@ std::string dump(const OrderedJson& json) {
 std::string to_tokenizer_json(const TokenizerData& data) {
   OrderedJson added = OrderedJson::array();
   OrderedJson vocabulary = OrderedJson::object();
-  // Keys of an ordered object are searched one by one on insertion, so the pairs go in unchecked.
+  // An ordered object searches its keys linearly on insertion, so the pairs are added directly.
   auto& entries = vocabulary.get_ref<OrderedJson::object_t&>();
   entries.reserve(data.tokens.size());
   for (size_t i = 0; i < data.tokens.size(); ++i) {

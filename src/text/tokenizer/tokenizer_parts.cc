@@ -6,7 +6,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Far above any published vocabulary; keeps a hostile id from reserving the machine's memory.
+// Far above any published vocabulary; prevents a hostile id from reserving the machine's memory.
 constexpr int64_t kMaxTokens = int64_t{1} << 22;
 
 }  // namespace
@@ -49,7 +49,7 @@ void fail_missing_token(std::string_view token, const char* role) {
 void set_token(TokenizerData& data, const std::string& token, int64_t id, TokenKind kind) {
   if (id < 0 || id >= kMaxTokens) fail(ErrorKind::model, "the token \"{}\" has id {}", token, id);
   const auto index = static_cast<size_t>(id);
-  // `kinds` may be left empty where all are normal; here each token has its own.
+  // `kinds` may be empty if all are normal; here each token needs its own.
   data.kinds.resize(data.tokens.size(), TokenKind::normal);
   if (index >= data.tokens.size()) {
     data.tokens.resize(index + 1);

@@ -12,7 +12,7 @@ namespace jackscrew {
 
 namespace {
 
-// Calls use(event, line) for every line that is one.
+// Calls use(event, line) for every valid line.
 template <class Use>
 void for_events(const fs::path& path, const Use& use) {
   if (!fs::exists(path)) return;
@@ -31,8 +31,8 @@ void for_events(const fs::path& path, const Use& use) {
   }
 }
 
-// Leaves at `path` only the events up to `resumed_step` (none without it); returns the last one's
-// step.
+// Rewrites `path` with only the events up to `resumed_step` (none without it); returns the step of
+// the last one.
 int64_t keep_events(const fs::path& path, std::optional<int64_t> resumed_step) {
   std::string kept;
   int64_t last_step = 0;

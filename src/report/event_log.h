@@ -1,4 +1,4 @@
-// train_log.jsonl: one JSON object a line for everything that happens in a run.
+// train_log.jsonl: one JSON object per line for everything that happens in a run.
 #pragma once
 
 #include <cstdint>
@@ -12,31 +12,31 @@
 
 namespace jackscrew {
 
-// Kinds that the program writes; learners have others of their own.
+// Kinds that the program itself writes; learners add their own.
 enum class EventKind { start, step, eval, save, warn, end, memory, booked, sample };
 
 const char* event_name(EventKind kind);
 
-// The events of a log in order, each an object with a name as `event` and an integer `step`; lines
-// that are none, such as one torn by a crash, are left out. None when there is no file.
+// The events of a log in order, each an object with a name as `event` and an integer `step`;
+// invalid lines, such as one torn by a crash, are skipped. Empty when there is no file.
 std::vector<nlohmann::json> read_events(const fs::path& path);
 
-// Up to which step the log tells of steps, at most up to `step`: that of its last such line or,
-// where it has begun and has none, the one at which it began. `step` where there is no log.
+// The step, at most `step`, up to which the log covers steps: that of its last step line or, if it
+// has none, the one at which it began. `step` where there is no log.
 int64_t logged_until(const fs::path& path, int64_t step);
 
 // Every line begins with `event` (the kind), `step` (optimizer steps done) and `time` (seconds
-// since 1970); the rest bears the names of Hugging Face's trainer_state.json where it has one:
+// since 1970). Other members have the names of Hugging Face's trainer_state.json where it has one:
 // `loss`, `grad_norm`, `learning_rate`, `epoch`; and `tokens_per_second`.
 class EventLog {
  public:
-  // Starts the file anew; with `resumed_step`, keeps what it holds up to that step, so that the
-  // steps done again appear once. Lines torn by a crash are dropped. The file is rewritten
-  // atomically. Throws Error(generic) when it cannot be written.
+  // Starts the file anew; with `resumed_step`, keeps the events up to that step, so that repeated
+  // steps appear once. Lines torn by a crash are dropped. The file is rewritten atomically. Throws
+  // Error(generic) when it cannot be written.
   explicit EventLog(const fs::path& path, std::optional<int64_t> resumed_step = std::nullopt);
 
-  // Writes one line and hands it to the system; where that refuses, warns once (GrowingFile).
-  // `step` may not fall behind the last one written.
+  // Writes one line and passes it to the system; if that fails, warns once (GrowingFile). Steps
+  // must not decrease.
   void write(const char* event, int64_t step, const JsonObject& fields = {});
   void write(EventKind kind, int64_t step, const JsonObject& fields = {}) {
     write(event_name(kind), step, fields);

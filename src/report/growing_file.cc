@@ -46,7 +46,8 @@ void GrowingFile::append(std::string_view piece) {
       path_.string(), std::strerror(errno)));
 }
 
-// All of it, or nothing: a piece that is cut off would spoil the next. Leaves the reason in errno.
+// Writes all of it or nothing, since a truncated piece would spoil the next. Leaves the reason in
+// errno.
 bool GrowingFile::write_waiting() {
   struct stat before {};
   if (::fstat(descriptor_, &before) != 0) return false;

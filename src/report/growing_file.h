@@ -1,4 +1,4 @@
-// A file that grows by whole pieces while a run lasts, and may fail to without ending the run.
+// A file that grows by whole pieces during a run, and whose write errors do not end the run.
 #pragma once
 
 #include <cstdint>
@@ -11,20 +11,20 @@ namespace jackscrew {
 
 class GrowingFile {
  public:
-  // Opens the file, which is made where it is missing, to write at its end. Throws Error(generic)
-  // where that is refused.
+  // Opens the file for appending, and creates it if it is missing. Throws Error(generic) where that
+  // fails.
   explicit GrowingFile(const fs::path& path);
-  // Tries for the last time to write what waits.
+  // Tries once more to write the waiting pieces.
   ~GrowingFile();
   GrowingFile(const GrowingFile&) = delete;
   GrowingFile& operator=(const GrowingFile&) = delete;
 
-  // Appends a piece and hands it to the system. Where that is refused, by a full disk mostly, warns
-  // once; the piece waits for the next call, whole, and later ones behind it. Of pieces that wait
-  // the newest beyond 16 MiB are lost.
+  // Appends a piece and passes it to the system. If that fails, mostly on a full disk, warns once;
+  // the piece waits, whole and in order, for later calls. Once 16 MiB are waiting, new pieces are
+  // lost.
   void append(std::string_view piece);
 
-  // As it was opened.
+  // Whether the file was empty when it was opened.
   bool began_empty() const { return began_empty_; }
 
  private:

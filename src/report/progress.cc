@@ -35,7 +35,7 @@ std::string short_perplexity(double loss) {
   return perplexity < 1e5 ? fmt::format("{:.2f}", perplexity) : short_scientific(perplexity);
 }
 
-// "9.8/15.9 G", or in M where a tenth of a GiB would round to little.
+// "9.8/15.9 G"; in M where a tenth of a GiB would be too coarse.
 std::string memory_text(int64_t used, const std::optional<int64_t>& budget) {
   const bool small = static_cast<double>(used) < 0.1 * kGiB;
   const double unit = small ? kMiB : kGiB;
@@ -55,7 +55,7 @@ void warn(std::string_view line) {
 }
 
 std::string format_step_line(const StepLine& line, bool colour, int width) {
-  // The higher the rank, the sooner a part is left out; 0 never is.
+  // The higher the rank, the sooner a part is omitted; rank 0 never is.
   struct Part {
     int rank;
     std::string text;
@@ -128,7 +128,7 @@ void ProgressBar::finish() {
   if (std::exchange(finished_, true) || !shown_) return;
   const std::string summary = fmt::format("{}: {} in {}", title_, amount_text(total_, unit_),
                                           human_duration(watch_.seconds()));
-  // The escape clears what the bar leaves to the right of the shorter summary.
+  // The escape clears the rest of the longer bar.
   stream_ << (style_.is_terminal ? "\r\x1b[K" : "") << summary << '\n' << std::flush;
 }
 

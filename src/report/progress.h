@@ -13,7 +13,7 @@
 
 namespace jackscrew {
 
-// What the line of a step says. What is not known is left out of the line.
+// The contents of a step's line. Unknown values are omitted from the line.
 struct StepLine {
   int64_t step = 0;
   int64_t total_steps = 0;
@@ -24,37 +24,39 @@ struct StepLine {
   std::optional<double> speed_of_light;  // share of the machine's measured peak, 0 to 1
   std::optional<int64_t> memory_used;    // of the device, bytes
   std::optional<int64_t> memory_budget;  // bytes
-  std::optional<int64_t> host_used;      // beside it, by masters in memory; bytes
+  std::optional<int64_t> host_used;      // on the host, for masters in memory; bytes
   std::optional<int64_t> host_budget;    // bytes
   std::optional<double> seconds_left;
 };
 
 // "step 120/2000  6.0% | loss 1.8342 | ppl 6.26 | lr 1.9e-4 | gnorm 0.81 | 4312 tok/s | 78% sol |
-// mem 9.8/15.9 G | host 6.1 G | eta 1h12m", memory in GiB; with `colour`, terminal escapes stress
-// the loss. With `width` > 0 columns, what matters least is left out until the line has room.
+// mem 9.8/15.9 G | host 6.1 G | eta 1h12m", memory in GiB; with `colour`, terminal escapes
+// highlight the loss. With `width` > 0 columns, the least important parts are omitted until the
+// line fits.
 std::string format_step_line(const StepLine& line, bool colour = false, int width = 0);
 
-// Prints "jackscrew: warning: `line`" to stderr, on one line whatever names it holds.
+// Prints "jackscrew: warning: `line`" to stderr, always as a single line.
 void warn(std::string_view line);
 
-// How and where to draw; the caller finds out about the terminal.
+// How and where to draw; the caller examines the terminal.
 struct ProgressStyle {
   bool is_terminal = false;
   int width = 80;  // columns
   bool colour = false;
   bool quiet = false;     // nothing at all
-  double patience = 1.0;  // seconds before anything is shown: what ends sooner needs no bar
-  // Called whenever work has come a piece further; may throw to end it.
+  double patience = 1.0;  // seconds before anything is shown: shorter work needs no bar
+  // Called after each piece of work; may throw to end it.
   std::function<void()> check = {};
 };
 
-// Progress of work whose amount is known. On a terminal, a bar redrawn in place when its percentage
-// changes, and replaced by a summary; elsewhere one plain line at the start and one at the end. Of
-// work that ends within the style's patience, not a word. Not thread-safe. Destroyed without
-// finish(), it leaves the cursor on a fresh line.
+// Shows the progress of work whose amount is known. On a terminal, a bar is redrawn in place when
+// its percentage changes, and replaced by a summary; elsewhere there is one plain line at the start
+// and one at the end. Work that ends within the style's patience prints nothing. Not thread-safe.
+// Destroyed without finish(), it leaves the cursor on a fresh line.
 class ProgressBar {
  public:
-  // `title` such as "loading", `total` > 0 in `unit` ("records"); the unit "B" is shown as sizes.
+  // `title` is such as "loading", `total` > 0 in `unit` ("records"); the unit "B" is shown as
+  // sizes.
   ProgressBar(std::ostream& stream, ProgressStyle style, std::string title, int64_t total,
               std::string unit);
   ~ProgressBar();
@@ -62,9 +64,9 @@ class ProgressBar {
   ProgressBar& operator=(const ProgressBar&) = delete;
 
   void advance(int64_t amount);
-  // advance() for work that knows only a callback; it must not outlive the bar.
+  // advance() as a callback, which must not outlive the bar.
   ProgressCallback callback();
-  // Says that the work is complete and how long it took.
+  // Reports that the work is complete and how long it took.
   void finish();
 
  private:

@@ -22,7 +22,7 @@ namespace {
 
 using nlohmann::json;
 
-// A log is a file like any other: a member of another type is one that is not there.
+// Logs are not trusted: a member of the wrong type counts as missing.
 std::optional<double> number(const json& event, const char* key) {
   const auto found = event.find(key);
   if (found == event.end() || !found->is_number()) return std::nullopt;
@@ -86,7 +86,7 @@ class Report {
                        text(*start_, "method"));
   }
 
-  // Not every step has a line in the log, but each that was saved has been done.
+  // Not every step has a line in the log, but a step that was saved has been done.
   double steps_done() const {
     double done = 0;
     for (const char* kind : {"step", "save", "end"}) {
@@ -135,7 +135,7 @@ class Report {
     return "<div class=\"numbers\">\n" + out + "</div>\n";
   }
 
-  // Between the first and the last event of each time that the run was at work.
+  // The time between the first and last event of each process that worked on the run, summed.
   std::optional<double> training_seconds() const {
     double total = 0;
     std::optional<double> before;
@@ -179,7 +179,7 @@ class Report {
     return out + memory_chart();
   }
 
-  // What was booked at each moment, by purpose; see Memory.
+  // The booked bytes at each moment, by purpose; see Memory.
   std::string memory_chart() const {
     Chart chart{.title = "Memory, by purpose", .unit = ChartUnit::bytes, .series = {}};
     for (int purpose = 0; purpose < kPurposes; ++purpose) {
@@ -227,7 +227,7 @@ class Report {
     return out;
   }
 
-  // What each rank of a run of several held and did.
+  // A table of what each rank held and did; empty for a run of one rank.
   std::string ranks() const {
     std::string rows;
     each("rank", [&](double, const json& event) {
@@ -245,7 +245,7 @@ class Report {
     return "<h2>Ranks</h2>\n<table class=\"facts\">\n" + rows + "</table>\n";
   }
 
-  // How the subspaces of GaLore's matrices went on: the last refresh of each.
+  // A table of GaLore's subspaces: the last refresh of each matrix.
   std::string subspaces() const {
     struct Refreshes {
       int64_t count = 0;

@@ -1,4 +1,4 @@
-// How report.html looks: light or dark as the reader's system is, and on paper.
+// The style of report.html: light or dark like the reader's system, and printable.
 #pragma once
 
 namespace jackscrew {

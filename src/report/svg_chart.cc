@@ -12,10 +12,10 @@ namespace jackscrew {
 
 namespace {
 
-// Of the drawing, in its own units; the page scales it.
+// Size and margins of the drawing, in its own units; the page scales it.
 constexpr double kWidth = 640, kHeight = 240;
 constexpr double kLeft = 64, kRight = 12, kTop = 12, kBottom = 28;
-// A line of more points than this is drawn as a band: beyond, single points are no longer seen.
+// A line with more points than this is drawn as a band: single points would be invisible.
 constexpr size_t kMostPoints = 240;
 
 struct Range {
@@ -23,7 +23,7 @@ struct Range {
   double length() const { return high - low; }
 };
 
-// 1, 2 or 5 times a power of ten, about a `parts`-th of the range; of bytes, a power of two.
+// 1, 2 or 5 times a power of ten, about 1/`parts` of the range; for bytes, a power of two.
 double tick_step(const Range& range, int parts, ChartUnit unit) {
   const double rough = range.length() / parts;
   if (unit == ChartUnit::bytes) return std::exp2(std::ceil(std::log2(rough)));
@@ -41,7 +41,7 @@ std::string tick_text(double value, ChartUnit unit) {
   return fmt::format("{:.4g}", value);
 }
 
-// Where a value is drawn.
+// Maps values to places in the drawing.
 class Frame {
  public:
   Frame(Range x, Range y, ChartUnit unit) : x_(x), y_(y), unit_(unit) {
@@ -72,7 +72,7 @@ class Frame {
           kLeft, kWidth - kRight, y(value), y(value), kLeft - 6, y(value) + 4,
           tick_text(value, unit_));
     });
-    // Steps are whole.
+    // Steps are integers.
     each_tick(x_, std::max(1.0, tick_step(x_, 6, ChartUnit::plain)), [&](double value) {
       out += fmt::format("<text x=\"{:.1f}\" y=\"{}\" class=\"xtick\">{}</text>", x(value),
                          kHeight - 8, tick_text(value, ChartUnit::plain));
@@ -107,7 +107,7 @@ std::string path(const Frame& frame, const std::vector<ChartPoint>& points, bool
   return out;
 }
 
-// Neighbours together: their mean, and the lowest and highest of them.
+// Groups of adjacent points: the mean, lowest and highest of each.
 struct Band {
   std::vector<ChartPoint> low, mean, high;
 };
@@ -214,7 +214,7 @@ std::string stacked_chart(const Chart& chart) {
   for (const ChartSeries& series : chart.series) {
     std::vector<ChartPoint> outline, base;
     for (size_t i = 0; i < moments; ++i) {
-      if (i > 0) {  // as it was until now
+      if (i > 0) {  // the value before the step
         outline.push_back({moment[i].x, below[i - 1] + series.points[i - 1].y});
         base.push_back({moment[i].x, below[i - 1]});
       }

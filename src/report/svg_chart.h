@@ -1,4 +1,4 @@
-// Charts as SVG elements, for a page that brings the colours: lines over steps, and stacked areas.
+// Charts as SVG elements for a page that defines the colours: lines over steps, and stacked areas.
 #pragma once
 
 #include <string>
@@ -11,13 +11,13 @@ struct ChartPoint {
 };
 
 struct ChartSeries {
-  std::string name;  // of the legend; may be empty
+  std::string name;  // in the legend; may be empty
   int colour = 1;    // 1 to 12: the page's classes c1 to c12
   std::vector<ChartPoint> points;
-  bool dots = false;  // mark every point: there are few
+  bool dots = false;  // mark every point, for series with few
 };
 
-// What stands beside a number on the y axis.
+// The unit of numbers on the y axis.
 enum class ChartUnit { plain, bytes };
 
 struct Chart {
@@ -27,15 +27,16 @@ struct Chart {
   std::vector<ChartSeries> series;
 };
 
-// Each series as a line; one with many points as a band from lowest to highest of neighbours with
-// their mean in it. Points that are not finite are left out. Empty when no point is left.
+// Draws each series as a line; a series with many points as a band from the lowest to the highest
+// of adjacent points, with their mean in it. Points that are not finite are omitted. Empty when no
+// point is left.
 std::string line_chart(const Chart& chart);
 
-// The series on top of one another, each holding its value until its next point; all have the same
-// x. Empty when there is no point.
+// Draws the series stacked on one another, each holding its value until its next point; all must
+// have the same x. Empty when there is no point.
 std::string stacked_chart(const Chart& chart);
 
-// A text as HTML shows it.
+// Escapes a text for HTML.
 std::string html_text(const std::string& text);
 
 }  // namespace jackscrew

@@ -51,7 +51,8 @@ std::string event_header(int64_t step) {
   return event;
 }
 
-// TFRecord stores checksums rotated and offset, because data that contains its own CRC is weak.
+// TFRecord stores checksums rotated and offset, because a CRC over data that contains its own CRC
+// is weak.
 uint32_t masked_crc(std::string_view data) {
   return std::rotr(crc32c(data), 15) + 0xA282EAD8u;
 }
@@ -59,7 +60,7 @@ uint32_t masked_crc(std::string_view data) {
 constexpr const char* kPrefix = "events.out.tfevents.";
 constexpr const char* kWriter = ".jackscrew.";
 
-// Our event files, in the order in which TensorBoard reads them: of their names.
+// The program's event files in the order in which TensorBoard reads them: by name.
 std::vector<fs::path> event_files(const fs::path& directory) {
   std::vector<fs::path> paths;
   std::error_code missing;
@@ -88,7 +89,7 @@ std::optional<T> get_little_endian(std::string_view bytes, size_t at) {
   return value;
 }
 
-// The step in what event_header() wrote; nullopt where it did not.
+// The step of an event that begins like event_header()'s; nullopt for others.
 std::optional<uint64_t> step_of(std::string_view event) {
   constexpr size_t kStepKey = 1 + sizeof(double);
   if (event.size() <= kStepKey || event[0] != ((1 << 3) | kFixed64) ||
@@ -104,7 +105,8 @@ std::optional<uint64_t> step_of(std::string_view event) {
   return std::nullopt;
 }
 
-// How many bytes of an event file are whole records of steps up to `last`.
+// The length in bytes of the valid records at the start of an event file, up to the first one
+// beyond step `last`.
 size_t kept_bytes(std::string_view file, uint64_t last) {
   constexpr size_t kHead = sizeof(uint64_t) + sizeof(uint32_t);
   for (size_t at = 0;;) {
@@ -121,7 +123,7 @@ size_t kept_bytes(std::string_view file, uint64_t last) {
   }
 }
 
-// The file to write to, as it is to begin with.
+// Prepares the file to write to, and returns its path.
 fs::path begin_events(const fs::path& directory, std::optional<int64_t> resumed_step) {
   const std::vector<fs::path> paths = event_files(directory);
   std::error_code error;
@@ -155,7 +157,7 @@ TensorBoardWriter::TensorBoardWriter(const fs::path& directory, std::optional<in
   std::string restart = event_header(*resumed_step + 1);
   std::string session;
   put_key(session, 1, kVarint);    // SessionLog.status
-  put_varint(session, 1);          // START: points at this step and beyond are from a run given up
+  put_varint(session, 1);          // START: earlier points from this step on are to be forgotten
   put_bytes(restart, 7, session);  // Event.session_log
   write_record(restart);
 }

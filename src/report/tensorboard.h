@@ -13,14 +13,14 @@ namespace jackscrew {
 
 class TensorBoardWriter {
  public:
-  // Creates an event file in `directory`, which exists, in place of those of earlier runs. With
-  // `resumed_step` goes on in the newest there, cut behind that step, and TensorBoard forgets what
-  // it has seen beyond it. Throws Error(generic) when the file cannot be written.
+  // Creates an event file in `directory`, which must exist, and removes those of earlier runs. With
+  // `resumed_step`, continues the newest file there, cut after that step, and makes TensorBoard
+  // forget later points. Throws Error(generic) when the file cannot be written.
   explicit TensorBoardWriter(const fs::path& directory,
                              std::optional<int64_t> resumed_step = std::nullopt);
 
-  // Adds a point to the curve `tag`, such as "train/loss", and hands it to the system. The wall
-  // time is now. Where the system refuses, warns once (GrowingFile).
+  // Adds a point to the curve `tag`, such as "train/loss", with the present wall time, and passes
+  // it to the system. If that fails, warns once (GrowingFile).
   void scalar(std::string_view tag, int64_t step, float value);
 
   const fs::path& path() const { return path_; }

@@ -1,4 +1,4 @@
-// What people know from other trainers, and what it is here: options and methods.
+// What users know from other trainers and what it is called here: options and methods.
 #pragma once
 
 #include <span>
@@ -11,7 +11,7 @@ namespace jackscrew {
 // Options of axolotl, LLaMA-Factory, transformers and PEFT that have another name here, or none.
 std::span<const ForeignName> foreign_options();
 
-// Methods that are not there, with what to do instead: nullptr where nothing is known of the name.
+// Says what to do instead of a method that this program lacks; nullptr for unknown names.
 const char* foreign_method(std::string_view name);
 
 }  // namespace jackscrew

@@ -10,7 +10,7 @@ namespace jackscrew {
 
 namespace {
 
-// Keys by which a program's recipes are known.
+// Keys that identify a program's recipes.
 struct Program {
   const char* name;
   const char* keys;
@@ -26,14 +26,15 @@ constexpr Program kPrograms[] = {
      "dataloader_num_workers lora_target quantization_bit"},
 };
 
-// Of a key that has another meaning elsewhere what to write, where the value shows that it has.
+// For a key that means something else in other programs, if the value shows that: what to write
+// instead. Otherwise empty.
 std::string other_meaning(const Assignment& assignment) {
   const bool is_method = assignment.text == "lora" || assignment.text == "qlora";
   if (assignment.name != "adapter" || !is_method) return {};
   return fmt::format("method: {}; adapter names the directory of one", assignment.text);
 }
 
-// What a nested value would be here.
+// What to write in place of a nested value.
 std::string flat(const Assignment& assignment) {
   if (assignment.name == "datasets") {
     return "data: [FILE, FILE]; field_messages, field_instruction and their like name other keys";
@@ -43,7 +44,7 @@ std::string flat(const Assignment& assignment) {
 
 std::string program_of(std::span<const RecipeEntry> entries) {
   std::string best;
-  int64_t most = 2;  // fewer are everybody's
+  int64_t most = 2;  // fewer may be in any recipe
   for (const Program& program : kPrograms) {
     const auto keys = split_words(program.keys);
     const int64_t count = std::count_if(entries.begin(), entries.end(), [&](const auto& entry) {
@@ -57,7 +58,7 @@ std::string program_of(std::span<const RecipeEntry> entries) {
   return best;
 }
 
-// "a.yaml:3: text" without its place.
+// Removes the place from "a.yaml:3: text".
 std::string without_place(const std::string& message, const std::string& origin) {
   const std::string place = origin + ": ";
   return message.starts_with(place) ? message.substr(place.size()) : message;

@@ -1,4 +1,4 @@
-// Recipes that other trainers read: which of their keys are understood here.
+// Recipes of other trainers: which of their keys are understood here.
 #pragma once
 
 #include <span>
@@ -13,7 +13,7 @@ namespace jackscrew {
 struct RecipeReport {
   struct Known {
     std::string key;
-    std::string option;  // what it is called here
+    std::string option;  // its name here
   };
   struct Unknown {
     std::string key, origin;
@@ -23,14 +23,14 @@ struct RecipeReport {
   std::vector<Unknown> unknown;
   std::string program;  // whose recipe it seems to be: "axolotl", "LLaMA-Factory", or empty
 
-  // Whether it is so much another program's that its first mistake would not help: more than one
-  // key is not understood, or one means something else there.
+  // Whether it is clearly another program's, so that reporting just its first mistake would not
+  // help: more than one key is not understood, or one has another meaning there.
   bool is_foreign = false;
-  // The same in one line, for an error; a hint names the program.
+  // The report in one line, for an error; a hint names the program.
   std::string summary(const std::string& file) const;
 };
 
-// Holds a recipe's keys against the options; nothing of `options` is set.
+// Compares a recipe's keys with the options; does not set any.
 RecipeReport report_recipe(std::span<const RecipeEntry> entries, const OptionSet& options);
 
 }  // namespace jackscrew

@@ -16,7 +16,7 @@ namespace {
 
 using enum OptionType;
 
-// The names that `name_of` gives for the rows of a table, in their order; "" leaves one out.
+// The names that `name_of` returns for the rows of a table, in order; rows with "" are left out.
 template <class Table, class NameOf>
 std::string words_of(const Table& table, const NameOf& name_of) {
   std::string words;
@@ -27,7 +27,7 @@ std::string words_of(const Table& table, const NameOf& name_of) {
   return words;
 }
 
-// Formats that weights can be converted to: those for any weight, or those for linear layers alone.
+// Formats that weights can be converted to: for any weight, or for linear layers only.
 std::string storage_words(bool for_linears_only) {
   return words_of(all_formats(), [&](const Format* format) -> std::string {
     const bool wanted = format->can_encode() && format->for_linears_only() == for_linears_only;
@@ -35,7 +35,7 @@ std::string storage_words(bool for_linears_only) {
   });
 }
 
-// Formats that weights can be converted to in files alone.
+// Formats that weights can be converted to only in files.
 std::string file_storage_words() {
   return words_of(row_encoders(), [](const RowEncoder& encoder) -> std::string {
     return encoder.format->can_encode() ? "" : encoder.format->name();

@@ -7,8 +7,8 @@
 
 namespace jackscrew {
 
-// Their choices come from the tables of those who offer them: a new format, product, learner or
-// optimizer is one by its row there.
+// Their choices come from the tables of formats, products, learners and optimizers: a new row there
+// is a new choice.
 std::span<const OptionSpec> method_options();
 
 }  // namespace jackscrew

@@ -45,8 +45,8 @@ std::string setting_of(const Preset& preset, std::string_view name) {
               nearest ? fmt::format("did you mean {}?", *nearest) : std::string());
 }
 
-// An explicit `auto` is the same as leaving the learning rate out. A learner chosen beside the
-// method brings the learning rate of the preset that is its own.
+// An explicit `auto` is the same as leaving the learning rate out. If the recipe sets another
+// learner than the method's, the learning rate is that of the first preset with that learner.
 void resolve_learning_rate(OptionSet& options, const Preset& preset) {
   if (!options.is_word("learning_rate")) return;
   const std::string& learner = options.text("learner");
@@ -101,7 +101,8 @@ void check_learner(const OptionSet& options, std::span<const MethodTable> tables
   }
 }
 
-// Options of a learner or a product that is not in use would be ignored without a word.
+// Refuses options of learners and products that are not in use, which would silently be ignored.
+// Returns the titles of their tables.
 std::vector<std::string> skip_unused(const OptionSet& options,
                                      std::span<const MethodTable> tables) {
   std::vector<std::string> skipped_titles;
@@ -204,7 +205,7 @@ std::optional<int64_t> bytes_or_auto(const OptionSet& options, const char* name)
   return options.bytes(name);
 }
 
-// Numbers of a list from `least` to `most`.
+// The numbers of a list, each from `least` to `most`.
 std::vector<double> numbers_of(const OptionSet& options, const char* name, double least,
                                double most, const char* hint) {
   std::vector<double> numbers;
@@ -221,14 +222,14 @@ std::vector<double> numbers_of(const OptionSet& options, const char* name, doubl
   return numbers;
 }
 
-// How often the examples of each data set are seen in an epoch. More than a thousand times over, a
-// slip is likelier than a wish.
+// How often the examples of each data set are seen in an epoch. More than 1000 times is more likely
+// a mistake than intended.
 std::vector<double> data_weights(const OptionSet& options) {
   return numbers_of(options, "data_weights", 0, 1000,
                     "2: each example twice in an epoch, 0.5: a half of them");
 }
 
-// A negative one takes away what an adapter learned.
+// A negative weight subtracts what an adapter learned.
 std::vector<double> adapter_weights(const OptionSet& options) {
   return numbers_of(options, "adapter_weight", -1000, 1000,
                     "1: all of what the adapter changes, 0.5: half of it");
@@ -379,7 +380,7 @@ void fill(Recipe& r, const OptionSet& o) {
   r.print_config = o.boolean("print_config");
 }
 
-// A key given twice in one file is a slip, not an override.
+// A key that appears twice in one file is a mistake, not an override.
 void set_from_file(OptionSet& options, const std::string& path) {
   const RecipeReport report = report_recipe(read_recipe_entries(path), options);
   if (report.is_foreign) {

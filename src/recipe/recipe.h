@@ -21,16 +21,16 @@ namespace jackscrew {
 
 enum class LongRecord;  // data/dataset.h
 
-// The options that only one learner, or one product, reads.
+// The options that only one learner or one product reads.
 struct MethodTable {
   const char* choice;  // the option that chooses it: "learner"
   const char* name;    // the value that does: "lora"
   std::span<const OptionSpec> options;
 };
 
-// Where weights live that nobody changes, on a CPU: in memory, or in the map of their file as far
-// as they are read as they lie there. Of itself a run that trains keeps them in memory: it lasts
-// longer than loading, its budget should hold what each step reads, and huge pages are read faster.
+// Where frozen weights live on a CPU: in memory, or in the mapping of their file if they are used
+// as they are stored there. With `automatic`, a training run keeps them in memory: it lasts longer
+// than loading, its budget should include what each step reads, and huge pages are read faster.
 enum class WeightPlace : uint8_t { automatic, memory, mmap };
 
 // When a run ends before its last step.
@@ -40,18 +40,18 @@ struct WatchOptions {
   int64_t loss_watchdog_patience = 1;   // logged steps in a row above it
 };
 
-// A model that train leaves beside its result.
+// A model that train writes beside its result.
 struct RunExport {
   std::string text;     // as in the recipe: "gguf:q4_k_m"
   bool gguf = false;    // else a Hugging Face directory
   std::string storage;  // as merge and export take it; "keep" where none is given
 };
 
-// The options of run_options.h in their own types; the help there says what they mean.
+// The options of run_options.h as typed values; the help there explains them.
 struct Recipe {
   std::string model;
   std::string adapter;                // the first of `adapters`; empty: none
-  std::vector<std::string> adapters;  // several: of commands that make one model of them
+  std::vector<std::string> adapters;  // several: for commands that merge them into one model
   bool random_init = false;
   std::string checkpoint_dtype;
   std::string tokenizer;
@@ -59,7 +59,7 @@ struct Recipe {
   std::optional<std::chrono::year_month_day> chat_date;  // none: today
 
   std::vector<std::string> data;
-  std::vector<double> data_weights;  // one for each of data, or none
+  std::vector<double> data_weights;  // one for each of data, or empty
   std::vector<std::string> eval_data;
   double val_size = 0;
   int64_t max_samples = 0;   // 0: all
@@ -83,14 +83,14 @@ struct Recipe {
   int64_t gradient_accumulation_steps = 0;
   int64_t data_parallel = 0;  // lanes of a step; 0: one for each replica
   int64_t pipeline_stages = 1;
-  std::vector<int64_t> stage_split;  // blocks of each stage; empty: as equal as can be
+  std::vector<int64_t> stage_split;  // blocks of each stage; empty: as equal as possible
   std::chrono::duration<double> communication_timeout{30};  // seconds
   int64_t max_steps = 0;                                    // 0: by epochs
   double num_train_epochs = 0;
   double learning_rate = 0;
   ScheduleKind lr_schedule = ScheduleKind::cosine;
   double warmup_ratio = 0;
-  std::optional<int64_t> warmup_steps;  // wins over the ratio
+  std::optional<int64_t> warmup_steps;  // takes precedence over the ratio
   WeightDecay weight_decay;
   double max_grad_norm = 0;  // 0: no clipping
   bool clip_each_weight = false;
@@ -121,7 +121,7 @@ struct Recipe {
 
   std::vector<RunExport> exports;       // of train
   std::string format;                   // auto, hf, gguf, gptq or exl2
-  std::vector<double> adapter_weights;  // one for each of adapters, or none
+  std::vector<double> adapter_weights;  // one for each of adapters, or empty
   int64_t max_shard_bytes = 0;
   std::optional<double> max_merge_loss;  // nats
 
@@ -141,34 +141,34 @@ struct Recipe {
   bool verbose = false;
   bool print_config = false;
 
-  OptionSet options;                        // all values; learner and product read their own here
-  std::vector<std::string> skipped_titles;  // option tables of those that are not in use
-  std::vector<std::string> operands;        // of the command line, the recipe file aside
-  // Whoever runs it says so, see open_device(); no part of the recipe as text.
+  OptionSet options;                        // all values; learners and products read theirs here
+  std::vector<std::string> skipped_titles;  // option tables of learners and products not in use
+  std::vector<std::string> operands;        // of the command line, without the recipe file
+  // Set by whoever runs the recipe, see open_device(); not part of its text.
   std::vector<fs::path> python_environments;
 
-  // The resolved recipe as YAML; read back, it gives the same run.
+  // The resolved recipe as YAML, which reads back as the same run.
   std::string to_yaml() const { return options.to_yaml(skipped_titles); }
 };
 
-// All learners and products of the program with their options.
+// The options of all learners and products in the program.
 std::span<const MethodTable> method_tables();
 
-// Title under which such options stand: "Learner lora".
+// The title of such an option table: "Learner lora".
 std::string method_title(const MethodTable& table);
 
-// All options of a run, those of the tables included, with their defaults.
+// All options of a run with their defaults, including those of `tables`.
 OptionSet run_options(std::span<const MethodTable> tables);
 
-// Applies the preset of `method` to what is not set explicitly, then checks values against each
-// other. Throws Error(usage) naming the options that contradict.
+// Applies the preset of `method` to options that are not set explicitly, then checks the values
+// against each other. Throws Error(usage) naming contradictory options.
 Recipe resolve_recipe(OptionSet options, std::span<const MethodTable> tables);
 
-// The recipe with another method, where nobody has named a method or a learner; else as it is.
+// The recipe with another method if neither a method nor a learner was set; else as it is.
 Recipe with_method(Recipe recipe, const std::string& method, const std::string& origin);
 
-// From a command's arguments: the first operand ending in .yaml or .yml is read as the recipe file,
-// and the arguments win over it. Throws Error(usage).
+// Reads a recipe from a command's arguments: the first operand that ends in .yaml or .yml is the
+// recipe file, and the arguments override it. Throws Error(usage).
 Recipe read_recipe(std::span<const std::string> arguments, std::span<const MethodTable> tables);
 
 }  // namespace jackscrew

@@ -14,8 +14,8 @@ namespace jackscrew {
 namespace {
 
 constexpr int64_t kMaxRecipeBytes = int64_t{1} << 20;
-// Put behind the text: the YAML library lets a quote that is never closed pass where the file ends
-// with a line break, and the rest of the recipe would silently become part of one value.
+// Appended to the text: the YAML library accepts a quote that is never closed if the file ends with
+// a line break, and the rest of the recipe would silently become part of one value.
 constexpr const char* kEndMark = "\n# end";
 constexpr const char* kShape = "a recipe is a flat list of `key: value` lines";
 
@@ -37,7 +37,7 @@ std::vector<std::string> scalar_items(const YAML::Node& list, const std::string&
   return items;
 }
 
-// Sees where documents begin, and nothing else.
+// Records where documents begin.
 class DocumentStarts : public YAML::EventHandler {
  public:
   void OnDocumentStart(const YAML::Mark& mark) override { last = mark; }
@@ -61,8 +61,8 @@ class DocumentStarts : public YAML::EventHandler {
               kShape);
 }
 
-// The first document, which must be the only one. Not YAML::LoadAll(): a comma where a document
-// should begin makes that find empty documents without end.
+// The first document, which must be the only one. YAML::LoadAll() is unusable: if a comma is where
+// a document should begin, it finds empty documents endlessly.
 YAML::Node only_document(const std::string& text, std::string_view name) {
   std::istringstream stream(text);
   YAML::Parser parser(stream);

@@ -12,7 +12,7 @@
 
 namespace jackscrew {
 
-// Whether an argument of that name is a recipe: it ends in .yaml or .yml.
+// Whether an argument is the name of a recipe: it ends in .yaml or .yml.
 bool is_recipe_name(std::string_view name);
 
 // The file's `key: value` pairs in order, with "file:line" as origin. A value is a scalar or a list
@@ -20,17 +20,17 @@ bool is_recipe_name(std::string_view name);
 // Error(usage) with file and line for anything else.
 std::vector<Assignment> read_recipe_file(const fs::path& path);
 
-// The same for text in memory; `name` stands for the file's in origins and messages.
+// The same for text in memory; `name` takes the place of the file's name in origins and messages.
 std::vector<Assignment> parse_recipe_text(const std::string& text, std::string_view name);
 
-// One key of a recipe with its value, or why that cannot be one: it is nested.
+// A key of a recipe with its value, or the error if the value is nested.
 struct RecipeEntry {
   Assignment assignment;
   std::optional<Error> error;
 };
 
-// The keys that have a value, in order; nested ones are no error yet. Throws Error(usage) for what
-// is no map of keys.
+// The keys that have a value, in order; nested values are only recorded as errors. Throws
+// Error(usage) if the text is not a map.
 std::vector<RecipeEntry> read_recipe_entries(const fs::path& path);
 std::vector<RecipeEntry> parse_recipe_entries(const std::string& text, std::string_view name);
 

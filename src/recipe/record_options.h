@@ -1,4 +1,4 @@
-// The options of a run about what its records look like.
+// The options of a run that describe its records.
 #pragma once
 
 #include <span>
@@ -10,7 +10,7 @@ namespace jackscrew {
 
 std::span<const OptionSpec> record_options();
 
-// The names that they give.
+// The field names that these options set.
 RecordFields record_fields(const OptionSet& options);
 
 }  // namespace jackscrew

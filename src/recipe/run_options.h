@@ -8,7 +8,7 @@
 
 namespace jackscrew {
 
-// Titles of the tables, for commands that read only some of them.
+// Titles of the option tables, for commands that read only some of them.
 namespace option_titles {
 inline constexpr const char* kModel = "Model";
 inline constexpr const char* kData = "Data";
@@ -27,7 +27,7 @@ inline constexpr const char* kCall = "This call";
 
 std::span<const OptionTable> run_option_tables();
 
-// A named method: nothing but values for other options, where the user has not set them.
+// A named method: values for other options, applied where the user has not set them.
 struct Preset {
   const char* name;
   const char* settings;  // "learner=lora learning_rate=2e-4"
@@ -36,7 +36,7 @@ struct Preset {
 
 std::span<const Preset> presets();
 
-// nullptr when there is none of that name.
+// nullptr where no preset has that name.
 const Preset* find_preset(std::string_view name);
 
 }  // namespace jackscrew

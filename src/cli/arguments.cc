@@ -73,7 +73,7 @@ bool is_capable_terminal(int descriptor) {
   return ::isatty(descriptor) == 1 && !dumb;
 }
 
-// 0 where that is not known.
+// 0 where the width is unknown.
 int columns(int descriptor) {
   winsize size{};
   return ::ioctl(descriptor, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;

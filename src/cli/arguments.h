@@ -1,4 +1,4 @@
-// What the subcommands share in reading their arguments and their surroundings.
+// Helpers that the subcommands share: reading arguments, output, and the environment.
 #pragma once
 
 #include <functional>
@@ -15,40 +15,41 @@
 
 namespace jackscrew {
 
-// All options of a run that this program knows, with their defaults.
+// All options of a run in this program, with their defaults.
 OptionSet program_options();
 
 // read_recipe() with the program's learners; throws Error(usage) when more than `max_operands`
 // operands are left beside the recipe file.
 Recipe read_arguments(Arguments arguments, size_t max_operands, const std::string& command);
 
-// Runs a command on what read_arguments() gives; with print_config, prints that and runs nothing.
-// The exit code.
+// Runs a command on the recipe of read_arguments(); with print_config, prints the recipe and runs
+// nothing. Returns the exit code.
 int with_recipe(Arguments arguments, size_t max_operands, const std::string& command,
                 const std::function<int(const Recipe&)>& run);
 
-// Throws Error(generic) where something that was written to stdout is lost, as on a full disk: that
-// must not pass for success.
+// Throws Error(generic) if something written to stdout was lost, as on a full disk: the command
+// must not report success then.
 inline constexpr const char* kOutputLost = "cannot write the output";
 void flush_output();
 
 // Prints an error and what to do about it to stderr; returns the exit code.
 int report_error(const std::string& what, const std::string& hint, int exit_code);
 
-// Warns of those of the options `names` that the command line sets although `command` does not read
-// them; in a recipe they may stand for another command.
+// Warns of options in `names` that the command line sets although `command` does not read them; in
+// a recipe file they may be meant for another command.
 void warn_of_unused(const Recipe& recipe, std::string_view command,
                     std::initializer_list<std::string_view> names);
 
-// Throws Error(usage) when the model is only a shape and nothing says that it begins at random.
+// Throws Error(usage) when the model is only a shape and the recipe does not ask for random
+// weights.
 void require_weights(const Recipe& recipe, const ModelFiles& files);
 
-// The roots of the Python environments that are active: VIRTUAL_ENV and CONDA_PREFIX.
+// The roots of the active Python environments: VIRTUAL_ENV and CONDA_PREFIX.
 std::vector<fs::path> python_environments();
 
-// Whether stdout is a terminal that shows colours, and nobody objects to them.
+// Whether stdout is a terminal that shows colours, and the environment does not forbid them.
 bool stdout_colour();
-// Its columns; 0 where it is no terminal.
+// Its columns; 0 where it is not a terminal.
 int stdout_width();
 
 // How progress is shown on stderr: NO_COLOR, TERM=dumb and a redirected stderr are respected.

@@ -1,4 +1,4 @@
-// jackscrew chat: a conversation with a model, a line for each message.
+// jackscrew chat: a conversation with a model, one line per message.
 #include "generation/chat.h"
 
 #include <fmt/format.h>
@@ -24,8 +24,8 @@ namespace jackscrew {
 
 namespace {
 
-// Ctrl-C ends an answer, or, where none is being given, the program. It comes on a thread of its
-// own (base/signals.h).
+// Ctrl-C ends an answer or, if none is being given, the program. It arrives on a thread of its own
+// (base/signals.h).
 class Interrupt {
  public:
   void receive() {
@@ -70,7 +70,7 @@ class Conversation {
       write_stderr("/help lists commands; /exit or Ctrl-D leaves; Ctrl-C stops an answer\n");
     for (std::string line; ask(asks), std::getline(std::cin, line);) {
       if (line.ends_with('\r')) line.pop_back();
-      const size_t end = line.find_last_not_of(" \t") + 1;  // 0 where there is nothing else
+      const size_t end = line.find_last_not_of(" \t") + 1;  // 0 if the line is blank
       const std::string_view command = std::string_view(line).substr(0, end);
       if (command == "/exit") return;
       if (command == "/help") {
@@ -97,7 +97,7 @@ class Conversation {
       });
     } catch (const Error& error) {
       interrupt_.end_answer();
-      // A message too long is no reason to end the conversation.
+      // A message that is too long does not end the conversation.
       if (error.kind() != ErrorKind::usage || ::isatty(STDIN_FILENO) == 0) throw;
       write_stderr(
           fmt::format("jackscrew: {}; {}\n", one_line(error.what()), one_line(error.hint())));

@@ -1,5 +1,5 @@
 // The subcommands: each takes the arguments after its name, writes data to stdout and messages to
-// stderr, and returns the exit code of the program or throws Error.
+// stderr, and returns the program's exit code or throws Error.
 #pragma once
 
 #include <span>
@@ -34,8 +34,8 @@ struct Subcommand {
   std::vector<std::string> examples;  // whole command lines
   std::vector<std::string> tables;    // titles of the option tables that its help shows
   int (*run)(Arguments arguments);
-  bool hidden = false;    // not listed: for those who test the program
-  bool by_ranks = false;  // whether several processes may share its work
+  bool hidden = false;    // not listed: for testing the program
+  bool by_ranks = false;  // several processes may share its work
 };
 
 }  // namespace jackscrew

@@ -1,4 +1,4 @@
-// jackscrew compare: how far models are from the first of them on a text.
+// jackscrew compare: measures how far models are from the first of them on a text.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace jackscrew {
 
 namespace {
 
-// A line of the table.
+// A row of the table.
 struct ComparedModel {
   std::string name;
   int64_t bytes = 0;  // of its weights, as they are stored
@@ -36,7 +36,7 @@ int64_t stored_bytes(const WeightSource& source) {
   return bytes;
 }
 
-// Ids must mean the same; a file may have padding beyond them.
+// Both models must give ids the same meaning; a file may have padding after the common ids.
 void require_same_tokens(const ModelFiles& first, const ModelFiles& other) {
   if (!first.tokenizer || !other.tokenizer) return;
   const auto& a = first.tokenizer->tokens;

@@ -1,4 +1,5 @@
-// jackscrew config: recipes to start from, a check of a recipe, and a JSON schema for editors.
+// jackscrew config: writes recipes to start from, checks a recipe, and prints a JSON schema for
+// editors.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,7 +22,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// "true", "1e-5" -> the JSON value that a YAML reader would see.
+// The JSON value that a YAML reader would see: "true", "1e-5".
 ordered_json json_value(const std::string& text) {
   if (text == "true" || text == "false") return text == "true";
   if (const auto integer = parse_int(text)) return *integer;
@@ -85,11 +86,11 @@ void print_schema() {
   fmt::print("{}\n", schema.dump(2));
 }
 
-// The method's recipe as a person would write it; `all`: every option with its default.
+// Prints the method's annotated recipe; with `all`, every option with its default.
 int init(const std::string& method, bool all) {
   OptionSet options = program_options();
   options.set("method", method, "config init");
-  // What the method decides stays open, so that editing `method` in the file is enough.
+  // Options that the method decides are left out, so that editing `method` in the file suffices.
   const Recipe recipe = resolve_recipe(options, method_tables());
   if (all) {
     fmt::print("# Run with: jackscrew train FILE.yaml\n{}", options.to_yaml(recipe.skipped_titles));
@@ -97,7 +98,7 @@ int init(const std::string& method, bool all) {
   }
   for (const RecipeText& known : recipe_texts()) {
     if (std::string_view(known.name) != method) continue;
-    // The commands in it name the file where it lies in the source.
+    // The commands in its comments use the file's path in the source tree.
     const std::string place = fmt::format("recipes/{}.yaml", method);
     std::string text = known.text;
     for (size_t at = 0; (at = text.find(place, at)) != std::string::npos;) {
@@ -110,7 +111,7 @@ int init(const std::string& method, bool all) {
   fail(ErrorKind::generic, "there is no recipe of method {}", method);
 }
 
-// Of another program's recipe, key by key, what it is here.
+// Lists the keys of another program's recipe and what they are here.
 void print_report(const RecipeReport& report) {
   fmt::print("understood\n");
   for (const auto& [key, option] : report.known) {
@@ -123,8 +124,8 @@ void print_report(const RecipeReport& report) {
   }
 }
 
-// A recipe that sets nothing is valid to whoever reads it beside other settings; alone it is a
-// slip, such as the output of a command that failed.
+// A recipe that sets nothing is valid, since it may be read beside other settings; alone it is a
+// mistake, such as the output of a command that failed.
 int validate(Arguments arguments) {
   const auto is_recipe = [](const std::string& argument) { return is_recipe_name(argument); };
   const auto file = std::find_if(arguments.begin(), arguments.end(), is_recipe);

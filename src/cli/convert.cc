@@ -1,4 +1,4 @@
-// jackscrew merge and export: a model, with adapters or without, as files for other programs.
+// jackscrew merge and export: write a model, with or without adapters, as files for other programs.
 #include <fmt/format.h>
 
 #include <array>
@@ -22,10 +22,10 @@ namespace jackscrew {
 
 namespace {
 
-// Losses on eval_data, before anything stands under the output's name.
+// Losses on eval_data, measured before the output gets its final name.
 struct ConversionLoss {
-  std::optional<double> base;  // without the adapters, where there are any
-  Comparison written;          // against the model with its adapters as it was
+  std::optional<double> base;  // without the adapters, if there are any
+  Comparison written;          // compared with the model and its adapters before conversion
 };
 
 Recipe without_adapters(Recipe recipe) {
@@ -36,7 +36,7 @@ Recipe without_adapters(Recipe recipe) {
 
 ConversionLoss measure(Recipe recipe, const ConvertedModel& model, const fs::path& written,
                        const ProgressStyle& style) {
-  recipe.storage = "keep";  // the option is of what was written
+  recipe.storage = "keep";  // the option describes what was written
   settle_lengths(recipe, model.base.config);
   const Tokenizer tokenizer = make_tokenizer(recipe.tokenizer, model.base);
   const Dataset dataset =
@@ -54,8 +54,8 @@ ConversionLoss measure(Recipe recipe, const ConvertedModel& model, const fs::pat
     const auto session = open_session(alone, model.base, scoring, style);
     loss.base = evaluate(*session, dataset, recipe.sequence_len, style).loss;
   }
-  // One adapter stands beside its model, as where it was trained; of several, or of a part of one,
-  // the sum in f32 is the reference.
+  // A single whole adapter is applied beside its model, as in training; for several adapters, or a
+  // fraction of one, the reference is their sum in f32.
   const bool beside = model.adapters.size() == 1 && model.adapters[0].weight == 1.0;
   const auto reference = beside ? open_session(with_adapter_options(recipe), model.base, use, style)
                                 : open_session(alone, model.result(), use, style);
@@ -112,7 +112,7 @@ void print_json(const ModelOutput& output, const ConversionReport& report,
   fmt::print("{}\n", json.text());
 }
 
-// What was written, and what that lost of `model` where it was measured.
+// Reports what was written and, if it was measured, how much that lost against `model`.
 void print_written(const Recipe& recipe, const ModelOutput& output, const ConversionReport& report,
                    const ConvertedModel* model = nullptr,
                    const std::optional<ConversionLoss>& loss = std::nullopt) {

@@ -1,4 +1,4 @@
-// jackscrew data: what a model would read of a file, and what it would learn.
+// jackscrew data: shows what a model would read of data files, and what it would learn.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,9 +22,9 @@ namespace {
 constexpr int64_t kPreviewRecords = 3;
 constexpr int64_t kPreviewRead = 1000;  // of each data set, for the warnings
 constexpr size_t kPreviewTokens = 400;  // of a record
-constexpr size_t kPreviewBytes = 2000;  // of a text, where there are no tokens
+constexpr size_t kPreviewBytes = 2000;  // of a text, if there are no tokens
 
-// What all three read by.
+// Shared by all three subcommands: the recipe, tokenizer and data files.
 struct Reader {
   explicit Reader(const Recipe& from)
       : recipe(from),
@@ -33,8 +33,8 @@ struct Reader {
         options(dataset_options(from, tokenizer)),
         places(data_places(from.data)) {}
 
-  // Every record whole, in order; of each data set at most so many (0: all), of one that
-  // data_weights leaves out none.
+  // Visits every record whole, in order: at most `most` of each data set (0: all), none of a data
+  // set with weight 0.
   void records(int64_t most, const EncodedCallback& use, const BadRecordCallback& bad = {}) const {
     for (size_t i = 0; i < places.size(); ++i) {
       if (!recipe.data_weights.empty() && recipe.data_weights[i] == 0.0) continue;
@@ -67,7 +67,8 @@ void tokenize(const Reader& reader) {
   for (const std::string& line : data_warnings(stats)) warn(line);
 }
 
-// Leaves of an example what training makes of it, none of it trained where it is left out; says so.
+// Reduces an example to what training makes of it, with no trained token if it is left out; returns
+// a note on that.
 std::string fit_for_training(const Record& record, Example& example, const DatasetOptions& options,
                              const std::string& place) {
   const std::string length = counted(std::ssize(example.ids), "token");
@@ -87,7 +88,7 @@ std::string fit_for_training(const Record& record, Example& example, const Datas
   return fmt::format("{}{}, {} trained on", length, cut, targets);
 }
 
-// A text as it is shown: what is trained in green, or in brackets.
+// A text as it is displayed: trained parts in green, or in brackets.
 std::string marked(std::string_view text, bool trained) {
   const std::string shown = without_controls(text);
   if (!trained) return shown;
@@ -134,7 +135,7 @@ void preview(const Reader& reader) {
   for (const std::string& line : data_warnings(stats)) warn(line);
 }
 
-// A record as it is read, before any tokenizer and template: what it is, then its texts.
+// Prints a record as it is read, before tokenizer and template: what it is, then its texts.
 class RecordPrinter {
  public:
   RecordPrinter(const std::string& place, bool all_trained)
@@ -164,7 +165,7 @@ class RecordPrinter {
  private:
   void title(const std::string& what) const { fmt::print("{}: {}\n", place_, what); }
   void line(const std::string& name, std::string_view text, bool trained) const {
-    // Not within a character: its bytes after the first begin with 10.
+    // Not within a UTF-8 character: continuation bytes begin with bits 10.
     size_t size = std::min(text.size(), kPreviewBytes);
     while (size > 0 && size < text.size() && (static_cast<uint8_t>(text[size]) & 0xC0u) == 0x80u) {
       --size;

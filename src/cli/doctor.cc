@@ -1,4 +1,4 @@
-// jackscrew doctor: what the program finds on this machine.
+// jackscrew doctor: reports what the program finds on this machine.
 #include <fmt/format.h>
 #include <omp.h>
 
@@ -38,7 +38,7 @@ JsonObject json_of(bool found, const std::string& text) {
   return JsonObject().add("found", found).add("text", text);
 }
 
-// `ranks`: of those that were started together; empty where the program was started alone.
+// `ranks` are those of processes that were started together; empty if this one was started alone.
 int examine_machine(const Recipe& recipe, const std::vector<RankProbe>& ranks) {
   const IsaLevel isa = detect_isa();
   const int64_t total = total_memory_bytes();

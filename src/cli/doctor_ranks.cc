@@ -13,7 +13,7 @@ constexpr int kWarmUp = 3;  // connections are made with the first message
 constexpr size_t kSmall = 8;
 constexpr size_t kLarge = size_t{16} << 20;
 
-// Half of the median time from rank 0 to `other` and back, in seconds; both call it.
+// Half of the median round-trip time between rank 0 and `other`, in seconds; both call it.
 double one_way(Transport& ranks, int other, size_t bytes, int rounds) {
   std::vector<uint8_t> message(bytes);
   std::vector<double> times;

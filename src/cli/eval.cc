@@ -36,8 +36,8 @@ int score(const Recipe& given) {
     for (const std::string& line : place.left_out_warnings(DataPart::evaluation)) warn(line);
     parts.push_back(load_dataset(place, tokenizer, options, style, DataPart::evaluation));
   }
-  // Records are scored side by side; 2048 tokens fill the products, and more would only take
-  // memory.
+  // Several records are scored together; 2048 tokens keep the products busy, and more would only
+  // take memory.
   constexpr int64_t kTokens = 2048;
   const int64_t tokens = std::max(recipe.sequence_len, kTokens);
   const SessionUse use{.training = false,

@@ -1,4 +1,4 @@
-// jackscrew generate: what a model writes after a prompt.
+// jackscrew generate: writes the continuation of a prompt.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -20,7 +20,7 @@ namespace jackscrew {
 
 namespace {
 
-// Standard input to its end, without the line break that a shell's tools put there.
+// Reads standard input to its end; drops the final line break, which shell tools add.
 std::string piped_prompt() {
   constexpr size_t kMost = size_t{64} << 20;  // bytes: more than any context
   std::string text;
@@ -40,8 +40,8 @@ std::string piped_prompt() {
   return text;
 }
 
-// The recipe's prompt; that of standard input for `-`, or where none is given and somebody pipes
-// one in. Throws Error(usage) where there is none.
+// The recipe's prompt; standard input for `-`, or if none is given and stdin is not a terminal.
+// Throws Error(usage) where there is none.
 std::string prompt_of(const Recipe& recipe) {
   if (recipe.prompt != "-") {
     if (recipe.options.was_set("prompt")) return recipe.prompt;
@@ -59,7 +59,7 @@ std::string prompt_of(const Recipe& recipe) {
   return prompt;
 }
 
-// A model knows no positions beyond its context.
+// The tokens left for the answer: a model has no positions beyond its context.
 int64_t room_for_answer(const Recipe& recipe, const ModelConfig& config, int64_t prompt_tokens) {
   const int64_t room = config.longest_sequence() - prompt_tokens;
   if (room <= 0) {

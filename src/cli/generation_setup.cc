@@ -42,7 +42,7 @@ double token_rate(int64_t tokens, double seconds) {
 
 void print_piece(const std::string& text) {
   if (text.empty()) return;
-  // Whoever wrote what the model learnt from must not steer the terminal.
+  // Generated text is not trusted: it must not control the terminal.
   fmt::print("{}", ::isatty(STDOUT_FILENO) == 1 ? without_controls(text) : text);
   flush_output();
 }

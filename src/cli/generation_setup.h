@@ -1,4 +1,4 @@
-// What `generate` and `chat` begin with.
+// The setup shared by `generate` and `chat`.
 #pragma once
 
 #include "generation/generate.h"
@@ -8,21 +8,22 @@
 namespace jackscrew {
 
 struct GenerationSetup {
-  // Throws Error(usage) when the recipe names no model, or one without weights; `command` says who
-  // needs it.
+  // Throws Error(usage) when the recipe names no model, or one without weights; `command` is named
+  // in errors.
   GenerationSetup(const Recipe& given, const char* command);
 
   Recipe recipe;
   ModelFiles files;
   Tokenizer tokenizer;
   ChatFormat format;
-  GenerationOptions options;  // max_new_tokens as the recipe has it
+  GenerationOptions options;  // with the recipe's max_new_tokens
 };
 
-// Tokens a second; 0 when no time has passed.
+// Tokens per second; 0 when no time has passed.
 double token_rate(int64_t tokens, double seconds);
 
-// To stdout, at once; on a terminal without control characters but line feeds and tabs.
+// Prints to stdout and flushes; on a terminal, without control characters except line feeds and
+// tabs.
 void print_piece(const std::string& text);
 
 }  // namespace jackscrew

@@ -14,7 +14,7 @@ namespace {
 constexpr size_t kHelpColumn = 32;
 constexpr size_t kColumns = 100;
 
-// `text` broken at spaces, every line but the first indented to the help column.
+// `text` wrapped at spaces; every line but the first is indented to the help column.
 std::string wrapped(const std::string& text) {
   std::string out;
   size_t line = 0;
@@ -51,8 +51,8 @@ std::string presets_help() {
   return out;
 }
 
-// The titles of a command's tables; a command that shows the method shows the options of every
-// learner and product.
+// Whether a command's help shows a table: those that it lists and, if it shows the method, those of
+// every learner and product.
 bool shows(const Subcommand& command, const OptionTable& table) {
   const auto& titles = command.tables;
   const auto has = [&](const std::string& title) {

@@ -10,7 +10,7 @@ namespace jackscrew {
 
 std::string program_help(std::span<const Subcommand> commands);
 
-// Examples first, then the command's option tables with their defaults.
+// The help of one command: examples first, then its option tables with their defaults.
 std::string command_help(const Subcommand& command);
 
 std::string version_text();

@@ -1,4 +1,5 @@
-// jackscrew inspect: what is in a model directory, a GGUF file, a shape or an adapter directory.
+// jackscrew inspect: shows what is in a model directory, a GGUF file, a shape or an adapter
+// directory.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -32,7 +33,7 @@ std::vector<TensorLine> tensor_lines(const WeightSource& source) {
       const StoredTensor& tensor = *source.find(name);
       lines.push_back({name, tensor.format->name(), tensor.shape, tensor.size_bytes()});
     } catch (const Error&) {
-      // A format that cannot be computed with; the model is still worth looking at.
+      // The format cannot be used for computing, but the model can still be inspected.
       lines.push_back({name, "unsupported", {}, 0});
     }
   }
@@ -83,7 +84,7 @@ ordered_json tokenizer_json(const TokenizerData& data) {
           {"chat_format", chat}};
 }
 
-// Null where there is none.
+// Null where there is no tokenizer.
 ordered_json tokenizer_json(const ModelFiles& files) {
   if (files.tokenizer) return tokenizer_json(*files.tokenizer);
   if (files.tokenizer_error) return {{"error", files.tokenizer_error->what()}};
@@ -142,7 +143,7 @@ ordered_json adapter_json(const std::string& path, const PeftAdapter& adapter) {
   return json;
 }
 
-// Values without the quotes and braces of JSON.
+// A value without JSON's quotes and braces.
 std::string shown(const ordered_json& value) {
   if (value.is_string()) return value.get<std::string>();
   if (value.is_null()) return "none";

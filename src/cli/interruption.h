@@ -1,4 +1,4 @@
-// How commands that write a model end when they are asked to.
+// How commands that write a model react to signals.
 #pragma once
 
 #include <atomic>
@@ -8,7 +8,8 @@
 
 namespace jackscrew {
 
-// What has been asked to end goes without a trace; the second time, at once.
+// The first signal makes check() throw, so that the command ends without leaving a trace; the
+// second ends the process at once.
 class Interruption {
  public:
   void receive(int signal) {

@@ -21,18 +21,18 @@ int number_of(const char* variable, std::string_view text, int least) {
 }  // namespace
 
 int launched_ranks() {
-  // Open MPI's mpirun; MPICH's, Slurm's plugin for PMI-2.
+  // Open MPI's mpirun; MPICH's mpirun, or Slurm's plugin for PMI-2.
   for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
     if (const char* const text = std::getenv(variable)) return number_of(variable, text, 1);
   }
-  // Slurm's plugin for PMIx; without it srun starts processes that know nothing of each other.
+  // Slurm's plugin for PMIx; without it, srun starts processes that do not know of each other.
   constexpr const char* kTasks = "SLURM_STEP_NUM_TASKS";
   const char* const tasks = std::getenv(kTasks);
   return std::getenv("PMIX_RANK") != nullptr && tasks != nullptr ? number_of(kTasks, tasks, 1) : 1;
 }
 
 int launched_rank() {
-  // In the order of those above.
+  // The same launchers in the same order.
   for (const char* variable : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"}) {
     if (const char* const text = std::getenv(variable)) return number_of(variable, text, 0);
   }

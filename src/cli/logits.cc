@@ -1,4 +1,4 @@
-// jackscrew logits: a text's ids and logits as a safetensors file, for comparing with other
+// jackscrew logits: writes a text's ids and logits to a safetensors file, for comparison with other
 // programs.
 #include <algorithm>
 
@@ -16,7 +16,7 @@ namespace jackscrew {
 
 namespace {
 
-// The first window of the first record.
+// The ids of the first window of the first record.
 std::vector<int32_t> first_window(const Recipe& recipe, const Tokenizer& tokenizer) {
   const DatasetOptions options = dataset_options(recipe, tokenizer);
   std::vector<int32_t> ids;

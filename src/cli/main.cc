@@ -1,4 +1,4 @@
-// Entry of the program: picks the subcommand and turns errors into messages and exit codes.
+// The program's entry point: selects the subcommand and turns errors into messages and exit codes.
 #include <fmt/format.h>
 
 #include <csignal>
@@ -24,7 +24,7 @@
 namespace jackscrew {
 namespace {
 
-// A new subcommand is a row here.
+// A new subcommand is a new row here.
 std::vector<Subcommand> command_table() {
   using namespace option_titles;
   return {
@@ -205,7 +205,7 @@ int dispatch(Arguments arguments) {
   return command.run(arguments.subspan(1));
 }
 
-// Whether mpirun started this process beside one that speaks for all.
+// Whether mpirun started this process as a rank other than 0, which does the talking.
 bool is_other_rank() {
   try {
     return launched_rank() > 0;
@@ -221,14 +221,14 @@ int guarded_main(int argc, char** argv) {
     flush_output();
     return exit_code;
   } catch (const Error& error) {
-    // What is wrong with a command line all ranks find; one says it.
+    // All ranks find the same error in a command line; only rank 0 reports it.
     if (error.kind() == ErrorKind::usage && is_other_rank()) return error.exit_code();
     return report_error(error.what(), error.hint(), error.exit_code());
   } catch (const std::bad_alloc&) {
     return report_error("out of host memory",
                         "use a smaller model, batch or sequence_len, or fewer threads",
                         static_cast<int>(ErrorKind::does_not_fit));
-  } catch (const fs::filesystem_error& error) {  // links that lead in a circle, and their like
+  } catch (const fs::filesystem_error& error) {  // links that lead in a circle, for example
     return report_error(fmt::format("{}: {}", error.path1().string(), error.code().message()), "",
                         1);
   } catch (const std::exception& error) {
@@ -243,7 +243,7 @@ int guarded_main(int argc, char** argv) {
 int main(int argc, char** argv) {
   jackscrew::open_missing_descriptors();
   jackscrew::wait_politely(argv);
-  const jackscrew::BusErrors bus_errors;  // a file that is cut short is an error with its name
-  std::signal(SIGXFSZ, SIG_IGN);          // a limit on the size of files (ulimit -f) is one as well
+  const jackscrew::BusErrors bus_errors;  // a mapped file cut short is an error with its name
+  std::signal(SIGXFSZ, SIG_IGN);          // so is a limit on the size of files (ulimit -f)
   return jackscrew::guarded_main(argc, argv);
 }

@@ -1,4 +1,4 @@
-// Commands that people try and that the program does not have.
+// Commands that people try and that this program does not have.
 #pragma once
 
 #include <string_view>
@@ -7,11 +7,11 @@ namespace jackscrew {
 
 struct NotYet {
   const char* name;  // names, separated by spaces
-  const char* what;  // is not there, as a sentence
+  const char* what;  // what is missing, as a sentence
   const char* hint;  // what to do instead
 };
 
-// nullptr where nothing is known of that name.
+// nullptr for an unknown name.
 const NotYet* not_yet(std::string_view command);
 
 }  // namespace jackscrew

@@ -1,4 +1,4 @@
-// jackscrew plan: the memory that a training run will take, before it runs.
+// jackscrew plan: computes the memory that a training run will need, before it runs.
 #include "session/plan.h"
 
 #include <fmt/format.h>
@@ -37,7 +37,7 @@ constexpr const char* kPurposeRemarks[kPurposes] = {
     "token ids and targets of a micro-batch",
 };
 
-// Where the model has no tokenizer that can be used, as with that of bytes, which is the least.
+// The tokenizer; if the model has none that can be used, that of bytes, which is the smallest.
 Tokenizer tokenizer_of(const Recipe& recipe, const ModelFiles& files) {
   try {
     return make_tokenizer(recipe.tokenizer, files);
@@ -98,7 +98,7 @@ void print_table(const Recipe& recipe, const ModelFiles& files, const SessionPla
   if (disk.exports > 0) print_row("exports", disk.exports, "models beside it (export)");
 }
 
-// What the run is held against: the budget or, without one, what the machine has free now.
+// Compares the plan with the budget or, without one, with what the machine has free now.
 void print_verdict(const Recipe& recipe, const SessionPlan& plan, const Device& device) {
   const int64_t peak = plan.ledger.peak;
   if (recipe.host_memory) {
@@ -145,7 +145,7 @@ void print_advice(const Recipe& recipe, const ModelFiles& files, const SessionPl
   }
 }
 
-// The recipe on stdout, ready to be saved; what was changed on stderr.
+// Prints the recipe to stdout, ready to be saved, and the changes to stderr.
 int show_fit(const Recipe& recipe, const ModelFiles& files) {
   if (!recipe.device_memory && !recipe.host_memory) {
     throw Error(ErrorKind::usage, "--fit needs a budget", "set device_memory, host_memory or both");
@@ -171,7 +171,7 @@ int show_fit(const Recipe& recipe, const ModelFiles& files) {
   return 0;
 }
 
-// How long the rank that sends most is busy with it on networks that people have.
+// Prints how long the rank that sends the most is busy sending on common networks.
 void print_wire(int64_t bytes) {
   fmt::print("a rank sends at most {} in a step:", human_bytes(bytes));
   const char* separator = " ";

@@ -1,4 +1,4 @@
-// jackscrew quantize: a model rounded to few bits, calibrated on text.
+// jackscrew quantize: rounds a model to few bits, calibrated on text.
 #include <fmt/format.h>
 
 #include <array>
@@ -33,10 +33,10 @@ Dataset read_text_of(const Recipe& recipe, const std::vector<std::string>& data,
                        part, {});
 }
 
-// The written model against the one that it is made of. The recipe has no adapters.
+// Compares the written model with the one that it was made from. The recipe has no adapters.
 Comparison measure_quantised(Recipe recipe, const ModelFiles& files, const fs::path& written,
                              const ProgressStyle& style) {
-  recipe.storage = "keep";  // the option is of what was written
+  recipe.storage = "keep";  // the option describes what was written
   settle_lengths(recipe, files.config);
   const Dataset dataset =
       read_text_of(recipe, recipe.eval_data, files, DataPart::evaluation, style);
@@ -47,9 +47,9 @@ Comparison measure_quantised(Recipe recipe, const ModelFiles& files, const fs::p
   return compare_sessions(*reference, *session, dataset, recipe.threads, style);
 }
 
-// A line for each block: the error of every matrix, and the bits of all.
+// Prints a line per block: the error of every matrix, and the bits of all together.
 void print_blocks(const QuantisationReport& report) {
-  int64_t layer = -2;  // before the first; the head's is -1
+  int64_t layer = -2;  // before the first block; the head's is -1
   for (size_t i = 0; i < report.matrices.size(); ++i) {
     const WeightSpec& weight = report.matrices[i].weight;
     if (layer == -2) fmt::print("block  {:>5}", "bits");
@@ -100,7 +100,7 @@ void print_plan(const Recipe& recipe, const ModelOutput& output, const Quantisat
   for (const std::string& note : report.notes) fmt::print("  {}\n", one_line(note));
 }
 
-// The recipe as that of the run over what will be written.
+// The recipe of a training run on the model that will be written.
 Recipe run_over(const Recipe& recipe, const ModelConfig& config) {
   Recipe run = recipe;
   run.storage = "keep";
@@ -126,7 +126,7 @@ void check_format(const Recipe& recipe) {
       "q4_k");
 }
 
-// Of adapters there is nothing left beside the merged model.
+// The merged model already contains the adapters.
 Recipe without_adapters(Recipe recipe) {
   recipe.adapter.clear();
   recipe.adapters.clear();
@@ -134,7 +134,7 @@ Recipe without_adapters(Recipe recipe) {
   return recipe;
 }
 
-// What is written, and measured before anything stands at the output's name.
+// What was written and measured, before the output gets its final name.
 struct Quantised {
   QuantisationReport report;
   std::optional<Comparison> loss;
@@ -150,7 +150,7 @@ Quantised write_and_measure(const Recipe& recipe, const ModelFiles& files, Round
       check_exl2_fits(run_over(recipe, files.config), open_model(output.path().string()));
     }
   } catch (const Error&) {
-    checkpoint.remove();  // for another rate nothing of it is of use
+    checkpoint.remove();  // useless for another rate
     throw;
   }
   if (!recipe.eval_data.empty()) {
@@ -171,7 +171,7 @@ int quantise(const Recipe& given) {
   given.options.require("model", "quantize");
   given.options.require("output_dir", "quantize");
   check_format(given);
-  // What is wrong with the recipe alone is said before any file is opened.
+  // Errors in the recipe alone are reported before any file is opened.
   std::unique_ptr<Rounder> rounder;
   if (given.format != "exl2") rounder = make_gptq_rounder(given);
   const bool dry = given.options.boolean("dry_run");

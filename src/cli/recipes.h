@@ -1,4 +1,4 @@
-// The files of recipes/, which the build puts into the program (cmake/Recipes.cmake).
+// The files of recipes/, embedded in the program by the build (cmake/Recipes.cmake).
 #pragma once
 
 #include <span>

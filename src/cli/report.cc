@@ -1,4 +1,4 @@
-// jackscrew report: the page of a run, from its log.
+// jackscrew report: writes the report page of a run, from its log.
 #include <fmt/format.h>
 
 #include "base/error.h"

@@ -1,4 +1,4 @@
-// jackscrew train: a run until its end, or until a signal asks for it.
+// jackscrew train: runs a recipe to its end, or until a signal stops it.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -18,8 +18,8 @@ namespace jackscrew {
 
 namespace {
 
-// What signals ask of a run, on their own thread (base/signals.h): SIGUSR1 for a checkpoint, any
-// other for a checkpoint and the end. The second of a kind ends the process at once.
+// Signals to a run, received on their own thread (base/signals.h): SIGUSR1 asks for a checkpoint,
+// any other for a checkpoint and the end. The second of the same kind ends the process at once.
 class Requests {
  public:
   void receive(int signal) {
@@ -45,7 +45,7 @@ TransportOptions transport_options(const Recipe& recipe) {
   return options;
 }
 
-// What a rank cannot do ends all of them: the others wait for it.
+// Any failure of this rank ends all ranks, since the others wait for it.
 int serve_or_end_all(Transport& transport, const std::optional<Error>& wrong_arguments) {
   const auto report = [&](const char* what, const std::string& hint, ErrorKind kind) {
     const std::string whose =
@@ -62,7 +62,7 @@ int serve_or_end_all(Transport& transport, const std::optional<Error>& wrong_arg
     exit_code = report(error.what(), "", ErrorKind::generic);
   }
   transport.abort(exit_code);
-  return exit_code;  // not reached; GCC does not believe it of a virtual function
+  return exit_code;  // not reached; GCC does not see that, as the function is virtual
 }
 
 int train_until_stopped(const Recipe& recipe) {
@@ -70,7 +70,7 @@ int train_until_stopped(const Recipe& recipe) {
   std::vector<int> signals = {SIGUSR1, SIGINT, SIGTERM};
   if (!is_ignored(SIGHUP)) signals.push_back(SIGHUP);  // a closed terminal, without `nohup`
   const SignalThread thread(signals, [&](int signal) { requests.receive(signal); });
-  std::signal(SIGPIPE, SIG_IGN);  // a reader that is gone, such as `| head`, is no end of the run
+  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe, such as `| head`, does not end the run
   TrainConsole console;
   console.style = stderr_style(recipe.quiet);
   console.colour = stdout_colour();
@@ -78,7 +78,7 @@ int train_until_stopped(const Recipe& recipe) {
   console.stop = &requests.stop();
   console.save = &requests.save();
   const std::unique_ptr<Transport> transport = open_transport(transport_options(recipe));
-  // A launcher that does not say which rank this is.
+  // A launcher may not say in the environment which rank this is.
   if (transport != nullptr && transport->rank() != 0) return serve_or_end_all(*transport, {});
   try {
     train(recipe, console, transport.get());
@@ -88,15 +88,16 @@ int train_until_stopped(const Recipe& recipe) {
   return 0;
 }
 
-// Of a loss that several ranks see the first of them speaks, and ends the others within this time.
+// If several ranks notice a lost rank, the lowest of them reports it and ends the others within
+// this time.
 constexpr std::chrono::seconds kSpeakFirst{2};
 
-// A rank that rank 0 tells what to do. Of its own arguments it needs no more than how to wait.
+// Serves rank 0. Of its own arguments this rank needs only the options of the transport.
 int serve_until_dismissed(Arguments arguments) {
-  // Rank 0 decides what becomes of the run; mpirun sends signals to all.
+  // Rank 0 decides what happens to the run; mpirun sends signals to all.
   const SignalThread thread(std::array{SIGUSR1, SIGINT, SIGTERM, SIGHUP}, [](int) {});
   std::signal(SIGPIPE, SIG_IGN);
-  // What is wrong with them is most often wrong with rank 0's, too, which says so.
+  // Errors in the arguments are usually rank 0's too, which reports them.
   std::optional<Error> wrong_arguments;
   TransportOptions options{.ranks = launched_ranks()};
   try {

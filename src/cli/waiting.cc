@@ -14,7 +14,7 @@ namespace jackscrew {
 
 namespace {
 
-// Programs that run or want to, this one left out; 0 where that is not known.
+// Other programs that are running or ready to run; 0 where that is not known.
 int64_t running_others() {
   std::ifstream stat("/proc/stat");
   for (std::string name; stat >> name;) {
@@ -32,24 +32,25 @@ int64_t usable_cores() {
 
 }  // namespace
 
-// Left alone, threads of libgomp spin for milliseconds. Where others want the cores, that takes
-// them from the very thread that everyone waits for: generation from Q4_1 on two cores beside two
-// other programs is five times as fast without spinning. On an idle machine it is twice as fast
-// with it; 300 turns, some 5 us, are enough to bridge the gaps between our parallel regions, and
-// lose least where others start later (bench/waiting.py; docs/performance.md has the figures).
+// By default, idle threads of libgomp spin for milliseconds. If other programs want the cores, that
+// takes them from the very thread that everyone waits for: generation from Q4_1 on two cores beside
+// two other programs is five times as fast without spinning. On an idle machine it is twice as fast
+// with it; 300 turns, some 5 us, are enough to bridge the gaps between parallel regions, and lose
+// least when other programs start later (bench/waiting.py; docs/performance.md has the figures).
 int64_t spin_count(int64_t others, int64_t cores) {
   constexpr int64_t kBridge = 300;
-  // A core in eight may be taken without being missed.
+  // One core in eight may be busy without being missed.
   return 8 * others > cores ? 0 : kBridge;
 }
 
 void wait_politely(char** argv) {
-  // Started by way of /proc/self/exe, the process would be called "exe" by top, pgrep and pkill.
+  // If it were started through /proc/self/exe alone, top, pgrep and pkill would call the process
+  // "exe".
   ::prctl(PR_SET_NAME, ::program_invocation_short_name);
   if (std::getenv("OMP_WAIT_POLICY") != nullptr || std::getenv("GOMP_SPINCOUNT") != nullptr) return;
   const std::string turns = std::to_string(spin_count(running_others(), usable_cores()));
   if (::setenv("GOMP_SPINCOUNT", turns.c_str(), 1) != 0) return;
-  ::execv("/proc/self/exe", argv);  // returns only on failure, and then the default will do
+  ::execv("/proc/self/exe", argv);  // returns only on failure; then the default has to do
 }
 
 }  // namespace jackscrew

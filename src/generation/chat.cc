@@ -12,7 +12,7 @@ namespace {
 // Tokens of a prompt that are computed at once: products of this size are fast, and a long prompt
 // needs no more scratch memory than a short one.
 constexpr int64_t kPiece = 512;
-// An answer should have a quarter of the context to itself, or as much as it may take.
+// An answer gets at least 1 / kShareOfAnswer of the context, or max_new_tokens if that is less.
 constexpr int64_t kShareOfAnswer = 4;
 
 }  // namespace
@@ -45,7 +45,7 @@ std::vector<int32_t> Chat::encode() const {
   return encode_segments(tokenizer_, render_chat(format_, messages_, true).segments).ids;
 }
 
-// Leaves in prompt_ the conversation with as many of its exchanges as fit.
+// Encodes the conversation into prompt_, dropping the oldest exchanges until it fits.
 void Chat::make_room(Answer& answer) {
   const int64_t wanted = std::min(options_.max_new_tokens, context_ / kShareOfAnswer);
   const size_t first = system_.empty() ? 0 : 1;
@@ -81,7 +81,7 @@ Chat::Answer Chat::say(const std::string& message,
   GenerationOptions options = options_;
   answer.prompt_tokens = static_cast<int64_t>(prompt_.size());
   options.max_new_tokens = std::min(options.max_new_tokens, context_ - answer.prompt_tokens);
-  // The last token is always computed: the answer begins with its logits.
+  // The last token is always recomputed, since the answer begins with its logits.
   const auto common = std::ranges::mismatch(cached_, prompt_).in1 - cached_.begin();
   options.cached = std::min<int64_t>(common, answer.prompt_tokens - 1);
   answer.computed = answer.prompt_tokens - options.cached;

@@ -1,4 +1,5 @@
-// A conversation with a model: turns as its chat format has them, each computed once.
+// A conversation with a model, rendered in its chat format; tokens that a turn shares with earlier
+// ones are not computed again.
 #pragma once
 
 #include <functional>
@@ -9,27 +10,27 @@
 
 namespace jackscrew {
 
-// What a session must hold for conversations of `context` tokens.
+// What a session must reserve for conversations of `context` tokens.
 SessionUse chat_use(int64_t context);
 
 class Chat {
  public:
-  // The session is of chat_use(context). All that is passed by reference must outlive the chat. An
-  // empty `system` is none.
+  // `session` must have been planned with chat_use(context). Everything passed by reference must
+  // outlive the chat. An empty `system` means no system message.
   Chat(Session& session, const Tokenizer& tokenizer, const ChatFormat& format, std::string system,
        GenerationOptions options, int64_t context);
 
   struct Answer {
     std::string text;
     Generation generation;
-    int64_t prompt_tokens = 0;  // of the whole conversation, the answer aside
-    int64_t computed = 0;       // of those, the ones that were not known from the turns before
-    int64_t forgotten = 0;      // exchanges that had to go, the oldest, to make room
+    int64_t prompt_tokens = 0;  // of the whole conversation, without the answer
+    int64_t computed = 0;       // of these, tokens that were not in the cache
+    int64_t forgotten = 0;      // oldest exchanges that were dropped to make room
   };
-  // The answer to a message; `use_text` is told of it piece by piece. Throws Error(usage), and
-  // keeps the conversation as it was, when the message alone is too long for the context.
+  // Answers a message and passes the answer to `use_text` piece by piece. Throws Error(usage),
+  // leaving the conversation as it was, when the message alone is too long for the context.
   Answer say(const std::string& message, const std::function<void(const std::string&)>& use_text);
-  // Begins anew, with the system message.
+  // Starts over, with only the system message.
   void forget();
 
  private:
@@ -44,7 +45,7 @@ class Chat {
   int64_t context_;
   std::vector<Message> messages_;
   std::vector<int32_t> prompt_;  // the conversation, up to where the answer begins
-  std::vector<int32_t> cached_;  // what the session's cache holds
+  std::vector<int32_t> cached_;  // the tokens in the session's cache
 };
 
 }  // namespace jackscrew

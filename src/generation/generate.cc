@@ -11,11 +11,11 @@ namespace jackscrew {
 
 namespace {
 
-// What ends a turn in the chat formats in use, beside the eos token that the files name.
+// Tokens that end a turn in common chat formats, beside the eos token that the files name.
 constexpr const char* kEndTexts[] = {"<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|endoftext|>",
                                      "<|end|>"};
 
-// The first of the largest. A NaN is never larger than anything, so it has to be looked for.
+// The index of the first largest logit. Comparisons with NaN are false, so NaN must be checked for.
 size_t likeliest(std::span<const float> logits) {
   size_t best = 0;
   bool has_nan = false;
@@ -43,7 +43,7 @@ int32_t Sampler::draw(std::span<const float> logits, int64_t index) {
   const auto scale = static_cast<float>(1.0 / options_.temperature);
   candidates_.resize(logits.size());
   for (size_t i = 0; i < logits.size(); ++i) {
-    // The likeliest weighs 1 even where a tiny temperature made the scale infinite.
+    // The likeliest has weight 1 even if a tiny temperature made the scale infinite.
     const float below = logits[i] - highest;
     candidates_[i] = {static_cast<int32_t>(i), below == 0.0f ? 1.0f : std::exp(below * scale)};
   }
@@ -59,7 +59,7 @@ int32_t Sampler::draw(std::span<const float> logits, int64_t index) {
     reached += static_cast<double>(candidate.weight);
     if (wanted < reached) return candidate.id;
   }
-  return static_cast<int32_t>(best);  // only rounding gets here
+  return static_cast<int32_t>(best);  // reached only by rounding
 }
 
 void Sampler::keep_top_k() {
@@ -68,7 +68,7 @@ void Sampler::keep_top_k() {
   std::nth_element(candidates_.begin(), candidates_.begin() + static_cast<ptrdiff_t>(wanted),
                    candidates_.end(), kLikelier);
   candidates_.resize(wanted);
-  // nth_element leaves an order that no rule fixes, and the draw walks in order.
+  // nth_element leaves the order unspecified, and the draw depends on it.
   std::sort(candidates_.begin(), candidates_.end(), kLikelier);
 }
 
@@ -76,8 +76,8 @@ void Sampler::keep_top_p() {
   if (options_.top_p >= 1.0) return;
   double total = 0.0;
   for (const Candidate& candidate : candidates_) total += static_cast<double>(candidate.weight);
-  // Candidates below this share are less than 1 - top_p all together, so none of them can be in:
-  // few of a large vocabulary are left to be sorted.
+  // All candidates below this share together have less than 1 - top_p, so none of them can be kept:
+  // few of a large vocabulary are left to sort.
   const double floor = (1.0 - options_.top_p) * total / static_cast<double>(candidates_.size());
   std::erase_if(candidates_, [&](const Candidate& candidate) {
     return static_cast<double>(candidate.weight) < floor;
@@ -95,7 +95,7 @@ std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, const ChatFormat&
                                    const std::string& system, const std::string& prompt) {
   std::vector<int32_t> ids;
   if (format.is_plain() && system.empty()) {
-    // Special tokens spelled out are special tokens, as in a text that is trained on.
+    // Special tokens spelled out in the prompt count as special, as in a text record.
     ids = tokenizer.encode(prompt, true);
     const bool has_bos = !ids.empty() && ids.front() == tokenizer.bos();
     if (tokenizer.add_bos() && !has_bos) ids.insert(ids.begin(), tokenizer.bos());
@@ -156,7 +156,7 @@ Generation generate(Session& session, std::span<const int32_t> prompt,
   for (; options.use_cache && rest.size() > piece; rest = rest.subspan(piece)) {
     session.logits(rest.first(piece), 1, true);
   }
-  std::vector<int32_t> text(rest.begin(), rest.end());  // what the next logits are computed of
+  std::vector<int32_t> text(rest.begin(), rest.end());  // the input of the next logits
   Tensor logits = session.logits(text, 1, options.use_cache);
   out.prefill_seconds = prefill.seconds();
   const Stopwatch decode;
@@ -170,7 +170,7 @@ Generation generate(Session& session, std::span<const int32_t> prompt,
     out.ids.push_back(id);
     use_token(id);
     const bool stopped = options.stop != nullptr && options.stop->load();
-    // Nobody would read the next logits.
+    // After the last token no logits are needed.
     if (stopped || index + 1 == options.max_new_tokens) break;
     if (options.use_cache) text.clear();
     text.push_back(id);

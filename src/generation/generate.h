@@ -1,4 +1,5 @@
-// Generation: a prompt as a model expects it, one token after another from its logits.
+// Generation: the prompt in the form that a model expects, then one token after another from its
+// logits.
 #pragma once
 
 #include <atomic>
@@ -23,8 +24,8 @@ struct SamplingOptions {
 };
 
 // Draws tokens. A draw is a pure function of the logits, the options and the token's index. The
-// temperature comes first, then top_k, then top_p of what is left; the token that crosses top_p is
-// kept. Of equal logits the lower id counts as the likelier.
+// temperature is applied first, then top_k, then top_p to what is left; the token that crosses
+// top_p is kept. Of equal logits the lower id counts as likelier.
 class Sampler {
  public:
   explicit Sampler(const SamplingOptions& options) : options_(options) {}
@@ -35,42 +36,42 @@ class Sampler {
  private:
   struct Candidate {
     int32_t id;
-    float weight;  // probability over that of the likeliest
+    float weight;  // probability relative to the likeliest
   };
   void keep_top_k();
   void keep_top_p();
 
   SamplingOptions options_;
-  std::vector<Candidate> candidates_;  // keeps its memory from draw to draw
+  std::vector<Candidate> candidates_;  // keeps its capacity between draws
 };
 
-// The ids that a model is given: the prompt as a user's message, after a system message unless that
-// is empty, up to where the answer begins or, in the plain format, the text itself, to be gone on
-// with. Throws Error(usage) when nothing is left.
+// The ids given to a model: the prompt as a user's message, after a system message unless that is
+// empty, up to where the answer begins. In the plain format, the text itself, to be continued.
+// Throws Error(usage) when that is empty.
 std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, const ChatFormat& format,
                                    const std::string& system, const std::string& prompt);
 
-// The tokens that end an answer: the tokenizer's EOS, those that the model's files name and
-// whatever ends a turn in the usual chat formats. Where the tokenizer is not from those files, ids
-// there mean something else here: of them only special tokens count.
+// The tokens that end an answer: the tokenizer's EOS, those that the model's files name, and those
+// that end a turn in common chat formats. If the tokenizer is not from those files, their ids may
+// mean something else here: only special tokens among them count.
 std::vector<int32_t> end_tokens(const Tokenizer& tokenizer, const ModelFiles& files);
 
-// What a session must hold for such a generation.
+// What a session must reserve for such a generation.
 SessionUse generation_use(int64_t prompt_tokens, int64_t max_new_tokens);
 
 struct GenerationOptions {
   SamplingOptions sampling;
   int64_t max_new_tokens = 0;
   std::vector<int32_t> end_tokens;
-  int64_t vocab_size = 0;  // of the tokenizer: the model's may have rows that no token stands for
-  bool use_cache = true;   // false: every token is computed from the whole text again
-  int64_t cached = 0;      // tokens with which the prompt begins that the cache holds already
-  const std::atomic<bool>* stop = nullptr;  // set: the answer ends with the token under way
+  int64_t vocab_size = 0;  // of the tokenizer; the model's may have rows without a token
+  bool use_cache = true;   // false: every token is computed again from the whole text
+  int64_t cached = 0;      // tokens at the beginning of the prompt that the cache already holds
+  const std::atomic<bool>* stop = nullptr;  // set: the answer ends with the present token
 };
 
 struct Generation {
-  std::vector<int32_t> ids;  // of the answer, less the token that ended it
-  bool ended = false;        // by such a token; else by max_new_tokens, or it was stopped
+  std::vector<int32_t> ids;  // of the answer, without the token that ended it
+  bool ended = false;        // by such a token; else by max_new_tokens or `stop`
   double prefill_seconds = 0;
   double decode_seconds = 0;
   int64_t decoded = 0;  // forward passes of one token in decode_seconds
@@ -78,9 +79,9 @@ struct Generation {
   double decode_rate() const;  // tokens per second; 0 when nothing was decoded
 };
 
-// Calls `use_token` with every id of the answer as it comes. A long prompt is computed in pieces of
-// as many tokens as the session takes at once. What the cache holds beyond options.cached is
-// dropped first.
+// Calls `use_token` with every id of the answer as it is drawn. A long prompt is computed in pieces
+// of as many tokens as the session takes at once. Cache entries beyond options.cached are dropped
+// first.
 Generation generate(Session& session, std::span<const int32_t> prompt,
                     const GenerationOptions& options,
                     const std::function<void(int32_t)>& use_token);

@@ -8,7 +8,7 @@ namespace jackscrew {
 
 namespace {
 
-// Of a text without prompt and answer.
+// Length of the prompt for a text without prompt and answer, tokens.
 constexpr int64_t kBeginning = 16;
 
 Sample make_sample(const Example& example, const Tokenizer& tokenizer) {

@@ -1,4 +1,5 @@
-// Answers that a model gives before and after training, to records it was trained on or held out.
+// A model's answers before and after training, to records that it was trained on or that were held
+// out.
 #pragma once
 
 #include <string>
@@ -11,27 +12,27 @@
 
 namespace jackscrew {
 
-// The longest answer: enough to see what it is like. Without a cache each token costs a forward
-// pass over all before it.
+// Length of the longest answer: enough to judge it. Without a cache each token costs a forward pass
+// over all tokens before it.
 inline constexpr int64_t kAnswerTokens = 32;
 
 struct Sample {
   std::vector<int32_t> prompt_ids;
   std::string prompt;    // as text
-  std::string expected;  // what the record goes on with
+  std::string expected;  // the record's own continuation
 };
 
-// As many records as that, spread over the data set: the tokens before its first target, or of a
-// text that is a target throughout its beginning. Left out are records whose prompt leaves no room
-// for an answer in `sequence_len`.
+// Up to `count` records, evenly spaced over the data set. The prompt is the tokens before the first
+// target or, if a text is trained throughout, its beginning. Records whose prompt leaves no room
+// for an answer in `sequence_len` are left out.
 std::vector<Sample> choose_samples(const Dataset& data, const Tokenizer& tokenizer, int64_t count,
                                    int64_t sequence_len);
 
-// The arithmetic of answering them all, of a model of so many parameters: about.
+// The approximate FLOPs of answering all of them with a model of `parameters` parameters.
 double answering_flops(const std::vector<Sample>& samples, int64_t parameters);
 
-// The likeliest answer, computed without a cache; of a session with one row of logits. `progress`
-// is given kAnswerTokens in all, those that a shorter answer lacks at its end.
+// The likeliest answer, computed without a cache; the session needs one row of logits. `progress`
+// gets kAnswerTokens in total; a shorter answer reports the rest at its end.
 std::string answer_sample(Session& session, const ModelFiles& files, const Tokenizer& tokenizer,
                           const Sample& sample, const ProgressCallback& progress);
 

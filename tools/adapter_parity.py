@@ -12,14 +12,14 @@ import golden
 from parity_rig import TEXTS, Rig, as_batch, error, text_loss
 
 def check_adapters(rig: Rig) -> None:
-    """Adapters of every kind that PEFT began: ten steps of both, then ours opened by PEFT."""
+    """Starts adapters of every kind with PEFT: ten steps of both, then PEFT opens the program's."""
     rng = random.Random(rig.seed)
     expression = r"model\.layers\.\d+\.(self_attn\.(q|k)|mlp\.(up|down))_proj"
     everywhere = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
     cases = {
         "plain": (True, "f32", dict(target_modules=everywhere)),
-        # With alpha / sqrt(rank) as large as the others' alpha / rank: at two to three times that the
-        # loss goes up and down, and a difference in the last place grows a hundredfold in ten steps.
+        # alpha / sqrt(rank) is as large as the others' alpha / rank: at two to three times that, the
+        # loss oscillates, and a difference in the last place grows a hundredfold in ten steps.
         "patterns": (False, "f32", dict(target_modules=expression, use_rslora=True, lora_alpha=3,
                                         rank_pattern={"down_proj": 3, r"layers\.0\..*": 2},
                                         alpha_pattern={"q_proj": 4})),
@@ -39,7 +39,7 @@ def check_adapters(rig: Rig) -> None:
 def check_adapter(rig: Rig, name: str, tied: bool, storage: str, config: dict,
                   rng: random.Random) -> None:
     directory, tokenizer, weights = rig.three_layers(name, tied, rng.randrange(2**31))
-    # What PEFT reads: the values that the base has in its storage.
+    # PEFT reads the base's values as its storage rounds them.
     decoded = directory
     if storage == "nf4":
         packed, decoded = rig.work / f"{name}.packed", rig.work / f"{name}.decoded"
@@ -64,7 +64,7 @@ def check_adapter(rig: Rig, name: str, tied: bool, storage: str, config: dict,
     generator = torch.Generator().manual_seed(rng.randrange(2**31))
     with torch.no_grad():
         for key, parameter in sorted(model.named_parameters()):
-            if ".lora_B" in key:  # it would begin as 0, and show little
+            if ".lora_B" in key:  # starting at 0, it would test little
                 parameter.copy_(0.3 * torch.randn(parameter.shape, generator=generator))
     model.save_pretrained(begun)
     steps = rig.ten_steps(directory, output, "method=lora", f"adapter={begun}",
@@ -87,7 +87,7 @@ def check_adapter(rig: Rig, name: str, tied: bool, storage: str, config: dict,
 
 
 class AfterPrompt(torch.nn.Module):
-    """A model with a soft prompt, whose logits are those of the text alone."""
+    """Wraps a model with a soft prompt and returns only the logits of the text."""
 
     def __init__(self, model: torch.nn.Module, tokens: int) -> None:
         super().__init__()
@@ -100,11 +100,11 @@ class AfterPrompt(torch.nn.Module):
 
 
 def check_pissa(rig: Rig) -> None:
-    """Adapters that begin as principal parts of their weights: ten steps of both, ours opened by PEFT."""
+    """Adapters that start as principal parts of their weights: ten steps of both, PEFT opens ours."""
     output = rig.work / "pissa.trained"
     directory, tokenizer, weights = rig.three_layers("pissa", True, rig.seed)
-    # Singular values far from each other: vectors of near ones turn into each other by rounding, and
-    # AdamW does not learn the same in another basis.
+    # Well separated singular values: rounding mixes the vectors of close ones, and AdamW does not
+    # learn the same in another basis.
     for name, weight in weights.items():
         if name.endswith("_proj.weight"):
             u, values, v = torch.linalg.svd(weight.double(), full_matrices=False)
@@ -117,7 +117,7 @@ def check_pissa(rig: Rig) -> None:
         golden.load_weights(model, weights)
         return model
 
-    # At a rank of half the width our subspaces are all of it, and the singular vectors exact.
+    # At a rank of half the width the program's subspace is the whole space, so its singular vectors are exact.
     steps = rig.ten_steps(directory, output, "method=lora", "lora_init=pissa", "lora_rank=32",
                           "lora_alpha=4")
     config = LoraConfig(task_type="CAUSAL_LM", r=32, lora_alpha=4, target_modules="all-linear",
@@ -143,7 +143,7 @@ def check_pissa(rig: Rig) -> None:
             ours = other.base_layer.weight + other.get_delta_weight("default")
             worst = max(worst, (ours - trained).abs().max().item())
             moved = max(moved, (trained - other.base_layer.weight).abs().max().item())
-    # AdamW takes whole steps where a gradient is nearly 0, and its rounding then says which way.
+    # Where a gradient is nearly 0, AdamW takes full steps in a direction that rounding decides.
     rig.report.line("pissa.10_steps.weights", worst / moved, 0.1,
                     "largest difference, of the largest that one moved")
     ours = rig.program.loss(rig.texts["prose"], f"model={directory}", f"adapter={output}")
@@ -151,7 +151,7 @@ def check_pissa(rig: Rig) -> None:
 
 
 def check_prompt(rig: Rig) -> None:
-    """A soft prompt that PEFT began: ten steps of both, then ours opened by PEFT."""
+    """Starts a soft prompt with PEFT: ten steps of both, then PEFT opens the program's."""
     tokens = 6
     begun, output = rig.work / "prompt.begun", rig.work / "prompt.trained"
     directory, tokenizer, weights = rig.three_layers("prompt", True, rig.seed)
@@ -166,7 +166,7 @@ def check_prompt(rig: Rig) -> None:
                                 prompt_tuning_init="SAMPLE_VOCAB")
     get_peft_model(base().float(), config).save_pretrained(begun)
     steps = rig.ten_steps(directory, output, "method=prompt", f"adapter={begun}")
-    # PEFT goes on with no prompt that it has read.
+    # PEFT cannot continue to train a prompt that it has read.
     model = get_peft_model(base(), config).double()
     begin = load_file(begun / "adapter_model.safetensors")["prompt_embeddings"]
     with torch.no_grad():

@@ -37,7 +37,7 @@ ADAPTERS = {
     "dora": dict(r=4, lora_alpha=8, target_modules=LINEARS, use_dora=True),
     "saved": dict(r=4, lora_alpha=8, target_modules=LINEARS, modules_to_save=["lm_head"]),
 }
-# Those whose reference formulas the package gguf has, and those whose scales are searched.
+# Types for which the package gguf has reference formulas, and types whose scales are searched.
 SAME_BYTES = ["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1"]
 SEARCHED = ["q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl", "iq4_xs", "q2_k", "q3_k_m", "q4_k_m", "q5_k_m"]
 LONG = {"max_position_embeddings": 1024}
@@ -64,7 +64,7 @@ def write_model(directory: Path, name: str, shape: dict, seed: int) -> dict[str,
 
 
 def write_adapter(base: Path, directory: Path, config: dict, seed: int) -> None:
-    """As training leaves one: no factor, length or whole module is what it began as."""
+    """Writes an adapter like a trained one: every factor, length and whole module differs from its start."""
     model = get_peft_model(AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32),
                            LoraConfig(task_type="CAUSAL_LM", **config))
     generator = torch.Generator().manual_seed(seed)
@@ -77,7 +77,7 @@ def write_adapter(base: Path, directory: Path, config: dict, seed: int) -> None:
 
 
 def largest_error(ours: Path, theirs: dict[str, torch.Tensor]) -> float:
-    """Of all weights the largest deviation, in the largest magnitude of its weight."""
+    """The largest deviation over all weights, relative to the largest magnitude of its weight."""
     weights = load_file(ours / "model.safetensors")
     assert set(weights) <= set(theirs), set(weights) - set(theirs)
     return max(((weights[name].double() - theirs[name].double()).abs().max()
@@ -111,7 +111,7 @@ def check_merge(report, program, work: Path, rng: random.Random) -> None:
 
 
 def check_quantised_bases(report, program, work: Path, seed: int, place: Path) -> None:
-    """An adapter merged into every layout that is read: the bytes of the same over its decoded values."""
+    """Merging an adapter into any layout gives the same bytes as merging it into its decoded values."""
     source = write_source(work / "conversion_source", seed)
     adapter = work / "conversion_adapter"
     write_adapter(source, adapter, ADAPTERS["dora"], seed)
@@ -131,7 +131,7 @@ def check_quantised_bases(report, program, work: Path, seed: int, place: Path) -
 
 
 def interleaved(weight: torch.Tensor, heads: int) -> torch.Tensor:
-    """Rows of q and k as files of "llama" have them."""
+    """Rows of q and k in the interleaved order of "llama" GGUF files."""
     return weight.reshape(heads, 2, -1, weight.shape[1]).swapaxes(1, 2).reshape(weight.shape)
 
 
@@ -191,10 +191,10 @@ def check_tensors(report, path: Path, weights: dict, shape: dict, name: str, sto
 
 
 def check_opened(report, program, work: Path, directory: Path, path: Path) -> None:
-    """transformers opens the file: the same logits as from the directory, the same ids."""
+    """transformers opens the file: it gives the same logits as the directory, and the same ids."""
     name = path.name.removesuffix(".f32.gguf")
-    # It reads the tokenizers of others by patterns of its own, no rope_freqs.weight, and of qwen3 no
-    # attention.key_length.
+    # For other architectures it uses tokenizer patterns of its own and ignores rope_freqs.weight, and
+    # qwen3's attention.key_length.
     if name.startswith("llama"):
         tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
         own = AutoTokenizer.from_pretrained(directory)
@@ -222,7 +222,7 @@ def check_nf4(report, program, work: Path, rng: random.Random) -> None:
     import bitsandbytes.functional as bnb
 
     directory, packed, decoded = (work / f"nf4_{name}" for name in ("source", "packed", "decoded"))
-    # Widths of whole blocks: bitsandbytes decodes no others as it codes them, see tools/parity.py.
+    # Widths are whole blocks: bitsandbytes decodes others differently from how it encodes them, see tools/parity.py.
     write_model(directory, "nf4", dict(hidden=64, ffn=128, layers=2, heads=4, kv_heads=2, tied=False),
                 rng.randrange(2**31))
     program("export", f"model={directory}", f"output_dir={packed}", "storage=nf4")
@@ -240,13 +240,13 @@ def check_nf4(report, program, work: Path, rng: random.Random) -> None:
 
 
 def unpacked(words: np.ndarray, bits: int) -> np.ndarray:
-    """Numbers of so many bits, the lowest first, of the little-endian words of each row."""
+    """Unpacks `bits`-wide numbers, lowest bits first, from the little-endian words of each row."""
     stream = np.unpackbits(np.ascontiguousarray(words).view(np.uint8), axis=1, bitorder="little")
     return stream.reshape(len(words), -1, bits) @ (1 << np.arange(bits))
 
 
 def gptq_value(tensors: dict[str, torch.Tensor], layer: str, bits: int) -> np.ndarray:
-    """scale * (code - zero) in f16, written here a second time."""
+    """scale * (code - zero) in f16: an independent second reader."""
     codes, zeros, scales, group_of = (
         tensors[f"{layer}.{part}"].numpy() for part in ("qweight", "qzeros", "scales", "g_idx"))
     codes = unpacked(codes.T, bits)               # [rows, columns]
@@ -256,7 +256,7 @@ def gptq_value(tensors: dict[str, torch.Tensor], layer: str, bits: int) -> np.nd
 
 
 def exl2_value(tensors: dict[str, torch.Tensor], layer: str, rows: int) -> np.ndarray:
-    """(code - middle) * ((scale code + 1)^2 * (scale_max / 256)), each in f16, written here a second time."""
+    """(code - middle) * ((scale code + 1)^2 * (scale_max / 256)), each in f16: an independent second reader."""
     words, places, table, scales, scale_max = (
         tensors[f"{layer}.{part}"].numpy()
         for part in ("q_weight", "q_invperm", "q_groups", "q_scale", "q_scale_max"))
@@ -272,7 +272,7 @@ def exl2_value(tensors: dict[str, torch.Tensor], layer: str, rows: int) -> np.nd
 
 
 def check_exl2(report, program, work: Path, rng: random.Random) -> None:
-    """A second reader finds the same values in what quantize writes as EXL2, and they take what it says."""
+    """A second reader finds the same values in the EXL2 that quantize writes, in the bytes that it reports."""
     source, data = work / "exl2_source", work / "exl2.txt"
     write_model(source, "exl2", dict(hidden=64, ffn=128, layers=2, heads=4, kv_heads=2, tied=True),
                 rng.randrange(2**31))
@@ -302,7 +302,7 @@ def check_exl2(report, program, work: Path, rng: random.Random) -> None:
 
 
 def check_gptq(report, program, work: Path, rng: random.Random) -> None:
-    """A second reader finds the same values in what quantize writes, and transformers the same loss with them."""
+    """A second reader finds the same values in the GPTQ of quantize; transformers gets the same loss with them."""
     source, data = work / "gptq_source", work / "gptq.txt"
     write_model(source, "gptq", dict(hidden=64, ffn=128, layers=2, heads=4, kv_heads=2, tied=False),
                 rng.randrange(2**31))
@@ -337,12 +337,12 @@ def check_gptq(report, program, work: Path, rng: random.Random) -> None:
 
 
 def check_llama_cpp(report, program, work: Path, model: Path, python: Path) -> None:
-    """llama.cpp opens what is exported of SmolLM2: its ids of texts, its greedy answers, and how sure it is."""
+    """llama.cpp opens exports of SmolLM2: compares ids of texts, greedy answers and their log-probabilities."""
     if not python.exists():
         print(f"skip llama.cpp: there is no {python} (script/setup --oracle makes it)", flush=True)
         return
-    # Its cache of keys and values is f16; where weights are quantised, as in the file itself ("keep"), it rounds
-    # activations too: of q6_k in groups of 256, by which a token that is likely by a tenth may be off by 0.8.
+    # Its KV cache is f16. Where weights are quantised, as in the file itself ("keep"), it rounds activations too:
+    # with q6_k in groups of 256, by which the log-probability of a token of probability 0.1 may be off by 0.8.
     for storage, limit in (("f32", 5e-3), ("keep", 0.5), ("q8_0", 0.5), ("q4_k", 0.5), ("q4_k_m", 1.0)):
         path = work / f"smollm2.{storage}.gguf"
         program("export", f"model={model}", f"output={path}", f"storage={storage}")
@@ -355,7 +355,7 @@ def check_llama_cpp(report, program, work: Path, model: Path, python: Path) -> N
 
 
 def random_adapter(directory: Path) -> Path:
-    """A LoRA adapter for SmolLM2-135M, with every way to scale a module."""
+    """A random LoRA adapter for SmolLM2-135M that uses every way to scale a module."""
     directory.mkdir()
     settings = dict(peft_type="LORA", task_type="CAUSAL_LM", r=4, lora_alpha=3, use_rslora=True,
                     target_modules=["q_proj", "k_proj", "down_proj"], rank_pattern={"k_proj": 2},
@@ -397,7 +397,7 @@ def compare_answers(report, program, work: Path, python: Path, name: str, path: 
         data.write_text(prompt)
         begin = len(program.tokens(path, data)[0]["ids"])
         chosen = logits["ids"][begin:].tolist()
-        # Where two tokens are as good as equally likely, rounding decides, and all that follows differs.
+        # Where two tokens are almost equally likely, rounding decides, and everything after them differs.
         same = next((i for i, ((a, _), b) in enumerate(zip(answer, chosen)) if a != b), len(chosen))
         sure = logits["logits"].double().log_softmax(-1)[begin - 1:]
         other += path.name.endswith(".f32.gguf") and same < len(chosen)

@@ -1,5 +1,5 @@
-"""Trains a tiny model by many recipes and prints a CRC-32 of everything that a run leaves: checkpoints,
-result and every line of the log, without what has a time, a rate or a machine in it.
+"""Trains a tiny model by many recipes and prints a CRC-32 of everything that a run writes: checkpoints,
+result and every line of the log, without fields that depend on time, speed or the machine.
 
     tools/fingerprints.py PROGRAM LEVEL
 
@@ -18,7 +18,7 @@ import zlib
 
 HIDDEN, WIDTH, LAYERS, VOCABULARY = 64, 160, 2, 260
 
-# Rotations every 2 steps, so that 6 steps see two of them after the first.
+# Rotations every 2 steps, so that 6 steps have two of them after the first.
 ROTARY = "method=rotary storage=int8 steps_per_rotation=2 active_params=40%"
 
 # name: the model, and the recipe.
@@ -50,13 +50,13 @@ RECIPES = {
     "prompt": ("model_tied", "method=prompt prompt_tokens=4 learning_rate=1e-2"),
     "lora_fused": ("model_untied", "method=lora lora_rank=4 update=fused max_grad_norm_of=weight"),
 }
-# Of those levels alone that have the arithmetic.
+# Only for instruction-set levels that have bf16 arithmetic.
 BF16_RECIPES = {
     "product_bf16": ("model_untied", "method=full storage=bf16 product=bf16 gradient_accumulation_steps=2"),
     "lora_product_bf16": ("model_tied", "method=lora lora_rank=4 lora_dropout=0.1 storage=nf4 product=bf16"),
 }
 
-# Fields of the log and of checkpoint.json that say when, how fast or where.
+# Fields of the log and of checkpoint.json that depend on time, speed or the machine.
 PASSING = {"time", "tokens_per_second", "seconds", "seconds_beside", "resident_peak", "cpu", "version", "isa",
            "threads", "crc32c", "graphs", "mapped"}
 
@@ -73,7 +73,7 @@ def model_config(tied):
 
 
 def gguf(path):
-    """A GGUF file of the same shape: blocks in Q4_1, the rest in F32, of numbers from a seeded generator."""
+    """Writes a GGUF file of the same shape: blocks in Q4_1, the rest in F32, from a seeded generator."""
     numbers = random.Random(7)
 
     def text(value):
@@ -138,7 +138,7 @@ def records(path, count):
 
 
 def lasting(value):
-    """A JSON value without what passes."""
+    """A JSON value without the fields in PASSING."""
     if isinstance(value, dict):
         return {key: lasting(part) for key, part in value.items() if key not in PASSING}
     return [lasting(part) for part in value] if isinstance(value, list) else value
@@ -155,13 +155,13 @@ def content(path):
 
 
 def fingerprint(directory):
-    """{file: CRC} of a run; of the log, one for each kind of event."""
+    """{file: CRC} of a run; for the log, one CRC per kind of event."""
     out = {}
     for root, _, names in sorted(os.walk(directory)):
         for name in sorted(names):
             path = os.path.join(root, name)
             where = os.path.relpath(path, directory)
-            # Pictures of the log, dates, and what a setting of the level is written in.
+            # Renderings of the log, files with dates, and the recipe, which names the level.
             if name.startswith("events.out") or name in ("report.html", "recipe.yaml", "run.lock"):
                 continue
             for part in content(path):
@@ -189,7 +189,7 @@ def main():
             given = (f"{source} tokenizer=bytes data=train.jsonl eval_data=valid.jsonl output_dir={name} "
                      f"isa={level} threads=2 sequence_len=64 micro_batch_size=2 max_steps=6 logging_steps=1 "
                      f"eval_steps=3 save_steps=3 learning_rate=2e-3 report_samples=1 {recipe}")
-            # A repeated key is the recipe's: the last one counts.
+            # Where a key is repeated the last one counts, the recipe's.
             settings = dict(word.split("=", 1) for word in given.split())
             done = subprocess.run([program, "train", *(f"{k}={v}" for k, v in settings.items())],
                                   capture_output=True, text=True)

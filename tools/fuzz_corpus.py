@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Makes the seeds in tests/fuzz/corpus/ from what the tests have, small and without chance.
+"""Makes the seeds in tests/fuzz/corpus/ from the data of the tests: small and deterministic.
 
-Files that a finding left there (regression-*) stay.
+Files of earlier findings there (regression-*) stay.
 
     python3 tools/fuzz_corpus.py
 """
@@ -127,7 +127,7 @@ def gguf(architecture, model):
 
 
 def small_tokenizer(path):
-    """A tokenizer.json with few tokens, so that what is around them is what gets changed."""
+    """A tokenizer.json with few tokens, so that mutations mostly hit the rest of the file."""
     root = json.loads(path.read_text())
     added = {token["content"] for token in root["added_tokens"]}
     kept = [t for t in root["model"]["vocab"] if t in added or len(t) == 1][:60]

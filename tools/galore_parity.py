@@ -2,16 +2,16 @@
 
 A tiny random Llama takes twenty steps, three of its linears (taller than wide, wider than tall, square) in
 subspaces that are the singular vectors of a gradient; all else by AdamW. Both see every record in every step.
-Three things of theirs are given to the reference rather than compared:
+Three differences are given to the reference rather than compared:
 
-- They make a subspace of the gradient of the step that first uses it; the program of the one before, so that
-  no gradient waits for it. Here their projector is told to refresh one step earlier.
-- The program's first subspace is random. The reference begins with that one.
-- They leave moments as they are in another basis, so that signs of singular vectors, which are anybody's
-  choice, change the result. Theirs are turned to the program's.
+- They compute a subspace from the gradient of the step that first uses it; the program uses the step before,
+  so that no gradient waits for it. Here their projector is told to refresh one step earlier.
+- The program's first subspace is random. The reference starts with the same one.
+- They keep moments unchanged when the basis changes, so that the signs of singular vectors, which are
+  arbitrary, change the result. Their signs are matched to the program's.
 
-Singular vectors are as far off as gradients are, over the gap between singular values: models are drawn anew
-until gaps are wide enough to tell.
+The error of singular vectors is that of the gradients divided by the gap between singular values: models are
+drawn anew until the gaps are wide enough for a comparison.
 """
 
 import random
@@ -33,24 +33,24 @@ REFRESHES = (1, GAP + 1)  # before these steps, counted from 0
 LEARNING_RATE, GALORE_RATE, SCALE = 1e-3, 1e-2, 0.25
 BETA2, EPSILON = 0.999, 1e-8
 TEXT = "A jackscrew lifts a house with one hand, a turn at a time."
-# Of the largest singular value. Gradients agree to some 1e-6 of it, projectors then to some 1e-4.
+# Relative to the largest singular value. Gradients agree to about 1e-6 of it, so projectors to about 1e-4.
 NARROWEST_GAP = 0.003
 DRAWS = 100
 TALL, WIDE, SQUARE = "layers.0.mlp.up_proj", "layers.1.mlp.down_proj", "layers.1.self_attn.o_proj"
-CASES = {  # name: the program's side, their projection, the linears: a square one has no other side
+CASES = {  # name: (the program's side, their projection, the linears); a square one has no other side
     "small": ("small", "std", (TALL, WIDE, SQUARE)),
     "big": ("big", "reverse_std", (TALL, WIDE)),
 }
 
 
 def narrowest_gap(gradient: torch.Tensor) -> float:
-    """Of the singular values that count, relative to the largest."""
+    """The narrowest gap between the singular values that matter, relative to the largest."""
     values = torch.linalg.svdvals(gradient)[:RANK + 1]
     return ((values[:-1] - values[1:]).min() / values[0]).item()
 
 
 class OneStepEarlier(GaLoreProjector):
-    """Refreshes when it is told to, and not by the count of steps."""
+    """A projector that refreshes when it is told to, not by the count of steps."""
 
     def project(self, gradient: torch.Tensor, step: int) -> torch.Tensor:
         return super().project(gradient, 1)  # no multiple of the gap
@@ -59,7 +59,7 @@ class OneStepEarlier(GaLoreProjector):
         super().project(gradient, 0)
 
     def basis(self) -> torch.Tensor:
-        """[size, rank], a view, whichever way theirs lies."""
+        """A view of the basis as [size, rank], whichever way round theirs is."""
         return self.ortho_matrix if self.ortho_matrix.shape[1] == self.rank else self.ortho_matrix.T
 
 
@@ -81,7 +81,7 @@ class Check:
         return weights
 
     def train(self, directory: Path, output: Path, targets: tuple[str, ...], steps: int, *more: str) -> list:
-        """The learning rates of the run."""
+        """Runs the program; returns the learning rates of its steps."""
         self.program("train", f"model={directory}", f"data={self.records}", f"output_dir={output}",
                      "overwrite=true", "method=galore", "product=f32", "packing=false", "sequence_len=512",
                      "micro_batch_size=4", "gradient_accumulation_steps=2", f"max_steps={steps}",
@@ -95,15 +95,15 @@ class Check:
         return [event["learning_rate"] for event in events if event["event"] == "step"]
 
     def state(self, output: Path, step: int, name: str) -> torch.Tensor:
-        """Of a checkpoint after so many steps: the basis of a linear, in bytes."""
+        """The basis of a linear in the checkpoint after `step` steps."""
         return load_file(output / f"checkpoint-{step}/state.safetensors")[f"model.{name}.weight.projection"]
 
     def basis(self, output: Path, step: int, name: str) -> torch.Tensor:
         return self.state(output, step, name).view(torch.float32).reshape(-1, RANK).double()
 
     def reference(self, directory: Path, weights: dict, output: Path, rates: list[float], case: str):
-        """The weights after the same steps by galore-torch, the largest difference of projectors and the
-        narrowest gap of singular values."""
+        """Returns the weights after the same steps by galore-torch, the largest difference of projectors
+        and the narrowest gap of singular values."""
         _, kind, targets = CASES[case]
         model = golden.double_model(directory)
         golden.load_weights(model, weights)
@@ -137,7 +137,7 @@ class Check:
                 golden.forward(model, batch)[1].backward()
                 for group in optimizer.param_groups:
                     group["lr"] = rate * group["factor"]
-                    # Theirs is added before the correction of the second moment's bias.
+                    # Their epsilon is added before the bias correction of the second moment.
                     group["eps"] = EPSILON * (1.0 - BETA2 ** (step + 1)) ** 0.5
                 optimizer.step()
         return {name: p.detach() for name, p in inside.items()}, difference, gap
@@ -163,8 +163,8 @@ class Check:
                              f"of what it moved; {golden.relative_error(value, parameter):.1g} of the weight")
 
     def four_bits(self) -> None:
-        """A basis as Q-GaLore keeps it. Its optimizer waits for a GPU in every step, so that no more of
-        it runs without one."""
+        """Compares a basis in Q-GaLore's four bits. Its optimizer synchronises with a GPU in every step, so
+        nothing more of it runs without one."""
         for draw in range(DRAWS):
             directory = self.work / f"galore_int4_{draw}"
             output = directory / "trained"
@@ -192,7 +192,7 @@ class Check:
         exact = exact * (ours.reshape(exact.shape) * exact).sum(0).sign().float()
         their_codes, their_scales, their_zeros, _ = projector._quantize(exact, 256, 4)
         theirs = (their_codes.double() - their_zeros) * their_scales.double()
-        # Where an element is in the middle of two codes either may be right.
+        # Where an element is halfway between two codes, either is right.
         steps = exact.reshape(groups, 256).double() / their_scales
         tie = (steps - steps.floor() - 0.5).abs() < 1e-2
         apart = ((ours - theirs).abs() / their_scales)[~tie]

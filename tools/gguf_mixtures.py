@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Makes tests/conversion/data/gguf_mixtures.txt: the types that llama.cpp's own quantiser gives the matrices of models.
 
-Of each shape (layers, heads, key/value heads, hidden size, feed-forward size, whether the embedding is the head) a model
-of random weights is quantised as every mixture. A line of the file is a shape, a mixture, a tensor's name in a block or
-of the model, and the types by block: "q6_k*4 q4_k". The library is any build of llama.cpp that exports
+For each shape (layers, heads, key/value heads, hidden size, feed-forward size, whether the embedding is the head) a
+model of random weights is quantised as every mixture. A line of the file has a shape, a mixture, a tensor's name within
+a block or the model, and its types by block: "q6_k*4 q4_k". The library is any build of llama.cpp that exports
 llama_model_quantize, such as the extension module in the package llama-cpp-cffi.
 Usage: tools/gguf_mixtures.py LIBRARY tests/conversion/data/gguf_mixtures.txt   (Python with the package gguf)
 """
@@ -25,7 +25,7 @@ VOCABULARY = 32
 
 
 class Parameters(ctypes.Structure):
-    """The first of llama_model_quantize_params, and room for those of any version."""
+    """The first members of llama_model_quantize_params, and room for the others of any version."""
     _fields_ = [("threads", ctypes.c_int32), ("file_type", ctypes.c_int), ("others", ctypes.c_byte * 256)]
 
 
@@ -66,7 +66,7 @@ def write_model(path: Path, shape: str) -> None:
 
 
 def types_of(path: Path) -> dict[str, list[str]]:
-    """By name without the block, the types in the order of blocks."""
+    """tensor name without its block -> types in the order of blocks."""
     types: dict[str, list[str]] = {}
     found = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors if len(tensor.shape) == 2}
     for name in sorted(found, key=lambda name: int(name.split(".")[1]) if name.startswith("blk.") else -1):

@@ -75,7 +75,7 @@ CASES = [
     Case("mha_untied", 2, [37],
          llama(89, 32, 40, 2, 4, 4, tied=False, rms_norm_eps=1e-6,
                rope_parameters={"rope_type": "default", "rope_theta": 500000.0})),
-    # A sequence of one token has no target and attends to itself only.
+    # A sequence of one token has no target and attends only to itself.
     Case("gqa_untied_rope_linear", 3, [16, 1, 21],
          llama(97, 32, 40, 2, 4, 2, tied=False, rope_theta=10000.0,
                rope_scaling={"type": "linear", "factor": 2.5}),
@@ -88,7 +88,7 @@ CASES = [
                                 "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                                 "original_max_position_embeddings": 48}),
          prompt_share=0.25),
-    # Nothing divides anything: head_dim is not hidden/heads, the widths are odd.
+    # No size divides another: head_dim is not hidden/heads, and the widths are odd.
     Case("odd", 5, [11, 23, 5],
          llama(61, 21, 35, 2, 3, 1, tied=True, head_dim=52,
                rope_parameters={"rope_type": "default", "rope_theta": 10000.0})),
@@ -107,7 +107,7 @@ CASES = [
                                 "original_max_position_embeddings": 24, "beta_fast": 4.0,
                                 "beta_slow": 0.5}),
          model_type="qwen2"),
-    # The second block alone slides.
+    # Only the second block has a sliding window.
     Case("qwen3", 9, [23, 14],
          llama(61, 32, 44, 2, 4, 2, tied=True, head_dim=12, use_sliding_window=True,
                sliding_window=5, max_window_layers=1,
@@ -121,7 +121,7 @@ class Adapter:
     name: str
     case: str
     config: dict
-    lora_plus: float | None = None  # ten steps as well, B at so many times the learning rate of A
+    lora_plus: float | None = None  # ten steps too, with B's learning rate this many times A's
 
 
 ADAPTERS = [
@@ -137,7 +137,7 @@ ADAPTERS = [
             {"r": 4, "lora_alpha": 6, "use_dora": True, "rank_pattern": {"o_proj": 2},
              "target_modules": ["down_proj", "gate_proj", "k_proj", "o_proj", "q_proj"]},
             lora_plus=4.0),
-    # With biases, which have no part in the lengths.
+    # With biases, which do not count for the lengths.
     Adapter("dora_biased", "qwen2_yarn",
             {"r": 3, "lora_alpha": 6, "use_dora": True, "target_modules": ["v_proj", "up_proj"]},
             lora_plus=4.0),
@@ -155,7 +155,7 @@ def write_json(path: Path, value: dict) -> None:
 
 
 def write_config(case: Case, directory: Path) -> None:
-    """config.json as the named major version of transformers leaves it beside the weights."""
+    """Writes config.json as the named major version of transformers does."""
     if case.transformers4:
         write_json(directory / "config.json", {
             "architectures": ["LlamaForCausalLM"], "attention_bias": False, "hidden_act": "silu",
@@ -260,7 +260,7 @@ def gradients(model: torch.nn.Module, batch: dict[str, torch.Tensor], rename=lam
 
 def rounding_of_f32(directory: Path, batch: dict[str, torch.Tensor], truth: dict[str, torch.Tensor],
                     adapted=lambda model: model, rename=lambda name: name) -> str:
-    """What the same code in plain f32 differs by: the room that the tests' tolerances have."""
+    """The error of the same code in plain f32: what the tests' tolerances must allow."""
     model = adapted(AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32,
                                                          attn_implementation="eager"))
     plain = gradients(model, batch, rename)

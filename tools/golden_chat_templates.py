@@ -1,4 +1,4 @@
-"""Writes tests/text/jinja/golden.json: what transformers makes of our templates and conversations.
+"""Writes tests/text/jinja/golden.json: how transformers renders the templates and conversations of the tests.
 
 Every template of tests/text/jinja/templates/, and SmolLM2's own, is rendered for every conversation
 below, as transformers sets jinja2 up, at a fixed time. Spans of {% generation %} are in bytes.

@@ -14,7 +14,7 @@ import sys
 import gguf
 import numpy as np
 
-# Name: where the f16 scales of a block lie. Every other byte may have any value.
+# Name: offsets of the f16 scales in a block. All other bytes may have any value.
 FORMATS = {
     "q8_0": [0],
     "q4_0": [0],
@@ -41,24 +41,24 @@ FORMATS = {
     "nvfp4": [],
 }
 
-# In this one the f16 scale lies in the high nibbles of every second byte from here on, the lowest
+# In this format the f16 scale is in the high nibbles of every second byte from this offset on, lowest
 # first.
 SPREAD_SCALE = {"iq1_m": 49}
 
-# Scales that occur rarely: zeros, subnormals, the smallest normal and the largest finite number.
+# Rare scales: zeros, subnormals, the smallest normal and the largest finite number.
 RARE = [0x0000, 0x8000, 0x0001, 0x83FF, 0x0203, 0x0400, 0x7BFF, 0xFBFF]
 
 
 def some_scales(count: int, position: int, rng: np.random.Generator) -> np.ndarray:
     scales = (rng.normal(size=count) * 0.05).astype(np.float16).view(np.uint16)
-    # At other blocks for each scale of a block, so that rare ones meet usual ones.
+    # In different blocks for each scale of a block, so that rare scales are combined with usual ones.
     for i, bits in enumerate(RARE):
         scales[i + position * (len(RARE) // 2)] = bits
     return scales
 
 
 def decoded(storage: np.ndarray, qtype: gguf.GGMLQuantizationType) -> np.ndarray:
-    with np.errstate(over="ignore"):  # the largest numbers of MXFP4 are beyond f32
+    with np.errstate(over="ignore"):  # the largest values of MXFP4 overflow f32
         values = gguf.quants.dequantize(storage, qtype).astype("<f4")
     assert not np.isnan(values).any()
     return values
@@ -92,7 +92,7 @@ def high_bytes(name: str, scale_offsets: list[int]) -> list[int]:
 
 
 def many_blocks(block_bytes: int, high_bytes: list[int]) -> np.ndarray:
-    """16 rows of 128 blocks whose bytes are those of a counter, scrambled; scales are below 2."""
+    """16 rows of 128 blocks with the bytes of a scrambled counter; scales are below 2."""
     counter = np.arange(16 * 128 * block_bytes, dtype=np.uint32)
     scrambled = counter * np.uint32(0x9E3779B1)
     scrambled = (scrambled ^ scrambled >> np.uint32(15)) * np.uint32(0x85EBCA77)
@@ -102,7 +102,7 @@ def many_blocks(block_bytes: int, high_bytes: list[int]) -> np.ndarray:
 
 
 def sum_line(name: str, scale_offsets: list[int]) -> str:
-    """The bits of value i times 2 i + 1, summed modulo 2^64."""
+    """A line with the sum of (bits of value i) * (2 i + 1), modulo 2^64."""
     qtype = gguf.GGMLQuantizationType[name.upper()]
     cleared = high_bytes(name, scale_offsets)
     values = decoded(many_blocks(gguf.GGML_QUANT_SIZES[qtype][1], cleared), qtype)

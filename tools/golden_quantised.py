@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/quantised: one layer in every layout of quantised safetensors files, with the
-values that it stands for. They come from tools/quantised_models.py; tools/quantised_parity.py holds
-that against the programs that invented the layouts."""
+"""Writes tests/golden/quantised: one layer in every layout of quantised safetensors files, with its
+decoded values. They come from tools/quantised_models.py, which tools/quantised_parity.py compares with
+the programs that invented the layouts."""
 
 import json
 import shutil

@@ -1,8 +1,8 @@
-"""Writes tests/text/data/golden_sentencepiece.json and the tiny vocabularies that it speaks of.
+"""Writes tests/text/data/golden_sentencepiece.json and the tiny vocabularies that it refers to.
 
-Tokenizers that spell their tokens as text: as Llama 2's published tokenizer.json has them, with
-Metaspace, and a model of the sentencepiece library; and a tiktoken file. The ids are Hugging Face's
-and sentencepiece's.
+Tokenizers that spell their tokens as text: one like Llama 2's published tokenizer.json, one with
+Metaspace, and a model of the sentencepiece library; and a tiktoken file. The ids are computed by
+Hugging Face's tokenizers and by sentencepiece.
 
     pip install tokenizers==0.23.3 transformers==5.17.0 sentencepiece==0.2.3 gguf==0.19.0 protobuf
     python tools/golden_sentencepiece.py
@@ -76,8 +76,8 @@ def main() -> None:
     path = DATA / "sentencepiece.model"
     path.write_bytes(model.getvalue())
     library = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
-    # The library knows no special tokens within a text, cuts it at a NUL, and has no prefix of its own
-    # behind the user's tokens.
+    # The library has no special tokens within a text, cuts it at a NUL, and adds no prefix after
+    # user-defined tokens.
     plain = [line for line in lines if not any(t in line for t in ("<s>", "</s>", "<unk>", "<tool>", "\0"))]
     golden["sentencepiece"] = {"lines": plain, "ids": [library.encode(line) for line in plain],
                                "decoded": [library.decode(library.encode(line)) for line in plain]}

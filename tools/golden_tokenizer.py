@@ -1,4 +1,4 @@
-"""Writes tests/text/data/: two tiny byte-level BPE tokenizers and the ids that they must give.
+"""Writes tests/text/data/: two tiny byte-level BPE tokenizers and the ids that they must produce.
 
 One has SmolLM2's pre-tokenizer and chat template and lacks tokens for some bytes, as SmolLM2 does; the
 other has Llama 3's pre-tokenizer, BOS and ignore_merges. The lines are chosen to be hostile.
@@ -102,7 +102,7 @@ def main():
         pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(LLAMA3), "isolated"),
                                  pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]),
         [], [])
-    # A word that no merge makes but that is in the vocabulary: taken whole with ignore_merges only.
+    # A word in the vocabulary that no merge makes: one token only with ignore_merges.
     root = json.loads(llama3.to_str())
     root["model"]["ignore_merges"] = True
     root["model"]["vocab"]["\u0120jackscrew"] = len(root["model"]["vocab"])
@@ -125,7 +125,7 @@ def main():
     golden["words"] = {}
     for name, step in [("smollm", smollm.pre_tokenizer), ("llama-bpe", llama3.pre_tokenizer),
                        ("qwen2", qwen2), ("gpt-2", gpt2)]:
-        # The lengths of the words, in code points.
+        # Word lengths in code points.
         golden["words"][name] = [[end - begin for _, (begin, end) in step.pre_tokenize_str(line)]
                                  for line in lines]
     chat = PreTrainedTokenizerFast(tokenizer_object=smollm)

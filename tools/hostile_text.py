@@ -1,4 +1,4 @@
-"""A megabyte of text that tokenizers stumble over, the same every time.
+"""A megabyte of text that is hard on tokenizers, the same every time.
 
 All planes of Unicode, combining marks, joined emoji, scripts without spaces, code, prose with
 contractions, numbers in many scripts, every kind of white space, and long runs of one character.
@@ -39,7 +39,7 @@ def hostile_text(size: int, seed: int = 20240229) -> str:
     """About `size` bytes of UTF-8."""
     rng = random.Random(seed)
     assigned = _assigned()
-    # Private use fills two planes and says little; all the rest is drawn evenly.
+    # Private-use characters fill two planes and test little; all others are drawn evenly.
     public = [c for c in assigned if unicodedata.category(c) != "Co"]
 
     def words() -> str:
@@ -58,7 +58,7 @@ def hostile_text(size: int, seed: int = 20240229) -> str:
              lambda: mixed(assigned, 6),
              lambda: rng.choice(RUNS) * rng.choice((2, 3, 5, 8, 40)))
     parts, length = [], 0
-    # A few runs long enough to show quadratic work.
+    # A few runs, long enough to reveal quadratic work.
     for run in RUNS:
         parts.append(run * 1000 + "x")
     while length < size:

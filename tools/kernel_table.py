@@ -3,13 +3,13 @@
 
     kernel_table.py CUOBJDUMP DIRECTORY TABLE [--update]
 
-Reads the objects of DIRECTORY and compares with TABLE, a text file with one row a kernel. Ends with 1
-where a kernel became worse, appeared or is gone: more registers or stack, fewer loads and stores of 16
-bytes, or more loads of less than 4. --update writes the table anew. Another release of nvcc allots
-otherwise: then only what is new and gone counts.
+Reads the objects of DIRECTORY and compares them with TABLE, a text file with one row per kernel. Exits
+with 1 if a kernel is new, missing or worse: more registers or stack, fewer loads and stores of 16 bytes,
+or more loads of less than 4. --update rewrites the table. Another release of nvcc allocates differently:
+then only new and missing kernels count.
 
-Stack is what does not fit into registers (spills) and arrays that are indexed by what is not known
-before. Registers and stack are of every architecture, loads of sm_90 alone: disassembling takes time.
+Stack holds what does not fit into registers (spills), and arrays with indices unknown at compile time.
+Registers and stack are listed for every architecture, loads only for sm_90: disassembling takes time.
 """
 
 import collections
@@ -36,7 +36,7 @@ def run(*command):
 
 
 def short(name):
-    """A demangled kernel by its own name: row kernels by the name of their arguments."""
+    """The short name of a demangled kernel; for row kernels, that of their arguments."""
     name = name.replace("(anonymous namespace)::", "").replace("jackscrew::", "").replace("cuda::", "")
     name = re.sub(r"\)?\([^()]*\)$", "", name.removeprefix("void "))
     return re.sub(r"^run_rows<(.*)>$", r"\1", name).replace(" >", ">").replace(" ", "")
@@ -101,7 +101,7 @@ def text(rows):
 
 
 def read(path):
-    """What text() and HEADER wrote: the rows, the architectures and nvcc's release."""
+    """Parses what text() and HEADER wrote: the rows, the architectures and nvcc's release."""
     rows, architectures, release = {}, [], ""
     for line in path.read_text().splitlines():
         if found := re.match(r"# writes it.*: of (sm_[\w, ]+)\.", line):
@@ -116,7 +116,7 @@ def read(path):
 
 
 def only(rows, of, wanted):
-    """The rows with registers and stack of the wanted architectures alone, of those that they are `of`."""
+    """The rows with registers and stack of only the wanted architectures; they have those of `of`."""
     at = [of.index(architecture) for architecture in wanted]
     return {name: row._replace(registers=tuple(row.registers[i] for i in at),
                                stack=tuple(row.stack[i] for i in at)) for name, row in rows.items()}
@@ -127,7 +127,7 @@ def more(new, old):
 
 
 def complaints(new, old):
-    """What became worse between two rows."""
+    """Descriptions of what is worse in the new row."""
     for column, is_worse in (("registers", more(new.registers, old.registers)),
                              ("stack", more(new.stack, old.stack)),
                              ("wide_loads", new.wide_loads < old.wide_loads),
@@ -140,7 +140,7 @@ def complaints(new, old):
 
 
 def compare(new, old, same_compiler):
-    """Prints what differs; the number of kernels for which the check fails."""
+    """Prints the differences; returns the number of kernels for which the check fails."""
     failures = 0
     for name in sorted({*new, *old}):
         if name not in old or name not in new:

@@ -62,7 +62,7 @@ ARMS = {
 }
 
 SAME = "same memory"
-# Settings, and the middle of the bracket of learning rates.
+# name: (settings, middle of the bracket of learning rates)
 FINETUNING_ARMS = {
     "full": (["method=full"], 1e-4),
     "full, 8-bit states": (["method=full", "optimizer=adamw_8bit"], 1e-4),
@@ -99,7 +99,7 @@ def prepare(work: Path, tokens: int) -> None:
 
 
 class Results:
-    """Runs that have ended, by what they were: in a file, if there is one."""
+    """Finished runs by their settings; kept in a file, if one is given."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
@@ -119,7 +119,7 @@ class Results:
 
 
 def train(program: Path, output: Path, settings: list[str]) -> dict:
-    """Held-out loss and bytes of a run, which leaves its log and its report alone."""
+    """Runs the program, keeping only its log and report; returns the held-out loss and the bytes."""
     command = [str(program), "train", *settings, f"output_dir={output}"]
     print("$", " ".join(command), flush=True)
     shutil.rmtree(output, ignore_errors=True)
@@ -132,7 +132,7 @@ def train(program: Path, output: Path, settings: list[str]) -> dict:
 
 
 def best_rate(loss_at: Callable[[float], float], middle: float) -> float:
-    """Of RATES, one that is better than its neighbours."""
+    """A rate in RATES that is better than its neighbours."""
     losses: dict[int, float] = {}
     at = RATES.index(middle)
     while True:
@@ -184,7 +184,7 @@ def device_bytes(program: Path, settings: list[str]) -> int:
 
 
 def same_memory_rank(program: Path, settings: list[str], budget: int) -> int:
-    """The largest rank of LoRA with which a run takes no more than the budget."""
+    """The largest LoRA rank with which a run takes at most the budget."""
     low, high = 1, 512
     while high - low > 1:
         middle = (low + high) // 2
@@ -194,7 +194,7 @@ def same_memory_rank(program: Path, settings: list[str], budget: int) -> int:
 
 
 def picture(rows: list[dict]) -> str:
-    """The best losses of the arms against the bytes of their runs, in the manner of report.html."""
+    """Plots the best losses of the arms against the bytes of their runs, in the style of report.html."""
     width, height, left, right, top, bottom = 640, 280, 64, 150, 12, 44
     most = 1.05 * max(row["device_bytes"] for row in rows)
     low, high = (edge(row["loss"] for row in rows) for edge in (min, max))

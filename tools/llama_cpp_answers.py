@@ -1,7 +1,8 @@
-"""What llama.cpp makes of a GGUF file: ids of texts, and greedy answers with their log-probabilities.
+"""Runs llama.cpp on a GGUF file: prints ids of texts, and greedy answers with their log-probabilities.
 
-Its arguments are the file and, where one is to be applied, an adapter's. Run by the Python of .cache/llama_cpp, which has the package xllamacpp; called by tools/conversion_parity.py. Reads
-{"texts": [...], "prompts": [...], "tokens": N} from stdin, prints {"ids": [[...]], "answers": [[[id, logprob], ...]]}.
+The arguments are the model's file and optionally an adapter's. Called by tools/conversion_parity.py with the Python of
+.cache/llama_cpp, which has the package xllamacpp. Reads {"texts": [...], "prompts": [...], "tokens": N} from stdin,
+prints {"ids": [[...]], "answers": [[[id, logprob], ...]]}.
 """
 
 import json

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Callable
 
-# Nothing here may be looked up outside: the models are local files.
+# Nothing may be downloaded: the models are local files.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TQDM_DISABLE"] = "1"
 
@@ -46,7 +46,7 @@ MIB = 2**20
 
 
 class Parity(Rig):
-    # What transformers makes of the GGUF file, loaded once.
+    # The GGUF file as transformers reads it, loaded once.
 
     def reference_model(self) -> torch.nn.Module:
         if "model" not in self.loaded:
@@ -141,7 +141,7 @@ class Parity(Rig):
         self.exported(name, directory / "trained", type(model))
 
     def exported(self, name: str, directory: Path, architecture: type) -> None:
-        """What `train` wrote, read by transformers."""
+        """transformers reads what `train` wrote."""
         ours = self.program.logits(directory, self.texts["prose"], self.work / "tiny.safetensors")
         model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32,
                                                      attn_implementation="eager").eval()
@@ -152,7 +152,7 @@ class Parity(Rig):
         self.report.line(f"tiny.{name}.exported", error(ours["logits"], theirs), 1e-4)
 
     def gguf_architectures(self) -> None:
-        """GGUF files of other architectures, under the names that the gguf package gives tensors."""
+        """GGUF files of other architectures, with tensor names from the gguf package."""
         rng = random.Random(self.seed)
         for name in ("qwen2", "qwen3"):
             directory = self.work / f"gguf_{name}"
@@ -166,7 +166,7 @@ class Parity(Rig):
             write_gguf(self.work / f"{name}.gguf", name, config, weights, tokenizer)
             ours = self.program.logits(self.work / f"{name}.gguf", self.texts["prose"],
                                        self.work / "tiny.safetensors")
-            # Not from the file: transformers does not read `attention.key_length` of these.
+            # The model is not read from the file: transformers ignores `attention.key_length` there.
             with torch.no_grad(), golden.DoublePrecision():
                 theirs = model(input_ids=ours["ids"][None].long(), use_cache=False).logits[0]
             self.report.line(f"gguf.{name}.logits", error(ours["logits"], theirs), 1e-5)
@@ -197,11 +197,11 @@ class Parity(Rig):
         for name, theirs in exact.items():
             ours = decoded[name]
             same = ours.view(torch.int32) == theirs.view(torch.int32)
-            same |= ours.isnan() & theirs.isnan()  # of which scale is one, with other bits perhaps
+            same |= ours.isnan() & theirs.isnan()  # a NaN scale may have other bits
             self.report.line(f"gguf.{name}", (~same).sum().item(), 0, "elements with other bits")
 
     def states(self) -> None:
-        """Ten steps with 8-bit states beside those of bitsandbytes, on the CPU."""
+        """Ten steps with 8-bit states, compared with those of bitsandbytes on the CPU."""
         check_states(self)
 
     def tokens(self) -> None:
@@ -233,8 +233,8 @@ class Parity(Rig):
         for _ in range(200):
             messages = [{"role": "system", "content": piece()}] if rng.random() < 0.5 else []
             for _ in range(rng.randrange(1, 4)):
-                # We cut the text where an answer begins, as it is when the model generates; behind
-                # a letter that makes no difference.
+                # The program cuts the text where an answer begins, as in generation; after a letter
+                # that makes no difference.
                 messages += [{"role": "user", "content": piece()},
                              {"role": "assistant", "content": "A" + piece()}]
             conversations.append(messages)
@@ -266,7 +266,7 @@ class Parity(Rig):
         return output
 
     def resident_memory(self, method: str, output: Path) -> None:
-        """The ledger's peak beside what the system counted as resident anonymous memory."""
+        """Compares the ledger's peak with the system's count of resident anonymous memory."""
         events = [json.loads(line) for line in (output / "train_log.jsonl").open()]
         memory = next(event for event in events if event["event"] == "memory")
         booked, resident = memory["device"]["peak"], memory["resident_peak"]
@@ -278,13 +278,13 @@ class Parity(Rig):
         theirs = text_loss(model, ids)
         figure = abs(self.program.loss(self.texts["prose"], *ours) - theirs) / theirs
         self.report.line(f"{name}.loss", figure, 1e-5, f"loss {theirs:.5f}")
-        # A model that training left as it was would pass the line above and show nothing.
+        # A model that training did not change would pass the check above.
         moved = abs(theirs - text_loss(self.reference_model(), ids))
         self.report.line(f"{name}.unmoved", float(moved < 1e-3), 0,
                          f"loss moved by {moved:.2g} in 2 steps")
 
     def full(self) -> None:
-        """Two steps on all parameters; the exported directory, opened by transformers."""
+        """Two steps on all parameters; transformers opens the exported directory."""
         output = self.short_training("full", "1e-4")
         tokenizer = AutoTokenizer.from_pretrained(output)
         hostile = hostile_text(20_000, seed=2)
@@ -297,7 +297,7 @@ class Parity(Rig):
         shutil.rmtree(output)
 
     def lora(self) -> None:
-        """Two steps of LoRA; the adapter directory, opened by PEFT over the base model."""
+        """Two steps of LoRA; PEFT opens the adapter directory with the base model."""
         ids = self.reference_tokenizer()(TEXTS["prose"]).input_ids
         for name, *settings in (
                 ("lora",),
@@ -315,27 +315,27 @@ class Parity(Rig):
             self.compare_loss(name, ids, model, f"model={self.gguf}", f"adapter={output}")
 
     def adapters(self) -> None:
-        """Adapters of every kind that PEFT began: ten steps of both, then ours opened by PEFT."""
+        """Starts adapters of every kind with PEFT: ten steps of both, then PEFT opens the program's."""
         check_adapters(self)
 
     def pissa(self) -> None:
-        """Adapters that begin as principal parts of their weights."""
+        """Adapters that start as principal parts of their weights."""
         check_pissa(self)
 
     def prompt(self) -> None:
-        """A soft prompt that PEFT began."""
+        """A soft prompt that PEFT started."""
         check_prompt(self)
 
     def nf4(self) -> None:
-        """Weights in NF4 and FP4: files of bitsandbytes read by us, those in NF4 of ours by bitsandbytes."""
+        """NF4 and FP4: the program reads files of bitsandbytes, bitsandbytes the program's NF4."""
         try:
             import bitsandbytes.functional as bnb
         except ImportError as reason:
             print(f"skip nf4: bitsandbytes cannot be imported ({reason})", flush=True)
             return
         generator = torch.Generator().manual_seed(self.seed)
-        # Widths that are odd, or multiples of 64: bitsandbytes' CPU kernel (0.50.2) takes the blocks
-        # of any other width to begin anew in each row, which its quantising does not.
+        # Widths are odd or multiples of 64: for any other width, bitsandbytes' CPU kernel (0.50.2)
+        # decodes as if blocks began anew in each row, which is not how it quantises.
         matrices = {f"{rows}x{cols}": torch.randn(rows, cols, generator=generator)
                     for rows, cols in ((3, 21), (96, 64), (129, 333), (300, 1024))}
         for kind in ("nf4", "nf4_double", "fp4", "fp4_double"):
@@ -353,7 +353,7 @@ class Parity(Rig):
                 save_file(content, directory / "model.safetensors", metadata={"format": "pt"})
             self.convert(theirs, ours, "f32")
             decoded = load_file(ours / "model.safetensors")
-            # Their nested map is another machine's by a few units in the last place.
+            # Their nested map differs between machines by a few units in the last place.
             limit = 1e-6 if kind.endswith("_double") else 0
             self.report.line(f"{kind}.decoded", max(error(decoded[n], exact[n]) for n in matrices),
                              limit, "their file, by us and by them")
@@ -407,20 +407,20 @@ class Parity(Rig):
         self.report.line("nf4.logits", error(ours["logits"], theirs), 1e-5)
 
     def quantised(self) -> None:
-        """Files of the packages that quantise."""
+        """Reads files written by the packages that quantise."""
         check_quantised(self.report, self.program, self.work, self.seed,
                         Path(sys.prefix) / "producers")
 
     def products(self) -> None:
-        """Products of bytes and of four bits, against an emulation with the same random numbers."""
+        """Products in bytes and in four bits, compared with an emulation with the same random numbers."""
         check_products(self.report, self.program, self.work, self.seed)
 
     def galore(self) -> None:
-        """Twenty steps in subspaces, beside the packages of GaLore's authors."""
+        """Twenty steps in subspaces, compared with the packages of GaLore's authors."""
         check_galore(self.report, self.program, self.work, self.seed, self.records, as_batch)
 
     def conversions(self) -> None:
-        """Merged models against PEFT's, GGUF files against the package gguf and transformers."""
+        """Compares merged models with PEFT's, GGUF files with the package gguf and transformers."""
         check_conversions(self.report, self.program, self.work, self.seed,
                           Path(sys.prefix) / "producers", self.gguf,
                           Path(sys.prefix).parent / "llama_cpp/bin/python")
@@ -443,7 +443,7 @@ def main() -> int:
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
     print(f"seed {options.seed}; torch {torch.__version__}")
-    # Beside the caches rather than in /tmp: an exported model takes half a gigabyte.
+    # In .cache rather than in /tmp: an exported model takes half a gigabyte.
     scratch = Path(__file__).resolve().parent.parent / ".cache"
     scratch.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="parity.", dir=scratch) as work:

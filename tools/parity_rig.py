@@ -1,4 +1,4 @@
-"""What every check of tools/parity.py has: the program, texts and records, steps to compare, the report."""
+"""Shared by all checks of tools/parity.py: the program, texts and records, steps to compare, the report."""
 
 import argparse
 import json
@@ -34,12 +34,12 @@ RECORDS = [
 
 
 def json_lines(text: str) -> list[dict]:
-    """The records of JSON Lines. str.splitlines would part a string at U+0085 or U+2028 as well."""
+    """The records of JSON Lines. str.splitlines would also split at U+0085 and U+2028."""
     return [json.loads(line) for line in text.split("\n") if line]
 
 
 class Failure(Exception):
-    """A check that cannot be carried out; its text becomes the figure."""
+    """A check that cannot run; its text is reported as the figure."""
 
 
 class Report:
@@ -155,7 +155,7 @@ def as_batch(records: list[dict]) -> dict[str, torch.Tensor]:
     ids, targets, ends = [], [], [0]
     for record in records:
         ids += record["ids"]
-        # `train` marks the tokens that are learnt; the token before one has it as its target.
+        # `train` marks the tokens that are targets; a target belongs to the token before it.
         marked = zip(record["ids"][1:], record["train"][1:])
         targets += [token if train else -1 for token, train in marked] + [-1]
         ends.append(len(ids))

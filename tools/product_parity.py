@@ -2,13 +2,14 @@
 
 A tiny random Llama takes one training step in which a single linear is multiplied by the product in
 question, all else in f32. The emulation has the same random numbers (Philox, in numpy): the loss, the
-gradient of that weight (dW) and those of all other weights (which hear of dx) must agree. Adam with an
-epsilon far above every gradient leaves weights that tell the gradient. Called by tools/parity.py.
+gradient of that weight (dW) and those of all other weights (which depend on dx) must agree. Adam with an
+epsilon far above every gradient makes the change of a weight proportional to its gradient. Called by
+tools/parity.py.
 
-A number closer to where rounding turns from one code to the next than sums in f32 are off may take
-either code. The emulation in f32 says how far they are off, group by group. Where a figure is over its
-limit, these few numbers are tried with their other codes, the one that brings most first, until the
-figures hold or none brings more; the report says how many took the other code.
+A number closer to a rounding boundary than the error of sums in f32 may take either of two codes. An
+emulation in f32 estimates that error, group by group. Where a figure exceeds its limit, these few numbers
+are tried with their other codes, the most effective first, until the figures are within their limits or
+none helps; the report says how many took the other code.
 """
 
 import contextlib
@@ -29,9 +30,10 @@ GRADIENT_ROUNDING = 7  # base/philox.h, RandomPurpose
 EPSILON, LEARNING_RATE = 1e6, 1e9
 TEXT = ("A jackscrew lifts a house with one hand, a turn at a time. The load is carried by the thread, "
         "and the thread does not slip back when the hand rests.")
-TOKENS = 67  # the second group of tokens is a short one
-# How many times what PyTorch's f32 is off at most in its group a number may be from the next code and take
-# it: the program adds in another order, and the farthest of 64 numbers is some 2 times the usual one.
+TOKENS = 67  # so the second group of tokens is short
+# A number may take the other code if its distance to it is at most MARGIN times the largest error of
+# PyTorch's f32 in its group: the program adds in another order, and the largest of 64 errors is about
+# twice the usual one.
 MARGIN = 6
 LIMIT, LOSS_LIMIT = 1e-5, 1e-6
 # name: the settings, the levels of x in a step (0: those of four bits), whether there is a transform,
@@ -47,7 +49,7 @@ LINEARS = {"down_proj": "layers.1.mlp", "o_proj": "layers.0.self_attn"}
 
 
 def philox(block: np.ndarray, purpose_and_step: int, tensor: int, seed: int) -> list[np.ndarray]:
-    """Philox4x32-10 (Salmon et al., SC11): four numbers for every counter."""
+    """Philox4x32-10 (Salmon et al., SC11): four numbers per counter."""
     mask = np.uint64(0xFFFFFFFF)
     c0, c1 = block & mask, block >> np.uint64(32)
     c2 = np.full_like(block, purpose_and_step)
@@ -69,7 +71,7 @@ def name_hash(name: str) -> int:
 
 
 def uniforms(name: str, tokens: int, width: int, seed: int, step: int) -> torch.Tensor:
-    """Of every token and column the number in [0, 1) with which its gradient is rounded."""
+    """The numbers in [0, 1) that round the gradient, for every token and column."""
     token = np.arange(tokens, dtype=np.uint64)[:, None]
     column = np.arange(width, dtype=np.uint64)[None, :]
     groups = np.uint64(-(-width // GROUP))
@@ -82,13 +84,13 @@ def uniforms(name: str, tokens: int, width: int, seed: int, step: int) -> torch.
 
 
 class Rounding:
-    """Chooses codes: the first of two, but for the numbers that are told to take the other. It keeps what
-    it chose between. The one in f32 takes the codes of the one that it follows: what it is off is then that
-    of sums alone."""
+    """Rounds numbers to codes: to the first of two candidates, or to the second for numbers in `others`.
+    Records the candidates of every choice. A rounding in f32 takes the codes of the one that it follows, so
+    that its errors are those of sums alone."""
 
     def __init__(self, others: frozenset = frozenset(), follows: "Rounding | None" = None) -> None:
         self.others, self.follows = others, follows  # others: (choice, place) of each such number
-        self.values: list[torch.Tensor] = []  # of each choice, as are the two below
+        self.values: list[torch.Tensor] = []  # one entry per choice, as in the two below
         self.distances: list[tuple[torch.Tensor, int]] = []  # to the other code; the size of a group
         self.codes: list[torch.Tensor] = []
 
@@ -112,7 +114,7 @@ class Rounding:
     def random(self, values: torch.Tensor, uniform: torch.Tensor, size: int) -> torch.Tensor:
         below = values.floor()
         above = (uniform < values - below).to(values.dtype)
-        # What is zero, or the largest of its group, is so in f32 too.
+        # Zero and the largest number of a group are exact in f32 too.
         exact = values == values.round()
         return self.choose(values, below + above, below + 1 - above,
                            torch.where(exact, 1.0, values - below - uniform), size)
@@ -123,14 +125,14 @@ class Rounding:
         return self.choose(values, inside, 1 - inside, distance, values.shape[1])
 
     def between(self, in_f32: "Rounding") -> list[tuple[int, int]]:
-        """(choice, place) of every number that sums in f32 might give the other code."""
+        """(choice, place) of every number to which sums in f32 might give the other code."""
         found = []
         for choice, (distance, size) in enumerate(self.distances):
             off = (self.values[choice] - in_f32.values[choice]).abs()
             rows, columns = off.shape
             off = torch.nn.functional.pad(off, (0, -columns % size)).reshape(rows, -1, size)
             off = off.amax(2, keepdim=True).repeat(1, 1, size).reshape(rows, -1)[:, :columns]
-            # A group that happens to be exact here is off by a bit of its largest number elsewhere.
+            # A group that happens to be exact here may elsewhere be off by the last bit of its largest number.
             off = off.clamp(min=self.values[choice].abs().max().item() * 2.0**-23)
             places = (distance <= MARGIN * off).reshape(-1).nonzero().reshape(-1)
             found += [(choice, place) for place in places.tolist()]
@@ -147,14 +149,14 @@ def in_groups(values: torch.Tensor, limit: int, size: int, rounding: Rounding,
     if uniform is None:
         codes = rounding.nearest(scaled, size)
     else:
-        # The largest of a group is the limit, but for the last bit of a division.
+        # The largest number of a group is the limit, except for the last bit of a division.
         largest = scaled.abs() >= limit * (1 - 1e-6)
         codes = rounding.random(torch.where(largest, scaled.round(), scaled), uniform, size)
     return codes * scale.repeat(1, 1, size).reshape(rows, -1)[:, :columns]
 
 
 def transformed(values: torch.Tensor, block: int) -> torch.Tensor:
-    """Every block of the rows times the orthogonal Hadamard matrix, which is its own inverse."""
+    """Multiplies every block of the rows by the orthogonal Hadamard matrix, which is its own inverse."""
     matrix = torch.ones(1, 1, dtype=values.dtype)
     while matrix.shape[0] < block:
         matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
@@ -162,7 +164,7 @@ def transformed(values: torch.Tensor, block: int) -> torch.Tensor:
 
 
 def in_nibbles(values: torch.Tensor, rounding: Rounding):
-    """Codes, steps and what was not cut off of rows in four bits."""
+    """Rounds rows to four bits: codes, steps, and a mask of the values that were not clipped."""
     width = values.shape[1]
     step = 0.335 * values.square().mean(1, keepdim=True).sqrt()
     scaled = values / torch.where(step > 0, step, 1.0)
@@ -171,7 +173,7 @@ def in_nibbles(values: torch.Tensor, rounding: Rounding):
 
 
 class Linear(torch.autograd.Function):
-    """y = x Wᵀ as a product of the program computes it and its gradients."""
+    """y = x Wᵀ and its gradients, as a product of the program computes them."""
 
     @staticmethod
     def forward(ctx, x, weight, how):
@@ -233,7 +235,7 @@ class Replaced(torch.nn.Module):
 
 
 class Emulation:
-    """The model with one linear as a product of the program computes it, in double precision or in f32."""
+    """The model with one linear emulating a product of the program, in double precision or in f32."""
 
     def __init__(self, directory: Path, path: str, how: dict, dtype: torch.dtype) -> None:
         self.how, self.double = dict(how), dtype == torch.float64
@@ -243,7 +245,7 @@ class Emulation:
         setattr(self.model.get_submodule(place), module, Replaced(linear, self.how))
 
     def step(self, weights: dict, ids: torch.Tensor, rounding: Rounding) -> float:
-        """The loss; the gradients are then those of the model."""
+        """Returns the loss; the gradients are left in the model."""
         golden.load_weights(self.model, weights)
         self.model.zero_grad()
         self.how["rounding"] = rounding
@@ -274,7 +276,7 @@ class Figures:
 
 def compare(directory: Path, path: str, how: dict, weights: dict, ids: torch.Tensor, ours: dict,
             our_loss: float) -> tuple[Figures, int]:
-    """The figures, and how many numbers between two codes took the other one."""
+    """Returns the figures, and how many numbers took their other code."""
     double, single = (Emulation(directory, path, how, dtype) for dtype in (torch.float64, torch.float32))
 
     def emulated(others: frozenset) -> tuple[Figures, Rounding]:
@@ -287,7 +289,7 @@ def compare(directory: Path, path: str, how: dict, weights: dict, ids: torch.Ten
     while not figures.hold():
         in_f32 = Rounding(follows=rounding)
         single.step(weights, ids, in_f32)
-        # Of all numbers between two codes the one that brings most; a later one may take its first code again.
+        # Switch the number that helps most; it may switch back in a later round.
         trials = [(others ^ {number}, *emulated(others ^ {number})) for number in rounding.between(in_f32)]
         best = min(trials, key=lambda trial: trial[1].squares, default=None)
         if best is None or best[1].squares >= figures.squares:
@@ -301,7 +303,7 @@ def check_products(report, program, work: Path, seed: int) -> None:
     directory = work / "products"
     tokenizer = tiny_tokenizer([TEXT], 280)
     tokenizer.save_pretrained(directory)
-    # The MLP's width is 32 times an odd number; the last group of its gradient is a short one.
+    # The MLP's width is 32 times an odd number, so the last group of its gradient is short.
     config = golden.llama(len(tokenizer), max_position_embeddings=512, hidden=64, ffn=96, layers=2,
                           heads=4, kv_heads=2, tied=False)
     golden.write_config(golden.Case("products", seed, [], config), directory)

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Makes src/quant/iq*_grid.h: the grids of GGUF's IQ formats, as the gguf package (pip install gguf)
-has them from ggml (MIT licence). A grid is data of its formats: what their indices point at.
+"""Makes src/quant/iq*_grid.h: the grids of GGUF's IQ formats, from the gguf package (pip install
+gguf), which has them from ggml (MIT licence). A grid is a codebook: the indices of its formats select
+entries in it.
 
-An entry is packed into 16 bits: eight numbers of three values in two bits each, or four of eight
-values in three, the first lowest.
+An entry is packed into 16 bits: eight numbers with three values in two bits each, or four numbers with
+eight values in three bits each, the first in the lowest bits.
 Usage: tools/quant_grids.py src/quant
 """
 

@@ -1,8 +1,8 @@
-"""Writes models as quantising programs leave them: by rounding to nearest, in plain numpy.
+"""Writes models in the layouts of quantising programs, rounded to nearest, in plain numpy.
 
-The layouts are those of src/formats/{gptq,exl2,exl3,compressed_tensors,fp8_weights,bitsandbytes}.h, written here a second time and
-independently. Each quantiser returns the tensors of a layer and the values that the layout's own
-program decodes, with that program's roundings.
+The layouts are those of src/formats/{gptq,exl2,exl3,compressed_tensors,fp8_weights,bitsandbytes}.h,
+implemented here a second time and independently. Each quantiser returns the tensors of a layer and the
+values that the layout's own program decodes, with that program's roundings.
 """
 
 import json
@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 
 def bitstream(codes: np.ndarray, bits: int) -> np.ndarray:
-    """Codes [n, columns] along the first axis as little-endian words, i32 [n bits / 32, columns]."""
+    """Packs codes [n, columns] along the first axis into little-endian words, i32 [n bits / 32, columns]."""
     count, columns = codes.shape
     words = math.ceil(count * bits / 32)
     planes = np.zeros((words * 32, columns), dtype=np.uint8)
@@ -31,7 +31,7 @@ def groups_of(columns: int, size: int) -> np.ndarray:
 
 
 def rounded(weight: np.ndarray, group_of: np.ndarray, bits: int, symmetric: bool):
-    """Scales [out, groups] f16, zeros and codes [out, in] of groups of columns."""
+    """Rounds in groups of columns: scales [out, groups] f16, zeros [out, groups] and codes [out, in]."""
     groups = int(group_of.max()) + 1
     rows = weight.shape[0]
     most = 2**bits - 1
@@ -90,10 +90,10 @@ def awq(weight: np.ndarray, rng, group_size=128):
 
 
 def exl2(weight: np.ndarray, rng, mix=((6, 32), (5, 32), (4, 64), (3, 64), (2, 32))):
-    """`mix`: bits and group sizes that follow one another; the last is repeated to the end."""
+    """`mix`: (bits, group size) of consecutive groups; the last is repeated to the end."""
     rows, columns = weight.shape
     padded = math.ceil(rows / 32) * 32
-    order = rng.permutation(columns)  # the column that each stored one is
+    order = rng.permutation(columns)  # stored column -> column of the matrix
     stored = np.zeros((padded, columns), np.float32)
     stored[:rows] = weight[:, order]
     q_weight, q_groups, scale_codes, scale_max = [], [], [], []
@@ -136,7 +136,7 @@ def products(scales: torch.Tensor, difference: np.ndarray) -> np.ndarray:
 
 def packed(weight: np.ndarray, rng, bits=4, group_size=128, symmetric=True, actorder=False,
            scale="f16"):
-    """pack-quantized of compressed-tensors."""
+    """compressed-tensors' pack-quantized."""
     rows, columns = weight.shape
     group_of = groups_of(columns, group_size)
     if actorder:
@@ -153,7 +153,7 @@ def packed(weight: np.ndarray, rng, bits=4, group_size=128, symmetric=True, acto
 
 
 def integer(weight: np.ndarray, rng, group_size=-1, scale="f16"):
-    """int-quantized of compressed-tensors. `group_size` None: one scale for the whole matrix."""
+    """compressed-tensors' int-quantized. `group_size` None: one scale for the whole matrix."""
     rows, columns = weight.shape
     group_of = groups_of(columns, group_size or -1)
     scales, zeros, codes = rounded(weight, group_of, 8, True)
@@ -166,15 +166,15 @@ def integer(weight: np.ndarray, rng, group_size=-1, scale="f16"):
     return tensors, products(scales[:, group_of], signed)
 
 
-# The numbers of E4M3's codes; 127 and 255 are NaN.
+# The values of E4M3's codes, except that 127 and 255 are NaN.
 E4M3 = np.array([(-1.0 if code & 128 else 1.0) * (code % 8 * 2.0**-9 if code & 120 == 0
                  else (1 + code % 8 / 8) * 2.0**((code >> 3 & 15) - 7)) for code in range(256)])
 E4M3[[127, 255]] = np.nan
 
 
 def floats(weight: np.ndarray, rng, block=(1, -1), scale="bf16", suffix="weight_scale", flat=False):
-    """float-quantized of compressed-tensors, or the same under another name. `block`: rows and columns that
-    share a scale, -1 for all; `flat`: the scales as a vector, or one number, without further extents."""
+    """compressed-tensors' float-quantized, or the same under another name. `block`: rows and columns that
+    share a scale, -1 for all; `flat`: the scales as a vector or one number, without dimensions of 1."""
     rows, columns = weight.shape
     height, width = (columns if extent == -1 and axis else rows if extent == -1 else extent
                      for axis, extent in enumerate(block))
@@ -198,7 +198,7 @@ FP4 = np.array([0, 0.0625, 8, 12, 4, 6, 2, 3, 0, -0.0625, -8, -12, -4, -6, -2, -
 
 
 def fp4(weight: np.ndarray, rng):
-    """FP4 of bitsandbytes in blocks of 64."""
+    """bitsandbytes' FP4 in blocks of 64."""
     flat = weight.reshape(-1)
     count = len(flat)
     absmax = np.array([np.abs(flat[i:i + 64]).max() for i in range(0, count, 64)], np.float32)
@@ -213,7 +213,7 @@ def fp4(weight: np.ndarray, rng):
 
 
 def absmax_bytes(weight: np.ndarray, rng):
-    """LLM.int8 of bitsandbytes."""
+    """bitsandbytes' LLM.int8."""
     absmax = np.abs(weight).max(1)
     codes = np.round(weight * (np.float32(127) / absmax)[:, None]).astype(np.int8)
     tensors = {"weight": codes, "SCB": absmax, "weight_format": np.array(0, np.uint8)}
@@ -221,7 +221,7 @@ def absmax_bytes(weight: np.ndarray, rng):
 
 
 def exl3_numbers(states: np.ndarray, book: str) -> np.ndarray:
-    """The f16 that a state of 16 bits stands for."""
+    """The f16 value of a 16-bit state."""
     states = states.astype(np.uint32)
     if book == "mul1":
         mixed = states * np.uint32(0x83DCD12D)
@@ -236,7 +236,7 @@ def exl3_numbers(states: np.ndarray, book: str) -> np.ndarray:
 
 
 def exl3_inner(trellis: np.ndarray, bits: int, book: str) -> np.ndarray:
-    """Numbers [in, out] of words [in / 16, out / 16, 8 * bits]."""
+    """Decodes words [in / 16, out / 16, 8 * bits] to values [in, out]."""
     tiles_in, tiles_out, _ = trellis.shape
     ring = np.unpackbits(trellis.astype(">u4").view(np.uint8), axis=-1)  # the highest bit first
     place = np.arange(256)[:, None] * bits + bits - 16 + np.arange(16)
@@ -261,7 +261,7 @@ def _mixed(values: np.ndarray) -> np.ndarray:
 
 
 def exl3(weight: np.ndarray, rng, bits=4, book="plain", signs=False):
-    """Arbitrary numbers in the size of the weight's: nobody searches for good ones here."""
+    """Random codes, scaled to the weight's magnitude: there is no search for good ones here."""
     rows, columns = weight.shape
     words = rng.integers(0, 2**32, (columns // 16, rows // 16, 8 * bits), np.uint32)
     size = np.float32(weight.std())
@@ -318,14 +318,14 @@ def is_linear(name: str) -> bool:
 
 
 def save(path: Path, tensors: dict) -> None:
-    """Of numpy and torch."""
+    """Saves numpy arrays and torch tensors."""
     save_file({name: torch.from_numpy(np.ascontiguousarray(value)) if isinstance(value, np.ndarray)
                else value.contiguous() for name, value in tensors.items()}, path, {"format": "pt"})
 
 
 def write_quantised(source: Path, target: Path, plain: Path, method: str, seed=1, head=False,
                     quantiser=None, **options) -> None:
-    """A model directory in a layout, and `plain`: the same in F32 with the values of the first."""
+    """Writes a model directory in a layout, and `plain`: the same model in F32 with the decoded values."""
     rng = np.random.default_rng(seed)
     for directory in (target, plain):
         shutil.copytree(source, directory, dirs_exist_ok=True)

@@ -16,7 +16,7 @@ import quantised_models
 
 
 def _module(name: str, path: Path):
-    """A module of a package that is not installed, by itself."""
+    """Loads a single module of a package that is not installed."""
     spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -24,7 +24,7 @@ def _module(name: str, path: Path):
 
 
 class Producers:
-    """Quantisers with the signature of those in quantised_models, by their own packages."""
+    """Quantisers of the layouts' own packages, with the signatures of those in quantised_models."""
 
     def __init__(self, place: Path) -> None:
         self.gptq_linear = _module(
@@ -41,7 +41,7 @@ class Producers:
             quantised_models.decoded(scales, zeros, codes, group_of)).half()
         layer = self.gptq_linear(bits, size, columns, rows, bias=False)
         layer.pack(linear, torch.from_numpy(scales), torch.from_numpy(zeros).half(), None)
-        decoded = layer(torch.eye(columns).half())  # a product with 1 and zeros is exact
+        decoded = layer(torch.eye(columns).half())  # multiplying by the identity is exact
         tensors = {part: getattr(layer, part) for part in ("qweight", "qzeros", "scales", "g_idx")}
         return tensors, decoded.T.float().numpy()
 

@@ -20,7 +20,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-STEPS, WARM = 6, 2  # steps of a run, and those of them that are not counted
+STEPS, WARM = 6, 2  # steps of a run, and how many of them are not timed
 
 
 def tokens_per_second(output: Path) -> float:

@@ -10,13 +10,13 @@ from tiny_models import tiny_tokenizer
 
 
 def eight_bit_states(first: dict):
-    """The (name, state) of those parameters that bitsandbytes keeps in 8 bits."""
+    """The (name, state) of parameters that bitsandbytes keeps in 8 bits."""
     return ((name, state) for name, state in first.items()
             if state["state1"].dtype == torch.uint8)
 
 
 def check_states(rig: Rig) -> None:
-    """Ten steps with 8-bit states beside those of bitsandbytes, on the CPU."""
+    """Ten steps with 8-bit states, compared with those of bitsandbytes on the CPU."""
     try:
         import bitsandbytes
     except ImportError as missing:
@@ -64,9 +64,9 @@ def check_states(rig: Rig) -> None:
 
 
 def first_states(report: Report, moment: str, key: str, saved: dict, first: dict) -> None:
-    """The moments after one step, by the widest gap between two codes: the CPU code of
-    bitsandbytes 0.50 finds codes with a table that is off by several below a thousandth of a
-    block's largest, by one now and then above."""
+    """Compares the moments after one step, in units of the widest gap between two codes: the CPU
+    code of bitsandbytes 0.50 looks codes up in a table that is off by several codes below a
+    thousandth of a block's largest, and occasionally by one above."""
     scale_error, value_error = 0.0, 0.0
     for name, state in eight_bit_states(first):
         scale = state[f"absmax{key}"].double()
@@ -82,7 +82,7 @@ def first_states(report: Report, moment: str, key: str, saved: dict, first: dict
 
 
 def first_codes(report: Report, saved: dict, first: dict) -> None:
-    """Codes of first moments, from a hundredth of a block's largest on (see above)."""
+    """Compares codes of first moments from a hundredth of a block's largest on (see first_states)."""
     apart = []
     for name, state in eight_bit_states(first):
         values = state["qmap1"].double()
@@ -96,9 +96,9 @@ def first_codes(report: Report, saved: dict, first: dict) -> None:
 
 
 def first_rounding(report: Report, saved: dict, first: dict) -> None:
-    """Second moments are rounded at random where bitsandbytes rounds to nearest: each is one of
-    the two codes around its exact value, and the sum of what rounding adds is that of unbiased
-    rounding, within 5 standard deviations."""
+    """Second moments are rounded stochastically, while bitsandbytes rounds to nearest: each must be
+    one of the two codes around its exact value, and the sum of rounding errors must be that of
+    unbiased rounding, within 5 standard deviations."""
     outside, compared, added, variance = 0, 0, 0.0, 0.0
     for name, state in eight_bit_states(first):
         values = state["qmap2"].double()
@@ -108,13 +108,13 @@ def first_rounding(report: Report, saved: dict, first: dict) -> None:
         codes = saved[f"{name}.v"].flatten().long()[scale > 0]
         above = torch.searchsorted(values, exact).clamp(1, len(values) - 1)
         lower, upper = values[above - 1], values[above]
-        # Gradients agree to 1e-5 of the block's largest: a value so near a code may have been on
-        # its other side.
+        # Gradients agree to 1e-5 of the block's largest: a value that close to a code may have been
+        # on its other side.
         slack = (exact.sqrt() + 1e-5) ** 2 - exact
         rounded = values[codes]
         outside += int(((rounded < lower - slack) | (rounded > upper + slack)).sum())
         compared += len(exact)
-        # What is not 0 never becomes 0, so below the smallest code rounding is not unbiased.
+        # A number other than 0 never becomes 0, so rounding is biased below the smallest code.
         unbiased = lower > 0
         added += (rounded - exact)[unbiased].sum().item()
         variance += ((upper - exact) * (exact - lower))[unbiased].sum().item()

@@ -1,4 +1,4 @@
-"""Small models as files, for tools/parity.py: a tokenizer of a few merges, GGUF by the gguf package."""
+"""Writes small models for tools/parity.py: a tokenizer with a few merges, GGUF by the gguf package."""
 
 import json
 from pathlib import Path

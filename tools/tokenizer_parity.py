@@ -1,4 +1,4 @@
-"""Holds the program's tokenizers against Hugging Face's, id by id, on megabytes of hostile text.
+"""Compares the program's tokenizers with Hugging Face's, id by id, on megabytes of hostile text.
 
 A part of tools/parity.py. Real ones: Mistral's tokenizer.model (also as GGUF, and beside the
 sentencepiece library), Llama 3's own file. Then one for each family's pre-tokenizer, trained here,
@@ -25,12 +25,12 @@ from transformers.utils import sentencepiece_model_pb2_new as sentencepiece_pb
 from hostile_text import hostile_text
 from tiny_models import tiny_tokenizer
 
-# The name alone gives a function of the package.
+# A plain import would give a function of the package with that name.
 convert = importlib.import_module("transformers.convert_slow_tokenizer")
 
 SIZE = 5_500_000  # bytes of text for each tokenizer
 SHORT_TEXTS = 3000
-COUNT = 270  # tokens of the vocabulary beside which files are written
+COUNT = 270  # size of the vocabulary in files_beside()
 MARK = "\u2581"
 
 GPT2 = (r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+")
@@ -41,7 +41,7 @@ TEKKEN = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo
           r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}"
           r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 
-# Added tokens, and what only looks like one.
+# Added tokens, and texts that only look like one.
 MARKS = ("<s>", "</s>", " <s> ", "<unk>", "[INST]", "[/INST] ", "[IMG]", "<|begin_of_text|>", "<|eot_id|>",
          "<|eot", "<tool>", "<tool> ", "<tool>>", "<0x41>", MARK, MARK + " ", "é<tool>e\u0301")
 LLAMA3_SPECIAL = ["<|begin_of_text|>", "<|end_of_text|>", "<|reserved_special_token_0|>",
@@ -52,7 +52,7 @@ LLAMA3_SPECIAL += [f"<|reserved_special_token_{i}|>" for i in range(2, 246)]
 
 
 def newer_marks() -> set[str]:
-    """Characters that the library's NFC does not know: its tables are older than Unicode 14."""
+    """Characters unknown to the library's NFC, whose tables are older than Unicode 14."""
     nfc = normalizers.NFC()
 
     def known(c: str) -> bool:
@@ -88,10 +88,10 @@ def split(pattern: str):
 
 
 def sentencepiece_like(normalizer, pre_tokenizer, fallback: bool) -> Tokenizer:
-    """Trained on words, as SentencePiece does, and then given the normalizer and pre-tokenizer."""
+    """A tokenizer trained on words, as SentencePiece does, then given the normalizer and pre-tokenizer."""
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    # Later parts of the text hold characters that get no token.
+    # Later parts of the text contain characters without a token.
     tokenizer.train_from_iterator([hostile_text(200_000, 5)], trainers.BpeTrainer(
         vocab_size=6000, special_tokens=["<unk>", "<s>", "</s>"], show_progress=False,
         limit_alphabet=1500))
@@ -142,7 +142,7 @@ def trained() -> dict[str, Callable[[], Tokenizer]]:
 
 
 def mistral(path: Path) -> tuple[Tokenizer, object]:
-    """As transformers' LlamaConverter makes Mistral's and Llama 2's published tokenizer.json."""
+    """Converts as transformers' LlamaConverter made Mistral's and Llama 2's published tokenizer.json."""
     model = sentencepiece_pb.ModelProto()
     model.ParseFromString(path.read_bytes())
     vocabulary = {piece.piece: i for i, piece in enumerate(model.pieces)}
@@ -232,14 +232,14 @@ class TokenizerParity:
 
     def compare(self, name: str, model: Path, tokenizer: Tokenizer, bos: int,
                 eos: int | None = None) -> None:
-        """One long text, and short ones: each begins anew."""
+        """Compares one long text, and many short ones that are each encoded separately."""
         ours = self.parity.program.tokens(model, self.long)
         self.parity.same_ids(f"{name}.long", ours[0]["ids"], tokenizer.encode(self.text).ids,
                              lambda ids: [tokenizer.id_to_token(i) for i in ids])
         theirs = []
         for piece in self.pieces:
             ids = tokenizer.encode(piece, add_special_tokens=False).ids
-            # Neither BOS nor EOS is doubled where the text has its own.
+            # BOS and EOS are not doubled where the text has its own.
             theirs += ids if ids[:1] == [bos] else [bos, *ids]
             theirs += [] if eos is None or ids[-1:] == [eos] else [eos]
         ours = self.parity.program.tokens(model, self.short)
@@ -253,7 +253,7 @@ class TokenizerParity:
             place = model_directory(self.work / name, len(model.pieces))
             (place / "tokenizer.model").write_bytes(path.read_bytes())
             self.compare(name, place, tokenizer, bos=1, eos=2)
-            # The library knows no special tokens within a text.
+            # The library has no special tokens within a text.
             plain = hostile_text(SIZE, self.parity.seed)
             text = self.work / "plain.txt"
             text.write_bytes(plain.encode())
@@ -279,7 +279,7 @@ class TokenizerParity:
             tokenizer = make()
             tokenizer.add_tokens([AddedToken("<tool>", normalized=True),
                                   AddedToken("<tool>>", normalized=False)])
-            if name == "llama2_unk":  # as older files have it: found where a space stands before it
+            if name == "llama2_unk":  # as in older files: found after a space
                 tokenizer.add_special_tokens([AddedToken("<s>", normalized=True)])
             add_bos(tokenizer, "<s>")
             place = model_directory(self.work / name, tokenizer.get_vocab_size())
@@ -287,7 +287,7 @@ class TokenizerParity:
             self.compare(name, place, tokenizer, bos=tokenizer.token_to_id("<s>"))
 
     def exported(self, name: str, model: Path, tokenizer: Tokenizer) -> None:
-        """The tokenizer.json that a run writes, opened by Hugging Face's library."""
+        """Hugging Face's library opens the tokenizer.json that a run writes."""
         data = self.work / "lines.txt"
         data.write_text("a screw\n" * 100)
         output = self.work / f"{name}_run"
@@ -304,7 +304,7 @@ class TokenizerParity:
 
 
     def beside(self) -> None:
-        """What the files beside a tokenizer.json say, as AutoTokenizer reads them."""
+        """The files beside a tokenizer.json, compared with how AutoTokenizer reads them."""
         text = " ".join(["<s>", "<new>", "<other>", "the q</s> <pad>", "a<new>b </s>c"] * 3)
         for name, files in files_beside().items():
             tokenizer = tiny_tokenizer([text, "the thing"], COUNT)
@@ -326,7 +326,7 @@ class TokenizerParity:
                 self.conversations(name, place, theirs)
 
     def conversations(self, name: str, place: Path, tokenizer: AutoTokenizer) -> None:
-        """One without tools and one with them."""
+        """Compares a conversation without tools and one with them."""
         messages = [{"role": "user", "content": "the thing"}, {"role": "assistant", "content": "a"}]
         tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
         records = [{"messages": messages}, {"messages": messages, "tools": tools}]
@@ -340,7 +340,7 @@ class TokenizerParity:
 
 
 def files_beside() -> dict[str, dict]:
-    """Files by case; what they add follows the COUNT tokens of the vocabulary."""
+    """case -> files; the tokens that they add follow the COUNT tokens of the vocabulary."""
     roles = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>"}
     chat, tools, decoder = "chat_template", "additional_chat_templates/tool_use.jinja", "added_tokens_decoder"
     template = "{% for m in messages %}{{ m.content }}</s>{% endfor %}"

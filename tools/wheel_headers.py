@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Takes C++ headers, and licences, out of Python wheels without downloading the libraries in them.
+"""Extracts C++ headers and licences from Python wheels without downloading the libraries in them.
 
     wheel_headers.py PIP DIRECTORY PACKAGE...
 
-PIP is the program that says where the wheels are. Headers come to DIRECTORY/include, licences to
+PIP is the pip program that finds the wheels. Headers go to DIRECTORY/include, licences to
 DIRECTORY/licences/PACKAGE.
 """
 
@@ -16,11 +16,11 @@ import sys
 import urllib.request
 import zipfile
 
-PIECE = 1 << 18  # bytes asked for at a time: a zip's directory in one or two
+PIECE = 1 << 18  # bytes per request: a zip's directory takes one or two
 
 
 class RemoteFile(io.RawIOBase):
-    """A file of a web server that gives pieces of it."""
+    """A file on a web server that supports range requests."""
 
     def __init__(self, url):
         super().__init__()
@@ -63,7 +63,7 @@ def open_wheel(url):
 
 
 def wheels(pip, packages):
-    """Name and address of each."""
+    """The name and address of each package's wheel."""
     report = subprocess.run(
         [pip, "install", "--dry-run", "--no-deps", "--ignore-installed", "--quiet", "--quiet",
          "--disable-pip-version-check", "--report", "-", *packages],

@@ -16,7 +16,7 @@ from pathlib import Path
 
 MIN_GLOSS, MAX_GLOSS = 15, 120
 MIN_TAGS = 2  # a sense seen at least this often in the tagged texts: words that people know
-# Held out whatever the seed; anyone can judge the answers.
+# Held out with any seed; anyone can judge the answers.
 PROMPTS = ("candle", "harbor", "sculptor")
 
 NOUN = re.compile(r"^([a-z]{3,12})%1:\d\d:\d\d:: 1 (\d+)$")
@@ -46,11 +46,11 @@ def first_offsets(path: Path) -> dict[str, int]:
 
 
 def short_gloss(line: str) -> str | None:
-    """The definition without examples and quotations; None where little or too much is left."""
+    """The definition without examples and quotations; None if it is too short or too long."""
     definition = line.split(" | ", 1)[1].split('"')[0].strip().rstrip(";:, ")
     if not MIN_GLOSS <= len(definition) <= MAX_GLOSS or not definition.isascii():
         return None
-    # A remark in front such as "(botany)", or half of a bracket, does not read as an answer.
+    # A leading remark such as "(botany)", or an unbalanced bracket, does not read as an answer.
     if definition[0] == "(" or definition.count("(") != definition.count(")"):
         return None
     return definition
@@ -67,7 +67,7 @@ def collect(wordnet: Path) -> list[tuple[str, str]]:
         begin = offsets[word]
         line = data[begin:data.index(b"\n", begin)].decode("latin-1")
         gloss = short_gloss(line)
-        # A gloss that names its own word teaches nothing.
+        # A gloss that contains its own word teaches nothing.
         if gloss and not re.search(rf"\b{word}", gloss):
             pairs.append((word, gloss))
     return pairs

@@ -12,8 +12,8 @@ namespace {
 
 constexpr int64_t kBits[] = {2, 3, 4, 5, 6, 8};
 constexpr int64_t kGroupSizes[] = {128, 64, 32};
-// Percentages of columns that may have the higher bits. Widths further apart than kFarthest are not
-// mixed: no matrix gets such a mixture.
+// Percentages of columns that may have the higher bits. Bit widths further apart than kFarthest are
+// not mixed: no matrix gets such a mixture.
 constexpr int64_t kHighPercents[] = {5, 10, 15, 20, 25, 30, 40, 50, 60, 70, 80, 90};
 constexpr int64_t kFarthest = 4;
 

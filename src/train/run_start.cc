@@ -58,7 +58,7 @@ bool lies_in(const fs::path& checkpoint, const fs::path& output) {
   });
 }
 
-// How to train on from a result whose last checkpoint is gone.
+// How to train on from a result that has no checkpoint of its last step.
 std::string train_on(const fs::path& output) {
   const bool adapter = fs::exists(output / "adapter_config.json");
   return fmt::format("train from the result with {}={} and another output_dir",

@@ -31,9 +31,9 @@ struct RunStart {
 
 // Decides how the run begins; changes nothing. `data` is the training data's
 // Dataset::fingerprint(). A result is replaced in two cases only: overwrite=true, or the run that
-// made it continues to a later step from its last checkpoint. Throws Error(usage) or Error(data)
-// where another result would be replaced, Error(model) where the checkpoint cannot be used, and
-// Error(usage) where it is beyond the run's last step.
+// made it continues to a later step from the checkpoint of its end. Throws Error(usage) or
+// Error(data) where another result would be replaced, Error(model) where the checkpoint cannot be
+// used, and Error(usage) where it is beyond the run's last step.
 RunStart find_start(const Recipe& recipe, int64_t total_steps, const std::string& data);
 
 }  // namespace jackscrew

@@ -26,7 +26,7 @@ void RunWatch::logged(double loss) {
 }
 
 void RunWatch::evaluated(int64_t step, double loss) {
-  if (step == 0) return;  // of the untrained model
+  if (step == 0) return;  // of the model before training
   if (best_ && loss >= best_->loss) {
     ++worse_evaluations_;
     return;

@@ -36,8 +36,7 @@ TOKENS = 67  # so the second group of tokens is short
 # twice the usual one.
 MARGIN = 6
 LIMIT, LOSS_LIMIT = 1e-5, 1e-6
-# name: the settings, the levels of x in a step (0: those of four bits), whether there is a transform,
-# and whether dW is in integers.
+# name: the settings, what x is rounded to, whether there is a transform, and whether dW is in integers.
 PRODUCTS = {
     "int8": ("product=int8", "bytes", False, False),
     "int8_dw": ("product=int8 int8_dw=int8", "bytes", False, True),

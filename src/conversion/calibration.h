@@ -94,7 +94,7 @@ class CalibrationRun {
  private:
   struct Loaded;  // a part of the model, with its arenas
   std::unique_ptr<Loaded> load(const StageSpec& spec);
-  // Calls use(output [tokens, hidden], first) for every batch, first being its first token.
+  // Calls use(batch, first) for every batch, first being its first token.
   template <class Use>
   void run(const Use& use, const ProgressCallback& progress);
   MicroBatch batch_at(int64_t first_sequence) const;

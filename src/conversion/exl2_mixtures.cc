@@ -31,7 +31,7 @@ std::vector<Exl2Mixture> all_mixtures() {
   return out;
 }
 
-// As ExLlamaV2 has the head, 15 of 100 columns with more bits.
+// What the head may have: as in ExLlamaV2, mostly 15 % of the columns with more bits.
 constexpr Exl2Mixture kHeadMixtures[] = {
     {4, 2, 30, 32},  {4, 3, 15, 32},  {6, 4, 15, 32},
     {6, 5, 15, 128}, {8, 6, 15, 128}, {8, 8, 100, 128},

@@ -11,7 +11,7 @@ namespace jackscrew {
 
 class Hessian {
  public:
-  // Takes two matrices f32 [cols, cols] from `memory`, of the CPU: sums, and what becomes of them.
+  // Takes a matrix f32 [cols, cols] from `memory`, of the CPU.
   Hessian(Memory& memory, int64_t cols);
 
   int64_t cols() const { return sum_.view().cols(); }

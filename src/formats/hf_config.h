@@ -15,7 +15,7 @@ namespace jackscrew {
 // Parses the text of a config.json; every error begins with `where` (its path). Absent members get
 // the defaults of transformers' LlamaConfig, except the sizes, which must be present. The result is
 // valid. Throws Error(model) naming whatever the program cannot compute: another architecture or
-// activation, biases, dropout, another kind of rope, quantised weights.
+// activation, biases, dropout, another kind of rope, weights quantised by an unknown method.
 ModelConfig parse_hf_config(const std::string& json_text, const std::string& where);
 
 // Returns the text of a config.json that transformers 4 and 5 both open as the same model.

@@ -5,8 +5,8 @@
 
 namespace jackscrew {
 
-// What changes an adapter's arithmetic and is not computed here is refused: biases, ranks per
-// module, DoRA, initialisations that change the base ...
+// Refuses whatever changes an adapter's arithmetic and is not computed here: biases,
+// initialisations that change the base ...
 extern const PeftType kPeftLora;
 
 }  // namespace jackscrew

@@ -41,8 +41,8 @@ struct GaloreSettings {
   int64_t rank_of(const WeightSpec& weight) const;
   // Whether its basis is of inputs (columns of dW: R = dW P) rather than of outputs (R = dWᵀ P).
   bool of_inputs(const WeightSpec& weight) const;
-  // The rate of its step R, times galore_scale, as a multiple of the run's learning rate: the
-  // optimizer's.
+  // The optimizer's learning rate for R, as a multiple of the run's: galore_scale is in it where
+  // the learning rate is given, and has no part in it where galore_learning_rate is auto.
   double step_scale(const WeightSpec& weight) const;
   // The learning rate at which full training would move the weight's elements as far, as a multiple
   // of the run's.

@@ -132,7 +132,8 @@ class Learner {
   virtual void reserve(Context&) {}
   // Tells how many steps the run has in all, those before a checkpoint included.
   virtual void begin_run(int64_t /*total_steps*/) {}
-  // Prepares step `step` (from 0), outside of any step. True when other slots learn from now on.
+  // Prepares step `step` (from 0), outside of any step. True when other slots learn from now on, or
+  // a window opens or closes.
   virtual bool begin_step(Context&, int64_t /*step*/) { return false; }
   // Called when the step's work has been issued: what the host does here runs beside the device.
   virtual void beside_step(Context&) {}

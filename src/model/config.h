@@ -81,7 +81,8 @@ struct ModelConfig {
   int64_t pad_token_id = -1;           // -1: none
 
   // Throws Error(model) naming the field when a size is missing, negative, absurd (a factor of more
-  // than 2^20 over anything published) or does not divide as the architecture needs.
+  // than 2^20 over anything published, of 16 for the number of layers) or does not divide as the
+  // architecture needs.
   void validate() const;
 
   int64_t parameter_count() const;

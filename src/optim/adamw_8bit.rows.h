@@ -142,7 +142,7 @@ struct DecodeMoments {
 };
 JACKSCREW_ROW_KERNEL(DecodeMoments)
 
-// One block of moments into codes, first or second by the map.
+// Encodes one block of moments, first or second ones.
 struct EncodeMoments {
   DynamicMap map;
   const StepScalars* scalars;

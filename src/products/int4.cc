@@ -21,7 +21,7 @@ namespace {
 // Bytes of a panel of the gradient of W that is rotated back at a time: x is packed anew for every
 // panel, which is little beside the products of a thousand rows of a model's width.
 constexpr int64_t kGradientPanelBytes = int64_t{16} << 20;
-// Bytes of codes of a panel of W, as in the product int8.
+// Bytes of codes of a panel of W: as many rows as fit a cache beside x.
 constexpr int64_t kInt4PanelBytes = int64_t{8} << 20;
 
 // The largest 4-bit code of dy: symmetric, so that rounding has no bias.
@@ -200,7 +200,7 @@ constexpr const char* kInt4BlockHelp =
     "every layer; auto: the largest that divides it, in paper mode up to 32; search: of every "
     "layer the best, in paper mode";
 
-// What the mode `paper` alone reads.
+// The first kSharedOptions are read in any mode, the others in the mode `paper` alone.
 constexpr OptionSpec kInt4Options[] = {
     {.name = "int4_block",
      .type = OptionType::text,

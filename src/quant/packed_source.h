@@ -33,7 +33,7 @@ struct PackedSource {
 };
 
 // The tensor without its file's bytes, which the caller adds. Scales are checked on the way: one
-// that is not finite, or that takes a value beyond f16's largest, is Error(model) of transcode().
+// that is not finite, or that takes a value beyond value_limit(), is Error(model) of transcode().
 StoredTensor packed_tensor(PackedSource source);
 
 // Returns number `index` of a stream of numbers of `bits` bits, the lowest bits first, in

@@ -23,7 +23,8 @@ JACKSCREW_ROW bool keeps_storage(const Rounding& rounding) {
   return rounding.in_place && rounding.scalars->finite == 0;
 }
 
-// The random numbers of a stochastic rounding; the index is that of the element in its matrix.
+// The random numbers of a stochastic rounding; its index is the element's in its matrix,
+// or counts blocks of 64 elements (put_rounded in group_row.h).
 JACKSCREW_ROW RandomStream rounding_stream(const Rounding& rounding) {
   return RandomStream::make(rounding.scalars->seed, RandomPurpose::rounding, rounding.scalars->step,
                             rounding.tensor);

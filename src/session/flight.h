@@ -38,7 +38,7 @@ struct InFlight {
   Batch batch = {};
   Stash stash = {};
   Tensor stream = {};    // f32 [tokens, hidden], the residual stream after this stage, in the stash
-  Tensor gradient = {};  // of it, likewise, where another stage computes it
+  Tensor gradient = {};  // of it, likewise; of the last stage its own
   Ticket stream_sent = {}, gradient_sent = {};
 };
 

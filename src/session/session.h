@@ -251,7 +251,7 @@ class Session {
   LogitsListener logits_listener_;
   OwnedTensor logits_;                      // f32 [logits_rows, vocab]
   int64_t arrangement_ = 0;                 // counts changes of what learns, and where it lies
-  std::unique_ptr<NoAllocation> step_ban_;  // from accumulate() to update()
+  std::unique_ptr<NoAllocation> step_ban_;  // from accumulate() to apply()
 };
 
 }  // namespace jackscrew

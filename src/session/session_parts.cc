@@ -62,7 +62,7 @@ void Session::accumulate_parts(const StepBatch& batch) {
   sum_lanes();
 }
 
-// The last stage computes when the loss does: its forward pass then has its backward pass at once.
+// Every stage runs forward here; in the last one the backward pass follows at once.
 void Session::pass_forward(Context& run, const MicroBatch& micro_batch, const Progress& before,
                            InFlight& flight) {
   peers_->wait(flight.stream_sent);

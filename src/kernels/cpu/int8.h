@@ -33,7 +33,7 @@ inline Int8Tile int8_tile(IsaLevel isa) {
 
 // Kernels read the depth in steps of 16 bytes, so rows are padded.
 inline constexpr int64_t kInt8Step = 16;
-// The row stride of raised codes. Rows a multiple of 4 KiB apart would share cache sets.
+// The row stride of raised codes. Rows a multiple of 1 KiB apart would share few cache sets.
 inline int64_t int8_row_bytes(int64_t depth) {
   const int64_t bytes = round_up(depth, kInt8Step);
   return bytes % 1024 == 0 ? bytes + 64 : bytes;
@@ -54,9 +54,9 @@ struct Int8Product {
 };
 
 struct Int8Kernels {
-  // Packs `columns` columns of b, as rows or (transposed) as columns in memory, for depth
-  // [0, depth): words of four bytes of the depth, [depth / 4, tile columns], zeros up to the step.
-  // Sets `sums` [groups, tile columns] to minus the shift times the sum of each group.
+  // Packs `columns` columns of b, in memory [depth, columns] or (transposed) [columns, depth], for
+  // depth [0, depth): words of four bytes of the depth, [depth / 4, tile columns], zeros up to the
+  // step. Sets `sums` [groups, tile columns] to minus the shift times the sum of each group.
   void (*pack)(const int8_t* b, int64_t stride, bool transposed, int64_t columns, int64_t depth,
                uint32_t* packed, int32_t* sums);
   void (*multiply)(const Int8Product& args);

@@ -42,7 +42,7 @@ using SoftmaxCrossEntropyBf16 = SoftmaxCrossEntropy<bf16>;
 JACKSCREW_ROW_KERNEL(SoftmaxCrossEntropyF32)
 JACKSCREW_ROW_KERNEL(SoftmaxCrossEntropyBf16)
 
-// *total += sum of x, in order. One row.
+// *total += the sum of x; the calls add in order. One row.
 struct SumInto {
   const float* x;  // [count]
   double* total;

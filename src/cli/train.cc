@@ -27,7 +27,8 @@ class Requests {
     if (!seen_.insert(signal).second) end_by(signal);
     stop_.store(true);
     write_stderr(
-        "\njackscrew: stopping after this step; press Ctrl-C again to quit without saving\n");
+        "\njackscrew: stopping after the current step or export; press Ctrl-C again to quit "
+        "without saving\n");
   }
 
   const std::atomic<bool>& stop() const { return stop_; }

@@ -87,6 +87,8 @@ const char* event_name(EventKind kind) {
       return "booked";
     case EventKind::sample:
       return "sample";
+    case EventKind::exported:
+      return "export";
   }
   return "warn";
 }

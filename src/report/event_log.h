@@ -13,7 +13,7 @@
 namespace jackscrew {
 
 // Kinds that the program itself writes; learners add their own.
-enum class EventKind { start, step, eval, save, warn, end, memory, booked, sample };
+enum class EventKind { start, step, eval, save, warn, end, memory, booked, sample, exported };
 
 const char* event_name(EventKind kind);
 
@@ -41,6 +41,9 @@ class EventLog {
   void write(EventKind kind, int64_t step, const JsonObject& fields = {}) {
     write(event_name(kind), step, fields);
   }
+
+  // The highest step of an event so far; 0 without events.
+  int64_t last_step() const { return last_step_; }
 
  private:
   int64_t last_step_;

@@ -50,7 +50,7 @@ class Report {
     std::string body = fmt::format("<h1>{}</h1>\n<p class=\"lead\">{}</p>\n", html_text(title_),
                                    html_text(lead()));
     body += numbers() + warnings() + "<div class=\"charts\">\n" + charts() + "</div>\n" +
-            samples() + ranks() + subspaces() + environment();
+            samples() + exports() + ranks() + subspaces() + environment();
     if (!recipe_yaml.empty()) {
       body += fmt::format("<details><summary>Recipe</summary><pre>{}</pre></details>\n",
                           html_text(recipe_yaml));
@@ -135,13 +135,14 @@ class Report {
     return "<div class=\"numbers\">\n" + out + "</div>\n";
   }
 
-  // The time between the first and last event of each process that worked on the run, summed.
+  // The time between the first and last event of each process that worked on the run, summed. A
+  // finished run's exports may be written much later.
   std::optional<double> training_seconds() const {
     double total = 0;
     std::optional<double> before;
     for (const json& event : events_) {
       const auto time = number(event, "time");
-      if (!time) continue;
+      if (!time || text(event, "event") == "export") continue;
       if (before && text(event, "event") != "start") total += std::max(0.0, *time - *before);
       before = time;
     }
@@ -273,6 +274,17 @@ class Report {
         "<h2>Subspaces</h2>\n<details><summary>{}, by matrix</summary><table class=\"facts\">\n{}"
         "</table></details>\n",
         counted(std::ssize(all), "matrix", "matrices"), rows);
+  }
+
+  std::string exports() const {
+    std::string rows;
+    each("export", [&](double, const json& event) {
+      rows += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td></tr>\n",
+                          html_text(text(event, "format")), html_text(text(event, "path")),
+                          human_bytes(static_cast<int64_t>(number(event, "bytes").value_or(0))));
+    });
+    if (rows.empty()) return {};
+    return "<h2>Exports</h2>\n<table class=\"facts\">\n" + rows + "</table>\n";
   }
 
   std::string environment() const {

@@ -165,7 +165,8 @@ bool lacks_exports(const Recipe& recipe, const fs::path& output_dir) {
 }
 
 void write_exports(const Recipe& recipe, const ModelFiles& files, const fs::path& output_dir,
-                   const ProgressStyle& style, const std::function<void(const std::string&)>& say) {
+                   const ProgressStyle& style,
+                   const std::function<void(const WrittenExport&)>& written) {
   const bool adapter = adapter_learner(recipe) != nullptr;
   for (const RunExport& wanted : recipe.exports) {
     if (fs::exists(path_of(wanted, output_dir))) continue;
@@ -180,9 +181,7 @@ void write_exports(const Recipe& recipe, const ModelFiles& files, const fs::path
       const ConvertedModel model(conversion, std::move(base));
       const ConversionReport report = write_converted(conversion, model, output, style);
       output.commit();
-      say(fmt::format("export    {}: {}", one_line(output.target().string()),
-                      human_bytes(report.bytes)));
-      for (const std::string& note : report.notes) say(fmt::format("          {}", one_line(note)));
+      written({wanted.text, output.target(), report.bytes, report.notes});
     } catch (const Error& error) {
       throw Error(error.kind(),
                   fmt::format("export={}: {}; the result is whole in {}", wanted.text, error.what(),

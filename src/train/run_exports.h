@@ -29,10 +29,17 @@ int64_t export_bytes(const Recipe& recipe, const ModelFiles& files,
 // Whether output_dir, which holds the result, lacks one of them.
 bool lacks_exports(const Recipe& recipe, const fs::path& output_dir);
 
+struct WrittenExport {
+  std::string format;  // as the recipe names it: "gguf:q4_k_m"
+  fs::path path;       // a file or a directory
+  int64_t bytes;
+  std::vector<std::string> notes;  // for the user
+};
+
 // Writes those that output_dir lacks, one after another; each appears whole or not at all. Calls
-// `say` with a line for each. Throws the error of the first that fails, with the command that
-// repeats it.
+// written() after each. Throws the error of the first that fails, with the command that repeats it.
 void write_exports(const Recipe& recipe, const ModelFiles& files, const fs::path& output_dir,
-                   const ProgressStyle& style, const std::function<void(const std::string&)>& say);
+                   const ProgressStyle& style,
+                   const std::function<void(const WrittenExport&)>& written);
 
 }  // namespace jackscrew

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iostream>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -117,13 +118,29 @@ class Trainer {
       style.check = [this] {
         if (stop_requested()) throw Error(ErrorKind::interrupted, "stopped");
       };
-      write_exports(recipe_, files_, output, style, [this](const std::string& line) { say(line); });
+      write_exports(recipe_, files_, output, style, [&](const WrittenExport& written) {
+        say(fmt::format("export    {}: {}", one_line(written.path.string()),
+                        human_bytes(written.bytes)));
+        for (const std::string& note : written.notes) say("          " + one_line(note));
+        write_or_warn("report.html", [&] { add_to_report(output, written); });
+      });
     }
     if (!start_.finished) say(fmt::format("done      {}", output.string()));
   }
 
  private:
   void say(const std::string& line) const { jackscrew::say(console_, line); }
+
+  static void add_to_report(const fs::path& output, const WrittenExport& written) {
+    if (!fs::exists(output / kLogName)) return;  // somebody removed it
+    EventLog log(output / kLogName, std::numeric_limits<int64_t>::max());
+    log.write(EventKind::exported, log.last_step(),
+              JsonObject()
+                  .add("format", written.format)
+                  .add("path", written.path.string())
+                  .add("bytes", written.bytes));
+    write_report(output);
+  }
 
   // Reports that nothing is left to train; the result is not touched.
   void say_finished(const FinishedRun& finished) const {

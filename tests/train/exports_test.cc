@@ -1,8 +1,11 @@
 // Models that train leaves beside its result: those that merge and export write.
 #include "train/run_exports.h"
 
+#include <nlohmann/json.hpp>
+
 #include "base/error.h"
 #include "formats/gguf.h"
+#include "report/event_log.h"
 #include "tests/cli/expect_refused.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tiny_run.h"
@@ -74,7 +77,19 @@ TEST_F(SlowExports, AFinishedRunWritesWhatIsWantedSince) {
   EXPECT_TRUE(exists("run/exports/model-q4_0.gguf"));
   EXPECT_TRUE(file == tiny_.text("run/exports/model-q8_0.gguf"));
   EXPECT_NE(run_text("run", lora("export=gguf:q8_0")).find("nothing to do"), std::string::npos);
-  EXPECT_EQ(log, tiny_.text("run/train_log.jsonl"));
+  // The log has gained the two exports, and the report names them.
+  const auto events = read_events(tiny_.path("run/train_log.jsonl"));
+  EXPECT_TRUE(tiny_.text("run/train_log.jsonl").starts_with(log));
+  ASSERT_GE(events.size(), 2u);
+  for (const auto& [event, name] : {std::pair{events.size() - 2, std::string("q8_0")},
+                                    std::pair{events.size() - 1, std::string("q4_0")}}) {
+    EXPECT_EQ(events[event]["event"], "export");
+    EXPECT_EQ(events[event]["step"], 2);
+    EXPECT_EQ(events[event]["format"], "gguf:" + name);
+    EXPECT_EQ(events[event]["bytes"],
+              fs::file_size(tiny_.path("run/exports/model-" + name + ".gguf")));
+    EXPECT_NE(tiny_.text("run/report.html").find("model-" + name + ".gguf"), std::string::npos);
+  }
 }
 
 // What stands there is always of the result beside it.
@@ -132,7 +147,7 @@ TEST_F(SlowExports, CanBeInterruptedAndRepeated) {
   style.quiet = true;
   style.check = [] { throw Error(ErrorKind::interrupted, "stopped"); };
   const auto interrupted = [&] {
-    write_exports(recipe, files, path("run"), style, [](const std::string&) {});
+    write_exports(recipe, files, path("run"), style, [](const WrittenExport&) {});
   };
   std::string hint;
   try {
@@ -152,11 +167,11 @@ TEST_F(SlowExports, CanBeInterruptedAndRepeated) {
   must(hint.substr(hint.find(words) + words.size()));
   EXPECT_TRUE(exists("run/exports/model-q8_0.gguf"));
   style.check = {};
-  std::vector<std::string> said;
+  std::vector<fs::path> paths;
   write_exports(recipe, files, path("run"), style,
-                [&](const std::string& line) { said.push_back(line); });
-  ASSERT_EQ(said.size(), 1u) << "what was there already is not written again";
-  EXPECT_NE(said[0].find("exports/model-f32"), std::string::npos) << said[0];
+                [&](const WrittenExport& written) { paths.push_back(written.path); });
+  ASSERT_EQ(paths.size(), 1u) << "what was there already is not written again";
+  EXPECT_EQ(paths[0].filename(), "model-f32");
   EXPECT_FALSE(lacks_exports(recipe, path("run")));
 }
 

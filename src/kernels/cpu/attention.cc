@@ -6,8 +6,7 @@ namespace jackscrew {
 
 namespace {
 
-// Widest vector in floats; packed rows are padded to it at every instruction-set level.
-constexpr int64_t kPad = 16;
+constexpr int64_t kPad = kAttentionPad;
 
 int64_t transposed_elements(int64_t tokens, int64_t head_dim) {
   return checked_mul(head_dim, round_up(tokens, kPad) + kPad);

@@ -15,6 +15,9 @@ namespace jackscrew {
 inline constexpr int64_t kAttentionQueryBlock = 64;
 inline constexpr int64_t kAttentionKeyBlock = 128;
 
+// Widest vector in floats; packed rows are padded to it at every instruction-set level.
+inline constexpr int64_t kAttentionPad = 16;
+
 struct CpuAttention : AttentionArguments<float> {
   // Scratch, f32.
   float* packed =
@@ -36,6 +39,9 @@ struct AttentionKernels {
   // One block of queries of one head of one sequence.
   void (*forward)(const CpuAttention& args, int64_t sequence, int64_t head, int64_t block,
                   float* thread_scratch);
+  // All query heads of one kv head, for the only query of a call; reads keys and values where they
+  // lie, not packed. head_dim is a multiple of kAttentionPad.
+  void (*forward_single)(const CpuAttention& args, int64_t kv_head, float* thread_scratch);
   // One head of one sequence: writes dq and this head's share of dk and dv into dkv_heads.
   void (*backward)(const CpuAttention& args, int64_t sequence, int64_t head, float* thread_scratch);
   // Sums the shares of the heads of a group, in order, into rows [begin, end) of dk and dv.

@@ -15,7 +15,7 @@ constexpr int kRows =
 constexpr int kLanes = 8;
 constexpr int kRows = 6;  // 6 x 2 accumulators + 2 operands + 1 broadcast of 16 registers
 #endif
-constexpr int64_t kPad = 16;  // every packed row is a multiple of this, whatever the vector length
+constexpr int64_t kPad = kAttentionPad;
 
 typedef float Vector __attribute__((vector_size(kLanes * 4), aligned(4)));
 
@@ -248,6 +248,75 @@ void forward(const CpuAttention& args, int64_t sequence, int64_t head, int64_t b
   }
 }
 
+JACKSCREW_INLINE float lane_sum(Vector value) {
+  float sum = 0.0f;
+  for (int i = 0; i < kLanes; ++i) sum += value[i];
+  return sum;
+}
+
+// scores [rows, kAttentionKeyBlock] = query [rows, depth] · keysᵀ for keys [width, depth], each
+// read once. The depth is a multiple of kLanes.
+void scores_of_keys(int64_t rows, int64_t width, int64_t depth, const float* query,
+                    const float* keys, int64_t keys_stride, float* scores) {
+  for (int64_t j = 0; j < width; ++j) {
+    const float* key = keys + j * keys_stride;
+    for (int64_t i = 0; i < rows; ++i) {
+      Vector sum = {};
+      for (int64_t c = 0; c < depth; c += kLanes) {
+        sum += *reinterpret_cast<const Vector*>(query + i * depth + c) *
+               *reinterpret_cast<const Vector*>(key + c);
+      }
+      scores[i * kAttentionKeyBlock + j] = lane_sum(sum);
+    }
+  }
+}
+
+void forward_single(const CpuAttention& args, int64_t kv_head, float* thread_scratch) {
+  constexpr int64_t kBq = kAttentionQueryBlock;
+  constexpr int64_t kBk = kAttentionKeyBlock;
+  const int64_t d = args.head_dim;
+  const int64_t group = args.num_heads / args.num_kv_heads;
+  const float* keys = args.k + kv_head * d;
+  const float* values = args.v + kv_head * d;
+
+  float* query = thread_scratch;    // [kBq, d]
+  float* scores = query + kBq * d;  // [kBq, kBk]
+  float* sum = scores + kBq * kBk;  // [kBq, d]
+  float* maximum = sum + kBq * d;   // [kBq]
+  float* total = maximum + kBq;     // [kBq]
+
+  for (int64_t first = 0; first < group; first += kBq) {
+    const int64_t rows = smaller(kBq, group - first);
+    const int64_t head = kv_head * group + first;
+    for (int64_t i = 0; i < rows * d; ++i) {
+      query[i] = args.scale * args.q[head * d + i];
+      sum[i] = 0.0f;
+    }
+    for (int64_t i = 0; i < rows; ++i) {
+      maximum[i] = -3.0e38f;
+      total[i] = 0.0f;
+    }
+    const int64_t position = args.tokens_k - 1;
+    for (int64_t k0 = first_tile(args, position); k0 <= position; k0 += kBk) {
+      const int64_t width = smaller(kBk, args.tokens_k - k0);
+      const Visible visible = visible_keys(args, position, k0, width);
+      scores_of_keys(rows, width, d, query, keys + k0 * args.k_stride, args.k_stride, scores);
+      for (int64_t i = 0; i < rows; ++i) {
+        const float shrink = softmax_step(scores + i * kBk, visible, width, maximum[i], total[i]);
+        for (int64_t c = 0; c < d; ++c) sum[i * d + c] *= shrink;
+      }
+      product(rows, d, width, scores, kBk, 1, values + k0 * args.v_stride, args.v_stride, sum, d,
+              true);
+    }
+    for (int64_t i = 0; i < rows; ++i) {
+      const float inverse = 1.0f / total[i];
+      float* out = args.out + (head + i) * d;
+      for (int64_t c = 0; c < d; ++c) out[c] = sum[i * d + c] * inverse;
+      args.lse[head + i] = maximum[i] + __builtin_logf(total[i]);
+    }
+  }
+}
+
 void backward(const CpuAttention& args, int64_t sequence, int64_t head, float* thread_scratch) {
   constexpr int64_t kBq = kAttentionQueryBlock;
   constexpr int64_t kBk = kAttentionKeyBlock;
@@ -347,7 +416,7 @@ void reduce_heads(const CpuAttention& args, int64_t begin, int64_t end) {
 }  // namespace
 
 extern const AttentionKernels kAttentionKernels;
-const AttentionKernels kAttentionKernels{pack_forward, pack_backward, forward, backward,
-                                         reduce_heads};
+const AttentionKernels kAttentionKernels{pack_forward,   pack_backward, forward,
+                                         forward_single, backward,      reduce_heads};
 
 }  // namespace jackscrew::JACKSCREW_ISA

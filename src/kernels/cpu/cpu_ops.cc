@@ -53,6 +53,16 @@ class CpuOps : public Ops {
     const AttentionScratch buffers = attention_forward_scratch(shape, k.rows(), threads(), scratch);
     CpuAttention args;
     set_attention(args, shape, q, k, v, out, lse);
+    // Packing keys for a single query, which has others in a cache, would take longer than
+    // multiplying by them.
+    if (args.tokens_q == 1 && args.tokens_k > 1 && shape.sequences == 1 &&
+        shape.head_dim % kAttentionPad == 0) {
+      parallel_for(threads(), shape.num_kv_heads, [&](int64_t kv_head, int thread) {
+        auto* scratch_of_thread = buffers.per_thread.rows(thread, thread + 1).data<float>();
+        attention_.forward_single(args, kv_head, scratch_of_thread);
+      });
+      return;
+    }
     args.packed = buffers.packed.data<float>();
     parallel_for(threads(), shape.num_kv_heads,
                  [&](int64_t head, int) { attention_.pack_forward(args, head); });

@@ -48,14 +48,15 @@ class Dot {
     for (int i = 0; i < kCount; ++i) f(i);
   }
 
-  // Numbers turn a vector of codes into four vectors of 16-bit integers. Word w of number s is the
-  // code in byte byte_of(s, w), in its low nibble where s is even.
+  // Numbers turn a vector of codes into four vectors of 16-bit integers, of low nibbles (0 and 2)
+  // and of high ones (1 and 3). Where they are kInterleaved, those of even bytes are in vectors 0
+  // and 1; else those of the first 8 bytes of each lane.
 
   // A code is the number itself.
   struct Whole {
     static constexpr int kLargestX = 32767;
     static constexpr float kUnit = 1.0f;  // what the integer 1 stands for
-    JACKSCREW_INLINE static constexpr int byte_of(int s, int word) { return 2 * word + s / 2; }
+    static constexpr bool kInterleaved = true;
     JACKSCREW_INLINE void split(Integers codes, Integers (&words)[4]) const {
       const Integers mask = filled(15);
       words[0] = bits_and(codes, mask);
@@ -73,9 +74,7 @@ class Dot {
     static constexpr int kLargestX = kMostX < 32767 ? kMostX : 32767;
     static constexpr float kUnit = 1.0f / kScale;
 #if defined(__AVX512F__)
-    JACKSCREW_INLINE static constexpr int byte_of(int s, int word) {
-      return 2 * word + s / 2;
-    }
+    static constexpr bool kInterleaved = true;
     JACKSCREW_INLINE explicit Table(const float (&numbers)[16]) {
       const __m256i once = rounded(numbers);
       // The fifth bit of an index belongs to the next code: both values of it mean the same.
@@ -94,9 +93,7 @@ class Dot {
     }
     Integers twice;
 #else
-    JACKSCREW_INLINE static constexpr int byte_of(int s, int word) {
-      return word % 8 + word / 8 * 16 + s / 2 * 8;  // as unpacking bytes leaves them
-    }
+    static constexpr bool kInterleaved = false;
     JACKSCREW_INLINE explicit Table(const float (&numbers)[16]) {
       const __m256i once = rounded(numbers);
       const __m256i mask = _mm256_set1_epi16(255);
@@ -150,18 +147,18 @@ class Dot {
     // Of x [count], a multiple of 32. What is not finite makes its scale so.
     template <class Numbers, Layout kLayout>
     JACKSCREW_INLINE void prepare(const float* x, int64_t count) {
-      for (int64_t i = 0; i < kFloats; ++i) scales[i] = sums[i] = 0.0f;
-      for (int64_t first = 0; first < count; first += kVector) {
-        alignas(64) int16_t in_order[kVector] = {};
-        for (int64_t at = 0; at < kVector && first + at < count; at += kGroup) {
-          const int64_t place = (first + at) / kGroup * kStride;
-          float sum;
-          const float scale = round_group(x + first + at, Numbers::kLargestX, in_order + at, &sum);
-          scales[place] = Numbers::kUnit * scale;
-          sums[place + kStride - 1] = scale * sum;
-        }
-        each_word<Numbers, kLayout>(
-            [&](int64_t word, int64_t element) { numbers[first + word] = in_order[element]; });
+      const int64_t groups = count / kGroup;
+      for (int64_t i = 0; i < groups * kStride + 8; ++i) scales[i] = sums[i] = 0.0f;
+      const int64_t full = count / kVector * kVector;
+      for (int64_t i = full; i < full + (full < count ? kVector : 0); ++i) numbers[i] = 0;
+      for (int64_t group = 0; group < groups; ++group) {
+        __m256i words[2];
+        float sum;
+        const float scale = round_group(x + group * kGroup, Numbers::kLargestX, words, &sum);
+        scales[group * kStride] = Numbers::kUnit * scale;
+        sums[group * kStride + kStride - 1] = scale * sum;
+        put_group<Numbers, kLayout>(words, static_cast<int>(group % kLanes),
+                                    numbers + group / kLanes * kVector);
       }
     }
   };
@@ -317,41 +314,69 @@ class Dot {
   }
 
  private:
-  // The element whose code byte `byte` of a vector has.
-  JACKSCREW_INLINE static constexpr int64_t element_of(Layout layout, int64_t byte, bool high) {
-    switch (layout) {
-      case Layout::halves:
-        return byte / 16 * 32 + byte % 16 + (high ? 16 : 0);
-      case Layout::groups:
-        return byte / 32 * 64 + byte % 32 + (high ? 32 : 0);
-      default:
-        return 2 * byte + (high ? 0 : 1);
-    }
+  // Eight words each.
+  struct Halves {
+    __m128i even, odd;
+  };
+  JACKSCREW_INLINE static Halves deinterleaved(__m256i words) {
+    const __m256i in_lanes =
+        _mm256_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15,  //
+                         0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
+    const __m256i whole = _mm256_permute4x64_epi64(_mm256_shuffle_epi8(words, in_lanes), 0xD8);
+    return {_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1)};
+  }
+  JACKSCREW_INLINE static __m256i joined(__m128i first, __m128i second) {
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(first), second, 1);
   }
 
+  // Puts the rounded x of group `group` of a vector where the numbers of its codes will be.
   template <class Numbers, Layout kLayout>
-  struct Order {
-    uint8_t elements[kVector];
-    constexpr Order() : elements() {
-      for (int s = 0; s < 4; ++s) {
-        for (int word = 0; word < 8 * kLanes; ++word) {
-          elements[s * 8 * kLanes + word] =
-              static_cast<uint8_t>(element_of(kLayout, Numbers::byte_of(s, word), s % 2 == 1));
-        }
+  JACKSCREW_INLINE static void put_group(const __m256i (&words)[2], int group, int16_t* vector) {
+    const auto put = [&](int number, int lane, __m128i eight) {
+      int16_t* to = vector + (number * kLanes + lane) * 8;
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(to), eight);
+    };
+    const Halves first = deinterleaved(words[0]);
+    const Halves second = deinterleaved(words[1]);
+    if constexpr (kLayout == Layout::pairs) {
+      if constexpr (Numbers::kInterleaved) {
+        const Halves high = deinterleaved(joined(first.even, second.even));
+        const Halves low = deinterleaved(joined(first.odd, second.odd));
+        put(0, group, low.even);
+        put(1, group, high.even);
+        put(2, group, low.odd);
+        put(3, group, high.odd);
+      } else {
+        put(0, group, first.odd);
+        put(1, group, first.even);
+        put(2, group, second.odd);
+        put(3, group, second.even);
       }
+    } else if constexpr (kLayout == Layout::groups) {
+      static_assert(Numbers::kInterleaved, "no format needs the other order");
+      const int high = group % 2;
+      const int lane = group - high;
+      put(high, lane, first.even);
+      put(2 + high, lane, first.odd);
+      put(high, lane + 1, second.even);
+      put(2 + high, lane + 1, second.odd);
+    } else if constexpr (Numbers::kInterleaved) {
+      put(0, group, first.even);
+      put(1, group, second.even);
+      put(2, group, first.odd);
+      put(3, group, second.odd);
+    } else {
+      put(0, group, _mm256_castsi256_si128(words[0]));
+      put(1, group, _mm256_castsi256_si128(words[1]));
+      put(2, group, _mm256_extracti128_si256(words[0], 1));
+      put(3, group, _mm256_extracti128_si256(words[1], 1));
     }
-  };
-
-  // f(word, element) for the words of x that meet a vector of codes.
-  template <class Numbers, Layout kLayout, class F>
-  JACKSCREW_INLINE static void each_word(const F& f) {
-    static constexpr Order<Numbers, kLayout> kOrder;
-    for (int64_t word = 0; word < kVector; ++word) f(word, kOrder.elements[word]);
   }
 
   // Rounds 32 floats so that the largest magnitude becomes `largest`. Returns the scale; *sum is
   // the sum of the integers.
-  JACKSCREW_INLINE static float round_group(const float* x, int largest, int16_t* to, float* sum) {
+  JACKSCREW_INLINE static float round_group(const float* x, int largest, __m256i (&words)[2],
+                                            float* sum) {
     __m256 eight[4];
     // Magnitudes compare as integers, with infinity and then NaN above all others.
     __m256i most = _mm256_setzero_si256();
@@ -371,10 +396,9 @@ class Dot {
     const __m256 factor = _mm256_set1_ps(inverse);
     __m256i sums = _mm256_setzero_si256();
     each<2>([&](int half) {
-      const __m256i words = words_of(_mm256_mul_ps(eight[2 * half], factor),
-                                     _mm256_mul_ps(eight[2 * half + 1], factor));
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + 16 * half), words);
-      sums = _mm256_add_epi32(sums, _mm256_madd_epi16(words, _mm256_set1_epi16(1)));
+      words[half] = words_of(_mm256_mul_ps(eight[2 * half], factor),
+                             _mm256_mul_ps(eight[2 * half + 1], factor));
+      sums = _mm256_add_epi32(sums, _mm256_madd_epi16(words[half], _mm256_set1_epi16(1)));
     });
     *sum = lane_sum(_mm256_cvtepi32_ps(sums));
     return magnitude / static_cast<float>(largest);

@@ -1,4 +1,4 @@
-// Dot products of rows of 4-bit codes with a vector x, for the CPU instruction set
+// Dot products of rows of codes of four or eight bits with a vector x, for the CPU instruction set
 // JACKSCREW_ROW_TARGET: what row_cpu.h gives to row kernels as Team::Dot.
 //
 // Both operands become 16-bit integers. Codes do by a mask or a table. x is rounded in groups of
@@ -38,7 +38,8 @@ class Dot {
   enum class Layout {
     halves,  // of each 16 bytes, 32 elements: i (low nibble) and i + 16
     groups,  // of each 32 bytes, 64 elements: i (low nibble) and i + 32
-    pairs    // 2 i (high nibble) and 2 i + 1
+    pairs,   // 2 i (high nibble) and 2 i + 1
+    bytes    // a byte is an element
   };
 
   // f(i) for i in [0, kCount), unrolled.
@@ -64,6 +65,12 @@ class Dot {
       words[2] = bits_and(shifted<8>(codes), mask);
       words[3] = shifted<12>(codes);
     }
+  };
+
+  // Signed bytes, which are added by add_bytes().
+  struct Bytes {
+    static constexpr int kLargestX = 32767;
+    static constexpr float kUnit = 1.0f;
   };
 
   // A code points at one of sixteen numbers times kScale, which are integers of at most kLargest
@@ -157,8 +164,14 @@ class Dot {
         const float scale = round_group(x + group * kGroup, Numbers::kLargestX, words, &sum);
         scales[group * kStride] = Numbers::kUnit * scale;
         sums[group * kStride + kStride - 1] = scale * sum;
-        put_group<Numbers, kLayout>(words, static_cast<int>(group % kLanes),
-                                    numbers + group / kLanes * kVector);
+        if constexpr (kLayout == Layout::bytes) {
+          auto* to = reinterpret_cast<__m256i*>(numbers + group * kGroup);
+          _mm256_storeu_si256(to, words[0]);
+          _mm256_storeu_si256(to + 1, words[1]);
+        } else {
+          put_group<Numbers, kLayout>(words, static_cast<int>(group % kLanes),
+                                      numbers + group / kLanes * kVector);
+        }
       }
     }
   };
@@ -179,6 +192,15 @@ class Dot {
     JACKSCREW_INLINE float first() const { return _mm256_cvtss_f32(values); }
     JACKSCREW_INLINE float second() const {
       return _mm_cvtss_f32(_mm_movehdup_ps(_mm256_castps256_ps128(values)));
+    }
+    // Scale i in all lanes.
+    JACKSCREW_INLINE Floats all(int i) const {
+#if defined(__AVX512F__)
+      return _mm512_maskz_permutexvar_ps(kAll, _mm512_set1_epi32(i),
+                                         _mm512_castps256_ps512(values));
+#else
+      return _mm256_permutevar8x32_ps(values, _mm256_set1_epi32(i));
+#endif
     }
     // Scale a in all of lane 0, b in lane 1 ...
 #if defined(__AVX512F__)
@@ -300,6 +322,19 @@ class Dot {
     multiply(numbers, codes, x, &low, &high);
     sums_[0] = multiply_add(to_floats(low), low_scales, sums_[0]);
     sums_[1] = multiply_add(to_floats(high), high_scales, sums_[1]);
+  }
+
+  // Adds the products of 32 signed bytes with x [32], times a scale.
+  JACKSCREW_INLINE void add_bytes(const int8_t* bytes, Floats scales, const int16_t* x) {
+    const __m256i all = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(bytes));
+#if defined(__AVX512F__)
+    const Integers sums = products(_mm512_maskz_cvtepi8_epi16(kAllWords, all), x);
+#else
+    const __m256i first = _mm256_cvtepi8_epi16(_mm256_castsi256_si128(all));
+    const __m256i second = _mm256_cvtepi8_epi16(_mm256_extracti128_si256(all, 1));
+    const Integers sums = sum(products(first, x), products(second, x + 16));
+#endif
+    sums_[0] = multiply_add(to_floats(sums), scales, sums_[0]);
   }
 
   JACKSCREW_INLINE float total() const {

@@ -43,7 +43,7 @@ struct DecodeBlocks {
   }
 };
 
-// A format of four bits may bring code of its own for products of rows, used where Team::kHasDot:
+// A format may bring code of its own for products of rows, used where Team::kHasDot:
 //   template <class Dot> static auto numbers()  // what codes stand for: Dot::Whole or Dot::Table
 //   template <class Dot> static constexpr auto layout()  // Dot::Layout
 //   static constexpr int64_t kStride  // of the scales and sums of x (Dot::Input)

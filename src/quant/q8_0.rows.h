@@ -17,6 +17,25 @@ struct Q8_0Block {
       team.each(16, [&](int64_t i) { store(half + i, d * static_cast<float>(quants[i])); });
     }
   }
+
+  static constexpr int64_t kStride = 1;
+  template <class Dot>
+  JACKSCREW_ROW static constexpr auto layout() {
+    return Dot::Layout::bytes;
+  }
+  template <class Dot>
+  JACKSCREW_ROW static auto numbers() {
+    return typename Dot::Bytes{};
+  }
+  template <int kBlocks, class Dot, class Numbers>
+  JACKSCREW_ROW static void dot(Dot& dot, const Numbers&, const uint8_t* blocks,
+                                const typename Dot::Input& x) {
+    const auto scales = Dot::template halves<1, kBlocks>(blocks, kBytes).times(x.scales);
+    Dot::template each<kBlocks>([&](int b) {
+      dot.add_bytes(reinterpret_cast<const int8_t*>(blocks + b * kBytes + 2), scales.all(b),
+                    x.numbers + b * kElements);
+    });
+  }
 };
 using DecodeQ8_0 = DecodeBlocks<Q8_0Block>;
 using DotQ8_0 = DotBlocks<Q8_0Block>;

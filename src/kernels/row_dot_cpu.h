@@ -14,6 +14,7 @@
 #include <cstdint>
 
 #include "base/philox.h"
+#include "kernels/row_dot.h"
 
 namespace jackscrew::JACKSCREW_ROW_TARGET {
 
@@ -33,14 +34,6 @@ class Dot {
   static constexpr int64_t kVector = kGroup * kLanes;  // elements
   // Columns at a time: their x, 16 KiB, stays in the nearest cache.
   static constexpr int64_t kColumns = 8192;
-
-  // Which elements the nibbles of byte i are.
-  enum class Layout {
-    halves,  // of each 16 bytes, 32 elements: i (low nibble) and i + 16
-    groups,  // of each 32 bytes, 64 elements: i (low nibble) and i + 32
-    pairs,   // 2 i (high nibble) and 2 i + 1
-    bytes    // a byte is an element
-  };
 
   // f(i) for i in [0, kCount), unrolled.
   template <int kCount, class F>
@@ -67,7 +60,7 @@ class Dot {
     }
   };
 
-  // Signed bytes, which are added by add_bytes().
+  // Bytes from -128 to 127, for add_bytes() and add_half_groups().
   struct Bytes {
     static constexpr int kLargestX = 32767;
     static constexpr float kUnit = 1.0f;
@@ -136,15 +129,17 @@ class Dot {
   // x as prepare() leaves it.
   struct Input {
     const int16_t* numbers;  // [vectors, 4, 8 * kLanes], as Numbers::split() has the codes
-    const float* scales;     // of group g at [stride * g], times Numbers::kUnit
-    const float* sums;       // of rounded x, of group g at [stride * g + stride - 1]
+    const float* scales;     // as DotScales has them, times Numbers::kUnit
+    const float* sums;       // of rounded x, likewise
     // The rest of it, from group `group` on, the first of a vector.
-    JACKSCREW_INLINE Input from(int64_t group, int64_t stride) const {
-      return {numbers + group * kGroup, scales + group * stride, sums + group * stride};
+    JACKSCREW_INLINE Input from(int64_t group, DotScales spacing) const {
+      const int64_t place = group * dot_stride(spacing);
+      return {numbers + group * kGroup, scales + place, sums + place};
     }
   };
-  template <int64_t kColumns, int64_t kStride>
+  template <int64_t kColumns, DotScales kSpacing>
   struct Buffer {
+    static constexpr int64_t kStride = dot_stride(kSpacing);
     static constexpr int64_t kFloats = kColumns / kGroup * kStride + 8;  // read by eights
     alignas(64) int16_t numbers[kColumns];
     float scales[kFloats];
@@ -152,7 +147,7 @@ class Dot {
     JACKSCREW_INLINE Input input() const { return {numbers, scales, sums}; }
 
     // Of x [count], a multiple of 32. What is not finite makes its scale so.
-    template <class Numbers, Layout kLayout>
+    template <class Numbers, DotLayout kLayout>
     JACKSCREW_INLINE void prepare(const float* x, int64_t count) {
       const int64_t groups = count / kGroup;
       for (int64_t i = 0; i < groups * kStride + 8; ++i) scales[i] = sums[i] = 0.0f;
@@ -160,14 +155,22 @@ class Dot {
       for (int64_t i = full; i < full + (full < count ? kVector : 0); ++i) numbers[i] = 0;
       for (int64_t group = 0; group < groups; ++group) {
         __m256i words[2];
-        float sum;
-        const float scale = round_group(x + group * kGroup, Numbers::kLargestX, words, &sum);
-        scales[group * kStride] = Numbers::kUnit * scale;
-        sums[group * kStride + kStride - 1] = scale * sum;
-        if constexpr (kLayout == Layout::bytes) {
-          auto* to = reinterpret_cast<__m256i*>(numbers + group * kGroup);
-          _mm256_storeu_si256(to, words[0]);
-          _mm256_storeu_si256(to + 1, words[1]);
+        float totals[2];
+        const float scale = round_group(x + group * kGroup, Numbers::kLargestX, words, totals);
+        float* to = scales + group * kStride;
+        float* to_sums = sums + group * kStride;
+        to[0] = Numbers::kUnit * scale;
+        if constexpr (kSpacing == DotScales::half_groups) {
+          to[1] = to[0];
+          to_sums[0] = scale * totals[0];
+          to_sums[1] = scale * totals[1];
+        } else {
+          to_sums[kStride - 1] = scale * (totals[0] + totals[1]);
+        }
+        if constexpr (kLayout == DotLayout::bytes) {
+          auto* in_order = reinterpret_cast<__m256i*>(numbers + group * kGroup);
+          _mm256_storeu_si256(in_order, words[0]);
+          _mm256_storeu_si256(in_order + 1, words[1]);
         } else {
           put_group<Numbers, kLayout>(words, static_cast<int>(group % kLanes),
                                       numbers + group / kLanes * kVector);
@@ -253,6 +256,12 @@ class Dot {
     return {_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(of_word))};
   }
 
+  // The same of bytes from -128 to 127.
+  JACKSCREW_INLINE static Scales signed_bytes(uint64_t word) {
+    const __m128i of_word = _mm_cvtsi64_si128(static_cast<int64_t>(word));
+    return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(of_word))};
+  }
+
   // 2^(byte - 128) for the bytes of a word, the lowest first; subnormal for bytes of 0 and 1.
   JACKSCREW_INLINE static Scales powers(uint64_t word) {
     const __m256i exponents = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<int64_t>(word)));
@@ -324,17 +333,49 @@ class Dot {
     sums_[1] = multiply_add(to_floats(high), high_scales, sums_[1]);
   }
 
-  // Adds the products of 32 signed bytes with x [32], times a scale.
-  JACKSCREW_INLINE void add_bytes(const int8_t* bytes, Floats scales, const int16_t* x) {
-    const __m256i all = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(bytes));
+  // Bytes of 32 elements in order.
+  using Bytes32 = __m256i;
+  JACKSCREW_INLINE static Bytes32 load_bytes(const uint8_t* from) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+  }
+  // Of each byte: (byte >> shift, or byte << -shift) & mask. The mask leaves no bit of a neighbour.
+  JACKSCREW_INLINE static Bytes32 bits(Bytes32 bytes, int shift, int mask) {
+    const Bytes32 shifted =
+        shift < 0 ? _mm256_slli_epi16(bytes, -shift) : _mm256_srli_epi16(bytes, shift);
+    return _mm256_and_si256(shifted, _mm256_set1_epi8(static_cast<char>(mask)));
+  }
+  JACKSCREW_INLINE static Bytes32 either(Bytes32 a, Bytes32 b) {
+    return _mm256_or_si256(a, b);
+  }
+  JACKSCREW_INLINE static Bytes32 minus(Bytes32 bytes, int offset) {
+    return _mm256_sub_epi8(bytes, _mm256_set1_epi8(static_cast<char>(offset)));
+  }
+
+  // Adds the products of 32 bytes, from -128 to 127, with x [32], times scale i ...
+  JACKSCREW_INLINE void add_bytes(Bytes32 bytes, const Scales& scales, int i, const int16_t* x) {
 #if defined(__AVX512F__)
-    const Integers sums = products(_mm512_maskz_cvtepi8_epi16(kAllWords, all), x);
+    const Integers sums = products(_mm512_maskz_cvtepi8_epi16(kAllWords, bytes), x);
 #else
-    const __m256i first = _mm256_cvtepi8_epi16(_mm256_castsi256_si128(all));
-    const __m256i second = _mm256_cvtepi8_epi16(_mm256_extracti128_si256(all, 1));
-    const Integers sums = sum(products(first, x), products(second, x + 16));
+    const Integers low = products(_mm256_cvtepi8_epi16(_mm256_castsi256_si128(bytes)), x);
+    const Integers high =
+        products(_mm256_cvtepi8_epi16(_mm256_extracti128_si256(bytes, 1)), x + 16);
+    const Integers sums = sum(low, high);
 #endif
-    sums_[0] = multiply_add(to_floats(sums), scales, sums_[0]);
+    sums_[0] = multiply_add(to_floats(sums), scales.all(i), sums_[0]);
+  }
+  // ... or times scale i for the first 16 and i + 1 for the others.
+  JACKSCREW_INLINE void add_half_groups(Bytes32 bytes, const Scales& scales, int i,
+                                        const int16_t* x) {
+#if defined(__AVX512F__)
+    const Integers sums = products(_mm512_maskz_cvtepi8_epi16(kAllWords, bytes), x);
+    sums_[0] = multiply_add(to_floats(sums), scales.lanes(i, i, i + 1, i + 1), sums_[0]);
+#else
+    const Integers low = products(_mm256_cvtepi8_epi16(_mm256_castsi256_si128(bytes)), x);
+    const Integers high =
+        products(_mm256_cvtepi8_epi16(_mm256_extracti128_si256(bytes, 1)), x + 16);
+    sums_[0] = multiply_add(to_floats(low), scales.all(i), sums_[0]);
+    sums_[1] = multiply_add(to_floats(high), scales.all(i + 1), sums_[1]);
+#endif
   }
 
   JACKSCREW_INLINE float total() const {
@@ -365,7 +406,7 @@ class Dot {
   }
 
   // Puts the rounded x of group `group` of a vector where the numbers of its codes will be.
-  template <class Numbers, Layout kLayout>
+  template <class Numbers, DotLayout kLayout>
   JACKSCREW_INLINE static void put_group(const __m256i (&words)[2], int group, int16_t* vector) {
     const auto put = [&](int number, int lane, __m128i eight) {
       int16_t* to = vector + (number * kLanes + lane) * 8;
@@ -373,7 +414,7 @@ class Dot {
     };
     const Halves first = deinterleaved(words[0]);
     const Halves second = deinterleaved(words[1]);
-    if constexpr (kLayout == Layout::pairs) {
+    if constexpr (kLayout == DotLayout::pairs) {
       if constexpr (Numbers::kInterleaved) {
         const Halves high = deinterleaved(joined(first.even, second.even));
         const Halves low = deinterleaved(joined(first.odd, second.odd));
@@ -387,7 +428,7 @@ class Dot {
         put(2, group, second.odd);
         put(3, group, second.even);
       }
-    } else if constexpr (kLayout == Layout::groups) {
+    } else if constexpr (kLayout == DotLayout::groups) {
       static_assert(Numbers::kInterleaved, "no format needs the other order");
       const int high = group % 2;
       const int lane = group - high;
@@ -408,10 +449,10 @@ class Dot {
     }
   }
 
-  // Rounds 32 floats so that the largest magnitude becomes `largest`. Returns the scale; *sum is
-  // the sum of the integers.
+  // Rounds 32 floats so that the largest magnitude becomes `largest`. Returns the scale; `totals`
+  // are the sums of the integers of each half.
   JACKSCREW_INLINE static float round_group(const float* x, int largest, __m256i (&words)[2],
-                                            float* sum) {
+                                            float (&totals)[2]) {
     __m256 eight[4];
     // Magnitudes compare as integers, with infinity and then NaN above all others.
     __m256i most = _mm256_setzero_si256();
@@ -429,13 +470,12 @@ class Dot {
     // The inverse of a magnitude below 2^-113 would be infinite.
     const float inverse = magnitude < 0x1p-113f ? 0.0f : static_cast<float>(largest) / magnitude;
     const __m256 factor = _mm256_set1_ps(inverse);
-    __m256i sums = _mm256_setzero_si256();
     each<2>([&](int half) {
       words[half] = words_of(_mm256_mul_ps(eight[2 * half], factor),
                              _mm256_mul_ps(eight[2 * half + 1], factor));
-      sums = _mm256_add_epi32(sums, _mm256_madd_epi16(words[half], _mm256_set1_epi16(1)));
+      totals[half] =
+          lane_sum(_mm256_cvtepi32_ps(_mm256_madd_epi16(words[half], _mm256_set1_epi16(1))));
     });
-    *sum = lane_sum(_mm256_cvtepi32_ps(sums));
     return magnitude / static_cast<float>(largest);
   }
 

@@ -9,6 +9,7 @@
 // must round them by itself.
 #pragma once
 
+#include "kernels/row_dot.h"
 #include "kernels/row_kernel.h"
 #include "kernels/row_math.h"
 
@@ -45,14 +46,14 @@ struct DecodeBlocks {
 
 // A format may bring code of its own for products of rows, used where Team::kHasDot:
 //   template <class Dot> static auto numbers()  // what codes stand for: Dot::Whole or Dot::Table
-//   template <class Dot> static constexpr auto layout()  // Dot::Layout
-//   static constexpr int64_t kStride  // of the scales and sums of x (Dot::Input)
+//   static constexpr DotLayout kDotLayout
+//   static constexpr DotScales kDotScales
 //   template <int kBlocks, class Dot, class Numbers>
 //   static void dot(Dot&, const Numbers&, const uint8_t* blocks, const Dot::Input& x)
 // adds the products of so many blocks with x [kBlocks * kElements].
 template <class Block>
 concept HasDot = requires {
-  Block::kStride;
+  Block::kDotLayout;
 };
 
 // Calls f<lanes>(first block) for the vectors of codes that so many blocks of 32 elements fill.
@@ -93,12 +94,12 @@ struct DotBlocks {
       void rows(const Team&, int64_t begin, int64_t end) const {
     using Dot = typename Team::Dot;
     constexpr int64_t kStep = Dot::kColumns / Block::kElements;
-    typename Dot::template Buffer<Dot::kColumns, Block::kStride> in;
+    typename Dot::template Buffer<Dot::kColumns, Block::kDotScales> in;
     const auto numbers = Block::template numbers<Dot>();
     for (int64_t first = 0; first < blocks; first += kStep) {
       const int64_t count = blocks - first < kStep ? blocks - first : kStep;
-      in.template prepare<decltype(numbers), Block::template layout<Dot>()>(
-          x + first * Block::kElements, count * Block::kElements);
+      in.template prepare<decltype(numbers), Block::kDotLayout>(x + first * Block::kElements,
+                                                                count * Block::kElements);
       for (int64_t row = begin; row < end; ++row) {
         const uint8_t* from = storage + row * row_bytes + first * Block::kBytes;
         const float part = row_part<Dot>(numbers, from, in.input(), count);
@@ -116,7 +117,7 @@ struct DotBlocks {
     int64_t b = 0;
     const auto add = [&]<int kBlocks>() {
       Block::template dot<kBlocks>(dot, numbers, from + b * Block::kBytes,
-                                   in.from(b * Block::kElements / Dot::kGroup, Block::kStride));
+                                   in.from(b * Block::kElements / Dot::kGroup, Block::kDotScales));
     };
     for (; b + kTogether <= count; b += kTogether) add.template operator()<kTogether>();
     if constexpr (kTogether == 4) {

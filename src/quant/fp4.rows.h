@@ -47,11 +47,8 @@ struct MXFP4Block {
     });
   }
 
-  static constexpr int64_t kStride = 1;
-  template <class Dot>
-  JACKSCREW_ROW static constexpr auto layout() {
-    return Dot::Layout::halves;
-  }
+  static constexpr DotLayout kDotLayout = DotLayout::halves;
+  static constexpr DotScales kDotScales = DotScales::groups;
   template <class Dot>
   JACKSCREW_ROW static auto numbers() {
     return typename Dot::template Table<12>(fp4_values());

@@ -18,6 +18,7 @@
 // a scale, or round by themselves: see decode_row.h about fused sums.
 #pragma once
 
+#include "kernels/row_dot.h"
 #include "kernels/row_kernel.h"
 #include "kernels/row_math.h"
 #include "quant/rounding.h"
@@ -181,13 +182,13 @@ struct DotGroups {
       for (int64_t row = begin; row < end; ++row) (*this)(team, row);
       return;
     }
-    typename Dot::template Buffer<Dot::kColumns, 1> in;
+    typename Dot::template Buffer<Dot::kColumns, DotScales::groups> in;
     float scales[decltype(in)::kFloats];
     const auto numbers = codec.template dot_numbers<Dot>();
     for (int64_t first = 0; first < layout.cols; first += Dot::kColumns) {
       const int64_t left = layout.cols - first;
       const int64_t count = left < Dot::kColumns ? left : Dot::kColumns;
-      in.template prepare<decltype(numbers), Dot::Layout::pairs>(x + first, count);
+      in.template prepare<decltype(numbers), DotLayout::pairs>(x + first, count);
       for (float& scale : scales) scale = 0.0f;
       for (int64_t row = begin; row < end; ++row) {
         put_scales<Dot>(team, row, first, count, in.scales, scales);

@@ -37,11 +37,8 @@ struct IQ4_NLBlock {
     decode_iq4(team, load_f16(team, block), block + 2, 0, store);
   }
 
-  static constexpr int64_t kStride = 1;
-  template <class Dot>
-  JACKSCREW_ROW static constexpr auto layout() {
-    return Dot::Layout::halves;
-  }
+  static constexpr DotLayout kDotLayout = DotLayout::halves;
+  static constexpr DotScales kDotScales = DotScales::groups;
   template <class Dot>
   JACKSCREW_ROW static auto numbers() {
     return typename Dot::template Table<127>(iq4_values());
@@ -73,11 +70,8 @@ struct IQ4_XSBlock {
     }
   }
 
-  static constexpr int64_t kStride = 1;
-  template <class Dot>
-  JACKSCREW_ROW static constexpr auto layout() {
-    return Dot::Layout::halves;
-  }
+  static constexpr DotLayout kDotLayout = DotLayout::halves;
+  static constexpr DotScales kDotScales = DotScales::groups;
   template <class Dot>
   JACKSCREW_ROW static auto numbers() {
     return typename Dot::template Table<127>(iq4_values());

@@ -38,6 +38,32 @@ struct Q2_KBlock {
       });
     }
   }
+
+  static constexpr DotLayout kDotLayout = DotLayout::bytes;
+  static constexpr DotScales kDotScales = DotScales::half_groups;
+  template <class Dot>
+  JACKSCREW_ROW static auto numbers() {
+    return typename Dot::Bytes{};
+  }
+  template <int kBlocks, class Dot, class Numbers>
+  JACKSCREW_ROW static void dot(Dot& dot, const Numbers&, const uint8_t* block,
+                                const typename Dot::Input& x) {
+    static_assert(kBlocks == 1);
+    constexpr uint64_t kNibbles = 0x0F0F0F0F0F0F0F0Fu;
+    const auto d_and_dmin = Dot::template halves<2, 1>(block + 80, 0);
+    Dot::template each<2>([&](int half) {
+      const uint64_t both = load_u64(block + 8 * half);
+      const auto scales =
+          Dot::bytes(both & kNibbles).times(d_and_dmin.first()).times(x.scales + 8 * half);
+      dot.add_offsets(Dot::bytes(both >> 4 & kNibbles).times(-d_and_dmin.second()),
+                      x.sums + 8 * half);
+      const auto pairs = Dot::load_bytes(block + 16 + 32 * half);
+      Dot::template each<4>([&](int group) {
+        dot.add_half_groups(Dot::bits(pairs, 2 * group, 3), scales, 2 * group,
+                            x.numbers + 128 * half + 32 * group);
+      });
+    });
+  }
 };
 using DecodeQ2_K = DecodeBlocks<Q2_KBlock>;
 using DotQ2_K = DotBlocks<Q2_KBlock>;

@@ -47,6 +47,37 @@ struct Q3_KBlock {
       });
     }
   }
+
+  static constexpr DotLayout kDotLayout = DotLayout::bytes;
+  static constexpr DotScales kDotScales = DotScales::half_groups;
+  template <class Dot>
+  JACKSCREW_ROW static auto numbers() {
+    return typename Dot::Bytes{};
+  }
+  template <int kBlocks, class Dot, class Numbers>
+  JACKSCREW_ROW static void dot(Dot& dot, const Numbers&, const uint8_t* block,
+                                const typename Dot::Input& x) {
+    static_assert(kBlocks == 1);
+    constexpr uint64_t kNibbles = 0x0F0F0F0F0F0F0F0Fu;
+    const uint64_t low = load_u64(block + 96);
+    const uint32_t high = load_u32(block + 104);
+    const float d = Dot::template halves<1, 1>(block + 108, 0).first();
+    const auto thirds = Dot::load_bytes(block);
+    Dot::template each<2>([&](int half) {
+      constexpr uint32_t kPairs = 0x03030303;
+      const uint64_t of_four = high >> 4 * half & kPairs;
+      const uint64_t of_next_four = high >> (4 * half + 2) & kPairs;
+      const uint64_t packed = (low >> 4 * half & kNibbles) | (of_four | of_next_four << 32) << 4;
+      const auto scales = Dot::bytes(packed).plus(-32.0f).times(d).times(x.scales + 8 * half);
+      const auto pairs = Dot::load_bytes(block + 32 + 32 * half);
+      Dot::template each<4>([&](int group) {
+        const auto q =
+            Dot::either(Dot::bits(pairs, 2 * group, 3), Dot::bits(thirds, 4 * half + group - 2, 4));
+        dot.add_half_groups(Dot::minus(q, 4), scales, 2 * group,
+                            x.numbers + 128 * half + 32 * group);
+      });
+    });
+  }
 };
 using DecodeQ3_K = DecodeBlocks<Q3_KBlock>;
 using DotQ3_K = DotBlocks<Q3_KBlock>;

@@ -21,11 +21,8 @@ struct Q4_1Block {
     });
   }
 
-  static constexpr int64_t kStride = 2;  // as d and m take turns
-  template <class Dot>
-  JACKSCREW_ROW static constexpr auto layout() {
-    return Dot::Layout::halves;
-  }
+  static constexpr DotLayout kDotLayout = DotLayout::halves;
+  static constexpr DotScales kDotScales = DotScales::alternate;  // as d and m take turns
   template <class Dot>
   JACKSCREW_ROW static auto numbers() {
     return typename Dot::Whole{};

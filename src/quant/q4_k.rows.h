@@ -34,11 +34,8 @@ struct Q4_KBlock {
     }
   }
 
-  static constexpr int64_t kStride = 1;
-  template <class Dot>
-  JACKSCREW_ROW static constexpr auto layout() {
-    return Dot::Layout::groups;
-  }
+  static constexpr DotLayout kDotLayout = DotLayout::groups;
+  static constexpr DotScales kDotScales = DotScales::groups;
   template <class Dot>
   JACKSCREW_ROW static auto numbers() {
     return typename Dot::Whole{};

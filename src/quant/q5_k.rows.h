@@ -38,6 +38,32 @@ struct Q5_KBlock {
       }
     }
   }
+
+  static constexpr DotLayout kDotLayout = DotLayout::bytes;
+  static constexpr DotScales kDotScales = DotScales::groups;
+  template <class Dot>
+  JACKSCREW_ROW static auto numbers() {
+    return typename Dot::Bytes{};
+  }
+  template <int kBlocks, class Dot, class Numbers>
+  JACKSCREW_ROW static void dot(Dot& dot, const Numbers&, const uint8_t* block,
+                                const typename Dot::Input& x) {
+    static_assert(kBlocks == 1);
+    const auto d_and_dmin = Dot::template halves<2, 1>(block, 0);
+    const KGroups groups = k_groups(block + 4);
+    const auto scales = Dot::bytes(groups.scales).times(d_and_dmin.first()).times(x.scales);
+    dot.add_offsets(Dot::bytes(groups.minima).times(-d_and_dmin.second()), x.sums);
+    const auto fifths = Dot::load_bytes(block + 16);
+    Dot::template each<4>([&](int pair) {
+      const auto nibbles = Dot::load_bytes(block + 48 + 32 * pair);
+      Dot::template each<2>([&](int high) {
+        const int group = 2 * pair + high;
+        const auto q =
+            Dot::either(Dot::bits(nibbles, 4 * high, 15), Dot::bits(fifths, group - 4, 16));
+        dot.add_bytes(q, scales, group, x.numbers + 32 * group);
+      });
+    });
+  }
 };
 using DecodeQ5_K = DecodeBlocks<Q5_KBlock>;
 using DotQ5_K = DotBlocks<Q5_KBlock>;

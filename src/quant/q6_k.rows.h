@@ -44,6 +44,35 @@ struct Q6_KBlock {
       });
     }
   }
+
+  static constexpr DotLayout kDotLayout = DotLayout::bytes;
+  static constexpr DotScales kDotScales = DotScales::half_groups;
+  template <class Dot>
+  JACKSCREW_ROW static auto numbers() {
+    return typename Dot::Bytes{};
+  }
+  template <int kBlocks, class Dot, class Numbers>
+  JACKSCREW_ROW static void dot(Dot& dot, const Numbers&, const uint8_t* block,
+                                const typename Dot::Input& x) {
+    static_assert(kBlocks == 1);
+    const float d = Dot::template halves<1, 1>(block + 208, 0).first();
+    Dot::template each<2>([&](int half) {
+      const auto scales =
+          Dot::signed_bytes(load_u64(block + 192 + 8 * half)).times(d).times(x.scales + 8 * half);
+      const auto nibbles_a = Dot::load_bytes(block + 64 * half);
+      const auto nibbles_b = Dot::load_bytes(block + 64 * half + 32);
+      const auto pairs = Dot::load_bytes(block + 128 + 32 * half);
+      const auto add = [&](int group, const auto& low, int high_shift) {
+        const auto q = Dot::either(low, Dot::bits(pairs, high_shift, 48));
+        dot.add_half_groups(Dot::minus(q, 32), scales, 2 * group,
+                            x.numbers + 128 * half + 32 * group);
+      };
+      add(0, Dot::bits(nibbles_a, 0, 15), -4);
+      add(1, Dot::bits(nibbles_b, 0, 15), -2);
+      add(2, Dot::bits(nibbles_a, 4, 15), 0);
+      add(3, Dot::bits(nibbles_b, 4, 15), 2);
+    });
+  }
 };
 using DecodeQ6_K = DecodeBlocks<Q6_KBlock>;
 using DotQ6_K = DotBlocks<Q6_KBlock>;

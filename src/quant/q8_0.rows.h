@@ -18,11 +18,8 @@ struct Q8_0Block {
     }
   }
 
-  static constexpr int64_t kStride = 1;
-  template <class Dot>
-  JACKSCREW_ROW static constexpr auto layout() {
-    return Dot::Layout::bytes;
-  }
+  static constexpr DotLayout kDotLayout = DotLayout::bytes;
+  static constexpr DotScales kDotScales = DotScales::groups;
   template <class Dot>
   JACKSCREW_ROW static auto numbers() {
     return typename Dot::Bytes{};
@@ -32,8 +29,7 @@ struct Q8_0Block {
                                 const typename Dot::Input& x) {
     const auto scales = Dot::template halves<1, kBlocks>(blocks, kBytes).times(x.scales);
     Dot::template each<kBlocks>([&](int b) {
-      dot.add_bytes(reinterpret_cast<const int8_t*>(blocks + b * kBytes + 2), scales.all(b),
-                    x.numbers + b * kElements);
+      dot.add_bytes(Dot::load_bytes(blocks + b * kBytes + 2), scales, b, x.numbers + b * kElements);
     });
   }
 };

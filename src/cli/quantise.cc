@@ -112,8 +112,8 @@ std::unique_ptr<Rounder> make_fitting_exl2_rounder(const Recipe& recipe, const M
                                                    const std::string& rest) {
   Exl2Limit limit{recipe.options.number("bits"), {}};
   if (exl2_fits_a_run(recipe)) {
-    limit.held_bytes = exl2_bytes_that_fit(run_over(recipe, files.config), files,
-                                           recipe.options.integer("head_bits"), rest);
+    limit.memory_bytes = exl2_bytes_that_fit(run_over(recipe, files.config), files,
+                                             recipe.options.integer("head_bits"), rest);
   }
   return make_exl2_rounder(recipe, files.config, limit);
 }

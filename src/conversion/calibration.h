@@ -70,7 +70,7 @@ class CalibrationRun {
   const Tensor& stream() const { return stream_.view(); }
   // Continues before block `next`, or before the head if `next` is the number of blocks. The caller
   // has filled the stream with what is read there.
-  void go_on(int64_t next) { next_block_ = next; }
+  void resume_at(int64_t next) { next_block_ = next; }
 
   // Loads the next block; the first call also embeds the text.
   void begin_block();

@@ -17,15 +17,15 @@ namespace jackscrew {
 namespace {
 
 // The model as it would be with every block matrix in the largest, or the smallest, mixture.
-struct ImaginedModel {
+struct PlannedModel {
   ModelFiles files;
-  int64_t held = 0;  // bytes in memory, of the blocks' matrices
+  int64_t memory_bytes = 0;  // of the blocks' matrices
 };
 
 template <class Better>
-ImaginedModel imagine(const ModelFiles& files, int64_t head_bits, const std::string& rest,
-                      const Better& better) {
-  ImaginedModel model;
+PlannedModel plan_model(const ModelFiles& files, int64_t head_bits, const std::string& rest,
+                        const Better& better) {
+  PlannedModel model;
   model.files.origin = files.origin;
   model.files.config = files.config;
   const bool plain_head = head_bits == kExl2PlainHead;
@@ -38,12 +38,12 @@ ImaginedModel imagine(const ModelFiles& files, int64_t head_bits, const std::str
       Exl2Groups best_groups;
       for (const Exl2Mixture& mixture : exl2_mixtures()) {
         const Exl2Groups groups = exl2_groups(mixture, weight.cols);
-        const int64_t held = exl2_held_bytes(weight, groups);
-        if (best && !better(held, *best)) continue;
-        best = held;
+        const int64_t bytes = exl2_memory_bytes(weight, groups);
+        if (best && !better(bytes, *best)) continue;
+        best = bytes;
         best_groups = groups;
       }
-      model.held = checked_add(model.held, best.value());
+      model.memory_bytes = checked_add(model.memory_bytes, best.value());
       source->add_computed(weight, exl2_format(best_groups));
     } else if (weight.module == "lm_head" && !plain_head) {
       source->add_computed(weight,
@@ -75,10 +75,10 @@ bool exl2_fits_a_run(const Recipe& recipe) {
 int64_t exl2_bytes_that_fit(const Recipe& recipe, const ModelFiles& files, int64_t head_bits,
                             const std::string& rest) {
   const int64_t budget = recipe.device_memory.value();
-  const ImaginedModel largest = imagine(files, head_bits, rest, std::greater<>());
-  const ImaginedModel least = imagine(files, head_bits, rest, std::less<>());
+  const PlannedModel largest = plan_model(files, head_bits, rest, std::greater<>());
+  const PlannedModel least = plan_model(files, head_bits, rest, std::less<>());
   const SessionPlan most = rehearse_over(recipe, largest.files);
-  if (most.ledger.peak <= budget) return largest.held;
+  if (most.ledger.peak <= budget) return largest.memory_bytes;
   const Recipe frugal =
       recipe.gradient_checkpointing ? recipe : with_settings(recipe, "gradient_checkpointing=true");
   const SessionPlan fewest = rehearse_over(frugal, least.files);
@@ -99,7 +99,7 @@ int64_t exl2_bytes_that_fit(const Recipe& recipe, const ModelFiles& files, int64
                     human_bytes(budget)),
         "raise device_memory, or lower sequence_len, micro_batch_size or the adapter's rank");
   }
-  return budget - (fewest.ledger.peak - least.held);
+  return budget - (fewest.ledger.peak - least.memory_bytes);
 }
 
 void check_exl2_fits(const Recipe& recipe, const ModelFiles& written) {

@@ -76,7 +76,7 @@ FormatPointer exl2_format(const Exl2Groups& groups) {
   return make_packed_format("exl2", layout_of(groups));
 }
 
-int64_t exl2_held_bytes(const WeightSpec& weight, const Exl2Groups& groups) {
+int64_t exl2_memory_bytes(const WeightSpec& weight, const Exl2Groups& groups) {
   return packed_parts(layout_of(groups), nullptr, weight.rows).bytes;
 }
 

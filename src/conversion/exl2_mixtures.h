@@ -32,6 +32,6 @@ FormatPointer exl2_format(const Exl2Groups& groups);
 // The bytes of a weight in such groups: in the files, everything counted, and in memory
 // (quant/packed.h).
 int64_t exl2_file_bytes(const WeightSpec& weight, const Exl2Groups& groups);
-int64_t exl2_held_bytes(const WeightSpec& weight, const Exl2Groups& groups);
+int64_t exl2_memory_bytes(const WeightSpec& weight, const Exl2Groups& groups);
 
 }  // namespace jackscrew

@@ -40,7 +40,7 @@ class Exl2Rounder : public Rounder {
   bool rounds(const WeightSpec& weight) const override {
     return weight.is_block_matrix() || (quantises_head() && weight.module == "lm_head");
   }
-  bool by_activation() const override { return true; }
+  bool orders_by_activation() const override { return true; }
   bool compensates() const override { return true; }
   double damping() const override { return damping_; }
 
@@ -53,22 +53,22 @@ class Exl2Rounder : public Rounder {
     for (const WeightSpec& weight : weights) {
       if (!weight.is_block_matrix()) head += bytes_of(specs(weight));
     }
-    return checked_add(limit_.held_bytes ? blocks : std::min(blocks, limit_bytes()), head);
+    return checked_add(limit_.memory_bytes ? blocks : std::min(blocks, limit_bytes()), head);
   }
 
-  std::vector<TensorBytes> round(const RoundedMatrix& m) const override {
+  std::vector<TensorBytes> round(const MatrixToRound& m) const override {
     Exl2Matrix matrix = round_exl2(m.ops, m.memory, m.weight, m.w, m.u, groups_of(m.weight)).matrix;
-    matrix.columns = m.order;
+    matrix.column_order = m.order;
     return exl2_tensors(m.weight, matrix);
   }
 
   QuantisationSettings settings() const override {
-    return {
-        {"format", "exl2"},
-        {limit_.held_bytes ? "bytes left by device_memory" : "bits",
-         limit_.held_bytes ? std::to_string(*limit_.held_bytes) : fmt::format("{}", limit_.bits)},
-        {"head_bits", std::to_string(head_bits_)},
-        {"damp_percent", fmt::format("{}", damping_)}};
+    return {{"format", "exl2"},
+            {limit_.memory_bytes ? "bytes left by device_memory" : "bits",
+             limit_.memory_bytes ? std::to_string(*limit_.memory_bytes)
+                                 : fmt::format("{}", limit_.bits)},
+            {"head_bits", std::to_string(head_bits_)},
+            {"damp_percent", fmt::format("{}", damping_)}};
   }
   nlohmann::json config(int64_t sequences, int64_t sequence_len) const override {
     double bits = 0.0;
@@ -81,7 +81,7 @@ class Exl2Rounder : public Rounder {
 
   bool measures() const override { return true; }
 
-  std::vector<double> measure(const RoundedMatrix& m) const override {
+  std::vector<double> measure(const MatrixToRound& m) const override {
     std::vector<double> costs =
         mixture_errors(m.ops, m.memory, m.weight, m.w, m.u, exl2_mixtures());
     for (double& cost : costs) cost = m.energy > 0.0 ? cost / m.energy : 0.0;
@@ -110,7 +110,7 @@ class Exl2Rounder : public Rounder {
     for (const Exl2Mixture& mixture : exl2_mixtures()) {
       const Exl2Groups groups = exl2_groups(mixture, weight.cols);
       const int64_t bytes = exl2_file_bytes(weight, groups);
-      matrix.sizes.push_back(limit_.held_bytes ? exl2_held_bytes(weight, groups) : bytes);
+      matrix.sizes.push_back(limit_.memory_bytes ? exl2_memory_bytes(weight, groups) : bytes);
       matrix.most = std::max(matrix.most, bytes);
     }
     places_[weight.name] = matrices_.size();
@@ -120,16 +120,16 @@ class Exl2Rounder : public Rounder {
   }
 
   int64_t limit_bytes() const {
-    return limit_.held_bytes.value_or(static_cast<int64_t>(limit_.bits * elements_ / 8.0));
+    return limit_.memory_bytes.value_or(static_cast<int64_t>(limit_.bits * elements_ / 8.0));
   }
 
   void check_limit() const {
     if (least_ <= limit_bytes()) return;
-    if (limit_.held_bytes) {
+    if (limit_.memory_bytes) {
       throw Error(ErrorKind::does_not_fit,
                   fmt::format("the blocks' matrices take {} in the fewest bits, and {} is left for "
                               "them",
-                              human_bytes(least_), human_bytes(*limit_.held_bytes)),
+                              human_bytes(least_), human_bytes(*limit_.memory_bytes)),
                   "raise device_memory, or take a smaller model or a shorter sequence_len");
     }
     const double least = 8.0 * static_cast<double>(least_) / elements_;

@@ -15,7 +15,7 @@ namespace jackscrew {
 // stored counted (codes, scales, order of columns, padding); or bytes in memory.
 struct Exl2Limit {
   double bits = 0;
-  std::optional<int64_t> held_bytes;  // replaces `bits` if set
+  std::optional<int64_t> memory_bytes;  // replaces `bits` if set
 };
 
 // Throws Error(usage) for settings that the layout does not have and for a rate that no mixture

@@ -34,7 +34,7 @@ class GroupRounding {
         out_(out),
         tiles_(ceil_div(w.rows(), kernels_.tile_rows)),
         cost_(column_costs(u, w.cols())),
-        reach_(static_cast<size_t>(w.rows())),
+        row_absmax_(static_cast<size_t>(w.rows())),
         tried_codes_(static_cast<size_t>(w.rows() * kTriedScales)),
         tried_costs_(static_cast<size_t>(tiles_ * kTriedScales)),
         sums_(static_cast<size_t>(w.rows()), 0.0),
@@ -47,7 +47,7 @@ class GroupRounding {
     const float lowest = -static_cast<float>(1 << (bits - 1));
     Exl2Tile tile{w_.data<float>(),
                   cost_.data(),
-                  reach_.data(),
+                  row_absmax_.data(),
                   w_.rows(),
                   w_.cols(),
                   first,
@@ -64,16 +64,16 @@ class GroupRounding {
                   out_.matrix.scale_codes.data() + static_cast<int64_t>(g) * w_.rows(),
                   errors_.view().data<float>(),
                   sums_.data()};
-    for_tiles(kernels_.find_reach, tile);
-    const float reach = *std::max_element(reach_.begin(), reach_.end());
+    for_tiles(kernels_.find_row_absmax, tile);
+    const float absmax = *std::max_element(row_absmax_.begin(), row_absmax_.end());
     std::array<f16, kTriedScales> scale_max;
     for (size_t i = 0; i < scale_max.size(); ++i) {
-      const float reaching = reach / (-0.5f - lowest) * kScaleShares[i];
+      const float reaching = absmax / (-0.5f - lowest) * kScaleShares[i];
       // f16 must hold the value of every code, as readers check. The negation also catches
       // infinity.
       if (!(reaching * (-2.0f * lowest - 1.0f) <= kLargestF16)) fail_beyond_f16(weight_, "EXL2");
       scale_max[i] = to_f16(std::max(reaching, kLeastScaleMax));
-      tile.prescaled[i] = to_float(to_f16(to_float(scale_max[i]) * 0x1p-8f));
+      tile.scale_max_256th[i] = to_float(to_f16(to_float(scale_max[i]) * 0x1p-8f));
     }
     for_tiles(kernels_.try_scales, tile);
     tile.chosen = best_share();
@@ -115,11 +115,11 @@ class GroupRounding {
   const Tensor& u_;
   Exl2Rounding& out_;
   int64_t tiles_;
-  std::vector<float> cost_, reach_;   // [cols], [rows]
-  std::vector<uint8_t> tried_codes_;  // [rows, kTriedScales]
-  std::vector<double> tried_costs_;   // [tiles, kTriedScales]
-  std::vector<double> sums_;          // [rows], of a group
-  OwnedTensor errors_;                // f32 [rows, kTileColumns], of a block
+  std::vector<float> cost_, row_absmax_;  // [cols], [rows]
+  std::vector<uint8_t> tried_codes_;      // [rows, kTriedScales]
+  std::vector<double> tried_costs_;       // [tiles, kTriedScales]
+  std::vector<double> sums_;              // [rows], of a group
+  OwnedTensor errors_;                    // f32 [rows, kTileColumns], of a block
 };
 
 }  // namespace

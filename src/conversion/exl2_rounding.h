@@ -12,7 +12,7 @@
 namespace jackscrew {
 
 struct Exl2Rounding {
-  Exl2Matrix matrix;  // without `columns`
+  Exl2Matrix matrix;  // without `column_order`
   // For each group, the sum of its columns' squared errors, each divided by U_kk before squaring.
   // Together they are trace(D H Dᵀ) of the change D, where H is the damped matrix that U factors.
   std::vector<double> group_errors;

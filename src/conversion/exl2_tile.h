@@ -14,17 +14,17 @@ inline constexpr int64_t kTriedScales = 4;    // values of scale_max that are tr
 struct Exl2Tile {
   float* w;           // [rows, cols]
   const float* cost;  // [cols], of a squared error
-  float* reach;       // [rows], the largest magnitude in the group
+  float* row_absmax;  // [rows], the largest magnitude in the group
   int64_t rows, cols, first, count;
   float lowest;
   // The candidates: f16(scale_max / 256), each row's best scale code with it, and the total cost of
   // the tile's rows.
-  float prescaled[kTriedScales];
+  float scale_max_256th[kTriedScales];
   uint8_t* tried_codes;  // [rows, kTriedScales]
   double* tried_costs;   // [tiles, kTriedScales]
   // The rounding, within a block of columns [begin, end).
   int64_t begin, end;
-  int64_t chosen;        // index into `prescaled`
+  int64_t chosen;        // index into `scale_max_256th`
   const float* u;        // [cols, cols], InverseFactor's
   uint8_t* codes;        // [rows, cols]
   uint8_t* scale_codes;  // [rows]
@@ -36,7 +36,7 @@ struct Exl2Tile {
 // have fewer.
 struct Exl2Kernels {
   int64_t tile_rows;
-  void (*find_reach)(const Exl2Tile& args, int64_t tile);
+  void (*find_row_absmax)(const Exl2Tile& args, int64_t tile);
   void (*try_scales)(const Exl2Tile& args, int64_t tile);
   // Replaces w by the values of the codes; columns after each one, up to `end`, compensate for its
   // error.

@@ -53,9 +53,9 @@ JACKSCREW_INLINE Lanes number_of(Lanes x, Lanes inverse, float lowest) {
 }
 
 // The scale as readers decode it. `codes` are scale codes, whole numbers.
-JACKSCREW_INLINE Lanes scale_of(Lanes codes, float prescaled) {
+JACKSCREW_INLINE Lanes scale_of(Lanes codes, float scale_max_256th) {
   const Lanes root = codes + 1.0f;
-  return as_half(root * root * prescaled);
+  return as_half(root * root * scale_max_256th);
 }
 
 JACKSCREW_INLINE int64_t rows_of(const Exl2Tile& args, int64_t tile) {
@@ -74,7 +74,7 @@ JACKSCREW_INLINE void load(const Exl2Tile& args, int64_t tile, int64_t end, Colu
   }
 }
 
-void find_reach(const Exl2Tile& args, int64_t tile) {
+void find_row_absmax(const Exl2Tile& args, int64_t tile) {
   for (int64_t row = 0; row < rows_of(args, tile); ++row) {
     const float* from = args.w + (tile * kTileRows + row) * args.cols + args.first;
     float most = 0.0f;
@@ -83,7 +83,7 @@ void find_reach(const Exl2Tile& args, int64_t tile) {
       const float size = __builtin_fabsf(from[k]);
       most = size > most ? size : most;
     }
-    args.reach[tile * kTileRows + row] = most;
+    args.row_absmax[tile * kTileRows + row] = most;
   }
 }
 
@@ -102,16 +102,16 @@ JACKSCREW_INLINE Lanes cost_of(const Exl2Tile& args, const Columns& columns, Lan
 // Chooses for each row the scale code of least cost among the code that just reaches the row's
 // largest value and those below it. Five steps below 16, a scale is less than half of what reaches
 // the largest value; clipping that much pays with 2 and 3 bits, and not with more.
-JACKSCREW_INLINE Lanes best_codes(const Exl2Tile& args, const Columns& columns, Lanes reach,
-                                  float prescaled, Lanes& costs) {
+JACKSCREW_INLINE Lanes best_codes(const Exl2Tile& args, const Columns& columns, Lanes absmax,
+                                  float scale_max_256th, Lanes& costs) {
   const int tried = args.lowest < -4.0f ? 4 : 6;
-  Lanes root = reach / ((-0.5f - args.lowest) * prescaled);
+  Lanes root = absmax / ((-0.5f - args.lowest) * scale_max_256th);
   for (int i = 0; i < kTileRows; ++i) root[i] = __builtin_ceilf(__builtin_sqrtf(root[i]));
   const Lanes top = smaller(root, all(16.0f)) - 1.0f;
   Lanes best = {};
   for (int step = 0; step < tried; ++step) {
     const Lanes codes = larger(top - static_cast<float>(step), Lanes{});
-    const Lanes of = cost_of(args, columns, scale_of(codes, prescaled));
+    const Lanes of = cost_of(args, columns, scale_of(codes, scale_max_256th));
     const Whole better = step == 0 ? Whole{} == Whole{} : of < costs;
     best = better ? codes : best;
     costs = better ? of : costs;
@@ -123,11 +123,11 @@ void try_scales(const Exl2Tile& args, int64_t tile) {
   Columns columns;
   load(args, tile, args.first + args.count, columns);
   const int64_t rows = rows_of(args, tile);
-  Lanes reach = {};
-  for (int64_t row = 0; row < rows; ++row) reach[row] = args.reach[tile * kTileRows + row];
+  Lanes absmax = {};
+  for (int64_t row = 0; row < rows; ++row) absmax[row] = args.row_absmax[tile * kTileRows + row];
   for (int64_t t = 0; t < kTriedScales; ++t) {
     Lanes costs = {};
-    const Lanes best = best_codes(args, columns, reach, args.prescaled[t], costs);
+    const Lanes best = best_codes(args, columns, absmax, args.scale_max_256th[t], costs);
     double sum = 0.0;
     for (int64_t row = 0; row < rows; ++row) {
       args.tried_codes[(tile * kTileRows + row) * kTriedScales + t] =
@@ -167,7 +167,7 @@ void round(const Exl2Tile& args, int64_t tile) {
     args.scale_codes[row] = args.tried_codes[row * kTriedScales + args.chosen];
     codes[i] = static_cast<float>(args.scale_codes[row]);
   }
-  const Lanes scale = scale_of(codes, args.prescaled[args.chosen]);
+  const Lanes scale = scale_of(codes, args.scale_max_256th[args.chosen]);
   const Lanes inverse = 1.0f / scale;
   Lanes sum = {};
   for (int64_t k = 0; k < args.count; ++k) {
@@ -189,6 +189,6 @@ void round(const Exl2Tile& args, int64_t tile) {
 
 }  // namespace
 
-extern const Exl2Kernels kExl2Kernels = {kTileRows, find_reach, try_scales, round};
+extern const Exl2Kernels kExl2Kernels = {kTileRows, find_row_absmax, try_scales, round};
 
 }  // namespace jackscrew::JACKSCREW_ISA

@@ -18,7 +18,7 @@ class GptqRounder : public Rounder {
       : layout_(layout), compensates_(compensates), damping_(damping) {}
 
   bool rounds(const WeightSpec& weight) const override { return weight.is_block_matrix(); }
-  bool by_activation() const override { return layout_.activation_order; }
+  bool orders_by_activation() const override { return layout_.activation_order; }
   bool compensates() const override { return compensates_; }
   double damping() const override { return damping_; }
 
@@ -30,7 +30,7 @@ class GptqRounder : public Rounder {
     for (const WeightSpec& weight : weights) bytes = checked_add(bytes, bytes_of(specs(weight)));
     return bytes;
   }
-  std::vector<TensorBytes> round(const RoundedMatrix& m) const override {
+  std::vector<TensorBytes> round(const MatrixToRound& m) const override {
     return gptq_tensors(m.weight, layout_,
                         round_gptq(m.ops, m.memory, m.weight, m.w, m.u, m.order, layout_));
   }

@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kRoundedRows = 16;
 constexpr int64_t kLeastGroup = 16, kLargestGroup = 1024;
 
-void check_reach(const WeightSpec& weight, const GptqMatrix& matrix, const GptqLayout& layout) {
+void check_f16_range(const WeightSpec& weight, const GptqMatrix& matrix, const GptqLayout& layout) {
   const float reach = static_cast<float>(1 << layout.bits);
   for (const f16 scale : matrix.scales) {
     if (to_float(scale) * reach > kLargestF16) fail_beyond_f16(weight, "GPTQ");
@@ -79,7 +79,7 @@ GptqMatrix round_gptq(Ops& ops, Memory& memory, const WeightSpec& weight, const 
              u.rows(begin, end).columns(end, cols), Transpose::no, w.columns(end, cols),
              Accumulate::yes);
   }
-  check_reach(weight, out, layout);
+  check_f16_range(weight, out, layout);
   out.group_of.resize(static_cast<size_t>(cols));
   for (int64_t i = 0; i < cols; ++i) {
     const int64_t column = order.empty() ? i : order[static_cast<size_t>(i)];

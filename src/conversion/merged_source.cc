@@ -113,14 +113,14 @@ const StoredTensor* MergedSource::find(std::string_view name) const {
 
 void MergedSource::release(const StoredTensor& tensor) const {
   if (!tensor.computed) return base_.release(tensor);
-  current_.reset();
+  open_.reset();
   panels_ = {};
   if (const StoredTensor* from = base_.find(tensor.name)) base_.release(*from);
 }
 
 void MergedSource::begin(const Merged& merged) const {
-  if (current_ != nullptr && current_->merged == &merged) return;
-  current_.reset();
+  if (open_ != nullptr && open_->merged == &merged) return;
+  open_.reset();
   const WeightSpec& spec = merged.spec;
   const StoredTensor* stored = base_.find(spec.name);
   if (stored == nullptr) fail(ErrorKind::model, "tensor {} is missing", spec.name);
@@ -128,7 +128,7 @@ void MergedSource::begin(const Merged& merged) const {
   OwnedTensor bytes(memory_, Purpose::staging, DType::u8,
                     {std::max<int64_t>(1, StoredRows::bytes_for(*stored, spec.rows, spec.cols))});
   const StoredRows from(*ops_, *stored, spec.rows, spec.cols, bytes.view());
-  current_ = std::make_unique<Current>(Current{&merged, std::move(bytes), from});
+  open_ = std::make_unique<OpenWeight>(OpenWeight{&merged, std::move(bytes), from});
   const int64_t step = std::min(spec.rows, encode_panel_rows(spec.cols));
   panels_ = {};
   panels_ = OwnedTensor(memory_, Purpose::staging, DType::f32, {2, step, spec.cols});
@@ -140,7 +140,7 @@ Tensor MergedSource::rows(const Merged& merged, int64_t begin, int64_t end) cons
   const int64_t step = panels_.view().dim(1);
   const Tensor panels = panels_.view().reshaped({2 * step, merged.spec.cols});
   const Tensor out = panels.rows(0, count);
-  current_->rows.decode(begin, end, out);
+  open_->rows.decode(begin, end, out);
   const bool simple = merged.parts.size() == 1 && merged.parts[0].weight == 1.0;
   if (simple) {
     merged.parts[0].merge(*ops_, begin, out);
@@ -148,7 +148,7 @@ Tensor MergedSource::rows(const Merged& merged, int64_t begin, int64_t end) cons
   }
   const Tensor one = panels.rows(step, step + count);
   std::vector<double> sum(out.data<float>(), out.data<float>() + out.size());
-  for (const Part& part : merged.parts) {
+  for (const AdapterMerge& part : merged.parts) {
     ops_->copy(one, out);
     part.merge(*ops_, begin, one);
     for (size_t i = 0; i < sum.size(); ++i) {

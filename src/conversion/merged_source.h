@@ -38,17 +38,17 @@ class MergedSource : public WeightSource {
   void release(const StoredTensor& tensor) const override;
 
  private:
-  struct Part {  // what one adapter does to one weight
+  struct AdapterMerge {  // what one adapter does to one weight
     WeightMerge merge;
     double weight;
   };
   struct Merged {
     WeightSpec spec;
-    std::vector<Part> parts;
+    std::vector<AdapterMerge> parts;
     StoredTensor tensor;
   };
   // The base's values of the weight that is being read.
-  struct Current {
+  struct OpenWeight {
     const Merged* merged;
     OwnedTensor bytes;
     StoredRows rows;
@@ -65,7 +65,7 @@ class MergedSource : public WeightSource {
   std::unique_ptr<Device> device_;
   mutable Memory memory_;
   std::unique_ptr<Ops> ops_;
-  mutable std::unique_ptr<Current> current_;
+  mutable std::unique_ptr<OpenWeight> open_;
   mutable OwnedTensor panels_;  // f32, two panels of the current weight: result, one adapter's
 };
 

@@ -36,7 +36,7 @@ class MatrixVisits {
     }
     ops.copy(ordered.view(), w);
     reorder_columns(ops, ordered.view(), order_, Reorder::forth);
-    use(RoundedMatrix{ops, run_.memory(), spec, ordered.view(), factor_.u.view(), order_, energy},
+    use(MatrixToRound{ops, run_.memory(), spec, ordered.view(), factor_.u.view(), order_, energy},
         hessian);
   }
   // Forgets the block's inputs; the next block has others.
@@ -52,7 +52,7 @@ class MatrixVisits {
  private:
   void factor(const Hessian& hessian, const WeightSpec& weight) {
     order_.clear();
-    if (rounder_.by_activation()) order_ = hessian.falling_order();
+    if (rounder_.orders_by_activation()) order_ = hessian.falling_order();
     factor_ = {};
     if (!rounder_.compensates()) return;
     const double damping = rounder_.damping();
@@ -94,7 +94,7 @@ class BlockQuantiser {
   std::vector<TensorBytes> round(const Weight& weight, const WeightSpec& spec,
                                  const BlockHessians& hessians) {
     std::vector<TensorBytes> out;
-    visits_.visit(weight, spec, hessians, [&](const RoundedMatrix& matrix, const Hessian& hessian) {
+    visits_.visit(weight, spec, hessians, [&](const MatrixToRound& matrix, const Hessian& hessian) {
       out = rounder_.round(matrix);
       reorder_columns(matrix.ops, matrix.w, matrix.order, Reorder::back);
       const Tensor w = weight.as_f32();
@@ -117,10 +117,10 @@ class BlockQuantiser {
 };
 
 // Continues the run from the checkpoint, after `done` blocks.
-void go_on(CalibrationRun& run, const QuantisationCheckpoint& checkpoint, int64_t done) {
+void restore_stream(CalibrationRun& run, const QuantisationCheckpoint& checkpoint, int64_t done) {
   if (done == 0) return;
   checkpoint.read_stream(run.ops(), run.stream());
-  run.go_on(done);
+  run.resume_at(done);
 }
 
 }  // namespace
@@ -130,7 +130,7 @@ int64_t measure_blocks(const BlockWork& work, const CalibrationText& text) {
   const int64_t blocks = work.files.config.num_hidden_layers;
   if (progress.measured == blocks) return 0;
   CalibrationRun run(work.recipe, work.files, text);
-  go_on(run, work.checkpoint, progress.measured);
+  restore_stream(run, work.checkpoint, progress.measured);
   ProgressBar bar(std::cerr, work.style, "measuring", blocks * text.tokens(), "tokens");
   bar.advance(progress.measured * text.tokens());
   MatrixVisits visits(run, work.rounder, progress.notes);
@@ -140,7 +140,7 @@ int64_t measure_blocks(const BlockWork& work, const CalibrationText& text) {
     for (const Weight* weight : run.linears()) {
       if (work.style.check) work.style.check();
       visits.visit(*weight, weight->spec(), hessians,
-                   [&](const RoundedMatrix& matrix, const Hessian&) {
+                   [&](const MatrixToRound& matrix, const Hessian&) {
                      progress.costs[weight->name()] = work.rounder.measure(matrix);
                    });
     }
@@ -159,7 +159,7 @@ int64_t round_blocks(const BlockWork& work, const CalibrationText& text,
   const int64_t blocks = work.files.config.num_hidden_layers;
   if (progress.rounded == blocks + (head ? 1 : 0)) return 0;
   CalibrationRun run(work.recipe, work.files, text);
-  go_on(run, work.checkpoint, progress.rounded);
+  restore_stream(run, work.checkpoint, progress.rounded);
   // Without a head, nobody reads the outputs of the last block.
   ProgressBar bar(std::cerr, work.style, "quantising",
                   (2 * blocks + (head ? 1 : -1)) * text.tokens(), "tokens");

@@ -36,14 +36,14 @@ class Choice {
  public:
   Choice(const Items& items, int64_t limit) : items_(items), limit_(limit) {
     for (const std::vector<RateOption>& options : items) useful_.push_back(useful_options(options));
-    least_behind_.assign(items.size() + 1, 0);
+    least_remaining_size_.assign(items.size() + 1, 0);
     for (size_t i = items.size(); i-- > 0;) {
-      least_behind_[i] = checked_add(least_behind_[i + 1], option(i, 0).size);
+      least_remaining_size_[i] = checked_add(least_remaining_size_[i + 1], option(i, 0).size);
     }
   }
 
   std::optional<RateChoice> find() {
-    if (least_behind_[0] > limit_) return std::nullopt;
+    if (least_remaining_size_[0] > limit_) return std::nullopt;
     bound();
     return search();
   }
@@ -82,7 +82,7 @@ class Choice {
     std::stable_sort(steps.begin(), steps.end(),
                      [](const Step& a, const Step& b) { return a.gain > b.gain; });
     std::vector<size_t> chosen(items_.size(), 0);
-    int64_t size = least_behind_[0];
+    int64_t size = least_remaining_size_[0];
     for (const Step& step : steps) {
       const int64_t more =
           option(step.item, step.to).size - option(step.item, chosen[step.item]).size;
@@ -127,7 +127,9 @@ class Choice {
         for (size_t k = 0; k < useful_[i].size(); ++k) {
           const RateOption& of = option(i, k);
           const double above = partial.above + (priced(i, k) - least_priced_[i]);
-          if (partial.size + of.size + least_behind_[i + 1] > limit_ || above > gap_) continue;
+          if (partial.size + of.size + least_remaining_size_[i + 1] > limit_ || above > gap_) {
+            continue;
+          }
           next.push_back({partial.size + of.size, partial.cost + of.cost, above,
                           narrow<int32_t>(from), narrow<int32_t>(k)});
         }
@@ -165,8 +167,8 @@ class Choice {
 
   const Items& items_;
   int64_t limit_;
-  std::vector<std::vector<size_t>> useful_;  // of each item
-  std::vector<int64_t> least_behind_;        // [i]: the least size of items [i, n)
+  std::vector<std::vector<size_t>> useful_;    // of each item
+  std::vector<int64_t> least_remaining_size_;  // [i]: the least size of items [i, n)
   double price_ = 0.0, gap_ = 0.0;
   std::vector<double> least_priced_;  // of each item
 };

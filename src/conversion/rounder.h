@@ -13,7 +13,7 @@
 namespace jackscrew {
 
 // A matrix to be rounded, and the statistics of its inputs.
-struct RoundedMatrix {
+struct MatrixToRound {
   Ops& ops;
   Memory& memory;
   const WeightSpec& weight;           // the head has the name and the module of lm_head
@@ -31,7 +31,7 @@ class Rounder {
   virtual bool rounds(const WeightSpec& weight) const = 0;
   // Whether columns are ordered by falling activation, whether later columns compensate for the
   // errors of earlier ones, and the damping of the Hessian for that.
-  virtual bool by_activation() const = 0;
+  virtual bool orders_by_activation() const = 0;
   virtual bool compensates() const = 0;
   virtual double damping() const = 0;
 
@@ -41,7 +41,7 @@ class Rounder {
   // An upper bound of the bytes of these weights together.
   virtual int64_t most_bytes(const std::vector<WeightSpec>& weights) const = 0;
   // Rounds a matrix: w becomes the values that the returned tensors stand for.
-  virtual std::vector<TensorBytes> round(const RoundedMatrix& matrix) const = 0;
+  virtual std::vector<TensorBytes> round(const MatrixToRound& matrix) const = 0;
 
   // All settings of the rounder that determine what it writes.
   virtual QuantisationSettings settings() const = 0;
@@ -54,7 +54,7 @@ class Rounder {
   // measured once, over the unquantised model, before any matrix is rounded for good.
   virtual bool measures() const { return false; }
   // The squared error of the outputs in each of the ways, relative to `energy`. Leaves w as it is.
-  virtual std::vector<double> measure(const RoundedMatrix& /*matrix*/) const { return {}; }
+  virtual std::vector<double> measure(const MatrixToRound& /*matrix*/) const { return {}; }
   // Chooses for all matrices at once, from the results of measure(), keyed by the weight's name.
   virtual void choose(const std::map<std::string, std::vector<double>>& /*costs*/) {}
 };

@@ -77,9 +77,9 @@ std::vector<TensorBytes> exl2_tensors(const WeightSpec& weight, const Exl2Matrix
     table.push_back(narrow<uint16_t>(line));
     line += columns * bits / kWordBits;
   }
-  std::vector<int32_t> places(matrix.columns.size());
+  std::vector<int32_t> places(matrix.column_order.size());
   for (size_t k = 0; k < places.size(); ++k) {
-    places[static_cast<size_t>(matrix.columns[k])] = narrow<int32_t>(static_cast<int64_t>(k));
+    places[static_cast<size_t>(matrix.column_order[k])] = narrow<int32_t>(static_cast<int64_t>(k));
   }
   std::vector<uint32_t> scales = words_of(specs[3]);
   for (int64_t g = 0; g < groups; ++g) {

@@ -17,15 +17,15 @@ struct Exl2Group {
 // The groups of a matrix; programs expect their bits in descending order.
 using Exl2Groups = std::vector<Exl2Group>;
 
-// A quantised weight. The value of stored column k of a row, which is column columns[k] of the
+// A quantised weight. The value of stored column k of a row, which is column column_order[k] of the
 // matrix, is (code - 2^(bits - 1)) * f16((scale code + 1)² * f16(scale_max / 256)), rounded to f16.
 struct Exl2Matrix {
   int64_t rows = 0, cols = 0;
   Exl2Groups groups;
-  std::vector<int32_t> columns;      // [cols]
-  std::vector<uint8_t> codes;        // [rows, cols], in the stored order
-  std::vector<uint8_t> scale_codes;  // [groups, rows], 0 to 15
-  std::vector<f16> scale_max;        // [groups]
+  std::vector<int32_t> column_order;  // [cols]
+  std::vector<uint8_t> codes;         // [rows, cols], in the stored order
+  std::vector<uint8_t> scale_codes;   // [groups, rows], 0 to 15
+  std::vector<f16> scale_max;         // [groups]
 };
 
 // Throws Error(model) unless the columns are a multiple of 32, and at most 65535.

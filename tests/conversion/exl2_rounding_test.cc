@@ -28,7 +28,7 @@ struct Exl2Layer : Layer {
     reorder_columns(*ops, w.view(), order, Reorder::forth);
     Exl2Rounding out = round_exl2(*ops, memory, spec, w.view(), factor.u.view(), groups);
     reorder_columns(*ops, w.view(), order, Reorder::back);
-    out.matrix.columns = order;
+    out.matrix.column_order = order;
     return out;
   }
 };
@@ -208,7 +208,7 @@ TEST(Exl2Rounding, FilesAreReadAsTheSameValues) {
       EXPECT_EQ(stored_values(layer, directory.path()), layer.values());
       const SafetensorsSource source(directory.path());
       EXPECT_EQ(source.find(layer.spec.name)->format->storage_bytes(rows, 288),
-                exl2_held_bytes(layer.spec, rounded.matrix.groups));
+                exl2_memory_bytes(layer.spec, rounded.matrix.groups));
     }
   }
 }

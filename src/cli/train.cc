@@ -91,7 +91,7 @@ int train_until_stopped(const Recipe& recipe) {
 
 // If several ranks notice a lost rank, the lowest of them reports it and ends the others within
 // this time.
-constexpr std::chrono::seconds kSpeakFirst{2};
+constexpr std::chrono::seconds kReportDelay{2};
 
 // Serves rank 0. Of its own arguments this rank needs only the options of the transport.
 int serve_until_dismissed(Arguments arguments) {
@@ -108,7 +108,7 @@ int serve_until_dismissed(Arguments arguments) {
   } catch (const Error& error) {
     wrong_arguments = error;
   }
-  options.patience = std::min(launched_rank(), 2) * kSpeakFirst;
+  options.patience = std::min(launched_rank(), 2) * kReportDelay;
   const std::unique_ptr<Transport> transport = open_transport(options);
   return serve_or_end_all(*transport, wrong_arguments);
 }

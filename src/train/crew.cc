@@ -57,8 +57,8 @@ class Crew::State : public RemoteState {
     const int rank = listed_.ranks.front();
     const StateRef& state = listed_.state;
     if (rank == 0) return write_tensor(crew_.ops(), state.view, sink);
-    crew_.tell(rank, message(Command::read_state).put(state.name));
-    take_all(sink, [&] { return crew_.hear(rank); });
+    crew_.send(rank, message(Command::read_state).put(state.name));
+    take_all(sink, [&] { return crew_.receive(rank); });
   }
 
   void write(std::span<const uint8_t> bytes) const override {
@@ -68,7 +68,7 @@ class Crew::State : public RemoteState {
         read_tensor(crew_.ops(), bytes, state.view);
         continue;
       }
-      crew_.tell(rank, message(Command::write_state).put(state.name).put(bytes.size()));
+      crew_.send(rank, message(Command::write_state).put(state.name).put(bytes.size()));
       for (size_t at = 0; at < bytes.size(); at += kTransferBytes) {
         const size_t size = std::min(bytes.size() - at, static_cast<size_t>(kTransferBytes));
         crew_.communicate(
@@ -92,7 +92,7 @@ Crew::~Crew() = default;
 
 // If work() throws, the flag stays set.
 template <class Work>
-auto Crew::together(const Work& work) {
+auto Crew::in_common_work(const Work& work) {
   in_common_work_ = !is_alone();
   if constexpr (std::is_void_v<decltype(work())>) {
     work();
@@ -115,20 +115,20 @@ void Crew::communicate(const std::function<void()>& work) {
   }
 }
 
-void Crew::tell(int rank, const MessageWriter& message) {
+void Crew::send(int rank, const MessageWriter& message) {
   communicate([&] { send_sized(*transport_, rank, Tag::command, message.bytes()); });
 }
 
-void Crew::tell_all(const MessageWriter& message) {
+void Crew::send_all(const MessageWriter& message) {
   if (is_alone()) return;
-  for (int rank = 1; rank < ranks(); ++rank) tell(rank, message);
+  for (int rank = 1; rank < ranks(); ++rank) send(rank, message);
 }
 
-void Crew::tell_all(Command command) {
-  tell_all(message(command));
+void Crew::send_all(Command command) {
+  send_all(message(command));
 }
 
-std::vector<uint8_t> Crew::hear(int rank) {
+std::vector<uint8_t> Crew::receive(int rank) {
   std::vector<uint8_t> bytes;
   communicate([&] { bytes = receive_sized(*transport_, rank, Tag::command, kLargestMessage); });
   return bytes;
@@ -147,7 +147,7 @@ std::vector<int> Crew::replicas_of(int rank) const {
 std::vector<std::vector<uint8_t>> Crew::begin_together(const std::function<void()>& work) {
   std::optional<Error> failure;
   std::vector<std::vector<uint8_t>> results;
-  together([&] {
+  in_common_work([&] {
     try {
       work();
     } catch (const Error& error) {
@@ -155,7 +155,7 @@ std::vector<std::vector<uint8_t>> Crew::begin_together(const std::function<void(
       failure = error;
     }
     for (int rank = 1; rank < ranks(); ++rank) {
-      const std::vector<uint8_t> answer = hear(rank);
+      const std::vector<uint8_t> answer = receive(rank);
       MessageReader in(answer);
       if (const auto theirs = get_failure(in); theirs && !failure) {
         failure.emplace(
@@ -181,7 +181,7 @@ SessionPlan Crew::rehearse() {
       place.rank = rank;
       put(open.put(std::string(JACKSCREW_VERSION)).put(recipe_.to_yaml()), place);
       put(open, facts);
-      tell(rank, open);
+      send(rank, open);
     }
   }
   const auto results = begin_together([&] {
@@ -202,54 +202,54 @@ SessionPlan Crew::rehearse() {
 }
 
 void Crew::load(const SessionPlan& plan, const ProgressStyle& style) {
-  tell_all(message(Command::load).put(recipe_.output_dir));
+  send_all(message(Command::load).put(recipe_.output_dir));
   begin_together([&] { session_ = load_session(recipe_, files_, use_, plan, style, transport_); });
   if (layout().stages == 1) return;
   session_->set_logits_listener([this](std::span<const int32_t> ids, int64_t rows, bool use_cache) {
     MessageWriter out = message(Command::logits);
     out.put(std::vector<int32_t>(ids.begin(), ids.end())).put(rows).put(use_cache);
-    for (int stage = 1; stage < layout().stages; ++stage) tell(layout().rank_of(0, stage), out);
+    for (int stage = 1; stage < layout().stages; ++stage) send(layout().rank_of(0, stage), out);
   });
 }
 
 void Crew::begin_run(int64_t total_steps) {
-  return together([&] {
-    tell_all(message(Command::begin_run).put(total_steps));
+  return in_common_work([&] {
+    send_all(message(Command::begin_run).put(total_steps));
     session_->learner().begin_run(total_steps);
   });
 }
 
 void Crew::accumulate(const StepBatch& batch, double learning_rate, int64_t step) {
-  return together([&] {
+  return in_common_work([&] {
     if (!is_alone()) {
       MessageWriter out = message(Command::accumulate);
       put(out.put(step).put(learning_rate), batch);
-      tell_all(out);
+      send_all(out);
     }
     session_->accumulate(batch, learning_rate, step);
   });
 }
 
 void Crew::apply(const WeightDecay& weight_decay) {
-  return together([&] {
-    tell_all(message(Command::apply).put(weight_decay));
+  return in_common_work([&] {
+    send_all(message(Command::apply).put(weight_decay));
     session_->apply(weight_decay);
   });
 }
 
 StepResult Crew::result() {
-  return together([&] {
-    tell_all(Command::result);
+  return in_common_work([&] {
+    send_all(Command::result);
     return session_->result();
   });
 }
 
 double Crew::evaluate(const StepBatch& batch, const ProgressCallback& progress) {
-  return together([&] {
+  return in_common_work([&] {
     if (is_alone()) return session_->evaluate(batch, progress);
     MessageWriter out = message(Command::losses);
     put(out, batch);
-    tell_all(out);
+    send_all(out);
     const int last_stage = layout().stages - 1;
     std::vector<std::vector<double>> losses;  // of each replica's micro-batches
     std::vector<double> own = session_->losses(batch, progress);
@@ -259,7 +259,7 @@ double Crew::evaluate(const StepBatch& batch, const ProgressCallback& progress) 
         losses.push_back(own);
         continue;
       }
-      const std::vector<uint8_t> answer = hear(rank);
+      const std::vector<uint8_t> answer = receive(rank);
       losses.push_back(MessageReader(answer).get_vector<double>());
     }
     double sum = 0.0;
@@ -272,13 +272,13 @@ double Crew::evaluate(const StepBatch& batch, const ProgressCallback& progress) 
 }
 
 std::vector<LearnerEvent> Crew::take_events() {
-  return together([&] {
+  return in_common_work([&] {
     std::vector<LearnerEvent> events = session_->learner().take_events();
     if (layout().stages == 1) return events;
     for (int stage = 1; stage < layout().stages; ++stage) {
       const int rank = layout().rank_of(0, stage);
-      tell(rank, message(Command::take_events));
-      const std::vector<uint8_t> answer = hear(rank);
+      send(rank, message(Command::take_events));
+      const std::vector<uint8_t> answer = receive(rank);
       MessageReader in(answer);
       for (auto left = in.get<size_t>(); left > 0; --left) {
         std::string name = in.get_text();
@@ -290,32 +290,32 @@ std::vector<LearnerEvent> Crew::take_events() {
 }
 
 void Crew::schedule_restored() {
-  return together([&] {
-    tell_all(Command::schedule_restored);
+  return in_common_work([&] {
+    send_all(Command::schedule_restored);
     session_->schedule_restored();
   });
 }
 
 void Crew::restored() {
-  return together([&] {
-    tell_all(Command::restored);
+  return in_common_work([&] {
+    send_all(Command::restored);
     session_->restored();
   });
 }
 
 void Crew::reserve_master_files() {
-  return together([&] {
-    tell_all(Command::reserve_masters);
+  return in_common_work([&] {
+    send_all(Command::reserve_masters);
     session_->reserve_master_files();
   });
 }
 
 std::string Crew::non_finite_parameter() {
-  return together([&] {
-    tell_all(Command::non_finite);
+  return in_common_work([&] {
+    send_all(Command::non_finite);
     std::string name = session_->non_finite_parameter();
     for (int rank = 1; rank < ranks(); ++rank) {
-      const std::vector<uint8_t> answer = hear(rank);
+      const std::vector<uint8_t> answer = receive(rank);
       if (name.empty()) name = MessageReader(answer).get_text();
     }
     return name;
@@ -340,8 +340,8 @@ void Crew::visit(const StateVisitor& visitor) {
   session_->visit([&](const StateRef& state) { add(state, 0); });
   for (int stage = 1; stage < layout().stages; ++stage) {
     const int rank = layout().rank_of(0, stage);
-    tell(rank, message(Command::list_states));
-    const std::vector<uint8_t> answer = hear(rank);
+    send(rank, message(Command::list_states));
+    const std::vector<uint8_t> answer = receive(rank);
     MessageReader in(answer);
     for (auto left = in.get<size_t>(); left > 0; --left) add(get_state(in), rank);
   }
@@ -356,14 +356,14 @@ void Crew::visit(const StateVisitor& visitor) {
 }
 
 std::vector<SafetensorsSpec> Crew::weights() {
-  return together([&] {
+  return in_common_work([&] {
     std::vector<SafetensorsSpec> all = SessionResult(*session_).weights();
     std::set<std::string> names;
     for (const SafetensorsSpec& spec : all) names.insert(spec.name);
     for (int stage = 1; stage < layout().stages; ++stage) {
       const int rank = layout().rank_of(0, stage);
-      tell(rank, message(Command::list_weights));
-      const std::vector<uint8_t> answer = hear(rank);
+      send(rank, message(Command::list_weights));
+      const std::vector<uint8_t> answer = receive(rank);
       MessageReader in(answer);
       for (auto left = in.get<size_t>(); left > 0; --left) {
         SafetensorsSpec spec{in.get_text(), in.get_text(), in.get_vector<int64_t>()};
@@ -379,8 +379,8 @@ std::vector<SafetensorsSpec> Crew::weights() {
 void Crew::write_weight(const std::string& name, const ByteSink& sink) {
   const auto owner = owners_.find(name);
   if (owner == owners_.end()) return SessionResult(*session_).write_weight(name, sink);
-  tell(owner->second, message(Command::write_weight).put(name));
-  take_all(sink, [&] { return hear(owner->second); });
+  send(owner->second, message(Command::write_weight).put(name));
+  take_all(sink, [&] { return receive(owner->second); });
 }
 
 namespace {
@@ -393,12 +393,12 @@ RankReport report_of(const Session& session, const std::string& host) {
 }  // namespace
 
 std::vector<RankReport> Crew::reports() {
-  return together([&] {
+  return in_common_work([&] {
     std::vector<RankReport> all;
     all.push_back(report_of(*session_, is_alone() ? "" : transport_->host(0)));
     for (int rank = 1; rank < ranks(); ++rank) {
-      tell(rank, message(Command::memory));
-      const std::vector<uint8_t> answer = hear(rank);
+      send(rank, message(Command::memory));
+      const std::vector<uint8_t> answer = receive(rank);
       MessageReader in(answer);
       RankReport& report = all.emplace_back();
       report.host = transport_->host(rank);

@@ -74,17 +74,17 @@ class Crew : public ResultSource {
   class State;
   // Runs work that other ranks share; is_in_common_work() is true meanwhile.
   template <class Work>
-  auto together(const Work& work);
+  auto in_common_work(const Work& work);
   struct Listed;
   std::vector<std::vector<uint8_t>> begin_together(const std::function<void()>& work);
   void communicate(const std::function<void()>& work);
 
   bool is_alone() const { return transport_ == nullptr; }
   int ranks() const { return layout().ranks(); }
-  void tell(int rank, const MessageWriter& message);
-  void tell_all(const MessageWriter& message);
-  void tell_all(Command command);
-  std::vector<uint8_t> hear(int rank);
+  void send(int rank, const MessageWriter& message);
+  void send_all(const MessageWriter& message);
+  void send_all(Command command);
+  std::vector<uint8_t> receive(int rank);
   // The ranks that hold the same stage as `rank`, itself included.
   std::vector<int> replicas_of(int rank) const;
 

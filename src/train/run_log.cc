@@ -18,7 +18,7 @@ namespace jackscrew {
 namespace {
 
 // Prints a line that has the program's own colour codes.
-void speak(const TrainConsole& console, const std::string& line) {
+void print_line(const TrainConsole& console, const std::string& line) {
   if (!console.style.quiet) write_message(console.out, line + "\n");
 }
 
@@ -29,7 +29,7 @@ std::string data_names(const Recipe& recipe) {
 }  // namespace
 
 void say(const TrainConsole& console, const std::string& line) {
-  speak(console, one_line(line));
+  print_line(console, one_line(line));
 }
 
 RunLog::RunLog(const Run& run, const fs::path& output, std::optional<int64_t> resumed,
@@ -228,7 +228,7 @@ void RunLog::step(int64_t done, const StepResult& result, double seconds_left) {
     line.host_budget = run_.recipe.host_memory;
   }
   line.seconds_left = seconds_left;
-  speak(run_.console, format_step_line(line, run_.console.colour, run_.console.width));
+  print_line(run_.console, format_step_line(line, run_.console.colour, run_.console.width));
   log_booked(done);
   warn_of_refused_graphs();
   events_.write(EventKind::step, done,

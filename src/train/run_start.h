@@ -20,8 +20,8 @@ int64_t total_steps(const Recipe& recipe, int64_t steps_per_epoch);
 
 // A complete result of this very recipe: nothing is left to do.
 struct FinishedRun {
-  int64_t step = 0;   // its last
-  std::string go_on;  // a hint: how its training can be continued
+  int64_t step = 0;           // its last
+  std::string continue_hint;  // a hint: how its training can be continued
 };
 
 struct RunStart {

@@ -40,7 +40,7 @@ bool RunWatch::out_of_patience() const {
          worse_evaluations_ >= options_.early_stopping_patience;
 }
 
-bool RunWatch::barks() const {
+bool RunWatch::losses_too_high() const {
   return options_.loss_watchdog_threshold > 0 && high_losses_ >= options_.loss_watchdog_patience;
 }
 

@@ -27,7 +27,7 @@ class RunWatch {
   // Whether the evaluations have not improved for as long as allowed.
   bool out_of_patience() const;
   // Whether the losses of the last steps were all too high.
-  bool barks() const;
+  bool losses_too_high() const;
   std::optional<Best> best() const { return best_; }
 
  private:

@@ -109,7 +109,7 @@ class Trainer {
 
   // Writes the exports beside the result, after this run or for one that had ended before. Other
   // ranks take no part.
-  void leave_exports() {
+  void write_exports() {
     const fs::path output = claim_->path();
     if (lacks_exports(recipe_, output)) {
       log_.reset();
@@ -118,7 +118,7 @@ class Trainer {
       style.check = [this] {
         if (stop_requested()) throw Error(ErrorKind::interrupted, "stopped");
       };
-      write_exports(recipe_, files_, output, style, [&](const WrittenExport& written) {
+      jackscrew::write_exports(recipe_, files_, output, style, [&](const WrittenExport& written) {
         say(fmt::format("export    {}: {}", one_line(written.path.string()),
                         human_bytes(written.bytes)));
         for (const std::string& note : written.notes) say("          " + one_line(note));
@@ -148,7 +148,7 @@ class Trainer {
                     counted(finished.step, "step"),
                     lacks_exports(recipe_, recipe_.output_dir) ? "" : "; nothing to do"));
     say(fmt::format("          to continue, {}; to start over and replace it, overwrite=true",
-                    finished.go_on));
+                    finished.continue_hint));
   }
 
   void check_model() {
@@ -233,7 +233,7 @@ class Trainer {
 
   void evaluate_now(int64_t step) {
     if (data_.evaluation.size() == 0) return;
-    look();
+    wait_for_result();
     const ScoreBatch score = [this](const StepBatch& batch, const ProgressCallback& progress) {
       return crew_->evaluate(batch, progress);
     };
@@ -250,7 +250,7 @@ class Trainer {
 
   void save_now(int64_t step) {
     if (step == saved_step_) return;
-    look();
+    wait_for_result();
     require_finite_parameters(step);
     const fs::path before = claim_->path();
     if (step < total_steps_ && !stop_requested()) crew_->reserve_master_files();
@@ -296,7 +296,7 @@ class Trainer {
   }
 
   // Waits for the device, and ends the run if a step was not finite.
-  StepResult look() {
+  StepResult wait_for_result() {
     const Stopwatch watch;
     const StepResult result = crew_->result();
     log_->waited(watch.seconds());
@@ -324,12 +324,12 @@ class Trainer {
       }
       log_->worked(batch, watch.seconds());
       if (done % recipe_.logging_steps == 0 || done == total_steps_) {
-        const StepResult result = look();
+        const StepResult result = wait_for_result();
         const double left = run_watch.seconds() / static_cast<double>(done - first) *
                             static_cast<double>(total_steps_ - done);
         log_->step(done, result, left);
         watch_.logged(result.loss);
-        if (watch_.barks()) give_up(done, result.loss);
+        if (watch_.losses_too_high()) give_up(done, result.loss);
       }
       const bool due = recipe_.eval_steps > 0 && done % recipe_.eval_steps == 0;
       if (due || done == total_steps_) evaluate_now(done);
@@ -490,7 +490,7 @@ void train(const Recipe& recipe, const TrainConsole& console, Transport* transpo
     throw;
   }
   dismiss(transport, 0);
-  trainer->leave_exports();
+  trainer->write_exports();
 }
 
 }  // namespace jackscrew

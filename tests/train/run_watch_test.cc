@@ -31,12 +31,12 @@ TEST(RunWatch, WaitsForABetterEvaluation) {
 TEST(RunWatch, BarksWhenTheLossStaysHigh) {
   RunWatch watch({.loss_watchdog_threshold = 5.0, .loss_watchdog_patience = 2});
   for (const double loss : {6.0, 4.0, 7.0}) watch.logged(loss);
-  EXPECT_FALSE(watch.barks());
+  EXPECT_FALSE(watch.losses_too_high());
   watch.logged(5.5);
-  EXPECT_TRUE(watch.barks());
+  EXPECT_TRUE(watch.losses_too_high());
   RunWatch off({});
   for (int i = 0; i < 10; ++i) off.logged(1e9);
-  EXPECT_FALSE(off.barks());
+  EXPECT_FALSE(off.losses_too_high());
 }
 
 // A rate at which the model becomes worse after a few steps.

@@ -14,12 +14,14 @@ namespace {
 using jinja::Text;
 using jinja::Value;
 
-void add(std::vector<Segment>& segments, std::string_view text, bool trained, bool marker) {
+void add(std::vector<Segment>& segments, std::string_view text, bool trained,
+         bool is_template_text) {
   if (text.empty()) return;
-  if (!segments.empty() && segments.back().trained == trained && segments.back().marker == marker) {
+  if (!segments.empty() && segments.back().trained == trained &&
+      segments.back().is_template_text == is_template_text) {
     segments.back().text += text;
   } else {
-    segments.push_back({std::string(text), trained, marker});
+    segments.push_back({std::string(text), trained, is_template_text});
   }
 }
 
@@ -333,7 +335,7 @@ EncodedSegments encode_segments(const Tokenizer& tokenizer, std::span<const Segm
     if (segment.trained != pending_trained) flush();
     pending_trained = segment.trained;
     std::string_view rest = segment.text;
-    while (segment.marker) {
+    while (segment.is_template_text) {
       const auto special = tokenizer.next_special(rest);
       if (!special) break;
       pending += rest.substr(0, special->begin);

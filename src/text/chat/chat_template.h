@@ -55,7 +55,7 @@ struct Segment {
   bool trained = false;
   // `text` is the template's own: special tokens spelled out in it are special tokens. Other
   // segments are contents, in which they stay plain text.
-  bool marker = false;
+  bool is_template_text = false;
 };
 
 struct RenderedChat {

@@ -30,7 +30,7 @@ class Function : public Object {
 Value range(Runtime& runtime, Arguments arguments) {
   constexpr int64_t kMaxItems = 100000;  // the limit of jinja2's sandbox
   const bool has_end = arguments.positional.size() > 1;
-  const Bound bound("range", "start ? stop step", std::move(arguments));
+  const BoundArguments bound("range", "start ? stop step", std::move(arguments));
   const int64_t begin = has_end ? bound.integer(0, 0) : 0;
   const int64_t end = has_end ? bound.integer(1, 0) : bound.integer(0, 0);
   const int64_t step = bound.integer(2, 1);
@@ -75,12 +75,12 @@ Value make_namespace(Runtime& runtime, Arguments arguments) {
 }
 
 Value raise_exception(Runtime&, Arguments arguments) {
-  const Bound bound("raise_exception", "message", std::move(arguments));
+  const BoundArguments bound("raise_exception", "message", std::move(arguments));
   throw Refusal(to_text(bound[0]).bytes());
 }
 
 Value strftime_now(Runtime& runtime, Arguments arguments) {
-  const Bound bound("strftime_now", "format", std::move(arguments));
+  const BoundArguments bound("strftime_now", "format", std::move(arguments));
   return Value::text(format_time(runtime.now(), bound.text(0).view()), kTemplate);
 }
 

@@ -447,7 +447,7 @@ Interpreter::Flow Interpreter::execute(const Statements& statements) {
 }
 
 Interpreter::Flow Interpreter::execute(const Block& block) {
-  for (const std::string& name : *block.hidden) {
+  for (const std::string& name : *block.undefined_at_start) {
     set(name, Value::undefined(fmt::format("\"{}\" is undefined", name)));
   }
   return execute(block.statements);

@@ -13,7 +13,7 @@ namespace {
 struct Method {
   std::string_view name;
   std::string_view parameters;
-  Value (*apply)(const Value& object, const Bound& arguments);
+  Value (*apply)(const Value& object, const BoundArguments& arguments);
 };
 
 // `object.method`, not yet called.
@@ -26,7 +26,7 @@ class BoundMethod : public Object {
   bool callable() const override { return true; }
   Value call(Runtime&, Arguments arguments) override {
     const std::string what = fmt::format("the method \"{}\"", method_.name);
-    return method_.apply(object_, Bound(what, method_.parameters, std::move(arguments)));
+    return method_.apply(object_, BoundArguments(what, method_.parameters, std::move(arguments)));
   }
 
  private:
@@ -39,25 +39,25 @@ const Text& self(const Value& object) {
 }
 
 // The text argument, or null if it is none or was not passed.
-const Text* text_or_null(const Bound& arguments, size_t parameter) {
+const Text* text_or_null(const BoundArguments& arguments, size_t parameter) {
   if (!arguments.has(parameter) || arguments[parameter].is_none()) return nullptr;
   return &arguments.text(parameter);
 }
 
 template <Side side>
-Value strip_method(const Value& object, const Bound& arguments) {
+Value strip_method(const Value& object, const BoundArguments& arguments) {
   return strip(self(object), side, text_or_null(arguments, 0));
 }
 
 template <bool from_right>
-Value split_method(const Value& object, const Bound& arguments) {
+Value split_method(const Value& object, const BoundArguments& arguments) {
   return Value::list(
       split(self(object), text_or_null(arguments, 0), arguments.integer(1, -1), from_right));
 }
 
 // Whether the text starts (or ends) with the argument, or with one item of a tuple.
 template <bool (*fits)(std::string_view, std::string_view)>
-Value affix_method(const Value& object, const Bound& arguments) {
+Value affix_method(const Value& object, const BoundArguments& arguments) {
   const Sequence* several = arguments[0].as_sequence();
   if (several == nullptr) return fits(self(object).view(), arguments.text(0).view());
   if (several->kind != SequenceKind::tuple) fail("a {} of affixes", arguments[0].type_name());
@@ -77,7 +77,7 @@ bool ends(std::string_view text, std::string_view suffix) {
 
 // str.find and str.rfind, in characters.
 template <bool from_right>
-Value find_method(const Value& object, const Bound& arguments) {
+Value find_method(const Value& object, const BoundArguments& arguments) {
   const std::string_view text = self(object).view();
   const std::string_view part = arguments.text(0).view();
   const size_t at = from_right ? text.rfind(part) : text.find(part);
@@ -85,7 +85,7 @@ Value find_method(const Value& object, const Bound& arguments) {
   return Value::size(count_characters(text.substr(0, at)));
 }
 
-Value count_in_text(const Value& object, const Bound& arguments) {
+Value count_in_text(const Value& object, const BoundArguments& arguments) {
   const std::string_view text = self(object).view();
   const std::string_view part = arguments.text(0).view();
   if (part.empty()) return Value::size(count_characters(text) + 1);
@@ -97,7 +97,7 @@ Value count_in_text(const Value& object, const Bound& arguments) {
   return count;
 }
 
-Value join_method(const Value& object, const Bound& arguments) {
+Value join_method(const Value& object, const BoundArguments& arguments) {
   const Values items = to_values(arguments[0].defined());
   for (const Value& item : items) {
     if (item.as_text() == nullptr) fail("join of a {}", item.type_name());
@@ -105,7 +105,7 @@ Value join_method(const Value& object, const Bound& arguments) {
   return join(self(object), iterate(Value::list(items)));
 }
 
-Value is_digit_method(const Value& object, const Bound&) {
+Value is_digit_method(const Value& object, const BoundArguments&) {
   const std::string_view text = self(object).view();
   if (!is_ascii(text)) fail("isdigit of a text beyond ASCII");
   return !text.empty() &&
@@ -123,35 +123,37 @@ constexpr Method kTextMethods[] = {
     {"split", "? sep maxsplit", split_method<false>},
     {"rsplit", "? sep maxsplit", split_method<true>},
     {"splitlines", "? keepends",
-     [](const Value& object, const Bound& a) {
+     [](const Value& object, const BoundArguments& a) {
        return Value::list(split_lines(self(object), a.flag(0, false)));
      }},
     {"startswith", "prefix", affix_method<starts>},
     {"endswith", "suffix", affix_method<ends>},
     {"removeprefix", "prefix",
-     [](const Value& object, const Bound& a) -> Value {
+     [](const Value& object, const BoundArguments& a) -> Value {
        const size_t size = a.text(0).size();
        const Text& text = self(object);
        return starts(text.view(), a.text(0).view()) ? text.substr(size, text.size() - size) : text;
      }},
     {"removesuffix", "suffix",
-     [](const Value& object, const Bound& a) -> Value {
+     [](const Value& object, const BoundArguments& a) -> Value {
        const Text& text = self(object);
        return ends(text.view(), a.text(0).view()) ? text.substr(0, text.size() - a.text(0).size())
                                                   : text;
      }},
     {"replace", "old new ? count",
-     [](const Value& object, const Bound& a) -> Value {
+     [](const Value& object, const BoundArguments& a) -> Value {
        return replace(self(object), a.text(0), a.text(1), a.integer(2, -1));
      }},
     {"upper", "",
-     [](const Value& object, const Bound&) -> Value { return to_upper(self(object)); }},
+     [](const Value& object, const BoundArguments&) -> Value { return to_upper(self(object)); }},
     {"lower", "",
-     [](const Value& object, const Bound&) -> Value { return to_lower(self(object)); }},
+     [](const Value& object, const BoundArguments&) -> Value { return to_lower(self(object)); }},
     {"capitalize", "",
-     [](const Value& object, const Bound&) -> Value { return capitalize(self(object)); }},
+     [](const Value& object, const BoundArguments&) -> Value { return capitalize(self(object)); }},
     {"title", "",
-     [](const Value& object, const Bound&) -> Value { return title(self(object), is_no_letter); }},
+     [](const Value& object, const BoundArguments&) -> Value {
+       return title(self(object), is_no_letter);
+     }},
     {"find", "sub", find_method<false>},
     {"rfind", "sub", find_method<true>},
     {"count", "sub", count_in_text},
@@ -159,13 +161,13 @@ constexpr Method kTextMethods[] = {
     {"isdigit", "", is_digit_method},
 };
 
-Value copy(const Value& object, const Bound&) {
+Value copy(const Value& object, const BoundArguments&) {
   return object;
 }
 
 constexpr Method kListMethods[] = {
     {"index", "value",
-     [](const Value& object, const Bound& a) -> Value {
+     [](const Value& object, const BoundArguments& a) -> Value {
        const Values& items = object.as_sequence()->items;
        const auto found = std::find_if(items.begin(), items.end(),
                                        [&](const Value& item) { return equal(item, a[0]); });
@@ -173,7 +175,7 @@ constexpr Method kListMethods[] = {
        return static_cast<int64_t>(found - items.begin());
      }},
     {"count", "value",
-     [](const Value& object, const Bound& a) -> Value {
+     [](const Value& object, const BoundArguments& a) -> Value {
        const Values& items = object.as_sequence()->items;
        return static_cast<int64_t>(std::count_if(
            items.begin(), items.end(), [&](const Value& item) { return equal(item, a[0]); }));
@@ -191,23 +193,23 @@ Value view(const Value& object, const Get& get) {
 
 constexpr Method kDictMethods[] = {
     {"get", "key ? default",
-     [](const Value& object, const Bound& a) -> Value {
+     [](const Value& object, const BoundArguments& a) -> Value {
        if (!a[0].hashable()) fail("a {} as a key", a[0].type_name());
        const Value* found = object.as_dict()->find(a[0]);
        return found != nullptr ? *found : a.value(1, None{});
      }},
     {"items", "",
-     [](const Value& object, const Bound&) {
+     [](const Value& object, const BoundArguments&) {
        return view(object, [](const auto& item) {
          return Value::tuple({item.first, item.second});
        });
      }},
     {"keys", "",
-     [](const Value& object, const Bound&) {
+     [](const Value& object, const BoundArguments&) {
        return view(object, [](const auto& item) { return item.first; });
      }},
     {"values", "",
-     [](const Value& object, const Bound&) {
+     [](const Value& object, const BoundArguments&) {
        return view(object, [](const auto& item) { return item.second; });
      }},
     {"copy", "", copy},

@@ -26,7 +26,8 @@ struct ScopeNames {
   ScopeNames* outer;
   int branches = 0;                   // number of enclosing {% if %}
   std::map<std::string, bool> names;  // name -> whether it is local, as far as this scope shows
-  std::shared_ptr<std::vector<std::string>> hidden = std::make_shared<std::vector<std::string>>();
+  std::shared_ptr<std::vector<std::string>> undefined_at_start =
+      std::make_shared<std::vector<std::string>>();
 
   void load(const std::string& name) { names.emplace(name, false); }
   void store(const std::string& name) { names.emplace(name, branches == 0); }
@@ -38,7 +39,7 @@ struct ScopeNames {
       for (const ScopeNames* scope = outer; scope != nullptr; scope = scope->outer) {
         mentioned = mentioned || scope->names.contains(name);
       }
-      if (!mentioned) hidden->push_back(name);
+      if (!mentioned) undefined_at_start->push_back(name);
     }
   }
 };
@@ -67,7 +68,7 @@ class Parser : public ExpressionParser {
     ScopeNames& scope = scopes_.emplace_back(scope_);
     for (const std::string& name : parameters) scope.load(name);
     scope_ = &scope;
-    Block block{parse(), scope.hidden};
+    Block block{parse(), scope.undefined_at_start};
     scope_ = scope.outer;
     return block;
   }

@@ -11,7 +11,7 @@ namespace jackscrew::jinja {
 
 namespace {
 
-Value trim(Runtime&, const Value& subject, const Bound& arguments) {
+Value trim(Runtime&, const Value& subject, const BoundArguments& arguments) {
   const bool any = arguments.has(0) && !arguments[0].is_none();
   return strip(to_text(subject), Side::both, any ? &arguments.text(0) : nullptr);
 }
@@ -22,13 +22,13 @@ bool ends_word(uint32_t c) {
   return is_space(c) || (c < 0x80 && kSigns.find(static_cast<char>(c)) != kSigns.npos);
 }
 
-Value replace_filter(Runtime&, const Value& subject, const Bound& arguments) {
+Value replace_filter(Runtime&, const Value& subject, const BoundArguments& arguments) {
   const bool counted = arguments.has(2) && !arguments[2].is_none();
   return replace(to_text(subject), to_text(arguments[0]), to_text(arguments[1]),
                  counted ? arguments.integer(2, -1) : -1);
 }
 
-Value indent(Runtime&, const Value& subject, const Bound& arguments) {
+Value indent(Runtime&, const Value& subject, const BoundArguments& arguments) {
   if (subject.defined().as_text() == nullptr) fail("indent of a {}", subject.type_name());
   Text indention;
   if (arguments.has(0) && arguments[0].as_text() != nullptr) {
@@ -84,7 +84,7 @@ std::optional<double> to_float(const Value& value) {
   return value.as_text() == nullptr ? std::nullopt : parse<double>(plain_number(*value.as_text()));
 }
 
-Value int_filter(Runtime&, const Value& subject, const Bound& arguments) {
+Value int_filter(Runtime&, const Value& subject, const BoundArguments& arguments) {
   if (arguments.integer(1, 10) != 10) fail("int: a base other than 10");
   if (const auto integer = subject.as_integer()) return *integer;
   if (subject.as_text() != nullptr) {
@@ -96,12 +96,12 @@ Value int_filter(Runtime&, const Value& subject, const Bound& arguments) {
   return static_cast<int64_t>(*number);
 }
 
-Value float_filter(Runtime&, const Value& subject, const Bound& arguments) {
+Value float_filter(Runtime&, const Value& subject, const BoundArguments& arguments) {
   const auto number = to_float(subject);
   return number ? Value(*number) : arguments.value(0, 0.0);
 }
 
-Value round_filter(Runtime&, const Value& subject, const Bound& arguments) {
+Value round_filter(Runtime&, const Value& subject, const BoundArguments& arguments) {
   const int64_t precision = arguments.integer(0, 0);
   const std::string method = arguments.has(1) ? arguments.text(1).bytes() : "common";
   if (!subject.defined().is_number()) fail("round of a {}", subject.type_name());
@@ -120,19 +120,19 @@ Value round_filter(Runtime&, const Value& subject, const Bound& arguments) {
   fail("round: the method \"{}\"", method);
 }
 
-Value abs_filter(Runtime&, const Value& subject, const Bound&) {
+Value abs_filter(Runtime&, const Value& subject, const BoundArguments&) {
   if (subject.defined().as_float() != nullptr) return std::fabs(*subject.as_float());
   const auto integer = subject.as_integer();
   if (!integer) fail("abs of a {}", subject.type_name());
   return *integer < 0 ? apply(Unary::Operator::minus, *integer) : Value(*integer);
 }
 
-Value default_filter(Runtime&, const Value& subject, const Bound& arguments) {
+Value default_filter(Runtime&, const Value& subject, const BoundArguments& arguments) {
   const bool replaced = subject.is_undefined() || (arguments.flag(1, false) && !subject.truth());
   return replaced ? arguments.value(0, Text()) : subject;
 }
 
-Value tojson(Runtime&, const Value& subject, const Bound& arguments) {
+Value tojson(Runtime&, const Value& subject, const BoundArguments& arguments) {
   JsonStyle style;
   style.ensure_ascii = arguments.flag(0, false);
   style.sort_keys = arguments.flag(3, false);
@@ -158,19 +158,25 @@ Value tojson(Runtime&, const Value& subject, const Bound& arguments) {
 constexpr Filter kScalarFilters[] = {
     {"trim", "? chars", trim, nullptr},
     {"upper", "",
-     [](Runtime&, const Value& v, const Bound&) -> Value { return to_upper(to_text(v)); }, nullptr},
+     [](Runtime&, const Value& v, const BoundArguments&) -> Value { return to_upper(to_text(v)); },
+     nullptr},
     {"lower", "",
-     [](Runtime&, const Value& v, const Bound&) -> Value { return to_lower(to_text(v)); }, nullptr},
+     [](Runtime&, const Value& v, const BoundArguments&) -> Value { return to_lower(to_text(v)); },
+     nullptr},
     {"capitalize", "",
-     [](Runtime&, const Value& v, const Bound&) -> Value { return capitalize(to_text(v)); },
+     [](Runtime&, const Value& v, const BoundArguments&) -> Value {
+       return capitalize(to_text(v));
+     },
      nullptr},
     {"title", "",
-     [](Runtime&, const Value& v, const Bound&) -> Value { return title(to_text(v), ends_word); },
+     [](Runtime&, const Value& v, const BoundArguments&) -> Value {
+       return title(to_text(v), ends_word);
+     },
      nullptr},
     {"replace", "old new ? count", replace_filter, nullptr},
     {"indent", "? width first blank", indent, nullptr},
-    {"string", "", [](Runtime&, const Value& v, const Bound&) -> Value { return to_text(v); },
-     nullptr},
+    {"string", "",
+     [](Runtime&, const Value& v, const BoundArguments&) -> Value { return to_text(v); }, nullptr},
     {"int", "? default base", int_filter, nullptr},
     {"float", "? default", float_filter, nullptr},
     {"round", "? precision method", round_filter, nullptr},

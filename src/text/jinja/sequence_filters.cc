@@ -62,7 +62,7 @@ Value key_of(const Value& item, const Getter& getter, bool case_sensitive) {
   return case_sensitive ? key : without_case(key);
 }
 
-Value length_filter(Runtime&, const Value& subject, const Bound&) {
+Value length_filter(Runtime&, const Value& subject, const BoundArguments&) {
   const auto size = length(subject);
   if (!size) fail("the length of a {}", subject.type_name());
   return *size;
@@ -81,17 +81,17 @@ Values pairs_of(const Dict& dict) {
   return pairs;
 }
 
-Value first(Runtime&, const Value& subject, const Bound&) {
+Value first(Runtime&, const Value& subject, const BoundArguments&) {
   return iterate(subject)().value_or(Value::undefined("there is no first item"));
 }
 
-Value last(Runtime&, const Value& subject, const Bound&) {
+Value last(Runtime&, const Value& subject, const BoundArguments&) {
   if (subject.as_generator() != nullptr) fail("the last of a generator");
   const Values items = to_values(subject);
   return items.empty() ? Value::undefined("there is no last item") : items.back();
 }
 
-Value join_filter(Runtime&, const Value& subject, const Bound& arguments) {
+Value join_filter(Runtime&, const Value& subject, const BoundArguments& arguments) {
   const Getter getter(arguments.value(1, None{}));
   const Iterator items = iterate(subject);
   return join(to_text(arguments.value(0, Text())), [&]() -> std::optional<Value> {
@@ -100,17 +100,17 @@ Value join_filter(Runtime&, const Value& subject, const Bound& arguments) {
   });
 }
 
-Value list_filter(Runtime&, const Value& subject, const Bound&) {
+Value list_filter(Runtime&, const Value& subject, const BoundArguments&) {
   return Value::list(to_values(subject));
 }
 
-Value items_filter(Runtime&, const Value& subject, const Bound&) {
+Value items_filter(Runtime&, const Value& subject, const BoundArguments&) {
   if (subject.is_undefined()) return Value::generator(0, [] { return std::nullopt; });
   if (subject.as_dict() == nullptr) fail("items of a {}", subject.type_name());
   return read_once(pairs_of(*subject.as_dict()));
 }
 
-Value reverse(Runtime&, const Value& subject, const Bound&) {
+Value reverse(Runtime&, const Value& subject, const BoundArguments&) {
   if (subject.as_text() != nullptr) return get_slice(subject, None{}, None{}, int64_t{-1});
   Values items = to_values(subject);
   std::reverse(items.begin(), items.end());
@@ -131,7 +131,7 @@ Values sorted(Values items, bool reversed, const std::function<Value(const Value
   return out;
 }
 
-Value sort(Runtime&, const Value& subject, const Bound& arguments) {
+Value sort(Runtime&, const Value& subject, const BoundArguments& arguments) {
   const Value attribute = arguments.value(2, None{});
   if (attribute.as_text() != nullptr && contains(attribute, Value::text(","))) {
     fail("sort by several attributes");
@@ -144,7 +144,7 @@ Value sort(Runtime&, const Value& subject, const Bound& arguments) {
   }));
 }
 
-Value dictsort(Runtime&, const Value& subject, const Bound& arguments) {
+Value dictsort(Runtime&, const Value& subject, const BoundArguments& arguments) {
   if (subject.defined().as_dict() == nullptr) fail("dictsort of a {}", subject.type_name());
   const std::string by = arguments.has(1) ? arguments.text(1).bytes() : "key";
   if (by != "key" && by != "value") fail("dictsort by \"{}\"", by);
@@ -155,7 +155,7 @@ Value dictsort(Runtime&, const Value& subject, const Bound& arguments) {
              [&](const Value& item) { return key_of(item, getter, case_sensitive); }));
 }
 
-Value unique(Runtime& runtime, const Value& subject, const Bound& arguments) {
+Value unique(Runtime& runtime, const Value& subject, const BoundArguments& arguments) {
   const Getter getter(arguments.value(1, None{}));
   const bool case_sensitive = arguments.flag(0, false);
   Values seen;
@@ -174,7 +174,7 @@ Value unique(Runtime& runtime, const Value& subject, const Bound& arguments) {
 }
 
 template <Comparison::Operator better>
-Value extreme(Runtime&, const Value& subject, const Bound& arguments) {
+Value extreme(Runtime&, const Value& subject, const BoundArguments& arguments) {
   const Getter getter(arguments.value(1, None{}));
   const bool case_sensitive = arguments.flag(0, false);
   const Iterator items = iterate(subject);
@@ -189,7 +189,7 @@ Value extreme(Runtime&, const Value& subject, const Bound& arguments) {
   return *best;
 }
 
-Value sum(Runtime&, const Value& subject, const Bound& arguments) {
+Value sum(Runtime&, const Value& subject, const BoundArguments& arguments) {
   const Getter getter(arguments.value(0, None{}));
   Value total = arguments.value(1, int64_t{0});
   if (total.as_text() != nullptr) fail("sum of texts");
@@ -208,7 +208,7 @@ Value map(Runtime& runtime, const Value& subject, const Arguments& arguments) {
   const int depth = depth_of(subject, arguments);
   const Iterator items = iterate_if_any(subject);
   if (arguments.positional.empty()) {
-    const Bound bound("the filter \"map\"", "attribute ? default", arguments);
+    const BoundArguments bound("the filter \"map\"", "attribute ? default", arguments);
     return Value::generator(depth,
                             [items, getter = Getter(bound[0]),
                              otherwise = bound.value(1, None{})]() -> std::optional<Value> {

@@ -123,7 +123,7 @@ struct Block {
   Statements statements;
   // Names that are undefined when it begins, even if enclosing scopes define them (parser.cc,
   // ScopeNames).
-  std::shared_ptr<const std::vector<std::string>> hidden;
+  std::shared_ptr<const std::vector<std::string>> undefined_at_start;
 };
 
 // The target of an assignment: a name, an attribute of a namespace, or a tuple of targets.

@@ -7,7 +7,8 @@
 
 namespace jackscrew::jinja {
 
-Bound::Bound(std::string_view what, std::string_view parameters, Arguments arguments)
+BoundArguments::BoundArguments(std::string_view what, std::string_view parameters,
+                               Arguments arguments)
     : what_(what) {
   bool optional = false;
   size_t next = 0;  // next positional argument
@@ -32,7 +33,7 @@ Bound::Bound(std::string_view what, std::string_view parameters, Arguments argum
   }
 }
 
-int64_t Bound::integer(size_t parameter, int64_t otherwise) const {
+int64_t BoundArguments::integer(size_t parameter, int64_t otherwise) const {
   if (!has(parameter)) return otherwise;
   const auto integer = values_[parameter]->defined().as_integer();
   if (!integer) {
@@ -41,11 +42,11 @@ int64_t Bound::integer(size_t parameter, int64_t otherwise) const {
   return *integer;
 }
 
-bool Bound::flag(size_t parameter, bool otherwise) const {
+bool BoundArguments::flag(size_t parameter, bool otherwise) const {
   return has(parameter) ? values_[parameter]->truth() : otherwise;
 }
 
-const Text& Bound::text(size_t parameter) const {
+const Text& BoundArguments::text(size_t parameter) const {
   const Text* text = values_[parameter]->defined().as_text();
   if (text == nullptr) {
     fail("{}: a {} where a text is expected", what_, values_[parameter]->type_name());
@@ -58,12 +59,13 @@ Value call_filter(Runtime& runtime, const Filter& filter, const Value& subject,
   runtime.count_steps(1);
   if (filter.apply_any != nullptr) return filter.apply_any(runtime, subject, arguments);
   const std::string what = fmt::format("the filter \"{}\"", filter.name);
-  return filter.apply(runtime, subject, Bound(what, filter.parameters, std::move(arguments)));
+  return filter.apply(runtime, subject,
+                      BoundArguments(what, filter.parameters, std::move(arguments)));
 }
 
 bool call_test(const Test& test, const Value& subject, Arguments arguments) {
   const std::string what = fmt::format("the test \"{}\"", test.name);
-  return test.holds(subject, Bound(what, test.parameters, std::move(arguments)));
+  return test.holds(subject, BoundArguments(what, test.parameters, std::move(arguments)));
 }
 
 }  // namespace jackscrew::jinja

@@ -10,11 +10,11 @@
 namespace jackscrew::jinja {
 
 // The arguments of one call, matched with the function's parameters.
-class Bound {
+class BoundArguments {
  public:
   // `parameters` are names separated by spaces, optional after a '?': "old new ? count". Throws
   // Failure where the arguments do not match; `what` is for the message.
-  Bound(std::string_view what, std::string_view parameters, Arguments arguments);
+  BoundArguments(std::string_view what, std::string_view parameters, Arguments arguments);
 
   // Whether the argument was passed.
   bool has(size_t parameter) const { return values_[parameter].has_value(); }
@@ -37,8 +37,8 @@ inline constexpr std::string_view kAnyArguments = "*";
 
 struct Filter {
   std::string_view name;
-  std::string_view parameters;  // as Bound reads them, or kAnyArguments
-  Value (*apply)(Runtime& runtime, const Value& subject, const Bound& arguments);
+  std::string_view parameters;  // as BoundArguments reads them, or kAnyArguments
+  Value (*apply)(Runtime& runtime, const Value& subject, const BoundArguments& arguments);
   Value (*apply_any)(Runtime& runtime, const Value& subject, const Arguments& arguments);
 };
 // Null where there is none of that name.
@@ -50,7 +50,7 @@ Value call_filter(Runtime& runtime, const Filter& filter, const Value& subject,
 struct Test {
   std::string_view name;
   std::string_view parameters;
-  bool (*holds)(const Value& subject, const Bound& arguments);
+  bool (*holds)(const Value& subject, const BoundArguments& arguments);
 };
 const Test* find_test(std::string_view name);
 std::string unknown_test(std::string_view name);

@@ -39,34 +39,38 @@ bool is_iterable(const Value& value) {
 }
 
 template <Comparison::Operator op>
-bool compares(const Value& value, const Bound& arguments) {
+bool compares(const Value& value, const BoundArguments& arguments) {
   return apply(op, value, arguments[0]);
 }
 
 using Compare = Comparison::Operator;
 
 constexpr Test kTests[] = {
-    {"defined", "", [](const Value& v, const Bound&) { return !v.is_undefined(); }},
-    {"undefined", "", [](const Value& v, const Bound&) { return v.is_undefined(); }},
-    {"none", "", [](const Value& v, const Bound&) { return v.is_none(); }},
-    {"boolean", "", [](const Value& v, const Bound&) { return v.as_bool() != nullptr; }},
-    {"true", "", [](const Value& v, const Bound&) { return v.as_bool() && *v.as_bool(); }},
-    {"false", "", [](const Value& v, const Bound&) { return v.as_bool() && !*v.as_bool(); }},
-    {"integer", "", [](const Value& v, const Bound&) { return v.as_int() != nullptr; }},
-    {"float", "", [](const Value& v, const Bound&) { return v.as_float() != nullptr; }},
-    {"number", "", [](const Value& v, const Bound&) { return v.is_number(); }},
-    {"string", "", [](const Value& v, const Bound&) { return v.as_text() != nullptr; }},
-    {"mapping", "", [](const Value& v, const Bound&) { return v.as_dict() != nullptr; }},
-    {"sequence", "", [](const Value& v, const Bound&) { return is_sequence(v); }},
-    {"iterable", "", [](const Value& v, const Bound&) { return is_iterable(v); }},
-    {"callable", "", [](const Value& v, const Bound&) { return v.is_callable(); }},
-    {"odd", "", [](const Value& v, const Bound&) { return remainder_is(v, int64_t{2}, 1); }},
-    {"even", "", [](const Value& v, const Bound&) { return remainder_is(v, int64_t{2}, 0); }},
-    {"divisibleby", "num", [](const Value& v, const Bound& a) { return remainder_is(v, a[0], 0); }},
-    {"lower", "", [](const Value& v, const Bound&) { return letters_are(v, true); }},
-    {"upper", "", [](const Value& v, const Bound&) { return letters_are(v, false); }},
-    {"sameas", "other", [](const Value& v, const Bound& a) { return v.same_as(a[0]); }},
-    {"in", "seq", [](const Value& v, const Bound& a) { return contains(a[0], v); }},
+    {"defined", "", [](const Value& v, const BoundArguments&) { return !v.is_undefined(); }},
+    {"undefined", "", [](const Value& v, const BoundArguments&) { return v.is_undefined(); }},
+    {"none", "", [](const Value& v, const BoundArguments&) { return v.is_none(); }},
+    {"boolean", "", [](const Value& v, const BoundArguments&) { return v.as_bool() != nullptr; }},
+    {"true", "", [](const Value& v, const BoundArguments&) { return v.as_bool() && *v.as_bool(); }},
+    {"false", "",
+     [](const Value& v, const BoundArguments&) { return v.as_bool() && !*v.as_bool(); }},
+    {"integer", "", [](const Value& v, const BoundArguments&) { return v.as_int() != nullptr; }},
+    {"float", "", [](const Value& v, const BoundArguments&) { return v.as_float() != nullptr; }},
+    {"number", "", [](const Value& v, const BoundArguments&) { return v.is_number(); }},
+    {"string", "", [](const Value& v, const BoundArguments&) { return v.as_text() != nullptr; }},
+    {"mapping", "", [](const Value& v, const BoundArguments&) { return v.as_dict() != nullptr; }},
+    {"sequence", "", [](const Value& v, const BoundArguments&) { return is_sequence(v); }},
+    {"iterable", "", [](const Value& v, const BoundArguments&) { return is_iterable(v); }},
+    {"callable", "", [](const Value& v, const BoundArguments&) { return v.is_callable(); }},
+    {"odd", "",
+     [](const Value& v, const BoundArguments&) { return remainder_is(v, int64_t{2}, 1); }},
+    {"even", "",
+     [](const Value& v, const BoundArguments&) { return remainder_is(v, int64_t{2}, 0); }},
+    {"divisibleby", "num",
+     [](const Value& v, const BoundArguments& a) { return remainder_is(v, a[0], 0); }},
+    {"lower", "", [](const Value& v, const BoundArguments&) { return letters_are(v, true); }},
+    {"upper", "", [](const Value& v, const BoundArguments&) { return letters_are(v, false); }},
+    {"sameas", "other", [](const Value& v, const BoundArguments& a) { return v.same_as(a[0]); }},
+    {"in", "seq", [](const Value& v, const BoundArguments& a) { return contains(a[0], v); }},
     {"==", "b", compares<Compare::equal>},
     {"eq", "b", compares<Compare::equal>},
     {"equalto", "b", compares<Compare::equal>},

@@ -90,7 +90,7 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
   if (hooks.wrap) ops_ = hooks.wrap(std::move(ops_));
   memory_->set_phase("load");
   learner_ = make_learner(recipe);
-  make_room();
+  reserve_virtual_tokens();
   masters_ = make_masters(recipe, plans_only);
   optimizer_ =
       make_optimizer(recipe.optimizer, {recipe.adam_beta1, recipe.adam_beta2, recipe.adam_epsilon});
@@ -168,7 +168,7 @@ std::unique_ptr<Learner> Session::make_learner(const Recipe& recipe) {
   return make_fused_learner(std::move(learner), options);
 }
 
-void Session::make_room() {
+void Session::reserve_virtual_tokens() {
   if (use_.training || use_.logits_rows == 0) return;  // sequence_len includes virtual tokens
   const int64_t before = virtual_tokens();
   use_.tokens = checked_add(use_.tokens, before);
@@ -277,12 +277,12 @@ void Session::watch_gradients() {
   std::vector<StateRef> accumulated;
   stage_->visit([&](const StateRef& state) {
     const bool gradient = state.role == StateRole::gradient && !learner_->updates_in_backward();
-    if (gradient && !counts_elsewhere(state)) gradients.push_back(state.view);
+    if (gradient && !norm_counted_on_first_stage(state)) gradients.push_back(state.view);
     if (gradient || state.role == StateRole::window) accumulated.push_back(state);
   });
   norm_->watch(std::move(gradients));
   lane_sums_.watch(std::move(accumulated));
-  ++arrangement_;
+  ++graph_epoch_;
 }
 
 void Session::schedule_restored() {
@@ -300,9 +300,9 @@ void Session::restored() {
 
 bool Session::begin_step(Context& run, int64_t step) {
   scratch_.reset();
-  const bool others_learn = learner_->begin_step(run, step);
-  if (others_learn) watch_gradients();
-  return others_learn;
+  const bool states_changed = learner_->begin_step(run, step);
+  if (states_changed) watch_gradients();
+  return states_changed;
 }
 
 void Session::begin_accumulation(const StepBatch& batch, double learning_rate, int64_t step) {
@@ -346,7 +346,7 @@ void Session::accumulate_whole(const StepBatch& batch) {
       stage_->backward(run, on_device, d, stash);
     };
     // The key has everything that determines what is issued and where its tensors lie.
-    ops_->repeat({arrangement_, on_device.tokens(), on_device.sequences(), on_device.targets.size(),
+    ops_->repeat({graph_epoch_, on_device.tokens(), on_device.sequences(), on_device.targets.size(),
                   run.last ? 1 : 0},
                  work);
     before.tokens += micro_batch.tokens();
@@ -363,7 +363,7 @@ void Session::apply(const WeightDecay& weight_decay) {
       norm_->compute(run);
       stage_->apply(run, weight_decay);
     };
-    ops_->repeat({arrangement_, std::bit_cast<int64_t>(weight_decay.matrices),
+    ops_->repeat({graph_epoch_, std::bit_cast<int64_t>(weight_decay.matrices),
                   std::bit_cast<int64_t>(weight_decay.vectors)},
                  work);
   } else {

@@ -191,7 +191,7 @@ class Session {
   static SessionPlan rehearse(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
                               bool recompute);
   // Adds room for the virtual tokens before a text whose logits are asked for.
-  void make_room();
+  void reserve_virtual_tokens();
   void build_stage(const Recipe& recipe, const ModelFiles& files, Arena staging,
                    const ProgressCallback& loaded);
   // Returns what one step sends.
@@ -213,7 +213,7 @@ class Session {
   void write_sum(size_t offset, double sum);
   void apply_parts(const WeightDecay& weight_decay);
   std::vector<Tensor> tied_gradients() const;
-  bool counts_elsewhere(const StateRef& state) const;
+  bool norm_counted_on_first_stage(const StateRef& state) const;
   bool begin_step(Context& run, int64_t step);
   void watch_gradients();
   Context context(bool training);
@@ -250,7 +250,7 @@ class Session {
   KvCache cache_;
   LogitsListener logits_listener_;
   OwnedTensor logits_;                      // f32 [logits_rows, vocab]
-  int64_t arrangement_ = 0;                 // counts changes of what learns, and where it lies
+  int64_t graph_epoch_ = 0;                 // counts changes of what learns, and where it lies
   std::unique_ptr<NoAllocation> step_ban_;  // from accumulate() to apply()
 };
 

@@ -145,7 +145,7 @@ std::vector<Tensor> Session::tied_gradients() const {
 }
 
 // A tied gradient counts towards the norm on the first stage only.
-bool Session::counts_elsewhere(const StateRef& state) const {
+bool Session::norm_counted_on_first_stage(const StateRef& state) const {
   if (use_.place.is_first()) return false;
   for (const Tensor& tied : tied_gradients()) {
     if (tied.raw() == state.view.raw() && !ops_->plans_only()) return true;

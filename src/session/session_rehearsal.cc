@@ -80,10 +80,10 @@ std::unique_ptr<Session> Session::planned(const Recipe& recipe, const ModelFiles
 
 bool Session::pass_step(int64_t step) {
   Context run = context(true);
-  const bool others_learn = begin_step(run, step);
+  const bool states_changed = begin_step(run, step);
   learner_->beside_step(run);
   learner_->take_events();
-  return others_learn;
+  return states_changed;
 }
 
 SessionPlan Session::rehearse(const Recipe& recipe, const ModelFiles& files,

@@ -6,11 +6,11 @@
 // accumulate; embedding, norms and head learn; updates are computed in f32 and rounded once.
 #pragma once
 
+#include "learners/galore_options.h"
 #include "learners/learner.h"
 
 namespace jackscrew {
 
-std::span<const OptionSpec> galore_options();
 std::span<const Saving> galore_savings();
 
 // Throws Error(usage) for options that contradict each other.

@@ -1,10 +1,9 @@
 #include "learners/galore_slot.h"
 
 #include <cmath>
-#include <numeric>
 #include <vector>
 
-#include "kernels/rows/loss.rows.h"
+#include "kernels/add_scaled.h"
 #include "learners/galore.rows.h"
 #include "learners/in_place.h"
 #include "learners/subspace.h"
@@ -17,24 +16,6 @@ namespace {
 // to += G basis, or Gᵀ basis.
 void project(const Gradient& g, bool of_inputs, const Tensor& basis, const Tensor& to) {
   of_inputs ? g.add_right(basis, to) : g.add_left(basis, to);
-}
-
-void add(Context& context, const Tensor& from, const Tensor& to, float factor = 1.0f) {
-  context.ops.launch(AddScaled{from.data<float>(), to.data<float>(), factor, to.size()},
-                     ceil_div(to.size(), AddScaled::kChunk));
-}
-
-// The Euclidean norm; 0 on the plan device.
-double norm_of(Context& context, const Tensor& values) {
-  const Arena::Frame frame(context.scratch);
-  const int64_t chunks = ceil_div(values.size(), SquaredNormChunks::kChunk);
-  const Tensor sums = context.scratch.tensor(DType::f64, {chunks});
-  context.ops.launch(SquaredNormChunks{values.data<float>(), sums.data<double>(), values.size()},
-                     chunks);
-  if (context.ops.plans_only()) return 0.0;
-  std::vector<double> on_host(static_cast<size_t>(chunks));
-  context.ops.copy(Tensor(on_host.data(), DType::f64, {chunks}), sums);
-  return std::sqrt(std::accumulate(on_host.begin(), on_host.end(), 0.0));
 }
 
 }  // namespace
@@ -84,7 +65,7 @@ void GaloreSlot::backward(const Gradient& g, const Tensor*) {
   const Tensor r = context.scratch.tensor(DType::f32, {other_rows_, rank_});
   context.ops.zero(r);
   project(g, of_inputs_, p, r);
-  add(context, r, projected_.view());
+  add_scaled(context.ops, projected_.view(), r);
   project(g, !of_inputs_, r, window_.view());
 }
 
@@ -170,7 +151,7 @@ bool GaloreSlot::next_basis(Context& context, uint32_t draw, const Tensor& befor
     random_basis(context, draw, to);
     return true;
   }
-  const double norm = norm_of(context, window_.view());
+  const double norm = std::sqrt(squared_norm(context, window_.view()));
   if (!context.ops.plans_only() && !(norm > 0.0 && std::isfinite(norm))) return false;
   if (finds_by_svd()) {
     exact_basis(context, window_.view(), of_inputs_ ? Transpose::yes : Transpose::no, to);
@@ -180,8 +161,8 @@ bool GaloreSlot::next_basis(Context& context, uint32_t draw, const Tensor& befor
   // tokens than the rank: directions without gradient then stay as they were. s is 1e-5 of a
   // typical column's length, above the rounding error of f32 products in the largest.
   constexpr double kShift = 1e-5;
-  add(context, before, window_.view(),
-      static_cast<float>(kShift * norm / std::sqrt(static_cast<double>(rank_))));
+  add_scaled(context.ops, window_.view(), before,
+             kShift * norm / std::sqrt(static_cast<double>(rank_)));
   principal_basis(context, window_.view(), to);
   return true;
 }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/philox.h"
+#include "kernels/add_scaled.h"
 #include "learners/low_rank.h"
 #include "quant/weight.h"
 
@@ -21,7 +22,7 @@ void add_factors(Context& context, const Tensor& to, const LoraFactors& factors,
   const Arena::Frame frame(context.scratch);
   const Tensor scaled = context.scratch.tensor(DType::f32, {factors.b.rows(), factors.b.cols()});
   context.ops.zero(scaled);
-  add_scaled(context, scaled, factors.b, factor);
+  add_scaled(context.ops, scaled, factors.b, factor);
   context.ops.gemm(scaled, Transpose::no, factors.a, Transpose::no, to, Accumulate::yes);
 }
 
@@ -59,7 +60,7 @@ void subtract_stored(Context& context, const Weight& weight, const Tensor& value
     const int64_t end = std::min(weight.rows(), begin + step);
     const Tensor stored = panel.rows(0, end - begin);
     weight.decode(context.ops, begin, end, stored);
-    add_scaled(context, values.rows(begin, end), stored, -1.0);
+    add_scaled(context.ops, values.rows(begin, end), stored, -1.0);
     if (context.ops.plans_only()) return;  // no panel is larger
   }
 }

@@ -7,6 +7,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "kernels/add_scaled.h"
 #include "kernels/rows/loss.rows.h"
 #include "learners/lora.rows.h"
 #include "learners/subspace.h"
@@ -34,7 +35,7 @@ void multiply_noisily(Context& context, const Tensor& matrix, Transpose transpos
                       const Tensor& from, const Tensor& noise, const Tensor& to) {
   context.ops.gemm(matrix, transpose, from, Transpose::no, to, Accumulate::no);
   const double length = std::sqrt(squared_norm(context, to) / static_cast<double>(to.size()));
-  add_scaled(context, to, noise.rows(0, to.rows()), kNoise * length);
+  add_scaled(context.ops, to, noise.rows(0, to.rows()), kNoise * length);
 }
 
 std::vector<float> values_of(Context& context, const Tensor& tensor) {
@@ -54,13 +55,6 @@ double squared_norm(Context& context, const Tensor& values) {
   std::vector<double> sums(static_cast<size_t>(chunks));
   context.ops.copy(Tensor(sums.data(), DType::f64, {chunks}), partial);
   return context.ops.plans_only() ? 0.0 : std::accumulate(sums.begin(), sums.end(), 0.0);
-}
-
-void add_scaled(Context& context, const Tensor& to, const Tensor& from, double factor) {
-  const int64_t count = to.size();
-  context.ops.launch(
-      AddScaled{from.data<float>(), to.data<float>(), static_cast<float>(factor), count},
-      ceil_div(count, AddScaled::kChunk));
 }
 
 double low_rank_factors(Context& context, const Tensor& matrix, double scale, uint64_t seed,

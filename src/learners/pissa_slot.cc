@@ -1,5 +1,6 @@
 #include "learners/pissa_slot.h"
 
+#include "kernels/add_scaled.h"
 #include "learners/low_rank.h"
 #include "quant/plain.h"
 
@@ -13,7 +14,7 @@ PissaSlot::PissaSlot(const LearnerContext& context, const Weight& weight,
   const LoraFactors initial{initial_a_.view(), initial_b_.view(), shape.scale};
   begin_by_pissa(context, weight, settings.rounds(), factors(), initial, loss);
   Context run{context.ops, context.scratch, context.scalars};
-  add_scaled(run, initial.b, initial.b, -2.0);  // from B₀ to -B₀, exactly
+  add_scaled(run.ops, initial.b, initial.b, -2.0);  // from B₀ to -B₀, exactly
 }
 
 void PissaSlot::forward(Context& context, const Operand& operand, const Tensor& y) {

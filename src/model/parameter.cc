@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/rows/loss.rows.h"
+#include "kernels/add_scaled.h"
 #include "kernels/sum_over_tokens.h"
 #include "quant/plain.h"
 
@@ -94,8 +94,7 @@ void Linear::forward(Context& context, const Operand& x, const Tensor& y,
     const Tensor apart = context.scratch.tensor(DType::f32, {y.rows(), y.cols()});
     forward(context, x, apart, Accumulate::no);
     const Tensor sum = converted(context, y, DType::f32);
-    context.ops.launch(AddScaled{apart.data<float>(), sum.data<float>(), 1.0f, sum.size()},
-                       ceil_div(sum.size(), AddScaled::kChunk));
+    add_scaled(context.ops, sum, apart);
     if (y.dtype() != DType::f32) convert_to_bf16(context.ops, sum, y);
     return;
   }

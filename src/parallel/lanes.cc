@@ -2,15 +2,9 @@
 
 #include <bit>
 
-#include "base/checked.h"
-#include "kernels/rows/loss.rows.h"
+#include "kernels/add_scaled.h"
 
 namespace jackscrew {
-
-void add_tensor(Ops& ops, const Tensor& from, const Tensor& to) {
-  ops.launch(AddScaled{from.data<float>(), to.data<float>(), 1.0f, to.size()},
-             ceil_div(to.size(), AddScaled::kChunk));
-}
 
 namespace {
 
@@ -44,7 +38,7 @@ void LaneSums::end_lane(Ops& ops, bool last) {
       last ? waiting_ : static_cast<size_t>(std::countr_zero(static_cast<uint64_t>(ended_)));
   for (const StateRef& state : accumulated_) {
     for (size_t i = 0; i < joined; ++i) {
-      add_tensor(ops, state.lane_sums[waiting_ - 1 - i], state.view);
+      add_scaled(ops, state.view, state.lane_sums[waiting_ - 1 - i]);
     }
     if (last) continue;
     ops.copy(state.lane_sums[waiting_ - joined], state.view);
@@ -55,7 +49,7 @@ void LaneSums::end_lane(Ops& ops, bool last) {
 
 void LaneSums::end_step(Ops& ops) {
   for (const StateRef& state : accumulated_) {
-    if (is_put_aside(state)) add_tensor(ops, state.lane_sums.back(), state.view);
+    if (is_put_aside(state)) add_scaled(ops, state.view, state.lane_sums.back());
   }
 }
 

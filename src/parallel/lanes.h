@@ -12,9 +12,6 @@
 
 namespace jackscrew {
 
-// Adds from to to, both f32, of one size and contiguous.
-void add_tensor(Ops& ops, const Tensor& from, const Tensor& to);
-
 class LaneSums {
  public:
   // From now on sums these gradients and windows, using StateRef::lane_sums for sums that wait.

@@ -3,7 +3,6 @@
 #include <array>
 #include <cmath>
 #include <cstring>
-#include <numbers>
 #include <utility>
 
 #include "base/error.h"
@@ -12,6 +11,7 @@
 #include "formats/gguf_mixtures.h"
 #include "formats/gguf_names.h"
 #include "formats/shape.h"
+#include "model/rope.h"
 
 namespace jackscrew {
 
@@ -173,13 +173,9 @@ std::optional<bool> flag(const GgufFile& file, const char* key) {
 }  // namespace
 
 double llama3_factor(double frequency, const RopeScaling& scaling) {
-  const auto context = static_cast<double>(scaling.original_max_position_embeddings);
-  const double wavelength = 2.0 * std::numbers::pi / frequency;
-  if (wavelength < context / scaling.high_freq_factor) return 1.0;
-  if (wavelength > context / scaling.low_freq_factor) return scaling.factor;
-  const double smooth = (context / wavelength - scaling.low_freq_factor) /
-                        (scaling.high_freq_factor - scaling.low_freq_factor);
-  return 1.0 / ((1.0 - smooth) / scaling.factor + smooth);
+  const double kept = llama3_kept_share(frequency, scaling);
+  if (kept == 0.0) return scaling.factor;  // exactly, which the quotient need not be
+  return 1.0 / ((1.0 - kept) / scaling.factor + kept);
 }
 
 ModelConfig gguf_config(const GgufFile& file) {
@@ -279,7 +275,7 @@ GgufSource::GgufSource(const fs::path& path) : file_(path), config_(gguf_config(
     }
     Slot slot;
     slot.tensor.name = name;
-    if (!stored.format.empty()) slot.tensor.format = lasting(find_format(stored.format));
+    if (!stored.format.empty()) slot.tensor.format = unowned(find_format(stored.format));
     slot.tensor.shape = stored.shape;
     slot.tensor.bytes = stored.bytes;
     slot.tensor.interleaved_heads = interleaved_heads(architecture, stored.name, config_);

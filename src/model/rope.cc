@@ -8,19 +8,6 @@ namespace jackscrew {
 
 namespace {
 
-// Llama 3.1's rule, with the original context C: wavelengths above C / low_freq_factor are
-// stretched by `factor`, those below C / high_freq_factor are kept, and those between are
-// interpolated.
-double llama3_frequency(double frequency, const RopeScaling& scaling) {
-  const double context = static_cast<double>(scaling.original_max_position_embeddings);
-  const double wavelength = 2.0 * std::numbers::pi / frequency;
-  if (wavelength < context / scaling.high_freq_factor) return frequency;
-  if (wavelength > context / scaling.low_freq_factor) return frequency / scaling.factor;
-  const double blend = (context / wavelength - scaling.low_freq_factor) /
-                       (scaling.high_freq_factor - scaling.low_freq_factor);
-  return (1.0 - blend) * frequency / scaling.factor + blend * frequency;
-}
-
 // The base of NTK-aware scaling by the length of the sequence, as in transformers' "dynamic".
 double dynamic_base(const ModelConfig& config, int64_t positions) {
   const auto dim = static_cast<double>(config.head_dim);
@@ -64,6 +51,15 @@ class YarnRamp {
 
 }  // namespace
 
+double llama3_kept_share(double frequency, const RopeScaling& scaling) {
+  const auto context = static_cast<double>(scaling.original_max_position_embeddings);
+  const double wavelength = 2.0 * std::numbers::pi / frequency;
+  if (wavelength < context / scaling.high_freq_factor) return 1.0;
+  if (wavelength > context / scaling.low_freq_factor) return 0.0;
+  return (context / wavelength - scaling.low_freq_factor) /
+         (scaling.high_freq_factor - scaling.low_freq_factor);
+}
+
 std::vector<float> rope_frequencies(const ModelConfig& config, int64_t max_positions) {
   const RopeScaling& scaling = config.rope_scaling;
   const bool dynamic = scaling.kind == RopeScaling::Kind::dynamic;
@@ -81,9 +77,11 @@ std::vector<float> rope_frequencies(const ModelConfig& config, int64_t max_posit
       case RopeScaling::Kind::linear:
         frequency /= scaling.factor;
         break;
-      case RopeScaling::Kind::llama3:
-        frequency = llama3_frequency(frequency, scaling);
+      case RopeScaling::Kind::llama3: {
+        const double kept = llama3_kept_share(frequency, scaling);
+        frequency = (1.0 - kept) * frequency / scaling.factor + kept * frequency;
         break;
+      }
       case RopeScaling::Kind::yarn: {
         const double ramp = yarn_ramp(i);
         frequency = frequency * (1.0 - ramp) + frequency / scaling.factor * ramp;

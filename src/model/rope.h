@@ -15,6 +15,11 @@ namespace jackscrew {
 // of max_positions tokens or, if that is more, max_position_embeddings.
 std::vector<float> rope_frequencies(const ModelConfig& config, int64_t max_positions);
 
+// How much Llama 3.1's rule keeps of a frequency, with the original context C: none of wavelengths
+// above C / low_freq_factor, which are stretched by `factor`, all of those below C /
+// high_freq_factor, and of those between a share that grows linearly with the frequency.
+double llama3_kept_share(double frequency, const RopeScaling& scaling);
+
 // cos and sin of position * frequency for positions [0, max_positions), times the scaling's
 // attention_factor.
 struct RopeTable {

@@ -1,7 +1,7 @@
 #include "learners/full.h"
 
 #include "learners/gradient_buffer.h"
-#include "learners/own_slot.h"
+#include "learners/product_parameter_slot.h"
 
 namespace jackscrew {
 
@@ -81,7 +81,7 @@ std::unique_ptr<LearnerSlot> make_full_slot(const LearnerContext& context, Weigh
     return std::make_unique<FullSlot>(context, weight, learning_rate_scale);
   }
   const bool has_rate = spec.learning_rate > 0.0 && context.learning_rate > 0.0;
-  return make_own_slot(
+  return make_product_parameter_slot(
       context, weight,
       std::make_unique<FullSlot>(
           context, weight,

@@ -37,15 +37,15 @@ const BiasContributor kBiasContributor;
 
 // The contributor of a parameter that a product keeps beside a weight; its gradient is made from
 // the weight's.
-class OwnContributor : public Contributor {
+class ProductParameterContributor : public Contributor {
  public:
-  OwnContributor(const Product& product, const Gradient& of_weight, size_t place)
+  ProductParameterContributor(const Product& product, const Gradient& of_weight, size_t place)
       : product_(product), of_weight_(of_weight), place_(place) {}
   void add_dw(const Gradient&, const Tensor& d) const override {
-    product_.add_own(of_weight_, place_, d);
+    product_.add_parameter_gradient(of_weight_, place_, d);
   }
   void add_start(const Gradient&, const Tensor& d) const override {
-    product_.add_own_start(of_weight_, place_, d);
+    product_.add_parameter_start(of_weight_, place_, d);
   }
 
  private:
@@ -72,13 +72,18 @@ Operand LinearInput::operand(Context& context, const Product& product) {
 }
 
 Linear::Linear(Parameter& parameter, Parameter* bias, const Product& product,
-               std::vector<Parameter*> own)
-    : parameter_(&parameter), bias_(bias), product_(&product), own_(std::move(own)) {
-  for (const Parameter* beside : own_) own_weights_.push_back(beside->weight.get());
+               std::vector<Parameter*> product_parameters)
+    : parameter_(&parameter),
+      bias_(bias),
+      product_(&product),
+      product_parameters_(std::move(product_parameters)) {
+  for (const Parameter* beside : product_parameters_)
+    product_parameter_weights_.push_back(beside->weight.get());
 }
 
-bool Linear::own_learns() const {
-  return std::any_of(own_.begin(), own_.end(), [](const Parameter* own) { return own->learns(); });
+bool Linear::product_parameters_learn() const {
+  return std::any_of(product_parameters_.begin(), product_parameters_.end(),
+                     [](const Parameter* parameter) { return parameter->learns(); });
 }
 
 void Linear::forward(Context& context, LinearInput& x, const Tensor& y,
@@ -124,7 +129,7 @@ void Linear::backward(Context& context, LinearInput& x, const Tensor& dy, const 
 void Linear::complete(Context& context) const {
   parameter_->slot->complete(context);
   if (bias_ != nullptr) bias_->slot->complete(context);
-  for (const Parameter* own : own_) own->slot->complete(context);
+  for (const Parameter* parameter : product_parameters_) parameter->slot->complete(context);
 }
 
 void Linear::form_gradients(Context& context, LinearInput& x, const Tensor& dy, const Tensor* dx,
@@ -134,7 +139,7 @@ void Linear::form_gradients(Context& context, LinearInput& x, const Tensor& dy, 
     g.dy = dy;
     bias_->slot->backward(g, nullptr);
   }
-  if (dx == nullptr && !parameter_->learns() && !own_learns()) return;
+  if (dx == nullptr && !parameter_->learns() && !product_parameters_learn()) return;
   const Operand operand = x.operand(context, *product_);
   const Arena::Frame frame(context.scratch);
   const LearnerSlot& slot = *parameter_->slot;
@@ -142,10 +147,11 @@ void Linear::form_gradients(Context& context, LinearInput& x, const Tensor& dy, 
   const Gradient g = product_->backward(context, operand, of_product, use());
   if (dx != nullptr) g.add_dx(*dx, accumulate);
   if (parameter_->learns()) parameter_->slot->backward(g, dx);
-  for (size_t i = 0; i < own_.size(); ++i) {
-    if (!own_[i]->learns()) continue;
-    const OwnContributor contributor(*product_, g, i);
-    own_[i]->slot->backward(Gradient(context, contributor, *own_[i]->weight), nullptr);
+  for (size_t i = 0; i < product_parameters_.size(); ++i) {
+    if (!product_parameters_[i]->learns()) continue;
+    const ProductParameterContributor contributor(*product_, g, i);
+    product_parameters_[i]->slot->backward(
+        Gradient(context, contributor, *product_parameters_[i]->weight), nullptr);
   }
 }
 

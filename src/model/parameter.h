@@ -35,11 +35,14 @@ class LinearInput {
 // y = x Wᵀ plus whatever the learner adds, plus the bias if there is one.
 class Linear {
  public:
-  // `own` are the parameters that the product keeps beside the weight. All belong to the stage.
+  // `product_parameters` are those that the product keeps beside the weight. All belong to the
+  // stage.
   Linear(Parameter& parameter, Parameter* bias, const Product& product,
-         std::vector<Parameter*> own = {});
+         std::vector<Parameter*> product_parameters = {});
 
-  bool learns() const { return parameter_->learns() || bias_learns() || own_learns(); }
+  bool learns() const {
+    return parameter_->learns() || bias_learns() || product_parameters_learn();
+  }
 
   void forward(Context& context, LinearInput& x, const Tensor& y, Accumulate accumulate) const;
   // Gives the learner its gradients and, unless dx is null, writes or adds the input's gradient.
@@ -51,8 +54,8 @@ class Linear {
 
  private:
   bool bias_learns() const { return bias_ != nullptr && bias_->learns(); }
-  bool own_learns() const;
-  LinearUse use() const { return {*parameter_->weight, own_weights_}; }
+  bool product_parameters_learn() const;
+  LinearUse use() const { return {*parameter_->weight, product_parameter_weights_}; }
   void forward(Context& context, const Operand& x, const Tensor& y, Accumulate accumulate) const;
   void form_gradients(Context& context, LinearInput& x, const Tensor& dy, const Tensor* dx,
                       Accumulate accumulate) const;
@@ -60,8 +63,8 @@ class Linear {
   Parameter* parameter_;
   Parameter* bias_;
   const Product* product_;
-  std::vector<Parameter*> own_;
-  std::vector<const Weight*> own_weights_;
+  std::vector<Parameter*> product_parameters_;
+  std::vector<const Weight*> product_parameter_weights_;
 };
 
 // RMSNorm with a learned scale.

@@ -115,26 +115,27 @@ Stage::Stage(const ModelConfig& config, const StageSpec& spec, const StageBuild&
 Linear Stage::make_linear(const StageBuild& build, Parameter& parameter, Parameter* bias,
                           const WeightSpec& spec) {
   const Product& product = build.arithmetic.product_of(spec);
-  std::vector<Parameter*> own;
+  std::vector<Parameter*> product_parameters;
   std::vector<const Weight*> weights;
   for (WeightSpec& beside : product.parameters(spec)) {
-    own.push_back(of_products_.emplace_back(std::make_unique<Parameter>()).get());
-    own.back()->weight =
+    product_parameters.push_back(
+        product_parameters_.emplace_back(std::make_unique<Parameter>()).get());
+    product_parameters.back()->weight =
         std::make_unique<Weight>(build.slots.memory, std::move(beside), f32_format());
-    weights.push_back(own.back()->weight.get());
+    weights.push_back(product_parameters.back()->weight.get());
   }
   Context context{build.slots.ops, build.slots.scratch, build.slots.scalars};
   product.initialise(context, {*parameter.weight, weights});
-  for (Parameter* beside : own) {
+  for (Parameter* beside : product_parameters) {
     beside->slot = build.learner.make_slot(build.slots, *beside->weight);
   }
-  return {parameter, bias, product, std::move(own)};
+  return {parameter, bias, product, std::move(product_parameters)};
 }
 
 template <class Body>
 void Stage::for_all(const Body& body) const {
   const auto of_layer = [&](int64_t layer) {
-    for (const auto& parameter : of_products_) {
+    for (const auto& parameter : product_parameters_) {
       if (parameter->weight->spec().layer == layer) body(*parameter);
     }
   };

@@ -96,7 +96,7 @@ class Stage {
   StageSpec spec_;
   ActivationTypes types_;
   std::vector<std::unique_ptr<Parameter>> parameters_;
-  std::vector<std::unique_ptr<Parameter>> of_products_;  // what products keep beside weights
+  std::vector<std::unique_ptr<Parameter>> product_parameters_;  // what products keep beside weights
   RopeTable rope_;
   Parameter* embedding_ = nullptr;
   std::vector<Block> blocks_;

@@ -28,7 +28,7 @@ class Contributor {
   virtual void add_right(const Gradient& g, const Tensor& q, const Tensor& r) const;
   // d [out] += the row sums of G ∘ W, without forming G: the gradient of a factor on every row of W
   virtual void add_scale(const Gradient& g, const Tensor& d) const;
-  // For a parameter that a product keeps: see Product::add_own_start
+  // For a parameter that a product keeps: see Product::add_parameter_start
   virtual void add_start(const Gradient& g, const Tensor& d) const;
 };
 
@@ -52,14 +52,14 @@ class Gradient {
 
   // The data of the use, set by whoever makes the Gradient. Learners read x and dy only; they are
   // both f32 or both bf16.
-  Tensor x;                            // [tokens, in], the input; empty for a gather
-  Int8Rows x_rows;                     // the same in int8, where the product read it so, or empty
-  Tensor dy;                           // [tokens, out], the output's gradient
-  Tensor indices;                      // i32 [tokens], the rows of a gather
-  Tensor positions;                    // i32 [tokens], of a gather: within their sequences
-  Tensor rstd;                         // f32 [tokens], the statistic of a norm
-  std::span<const Weight* const> own;  // of a linear product: see LinearUse
-  std::vector<Tensor> kept;            // computed from them by a product, which alone reads it
+  Tensor x;          // [tokens, in], the input; empty for a gather
+  Int8Rows x_rows;   // the same in int8, where the product read it so, or empty
+  Tensor dy;         // [tokens, out], the output's gradient
+  Tensor indices;    // i32 [tokens], the rows of a gather
+  Tensor positions;  // i32 [tokens], of a gather: within their sequences
+  Tensor rstd;       // f32 [tokens], the statistic of a norm
+  std::span<const Weight* const> product_parameters;  // of a linear product: see LinearUse
+  std::vector<Tensor> kept;  // computed from them by a product, which alone reads it
 
  private:
   Context& context_;

@@ -79,7 +79,9 @@ class Int4PaperProduct : public Product {
 
   // Zero: no step has been learned, no error is known.
   void initialise(Context& context, const LinearUse& use) const override {
-    for (const Weight* own : use.own) context.ops.zero(own->as_f32());
+    for (const Weight* parameter : use.product_parameters) {
+      context.ops.zero(parameter->as_f32());
+    }
   }
 
   Operand prepare(Context&, const Tensor& x) const override { return {x}; }
@@ -91,7 +93,7 @@ class Int4PaperProduct : public Product {
       return;
     }
     const Arena::Frame frame(context.scratch);
-    const Use of{context, use.weight, a.x, use.own};
+    const Use of{context, use.weight, a.x, use.product_parameters};
     const Tensor steps = steps_of(of);
     const int64_t groups = ceil_div(a.x.cols(), kInt8Group);
     const Int8Rows x{context.scratch.tensor(DType::i8, {a.x.rows(), a.x.cols()}),
@@ -118,10 +120,10 @@ class Int4PaperProduct : public Product {
     Gradient g(context, *this, use.weight);
     g.x = a.x;
     g.dy = dy;
-    g.own = use.own;
-    if (single(a.x)) return g;
+    g.product_parameters = use.product_parameters;
+    if (is_single_token(a.x)) return g;
     g.kept.resize(kKeptTensors);
-    g.kept[kNumbers] = steps_of({context, use.weight, a.x, use.own});
+    g.kept[kScalars] = steps_of({context, use.weight, a.x, use.product_parameters});
     if (options_.split_limit > 0) split(g);
     // Both the step of x and the layers below need the gradient of x.
     g.kept[kGradientOfX] = gradient_of_x(g);
@@ -171,8 +173,8 @@ class Int4PaperProduct : public Product {
     });
   }
 
-  void add_own(const Gradient& g, size_t place, const Tensor& d) const override {
-    if (single(g.x) || place == kBlockErrors || !options_.learns_steps) return;
+  void add_parameter_gradient(const Gradient& g, size_t place, const Tensor& d) const override {
+    if (is_single_token(g.x) || place == kBlockErrors || !options_.learns_steps) return;
     Context& context = g.context();
     const Use of = use_of(g);
     const Arena::Frame frame(context.scratch);
@@ -199,8 +201,8 @@ class Int4PaperProduct : public Product {
                        1);
   }
 
-  void add_own_start(const Gradient& g, size_t place, const Tensor& d) const override {
-    if (single(g.x)) return;
+  void add_parameter_start(const Gradient& g, size_t place, const Tensor& d) const override {
+    if (is_single_token(g.x)) return;
     const Use of = use_of(g);
     if (place == kBlockErrors) {
       add_block_errors(of, d);
@@ -218,7 +220,7 @@ class Int4PaperProduct : public Product {
     Context& context;
     const Weight& weight;
     Tensor x;
-    std::span<const Weight* const> own;
+    std::span<const Weight* const> product_parameters;
   };
   // The outputs of QuantizeToStep.
   struct Codes {
@@ -231,9 +233,11 @@ class Int4PaperProduct : public Product {
   };
 
   // A single token is bound by reading the weight, which rounding would not make faster.
-  static bool single(const Tensor& x) { return x.rows() == 1; }
-  static Use use_of(const Gradient& g) { return {g.context(), g.weight(), g.x, g.own}; }
-  static float* at(const Tensor& kept, Kept place) {
+  static bool is_single_token(const Tensor& x) { return x.rows() == 1; }
+  static Use use_of(const Gradient& g) {
+    return {g.context(), g.weight(), g.x, g.product_parameters};
+  }
+  static float* at(const Tensor& kept, ScalarSlot place) {
     return kept.columns(place, place + 1).data<float>();
   }
 
@@ -244,13 +248,14 @@ class Int4PaperProduct : public Product {
   BlockChoice choice_of(const Use& of) const {
     const int64_t width = of.weight.cols();
     const int64_t fixed = options_.block > 0 ? options_.block : widest_block(width, kPaperBlock);
-    if (of.own.size() <= kBlockErrors) return {fixed, nullptr, 0};
-    return {fixed, of.own[kBlockErrors]->as_f32().data<float>(), candidates_of(width)};
+    if (of.product_parameters.size() <= kBlockErrors) return {fixed, nullptr, 0};
+    return {fixed, of.product_parameters[kBlockErrors]->as_f32().data<float>(),
+            candidates_of(width)};
   }
   StepChoice step_of(const Use& of, size_t place) const {
-    const bool learned = options_.learns_steps && of.own.size() > place;
-    return {learned ? of.own[place]->as_f32().data<float>() : nullptr, of.context.scalars,
-            options_.cold_steps, of.context.training};
+    const bool learned = options_.learns_steps && of.product_parameters.size() > place;
+    return {learned ? of.product_parameters[place]->as_f32().data<float>() : nullptr,
+            of.context.scalars, options_.cold_steps, of.context.training};
   }
   // Cold in a run's first step only.
   static StepChoice first_step(const Use& of) {
@@ -413,7 +418,7 @@ class Int4PaperProduct : public Product {
     });
   }
 
-  // Adds the errors of every block to d of add_own_start().
+  // Adds the errors of every block to d of add_parameter_start().
   void add_block_errors(const Use& of, const Tensor& d) const {
     Context& context = of.context;
     const Arena::Frame frame(context.scratch);

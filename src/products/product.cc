@@ -70,7 +70,7 @@ void Product::add_scale(const Gradient& g, const Tensor& d) const {
   Context& context = g.context();
   const Arena::Frame frame(context.scratch);
   const Tensor y = context.scratch.tensor(DType::f32, {g.dy.rows(), g.dy.cols()});
-  forward(context, prepare(context, g.x), {g.weight(), g.own}, y, Accumulate::no);
+  forward(context, prepare(context, g.x), {g.weight(), g.product_parameters}, y, Accumulate::no);
   with_activation(g.dy.dtype(), [&]<class Activation>(Activation) {
     add_over_tokens(context,
                     ColumnDots<Activation>{g.dy.data<Activation>(), y.data<float>(), nullptr,
@@ -79,11 +79,11 @@ void Product::add_scale(const Gradient& g, const Tensor& d) const {
   });
 }
 
-void Product::add_own(const Gradient& g, size_t, const Tensor&) const {
+void Product::add_parameter_gradient(const Gradient& g, size_t, const Tensor&) const {
   refuse(g, "gradients of parameters of its product");
 }
 
-void Product::add_own_start(const Gradient& g, size_t, const Tensor&) const {
+void Product::add_parameter_start(const Gradient& g, size_t, const Tensor&) const {
   refuse(g, "values for parameters of its product to begin with");
 }
 

@@ -21,10 +21,11 @@ struct Operand {
 // A weight as a product reads it.
 struct LinearUse {
   LinearUse(const Weight& of, std::span<const Weight* const> beside = {})
-      : weight(of), own(beside) {}
+      : weight(of), product_parameters(beside) {}
 
   const Weight& weight;
-  std::span<const Weight* const> own;  // what Product::parameters() lists, in its order
+  std::span<const Weight* const>
+      product_parameters;  // what Product::parameters() lists, in its order
 };
 
 class Product : public Contributor {
@@ -57,19 +58,19 @@ class Product : public Contributor {
   // vectors of WeightKind::product. Learners train them as they train norms; no written model
   // contains them. The head is asked for as lm_head, whether it is the embedding or not.
   virtual std::vector<WeightSpec> parameters(const WeightSpec& /*weight*/) const { return {}; }
-  // Writes the initial values of use.own, once the weight has its own.
+  // Writes the initial values of use.product_parameters, once the weight has its own.
   virtual void initialise(Context&, const LinearUse&) const {}
   // Computes y again: as G = dyᵀ x, row i of G ∘ W and column i of dy ∘ y have the same sum.
   void add_scale(const Gradient& g, const Tensor& d) const override;
 
-  // d [1, size] += the gradient of g.own[place], where g is what backward() gave.
-  virtual void add_own(const Gradient& g, size_t place, const Tensor& d) const;
+  // d [1, size] += the gradient of g.product_parameters[place], where g is what backward() gave.
+  virtual void add_parameter_gradient(const Gradient& g, size_t place, const Tensor& d) const;
 
   // For parameters with begins_from_data, in every step. Adds to row 0 of d [2, size] the values
-  // that the tokens of g suggest for g.own[place], times the number of tokens, and to row 1 that
-  // number. Adds nothing once the data no longer decide. The parameter is then set to the mean over
-  // the step, however that was cut into micro-batches and ranks.
-  virtual void add_own_start(const Gradient& g, size_t place, const Tensor& d) const;
+  // that the tokens of g suggest for g.product_parameters[place], times the number of tokens, and
+  // to row 1 that number. Adds nothing once the data no longer decide. The parameter is then set to
+  // the mean over the step, however that was cut into micro-batches and ranks.
+  virtual void add_parameter_start(const Gradient& g, size_t place, const Tensor& d) const;
 };
 
 // A row of the table of products.

@@ -19,7 +19,7 @@ struct WeightSpec {
   std::string module = {};  // "q_proj" (its bias too), "embed_tokens", "lm_head", "norm" ...
   // For what a product keeps:
   double learning_rate = 0.0;     // its own; 0: the run's
-  bool begins_from_data = false;  // see Product::add_own_start
+  bool begins_from_data = false;  // see Product::add_parameter_start
 
   int64_t size() const { return rows * cols; }
   // The name of its module: "model.layers.0.mlp.up_proj" for "model.layers.0.mlp.up_proj.weight".

@@ -83,7 +83,7 @@ TEST_P(WeightProductTest, WhatIsExcludedIsMultipliedInF32) {
   }
 }
 
-TEST_P(WeightProductTest, OwnParametersAreLearnedButNotOfTheModel) {
+TEST_P(WeightProductTest, ProductParametersAreLearnedButNotOfTheModel) {
   const auto learner = make_full_learner();
   StageRig with = rig(*learner, scaled("1"));
   std::vector<std::string> names;
@@ -106,7 +106,7 @@ TEST_P(WeightProductTest, OwnParametersAreLearnedButNotOfTheModel) {
   EXPECT_TRUE(parameters.contains("lm_head.scale"));
 }
 
-TEST_P(WeightProductTest, GradientsOfOwnParametersAreThoseOfTheLoss) {
+TEST_P(WeightProductTest, GradientsOfProductParametersAreThoseOfTheLoss) {
   const RandomBatch batch(config_, 19, 1);
   const auto learner = make_full_learner();
   StageRig with = rig(*learner, scaled("0.8"));
@@ -164,7 +164,7 @@ class OwnLearner : public Learner {
 };
 
 // The lowest block's q, k and v read what nobody below learns from.
-TEST_P(WeightProductTest, OwnParametersLearnWhereNothingElseDoes) {
+TEST_P(WeightProductTest, ProductParametersLearnWhereNothingElseDoes) {
   const RandomBatch batch(config_, 19, 1);
   const auto full = make_full_learner();
   OwnLearner own;
@@ -183,7 +183,7 @@ TEST_P(WeightProductTest, OwnParametersLearnWhereNothingElseDoes) {
   }
 }
 
-TEST_P(WeightProductTest, OwnParametersAreBookedAsPlanned) {
+TEST_P(WeightProductTest, ProductParametersAreBookedAsPlanned) {
   const RandomBatch batch(config_, 19, 1);
   const auto learner = make_full_learner();
   RigChoices planning = scaled("0.8");

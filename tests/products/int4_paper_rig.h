@@ -146,22 +146,22 @@ class Int4PaperTest : public ::testing::Test {
     return out;
   }
   // What the product keeps beside the weight, with the first values that it gives them.
-  struct Own {
+  struct Parameters {
     std::vector<Weight> weights;
     std::vector<const Weight*> all;
     float& value(size_t place, int64_t at = 0) const {
       return all[place]->as_f32().data<float>()[at];
     }
   };
-  std::unique_ptr<Own> own_of(const Product& product, const Weight& weight) {
-    auto own = std::make_unique<Own>();
+  std::unique_ptr<Parameters> parameters_of(const Product& product, const Weight& weight) {
+    auto parameters = std::make_unique<Parameters>();
     for (WeightSpec& spec : product.parameters(weight.spec())) {
-      own->weights.emplace_back(memory_, std::move(spec), find_format("f32"));
+      parameters->weights.emplace_back(memory_, std::move(spec), find_format("f32"));
     }
-    for (const Weight& each : own->weights) own->all.push_back(&each);
+    for (const Weight& each : parameters->weights) parameters->all.push_back(&each);
     Context run = context(*ops_);
-    product.initialise(run, {weight, own->all});
-    return own;
+    product.initialise(run, {weight, parameters->all});
+    return parameters;
   }
 
   struct Results {
@@ -175,14 +175,14 @@ class Int4PaperTest : public ::testing::Test {
     }
   };
   // Everything but projections, which come with p and q.
-  Results run(const Product& product, const Weight& weight, const Own& own, Matrix x, Matrix dy,
-              Ops& ops, bool projects = false) {
+  Results run(const Product& product, const Weight& weight, const Parameters& parameters, Matrix x,
+              Matrix dy, Ops& ops, bool projects = false) {
     Context run = context(ops);
     const Arena::Frame frame(scratch_);
     const int64_t out = weight.rows(), in = weight.cols();
     Results results{Matrix(x.rows, out), Matrix(x.rows, in), Matrix(out, in), Matrix(in, 3),
                     Matrix(out, 3),      Matrix(1, 2),       Matrix(2, 2)};
-    const LinearUse use(weight, own.all);
+    const LinearUse use(weight, parameters.all);
     const Operand operand = product.prepare(run, x.view());
     product.forward(run, operand, use, results.y.view(), Accumulate::no);
     const Gradient g = product.backward(run, operand, dy.view(), use);
@@ -193,20 +193,20 @@ class Int4PaperTest : public ::testing::Test {
       g.add_left(p.view(), results.left.view());
       g.add_right(q.view(), results.right.view());
     }
-    for (size_t i = 0; i < std::min<size_t>(2, own.all.size()); ++i) {
+    for (size_t i = 0; i < std::min<size_t>(2, parameters.all.size()); ++i) {
       const auto at = static_cast<int64_t>(i);
-      product.add_own(g, i, results.steps.view().columns(at, at + 1));
+      product.add_parameter_gradient(g, i, results.steps.view().columns(at, at + 1));
       Matrix start(2, 1);
-      product.add_own_start(g, i, start.view());
+      product.add_parameter_start(g, i, start.view());
       results.starts.at(0, at) = start.at(0, 0);
       results.starts.at(1, at) = start.at(1, 0);
     }
-    EXPECT_EQ(product.parameters(weight.spec()).size(), own.all.size());
+    EXPECT_EQ(product.parameters(weight.spec()).size(), parameters.all.size());
     return results;
   }
-  Results run(const Product& product, const Weight& weight, const Own& own, const Matrix& x,
-              const Matrix& dy) {
-    return run(product, weight, own, x, dy, *ops_);
+  Results run(const Product& product, const Weight& weight, const Parameters& parameters,
+              const Matrix& x, const Matrix& dy) {
+    return run(product, weight, parameters, x, dy, *ops_);
   }
 
   // dy as it is multiplied, in units of the split, or as it is: [tokens, out].

@@ -80,14 +80,14 @@ TEST_F(Int4PaperTest, IsThePublishedMethodInDouble) {
         Matrix x = random_matrix(kTokens, kIn, 2);
         for (int64_t t = 0; t < kTokens; ++t) x.at(t, 5) *= 20.0f;
         const Matrix dy = random_matrix(kTokens, kOut, 3);
-        const auto own = own_of(*product, weight);
+        const auto parameters = parameters_of(*product, weight);
         for (const auto& [of_w, of_x] : {std::pair{0.0f, 0.0f}, {0.3f, -0.25f}}) {
           const std::string what =
               fmt::format("split {} sampling {} {} block {} steps {} {}", mode.split, mode.sampling,
                           format, block, of_w, of_x);
-          own->value(0) = of_w;
-          own->value(1) = of_x;
-          const Results got = run(*product, weight, *own, x, dy, *ops_, true);
+          parameters->value(0) = of_w;
+          parameters->value(1) = of_x;
+          const Results got = run(*product, weight, *parameters, x, dy, *ops_, true);
           const PaperCodes cw = paper_codes(w, width, of_w), cx = paper_codes(x, width, of_x);
           const std::vector<double> codes(cx.codes.values.begin(), cx.codes.values.end());
           EXPECT_LE(apart(got.y, times(codes, cw.codes.transposed(), kTokens, cx.step * cw.step)),
@@ -131,14 +131,14 @@ TEST_F(Int4PaperTest, BeginsCold) {
   const auto dynamic = paper({{"int4_steps", "dynamic"}, {"int4_sampling", "off"}});
   const Weight weight = make_weight("f32", random_matrix(33, 64, 1));
   const Matrix x = random_matrix(7, 64, 2), dy = random_matrix(7, 33, 3);
-  const auto own = own_of(*product, weight);
-  const Own none;
-  EXPECT_EQ(own->value(0), 0.0f);
-  EXPECT_EQ(own->value(1), 0.0f);
-  own->value(0) = own->value(1) = 0.5f;
+  const auto parameters = parameters_of(*product, weight);
+  const Parameters none;
+  EXPECT_EQ(parameters->value(0), 0.0f);
+  EXPECT_EQ(parameters->value(1), 0.0f);
+  parameters->value(0) = parameters->value(1) = 0.5f;
   for (const uint32_t step : {0u, 4u, 5u}) {
     scalars_.step = step;
-    const Results got = run(*product, weight, *own, x, dy);
+    const Results got = run(*product, weight, *parameters, x, dy);
     const Results wanted = run(*dynamic, weight, none, x, dy);
     EXPECT_EQ(got.y.values == wanted.y.values, step < 5) << step;
     EXPECT_EQ(got.dx.values == wanted.dx.values, step < 5) << step;
@@ -166,8 +166,8 @@ TEST_F(Int4PaperTest, AnOutlierIsSpreadOverItsBlock) {
   const Exact exact = multiply(x, w.transposed());
   const auto error = [&](const char* block) {
     const auto product = paper({{"int4_block", block}});
-    const auto own = own_of(*product, weight);
-    const Results results = run(*product, weight, *own, x, Matrix(x.rows, 128));
+    const auto parameters = parameters_of(*product, weight);
+    const Results results = run(*product, weight, *parameters, x, Matrix(x.rows, 128));
     double difference = 0.0, norm = 0.0;
     for (size_t i = 0; i < exact.value.size(); ++i) {
       const double d = static_cast<double>(results.y.values[i]) - exact.value[i];
@@ -221,11 +221,11 @@ TEST_F(Int4PaperTest, EstimatesAreUnbiasedWithSevenAndHaveTheVarianceOfTheFormul
   const auto seven = paper({{"int4_bit_split", "7"}});
   const auto all_rows = paper({{"int4_bit_split", "7"}, {"int4_sampling", "off"}});
   const auto six = paper({{"int4_sampling", "off"}});
-  const auto own = own_of(*exact, weight);
+  const auto parameters = parameters_of(*exact, weight);
   // Wide steps: nothing is cut off, so that what the transform does to dW keeps its norm.
-  own->value(0) = own->value(1) = 2.0f;
+  parameters->value(0) = parameters->value(1) = 2.0f;
   const auto gradients = [&](const Product& product) {
-    const Results results = run(product, weight, *own, x, dy);
+    const Results results = run(product, weight, *parameters, x, dy);
     std::vector<double> out(results.dx.values.begin(), results.dx.values.end());
     out.insert(out.end(), results.dw.values.begin(), results.dw.values.end());
     return out;
@@ -294,9 +294,9 @@ TEST_F(Int4PaperTest, SumsAreExactOnEveryLevel) {
     for (int64_t n = 0; n < kOut; ++n) dy.at(t, n) = n % 3 == 0 ? 2.0f : -2.0f;
   }
   const Weight weight = make_weight("f32", w);
-  const auto own = own_of(*product, weight);
-  own->value(0) = own->value(1) = 0.25f;
-  const Results got = run(*product, weight, *own, x, dy);
+  const auto parameters = parameters_of(*product, weight);
+  parameters->value(0) = parameters->value(1) = 0.25f;
+  const Results got = run(*product, weight, *parameters, x, dy);
   for (int64_t n = 0; n < kOut; ++n) {
     EXPECT_EQ(got.y.at(3, n), kIn * (n % 2 == 0 ? 7.0f : -8.0f) * -8.0f * 0.0625f);
   }
@@ -305,8 +305,8 @@ TEST_F(Int4PaperTest, SumsAreExactOnEveryLevel) {
   const auto lowest = make_cpu_ops(1, IsaLevel::v3);
   using Case = std::tuple<const Weight*, const Matrix*, const Matrix*>;
   for (const auto& [of, in, gradient] : {Case{&weight, &x, &dy}, {&other, &mixed, &of_mixed}}) {
-    const Results here = run(*product, *of, *own, *in, *gradient);
-    const Results below = run(*product, *of, *own, *in, *gradient, *lowest);
+    const Results here = run(*product, *of, *parameters, *in, *gradient);
+    const Results below = run(*product, *of, *parameters, *in, *gradient, *lowest);
     EXPECT_EQ(here.y.values, below.y.values);
     EXPECT_EQ(here.dx.values, below.dx.values);
     EXPECT_EQ(here.dw.values, below.dw.values);
@@ -317,16 +317,16 @@ TEST_F(Int4PaperTest, ThreadsDoNotChangeBits) {
   const auto product = paper({});
   const Weight weight = make_weight("bf16", random_matrix(300, 96, 1));
   const Matrix x = random_matrix(150, 96, 12), dy = random_matrix(150, 300, 13);
-  const auto own = own_of(*product, weight);
+  const auto parameters = parameters_of(*product, weight);
   for (const float step : {0.0f, 0.3f}) {
-    own->value(0) = own->value(1) = step;
-    const std::vector<float> first = run(*product, weight, *own, x, dy, *ops_, true).all();
+    parameters->value(0) = parameters->value(1) = step;
+    const std::vector<float> first = run(*product, weight, *parameters, x, dy, *ops_, true).all();
     for (const int threads : {2, 3}) {
       const auto ops = make_test_ops(threads);
-      EXPECT_EQ(run(*product, weight, *own, x, dy, *ops, true).all(), first) << threads;
+      EXPECT_EQ(run(*product, weight, *parameters, x, dy, *ops, true).all(), first) << threads;
     }
     ++scalars_.step;
-    EXPECT_NE(run(*product, weight, *own, x, dy, *ops_, true).all(), first);
+    EXPECT_NE(run(*product, weight, *parameters, x, dy, *ops_, true).all(), first);
     --scalars_.step;
   }
 }
@@ -334,18 +334,18 @@ TEST_F(Int4PaperTest, ThreadsDoNotChangeBits) {
 TEST_F(Int4PaperTest, NonFiniteElementsAreNotHidden) {
   const auto product = paper({});
   const Weight weight = make_weight("f32", random_matrix(70, 128, 1));
-  const auto own = own_of(*product, weight);
+  const auto parameters = parameters_of(*product, weight);
   for (const float step : {0.0f, 0.3f}) {
-    own->value(0) = own->value(1) = step;
+    parameters->value(0) = parameters->value(1) = step;
     for (const float bad : {HUGE_VALF, -HUGE_VALF, std::nanf("")}) {
       Matrix x = random_matrix(3, 128, 2), dy = random_matrix(3, 70, 3);
       x.at(1, 77) = bad;
       for (int64_t n = 0; n < 70; ++n) {
-        EXPECT_FALSE(std::isfinite(run(*product, weight, *own, x, dy).y.at(1, n)));
+        EXPECT_FALSE(std::isfinite(run(*product, weight, *parameters, x, dy).y.at(1, n)));
       }
       x.at(1, 77) = 1.0f;
       dy.at(1, 5) = bad;
-      const Results results = run(*product, weight, *own, x, dy);
+      const Results results = run(*product, weight, *parameters, x, dy);
       for (const Matrix* gradient : {&results.dx, &results.dw}) {
         for (const float value : gradient->values) EXPECT_FALSE(std::isfinite(value));
       }
@@ -361,17 +361,17 @@ TEST_F(Int4PaperTest, SearchesTheBlock) {
   Matrix x = random_matrix(9, 192, 2);
   for (int64_t t = 0; t < x.rows; ++t) x.at(t, 7) *= 25.0f;
   const Matrix dy = random_matrix(9, 40, 3);
-  const auto own = own_of(*product, weight);
-  ASSERT_EQ(own->all.size(), 3u);
-  ASSERT_EQ(own->all[2]->size(), 7);  // 1 to 64
+  const auto parameters = parameters_of(*product, weight);
+  ASSERT_EQ(parameters->all.size(), 3u);
+  ASSERT_EQ(parameters->all[2]->size(), 7);  // 1 to 64
   const auto errors_at = [&](uint32_t step) {
     scalars_.step = step;
     Context run = context(*ops_);
     const Arena::Frame frame(scratch_);
     Matrix in = x, out = dy, d(2, 7);
-    const LinearUse use(weight, own->all);
+    const LinearUse use(weight, parameters->all);
     const Gradient g = product->backward(run, product->prepare(run, in.view()), out.view(), use);
-    product->add_own_start(g, 2, d.view());
+    product->add_parameter_start(g, 2, d.view());
     return d;
   };
   EXPECT_EQ(errors_at(1).values, Matrix(2, 7).values);
@@ -393,19 +393,19 @@ TEST_F(Int4PaperTest, SearchesTheBlock) {
     EXPECT_NEAR(errors.at(0, c), 9.0 * wanted, 1e-4 * wanted);
     EXPECT_EQ(errors.at(1, c), 9.0f);
     if (errors.at(0, c) < errors.at(0, best)) best = c;
-    own->value(2, c) = errors.at(0, c) / errors.at(1, c);
+    parameters->value(2, c) = errors.at(0, c) / errors.at(1, c);
   }
   EXPECT_GE(best, 4);  // spread far
   scalars_.step = 100;
   // As the block that it found, as one that it is told, and as the usual one before it knows.
-  own->value(0) = own->value(1) = 0.3f;
+  parameters->value(0) = parameters->value(1) = 0.3f;
   for (const auto& [block, c] : {std::pair{"16", 4}, {"1", 0}, {"64", 6}, {"32", -1}}) {
-    for (int64_t i = 0; i < 7; ++i) own->value(2, i) = c < 0 ? 0.0f : i == c ? 0.1f : 0.2f;
+    for (int64_t i = 0; i < 7; ++i) parameters->value(2, i) = c < 0 ? 0.0f : i == c ? 0.1f : 0.2f;
     const auto fixed = paper({{"int4_block", block}, {"int4_sampling", "off"}});
-    const auto its_own = own_of(*fixed, weight);
-    its_own->value(0) = its_own->value(1) = 0.3f;
-    EXPECT_EQ(run(*product, weight, *own, x, dy, *ops_, true).all(),
-              run(*fixed, weight, *its_own, x, dy, *ops_, true).all())
+    const auto its_parameters = parameters_of(*fixed, weight);
+    its_parameters->value(0) = its_parameters->value(1) = 0.3f;
+    EXPECT_EQ(run(*product, weight, *parameters, x, dy, *ops_, true).all(),
+              run(*fixed, weight, *its_parameters, x, dy, *ops_, true).all())
         << block;
   }
 }

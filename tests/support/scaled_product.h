@@ -26,23 +26,24 @@ class ScaledProduct : public Product {
   void forward(Context& context, const Operand& a, const LinearUse& use, const Tensor& y,
                Accumulate accumulate) const override {
     const Arena::Frame frame(context.scratch);
-    f32_product().forward(context, {scaled(context, a.x, *use.own[0])}, use.weight, y, accumulate);
+    f32_product().forward(context, {scaled(context, a.x, *use.product_parameters[0])}, use.weight,
+                          y, accumulate);
   }
   Gradient backward(Context& context, const Operand& a, const Tensor& dy,
                     const LinearUse& use) const override {
     Gradient g(context, *this, use.weight);
     g.x = a.x;
     g.dy = dy;
-    g.own = use.own;
+    g.product_parameters = use.product_parameters;
     return g;
   }
   void add_dx(const Gradient& g, const Tensor& dx, Accumulate accumulate) const override {
     const Arena::Frame frame(g.context().scratch);
-    unscaled(g, scaled(g.context(), g.dy, *g.own[0])).add_dx(dx, accumulate);
+    unscaled(g, scaled(g.context(), g.dy, *g.product_parameters[0])).add_dx(dx, accumulate);
   }
   void add_dw(const Gradient& g, const Tensor& d) const override {
     const Arena::Frame frame(g.context().scratch);
-    unscaled(g, scaled(g.context(), g.dy, *g.own[0])).add_dw(d);
+    unscaled(g, scaled(g.context(), g.dy, *g.product_parameters[0])).add_dw(d);
   }
 
   std::vector<WeightSpec> parameters(const WeightSpec& weight) const override {
@@ -51,10 +52,10 @@ class ScaledProduct : public Product {
   }
   void initialise(Context& context, const LinearUse& use) const override {
     float value = initial_;
-    context.ops.copy(use.own[0]->as_f32(), Tensor(&value, DType::f32, {1, 1}));
+    context.ops.copy(use.product_parameters[0]->as_f32(), Tensor(&value, DType::f32, {1, 1}));
   }
   // ds = sum of dy times x Wᵀ
-  void add_own(const Gradient& g, size_t, const Tensor& d) const override {
+  void add_parameter_gradient(const Gradient& g, size_t, const Tensor& d) const override {
     Context& context = g.context();
     const Arena::Frame frame(context.scratch);
     const Tensor y = context.scratch.tensor(DType::f32, {g.dy.rows(), g.dy.cols()});

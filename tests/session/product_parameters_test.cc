@@ -10,7 +10,7 @@
 namespace jackscrew {
 namespace {
 
-class OwnParametersTest : public ::testing::Test {
+class ProductParametersTest : public ::testing::Test {
  protected:
   StageRig rig(Learner& learner) const {
     RigChoices choices;
@@ -42,7 +42,7 @@ size_t count_scales(const std::map<std::string, Tensor>& states) {
   return count;
 }
 
-TEST_F(OwnParametersTest, AreSavedAndResumedToTheBit) {
+TEST_F(ProductParametersTest, AreSavedAndResumedToTheBit) {
   const fs::path directory =
       fs::temp_directory_path() / ("jackscrew_own_parameters_" + std::to_string(::getpid()));
   const auto learner = make_full_learner();
@@ -75,7 +75,7 @@ TEST_F(OwnParametersTest, AreSavedAndResumedToTheBit) {
 }
 
 // Learners treat them as they treat biases and norms: none has to know of products.
-TEST_F(OwnParametersTest, EveryLearnerTakesThem) {
+TEST_F(ProductParametersTest, EveryLearnerTakesThem) {
   const auto scales_with = [&](const char* settings) {
     const Recipe recipe = make_recipe(settings_of(settings));
     const auto learner = find_learner(recipe.learner).make(recipe.options);

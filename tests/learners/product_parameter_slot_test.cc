@@ -1,5 +1,5 @@
 // What products keep beside weights: its learning rate, no decay, and values that come from data.
-#include "learners/own_slot.h"
+#include "learners/product_parameter_slot.h"
 
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ class Says : public Contributor {
   float gradient = 1.0f, value = 0.0f, weight = 0.0f;
 };
 
-class OwnSlotTest : public ::testing::Test {
+class ProductParameterSlotTest : public ::testing::Test {
  protected:
   std::unique_ptr<LearnerSlot> slot(Weight& weight) {
     LearnerContext context{memory_, memory_, scratch_, &scalars_, *ops_, *optimizer_};
@@ -56,45 +56,45 @@ class OwnSlotTest : public ::testing::Test {
 };
 
 // AdamW's first step is as large as its rate: that of the run times a ratio, or the weight's own.
-TEST_F(OwnSlotTest, HasARateOfItsOwnAndNoDecay) {
+TEST_F(ProductParameterSlotTest, HasARateOfItsOwnAndNoDecay) {
   for (const double rate : {0.0, 2e-4}) {
     Weight weight(memory_, spec(false, rate), find_format("f32"));
-    const auto own = slot(weight);
-    backward(*own, weight, {});
-    apply(*own);
+    const auto learner_slot = slot(weight);
+    backward(*learner_slot, weight, {});
+    apply(*learner_slot);
     EXPECT_NEAR(weight.as_f32().data<float>()[1], 2.0 - (rate > 0.0 ? rate : 7e-3), 1e-6);
-    own->visit([](const StateRef& state) { EXPECT_NE(state.role, StateRole::window); });
+    learner_slot->visit([](const StateRef& state) { EXPECT_NE(state.role, StateRole::window); });
   }
 }
 
-TEST_F(OwnSlotTest, TakesTheMeanOfWhatDataSay) {
+TEST_F(ProductParameterSlotTest, TakesTheMeanOfWhatDataSay) {
   Weight weight(memory_, spec(true, 0.0), find_format("f32"));
-  const auto own = slot(weight);
+  const auto learner_slot = slot(weight);
   Says first, second;
   first.gradient = second.gradient = 0.0f;
   first.value = 3.0f;
   first.weight = 10.0f;
   second.value = 6.0f;
   second.weight = 5.0f;
-  backward(*own, weight, first);
-  backward(*own, weight, second);
-  apply(*own);
+  backward(*learner_slot, weight, first);
+  backward(*learner_slot, weight, second);
+  apply(*learner_slot);
   EXPECT_EQ(weight.as_f32().data<float>()[0], 4.0f);
   EXPECT_EQ(weight.as_f32().data<float>()[1], 4.0f);
   // Nothing is said, something that is not finite, in a step that is not: the values stay.
   Says nothing, broken = first;
   nothing.gradient = 0.0f;
   broken.value = std::nanf("");
-  backward(*own, weight, nothing);
-  apply(*own);
-  backward(*own, weight, broken);
-  apply(*own);
+  backward(*learner_slot, weight, nothing);
+  apply(*learner_slot);
+  backward(*learner_slot, weight, broken);
+  apply(*learner_slot);
   EXPECT_EQ(weight.as_f32().data<float>()[0], 4.0f);
   scalars_.finite = 0;
-  backward(*own, weight, first);
-  apply(*own);
+  backward(*learner_slot, weight, first);
+  apply(*learner_slot);
   EXPECT_EQ(weight.as_f32().data<float>()[0], 4.0f);
-  own->visit([](const StateRef& state) {
+  learner_slot->visit([](const StateRef& state) {
     if (state.role != StateRole::window) return;
     EXPECT_FALSE(state.save);
     for (int64_t i = 0; i < 4; ++i) EXPECT_EQ(state.view.data<float>()[i], 0.0f);

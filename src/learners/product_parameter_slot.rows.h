@@ -1,4 +1,4 @@
-// First values of a product's parameters from data: see Product::add_own_start.
+// First values of a product's parameters from data: see Product::add_parameter_start.
 #pragma once
 
 #include "kernels/row_math.h"

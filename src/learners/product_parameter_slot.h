@@ -9,7 +9,8 @@ namespace jackscrew {
 // `inner` learns. For a weight with begins_from_data, the values that the data suggest are summed
 // over the step, its lanes and its ranks, as windows are; at the end of the step their mean
 // overwrites the weight, f32.
-std::unique_ptr<LearnerSlot> make_own_slot(const LearnerContext& context, Weight& weight,
-                                           std::unique_ptr<LearnerSlot> inner);
+std::unique_ptr<LearnerSlot> make_product_parameter_slot(const LearnerContext& context,
+                                                         Weight& weight,
+                                                         std::unique_ptr<LearnerSlot> inner);
 
 }  // namespace jackscrew

@@ -1,21 +1,22 @@
-#include "learners/own_slot.h"
+#include "learners/product_parameter_slot.h"
 
 #include <utility>
 
 #include "learners/gradient_buffer.h"
-#include "learners/own_slot.rows.h"
+#include "learners/product_parameter_slot.rows.h"
 
 namespace jackscrew {
 
 namespace {
 
-class OwnSlot : public LearnerSlot {
+class ProductParameterSlot : public LearnerSlot {
  public:
-  OwnSlot(const LearnerContext& context, const Weight& weight, std::unique_ptr<LearnerSlot> inner)
+  ProductParameterSlot(const LearnerContext& context, const Weight& weight,
+                       std::unique_ptr<LearnerSlot> inner)
       : weight_(weight), inner_(std::move(inner)) {
     if (!context.training || !weight.spec().begins_from_data) return;
-    start_ =
-        GradientBuffer(context.memory, Purpose::gradients, {2, weight.size()}, context.window_sums);
+    start_ = GradientBuffer(context.memory, Purpose::gradients, {2, weight.size()},
+                            context.window_lane_sums);
   }
 
   bool learns() const override { return true; }
@@ -53,9 +54,10 @@ class OwnSlot : public LearnerSlot {
 
 }  // namespace
 
-std::unique_ptr<LearnerSlot> make_own_slot(const LearnerContext& context, Weight& weight,
-                                           std::unique_ptr<LearnerSlot> inner) {
-  return std::make_unique<OwnSlot>(context, weight, std::move(inner));
+std::unique_ptr<LearnerSlot> make_product_parameter_slot(const LearnerContext& context,
+                                                         Weight& weight,
+                                                         std::unique_ptr<LearnerSlot> inner) {
+  return std::make_unique<ProductParameterSlot>(context, weight, std::move(inner));
 }
 
 }  // namespace jackscrew

@@ -93,8 +93,8 @@ class TimedOps : public Ops {
   int64_t product_rows() const override { return inner_->product_rows(); }
   int64_t panel_bytes() const override { return inner_->panel_bytes(); }
   bool has_bf16_attention() const override { return inner_->has_bf16_attention(); }
-  bool copies_beside() const override { return inner_->copies_beside(); }
-  void copy_beside(const Tensor& to, const Tensor& from) override { inner_->copy_beside(to, from); }
+  bool has_async_copy() const override { return inner_->has_async_copy(); }
+  void copy_async(const Tensor& to, const Tensor& from) override { inner_->copy_async(to, from); }
   void repeat(const std::vector<int64_t>& key, const std::function<void()>& body) override {
     is_on_ ? body() : inner_->repeat(key, body);
   }

@@ -14,7 +14,8 @@ struct Context {
   StepScalars* scalars;   // in device memory; null on the plan device
   bool training = false;  // false: evaluation and generation, where nothing is dropped out
   RowCount rows = {};     // of the tokens, or at the loss head of the targets
-  bool last = false;      // the step's last micro-batch: no gradient is formed after its own
+  // Of the step: no gradient is formed after its own.
+  bool is_last_micro_batch = false;
 };
 
 }  // namespace jackscrew

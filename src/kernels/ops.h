@@ -2,7 +2,7 @@
 //
 // Three kinds of calls pass through it: row kernels (any room brings its own), matrix products and
 // attention (hand-tuned per device), and copies. All are issued in order on one stream, except
-// copy_beside(). Tensors belong to the device that the Ops was made for. On the plan device nothing
+// copy_async(). Tensors belong to the device that the Ops was made for. On the plan device nothing
 // is computed and no pointer is followed.
 #pragma once
 
@@ -124,11 +124,11 @@ class Ops {
   // Waits until all that was issued is done.
   virtual void finish() {}
 
-  // A copy that, where copies_beside(), runs concurrently with the stream and in no order with it:
+  // A copy that, where has_async_copy(), runs concurrently with the stream and in no order with it:
   // it reads what was written before the last finish(), and what it writes on the device is visible
   // after the next.
-  virtual void copy_beside(const Tensor& to, const Tensor& from) { copy(to, from); }
-  virtual bool copies_beside() const { return false; }
+  virtual void copy_async(const Tensor& to, const Tensor& from) { copy(to, from); }
+  virtual bool has_async_copy() const { return false; }
 
   virtual void zero(const Tensor& tensor) = 0;
 

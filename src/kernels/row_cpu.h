@@ -32,7 +32,7 @@ struct Team {
 
   // As `each`, but never vectorised: for elements that go to, or come from, scattered places.
   template <class F>
-  JACKSCREW_INLINE void one_by_one(int64_t n, F f) const {
+  JACKSCREW_INLINE void each_scalar(int64_t n, F f) const {
     for (int64_t i = 0; i < n; ++i) {
       f(i);
       __asm__ volatile("");  // keeps the compiler from vectorising
@@ -97,11 +97,11 @@ struct Team {
 
   // Sixteen bytes as integers, widened before the loop that uses them: GCC sizes the vectors of a
   // loop by its smallest type, and beside bytes would compute floats four at a time.
-  struct Sixteen {
+  struct Int32x16 {
     int32_t values[16];
     JACKSCREW_INLINE int32_t operator[](int64_t i) const { return values[i]; }
   };
-  JACKSCREW_INLINE Sixteen sixteen(const uint8_t* from) const {
+  JACKSCREW_INLINE Int32x16 sixteen(const uint8_t* from) const {
     const __m128i bytes = load(from);
 #if defined(__AVX512F__)
     return joined(_mm512_maskz_cvtepu8_epi32(kAll, bytes));
@@ -109,11 +109,11 @@ struct Team {
     return joined(_mm256_cvtepu8_epi32(bytes), _mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8)));
 #endif
   }
-  JACKSCREW_INLINE Sixteen sixteen(const int8_t* from) const {
+  JACKSCREW_INLINE Int32x16 sixteen(const int8_t* from) const {
     return widened(load(from));
   }
   // The signed bytes of two words, the lowest first.
-  JACKSCREW_INLINE Sixteen sixteen(uint64_t first, uint64_t second) const {
+  JACKSCREW_INLINE Int32x16 sixteen(uint64_t first, uint64_t second) const {
     return widened(_mm_set_epi64x(static_cast<int64_t>(second), static_cast<int64_t>(first)));
   }
 
@@ -122,7 +122,7 @@ struct Team {
   JACKSCREW_INLINE void each_byte(const Byte* bytes, int64_t n, F f) const {
     int64_t done = 0;
     for (; done + 16 <= n; done += 16) {
-      const Sixteen wide = sixteen(bytes + done);
+      const Int32x16 wide = sixteen(bytes + done);
       each(16, [&](int64_t i) { f(done + i, wide[i]); });
     }
     each(n - done, [&](int64_t i) { f(done + i, static_cast<int32_t>(bytes[done + i])); });
@@ -134,7 +134,7 @@ struct Team {
     Sums<16> lanes;
     int64_t done = 0;
     for (; done + 16 <= n; done += 16) {
-      const Sixteen wide = sixteen(bytes + done);
+      const Int32x16 wide = sixteen(bytes + done);
       each(16, [&](int64_t i) { lanes[i] += f(done + i, wide[i]); });
     }
     each(n - done,
@@ -143,13 +143,13 @@ struct Team {
   }
 
   // Looks up sixteen numbers of a table: element i is table[bits[i] >> shift & 15].
-  struct SixteenFloats {
+  struct Float32x16 {
     float values[16];
     JACKSCREW_INLINE float operator[](int64_t i) const { return values[i]; }
   };
-  JACKSCREW_INLINE SixteenFloats lookup(const float (&table)[16], const Sixteen& bits,
-                                        int shift) const {
-    SixteenFloats out;
+  JACKSCREW_INLINE Float32x16 lookup(const float (&table)[16], const Int32x16& bits,
+                                     int shift) const {
+    Float32x16 out;
 #if defined(__AVX512F__)
     const __m512i index = _mm512_maskz_srli_epi32(kAll, _mm512_loadu_si512(bits.values),
                                                   static_cast<unsigned>(shift));
@@ -173,15 +173,15 @@ struct Team {
   // Unpacks 32 integers of kBits bits. They lie in planes as little-endian words: the low 4 bits of
   // all, then the next 2, then the next 1, those of 4, 2 and 1 that add up to kBits; 8 bits are
   // whole bytes.
-  struct ThirtyTwo {
+  struct Int32x32 {
     int32_t values[32];
     JACKSCREW_INLINE int32_t operator[](int64_t i) const { return values[i]; }
   };
   template <int kBits>
-  JACKSCREW_INLINE ThirtyTwo unpack(const uint8_t* from) const {
-    ThirtyTwo out;
+  JACKSCREW_INLINE Int32x32 unpack(const uint8_t* from) const {
+    Int32x32 out;
     if constexpr (kBits == 8) {
-      const Sixteen halves[] = {sixteen(from), sixteen(from + 16)};
+      const Int32x16 halves[] = {sixteen(from), sixteen(from + 16)};
       __builtin_memcpy(out.values, halves, sizeof out.values);
     } else {
 #pragma GCC unroll 4
@@ -209,22 +209,22 @@ struct Team {
   // Whether looking numbers up in a table is faster than computing them.
   static constexpr bool kHasTables = true;
   // Looks up 32 numbers of a table by integers below 16.
-  struct ThirtyTwoFloats {
+  struct Float32x32 {
     float values[32];
     JACKSCREW_INLINE float operator[](int64_t i) const { return values[i]; }
   };
-  JACKSCREW_INLINE ThirtyTwoFloats lookup(const float (&table)[16], const ThirtyTwo& index) const {
-    Sixteen halves[2];
+  JACKSCREW_INLINE Float32x32 lookup(const float (&table)[16], const Int32x32& index) const {
+    Int32x16 halves[2];
     __builtin_memcpy(halves, index.values, sizeof halves);
-    const SixteenFloats found[] = {lookup(table, halves[0], 0), lookup(table, halves[1], 0)};
-    ThirtyTwoFloats out;
+    const Float32x16 found[] = {lookup(table, halves[0], 0), lookup(table, halves[1], 0)};
+    Float32x32 out;
     __builtin_memcpy(out.values, found, sizeof found);
     return out;
   }
 
   // One value for each of a row's first N elements, for a later `each` over the same elements.
   template <class T, int64_t N>
-  struct Kept {
+  struct RowRegisters {
     T values[N];
     JACKSCREW_INLINE T& operator[](int64_t i) { return values[i]; }
   };
@@ -268,7 +268,7 @@ struct Team {
   // size with elements 1 and -1: element (i, j) is -1 where i & j has an odd number of bits
   // (Sylvester's order). Sums are formed in the same order on every target.
   template <int64_t N>
-  JACKSCREW_INLINE void hadamard(Kept<float, N>& kept, int64_t block) const {
+  JACKSCREW_INLINE void hadamard(RowRegisters<float, N>& kept, int64_t block) const {
     constexpr int64_t kVectors = N / kFloats;
     Floats v[kVectors];
     __builtin_memcpy(v, kept.values, sizeof v);
@@ -290,11 +290,11 @@ struct Team {
   // 64 random numbers, those of 16 Philox blocks: number i is x[i / 16] of block 16 * index + i %
   // 16. Vectorised by hand, because GCC knows no vector multiplication of 32 bits into 64 and takes
   // four times as long.
-  struct SixtyFour {
+  struct RandomBits64 {
     uint32_t values[64];
     JACKSCREW_INLINE uint32_t operator[](int64_t i) const { return values[i]; }
   };
-  JACKSCREW_INLINE SixtyFour sixty_four(const RandomStream& stream, uint64_t index) const {
+  JACKSCREW_INLINE RandomBits64 sixty_four(const RandomStream& stream, uint64_t index) const {
     constexpr int kParts = 16 / kPairs;  // side by side, to hide the latency of multiplications
     Wide c0[kParts], c1[kParts], c2[kParts], c3[kParts];
 #pragma GCC unroll 4
@@ -317,7 +317,7 @@ struct Team {
         c3[p] = p0;
       }
     }
-    SixtyFour out;
+    RandomBits64 out;
 #pragma GCC unroll 4
     for (int p = 0; p < kParts; ++p) {
       const Wide numbers[] = {c0[p], c1[p], c2[p], c3[p]};
@@ -335,7 +335,7 @@ struct Team {
   JACKSCREW_INLINE void each_random(const RandomStream& stream, uint64_t index, int64_t n,
                                     F f) const {
     for (int64_t done = 0; done < n; done += 64, ++index) {
-      const SixtyFour random = sixty_four(stream, index);
+      const RandomBits64 random = sixty_four(stream, index);
       each(n - done < 64 ? n - done : 64, [&](int64_t i) { f(done + i, random[i]); });
     }
   }
@@ -435,7 +435,7 @@ struct Team {
     return _mm_loadu_si128(static_cast<const __m128i*>(from));
   }
   static constexpr uint16_t kAll = 0xFFFF;  // GCC 12 warns about its own unmasked intrinsics
-  JACKSCREW_INLINE static Sixteen widened(__m128i signed_bytes) {
+  JACKSCREW_INLINE static Int32x16 widened(__m128i signed_bytes) {
 #if defined(__AVX512F__)
     return joined(_mm512_maskz_cvtepi8_epi32(kAll, signed_bytes));
 #else
@@ -444,8 +444,8 @@ struct Team {
 #endif
   }
   template <class... Parts>
-  JACKSCREW_INLINE static Sixteen joined(Parts... parts) {
-    Sixteen out;
+  JACKSCREW_INLINE static Int32x16 joined(Parts... parts) {
+    Int32x16 out;
     int32_t* to = out.values;
     ((__builtin_memcpy(to, &parts, sizeof parts), to += sizeof parts / sizeof *to), ...);
     return out;

@@ -46,8 +46,8 @@ class LearnerSlot {
   // Accumulates what it needs of the product's gradient. The learner's branch adds its share of the
   // input's gradient to `dx`, after the product's own; null when nobody below needs it.
   virtual void backward(const Gradient&, const Tensor* /*dx*/) {}
-  // Called where Context::last says that gradients are complete: in this step backward() will not
-  // be called again, nor the weight be read.
+  // Called where Context::is_last_micro_batch says that gradients are complete: in this step
+  // backward() will not be called again, nor the weight be read.
   virtual void complete(Context&) {}
   // Updates from what was accumulated over the step, and clears it.
   virtual void apply(Context&, double /*weight_decay*/) {}
@@ -105,7 +105,7 @@ class Learner {
 
   // The calls, in order: plan(); changes() and make_slot() for every weight; in a run that trains,
   // reserve(), begin_run() and, where it continues, restored(); then for every step begin_step(),
-  // the slots' forward() and backward(), their apply(), and beside_step().
+  // the slots' forward() and backward(), their apply(), and overlap_with_step().
 
   // Gives all weights of the model before any of them exists, those of other pipeline stages
   // included, for which make_slot() is not called here.
@@ -136,7 +136,7 @@ class Learner {
   // a window opens or closes.
   virtual bool begin_step(Context&, int64_t /*step*/) { return false; }
   // Called when the step's work has been issued: what the host does here runs beside the device.
-  virtual void beside_step(Context&) {}
+  virtual void overlap_with_step(Context&) {}
   // The number of situations, other than that of the first step, in which a step may take more
   // scratch memory; each is rehearsed on the plan device. enter_phase() brings one about, and no
   // step leaves it again.

@@ -27,7 +27,7 @@ class Master {
     if (!file().empty()) values_ = allocate();
   }
 
-  // The copy to use: &Ops::copy or, for values kept as f32, &Ops::copy_beside.
+  // The copy to use: &Ops::copy or, for values kept as f32, &Ops::copy_async.
   using Copy = void (Ops::*)(const Tensor& to, const Tensor& from);
 
   // Writes rows [begin, end) to `to`, f32 [end - begin, cols].

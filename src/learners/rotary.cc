@@ -83,7 +83,7 @@ class RotaryLearner : public Learner {
     }
     const auto worst = heaviest_groups(sizes, bytes, active_elements_);
     activate(context, worst);
-    if (options_.overlap && context.ops.copies_beside()) reserve_transit(worst);
+    if (options_.overlap && context.ops.has_async_copy()) reserve_transit(worst);
     for (const int32_t group : worst) retire(context, group);
     for (const int32_t group : worst) {
       for (RotarySlot* slot : slots_of(group)) slot->expect_moments(false);
@@ -107,7 +107,7 @@ class RotaryLearner : public Learner {
     return true;
   }
 
-  void beside_step(Context& context) override {
+  void overlap_with_step(Context& context) override {
     if (!transit_.has_work()) return;
     const Stopwatch watch;
     transit_.work(context, [&](int32_t group, double change) { add_change(group, change); });

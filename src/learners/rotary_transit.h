@@ -33,10 +33,10 @@ class RotaryTransit {
   template <class Changed>
   void work(Context& context, const Changed& changed) {
     for (const auto& [group, slot] : std::exchange(leaving_, {})) {
-      changed(group, slot->flush(context, &Ops::copy_beside));
+      changed(group, slot->flush(context, &Ops::copy_async));
     }
     leaving_bytes_ = 0;
-    for (RotarySlot* slot : joining_) slot->fetch(context, &Ops::copy_beside);
+    for (RotarySlot* slot : joining_) slot->fetch(context, &Ops::copy_async);
   }
 
  private:

@@ -123,7 +123,7 @@ void Linear::forward(Context& context, const Operand& x, const Tensor& y,
 void Linear::backward(Context& context, LinearInput& x, const Tensor& dy, const Tensor* dx,
                       Accumulate accumulate) const {
   form_gradients(context, x, dy, dx, accumulate);
-  if (context.last) complete(context);
+  if (context.is_last_micro_batch) complete(context);
 }
 
 void Linear::complete(Context& context) const {
@@ -191,7 +191,7 @@ void Norm::backward(Context& context, const Tensor& x, const Tensor& rstd, const
           x.rows());
     });
   }
-  if (context.last) complete(context);
+  if (context.is_last_micro_batch) complete(context);
 }
 
 }  // namespace jackscrew

@@ -48,8 +48,8 @@ class Linear {
   // Gives the learner its gradients and, unless dx is null, writes or adds the input's gradient.
   void backward(Context& context, LinearInput& x, const Tensor& dy, const Tensor* dx,
                 Accumulate accumulate) const;
-  // Tells all slots that their gradients are complete; backward() does so where Context::last is
-  // set.
+  // Tells all slots that their gradients are complete; backward() does so where
+  // Context::is_last_micro_batch is set.
   void complete(Context& context) const;
 
  private:

@@ -31,9 +31,9 @@ namespace jackscrew {
 inline constexpr int64_t kMomentBlock = 256;
 
 template <class Team>
-using MomentCodes = typename Team::template Kept<int32_t, kMomentBlock>;
+using MomentCodes = typename Team::template RowRegisters<int32_t, kMomentBlock>;
 template <class Team>
-using MomentValues = typename Team::template Kept<float, kMomentBlock>;
+using MomentValues = typename Team::template RowRegisters<float, kMomentBlock>;
 
 // Codes of the first `size` values of a block, rounded to nearest.
 template <class Team>
@@ -90,7 +90,7 @@ struct Adamw8bitUpdate {
       team.each(size, [&](int64_t i) { g[i] = 0.0f; });
       return;
     }
-    // Bytes are widened and narrowed in loops of their own: see Team::Sixteen of row_cpu.h.
+    // Bytes are widened and narrowed in loops of their own: see Team::Int32x16 of row_cpu.h.
     MomentCodes<Team> m_code, v_code;
     team.each(size, [&](int64_t i) { m_code[i] = first[i]; });
     team.each(size, [&](int64_t i) { v_code[i] = second[i]; });

@@ -20,7 +20,7 @@ JACKSCREW_ROW void for_rotated(const Team& team, const float* row, int64_t width
                                const F& f) {
   for (int64_t at = 0; at < width; at += kHadamardBlock) {
     const int64_t count = width - at < kHadamardBlock ? width - at : kHadamardBlock;
-    typename Team::template Kept<float, kHadamardBlock> values;
+    typename Team::template RowRegisters<float, kHadamardBlock> values;
     if (count < kHadamardBlock) team.each(kHadamardBlock, [&](int64_t i) { values[i] = 0.0f; });
     team.each(count, [&](int64_t i) { values[i] = row[at + i]; });
     team.hadamard(values, block);

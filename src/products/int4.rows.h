@@ -89,7 +89,7 @@ struct RotateBack {
     const float factor = from != nullptr ? per_step(int4_step(team, cut, width), shrink) : 0.0f;
     for (int64_t at = 0; at < width; at += kHadamardBlock) {
       const int64_t count = width - at < kHadamardBlock ? width - at : kHadamardBlock;
-      typename Team::template Kept<float, kHadamardBlock> values, inside;
+      typename Team::template RowRegisters<float, kHadamardBlock> values, inside;
       if (count < kHadamardBlock) {
         team.each(kHadamardBlock, [&](int64_t i) { values[i] = inside[i] = 0.0f; });
       }

@@ -157,22 +157,22 @@ struct RotateBackToStep {
     const float scale = unit.value() * shrink;
     const float* in = gradient + row * width;
     float* out = to + row * to_stride;
-    for_rotated(team, from + row * from_stride, width, block,
-                [&](int64_t at, int64_t count, auto& v) {
-                  typename Team::template Kept<float, kHadamardBlock> kept;
-                  if (count < kHadamardBlock) {
-                    team.each(kHadamardBlock, [&](int64_t i) { kept[i] = 0.0f; });
-                  }
-                  team.each(count, [&](int64_t i) {
-                    const float value = v[i] * factor;
-                    kept[i] = value < kInt4Lowest || value > kInt4Highest ? 0.0f : in[at + i];
-                  });
-                  team.hadamard(kept, block);
-                  team.each(count, [&](int64_t i) {
-                    const float value = kept[i] * scale;
-                    out[at + i] = accumulate ? out[at + i] + value : value;
-                  });
-                });
+    for_transformed(team, from + row * from_stride, width, block,
+                    [&](int64_t at, int64_t count, auto& v) {
+                      typename Team::template RowRegisters<float, kHadamardBlock> kept;
+                      if (count < kHadamardBlock) {
+                        team.each(kHadamardBlock, [&](int64_t i) { kept[i] = 0.0f; });
+                      }
+                      team.each(count, [&](int64_t i) {
+                        const float value = v[i] * factor;
+                        kept[i] = value < kInt4Lowest || value > kInt4Highest ? 0.0f : in[at + i];
+                      });
+                      team.hadamard(kept, block);
+                      team.each(count, [&](int64_t i) {
+                        const float value = kept[i] * scale;
+                        out[at + i] = accumulate ? out[at + i] + value : value;
+                      });
+                    });
   }
 };
 JACKSCREW_ROW_KERNEL(RotateBackToStep)

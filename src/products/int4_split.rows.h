@@ -70,7 +70,7 @@ struct SplitRows {
       const int64_t part = width - at < 64 ? width - at : 64;
       const float* in = from + row * from_stride + at;
       const auto random = team.sixty_four(stream, first + static_cast<uint64_t>(block));
-      typename Team::template Kept<int32_t, 64> high_codes, low_codes;
+      typename Team::template RowRegisters<int32_t, 64> high_codes, low_codes;
       team.each(part, [&](int64_t i) {
         // A quotient, which no compiler fuses with the difference: the same codes everywhere.
         const float value = in[i] / divisor;

@@ -59,7 +59,7 @@ struct QuantizeGradientColumns {
                                      : 1.0f;
     };
     const float* first = from + tile.first_token * from_stride + tile.first_column;
-    typename Team::template Kept<float, kInt8Group> factors;
+    typename Team::template RowRegisters<float, kInt8Group> factors;
     team.each(columns, [&](int64_t i) { factors[i] = 0.0f; });
     for (int64_t t = 0; t < tile.tokens; ++t) {
       const float* in = first + t * from_stride;
@@ -79,7 +79,7 @@ struct QuantizeGradientColumns {
     int8_t* out = codes + tile.first_column * codes_stride + tile.first_token;
     // Four tokens at a time fill a word of a column's codes.
     for (int64_t begin = 0; begin < tile.tokens; begin += 4) {
-      typename Team::template Kept<uint32_t, kInt8Group> words;
+      typename Team::template RowRegisters<uint32_t, kInt8Group> words;
       team.each(columns, [&](int64_t i) { words[i] = 0; });
       const int64_t end = tile.tokens - begin < 4 ? tile.tokens - begin : 4;
       for (int64_t t = 0; t < end; ++t) {
@@ -95,7 +95,7 @@ struct QuantizeGradientColumns {
           words[i] |= (static_cast<uint32_t>(static_cast<int32_t>(code)) & 255u) << shift;
         });
       }
-      team.one_by_one(columns, [&](int64_t i) {
+      team.each_scalar(columns, [&](int64_t i) {
         const uint32_t word = words[i];
         __builtin_memcpy(out + i * codes_stride + begin, &word, sizeof word);
       });
@@ -114,7 +114,7 @@ struct ColumnMaxima {
   JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
     const ColumnTile tile(row, tokens, width);
     const float* first = from + tile.first_token * from_stride + tile.first_column;
-    typename Team::template Kept<float, kInt8Group> largest;
+    typename Team::template RowRegisters<float, kInt8Group> largest;
     team.each(tile.columns, [&](int64_t i) { largest[i] = 0.0f; });
     for (int64_t t = 0; t < tile.tokens; ++t) {
       const float* in = first + t * from_stride;
@@ -143,7 +143,7 @@ struct QuantizeColumns {
     const int64_t columns = tile.columns;
     const int64_t groups = (tokens + kInt8Group - 1) / kInt8Group;
     const auto top = static_cast<float>(limit);
-    typename Team::template Kept<float, kInt8Group> factors;
+    typename Team::template RowRegisters<float, kInt8Group> factors;
     team.each(columns, [&](int64_t i) { factors[i] = 0.0f; });
     for (int64_t group = 0; group < groups; ++group) {
       const float* of_group = maxima + group * width + tile.first_column;

@@ -55,11 +55,11 @@ JACKSCREW_ROW void for_pieces(const GroupLayout& layout, int64_t row, const F& f
 }
 
 // Writes code(i), an int32_t, as byte i of `to`. Bytes are narrowed in a loop of their own (see
-// Team::Sixteen), in chunks that stay in registers or the nearest cache.
+// Team::Int32x16), in chunks that stay in registers or the nearest cache.
 template <class Team, class Byte, class F>
 JACKSCREW_ROW void put_bytes(const Team& team, Byte* to, int64_t count, const F& code) {
   constexpr int64_t kChunk = 64;
-  typename Team::template Kept<int32_t, kChunk> wide;
+  typename Team::template RowRegisters<int32_t, kChunk> wide;
   for (int64_t done = 0; done < count; done += kChunk) {
     const int64_t part = count - done < kChunk ? count - done : kChunk;
     team.each(part, [&](int64_t i) { wide[i] = code(done + i); });
@@ -83,7 +83,7 @@ JACKSCREW_ROW void put_rounded(const Team& team, const GroupRounding& rounding, 
   }
   const RandomStream random = rounding_stream(rounding.of_all);
   constexpr int64_t kChunk = 64;
-  typename Team::template Kept<int32_t, kChunk> wide;
+  typename Team::template RowRegisters<int32_t, kChunk> wide;
   uint64_t block = rounding.block;
   for (int64_t done = 0; done < count; done += kChunk, ++block) {
     const int64_t part = count - done < kChunk ? count - done : kChunk;

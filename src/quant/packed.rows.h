@@ -145,11 +145,11 @@ struct DecodePacked {
     }
     // Values are computed as vectors but stored one by one from memory: faster than extracting
     // lanes.
-    typename Team::template Kept<To, 32> values;
+    typename Team::template RowRegisters<To, 32> values;
     matrix.each(
         team, source, [&](int64_t i, int64_t, float value) { values[i] = from_float<To>(value); },
         [&](int64_t first, int64_t count) {
-          team.one_by_one(count, [&](int64_t i) { to[columns[first + i]] = values[i]; });
+          team.each_scalar(count, [&](int64_t i) { to[columns[first + i]] = values[i]; });
         });
   }
 };

@@ -336,7 +336,7 @@ void Session::accumulate_whole(const StepBatch& batch) {
   Progress before{batch.first_token, 0};
   for (const MicroBatch& micro_batch : batch.micro_batches) {
     const Batch on_device = flight.upload(*ops_, micro_batch, before.tokens, before.targets);
-    run.last = &micro_batch == &batch.micro_batches.back();
+    run.is_last_micro_batch = &micro_batch == &batch.micro_batches.back();
     const auto work = [&] {
       scratch_.reset();
       Stash stash = flight.begin(true, recompute_);
@@ -347,7 +347,7 @@ void Session::accumulate_whole(const StepBatch& batch) {
     };
     // The key has everything that determines what is issued and where its tensors lie.
     ops_->repeat({graph_epoch_, on_device.tokens(), on_device.sequences(), on_device.targets.size(),
-                  run.last ? 1 : 0},
+                  run.is_last_micro_batch ? 1 : 0},
                  work);
     before.tokens += micro_batch.tokens();
     before.targets += micro_batch.target_count;
@@ -369,7 +369,7 @@ void Session::apply(const WeightDecay& weight_decay) {
   } else {
     apply_parts(weight_decay);
   }
-  learner_->beside_step(run);
+  learner_->overlap_with_step(run);
 }
 
 StepResult Session::result() {

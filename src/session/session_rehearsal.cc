@@ -81,7 +81,7 @@ std::unique_ptr<Session> Session::planned(const Recipe& recipe, const ModelFiles
 bool Session::pass_step(int64_t step) {
   Context run = context(true);
   const bool states_changed = begin_step(run, step);
-  learner_->beside_step(run);
+  learner_->overlap_with_step(run);
   learner_->take_events();
   return states_changed;
 }

@@ -87,7 +87,7 @@ __device__ float row_largest(float value) {
 // One block per tile of queries and head.
 template <int kSlots>
 __global__ void __launch_bounds__(kThreads) forward(const Attention<float> args) {
-  const Place place = find_place<kTile>(args.cu_seqlens_q, args.sequences, blockIdx.x);
+  const TilePosition place = find_tile<kTile>(args.cu_seqlens_q, args.sequences, blockIdx.x);
   if (place.sequence < 0) return;
   const Work work(args, place.sequence);
   const int64_t head = blockIdx.y;
@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(kThreads) forward(const Attention<float> args)
 
 // delta[head, token] = dout · out. One warp per element.
 template <class Element>
-__global__ void __launch_bounds__(kThreads) sum_dout_out(const Attention<Element> args) {
+__global__ void __launch_bounds__(kThreads) compute_delta(const Attention<Element> args) {
   const int64_t warps = kThreads / kWarp;
   const int64_t at = blockIdx.x * warps + threadIdx.x / kWarp;
   if (at >= args.num_heads * args.tokens_q) return;  // a whole warp
@@ -161,9 +161,9 @@ __global__ void __launch_bounds__(kThreads) sum_dout_out(const Attention<Element
 struct Pair {
   float weight, dscore;
 };
-__device__ Pair pair_of(const Attention<float>& args, const Work& work, int64_t head, int64_t query,
-                        int64_t key, const float* q, const float* k, const float* dout,
-                        const float* v) {
+__device__ Pair score_gradient(const Attention<float>& args, const Work& work, int64_t head,
+                               int64_t query, int64_t key, const float* q, const float* k,
+                               const float* dout, const float* v) {
   if (!work.sees(query, key)) return {0.0f, 0.0f};
   const int64_t at = head * args.tokens_q + work.first_q + query;
   const float weight = row_exp(args.scale * work.dot(q, k) - args.lse[at]);
@@ -174,7 +174,7 @@ __device__ Pair pair_of(const Attention<float>& args, const Work& work, int64_t 
 // it.
 template <int kSlots>
 __global__ void __launch_bounds__(kThreads) backward_keys(const Attention<float> args) {
-  const Place place = find_place<kTile>(args.cu_seqlens_k, args.sequences, blockIdx.x);
+  const TilePosition place = find_tile<kTile>(args.cu_seqlens_k, args.sequences, blockIdx.x);
   if (place.sequence < 0) return;
   const Work work(args, place.sequence);
   const int64_t kv_head = blockIdx.y;
@@ -202,9 +202,10 @@ __global__ void __launch_bounds__(kThreads) backward_keys(const Attention<float>
       __syncthreads();
       for (int j = 0; j < kScores; ++j) {
         const int64_t c = work.lane + j * kPerRow;
-        const Pair pair = pair_of(args, work, head, begin + c, place.first + work.row,
-                                  q_tile + c * work.pitch, k_tile + work.row * work.pitch,
-                                  dout_tile + c * work.pitch, v_tile + work.row * work.pitch);
+        const Pair pair =
+            score_gradient(args, work, head, begin + c, place.first + work.row,
+                           q_tile + c * work.pitch, k_tile + work.row * work.pitch,
+                           dout_tile + c * work.pitch, v_tile + work.row * work.pitch);
         weights[work.row * kScorePitch + c] = pair.weight;
         dscores[work.row * kScorePitch + c] = pair.dscore;
       }
@@ -223,7 +224,7 @@ __global__ void __launch_bounds__(kThreads) backward_keys(const Attention<float>
 // One block per tile of queries and head: sums dq.
 template <int kSlots>
 __global__ void __launch_bounds__(kThreads) backward_queries(const Attention<float> args) {
-  const Place place = find_place<kTile>(args.cu_seqlens_q, args.sequences, blockIdx.x);
+  const TilePosition place = find_tile<kTile>(args.cu_seqlens_q, args.sequences, blockIdx.x);
   if (place.sequence < 0) return;
   const Work work(args, place.sequence);
   const int64_t head = blockIdx.y;
@@ -250,9 +251,9 @@ __global__ void __launch_bounds__(kThreads) backward_queries(const Attention<flo
     for (int j = 0; j < kScores; ++j) {
       const int64_t c = work.lane + j * kPerRow;
       dscores[work.row * kScorePitch + c] =
-          pair_of(args, work, head, query, begin + c, q_tile + work.row * work.pitch,
-                  k_tile + c * work.pitch, dout_tile + work.row * work.pitch,
-                  v_tile + c * work.pitch)
+          score_gradient(args, work, head, query, begin + c, q_tile + work.row * work.pitch,
+                         k_tile + c * work.pitch, dout_tile + work.row * work.pitch,
+                         v_tile + c * work.pitch)
               .dscore;
     }
     __syncthreads();
@@ -279,11 +280,11 @@ unsigned as_unsigned(int64_t value) {
 }
 
 template <class Element>
-cudaError_t launch_sum_dout_out(const Attention<Element>& args, cudaStream_t stream) {
+cudaError_t launch_compute_delta(const Attention<Element>& args, cudaStream_t stream) {
   const int64_t warps = kThreads / kWarp;
   const int64_t rows = args.num_heads * args.tokens_q;
   const dim3 blocks(as_unsigned((rows + warps - 1) / warps), 1, 1);
-  return launch(sum_dout_out<Element>, {blocks, {kThreads, 1, 1}, 0, stream}, args);
+  return launch(compute_delta<Element>, {blocks, {kThreads, 1, 1}, 0, stream}, args);
 }
 
 int forward_f32(const Attention<float>& args, cudaStream_t stream) {
@@ -329,7 +330,7 @@ template <class Element>
 int attention_backward(const Attention<Element>& args, void* stream) {
   if (args.tokens_q == 0) return cudaSuccess;
   const auto on = static_cast<cudaStream_t>(stream);
-  const cudaError_t status = launch_sum_dout_out(args, on);
+  const cudaError_t status = launch_compute_delta(args, on);
   if (status != cudaSuccess) return status;
   if constexpr (std::is_same_v<Element, float>) {
     if (!args.bf16_operands) return gradients_f32(args, on);

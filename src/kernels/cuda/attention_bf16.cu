@@ -213,7 +213,7 @@ template <int kHeadDim, class Element>
 __global__ void __launch_bounds__(kThreads) forward(const Attention<Element> args) {
   constexpr int kKeys = Sizes<kHeadDim>::kKeysForward;
   constexpr int kPitch = Sizes<kHeadDim>::kPitch;
-  const Place place = find_place<kTile>(args.cu_seqlens_q, args.sequences, blockIdx.x);
+  const TilePosition place = find_tile<kTile>(args.cu_seqlens_q, args.sequences, blockIdx.x);
   if (place.sequence < 0) return;
   const Sequence sequence(args, place.sequence);
   const Heads<Element> heads{args, sequence};
@@ -295,7 +295,7 @@ __global__ void __launch_bounds__(kThreads) backward_keys(const Attention<Elemen
   constexpr int kQueries = Sizes<kHeadDim>::kQueriesBackward;
   constexpr int kPart = Sizes<kHeadDim>::kPart;
   constexpr int kPitch = Sizes<kHeadDim>::kPitch;
-  const Place place = find_place<kTile>(args.cu_seqlens_k, args.sequences, blockIdx.x);
+  const TilePosition place = find_tile<kTile>(args.cu_seqlens_k, args.sequences, blockIdx.x);
   if (place.sequence < 0) return;
   const Sequence sequence(args, place.sequence);
   const Heads<Element> heads{args, sequence};
@@ -359,7 +359,7 @@ template <int kHeadDim, class Element>
 __global__ void __launch_bounds__(kThreads) backward_queries(const Attention<Element> args) {
   constexpr int kKeys = Sizes<kHeadDim>::kKeysBackward;
   constexpr int kPitch = Sizes<kHeadDim>::kPitch;
-  const Place place = find_place<kTile>(args.cu_seqlens_q, args.sequences, blockIdx.x);
+  const TilePosition place = find_tile<kTile>(args.cu_seqlens_q, args.sequences, blockIdx.x);
   if (place.sequence < 0) return;
   const Sequence sequence(args, place.sequence);
   const Heads<Element> heads{args, sequence};

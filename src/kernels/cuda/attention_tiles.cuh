@@ -11,14 +11,14 @@ namespace jackscrew::cuda {
 inline constexpr float kLowestScore = -3.4028235e38f;
 
 // A tile of a sequence; -1 for blocks beyond the last tile.
-struct Place {
+struct TilePosition {
   int64_t sequence = -1;
   int64_t first = 0;  // row of the tile within the sequence
 };
 
 // Finds a tile by its number over all sequences, each of which has whole tiles.
 template <int kTile>
-__device__ Place find_place(const int32_t* cu_seqlens, int64_t sequences, int64_t tile) {
+__device__ TilePosition find_tile(const int32_t* cu_seqlens, int64_t sequences, int64_t tile) {
   for (int64_t s = 0; s < sequences; ++s) {
     const int64_t tiles = (cu_seqlens[s + 1] - cu_seqlens[s] + kTile - 1) / kTile;
     if (tile < tiles) return {s, tile * kTile};

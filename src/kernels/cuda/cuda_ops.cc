@@ -148,15 +148,15 @@ class CudaOps : public Ops {
     transfer_.copy(to, from, stream_.get());
   }
   void finish() override {
-    for (const Stream* stream : {&stream_, &beside_}) {
+    for (const Stream* stream : {&stream_, &async_stream_}) {
       check(cudaStreamSynchronize(stream->get()), "waiting for the GPU");
     }
   }
 
-  bool copies_beside() const override { return true; }
-  void copy_beside(const Tensor& to, const Tensor& from) override {
-    if (!beside_transfer_) beside_transfer_.emplace();
-    beside_transfer_->copy(to, from, beside_.get());
+  bool has_async_copy() const override { return true; }
+  void copy_async(const Tensor& to, const Tensor& from) override {
+    if (!async_transfer_) async_transfer_.emplace();
+    async_transfer_->copy(to, from, async_stream_.get());
   }
 
   void zero(const Tensor& tensor) override {
@@ -229,10 +229,10 @@ class CudaOps : public Ops {
   Gemm gemm_;
   std::unique_ptr<CudnnAttention> cudnn_;  // null: attention is ours
   Transfer transfer_;
-  std::optional<Transfer> beside_transfer_;  // buffers of its own: none waits for the other stream
+  std::optional<Transfer> async_transfer_;  // buffers of its own: none waits for the other stream
   Replay replay_;
   Marks marks_;
-  Stream stream_, beside_;
+  Stream stream_, async_stream_;
 };
 
 // Takes from memory and arenas what CudaOps takes.
@@ -246,7 +246,7 @@ class CudaPlanOps : public PlanOps {
   int64_t panel_bytes() const override { return kPanelBytes; }
   int64_t product_rows() const override { return kProductRows; }
   bool has_bf16_attention() const override { return true; }
-  bool copies_beside() const override { return true; }
+  bool has_async_copy() const override { return true; }
   int32_t int8_limit() const override { return kInt8Limit; }
   void gemm_int8(const Int8Rows&, const Int8Rows&, Transpose, const Tensor&, Accumulate,
                  Arena&) override {}

@@ -40,7 +40,7 @@ struct TeamOf {
 
   // The same as `each`; on a CPU it is never vectorised.
   template <class F>
-  __device__ void one_by_one(int64_t n, F f) const {
+  __device__ void each_scalar(int64_t n, F f) const {
     each(n, f);
   }
 
@@ -94,25 +94,25 @@ struct TeamOf {
 
   // Sixteen bytes as integers.
   template <class Byte>
-  struct Sixteen {
+  struct Int32x16 {
     const Byte* from;
     __device__ int32_t operator[](int64_t i) const { return from[i]; }
   };
   __device__ float half(f16 value) const { return to_float(value); }
   template <class Byte>
-  __device__ Sixteen<Byte> sixteen(const Byte* from) const {
+  __device__ Int32x16<Byte> sixteen(const Byte* from) const {
     return {from};
   }
 
   // The signed bytes of two words, the lowest first.
-  struct SixteenOfWords {
+  struct Int32x16OfWords {
     uint64_t first, second;
     __device__ int32_t operator[](int64_t i) const {
       const uint64_t word = i < 8 ? first : second;
       return static_cast<int8_t>(word >> i % 8 * 8);
     }
   };
-  __device__ SixteenOfWords sixteen(uint64_t first, uint64_t second) const {
+  __device__ Int32x16OfWords sixteen(uint64_t first, uint64_t second) const {
     return {first, second};
   }
 
@@ -134,7 +134,7 @@ struct TeamOf {
   // all, then the next 2, then the next 1, those of 4, 2 and 1 that add up to kBits; 8 bits are
   // whole bytes. `from` is aligned to words.
   template <int kBits>
-  struct ThirtyTwo {
+  struct Int32x32 {
     const uint32_t* words;
     __device__ int32_t operator[](int64_t index) const {
       const auto i = static_cast<uint32_t>(index);
@@ -150,7 +150,7 @@ struct TeamOf {
     }
   };
   template <int kBits>
-  __device__ ThirtyTwo<kBits> unpack(const uint8_t* from) const {
+  __device__ Int32x32<kBits> unpack(const uint8_t* from) const {
     return {reinterpret_cast<const uint32_t*>(from)};
   }
 
@@ -161,7 +161,7 @@ struct TeamOf {
   // One value for each of a row's first N elements, for a later `each` over the same elements: a
   // thread meets the same ones again, and keeps only those.
   template <class T, int64_t N>
-  struct Kept {
+  struct RowRegisters {
     T values[(N + kSize - 1) / kSize];
     __device__ T& operator[](int64_t i) { return values[i / kSize]; }
   };
@@ -183,7 +183,7 @@ struct TeamOf {
   // size with elements 1 and -1 (Sylvester's order). For warps, whose threads have elements 32
   // apart.
   template <int64_t N>
-  __device__ void hadamard(Kept<float, N>& kept, int64_t block) const {
+  __device__ void hadamard(RowRegisters<float, N>& kept, int64_t block) const {
     static_assert(kSize == kWarp && N % kWarp == 0);
     constexpr int kMine = N / kWarp;
     for (int apart = 1; apart < block && apart < kWarp; apart *= 2) {
@@ -209,14 +209,14 @@ struct TeamOf {
   }
 
   // 64 random numbers: number i is x[i / 16] of Philox block 16 * index + i % 16.
-  struct SixtyFour {
+  struct RandomBits64 {
     RandomStream stream;
     uint64_t index;
     __device__ uint32_t operator[](int64_t i) const {
       return stream.four(16 * index + static_cast<uint64_t>(i % 16)).x[i / 16];
     }
   };
-  __device__ SixtyFour sixty_four(const RandomStream& stream, uint64_t index) const {
+  __device__ RandomBits64 sixty_four(const RandomStream& stream, uint64_t index) const {
     return {stream, index};
   }
 

@@ -36,7 +36,7 @@ JACKSCREW_ROW ChunkColumns chunk_columns(int64_t row, int64_t tokens, int64_t wi
 template <class Team, class Term>
 JACKSCREW_ROW void sum_columns(const Team& team, int64_t first, int64_t end, int64_t count,
                                float* out, const Term& term) {
-  typename Team::template Kept<float, kColumnBlock> sums;
+  typename Team::template RowRegisters<float, kColumnBlock> sums;
   team.each(count, [&](int64_t i) { sums[i] = 0.0f; });
   for (int64_t token = first; token < end; ++token) {
     team.each(count, [&](int64_t i) { sums[i] += term(token, i); });

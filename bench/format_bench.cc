@@ -197,7 +197,7 @@ bool fits(const Subject& subject, const std::vector<Matrix>& all) {
   try {
     for (const Matrix& matrix : all) {
       const FormatPointer format = subject.format != nullptr
-                                       ? lasting(*subject.format)
+                                       ? unowned(*subject.format)
                                        : subject.instance(matrix.rows(), matrix.cols());
       format->storage_bytes(matrix.rows(), matrix.cols());
     }

@@ -49,7 +49,7 @@ PlannedModel plan_model(const ModelFiles& files, int64_t head_bits, const std::s
       source->add_computed(weight,
                            exl2_format(exl2_groups(exl2_head_mixture(head_bits), weight.cols)));
     } else {
-      source->add_computed(weight, lasting(find_format(rest)));
+      source->add_computed(weight, unowned(find_format(rest)));
     }
   }
   model.files.source = std::move(source);

@@ -36,7 +36,7 @@ MergedSource::MergedSource(const Recipe& recipe, const ModelFiles& base,
   for (const WeightedAdapter& adapter : adapters) add(recipe, base, adapter);
   for (auto& [name, merged] : merged_) {
     merged.tensor.name = name;
-    merged.tensor.format = lasting(f32_format());
+    merged.tensor.format = unowned(f32_format());
     merged.tensor.shape = {merged.spec.rows, merged.spec.cols};
     merged.tensor.computed = [this, &merged = merged](int64_t begin, int64_t end) {
       return rows(merged, begin, end);

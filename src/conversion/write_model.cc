@@ -179,7 +179,7 @@ void WeightWriter::write(const ModelTensor& tensor, const ProgressCallback& prog
                 "the file is damaged, or config.json belongs to another model");
   }
   const bool as_is = stored.format.get() == tensor.format && !stored.computed &&
-                     !stored.transcode && stored.more.empty();
+                     !stored.transcode && stored.extra_parts.empty();
   if (tensor.format->for_linears_only()) {
     encode_whole(tensor, stored, progress);
   } else {

@@ -96,7 +96,7 @@ StoredTensor read_four_bits(const LayerTensors& tensors, const FourBits& kind) {
   }
   const bool is_double = tensors.find(kNf4NestedAbsmax) != nullptr;
   const Nf4Parts expected = nf4_parts(is_double, nullptr, out.shape[0], out.shape[1]);
-  out.format = lasting(is_double ? kind.double_format() : kind.format());
+  out.format = unowned(is_double ? kind.double_format() : kind.format());
   expect_values(tensors, kNf4Book, kind.values(), 0);
   // Codes may be declared with another dtype, but are bytes all the same.
   out.bytes = tensors.get(kNf4Weight).bytes;
@@ -104,19 +104,20 @@ StoredTensor read_four_bits(const LayerTensors& tensors, const FourBits& kind) {
     fail(ErrorKind::model, "tensor {} has {} bytes where {} are expected", tensors.name(kNf4Weight),
          out.bytes.size(), expected.codes.bytes());
   }
-  out.more.push_back(
+  out.extra_parts.push_back(
       vector_bytes(tensors, kNf4Absmax, is_double ? "U8" : "F32", expected.absmax.size()));
   if (!is_double) return out;
   expect_integer(state, "nested_blocksize", kNf4NestedBlock);
   expect_text(state, "nested_dtype", "float32");
   // bitsandbytes computes this table, with last bits that differ from machine to machine.
   expect_values(tensors, kNf4NestedBook, signed_dynamic_map().values, 4);
-  out.more.push_back(vector_bytes(tensors, kNf4NestedAbsmax, "F32", expected.nested_absmax.size()));
+  out.extra_parts.push_back(
+      vector_bytes(tensors, kNf4NestedAbsmax, "F32", expected.nested_absmax.size()));
   const auto offset = static_cast<float>(state.number("nested_offset"));
   std::vector<uint8_t> made(sizeof offset);
   std::memcpy(made.data(), &offset, sizeof offset);
-  out.made = std::make_shared<const std::vector<uint8_t>>(std::move(made));
-  out.more.emplace_back(*out.made);
+  out.owned_bytes = std::make_shared<const std::vector<uint8_t>>(std::move(made));
+  out.extra_parts.emplace_back(*out.owned_bytes);
   return out;
 }
 
@@ -145,7 +146,7 @@ StoredTensor read_int8(const LayerTensors& tensors, const QuantizationConfig&) {
     }
   }
   StoredTensor out;
-  out.format = lasting(int8_absmax_format());
+  out.format = unowned(int8_absmax_format());
   out.shape = codes.shape;
   tensors.set_bytes(out, kInt8Weight, {kInt8Absmax});
   return out;

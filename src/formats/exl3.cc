@@ -90,8 +90,9 @@ StoredTensor read_exl3(const LayerTensors& tensors, const QuantizationConfig&) {
   const auto output = scales_of(tensors, kExl3Output, kExl3OutputSigns, out.shape[0]);
   made.insert(made.end(), output.begin(), output.end());
   out.bytes = trellis.bytes;
-  out.made = std::make_shared<const std::vector<uint8_t>>(std::move(made));
-  out.more = {std::span(*out.made).first(input), std::span(*out.made).subspan(input)};
+  out.owned_bytes = std::make_shared<const std::vector<uint8_t>>(std::move(made));
+  out.extra_parts = {std::span(*out.owned_bytes).first(input),
+                     std::span(*out.owned_bytes).subspan(input)};
   return out;
 }
 

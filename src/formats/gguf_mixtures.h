@@ -22,8 +22,8 @@ enum class MixtureBlocks : uint8_t {
   first_sixteenth,
   ends_and_thirds,  // the first and the last eighth, and every third between them
   // All blocks, but of certain models only:
-  with_few_values,  // those in which four query heads or more share a value head
-  of_70b            // those of 80 blocks with shared value heads, where v_proj is a small part
+  with_grouped_values,  // those in which four query heads or more share a value head
+  of_70b                // those of 80 blocks with shared value heads, where v_proj is a small part
 };
 
 // The format of the linear layers of one module, in some blocks.

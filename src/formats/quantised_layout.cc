@@ -98,7 +98,7 @@ void LayerTensors::set_bytes(StoredTensor& weight, std::string_view codes,
                              std::initializer_list<std::string_view> others) const {
   weight.bytes = get(codes).bytes;
   for (const std::string_view part : others) {
-    if (const SafetensorsEntry* entry = find(part)) weight.more.push_back(entry->bytes);
+    if (const SafetensorsEntry* entry = find(part)) weight.extra_parts.push_back(entry->bytes);
   }
 }
 

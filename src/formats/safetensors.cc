@@ -46,9 +46,9 @@ constexpr std::array<DTypeSize, 16> kDTypes = {{{"F64", 8},
 
 // The storage format of a dtype; null when weights cannot be read from it.
 FormatPointer storage_format(std::string_view dtype) {
-  if (dtype == "F32") return lasting(f32_format());
-  if (dtype == "BF16") return lasting(bf16_format());
-  if (dtype == "F16") return lasting(f16_format());
+  if (dtype == "F32") return unowned(f32_format());
+  if (dtype == "BF16") return unowned(bf16_format());
+  if (dtype == "F16") return unowned(f16_format());
   return {};
 }
 
@@ -337,7 +337,7 @@ void SafetensorsSource::release(const StoredTensor& tensor) const {
   if (!release_part(tensor.bytes)) {
     fail(ErrorKind::generic, "release of tensor {}, which is of another source", tensor.name);
   }
-  for (const auto part : tensor.more) release_part(part);
+  for (const auto part : tensor.extra_parts) release_part(part);
 }
 
 }  // namespace jackscrew

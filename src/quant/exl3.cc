@@ -27,11 +27,12 @@ class Exl3Format : public Format {
                 Accumulate accumulate, Arena& scratch) const override {
     const Arena::Frame frame(scratch);
     const Exl3Matrix matrix = place(storage.bytes.raw()).matrix;
-    const Tensor mixed = scratch.tensor(DType::f32, {1, x.cols()});
-    ops.launch(MixExl3Input{x.data<float>(), matrix.input_scales, mixed.data<float>()},
-               x.cols() / kExl3Block);
+    const Tensor transformed_x = scratch.tensor(DType::f32, {1, x.cols()});
+    ops.launch(
+        TransformExl3Input{x.data<float>(), matrix.input_scales, transformed_x.data<float>()},
+        x.cols() / kExl3Block);
     with_book([&]<class Book>(Book) {
-      ops.launch(DotExl3<Book>{matrix, mixed.data<float>(), y.data<float>(), storage.rows,
+      ops.launch(DotExl3<Book>{matrix, transformed_x.data<float>(), y.data<float>(), storage.rows,
                                accumulate == Accumulate::yes},
                  layout_.rows / kExl3Block);
     });
@@ -46,12 +47,12 @@ class Exl3Format : public Format {
   };
 
   Placed place(void* base) const {
-    Parts parts(base);
+    PartLayout parts(base);
     Exl3Matrix matrix{};
     matrix.words =
-        parts.take<uint32_t>(checked_mul(layout_.rows / 16, layout_.cols / 16) * 8 * layout_.bits);
-    matrix.input_scales = parts.take<f16>(layout_.cols);
-    matrix.output_scales = parts.take<f16>(layout_.rows);
+        parts.add<uint32_t>(checked_mul(layout_.rows / 16, layout_.cols / 16) * 8 * layout_.bits);
+    matrix.input_scales = parts.add<f16>(layout_.cols);
+    matrix.output_scales = parts.add<f16>(layout_.rows);
     matrix.rows = layout_.rows;
     matrix.cols = layout_.cols;
     matrix.bits = layout_.bits;

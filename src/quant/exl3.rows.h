@@ -14,7 +14,7 @@ namespace jackscrew {
 
 inline constexpr int64_t kExl3Block = 128;  // rows, or columns, of a Hadamard transform
 inline constexpr int64_t kExl3Lanes = 64;   // of 8 tiles side by side: 8 c + t is lane c of tile t
-inline constexpr int64_t kExl3OfLane = 32;  // numbers of a lane
+inline constexpr int64_t kExl3NumbersPerLane = 32;
 
 // How a state of 16 bits becomes an f16 number (exllamav3: decode_3inst).
 struct Exl3Plain {
@@ -97,7 +97,7 @@ JACKSCREW_ROW Exl3Four exl3_four(float a, float b, float c, float d) {
   return {{ab + cd, a_b + c_d, ab - cd, a_b - c_d}};
 }
 
-JACKSCREW_ROW void exl3_mix(float* at, int64_t step) {
+JACKSCREW_ROW void hadamard_step4(float* at, int64_t step) {
   const Exl3Four four = exl3_four(at[0], at[step], at[2 * step], at[3 * step]);
   at[0] = four.values[0];
   at[step] = four.values[1];
@@ -140,18 +140,19 @@ struct DecodeExl3 {
     team.each(kExl3Block,
               [&](int64_t i) { scales[i] = to_float(matrix.input_scales[column + i]); });
     decode(team, block, column, tile);
-    mix_rows(team, tile);
+    hadamard_rows(team, tile);
     const int64_t first = begin > top ? begin : top;
     const int64_t last = end < top + kExl3Block ? end : top + kExl3Block;
     for (int64_t row = first; row < last; ++row) {
-      float* places = tile + (row - top) * kPitch;
-      team.each(4, 8, [&](int64_t i, int64_t t) { exl3_mix(places + i * 32 + t, 8); });
-      team.each(32, [&](int64_t place) { exl3_mix(places + place, 32); });
+      float* permuted_columns = tile + (row - top) * kPitch;
+      team.each(4, 8,
+                [&](int64_t i, int64_t t) { hadamard_step4(permuted_columns + i * 32 + t, 8); });
+      team.each(32, [&](int64_t place) { hadamard_step4(permuted_columns + place, 32); });
       const int64_t at = (indices != nullptr ? group : row - begin) * out_stride + column;
       if (out_bf16) {
-        write(team, places, scales, row, columns, static_cast<bf16*>(out) + at);
+        write(team, permuted_columns, scales, row, columns, static_cast<bf16*>(out) + at);
       } else {
-        write(team, places, scales, row, columns, static_cast<float*>(out) + at);
+        write(team, permuted_columns, scales, row, columns, static_cast<float*>(out) + at);
       }
     }
   }
@@ -162,7 +163,7 @@ struct DecodeExl3 {
     float* words = tile + kTile;
     for (int64_t i = 0; i < 8; ++i) {
       matrix.load(team, block * 8 + i, column / 16, words);
-      team.each(kExl3OfLane * 8, 8, [&](int64_t number, int64_t t) {
+      team.each(kExl3NumbersPerLane * 8, 8, [&](int64_t number, int64_t t) {
         const int64_t m = number / 8;
         const int64_t c = number % 8;
         tile[(16 * i + 8 * exl3_upper(m) + c) * kPitch + 8 * exl3_column(m) + t] =
@@ -173,12 +174,13 @@ struct DecodeExl3 {
 
   // The Hadamard transform along the rows of W, in strips that stay in the nearest cache.
   template <class Team>
-  JACKSCREW_ROW void mix_rows(const Team& team, float* tile) const {
+  JACKSCREW_ROW void hadamard_rows(const Team& team, float* tile) const {
     constexpr int64_t kStrip = 32;
     for (int64_t strip = 0; strip < kExl3Block; strip += kStrip) {
       for (int64_t step = 1; step < 64; step *= 4) {
         team.each(32, kStrip, [&](int64_t i, int64_t place) {
-          exl3_mix(tile + (i / step * 4 * step + i % step) * kPitch + strip + place, step * kPitch);
+          hadamard_step4(tile + (i / step * 4 * step + i % step) * kPitch + strip + place,
+                         step * kPitch);
         });
       }
       team.each(64, kStrip, [&](int64_t i, int64_t place) {
@@ -194,10 +196,10 @@ struct DecodeExl3 {
   // Applies the last steps along the columns of a row, from tile to tile, and its scales, and
   // writes it.
   template <class Team, class To>
-  JACKSCREW_ROW void write(const Team& team, const float* places, const float* scales, int64_t row,
-                           float* columns, To* to) const {
+  JACKSCREW_ROW void write(const Team& team, const float* permuted_columns, const float* scales,
+                           int64_t row, float* columns, To* to) const {
     const float scale = to_float(matrix.output_scales[row]) * 0x1p-7f;
-    team.transpose_eight(places, 16, columns);
+    team.transpose_eight(permuted_columns, 16, columns);
     team.each(16, [=](int64_t r) {
       const float* at = columns + r;
       const Exl3Four low = exl3_four(at[0], at[16], at[32], at[48]);
@@ -228,11 +230,11 @@ JACKSCREW_ROW void exl3_transform(const Team& team, float* values) {
 
 // Scales and transforms x, so that it can be multiplied by the numbers of the tiles as they are. A
 // row of the kernel is a block of 128 columns.
-struct MixExl3Input {
+struct TransformExl3Input {
   static constexpr int64_t kSharedFloats = kExl3Block;
   const float* x;           // [cols]
   const f16* input_scales;  // [cols]
-  float* mixed;             // [cols], by places
+  float* transformed_x;     // [cols], with columns permuted as in a tile
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
     typename Team::template Shared<kSharedFloats> shared;
@@ -241,10 +243,11 @@ struct MixExl3Input {
     team.each(kExl3Block,
               [&](int64_t i) { values[i] = x[first + i] * to_float(input_scales[first + i]); });
     exl3_transform(team, values);
-    team.each(kExl3Block, [&](int64_t i) { mixed[first + i % 16 * 8 + i / 16] = values[i]; });
+    team.each(kExl3Block,
+              [&](int64_t i) { transformed_x[first + i % 16 * 8 + i / 16] = values[i]; });
   }
 };
-JACKSCREW_ROW_KERNEL(MixExl3Input)
+JACKSCREW_ROW_KERNEL(TransformExl3Input)
 
 // The product of a single token, y (+)= W x. A row of the kernel is a block of 128 rows of W.
 template <class Book>
@@ -253,9 +256,9 @@ struct DotExl3 {
   static constexpr int64_t kSums = kExl3Block * 8;
   static constexpr int64_t kSharedFloats = kWords + kSums + kExl3Block;
   Exl3Matrix matrix;
-  const float* mixed;  // [cols], by places
-  float* y;            // [rows]
-  int64_t rows;        // of y: those beyond are padding
+  const float* transformed_x;  // [cols], with columns permuted as in a tile
+  float* y;                    // [rows]
+  int64_t rows;                // of y: those beyond are padding
   bool accumulate;
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t block) const {
@@ -267,8 +270,8 @@ struct DotExl3 {
     for (int64_t column = 0; column < matrix.cols; column += kExl3Block) {
       for (int64_t i = 0; i < 8; ++i) {
         matrix.load(team, block * 8 + i, column / 16, words);
-        for (int64_t m = 0; m < kExl3OfLane; ++m) {
-          const float* x = mixed + column + 8 * exl3_column(m);
+        for (int64_t m = 0; m < kExl3NumbersPerLane; ++m) {
+          const float* x = transformed_x + column + 8 * exl3_column(m);
           float* to = sums + (16 * i + 8 * exl3_upper(m)) * 8;
           team.each(8, 8, [&](int64_t c, int64_t t) {
             to[8 * c + t] += x[t] * exl3_number(Book{}, matrix.state(words, m, 8 * c + t));

@@ -80,7 +80,7 @@ std::span<const Format* const> all_formats() {
   return kFormats;
 }
 
-FormatPointer lasting(const Format& format) {
+FormatPointer unowned(const Format& format) {
   return {FormatPointer(), &format};
 }
 

@@ -109,7 +109,7 @@ void for_encode_panels(const RowSource& source, const Storage& storage, const Bo
 // Shared by the tensors and weights that are stored in the format.
 using FormatPointer = std::shared_ptr<const Format>;
 // A non-owning pointer to a format of the table, which outlives all weights.
-FormatPointer lasting(const Format& format);
+FormatPointer unowned(const Format& format);
 
 // The format of that name. Throws Error(model) for an unknown one.
 const Format& find_format(std::string_view name);

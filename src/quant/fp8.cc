@@ -55,10 +55,10 @@ class Fp8Format : public Format {
   template <class Scale>
   Placed<Scale> place(void* base, int64_t rows, int64_t cols) const {
     const int64_t scale_cols = ceil_div(cols, layout_.block_cols);
-    Parts parts(base);
+    PartLayout parts(base);
     Fp8Matrix<Scale> matrix{};
-    matrix.codes = parts.take<uint8_t>(checked_mul(rows, cols));
-    matrix.scales = parts.take<typename Scale::Stored>(
+    matrix.codes = parts.add<uint8_t>(checked_mul(rows, cols));
+    matrix.scales = parts.add<typename Scale::Stored>(
         checked_mul(ceil_div(rows, layout_.block_rows), scale_cols));
     matrix.cols = cols;
     matrix.block_rows = layout_.block_rows;

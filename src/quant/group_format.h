@@ -10,11 +10,11 @@ namespace jackscrew {
 
 // Places the parts of a matrix one after another, each at the next multiple of 64 bytes. With a
 // null base, as on the plan device, all parts are null and only bytes() counts.
-class Parts {
+class PartLayout {
  public:
-  explicit Parts(void* base) : base_(static_cast<uint8_t*>(base)) {}
+  explicit PartLayout(void* base) : base_(static_cast<uint8_t*>(base)) {}
   template <class Element>
-  Element* take(int64_t count) {
+  Element* add(int64_t count) {
     const int64_t at = round_up(bytes_, 64);
     bytes_ = checked_add(at, checked_mul(count, sizeof(Element)));
     return base_ == nullptr ? nullptr : reinterpret_cast<Element*>(base_ + at);

@@ -15,11 +15,11 @@ class Int4AffineFormat : public GroupFormat<Int4AffineCodec> {
   GroupedMatrix<Int4AffineCodec> place(void* base, int64_t rows, int64_t cols) const override {
     const GroupLayout layout{cols, 256, 0};
     const int64_t groups = group_count(layout, rows);
-    Parts parts(base);
+    PartLayout parts(base);
     Int4AffineCodec codec{};
-    codec.codes = parts.take<uint8_t>(ceil_div(checked_mul(rows, cols), 2));
-    codec.scales = parts.take<float>(groups);
-    codec.zeros = parts.take<uint8_t>(groups);
+    codec.codes = parts.add<uint8_t>(ceil_div(checked_mul(rows, cols), 2));
+    codec.scales = parts.add<float>(groups);
+    codec.zeros = parts.add<uint8_t>(groups);
     return {codec, layout, parts.bytes()};
   }
 };

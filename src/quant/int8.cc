@@ -22,10 +22,10 @@ class Int8Format : public GroupFormat<Int8Codec> {
   GroupedMatrix<Int8Codec> place(void* base, int64_t rows, int64_t cols) const override {
     const int64_t group = block_ > 0 ? block_ : cols;
     const GroupLayout layout{cols, group, ceil_div(cols, group)};
-    Parts parts(base);
+    PartLayout parts(base);
     Int8Codec codec{};
-    codec.codes = parts.take<int8_t>(checked_mul(rows, cols));
-    codec.scales = parts.take<float>(group_count(layout, rows));
+    codec.codes = parts.add<int8_t>(checked_mul(rows, cols));
+    codec.scales = parts.add<float>(group_count(layout, rows));
     return {codec, layout, parts.bytes()};
   }
 

@@ -13,10 +13,10 @@ class Int8AbsmaxFormat : public ReadGroupFormat<Int8AbsmaxCodec> {
 
  private:
   GroupedMatrix<Int8AbsmaxCodec> place(void* base, int64_t rows, int64_t cols) const override {
-    Parts parts(base);
+    PartLayout parts(base);
     Int8AbsmaxCodec codec{};
-    codec.codes = parts.take<int8_t>(checked_mul(rows, cols));
-    codec.absmax = parts.take<float>(rows);
+    codec.codes = parts.add<int8_t>(checked_mul(rows, cols));
+    codec.absmax = parts.add<float>(rows);
     return {codec, {cols, cols, 1}, parts.bytes()};
   }
 };

@@ -15,11 +15,11 @@ class Int8AffineFormat : public GroupFormat<Int8AffineCodec> {
   GroupedMatrix<Int8AffineCodec> place(void* base, int64_t rows, int64_t cols) const override {
     const GroupLayout layout{cols, 256, 0};
     const int64_t groups = group_count(layout, rows);
-    Parts parts(base);
+    PartLayout parts(base);
     Int8AffineCodec codec{};
-    codec.codes = parts.take<uint8_t>(checked_mul(rows, cols));
-    codec.scales = parts.take<float>(groups);
-    codec.zeros = parts.take<uint8_t>(groups);
+    codec.codes = parts.add<uint8_t>(checked_mul(rows, cols));
+    codec.scales = parts.add<float>(groups);
+    codec.zeros = parts.add<uint8_t>(groups);
     return {codec, layout, parts.bytes()};
   }
 };

@@ -14,11 +14,11 @@ class Int8DynamicFormat : public GroupFormat<Int8DynamicCodec> {
  private:
   GroupedMatrix<Int8DynamicCodec> place(void* base, int64_t rows, int64_t cols) const override {
     const GroupLayout layout{cols, block_, 0};
-    Parts parts(base);
+    PartLayout parts(base);
     Int8DynamicCodec codec{};
     codec.map = signed_dynamic_map();
-    codec.codes = parts.take<uint8_t>(checked_mul(rows, cols));
-    codec.absmax = parts.take<float>(group_count(layout, rows));
+    codec.codes = parts.add<uint8_t>(checked_mul(rows, cols));
+    codec.absmax = parts.add<float>(group_count(layout, rows));
     return {codec, layout, parts.bytes()};
   }
 

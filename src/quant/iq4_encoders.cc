@@ -79,7 +79,7 @@ void put_numbers(const float* x, double scale, uint8_t* out) {
 
 void encode_iq4_nl(const float* x, int64_t cols, uint8_t* out) {
   for (const float* end = x + cols; x < end; x += kIq4Group, out += 18) {
-    put_numbers(x, static_cast<double>(put_scale(best_table_scale(x), out)), out + 2);
+    put_numbers(x, static_cast<double>(write_f16_scale(best_table_scale(x), out)), out + 2);
   }
 }
 
@@ -91,7 +91,7 @@ void encode_iq4_xs(const float* x, int64_t cols, uint8_t* out) {
       exact[group] = best_table_scale(x + kIq4Group * group);
       if (std::abs(exact[group]) > std::abs(extreme)) extreme = exact[group];
     }
-    const auto super = static_cast<double>(put_scale(extreme / -32.0, out));
+    const auto super = static_cast<double>(write_f16_scale(extreme / -32.0, out));
     uint32_t high = 0;
     std::memset(out + 4, 0, 4);
     for (size_t group = 0; group < 8; ++group) {

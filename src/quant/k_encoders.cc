@@ -169,8 +169,8 @@ void encode_grouped(const float* x, int64_t cols, uint8_t* out) {
       largest = std::max(largest, exact[group].scale);
       deepest = std::max(deepest, exact[group].minimum);
     }
-    const float super = put_scale(largest / 63.0, out);
-    const float super_minimum = put_scale(deepest / 63.0, out + 2);
+    const float super = write_f16_scale(largest / 63.0, out);
+    const float super_minimum = write_f16_scale(deepest / 63.0, out + 2);
     std::array<SmallPair, 8> pairs;
     std::array<uint8_t, 8> scales, minima;
     for (size_t group = 0; group < 8; ++group) {
@@ -207,7 +207,7 @@ struct SymmetricBlock {
       exact[group] = symmetric_scale<16>(x + 16 * group, half_code);
       if (std::abs(exact[group]) > std::abs(extreme)) extreme = exact[group];
     }
-    const float super = put_scale(-extreme / half_scale, super_out);
+    const float super = write_f16_scale(-extreme / half_scale, super_out);
     for (size_t group = 0; group < 16; ++group) {
       const double small = super != 0.0f ? nearest_code(exact[group] / static_cast<double>(super),
                                                         -half_scale, half_scale - 1.0)
@@ -279,8 +279,8 @@ void encode_q2_k(const float* x, int64_t cols, uint8_t* out) {
       largest = std::max(largest, exact[group].scale);
       deepest = std::max(deepest, exact[group].minimum);
     }
-    const float super = put_scale(largest / 15.0, out + 80);
-    const float super_minimum = put_scale(deepest / 15.0, out + 82);
+    const float super = write_f16_scale(largest / 15.0, out + 80);
+    const float super_minimum = write_f16_scale(deepest / 15.0, out + 82);
     std::memset(out, 0, 80);
     for (size_t group = 0; group < 16; ++group) {
       const SmallPair pair =

@@ -112,11 +112,11 @@ const Format& fp4_double_format() {
 Nf4Parts nf4_parts(bool is_double, void* base, int64_t rows, int64_t cols) {
   const int64_t elements = checked_mul(rows, cols);
   const int64_t blocks = ceil_div(elements, kNf4Block);
-  Parts parts(base);
+  PartLayout parts(base);
   Nf4Parts out{};
   const auto take = [&](auto element, int64_t count) {
     using Element = decltype(element);
-    return Tensor(parts.take<Element>(count), DTypeOf<Element>::value, {count});
+    return Tensor(parts.add<Element>(count), DTypeOf<Element>::value, {count});
   };
   out.codes = take(uint8_t{}, ceil_div(elements, 2));
   if (is_double) {

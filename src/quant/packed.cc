@@ -148,10 +148,10 @@ FormatPointer make_packed_format(std::string name, PackedLayout layout) {
 
 PackedParts packed_parts(const PackedLayout& layout, void* base, int64_t rows) {
   const auto groups = static_cast<int64_t>(layout.groups.size());
-  Parts parts(base);
+  PartLayout parts(base);
   PackedParts out{};
   const auto take = [&](bool present, int64_t bytes) {
-    return present ? Tensor(parts.take<uint8_t>(bytes), DType::u8, {bytes})
+    return present ? Tensor(parts.add<uint8_t>(bytes), DType::u8, {bytes})
                    : Tensor(nullptr, DType::u8, {0});
   };
   const bool squared = layout.scale == PackedScale::squared;

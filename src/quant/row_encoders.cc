@@ -34,7 +34,7 @@ void encode_plain(const float* x, int64_t cols, uint8_t* out) {
 }
 
 uint8_t* put_half(float value, uint8_t* out) {
-  put_scale(static_cast<double>(value), out);
+  write_f16_scale(static_cast<double>(value), out);
   return out + sizeof(f16);
 }
 
@@ -110,7 +110,7 @@ void encode_asymmetric(const float* x, int64_t cols, uint8_t* out) {
 
 }  // namespace
 
-float put_scale(double value, uint8_t* out) {
+float write_f16_scale(double value, uint8_t* out) {
   const f16 half = to_f16(static_cast<float>(value));
   std::memcpy(out, &half, sizeof half);
   return to_float(half);

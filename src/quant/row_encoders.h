@@ -22,7 +22,7 @@ std::span<const RowEncoder> row_encoders();
 const RowEncoder* find_row_encoder(const Format& format);
 
 // Writes a scale as f16 and returns its rounded value.
-float put_scale(double value, uint8_t* out);
+float write_f16_scale(double value, uint8_t* out);
 
 // In quant/k_encoders.cc:
 void encode_q2_k(const float* x, int64_t cols, uint8_t* out);

@@ -60,7 +60,7 @@ void check_stored(const WeightSpec& weight, const StoredTensor& stored) {
   // Readers that transcode have checked the sizes of their parts; what is computed has no bytes.
   if (stored.transcode || stored.computed) return;
   auto bytes = static_cast<int64_t>(stored.bytes.size());
-  for (const auto part : stored.more) {
+  for (const auto part : stored.extra_parts) {
     bytes = round_up(bytes, kPartAlignment) + static_cast<int64_t>(part.size());
   }
   const int64_t expected = stored.format->storage_bytes(weight.rows, weight.cols);
@@ -71,8 +71,8 @@ void check_stored(const WeightSpec& weight, const StoredTensor& stored) {
 }
 
 bool lies_as_storage(const StoredTensor& stored, int64_t cols) {
-  if (stored.computed || stored.transcode || !stored.more.empty() || stored.made != nullptr ||
-      stored.interleaved_heads != 0) {
+  if (stored.computed || stored.transcode || !stored.extra_parts.empty() ||
+      stored.owned_bytes != nullptr || stored.interleaved_heads != 0) {
     return false;
   }
   const int64_t row_bytes = stored.format->row_bytes(cols);
@@ -110,7 +110,7 @@ void copy_storage(Ops& ops, const StoredTensor& stored, const Storage& storage) 
     at = round_up(end, kPartAlignment);
   };
   copy(stored.bytes);
-  for (const auto part : stored.more) copy(part);
+  for (const auto part : stored.extra_parts) copy(part);
 }
 
 int64_t StoredRows::bytes_for(const StoredTensor& stored, int64_t rows, int64_t cols) {

@@ -27,7 +27,7 @@ struct StoredTensor {
   int64_t interleaved_heads = 0;
   // Further parts, of formats that files keep in several tensors: in the format's storage each
   // begins at the next multiple of 64.
-  std::vector<std::span<const uint8_t>> more = {};
+  std::vector<std::span<const uint8_t>> extra_parts = {};
   // Set if the file keeps the same information in another order: writes the storage of the first
   // `rows` rows, in the order of the format, to the sink, on `threads` threads. It needs a few
   // panels of host memory at most (kPanelBytes).
@@ -37,12 +37,12 @@ struct StoredTensor {
   RowSource computed = {};
   // How many of the shape[0] rows may be padding that the model does not have.
   int64_t padding_rows = 0;
-  // Owns those of `bytes` and `more` that are in no file.
-  std::shared_ptr<const std::vector<uint8_t>> made = {};
+  // Owns those of `bytes` and `extra_parts` that are in no file.
+  std::shared_ptr<const std::vector<uint8_t>> owned_bytes = {};
 
   int64_t size_bytes() const {
     size_t size = bytes.size();
-    for (const auto part : more) size += part.size();
+    for (const auto part : extra_parts) size += part.size();
     return static_cast<int64_t>(size);
   }
 

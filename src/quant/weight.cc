@@ -14,7 +14,7 @@ Weight::Weight(Memory& memory, WeightSpec spec, FormatPointer format)
       storage_(memory, Purpose::weights, DType::u8, {format_->storage_bytes(rows(), cols())}) {}
 
 Weight::Weight(Memory& memory, WeightSpec spec, const Format& format)
-    : Weight(memory, std::move(spec), lasting(format)) {}
+    : Weight(memory, std::move(spec), unowned(format)) {}
 
 Weight::Weight(WeightSpec spec, FormatPointer format, const Tensor& mapped)
     : spec_(std::move(spec)), format_(std::move(format)), memory_(nullptr), mapped_(mapped) {}

@@ -42,7 +42,7 @@ void StageLoader::check_tied() const {
 }
 
 FormatPointer StageLoader::format(const WeightSpec& weight) const {
-  if (weight.is_vector()) return lasting(f32_format());
+  if (weight.is_vector()) return unowned(f32_format());
   if (recipe_.storage != "keep") {
     const Format& format = find_format(recipe_.storage);
     if (!format.can_encode()) {
@@ -52,14 +52,14 @@ FormatPointer StageLoader::format(const WeightSpec& weight) const {
                               recipe_.storage),
                   "merge and export write it; in memory, int8 and nf4 are small");
     }
-    if (weight.is_block_matrix() || !format.for_linears_only()) return lasting(format);
+    if (weight.is_block_matrix() || !format.for_linears_only()) return unowned(format);
   }
   const bool changes = learner_.changes(weight);
-  if (changes && !learner_.updates_in_place(weight)) return lasting(f32_format());
-  if (source_ == nullptr) return lasting(find_format(recipe_.checkpoint_dtype));
+  if (changes && !learner_.updates_in_place(weight)) return unowned(f32_format());
+  if (source_ == nullptr) return unowned(find_format(recipe_.checkpoint_dtype));
   const StoredTensor* stored = source_->find(weight.name);
   const bool keep = stored != nullptr && (!changes || stored->format->can_encode());
-  return keep ? stored->format : lasting(f32_format());
+  return keep ? stored->format : unowned(f32_format());
 }
 
 // Runs use(tensor) on the tensor that the files have for a weight, and returns it.

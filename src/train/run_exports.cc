@@ -88,10 +88,10 @@ std::shared_ptr<WeightSource> planned_merge(const Recipe& recipe, const ModelFil
   auto source = std::make_shared<PlannedSource>();
   for (const WeightSpec& weight : weights) {
     if (learner.merge(weight, none)) {
-      source->add_computed(weight, lasting(f32_format()));
+      source->add_computed(weight, unowned(f32_format()));
     } else {
       source->add_stored(weight, files.source == nullptr
-                                     ? lasting(find_format(recipe.checkpoint_dtype))
+                                     ? unowned(find_format(recipe.checkpoint_dtype))
                                      : stored_tensor(files, *files.source, weight.name).format);
     }
   }
@@ -112,7 +112,7 @@ std::shared_ptr<WeightSource> planned_result(const ModelFiles& files,
   for (const WeightSpec& weight : weights_of(files.config, StageSpec::whole(files.config))) {
     const auto spec = std::ranges::find(specs, weight.name, &SafetensorsSpec::name);
     source->add_stored(weight,
-                       lasting(spec == specs.end() ? f32_format() : format_of_dtype(spec->dtype)));
+                       unowned(spec == specs.end() ? f32_format() : format_of_dtype(spec->dtype)));
   }
   return source;
 }

@@ -30,7 +30,7 @@ ModelFiles files_of_shape(const std::string& shape) {
   config.tie_word_embeddings = tied == "tied";
   auto source = std::make_shared<PlannedSource>();
   for (const WeightSpec& weight : weights_of(config, StageSpec::whole(config))) {
-    source->add_stored(weight, lasting(f16_format()));
+    source->add_stored(weight, unowned(f16_format()));
   }
   files.source = std::move(source);
   return files;

@@ -140,7 +140,7 @@ TEST(GpuParity, Formats) {
   SKIP_WITHOUT_GPU();
   constexpr int64_t kRows = 5, kCols = 768;
   std::vector<FormatPointer> formats;
-  for (const Format* format : all_formats()) formats.push_back(lasting(*format));
+  for (const Format* format : all_formats()) formats.push_back(unowned(*format));
   for (const PackedScale scale : {PackedScale::f16, PackedScale::bf16, PackedScale::f32}) {
     formats.push_back(make_fp8_format({scale, 2, 100}));
   }

@@ -19,10 +19,10 @@ void jackscrew::parse_input(std::string_view bytes) {
         int64_t written = 0;
         if (!tensor.transcode) {
           written = static_cast<int64_t>(tensor.bytes.size());
-          for (const auto part : tensor.more) {
+          for (const auto part : tensor.extra_parts) {
             written = round_up(written, 64) + static_cast<int64_t>(part.size());
           }
-          if (written != wanted && !tensor.more.empty()) abort();
+          if (written != wanted && !tensor.extra_parts.empty()) abort();
           return;
         }
         const auto count = [&](std::span<const uint8_t> piece) {

@@ -29,7 +29,7 @@ class WeightTest : public ::testing::Test {
  protected:
   StoredTensor stored(const char* format, std::vector<int64_t> shape,
                       const std::vector<uint8_t>& bytes) const {
-    return {"stored", lasting(find_format(format)), std::move(shape), bytes, 0};
+    return {"stored", unowned(find_format(format)), std::move(shape), bytes, 0};
   }
 
   // Loads into a fresh weight [rows, cols] of format `to` and gives its values.
@@ -110,8 +110,8 @@ TEST_F(WeightTest, JoinsPartsAsTheyLie) {
   const auto bytes = encode(*ops_, format, values, 40);
   // 1400 bytes of codes, 44 of absmax codes, 1 nested absmax, 1 offset.
   const std::span<const uint8_t> all(bytes);
-  StoredTensor tensor{"stored", lasting(find_format("nf4_double")), {40, 70}, all.first(1400)};
-  tensor.more = {all.subspan(1408, 44), all.subspan(1472, 4), all.subspan(1536, 4)};
+  StoredTensor tensor{"stored", unowned(find_format("nf4_double")), {40, 70}, all.first(1400)};
+  tensor.extra_parts = {all.subspan(1408, 44), all.subspan(1472, 4), all.subspan(1536, 4)};
   ASSERT_EQ(bytes.size(), 1540u);
   const auto expected = decode(*ops_, format, storage_of(bytes, 40, 70), 0, 40);
   EXPECT_EQ(loaded(tensor, 40, 70, "nf4_double"), expected);
@@ -120,7 +120,7 @@ TEST_F(WeightTest, JoinsPartsAsTheyLie) {
   Weight weight(memory_, {"w", 40, 70}, find_format("int8"));
   weight.read_original(*ops_, tensor, Tensor(original.data(), DType::f32, {40, 70}), staging_);
   EXPECT_EQ(original, expected);
-  tensor.more.pop_back();
+  tensor.extra_parts.pop_back();
   EXPECT_THROW(weight.load(*ops_, tensor, staging_), Error);
 }
 

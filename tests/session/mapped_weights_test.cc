@@ -124,7 +124,7 @@ TEST(LiesAsStorage, GoesByOrderAndAlignment) {
   std::vector<uint8_t> bytes(64 * 20 + 1);
   const auto tensor = [&](const char* format, size_t at, size_t size) {
     return StoredTensor{
-        "w", lasting(find_format(format)), {2, 32}, std::span(bytes).subspan(at, size)};
+        "w", unowned(find_format(format)), {2, 32}, std::span(bytes).subspan(at, size)};
   };
   // A vector's memory is aligned to more than a float.
   EXPECT_TRUE(lies_as_storage(tensor("f32", 0, 256), 32));

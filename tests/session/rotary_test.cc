@@ -103,7 +103,7 @@ TEST(Rotary, AFlushedMasterIsWhatAdamwOnTheGroupAloneGives) {
   RigChoices choices;
   choices.format = [&](const WeightSpec& weight) {
     const bool frozen_linear = weight.is_block_matrix() && !group.contains(weight.name);
-    return lasting(frozen_linear ? find_format("int8") : f32_format());
+    return unowned(frozen_linear ? find_format("int8") : f32_format());
   };
   StageRig rig(model_of(files), StageSpec::whole(files.config), learner, std::move(choices));
   for (int64_t step = 0; step < 5; ++step) {

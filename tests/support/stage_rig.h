@@ -39,7 +39,7 @@ inline RigModel random_model(const ModelConfig& config, uint64_t seed = 1) {
 struct RigChoices {
   std::unique_ptr<Ops> ops = make_test_ops();  // those of a plan book memory alone
   std::function<FormatPointer(const WeightSpec&)> format = [](const WeightSpec&) {
-    return lasting(f32_format());
+    return unowned(f32_format());
   };
   std::unique_ptr<const Arithmetic> arithmetic = std::make_unique<Arithmetic>(make_f32_product());
 };

@@ -159,7 +159,7 @@ QuantisedLayout bitsandbytes_nf4_layout() {
           .help = "bitsandbytes (NF4, FP4, LLM.int8)",
           .marker = kNf4State,
           .parts = kNf4Parts,
-          .is_plain = true,
+          .needs_no_config = true,
           .read = read_nf4,
           .weight = ""};
 }
@@ -169,7 +169,7 @@ QuantisedLayout bitsandbytes_fp4_layout() {
           .help = nullptr,  // as above
           .marker = kFp4State,
           .parts = kFp4Parts,
-          .is_plain = true,
+          .needs_no_config = true,
           .read = read_fp4,
           .weight = ""};
 }
@@ -179,7 +179,7 @@ QuantisedLayout bitsandbytes_int8_layout() {
           .help = nullptr,  // as above
           .marker = kInt8Absmax,
           .parts = kInt8Parts,
-          .is_plain = true,
+          .needs_no_config = true,
           .read = read_int8};
 }
 

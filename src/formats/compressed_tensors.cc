@@ -175,7 +175,7 @@ QuantisedLayout pack_quantized_layout() {
           .help = "compressed-tensors (pack-quantized, int-quantized, float-quantized)",
           .marker = kPacked,
           .parts = kPackParts,
-          .is_plain = true,
+          .needs_no_config = true,
           .read = read_packed};
 }
 
@@ -184,7 +184,7 @@ QuantisedLayout byte_quantized_layout() {
           .help = nullptr,  // as above
           .marker = kScale,
           .parts = kIntParts,
-          .is_plain = true,
+          .needs_no_config = true,
           .read = read_bytes};
 }
 

@@ -132,7 +132,7 @@ QuantisedLayout exl2_layout() {
           .help = "EXL2",
           .marker = kExl2Codes,
           .parts = kExl2Parts,
-          .is_plain = true,
+          .needs_no_config = true,
           .read = read_exl2};
 }
 

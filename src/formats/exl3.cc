@@ -103,7 +103,7 @@ QuantisedLayout exl3_layout() {
           .help = "EXL3",
           .marker = kExl3Trellis,
           .parts = kExl3Parts,
-          .is_plain = true,
+          .needs_no_config = true,
           .read = read_exl3};
 }
 

@@ -95,7 +95,7 @@ QuantisedLayout fp8_layout() {
           .help = "fp8 of Hugging Face",
           .marker = kFp8Inverse,
           .parts = kFp8Parts,
-          .is_plain = false,
+          .needs_no_config = false,
           .read = read_inverse};
 }
 

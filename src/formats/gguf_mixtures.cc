@@ -19,7 +19,7 @@ namespace {
 using enum MixtureBlocks;
 
 constexpr MixtureRule kQ2[] = {{"v_proj", of_70b, q5_k_format},
-                               {"v_proj", with_few_values, q4_k_format},
+                               {"v_proj", with_grouped_values, q4_k_format},
                                {"v_proj", all, q3_k_format},
                                {"o_proj", all, q3_k_format},
                                {"down_proj", all, q3_k_format}};
@@ -40,7 +40,7 @@ constexpr MixtureRule kQ4Medium[] = {{"v_proj", ends_and_thirds, q6_k_format},
                                      {"down_proj", ends_and_thirds, q6_k_format}};
 constexpr MixtureRule kQ5Medium[] = {{"v_proj", ends_and_thirds, q6_k_format},
                                      {"down_proj", ends_and_thirds, q6_k_format}};
-constexpr MixtureRule kIq4[] = {{"v_proj", with_few_values, q5_k_format},
+constexpr MixtureRule kIq4[] = {{"v_proj", with_grouped_values, q5_k_format},
                                 {"down_proj", first_eighth, q5_k_format}};
 
 constexpr std::array<GgufMixture, 10> kMixtures = {{{"q2_k", q2_k_format, kQ2},
@@ -83,7 +83,7 @@ bool contains(MixtureBlocks blocks, const ModelConfig& config, int64_t layer) {
       return layer < layers / 16;
     case ends_and_thirds:
       return layer < eighth || layer >= 7 * layers / 8 || (layer - eighth) % 3 == 2;
-    case with_few_values:
+    case with_grouped_values:
       return heads / values >= 4;
     case of_70b:
       return layers == 80 && values < heads;
@@ -94,13 +94,13 @@ bool contains(MixtureBlocks blocks, const ModelConfig& config, int64_t layer) {
 }  // namespace
 
 const Format& GgufMixture::format_of(const ModelConfig& config, const WeightSpec& weight) const {
-  if (!weight.is_block_matrix()) return rest();
+  if (!weight.is_block_matrix()) return default_format();
   for (const MixtureRule& rule : rules) {
     if (rule.module == weight.module && contains(rule.blocks, config, weight.layer)) {
       return rule.format();
     }
   }
-  return rest();
+  return default_format();
 }
 
 std::span<const GgufMixture> gguf_mixtures() {

@@ -34,8 +34,8 @@ struct MixtureRule {
 };
 
 struct GgufMixture {
-  std::string_view name;    // as in recipes: "q4_k_m"
-  const Format& (*rest)();  // of matrices that no rule applies to
+  std::string_view name;              // as in recipes: "q4_k_m"
+  const Format& (*default_format)();  // of matrices that no rule applies to
   std::span<const MixtureRule> rules;
 
   // The format of a matrix, by the first rule that applies to it. Its width is not considered, and

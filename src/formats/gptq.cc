@@ -179,7 +179,7 @@ QuantisedLayout gptq_layout() {
           .help = "GPTQ of 2, 3, 4 and 8 bits",
           .marker = kGptqCodes,
           .parts = kGptqParts,
-          .is_plain = false,
+          .needs_no_config = false,
           .read = read_gptq};
 }
 
@@ -188,7 +188,7 @@ QuantisedLayout awq_layout() {
           .help = "AWQ of 4 bits (gemm)",
           .marker = kGptqCodes,
           .parts = kGptqParts,
-          .is_plain = false,
+          .needs_no_config = false,
           .read = read_awq};
 }
 

@@ -35,7 +35,7 @@ struct AdapterOption {
   std::string value = {};
   std::vector<std::string> items = {};  // of a list, in place of the value
   // Values of a recipe that do not contradict this one: "auto", "all-linear".
-  std::vector<std::string> also = {};
+  std::vector<std::string> accepted_instead = {};
   bool training_only = false;  // the recipe's own value takes precedence over the adapter's
 };
 
@@ -49,7 +49,7 @@ struct PeftAdapter {
   std::vector<AdapterOption> options;  // its options for this one
   // The embedding or the head was trained by itself, so the adapter does not fit a tied model.
   bool unties_embedding = false;
-  std::string misplaced;            // a tensor that fits no supported module; empty: none
+  std::string unplaceable_tensor;   // a tensor that fits no supported module; empty: none
   std::vector<NamedArray> tensors;  // sorted by name; complete for what the adapter is
 };
 
@@ -70,7 +70,7 @@ struct PeftType {
   void (*read_settings)(const nlohmann::json& config, const std::string& where,
                         PeftAdapter& adapter);
   // Checks adapter.tensors against the settings, completes these from the tensors, and sets
-  // adapter.options and adapter.misplaced.
+  // adapter.options and adapter.unplaceable_tensor.
   void (*read_tensors)(const std::string& where, PeftAdapter& adapter);
 };
 

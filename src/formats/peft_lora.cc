@@ -259,31 +259,32 @@ void read_lora_tensors(const std::string& where, PeftAdapter& adapter) {
   check_shapes(modules, rank, ranks, where);
   check_complete(modules, parts, where);
   for (const NamedArray& tensor : adapter.tensors) {
-    if (adapter.misplaced.empty() && !tensor.name.starts_with(kLayers) && !is_saved(tensor.name)) {
-      adapter.misplaced = tensor.name;
+    if (adapter.unplaceable_tensor.empty() && !tensor.name.starts_with(kLayers) &&
+        !is_saved(tensor.name)) {
+      adapter.unplaceable_tensor = tensor.name;
     }
   }
   // target_modules may be an expression or ends of paths, and another setting may exclude some
   // modules: the tensors tell the targets. A recipe may give these or the expression.
   const std::vector<std::string> targets = targets_of(modules);
-  std::vector<std::string> also = {"all-linear", "all"};
+  std::vector<std::string> accepted_instead = {"all-linear", "all"};
   if (const auto& given = settings["target_modules"]; given.is_string()) {
-    also.push_back(given.get<std::string>());
+    accepted_instead.push_back(given.get<std::string>());
   }
   settings["target_modules"] = targets;
   adapter.options = {
       {.name = "lora_rank", .value = std::to_string(rank)},
       {.name = "lora_alpha",
        .value = fmt::format("{}", settings["lora_alpha"].get<double>()),
-       .also = {"auto"}},
+       .accepted_instead = {"auto"}},
       {.name = "use_rslora", .value = settings["use_rslora"].get<bool>() ? "true" : "false"},
       {.name = "use_dora", .value = settings.contains("use_dora") ? "true" : "false"},
-      {.name = "lora_target", .items = targets, .also = also},
+      {.name = "lora_target", .items = targets, .accepted_instead = accepted_instead},
       {.name = "rank_pattern", .items = items_of(ranks, modules)},
       {.name = "alpha_pattern", .items = items_of(numbers("alpha_pattern"), modules)},
       {.name = "modules_to_save", .items = saved},
       // An adapter that is loaded is not initialised again.
-      {.name = "lora_init", .value = "default", .also = {"loftq", "pissa"}},
+      {.name = "lora_init", .value = "default", .accepted_instead = {"loftq", "pissa"}},
       {.name = "lora_dropout",
        .value = fmt::format("{}", settings["lora_dropout"].get<double>()),
        .training_only = true},

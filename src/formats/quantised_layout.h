@@ -76,7 +76,7 @@ struct QuantisedLayout {
   // The suffixes of all tensors that make up the layer's weight.
   std::span<const std::string_view> parts;
   // Whether the tensors alone identify this layout, without a configuration.
-  bool is_plain;
+  bool needs_no_config;
   // Puts the weight together, without its name. Throws Error(model) naming what is missing,
   // damaged, or not supported.
   StoredTensor (*read)(const LayerTensors& tensors, const QuantizationConfig& config);

@@ -286,7 +286,7 @@ void SafetensorsSource::join_quantised(const fs::path& directory) {
     return found == slots_.end() ? nullptr : found->second.entry;
   };
   for (const QuantisedLayout& layout : quantised_layouts()) {
-    if (!layout.is_plain && config.method != layout.method) continue;
+    if (!layout.needs_no_config && config.method != layout.method) continue;
     std::vector<std::string> layers;
     for (const auto& [name, slot] : slots_) {
       if (const auto layer = marked_layer(layout, name)) layers.push_back(*layer);

@@ -40,7 +40,8 @@ std::vector<int64_t> shape_of(const Tensor& tensor) {
 // Whether the recipe's value of an option equals the adapter's, or leaves the choice to it.
 bool agrees(const OptionValue& given, const OptionValue& adapters, const AdapterOption& option) {
   const auto is_other_word = [&](const std::string& word) {
-    return std::find(option.also.begin(), option.also.end(), word) != option.also.end();
+    return std::find(option.accepted_instead.begin(), option.accepted_instead.end(), word) !=
+           option.accepted_instead.end();
   };
   if (is_other_word(given.text)) return true;
   if (given.spec.type != OptionType::list) return same_value(given, adapters);
@@ -219,8 +220,9 @@ Recipe with_adapter_options(Recipe recipe) {
         ErrorKind::usage, fmt::format("an adapter is given, but the learner is {}", recipe.learner),
         fmt::format("it learns by method={}; leave it out to train the model", adapter.learner));
   }
-  if (!adapter.misplaced.empty()) {
-    throw Error(ErrorKind::model, fmt::format("{}: {} has no place", origin, adapter.misplaced),
+  if (!adapter.unplaceable_tensor.empty()) {
+    throw Error(ErrorKind::model,
+                fmt::format("{}: {} has no place", origin, adapter.unplaceable_tensor),
                 "adapters of the matrices of blocks are supported, those of lm_head and "
                 "embed_tokens are not");
   }

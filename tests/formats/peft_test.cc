@@ -189,7 +189,7 @@ TEST_F(Peft, HasTheOptionsOfALearner) {
                  {layers + "2.v_proj.lora_A.weight", "F32", {3, 3}},
                  {layers + "2.v_proj.lora_B.weight", "F32", {4, 3}}});
   EXPECT_EQ(option("lora_target").items, (Items{"model.layers.0.q_proj", "model.layers.2.v_proj"}));
-  EXPECT_EQ(option("lora_target").also, (Items{"all-linear", "all", ".*_proj"}));
+  EXPECT_EQ(option("lora_target").accepted_instead, (Items{"all-linear", "all", ".*_proj"}));
   EXPECT_EQ(option("rank_pattern").items, Items{"v_proj=3"});
   EXPECT_EQ(option("alpha_pattern").items, (Items{"q_proj=5", "v_proj=0.5"}));
 }
@@ -264,7 +264,7 @@ TEST_F(Peft, ReadsModulesThatWereSaved) {
   const PeftAdapter both = read({"model.embed_tokens", "lm_head"}, false, 3);
   EXPECT_EQ(both.tensors.size(), 4u);
   EXPECT_TRUE(both.unties_embedding);
-  EXPECT_EQ(both.misplaced, "");
+  EXPECT_EQ(both.unplaceable_tensor, "");
   EXPECT_EQ(both.settings["modules_to_save"], ordered_json::array({"embed_tokens", "lm_head"}));
   const PeftAdapter one = read({"embed_tokens"}, true, 2);
   EXPECT_EQ(one.tensors.size(), 3u);

@@ -176,9 +176,9 @@ void Communication::run() {
   } catch (const std::exception& error) {  // out of memory
     failure.emplace(ErrorKind::generic, fmt::format("communication failed: {}", error.what()));
   }
-  tell([&] { failure_ = failure; });
-  obey_end();
-  tell([&] { ended_ = true; });
+  notify([&] { failure_ = failure; });
+  finish();
+  notify([&] { ended_ = true; });
 }
 
 void Communication::join() {
@@ -201,7 +201,7 @@ void Communication::work() {
   moved_ = Clock::now();
   Heartbeats heartbeats(requests, rank_, static_cast<int>(hosts_.size()), options_.timeout,
                         options_.patience, moved_);
-  tell([&] { joined_ = true; });
+  notify([&] { joined_ = true; });
   bool closing = false;
   while (!heartbeats.all_silent()) {
     const Wishes wishes = take_wishes();
@@ -212,7 +212,7 @@ void Communication::work() {
     heartbeats.beat(Clock::now());
     const int done = requests.poll();
     if (const std::vector<Ticket> tickets = channels.take_done(); !tickets.empty()) {
-      tell([&] {
+      notify([&] {
         for (const Ticket ticket : tickets) unfinished_.erase(ticket.id);
       });
     }
@@ -220,9 +220,9 @@ void Communication::work() {
     if (const int rank = heartbeats.lost(now); rank >= 0) refuse_lost(rank);
     rest(now, done > 0 || !wishes.messages.empty(), closing || !channels.empty());
   }
-  tell([&] { finalizing_ = true; });
+  notify([&] { finalizing_ = true; });
   check_mpi(calls_, calls_.finalize(), "MPI_Finalize");
-  tell([&] { closed_ = true; });
+  notify([&] { closed_ = true; });
 }
 
 void Communication::refuse_lost(int rank) const {
@@ -246,7 +246,7 @@ Communication::Wishes Communication::take_wishes() {
 }
 
 template <class Change>
-void Communication::tell(Change change) {
+void Communication::notify(Change change) {
   const std::lock_guard lock(mutex_);
   change();
   results_changed_.notify_all();
@@ -265,7 +265,7 @@ void Communication::rest(Clock::time_point now, bool moved, bool waiting) {
 
 // After a failure MPI is not called any more, except to abort: it would go on to write to bytes
 // that are lent no longer.
-void Communication::obey_end() {
+void Communication::finish() {
   std::unique_lock lock(mutex_);
   wishes_changed_.wait(lock, [&] { return wishes_.end; });
   const std::optional<int> exit_code = exit_code_;

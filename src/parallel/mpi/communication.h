@@ -72,9 +72,9 @@ class Communication : public std::enable_shared_from_this<Communication> {
   [[noreturn]] void refuse_lost(int rank) const;
   Wishes take_wishes();
   template <class Change>
-  void tell(Change change);  // runs it with mutex_ held, and wakes the callers
+  void notify(Change change);  // runs it with mutex_ held, and wakes the callers
   void rest(Heartbeats::Clock::time_point now, bool moved, bool waiting);
-  void obey_end();
+  void finish();
 
   const MpiCalls& calls_;
   const CommunicationOptions options_;

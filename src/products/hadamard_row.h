@@ -16,8 +16,8 @@ inline constexpr float kInt4Lowest = -8.0f, kInt4Highest = 7.0f;
 // Calls f(at, count, values) for the pieces of a row, `values` being columns [at, at + count) after
 // the transform, which makes each block sqrt(block) times as long.
 template <class Team, class F>
-JACKSCREW_ROW void for_rotated(const Team& team, const float* row, int64_t width, int64_t block,
-                               const F& f) {
+JACKSCREW_ROW void for_transformed(const Team& team, const float* row, int64_t width, int64_t block,
+                                   const F& f) {
   for (int64_t at = 0; at < width; at += kHadamardBlock) {
     const int64_t count = width - at < kHadamardBlock ? width - at : kHadamardBlock;
     typename Team::template RowRegisters<float, kHadamardBlock> values;
@@ -29,13 +29,13 @@ JACKSCREW_ROW void for_rotated(const Team& team, const float* row, int64_t width
 }
 
 // The factor that makes the transform orthogonal.
-JACKSCREW_ROW float shrink_of(int64_t block) {
+JACKSCREW_ROW float orthonormal_factor(int64_t block) {
   return 1.0f / __builtin_sqrtf(static_cast<float>(block));
 }
 
 // The factor that brings numbers of a transformed row to units of `step`; finite for tiny steps
 // too.
-JACKSCREW_ROW float per_step(float step, float shrink) {
+JACKSCREW_ROW float inverse_step(float step, float shrink) {
   return step > 0.0f ? row_min(shrink / step, 3.4028235e38f) : 0.0f;
 }
 

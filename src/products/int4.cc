@@ -51,7 +51,7 @@ class Int4Product : public Product {
   }
 
   Operand prepare(Context& context, const Tensor& x) const override {
-    if (single(x)) return {x};
+    if (is_single_token(x)) return {x};
     const Int8Rows to = take_groups(context.scratch, x.rows(), x.cols());
     quantize(context, x, to, wide_ ? context.ops.int8_limit() : 0);
     return {x, to};
@@ -59,7 +59,7 @@ class Int4Product : public Product {
 
   void forward(Context& context, const Operand& a, const LinearUse& use, const Tensor& y,
                Accumulate accumulate) const override {
-    if (single(a.x)) {
+    if (is_single_token(a.x)) {
       f32_product().forward(context, a, use, y, accumulate);
       return;
     }
@@ -79,7 +79,7 @@ class Int4Product : public Product {
   }
 
   void add_dx(const Gradient& g, const Tensor& dx, Accumulate accumulate) const override {
-    if (single(g.x)) {
+    if (is_single_token(g.x)) {
       f32_product().add_dx(g, dx, accumulate);
       return;
     }
@@ -97,7 +97,7 @@ class Int4Product : public Product {
   }
 
   void add_dw(const Gradient& g, const Tensor& d) const override {
-    if (single(g.x)) {
+    if (is_single_token(g.x)) {
       f32_product().add_dw(g, d);
       return;
     }
@@ -128,7 +128,7 @@ class Int4Product : public Product {
 
  private:
   // A single token is bound by reading the weight, which rounding would not make faster.
-  static bool single(const Tensor& x) { return x.rows() == 1; }
+  static bool is_single_token(const Tensor& x) { return x.rows() == 1; }
 
   static int64_t largest_block(int64_t width) { return std::min(kHadamardBlock, width & -width); }
   int64_t block_of(int64_t width) const { return block_ > 0 ? block_ : largest_block(width); }

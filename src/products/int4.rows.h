@@ -40,7 +40,7 @@ struct QuantizeRotated {
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
     const float* in = from + row * from_stride;
-    const float shrink = shrink_of(block);
+    const float shrink = orthonormal_factor(block);
     float step = 0.0f;
     float lowest = kInt4Lowest;
     float highest = kInt4Highest;
@@ -50,7 +50,7 @@ struct QuantizeRotated {
       highest = static_cast<float>(limit);
       lowest = -highest;
       float largest = 0.0f;
-      for_rotated(team, in, width, block, [&](int64_t, int64_t count, auto& values) {
+      for_transformed(team, in, width, block, [&](int64_t, int64_t count, auto& values) {
         largest = team.max(count, largest,
                            [&](int64_t i) { return nan_to_infinity(__builtin_fabsf(values[i])); });
       });
@@ -58,9 +58,9 @@ struct QuantizeRotated {
     }
     float* to_scales = scales + row * copies;
     team.each(copies, [&](int64_t i) { to_scales[i] = step; });
-    const float factor = per_step(step, shrink);
+    const float factor = inverse_step(step, shrink);
     int8_t* out = codes + row * width;
-    for_rotated(team, in, width, block, [&](int64_t at, int64_t count, auto& values) {
+    for_transformed(team, in, width, block, [&](int64_t at, int64_t count, auto& values) {
       put_bytes(team, out + at, count, [&](int64_t i) {
         // In this order of operands NaN becomes the lowest code: the scale shows it.
         const float inside = row_min(row_max(values[i] * factor, lowest), highest);
@@ -82,11 +82,11 @@ struct RotateBack {
   bool accumulate;
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
-    const float shrink = shrink_of(block);
+    const float shrink = orthonormal_factor(block);
     const float* in = gradient + row * width;
     float* out = to + row * to_stride;
     const float* cut = from != nullptr ? from + row * from_stride : nullptr;
-    const float factor = from != nullptr ? per_step(int4_step(team, cut, width), shrink) : 0.0f;
+    const float factor = from != nullptr ? inverse_step(int4_step(team, cut, width), shrink) : 0.0f;
     for (int64_t at = 0; at < width; at += kHadamardBlock) {
       const int64_t count = width - at < kHadamardBlock ? width - at : kHadamardBlock;
       typename Team::template RowRegisters<float, kHadamardBlock> values, inside;

@@ -24,14 +24,14 @@ constexpr int64_t kPaperBlock = 32;
 constexpr int64_t kPaperPanelBytes = int64_t{16} << 20;
 
 // What parameters() lists, in its order.
-enum Place : size_t { kStepOfW, kStepOfX, kBlockErrors };
+enum ParameterIndex : size_t { kStepOfW, kStepOfX, kBlockErrors };
 
-// The tensors of Gradient::kept: numbers, the codes of dy i8 [2, tokens, out] with the sums of
+// The tensors of Gradient::kept: scalars, the codes of dy i8 [2, tokens, out] with the sums of
 // squares of their rows f64 [2, tokens], and the gradient of the transformed x f32 [tokens, in].
-enum KeptTensor : size_t { kNumbers, kCodes, kSquares, kGradientOfX, kKeptTensors };
+enum KeptTensor : size_t { kScalars, kCodes, kSquares, kGradientOfX, kKeptTensors };
 
-// The numbers: the steps of W and of x, and the value of one low bin of dy.
-enum Kept : int64_t { kKeptW, kKeptX, kKeptUnit, kKeptCount };
+// The scalars: the steps of W and of x, and the value of one low bin of dy.
+enum ScalarSlot : int64_t { kScalarW, kScalarX, kScalarUnit, kScalarCount };
 
 int64_t widest_block(int64_t width, int64_t most) {
   return std::min(most, width & -width);
@@ -88,7 +88,7 @@ class Int4PaperProduct : public Product {
 
   void forward(Context& context, const Operand& a, const LinearUse& use, const Tensor& y,
                Accumulate accumulate) const override {
-    if (single(a.x)) {
+    if (is_single_token(a.x)) {
       f32_product().forward(context, a, use, y, accumulate);
       return;
     }
@@ -98,15 +98,15 @@ class Int4PaperProduct : public Product {
     const int64_t groups = ceil_div(a.x.cols(), kInt8Group);
     const Int8Rows x{context.scratch.tensor(DType::i8, {a.x.rows(), a.x.cols()}),
                      context.scratch.tensor(DType::f32, {a.x.rows(), groups})};
-    quantize(of, a.x, steps, kKeptX,
+    quantize(of, a.x, steps, kScalarX,
              {.codes = x.codes.data<int8_t>(), .scales = x.scales.data<float>(), .copies = groups});
     for_panels(of, [&](const Tensor& values, int64_t begin, int64_t end) {
       const Arena::Frame panel_frame(context.scratch);
       const Int8Rows w{context.scratch.tensor(DType::i8, {values.rows(), values.cols()}),
                        context.scratch.tensor(DType::f32, {values.rows()})};
       // W's scale is the product of both steps, so that sums of x's codes stay integers.
-      quantize(of, values, steps, kKeptW,
-               {.other = at(steps, kKeptX),
+      quantize(of, values, steps, kScalarW,
+               {.other = at(steps, kScalarX),
                 .codes = w.codes.data<int8_t>(),
                 .scales = w.scales.data<float>(),
                 .copies = 1});
@@ -131,27 +131,27 @@ class Int4PaperProduct : public Product {
   }
 
   void add_dx(const Gradient& g, const Tensor& dx, Accumulate accumulate) const override {
-    if (single(g.x)) {
+    if (is_single_token(g.x)) {
       f32_product().add_dx(g, dx, accumulate);
       return;
     }
     const Arena::Frame frame(g.context().scratch);
-    rotate_back(g, g.kept[kGradientOfX], g.x, kKeptX, dx, accumulate);
+    rotate_back(g, g.kept[kGradientOfX], g.x, kScalarX, dx, accumulate);
   }
 
   void add_dw(const Gradient& g, const Tensor& d) const override {
-    if (single(g.x)) {
+    if (is_single_token(g.x)) {
       f32_product().add_dw(g, d);
       return;
     }
     for_gradient_of_w(g, [&](const Tensor& gradient, const Tensor& w, int64_t begin, int64_t end) {
-      rotate_back(g, gradient, w, kKeptW, d.rows(begin, end), Accumulate::yes);
+      rotate_back(g, gradient, w, kScalarW, d.rows(begin, end), Accumulate::yes);
     });
   }
 
   // The same gradient, panel by panel: what was clipped has none in a projection either.
   void add_left(const Gradient& g, const Tensor& p, const Tensor& r) const override {
-    if (single(g.x)) {
+    if (is_single_token(g.x)) {
       f32_product().add_left(g, p, r);
       return;
     }
@@ -162,7 +162,7 @@ class Int4PaperProduct : public Product {
     });
   }
   void add_right(const Gradient& g, const Tensor& q, const Tensor& r) const override {
-    if (single(g.x)) {
+    if (is_single_token(g.x)) {
       f32_product().add_right(g, q, r);
       return;
     }
@@ -180,11 +180,11 @@ class Int4PaperProduct : public Product {
     const Arena::Frame frame(context.scratch);
     const bool of_w = place == kStepOfW;
     const int64_t rows = of_w ? g.weight().rows() : g.x.rows();
-    const Kept step = of_w ? kKeptW : kKeptX;
+    const ScalarSlot step = of_w ? kScalarW : kScalarX;
     const Tensor sums = context.scratch.tensor(DType::f64, {rows});
     const auto add = [&](const Tensor& gradient, const Tensor& from, int64_t begin) {
       context.ops.launch(
-          StepGradientOfRows{gradient.data<float>(), from.data<float>(), at(g.kept[kNumbers], step),
+          StepGradientOfRows{gradient.data<float>(), from.data<float>(), at(g.kept[kScalars], step),
                              sums.columns(begin, rows).data<double>(), choice_of(of), from.cols(),
                              from.row_stride()},
           from.rows());
@@ -208,8 +208,8 @@ class Int4PaperProduct : public Product {
       add_block_errors(of, d);
     } else if (options_.learns_steps) {
       g.context().ops.launch(
-          AddStepStart{at(g.kept[kNumbers], place == kStepOfW ? kKeptW : kKeptX), d.data<float>(),
-                       step_of(of, place), static_cast<float>(g.x.rows())},
+          AddStepStart{at(g.kept[kScalars], place == kStepOfW ? kScalarW : kScalarX),
+                       d.data<float>(), step_of(of, place), static_cast<float>(g.x.rows())},
           1);
     }
   }
@@ -275,10 +275,10 @@ class Int4PaperProduct : public Product {
     }
   }
 
-  // f32 [kKeptCount] with the steps of W and of x, in context.scratch.
+  // f32 [kScalarCount] with the steps of W and of x, in context.scratch.
   Tensor steps_of(const Use& of) const {
     Context& context = of.context;
-    const Tensor kept = context.scratch.tensor(DType::f32, {kKeptCount});
+    const Tensor kept = context.scratch.tensor(DType::f32, {kScalarCount});
     const Arena::Frame frame(context.scratch);
     const BlockChoice choice = choice_of(of);
     const int64_t rows = std::max(of.weight.rows(), of.x.rows());
@@ -289,21 +289,21 @@ class Int4PaperProduct : public Product {
                             choice, from.cols(), from.row_stride()},
           from.rows());
     };
-    const auto settle = [&](Kept place, int64_t count, const StepChoice& step) {
+    const auto settle = [&](ScalarSlot place, int64_t count, const StepChoice& step) {
       context.ops.launch(
           SettleStep{sums.data<double>(), at(kept, place), step, count, count * of.x.cols()}, 1);
     };
     const StepChoice of_w = step_of(of, kStepOfW);
     for_panels(of,
                [&](const Tensor& values, int64_t begin, int64_t) { measure(values, begin, of_w); });
-    settle(kKeptW, of.weight.rows(), of_w);
+    settle(kScalarW, of.weight.rows(), of_w);
     const StepChoice of_x = step_of(of, kStepOfX);
     measure(of.x, 0, of_x);
-    settle(kKeptX, of.x.rows(), of_x);
+    settle(kScalarX, of.x.rows(), of_x);
     return kept;
   }
 
-  void quantize(const Use& of, const Tensor& from, const Tensor& kept, Kept step,
+  void quantize(const Use& of, const Tensor& from, const Tensor& kept, ScalarSlot step,
                 const Codes& to) const {
     of.context.ops.launch(
         QuantizeToStep{from.data<float>(), at(kept, step), to.other, to.codes, to.values, to.scales,
@@ -312,15 +312,15 @@ class Int4PaperProduct : public Product {
   }
 
   // The unit of the gradient of the operand whose step is `step`.
-  ProductUnit unit_of(const Gradient& g, Kept step) const {
-    return {at(g.kept[kNumbers], step == kKeptW ? kKeptX : kKeptW),
-            options_.split_limit > 0 ? at(g.kept[kNumbers], kKeptUnit) : nullptr};
+  ProductUnit unit_of(const Gradient& g, ScalarSlot step) const {
+    return {at(g.kept[kScalars], step == kScalarW ? kScalarX : kScalarW),
+            options_.split_limit > 0 ? at(g.kept[kScalars], kScalarUnit) : nullptr};
   }
 
-  void rotate_back(const Gradient& g, const Tensor& gradient, const Tensor& from, Kept step,
+  void rotate_back(const Gradient& g, const Tensor& gradient, const Tensor& from, ScalarSlot step,
                    const Tensor& to, Accumulate accumulate) const {
     g.context().ops.launch(
-        RotateBackToStep{gradient.data<float>(), from.data<float>(), at(g.kept[kNumbers], step),
+        RotateBackToStep{gradient.data<float>(), from.data<float>(), at(g.kept[kScalars], step),
                          to.data<float>(), unit_of(g, step), choice_of(use_of(g)), from.cols(),
                          from.row_stride(), to.row_stride(), accumulate == Accumulate::yes},
         from.rows());
@@ -328,7 +328,7 @@ class Int4PaperProduct : public Product {
   // The same for rows w of the weight, into context.scratch.
   Tensor turned_back(const Gradient& g, const Tensor& gradient, const Tensor& w) const {
     const Tensor panel = g.context().scratch.tensor(DType::f32, {w.rows(), w.cols()});
-    rotate_back(g, gradient, w, kKeptW, panel, Accumulate::no);
+    rotate_back(g, gradient, w, kScalarW, panel, Accumulate::no);
     return panel;
   }
 
@@ -340,7 +340,7 @@ class Int4PaperProduct : public Product {
     g.kept[kSquares] = context.scratch.tensor(DType::f64, {2, tokens});
     const Arena::Frame frame(context.scratch);
     const Tensor maxima = context.scratch.tensor(DType::f32, {tokens});
-    float* const unit = at(g.kept[kNumbers], kKeptUnit);
+    float* const unit = at(g.kept[kScalars], kScalarUnit);
     context.ops.launch(
         LargestOfRows{g.dy.data<float>(), maxima.data<float>(), g.dy.cols(), g.dy.row_stride()},
         tokens);
@@ -390,7 +390,7 @@ class Int4PaperProduct : public Product {
     for_panels(of, [&](const Tensor& values, int64_t begin, int64_t end) {
       const Arena::Frame panel_frame(context.scratch);
       const Tensor w = context.scratch.tensor(DType::f32, {values.rows(), values.cols()});
-      quantize(of, values, g.kept[kNumbers], kKeptW, {.values = w.data<float>()});
+      quantize(of, values, g.kept[kScalars], kScalarW, {.values = w.data<float>()});
       context.ops.gemm(dy.columns(begin, end), Transpose::no, w, Transpose::no, out, now);
       now = Accumulate::yes;
     });
@@ -406,7 +406,7 @@ class Int4PaperProduct : public Product {
     const Use of = use_of(g);
     const Tensor x = context.scratch.tensor(DType::f32, {g.x.rows(), g.x.cols()});
     const Tensor squares = context.scratch.tensor(DType::f64, {g.x.rows()});
-    quantize(of, g.x, g.kept[kNumbers], kKeptX,
+    quantize(of, g.x, g.kept[kScalars], kScalarX,
              {.values = x.data<float>(), .squares = squares.data<double>()});
     const Tensor dy = split_gradient(g, options_.samples_dw, squares, " sampled for dW");
     for_panels(of, [&](const Tensor& values, int64_t begin, int64_t end) {

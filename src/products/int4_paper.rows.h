@@ -53,11 +53,12 @@ struct RotatedMagnitudes {
     if (!step.is_measured()) return;
     const int64_t block = choice.block();
     double total = 0.0;
-    for_rotated(team, from + row * from_stride, width, block, [&](int64_t, int64_t count, auto& v) {
-      total += team.sum_f64(count,
-                            [&](int64_t i) { return static_cast<double>(__builtin_fabsf(v[i])); });
-    });
-    team.once([&] { sums[row] = total * static_cast<double>(shrink_of(block)); });
+    for_transformed(
+        team, from + row * from_stride, width, block, [&](int64_t, int64_t count, auto& v) {
+          total += team.sum_f64(
+              count, [&](int64_t i) { return static_cast<double>(__builtin_fabsf(v[i])); });
+        });
+    team.once([&] { sums[row] = total * static_cast<double>(orthonormal_factor(block)); });
   }
 };
 JACKSCREW_ROW_KERNEL(RotatedMagnitudes)
@@ -100,10 +101,10 @@ struct QuantizeToStep {
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
     const int64_t block = choice.block();
-    const float factor = per_step(*step, shrink_of(block));
+    const float factor = inverse_step(*step, orthonormal_factor(block));
     float largest = 0.0f;
     double sum = 0.0;
-    for_rotated(
+    for_transformed(
         team, from + row * from_stride, width, block, [&](int64_t at, int64_t count, auto& v) {
           largest = team.max(count, largest,
                              [&](int64_t i) { return nan_to_infinity(__builtin_fabsf(v[i])); });
@@ -152,8 +153,8 @@ struct RotateBackToStep {
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
     const int64_t block = choice.block();
-    const float shrink = shrink_of(block);
-    const float factor = per_step(*step, shrink);
+    const float shrink = orthonormal_factor(block);
+    const float factor = inverse_step(*step, shrink);
     const float scale = unit.value() * shrink;
     const float* in = gradient + row * width;
     float* out = to + row * to_stride;
@@ -190,20 +191,20 @@ struct StepGradientOfRows {
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
     const int64_t block = choice.block();
-    const float factor = per_step(*step, shrink_of(block));
+    const float factor = inverse_step(*step, orthonormal_factor(block));
     const float* in = gradient + row * width;
     double total = 0.0;
-    for_rotated(team, from + row * from_stride, width, block,
-                [&](int64_t at, int64_t count, auto& v) {
-                  total += team.sum_f64(count, [&](int64_t i) {
-                    const float value = v[i] * factor;
-                    const float inside = round_to_integer(value) - value;
-                    const float slope = value < kInt4Lowest    ? kInt4Lowest
-                                        : value > kInt4Highest ? kInt4Highest
-                                                               : inside;
-                    return static_cast<double>(in[at + i]) * static_cast<double>(slope);
-                  });
-                });
+    for_transformed(team, from + row * from_stride, width, block,
+                    [&](int64_t at, int64_t count, auto& v) {
+                      total += team.sum_f64(count, [&](int64_t i) {
+                        const float value = v[i] * factor;
+                        const float inside = round_to_integer(value) - value;
+                        const float slope = value < kInt4Lowest    ? kInt4Lowest
+                                            : value > kInt4Highest ? kInt4Highest
+                                                                   : inside;
+                        return static_cast<double>(in[at + i]) * static_cast<double>(slope);
+                      });
+                    });
     team.once([&] { sums[row] = total; });
   }
 };
@@ -257,16 +258,17 @@ struct RoundingErrors {
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
     if (!while_cold.is_cold()) return;
-    const float factor = per_step(*step, shrink_of(block));
+    const float factor = inverse_step(*step, orthonormal_factor(block));
     double total = 0.0;
-    for_rotated(team, from + row * from_stride, width, block, [&](int64_t, int64_t count, auto& v) {
-      total += team.sum_f64(count, [&](int64_t i) {
-        const float value = v[i] * factor;
-        const float code = round_to_integer(row_min(row_max(value, kInt4Lowest), kInt4Highest));
-        const double error = static_cast<double>(code) - static_cast<double>(value);
-        return error * error;
-      });
-    });
+    for_transformed(
+        team, from + row * from_stride, width, block, [&](int64_t, int64_t count, auto& v) {
+          total += team.sum_f64(count, [&](int64_t i) {
+            const float value = v[i] * factor;
+            const float code = round_to_integer(row_min(row_max(value, kInt4Lowest), kInt4Highest));
+            const double error = static_cast<double>(code) - static_cast<double>(value);
+            return error * error;
+          });
+        });
     const double unit = static_cast<double>(*step);
     team.once([&] { sums[row] = total * unit * unit; });
   }

@@ -11,7 +11,7 @@ namespace jackscrew {
 // The high number has 14 bins, of 14 bins of the low number each: the largest magnitude is 98 low
 // bins.
 inline constexpr float kSplitBins = 14.0f;
-inline constexpr float kSplitSteps = 98.0f;
+inline constexpr float kLargestInLowBins = 98.0f;
 
 // maxima[row] = the largest magnitude; infinite where a number is not finite.
 struct LargestOfRows {
@@ -35,7 +35,7 @@ struct UnitOfSplit {
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t) const {
     const float largest = team.max(rows, 0.0f, [&](int64_t i) { return maxima[i]; });
-    team.once([&] { *unit = largest / kSplitSteps; });
+    team.once([&] { *unit = largest / kLargestInLowBins; });
   }
 };
 JACKSCREW_ROW_KERNEL(UnitOfSplit)
@@ -74,9 +74,10 @@ struct SplitRows {
       team.each(part, [&](int64_t i) {
         // A quotient, which no compiler fuses with the difference: the same codes everywhere.
         const float value = in[i] / divisor;
-        const float high = round_to_integer(within(value / kSplitBins));
+        const float high = round_to_integer(clamp_to_codes(value / kSplitBins));
         const float rest = value - kSplitBins * high;
-        const float low = within(round_to_integer(rest, RandomStream::uniform_of(random[i])));
+        const float low =
+            clamp_to_codes(round_to_integer(rest, RandomStream::uniform_of(random[i])));
         high_sums[i] += high * high;
         low_sums[i] += low * low;
         high_codes[i] = static_cast<int32_t>(high);
@@ -95,7 +96,9 @@ struct SplitRows {
 
  private:
   // NaN becomes a code as well: the unit shows it.
-  JACKSCREW_ROW float within(float value) const { return row_min(row_max(value, -limit), limit); }
+  JACKSCREW_ROW float clamp_to_codes(float value) const {
+    return row_min(row_max(value, -limit), limit);
+  }
 };
 JACKSCREW_ROW_KERNEL(SplitRows)
 

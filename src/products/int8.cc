@@ -25,7 +25,7 @@ class Int8Product : public Product {
   DType operand_dtype() const override { return DType::bf16; }
 
   Operand prepare(Context& context, const Tensor& x) const override {
-    if (single(x)) return {x};
+    if (is_single_token(x)) return {x};
     const Int8Rows to = take_groups(context.scratch, x.rows(), x.cols());
     context.ops.launch(
         QuantizeGroups{x.data<float>(), to.codes.data<int8_t>(), to.scales.data<float>(), x.cols(),
@@ -36,7 +36,7 @@ class Int8Product : public Product {
 
   void forward(Context& context, const Operand& a, const LinearUse& use, const Tensor& y,
                Accumulate accumulate) const override {
-    if (single(a.x)) {
+    if (is_single_token(a.x)) {
       f32_product().forward(context, a, use, y, accumulate);
       return;
     }
@@ -66,7 +66,7 @@ class Int8Product : public Product {
   }
 
   void add_dw(const Gradient& g, const Tensor& d) const override {
-    if (!weight_gradient_ || single(g.x)) {
+    if (!weight_gradient_ || is_single_token(g.x)) {
       f32_product().add_dw(g, d);
       return;
     }
@@ -85,7 +85,7 @@ class Int8Product : public Product {
 
  private:
   // A single token is bound by reading the weight, which rounding would not make faster.
-  static bool single(const Tensor& x) { return x.rows() == 1; }
+  static bool is_single_token(const Tensor& x) { return x.rows() == 1; }
 
   // Calls body(panel, begin, end) over all rows of the weight. A panel holds rows as int8_row would
   // store them; a weight that is stored so is its own panel.

@@ -25,12 +25,12 @@ struct ColumnTile {
 };
 
 // The factor that brings numbers up to `largest` to codes up to `top`; finite for tiny ones too.
-JACKSCREW_ROW float to_codes(float largest, float top) {
+JACKSCREW_ROW float code_factor(float largest, float top) {
   return largest > 0.0f ? row_min(top / largest, 3.4028235e38f) : 0.0f;
 }
 
 // Clamps to [-top, top]. NaN becomes a code as well: the scale shows it.
-JACKSCREW_ROW float within_codes(float value, float top) {
+JACKSCREW_ROW float clamp_to_codes(float value, float top) {
   return row_min(row_max(value, -top), top);
 }
 
@@ -71,7 +71,7 @@ struct QuantizeGradientColumns {
     float* to_scales = scales + tile.first_column * groups + tile.group;
     team.each(columns, [&](int64_t i) {
       to_scales[i * groups] = factors[i] / top;
-      factors[i] = to_codes(factors[i], top);
+      factors[i] = code_factor(factors[i], top);
     });
     const RandomStream stream =
         RandomStream::make(scalars->seed, RandomPurpose::gradient_rounding, scalars->step, tensor);
@@ -90,7 +90,7 @@ struct QuantizeGradientColumns {
             static_cast<uint64_t>(rows.of(tile.first_token + begin + t) * blocks + tile.block));
         const auto shift = static_cast<uint32_t>(8 * t);
         team.each(columns, [&](int64_t i) {
-          const float inside = within_codes(in[i] * scale * factors[i], top);
+          const float inside = clamp_to_codes(in[i] * scale * factors[i], top);
           const float code = round_to_integer(inside, RandomStream::uniform_of(random[i]));
           words[i] |= (static_cast<uint32_t>(static_cast<int32_t>(code)) & 255u) << shift;
         });
@@ -152,12 +152,12 @@ struct QuantizeColumns {
     if (tile.group == 0) {
       team.each(columns, [&](int64_t i) { scales[tile.first_column + i] = factors[i] / top; });
     }
-    team.each(columns, [&](int64_t i) { factors[i] = to_codes(factors[i], top); });
+    team.each(columns, [&](int64_t i) { factors[i] = code_factor(factors[i], top); });
     for (int64_t t = 0; t < tile.tokens; ++t) {
       const int64_t token = tile.first_token + t;
       const float* in = from + token * from_stride + tile.first_column;
       put_bytes(team, codes + token * width + tile.first_column, columns, [&](int64_t i) {
-        return static_cast<int32_t>(round_to_integer(within_codes(in[i] * factors[i], top)));
+        return static_cast<int32_t>(round_to_integer(clamp_to_codes(in[i] * factors[i], top)));
       });
     }
   }

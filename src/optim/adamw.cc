@@ -46,13 +46,13 @@ class AdamwState : public OptimizerState {
         ceil_div(count, AdamwUpdate::kChunk));
   }
 
-  void rotate(Context& context, const Tensor& c) override {
+  void rotate(Context& context, const Tensor& basis_change) override {
     for (const auto& [moment, order] :
          {std::pair{&m_, Moment::first}, std::pair{&v_, Moment::second}}) {
       const Arena::Frame frame(context.scratch);
-      const Tensor matrix =
-          moment->view().reshaped({div_exact(moment->view().size(), c.rows()), c.rows()});
-      context.ops.copy(matrix, rotated_moment(context, matrix, c, order));
+      const Tensor matrix = moment->view().reshaped(
+          {div_exact(moment->view().size(), basis_change.rows()), basis_change.rows()});
+      context.ops.copy(matrix, rotated_moment(context, matrix, basis_change, order));
     }
   }
 

@@ -47,9 +47,10 @@ class Adamw8bitState : public OptimizerState {
         blocks);
   }
 
-  void rotate(Context& context, const Tensor& c) override {
-    rotate(context, c, Moment::first, signed_dynamic_map(), m_.view(), m_absmax_.view());
-    rotate(context, c, Moment::second, unsigned_dynamic_map(), v_.view(), v_absmax_.view());
+  void rotate(Context& context, const Tensor& basis_change) override {
+    rotate(context, basis_change, Moment::first, signed_dynamic_map(), m_.view(), m_absmax_.view());
+    rotate(context, basis_change, Moment::second, unsigned_dynamic_map(), v_.view(),
+           v_absmax_.view());
   }
 
   void visit(const std::string& name, const StateVisitor& visitor) const override {
@@ -61,16 +62,16 @@ class Adamw8bitState : public OptimizerState {
   }
 
  private:
-  static void rotate(Context& context, const Tensor& c, Moment order, const DynamicMap& map,
-                     const Tensor& codes, const Tensor& absmax) {
+  static void rotate(Context& context, const Tensor& basis_change, Moment order,
+                     const DynamicMap& map, const Tensor& codes, const Tensor& absmax) {
     const Arena::Frame frame(context.scratch);
     const int64_t count = codes.size();
-    const Tensor values =
-        context.scratch.tensor(DType::f32, {div_exact(count, c.rows()), c.rows()});
+    const Tensor values = context.scratch.tensor(
+        DType::f32, {div_exact(count, basis_change.rows()), basis_change.rows()});
     context.ops.launch(DecodeMoments{map, codes.data<uint8_t>(), absmax.data<float>(),
                                      values.data<float>(), count},
                        absmax.size());
-    const Tensor rotated = rotated_moment(context, values, c, order);
+    const Tensor rotated = rotated_moment(context, values, basis_change, order);
     context.ops.launch(
         EncodeMoments{map, context.scalars, rotated.data<float>(), codes.data<uint8_t>(),
                       absmax.data<float>(), count, order == Moment::second},

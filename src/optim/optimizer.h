@@ -43,10 +43,10 @@ class OptimizerState {
   virtual void update(Context& context, const Tensor& parameter, const Tensor& gradient,
                       int64_t first) = 0;
 
-  // Changes the basis of the moments by c [n, n], f32: from this call on, gradients, as matrices
-  // [count / n, n], come multiplied by c. Moments become M c and V (c ∘ c), see rotate_moments.h.
-  // Called outside of steps.
-  virtual void rotate(Context& context, const Tensor& c) = 0;
+  // Changes the basis of the moments by C = basis_change [n, n], f32: from this call on, gradients,
+  // as matrices [count / n, n], come multiplied by C. Moments become M C and V (C ∘ C), see
+  // rotate_moments.h. Called outside of steps.
+  virtual void rotate(Context& context, const Tensor& basis_change) = 0;
 
   // Visits what must be saved, under names that begin with `name`.
   virtual void visit(const std::string& name, const StateVisitor& visitor) const = 0;

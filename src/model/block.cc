@@ -54,7 +54,7 @@ BlockActivations BlockActivations::take(const ModelConfig& config, const Activat
     out.k_rstd = arena.tensor(DType::f32, {tokens * config.num_key_value_heads});
   }
   out.lse = f32(config.num_attention_heads, tokens);
-  out.middle = f32(tokens, config.hidden_size);
+  out.residual_mid = f32(tokens, config.hidden_size);
   out.norm2_rstd = arena.tensor(DType::f32, {tokens});
   out.gate = arena.tensor(types.linear, {tokens, config.intermediate_size});
   out.up = arena.tensor(types.linear, {tokens, config.intermediate_size});
@@ -66,7 +66,7 @@ Block::Block(const ModelConfig& config, int64_t layer, int64_t first, BlockLayer
     : config_(&config),
       types_(types),
       rope_(&rope),
-      place_(static_cast<size_t>(layer - first)),
+      index_in_stage_(static_cast<size_t>(layer - first)),
       window_(config.window_of(layer)),
       norm1_(layers.norm1),
       norm2_(layers.norm2),
@@ -117,8 +117,8 @@ Tensor Block::by_head(const Tensor& x) const {
   return {x.raw(), x.dtype(), {x.size() / config_->head_dim, config_->head_dim}};
 }
 
-Tensor Block::heads_again(Context& context, const Batch& batch, const std::optional<Norm>& norm,
-                          const Tensor& kept, const Tensor& rstd) const {
+Tensor Block::recompute_heads(Context& context, const Batch& batch, const std::optional<Norm>& norm,
+                              const Tensor& kept, const Tensor& rstd) const {
   if (!norm) return kept;
   const Tensor heads = context.scratch.tensor(kept.dtype(), {kept.rows(), kept.cols()});
   norm->recompute(context, by_head(kept), rstd, by_head(heads));
@@ -166,18 +166,18 @@ void Block::attend(Context& context, const Batch& batch, const Tensor& x,
                                   saved.attention, saved.lse, context.scratch);
   } else {
     const int64_t end = cache->length + tokens;
-    const Tensor keys = cache->keys[place_].view().rows(0, end);
-    const Tensor values = cache->values[place_].view().rows(0, end);
+    const Tensor keys = cache->keys[index_in_stage_].view().rows(0, end);
+    const Tensor values = cache->values[index_in_stage_].view().rows(0, end);
     context.ops.copy(keys.rows(cache->length, end), k);
     context.ops.copy(values.rows(cache->length, end), saved.v);
     context.ops.attention_forward(shape(cache->cu_seqlens_q.view(), cache->cu_seqlens_k.view()), q,
                                   keys, values, saved.attention, saved.lse, context.scratch);
   }
-  context.ops.copy(saved.middle, x);
+  context.ops.copy(saved.residual_mid, x);
   LinearInput attention(saved.attention);
-  o_.forward(context, attention, saved.middle, Accumulate::yes);
+  o_.forward(context, attention, saved.residual_mid, Accumulate::yes);
   const Tensor normed = take_linear(context, tokens, config_->hidden_size);
-  norm2_.forward(context, saved.middle, normed, saved.norm2_rstd);
+  norm2_.forward(context, saved.residual_mid, normed, saved.norm2_rstd);
   LinearInput input(normed);
   gate_.forward(context, input, saved.gate, Accumulate::no);
   up_.forward(context, input, saved.up, Accumulate::no);
@@ -189,7 +189,7 @@ void Block::forward(Context& context, const Batch& batch, const Tensor& x,
   const Arena::Frame frame(context.scratch);
   const Tensor h = take_linear(context, x.rows(), config_->intermediate_size);
   swiglu_forward(context.ops, saved.gate, saved.up, h);
-  context.ops.copy(out, saved.middle);
+  context.ops.copy(out, saved.residual_mid);
   LinearInput input(h);
   down_.forward(context, input, out, Accumulate::yes);
 }
@@ -221,11 +221,11 @@ void Block::backward_mlp(Context& context, const BlockActivations& saved, const 
   swiglu_backward(context.ops, saved.gate, saved.up, dh, dh, dup);
   const Tensor normed = take_linear(context, tokens, config_->hidden_size);
   const Tensor dnormed = context.scratch.tensor(DType::f32, {tokens, config_->hidden_size});
-  norm2_.recompute(context, saved.middle, saved.norm2_rstd, normed);
+  norm2_.recompute(context, saved.residual_mid, saved.norm2_rstd, normed);
   LinearInput input(normed);
   gate_.backward(context, input, dh, &dnormed, Accumulate::no);
   up_.backward(context, input, dup, &dnormed, Accumulate::yes);
-  norm2_.backward(context, saved.middle, saved.norm2_rstd, dnormed, &d);
+  norm2_.backward(context, saved.residual_mid, saved.norm2_rstd, dnormed, &d);
 }
 
 void Block::backward_attention(Context& context, const Batch& batch, const Tensor& x,
@@ -237,8 +237,8 @@ void Block::backward_attention(Context& context, const Batch& batch, const Tenso
   const Tensor dv = context.scratch.tensor(DType::f32, {tokens, saved.v.cols()});
   {
     const Arena::Frame inner(context.scratch);
-    const Tensor q = heads_again(context, batch, q_norm_, saved.q, saved.q_rstd);
-    const Tensor k = heads_again(context, batch, k_norm_, saved.k, saved.k_rstd);
+    const Tensor q = recompute_heads(context, batch, q_norm_, saved.q, saved.q_rstd);
+    const Tensor k = recompute_heads(context, batch, k_norm_, saved.k, saved.k_rstd);
     const Tensor dattention = context.scratch.tensor(types_.attention, {tokens, saved.q.cols()});
     LinearInput attention(saved.attention);
     o_.backward(context, attention, d, &dattention, Accumulate::no);

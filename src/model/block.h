@@ -27,15 +27,15 @@ struct ActivationTypes {
 struct BlockActivations {
   Tensor norm1_rstd;  // [tokens]
   // Of type ActivationTypes::attention:
-  Tensor q;           // [tokens, heads * head_dim], rotated; if there is a q_norm, as projected
-  Tensor k, v;        // [tokens, kv_heads * head_dim], k likewise
-  Tensor attention;   // [tokens, heads * head_dim]
-  Tensor q_rstd;      // [tokens * heads], where q has a norm
-  Tensor k_rstd;      // [tokens * kv_heads]
-  Tensor lse;         // [heads, tokens], the log-sum-exp of the attention scores
-  Tensor middle;      // [tokens, hidden], the residual stream between attention and MLP
-  Tensor norm2_rstd;  // [tokens]
-  Tensor gate, up;    // [tokens, intermediate], of type ActivationTypes::linear
+  Tensor q;             // [tokens, heads * head_dim], rotated; if there is a q_norm, as projected
+  Tensor k, v;          // [tokens, kv_heads * head_dim], k likewise
+  Tensor attention;     // [tokens, heads * head_dim]
+  Tensor q_rstd;        // [tokens * heads], where q has a norm
+  Tensor k_rstd;        // [tokens * kv_heads]
+  Tensor lse;           // [heads, tokens], the log-sum-exp of the attention scores
+  Tensor residual_mid;  // [tokens, hidden], the residual stream between attention and MLP
+  Tensor norm2_rstd;    // [tokens]
+  Tensor gate, up;      // [tokens, intermediate], of type ActivationTypes::linear
 
   static BlockActivations take(const ModelConfig& config, const ActivationTypes& types,
                                int64_t tokens, Arena& arena);
@@ -92,8 +92,8 @@ class Block {
   // x [tokens, heads * head_dim] as [tokens * heads, head_dim].
   Tensor by_head(const Tensor& x) const;
   // Recomputes queries or keys as attention reads them, from what was kept.
-  Tensor heads_again(Context& context, const Batch& batch, const std::optional<Norm>& norm,
-                     const Tensor& kept, const Tensor& rstd) const;
+  Tensor recompute_heads(Context& context, const Batch& batch, const std::optional<Norm>& norm,
+                         const Tensor& kept, const Tensor& rstd) const;
   // The gradient of the heads as projected, from d, that of the heads as attention reads them.
   // Overwrites d.
   Tensor backward_heads(Context& context, const Batch& batch, const std::optional<Norm>& norm,
@@ -102,7 +102,7 @@ class Block {
   const ModelConfig* config_;
   ActivationTypes types_;
   const RopeTable* rope_;
-  size_t place_;  // index within the stage
+  size_t index_in_stage_;
   int64_t window_;
   Norm norm1_, norm2_;
   std::optional<Norm> q_norm_, k_norm_;

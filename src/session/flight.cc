@@ -30,7 +30,7 @@ Flight::Flight(Memory& memory, int64_t tokens, Arena stash)
       cu_seqlens_(indices(memory, tokens + 1)),
       target_rows_(indices(memory, tokens)),
       targets_(indices(memory, tokens)),
-      before_(memory, Purpose::io, DType::i64, {2}) {}
+      counts_before_(memory, Purpose::io, DType::i64, {2}) {}
 
 Batch Flight::upload(Ops& ops, const MicroBatch& batch, int64_t tokens_before,
                      int64_t targets_before) {
@@ -40,13 +40,13 @@ Batch Flight::upload(Ops& ops, const MicroBatch& batch, int64_t tokens_before,
   }
   TargetRows target_rows = batch.target_rows();
   int64_t before[2] = {tokens_before, targets_before};
-  ops.copy(before_.view(), Tensor(before, DType::i64, {2}));
+  ops.copy(counts_before_.view(), Tensor(before, DType::i64, {2}));
   return {put(ops, ids_, batch.ids),
           put(ops, positions_, batch.positions),
           put(ops, cu_seqlens_, batch.cu_seqlens),
           put(ops, target_rows_, std::move(target_rows.rows)),
           put(ops, targets_, std::move(target_rows.targets)),
-          before_.view()};
+          counts_before_.view()};
 }
 
 Stash Flight::begin(bool keep, bool recompute) {

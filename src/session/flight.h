@@ -29,7 +29,7 @@ class Flight {
   OwnedTensor ids_, positions_;        // i32 [tokens]
   OwnedTensor cu_seqlens_;             // i32 [tokens + 1]
   OwnedTensor target_rows_, targets_;  // i32 [tokens]
-  OwnedTensor before_;                 // i64 [2], see Batch
+  OwnedTensor counts_before_;          // i64 [2], see Batch
 };
 
 // A micro-batch between its forward and its backward pass.

@@ -42,7 +42,7 @@ void run(const fs::path& from, const fs::path& to, const std::string& name) {
   if (from.extension() == ".gguf") {
     const GgufFile file(from);
     for (const GgufTensor& tensor : file.tensors()) {
-      convert({tensor.name, lasting(find_format(tensor.format)), tensor.shape, tensor.bytes});
+      convert({tensor.name, unowned(find_format(tensor.format)), tensor.shape, tensor.bytes});
     }
   } else {
     const SafetensorsSource source(from);

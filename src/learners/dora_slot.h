@@ -16,7 +16,7 @@ class DoraSlot : public LoraSlot {
 
   // The gradient of m computes the product again.
   double gradient_products() const override { return 1.0; }
-  bool transforms() const override { return true; }
+  bool transforms_output() const override { return true; }
   void forward(Context& context, const Operand& operand, const Tensor& y) override;
   Tensor product_gradient(Context& context, const Tensor& dy) const override;
   void apply(Context& context, double weight_decay) override;

@@ -16,15 +16,15 @@ namespace {
 
 class FusedSlot : public LearnerSlot {
  public:
-  // `before` and `all_before`, f32 [1], are the norms of this slot's gradient and of all gradients
-  // in the step before; empty: the gradient is not clipped.
+  // `previous_norm` and `previous_global_norm`, f32 [1], are the norms of this slot's gradient and
+  // of all gradients in the step before; empty: the gradient is not clipped.
   FusedSlot(std::unique_ptr<LearnerSlot> slot, std::string name, double weight_decay,
-            OwnedTensor before, const Tensor& all_before, float first_share)
+            OwnedTensor previous_norm, const Tensor& previous_global_norm, float first_share)
       : slot_(std::move(slot)),
         name_(std::move(name)),
         weight_decay_(weight_decay),
-        before_(std::move(before)),
-        all_before_(all_before),
+        previous_norm_(std::move(previous_norm)),
+        previous_global_norm_(previous_global_norm),
         first_share_(first_share) {}
 
   void complete(Context& context) override {
@@ -36,8 +36,8 @@ class FusedSlot : public LearnerSlot {
 
   bool learns() const override { return slot_->learns(); }
   double gradient_products() const override { return slot_->gradient_products(); }
-  bool adds() const override { return slot_->adds(); }
-  bool transforms() const override { return slot_->transforms(); }
+  bool adds_to_output() const override { return slot_->adds_to_output(); }
+  bool transforms_output() const override { return slot_->transforms_output(); }
   void forward(Context& context, const Operand& x, const Tensor& y) override {
     slot_->forward(context, x, y);
   }
@@ -50,12 +50,12 @@ class FusedSlot : public LearnerSlot {
   void backward(const Gradient& g, const Tensor* dx) override { slot_->backward(g, dx); }
   void visit(const StateVisitor& visitor) const override {
     slot_->visit(visitor);
-    if (clips()) visitor({name_ + ".grad_norm", StateRole::counter, before_.view(), true});
+    if (clips()) visitor({name_ + ".grad_norm", StateRole::counter, previous_norm_.view(), true});
   }
   void restored(Context& context) override { slot_->restored(context); }
 
  private:
-  bool clips() const { return !before_.empty(); }
+  bool clips() const { return !previous_norm_.empty(); }
 
   // Norm, clipping factor and finiteness of this slot's accumulated gradients.
   void measure(Context& context) const {
@@ -76,18 +76,18 @@ class FusedSlot : public LearnerSlot {
           SquaredNormChunks{gradient.data<float>(), part.data<double>(), gradient.size()}, count);
       first += count;
     }
-    context.ops.launch(
-        FinishOneGradient{partial.data<double>(), context.scalars,
-                          clips() ? all_before_.data<float>() : nullptr,
-                          clips() ? before_.view().data<float>() : nullptr, chunks, first_share_},
-        1);
+    context.ops.launch(FinishOneGradient{partial.data<double>(), context.scalars,
+                                         clips() ? previous_global_norm_.data<float>() : nullptr,
+                                         clips() ? previous_norm_.view().data<float>() : nullptr,
+                                         chunks, first_share_},
+                       1);
   }
 
   std::unique_ptr<LearnerSlot> slot_;
   std::string name_;
   double weight_decay_;
-  OwnedTensor before_;
-  Tensor all_before_;
+  OwnedTensor previous_norm_;
+  Tensor previous_global_norm_;
   float first_share_;  // of max_grad_norm, as long as the step before has no known norm
 };
 
@@ -120,14 +120,14 @@ class FusedLearner : public Learner {
     own.shared_gradients = shares ? options_.shared_gradients : nullptr;
     const WeightDecay& decay = options_.weight_decay;
     auto slot = learner_->make_slot(own, weight);
-    OwnedTensor before;
+    OwnedTensor previous_norm;
     if (options_.clips && (slot->learns() || learner_->changes(weight.spec()))) {
-      if (all_before_.empty()) all_before_ = norm_of_before(context);
-      before = norm_of_before(context);
+      if (previous_global_norm_.empty()) previous_global_norm_ = norm_of_before(context);
+      previous_norm = norm_of_before(context);
     }
-    return std::make_unique<FusedSlot>(std::move(slot), weight.name(),
-                                       weight.is_vector() ? decay.vectors : decay.matrices,
-                                       std::move(before), all_before_.view(), first_share_);
+    return std::make_unique<FusedSlot>(
+        std::move(slot), weight.name(), weight.is_vector() ? decay.vectors : decay.matrices,
+        std::move(previous_norm), previous_global_norm_.view(), first_share_);
   }
 
   const char* name() const override { return learner_->name(); }
@@ -143,19 +143,19 @@ class FusedLearner : public Learner {
   bool begin_step(Context& context, int64_t step) override {
     return learner_->begin_step(context, step);
   }
-  void beside_step(Context& context) override {
-    learner_->beside_step(context);
-    if (all_before_.empty()) return;
-    context.ops.launch(KeepNorm{context.scalars, all_before_.view().data<float>()}, 1);
+  void overlap_with_step(Context& context) override {
+    learner_->overlap_with_step(context);
+    if (previous_global_norm_.empty()) return;
+    context.ops.launch(KeepNorm{context.scalars, previous_global_norm_.view().data<float>()}, 1);
   }
-  int64_t phases() const override { return learner_->phases(); }
-  void enter_phase(Context& context, int64_t phase) override {
-    learner_->enter_phase(context, phase);
+  int64_t rehearsal_cases() const override { return learner_->rehearsal_cases(); }
+  void enter_rehearsal_case(Context& context, int64_t rehearsal_case) override {
+    learner_->enter_rehearsal_case(context, rehearsal_case);
   }
   void visit(const StateVisitor& visitor) const override {
     learner_->visit(visitor);
-    if (all_before_.empty()) return;
-    visitor({"fused.grad_norm", StateRole::schedule, all_before_.view(), true});
+    if (previous_global_norm_.empty()) return;
+    visitor({"fused.grad_norm", StateRole::schedule, previous_global_norm_.view(), true});
   }
   void restored(Context& context) override { learner_->restored(context); }
   LearnerNotes notes() const override { return learner_->notes(); }
@@ -167,7 +167,7 @@ class FusedLearner : public Learner {
   FusedOptions options_;
   bool tied_ = false;  // the head is the embedding
   float first_share_ = 1.0f;
-  OwnedTensor all_before_;
+  OwnedTensor previous_global_norm_;
 };
 
 }  // namespace

@@ -11,10 +11,10 @@ namespace jackscrew {
 struct FinishOneGradient {
   const double* partial;  // [count]
   StepScalars* scalars;
-  // The norms of all gradients and of this one in the step before; `before` is then set to this
-  // step's norm. Null where nothing is clipped.
-  const float* all_before;
-  float* before;
+  // The norms of all gradients and of this one in the step before; `previous_norm` is then set
+  // to this step's norm. Null where nothing is clipped.
+  const float* previous_global_norm;
+  float* previous_norm;
   int64_t count;
   float first_share;  // of max_grad_norm, used where either norm of the step before is 0
   template <class Team>
@@ -26,11 +26,11 @@ struct FinishOneGradient {
       const float norm = static_cast<float>(__builtin_sqrt(squares));
       scalars->finite = norm <= 3.4e38f && scalars->loss_sum <= 1.0e300 ? 1 : 0;
       scalars->clip_scale = 1.0f;
-      if (before == nullptr || scalars->finite == 0) return;
-      const bool known = *all_before > 0.0f && *before > 0.0f;
-      const float share = known ? *before / *all_before : first_share;
+      if (previous_norm == nullptr || scalars->finite == 0) return;
+      const bool known = *previous_global_norm > 0.0f && *previous_norm > 0.0f;
+      const float share = known ? *previous_norm / *previous_global_norm : first_share;
       scalars->clip_scale = clip_scale(norm, share * scalars->max_grad_norm);
-      *before = norm;
+      *previous_norm = norm;
     });
   }
 };

@@ -26,7 +26,7 @@ constexpr std::array<Saving, 5> kSavings = {{
 }};
 
 // The refresh schedule of one matrix' subspace, in the layout that checkpoints keep.
-struct Refreshes {
+struct RefreshSchedule {
   int64_t gap = 0;
   int64_t next = 0;      // the next refresh is before this step
   int64_t done = 0;      // refreshes so far
@@ -83,18 +83,18 @@ class GaloreLearner : public Learner {
       changed = true;
     }
     for (size_t i = 0; i < slots_.size(); ++i) {
-      Refreshes& of = refreshes_[i];
-      if (of.open != 0 || step < of.next - window()) continue;
+      RefreshSchedule& schedule = refreshes_[i];
+      if (schedule.open != 0 || step < schedule.next - window()) continue;
       slots_[i]->open_window();
-      of.open = 1;
+      schedule.open = 1;
       changed = true;
     }
     return changed;
   }
 
   // Refreshes every matrix and leaves each in a window: the most scratch memory of either.
-  int64_t phases() const override { return 1; }
-  void enter_phase(Context& context, int64_t) override {
+  int64_t rehearsal_cases() const override { return 1; }
+  void enter_rehearsal_case(Context& context, int64_t) override {
     held_ = true;
     for (GaloreSlot* slot : slots_) {
       slot->open_window();
@@ -106,9 +106,10 @@ class GaloreLearner : public Learner {
   void visit(const StateVisitor& visitor) const override {
     // One state per matrix, so that the states of pipeline stages, concatenated, are the model's.
     for (size_t i = 0; i < refreshes_.size(); ++i) {
-      auto* bytes = const_cast<Refreshes*>(&refreshes_[i]);  // restoring a checkpoint writes here
+      auto* bytes =
+          const_cast<RefreshSchedule*>(&refreshes_[i]);  // restoring a checkpoint writes here
       visitor({slots_[i]->name() + ".refreshes", StateRole::schedule,
-               Tensor(bytes, DType::u8, {sizeof(Refreshes)}), true});
+               Tensor(bytes, DType::u8, {sizeof(RefreshSchedule)}), true});
     }
   }
 
@@ -134,8 +135,9 @@ class GaloreLearner : public Learner {
     notes.lines.push_back(fmt::format(
         "their elements move as with a learning rate of {} in full training", element_rates()));
     if (!worthless_.empty()) notes.warnings.push_back(worthless_);
-    const bool any = std::any_of(refreshes_.begin(), refreshes_.end(),
-                                 [&](const Refreshes& of) { return of.next < total_steps_; });
+    const bool any =
+        std::any_of(refreshes_.begin(), refreshes_.end(),
+                    [&](const RefreshSchedule& schedule) { return schedule.next < total_steps_; });
     if (!any && total_steps_ > 0) {
       notes.warnings.push_back(fmt::format(
           "no subspace is refreshed in {}: all stay random; lower projection_update_gap",
@@ -190,26 +192,26 @@ class GaloreLearner : public Learner {
         rank, weight.name, weight.rows, weight.cols, even);
   }
 
-  void refresh(Context& context, GaloreSlot& slot, Refreshes& of, int64_t step) {
+  void refresh(Context& context, GaloreSlot& slot, RefreshSchedule& schedule, int64_t step) {
     context.ops.finish();  // so that the stopwatch measures the refresh alone
     const Stopwatch watch;
-    of.done += 1;
-    const double overlap = slot.refresh(context, narrow<uint32_t>(of.done));
-    of.open = 0;
+    schedule.done += 1;
+    const double overlap = slot.refresh(context, narrow<uint32_t>(schedule.done));
+    schedule.open = 0;
     if (settings_.lazy_overlap > 0.0) {
       const double chance = slot.chance_overlap();
       const bool alike = overlap - chance >= settings_.lazy_overlap * (1.0 - chance);
-      of.overlaps = alike ? of.overlaps + 1 : 0;
-      if (of.overlaps == 2) {
-        of.gap = std::min(2 * of.gap, settings_.longest_gap_of(gap_));
-        of.overlaps = 0;
+      schedule.overlaps = alike ? schedule.overlaps + 1 : 0;
+      if (schedule.overlaps == 2) {
+        schedule.gap = std::min(2 * schedule.gap, settings_.longest_gap_of(gap_));
+        schedule.overlaps = 0;
       }
     }
-    of.next = step + of.gap;
+    schedule.next = step + schedule.gap;
     events_.push_back({"refresh", JsonObject()
                                       .add("weight", slot.name())
                                       .add("overlap", overlap)
-                                      .add("next", of.next)
+                                      .add("next", schedule.next)
                                       .add("seconds", watch.seconds())});
   }
 
@@ -229,8 +231,8 @@ class GaloreLearner : public Learner {
   GaloreSettings settings_;
   std::map<std::string, size_t> places_;  // of the model's targets, by name
   std::vector<GaloreSlot*> slots_;
-  std::vector<Refreshes> refreshes_;  // of slots_
-  Memory* memory_ = nullptr;          // of the device
+  std::vector<RefreshSchedule> refreshes_;  // of slots_
+  Memory* memory_ = nullptr;                // of the device
   int64_t gap_ = 0;
   int64_t total_steps_ = 0;
   std::string worthless_;  // a warning

@@ -6,6 +6,7 @@
 #include "kernels/add_scaled.h"
 #include "learners/galore.rows.h"
 #include "learners/in_place.h"
+#include "learners/low_rank.h"
 #include "learners/subspace.h"
 #include "quant/plain.h"
 
@@ -31,7 +32,7 @@ GaloreSlot::GaloreSlot(const LearnerContext& context, Weight& weight,
       rank_(settings.rank_of(weight.spec())),
       basis_rows_(of_inputs_ ? weight.cols() : weight.rows()),
       other_rows_(of_inputs_ ? weight.rows() : weight.cols()),
-      window_sums_(context.window_sums),
+      window_lane_sums_(context.window_lane_sums),
       operand_dtype_(context.operand_dtype) {
   require_in_place(weight);
   if (!context.training) return;
@@ -120,13 +121,14 @@ int64_t GaloreSlot::window_cols() const {
 
 void GaloreSlot::open_window() {
   if (settings_.subspace == SubspaceKind::random) return;
-  window_ =
-      GradientBuffer(*memory_, Purpose::projections, {window_rows(), window_cols()}, window_sums_);
+  window_ = GradientBuffer(*memory_, Purpose::projections, {window_rows(), window_cols()},
+                           window_lane_sums_);
 }
 
 int64_t GaloreSlot::window_bytes() const {
   if (settings_.subspace == SubspaceKind::random) return 0;
-  return (1 + window_sums_) * booked_bytes(window_rows() * window_cols() * dtype_size(DType::f32));
+  return (1 + window_lane_sums_) *
+         booked_bytes(window_rows() * window_cols() * dtype_size(DType::f32));
 }
 
 double GaloreSlot::refresh(Context& context, uint32_t draw) {

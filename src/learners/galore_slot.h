@@ -67,7 +67,7 @@ class GaloreSlot : public LearnerSlot {
   uint32_t tensor_;  // hash of the basis' name
   bool of_inputs_;
   int64_t rank_, basis_rows_, other_rows_;
-  int64_t window_sums_;                    // see LearnerContext
+  int64_t window_lane_sums_;               // see LearnerContext
   DType operand_dtype_;                    // see LearnerContext
   OwnedTensor basis_;                      // bytes of settings_.projection
   GradientBuffer projected_;               // R, [other rows, rank]; training only

@@ -62,16 +62,16 @@ void update_in_place(Context& context, Weight& weight, bool stochastic, const Ro
   constexpr int64_t kPanels = 4;
   const int64_t step = std::min(weight.rows(), kPanels * encode_panel_rows(weight.cols()));
   const Tensor block = context.scratch.tensor(DType::f32, {step, weight.cols()});
-  int64_t first = 0, behind = 0;  // `block` holds rows [first, behind)
+  int64_t block_begin = 0, block_end = 0;  // `block` holds rows [block_begin, block_end)
   const auto source = [&](int64_t begin, int64_t end) {
-    if (end > behind) {
-      first = begin;
-      behind = std::min(weight.rows(), begin + step);
-      const Tensor values = block.rows(0, behind - first);
-      weight.decode(context.ops, first, behind, values);
-      update(values, first, behind);
+    if (end > block_end) {
+      block_begin = begin;
+      block_end = std::min(weight.rows(), begin + step);
+      const Tensor values = block.rows(0, block_end - block_begin);
+      weight.decode(context.ops, block_begin, block_end, values);
+      update(values, block_begin, block_end);
     }
-    return block.rows(begin - first, end - first);
+    return block.rows(begin - block_begin, end - block_begin);
   };
   weight.encode(context.ops, source,
                 Rounding{.stochastic = stochastic,

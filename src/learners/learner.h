@@ -30,15 +30,15 @@ class LearnerSlot {
   // whole weight, or of a factor on each of its rows, costs one.
   virtual double gradient_products() const { return learns() ? 1.0 : 0.0; }
   // Whether forward() adds to y.
-  virtual bool adds() const { return false; }
+  virtual bool adds_to_output() const { return false; }
   // Whether forward() does more with the product than add to it (DoRA scales it): y then comes in
   // as the product alone, and product_gradient() leads the gradient back through forward().
-  virtual bool transforms() const { return false; }
+  virtual bool transforms_output() const { return false; }
   // Adds the learner's own branch to y, f32; called after the product's forward.
   virtual void forward(Context&, const Operand&, const Tensor& /*y*/) {}
   // Returns the gradient of the product, given dy, the gradient of forward()'s result; both
   // [tokens, out] and of one dtype. The result may lie in context.scratch. Called only where
-  // transforms().
+  // transforms_output().
   virtual Tensor product_gradient(Context&, const Tensor& dy) const { return dy; }
   // For the embedding: may change the gathered vectors x, f32 [tokens, hidden]. `positions`,
   // i32 [tokens], are the tokens' places in their sequences, as in Gradient::positions.
@@ -77,7 +77,7 @@ struct LearnerContext {
   Arena* shared_gradients = nullptr;  // see GradientBuffer
   // How many sums of lanes wait at once (optim/lane_sums.h) beside each gradient, and beside each
   // window.
-  int64_t lane_sums = 0, window_sums = 0;
+  int64_t lane_sums = 0, window_lane_sums = 0;
   SumOverStages sum_over_stages = [](const std::function<double(double)>& add) { return add(0.0); };
   // The token ids of a text. Throws Error(model) where the model has no tokenizer.
   std::function<std::vector<int32_t>(const std::string& text)> encode = {};
@@ -138,10 +138,10 @@ class Learner {
   // Called when the step's work has been issued: what the host does here runs beside the device.
   virtual void overlap_with_step(Context&) {}
   // The number of situations, other than that of the first step, in which a step may take more
-  // scratch memory; each is rehearsed on the plan device. enter_phase() brings one about, and no
-  // step leaves it again.
-  virtual int64_t phases() const { return 0; }
-  virtual void enter_phase(Context&, int64_t /*phase*/) {}
+  // scratch memory; each is rehearsed on the plan device. enter_rehearsal_case() brings one about,
+  // and no step leaves it again.
+  virtual int64_t rehearsal_cases() const { return 0; }
+  virtual void enter_rehearsal_case(Context&, int64_t /*rehearsal_case*/) {}
   // What the learner itself keeps beside its slots; the states have the role `schedule`.
   virtual void visit(const StateVisitor&) const {}
   // The states behind visit() were overwritten: brings the slots in line with them.

@@ -21,10 +21,10 @@ class LoraLearner : public Learner {
 
   const char* name() const override { return "lora"; }
   void plan(std::span<const WeightSpec> weights) override { settings_.settle(weights); }
-  bool changes(const WeightSpec& weight) const override { return settings_.saves(weight); }
+  bool changes(const WeightSpec& weight) const override { return settings_.trains_whole(weight); }
 
   std::unique_ptr<LearnerSlot> make_slot(const LearnerContext& context, Weight& weight) override {
-    if (settings_.saves(weight.spec())) return make_full_slot(context, weight);
+    if (settings_.trains_whole(weight.spec())) return make_full_slot(context, weight);
     const std::optional<LoraShape> shape = settings_.shape_of(weight.spec());
     if (!shape) return std::make_unique<FrozenSlot>();
     if (settings_.use_dora()) {
@@ -46,10 +46,10 @@ class LoraLearner : public Learner {
 
   void begin_run(int64_t) override {
     if (settings_.start() == LoraStart::standard || plans_only_) return;
-    for (double* sum : {&loss_.weights, &loss_.lost, &loss_.left}) {
+    for (double* sum : {&loss_.weights, &loss_.rounding_error, &loss_.residual}) {
       *sum = sum_over_stages_([&](double before) { return before + *sum; });
     }
-    if (settings_.start() != LoraStart::loftq || loss_.lost > 0.0) return;
+    if (settings_.start() != LoraStart::loftq || loss_.rounding_error > 0.0) return;
     throw Error(ErrorKind::usage, "lora_init=loftq: rounding has taken nothing from the weights",
                 "they are stored as exactly as their model has them: leave lora_init out");
   }
@@ -57,15 +57,15 @@ class LoraLearner : public Learner {
   LearnerNotes notes() const override {
     LearnerNotes notes;
     if (settings_.start() == LoraStart::standard) return notes;
-    if (loss_.lost == 0.0) {
+    if (loss_.rounding_error == 0.0) {
       notes.lines.push_back("adapters begin as the principal parts of their weights (pissa)");
       return notes;
     }
     notes.lines.push_back(
         fmt::format("begun by {}: rounding moved the weights by {:.2f}%, {:.2f}% with the adapters "
                     "({:.1f}% of its square recovered)",
-                    settings_.start_name(), share(loss_.lost), share(loss_.left),
-                    100.0 * (1.0 - loss_.left / loss_.lost)));
+                    settings_.start_name(), share(loss_.rounding_error), share(loss_.residual),
+                    100.0 * (1.0 - loss_.residual / loss_.rounding_error)));
     return notes;
   }
 

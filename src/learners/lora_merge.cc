@@ -44,7 +44,7 @@ void set_lengths(std::span<const float> lengths, const Tensor& rows) {
 
 WeightMerge lora_merge(const LoraSettings& settings, const WeightSpec& weight,
                        const AdapterValues& tensors) {
-  if (settings.saves(weight)) {
+  if (settings.trains_whole(weight)) {
     const auto values = tensors(weight.name, {weight.rows, weight.cols});
     return [values](Ops&, int64_t begin, const Tensor& rows) {
       std::copy_n(values.begin() + begin * rows.cols(), rows.size(), rows.data<float>());

@@ -232,7 +232,7 @@ std::optional<LoraShape> LoraSettings::shape_of(const WeightSpec& weight) const 
   return LoraShape{static_cast<int64_t>(rank), alpha / (use_rslora_ ? std::sqrt(rank) : rank)};
 }
 
-bool LoraSettings::saves(const WeightSpec& weight) const {
+bool LoraSettings::trains_whole(const WeightSpec& weight) const {
   const bool matrix = weight.kind == WeightKind::embedding || weight.kind == WeightKind::linear;
   return matrix && std::find(saved_.begin(), saved_.end(), weight.module) != saved_.end();
 }

@@ -36,7 +36,7 @@ class LoraSettings {
   // nullopt: the weight has no adapter.
   std::optional<LoraShape> shape_of(const WeightSpec& weight) const;
   // Whether the weight is trained as a whole and saved beside the adapters.
-  bool saves(const WeightSpec& weight) const;
+  bool trains_whole(const WeightSpec& weight) const;
   double dropout() const { return dropout_; }
   bool use_dora() const { return use_dora_; }
   // The learning rate of B as a multiple of A's (LoRA+).

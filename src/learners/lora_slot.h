@@ -16,7 +16,7 @@ class LoraSlot : public LearnerSlot {
 
   bool learns() const override { return true; }
   double gradient_products() const override { return 0.0; }
-  bool adds() const override { return true; }
+  bool adds_to_output() const override { return true; }
   void forward(Context& context, const Operand& operand, const Tensor& y) override;
   void backward(const Gradient& g, const Tensor* dx) override;
   void apply(Context& context, double weight_decay) override;

@@ -79,11 +79,11 @@ void begin_by_loftq(const LearnerContext& context, const Weight& weight, const L
   context.original(weight, values);
   loss.weights += squared_norm(run, values);
   subtract_stored(run, weight, values);
-  const double lost = squared_norm(run, values);
+  const double rounding_error = squared_norm(run, values);
   const double recovered = low_rank_factors(run, values, adapter.scale, context.seed,
                                             name_hash(weight.name().c_str()), adapter.a, adapter.b);
-  loss.lost += lost;
-  loss.left += std::max(0.0, lost - recovered);
+  loss.rounding_error += rounding_error;
+  loss.residual += std::max(0.0, rounding_error - recovered);
 }
 
 void begin_by_pissa(const LearnerContext& context, const Weight& weight, bool original,
@@ -100,11 +100,11 @@ void begin_by_pissa(const LearnerContext& context, const Weight& weight, bool or
   context.original(weight, values);
   loss.weights += squared_norm(run, values);
   subtract_stored(run, weight, values);
-  loss.lost += squared_norm(run, values);
+  loss.rounding_error += squared_norm(run, values);
   add_projection(run, values, adapter);
   add_factors(run, values, adapter, -adapter.scale);
   add_factors(run, values, initial, initial.scale);
-  loss.left += squared_norm(run, values);
+  loss.residual += squared_norm(run, values);
 }
 
 }  // namespace jackscrew

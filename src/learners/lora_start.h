@@ -8,9 +8,9 @@ namespace jackscrew {
 
 // The rounding error of weights, as sums of squares over all of them.
 struct RoundingLoss {
-  double weights = 0.0;  // of the original values
-  double lost = 0.0;     // original - stored
-  double left = 0.0;     // original - (stored + initial adapter)
+  double weights = 0.0;         // of the original values
+  double rounding_error = 0.0;  // original - stored
+  double residual = 0.0;        // original - (stored + initial adapter)
 };
 
 // The factors of an adapter: scale * b a.

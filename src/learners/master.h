@@ -23,7 +23,7 @@ class Master {
 
   // Call before overwriting the values through view(): a file, which a checkpoint may have linked,
   // is replaced by a new one. Until then the values are unspecified.
-  void begin_anew() {
+  void detach_file() {
     if (!file().empty()) values_ = allocate();
   }
 

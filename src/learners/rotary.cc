@@ -31,7 +31,7 @@ struct Group {
 };
 
 // A rotation in progress: until every leaving slot has been flushed.
-struct Turn {
+struct RotationInProgress {
   std::vector<std::pair<int32_t, double>> changes;  // groups that leave, their squared changes
   std::vector<int32_t> joining;
 };
@@ -112,14 +112,16 @@ class RotaryLearner : public Learner {
     const Stopwatch watch;
     transit_.work(context, [&](int32_t group, double change) { add_change(group, change); });
     seconds_beside_ += watch.seconds();
-    if (turn_) log_turn();
+    if (in_progress_) log_rotation();
   }
 
-  // Phase 0 has every group active, each other phase one group of one kind alone. So forward and
+  // Case 0 has every group active, each other case one group of one kind alone. So forward and
   // backward meet weights of every kind both active and waiting.
-  int64_t phases() const override { return 1 + static_cast<int64_t>(first_of_kind().size()); }
+  int64_t rehearsal_cases() const override {
+    return 1 + static_cast<int64_t>(first_of_kind().size());
+  }
 
-  void enter_phase(Context& context, int64_t phase) override {
+  void enter_rehearsal_case(Context& context, int64_t rehearsal_case) override {
     held_ = true;
     std::vector<int32_t> all(groups_.size());
     std::iota(all.begin(), all.end(), 0);
@@ -127,10 +129,11 @@ class RotaryLearner : public Learner {
       const std::vector<RotarySlot*>& slots = slots_of(group);
       if (!slots.empty() && slots[0]->learns()) retire(context, group);
     }
-    if (phase == 0) {
+    if (rehearsal_case == 0) {
       activate(context, all);
     } else {
-      activate(context, std::vector<int32_t>{first_of_kind()[static_cast<size_t>(phase) - 1]});
+      activate(context,
+               std::vector<int32_t>{first_of_kind()[static_cast<size_t>(rehearsal_case) - 1]});
     }
   }
 
@@ -311,22 +314,23 @@ class RotaryLearner : public Learner {
     context.ops.finish();  // weights in transit have arrived; the stopwatch measures the rotation
     const Stopwatch watch;
     rotation_->advance();
-    turn_.emplace();
+    in_progress_.emplace();
     // Everything is freed before anything is allocated: the peak is that of the larger set.
     for (const int32_t group : without(before, rotation_->active())) {
-      turn_->changes.emplace_back(group, 0.0);
+      in_progress_->changes.emplace_back(group, 0.0);
       for (RotarySlot* slot : slots_of(group)) {
         slot->leave(context);
-        if (!transit_.takes_away(group, *slot)) add_change(group, slot->flush(context, &Ops::copy));
+        if (transit_.try_enqueue_leaving(group, *slot)) continue;
+        add_change(group, slot->flush(context, &Ops::copy));
       }
     }
     transit_.arrive();
-    turn_->joining = without(rotation_->active(), before);
-    activate(context, turn_->joining);
+    in_progress_->joining = without(rotation_->active(), before);
+    activate(context, in_progress_->joining);
     fetch_ahead();
     context.ops.finish();  // from here on leaving weights may be copied beside the steps
     seconds_ += watch.seconds();
-    if (!transit_.has_work()) log_turn();
+    if (!transit_.has_work()) log_rotation();
   }
 
   void add_change(int32_t group, double change) {
@@ -336,16 +340,16 @@ class RotaryLearner : public Learner {
                               groups_[static_cast<size_t>(group)].name),
                   "lower learning_rate or group_learning_rate, or lengthen the warm-up");
     }
-    for (auto& [left, sum] : turn_->changes) sum += left == group ? change : 0.0;
+    for (auto& [left, sum] : in_progress_->changes) sum += left == group ? change : 0.0;
   }
 
-  void log_turn() {
+  void log_rotation() {
     JsonObject left, joined;
     // Groups of other stages are in those stages' events.
-    for (const auto& [group, change] : turn_->changes) {
+    for (const auto& [group, change] : in_progress_->changes) {
       if (!slots_of(group).empty()) left.add(groups_[static_cast<size_t>(group)].name, change);
     }
-    for (const int32_t group : turn_->joining) {
+    for (const int32_t group : in_progress_->joining) {
       if (slots_of(group).empty()) continue;
       joined.add(groups_[static_cast<size_t>(group)].name,
                  rotation_->turns()[static_cast<size_t>(group)]);
@@ -356,7 +360,7 @@ class RotaryLearner : public Learner {
                                      .add("turns", joined)
                                      .add("seconds", std::exchange(seconds_, 0.0))
                                      .add("seconds_beside", std::exchange(seconds_beside_, 0.0))});
-    turn_.reset();
+    in_progress_.reset();
   }
 
   // Has the masters of the next window's groups read ahead, as far as those are known now.
@@ -392,10 +396,10 @@ class RotaryLearner : public Learner {
   std::optional<Rotation> rotation_;
   int64_t total_steps_ = 0;
   int64_t next_rotation_ = 0;  // the step before which it happens
-  bool held_ = false;          // set while a phase is rehearsed: nothing rotates
+  bool held_ = false;          // set while a case is rehearsed: nothing rotates
   Memory* memory_ = nullptr;   // of the device
   RotaryTransit transit_;
-  std::optional<Turn> turn_;
+  std::optional<RotationInProgress> in_progress_;
   double seconds_ = 0.0;         // of rotations since the last event, for which steps waited
   double seconds_beside_ = 0.0;  // the same, of work that ran beside steps
   std::vector<uint8_t> state_;   // of the rotation, as checkpoints see it

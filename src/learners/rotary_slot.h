@@ -57,7 +57,7 @@ class RotarySlot : public LearnerSlot {
 
   // Call before a checkpoint fills the master of a weight that waits.
   void expect_master() {
-    if (master_ && !learns()) master_->begin_anew();
+    if (master_ && !learns()) master_->detach_file();
   }
 
   // The sum of the squared gradients, before clipping, of all steps since the weight became active.

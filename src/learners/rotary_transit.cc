@@ -2,7 +2,7 @@
 
 namespace jackscrew {
 
-bool RotaryTransit::holds(int64_t& held, const RotarySlot& slot) const {
+bool RotaryTransit::reserve(int64_t& held, const RotarySlot& slot) const {
   const int64_t bytes = slot.moving_bytes();
   if (held + bytes > limit_) return false;
   held += bytes;
@@ -10,7 +10,7 @@ bool RotaryTransit::holds(int64_t& held, const RotarySlot& slot) const {
 }
 
 void RotaryTransit::expect(RotarySlot& slot) {
-  if (!holds(joining_bytes_, slot)) return;
+  if (!reserve(joining_bytes_, slot)) return;
   slot.prepare();
   joining_.push_back(&slot);
 }
@@ -25,8 +25,8 @@ void RotaryTransit::arrive() {
   joining_bytes_ = 0;
 }
 
-bool RotaryTransit::takes_away(int32_t group, RotarySlot& slot) {
-  if (!holds(leaving_bytes_, slot)) return false;
+bool RotaryTransit::try_enqueue_leaving(int32_t group, RotarySlot& slot) {
+  if (!reserve(leaving_bytes_, slot)) return false;
   leaving_.emplace_back(group, &slot);
   return true;
 }

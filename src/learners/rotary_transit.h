@@ -25,7 +25,7 @@ class RotaryTransit {
   // been fetched.
   void arrive();
   // At the rotation: whether a slot that leaves will be flushed by work().
-  bool takes_away(int32_t group, RotarySlot& slot);
+  bool try_enqueue_leaving(int32_t group, RotarySlot& slot);
 
   bool has_work() const { return !joining_.empty() || !leaving_.empty(); }
   // Beside a step: flushes leaving slots and fetches joining ones. Calls changed(group, sum of
@@ -41,7 +41,7 @@ class RotaryTransit {
 
  private:
   // Whether the slot fits into limit_ too; if so, adds its bytes to `held`.
-  bool holds(int64_t& held, const RotarySlot& slot) const;
+  bool reserve(int64_t& held, const RotarySlot& slot) const;
 
   int64_t limit_ = 0;
   std::vector<RotarySlot*> joining_;

@@ -93,7 +93,7 @@ void Linear::forward(Context& context, LinearInput& x, const Tensor& y,
 
 void Linear::forward(Context& context, const Operand& x, const Tensor& y,
                      Accumulate accumulate) const {
-  if (parameter_->slot->transforms() && accumulate == Accumulate::yes) {
+  if (parameter_->slot->transforms_output() && accumulate == Accumulate::yes) {
     // The slot must see the product without what y already holds.
     const Arena::Frame frame(context.scratch);
     const Tensor apart = context.scratch.tensor(DType::f32, {y.rows(), y.cols()});
@@ -103,7 +103,7 @@ void Linear::forward(Context& context, const Operand& x, const Tensor& y,
     if (y.dtype() != DType::f32) convert_to_bf16(context.ops, sum, y);
     return;
   }
-  if (y.dtype() != DType::f32 && (bias_ != nullptr || parameter_->slot->adds())) {
+  if (y.dtype() != DType::f32 && (bias_ != nullptr || parameter_->slot->adds_to_output())) {
     // The terms are summed in f32 and rounded once: those of a young adapter are smaller than the
     // rounding error of y.
     const Arena::Frame frame(context.scratch);
@@ -143,7 +143,7 @@ void Linear::form_gradients(Context& context, LinearInput& x, const Tensor& dy, 
   const Operand operand = x.operand(context, *product_);
   const Arena::Frame frame(context.scratch);
   const LearnerSlot& slot = *parameter_->slot;
-  const Tensor of_product = slot.transforms() ? slot.product_gradient(context, dy) : dy;
+  const Tensor of_product = slot.transforms_output() ? slot.product_gradient(context, dy) : dy;
   const Gradient g = product_->backward(context, operand, of_product, use());
   if (dx != nullptr) g.add_dx(*dx, accumulate);
   if (parameter_->learns()) parameter_->slot->backward(g, dx);

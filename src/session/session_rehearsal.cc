@@ -51,9 +51,9 @@ SessionPlan Session::rehearse(const Recipe& recipe, const ModelFiles& files, con
   {
     Session measuring(recipe, files, use, nullptr, true, recompute);
     measuring.rehearse_work();
-    for (int64_t phase = 0; use.training && phase < measuring.learner_->phases(); ++phase) {
+    for (int64_t i = 0; use.training && i < measuring.learner_->rehearsal_cases(); ++i) {
       Context run = measuring.context(true);
-      measuring.learner_->enter_phase(run, phase);
+      measuring.learner_->enter_rehearsal_case(run, i);
       measuring.watch_gradients();
       measuring.rehearse_work();
     }

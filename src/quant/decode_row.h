@@ -94,7 +94,7 @@ struct DotBlocks {
       void rows(const Team&, int64_t begin, int64_t end) const {
     using Dot = typename Team::Dot;
     constexpr int64_t kStep = Dot::kColumns / Block::kElements;
-    typename Dot::template Buffer<Dot::kColumns, Block::kDotScales> in;
+    typename Dot::template Buffer<Block::kDotScales> in;
     const auto numbers = Block::template numbers<Dot>();
     for (int64_t first = 0; first < blocks; first += kStep) {
       const int64_t count = blocks - first < kStep ? blocks - first : kStep;

@@ -182,7 +182,7 @@ struct DotGroups {
       for (int64_t row = begin; row < end; ++row) (*this)(team, row);
       return;
     }
-    typename Dot::template Buffer<Dot::kColumns, DotScales::groups> in;
+    typename Dot::template Buffer<DotScales::groups> in;
     float scales[decltype(in)::kFloats];
     const auto numbers = codec.template dot_numbers<Dot>();
     for (int64_t first = 0; first < layout.cols; first += Dot::kColumns) {

@@ -10,6 +10,7 @@
 #include "quant/fp8.h"
 #include "tests/kernels/kernel_data.h"
 #include "tests/support/gpu.h"
+#include "tests/support/rounded_token.h"
 
 namespace jackscrew {
 namespace {
@@ -135,7 +136,8 @@ TEST(GpuParity, GemmInt8) {
 }
 
 // Every storage format is decoded to the same bits, whole, as rows of a list, and rounded to bf16;
-// and its product of a single token is the same but for the order of sums.
+// and its product of a single token is the same but for the order of sums, if the token is one that
+// the CPU does not have to round. There the numbers of NF4 have 15 bits.
 TEST(GpuParity, Formats) {
   SKIP_WITHOUT_GPU();
   constexpr int64_t kRows = 5, kCols = 768;
@@ -175,12 +177,14 @@ TEST(GpuParity, Formats) {
       for (const bf16 value : side.get<bf16>(narrow)) bits.push_back(value.bits);
       decoded.push_back(bits);
       const Tensor y = side.random(1, kRows, 3);
-      format->multiply(side.ops(), storage, side.random(1, kCols, 4), y, Accumulate::yes,
-                       side.scratch());
+      const Tensor token = side.put(rounded_token(random_floats(kCols, 4), {32767}), 1, kCols);
+      format->multiply(side.ops(), storage, token, y, Accumulate::yes, side.scratch());
       products.push_back(side.get(y));
     }
     for (size_t i = 0; i < 3; ++i) EXPECT_EQ(decoded[i], decoded[i + 3]) << i;
-    EXPECT_LE(relative_error(products[1], widen(products[0])), kTolerance);
+    const std::string name = format->name();
+    const bool has_book = name.starts_with("nf4") || name.starts_with("fp4");
+    EXPECT_LE(relative_error(products[1], widen(products[0])), has_book ? 1e-4 : kTolerance);
   }
 }
 

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "kernels/ops.h"
 #include "quant/format.h"
+#include "tests/support/rounded_token.h"
 
 namespace jackscrew {
 
@@ -75,27 +76,6 @@ std::vector<uint32_t> bits_of(const std::vector<T>& values) {
   std::vector<uint32_t> bits(values.size());
   for (size_t i = 0; i < values.size(); ++i) std::memcpy(&bits[i], &values[i], sizeof(T));
   return bits;
-}
-
-// How a format of four bits rounds in the product of a single token; see kernels/row_dot_cpu.h.
-struct TokenRounding {
-  int largest_x = 0;          // to which the largest magnitude of 32 columns is rounded; 0: f32
-  double weight_error = 0.0;  // at most, of the largest weight
-};
-
-// x as the product sees it.
-inline std::vector<float> rounded_token(std::vector<float> x, const TokenRounding& rounding) {
-  if (rounding.largest_x == 0) return x;
-  const auto largest = static_cast<float>(rounding.largest_x);
-  for (size_t begin = 0; begin < x.size(); begin += 32) {
-    float magnitude = 0.0f;
-    for (size_t i = begin; i < begin + 32; ++i) magnitude = std::max(magnitude, std::abs(x[i]));
-    if (magnitude == 0.0f) continue;
-    const float inverse = largest / magnitude;
-    const float scale = magnitude / largest;
-    for (size_t i = begin; i < begin + 32; ++i) x[i] = std::rint(x[i] * inverse) * scale;
-  }
-  return x;
 }
 
 // The product of a single token with all rows, alone and added to what is there, is the sum of the

@@ -232,6 +232,23 @@ class Dot : public DotVectors {
   JACKSCREW_INLINE static Bytes32 load_bytes(const uint8_t* from) {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
   }
+  // The nibbles of 16 bytes, of which byte i holds elements i (low) and i + 16.
+  JACKSCREW_INLINE static Bytes32 load_halves(const uint8_t* from) {
+    const __m128i both = load(from);
+    const __m128i mask = _mm_set1_epi8(15);
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_and_si128(both, mask)),
+                                   _mm_and_si128(_mm_srli_epi16(both, 4), mask), 1);
+  }
+  // Byte i is `value` where bit i of the word is set, else 0.
+  JACKSCREW_INLINE static Bytes32 spread_bits(uint32_t word, int value) {
+    const __m256i all = _mm256_set1_epi32(static_cast<int32_t>(word));
+    const __m256i of_byte =
+        _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
+    const __m256i bit = _mm256_set1_epi64x(static_cast<int64_t>(0x8040201008040201));
+    const __m256i bits = _mm256_and_si256(_mm256_shuffle_epi8(all, of_byte), bit);
+    const __m256i is_set = _mm256_cmpeq_epi8(bits, bit);
+    return _mm256_and_si256(is_set, _mm256_set1_epi8(static_cast<char>(value)));
+  }
   // Of each byte: (byte >> shift, or byte << -shift) & mask. The mask leaves no bit of a neighbour.
   JACKSCREW_INLINE static Bytes32 bits(Bytes32 bytes, int shift, int mask) {
     const Bytes32 shifted =

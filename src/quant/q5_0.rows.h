@@ -23,6 +23,24 @@ struct Q5_0Block {
       store(i + 16, d * static_cast<float>(high - 16));
     });
   }
+
+  static constexpr DotLayout kDotLayout = DotLayout::bytes;
+  static constexpr DotScales kDotScales = DotScales::groups;
+  template <class Dot>
+  JACKSCREW_ROW static auto numbers() {
+    return typename Dot::Bytes{};
+  }
+  template <int kBlocks, class Dot, class Numbers>
+  JACKSCREW_ROW static void dot(Dot& dot, const Numbers&, const uint8_t* blocks,
+                                const typename Dot::Input& x) {
+    const auto scales = Dot::template halves<1, kBlocks>(blocks, kBytes).times(x.scales);
+    Dot::template each<kBlocks>([&](int b) {
+      const uint8_t* block = blocks + b * kBytes;
+      const auto q =
+          Dot::either(Dot::load_halves(block + 6), Dot::spread_bits(load_u32(block + 2), 16));
+      dot.add_bytes(Dot::minus(q, 16), scales, b, x.numbers + b * kElements);
+    });
+  }
 };
 using DecodeQ5_0 = DecodeBlocks<Q5_0Block>;
 using DotQ5_0 = DotBlocks<Q5_0Block>;

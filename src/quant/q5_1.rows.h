@@ -25,6 +25,26 @@ struct Q5_1Block {
       store(i + 16, d * static_cast<float>(high) + m);
     });
   }
+
+  static constexpr DotLayout kDotLayout = DotLayout::bytes;
+  static constexpr DotScales kDotScales = DotScales::alternate;
+  template <class Dot>
+  JACKSCREW_ROW static auto numbers() {
+    return typename Dot::Bytes{};
+  }
+  template <int kBlocks, class Dot, class Numbers>
+  JACKSCREW_ROW static void dot(Dot& dot, const Numbers&, const uint8_t* blocks,
+                                const typename Dot::Input& x) {
+    const auto d_and_m = Dot::template halves<2, kBlocks>(blocks, kBytes);
+    dot.add_offsets(d_and_m, x.sums);
+    const auto scales = d_and_m.times(x.scales);
+    Dot::template each<kBlocks>([&](int b) {
+      const uint8_t* block = blocks + b * kBytes;
+      const auto q =
+          Dot::either(Dot::load_halves(block + 8), Dot::spread_bits(load_u32(block + 4), 16));
+      dot.add_bytes(q, scales, 2 * b, x.numbers + b * kElements);
+    });
+  }
 };
 using DecodeQ5_1 = DecodeBlocks<Q5_1Block>;
 using DotQ5_1 = DotBlocks<Q5_1Block>;

@@ -42,8 +42,9 @@ class BlockFormatTest : public ::testing::TestWithParam<const char*> {
   Storage storage() const { return storage_of(storage_, rows_, cols_); }
   int64_t block() const { return block_elements(format_); }
   TokenRounding token_rounding() const {
-    const std::set<std::string> in_integers = {"q8_0", "q4_0", "q4_1",   "q2_k",   "q3_k", "q4_k",
-                                               "q5_k", "q6_k", "iq4_nl", "iq4_xs", "mxfp4"};
+    const std::set<std::string> in_integers = {"q8_0",   "q4_0",   "q4_1", "q5_0", "q5_1",
+                                               "q2_k",   "q3_k",   "q4_k", "q5_k", "q6_k",
+                                               "iq4_nl", "iq4_xs", "mxfp4"};
     return {in_integers.contains(GetParam()) ? 32767 : 0};
   }
   float value(int64_t row, int64_t col) const {

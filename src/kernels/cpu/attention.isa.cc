@@ -1,6 +1,7 @@
 // FlashAttention-2 on a CPU: small products held in vector registers around an online softmax.
 #include "kernels/cpu/attention.h"
 
+#include "kernels/cpu/dot.h"
 #include "kernels/row_math.h"
 
 namespace jackscrew::JACKSCREW_ISA {
@@ -196,10 +197,69 @@ JACKSCREW_INLINE float softmax_step(float* scores, Visible visible, int64_t widt
   return shrink;
 }
 
+// Rows of queries that attend to the same keys, in the scratch of a thread.
+struct QueryRows {
+  float* query;    // [kBq, padded head_dim], times the scale
+  float* scores;   // [kBq, kBk]
+  float* sum;      // [kBq, padded head_dim]
+  float* maximum;  // [kBq]
+  float* total;    // [kBq]
+
+  QueryRows(const CpuAttention& args, float* thread_scratch) {
+    const int64_t dp = padded(args.head_dim);
+    query = thread_scratch;
+    scores = query + kAttentionQueryBlock * dp;
+    sum = scores + kAttentionQueryBlock * kAttentionKeyBlock;
+    maximum = sum + kAttentionQueryBlock * dp;
+    total = maximum + kAttentionQueryBlock;
+  }
+};
+
+// Online softmax of `rows` queries over keys in tiles, for row i at position first_position + i *
+// step among them: afterwards `sum` holds the sums of values and `total` those of the weights.
+// multiply_keys(k0, width) writes the scores of keys [k0, k0 + width); the values are [keys,
+// values_stride], their columns padded to kPad.
+template <class MultiplyKeys>
+JACKSCREW_INLINE void attend(const CpuAttention& args, const QueryRows& at, int64_t rows,
+                             int64_t first_position, int64_t step, const float* values,
+                             int64_t values_stride, const MultiplyKeys& multiply_keys) {
+  constexpr int64_t kBk = kAttentionKeyBlock;
+  const int64_t dp = padded(args.head_dim);
+  for (int64_t i = 0; i < rows * dp; ++i) at.sum[i] = 0.0f;
+  for (int64_t i = 0; i < rows; ++i) {
+    at.maximum[i] = -3.0e38f;
+    at.total[i] = 0.0f;
+  }
+  const int64_t last_position = first_position + (rows - 1) * step;
+  for (int64_t k0 = first_tile(args, first_position); k0 <= last_position; k0 += kBk) {
+    const int64_t width = smaller(kBk, last_position + 1 - k0);
+    multiply_keys(k0, width);
+    for (int64_t i = 0; i < rows; ++i) {
+      const Visible visible = visible_keys(args, first_position + i * step, k0, width);
+      const float shrink =
+          softmax_step(at.scores + i * kBk, visible, width, at.maximum[i], at.total[i]);
+      if (shrink != 1.0f) {
+        for (int64_t c = 0; c < dp; ++c) at.sum[i * dp + c] *= shrink;
+      }
+    }
+    product(rows, dp, width, at.scores, kBk, 1, values + k0 * values_stride, values_stride, at.sum,
+            dp, true);
+  }
+}
+
+// Writes what attend() has left in row i: of query `token`, head `head`.
+JACKSCREW_INLINE void write_row(const CpuAttention& args, const QueryRows& at, int64_t i,
+                                int64_t token, int64_t head) {
+  const int64_t d = args.head_dim;
+  const float inverse = 1.0f / at.total[i];
+  float* out = args.out + token * args.out_stride + head * d;
+  for (int64_t c = 0; c < d; ++c) out[c] = at.sum[i * padded(d) + c] * inverse;
+  args.lse[head * args.tokens_q + token] = at.maximum[i] + __builtin_logf(at.total[i]);
+}
+
 void forward(const CpuAttention& args, int64_t sequence, int64_t head, int64_t block,
              float* thread_scratch) {
   constexpr int64_t kBq = kAttentionQueryBlock;
-  constexpr int64_t kBk = kAttentionKeyBlock;
   const int64_t d = args.head_dim;
   const int64_t dp = padded(d);
   const int64_t q_begin = args.cu_seqlens_q[sequence];
@@ -212,108 +272,42 @@ void forward(const CpuAttention& args, int64_t sequence, int64_t head, int64_t b
   const Packed packed = packed_forward(args, head / (args.num_heads / args.num_kv_heads));
   const int64_t keys_stride = key_stride(args.tokens_k);
 
-  float* query = thread_scratch;     // [kBq, dp]
-  float* scores = query + kBq * dp;  // [kBq, kBk]
-  float* sum = scores + kBq * kBk;   // [kBq, dp]
-  float* maximum = sum + kBq * dp;   // [kBq]
-  float* total = maximum + kBq;      // [kBq]
-
+  const QueryRows at(args, thread_scratch);
   copy_padded(rows, d, args.q + (q_begin + first) * args.q_stride + head * d, args.q_stride,
-              args.scale, query);
-  for (int64_t i = 0; i < rows * dp; ++i) sum[i] = 0.0f;
-  for (int64_t i = 0; i < rows; ++i) {
-    maximum[i] = -3.0e38f;
-    total[i] = 0.0f;
-  }
-  const int64_t last_position = first_position + rows - 1;
-  for (int64_t k0 = first_tile(args, first_position); k0 <= last_position; k0 += kBk) {
-    const int64_t width = smaller(kBk, smaller(k_length, last_position + 1) - k0);
-    product(rows, width, d, query, dp, 1, packed.keys_transposed + k_begin + k0, keys_stride,
-            scores, kBk, false);
-    for (int64_t i = 0; i < rows; ++i) {
-      const Visible visible = visible_keys(args, first_position + i, k0, width);
-      const float shrink = softmax_step(scores + i * kBk, visible, width, maximum[i], total[i]);
-      if (shrink != 1.0f) {
-        for (int64_t c = 0; c < dp; ++c) sum[i * dp + c] *= shrink;
-      }
-    }
-    product(rows, dp, width, scores, kBk, 1, packed.second + (k_begin + k0) * dp, dp, sum, dp,
-            true);
-  }
-  for (int64_t i = 0; i < rows; ++i) {
-    const float inverse = 1.0f / total[i];
-    float* out = args.out + (q_begin + first + i) * args.out_stride + head * d;
-    for (int64_t c = 0; c < d; ++c) out[c] = sum[i * dp + c] * inverse;
-    args.lse[head * args.tokens_q + q_begin + first + i] = maximum[i] + __builtin_logf(total[i]);
-  }
-}
-
-JACKSCREW_INLINE float lane_sum(Vector value) {
-  float sum = 0.0f;
-  for (int i = 0; i < kLanes; ++i) sum += value[i];
-  return sum;
-}
-
-// scores [rows, kAttentionKeyBlock] = query [rows, depth] · keysᵀ for keys [width, depth], each
-// read once. The depth is a multiple of kLanes.
-void scores_of_keys(int64_t rows, int64_t width, int64_t depth, const float* query,
-                    const float* keys, int64_t keys_stride, float* scores) {
-  for (int64_t j = 0; j < width; ++j) {
-    const float* key = keys + j * keys_stride;
-    for (int64_t i = 0; i < rows; ++i) {
-      Vector sum = {};
-      for (int64_t c = 0; c < depth; c += kLanes) {
-        sum += *reinterpret_cast<const Vector*>(query + i * depth + c) *
-               *reinterpret_cast<const Vector*>(key + c);
-      }
-      scores[i * kAttentionKeyBlock + j] = lane_sum(sum);
-    }
-  }
+              args.scale, at.query);
+  attend(args, at, rows, first_position, 1, packed.second + k_begin * dp, dp,
+         [&](int64_t k0, int64_t width) {
+           product(rows, width, d, at.query, dp, 1, packed.keys_transposed + k_begin + k0,
+                   keys_stride, at.scores, kAttentionKeyBlock, false);
+         });
+  for (int64_t i = 0; i < rows; ++i) write_row(args, at, i, q_begin + first + i, head);
 }
 
 void forward_single(const CpuAttention& args, int64_t kv_head, float* thread_scratch) {
-  constexpr int64_t kBq = kAttentionQueryBlock;
-  constexpr int64_t kBk = kAttentionKeyBlock;
   const int64_t d = args.head_dim;
   const int64_t group = args.num_heads / args.num_kv_heads;
-  const float* keys = args.k + kv_head * d;
-  const float* values = args.v + kv_head * d;
-
-  float* query = thread_scratch;    // [kBq, d]
-  float* scores = query + kBq * d;  // [kBq, kBk]
-  float* sum = scores + kBq * kBk;  // [kBq, d]
-  float* maximum = sum + kBq * d;   // [kBq]
-  float* total = maximum + kBq;     // [kBq]
-
-  for (int64_t first = 0; first < group; first += kBq) {
-    const int64_t rows = smaller(kBq, group - first);
+  const int64_t k_begin = args.cu_seqlens_k[0];
+  const int64_t position = args.cu_seqlens_k[1] - k_begin - 1;
+  const float* keys = args.k + k_begin * args.k_stride + kv_head * d;
+  const float* values = args.v + k_begin * args.v_stride + kv_head * d;
+  const QueryRows at(args, thread_scratch);
+  for (int64_t first = 0; first < group; first += kDotRows) {
+    const int64_t rows = smaller(kDotRows, group - first);
     const int64_t head = kv_head * group + first;
-    for (int64_t i = 0; i < rows * d; ++i) {
-      query[i] = args.scale * args.q[head * d + i];
-      sum[i] = 0.0f;
-    }
-    for (int64_t i = 0; i < rows; ++i) {
-      maximum[i] = -3.0e38f;
-      total[i] = 0.0f;
-    }
-    const int64_t position = args.tokens_k - 1;
-    for (int64_t k0 = first_tile(args, position); k0 <= position; k0 += kBk) {
-      const int64_t width = smaller(kBk, args.tokens_k - k0);
-      const Visible visible = visible_keys(args, position, k0, width);
-      scores_of_keys(rows, width, d, query, keys + k0 * args.k_stride, args.k_stride, scores);
-      for (int64_t i = 0; i < rows; ++i) {
-        const float shrink = softmax_step(scores + i * kBk, visible, width, maximum[i], total[i]);
-        for (int64_t c = 0; c < d; ++c) sum[i * d + c] *= shrink;
-      }
-      product(rows, d, width, scores, kBk, 1, values + k0 * args.v_stride, args.v_stride, sum, d,
-              true);
-    }
-    for (int64_t i = 0; i < rows; ++i) {
-      const float inverse = 1.0f / total[i];
-      float* out = args.out + (head + i) * d;
-      for (int64_t c = 0; c < d; ++c) out[c] = sum[i * d + c] * inverse;
-      args.lse[head + i] = maximum[i] + __builtin_logf(total[i]);
-    }
+    copy_padded(rows, d, args.q + head * d, d, args.scale, at.query);
+    attend(args, at, rows, position, 0, values, args.v_stride, [&](int64_t k0, int64_t width) {
+      kDotKernels.f32({.a = at.query,
+                       .b = keys + k0 * args.k_stride,
+                       .c = at.scores,
+                       .m = rows,
+                       .k = d,
+                       .a_stride = d,
+                       .b_stride = args.k_stride,
+                       .c_stride = kAttentionKeyBlock,
+                       .accumulate = false},
+                      0, width);
+    });
+    for (int64_t i = 0; i < rows; ++i) write_row(args, at, i, 0, head + i);
   }
 }
 

@@ -56,6 +56,26 @@ concept HasDot = requires {
   Block::kDotLayout;
 };
 
+// What Blocks say that unpack their codes to bytes, or whose nibbles are the numbers.
+template <DotScales kScales>
+struct BytesDot {
+  static constexpr DotLayout kDotLayout = DotLayout::bytes;
+  static constexpr DotScales kDotScales = kScales;
+  template <class Dot>
+  JACKSCREW_ROW static auto numbers() {
+    return typename Dot::Bytes{};
+  }
+};
+template <DotLayout kLayout, DotScales kScales>
+struct NibblesDot {
+  static constexpr DotLayout kDotLayout = kLayout;
+  static constexpr DotScales kDotScales = kScales;
+  template <class Dot>
+  JACKSCREW_ROW static auto numbers() {
+    return typename Dot::Whole{};
+  }
+};
+
 // Calls f<lanes>(first block) for the vectors of codes that so many blocks of 32 elements fill.
 template <int kBlocks, class Dot, class F>
 JACKSCREW_ROW void each_vector(const F& f) {

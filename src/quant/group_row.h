@@ -150,8 +150,7 @@ struct DecodeGroups {
 //     the scales of so many groups, where they lie or in the buffer
 // and has `codes` and `scale(group)`.
 template <class Codec>
-concept HasGroupDot = requires(const Codec& codec) {
-  codec.codes;
+concept HasGroupDot = requires {
   Codec::kHasDotNumbers;
 };
 

@@ -7,7 +7,7 @@
 
 namespace jackscrew {
 
-struct Q2_KBlock {
+struct Q2_KBlock : BytesDot<DotScales::half_groups> {
   static constexpr int64_t kElements = 256;
   static constexpr int64_t kBytes = 84;
 
@@ -39,12 +39,6 @@ struct Q2_KBlock {
     }
   }
 
-  static constexpr DotLayout kDotLayout = DotLayout::bytes;
-  static constexpr DotScales kDotScales = DotScales::half_groups;
-  template <class Dot>
-  JACKSCREW_ROW static auto numbers() {
-    return typename Dot::Bytes{};
-  }
   template <int kBlocks, class Dot, class Numbers>
   JACKSCREW_ROW static void dot(Dot& dot, const Numbers&, const uint8_t* block,
                                 const typename Dot::Input& x) {

@@ -16,7 +16,7 @@ JACKSCREW_ROW float q3_k_scale(const uint8_t* packed, int64_t group) {
   return static_cast<float>((low | high << 4) - 32);
 }
 
-struct Q3_KBlock {
+struct Q3_KBlock : BytesDot<DotScales::half_groups> {
   static constexpr int64_t kElements = 256;
   static constexpr int64_t kBytes = 110;
 
@@ -48,12 +48,6 @@ struct Q3_KBlock {
     }
   }
 
-  static constexpr DotLayout kDotLayout = DotLayout::bytes;
-  static constexpr DotScales kDotScales = DotScales::half_groups;
-  template <class Dot>
-  JACKSCREW_ROW static auto numbers() {
-    return typename Dot::Bytes{};
-  }
   template <int kBlocks, class Dot, class Numbers>
   JACKSCREW_ROW static void dot(Dot& dot, const Numbers&, const uint8_t* block,
                                 const typename Dot::Input& x) {

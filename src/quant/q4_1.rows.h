@@ -6,7 +6,7 @@
 namespace jackscrew {
 
 // Byte i holds elements i (low nibble) and i + 16.
-struct Q4_1Block {
+struct Q4_1Block : NibblesDot<DotLayout::halves, DotScales::alternate> {
   static constexpr int64_t kElements = 32;
   static constexpr int64_t kBytes = 20;
 
@@ -21,12 +21,6 @@ struct Q4_1Block {
     });
   }
 
-  static constexpr DotLayout kDotLayout = DotLayout::halves;
-  static constexpr DotScales kDotScales = DotScales::alternate;  // as d and m take turns
-  template <class Dot>
-  JACKSCREW_ROW static auto numbers() {
-    return typename Dot::Whole{};
-  }
   template <int kBlocks, class Dot, class Numbers>
   JACKSCREW_ROW static void dot(Dot& dot, const Numbers& numbers, const uint8_t* blocks,
                                 const typename Dot::Input& x) {

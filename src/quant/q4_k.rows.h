@@ -7,7 +7,7 @@
 
 namespace jackscrew {
 
-struct Q4_KBlock {
+struct Q4_KBlock : NibblesDot<DotLayout::groups, DotScales::groups> {
   static constexpr int64_t kElements = 256;
   static constexpr int64_t kBytes = 144;
 
@@ -34,12 +34,6 @@ struct Q4_KBlock {
     }
   }
 
-  static constexpr DotLayout kDotLayout = DotLayout::groups;
-  static constexpr DotScales kDotScales = DotScales::groups;
-  template <class Dot>
-  JACKSCREW_ROW static auto numbers() {
-    return typename Dot::Whole{};
-  }
   template <int kBlocks, class Dot, class Numbers>
   JACKSCREW_ROW static void dot(Dot& dot, const Numbers& numbers, const uint8_t* blocks,
                                 const typename Dot::Input& x) {

@@ -8,7 +8,7 @@ namespace jackscrew {
 
 // Byte i of the nibbles holds elements i (low nibble) and i + 16; bit i of the fifth bits belongs
 // to element i.
-struct Q5_1Block {
+struct Q5_1Block : BytesDot<DotScales::alternate> {
   static constexpr int64_t kElements = 32;
   static constexpr int64_t kBytes = 24;
 
@@ -26,12 +26,6 @@ struct Q5_1Block {
     });
   }
 
-  static constexpr DotLayout kDotLayout = DotLayout::bytes;
-  static constexpr DotScales kDotScales = DotScales::alternate;
-  template <class Dot>
-  JACKSCREW_ROW static auto numbers() {
-    return typename Dot::Bytes{};
-  }
   template <int kBlocks, class Dot, class Numbers>
   JACKSCREW_ROW static void dot(Dot& dot, const Numbers&, const uint8_t* blocks,
                                 const typename Dot::Input& x) {

@@ -8,7 +8,7 @@
 
 namespace jackscrew {
 
-struct Q5_KBlock {
+struct Q5_KBlock : BytesDot<DotScales::groups> {
   static constexpr int64_t kElements = 256;
   static constexpr int64_t kBytes = 176;
 
@@ -39,12 +39,6 @@ struct Q5_KBlock {
     }
   }
 
-  static constexpr DotLayout kDotLayout = DotLayout::bytes;
-  static constexpr DotScales kDotScales = DotScales::groups;
-  template <class Dot>
-  JACKSCREW_ROW static auto numbers() {
-    return typename Dot::Bytes{};
-  }
   template <int kBlocks, class Dot, class Numbers>
   JACKSCREW_ROW static void dot(Dot& dot, const Numbers&, const uint8_t* block,
                                 const typename Dot::Input& x) {

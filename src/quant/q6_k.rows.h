@@ -10,7 +10,7 @@ JACKSCREW_ROW float signed_byte(uint8_t byte) {
   return static_cast<float>(static_cast<int8_t>(byte));
 }
 
-struct Q6_KBlock {
+struct Q6_KBlock : BytesDot<DotScales::half_groups> {
   static constexpr int64_t kElements = 256;
   static constexpr int64_t kBytes = 210;
 
@@ -45,12 +45,6 @@ struct Q6_KBlock {
     }
   }
 
-  static constexpr DotLayout kDotLayout = DotLayout::bytes;
-  static constexpr DotScales kDotScales = DotScales::half_groups;
-  template <class Dot>
-  JACKSCREW_ROW static auto numbers() {
-    return typename Dot::Bytes{};
-  }
   template <int kBlocks, class Dot, class Numbers>
   JACKSCREW_ROW static void dot(Dot& dot, const Numbers&, const uint8_t* block,
                                 const typename Dot::Input& x) {

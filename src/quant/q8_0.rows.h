@@ -5,7 +5,7 @@
 
 namespace jackscrew {
 
-struct Q8_0Block {
+struct Q8_0Block : BytesDot<DotScales::groups> {
   static constexpr int64_t kElements = 32;
   static constexpr int64_t kBytes = 34;
 
@@ -18,12 +18,6 @@ struct Q8_0Block {
     }
   }
 
-  static constexpr DotLayout kDotLayout = DotLayout::bytes;
-  static constexpr DotScales kDotScales = DotScales::groups;
-  template <class Dot>
-  JACKSCREW_ROW static auto numbers() {
-    return typename Dot::Bytes{};
-  }
   template <int kBlocks, class Dot, class Numbers>
   JACKSCREW_ROW static void dot(Dot& dot, const Numbers&, const uint8_t* blocks,
                                 const typename Dot::Input& x) {

@@ -7,11 +7,16 @@
 
 #include "base/error.h"
 #include "tests/support/test_ops.h"
+#include "tests/support/watchdog.h"
 
 namespace jackscrew {
 namespace {
 
 constexpr int kSkipped = 77;  // SKIP_RETURN_CODE in tests/CMakeLists.txt
+
+// The longest test takes 20 s on two cores, and some five times that on a busy machine or with
+// sanitizers.
+constexpr std::chrono::minutes kLimitOfATest{5};
 
 IsaLevel chosen_isa = IsaLevel::v3;
 
@@ -28,6 +33,7 @@ int run_tests(int argc, char** argv) {
     requested = argument.substr(kFlag.size());
   }
   chosen_isa = choose_isa(requested);
+  ::testing::UnitTest::GetInstance()->listeners().Append(new Watchdog(kLimitOfATest));
   return RUN_ALL_TESTS();
 }
 

@@ -52,7 +52,9 @@ class Watchdog : public ::testing::EmptyTestEventListener {
 
   [[noreturn]] void give_up() const {
     fmt::print(stderr, "{} hangs: it has taken {} s. What runs:\n", test_, limit_.count());
-    const int shown = std::system("ps -eo pid,ppid,etimes,stat,wchan:24,args >&2");
+    const std::string processes_of_session = fmt::format(
+        "ps -s {} -o pid,ppid,etimes,stat,wchan:24,args | cut -c1-200 >&2", ::getsid(0));
+    const int shown = std::system(processes_of_session.c_str());
     if (shown != 0) fmt::print(stderr, "ps ended with {}\n", shown);
     ::_exit(1);
   }

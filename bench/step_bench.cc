@@ -307,14 +307,22 @@ int run(std::vector<std::string> arguments) {
                clock.name());
   }
   const bool all = recipe.product == "auto";
-  constexpr std::pair<const char*, DType> kProducts[] = {
-      {"f32", DType::f32}, {"bf16", DType::bf16}, {"int8", DType::i8}};
-  for (const auto& [product, dtype] : kProducts) {
-    const bool has = dtype != DType::bf16 || on_gpu(recipe) || isa >= IsaLevel::v4_bf16;
-    if (all ? !has : recipe.product != product) continue;
+  struct Subject {
+    const char* product;
+    DType dtype;   // whose peak it is measured by
+    bool of_auto;  // measured with product=auto
+  };
+  constexpr Subject kSubjects[] = {{"f32", DType::f32, true},
+                                   {"bf16", DType::bf16, true},
+                                   {"int8", DType::i8, true},
+                                   {"int4", DType::i8, false},
+                                   {"w4a8", DType::i8, false}};
+  for (const Subject& subject : kSubjects) {
+    const bool has = subject.dtype != DType::bf16 || on_gpu(recipe) || isa >= IsaLevel::v4_bf16;
+    if (all ? !(has && subject.of_auto) : recipe.product != subject.product) continue;
     Recipe one = recipe;
-    one.product = product;
-    const Measured measured = measure(one, files, clock, dtype);
+    one.product = subject.product;
+    const Measured measured = measure(one, files, clock, subject.dtype);
     recipe.json ? print_json(measured) : print_text(measured);
     std::fflush(stdout);
   }

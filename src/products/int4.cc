@@ -47,7 +47,7 @@ class Int4Product : public Product {
                             block_, weight.name, weight.cols),
                 fmt::format("{0}_block=auto takes the largest power of two that divides a width, "
                             "here {1}; or leave the layer out: product_exclude={2}",
-                            name_, largest_block(weight.cols), weight.module));
+                            name_, largest_hadamard_block(weight.cols), weight.module));
   }
 
   Operand prepare(Context& context, const Tensor& x) const override {
@@ -130,8 +130,9 @@ class Int4Product : public Product {
   // A single token is bound by reading the weight, which rounding would not make faster.
   static bool is_single_token(const Tensor& x) { return x.rows() == 1; }
 
-  static int64_t largest_block(int64_t width) { return std::min(kHadamardBlock, width & -width); }
-  int64_t block_of(int64_t width) const { return block_ > 0 ? block_ : largest_block(width); }
+  int64_t block_of(int64_t width) const {
+    return block_ > 0 ? block_ : largest_hadamard_block(width);
+  }
 
   int32_t gradient_limit(const Context& context) const {
     return wide_ ? context.ops.int8_limit() : kInt4Gradient;
@@ -165,8 +166,19 @@ class Int4Product : public Product {
     const Arena::Frame frame(context.scratch);
     const int64_t cols = weight.cols();
     const int64_t step = panel_rows_of(weight, kInt4PanelBytes, 1);
-    const Int8Rows panel{context.scratch.tensor(DType::i8, {step, cols}),
-                         context.scratch.tensor(DType::f32, {step, 1})};
+    const Tensor codes = context.scratch.tensor(DType::i8, {step, cols});
+    if (const Int4Rows stored = weight.as_int4_rows(); stored.block == block_of(cols)) {
+      for (int64_t begin = 0; begin < weight.rows(); begin += step) {
+        const int64_t end = std::min(weight.rows(), begin + step);
+        const int64_t count = end - begin;
+        const Tensor nibbles = stored.codes.rows(begin, end);
+        context.ops.launch(
+            UnpackInt4{nibbles.data<uint8_t>(), codes.data<int8_t>(), nibbles.cols()}, count);
+        body({codes.rows(0, count), stored.scales.rows(begin, end).reshaped({count})}, begin, end);
+      }
+      return;
+    }
+    const Int8Rows panel{codes, context.scratch.tensor(DType::f32, {step, 1})};
     const int64_t part = std::min(step, encode_panel_rows(cols));
     const Tensor decoded = decoded_panel(context, weight, part);
     for (int64_t begin = 0; begin < weight.rows(); begin += step) {

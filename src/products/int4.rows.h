@@ -5,27 +5,9 @@
 #pragma once
 
 #include "kernels/int8_group.h"
-#include "products/hadamard_row.h"
-#include "quant/group_row.h"
+#include "quant/hadamard_row.h"
 
 namespace jackscrew {
-
-// The step of sixteen even levels with the least error for a normal variable, in units of its
-// standard deviation (Max 1960, "Quantizing for minimum distortion", table II).
-inline constexpr double kInt4Step = 0.335;
-
-// The step of a row in four bits. Infinite where a number is infinite or NaN. Squares summed in
-// double round to the same f32 in whatever order they are added, so every target has the same
-// steps.
-template <class Team>
-JACKSCREW_ROW float int4_step(const Team& team, const float* row, int64_t width) {
-  const double squares = team.sum_f64(width, [&](int64_t i) {
-    const auto value = static_cast<double>(row[i]);
-    return value * value;
-  });
-  const double mean = squares / static_cast<double>(width);
-  return nan_to_infinity(static_cast<float>(kInt4Step * __builtin_sqrt(mean)));
-}
 
 // Quantises transformed rows, rounding to nearest. With four bits the step is kInt4Step times the
 // root mean square of the row, and what is beyond the levels is clipped. Otherwise the largest
@@ -70,6 +52,24 @@ struct QuantizeRotated {
   }
 };
 JACKSCREW_ROW_KERNEL(QuantizeRotated)
+
+// Rows of int4_hadamard as QuantizeRotated would write them.
+struct UnpackInt4 {
+  static constexpr bool kShortLoops = true;
+  const uint8_t* from;  // [rows, bytes], code + 8, the even element in the high nibble
+  int8_t* to;           // [rows, 2 * bytes]
+  int64_t bytes;
+  template <class Team>
+  JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
+    const uint8_t* in = from + row * bytes;
+    int8_t* out = to + row * 2 * bytes;
+    team.each(bytes, [&](int64_t i) {
+      out[2 * i] = static_cast<int8_t>((in[i] >> 4) - 8);
+      out[2 * i + 1] = static_cast<int8_t>((in[i] & 15) - 8);
+    });
+  }
+};
+JACKSCREW_ROW_KERNEL(UnpackInt4)
 
 // The backward pass of QuantizeRotated: from the gradient of transformed rows to that of `from`. It
 // is 0 where a number was clipped, and passes rounding unchanged (straight-through).

@@ -4,8 +4,8 @@
 #pragma once
 
 #include "kernels/step_scalars.h"
-#include "products/hadamard_row.h"
 #include "quant/group_row.h"
+#include "quant/hadamard_row.h"
 
 namespace jackscrew {
 

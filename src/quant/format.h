@@ -28,6 +28,13 @@ struct Storage {
   int64_t rows, cols;
 };
 
+// Rows of 4-bit codes after a Hadamard transform (int4_hadamard.h); a view.
+struct Int4Rows {
+  Tensor codes;       // u8 [rows, cols / 2]
+  Tensor scales;      // f32 [rows, 1]
+  int64_t block = 0;  // of the transform; 0: there are none
+};
+
 // Returns rows [begin, end) of a matrix: f32 [end - begin, cols], contiguous, valid until the next
 // call. encode() asks for every row once, in order, in panels of encode_panel_rows(), the last of
 // which may be shorter; on the plan device it asks for the first panel only (quant/encoded_rows.h).
@@ -71,6 +78,8 @@ class Format {
 
   // A view of the storage if it is signed bytes with one scale per row; else empty tensors.
   virtual Int8Rows int8_rows(const Storage&) const { return {}; }
+  // A view of the storage if it is such rows; else nothing.
+  virtual Int4Rows int4_rows(const Storage&) const { return {}; }
 
  protected:
   struct Rows {

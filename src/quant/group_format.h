@@ -80,8 +80,6 @@ class ReadGroupFormat : public Format {
   GroupedMatrix<Codec> matrix_of(const Storage& storage) const {
     return place(storage.bytes.raw(), storage.rows, storage.cols);
   }
-
- private:
   void decode_rows(Ops& ops, const Storage& storage, const Rows& rows,
                    const Tensor& out) const override {
     const auto matrix = matrix_of(storage);
@@ -90,6 +88,7 @@ class ReadGroupFormat : public Format {
                rows.count);
   }
 
+ private:
   const char* name_;
 };
 

@@ -38,6 +38,10 @@ Int8Rows Weight::as_int8_rows() const {
   return format().int8_rows(storage());
 }
 
+Int4Rows Weight::as_int4_rows() const {
+  return format().int4_rows(storage());
+}
+
 void Weight::decode(Ops& ops, int64_t begin, int64_t end, const Tensor& out) const {
   format().decode(ops, storage(), begin, end, out);
 }

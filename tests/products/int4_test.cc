@@ -52,6 +52,24 @@ TEST_P(Int4ProductTest, EveryBlock) {
   }
 }
 
+// What is stored as int4_hadamard is multiplied as it lies: the same bits as of the numbers that it
+// was encoded from, though decoded they are others.
+TEST_P(Int4ProductTest, RowsOfInt4HadamardAreTheirOwnCodes) {
+  for (const auto& [rows, cols] :
+       {std::pair<int64_t, int64_t>{37, 46}, {130, 96}, {20, 640}, {66, 258}, {1100, 9088}}) {
+    const Matrix values = random_matrix(rows, cols, 1);
+    const Matrix x = random_matrix(19, cols, 2);
+    const Matrix dy = random_matrix(19, rows, 3);
+    const Results expected = run(make_weight("f32", values), x, dy);
+    const Results results = run(make_weight("int4_hadamard", values), x, dy);
+    EXPECT_EQ(results.y.values, expected.y.values) << rows << " x " << cols;
+    EXPECT_EQ(results.dx.values, expected.dx.values) << rows << " x " << cols;
+  }
+  // With another block of the transform they are decoded first, as any others.
+  product_ = with_block("16");
+  check(make_weight("int4_hadamard", random_matrix(20, 640, 1)), 19, 16, "another block");
+}
+
 TEST_P(Int4ProductTest, WeightOfSeveralPanels) {
   check(make_weight("bf16", random_matrix(1100, 9088, 1)), 3, 128, "bf16");
 }

@@ -28,14 +28,15 @@ struct Stored {
   int64_t cols;  // odd where the format's blocks allow it
 };
 constexpr Stored kStored[] = {
-    {"f32", 45},         {"bf16", 45},         {"f16", 45},      {"q8_0", 96},
-    {"q4_0", 96},        {"q4_1", 96},         {"q5_0", 96},     {"q5_1", 96},
-    {"q2_k", 512},       {"q3_k", 512},        {"q4_k", 512},    {"q5_k", 512},
-    {"q6_k", 512},       {"iq1_s", 512},       {"iq1_m", 512},   {"iq2_xxs", 512},
-    {"iq2_xs", 512},     {"iq2_s", 512},       {"iq3_xxs", 512}, {"iq3_s", 512},
-    {"iq4_nl", 96},      {"iq4_xs", 512},      {"tq1_0", 512},   {"tq2_0", 512},
-    {"mxfp4", 96},       {"nvfp4", 192},       {"int8", 333},    {"int8_row", 45},
-    {"int8_affine", 45}, {"int8_dynamic", 45}, {"nf4", 45},      {"nf4_double", 45}};
+    {"f32", 45},          {"bf16", 45},         {"f16", 45},      {"q8_0", 96},
+    {"q4_0", 96},         {"q4_1", 96},         {"q5_0", 96},     {"q5_1", 96},
+    {"q2_k", 512},        {"q3_k", 512},        {"q4_k", 512},    {"q5_k", 512},
+    {"q6_k", 512},        {"iq1_s", 512},       {"iq1_m", 512},   {"iq2_xxs", 512},
+    {"iq2_xs", 512},      {"iq2_s", 512},       {"iq3_xxs", 512}, {"iq3_s", 512},
+    {"iq4_nl", 96},       {"iq4_xs", 512},      {"tq1_0", 512},   {"tq2_0", 512},
+    {"mxfp4", 96},        {"nvfp4", 192},       {"int8", 333},    {"int8_row", 45},
+    {"int8_affine", 45},  {"int8_dynamic", 45}, {"nf4", 45},      {"nf4_double", 45},
+    {"int4_hadamard", 46}};
 
 class ProductTest : public ::testing::TestWithParam<const char*> {
  protected:

@@ -41,7 +41,7 @@ inline std::vector<uint8_t> encode(Ops& ops, const Format& format, std::vector<f
   const int64_t cols = div_exact(static_cast<int64_t>(values.size()), rows);
   std::vector<uint8_t> bytes(static_cast<size_t>(format.storage_bytes(rows, cols)));
   Memory memory("host", make_host_backing(), 0);
-  Arena scratch(memory, Purpose::workspace, int64_t{1} << 20);
+  Arena scratch(memory, Purpose::workspace, int64_t{8} << 20);
   const Tensor matrix(values.data(), DType::f32, {rows, cols});
   format.encode(
       ops, [&](int64_t begin, int64_t end) { return matrix.rows(begin, end); },
@@ -84,7 +84,7 @@ inline void expect_product_of_a_token(Ops& ops, const Format& format, const Stor
                                       const std::vector<float>& decoded, std::vector<float> x,
                                       const TokenRounding& rounding, const std::string& what) {
   Memory memory("host", make_host_backing(), 0);
-  Arena scratch(memory, Purpose::workspace, 0);
+  Arena scratch(memory, Purpose::workspace, int64_t{1} << 20);
   const std::vector<float> rounded = rounded_token(x, rounding);
   double largest_weight = 0.0;
   for (const float weight : decoded) {
@@ -116,7 +116,7 @@ inline void expect_product_of_a_token(Ops& ops, const Format& format, const Stor
 inline void expect_product_keeps_what_is_not_finite(Ops& ops, const Format& format,
                                                     const Storage& storage) {
   Memory memory("host", make_host_backing(), 0);
-  Arena scratch(memory, Purpose::workspace, 0);
+  Arena scratch(memory, Purpose::workspace, int64_t{1} << 20);
   const auto product = [&](float of_one, float of_all) {
     std::vector<float> x(static_cast<size_t>(storage.cols), of_all);
     x[x.size() / 2] = of_one;

@@ -167,6 +167,9 @@ INSTANTIATE_TEST_SUITE_P(
                  "gqa_tied",
                  {"method=full", "sequence_len=31", "storage=nf4_double"}},
         PlanCase{"lora_nf4_double", "mha_untied", {"sequence_len=31", "storage=nf4_double"}},
+        PlanCase{"lora_int4_hadamard",
+                 "mha_untied",
+                 {"sequence_len=31", "storage=int4_hadamard", "product=w4a8"}},
         // Adapters large enough for 8-bit states; the last block of some is short.
         PlanCase{
             "states_8bit", "odd", {"sequence_len=31", "lora_rank=201", "optimizer=adamw_8bit"}},

@@ -31,6 +31,8 @@ INSTANTIATE_TEST_SUITE_P(
                       "method=full product=int4 int4_mode=paper int4_block=search "
                       "int4_cold_steps=2 storage=bf16",
                       "method=lora product=w4a8 storage=nf4",
+                      "method=lora product=w4a8 storage=int4_hadamard",
+                      "method=lora storage=int4_hadamard",
                       "method=lora storage=nf4_double lora_dropout=0.1",
                       "method=lora storage=nf4 use_dora=true", "method=lora storage=int8_affine",
                       "method=lora storage=int8_dynamic", "method=prompt storage=nf4",

@@ -15,7 +15,7 @@
 #include "session/adapter.h"
 #include "session/fit.h"
 #include "session/knobs.h"
-#include "session/rank_plan.h"
+#include "session/rank_fit.h"
 #include "train/disk_plan.h"
 
 namespace jackscrew {
@@ -145,29 +145,71 @@ void print_advice(const Recipe& recipe, const ModelFiles& files, const SessionPl
   }
 }
 
-// Prints the recipe to stdout, ready to be saved, and the changes to stderr.
+[[noreturn]] void refuse_fit() {
+  throw Error(ErrorKind::does_not_fit, "no setting makes this fit",
+              "shorten sequence_len, or take a smaller model");
+}
+
+JsonObject settings_json(const std::string& settings) {
+  JsonObject json;
+  for (const Assignment& setting : split_settings(settings, "plan")) {
+    json.add(setting.name, setting.text);
+  }
+  return json;
+}
+
+JsonObject ranks_plan_json(const Recipe& recipe, const ModelFiles& files, const RanksPlan& plan) {
+  JsonObject json = plan_json(recipe, plan.stages.front(), disk_of(recipe, files));
+  json.add("lanes", plan.layout.lanes).add("bubble", plan.bubble);
+  json.add("all_fit", all_fit(recipe, plan));
+  return json.add_json("ranks", ranks_json(plan));
+}
+
+// Prints the recipe to stdout, ready to be saved, and what it needs to stderr.
+void print_fit(const Recipe& recipe, const std::string& needs, const std::string& settings) {
+  write_stderr(fmt::format("fits: needs {}, with {}\n", needs,
+                           settings.empty() ? "the recipe as it is" : settings));
+  fmt::print("{}", recipe.to_yaml());
+}
+
+int show_ranks_fit(const Recipe& recipe, const ModelFiles& files) {
+  const auto fit = fastest_fit(recipe, files, recipe.ranks);
+  if (!fit) refuse_fit();
+  if (recipe.json) {
+    JsonObject json = ranks_plan_json(fit->recipe, files, fit->plan);
+    fmt::print("{}\n", json.add("settings", settings_json(fit->settings)).text());
+    return 0;
+  }
+  int64_t device = 0;
+  int64_t host = 0;
+  for (const SessionPlan& stage : fit->plan.stages) {
+    device = std::max(device, stage.ledger.peak);
+    host = std::max(host, host_peak(stage));
+  }
+  print_fit(fit->recipe,
+            fmt::format("{} on the device of a rank and {} on its host at most",
+                        human_bytes(device), human_bytes(host)),
+            fit->settings);
+  return 0;
+}
+
 int show_fit(const Recipe& recipe, const ModelFiles& files) {
   if (!recipe.device_memory && !recipe.host_memory) {
     throw Error(ErrorKind::usage, "--fit needs a budget", "set device_memory, host_memory or both");
   }
+  if (recipe.ranks > 1) return show_ranks_fit(recipe, files);
   const auto fit = fastest_fit(recipe, files);
-  if (!fit) {
-    throw Error(ErrorKind::does_not_fit, "no setting makes this fit",
-                "shorten sequence_len, or take a smaller model");
-  }
+  if (!fit) refuse_fit();
   if (recipe.json) {
-    JsonObject settings;
-    for (const Assignment& setting : split_settings(fit->settings, "plan")) {
-      settings.add(setting.name, setting.text);
-    }
     const DiskPlan disk = disk_of(fit->recipe, files);
-    fmt::print("{}\n", plan_json(fit->recipe, fit->plan, disk).add("settings", settings).text());
+    JsonObject json = plan_json(fit->recipe, fit->plan, disk);
+    fmt::print("{}\n", json.add("settings", settings_json(fit->settings)).text());
     return 0;
   }
-  write_stderr(fmt::format("fits: needs {} on the device and {} on the host, with {}\n",
-                           human_bytes(fit->plan.ledger.peak), human_bytes(host_peak(fit->plan)),
-                           fit->settings.empty() ? "the recipe as it is" : fit->settings));
-  fmt::print("{}", fit->recipe.to_yaml());
+  print_fit(fit->recipe,
+            fmt::format("{} on the device and {} on the host", human_bytes(fit->plan.ledger.peak),
+                        human_bytes(host_peak(fit->plan))),
+            fit->settings);
   return 0;
 }
 
@@ -184,21 +226,13 @@ void print_wire(int64_t bytes) {
 }
 
 int show_ranks(const Recipe& recipe, const ModelFiles& files) {
-  if (recipe.fit) {
-    throw Error(ErrorKind::usage, "--fit plans for one rank",
-                "leave out ranks, or try pipeline_stages and data_parallel by hand");
-  }
   const RanksPlan plan = plan_ranks(recipe, files, recipe.ranks);
-  const bool all_fit = std::ranges::all_of(
-      plan.stages, [&](const SessionPlan& stage) { return fits(recipe, stage); });
-  const int exit_code = all_fit ? 0 : static_cast<int>(ErrorKind::does_not_fit);
-  const DiskPlan disk = disk_of(recipe, files);
+  const int exit_code = all_fit(recipe, plan) ? 0 : static_cast<int>(ErrorKind::does_not_fit);
   if (recipe.json) {
-    JsonObject json = plan_json(recipe, plan.stages.front(), disk);
-    json.add("lanes", plan.layout.lanes).add("bubble", plan.bubble).add("all_fit", all_fit);
-    fmt::print("{}\n", json.add_json("ranks", ranks_json(plan)).text());
+    fmt::print("{}\n", ranks_plan_json(recipe, files, plan).text());
     return exit_code;
   }
+  const DiskPlan disk = disk_of(recipe, files);
   print_run(recipe, files, plan.stages.front());
   fmt::print("{}: {} of the model in {}, {} in a step\n\n", counted(plan.layout.ranks(), "rank"),
              counted(plan.layout.replicas, "copy", "copies"), counted(plan.layout.stages, "stage"),
@@ -238,8 +272,8 @@ int show_plan(const Recipe& given) {
   recipe.options.require("model", "plan");
   const ModelFiles files = open_model(recipe.model, recipe.adapter, recipe.tokenizer);
   settle_lengths(recipe, files.config);
-  if (recipe.ranks > 1) return show_ranks(recipe, files);
   if (recipe.fit) return show_fit(recipe, files);
+  if (recipe.ranks > 1) return show_ranks(recipe, files);
   const SessionPlan plan = Session::rehearse(recipe, files, training_use(recipe));
   if (recipe.json) {
     fmt::print("{}\n", plan_json(recipe, plan, disk_of(recipe, files)).text());

@@ -12,10 +12,6 @@ namespace jackscrew {
 
 namespace {
 
-bool fits_lanes(int64_t replicas, int64_t lanes) {
-  return lanes % replicas == 0 && std::has_single_bit(static_cast<uint64_t>(lanes / replicas));
-}
-
 // "2, 4, 6", cut off after the first few.
 std::string listed(const std::vector<int64_t>& numbers) {
   constexpr size_t kMost = 8;
@@ -59,6 +55,10 @@ std::string listed(const std::vector<int64_t>& numbers) {
 
 }  // namespace
 
+bool Layout::can_share(int64_t replicas, int64_t lanes) {
+  return lanes % replicas == 0 && std::has_single_bit(static_cast<uint64_t>(lanes / replicas));
+}
+
 Layout Layout::of(int ranks, int stages, int64_t lanes) {
   if (ranks < 1 || stages < 1 || lanes < 0) {
     fail(ErrorKind::usage, "no layout has {} ranks, {} stages and {} lanes", ranks, stages, lanes);
@@ -66,7 +66,7 @@ Layout Layout::of(int ranks, int stages, int64_t lanes) {
   if (ranks % stages != 0) refuse_stages(ranks, stages);
   Layout out{.stages = stages, .replicas = ranks / stages, .lanes = lanes};
   if (lanes == 0) out.lanes = out.replicas;
-  if (!fits_lanes(out.replicas, out.lanes)) refuse_lanes(ranks, stages, lanes);
+  if (!can_share(out.replicas, out.lanes)) refuse_lanes(ranks, stages, lanes);
   return out;
 }
 

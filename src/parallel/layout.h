@@ -23,6 +23,8 @@ struct Layout {
   // for each replica. Throws Error(usage) unless the ranks make whole replicas and each replica has
   // a power of two of lanes: only then are the replicas' trees subtrees of the tree of all lanes.
   static Layout of(int ranks, int stages, int64_t lanes);
+  // Whether replicas can share lanes so.
+  static bool can_share(int64_t replicas, int64_t lanes);
 };
 
 }  // namespace jackscrew

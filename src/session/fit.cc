@@ -1,7 +1,5 @@
 #include "session/fit.h"
 
-#include <algorithm>
-
 #include "base/error.h"
 #include "base/process_memory.h"
 #include "base/text.h"
@@ -10,31 +8,6 @@
 namespace jackscrew {
 
 namespace {
-
-struct Choice {
-  std::string settings;
-  double cost;
-};
-
-// Every combination of the knobs, each unturned or in one of its positions, the cheapest first.
-std::vector<Choice> combinations(const std::vector<Knob>& knobs) {
-  std::vector<Choice> all = {{"", 1.0}};
-  for (const Knob& knob : knobs) {
-    std::vector<Position> positions = {{knob.unturned, "", 1.0}};
-    positions.insert(positions.end(), knob.positions.begin(), knob.positions.end());
-    std::vector<Choice> next;
-    for (const Choice& before : all) {
-      for (const Position& position : positions) {
-        next.push_back(
-            {join_settings(before.settings, position.settings), before.cost * position.cost});
-      }
-    }
-    all = std::move(next);
-  }
-  std::stable_sort(all.begin(), all.end(),
-                   [](const Choice& a, const Choice& b) { return a.cost < b.cost; });
-  return all;
-}
 
 std::optional<Fit> fastest_of_method(const Recipe& recipe, const ModelFiles& files) {
   for (const Choice& choice : combinations(knobs_of(recipe))) {

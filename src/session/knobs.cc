@@ -141,6 +141,40 @@ std::string Advice::needs() const {
          (host > 0 ? fmt::format(" and {} of the host", human_bytes(host)) : std::string());
 }
 
+std::vector<Choice> combinations(const std::vector<Knob>& knobs) {
+  std::vector<Choice> all = {{"", 1.0}};
+  for (const Knob& knob : knobs) {
+    std::vector<Position> positions = {{knob.unturned, "", 1.0}};
+    positions.insert(positions.end(), knob.positions.begin(), knob.positions.end());
+    std::vector<Choice> next;
+    for (const Choice& before : all) {
+      for (const Position& position : positions) {
+        next.push_back(
+            {join_settings(before.settings, position.settings), before.cost * position.cost});
+      }
+    }
+    all = std::move(next);
+  }
+  sort_by_cost(all);
+  return all;
+}
+
+void sort_by_cost(std::vector<Choice>& choices) {
+  std::ranges::stable_sort(choices, {}, &Choice::cost);
+}
+
+std::string last_of_each(const std::string& settings) {
+  const std::vector<Assignment> all = split_settings(settings, "plan");
+  std::string out;
+  for (auto setting = all.begin(); setting != all.end(); ++setting) {
+    const bool replaced = std::any_of(setting + 1, all.end(), [&](const Assignment& later) {
+      return later.name == setting->name;
+    });
+    if (!replaced) out = join_settings(out, setting->name + "=" + setting->text);
+  }
+  return out;
+}
+
 std::string join_settings(const std::string& first, const std::string& last) {
   return first.empty() || last.empty() ? first + last : first + " " + last;
 }

@@ -30,8 +30,21 @@ std::vector<Knob> knobs_of(const Recipe& recipe);
 // Methods that take less memory but change what the run trains, the one that learns most first.
 std::vector<Position> other_methods(const Recipe& recipe, const ModelFiles& files);
 
+// One position of every knob, or the knob left as it is.
+struct Choice {
+  std::string settings;
+  double cost;
+};
+// Every combination of the knobs, the cheapest first.
+std::vector<Choice> combinations(const std::vector<Knob>& knobs);
+// The cheapest first, equal ones in the order they have.
+void sort_by_cost(std::vector<Choice>& choices);
+
 // Both settings in one line; either may be empty.
 std::string join_settings(const std::string& first, const std::string& last);
+
+// The settings without those that a later one of the same name replaces.
+std::string last_of_each(const std::string& settings);
 
 // The recipe with some settings changed. Throws Error(usage) where they contradict others.
 Recipe with_settings(const Recipe& recipe, std::string_view settings);

@@ -1,7 +1,7 @@
 #include "session/place.h"
 
 #include <algorithm>
-#include <functional>
+#include <optional>
 
 #include "base/checked.h"
 #include "base/error.h"
@@ -10,18 +10,25 @@ namespace jackscrew {
 
 namespace {
 
-// Takes a stage's time to be that of its products. The last stage also has the head, so it gets
-// fewer blocks. The others differ by one block at most; later ones get the extra blocks, because
-// earlier ones keep more micro-batches in flight.
+// A stage's time is taken to be that of its products, in proportion to their weights.
+struct Times {
+  int64_t block = 0;
+  int64_t head = 0;  // of the last stage
+};
+Times times_of(const ModelConfig& config) {
+  Times out;
+  for (const WeightSpec& weight : linears_of(config, {0, 1, false, false})) {
+    out.block += weight.size();
+  }
+  out.head = head_of(config).size();
+  return out;
+}
+
+// The last stage also has the head, so it gets fewer blocks. The others differ by one block at
+// most; later ones get the extra blocks, because earlier ones keep more micro-batches in flight.
 std::vector<int64_t> fastest_split(const ModelConfig& config, int64_t stages) {
   const int64_t blocks = config.num_hidden_layers;
-  const auto sizes = [&](const StageSpec& stage) {
-    int64_t size = 0;
-    for (const WeightSpec& weight : linears_of(config, stage)) size += weight.size();
-    return size;
-  };
-  const int64_t block = sizes({0, 1, false, false});
-  const int64_t head = head_of(config).size();
+  const auto [block, head] = times_of(config);
   int64_t best_last = 1;
   int64_t best_time = 0;
   for (int64_t last = 1; last <= blocks - (stages - 1); ++last) {
@@ -47,6 +54,28 @@ std::string blocks_text(const std::vector<int64_t>& split, size_t stage) {
 
 Layout layout_of(const Recipe& recipe, int ranks) {
   return Layout::of(ranks, narrow<int>(recipe.pipeline_stages), recipe.data_parallel);
+}
+
+std::vector<int64_t> fastest_blocks(const ModelConfig& config, const std::vector<int64_t>& most) {
+  const int64_t blocks = config.num_hidden_layers;
+  if (std::ranges::min(most) < 1 || std::ssize(most) > blocks) return {};
+  const auto [block, head] = times_of(config);
+  std::vector<int64_t> counts(most.size(), 1);
+  // Each block goes where it makes the least slow stage.
+  for (int64_t given = std::ssize(most); given < blocks; ++given) {
+    std::optional<size_t> best;
+    int64_t best_time = 0;
+    for (size_t stage = 0; stage < most.size(); ++stage) {
+      if (counts[stage] == most[stage]) continue;
+      const int64_t time = (counts[stage] + 1) * block + (stage + 1 == most.size() ? head : 0);
+      if (best && time > best_time) continue;
+      best = stage;
+      best_time = time;
+    }
+    if (!best) return {};
+    ++counts[*best];
+  }
+  return counts;
 }
 
 std::vector<int64_t> stage_split_of(const Recipe& recipe, const ModelConfig& config,

@@ -49,4 +49,8 @@ Layout layout_of(const Recipe& recipe, int ranks);
 std::vector<int64_t> stage_split_of(const Recipe& recipe, const ModelConfig& config,
                                     int64_t stages);
 
+// The number of blocks of each stage, at most `most` [stages], such that the slowest stage is as
+// fast as it can be; empty where the model has more blocks than that, or fewer than stages.
+std::vector<int64_t> fastest_blocks(const ModelConfig& config, const std::vector<int64_t>& most);
+
 }  // namespace jackscrew

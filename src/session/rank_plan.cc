@@ -1,5 +1,7 @@
 #include "session/rank_plan.h"
 
+#include <algorithm>
+
 #include "parallel/schedule.h"
 
 namespace jackscrew {
@@ -17,6 +19,11 @@ RanksPlan plan_ranks(const Recipe& recipe, const ModelFiles& files, int ranks) {
     plan.stages.push_back(Session::rehearse(recipe, files, use));
   }
   return plan;
+}
+
+bool all_fit(const Recipe& recipe, const RanksPlan& plan) {
+  return std::ranges::all_of(plan.stages,
+                             [&](const SessionPlan& stage) { return fits(recipe, stage); });
 }
 
 std::string ranks_json(const RanksPlan& plan) {

@@ -14,6 +14,9 @@ struct RanksPlan {
   double bubble = 0;                 // the share of a step that a stage waits, if all are equal
 };
 
+// Whether every rank stays within the recipe's budget.
+bool all_fit(const Recipe& recipe, const RanksPlan& plan);
+
 // Throws Error(usage) where the ranks cannot share the recipe's work.
 RanksPlan plan_ranks(const Recipe& recipe, const ModelFiles& files, int ranks);
 

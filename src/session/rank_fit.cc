@@ -1,0 +1,133 @@
+#include "session/rank_fit.h"
+
+#include <algorithm>
+#include <span>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "parallel/schedule.h"
+#include "session/knobs.h"
+
+namespace jackscrew {
+
+namespace {
+
+// Ways to arrange the ranks, by which a step keeps its micro-batches. The cost is that of waiting:
+// stages wait for each other, replicas do not.
+std::vector<Position> arrangements(const Recipe& recipe, int ranks) {
+  const Layout given = layout_of(recipe, ranks);
+  const int64_t micro_batches = checked_mul(given.lanes, recipe.gradient_accumulation_steps);
+  std::vector<Position> all;
+  for (int stages = 1; stages <= ranks; ++stages) {
+    const bool wanted = !recipe.options.was_set("pipeline_stages") || stages == given.stages;
+    if (ranks % stages != 0 || !wanted) continue;
+    const int64_t replicas = ranks / stages;
+    std::string settings = fmt::format("pipeline_stages={}", stages);
+    if (Layout::can_share(replicas, given.lanes)) {
+      settings += fmt::format(" data_parallel={}", given.lanes);
+    } else if (!recipe.options.was_set("data_parallel") && micro_batches % replicas == 0) {
+      settings += fmt::format(" data_parallel={} gradient_accumulation_steps={}", replicas,
+                              micro_batches / replicas);
+    } else {
+      continue;
+    }
+    const double waits = bubble_of(stages, ceil_div(micro_batches, replicas));
+    all.push_back({settings, "", 1.0 / (1.0 - waits)});
+  }
+  return all;
+}
+
+// The most blocks with which a stage fits, the others of the model being somewhere else; 0: not
+// even with one.
+int64_t most_blocks(const Recipe& recipe, const ModelFiles& files, const Layout& layout,
+                    int stage) {
+  const int64_t blocks = files.config.num_hidden_layers;
+  const bool last = stage + 1 == layout.stages;
+  const auto fits_with = [&](int64_t count) {
+    // One block for each of the others, but for the one that has the rest.
+    std::vector<int64_t> split;
+    for (int i = 0; i < stage; ++i) split.push_back(i);
+    split.push_back(last ? blocks - count : stage);
+    for (int i = stage + 1; i < layout.stages; ++i) split.push_back(count + i - 1);
+    split.push_back(blocks);
+    SessionUse use = training_use(recipe);
+    use.place = {layout, layout.rank_of(0, stage), split};
+    return fits(recipe, Session::rehearse(recipe, files, use));
+  };
+  int64_t fitting = 0;
+  int64_t too_many = blocks - layout.stages + 2;
+  while (too_many - fitting > 1) {
+    const int64_t middle = (fitting + too_many) / 2;
+    (fits_with(middle) ? fitting : too_many) = middle;
+  }
+  return fitting;
+}
+
+// The plan with the fastest split of blocks that fits.
+std::optional<RanksFit> with_fitting_split(const Recipe& recipe, const ModelFiles& files,
+                                           const RanksPlan& plan) {
+  const bool hopeless = std::ranges::none_of(
+      plan.stages, [&](const SessionPlan& stage) { return fits(recipe, stage); });
+  if (plan.layout.stages == 1 || !recipe.stage_split.empty() || hopeless) return std::nullopt;
+  std::vector<int64_t> most;
+  for (int stage = 0; stage < plan.layout.stages; ++stage) {
+    most.push_back(most_blocks(recipe, files, plan.layout, stage));
+  }
+  const std::vector<int64_t> counts = fastest_blocks(files.config, most);
+  if (counts.empty()) return std::nullopt;
+  RanksFit fit;
+  fit.settings = fmt::format("stage_split={}", fmt::join(counts, ","));
+  fit.recipe = with_settings(recipe, fit.settings);
+  fit.plan = plan_ranks(fit.recipe, files, plan.layout.ranks());
+  if (!all_fit(fit.recipe, fit.plan)) return std::nullopt;
+  return fit;
+}
+
+std::optional<RanksFit> try_settings(const Recipe& recipe, const ModelFiles& files, int ranks,
+                                     const std::string& settings) {
+  try {
+    RanksFit fit;
+    fit.recipe = with_settings(recipe, settings);
+    fit.plan = plan_ranks(fit.recipe, files, ranks);
+    if (all_fit(fit.recipe, fit.plan)) return fit;
+    return with_fitting_split(fit.recipe, files, fit.plan);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::usage) throw;
+    return std::nullopt;  // a combination that makes no sense for this model
+  }
+}
+
+std::optional<RanksFit> fastest_of_method(const Recipe& recipe, const ModelFiles& files,
+                                          int ranks) {
+  std::vector<Choice> choices;
+  for (const Position& arrangement : arrangements(recipe, ranks)) {
+    const Recipe arranged = with_settings(recipe, arrangement.settings);
+    for (const Choice& choice : combinations(knobs_of(arranged))) {
+      choices.push_back(
+          {join_settings(arrangement.settings, choice.settings), arrangement.cost * choice.cost});
+    }
+  }
+  sort_by_cost(choices);
+  for (const Choice& choice : choices) {
+    auto fit = try_settings(recipe, files, ranks, choice.settings);
+    if (!fit) continue;
+    fit->settings = last_of_each(join_settings(choice.settings, fit->settings));
+    return fit;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<RanksFit> fastest_fit(const Recipe& recipe, const ModelFiles& files, int ranks) {
+  if (auto fit = fastest_of_method(recipe, files, ranks)) return fit;
+  for (const Position& method : other_methods(recipe, files)) {
+    auto fit = fastest_of_method(with_settings(recipe, method.settings), files, ranks);
+    if (!fit) continue;
+    fit->settings = join_settings(method.settings, fit->settings);
+    return fit;
+  }
+  return std::nullopt;
+}
+
+}  // namespace jackscrew

@@ -18,12 +18,6 @@ namespace jackscrew {
 
 namespace {
 
-// Bytes of a panel of the gradient of W that is rotated back at a time: x is packed anew for every
-// panel, which is little beside the products of a thousand rows of a model's width.
-constexpr int64_t kGradientPanelBytes = int64_t{16} << 20;
-// Bytes of codes of a panel of W: as many rows as fit a cache beside x.
-constexpr int64_t kInt4PanelBytes = int64_t{8} << 20;
-
 // The largest 4-bit code of dy: symmetric, so that rounding has no bias.
 constexpr int32_t kInt4Gradient = 7;
 
@@ -105,7 +99,8 @@ class Int4Product : public Product {
     const Weight& weight = g.weight();
     const Arena::Frame frame(context.scratch);
     const Int8Rows dy = gradient_of_columns(g, g.x_rows.scales, gradient_limit(context));
-    const int64_t step = panel_rows_of(weight, kGradientPanelBytes, dtype_size(DType::f32));
+    // x is packed anew for every panel, which is little beside the products of its rows.
+    const int64_t step = panel_rows_of(weight, context.ops.panel_bytes(), dtype_size(DType::f32));
     const Tensor panel = context.scratch.tensor(DType::f32, {step, weight.cols()});
     const Tensor decoded = decoded_panel(context, weight, step);
     for (int64_t begin = 0; begin < weight.rows(); begin += step) {
@@ -165,7 +160,8 @@ class Int4Product : public Product {
   void for_panels(Context& context, const Weight& weight, const Body& body) const {
     const Arena::Frame frame(context.scratch);
     const int64_t cols = weight.cols();
-    const int64_t step = panel_rows_of(weight, kInt4PanelBytes, 1);
+    // Half of what it may be: as many rows as fit a cache beside x.
+    const int64_t step = panel_rows_of(weight, context.ops.panel_bytes() / 2, 1);
     const Tensor codes = context.scratch.tensor(DType::i8, {step, cols});
     if (const Int4Rows stored = weight.as_int4_rows(); stored.block == block_of(cols)) {
       for (int64_t begin = 0; begin < weight.rows(); begin += step) {

@@ -20,9 +20,6 @@ namespace {
 // The largest block by default, as in the paper.
 constexpr int64_t kPaperBlock = 32;
 
-// Bytes of a panel of W in f32, or of its gradient: as in the product int4.
-constexpr int64_t kPaperPanelBytes = int64_t{16} << 20;
-
 // What parameters() lists, in its order.
 enum ParameterIndex : size_t { kStepOfW, kStepOfX, kBlockErrors };
 
@@ -267,7 +264,8 @@ class Int4PaperProduct : public Product {
   static void for_panels(const Use& of, const Body& body) {
     const Arena::Frame frame(of.context.scratch);
     const int64_t rows = of.weight.rows();
-    const int64_t step = panel_rows_of(of.weight, kPaperPanelBytes, dtype_size(DType::f32));
+    const int64_t step =
+        panel_rows_of(of.weight, of.context.ops.panel_bytes(), dtype_size(DType::f32));
     const Tensor decoded = decoded_panel(of.context, of.weight, step);
     for (int64_t begin = 0; begin < rows; begin += step) {
       const int64_t end = std::min(rows, begin + step);

@@ -238,7 +238,7 @@ class Int4PaperTest : public ::testing::Test {
     return out;
   }
 
-  std::unique_ptr<Ops> ops_ = make_test_ops(1);
+  std::unique_ptr<Ops> ops_ = std::make_unique<SmallPanelOps>(make_test_ops(1));
   Memory memory_{"host", make_host_backing(), 0};
   Arena scratch_{memory_, Purpose::workspace, int64_t{128} << 20};
   StepScalars scalars_ = [] {

@@ -322,7 +322,7 @@ TEST_F(Int4PaperTest, ThreadsDoNotChangeBits) {
     parameters->value(0) = parameters->value(1) = step;
     const std::vector<float> first = run(*product, weight, *parameters, x, dy, *ops_, true).all();
     for (const int threads : {2, 3}) {
-      const auto ops = make_test_ops(threads);
+      const auto ops = std::make_unique<SmallPanelOps>(make_test_ops(threads));
       EXPECT_EQ(run(*product, weight, *parameters, x, dy, *ops, true).all(), first) << threads;
     }
     ++scalars_.step;

@@ -11,6 +11,7 @@
 #include "tests/products/rounded.h"
 #include "tests/support/hadamard.h"
 #include "tests/support/products.h"
+#include "tests/support/small_panels.h"
 #include "tests/support/test_ops.h"
 
 namespace jackscrew {
@@ -187,7 +188,7 @@ class Int4ProductTest : public ::testing::TestWithParam<Mode> {
         << name << " dW";
   }
 
-  std::unique_ptr<Ops> ops_ = make_test_ops(1);
+  std::unique_ptr<Ops> ops_ = std::make_unique<SmallPanelOps>(make_test_ops(1));
   std::unique_ptr<const Product> product_ = make_product(GetParam().product, *ops_);
   Memory memory_{"host", make_host_backing(), 0};
   Arena scratch_{memory_, Purpose::workspace, int64_t{128} << 20};

@@ -1,4 +1,4 @@
-// Ops that bring 4 MiB of a weight into a product's arithmetic at a time, so that matrices of tests
+// Ops that bring 64 KiB of a weight into a product's arithmetic at a time, so that small matrices
 // have several panels.
 #pragma once
 
@@ -9,7 +9,7 @@ namespace jackscrew {
 class SmallPanelOps : public CountingOps {
  public:
   using CountingOps::CountingOps;
-  int64_t panel_bytes() const override { return int64_t{4} << 20; }
+  int64_t panel_bytes() const override { return int64_t{64} << 10; }
 };
 
 }  // namespace jackscrew

@@ -49,7 +49,9 @@ std::vector<int64_t> fastest_split(const ModelConfig& config, int64_t stages) {
 }  // namespace
 
 std::string blocks_text(const std::vector<int64_t>& split, size_t stage) {
-  return fmt::format("{}-{}", split[stage], split[stage + 1] - 1);
+  const int64_t first = split[stage];
+  const int64_t last = split[stage + 1] - 1;
+  return first == last ? fmt::format("{}", first) : fmt::format("{}-{}", first, last);
 }
 
 Layout layout_of(const Recipe& recipe, int ranks) {

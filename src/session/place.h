@@ -37,7 +37,7 @@ struct Place {
   int64_t end_lane() const { return first_lane() + layout.lanes_of_replica(); }
 };
 
-// The blocks of a stage as text: "0-14". `split` is as Place::stage_split, and not empty.
+// The blocks of a stage as text: "0-14", or "15". `split` is as Place::stage_split, and not empty.
 std::string blocks_text(const std::vector<int64_t>& split, size_t stage);
 
 // How `ranks` ranks share the work of a recipe. Throws Error(usage) where they cannot, saying how

@@ -16,11 +16,15 @@ namespace jackscrew {
 
 namespace {
 
-// A tile of the result is one task. oneDNN is fastest with whole rows of c (its brgemm path needs a
-// dense c): then tiles are up to 256 rows of all columns, fewer where that would make less than 8
-// tasks; 64 rows still reach 94 % of a whole-matrix call at a depth of 576.
+// A tile of the result is one task. oneDNN is fastest where the result is dense (its brgemm path
+// needs that): then tiles are up to 256 rows of all columns, in c itself. Each tile packs b anew:
+// of a bf16 product at a depth of 2048 that is 15 % with 64 rows, 4 % with 256. So where they would
+// make less than 8 tasks, columns are cut before rows are, and a tile is computed apart from c. The
+// pass from there to c costs a fifth of a product over 512 terms, and under 1 % from 1024 on.
 constexpr int64_t kRowTile = 256;
 constexpr int64_t kTasks = 8;
+constexpr int64_t kFewestColumns = 256;
+constexpr int64_t kDepthOfTilesApart = 1024;
 constexpr int64_t kWholeColumns = 2048;
 // Otherwise oneDNN packs both operands of every tile, which pays from 512 rows and 544 columns on.
 // On AVX2 it does without packing below that (1/m + 1/n >= 0.0038) and falls to 45 % where strides
@@ -76,15 +80,25 @@ int64_t balanced_tile(int64_t extent, int64_t tile) {
 
 struct Tile {
   int64_t rows, columns;
+  bool apart;  // computed in a dense buffer in f32, not in c
 };
 
 // Decided by shapes, strides and the instruction set, never by threads: the tile decides bits of c.
-Tile choose_tile(IsaLevel isa, int64_t m, int64_t n, const Tensor& a, const Tensor& b, bool tb) {
+Tile choose_tile(IsaLevel isa, int64_t m, int64_t n, int64_t k, const Tensor& a, const Tensor& b,
+                 bool tb) {
   const bool aliased =
       !tb && (a.row_stride() % kAliasingStride == 0 || b.row_stride() % kAliasingStride == 0);
   const bool packed = isa == IsaLevel::v3 ? n > kPackedColumns || aliased : n > kWholeColumns;
-  if (packed) return {kPackedRowTile, balanced_tile(n, kPackedColumns)};
-  return {std::min(kRowTile, round_up(ceil_div(m, kTasks), kGrain)), n};
+  if (packed) return {kPackedRowTile, balanced_tile(n, kPackedColumns), false};
+  Tile tile{kRowTile, n, false};
+  const int64_t pieces = std::min(ceil_div(kTasks, ceil_div(m, kRowTile)), n / kFewestColumns);
+  if (k >= kDepthOfTilesApart && pieces > 1) {
+    tile.columns = balanced_tile(n, ceil_div(n, pieces));
+    tile.apart = true;
+  }
+  const int64_t rows = ceil_div(m * ceil_div(n, tile.columns), kTasks);
+  tile.rows = std::min(kRowTile, round_up(rows, kGrain));
+  return tile;
 }
 
 // operands of bf16, result of bf16, m, n, k, transpose a, transpose b, row strides of a, b, c,
@@ -142,11 +156,11 @@ class CpuGemm::Impl {
     }
     // oneDNN multiplies bf16 from AVX-512 on; below it every tile is widened to f32.
     const bool widen = a.dtype() == DType::bf16 && isa_ == IsaLevel::v3;
-    const Tile tile = widen ? Tile{kWidenedRows, balanced_tile(n, kWidenedColumns)}
-                            : choose_tile(isa_, m, n, a, b, tb);
+    const bool rounds = c.dtype() == DType::bf16;
+    const Tile tile = widen ? Tile{kWidenedRows, balanced_tile(n, kWidenedColumns), rounds}
+                            : choose_tile(isa_, m, n, k, a, b, tb);
     const Pieces rows(m, tile.rows);
     const int64_t columns = ceil_div(n, tile.columns);
-    const bool rounds = c.dtype() == DType::bf16;
     // One call of oneDNN rounds a sum once; several would also round it between them.
     const bool whole = rounds || (k <= 2 * kDepthChunk && !ta);
     const int64_t chunk = widen ? kWidenedDepth : whole ? k : kDepthChunk;
@@ -154,7 +168,8 @@ class CpuGemm::Impl {
     const auto width = [&](int64_t j) { return std::min(tile.columns, n - j * tile.columns); };
     const auto key = [&](int64_t i, int64_t j, int64_t p) -> Key {
       const int64_t depth = depths.size(p);
-      const bool add = p > 0 || (accumulate == Accumulate::yes && !(widen && rounds));
+      const bool add = p > 0 || (accumulate == Accumulate::yes && !tile.apart);
+      const int64_t c_stride = tile.apart ? width(j) : c.row_stride();
       if (widen) {
         return {false,
                 false,
@@ -165,11 +180,12 @@ class CpuGemm::Impl {
                 tb,
                 ta ? rows.size(i) : depth,
                 tb ? depth : width(j),
-                rounds ? width(j) : c.row_stride(),
+                c_stride,
                 add};
       }
-      return {a.dtype() == DType::bf16, rounds,         rows.size(i),   width(j), depth, ta, tb,
-              a.row_stride(),           b.row_stride(), c.row_stride(), add};
+      return {
+          a.dtype() == DType::bf16, rounds && !tile.apart, rows.size(i), width(j), depth, ta, tb,
+          a.row_stride(),           b.row_stride(),        c_stride,     add};
     };
     // Primitives are made here, by one thread; the tasks below only look them up.
     for (int64_t i = 0; i < rows.count(); ++i) {
@@ -184,8 +200,7 @@ class CpuGemm::Impl {
       const int64_t column = j * tile.columns;
       auto& buffers = buffers_[static_cast<size_t>(thread)];
       const auto c_piece = c.rows(row, row + rows.size(i)).columns(column, column + width(j));
-      const bool apart = widen && rounds;
-      if (apart) buffers.c.resize(static_cast<size_t>(c_piece.size()));
+      if (tile.apart) buffers.c.resize(static_cast<size_t>(c_piece.size()));
       for (int64_t p = 0; p < depths.count(); ++p) {
         const int64_t begin = depths.begin(p);
         const int64_t end = begin + depths.size(p);
@@ -196,9 +211,14 @@ class CpuGemm::Impl {
         execute(primitives_.find(key(i, j, p))->second, thread,
                 widen ? widened(a_piece, buffers.a) : a_piece.raw(),
                 widen ? widened(b_piece, buffers.b) : b_piece.raw(),
-                apart ? buffers.c.data() : c_piece.raw());
+                tile.apart ? buffers.c.data() : c_piece.raw());
       }
-      if (apart) round(buffers.c.data(), c_piece, accumulate);
+      if (!tile.apart) return;
+      if (rounds) {
+        put<bf16>(buffers.c.data(), c_piece, accumulate);
+      } else {
+        put<float>(buffers.c.data(), c_piece, accumulate);
+      }
     });
   }
 
@@ -241,18 +261,20 @@ class CpuGemm::Impl {
                                   b.row_stride(), part.cols(),
                                   false};
       dot_.bf16(args, 0, part.cols());
-      round(sums.data(), part, accumulate);
+      put<bf16>(sums.data(), part, accumulate);
     });
   }
 
-  // c (+)= dense sums of its shape, rounded to bf16.
-  static void round(const float* sums, const Tensor& c, Accumulate accumulate) {
+  // c (+)= dense sums of its shape, rounded to its type.
+  template <class T>
+  static void put(const float* sums, const Tensor& c, Accumulate accumulate) {
     for (int64_t r = 0; r < c.rows(); ++r) {
       const float* from = sums + r * c.cols();
-      bf16* to = c.data<bf16>() + r * c.row_stride();
-      for (int64_t i = 0; i < c.cols(); ++i) {
-        const float before = accumulate == Accumulate::yes ? to_float(to[i]) : 0.0f;
-        to[i] = from_float<bf16>(from[i] + before);
+      T* to = c.data<T>() + r * c.row_stride();
+      if (accumulate == Accumulate::yes) {
+        for (int64_t i = 0; i < c.cols(); ++i) to[i] = from_float<T>(from[i] + to_float(to[i]));
+      } else {
+        for (int64_t i = 0; i < c.cols(); ++i) to[i] = from_float<T>(from[i]);
       }
     }
   }

@@ -14,7 +14,7 @@ class Int4HadamardFormat : public GroupFormat<Int4HadamardCodec> {
 
   int64_t storage_bytes(int64_t rows, int64_t cols) const override {
     if (cols % 2 != 0) {
-      fail(ErrorKind::model, "a matrix [{}, {}] cannot be stored as {}: its rows are odd", rows,
+      fail(ErrorKind::model, "a matrix [{}, {}] cannot be stored as {}: its width is odd", rows,
            cols, name());
     }
     return GroupFormat::storage_bytes(rows, cols);

@@ -17,13 +17,12 @@ lora_rank=16 sequence_len=512 micro_batch_size=1 product=bf16 threads=2
 import argparse
 import gc
 import json
-import time
 import warnings
 
 import bitsandbytes
 import peft
 import torch
-from torch_step import peak_resident_bytes
+from torch_step import peak_resident_bytes, step_seconds
 from transformers import LlamaConfig, LlamaForCausalLM
 
 warnings.filterwarnings("ignore")
@@ -83,19 +82,14 @@ def main():
     with open("/proc/self/clear_refs", "w", encoding="utf-8") as file:
         file.write("5")  # VmHWM begins anew
 
-    def now():
-        return time.process_time() / options.threads if options.clock == "cpu" else time.monotonic()
-
-    times = []
-    for _ in range(options.steps + 1):
-        begin = now()
+    def step():
         with torch.autocast("cpu", torch.bfloat16, enabled=options.product == "bf16"):
             loss = model(input_ids=ids, labels=labels).loss
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        times.append(now() - begin)
-    times = sorted(times[1:])
+
+    times = step_seconds(step, options)
     result = {
         "bench": "peft_step",
         "product": options.product,

@@ -306,23 +306,18 @@ int run(std::vector<std::string> arguments) {
                recipe.learner, recipe.threads, on_gpu(recipe) ? recipe.device : isa_name(isa),
                clock.name());
   }
-  const bool all = recipe.product == "auto";
-  struct Subject {
-    const char* product;
-    DType dtype;   // whose peak it is measured by
-    bool of_auto;  // measured with product=auto
-  };
-  constexpr Subject kSubjects[] = {{"f32", DType::f32, true},
-                                   {"bf16", DType::bf16, true},
-                                   {"int8", DType::i8, true},
-                                   {"int4", DType::i8, false},
-                                   {"w4a8", DType::i8, false}};
-  for (const Subject& subject : kSubjects) {
-    const bool has = subject.dtype != DType::bf16 || on_gpu(recipe) || isa >= IsaLevel::v4_bf16;
-    if (all ? !(has && subject.of_auto) : recipe.product != subject.product) continue;
+  std::vector<std::string> products = {recipe.product};
+  if (recipe.product == "auto") {
+    products = {"f32"};
+    if (on_gpu(recipe) || isa >= IsaLevel::v4_bf16) products.emplace_back("bf16");
+    products.emplace_back("int8");
+  }
+  for (const std::string& product : products) {
     Recipe one = recipe;
-    one.product = subject.product;
-    const Measured measured = measure(one, files, clock, subject.dtype);
+    one.product = product;
+    // Whose peak it is measured by: 4-bit codes are multiplied as bytes.
+    const DType dtype = product == "f32" ? DType::f32 : product == "bf16" ? DType::bf16 : DType::i8;
+    const Measured measured = measure(one, files, clock, dtype);
     recipe.json ? print_json(measured) : print_text(measured);
     std::fflush(stdout);
   }

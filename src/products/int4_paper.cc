@@ -30,10 +30,6 @@ enum KeptTensor : size_t { kScalars, kCodes, kSquares, kGradientOfX, kKeptTensor
 // The scalars: the steps of W and of x, and the value of one low bin of dy.
 enum ScalarSlot : int64_t { kScalarW, kScalarX, kScalarUnit, kScalarCount };
 
-int64_t widest_block(int64_t width, int64_t most) {
-  return std::min(most, width & -width);
-}
-
 class Int4PaperProduct : public Product {
  public:
   explicit Int4PaperProduct(const Int4PaperOptions& options) : options_(options) {}
@@ -54,7 +50,7 @@ class Int4PaperProduct : public Product {
                     weight.name, weight.cols),
         fmt::format("int4_block=auto takes the largest power of two up to {} that divides a "
                     "width, here {}; or leave the layer out: product_exclude={}",
-                    kPaperBlock, widest_block(weight.cols, kPaperBlock), weight.module));
+                    kPaperBlock, largest_hadamard_block(weight.cols, kPaperBlock), weight.module));
   }
 
   std::vector<WeightSpec> parameters(const WeightSpec& weight) const override {
@@ -239,12 +235,13 @@ class Int4PaperProduct : public Product {
   }
 
   static int64_t candidates_of(int64_t width) {
-    const int64_t widest = widest_block(width, kHadamardBlock);
+    const int64_t widest = largest_hadamard_block(width, kHadamardBlock);
     return static_cast<int64_t>(std::bit_width(static_cast<uint64_t>(widest)));
   }
   BlockChoice choice_of(const Use& of) const {
     const int64_t width = of.weight.cols();
-    const int64_t fixed = options_.block > 0 ? options_.block : widest_block(width, kPaperBlock);
+    const int64_t fixed =
+        options_.block > 0 ? options_.block : largest_hadamard_block(width, kPaperBlock);
     if (of.product_parameters.size() <= kBlockErrors) return {fixed, nullptr, 0};
     return {fixed, of.product_parameters[kBlockErrors]->as_f32().data<float>(),
             candidates_of(width)};

@@ -30,10 +30,10 @@ JACKSCREW_ROW void for_transformed(const Team& team, const Element* row, int64_t
   }
 }
 
-// The largest block that divides a width.
-constexpr int64_t largest_hadamard_block(int64_t width) {
+// The largest block up to `most`, a power of two, that divides a width.
+constexpr int64_t largest_hadamard_block(int64_t width, int64_t most = kHadamardBlock) {
   const int64_t largest = width & -width;
-  return largest < kHadamardBlock ? largest : kHadamardBlock;
+  return largest < most ? largest : most;
 }
 
 // The factor that makes the transform orthogonal.

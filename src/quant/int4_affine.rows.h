@@ -28,27 +28,14 @@ struct Int4AffineCodec {
   JACKSCREW_ROW void decode(const Team& team, int64_t group, int64_t element, int64_t count,
                             const Store& store) const {
     const Values table = values(group, scales[group]);
-    each_nibble_value(
-        team, codes, table.of_code, element, count,
-        [&](int64_t i, float value) { store(i, value); },
-        [&](int64_t, int64_t i, float even, float odd) {
-          store(i, even);
-          store(i + 1, odd);
-        });
+    each_nibble_value(team, codes, table.of_code, element, count, store);
   }
 
   template <class Team>
   JACKSCREW_ROW float dot(const Team& team, int64_t group, int64_t element, int64_t count,
                           const float* x) const {
     const Values table = values(group, 1.0f);
-    typename Team::template Sums<16> lanes;
-    each_nibble_value(
-        team, codes, table.of_code, element, count,
-        [&](int64_t i, float value) { lanes[0] += x[i] * value; },
-        [&](int64_t lane, int64_t i, float even, float odd) {
-          lanes[lane] += x[i] * even + x[i + 1] * odd;
-        });
-    return scales[group] * team.total(lanes);
+    return scales[group] * dot_nibbles(team, codes, table.of_code, element, count, x);
   }
 
   template <class Team>

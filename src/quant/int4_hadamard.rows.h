@@ -29,13 +29,7 @@ struct Int4HadamardCodec {
   JACKSCREW_ROW void decode(const Team& team, int64_t, int64_t element, int64_t count,
                             const Store& store) const {
     const Numbers table = numbers();
-    each_nibble_value(
-        team, codes, table.of_code, element, count,
-        [&](int64_t i, float value) { store(i, value); },
-        [&](int64_t, int64_t i, float even, float odd) {
-          store(i, even);
-          store(i + 1, odd);
-        });
+    each_nibble_value(team, codes, table.of_code, element, count, store);
   }
 
   // See HasGroupDot.
@@ -55,14 +49,7 @@ struct Int4HadamardCodec {
   JACKSCREW_ROW float dot(const Team& team, int64_t row, int64_t element, int64_t count,
                           const float* x) const {
     const Numbers table = numbers();
-    typename Team::template Sums<16> lanes;
-    each_nibble_value(
-        team, codes, table.of_code, element, count,
-        [&](int64_t i, float value) { lanes[0] += x[i] * value; },
-        [&](int64_t lane, int64_t i, float even, float odd) {
-          lanes[lane] += x[i] * even + x[i + 1] * odd;
-        });
-    return scale(row) * team.total(lanes);
+    return scale(row) * dot_nibbles(team, codes, table.of_code, element, count, x);
   }
 
   // Of numbers in units of the row's scale, which RotateToSteps has written.

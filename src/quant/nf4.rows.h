@@ -57,13 +57,8 @@ struct Nf4Codec {
   JACKSCREW_ROW void decode(const Team& team, int64_t group, int64_t element, int64_t count,
                             const Store& store) const {
     const float s = scale(group);
-    each_nibble_value(
-        team, codes, book.values, element, count,
-        [&](int64_t i, float value) { store(i, s * value); },
-        [&](int64_t, int64_t i, float even, float odd) {
-          store(i, s * even);
-          store(i + 1, s * odd);
-        });
+    each_nibble_value(team, codes, book.values, element, count,
+                      [&](int64_t i, float value) { store(i, s * value); });
   }
 
   // See HasGroupDot.
@@ -92,14 +87,8 @@ struct Nf4Codec {
   template <class Team>
   JACKSCREW_ROW float dot(const Team& team, int64_t group, int64_t element, int64_t count,
                           const float* x) const {
-    typename Team::template Sums<16> lanes;
-    each_nibble_value(
-        team, codes, book.values, element, count,
-        [&](int64_t i, float value) { lanes[0] += x[i] * value; },
-        [&](int64_t lane, int64_t i, float even, float odd) {
-          lanes[lane] += x[i] * even + x[i + 1] * odd;
-        });
-    return scale(group) * team.total(lanes);
+    const float sum = dot_nibbles(team, codes, book.values, element, count, x);
+    return scale(group) * sum;
   }
 
   template <class Team>

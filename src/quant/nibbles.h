@@ -32,6 +32,31 @@ JACKSCREW_ROW void each_nibble_value(const Team& team, const uint8_t* codes,
   }
 }
 
+// Calls f(i, value of element i) for the elements of one group.
+template <class Team, class F>
+JACKSCREW_ROW void each_nibble_value(const Team& team, const uint8_t* codes,
+                                     const float (&table)[16], int64_t element, int64_t count,
+                                     const F& f) {
+  each_nibble_value(team, codes, table, element, count, f,
+                    [&](int64_t, int64_t i, float even, float odd) {
+                      f(i, even);
+                      f(i + 1, odd);
+                    });
+}
+
+// The sum of x[i] times the value of element i.
+template <class Team>
+JACKSCREW_ROW float dot_nibbles(const Team& team, const uint8_t* codes, const float (&table)[16],
+                                int64_t element, int64_t count, const float* x) {
+  typename Team::template Sums<16> lanes;
+  each_nibble_value(
+      team, codes, table, element, count, [&](int64_t i, float value) { lanes[0] += x[i] * value; },
+      [&](int64_t lane, int64_t i, float even, float odd) {
+        lanes[lane] += x[i] * even + x[i + 1] * odd;
+      });
+  return team.total(lanes);
+}
+
 // Writes the codes of a whole group: code(i), or code(i, uniform) for a random number in [0, 1) of
 // each element. A last odd element is paired with `zero`, the code of 0.
 template <class Team, class Code>

@@ -48,14 +48,8 @@ int64_t beside_the_ledger(int64_t booked) {
 }  // namespace
 
 std::optional<Fit> fastest_fit(const Recipe& recipe, const ModelFiles& files) {
-  if (auto fit = fastest_of_method(recipe, files)) return fit;
-  for (const Position& method : other_methods(recipe, files)) {
-    auto fit = fastest_of_method(with_settings(recipe, method.settings), files);
-    if (!fit) continue;
-    fit->settings = join_settings(method.settings, fit->settings);
-    return fit;
-  }
-  return std::nullopt;
+  return of_first_method(recipe, files,
+                         [&](const Recipe& one) { return fastest_of_method(one, files); });
 }
 
 void require_fit(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,

@@ -120,14 +120,8 @@ std::optional<RanksFit> fastest_of_method(const Recipe& recipe, const ModelFiles
 }  // namespace
 
 std::optional<RanksFit> fastest_fit(const Recipe& recipe, const ModelFiles& files, int ranks) {
-  if (auto fit = fastest_of_method(recipe, files, ranks)) return fit;
-  for (const Position& method : other_methods(recipe, files)) {
-    auto fit = fastest_of_method(with_settings(recipe, method.settings), files, ranks);
-    if (!fit) continue;
-    fit->settings = join_settings(method.settings, fit->settings);
-    return fit;
-  }
-  return std::nullopt;
+  return of_first_method(recipe, files,
+                         [&](const Recipe& one) { return fastest_of_method(one, files, ranks); });
 }
 
 }  // namespace jackscrew

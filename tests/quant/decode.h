@@ -11,9 +11,11 @@
 #include <vector>
 
 #include "base/error.h"
+#include "kernels/cpu/cpu_ops.h"
 #include "kernels/ops.h"
 #include "quant/format.h"
 #include "tests/support/rounded_token.h"
+#include "tests/support/test_ops.h"
 
 namespace jackscrew {
 
@@ -76,6 +78,60 @@ std::vector<uint32_t> bits_of(const std::vector<T>& values) {
   std::vector<uint32_t> bits(values.size());
   for (size_t i = 0; i < values.size(); ++i) std::memcpy(&bits[i], &values[i], sizeof(T));
   return bits;
+}
+
+// Bytes and decoded numbers are the same on every level of this machine and with any threads.
+inline void expect_levels_and_threads_agree(Ops& ops, const Format& format,
+                                            const std::vector<float>& values, int64_t rows) {
+  const int64_t cols = div_exact(static_cast<int64_t>(values.size()), rows);
+  StepScalars scalars{};
+  for (const bool stochastic : {false, true}) {
+    const Rounding rounding{stochastic, &scalars, 3};
+    const auto bytes = encode(ops, format, values, rows, rounding);
+    const Storage storage = storage_of(bytes, rows, cols);
+    const auto all = decode(ops, format, storage, 0, rows);
+    for (const IsaLevel level : {IsaLevel::v3, IsaLevel::v4}) {
+      if (level > test_isa()) continue;
+      for (const int threads : {1, 3}) {
+        const auto others = make_cpu_ops(threads, level);
+        EXPECT_EQ(encode(*others, format, values, rows, rounding), bytes);
+        EXPECT_TRUE(same_bits(decode(*others, format, storage, 0, rows), all));
+      }
+    }
+  }
+}
+
+// Parts of a matrix of 7 rows, in rows of another stride, lists of rows and bf16 have the numbers
+// of the whole of it.
+inline void expect_rows_are_cut_out_of_the_whole(Ops& ops, const Format& format,
+                                                 const std::vector<float>& values, int64_t rows) {
+  const int64_t cols = div_exact(static_cast<int64_t>(values.size()), rows);
+  const auto bytes = encode(ops, format, values, rows);
+  const Storage storage = storage_of(bytes, rows, cols);
+  const auto whole = decode(ops, format, storage, 0, rows);
+  for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{1, 5}, {0, 7}, {2, 3}, {6, 7}}) {
+    const int64_t stride = cols + 5;
+    std::vector<float> wide(static_cast<size_t>((end - begin) * stride), -1234.0f);
+    format.decode(ops, storage, begin, end,
+                  Tensor(wide.data(), DType::f32, {end - begin, stride}).columns(2, 2 + cols));
+    for (size_t i = 0; i < wide.size(); ++i) {
+      const int64_t r = static_cast<int64_t>(i) / stride;
+      const int64_t c = static_cast<int64_t>(i) % stride - 2;
+      const bool inside = c >= 0 && c < cols;
+      const size_t at = static_cast<size_t>((begin + r) * cols + c);
+      ASSERT_EQ(wide[i], inside ? whole[at] : -1234.0f) << r << ", " << c;
+    }
+  }
+  std::vector<int32_t> indices = {6, 0, 3, 3};
+  std::vector<float> picked(indices.size() * static_cast<size_t>(cols));
+  format.gather(ops, storage, Tensor(indices.data(), DType::i32, {4}),
+                Tensor(picked.data(), DType::f32, {4, cols}));
+  for (size_t i = 0; i < picked.size(); ++i) {
+    const auto row = static_cast<size_t>(indices[i / static_cast<size_t>(cols)]);
+    ASSERT_EQ(picked[i], whole[row * static_cast<size_t>(cols) + i % static_cast<size_t>(cols)]);
+  }
+  const auto as_bf16 = decode<bf16>(ops, format, storage, 0, rows);
+  for (size_t i = 0; i < whole.size(); ++i) ASSERT_EQ(as_bf16[i].bits, to_bf16(whole[i]).bits);
 }
 
 // The product of a single token with all rows, alone and added to what is there, is the sum of the

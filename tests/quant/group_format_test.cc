@@ -265,52 +265,11 @@ TEST_P(GroupFormatTest, WhatIsNotFiniteShows) {
 }
 
 TEST_P(GroupFormatTest, LevelsAndThreadsAgree) {
-  const auto values = normal_values(50 * 129, 8);
-  StepScalars scalars{};
-  for (const bool stochastic : {false, true}) {
-    const Rounding rounding{stochastic, &scalars, 3};
-    const auto bytes = encode(*ops_, format_, values, 50, rounding);
-    const auto all = decoded(bytes, 50, 129);
-    for (const IsaLevel level : {IsaLevel::v3, IsaLevel::v4}) {
-      if (level > test_isa()) continue;
-      for (const int threads : {1, 3}) {
-        const auto ops = make_cpu_ops(threads, level);
-        EXPECT_EQ(encode(*ops, format_, values, 50, rounding), bytes);
-        EXPECT_TRUE(same_bits(decode(*ops, format_, storage_of(bytes, 50, 129), 0, 50), all));
-      }
-    }
-  }
+  expect_levels_and_threads_agree(*ops_, format_, normal_values(50 * 129, 8), 50);
 }
 
 TEST_P(GroupFormatTest, RowsAndRowListsAreCutOutOfTheWhole) {
-  const int64_t rows = 7;
-  const int64_t cols = 333;
-  const auto bytes = encode(*ops_, format_, normal_values(rows * cols, 9), rows);
-  const Storage storage = storage_of(bytes, rows, cols);
-  const auto whole = decoded(bytes, rows, cols);
-  for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{1, 5}, {0, 7}, {2, 3}, {6, 7}}) {
-    const int64_t stride = cols + 5;
-    std::vector<float> wide(static_cast<size_t>((end - begin) * stride), -1234.0f);
-    format_.decode(*ops_, storage, begin, end,
-                   Tensor(wide.data(), DType::f32, {end - begin, stride}).columns(2, 2 + cols));
-    for (size_t i = 0; i < wide.size(); ++i) {
-      const int64_t r = static_cast<int64_t>(i) / stride;
-      const int64_t c = static_cast<int64_t>(i) % stride - 2;
-      const bool inside = c >= 0 && c < cols;
-      const size_t at = static_cast<size_t>((begin + r) * cols + c);
-      ASSERT_EQ(wide[i], inside ? whole[at] : -1234.0f) << r << ", " << c;
-    }
-  }
-  std::vector<int32_t> indices = {6, 0, 3, 3};
-  std::vector<float> picked(indices.size() * static_cast<size_t>(cols));
-  format_.gather(*ops_, storage, Tensor(indices.data(), DType::i32, {4}),
-                 Tensor(picked.data(), DType::f32, {4, cols}));
-  for (size_t i = 0; i < picked.size(); ++i) {
-    const auto row = static_cast<size_t>(indices[i / static_cast<size_t>(cols)]);
-    ASSERT_EQ(picked[i], whole[row * static_cast<size_t>(cols) + i % static_cast<size_t>(cols)]);
-  }
-  const auto as_bf16 = decoded<bf16>(bytes, rows, cols);
-  for (size_t i = 0; i < whole.size(); ++i) ASSERT_EQ(as_bf16[i].bits, to_bf16(whole[i]).bits);
+  expect_rows_are_cut_out_of_the_whole(*ops_, format_, normal_values(7 * 333, 9), 7);
 }
 
 TEST_P(GroupFormatTest, MultipliesASingleToken) {

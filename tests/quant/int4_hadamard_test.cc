@@ -130,49 +130,11 @@ TEST_F(Int4Hadamard, ZerosStayZerosAndWhatIsNotFiniteShows) {
 }
 
 TEST_F(Int4Hadamard, LevelsAndThreadsAgree) {
-  const Values values = normal_values(50 * 130, 8);
-  StepScalars scalars{};
-  for (const bool stochastic : {false, true}) {
-    const Rounding rounding{stochastic, &scalars, 3};
-    const auto bytes = encode(*ops_, format_, values, 50, rounding);
-    const Values all = decoded(bytes, 50, 130);
-    for (const IsaLevel level : {IsaLevel::v3, IsaLevel::v4}) {
-      if (level > test_isa()) continue;
-      for (const int threads : {1, 3}) {
-        const auto ops = make_cpu_ops(threads, level);
-        EXPECT_EQ(encode(*ops, format_, values, 50, rounding), bytes);
-        EXPECT_TRUE(same_bits(decode(*ops, format_, storage_of(bytes, 50, 130), 0, 50), all));
-      }
-    }
-  }
+  expect_levels_and_threads_agree(*ops_, format_, normal_values(50 * 130, 8), 50);
 }
 
 TEST_F(Int4Hadamard, RowsAndRowListsAreCutOutOfTheWhole) {
-  const int64_t rows = 7;
-  const int64_t cols = 334;
-  const auto bytes = encode(*ops_, format_, normal_values(rows * cols, 9), rows);
-  const Storage storage = storage_of(bytes, rows, cols);
-  const Values whole = decoded(bytes, rows, cols);
-  const int64_t stride = cols + 5;
-  Values wide(static_cast<size_t>(4 * stride), -1234.0f);
-  format_.decode(*ops_, storage, 1, 5,
-                 Tensor(wide.data(), DType::f32, {4, stride}).columns(2, 2 + cols));
-  for (int64_t i = 0; i < 4 * stride; ++i) {
-    const int64_t c = i % stride - 2;
-    const bool inside = c >= 0 && c < cols;
-    const auto at = static_cast<size_t>((1 + i / stride) * cols + c);
-    ASSERT_EQ(wide[static_cast<size_t>(i)], inside ? whole[at] : -1234.0f) << i;
-  }
-  std::vector<int32_t> indices = {6, 0, 3, 3};
-  Values picked(indices.size() * static_cast<size_t>(cols));
-  format_.gather(*ops_, storage, Tensor(indices.data(), DType::i32, {4}),
-                 Tensor(picked.data(), DType::f32, {4, cols}));
-  for (size_t i = 0; i < picked.size(); ++i) {
-    const auto row = static_cast<size_t>(indices[i / static_cast<size_t>(cols)]);
-    ASSERT_EQ(picked[i], whole[row * static_cast<size_t>(cols) + i % static_cast<size_t>(cols)]);
-  }
-  const auto as_bf16 = decoded<bf16>(bytes, rows, cols);
-  for (size_t i = 0; i < whole.size(); ++i) ASSERT_EQ(as_bf16[i].bits, to_bf16(whole[i]).bits);
+  expect_rows_are_cut_out_of_the_whole(*ops_, format_, normal_values(7 * 334, 9), 7);
 }
 
 // x is transformed, then rounded to 16 bits where groups of 32 columns can be.

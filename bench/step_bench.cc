@@ -113,6 +113,7 @@ struct Measured {
   double median_share = 0;   // of the peak measured just before each step
   PartCosts parts{};         // of the fastest step; on a GPU, of one more
   double parts_seconds = 0;  // all of them, and what lies between
+  KernelSeconds kernels;     // of that step on a GPU
   RepeatCounts repeats;
   bool recompute = false;
   int64_t booked = 0, anonymous = 0, resident = 0;  // bytes
@@ -201,6 +202,7 @@ Measured measure(const Recipe& recipe, const ModelFiles& files, const BenchClock
     costs = {};
     out.parts_seconds = timed->collect();
     out.parts = costs;
+    out.kernels = timed->kernel_seconds();
     timed->measure(false);
   }
   out.median_seconds = median(times);
@@ -247,6 +249,16 @@ void print_text(const Measured& m) {
     fmt::print("\n");
   }
   fmt::print("    {:<20}{:>9.1f}{:>8.1f}%\n", "rest", 1e3 * rest, 100.0 * rest / m.parts_seconds);
+  if (m.kernels.empty()) return;
+  constexpr size_t kShown = 16;
+  std::vector<std::pair<double, std::string_view>> kernels;
+  for (const auto& [name, seconds] : m.kernels) kernels.emplace_back(seconds, name);
+  std::sort(kernels.rbegin(), kernels.rend());
+  kernels.resize(std::min(kernels.size(), kShown));
+  fmt::print("    row kernels that take longest\n");
+  for (const auto& [seconds, name] : kernels) {
+    fmt::print("      {:<32}{:>9.1f} ms\n", name, 1e3 * seconds);
+  }
 }
 
 void print_json(const Measured& m) {
@@ -257,6 +269,8 @@ void print_json(const Measured& m) {
     part.add("seconds", m.parts[i].seconds).add("gflop", 1e-9 * m.parts[i].operations);
     parts.add(part_name(i), part);
   }
+  JsonObject kernels;
+  for (const auto& [name, seconds] : m.kernels) kernels.add(std::string(name), seconds);
   JsonObject graphs;
   graphs.add("recorded", m.repeats.recorded)
       .add("refused", m.repeats.refused)
@@ -285,6 +299,7 @@ void print_json(const Measured& m) {
       .add("event_seconds", m.event_seconds)
       .add("event_seconds_beside", m.seconds_beside)
       .add("graphs", graphs)
+      .add("row_kernel_seconds", kernels)
       .add("parts_seconds", m.parts_seconds)
       .add("parts", parts);
   fmt::print("{}\n", object.text());

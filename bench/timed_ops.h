@@ -5,6 +5,7 @@
 
 #include <array>
 #include <initializer_list>
+#include <map>
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -50,6 +51,7 @@ struct PartCost {
   double operations = 0;  // multiply-adds times two; 0 where memory, not arithmetic, is the limit
 };
 using PartCosts = std::array<PartCost, kParts>;
+using KernelSeconds = std::map<std::string_view, double>;  // of row kernels, by name
 
 // Gives access to what Ops keeps for its own launch().
 class OpsLaunch : public Ops {
@@ -80,12 +82,14 @@ class TimedOps : public Ops {
     double total = 0.0;
     const std::vector<double> seconds = inner_->seconds_between_marks();
     for (size_t i = 0; i < seconds.size(); ++i) {
-      add(marked_[i].part, seconds[i], marked_[i].operations);
+      add(marked_[i], seconds[i]);
       total += seconds[i];
     }
     marked_.clear();
     return total;
   }
+  // Of all that was measured.
+  const KernelSeconds& kernel_seconds() const { return kernel_seconds_; }
 
   std::string level() const override { return inner_->level(); }
   bool plans_only() const override { return inner_->plans_only(); }
@@ -110,7 +114,7 @@ class TimedOps : public Ops {
         transpose_a == Transpose::yes ? (head ? Part::head_weight_gradient : Part::weight_gradient)
         : transpose_b == Transpose::yes ? (head ? Part::head_forward : Part::forward)
                                         : (head ? Part::head_input_gradient : Part::input_gradient);
-    time(part, 2.0 * static_cast<double>(c.size()) * static_cast<double>(depth),
+    time({part, 2.0 * static_cast<double>(c.size()) * static_cast<double>(depth)},
          [&] { inner_->gemm(a, transpose_a, b, transpose_b, c, accumulate); });
   }
   // The head's dx counts as a linear's where the head comes in panels.
@@ -120,34 +124,35 @@ class TimedOps : public Ops {
     const bool head = c.row_stride() == vocab_size_ || b.codes.rows() == vocab_size_;
     const Part part = forward ? (head ? Part::head_forward : Part::forward)
                               : (head ? Part::head_input_gradient : Part::input_gradient);
-    time(part, 2.0 * static_cast<double>(c.size()) * static_cast<double>(a.codes.cols()),
+    time({part, 2.0 * static_cast<double>(c.size()) * static_cast<double>(a.codes.cols())},
          [&] { inner_->gemm_int8(a, b, transpose_b, c, accumulate, scratch); });
   }
   int32_t int8_limit() const override { return inner_->int8_limit(); }
   void attention_forward(const AttentionShape& shape, const Tensor& q, const Tensor& k,
                          const Tensor& v, const Tensor& out, const Tensor& lse,
                          Arena& scratch) override {
-    time(Part::attention_forward, 2.0 * attention_product(shape, q.rows()),
+    time({Part::attention_forward, 2.0 * attention_product(shape, q.rows())},
          [&] { inner_->attention_forward(shape, q, k, v, out, lse, scratch); });
   }
   void attention_backward(const AttentionShape& shape, const Tensor& q, const Tensor& k,
                           const Tensor& v, const Tensor& out, const Tensor& lse, const Tensor& dout,
                           const Tensor& dq, const Tensor& dk, const Tensor& dv,
                           Arena& scratch) override {
-    time(Part::attention_backward, 5.0 * attention_product(shape, q.rows()),
+    time({Part::attention_backward, 5.0 * attention_product(shape, q.rows())},
          [&] { inner_->attention_backward(shape, q, k, v, out, lse, dout, dq, dk, dv, scratch); });
   }
   void copy(const Tensor& to, const Tensor& from) override {
-    time(Part::copies, 0.0, [&] { inner_->copy(to, from); });
+    time({Part::copies, 0.0}, [&] { inner_->copy(to, from); });
   }
   void finish() override { inner_->finish(); }
   void zero(const Tensor& tensor) override {
-    time(Part::copies, 0.0, [&] { inner_->zero(tensor); });
+    time({Part::copies, 0.0}, [&] { inner_->zero(tensor); });
   }
 
  protected:
   void launch_rows(const RowKernel& kernel, const void* args, int64_t rows) override {
-    time(row_part(kernel.name), 0.0, [&] { ((*inner_).*OpsLaunch::kRows)(kernel, args, rows); });
+    time({row_part(kernel.name), 0.0, kernel.name},
+         [&] { ((*inner_).*OpsLaunch::kRows)(kernel, args, rows); });
   }
 
  private:
@@ -171,30 +176,32 @@ class TimedOps : public Ops {
     return tokens * length * static_cast<double>(shape.num_heads * shape.head_dim);
   }
 
+  struct Work {
+    Part part;
+    double operations;
+    std::string_view kernel = {};  // of rows
+  };
+
   template <class Body>
-  void time(Part part, double operations, const Body& body) {
+  void time(const Work& work, const Body& body) {
     if (!is_on_) return body();
     if (marks_) {
       body();
       inner_->mark();
-      marked_.push_back({part, operations});
+      marked_.push_back(work);
       return;
     }
     const double begin = clock_->seconds();
     body();
-    add(part, clock_->seconds() - begin, operations);
+    add(work, clock_->seconds() - begin);
   }
 
-  void add(Part part, double seconds, double operations) {
-    PartCost& cost = (*costs_)[static_cast<size_t>(part)];
+  void add(const Work& work, double seconds) {
+    PartCost& cost = (*costs_)[static_cast<size_t>(work.part)];
     cost.seconds += seconds;
-    cost.operations += operations;
+    cost.operations += work.operations;
+    if (!work.kernel.empty()) kernel_seconds_[work.kernel] += seconds;
   }
-
-  struct Marked {
-    Part part;
-    double operations;
-  };
 
   std::unique_ptr<Ops> inner_;
   int64_t vocab_size_;
@@ -202,7 +209,8 @@ class TimedOps : public Ops {
   PartCosts* costs_;
   bool marks_ = inner_->has_marks();
   bool is_on_ = !marks_;
-  std::vector<Marked> marked_;  // what lies before each mark but the first
+  KernelSeconds kernel_seconds_;
+  std::vector<Work> marked_;  // what lies before each mark but the first
 };
 
 }  // namespace jackscrew

@@ -19,8 +19,26 @@
 #include "base/half.h"
 #include "kernels/row_dot_cpu.h"
 #include "kernels/row_kernel.h"
+#include "kernels/row_operands.h"
 
 namespace jackscrew::JACKSCREW_ROW_TARGET {
+
+// An element of an operand.
+template <class Operand>
+struct Held {
+  Operand operand;
+  int64_t index;
+  float value;
+
+  JACKSCREW_INLINE Held(const Operand& of, int64_t i) : operand(of), index(i) {
+    if constexpr (Operand::kReads) value = to_float(of.at[i]);
+  }
+  JACKSCREW_INLINE void put() const {
+    if constexpr (Operand::kWrites) {
+      operand.at[index] = from_float<typename Operand::Element>(value);
+    }
+  }
+};
 
 // One thread is the whole team: loops are simd loops, reductions may reassociate within the row.
 struct Team {
@@ -28,6 +46,12 @@ struct Team {
   JACKSCREW_INLINE void each(int64_t n, F f) const {
 #pragma omp simd
     for (int64_t i = 0; i < n; ++i) f(i);
+  }
+
+  // Calls f(value of each operand...) for every element; f takes by reference what is written.
+  template <class F, class... Operands>
+  JACKSCREW_INLINE void elementwise(int64_t n, F f, Operands... operands) const {
+    each(n, [&](int64_t i) { with_values(f, Held<Operands>(operands, i)...); });
   }
 
   // As `each`, but never vectorised: for elements that go to, or come from, scattered places.
@@ -85,6 +109,9 @@ struct Team {
   JACKSCREW_INLINE float total(const Sums<N>& sums) const {
     return sum(N, [&](int64_t i) { return sums.values[i]; });
   }
+
+  // Whether each thread decodes eight elements at a time: here vectors are as long as a group.
+  static constexpr bool kHasEights = false;
 
   // Dot products of 4-bit rows have code of their own: see row_dot_cpu.h.
   static constexpr bool kHasDot = true;
@@ -347,6 +374,12 @@ struct Team {
   }
 
  private:
+  template <class F, class... Values>
+  JACKSCREW_INLINE static void with_values(const F& f, Values... held) {
+    f(held.value...);
+    (held.put(), ...);
+  }
+
   // 32-bit words in 64-bit lanes, whose upper halves are ignored.
 #if defined(__AVX512F__)
   static constexpr int kPairs = 8;

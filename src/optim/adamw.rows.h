@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/row_kernel.h"
+#include "kernels/row_operands.h"
 #include "kernels/step_scalars.h"
 #include "optim/adamw_rule.h"
 
@@ -44,7 +45,8 @@ JACKSCREW_ROW_KERNEL(AdamwPrepare)
 
 // One chunk of one tensor; also zeroes the gradient for the next step.
 struct AdamwUpdate {
-  static constexpr int64_t kChunk = 16384;
+  // Small adapters, too, have chunks for many of a GPU's blocks.
+  static constexpr int64_t kChunk = 2048;
   const AdamwFactors* factors;
   float* parameter;  // [count]
   float* gradient;   // [count]
@@ -56,24 +58,22 @@ struct AdamwUpdate {
   JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
     const int64_t begin = row * kChunk;
     const int64_t size = count - begin < kChunk ? count - begin : kChunk;
-    float* p = parameter + begin;
     float* g = gradient + begin;
-    float* first = m + begin;
-    float* second = v + begin;
     const AdamwFactors f = *factors;
     if (f.active == 0) {
       team.each(size, [&](int64_t i) { g[i] = 0.0f; });
       return;
     }
-    team.each(size, [&](int64_t i) {
-      const float grad = g[i] * f.clip_scale;
-      const float new_m = rule.first(first[i], grad);
-      const float new_v = rule.second(second[i], grad);
-      first[i] = new_m;
-      second[i] = new_v;
-      p[i] = rule.step(p[i], new_m, new_v, f);
-      g[i] = 0.0f;
-    });
+    team.elementwise(
+        size,
+        [&](float& p, float& grad, float& first, float& second) {
+          const float clipped = grad * f.clip_scale;
+          first = rule.first(first, clipped);
+          second = rule.second(second, clipped);
+          p = rule.step(p, first, second, f);
+          grad = 0.0f;
+        },
+        updates(parameter + begin), updates(g), updates(m + begin), updates(v + begin));
   }
 };
 JACKSCREW_ROW_KERNEL(AdamwUpdate)

@@ -65,6 +65,7 @@ JACKSCREW_ROW void encode_second_moments(const Team& team, const DynamicMap& map
 
 // One block of one tensor, or of a piece of it; also zeroes the gradient for the next step.
 struct Adamw8bitUpdate {
+  static constexpr bool kShortLoops = true;
   DynamicMap signed_map, unsigned_map;
   const StepScalars* scalars;
   const AdamwFactors* factors;

@@ -31,6 +31,19 @@ struct Int4AffineCodec {
     each_nibble_value(team, codes, table.of_code, element, count, store);
   }
 
+  // See DecodesEights.
+  JACKSCREW_ROW const void* first_code() const { return codes; }
+  template <class Team>
+  JACKSCREW_ROW auto eights(const Team&) const {
+    return [this](int64_t group, int64_t element, float(&to)[8]) {
+      const float scale = scales[group];
+      const auto zero = static_cast<int32_t>(zeros[group]);
+      each_of_eight_nibbles(codes + element / 2, [&](uint32_t i, uint32_t code) {
+        to[i] = scale * static_cast<float>(static_cast<int32_t>(code) - zero);
+      });
+    };
+  }
+
   template <class Team>
   JACKSCREW_ROW float dot(const Team& team, int64_t group, int64_t element, int64_t count,
                           const float* x) const {

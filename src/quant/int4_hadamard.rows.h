@@ -32,6 +32,17 @@ struct Int4HadamardCodec {
     each_nibble_value(team, codes, table.of_code, element, count, store);
   }
 
+  // See DecodesEights.
+  JACKSCREW_ROW const void* first_code() const { return codes; }
+  template <class Team>
+  JACKSCREW_ROW auto eights(const Team&) const {
+    return [this](int64_t, int64_t element, float(&to)[8]) {
+      each_of_eight_nibbles(codes + element / 2, [&](uint32_t i, uint32_t code) {
+        to[i] = static_cast<float>(static_cast<int32_t>(code) - kZero);
+      });
+    };
+  }
+
   // See HasGroupDot.
   static constexpr bool kHasDotNumbers = true;
   template <class Dot>

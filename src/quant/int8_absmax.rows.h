@@ -21,6 +21,18 @@ struct Int8AbsmaxCodec {
     });
   }
 
+  // See DecodesEights.
+  JACKSCREW_ROW const void* first_code() const { return codes; }
+  template <class Team>
+  JACKSCREW_ROW auto eights(const Team&) const {
+    return [this](int64_t group, int64_t element, float(&to)[8]) {
+      const float largest = absmax[group];
+      each_of_eight_bytes(codes + element, [&](int64_t i, int32_t q) {
+        to[i] = static_cast<float>(q) * largest * kInverse;
+      });
+    };
+  }
+
   template <class Team>
   JACKSCREW_ROW float dot(const Team& team, int64_t group, int64_t element, int64_t count,
                           const float* x) const {

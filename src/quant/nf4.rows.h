@@ -61,6 +61,18 @@ struct Nf4Codec {
                       [&](int64_t i, float value) { store(i, s * value); });
   }
 
+  // See DecodesEights.
+  JACKSCREW_ROW const void* first_code() const { return codes; }
+  template <class Team>
+  JACKSCREW_ROW auto eights(const Team& team) const {
+    return [this, table = team.shared_table(book.values)](int64_t group, int64_t element,
+                                                          float(&to)[8]) {
+      const float s = scale(group);
+      each_of_eight_nibbles(codes + element / 2,
+                            [&](uint32_t i, uint32_t code) { to[i] = s * table[code]; });
+    };
+  }
+
   // See HasGroupDot.
   template <class Dot, class Team>
   JACKSCREW_ROW const float* scales(const Team& team, int64_t group, int64_t count,

@@ -3,18 +3,20 @@
 
 #include "kernels/row_kernel.h"
 #include "kernels/row_math.h"
+#include "kernels/row_operands.h"
 #include "quant/rounding.h"
 
 namespace jackscrew {
 
-template <class To, class From>
-JACKSCREW_ROW void convert_element(To& to, From from) {
-  to = from_float<To>(to_float(from));
+template <class Team, class From, class To>
+JACKSCREW_ROW void convert_row(const Team& team, int64_t width, const From* from, To* to) {
+  team.elementwise(
+      width, [](float value, float& out) { out = value; }, reads(from), writes(to));
 }
 // Within one type nothing is rounded: a NaN keeps its bits.
-template <class Element>
-JACKSCREW_ROW void convert_element(Element& to, Element from) {
-  to = from;
+template <class Team, class Element>
+JACKSCREW_ROW void convert_row(const Team& team, int64_t width, const Element* from, Element* to) {
+  team.each(width, [&](int64_t i) { to[i] = from[i]; });
 }
 
 // to[row] = from[indices ? indices[row] : row], converted.
@@ -28,7 +30,7 @@ struct ConvertRows {
   JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
     const From* in = from + (indices != nullptr ? indices[row] : row) * from_stride;
     To* out = to + row * to_stride;
-    team.each(width, [&](int64_t i) { convert_element(out[i], in[i]); });
+    convert_row(team, width, in, out);
   }
 };
 
@@ -62,7 +64,7 @@ struct RoundRows {
     const float* in = from + row * width;
     To* out = to + row * width;
     if (!rounding.stochastic) {
-      team.each(width, [&](int64_t i) { convert_element(out[i], in[i]); });
+      convert_row(team, width, in, out);
       return;
     }
     const RandomStream random = rounding_stream(rounding);

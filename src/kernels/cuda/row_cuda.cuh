@@ -18,12 +18,64 @@
 
 #include "base/half.h"
 #include "kernels/row_kernel.h"
+#include "kernels/row_operands.h"
 
 namespace jackscrew::cuda {
 
 // Rows of the small Llamas this must serve are a few hundred to a few thousand elements long: 256
 // threads give each of them work, and every architecture runs several such blocks at once.
 inline constexpr int kThreads = 256;
+
+// A thread's widest load or store.
+inline constexpr int kWidestBytes = 16;
+
+// kCount elements that are loaded and stored at once.
+template <class Element, int kCount>
+struct alignas(kCount * sizeof(Element)) Piece {
+  Element elements[kCount];
+};
+
+// Two floats at a time where the hardware rounds two at a time.
+template <int kCount>
+__device__ void narrow(const float (&values)[kCount], Piece<float, kCount>& to) {
+  for (int i = 0; i < kCount; ++i) to.elements[i] = values[i];
+}
+template <int kCount>
+__device__ void narrow(const float (&values)[kCount], Piece<f16, kCount>& to) {
+  for (int i = 0; i < kCount; ++i) to.elements[i] = to_f16(values[i]);
+}
+template <int kCount>
+__device__ void narrow(const float (&values)[kCount], Piece<bf16, kCount>& to) {
+  for (int i = 0; i < kCount; i += 2) {
+    const uint32_t pair = pack_bf16(values[i], i + 1 < kCount ? values[i + 1] : 0.0f);
+    to.elements[i] = bf16{static_cast<uint16_t>(pair)};
+    if (i + 1 < kCount) to.elements[i + 1] = bf16{static_cast<uint16_t>(pair >> 16)};
+  }
+}
+
+// kCount elements of an operand of Team::elementwise, in registers.
+template <class Operand, int kCount>
+struct Held {
+  using Stored = Piece<std::remove_const_t<typename Operand::Element>, kCount>;
+  Operand operand;
+  int64_t first;
+  float values[kCount];
+
+  __device__ Held(const Operand& of, int64_t i) : operand(of), first(i) {
+    if constexpr (Operand::kReads) {
+      const Stored loaded = *reinterpret_cast<const Stored*>(of.at + i);
+#pragma unroll
+      for (int k = 0; k < kCount; ++k) values[k] = to_float(loaded.elements[k]);
+    }
+  }
+  __device__ void put() const {
+    if constexpr (Operand::kWrites) {
+      Stored stored;
+      narrow(values, stored);
+      *reinterpret_cast<Stored*>(operand.at + first) = stored;
+    }
+  }
+};
 
 // kSize threads, a block or one of its warps, are the team: loops are strided over them and end
 // with a barrier, reductions shuffle within warps and pass through shared memory between them. The
@@ -42,6 +94,23 @@ struct TeamOf {
   template <class F>
   __device__ void each_scalar(int64_t n, F f) const {
     each(n, f);
+  }
+
+  // Calls f(value of each operand...) for every element; f takes by reference what is written. A
+  // thread has as many elements at a time as its widest load has of the widest operand, where all
+  // operands begin at multiples of that.
+  template <class F, class... Operands>
+  __device__ void elementwise(int64_t n, F f, Operands... operands) const {
+    constexpr int kCount = kWidestBytes / widest<Operands...>();
+    const bool aligned = (begins_at_multiple<kCount>(operands) && ...);
+    const int64_t pieces = aligned ? n / kCount : 0;
+    for (int64_t i = thread(); i < pieces; i += kSize) {
+      with_values<kCount>(f, Held<Operands, kCount>(operands, i * kCount)...);
+    }
+    for (int64_t i = pieces * kCount + thread(); i < n; i += kSize) {
+      with_values<1>(f, Held<Operands, 1>(operands, i)...);
+    }
+    barrier();
   }
 
   // Calls f(row, column) for every element of a matrix of fewer than 2^31.
@@ -91,6 +160,36 @@ struct TeamOf {
   }
 
   static constexpr bool kHasDot = false;
+
+  static constexpr bool kHasEights = true;
+  __device__ static bool can_load_eight(const void* codes) {
+    return reinterpret_cast<uintptr_t>(codes) % 8 == 0;
+  }
+  // Calls f(i, values) for i = 0, 8, ... below n, a multiple of 8, and writes the values to out[i],
+  // ..., out[i + 7]. f is called by whole teams: where n ends it repeats the first elements.
+  template <class F, class Element>
+  __device__ void each_eight(uint32_t n, F f, Element* out) const {
+    const bool aligned = begins_at_multiple<kWidestBytes / sizeof(Element)>(writes(out));
+    for (uint32_t first = 0; first < n; first += 8 * kSize) {
+      const uint32_t i = first + 8 * thread();
+      float values[8];
+      f(i < n ? i : 0, values);
+      if (i < n) store_eight(values, out + i, aligned);
+    }
+    barrier();
+  }
+
+  // Sixteen numbers, one in each thread of half a warp, which threads look up by asking each other:
+  // faster than an array, which the hardware reads one index after the other.
+  struct SharedTable {
+    float mine;
+    __device__ float operator[](uint32_t index) const {
+      return __shfl_sync(0xFFFFFFFFu, mine, static_cast<int>(index), 16);
+    }
+  };
+  __device__ SharedTable shared_table(const float (&table)[16]) const {
+    return {table[thread() % 16]};
+  }
 
   // Sixteen bytes as integers.
   template <class Byte>
@@ -244,6 +343,45 @@ struct TeamOf {
     } else {
       __syncthreads();
     }
+  }
+
+  // Bytes of an element.
+  template <class... Operands>
+  __device__ static constexpr int widest() {
+    int bytes = 1;
+    ((bytes = static_cast<int>(sizeof(typename Operands::Element)) > bytes
+                  ? static_cast<int>(sizeof(typename Operands::Element))
+                  : bytes),
+     ...);
+    return bytes;
+  }
+  template <int kCount, class Operand>
+  __device__ static bool begins_at_multiple(const Operand& operand) {
+    return reinterpret_cast<uintptr_t>(operand.at) %
+               sizeof(Piece<std::remove_const_t<typename Operand::Element>, kCount>) ==
+           0;
+  }
+  template <class Element>
+  __device__ static void store_eight(const float (&values)[8], Element* out, bool aligned) {
+    constexpr int kCount = kWidestBytes / sizeof(Element);
+    for (int at = 0; at < 8; at += kCount) {
+      float part[kCount];
+      for (int k = 0; k < kCount; ++k) part[k] = values[at + k];
+      Piece<Element, kCount> piece;
+      narrow(part, piece);
+      if (aligned) {
+        *reinterpret_cast<Piece<Element, kCount>*>(out + at) = piece;
+      } else {
+        for (int k = 0; k < kCount; ++k) out[at + k] = piece.elements[k];
+      }
+    }
+  }
+  // All is loaded before anything is stored: operands may be the same memory.
+  template <int kCount, class F, class... Values>
+  __device__ static void with_values(const F& f, Values... held) {
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) f(held.values[k]...);
+    (held.put(), ...);
   }
 
   template <class T, class F, class Combine>

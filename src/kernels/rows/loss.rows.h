@@ -3,6 +3,7 @@
 
 #include "kernels/row_kernel.h"
 #include "kernels/row_math.h"
+#include "kernels/row_operands.h"
 #include "kernels/step_scalars.h"
 
 namespace jackscrew {
@@ -32,8 +33,9 @@ struct SoftmaxCrossEntropy {
     const float scale = factor / total;
     const float dtarget = row_exp(target_logit - maximum) * scale - factor;
     Activation* d = dlogits + row * vocab;
-    team.each(vocab,
-              [&](int64_t i) { d[i] = from_float<Activation>(row_exp(x[i] - maximum) * scale); });
+    team.elementwise(
+        vocab, [&](float logit, float& out) { out = row_exp(logit - maximum) * scale; }, reads(x),
+        writes(d));
     team.once([&] { d[target] = from_float<Activation>(dtarget); });
   }
 };
@@ -134,7 +136,9 @@ struct AddScaled {
   JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
     const int64_t begin = row * kChunk;
     const int64_t size = count - begin < kChunk ? count - begin : kChunk;
-    team.each(size, [&](int64_t i) { y[begin + i] += factor * x[begin + i]; });
+    team.elementwise(
+        size, [&](float value, float& sum) { sum += factor * value; }, reads(x + begin),
+        updates(y + begin));
   }
 };
 JACKSCREW_ROW_KERNEL(AddScaled)

@@ -4,6 +4,7 @@
 
 #include "kernels/row_kernel.h"
 #include "kernels/row_math.h"
+#include "kernels/row_operands.h"
 
 namespace jackscrew {
 
@@ -70,8 +71,9 @@ JACKSCREW_ROW_KERNEL(AddColumns)
 template <class Team, class Input, class Activation>
 JACKSCREW_ROW void rms_norm_row(const Team& team, const Input* x, float rstd, const float* weight,
                                 Activation* y, int64_t hidden) {
-  team.each(hidden,
-            [&](int64_t i) { y[i] = from_float<Activation>(to_float(x[i]) * rstd * weight[i]); });
+  team.elementwise(
+      hidden, [&](float in, float of_weight, float& out) { out = in * rstd * of_weight; }, reads(x),
+      reads(weight), writes(y));
 }
 
 // y = x * rstd * weight with rstd = 1 / sqrt(mean(x^2) + epsilon) (Zhang and Sennrich 2019, eq. 4).
@@ -138,8 +140,12 @@ struct RmsNormBackward {
     const float dot =
         team.sum(hidden, [&](int64_t i) { return weight[i] * grad[i] * to_float(in[i]); });
     const float mean = dot * scale * scale * scale / static_cast<float>(hidden);
-    team.each(hidden,
-              [&](int64_t i) { out[i] += scale * weight[i] * grad[i] - mean * to_float(in[i]); });
+    team.elementwise(
+        hidden,
+        [&](float value, float of_weight, float d, float& sum) {
+          sum += scale * of_weight * d - mean * value;
+        },
+        reads(in), reads(weight), reads(grad), updates(out));
   }
 };
 using RmsNormBackwardF32 = RmsNormBackward<float>;
@@ -179,7 +185,8 @@ struct AddBias {
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t token) const {
     float* out = y + token * width;
-    team.each(width, [&](int64_t i) { out[i] += bias[i]; });
+    team.elementwise(
+        width, [](float of_bias, float& sum) { sum += of_bias; }, reads(bias), updates(out));
   }
 };
 JACKSCREW_ROW_KERNEL(AddBias)
@@ -263,13 +270,9 @@ struct SwigluForward {
   int64_t width;
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t token) const {
-    const Activation* g = gate + token * width;
-    const Activation* u = up + token * width;
-    Activation* out = h + token * width;
-    team.each(width, [&](int64_t i) {
-      const float x = to_float(g[i]);
-      out[i] = from_float<Activation>(x * row_sigmoid(x) * to_float(u[i]));
-    });
+    team.elementwise(
+        width, [](float x, float u, float& out) { out = x * row_sigmoid(x) * u; },
+        reads(gate + token * width), reads(up + token * width), writes(h + token * width));
   }
 };
 using SwigluForwardF32 = SwigluForward<float>;
@@ -287,19 +290,15 @@ struct SwigluBackward {
   int64_t width;
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t token) const {
-    const Activation* g = gate + token * width;
-    const Activation* u = up + token * width;
-    const Activation* grad = dh + token * width;
-    Activation* out_gate = dgate + token * width;
-    Activation* out_up = dup + token * width;
-    team.each(width, [&](int64_t i) {
-      const float x = to_float(g[i]);
-      const float sigmoid = row_sigmoid(x);
-      const float d = to_float(grad[i]);
-      out_up[i] = from_float<Activation>(d * x * sigmoid);
-      out_gate[i] =
-          from_float<Activation>(d * to_float(u[i]) * sigmoid * (1.0f + x * (1.0f - sigmoid)));
-    });
+    team.elementwise(
+        width,
+        [](float x, float u, float d, float& out_gate, float& out_up) {
+          const float sigmoid = row_sigmoid(x);
+          out_up = d * x * sigmoid;
+          out_gate = d * u * sigmoid * (1.0f + x * (1.0f - sigmoid));
+        },
+        reads(gate + token * width), reads(up + token * width), reads(dh + token * width),
+        writes(dgate + token * width), writes(dup + token * width));
   }
 };
 using SwigluBackwardF32 = SwigluBackward<float>;

@@ -62,6 +62,18 @@ inline void __syncwarp() {
   jackscrew::cuda_emulation::sync_warp();
 }
 
+// From a thread of the `width` of the warp that one is among.
+template <class T>
+T __shfl_sync(uint32_t, T value, int from, int width) {
+  uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof value);
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const uint64_t there =
+      jackscrew::cuda_emulation::exchange(bits, lane / width * width + from % width);
+  std::memcpy(&value, &there, sizeof value);
+  return value;
+}
+
 template <class T>
 T __shfl_xor_sync(uint32_t, T value, int mask) {
   uint64_t bits = 0;

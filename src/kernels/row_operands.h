@@ -1,0 +1,34 @@
+// Operands of Team::elementwise: rows that a loop reads, writes or updates, element by element. The
+// loop has values of float, whatever the elements are.
+#pragma once
+
+#include <cstdint>
+
+#include "base/half.h"
+
+namespace jackscrew {
+
+enum class Access { read, write, update };
+
+template <class Stored, Access kAccess>
+struct RowOperand {
+  using Element = Stored;
+  static constexpr bool kReads = kAccess != Access::write;
+  static constexpr bool kWrites = kAccess != Access::read;
+  Stored* at;
+};
+
+template <class Element>
+JACKSCREW_INLINE RowOperand<const Element, Access::read> reads(const Element* from) {
+  return {from};
+}
+template <class Element>
+JACKSCREW_INLINE RowOperand<Element, Access::write> writes(Element* to) {
+  return {to};
+}
+template <class Element>
+JACKSCREW_INLINE RowOperand<Element, Access::update> updates(Element* at) {
+  return {at};
+}
+
+}  // namespace jackscrew

@@ -237,7 +237,7 @@ class DeviceBench {
                         p.view().data<float>(), g.view().data<float>(), m.view().data<uint8_t>(),
                         v.view().data<uint8_t>(), m_absmax.view().data<float>(),
                         v_absmax.view().data<float>(), count, 0, rule},
-        blocks);
+        Adamw8bitUpdate::rows(count));
   }
 
   // A weight of 14336 x 4096 brought into bf16: bytes of the storage and of the result.

@@ -31,4 +31,18 @@ JACKSCREW_INLINE RowOperand<Element, Access::update> updates(Element* at) {
   return {at};
 }
 
+// The same elements as fewer and longer rows, for rows that follow one another without gaps: short
+// ones would leave most of a GPU's block of threads without work.
+struct LongRows {
+  int64_t rows, width;
+};
+inline LongRows long_rows(int64_t rows, int64_t width) {
+  constexpr int64_t kWidth = 1024;  // four elements for each thread
+  while (rows > 1 && rows % 2 == 0 && width < kWidth) {
+    rows /= 2;
+    width *= 2;
+  }
+  return {rows, width};
+}
+
 }  // namespace jackscrew

@@ -4,6 +4,7 @@
 #include "base/philox.h"
 #include "kernels/row_count.h"
 #include "kernels/row_math.h"
+#include "kernels/row_operands.h"
 #include "kernels/step_scalars.h"
 
 namespace jackscrew {
@@ -15,8 +16,8 @@ struct LoraScale {
   float factor;
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
-    float* r = x + row * width;
-    team.each(width, [&](int64_t i) { r[i] *= factor; });
+    team.elementwise(
+        width, [&](float& value) { value *= factor; }, updates(x + row * width));
   }
 };
 JACKSCREW_ROW_KERNEL(LoraScale)

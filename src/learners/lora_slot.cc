@@ -92,7 +92,8 @@ Tensor LoraSlot::scaled_product(Context& context, const Tensor& x, const Tensor&
   const Tensor thin = context.scratch.tensor(DType::f32, {x.rows(), rank()});
   context.ops.gemm(x, Transpose::no, converted(context, factor, x.dtype()), transpose, thin,
                    Accumulate::no);
-  context.ops.launch(LoraScale{thin.data<float>(), rank(), scale_}, thin.rows());
+  const LongRows rows = long_rows(thin.rows(), rank());
+  context.ops.launch(LoraScale{thin.data<float>(), rows.width, scale_}, rows.rows);
   return converted(context, thin, x.dtype());
 }
 

@@ -44,7 +44,7 @@ class Adamw8bitState : public OptimizerState {
                         static_cast<AdamwFactors*>(factors_.view().raw()), parameter.data<float>(),
                         gradient.data<float>(), codes(m_), codes(v_), scales(m_absmax_),
                         scales(v_absmax_), count, first_block, adamw_rule(options_)},
-        blocks);
+        Adamw8bitUpdate::rows(count));
   }
 
   void rotate(Context& context, const Tensor& basis_change) override {

@@ -24,12 +24,22 @@ struct DynamicMap {
   int32_t zero;  // the index of 0
 };
 
+// A map whose values a kernel has copied to where it reads them faster.
+struct NearDynamicMap {
+  const float* values;  // [256]
+  const DynamicMap::Decade (&decades)[7];
+  int32_t zero;
+};
+
 const DynamicMap& signed_dynamic_map();    // from -0.993 to 1: -1 has no value of its own
 const DynamicMap& unsigned_dynamic_map();  // from 0 to 1
 
+// Map is DynamicMap or NearDynamicMap.
+
 // The index, from 1 to 254, of the value nearest to x or of one beside it, computed from the decade
 // and the place in it. A search of the values takes three times as long.
-JACKSCREW_ROW int32_t dynamic_code_guess(const DynamicMap& map, float x) {
+template <class Map>
+JACKSCREW_ROW int32_t dynamic_code_guess(const Map& map, float x) {
   const float magnitude = row_min(__builtin_fabsf(x), 1.0f);  // 1 for NaN
   float slope = map.decades[0].slope;
   float shift = map.decades[0].shift;
@@ -44,7 +54,8 @@ JACKSCREW_ROW int32_t dynamic_code_guess(const DynamicMap& map, float x) {
 }
 
 // The value nearest to x, the lower of two that are equally near.
-JACKSCREW_ROW int32_t dynamic_code(const DynamicMap& map, float x) {
+template <class Map>
+JACKSCREW_ROW int32_t dynamic_code(const Map& map, float x) {
   const int32_t guess = dynamic_code_guess(map, x);
   const float value = map.values[guess];
   const int32_t up = x > 0.5f * (value + map.values[guess + 1]) ? 1 : 0;
@@ -53,7 +64,8 @@ JACKSCREW_ROW int32_t dynamic_code(const DynamicMap& map, float x) {
 }
 
 // The nearest value on x's own side of 0: a nonzero x neither becomes 0 nor changes its sign.
-JACKSCREW_ROW int32_t dynamic_code_keeping_sign(const DynamicMap& map, float x) {
+template <class Map>
+JACKSCREW_ROW int32_t dynamic_code_keeping_sign(const Map& map, float x) {
   const int32_t code = dynamic_code(map, x);
   const int32_t lowest = x > 0.0f ? map.zero + 1 : 0;
   const int32_t highest = x < 0.0f ? map.zero - 1 : 255;
@@ -63,7 +75,8 @@ JACKSCREW_ROW int32_t dynamic_code_keeping_sign(const DynamicMap& map, float x) 
 
 // Stochastic rounding: one of the two values around x, chosen by `uniform` in [0, 1) so that the
 // expected value is x.
-JACKSCREW_ROW int32_t dynamic_code(const DynamicMap& map, float x, float uniform) {
+template <class Map>
+JACKSCREW_ROW int32_t dynamic_code(const Map& map, float x, float uniform) {
   const int32_t guess = dynamic_code_guess(map, x);
   const int32_t up = map.values[guess + 1] <= x ? 1 : 0;
   const int32_t down = map.values[guess] > x ? 1 : 0;

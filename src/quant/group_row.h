@@ -119,8 +119,8 @@ JACKSCREW_ROW float round_to_integer(float value, float uniform) {
 // whose groups are multiples of eight elements, if it says
 //   template <class Team>
 //   auto eights(const Team&) const
-//     f(group, element, float (&to)[8]): the values of eight elements of a group, from a multiple
-//     of eight; all threads of a team call it together
+//     f(group, element, put): put(i, value) for i in [0, 8), for eight elements of a group from a
+//     multiple of eight on; all threads of a team call it together
 //   const void* first_code() const  // codes are read eight at a time from here
 template <class Team, class Codec>
 concept DecodesEights = Team::kHasEights && requires(const Team& team, const Codec& codec) {
@@ -131,7 +131,7 @@ concept DecodesEights = Team::kHasEights && requires(const Team& team, const Cod
 template <class Byte, class Put>
 JACKSCREW_ROW void each_of_eight_bytes(const Byte* bytes, const Put& put) {
   const uint64_t word = *reinterpret_cast<const uint64_t*>(bytes);
-  for (int64_t i = 0; i < 8; ++i) {
+  for (uint32_t i = 0; i < 8; ++i) {
     put(i, static_cast<int32_t>(static_cast<Byte>(static_cast<uint8_t>(word >> (8 * i)))));
   }
 }
@@ -150,9 +150,8 @@ struct DecodeGroups {
   JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
     const int64_t source = indices != nullptr ? indices[row] : first_row + row;
     if constexpr (DecodesEights<Team, Codec>) {
-      if (layout.cols % 8 == 0 && layout.group % 8 == 0 &&
-          team.can_load_eight(codec.first_code())) {
-        decode_eights(team, source, row);
+      if (out_bf16 ? decode_eights(team, source, static_cast<bf16*>(out) + row * out_stride)
+                   : decode_eights(team, source, static_cast<float*>(out) + row * out_stride)) {
         return;
       }
     }
@@ -169,23 +168,26 @@ struct DecodeGroups {
   }
 
  private:
-  template <class Team>
-  JACKSCREW_ROW void decode_eights(const Team& team, int64_t source, int64_t row) const {
+  // False where rows, groups or their places are not multiples of eight elements.
+  template <class Team, class Element>
+  JACKSCREW_ROW bool decode_eights(const Team& team, int64_t source, Element* to) const {
+    if (layout.cols % 8 != 0 || layout.group % 8 != 0 ||
+        !team.can_have_eights(codec.first_code(), to)) {
+      return false;
+    }
     const int64_t first = source * layout.cols;
     const int64_t place = layout.row_groups > 0 ? 0 : first;
     const int64_t first_group = place / layout.group + source * layout.row_groups;
     const auto of_group = static_cast<uint32_t>(layout.group);
     const auto skipped = static_cast<uint32_t>(place % layout.group);
     const auto eights = codec.eights(team);
-    const auto decode = [&](uint32_t column, float(&to)[8]) {
-      eights(first_group + (skipped + column) / of_group, first + column, to);
-    };
-    const auto count = static_cast<uint32_t>(layout.cols);
-    if (out_bf16) {
-      team.each_eight(count, decode, static_cast<bf16*>(out) + row * out_stride);
-    } else {
-      team.each_eight(count, decode, static_cast<float*>(out) + row * out_stride);
-    }
+    team.each_eight(
+        static_cast<uint32_t>(layout.cols),
+        [&](uint32_t column, const auto& put) {
+          eights(first_group + (skipped + column) / of_group, first + column, put);
+        },
+        to);
+    return true;
   }
 };
 

@@ -35,11 +35,11 @@ struct Int4AffineCodec {
   JACKSCREW_ROW const void* first_code() const { return codes; }
   template <class Team>
   JACKSCREW_ROW auto eights(const Team&) const {
-    return [this](int64_t group, int64_t element, float(&to)[8]) {
+    return [this](int64_t group, int64_t element, const auto& put) {
       const float scale = scales[group];
       const auto zero = static_cast<int32_t>(zeros[group]);
       each_of_eight_nibbles(codes + element / 2, [&](uint32_t i, uint32_t code) {
-        to[i] = scale * static_cast<float>(static_cast<int32_t>(code) - zero);
+        put(i, scale * static_cast<float>(static_cast<int32_t>(code) - zero));
       });
     };
   }

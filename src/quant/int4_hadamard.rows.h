@@ -36,9 +36,9 @@ struct Int4HadamardCodec {
   JACKSCREW_ROW const void* first_code() const { return codes; }
   template <class Team>
   JACKSCREW_ROW auto eights(const Team&) const {
-    return [this](int64_t, int64_t element, float(&to)[8]) {
+    return [this](int64_t, int64_t element, const auto& put) {
       each_of_eight_nibbles(codes + element / 2, [&](uint32_t i, uint32_t code) {
-        to[i] = static_cast<float>(static_cast<int32_t>(code) - kZero);
+        put(i, static_cast<float>(static_cast<int32_t>(code) - kZero));
       });
     };
   }

@@ -21,10 +21,10 @@ struct Int8Codec {
   JACKSCREW_ROW const void* first_code() const { return codes; }
   template <class Team>
   JACKSCREW_ROW auto eights(const Team&) const {
-    return [this](int64_t group, int64_t element, float(&to)[8]) {
+    return [this](int64_t group, int64_t element, const auto& put) {
       const float scale = scales[group];
       each_of_eight_bytes(codes + element,
-                          [&](int64_t i, int32_t q) { to[i] = scale * static_cast<float>(q); });
+                          [&](uint32_t i, int32_t q) { put(i, scale * static_cast<float>(q)); });
     };
   }
 

@@ -25,10 +25,10 @@ struct Int8AbsmaxCodec {
   JACKSCREW_ROW const void* first_code() const { return codes; }
   template <class Team>
   JACKSCREW_ROW auto eights(const Team&) const {
-    return [this](int64_t group, int64_t element, float(&to)[8]) {
+    return [this](int64_t group, int64_t element, const auto& put) {
       const float largest = absmax[group];
-      each_of_eight_bytes(codes + element, [&](int64_t i, int32_t q) {
-        to[i] = static_cast<float>(q) * largest * kInverse;
+      each_of_eight_bytes(codes + element, [&](uint32_t i, int32_t q) {
+        put(i, static_cast<float>(q) * largest * kInverse);
       });
     };
   }

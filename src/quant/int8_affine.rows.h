@@ -25,11 +25,11 @@ struct Int8AffineCodec {
   JACKSCREW_ROW const void* first_code() const { return codes; }
   template <class Team>
   JACKSCREW_ROW auto eights(const Team&) const {
-    return [this](int64_t group, int64_t element, float(&to)[8]) {
+    return [this](int64_t group, int64_t element, const auto& put) {
       const float scale = scales[group];
       const auto zero = static_cast<int32_t>(zeros[group]);
-      each_of_eight_bytes(codes + element, [&](int64_t i, int32_t q) {
-        to[i] = scale * static_cast<float>(q - zero);
+      each_of_eight_bytes(codes + element, [&](uint32_t i, int32_t q) {
+        put(i, scale * static_cast<float>(q - zero));
       });
     };
   }

@@ -66,10 +66,10 @@ struct Nf4Codec {
   template <class Team>
   JACKSCREW_ROW auto eights(const Team& team) const {
     return [this, table = team.shared_table(book.values)](int64_t group, int64_t element,
-                                                          float(&to)[8]) {
+                                                          const auto& put) {
       const float s = scale(group);
       each_of_eight_nibbles(codes + element / 2,
-                            [&](uint32_t i, uint32_t code) { to[i] = s * table[code]; });
+                            [&](uint32_t i, uint32_t code) { put(i, s * table[code]); });
     };
   }
 

@@ -11,8 +11,16 @@ namespace {
 template <class From, class To>
 void convert(Ops& ops, const From* from, int64_t from_stride, const int32_t* indices,
              const Tensor& to) {
+  const int64_t width = to.cols();
+  if (indices == nullptr && from_stride == width && to.row_stride() == width) {
+    const LongRows same = long_rows(to.rows(), width);
+    ops.launch(
+        ConvertRows<From, To>{from, nullptr, to.data<To>(), same.width, same.width, same.width},
+        same.rows);
+    return;
+  }
   ops.launch(
-      ConvertRows<From, To>{from, indices, to.data<To>(), to.cols(), from_stride, to.row_stride()},
+      ConvertRows<From, To>{from, indices, to.data<To>(), width, from_stride, to.row_stride()},
       to.rows());
 }
 

@@ -40,6 +40,24 @@ __device__ inline uint16_t* dynamic_halves() {
   return reinterpret_cast<uint16_t*>(dynamic_floats());
 }
 
+// Stores 4, 8 or 16 bytes at once in global memory, at a multiple of as many. Left to itself the
+// compiler takes words apart.
+template <int kWords>
+__device__ inline void store_words(const uint32_t (&words)[kWords], void* to) {
+  static_assert(kWords == 1 || kWords == 2 || kWords == 4);
+  if constexpr (kWords == 4) {
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)),
+                 "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+                 : "memory");
+  } else if constexpr (kWords == 2) {
+    asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(to)),
+                 "r"(words[0]), "r"(words[1])
+                 : "memory");
+  } else {
+    *static_cast<uint32_t*>(to) = words[0];
+  }
+}
+
 // 2^x to about 2 ulp; 0 for -infinity.
 __device__ inline float exp2_approximate(float x) {
   float power;

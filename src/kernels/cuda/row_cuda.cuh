@@ -35,45 +35,47 @@ struct alignas(kCount * sizeof(Element)) Piece {
   Element elements[kCount];
 };
 
-// Two floats at a time where the hardware rounds two at a time.
+// Stores kCount floats as elements of another type, at a multiple of their bytes.
 template <int kCount>
-__device__ void narrow(const float (&values)[kCount], Piece<float, kCount>& to) {
-  for (int i = 0; i < kCount; ++i) to.elements[i] = values[i];
+__device__ void store_piece(const float (&values)[kCount], float* to) {
+  uint32_t words[kCount];
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) words[i] = float_bits(values[i]);
+  store_words(words, to);
 }
 template <int kCount>
-__device__ void narrow(const float (&values)[kCount], Piece<f16, kCount>& to) {
-  for (int i = 0; i < kCount; ++i) to.elements[i] = to_f16(values[i]);
-}
-template <int kCount>
-__device__ void narrow(const float (&values)[kCount], Piece<bf16, kCount>& to) {
-  for (int i = 0; i < kCount; i += 2) {
-    const uint32_t pair = pack_bf16(values[i], i + 1 < kCount ? values[i + 1] : 0.0f);
-    to.elements[i] = bf16{static_cast<uint16_t>(pair)};
-    if (i + 1 < kCount) to.elements[i + 1] = bf16{static_cast<uint16_t>(pair >> 16)};
+__device__ void store_piece(const float (&values)[kCount], bf16* to) {
+  if constexpr (kCount == 1) {
+    *to = bf16{static_cast<uint16_t>(pack_bf16(values[0], 0.0f))};
+  } else {  // the hardware rounds two at a time
+    uint32_t words[kCount / 2];
+#pragma unroll
+    for (int i = 0; i < kCount / 2; ++i) words[i] = pack_bf16(values[2 * i], values[2 * i + 1]);
+    store_words(words, to);
   }
+}
+template <int kCount>
+__device__ void store_piece(const float (&values)[kCount], f16* to) {
+  for (int i = 0; i < kCount; ++i) to[i] = to_f16(values[i]);
 }
 
 // kCount elements of an operand of Team::elementwise, in registers.
 template <class Operand, int kCount>
 struct Held {
-  using Stored = Piece<std::remove_const_t<typename Operand::Element>, kCount>;
+  using Loaded = Piece<std::remove_const_t<typename Operand::Element>, kCount>;
   Operand operand;
   int64_t first;
   float values[kCount];
 
   __device__ Held(const Operand& of, int64_t i) : operand(of), first(i) {
     if constexpr (Operand::kReads) {
-      const Stored loaded = *reinterpret_cast<const Stored*>(of.at + i);
+      const Loaded loaded = *reinterpret_cast<const Loaded*>(of.at + i);
 #pragma unroll
       for (int k = 0; k < kCount; ++k) values[k] = to_float(loaded.elements[k]);
     }
   }
   __device__ void put() const {
-    if constexpr (Operand::kWrites) {
-      Stored stored;
-      narrow(values, stored);
-      *reinterpret_cast<Stored*>(operand.at + first) = stored;
-    }
+    if constexpr (Operand::kWrites) store_piece(values, operand.at + first);
   }
 };
 
@@ -162,19 +164,26 @@ struct TeamOf {
   static constexpr bool kHasDot = false;
 
   static constexpr bool kHasEights = true;
-  __device__ static bool can_load_eight(const void* codes) {
-    return reinterpret_cast<uintptr_t>(codes) % 8 == 0;
+  // Whether codes can be loaded, and values stored, eight at a time.
+  template <class Element>
+  __device__ static bool can_have_eights(const void* codes, const Element* out) {
+    return reinterpret_cast<uintptr_t>(codes) % 8 == 0 &&
+           begins_at_multiple<kWidestBytes / sizeof(Element)>(reads(out));
   }
   // Calls f(i, values) for i = 0, 8, ... below n, a multiple of 8, and writes the values to out[i],
   // ..., out[i + 7]. f is called by whole teams: where n ends it repeats the first elements.
   template <class F, class Element>
   __device__ void each_eight(uint32_t n, F f, Element* out) const {
-    const bool aligned = begins_at_multiple<kWidestBytes / sizeof(Element)>(writes(out));
+    constexpr int kCount = kWidestBytes / sizeof(Element);
     for (uint32_t first = 0; first < n; first += 8 * kSize) {
       const uint32_t i = first + 8 * thread();
-      float values[8];
-      f(i < n ? i : 0, values);
-      if (i < n) store_eight(values, out + i, aligned);
+      float values[8 / kCount][kCount];
+      f(i < n ? i : 0, [&](uint32_t k, float value) { values[k / kCount][k % kCount] = value; });
+      if (i >= n) continue;
+#pragma unroll
+      for (int part = 0; part < 8 / kCount; ++part) {
+        store_piece(values[part], out + i + part * kCount);
+      }
     }
     barrier();
   }
@@ -197,7 +206,9 @@ struct TeamOf {
     const Byte* from;
     __device__ int32_t operator[](int64_t i) const { return from[i]; }
   };
-  __device__ float half(f16 value) const { return to_float(value); }
+  __device__ float half(f16 value) const {
+    return to_float(value);
+  }
   template <class Byte>
   __device__ Int32x16<Byte> sixteen(const Byte* from) const {
     return {from};
@@ -312,7 +323,11 @@ struct TeamOf {
     RandomStream stream;
     uint64_t index;
     __device__ uint32_t operator[](int64_t i) const {
-      return stream.four(16 * index + static_cast<uint64_t>(i % 16)).x[i / 16];
+      const auto four = stream.four(16 * index + static_cast<uint64_t>(i % 16));
+      // Chosen, not indexed: an index would put them into memory.
+      const uint32_t low = (i & 16) == 0 ? four.x[0] : four.x[1];
+      const uint32_t high = (i & 16) == 0 ? four.x[2] : four.x[3];
+      return (i & 32) == 0 ? low : high;
     }
   };
   __device__ RandomBits64 sixty_four(const RandomStream& stream, uint64_t index) const {
@@ -360,21 +375,6 @@ struct TeamOf {
     return reinterpret_cast<uintptr_t>(operand.at) %
                sizeof(Piece<std::remove_const_t<typename Operand::Element>, kCount>) ==
            0;
-  }
-  template <class Element>
-  __device__ static void store_eight(const float (&values)[8], Element* out, bool aligned) {
-    constexpr int kCount = kWidestBytes / sizeof(Element);
-    for (int at = 0; at < 8; at += kCount) {
-      float part[kCount];
-      for (int k = 0; k < kCount; ++k) part[k] = values[at + k];
-      Piece<Element, kCount> piece;
-      narrow(part, piece);
-      if (aligned) {
-        *reinterpret_cast<Piece<Element, kCount>*>(out + at) = piece;
-      } else {
-        for (int k = 0; k < kCount; ++k) out[at + k] = piece.elements[k];
-      }
-    }
   }
   // All is loaded before anything is stored: operands may be the same memory.
   template <int kCount, class F, class... Values>

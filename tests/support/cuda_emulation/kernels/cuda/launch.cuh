@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <stdexcept>
+#include <string>
 #include <type_traits>
 
 #include "base/half.h"
@@ -119,6 +121,15 @@ inline float* dynamic_floats() {
 }
 inline uint16_t* dynamic_halves() {
   return reinterpret_cast<uint16_t*>(dynamic_floats());
+}
+
+template <int kWords>
+void store_words(const uint32_t (&words)[kWords], void* to) {
+  static_assert(kWords == 1 || kWords == 2 || kWords == 4);
+  if (reinterpret_cast<uintptr_t>(to) % sizeof words != 0) {
+    throw std::logic_error("a store of " + std::to_string(sizeof words) + " bytes is misaligned");
+  }
+  std::memcpy(to, words, sizeof words);
 }
 
 inline float exp2_approximate(float x) {

@@ -1,192 +1,43 @@
-// Attention on tensor cores. A warp has 16 rows of its block's tile, the height of a tensor core's
-// product. Operands are rounded to bf16; sums and softmax are f32. Sums are taken in an order that
-// the shapes fix, and no two blocks write to one place: results repeat bit for bit.
+// Attention on tensor cores. A block has a tile of queries or keys, of which a warp has some rows,
+// and goes through tiles of the other kind while the next one is on its way. Operands are rounded
+// to bf16; sums and softmax are f32. Sums are taken in an order that the shapes fix, and no two
+// blocks write to one place: results repeat bit for bit.
 #include "kernels/cuda/attention_bf16.h"
 
-#include "kernels/cuda/attention_tiles.cuh"
-#include "kernels/row_math.h"
+#include "kernels/cuda/attention_bf16_tiles.cuh"
 
 namespace jackscrew::cuda {
 
 namespace {
 
-constexpr int kRows = 16;  // of a warp
-constexpr int kWarps = 4;
-constexpr int kTile = kRows * kWarps;
-constexpr int kThreads = kWarps * kWarp;
+constexpr int kThreads = kAttentionThreads;
 constexpr float kLog2E = 1.44269504f;  // exponentials are powers of 2, which the hardware has
-constexpr float kLn2 = 0.693147181f;
-constexpr float kUnseen = -__builtin_huge_valf();  // a score whose weight is 0
+// Below every score, and finite times any scale: the maximum of no scores.
+constexpr float kNoScore = -1e30f;
 
-// Sizes for heads of up to kHeadDim elements; those beyond the head are 0.
+// Sizes for heads of up to kHeadDim elements; those beyond the head are 0. Every matrix from shared
+// memory is to serve two products of a warp, which takes 32 rows; of larger heads registers hold
+// the sums of 16. Tiles are as small as to leave two blocks to an SM's registers, and within the
+// 99 KiB that a block may have on every GPU since Ampere.
 template <int kHeadDim>
 struct Sizes {
-  // Elements from row to row of a tile in shared memory, 16 bytes more than a row: 16 bytes of each
-  // of eight rows fall into different banks.
-  static constexpr int kPitch = kHeadDim + 8;
-  // Rows of the tiles that a block goes through: few enough that a thread's share of all sums fits
-  // into its registers, and the tiles into the 99 KiB that every GPU since Ampere has.
+  static constexpr int kWarpRows = kHeadDim > 128 ? 16 : 32;
+  static constexpr int kTile = kAttentionWarps * kWarpRows;  // of forward and backward_queries
+  static constexpr int kTileHalves = kTile * kHeadDim;
   static constexpr int kKeysForward = 64;
-  static constexpr int kKeysBackward = 32;
-  static constexpr int kQueriesBackward = kHeadDim > 128 ? 16 : 32;
-  // Elements of a row of dk and dv that a block sums; there is a block for each part.
-  static constexpr int kPart = kHeadDim > 128 ? 128 : kHeadDim;
-  static constexpr int kParts = kHeadDim / kPart;
+  static constexpr int kKeysBackward = kHeadDim > 128 ? 16 : 32;
+
+  // backward_keys has two warps for the same keys: for scores each takes half of the queries, for
+  // sums half of a row.
+  static constexpr int kKeys = 2 * kWarpRows;
+  static constexpr int kQueries = kHeadDim > 128 ? 32 : 64;
+  static constexpr int kScorePitch = 64;  // halves from row to row of a tile of scores
+
+  static constexpr int kForwardBytes = 2 * (kTile + 2 * kKeysForward) * kHeadDim;
+  static constexpr int kQueriesBytes = 2 * (2 * kTile + 4 * kKeysBackward) * kHeadDim;
+  static constexpr int kKeysBytes =
+      2 * (2 * kKeys + 3 * kQueries) * kHeadDim + 2 * 2 * kKeys * kScorePitch + 4 * 4 * kQueries;
 };
-
-// A thread's share of a product's result, a fragment for every 8 columns. Element i of a fragment
-// is in row row_of(i) of the warp's rows and column column_of(i) of the fragment.
-template <int kColumns>
-using Fragments = float[kColumns / 8][4];
-
-__device__ int lane() {
-  return static_cast<int>(threadIdx.x) % kWarp;
-}
-__device__ int warp_row() {
-  return static_cast<int>(threadIdx.x) / kWarp * kRows;
-}
-__device__ int row_of(int i) {
-  return lane() / 4 + i / 2 * 8;
-}
-__device__ int column_of(int i) {
-  return lane() % 4 * 2 + i % 2;
-}
-
-// Reductions over the four threads that share a row.
-__device__ float row_total(float value) {
-  value += __shfl_xor_sync(0xFFFFFFFFu, value, 1);
-  return value + __shfl_xor_sync(0xFFFFFFFFu, value, 2);
-}
-__device__ float row_largest(float value) {
-  value = row_max(value, __shfl_xor_sync(0xFFFFFFFFu, value, 1));
-  return row_max(value, __shfl_xor_sync(0xFFFFFFFFu, value, 2));
-}
-
-// Two elements as one word of bf16, `low` in the low half.
-__device__ uint32_t pack(float low, float high) {
-  return pack_bf16(low, high);
-}
-__device__ uint32_t pack(bf16 low, bf16 high) {
-  return low.bits | static_cast<uint32_t>(high.bits) << 16;
-}
-
-// A thread's widest load, and the same elements as bf16.
-template <class Element>
-struct alignas(16) Piece {
-  static constexpr int kElements = 16 / sizeof(Element);
-  Element values[kElements];
-};
-template <int kElements>
-struct alignas(2 * kElements) Packed {
-  uint32_t words[kElements / 2];
-};
-
-// A head's rows in memory.
-template <class Element>
-struct Head {
-  const Element* first;  // of the sequence's first row
-  int64_t stride;
-  int64_t rows;
-  int dim;
-
-  __device__ bool is_aligned() const {
-    const auto address =
-        reinterpret_cast<uintptr_t>(first) | static_cast<uintptr_t>(stride) * sizeof(Element);
-    return address % sizeof(Piece<Element>) == 0;
-  }
-};
-
-// Loads rows [begin, begin + kCount) of a head into shared memory as bf16; zeros beyond the head.
-template <int kHeadDim, int kCount, class Element>
-__device__ void load(const Head<Element>& head, int64_t begin, uint16_t* tile) {
-  constexpr int kElements = Piece<Element>::kElements;
-  constexpr int kPieces = kHeadDim / kElements;
-  const bool aligned = head.is_aligned();
-#pragma unroll 4
-  for (int i = static_cast<int>(threadIdx.x); i < kCount * kPieces; i += kThreads) {
-    const int row = i / kPieces;
-    const int column = i % kPieces * kElements;
-    const int there = begin + row < head.rows ? head.dim - column : 0;
-    const Element* from = head.first + (begin + row) * head.stride + column;
-    Piece<Element> piece{};
-    if (aligned && there >= kElements) {
-      piece = *reinterpret_cast<const Piece<Element>*>(from);
-    } else {
-      for (int e = 0; e < kElements && e < there; ++e) piece.values[e] = from[e];
-    }
-    Packed<kElements> packed;
-#pragma unroll
-    for (int w = 0; w < kElements / 2; ++w) {
-      packed.words[w] = pack(piece.values[2 * w], piece.values[2 * w + 1]);
-    }
-    *reinterpret_cast<Packed<kElements>*>(tile + row * Sizes<kHeadDim>::kPitch + column) = packed;
-  }
-}
-
-// sums = the warp's rows of tile `left` times the transposed rows of tile `right`.
-template <int kHeadDim, int kOther>
-__device__ void multiply_rows(const uint16_t* left, const uint16_t* right,
-                              Fragments<kOther>& sums) {
-  constexpr int kPitch = Sizes<kHeadDim>::kPitch;
-  const uint16_t* a_row = left + (warp_row() + lane() % 16) * kPitch + lane() / 16 * 8;
-  const uint16_t* b_row = right + (lane() / 16 * 8 + lane() % 8) * kPitch + lane() / 8 % 2 * 8;
-#pragma unroll
-  for (int n = 0; n < kOther / 8; ++n) {
-    for (int i = 0; i < 4; ++i) sums[n][i] = 0.0f;
-  }
-#pragma unroll
-  for (int depth = 0; depth < kHeadDim; depth += 16) {
-    uint32_t a[4];
-    load_matrices(a, a_row + depth);
-#pragma unroll
-    for (int n = 0; n < kOther; n += 16) {
-      uint32_t b[4];
-      load_matrices(b, b_row + n * kPitch + depth);
-      mma_bf16(sums[n / 8], a, b[0], b[1]);
-      mma_bf16(sums[n / 8 + 1], a, b[2], b[3]);
-    }
-  }
-}
-
-// sums += weights times kColumns columns of a tile. The fragments of a result, once rounded, are
-// those of a left operand.
-template <int kHeadDim, int kOther, int kColumns>
-__device__ void add_weighted(const Fragments<kOther>& weights, const uint16_t* columns,
-                             Fragments<kColumns>& sums) {
-  constexpr int kPitch = Sizes<kHeadDim>::kPitch;
-  const uint16_t* b_row = columns + lane() % 16 * kPitch + lane() / 16 * 8;
-#pragma unroll
-  for (int depth = 0; depth < kOther; depth += 16) {
-    const float(&low)[4] = weights[depth / 8];
-    const float(&high)[4] = weights[depth / 8 + 1];
-    const uint32_t a[4] = {pack_bf16(low[0], low[1]), pack_bf16(low[2], low[3]),
-                           pack_bf16(high[0], high[1]), pack_bf16(high[2], high[3])};
-#pragma unroll
-    for (int n = 0; n < kColumns; n += 16) {
-      uint32_t b[4];
-      load_matrices_transposed(b, b_row + depth * kPitch + n);
-      mma_bf16(sums[n / 8], a, b[0], b[1]);
-      mma_bf16(sums[n / 8 + 1], a, b[2], b[3]);
-    }
-  }
-}
-
-// Stores the warp's rows. `head` is the head in the tile's first row; the tile has `rows` rows.
-template <int kColumns, class Element>
-__device__ void store(const Fragments<kColumns>& sums, Element* head, int64_t stride, int64_t rows,
-                      int64_t columns) {
-#pragma unroll
-  for (int n = 0; n < kColumns / 8; ++n) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int64_t row = warp_row() + row_of(i);
-      const int64_t column = n * 8 + column_of(i);
-      if (row < rows && column < columns) {
-        head[row * stride + column] = from_float<Element>(sums[n][i]);
-      }
-    }
-  }
-}
 
 // The heads of a sequence.
 template <class Element>
@@ -195,12 +46,12 @@ struct Heads {
   const Sequence& sequence;
 
   __device__ Head<Element> of_queries(const Element* data, int64_t stride, int64_t head) const {
-    return {data + sequence.first_q * stride + head * args.head_dim, stride, sequence.length_q,
-            static_cast<int>(args.head_dim)};
+    return {data + sequence.first_q * stride + head * args.head_dim, stride,
+            static_cast<int>(sequence.length_q), static_cast<int>(args.head_dim)};
   }
   __device__ Head<Element> of_keys(const Element* data, int64_t stride, int64_t head) const {
-    return {data + sequence.first_k * stride + head * args.head_dim, stride, sequence.length_k,
-            static_cast<int>(args.head_dim)};
+    return {data + sequence.first_k * stride + head * args.head_dim, stride,
+            static_cast<int>(sequence.length_k), static_cast<int>(args.head_dim)};
   }
   __device__ auto q(int64_t head) const { return of_queries(args.q, args.q_stride, head); }
   __device__ auto dout(int64_t head) const { return of_queries(args.dout, args.dout_stride, head); }
@@ -208,258 +59,387 @@ struct Heads {
   __device__ auto v(int64_t head) const { return of_keys(args.v, args.v_stride, head); }
 };
 
+// The softmax of the rows of a warp as far as they have come: a thread's four rows of 32, or two.
+template <int kRows>
+struct Softmax {
+  static constexpr int kFragments = kRows / kFragmentRows;
+  float largest[kFragments][2];
+  float total[kFragments][2] = {};  // of the thread's columns
+
+  __device__ Softmax() {
+    for (auto& rows : largest) rows[0] = rows[1] = kNoScore;
+  }
+
+  // Turns scores into weights, powers of 2, and rescales what was summed with earlier ones.
+  template <int kKeys, int kHeadDim>
+  __device__ void add(float scale, Fragments<kRows, kKeys>& scores,
+                      Fragments<kRows, kHeadDim>& out) {
+#pragma unroll
+    for (int m = 0; m < kFragments; ++m) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        float now = largest[m][r];
+#pragma unroll
+        for (int n = 0; n < kKeys / 8; ++n) {
+          now = row_max(now, row_max(scores[m][n][2 * r], scores[m][n][2 * r + 1]));
+        }
+        now = row_largest(now);
+        const float shrink = exp2_approximate(scale * (largest[m][r] - now));
+        largest[m][r] = now;
+        const float shift = scale * now;
+        float sum = total[m][r] * shrink;
+#pragma unroll
+        for (int n = 0; n < kKeys / 8; ++n) {
+#pragma unroll
+          for (int i = 2 * r; i < 2 * r + 2; ++i) {
+            scores[m][n][i] = exp2_approximate(scale * scores[m][n][i] - shift);
+            sum += scores[m][n][i];
+          }
+        }
+        total[m][r] = sum;
+#pragma unroll
+        for (int n = 0; n < kHeadDim / 8; ++n) {
+          out[m][n][2 * r] *= shrink;
+          out[m][n][2 * r + 1] *= shrink;
+        }
+      }
+    }
+  }
+};
+
 // One block per tile of queries and head.
 template <int kHeadDim, class Element>
-__global__ void __launch_bounds__(kThreads) forward(const Attention<Element> args) {
-  constexpr int kKeys = Sizes<kHeadDim>::kKeysForward;
-  constexpr int kPitch = Sizes<kHeadDim>::kPitch;
-  const TilePosition place = find_tile<kTile>(args.cu_seqlens_q, args.sequences, blockIdx.x);
+__global__ void __launch_bounds__(kThreads, 2) forward(const Attention<Element> args) {
+  using Size = Sizes<kHeadDim>;
+  constexpr int kRows = Size::kWarpRows;
+  constexpr int kKeys = Size::kKeysForward;
+  const int64_t head = blockIdx.x % args.num_heads;
+  const TilePosition place = find_tile_from_end<Size::kTile>(args.cu_seqlens_q, args.sequences,
+                                                             blockIdx.x / args.num_heads);
   if (place.sequence < 0) return;
   const Sequence sequence(args, place.sequence);
   const Heads<Element> heads{args, sequence};
-  const int64_t head = blockIdx.y;
   const int64_t kv_head = head / (args.num_heads / args.num_kv_heads);
-  uint16_t* q_tile = dynamic_halves();         // [kTile, kPitch]
-  uint16_t* k_tile = q_tile + kTile * kPitch;  // [kKeys, kPitch]
-  uint16_t* v_tile = k_tile + kKeys * kPitch;  // [kKeys, kPitch]
-  load<kHeadDim, kTile>(heads.q(head), place.first, q_tile);
+  uint16_t* q_tile = dynamic_halves();                                // [kTile, kHeadDim]
+  uint16_t* k_tile = q_tile + Size::kTileHalves;                      // [kKeys, kHeadDim]
+  uint16_t* v_tile = k_tile + kKeys * kHeadDim;                       // [kKeys, kHeadDim]
+  const auto first = static_cast<int>(place.first) + warp() * kRows;  // of the warp's queries
+  const int rows = static_cast<int>(sequence.length_q) - first;
+  const Head<Element> keys_there = heads.k(kv_head);
+  const Head<Element> values_there = heads.v(kv_head);
+  const auto end = static_cast<int>(sequence.end_of_keys(place.first, Size::kTile));
+  auto begin = static_cast<int>(sequence.first_keys(place.first, kKeys));
+  const RowsOf<kHeadDim> queries(q_tile, warp() * kRows);
   const float scale = args.scale * kLog2E;
-  const int64_t keys = sequence.end_of_keys(place.first, kTile);
-  float largest[2] = {kLowestScore, kLowestScore};  // of the thread's two rows
-  float total[2] = {};                              // of the thread's columns
-  Fragments<kHeadDim> out = {};
-  for (int64_t begin = sequence.first_keys(place.first, kKeys); begin < keys; begin += kKeys) {
-    __syncthreads();
-    load<kHeadDim, kKeys>(heads.k(kv_head), begin, k_tile);
-    load<kHeadDim, kKeys>(heads.v(kv_head), begin, v_tile);
-    __syncthreads();
-    Fragments<kKeys> scores;
-    multiply_rows<kHeadDim, kKeys>(q_tile, k_tile, scores);
-    const bool all_see = sequence.all_see(place.first, kTile, begin, kKeys);
-    float now[2] = {largest[0], largest[1]};
-#pragma unroll
-    for (int n = 0; n < kKeys / 8; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int64_t query = place.first + warp_row() + row_of(i);
-        const bool sees = all_see || sequence.sees(query, begin + n * 8 + column_of(i));
-        scores[n][i] = sees ? scale * scores[n][i] : kUnseen;
-        now[i / 2] = row_max(now[i / 2], scores[n][i]);
-      }
+  Softmax<kRows> softmax;
+  Fragments<kRows, kHeadDim> out = {};
+  load<kHeadDim, Size::kTile>(heads.q(head), static_cast<int>(place.first), q_tile);
+  load<kHeadDim, kKeys>(keys_there, begin, k_tile);
+  commit_copies();
+  for (; begin < end; begin += kKeys) {
+    wait_for_copies<0>();
+    __syncthreads();  // the keys are there, and nobody needs the values before
+    load<kHeadDim, kKeys>(values_there, begin, v_tile);
+    commit_copies();
+    const Sight sight(sequence, first, begin);
+    const bool works = rows > 0 && !sight.none_see(kRows, kKeys);
+    Fragments<kRows, kKeys> scores;
+    if (works) {
+      multiply_rows<kHeadDim, kRows, kKeys>(queries, k_tile, 0, scores);
+      if (!sight.all_see(kRows, kKeys)) hide_unseen<true, kRows, kKeys>(sight, scores);
+      softmax.template add<kKeys, kHeadDim>(scale, scores, out);
     }
-    float shrink[2];
+    wait_for_copies<0>();
+    __syncthreads();  // the values are there, and nobody needs the keys
+    if (begin + kKeys < end) load<kHeadDim, kKeys>(keys_there, begin + kKeys, k_tile);
+    commit_copies();
+    if (works) {
+      add_columns<kHeadDim, kKeys, kRows, kHeadDim>(Rounded<kRows, kKeys>{scores}, v_tile, 0, out);
+    }
+  }
+  const int64_t token = sequence.first_q + first;
+#pragma unroll
+  for (int m = 0; m < Softmax<kRows>::kFragments; ++m) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      now[r] = row_largest(now[r]);
-      shrink[r] = exp2_approximate(largest[r] - now[r]);
-      largest[r] = now[r];
-      total[r] *= shrink[r];
-    }
+      const float total = row_total(softmax.total[m][r]);
+      const float inverse = 1.0f / total;
 #pragma unroll
-    for (int n = 0; n < kKeys / 8; ++n) {
+      for (int n = 0; n < kHeadDim / 8; ++n) {
+        out[m][n][2 * r] *= inverse;
+        out[m][n][2 * r + 1] *= inverse;
+      }
+      const int row = m * kFragmentRows + row_of(2 * r);
+      if (lane() % 4 != 0 || row >= rows) continue;
+      args.lse[head * args.tokens_q + token + row] =
+          args.scale * softmax.largest[m][r] + logf(total);
+    }
+  }
+  store<kRows, kHeadDim>(out, args.out + token * args.out_stride + head * args.head_dim,
+                         args.out_stride, rows, static_cast<int>(args.head_dim));
+}
+
+// Turns scores into weights, and the products of dout and v into gradients of scores / scale. `lse`
+// and `delta` say for element i of fragment n of the m-th rows what their query has.
+template <int kRows, int kColumns, class Lse, class Delta>
+__device__ void weigh(float scale, const Lse& lse, const Delta& delta,
+                      Fragments<kRows, kColumns>& scores, Fragments<kRows, kColumns>& dscores) {
+#pragma unroll
+  for (int m = 0; m < kRows / kFragmentRows; ++m) {
+#pragma unroll
+    for (int n = 0; n < kColumns / 8; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        scores[n][i] = exp2_approximate(scores[n][i] - now[i / 2]);
-        total[i / 2] += scores[n][i];
+        const float weight = exp2_approximate(scale * scores[m][n][i] - kLog2E * lse(m, n, i));
+        scores[m][n][i] = weight;
+        dscores[m][n][i] = weight * (dscores[m][n][i] - delta(m, n, i));
       }
     }
-#pragma unroll
-    for (int n = 0; n < kHeadDim / 8; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) out[n][i] *= shrink[i / 2];
-    }
-    add_weighted<kHeadDim, kKeys, kHeadDim>(scores, v_tile, out);
-  }
-#pragma unroll
-  for (int r = 0; r < 2; ++r) total[r] = row_total(total[r]);
-#pragma unroll
-  for (int n = 0; n < kHeadDim / 8; ++n) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) out[n][i] /= total[i / 2];
-  }
-  const int64_t token = sequence.first_q + place.first;
-  const int64_t rows = sequence.length_q - place.first;
-  store<kHeadDim>(out, args.out + token * args.out_stride + head * args.head_dim, args.out_stride,
-                  rows, args.head_dim);
-  for (int r = 0; r < 2; ++r) {
-    const int64_t row = warp_row() + row_of(2 * r);
-    if (lane() % 4 != 0 || row >= rows) continue;
-    args.lse[head * args.tokens_q + token + row] = kLn2 * largest[r] + logf(total[r]);
   }
 }
 
-// One block per tile of keys, kv head and part of its elements: sums dk and dv over all queries, of
-// all heads that share it.
+template <int kRows, int kColumns>
+__device__ void rescale(float by, Fragments<kRows, kColumns>& values) {
+#pragma unroll
+  for (auto& rows : values) {
+#pragma unroll
+    for (auto& fragment : rows) {
+#pragma unroll
+      for (float& value : fragment) value *= by;
+    }
+  }
+}
+
+// One block per tile of keys and kv head: sums dk and dv over all queries, of all heads that share
+// it.
 template <int kHeadDim, class Element>
-__global__ void __launch_bounds__(kThreads) backward_keys(const Attention<Element> args) {
-  constexpr int kQueries = Sizes<kHeadDim>::kQueriesBackward;
-  constexpr int kPart = Sizes<kHeadDim>::kPart;
-  constexpr int kPitch = Sizes<kHeadDim>::kPitch;
-  const TilePosition place = find_tile<kTile>(args.cu_seqlens_k, args.sequences, blockIdx.x);
+__global__ void __launch_bounds__(kThreads, 2) backward_keys(const Attention<Element> args) {
+  using Size = Sizes<kHeadDim>;
+  constexpr int kRows = Size::kWarpRows;
+  constexpr int kKeys = Size::kKeys;
+  constexpr int kQueries = Size::kQueries;
+  constexpr int kHalf = kQueries / 2;  // the queries of a warp
+  constexpr int kPitch = Size::kScorePitch;
+  const int64_t kv_head = blockIdx.x % args.num_kv_heads;
+  const TilePosition place =
+      find_tile<kKeys>(args.cu_seqlens_k, args.sequences, blockIdx.x / args.num_kv_heads);
   if (place.sequence < 0) return;
   const Sequence sequence(args, place.sequence);
   const Heads<Element> heads{args, sequence};
-  const int64_t kv_head = blockIdx.y / Sizes<kHeadDim>::kParts;
-  const int64_t part = blockIdx.y % Sizes<kHeadDim>::kParts * kPart;
   const int64_t sharing = args.num_heads / args.num_kv_heads;
-  uint16_t* k_tile = dynamic_halves();               // [kTile, kPitch]
-  uint16_t* v_tile = k_tile + kTile * kPitch;        // [kTile, kPitch]
-  uint16_t* q_tile = v_tile + kTile * kPitch;        // [kQueries, kPitch]
-  uint16_t* dout_tile = q_tile + kQueries * kPitch;  // [kQueries, kPitch]
-  load<kHeadDim, kTile>(heads.k(kv_head), place.first, k_tile);
-  load<kHeadDim, kTile>(heads.v(kv_head), place.first, v_tile);
+  uint16_t* k_tile = dynamic_halves();                      // [kKeys, kHeadDim]
+  uint16_t* v_tile = k_tile + kKeys * kHeadDim;             // [kKeys, kHeadDim]
+  uint16_t* q_tiles = v_tile + kKeys * kHeadDim;            // [2, kQueries, kHeadDim]
+  uint16_t* dout_tile = q_tiles + 2 * kQueries * kHeadDim;  // [kQueries, kHeadDim]
+  uint16_t* weight_tile = dout_tile + kQueries * kHeadDim;  // [kKeys, kPitch]
+  uint16_t* dscore_tile = weight_tile + kKeys * kPitch;     // [kKeys, kPitch]
+  auto* statistics = reinterpret_cast<float*>(dscore_tile + kKeys * kPitch);  // [2, 2, kQueries]
+  const int row = warp() / 2 * kRows;     // the warp's first key in the tile
+  const int column = warp() % 2 * kHalf;  // its first query
+  const int part = warp() % 2 * (kHeadDim / 2);
+  const auto first = static_cast<int>(place.first);
+  const auto end = static_cast<int>(sequence.end_of_queries(place.first, kKeys));
+  const auto length_q = static_cast<int>(sequence.length_q);
   const float scale = args.scale * kLog2E;
-  const int64_t queries = sequence.end_of_queries(place.first, kTile);
-  Fragments<kPart> dk = {};
-  Fragments<kPart> dv = {};
-  for (int64_t head = kv_head * sharing; head < (kv_head + 1) * sharing; ++head) {
-    const float* lse = args.lse + head * args.tokens_q + sequence.first_q;
-    const float* delta = args.delta + head * args.tokens_q + sequence.first_q;
-    for (int64_t begin = place.first; begin < queries; begin += kQueries) {
-      __syncthreads();
-      load<kHeadDim, kQueries>(heads.q(head), begin, q_tile);
-      load<kHeadDim, kQueries>(heads.dout(head), begin, dout_tile);
-      __syncthreads();
-      Fragments<kQueries> weights;  // [keys, queries]
-      Fragments<kQueries> dscores;
-      multiply_rows<kHeadDim, kQueries>(k_tile, q_tile, weights);
-      multiply_rows<kHeadDim, kQueries>(v_tile, dout_tile, dscores);
-      const bool all_see = sequence.all_see(begin, kQueries, place.first, kTile);
-#pragma unroll
-      for (int n = 0; n < kQueries / 8; ++n) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int64_t query = begin + n * 8 + column_of(i);
-          const int64_t key = place.first + warp_row() + row_of(i);
-          float weight = 0.0f;
-          float dscore = 0.0f;
-          if (all_see || sequence.sees(query, key)) {
-            weight = exp2_approximate(scale * weights[n][i] - kLog2E * lse[query]);
-            dscore = args.scale * weight * (dscores[n][i] - delta[query]);
-          }
-          weights[n][i] = weight;
-          dscores[n][i] = dscore;
-        }
-      }
-      add_weighted<kHeadDim, kQueries, kPart>(weights, dout_tile + part, dv);
-      add_weighted<kHeadDim, kQueries, kPart>(dscores, q_tile + part, dk);
-    }
+  Fragments<kRows, kHeadDim / 2> dk = {};
+  Fragments<kRows, kHeadDim / 2> dv = {};
+
+  // Queries come in turns to two places, with the statistics of their rows.
+  const auto load_queries = [&](int64_t head, int begin, int turn) {
+    load<kHeadDim, kQueries>(heads.q(head), begin, q_tiles + turn * kQueries * kHeadDim);
+    const int64_t at = head * args.tokens_q + sequence.first_q;
+    float* lse = statistics + turn * 2 * kQueries;
+    load_floats<kQueries>(args.lse + at, begin, length_q, lse);
+    load_floats<kQueries>(args.delta + at, begin, length_q, lse + kQueries);
+  };
+  load<kHeadDim, kKeys>(heads.k(kv_head), first, k_tile);
+  load<kHeadDim, kKeys>(heads.v(kv_head), first, v_tile);
+  int64_t head = kv_head * sharing;
+  const int64_t last_head = head + sharing;
+  load_queries(head, first, 0);
+  commit_copies();
+  int turn = 0;
+  for (int begin = first; begin < end && head < last_head;) {
+    const bool is_last = begin + kQueries >= end;
+    const int64_t next_head = is_last ? head + 1 : head;
+    const int next = is_last ? first : begin + kQueries;
+    wait_for_copies<0>();
+    __syncthreads();  // the queries are there, and nobody needs what came before
+    load<kHeadDim, kQueries>(heads.dout(head), begin, dout_tile);
+    commit_copies();
+    if (next_head < last_head) load_queries(next_head, next, 1 - turn);
+    commit_copies();
+    const uint16_t* q_tile = q_tiles + turn * kQueries * kHeadDim;
+    const float* lse = statistics + turn * 2 * kQueries + column;
+    const float* delta = lse + kQueries;
+    Fragments<kRows, kHalf> weights;  // [keys, queries]
+    Fragments<kRows, kHalf> dscores;
+    const RowsOf<kHeadDim> keys(k_tile, row);
+    const RowsOf<kHeadDim> values(v_tile, row);
+    multiply_rows<kHeadDim, kRows, kHalf>(keys, q_tile, column, weights);
+    const Sight sight(sequence, begin + column, first + row);
+    if (!sight.all_see(kHalf, kRows)) hide_unseen<false, kRows, kHalf>(sight, weights);
+    wait_for_copies<1>();
+    __syncthreads();  // dout is there
+    multiply_rows<kHeadDim, kRows, kHalf>(values, dout_tile, column, dscores);
+    weigh<kRows, kHalf>(
+        scale, [&](int, int n, int i) { return lse[n * 8 + column_of(i)]; },
+        [&](int, int n, int i) { return delta[n * 8 + column_of(i)]; }, weights, dscores);
+    put<kPitch, kRows, kHalf>(weights, weight_tile, row, column);
+    put<kPitch, kRows, kHalf>(dscores, dscore_tile, row, column);
+    __syncthreads();
+    add_columns<kHeadDim, kQueries, kRows, kHeadDim / 2>(RowsOf<kPitch>(weight_tile, row),
+                                                         dout_tile, part, dv);
+    add_columns<kHeadDim, kQueries, kRows, kHeadDim / 2>(RowsOf<kPitch>(dscore_tile, row), q_tile,
+                                                         part, dk);
+    head = next_head;
+    begin = next;
+    turn = 1 - turn;
   }
-  const int64_t token = sequence.first_k + place.first;
-  const int64_t rows = sequence.length_k - place.first;
+  wait_for_copies<0>();
+  rescale<kRows, kHeadDim / 2>(args.scale, dk);
+  const int64_t token = sequence.first_k + first + row;
+  const int rows = static_cast<int>(sequence.length_k) - first - row;
+  const int columns = static_cast<int>(args.head_dim) - part;
   const int64_t at = kv_head * args.head_dim + part;
-  store<kPart>(dk, args.dk + token * args.dk_stride + at, args.dk_stride, rows,
-               args.head_dim - part);
-  store<kPart>(dv, args.dv + token * args.dv_stride + at, args.dv_stride, rows,
-               args.head_dim - part);
+  store<kRows, kHeadDim / 2>(dk, args.dk + token * args.dk_stride + at, args.dk_stride, rows,
+                             columns);
+  store<kRows, kHeadDim / 2>(dv, args.dv + token * args.dv_stride + at, args.dv_stride, rows,
+                             columns);
 }
 
 // One block per tile of queries and head: sums dq.
 template <int kHeadDim, class Element>
-__global__ void __launch_bounds__(kThreads) backward_queries(const Attention<Element> args) {
-  constexpr int kKeys = Sizes<kHeadDim>::kKeysBackward;
-  constexpr int kPitch = Sizes<kHeadDim>::kPitch;
-  const TilePosition place = find_tile<kTile>(args.cu_seqlens_q, args.sequences, blockIdx.x);
+__global__ void __launch_bounds__(kThreads, 2) backward_queries(const Attention<Element> args) {
+  using Size = Sizes<kHeadDim>;
+  constexpr int kRows = Size::kWarpRows;
+  constexpr int kKeys = Size::kKeysBackward;
+  const int64_t head = blockIdx.x % args.num_heads;
+  const TilePosition place = find_tile_from_end<Size::kTile>(args.cu_seqlens_q, args.sequences,
+                                                             blockIdx.x / args.num_heads);
   if (place.sequence < 0) return;
   const Sequence sequence(args, place.sequence);
   const Heads<Element> heads{args, sequence};
-  const int64_t head = blockIdx.y;
   const int64_t kv_head = head / (args.num_heads / args.num_kv_heads);
-  uint16_t* q_tile = dynamic_halves();            // [kTile, kPitch]
-  uint16_t* dout_tile = q_tile + kTile * kPitch;  // [kTile, kPitch]
-  uint16_t* k_tile = dout_tile + kTile * kPitch;  // [kKeys, kPitch]
-  uint16_t* v_tile = k_tile + kKeys * kPitch;     // [kKeys, kPitch]
-  load<kHeadDim, kTile>(heads.q(head), place.first, q_tile);
-  load<kHeadDim, kTile>(heads.dout(head), place.first, dout_tile);
+  uint16_t* q_tile = dynamic_halves();               // [kTile, kHeadDim]
+  uint16_t* dout_tile = q_tile + Size::kTileHalves;  // [kTile, kHeadDim]
+  uint16_t* kv_tiles =
+      dout_tile + Size::kTileHalves;  // [2, 2, kKeys, kHeadDim]: of keys and values
+  const auto first = static_cast<int>(place.first) + warp() * kRows;  // of the warp's queries
+  const int rows = static_cast<int>(sequence.length_q) - first;
+  const int64_t token = sequence.first_q + first;
   const float scale = args.scale * kLog2E;
-  float lse[2] = {};  // of the thread's two rows, for powers of 2
-  float delta[2] = {};
-  for (int r = 0; r < 2; ++r) {
-    const int64_t query = place.first + warp_row() + row_of(2 * r);
-    if (query >= sequence.length_q) continue;
-    const int64_t at = head * args.tokens_q + sequence.first_q + query;
-    lse[r] = kLog2E * args.lse[at];
-    delta[r] = args.delta[at];
-  }
-  const int64_t keys = sequence.end_of_keys(place.first, kTile);
-  Fragments<kHeadDim> dq = {};
-  for (int64_t begin = sequence.first_keys(place.first, kKeys); begin < keys; begin += kKeys) {
-    __syncthreads();
-    load<kHeadDim, kKeys>(heads.k(kv_head), begin, k_tile);
-    load<kHeadDim, kKeys>(heads.v(kv_head), begin, v_tile);
-    __syncthreads();
-    Fragments<kKeys> scores;
-    Fragments<kKeys> dscores;
-    multiply_rows<kHeadDim, kKeys>(q_tile, k_tile, scores);
-    multiply_rows<kHeadDim, kKeys>(dout_tile, v_tile, dscores);
-    const bool all_see = sequence.all_see(place.first, kTile, begin, kKeys);
+  constexpr int kFragments = kRows / kFragmentRows;
+  float lse[kFragments][2] = {};  // of the thread's rows
+  float delta[kFragments][2] = {};
 #pragma unroll
-    for (int n = 0; n < kKeys / 8; ++n) {
+  for (int m = 0; m < kFragments; ++m) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int64_t query = place.first + warp_row() + row_of(i);
-        const bool sees = all_see || sequence.sees(query, begin + n * 8 + column_of(i));
-        const float weight = sees ? exp2_approximate(scale * scores[n][i] - lse[i / 2]) : 0.0f;
-        dscores[n][i] = sees ? args.scale * weight * (dscores[n][i] - delta[i / 2]) : 0.0f;
-      }
+    for (int r = 0; r < 2; ++r) {
+      const int row = m * kFragmentRows + row_of(2 * r);
+      if (row >= rows) continue;
+      lse[m][r] = args.lse[head * args.tokens_q + token + row];
+      delta[m][r] = args.delta[head * args.tokens_q + token + row];
     }
-    add_weighted<kHeadDim, kKeys, kHeadDim>(dscores, k_tile, dq);
   }
-  const int64_t token = sequence.first_q + place.first;
-  store<kHeadDim>(dq, args.dq + token * args.dq_stride + head * args.head_dim, args.dq_stride,
-                  sequence.length_q - place.first, args.head_dim);
+  const auto end = static_cast<int>(sequence.end_of_keys(place.first, Size::kTile));
+  auto begin = static_cast<int>(sequence.first_keys(place.first, kKeys));
+  Fragments<kRows, kHeadDim> dq = {};
+  const auto load_keys = [&](int from, int turn) {
+    uint16_t* to = kv_tiles + turn * 2 * kKeys * kHeadDim;
+    load<kHeadDim, kKeys>(heads.k(kv_head), from, to);
+    load<kHeadDim, kKeys>(heads.v(kv_head), from, to + kKeys * kHeadDim);
+    commit_copies();
+  };
+  load<kHeadDim, Size::kTile>(heads.q(head), static_cast<int>(place.first), q_tile);
+  load<kHeadDim, Size::kTile>(heads.dout(head), static_cast<int>(place.first), dout_tile);
+  load_keys(begin, 0);
+  for (int turn = 0; begin < end; begin += kKeys, turn = 1 - turn) {
+    wait_for_copies<0>();
+    __syncthreads();  // these keys are there, and nobody needs those before
+    if (begin + kKeys < end) load_keys(begin + kKeys, 1 - turn);
+    const Sight sight(sequence, first, begin);
+    if (rows <= 0 || sight.none_see(kRows, kKeys)) continue;
+    const uint16_t* k_tile = kv_tiles + turn * 2 * kKeys * kHeadDim;
+    Fragments<kRows, kKeys> scores;
+    Fragments<kRows, kKeys> dscores;
+    multiply_rows<kHeadDim, kRows, kKeys>(RowsOf<kHeadDim>(q_tile, warp() * kRows), k_tile, 0,
+                                          scores);
+    if (!sight.all_see(kRows, kKeys)) hide_unseen<true, kRows, kKeys>(sight, scores);
+    multiply_rows<kHeadDim, kRows, kKeys>(RowsOf<kHeadDim>(dout_tile, warp() * kRows),
+                                          k_tile + kKeys * kHeadDim, 0, dscores);
+    weigh<kRows, kKeys>(
+        scale, [&](int m, int, int i) { return lse[m][i / 2]; },
+        [&](int m, int, int i) { return delta[m][i / 2]; }, scores, dscores);
+    add_columns<kHeadDim, kKeys, kRows, kHeadDim>(Rounded<kRows, kKeys>{dscores}, k_tile, 0, dq);
+  }
+  rescale<kRows, kHeadDim>(args.scale, dq);
+  store<kRows, kHeadDim>(dq, args.dq + token * args.dq_stride + head * args.head_dim,
+                         args.dq_stride, rows, static_cast<int>(args.head_dim));
 }
 
 template <class Element>
-struct Kernels {
-  using Kernel = void (*)(Attention<Element>);
-  Kernel forward, keys, queries;
-  int parts;
-};
+using Kernel = void (*)(Attention<Element>);
+
+// One block per tile of `tokens` and head.
+template <class Element>
+cudaError_t launch_tiles(Kernel<Element> kernel, const Attention<Element>& args, int64_t tokens,
+                         int tile, int64_t heads, int shared_bytes, void* stream) {
+  const auto tiles = most_tiles(tokens, args.sequences, tile);
+  return launch(kernel,
+                {{tiles * static_cast<unsigned>(heads), 1, 1},
+                 {kThreads, 1, 1},
+                 static_cast<size_t>(shared_bytes),
+                 static_cast<cudaStream_t>(stream)},
+                args);
+}
 
 template <int kHeadDim, class Element>
-Kernels<Element> kernels_of() {
-  return {forward<kHeadDim, Element>, backward_keys<kHeadDim, Element>,
-          backward_queries<kHeadDim, Element>, Sizes<kHeadDim>::kParts};
-}
-template <class Element>
-Kernels<Element> kernels_for(int64_t head_dim) {
-  if (head_dim <= 64) return kernels_of<64, Element>();
-  if (head_dim <= 128) return kernels_of<128, Element>();
-  return kernels_of<256, Element>();
+int launch_forward(const Attention<Element>& args, void* stream) {
+  using Size = Sizes<kHeadDim>;
+  return launch_tiles<Element>(forward<kHeadDim, Element>, args, args.tokens_q, Size::kTile,
+                               args.num_heads, Size::kForwardBytes, stream);
 }
 
-Launch on(int64_t tokens, int64_t sequences, int64_t heads, int64_t head_dim, void* stream) {
-  const dim3 blocks(most_tiles(tokens, sequences, kTile), static_cast<unsigned>(heads), 1);
-  return {blocks,
-          {kThreads, 1, 1},
-          static_cast<size_t>(attention_shared_bytes_bf16(head_dim)),
-          static_cast<cudaStream_t>(stream)};
+template <int kHeadDim, class Element>
+int launch_gradients(const Attention<Element>& args, void* stream) {
+  using Size = Sizes<kHeadDim>;
+  const cudaError_t status =
+      launch_tiles<Element>(backward_keys<kHeadDim, Element>, args, args.tokens_k, Size::kKeys,
+                            args.num_kv_heads, Size::kKeysBytes, stream);
+  if (status != cudaSuccess) return status;
+  return launch_tiles<Element>(backward_queries<kHeadDim, Element>, args, args.tokens_q,
+                               Size::kTile, args.num_heads, Size::kQueriesBytes, stream);
+}
+
+template <int kHeadDim>
+int64_t most_shared_bytes() {
+  using Size = Sizes<kHeadDim>;
+  const int backward =
+      Size::kKeysBytes > Size::kQueriesBytes ? Size::kKeysBytes : Size::kQueriesBytes;
+  return backward > Size::kForwardBytes ? backward : Size::kForwardBytes;
 }
 
 }  // namespace
 
 int64_t attention_shared_bytes_bf16(int64_t head_dim) {
-  const int64_t padded = head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : 256;
-  return 3 * kTile * (padded + 8) * 2;
+  if (head_dim <= 64) return most_shared_bytes<64>();
+  if (head_dim <= 128) return most_shared_bytes<128>();
+  return most_shared_bytes<256>();
 }
 
 template <class Element>
 int attention_forward_bf16(const Attention<Element>& args, void* stream) {
-  return launch(kernels_for<Element>(args.head_dim).forward,
-                on(args.tokens_q, args.sequences, args.num_heads, args.head_dim, stream), args);
+  if (args.head_dim <= 64) return launch_forward<64>(args, stream);
+  if (args.head_dim <= 128) return launch_forward<128>(args, stream);
+  return launch_forward<256>(args, stream);
 }
 
 template <class Element>
 int attention_gradients_bf16(const Attention<Element>& args, void* stream) {
-  const Kernels<Element> kernels = kernels_for<Element>(args.head_dim);
-  const cudaError_t status = launch(
-      kernels.keys,
-      on(args.tokens_k, args.sequences, args.num_kv_heads * kernels.parts, args.head_dim, stream),
-      args);
-  if (status != cudaSuccess) return status;
-  return launch(kernels.queries,
-                on(args.tokens_q, args.sequences, args.num_heads, args.head_dim, stream), args);
+  if (args.head_dim <= 64) return launch_gradients<64>(args, stream);
+  if (args.head_dim <= 128) return launch_gradients<128>(args, stream);
+  return launch_gradients<256>(args, stream);
 }
 
 template int attention_forward_bf16(const Attention<float>&, void*);

@@ -27,6 +27,18 @@ __device__ TilePosition find_tile(const int32_t* cu_seqlens, int64_t sequences, 
   return {};
 }
 
+// The same counted from the end, for work that grows with the tile: the longest begins first.
+template <int kTile>
+__device__ TilePosition find_tile_from_end(const int32_t* cu_seqlens, int64_t sequences,
+                                           int64_t tile) {
+  for (int64_t s = sequences - 1; s >= 0; --s) {
+    const int64_t tiles = (cu_seqlens[s + 1] - cu_seqlens[s] + kTile - 1) / kTile;
+    if (tile < tiles) return {s, (tiles - 1 - tile) * kTile};
+    tile -= tiles;
+  }
+  return {};
+}
+
 // The most tiles that so many sequences can have with so many tokens in all.
 inline unsigned most_tiles(int64_t tokens, int64_t sequences, int tile) {
   return static_cast<unsigned>(tokens / tile + sequences);

@@ -109,4 +109,31 @@ __device__ inline void load_matrices_transposed(uint32_t (&words)[4], const uint
                : "memory");
 }
 
+// Begins to copy 16 bytes (4 bytes) from memory to shared memory, both at multiples of as many: of
+// `from` the first `there` bytes, which may be none, and zeros for the others. A thread's copies
+// are one group up to its next commit_copies().
+__device__ inline void copy_16_bytes(void* to, const void* from, int there) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+               :
+               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))),
+                 "l"(__cvta_generic_to_global(from)), "r"(there)
+               : "memory");
+}
+__device__ inline void copy_4_bytes(void* to, const void* from, int there) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
+               :
+               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))),
+                 "l"(__cvta_generic_to_global(from)), "r"(there)
+               : "memory");
+}
+__device__ inline void commit_copies() {
+  asm volatile("cp.async.commit_group;" : : : "memory");
+}
+// Waits for the thread's groups but the last kLeft. Other threads see what it copied after the next
+// barrier.
+template <int kLeft>
+__device__ void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" : : "n"(kLeft) : "memory");
+}
+
 }  // namespace jackscrew::cuda

@@ -1,9 +1,11 @@
 // Blocks of threads as fibers; see kernels/cuda/launch.cuh beside this file.
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <limits>
 #include <vector>
 
@@ -55,9 +57,19 @@ struct Warp {
   std::array<std::array<uint32_t, 2>, kWarp> b;
 };
 
+struct Copy {
+  void* to;
+  const void* from;
+  size_t bytes;
+  size_t there;
+  size_t group;
+};
+
 struct Fiber {
   void* stack_pointer;
   bool done;
+  size_t group = 0;          // that its next copy belongs to
+  std::vector<Copy> copies;  // begun, and not waited for
 };
 
 [[noreturn]] void fail(const char* what) {
@@ -87,6 +99,7 @@ void yield() {
 
 void enter() {
   (*block.body)();
+  if (!block.fibers[block.now].copies.empty()) fail("a thread ended before its copies");
   block.fibers[block.now].done = true;
   ++block.changes;
   yield();
@@ -109,7 +122,7 @@ void start(Fiber& fiber, uint8_t* stack) {
   // first instruction a function finds the stack 8 bytes below a multiple of 16.
   auto** top = reinterpret_cast<void**>(stack + kStack) - 2;
   *top = reinterpret_cast<void*>(&enter);
-  fiber = {top - 6, false};
+  fiber = {top - 6, false, 0, {}};
 }
 
 // Runs a warp until all of its threads wait for others or have ended; how many ended.
@@ -239,6 +252,33 @@ void load_matrices(uint32_t (&words)[4], const uint16_t* row, bool transposed) {
                           : element(m, first, second) | element(m, first, second + 1) << 16;
   }
   wait(warp.barrier, kWarp);
+}
+
+void begin_copy(void* to, const void* from, size_t bytes, int there) {
+  if (reinterpret_cast<uintptr_t>(to) % bytes != 0 ||
+      reinterpret_cast<uintptr_t>(from) % bytes != 0) {
+    fail("a copy is not aligned");
+  }
+  if (there < 0 || static_cast<size_t>(there) > bytes) fail("a copy of more than its bytes");
+  std::memset(to, 0xFF, bytes);
+  Fiber& fiber = block.fibers[block.now];
+  fiber.copies.push_back({to, from, bytes, static_cast<size_t>(there), fiber.group});
+}
+
+void commit_copies() {
+  ++block.fibers[block.now].group;
+}
+
+void wait_for_copies(size_t left) {
+  Fiber& fiber = block.fibers[block.now];
+  const auto waited = [&](const Copy& copy) { return copy.group + left < fiber.group; };
+  for (const Copy& copy : fiber.copies) {
+    if (!waited(copy)) continue;
+    std::memset(copy.to, 0, copy.bytes);
+    std::memcpy(copy.to, copy.from, copy.there);
+  }
+  fiber.copies.erase(std::remove_if(fiber.copies.begin(), fiber.copies.end(), waited),
+                     fiber.copies.end());
 }
 
 float* dynamic_floats() {

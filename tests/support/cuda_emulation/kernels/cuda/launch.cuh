@@ -24,7 +24,7 @@
 // A block runs after the other, and so they may share their memory. It holds NaN, or what another
 // block left, as on a GPU.
 #define __shared__ static
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
 
 namespace jackscrew::cuda_emulation {
 
@@ -44,6 +44,12 @@ void mma_s8(int32_t (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
 void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
 // See cuda::load_matrices and cuda::load_matrices_transposed.
 void load_matrices(uint32_t (&words)[4], const uint16_t* row, bool transposed);
+
+// See cuda::copy_16_bytes and what follows it. Until somebody waits the copy holds NaN: who reads
+// it before, or what it replaced, finds that.
+void begin_copy(void* to, const void* from, size_t bytes, int there);
+void commit_copies();
+void wait_for_copies(size_t left);
 
 float* dynamic_floats();
 
@@ -151,6 +157,20 @@ inline void load_matrices(uint32_t (&words)[4], const uint16_t* row) {
 }
 inline void load_matrices_transposed(uint32_t (&words)[4], const uint16_t* row) {
   cuda_emulation::load_matrices(words, row, true);
+}
+
+inline void copy_16_bytes(void* to, const void* from, int there) {
+  cuda_emulation::begin_copy(to, from, 16, there);
+}
+inline void copy_4_bytes(void* to, const void* from, int there) {
+  cuda_emulation::begin_copy(to, from, 4, there);
+}
+inline void commit_copies() {
+  cuda_emulation::commit_copies();
+}
+template <int kLeft>
+void wait_for_copies() {
+  cuda_emulation::wait_for_copies(kLeft);
 }
 
 }  // namespace jackscrew::cuda

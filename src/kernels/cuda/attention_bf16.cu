@@ -39,24 +39,35 @@ struct Sizes {
       2 * (2 * kKeys + 3 * kQueries) * kHeadDim + 2 * 2 * kKeys * kScorePitch + 4 * 4 * kQueries;
 };
 
-// The heads of a sequence.
+// A sequence in 32 bits, which its numbers of tokens fit into.
 template <class Element>
-struct Heads {
+struct Tokens {
   const Attention<Element>& args;
-  const Sequence& sequence;
+  int64_t first_q, first_k;
+  int length_q, length_k;
+  int hidden, window;
 
-  __device__ Head<Element> of_queries(const Element* data, int64_t stride, int64_t head) const {
-    return {data + sequence.first_q * stride + head * args.head_dim, stride,
-            static_cast<int>(sequence.length_q), static_cast<int>(args.head_dim)};
+  __device__ Tokens(const Attention<Element>& of, const Sequence& sequence)
+      : args(of),
+        first_q(sequence.first_q),
+        first_k(sequence.first_k),
+        length_q(static_cast<int>(sequence.length_q)),
+        length_k(static_cast<int>(sequence.length_k)),
+        hidden(static_cast<int>(sequence.hidden)),
+        window(sequence.window < sequence.length_k ? static_cast<int>(sequence.window) : length_k) {
   }
-  __device__ Head<Element> of_keys(const Element* data, int64_t stride, int64_t head) const {
-    return {data + sequence.first_k * stride + head * args.head_dim, stride,
-            static_cast<int>(sequence.length_k), static_cast<int>(args.head_dim)};
+
+  template <int kHeadDim>
+  __device__ Source<kHeadDim, Element> queries(const Element* data, int64_t stride,
+                                               int64_t head) const {
+    return {data + first_q * stride + head * args.head_dim, stride, length_q, args.head_dim};
   }
-  __device__ auto q(int64_t head) const { return of_queries(args.q, args.q_stride, head); }
-  __device__ auto dout(int64_t head) const { return of_queries(args.dout, args.dout_stride, head); }
-  __device__ auto k(int64_t head) const { return of_keys(args.k, args.k_stride, head); }
-  __device__ auto v(int64_t head) const { return of_keys(args.v, args.v_stride, head); }
+  template <int kHeadDim>
+  __device__ Source<kHeadDim, Element> keys(const Element* data, int64_t stride,
+                                            int64_t head) const {
+    return {data + first_k * stride + head * args.head_dim, stride, length_k, args.head_dim};
+  }
+  __device__ Sight sight(int query, int key) const { return {hidden + query - key, window}; }
 };
 
 // The softmax of the rows of a warp as far as they have come: a thread's four rows of 32, or two.
@@ -81,7 +92,7 @@ struct Softmax {
         float now = largest[m][r];
 #pragma unroll
         for (int n = 0; n < kKeys / 8; ++n) {
-          now = row_max(now, row_max(scores[m][n][2 * r], scores[m][n][2 * r + 1]));
+          now = fmaxf(now, fmaxf(scores[m][n][2 * r], scores[m][n][2 * r + 1]));
         }
         now = row_largest(now);
         const float shrink = exp2_approximate(scale * (largest[m][r] - now));
@@ -118,30 +129,31 @@ __global__ void __launch_bounds__(kThreads, 2) forward(const Attention<Element> 
                                                              blockIdx.x / args.num_heads);
   if (place.sequence < 0) return;
   const Sequence sequence(args, place.sequence);
-  const Heads<Element> heads{args, sequence};
+  const Tokens<Element> tokens(args, sequence);
   const int64_t kv_head = head / (args.num_heads / args.num_kv_heads);
   uint16_t* q_tile = dynamic_halves();                                // [kTile, kHeadDim]
   uint16_t* k_tile = q_tile + Size::kTileHalves;                      // [kKeys, kHeadDim]
   uint16_t* v_tile = k_tile + kKeys * kHeadDim;                       // [kKeys, kHeadDim]
   const auto first = static_cast<int>(place.first) + warp() * kRows;  // of the warp's queries
-  const int rows = static_cast<int>(sequence.length_q) - first;
-  const Head<Element> keys_there = heads.k(kv_head);
-  const Head<Element> values_there = heads.v(kv_head);
+  const int rows = tokens.length_q - first;
+  const auto keys = tokens.template keys<kHeadDim>(args.k, args.k_stride, kv_head);
+  const auto values = tokens.template keys<kHeadDim>(args.v, args.v_stride, kv_head);
   const auto end = static_cast<int>(sequence.end_of_keys(place.first, Size::kTile));
   auto begin = static_cast<int>(sequence.first_keys(place.first, kKeys));
   const RowsOf<kHeadDim> queries(q_tile, warp() * kRows);
   const float scale = args.scale * kLog2E;
   Softmax<kRows> softmax;
   Fragments<kRows, kHeadDim> out = {};
-  load<kHeadDim, Size::kTile>(heads.q(head), static_cast<int>(place.first), q_tile);
-  load<kHeadDim, kKeys>(keys_there, begin, k_tile);
+  tokens.template queries<kHeadDim>(args.q, args.q_stride, head)
+      .template load<Size::kTile>(static_cast<int>(place.first), q_tile);
+  keys.template load<kKeys>(begin, k_tile);
   commit_copies();
   for (; begin < end; begin += kKeys) {
     wait_for_copies<0>();
     __syncthreads();  // the keys are there, and nobody needs the values before
-    load<kHeadDim, kKeys>(values_there, begin, v_tile);
+    values.template load<kKeys>(begin, v_tile);
     commit_copies();
-    const Sight sight(sequence, first, begin);
+    const Sight sight = tokens.sight(first, begin);
     const bool works = rows > 0 && !sight.none_see(kRows, kKeys);
     Fragments<kRows, kKeys> scores;
     if (works) {
@@ -151,13 +163,13 @@ __global__ void __launch_bounds__(kThreads, 2) forward(const Attention<Element> 
     }
     wait_for_copies<0>();
     __syncthreads();  // the values are there, and nobody needs the keys
-    if (begin + kKeys < end) load<kHeadDim, kKeys>(keys_there, begin + kKeys, k_tile);
+    if (begin + kKeys < end) keys.template load<kKeys>(begin + kKeys, k_tile);
     commit_copies();
     if (works) {
       add_columns<kHeadDim, kKeys, kRows, kHeadDim>(Rounded<kRows, kKeys>{scores}, v_tile, 0, out);
     }
   }
-  const int64_t token = sequence.first_q + first;
+  const int64_t token = tokens.first_q + first;
 #pragma unroll
   for (int m = 0; m < Softmax<kRows>::kFragments; ++m) {
 #pragma unroll
@@ -225,7 +237,7 @@ __global__ void __launch_bounds__(kThreads, 2) backward_keys(const Attention<Ele
       find_tile<kKeys>(args.cu_seqlens_k, args.sequences, blockIdx.x / args.num_kv_heads);
   if (place.sequence < 0) return;
   const Sequence sequence(args, place.sequence);
-  const Heads<Element> heads{args, sequence};
+  const Tokens<Element> tokens(args, sequence);
   const int64_t sharing = args.num_heads / args.num_kv_heads;
   uint16_t* k_tile = dynamic_halves();                      // [kKeys, kHeadDim]
   uint16_t* v_tile = k_tile + kKeys * kHeadDim;             // [kKeys, kHeadDim]
@@ -239,52 +251,60 @@ __global__ void __launch_bounds__(kThreads, 2) backward_keys(const Attention<Ele
   const int part = warp() % 2 * (kHeadDim / 2);
   const auto first = static_cast<int>(place.first);
   const auto end = static_cast<int>(sequence.end_of_queries(place.first, kKeys));
-  const auto length_q = static_cast<int>(sequence.length_q);
   const float scale = args.scale * kLog2E;
   Fragments<kRows, kHeadDim / 2> dk = {};
   Fragments<kRows, kHeadDim / 2> dv = {};
 
-  // Queries come in turns to two places, with the statistics of their rows.
-  const auto load_queries = [&](int64_t head, int begin, int turn) {
-    load<kHeadDim, kQueries>(heads.q(head), begin, q_tiles + turn * kQueries * kHeadDim);
-    const int64_t at = head * args.tokens_q + sequence.first_q;
-    float* lse = statistics + turn * 2 * kQueries;
-    load_floats<kQueries>(args.lse + at, begin, length_q, lse);
-    load_floats<kQueries>(args.delta + at, begin, length_q, lse + kQueries);
+  const int64_t first_head = kv_head * sharing;
+  auto queries = tokens.template queries<kHeadDim>(args.q, args.q_stride, first_head);
+  auto douts = tokens.template queries<kHeadDim>(args.dout, args.dout_stride, first_head);
+  const float* lse = args.lse + first_head * args.tokens_q + tokens.first_q;
+  const float* delta = args.delta + first_head * args.tokens_q + tokens.first_q;
+  // Queries come to two places in turns, with the statistics of their rows.
+  const auto load_queries = [&](int begin, int turn) {
+    queries.template load<kQueries>(begin, q_tiles + turn * kQueries * kHeadDim);
+    float* to = statistics + turn * 2 * kQueries;
+    load_floats<kQueries>(lse + begin, tokens.length_q - begin, to);
+    load_floats<kQueries>(delta + begin, tokens.length_q - begin, to + kQueries);
   };
-  load<kHeadDim, kKeys>(heads.k(kv_head), first, k_tile);
-  load<kHeadDim, kKeys>(heads.v(kv_head), first, v_tile);
-  int64_t head = kv_head * sharing;
-  const int64_t last_head = head + sharing;
-  load_queries(head, first, 0);
+  tokens.template keys<kHeadDim>(args.k, args.k_stride, kv_head)
+      .template load<kKeys>(first, k_tile);
+  tokens.template keys<kHeadDim>(args.v, args.v_stride, kv_head)
+      .template load<kKeys>(first, v_tile);
+  load_queries(first, 0);
   commit_copies();
-  int turn = 0;
-  for (int begin = first; begin < end && head < last_head;) {
-    const bool is_last = begin + kQueries >= end;
-    const int64_t next_head = is_last ? head + 1 : head;
-    const int next = is_last ? first : begin + kQueries;
+  auto heads = static_cast<int>(first < end ? sharing : 0);  // to come
+  for (int begin = first, turn = 0; heads > 0; turn = 1 - turn) {
+    const bool is_last = begin + kQueries >= end;  // of the head
     wait_for_copies<0>();
     __syncthreads();  // the queries are there, and nobody needs what came before
-    load<kHeadDim, kQueries>(heads.dout(head), begin, dout_tile);
+    douts.template load<kQueries>(begin, dout_tile);
     commit_copies();
-    if (next_head < last_head) load_queries(next_head, next, 1 - turn);
+    const int next = is_last ? first : begin + kQueries;
+    if (is_last) {
+      queries.from += args.head_dim;
+      douts.from += args.head_dim;
+      lse += args.tokens_q;
+      delta += args.tokens_q;
+      --heads;
+    }
+    if (heads > 0) load_queries(next, 1 - turn);
     commit_copies();
     const uint16_t* q_tile = q_tiles + turn * kQueries * kHeadDim;
-    const float* lse = statistics + turn * 2 * kQueries + column;
-    const float* delta = lse + kQueries;
+    const float* of_queries = statistics + turn * 2 * kQueries + column;
     Fragments<kRows, kHalf> weights;  // [keys, queries]
     Fragments<kRows, kHalf> dscores;
-    const RowsOf<kHeadDim> keys(k_tile, row);
-    const RowsOf<kHeadDim> values(v_tile, row);
-    multiply_rows<kHeadDim, kRows, kHalf>(keys, q_tile, column, weights);
-    const Sight sight(sequence, begin + column, first + row);
+    multiply_rows<kHeadDim, kRows, kHalf>(RowsOf<kHeadDim>(k_tile, row), q_tile, column, weights);
+    const Sight sight = tokens.sight(begin + column, first + row);
     if (!sight.all_see(kHalf, kRows)) hide_unseen<false, kRows, kHalf>(sight, weights);
     wait_for_copies<1>();
     __syncthreads();  // dout is there
-    multiply_rows<kHeadDim, kRows, kHalf>(values, dout_tile, column, dscores);
+    multiply_rows<kHeadDim, kRows, kHalf>(RowsOf<kHeadDim>(v_tile, row), dout_tile, column,
+                                          dscores);
     weigh<kRows, kHalf>(
-        scale, [&](int, int n, int i) { return lse[n * 8 + column_of(i)]; },
-        [&](int, int n, int i) { return delta[n * 8 + column_of(i)]; }, weights, dscores);
+        scale, [&](int, int n, int i) { return of_queries[n * 8 + column_of(i)]; },
+        [&](int, int n, int i) { return of_queries[kQueries + n * 8 + column_of(i)]; }, weights,
+        dscores);
     put<kPitch, kRows, kHalf>(weights, weight_tile, row, column);
     put<kPitch, kRows, kHalf>(dscores, dscore_tile, row, column);
     __syncthreads();
@@ -292,14 +312,12 @@ __global__ void __launch_bounds__(kThreads, 2) backward_keys(const Attention<Ele
                                                          dout_tile, part, dv);
     add_columns<kHeadDim, kQueries, kRows, kHeadDim / 2>(RowsOf<kPitch>(dscore_tile, row), q_tile,
                                                          part, dk);
-    head = next_head;
     begin = next;
-    turn = 1 - turn;
   }
   wait_for_copies<0>();
   rescale<kRows, kHeadDim / 2>(args.scale, dk);
-  const int64_t token = sequence.first_k + first + row;
-  const int rows = static_cast<int>(sequence.length_k) - first - row;
+  const int64_t token = tokens.first_k + first + row;
+  const int rows = tokens.length_k - first - row;
   const int columns = static_cast<int>(args.head_dim) - part;
   const int64_t at = kv_head * args.head_dim + part;
   store<kRows, kHeadDim / 2>(dk, args.dk + token * args.dk_stride + at, args.dk_stride, rows,
@@ -319,15 +337,15 @@ __global__ void __launch_bounds__(kThreads, 2) backward_queries(const Attention<
                                                              blockIdx.x / args.num_heads);
   if (place.sequence < 0) return;
   const Sequence sequence(args, place.sequence);
-  const Heads<Element> heads{args, sequence};
+  const Tokens<Element> tokens(args, sequence);
   const int64_t kv_head = head / (args.num_heads / args.num_kv_heads);
   uint16_t* q_tile = dynamic_halves();               // [kTile, kHeadDim]
   uint16_t* dout_tile = q_tile + Size::kTileHalves;  // [kTile, kHeadDim]
   uint16_t* kv_tiles =
       dout_tile + Size::kTileHalves;  // [2, 2, kKeys, kHeadDim]: of keys and values
   const auto first = static_cast<int>(place.first) + warp() * kRows;  // of the warp's queries
-  const int rows = static_cast<int>(sequence.length_q) - first;
-  const int64_t token = sequence.first_q + first;
+  const int rows = tokens.length_q - first;
+  const int64_t token = tokens.first_q + first;
   const float scale = args.scale * kLog2E;
   constexpr int kFragments = kRows / kFragmentRows;
   float lse[kFragments][2] = {};  // of the thread's rows
@@ -345,20 +363,24 @@ __global__ void __launch_bounds__(kThreads, 2) backward_queries(const Attention<
   const auto end = static_cast<int>(sequence.end_of_keys(place.first, Size::kTile));
   auto begin = static_cast<int>(sequence.first_keys(place.first, kKeys));
   Fragments<kRows, kHeadDim> dq = {};
+  const auto keys = tokens.template keys<kHeadDim>(args.k, args.k_stride, kv_head);
+  const auto values = tokens.template keys<kHeadDim>(args.v, args.v_stride, kv_head);
   const auto load_keys = [&](int from, int turn) {
     uint16_t* to = kv_tiles + turn * 2 * kKeys * kHeadDim;
-    load<kHeadDim, kKeys>(heads.k(kv_head), from, to);
-    load<kHeadDim, kKeys>(heads.v(kv_head), from, to + kKeys * kHeadDim);
+    keys.template load<kKeys>(from, to);
+    values.template load<kKeys>(from, to + kKeys * kHeadDim);
     commit_copies();
   };
-  load<kHeadDim, Size::kTile>(heads.q(head), static_cast<int>(place.first), q_tile);
-  load<kHeadDim, Size::kTile>(heads.dout(head), static_cast<int>(place.first), dout_tile);
+  tokens.template queries<kHeadDim>(args.q, args.q_stride, head)
+      .template load<Size::kTile>(static_cast<int>(place.first), q_tile);
+  tokens.template queries<kHeadDim>(args.dout, args.dout_stride, head)
+      .template load<Size::kTile>(static_cast<int>(place.first), dout_tile);
   load_keys(begin, 0);
   for (int turn = 0; begin < end; begin += kKeys, turn = 1 - turn) {
     wait_for_copies<0>();
     __syncthreads();  // these keys are there, and nobody needs those before
     if (begin + kKeys < end) load_keys(begin + kKeys, 1 - turn);
-    const Sight sight(sequence, first, begin);
+    const Sight sight = tokens.sight(first, begin);
     if (rows <= 0 || sight.none_see(kRows, kKeys)) continue;
     const uint16_t* k_tile = kv_tiles + turn * 2 * kKeys * kHeadDim;
     Fragments<kRows, kKeys> scores;

@@ -2,8 +2,8 @@
 // multiplies them on tensor cores, hides scores, stores results.
 #pragma once
 
+#include "base/half.h"
 #include "kernels/cuda/attention_tiles.cuh"
-#include "kernels/row_math.h"
 
 namespace jackscrew::cuda {
 
@@ -35,8 +35,8 @@ __device__ inline float row_total(float value) {
   return value + __shfl_xor_sync(0xFFFFFFFFu, value, 2);
 }
 __device__ inline float row_largest(float value) {
-  value = row_max(value, __shfl_xor_sync(0xFFFFFFFFu, value, 1));
-  return row_max(value, __shfl_xor_sync(0xFFFFFFFFu, value, 2));
+  value = fmaxf(value, __shfl_xor_sync(0xFFFFFFFFu, value, 1));
+  return fmaxf(value, __shfl_xor_sync(0xFFFFFFFFu, value, 2));
 }
 
 // Where eight elements lie in a tile of rows of kColumns: rows follow each other without a gap, and
@@ -70,74 +70,87 @@ struct alignas(2 * kElements) Packed {
   uint32_t words[kElements / 2];
 };
 
-// A head's rows in memory.
-template <class Element>
-struct Head {
-  const Element* first;  // of the sequence's first row
-  int64_t stride;
-  int rows;
-  int dim;
+// What a thread loads of a head's rows.
+template <int kHeadDim, class Element>
+struct Source {
+  static constexpr int kElements = Piece<Element>::kElements;
+  static constexpr int kPieces = kHeadDim / kElements;
+  static constexpr int kRowsAtOnce = kAttentionThreads / kPieces;
 
-  __device__ bool is_aligned() const {
+  const Element* from;  // its first piece, of the sequence's first rows
+  int64_t stride;
+  int rows;     // there are, from that of `from` on
+  int columns;  // of a piece
+  bool aligned;
+
+  // first: [rows, dim], the head in the sequence's first row.
+  __device__ Source(const Element* first, int64_t row_stride, int64_t all_rows, int64_t dim)
+      : from(first + first_row() * row_stride + first_column()),
+        stride(row_stride),
+        rows(static_cast<int>(all_rows) - first_row()) {
+    const int left = static_cast<int>(dim) - first_column();
+    columns = left < 0 ? 0 : left < kElements ? left : kElements;
     const auto address =
         reinterpret_cast<uintptr_t>(first) | static_cast<uintptr_t>(stride) * sizeof(Element);
-    return address % sizeof(Piece<Element>) == 0;
+    aligned = address % sizeof(Piece<Element>) == 0;
   }
-};
 
-// Begins to load rows [begin, begin + kCount) of a head into a tile, as bf16; zeros beyond the
-// head. They are there after commit_copies(), wait_for_copies() and a barrier.
-template <int kHeadDim, int kCount, class Element>
-__device__ void load(const Head<Element>& head, int begin, uint16_t* tile) {
-  constexpr int kElements = Piece<Element>::kElements;
-  constexpr int kPieces = kHeadDim / kElements;
-  constexpr int kRowsAtOnce = kAttentionThreads / kPieces;
-  static_assert(kCount % kRowsAtOnce == 0);
-  const int first_row = static_cast<int>(threadIdx.x) / kPieces;
-  const int column = static_cast<int>(threadIdx.x) % kPieces * kElements;
-  const int left = head.dim - column;
-  const int columns = left < 0 ? 0 : left < kElements ? left : kElements;
-  const int rows = head.rows - begin - first_row;  // there are from the thread's first on
-  const Element* from = head.first + int64_t{begin + first_row} * head.stride + column;
-  const int64_t step = kRowsAtOnce * head.stride;
-  const bool aligned = head.is_aligned();
-  if constexpr (sizeof(Element) == sizeof(uint16_t)) {
-    if (aligned) {
+  __device__ static int first_row() { return static_cast<int>(threadIdx.x) / kPieces; }
+  __device__ static int first_column() {
+    return static_cast<int>(threadIdx.x) % kPieces * kElements;
+  }
+
+  // Begins to load rows [begin, begin + kCount) into a tile, as bf16; zeros beyond the head. They
+  // are there after commit_copies(), wait_for_copies() and a barrier.
+  template <int kCount>
+  __device__ void load(int begin, uint16_t* tile) const {
+    static_assert(kCount % kRowsAtOnce == 0);
+    const Element* piece = from + begin * stride;
+    const int64_t step = kRowsAtOnce * stride;
+    const int left = rows - begin;
+    if constexpr (sizeof(Element) == sizeof(uint16_t)) {
+      if (aligned) {
 #pragma unroll
-      for (int row = 0; row < kCount; row += kRowsAtOnce) {
-        const int there = row < rows ? columns : 0;
-        copy_16_bytes(tile + piece_at<kHeadDim>(first_row + row, column / 8), from,
-                      there * static_cast<int>(sizeof(Element)));
-        from += step;
+        for (int row = 0; row < kCount; row += kRowsAtOnce, piece += step) {
+          const int there = row < left ? columns : 0;
+          copy_16_bytes(tile + piece_at<kHeadDim>(first_row() + row, first_column() / 8), piece,
+                        there * static_cast<int>(sizeof(Element)));
+        }
+        return;
       }
-      return;
+    }
+#pragma unroll 1  // the registers are the sums'
+    for (int row = 0; row < kCount; row += kRowsAtOnce, piece += step) {
+      uint16_t* to = tile + piece_at<kHeadDim>(first_row() + row, first_column() / 8);
+      put_rounded(piece, row < left ? columns : 0, to + first_column() % 8);
     }
   }
-  for (int row = 0; row < kCount; row += kRowsAtOnce) {
-    const int there = row < rows ? columns : 0;
-    Piece<Element> piece{};
+
+  __device__ void put_rounded(const Element* piece, int there, uint16_t* to) const {
+    Piece<Element> values{};
     if (aligned && there == kElements) {
-      piece = *reinterpret_cast<const Piece<Element>*>(from);
+      values = *reinterpret_cast<const Piece<Element>*>(piece);
     } else {
-      for (int e = 0; e < kElements && e < there; ++e) piece.values[e] = from[e];
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) {
+        if (e < there) values.values[e] = piece[e];
+      }
     }
     Packed<kElements> packed;
 #pragma unroll
     for (int w = 0; w < kElements / 2; ++w) {
-      packed.words[w] = pack(piece.values[2 * w], piece.values[2 * w + 1]);
+      packed.words[w] = pack(values.values[2 * w], values.values[2 * w + 1]);
     }
-    uint16_t* to = tile + piece_at<kHeadDim>(first_row + row, column / 8) + column % 8;
     *reinterpret_cast<Packed<kElements>*>(to) = packed;
-    from += step;
   }
-}
+};
 
-// Begins to load floats [begin, begin + kCount) of `rows`, likewise.
+// Begins to load a float per thread and zeros beyond `left`, likewise.
 template <int kCount>
-__device__ void load_floats(const float* from, int begin, int rows, float* to) {
+__device__ void load_floats(const float* from, int left, float* to) {
   static_assert(kCount <= kAttentionThreads);
   const int i = static_cast<int>(threadIdx.x);
-  if (i < kCount) copy_4_bytes(to + i, from + begin + i, begin + i < rows ? 4 : 0);
+  if (i < kCount) copy_4_bytes(to + i, from + i, i < left ? 4 : 0);
 }
 
 // Left operands of products: fragment `depth` / 16 of rows m * 16 to m * 16 + 15 of the warp's.
@@ -242,20 +255,14 @@ __device__ void put(const Fragments<kRows, kColumns>& values, uint16_t* tile, in
   }
 }
 
-// Which of a warp's queries and keys see each other, from the distance of its first query to its
-// first key: query r sees key c where 0 <= distance + r - c < window. Rows beyond the sequence are
-// 0, and what comes of them is not stored.
+// Which of a warp's queries and keys see each other: query r sees key c where 0 <= distance + r - c
+// < window. Rows beyond the sequence are 0, and what comes of them is not stored.
 struct Sight {
-  int distance;
+  int distance;  // of the first query to the first key
   int window;
 
-  __device__ Sight(const Sequence& sequence, int query, int key)
-      : distance(static_cast<int>(sequence.hidden) + query - key),
-        window(static_cast<int>(sequence.window < sequence.length_k ? sequence.window
-                                                                    : sequence.length_k)) {}
-
-  __device__ bool sees(int row, int column) const {
-    return static_cast<unsigned>(distance + row - column) < static_cast<unsigned>(window);
+  __device__ bool sees(int query, int key) const {
+    return static_cast<unsigned>(distance + query - key) < static_cast<unsigned>(window);
   }
   __device__ bool all_see(int queries, int keys) const {
     return distance - (keys - 1) >= 0 && distance + queries - 1 < window;

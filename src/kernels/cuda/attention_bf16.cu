@@ -81,37 +81,47 @@ struct Softmax {
     for (auto& rows : largest) rows[0] = rows[1] = kNoScore;
   }
 
-  // Turns scores into weights, powers of 2, and rescales what was summed with earlier ones.
+  // Turns scores into weights, powers of 2. What was summed with earlier ones is rescaled only
+  // where the largest score has grown by enough: weights of up to 2^kSlack are as exact.
   template <int kKeys, int kHeadDim>
   __device__ void add(float scale, Fragments<kRows, kKeys>& scores,
                       Fragments<kRows, kHeadDim>& out) {
+    constexpr float kSlack = 8.0f;
 #pragma unroll
     for (int m = 0; m < kFragments; ++m) {
+      float now[2];
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        float now = largest[m][r];
+        now[r] = largest[m][r];
 #pragma unroll
         for (int n = 0; n < kKeys / 8; ++n) {
-          now = fmaxf(now, fmaxf(scores[m][n][2 * r], scores[m][n][2 * r + 1]));
+          now[r] = fmaxf(now[r], fmaxf(scores[m][n][2 * r], scores[m][n][2 * r + 1]));
         }
-        now = row_largest(now);
-        const float shrink = exp2_approximate(scale * (largest[m][r] - now));
-        largest[m][r] = now;
-        const float shift = scale * now;
-        float sum = total[m][r] * shrink;
+        now[r] = row_largest(now[r]);
+      }
+      if (scale * fmaxf(now[0] - largest[m][0], now[1] - largest[m][1]) > kSlack) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          const float shrink = exp2_approximate(scale * (largest[m][r] - now[r]));
+          largest[m][r] = now[r];
+          total[m][r] *= shrink;
+#pragma unroll
+          for (int n = 0; n < kHeadDim / 8; ++n) {
+            out[m][n][2 * r] *= shrink;
+            out[m][n][2 * r + 1] *= shrink;
+          }
+        }
+      }
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float shift = scale * largest[m][r];
 #pragma unroll
         for (int n = 0; n < kKeys / 8; ++n) {
 #pragma unroll
           for (int i = 2 * r; i < 2 * r + 2; ++i) {
             scores[m][n][i] = exp2_approximate(scale * scores[m][n][i] - shift);
-            sum += scores[m][n][i];
+            total[m][r] += scores[m][n][i];
           }
-        }
-        total[m][r] = sum;
-#pragma unroll
-        for (int n = 0; n < kHeadDim / 8; ++n) {
-          out[m][n][2 * r] *= shrink;
-          out[m][n][2 * r + 1] *= shrink;
         }
       }
     }
@@ -125,8 +135,9 @@ __global__ void __launch_bounds__(kThreads, 2) forward(const Attention<Element> 
   constexpr int kRows = Size::kWarpRows;
   constexpr int kKeys = Size::kKeysForward;
   const int64_t head = blockIdx.x % args.num_heads;
-  const TilePosition place = find_tile_from_end<Size::kTile>(args.cu_seqlens_q, args.sequences,
-                                                             blockIdx.x / args.num_heads);
+  const TilePosition place =
+      find_tile_by_work<Size::kTile, kThreads>(args.cu_seqlens_q, args.sequences, args.tokens_q,
+                                               blockIdx.x / args.num_heads, MostWork::last);
   if (place.sequence < 0) return;
   const Sequence sequence(args, place.sequence);
   const Tokens<Element> tokens(args, sequence);
@@ -234,7 +245,8 @@ __global__ void __launch_bounds__(kThreads, 2) backward_keys(const Attention<Ele
   constexpr int kPitch = Size::kScorePitch;
   const int64_t kv_head = blockIdx.x % args.num_kv_heads;
   const TilePosition place =
-      find_tile<kKeys>(args.cu_seqlens_k, args.sequences, blockIdx.x / args.num_kv_heads);
+      find_tile_by_work<kKeys, kThreads>(args.cu_seqlens_k, args.sequences, args.tokens_k,
+                                         blockIdx.x / args.num_kv_heads, MostWork::first);
   if (place.sequence < 0) return;
   const Sequence sequence(args, place.sequence);
   const Tokens<Element> tokens(args, sequence);
@@ -333,8 +345,9 @@ __global__ void __launch_bounds__(kThreads, 2) backward_queries(const Attention<
   constexpr int kRows = Size::kWarpRows;
   constexpr int kKeys = Size::kKeysBackward;
   const int64_t head = blockIdx.x % args.num_heads;
-  const TilePosition place = find_tile_from_end<Size::kTile>(args.cu_seqlens_q, args.sequences,
-                                                             blockIdx.x / args.num_heads);
+  const TilePosition place =
+      find_tile_by_work<Size::kTile, kThreads>(args.cu_seqlens_q, args.sequences, args.tokens_q,
+                                               blockIdx.x / args.num_heads, MostWork::last);
   if (place.sequence < 0) return;
   const Sequence sequence(args, place.sequence);
   const Tokens<Element> tokens(args, sequence);

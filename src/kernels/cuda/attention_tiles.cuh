@@ -27,16 +27,43 @@ __device__ TilePosition find_tile(const int32_t* cu_seqlens, int64_t sequences, 
   return {};
 }
 
-// The same counted from the end, for work that grows with the tile: the longest begins first.
-template <int kTile>
-__device__ TilePosition find_tile_from_end(const int32_t* cu_seqlens, int64_t sequences,
-                                           int64_t tile) {
-  for (int64_t s = sequences - 1; s >= 0; --s) {
-    const int64_t tiles = (cu_seqlens[s + 1] - cu_seqlens[s] + kTile - 1) / kTile;
-    if (tile < tiles) return {s, (tiles - 1 - tile) * kTile};
-    tile -= tiles;
+// Of which tiles of a sequence there are the most pairs to work on: the last ones of queries, which
+// see all keys before them, and the first ones of keys.
+enum class MostWork { last, first };
+
+// Finds a tile, by all threads of a block, by its number in an order that begins with those of the
+// most work, whatever their sequence: none is left for the end, with nothing beside it.
+template <int kTile, int kThreads>
+__device__ TilePosition find_tile_by_work(const int32_t* cu_seqlens, int64_t sequences,
+                                          int64_t tokens, int64_t number, MostWork most) {
+  __shared__ TilePosition found;
+  const auto tiles_of = [&](int64_t s) {
+    return (cu_seqlens[s + 1] - cu_seqlens[s] + kTile - 1) / kTile;
+  };
+  if (threadIdx.x == 0) found = {};
+  __syncthreads();
+  // A tile's rank is how many of its sequence have less work. One thread finds as many tiles of
+  // higher ranks than its own as come before `number`, and not that many with those of its own.
+  for (int64_t rank = threadIdx.x; rank <= tokens / kTile; rank += kThreads) {
+    int64_t before = 0;
+    int64_t of_rank = 0;
+    for (int64_t s = 0; s < sequences; ++s) {
+      const int64_t tiles = tiles_of(s) - rank;
+      if (tiles <= 0) continue;
+      before += tiles - 1;
+      ++of_rank;
+    }
+    int64_t left = number - before;
+    if (left < 0 || left >= of_rank) continue;
+    int64_t sequence = 0;
+    for (;; ++sequence) {
+      if (tiles_of(sequence) > rank && left-- == 0) break;
+    }
+    const int64_t tile = most == MostWork::last ? rank : tiles_of(sequence) - 1 - rank;
+    found = {sequence, tile * kTile};
   }
-  return {};
+  __syncthreads();
+  return found;
 }
 
 // The most tiles that so many sequences can have with so many tokens in all.

@@ -263,6 +263,12 @@ TEST(Attention, TensorsOfBf16GiveTheBitsOfTheSameInF32) {
   cases.push_back(training_case({70, 150}, 2, 1, 160, 8));
   cases.push_back(training_case({90}, 1, 1, 33));
   cases.push_back({{1, 7, 5}, {65, 7, 130}, 4, 1, 64, 3});
+  // Rows at multiples of 16 bytes, which GPUs load in another way: up to three tiles, cut heads.
+  cases.push_back(training_case({129, 64, 65, 1}, 4, 2, 128));
+  cases.push_back(training_case({260, 30}, 2, 1, 128, 8, 70));
+  cases.push_back(training_case({130, 31}, 2, 1, 256, 0, 50));
+  cases.push_back(training_case({70, 200}, 2, 1, 104, 8));
+  cases.push_back({{1, 100, 3}, {300, 257, 66}, 4, 2, 128, 0, 33});
   for (const AttentionCase& test : cases) {
     AttentionRun f32(test);
     f32.use_bf16_operands();

@@ -139,22 +139,52 @@ __global__ void __launch_bounds__(kThreads) forward(const Attention<float> args)
   if (work.lane == 0) args.lse[head * args.tokens_q + token] = largest + logf(total);
 }
 
-// delta[head, token] = dout · out. One warp per element.
+// Elements of a row that a thread of compute_delta() has: all that 32 threads leave of the largest
+// head.
+constexpr int kDeltaElements = kAttentionMaxHeadDim / kWarp;
+
+// Two loads of 16 bytes, or one.
+template <class Element>
+struct alignas(16) DeltaPiece {
+  Element values[kDeltaElements];
+};
+
+// Threads that share a row, neighbours in a warp.
+__host__ __device__ int delta_threads(int64_t head_dim) {
+  return head_dim <= 8 * kDeltaElements ? 8 : head_dim <= 16 * kDeltaElements ? 16 : kWarp;
+}
+
+// delta[head, token] = dout · out. One block per head (y) and as many tokens as it has threads for.
 template <class Element>
 __global__ void __launch_bounds__(kThreads) compute_delta(const Attention<Element> args) {
-  const int64_t warps = kThreads / kWarp;
-  const int64_t at = blockIdx.x * warps + threadIdx.x / kWarp;
-  if (at >= args.num_heads * args.tokens_q) return;  // a whole warp
-  const int64_t head = at / args.tokens_q;
-  const int64_t token = at % args.tokens_q;
-  const Element* dout = args.dout + token * args.dout_stride + head * args.head_dim;
-  const Element* out = args.out + token * args.out_stride + head * args.head_dim;
+  const int sharing = delta_threads(args.head_dim);
+  const int64_t head = blockIdx.y;
+  const int64_t token = static_cast<int64_t>(blockIdx.x) * (kThreads / sharing) +
+                        static_cast<int>(threadIdx.x) / sharing;
+  const int64_t column = static_cast<int>(threadIdx.x) % sharing * kDeltaElements;
   float sum = 0.0f;
-  for (int64_t c = threadIdx.x % kWarp; c < args.head_dim; c += kWarp) {
-    sum += to_float(dout[c]) * to_float(out[c]);
+  if (token < args.tokens_q) {
+    const Element* dout = args.dout + token * args.dout_stride + head * args.head_dim + column;
+    const Element* out = args.out + token * args.out_stride + head * args.head_dim + column;
+    const auto address = reinterpret_cast<uintptr_t>(dout) | reinterpret_cast<uintptr_t>(out);
+    DeltaPiece<Element> left{};
+    DeltaPiece<Element> right{};
+    if (address % alignof(DeltaPiece<Element>) == 0 && column + kDeltaElements <= args.head_dim) {
+      left = *reinterpret_cast<const DeltaPiece<Element>*>(dout);
+      right = *reinterpret_cast<const DeltaPiece<Element>*>(out);
+    } else {
+      for (int i = 0; i < kDeltaElements && column + i < args.head_dim; ++i) {
+        left.values[i] = dout[i];
+        right.values[i] = out[i];
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kDeltaElements; ++i) {
+      sum += to_float(left.values[i]) * to_float(right.values[i]);
+    }
   }
-  for (int step = kWarp / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, step);
-  if (threadIdx.x % kWarp == 0) args.delta[at] = sum;
+  for (int step = sharing / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, step);
+  if (token < args.tokens_q && column == 0) args.delta[head * args.tokens_q + token] = sum;
 }
 
 // The softmax weight of a query-key pair, and the gradient of its score, times the scale.
@@ -281,9 +311,8 @@ unsigned as_unsigned(int64_t value) {
 
 template <class Element>
 cudaError_t launch_compute_delta(const Attention<Element>& args, cudaStream_t stream) {
-  const int64_t warps = kThreads / kWarp;
-  const int64_t rows = args.num_heads * args.tokens_q;
-  const dim3 blocks(as_unsigned((rows + warps - 1) / warps), 1, 1);
+  const int64_t rows = kThreads / delta_threads(args.head_dim);  // of a block
+  const dim3 blocks(as_unsigned((args.tokens_q + rows - 1) / rows), as_unsigned(args.num_heads), 1);
   return launch(compute_delta<Element>, {blocks, {kThreads, 1, 1}, 0, stream}, args);
 }
 

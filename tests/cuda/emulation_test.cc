@@ -1,7 +1,6 @@
 // The emulation itself: where it is wrong, what it shows of kernels is worth nothing.
 #include <gtest/gtest.h>
 
-#include <cstddef>
 #include <random>
 #include <vector>
 
@@ -167,18 +166,18 @@ TEST(CudaEmulation, LoadsMatricesForTensorCores) {
   }
 }
 
-// Two groups of copies, of 16 bytes of which 6 are there and of 4; what there is before anybody
-// waits, with one group left and with none.
+// Two groups of copies, of 16 bytes and of nothing, and of 4; what there is before anybody waits,
+// with one group left and with none.
 void copy_in_groups(const uint16_t* from, uint16_t* seen) {
   uint16_t* shared = cuda::dynamic_halves() + threadIdx.x * 16;
   for (int i = 0; i < 16; ++i) shared[i] = 7;
-  cuda::copy_16_bytes(shared, from, 6);
+  cuda::copy_16_bytes(shared, from, true);
+  cuda::copy_4_bytes(shared + 8, nullptr, false);
   cuda::commit_copies();
-  cuda::copy_4_bytes(shared + 8, from, 4);
+  cuda::copy_4_bytes(shared + 12, from, true);
   cuda::commit_copies();
-  const auto look = [&](int time) {
-    for (int i = 0; i < 12; ++i)
-      seen[(static_cast<int>(threadIdx.x) * 3 + time) * 12 + i] = shared[i];
+  const auto look = [&](unsigned time) {
+    for (unsigned i = 0; i < 16; ++i) seen[(threadIdx.x * 3 + time) * 16 + i] = shared[i];
   };
   look(0);
   cuda::wait_for_copies<1>();
@@ -189,29 +188,27 @@ void copy_in_groups(const uint16_t* from, uint16_t* seen) {
 
 TEST(CudaEmulation, CopiesArriveWhenTheirGroupIsWaitedFor) {
   alignas(16) const uint16_t from[8] = {1, 2, 3, 4, 5, 6, 7, 8};
-  std::vector<uint16_t> seen(32 * 3 * 12);
+  std::vector<uint16_t> seen(32 * 3 * 16);
   launch(copy_in_groups, {{1, 1, 1}, {32, 1, 1}, 32 * 32, nullptr}, from, seen.data());
   constexpr uint16_t kNot = 0xFFFF;
   const std::vector<uint16_t> want = {
-      kNot, kNot, kNot, kNot, kNot, kNot, kNot, kNot, kNot, kNot, 7, 7,  // before
-      1,    2,    3,    0,    0,    0,    0,    0,    kNot, kNot, 7, 7,  // the first
-      1,    2,    3,    0,    0,    0,    0,    0,    1,    2,    7, 7};
-  for (size_t lane = 0; lane < 32; ++lane) {
-    const auto first = seen.begin() + static_cast<std::ptrdiff_t>(lane * want.size());
-    EXPECT_EQ(std::vector<uint16_t>(first, first + static_cast<std::ptrdiff_t>(want.size())), want);
+      kNot, kNot, kNot, kNot, kNot, kNot, kNot, kNot, kNot, kNot, 7, 7, kNot, kNot, 7, 7,  // before
+      1,    2,    3,    4,    5,    6,    7,    8,    0,    0,    7, 7, kNot, kNot, 7, 7,
+      1,    2,    3,    4,    5,    6,    7,    8,    0,    0,    7, 7, 1,    2,    7, 7};
+  for (auto of_thread = seen.begin(); of_thread != seen.end(); of_thread += 48) {
+    EXPECT_EQ(std::vector<uint16_t>(of_thread, of_thread + 48), want);
   }
 }
 
-void copy_one(const uint16_t* from, int there) {
-  cuda::copy_16_bytes(cuda::dynamic_halves(), from, there);
+void copy_one(const uint16_t* from) {
+  cuda::copy_16_bytes(cuda::dynamic_halves(), from, true);
 }
 
 TEST(CudaEmulation, RefusesCopiesThatNobodyWaitsForOrThatAreNotAligned) {
   alignas(16) const uint16_t from[16] = {};
   const cuda::Launch one{{1, 1, 1}, {32, 1, 1}, 1024, nullptr};
-  EXPECT_DEATH(launch(copy_one, one, from, 16), "ended before its copies");
-  EXPECT_DEATH(launch(copy_one, one, from + 4, 16), "not aligned");
-  EXPECT_DEATH(launch(copy_one, one, from, 18), "more than its bytes");
+  EXPECT_DEATH(launch(copy_one, one, from), "ended before its copies");
+  EXPECT_DEATH(launch(copy_one, one, from + 4), "not aligned");
 }
 
 }  // namespace

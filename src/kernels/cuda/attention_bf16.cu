@@ -34,7 +34,8 @@ struct Sizes {
   static constexpr int kScorePitch = 64;  // halves from row to row of a tile of scores
 
   static constexpr int kForwardBytes = 2 * (kTile + 2 * kKeysForward) * kHeadDim;
-  static constexpr int kQueriesBytes = 2 * (2 * kTile + 4 * kKeysBackward) * kHeadDim;
+  static constexpr int kQueriesBytes =
+      2 * (2 * kTile + 4 * kKeysBackward) * kHeadDim + 4 * 2 * kTile;
   static constexpr int kKeysBytes =
       2 * (2 * kKeys + 3 * kQueries) * kHeadDim + 2 * 2 * kKeys * kScorePitch + 4 * 4 * kQueries;
 };
@@ -242,6 +243,7 @@ __global__ void __launch_bounds__(kThreads, 2) backward_keys(const Attention<Ele
   constexpr int kKeys = Size::kKeys;
   constexpr int kQueries = Size::kQueries;
   constexpr int kHalf = kQueries / 2;  // the queries of a warp
+  constexpr int kPart = kHeadDim / 2;  // of a row of dk and dv
   constexpr int kPitch = Size::kScorePitch;
   const int64_t kv_head = blockIdx.x % args.num_kv_heads;
   const TilePosition place =
@@ -260,12 +262,13 @@ __global__ void __launch_bounds__(kThreads, 2) backward_keys(const Attention<Ele
   auto* statistics = reinterpret_cast<float*>(dscore_tile + kKeys * kPitch);  // [2, 2, kQueries]
   const int row = warp() / 2 * kRows;     // the warp's first key in the tile
   const int column = warp() % 2 * kHalf;  // its first query
-  const int part = warp() % 2 * (kHeadDim / 2);
+  const int others = kHalf - column;      // those of the other warp with these keys
+  const int part = warp() % 2 * kPart;
   const auto first = static_cast<int>(place.first);
   const auto end = static_cast<int>(sequence.end_of_queries(place.first, kKeys));
   const float scale = args.scale * kLog2E;
-  Fragments<kRows, kHeadDim / 2> dk = {};
-  Fragments<kRows, kHeadDim / 2> dv = {};
+  Fragments<kRows, kPart> dk = {};
+  Fragments<kRows, kPart> dv = {};
 
   const int64_t first_head = kv_head * sharing;
   auto queries = tokens.template queries<kHeadDim>(args.q, args.q_stride, first_head);
@@ -319,23 +322,25 @@ __global__ void __launch_bounds__(kThreads, 2) backward_keys(const Attention<Ele
         dscores);
     put<kPitch, kRows, kHalf>(weights, weight_tile, row, column);
     put<kPitch, kRows, kHalf>(dscores, dscore_tile, row, column);
-    __syncthreads();
-    add_columns<kHeadDim, kQueries, kRows, kHeadDim / 2>(RowsOf<kPitch>(weight_tile, row),
-                                                         dout_tile, part, dv);
-    add_columns<kHeadDim, kQueries, kRows, kHeadDim / 2>(RowsOf<kPitch>(dscore_tile, row), q_tile,
-                                                         part, dk);
+    add_columns<kHeadDim, kHalf, kRows, kPart>(Rounded<kRows, kHalf>{weights},
+                                               dout_tile + column * kHeadDim, part, dv);
+    add_columns<kHeadDim, kHalf, kRows, kPart>(Rounded<kRows, kHalf>{dscores},
+                                               q_tile + column * kHeadDim, part, dk);
+    __syncthreads();  // what the other warp has of these keys is there
+    add_columns<kHeadDim, kHalf, kRows, kPart>(RowsOf<kPitch>(weight_tile, row, others),
+                                               dout_tile + others * kHeadDim, part, dv);
+    add_columns<kHeadDim, kHalf, kRows, kPart>(RowsOf<kPitch>(dscore_tile, row, others),
+                                               q_tile + others * kHeadDim, part, dk);
     begin = next;
   }
   wait_for_copies<0>();
-  rescale<kRows, kHeadDim / 2>(args.scale, dk);
+  rescale<kRows, kPart>(args.scale, dk);
   const int64_t token = tokens.first_k + first + row;
   const int rows = tokens.length_k - first - row;
   const int columns = static_cast<int>(args.head_dim) - part;
   const int64_t at = kv_head * args.head_dim + part;
-  store<kRows, kHeadDim / 2>(dk, args.dk + token * args.dk_stride + at, args.dk_stride, rows,
-                             columns);
-  store<kRows, kHeadDim / 2>(dv, args.dv + token * args.dv_stride + at, args.dv_stride, rows,
-                             columns);
+  store<kRows, kPart>(dk, args.dk + token * args.dk_stride + at, args.dk_stride, rows, columns);
+  store<kRows, kPart>(dv, args.dv + token * args.dv_stride + at, args.dv_stride, rows, columns);
 }
 
 // One block per tile of queries and head: sums dq.
@@ -352,27 +357,14 @@ __global__ void __launch_bounds__(kThreads, 2) backward_queries(const Attention<
   const Sequence sequence(args, place.sequence);
   const Tokens<Element> tokens(args, sequence);
   const int64_t kv_head = head / (args.num_heads / args.num_kv_heads);
-  uint16_t* q_tile = dynamic_halves();               // [kTile, kHeadDim]
-  uint16_t* dout_tile = q_tile + Size::kTileHalves;  // [kTile, kHeadDim]
-  uint16_t* kv_tiles =
-      dout_tile + Size::kTileHalves;  // [2, 2, kKeys, kHeadDim]: of keys and values
+  uint16_t* q_tile = dynamic_halves();                 // [kTile, kHeadDim]
+  uint16_t* dout_tile = q_tile + Size::kTileHalves;    // [kTile, kHeadDim]
+  uint16_t* kv_tiles = dout_tile + Size::kTileHalves;  // [2, 2, kKeys, kHeadDim], keys and values
+  auto* statistics = reinterpret_cast<float*>(kv_tiles + 4 * kKeys * kHeadDim);  // [2, kTile]
   const auto first = static_cast<int>(place.first) + warp() * kRows;  // of the warp's queries
   const int rows = tokens.length_q - first;
   const int64_t token = tokens.first_q + first;
   const float scale = args.scale * kLog2E;
-  constexpr int kFragments = kRows / kFragmentRows;
-  float lse[kFragments][2] = {};  // of the thread's rows
-  float delta[kFragments][2] = {};
-#pragma unroll
-  for (int m = 0; m < kFragments; ++m) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int row = m * kFragmentRows + row_of(2 * r);
-      if (row >= rows) continue;
-      lse[m][r] = args.lse[head * args.tokens_q + token + row];
-      delta[m][r] = args.delta[head * args.tokens_q + token + row];
-    }
-  }
   const auto end = static_cast<int>(sequence.end_of_keys(place.first, Size::kTile));
   auto begin = static_cast<int>(sequence.first_keys(place.first, kKeys));
   Fragments<kRows, kHeadDim> dq = {};
@@ -388,6 +380,10 @@ __global__ void __launch_bounds__(kThreads, 2) backward_queries(const Attention<
       .template load<Size::kTile>(static_cast<int>(place.first), q_tile);
   tokens.template queries<kHeadDim>(args.dout, args.dout_stride, head)
       .template load<Size::kTile>(static_cast<int>(place.first), dout_tile);
+  const int64_t first_token = head * args.tokens_q + tokens.first_q + place.first;
+  const auto left = static_cast<int>(tokens.length_q - place.first);
+  load_floats<Size::kTile>(args.lse + first_token, left, statistics);
+  load_floats<Size::kTile>(args.delta + first_token, left, statistics + Size::kTile);
   load_keys(begin, 0);
   for (int turn = 0; begin < end; begin += kKeys, turn = 1 - turn) {
     wait_for_copies<0>();
@@ -403,9 +399,11 @@ __global__ void __launch_bounds__(kThreads, 2) backward_queries(const Attention<
     if (!sight.all_see(kRows, kKeys)) hide_unseen<true, kRows, kKeys>(sight, scores);
     multiply_rows<kHeadDim, kRows, kKeys>(RowsOf<kHeadDim>(dout_tile, warp() * kRows),
                                           k_tile + kKeys * kHeadDim, 0, dscores);
+    const float* of_queries = statistics + warp() * kRows;
+    const auto row = [](int m, int i) { return m * kFragmentRows + row_of(i); };
     weigh<kRows, kKeys>(
-        scale, [&](int m, int, int i) { return lse[m][i / 2]; },
-        [&](int m, int, int i) { return delta[m][i / 2]; }, scores, dscores);
+        scale, [&](int m, int, int i) { return of_queries[row(m, i)]; },
+        [&](int m, int, int i) { return of_queries[Size::kTile + row(m, i)]; }, scores, dscores);
     add_columns<kHeadDim, kKeys, kRows, kHeadDim>(Rounded<kRows, kKeys>{dscores}, k_tile, 0, dq);
   }
   rescale<kRows, kHeadDim>(args.scale, dq);

@@ -44,7 +44,7 @@ __device__ inline float row_largest(float value) {
 // into different banks. kColumns: a multiple of 64.
 template <int kColumns>
 __device__ int piece_at(int row, int piece) {
-  return row * kColumns + (piece ^ (row % 8)) * 8;
+  return row * kColumns + (piece ^ (row & 7)) * 8;
 }
 // piece_at(row, piece + by) of `at` = piece_at(row, piece), for numbers that share no binary digit.
 __device__ inline int piece_after(int at, int by) {
@@ -70,7 +70,7 @@ struct alignas(2 * kElements) Packed {
   uint32_t words[kElements / 2];
 };
 
-// What a thread loads of a head's rows.
+// What a thread loads of a head's rows: a piece of every kRowsAtOnce-th.
 template <int kHeadDim, class Element>
 struct Source {
   static constexpr int kElements = Piece<Element>::kElements;
@@ -79,25 +79,25 @@ struct Source {
 
   const Element* from;  // its first piece, of the sequence's first rows
   int64_t stride;
-  int rows;     // there are, from that of `from` on
-  int columns;  // of a piece
-  bool aligned;
+  int rows;      // there are, from that of `from` on; none of a piece beyond the head
+  int columns;   // of the piece
+  int at;        // of the first piece in a tile
+  bool aligned;  // all pieces are whole, at multiples of 16 bytes
 
-  // first: [rows, dim], the head in the sequence's first row.
-  __device__ Source(const Element* first, int64_t row_stride, int64_t all_rows, int64_t dim)
-      : from(first + first_row() * row_stride + first_column()),
-        stride(row_stride),
-        rows(static_cast<int>(all_rows) - first_row()) {
-    const int left = static_cast<int>(dim) - first_column();
+  // first: [all_rows, dim], the head in the sequence's first row.
+  __device__ Source(const Element* first, int64_t row_stride, int all_rows, int64_t dim)
+      : stride(row_stride) {
+    const int row = static_cast<int>(threadIdx.x) / kPieces;
+    const int column = static_cast<int>(threadIdx.x) % kPieces * kElements;
+    from = first + row * row_stride + column;
+    const int left = static_cast<int>(dim) - column;
     columns = left < 0 ? 0 : left < kElements ? left : kElements;
-    const auto address =
-        reinterpret_cast<uintptr_t>(first) | static_cast<uintptr_t>(stride) * sizeof(Element);
+    rows = columns > 0 ? all_rows - row : 0;
+    at = piece_at<kHeadDim>(row, column / 8) + column % 8;
+    const auto address = reinterpret_cast<uintptr_t>(first) |
+                         static_cast<uintptr_t>(stride) * sizeof(Element) |
+                         static_cast<uintptr_t>(dim) * sizeof(Element);
     aligned = address % sizeof(Piece<Element>) == 0;
-  }
-
-  __device__ static int first_row() { return static_cast<int>(threadIdx.x) / kPieces; }
-  __device__ static int first_column() {
-    return static_cast<int>(threadIdx.x) % kPieces * kElements;
   }
 
   // Begins to load rows [begin, begin + kCount) into a tile, as bf16; zeros beyond the head. They
@@ -108,21 +108,20 @@ struct Source {
     const Element* piece = from + begin * stride;
     const int64_t step = kRowsAtOnce * stride;
     const int left = rows - begin;
+    // Of row + kRowsAtOnce * n, as piece_at() has it: their numbers share no binary digit.
+    const auto to = [&](int row) { return tile + (at ^ row % 8 * 8) + row * kHeadDim; };
     if constexpr (sizeof(Element) == sizeof(uint16_t)) {
       if (aligned) {
 #pragma unroll
         for (int row = 0; row < kCount; row += kRowsAtOnce, piece += step) {
-          const int there = row < left ? columns : 0;
-          copy_16_bytes(tile + piece_at<kHeadDim>(first_row() + row, first_column() / 8), piece,
-                        there * static_cast<int>(sizeof(Element)));
+          copy_16_bytes(to(row), piece, row < left);
         }
         return;
       }
     }
 #pragma unroll 1  // the registers are the sums'
     for (int row = 0; row < kCount; row += kRowsAtOnce, piece += step) {
-      uint16_t* to = tile + piece_at<kHeadDim>(first_row() + row, first_column() / 8);
-      put_rounded(piece, row < left ? columns : 0, to + first_column() % 8);
+      put_rounded(piece, row < left ? columns : 0, to(row));
     }
   }
 
@@ -150,19 +149,19 @@ template <int kCount>
 __device__ void load_floats(const float* from, int left, float* to) {
   static_assert(kCount <= kAttentionThreads);
   const int i = static_cast<int>(threadIdx.x);
-  if (i < kCount) copy_4_bytes(to + i, from + i, i < left ? 4 : 0);
+  if (i < kCount) copy_4_bytes(to + i, from + i, i < left);
 }
 
 // Left operands of products: fragment `depth` / 16 of rows m * 16 to m * 16 + 15 of the warp's.
 
-// Rows of a tile with rows of kColumns.
+// Rows of a tile with rows of kColumns, from `first_column` on.
 template <int kColumns>
 struct RowsOf {
   const uint16_t* tile;
   int at;
 
-  __device__ RowsOf(const uint16_t* of, int first_row)
-      : tile(of), at(piece_at<kColumns>(first_row + lane() % 16, lane() / 16)) {}
+  __device__ RowsOf(const uint16_t* of, int first_row, int first_column = 0)
+      : tile(of), at(piece_at<kColumns>(first_row + lane() % 16, first_column / 8 + lane() / 16)) {}
   __device__ void get(int m, int depth, uint32_t (&a)[4]) const {
     load_matrices(a, tile + piece_after(at, depth / 8) + m * kFragmentRows * kColumns);
   }

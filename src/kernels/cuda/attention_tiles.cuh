@@ -32,15 +32,16 @@ __device__ TilePosition find_tile(const int32_t* cu_seqlens, int64_t sequences, 
 enum class MostWork { last, first };
 
 // Finds a tile, by all threads of a block, by its number in an order that begins with those of the
-// most work, whatever their sequence: none is left for the end, with nothing beside it.
+// most work, whatever their sequence: none is left for the end, with nothing beside it. Takes the
+// beginning of the block's dynamic shared memory while it runs.
 template <int kTile, int kThreads>
 __device__ TilePosition find_tile_by_work(const int32_t* cu_seqlens, int64_t sequences,
                                           int64_t tokens, int64_t number, MostWork most) {
-  __shared__ TilePosition found;
+  auto* found = reinterpret_cast<TilePosition*>(dynamic_floats());
   const auto tiles_of = [&](int64_t s) {
     return (cu_seqlens[s + 1] - cu_seqlens[s] + kTile - 1) / kTile;
   };
-  if (threadIdx.x == 0) found = {};
+  if (threadIdx.x == 0) *found = {};
   __syncthreads();
   // A tile's rank is how many of its sequence have less work. One thread finds as many tiles of
   // higher ranks than its own as come before `number`, and not that many with those of its own.
@@ -60,10 +61,12 @@ __device__ TilePosition find_tile_by_work(const int32_t* cu_seqlens, int64_t seq
       if (tiles_of(sequence) > rank && left-- == 0) break;
     }
     const int64_t tile = most == MostWork::last ? rank : tiles_of(sequence) - 1 - rank;
-    found = {sequence, tile * kTile};
+    *found = {sequence, tile * kTile};
   }
   __syncthreads();
-  return found;
+  const TilePosition place = *found;
+  __syncthreads();
+  return place;
 }
 
 // The most tiles that so many sequences can have with so many tokens in all.

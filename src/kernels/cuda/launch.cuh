@@ -109,22 +109,26 @@ __device__ inline void load_matrices_transposed(uint32_t (&words)[4], const uint
                : "memory");
 }
 
-// Begins to copy 16 bytes (4 bytes) from memory to shared memory, both at multiples of as many: of
-// `from` the first `there` bytes, which may be none, and zeros for the others. A thread's copies
-// are one group up to its next commit_copies().
-__device__ inline void copy_16_bytes(void* to, const void* from, int there) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-               :
-               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))),
-                 "l"(__cvta_generic_to_global(from)), "r"(there)
-               : "memory");
+// Begins to copy 16 bytes (4 bytes) from memory to shared memory, both at multiples of as many;
+// zeros where nothing is `there`, which is then not read. A thread's copies are one group up to its
+// next commit_copies().
+__device__ inline void copy_16_bytes(void* to, const void* from, bool there) {
+  asm volatile(
+      "{\n.reg .pred absent;\nsetp.eq.u32 absent, %2, 0;\n"
+      "cp.async.cg.shared.global [%0], [%1], 16, absent;\n}"
+      :
+      : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))),
+        "l"(__cvta_generic_to_global(from)), "r"(static_cast<uint32_t>(there))
+      : "memory");
 }
-__device__ inline void copy_4_bytes(void* to, const void* from, int there) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
-               :
-               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))),
-                 "l"(__cvta_generic_to_global(from)), "r"(there)
-               : "memory");
+__device__ inline void copy_4_bytes(void* to, const void* from, bool there) {
+  asm volatile(
+      "{\n.reg .pred absent;\nsetp.eq.u32 absent, %2, 0;\n"
+      "cp.async.ca.shared.global [%0], [%1], 4, absent;\n}"
+      :
+      : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))),
+        "l"(__cvta_generic_to_global(from)), "r"(static_cast<uint32_t>(there))
+      : "memory");
 }
 __device__ inline void commit_copies() {
   asm volatile("cp.async.commit_group;" : : : "memory");

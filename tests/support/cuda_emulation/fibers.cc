@@ -61,7 +61,7 @@ struct Copy {
   void* to;
   const void* from;
   size_t bytes;
-  size_t there;
+  bool there;
   size_t group;
 };
 
@@ -254,15 +254,14 @@ void load_matrices(uint32_t (&words)[4], const uint16_t* row, bool transposed) {
   wait(warp.barrier, kWarp);
 }
 
-void begin_copy(void* to, const void* from, size_t bytes, int there) {
+void begin_copy(void* to, const void* from, size_t bytes, bool there) {
   if (reinterpret_cast<uintptr_t>(to) % bytes != 0 ||
       reinterpret_cast<uintptr_t>(from) % bytes != 0) {
     fail("a copy is not aligned");
   }
-  if (there < 0 || static_cast<size_t>(there) > bytes) fail("a copy of more than its bytes");
   std::memset(to, 0xFF, bytes);
   Fiber& fiber = block.fibers[block.now];
-  fiber.copies.push_back({to, from, bytes, static_cast<size_t>(there), fiber.group});
+  fiber.copies.push_back({to, from, bytes, there, fiber.group});
 }
 
 void commit_copies() {
@@ -275,7 +274,7 @@ void wait_for_copies(size_t left) {
   for (const Copy& copy : fiber.copies) {
     if (!waited(copy)) continue;
     std::memset(copy.to, 0, copy.bytes);
-    std::memcpy(copy.to, copy.from, copy.there);
+    if (copy.there) std::memcpy(copy.to, copy.from, copy.bytes);
   }
   fiber.copies.erase(std::remove_if(fiber.copies.begin(), fiber.copies.end(), waited),
                      fiber.copies.end());

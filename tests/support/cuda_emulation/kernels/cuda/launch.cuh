@@ -47,7 +47,7 @@ void load_matrices(uint32_t (&words)[4], const uint16_t* row, bool transposed);
 
 // See cuda::copy_16_bytes and what follows it. Until somebody waits the copy holds NaN: who reads
 // it before, or what it replaced, finds that.
-void begin_copy(void* to, const void* from, size_t bytes, int there);
+void begin_copy(void* to, const void* from, size_t bytes, bool there);
 void commit_copies();
 void wait_for_copies(size_t left);
 
@@ -159,10 +159,10 @@ inline void load_matrices_transposed(uint32_t (&words)[4], const uint16_t* row) 
   cuda_emulation::load_matrices(words, row, true);
 }
 
-inline void copy_16_bytes(void* to, const void* from, int there) {
+inline void copy_16_bytes(void* to, const void* from, bool there) {
   cuda_emulation::begin_copy(to, from, 16, there);
 }
-inline void copy_4_bytes(void* to, const void* from, int there) {
+inline void copy_4_bytes(void* to, const void* from, bool there) {
   cuda_emulation::begin_copy(to, from, 4, there);
 }
 inline void commit_copies() {

@@ -25,6 +25,13 @@
 //     shared memory, on a CPU the stack;
 //   * row_table.h joins the compiled versions into the RowKernel table.
 //
+// A loop in which element i of some rows depends on elements i of others is better written as
+//
+//       team.elementwise(cols, [&](float& value) { value *= factor; }, updates(x + row * cols));
+//
+// with operands of row_operands.h: on GPUs it loads all before it stores anything, 16 bytes at a
+// time.
+//
 // Inside a kernel: no std:: templates and no helpers that are not force-inlined (base/philox.h says
 // why); on a GPU `team.each` ends with a barrier, so a later loop may read what an earlier one
 // wrote.

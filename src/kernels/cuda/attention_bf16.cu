@@ -24,7 +24,7 @@ struct Sizes {
   static constexpr int kWarpRows = kHeadDim > 128 ? 16 : 32;
   static constexpr int kTile = kAttentionWarps * kWarpRows;  // of forward and backward_queries
   static constexpr int kTileHalves = kTile * kHeadDim;
-  static constexpr int kKeysForward = 64;
+  static constexpr int kKeysForward = kHeadDim > 64 ? 64 : 128;
   static constexpr int kKeysBackward = kHeadDim > 128 ? 16 : 32;
 
   // backward_keys has two warps for the same keys: for scores each takes half of the queries, for
@@ -44,14 +44,14 @@ struct Sizes {
 template <class Element>
 struct Tokens {
   const Attention<Element>& args;
-  int64_t first_q, first_k;
+  int first_q, first_k;
   int length_q, length_k;
   int hidden, window;
 
   __device__ Tokens(const Attention<Element>& of, const Sequence& sequence)
       : args(of),
-        first_q(sequence.first_q),
-        first_k(sequence.first_k),
+        first_q(static_cast<int>(sequence.first_q)),
+        first_k(static_cast<int>(sequence.first_k)),
         length_q(static_cast<int>(sequence.length_q)),
         length_k(static_cast<int>(sequence.length_k)),
         hidden(static_cast<int>(sequence.hidden)),
@@ -60,13 +60,14 @@ struct Tokens {
 
   template <int kHeadDim>
   __device__ Source<kHeadDim, Element> queries(const Element* data, int64_t stride,
-                                               int64_t head) const {
-    return {data + first_q * stride + head * args.head_dim, stride, length_q, args.head_dim};
+                                               int head) const {
+    return {data + int64_t{first_q} * stride + head * args.head_dim, stride, length_q,
+            args.head_dim};
   }
   template <int kHeadDim>
-  __device__ Source<kHeadDim, Element> keys(const Element* data, int64_t stride,
-                                            int64_t head) const {
-    return {data + first_k * stride + head * args.head_dim, stride, length_k, args.head_dim};
+  __device__ Source<kHeadDim, Element> keys(const Element* data, int64_t stride, int head) const {
+    return {data + int64_t{first_k} * stride + head * args.head_dim, stride, length_k,
+            args.head_dim};
   }
   __device__ Sight sight(int query, int key) const { return {hidden + query - key, window}; }
 };
@@ -135,14 +136,14 @@ __global__ void __launch_bounds__(kThreads, 2) forward(const Attention<Element> 
   using Size = Sizes<kHeadDim>;
   constexpr int kRows = Size::kWarpRows;
   constexpr int kKeys = Size::kKeysForward;
-  const int64_t head = blockIdx.x % args.num_heads;
+  const auto head = static_cast<int>(blockIdx.x % args.num_heads);
   const TilePosition place =
       find_tile_by_work<Size::kTile, kThreads>(args.cu_seqlens_q, args.sequences, args.tokens_q,
                                                blockIdx.x / args.num_heads, MostWork::last);
   if (place.sequence < 0) return;
   const Sequence sequence(args, place.sequence);
   const Tokens<Element> tokens(args, sequence);
-  const int64_t kv_head = head / (args.num_heads / args.num_kv_heads);
+  const auto kv_head = static_cast<int>(head / (args.num_heads / args.num_kv_heads));
   uint16_t* q_tile = dynamic_halves();                                // [kTile, kHeadDim]
   uint16_t* k_tile = q_tile + Size::kTileHalves;                      // [kKeys, kHeadDim]
   uint16_t* v_tile = k_tile + kKeys * kHeadDim;                       // [kKeys, kHeadDim]
@@ -181,7 +182,7 @@ __global__ void __launch_bounds__(kThreads, 2) forward(const Attention<Element> 
       add_columns<kHeadDim, kKeys, kRows, kHeadDim>(Rounded<kRows, kKeys>{scores}, v_tile, 0, out);
     }
   }
-  const int64_t token = tokens.first_q + first;
+  const int64_t token = int64_t{tokens.first_q} + first;
 #pragma unroll
   for (int m = 0; m < Softmax<kRows>::kFragments; ++m) {
 #pragma unroll
@@ -245,14 +246,14 @@ __global__ void __launch_bounds__(kThreads, 2) backward_keys(const Attention<Ele
   constexpr int kHalf = kQueries / 2;  // the queries of a warp
   constexpr int kPart = kHeadDim / 2;  // of a row of dk and dv
   constexpr int kPitch = Size::kScorePitch;
-  const int64_t kv_head = blockIdx.x % args.num_kv_heads;
+  const auto kv_head = static_cast<int>(blockIdx.x % args.num_kv_heads);
   const TilePosition place =
       find_tile_by_work<kKeys, kThreads>(args.cu_seqlens_k, args.sequences, args.tokens_k,
                                          blockIdx.x / args.num_kv_heads, MostWork::first);
   if (place.sequence < 0) return;
   const Sequence sequence(args, place.sequence);
   const Tokens<Element> tokens(args, sequence);
-  const int64_t sharing = args.num_heads / args.num_kv_heads;
+  const auto sharing = static_cast<int>(args.num_heads / args.num_kv_heads);
   uint16_t* k_tile = dynamic_halves();                      // [kKeys, kHeadDim]
   uint16_t* v_tile = k_tile + kKeys * kHeadDim;             // [kKeys, kHeadDim]
   uint16_t* q_tiles = v_tile + kKeys * kHeadDim;            // [2, kQueries, kHeadDim]
@@ -270,17 +271,17 @@ __global__ void __launch_bounds__(kThreads, 2) backward_keys(const Attention<Ele
   Fragments<kRows, kPart> dk = {};
   Fragments<kRows, kPart> dv = {};
 
-  const int64_t first_head = kv_head * sharing;
+  const int first_head = kv_head * sharing;
   auto queries = tokens.template queries<kHeadDim>(args.q, args.q_stride, first_head);
   auto douts = tokens.template queries<kHeadDim>(args.dout, args.dout_stride, first_head);
-  const float* lse = args.lse + first_head * args.tokens_q + tokens.first_q;
-  const float* delta = args.delta + first_head * args.tokens_q + tokens.first_q;
+  int64_t token_of_head = first_head * args.tokens_q + tokens.first_q;  // of lse and delta
   // Queries come to two places in turns, with the statistics of their rows.
   const auto load_queries = [&](int begin, int turn) {
     queries.template load<kQueries>(begin, q_tiles + turn * kQueries * kHeadDim);
     float* to = statistics + turn * 2 * kQueries;
-    load_floats<kQueries>(lse + begin, tokens.length_q - begin, to);
-    load_floats<kQueries>(delta + begin, tokens.length_q - begin, to + kQueries);
+    const int left = tokens.length_q - begin;
+    load_floats<kQueries>(args.lse + token_of_head + begin, left, to);
+    load_floats<kQueries>(args.delta + token_of_head + begin, left, to + kQueries);
   };
   tokens.template keys<kHeadDim>(args.k, args.k_stride, kv_head)
       .template load<kKeys>(first, k_tile);
@@ -288,7 +289,7 @@ __global__ void __launch_bounds__(kThreads, 2) backward_keys(const Attention<Ele
       .template load<kKeys>(first, v_tile);
   load_queries(first, 0);
   commit_copies();
-  auto heads = static_cast<int>(first < end ? sharing : 0);  // to come
+  int heads = first < end ? sharing : 0;  // to come
   for (int begin = first, turn = 0; heads > 0; turn = 1 - turn) {
     const bool is_last = begin + kQueries >= end;  // of the head
     wait_for_copies<0>();
@@ -299,8 +300,7 @@ __global__ void __launch_bounds__(kThreads, 2) backward_keys(const Attention<Ele
     if (is_last) {
       queries.from += args.head_dim;
       douts.from += args.head_dim;
-      lse += args.tokens_q;
-      delta += args.tokens_q;
+      token_of_head += args.tokens_q;
       --heads;
     }
     if (heads > 0) load_queries(next, 1 - turn);
@@ -335,7 +335,7 @@ __global__ void __launch_bounds__(kThreads, 2) backward_keys(const Attention<Ele
   }
   wait_for_copies<0>();
   rescale<kRows, kPart>(args.scale, dk);
-  const int64_t token = tokens.first_k + first + row;
+  const int64_t token = int64_t{tokens.first_k} + first + row;
   const int rows = tokens.length_k - first - row;
   const int columns = static_cast<int>(args.head_dim) - part;
   const int64_t at = kv_head * args.head_dim + part;
@@ -349,21 +349,21 @@ __global__ void __launch_bounds__(kThreads, 2) backward_queries(const Attention<
   using Size = Sizes<kHeadDim>;
   constexpr int kRows = Size::kWarpRows;
   constexpr int kKeys = Size::kKeysBackward;
-  const int64_t head = blockIdx.x % args.num_heads;
+  const auto head = static_cast<int>(blockIdx.x % args.num_heads);
   const TilePosition place =
       find_tile_by_work<Size::kTile, kThreads>(args.cu_seqlens_q, args.sequences, args.tokens_q,
                                                blockIdx.x / args.num_heads, MostWork::last);
   if (place.sequence < 0) return;
   const Sequence sequence(args, place.sequence);
   const Tokens<Element> tokens(args, sequence);
-  const int64_t kv_head = head / (args.num_heads / args.num_kv_heads);
+  const auto kv_head = static_cast<int>(head / (args.num_heads / args.num_kv_heads));
   uint16_t* q_tile = dynamic_halves();                 // [kTile, kHeadDim]
   uint16_t* dout_tile = q_tile + Size::kTileHalves;    // [kTile, kHeadDim]
   uint16_t* kv_tiles = dout_tile + Size::kTileHalves;  // [2, 2, kKeys, kHeadDim], keys and values
   auto* statistics = reinterpret_cast<float*>(kv_tiles + 4 * kKeys * kHeadDim);  // [2, kTile]
   const auto first = static_cast<int>(place.first) + warp() * kRows;  // of the warp's queries
   const int rows = tokens.length_q - first;
-  const int64_t token = tokens.first_q + first;
+  const int64_t token = int64_t{tokens.first_q} + first;
   const float scale = args.scale * kLog2E;
   const auto end = static_cast<int>(sequence.end_of_keys(place.first, Size::kTile));
   auto begin = static_cast<int>(sequence.first_keys(place.first, kKeys));

@@ -79,20 +79,18 @@ struct Source {
 
   const Element* from;  // its first piece, of the sequence's first rows
   int64_t stride;
-  int rows;      // there are, from that of `from` on; none of a piece beyond the head
-  int columns;   // of the piece
+  int rows;  // there are, from that of `from` on; none of a piece beyond the head
+  int dim;
   int at;        // of the first piece in a tile
   bool aligned;  // all pieces are whole, at multiples of 16 bytes
 
-  // first: [all_rows, dim], the head in the sequence's first row.
-  __device__ Source(const Element* first, int64_t row_stride, int all_rows, int64_t dim)
-      : stride(row_stride) {
+  // first: [all_rows, head_dim], the head in the sequence's first row.
+  __device__ Source(const Element* first, int64_t row_stride, int all_rows, int64_t head_dim)
+      : stride(row_stride), dim(static_cast<int>(head_dim)) {
     const int row = static_cast<int>(threadIdx.x) / kPieces;
     const int column = static_cast<int>(threadIdx.x) % kPieces * kElements;
     from = first + row * row_stride + column;
-    const int left = static_cast<int>(dim) - column;
-    columns = left < 0 ? 0 : left < kElements ? left : kElements;
-    rows = columns > 0 ? all_rows - row : 0;
+    rows = column < dim ? all_rows - row : 0;
     at = piece_at<kHeadDim>(row, column / 8) + column % 8;
     const auto address = reinterpret_cast<uintptr_t>(first) |
                          static_cast<uintptr_t>(stride) * sizeof(Element) |
@@ -119,7 +117,9 @@ struct Source {
         return;
       }
     }
-#pragma unroll 1  // the registers are the sums'
+    const int beyond = dim - static_cast<int>(threadIdx.x) % kPieces * kElements;
+    const int columns = beyond < kElements ? beyond : kElements;  // of the piece
+#pragma unroll 1                                                  // the registers are the sums'
     for (int row = 0; row < kCount; row += kRowsAtOnce, piece += step) {
       put_rounded(piece, row < left ? columns : 0, to(row));
     }

@@ -12,23 +12,30 @@ namespace {
 
 constexpr int kThreads = kAttentionThreads;
 constexpr float kLog2E = 1.44269504f;  // exponentials are powers of 2, which the hardware has
-// Below every score, and finite times any scale: the maximum of no scores.
+// Below every score, and finite times any scale (which is positive): the maximum of no scores.
 constexpr float kNoScore = -1e30f;
 
-// Sizes for heads of up to kHeadDim elements; those beyond the head are 0. Every matrix from shared
-// memory is to serve two products of a warp, which takes 32 rows; of larger heads registers hold
-// the sums of 16. Tiles are as small as to leave two blocks to an SM's registers, and within the
-// 99 KiB that a block may have on every GPU since Ampere.
+// Blocks that an SM is to run at once: while one waits, the other multiplies. Of more its registers
+// would not hold the sums.
+constexpr int kBlocks = 2;
+// What a block may have on every GPU since Ampere.
+constexpr int kMostSharedBytes = 99 << 10;
+
+// Sizes for heads of up to kHeadDim elements; those beyond the head are 0.
 template <int kHeadDim>
 struct Sizes {
+  // With 32 rows a warp multiplies every matrix from shared memory twice, and does not wait for
+  // shared memory more than for tensor cores; of larger heads registers hold the sums of 16.
   static constexpr int kWarpRows = kHeadDim > 128 ? 16 : 32;
   static constexpr int kTile = kAttentionWarps * kWarpRows;  // of forward and backward_queries
   static constexpr int kTileHalves = kTile * kHeadDim;
+  // As many as registers hold scores of beside the sums, since barriers, maxima and their shuffles
+  // are of a tile; backward, scores and their gradients.
   static constexpr int kKeysForward = kHeadDim > 64 ? 64 : 128;
   static constexpr int kKeysBackward = kHeadDim > 128 ? 16 : 32;
 
-  // backward_keys has two warps for the same keys: for scores each takes half of the queries, for
-  // sums half of a row.
+  // backward_keys has two warps for the same keys, or dk and dv would not fit into registers: for
+  // scores each takes half of the queries, for sums half of a row.
   static constexpr int kKeys = 2 * kWarpRows;
   static constexpr int kQueries = kHeadDim > 128 ? 32 : 64;
   static constexpr int kScorePitch = 64;  // halves from row to row of a tile of scores
@@ -132,7 +139,7 @@ struct Softmax {
 
 // One block per tile of queries and head.
 template <int kHeadDim, class Element>
-__global__ void __launch_bounds__(kThreads, 2) forward(const Attention<Element> args) {
+__global__ void __launch_bounds__(kThreads, kBlocks) forward(const Attention<Element> args) {
   using Size = Sizes<kHeadDim>;
   constexpr int kRows = Size::kWarpRows;
   constexpr int kKeys = Size::kKeysForward;
@@ -238,7 +245,7 @@ __device__ void rescale(float by, Fragments<kRows, kColumns>& values) {
 // One block per tile of keys and kv head: sums dk and dv over all queries, of all heads that share
 // it.
 template <int kHeadDim, class Element>
-__global__ void __launch_bounds__(kThreads, 2) backward_keys(const Attention<Element> args) {
+__global__ void __launch_bounds__(kThreads, kBlocks) backward_keys(const Attention<Element> args) {
   using Size = Sizes<kHeadDim>;
   constexpr int kRows = Size::kWarpRows;
   constexpr int kKeys = Size::kKeys;
@@ -345,7 +352,8 @@ __global__ void __launch_bounds__(kThreads, 2) backward_keys(const Attention<Ele
 
 // One block per tile of queries and head: sums dq.
 template <int kHeadDim, class Element>
-__global__ void __launch_bounds__(kThreads, 2) backward_queries(const Attention<Element> args) {
+__global__ void __launch_bounds__(kThreads, kBlocks)
+    backward_queries(const Attention<Element> args) {
   using Size = Sizes<kHeadDim>;
   constexpr int kRows = Size::kWarpRows;
   constexpr int kKeys = Size::kKeysBackward;
@@ -448,9 +456,11 @@ int launch_gradients(const Attention<Element>& args, void* stream) {
 template <int kHeadDim>
 int64_t most_shared_bytes() {
   using Size = Sizes<kHeadDim>;
-  const int backward =
+  constexpr int kBackward =
       Size::kKeysBytes > Size::kQueriesBytes ? Size::kKeysBytes : Size::kQueriesBytes;
-  return backward > Size::kForwardBytes ? backward : Size::kForwardBytes;
+  constexpr int kMost = kBackward > Size::kForwardBytes ? kBackward : Size::kForwardBytes;
+  static_assert(kMost <= kMostSharedBytes);
+  return kMost;
 }
 
 }  // namespace

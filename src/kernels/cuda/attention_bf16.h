@@ -8,7 +8,7 @@
 
 namespace jackscrew::cuda {
 
-// Bytes of shared memory that a block takes: bf16 tiles of 192 rows.
+// Bytes of shared memory that a block of any of its kernels takes at most.
 int64_t attention_shared_bytes_bf16(int64_t head_dim);
 
 // As attention_forward(), and the part of attention_backward() after the sums of dout * out.

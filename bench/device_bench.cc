@@ -2,9 +2,9 @@
 // write or to compute.
 //   device_bench PART... [device=NAME] [--tokens=N] [--json]
 // PART: copies (host and device, GB/s), rows (row kernels, GB/s), gemm (products by shape,
-// TFLOP/s), attention (by head and length, TFLOP/s; bench/torch_attention.py measures the same of
-// PyTorch's). tokens: of a micro-batch (16384). By marks on the device where it has them, the
-// median of some runs.
+// TFLOP/s), int8 (products of bytes, TOPS), attention (by head and length, TFLOP/s;
+// bench/torch_attention.py measures the same of PyTorch's). tokens: of a micro-batch (16384). By
+// marks on the device where it has them, the median of some runs.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -46,6 +46,7 @@ class DeviceBench {
     if (part == "copies") return copies();
     if (part == "rows") return rows();
     if (part == "gemm") return products();
+    if (part == "int8") return products_of_bytes();
     attention();
   }
 
@@ -286,6 +287,30 @@ class DeviceBench {
     product("forward", tokens_, 8960, 1536, false, true, DType::f32, DType::f32);
   }
 
+  void product_of_bytes(const std::string& name, int64_t m, int64_t n, int64_t k, bool tb) {
+    const OwnedTensor a = filled_there(DType::i8, m, k);
+    const OwnedTensor a_scales = filled_there(DType::f32, m, ceil_div(k, kInt8Group));
+    const OwnedTensor b = filled_there(DType::i8, tb ? n : k, tb ? k : n);
+    const OwnedTensor b_scales = filled_there(DType::f32, 1, n);
+    const OwnedTensor c = take(DType::f32, m, n);
+    const Int8Rows left{a.view(), a_scales.view()};
+    const Int8Rows right{b.view(), tb ? b_scales.view().reshaped({n}) : Tensor()};
+    report("int8", fmt::format("{} {} x {} x {}", name, m, n, k), seconds_of([&] {
+             ops_->gemm_int8(left, right, Transpose{tb}, c.view(), Accumulate::no, scratch_);
+           }),
+           2.0 * static_cast<double>(m) * static_cast<double>(n * k), "TOPS", 1e12);
+  }
+
+  // Of Qwen2.5 1.5B's widest weights, and one that no shape favours.
+  void products_of_bytes() {
+    for (const bool tb : {true, false}) {
+      const char* name = tb ? "forward" : "dx";
+      product_of_bytes(name, tokens_, 8960, 1536, tb);
+      product_of_bytes(name, tokens_, 1536, 8960, tb);
+      product_of_bytes(name, 4096, 4096, 4096, tb);
+    }
+  }
+
   void attention() {
     struct Heads {
       int64_t dim, count, kv_count;
@@ -346,7 +371,7 @@ class DeviceBench {
 };
 
 int run(const std::vector<std::string>& arguments) {
-  const std::set<std::string> known = {"copies", "rows", "gemm", "attention"};
+  const std::set<std::string> known = {"copies", "rows", "gemm", "int8", "attention"};
   std::vector<std::string> parts;
   std::string device = "cpu";
   int64_t tokens = 16384;

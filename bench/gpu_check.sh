@@ -256,6 +256,7 @@ step "Llama 3 8B, QLoRA, 2 x 2048" 90 model=llama3-8b method=lora storage=nf4 pr
   sequence_len=2048 micro_batch_size=2
 rates "attention by head and length" 40 "$programs/device_bench" attention device=cuda:0 --json
 rates "products by shape" 40 "$programs/device_bench" gemm device=cuda:0 --json
+rates "products of bytes" 40 "$programs/device_bench" int8 device=cuda:0 --json
 rates "row kernels" 40 "$programs/device_bench" rows device=cuda:0 --json
 tests GpuRun 60
 rates "copies" 30 "$programs/device_bench" copies device=cuda:0 --json

@@ -112,26 +112,34 @@ TEST(GpuParity, Gemm) {
   }
 }
 
+// Rows of which none is aligned, whole blocks, and rows that end within what is copied at once.
 TEST(GpuParity, GemmInt8) {
   SKIP_WITHOUT_GPU();
-  constexpr int64_t kM = 70, kN = 45, kK = 200;
-  for (const bool tb : {false, true}) {
-    const auto run = [&](Side& side) {
-      const auto codes = [&](int64_t rows, int64_t cols, uint32_t seed) {
-        std::vector<int8_t> values;
-        for (const float value : random_floats(rows * cols, seed)) {
-          values.push_back(static_cast<int8_t>(value * 63.0f));
-        }
-        return side.put(values, rows, cols);
+  struct Case {
+    int64_t m, n, k, gap;  // gap: from the end of each row to the next
+  };
+  for (const Case& c : {Case{70, 45, 200, 0}, Case{256, 384, kInt8Depth + 192, 0},
+                        Case{140, 136, 472, 8}, Case{131, 145, 607, 17}}) {
+    for (const bool tb : {false, true}) {
+      const auto run = [&](Side& side) {
+        const auto codes = [&](int64_t rows, int64_t cols, uint32_t seed) {
+          std::vector<int8_t> values;
+          for (const float value : random_floats(rows * (cols + c.gap), seed)) {
+            values.push_back(static_cast<int8_t>(value * 63.0f));
+          }
+          return side.put(values, rows, cols + c.gap).columns(0, cols);
+        };
+        const int64_t groups = ceil_div(c.k, kInt8Group);
+        const Tensor out = side.random(c.m, c.n + c.gap, 3);
+        side.ops().gemm_int8(
+            {codes(c.m, c.k, 1), side.random(c.m, groups + c.gap, 4).columns(0, groups)},
+            {codes(tb ? c.n : c.k, tb ? c.k : c.n, 2),
+             tb ? side.random(1, c.n, 5).reshaped({c.n}) : Tensor()},
+            Transpose{tb}, out.columns(0, c.n), Accumulate::yes, side.scratch());
+        return Results{side.get(out)};
       };
-      const Tensor c = side.random(kM, kN, 3);
-      side.ops().gemm_int8({codes(kM, kK, 1), side.random(kM, ceil_div(kK, kInt8Group), 4)},
-                           {codes(tb ? kN : kK, tb ? kK : kN, 2),
-                            tb ? side.random(1, kN, 5).reshaped({kN}) : Tensor()},
-                           Transpose{tb}, c, Accumulate::yes, side.scratch());
-      return Results{side.get(c)};
-    };
-    expect_parity(run, "gemm_int8", 0.0);  // the same bits
+      expect_parity(run, fmt::format("gemm_int8 {} x {} x {}", c.m, c.n, c.k), 0.0);  // same bits
+    }
   }
 }
 

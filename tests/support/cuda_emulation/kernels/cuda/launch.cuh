@@ -92,6 +92,17 @@ T __shfl_xor_sync(uint32_t, T value, int mask) {
   return value;
 }
 
+// Byte i of the result is the one of the eight of low and high that digit i of `selector` names.
+inline uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t selector) {
+  const uint64_t bytes = low | uint64_t{high} << 32;
+  uint32_t out = 0;
+  for (uint32_t i = 0; i < 4; ++i) {
+    const auto byte = static_cast<uint8_t>(bytes >> 8 * (selector >> 4 * i & 7));
+    out |= static_cast<uint32_t>(byte) << 8 * i;
+  }
+  return out;
+}
+
 namespace jackscrew::cuda {
 
 inline constexpr int kWarp = 32;

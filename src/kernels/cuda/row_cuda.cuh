@@ -31,7 +31,7 @@ inline constexpr int kWidestBytes = 16;
 
 // kCount elements that are loaded and stored at once.
 template <class Element, int kCount>
-struct alignas(kCount * sizeof(Element)) Piece {
+struct alignas(kCount * sizeof(Element)) Adjacent {
   Element elements[kCount];
 };
 
@@ -62,7 +62,7 @@ __device__ void store_piece(const float (&values)[kCount], f16* to) {
 // kCount elements of an operand of Team::elementwise, in registers.
 template <class Operand, int kCount>
 struct Held {
-  using Loaded = Piece<std::remove_const_t<typename Operand::Element>, kCount>;
+  using Loaded = Adjacent<std::remove_const_t<typename Operand::Element>, kCount>;
   Operand operand;
   int64_t first;
   float values[kCount];
@@ -373,7 +373,7 @@ struct TeamOf {
   template <int kCount, class Operand>
   __device__ static bool begins_at_multiple(const Operand& operand) {
     return reinterpret_cast<uintptr_t>(operand.at) %
-               sizeof(Piece<std::remove_const_t<typename Operand::Element>, kCount>) ==
+               sizeof(Adjacent<std::remove_const_t<typename Operand::Element>, kCount>) ==
            0;
   }
   // All is loaded before anything is stored: operands may be the same memory.

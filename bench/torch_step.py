@@ -12,12 +12,12 @@ autocast over weights in f32; `--storage bf16` has weights, gradients, AdamW's m
 in bf16 instead. 8bit is bitsandbytes' AdamW8bit. `compiled` is torch.compile on the whole model,
 forward and backward: the fastest that PyTorch has. `blocks` compiles one block for all of them, and
 the loss: nearly as fast, and many times as quick to compile. The first step, which compiles, is not
-measured. Peak memory on a CPU is the process's own (VmHWM).
+measured. Compiled code has the loss as its only result, and attention without the mask that
+transformers makes of every batch while it compiles: these would cost it a gradient of all logits,
+and a slower kernel. Peak memory on a CPU is the process's own (VmHWM).
 
-On a GPU: f32 products are TF32, and the clock is read when the GPU has done all it was given.
-`compiled` has there the loss as its only result, and attention without a mask, which transformers
-makes of every batch while it compiles: memory for a gradient of the logits, and a slower kernel.
-Peak memory is what PyTorch's allocator has had of the GPU at once, weights and optimizer included;
+On a GPU: f32 products are TF32, and the clock is read when the GPU has done all it was given. Peak
+memory is what PyTorch's allocator has had of the GPU at once, weights and optimizer included;
 the context (about half a GiB) is not. Ends with 3, and {"error": ...}, where that does not fit.
 """
 
@@ -73,8 +73,7 @@ def make_config(options):
     if options.config:
         with open(options.config, encoding="utf-8") as file:
             shape = json.load(file)
-    attention = "sdpa_without_mask" if options.device == "cuda" else "sdpa"
-    return AutoConfig.for_model(**shape, attn_implementation=attention, use_cache=False)
+    return AutoConfig.for_model(**shape, attn_implementation="sdpa_without_mask", use_cache=False)
 
 
 def make_model(config, options, dtype):
@@ -93,10 +92,8 @@ def loss_function(model, options):
         return model(input_ids=ids, labels=labels).loss
 
     if options.mode == "compiled":
-        if options.device == "cuda":
-            return torch.compile(loss)
-        model.compile()
-    elif options.mode == "blocks":
+        return torch.compile(loss)
+    if options.mode == "blocks":
         whole = model.get_base_model() if hasattr(model, "get_base_model") else model
         for block in whole.model.layers:
             block.compile()

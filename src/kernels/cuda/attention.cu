@@ -3,6 +3,7 @@
 // an order that the shapes fix, and no two blocks write to one place: results repeat bit for bit.
 #include "kernels/cuda/attention.h"
 
+#include "kernels/cuda/adjacent.cuh"
 #include "kernels/cuda/attention_bf16.h"
 #include "kernels/cuda/attention_tiles.cuh"
 #include "kernels/row_math.h"
@@ -143,12 +144,6 @@ __global__ void __launch_bounds__(kThreads) forward(const Attention<float> args)
 // head.
 constexpr int kDeltaElements = kAttentionMaxHeadDim / kWarp;
 
-// Two loads of 16 bytes, or one.
-template <class Element>
-struct alignas(16) DeltaPiece {
-  Element values[kDeltaElements];
-};
-
 // Threads that share a row, neighbours in a warp.
 __host__ __device__ int delta_threads(int64_t head_dim) {
   return head_dim <= 8 * kDeltaElements ? 8 : head_dim <= 16 * kDeltaElements ? 16 : kWarp;
@@ -167,20 +162,21 @@ __global__ void __launch_bounds__(kThreads) compute_delta(const Attention<Elemen
     const Element* dout = args.dout + token * args.dout_stride + head * args.head_dim + column;
     const Element* out = args.out + token * args.out_stride + head * args.head_dim + column;
     const auto address = reinterpret_cast<uintptr_t>(dout) | reinterpret_cast<uintptr_t>(out);
-    DeltaPiece<Element> left{};
-    DeltaPiece<Element> right{};
-    if (address % alignof(DeltaPiece<Element>) == 0 && column + kDeltaElements <= args.head_dim) {
-      left = *reinterpret_cast<const DeltaPiece<Element>*>(dout);
-      right = *reinterpret_cast<const DeltaPiece<Element>*>(out);
+    using Piece = Adjacent<Element, kDeltaElements>;
+    Piece left{};
+    Piece right{};
+    if (address % alignof(Piece) == 0 && column + kDeltaElements <= args.head_dim) {
+      left = *reinterpret_cast<const Piece*>(dout);
+      right = *reinterpret_cast<const Piece*>(out);
     } else {
       for (int i = 0; i < kDeltaElements && column + i < args.head_dim; ++i) {
-        left.values[i] = dout[i];
-        right.values[i] = out[i];
+        left.elements[i] = dout[i];
+        right.elements[i] = out[i];
       }
     }
 #pragma unroll
     for (int i = 0; i < kDeltaElements; ++i) {
-      sum += to_float(left.values[i]) * to_float(right.values[i]);
+      sum += to_float(left.elements[i]) * to_float(right.elements[i]);
     }
   }
   for (int step = sharing / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, step);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "base/half.h"
+#include "kernels/cuda/adjacent.cuh"
 #include "kernels/cuda/attention_tiles.cuh"
 
 namespace jackscrew::cuda {
@@ -59,21 +60,11 @@ __device__ inline uint32_t pack(bf16 low, bf16 high) {
   return low.bits | static_cast<uint32_t>(high.bits) << 16;
 }
 
-// A thread's widest load, and the same elements as bf16.
-template <class Element>
-struct alignas(16) Piece {
-  static constexpr int kElements = 16 / sizeof(Element);
-  Element values[kElements];
-};
-template <int kElements>
-struct alignas(2 * kElements) Packed {
-  uint32_t words[kElements / 2];
-};
-
 // What a thread loads of a head's rows: a piece of every kRowsAtOnce-th.
 template <int kHeadDim, class Element>
 struct Source {
-  static constexpr int kElements = Piece<Element>::kElements;
+  static constexpr int kElements = kWidestBytes / sizeof(Element);
+  using Piece = Adjacent<Element, kElements>;
   static constexpr int kPieces = kHeadDim / kElements;
   static constexpr int kRowsAtOnce = kAttentionThreads / kPieces;
 
@@ -95,7 +86,7 @@ struct Source {
     const auto address = reinterpret_cast<uintptr_t>(first) |
                          static_cast<uintptr_t>(stride) * sizeof(Element) |
                          static_cast<uintptr_t>(dim) * sizeof(Element);
-    aligned = address % sizeof(Piece<Element>) == 0;
+    aligned = address % sizeof(Piece) == 0;
   }
 
   // Begins to load rows [begin, begin + kCount) into a tile, as bf16; zeros beyond the head. They
@@ -126,21 +117,22 @@ struct Source {
   }
 
   __device__ void put_rounded(const Element* piece, int there, uint16_t* to) const {
-    Piece<Element> values{};
+    Piece values{};
     if (aligned && there == kElements) {
-      values = *reinterpret_cast<const Piece<Element>*>(piece);
+      values = *reinterpret_cast<const Piece*>(piece);
     } else {
 #pragma unroll
       for (int e = 0; e < kElements; ++e) {
-        if (e < there) values.values[e] = piece[e];
+        if (e < there) values.elements[e] = piece[e];
       }
     }
-    Packed<kElements> packed;
+    using Words = Adjacent<uint32_t, kElements / 2>;
+    Words packed;
 #pragma unroll
     for (int w = 0; w < kElements / 2; ++w) {
-      packed.words[w] = pack(values.values[2 * w], values.values[2 * w + 1]);
+      packed.elements[w] = pack(values.elements[2 * w], values.elements[2 * w + 1]);
     }
-    *reinterpret_cast<Packed<kElements>*>(to) = packed;
+    *reinterpret_cast<Words*>(to) = packed;
   }
 };
 
@@ -291,11 +283,8 @@ __device__ void hide_unseen(const Sight& sight, Fragments<kRows, kColumns>& scor
 }
 
 // Two elements of a result.
-struct alignas(8) FloatPair {
-  float low, high;
-};
 __device__ inline void store_pair(float* to, float low, float high) {
-  *reinterpret_cast<FloatPair*>(to) = {low, high};
+  *reinterpret_cast<Adjacent<float, 2>*>(to) = {{low, high}};
 }
 __device__ inline void store_pair(bf16* to, float low, float high) {
   *reinterpret_cast<uint32_t*>(to) = pack_bf16(low, high);

@@ -6,6 +6,7 @@
 #include "kernels/cuda/gemm_int8.h"
 
 #include "base/half.h"
+#include "kernels/cuda/adjacent.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/int8_group.h"
 
@@ -228,10 +229,6 @@ __device__ void multiply(const int8_t* a_tile, const int8_t* b_tile, const float
   }
 }
 
-struct alignas(16) FourFloats {
-  float at[4];
-};
-
 // c (+)= scaled times the columns' scales, in the tile of the warp.
 __device__ void add_to_c(const Target& target, int warp_row, int warp_column, bool accumulate,
                          const Scaled& scaled) {
@@ -259,10 +256,10 @@ __device__ void add_to_c(const Target& target, int warp_row, int warp_column, bo
       const float sums[4] = {even[i], odd[i], even[i + 1], odd[i + 1]};
       float* to = c + m * target.stride + n;
       if (whole) {
-        auto* four = reinterpret_cast<FourFloats*>(to);
-        FourFloats out = accumulate ? *four : FourFloats{};
+        auto* four = reinterpret_cast<Adjacent<float, 4>*>(to);
+        Adjacent<float, 4> out = accumulate ? *four : Adjacent<float, 4>{};
 #pragma unroll
-        for (int j = 0; j < 4; ++j) out.at[j] = fmaf(scales[j], sums[j], out.at[j]);
+        for (int j = 0; j < 4; ++j) out.elements[j] = fmaf(scales[j], sums[j], out.elements[j]);
         *four = out;
       } else if (m < rows) {
 #pragma unroll

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/adjacent.cuh"
 #include "kernels/cuda/launch.cuh"
 
 #define JACKSCREW_ROW_KERNEL(Args)                                                                \
@@ -25,15 +26,6 @@ namespace jackscrew::cuda {
 // Rows of the small Llamas this must serve are a few hundred to a few thousand elements long: 256
 // threads give each of them work, and every architecture runs several such blocks at once.
 inline constexpr int kThreads = 256;
-
-// A thread's widest load or store.
-inline constexpr int kWidestBytes = 16;
-
-// kCount elements that are loaded and stored at once.
-template <class Element, int kCount>
-struct alignas(kCount * sizeof(Element)) Adjacent {
-  Element elements[kCount];
-};
 
 // Stores kCount floats as elements of another type, at a multiple of their bytes.
 template <int kCount>
@@ -170,8 +162,8 @@ struct TeamOf {
     return reinterpret_cast<uintptr_t>(codes) % 8 == 0 &&
            begins_at_multiple<kWidestBytes / sizeof(Element)>(reads(out));
   }
-  // Calls f(i, values) for i = 0, 8, ... below n, a multiple of 8, and writes the values to out[i],
-  // ..., out[i + 7]. f is called by whole teams: where n ends it repeats the first elements.
+  // Calls f(i, put) for i = 0, 8, ... below n, a multiple of 8: put(k, value) for k in [0, 8) is
+  // for out[i + k]. f is called by whole teams: where n ends it repeats the first elements.
   template <class F, class Element>
   __device__ void each_eight(uint32_t n, F f, Element* out) const {
     constexpr int kCount = kWidestBytes / sizeof(Element);

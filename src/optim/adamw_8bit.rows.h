@@ -66,7 +66,7 @@ JACKSCREW_ROW void encode_second_moments(const Team& team, const Map& map,
 // Some blocks of one tensor, or of a piece of it; also zeroes the gradient for the next step.
 struct Adamw8bitUpdate {
   // Blocks of a row: as many as make the copies of the maps cheap. Every element looks up nine
-  // numbers, which a GPU reads from shared memory some ten times as fast as from its arguments.
+  // numbers; from a kernel's arguments a GPU reads those of a warp one after the other.
   static constexpr int64_t kBlocks = 16;
   static constexpr int64_t kSharedFloats = 512;
   DynamicMap signed_map, unsigned_map;
@@ -83,7 +83,7 @@ struct Adamw8bitUpdate {
   AdamwRule rule;
 
   JACKSCREW_INLINE static int64_t rows(int64_t count) {
-    return (count - 1) / (kBlocks * kMomentBlock) + 1;
+    return (count + kBlocks * kMomentBlock - 1) / (kBlocks * kMomentBlock);
   }
 
   template <class Team>

@@ -121,7 +121,7 @@ JACKSCREW_ROW float round_to_integer(float value, float uniform) {
 //   auto eights(const Team&) const
 //     f(group, element, put): put(i, value) for i in [0, 8), for eight elements of a group from a
 //     multiple of eight on; all threads of a team call it together
-//   const void* first_code() const  // codes are read eight at a time from here
+// and has `codes`, which are read eight at a time.
 template <class Team, class Codec>
 concept DecodesEights = Team::kHasEights && requires(const Team& team, const Codec& codec) {
   codec.eights(team);
@@ -171,8 +171,7 @@ struct DecodeGroups {
   // False where rows, groups or their places are not multiples of eight elements.
   template <class Team, class Element>
   JACKSCREW_ROW bool decode_eights(const Team& team, int64_t source, Element* to) const {
-    if (layout.cols % 8 != 0 || layout.group % 8 != 0 ||
-        !team.can_have_eights(codec.first_code(), to)) {
+    if (layout.cols % 8 != 0 || layout.group % 8 != 0 || !team.can_have_eights(codec.codes, to)) {
       return false;
     }
     const int64_t first = source * layout.cols;

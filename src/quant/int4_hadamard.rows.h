@@ -33,7 +33,6 @@ struct Int4HadamardCodec {
   }
 
   // See DecodesEights.
-  JACKSCREW_ROW const void* first_code() const { return codes; }
   template <class Team>
   JACKSCREW_ROW auto eights(const Team&) const {
     return [this](int64_t, int64_t element, const auto& put) {

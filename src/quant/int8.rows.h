@@ -18,7 +18,6 @@ struct Int8Codec {
   }
 
   // See DecodesEights.
-  JACKSCREW_ROW const void* first_code() const { return codes; }
   template <class Team>
   JACKSCREW_ROW auto eights(const Team&) const {
     return [this](int64_t group, int64_t element, const auto& put) {

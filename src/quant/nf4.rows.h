@@ -62,7 +62,6 @@ struct Nf4Codec {
   }
 
   // See DecodesEights.
-  JACKSCREW_ROW const void* first_code() const { return codes; }
   template <class Team>
   JACKSCREW_ROW auto eights(const Team& team) const {
     return [this, table = team.shared_table(book.values)](int64_t group, int64_t element,

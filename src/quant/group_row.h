@@ -78,7 +78,12 @@ template <class Team, class Byte, class Code>
 JACKSCREW_ROW void put_rounded(const Team& team, const GroupRounding& rounding, int64_t count,
                                Byte* to, const Code& code) {
   if (!rounding.of_all.stochastic) {
-    put_bytes(team, to, count, [&](int64_t i) { return code(i); });
+    const auto nearest = [&](int64_t i) { return code(i); };
+    if constexpr (Team::kHasEights) {
+      team.put_bytes(to, count, nearest);
+    } else {
+      put_bytes(team, to, count, nearest);
+    }
     return;
   }
   const RandomStream random = rounding_stream(rounding.of_all);

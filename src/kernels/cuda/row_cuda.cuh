@@ -180,6 +180,24 @@ struct TeamOf {
     barrier();
   }
 
+  // Writes code(i), an int32_t, as byte i of `to`, four at a time where that leaves no thread
+  // without work. Any thread may be asked for any i.
+  template <class Byte, class F>
+  __device__ void put_bytes(Byte* to, int64_t n, F code) const {
+    const bool in_words = n >= 4 * kSize && reinterpret_cast<uintptr_t>(to) % 4 == 0;
+    const int64_t words = in_words ? n / 4 : 0;
+    for (int64_t i = thread(); i < words; i += kSize) {
+      uint32_t word[1] = {};
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        word[0] |= static_cast<uint32_t>(static_cast<uint8_t>(code(4 * i + k))) << 8 * k;
+      }
+      store_words(word, to + 4 * i);
+    }
+    for (int64_t i = 4 * words + thread(); i < n; i += kSize) to[i] = static_cast<Byte>(code(i));
+    barrier();
+  }
+
   // Sixteen numbers, one in each thread of half a warp, which threads look up by asking each other:
   // faster than an array, which the hardware reads one index after the other.
   struct SharedTable {

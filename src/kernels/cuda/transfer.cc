@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -32,10 +33,14 @@ void copy_rows(void* to, int64_t to_pitch, const void* from, int64_t from_pitch,
   }
 }
 
-// A single row needs no pitch, and rows of 2 GiB are further apart than the runtime allows.
+// A single row may be longer than the runtime lets rows be apart, 2 GiB.
 void issue(void* to, int64_t to_pitch, const void* from, int64_t from_pitch, int64_t width,
            int64_t rows, cudaStream_t stream) {
-  if (rows == 1) to_pitch = from_pitch = width;
+  if (rows == 1) {
+    check(cudaMemcpyAsync(to, from, static_cast<size_t>(width), cudaMemcpyDefault, stream),
+          "a copy");
+    return;
+  }
   check(cudaMemcpy2DAsync(to, static_cast<size_t>(to_pitch), from, static_cast<size_t>(from_pitch),
                           static_cast<size_t>(width), static_cast<size_t>(rows), cudaMemcpyDefault,
                           stream),
@@ -53,16 +58,16 @@ void refuse_recording(cudaStream_t stream) {
 
 }  // namespace
 
-// Part of a copy that fits a buffer, in bytes.
+// Part of a copy, in bytes.
 struct Transfer::Piece {
   uint8_t* to;
   const uint8_t* from;
   int64_t to_pitch, from_pitch, width, rows;
 };
 
-// Whole rows where they fit, else parts of rows.
+// Pieces of up to `most` bytes: whole rows where they fit, else parts of rows.
 template <class Body>
-void Transfer::for_pieces(const Tensor& to, const Tensor& from, const Body& body) {
+void Transfer::for_pieces(const Tensor& to, const Tensor& from, int64_t most, const Body& body) {
   const int64_t size = dtype_size(to.dtype());
   const bool flat = to.contiguous() && from.contiguous();
   const int64_t rows = flat ? 1 : to.rows();
@@ -70,8 +75,8 @@ void Transfer::for_pieces(const Tensor& to, const Tensor& from, const Body& body
   // A single row may have any stride, that of a tensor without rows among them.
   const int64_t to_pitch = flat ? width : to.row_stride() * size;
   const int64_t from_pitch = flat ? width : from.row_stride() * size;
-  const int64_t columns = std::min(width, kBufferBytes);
-  const int64_t at_once = columns < width ? 1 : kBufferBytes / columns;
+  const int64_t columns = std::min(width, most);
+  const int64_t at_once = columns < width ? 1 : most / columns;
   for (int64_t row = 0; row < rows; row += at_once) {
     for (int64_t column = 0; column < width; column += columns) {
       body(Piece{static_cast<uint8_t*>(to.raw()) + row * to_pitch + column,
@@ -110,7 +115,7 @@ void Transfer::copy(const Tensor& to, const Tensor& from, cudaStream_t stream) {
   const bool down = on_device(from);
   if (up && !down) return upload(to, from, stream);
   if (!up && down) return download(to, from, stream);
-  for_pieces(to, from, [&](const Piece& piece) {
+  for_pieces(to, from, std::numeric_limits<int64_t>::max(), [&](const Piece& piece) {
     if (up) {
       issue(piece.to, piece.to_pitch, piece.from, piece.from_pitch, piece.width, piece.rows,
             stream);
@@ -123,7 +128,7 @@ void Transfer::copy(const Tensor& to, const Tensor& from, cudaStream_t stream) {
 void Transfer::upload(const Tensor& to, const Tensor& from, cudaStream_t stream) {
   refuse_recording(stream);
   Ring& ring = to.bytes() <= kSmallBytes ? small_ : large_;
-  for_pieces(to, from, [&](const Piece& piece) {
+  for_pieces(to, from, kBufferBytes, [&](const Piece& piece) {
     const Buffer& buffer = ring.next();
     copy_rows(buffer.data, piece.width, piece.from, piece.from_pitch, piece.width, piece.rows);
     issue(piece.to, piece.to_pitch, buffer.data, piece.width, piece.width, piece.rows, stream);
@@ -140,7 +145,7 @@ void Transfer::download(const Tensor& to, const Tensor& from, cudaStream_t strea
     check(cudaEventSynchronize(buffer->done), "waiting for a copy");
     copy_rows(piece.to, piece.to_pitch, buffer->data, piece.width, piece.width, piece.rows);
   };
-  for_pieces(to, from, [&](const Piece& piece) {
+  for_pieces(to, from, kBufferBytes, [&](const Piece& piece) {
     const Buffer& buffer = large_.next();
     issue(buffer.data, piece.width, piece.from, piece.from_pitch, piece.width, piece.rows, stream);
     check(cudaEventRecord(buffer.done, stream), "marking a copy");

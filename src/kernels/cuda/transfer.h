@@ -42,7 +42,7 @@ class Transfer {
     size_t next_ = 0;
   };
   template <class Body>
-  static void for_pieces(const Tensor& to, const Tensor& from, const Body& body);
+  static void for_pieces(const Tensor& to, const Tensor& from, int64_t most, const Body& body);
   void upload(const Tensor& to, const Tensor& from, cudaStream_t stream);
   void download(const Tensor& to, const Tensor& from, cudaStream_t stream);
 

@@ -66,6 +66,7 @@ cudaError_t cudaFreeHost(void*);
 cudaError_t cudaMemset(void*, int, size_t);
 cudaError_t cudaMemsetAsync(void*, int, size_t, cudaStream_t);
 cudaError_t cudaMemset2DAsync(void*, size_t, int, size_t, size_t, cudaStream_t);
+cudaError_t cudaMemcpyAsync(void*, const void*, size_t, cudaMemcpyKind, cudaStream_t);
 cudaError_t cudaMemcpy2DAsync(void*, size_t, const void*, size_t, size_t, size_t, cudaMemcpyKind,
                               cudaStream_t);
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes*, const void*);

@@ -146,6 +146,14 @@ cudaError_t cudaMemset2DAsync(void* to, size_t pitch, int value, size_t width, s
   });
   return reach_gpu();
 }
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
+                            cudaStream_t stream) {
+  enqueue(stream, [=] {
+    const OpenedPages opened(device_pages());
+    std::memcpy(to, from, bytes);
+  });
+  return reach_gpu();
+}
 cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch,
                               size_t width, size_t height, cudaMemcpyKind, cudaStream_t stream) {
   for (const size_t pitch : {to_pitch, from_pitch}) {

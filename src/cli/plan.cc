@@ -81,8 +81,8 @@ void print_table(const Recipe& recipe, const ModelFiles& files, const SessionPla
               "weights that stay in their file's map, beside the peak: the system may drop them");
   }
   fmt::print("  host\n");
-  if (!plan.masters_in_files) print_ledger(plan.masters);
-  print_row("peak", host_peak(plan),
+  print_ledger(plan.host);
+  print_row("peak", plan.host.peak,
             device.own_memory()
                 ? "memory-mapped files are not counted"
                 : "in addition to the above, as the device is the CPU; memory-mapped files are not "
@@ -102,9 +102,9 @@ void print_table(const Recipe& recipe, const ModelFiles& files, const SessionPla
 void print_verdict(const Recipe& recipe, const SessionPlan& plan, const Device& device) {
   const int64_t peak = plan.ledger.peak;
   if (recipe.host_memory) {
-    const bool enough = host_peak(plan) <= *recipe.host_memory;
+    const bool enough = plan.host.peak <= *recipe.host_memory;
     fmt::print("\n{}: needs {}, host_memory is {}\n", enough ? "fits" : "does not fit",
-               human_bytes(host_peak(plan)), human_bytes(*recipe.host_memory));
+               human_bytes(plan.host.peak), human_bytes(*recipe.host_memory));
   }
   if (recipe.device_memory) {
     const int64_t budget = *recipe.device_memory;
@@ -184,7 +184,7 @@ int show_ranks_fit(const Recipe& recipe, const ModelFiles& files) {
   int64_t host = 0;
   for (const SessionPlan& stage : fit->plan.stages) {
     device = std::max(device, stage.ledger.peak);
-    host = std::max(host, host_peak(stage));
+    host = std::max(host, stage.host.peak);
   }
   print_fit(fit->recipe,
             fmt::format("{} on the device of a rank and {} on its host at most",
@@ -208,7 +208,7 @@ int show_fit(const Recipe& recipe, const ModelFiles& files) {
   }
   print_fit(fit->recipe,
             fmt::format("{} on the device and {} on the host", human_bytes(fit->plan.ledger.peak),
-                        human_bytes(host_peak(fit->plan))),
+                        human_bytes(fit->plan.host.peak)),
             fit->settings);
   return 0;
 }
@@ -247,7 +247,7 @@ int show_ranks(const Recipe& recipe, const ModelFiles& files) {
     const SessionPlan& of = plan.stages[stage];
     most_sent = std::max(most_sent, of.sent.all());
     fmt::print("  {:>4}  {:>5}  {:<10}{:>12}{:>12}{:>18}{}\n", rank, stage,
-               blocks_text(split, stage), human_bytes(of.ledger.peak), human_bytes(host_peak(of)),
+               blocks_text(split, stage), human_bytes(of.ledger.peak), human_bytes(of.host.peak),
                human_bytes(of.sent.all()), fits(recipe, of) ? "" : "   does not fit");
   }
   for (size_t stage = 0; stage < plan.stages.size(); ++stage) {

@@ -21,7 +21,7 @@ class CpuDevice : public Device {
     return jackscrew::make_plan_ops(threads_, isa_);
   }
   std::optional<int64_t> own_memory() const override { return std::nullopt; }
-  bool reads_maps() const override { return true; }
+  bool shares_host_memory() const override { return true; }
 
  private:
   int threads_;

@@ -31,8 +31,9 @@ class Device {
   virtual std::string description() const = 0;
   // Free bytes of the device's own memory; nullopt if it computes in the host's.
   virtual std::optional<int64_t> own_memory() const = 0;
-  // Whether its Ops can read weights in a mapped file as they do in the device's memory.
-  virtual bool reads_maps() const { return false; }
+  // Whether it computes in the host's memory: its Ops read a mapped file as they do the device's
+  // memory, and the host reads what they wrote once Ops::finish() has returned.
+  virtual bool shares_host_memory() const { return false; }
 };
 
 // Whose attention computes the forward pass over bf16 tensors.

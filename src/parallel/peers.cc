@@ -21,6 +21,11 @@ int64_t part_begin(int64_t count, int64_t parts, int64_t index) {
   return count * index / parts;
 }
 
+// Where a tensor is sent from, or received to.
+Tensor on_host(const Tensor& tensor, const Tensor& staged) {
+  return staged.size() == 0 ? tensor : staged.rows(0, tensor.rows());
+}
+
 // Adds the arrays of `count` elements in the tree of lanes.h, element by element. The sum is left
 // in the first; others may hold partial sums.
 void add_in_tree(std::span<float* const> terms, int64_t count) {
@@ -58,26 +63,33 @@ void Peers::wait(Ticket& ticket) {
   ticket = {};
 }
 
-Ticket Peers::send(Ops& ops, int to, const Tensor& tensor) {
+Ticket Peers::send(Ops& ops, int to, const Tensor& tensor, const Tensor& staged) {
   sent_.stream += tensor.bytes();
   if (transport_ == nullptr) return {};
-  ops.finish();
-  return transport_->send(to, Tag::stream, bytes_of(tensor));
+  const Tensor from = on_host(tensor, staged);
+  if (from.raw() == tensor.raw()) {
+    ops.finish();
+  } else {
+    ops.copy(from, tensor);
+  }
+  return transport_->send(to, Tag::stream, bytes_of(from));
 }
 
-void Peers::receive(Ops&, int from, const Tensor& tensor) {
+void Peers::receive(Ops& ops, int from, const Tensor& tensor, const Tensor& staged) {
   if (transport_ == nullptr) return;
-  const Ticket ticket = transport_->receive(from, Tag::stream, bytes_of(tensor));
+  const Tensor to = on_host(tensor, staged);
+  const Ticket ticket = transport_->receive(from, Tag::stream, bytes_of(to));
   wait_for({&ticket, 1});
+  if (to.raw() != tensor.raw()) ops.copy(tensor, to);
 }
 
-void Peers::return_to_first(Ops& ops, const Tensor& tensor) {
+void Peers::return_to_first(Ops& ops, const Tensor& tensor, const Tensor& staged) {
   if (layout_.stages == 1) return;
   if (is_last()) {
-    Ticket sent = send(ops, layout_.rank_of(replica(), 0), tensor);
+    Ticket sent = send(ops, layout_.rank_of(replica(), 0), tensor, staged);
     wait(sent);
   } else if (is_first()) {
-    receive(ops, layout_.rank_of(replica(), layout_.stages - 1), tensor);
+    receive(ops, layout_.rank_of(replica(), layout_.stages - 1), tensor, staged);
   }
 }
 

@@ -24,8 +24,8 @@ class Peers {
   // `transport` must outlive this. Null: nothing is sent; for rehearsals, and runs of one rank.
   Peers(Transport* transport, const Layout& layout, int rank)
       : transport_(transport), layout_(layout), rank_(rank) {}
-  // Allocates the buckets for sums of gradients with this many elements in all, in memory that the
-  // host can read.
+  // Allocates the buckets for sums of gradients with this many elements in all. The host must be
+  // able to read `memory`.
   void reserve(Memory& memory, int64_t gradient_elements);
 
   const Layout& layout() const { return layout_; }
@@ -34,15 +34,25 @@ class Peers {
   bool is_first() const { return stage() == 0; }
   bool is_last() const { return stage() + 1 == layout_.stages; }
 
-  // The residual stream goes to the next stage, its gradient to the one before. A sent tensor, f32
-  // [tokens, hidden], must stay unchanged until wait().
-  Ticket send_forward(Ops& ops, const Tensor& stream) { return send(ops, rank_ + 1, stream); }
-  Ticket send_backward(Ops& ops, const Tensor& gradient) { return send(ops, rank_ - 1, gradient); }
-  void receive_forward(Ops& ops, const Tensor& stream) { receive(ops, rank_ - 1, stream); }
-  void receive_backward(Ops& ops, const Tensor& gradient) { receive(ops, rank_ + 1, gradient); }
+  // The residual stream, f32 [tokens, hidden], goes to the next stage, its gradient to the one
+  // before. `staged` is memory of the host that they pass through, f32 with at least as many rows;
+  // without elements, they are sent and received as they lie, which the host must be able to read.
+  // What was sent, and `staged`, must stay unchanged until wait().
+  Ticket send_forward(Ops& ops, const Tensor& stream, const Tensor& staged) {
+    return send(ops, rank_ + 1, stream, staged);
+  }
+  Ticket send_backward(Ops& ops, const Tensor& gradient, const Tensor& staged) {
+    return send(ops, rank_ - 1, gradient, staged);
+  }
+  void receive_forward(Ops& ops, const Tensor& stream, const Tensor& staged) {
+    receive(ops, rank_ - 1, stream, staged);
+  }
+  void receive_backward(Ops& ops, const Tensor& gradient, const Tensor& staged) {
+    receive(ops, rank_ + 1, gradient, staged);
+  }
   void wait(Ticket& ticket);
-  // Sends a tensor from the last stage to the first; other stages do nothing.
-  void return_to_first(Ops& ops, const Tensor& tensor);
+  // Sends a tensor from the last stage to the first; other stages do nothing. `staged` as above.
+  void return_to_first(Ops& ops, const Tensor& tensor, const Tensor& staged);
 
   // Replaces f32 tensors by their sums over all replicas of this stage, added in the tree of
   // lanes.h.
@@ -64,8 +74,8 @@ class Peers {
   double seconds_waited() const { return seconds_waited_; }
 
  private:
-  Ticket send(Ops& ops, int to, const Tensor& tensor);
-  void receive(Ops& ops, int from, const Tensor& tensor);
+  Ticket send(Ops& ops, int to, const Tensor& tensor, const Tensor& staged);
+  void receive(Ops& ops, int from, const Tensor& tensor, const Tensor& staged);
   void wait_for(std::span<const Ticket> tickets);
   void sum_over(Ops& ops, std::span<const int> ranks, std::span<const Tensor> tensors);
   void count_bucket(std::span<const int> ranks, int64_t count);

@@ -58,7 +58,7 @@ void require_fit(const Recipe& recipe, const ModelFiles& files, const SessionUse
   const auto refuse = [&](const std::string& what) {
     throw Error(ErrorKind::does_not_fit, what, hint_for(recipe, files, use, plan, budget));
   };
-  const int64_t host = host_peak(plan);
+  const int64_t host = plan.host.peak;
   const std::string needed = fmt::format("this run needs {} ({})", human_bytes(plan.ledger.peak),
                                          purposes_text(plan.ledger));
   if (budget.host && host > *budget.host) {
@@ -94,7 +94,7 @@ void require_fit(const Recipe& recipe, const ModelFiles& files, const SessionUse
 MachineMemory machine_memory(const Recipe& recipe, const SessionPlan& plan) {
   const bool beside = open_device(recipe)->own_memory().has_value();
   MachineMemory out;
-  out.needed = host_peak(plan) + (beside ? 0 : plan.ledger.peak);
+  out.needed = plan.host.peak + (beside ? 0 : plan.ledger.peak);
   out.needed += beside_the_ledger(out.needed);
   if (const auto limit = memory_limit()) out.available = limit->available;
   const int64_t available = available_memory_bytes();  // 0: not known

@@ -40,6 +40,9 @@ struct InFlight {
   Tensor stream = {};    // f32 [tokens, hidden], the residual stream after this stage, in the stash
   Tensor gradient = {};  // of it, likewise; of the last stage its own
   Ticket stream_sent = {}, gradient_sent = {};
+  // f32 [tokens, hidden] on the host: the stream, then the gradient, on their way between stages.
+  // Empty where they can be sent as they lie on the device.
+  OwnedTensor staged = {};
 };
 
 }  // namespace jackscrew

@@ -103,9 +103,9 @@ std::optional<Advice> try_settings(const Recipe& recipe, const ModelFiles& files
     Advice advice{std::move(settings),
                   std::move(remark),
                   now.ledger.peak,
-                  host_peak(now),
+                  now.host.peak,
                   plan.ledger.peak - now.ledger.peak,
-                  host_peak(plan) - host_peak(now)};
+                  plan.host.peak - now.host.peak};
     if (advice.device_saving <= 0 && advice.host_saving <= 0) return std::nullopt;
     return advice;
   } catch (const Error& error) {

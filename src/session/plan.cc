@@ -16,10 +16,6 @@ SessionUse training_use(const Recipe& recipe) {
           .place = {.layout = {.lanes = std::max<int64_t>(1, recipe.data_parallel)}}};
 }
 
-int64_t host_peak(const SessionPlan& plan) {
-  return plan.masters_in_files ? 0 : plan.masters.peak;
-}
-
 bool MemoryBudget::holds(int64_t device_bytes, int64_t host_bytes) const {
   return (!device || device_bytes <= *device) && (!host || host_bytes <= *host) &&
          (!together || device_bytes + host_bytes <= *together);
@@ -27,7 +23,7 @@ bool MemoryBudget::holds(int64_t device_bytes, int64_t host_bytes) const {
 
 bool fits(const Recipe& recipe, const SessionPlan& plan) {
   const MemoryBudget budget{recipe.device_memory, recipe.host_memory, {}};
-  return budget.holds(plan.ledger.peak, host_peak(plan));
+  return budget.holds(plan.ledger.peak, plan.host.peak);
 }
 
 int64_t virtual_tokens(const Recipe& recipe) {
@@ -90,7 +86,7 @@ JsonObject ledger_json(const Ledger& ledger) {
 JsonObject plan_json(const Recipe& recipe, const SessionPlan& plan, const DiskPlan& disk) {
   JsonObject json;
   json.add("device", ledger_json(plan.ledger));
-  json.add("host", plan.masters_in_files ? JsonObject().add("peak", 0) : ledger_json(plan.masters));
+  json.add("host", ledger_json(plan.host));
   json.add("disk", JsonObject()
                        .add("masters", disk.masters)
                        .add("checkpoints", disk.all_checkpoints())

@@ -29,9 +29,6 @@ struct DiskPlan {
   }
 };
 
-// The peak of host memory beside the device's, in bytes.
-int64_t host_peak(const SessionPlan& plan);
-
 // The most bytes that a run may take; nullopt: no limit.
 struct MemoryBudget {
   std::optional<int64_t> device, host, together;

@@ -38,7 +38,7 @@ std::string ranks_json(const RanksPlan& plan) {
       json.add("last_block", plan.stage_split[stage + 1] - 1);
     }
     json.add("device", ledger_json(of.ledger));
-    json.add("host", of.masters_in_files ? JsonObject().add("peak", 0) : ledger_json(of.masters));
+    json.add("host", ledger_json(of.host));
     json.add("sent_stream", of.sent.stream).add("sent_gradient", of.sent.gradient);
     all += (all.empty() ? "" : ", ") + json.text();
   }

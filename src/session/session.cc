@@ -91,7 +91,7 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
   memory_->set_phase("load");
   learner_ = make_learner(recipe);
   reserve_virtual_tokens();
-  masters_ = make_masters(recipe, plans_only);
+  make_host_memory(recipe, plans_only);
   optimizer_ =
       make_optimizer(recipe.optimizer, {recipe.adam_beta1, recipe.adam_beta2, recipe.adam_epsilon});
   const StageSpec whole = StageSpec::whole(files.config);  // so that all ranks have one arithmetic
@@ -116,6 +116,7 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
   for (int64_t i = 0; i < in_flight; ++i) {
     flights_.push_back(
         {Flight(*memory_, use_.tokens, make_arena(Purpose::activations, &ArenaSizes::stash))});
+    flights_.back().staged = make_staged(use_.tokens, files.config.hidden_size);
   }
   scalars_ = OwnedTensor(*memory_, Purpose::workspace, DType::u8, {sizeof(StepScalars)});
   write_scalars(StepScalars{}, sizeof(StepScalars));
@@ -140,12 +141,14 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
     watch_gradients();
     const bool exchanges = layout.replicas > 1 || !tied_gradients().empty();
     peers_->reserve(
-        *memory_, exchanges ? std::accumulate(gradients.begin(), gradients.end(), int64_t{0}) : 0);
+        device_->shares_host_memory() ? *memory_ : *host_,
+        exchanges ? std::accumulate(gradients.begin(), gradients.end(), int64_t{0}) : 0);
   }
   if (use_.kv_tokens > 0) cache_ = stage_->make_cache(*memory_, use_.kv_tokens);
   if (use.logits_rows > 0) {
     logits_ = OwnedTensor(*memory_, Purpose::workspace, DType::f32,
                           {use.logits_rows, files.config.vocab_size});
+    staged_logits_ = make_staged(use.logits_rows, files.config.vocab_size);
   }
   if (use.training) {
     // Last, for the learner's peak is beside everything else.
@@ -176,17 +179,25 @@ void Session::reserve_virtual_tokens() {
   if (use_.kv_tokens > 0) use_.kv_tokens = checked_add(use_.kv_tokens, before);
 }
 
-std::unique_ptr<Memory> Session::make_masters(const Recipe& recipe, bool plans_only) {
-  const bool in_files = learner_->masters_in_files();
-  const fs::path directory =
-      in_files ? masters_directory(recipe.output_dir, use_.place.rank) : fs::path();
-  if (plans_only) return std::make_unique<Memory>("host", make_plan_backing(directory), 0);
-  if (!in_files) {
-    return std::make_unique<Memory>("host", make_host_backing(), recipe.host_memory.value_or(0));
+void Session::make_host_memory(const Recipe& recipe, bool plans_only) {
+  host_ = std::make_unique<Memory>("host", plans_only ? make_plan_backing() : make_host_backing(),
+                                   plans_only ? 0 : recipe.host_memory.value_or(0));
+  if (!learner_->masters_in_files()) return;
+  const fs::path directory = masters_directory(recipe.output_dir, use_.place.rank);
+  std::unique_ptr<Backing> backing;
+  if (plans_only) {
+    backing = make_plan_backing(directory);
+  } else {
+    auto files = std::make_unique<FileBacking>(directory);
+    master_files_ = files.get();
+    backing = std::move(files);
   }
-  auto files = std::make_unique<FileBacking>(directory);
-  master_files_ = files.get();
-  return std::make_unique<Memory>("host", std::move(files), 0);
+  disk_ = std::make_unique<Memory>("disk", std::move(backing), 0);
+}
+
+OwnedTensor Session::make_staged(int64_t rows, int64_t cols) {
+  if (use_.place.layout.stages == 1 || device_->shares_host_memory()) return {};
+  return {*host_, Purpose::communication, DType::f32, {rows, cols}};
 }
 
 void Session::reserve_master_files() {
@@ -209,7 +220,7 @@ void Session::build_stage(const Recipe& recipe, const ModelFiles& files, Arena s
   if (sizes_) loader.check_tied();
   const LearnerContext slots{
       *memory_,
-      *masters_,
+      disk_ ? *disk_ : *host_,
       scratch_,
       static_cast<StepScalars*>(scalars_.view().raw()),
       *ops_,
@@ -233,14 +244,14 @@ void Session::build_stage(const Recipe& recipe, const ModelFiles& files, Arena s
                    [&](const WeightSpec& weight) { return loader.format(weight); },
                    [&](Weight& weight) { loader.fill(weight); },
                    use_.max_positions};
-  if (recipe.weights == WeightPlace::mmap && !device_->reads_maps()) {
+  if (recipe.weights == WeightPlace::mmap && !device_->shares_host_memory()) {
     throw Error(ErrorKind::usage,
                 fmt::format("weights=mmap, but {} reads memory of its own", device_->name()),
                 "leave weights=auto, or set device=cpu");
   }
   const bool wanted = recipe.weights == WeightPlace::mmap ||
                       (recipe.weights == WeightPlace::automatic && !use_.training);
-  if (wanted && device_->reads_maps()) {
+  if (wanted && device_->shares_host_memory()) {
     source_ = files.source;
     build.mapped = [&](const WeightSpec& weight, const Format& format) {
       return loader.mapped(weight, format);
@@ -441,7 +452,7 @@ Tensor Session::logits(std::span<const int32_t> ids, int64_t rows, bool use_cach
   if (use_cache) cache_.length += tokens;
   const Tensor out = logits_.view().rows(0, rows);
   if (use_.place.is_last()) stage_->logits(run, hidden.rows(tokens - rows, tokens), out);
-  peers_->return_to_first(*ops_, out);
+  peers_->return_to_first(*ops_, out, staged_logits_.view());
   check_maps();
   return out;
 }

@@ -45,9 +45,10 @@ struct ArenaSizes {
 // The outcome of a rehearsal.
 struct SessionPlan {
   ArenaSizes arenas;
-  Ledger ledger;   // of the device
-  Ledger masters;  // beside it: on the host, or with masters_in_files on the disk
-  bool masters_in_files = false;
+  Ledger ledger;  // of the device
+  Ledger host;    // beside it: masters, and what other ranks receive and send where the device is a
+                  // GPU
+  Ledger disk;    // masters that lie in files
   int64_t weight_bytes = 0;  // of this session's weights as they are stored
   int64_t mapped_bytes = 0;  // the part of weight_bytes that stays in file maps
   bool recompute = false;    // what gradient_checkpointing=auto came to
@@ -108,8 +109,9 @@ class Session {
   Ops& ops() { return *ops_; }
   Memory& memory() { return *memory_; }
   const Memory& memory() const { return *memory_; }
-  Memory& masters() { return *masters_; }
-  const Memory& masters() const { return *masters_; }
+  // Of the host and the disk, what a SessionPlan tells.
+  const Ledger& host_ledger() const { return host_->ledger(); }
+  Ledger disk_ledger() const { return disk_ ? disk_->ledger() : Ledger(); }
   // Call before a checkpoint links the master files: reserves disk space for the files that will
   // replace them, so that no later step can run out of it. Throws Error(generic) where the disk has
   // no room.
@@ -220,7 +222,9 @@ class Session {
   void write_scalars(const StepScalars& scalars, int64_t bytes);
   StepScalars read_scalars();
   std::unique_ptr<Learner> make_learner(const Recipe& recipe);
-  std::unique_ptr<Memory> make_masters(const Recipe& recipe, bool plans_only);
+  void make_host_memory(const Recipe& recipe, bool plans_only);
+  // Memory of the host for tensors on their way between stages; empty where there is no need.
+  OwnedTensor make_staged(int64_t rows, int64_t cols);
   Arena make_arena(Purpose purpose, int64_t ArenaSizes::*size);
 
   SessionUse use_;
@@ -232,8 +236,9 @@ class Session {
   std::unique_ptr<Memory> memory_;
   std::unique_ptr<Ops> ops_;
   std::unique_ptr<Learner> learner_;
-  FileBacking* master_files_ = nullptr;  // the backing of masters_, where that is of files
-  std::unique_ptr<Memory> masters_;
+  std::unique_ptr<Memory> host_;
+  FileBacking* master_files_ = nullptr;  // the backing of disk_
+  std::unique_ptr<Memory> disk_;         // masters in files; null: they lie in host_
   std::unique_ptr<Optimizer> optimizer_;
   std::optional<Arithmetic> arithmetic_;
   Arena scratch_;
@@ -250,6 +255,7 @@ class Session {
   KvCache cache_;
   LogitsListener logits_listener_;
   OwnedTensor logits_;                      // f32 [logits_rows, vocab]
+  OwnedTensor staged_logits_;               // the same on the host, see InFlight
   int64_t graph_epoch_ = 0;                 // counts changes of what learns, and where it lies
   std::unique_ptr<NoAllocation> step_ban_;  // from accumulate() to apply()
 };

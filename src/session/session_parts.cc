@@ -77,15 +77,19 @@ void Session::pass_forward(Context& run, const MicroBatch& micro_batch, const Pr
   const bool is_last = use_.place.is_last();
   if (!is_first || !is_last) flight.gradient = take();
   const Tensor input = is_first ? Tensor() : take();
-  if (!is_first) peers_->receive_forward(*ops_, input);
+  if (!is_first) peers_->receive_forward(*ops_, input, flight.staged.view());
   scratch_.reset();
   flight.stream = stage_->forward(run, flight.batch, is_first ? nullptr : &input, flight.stash);
-  if (!is_last) flight.stream_sent = peers_->send_forward(*ops_, flight.stream);
+  if (!is_last)
+    flight.stream_sent = peers_->send_forward(*ops_, flight.stream, flight.staged.view());
 }
 
 void Session::pass_backward(Context& run, InFlight& flight) {
   const Place& place = use_.place;
-  if (!place.is_last()) peers_->receive_backward(*ops_, flight.gradient);
+  if (!place.is_last()) {
+    peers_->wait(flight.stream_sent);
+    peers_->receive_backward(*ops_, flight.gradient, flight.staged.view());
+  }
   scratch_.reset();
   Tensor d = flight.gradient;
   if (place.is_last()) {
@@ -94,7 +98,9 @@ void Session::pass_backward(Context& run, InFlight& flight) {
     stage_->loss(run, flight.batch, stream, &d);
   }
   stage_->backward(run, flight.batch, d, flight.stash);
-  if (!place.is_first()) flight.gradient_sent = peers_->send_backward(*ops_, d);
+  if (!place.is_first()) {
+    flight.gradient_sent = peers_->send_backward(*ops_, d, flight.staged.view());
+  }
 }
 
 void Session::end_lane(bool last) {
@@ -161,12 +167,13 @@ Tensor Session::pass_through(Context& run, InFlight& flight, KvCache* cache) {
   if (!is_first) {
     input = flight.stash.arena->tensor(DType::f32,
                                        {flight.batch.tokens(), stage_->config().hidden_size});
-    peers_->receive_forward(*ops_, input);
+    peers_->receive_forward(*ops_, input, flight.staged.view());
   }
   scratch_.reset();
   const Tensor stream =
       stage_->forward(run, flight.batch, is_first ? nullptr : &input, flight.stash, cache);
-  if (!use_.place.is_last()) flight.stream_sent = peers_->send_forward(*ops_, stream);
+  if (!use_.place.is_last())
+    flight.stream_sent = peers_->send_forward(*ops_, stream, flight.staged.view());
   return stream;
 }
 

@@ -68,8 +68,8 @@ SessionPlan Session::rehearse(const Recipe& recipe, const ModelFiles& files, con
   plan.sent = booked.rehearse_work();
   plan.sent.stream = checked_mul(plan.sent.stream, recipe.gradient_accumulation_steps);
   plan.ledger = booked.memory_->ledger();
-  plan.masters = booked.masters_->ledger();
-  plan.masters_in_files = booked.learner_->masters_in_files();
+  plan.host = booked.host_ledger();
+  plan.disk = booked.disk_ledger();
   return plan;
 }
 

@@ -173,7 +173,6 @@ std::vector<std::vector<uint8_t>> Crew::begin_together(const std::function<void(
 SessionPlan Crew::rehearse() {
   SessionPlan plan;
   if (!is_alone()) {
-    require_host_memory(*open_device(recipe_));
     const RankFacts facts = facts_of(recipe_, files_);
     for (int rank = 1; rank < ranks(); ++rank) {
       MessageWriter open = message(Command::open);
@@ -386,7 +385,7 @@ void Crew::write_weight(const std::string& name, const ByteSink& sink) {
 namespace {
 
 RankReport report_of(const Session& session, const std::string& host) {
-  return {host, session.memory().ledger(), session.masters().ledger(), session.peers().sent(),
+  return {host, session.memory().ledger(), session.host_ledger(), session.peers().sent(),
           session.peers().seconds_waited()};
 }
 
@@ -403,7 +402,7 @@ std::vector<RankReport> Crew::reports() {
       RankReport& report = all.emplace_back();
       report.host = transport_->host(rank);
       report.device = get_ledger(in);
-      report.masters = get_ledger(in);
+      report.host_memory = get_ledger(in);
       report.sent = in.get<Traffic>();
       report.seconds_waited = in.get<double>();
     }

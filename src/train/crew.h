@@ -24,7 +24,7 @@ void dismiss(Transport* transport, int exit_code);
 // What one rank holds, and the traffic and waiting so far.
 struct RankReport {
   std::string host;
-  Ledger device, masters;
+  Ledger device, host_memory;
   Traffic sent;
   double seconds_waited = 0;
 };

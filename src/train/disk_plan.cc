@@ -67,7 +67,7 @@ DiskPlan plan_disk(const Recipe& recipe, const ModelFiles& files, const Tokenize
   SessionResult result(*session);
   disk.result = result_bytes(result, files, tokenizer, recipe_chat_format(recipe, tokenizer));
   disk.exports = export_bytes(recipe, files, result.weights());
-  if (session->learner().masters_in_files()) disk.masters = session->masters().ledger().peak;
+  disk.masters = session->disk_ledger().peak;
   disk.checkpoint = largest_checkpoint(recipe, *session, steps);
   disk.checkpoints = checkpoints_at_once(recipe, steps);
   return disk;

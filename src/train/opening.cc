@@ -46,15 +46,6 @@ void require_alike(const RankFacts& first, const RankFacts& own, const Layout& l
               fmt::format("set isa={}, which both have", isa_name(lower.value_or(IsaLevel::v3))));
 }
 
-void require_host_memory(const Device& device) {
-  if (!device.own_memory()) return;
-  throw Error(ErrorKind::usage,
-              fmt::format("several ranks cannot compute on {} yet: what they exchange must lie in "
-                          "the host's memory",
-                          device.name()),
-              "set device=cpu, or start one process");
-}
-
 RankMemory memory_of(const Recipe& recipe, const SessionPlan& plan, const std::string& host) {
   const MachineMemory memory = machine_memory(recipe, plan);
   return {host, memory.needed, memory.available};

@@ -28,10 +28,6 @@ void require_version(const std::string& first, const std::string& own);
 // the stages of a pipeline, but not between replicas.
 void require_alike(const RankFacts& first, const RankFacts& own, const Layout& layout);
 
-// Ranks exchange tensors as they lie in memory. Throws Error(usage) for a device whose memory the
-// host cannot read.
-void require_host_memory(const Device& device);
-
 // The memory of one rank.
 struct RankMemory {
   std::string host;

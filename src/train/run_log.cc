@@ -109,9 +109,12 @@ void RunLog::introduce_machine() {
     say(fmt::format("          and {} of weights in the map of their file",
                     human_bytes(plan.mapped_bytes)));
   }
-  if (plan.masters.peak > 0) {
-    say(fmt::format("          and {} of masters {}", human_bytes(plan.masters.peak),
-                    plan.masters_in_files ? "in files" : "on the host"));
+  if (plan.host.peak > 0) {
+    say(fmt::format("          and {} on the host: {}", human_bytes(plan.host.peak),
+                    purposes_text(plan.host)));
+  }
+  if (plan.disk.peak > 0) {
+    say(fmt::format("          and {} of masters in files", human_bytes(plan.disk.peak)));
   }
 }
 
@@ -140,7 +143,7 @@ void RunLog::report_ranks(int64_t done) {
                       .add("rank", rank)
                       .add("host", of.host)
                       .add("device", ledger_json(of.device))
-                      .add("masters", ledger_json(of.masters))
+                      .add("host_memory", ledger_json(of.host_memory))
                       .add("sent_stream", of.sent.stream)
                       .add("sent_gradient", of.sent.gradient)
                       .add("seconds_waited", of.seconds_waited)
@@ -222,8 +225,7 @@ void RunLog::step(int64_t done, const StepResult& result, double seconds_left) {
   line.speed_of_light = share_of_peak(work.flops / work.seconds);
   line.memory_used = run_.crew.session().memory().ledger().peak;
   line.memory_budget = run_.recipe.device_memory;
-  if (const int64_t host = run_.crew.session().masters().ledger().peak;
-      host > 0 && !run_.plan.masters_in_files) {
+  if (const int64_t host = run_.crew.session().host_ledger().peak; host > 0) {
     line.host_used = host;
     line.host_budget = run_.recipe.host_memory;
   }
@@ -289,14 +291,11 @@ void RunLog::saved(int64_t step, const fs::path& checkpoint) {
 void RunLog::ended(int64_t done, const fs::path& output) {
   resident_peak_ = std::max(resident_peak_, anonymous_resident_bytes());
   const Ledger& ledger = run_.crew.session().memory().ledger();
-  const JsonObject masters = ledger_json(run_.crew.session().masters().ledger());
-  const JsonObject none = JsonObject().add("peak", 0);
-  const bool in_files = run_.plan.masters_in_files;
   events_.write(EventKind::memory, done,
                 JsonObject()
                     .add("device", ledger_json(ledger))
-                    .add("host", in_files ? none : masters)
-                    .add("disk", in_files ? masters : none)
+                    .add("host", ledger_json(run_.crew.session().host_ledger()))
+                    .add("disk", ledger_json(run_.crew.session().disk_ledger()))
                     .add("mapped", run_.plan.mapped_bytes)
                     .add("fits", true)
                     .add("peak_at", ledger.peak_at)

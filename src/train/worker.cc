@@ -213,7 +213,7 @@ class Worker {
     const Peers& peers = session_->peers();
     MessageWriter out;
     put(out, session_->memory().ledger());
-    put(out, session_->masters().ledger());
+    put(out, session_->host_ledger());
     answer(out.put(peers.sent()).put(peers.seconds_waited()));
   }
 

@@ -19,7 +19,7 @@
 namespace jackscrew {
 namespace {
 
-constexpr size_t kBlock = 256;
+constexpr size_t kMomentBlock = 256;
 
 // Gradients of a model: over several decades, here and there exactly 0.
 std::vector<float> uneven_gradient(size_t count, uint32_t seed) {
@@ -48,10 +48,10 @@ struct ReferenceMoment {
   std::vector<double> absmax;
 
   ReferenceMoment(const DynamicMap& of, size_t count)
-      : map(of), codes(count), absmax((count + kBlock - 1) / kBlock) {}
+      : map(of), codes(count), absmax((count + kMomentBlock - 1) / kMomentBlock) {}
 
   double at(int code) const { return static_cast<double>(map.values[code]); }
-  double value(size_t i) const { return at(codes[i]) * absmax[i / kBlock]; }
+  double value(size_t i) const { return at(codes[i]) * absmax[i / kMomentBlock]; }
 
   int nearest(double x) const {
     int best = -1;
@@ -89,14 +89,15 @@ struct ReferenceMoment {
     const double rounding = 4 * 0x1p-24;
     for (size_t block = 0; block < absmax.size(); ++block) {
       double largest = 0.0;
-      const size_t end = std::min(exact.size(), (block + 1) * kBlock);
-      for (size_t i = block * kBlock; i < end; ++i) largest = std::max(largest, std::abs(exact[i]));
+      const size_t end = std::min(exact.size(), (block + 1) * kMomentBlock);
+      for (size_t i = block * kMomentBlock; i < end; ++i)
+        largest = std::max(largest, std::abs(exact[i]));
       absmax[block] = static_cast<double>(stored_absmax.data<float>()[block]);
       EXPECT_NEAR(absmax[block], largest, rounding * largest) << "block " << block;
     }
     int differing = 0;
     for (size_t i = 0; i < exact.size(); ++i) {
-      const double scale = absmax[i / kBlock];
+      const double scale = absmax[i / kMomentBlock];
       const double x = scale > 0.0 ? exact[i] / scale : 0.0;
       const double drawn =
           random == nullptr ? 0.0 : static_cast<double>(random->uniform(numbered(i)));
@@ -198,7 +199,7 @@ TEST_F(Adamw8bitTest, EncodesThePublishedVector) {
   const int expected_m[] = {219, 53, 190, 0, 146, 237, 77, 127, 128, 126};
   const auto state = make_optimizer("adamw_8bit", {})->make_state(memory_, kSmallest);
   std::vector<float> p(kSmallest), g(kSmallest);
-  std::copy(std::begin(x), std::end(x), g.begin() + kBlock);
+  std::copy(std::begin(x), std::end(x), g.begin() + kMomentBlock);
   set_step(0.5f);
   Context run = context();
   state->apply(run, view_of(p), view_of(g), 1.0, 0.0);
@@ -206,22 +207,22 @@ TEST_F(Adamw8bitTest, EncodesThePublishedVector) {
   EXPECT_FLOAT_EQ(states.at("w.m_absmax").data<float>()[1], 0.1f);
   EXPECT_FLOAT_EQ(states.at("w.v_absmax").data<float>()[1], 0.001f);
   for (size_t i = 0; i < std::size(x); ++i) {
-    EXPECT_EQ(states.at("w.m").data<uint8_t>()[kBlock + i], expected_m[i]) << i;
+    EXPECT_EQ(states.at("w.m").data<uint8_t>()[kMomentBlock + i], expected_m[i]) << i;
     // One of the two around it, and the smallest for what is smaller.
     const float square = x[i] * x[i];
     const DynamicMap& map = unsigned_dynamic_map();
-    const int code = states.at("w.v").data<uint8_t>()[kBlock + i];
+    const int code = states.at("w.v").data<uint8_t>()[kMomentBlock + i];
     EXPECT_LE(map.values[std::max(code - 1, 0)], square) << i;
     EXPECT_GE(map.values[std::min(code + 1, 255)], square) << i;
     EXPECT_EQ(code > 0, square > 0.0f) << i;
     if (std::abs(x[i]) > 1e-3f) {
-      EXPECT_NEAR(p[kBlock + i], x[i] > 0.0f ? -0.5f : 0.5f, 1e-5f) << i;
+      EXPECT_NEAR(p[kMomentBlock + i], x[i] > 0.0f ? -0.5f : 0.5f, 1e-5f) << i;
     }
   }
   // Next to it a block without gradients: zeros, and nothing moves.
   EXPECT_EQ(states.at("w.m_absmax").data<float>()[2], 0.0f);
-  EXPECT_EQ(states.at("w.m").data<uint8_t>()[2 * kBlock], 127);
-  EXPECT_EQ(p[2 * kBlock], 0.0f);
+  EXPECT_EQ(states.at("w.m").data<uint8_t>()[2 * kMomentBlock], 127);
+  EXPECT_EQ(p[2 * kMomentBlock], 0.0f);
 }
 
 // Gradients of a table of tokens: most are rare, and magnitudes span decades within a block. What

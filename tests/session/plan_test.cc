@@ -67,7 +67,7 @@ TEST_P(PlanTest, EqualsTheLedgerOfARealRun) {
   const Ledger& ledger = session.memory().ledger();
   EXPECT_EQ(ledger.peak, plan.ledger.peak);
   EXPECT_EQ(ledger.at_peak, plan.ledger.at_peak);
-  EXPECT_EQ(session.masters().ledger().peak, plan.masters.peak);
+  EXPECT_EQ(session.host_ledger().peak, plan.host.peak);
   EXPECT_EQ(ledger.peak_at, plan.ledger.peak_at);
   int64_t sum = 0;
   for (const int64_t bytes : plan.ledger.at_peak) sum += bytes;
@@ -89,9 +89,9 @@ TEST_P(PlanTest, KnobsGiveWhatTheySay) {
     const Recipe changed = make_recipe(settings);
     const SessionPlan now = Session::rehearse(changed, files, training_use(changed));
     EXPECT_EQ(now.ledger.peak, advice.device) << advice.settings;
-    EXPECT_EQ(host_peak(now), advice.host) << advice.settings;
+    EXPECT_EQ(now.host.peak, advice.host) << advice.settings;
     EXPECT_EQ(advice.device_saving, plan.ledger.peak - advice.device);
-    EXPECT_EQ(advice.host_saving, host_peak(plan) - advice.host);
+    EXPECT_EQ(advice.host_saving, plan.host.peak - advice.host);
     EXPECT_TRUE(advice.device_saving > 0 || advice.host_saving > 0);
     EXPECT_LE(advice.saving(), last_saving);
     last_saving = advice.saving();

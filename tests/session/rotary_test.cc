@@ -192,7 +192,7 @@ TEST(Rotary, Bf16MastersAreCloseAndReproducible) {
   EXPECT_EQ(train(*a, 0, 10), train(*b, 0, 10));
   const auto f32 = rotary_session(files, {"active_params=50%", "steps_per_rotation=2"});
   EXPECT_NEAR(train(*a, 10, 12), train(*f32, 0, 12), 0.05);
-  EXPECT_LT(a->masters().ledger().peak, f32->masters().ledger().peak);
+  EXPECT_LT(a->host_ledger().peak, f32->host_ledger().peak);
 }
 
 // From the last block to the first, one at a time: backward passes as many as it must.

@@ -143,7 +143,7 @@ TEST(SlowCrew, EveryRankTakesWhatIsPlanned) {
     for (const auto& rank : ranks) {
       const SessionPlan& planned = plan.stages[rank["rank"].get<size_t>() % 2];
       EXPECT_EQ(rank["device"]["peak"].get<int64_t>(), planned.ledger.peak) << method << rank;
-      EXPECT_EQ(rank["masters"]["peak"].get<int64_t>(), planned.masters.peak) << method << rank;
+      EXPECT_EQ(rank["host_memory"]["peak"].get<int64_t>(), planned.host.peak) << method << rank;
       if (method != std::string("method=full")) continue;  // others change what learns
       EXPECT_EQ(rank["sent_gradient"].get<int64_t>(), 5 * planned.sent.gradient) << rank;
     }

@@ -53,21 +53,6 @@ TEST(Opening, RanksOfAMachineShareItsMemory) {
   require_fit_together(budgeted);
 }
 
-class DeviceOfItsOwn : public Device {
- public:
-  std::string name() const override { return "cuda:0"; }
-  std::unique_ptr<Backing> make_backing() const override { return nullptr; }
-  std::unique_ptr<Ops> make_ops(Memory&) const override { return nullptr; }
-  std::unique_ptr<Ops> make_plan_ops(Memory&) const override { return nullptr; }
-  std::string description() const override { return name(); }
-  std::optional<int64_t> own_memory() const override { return kGiB; }
-};
-
-TEST(Opening, DevicesThatTheHostCannotRead) {
-  require_host_memory(*open_device("cpu", {}));
-  expect_message(ErrorKind::usage, "cuda:0", [] { require_host_memory(DeviceOfItsOwn()); });
-}
-
 TEST(Opening, AnotherTrainingHasAnotherFingerprint) {
   const auto of = [](const std::string& model) {
     return model_fingerprint(open_model(golden_model(model)), {});

@@ -14,6 +14,7 @@ namespace {
 using jackscrew::OpenedPages;
 using jackscrew::cuda_emulation::device_pages;
 using jackscrew::cuda_emulation::enqueue;
+using jackscrew::cuda_emulation::Locked;
 using jackscrew::cuda_emulation::machine;
 using jackscrew::cuda_emulation::reach_gpu;
 using jackscrew::cuda_emulation::refuse_in_capture;
@@ -59,20 +60,25 @@ const char* cudaGetErrorString(cudaError_t error) {
                                           : "emulated error";
 }
 cudaError_t cudaGetLastError() {
+  const Locked lock;
   return cudaSuccess;
 }
 cudaError_t cudaDriverGetVersion(int* version) {
+  const Locked lock;
   *version = machine().driver;
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceCount(int* count) {
+  const Locked lock;
   *count = machine().gpus;
   return machine().gpus > 0 ? cudaSuccess : cudaErrorNoDevice;
 }
 cudaError_t cudaSetDevice(int) {
+  const Locked lock;
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  const Locked lock;
   *value = attribute == cudaDevAttrComputeCapabilityMajor ? machine().capability / 10
            : attribute == cudaDevAttrComputeCapabilityMinor
                ? machine().capability % 10
@@ -80,15 +86,18 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+  const Locked lock;
   std::strcpy(properties->name, "emulated GPU");
   return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(size_t* available, size_t* total) {
+  const Locked lock;
   *available = kMemory - taken;
   *total = kMemory;
   return cudaSuccess;
 }
 cudaError_t cudaMalloc(void** data, size_t bytes) {
+  const Locked lock;
   if (refuse_in_capture()) return cudaErrorStreamCaptureUnsupported;
   if (bytes > kMemory - taken) return cudaErrorMemoryAllocation;
   *data = device_pages().take(bytes);
@@ -100,6 +109,7 @@ cudaError_t cudaMalloc(void** data, size_t bytes) {
   return cudaSuccess;
 }
 cudaError_t cudaFree(void* data) {
+  const Locked lock;
   if (refuse_in_capture()) return cudaErrorStreamCaptureUnsupported;
   const auto piece = pieces.find(data);
   if (piece == pieces.end()) return cudaErrorInvalidValue;
@@ -109,16 +119,19 @@ cudaError_t cudaFree(void* data) {
   return cudaSuccess;
 }
 cudaError_t cudaMallocHost(void** data, size_t bytes) {
+  const Locked lock;
   if (refuse_in_capture()) return cudaErrorStreamCaptureUnsupported;
   *data = std::malloc(bytes);
   return *data != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 cudaError_t cudaFreeHost(void* data) {
+  const Locked lock;
   if (refuse_in_capture()) return cudaErrorStreamCaptureUnsupported;
   std::free(data);
   return cudaSuccess;
 }
 cudaError_t cudaMemset(void* to, int value, size_t bytes) {
+  const Locked lock;
   if (refuse_in_capture()) return cudaErrorStreamCaptureUnsupported;
   if (value == 0 && bytes >= kLarge) {
     device_pages().give_back(to, bytes);  // which leaves zeros
@@ -129,6 +142,7 @@ cudaError_t cudaMemset(void* to, int value, size_t bytes) {
   return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
+  const Locked lock;
   enqueue(stream, [=] {
     const OpenedPages opened(device_pages());
     std::memset(to, value, bytes);
@@ -137,6 +151,7 @@ cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stre
 }
 cudaError_t cudaMemset2DAsync(void* to, size_t pitch, int value, size_t width, size_t height,
                               cudaStream_t stream) {
+  const Locked lock;
   if (pitch < width || pitch > machine().most_pitch) return cudaErrorInvalidPitchValue;
   enqueue(stream, [=] {
     const OpenedPages opened(device_pages());
@@ -148,6 +163,7 @@ cudaError_t cudaMemset2DAsync(void* to, size_t pitch, int value, size_t width, s
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
                             cudaStream_t stream) {
+  const Locked lock;
   enqueue(stream, [=] {
     const OpenedPages opened(device_pages());
     std::memcpy(to, from, bytes);
@@ -156,6 +172,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
 }
 cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch,
                               size_t width, size_t height, cudaMemcpyKind, cudaStream_t stream) {
+  const Locked lock;
   for (const size_t pitch : {to_pitch, from_pitch}) {
     if (pitch < width || pitch > machine().most_pitch) return cudaErrorInvalidPitchValue;
   }
@@ -169,6 +186,7 @@ cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_
   return reach_gpu();
 }
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* address) {
+  const Locked lock;
   attributes->type =
       device_pages().holds(address) ? cudaMemoryTypeDevice : cudaMemoryTypeUnregistered;
   return cudaSuccess;

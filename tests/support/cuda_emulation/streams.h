@@ -10,6 +10,16 @@
 
 namespace jackscrew::cuda_emulation {
 
+// The ranks of a run may be threads that share the GPU: whoever calls the runtime, or does what was
+// given to a stream, holds this. Nothing else of the emulation knows of threads.
+class Locked {
+ public:
+  Locked();
+  ~Locked();
+  Locked(const Locked&) = delete;
+  Locked& operator=(const Locked&) = delete;
+};
+
 // Gives the stream work, or does it at once: on the null stream, and on streams that are eager. A
 // stream that is captured only records it.
 void enqueue(cudaStream_t stream, std::function<void()> work);

@@ -1,0 +1,78 @@
+// Several ranks that compute on one GPU do what one does, and take what was planned: what they
+// exchange passes through the host's memory.
+#include "tests/support/ranks.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "session/rank_plan.h"
+#include "tests/support/gpu.h"
+#include "tests/support/tiny_run.h"
+
+namespace jackscrew {
+namespace {
+
+class GpuRanks : public ::testing::TestWithParam<const char*> {
+ protected:
+  std::string settings(const std::string& output, const std::string& more) const {
+    return tiny_.settings(
+        fmt::format("output_dir={} eval_data={} max_steps=3 save_steps=2 eval_steps=3 "
+                    "report_samples=1 device=cuda:0 {} {}",
+                    tiny_.path(output).string(), tiny_.eval_data(), GetParam(), more));
+  }
+  // The bytes of what a run leaves, and its losses.
+  std::map<std::string, std::string> outcome_of(const std::string& output) const {
+    std::map<std::string, std::string> out;
+    for (const auto& [name, bytes] : contents(tiny_.path(output))) {
+      if (name.ends_with(".safetensors")) out[name] = bytes;
+    }
+    for (const auto& event : tiny_.events(output)) {
+      const std::string at = fmt::format("{} {}", event["event"].dump(), event["step"].dump());
+      if (event["event"] == "step") out[at] = event["loss"].dump() + event["grad_norm"].dump();
+      if (event["event"] == "eval") out[at] = event["eval_loss"].dump();
+    }
+    return out;
+  }
+
+  const TinyRun tiny_{"gpu_ranks"};
+};
+
+TEST_P(GpuRanks, DoWhatOneDoes) {
+  SKIP_WITHOUT_GPU();
+  const std::string lanes = "data_parallel=2 gradient_accumulation_steps=2 ";
+  train_on_ranks(settings("one", lanes), 1);
+  const auto want = outcome_of("one");
+  ASSERT_GT(want.size(), 4u);
+  for (const auto& [ranks, more] : std::vector<std::pair<int, std::string>>{
+           {2, ""}, {2, "pipeline_stages=2"}, {4, "pipeline_stages=2"}}) {
+    train_on_ranks(settings("many", lanes + more + " overwrite=true"), ranks);
+    EXPECT_TRUE(outcome_of("many") == want) << ranks << " ranks, " << more;
+  }
+}
+
+TEST_P(GpuRanks, TakeTheMemoryThatWasPlanned) {
+  SKIP_WITHOUT_GPU();
+  const std::string text = settings("out", "data_parallel=2 pipeline_stages=2");
+  const Recipe recipe = make_recipe(settings_of(text));
+  const RanksPlan plan = plan_ranks(recipe, open_model(recipe.model, "", recipe.tokenizer), 4);
+  train_on_ranks(text, 4);
+  const auto ranks = tiny_.events("out", "rank");
+  ASSERT_EQ(ranks.size(), 4u);
+  for (const auto& rank : ranks) {
+    const SessionPlan& planned = plan.stages[rank["rank"].get<size_t>() % 2];
+    EXPECT_EQ(rank["device"]["peak"].get<int64_t>(), planned.ledger.peak) << rank;
+    EXPECT_EQ(rank["host_memory"]["peak"].get<int64_t>(), planned.host.peak) << rank;
+    EXPECT_GT(planned.host.at_peak[static_cast<size_t>(Purpose::communication)], 0);
+    EXPECT_EQ(planned.ledger.at_peak[static_cast<size_t>(Purpose::communication)], 0);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Recipes, GpuRanks,
+    ::testing::Values("method=full", "method=lora lora_dropout=0.1 storage=nf4",
+                      "method=rotary active_params=60% steps_per_rotation=2 storage=int8",
+                      "method=galore projection_update_gap=2 galore_rank=8"));
+
+}  // namespace
+}  // namespace jackscrew

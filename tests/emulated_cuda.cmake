@@ -36,7 +36,7 @@ target_link_options(test_cuda PRIVATE ${aligned})
 jackscrew_add_test_paths(test_cuda ${CMAKE_CURRENT_SOURCE_DIR})
 jackscrew_compile_tests_quickly(test_cuda)
 # Of the rooms' tests those that say something of a GPU, and those that a fiber can do in seconds.
-set(emulated_filter Cuda* GpuParity.* GpuRun.* Methods/GpuRun* Models/GpuGolden* Recipes/GpuRanks*
+set(emulated_filter Cuda* GpuParity.* GpuRun.* Methods/GpuRun* Models/GpuGolden* GpuRanks.* Recipes/GpuRanks*
   Attention.* GemmInt8.MatchesTheReference* GpuScale*
   GemmInt8.ExtremeCodes* GemmInt8.LongContractions Gemm.Matches* Gemm.FewRows Gemm.Rounds* Gemm.Refuses*
   SoftmaxCrossEntropy.* Reductions.* RmsNorm.* Rotary.* Swiglu.* Rows.* BlockValues.* DynamicMap.*

@@ -337,6 +337,20 @@ const std::vector<std::string>& OptionSet::list(std::string_view name) const {
   return get(name, OptionType::list).items;
 }
 
+std::vector<int64_t> OptionSet::whole_numbers(std::string_view name) const {
+  std::vector<int64_t> numbers;
+  for (const std::string& item : list(name)) {
+    const auto number = parse_int(item);
+    if (!number || *number < 1) {
+      throw Error(ErrorKind::usage,
+                  fmt::format("{}: {} has \"{}\", expected whole numbers of at least 1",
+                              origin(name), name, item));
+    }
+    numbers.push_back(*number);
+  }
+  return numbers;
+}
+
 bool OptionSet::is_set(std::string_view name) const {
   return !get(name).text.empty();
 }

@@ -101,6 +101,8 @@ class OptionSet {
   bool boolean(std::string_view name) const;
   int64_t bytes(std::string_view name) const;
   const std::vector<std::string>& list(std::string_view name) const;
+  // The items of a list as numbers. Throws Error(usage) for one that is less than 1, or no number.
+  std::vector<int64_t> whole_numbers(std::string_view name) const;
 
   bool is_set(std::string_view name) const;   // has a value, be it the default
   bool was_set(std::string_view name) const;  // someone called set()

@@ -159,7 +159,7 @@ JsonObject settings_json(const std::string& settings) {
 }
 
 JsonObject ranks_plan_json(const Recipe& recipe, const ModelFiles& files, const RanksPlan& plan) {
-  JsonObject json = plan_json(recipe, plan.stages.front(), disk_of(recipe, files));
+  JsonObject json = plan_json(of_rank(recipe, 0), plan.ranks.front(), disk_of(recipe, files));
   json.add("lanes", plan.layout.lanes).add("bubble", plan.bubble);
   json.add("all_fit", all_fit(recipe, plan));
   return json.add_json("ranks", ranks_json(plan));
@@ -182,9 +182,9 @@ int show_ranks_fit(const Recipe& recipe, const ModelFiles& files) {
   }
   int64_t device = 0;
   int64_t host = 0;
-  for (const SessionPlan& stage : fit->plan.stages) {
-    device = std::max(device, stage.ledger.peak);
-    host = std::max(host, stage.host.peak);
+  for (const SessionPlan& rank : fit->plan.ranks) {
+    device = std::max(device, rank.ledger.peak);
+    host = std::max(host, rank.host.peak);
   }
   print_fit(fit->recipe,
             fmt::format("{} on the device of a rank and {} on its host at most",
@@ -194,7 +194,7 @@ int show_ranks_fit(const Recipe& recipe, const ModelFiles& files) {
 }
 
 int show_fit(const Recipe& recipe, const ModelFiles& files) {
-  if (!recipe.device_memory && !recipe.host_memory) {
+  if (!recipe.device_memory && !recipe.host_memory && recipe.rank_device_memory.empty()) {
     throw Error(ErrorKind::usage, "--fit needs a budget", "set device_memory, host_memory or both");
   }
   if (recipe.ranks > 1) return show_ranks_fit(recipe, files);
@@ -225,6 +225,16 @@ void print_wire(int64_t bytes) {
   fmt::print("\n");
 }
 
+// The ranks that take what this one does: ", and 2, 4".
+std::string ranks_like(const RanksPlan& plan, int rank) {
+  std::string others;
+  for (int other = rank + 1; other < plan.layout.ranks(); ++other) {
+    if (plan.like[static_cast<size_t>(other)] != rank) continue;
+    others += fmt::format("{}{}", others.empty() ? ", and " : ", ", other);
+  }
+  return others;
+}
+
 int show_ranks(const Recipe& recipe, const ModelFiles& files) {
   const RanksPlan plan = plan_ranks(recipe, files, recipe.ranks);
   const int exit_code = all_fit(recipe, plan) ? 0 : static_cast<int>(ErrorKind::does_not_fit);
@@ -233,7 +243,7 @@ int show_ranks(const Recipe& recipe, const ModelFiles& files) {
     return exit_code;
   }
   const DiskPlan disk = disk_of(recipe, files);
-  print_run(recipe, files, plan.stages.front());
+  print_run(recipe, files, plan.ranks.front());
   fmt::print("{}: {} of the model in {}, {} in a step\n\n", counted(plan.layout.ranks(), "rank"),
              counted(plan.layout.replicas, "copy", "copies"), counted(plan.layout.stages, "stage"),
              counted(plan.layout.lanes, "lane"));
@@ -244,15 +254,20 @@ int show_ranks(const Recipe& recipe, const ModelFiles& files) {
   int64_t most_sent = 0;
   for (int rank = 0; rank < plan.layout.ranks(); ++rank) {
     const auto stage = static_cast<size_t>(plan.layout.stage_of(rank));
-    const SessionPlan& of = plan.stages[stage];
+    const SessionPlan& of = plan.ranks[static_cast<size_t>(rank)];
     most_sent = std::max(most_sent, of.sent.all());
     fmt::print("  {:>4}  {:>5}  {:<10}{:>12}{:>12}{:>18}{}\n", rank, stage,
                blocks_text(split, stage), human_bytes(of.ledger.peak), human_bytes(of.host.peak),
-               human_bytes(of.sent.all()), fits(recipe, of) ? "" : "   does not fit");
+               human_bytes(of.sent.all()),
+               fits(of_rank(recipe, rank), of) ? "" : "   does not fit");
   }
-  for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
-    fmt::print("\n  a rank of stage {}\n", stage);
-    print_ledger(plan.stages[stage].ledger);
+  for (int rank = 0; rank < plan.layout.ranks(); ++rank) {
+    if (plan.like[static_cast<size_t>(rank)] < rank) continue;
+    const SessionPlan& of = plan.ranks[static_cast<size_t>(rank)];
+    fmt::print("\n  rank {}{}\n", rank, ranks_like(plan, rank));
+    print_ledger(of.ledger);
+    if (of.host.peak > 0) fmt::print("   on the host\n");
+    print_ledger(of.host);
   }
   fmt::print("\n");
   if (plan.layout.stages > 1) {

@@ -14,7 +14,6 @@ class CpuDevice : public Device {
   CpuDevice(int threads, IsaLevel isa) : threads_(threads), isa_(isa) {}
 
   std::string name() const override { return "cpu"; }
-  std::string description() const override { return name(); }
   std::unique_ptr<Backing> make_backing() const override { return make_host_backing(); }
   std::unique_ptr<Ops> make_ops(Memory&) const override { return make_cpu_ops(threads_, isa_); }
   std::unique_ptr<Ops> make_plan_ops(Memory&) const override {
@@ -40,6 +39,10 @@ std::optional<int64_t> cuda_index(std::string_view name) {
 }
 
 }  // namespace
+
+std::string Device::description() const {
+  return model().empty() ? name() : fmt::format("{}, {}", name(), model());
+}
 
 void check_device_name(std::string_view name) {
   if (name == "auto" || name == "cpu" || cuda_index(name)) return;

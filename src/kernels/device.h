@@ -27,8 +27,10 @@ class Device {
   // backing.
   virtual std::unique_ptr<Ops> make_ops(Memory& memory) const = 0;
   virtual std::unique_ptr<Ops> make_plan_ops(Memory& memory) const = 0;
+  // The product name of a GPU; empty for the CPU.
+  virtual std::string model() const { return ""; }
   // The name, and for a GPU its model as well.
-  virtual std::string description() const = 0;
+  std::string description() const;
   // Free bytes of the device's own memory; nullopt if it computes in the host's.
   virtual std::optional<int64_t> own_memory() const = 0;
   // Whether it computes in the host's memory: its Ops read a mapped file as they do the device's

@@ -235,18 +235,18 @@ std::vector<double> adapter_weights(const OptionSet& options) {
                     "1: all of what the adapter changes, 0.5: half of it");
 }
 
-std::vector<int64_t> whole_numbers(const OptionSet& options, const char* name) {
-  std::vector<int64_t> numbers;
+std::vector<int64_t> sizes(const OptionSet& options, const char* name) {
+  std::vector<int64_t> sizes;
   for (const std::string& text : options.list(name)) {
-    const auto number = parse_int(text);
-    if (!number || *number < 1) {
+    const auto bytes = parse_bytes(text);
+    if (!bytes || *bytes < 1) {
       throw Error(ErrorKind::usage,
-                  fmt::format("{}: {} has \"{}\", expected whole numbers of at least 1",
+                  fmt::format("{}: {} has \"{}\", expected sizes with a unit, such as 16GiB",
                               options.origin(name), name, text));
     }
-    numbers.push_back(*number);
+    sizes.push_back(*bytes);
   }
-  return numbers;
+  return sizes;
 }
 
 std::vector<RunExport> run_exports(const OptionSet& options) {
@@ -322,7 +322,10 @@ void fill(Recipe& r, const OptionSet& o) {
   r.gradient_accumulation_steps = o.integer("gradient_accumulation_steps");
   r.data_parallel = integer_or_auto(o, "data_parallel").value_or(0);
   r.pipeline_stages = o.integer("pipeline_stages");
-  r.stage_split = whole_numbers(o, "stage_split");
+  r.stage_split = o.whole_numbers("stage_split");
+  r.rank_devices = o.list("rank_devices");
+  for (const std::string& device : r.rank_devices) check_device_name(device);
+  r.rank_device_memory = sizes(o, "rank_device_memory");
   r.communication_timeout = std::chrono::duration<double>(o.number("communication_timeout"));
   r.max_steps = o.integer("max_steps");
   r.num_train_epochs = o.number("num_train_epochs");

@@ -84,6 +84,9 @@ struct Recipe {
   int64_t data_parallel = 0;  // lanes of a step; 0: one for each replica
   int64_t pipeline_stages = 1;
   std::vector<int64_t> stage_split;  // blocks of each stage; empty: as equal as possible
+  // Of each rank; empty: `device` and `device_memory` of all. See of_rank() in session/place.h.
+  std::vector<std::string> rank_devices;
+  std::vector<int64_t> rank_device_memory;                  // bytes
   std::chrono::duration<double> communication_timeout{30};  // seconds
   int64_t max_steps = 0;                                    // 0: by epochs
   double num_train_epochs = 0;

@@ -5,6 +5,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "base/text.h"
 
 namespace jackscrew {
 
@@ -55,7 +56,25 @@ std::string blocks_text(const std::vector<int64_t>& split, size_t stage) {
 }
 
 Layout layout_of(const Recipe& recipe, int ranks) {
+  const auto require_each = [&](const char* name, size_t count) {
+    if (count == 0 || static_cast<int>(count) == ranks) return;
+    throw Error(
+        ErrorKind::usage,
+        fmt::format("{} has {} for {}", name, counted(narrow<int>(count), "entry", "entries"),
+                    counted(ranks, "rank")),
+        "give one for each rank, or leave it out");
+  };
+  require_each("rank_devices", recipe.rank_devices.size());
+  require_each("rank_device_memory", recipe.rank_device_memory.size());
   return Layout::of(ranks, narrow<int>(recipe.pipeline_stages), recipe.data_parallel);
+}
+
+Recipe of_rank(const Recipe& recipe, int rank) {
+  Recipe own = recipe;
+  const auto at = static_cast<size_t>(rank);
+  if (!own.rank_devices.empty()) own.device = own.rank_devices.at(at);
+  if (!own.rank_device_memory.empty()) own.device_memory = own.rank_device_memory.at(at);
+  return own;
 }
 
 std::vector<int64_t> fastest_blocks(const ModelConfig& config, const std::vector<int64_t>& most) {

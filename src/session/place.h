@@ -41,8 +41,10 @@ struct Place {
 std::string blocks_text(const std::vector<int64_t>& split, size_t stage);
 
 // How `ranks` ranks share the work of a recipe. Throws Error(usage) where they cannot, saying how
-// many ranks could.
+// many ranks could, or where it has another number of rank_devices or rank_device_memory.
 Layout layout_of(const Recipe& recipe, int ranks);
+// The recipe with `device` and `device_memory` as they are for one rank.
+Recipe of_rank(const Recipe& recipe, int rank);
 // The split of blocks into stages, as Place::stage_split: the recipe's or, where it has none, the
 // one whose slowest stage is fastest. Throws Error(usage) where the blocks do not add up to the
 // model's, or are fewer than the stages.

@@ -15,16 +15,18 @@ namespace {
 // Ways to arrange the ranks, by which a step keeps its micro-batches. The cost is that of waiting:
 // stages wait for each other, replicas do not.
 std::vector<Position> arrangements(const Recipe& recipe, int ranks) {
-  const Layout given = layout_of(recipe, ranks);
-  const int64_t micro_batches = checked_mul(given.lanes, recipe.gradient_accumulation_steps);
+  const int64_t lanes =
+      recipe.data_parallel > 0 ? recipe.data_parallel : layout_of(recipe, ranks).lanes;
+  const int64_t micro_batches = checked_mul(lanes, recipe.gradient_accumulation_steps);
   std::vector<Position> all;
   for (int stages = 1; stages <= ranks; ++stages) {
-    const bool wanted = !recipe.options.was_set("pipeline_stages") || stages == given.stages;
+    const bool wanted =
+        !recipe.options.was_set("pipeline_stages") || stages == recipe.pipeline_stages;
     if (ranks % stages != 0 || !wanted) continue;
     const int64_t replicas = ranks / stages;
     std::string settings = fmt::format("pipeline_stages={}", stages);
-    if (Layout::can_share(replicas, given.lanes)) {
-      settings += fmt::format(" data_parallel={}", given.lanes);
+    if (Layout::can_share(replicas, lanes)) {
+      settings += fmt::format(" data_parallel={}", lanes);
     } else if (!recipe.options.was_set("data_parallel") && micro_batches % replicas == 0) {
       settings += fmt::format(" data_parallel={} gradient_accumulation_steps={}", replicas,
                               micro_batches / replicas);
@@ -34,13 +36,15 @@ std::vector<Position> arrangements(const Recipe& recipe, int ranks) {
     const double waits = bubble_of(stages, ceil_div(micro_batches, replicas));
     all.push_back({settings, "", 1.0 / (1.0 - waits)});
   }
+  if (all.empty()) layout_of(recipe, ranks);  // says why
   return all;
 }
 
-// The most blocks with which a stage fits, the others of the model being somewhere else; 0: not
-// even with one.
-int64_t most_blocks(const Recipe& recipe, const ModelFiles& files, const Layout& layout,
-                    int stage) {
+// The most blocks with which a rank's stage fits, the others of the model being somewhere else; 0:
+// not even with one.
+int64_t most_blocks(const Recipe& recipe, const ModelFiles& files, const Layout& layout, int rank) {
+  const Recipe own = of_rank(recipe, rank);
+  const int stage = layout.stage_of(rank);
   const int64_t blocks = files.config.num_hidden_layers;
   const bool last = stage + 1 == layout.stages;
   const auto fits_with = [&](int64_t count) {
@@ -50,9 +54,9 @@ int64_t most_blocks(const Recipe& recipe, const ModelFiles& files, const Layout&
     split.push_back(last ? blocks - count : stage);
     for (int i = stage + 1; i < layout.stages; ++i) split.push_back(count + i - 1);
     split.push_back(blocks);
-    SessionUse use = training_use(recipe);
-    use.place = {layout, layout.rank_of(0, stage), split};
-    return fits(recipe, Session::rehearse(recipe, files, use));
+    SessionUse use = training_use(own);
+    use.place = {layout, rank, split};
+    return fits(own, Session::rehearse(own, files, use));
   };
   int64_t fitting = 0;
   int64_t too_many = blocks - layout.stages + 2;
@@ -63,15 +67,25 @@ int64_t most_blocks(const Recipe& recipe, const ModelFiles& files, const Layout&
   return fitting;
 }
 
+bool none_fits(const Recipe& recipe, const RanksPlan& plan) {
+  for (int rank = 0; rank < plan.layout.ranks(); ++rank) {
+    if (fits(of_rank(recipe, rank), plan.ranks[static_cast<size_t>(rank)])) return false;
+  }
+  return true;
+}
+
 // The plan with the fastest split of blocks that fits.
 std::optional<RanksFit> with_fitting_split(const Recipe& recipe, const ModelFiles& files,
                                            const RanksPlan& plan) {
-  const bool hopeless = std::ranges::none_of(
-      plan.stages, [&](const SessionPlan& stage) { return fits(recipe, stage); });
-  if (plan.layout.stages == 1 || !recipe.stage_split.empty() || hopeless) return std::nullopt;
-  std::vector<int64_t> most;
-  for (int stage = 0; stage < plan.layout.stages; ++stage) {
-    most.push_back(most_blocks(recipe, files, plan.layout, stage));
+  if (plan.layout.stages == 1 || !recipe.stage_split.empty() || none_fits(recipe, plan)) {
+    return std::nullopt;
+  }
+  std::vector<int64_t> most(static_cast<size_t>(plan.layout.stages),
+                            files.config.num_hidden_layers);
+  for (int rank = 0; rank < plan.layout.ranks(); ++rank) {
+    if (plan.like[static_cast<size_t>(rank)] < rank) continue;
+    int64_t& of_stage = most[static_cast<size_t>(plan.layout.stage_of(rank))];
+    of_stage = std::min(of_stage, most_blocks(recipe, files, plan.layout, rank));
   }
   const std::vector<int64_t> counts = fastest_blocks(files.config, most);
   if (counts.empty()) return std::nullopt;

@@ -17,8 +17,8 @@ struct RanksFit {
 // As fastest_fit() (session/fit.h) does for one rank. Tries every number of stages into which the
 // ranks can be divided, unless the recipe sets pipeline_stages; where the fastest split of blocks
 // does not fit, the fastest of those that do, unless it sets stage_split. A step keeps its
-// micro-batches, and its lanes where the stages allow them. The recipe's device_memory and
-// host_memory are the budget of each rank. nullopt when nothing fits.
+// micro-batches, and its lanes where the stages allow them. The budget of each rank is its
+// device_memory, see of_rank(), and host_memory. nullopt when nothing fits.
 std::optional<RanksFit> fastest_fit(const Recipe& recipe, const ModelFiles& files, int ranks);
 
 }  // namespace jackscrew

@@ -14,23 +14,36 @@ RanksPlan plan_ranks(const Recipe& recipe, const ModelFiles& files, int ranks) {
                                                           recipe.gradient_accumulation_steps));
   SessionUse use = training_use(recipe);
   use.place = {plan.layout, 0, plan.stage_split};
-  for (int stage = 0; stage < plan.layout.stages; ++stage) {
-    use.place.rank = plan.layout.rank_of(0, stage);
-    plan.stages.push_back(Session::rehearse(recipe, files, use));
+  std::vector<Recipe> recipes;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const Recipe& own = recipes.emplace_back(of_rank(recipe, rank));
+    const auto is_like = [&](int other) {
+      const Recipe& theirs = recipes[static_cast<size_t>(other)];
+      return plan.layout.stage_of(other) == plan.layout.stage_of(rank) &&
+             theirs.device == own.device && theirs.device_memory == own.device_memory;
+    };
+    int like = 0;
+    while (!is_like(like)) ++like;
+    plan.like.push_back(like);
+    use.place.rank = rank;
+    plan.ranks.push_back(like < rank ? plan.ranks[static_cast<size_t>(like)]
+                                     : Session::rehearse(own, files, use));
   }
   return plan;
 }
 
 bool all_fit(const Recipe& recipe, const RanksPlan& plan) {
-  return std::ranges::all_of(plan.stages,
-                             [&](const SessionPlan& stage) { return fits(recipe, stage); });
+  for (int rank = 0; rank < plan.layout.ranks(); ++rank) {
+    if (!fits(of_rank(recipe, rank), plan.ranks[static_cast<size_t>(rank)])) return false;
+  }
+  return true;
 }
 
 std::string ranks_json(const RanksPlan& plan) {
   std::string all;
   for (int rank = 0; rank < plan.layout.ranks(); ++rank) {
     const auto stage = static_cast<size_t>(plan.layout.stage_of(rank));
-    const SessionPlan& of = plan.stages[stage];
+    const SessionPlan& of = plan.ranks[static_cast<size_t>(rank)];
     JsonObject json;
     json.add("rank", rank).add("replica", plan.layout.replica_of(rank)).add("stage", stage);
     if (!plan.stage_split.empty()) {

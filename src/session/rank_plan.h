@@ -10,11 +10,12 @@ namespace jackscrew {
 struct RanksPlan {
   Layout layout;
   std::vector<int64_t> stage_split;  // see Place
-  std::vector<SessionPlan> stages;   // the plan of one rank per stage: replicas are alike
+  std::vector<SessionPlan> ranks;    // [ranks]
+  std::vector<int> like;             // [ranks]: the first rank of the same stage, device and budget
   double bubble = 0;                 // the share of a step that a stage waits, if all are equal
 };
 
-// Whether every rank stays within the recipe's budget.
+// Whether every rank stays within its budget.
 bool all_fit(const Recipe& recipe, const RanksPlan& plan);
 
 // Throws Error(usage) where the ranks cannot share the recipe's work.

@@ -172,8 +172,9 @@ std::vector<std::vector<uint8_t>> Crew::begin_together(const std::function<void(
 
 SessionPlan Crew::rehearse() {
   SessionPlan plan;
+  std::vector<RankFacts> all;
   if (!is_alone()) {
-    const RankFacts facts = facts_of(recipe_, files_);
+    const RankFacts& facts = all.emplace_back(facts_of(recipe_, files_));
     for (int rank = 1; rank < ranks(); ++rank) {
       MessageWriter open = message(Command::open);
       Place place = use_.place;
@@ -188,15 +189,14 @@ SessionPlan Crew::rehearse() {
     require_fit(recipe_, files_, use_, plan);
   });
   if (is_alone()) return plan;
-  std::vector<RankMemory> all = {memory_of(recipe_, plan, transport_->host(0))};
+  std::vector<SharedMemory> memory = memory_of(recipe_, plan, transport_->host(0));
   for (const std::vector<uint8_t>& result : results) {
     MessageReader in(result);
-    RankMemory& memory = all.emplace_back();
-    memory.host = transport_->host(narrow<int>(std::ssize(all)) - 1);
-    memory.needed = in.get<int64_t>();
-    if (const auto available = in.get<int64_t>(); available >= 0) memory.available = available;
+    all.push_back(get_facts(in));
+    for (auto left = in.get<size_t>(); left > 0; --left) memory.push_back(get_memory(in));
   }
-  require_fit_together(all);
+  require_alike(all, layout());
+  require_fit_together(memory);
   return plan;
 }
 

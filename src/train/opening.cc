@@ -12,16 +12,18 @@
 namespace jackscrew {
 
 RankFacts facts_of(const Recipe& recipe, const ModelFiles& files) {
-  return {isa_name(choose_isa(recipe.isa)), model_fingerprint(files, recipe.adapter)};
+  return {isa_name(choose_isa(recipe.isa)), open_device(recipe)->model(),
+          model_fingerprint(files, recipe.adapter)};
 }
 
 void put(MessageWriter& out, const RankFacts& facts) {
-  out.put(facts.isa).put(facts.model);
+  out.put(facts.isa).put(facts.gpu).put(facts.model);
 }
 
 RankFacts get_facts(MessageReader& in) {
   RankFacts facts;
   facts.isa = in.get_text();
+  facts.gpu = in.get_text();
   facts.model = in.get<uint32_t>();
   return facts;
 }
@@ -32,39 +34,88 @@ void require_version(const std::string& first, const std::string& own) {
               "install the same version on all machines");
 }
 
-void require_alike(const RankFacts& first, const RankFacts& own, const Layout& layout) {
-  if (own.model != first.model) {
-    throw Error(ErrorKind::model, "the model or adapter here is not that of rank 0",
-                "copy the same files to all machines");
+void require_same_model(const RankFacts& first, const RankFacts& own) {
+  if (own.model == first.model) return;
+  throw Error(ErrorKind::model, "the model or adapter here is not that of rank 0",
+              "copy the same files to all machines");
+}
+
+void require_alike(std::span<const RankFacts> ranks, const Layout& layout) {
+  const auto facts = [&](int rank) -> const RankFacts& { return ranks[static_cast<size_t>(rank)]; };
+  for (int rank = layout.stages; rank < layout.ranks(); ++rank) {
+    const int other = layout.rank_of(0, layout.stage_of(rank));
+    const RankFacts& own = facts(rank);
+    const RankFacts& first = facts(other);
+    const auto refuse = [&](const std::string& mine, const std::string& theirs,
+                            const std::string& hint) {
+      throw Error(ErrorKind::device,
+                  fmt::format("rank {} would compute with {}, rank {} with {}: copies of the model "
+                              "would drift apart",
+                              rank, mine, other, theirs),
+                  hint);
+    };
+    if (own.gpu != first.gpu) {
+      refuse(own.gpu.empty() ? "its CPU" : own.gpu, first.gpu.empty() ? "its CPU" : first.gpu,
+             "give all copies of a stage the same device, or set pipeline_stages");
+    }
+    if (own.isa == first.isa) continue;
+    const auto lower = std::min(parse_isa(own.isa), parse_isa(first.isa));
+    refuse(own.isa, first.isa,
+           fmt::format("set isa={}, which both have", isa_name(lower.value_or(IsaLevel::v3))));
   }
-  if (layout.replicas == 1 || own.isa == first.isa) return;
-  const auto lower = std::min(parse_isa(own.isa), parse_isa(first.isa));
-  throw Error(ErrorKind::device,
-              fmt::format("this CPU would compute with {}, rank 0 with {}: copies of the model "
-                          "would drift apart",
-                          own.isa, first.isa),
-              fmt::format("set isa={}, which both have", isa_name(lower.value_or(IsaLevel::v3))));
 }
 
-RankMemory memory_of(const Recipe& recipe, const SessionPlan& plan, const std::string& host) {
-  const MachineMemory memory = machine_memory(recipe, plan);
-  return {host, memory.needed, memory.available};
+Recipe recipe_on(const Recipe& recipe, int rank, std::span<const std::string> hosts) {
+  const std::string any = "cuda";
+  Recipe own = of_rank(recipe, rank);
+  if (own.device != any) return own;
+  int before = 0;
+  for (int other = 0; other < rank; ++other) {
+    const bool beside = hosts[static_cast<size_t>(other)] == hosts[static_cast<size_t>(rank)];
+    if (beside && of_rank(recipe, other).device == any) ++before;
+  }
+  own.device = fmt::format("{}:{}", any, before);
+  return own;
 }
 
-void require_fit_together(std::span<const RankMemory> ranks) {
-  std::map<std::string, std::vector<const RankMemory*>> machines;
-  for (const RankMemory& rank : ranks) machines[rank.host].push_back(&rank);
-  for (const auto& [host, on_it] : machines) {
+std::vector<SharedMemory> memory_of(const Recipe& recipe, const SessionPlan& plan,
+                                    const std::string& host) {
+  const MachineMemory machine = machine_memory(recipe, plan);
+  std::vector<SharedMemory> out = {{host, machine.needed, machine.available}};
+  const auto device = open_device(recipe);
+  // With a budget, what is free is the user's business.
+  if (const auto own = device->own_memory(); own && !recipe.device_memory) {
+    out.push_back({fmt::format("{} of {}", device->name(), host), plan.ledger.peak, own});
+  }
+  return out;
+}
+
+void put(MessageWriter& out, const SharedMemory& memory) {
+  out.put(memory.place).put(memory.needed).put(memory.available.value_or(-1));
+}
+
+SharedMemory get_memory(MessageReader& in) {
+  SharedMemory memory;
+  memory.place = in.get_text();
+  memory.needed = in.get<int64_t>();
+  if (const auto available = in.get<int64_t>(); available >= 0) memory.available = available;
+  return memory;
+}
+
+void require_fit_together(std::span<const SharedMemory> ranks) {
+  std::map<std::string, std::vector<const SharedMemory*>> places;
+  for (const SharedMemory& rank : ranks) places[rank.place].push_back(&rank);
+  for (const auto& [place, in_it] : places) {
     int64_t needed = 0;
     std::optional<int64_t> available;
-    for (const RankMemory* rank : on_it) {
+    for (const SharedMemory* rank : in_it) {
       needed = checked_add(needed, rank->needed);
       if (rank->available) available = std::min(*rank->available, available.value_or(INT64_MAX));
     }
     if (!available || needed <= *available) continue;
     throw Error(ErrorKind::does_not_fit,
                 fmt::format("the {} on {} need {} together, but only {} is free there",
-                            counted(std::ssize(on_it), "rank"), host, human_bytes(needed),
+                            counted(std::ssize(in_it), "rank"), place, human_bytes(needed),
                             human_bytes(*available)),
                 "start fewer ranks on it, or see `jackscrew plan` for what takes the memory");
   }

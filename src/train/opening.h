@@ -12,9 +12,10 @@
 
 namespace jackscrew {
 
-// What must be the same on all ranks, or they would compute different things.
+// What decides whether ranks compute the same.
 struct RankFacts {
   std::string isa;     // the level that this machine would compute with
+  std::string gpu;     // the product name of the GPU that computes; empty: the CPU does
   uint32_t model = 0;  // model_fingerprint()
 };
 RankFacts facts_of(const Recipe& recipe, const ModelFiles& files);
@@ -24,18 +25,28 @@ RankFacts get_facts(MessageReader& in);
 // Throws Error(device) where rank 0's program is of another version than this rank's: only equal
 // versions understand each other's messages.
 void require_version(const std::string& first, const std::string& own);
-// `first` is rank 0's. Throws Error(model) or Error(device). Instruction sets may differ between
-// the stages of a pipeline, but not between replicas.
-void require_alike(const RankFacts& first, const RankFacts& own, const Layout& layout);
+// Throws Error(model) where this rank has another model than rank 0.
+void require_same_model(const RankFacts& first, const RankFacts& own);
+// `ranks` [ranks]. Throws Error(device) where copies of a stage would be computed by different
+// instruction sets or GPUs; those of different stages may be.
+void require_alike(std::span<const RankFacts> ranks, const Layout& layout);
 
-// The memory of one rank.
-struct RankMemory {
-  std::string host;
-  int64_t needed = 0;                // bytes of that machine's memory, in total
+// The recipe as `rank` follows it, see of_rank(). Where it computes on `cuda`, that is the GPU of
+// its place among the ranks of its machine that do. `hosts` [ranks]: the machine of each.
+Recipe recipe_on(const Recipe& recipe, int rank, std::span<const std::string> hosts);
+
+// Memory that ranks share where they run on one machine, or compute on one GPU of it.
+struct SharedMemory {
+  std::string place;  // "anna", or "cuda:0 of anna"
+  int64_t needed = 0;
   std::optional<int64_t> available;  // free there, bytes; nullopt: no limit
 };
-RankMemory memory_of(const Recipe& recipe, const SessionPlan& plan, const std::string& host);
-// Throws Error(does_not_fit) where the ranks of one machine together need more than it has.
-void require_fit_together(std::span<const RankMemory> ranks);
+// What a rank takes of its machine's memory and, where it computes on one, of its GPU's.
+std::vector<SharedMemory> memory_of(const Recipe& recipe, const SessionPlan& plan,
+                                    const std::string& host);
+void put(MessageWriter& out, const SharedMemory& memory);
+SharedMemory get_memory(MessageReader& in);
+// Throws Error(does_not_fit) where ranks together need more than a place has.
+void require_fit_together(std::span<const SharedMemory> ranks);
 
 }  // namespace jackscrew

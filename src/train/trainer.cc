@@ -474,7 +474,7 @@ void train(const Recipe& recipe, const TrainConsole& console, Transport* transpo
   std::optional<Trainer> trainer;
   const auto in_common_work = [&] { return trainer && trainer->is_in_common_work(); };
   try {
-    trainer.emplace(recipe, console, transport);
+    trainer.emplace(of_rank(recipe, 0), console, transport);
     trainer->run();
   } catch (const Error& error) {
     if (in_common_work()) throw RanksLost(error);

@@ -23,6 +23,12 @@ Recipe read_sent_recipe(const std::string& yaml) {
   return resolve_recipe(std::move(options), method_tables());
 }
 
+std::vector<std::string> hosts_of(const Transport& transport) {
+  std::vector<std::string> hosts;
+  for (int rank = 0; rank < transport.size(); ++rank) hosts.push_back(transport.host(rank));
+  return hosts;
+}
+
 class Worker {
  public:
   explicit Worker(Transport& transport) : transport_(transport) {}
@@ -112,15 +118,18 @@ class Worker {
     recipe_ = read_sent_recipe(in.get_text());
     const Place place = get_place(in);
     const RankFacts first = get_facts(in);
-    recipe_ = with_adapter_options(recipe_);
+    recipe_ = recipe_on(with_adapter_options(recipe_), place.rank, hosts_of(transport_));
     files_.emplace(open_model(recipe_.model, recipe_.adapter, recipe_.tokenizer));
-    require_alike(first, facts_of(recipe_, *files_), place.layout);
+    const RankFacts own = facts_of(recipe_, *files_);
+    require_same_model(first, own);
     use_ = training_use(recipe_);
     use_.place = place;
     plan_ = Session::rehearse(recipe_, *files_, use_);
     require_fit(recipe_, *files_, use_, plan_);
-    const MachineMemory memory = machine_memory(recipe_, plan_);
-    result.put(memory.needed).put(memory.available.value_or(-1));
+    put(result, own);
+    const auto memory = memory_of(recipe_, plan_, transport_.host(place.rank));
+    result.put(memory.size());
+    for (const SharedMemory& one : memory) put(result, one);
   }
 
   void load(MessageReader& in) {

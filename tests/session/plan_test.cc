@@ -366,11 +366,14 @@ TEST(Plan, FitsRanksToABudget) {
     if (!found) return found;
     // What is printed is what was found.
     const RanksPlan again = plan_ranks(with_settings(asked, found->settings), files, ranks);
-    for (size_t stage = 0; stage < again.stages.size(); ++stage) {
-      EXPECT_EQ(again.stages[stage].ledger.peak, found->plan.stages[stage].ledger.peak);
-      EXPECT_LE(again.stages[stage].ledger.peak, *found->recipe.device_memory);
+    for (int rank = 0; rank < ranks; ++rank) {
+      const int64_t peak = again.ranks[static_cast<size_t>(rank)].ledger.peak;
+      EXPECT_EQ(peak, found->plan.ranks[static_cast<size_t>(rank)].ledger.peak);
+      EXPECT_LE(peak, *of_rank(found->recipe, rank).device_memory);
     }
-    EXPECT_EQ(sequences(found->recipe, found->plan), 4 * ranks / asked.pipeline_stages);
+    const int64_t lanes =
+        asked.data_parallel > 0 ? asked.data_parallel : ranks / asked.pipeline_stages;
+    EXPECT_EQ(sequences(found->recipe, found->plan), 4 * lanes);
     return found;
   };
   const auto roomy = fit(4, {"device_memory=64GiB"});
@@ -400,6 +403,15 @@ TEST(Plan, FitsRanksToABudget) {
   EXPECT_EQ(three->recipe.gradient_accumulation_steps * three->plan.layout.lanes *
                 three->recipe.micro_batch_size,
             12);
+  // So few lanes that only stages can share them.
+  const auto two_lanes = fit(3, {"device_memory=64GiB", "data_parallel=2"});
+  ASSERT_TRUE(two_lanes);
+  EXPECT_EQ(two_lanes->plan.layout.stages, 3);
+  // A rank with less memory has fewer blocks.
+  const auto smaller = fit(2, {"rank_device_memory=1GiB,4GiB", "storage=int8"});
+  ASSERT_TRUE(smaller);
+  ASSERT_EQ(smaller->recipe.stage_split.size(), 2u);
+  EXPECT_LT(2 * smaller->recipe.stage_split[0], smaller->recipe.stage_split[1]);
   // What the recipe sets stays.
   const auto fixed = fit(2, {"device_memory=64GiB", "pipeline_stages=2"});
   ASSERT_TRUE(fixed);

@@ -140,7 +140,6 @@ class GuardedDevice : public Device {
   explicit GuardedDevice(IsaLevel isa) : cpu_(open_device("cpu", {.threads = 2, .isa = isa})) {}
 
   std::string name() const override { return "guarded"; }
-  std::string description() const override { return name(); }
   std::unique_ptr<Backing> make_backing() const override {
     return std::make_unique<GuardedBacking>(pages_);
   }

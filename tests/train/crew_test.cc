@@ -32,11 +32,7 @@ std::map<std::string, std::string> outcome_of(const TinyRun& tiny, const std::st
   return out;
 }
 
-class SlowCrewTest : public ::testing::TestWithParam<const char*> {};
-
-TEST_P(SlowCrewTest, AnyNumberOfRanksDoesWhatOneDoes) {
-  const std::string recipe = GetParam();
-  const TinyRun tiny("crew_" + std::to_string(std::hash<std::string>()(recipe) % 100000));
+void expect_the_same_on_ranks(const TinyRun& tiny, const std::string& recipe) {
   const auto settings = [&](const std::string& output, const std::string& more) {
     return tiny.settings(
         "output_dir=" + tiny.path(output).string() + " eval_data=" + tiny.eval_data() +
@@ -65,6 +61,25 @@ TEST_P(SlowCrewTest, AnyNumberOfRanksDoesWhatOneDoes) {
   compare("data_parallel=1 gradient_accumulation_steps=3", {{2, "pipeline_stages=2"}});
 }
 
+class SlowCrewTest : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(SlowCrewTest, AnyNumberOfRanksDoesWhatOneDoes) {
+  const std::string recipe = GetParam();
+  const TinyRun tiny("crew_" + std::to_string(std::hash<std::string>()(recipe) % 100000));
+  expect_the_same_on_ranks(tiny, recipe);
+}
+
+TEST(SlowCrew, ABaseInGptqLiesInStages) {
+  const TinyRun tiny("crew_gptq");
+  tiny.must_train("base", "method=full max_steps=1");
+  const Outcome rounded = run(fmt::format(
+      "quantize model={} data={} output_dir={} sequence_len=64 group_size=32 bits=4 --quiet 2>&1",
+      tiny.path("base").string(), tiny.data(), tiny.path("gptq").string()));
+  ASSERT_EQ(rounded.exit_code, 0) << rounded.out;
+  expect_the_same_on_ranks(tiny,
+                           "method=lora model=" + tiny.path("gptq").string() + " init=pretrained");
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Recipes, SlowCrewTest,
     ::testing::Values("method=full", "method=full storage=bf16 product=bf16",
@@ -73,7 +88,7 @@ INSTANTIATE_TEST_SUITE_P(
                       "method=prompt prompt_tokens=3",
                       "method=rotary active_params=60% steps_per_rotation=2 storage=int8",
                       "method=rotary active_params=60% steps_per_rotation=2 storage=int8 "
-                      "rotation_order=importance master=mmap",
+                      "rotation_order=importance master=mmap rotation_parts=1,1",
                       "method=galore projection_update_gap=2 galore_rank=8",
                       "method=qgalore projection_update_gap=3 galore_rank=8 update=after "
                       "max_grad_norm_of=model",
@@ -128,6 +143,8 @@ TEST(SlowCrew, EveryRankTakesWhatIsPlanned) {
   const TinyRun tiny("crew_plan");
   for (const char* method : {"method=full", "method=lora",
                              "method=rotary storage=int8 active_params=60% steps_per_rotation=2",
+                             "method=rotary storage=int8 active_params=60% steps_per_rotation=2 "
+                             "rotation_parts=1,1",
                              "method=galore galore_rank=8 projection_update_gap=4"}) {
     const std::string settings =
         tiny.settings("output_dir=" + tiny.path("out").string() +
@@ -141,13 +158,26 @@ TEST(SlowCrew, EveryRankTakesWhatIsPlanned) {
     const auto ranks = tiny.events("out", "rank");
     ASSERT_EQ(ranks.size(), 4u);
     for (const auto& rank : ranks) {
-      const SessionPlan& planned = plan.stages[rank["rank"].get<size_t>() % 2];
+      const SessionPlan& planned = plan.ranks[rank["rank"].get<size_t>()];
       EXPECT_EQ(rank["device"]["peak"].get<int64_t>(), planned.ledger.peak) << method << rank;
       EXPECT_EQ(rank["host_memory"]["peak"].get<int64_t>(), planned.host.peak) << method << rank;
       if (method != std::string("method=full")) continue;  // others change what learns
       EXPECT_EQ(rank["sent_gradient"].get<int64_t>(), 5 * planned.sent.gradient) << rank;
     }
   }
+}
+
+// Where each stage has a part of what rotates, it needs room for its share of the active weights
+// only, not for the case that all of them are its own.
+TEST(SlowCrew, PartsKeepTheirShareOfWhatRotates) {
+  const TinyRun tiny("crew_parts");
+  const auto gradients = [&](const std::string& more) {
+    const Recipe recipe = make_recipe(settings_of(tiny.settings(
+        "method=rotary storage=int8 active_params=40% static=freeze pipeline_stages=2 " + more)));
+    const RanksPlan plan = plan_ranks(recipe, open_model(recipe.model, "", recipe.tokenizer), 2);
+    return plan.ranks[0].ledger.at_peak[static_cast<size_t>(Purpose::gradients)];
+  };
+  EXPECT_LE(2 * gradients("rotation_parts=1,1"), gradients(""));
 }
 
 // An embedding that is the head as well learns at both ends of a pipeline, which add its gradients

@@ -6,7 +6,9 @@
 #include <cstring>
 
 #include "session/fingerprint.h"
+#include "session/place.h"
 #include "tests/support/errors.h"
+#include "tests/support/golden.h"
 #include "tests/support/tiny_run.h"
 
 namespace jackscrew {
@@ -21,35 +23,64 @@ TEST(Opening, ProgramsOfOneVersion) {
 }
 
 TEST(Opening, TheSameModel) {
-  const RankFacts first{"x86-64-v4", 1};
-  require_alike(first, {"x86-64-v4", 1}, {.stages = 1, .replicas = 2, .lanes = 2});
+  const RankFacts first{"x86-64-v4", "", 1};
+  require_same_model(first, {"x86-64-v3", "", 1});
   expect_message(ErrorKind::model, "is not that of rank 0", [&] {
-    require_alike(first, {"x86-64-v4", 2}, {.stages = 2, .replicas = 1, .lanes = 1});
+    require_same_model(first, {"x86-64-v4", "", 2});
   });
 }
 
 // Stages may differ: what one computes no other computes as well.
-TEST(Opening, ReplicasOfOneInstructionSet) {
-  const RankFacts first{"x86-64-v4", 1}, own{"x86-64-v3", 1};
-  require_alike(first, own, {.stages = 2, .replicas = 1, .lanes = 1});
-  const Layout copies{.stages = 2, .replicas = 2, .lanes = 2};
-  for (const auto& pair : {std::pair(first, own), std::pair(own, first)}) {
-    const std::string error =
-        error_of(ErrorKind::device, [&] { require_alike(pair.first, pair.second, copies); });
+TEST(Opening, CopiesOfAStageComputeAlike) {
+  const RankFacts v4{"x86-64-v4", "", 1}, v3{"x86-64-v3", "", 1}, gpu{"x86-64-v4", "A100", 1};
+  const auto all = [](const std::vector<RankFacts>& ranks, const Layout& layout) {
+    return [=] { require_alike(ranks, layout); };
+  };
+  all({v4, v3}, {.stages = 2, .replicas = 1, .lanes = 1})();
+  all({v4, gpu, v4, gpu}, {.stages = 2, .replicas = 2, .lanes = 2})();
+  const Layout copies{.stages = 1, .replicas = 2, .lanes = 2};
+  for (const auto& pair : {std::pair(v4, v3), std::pair(v3, v4)}) {
+    const std::string error = error_of(ErrorKind::device, all({pair.first, pair.second}, copies));
     EXPECT_NE(hint_of(error).find("isa=x86-64-v3"), std::string::npos) << error;
   }
+  expect_message(ErrorKind::device, "rank 1 would compute with A100, rank 0 with its CPU",
+                 all({v4, gpu}, copies));
+  expect_message(ErrorKind::device, "rank 3 would compute with its CPU, rank 1 with A100",
+                 all({v4, gpu, v4, v4}, {.stages = 2, .replicas = 2, .lanes = 2}));
+}
+
+TEST(Opening, EachRankHasAGpuOfItsOwn) {
+  const TinyRun tiny("rank_devices");
+  const std::vector<std::string> hosts = {"anna", "bert", "anna", "anna"};
+  const auto device = [&](const std::string& settings, int rank) {
+    return recipe_on(make_recipe(settings_of(tiny.settings(settings))), rank, hosts).device;
+  };
+  for (const auto& [rank, wanted] :
+       {std::pair(0, "cuda:0"), {1, "cuda:0"}, {2, "cuda:1"}, {3, "cuda:2"}}) {
+    EXPECT_EQ(device("device=cuda", rank), wanted) << rank;
+    EXPECT_EQ(device("device=cuda:1", rank), "cuda:1") << rank;
+  }
+  const std::string listed =
+      "rank_devices=cpu,cuda,cuda,cuda:0 rank_device_memory=1GiB,2GiB,3MiB,4MiB";
+  EXPECT_EQ(device(listed, 0), "cpu");
+  EXPECT_EQ(device(listed, 2), "cuda:0");
+  EXPECT_EQ(device(listed, 3), "cuda:0");
+  const Recipe recipe = make_recipe(settings_of(tiny.settings(listed)));
+  EXPECT_EQ(of_rank(recipe, 1).device_memory, 2 * kGiB);
+  expect_message(ErrorKind::usage, "rank_devices has 4 entries for 2 ranks",
+                 [&] { layout_of(recipe, 2); });
 }
 
 TEST(Opening, RanksOfAMachineShareItsMemory) {
-  const std::vector<RankMemory> apart = {{"anna", 6 * kGiB, 10 * kGiB},
-                                         {"bert", 6 * kGiB, 10 * kGiB}};
+  const std::vector<SharedMemory> apart = {{"anna", 6 * kGiB, 10 * kGiB},
+                                           {"bert", 6 * kGiB, 10 * kGiB}};
   require_fit_together(apart);
-  const std::vector<RankMemory> beside = {
+  const std::vector<SharedMemory> beside = {
       {"anna", 6 * kGiB, 10 * kGiB}, {"bert", kGiB, 2 * kGiB}, {"anna", 5 * kGiB, 11 * kGiB}};
   expect_message(ErrorKind::does_not_fit,
                  "the 2 ranks on anna need 11.00 GiB together, but only 10.00 GiB is free there",
                  [&] { require_fit_together(beside); });
-  const std::vector<RankMemory> budgeted = {{"anna", 6 * kGiB, {}}, {"anna", 6 * kGiB, {}}};
+  const std::vector<SharedMemory> budgeted = {{"anna", 6 * kGiB, {}}, {"anna", 6 * kGiB, {}}};
   require_fit_together(budgeted);
 }
 

@@ -122,9 +122,7 @@ class CudaDevice : public Device {
   }
 
   std::string name() const override { return fmt::format("cuda:{}", index_); }
-  std::string description() const override {
-    return fmt::format("{}, {}", name(), name_of(index_));
-  }
+  std::string model() const override { return name_of(index_); }
   std::unique_ptr<Backing> make_backing() const override {
     return std::make_unique<CudaBacking>(index_);
   }

@@ -16,6 +16,7 @@
 #include "learners/full.h"
 #include "learners/rotary_options.h"
 #include "learners/rotary_transit.h"
+#include "learners/rotation_parts.h"
 
 namespace jackscrew {
 
@@ -26,6 +27,7 @@ constexpr size_t kStateSteps = 2;
 struct Group {
   std::string name;
   std::string kind;  // the same for the matching groups of other layers
+  int32_t part = 0;  // of rotation_parts
   std::vector<RotarySlot*> slots;
   int64_t size = 0;  // elements
 };
@@ -53,8 +55,9 @@ class RotaryLearner : public Learner {
       if (!rotates(weight)) continue;
       const RotaryOptions::GroupName name = options_.group_of(weight);
       const auto [number, is_new] = group_numbers_.emplace(name.name, groups_.size());
-      if (is_new) groups_.push_back(Group{name.name, name.kind, {}, 0});
+      if (is_new) groups_.push_back(Group{name.name, name.kind, options_.part_of(weight), {}, 0});
       groups_[number->second].size += weight.size();
+      blocks_ = std::max(blocks_, weight.layer + 1);
       total_elements_ += weight.size();
     }
   }
@@ -74,14 +77,13 @@ class RotaryLearner : public Learner {
 
   void reserve(Context& context) override {
     begin();
-    std::vector<int64_t> sizes, bytes;
+    std::vector<int64_t> bytes;
     for (const Group& group : groups_) {
-      sizes.push_back(group.size);
       int64_t taken = 0;
       for (const RotarySlot* slot : group.slots) taken += slot->active_bytes();
       bytes.push_back(taken);
     }
-    const auto worst = heaviest_groups(sizes, bytes, active_elements_);
+    const auto worst = rotation_->heaviest(bytes);
     activate(context, worst);
     if (options_.overlap && context.ops.has_async_copy()) reserve_transit(worst);
     for (const int32_t group : worst) retire(context, group);
@@ -169,7 +171,7 @@ class RotaryLearner : public Learner {
             ? fmt::format(", embedding, norms and head {:.3g}", options_.static_learning_rate)
             : ""));
     int64_t waiting = 0;
-    Rotation ahead = *rotation_;
+    RotationParts ahead = *rotation_;
     while (ahead.window() < windows) ahead.advance();
     for (const int64_t turns : ahead.turns()) waiting += turns == 0 ? 1 : 0;
     if (waiting > 0 && total_elements_ > active_elements_) {
@@ -237,9 +239,14 @@ class RotaryLearner : public Learner {
       throw Error(ErrorKind::usage, "no weight rotates", "see rotation_groups and static");
     }
     active_elements_ = options_.active_elements(total_elements_);
+    options_.check_parts(blocks_);
     std::vector<int64_t> sizes;
-    for (const Group& group : groups_) sizes.push_back(group.size);
-    rotation_.emplace(sizes,
+    std::vector<int32_t> parts;
+    for (const Group& group : groups_) {
+      sizes.push_back(group.size);
+      parts.push_back(group.part);
+    }
+    rotation_.emplace(sizes, parts,
                       RotationOptions{options_.order, active_elements_, options_.churn, seed_});
     state_.resize(kStateSteps * sizeof(int64_t) + static_cast<size_t>(rotation_->state_bytes()));
     save_state();
@@ -299,7 +306,7 @@ class RotaryLearner : public Learner {
   }
 
   void expect_next() {
-    Rotation next = *rotation_;
+    RotationParts next = *rotation_;
     next.advance();
     for (const int32_t group : without(next.active(), rotation_->active())) {
       for (RotarySlot* slot : slots_of(group)) transit_.expect(*slot);
@@ -365,7 +372,7 @@ class RotaryLearner : public Learner {
 
   // Has the masters of the next window's groups read ahead, as far as those are known now.
   void fetch_ahead() {
-    Rotation next = *rotation_;
+    RotationParts next = *rotation_;
     next.advance();
     for (const int32_t g : next.active()) {
       for (RotarySlot* slot : slots_of(g)) {
@@ -391,9 +398,10 @@ class RotaryLearner : public Learner {
 
   std::vector<Group> groups_;
   std::map<std::string, size_t> group_numbers_;  // in groups_, by name
+  int64_t blocks_ = 0;                           // of the model
   int64_t total_elements_ = 0;                   // of all groups
   int64_t active_elements_ = 0;                  // the most that are active at once
-  std::optional<Rotation> rotation_;
+  std::optional<RotationParts> rotation_;
   int64_t total_steps_ = 0;
   int64_t next_rotation_ = 0;  // the step before which it happens
   bool held_ = false;          // set while a case is rehearsed: nothing rotates

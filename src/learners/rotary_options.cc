@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
 
 #include "base/text.h"
 #include "learners/rotary.h"
@@ -11,7 +12,7 @@ namespace jackscrew {
 
 namespace {
 
-constexpr std::array<OptionSpec, 12> kRotaryOptions = {{
+constexpr std::array<OptionSpec, 13> kRotaryOptions = {{
     {"active_params", OptionType::text, "7%",
      "most weights trained at once: a share of those that rotate (10%) or a number (300M)"},
     {"rotation_groups", OptionType::list, "matrix",
@@ -21,6 +22,9 @@ constexpr std::array<OptionSpec, 12> kRotaryOptions = {{
     {"rotation_order", OptionType::text, "permutation",
      "permutation: all once a round; random; ascending; descending; importance: by gradient", "",
      "permutation random ascending descending importance"},
+    {"rotation_parts", OptionType::list, "",
+     "blocks of each part that rotates by itself, such as 15,15: those of a pipeline's stages, "
+     "which then have their share of the active weights each; nothing: one part"},
     {"steps_per_rotation", OptionType::integer, "auto",
      "steps from one rotation to the next; auto: 50, or fewer in a short run, with turns of at "
      "least 10",
@@ -120,6 +124,7 @@ bool is_attention(std::string_view module) {
 RotaryOptions::RotaryOptions(const OptionSet& options)
     : active_params(options.text("active_params")),
       order(parse_rotation_order(options.text("rotation_order"))),
+      parts(options.whole_numbers("rotation_parts")),
       churn(options.number("churn")),
       static_weights(options.text("static")),
       learning_rate(options.number("learning_rate")),
@@ -172,6 +177,24 @@ RotaryOptions::GroupName RotaryOptions::group_of(const WeightSpec& weight) const
                            : is_attention(weight.module) ? "attention"
                                                          : "mlp";
   return {fmt::format("layers.{}.{}", weight.layer, kind), kind};
+}
+
+int32_t RotaryOptions::part_of(const WeightSpec& weight) const {
+  if (parts.empty() || weight.kind == WeightKind::embedding) return 0;
+  int32_t part = 0;
+  int64_t end = parts[0];
+  const auto last = static_cast<int32_t>(parts.size()) - 1;
+  if (weight.layer < 0) return last;
+  while (part < last && weight.layer >= end) end += parts[static_cast<size_t>(++part)];
+  return part;
+}
+
+void RotaryOptions::check_parts(int64_t blocks) const {
+  const int64_t sum = std::accumulate(parts.begin(), parts.end(), int64_t{0});
+  if (parts.empty() || sum == blocks) return;
+  throw Error(ErrorKind::usage,
+              fmt::format("rotation_parts has {} blocks, the model has {}", sum, blocks),
+              "give the number of blocks of each part, such as those of stage_split");
 }
 
 const char* RotaryOptions::groups_text() const {

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "learners/learner.h"
 #include "learners/rotary_slot.h"
@@ -31,6 +32,11 @@ struct RotaryOptions {
   // "a matrix", "a block" ...: what groups are made of.
   const char* groups_text() const;
 
+  // The part of rotation_parts that a weight's group belongs to.
+  int32_t part_of(const WeightSpec& weight) const;
+  // Throws Error(usage) unless the parts have so many blocks in all.
+  void check_parts(int64_t blocks) const;
+
   // What active_params comes to for `total` elements that rotate. Throws Error(usage) where it is
   // less than 1 or more than `total`.
   int64_t active_elements(int64_t total) const;
@@ -46,6 +52,7 @@ struct RotaryOptions {
 
   std::string active_params;
   RotationOrder order;
+  std::vector<int64_t> parts;                 // blocks of each; empty: one part
   std::optional<int64_t> steps_per_rotation;  // nullopt: auto
   double churn;
   std::string static_weights;                 // embedding, norms and head: train, rotate or freeze

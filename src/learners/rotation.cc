@@ -87,7 +87,8 @@ bool Rotation::is_active(int32_t group) const {
 }
 
 uint32_t Rotation::draw(uint32_t below) {
-  const RandomStream stream = RandomStream::make(options_.seed, RandomPurpose::rotation, 0, 0);
+  const RandomStream stream =
+      RandomStream::make(options_.seed, RandomPurpose::rotation, 0, options_.part);
   const uint64_t bits = stream.bits(static_cast<uint64_t>(draws_++));
   return static_cast<uint32_t>(bits * below >> 32);
 }

@@ -26,6 +26,7 @@ struct RotationOptions {
   int64_t active_elements = 0;  // most elements trained at once
   double churn = 1.0;           // share of the active groups that is replaced at a rotation
   uint64_t seed = 0;
+  uint32_t part = 0;  // of RotationParts: each draws numbers of its own
 };
 
 class Rotation {

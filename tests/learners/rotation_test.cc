@@ -1,4 +1,4 @@
-#include "learners/rotation.h"
+#include "learners/rotation_parts.h"
 
 #include <gtest/gtest.h>
 
@@ -181,6 +181,87 @@ TEST(Rotation, KnowsHowLongATurnIs) {
   EXPECT_EQ(turn(20, 0.25), 4.0);
   EXPECT_EQ(turn(20, 0.1), 4.0);  // at least one of the four leaves
   EXPECT_EQ(turn(15, 0.5), 1.5);  // two of the three
+}
+
+// Each part keeps to its share at any time, and none of its groups waits for ever.
+TEST(RotationParts, RotateByThemselves) {
+  const std::vector<int64_t> sizes = llama_groups();
+  std::vector<int32_t> parts;
+  std::vector<int64_t> of_part(3, 0);
+  for (size_t g = 0; g < sizes.size(); ++g) {
+    parts.push_back(static_cast<int32_t>(3 * g / sizes.size()));
+    of_part[static_cast<size_t>(parts.back())] += sizes[g];
+  }
+  const int64_t all = std::accumulate(of_part.begin(), of_part.end(), int64_t{0});
+  RotationParts rotation(sizes, parts, {RotationOrder::permutation, all / 2, 0.5, 5});
+  for (int window = 0; window < 40; ++window) {
+    rotation.advance();
+    std::vector<int64_t> active(3, 0);
+    for (const int32_t g : rotation.active()) {
+      active[static_cast<size_t>(parts[static_cast<size_t>(g)])] += sizes[static_cast<size_t>(g)];
+    }
+    for (size_t p = 0; p < 3; ++p) {
+      EXPECT_GT(active[p], 0) << p;
+      EXPECT_LE(active[p], of_part[p] / 2) << p;
+    }
+  }
+  for (size_t g = 0; g < sizes.size(); ++g) EXPECT_GT(rotation.turns()[g], 5) << g;
+  std::vector<int64_t> weights(sizes.begin(), sizes.end());
+  int64_t heaviest = 0;
+  for (const int32_t g : rotation.heaviest(weights)) heaviest += sizes[static_cast<size_t>(g)];
+  EXPECT_LE(heaviest, all / 2);
+}
+
+TEST(RotationParts, RefuseGroupsThatDoNotFit) {
+  try {
+    RotationParts({10, 10, 10, 10, 20, 20}, {0, 0, 0, 0, 1, 1},
+                  {RotationOrder::permutation, 32, 0.5, 5});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_STREQ(
+        error.what(),
+        "part 2 of rotation_parts trains 16 parameters at once, but its largest group has 20");
+  }
+}
+
+TEST(RotationParts, OneIsARotation) {
+  const std::vector<int64_t> sizes = llama_groups();
+  const RotationOptions options{RotationOrder::importance, 30, 0.5, 5};
+  Rotation one(sizes, options);
+  RotationParts parts(sizes, std::vector<int32_t>(sizes.size(), 0), options);
+  for (int window = 0; window < 30; ++window) {
+    one.advance();
+    parts.advance();
+    one.set_score(one.active()[0], 1.0 + window);
+    parts.set_score(parts.active()[0], 1.0 + window);
+    ASSERT_TRUE(std::ranges::equal(parts.active(), one.active())) << window;
+    ASSERT_TRUE(std::ranges::equal(parts.turns(), one.turns())) << window;
+  }
+  EXPECT_EQ(parts.windows_of_a_round(100), one.windows_of_a_round(100));
+  EXPECT_EQ(parts.windows_of_a_turn(), one.windows_of_a_turn());
+  std::vector<uint8_t> state(static_cast<size_t>(parts.state_bytes()));
+  parts.save(state);
+  one.restore(state);
+}
+
+TEST(RotationParts, GoOnFromTheirSavedState) {
+  const std::vector<int64_t> sizes = llama_groups();
+  std::vector<int32_t> halves;
+  for (size_t g = 0; g < sizes.size(); ++g) halves.push_back(2 * g < sizes.size() ? 0 : 1);
+  const RotationOptions options{RotationOrder::random, 60, 0.5, 5};
+  RotationParts first(sizes, halves, options);
+  for (int window = 0; window < 13; ++window) first.advance();
+  std::vector<uint8_t> state(static_cast<size_t>(first.state_bytes()));
+  first.save(state);
+  RotationParts second(sizes, halves, options);
+  second.restore(state);
+  for (int window = 0; window < 20; ++window) {
+    ASSERT_TRUE(std::ranges::equal(second.active(), first.active())) << window;
+    first.advance();
+    second.advance();
+  }
+  state.pop_back();
+  EXPECT_THROW(second.restore(state), Error);
 }
 
 TEST(HeaviestGroups, IsAsHeavyAsAnyChoice) {

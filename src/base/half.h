@@ -15,6 +15,7 @@ struct bf16 {
 struct f16 {
   uint16_t bits;
 };
+inline constexpr float kLargestF16 = 65504.0f;
 
 JACKSCREW_INLINE uint32_t float_bits(float value) {
   uint32_t bits;

@@ -337,18 +337,61 @@ const std::vector<std::string>& OptionSet::list(std::string_view name) const {
   return get(name, OptionType::list).items;
 }
 
-std::vector<int64_t> OptionSet::whole_numbers(std::string_view name) const {
-  std::vector<int64_t> numbers;
-  for (const std::string& item : list(name)) {
-    const auto number = parse_int(item);
-    if (!number || *number < 1) {
+namespace {
+
+// The items of a list by `parse`, which returns nullopt for what is not `expected`.
+template <class Value, class Parse>
+std::vector<Value> items_of(const OptionValue& option, const std::string& expected,
+                            const char* hint, const Parse& parse) {
+  std::vector<Value> values;
+  for (const std::string& item : option.items) {
+    const std::optional<Value> value = parse(item);
+    if (!value) {
       throw Error(ErrorKind::usage,
-                  fmt::format("{}: {} has \"{}\", expected whole numbers of at least 1",
-                              origin(name), name, item));
+                  fmt::format("{}: {} has \"{}\", expected {}", option.origin, option.spec.name,
+                              item, expected),
+                  hint);
     }
-    numbers.push_back(*number);
+    values.push_back(*value);
   }
-  return numbers;
+  return values;
+}
+
+std::optional<int64_t> positive(std::optional<int64_t> number) {
+  return number && *number >= 1 ? number : std::nullopt;
+}
+
+}  // namespace
+
+std::vector<int64_t> OptionSet::whole_numbers(std::string_view name) const {
+  return items_of<int64_t>(get(name, OptionType::list), "whole numbers of at least 1", "",
+                           [](const std::string& item) { return positive(parse_int(item)); });
+}
+
+std::vector<double> OptionSet::numbers(std::string_view name, double least, double most,
+                                       const char* hint) const {
+  return items_of<double>(get(name, OptionType::list),
+                          fmt::format("numbers from {} to {}", least, most), hint,
+                          [&](const std::string& item) -> std::optional<double> {
+                            const auto number = parse_double(item);
+                            if (!number || !(*number >= least && *number <= most)) return {};
+                            return number;
+                          });
+}
+
+std::vector<int64_t> OptionSet::sizes(std::string_view name) const {
+  return items_of<int64_t>(get(name, OptionType::list), "sizes with a unit, such as 16GiB", "",
+                           [](const std::string& item) { return positive(parse_bytes(item)); });
+}
+
+std::optional<int64_t> OptionSet::integer_unless_word(std::string_view name) const {
+  if (is_word(name)) return std::nullopt;
+  return integer(name);
+}
+
+std::optional<int64_t> OptionSet::bytes_unless_word(std::string_view name) const {
+  if (is_word(name)) return std::nullopt;
+  return bytes(name);
 }
 
 bool OptionSet::is_set(std::string_view name) const {

@@ -101,8 +101,15 @@ class OptionSet {
   bool boolean(std::string_view name) const;
   int64_t bytes(std::string_view name) const;
   const std::vector<std::string>& list(std::string_view name) const;
-  // The items of a list as numbers. Throws Error(usage) for one that is less than 1, or no number.
+  // The items of a list. Throw Error(usage) for one that is no whole number of at least 1, no
+  // number from `least` to `most`, or no number of bytes with a unit.
   std::vector<int64_t> whole_numbers(std::string_view name) const;
+  std::vector<double> numbers(std::string_view name, double least, double most,
+                              const char* hint) const;
+  std::vector<int64_t> sizes(std::string_view name) const;
+  // nullopt where is_word().
+  std::optional<int64_t> integer_unless_word(std::string_view name) const;
+  std::optional<int64_t> bytes_unless_word(std::string_view name) const;
 
   bool is_set(std::string_view name) const;   // has a value, be it the default
   bool was_set(std::string_view name) const;  // someone called set()

@@ -8,8 +8,6 @@
 
 namespace jackscrew {
 
-inline constexpr float kLargestF16 = 65504.0f;
-
 enum class Reorder : bool { forth, back };
 
 // Permutes the columns of w, f32 [rows, cols], contiguous, in place: forth, column order[i] moves

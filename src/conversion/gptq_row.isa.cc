@@ -8,7 +8,6 @@ namespace {
 // smaller least share, change the error of 4-bit weights by less than a thousandth.
 constexpr int kScaleSteps = 24;
 constexpr float kLeastShare = 0.55f;
-constexpr float kLargest = 65504.0f;  // of f16
 
 struct Grid {
   float scale;  // rounded to f16
@@ -40,7 +39,7 @@ JACKSCREW_INLINE float code_of(const Grid& grid, float x) {
 // The value as readers decode it, rounded to f16. Values beyond f16 are clamped here and refused
 // once the matrix is done.
 JACKSCREW_INLINE float value_of(const Grid& grid, float code) {
-  return as_half(within(grid.scale * (code - grid.zero), -kLargest, kLargest));
+  return as_half(within(grid.scale * (code - grid.zero), -kLargestF16, kLargestF16));
 }
 
 // The grid that covers the given share of the range [low, high].
@@ -49,7 +48,7 @@ JACKSCREW_INLINE Grid grid_of(const GptqColumns& args, float low, float high, fl
   Grid grid;
   grid.last = static_cast<float>((1 << args.bits) - 1);
   const float range = (args.symmetric ? 2.0f * larger(-low, high) : high - low) * share;
-  grid.scale = as_half(within(range / grid.last, kLeastScale, kLargest));
+  grid.scale = as_half(within(range / grid.last, kLeastScale, kLargestF16));
   // A zero of 0 would be stored as -1, which programs read in different ways.
   grid.zero = args.symmetric ? static_cast<float>(1 << (args.bits - 1))
                              : within(nearest(-low * share / grid.scale), 1.0f, grid.last);

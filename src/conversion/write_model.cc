@@ -6,6 +6,7 @@
 #include <iostream>
 #include <map>
 
+#include "base/half.h"
 #include "base/map_guard.h"
 #include "base/parallel.h"
 #include "base/text.h"
@@ -137,7 +138,7 @@ int64_t logical_row(int64_t row, int64_t heads, int64_t rows) {
 float largest_of(const Format& format) {
   if (&format == &f32_format() || &format == &nf4_format())
     return std::numeric_limits<float>::max();
-  return &format == &bf16_format() ? 0x1.fep127f : 65504.0f;
+  return &format == &bf16_format() ? 0x1.fep127f : kLargestF16;
 }
 
 // Throws unless all values are finite and the format can represent them.

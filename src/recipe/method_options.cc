@@ -42,6 +42,11 @@ std::string file_storage_words() {
   });
 }
 
+WeightPlace weight_place(const std::string& name) {
+  if (name == "memory") return WeightPlace::memory;
+  return name == "mmap" ? WeightPlace::mmap : WeightPlace::automatic;
+}
+
 struct MethodWords {
   const std::string any_storage = storage_words(false);
   const std::string linear_storage = storage_words(true);
@@ -130,6 +135,22 @@ std::span<const OptionSpec> method_options() {
        .affects_result = false},
   };
   return kMethodOptions;
+}
+
+void MethodSettings::read(const OptionSet& options) {
+  method = options.text("method");
+  storage = options.text("storage");
+  weights = weight_place(options.text("weights"));
+  product = options.text("product");
+  product_exclude = options.list("product_exclude");
+  attention =
+      options.text("attention") == "cudnn" ? AttentionLibrary::cudnn : AttentionLibrary::own;
+  learner = options.text("learner");
+  optimizer = options.text("optimizer");
+  fused_update = options.text("update") == "fused";
+  if (!options.is_word("gradient_checkpointing")) {
+    gradient_checkpointing = options.boolean("gradient_checkpointing");
+  }
 }
 
 }  // namespace jackscrew

@@ -1,5 +1,7 @@
 #include "recipe/rank_options.h"
 
+#include "kernels/device.h"
+
 namespace jackscrew {
 
 namespace {
@@ -52,6 +54,16 @@ constexpr OptionSpec kRankOptions[] = {
 
 std::span<const OptionSpec> rank_options() {
   return kRankOptions;
+}
+
+void RankSettings::read(const OptionSet& options) {
+  data_parallel = options.integer_unless_word("data_parallel").value_or(0);
+  pipeline_stages = options.integer("pipeline_stages");
+  stage_split = options.whole_numbers("stage_split");
+  rank_devices = options.list("rank_devices");
+  for (const std::string& device : rank_devices) check_device_name(device);
+  rank_device_memory = options.sizes("rank_device_memory");
+  communication_timeout = std::chrono::duration<double>(options.number("communication_timeout"));
 }
 
 }  // namespace jackscrew

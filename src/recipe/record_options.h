@@ -10,7 +10,11 @@ namespace jackscrew {
 
 std::span<const OptionSpec> record_options();
 
-// The field names that these options set.
-RecordFields record_fields(const OptionSet& options);
+struct RecordSettings {
+  RecordFields fields;
+  bool skip_bad_records = false;
+
+  void read(const OptionSet& options);
+};
 
 }  // namespace jackscrew

@@ -41,7 +41,7 @@ RunData read_run_data(const Recipe& recipe, const Tokenizer& tokenizer, const Pr
   const std::vector<DataPlace> eval_places = data_places(recipe.eval_data);
   data.train = load(places, DataPart::train, "train");
   for (const std::string& warning : data_warnings(data.train.stats())) warn(warning);
-  warn_of_files(places, eval_places, !recipe.eval_data.empty() || recipe.val_size > 0);
+  warn_of_files(places, eval_places, recipe.has_evaluation());
   if (options.examples.format.uses_clock() && !recipe.chat_date) {
     const jinja::DateTime& now = options.examples.format.now;
     warn(fmt::format(

@@ -16,7 +16,7 @@ class RunWatch {
     double loss;
   };
 
-  explicit RunWatch(const WatchOptions& options) : options_(options) {}
+  explicit RunWatch(const WatchSettings& options) : options_(options) {}
 
   // Replays the losses in a log of the run so far (report/event_log.h).
   void replay(const fs::path& log);
@@ -31,7 +31,7 @@ class RunWatch {
   std::optional<Best> best() const { return best_; }
 
  private:
-  WatchOptions options_;
+  WatchSettings options_;
   std::optional<Best> best_;
   int64_t worse_evaluations_ = 0;  // since the best
   int64_t high_losses_ = 0;        // in a row

@@ -1,0 +1,25 @@
+// The options of models that are written: merge, export and quantize.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/options.h"
+
+namespace jackscrew {
+
+struct ConversionSettings {
+  std::string format;                   // auto, hf, gguf, gptq or exl2
+  std::vector<double> adapter_weights;  // one for each adapter, or empty
+  int64_t max_shard_bytes = 0;
+  std::optional<double> max_merge_loss;  // nats
+
+  void read(const OptionSet& options);
+};
+
+std::span<const OptionSpec> conversion_options();
+
+}  // namespace jackscrew

@@ -1,0 +1,66 @@
+#include "recipe/machine_options.h"
+
+#include <omp.h>
+
+#include "base/checked.h"
+#include "kernels/device.h"
+
+namespace jackscrew {
+
+namespace {
+
+using enum OptionType;
+
+constexpr OptionSpec kMachineOptions[] = {
+    {.name = "device",
+     .type = text,
+     .default_text = "auto",
+     .help = "where to compute: cpu, or cuda:N; auto: cpu",
+     .affects_result = false},
+    {.name = "threads",
+     .type = integer,
+     .default_text = "all",
+     .help = "CPU threads; all (or 0): as many as the process may use",
+     .choices = "all",
+     .min = 0,
+     .max = 65536,
+     .affects_result = false},
+    {.name = "isa",
+     .type = text,
+     .default_text = "auto",
+     .help = "CPU instruction set; auto: the best of this machine",
+     .choices = "auto x86-64-v3 x86-64-v4 x86-64-v4-vnni x86-64-v4-bf16",
+     .affects_result = false},  // checkpoints record the one that was used
+    {.name = "device_memory",
+     .type = bytes,
+     .default_text = "auto",
+     .help = "hard limit on device memory, such as 16GiB; auto: what is free",
+     .choices = "auto",
+     .min = 1,
+     .affects_result = false},
+    {.name = "host_memory",
+     .type = bytes,
+     .default_text = "auto",
+     .help = "hard limit on host memory for master weights (method=rotary)",
+     .choices = "auto",
+     .min = 1,
+     .affects_result = false},
+};
+
+}  // namespace
+
+std::span<const OptionSpec> machine_options() {
+  return kMachineOptions;
+}
+
+void MachineSettings::read(const OptionSet& options) {
+  device = options.text("device");
+  check_device_name(device);
+  const int64_t wanted = options.integer_unless_word("threads").value_or(0);
+  threads = wanted > 0 ? narrow<int>(wanted) : omp_get_num_procs();
+  isa = options.text("isa");
+  device_memory = options.bytes_unless_word("device_memory");
+  host_memory = options.bytes_unless_word("host_memory");
+}
+
+}  // namespace jackscrew

@@ -1,0 +1,150 @@
+#include "recipe/schedule_options.h"
+
+#include <utility>
+
+#include "base/error.h"
+
+namespace jackscrew {
+
+namespace {
+
+using enum OptionType;
+
+constexpr OptionSpec kScheduleOptions[] = {
+    {.name = "micro_batch_size",
+     .type = integer,
+     .default_text = "1",
+     .help = "sequences per forward and backward pass",
+     .aliases = "per_device_train_batch_size batch_size",
+     .min = 1,
+     .max = 1048576},
+    {.name = "gradient_accumulation_steps",
+     .type = integer,
+     .default_text = "1",
+     .help = "micro-batches per optimizer step",
+     .min = 1,
+     .max = 1048576},
+    {.name = "max_steps",
+     .type = integer,
+     .default_text = "0",
+     .help = "optimizer steps of the run; 0: as many as num_train_epochs takes",
+     .min = 0,
+     .max = 268435455},
+    {.name = "num_train_epochs",
+     .type = number,
+     .default_text = "3",
+     .help = "passes over the data, when max_steps is 0",
+     .aliases = "num_epochs epochs",
+     .min = 0,
+     .max = 1e9},
+    {.name = "learning_rate",
+     .type = number,
+     .default_text = "auto",
+     .help = "peak learning rate; auto: the method's default",
+     .aliases = "lr",
+     .choices = "auto",
+     .min = 0},
+    {.name = "lr_scheduler_type",
+     .type = text,
+     .default_text = "cosine",
+     .help = "learning rate schedule after warm-up: constant linear cosine",
+     .aliases = "lr_scheduler",
+     .choices = "constant linear cosine"},
+    {.name = "warmup_ratio",
+     .type = number,
+     .default_text = "0.03",
+     .help = "fraction of the steps used for warm-up",
+     .min = 0,
+     .max = 1},
+    {.name = "warmup_steps",
+     .type = integer,
+     .default_text = "auto",
+     .help = "warm-up steps; auto: from warmup_ratio",
+     .choices = "auto",
+     .min = 0,
+     .max = 268435455},
+    {.name = "weight_decay",
+     .type = number,
+     .default_text = "0",
+     .help = "decoupled weight decay",
+     .min = 0},
+    {.name = "weight_decay_target",
+     .type = text,
+     .default_text = "matrices",
+     .help = "what decays: matrices, or all (norms and biases too)",
+     .choices = "matrices all"},
+    {.name = "max_grad_norm",
+     .type = number,
+     .default_text = "1.0",
+     .help = "gradient clipping norm; 0: no clipping",
+     .min = 0},
+    {.name = "max_grad_norm_of",
+     .type = text,
+     .default_text = "model",
+     .help = "what is clipped to it: model (the norm of all gradients), or weight (each by "
+             "itself, to the part of it that it had in the last step; with update=fused)",
+     .choices = "model weight"},
+    {.name = "adam_beta1",
+     .type = number,
+     .default_text = "0.9",
+     .help = "decay of the first moment, below 1",
+     .min = 0,
+     .max = 1},
+    {.name = "adam_beta2",
+     .type = number,
+     .default_text = "0.999",
+     .help = "decay of the second moment, below 1",
+     .min = 0,
+     .max = 1},
+    {.name = "adam_epsilon",
+     .type = number,
+     .default_text = "1e-8",
+     .help = "added to the root of the second moment",
+     .min = 0},
+    {.name = "seed",
+     .type = integer,
+     .default_text = "42",
+     .help = "random seed",
+     .aliases = "random_state",
+     .min = 0},
+};
+
+}  // namespace
+
+std::span<const OptionSpec> schedule_options() {
+  return kScheduleOptions;
+}
+
+void ScheduleSettings::read(const OptionSet& options) {
+  micro_batch_size = options.integer("micro_batch_size");
+  gradient_accumulation_steps = options.integer("gradient_accumulation_steps");
+  max_steps = options.integer("max_steps");
+  num_train_epochs = options.number("num_train_epochs");
+  learning_rate = options.number("learning_rate");
+  lr_schedule = parse_schedule(options.text("lr_scheduler_type"));
+  warmup_ratio = options.number("warmup_ratio");
+  warmup_steps = options.integer_unless_word("warmup_steps");
+  weight_decay.matrices = options.number("weight_decay");
+  weight_decay.vectors = options.text("weight_decay_target") == "all" ? weight_decay.matrices : 0.0;
+  max_grad_norm = options.number("max_grad_norm");
+  clip_each_weight = options.text("max_grad_norm_of") == "weight";
+  adam_beta1 = options.number("adam_beta1");
+  adam_beta2 = options.number("adam_beta2");
+  adam_epsilon = options.number("adam_epsilon");
+  seed = static_cast<uint64_t>(options.integer("seed"));
+  if (max_steps == 0 && num_train_epochs <= 0) {
+    throw Error(ErrorKind::usage, "max_steps and num_train_epochs are both 0", "set one of them");
+  }
+  if (max_steps > 0 && warmup_steps.value_or(0) > max_steps) {
+    throw Error(ErrorKind::usage,
+                fmt::format("warmup_steps {} is more than max_steps {}", *warmup_steps, max_steps),
+                "the learning rate would never reach its peak");
+  }
+  for (const auto& [name, beta] :
+       {std::pair{"adam_beta1", adam_beta1}, std::pair{"adam_beta2", adam_beta2}}) {
+    if (beta < 1) continue;
+    throw Error(ErrorKind::usage, fmt::format("{} is {}, must be below 1", name, beta), "");
+  }
+}
+
+}  // namespace jackscrew

@@ -234,9 +234,10 @@ class Report {
     each("rank", [&](double, const json& event) {
       const auto peak = event.contains("device") ? number(event["device"], "peak") : std::nullopt;
       rows += fmt::format(
-          "<tr><td>rank {} on {}</td><td>{}</td><td>waited {:.0f}% of the time</td>"
+          "<tr><td>rank {} on {}</td><td>{}</td><td>{}</td><td>waited {:.0f}% of the time</td>"
           "<td>sent {}</td></tr>\n",
           html_text(text(event, "rank")), html_text(text(event, "host")),
+          html_text(text(event, "computes_on")),
           human_bytes(static_cast<int64_t>(peak.value_or(0))),
           100.0 * number(event, "waited_share").value_or(0),
           human_bytes(static_cast<int64_t>(number(event, "sent_stream").value_or(0) +

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <span>
 
 #include "base/checked.h"
 #include "base/error.h"
@@ -25,25 +26,10 @@ Times times_of(const ModelConfig& config) {
   return out;
 }
 
-// The last stage also has the head, so it gets fewer blocks. The others differ by one block at
-// most; later ones get the extra blocks, because earlier ones keep more micro-batches in flight.
-std::vector<int64_t> fastest_split(const ModelConfig& config, int64_t stages) {
-  const int64_t blocks = config.num_hidden_layers;
-  const auto [block, head] = times_of(config);
-  int64_t best_last = 1;
-  int64_t best_time = 0;
-  for (int64_t last = 1; last <= blocks - (stages - 1); ++last) {
-    const int64_t others = ceil_div(blocks - last, stages - 1);
-    const int64_t time = std::max(others * block, last * block + head);
-    if (best_time > 0 && time > best_time) continue;
-    best_time = time;
-    best_last = last;
-  }
-  std::vector<int64_t> split;
-  for (int64_t stage = 0; stage < stages; ++stage) {
-    split.push_back((blocks - best_last) * stage / (stages - 1));
-  }
-  split.push_back(blocks);
+// The first block of each stage, then the number of blocks.
+std::vector<int64_t> split_of(std::span<const int64_t> counts) {
+  std::vector<int64_t> split = {0};
+  for (const int64_t count : counts) split.push_back(checked_add(split.back(), count));
   return split;
 }
 
@@ -82,7 +68,8 @@ std::vector<int64_t> fastest_blocks(const ModelConfig& config, const std::vector
   if (std::ranges::min(most) < 1 || std::ssize(most) > blocks) return {};
   const auto [block, head] = times_of(config);
   std::vector<int64_t> counts(most.size(), 1);
-  // Each block goes where it makes the least slow stage.
+  // Each block goes where it makes the least slow stage, of equal ones to the last: earlier stages
+  // keep more micro-batches in flight.
   for (int64_t given = std::ssize(most); given < blocks; ++given) {
     std::optional<size_t> best;
     int64_t best_time = 0;
@@ -108,9 +95,11 @@ std::vector<int64_t> stage_split_of(const Recipe& recipe, const ModelConfig& con
                 fmt::format("{} blocks cannot be shared out over {} stages", blocks, stages),
                 fmt::format("set pipeline_stages to {} at most", blocks));
   }
-  if (recipe.stage_split.empty()) return fastest_split(config, stages);
-  std::vector<int64_t> split = {0};
-  for (const int64_t count : recipe.stage_split) split.push_back(checked_add(split.back(), count));
+  if (recipe.stage_split.empty()) {
+    const std::vector<int64_t> any(static_cast<size_t>(stages), blocks);
+    return split_of(fastest_blocks(config, any));
+  }
+  const std::vector<int64_t> split = split_of(recipe.stage_split);
   if (std::ssize(split) != stages + 1 || split.back() != blocks) {
     throw Error(ErrorKind::usage,
                 fmt::format("stage_split has {} blocks in {} stages, the model has {} and the "

@@ -80,8 +80,9 @@ void Session::pass_forward(Context& run, const MicroBatch& micro_batch, const Pr
   if (!is_first) peers_->receive_forward(*ops_, input, flight.staged.view());
   scratch_.reset();
   flight.stream = stage_->forward(run, flight.batch, is_first ? nullptr : &input, flight.stash);
-  if (!is_last)
+  if (!is_last) {
     flight.stream_sent = peers_->send_forward(*ops_, flight.stream, flight.staged.view());
+  }
 }
 
 void Session::pass_backward(Context& run, InFlight& flight) {
@@ -172,8 +173,9 @@ Tensor Session::pass_through(Context& run, InFlight& flight, KvCache* cache) {
   scratch_.reset();
   const Tensor stream =
       stage_->forward(run, flight.batch, is_first ? nullptr : &input, flight.stash, cache);
-  if (!use_.place.is_last())
+  if (!use_.place.is_last()) {
     flight.stream_sent = peers_->send_forward(*ops_, stream, flight.staged.view());
+  }
   return stream;
 }
 

@@ -385,7 +385,11 @@ void Crew::write_weight(const std::string& name, const ByteSink& sink) {
 namespace {
 
 RankReport report_of(const Session& session, const std::string& host) {
-  return {host, session.memory().ledger(), session.host_ledger(), session.peers().sent(),
+  return {host,
+          session.device().name(),
+          session.memory().ledger(),
+          session.host_ledger(),
+          session.peers().sent(),
           session.peers().seconds_waited()};
 }
 
@@ -401,6 +405,7 @@ std::vector<RankReport> Crew::reports() {
       MessageReader in(answer);
       RankReport& report = all.emplace_back();
       report.host = transport_->host(rank);
+      report.computes_on = in.get_text();
       report.device = get_ledger(in);
       report.host_memory = get_ledger(in);
       report.sent = in.get<Traffic>();

@@ -23,7 +23,7 @@ void dismiss(Transport* transport, int exit_code);
 
 // What one rank holds, and the traffic and waiting so far.
 struct RankReport {
-  std::string host;
+  std::string host, computes_on;  // a machine, and its device: "cuda:1"
   Ledger device, host_memory;
   Traffic sent;
   double seconds_waited = 0;

@@ -142,14 +142,15 @@ void RunLog::report_ranks(int64_t done) {
                   JsonObject()
                       .add("rank", rank)
                       .add("host", of.host)
+                      .add("computes_on", of.computes_on)
                       .add("device", ledger_json(of.device))
                       .add("host_memory", ledger_json(of.host_memory))
                       .add("sent_stream", of.sent.stream)
                       .add("sent_gradient", of.sent.gradient)
                       .add("seconds_waited", of.seconds_waited)
                       .add("waited_share", waited));
-    say(fmt::format("rank {:<5}on {}: peak {} allocated, waited {:.0f}% of the time, sent {}", rank,
-                    of.host, human_bytes(of.device.peak), 100.0 * waited,
+    say(fmt::format("rank {:<5}on {}, {}: peak {} allocated, waited {:.0f}% of the time, sent {}",
+                    rank, of.host, of.computes_on, human_bytes(of.device.peak), 100.0 * waited,
                     human_bytes(of.sent.all())));
   }
 }

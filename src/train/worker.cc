@@ -221,6 +221,7 @@ class Worker {
   void memory() {
     const Peers& peers = session_->peers();
     MessageWriter out;
+    out.put(session_->device().name());
     put(out, session_->memory().ledger());
     put(out, session_->host_ledger());
     answer(out.put(peers.sent()).put(peers.seconds_waited()));

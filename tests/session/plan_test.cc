@@ -6,7 +6,6 @@
 #include "base/text.h"
 #include "session/fit.h"
 #include "session/knobs.h"
-#include "session/rank_fit.h"
 #include "tests/support/golden.h"
 
 namespace jackscrew {
@@ -347,77 +346,6 @@ TEST(Plan, FitsAnotherStorageOrMethodWhereNothingElseWould) {
   ASSERT_TRUE(rotary);
   EXPECT_EQ(rotary->recipe.method, "rotary");
   EXPECT_TRUE(rotary->settings.starts_with("method=rotary"));
-}
-
-TEST(Plan, FitsRanksToABudget) {
-  const ModelFiles files = open_model("llama-1b");
-  const auto recipe = [&](const std::vector<std::string>& more) {
-    std::vector<std::string> settings = {"model=llama-1b", "init=random", "method=lora",
-                                         "sequence_len=256", "micro_batch_size=4"};
-    settings.insert(settings.end(), more.begin(), more.end());
-    return make_recipe(settings);
-  };
-  const auto sequences = [](const Recipe& of, const RanksPlan& plan) {
-    return plan.layout.lanes * of.gradient_accumulation_steps * of.micro_batch_size;
-  };
-  const auto fit = [&](int ranks, const std::vector<std::string>& more) {
-    const Recipe asked = recipe(more);
-    const auto found = fastest_fit(asked, files, ranks);
-    if (!found) return found;
-    // What is printed is what was found.
-    const RanksPlan again = plan_ranks(with_settings(asked, found->settings), files, ranks);
-    for (int rank = 0; rank < ranks; ++rank) {
-      const int64_t peak = again.ranks[static_cast<size_t>(rank)].ledger.peak;
-      EXPECT_EQ(peak, found->plan.ranks[static_cast<size_t>(rank)].ledger.peak);
-      EXPECT_LE(peak, *of_rank(found->recipe, rank).device_memory);
-    }
-    const int64_t lanes =
-        asked.data_parallel > 0 ? asked.data_parallel : ranks / asked.pipeline_stages;
-    EXPECT_EQ(sequences(found->recipe, found->plan), 4 * lanes);
-    return found;
-  };
-  const auto roomy = fit(4, {"device_memory=64GiB"});
-  ASSERT_TRUE(roomy);
-  EXPECT_EQ(roomy->settings, "pipeline_stages=1 data_parallel=4 gradient_checkpointing=false");
-  // A rank has room for a copy, or only for a half of one.
-  const auto copies = fit(
-      2, {"device_memory=4GiB", "storage=bf16", "checkpoint_dtype=bf16", "micro_batch_size=1",
-          "gradient_accumulation_steps=4", "gradient_checkpointing=true", "optimizer=adamw_8bit"});
-  ASSERT_TRUE(copies);
-  EXPECT_EQ(copies->plan.layout.stages, 1);
-  const auto halves = fit(
-      2, {"device_memory=1600MiB", "storage=bf16", "checkpoint_dtype=bf16", "micro_batch_size=1",
-          "gradient_accumulation_steps=4", "gradient_checkpointing=true", "optimizer=adamw_8bit"});
-  ASSERT_TRUE(halves);
-  EXPECT_EQ(halves->plan.layout.stages, 2);
-  EXPECT_EQ(halves->plan.layout.lanes, 2);
-  // Only stages of different sizes fit.
-  const auto uneven = fit(4, {"device_memory=1GiB", "storage=int8"});
-  ASSERT_TRUE(uneven);
-  ASSERT_EQ(uneven->recipe.stage_split.size(), 4u);
-  EXPECT_NE(uneven->settings.find("stage_split="), std::string::npos);
-  // Three stages share no power of two of lanes: a step has its micro-batches in other lanes.
-  const auto three = fit(3, {"device_memory=1200MiB", "storage=int8"});
-  ASSERT_TRUE(three);
-  EXPECT_EQ(three->plan.layout.stages, 3);
-  EXPECT_EQ(three->recipe.gradient_accumulation_steps * three->plan.layout.lanes *
-                three->recipe.micro_batch_size,
-            12);
-  // So few lanes that only stages can share them.
-  const auto two_lanes = fit(3, {"device_memory=64GiB", "data_parallel=2"});
-  ASSERT_TRUE(two_lanes);
-  EXPECT_EQ(two_lanes->plan.layout.stages, 3);
-  // A rank with less memory has fewer blocks.
-  const auto smaller = fit(2, {"rank_device_memory=1GiB,4GiB", "storage=int8"});
-  ASSERT_TRUE(smaller);
-  ASSERT_EQ(smaller->recipe.stage_split.size(), 2u);
-  EXPECT_LT(2 * smaller->recipe.stage_split[0], smaller->recipe.stage_split[1]);
-  // What the recipe sets stays.
-  const auto fixed = fit(2, {"device_memory=64GiB", "pipeline_stages=2"});
-  ASSERT_TRUE(fixed);
-  EXPECT_EQ(fixed->plan.layout.stages, 2);
-  EXPECT_FALSE(fit(2, {"device_memory=10MiB"}));
-  EXPECT_THROW(fit(3, {"device_memory=64GiB", "pipeline_stages=2"}), Error);
 }
 
 TEST(Plan, CountsACheckpointInItsOwnDtype) {

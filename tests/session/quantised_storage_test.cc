@@ -82,7 +82,7 @@ class Tensors {
 using AddLayer =
     std::function<void(Tensors&, const std::string& layer, int64_t rows, int64_t cols)>;
 
-struct Layout {
+struct StoredLayout {
   const char* name;
   const char* format;  // what its weights are kept in
   json config;         // quantization_config
@@ -181,7 +181,7 @@ void add_llm_int8(Tensors& out, const std::string& layer, int64_t rows, int64_t 
   out.put_scales(layer + ".SCB", "F32", {rows}, 4e-2f);
 }
 
-std::vector<Layout> layouts() {
+std::vector<StoredLayout> layouts() {
   const auto method = [](const char* name) { return json{{"quant_method", name}}; };
   json gptq = method("gptq");
   gptq.update({{"bits", 4}, {"group_size", kGroup}, {"desc_act", true}});
@@ -230,7 +230,7 @@ void add_rest(Tensors& out) {
   }
 }
 
-void write_model(const fs::path& directory, const Layout& layout) {
+void write_model(const fs::path& directory, const StoredLayout& layout) {
   Tensors out(3);
   add_rest(out);
   const auto add = [&](const char* name, int64_t rows, int64_t cols) {
@@ -268,7 +268,7 @@ void write_plain(const fs::path& directory, const LoraSteps& steps) {
 // they stand for: one panel holds each of these matrices, so that every sum is the same.
 TEST(QuantisedStorage, LoraOverEveryLayoutIsThatOverItsValues) {
   const TemporaryDirectory directory("jackscrew_quantised_storage");
-  for (const Layout& layout : layouts()) {
+  for (const StoredLayout& layout : layouts()) {
     SCOPED_TRACE(layout.name);
     const fs::path quantised = directory.path() / layout.name;
     write_model(quantised, layout);

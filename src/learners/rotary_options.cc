@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <numeric>
 
+#include "base/checked.h"
 #include "base/text.h"
 #include "learners/rotary.h"
 
@@ -133,6 +133,7 @@ RotaryOptions::RotaryOptions(const OptionSet& options)
                                : options.number("static_learning_rate")),
       masters_in_files(options.text("master") == "mmap"),
       overlap(options.boolean("overlap_rotation")) {
+  for (const int64_t count : parts) all_parts_ = checked_add(all_parts_, count);
   if (!options.is_word("steps_per_rotation")) {
     steps_per_rotation = options.integer("steps_per_rotation");
   }
@@ -190,10 +191,9 @@ int32_t RotaryOptions::part_of(const WeightSpec& weight) const {
 }
 
 void RotaryOptions::check_parts(int64_t blocks) const {
-  const int64_t sum = std::accumulate(parts.begin(), parts.end(), int64_t{0});
-  if (parts.empty() || sum == blocks) return;
+  if (parts.empty() || all_parts_ == blocks) return;
   throw Error(ErrorKind::usage,
-              fmt::format("rotation_parts has {} blocks, the model has {}", sum, blocks),
+              fmt::format("rotation_parts has {} blocks, the model has {}", all_parts_, blocks),
               "give the number of blocks of each part, such as those of stage_split");
 }
 

@@ -41,7 +41,8 @@ constexpr OptionSpec kMachineOptions[] = {
     {.name = "host_memory",
      .type = bytes,
      .default_text = "auto",
-     .help = "hard limit on host memory for master weights (method=rotary)",
+     .help = "hard limit on host memory beside the device's: masters, what GPUs of several ranks "
+             "exchange",
      .choices = "auto",
      .min = 1,
      .affects_result = false},

@@ -62,8 +62,8 @@ void require_fit(const Recipe& recipe, const ModelFiles& files, const SessionUse
   const std::string needed = fmt::format("this run needs {} ({})", human_bytes(plan.ledger.peak),
                                          purposes_text(plan.ledger));
   if (budget.host && host > *budget.host) {
-    refuse(fmt::format("the masters need {} on the host, budget {} (host_memory)",
-                       human_bytes(host), human_bytes(*budget.host)));
+    refuse(fmt::format("this run needs {} on the host ({}), budget {} (host_memory)",
+                       human_bytes(host), purposes_text(plan.host), human_bytes(*budget.host)));
   }
   if (budget.device && plan.ledger.peak > *budget.device) {
     refuse(fmt::format("{}, budget {} (device_memory)", needed, human_bytes(*budget.device)));

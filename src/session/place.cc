@@ -1,5 +1,7 @@
 #include "session/place.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <optional>
 #include <span>
@@ -58,8 +60,15 @@ Layout layout_of(const Recipe& recipe, int ranks) {
 Recipe of_rank(const Recipe& recipe, int rank) {
   Recipe own = recipe;
   const auto at = static_cast<size_t>(rank);
-  if (!own.rank_devices.empty()) own.device = own.rank_devices.at(at);
-  if (!own.rank_device_memory.empty()) own.device_memory = own.rank_device_memory.at(at);
+  // The text of the options as well, from which other settings may be resolved anew.
+  if (!own.rank_devices.empty()) {
+    own.device = own.rank_devices.at(at);
+    own.options.set("device", own.device, "rank_devices");
+  }
+  if (!own.rank_device_memory.empty()) {
+    own.device_memory = own.rank_device_memory.at(at);
+    own.options.set("device_memory", fmt::format("{}B", *own.device_memory), "rank_device_memory");
+  }
   return own;
 }
 

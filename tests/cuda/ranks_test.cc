@@ -72,7 +72,7 @@ TEST(GpuRanks, GpuAndCpuShareAModel) {
     return tiny.losses(output);
   };
   const auto want = losses("cpu", "", 1);
-  const auto got = losses("both", "pipeline_stages=2 rank_devices=cpu,cuda", 2);
+  const auto got = losses("both", "pipeline_stages=2 rank_devices=cuda,cpu", 2);
   ASSERT_EQ(got.size(), want.size());
   for (const auto& [step, loss] : want) EXPECT_NEAR(got.at(step), loss, 1e-4) << step;
   expect_message(ErrorKind::device, "copies of the model would drift apart",

@@ -4,7 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "formats/checkpoint.h"
+#include "formats/safetensors.h"
 #include "generation/generate.h"
 #include "tests/cli/run_program.h"
 #include "tests/support/batches.h"
@@ -17,6 +20,7 @@ struct DeviceOutcome {
   std::vector<double> losses;  // of the steps, and of an evaluation
   std::string answer;          // of the model as it came to be
   std::map<std::string, std::string> files;
+  std::map<std::string, std::vector<float>> weights;  // of a model that was written, by name
 };
 
 class DeviceRun {
@@ -57,6 +61,14 @@ class DeviceRun {
     export_result(result, files_, Tokenizer(byte_tokenizer()), {}, path("out"));
     for (const char* name : {"model.safetensors", "adapter_model.safetensors"}) {
       if (fs::exists(path("out") / name)) out.files[name] = read_text(path("out") / name);
+    }
+    if (out.files.contains("model.safetensors")) {
+      const SafetensorsFile model(path("out") / "model.safetensors");
+      for (const SafetensorsEntry& entry : model.entries()) {
+        std::vector<float>& values = out.weights[entry.name];
+        values.resize(entry.bytes.size() / sizeof(float));
+        std::memcpy(values.data(), entry.bytes.data(), entry.bytes.size());
+      }
     }
     out.answer = answer();
     return out;

@@ -129,10 +129,10 @@ std::vector<Subject> subjects() {
   });
   add("fp8_blocks", [](int64_t, int64_t) { return make_fp8_format({PackedScale::f32, 128, 128}); });
   add("exl3_4_mcg", [](int64_t rows, int64_t cols) {
-    return make_exl3_format({rows, cols, 4, Exl3Book::mcg});
+    return make_exl3_format({rows, cols, 4, Exl3Codebook::mcg});
   });
   add("exl3_3_mul1", [](int64_t rows, int64_t cols) {
-    return make_exl3_format({rows, cols, 3, Exl3Book::mul1});
+    return make_exl3_format({rows, cols, 3, Exl3Codebook::mul1});
   });
   return out;
 }

@@ -23,13 +23,13 @@ constexpr std::string_view kNf4Weight = "";
 constexpr std::string_view kNf4State = ".quant_state.bitsandbytes__nf4";
 constexpr std::string_view kFp4State = ".quant_state.bitsandbytes__fp4";
 constexpr std::string_view kNf4Absmax = ".absmax";
-constexpr std::string_view kNf4Book = ".quant_map";
+constexpr std::string_view kNf4Codebook = ".quant_map";
 constexpr std::string_view kNf4NestedAbsmax = ".nested_absmax";
-constexpr std::string_view kNf4NestedBook = ".nested_quant_map";
-constexpr std::array kNf4Parts = {kNf4Weight, kNf4State,        kNf4Absmax,
-                                  kNf4Book,   kNf4NestedAbsmax, kNf4NestedBook};
-constexpr std::array kFp4Parts = {kNf4Weight, kFp4State,        kNf4Absmax,
-                                  kNf4Book,   kNf4NestedAbsmax, kNf4NestedBook};
+constexpr std::string_view kNf4NestedCodebook = ".nested_quant_map";
+constexpr std::array kNf4Parts = {kNf4Weight,   kNf4State,        kNf4Absmax,
+                                  kNf4Codebook, kNf4NestedAbsmax, kNf4NestedCodebook};
+constexpr std::array kFp4Parts = {kNf4Weight,   kFp4State,        kNf4Absmax,
+                                  kNf4Codebook, kNf4NestedAbsmax, kNf4NestedCodebook};
 
 // The differences between NF4 and FP4.
 struct FourBits {
@@ -97,7 +97,7 @@ StoredTensor read_four_bits(const LayerTensors& tensors, const FourBits& kind) {
   const bool is_double = tensors.find(kNf4NestedAbsmax) != nullptr;
   const Nf4Parts expected = nf4_parts(is_double, nullptr, out.shape[0], out.shape[1]);
   out.format = unowned(is_double ? kind.double_format() : kind.format());
-  expect_values(tensors, kNf4Book, kind.values(), 0);
+  expect_values(tensors, kNf4Codebook, kind.values(), 0);
   // Codes may be declared with another dtype, but are bytes all the same.
   out.bytes = tensors.get(kNf4Weight).bytes;
   if (static_cast<int64_t>(out.bytes.size()) != expected.codes.bytes()) {
@@ -110,7 +110,7 @@ StoredTensor read_four_bits(const LayerTensors& tensors, const FourBits& kind) {
   expect_integer(state, "nested_blocksize", kNf4NestedBlock);
   expect_text(state, "nested_dtype", "float32");
   // bitsandbytes computes this table, with last bits that differ from machine to machine.
-  expect_values(tensors, kNf4NestedBook, signed_dynamic_map().values, 4);
+  expect_values(tensors, kNf4NestedCodebook, signed_dynamic_map().values, 4);
   out.extra_parts.push_back(
       vector_bytes(tensors, kNf4NestedAbsmax, "F32", expected.nested_absmax.size()));
   const auto offset = static_cast<float>(state.number("nested_offset"));

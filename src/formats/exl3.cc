@@ -26,7 +26,7 @@ constexpr std::array kExl3Parts = {kExl3Trellis,     kExl3Input, kExl3Output, kE
 
 constexpr int64_t kExl3TileSide = 16;  // rows and columns of a tile; also the signs in a word
 
-Exl3Book book_of(const LayerTensors& tensors) {
+Exl3Codebook codebook_of(const LayerTensors& tensors) {
   const SafetensorsEntry* mcg = tensors.find(kExl3Mcg);
   const SafetensorsEntry* mul1 = tensors.find(kExl3Mul1);
   if (mcg != nullptr && mul1 != nullptr) {
@@ -41,7 +41,9 @@ Exl3Book book_of(const LayerTensors& tensors) {
   };
   if (mcg != nullptr) expect_factor(*mcg, 0xCBAC1FEDu);
   if (mul1 != nullptr) expect_factor(*mul1, 0x83DCD12Du);
-  return mcg != nullptr ? Exl3Book::mcg : mul1 != nullptr ? Exl3Book::mul1 : Exl3Book::plain;
+  return mcg != nullptr    ? Exl3Codebook::mcg
+         : mul1 != nullptr ? Exl3Codebook::mul1
+                           : Exl3Codebook::plain;
 }
 
 // The scales of columns or of rows as bytes of f16: the file's, or made from its signs.
@@ -82,8 +84,8 @@ StoredTensor read_exl3(const LayerTensors& tensors, const QuantizationConfig&) {
   }
   StoredTensor out;
   out.shape = {shape[1] * kExl3TileSide, shape[0] * kExl3TileSide};
-  out.format =
-      make_exl3_format({out.shape[0], out.shape[1], shape[2] / kExl3TileSide, book_of(tensors)});
+  out.format = make_exl3_format(
+      {out.shape[0], out.shape[1], shape[2] / kExl3TileSide, codebook_of(tensors)});
   out.padding_rows = 127;
   std::vector<uint8_t> made = scales_of(tensors, kExl3Input, kExl3InputSigns, out.shape[1]);
   const size_t input = made.size();

@@ -61,12 +61,12 @@ class Exl3Format : public Format {
 
   template <class Body>
   void with_book(const Body& body) const {
-    switch (layout_.book) {
-      case Exl3Book::plain:
+    switch (layout_.codebook) {
+      case Exl3Codebook::plain:
         return body(Exl3Plain{});
-      case Exl3Book::mcg:
+      case Exl3Codebook::mcg:
         return body(Exl3Mcg{});
-      case Exl3Book::mul1:
+      case Exl3Codebook::mul1:
         return body(Exl3Mul1{});
     }
   }

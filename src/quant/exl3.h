@@ -18,12 +18,12 @@
 namespace jackscrew {
 
 // How 16 bits become a number; see exl3.rows.h.
-enum class Exl3Book : uint8_t { plain, mcg, mul1 };
+enum class Exl3Codebook : uint8_t { plain, mcg, mul1 };
 
 struct Exl3Layout {
   int64_t rows, cols;  // in the file, padding included
   int64_t bits;        // per number
-  Exl3Book book = Exl3Book::plain;
+  Exl3Codebook codebook = Exl3Codebook::plain;
 };
 
 // Makes an instance for matrices of that layout, which inspect shows as exl3_4bit and so on. Throws

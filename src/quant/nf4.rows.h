@@ -10,31 +10,31 @@
 namespace jackscrew {
 
 // A kernel holds it among its arguments, as a DynamicMap.
-struct Nf4Book {
+struct Nf4Codebook {
   float values[16];      // ascending, from -1 to 1
   float thresholds[15];  // between them
 };
 
 // The value nearest to x.
-JACKSCREW_ROW int32_t nf4_code(const Nf4Book& book, float x) {
+JACKSCREW_ROW int32_t nf4_code(const Nf4Codebook& codebook, float x) {
   int32_t code = 0;
-  for (int32_t i = 0; i < 15; ++i) code += x > book.thresholds[i] ? 1 : 0;
+  for (int32_t i = 0; i < 15; ++i) code += x > codebook.thresholds[i] ? 1 : 0;
   return code;
 }
 
 // One of the two values around x, chosen by `uniform` of [0, 1) so that x is what is expected.
-JACKSCREW_ROW int32_t nf4_code(const Nf4Book& book, float x, float uniform) {
+JACKSCREW_ROW int32_t nf4_code(const Nf4Codebook& codebook, float x, float uniform) {
   int32_t below = 0;
-  for (int32_t i = 1; i < 15; ++i) below += x >= book.values[i] ? 1 : 0;
-  const float gap = book.values[below + 1] - book.values[below];
-  return below + (x - book.values[below] > uniform * gap ? 1 : 0);
+  for (int32_t i = 1; i < 15; ++i) below += x >= codebook.values[i] ? 1 : 0;
+  const float gap = codebook.values[below + 1] - codebook.values[below];
+  return below + (x - codebook.values[below] > uniform * gap ? 1 : 0);
 }
 
 struct Nf4Codec {
   static constexpr int64_t kNestedBlock = 256;  // absmax that are coded together
   static constexpr int32_t kZero = 7;           // the code of 0
 
-  Nf4Book book;
+  Nf4Codebook codebook;
   uint8_t* codes;  // [ceil(elements / 2)]
   float* absmax;   // [blocks]; null: as follows
   DynamicMap map;
@@ -57,15 +57,15 @@ struct Nf4Codec {
   JACKSCREW_ROW void decode(const Team& team, int64_t group, int64_t element, int64_t count,
                             const Store& store) const {
     const float s = scale(group);
-    each_nibble_value(team, codes, book.values, element, count,
+    each_nibble_value(team, codes, codebook.values, element, count,
                       [&](int64_t i, float value) { store(i, s * value); });
   }
 
   // See DecodesEights.
   template <class Team>
   JACKSCREW_ROW auto eights(const Team& team) const {
-    return [this, table = team.shared_table(book.values)](int64_t group, int64_t element,
-                                                          const auto& put) {
+    return [this, table = team.shared_table(codebook.values)](int64_t group, int64_t element,
+                                                              const auto& put) {
       const float s = scale(group);
       each_of_eight_nibbles(codes + element / 2,
                             [&](uint32_t i, uint32_t code) { put(i, s * table[code]); });
@@ -92,13 +92,13 @@ struct Nf4Codec {
   static constexpr bool kHasDotNumbers = true;
   template <class Dot>
   JACKSCREW_ROW auto dot_numbers() const {
-    return typename Dot::template Table<16383, 16383>(book.values);
+    return typename Dot::template Table<16383, 16383>(codebook.values);
   }
 
   template <class Team>
   JACKSCREW_ROW float dot(const Team& team, int64_t group, int64_t element, int64_t count,
                           const float* x) const {
-    const float sum = dot_nibbles(team, codes, book.values, element, count, x);
+    const float sum = dot_nibbles(team, codes, codebook.values, element, count, x);
     return scale(group) * sum;
   }
 
@@ -109,7 +109,7 @@ struct Nf4Codec {
     team.once([&] { absmax[group] = largest; });
     const float inverse = largest > 0.0f ? row_min(1.0f / largest, 3.4028235e38f) : 0.0f;
     put_nibbles(team, rounding, element, count, codes, kZero, [&](int64_t i, auto... uniform) {
-      return nf4_code(book, from[i] * inverse, uniform...);
+      return nf4_code(codebook, from[i] * inverse, uniform...);
     });
   }
 };

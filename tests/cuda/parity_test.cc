@@ -155,7 +155,7 @@ TEST(GpuParity, Formats) {
   for (const PackedScale scale : {PackedScale::f16, PackedScale::bf16, PackedScale::f32}) {
     formats.push_back(make_fp8_format({scale, 2, 100}));
   }
-  for (const Exl3Book book : {Exl3Book::plain, Exl3Book::mcg, Exl3Book::mul1}) {
+  for (const Exl3Codebook book : {Exl3Codebook::plain, Exl3Codebook::mcg, Exl3Codebook::mul1}) {
     formats.push_back(make_exl3_format({128, kCols, 3, book}));
   }
   for (const FormatPointer& format : formats) {

@@ -15,15 +15,15 @@ float f16_at(uint32_t bits) {
   return to_float(f16{static_cast<uint16_t>(bits)});
 }
 
-float number_of(Exl3Book book, uint32_t state) {
-  if (book == Exl3Book::mul1) {
+float number_of(Exl3Codebook codebook, uint32_t state) {
+  if (codebook == Exl3Codebook::mul1) {
     const uint32_t x = state * 0x83DCD12Du;
     const uint32_t sum = (x & 255) + (x >> 8 & 255) + (x >> 16 & 255) + (x >> 24);
     const double exact =
         (1024.0 + sum) * static_cast<double>(f16_at(0x1EEE)) + static_cast<double>(f16_at(0xC931));
     return to_float(to_f16(static_cast<float>(exact)));
   }
-  uint32_t x = book == Exl3Book::mcg ? state * 0xCBAC1FEDu : state * 89226354u + 64248484u;
+  uint32_t x = codebook == Exl3Codebook::mcg ? state * 0xCBAC1FEDu : state * 89226354u + 64248484u;
   x = (x & 0x8FFF8FFFu) ^ 0x3B603B60u;
   return to_float(to_f16(f16_at(x & 0xFFFF) + f16_at(x >> 16)));
 }
@@ -82,7 +82,7 @@ Trellis random_trellis(const Exl3Layout& layout) {
         }
         const size_t col = tile / (rows / 16) * 16 + thread % 4 * 2 + i % 2 + (i / 2 % 2) * 8;
         const size_t row = tile % (rows / 16) * 16 + thread / 4 + i / 4 * 8;
-        out.values[row * cols + col] = static_cast<double>(number_of(layout.book, state));
+        out.values[row * cols + col] = static_cast<double>(number_of(layout.codebook, state));
       }
     }
   }
@@ -99,7 +99,7 @@ Trellis random_trellis(const Exl3Layout& layout) {
   return out;
 }
 
-class Exl3 : public ::testing::TestWithParam<std::tuple<int, Exl3Book>> {
+class Exl3 : public ::testing::TestWithParam<std::tuple<int, Exl3Codebook>> {
  protected:
   Trellis trellis_ = random_trellis({256, 384, std::get<0>(GetParam()), std::get<1>(GetParam())});
   std::unique_ptr<Ops> ops_ = make_test_ops();
@@ -154,15 +154,16 @@ TEST_P(Exl3, MultipliesOneToken) {
   }
 }
 
-std::string exl3_name(const ::testing::TestParamInfo<std::tuple<int, Exl3Book>>& test) {
+std::string exl3_name(const ::testing::TestParamInfo<std::tuple<int, Exl3Codebook>>& test) {
   constexpr const char* kNames[] = {"plain", "mcg", "mul1"};
   return fmt::format("{}_{}", std::get<0>(test.param),
                      kNames[static_cast<size_t>(std::get<1>(test.param))]);
 }
 INSTANTIATE_TEST_SUITE_P(Layouts, Exl3,
                          ::testing::Combine(::testing::Range(1, 9),
-                                            ::testing::Values(Exl3Book::plain, Exl3Book::mcg,
-                                                              Exl3Book::mul1)),
+                                            ::testing::Values(Exl3Codebook::plain,
+                                                              Exl3Codebook::mcg,
+                                                              Exl3Codebook::mul1)),
                          exl3_name);
 
 // Numbers of states, as published for the format.
@@ -174,8 +175,8 @@ TEST(Exl3Numbers, AreThoseOfTheReference) {
                                {-2.19921875f, 1.5146484375f, -0.5771484375f},
                                {-0.158203125f, 0.85009765625f, -0.6513671875f}};
   for (size_t i = 0; i < 5; ++i) {
-    for (const auto book : {Exl3Book::plain, Exl3Book::mcg, Exl3Book::mul1}) {
-      EXPECT_EQ(number_of(book, states[i]), expected[i][static_cast<size_t>(book)]);
+    for (const auto codebook : {Exl3Codebook::plain, Exl3Codebook::mcg, Exl3Codebook::mul1}) {
+      EXPECT_EQ(number_of(codebook, states[i]), expected[i][static_cast<size_t>(codebook)]);
     }
   }
 }

@@ -71,7 +71,7 @@ Coded affine_group(const Values& group) {
   return out;
 }
 
-// The nearest entry of a code book, scaled, and the distance between the two around x.
+// The nearest entry of a codebook, scaled, and the distance between the two around x.
 void add_nearest(std::span<const float> book, float x, float scale, Coded& out) {
   const auto above = std::upper_bound(book.begin() + 1, book.end() - 1, x);
   const float high = *above;

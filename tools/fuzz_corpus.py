@@ -6,6 +6,7 @@ Files of earlier findings there (regression-*) stay.
     python3 tools/fuzz_corpus.py
 """
 
+import argparse
 import json
 import pathlib
 import struct
@@ -229,4 +230,5 @@ def main():
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter).parse_args()
     main()

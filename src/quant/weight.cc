@@ -3,15 +3,30 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/error.h"
+
 #include "quant/plain.h"
 
 namespace jackscrew {
+
+namespace {
+
+// An error of the format's with the weight's name.
+int64_t storage_bytes(const Format& format, const WeightSpec& spec) {
+  try {
+    return format.storage_bytes(spec.rows, spec.cols);
+  } catch (const Error& error) {
+    throw Error(error.kind(), fmt::format("{}: {}", spec.name, error.what()), error.hint());
+  }
+}
+
+}  // namespace
 
 Weight::Weight(Memory& memory, WeightSpec spec, FormatPointer format)
     : spec_(std::move(spec)),
       format_(std::move(format)),
       memory_(&memory),
-      storage_(memory, Purpose::weights, DType::u8, {format_->storage_bytes(rows(), cols())}) {}
+      storage_(memory, Purpose::weights, DType::u8, {storage_bytes(*format_, spec_)}) {}
 
 Weight::Weight(Memory& memory, WeightSpec spec, const Format& format)
     : Weight(memory, std::move(spec), unowned(format)) {}

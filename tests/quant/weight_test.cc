@@ -192,6 +192,14 @@ TEST_F(WeightTest, RefusesWhatDoesNotFit) {
   expect_refused(stored("q4_k", {4, 64}, bytes), false, "64");  // blocks of 256
 }
 
+TEST_F(WeightTest, NamesWhatItsFormatCannotHold) {
+  for (const auto& [format, cols] : {std::pair{"int4_hadamard", 33}, {"q4_k", 96}}) {
+    expect_message(ErrorKind::model, "the.name: ", [&, name = format, width = cols] {
+      Weight(memory_, spec_of(2, width, false), find_format(name));
+    });
+  }
+}
+
 TEST_F(WeightTest, RefusesToConvertToBlocks) {
   const std::vector<uint8_t> bytes = some_bytes(4 * 64 * 4);
   Weight weight(memory_, {"w", 4, 64}, find_format("q8_0"));

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/text.h"
@@ -25,6 +27,26 @@ constexpr std::array<Saving, 5> kSavings = {{
     {"galore_side=big", "larger subspaces, smaller moments", 1.02},
 }};
 
+// Weights in the order in which their subspaces are refreshed: block by block, as van der Corput's
+// sequence visits them, first and second half of the model in turn, and so the halves of these. So
+// the windows that are open at a time lie in all stages of a pipeline, and with them the memory
+// that they take and the time of their refreshes.
+std::vector<WeightSpec> in_order_of_refreshes(std::span<const WeightSpec> weights) {
+  int64_t blocks = 1;
+  for (const WeightSpec& weight : weights) blocks = std::max(blocks, weight.layer + 1);
+  const auto bits = static_cast<int>(std::bit_width(static_cast<uint64_t>(blocks - 1)));
+  const auto place_of = [&](int64_t block) {
+    int64_t place = 0;
+    for (int bit = 0; bit < bits; ++bit) place |= (block >> bit & 1) << (bits - 1 - bit);
+    return place;
+  };
+  std::vector<WeightSpec> order(weights.begin(), weights.end());
+  std::ranges::stable_sort(order, {}, [&](const WeightSpec& weight) {
+    return weight.layer < 0 ? -1 : place_of(weight.layer);
+  });
+  return order;
+}
+
 // The refresh schedule of one matrix' subspace, in the layout that checkpoints keep.
 struct RefreshSchedule {
   int64_t gap = 0;
@@ -44,9 +66,9 @@ class GaloreLearner : public Learner {
 
   void plan(std::span<const WeightSpec> weights) override {
     settings_.settle(weights);
-    for (const WeightSpec& weight : weights) {
+    for (const WeightSpec& weight : weights) check_worth(weight);
+    for (const WeightSpec& weight : in_order_of_refreshes(weights)) {
       if (settings_.targets(weight)) places_.emplace(weight.name, places_.size());
-      check_worth(weight);
     }
     gap_ = settings_.gap_of(settings_.max_steps);
   }

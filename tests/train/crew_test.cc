@@ -180,6 +180,24 @@ TEST(SlowCrew, PartsKeepTheirShareOfWhatRotates) {
   EXPECT_LE(2 * gradients("rotation_parts=1,1"), gradients(""));
 }
 
+// The windows in which GaLore finds its subspaces are open in all stages at a time, in none all:
+// two stages take a half of the memory each, and little more.
+TEST(SlowCrew, StagesShareTheWindowsOfGalore) {
+  const ModelFiles files = open_model("llama-7b");
+  const auto projections = [&](int ranks) {
+    const Recipe recipe = make_recipe(
+        settings_of(fmt::format("model=llama-7b init=random checkpoint_dtype=bf16 method=qgalore "
+                                "galore_rank=1024 sequence_len=64 pipeline_stages={}",
+                                ranks)));
+    int64_t most = 0;
+    for (const SessionPlan& rank : plan_ranks(recipe, files, ranks).ranks) {
+      most = std::max(most, rank.ledger.at_peak[static_cast<size_t>(Purpose::projections)]);
+    }
+    return static_cast<double>(most);
+  };
+  EXPECT_LE(projections(2), 0.55 * projections(1));
+}
+
 // An embedding that is the head as well learns at both ends of a pipeline, which add its gradients
 // in another order than one rank does.
 TEST(SlowCrew, ATiedEmbeddingLearnsAtBothEnds) {

@@ -45,7 +45,10 @@ void run_stage(Peers& peers, Ops& ops, std::vector<Slot>& slots, const std::vect
       std::this_thread::sleep_for(kForward);
       if (!peers.is_last()) slot.stream_sent = peers.send_forward(ops, slot.stream.view(), none);
     } else {
-      if (!peers.is_last()) peers.receive_backward(ops, slot.gradient.view(), none);
+      if (!peers.is_last()) {
+        peers.wait(slot.stream_sent);
+        peers.receive_backward(ops, slot.gradient.view(), none);
+      }
       std::this_thread::sleep_for(kBackward);
       if (!peers.is_first()) {
         slot.gradient_sent = peers.send_backward(ops, slot.gradient.view(), none);
@@ -70,8 +73,8 @@ double step_seconds(int stages, int64_t micro_batches) {
     const std::unique_ptr<Ops> ops = device->make_ops(memory);
     Peers peers(transports[static_cast<size_t>(stage)].get(), {stages, 1, 1}, stage);
     std::vector<Slot> slots;
-    for (int64_t i = 0; i < flights_of(stage, stages, micro_batches); ++i)
-      slots.emplace_back(memory);
+    const int64_t count = flights_of(stage, stages, micro_batches);
+    for (int64_t i = 0; i < count; ++i) slots.emplace_back(memory);
     const auto turns = one_forward_one_backward(stage, stages, micro_batches);
     for (int round = 0; round < kRounds; ++round) {
       together.arrive_and_wait();

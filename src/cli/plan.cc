@@ -161,7 +161,7 @@ JsonObject settings_json(const std::string& settings) {
 JsonObject ranks_plan_json(const Recipe& recipe, const ModelFiles& files, const RanksPlan& plan) {
   JsonObject json = plan_json(of_rank(recipe, 0), plan.ranks.front(), disk_of(recipe, files));
   json.add("lanes", plan.layout.lanes).add("bubble", plan.bubble);
-  json.add("all_fit", all_fit(recipe, plan));
+  json.add("all_fit", plan.all_fit());
   return json.add_json("ranks", ranks_json(plan));
 }
 
@@ -237,7 +237,7 @@ std::string ranks_like(const RanksPlan& plan, int rank) {
 
 int show_ranks(const Recipe& recipe, const ModelFiles& files) {
   const RanksPlan plan = plan_ranks(recipe, files, recipe.ranks);
-  const int exit_code = all_fit(recipe, plan) ? 0 : static_cast<int>(ErrorKind::does_not_fit);
+  const int exit_code = plan.all_fit() ? 0 : static_cast<int>(ErrorKind::does_not_fit);
   if (recipe.json) {
     fmt::print("{}\n", ranks_plan_json(recipe, files, plan).text());
     return exit_code;
@@ -259,7 +259,7 @@ int show_ranks(const Recipe& recipe, const ModelFiles& files) {
     fmt::print("  {:>4}  {:>5}  {:<10}{:>12}{:>12}{:>18}{}\n", rank, stage,
                blocks_text(split, stage), human_bytes(of.ledger.peak), human_bytes(of.host.peak),
                human_bytes(of.sent.all()),
-               fits(of_rank(recipe, rank), of) ? "" : "   does not fit");
+               plan.fits[static_cast<size_t>(rank)] ? "" : "   does not fit");
   }
   for (int rank = 0; rank < plan.layout.ranks(); ++rank) {
     if (plan.like[static_cast<size_t>(rank)] < rank) continue;

@@ -133,7 +133,6 @@ RotaryOptions::RotaryOptions(const OptionSet& options)
                                : options.number("static_learning_rate")),
       masters_in_files(options.text("master") == "mmap"),
       overlap(options.boolean("overlap_rotation")) {
-  for (const int64_t count : parts) all_parts_ = checked_add(all_parts_, count);
   if (!options.is_word("steps_per_rotation")) {
     steps_per_rotation = options.integer("steps_per_rotation");
   }
@@ -182,18 +181,21 @@ RotaryOptions::GroupName RotaryOptions::group_of(const WeightSpec& weight) const
 
 int32_t RotaryOptions::part_of(const WeightSpec& weight) const {
   if (parts.empty() || weight.kind == WeightKind::embedding) return 0;
-  int32_t part = 0;
-  int64_t end = parts[0];
-  const auto last = static_cast<int32_t>(parts.size()) - 1;
-  if (weight.layer < 0) return last;
-  while (part < last && weight.layer >= end) end += parts[static_cast<size_t>(++part)];
-  return part;
+  const size_t last = parts.size() - 1;
+  if (weight.layer < 0) return static_cast<int32_t>(last);
+  size_t part = 0;
+  for (int64_t layer = weight.layer; part < last && layer >= parts[part]; ++part) {
+    layer -= parts[part];
+  }
+  return static_cast<int32_t>(part);
 }
 
 void RotaryOptions::check_parts(int64_t blocks) const {
-  if (parts.empty() || all_parts_ == blocks) return;
+  int64_t sum = 0;
+  for (const int64_t count : parts) sum = checked_add(sum, count);
+  if (parts.empty() || sum == blocks) return;
   throw Error(ErrorKind::usage,
-              fmt::format("rotation_parts has {} blocks, the model has {}", all_parts_, blocks),
+              fmt::format("rotation_parts has {} blocks, the model has {}", sum, blocks),
               "give the number of blocks of each part, such as those of stage_split");
 }
 

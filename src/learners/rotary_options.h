@@ -64,7 +64,6 @@ struct RotaryOptions {
   RotarySlot::Settings slots;
 
  private:
-  int64_t all_parts_ = 0;  // the sum of parts
   bool by_attention_ = false, by_mlp_ = false, by_block_ = false, by_matrix_ = false;
 };
 

@@ -10,11 +10,10 @@ constexpr OptionSpec kConversionOptions[] = {
     {.name = "format",
      .type = text,
      .default_text = "auto",
-     .help =
-         "what is written: hf (a Hugging Face directory), gguf (a file), gguf_adapter (a LoRA "
-         "adapter "
-         "by itself, for llama.cpp); auto: gguf where the output's name ends in .gguf; quantize "
-         "writes gptq or exl2",
+     .help = "what is written: hf (a Hugging Face directory), gguf (a file), gguf_adapter (a LoRA "
+             "adapter by itself, for llama.cpp); auto: gguf where the output's name ends in .gguf; "
+             "quantize "
+             "writes gptq or exl2",
      .choices = "auto hf gguf gguf_adapter gptq exl2",
      .affects_result = false},
     {.name = "adapter_weight",

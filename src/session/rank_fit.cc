@@ -1,6 +1,7 @@
 #include "session/rank_fit.h"
 
 #include <algorithm>
+#include <functional>
 #include <span>
 
 #include "base/checked.h"
@@ -67,19 +68,11 @@ int64_t most_blocks(const Recipe& recipe, const ModelFiles& files, const Layout&
   return fitting;
 }
 
-bool none_fits(const Recipe& recipe, const RanksPlan& plan) {
-  for (int rank = 0; rank < plan.layout.ranks(); ++rank) {
-    if (fits(of_rank(recipe, rank), plan.ranks[static_cast<size_t>(rank)])) return false;
-  }
-  return true;
-}
-
 // The plan with the fastest split of blocks that fits.
 std::optional<RanksFit> with_fitting_split(const Recipe& recipe, const ModelFiles& files,
                                            const RanksPlan& plan) {
-  if (plan.layout.stages == 1 || !recipe.stage_split.empty() || none_fits(recipe, plan)) {
-    return std::nullopt;
-  }
+  const bool hopeless = std::ranges::none_of(plan.fits, std::identity());
+  if (plan.layout.stages == 1 || !recipe.stage_split.empty() || hopeless) return std::nullopt;
   std::vector<int64_t> most(static_cast<size_t>(plan.layout.stages),
                             files.config.num_hidden_layers);
   for (int rank = 0; rank < plan.layout.ranks(); ++rank) {
@@ -93,7 +86,7 @@ std::optional<RanksFit> with_fitting_split(const Recipe& recipe, const ModelFile
   fit.settings = fmt::format("stage_split={}", fmt::join(counts, ","));
   fit.recipe = with_settings(recipe, fit.settings);
   fit.plan = plan_ranks(fit.recipe, files, plan.layout.ranks());
-  if (!all_fit(fit.recipe, fit.plan)) return std::nullopt;
+  if (!fit.plan.all_fit()) return std::nullopt;
   return fit;
 }
 
@@ -103,7 +96,7 @@ std::optional<RanksFit> try_settings(const Recipe& recipe, const ModelFiles& fil
     RanksFit fit;
     fit.recipe = with_settings(recipe, settings);
     fit.plan = plan_ranks(fit.recipe, files, ranks);
-    if (all_fit(fit.recipe, fit.plan)) return fit;
+    if (fit.plan.all_fit()) return fit;
     return with_fitting_split(fit.recipe, files, fit.plan);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::usage) throw;

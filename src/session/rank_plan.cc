@@ -1,10 +1,20 @@
 #include "session/rank_plan.h"
 
-#include <algorithm>
-
 #include "parallel/schedule.h"
 
 namespace jackscrew {
+
+namespace {
+
+// Whether two ranks have the same device and budget.
+bool are_alike(const Recipe& recipe, int a, int b) {
+  const auto same = [&](const auto& of_ranks) {
+    return of_ranks.empty() || of_ranks[static_cast<size_t>(a)] == of_ranks[static_cast<size_t>(b)];
+  };
+  return same(recipe.rank_devices) && same(recipe.rank_device_memory);
+}
+
+}  // namespace
 
 RanksPlan plan_ranks(const Recipe& recipe, const ModelFiles& files, int ranks) {
   RanksPlan plan;
@@ -14,29 +24,22 @@ RanksPlan plan_ranks(const Recipe& recipe, const ModelFiles& files, int ranks) {
                                                           recipe.gradient_accumulation_steps));
   SessionUse use = training_use(recipe);
   use.place = {plan.layout, 0, plan.stage_split};
-  std::vector<Recipe> recipes;
   for (int rank = 0; rank < ranks; ++rank) {
-    const Recipe& own = recipes.emplace_back(of_rank(recipe, rank));
-    const auto is_like = [&](int other) {
-      const Recipe& theirs = recipes[static_cast<size_t>(other)];
-      return plan.layout.stage_of(other) == plan.layout.stage_of(rank) &&
-             theirs.device == own.device && theirs.device_memory == own.device_memory;
-    };
-    int like = 0;
-    while (!is_like(like)) ++like;
+    const int stage = plan.layout.stage_of(rank);
+    int like = stage;
+    while (!are_alike(recipe, like, rank)) like += plan.layout.stages;
     plan.like.push_back(like);
+    if (like < rank) {
+      plan.ranks.push_back(plan.ranks[static_cast<size_t>(like)]);
+      plan.fits.push_back(plan.fits[static_cast<size_t>(like)]);
+      continue;
+    }
+    const Recipe own = of_rank(recipe, rank);
     use.place.rank = rank;
-    plan.ranks.push_back(like < rank ? plan.ranks[static_cast<size_t>(like)]
-                                     : Session::rehearse(own, files, use));
+    plan.ranks.push_back(Session::rehearse(own, files, use));
+    plan.fits.push_back(fits(own, plan.ranks.back()));
   }
   return plan;
-}
-
-bool all_fit(const Recipe& recipe, const RanksPlan& plan) {
-  for (int rank = 0; rank < plan.layout.ranks(); ++rank) {
-    if (!fits(of_rank(recipe, rank), plan.ranks[static_cast<size_t>(rank)])) return false;
-  }
-  return true;
 }
 
 std::string ranks_json(const RanksPlan& plan) {

@@ -1,9 +1,8 @@
-// Commands that write models, interrupted or on a full disk: what they leave is whole, or not
+// Commands that write models, interrupted or on a small disk: what they leave is whole, or not
 // there.
-#include <sys/mount.h>
-
 #include "base/clock.h"
 #include "tests/conversion/quantise_rig.h"
+#include "tests/support/small_disk.h"
 
 namespace jackscrew {
 namespace {
@@ -75,10 +74,8 @@ TEST_F(SlowUnfinished, InterruptedAtAnyMoment) {
 // They know how much they will write.
 TEST_F(SlowUnfinished, OnASmallDisk) {
   const fs::path disk = tiny_.path("disk");
-  fs::create_directories(disk);
-  if (::mount("none", disk.c_str(), "tmpfs", 0, "size=4m") != 0) {
-    GTEST_SKIP() << "no right to mount a small disk";
-  }
+  const SmallDisk mounted(disk, "4m");
+  SKIP_UNLESS_MOUNTED(mounted);
   for (const auto& [name, command] : commands()) {
     SCOPED_TRACE(name);
     const Outcome outcome = run(command + (disk / "model").string() + " --quiet 2>&1");
@@ -87,7 +84,6 @@ TEST_F(SlowUnfinished, OnASmallDisk) {
         << outcome.out;
     EXPECT_TRUE(fs::is_empty(disk)) << fs::directory_iterator(disk)->path();
   }
-  ::umount2(disk.c_str(), MNT_DETACH);
 }
 
 }  // namespace

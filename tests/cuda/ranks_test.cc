@@ -22,19 +22,6 @@ class GpuRanksTest : public ::testing::TestWithParam<const char*> {
                     "report_samples=1 device=cuda:0 {} {}",
                     tiny_.path(output).string(), tiny_.eval_data(), GetParam(), more));
   }
-  // The bytes of what a run leaves, and its losses.
-  std::map<std::string, std::string> outcome_of(const std::string& output) const {
-    std::map<std::string, std::string> out;
-    for (const auto& [name, bytes] : contents(tiny_.path(output))) {
-      if (name.ends_with(".safetensors")) out[name] = bytes;
-    }
-    for (const auto& event : tiny_.events(output)) {
-      const std::string at = fmt::format("{} {}", event["event"].dump(), event["step"].dump());
-      if (event["event"] == "step") out[at] = event["loss"].dump() + event["grad_norm"].dump();
-      if (event["event"] == "eval") out[at] = event["eval_loss"].dump();
-    }
-    return out;
-  }
 
   const TinyRun tiny_{"gpu_ranks"};
 };
@@ -43,13 +30,13 @@ TEST_P(GpuRanksTest, DoWhatOneDoesInThePlannedMemory) {
   SKIP_WITHOUT_GPU();
   const std::string lanes = "data_parallel=2 gradient_accumulation_steps=2 ";
   train_on_ranks(settings("one", lanes), 1);
-  const auto want = outcome_of("one");
+  const auto want = outcome_of(tiny_, "one");
   ASSERT_GT(want.size(), 4u);
   const std::string many = settings("many", lanes + "pipeline_stages=2");
   const Recipe recipe = make_recipe(settings_of(many));
   const RanksPlan plan = plan_ranks(recipe, open_model(recipe.model, "", recipe.tokenizer), 4);
   train_on_ranks(many, 4);
-  EXPECT_TRUE(outcome_of("many") == want);
+  EXPECT_TRUE(outcome_of(tiny_, "many") == want);
   const auto ranks = tiny_.events("many", "rank");
   ASSERT_EQ(ranks.size(), 4u);
   for (const auto& rank : ranks) {

@@ -4,12 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <exception>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "tests/support/golden.h"
+#include "tests/support/tiny_run.h"
 #include "train/trainer.h"
 #include "train/worker.h"
 
@@ -52,6 +54,25 @@ inline void train_on_ranks(const std::string& text, int ranks, const LinkModel& 
   }
   for (std::thread& thread : threads) thread.join();
   if (failure) std::rethrow_exception(failure);
+}
+
+// What a run leaves that any number of ranks must leave, by name: its files but those that tell of
+// time, and its losses.
+inline std::map<std::string, std::string> outcome_of(const TinyRun& tiny,
+                                                     const std::string& output) {
+  std::map<std::string, std::string> out;
+  for (const auto& [name, bytes] : contents(tiny.path(output))) {
+    const bool by_time = name.ends_with(".jsonl") || name.ends_with(".html") ||
+                         name.find("tfevents") != std::string::npos ||
+                         name.ends_with("recipe.yaml") || name.ends_with("checkpoint.json");
+    if (!by_time) out[name] = bytes;
+  }
+  for (const auto& event : tiny.events(output)) {
+    const std::string at = fmt::format("{} {}", event["event"].dump(), event["step"].dump());
+    if (event["event"] == "step") out[at] = event["loss"].dump() + " " + event["grad_norm"].dump();
+    if (event["event"] == "eval") out[at] = event["eval_loss"].dump();
+  }
+  return out;
 }
 
 }  // namespace jackscrew

@@ -15,23 +15,6 @@
 namespace jackscrew {
 namespace {
 
-// What a run leaves that must be equal, by name.
-std::map<std::string, std::string> outcome_of(const TinyRun& tiny, const std::string& output) {
-  std::map<std::string, std::string> out;
-  for (const auto& [name, bytes] : contents(tiny.path(output))) {
-    const bool by_time = name.ends_with(".jsonl") || name.ends_with(".html") ||
-                         name.find("tfevents") != std::string::npos ||
-                         name.ends_with("recipe.yaml") || name.ends_with("checkpoint.json");
-    if (!by_time) out[name] = bytes;
-  }
-  for (const auto& event : tiny.events(output)) {
-    const std::string at = fmt::format("{} {}", event["event"].dump(), event["step"].dump());
-    if (event["event"] == "step") out[at] = event["loss"].dump() + " " + event["grad_norm"].dump();
-    if (event["event"] == "eval") out[at] = event["eval_loss"].dump();
-  }
-  return out;
-}
-
 void expect_the_same_on_ranks(const TinyRun& tiny, const std::string& recipe) {
   const auto settings = [&](const std::string& output, const std::string& more) {
     return tiny.settings(

@@ -1,7 +1,6 @@
 // A disk that becomes full while a run lasts, through the program.
-#include <sys/mount.h>
-
 #include "report/growing_file.h"
+#include "tests/support/small_disk.h"
 #include "tests/support/tiny_run.h"
 
 namespace jackscrew {
@@ -11,14 +10,7 @@ namespace {
 class SlowFullDisk : public ::testing::Test {
  protected:
   SlowFullDisk() : tiny_("small_disk") {}
-  void SetUp() override {
-    fs::create_directories(disk_);
-    mounted_ = ::mount("none", disk_.c_str(), "tmpfs", 0, "size=16m") == 0;
-    if (!mounted_) GTEST_SKIP() << "no right to mount a small disk";
-  }
-  ~SlowFullDisk() override {
-    if (mounted_) ::umount2(disk_.c_str(), MNT_DETACH);
-  }
+  void SetUp() override { SKIP_UNLESS_MOUNTED(mounted_); }
 
   void fill() const {
     std::FILE* ballast = std::fopen((disk_ / "ballast").c_str(), "w");
@@ -50,7 +42,7 @@ class SlowFullDisk : public ::testing::Test {
 
   TinyRun tiny_;
   const fs::path disk_ = tiny_.path("disk");
-  bool mounted_ = false;
+  const SmallDisk mounted_{disk_, "16m"};
 };
 
 constexpr const char* kSteps =

@@ -1,11 +1,10 @@
 // Several ranks through the program, as users start and end them: the bits of one rank whatever
 // happens, one message where something does, and nobody left.
-#include <sys/mount.h>
-
 #include <random>
 
 #include "base/process_memory.h"
 #include "tests/support/mpirun.h"
+#include "tests/support/small_disk.h"
 
 namespace jackscrew {
 namespace {
@@ -284,9 +283,8 @@ TEST_F(SlowRanksProgram, AStepThatIsNotFiniteEndsAll) {
 // While the states of another rank are written: what it sends is taken all the same.
 TEST_F(SlowRanksProgram, AFullDisk) {
   const fs::path disk = tiny_.path("disk");
-  fs::create_directories(disk);
-  if (::mount("none", disk.c_str(), "tmpfs", 0, "size=4m") != 0)
-    GTEST_SKIP() << "no right to mount";
+  const SmallDisk mounted(disk, "4m");
+  SKIP_UNLESS_MOUNTED(mounted);
   const std::string settings = "method=full save_steps=2 save_total_limit=1 max_steps=40 ";
   must_train(1, "whole", settings);
   {
@@ -298,7 +296,6 @@ TEST_F(SlowRanksProgram, AFullDisk) {
   EXPECT_EQ(outcome.exit_code, 0) << outcome.out;
   EXPECT_EQ(count_of(outcome.out, "is not written"), 20) << outcome.out;
   expect_same_result("disk/run", "whole");
-  ::umount2(disk.c_str(), MNT_DETACH);
 }
 
 }  // namespace

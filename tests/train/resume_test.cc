@@ -1,9 +1,9 @@
 // Runs that are stopped, killed and resumed, through the program: the same bits as if nothing had
 // happened.
-#include <sys/mount.h>
 
 #include <random>
 
+#include "tests/support/small_disk.h"
 #include "tests/support/tiny_run.h"
 
 namespace jackscrew {
@@ -145,10 +145,8 @@ TEST_P(SlowResume, SurvivesAFullDisk) {
   tiny.must_train("whole", settings + " save_total_limit=0");
   const fs::path disk = tiny.path("disk");
   const fs::path ballast = disk / "ballast";
-  fs::create_directories(disk);
-  if (::mount("none", disk.c_str(), "tmpfs", 0, "size=16m") != 0) {
-    GTEST_SKIP() << "no right to mount a small disk";
-  }
+  const SmallDisk mounted(disk, "16m");
+  SKIP_UNLESS_MOUNTED(mounted);
   uint64_t checkpoint_bytes = 0;
   for (const auto& [name, bytes] : contents(tiny.path("whole/checkpoint-150"))) {
     checkpoint_bytes += bytes.size();
@@ -174,7 +172,6 @@ TEST_P(SlowResume, SurvivesAFullDisk) {
   tiny.must_train("disk/run", settings);
   expect_same_run(tiny, "whole", "disk/run");
   expect_tidy(tiny, "disk/run");
-  ::umount(disk.c_str());
 }
 
 TEST_P(SlowResume, AnInterruptSavesAndTheRunGoesOn) {

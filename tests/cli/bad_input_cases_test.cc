@@ -74,8 +74,9 @@ TEST_P(BadInputCases, EndsAsItShould) {
   const Outcome outcome =
       run_shell("env " + text("environment") + " " + kProgram + " " + arguments + kErrorsOnly);
   if (given["exit_code"] == 0) {
-    EXPECT_EQ(outcome.exit_code, 0);
-    EXPECT_EQ(outcome.out, "");
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.out;
+    // A slow machine sees how far the run is.
+    EXPECT_EQ(outcome.out.find("warning"), std::string::npos) << outcome.out;
     return;
   }
   std::vector<std::string> says;

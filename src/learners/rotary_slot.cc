@@ -33,6 +33,7 @@ RotarySlot::RotarySlot(const LearnerContext& context, Weight& weight, const Sett
   context.original(weight, original.view());
   Context run{context.ops, context.scratch, context.scalars, true};
   master_->store(run, original.view());
+  if (settings.master != DType::f32) encode_master(run);
 }
 
 void RotarySlot::backward(const Gradient& g, const Tensor*) {
@@ -70,7 +71,10 @@ void RotarySlot::visit(const StateVisitor& visitor) const {
 }
 
 void RotarySlot::restored(Context& context) {
-  if (learns() || !master_) return;
+  if (!learns() && master_) encode_master(context);
+}
+
+void RotarySlot::encode_master(Context& context) {
   const Arena::Frame frame(context.scratch);
   const Tensor panel = context.scratch.tensor(
       DType::f32, {std::min(weight_->rows(), encode_panel_rows(weight_->cols())), weight_->cols()});
@@ -153,6 +157,7 @@ double RotarySlot::flush(Context& context, Master::Copy copy) {
   if (!master_) return 0.0;
   const double change = master_->store(context, exact_.view(), copy);
   exact_ = {};
+  if (settings_.master != DType::f32) encode_master(context);
   return change;
 }
 

@@ -68,6 +68,11 @@ class RotarySlot : public LearnerSlot {
   void expect_moments(bool has) { has_moments_ = settings_.keep_moments && has; }
 
  private:
+  // Encodes the storage from the master. While a weight waits its storage follows from its master
+  // alone, whenever that was written: a master in bf16 is rounded, and a run that goes on from a
+  // checkpoint has no other values.
+  void encode_master(Context& context);
+
   Weight* weight_;
   Memory* memory_;  // of the device
   Memory* host_;    // where masters and kept moments are

@@ -72,6 +72,8 @@ INSTANTIATE_TEST_SUITE_P(
                       "method=rotary active_params=60% steps_per_rotation=2 storage=int8",
                       "method=rotary active_params=60% steps_per_rotation=2 storage=int8 "
                       "rotation_order=importance master=mmap rotation_parts=1,1",
+                      "method=rotary active_params=60% steps_per_rotation=2 storage=int8 "
+                      "master_dtype=bf16",
                       "method=galore projection_update_gap=2 galore_rank=8",
                       "method=qgalore projection_update_gap=3 galore_rank=8 update=after "
                       "max_grad_norm_of=model",

@@ -3,10 +3,11 @@
 #include <array>
 #include <atomic>
 #include <csignal>
+#include <map>
 #include <optional>
-#include <set>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/console.h"
 #include "base/signals.h"
 #include "cli/arguments.h"
@@ -24,7 +25,14 @@ class Requests {
  public:
   void receive(int signal) {
     if (signal == SIGUSR1) return save_.store(true);
-    if (!seen_.insert(signal).second) end_by(signal);
+    // GNU timeout, and shells, send a signal to a process and to its group: that is one request. No
+    // person asks twice within this time.
+    constexpr double kOneRequest = 0.1;  // seconds
+    const auto [first, is_new] = seen_.try_emplace(signal);
+    if (!is_new) {
+      if (first->second.seconds() < kOneRequest) return;
+      end_by(signal);
+    }
     stop_.store(true);
     write_stderr(
         "\njackscrew: stopping after the current step or export; press Ctrl-C again to quit "
@@ -36,7 +44,7 @@ class Requests {
 
  private:
   std::atomic<bool> stop_{false}, save_{false};
-  std::set<int> seen_;
+  std::map<int, Stopwatch> seen_;  // since the first of each
 };
 
 TransportOptions transport_options(const Recipe& recipe) {

@@ -97,7 +97,7 @@ class GaloreLearner : public Learner {
 
   bool begin_step(Context& context, int64_t step) override {
     if (held_) return false;
-    bool changed = false;
+    bool changed = std::exchange(resumed_, false) && fit_schedules(step);
     // Refreshes free their windows before new ones are allocated.
     for (size_t i = 0; i < slots_.size(); ++i) {
       if (step != refreshes_[i].next) continue;
@@ -143,6 +143,7 @@ class GaloreLearner : public Learner {
       slots_[i]->close_window();
       if (refreshes_[i].open != 0) slots_[i]->open_window();
     }
+    resumed_ = true;
   }
 
   LearnerNotes notes() const override {
@@ -158,8 +159,9 @@ class GaloreLearner : public Learner {
         "their elements move as with a learning rate of {} in full training", element_rates()));
     if (!worthless_.empty()) notes.warnings.push_back(worthless_);
     const bool any =
-        std::any_of(refreshes_.begin(), refreshes_.end(),
-                    [&](const RefreshSchedule& schedule) { return schedule.next < total_steps_; });
+        std::any_of(refreshes_.begin(), refreshes_.end(), [&](const RefreshSchedule& schedule) {
+          return schedule.done > 0 || schedule.next < total_steps_;
+        });
     if (!any && total_steps_ > 0) {
       notes.warnings.push_back(fmt::format(
           "no subspace is refreshed in {}: all stay random; lower projection_update_gap",
@@ -185,6 +187,31 @@ class GaloreLearner : public Learner {
     for (const GaloreSlot* slot : slots_) {
       refreshes_.push_back({.gap = gap_, .next = window() + offset(*slot)});
     }
+  }
+
+  // Whether a schedule is one that these settings make. Lazy gaps grow by doubling.
+  bool is_own(const GaloreSlot& slot, const RefreshSchedule& schedule) const {
+    const auto times = static_cast<uint64_t>(schedule.gap / gap_);
+    const bool gap = schedule.gap % gap_ == 0 &&
+                     (settings_.lazy_overlap > 0.0 ? std::has_single_bit(times) : times == 1);
+    return gap && (schedule.next - window() - offset(slot)) % gap_ == 0;
+  }
+
+  // A run that goes on with another gap or window, or other turns, takes them from `step` on: a
+  // matrix is refreshed next after the first whole window that its turn allows. Returns whether any
+  // changes.
+  bool fit_schedules(int64_t step) {
+    bool changed = false;
+    for (size_t i = 0; i < slots_.size(); ++i) {
+      RefreshSchedule& schedule = refreshes_[i];
+      if (is_own(*slots_[i], schedule)) continue;
+      const int64_t turn = offset(*slots_[i]);
+      const int64_t gaps = ceil_div(std::max<int64_t>(0, step - turn), gap_);
+      slots_[i]->close_window();
+      schedule = {.gap = gap_, .next = window() + turn + gaps * gap_, .done = schedule.done};
+      changed = true;
+    }
+    return changed;
   }
 
   // The most bytes that windows take at once: the maximum, over the steps of a gap, of the windows
@@ -259,6 +286,7 @@ class GaloreLearner : public Learner {
   int64_t total_steps_ = 0;
   std::string worthless_;  // a warning
   bool held_ = false;      // set while a phase is rehearsed: nothing is refreshed
+  bool resumed_ = false;   // until the first step from a checkpoint
   std::vector<LearnerEvent> events_;
 };
 

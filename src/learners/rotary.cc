@@ -95,7 +95,7 @@ class RotaryLearner : public Learner {
   void begin_run(int64_t total_steps) override {
     total_steps_ = total_steps;
     if (options_.steps_per_rotation) return;
-    steps_per_rotation_ = RotaryOptions::automatic_steps(total_steps, windows_of_a_round(),
+    steps_per_rotation_ = RotaryOptions::automatic_steps(total_steps, windows_of_a_round_,
                                                          rotation_->windows_of_a_turn());
   }
 
@@ -179,7 +179,7 @@ class RotaryLearner : public Learner {
           fmt::format("in {} only {} of {} groups are trained: a round takes {}; lower "
                       "steps_per_rotation, raise active_params, or train longer",
                       counted(total_steps_, "step"), groups_.size() - static_cast<size_t>(waiting),
-                      groups_.size(), counted(windows_of_a_round() * steps_per_rotation_, "step")));
+                      groups_.size(), counted(windows_of_a_round_ * steps_per_rotation_, "step")));
     }
     return notes;
   }
@@ -208,10 +208,6 @@ class RotaryLearner : public Learner {
     next_rotation_ = steps[0];
     // A run that is resumed with more steps keeps its pace.
     if (!options_.steps_per_rotation) steps_per_rotation_ = steps[1];
-  }
-
-  int64_t windows_of_a_round() const {
-    return rotation_->windows_of_a_round(4 * static_cast<int64_t>(groups_.size()));
   }
 
   // Whether the weight takes turns, rather than learning always or never. Parameters of products
@@ -248,6 +244,7 @@ class RotaryLearner : public Learner {
     }
     rotation_.emplace(sizes, parts,
                       RotationOptions{options_.order, active_elements_, options_.churn, seed_});
+    windows_of_a_round_ = rotation_->windows_of_a_round(4 * static_cast<int64_t>(groups_.size()));
     state_.resize(kStateSteps * sizeof(int64_t) + static_cast<size_t>(rotation_->state_bytes()));
     save_state();
     for (const Group& group : groups_) {
@@ -402,6 +399,7 @@ class RotaryLearner : public Learner {
   int64_t total_elements_ = 0;                   // of all groups
   int64_t active_elements_ = 0;                  // the most that are active at once
   std::optional<RotationParts> rotation_;
+  int64_t windows_of_a_round_ = 0;  // from the beginning of a run
   int64_t total_steps_ = 0;
   int64_t next_rotation_ = 0;  // the step before which it happens
   bool held_ = false;          // set while a case is rehearsed: nothing rotates

@@ -31,6 +31,14 @@ void for_events(const fs::path& path, const Use& use) {
   }
 }
 
+// Whether a run itself writes such events; a learner's have names of their own.
+bool is_of_run(const nlohmann::json& event) {
+  for (int kind = 0; kind <= static_cast<int>(EventKind::exported); ++kind) {
+    if (event["event"] == event_name(static_cast<EventKind>(kind))) return true;
+  }
+  return false;
+}
+
 // Rewrites `path` with only the events up to `resumed_step` (none without it); returns the step of
 // the last one.
 int64_t keep_events(const fs::path& path, std::optional<int64_t> resumed_step) {
@@ -40,6 +48,8 @@ int64_t keep_events(const fs::path& path, std::optional<int64_t> resumed_step) {
     for_events(path, [&](const nlohmann::json& event, std::string_view line) {
       const auto step = event["step"].get<int64_t>();
       if (step < 0 || step > *resumed_step) return;
+      // What a learner did as the next step began, it will do again.
+      if (step == *resumed_step && !is_of_run(event)) return;
       kept.append(line).push_back('\n');
       last_step = std::max(last_step, step);
     });

@@ -43,6 +43,15 @@ std::string blocks_text(const std::vector<int64_t>& split, size_t stage) {
   return first == last ? fmt::format("{}", first) : fmt::format("{}-{}", first, last);
 }
 
+void check_lanes(const Recipe& recipe, int64_t lanes) {
+  if (!recipe.fused_update || lanes == 1) return;
+  throw Error(ErrorKind::usage,
+              fmt::format("with update=fused no gradient is left that {} lanes (data_parallel) "
+                          "could add to",
+                          lanes),
+              "set update=after, or data_parallel=1 and pipeline_stages to the number of ranks");
+}
+
 Layout layout_of(const Recipe& recipe, int ranks) {
   const auto require_each = [&](const char* name, size_t count) {
     if (count == 0 || static_cast<int>(count) == ranks) return;
@@ -54,7 +63,10 @@ Layout layout_of(const Recipe& recipe, int ranks) {
   };
   require_each("rank_devices", recipe.rank_devices.size());
   require_each("rank_device_memory", recipe.rank_device_memory.size());
-  return Layout::of(ranks, narrow<int>(recipe.pipeline_stages), recipe.data_parallel);
+  const Layout layout =
+      Layout::of(ranks, narrow<int>(recipe.pipeline_stages), recipe.data_parallel);
+  check_lanes(recipe, layout.lanes);
+  return layout;
 }
 
 Recipe of_rank(const Recipe& recipe, int rank) {

@@ -40,8 +40,11 @@ struct Place {
 // The blocks of a stage as text: "0-14", or "15". `split` is as Place::stage_split, and not empty.
 std::string blocks_text(const std::vector<int64_t>& split, size_t stage);
 
+// Throws Error(usage) where a recipe's gradients cannot be summed over so many lanes.
+void check_lanes(const Recipe& recipe, int64_t lanes);
 // How `ranks` ranks share the work of a recipe. Throws Error(usage) where they cannot, saying how
-// many ranks could, or where it has another number of rank_devices or rank_device_memory.
+// many ranks could, where it has another number of rank_devices or rank_device_memory, and as
+// check_lanes().
 Layout layout_of(const Recipe& recipe, int ranks);
 // The recipe with `device` and `device_memory` as they are for one rank.
 Recipe of_rank(const Recipe& recipe, int rank);

@@ -8,12 +8,14 @@
 namespace jackscrew {
 
 SessionUse training_use(const Recipe& recipe) {
+  const int64_t lanes = std::max<int64_t>(1, recipe.data_parallel);
+  check_lanes(recipe, lanes);
   return {.training = true,
           .tokens = checked_mul(recipe.micro_batch_size, recipe.sequence_len),
           .max_positions = recipe.sequence_len,
           .kv_tokens = 0,
           .logits_rows = recipe.report_samples > 0 ? 1 : 0,
-          .place = {.layout = {.lanes = std::max<int64_t>(1, recipe.data_parallel)}}};
+          .place = {.layout = {.lanes = lanes}}};
 }
 
 bool MemoryBudget::holds(int64_t device_bytes, int64_t host_bytes) const {

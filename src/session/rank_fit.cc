@@ -16,8 +16,9 @@ namespace {
 // Ways to arrange the ranks, by which a step keeps its micro-batches. The cost is that of waiting:
 // stages wait for each other, replicas do not.
 std::vector<Position> arrangements(const Recipe& recipe, int ranks) {
-  const int64_t lanes =
-      recipe.data_parallel > 0 ? recipe.data_parallel : layout_of(recipe, ranks).lanes;
+  // As many as the recipe has, or as its arrangement of the ranks makes; check_lanes() allows one.
+  int64_t lanes = recipe.fused_update ? 1 : recipe.data_parallel;
+  if (lanes == 0) lanes = layout_of(recipe, ranks).lanes;
   const int64_t micro_batches = checked_mul(lanes, recipe.gradient_accumulation_steps);
   std::vector<Position> all;
   for (int stages = 1; stages <= ranks; ++stages) {
@@ -28,7 +29,8 @@ std::vector<Position> arrangements(const Recipe& recipe, int ranks) {
     std::string settings = fmt::format("pipeline_stages={}", stages);
     if (Layout::can_share(replicas, lanes)) {
       settings += fmt::format(" data_parallel={}", lanes);
-    } else if (!recipe.options.was_set("data_parallel") && micro_batches % replicas == 0) {
+    } else if (!recipe.options.was_set("data_parallel") && !recipe.fused_update &&
+               micro_batches % replicas == 0) {
       settings += fmt::format(" data_parallel={} gradient_accumulation_steps={}", replicas,
                               micro_batches / replicas);
     } else {

@@ -50,6 +50,16 @@ void refuse_source(const fs::path& output, const std::string& source, const char
               "give another output_dir: a result may not be written beside its source");
 }
 
+// Of a directory of data all files are read, and those of the run would be among them.
+void refuse_data(const fs::path& output, const std::string& data) {
+  if (!fs::is_directory(data) || !is_same_place(output, data)) return;
+  throw Error(ErrorKind::usage,
+              fmt::format("output_dir {} is a directory of data: what the run writes there would "
+                          "be read as data",
+                          output.string()),
+              "give another output_dir");
+}
+
 }  // namespace
 
 bool has_result(const fs::path& output_dir) {
@@ -72,6 +82,9 @@ void check_output_dir(const Recipe& recipe) {
   }
   refuse_source(output, recipe.model, "model");
   refuse_source(output, recipe.adapter, "adapter");
+  for (const auto* files : {&recipe.data, &recipe.eval_data}) {
+    for (const std::string& file : *files) refuse_data(output, file);
+  }
   if (is_run(output)) return;
   for (const auto& entry : fs::directory_iterator(output, error)) {
     const std::string name = entry.path().filename().string();

@@ -88,8 +88,9 @@ std::optional<FinishedRun> check_result(const Recipe& recipe, const EndedRun& en
   }
   const bool other_data = !ended.data.empty() && ended.data != data;
   if (changes.empty() && !other_data) {
-    return FinishedRun{
-        ended.step, can_go_on ? "give a larger max_steps or num_train_epochs" : train_on(output)};
+    const char* more = ended.step < total_steps ? "give a larger early_stopping_patience"
+                                                : "give a larger max_steps or num_train_epochs";
+    return FinishedRun{ended.step, can_go_on ? more : train_on(output)};
   }
   if (!checkpoint.empty() && is_same_directory(checkpoint, its_end) && total_steps > ended.step) {
     return std::nullopt;
@@ -160,13 +161,6 @@ Recipe with_lanes(Recipe recipe, int ranks) {
   recipe.data_parallel = layout_of(recipe, ranks).lanes;
   if (automatic) {
     recipe.options.set("data_parallel", std::to_string(recipe.data_parallel), "the ranks");
-  }
-  if (recipe.fused_update && recipe.data_parallel > 1) {
-    throw Error(ErrorKind::usage,
-                fmt::format("with update=fused no gradient is left that {} lanes (data_parallel) "
-                            "could add to",
-                            recipe.data_parallel),
-                "set update=after, or pipeline_stages to the number of ranks");
   }
   return recipe;
 }

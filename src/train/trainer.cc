@@ -88,6 +88,8 @@ class Trainer {
     claim_->keep();
     const std::optional<int64_t> resumed = first > 0 ? std::optional(first) : std::nullopt;
     const fs::path output = claim_->path();
+    // Of a run that this one replaces: its own would be mistaken for a continuation of them.
+    if (first == 0) remove_checkpoints_after(output, -1);
     const int64_t earlier_tokens = tokens_without_a_line(output / kLogName, first);
     log_.emplace(RunLog::Run{recipe_, console_, files_, tokenizer_, data_, *sampler_, schedule_,
                              plan_, *crew_},

@@ -8,7 +8,8 @@
 //   settings     added to those of TinyRun; they reach the shell as they are
 //   environment  variables, as a shell has them
 //   exit_code    of the program
-//   says         words of its one line, or of the hint below; where exit_code is 0, nothing is said
+//   says         words of its one line, or of the hint below; where exit_code is 0, there is no
+//   warning
 // out/ is afterwards as it was: not there, or what was in it.
 #include "tests/cli/expect_refused.h"
 #include "tests/support/paths.h"

@@ -65,6 +65,23 @@ TEST_F(EventLogTest, StepsDoNotFallBack) {
   EXPECT_THROW(log.write(EventKind::step, 4), Error);
 }
 
+// What a learner does as a step begins has the number of the steps before, as has the checkpoint.
+TEST_F(EventLogTest, ResumeDropsWhatALearnerWillDoAgain) {
+  {
+    EventLog log(path_);
+    log.write(EventKind::start, 0);
+    log.write("rotate", 2);
+    log.write(EventKind::step, 4);
+    log.write(EventKind::save, 4);
+    log.write("rotate", 4);
+  }
+  EventLog log(path_, 4);
+  log.write("rotate", 4);
+  std::string order;
+  for (const auto& event : events()) order += event["event"].get<std::string>() + " ";
+  EXPECT_EQ(order, "start rotate step save rotate ");
+}
+
 TEST_F(EventLogTest, ResumeDropsStepsDoneAgainAndTornLines) {
   {
     EventLog log(path_);

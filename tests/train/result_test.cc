@@ -83,6 +83,36 @@ TEST(SlowResult, ARunThatReplacesGoesOn) {
   EXPECT_TRUE(tiny.text("whole/model.safetensors") == tiny.text("out/model.safetensors"));
 }
 
+// A run that starts over leaves no checkpoint of the one that it replaces, for the next would go on
+// from it.
+TEST(SlowResult, ARunThatStartsOverForgetsEarlierCheckpoints) {
+  const TinyRun tiny("anew");
+  const std::string settings = "method=full lr_scheduler_type=constant warmup_steps=0 max_steps=4 ";
+  tiny.must_train("out", settings + "save_steps=2 save_total_limit=0");
+  EXPECT_TRUE(fs::exists(tiny.path("out/checkpoint-2")));
+  tiny.must_train("out", settings + "seed=3 overwrite=true");
+  EXPECT_FALSE(fs::exists(tiny.path("out/checkpoint-2")));
+  EXPECT_FALSE(fs::exists(tiny.path("out/checkpoint-4")));
+  const auto before = contents(tiny.path("out"));
+  const Outcome longer = run(tiny.train("out", settings + "seed=3 max_steps=6") + " 2>&1");
+  EXPECT_EQ(longer.exit_code, 2) << longer.out;
+  EXPECT_TRUE(says(longer, "no checkpoint-4 to continue from")) << longer.out;
+  EXPECT_UNCHANGED(tiny, before);
+}
+
+TEST(SlowResult, ARunThatLostPatienceSaysHowToGoOn) {
+  const TinyRun tiny("patience");
+  const std::string settings =
+      "method=full learning_rate=0.05 max_steps=40 eval_steps=1 early_stopping_patience=1 "
+      "save_steps=1 eval_data=" +
+      tiny.eval_data();
+  tiny.must_train("out", settings);
+  ASSERT_LT(tiny.events("out").back()["step"], 40);
+  const Outcome again = run(tiny.train("out", settings) + " 2>&1");
+  EXPECT_EQ(again.exit_code, 0) << again.out;
+  EXPECT_TRUE(says(again, "to continue, give a larger early_stopping_patience")) << again.out;
+}
+
 // Neither the step nor anything else of checkpoint.json is believed that was not saved so.
 TEST(SlowResult, CheckpointJsonIsUnderAChecksum) {
   const TinyRun tiny("manifest");

@@ -2,6 +2,7 @@
 // happened.
 
 #include <random>
+#include <set>
 
 #include "tests/support/small_disk.h"
 #include "tests/support/tiny_run.h"
@@ -198,9 +199,10 @@ TEST_P(SlowResume, AnInterruptSavesAndTheRunGoesOn) {
 }
 
 std::string method_name(const ::testing::TestParamInfo<const char*>& test) {
-  constexpr const char* kNames[] = {"full",        "lora",      "prompt",     "rotary", "mapped",
-                                    "states_8bit", "kept_8bit", "dora",       "saved",  "qgalore",
-                                    "galore_bf16", "int4",      "int4_paper", "pissa"};
+  constexpr const char* kNames[] = {"full",       "lora",        "prompt",      "rotary",
+                                    "mapped",     "states_8bit", "kept_8bit",   "dora",
+                                    "saved",      "qgalore",     "galore_bf16", "int4",
+                                    "int4_paper", "pissa",       "bf16_masters"};
   return kNames[test.index];
 }
 
@@ -229,7 +231,9 @@ INSTANTIATE_TEST_SUITE_P(SlowMethods, SlowResume,
                                            "int4_block=search int4_cold_steps=6 "
                                            "gradient_accumulation_steps=2",
                                            "method=lora lora_init=pissa lora_rank=4 storage=nf4 "
-                                           "lora_dropout=0.1"),
+                                           "lora_dropout=0.1",
+                                           "method=rotary master_dtype=bf16 storage=int8 "
+                                           "active_params=50% steps_per_rotation=3"),
                          method_name);
 
 TEST(SlowResumeRules, ARunGivenUpDoesNotComeBack) {
@@ -279,6 +283,20 @@ TEST(SlowResumeRules, AChangedRecipeIsNamedWhereTheResultDependsOnIt) {
                                line("lora_alpha", "auto", "3"));
   // Now it is the recipe of the newest checkpoint.
   EXPECT_EQ(said(changed), "");
+}
+
+// From there on subspaces are refreshed as the new settings say.
+TEST(SlowResumeRules, AChangedGapOfGaloreHolds) {
+  const TinyRun tiny("changed_gap");
+  const std::string settings =
+      "method=galore max_steps=12 save_steps=4 logging_steps=1 stagger_refreshes=false ";
+  tiny.must_train("out", settings + "projection_update_gap=6 projection_window=6 max_steps=4");
+  tiny.must_train("out", settings + "projection_update_gap=2 projection_window=1");
+  std::set<int64_t> refreshed;
+  for (const auto& event : tiny.events("out", "refresh"))
+    refreshed.insert(event["step"].get<int64_t>());
+  EXPECT_EQ(refreshed, (std::set<int64_t>{5, 7, 9, 11}));
+  EXPECT_EQ(tiny.losses("out").size(), 12u);
 }
 
 // Without being asked no run goes on over other data under the same name; asked, it says so.

@@ -116,16 +116,28 @@ TEST_P(SlowSignals, TheSecondInterruptEndsTheProcess) {
   // Where the first comes between two steps there is no second: then once more.
   for (int attempt = 0; attempt < 5 && ended == 130; ++attempt) {
     const std::string output = "out" + std::to_string(attempt);
-    Child child(tiny_.train(output, settings_ +
-                                        " max_steps=1000000 gradient_accumulation_steps=1000 "
-                                        "logging_steps=1 eval_steps=0"));
+    Child child(tiny_.train(
+        output, settings_ + " max_steps=1000000 gradient_accumulation_steps=4000 data_weights=10 "
+                            "logging_steps=1 eval_steps=0"));
     // Within a long step that is not the first: before that, one interrupt would do.
     ASSERT_TRUE(child.until([&] { return has_logged(tiny_, output, "step"); }));
     child.signal(SIGINT);
     pause();
+    std::this_thread::sleep_for(std::chrono::milliseconds(150));  // later than one request
     ended = child.stop(SIGINT);
   }
   EXPECT_EQ(ended, -SIGINT);
+}
+
+// GNU timeout sends one to the process and one to its group.
+TEST(SlowSignalsTwice, OneRequestThatComesTwiceIsOne) {
+  const TinyRun tiny("signals_timeout");
+  Child child(tiny.train("out", "method=full max_steps=1000000 logging_steps=1"));
+  ASSERT_TRUE(child.until([&] { return has_logged(tiny, "out", "step"); }));
+  for (int i = 0; i < 3; ++i) child.signal(SIGTERM);
+  EXPECT_EQ(child.wait(), 130);
+  EXPECT_TRUE(fs::exists(tiny.path(
+      "out/checkpoint-" + std::to_string(tiny.events("out").back()["step"].get<int64_t>()))));
 }
 
 // Not even for the data or the weights: of a large model they take minutes.

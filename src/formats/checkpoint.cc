@@ -114,6 +114,7 @@ JsonObject info_json(const CheckpointInfo& info, int64_t state_bytes, uint32_t s
   JsonObject object;
   object.add("format", kFormat).add("step", info.step).add("version", info.version);
   object.add("isa", info.isa).add("product", info.product).add("data", info.data);
+  if (!info.frozen.empty()) object.add("frozen", info.frozen);
   object.add("state_bytes", state_bytes).add("state_crc32c", state_crc32c);
   return object.add("masters", masters);
 }
@@ -172,8 +173,12 @@ Manifest read_manifest(const fs::path& checkpoint) {
   constexpr int64_t kMostCrc = std::numeric_limits<uint32_t>::max();
   Manifest manifest;
   manifest.info = {integer(fields, "step", 1, std::numeric_limits<uint32_t>::max()),
-                   fields.text("version"), fields.text("isa"), fields.text("product"),
-                   fields.text("data", "")};
+                   fields.text("version"),
+                   fields.text("isa"),
+                   fields.text("product"),
+                   fields.text("data", ""),
+                   0,
+                   fields.text("frozen", "")};
   if (const auto named = step_of(checkpoint); named && *named != manifest.info.step) {
     damaged(checkpoint, fmt::format("{} is that of step {}", kInfo, manifest.info.step));
   }

@@ -1,8 +1,14 @@
 #include "train/disk_plan.h"
 
-#include <algorithm>
+#include <fmt/format.h>
 
+#include <algorithm>
+#include <span>
+
+#include "base/crc32c.h"
+#include "base/text.h"
 #include "data/dataset.h"
+#include "model/weights.h"
 #include "session/evaluate.h"
 #include "train/export.h"
 #include "train/run_exports.h"
@@ -28,8 +34,9 @@ int64_t checkpoints_at_once(const Recipe& recipe, int64_t steps) {
   return std::min(saved, checked_add(recipe.save_total_limit, best ? 2 : 1));
 }
 
-int64_t largest_checkpoint(const Recipe& recipe, Session& session, int64_t total_steps) {
-  const CheckpointInfo info = checkpoint_info(recipe, session, 0, {});
+int64_t largest_checkpoint(const Recipe& recipe, const ModelFiles& files, Session& session,
+                           int64_t total_steps) {
+  const CheckpointInfo info = checkpoint_info(recipe, files, session, 0, {});
   const std::string recipe_yaml = recipe.to_yaml();
   const int64_t steps = std::min(total_steps, kPlannedSteps);
   int64_t largest = 0;
@@ -45,17 +52,41 @@ int64_t largest_checkpoint(const Recipe& recipe, Session& session, int64_t total
   return largest;
 }
 
+// Says of the weights that do not learn, which no checkpoint has, whether they are the same: by the
+// beginning and the end of each. Empty where all learn, or come from no file.
+std::string frozen_fingerprint(const ModelFiles& files, const Learner& learner) {
+  constexpr size_t kEdge = 4096;  // a page: a file of any size takes a moment
+  if (files.source == nullptr) return {};
+  Crc32c crc;
+  const auto add = [&](std::span<const uint8_t> bytes) {
+    crc.add(bytes.first(std::min(bytes.size(), kEdge)));
+    crc.add(bytes.last(std::min(bytes.size(), kEdge)));
+  };
+  int64_t count = 0;
+  for (const WeightSpec& weight : weights_of(files.config, StageSpec::whole(files.config))) {
+    const StoredTensor* stored = files.source->find(weight.name);
+    if (learner.changes(weight) || stored == nullptr) continue;
+    add(stored->bytes);
+    for (const std::span<const uint8_t> part : stored->extra_parts) add(part);
+    files.source->release(*stored);
+    ++count;
+  }
+  if (count == 0) return {};
+  return fmt::format("{}, crc32c {:08x}", counted(count, "frozen tensor"), crc.value());
+}
+
 }  // namespace
 
-CheckpointInfo checkpoint_info(const Recipe& recipe, Session& session, int64_t step,
-                               const std::string& data) {
+CheckpointInfo checkpoint_info(const Recipe& recipe, const ModelFiles& files, Session& session,
+                               int64_t step, const std::string& data) {
   const int64_t parts = std::max<int64_t>(1, std::ssize(recipe.data));
   return {step,
           JACKSCREW_VERSION,
           session.ops().level(),
           session.product().name(),
           data,
-          Dataset::longest_fingerprint(parts)};
+          Dataset::longest_fingerprint(parts),
+          frozen_fingerprint(files, session.learner())};
 }
 
 DiskPlan plan_disk(const Recipe& recipe, const ModelFiles& files, const Tokenizer& tokenizer,
@@ -68,7 +99,7 @@ DiskPlan plan_disk(const Recipe& recipe, const ModelFiles& files, const Tokenize
   disk.result = result_bytes(result, files, tokenizer, recipe_chat_format(recipe, tokenizer));
   disk.exports = export_bytes(recipe, files, result.weights());
   disk.masters = session->disk_ledger().peak;
-  disk.checkpoint = largest_checkpoint(recipe, *session, steps);
+  disk.checkpoint = largest_checkpoint(recipe, files, *session, steps);
   disk.checkpoints = checkpoints_at_once(recipe, steps);
   return disk;
 }

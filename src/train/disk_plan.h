@@ -11,8 +11,8 @@
 namespace jackscrew {
 
 // What a session's checkpoint records about the run; `data` as in CheckpointInfo.
-CheckpointInfo checkpoint_info(const Recipe& recipe, Session& session, int64_t step,
-                               const std::string& data);
+CheckpointInfo checkpoint_info(const Recipe& recipe, const ModelFiles& files, Session& session,
+                               int64_t step, const std::string& data);
 
 // Steps that are searched for the largest checkpoint: 200 rotations of the default length.
 inline constexpr int64_t kPlannedSteps = 10000;

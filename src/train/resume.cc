@@ -63,17 +63,26 @@ std::vector<std::string> resume_warnings(const fs::path& checkpoint, const Check
   const bool other_data = std::ranges::any_of(changes, [](const OptionChange& change) {
     return change.name == "data" || change.name == "max_samples";
   });
-  if (!then.data.empty() && then.data != now.data && !other_data) {
-    const std::string what =
-        fmt::format("the data have changed since {} was written: {} now, {} then",
-                    checkpoint.string(), now.data, then.data);
+  // What has another content under the same name goes unnoticed, unless asked for.
+  const auto refuse_unless_named = [&](ErrorKind kind, const std::string& what,
+                                       const std::string& before, const std::string& after) {
+    const std::string changed = fmt::format("the {} changed since {} was written: {} now, {} then",
+                                            what, checkpoint.string(), after, before);
     if (options.text("resume") == "auto") {
-      throw Error(ErrorKind::data, what,
-                  fmt::format("restore the data, start over with overwrite=true, or continue with "
-                              "the new data: resume={}",
+      throw Error(kind, changed,
+                  fmt::format("restore the old, start over with overwrite=true, or continue with "
+                              "the new: resume={}",
                               checkpoint.string()));
     }
-    warnings.push_back(what + "; continuing with the new data");
+    warnings.push_back(changed + "; continuing with the new");
+  };
+  if (!then.data.empty() && then.data != now.data && !other_data) {
+    refuse_unless_named(ErrorKind::data, "data have", then.data, now.data);
+  }
+  const bool other_model = std::ranges::any_of(
+      changes, [](const OptionChange& change) { return change.name == "model"; });
+  if (!then.frozen.empty() && then.frozen != now.frozen && !other_model) {
+    refuse_unless_named(ErrorKind::model, "model has", then.frozen, now.frozen);
   }
   return warnings;
 }

@@ -26,8 +26,8 @@ std::vector<OptionChange> changed_options(const fs::path& directory, const Optio
 
 // A line for each difference between the run that wrote the checkpoint and this one that changes
 // the result: program and machine, data, options. Throws Error(model) or Error(usage) where the
-// checkpoint does not say, and Error(data) where data files have changed under the same names and
-// the recipe does not name this checkpoint.
+// checkpoint does not say, and, unless the recipe names this checkpoint, Error(data) where data
+// files have changed under the same names, Error(model) where weights that do not learn have.
 std::vector<std::string> resume_warnings(const fs::path& checkpoint, const CheckpointInfo& now,
                                          const OptionSet& options);
 

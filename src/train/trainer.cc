@@ -199,7 +199,8 @@ class Trainer {
 
   // What a checkpoint written by this run records about it.
   CheckpointInfo checkpoint_info(int64_t step) {
-    return jackscrew::checkpoint_info(recipe_, crew_->session(), step, data_.train.fingerprint());
+    return jackscrew::checkpoint_info(recipe_, files_, crew_->session(), step,
+                                      data_.train.fingerprint());
   }
 
   StateSource states() {

@@ -299,6 +299,24 @@ TEST(SlowResumeRules, AChangedGapOfGaloreHolds) {
   EXPECT_EQ(tiny.losses("out").size(), 12u);
 }
 
+// An adapter that learned half of its steps beside other weights fits neither.
+TEST(SlowResumeRules, AChangedModelIsNoSilentMatter) {
+  const TinyRun tiny("changed_model");
+  tiny.must_train("base", "method=full max_steps=1");
+  const std::string settings = "init=pretrained model=" + tiny.path("base").string() +
+                               " method=lora max_steps=4 save_steps=2 ";
+  tiny.must_train("out", settings + "max_steps=2");
+  tiny.must_train("base", "method=full max_steps=1 seed=2 overwrite=true");
+  const Outcome refused = run(tiny.train("out", settings) + kErrorsOnly);
+  EXPECT_EQ(refused.exit_code, 5) << refused.out;
+  EXPECT_NE(refused.out.find("the model has changed since"), std::string::npos) << refused.out;
+  const fs::path checkpoint = tiny.path("out/checkpoint-2");
+  const Outcome asked =
+      run(tiny.train("out", settings + "resume=" + checkpoint.string()) + kErrorsOnly);
+  EXPECT_EQ(asked.exit_code, 0) << asked.out;
+  EXPECT_NE(asked.out.find("the model has changed since"), std::string::npos) << asked.out;
+}
+
 // Without being asked no run goes on over other data under the same name; asked, it says so.
 TEST(SlowResumeRules, ChangedDataIsNoSilentMatter) {
   const TinyRun tiny("changed_data");

@@ -153,9 +153,12 @@ class FusedLearner : public Learner {
     learner_->enter_rehearsal_case(context, rehearsal_case);
   }
   void visit(const StateVisitor& visitor) const override {
+    // The state of the model first: a learner may have one for each weight, and those of pipeline
+    // stages, one behind the other, are to be the model's.
+    if (!previous_global_norm_.empty()) {
+      visitor({"fused.grad_norm", StateRole::schedule, previous_global_norm_.view(), true});
+    }
     learner_->visit(visitor);
-    if (previous_global_norm_.empty()) return;
-    visitor({"fused.grad_norm", StateRole::schedule, previous_global_norm_.view(), true});
   }
   void restored(Context& context) override { learner_->restored(context); }
   LearnerNotes notes() const override { return learner_->notes(); }

@@ -87,7 +87,7 @@ TEST(SlowCrew, StagesUpdateWithinBackward) {
   for (const char* method : {"method=full", "method=qgalore galore_rank=8", "method=lora"}) {
     const auto settings = [&](const std::string& output, const std::string& more) {
       return tiny.settings("output_dir=" + tiny.path(output).string() +
-                           " overwrite=true max_steps=5 report_samples=0 update=fused "
+                           " overwrite=true max_steps=5 save_steps=5 report_samples=0 update=fused "
                            "max_grad_norm_of=weight gradient_accumulation_steps=3 " +
                            std::string(method) + " " + more);
     };
@@ -97,6 +97,8 @@ TEST(SlowCrew, StagesUpdateWithinBackward) {
                                    ? "/model.safetensors"
                                    : "/adapter_model.safetensors";
     EXPECT_TRUE(tiny.text("one" + result) == tiny.text("many" + result)) << method;
+    const std::string state = "/checkpoint-5/state.safetensors";
+    EXPECT_TRUE(tiny.text("one" + state) == tiny.text("many" + state)) << method;
     EXPECT_EQ(tiny.losses("one"), tiny.losses("many")) << method;
     for (const std::string output : {"one", "many"}) fs::remove_all(tiny.path(output));
   }

@@ -77,6 +77,12 @@ TEST(RankFit, FitsRanksToABudget) {
   ASSERT_TRUE(fixed);
   EXPECT_EQ(fixed->plan.layout.stages, 2);
   EXPECT_FALSE(fit(2, {"device_memory=10MiB"}));
+  // With an update in backward no gradient is left that lanes could add to.
+  const Recipe fused = recipe({"device_memory=64GiB", "update=fused", "max_grad_norm_of=weight"});
+  const auto stages = fastest_fit(fused, files, 2);
+  ASSERT_TRUE(stages);
+  EXPECT_EQ(stages->plan.layout.stages, 2);
+  EXPECT_EQ(stages->plan.layout.lanes, 1);
   EXPECT_THROW(fit(3, {"device_memory=64GiB", "pipeline_stages=2"}), Error);
 }
 

@@ -45,6 +45,64 @@ void require_file(const fs::path& path, mode_t mode) {
               S_ISDIR(mode) ? "" : "write its contents to a file, and give that");
 }
 
+void sync_parent(const fs::path& path) {
+  sync_directory(path.has_parent_path() ? path.parent_path() : fs::path("."));
+}
+
+[[noreturn]] void another_run_writes(const fs::path& path, const char* instead) {
+  throw Error(ErrorKind::generic, fmt::format("another run is writing to {}", path.string()),
+              fmt::format("wait for it, stop it, or choose another {}", instead));
+}
+
+// Whether another process holds a lock of it; if not, this one does, where the file system has
+// locks.
+bool is_held_by_another(int descriptor) {
+  return ::flock(descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+}
+
+bool is_at(int descriptor, const fs::path& path) {
+  struct stat opened {
+  }, there{};
+  return ::fstat(descriptor, &opened) == 0 && ::lstat(path.c_str(), &there) == 0 &&
+         opened.st_dev == there.st_dev && opened.st_ino == there.st_ino;
+}
+
+void remove_contents(const fs::path& directory) {
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(directory, error)) {
+    fs::remove_all(entry.path(), error);
+    if (error) break;
+  }
+  if (!error) return;
+  errno = error.value();
+  fail_system(ErrorKind::generic, "empty", directory);
+}
+
+// Gives `made` the name `final_path`. What stood there is at `made` afterwards, or gone.
+void put_in_place(const fs::path& made, const fs::path& final_path) {
+  if (::renameat2(AT_FDCWD, made.c_str(), AT_FDCWD, final_path.c_str(), RENAME_EXCHANGE) == 0) {
+    return;
+  }
+  if (errno == ENOENT) {  // nothing stood there
+    if (::rename(made.c_str(), final_path.c_str()) == 0) return;
+    fail_system(ErrorKind::generic, "rename to", final_path);
+  }
+  // Not every file system can exchange two names.
+  const fs::path replaced = made.string() + ".old";
+  std::error_code ignored;
+  fs::remove_all(replaced, ignored);
+  if (::rename(final_path.c_str(), replaced.c_str()) != 0) {
+    fail_system(ErrorKind::generic, "move away", final_path);
+  }
+  if (::rename(made.c_str(), final_path.c_str()) != 0) {
+    const int code = errno;
+    static_cast<void>(::rename(replaced.c_str(), final_path.c_str()));
+    errno = code;
+    fail_system(ErrorKind::generic, "rename to", final_path);
+  }
+  fs::remove_all(replaced, ignored);
+}
+
 // An open file descriptor, closed on scope exit.
 struct Descriptor {
   int fd;
@@ -154,7 +212,7 @@ void sync_directory(const fs::path& path) {
 }
 
 void write_text_atomic(const fs::path& path, std::string_view text) {
-  const fs::path temporary = path.string() + ".part";
+  const fs::path temporary = path.string() + kTemporarySuffix;
   try {
     FileWriter writer(temporary);
     writer.write(text);
@@ -166,16 +224,15 @@ void write_text_atomic(const fs::path& path, std::string_view text) {
     ::unlink(temporary.c_str());
     throw;
   }
-  sync_directory(path.has_parent_path() ? path.parent_path() : fs::path("."));
+  sync_parent(path);
 }
 
 DirectoryLock::DirectoryLock(const fs::path& directory)
     : descriptor_(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
   if (descriptor_ < 0) fail_system(ErrorKind::generic, "open", directory);
-  if (::flock(descriptor_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
+  if (!is_held_by_another(descriptor_)) return;
   ::close(descriptor_);
-  throw Error(ErrorKind::generic, fmt::format("another run is writing to {}", directory.string()),
-              "wait for it, stop it, or choose another directory");
+  another_run_writes(directory, "directory");
 }
 
 DirectoryLock::~DirectoryLock() {
@@ -190,33 +247,63 @@ DirectoryLock& DirectoryLock::operator=(DirectoryLock&& other) noexcept {
   return *this;
 }
 
-AtomicDirectory::AtomicDirectory(const fs::path& final_path)
-    : final_(final_path), temporary_(final_path.string() + ".part") {
-  std::error_code error;
-  fs::remove_all(temporary_, error);
-  make_directories(temporary_);
-}
-
-AtomicDirectory::~AtomicDirectory() {
-  std::error_code ignored;
-  if (!committed_) fs::remove_all(temporary_, ignored);
-}
-
-void AtomicDirectory::commit() {
-  sync_directory(temporary_);
-  const fs::path replaced = final_.string() + ".old";
-  std::error_code ignored;
-  fs::remove_all(replaced, ignored);
-  const bool existed = fs::exists(final_);
-  if (existed && ::rename(final_.c_str(), replaced.c_str()) != 0) {
-    fail_system(ErrorKind::generic, "move away", final_);
+TemporaryClaim::TemporaryClaim(fs::path temporary, const fs::path& final_path, Kind kind)
+    : path_(std::move(temporary)), descriptor_(-1) {
+  const bool is_file = kind == Kind::file;
+  const int flags = is_file ? O_RDWR | O_CREAT | O_NONBLOCK : O_RDONLY | O_DIRECTORY;
+  // Its holder may give it its final name between our open and our lock: then there is none here.
+  do {
+    if (descriptor_ >= 0) ::close(descriptor_);
+    if (!is_file) make_directories(path_);
+    descriptor_ = ::open(path_.c_str(), flags | O_NOFOLLOW | O_CLOEXEC, 0666);
+    if (descriptor_ < 0) fail_system(ErrorKind::generic, "create", path_);
+    if (is_held_by_another(descriptor_)) {
+      ::close(descriptor_);
+      another_run_writes(final_path, "output");
+    }
+  } while (!is_at(descriptor_, path_));
+  try {
+    if (!is_file) remove_contents(path_);
+  } catch (const Error&) {
+    ::close(descriptor_);
+    throw;
   }
-  if (::rename(temporary_.c_str(), final_.c_str()) != 0) {
+}
+
+TemporaryClaim::~TemporaryClaim() {
+  std::error_code ignored;
+  if (!released_) fs::remove_all(path_, ignored);
+  ::close(descriptor_);
+}
+
+AtomicFile::AtomicFile(const fs::path& final_path)
+    : final_(final_path),
+      temporary_(final_path.string() + kTemporarySuffix, final_path, TemporaryClaim::Kind::file) {}
+
+void AtomicFile::commit() {
+  if (::rename(path().c_str(), final_.c_str()) != 0) {
     fail_system(ErrorKind::generic, "rename to", final_);
   }
-  sync_directory(final_.has_parent_path() ? final_.parent_path() : fs::path("."));
-  fs::remove_all(replaced, ignored);
-  committed_ = true;
+  temporary_.release();
+  sync_parent(final_);
+}
+
+AtomicDirectory::AtomicDirectory(const fs::path& final_path, const char* suffix)
+    : final_(final_path),
+      temporary_(final_path.string() + suffix, final_path, TemporaryClaim::Kind::directory) {}
+
+void AtomicDirectory::commit() {
+  sync_directory(path());
+  // What is replaced gets the temporary name until it is removed, and nobody else may take it.
+  const Descriptor replaced{::open(final_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)};
+  if (replaced.fd >= 0) static_cast<void>(is_held_by_another(replaced.fd));
+  put_in_place(path(), final_);
+  temporary_.release();
+  if (replaced.fd >= 0) {
+    std::error_code ignored;
+    fs::remove_all(path(), ignored);
+  }
+  sync_parent(final_);
 }
 
 }  // namespace jackscrew

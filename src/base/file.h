@@ -87,23 +87,61 @@ class DirectoryLock {
   int descriptor_ = -1;
 };
 
+// Ends the names of what is being written. Nobody else would choose it, so what a killed process
+// left under such a name may be replaced.
+inline constexpr const char* kTemporarySuffix = ".jackscrew-part";
+
+// A file or directory under a temporary name, held by this process as DirectoryLock holds one.
+class TemporaryClaim {
+ public:
+  enum class Kind { file, directory };
+  // Makes an empty one at `temporary`, replacing what a killed process left. Throws Error(generic)
+  // where another process holds it, naming `final_path`, or where the system refuses.
+  TemporaryClaim(fs::path temporary, const fs::path& final_path, Kind kind);
+  // Removes what is at the temporary name, unless it was released.
+  ~TemporaryClaim();
+  TemporaryClaim(const TemporaryClaim&) = delete;
+  TemporaryClaim& operator=(const TemporaryClaim&) = delete;
+
+  const fs::path& path() const { return path_; }
+  // What was made has its final name: nothing is left to be removed.
+  void release() { released_ = true; }
+
+ private:
+  fs::path path_;
+  int descriptor_;
+  bool released_ = false;
+};
+
+// A file written beside its final place and renamed into it by commit(). Without commit() the
+// partial file is removed.
+class AtomicFile {
+ public:
+  explicit AtomicFile(const fs::path& final_path);
+
+  const fs::path& path() const { return temporary_.path(); }
+  // Replaces a file at the final path.
+  void commit();
+
+ private:
+  fs::path final_;
+  TemporaryClaim temporary_;
+};
+
 // A directory written beside its final place and renamed into it by commit(). Without commit() the
 // partial directory is removed.
 class AtomicDirectory {
  public:
-  explicit AtomicDirectory(const fs::path& final_path);
-  ~AtomicDirectory();
-  AtomicDirectory(const AtomicDirectory&) = delete;
-  AtomicDirectory& operator=(const AtomicDirectory&) = delete;
+  // `suffix` makes the temporary name; in a directory that belongs to a run any will do.
+  explicit AtomicDirectory(const fs::path& final_path, const char* suffix = kTemporarySuffix);
 
-  const fs::path& path() const { return temporary_; }
+  const fs::path& path() const { return temporary_.path(); }
   // Replaces whatever stands at the final path.
   void commit();
 
  private:
   fs::path final_;
-  fs::path temporary_;
-  bool committed_ = false;
+  TemporaryClaim temporary_;
 };
 
 }  // namespace jackscrew

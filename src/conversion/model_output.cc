@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "formats/gguf.h"
 #include "formats/hf_config.h"
 #include "formats/peft.h"
 #include "text/tokenizer/tokenizer_files.h"
@@ -46,13 +47,32 @@ ModelFormat format_of(const Recipe& recipe, const fs::path& target) {
   return file ? ModelFormat::gguf : ModelFormat::hf;
 }
 
+// Whether an entry of a model's directory is a part of a model.
+bool belongs_to_model(const fs::directory_entry& entry) {
+  const fs::path name = entry.path().filename();
+  if (name != fs::path(kToolTemplateFile).parent_path()) {
+    return is_result_file(name.string()) && !entry.is_directory();
+  }
+  if (!entry.is_directory()) return false;
+  return std::ranges::all_of(fs::directory_iterator(entry), [](const auto& inner) {
+    return inner.path().extension() == ".jinja" && !inner.is_directory();
+  });
+}
+
 // The name of an entry that is no part of a model; empty if there is none.
 std::string foreign_entry(const fs::path& directory) {
   for (const auto& entry : fs::directory_iterator(directory)) {
-    const std::string name = entry.path().filename().string();
-    if (!is_result_file(name) && name != fs::path(kToolTemplateFile).parent_path()) return name;
+    if (!belongs_to_model(entry)) return entry.path().filename().string();
   }
   return {};
+}
+
+// What is at a path, where something else is to be written.
+const char* kind_of(const fs::file_status& status) {
+  if (fs::is_directory(status)) return "a directory";
+  if (fs::is_regular_file(status)) return "a file";
+  if (fs::is_symlink(status)) return "a symbolic link";
+  return "no ordinary file";
 }
 
 }  // namespace
@@ -68,16 +88,31 @@ bool is_result_file(const std::string& name) {
          (name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json"));
 }
 
-ModelOutput::ModelOutput(const Recipe& recipe, const std::string& command)
-    : target_(target_of(recipe, command)), format_(format_of(recipe, target_)) {
-  check(recipe);
+void remove_model(const fs::path& path) {
+  if (!fs::is_directory(fs::symlink_status(path))) {
+    fs::remove(path);
+    return;
+  }
+  std::vector<fs::path> parts;
+  for (const auto& entry : fs::directory_iterator(path)) {
+    if (belongs_to_model(entry)) parts.push_back(entry.path());
+  }
+  for (const fs::path& part : parts) fs::remove_all(part);
+  if (fs::is_empty(path)) fs::remove(path);
 }
 
-void ModelOutput::check(const Recipe& recipe) const {
+ModelOutput::ModelOutput(const Recipe& recipe, const std::string& command)
+    : target_(target_of(recipe, command)),
+      format_(format_of(recipe, target_)),
+      sources_(recipe.adapters),
+      overwrite_(recipe.overwrite) {
+  sources_.push_back(recipe.model);
+  check();
+}
+
+void ModelOutput::check() const {
   const std::string name = target_.string();
-  std::vector<std::string> sources = recipe.adapters;
-  sources.push_back(recipe.model);
-  for (const std::string& source : sources) {
+  for (const std::string& source : sources_) {
     if (!is_same_file(target_, source)) continue;
     throw Error(ErrorKind::usage, fmt::format("{} is what is read, and would be replaced", name),
                 "give another output");
@@ -89,32 +124,25 @@ void ModelOutput::check(const Recipe& recipe) const {
   const bool wants_directory = format_ == ModelFormat::hf;
   if (is_directory != wants_directory || (!is_directory && !fs::is_regular_file(status))) {
     throw Error(ErrorKind::usage,
-                fmt::format("{} is {}, where a {} is to be written", name,
-                            is_directory ? "a directory" : "no directory",
+                fmt::format("{} is {}, where a {} is to be written", name, kind_of(status),
                             wants_directory ? "directory" : "GGUF file"),
                 "give another output");
   }
   if (is_directory && fs::is_empty(target_)) return;
-  if (!recipe.overwrite) {
-    throw Error(ErrorKind::usage, fmt::format("{} exists already", name),
-                "give another output, or overwrite=true to replace it");
-  }
-  if (!is_directory) return;
-  if (const std::string foreign = foreign_entry(target_); !foreign.empty()) {
+  const std::string foreign = is_directory ? foreign_entry(target_) : std::string();
+  if (!foreign.empty()) {
     throw Error(
         ErrorKind::usage,
         fmt::format("{} holds {}, which is no part of a model and would be lost", name, foreign),
         "give another output, or move it away");
   }
-}
-
-ModelOutput::~ModelOutput() {
-  std::error_code ignored;
-  if (format_ == ModelFormat::gguf && !committed_) fs::remove(path(), ignored);
-}
-
-fs::path ModelOutput::path() const {
-  return directory_ ? directory_->path() : fs::path(target_.string() + ".part");
+  if (!is_directory && !is_gguf_file(target_) && !fs::is_empty(target_)) {
+    throw Error(ErrorKind::usage, fmt::format("{} is no GGUF file, and would be lost", name),
+                "give another output, or move it away");
+  }
+  if (overwrite_) return;
+  throw Error(ErrorKind::usage, fmt::format("{} exists already", name),
+              "give another output, or overwrite=true to replace it");
 }
 
 void ModelOutput::require_space(int64_t bytes) const {
@@ -132,11 +160,16 @@ void ModelOutput::require_space(int64_t bytes) const {
 
 void ModelOutput::begin(int64_t bytes) {
   require_space(bytes);
-  if (format_ == ModelFormat::hf) directory_.emplace(target_);
+  if (format_ == ModelFormat::hf) {
+    directory_.emplace(target_);
+  } else {
+    file_.emplace(target_);
+  }
+  check();  // another process may just have finished there
 }
 
 int64_t ModelOutput::written_bytes() const {
-  if (!directory_) return static_cast<int64_t>(fs::file_size(path()));
+  if (file_) return static_cast<int64_t>(fs::file_size(path()));
   int64_t bytes = 0;
   for (const auto& entry : fs::recursive_directory_iterator(path())) {
     if (entry.is_regular_file()) bytes += static_cast<int64_t>(entry.file_size());
@@ -145,18 +178,8 @@ int64_t ModelOutput::written_bytes() const {
 }
 
 void ModelOutput::commit() {
-  if (directory_) {
-    directory_->commit();
-  } else {
-    std::error_code error;
-    fs::rename(path(), target_, error);
-    if (error) {
-      fail(ErrorKind::generic, "cannot rename {} to {}: {}", path().string(), target_.string(),
-           error.message());
-    }
-    sync_directory(target_.has_parent_path() ? target_.parent_path() : fs::path("."));
-  }
-  committed_ = true;
+  check();
+  directory_ ? directory_->commit() : file_->commit();
 }
 
 }  // namespace jackscrew

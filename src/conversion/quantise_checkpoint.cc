@@ -26,7 +26,9 @@ std::string part_name(const char* what, int64_t part) {
 
 // Whether it has the name of a file that is made here, finished or temporary.
 bool is_own(const std::string& name) {
-  return name.starts_with(kProgress) || name.starts_with("block-") || name.starts_with("stream-");
+  const bool is_part = name.starts_with("block-") || name.starts_with("stream-");
+  return name == kProgress || name == std::string(kProgress) + kTemporarySuffix ||
+         (is_part && name.ends_with(".safetensors"));
 }
 
 std::string shown(const QuantisationSettings& settings, const std::string& name) {

@@ -26,6 +26,7 @@ constexpr const char* kDirectoryPrefix = "checkpoint-";
 constexpr const char* kState = "state.safetensors";
 constexpr const char* kInfo = "checkpoint.json";
 constexpr const char* kMasters = "masters";
+constexpr const char* kUnfinished = ".part";  // ends the name of a checkpoint being written
 
 // The number in "checkpoint-<step>".
 std::optional<int64_t> step_of(const fs::path& path) {
@@ -251,7 +252,7 @@ fs::path checkpoint_path(const fs::path& output_dir, int64_t step) {
 fs::path write_checkpoint(const fs::path& output_dir, const CheckpointInfo& info,
                           const std::string& recipe_yaml, const StateSource& states, Ops& ops) {
   fs::path path = checkpoint_path(output_dir, info.step);
-  AtomicDirectory directory(path);
+  AtomicDirectory directory(path, kUnfinished);
   std::vector<SafetensorsSpec> specs = saved_specs(states);
   const int64_t state_bytes = safetensors_bytes(specs);
   const fs::path state_path = directory.path() / kState;
@@ -369,9 +370,9 @@ void remove_unfinished_checkpoints(const fs::path& output_dir) {
   std::vector<fs::path> unfinished;
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(output_dir, ignored)) {
-    const fs::path extension = entry.path().extension();
-    const bool beside = extension == ".part" || extension == ".old";
-    if (beside && step_of(entry.path().stem())) unfinished.push_back(entry.path());
+    fs::path name = entry.path().filename();
+    if (name.extension() == ".old") name = name.stem();  // moved away by AtomicDirectory
+    if (name.extension() == kUnfinished && step_of(name.stem())) unfinished.push_back(entry.path());
   }
   for (const fs::path& path : unfinished) fs::remove_all(path, ignored);
 }

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <limits>
 #include <utility>
@@ -173,6 +174,12 @@ class GgufFile::Cursor {
   const std::string& where_;
   uint64_t position_ = 0;
 };
+
+bool is_gguf_file(const fs::path& path) {
+  std::array<char, 4> begin{};
+  std::ifstream(path, std::ios::binary).read(begin.data(), begin.size());
+  return std::string_view(begin.data(), begin.size()) == "GGUF";
+}
 
 GgufFile::GgufFile(const fs::path& path) : file_(path), where_(path.string()) {
   Cursor cursor(file_.bytes(), where_);

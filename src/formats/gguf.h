@@ -49,6 +49,9 @@ struct GgufTensor {
   std::span<const uint8_t> bytes;  // in the file's map; empty when the format is not supported
 };
 
+// Whether a file begins as GGUF files do.
+bool is_gguf_file(const fs::path& path);
+
 // One mapped file. Construction walks all of it except the tensors' bytes and checks every count,
 // length and offset against the file's size; damage is Error(model) naming the file and what is
 // wrong.

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -147,13 +148,21 @@ class FileTest : public ::testing::Test {
     fs::create_directories(directory_);
   }
   ~FileTest() override { fs::remove_all(directory_); }
+  std::vector<std::string> names() const {
+    std::vector<std::string> out;
+    for (const auto& entry : fs::directory_iterator(directory_)) {
+      out.push_back(entry.path().filename().string());
+    }
+    std::sort(out.begin(), out.end());
+    return out;
+  }
   fs::path directory_;
 };
 
 TEST_F(FileTest, MapsAndNamesWhatIsMissing) {
   write_text_atomic(directory_ / "a", "hello");
   EXPECT_EQ(read_text(directory_ / "a"), "hello");
-  EXPECT_FALSE(fs::exists(directory_ / "a.part"));
+  EXPECT_EQ(names(), std::vector<std::string>{"a"});
   expect_message(ErrorKind::model, "b: No such file",
                  [&] { MappedFile missing(directory_ / "b"); });
 }
@@ -163,15 +172,62 @@ TEST_F(FileTest, DirectoryAppearsWholeOrNotAtAll) {
     AtomicDirectory abandoned(directory_ / "out");
     write_text_atomic(abandoned.path() / "x", "1");
   }
-  EXPECT_FALSE(fs::exists(directory_ / "out"));
-  EXPECT_FALSE(fs::exists(directory_ / "out.part"));
+  EXPECT_TRUE(names().empty());
   for (const char* text : {"1", "2"}) {
     AtomicDirectory out(directory_ / "out");
     write_text_atomic(out.path() / "x", text);
     out.commit();
     EXPECT_EQ(read_text(directory_ / "out" / "x"), text);
   }
-  EXPECT_FALSE(fs::exists(directory_ / "out.old"));
+  EXPECT_EQ(names(), std::vector<std::string>{"out"});
+}
+
+TEST_F(FileTest, WhatOthersHaveBesideItStays) {
+  for (const char* name : {"out.part", "out.old"}) {
+    fs::create_directories(directory_ / name);
+    write_text_atomic(directory_ / name / "notes", "mine");
+  }
+  write_text_atomic(directory_ / "out.gguf.part", "mine");
+  for (int i = 0; i < 2; ++i) {
+    AtomicDirectory directory(directory_ / "out");
+    AtomicFile file(directory_ / "out.gguf");
+    write_text_atomic(directory.path() / "x", "1");
+    directory.commit();
+    file.commit();
+  }
+  EXPECT_EQ(names(),
+            (std::vector<std::string>{"out", "out.gguf", "out.gguf.part", "out.old", "out.part"}));
+  for (const char* name : {"out.part/notes", "out.old/notes", "out.gguf.part"}) {
+    EXPECT_EQ(read_text(directory_ / name), "mine");
+  }
+}
+
+TEST_F(FileTest, WhatAKilledProcessLeftIsReplaced) {
+  fs::create_directories(directory_ / "out.jackscrew-part" / "below");
+  write_text_atomic(directory_ / "out.gguf.jackscrew-part", "half");
+  {
+    AtomicDirectory directory(directory_ / "out");
+    EXPECT_TRUE(fs::is_empty(directory.path()));
+    AtomicFile file(directory_ / "out.gguf");
+    write_text_atomic(directory.path() / "x", "1");
+    FileWriter(file.path()).close();
+    directory.commit();
+    file.commit();
+  }
+  EXPECT_EQ(names(), (std::vector<std::string>{"out", "out.gguf"}));
+  EXPECT_TRUE(fs::is_empty(directory_ / "out.gguf"));
+}
+
+TEST_F(FileTest, OnlyOneWritesToAnOutput) {
+  const AtomicDirectory directory(directory_ / "out");
+  const AtomicFile file(directory_ / "out.gguf");
+  write_text_atomic(directory.path() / "x", "1");
+  expect_message(ErrorKind::generic, "another run is writing to",
+                 [&] { AtomicDirectory again(directory_ / "out"); });
+  expect_message(ErrorKind::generic, "another run is writing to",
+                 [&] { AtomicFile again(directory_ / "out.gguf"); });
+  EXPECT_EQ(read_text(directory.path() / "x"), "1");
+  EXPECT_TRUE(fs::exists(file.path()));
 }
 
 TEST_F(FileTest, FullDiskIsAnError) {

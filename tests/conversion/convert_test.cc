@@ -201,7 +201,7 @@ TEST_F(SlowConversion, AMergeThatLosesTooMuchLeavesNothing) {
   expect_refusal(merge + "max_merge_loss=0 output=" + path("m.gguf"), 1,
                  {"more than max_merge_loss", "storage=f32"});
   EXPECT_FALSE(fs::exists(path("m.gguf")));
-  EXPECT_FALSE(fs::exists(path("m.gguf.part")));
+  EXPECT_FALSE(fs::exists(path("m.gguf.jackscrew-part")));
   answer(merge + "max_merge_loss=5 output=" + path("m.gguf"));
   EXPECT_TRUE(fs::exists(path("m.gguf")));
 }
@@ -228,9 +228,9 @@ TEST_F(SlowConversion, ReplacesOnlyModelsAndOnlyWhenAsked) {
   expect_refusal(exported + path("x") + " overwrite=true", 2, {"holds notes.txt", "would be lost"});
   EXPECT_TRUE(fs::exists(path("x") + "/notes.txt"));
   expect_refusal(exported + path("base") + "/", 2, {"is what is read"});
-  expect_refusal(exported + path("train.jsonl"), 2, {"is no directory"});
+  expect_refusal(exported + path("train.jsonl"), 2, {"is a file, where a directory"});
   expect_refusal(fmt::format("export model={} output={}", path("base"), path("x")), 2,
-                 {"exists already"});
+                 {"holds notes.txt"});
 }
 
 // What is in the file: tests/formats/gguf_adapter_test.cc; what llama.cpp makes of it:

@@ -53,7 +53,7 @@ class SlowQuantiseResume : public QuantiseRig, public ::testing::WithParamInterf
     const std::string notes = answer(quantise("q", more))["notes"].dump();
     EXPECT_EQ(contents(path("q")), contents(path(as)));
     EXPECT_FALSE(fs::exists(unfinished()));
-    EXPECT_FALSE(fs::exists(path("q") + ".part"));
+    EXPECT_FALSE(fs::exists(path("q") + ".jackscrew-part"));
     fs::remove_all(path("q"));
     return notes;
   }
@@ -105,7 +105,7 @@ TEST_P(SlowQuantiseResume, AnInterruptSaysHowToGoOn) {
   const std::string said = path("said");
   EXPECT_EQ(stop_behind(1, SIGINT, said), 130);
   EXPECT_FALSE(fs::exists(path("q")));
-  EXPECT_FALSE(fs::exists(path("q") + ".part"));
+  EXPECT_FALSE(fs::exists(path("q") + ".jackscrew-part"));
   const std::string text = read_text(said);
   for (const char* word :
        {"jackscrew: stopped after ", " of 6 blocks", "run the same command", "q.unfinished"}) {
@@ -119,7 +119,7 @@ TEST_P(SlowQuantiseResume, DoesNotBelieveWhatIsDamaged) {
   const auto files = contents(unfinished());
   EXPECT_GE(files.size(), 3u);
   for (const auto& [name, text] : files) {
-    if (name.ends_with(".part") || done() == 0) continue;
+    if (name.ends_with("-part") || done() == 0) continue;
     for (const size_t at : {text.size() / 2, text.size() - 9}) {
       SCOPED_TRACE(name);
       fs::remove_all(unfinished());

@@ -61,7 +61,7 @@ class Peft : public FormatsTest {
 
 TEST_F(Peft, RoundTrips) {
   write();
-  EXPECT_FALSE(fs::exists(directory_ / "adapter.part"));
+  EXPECT_FALSE(fs::exists(directory_ / "adapter.jackscrew-part"));
   const PeftAdapter read = read_peft_adapter(adapter());
   EXPECT_EQ(read.peft_type, "LORA");
   EXPECT_EQ(read.learner, "lora");

@@ -128,7 +128,7 @@ TEST_F(SlowFullDisk, AnExportIsWrittenLater) {
                             "run the same command again, or: jackscrew export model="}) {
     EXPECT_NE(refused.out.find(words), std::string::npos) << refused.out;
   }
-  EXPECT_FALSE(fs::exists(disk_ / "run/exports/model-f32.gguf.part"));
+  EXPECT_FALSE(fs::exists(disk_ / "run/exports/model-f32.gguf.jackscrew-part"));
   EXPECT_TRUE(tiny_.text("whole/model.safetensors") == tiny_.text("disk/run/model.safetensors"));
   make_room();
   tiny_.must_train("disk/run", settings);

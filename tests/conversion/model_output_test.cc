@@ -1,0 +1,128 @@
+// Where models are written: what is replaced there, and what never is.
+#include "conversion/model_output.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/cli/run_program.h"
+#include "tests/support/errors.h"
+#include "tests/support/golden.h"
+
+namespace jackscrew {
+namespace {
+
+class ModelOutputTest : public ::testing::Test {
+ protected:
+  std::string path(const std::string& name) const { return (directory_.path() / name).string(); }
+  std::string text(const std::string& name) const { return read_text(path(name)); }
+  ModelOutput output(const std::string& settings) const {
+    return ModelOutput(make_recipe({"model=" + golden_model("mha_untied"), settings}), "export");
+  }
+  ModelOutput replacing(const std::string& setting) const {
+    return ModelOutput(
+        make_recipe({"model=" + golden_model("mha_untied"), setting, "overwrite=true"}), "export");
+  }
+  void write_gguf(ModelOutput& output, const std::string& more) const {
+    output.begin(1);
+    FileWriter writer(output.path());
+    writer.write("GGUF" + more);
+    writer.close();
+  }
+  std::vector<std::string> names(const std::string& below = "") const {
+    std::vector<std::string> out;
+    for (const auto& entry : fs::directory_iterator(directory_.path() / below)) {
+      out.push_back(entry.path().filename().string());
+    }
+    std::sort(out.begin(), out.end());
+    return out;
+  }
+
+  const TemporaryDirectory directory_{"jackscrew_model_output"};
+};
+
+TEST_F(ModelOutputTest, RemovesNothingThatItDidNotMake) {
+  for (const char* name : {"y.gguf.part", "y.gguf.jackscrew-part", "y.gguf.old"}) {
+    directory_.file(name, "mine");
+  }
+  { const ModelOutput never_begun = output("output=" + path("y.gguf")); }
+  EXPECT_EQ(text("y.gguf.part") + text("y.gguf.jackscrew-part"), "minemine");
+  {
+    ModelOutput abandoned = output("output=" + path("y.gguf"));
+    write_gguf(abandoned, "1");
+  }
+  EXPECT_EQ(names(), (std::vector<std::string>{"y.gguf.old", "y.gguf.part"}));
+  ModelOutput written = output("output=" + path("y.gguf"));
+  write_gguf(written, "2");
+  written.commit();
+  EXPECT_EQ(names(), (std::vector<std::string>{"y.gguf", "y.gguf.old", "y.gguf.part"}));
+  EXPECT_EQ(text("y.gguf"), "GGUF2");
+}
+
+TEST_F(ModelOutputTest, ReplacesModelsAlone) {
+  directory_.file("mydata.jsonl", "{}");
+  directory_.file("m.gguf", "GGUF1");
+  directory_.file("empty.gguf", "");
+  fs::create_symlink(path("m.gguf"), path("link.gguf"));
+  const auto refused = [&](const std::string& setting, const char* part) {
+    expect_message(ErrorKind::usage, part, [&] {
+      ModelOutput(make_recipe({"model=" + golden_model("mha_untied"), "overwrite=true",
+                               "format=gguf", "output=" + setting}),
+                  "export");
+    });
+  };
+  refused(path("mydata.jsonl"), "mydata.jsonl is no GGUF file, and would be lost");
+  refused(path("link.gguf"), "link.gguf is a symbolic link, where a GGUF file is to be written");
+  refused("/dev/null", "/dev/null is no ordinary file, where a GGUF file is to be written");
+  expect_message(ErrorKind::usage, "exists already", [&] { output("output=" + path("m.gguf")); });
+  for (const char* name : {"m.gguf", "empty.gguf"}) {
+    ModelOutput replaced = replacing("output=" + path(name));
+    write_gguf(replaced, "2");
+    replaced.commit();
+    EXPECT_EQ(text(name), "GGUF2");
+  }
+}
+
+TEST_F(ModelOutputTest, FilesOfOthersStayInDirectories) {
+  const std::string setting = "output_dir=" + path("m");
+  fs::create_directories(path("m/additional_chat_templates"));
+  directory_.file("m/config.json", "{}");
+  directory_.file("m/additional_chat_templates/tool_use.jinja", "");
+  { const ModelOutput fine = replacing(setting); }
+  directory_.file("m/additional_chat_templates/notes.txt", "mine");
+  expect_message(ErrorKind::usage, "holds additional_chat_templates", [&] { replacing(setting); });
+  fs::remove(path("m/additional_chat_templates/notes.txt"));
+  directory_.file("m/notes.txt", "mine");
+  expect_message(ErrorKind::usage, "holds notes.txt", [&] { replacing(setting); });
+  remove_model(path("m"));
+  EXPECT_EQ(names("m"), std::vector<std::string>{"notes.txt"});
+  fs::remove(path("m/notes.txt"));
+  directory_.file("m/config.json", "{}");
+  remove_model(path("m"));
+  EXPECT_FALSE(fs::exists(path("m")));
+}
+
+TEST_F(ModelOutputTest, TwoAtATimeAreRefused) {
+  ModelOutput first = output("output=" + path("y.gguf"));
+  ModelOutput second = output("output=" + path("y.gguf"));
+  ModelOutput third = output("output=" + path("y.gguf"));
+  write_gguf(first, "1");
+  expect_message(ErrorKind::generic, "another run is writing to " + path("y.gguf"),
+                 [&] { second.begin(1); });
+  first.commit();
+  expect_message(ErrorKind::usage, "exists already", [&] { third.begin(1); });
+  EXPECT_EQ(text("y.gguf"), "GGUF1");
+}
+
+// What appears at the output's name while it is being made is not replaced.
+TEST_F(ModelOutputTest, LooksAgainAtTheEnd) {
+  ModelOutput output = replacing("output_dir=" + path("m"));
+  output.begin(1);
+  fs::create_directories(path("m"));
+  directory_.file("m/notes.txt", "mine");
+  expect_message(ErrorKind::usage, "holds notes.txt", [&] { output.commit(); });
+  EXPECT_EQ(text("m/notes.txt"), "mine");
+}
+
+}  // namespace
+}  // namespace jackscrew

@@ -9,8 +9,12 @@
 #include <vector>
 
 #include "base/checked.h"
+#include "conversion/model_output.h"
 #include "conversion/result_texts.h"
+#include "formats/gguf_mixtures.h"
 #include "formats/safetensors.h"
+#include "quant/format.h"
+#include "quant/row_encoders.h"
 #include "text/tokenizer/tokenizer_files.h"
 #include "train/output_dir.h"
 
@@ -36,6 +40,36 @@ void export_model(ResultSource& source, const ModelFiles& files, const Tokenizer
   writer.close();
 }
 
+bool is_storage(std::string_view name) {
+  const auto named = [&](const Format* format) { return format->name() == name; };
+  return std::ranges::any_of(all_formats(), named) || find_gguf_mixture(name) != nullptr ||
+         std::ranges::any_of(row_encoders(), named, &RowEncoder::format);
+}
+
+// Whether it is the name of a model that runs export: model.gguf, model-q8_0.gguf, model-nf4.
+bool is_export(const fs::path& path) {
+  const fs::path name = path.extension() == ".gguf" ? path.stem() : path.filename();
+  constexpr std::string_view kPrefix = "model-";
+  const std::string text = name.string();
+  return text == "model" ||
+         (text.starts_with(kPrefix) && is_storage(std::string_view(text).substr(kPrefix.size())));
+}
+
+// Removes the models that an earlier run has exported, and what it left half-written.
+void remove_exports(const fs::path& exports) {
+  std::vector<fs::path> models, unfinished;
+  std::error_code missing;
+  for (const auto& entry : fs::directory_iterator(exports, missing)) {
+    const fs::path& path = entry.path();
+    if (is_export(path)) models.push_back(path);
+    if (path.extension() == kTemporarySuffix && is_export(path.stem())) unfinished.push_back(path);
+  }
+  for (const fs::path& path : models) remove_model(path);
+  for (const fs::path& path : unfinished) fs::remove_all(path);
+  std::error_code not_empty;
+  fs::remove(exports, not_empty);
+}
+
 // Removes files that an earlier result has and this one does not: they would be read as part of
 // this one.
 void remove_others(const fs::path& result, const fs::path& from) {
@@ -50,7 +84,7 @@ void remove_others(const fs::path& result, const fs::path& from) {
     if (!fs::exists(result / name)) others.push_back(from / name);
   }
   for (const fs::path& path : others) fs::remove(path);
-  fs::remove_all(exports_directory(from));
+  remove_exports(exports_directory(from));
 }
 
 // Moves the files of a finished directory into place, the weights last: whoever sees them sees a

@@ -26,6 +26,12 @@ fs::path path_of(const RunExport& wanted, const fs::path& output_dir) {
          fmt::format("model{}{}", storage, wanted.gguf ? ".gguf" : "");
 }
 
+// Whether it is there already. In a directory may be files of others, and no model.
+bool is_written(const RunExport& wanted, const fs::path& output_dir) {
+  const fs::path path = path_of(wanted, output_dir);
+  return fs::exists(wanted.gguf ? path : path / "config.json");
+}
+
 // The settings with which merge or export would write it, including those of the run that concern
 // files.
 std::vector<Assignment> conversion_settings(const Recipe& recipe, const RunExport& wanted,
@@ -159,9 +165,8 @@ int64_t export_bytes(const Recipe& recipe, const ModelFiles& files,
 }
 
 bool lacks_exports(const Recipe& recipe, const fs::path& output_dir) {
-  return std::ranges::any_of(recipe.exports, [&](const RunExport& wanted) {
-    return !fs::exists(path_of(wanted, output_dir));
-  });
+  return std::ranges::any_of(
+      recipe.exports, [&](const RunExport& wanted) { return !is_written(wanted, output_dir); });
 }
 
 void write_exports(const Recipe& recipe, const ModelFiles& files, const fs::path& output_dir,
@@ -169,7 +174,7 @@ void write_exports(const Recipe& recipe, const ModelFiles& files, const fs::path
                    const std::function<void(const WrittenExport&)>& written) {
   const bool adapter = adapter_learner(recipe) != nullptr;
   for (const RunExport& wanted : recipe.exports) {
-    if (fs::exists(path_of(wanted, output_dir))) continue;
+    if (is_written(wanted, output_dir)) continue;
     try {
       const Recipe conversion = conversion_recipe(recipe, wanted, output_dir, adapter);
       ModelFiles base = files;

@@ -103,6 +103,31 @@ TEST_F(SlowExports, GoWithTheirResult) {
   EXPECT_FALSE(exists("run/exports"));
 }
 
+// What others have put there stays, and a model that would replace it is not written.
+TEST_F(SlowExports, LeaveFilesOfOthers) {
+  const std::string settings = lora("lr_scheduler_type=constant save_steps=2 ");
+  run_text("run", settings + "export=gguf:q8_0,hf:f32");
+  fs::create_directories(tiny_.path("run/exports/mine"));
+  for (const char* name : {"mine/notes.txt", "model-mine.gguf", "model-f32/notes.txt"}) {
+    tiny_.file(std::string("run/exports/") + name, "mine");
+  }
+  const Outcome refused =
+      run(tiny_.train("run", settings + "max_steps=3 export=gguf:q8_0,hf:f32") + " 2>&1");
+  EXPECT_EQ(refused.exit_code, 2) << refused.out;
+  EXPECT_NE(refused.out.find("model-f32 holds notes.txt, which is no part of a model"),
+            std::string::npos)
+      << refused.out;
+  for (const char* name : {"mine/notes.txt", "model-mine.gguf", "model-f32/notes.txt"}) {
+    EXPECT_EQ(tiny_.text(std::string("run/exports/") + name), "mine");
+  }
+  fs::remove(tiny_.path("run/exports/model-f32/notes.txt"));
+  run_text("run", settings + "max_steps=3 export=gguf:q8_0,hf:f32");
+  EXPECT_TRUE(exists("run/exports/model-f32/config.json"));
+  run_text("run", settings + "max_steps=4");
+  EXPECT_FALSE(exists("run/exports/model-f32") || exists("run/exports/model-q8_0.gguf"));
+  EXPECT_EQ(tiny_.text("run/exports/mine/notes.txt"), "mine");
+}
+
 TEST_F(SlowExports, AreRefusedBeforeTraining) {
   const auto refused = [&](const std::string& settings, int code,
                            const std::vector<std::string>& says) {

@@ -1,12 +1,9 @@
 // jackscrew merge and export: write a model, with or without adapters, as files for other programs.
 #include <fmt/format.h>
 
-#include <array>
-#include <csignal>
 #include <optional>
 
 #include "base/error.h"
-#include "base/signals.h"
 #include "base/text.h"
 #include "cli/arguments.h"
 #include "cli/commands.h"
@@ -34,14 +31,22 @@ Recipe without_adapters(Recipe recipe) {
   return recipe;
 }
 
-ConversionLoss measure(Recipe recipe, const ConvertedModel& model, const fs::path& written,
-                       const ProgressStyle& style) {
-  recipe.storage = "keep";  // the option describes what was written
+// The recipe with which a model is measured.
+Recipe measuring(Recipe recipe, const ConvertedModel& model) {
+  recipe.storage = "keep";  // the option describes what is written
   settle_lengths(recipe, model.base.config);
+  return recipe;
+}
+
+Dataset eval_data_of(const Recipe& recipe, const ConvertedModel& model,
+                     const ProgressStyle& style) {
   const Tokenizer tokenizer = make_tokenizer(recipe.tokenizer, model.base);
-  const Dataset dataset =
-      load_datasets(data_places(recipe.eval_data), tokenizer, dataset_options(recipe, tokenizer),
-                    style, DataPart::evaluation, {});
+  return load_datasets(data_places(recipe.eval_data), tokenizer, dataset_options(recipe, tokenizer),
+                       style, DataPart::evaluation, {});
+}
+
+ConversionLoss measure(const Recipe& recipe, const ConvertedModel& model, const Dataset& dataset,
+                       const fs::path& written, const ProgressStyle& style) {
   const Recipe alone = without_adapters(recipe);
   const SessionUse use = comparison_use(recipe.sequence_len);
   ConversionLoss loss;
@@ -134,17 +139,22 @@ int convert(const Recipe& recipe, const char* command) {
                 "set eval_data");
   }
   Interruption interruption;
-  const SignalThread thread(std::array{SIGINT, SIGTERM},
-                            [&](int signal) { interruption.receive(signal); });
+  const SignalThread thread(kEndingSignals, [&](int signal) { interruption.receive(signal); });
   ProgressStyle style = stderr_style(recipe.quiet);
   style.check = [&] { interruption.check(); };
   ModelOutput output(recipe, command);
   const ConvertedModel model(recipe);
   warn_of_unused(recipe, command, {"data_weights", "val_size"});
+  Recipe measured = recipe;
+  std::optional<Dataset> eval_data;  // read first: an error in it is told before the work
+  if (!recipe.eval_data.empty()) {
+    measured = measuring(recipe, model);
+    eval_data = eval_data_of(measured, model, style);
+  }
   const ConversionReport report = write_converted(recipe, model, output, style);
   std::optional<ConversionLoss> loss;
-  if (!recipe.eval_data.empty()) {
-    loss = measure(recipe, model, output.path(), style);
+  if (eval_data) {
+    loss = measure(measured, model, *eval_data, output.path(), style);
     refuse_loss(recipe, *loss);
   }
   output.commit();
@@ -160,9 +170,12 @@ int convert_adapter(const Recipe& recipe) {
                 "format=gguf_adapter changes nothing that eval_data could measure",
                 "jackscrew eval model=M adapter=A data=FILE measures the adapter");
   }
+  Interruption interruption;
+  const SignalThread thread(kEndingSignals, [&](int signal) { interruption.receive(signal); });
   ModelOutput output(recipe, "export");
   warn_of_unused(recipe, "export", {"data_weights", "val_size"});
   const ConversionReport report = write_adapter(recipe, output);
+  interruption.check();
   output.commit();
   print_written(recipe, output, report);
   return 0;

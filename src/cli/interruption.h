@@ -1,12 +1,17 @@
 // How commands that write a model react to signals.
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <csignal>
 
 #include "base/error.h"
 #include "base/signals.h"
 
 namespace jackscrew {
+
+// Ctrl-C, a kill, and a terminal that was closed.
+inline constexpr std::array kEndingSignals = {SIGINT, SIGTERM, SIGHUP};
 
 // The first signal makes check() throw, so that the command ends without leaving a trace; the
 // second ends the process at once.

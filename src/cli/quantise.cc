@@ -1,13 +1,10 @@
 // jackscrew quantize: rounds a model to few bits, calibrated on text.
 #include <fmt/format.h>
 
-#include <array>
-#include <csignal>
 #include <optional>
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/signals.h"
 #include "base/text.h"
 #include "cli/arguments.h"
 #include "cli/commands.h"
@@ -33,13 +30,9 @@ Dataset read_text_of(const Recipe& recipe, const std::vector<std::string>& data,
                        part, {});
 }
 
-// Compares the written model with the one that it was made from. The recipe has no adapters.
-Comparison measure_quantised(Recipe recipe, const ModelFiles& files, const fs::path& written,
-                             const ProgressStyle& style) {
-  recipe.storage = "keep";  // the option describes what was written
-  settle_lengths(recipe, files.config);
-  const Dataset dataset =
-      read_text_of(recipe, recipe.eval_data, files, DataPart::evaluation, style);
+// Compares the written model with the one that it was made from. The recipe is run_over()'s.
+Comparison measure_quantised(const Recipe& recipe, const ModelFiles& files, const Dataset& dataset,
+                             const fs::path& written, const ProgressStyle& style) {
   const SessionUse use = comparison_use(recipe.sequence_len);
   const auto reference = open_session(recipe, files, use, style);
   const ModelFiles rounded = open_model(written.string());
@@ -94,13 +87,14 @@ void print_plan(const Recipe& recipe, const ModelOutput& output, const Quantisat
                JsonObject().add("output", output.target().string()).merge(report.to_json()).text());
     return;
   }
-  fmt::print("would write {}: {}, {} in {:.2f} bits a weight\n", one_line(output.target().string()),
-             human_bytes(report.bytes), counted(std::ssize(report.matrices), "matrix", "matrices"),
-             report.bits);
+  const char* most = report.is_bound ? "at most " : "";
+  fmt::print("would write {}: {}{}, {} in {}{:.2f} bits a weight of the blocks\n",
+             one_line(output.target().string()), most, human_bytes(report.bytes),
+             counted(std::ssize(report.matrices), "matrix", "matrices"), most, report.bits);
   for (const std::string& note : report.notes) fmt::print("  {}\n", one_line(note));
 }
 
-// The recipe of a training run on the model that will be written.
+// The recipe of a session on the model that is read or will be written: storage is of the files.
 Recipe run_over(const Recipe& recipe, const ModelConfig& config) {
   Recipe run = recipe;
   run.storage = "keep";
@@ -142,6 +136,7 @@ struct Quantised {
 
 Quantised write_and_measure(const Recipe& recipe, const ModelFiles& files, Rounder& rounder,
                             const QuantisationPlan& plan, const CalibrationText& text,
+                            const std::optional<Dataset>& eval_data,
                             QuantisationCheckpoint& checkpoint, ModelOutput& output,
                             const ProgressStyle& style) {
   Quantised out{write_quantised(recipe, files, rounder, plan, text, checkpoint, output, style), {}};
@@ -153,8 +148,9 @@ Quantised write_and_measure(const Recipe& recipe, const ModelFiles& files, Round
     checkpoint.remove();  // useless for another rate
     throw;
   }
-  if (!recipe.eval_data.empty()) {
-    out.loss = measure_quantised(recipe, files, output.path(), style);
+  if (eval_data) {
+    out.loss =
+        measure_quantised(run_over(recipe, files.config), files, *eval_data, output.path(), style);
   }
   output.commit();
   checkpoint.remove();
@@ -178,8 +174,7 @@ int quantise(const Recipe& given) {
   if (!dry) given.options.require("data", "quantize");
   const Stopwatch watch;
   Interruption interruption;
-  const SignalThread thread(std::array{SIGINT, SIGTERM},
-                            [&](int signal) { interruption.receive(signal); });
+  const SignalThread thread(kEndingSignals, [&](int signal) { interruption.receive(signal); });
   ProgressStyle style = stderr_style(given.quiet);
   style.check = [&] { interruption.check(); };
   ModelOutput output(given, "quantize");
@@ -196,18 +191,27 @@ int quantise(const Recipe& given) {
   const std::string rest = rest_storage(recipe, model.base);
   if (rounder == nullptr) rounder = make_fitting_exl2_rounder(recipe, files, rest);
   const QuantisationPlan plan(recipe, files, rest, *rounder);
+  // All data are read first: an error in them is told before the work, and by a dry run too.
+  std::optional<Dataset> eval_data;
+  if (!recipe.eval_data.empty()) {
+    eval_data = read_text_of(run_over(recipe, files.config), recipe.eval_data, files,
+                             DataPart::evaluation, style);
+  }
+  CalibrationText text;
+  if (!recipe.data.empty()) {
+    text = calibration_text(read_text_of(lengths, recipe.data, files, DataPart::train, style),
+                            size.sequences, size.sequence_len, plan.least_tokens());
+  }
   if (dry) {
     print_plan(recipe, output, plan.report());
     return 0;
   }
-  const Dataset data = read_text_of(lengths, recipe.data, files, DataPart::train, style);
-  const CalibrationText text =
-      calibration_text(data, size.sequences, size.sequence_len, plan.least_tokens());
   QuantisationCheckpoint checkpoint(
       output.target(), quantisation_settings(recipe, model, *rounder, text), recipe.overwrite);
   Quantised quantised;
   try {
-    quantised = write_and_measure(recipe, files, *rounder, plan, text, checkpoint, output, style);
+    quantised = write_and_measure(recipe, files, *rounder, plan, text, eval_data, checkpoint,
+                                  output, style);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::interrupted || checkpoint.empty()) throw;
     stop(checkpoint, files.config);

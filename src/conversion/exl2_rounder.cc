@@ -21,7 +21,7 @@ struct MixedMatrix {
   WeightSpec weight;
   std::vector<int64_t> sizes;  // that count against the limit, bytes
   int64_t most = 0;            // bytes in the files, at most
-  size_t chosen = 0;
+  size_t chosen = 0;           // the largest, until one is chosen
 
   Exl2Groups groups() const { return exl2_groups(exl2_mixtures()[chosen], weight.cols); }
 };
@@ -53,7 +53,9 @@ class Exl2Rounder : public Rounder {
     for (const WeightSpec& weight : weights) {
       if (!weight.is_block_matrix()) head += bytes_of(specs(weight));
     }
-    return checked_add(limit_.memory_bytes ? blocks : std::min(blocks, limit_bytes()), head);
+    // The limit may be one of memory, where matrices are not quite as large as in files.
+    const auto limit = static_cast<int64_t>(largest_ratio_ * static_cast<double>(limit_bytes()));
+    return checked_add(std::min(blocks, limit), head);
   }
 
   std::vector<TensorBytes> round(const MatrixToRound& m) const override {
@@ -111,7 +113,12 @@ class Exl2Rounder : public Rounder {
       const Exl2Groups groups = exl2_groups(mixture, weight.cols);
       const int64_t bytes = exl2_file_bytes(weight, groups);
       matrix.sizes.push_back(limit_.memory_bytes ? exl2_memory_bytes(weight, groups) : bytes);
-      matrix.most = std::max(matrix.most, bytes);
+      if (bytes > matrix.most) {
+        matrix.most = bytes;
+        matrix.chosen = matrix.sizes.size() - 1;
+      }
+      largest_ratio_ = std::max(
+          largest_ratio_, static_cast<double>(bytes) / static_cast<double>(matrix.sizes.back()));
     }
     places_[weight.name] = matrices_.size();
     elements_ += static_cast<double>(weight.size());
@@ -152,6 +159,7 @@ class Exl2Rounder : public Rounder {
   std::map<std::string, size_t> places_;  // weight name -> index into matrices_
   double elements_ = 0.0;
   int64_t least_ = 0;
+  double largest_ratio_ = 0.0;  // of the bytes in files to those that count against the limit
 };
 
 }  // namespace

@@ -36,9 +36,9 @@ CalibrationText measured_part(const CalibrationText& text, const QuantisationPla
                                 ceil_div(plan.least_tokens(), text.sequence_len)));
 }
 
-void write_quantised_texts(const Recipe& recipe, const ModelFiles& files, const Rounder& rounder,
-                           const QuantisationPlan& plan, const CalibrationText& text,
-                           const ModelOutput& output, std::vector<std::string>& notes) {
+Texts quantised_texts(const Recipe& recipe, const ModelFiles& files, const Rounder& rounder,
+                      const QuantisationPlan& plan, const CalibrationSize& text,
+                      std::vector<std::string>& notes) {
   std::set<std::string_view> dtypes;
   for (const ModelTensor& tensor : plan.tensors()) {
     if (tensor.format != nullptr) dtypes.insert(safetensors_dtype(*tensor.format));
@@ -48,7 +48,7 @@ void write_quantised_texts(const Recipe& recipe, const ModelFiles& files, const 
   config = add_quantization_config(config, rounder.config(text.sequences, text.sequence_len));
   // The head has become a matrix of its own.
   if (plan.rounds_head()) config = set_untied(config);
-  write_texts(texts, output.path());
+  return texts;
 }
 
 void write_quantised_weights(const Recipe& recipe, const ModelFiles& files, const Rounder& rounder,
@@ -149,14 +149,27 @@ QuantisationPlan::QuantisationPlan(const Recipe& recipe, const ModelFiles& files
     least_tokens_ = std::max(least_tokens_, weight.cols);
   }
   report_.notes = rounder.notes(rounded);
-  const int64_t most = rounder.most_bytes(rounded);
-  if (!rounder.measures()) set_bits(report_, rounder);
-  std::vector<ModelTensor> plain = tensors_;
-  std::erase_if(plain, [](const ModelTensor& tensor) { return tensor.format == nullptr; });
-  report_.bytes =
-      checked_add(most, QuantisedModelWriter::bytes(
-                            plain, [](const WeightSpec&) { return std::vector<SafetensorsSpec>(); },
-                            recipe.max_shard_bytes));
+  set_bits(report_, rounder);
+  const Texts texts = quantised_texts(recipe, files, rounder, *this,
+                                      calibration_size(recipe, files.config), report_.notes);
+  const CodedSpecs specs = [&](const WeightSpec& weight) { return rounder.specs(weight); };
+  report_.bytes = checked_add(bytes_of(texts),
+                              QuantisedModelWriter::bytes(tensors_, specs, recipe.max_shard_bytes));
+  if (!rounder.measures()) return;
+  // Those tensors are of the largest widths: the most that all may take together replaces them.
+  report_.is_bound = true;
+  double elements = 0.0;
+  int64_t largest = 0;
+  std::vector<WeightSpec> blocks;
+  for (QuantisedMatrix& matrix : report_.matrices) {
+    largest = checked_add(largest, bytes_of(rounder.specs(matrix.weight)));
+    if (!matrix.weight.is_block_matrix()) continue;
+    matrix.bits = std::numeric_limits<double>::quiet_NaN();
+    elements += static_cast<double>(matrix.weight.size());
+    blocks.push_back(matrix.weight);
+  }
+  report_.bits = 8.0 * static_cast<double>(rounder.most_bytes(blocks)) / elements;
+  report_.bytes = checked_add(report_.bytes - largest, rounder.most_bytes(rounded));
 }
 
 QuantisationSettings quantisation_settings(const Recipe& recipe, const ConvertedModel& model,
@@ -196,6 +209,7 @@ QuantisationReport write_quantised(const Recipe& recipe, const ModelFiles& files
                                    QuantisationCheckpoint& checkpoint, ModelOutput& output,
                                    const ProgressStyle& style) {
   QuantisationReport report = plan.report();
+  report.is_bound = false;
   report.calibration_tokens = text.tokens();
   if (const int64_t asked = calibration_size(recipe, files.config).sequences;
       text.sequences < asked) {
@@ -223,7 +237,10 @@ QuantisationReport write_quantised(const Recipe& recipe, const ModelFiles& files
   }
   report.notes.insert(report.notes.end(), done.notes.begin(), done.notes.end());
   output.begin(report.bytes);
-  write_quantised_texts(recipe, files, rounder, plan, text, output, report.notes);
+  std::vector<std::string> told;  // in the plan
+  write_texts(
+      quantised_texts(recipe, files, rounder, plan, {text.sequences, text.sequence_len}, told),
+      output.path());
   write_quantised_weights(recipe, files, rounder, plan, checkpoint, output, style);
   report.bytes = output.written_bytes();
   return report;

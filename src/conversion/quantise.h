@@ -35,9 +35,10 @@ struct QuantisedMatrix {
 
 struct QuantisationReport {
   std::vector<QuantisedMatrix> matrices;  // in the model's order; without errors in a dry run
-  double bits = 0;                        // per element, in blocks; at most, before rounding
+  double bits = 0;                        // per element, in blocks
   int64_t calibration_tokens = 0;
   int64_t bytes = 0;               // of all files
+  bool is_bound = false;           // bits and bytes are upper bounds: the widths are not chosen yet
   int64_t memory = 0;              // peak of the host's memory, bytes
   std::vector<std::string> notes;  // deviations from the request, a line each
 
@@ -56,7 +57,8 @@ class QuantisationPlan {
   bool rounds_head() const { return rounds_head_; }
   // The number of tokens below which the widest layer's Hessian cannot have full rank.
   int64_t least_tokens() const { return least_tokens_; }
-  // The bits of every matrix, where they are known, no errors, and upper bounds for the totals.
+  // The bits of every matrix, where they are known, and no errors. The bytes are exact, or a bound,
+  // for a text of as many sequences as calibration_size() says.
   QuantisationReport report() const { return report_; }
 
  private:

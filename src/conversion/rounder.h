@@ -36,7 +36,7 @@ class Rounder {
   virtual double damping() const = 0;
 
   // The tensors that a weight is stored in. Throws Error(model) where the layout cannot hold it. If
-  // measures(), valid only after choose().
+  // measures(), those of the largest files until choose().
   virtual std::vector<SafetensorsSpec> specs(const WeightSpec& weight) const = 0;
   // An upper bound of the bytes of these weights together.
   virtual int64_t most_bytes(const std::vector<WeightSpec>& weights) const = 0;

@@ -81,6 +81,9 @@ TEST_F(SlowExl2, FitsARun) {
   EXPECT_LE(peak("fit"), budget);
   EXPECT_GT(peak("fit"), budget - (most - least) / 8);
   EXPECT_GT(said["bits"].get<double>(), 3.5);
+  const double most_bits = answer(quantise("dry", run + "--dry-run"))["bits"];
+  EXPECT_LE(said["bits"], most_bits);
+  EXPECT_LT(most_bits, 1.15 * said["bits"].get<double>());
   // Eight bits, and what is stored beside them.
   EXPECT_GT(answer(quantise("all", "method=lora device_memory=1GiB"))["bits"].get<double>(), 8.0);
   refused("method=lora device_memory=100KB", 3, {"in the fewest bits", "device_memory"});
@@ -94,7 +97,11 @@ TEST_F(SlowExl2, Refusals) {
   refused("group_size=32", 2, {"group_size", "format=gptq"});
   refused("rounding=nearest", 2, {"rounding", "format=gptq"});
   refused("data=" + tiny_.file("short.jsonl", TinyRun::record("a", "b")), 4, {"too few"});
-  expect_dry_run("bits=4", "15 matrices");
+  expect_dry_run("bits=4", "15 matrices in at most 4.00 bits");
+  const int64_t most = answer(quantise("dry", "bits=4 --dry-run"))["bytes"];
+  const int64_t bytes = answer(quantise("real", "bits=4"))["bytes"];
+  EXPECT_LE(bytes, most);
+  EXPECT_GT(bytes, most - most / 20);
 }
 
 }  // namespace

@@ -105,8 +105,11 @@ TEST_F(SlowQuantise, Refusals) {
                  2, {"format=exl2", "jackscrew quantize model=M adapter=A"});
   fs::create_directories(path("q"));
   write_text_atomic(path("q") + "/notes.txt", "mine");
-  expect_refused(run(quantise("q", "--quiet") + kErrorsOnly), 2, {"exists already"});
+  expect_refused(run(quantise("q", "--quiet") + kErrorsOnly), 2, {"holds notes.txt"});
+  refused(fmt::format("data={} eval_data=typo.jsonl", path("short.jsonl")), 4, {"typo.jsonl"});
+  refused("data=typo.jsonl --dry-run", 4, {"typo.jsonl"});
   expect_dry_run("", "14 matrices");
+  EXPECT_EQ(answer(quantise("dry", "--dry-run"))["bytes"], answer(quantise("real"))["bytes"]);
 }
 
 TEST(CalibrationText, IsSpreadOverTheData) {

@@ -57,14 +57,15 @@ TEST_F(SlowUnfinished, InterruptedAtAnyMoment) {
       const fs::path output = path(fmt::format("{}_{}", name, i));
       Child child(command + output.string() + " --quiet", tiny_.path("said"));
       std::this_thread::sleep_for(std::chrono::duration<double>(seconds * (i + 0.5) / kMoments));
-      const int code = child.stop(SIGINT);
+      const int signal = i % 2 == 0 ? SIGINT : SIGHUP;
+      const int code = child.stop(signal);
       if (code == 0) {
         EXPECT_TRUE(written(output) == want) << i;
         continue;
       }
       ++interrupted;
       // Before a handler is there the signal itself ends it.
-      EXPECT_TRUE(code == 130 || code == -SIGINT) << code << "\n" << tiny_.text("said");
+      EXPECT_TRUE(code == 130 || code == -signal) << code << "\n" << tiny_.text("said");
       EXPECT_FALSE(fs::exists(output)) << i;
     }
     EXPECT_GT(interrupted, 2);

@@ -49,8 +49,8 @@ void require_same_tokens(const ModelFiles& first, const ModelFiles& other) {
               "comparable");
 }
 
-ModelFiles open_compared(const std::string& name) {
-  ModelFiles files = open_model(name);
+ModelFiles open_compared(const std::string& name, const std::string& tokenizer) {
+  ModelFiles files = open_model(name, {}, tokenizer);
   if (files.source == nullptr) {
     throw Error(ErrorKind::usage, fmt::format("{} is a shape without weights", name),
                 "give model directories or GGUF files");
@@ -78,9 +78,14 @@ int compare(const Recipe& given) {
                 "jackscrew compare MODEL MODEL eval_data=FILE");
   }
   recipe.options.require("eval_data", "compare");
-  warn_of_unused(recipe, "compare", {"model", "adapter", "data", "storage"});
+  warn_of_unused(recipe, "compare", {"model", "adapter", "adapter_weight", "data", "storage"});
+  // Models are compared as they are; these are of other commands.
+  recipe.storage = "keep";
+  recipe.adapter.clear();
+  recipe.adapters.clear();
+  recipe.adapter_weights.clear();
   const ProgressStyle style = stderr_style(recipe.quiet);
-  const ModelFiles first = open_compared(recipe.operands[0]);
+  const ModelFiles first = open_compared(recipe.operands[0], recipe.tokenizer);
   settle_lengths(recipe, first.config);
   const Tokenizer tokenizer = make_tokenizer(recipe.tokenizer, first);
   const Dataset dataset =
@@ -90,7 +95,7 @@ int compare(const Recipe& given) {
   const auto reference = open_session(recipe, first, use, style);
   std::vector<ComparedModel> models = {{first.origin, stored_bytes(*first.source)}};
   for (size_t i = 1; i < recipe.operands.size(); ++i) {
-    const ModelFiles files = open_compared(recipe.operands[i]);
+    const ModelFiles files = open_compared(recipe.operands[i], recipe.tokenizer);
     require_same_tokens(first, files);
     const auto session = open_session(recipe, files, use, style);
     const Comparison found = compare_sessions(*reference, *session, dataset, recipe.threads, style);

@@ -11,6 +11,7 @@
 #include "formats/gguf_writer.h"
 #include "formats/hf_config.h"
 #include "quant/nf4.h"
+#include "quant/plain.h"
 #include "session/evaluate.h"
 #include "session/stage_loader.h"
 #include "text/tokenizer/gguf_tokenizer.h"
@@ -27,9 +28,32 @@ std::optional<Tokenizer> usable_tokenizer(const Recipe& recipe, const ModelFiles
     return make_tokenizer(recipe.tokenizer, files);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::model || recipe.tokenizer != "auto") throw;
-    notes.push_back(fmt::format("the tokenizer's files are copied as they are: {}", error.what()));
+    const bool has_files = !tokenizer_texts(files).empty();
+    notes.push_back(fmt::format(
+        "{}: {}",
+        has_files ? "the tokenizer's files are copied as they are" : "no tokenizer is written",
+        error.what()));
+    if (recipe.options.was_set("chat_template")) {
+      notes.push_back("chat_template is not written: it needs a tokenizer that can be used");
+    }
     return std::nullopt;
   }
+}
+
+// Warns of layers in the files that are not the model's: they would be lost without a word.
+void warn_of_unused_layers(const ModelFiles& files) {
+  constexpr std::string_view kLayers = "model.layers.";
+  int64_t unused = 0;
+  for (const std::string& name : files.source->names()) {
+    if (!name.starts_with(kLayers)) continue;
+    const std::string_view rest = std::string_view(name).substr(kLayers.size());
+    const auto layer = parse_int(rest.substr(0, rest.find('.')));
+    if (layer && *layer >= files.config.num_hidden_layers) ++unused;
+  }
+  if (unused == 0) return;
+  warn(fmt::format("{}: {} of layers beyond the {} of its configuration {} not used", files.origin,
+                   counted(unused, "tensor"), files.config.num_hidden_layers,
+                   unused == 1 ? "is" : "are"));
 }
 
 // "SmolLM2-135M" for the directory or the GGUF file of that name.
@@ -158,6 +182,7 @@ ConvertedModel::ConvertedModel(const Recipe& recipe, ModelFiles model) : base(st
                 "give a model directory or a GGUF file");
   }
   check_tied(base);
+  warn_of_unused_layers(base);
   for (size_t i = 0; i < recipe.adapters.size(); ++i) {
     adapters.push_back(
         {recipe.adapters[i], recipe.adapter_weights.empty() ? 1.0 : recipe.adapter_weights[i]});
@@ -206,17 +231,23 @@ ConversionReport write_adapter(const Recipe& recipe, ModelOutput& output) {
         ErrorKind::usage, "format=gguf_adapter writes one adapter as it is",
         "merge makes one model of several; llama.cpp has a scale for each that it is given");
   }
+  if (recipe.storage != "keep" && recipe.storage != "f32" && recipe.storage != "f16") {
+    throw Error(ErrorKind::usage,
+                fmt::format("an adapter cannot be written in storage={}", recipe.storage),
+                "format=gguf_adapter has storage=f32 (or keep) and f16");
+  }
+  const Format& format = recipe.storage == "f16" ? f16_format() : f32_format();
   const ModelFiles files = open_model(recipe.model, recipe.adapter, recipe.tokenizer);
   const PeftAdapter adapter = read_peft_adapter(recipe.adapter);
   int64_t bytes = 0;
   for (const NamedArray& tensor : adapter.tensors) {
-    bytes = checked_add(bytes, static_cast<int64_t>(tensor.values.size() * sizeof(float)));
+    bytes = checked_add(bytes, format.row_bytes(std::ssize(tensor.values)));
   }
   output.begin(bytes);
   ConversionReport report;
   report.bytes =
-      write_gguf_adapter(output.path(), files.config, model_name(recipe.adapter), adapter);
-  report.formats["f32"] = {std::ssize(adapter.tensors), bytes};
+      write_gguf_adapter(output.path(), files.config, model_name(recipe.adapter), adapter, format);
+  report.formats[format.name()] = {std::ssize(adapter.tensors), bytes};
   return report;
 }
 

@@ -8,11 +8,14 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "base/half.h"
 #include "base/module_patterns.h"
 #include "formats/gguf_names.h"
 #include "formats/gguf_writer.h"
 #include "formats/shape.h"
 #include "model/weights.h"
+#include "quant/plain.h"
+#include "quant/row_encoders.h"
 #include "quant/stored_tensor.h"
 
 namespace jackscrew {
@@ -59,7 +62,11 @@ void refuse_what_has_no_place(const PeftAdapter& adapter) {
   const auto refuse = [](const std::string& what) {
     throw Error(ErrorKind::model, fmt::format("GGUF has no place for {}", what), kMergeInstead);
   };
-  if (adapter.peft_type != "LORA") refuse("adapters of type " + adapter.peft_type);
+  if (adapter.peft_type != "LORA") {
+    throw Error(ErrorKind::model,
+                fmt::format("GGUF has no place for adapters of type {}", adapter.peft_type),
+                "jackscrew generate and chat use them with model=M adapter=A");
+  }
   if (adapter.settings.contains("use_dora")) refuse("the learned lengths of DoRA");
   if (adapter.settings.contains("modules_to_save")) refuse("modules trained whole");
 }
@@ -72,7 +79,7 @@ void refuse_what_has_no_place(const PeftAdapter& adapter) {
 
 // Both factors of every module, in the model's order.
 std::vector<AdapterPart> parts_of(const ModelConfig& config, const PeftAdapter& adapter,
-                                  const LoraScales& scales) {
+                                  const LoraScales& scales, const Format& format) {
   std::map<std::string, const NamedArray*> arrays;
   for (const NamedArray& array : adapter.tensors) arrays[array.name] = &array;
   std::vector<AdapterPart> parts;
@@ -83,8 +90,9 @@ std::vector<AdapterPart> parts_of(const ModelConfig& config, const PeftAdapter& 
     const int64_t rank = a->second->shape[0];
     const auto add = [&](const NamedArray& from, const char* ending, std::vector<int64_t> shape) {
       if (from.shape != shape) another_model(from, "is not the model's " + shape_text(shape));
-      const auto bytes = static_cast<int64_t>(from.values.size() * sizeof(float));
-      parts.push_back({{gguf_name(weight) + ending, *ggml_type("f32"), shape, bytes}, &from});
+      const int64_t bytes = checked_mul(shape[0], format.row_bytes(shape[1]));
+      parts.push_back(
+          {{gguf_name(weight) + ending, *ggml_type(format.name()), shape, bytes}, &from});
     };
     add(*a->second, ".lora_a", {rank, weight.cols});
     add(*b->second, ".lora_b", {weight.rows, rank});
@@ -113,13 +121,32 @@ std::vector<float> values_of(const AdapterPart& part) {
   return values;
 }
 
+// The values as the format has them.
+std::vector<uint8_t> encoded(const AdapterPart& part, const Format& format) {
+  const std::vector<float> values = values_of(part);
+  const int64_t rows = part.spec.shape[0], cols = part.spec.shape[1];
+  const float largest = std::ranges::max(values, {}, [](float x) { return std::abs(x); });
+  if (&format == &f16_format() && std::abs(largest) > kLargestF16) {
+    throw Error(
+        ErrorKind::model,
+        fmt::format("{} has a value of {:.3g}, more than f16 can hold", part.from->name, largest),
+        "storage=f32 can");
+  }
+  std::vector<uint8_t> out(static_cast<size_t>(part.spec.bytes));
+  for (int64_t row = 0; row < rows; ++row) {
+    find_row_encoder(format)->encode(values.data() + row * cols, cols,
+                                     out.data() + row * format.row_bytes(cols));
+  }
+  return out;
+}
+
 }  // namespace
 
 int64_t write_gguf_adapter(const fs::path& path, const ModelConfig& config, const std::string& name,
-                           const PeftAdapter& adapter) {
+                           const PeftAdapter& adapter, const Format& format) {
   refuse_what_has_no_place(adapter);
   const LoraScales scales(adapter.settings);
-  const std::vector<AdapterPart> parts = parts_of(config, adapter, scales);
+  const std::vector<AdapterPart> parts = parts_of(config, adapter, scales, format);
   GgufMetadata metadata;
   metadata.add("general.architecture", gguf_architecture(*config.architecture).name);
   metadata.add("general.type", "adapter");
@@ -130,9 +157,7 @@ int64_t write_gguf_adapter(const fs::path& path, const ModelConfig& config, cons
   for (const AdapterPart& part : parts) specs.push_back(part.spec);
   GgufWriter writer(path, metadata, specs);
   for (const AdapterPart& part : parts) {
-    const std::vector<float> values = values_of(part);
-    writer.write(part.spec.name,
-                 {reinterpret_cast<const uint8_t*>(values.data()), values.size() * sizeof(float)});
+    writer.write(part.spec.name, encoded(part, format));
   }
   writer.close();
   return static_cast<int64_t>(fs::file_size(path));

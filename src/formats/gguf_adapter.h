@@ -6,17 +6,19 @@
 #include "base/file.h"
 #include "formats/peft.h"
 #include "model/config.h"
+#include "quant/format.h"
 
 namespace jackscrew {
 
-// Writes an adapter of a model with that configuration, in f32; `name` is for display. A factor is
+// Writes an adapter of a model with that configuration; `name` is for display, `format` is f32 or
+// f16. A factor is
 // named after its weight in GGUF, with ".lora_a" or ".lora_b" appended; rows of B are in the order
 // of the weight's rows. llama.cpp has one alpha and divides it by each rank: where a module's scale
 // differs from that, B is multiplied by the ratio. Returns the bytes of the file. Throws
 // Error(model) before anything is written, naming what GGUF cannot hold (DoRA's lengths, whole
-// modules, other kinds of adapters) or the model has no place for; a failing disk is
-// Error(generic).
+// modules, other kinds of adapters) or the model has no place for, and for a value that the format
+// cannot hold; a failing disk is Error(generic).
 int64_t write_gguf_adapter(const fs::path& path, const ModelConfig& config, const std::string& name,
-                           const PeftAdapter& adapter);
+                           const PeftAdapter& adapter, const Format& format);
 
 }  // namespace jackscrew

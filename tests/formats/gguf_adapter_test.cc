@@ -7,9 +7,11 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/half.h"
 #include "base/module_patterns.h"
 #include "formats/gguf.h"
 #include "formats/hf_config.h"
+#include "quant/plain.h"
 #include "tests/support/errors.h"
 #include "tests/support/paths.h"
 
@@ -29,7 +31,8 @@ class GgufAdapterTest : public ::testing::Test {
     return parse_hf_config(read_text(path), path.string());
   }
   GgufFile write(const char* model, const PeftAdapter& adapter) {
-    const int64_t bytes = write_gguf_adapter(path_, config_of(model), "mine", adapter);
+    const int64_t bytes =
+        write_gguf_adapter(path_, config_of(model), "mine", adapter, f32_format());
     EXPECT_EQ(bytes, static_cast<int64_t>(fs::file_size(path_)));
     return GgufFile(path_);
   }
@@ -116,6 +119,25 @@ TEST_F(GgufAdapterTest, BringsEveryScaleIntoB) {
       EXPECT_NEAR(theirs, scale * static_cast<double>(b->values[i]), 1e-6 * std::abs(theirs));
     }
   }
+}
+
+TEST_F(GgufAdapterTest, InF16) {
+  PeftAdapter adapter = read_peft_adapter(golden_path("lora"));
+  const ModelConfig config = config_of("gqa_tied");
+  write_gguf_adapter(path_, config, "mine", adapter, f16_format());
+  const GgufFile file(path_);
+  const auto& values = array_of(adapter, "model.layers.1.mlp.down_proj.lora_A.weight").values;
+  const GgufTensor* tensor = file.find("blk.1.ffn_down.weight.lora_a");
+  ASSERT_TRUE(tensor != nullptr && tensor->bytes.size() == 2 * values.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    f16 value{};
+    std::memcpy(&value.bits, tensor->bytes.data() + 2 * i, sizeof(value.bits));
+    EXPECT_NEAR(to_float(value), values[i], 1e-3 * std::abs(values[i]));
+  }
+  adapter.tensors[0].values[0] = 1e5f;
+  fs::remove(path_);
+  expect_error(ErrorKind::model, "more than f16 can hold",
+               [&] { write_gguf_adapter(path_, config, "mine", adapter, f16_format()); });
 }
 
 TEST_F(GgufAdapterTest, WhatHasNoPlaceIsRefused) {

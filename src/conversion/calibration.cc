@@ -133,11 +133,16 @@ CalibrationText calibration_text(const Dataset& data, int64_t sequences, int64_t
   const int64_t windows = std::ssize(all) / sequence_len;
   CalibrationText text{std::min(sequences, windows), sequence_len, {}};
   if (text.tokens() < least) {
-    throw Error(ErrorKind::data,
-                fmt::format("the calibration text has {}, of which {} make whole sequences: too "
-                            "few for layers of {} inputs",
-                            counted(std::ssize(all), "token"), text.tokens(), least),
-                fmt::format("at least {} are needed; 128 sequences of 512 are usual", least));
+    const bool has_enough = windows * sequence_len >= least;
+    throw Error(
+        ErrorKind::data,
+        fmt::format("the calibration text has {}, {} of {} each; {} of them are {}: too few "
+                    "for layers of {} inputs",
+                    counted(std::ssize(all), "token"), counted(windows, "whole sequence"),
+                    sequence_len, text.sequences, counted(text.tokens(), "token"), least),
+        has_enough
+            ? fmt::format("set calibration_sequences to {} or more", ceil_div(least, sequence_len))
+            : fmt::format("at least {} are needed; 128 sequences of 512 are usual", least));
   }
   for (int64_t i = 0; i < text.sequences; ++i) {
     const auto from = all.begin() + i * windows / text.sequences * sequence_len;

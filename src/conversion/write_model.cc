@@ -88,7 +88,7 @@ bool can_write(const Format& format) {
       known += fmt::format(" {}", encoder.format->name());
   }
   const bool directory = choice.files == ModelFormat::hf;
-  if (!directory) known += fmt::format(" {}", gguf_mixture_names());
+  known += fmt::format(" {}", directory ? nf4_format().name() : gguf_mixture_names());
   throw Error(ErrorKind::usage,
               fmt::format("storage={} cannot be written to {}", choice.storage,
                           directory ? "a Hugging Face directory" : "a GGUF file"),
@@ -299,7 +299,7 @@ std::vector<ModelTensor> tensors_to_write(const ModelFiles& files, const Storage
     if (!weight.is_vector() && by_rows && !holds_rows_of(*format, weight.cols)) {
       const Format& wanted = *format;
       format = &for_width(wanted, weight.cols);
-      ++narrow_weights[fmt::format("{} elements are written in {}: blocks of {} do not divide them",
+      ++narrow_weights[fmt::format("{} elements: {} instead of {}, whose blocks do not divide them",
                                    weight.cols, format->name(), wanted.name())];
     }
     tensors.push_back({weight, format});

@@ -153,8 +153,7 @@ TEST_F(SlowConversion, AMixtureIsCalledByItsName) {
   EXPECT_EQ(answer("inspect " + path("m.gguf"))["file_type"], "q4_k_m");
   EXPECT_GT(loss("model=" + path("m.gguf")), 0.0);
   // Rows of 32 and 64 elements: the notes say what became of them.
-  EXPECT_NE(said["notes"].dump().find("32 elements are written in q5_0: blocks of q4_k"),
-            std::string::npos)
+  EXPECT_NE(said["notes"].dump().find("32 elements: q5_0 instead of q4_k"), std::string::npos)
       << said["notes"];
   EXPECT_GT(said["storage"]["q5_0"]["tensors"], 0);
   // It keeps the name as long as it is one.
@@ -255,7 +254,78 @@ TEST_F(SlowConversion, AnAdapterByItselfAsGguf) {
   expect_refusal(fmt::format("export model={} adapter={} {}", path("base"), path("dora"), anew), 5,
                  {"lengths of DoRA", "jackscrew merge"});
   EXPECT_FALSE(fs::exists(path("b.gguf")));
-  EXPECT_FALSE(fs::exists(path("b.gguf.part")));
+  EXPECT_FALSE(fs::exists(path("b.gguf.jackscrew-part")));
+}
+
+TEST_F(SlowConversion, AnAdapterAsGgufInF16) {
+  train_adapter("adapter");
+  const std::string both =
+      fmt::format("export model={} adapter={} format=gguf_adapter ", path("base"), path("adapter"));
+  const json said = answer(both + "storage=f16 output=" + path("half.gguf"));
+  EXPECT_EQ(said["storage"]["f16"]["tensors"], 28);
+  answer(both + "output=" + path("whole.gguf"));
+  EXPECT_LT(fs::file_size(path("half.gguf")), fs::file_size(path("whole.gguf")));
+  expect_refusal(both + "storage=q8_0 output=" + path("q.gguf"), 2, {"storage=q8_0", "and f16"});
+  tiny_.must_train("prompt", "method=prompt init=pretrained max_steps=1 model=" + path("base"));
+  expect_refusal(fmt::format("export model={} adapter={} format=gguf_adapter output={}",
+                             path("base"), path("prompt"), path("p.gguf")),
+                 5, {"adapters of type PROMPT_TUNING", "generate and chat"});
+}
+
+// Before anything is written: the output's directory refuses it, but nobody asks that.
+TEST_F(SlowConversion, DataThatAreMissingAreToldFirst) {
+  expect_refusal(
+      fmt::format("export model={} output=/proc/m.gguf eval_data=typo.jsonl", path("base")), 4,
+      {"typo.jsonl"});
+}
+
+TEST_F(SlowConversion, SaysWhatIsNotWritten) {
+  fs::copy(path("base"), path("bare"));
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json"}) {
+    fs::remove(path("bare") + "/" + name);
+  }
+  const std::string notes = answer("export chat_template=chatml model=" + path("bare") +
+                                   " output_dir=" + path("x"))["notes"]
+                                .dump();
+  EXPECT_NE(notes.find("no tokenizer is written: "), std::string::npos) << notes;
+  EXPECT_NE(notes.find("chat_template is not written"), std::string::npos) << notes;
+  json config = json::parse(read_text(path("bare") + "/config.json"));
+  config["num_hidden_layers"] = 1;
+  write_text_atomic(path("bare") + "/config.json", config.dump());
+  const Outcome fewer =
+      run("export model=" + path("bare") + " output_dir=" + path("fewer") + " 2>&1");
+  EXPECT_EQ(fewer.exit_code, 0);
+  EXPECT_NE(fewer.out.find("9 tensors of layers beyond the 1 of its configuration are not used"),
+            std::string::npos)
+      << fewer.out;
+}
+
+// Models are compared as they are, whatever is said of other commands; a tokenizer may be given.
+TEST_F(SlowConversion, CompareTakesWhatItSays) {
+  train_adapter("adapter");
+  answer(fmt::format("export model={} output={} storage=q4_0", path("base"), path("q.gguf")));
+  const auto compared = [&](const std::string& models, const std::string& more) {
+    const Outcome outcome =
+        run(fmt::format("compare {} {} {} threads=1 --quiet --json", models, eval(), more));
+    EXPECT_EQ(outcome.exit_code, 0) << more;
+    std::istringstream text(outcome.out);
+    std::vector<double> divergences;
+    for (std::string line; std::getline(text, line);) {
+      divergences.push_back(json::parse(line)["kl"]);
+    }
+    return divergences;
+  };
+  const std::string both = path("base") + " " + path("q.gguf");
+  const std::vector<double> plain = compared(both, "");
+  for (const std::string& more : {std::string("storage=nf4"), "adapter=" + path("adapter"),
+                                  "adapter_weight=1 adapter=" + path("adapter")}) {
+    EXPECT_EQ(compared(both, more), plain) << more;
+  }
+  fs::copy(path("base"), path("bare"));
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json"}) {
+    fs::remove(path("bare") + "/" + name);
+  }
+  EXPECT_EQ(compared(path("bare") + " " + path("q.gguf"), "tokenizer=" + path("base")), plain);
 }
 
 TEST_F(SlowConversion, CompareShowsEveryModelAgainstTheFirst) {

@@ -125,7 +125,13 @@ TEST(CalibrationText, IsSpreadOverTheData) {
   EXPECT_EQ(text.ids[10], 30);
   EXPECT_EQ(text.ids[20], 60);
   EXPECT_EQ(calibration_text(data, 50, 10, 100).sequences, 10);
-  expect_message(ErrorKind::data, "too few", [&] { calibration_text(data, 3, 10, 31); });
+  // The text has enough, but calibration_sequences takes less of it.
+  expect_message(ErrorKind::data, "100 tokens, 10 whole sequences of 10 each; 3 of them",
+                 [&] { calibration_text(data, 3, 10, 31); });
+  expect_error(ErrorKind::data, "set calibration_sequences to 4 or more",
+               [&] { calibration_text(data, 3, 10, 31); });
+  expect_error(ErrorKind::data, "at least 101 are needed",
+               [&] { calibration_text(data, 30, 10, 101); });
 }
 
 }  // namespace

@@ -24,11 +24,19 @@ constexpr std::string_view kLayers = "model.layers.";
 
 // Settings that change what an adapter computes or which base weights it belongs to, and are
 // refused unless absent, null, false, or empty.
-constexpr std::array<const char*, 14> kRefused = {
-    "fan_in_fan_out",          "lora_bias",         "target_parameters", "use_qalora",
-    "trainable_token_indices", "layer_replication", "use_bdlora",        "arrow_config",
-    "layers_to_transform",     "kasa_config",       "megatron_config",   "velora_config",
-    "alora_invocation_tokens", "monteclora_config"};
+constexpr const char* kRefused[] = {"fan_in_fan_out",
+                                    "lora_bias",
+                                    "target_parameters",
+                                    "use_qalora",
+                                    "trainable_token_indices",
+                                    "layer_replication",
+                                    "use_bdlora",
+                                    "arrow_config",
+                                    "kasa_config",
+                                    "megatron_config",
+                                    "velora_config",
+                                    "alora_invocation_tokens",
+                                    "monteclora_config"};
 
 // Initialisations that also change the base weights; their adapters fit no others.
 constexpr std::array<std::string_view, 5> kRefusedInit = {"pissa", "olora", "corda", "loftq",
@@ -128,6 +136,9 @@ void read_lora_settings(const json& config, const std::string& where, PeftAdapte
     if (fields.boolean("ensure_weight_tying", false))
       adapter.settings["ensure_weight_tying"] = true;
   }
+  if (const json* layers = fields.find("layers_to_transform"); layers && !at_rest(*layers)) {
+    adapter.settings["layers_to_transform"] = *layers;
+  }
   if (const json* targets = fields.find("target_modules")) {
     adapter.settings["target_modules"] = *targets;
   }
@@ -209,8 +220,9 @@ void check_complete(const LoraModules& modules, size_t parts_of_each, const std:
 }
 
 // A lora_target that selects the adapted modules in any model of as many layers: names of modules
-// if every layer has the same ones adapted, else all paths.
-std::vector<std::string> targets_of(const LoraModules& adapted) {
+// if every layer has the same ones adapted, else all paths. With `some_layers` a model has more of
+// them.
+std::vector<std::string> targets_of(const LoraModules& adapted, bool some_layers) {
   std::set<std::string> paths, layers, modules;
   for (const auto& [path, parts] : adapted) {
     paths.insert(path);
@@ -218,7 +230,7 @@ std::vector<std::string> targets_of(const LoraModules& adapted) {
     layers.insert(path.substr(0, path.find('.', kLayers.size())));
   }
   // Layers must count from 0 without gaps, or names of modules would select layers in the gaps too.
-  bool all = true;
+  bool all = !some_layers;
   for (size_t i = 0; i < layers.size(); ++i) {
     all = all && layers.contains(fmt::format("{}{}", kLayers, i));
   }
@@ -266,7 +278,8 @@ void read_lora_tensors(const std::string& where, PeftAdapter& adapter) {
   }
   // target_modules may be an expression or ends of paths, and another setting may exclude some
   // modules: the tensors tell the targets. A recipe may give these or the expression.
-  const std::vector<std::string> targets = targets_of(modules);
+  const std::vector<std::string> targets =
+      targets_of(modules, settings.contains("layers_to_transform"));
   std::vector<std::string> accepted_instead = {"all-linear", "all"};
   if (const auto& given = settings["target_modules"]; given.is_string()) {
     accepted_instead.push_back(given.get<std::string>());

@@ -177,6 +177,13 @@ TEST_F(Peft, HasTheOptionsOfALearner) {
   using Items = std::vector<std::string>;
   EXPECT_EQ(option("lora_rank").value, "2");
   EXPECT_EQ(option("lora_target").items, Items{"q_proj"});
+  // By its name q_proj would be that of other layers too.
+  json one_layer = json::parse(slurp(adapter() / "adapter_config.json"));
+  one_layer["layers_to_transform"] = {0};
+  const std::string before = slurp(adapter() / "adapter_config.json");
+  put("adapter/adapter_config.json", one_layer.dump());
+  EXPECT_EQ(option("lora_target").items, Items{kModule});
+  put("adapter/adapter_config.json", before);
   EXPECT_EQ(option("rank_pattern").items, Items{});
   json config = json::parse(slurp(adapter() / "adapter_config.json"));
   config["rank_pattern"] = {{"v_proj", 3}, {"nowhere", 7}};
@@ -207,7 +214,6 @@ TEST_F(Peft, NamesWhatItDoesNotSupport) {
   EXPECT_TRUE(mentions(refused("rank_pattern", {{"(q", 4}}), "not a regular expression"));
   EXPECT_TRUE(mentions(refused("alpha_pattern", {{"q_proj", "x"}}), "alpha_pattern has \"x\""));
   EXPECT_TRUE(mentions(refused("target_parameters", {"x"}), "target_parameters"));
-  EXPECT_TRUE(mentions(refused("layers_to_transform", {1}), "layers_to_transform"));
   EXPECT_TRUE(mentions(refused("init_lora_weights", "pissa_niter_4"), "pissa_niter_4"));
   EXPECT_TRUE(mentions(refused("r", 0), "r = 0"));
   EXPECT_TRUE(mentions(refused("r", nullptr), "\"r\" is missing"));

@@ -294,15 +294,14 @@ AtomicDirectory::AtomicDirectory(const fs::path& final_path, const char* suffix)
 
 void AtomicDirectory::commit() {
   sync_directory(path());
+  std::error_code ignored;
+  const bool replaces = fs::exists(fs::symlink_status(final_, ignored));
   // What is replaced gets the temporary name until it is removed, and nobody else may take it.
   const Descriptor replaced{::open(final_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)};
   if (replaced.fd >= 0) static_cast<void>(is_held_by_another(replaced.fd));
   put_in_place(path(), final_);
   temporary_.release();
-  if (replaced.fd >= 0) {
-    std::error_code ignored;
-    fs::remove_all(path(), ignored);
-  }
+  if (replaces) fs::remove_all(path(), ignored);
   sync_parent(final_);
 }
 

@@ -30,19 +30,23 @@ ordered_json json_value(const std::string& text) {
   return text;
 }
 
+// Whatever a plain value may look like to a YAML reader: "a", 3, 0.5.
+ordered_json plain_schema(const std::vector<std::string>& choices) {
+  if (!choices.empty()) return {{"enum", choices}};
+  return {{"type", {"string", "number"}}};
+}
+
 ordered_json type_schema(const OptionSpec& spec) {
   const auto choices = split_words(spec.choices);
   ordered_json schema = ordered_json::object();
   switch (spec.type) {
     case OptionType::text:
-      schema["type"] = "string";
-      if (!choices.empty()) schema["enum"] = choices;
-      return schema;
-    case OptionType::list:
-      schema["type"] = "array";
-      schema["items"]["type"] = "string";
-      if (!choices.empty()) schema["items"]["enum"] = choices;
-      return schema;
+      return plain_schema(choices);
+    case OptionType::list: {
+      // A plain value is a list of one, or items with commas between them.
+      const ordered_json list = {{"type", "array"}, {"items", plain_schema(choices)}};
+      return {{"anyOf", {plain_schema({}), list}}};
+    }
     case OptionType::integer:
       schema["type"] = "integer";
       break;
@@ -58,8 +62,13 @@ ordered_json type_schema(const OptionSpec& spec) {
   }
   if (std::isfinite(spec.min)) schema["minimum"] = json_value(fmt::format("{}", spec.min));
   if (std::isfinite(spec.max)) schema["maximum"] = json_value(fmt::format("{}", spec.max));
-  if (choices.empty()) return schema;
-  return ordered_json{{"anyOf", {schema, ordered_json{{"enum", choices}}}}};
+  ordered_json any = ordered_json::array({schema});
+  // Readers of YAML 1.1 take 1e-5 for text.
+  if (spec.type == OptionType::number) {
+    any.push_back({{"type", "string"}, {"pattern", "^[0-9.]+[eE][-+]?[0-9]+$"}});
+  }
+  if (!choices.empty()) any.push_back({{"enum", choices}});
+  return any.size() == 1 ? schema : ordered_json{{"anyOf", any}};
 }
 
 void print_schema() {

@@ -51,12 +51,18 @@ Knob optimizer_knob(const Recipe& recipe) {
 // Weights that learn need bf16 at least, to hold what a step changes. Learners that store theirs in
 // fewer bits keep masters beside them, and are methods of their own.
 Knob storage_knob(const Recipe& recipe) {
-  if (recipe.storage != "keep" && recipe.storage != "f32") return {};
-  Knob knob{"", {{"storage=bf16", "weights rounded to bf16", kBf16Storage}}};
+  const std::string& storage = recipe.storage;
+  const bool plain = storage == "keep" || storage == "f32";
+  const bool half = storage == "bf16" || storage == "f16";
+  if (!plain && !half && !storage.starts_with("int8")) return {};
+  Knob knob;
+  if (plain) knob.positions.push_back({"storage=bf16", "weights rounded to bf16", kBf16Storage});
   const auto learner = find_learner(recipe.learner).make(recipe.options);
   const WeightSpec matrix{"", 0, 0, WeightKind::linear, 0, "down_proj"};
   if (learner->changes(matrix)) return knob;
-  knob.positions.push_back({"storage=int8", "the blocks' weights in 8 bits", kInt8Storage});
+  if (plain || half) {
+    knob.positions.push_back({"storage=int8", "the blocks' weights in 8 bits", kInt8Storage});
+  }
   knob.positions.push_back({"storage=nf4", "the blocks' weights in 4 bits", kNf4Storage});
   return knob;
 }

@@ -338,6 +338,13 @@ TEST(Plan, FitsAnotherStorageOrMethodWhereNothingElseWould) {
   const auto four = fit({"method=lora", "device_memory=12GiB"});
   ASSERT_TRUE(four);
   EXPECT_EQ(four->recipe.storage, "nf4");
+  // Whatever storage was asked for.
+  const auto narrower = fit({"method=lora", "device_memory=16GiB", "storage=bf16"});
+  ASSERT_TRUE(narrower);
+  EXPECT_EQ(narrower->recipe.storage, "int8");
+  const auto narrowest = fit({"method=lora", "device_memory=12GiB", "storage=int8_row"});
+  ASSERT_TRUE(narrowest);
+  EXPECT_EQ(narrowest->recipe.storage, "nf4");
   const auto published = fit({"method=lora", "device_memory=8GiB", "checkpoint_dtype=bf16"});
   ASSERT_TRUE(published);
   EXPECT_LE(published->plan.ledger.peak, int64_t{8} << 30);

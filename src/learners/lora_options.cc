@@ -154,6 +154,13 @@ LoraSettings::LoraSettings(const OptionSet& options)
       original_model_(options.text("lora_original_model")),
       rounds_(!original_model_.empty() || options.text("storage") != "keep") {
   check_start_options(options);
+  if (alpha_ == 0.0 && alphas_.numbers().empty()) {
+    throw Error(ErrorKind::usage,
+                fmt::format("{}: lora_alpha is 0: the adapter would change nothing, and learn "
+                            "nothing",
+                            options.origin("lora_alpha")),
+                "leave it out: auto is twice the rank");
+  }
   for (const auto& [pattern, rank] : ranks_.numbers()) {
     if (rank >= 1 && rank <= kMostRank && rank == std::floor(rank)) continue;
     throw Error(ErrorKind::usage,

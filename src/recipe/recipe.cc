@@ -151,6 +151,11 @@ void check_consistency(const Recipe& r) {
     contradiction(fmt::format("{} is set, but the only evaluation is at the end", watcher),
                   "set eval_steps");
   }
+  if (r.pipeline_stages == 1 && r.stage_split.size() > 1) {
+    contradiction(
+        fmt::format("stage_split has {} stages, but pipeline_stages is 1", r.stage_split.size()),
+        fmt::format("set pipeline_stages={}, or leave stage_split out", r.stage_split.size()));
+  }
   if (r.stride > r.sequence_len) {
     contradiction(fmt::format("stride {} is more than sequence_len {}", r.stride, r.sequence_len),
                   "tokens between the windows would not be scored");

@@ -94,6 +94,10 @@ TEST(Recipe, PresetsFillOnlyWhatIsNotSet) {
             "command line: unknown learner \"fulll\", expected one of full, lora, prompt, "
             "rotary, galore | "
             "did you mean full?");
+TEST(Recipe, ASplitNeedsItsStages) {
+  EXPECT_NE(usage_error([] { read({"stage_split=1,3"}); }).find("set pipeline_stages=2"),
+            std::string::npos);
+  EXPECT_EQ(read({"stage_split=1,3", "pipeline_stages=2"}).stage_split.size(), 2u);
 }
 
 TEST(Recipe, WeightDecayIsOfMatricesUnlessToldOtherwise) {

@@ -44,8 +44,8 @@ constexpr OptionSpec kOutputOptions[] = {
     {.name = "resume",
      .type = text,
      .default_text = "auto",
-     .help = "auto: continue from the last checkpoint in output_dir, if any; never; or the path of "
-             "a checkpoint",
+     .help = "auto (or true): continue from the last checkpoint in output_dir, if any; never (or "
+             "false); or the path of a checkpoint",
      .aliases = "resume_from_checkpoint",
      .affects_result = false},
     {.name = "export",

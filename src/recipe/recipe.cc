@@ -62,6 +62,13 @@ void resolve_learning_rate(OptionSet& options, const Preset& preset) {
   options.set("learning_rate", value, fmt::format("method {}", source->name));
 }
 
+// Other programs say true and false of this option; no checkpoint is called so.
+void resolve_resume(OptionSet& options) {
+  const std::string given = lower_case(options.text("resume"));
+  if (given != "true" && given != "false") return;
+  options.set("resume", given == "true" ? "auto" : "never", options.origin("resume"));
+}
+
 void apply_preset(OptionSet& options) {
   const Preset* preset = find_preset(options.text("method"));
   if (preset == nullptr) {
@@ -234,6 +241,7 @@ Recipe resolve_recipe(OptionSet options, std::span<const MethodTable> tables) {
   apply_preset(options);
   check_learner(options, tables);
   recipe.skipped_titles = skip_unused(options, tables);
+  resolve_resume(options);
   read_settings(recipe, options);
   check_consistency(recipe);
   recipe.options = std::move(options);

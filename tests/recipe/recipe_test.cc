@@ -94,6 +94,15 @@ TEST(Recipe, PresetsFillOnlyWhatIsNotSet) {
             "command line: unknown learner \"fulll\", expected one of full, lora, prompt, "
             "rotary, galore | "
             "did you mean full?");
+}
+
+TEST(Recipe, ResumeTakesTheWordsOfOtherPrograms) {
+  EXPECT_EQ(read({"resume_from_checkpoint=true"}).resume, "auto");
+  EXPECT_EQ(read({"resume=True"}).options.text("resume"), "auto");
+  EXPECT_EQ(read({"resume=false"}).resume, "never");
+  EXPECT_EQ(read({"resume=runs/true"}).resume, "runs/true");
+}
+
 TEST(Recipe, ASplitNeedsItsStages) {
   EXPECT_NE(usage_error([] { read({"stage_split=1,3"}); }).find("set pipeline_stages=2"),
             std::string::npos);

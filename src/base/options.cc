@@ -83,9 +83,10 @@ bool is_valid_item(const OptionSpec& spec, std::string_view text) {
 [[noreturn]] void refuse_value(const OptionSpec& spec, std::string_view text,
                                std::string_view origin) {
   const auto choices = split_words(spec.choices);
-  const auto nearest = nearest_name(text, choices);
-  std::string hint = nearest ? fmt::format("did you mean {}?", *nearest) : std::string();
   const auto bare = parse_double(text);
+  // A number is not misspelt.
+  const auto nearest = bare ? std::nullopt : nearest_name(text, choices);
+  std::string hint = nearest ? fmt::format("did you mean {}?", *nearest) : std::string();
   if (spec.type == OptionType::bytes && bare) {
     // Nobody has a thousand TiB, and nobody wants less than a MiB.
     constexpr double kLeastBytes = 1048576.0;

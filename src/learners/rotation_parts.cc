@@ -17,7 +17,7 @@ void require_room(int32_t part, int64_t active, int64_t largest) {
               fmt::format("part {} of rotation_parts trains {} parameters at once, but its largest "
                           "group has {}",
                           part + 1, human_count(active), human_count(largest)),
-              "raise active_params, or set rotation_groups=matrix for smaller groups");
+              "raise active_params; of rotation_groups, matrix needs the least");
 }
 
 }  // namespace

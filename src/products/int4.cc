@@ -197,16 +197,16 @@ class Int4Product : public Product {
   std::unique_ptr<const Product> head_ = make_int8_product({.weight_gradient = true});
 };
 
-// "auto", or a power of two; "search" is for the mode `paper`.
+// "search" is for the mode `paper`.
 constexpr const char* kBlocks = "auto 1 16 32 64 128";
 constexpr const char* kInt4Blocks = "auto 1 16 32 64 128 search";
 constexpr const char* kBlockHelp =
-    "block of the Hadamard transform: 1 (none) to 128, a power of two that divides the width of "
-    "every layer; auto: the largest that divides it";
+    "block of the Hadamard transform, which divides the width of every layer: 1 (none), 16, 32, 64 "
+    "or 128; auto: the largest that divides it";
 constexpr const char* kInt4BlockHelp =
-    "block of the Hadamard transform: 1 (none) to 128, a power of two that divides the width of "
-    "every layer; auto: the largest that divides it, in paper mode up to 32; search: of every "
-    "layer the best, in paper mode";
+    "block of the Hadamard transform, which divides the width of every layer: 1 (none), 16, 32, 64 "
+    "or 128; auto: the largest that divides it, in paper mode up to 32; search: of every layer the "
+    "best, in paper mode";
 
 // The first kSharedOptions are read in any mode, the others in the mode `paper` alone.
 constexpr OptionSpec kInt4Options[] = {

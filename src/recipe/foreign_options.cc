@@ -18,7 +18,8 @@ constexpr ForeignName kOptions[] = {
     {"torch_dtype dtype",
      "storage=bf16, f16 or f32 says how weights are kept, product how they are multiplied"},
     {"flash_attention flash_attn sdp_attention attn_implementation xformers_attention",
-     "attention never forms the whole matrix of scores here: nothing to set"},
+     "attention never forms the whole matrix of scores here: nothing to set; attention=cudnn is "
+     "cuDNN's"},
     {"dataset_path train_file train_data train_dataset", "data=FILE"},
     {"test_datasets validation_file eval_file", "eval_data=FILE"},
     {"dataset_dir", "data=DIR/FILE: data are named by their paths"},
@@ -47,8 +48,10 @@ constexpr ForeignName kOptions[] = {
     {"early_stopping", "early_stopping_patience=N"},
     {"wandb_project wandb_entity wandb_name report_to use_wandb mlflow_experiment_name",
      "train writes train_log.jsonl, TensorBoard's files and report.html; nothing is sent anywhere"},
-    {"deepspeed fsdp fsdp_config ddp_timeout ddp",
-     "there is one process and one device; nothing to set"},
+    {"deepspeed fsdp fsdp_config ddp",
+     "`mpirun -n N jackscrew train ...` shares a run out: each rank has a copy of the model, or "
+     "with pipeline_stages=N a part of it"},
+    {"ddp_timeout", "communication_timeout=SECONDS, for a rank of mpirun that falls silent"},
     {"trust_remote_code hf_use_auth_token push_to_hub hub_model_id",
      "nothing is downloaded, uploaded or run from a model's repository"},
     {"neftune_noise_alpha", "NEFTune is not there"},

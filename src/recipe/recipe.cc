@@ -145,7 +145,9 @@ void check_consistency(const Recipe& r) {
         "set max_grad_norm_of=weight to clip each weight's by itself, or max_grad_norm=0");
   }
   if (r.clip_each_weight && !r.fused_update) {
-    contradiction("max_grad_norm_of=weight is of update=fused", "set update=fused");
+    contradiction(fmt::format("{}: max_grad_norm_of=weight is of update=fused, but update is after",
+                              r.options.origin("max_grad_norm_of")),
+                  "set max_grad_norm_of=model, or update=fused");
   }
   const char* watcher = r.watch.early_stopping_patience > 0 ? "early_stopping_patience"
                         : r.load_best_model_at_end          ? "load_best_model_at_end"
@@ -243,8 +245,8 @@ Recipe resolve_recipe(OptionSet options, std::span<const MethodTable> tables) {
   recipe.skipped_titles = skip_unused(options, tables);
   resolve_resume(options);
   read_settings(recipe, options);
-  check_consistency(recipe);
   recipe.options = std::move(options);
+  check_consistency(recipe);
   return recipe;
 }
 

@@ -188,10 +188,12 @@ template: llama3
 cutoff_len: 2048
 overwrite_cache: true
 bf16: true
+ddp_timeout: 180000000
 )",
-        "LLaMA-Factory", "stage, do_train, overwrite_cache, bf16",
+        "LLaMA-Factory", "stage, do_train, overwrite_cache, bf16, ddp_timeout",
         "model_name_or_path, finetuning_type, lora_rank, dataset, template, cutoff_len",
-        {"  finetuning_type                method\n", "the command says what is done"});
+        {"  finetuning_type                method\n", "the command says what is done",
+         "ddp_timeout                    communication_timeout=SECONDS"});
 }
 
 TEST(Program, SizesNeedAUnit) {

@@ -11,6 +11,8 @@
 #include "base/console.h"
 #include "base/error.h"
 #include "base/text.h"
+#include "recipe/recipe_text.h"
+#include "session/adapter.h"
 
 namespace jackscrew {
 
@@ -34,7 +36,9 @@ int with_recipe(Arguments arguments, size_t max_operands, const std::string& com
                 const std::function<int(const Recipe&)>& run) {
   const Recipe recipe = read_arguments(arguments, max_operands, command);
   if (!recipe.print_config) return run(recipe);
-  fmt::print("{}", recipe.to_yaml());
+  // Of several adapters none has settings that the recipe could have.
+  const bool takes = recipe.adapters.size() == 1;
+  fmt::print("{}", given_yaml(takes ? with_adapter_options(recipe) : recipe));
   return 0;
 }
 

@@ -15,6 +15,7 @@
 #include "cli/commands.h"
 #include "cli/recipes.h"
 #include "recipe/foreign_recipe.h"
+#include "recipe/recipe_text.h"
 
 namespace jackscrew {
 
@@ -95,14 +96,14 @@ void print_schema() {
   fmt::print("{}\n", schema.dump(2));
 }
 
-// Prints the method's annotated recipe; with `all`, every option with its default.
+// Prints the method's annotated recipe; with `all`, every option with the value that it has there.
 int init(const std::string& method, bool all) {
   OptionSet options = program_options();
   options.set("method", method, "config init");
-  // Options that the method decides are left out, so that editing `method` in the file suffices.
   const Recipe recipe = resolve_recipe(options, method_tables());
   if (all) {
-    fmt::print("# Run with: jackscrew train FILE.yaml\n{}", options.to_yaml(recipe.skipped_titles));
+    // What nobody has set stays open, so that another method in the edited file brings its own.
+    fmt::print("# Run with: jackscrew train FILE.yaml\n{}", given_yaml(recipe));
     return 0;
   }
   for (const RecipeText& known : recipe_texts()) {

@@ -9,6 +9,7 @@
 #include "conversion/planned_source.h"
 #include "model/weights.h"
 #include "quant/format.h"
+#include "recipe/quantise_options.h"
 #include "session/knobs.h"
 #include "session/plan.h"
 
@@ -64,7 +65,7 @@ SessionPlan rehearse_over(const Recipe& recipe, const ModelFiles& files) {
 
 bool exl2_fits_a_run(const Recipe& recipe) {
   if (recipe.format != "exl2" || !recipe.device_memory) return false;
-  if (recipe.options.was_set("bits")) {
+  if (asks_for(recipe.options, "bits")) {
     throw Error(
         ErrorKind::usage, "both bits and device_memory are set",
         "keep one of them: device_memory asks for the highest rate with which the run fits");

@@ -11,6 +11,7 @@
 #include "conversion/exl2_rounding.h"
 #include "conversion/rate_choice.h"
 #include "model/weights.h"
+#include "recipe/quantise_options.h"
 
 namespace jackscrew {
 
@@ -168,7 +169,7 @@ std::unique_ptr<Rounder> make_exl2_rounder(const Recipe& recipe, const ModelConf
                                            const Exl2Limit& limit) {
   const OptionSet& options = recipe.options;
   for (const char* name : {"group_size", "rounding", "desc_act", "sym"}) {
-    if (!options.was_set(name)) continue;
+    if (!asks_for(options, name)) continue;
     throw Error(ErrorKind::usage, fmt::format("{} is of format=gptq: EXL2 does not have it", name),
                 "leave it out; bits alone says what EXL2 is to take");
   }

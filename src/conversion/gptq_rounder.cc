@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "conversion/gptq_rounding.h"
+#include "recipe/quantise_options.h"
 
 namespace jackscrew {
 
@@ -72,7 +73,7 @@ class GptqRounder : public Rounder {
 
 std::unique_ptr<Rounder> make_gptq_rounder(const Recipe& recipe) {
   const OptionSet& options = recipe.options;
-  if (options.was_set("head_bits")) {
+  if (asks_for(options, "head_bits")) {
     throw Error(ErrorKind::usage, "head_bits is set, but the head of GPTQ's files is not quantised",
                 "leave it out, or write format=exl2");
   }

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <span>
-#include <string>
 
 #include "base/options.h"
 
@@ -12,7 +11,6 @@ struct CallSettings {
   bool overwrite = false;
   bool json = false;
   bool quiet = false;
-  std::string output;
   bool fit = false;
   int ranks = 1;
   bool verbose = false;

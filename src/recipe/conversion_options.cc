@@ -7,6 +7,11 @@ namespace {
 using enum OptionType;
 
 constexpr OptionSpec kConversionOptions[] = {
+    {.name = "output",
+     .type = text,
+     .default_text = "",
+     .help = "output file, for commands that write one; merge, export: or directory",
+     .affects_result = false},
     {.name = "format",
      .type = text,
      .default_text = "auto",
@@ -44,6 +49,7 @@ std::span<const OptionSpec> conversion_options() {
 }
 
 void ConversionSettings::read(const OptionSet& options) {
+  output = options.text("output");
   format = options.text("format");
   // A negative weight subtracts what an adapter learned.
   adapter_weights = options.numbers("adapter_weight", -1000, 1000,

@@ -115,7 +115,7 @@ TEST(Program, ConfigInitGivesAValidRecipe) {
     EXPECT_EQ(run(fmt::format("config init --all {}", preset.name)).out, recipe.out);
     write_text_atomic(file, recipe.out);
     // Left open, so that another method in the edited file brings its own.
-    EXPECT_NE(recipe.out.find("learning_rate: auto"), std::string::npos);
+    EXPECT_NE(recipe.out.find("\n# learning_rate: "), std::string::npos);
     const Outcome valid = run("config validate " + file.string() + " max_steps=3");
     EXPECT_EQ(valid.exit_code, 0);
     EXPECT_EQ(valid.out, file.string() + ": valid\n");

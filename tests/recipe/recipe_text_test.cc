@@ -1,0 +1,66 @@
+#include "recipe/recipe_text.h"
+
+#include <gtest/gtest.h>
+
+#include "recipe/quantise_options.h"
+#include "recipe/recipe_file.h"
+
+namespace jackscrew {
+namespace {
+
+OptionSet read_back(const std::string& text) {
+  OptionSet options = run_options(method_tables());
+  for (const Assignment& assignment : parse_recipe_text(text, "text")) options.set(assignment);
+  return options;
+}
+
+void expect_same(const Recipe& recipe, const Recipe& again) {
+  for (const OptionValue& option : recipe.options.values()) {
+    const OptionValue& other = again.options.at(option.spec.name, "test");
+    EXPECT_EQ(other.text, option.text) << option.spec.name;
+    EXPECT_EQ(other.explicitly_set, option.explicitly_set) << option.spec.name;
+  }
+}
+
+TEST(GivenYaml, ReadsBackAsTheMethodItIsOf) {
+  for (const Preset& preset : presets()) {
+    SCOPED_TRACE(preset.name);
+    OptionSet options = run_options(method_tables());
+    options.set("method", preset.name, "test");
+    const Recipe recipe = resolve_recipe(options, method_tables());
+    const std::string text = given_yaml(recipe);
+    expect_same(recipe, resolve_recipe(read_back(text), method_tables()));
+    // All values are there to be seen, and the method's are those that the run has.
+    for (const Assignment& setting : split_settings(preset.settings, "test")) {
+      EXPECT_NE(text.find("\n# " + setting.name + ": " + setting.text + " "), std::string::npos)
+          << setting.name;
+    }
+  }
+}
+
+TEST(GivenYaml, KeepsWhatWasGivenEvenWhereItIsTheDefault) {
+  OptionSet options = run_options(method_tables());
+  for (const auto& [name, value] :
+       {std::pair{"sequence_len", "1024"}, {"data", "a b.jsonl,c"}, {"output", "m.gguf"}}) {
+    options.set(name, value, kCommandLine);
+  }
+  const Recipe recipe = resolve_recipe(options, method_tables());
+  const std::string text = given_yaml(recipe);
+  expect_same(recipe, resolve_recipe(read_back(text), method_tables()));
+  EXPECT_NE(text.find("\nsequence_len: 1024 "), std::string::npos) << text;
+  EXPECT_NE(text.find("\noutput: m.gguf "), std::string::npos) << text;
+}
+
+TEST(QuantiseOptions, ARecipeOfAllOptionsAsksForNoDefault) {
+  OptionSet options = run_options(method_tables());
+  EXPECT_FALSE(asks_for(options, "bits"));
+  options.set("bits", "4.0", "run.yaml:3");
+  EXPECT_FALSE(asks_for(options, "bits"));
+  options.set("bits", "3", "run.yaml:3");
+  EXPECT_TRUE(asks_for(options, "bits"));
+  options.set("bits", "4", kCommandLine);
+  EXPECT_TRUE(asks_for(options, "bits"));
+}
+
+}  // namespace
+}  // namespace jackscrew

@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <set>
 #include <string_view>
 #include <vector>
 
@@ -15,6 +16,42 @@
 #include "session/adapter.h"
 
 namespace jackscrew {
+
+namespace {
+
+const std::string& title_of(const Recipe& recipe, const OptionValue& option) {
+  return recipe.options.tables()[option.table].title;
+}
+
+// Whether an option decides what others are, so that it means something to every command.
+bool decides_others(std::string_view name) {
+  return name == "method" || name == "learner";
+}
+
+// Options of learners and products are left out: read_recipe() refuses those not in use.
+void warn_of_options_of_other_commands(const Recipe& recipe, const Subcommand& command) {
+  std::set<std::string> skipped;
+  for (const MethodTable& table : method_tables()) skipped.insert(method_title(table));
+  for (const OptionValue& option : recipe.options.values()) {
+    const std::string& title = title_of(recipe, option);
+    if (option.origin != kCommandLine || skipped.contains(title)) continue;
+    if (decides_others(option.spec.name) || command.uses(option.spec, title)) continue;
+    warn(fmt::format("{} does not use {}", command.name, option.spec.name));
+  }
+}
+
+// Such a command would do what it was asked only to show.
+void refuse_dry_run(const Recipe& recipe, const std::string& command) {
+  const OptionValue& dry_run = recipe.options.at("dry_run", command);
+  const Subcommand* row = find_subcommand(command);
+  if (row == nullptr || row->uses(dry_run.spec, title_of(recipe, dry_run))) return;
+  if (!recipe.options.boolean("dry_run")) return;
+  throw Error(
+      ErrorKind::usage, fmt::format("{}: {} has no dry run", dry_run.origin, command),
+      "leave dry_run out; quantize has it, and `jackscrew plan` shows what train would take");
+}
+
+}  // namespace
 
 OptionSet program_options() {
   return run_options(method_tables());
@@ -28,6 +65,7 @@ Recipe read_arguments(Arguments arguments, size_t max_operands, const std::strin
                             recipe.operands[max_operands]),
                 "options are written name=value or --name value; a recipe ends in .yaml");
   }
+  refuse_dry_run(recipe, command);
   recipe.python_environments = python_environments();
   return recipe;
 }
@@ -35,11 +73,16 @@ Recipe read_arguments(Arguments arguments, size_t max_operands, const std::strin
 int with_recipe(Arguments arguments, size_t max_operands, const std::string& command,
                 const std::function<int(const Recipe&)>& run) {
   const Recipe recipe = read_arguments(arguments, max_operands, command);
-  if (!recipe.print_config) return run(recipe);
-  // Of several adapters none has settings that the recipe could have.
-  const bool takes = recipe.adapters.size() == 1;
-  fmt::print("{}", given_yaml(takes ? with_adapter_options(recipe) : recipe));
-  return 0;
+  if (recipe.print_config) {
+    // Of several adapters none has settings that the recipe could have.
+    const bool takes = recipe.adapters.size() == 1;
+    fmt::print("{}", given_yaml(takes ? with_adapter_options(recipe) : recipe));
+    return 0;
+  }
+  if (const Subcommand* row = find_subcommand(command)) {
+    warn_of_options_of_other_commands(recipe, *row);
+  }
+  return run(recipe);
 }
 
 int report_error(const std::string& what, const std::string& hint, int exit_code) {
@@ -56,8 +99,11 @@ void flush_output() {
 
 void warn_of_unused(const Recipe& recipe, std::string_view command,
                     std::initializer_list<std::string_view> names) {
+  const Subcommand* row = find_subcommand(command);
   for (const std::string_view name : names) {
-    if (recipe.options.origin(name) == kCommandLine) {
+    const OptionValue& option = recipe.options.at(name, command);
+    const bool told = row != nullptr && !row->uses(option.spec, title_of(recipe, option));
+    if (option.origin == kCommandLine && !told) {
       warn(fmt::format("{} does not use {}", command, name));
     }
   }

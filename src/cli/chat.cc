@@ -134,7 +134,7 @@ class Conversation {
 int converse(const Recipe& given) {
   Interrupt interrupt;
   const SignalThread thread(std::array{SIGINT}, [&](int) { interrupt.receive(); });
-  warn_of_unused(given, "chat", {"prompt", "data", "eval_data", "output", "output_dir"});
+  warn_of_unused(given, "chat", {"prompt"});
   GenerationSetup setup(given, "chat");
   if (setup.format.is_plain()) {
     warn(fmt::format("{} has no chat template; set one, such as chat_template=chatml",

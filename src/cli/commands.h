@@ -4,7 +4,10 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
+
+#include "base/options.h"
 
 namespace jackscrew {
 
@@ -32,10 +35,23 @@ struct Subcommand {
   std::string summary;                // one line
   std::string usage;                  // what follows the name
   std::vector<std::string> examples;  // whole command lines
-  std::vector<std::string> tables;    // titles of the option tables that its help shows
+  // What it reads, and its help shows: titles of option tables, and options of other tables.
+  std::vector<std::string> tables = {};
+  std::vector<std::string> options = {};
+  // Titles of tables that its help leaves out, but whose options mean something to it.
+  std::vector<std::string> accepted = {};
   int (*run)(Arguments arguments);
   bool hidden = false;    // not listed: for testing the program
   bool by_ranks = false;  // several processes may share its work
+
+  // Whether its help shows an option of the table `title`.
+  bool shows(const OptionSpec& option, const std::string& title) const;
+  // Whether the option means something to it.
+  bool uses(const OptionSpec& option, const std::string& title) const;
 };
+
+const std::vector<Subcommand>& command_table();
+// nullptr where there is none of that name.
+const Subcommand* find_subcommand(std::string_view name);
 
 }  // namespace jackscrew

@@ -143,7 +143,8 @@ int validate(Arguments arguments) {
     const RecipeReport report = report_recipe(read_recipe_entries(*file), program_options());
     if (report.is_foreign) print_report(report);
   }
-  return with_recipe(arguments, 0, "config validate", [&](const Recipe&) {
+  return with_recipe(arguments, 0, "config validate", [&](const Recipe& recipe) {
+    warn_of_unused(recipe, "config validate", {"overwrite", "json", "fit", "ranks", "verbose"});
     if (file == arguments.end()) {
       throw Error(ErrorKind::usage, "config validate needs a recipe",
                   "jackscrew config validate FILE.yaml");

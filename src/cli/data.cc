@@ -283,7 +283,7 @@ int look_at_data(const Recipe& recipe) {
     throw Error(ErrorKind::usage, fmt::format("data {} needs a tokenizer", wanted),
                 "give model=MODEL, or tokenizer=DIR; data preview shows records without one");
   }
-  warn_of_unused(recipe, "data", {"eval_data", "val_size", "output"});
+  warn_of_unused(recipe, "data", {"eval_data", "val_size"});
   const auto warn_of_files = [](const std::vector<DataPlace>& places) {
     for (const DataPlace& place : places) {
       for (const std::string& line : place.left_out_warnings(DataPart::train)) warn(line);

@@ -76,7 +76,7 @@ int64_t room_for_answer(const Recipe& recipe, const ModelConfig& config, int64_t
 }
 
 int write_answer(const Recipe& given) {
-  warn_of_unused(given, "generate", {"data", "eval_data", "output", "output_dir", "context"});
+  warn_of_unused(given, "generate", {"context"});
   GenerationSetup setup(given, "generate");
   const Recipe& recipe = setup.recipe;
   const ModelFiles& files = setup.files;

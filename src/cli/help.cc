@@ -51,19 +51,14 @@ std::string presets_help() {
   return out;
 }
 
-// Whether a command's help shows a table: those that it lists and, if it shows the method, those of
-// every learner and product.
-bool shows(const Subcommand& command, const OptionTable& table) {
-  const auto& titles = command.tables;
-  const auto has = [&](const std::string& title) {
-    return std::find(titles.begin(), titles.end(), title) != titles.end();
-  };
-  if (has(table.title)) return true;
+// Whether a command's help shows an option of a table: those that it lists and, if it shows the
+// method, those of every learner and product.
+bool shows(const Subcommand& command, const OptionSpec& option, const std::string& title) {
+  if (command.shows(option, title)) return true;
   const auto methods = method_tables();
-  return has(option_titles::kMethod) &&
-         std::any_of(methods.begin(), methods.end(), [&](const MethodTable& method) {
-           return method_title(method) == table.title;
-         });
+  return std::ranges::find(command.tables, option_titles::kMethod) != command.tables.end() &&
+         std::ranges::any_of(
+             methods, [&](const MethodTable& method) { return method_title(method) == title; });
 }
 
 }  // namespace
@@ -91,19 +86,22 @@ std::string command_help(const Subcommand& command) {
   std::string out = fmt::format("jackscrew {}: {}\n\nExamples\n", command.name, command.summary);
   for (const std::string& example : command.examples) out += "  " + example + "\n";
   out += fmt::format("\nUsage\n  jackscrew {} {}\n", command.name, command.usage);
-  if (command.tables.empty()) return out;
+  if (command.tables.empty() && command.options.empty()) return out;
   out +=
       "\nOptions are written name=value, --name value or --name=value; - and _ are the same. They "
       "override\nthe recipe file, and a later one an earlier one. Defaults are in brackets.\n";
   const OptionSet options = program_options();
   for (size_t table = 0; table < options.tables().size(); ++table) {
-    const OptionTable& shown = options.tables()[table];
-    if (!shows(command, shown) || shown.options.empty()) continue;
-    out += fmt::format("\n{}\n", shown.title);
+    const std::string& title = options.tables()[table].title;
+    std::string lines;
     for (const OptionValue& option : options.values()) {
-      if (option.table == table) out += option_help(option);
+      if (option.table == table && shows(command, option.spec, title)) lines += option_help(option);
     }
-    if (shown.title == option_titles::kMethod) out += presets_help();
+    if (!lines.empty()) out += fmt::format("\n{}\n{}", title, lines);
+    const auto& whole = command.tables;
+    if (title == option_titles::kMethod && std::ranges::find(whole, title) != whole.end()) {
+      out += presets_help();
+    }
   }
   return out;
 }

@@ -1,0 +1,194 @@
+// Which options a command shows in its help, uses, warns of and refuses.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/text.h"
+#include "cli/arguments.h"
+#include "cli/help.h"
+#include "tests/cli/expect_refused.h"
+#include "tests/cli/run_program.h"
+#include "tests/support/tiny_run.h"
+
+namespace jackscrew {
+namespace {
+
+// The names of the options in a command line: name=value, --name.
+std::vector<std::string> options_in(const std::string& line) {
+  std::vector<std::string> names;
+  for (const std::string& word : split(line, ' ')) {
+    const size_t equals = word.find('=');
+    std::string name = word.substr(0, equals);
+    if (name.starts_with("--")) {
+      name.erase(0, 2);
+    } else if (equals == std::string::npos) {
+      continue;
+    }
+    std::ranges::replace(name, '-', '_');
+    names.push_back(name);
+  }
+  return names;
+}
+
+TEST(CommandOptions, HelpListsEveryOptionOfTheExamples) {
+  for (const Subcommand& command : command_table()) {
+    // `mpirun` has options of its own; those of `config` are written in its usage.
+    if (command.name == "config" || command.name == "doctor") continue;
+    const std::string help = command_help(command);
+    for (const std::string& example : command.examples) {
+      for (const std::string& name : options_in(example)) {
+        EXPECT_NE(help.find("\n  " + name + " "), std::string::npos) << name << " in " << example;
+      }
+    }
+  }
+  EXPECT_NE(run("help generate").out.find("\n  seed "), std::string::npos);
+  EXPECT_NE(run("help train").out.find("\n  pipeline_stages "), std::string::npos);
+  EXPECT_EQ(run("help merge").out.find("\n  learning_rate "), std::string::npos);
+}
+
+TEST(CommandOptions, TheTableNamesWhatThereIs) {
+  const OptionSet options = program_options();
+  for (const Subcommand& command : command_table()) {
+    for (const std::string& name : command.options) {
+      EXPECT_NE(options.find(name), nullptr) << command.name << " " << name;
+    }
+    std::vector<std::string> titles = command.tables;
+    titles.insert(titles.end(), command.accepted.begin(), command.accepted.end());
+    for (const std::string& title : titles) {
+      EXPECT_TRUE(std::ranges::any_of(
+          options.tables(), [&](const OptionTable& table) { return table.title == title; }))
+          << command.name << " " << title;
+    }
+  }
+}
+
+std::string said_of(const std::string& arguments) {
+  return run(arguments + kErrorsOnly).out;
+}
+
+TEST(CommandOptions, CommandsWarnOfThoseTheyDoNotUse) {
+  const std::string model = golden_model("gqa_tied");
+  const auto warns = [&](const std::string& arguments, const std::vector<std::string>& names) {
+    const std::string said = said_of(arguments);
+    const std::string command = arguments.substr(0, arguments.find(' '));
+    for (const std::string& name : names) {
+      const std::string line = fmt::format("warning: {} does not use {}\n", command, name);
+      const size_t at = said.find(line);
+      EXPECT_NE(at, std::string::npos) << line << said;
+      EXPECT_EQ(said.find(line, at + 1), std::string::npos) << said;
+    }
+  };
+  warns(
+      "train model=nowhere data=none output_dir=o ranks=2 fit=true json=true output=o prompt=p "
+      "bits=3 stride=8 format=gguf",
+      {"ranks", "fit", "json", "output", "prompt", "bits", "stride", "format"});
+  warns("plan model=nowhere output=o prompt=p stride=8", {"output", "prompt", "stride"});
+  warns("doctor fit=true storage=nf4", {"fit", "storage"});
+  warns("eval model=nowhere data=none adapter=a,b adapter_weight=1,2 ranks=2",
+        {"adapter_weight", "ranks"});
+  warns("export model=nowhere output=o.gguf bits=4 group_size=64 data_weights=",
+        {"bits", "group_size"});
+  warns("compare a b eval_data=c model=d adapter=e data=f", {"model", "adapter", "data"});
+  warns("generate model=nowhere prompt=p data=d output=o", {"data", "output"});
+  EXPECT_EQ(said_of("plan model=" + model + " data=x field_output=y lora_rank=4 save_steps=2"), "");
+  EXPECT_EQ(said_of("doctor --quiet method=full"), "");
+}
+
+TEST(CommandOptions, ARecipeMayBeForSeveralCommands) {
+  const TemporaryDirectory directory("jackscrew_shared");
+  const std::string recipe = directory.file("run.yaml", "method: lora\nstride: 8\nprompt: a\n");
+  EXPECT_EQ(said_of("plan " + recipe + " model=" + golden_model("gqa_tied")), "");
+  EXPECT_EQ(said_of("config validate " + recipe + " bits=3"), "");
+  EXPECT_EQ(said_of("config validate " + recipe + " ranks=3"),
+            "jackscrew: warning: config validate does not use ranks\n");
+}
+
+TEST(CommandOptions, NobodyDoesInEarnestWhatHasNoDryRun) {
+  const TemporaryDirectory directory("jackscrew_dry");
+  const std::string recipe = directory.file("run.yaml", "dry_run: true\n");
+  const std::string output = (directory.path() / "out").string();
+  const std::string settings =
+      fmt::format(" model={} output_dir={} ", golden_model("mha_untied"), output);
+  for (const std::string command : {"export", "merge", "train"}) {
+    for (const std::string& how : {std::string("--dry-run"), recipe}) {
+      expect_refused(run(command + settings + how + kErrorsOnly), 2, {command + " has no dry run"});
+    }
+  }
+  EXPECT_FALSE(fs::exists(output));
+  const Outcome dry = run("quantize" + settings + recipe + " 2>&1");
+  EXPECT_EQ(dry.exit_code, 0) << dry.out;
+  EXPECT_FALSE(fs::exists(output));
+}
+
+TEST(CommandOptions, WhatQuantizePrintsItReads) {
+  const TinyRun tiny("round_trip");
+  // Wide enough for the order of EXL2's columns not to take more than the codes.
+  const std::string config = tiny.file("wide.json", R"({
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 260,
+    "hidden_size": 96, "intermediate_size": 192, "num_hidden_layers": 2,
+    "num_attention_heads": 3, "num_key_value_heads": 3, "max_position_embeddings": 128,
+    "tie_word_embeddings": true, "bos_token_id": 256, "eos_token_id": 257})");
+  tiny.must_train("base", "method=full max_steps=1 report_samples=0 model=" + config);
+  const std::string model = tiny.path("base").string();
+  const std::string output = tiny.path("out").string();
+  for (const std::string how : {"bits=3", "format=exl2 bits=5", "format=exl2 device_memory=1GiB"}) {
+    const Outcome printed = run(fmt::format(
+        "quantize model={} output_dir={} dry_run=true {} --print_config", model, output, how));
+    ASSERT_EQ(printed.exit_code, 0);
+    const std::string recipe = tiny.file("run.yaml", printed.out);
+    EXPECT_EQ(run("quantize --print_config " + recipe).out, printed.out);
+    const Outcome dry = run("quantize " + recipe + " 2>&1");
+    EXPECT_EQ(dry.exit_code, 0) << how << "\n" << dry.out;
+  }
+  // So does a recipe of every option.
+  const std::string all =
+      tiny.file("all.yaml", "method: lora\nbits: 4\nhead_bits: 6\ngroup_size: 128\nsym: true\n");
+  for (const char* format : {"gptq", "exl2 device_memory=1GiB"}) {
+    const Outcome dry = run(fmt::format("quantize {} model={} output_dir={} format={} dry_run=true",
+                                        all, model, output, format) +
+                            " 2>&1");
+    EXPECT_EQ(dry.exit_code, 0) << dry.out;
+  }
+}
+
+TEST(CommandOptions, PrintedRecipesSayWhereOutputGoesAndWhatAdaptersHave) {
+  EXPECT_NE(run("export model=m output=m.gguf --print_config").out.find("\noutput: m.gguf "),
+            std::string::npos);
+  const TemporaryDirectory directory("jackscrew_adapter");
+  const std::string adapter = golden_model("lora");
+  const Outcome printed = run("train model=m adapter=" + adapter + " --print_config");
+  EXPECT_NE(printed.out.find("\nlora_rank: 4 "), std::string::npos) << printed.out;
+  const std::string recipe = directory.file("run.yaml", printed.out);
+  EXPECT_EQ(run("train --print_config " + recipe).out, printed.out);
+}
+
+// Whether a JSON schema, or one of its alternatives, takes values of a type.
+bool takes(const nlohmann::json& schema, const std::string& type) {
+  if (!schema.contains("anyOf")) {
+    const std::string types = schema.value("type", nlohmann::json()).dump();
+    return types.find('"' + type + '"') != std::string::npos;
+  }
+  return std::ranges::any_of(schema["anyOf"].get<std::vector<nlohmann::json>>(),
+                             [&](const nlohmann::json& one) { return takes(one, type); });
+}
+
+TEST(CommandOptions, TheSchemaTakesWhatRecipesHave) {
+  const auto properties = nlohmann::json::parse(run("config schema").out)["properties"];
+  for (const char* list : {"data", "eval_data", "lora_target", "data_weights"}) {
+    EXPECT_TRUE(takes(properties[list], "string")) << list;
+  }
+  EXPECT_TRUE(takes(properties["data"], "array"));
+  EXPECT_TRUE(takes(properties["data_weights"], "number"));
+  EXPECT_EQ(properties["data_weights"]["anyOf"][1]["items"]["type"],
+            nlohmann::json({"string", "number"}));
+  EXPECT_EQ(properties["modules_to_save"]["anyOf"][1]["items"]["enum"].size(), 2u);
+  EXPECT_TRUE(takes(properties["active_params"], "number"));
+  EXPECT_TRUE(takes(properties["learning_rate"], "number"));
+  EXPECT_TRUE(takes(properties["learning_rate"], "string"));  // 1e-5, to readers of YAML 1.1
+  EXPECT_TRUE(properties["storage"].contains("enum"));
+}
+
+}  // namespace
+}  // namespace jackscrew

@@ -12,6 +12,7 @@
 #include "base/signals.h"
 #include "cli/arguments.h"
 #include "cli/launch.h"
+#include "session/adapter.h"
 #include "train/trainer.h"
 #include "train/worker.h"
 
@@ -74,7 +75,27 @@ int serve_or_end_all(Transport& transport, const std::optional<Error>& wrong_arg
   return exit_code;  // not reached; GCC does not see that, as the function is virtual
 }
 
+// Whether two values of an option say the same, lists in any order.
+bool agree(const OptionValue& a, const OptionValue& b) {
+  return same_value(a, b) ||
+         (a.spec.type == OptionType::list && std::ranges::is_permutation(a.items, b.items));
+}
+
+// Settings that say how an adapter begins leave the choice to one that is there already. In a
+// recipe they may be of the run that made it.
+void warn_of_settings_of_the_adapter(const Recipe& recipe) {
+  if (recipe.adapters.size() != 1) return;
+  const Recipe taken = with_adapter_options(recipe);
+  for (const OptionValue& given : recipe.options.values()) {
+    const OptionValue& now = taken.options.at(given.spec.name, recipe.adapter);
+    if (given.origin != kCommandLine || agree(given, now)) continue;
+    warn(fmt::format("{}={} is not used: it is the adapter's, {}", given.spec.name, given.text,
+                     now.text));
+  }
+}
+
 int train_until_stopped(const Recipe& recipe) {
+  warn_of_settings_of_the_adapter(recipe);
   Requests requests;
   std::vector<int> signals = {SIGUSR1, SIGINT, SIGTERM};
   if (!is_ignored(SIGHUP)) signals.push_back(SIGHUP);  // a closed terminal, without `nohup`

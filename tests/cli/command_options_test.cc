@@ -164,6 +164,15 @@ TEST(CommandOptions, PrintedRecipesSayWhereOutputGoesAndWhatAdaptersHave) {
   EXPECT_EQ(run("train --print_config " + recipe).out, printed.out);
 }
 
+TEST(CommandOptions, TrainingAnAdapterFurtherDoesNotBeginItAnew) {
+  const std::string settings = fmt::format("train model={} adapter={} data=none output_dir=o ",
+                                           golden_model("gqa_tied"), golden_model("lora"));
+  EXPECT_NE(said_of(settings + "lora_init=pissa")
+                .find("warning: lora_init=pissa is not used: it is the adapter's, default\n"),
+            std::string::npos);
+  EXPECT_EQ(said_of(settings + "lora_rank=4").find("warning"), std::string::npos);
+}
+
 // Whether a JSON schema, or one of its alternatives, takes values of a type.
 bool takes(const nlohmann::json& schema, const std::string& type) {
   if (!schema.contains("anyOf")) {

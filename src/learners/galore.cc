@@ -252,7 +252,8 @@ class GaloreLearner : public Learner {
       const bool alike = overlap - chance >= settings_.lazy_overlap * (1.0 - chance);
       schedule.overlaps = alike ? schedule.overlaps + 1 : 0;
       if (schedule.overlaps == 2) {
-        schedule.gap = std::min(2 * schedule.gap, settings_.longest_gap_of(gap_));
+        // Twice as long or not at all: turns are taken modulo the first gap.
+        if (2 * schedule.gap <= settings_.longest_gap_of(gap_)) schedule.gap *= 2;
         schedule.overlaps = 0;
       }
     }

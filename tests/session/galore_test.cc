@@ -310,6 +310,17 @@ TEST(Galore, LazyRefreshesComeLessOften) {
   };
   const size_t fixed = count("0"), lazy = count("0.9");
   EXPECT_LT(lazy, fixed / 2);
+  // Whatever the longest gap, they double: matrices keep the turns that are planned.
+  const auto session = session_of(
+      files, "method=galore projection_update_gap=2 lazy_overlap=0.9 projection_gap_max=7");
+  std::map<std::string, int64_t> last;
+  int64_t longest = 0;
+  for (const Refresh& refresh : refreshes(*session, 64, 0.0, true)) {
+    const auto [before, is_first] = last.emplace(refresh.weight, refresh.step);
+    if (!is_first) longest = std::max(longest, refresh.step - before->second);
+    before->second = refresh.step;
+  }
+  EXPECT_EQ(longest, 4);
 }
 
 TEST(Galore, RefusesWhatContradicts) {

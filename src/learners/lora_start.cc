@@ -26,18 +26,22 @@ void add_factors(Context& context, const Tensor& to, const LoraFactors& factors,
   context.ops.gemm(scaled, Transpose::no, factors.a, Transpose::no, to, Accumulate::yes);
 }
 
-// Adds to scale * b a the projection of `values`, [out, in], onto the rows of a, which are
-// orthogonal. Changes b only.
+// Adds to scale * b a the projection of `values`, [out, in], onto the columns of b, which are
+// orthogonal. Changes a only. Onto the rows of a would do for weights rounded each for itself, not
+// for those of GPTQ and EXL2: there the error of a product is small because the errors of a row
+// make up for each other, and a row keeps its share of them only as a whole.
 void add_projection(Context& context, const Tensor& values, const LoraFactors& factors) {
   const Arena::Frame frame(context.scratch);
-  const int64_t rank = factors.a.rows(), cols = factors.a.cols();
-  std::vector<float> a(static_cast<size_t>(rank * cols));
-  context.ops.copy(Tensor(a.data(), DType::f32, {rank, cols}), factors.a);
-  std::vector<float> inverse(static_cast<size_t>(rank * rank));  // of scale a aᵀ, which is diagonal
+  const int64_t rank = factors.b.cols(), rows = factors.b.rows();
+  std::vector<float> b(static_cast<size_t>(rows * rank));
+  context.ops.copy(Tensor(b.data(), DType::f32, {rows, rank}), factors.b);
+  std::vector<float> inverse(static_cast<size_t>(rank * rank));  // of scale bᵀ b, which is diagonal
   for (int64_t i = 0; i < rank; ++i) {
-    const std::span<const float> row(a.data() + i * cols, static_cast<size_t>(cols));
     double square = 0.0;
-    for (const float x : row) square += static_cast<double>(x) * static_cast<double>(x);
+    for (int64_t row = 0; row < rows; ++row) {
+      const double x = b[static_cast<size_t>(row * rank + i)];
+      square += x * x;
+    }
     if (square > 0.0) {
       inverse[static_cast<size_t>(i * rank + i)] =
           static_cast<float>(1.0 / (factors.scale * square));
@@ -45,9 +49,9 @@ void add_projection(Context& context, const Tensor& values, const LoraFactors& f
   }
   const Tensor diagonal = context.scratch.tensor(DType::f32, {rank, rank});
   context.ops.copy(diagonal, Tensor(inverse.data(), DType::f32, {rank, rank}));
-  const Tensor along = context.scratch.tensor(DType::f32, {values.rows(), rank});
-  context.ops.gemm(values, Transpose::no, factors.a, Transpose::yes, along, Accumulate::no);
-  context.ops.gemm(along, Transpose::no, diagonal, Transpose::no, factors.b, Accumulate::yes);
+  const Tensor along = context.scratch.tensor(DType::f32, {rank, values.cols()});
+  context.ops.gemm(factors.b, Transpose::yes, values, Transpose::no, along, Accumulate::no);
+  context.ops.gemm(diagonal, Transpose::no, along, Transpose::no, factors.a, Accumulate::yes);
 }
 
 // values -= the stored weight: turns the original values into the rounding error.

@@ -120,11 +120,11 @@ TEST_F(LoraStartTest, PissaOverRoundedWeightsHasTheirValuesInItsDirections) {
   const auto begun = effective_weights(*run, 2.0);
   const auto parameters = states(run->stage(), StateRole::parameter);
   for (const auto& [path, values] : exact) {
-    const Tensor a = parameters.at(path + ".lora_A.weight");
+    const Tensor b = parameters.at(path + ".lora_B.weight");
     const Eigen::MatrixXd directions =
-        Eigen::Map<const Matrix>(a.data<float>(), a.rows(), a.cols()).cast<double>();
+        Eigen::Map<const Matrix>(b.data<float>(), b.rows(), b.cols()).cast<double>();
     const Eigen::MatrixXd left = values - begun.at(path), lost = values - rounded.at(path);
-    EXPECT_LE((left * directions.transpose()).norm(), 1e-4 * directions.norm()) << path;
+    EXPECT_LE((directions.transpose() * left).norm(), 1e-4 * directions.norm()) << path;
     EXPECT_LT(left.squaredNorm(), lost.squaredNorm()) << path;
   }
 }

@@ -36,7 +36,7 @@ int64_t checkpoints_at_once(const Recipe& recipe, int64_t steps) {
 
 int64_t largest_checkpoint(const Recipe& recipe, const ModelFiles& files, Session& session,
                            int64_t total_steps) {
-  const CheckpointInfo info = checkpoint_info(recipe, files, session, 0, {});
+  const CheckpointInfo info = describe_run(recipe, files, session, {});
   const std::string recipe_yaml = recipe.to_yaml();
   const int64_t steps = std::min(total_steps, kPlannedSteps);
   int64_t largest = 0;
@@ -77,10 +77,10 @@ std::string frozen_fingerprint(const ModelFiles& files, const Learner& learner) 
 
 }  // namespace
 
-CheckpointInfo checkpoint_info(const Recipe& recipe, const ModelFiles& files, Session& session,
-                               int64_t step, const std::string& data) {
+CheckpointInfo describe_run(const Recipe& recipe, const ModelFiles& files, Session& session,
+                            const std::string& data) {
   const int64_t parts = std::max<int64_t>(1, std::ssize(recipe.data));
-  return {step,
+  return {0,
           JACKSCREW_VERSION,
           session.ops().level(),
           session.product().name(),

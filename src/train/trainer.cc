@@ -83,17 +83,17 @@ class Trainer {
     plan_ = crew_->rehearse();
     recipe_.output_dir = claim_->path().string();
     crew_->load(plan_, console_.style);
+    info_ = describe_run(recipe_, files_, crew_->session(), data_.train.fingerprint());
     crew_->begin_run(total_steps_);
     const int64_t first = restore();
     claim_->keep();
-    const std::optional<int64_t> resumed = first > 0 ? std::optional(first) : std::nullopt;
     const fs::path output = claim_->path();
     // Of a run that this one replaces: its own would be mistaken for a continuation of them.
     if (first == 0) remove_checkpoints_after(output, -1);
     const int64_t earlier_tokens = tokens_without_a_line(output / kLogName, first);
     log_.emplace(RunLog::Run{recipe_, console_, files_, tokenizer_, data_, *sampler_, schedule_,
                              plan_, *crew_},
-                 output, resumed, earlier_tokens);
+                 output, first > 0 ? std::optional(first) : std::nullopt, earlier_tokens);
     watch_.replay(output / kLogName);
     // A run that had already ended is not begun anew and keeps its recipe.
     const fs::path recipe = output / "recipe.yaml";
@@ -199,8 +199,8 @@ class Trainer {
 
   // What a checkpoint written by this run records about it.
   CheckpointInfo checkpoint_info(int64_t step) {
-    return jackscrew::checkpoint_info(recipe_, files_, crew_->session(), step,
-                                      data_.train.fingerprint());
+    info_.step = step;
+    return info_;
   }
 
   StateSource states() {
@@ -461,6 +461,7 @@ class Trainer {
   Schedule schedule_;
   SessionPlan plan_;
   std::optional<Crew> crew_;
+  CheckpointInfo info_;  // of this run's checkpoints
   std::optional<RunLog> log_;
   RunWatch watch_;
   bool has_begun_ = false;  // the steps

@@ -76,7 +76,8 @@ class Network {
 
   void lose(std::string why) {
     const std::lock_guard lock(mutex_);
-    if (!loss_) loss_ = std::move(why);
+    // Once all ranks have closed, one that has not noticed yet is not to hear of a loss.
+    if (!loss_ && closed_ < ranks()) loss_ = std::move(why);
     changed_.notify_all();
   }
 

@@ -147,6 +147,18 @@ TEST(InProcess, LatencyAndBandwidthTakeTheirTime) {
   });
 }
 
+// A rank may fail for reasons of its own as soon as it has closed.
+TEST(InProcess, WhatHasClosedIsNotLost) {
+  for (int i = 0; i < 200; ++i) {
+    as_ranks(2, {}, [](Transport& transport) {
+      EXPECT_NO_THROW(transport.close());
+      if (transport.rank() == 0) {
+        EXPECT_THROW(transport.abort(1), Error);
+      }
+    });
+  }
+}
+
 TEST(InProcess, ALostRankEndsTheWaitsOfAll) {
   const LinkModel link{.messages_until_lost = 2, .lost_rank = 1};
   as_ranks(3, link, [](Transport& transport) {

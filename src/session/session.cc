@@ -60,6 +60,12 @@ std::unique_ptr<Device> open_device(const Recipe& recipe) {
                                      .attention = recipe.attention});
 }
 
+void require_learning(const std::string& learner, int64_t gradients) {
+  if (gradients > 0) return;
+  throw Error(ErrorKind::usage, fmt::format("nothing learns with learner={}", learner),
+              "use learner=full or learner=lora");
+}
+
 fs::path masters_directory(const fs::path& output_dir, int rank) {
   return output_dir /
          (rank == 0 ? ".jackscrew-masters" : fmt::format(".jackscrew-masters-{}", rank));
@@ -122,21 +128,8 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
   write_scalars(StepScalars{}, sizeof(StepScalars));
   build_stage(recipe, files, make_arena(Purpose::staging, &ArenaSizes::staging), hooks.loaded);
   if (use.training) {
-    std::vector<int64_t> gradients;
-    stage_->visit([&](const StateRef& state) {
-      // A weight that waits as a master will have a gradient of that size.
-      const bool has = state.role == StateRole::gradient || state.role == StateRole::master;
-      if (has) gradients.push_back(state.view.size());
-    });
-    // A stage may have nothing that learns, a model may not. A stage that is planned without the
-    // others cannot tell.
-    const double in_all = peers_->sum_over_stages(
-        [&](double before) { return before + static_cast<double>(gradients.size()); });
-    const bool knows = layout.stages == 1 || hooks.transport != nullptr;
-    if (in_all == 0.0 && knows) {
-      throw Error(ErrorKind::usage, fmt::format("nothing learns with learner={}", learner_->name()),
-                  "use learner=full or learner=lora");
-    }
+    const std::vector<int64_t> gradients = gradient_sizes();
+    if (layout.stages == 1) require_learning(recipe.learner, std::ssize(gradients));
     norm_.emplace(*memory_, gradients);
     watch_gradients();
     const bool exchanges = layout.replicas > 1 || !tied_gradients().empty();
@@ -157,6 +150,16 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
     if (master_files_ != nullptr) master_files_->reserve(FileBacking::Replaced::one_at_a_time);
   }
   memory_->set_phase(use.training ? "train" : "run");
+}
+
+std::vector<int64_t> Session::gradient_sizes() {
+  std::vector<int64_t> sizes;
+  stage_->visit([&](const StateRef& state) {
+    // A weight that waits as a master will have a gradient of that size.
+    const bool has = state.role == StateRole::gradient || state.role == StateRole::master;
+    if (has) sizes.push_back(state.view.size());
+  });
+  return sizes;
 }
 
 std::unique_ptr<Learner> Session::make_learner(const Recipe& recipe) {

@@ -52,8 +52,12 @@ struct SessionPlan {
   int64_t weight_bytes = 0;  // of this session's weights as they are stored
   int64_t mapped_bytes = 0;  // the part of weight_bytes that stays in file maps
   bool recompute = false;    // what gradient_checkpointing=auto came to
+  int64_t gradients = 0;     // how many tensors learn, now or later
   Traffic sent;              // in a step of full micro-batches
 };
+
+// Throws Error(usage) where a model has no gradients. A stage of it may have none.
+void require_learning(const std::string& learner, int64_t gradients);
 
 // What a caller may supply or observe while a session is built.
 struct SessionHooks {
@@ -196,6 +200,8 @@ class Session {
   void reserve_virtual_tokens();
   void build_stage(const Recipe& recipe, const ModelFiles& files, Arena staging,
                    const ProgressCallback& loaded);
+  // The elements of each gradient that this stage has or will have.
+  std::vector<int64_t> gradient_sizes();
   // Returns what one step sends.
   Traffic rehearse_work();
   void begin_accumulation(const StepBatch& batch, double learning_rate, int64_t step);

@@ -190,11 +190,14 @@ SessionPlan Crew::rehearse() {
   });
   if (is_alone()) return plan;
   std::vector<SharedMemory> memory = memory_of(recipe_, plan, transport_->host(0));
+  int64_t gradients = plan.gradients;
   for (const std::vector<uint8_t>& result : results) {
     MessageReader in(result);
     all.push_back(get_facts(in));
     for (auto left = in.get<size_t>(); left > 0; --left) memory.push_back(get_memory(in));
+    gradients = checked_add(gradients, in.get<int64_t>());
   }
+  require_learning(recipe_.learner, gradients);
   require_alike(all, layout());
   require_fit_together(memory);
   return plan;

@@ -130,6 +130,7 @@ class Worker {
     const auto memory = memory_of(recipe_, plan_, transport_.host(place.rank));
     result.put(memory.size());
     for (const SharedMemory& one : memory) put(result, one);
+    result.put(plan_.gradients);
   }
 
   void load(MessageReader& in) {

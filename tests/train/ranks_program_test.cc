@@ -250,6 +250,17 @@ TEST_F(SlowRanksProgram, ARankSaysWhatIsWrongWithIt) {
 }
 
 // Each alone would fit.
+// While it loads its stage of the model, at whose end no other rank may wait for it.
+TEST_F(SlowRanksProgram, ARankThatCannotLoadEndsAll) {
+  const std::string settings =
+      tiny_.train("run", "method=full micro_batch_size=30 max_steps=2 pipeline_stages=2");
+  const Outcome outcome = run_shell(
+      fmt::format("{0} {1} {2} : -n 1 sh -c 'ulimit -v 160000; exec {1} {2}' </dev/null 2>&1",
+                  mpirun(1), kProgram, settings));
+  EXPECT_EQ(outcome.exit_code, 3) << outcome.out;
+  EXPECT_NE(outcome.out.find("rank 1 on "), std::string::npos) << outcome.out;
+}
+
 TEST_F(SlowRanksProgram, RanksOfAMachineMustFitTogether) {
   constexpr double kShare = 0.65;             // of what is free
   constexpr double kBlockBytes = 16.8e6 * 4;  // of weights in f32

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "text/tokenizer/oniguruma.h"
 #include "text/utf8.h"
 
 namespace jackscrew {
@@ -31,11 +32,6 @@ constexpr const char* kTekkenPattern =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
     R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N})"
     R"(| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-
-// Unicode's White_Space. PCRE2's own \s also matches U+180E, which stopped being a space in Unicode
-// 6.3 and is none in the engines that trained the vocabularies.
-constexpr std::string_view kSpaces = R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a})"
-                                     R"(\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
 
 const std::array<NamedPreTokenizer, 17>& named_pre_tokenizers() {
   static const std::array<NamedPreTokenizer, 17> kTable = [] {
@@ -67,46 +63,6 @@ const std::array<NamedPreTokenizer, 17>& named_pre_tokenizers() {
                                               {"default", fallback}}};
   }();
   return kTable;
-}
-
-// Rewrites a pattern written for Oniguruma so that PCRE2 matches the same text.
-std::string translated(std::string_view pattern) {
-  std::string out;
-  bool in_class = false;
-  for (size_t i = 0; i < pattern.size(); ++i) {
-    const char c = pattern[i];
-    const char next = i + 1 < pattern.size() ? pattern[i + 1] : '\0';
-    if (c == '\\') {
-      ++i;
-      if (next == 's') {
-        out += in_class ? std::string(kSpaces) : fmt::format("[{}]", kSpaces);
-      } else if (next == 'S' && !in_class) {
-        out += fmt::format("[^{}]", kSpaces);
-      } else {
-        out += c;
-        if (next != '\0') out += next;
-      }
-      continue;
-    }
-    if (in_class && ((c == '[' && next != ':') || (c == '&' && next == '&'))) {
-      fail(ErrorKind::model,
-           "the tokenizer's pattern \"{}\" nests character classes, which is not "
-           "supported",
-           pattern);
-    }
-    if (c == '[' && in_class) {  // a POSIX class such as [:alpha:], copied up to its own bracket
-      const size_t end = pattern.find(":]", i);
-      if (end != std::string_view::npos) {
-        out += pattern.substr(i, end + 2 - i);
-        i = end + 1;
-        continue;
-      }
-    }
-    if (c == '[') in_class = true;
-    if (c == ']' && in_class) in_class = false;
-    out += c;
-  }
-  return out;
 }
 
 std::string pcre2_message(int code) {
@@ -206,7 +162,7 @@ std::string pre_tokenizer_name(std::span<const PreTokenizerStep> steps, bool ign
 PreTokenizer::PreTokenizer(std::span<const PreTokenizerStep> steps) {
   for (const PreTokenizerStep& step : steps) {
     if (step.kind == Kind::metaspace && !step.split) continue;
-    const std::string source = translated(step_pattern(step));
+    const std::string source = pcre2_pattern(step_pattern(step));
     int code = 0;
     PCRE2_SIZE offset = 0;
     auto pattern = std::make_shared<Pattern>();

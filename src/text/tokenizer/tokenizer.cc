@@ -125,6 +125,7 @@ BpeMerger Tokenizer::index_vocabulary() {
   for (size_t i = 0; i < data_.tokens.size(); ++i) {
     if (data_.kinds[i] == TokenKind::normal) index_normal_token(static_cast<int32_t>(i), alphabet);
   }
+  index_bytes_of_literals(alphabet);
   const auto bytes = std::count_if(alphabet.byte_ids.begin(), alphabet.byte_ids.end(),
                                    [](int32_t id) { return id >= 0; });
   if (data_.spelling == Spelling::byte_map && bytes == 0) {
@@ -187,6 +188,18 @@ void Tokenizer::index_normal_token(int32_t id, BpeAlphabet& alphabet) {
     std::vector<int32_t>& ids = alphabet.character_ids;
     ids.resize(std::max(ids.size(), character + 1), -1);
     ids[character] = id;
+  }
+}
+
+// A literal may be spelled as a byte is, such as "é" for 0xE9, and stays that byte's token.
+void Tokenizer::index_bytes_of_literals(BpeAlphabet& alphabet) const {
+  if (data_.spelling != Spelling::byte_map) return;
+  for (size_t i = 0; i < data_.tokens.size(); ++i) {
+    if (!is_literal(data_.kinds[i])) continue;
+    const auto bytes = unmap_bytes(data_.tokens[i]);
+    if (!bytes || bytes->size() != 1) continue;
+    int32_t& id = alphabet.byte_ids[static_cast<uint8_t>((*bytes)[0])];
+    if (id < 0) id = static_cast<int32_t>(i);
   }
 }
 

@@ -133,6 +133,7 @@ class Tokenizer {
   void check_ids() const;
   void index_tokens();
   void index_normal_token(int32_t id, BpeAlphabet& alphabet);
+  void index_bytes_of_literals(BpeAlphabet& alphabet) const;
   BpeMerger make_merger(BpeAlphabet alphabet);
   Literals make_literals(bool raw, bool normalized) const;
   void encode_bytes(std::string_view text, Job& job) const;

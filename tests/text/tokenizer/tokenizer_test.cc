@@ -95,6 +95,43 @@ TEST(PreTokenizer, ClassesAreThoseOfUnicode) {
   EXPECT_EQ(words, (std::vector<std::string>{"gr\u00F6\u00DFe", " \u3000.", "\u180E"}));
 }
 
+// As Hugging Face's tokenizers cut them, whose engine is Oniguruma.
+TEST(PreTokenizer, PatternsMeanWhatTheyMeanToOniguruma) {
+  using Words = std::vector<std::string>;
+  const std::tuple<const char*, const char*, Words> cases[] = {
+      {R"(\w+)",
+       "ab\u0308\u00b2 \u00e9\u203fx\u00bd \u2167-",
+       {"ab\u0308\u00b2", " ", "\u00e9\u203fx\u00bd", " ", "\u2167", "-"}},
+      {R"([\w]+)", "ab\u0308\u00b2 \u2167-", {"ab\u0308", "\u00b2 ", "\u2167", "-"}},
+      {R"([^\W\d_]+)", "ab1_c\u00b2\u00e9 -", {"ab", "1_", "c", "\u00b2", "\u00e9", " -"}},
+      {R"([\S\d]+)", "a 1b", {"a", " ", "1b"}},
+      {R"([\W]+)", "a- b", {"a", "- ", "b"}},
+      {R"(\p{Han}+|[^\p{Han}]+)",
+       "\u4e2d\u6587\u3001\u4e2d\u6587\u3002x",
+       {"\u4e2d\u6587", "\u3001", "\u4e2d\u6587", "\u3002x"}},
+      {R"(\P{Han}+)", "\u3001x\u4e2d", {"\u3001x", "\u4e2d"}},
+      {R"([[:punct:]]+)", "a\u00a9\u20ac!b", {"a", "\u00a9\u20ac!", "b"}},
+      {R"(\h+)", "xyz0fAg ab", {"xyz", "0fA", "g ", "ab"}},
+      {R"(\ba)", "ba a\u0301a a", {"ba ", "a", "\u0301a ", "a"}},
+  };
+  for (const auto& [pattern, text, want] : cases) {
+    const std::vector<PreTokenizerStep> steps = {{PreTokenizerStep::Kind::regex, pattern}};
+    Words words;
+    PreTokenizer(steps).split(text, [&](std::string_view word) { words.emplace_back(word); });
+    EXPECT_EQ(words, want) << pattern;
+  }
+}
+
+// U+00E9 is how the byte E9 is spelled.
+TEST(Tokenizer, ALiteralThatIsSpelledAsAByteStaysItsToken) {
+  TokenizerData data = byte_data();
+  data.kinds[0xE9] = TokenKind::added;
+  ASSERT_EQ(data.tokens[0xE9], "\u00e9");
+  const Tokenizer tokenizer(data);
+  EXPECT_EQ(tokenizer.encode("x\u9F54y", false), (Ids{'x', 0xE9, 0xBD, 0x94, 'y'}));
+  EXPECT_EQ(tokenizer.encode("\u00e9", false), (Ids{0xE9}));
+}
+
 TEST(Tokenizer, ExportedJsonEncodesTheSame) {
   const Json expected = golden();
   for (const char* name : {"smollm", "llama3"}) {

@@ -25,6 +25,7 @@ struct FinishOneGradient {
       scalars->squares += squares;
       const float norm = static_cast<float>(__builtin_sqrt(squares));
       scalars->finite = norm <= 3.4e38f && scalars->loss_sum <= 1.0e300 ? 1 : 0;
+      if (scalars->finite == 0) scalars->last_step = scalars->step;
       scalars->clip_scale = 1.0f;
       if (previous_norm == nullptr || scalars->finite == 0) return;
       const bool known = *previous_global_norm > 0.0f && *previous_norm > 0.0f;

@@ -14,6 +14,8 @@ namespace jackscrew {
 
 namespace {
 
+constexpr const char* kDefaultScale = "0.25";  // of the papers
+
 constexpr std::array<OptionSpec, 14> kGaloreOptions = {{
     {"galore_rank", OptionType::text, "25%",
      "rank of the subspace: a share of the smaller side of each matrix (25%) or a number",
@@ -24,7 +26,7 @@ constexpr std::array<OptionSpec, 14> kGaloreOptions = {{
     {"galore_target", OptionType::list, "all-linear",
      "modules that learn in a subspace, as for lora_target; all others learn as a whole",
      "optim_target_modules"},
-    {"galore_scale", OptionType::number, "0.25", "factor on the step of the subspace",
+    {"galore_scale", OptionType::number, kDefaultScale, "factor on the step of the subspace",
      "qgalore_scale", "", 0},
     {"galore_learning_rate", OptionType::number, "auto",
      "learning rate of the subspaces; auto: elements move as with learning_rate in full training",
@@ -112,6 +114,14 @@ GaloreSettings::GaloreSettings(const OptionSet& options)
       targets_(linear_targets(options, "galore_target")) {
   if (!options.is_word("galore_learning_rate")) {
     matrices_rate_ = options.number("galore_learning_rate");
+  }
+  // Recipes name it with its default, too.
+  if (!matrices_rate_ && options.text("galore_scale") != kDefaultScale) {
+    throw Error(ErrorKind::usage,
+                fmt::format("{}: galore_scale is a factor on galore_learning_rate, which is auto",
+                            options.origin("galore_scale")),
+                "set galore_learning_rate, too, or set learning_rate alone, which steps as far as "
+                "it does in full training");
   }
   if (scale_ <= 0.0) throw Error(ErrorKind::usage, "galore_scale=0 trains nothing", "use 0.25");
   if (lazy_overlap > 0.0 && subspace == SubspaceKind::random) {

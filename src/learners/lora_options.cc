@@ -161,6 +161,14 @@ LoraSettings::LoraSettings(const OptionSet& options)
                             options.origin("lora_alpha")),
                 "leave it out: auto is twice the rank");
   }
+  for (const auto& [pattern, alpha] : alphas_.numbers()) {
+    if (alpha != 0.0) continue;
+    throw Error(ErrorKind::usage,
+                fmt::format("{}: alpha_pattern has 0 for {}, whose adapters would change nothing, "
+                            "and learn nothing",
+                            options.origin("alpha_pattern"), pattern),
+                "name what is to have adapters in lora_target");
+  }
   for (const auto& [pattern, rank] : ranks_.numbers()) {
     if (rank >= 1 && rank <= kMostRank && rank == std::floor(rank)) continue;
     throw Error(ErrorKind::usage,

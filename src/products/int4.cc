@@ -257,10 +257,17 @@ int64_t block_from(const std::string& text) {
   return text == "auto" ? 0 : std::stoll(text);
 }
 
+// Recipes name options with their defaults, too.
+bool is_changed(const OptionSet& options, const char* name) {
+  const auto is_it = [&](const OptionSpec& spec) { return spec.name == std::string_view(name); };
+  const OptionSpec& spec = *std::ranges::find_if(kInt4Options, is_it);
+  return options.was_set(name) && options.text(name) != spec.default_text;
+}
+
 // Refuses options of the mode `paper`, which would be ignored silently.
 void refuse_options_of_paper(const OptionSet& options, const std::string& block) {
   for (const OptionSpec& spec : std::span(kInt4Options).subspan(kSharedOptions)) {
-    if (!options.was_set(spec.name) || options.text(spec.name) == spec.default_text) continue;
+    if (!is_changed(options, spec.name)) continue;
     throw Error(ErrorKind::usage,
                 fmt::format("{}: {}={} is read with int4_mode=paper alone",
                             options.origin(spec.name), spec.name, options.text(spec.name)),
@@ -286,6 +293,14 @@ std::unique_ptr<const Product> make_paper_product(const OptionSet& options,
                             sampling),
                 "set int4_sampling=off, too");
   }
+  const bool learns_steps = options.text("int4_steps") == "learned";
+  for (const char* const name : {"int4_step_learning_rate", "int4_cold_steps"}) {
+    if (learns_steps || !is_changed(options, name)) continue;
+    throw Error(ErrorKind::usage,
+                fmt::format("{}: {} is of steps that are learned, and int4_steps is dynamic",
+                            options.origin(name), name),
+                "leave it out, or set int4_steps=learned");
+  }
   if (searches && cold_steps < 2) {
     throw Error(ErrorKind::usage,
                 "int4_block=search takes the first step, and steps are measured with what it "
@@ -294,7 +309,7 @@ std::unique_ptr<const Product> make_paper_product(const OptionSet& options,
   }
   return make_int4_paper_product({.block = searches ? 0 : block_from(block),
                                   .searches_block = searches,
-                                  .learns_steps = options.text("int4_steps") == "learned",
+                                  .learns_steps = learns_steps,
                                   .step_learning_rate = options.number("int4_step_learning_rate"),
                                   .cold_steps = cold_steps,
                                   .split_limit = split == "off" ? 0 : std::stoll(split),

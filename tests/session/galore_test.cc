@@ -199,7 +199,10 @@ TEST(FusedUpdates, ALossThatIsNotFiniteChangesNothing) {
   });
   const auto before = saved(*session);
   session->accumulate(batch_of(2), 1e-3, 2);
-  EXPECT_FALSE(session->update({}).finite);
+  const StepResult result = session->update({});
+  EXPECT_FALSE(result.finite);
+  EXPECT_EQ(result.step, 2);
+  EXPECT_TRUE(std::isnan(result.loss));
   const auto after = saved(*session);
   for (const auto& [name, bytes] : before) {
     // The optimizer's factors say that nothing is active, and a window has summed what it was
@@ -330,7 +333,8 @@ TEST(Galore, RefusesWhatContradicts) {
       {"galore_rank=0%", "no rank"},
       {"galore_rank=some", "no rank"},
       {"galore_target=norm.x", "galore_target"},
-      {"galore_scale=0", "trains nothing"},
+      {"galore_scale=0 galore_learning_rate=0.01", "trains nothing"},
+      {"galore_scale=1", "galore_learning_rate, which is auto"},
       {"projection_window=9 projection_update_gap=4", "projection_window"},
       {"projection_gap_max=4", "lazy_overlap"},
       {"subspace=random lazy_overlap=0.5", "random"},

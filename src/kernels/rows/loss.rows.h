@@ -112,9 +112,11 @@ struct FinishNorm {
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t) const {
     team.once([&] {
-      if (scalars->finite == 0) return;
+      // Where weights are updated in backward, this step may have been found not to be finite.
+      const bool ended = scalars->finite == 0;
+      if (ended && scalars->last_step != scalars->step) return;
       const float norm = static_cast<float>(__builtin_sqrt(scalars->squares));
-      const bool bad = !(norm <= 3.4e38f) || !(scalars->loss_sum <= 1.0e300);
+      const bool bad = ended || !(norm <= 3.4e38f) || !(scalars->loss_sum <= 1.0e300);
       scalars->loss = scalars->loss_sum / (scalars->targets > 1.0 ? scalars->targets : 1.0);
       scalars->last_step = scalars->step;
       scalars->grad_norm = norm;

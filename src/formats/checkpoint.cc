@@ -378,13 +378,14 @@ void remove_unfinished_checkpoints(const fs::path& output_dir) {
 }
 
 void prune_checkpoints(const fs::path& output_dir, int64_t keep, const fs::path& spared) {
-  std::vector<fs::path> paths = list_checkpoints(output_dir);
+  const std::vector<fs::path> paths = list_checkpoints(output_dir);
   if (keep <= 0) return;
-  std::erase(paths, spared);
   const auto excess = static_cast<int64_t>(paths.size()) - keep;
   for (int64_t i = 0; i < excess; ++i) {
+    const fs::path& path = paths[static_cast<size_t>(i)];
+    if (path == spared) continue;
     std::error_code ignored;  // a checkpoint that cannot be removed only wastes space
-    fs::remove_all(paths[static_cast<size_t>(i)], ignored);
+    fs::remove_all(path, ignored);
   }
 }
 

@@ -74,8 +74,8 @@ void remove_unfinished_checkpoints(const fs::path& output_dir);
 // The path of the checkpoint of a step.
 fs::path checkpoint_path(const fs::path& output_dir, int64_t step);
 
-// Removes the oldest checkpoints until at most `keep` are left; 0 keeps all. `spared` stays, and
-// does not count.
+// Removes all but the newest `keep` checkpoints; 0 keeps all. `spared` stays beside them where it
+// is older.
 void prune_checkpoints(const fs::path& output_dir, int64_t keep, const fs::path& spared = {});
 
 }  // namespace jackscrew

@@ -50,9 +50,24 @@ const GgufArchitecture& architecture_of(const GgufFile& file) {
   return *found;
 }
 
+constexpr int64_t kLongestContext = int64_t{1} << 24;  // before scaling; those of today have 2^18
+
+// The first divisor that is not the one that follows from the scaling; -1 where all are.
+int64_t first_other_factor(std::span<const float> factors, double theta,
+                           const RopeScaling& scaling) {
+  for (int64_t i = 0; i < std::ssize(factors); ++i) {
+    const double exponent = static_cast<double>(i) / static_cast<double>(factors.size());
+    const double expected = llama3_factor(std::pow(theta, -exponent), scaling);
+    const double found = static_cast<double>(factors[static_cast<size_t>(i)]);
+    // The divisors in files were computed in single precision.
+    if (!(std::abs(found - expected) <= 1e-3 * expected)) return i;
+  }
+  return -1;
+}
+
 // Llama 3 files hold the divisors of the rotary frequencies instead of the parameters from which
 // these were computed. The divisor of the lowest frequency is the factor; all others must then
-// follow from the other parameters of the release.
+// follow from the release's limits, and from a context before scaling that is a power of two.
 RopeScaling scaling_from_factors(const GgufFile& file, const GgufTensor& tensor,
                                  const ModelConfig& config) {
   const int64_t pairs = config.head_dim / 2;
@@ -69,18 +84,17 @@ RopeScaling scaling_from_factors(const GgufFile& file, const GgufTensor& tensor,
   if (!std::isfinite(scaling.factor) || scaling.factor < 1.0) {
     fail(ErrorKind::model, "{}: {} ends in {}", file.path().string(), what, scaling.factor);
   }
-  for (int64_t i = 0; i < pairs; ++i) {
-    const double exponent = static_cast<double>(i) / static_cast<double>(pairs);
-    const double expected = llama3_factor(std::pow(config.rope_theta, -exponent), scaling);
-    const double found = static_cast<double>(factors[static_cast<size_t>(i)]);
-    // The divisors in files were computed in single precision.
-    if (!(std::abs(found - expected) <= 1e-3 * expected)) {
-      unsupported(file,
-                  fmt::format("{} with {} at {} where Llama 3 has {}", what, found, i, expected),
-                  "supported: the rope factors of Llama 3.1 and 3.2");
-    }
+  const RopeScaling release = scaling;
+  const int64_t other = first_other_factor(factors, config.rope_theta, release);
+  if (other < 0) return release;
+  for (int64_t context = 16; context <= kLongestContext; context *= 2) {
+    scaling.original_max_position_embeddings = context;
+    if (first_other_factor(factors, config.rope_theta, scaling) < 0) return scaling;
   }
-  return scaling;
+  unsupported(file,
+              fmt::format("{} with {} at {}", what, factors[static_cast<size_t>(other)], other),
+              "supported: rope factors as those of Llama 3.1 and 3.2, for any context before "
+              "scaling that is a power of two");
 }
 
 RopeScaling parse_scaling(const GgufFile& file, const ModelConfig& config) {

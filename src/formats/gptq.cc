@@ -67,9 +67,14 @@ GptqSettings gptq_settings(const JsonFields& fields) {
   return settings;
 }
 
-std::vector<int32_t> group_of_columns(const LayerTensors& tensors, int64_t cols, int64_t size) {
+std::vector<int32_t> group_of_columns(const LayerTensors& tensors, const JsonFields& fields,
+                                      int64_t cols, int64_t size) {
   if (tensors.find(kGptqGroups) != nullptr) {
     return elements_of<int32_t>(tensors.get(kGptqGroups, "I32", {cols}));
+  }
+  if (size < cols && fields.boolean("desc_act", false)) {
+    fail(ErrorKind::model, "{}: desc_act is true, but tensor {} is missing", fields.where(),
+         tensors.name(kGptqGroups));
   }
   std::vector<int32_t> out;
   for (int64_t k = 0; k < cols; ++k) out.push_back(static_cast<int32_t>(k / size));
@@ -93,7 +98,7 @@ StoredTensor read_gptq(const LayerTensors& tensors, const QuantizationConfig& co
   const ScaleTable scales = read_scales(tensors, groups, rows);
   const int64_t zero_words = ceil_div(rows * bits, 32);
   const SafetensorsEntry& zeros = tensors.get(kGptqZeros, "I32", {groups, zero_words});
-  const std::vector<int32_t> group_of = group_of_columns(tensors, cols, size);
+  const std::vector<int32_t> group_of = group_of_columns(tensors, fields, cols, size);
   GroupOrder order = order_by_group(group_of, groups, tensors.name(kGptqGroups));
   PackedSource source{.name = tensors.name(".weight"),
                       .format = fmt::format("gptq_{}bit", bits),

@@ -10,14 +10,21 @@ namespace jackscrew {
 
 namespace {
 
-// One page of each tensor: a few hundred reads.
-constexpr size_t kHeadBytes = 4096;
+// So many pages of each tensor, from its first to its last: a few thousand reads.
+constexpr size_t kPages = 8;
+constexpr size_t kPageBytes = 4096;
 
 void add_tensor(Crc32c& sum, const StoredTensor& tensor) {
   sum.add(fmt::format("{} {} {} {}\n", tensor.name,
                       tensor.format == nullptr ? "" : tensor.format->name(),
                       fmt::join(tensor.shape, "x"), tensor.size_bytes()));
-  sum.add(tensor.bytes.first(std::min(kHeadBytes, tensor.bytes.size())));
+  const size_t size = tensor.bytes.size();
+  if (size <= kPages * kPageBytes) return sum.add(tensor.bytes);
+  for (size_t page = 0; page < kPages; ++page) {
+    // In this order nothing overflows.
+    const size_t begin = (size - kPageBytes) / (kPages - 1) * page;
+    sum.add(tensor.bytes.subspan(page + 1 < kPages ? begin : size - kPageBytes, kPageBytes));
+  }
 }
 
 }  // namespace

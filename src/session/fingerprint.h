@@ -6,9 +6,10 @@
 
 namespace jackscrew {
 
-// A checksum of the configuration, of all tensors' names, shapes, formats and sizes, of each one's
-// first bytes, and of the weights of an `adapter` (empty: none). It tells models apart, and trained
-// versions of one model, but not a file that is damaged beyond those first bytes.
+// A checksum of the configuration, of all tensors' names, shapes, formats and sizes, of parts
+// of each one from its first bytes to its last, and of the weights of an `adapter` (empty: none).
+// It tells models apart, and trained versions of one model, but not files that differ in a few
+// bytes.
 uint32_t model_fingerprint(const ModelFiles& files, const fs::path& adapter);
 
 }  // namespace jackscrew

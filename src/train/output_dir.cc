@@ -96,10 +96,27 @@ void check_output_dir(const Recipe& recipe) {
   }
 }
 
+namespace {
+
+// Masters of a run that was killed, which may have had more ranks than this one. Checkpoints have
+// files of their own.
+void remove_masters(const fs::path& output) {
+  const std::string name = masters_directory({}, 0).string();
+  std::vector<fs::path> found;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(output, ignored)) {
+    if (entry.path().filename().string().starts_with(name)) found.push_back(entry.path());
+  }
+  for (const fs::path& path : found) fs::remove_all(path, ignored);
+}
+
+}  // namespace
+
 OutputClaim::OutputClaim(const fs::path& output_dir)
     : path_(output_dir), is_new_(!fs::exists(output_dir)) {
   claim();
   remove_unfinished_checkpoints(path_);
+  remove_masters(path_);
 }
 
 void OutputClaim::claim() {

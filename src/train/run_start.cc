@@ -123,17 +123,13 @@ fs::path usable_before(const fs::path& checkpoint, const fs::path& output) {
   return found;
 }
 
-// Where the newest checkpoint cannot be used, an older one is taken only if the recipe names it.
 int64_t step_of(const fs::path& checkpoint, const Recipe& recipe) {
   try {
-    return read_checkpoint_info(checkpoint).step;
+    const int64_t step = read_checkpoint_info(checkpoint).step;
+    if (fs::exists(checkpoint / "recipe.yaml")) return step;
+    fail(ErrorKind::data, "{} has no recipe.yaml", checkpoint.string());
   } catch (const Error& error) {
-    if (recipe.resume != "auto") throw;
-    const fs::path before = usable_before(checkpoint, recipe.output_dir);
-    const std::string older =
-        before.empty() ? "" : fmt::format("resume={} continues from there; ", before.string());
-    throw Error(error.kind(), error.what(),
-                fmt::format("{}overwrite=true starts over; repair it, or move it away", older));
+    refuse_checkpoint(checkpoint, recipe, error);
   }
 }
 
@@ -152,6 +148,16 @@ std::optional<std::string> lanes_before(const Recipe& recipe) {
 }
 
 }  // namespace
+
+void refuse_checkpoint(const fs::path& checkpoint, const Recipe& recipe, const Error& error) {
+  const bool damaged = error.kind() == ErrorKind::model || error.kind() == ErrorKind::data;
+  if (recipe.resume != "auto" || !damaged) throw Error(error);
+  const fs::path before = usable_before(checkpoint, recipe.output_dir);
+  const std::string older =
+      before.empty() ? "" : fmt::format("resume={} continues from there; ", before.string());
+  throw Error(error.kind(), error.what(),
+              fmt::format("{}overwrite=true starts over; repair it, or move it away", older));
+}
 
 Recipe with_lanes(Recipe recipe, int ranks) {
   const bool automatic = recipe.options.is_word("data_parallel");

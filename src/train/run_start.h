@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "base/error.h"
 #include "base/file.h"
 #include "recipe/recipe.h"
 
@@ -35,5 +36,11 @@ struct RunStart {
 // Error(data) where another result would be replaced, Error(model) where the checkpoint cannot be
 // used, and Error(usage) where it is beyond the run's last step.
 RunStart find_start(const Recipe& recipe, int64_t total_steps, const std::string& data);
+
+// Throws `error`, which says why the checkpoint cannot be used. Where it was taken because it is
+// the newest and is damaged, the hint names an older one: that is taken only if the recipe names
+// it.
+[[noreturn]] void refuse_checkpoint(const fs::path& checkpoint, const Recipe& recipe,
+                                    const Error& error);
 
 }  // namespace jackscrew

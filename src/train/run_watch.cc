@@ -1,5 +1,7 @@
 #include "train/run_watch.h"
 
+#include <fmt/format.h>
+
 #include <nlohmann/json.hpp>
 
 #include "report/event_log.h"
@@ -26,13 +28,24 @@ void RunWatch::logged(double loss) {
 }
 
 void RunWatch::evaluated(int64_t step, double loss) {
-  if (step == 0) return;  // of the model before training
+  if (step == 0) {
+    untrained_ = loss;
+    return;
+  }
   if (best_ && loss >= best_->loss) {
     ++worse_evaluations_;
     return;
   }
   best_ = Best{step, loss};
   worse_evaluations_ = 0;
+}
+
+std::string RunWatch::best_text() const {
+  std::string text = fmt::format("{:.4f} at step {}", best_->loss, best_->step);
+  if (untrained_ && *untrained_ <= best_->loss) {
+    text += fmt::format("; before training it was {:.4f}: lower learning_rate", *untrained_);
+  }
+  return text;
 }
 
 bool RunWatch::out_of_patience() const {

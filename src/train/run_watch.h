@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "base/file.h"
 #include "recipe/recipe.h"
@@ -29,12 +30,15 @@ class RunWatch {
   // Whether the losses of the last steps were all too high.
   bool losses_too_high() const;
   std::optional<Best> best() const { return best_; }
+  // "1.2345 at step 100", and what it was before training where that was less; needs a best().
+  std::string best_text() const;
 
  private:
   WatchSettings options_;
-  std::optional<Best> best_;
-  int64_t worse_evaluations_ = 0;  // since the best
-  int64_t high_losses_ = 0;        // in a row
+  std::optional<double> untrained_;  // the loss before step 1
+  std::optional<Best> best_;         // of the evaluations after it
+  int64_t worse_evaluations_ = 0;    // since the best
+  int64_t high_losses_ = 0;          // in a row
 };
 
 }  // namespace jackscrew

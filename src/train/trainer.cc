@@ -65,9 +65,9 @@ class Trainer {
         recipe_.lr_schedule, recipe_.learning_rate,
         recipe_.warmup_steps.value_or(warmup_from_ratio(recipe_.warmup_ratio, total_steps_)),
         total_steps_};
-    if (schedule_.warmup_steps > total_steps_) {
+    if (schedule_.warmup_steps >= total_steps_) {
       throw Error(ErrorKind::usage,
-                  fmt::format("warmup_steps {} is more than the {} of this run",
+                  fmt::format("warmup_steps {} is not less than the {} of this run",
                               schedule_.warmup_steps, counted(total_steps_, "step")),
                   "the learning rate would never reach its peak");
     }
@@ -178,7 +178,7 @@ class Trainer {
       restore_states(checkpoint_);
     } catch (const Error& error) {
       const auto changes = changed_options(checkpoint_, recipe_.options);
-      if (changes.empty()) throw;
+      if (changes.empty()) refuse_checkpoint(checkpoint_, recipe_, error);
       std::vector<std::string> texts;
       for (const OptionChange& change : changes) texts.push_back(change.text(kCheckpointTime));
       throw Error(error.kind(), error.what(),
@@ -341,9 +341,9 @@ class Trainer {
       if (stop_requested() && !last) stop(done);
     }
     if (done < total_steps_) {
-      say(fmt::format("stopped   {} without improvement: the best is {:.4f} at step {}",
+      say(fmt::format("stopped   {} without improvement: the best is {}",
                       counted(recipe_.watch.early_stopping_patience, "evaluation"),
-                      watch_.best()->loss, watch_.best()->step));
+                      watch_.best_text()));
     }
     return done;
   }
@@ -367,8 +367,7 @@ class Trainer {
     }
     restore_states(path);
     took_best_ = true;
-    say(fmt::format("result    of step {}, the best evaluation ({:.4f})", watch_.best()->step,
-                    watch_.best()->loss));
+    say(fmt::format("result    of the best evaluation, {}", watch_.best_text()));
   }
 
   [[noreturn]] void fail_non_finite(int64_t step, double loss, const std::string& what) {

@@ -159,7 +159,11 @@ TEST_F(SlowBadInput, Checkpoints) {
   bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 4);
   write_text_atomic(state, bytes);
   expect_unchanged(saving, 5,
-                   {"checkpoint-4", "state.safetensors is corrupt: checksum mismatch", "remove"});
+                   {"checkpoint-4", "state.safetensors is corrupt: checksum mismatch",
+                    "checkpoint-2 continues from there"});
+  fs::rename(tiny_.path("out/checkpoint-4/recipe.yaml"), tiny_.path("recipe"));
+  expect_unchanged(saving, 4,
+                   {"checkpoint-4 has no recipe.yaml", "checkpoint-2 continues from there"});
   // Without it, the one before serves.
   fs::remove_all(tiny_.path("out/checkpoint-4"));
   tiny_.must_train("out", saving);

@@ -85,5 +85,20 @@ TEST_F(Checkpoint, ReadsWhatIsNotFilledUp) {
   EXPECT_EQ(master_.view().data<float>()[14], 0.5f);
 }
 
+TEST_F(Checkpoint, TheNewestAreKeptAndTheBestBesideThem) {
+  const auto left = [&](int64_t keep, int64_t best) {
+    const fs::path run = directory_ / fmt::format("run-{}-{}", keep, best);
+    for (int64_t step = 1; step <= 4; ++step) fs::create_directories(checkpoint_path(run, step));
+    prune_checkpoints(run, keep, checkpoint_path(run, best));
+    std::string names;
+    for (const fs::path& path : list_checkpoints(run)) names += path.filename().string().back();
+    return names;
+  };
+  EXPECT_EQ(left(2, 1), "134");
+  EXPECT_EQ(left(2, 3), "34");
+  EXPECT_EQ(left(1, 4), "4");
+  EXPECT_EQ(left(0, 4), "1234");
+}
+
 }  // namespace
 }  // namespace jackscrew

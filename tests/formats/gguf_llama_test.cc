@@ -1,6 +1,8 @@
 // What a GGUF file says about a model, and its tensors by the names of Hugging Face.
+#include <cmath>
 #include <limits>
 
+#include "formats/gguf_names.h"
 #include "quant/format.h"
 #include "tests/formats/gguf_sample.h"
 
@@ -45,6 +47,19 @@ TEST_F(GgufLlama, RecognisesTheRopeFactorsOfLlama3) {
     EXPECT_EQ(scaling.kind, RopeScaling::Kind::llama3);
     EXPECT_EQ(scaling.factor, static_cast<double>(factor));
     EXPECT_EQ(scaling.original_max_position_embeddings, 8192);
+    // Of a context of 4096 before scaling, wavelengths change half way.
+    RopeScaling shorter = scaling;
+    shorter.original_max_position_embeddings = 4096;
+    const double theta = gguf_config(GgufFile(good(variant))).rope_theta;
+    for (size_t i = 0; i < variant.rope_factors.size(); ++i) {
+      const double exponent =
+          static_cast<double>(i) / static_cast<double>(variant.rope_factors.size());
+      variant.rope_factors[i] =
+          static_cast<float>(llama3_factor(std::pow(theta, -exponent), shorter));
+    }
+    EXPECT_EQ(gguf_config(GgufFile(good(variant))).rope_scaling.original_max_position_embeddings,
+              4096);
+    variant.rope_factors = llama3_factors(factor);
     variant.rope_factors[4] += 0.5f;
     EXPECT_TRUE(mentions(refused_source(gguf_llama(variant)), "rope_freqs.weight"));
     variant.rope_factors = llama3_factors(factor, 9);

@@ -26,6 +26,10 @@ TEST(RunWatch, WaitsForABetterEvaluation) {
   EXPECT_TRUE(watch.out_of_patience());
   EXPECT_EQ(watch.best()->step, 40);
   EXPECT_EQ(watch.best()->loss, 1.9);
+  EXPECT_EQ(watch.best_text(),
+            "1.9000 at step 40; before training it was 1.0000: lower learning_rate");
+  watch.evaluated(70, 0.5);
+  EXPECT_EQ(watch.best_text(), "0.5000 at step 70");
 }
 
 TEST(RunWatch, BarksWhenTheLossStaysHigh) {

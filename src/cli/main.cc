@@ -6,6 +6,7 @@
 #include <exception>
 #include <new>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "base/console.h"
@@ -63,7 +64,7 @@ int dispatch(Arguments arguments) {
     return 0;
   }
   const bool is_help = name == "help" || name == "--help" || name == "-h";
-  if (is_help && arguments.size() == 1) {
+  if (is_help && (arguments.size() == 1 || arguments[1] == "help")) {
     fmt::print("{}", program_help(command_table()));
     return 0;
   }
@@ -85,6 +86,11 @@ bool is_other_rank() {
   }
 }
 
+int report_bug(const std::exception& error) {
+  if (std::ferror(stdout) != 0) return report_error(kOutputLost, "", 1);
+  return report_error(error.what(), "this is a bug in jackscrew: please report it", 1);
+}
+
 int guarded_main(int argc, char** argv) {
   try {
     const std::vector<std::string> arguments(argv + (argc > 0 ? 1 : 0), argv + argc);
@@ -102,9 +108,13 @@ int guarded_main(int argc, char** argv) {
   } catch (const fs::filesystem_error& error) {  // links that lead in a circle, for example
     return report_error(fmt::format("{}: {}", error.path1().string(), error.code().message()), "",
                         1);
+  } catch (const std::system_error& error) {
+    if (error.code() != std::errc::resource_unavailable_try_again) return report_bug(error);
+    return report_error("the system starts no more threads",
+                        "raise the limits `ulimit -v` and `ulimit -u`, or set threads=1",
+                        static_cast<int>(ErrorKind::does_not_fit));
   } catch (const std::exception& error) {
-    if (std::ferror(stdout) != 0) return report_error(kOutputLost, "", 1);
-    return report_error(error.what(), "this is a bug in jackscrew: please report it", 1);
+    return report_bug(error);
   }
 }
 

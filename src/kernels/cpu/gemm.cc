@@ -1,5 +1,7 @@
 #include "kernels/cpu/gemm.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <array>
 #include <map>
@@ -7,6 +9,7 @@
 #include <tuple>
 #include <vector>
 
+#include "base/error.h"
 #include "base/parallel.h"
 #include "base/signals.h"
 #include "kernels/cpu/dot.h"
@@ -42,6 +45,21 @@ constexpr int64_t kDepthChunk = 1024;
 // Varying extents come as multiples of this plus a remainder below it: at most 512 / 32 + 31
 // shapes.
 constexpr int64_t kGrain = 32;
+
+// Room for the code that oneDNN generates for a product (some 320 KiB) and for what it allocates
+// beside it.
+constexpr size_t kAddressSpace = size_t{16} << 20;
+
+// oneDNN 2.6 does not see that it was given no memory for its code, and writes to address 0.
+void require_address_space() {
+  void* const room =
+      ::mmap(nullptr, kAddressSpace, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (room == MAP_FAILED) {
+    throw Error(ErrorKind::does_not_fit, "no address space is left for the code of a product",
+                "raise the limit of `ulimit -v`, or use a smaller model, batch or sequence_len");
+  }
+  ::munmap(room, kAddressSpace);
+}
 
 // Few and long chunks of b's rows, for the hardware prefetcher; enough to even out a held-up
 // thread.
@@ -296,6 +314,7 @@ class CpuGemm::Impl {
       sum.append_sum(1.0f);
       attributes.set_post_ops(sum);
     }
+    require_address_space();
     // What oneDNN chooses must not depend on how many threads this program uses.
     const int threads = omp_get_max_threads();
     omp_set_num_threads(1);

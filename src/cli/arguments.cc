@@ -12,6 +12,7 @@
 #include "base/console.h"
 #include "base/error.h"
 #include "base/text.h"
+#include "cli/launch.h"
 #include "recipe/recipe_text.h"
 #include "session/adapter.h"
 
@@ -28,10 +29,18 @@ bool decides_others(std::string_view name) {
   return name == "method" || name == "learner";
 }
 
-// Options of learners and products are left out: read_recipe() refuses those not in use.
+// Options of learners and products that are not chosen are not looked at: read_recipe() refuses
+// them. Those of a learner mean something where it learns, and where an adapter is used that it
+// made.
 void warn_of_options_of_other_commands(const Recipe& recipe, const Subcommand& command) {
   std::set<std::string> skipped;
-  for (const MethodTable& table : method_tables()) skipped.insert(method_title(table));
+  for (const MethodTable& table : method_tables()) {
+    const OptionValue& choice = recipe.options.at(table.choice, command.name);
+    const bool adapts = table.choice == std::string_view("learner") && !recipe.adapters.empty();
+    if (adapts || command.uses(choice.spec, title_of(recipe, choice))) {
+      skipped.insert(method_title(table));
+    }
+  }
   for (const OptionValue& option : recipe.options.values()) {
     const std::string& title = title_of(recipe, option);
     if (option.origin != kCommandLine || skipped.contains(title)) continue;
@@ -120,7 +129,8 @@ namespace {
 bool is_capable_terminal(int descriptor) {
   const char* terminal = std::getenv("TERM");
   const bool dumb = terminal == nullptr || std::string_view(terminal) == "dumb";
-  return ::isatty(descriptor) == 1 && !dumb;
+  // mpirun gives rank 0 a terminal of its own, wherever its output goes from there.
+  return ::isatty(descriptor) == 1 && !dumb && launched_ranks() == 1;
 }
 
 // 0 where the width is unknown.

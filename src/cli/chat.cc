@@ -140,7 +140,7 @@ int converse(const Recipe& given) {
     warn(fmt::format("{} has no chat template; set one, such as chat_template=chatml",
                      setup.recipe.model));
   }
-  const int64_t context = std::min(setup.recipe.context, setup.files.config.longest_sequence());
+  const int64_t context = std::min(setup.recipe.context, setup.longest_text);
   const SessionUse use = chat_use(context);
   const SessionPlan plan = Session::rehearse(setup.recipe, setup.files, use);
   require_fit(setup.recipe, setup.files, use, plan);

@@ -9,6 +9,7 @@
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "conversion/compare.h"
+#include "formats/peft.h"
 #include "session/evaluate.h"
 #include "session/loading.h"
 #include "session/plan.h"
@@ -50,6 +51,14 @@ void require_same_tokens(const ModelFiles& first, const ModelFiles& other) {
 }
 
 ModelFiles open_compared(const std::string& name, const std::string& tokenizer) {
+  if (fs::exists(fs::path(name) / kAdapterConfig)) {
+    const std::string base = peft_base_model(name);
+    throw Error(
+        ErrorKind::usage, fmt::format("{} is an adapter, and models are compared", name),
+        fmt::format("jackscrew merge model={} adapter={} output_dir=DIR makes a model of it; "
+                    "jackscrew eval takes adapter=",
+                    base.empty() ? "MODEL" : base, name));
+  }
   ModelFiles files = open_model(name, {}, tokenizer);
   if (files.source == nullptr) {
     throw Error(ErrorKind::usage, fmt::format("{} is a shape without weights", name),

@@ -60,17 +60,20 @@ std::string prompt_of(const Recipe& recipe) {
 }
 
 // The tokens left for the answer: a model has no positions beyond its context.
-int64_t room_for_answer(const Recipe& recipe, const ModelConfig& config, int64_t prompt_tokens) {
-  const int64_t room = config.longest_sequence() - prompt_tokens;
+int64_t room_for_answer(const GenerationSetup& setup, int64_t prompt_tokens) {
+  const Recipe& recipe = setup.recipe;
+  const int64_t room = setup.longest_text - prompt_tokens;
+  const std::string context = fmt::format(
+      "the model's context of {} tokens{}", setup.files.config.longest_sequence(),
+      setup.virtual_tokens > 0 ? fmt::format(", {} of them virtual,", setup.virtual_tokens) : "");
   if (room <= 0) {
     throw Error(ErrorKind::usage,
-                fmt::format("the prompt has {} tokens, more than the model's context of {}",
-                            prompt_tokens, config.longest_sequence()),
+                fmt::format("the prompt has {} tokens: {} leaves no room for an answer",
+                            prompt_tokens, context),
                 "shorten the prompt");
   }
   if (room < recipe.max_new_tokens && !recipe.quiet) {
-    write_stderr(fmt::format("the model's context of {} tokens leaves room for {}\n",
-                             config.longest_sequence(), counted(room, "token")));
+    write_stderr(fmt::format("{} leaves room for {}\n", context, counted(room, "token")));
   }
   return std::min(room, recipe.max_new_tokens);
 }
@@ -84,7 +87,7 @@ int write_answer(const Recipe& given) {
   const std::vector<int32_t> prompt =
       encode_prompt(setup.tokenizer, setup.format, recipe.system, prompt_of(recipe));
   const auto prompt_tokens = static_cast<int64_t>(prompt.size());
-  options.max_new_tokens = room_for_answer(recipe, files.config, prompt_tokens);
+  options.max_new_tokens = room_for_answer(setup, prompt_tokens);
 
   const SessionUse use = generation_use(prompt_tokens, options.max_new_tokens);
   const SessionPlan plan = Session::rehearse(recipe, files, use);

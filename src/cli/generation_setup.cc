@@ -10,6 +10,7 @@
 #include "cli/arguments.h"
 #include "session/evaluate.h"
 #include "session/loading.h"
+#include "session/plan.h"
 #include "train/export.h"
 
 namespace jackscrew {
@@ -34,6 +35,8 @@ GenerationSetup::GenerationSetup(const Recipe& given, const char* command)
   options.max_new_tokens = recipe.max_new_tokens;
   options.end_tokens = end_tokens(tokenizer, files);
   options.vocab_size = tokenizer.vocab_size();
+  if (!recipe.adapter.empty()) virtual_tokens = jackscrew::virtual_tokens(recipe);
+  longest_text = files.config.longest_sequence() - virtual_tokens;
 }
 
 double token_rate(int64_t tokens, double seconds) {

@@ -16,7 +16,9 @@ struct GenerationSetup {
   ModelFiles files;
   Tokenizer tokenizer;
   ChatFormat format;
-  GenerationOptions options;  // with the recipe's max_new_tokens
+  GenerationOptions options;   // with the recipe's max_new_tokens
+  int64_t virtual_tokens = 0;  // of a soft prompt, before every text
+  int64_t longest_text = 0;    // the tokens that have positions after them
 };
 
 // Tokens per second; 0 when no time has passed.

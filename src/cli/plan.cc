@@ -289,6 +289,7 @@ int show_plan(const Recipe& given) {
   settle_lengths(recipe, files.config);
   if (recipe.fit) return show_fit(recipe, files);
   if (recipe.ranks > 1) return show_ranks(recipe, files);
+  layout_of(recipe, 1);  // refuses what one rank cannot do
   const SessionPlan plan = Session::rehearse(recipe, files, training_use(recipe));
   if (recipe.json) {
     fmt::print("{}\n", plan_json(recipe, plan, disk_of(recipe, files)).text());

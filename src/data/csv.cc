@@ -10,7 +10,6 @@ namespace jackscrew {
 
 CsvReader::CsvReader(std::string_view text, std::string where, size_t most_of_row)
     : text_(text), where_(std::move(where)), most_of_row_(most_of_row) {
-  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
   if (text_.starts_with(kByteOrderMark)) position_ = kByteOrderMark.size();
 }
 

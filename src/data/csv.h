@@ -9,6 +9,9 @@
 
 namespace jackscrew {
 
+// What some editors put before a text in UTF-8; it is no part of it.
+inline constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+
 class CsvReader {
  public:
   // `text` must outlive the reader; `where` begins error messages. A byte-order mark is skipped. A

@@ -128,7 +128,7 @@ void read_json_array(Reading& reading) {
   const auto skip_space = [&](size_t at) {
     return std::min(text.find_first_not_of(kSpace, at), text.size());
   };
-  size_t at = skip_space(text.starts_with("\xEF\xBB\xBF") ? 3 : 0);
+  size_t at = skip_space(text.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0);
   if (at == text.size() || text[at] != '[') {
     fail_record(reading.file, "an array of records was expected", kHint);
   }
@@ -195,7 +195,12 @@ void read_csv(Reading& reading) {
 
 void read_document(Reading& reading) {
   DocumentRecord part{{}, true, false};
-  for (std::string_view rest = reading.text; !part.ends; part.begins = false) {
+  std::string_view rest = reading.text;
+  if (rest.starts_with(kByteOrderMark)) {
+    rest.remove_prefix(kByteOrderMark.size());
+    reading.report(kByteOrderMark.size());
+  }
+  for (; !part.ends; part.begins = false) {
     const size_t size = first_part(rest, kMostOfDocument);
     part.text = rest.substr(0, size);
     rest.remove_prefix(size);

@@ -57,7 +57,7 @@ void Chat::make_room(Answer& answer) {
       throw Error(
           ErrorKind::usage,
           fmt::format("the message has {} tokens, and a chat here has {}", tokens, context_),
-          context_ < session_.stage().config().longest_sequence()
+          context_ < session_.stage().config().longest_sequence() - session_.virtual_tokens()
               ? "shorten it, or raise context"
               : "shorten it: the model has no more");
     }

@@ -7,6 +7,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "base/text.h"
 
 namespace jackscrew {
 
@@ -47,9 +48,10 @@ std::string listed(const std::vector<int64_t>& numbers) {
   const int replicas = ranks / stages;
   throw Error(
       ErrorKind::usage,
-      fmt::format("{} ranks hold the model {} times, over which {} lanes (data_parallel) "
-                  "cannot be divided: each needs 1, 2, 4, 8 ... of them",
-                  ranks, replicas, lanes),
+      fmt::format("{} {} {} of the model, over which {} lanes (data_parallel) cannot be divided: "
+                  "each needs 1, 2, 4, 8 ... of them",
+                  counted(ranks, "rank"), ranks == 1 ? "has" : "have",
+                  counted(replicas, "copy", "copies"), lanes),
       fmt::format("start one of {} ranks, or set data_parallel={}", listed(would_do), replicas));
 }
 

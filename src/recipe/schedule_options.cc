@@ -135,10 +135,11 @@ void ScheduleSettings::read(const OptionSet& options) {
   if (max_steps == 0 && num_train_epochs <= 0) {
     throw Error(ErrorKind::usage, "max_steps and num_train_epochs are both 0", "set one of them");
   }
-  if (max_steps > 0 && warmup_steps.value_or(0) > max_steps) {
-    throw Error(ErrorKind::usage,
-                fmt::format("warmup_steps {} is more than max_steps {}", *warmup_steps, max_steps),
-                "the learning rate would never reach its peak");
+  if (max_steps > 0 && warmup_steps.value_or(0) >= max_steps) {
+    throw Error(
+        ErrorKind::usage,
+        fmt::format("warmup_steps {} is not less than max_steps {}", *warmup_steps, max_steps),
+        "the learning rate would never reach its peak");
   }
   for (const auto& [name, beta] :
        {std::pair{"adam_beta1", adam_beta1}, std::pair{"adam_beta2", adam_beta2}}) {

@@ -88,6 +88,7 @@ TEST(CommandOptions, CommandsWarnOfThoseTheyDoNotUse) {
   warns("doctor fit=true storage=nf4", {"fit", "storage"});
   warns("eval model=nowhere data=none adapter=a,b adapter_weight=1,2 ranks=2",
         {"adapter_weight", "ranks"});
+  warns("eval model=nowhere data=none lora_rank=3", {"lora_rank"});
   warns("export model=nowhere output=o.gguf bits=4 group_size=64 data_weights=",
         {"bits", "group_size"});
   warns("compare a b eval_data=c model=d adapter=e data=f", {"model", "adapter", "data"});

@@ -20,6 +20,7 @@ TEST(Program, HelpBeginsWithExamples) {
   EXPECT_EQ(help.exit_code, 0);
   EXPECT_LT(help.out.find("Examples"), help.out.find("Commands"));
   EXPECT_EQ(run("help").out, help.out);
+  EXPECT_EQ(run("help help").out, help.out);
   EXPECT_EQ(run("-h").out, help.out);
   EXPECT_NE(run("help config").out.find("jackscrew config init lora"), std::string::npos);
   EXPECT_EQ(run("help config").out, run("config init --help").out);

@@ -164,6 +164,13 @@ TEST_F(DatasetTest, NothingIsReadBeyondTheRecordsWanted) {
   EXPECT_EQ(read("a.json", "[{\"text\": \"one\"}, nonsense", o).size(), 1);
 }
 
+TEST_F(DatasetTest, AByteOrderMarkIsNoText) {
+  for (const std::string text : {"", "\xEF\xBB\xBF"}) {
+    const Dataset data = read("a.txt", text + "one two", options(100));
+    EXPECT_EQ(decode(data.example(0)), "one two");
+  }
+}
+
 TEST_F(DatasetTest, JsonArraysElementByElement) {
   const Dataset data =
       read("a.json",

@@ -132,5 +132,29 @@ TEST(ChatProgram, AnswersLineByLine) {
   EXPECT_NE(longest.out.find("warning: chat does not use prompt\n"), std::string::npos);
 }
 
+// Those of a soft prompt, which stand before every text.
+TEST(ChatProgram, VirtualTokensTakePositions) {
+  const TinyRun tiny("chat_virtual");
+  tiny.must_train("model", "method=full max_steps=1");
+  const std::string model = " tokenizer=bytes threads=1 model=" + tiny.path("model").string();
+  tiny.must_train("soft", "method=prompt prompt_tokens=20 max_steps=1 init=pretrained" + model);
+  const std::string with_prompt = model + " adapter=" + tiny.path("soft").string() + " 2>&1";
+  const std::string text(106, 'x');  // 107 tokens with BOS
+  const Outcome answer = run("generate max_new_tokens=40 prompt=" + text + with_prompt);
+  EXPECT_EQ(answer.exit_code, 0) << answer.out;
+  EXPECT_NE(answer.out.find("context of 128 tokens, 20 of them virtual, leaves room for 1 token"),
+            std::string::npos)
+      << answer.out;
+  const Outcome longer = run("generate max_new_tokens=40 prompt=x" + text + with_prompt);
+  EXPECT_EQ(longer.exit_code, 2);
+  EXPECT_NE(longer.out.find("20 of them virtual, leaves no room for an answer"), std::string::npos)
+      << longer.out;
+  const Outcome chat =
+      run_shell("echo " + text + " | " + kProgram + " chat chat_template=chatml" + with_prompt);
+  EXPECT_NE(chat.out.find("and a chat here has 108\nhint: shorten it: the model has no more"),
+            std::string::npos)
+      << chat.out;
+}
+
 }  // namespace
 }  // namespace jackscrew

@@ -146,7 +146,7 @@ TEST(Recipe, Contradictions) {
   says({"val_size=1.5"}, "val_size is 1.5");
   says({"eval_steps=5"}, "nothing to evaluate on");
   says({"num_train_epochs=0"}, "max_steps and num_train_epochs");
-  says({"max_steps=5", "warmup_steps=6"}, "warmup_steps 6 is more than max_steps 5");
+  says({"max_steps=5", "warmup_steps=5"}, "warmup_steps 5 is not less than max_steps 5");
   says({"adam_beta2=1"}, "adam_beta2 is 1");
   says({"top_p=0"}, "top_p");
   says({"stride=2048"}, "stride 2048 is more than sequence_len 1024");

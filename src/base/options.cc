@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
+#include <limits>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -92,6 +93,9 @@ bool is_valid_item(const OptionSpec& spec, std::string_view text) {
     constexpr double kLeastBytes = 1048576.0;
     hint =
         fmt::format("write the unit: {}={}{}", spec.name, text, *bare < kLeastBytes ? "GiB" : "B");
+  }
+  if (spec.type == OptionType::integer && bare && *bare >= 0x1p63) {
+    hint = fmt::format("the largest is {}", std::numeric_limits<int64_t>::max());
   }
   throw Error(
       ErrorKind::usage,

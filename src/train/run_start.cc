@@ -108,13 +108,22 @@ std::optional<FinishedRun> check_result(const Recipe& recipe, const EndedRun& en
                                                   its_end.filename().string(), train_on(output))));
 }
 
+// The step of a checkpoint that can be used as far as its small files tell. Throws Error.
+int64_t usable_step(const fs::path& checkpoint) {
+  const int64_t step = read_checkpoint_info(checkpoint).step;
+  if (!fs::exists(checkpoint / "recipe.yaml")) {
+    fail(ErrorKind::data, "{} has no recipe.yaml", checkpoint.string());
+  }
+  return step;
+}
+
 // The newest usable checkpoint before `checkpoint`; empty where there is none.
 fs::path usable_before(const fs::path& checkpoint, const fs::path& output) {
   fs::path found;
   for (const fs::path& path : list_checkpoints(output)) {
     if (path == checkpoint) break;
     try {
-      read_checkpoint_info(path);
+      usable_step(path);
       found = path;
     } catch (const Error&) {
       continue;
@@ -125,9 +134,7 @@ fs::path usable_before(const fs::path& checkpoint, const fs::path& output) {
 
 int64_t step_of(const fs::path& checkpoint, const Recipe& recipe) {
   try {
-    const int64_t step = read_checkpoint_info(checkpoint).step;
-    if (fs::exists(checkpoint / "recipe.yaml")) return step;
-    fail(ErrorKind::data, "{} has no recipe.yaml", checkpoint.string());
+    return usable_step(checkpoint);
   } catch (const Error& error) {
     refuse_checkpoint(checkpoint, recipe, error);
   }

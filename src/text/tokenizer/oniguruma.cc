@@ -5,6 +5,7 @@
 #include <pcre2.h>
 
 #include <array>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -37,6 +38,28 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kPosix = 
      {"punct", R"(\p{P}\p{S})"},
      {"space", kSpace},
      {"word", kWord}}};
+
+// Whether \S, \W or \H names all but the set of \s, \w or \h.
+bool is_complement(char letter) {
+  return letter >= 'A' && letter <= 'Z';
+}
+
+// The set that \s, \w or \h names, or whose complement \S, \W or \H does; nullopt: another escape.
+std::optional<std::string_view> set_of(char letter, bool in_class) {
+  switch (letter) {
+    case 's':
+    case 'S':
+      return kSpace;
+    case 'w':
+    case 'W':
+      return in_class ? kWord : kWordAlone;
+    case 'h':
+    case 'H':
+      return kHexDigit;
+    default:
+      return std::nullopt;
+  }
+}
 
 bool is_script(std::string_view name) {
   const std::string pattern = fmt::format(R"(\p{{sc:{}}})", name);
@@ -101,27 +124,18 @@ class Translation {
   }
 
   std::string escape() {
-    const auto take = [&](std::string text) {
+    const char letter = peek(1);
+    if (const auto set = set_of(letter, false)) {
       at_ += 2;
-      return text;
-    };
-    switch (peek(1)) {
-      case 's':
-        return take(fmt::format("[{}]", kSpace));
-      case 'S':
-        return take(fmt::format("[^{}]", kSpace));
-      case 'w':
-        return take(fmt::format("[{}]", kWordAlone));
-      case 'W':
-        return take(fmt::format("[^{}]", kWordAlone));
-      case 'h':
-        return take(fmt::format("[{}]", kHexDigit));
-      case 'H':
-        return take(fmt::format("[^{}]", kHexDigit));
+      return fmt::format("[{}{}]", is_complement(letter) ? "^" : "", *set);
+    }
+    switch (letter) {
       case 'b':
-        return take(fmt::format("(?:(?<=[{0}])(?![{0}])|(?<![{0}])(?=[{0}]))", kWordAlone));
+        at_ += 2;
+        return fmt::format("(?:(?<=[{0}])(?![{0}])|(?<![{0}])(?=[{0}]))", kWordAlone);
       case 'B':
-        return take(fmt::format("(?:(?<=[{0}])(?=[{0}])|(?<![{0}])(?![{0}]))", kWordAlone));
+        at_ += 2;
+        return fmt::format("(?:(?<=[{0}])(?=[{0}])|(?<![{0}])(?![{0}]))", kWordAlone);
       case 'p':
       case 'P':
         return property();
@@ -185,33 +199,13 @@ class Translation {
   }
 
   void add_escape(std::string& inside, std::vector<std::string_view>& lack) {
-    const auto named = [&](std::string_view set) {
-      inside += set;
+    const char letter = peek(1);
+    if (const auto set = set_of(letter, true)) {
       at_ += 2;
-    };
-    const auto lacking = [&](std::string_view set) {
-      lack.push_back(set);
-      at_ += 2;
-    };
-    switch (peek(1)) {
-      case 's':
-        return named(kSpace);
-      case 'w':
-        return named(kWord);
-      case 'h':
-        return named(kHexDigit);
-      case 'S':
-        return lacking(kSpace);
-      case 'W':
-        return lacking(kWord);
-      case 'H':
-        return lacking(kHexDigit);
-      case 'p':
-      case 'P':
-        inside += property();
-        return;
-      default:
-        inside += copied_escape();
+      if (is_complement(letter)) return lack.push_back(*set);
+      inside += *set;
+    } else {
+      inside += letter == 'p' || letter == 'P' ? property() : copied_escape();
     }
   }
 

@@ -67,6 +67,17 @@ void expect_values(const LayerTensors& tensors, std::string_view suffix,
   }
 }
 
+// Refuses scales [count] with one that is not finite.
+void expect_finite(const LayerTensors& tensors, std::string_view suffix, int64_t count) {
+  const auto values = elements_of<float>(tensors.get(suffix, "F32", {count}));
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (!std::isfinite(values[i])) {
+      fail(ErrorKind::model, "tensor {}: scale {} is {}: its values are not finite",
+           tensors.name(suffix), i, values[i]);
+    }
+  }
+}
+
 void expect_integer(const JsonFields& state, const char* key, int64_t expected) {
   if (const int64_t found = state.integer(key); found != expected) {
     fail(ErrorKind::model, "{}: {} is {}, only {} is supported", state.where(), key, found,
@@ -106,7 +117,11 @@ StoredTensor read_four_bits(const LayerTensors& tensors, const FourBits& kind) {
   }
   out.extra_parts.push_back(
       vector_bytes(tensors, kNf4Absmax, is_double ? "U8" : "F32", expected.absmax.size()));
-  if (!is_double) return out;
+  if (!is_double) {
+    expect_finite(tensors, kNf4Absmax, expected.absmax.size());
+    return out;
+  }
+  expect_finite(tensors, kNf4NestedAbsmax, expected.nested_absmax.size());
   expect_integer(state, "nested_blocksize", kNf4NestedBlock);
   expect_text(state, "nested_dtype", "float32");
   // bitsandbytes computes this table, with last bits that differ from machine to machine.

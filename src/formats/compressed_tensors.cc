@@ -1,5 +1,6 @@
 #include "formats/compressed_tensors.h"
 
+#include <algorithm>
 #include <array>
 #include <vector>
 
@@ -23,6 +24,54 @@ constexpr std::string_view kGroups = ".weight_g_idx";
 constexpr std::array kPackParts = {kPacked, kShape, kScale, kZero, kGroups};
 constexpr std::array kIntParts = {kWeight, kScale, kZero};
 
+// What a configuration says of the weights that its config_groups are for. Which group a layer is
+// in is not asked: only what all of them say counts.
+struct WeightSettings {
+  std::vector<int64_t> block_structure;  // rows and columns that share a scale; empty: not given
+  int64_t group_size = 0;                // columns that do; 0: not given
+  bool has_zeros = false;                // `symmetric` is false
+  bool has_order = false;                // `actorder` asks for a g_idx
+};
+
+// Throws Error(model) for settings that change what the stored numbers mean.
+WeightSettings weight_settings(const QuantizationConfig& config) {
+  if (config.fields == nullptr) return {};
+  const JsonFields fields(*config.fields, config.where);
+  const nlohmann::json* transforms = fields.find("transform_config");
+  if (transforms != nullptr && !transforms->empty()) {
+    const nlohmann::json* groups = JsonFields(*transforms, config.where).find("config_groups");
+    if (groups == nullptr || !groups->empty()) {
+      throw Error(ErrorKind::model,
+                  fmt::format("{}: transform_config: its weights want inputs that are transformed "
+                              "as the model runs, which is not done",
+                              config.where),
+                  "quantise the model without transforms");
+    }
+  }
+  const nlohmann::json* groups = fields.find("config_groups");
+  if (groups == nullptr || !groups->is_object()) return {};
+  std::vector<WeightSettings> all;
+  for (const auto& [name, group] : groups->items()) {
+    const std::string where = fmt::format("{}: config_groups: {}", config.where, name);
+    const nlohmann::json* weights = JsonFields(group, where).find("weights");
+    if (weights == nullptr) continue;
+    const JsonFields of(*weights, where);
+    const nlohmann::json* order = of.find("actorder");
+    all.push_back({.block_structure = of.integers("block_structure"),
+                   .group_size = std::max<int64_t>(of.integer("group_size", 0), 0),
+                   .has_zeros = !of.boolean("symmetric", true),
+                   .has_order = order != nullptr && (*order == "group" || *order == "dynamic")});
+  }
+  WeightSettings out = all.empty() ? WeightSettings{} : all.front();
+  for (const WeightSettings& other : all) {
+    if (other.block_structure != out.block_structure) out.block_structure.clear();
+    if (other.group_size != out.group_size) out.group_size = 0;
+    out.has_zeros = out.has_zeros && other.has_zeros;
+    out.has_order = out.has_order && other.has_order;
+  }
+  return out;
+}
+
 // The number of groups in a row of `cols` columns, from the shape of the scales.
 int64_t group_count(const LayerTensors& tensors, int64_t rows, int64_t cols) {
   const SafetensorsEntry& scale = tensors.get(kScale);
@@ -36,11 +85,13 @@ int64_t group_count(const LayerTensors& tensors, int64_t rows, int64_t cols) {
 }
 
 // The sizes of `groups` equal groups, of which the last may be shorter.
-std::vector<int64_t> equal_sizes(int64_t cols, int64_t groups, const std::string& name) {
-  const int64_t size = ceil_div(cols, groups);
+std::vector<int64_t> equal_sizes(int64_t cols, int64_t groups, const WeightSettings& settings,
+                                 const std::string& name) {
+  const bool is_given = groups > 1 && settings.group_size > 0;
+  const int64_t size = is_given ? settings.group_size : ceil_div(cols, groups);
   if (ceil_div(cols, size) != groups) {
-    fail(ErrorKind::model, "tensor {}: {} columns do not divide into {} groups", name, cols,
-         groups);
+    fail(ErrorKind::model, "tensor {}: {} columns do not divide into {} groups{}", name, cols,
+         groups, is_given ? fmt::format(" of {}", size) : "");
   }
   return equal_groups(cols, size);
 }
@@ -53,7 +104,18 @@ int64_t code_bits(int64_t cols, int64_t words) {
   return 0;
 }
 
-StoredTensor read_packed(const LayerTensors& tensors, const QuantizationConfig&) {
+// Refuses a layer without a part that its configuration promises.
+void expect_part(const LayerTensors& tensors, std::string_view suffix, bool is_promised,
+                 const char* setting) {
+  if (is_promised && tensors.find(suffix) == nullptr) {
+    fail(ErrorKind::model, "{}, but tensor {} is missing", setting, tensors.name(suffix));
+  }
+}
+
+StoredTensor read_packed(const LayerTensors& tensors, const QuantizationConfig& config) {
+  const WeightSettings settings = weight_settings(config);
+  expect_part(tensors, kZero, settings.has_zeros, "symmetric is false");
+  expect_part(tensors, kGroups, settings.has_order, "actorder orders columns by group");
   const SafetensorsEntry& packed = tensors.matrix(kPacked, "I32");
   const int64_t rows = packed.shape[0];
   const int64_t words = packed.shape[1];
@@ -73,7 +135,9 @@ StoredTensor read_packed(const LayerTensors& tensors, const QuantizationConfig&)
     const auto group_of = elements_of<int32_t>(tensors.get(kGroups, "I32", {cols}));
     if (group_of[0] != -1) order = order_by_group(group_of, groups, entry->name);
   }
-  if (order.sizes.empty()) order.sizes = equal_sizes(cols, groups, tensors.name(kScale));
+  if (order.sizes.empty()) {
+    order.sizes = equal_sizes(cols, groups, settings, tensors.name(kScale));
+  }
   const ScaleTable scales = read_scales(tensors, kScale, {rows, groups}, groups, 1);
   const bool has_zeros = tensors.find(kZero) != nullptr;
   const PackedZero zero = !has_zeros ? PackedZero::middle
@@ -110,28 +174,11 @@ StoredTensor read_packed(const LayerTensors& tensors, const QuantizationConfig&)
   return out;
 }
 
-// Rows and columns of the blocks that share a scale, if all config_groups that have a
-// block_structure agree on it; else empty.
-std::vector<int64_t> block_structure(const QuantizationConfig& config) {
-  if (config.fields == nullptr) return {};
-  const nlohmann::json* groups = JsonFields(*config.fields, config.where).find("config_groups");
-  if (groups == nullptr || !groups->is_object()) return {};
-  std::vector<int64_t> block;
-  for (const auto& [name, group] : groups->items()) {
-    const std::string where = fmt::format("{}: config_groups: {}", config.where, name);
-    const nlohmann::json* weights = JsonFields(group, where).find("weights");
-    if (weights == nullptr) continue;
-    const std::vector<int64_t> found = JsonFields(*weights, where).integers("block_structure");
-    if (found.empty()) continue;
-    if (!block.empty() && block != found) return {};
-    block = found;
-  }
-  return block;
-}
-
 // Reads int-quantized or float-quantized, told apart by the weight's dtype.
 StoredTensor read_bytes(const LayerTensors& tensors, const QuantizationConfig& config) {
-  if (is_fp8(tensors)) return read_fp8(tensors, kScale, block_structure(config));
+  const WeightSettings settings = weight_settings(config);
+  if (is_fp8(tensors)) return read_fp8(tensors, kScale, settings.block_structure);
+  expect_part(tensors, kZero, settings.has_zeros, "symmetric is false");
   const SafetensorsEntry& codes = tensors.matrix(kWeight, "I8");
   const int64_t rows = codes.shape[0];
   const int64_t cols = codes.shape[1];
@@ -142,12 +189,12 @@ StoredTensor read_bytes(const LayerTensors& tensors, const QuantizationConfig& c
   const bool has_zeros = tensors.find(kZero) != nullptr;
   // Turns signed bytes into unsigned codes by adding 128.
   const auto moved = [](uint8_t byte) { return static_cast<uint8_t>(byte ^ 0x80); };
-  PackedSource source{
-      .name = tensors.name(kWeight),
-      .format = "int_8bit",
-      .rows = rows,
-      .layout = packed_layout(equal_sizes(cols, groups, tensors.name(kScale)), 8, scales.type,
-                              has_zeros ? PackedZero::eight_bits : PackedZero::middle, false)};
+  PackedSource source{.name = tensors.name(kWeight),
+                      .format = "int_8bit",
+                      .rows = rows,
+                      .layout = packed_layout(
+                          equal_sizes(cols, groups, settings, tensors.name(kScale)), 8, scales.type,
+                          has_zeros ? PackedZero::eight_bits : PackedZero::middle, false)};
   source.codes = [=, from = codes.bytes.data()](int64_t begin, int64_t end, int64_t first,
                                                 int64_t count, uint8_t* to) {
     for (int64_t row = begin; row < end; ++row) {

@@ -106,12 +106,20 @@ class QuantisedLayout : public FormatsTest {
   // The same for a changed quantization_config.
   std::string refused_config(const std::string& name, const std::string& from,
                              const std::string& to) const {
+    change_config(name, from, to);
+    return load_error();
+  }
+  void change_config(const std::string& name, const std::string& from,
+                     const std::string& to) const {
     write(entries(name));
     std::string text = slurp(golden(name) / "config.json");
     const size_t at = text.find(from);
     EXPECT_NE(at, std::string::npos) << from;
     put("config.json", text.replace(at, from.size(), to));
-    return load_error();
+  }
+  std::vector<float> loaded() const {
+    const SafetensorsSource source(directory_);
+    return values_of(*source.find("a.weight"), *make_test_ops());
   }
 
   std::string load_error() const {
@@ -228,6 +236,46 @@ TEST_F(QuantisedLayout, RefusesSettingsItDoesNotRead) {
   EXPECT_TRUE(mentions(refused_config("awq", "\"bits\": 4", "\"bits\": 3"), "AWQ in 3 bits"));
 }
 
+// What config_groups say, as compressed-tensors writes them.
+TEST_F(QuantisedLayout, HoldsCompressedTensorsToTheirConfiguration) {
+  const auto with = [&](const char* name, const std::string& settings) {
+    return refused_config(name, "\"ignore\"", settings + ", \"ignore\"");
+  };
+  const auto accept = [&](const char* name, const std::string& settings) {
+    change_config(name, "\"ignore\"", settings + ", \"ignore\"");
+    EXPECT_FALSE(loaded().empty());
+  };
+  const auto weights = [](const std::string& fields) {
+    return "\"config_groups\": {\"g\": {\"weights\": {" + fields + "}}}";
+  };
+  for (const char* name : {"packed_4", "int"}) {
+    EXPECT_TRUE(mentions(with(name, weights("\"symmetric\": false")),
+                         "symmetric is false, but tensor a.weight_zero_point is missing"));
+    EXPECT_TRUE(mentions(with(name, "\"transform_config\": {\"config_groups\": {\"u\": {}}}"),
+                         "transform_config"));
+    accept(name, "\"transform_config\": {}, " + weights("\"symmetric\": true"));
+  }
+  EXPECT_TRUE(mentions(with("packed_4", weights("\"actorder\": \"group\"")),
+                       "but tensor a.weight_g_idx is missing"));
+  EXPECT_TRUE(mentions(with("packed_4", weights("\"group_size\": 64")),
+                       "96 columns do not divide into 3 groups of 64"));
+  accept("packed_4", weights("\"actorder\": \"weight\", \"group_size\": 32"));
+  const std::vector<float> even = loaded();
+  // Three groups of 96 columns are also 40, 40 and 16.
+  accept("packed_4", weights("\"group_size\": 40"));
+  const std::vector<float> uneven = loaded();
+  bool differs = false;
+  for (size_t i = 0; i < even.size(); ++i) {
+    const size_t column = i % 96;
+    if (column / 32 == column / 40) {
+      EXPECT_EQ(uneven[i], even[i]) << i;
+    } else {
+      differs = differs || uneven[i] != even[i];
+    }
+  }
+  EXPECT_TRUE(differs);
+}
+
 TEST_F(QuantisedLayout, RefusesFloatsAndBytesItCannotRead) {
   const auto with_scale = [&](const char* name, const char* suffix, auto value) {
     return refused(name, [&](auto& all) { set(part(all, suffix), 0, value); });
@@ -238,6 +286,8 @@ TEST_F(QuantisedLayout, RefusesFloatsAndBytesItCannotRead) {
                        "a.weight_scale: scale 0 is inf: its values are not finite"));
   EXPECT_TRUE(mentions(with_scale("fp8_groups", "weight_scale", kF16Of147), "scale 0 is 147"));
   EXPECT_TRUE(mentions(with_scale("fp8_inverse", "weight_scale_inv", std::nanf("")), "is nan"));
+  EXPECT_TRUE(mentions(with_scale("fp4", "weight.absmax", std::nanf("")),
+                       "a.weight.absmax: scale 0 is nan"));
   EXPECT_TRUE(mentions(with_scale("llm_int8", "SCB", std::nanf("")), "a.SCB: nan for row 0"));
   EXPECT_TRUE(mentions(with_scale("llm_int8", "weight_format", uint8_t{1}),
                        "a.weight_format: only rows in order"));

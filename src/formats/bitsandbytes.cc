@@ -67,15 +67,18 @@ void expect_values(const LayerTensors& tensors, std::string_view suffix,
   }
 }
 
-// Refuses scales [count] with one that is not finite.
-void expect_finite(const LayerTensors& tensors, std::string_view suffix, int64_t count) {
-  const auto values = elements_of<float>(tensors.get(suffix, "F32", {count}));
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (!std::isfinite(values[i])) {
+// The bytes of scales [count] in f32, all of them finite.
+Bytes scale_bytes(const LayerTensors& tensors, std::string_view suffix, int64_t count) {
+  const Bytes bytes = vector_bytes(tensors, suffix, "F32", count);
+  for (size_t i = 0; i < bytes.size() / sizeof(float); ++i) {
+    float scale = 0;
+    std::memcpy(&scale, bytes.data() + i * sizeof scale, sizeof scale);
+    if (!std::isfinite(scale)) {
       fail(ErrorKind::model, "tensor {}: scale {} is {}: its values are not finite",
-           tensors.name(suffix), i, values[i]);
+           tensors.name(suffix), i, scale);
     }
   }
+  return bytes;
 }
 
 void expect_integer(const JsonFields& state, const char* key, int64_t expected) {
@@ -115,19 +118,16 @@ StoredTensor read_four_bits(const LayerTensors& tensors, const FourBits& kind) {
     fail(ErrorKind::model, "tensor {} has {} bytes where {} are expected", tensors.name(kNf4Weight),
          out.bytes.size(), expected.codes.bytes());
   }
-  out.extra_parts.push_back(
-      vector_bytes(tensors, kNf4Absmax, is_double ? "U8" : "F32", expected.absmax.size()));
   if (!is_double) {
-    expect_finite(tensors, kNf4Absmax, expected.absmax.size());
+    out.extra_parts.push_back(scale_bytes(tensors, kNf4Absmax, expected.absmax.size()));
     return out;
   }
-  expect_finite(tensors, kNf4NestedAbsmax, expected.nested_absmax.size());
+  out.extra_parts.push_back(vector_bytes(tensors, kNf4Absmax, "U8", expected.absmax.size()));
   expect_integer(state, "nested_blocksize", kNf4NestedBlock);
   expect_text(state, "nested_dtype", "float32");
   // bitsandbytes computes this table, with last bits that differ from machine to machine.
   expect_values(tensors, kNf4NestedCodebook, signed_dynamic_map().values, 4);
-  out.extra_parts.push_back(
-      vector_bytes(tensors, kNf4NestedAbsmax, "F32", expected.nested_absmax.size()));
+  out.extra_parts.push_back(scale_bytes(tensors, kNf4NestedAbsmax, expected.nested_absmax.size()));
   const auto offset = static_cast<float>(state.number("nested_offset"));
   std::vector<uint8_t> made(sizeof offset);
   std::memcpy(made.data(), &offset, sizeof offset);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <vector>
 
 #include "base/error.h"
@@ -33,43 +34,50 @@ struct WeightSettings {
   bool has_order = false;                // `actorder` asks for a g_idx
 };
 
+void refuse_transforms(const JsonFields& config) {
+  const nlohmann::json* transforms = config.find("transform_config");
+  if (transforms == nullptr || transforms->empty()) return;
+  const nlohmann::json* groups = JsonFields(*transforms, config.where()).find("config_groups");
+  if (groups != nullptr && groups->empty()) return;
+  throw Error(ErrorKind::model,
+              fmt::format("{}: transform_config: its weights want inputs that are transformed as "
+                          "the model runs, which is not done",
+                          config.where()),
+              "quantise the model without transforms");
+}
+
+// What all agree on who give a value; Value() where they do not, or nobody does.
+template <class Value>
+Value agreed(const std::vector<Value>& given) {
+  const bool agree =
+      std::adjacent_find(given.begin(), given.end(), std::not_equal_to<>()) == given.end();
+  return agree && !given.empty() ? given.front() : Value();
+}
+
 // Throws Error(model) for settings that change what the stored numbers mean.
 WeightSettings weight_settings(const QuantizationConfig& config) {
   if (config.fields == nullptr) return {};
   const JsonFields fields(*config.fields, config.where);
-  const nlohmann::json* transforms = fields.find("transform_config");
-  if (transforms != nullptr && !transforms->empty()) {
-    const nlohmann::json* groups = JsonFields(*transforms, config.where).find("config_groups");
-    if (groups == nullptr || !groups->empty()) {
-      throw Error(ErrorKind::model,
-                  fmt::format("{}: transform_config: its weights want inputs that are transformed "
-                              "as the model runs, which is not done",
-                              config.where),
-                  "quantise the model without transforms");
-    }
-  }
+  refuse_transforms(fields);
   const nlohmann::json* groups = fields.find("config_groups");
   if (groups == nullptr || !groups->is_object()) return {};
-  std::vector<WeightSettings> all;
+  std::vector<std::vector<int64_t>> blocks;
+  std::vector<int64_t> sizes;
+  std::vector<bool> zeros, orders;  // whether there are any
   for (const auto& [name, group] : groups->items()) {
     const std::string where = fmt::format("{}: config_groups: {}", config.where, name);
     const nlohmann::json* weights = JsonFields(group, where).find("weights");
     if (weights == nullptr) continue;
     const JsonFields of(*weights, where);
+    const std::vector<int64_t> block = of.integers("block_structure");
+    if (!block.empty()) blocks.push_back(block);
+    const int64_t size = of.integer("group_size", 0);  // -1: a whole row
+    if (size > 0) sizes.push_back(size);
+    zeros.push_back(!of.boolean("symmetric", true));
     const nlohmann::json* order = of.find("actorder");
-    all.push_back({.block_structure = of.integers("block_structure"),
-                   .group_size = std::max<int64_t>(of.integer("group_size", 0), 0),
-                   .has_zeros = !of.boolean("symmetric", true),
-                   .has_order = order != nullptr && (*order == "group" || *order == "dynamic")});
+    orders.push_back(order != nullptr && (*order == "group" || *order == "dynamic"));
   }
-  WeightSettings out = all.empty() ? WeightSettings{} : all.front();
-  for (const WeightSettings& other : all) {
-    if (other.block_structure != out.block_structure) out.block_structure.clear();
-    if (other.group_size != out.group_size) out.group_size = 0;
-    out.has_zeros = out.has_zeros && other.has_zeros;
-    out.has_order = out.has_order && other.has_order;
-  }
-  return out;
+  return {agreed(blocks), agreed(sizes), agreed(zeros), agreed(orders)};
 }
 
 // The number of groups in a row of `cols` columns, from the shape of the scales.

@@ -274,6 +274,11 @@ TEST_F(QuantisedLayout, HoldsCompressedTensorsToTheirConfiguration) {
     }
   }
   EXPECT_TRUE(differs);
+  // A group of layers that are stored otherwise says nothing of blocks.
+  const SafetensorsSource blocks(golden("fp8_blocks"));
+  change_config("fp8_blocks", "\"group_0\"",
+                "\"other\": {\"weights\": {\"group_size\": null}}, \"group_0\"");
+  EXPECT_TRUE(same_bits(loaded(), values_of(*blocks.find("a.weight"), *make_test_ops())));
 }
 
 TEST_F(QuantisedLayout, RefusesFloatsAndBytesItCannotRead) {

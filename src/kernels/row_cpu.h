@@ -235,6 +235,7 @@ struct Team {
 
   // Whether looking numbers up in a table is faster than computing them.
   static constexpr bool kHasTables = true;
+  static constexpr bool kHasExponentials = false;  // a CPU keeps a row of logits in its cache
   // Looks up 32 numbers of a table by integers below 16.
   struct Float32x32 {
     float values[32];

@@ -19,8 +19,9 @@ DoraSlot::DoraSlot(const LearnerContext& context, const Weight& weight,
   measure(run);
 }
 
-void DoraSlot::forward(Context& context, const Operand& operand, const Tensor& y) {
-  LoraSlot::forward(context, operand, y);
+void DoraSlot::forward(Context& context, const Operand& operand, const Tensor& y,
+                       Accumulate accumulate) {
+  LoraSlot::forward(context, operand, y, accumulate);
   context.ops.launch(ScaleColumns<float>{y.data<float>(), factors_.view().data<float>(),
                                          y.data<float>(), y.cols()},
                      y.rows());

@@ -17,7 +17,8 @@ class DoraSlot : public LoraSlot {
   // The gradient of m computes the product again.
   double gradient_products() const override { return 1.0; }
   bool transforms_output() const override { return true; }
-  void forward(Context& context, const Operand& operand, const Tensor& y) override;
+  void forward(Context& context, const Operand& operand, const Tensor& y,
+               Accumulate accumulate) override;
   Tensor product_gradient(Context& context, const Tensor& dy) const override;
   void apply(Context& context, double weight_decay) override;
   void visit(const StateVisitor& visitor) const override;

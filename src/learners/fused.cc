@@ -38,8 +38,9 @@ class FusedSlot : public LearnerSlot {
   double gradient_products() const override { return slot_->gradient_products(); }
   bool adds_to_output() const override { return slot_->adds_to_output(); }
   bool transforms_output() const override { return slot_->transforms_output(); }
-  void forward(Context& context, const Operand& x, const Tensor& y) override {
-    slot_->forward(context, x, y);
+  void forward(Context& context, const Operand& x, const Tensor& y,
+               Accumulate accumulate) override {
+    slot_->forward(context, x, y, accumulate);
   }
   void gathered(Context& context, const Tensor& positions, const Tensor& x) override {
     slot_->gathered(context, positions, x);

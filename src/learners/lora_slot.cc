@@ -26,23 +26,26 @@ std::string LoraSlot::part_name(const Weight& weight, const char* part) {
   return weight.spec().path() + "." + part;
 }
 
-void LoraSlot::forward(Context& context, const Operand& operand, const Tensor& y) {
+void LoraSlot::forward(Context& context, const Operand& operand, const Tensor& y,
+                       Accumulate accumulate) {
   const Arena::Frame frame(context.scratch);
   const Tensor x = dropped(context, operand.x);
-  const Tensor thin = down(context, x);
+  const Tensor thin =
+      scaled_product(context, x, converted(context, a_.value(), x.dtype()), Transpose::yes);
   context.ops.gemm(thin, Transpose::no, converted(context, b_.value(), x.dtype()), Transpose::yes,
-                   y, Accumulate::yes);
+                   y, accumulate);
 }
 
 void LoraSlot::backward(const Gradient& g, const Tensor* dx) {
   Context& context = g.context();
   const Arena::Frame frame(context.scratch);
   const Tensor x = dropped(context, g.x);  // [tokens, in]
-  add_b(g, down(context, x));
-  const Tensor dthin = scaled_product(context, g.dy, b_.value(), Transpose::no);
+  const Tensor a = converted(context, a_.value(), x.dtype());
+  const Tensor b = converted(context, b_.value(), x.dtype());
+  add_b(g, scaled_product(context, x, a, Transpose::yes));
+  const Tensor dthin = scaled_product(context, g.dy, b, Transpose::no);
   context.ops.gemm(dthin, Transpose::yes, x, Transpose::no, a_.gradient(), Accumulate::yes);
   if (dx == nullptr) return;
-  const Tensor a = converted(context, a_.value(), x.dtype());
   if (!drops(context)) {
     context.ops.gemm(dthin, Transpose::no, a, Transpose::no, *dx, Accumulate::yes);
     return;
@@ -82,19 +85,20 @@ Tensor LoraSlot::dropped(Context& context, const Tensor& x) const {
   return out;
 }
 
-// scale * x Aᵀ, [tokens, rank]
-Tensor LoraSlot::down(Context& context, const Tensor& x) const {
-  return scaled_product(context, x, a_.value(), Transpose::yes);
-}
-
 Tensor LoraSlot::scaled_product(Context& context, const Tensor& x, const Tensor& factor,
                                 Transpose transpose) const {
-  const Tensor thin = context.scratch.tensor(DType::f32, {x.rows(), rank()});
-  context.ops.gemm(x, Transpose::no, converted(context, factor, x.dtype()), transpose, thin,
-                   Accumulate::no);
-  const LongRows rows = long_rows(thin.rows(), rank());
-  context.ops.launch(LoraScale{thin.data<float>(), rows.width, scale_}, rows.rows);
-  return converted(context, thin, x.dtype());
+  const Tensor out = context.scratch.tensor(x.dtype(), {x.rows(), rank()});
+  const Arena::Frame frame(context.scratch);
+  const Tensor sums =
+      x.dtype() == DType::f32 ? out : context.scratch.tensor(DType::f32, {x.rows(), rank()});
+  context.ops.gemm(x, Transpose::no, factor, transpose, sums, Accumulate::no);
+  const LongRows rows = long_rows(out.rows(), rank());
+  with_activation(out.dtype(), [&]<class Activation>(Activation) {
+    context.ops.launch(
+        LoraScale<Activation>{sums.data<float>(), out.data<Activation>(), rows.width, scale_},
+        rows.rows);
+  });
+  return out;
 }
 
 }  // namespace jackscrew

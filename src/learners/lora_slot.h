@@ -17,7 +17,8 @@ class LoraSlot : public LearnerSlot {
   bool learns() const override { return true; }
   double gradient_products() const override { return 0.0; }
   bool adds_to_output() const override { return true; }
-  void forward(Context& context, const Operand& operand, const Tensor& y) override;
+  void forward(Context& context, const Operand& operand, const Tensor& y,
+               Accumulate accumulate) override;
   void backward(const Gradient& g, const Tensor* dx) override;
   void apply(Context& context, double weight_decay) override;
   void visit(const StateVisitor& visitor) const override;
@@ -34,8 +35,8 @@ class LoraSlot : public LearnerSlot {
   int64_t rank() const { return a_.value().rows(); }
   float scale() const { return scale_; }
   double b_rate() const { return b_rate_; }
-  // scale * x op(factor), [tokens, rank], in the dtype of x, in context.scratch. Sums are f32 and
-  // rounded once.
+  // scale * x op(factor), [tokens, rank], all in the dtype of x, in context.scratch. Sums are f32
+  // and rounded once.
   Tensor scaled_product(Context& context, const Tensor& x, const Tensor& factor,
                         Transpose transpose) const;
   const Factor& a() const { return a_; }
@@ -45,7 +46,6 @@ class LoraSlot : public LearnerSlot {
   bool drops(const Context& context) const { return context.training && dropout_ > 0.0f; }
   void drop(Context& context, const Tensor& from, const Tensor& to, bool accumulate) const;
   Tensor dropped(Context& context, const Tensor& x) const;
-  Tensor down(Context& context, const Tensor& x) const;
 
   float scale_;
   float dropout_;

@@ -17,11 +17,21 @@ PissaSlot::PissaSlot(const LearnerContext& context, const Weight& weight,
   add_scaled(run.ops, initial.b, initial.b, -2.0);  // from B₀ to -B₀, exactly
 }
 
-void PissaSlot::forward(Context& context, const Operand& operand, const Tensor& y) {
-  LoraSlot::forward(context, operand, y);
+void PissaSlot::forward(Context& context, const Operand& operand, const Tensor& y,
+                        Accumulate accumulate) {
   const Arena::Frame frame(context.scratch);
+  if (y.dtype() != DType::f32) {
+    // The two terms nearly cancel: they are rounded once, together.
+    const Tensor sum = context.scratch.tensor(DType::f32, {y.rows(), y.cols()});
+    if (accumulate == Accumulate::yes) convert_to_f32(context.ops, y, sum);
+    forward(context, operand, sum, accumulate);
+    convert_to_bf16(context.ops, sum, y);
+    return;
+  }
+  LoraSlot::forward(context, operand, y, accumulate);
   const Tensor& x = operand.x;
-  const Tensor thin = scaled_product(context, x, initial_a_.view(), Transpose::yes);
+  const Tensor thin =
+      scaled_product(context, x, converted(context, initial_a_.view(), x.dtype()), Transpose::yes);
   context.ops.gemm(thin, Transpose::no, converted(context, initial_b_.view(), x.dtype()),
                    Transpose::yes, y, Accumulate::yes);
 }
@@ -31,7 +41,8 @@ void PissaSlot::backward(const Gradient& g, const Tensor* dx) {
   if (dx == nullptr) return;
   Context& context = g.context();
   const Arena::Frame frame(context.scratch);
-  const Tensor thin = scaled_product(context, g.dy, initial_b_.view(), Transpose::no);
+  const Tensor thin = scaled_product(
+      context, g.dy, converted(context, initial_b_.view(), g.dy.dtype()), Transpose::no);
   context.ops.gemm(thin, Transpose::no, converted(context, initial_a_.view(), thin.dtype()),
                    Transpose::no, *dx, Accumulate::yes);
 }

@@ -12,7 +12,8 @@ class PissaSlot : public LoraSlot {
   PissaSlot(const LearnerContext& context, const Weight& weight, const LoraSettings& settings,
             const LoraShape& shape, RoundingLoss& loss);
 
-  void forward(Context& context, const Operand& operand, const Tensor& y) override;
+  void forward(Context& context, const Operand& operand, const Tensor& y,
+               Accumulate accumulate) override;
   void backward(const Gradient& g, const Tensor* dx) override;
   void visit(const StateVisitor& visitor) const override;
 

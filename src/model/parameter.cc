@@ -86,43 +86,63 @@ bool Linear::product_parameters_learn() const {
                      [](const Parameter* parameter) { return parameter->learns(); });
 }
 
-void Linear::forward(Context& context, LinearInput& x, const Tensor& y,
-                     Accumulate accumulate) const {
-  forward(context, x.operand(context, *product_), y, accumulate);
+void Linear::forward(Context& context, LinearInput& x, const Tensor& y, Accumulate accumulate,
+                     const Tensor& ready) const {
+  forward(context, x.operand(context, *product_), use(ready), y, accumulate);
 }
 
-void Linear::forward(Context& context, const Operand& x, const Tensor& y,
+void Linear::forward(Context& context, const Operand& x, const LinearUse& use, const Tensor& y,
                      Accumulate accumulate) const {
-  if (parameter_->slot->transforms_output() && accumulate == Accumulate::yes) {
+  LearnerSlot& slot = *parameter_->slot;
+  if (slot.transforms_output() && accumulate == Accumulate::yes) {
     // The slot must see the product without what y already holds.
     const Arena::Frame frame(context.scratch);
     const Tensor apart = context.scratch.tensor(DType::f32, {y.rows(), y.cols()});
-    forward(context, x, apart, Accumulate::no);
+    forward(context, x, use, apart, Accumulate::no);
     const Tensor sum = converted(context, y, DType::f32);
     add_scaled(context.ops, sum, apart);
     if (y.dtype() != DType::f32) convert_to_bf16(context.ops, sum, y);
     return;
   }
-  if (y.dtype() != DType::f32 && (bias_ != nullptr || parameter_->slot->adds_to_output())) {
-    // The terms are summed in f32 and rounded once: those of a young adapter are smaller than the
-    // rounding error of y.
-    const Arena::Frame frame(context.scratch);
-    const Tensor sum = context.scratch.tensor(DType::f32, {y.rows(), y.cols()});
-    if (accumulate == Accumulate::yes) convert_to_f32(context.ops, y, sum);
-    forward(context, x, sum, accumulate);
-    convert_to_bf16(context.ops, sum, y);
+  const bool adds = slot.adds_to_output();
+  if (y.dtype() == DType::f32 || (bias_ == nullptr && !adds)) {
+    product_->forward(context, x, use, y, accumulate);
+    slot.forward(context, x, y, Accumulate::yes);
+    if (bias_ != nullptr) add_bias(context, y, y);
     return;
   }
-  product_->forward(context, x, use(), y, accumulate);
-  parameter_->slot->forward(context, x, y);
-  if (bias_ == nullptr) return;
-  context.ops.launch(AddBias{bias_->weight->as_f32().data<float>(), y.data<float>(), y.cols()},
-                     y.rows());
+  // The sum is rounded once: the terms of a young adapter are smaller than the rounding error of y,
+  // and those of a bias that learns change by less.
+  if (bias_ == nullptr && !slot.transforms_output()) {
+    // The branch, rounded by itself, loses a 512th of itself, and the product's sum begins with it.
+    slot.forward(context, x, y, accumulate);
+    product_->forward(context, x, use, y, Accumulate::yes);
+    return;
+  }
+  const Arena::Frame frame(context.scratch);
+  const Tensor sum = context.scratch.tensor(DType::f32, {y.rows(), y.cols()});
+  if (accumulate == Accumulate::yes) convert_to_f32(context.ops, y, sum);
+  product_->forward(context, x, use, sum, accumulate);
+  slot.forward(context, x, sum, Accumulate::yes);
+  if (bias_ != nullptr) {
+    add_bias(context, sum, y);
+  } else {
+    convert_to_bf16(context.ops, sum, y);
+  }
+}
+
+// to = y plus the bias; to is y, or bf16.
+void Linear::add_bias(Context& context, const Tensor& y, const Tensor& to) const {
+  with_activation(to.dtype(), [&]<class Activation>(Activation) {
+    context.ops.launch(AddBias<Activation>{bias_->weight->as_f32().data<float>(), y.data<float>(),
+                                           to.data<Activation>(), y.cols()},
+                       y.rows());
+  });
 }
 
 void Linear::backward(Context& context, LinearInput& x, const Tensor& dy, const Tensor* dx,
-                      Accumulate accumulate) const {
-  form_gradients(context, x, dy, dx, accumulate);
+                      Accumulate accumulate, const Tensor& ready) const {
+  form_gradients(context, x, use(ready), dy, dx, accumulate);
   if (context.is_last_micro_batch) complete(context);
 }
 
@@ -132,8 +152,8 @@ void Linear::complete(Context& context) const {
   for (const Parameter* parameter : product_parameters_) parameter->slot->complete(context);
 }
 
-void Linear::form_gradients(Context& context, LinearInput& x, const Tensor& dy, const Tensor* dx,
-                            Accumulate accumulate) const {
+void Linear::form_gradients(Context& context, LinearInput& x, const LinearUse& use,
+                            const Tensor& dy, const Tensor* dx, Accumulate accumulate) const {
   if (bias_learns()) {
     Gradient g(context, kBiasContributor, *bias_->weight);
     g.dy = dy;
@@ -144,7 +164,7 @@ void Linear::form_gradients(Context& context, LinearInput& x, const Tensor& dy, 
   const Arena::Frame frame(context.scratch);
   const LearnerSlot& slot = *parameter_->slot;
   const Tensor of_product = slot.transforms_output() ? slot.product_gradient(context, dy) : dy;
-  const Gradient g = product_->backward(context, operand, of_product, use());
+  const Gradient g = product_->backward(context, operand, of_product, use);
   if (dx != nullptr) g.add_dx(*dx, accumulate);
   if (parameter_->learns()) parameter_->slot->backward(g, dx);
   for (size_t i = 0; i < product_parameters_.size(); ++i) {

@@ -44,10 +44,15 @@ class Linear {
     return parameter_->learns() || bias_learns() || product_parameters_learn();
   }
 
-  void forward(Context& context, LinearInput& x, const Tensor& y, Accumulate accumulate) const;
+  // See Product::ready(). The calls below take what it gave while the weight stays as it is.
+  Tensor ready(Context& context, int64_t bytes) const {
+    return product_->ready(context, *parameter_->weight, bytes);
+  }
+  void forward(Context& context, LinearInput& x, const Tensor& y, Accumulate accumulate,
+               const Tensor& ready = {}) const;
   // Gives the learner its gradients and, unless dx is null, writes or adds the input's gradient.
   void backward(Context& context, LinearInput& x, const Tensor& dy, const Tensor* dx,
-                Accumulate accumulate) const;
+                Accumulate accumulate, const Tensor& ready = {}) const;
   // Tells all slots that their gradients are complete; backward() does so where
   // Context::is_last_micro_batch is set.
   void complete(Context& context) const;
@@ -55,10 +60,16 @@ class Linear {
  private:
   bool bias_learns() const { return bias_ != nullptr && bias_->learns(); }
   bool product_parameters_learn() const;
-  LinearUse use() const { return {*parameter_->weight, product_parameter_weights_}; }
-  void forward(Context& context, const Operand& x, const Tensor& y, Accumulate accumulate) const;
-  void form_gradients(Context& context, LinearInput& x, const Tensor& dy, const Tensor* dx,
-                      Accumulate accumulate) const;
+  LinearUse use(const Tensor& ready) const {
+    LinearUse out(*parameter_->weight, product_parameter_weights_);
+    out.ready = ready;
+    return out;
+  }
+  void forward(Context& context, const Operand& x, const LinearUse& use, const Tensor& y,
+               Accumulate accumulate) const;
+  void add_bias(Context& context, const Tensor& y, const Tensor& to) const;
+  void form_gradients(Context& context, LinearInput& x, const LinearUse& use, const Tensor& dy,
+                      const Tensor* dx, Accumulate accumulate) const;
 
   Parameter* parameter_;
   Parameter* bias_;

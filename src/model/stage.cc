@@ -214,9 +214,14 @@ void Stage::loss_of_targets(Context& context, const Batch& batch, const Tensor& 
   // Only rows with a target pass the head, a chunk at a time. Random numbers are indexed by target.
   const Tensor losses = context.scratch.tensor(DType::f32, {rows});
   const int64_t chunk = std::min(rows, loss_chunk_rows(context.ops, config_.vocab_size));
+  // Every chunk multiplies by the head, twice with its gradient. Made ready once, it takes no more
+  // memory than a chunk of logits.
+  const Tensor head = chunk < rows || d != nullptr
+                          ? head_->ready(context, chunk * config_.vocab_size * 4)
+                          : Tensor();
   for (int64_t begin = 0; begin < rows; begin += chunk) {
     const int64_t end = std::min(rows, begin + chunk);
-    loss_chunk(context, batch, begin, end, hidden, losses.columns(begin, end), d);
+    loss_chunk(context, batch, begin, end, head, hidden, losses.columns(begin, end), d);
   }
   context.ops.launch(
       SumInto{losses.data<float>(),
@@ -225,7 +230,8 @@ void Stage::loss_of_targets(Context& context, const Batch& batch, const Tensor& 
 }
 
 void Stage::loss_chunk(const Context& of_step, const Batch& batch, int64_t begin, int64_t end,
-                       const Tensor& hidden, const Tensor& losses, const Tensor* d) const {
+                       const Tensor& head, const Tensor& hidden, const Tensor& losses,
+                       const Tensor* d) const {
   Context context = of_step;
   context.rows = batch.targets_before(begin);
   context.is_last_micro_batch = false;  // there may be more chunks
@@ -243,7 +249,7 @@ void Stage::loss_chunk(const Context& of_step, const Batch& batch, int64_t begin
   final_norm_->forward(context, x, normed, rstd);
   const Tensor logits = take(config_.vocab_size);
   LinearInput input(normed);
-  head_->forward(context, input, logits, Accumulate::no);
+  head_->forward(context, input, logits, Accumulate::no, head);
   const bool in_place = d == nullptr || activation == DType::f32;
   const Tensor dlogits =
       in_place ? logits : context.scratch.tensor(activation, {rows, config_.vocab_size});
@@ -257,7 +263,7 @@ void Stage::loss_chunk(const Context& of_step, const Batch& batch, int64_t begin
   });
   if (d == nullptr) return;
   const Tensor dnormed = take(width);
-  head_->backward(context, input, dlogits, &dnormed, Accumulate::no);
+  head_->backward(context, input, dlogits, &dnormed, Accumulate::no, head);
   const Tensor dx = take(width);
   context.ops.zero(dx);
   final_norm_->backward(context, x, rstd, dnormed, &dx);

@@ -87,9 +87,11 @@ class Stage {
   // loss() of a batch that has targets.
   void loss_of_targets(Context& context, const Batch& batch, const Tensor& hidden,
                        const Tensor* d) const;
-  // The same for targets [begin, end) of the batch; writes their losses.
+  // The same for targets [begin, end) of the batch; writes their losses. `head` is the head's
+  // weight made ready, or empty.
   void loss_chunk(const Context& context, const Batch& batch, int64_t begin, int64_t end,
-                  const Tensor& hidden, const Tensor& losses, const Tensor* d) const;
+                  const Tensor& head, const Tensor& hidden, const Tensor& losses,
+                  const Tensor* d) const;
   bool learns_below(size_t block) const;
 
   ModelConfig config_;

@@ -16,6 +16,14 @@ class DenseProduct : public Product {
   DType activation_dtype() const override { return arithmetic_; }
   DType operand_dtype() const override { return arithmetic_; }
 
+  Tensor ready(Context& context, const Weight& weight, int64_t bytes) const override {
+    const int64_t row_bytes = weight.cols() * dtype_size(arithmetic_);
+    if (is_own_panel(weight) || weight.rows() > bytes / row_bytes) return {};
+    const Tensor out = context.scratch.tensor(arithmetic_, {weight.rows(), weight.cols()});
+    weight.decode(context.ops, 0, weight.rows(), out);
+    return out;
+  }
+
   Operand prepare(Context& context, const Tensor& x) const override {
     return {converted(context, x, arithmetic_)};
   }
@@ -27,7 +35,7 @@ class DenseProduct : public Product {
       weight.multiply(context.ops, a.x, y, accumulate, context.scratch);
       return;
     }
-    for_panels(context, weight, [&](const Tensor& panel, int64_t begin, int64_t end) {
+    for_panels(context, weight, use.ready, [&](const Tensor& panel, int64_t begin, int64_t end) {
       context.ops.gemm(a.x, Transpose::no, panel, Transpose::yes, y.columns(begin, end),
                        accumulate);
     });
@@ -38,12 +46,15 @@ class DenseProduct : public Product {
     Gradient g(context, *this, use.weight);
     g.x = a.x;
     g.dy = converted(context, dy, arithmetic_);
+    g.ready = use.ready;
     return g;
   }
 
   void add_dx(const Gradient& g, const Tensor& dx, Accumulate accumulate) const override {
     Context& context = g.context();
-    if (dx.dtype() != DType::f32 && panel_step(context.ops, g.weight()) < g.weight().rows()) {
+    const bool in_panels =
+        g.ready.empty() && panel_step(context.ops, g.weight()) < g.weight().rows();
+    if (dx.dtype() != DType::f32 && in_panels) {
       // Panels are parts of the contraction: their sum is rounded once.
       const Arena::Frame frame(context.scratch);
       const Tensor sum = context.scratch.tensor(DType::f32, {dx.rows(), dx.cols()});
@@ -53,7 +64,7 @@ class DenseProduct : public Product {
       return;
     }
     Accumulate now = accumulate;
-    for_panels(context, g.weight(), [&](const Tensor& panel, int64_t begin, int64_t end) {
+    for_panels(context, g.weight(), g.ready, [&](const Tensor& panel, int64_t begin, int64_t end) {
       context.ops.gemm(g.dy.columns(begin, end), Transpose::no, panel, Transpose::no, dx, now);
       now = Accumulate::yes;
     });
@@ -100,10 +111,15 @@ class DenseProduct : public Product {
   }
 
   // Calls body(panel [end - begin, in], begin, end) over all rows of the weight. A weight that is
-  // already in the product's arithmetic is its own panel. A plan sees only the first panel: none
-  // is larger, and a large model has millions.
+  // already in the product's arithmetic is its own panel; one that was made ready is `ready`. A
+  // plan sees only the first panel: none is larger, and a large model has millions.
   template <class Body>
-  void for_panels(Context& context, const Weight& weight, const Body& body) const {
+  void for_panels(Context& context, const Weight& weight, const Tensor& ready,
+                  const Body& body) const {
+    if (!ready.empty()) {
+      body(ready, 0, weight.rows());
+      return;
+    }
     if (is_own_panel(weight)) {
       body(arithmetic_ == DType::f32
                ? weight.as_f32()

@@ -59,6 +59,7 @@ class Gradient {
   Tensor positions;  // i32 [tokens], of a gather: within their sequences
   Tensor rstd;       // f32 [tokens], the statistic of a norm
   std::span<const Weight* const> product_parameters;  // of a linear product: see LinearUse
+  Tensor ready;                                       // of a linear product: see LinearUse
   std::vector<Tensor> kept;  // computed from them by a product, which alone reads it
 
  private:

@@ -26,6 +26,7 @@ struct LinearUse {
   const Weight& weight;
   std::span<const Weight* const>
       product_parameters;  // what Product::parameters() lists, in its order
+  Tensor ready = {};       // what Product::ready() gave, or empty
 };
 
 class Product : public Contributor {
@@ -43,6 +44,9 @@ class Product : public Contributor {
   // Throws Error(usage) for a weight that it cannot multiply.
   virtual void check(const WeightSpec& /*weight*/) const {}
 
+  // The whole weight as this product multiplies it, [out, in] in context.scratch, for one that is
+  // used many times in a row; empty where it needs no decoding, or takes more than `bytes`.
+  virtual Tensor ready(Context&, const Weight&, int64_t /*bytes*/) const { return {}; }
   // Prepares x, f32 or of activation_dtype(). What is made of it lies in context.scratch, whose
   // frame the caller holds.
   virtual Operand prepare(Context& context, const Tensor& x) const = 0;

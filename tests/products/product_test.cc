@@ -87,7 +87,8 @@ class ProductTest : public ::testing::TestWithParam<const char*> {
   }
 
   // Every product of a weight with `tokens` random inputs.
-  void check_all(const Weight& weight, int64_t tokens, const std::string& name) {
+  void check_all(const LinearUse& use, int64_t tokens, const std::string& name) {
+    const Weight& weight = use.weight;
     const Matrix w = values_of(weight);
     Matrix x = random_matrix(tokens, weight.cols(), 3);
     if (tokens == 1) x.values = rounded_token(x.values, {32767});
@@ -95,13 +96,13 @@ class ProductTest : public ::testing::TestWithParam<const char*> {
     Context run = context();
     const Arena::Frame frame(scratch_);
     const Operand operand = product().prepare(run, x.view());
-    const Gradient g = product().backward(run, operand, dy.view(), weight);
+    const Gradient g = product().backward(run, operand, dy.view(), use);
     for (const Accumulate accumulate : {Accumulate::no, Accumulate::yes}) {
       const bool adds = accumulate == Accumulate::yes;
       const std::string what = name + (adds ? " added" : " written");
       const Matrix y_start = random_matrix(tokens, weight.rows(), 5);
       Matrix y = y_start;
-      product().forward(run, operand, weight, y.view(), accumulate);
+      product().forward(run, operand, use, y.view(), accumulate);
       expect_product(y, x, w.transposed(), adds ? &y_start : nullptr, what + " y");
       const Matrix dx_start = random_matrix(tokens, weight.cols(), 6);
       Matrix dx = dx_start;
@@ -189,6 +190,26 @@ TEST_P(ProductTest, WeightOfSeveralPanels) {
   check_all(make_weight("q8_0", rows, cols), 3, "q8_0 in panels");
   // The decoded weight never exists as a whole.
   EXPECT_LT(scratch_.high_water(), rows * cols * (is_bf16() ? 2 : 4));
+}
+
+TEST_P(ProductTest, WeightThatWasMadeReady) {
+  const Weight weight = make_weight("q8_0", 101, 1024);
+  const int64_t bytes = weight.size() * (is_bf16() ? 2 : 4);
+  Context run = context();
+  const Arena::Frame frame(scratch_);
+  EXPECT_TRUE(product().ready(run, weight, bytes - 1).empty());
+  EXPECT_EQ(scratch_.used(), 0);
+  EXPECT_TRUE(product().ready(run, make_weight(is_bf16() ? "bf16" : "f32", 7, 45), bytes).empty());
+  LinearUse use(weight);
+  use.ready = product().ready(run, weight, bytes);
+  ASSERT_EQ(use.ready.bytes(), bytes);
+  check_all(use, 3, "q8_0 made ready");
+  // Nothing else is read.
+  run.ops.zero(use.ready);
+  Matrix x = random_matrix(3, 1024, 3);
+  Matrix y = random_matrix(3, 101, 5);
+  product().forward(run, product().prepare(run, x.view()), use, y.view(), Accumulate::no);
+  EXPECT_EQ(y.values, std::vector<float>(y.values.size()));
 }
 
 // What lies between two products is rounded once, a sum over several panels among it.

@@ -236,11 +236,12 @@ class LoraSlotTest : public ::testing::Test {
     }
   }
 
-  std::vector<float> forward(std::vector<float>& x, int64_t first, int64_t tokens) {
-    std::vector<float> y(static_cast<size_t>(tokens * kOut));
+  std::vector<float> forward(std::vector<float>& x, int64_t first, int64_t tokens,
+                             float before = 0.0f, Accumulate accumulate = Accumulate::yes) {
+    std::vector<float> y(static_cast<size_t>(tokens * kOut), before);
     Context run{*ops_, scratch_, &scalars_, true, {nullptr, first}};
     const Tensor in(x.data() + first * kIn, DType::f32, {tokens, kIn});
-    slot_->forward(run, {in}, Tensor(y.data(), DType::f32, {tokens, kOut}));
+    slot_->forward(run, {in}, Tensor(y.data(), DType::f32, {tokens, kOut}), accumulate);
     return y;
   }
 
@@ -280,6 +281,14 @@ TEST_F(LoraSlotTest, DropoutFollowsTheGlobalIndex) {
   const std::vector<float> rest = forward(x, 37, 63);
   cut.insert(cut.end(), rest.begin(), rest.end());
   EXPECT_EQ(cut, whole);
+}
+
+TEST_F(LoraSlotTest, WritesTheBranchOrAddsIt) {
+  std::vector<float> x(static_cast<size_t>(100 * kIn), 0.5f);
+  const std::vector<float> branch = forward(x, 0, 100);
+  EXPECT_EQ(forward(x, 0, 100, 7.0f, Accumulate::no), branch);
+  const std::vector<float> added = forward(x, 0, 100, 7.0f);
+  for (size_t i = 0; i < branch.size(); ++i) ASSERT_NEAR(added[i], branch[i] + 7.0f, 1e-4f);
 }
 
 // y = f(x) is linear in x, in A and in B, so that <dy, y> is each of <dx, x>, <dA, A>, <dB, B>:

@@ -18,6 +18,7 @@
   }
 
 #include "base/half.h"
+#include "kernels/cuda/pieces.cuh"
 #include "kernels/row_kernel.h"
 #include "kernels/row_operands.h"
 
@@ -26,50 +27,6 @@ namespace jackscrew::cuda {
 // Rows of the small Llamas this must serve are a few hundred to a few thousand elements long: 256
 // threads give each of them work, and every architecture runs several such blocks at once.
 inline constexpr int kThreads = 256;
-
-// Stores kCount floats as elements of another type, at a multiple of their bytes.
-template <int kCount>
-__device__ void store_piece(const float (&values)[kCount], float* to) {
-  uint32_t words[kCount];
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) words[i] = float_bits(values[i]);
-  store_words(words, to);
-}
-template <int kCount>
-__device__ void store_piece(const float (&values)[kCount], bf16* to) {
-  if constexpr (kCount == 1) {
-    *to = bf16{static_cast<uint16_t>(pack_bf16(values[0], 0.0f))};
-  } else {  // the hardware rounds two at a time
-    uint32_t words[kCount / 2];
-#pragma unroll
-    for (int i = 0; i < kCount / 2; ++i) words[i] = pack_bf16(values[2 * i], values[2 * i + 1]);
-    store_words(words, to);
-  }
-}
-template <int kCount>
-__device__ void store_piece(const float (&values)[kCount], f16* to) {
-  for (int i = 0; i < kCount; ++i) to[i] = to_f16(values[i]);
-}
-
-// kCount elements of an operand of Team::elementwise, in registers.
-template <class Operand, int kCount>
-struct Held {
-  using Loaded = Adjacent<std::remove_const_t<typename Operand::Element>, kCount>;
-  Operand operand;
-  int64_t first;
-  float values[kCount];
-
-  __device__ Held(const Operand& of, int64_t i) : operand(of), first(i) {
-    if constexpr (Operand::kReads) {
-      const Loaded loaded = *reinterpret_cast<const Loaded*>(of.at + i);
-#pragma unroll
-      for (int k = 0; k < kCount; ++k) values[k] = to_float(loaded.elements[k]);
-    }
-  }
-  __device__ void put() const {
-    if constexpr (Operand::kWrites) store_piece(values, operand.at + first);
-  }
-};
 
 // kSize threads, a block or one of its warps, are the team: loops are strided over them and end
 // with a barrier, reductions shuffle within warps and pass through shared memory between them. The
@@ -129,6 +86,51 @@ struct TeamOf {
   template <class F>
   __device__ float max(int64_t n, float floor, F f) const {
     return reduce<float>(n, floor, f, [](float a, float b) { return a > b ? a : b; });
+  }
+
+  // `largest` becomes the largest of x [n], `sum` the sum of exp(x - largest): x, longer than what
+  // caches keep for a block, is read once. A thread rescales its sum when it meets a larger
+  // element.
+  static constexpr bool kHasExponentials = true;
+  template <class Exp>
+  __device__ void exponentials(const float* x, int64_t n, Exp exp, float& largest,
+                               double& sum) const {
+    static_assert(kSize == kThreads);
+    largest = -3.0e38f;
+    sum = 0.0;
+    const auto add = [&](float of, double exponentials) {
+      const float larger = of > largest ? of : largest;
+      sum = sum * static_cast<double>(exp(largest - larger)) +
+            exponentials * static_cast<double>(exp(of - larger));
+      largest = larger;
+    };
+    const int64_t pieces = begins_at_multiple<4>(reads(x)) ? n / 4 : 0;
+    for (int64_t i = thread(); i < pieces; i += kSize) {
+      const auto four = *reinterpret_cast<const Adjacent<float, 4>*>(x + 4 * i);
+      const float(&value)[4] = four.elements;
+      const float low = value[0] > value[1] ? value[0] : value[1];
+      const float high = value[2] > value[3] ? value[2] : value[3];
+      const float of_four = low > high ? low : high;
+      if (of_four > largest) add(of_four, 0.0);
+      sum += static_cast<double>((exp(value[0] - largest) + exp(value[1] - largest)) +
+                                 (exp(value[2] - largest) + exp(value[3] - largest)));
+    }
+    for (int64_t i = 4 * pieces + thread(); i < n; i += kSize) add(x[i], 1.0);
+    for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+      const float of = __shfl_xor_sync(0xFFFFFFFFu, largest, offset);
+      add(of, __shfl_xor_sync(0xFFFFFFFFu, sum, offset));
+    }
+    __shared__ float largest_of[kThreads / kWarp];
+    __shared__ double sum_of[kThreads / kWarp];
+    if (threadIdx.x % kWarp == 0) {
+      largest_of[threadIdx.x / kWarp] = largest;
+      sum_of[threadIdx.x / kWarp] = sum;
+    }
+    __syncthreads();
+    largest = largest_of[0];
+    sum = sum_of[0];
+    for (int warp = 1; warp < kThreads / kWarp; ++warp) add(largest_of[warp], sum_of[warp]);
+    __syncthreads();  // before the next call writes them
   }
 
   // Calls f(i, byte i as an integer).
@@ -328,28 +330,58 @@ struct TeamOf {
     }
   }
 
-  // 64 random numbers: number i is x[i / 16] of Philox block 16 * index + i % 16.
+  // 64 random numbers: number i is x[i / 16] of Philox block 16 * index + i % 16. A thread computes
+  // once the block of its own elements in the loops of `each`.
   struct RandomBits64 {
     RandomStream stream;
     uint64_t index;
+    Philox4 mine;
     __device__ uint32_t operator[](int64_t i) const {
-      const auto four = stream.four(16 * index + static_cast<uint64_t>(i % 16));
-      // Chosen, not indexed: an index would put them into memory.
-      const uint32_t low = (i & 16) == 0 ? four.x[0] : four.x[1];
-      const uint32_t high = (i & 16) == 0 ? four.x[2] : four.x[3];
-      return (i & 32) == 0 ? low : high;
+      const auto place = static_cast<uint32_t>(i % 16);
+      const Philox4 four = place == thread() % 16 ? mine : stream.four(16 * index + place);
+      return chosen(four, static_cast<uint32_t>(i) / 16);
     }
   };
   __device__ RandomBits64 sixty_four(const RandomStream& stream, uint64_t index) const {
-    return {stream, index};
+    return {stream, index, stream.four(16 * index + thread() % 16)};
   }
 
-  // Calls f(i, random number i), numbered as in sixty_four() from `index` on.
+  // Calls f(i, random number i), numbered as in sixty_four() from `index` on. Every Philox block is
+  // computed by one thread, for itself and three others.
   template <class F>
   __device__ void each_random(const RandomStream& stream, uint64_t index, int64_t n, F f) const {
-    each(n, [&](int64_t i) {
-      f(i, sixty_four(stream, index + static_cast<uint64_t>(i / 64))[i % 64]);
-    });
+    if constexpr (kSize == kWarp) {
+      for (int64_t first = 0; first < n; first += 4 * kWarp) {
+        const uint32_t lane = thread();
+        const Philox4 four =
+            stream.four(16 * (index + static_cast<uint64_t>(first / 64) + lane / 16) + lane % 16);
+#pragma unroll
+        for (uint32_t part = 0; part < 4; ++part) {
+          // Halves of the warp want neighbouring numbers of one block.
+          const auto owner = static_cast<int>(part / 2 * 16 + lane % 16);
+          const uint32_t low = __shfl_sync(0xFFFFFFFFu, four.x[part % 2 * 2], owner, kWarp);
+          const uint32_t high = __shfl_sync(0xFFFFFFFFu, four.x[part % 2 * 2 + 1], owner, kWarp);
+          const int64_t i = first + part * kWarp + lane;
+          if (i < n) f(i, lane < 16 ? low : high);
+        }
+      }
+    } else {
+      __shared__ uint32_t numbers[kThreads];
+      for (int64_t first = 0; first < n; first += kThreads) {
+        if (threadIdx.x < kThreads / 4) {
+          const uint32_t part = threadIdx.x / 16, place = threadIdx.x % 16;
+          const Philox4 four =
+              stream.four(16 * (index + static_cast<uint64_t>(first / 64) + part) + place);
+#pragma unroll
+          for (uint32_t k = 0; k < 4; ++k) numbers[64 * part + 16 * k + place] = four.x[k];
+        }
+        barrier();
+        const int64_t i = first + thread();
+        if (i < n) f(i, numbers[threadIdx.x]);
+        barrier();
+      }
+    }
+    barrier();
   }
 
   template <class F>
@@ -368,6 +400,13 @@ struct TeamOf {
     } else {
       __syncthreads();
     }
+  }
+
+  // x[index], chosen: an index would put them into memory.
+  __device__ static uint32_t chosen(const Philox4& four, uint32_t index) {
+    const uint32_t low = index % 2 == 0 ? four.x[0] : four.x[1];
+    const uint32_t high = index % 2 == 0 ? four.x[2] : four.x[3];
+    return index < 2 ? low : high;
   }
 
   // Bytes of an element.

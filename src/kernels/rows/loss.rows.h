@@ -8,6 +8,26 @@
 
 namespace jackscrew {
 
+// The largest element of a row and the sum of e^(x - largest).
+struct Exponentials {
+  float largest;
+  double sum;  // in double: a vocabulary is long enough for the error of a float sum to show
+};
+template <class Team>
+JACKSCREW_ROW Exponentials sum_exponentials(const Team& team, const float* x, int64_t n) {
+  if constexpr (Team::kHasExponentials) {
+    Exponentials out;
+    team.exponentials(
+        x, n, [](float value) { return row_exp(value); }, out.largest, out.sum);
+    return out;
+  } else {
+    const float largest = team.max(n, -3.0e38f, [&](int64_t i) { return x[i]; });
+    const double sum =
+        team.sum_f64(n, [&](int64_t i) { return static_cast<double>(row_exp(x[i] - largest)); });
+    return {largest, sum};
+  }
+}
+
 // loss = logsumexp(logits) - logits[target] and, unless `scalars` is null (evaluation), its
 // gradient (softmax - onehot) * inverse_targets.
 template <class Activation>
@@ -23,10 +43,9 @@ struct SoftmaxCrossEntropy {
     const float* x = logits + row * vocab;
     const int32_t target = targets[row];
     const float target_logit = x[target];
-    const float maximum = team.max(vocab, -3.0e38f, [&](int64_t i) { return x[i]; });
-    // In double: a vocabulary is long enough for the error of a float sum to show in the loss.
-    const float total = static_cast<float>(team.sum_f64(
-        vocab, [&](int64_t i) { return static_cast<double>(row_exp(x[i] - maximum)); }));
+    const Exponentials exponentials = sum_exponentials(team, x, vocab);
+    const float maximum = exponentials.largest;
+    const float total = static_cast<float>(exponentials.sum);
     team.once([&] { losses[row] = maximum - target_logit + __builtin_logf(total); });
     if (scalars == nullptr) return;
     const float factor = scalars->inverse_targets;

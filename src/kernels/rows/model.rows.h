@@ -39,7 +39,17 @@ JACKSCREW_ROW void sum_columns(const Team& team, int64_t first, int64_t end, int
                                float* out, const Term& term) {
   typename Team::template RowRegisters<float, kColumnBlock> sums;
   team.each(count, [&](int64_t i) { sums[i] = 0.0f; });
-  for (int64_t token = first; token < end; ++token) {
+  // Several tokens at a time, whose loads a GPU then waits for together.
+  constexpr int64_t kTokens = 8;
+  int64_t token = first;
+  for (; token + kTokens <= end; token += kTokens) {
+    team.each(count, [&](int64_t i) {
+      float sum = sums[i];
+      for (int64_t k = 0; k < kTokens; ++k) sum += term(token + k, i);
+      sums[i] = sum;
+    });
+  }
+  for (; token < end; ++token) {
     team.each(count, [&](int64_t i) { sums[i] += term(token, i); });
   }
   team.each(count, [&](int64_t i) { out[i] = sums[i]; });
@@ -177,19 +187,24 @@ using RmsNormWeightGradientBf16 = RmsNormWeightGradient<bf16>;
 JACKSCREW_ROW_KERNEL(RmsNormWeightGradientF32)
 JACKSCREW_ROW_KERNEL(RmsNormWeightGradientBf16)
 
-// y += bias.
+// to = y + bias.
+template <class Activation>
 struct AddBias {
   const float* bias;  // [width]
-  float* y;           // [tokens, width]
+  const float* y;     // [tokens, width]
+  Activation* to;     // [tokens, width]; may be y
   int64_t width;
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t token) const {
-    float* out = y + token * width;
     team.elementwise(
-        width, [](float of_bias, float& sum) { sum += of_bias; }, reads(bias), updates(out));
+        width, [](float of_bias, float value, float& out) { out = value + of_bias; }, reads(bias),
+        reads(y + token * width), writes(to + token * width));
   }
 };
-JACKSCREW_ROW_KERNEL(AddBias)
+using AddBiasF32 = AddBias<float>;
+using AddBiasBf16 = AddBias<bf16>;
+JACKSCREW_ROW_KERNEL(AddBiasF32)
+JACKSCREW_ROW_KERNEL(AddBiasBf16)
 
 // Sums over chunks of tokens of dy, the gradient of the bias.
 struct BiasGradient {

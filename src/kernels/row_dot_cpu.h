@@ -289,6 +289,16 @@ class Dot : public DotVectors {
 #endif
   }
 
+  // Adds the products of 32 integers with x [32], times a scale.
+  JACKSCREW_INLINE void add_words(const Words& words, float scale, const int16_t* x) {
+#if defined(__AVX512F__)
+    const Floats scales = _mm512_set1_ps(scale);
+#else
+    const Floats scales = _mm256_set1_ps(scale);
+#endif
+    sums_[0] = multiply_add(to_floats(products(words, x)), scales, sums_[0]);
+  }
+
   JACKSCREW_INLINE float total() const {
 #if defined(__AVX512F__)
     const __m512 sum = _mm512_add_ps(sums_[0], sums_[1]);

@@ -99,6 +99,65 @@ struct DotVectors {
   }
 #endif
 
+  // 32 integers of 16 bits, in order.
+  static constexpr int kParts = 4 / kLanes;
+  struct Words {
+    Integers parts[kParts];
+  };
+  JACKSCREW_INLINE static Words difference(const Words& words, Integers subtrahend) {
+    Words out;
+#if defined(__AVX512F__)
+    out.parts[0] = _mm512_maskz_sub_epi16(kAllWords, words.parts[0], subtrahend);
+#else
+    each<2>([&](int i) { out.parts[i] = _mm256_sub_epi16(words.parts[i], subtrahend); });
+#endif
+    return out;
+  }
+  // Sums of their products with x [32], of two or four to a lane of 32 bits.
+  JACKSCREW_INLINE static Integers products(const Words& words, const int16_t* x) {
+#if defined(__AVX512F__)
+    return products(words.parts[0], x);
+#else
+    return sum(products(words.parts[0], x), products(words.parts[1], x + 16));
+#endif
+  }
+  JACKSCREW_INLINE static Words widened(const int8_t* bytes) {
+#if defined(__AVX512F__)
+    return {{_mm512_maskz_cvtepi8_epi16(kAllWords, load_32(bytes))}};
+#else
+    const auto* at = reinterpret_cast<const uint8_t*>(bytes);
+    return {{_mm256_cvtepi8_epi16(load(at)), _mm256_cvtepi8_epi16(load(at + 16))}};
+#endif
+  }
+  JACKSCREW_INLINE static Words widened(const uint8_t* bytes) {
+#if defined(__AVX512F__)
+    return {{_mm512_maskz_cvtepu8_epi16(kAllWords, load_32(bytes))}};
+#else
+    return {{_mm256_cvtepu8_epi16(load(bytes)), _mm256_cvtepu8_epi16(load(bytes + 16))}};
+#endif
+  }
+
+  // 32 codes of kBits bits as quant/packed.h packs them: of each plane the next bits.
+  template <int kBits>
+  JACKSCREW_INLINE static Words unpacked(const uint8_t* from) {
+    if constexpr (kBits == 8) {
+      return widened(from);
+    } else {
+      Words out{};
+      int place = 0;
+      const auto add = [&](const Words& plane, int bits) {
+        each<kParts>(
+            [&](int i) { out.parts[i] = or_shifted(out.parts[i], plane.parts[i], place); });
+        place += bits;
+        from += 4 * bits;
+      };
+      if constexpr ((kBits & 4) != 0) add(nibble_plane(from), 4);
+      if constexpr ((kBits & 2) != 0) add(pair_plane(from), 2);
+      if constexpr ((kBits & 1) != 0) add(bit_plane(from), 1);
+      return out;
+    }
+  }
+
   // Numbers turn a vector of codes into four vectors of 16-bit integers, of low nibbles (0 and 2)
   // and of high ones (1 and 3). Where they are kInterleaved, those of even bytes are in vectors 0
   // and 1; else those of the first 8 bytes of each lane.
@@ -182,6 +241,68 @@ struct DotVectors {
                       _mm256_mul_ps(_mm256_loadu_ps(numbers + 8), scale));
     }
   };
+
+ private:
+  JACKSCREW_INLINE static __m256i load_32(const void* from) {
+    return _mm256_loadu_si256(static_cast<const __m256i*>(from));
+  }
+  // Each plane is widened so that the codes of a byte have a place of 16 bits each, and moved
+  // there.
+#if defined(__AVX512F__)
+  JACKSCREW_INLINE static Integers or_shifted(Integers words, Integers plane, int place) {
+    const auto bits = static_cast<unsigned>(place);
+    return _mm512_or_si512(words, _mm512_maskz_slli_epi16(kAllWords, plane, bits));
+  }
+  JACKSCREW_INLINE static Words nibble_plane(const uint8_t* from) {
+    const Integers wide = _mm512_maskz_cvtepu8_epi32(kAll, load(from));
+    const Integers both = _mm512_or_si512(wide, _mm512_maskz_slli_epi32(kAll, wide, 12));
+    return {{bits_and(both, filled(15))}};
+  }
+  JACKSCREW_INLINE static Words pair_plane(const uint8_t* from) {
+    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+    const Integers wide = _mm512_maskz_cvtepu8_epi64(0xFF, bytes);
+    const Integers two = _mm512_or_si512(wide, _mm512_maskz_slli_epi64(0xFF, wide, 28));
+    const Integers four = _mm512_or_si512(two, _mm512_maskz_slli_epi64(0xFF, two, 14));
+    return {{bits_and(four, filled(3))}};
+  }
+  JACKSCREW_INLINE static Words bit_plane(const uint8_t* from) {
+    uint32_t word = 0;
+    __builtin_memcpy(&word, from, sizeof word);
+    return {{_mm512_maskz_set1_epi16(word, 1)}};
+  }
+#else
+  JACKSCREW_INLINE static Integers or_shifted(Integers words, Integers plane, int place) {
+    return _mm256_or_si256(words, _mm256_slli_epi16(plane, place));
+  }
+  JACKSCREW_INLINE static Words nibble_plane(const uint8_t* from) {
+    const __m128i bytes = load(from);
+    const auto half = [](__m128i eight) {
+      const Integers wide = _mm256_cvtepu8_epi32(eight);
+      return bits_and(_mm256_or_si256(wide, _mm256_slli_epi32(wide, 12)), filled(15));
+    };
+    return {{half(bytes), half(_mm_srli_si128(bytes, 8))}};
+  }
+  JACKSCREW_INLINE static Words pair_plane(const uint8_t* from) {
+    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+    const auto half = [](__m128i four) {
+      const Integers wide = _mm256_cvtepu8_epi64(four);
+      const Integers two = _mm256_or_si256(wide, _mm256_slli_epi64(wide, 28));
+      return bits_and(_mm256_or_si256(two, _mm256_slli_epi64(two, 14)), filled(3));
+    };
+    return {{half(bytes), half(_mm_srli_si128(bytes, 4))}};
+  }
+  JACKSCREW_INLINE static Words bit_plane(const uint8_t* from) {
+    const __m256i bit = _mm256_setr_epi16(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096,
+                                          8192, 16384, static_cast<int16_t>(0x8000));
+    const auto half = [&](const uint8_t* at) {
+      int16_t word = 0;
+      __builtin_memcpy(&word, at, sizeof word);
+      const __m256i set = _mm256_cmpeq_epi16(_mm256_and_si256(filled(word), bit), bit);
+      return _mm256_srli_epi16(set, 15);
+    };
+    return {{half(from), half(from + 2)}};
+  }
+#endif
 };
 
 }  // namespace jackscrew::JACKSCREW_ROW_TARGET

@@ -208,6 +208,15 @@ concept HasGroupDot = requires {
   Codec::kHasDotNumbers;
 };
 
+// A codec of bytes, signed or not, has it if it says
+//   float dot_scale(int64_t group) const
+//   int32_t dot_zero(int64_t group) const  // what is taken from each byte
+// and has `codes`.
+template <class Codec>
+concept HasByteDot = requires(const Codec& codec) {
+  codec.dot_zero(0);
+};
+
 // y[row] = sum of x times row `row` of a matrix: the product of a single token.
 template <class Codec>
 struct DotGroups {
@@ -228,13 +237,51 @@ struct DotGroups {
 
   // Rows [begin, end), which share the rounded x.
   template <class Team>
-  requires(Team::kHasDot&& HasGroupDot<Codec>) JACKSCREW_ROW
+  requires(Team::kHasDot && (HasGroupDot<Codec> || HasByteDot<Codec>)) JACKSCREW_ROW
       void rows(const Team& team, int64_t begin, int64_t end) const {
     using Dot = typename Team::Dot;
     if (layout.cols % Dot::kGroup != 0 || layout.group % Dot::kGroup != 0) {
       for (int64_t row = begin; row < end; ++row) (*this)(team, row);
-      return;
+    } else if constexpr (HasByteDot<Codec>) {
+      rows_of_bytes<Dot>(begin, end);
+    } else {
+      rows_of_nibbles<Dot>(team, begin, end);
     }
+  }
+
+ private:
+  template <class Dot>
+  JACKSCREW_ROW void rows_of_bytes(int64_t begin, int64_t end) const {
+    typename Dot::template Buffer<DotScales::groups> in;
+    for (int64_t first = 0; first < layout.cols; first += Dot::kColumns) {
+      const int64_t left = layout.cols - first;
+      const int64_t count = left < Dot::kColumns ? left : Dot::kColumns;
+      in.template prepare<typename Dot::Bytes, DotLayout::bytes>(x + first, count);
+      for (int64_t row = begin; row < end; ++row) {
+        Dot dot;
+        for_pieces(layout, row, first, first + count,
+                   [&](int64_t group, int64_t element, int64_t at, int64_t piece) {
+                     add_bytes(dot, group, element, in.input(), at - first, piece);
+                   });
+        y[row] = accumulate || first > 0 ? y[row] + dot.total() : dot.total();
+      }
+    }
+  }
+
+  // `count` bytes of a group, from place `at` of the input on.
+  template <class Dot>
+  JACKSCREW_ROW void add_bytes(Dot& dot, int64_t group, int64_t element,
+                               const typename Dot::Input& in, int64_t at, int64_t count) const {
+    const float scale = codec.dot_scale(group);
+    const auto zero = Dot::filled(static_cast<int16_t>(codec.dot_zero(group)));
+    for (int64_t i = 0; i < count; i += Dot::kGroup) {
+      dot.add_words(Dot::difference(Dot::widened(codec.codes + element + i), zero),
+                    scale * in.scales[(at + i) / Dot::kGroup], in.numbers + at + i);
+    }
+  }
+
+  template <class Dot, class Team>
+  JACKSCREW_ROW void rows_of_nibbles(const Team& team, int64_t begin, int64_t end) const {
     typename Dot::template Buffer<DotScales::groups> in;
     float scales[decltype(in)::kFloats];
     const auto numbers = codec.template dot_numbers<Dot>();
@@ -252,7 +299,6 @@ struct DotGroups {
     }
   }
 
- private:
   // The scale of each 32 elements, x's included.
   template <class Dot, class Team>
   JACKSCREW_ROW void put_scales(const Team& team, int64_t row, int64_t first, int64_t count,

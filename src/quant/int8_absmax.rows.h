@@ -32,6 +32,10 @@ struct Int8AbsmaxCodec {
     };
   }
 
+  // See HasByteDot.
+  JACKSCREW_ROW float dot_scale(int64_t group) const { return absmax[group] * kInverse; }
+  JACKSCREW_ROW int32_t dot_zero(int64_t) const { return 0; }
+
   template <class Team>
   JACKSCREW_ROW float dot(const Team& team, int64_t group, int64_t element, int64_t count,
                           const float* x) const {

@@ -33,6 +33,10 @@ struct Int8AffineCodec {
     };
   }
 
+  // See HasByteDot.
+  JACKSCREW_ROW float dot_scale(int64_t group) const { return scales[group]; }
+  JACKSCREW_ROW int32_t dot_zero(int64_t group) const { return zeros[group]; }
+
   template <class Team>
   JACKSCREW_ROW float dot(const Team& team, int64_t group, int64_t element, int64_t count,
                           const float* x) const {

@@ -76,7 +76,9 @@ class PackedFormat : public Format {
             parts.zeros.data<uint8_t>(),
             static_cast<int64_t>(layout_.groups.size()),
             layout_.code_bytes,
-            layout_.zero == PackedZero::eight_bits};
+            layout_.zero == PackedZero::eight_bits,
+            std::all_of(layout_.groups.begin(), layout_.groups.end(),
+                        [](const PackedGroup& group) { return group.count % kPackedChunk == 0; })};
   }
 
   void decode_rows(Ops& ops, const Storage& storage, const Rows& rows,

@@ -1,6 +1,9 @@
 // The row kernels of packed formats; the layout is in packed.h.
 #pragma once
 
+#include <type_traits>
+
+#include "kernels/row_dot.h"
 #include "kernels/row_kernel.h"
 #include "kernels/row_math.h"
 #include "quant/packed_group.h"
@@ -19,15 +22,22 @@ struct PackedMatrix {
   const uint8_t* zeros;       // [rows, zero_bytes]; null: the middle
   int64_t group_count, code_bytes;
   bool zeros_in_bytes;
+  bool whole_chunks;  // whether every group is a multiple of 32 columns
 
-  JACKSCREW_ROW float scale(int64_t row, int64_t group) const {
+  template <class Team>
+  JACKSCREW_ROW float scale(const Team& team, int64_t row, int64_t group) const {
     if constexpr (Scale::kSquared) {
       const auto* of_row = static_cast<const uint8_t*>(scales) + row * ((group_count + 1) / 2);
       const int32_t code = (of_row[group / 2] >> (group % 2 * 4) & 15) + 1;
-      return round_to_f16(static_cast<float>(code * code) * to_float(scale_max[group]));
+      return round_to_f16(static_cast<float>(code * code) * team.half(scale_max[group]));
     } else {
-      return to_float(
-          static_cast<const typename Scale::Stored*>(scales)[row * group_count + group]);
+      const auto stored =
+          static_cast<const typename Scale::Stored*>(scales)[row * group_count + group];
+      if constexpr (std::is_same_v<typename Scale::Stored, f16>) {
+        return team.half(stored);
+      } else {
+        return to_float(stored);
+      }
     }
   }
 
@@ -89,7 +99,7 @@ struct PackedMatrix {
     for (int64_t g = 0; g < group_count; ++g) {
       const PackedGroup group = groups[g];
       const uint8_t* from = of_row + group.offset;
-      const float s = scale(row, g);
+      const float s = scale(team, row, g);
       const int32_t z = zero(row, g, group.bits);
       switch (group.bits) {
         case 2:
@@ -170,6 +180,80 @@ struct DotPacked {
         [](int64_t, int64_t) {});
     const float total = team.total(lanes);
     team.once([&] { y[row] = accumulate ? y[row] + total : total; });
+  }
+
+  // Rows [begin, end), which share the rounded x. Numbers are not rounded to the type of the
+  // scales, as decoded ones are: that would take as long as the product. They are off by at most
+  // 2^-12 where that is f16. bf16 would be off by 2^-9, and is multiplied as it is decoded.
+  template <class Team>
+  requires(Team::kHasDot && !Scale::kCoarse) JACKSCREW_ROW
+      void rows(const Team& team, int64_t begin, int64_t end) const {
+    using Dot = typename Team::Dot;
+    if (!matrix.whole_chunks) {
+      for (int64_t row = begin; row < end; ++row) (*this)(team, row);
+      return;
+    }
+    const PackedGroup& last = matrix.groups[matrix.group_count - 1];
+    const int64_t cols = last.first + last.count;
+    typename Dot::template Buffer<DotScales::groups> in;
+    int64_t group = 0;
+    for (int64_t first = 0; first < cols; first += Dot::kColumns) {
+      const int64_t count = cols - first < Dot::kColumns ? cols - first : Dot::kColumns;
+      in.template prepare<typename Dot::Bytes, DotLayout::bytes>(x + first, count);
+      while (matrix.groups[group].first + matrix.groups[group].count <= first) ++group;
+      for (int64_t row = begin; row < end; ++row) {
+        const float part = row_part<Dot>(team, row, group, first, count, in.input());
+        y[row] = accumulate || first > 0 ? y[row] + part : part;
+      }
+    }
+  }
+
+ private:
+  // Of `count` columns from `first` on, which `group` has.
+  template <class Dot, class Team>
+  JACKSCREW_ROW float row_part(const Team& team, int64_t row, int64_t group, int64_t first,
+                               int64_t count, const typename Dot::Input& in) const {
+    Dot dot;
+    const uint8_t* of_row = matrix.codes + row * matrix.code_bytes;
+    for (; group < matrix.group_count && matrix.groups[group].first < first + count; ++group) {
+      const PackedGroup of = matrix.groups[group];
+      const int64_t begin = of.first < first ? first : of.first;
+      const int64_t end = of.first + of.count < first + count ? of.first + of.count : first + count;
+      const uint8_t* from = of_row + of.offset + (begin - of.first) / 32 * 4 * of.bits;
+      const float scale = matrix.scale(team, row, group);
+      const int32_t zero = matrix.zero(row, group, of.bits);
+      switch (of.bits) {
+        case 2:
+          add<2>(dot, from, scale, zero, in, begin - first, end - first);
+          break;
+        case 3:
+          add<3>(dot, from, scale, zero, in, begin - first, end - first);
+          break;
+        case 4:
+          add<4>(dot, from, scale, zero, in, begin - first, end - first);
+          break;
+        case 5:
+          add<5>(dot, from, scale, zero, in, begin - first, end - first);
+          break;
+        case 6:
+          add<6>(dot, from, scale, zero, in, begin - first, end - first);
+          break;
+        default:
+          add<8>(dot, from, scale, zero, in, begin - first, end - first);
+      }
+    }
+    return dot.total();
+  }
+
+  // Places [begin, end) of x, which one group has.
+  template <int kBits, class Dot>
+  JACKSCREW_ROW static void add(Dot& dot, const uint8_t* from, float scale, int32_t zero,
+                                const typename Dot::Input& x, int64_t begin, int64_t end) {
+    const auto zeros = Dot::filled(static_cast<int16_t>(zero));
+    for (int64_t at = begin; at < end; at += 32, from += 4 * kBits) {
+      dot.add_words(Dot::difference(Dot::template unpacked<kBits>(from), zeros),
+                    scale * x.scales[at / 32], x.numbers + at);
+    }
   }
 };
 

@@ -27,24 +27,29 @@ JACKSCREW_ROW float round_to_bf16(float value) {
   return with_sign_of(value, (value + magic) - magic);
 }
 
-// How scales are stored, and what products with them are rounded to.
+// How scales are stored, and what products with them are rounded to; kCoarse: to fewer than f16's
+// bits.
 struct F16Scale {
   static constexpr bool kSquared = false;
+  static constexpr bool kCoarse = false;
   using Stored = f16;
   JACKSCREW_ROW static float rounded(float value) { return round_to_f16(value); }
 };
 struct Bf16Scale {
   static constexpr bool kSquared = false;
+  static constexpr bool kCoarse = true;
   using Stored = bf16;
   JACKSCREW_ROW static float rounded(float value) { return round_to_bf16(value); }
 };
 struct F32Scale {
   static constexpr bool kSquared = false;
+  static constexpr bool kCoarse = false;
   using Stored = float;
   JACKSCREW_ROW static float rounded(float value) { return value; }
 };
 struct SquaredScale {
   static constexpr bool kSquared = true;
+  static constexpr bool kCoarse = false;
   using Stored = f16;
   JACKSCREW_ROW static float rounded(float value) { return round_to_f16(value); }
 };

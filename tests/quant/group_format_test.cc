@@ -199,10 +199,13 @@ class GroupFormatTest : public ::testing::TestWithParam<FormatCase> {
     return decoded(encode(*ops_, format_, values, rows, rounding), rows, cols);
   }
 
-  // The numbers of its codes are rounded to 15 bits where groups of 32 columns can be.
+  // Where x is rounded in groups of 32 columns; the numbers of NF4's codes are, to 15 bits.
   TokenRounding token_rounding(int64_t cols) const {
-    if (!std::string(GetParam().name).starts_with("nf4") || cols % 32 != 0) return {};
-    return {16384, 0x1p-15};
+    const std::string name = GetParam().name;
+    if (cols % 32 != 0) return {};
+    if (name.starts_with("nf4")) return {16384, 0x1p-15};
+    if (name == "int8" || name == "int8_row" || name == "int8_affine") return {32767, 0.0};
+    return {};
   }
 
   const Format& format_ = std::string(GetParam().name) == "int4_affine"

@@ -209,6 +209,41 @@ TEST_F(Packed, MultipliesASingleToken) {
   }
 }
 
+// Where groups are multiples of 32 columns, x is rounded, and numbers are not rounded to f16.
+TEST_F(Packed, MultipliesASingleTokenByCodes) {
+  const std::vector<std::pair<int64_t, int64_t>> groups = {
+      {32, 8}, {8192 - 64, 4}, {64, 3}, {96, 5}, {128, 6}, {32, 2}, {64, 4}};
+  for (const PackedScale scale : {PackedScale::f16, PackedScale::f32, PackedScale::squared}) {
+    for (const PackedZero zero :
+         {PackedZero::middle, PackedZero::four_bits, PackedZero::eight_bits}) {
+      const Quantised matrix = random_matrix(groups, scale, zero, false);
+      const auto weight = load(stored(matrix));
+      const auto cols = static_cast<size_t>(weight->cols());
+      std::mt19937 random(3);
+      std::normal_distribution<float> normal;
+      std::vector<float> x(cols);
+      for (float& value : x) value = normal(random);
+      x = rounded_token(x, TokenRounding{32767});
+      std::vector<float> y(kPackedRows);
+      weight->multiply(*ops_, Tensor(x.data(), DType::f32, {1, weight->cols()}),
+                       Tensor(y.data(), DType::f32, {1, kPackedRows}), Accumulate::no, staging_);
+      for (size_t row = 0; row < kPackedRows; ++row) {
+        double sum = 0, size = 0;
+        size_t column = 0;
+        for (size_t g = 0; g < groups.size(); ++g) {
+          for (int64_t i = 0; i < groups[g].first; ++i, ++column) {
+            const double product = x[column] * scale_of(matrix, row, g) *
+                                   (matrix.codes[row][column] - matrix.zeros[row][g]);
+            sum += product;
+            size += std::abs(product);
+          }
+        }
+        EXPECT_NEAR(y[row], sum, 1e-6 * size) << row;
+      }
+    }
+  }
+}
+
 // Of a file that pads rows the model has fewer; values are those of the first.
 TEST_F(Packed, LeavesPaddingRowsOut) {
   const Quantised matrix = random_matrix(kMix, PackedScale::squared, PackedZero::middle, true);

@@ -250,13 +250,26 @@ Recipe resolve_recipe(OptionSet options, std::span<const MethodTable> tables) {
   return recipe;
 }
 
+void choose_method(OptionSet& options, const std::string& method, const std::string& origin) {
+  std::vector<OptionSpec> of_preset;
+  for (const OptionValue& value : options.values()) {
+    if (value.origin.starts_with("method ")) of_preset.push_back(value.spec);
+  }
+  for (const OptionSpec& spec : of_preset) {
+    if (options.was_set(spec.name)) {
+      options.set(spec.name, spec.default_text, origin);  // learner and learning_rate
+    } else {
+      options.imply(spec.name, spec.default_text, origin);
+    }
+  }
+  options.set("method", method, origin);
+}
+
 Recipe with_method(Recipe recipe, const std::string& method, const std::string& origin) {
   OptionSet& options = recipe.options;
   const std::string preset = fmt::format("method {}", options.text("method"));
   if (options.was_set("method") || options.origin("learner") != preset) return recipe;
-  options.set("method", method, origin);
-  options.set("learner", "", origin);
-  if (options.origin("learning_rate") == preset) options.set("learning_rate", "auto", origin);
+  choose_method(options, method, origin);
   Recipe other = resolve_recipe(std::move(options), method_tables());
   other.operands = std::move(recipe.operands);
   other.python_environments = std::move(recipe.python_environments);

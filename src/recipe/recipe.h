@@ -65,6 +65,9 @@ OptionSet run_options(std::span<const MethodTable> tables);
 // against each other. Throws Error(usage) naming contradictory options.
 Recipe resolve_recipe(OptionSet options, std::span<const MethodTable> tables);
 
+// Sets `method`, and takes back what the preset of the method before has set.
+void choose_method(OptionSet& options, const std::string& method, const std::string& origin);
+
 // The recipe with another method if neither a method nor a learner was set; else as it is.
 Recipe with_method(Recipe recipe, const std::string& method, const std::string& origin);
 

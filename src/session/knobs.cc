@@ -188,9 +188,11 @@ std::string join_settings(const std::string& first, const std::string& last) {
 Recipe with_settings(const Recipe& recipe, std::string_view settings) {
   OptionSet options = recipe.options;
   for (const Assignment& setting : split_settings(settings, "plan")) {
-    // A method brings its own learner.
-    if (setting.name == "method") options.set("learner", "", setting.origin);
-    options.set(setting);
+    if (setting.name == "method") {
+      choose_method(options, setting.text, setting.origin);
+    } else {
+      options.set(setting);
+    }
   }
   Recipe changed = resolve_recipe(std::move(options), method_tables());
   changed.python_environments = recipe.python_environments;

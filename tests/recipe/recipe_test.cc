@@ -96,6 +96,25 @@ TEST(Recipe, PresetsFillOnlyWhatIsNotSet) {
             "did you mean full?");
 }
 
+// As the search for what fits does; and what the user has set stays.
+TEST(Recipe, AnotherMethodTakesBackWhatThePresetHasSet) {
+  const auto changed = [](const std::vector<std::string>& arguments, const std::string& method) {
+    OptionSet options = read(arguments).options;
+    choose_method(options, method, "plan");
+    return resolve_recipe(std::move(options), kMethods);
+  };
+  for (const char* first : {"full", "rotary", "qgalore"}) {
+    const Recipe lora = changed({std::string("method=") + first}, "lora");
+    const Recipe other = read({"method=lora"});
+    EXPECT_EQ(lora.learner, "lora");
+    EXPECT_EQ(lora.learning_rate, 2e-4);
+    EXPECT_EQ(lora.storage, other.storage) << first;
+    EXPECT_EQ(lora.options.text("optimizer"), other.options.text("optimizer")) << first;
+    EXPECT_EQ(lora.options.text("update"), other.options.text("update")) << first;
+    EXPECT_EQ(changed({std::string("method=") + first, "lr=3e-4"}, "lora").learning_rate, 3e-4);
+  }
+}
+
 TEST(Recipe, ResumeTakesTheWordsOfOtherPrograms) {
   EXPECT_EQ(read({"resume_from_checkpoint=true"}).resume, "auto");
   EXPECT_EQ(read({"resume=True"}).options.text("resume"), "auto");

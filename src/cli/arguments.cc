@@ -119,9 +119,12 @@ void warn_of_unused(const Recipe& recipe, std::string_view command,
 }
 
 void require_weights(const Recipe& recipe, const ModelFiles& files) {
-  if (files.source != nullptr || recipe.random_init) return;
-  throw Error(ErrorKind::usage, fmt::format("{} is a shape without weights", recipe.model),
-              "give a model directory or a GGUF file, or init=random");
+  if (recipe.random_init) return;
+  if (files.source == nullptr) {
+    throw Error(ErrorKind::usage, fmt::format("{} is a shape without weights", recipe.model),
+                "give a model directory or a GGUF file, or init=random");
+  }
+  if (const std::string unused = unused_tensors(files); !unused.empty()) warn(unused);
 }
 
 namespace {

@@ -43,7 +43,7 @@ void warn_of_unused(const Recipe& recipe, std::string_view command,
                     std::initializer_list<std::string_view> names);
 
 // Throws Error(usage) when the model is only a shape and the recipe does not ask for random
-// weights.
+// weights; warns of tensors that are not used.
 void require_weights(const Recipe& recipe, const ModelFiles& files);
 
 // The roots of the active Python environments: VIRTUAL_ENV and CONDA_PREFIX.

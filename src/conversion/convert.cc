@@ -40,22 +40,6 @@ std::optional<Tokenizer> usable_tokenizer(const Recipe& recipe, const ModelFiles
   }
 }
 
-// Warns of layers in the files that are not the model's: they would be lost without a word.
-void warn_of_unused_layers(const ModelFiles& files) {
-  constexpr std::string_view kLayers = "model.layers.";
-  int64_t unused = 0;
-  for (const std::string& name : files.source->names()) {
-    if (!name.starts_with(kLayers)) continue;
-    const std::string_view rest = std::string_view(name).substr(kLayers.size());
-    const auto layer = parse_int(rest.substr(0, rest.find('.')));
-    if (layer && *layer >= files.config.num_hidden_layers) ++unused;
-  }
-  if (unused == 0) return;
-  warn(fmt::format("{}: {} of layers beyond the {} of its configuration {} not used", files.origin,
-                   counted(unused, "tensor"), files.config.num_hidden_layers,
-                   unused == 1 ? "is" : "are"));
-}
-
 // "SmolLM2-135M" for the directory or the GGUF file of that name.
 std::string model_name(const std::string& origin) {
   fs::path path(origin);
@@ -182,7 +166,7 @@ ConvertedModel::ConvertedModel(const Recipe& recipe, ModelFiles model) : base(st
                 "give a model directory or a GGUF file");
   }
   check_tied(base);
-  warn_of_unused_layers(base);
+  if (const std::string unused = unused_tensors(base); !unused.empty()) warn(unused);
   for (size_t i = 0; i < recipe.adapters.size(); ++i) {
     adapters.push_back(
         {recipe.adapters[i], recipe.adapter_weights.empty() ? 1.0 : recipe.adapter_weights[i]});

@@ -1,7 +1,9 @@
 #include "session/model_files.h"
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
+#include <unordered_set>
 
 #include "base/file.h"
 #include "base/text.h"
@@ -9,6 +11,7 @@
 #include "formats/hf_config.h"
 #include "formats/peft.h"
 #include "formats/safetensors.h"
+#include "model/weights.h"
 #include "text/tokenizer/byte_map.h"
 #include "text/tokenizer/tokenizer_files.h"
 
@@ -224,6 +227,32 @@ const StoredTensor& stored_tensor(const ModelFiles& files, const WeightSource& s
   if (stored != nullptr) return *stored;
   throw Error(ErrorKind::model, fmt::format("{}: tensor {} is missing", files.origin, name),
               "the file is not whole, or config.json belongs to another model");
+}
+
+std::string unused_tensors(const ModelFiles& files) {
+  if (files.source == nullptr) return {};
+  std::unordered_set<std::string> wanted;
+  if (files.config.tie_word_embeddings) wanted.insert("lm_head.weight");
+  for (const WeightSpec& weight : weights_of(files.config, StageSpec::whole(files.config))) {
+    wanted.insert(weight.name);
+  }
+  const auto is_zero = [&](const std::string& name) {
+    const StoredTensor* stored = files.source->find(name);
+    return stored != nullptr && std::all_of(stored->bytes.begin(), stored->bytes.end(),
+                                            [](uint8_t byte) { return byte == 0; });
+  };
+  int64_t unused = 0;
+  std::string first;
+  for (const std::string& name : files.source->names()) {
+    if (wanted.contains(name) || name.ends_with(".rotary_emb.inv_freq")) continue;
+    if (name.ends_with(".bias") && is_zero(name)) continue;
+    if (unused++ == 0) first = name;
+  }
+  if (unused == 0) return {};
+  return fmt::format(
+      "{}: {} {} not used, since the model of its configuration has no place for {}: {}{}",
+      files.origin, counted(unused, "tensor"), unused == 1 ? "is" : "are",
+      unused == 1 ? "it" : "them", first, unused == 1 ? "" : " ...");
 }
 
 Tokenizer make_tokenizer(const std::string& choice, const ModelFiles& files) {

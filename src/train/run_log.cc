@@ -51,6 +51,9 @@ void RunLog::introduce(int64_t first, const fs::path& output) {
     say(fmt::format("adapter   {}: training goes on from it; optimizer states begin anew",
                     recipe.adapter));
   }
+  if (!recipe.random_init) {
+    if (const std::string unused = unused_tensors(run_.files); !unused.empty()) warn(unused);
+  }
   introduce_data();
   introduce_machine();
   introduce_ranks();

@@ -279,7 +279,7 @@ std::vector<ModelTensor> tensors_to_write(const ModelFiles& files, const Storage
                                           std::vector<std::string>& notes) {
   const ChosenStorage chosen(choice);
   const bool tied = files.config.tie_word_embeddings;
-  std::map<std::string, int64_t> narrow_weights;  // description of the change -> number of weights
+  std::map<std::string, int64_t> narrow_weights, widened;  // description of the change -> weights
   std::vector<ModelTensor> tensors;
   for (const WeightSpec& weight : weights_of(files.config, StageSpec::whole(files.config))) {
     const StoredTensor& kept = stored_tensor(files, *choice.kept, weight.name);
@@ -289,6 +289,11 @@ std::vector<ModelTensor> tensors_to_write(const ModelFiles& files, const Storage
     // Formats of linear layers leave embedding, head and norms as they are.
     if (format == nullptr || (format->for_linears_only() && !weight.is_block_matrix())) {
       format = &kept_format(choice, kept, stored);
+      if (weight.is_block_matrix() && format != kept.format.get()) {
+        ++widened[fmt::format("instead of {}: {}", kept.format->name(),
+                              stored.computed ? "rounded again, what was merged would be lost"
+                                              : "these files cannot have it")];
+      }
     } else if (is_head && bits_of(*format) < bits_of(q6_k_format())) {
       format = &for_width(q6_k_format(), weight.cols);
       notes.push_back(fmt::format("{} is written in {}: the head is sensitive to rounding",
@@ -303,6 +308,10 @@ std::vector<ModelTensor> tensors_to_write(const ModelFiles& files, const Storage
                                    weight.cols, format->name(), wanted.name())];
     }
     tensors.push_back({weight, format});
+  }
+  for (const auto& [what, count] : widened) {
+    notes.push_back(fmt::format("{} {} written in {} {}", counted(count, "weight"),
+                                count == 1 ? "is" : "are", f32_format().name(), what));
   }
   for (const auto& [what, count] : narrow_weights) {
     notes.push_back(fmt::format("{} with rows of {}", counted(count, "weight"), what));

@@ -43,6 +43,9 @@ class SlowConversion : public ::testing::Test {
                       const std::vector<std::string>& says) const {
     expect_refused(run(arguments + kErrorsOnly), code, says);
   }
+  std::string tiny_data() const {
+    return fmt::format("tokenizer=bytes data={} sequence_len=64", tiny_.eval_data());
+  }
   std::string eval() const {
     return fmt::format("eval_data={} sequence_len=64", tiny_.eval_data());
   }
@@ -179,6 +182,9 @@ TEST_F(SlowConversion, AQuantisedBaseIsMergedFromItsOwnValues) {
   const std::string both = fmt::format("model={} adapter={}", path("q.gguf"), path("adapter"));
   const json said = answer("merge " + both + " output_dir=" + path("merged") + " " + eval());
   EXPECT_NEAR(said["loss"], said["reference_loss"], 1e-6);
+  EXPECT_NE(said["notes"].dump().find("14 weights are written in f32 instead of q4_0"),
+            std::string::npos)
+      << said["notes"];
 }
 
 // What NF4 in memory computes with is what the directory holds.
@@ -292,12 +298,17 @@ TEST_F(SlowConversion, SaysWhatIsNotWritten) {
   json config = json::parse(read_text(path("bare") + "/config.json"));
   config["num_hidden_layers"] = 1;
   write_text_atomic(path("bare") + "/config.json", config.dump());
-  const Outcome fewer =
-      run("export model=" + path("bare") + " output_dir=" + path("fewer") + " 2>&1");
-  EXPECT_EQ(fewer.exit_code, 0);
-  EXPECT_NE(fewer.out.find("9 tensors are not used, since the model of its configuration"),
-            std::string::npos)
-      << fewer.out;
+  const std::string model = "model=" + path("bare");
+  for (const std::string& command :
+       {"export " + model + " output_dir=" + path("fewer"), "eval " + model + " " + tiny_data(),
+        "train " + model + " max_steps=1 output_dir=" + path("trained") + " " + tiny_data()}) {
+    const Outcome fewer = run(command + " 2>&1");
+    EXPECT_EQ(fewer.exit_code, 0) << fewer.out;
+    EXPECT_NE(fewer.out.find("9 tensors are not used, since the model of its configuration has no "
+                             "place for them: model.layers.1."),
+              std::string::npos)
+        << fewer.out;
+  }
 }
 
 // Models are compared as they are, whatever is said of other commands; a tokenizer may be given.

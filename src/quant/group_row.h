@@ -126,7 +126,8 @@ JACKSCREW_ROW float round_to_integer(float value, float uniform) {
 //   auto eights(const Team&) const
 //     f(group, element, put): put(i, value) for i in [0, 8), for eight elements of a group from a
 //     multiple of eight on; all threads of a team call it together
-// and has `codes`, which are read eight at a time.
+// and has `codes`, which are read eight at a time. Values are in units of codec.scale(row) if it
+// has kDecodesUnits.
 template <class Team, class Codec>
 concept DecodesEights = Team::kHasEights && requires(const Team& team, const Codec& codec) {
   codec.eights(team);
@@ -139,6 +140,28 @@ JACKSCREW_ROW void each_of_eight_bytes(const Byte* bytes, const Put& put) {
   for (uint32_t i = 0; i < 8; ++i) {
     put(i, static_cast<int32_t>(static_cast<Byte>(static_cast<uint8_t>(word >> (8 * i)))));
   }
+}
+
+// Whether rows, groups and their places, that of the floats beside them too, are multiples of eight
+// elements.
+template <class Team, class Codec, class Element>
+JACKSCREW_ROW bool has_eights(const Team& team, const GroupLayout& layout, const Codec& codec,
+                              const Element* beside) {
+  return layout.cols % 8 == 0 && layout.group % 8 == 0 && team.can_have_eights(codec.codes, beside);
+}
+
+// f(column, put) for eight elements of row `row` from a column on.
+template <class Team, class Codec>
+JACKSCREW_ROW auto row_eights(const Team& team, const GroupLayout& layout, const Codec& codec,
+                              int64_t row) {
+  const int64_t first = row * layout.cols;
+  const int64_t place = layout.row_groups > 0 ? 0 : first;
+  const int64_t first_group = place / layout.group + row * layout.row_groups;
+  const auto of_group = static_cast<uint32_t>(layout.group);
+  const auto skipped = static_cast<uint32_t>(place % layout.group);
+  return [=, eights = codec.eights(team)](uint32_t column, const auto& put) {
+    eights(first_group + (skipped + column) / of_group, first + column, put);
+  };
 }
 
 template <class Codec>
@@ -173,24 +196,12 @@ struct DecodeGroups {
   }
 
  private:
-  // False where rows, groups or their places are not multiples of eight elements.
+  // False where that is not possible.
   template <class Team, class Element>
   JACKSCREW_ROW bool decode_eights(const Team& team, int64_t source, Element* to) const {
-    if (layout.cols % 8 != 0 || layout.group % 8 != 0 || !team.can_have_eights(codec.codes, to)) {
-      return false;
-    }
-    const int64_t first = source * layout.cols;
-    const int64_t place = layout.row_groups > 0 ? 0 : first;
-    const int64_t first_group = place / layout.group + source * layout.row_groups;
-    const auto of_group = static_cast<uint32_t>(layout.group);
-    const auto skipped = static_cast<uint32_t>(place % layout.group);
-    const auto eights = codec.eights(team);
-    team.each_eight(
-        static_cast<uint32_t>(layout.cols),
-        [&](uint32_t column, const auto& put) {
-          eights(first_group + (skipped + column) / of_group, first + column, put);
-        },
-        to);
+    if (!has_eights(team, layout, codec, to)) return false;
+    team.each_eight(static_cast<uint32_t>(layout.cols), row_eights(team, layout, codec, source),
+                    to);
     return true;
   }
 };
@@ -228,10 +239,7 @@ struct DotGroups {
   bool accumulate;
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
-    float total = 0.0f;
-    for_pieces(layout, row, [&](int64_t group, int64_t element, int64_t at, int64_t count) {
-      total += codec.dot(team, group, element, count, x + at);
-    });
+    const float total = dot(team, row);
     team.once([&] { y[row] = accumulate ? y[row] + total : total; });
   }
 
@@ -250,6 +258,23 @@ struct DotGroups {
   }
 
  private:
+  template <class Team>
+  JACKSCREW_ROW float dot(const Team& team, int64_t row) const {
+    if constexpr (DecodesEights<Team, Codec>) {
+      if (has_eights(team, layout, codec, x)) {
+        const float sum = team.dot_eights(static_cast<uint32_t>(layout.cols),
+                                          row_eights(team, layout, codec, row), x);
+        if constexpr (requires { Codec::kDecodesUnits; }) return sum * codec.scale(row);
+        return sum;
+      }
+    }
+    float total = 0.0f;
+    for_pieces(layout, row, [&](int64_t group, int64_t element, int64_t at, int64_t count) {
+      total += codec.dot(team, group, element, count, x + at);
+    });
+    return total;
+  }
+
   template <class Dot>
   JACKSCREW_ROW void rows_of_bytes(int64_t begin, int64_t end) const {
     typename Dot::template Buffer<DotScales::groups> in;

@@ -24,7 +24,8 @@ struct Int4HadamardCodec {
   }
   JACKSCREW_ROW float scale(int64_t row) const { return row_scales[row]; }
 
-  // In units of the row's scale.
+  // Of its row's scale.
+  static constexpr bool kDecodesUnits = true;
   template <class Team, class Store>
   JACKSCREW_ROW void decode(const Team& team, int64_t, int64_t element, int64_t count,
                             const Store& store) const {

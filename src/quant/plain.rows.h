@@ -84,16 +84,29 @@ JACKSCREW_ROW_KERNEL(RoundF16)
 // y[row] = sum of x times row `row` of a matrix.
 template <class Element>
 struct DotRows {
-  const float* x;         // [width]
-  const Element* matrix;  // [rows, width]
-  float* y;               // [rows]
+  static constexpr bool kShortLoops = true;  // a warp has eight elements a thread, and no barrier
+  const float* x;                            // [width]
+  const Element* matrix;                     // [rows, width]
+  float* y;                                  // [rows]
   int64_t width;
   bool accumulate;
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
-    const Element* in = matrix + row * width;
-    const float total = team.sum(width, [&](int64_t i) { return x[i] * to_float(in[i]); });
+    const float total = dot(team, matrix + row * width);
     team.once([&] { y[row] = accumulate ? y[row] + total : total; });
+  }
+
+ private:
+  template <class Team>
+  JACKSCREW_ROW float dot(const Team& team, const Element* in) const {
+    if constexpr (Team::kHasEights) {
+      if (width % 8 == 0 && team.begins_at_eight(in) && team.begins_at_eight(x)) {
+        return team.dot_eights(
+            static_cast<uint32_t>(width),
+            [&](uint32_t i, const auto& put) { team.eight(in + i, put); }, x);
+      }
+    }
+    return team.sum(width, [&](int64_t i) { return x[i] * to_float(in[i]); });
   }
 };
 using DotF32 = DotRows<float>;

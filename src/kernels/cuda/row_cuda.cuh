@@ -19,21 +19,19 @@
 
 #include "base/half.h"
 #include "kernels/cuda/pieces.cuh"
+#include "kernels/cuda/team_base.cuh"
 #include "kernels/row_kernel.h"
 #include "kernels/row_operands.h"
 
 namespace jackscrew::cuda {
 
-// Rows of the small Llamas this must serve are a few hundred to a few thousand elements long: 256
-// threads give each of them work, and every architecture runs several such blocks at once.
-inline constexpr int kThreads = 256;
-
 // kSize threads, a block or one of its warps, are the team: loops are strided over them and end
 // with a barrier, reductions shuffle within warps and pass through shared memory between them. The
 // order of a sum is fixed by the team's size, so results repeat bit for bit.
 template <int kSize>
-struct TeamOf {
-  static_assert(kSize == kThreads || kSize == kWarp);
+struct TeamOf : TeamBase<kSize> {
+  using TeamBase<kSize>::thread;
+  using TeamBase<kSize>::barrier;
 
   template <class F>
   __device__ void each(int64_t n, F f) const {
@@ -164,6 +162,17 @@ struct TeamOf {
     return reinterpret_cast<uintptr_t>(codes) % 8 == 0 &&
            begins_at_multiple<kWidestBytes / sizeof(Element)>(reads(out));
   }
+  // Whether eight elements can be loaded at a time from here on.
+  __device__ static bool begins_at_eight(const void* at) {
+    return reinterpret_cast<uintptr_t>(at) % kWidestBytes == 0;
+  }
+  // Calls put(i, value) for eight elements.
+  template <class Element, class Put>
+  __device__ static void eight(const Element* from, const Put& put) {
+    const auto loaded = *reinterpret_cast<const Adjacent<Element, 8>*>(from);
+#pragma unroll
+    for (uint32_t i = 0; i < 8; ++i) put(i, to_float(loaded.elements[i]));
+  }
   // Calls f(i, put) for i = 0, 8, ... below n, a multiple of 8: put(k, value) for k in [0, 8) is
   // for out[i + k]. f is called by whole teams: where n ends it repeats the first elements.
   template <class F, class Element>
@@ -180,6 +189,22 @@ struct TeamOf {
       }
     }
     barrier();
+  }
+
+  // The sum of x[i] times value i: f(i, put) is as for each_eight(). x begins at a multiple of 16
+  // bytes.
+  template <class F>
+  __device__ float dot_eights(uint32_t n, F f, const float* x) const {
+    float sum = 0.0f;
+    for (uint32_t first = 0; first < n; first += 8 * kSize) {
+      const uint32_t i = first + 8 * thread();
+      const uint32_t at = i < n ? i : 0;
+      const auto factors = *reinterpret_cast<const Adjacent<float, 8>*>(x + at);
+      float part = 0.0f;
+      f(at, [&](uint32_t k, float value) { part += factors.elements[k] * value; });
+      if (i < n) sum += part;
+    }
+    return combined(sum, [](float a, float b) { return a + b; });
   }
 
   // Writes code(i), an int32_t, as byte i of `to`, four at a time where that leaves no thread
@@ -330,60 +355,6 @@ struct TeamOf {
     }
   }
 
-  // 64 random numbers: number i is x[i / 16] of Philox block 16 * index + i % 16. A thread computes
-  // once the block of its own elements in the loops of `each`.
-  struct RandomBits64 {
-    RandomStream stream;
-    uint64_t index;
-    Philox4 mine;
-    __device__ uint32_t operator[](int64_t i) const {
-      const auto place = static_cast<uint32_t>(i % 16);
-      const Philox4 four = place == thread() % 16 ? mine : stream.four(16 * index + place);
-      return chosen(four, static_cast<uint32_t>(i) / 16);
-    }
-  };
-  __device__ RandomBits64 sixty_four(const RandomStream& stream, uint64_t index) const {
-    return {stream, index, stream.four(16 * index + thread() % 16)};
-  }
-
-  // Calls f(i, random number i), numbered as in sixty_four() from `index` on. Every Philox block is
-  // computed by one thread, for itself and three others.
-  template <class F>
-  __device__ void each_random(const RandomStream& stream, uint64_t index, int64_t n, F f) const {
-    if constexpr (kSize == kWarp) {
-      for (int64_t first = 0; first < n; first += 4 * kWarp) {
-        const uint32_t lane = thread();
-        const Philox4 four =
-            stream.four(16 * (index + static_cast<uint64_t>(first / 64) + lane / 16) + lane % 16);
-#pragma unroll
-        for (uint32_t part = 0; part < 4; ++part) {
-          // Halves of the warp want neighbouring numbers of one block.
-          const auto owner = static_cast<int>(part / 2 * 16 + lane % 16);
-          const uint32_t low = __shfl_sync(0xFFFFFFFFu, four.x[part % 2 * 2], owner, kWarp);
-          const uint32_t high = __shfl_sync(0xFFFFFFFFu, four.x[part % 2 * 2 + 1], owner, kWarp);
-          const int64_t i = first + part * kWarp + lane;
-          if (i < n) f(i, lane < 16 ? low : high);
-        }
-      }
-    } else {
-      __shared__ uint32_t numbers[kThreads];
-      for (int64_t first = 0; first < n; first += kThreads) {
-        if (threadIdx.x < kThreads / 4) {
-          const uint32_t part = threadIdx.x / 16, place = threadIdx.x % 16;
-          const Philox4 four =
-              stream.four(16 * (index + static_cast<uint64_t>(first / 64) + part) + place);
-#pragma unroll
-          for (uint32_t k = 0; k < 4; ++k) numbers[64 * part + 16 * k + place] = four.x[k];
-        }
-        barrier();
-        const int64_t i = first + thread();
-        if (i < n) f(i, numbers[threadIdx.x]);
-        barrier();
-      }
-    }
-    barrier();
-  }
-
   template <class F>
   __device__ void once(F f) const {
     if (thread() == 0) f();
@@ -391,24 +362,6 @@ struct TeamOf {
   }
 
  private:
-  __device__ static uint32_t thread() {
-    return threadIdx.x % kSize;
-  }
-  __device__ static void barrier() {
-    if constexpr (kSize == kWarp) {
-      __syncwarp();
-    } else {
-      __syncthreads();
-    }
-  }
-
-  // x[index], chosen: an index would put them into memory.
-  __device__ static uint32_t chosen(const Philox4& four, uint32_t index) {
-    const uint32_t low = index % 2 == 0 ? four.x[0] : four.x[1];
-    const uint32_t high = index % 2 == 0 ? four.x[2] : four.x[3];
-    return index < 2 ? low : high;
-  }
-
   // Bytes of an element.
   template <class... Operands>
   __device__ static constexpr int widest() {
@@ -437,6 +390,12 @@ struct TeamOf {
   __device__ T reduce(int64_t n, T identity, F f, Combine combine) const {
     T value = identity;
     for (int64_t i = thread(); i < n; i += kSize) value = combine(value, f(i));
+    return combined(value, combine);
+  }
+
+  // The values of all threads as one.
+  template <class T, class Combine>
+  __device__ T combined(T value, Combine combine) const {
     for (int offset = kWarp / 2; offset > 0; offset /= 2) {
       value = combine(value, __shfl_xor_sync(0xFFFFFFFFu, value, offset));
     }

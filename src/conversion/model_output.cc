@@ -1,5 +1,7 @@
 #include "conversion/model_output.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <vector>
 
@@ -17,6 +19,26 @@ namespace {
 bool is_same_file(const fs::path& a, const fs::path& b) {
   std::error_code missing;
   return fs::equivalent(a, b, missing) && !missing;
+}
+
+// Whether files of a model or an adapter are links to files of a directory, as those of a download
+// cache are.
+bool reads_from(const fs::path& source, const fs::path& directory) {
+  std::error_code unreadable;
+  for (const auto& entry : fs::directory_iterator(source, unreadable)) {
+    if (!entry.is_symlink(unreadable)) continue;
+    const fs::path file = fs::canonical(entry.path(), unreadable);
+    if (!unreadable && is_same_file(file.parent_path(), directory)) return true;
+  }
+  return false;
+}
+
+// A directory is replaced by renaming, which the system refuses for one on which a file system is
+// mounted.
+bool is_mount_point(const fs::path& directory) {
+  struct stat own = {}, above = {};
+  return ::stat(directory.c_str(), &own) == 0 && ::stat((directory / "..").c_str(), &above) == 0 &&
+         own.st_dev != above.st_dev;
 }
 
 fs::path target_of(const Recipe& recipe, const std::string& command) {
@@ -113,7 +135,7 @@ ModelOutput::ModelOutput(const Recipe& recipe, const std::string& command)
 void ModelOutput::check() const {
   const std::string name = target_.string();
   for (const std::string& source : sources_) {
-    if (!is_same_file(target_, source)) continue;
+    if (!is_same_file(target_, source) && !reads_from(source, target_)) continue;
     throw Error(ErrorKind::usage, fmt::format("{} is what is read, and would be replaced", name),
                 "give another output");
   }
@@ -127,6 +149,12 @@ void ModelOutput::check() const {
                 fmt::format("{} is {}, where a {} is to be written", name, kind_of(status),
                             wants_directory ? "directory" : "GGUF file"),
                 "give another output");
+  }
+  if (is_directory && is_mount_point(target_)) {
+    throw Error(
+        ErrorKind::usage,
+        fmt::format("{} is a mounted file system, which cannot be replaced by a model", name),
+        fmt::format("give a directory in it: {}/model", name));
   }
   if (is_directory && fs::is_empty(target_)) return;
   const std::string foreign = is_directory ? foreign_entry(target_) : std::string();

@@ -179,7 +179,9 @@ void WeightWriter::write(const ModelTensor& tensor, const ProgressCallback& prog
     throw Error(error.kind(), fmt::format("{}: {}", files_.origin, error.what()),
                 "the file is damaged, or config.json belongs to another model");
   }
-  const bool as_is = stored.format.get() == tensor.format && !stored.computed &&
+  // Numbers are decoded, although that changes none of them, to see that they are finite.
+  const bool is_plain = safetensors_dtype(*tensor.format) != nullptr;
+  const bool as_is = !is_plain && stored.format.get() == tensor.format && !stored.computed &&
                      !stored.transcode && stored.extra_parts.empty();
   if (tensor.format->for_linears_only()) {
     encode_whole(tensor, stored, progress);

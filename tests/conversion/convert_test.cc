@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
+#include <limits>
 
 #include "formats/gguf.h"
 #include "formats/safetensors.h"
@@ -209,6 +211,19 @@ TEST_F(SlowConversion, AMergeThatLosesTooMuchLeavesNothing) {
   EXPECT_FALSE(fs::exists(path("m.gguf.jackscrew-part")));
   answer(merge + "max_merge_loss=5 output=" + path("m.gguf"));
   EXPECT_TRUE(fs::exists(path("m.gguf")));
+}
+
+TEST_F(SlowConversion, NumbersThatAreNotFiniteAreNotWritten) {
+  fs::copy(path("base"), path("nan"));
+  std::string bytes = read_text(path("nan") + "/model.safetensors");
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  std::memcpy(bytes.data() + bytes.size() - sizeof nan, &nan, sizeof nan);
+  write_text_atomic(path("nan") + "/model.safetensors", bytes);
+  for (const char* to : {"output_dir={}", "output={}.gguf storage=f32", "output={}.gguf"}) {
+    expect_refusal("export model=" + path("nan") + " " + fmt::format(fmt::runtime(to), path("x")),
+                   6, {"has a value that is not finite"});
+  }
+  EXPECT_FALSE(fs::exists(path("x")) || fs::exists(path("x.gguf")));
 }
 
 TEST_F(SlowConversion, AnAdapterOfAnotherModelIsRefused) {

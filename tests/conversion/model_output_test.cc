@@ -102,6 +102,25 @@ TEST_F(ModelOutputTest, FilesOfOthersStayInDirectories) {
   EXPECT_FALSE(fs::exists(path("m")));
 }
 
+// As in a download cache: a directory of links to files elsewhere.
+TEST_F(ModelOutputTest, WhatIsReadThroughLinksStays) {
+  fs::create_directories(path("links"));
+  fs::create_directories(path("files"));
+  directory_.file("files/model.safetensors", "");
+  fs::create_symlink("../files/model.safetensors", path("links/model.safetensors"));
+  expect_message(ErrorKind::usage, "files is what is read, and would be replaced", [&] {
+    ModelOutput(
+        make_recipe({"model=" + path("links"), "output_dir=" + path("files"), "overwrite=true"}),
+        "export");
+  });
+}
+
+TEST_F(ModelOutputTest, AMountedFileSystemIsNotReplaced) {
+  ASSERT_TRUE(fs::is_directory("/proc"));
+  expect_message(ErrorKind::usage, "/proc is a mounted file system",
+                 [&] { replacing("output_dir=/proc"); });
+}
+
 TEST_F(ModelOutputTest, TwoAtATimeAreRefused) {
   ModelOutput first = output("output=" + path("y.gguf"));
   ModelOutput second = output("output=" + path("y.gguf"));

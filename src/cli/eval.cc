@@ -56,7 +56,7 @@ int score(const Recipe& given) {
   }
   if (!std::isfinite(all.loss)) {
     throw Error(ErrorKind::non_finite, fmt::format("the loss of {} is not finite", recipe.model),
-                "its weights are damaged, or too large for this product; try product=f32");
+                "its weights are damaged or, with another product than f32, too large for it");
   }
   if (recipe.json) {
     JsonObject json = all.to_json();

@@ -137,8 +137,10 @@ Comparison compare_sessions(Session& reference, Session& other, const Dataset& d
   out.reference_rate = p.rate();
   out.rate = q.rate();
   if (!std::isfinite(out.reference_loss) || !std::isfinite(out.loss)) {
-    throw Error(ErrorKind::non_finite, "the loss of one of the models is not finite",
-                "its weights are damaged, or too large for this product; try product=f32");
+    throw Error(ErrorKind::non_finite,
+                fmt::format("the loss of the {} model is not finite",
+                            std::isfinite(out.reference_loss) ? "second" : "first"),
+                "its weights are damaged or, with another product than f32, too large for it");
   }
   return out;
 }

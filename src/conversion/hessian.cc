@@ -147,7 +147,7 @@ void Hessian::finish(const char* where) {
       throw Error(
           ErrorKind::non_finite,
           fmt::format("the inputs of {} are not finite for the calibration text", where),
-          "the model's weights are damaged, or too large for this product; try product=f32");
+          "the model's weights are damaged or, with another product than f32, too large for it");
     }
   }
 }

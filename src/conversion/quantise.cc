@@ -179,7 +179,7 @@ QuantisationSettings quantisation_settings(const Recipe& recipe, const Converted
   settings["version"] = JACKSCREW_VERSION;
   settings["isa"] = isa_name(choose_isa(recipe.isa));
   settings["product"] = recipe.product;
-  settings["model"] = sum(model_fingerprint(model.base, {}));
+  settings["model"] = sum(model_checksum(model.base));
   settings["calibration_sequences"] = std::to_string(text.sequences);
   settings["sequence_len"] = std::to_string(text.sequence_len);
   settings["data"] = sum(crc32c(

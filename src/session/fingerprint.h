@@ -1,4 +1,5 @@
-// A fingerprint of a model, by which ranks on several machines check that they have the same one.
+// A fingerprint of a model, by which ranks on several machines check that they have the same one;
+// and a checksum of all of it.
 #pragma once
 
 #include "base/file.h"
@@ -11,5 +12,9 @@ namespace jackscrew {
 // It tells models apart, and trained versions of one model, but not files that differ in a few
 // bytes.
 uint32_t model_fingerprint(const ModelFiles& files, const fs::path& adapter);
+
+// A checksum of the same with every byte of the weights, for what takes much longer than reading
+// them once.
+uint32_t model_checksum(const ModelFiles& files);
 
 }  // namespace jackscrew

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <nlohmann/json.hpp>
 
 #include "session/fingerprint.h"
 #include "session/place.h"
@@ -108,6 +109,27 @@ TEST(Opening, AnotherTrainingHasAnotherFingerprint) {
   write_text_atomic(copy / "config.json",
                     config.replace(config.find(name), name.size(), name + "1"));
   EXPECT_NE(copied(), of("mha_untied"));
+}
+
+// A fingerprint looks at some pages of each tensor.
+TEST(Opening, AChecksumReadsEveryByte) {
+  const TinyRun tiny("checksum");
+  tiny.must_train("wide", "method=full max_steps=1 tokenizer=bytes init=random model=" +
+                              tiny.file("wide.json", R"({
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 2000,
+    "hidden_size": 24, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 3,
+    "num_key_value_heads": 3, "max_position_embeddings": 128, "tie_word_embeddings": true})"));
+  const fs::path path = tiny.path("wide") / "model.safetensors";
+  const auto checksum = [&] { return model_checksum(open_model(tiny.path("wide").string())); };
+  const uint32_t before = checksum();
+  std::string weights = read_text(path);
+  uint64_t header = 0;
+  std::memcpy(&header, weights.data(), sizeof header);
+  const auto names = nlohmann::json::parse(weights.substr(sizeof header, header));
+  const size_t begin = names["model.embed_tokens.weight"]["data_offsets"][0];
+  weights.at(sizeof header + header + begin + 5000) ^= 1;
+  write_text_atomic(path, weights);
+  EXPECT_NE(checksum(), before);
 }
 
 }  // namespace

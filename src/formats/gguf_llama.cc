@@ -3,6 +3,9 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <numbers>
+#include <optional>
+#include <span>
 #include <utility>
 
 #include "base/error.h"
@@ -65,9 +68,40 @@ int64_t first_other_factor(std::span<const float> factors, double theta,
   return -1;
 }
 
+// Limits from which the divisors between 1 and the factor follow: the share of a frequency that is
+// kept is linear in it. Only ratios of context and limits show, so that the context stays what it
+// is. Two divisors would allow any line.
+std::optional<RopeScaling> with_fitted_limits(std::span<const float> factors, double theta,
+                                              RopeScaling scaling) {
+  double count = 0.0, sum_x = 0.0, sum_y = 0.0, sum_xx = 0.0, sum_xy = 0.0;
+  for (int64_t i = 0; i < std::ssize(factors); ++i) {
+    const auto divisor = static_cast<double>(factors[static_cast<size_t>(i)]);
+    if (!(divisor > 1.0 && divisor < scaling.factor)) continue;
+    const double x = std::pow(theta, -static_cast<double>(i) / static_cast<double>(factors.size()));
+    const double y = (1.0 / divisor - 1.0 / scaling.factor) / (1.0 - 1.0 / scaling.factor);
+    count += 1.0;
+    sum_x += x;
+    sum_y += y;
+    sum_xx += x * x;
+    sum_xy += x * y;
+  }
+  if (count < 3.0) return std::nullopt;
+  // kept = (context * frequency / 2 pi - low) / (high - low)
+  const double slope = (count * sum_xy - sum_x * sum_y) / (count * sum_xx - sum_x * sum_x);
+  const double offset = (sum_y - slope * sum_x) / count;
+  const double width = static_cast<double>(scaling.original_max_position_embeddings) /
+                       (2.0 * std::numbers::pi * slope);
+  scaling.low_freq_factor = -offset * width;
+  scaling.high_freq_factor = scaling.low_freq_factor + width;
+  const bool usable = slope > 0.0 && scaling.low_freq_factor > 0.0 && std::isfinite(width);
+  if (!usable || first_other_factor(factors, theta, scaling) >= 0) return std::nullopt;
+  return scaling;
+}
+
 // Llama 3 files hold the divisors of the rotary frequencies instead of the parameters from which
 // these were computed. The divisor of the lowest frequency is the factor; all others must then
-// follow from the release's limits, and from a context before scaling that is a power of two.
+// follow from the release's limits, and from a context before scaling that is a power of two; or
+// else from other limits.
 RopeScaling scaling_from_factors(const GgufFile& file, const GgufTensor& tensor,
                                  const ModelConfig& config) {
   const int64_t pairs = config.head_dim / 2;
@@ -91,10 +125,11 @@ RopeScaling scaling_from_factors(const GgufFile& file, const GgufTensor& tensor,
     scaling.original_max_position_embeddings = context;
     if (first_other_factor(factors, config.rope_theta, scaling) < 0) return scaling;
   }
-  unsupported(file,
-              fmt::format("{} with {} at {}", what, factors[static_cast<size_t>(other)], other),
-              "supported: rope factors as those of Llama 3.1 and 3.2, for any context before "
-              "scaling that is a power of two");
+  if (const auto fitted = with_fitted_limits(factors, config.rope_theta, release)) return *fitted;
+  unsupported(
+      file, fmt::format("{} with {} at {}", what, factors[static_cast<size_t>(other)], other),
+      "supported: rope factors that follow from a factor, limits and a context, as those of "
+      "Llama 3.1 and 3.2 do");
 }
 
 RopeScaling parse_scaling(const GgufFile& file, const ModelConfig& config) {

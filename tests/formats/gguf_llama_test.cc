@@ -73,6 +73,31 @@ TEST_F(GgufLlama, RecognisesTheRopeFactorsOfLlama3) {
   EXPECT_TRUE(mentions(refused_source(gguf_llama(variant)), "rope_freqs.weight"));
 }
 
+// Frequencies are what counts: of a context and two limits only ratios can be found.
+TEST_F(GgufLlama, FindsOtherLimitsOfRopeFactors) {
+  GgufVariant variant;
+  variant.rope_factors.resize(8);
+  RopeScaling wanted;
+  wanted.kind = RopeScaling::Kind::llama3;
+  wanted.factor = 5.0;
+  wanted.low_freq_factor = 1.5;
+  wanted.high_freq_factor = 300.0;
+  wanted.original_max_position_embeddings = 3000;
+  const double theta = gguf_config(GgufFile(good())).rope_theta;
+  const auto frequency = [&](size_t i) { return std::pow(theta, -static_cast<double>(i) / 8.0); };
+  for (size_t i = 0; i < 8; ++i) {
+    variant.rope_factors[i] = static_cast<float>(llama3_factor(frequency(i), wanted));
+  }
+  const RopeScaling found = gguf_config(GgufFile(good(variant))).rope_scaling;
+  EXPECT_EQ(found.kind, RopeScaling::Kind::llama3);
+  for (size_t i = 0; i < 8; ++i) {
+    EXPECT_NEAR(llama3_factor(frequency(i), found), llama3_factor(frequency(i), wanted), 1e-5) << i;
+  }
+  EXPECT_NEAR(found.high_freq_factor / found.low_freq_factor, 200.0, 0.01);
+  variant.rope_factors[4] *= 1.01f;
+  EXPECT_TRUE(mentions(refused_source(gguf_llama(variant)), "rope_freqs.weight"));
+}
+
 TEST_F(GgufLlama, NamesWhatIsNotLlama) {
   GgufVariant variant;
   variant.architecture = "gemma";

@@ -21,18 +21,6 @@ bool is_same_file(const fs::path& a, const fs::path& b) {
   return fs::equivalent(a, b, missing) && !missing;
 }
 
-// Whether files of a model or an adapter are links to files of a directory, as those of a download
-// cache are.
-bool reads_from(const fs::path& source, const fs::path& directory) {
-  std::error_code unreadable;
-  for (const auto& entry : fs::directory_iterator(source, unreadable)) {
-    if (!entry.is_symlink(unreadable)) continue;
-    const fs::path file = fs::canonical(entry.path(), unreadable);
-    if (!unreadable && is_same_file(file.parent_path(), directory)) return true;
-  }
-  return false;
-}
-
 // A directory is replaced by renaming, which the system refuses for one on which a file system is
 // mounted.
 bool is_mount_point(const fs::path& directory) {
@@ -108,6 +96,16 @@ bool is_result_file(const std::string& name) {
   }
   return name.starts_with("model") &&
          (name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json"));
+}
+
+bool reads_from(const fs::path& source, const fs::path& directory) {
+  std::error_code unreadable;
+  for (const auto& entry : fs::directory_iterator(source, unreadable)) {
+    if (!entry.is_symlink(unreadable)) continue;
+    const fs::path file = fs::canonical(entry.path(), unreadable);
+    if (!unreadable && is_same_file(file.parent_path(), directory)) return true;
+  }
+  return false;
 }
 
 void remove_model(const fs::path& path) {

@@ -14,6 +14,10 @@ namespace jackscrew {
 // Whether `name` is that of a file of a run's result, a model or an adapter.
 bool is_result_file(const std::string& name);
 
+// Whether files in the directory of a model or an adapter are links to files of `directory`, as
+// those of a download cache are.
+bool reads_from(const fs::path& source, const fs::path& directory);
+
 // Removes a model's file, or of a directory what is a part of a model, and the directory if that
 // was all. Throws where the system refuses.
 void remove_model(const fs::path& path);

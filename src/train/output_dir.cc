@@ -41,6 +41,13 @@ void refuse_source(const fs::path& output, const std::string& source, const char
                             output.string(), option),
                 "give another output_dir");
   }
+  if (reads_from(place, output)) {
+    throw Error(ErrorKind::usage,
+                fmt::format("the {} is read from output_dir {} through links, and the result would "
+                            "replace it",
+                            option, output.string()),
+                "give another output_dir");
+  }
   if (fs::is_directory(place)) return;
   const fs::path named = fs::path(source).has_parent_path() ? fs::path(source).parent_path() : ".";
   if (!is_same_place(output, named) && !is_same_place(output, place.parent_path())) return;

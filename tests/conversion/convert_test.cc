@@ -255,6 +255,18 @@ TEST_F(SlowConversion, ReplacesOnlyModelsAndOnlyWhenAsked) {
 
 // What is in the file: tests/formats/gguf_adapter_test.cc; what llama.cpp makes of it:
 // script/parity.
+TEST_F(SlowConversion, WhatIsReadThroughLinksIsNotReplaced) {
+  fs::create_directory(path("links"));
+  for (const auto& entry : fs::directory_iterator(path("base"))) {
+    fs::create_symlink(entry.path(), fs::path(path("links")) / entry.path().filename());
+  }
+  const std::string to = "model=" + path("links") + " overwrite=true output_dir=" + path("base");
+  const std::string before = read_text(path("base") + "/model.safetensors");
+  expect_refusal("export " + to, 2, {"is what is read, and would be replaced"});
+  expect_refusal("train " + to + " " + tiny_data(), 2, {"through links"});
+  EXPECT_EQ(read_text(path("base") + "/model.safetensors"), before);
+}
+
 TEST_F(SlowConversion, AnAdapterByItselfAsGguf) {
   train_adapter("adapter");
   const std::string both = fmt::format("model={} adapter={} ", path("base"), path("adapter"));

@@ -124,7 +124,7 @@ void require_weights(const Recipe& recipe, const ModelFiles& files) {
     throw Error(ErrorKind::usage, fmt::format("{} is a shape without weights", recipe.model),
                 "give a model directory or a GGUF file, or init=random");
   }
-  if (const std::string unused = unused_tensors(files); !unused.empty()) warn(unused);
+  warn_of_unused_tensors(files);
 }
 
 namespace {

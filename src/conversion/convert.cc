@@ -166,7 +166,7 @@ ConvertedModel::ConvertedModel(const Recipe& recipe, ModelFiles model) : base(st
                 "give a model directory or a GGUF file");
   }
   check_tied(base);
-  if (const std::string unused = unused_tensors(base); !unused.empty()) warn(unused);
+  warn_of_unused_tensors(base);
   for (size_t i = 0; i < recipe.adapters.size(); ++i) {
     adapters.push_back(
         {recipe.adapters[i], recipe.adapter_weights.empty() ? 1.0 : recipe.adapter_weights[i]});

@@ -104,8 +104,7 @@ void Linear::forward(Context& context, const Operand& x, const LinearUse& use, c
     if (y.dtype() != DType::f32) convert_to_bf16(context.ops, sum, y);
     return;
   }
-  const bool adds = slot.adds_to_output();
-  if (y.dtype() == DType::f32 || (bias_ == nullptr && !adds)) {
+  if (y.dtype() == DType::f32 || (bias_ == nullptr && !slot.adds_to_output())) {
     product_->forward(context, x, use, y, accumulate);
     slot.forward(context, x, y, Accumulate::yes);
     if (bias_ != nullptr) add_bias(context, y, y);

@@ -12,6 +12,7 @@
 #include "formats/peft.h"
 #include "formats/safetensors.h"
 #include "model/weights.h"
+#include "report/progress.h"
 #include "text/tokenizer/byte_map.h"
 #include "text/tokenizer/tokenizer_files.h"
 
@@ -229,8 +230,8 @@ const StoredTensor& stored_tensor(const ModelFiles& files, const WeightSource& s
               "the file is not whole, or config.json belongs to another model");
 }
 
-std::string unused_tensors(const ModelFiles& files) {
-  if (files.source == nullptr) return {};
+void warn_of_unused_tensors(const ModelFiles& files) {
+  if (files.source == nullptr) return;
   std::unordered_set<std::string> wanted;
   if (files.config.tie_word_embeddings) wanted.insert("lm_head.weight");
   for (const WeightSpec& weight : weights_of(files.config, StageSpec::whole(files.config))) {
@@ -248,11 +249,11 @@ std::string unused_tensors(const ModelFiles& files) {
     if (name.ends_with(".bias") && is_zero(name)) continue;
     if (unused++ == 0) first = name;
   }
-  if (unused == 0) return {};
-  return fmt::format(
+  if (unused == 0) return;
+  warn(fmt::format(
       "{}: {} {} not used, since the model of its configuration has no place for {}: {}{}",
       files.origin, counted(unused, "tensor"), unused == 1 ? "is" : "are",
-      unused == 1 ? "it" : "them", first, unused == 1 ? "" : " ...");
+      unused == 1 ? "it" : "them", first, unused == 1 ? "" : " ..."));
 }
 
 Tokenizer make_tokenizer(const std::string& choice, const ModelFiles& files) {

@@ -49,10 +49,9 @@ ModelFiles open_tokenizer(const std::string& model, const std::string& adapter,
 const StoredTensor& stored_tensor(const ModelFiles& files, const WeightSource& source,
                                   const std::string& name);
 
-// What to tell the user of tensors in the files that the model has no place for, and which are
-// lost; empty where there are none. Not of what means nothing: biases of 0, a tied head, tables
-// of rotations.
-std::string unused_tensors(const ModelFiles& files);
+// Warns of tensors in the files that the model has no place for, and which are lost. Not of what
+// means nothing: biases of 0, a tied head, tables of rotations.
+void warn_of_unused_tensors(const ModelFiles& files);
 
 // Makes the tokenizer of a recipe: `choice` is "auto" (the one in `files`), "bytes" (ids are the
 // 256 byte values, then BOS and EOS), or the path that open_model() was given. Throws Error(model)

@@ -51,9 +51,7 @@ void RunLog::introduce(int64_t first, const fs::path& output) {
     say(fmt::format("adapter   {}: training goes on from it; optimizer states begin anew",
                     recipe.adapter));
   }
-  if (!recipe.random_init) {
-    if (const std::string unused = unused_tensors(run_.files); !unused.empty()) warn(unused);
-  }
+  if (!recipe.random_init) warn_of_unused_tensors(run_.files);
   introduce_data();
   introduce_machine();
   introduce_ranks();

@@ -438,6 +438,8 @@ def main() -> int:
              "galore", "conversions"]
     parser.add_argument("--only", choices=names, action="append",
                         help="run this check only (repeatable)")
+    parser.add_argument("--without", choices=names, action="append", default=[],
+                        help="leave this check out (repeatable)")
     options = parser.parse_args()
 
     transformers_logging.disable_progress_bar()
@@ -450,6 +452,8 @@ def main() -> int:
         parity = Parity(options, Path(work))
         print(f"     {'check':36} {'figure':>10} {'limit':>10}")
         for name in options.only or names:
+            if name in options.without:
+                continue
             begin = time.monotonic()
             parity.guard(name, getattr(parity, name))
             print(f"     {name}: {time.monotonic() - begin:.0f} s", flush=True)

@@ -33,10 +33,10 @@ fs::path new_directory() {
   return name;
 }
 
-// Returns when another try may be worthwhile, or when a stop is requested.
-void wait_for_room(const std::atomic<bool>& stop, const fs::path& place) {
+// Returns when another try may be worthwhile, or when a stop is requested. `room` is what there was
+// when the last one failed: what is freed while the user is told counts.
+void wait_for_room(const std::atomic<bool>& stop, const fs::path& place, uintmax_t room) {
   const Stopwatch watch;
-  const uintmax_t room = room_at(place);
   while (!stop.load() && watch.seconds() < kRetrySeconds) {
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
     if (room_at(place) > room + kMoreRoom) return;
@@ -51,7 +51,7 @@ bool write_or_warn(const std::string& what, const std::function<void()>& write) 
     return true;
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::generic) throw;
-    warn(fmt::format("{} is not written: {}; the run continues", what, error.what()));
+    warn(fmt::format("{} is not written: {}", what, error.what()));
     return false;
   }
 }
@@ -63,6 +63,7 @@ void write_patiently(const TrainConsole& console, const std::string& what, const
       return write();
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::generic) throw;
+      const uintmax_t room = room_at(place);
       const bool may_wait = dynamic_cast<const FullDisk*>(&error) != nullptr &&
                             console.stop != nullptr && !console.stop->load();
       if (first) {
@@ -73,7 +74,7 @@ void write_patiently(const TrainConsole& console, const std::string& what, const
         refused();
       }
       if (!may_wait) throw;
-      wait_for_room(*console.stop, place);
+      wait_for_room(*console.stop, place, room);
       if (console.stop->load()) throw;
     }
   }

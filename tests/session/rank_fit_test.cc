@@ -9,7 +9,7 @@
 namespace jackscrew {
 namespace {
 
-TEST(RankFit, FitsRanksToABudget) {
+TEST(SlowRankFit, FitsRanksToABudget) {
   const ModelFiles files = open_model("llama-1b");
   const auto recipe = [&](const std::vector<std::string>& more) {
     std::vector<std::string> settings = {"model=llama-1b", "init=random", "method=lora",

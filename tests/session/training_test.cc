@@ -84,6 +84,9 @@ class TrainingTest : public ::testing::TestWithParam<const char*> {
   const ModelFiles files_ = open_model(golden_path(GetParam()).string());
 };
 
+// Minutes with sanitizers.
+class SlowTrainingTest : public TrainingTest {};
+
 TEST_P(TrainingTest, PackedOrOneAfterAnother) {
   const MicroBatch packed = random_batch({13, 1, 40, 2, 25}, 5);
   const auto run = session({"method=full"}, packed.tokens());
@@ -130,7 +133,7 @@ TEST_P(TrainingTest, RecomputationChangesNothing) {
   }
 }
 
-TEST_P(TrainingTest, ThreadsDoNotChangeBits) {
+TEST_P(SlowTrainingTest, ThreadsDoNotChangeBits) {
   for (const auto& method : kMethods) {
     const auto with_threads = [&](int threads) {
       const auto run = session(with(method, fmt::format("threads={}", threads)), 200);
@@ -227,10 +230,11 @@ TEST_P(TrainingTest, Bf16ProductStaysClose) {
   EXPECT_GT(ab / std::sqrt(aa * bb), 0.999);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, TrainingTest,
-                         ::testing::Values("gqa_tied", "mha_untied", "odd", "mistral", "qwen2_yarn",
-                                           "qwen3"),
-                         [](const auto& test) { return std::string(test.param); });
+const auto kModels =
+    ::testing::Values("gqa_tied", "mha_untied", "odd", "mistral", "qwen2_yarn", "qwen3");
+const auto kModelName = [](const auto& test) { return std::string(test.param); };
+INSTANTIATE_TEST_SUITE_P(Models, TrainingTest, kModels, kModelName);
+INSTANTIATE_TEST_SUITE_P(Models, SlowTrainingTest, kModels, kModelName);
 
 }  // namespace
 }  // namespace jackscrew

@@ -72,6 +72,16 @@ int64_t newest_checkpoint(const fs::path& output) {
   return newest;
 }
 
+// The last step in the log of a run that is under way; 0 before the first.
+int64_t last_step(const fs::path& output) {
+  const fs::path log = output / "train_log.jsonl";
+  if (!fs::exists(log)) return 0;
+  const std::string text = read_text(log);
+  const std::string key = "\"step\": ";
+  const size_t at = text.rfind(key);
+  return at == std::string::npos ? 0 : std::atoll(text.c_str() + at + key.size());
+}
+
 bool is_saving(const fs::path& output) {
   std::error_code gone;
   for (const auto& entry : fs::directory_iterator(output, gone)) {
@@ -158,11 +168,12 @@ TEST_P(SlowResume, SurvivesAFullDisk) {
     const uint64_t room = random() % (3 * checkpoint_bytes);
     write_text_atomic(ballast, std::string(fs::space(disk).available - room, ' '));
     Child child(tiny.train("disk/run", settings));
-    // Without room for checkpoints none comes to wait for.
+    // Without room for checkpoints none comes to wait for, and without any no step is logged.
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(2);
     child.until([&] {
       return std::chrono::steady_clock::now() >= end ||
-             newest_checkpoint(disk / "run") >= kStepsBetweenKills * kills;
+             newest_checkpoint(disk / "run") >= kStepsBetweenKills * kills ||
+             last_step(disk / "run") >= kStepsBetweenKills * (kills + 1);
     });
     const int ended = child.stop(SIGKILL);
     // 1: no room for the first line of a log; 0: it came to its end, and says so from then on.

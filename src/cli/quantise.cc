@@ -69,11 +69,12 @@ void print_blocks(const QuantisationReport& report) {
 void print_quantised(const ModelOutput& output, const QuantisationReport& report,
                      const std::optional<Comparison>& loss, double seconds) {
   print_blocks(report);
-  fmt::print(
-      "wrote {}: {}, {:.2f} bits a weight of the blocks; {} of calibration, {} of memory, {}\n",
-      one_line(output.target().string()), human_bytes(report.bytes), report.bits,
-      counted(report.calibration_tokens, "token"), human_bytes(report.memory),
-      human_duration(seconds));
+  fmt::print("wrote {}: {}, {:.2f} bits a weight of the blocks; {} of calibration, {}{}\n",
+             one_line(output.target().string()), human_bytes(report.bytes), report.bits,
+             counted(report.calibration_tokens, "token"),
+             // All blocks may have been there already.
+             report.memory > 0 ? human_bytes(report.memory) + " of memory, " : "",
+             human_duration(seconds));
   for (const std::string& note : report.notes) fmt::print("  {}\n", one_line(note));
   if (!loss) return;
   fmt::print("  model           loss {:.4f}\n", loss->reference_loss);

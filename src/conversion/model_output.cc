@@ -1,6 +1,7 @@
 #include "conversion/model_output.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <vector>
@@ -87,6 +88,18 @@ const char* kind_of(const fs::file_status& status) {
 
 }  // namespace
 
+void require_no_writer(const fs::path& output) {
+  for (const char* suffix : {"", kUnfinishedSuffix, kTemporarySuffix}) {
+    const fs::path directory = output.string() + suffix;
+    // A lock that is given back at once; none on what this process may not open.
+    std::error_code error;
+    if (fs::is_directory(fs::symlink_status(directory, error)) &&
+        ::access(directory.c_str(), R_OK) == 0) {
+      const DirectoryLock probe(directory);
+    }
+  }
+}
+
 bool is_result_file(const std::string& name) {
   static const std::vector<std::string> kNames = {"config.json", kGenerationConfig, kAdapterConfig,
                                                   "adapter_model.safetensors"};
@@ -128,6 +141,7 @@ ModelOutput::ModelOutput(const Recipe& recipe, const std::string& command)
       overwrite_(recipe.overwrite) {
   sources_.push_back(recipe.model);
   check();
+  require_no_writer(target_);
 }
 
 void ModelOutput::check() const {

@@ -11,6 +11,13 @@
 
 namespace jackscrew {
 
+// Ends the name of what quantize keeps beside its output to go on from.
+inline constexpr const char* kUnfinishedSuffix = ".unfinished";
+
+// Throws Error(generic) where another process is making something that is to appear at `output`: a
+// run trains there, or a model is written or rounded beside it.
+void require_no_writer(const fs::path& output);
+
 // Whether `name` is that of a file of a run's result, a model or an adapter.
 bool is_result_file(const std::string& name);
 
@@ -29,7 +36,8 @@ class ModelOutput {
  public:
   // Throws Error(usage) where neither or both are given; where the model or an adapter is read from
   // there; and where something exists already, unless overwrite is set and it is nothing but a
-  // model. `command` is named in errors. begin() and commit() look once more.
+  // model. Throws what require_no_writer() throws. `command` is named in errors. begin() and
+  // commit() look once more.
   ModelOutput(const Recipe& recipe, const std::string& command);
 
   ModelFormat format() const { return format_; }

@@ -98,7 +98,10 @@ void set_bits(QuantisationReport& report, const Rounder& rounder) {
 
 std::string rest_storage(const Recipe& recipe, const ModelFiles& base) {
   if (recipe.storage != "keep") {
-    if (safetensors_dtype(find_format(recipe.storage)) != nullptr) return recipe.storage;
+    const bool is_plain = std::ranges::any_of(all_formats(), [&](const Format* format) {
+      return format->name() == recipe.storage && safetensors_dtype(*format) != nullptr;
+    });
+    if (is_plain) return recipe.storage;
     throw Error(
         ErrorKind::usage,
         fmt::format("storage={}, but what is not in codes is f32, bf16 or f16", recipe.storage),

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/json_object.h"
 #include "base/map_guard.h"
+#include "conversion/model_output.h"
 #include "formats/json_text.h"
 #include "formats/tensor_io.h"
 #include "report/progress.h"
@@ -58,7 +59,7 @@ int64_t count(const JsonFields& fields, const char* key) {
 
 QuantisationCheckpoint::QuantisationCheckpoint(const fs::path& output,
                                                QuantisationSettings settings, bool replace)
-    : directory_(output.string() + ".unfinished"), settings_(std::move(settings)) {
+    : directory_(output.string() + kUnfinishedSuffix), settings_(std::move(settings)) {
   make_directories(directory_);
   lock_ = DirectoryLock(directory_);
   if (fs::exists(directory_ / kProgress)) open(replace);

@@ -88,7 +88,9 @@ void add_config(const GgufModel& model, const std::vector<ModelTensor>& tensors,
   metadata.add(own + "attention.value_length", unsigned_of(config.head_dim));
   if (config.sliding_window != 0) {
     if (config.first_sliding_layer != 0 || architecture != "llama") {
-      no_place("a sliding window of some blocks only",
+      no_place(config.first_sliding_layer != 0
+                   ? std::string("a sliding window of some blocks only")
+                   : fmt::format("a sliding window in a model of {}", architecture),
                "a Hugging Face directory has: give output_dir instead of a .gguf");
     }
     metadata.add(own + "attention.sliding_window", unsigned_of(config.sliding_window));

@@ -159,7 +159,7 @@ LoraSettings::LoraSettings(const OptionSet& options)
                 fmt::format("{}: lora_alpha is 0: the adapter would change nothing, and learn "
                             "nothing",
                             options.origin("lora_alpha")),
-                "leave it out: auto is twice the rank");
+                "give one above 0: twice the rank is usual");
   }
   for (const auto& [pattern, alpha] : alphas_.numbers()) {
     if (alpha != 0.0) continue;

@@ -246,6 +246,7 @@ void warn_of_unused_tensors(const ModelFiles& files) {
   std::string first;
   for (const std::string& name : files.source->names()) {
     if (wanted.contains(name) || name.ends_with(".rotary_emb.inv_freq")) continue;
+    if (name.ends_with("_scale") && !name.ends_with("weight_scale")) continue;
     if (name.ends_with(".bias") && is_zero(name)) continue;
     if (unused++ == 0) first = name;
   }

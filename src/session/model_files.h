@@ -50,7 +50,7 @@ const StoredTensor& stored_tensor(const ModelFiles& files, const WeightSource& s
                                   const std::string& name);
 
 // Warns of tensors in the files that the model has no place for, and which are lost. Not of what
-// means nothing: biases of 0, a tied head, tables of rotations.
+// means nothing: biases of 0, a tied head, tables of rotations, scales of activations and caches.
 void warn_of_unused_tensors(const ModelFiles& files);
 
 // Makes the tokenizer of a recipe: `choice` is "auto" (the one in `files`), "bytes" (ids are the

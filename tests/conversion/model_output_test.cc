@@ -133,6 +133,20 @@ TEST_F(ModelOutputTest, TwoAtATimeAreRefused) {
   EXPECT_EQ(text("y.gguf"), "GGUF1");
 }
 
+// train holds its output_dir, quantize what it goes on from, export and merge what they write.
+TEST_F(ModelOutputTest, OneOfAnyKindIsRefusedBesideAnother) {
+  for (const char* name : {"q", "q.unfinished", "q.jackscrew-part"}) {
+    fs::create_directories(path(name));
+    {
+      const DirectoryLock held(path(name));
+      expect_message(ErrorKind::generic, "another run is writing to " + path(name),
+                     [&] { output("output_dir=" + path("q")); });
+    }
+    { const ModelOutput free = output("output_dir=" + path("q")); }
+    fs::remove_all(path(name));
+  }
+}
+
 // What appears at the output's name while it is being made is not replaced.
 TEST_F(ModelOutputTest, LooksAgainAtTheEnd) {
   ModelOutput output = replacing("output_dir=" + path("m"));

@@ -242,7 +242,7 @@ void stats(const Reader& reader) {
     fmt::print("{}\n", json.text());
     return;
   }
-  fmt::print("records    {}: {} used, {} cut to {} tokens, {} skipped: nothing to train on\n",
+  fmt::print("records    {}: {} used, {} cut to {} tokens, {} skipped (nothing to train on)\n",
              counts.records, counted(counts.examples, "example"), counts.truncated,
              recipe.sequence_len, counts.dropped);
   if (counts.too_long > 0) {
@@ -256,9 +256,10 @@ void stats(const Reader& reader) {
              share(counts.text_bytes, counts.text_tokens));
   fmt::print("lengths    {} to {} tokens, median {}, mean {:.1f}\n", lengths.front(),
              lengths.back(), median, mean);
-  fmt::print("epoch      {} sequences of {} tokens, {:.1f}% filled ({}); {} steps\n",
-             sampler.rows_per_epoch(), recipe.sequence_len, 100.0 * sampler.fill_rate(),
-             recipe.packing ? "packed" : "not packed", sampler.steps_per_epoch());
+  fmt::print("epoch      {} of {} tokens, {:.1f}% filled ({}); {}\n",
+             counted(sampler.rows_per_epoch(), "sequence"), recipe.sequence_len,
+             100.0 * sampler.fill_rate(), recipe.packing ? "packed" : "not packed",
+             counted(sampler.steps_per_epoch(), "step"));
   for (const std::string& line : data_warnings(counts)) warn(line);
 }
 

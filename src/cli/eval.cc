@@ -4,6 +4,7 @@
 #include "base/json_object.h"
 #include "base/text.h"
 #include "cli/arguments.h"
+#include "report/progress.h"
 #include "session/evaluate.h"
 #include "session/fit.h"
 #include "session/loading.h"
@@ -14,9 +15,9 @@ namespace jackscrew {
 namespace {
 
 void print_result(const EvalResult& result) {
-  fmt::print("loss {:.4f}  perplexity {:.2f}  bits/byte {:.4f}  ({}, {})", result.loss,
-             result.perplexity, result.bits_per_byte, counted(result.tokens, "token"),
-             counted(result.records, "record"));
+  fmt::print("loss {:.4f}  perplexity {}  bits/byte {:.4f}  ({}, {})", result.loss,
+             perplexity_text(result.perplexity), result.bits_per_byte,
+             counted(result.tokens, "token"), counted(result.records, "record"));
 }
 
 int score(const Recipe& given) {

@@ -108,8 +108,10 @@ void print_verdict(const Recipe& recipe, const SessionPlan& plan, const Device& 
   }
   if (recipe.device_memory) {
     const int64_t budget = *recipe.device_memory;
-    fmt::print("\n{}: needs {}, device_memory is {}\n", peak <= budget ? "fits" : "does not fit",
-               human_bytes(peak), human_bytes(budget));
+    const std::string beside =
+        plan.host.peak > 0 ? fmt::format(" and {} on the host", human_bytes(plan.host.peak)) : "";
+    fmt::print("\n{}: needs {}{}, device_memory is {}\n", peak <= budget ? "fits" : "does not fit",
+               human_bytes(peak), beside, human_bytes(budget));
     return;
   }
   const std::optional<int64_t> own = device.own_memory();
@@ -133,7 +135,10 @@ void print_advice(const Recipe& recipe, const ModelFiles& files, const SessionPl
     fmt::print("  -{:<12}{:<8}to {:<12} {}   ({})\n",
                human_bytes(host ? advice.host_saving : advice.device_saving),
                host ? "host" : "device", human_bytes(host ? advice.host : advice.device),
-               advice.settings, advice.remark);
+               advice.settings,
+               advice.host_saving < 0 ? fmt::format("{}; {} more on the host", advice.remark,
+                                                    human_bytes(-advice.host_saving))
+                                      : advice.remark);
   }
   if (fits(recipe, plan)) return;
   const auto fitting =

@@ -171,7 +171,8 @@ std::vector<std::string> DataPlace::left_out_warnings(DataPart part) const {
     warnings.push_back(fmt::format("{}: {} {} not read{}", path_.string(), names_of(files),
                                    files.size() == 1 ? "is" : "are", why));
   };
-  warn_of(left, ": other files there are named for this split");
+  warn_of(left, names(part) ? ": other files there are named for this split"
+                            : ": files there are named for other splits");
   std::vector<fs::path> unread = others_;
   std::erase_if(unread, [](const fs::path& file) { return !is_packed(file) && !is_table(file); });
   if (!unread.empty()) warn_of(unread, ": " + unread_hint(unread.front()));

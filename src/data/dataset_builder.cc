@@ -280,7 +280,8 @@ Dataset Dataset::read(const DataPlace& from, const Tokenizer& tokenizer,
                                                  "template; set another with chat_template="
                 : counts.records == 0 ? "the file is empty; expected one record a line, such as "
                                         "{\"prompt\": ..., \"completion\": ...}"
-                                      : "its texts and answers are all empty");
+                                      : "its texts and answers are missing, empty, or left out "
+                                        "by weight or train");
   }
   return builder.finish(key);
 }

@@ -42,6 +42,12 @@ const GgufArchitecture& architecture_of(const GgufFile& file) {
   if (found == nullptr) {
     unsupported(file, "general.architecture " + named, "supported architectures: " + known);
   }
+  if (file.text("general.type", "model") == "adapter") {
+    throw Error(
+        ErrorKind::model,
+        fmt::format("{} is an adapter for llama.cpp, not a model", file.path().string()),
+        "llama.cpp takes it with --lora; give adapter= the directory that it was made from");
+  }
   if (file.integer(own_key(file, "expert_count"), 0) > 0) {
     unsupported(file, own_key(file, "expert_count") + " above 0 (a mixture of experts)",
                 "supported: models without experts");

@@ -10,6 +10,8 @@ namespace {
 
 // Length of the prompt for a text without prompt and answer, tokens.
 constexpr int64_t kBeginning = 16;
+// Records tried for a sample. Where so many in a row have long prompts, all may.
+constexpr int64_t kMostTries = 100;
 
 Sample make_sample(const Example& example, const Tokenizer& tokenizer) {
   const auto count = static_cast<int64_t>(example.ids.size());
@@ -32,10 +34,17 @@ std::vector<Sample> choose_samples(const Dataset& data, const Tokenizer& tokeniz
                                    int64_t sequence_len) {
   std::vector<Sample> samples;
   const int64_t records = data.size();
-  for (int64_t i = 0; i < std::min(count, records); ++i) {
-    Sample sample = make_sample(data.example(i * records / count), tokenizer);
-    const auto length = static_cast<int64_t>(sample.prompt_ids.size());
-    if (length > 0 && length + kAnswerTokens <= sequence_len) samples.push_back(std::move(sample));
+  const int64_t wanted = std::min(count, records);
+  for (int64_t i = 0; i < wanted; ++i) {
+    const int64_t begin = i * records / wanted;
+    const int64_t end = std::min((i + 1) * records / wanted, begin + kMostTries);
+    for (int64_t record = begin; record < end; ++record) {
+      Sample sample = make_sample(data.example(record), tokenizer);
+      const auto length = static_cast<int64_t>(sample.prompt_ids.size());
+      if (length == 0 || length + kAnswerTokens > sequence_len) continue;
+      samples.push_back(std::move(sample));
+      break;
+    }
   }
   return samples;
 }

@@ -23,8 +23,8 @@ struct Sample {
 };
 
 // Up to `count` records, evenly spaced over the data set. The prompt is the tokens before the first
-// target or, if a text is trained throughout, its beginning. Records whose prompt leaves no room
-// for an answer in `sequence_len` are left out.
+// target or, if a text is trained throughout, its beginning. In place of a record whose prompt
+// leaves no room for an answer in `sequence_len`, one of those behind it is taken, or none.
 std::vector<Sample> choose_samples(const Dataset& data, const Tokenizer& tokenizer, int64_t count,
                                    int64_t sequence_len);
 

@@ -69,7 +69,9 @@ constexpr OptionSpec kOutputOptions[] = {
     {.name = "early_stopping_patience",
      .type = integer,
      .default_text = "0",
-     .help = "stop after this many evaluations without improvement; 0: never",
+     .help =
+         "stop after this many evaluations in a row without a new best (the one before training "
+         "does not count); 0: never",
      .min = 0},
     {.name = "loss_watchdog_threshold",
      .type = number,

@@ -208,6 +208,23 @@ void set_from_file(OptionSet& options, const std::string& path) {
   }
 }
 
+// Where a shell has not put the home directory for ~, a directory of that name would be meant.
+void refuse_tilde(const OptionSet& options) {
+  for (const char* name :
+       {"model", "adapter", "tokenizer", "data", "eval_data", "output_dir", "output", "resume"}) {
+    const OptionValue& option = options.at(name, "recipe");
+    const std::vector<std::string> text = {option.text};
+    for (const std::string& path : option.spec.type == OptionType::list ? option.items : text) {
+      if (path != "~" && !path.starts_with("~/")) continue;
+      throw Error(
+          ErrorKind::usage,
+          fmt::format("{}: {}: ~ does not stand for the home directory here, only in a shell",
+                      option.origin, path),
+          "write the path in full");
+    }
+  }
+}
+
 }  // namespace
 
 std::span<const MethodTable> method_tables() {
@@ -242,6 +259,7 @@ Recipe resolve_recipe(OptionSet options, std::span<const MethodTable> tables) {
   Recipe recipe;
   apply_preset(options);
   check_learner(options, tables);
+  refuse_tilde(options);
   recipe.skipped_titles = skip_unused(options, tables);
   resolve_resume(options);
   read_settings(recipe, options);

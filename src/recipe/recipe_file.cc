@@ -94,7 +94,8 @@ std::vector<RecipeEntry> parse_recipe_entries(const std::string& text, std::stri
     document = only_document(text + kEndMark, name);
   } catch (const YAML::Exception& error) {
     if (error.msg == YAML::ErrorMsg::EOF_IN_SCALAR) {
-      throw Error(ErrorKind::usage, fmt::format("{}: a quote is opened and never closed", name));
+      throw Error(ErrorKind::usage, fmt::format("{}: a quote is opened and never closed", name),
+                  "a value that begins with \" or ' ends with it");
     }
     throw Error(ErrorKind::usage,
                 fmt::format("{}: not YAML: {}", place(name, error.mark), error.msg), kShape);

@@ -42,6 +42,9 @@ class EventLog {
     write(event_name(kind), step, fields);
   }
 
+  // Writes the log anew in `directory` if it was removed meanwhile (GrowingFile).
+  void put_back(const fs::path& directory) { file_.put_back(directory); }
+
   // The highest step of an event so far; 0 without events.
   int64_t last_step() const { return last_step_; }
 

@@ -5,8 +5,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "base/error.h"
 #include "report/progress.h"
@@ -21,7 +23,7 @@ constexpr size_t kMostWaiting = size_t{16} << 20;
 
 GrowingFile::GrowingFile(const fs::path& path)
     : path_(path),
-      descriptor_(::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644)) {
+      descriptor_(::open(path.c_str(), O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0644)) {
   struct stat info {};
   if (descriptor_ >= 0 && ::fstat(descriptor_, &info) == 0) {
     began_empty_ = info.st_size == 0;
@@ -44,6 +46,33 @@ void GrowingFile::append(std::string_view piece) {
   warn(fmt::format(
       "cannot write {}: {}; the run continues, and writes the missing lines when it can",
       path_.string(), std::strerror(errno)));
+}
+
+void GrowingFile::put_back(const fs::path& directory) {
+  struct stat info {};
+  if (::fstat(descriptor_, &info) != 0 || info.st_nlink > 0) return;
+  const fs::path path = directory / path_.filename();
+  const int anew = ::open(path.c_str(), O_RDWR | O_APPEND | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  if (anew < 0) return;
+  if (!copy_to(anew)) {
+    ::unlink(path.c_str());
+    ::close(anew);
+    return;
+  }
+  ::close(std::exchange(descriptor_, anew));
+  path_ = path;
+}
+
+// A removed file can be read for as long as it is open.
+bool GrowingFile::copy_to(int descriptor) const {
+  std::array<char, 65536> bytes{};
+  for (off_t at = 0;;) {
+    const ssize_t count = ::pread(descriptor_, bytes.data(), bytes.size(), at);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return count == 0;
+    if (::write(descriptor, bytes.data(), static_cast<size_t>(count)) != count) return false;
+    at += count;
+  }
 }
 
 // Writes all of it or nothing, since a truncated piece would spoil the next. Leaves the reason in

@@ -24,11 +24,16 @@ class GrowingFile {
   // lost.
   void append(std::string_view piece);
 
+  // Writes the file anew in `directory` if it was removed meanwhile, with all that it had, and goes
+  // on there. If that fails, the lines wait for the next call.
+  void put_back(const fs::path& directory);
+
   // Whether the file was empty when it was opened.
   bool began_empty() const { return began_empty_; }
 
  private:
   bool write_waiting();
+  bool copy_to(int descriptor) const;
 
   fs::path path_;
   int descriptor_ = -1;

@@ -30,11 +30,6 @@ std::string short_scientific(double value) {
   return text;
 }
 
-std::string short_perplexity(double loss) {
-  const double perplexity = std::exp(loss);
-  return perplexity < 1e5 ? fmt::format("{:.2f}", perplexity) : short_scientific(perplexity);
-}
-
 // "9.8/15.9 G"; in M where a tenth of a GiB would be too coarse.
 std::string memory_text(int64_t used, const std::optional<int64_t>& budget) {
   const bool small = static_cast<double>(used) < 0.1 * kGiB;
@@ -49,6 +44,10 @@ std::string amount_text(int64_t amount, const std::string& unit) {
 }
 
 }  // namespace
+
+std::string perplexity_text(double perplexity) {
+  return perplexity < 1e5 ? fmt::format("{:.2f}", perplexity) : short_scientific(perplexity);
+}
 
 void warn(std::string_view line) {
   write_stderr(fmt::format("jackscrew: warning: {}\n", one_line(line)));
@@ -66,7 +65,7 @@ std::string format_step_line(const StepLine& line, bool colour, int width) {
   std::vector<Part> parts;
   parts.push_back({0, fmt::format("step {}/{}  {:.1f}%", line.step, line.total_steps, percent)});
   parts.push_back({0, fmt::format("loss {:.4f}", line.loss)});
-  parts.push_back({5, fmt::format("ppl {}", short_perplexity(line.loss))});
+  parts.push_back({5, fmt::format("ppl {}", perplexity_text(std::exp(line.loss)))});
   parts.push_back({4, fmt::format("lr {}", short_scientific(line.learning_rate))});
   if (line.grad_norm) parts.push_back({6, fmt::format("gnorm {:.2f}", *line.grad_norm)});
   parts.push_back({2, fmt::format("{:.0f} tok/s", line.tokens_per_second)});

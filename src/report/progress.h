@@ -35,6 +35,9 @@ struct StepLine {
 // line fits.
 std::string format_step_line(const StepLine& line, bool colour = false, int width = 0);
 
+// "12.34", or "5.7e228" where that would be long.
+std::string perplexity_text(double perplexity);
+
 // Prints "jackscrew: warning: `line`" to stderr, always as a single line.
 void warn(std::string_view line);
 

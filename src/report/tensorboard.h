@@ -23,6 +23,9 @@ class TensorBoardWriter {
   // it to the system. If that fails, warns once (GrowingFile).
   void scalar(std::string_view tag, int64_t step, float value);
 
+  // Writes the file anew in `directory` if it was removed meanwhile (GrowingFile).
+  void put_back(const fs::path& directory) { file_.put_back(directory); }
+
   const fs::path& path() const { return path_; }
 
  private:

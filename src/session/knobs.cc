@@ -1,6 +1,7 @@
 #include "session/knobs.h"
 
 #include <algorithm>
+#include <span>
 
 #include "base/checked.h"
 #include "base/error.h"
@@ -120,6 +121,33 @@ std::optional<Advice> try_settings(const Recipe& recipe, const ModelFiles& files
   }
 }
 
+std::optional<Advice> try_together(const Recipe& recipe, const ModelFiles& files,
+                                   const SessionPlan& plan, std::span<const Position> positions) {
+  std::string settings, remark;
+  for (const Position& position : positions) {
+    settings = join_settings(settings, position.settings);
+    remark += (remark.empty() ? "" : "; ") + position.remark;
+  }
+  return try_settings(recipe, files, plan, last_of_each(settings), remark);
+}
+
+// The advice of positions that fit together, without those that it fits without: another method
+// may save so much that its predecessors are not needed.
+std::optional<Advice> without_needless(const Recipe& recipe, const ModelFiles& files,
+                                       const SessionPlan& plan, const MemoryBudget& budget,
+                                       std::vector<Position> positions) {
+  auto best = try_together(recipe, files, plan, positions);
+  for (size_t i = positions.size(); i-- > 0 && positions.size() > 1;) {
+    std::vector<Position> fewer = positions;
+    fewer.erase(fewer.begin() + static_cast<std::ptrdiff_t>(i));
+    auto advice = try_together(recipe, files, plan, fewer);
+    if (!advice || !budget.holds(advice->device, advice->host)) continue;
+    positions = std::move(fewer);
+    best = std::move(advice);
+  }
+  return best;
+}
+
 }  // namespace
 
 std::vector<Knob> knobs_of(const Recipe& recipe) {
@@ -222,17 +250,22 @@ std::optional<Advice> fitting_advice(const Recipe& recipe, const ModelFiles& fil
     }
   }
   // Several knobs together, one after another, each turned as far as that saves more.
-  Advice together;
+  std::vector<Position> turned;
+  int64_t saving = 0;
   for (const Knob& knob : all_knobs(recipe, files)) {
-    const Advice before = together;
+    std::vector<Position> with_this = turned;
     for (const Position& position : knob.positions) {
-      auto advice = try_settings(
-          recipe, files, plan, join_settings(before.settings, position.settings),
-          before.remark.empty() ? position.remark : before.remark + "; " + position.remark);
-      if (!advice || advice->saving() <= together.saving()) continue;
-      together = std::move(*advice);
-      if (budget.holds(together.device, together.host)) return together;
+      std::vector<Position> tried = turned;
+      tried.push_back(position);
+      const auto advice = try_together(recipe, files, plan, tried);
+      if (!advice || advice->saving() <= saving) continue;
+      saving = advice->saving();
+      if (budget.holds(advice->device, advice->host)) {
+        return without_needless(recipe, files, plan, budget, std::move(tried));
+      }
+      with_this = std::move(tried);
     }
+    turned = std::move(with_this);
   }
   return std::nullopt;
 }

@@ -97,8 +97,8 @@ void check_output_dir(const Recipe& recipe) {
     const std::string name = entry.path().filename().string();
     if (!run_writes(name)) continue;
     throw Error(ErrorKind::usage,
-                fmt::format("output_dir {} holds {}, which is not from a run and would be replaced",
-                            output.string(), name),
+                fmt::format("output_dir {} has no {} of a run, and its {} would be replaced",
+                            output.string(), kLogName, name),
                 "give another output_dir, or move that file away");
   }
 }
@@ -134,6 +134,7 @@ void OutputClaim::claim() {
                 fmt::format("cannot create {}: {}", path_.string(), error.message()),
                 "give an output_dir in a place that can be written to");
   }
+  require_no_writer(path_);
   directory_ = DirectoryHandle(path_);
   lock_ = DirectoryLock(path_);
 }

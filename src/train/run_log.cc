@@ -8,10 +8,12 @@
 #include "base/console.h"
 #include "base/process_memory.h"
 #include "base/text.h"
+#include "generation/samples.h"
 #include "report/progress.h"
 #include "session/flops.h"
 #include "train/disk_plan.h"
 #include "train/output_dir.h"
+#include "train/saving.h"
 
 namespace jackscrew {
 
@@ -82,12 +84,17 @@ void RunLog::introduce_data() {
                       static_cast<double>(std::max<int64_t>(1, stats.tokens)),
                   100.0 * run_.sampler.fill_rate()));
   if (stats.truncated + stats.dropped > 0) {
-    say(fmt::format("          {} cut to sequence_len={}, {} skipped: nothing to train on",
+    say(fmt::format("          {} cut to sequence_len={}, {} skipped (nothing to train on)",
                     counted(stats.truncated, "record"), run_.recipe.sequence_len, stats.dropped));
   }
   if (stats.too_long > 0) {
     say(fmt::format("          {} skipped: longer than sequence_len={}",
                     counted(stats.too_long, "record"), run_.recipe.sequence_len));
+  }
+  if (run_.recipe.report_samples > 0 && run_.data.samples.empty()) {
+    say(fmt::format(
+        "samples   none in the report: no prompt leaves room for {} tokens in sequence_len={}",
+        kAnswerTokens, run_.recipe.sequence_len));
   }
 }
 
@@ -269,8 +276,8 @@ JsonObject RunLog::graphs_json() const {
 }
 
 void RunLog::evaluated(int64_t step, double loss, double perplexity, int64_t tokens) {
-  say(fmt::format("eval step {} | loss {:.4f} | ppl {:.2f} | {}", step, loss, perplexity,
-                  counted(tokens, "token")));
+  say(fmt::format("eval step {} | loss {:.4f} | ppl {} | {}", step, loss,
+                  perplexity_text(perplexity), counted(tokens, "token")));
   events_.write(EventKind::eval, step,
                 JsonObject().add("eval_loss", loss).add("perplexity", perplexity));
   board_.scalar("eval/loss", step, static_cast<float>(loss));
@@ -285,12 +292,23 @@ void RunLog::answered(int64_t step, size_t index, const Sample& sample, const st
                     .add("answer", answer));
 }
 
+// What the run wrote at its start, and somebody has removed since.
+void RunLog::put_back(const fs::path& output) {
+  events_.put_back(output);
+  board_.put_back(output);
+  const fs::path recipe = output / "recipe.yaml";
+  if (fs::exists(recipe)) return;
+  write_or_warn("recipe.yaml", [&] { write_text_atomic(recipe, run_.recipe.to_yaml()); });
+}
+
 void RunLog::saved(int64_t step, const fs::path& checkpoint) {
+  put_back(checkpoint.parent_path());
   events_.write(EventKind::save, step, JsonObject().add("path", checkpoint.string()));
   say(fmt::format("saved     {}", checkpoint.string()));
 }
 
 void RunLog::ended(int64_t done, const fs::path& output) {
+  put_back(output);
   resident_peak_ = std::max(resident_peak_, anonymous_resident_bytes());
   const Ledger& ledger = run_.crew.session().memory().ledger();
   events_.write(EventKind::memory, done,

@@ -73,6 +73,7 @@ class RunLog {
     double seconds = 0;
   };
 
+  void put_back(const fs::path& output);
   void say(const std::string& line) const { jackscrew::say(run_.console, line); }
   void introduce_data();
   void introduce_machine();

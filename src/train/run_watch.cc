@@ -41,11 +41,15 @@ void RunWatch::evaluated(int64_t step, double loss) {
 }
 
 std::string RunWatch::best_text() const {
-  std::string text = fmt::format("{:.4f} at step {}", best_->loss, best_->step);
-  if (untrained_ && *untrained_ <= best_->loss) {
-    text += fmt::format("; before training it was {:.4f}: lower learning_rate", *untrained_);
-  }
-  return text;
+  return fmt::format("{:.4f} at step {}", best_->loss, best_->step);
+}
+
+std::string RunWatch::nothing_gained() const {
+  if (!untrained_ || !best_ || best_->loss < *untrained_) return {};
+  return fmt::format(
+      "no evaluation was better than the model before training ({:.4f}): the best is {}; lower "
+      "learning_rate",
+      *untrained_, best_text());
 }
 
 bool RunWatch::out_of_patience() const {

@@ -30,8 +30,10 @@ class RunWatch {
   // Whether the losses of the last steps were all too high.
   bool losses_too_high() const;
   std::optional<Best> best() const { return best_; }
-  // "1.2345 at step 100", and what it was before training where that was less; needs a best().
+  // "1.2345 at step 100"; needs a best().
   std::string best_text() const;
+  // A warning where no evaluation was better than that before training, else empty.
+  std::string nothing_gained() const;
 
  private:
   WatchSettings options_;

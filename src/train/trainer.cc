@@ -389,15 +389,14 @@ class Trainer {
 
   void finish(int64_t done) {
     take_best(done);
+    if (const std::string text = watch_.nothing_gained(); !text.empty()) warn(text);
     require_finite_parameters(done);
     write_result(done);
     answer_samples(done);
     const fs::path output = claim_->path();
     log_->ended(done, output);
-    write_or_warn("report.html", [&] {
-      if (!fs::exists(output / kLogName)) return;  // somebody removed it
-      say(fmt::format("report    {}", write_report(output).string()));
-    });
+    write_or_warn("report.html",
+                  [&] { say(fmt::format("report    {}", write_report(output).string())); });
   }
 
   // If the disk is full the run continues: the next checkpoint may fit, and so may the result

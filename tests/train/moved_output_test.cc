@@ -63,6 +63,25 @@ TEST_P(SlowMovedOutput, ADirectoryThatWasRemovedIsMadeAgain) {
   first->signal(SIGCONT);
   EXPECT_EQ(first->wait(), 0);
   expect_whole("out");
+  // With all that it had written.
+  EXPECT_EQ(tiny_.losses("out"), tiny_.losses("whole"));
+  for (const char* name : {"recipe.yaml", "report.html"}) {
+    EXPECT_TRUE(fs::exists(tiny_.path("out") / name)) << name;
+  }
+  const Outcome again = run(tiny_.train("out", settings_) + " 2>&1");
+  EXPECT_EQ(again.exit_code, 0) << again.out;
+  EXPECT_NE(again.out.find("finished"), std::string::npos) << again.out;
+}
+
+TEST_P(SlowMovedOutput, ALogThatWasRemovedIsWrittenAgain) {
+  const auto first = halted();
+  fs::remove(tiny_.path("out/train_log.jsonl"));
+  fs::remove(tiny_.path("out/recipe.yaml"));
+  first->signal(SIGCONT);
+  EXPECT_EQ(first->wait(), 0);
+  expect_whole("out");
+  EXPECT_EQ(tiny_.losses("out"), tiny_.losses("whole"));
+  EXPECT_TRUE(fs::exists(tiny_.path("out/recipe.yaml")));
 }
 
 // Its own is gone, and another has its name: nothing is written there.

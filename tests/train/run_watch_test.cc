@@ -26,10 +26,13 @@ TEST(RunWatch, WaitsForABetterEvaluation) {
   EXPECT_TRUE(watch.out_of_patience());
   EXPECT_EQ(watch.best()->step, 40);
   EXPECT_EQ(watch.best()->loss, 1.9);
-  EXPECT_EQ(watch.best_text(),
-            "1.9000 at step 40; before training it was 1.0000: lower learning_rate");
+  EXPECT_EQ(
+      watch.nothing_gained(),
+      "no evaluation was better than the model before training (1.0000): the best is 1.9000 at "
+      "step 40; lower learning_rate");
   watch.evaluated(70, 0.5);
   EXPECT_EQ(watch.best_text(), "0.5000 at step 70");
+  EXPECT_EQ(watch.nothing_gained(), "");
 }
 
 TEST(RunWatch, BarksWhenTheLossStaysHigh) {

@@ -136,17 +136,34 @@ class Renderer {
     return jinja_.render(variables, format_.now);
   }
 
+  // Where an answer begins in the rendering that ends with it; nullopt where it cannot be
+  // determined.
+  std::optional<size_t> begin_in(const Text& through, size_t answer) const {
+    // Of no messages a template need not write what it writes before the first: a default system
+    // prompt, say. There an answer begins with the first byte that is not the template's own.
+    if (answer == 0 && !tools_.truth()) {
+      size_t begin = 0;
+      for (const Text::Run& run : through.runs()) {
+        if ((run.origin & jinja::kTemplate) == 0) return begin;
+        begin = run.end;
+      }
+      return std::nullopt;
+    }
+    const Text before = first(answer, true);
+    if (!through.view().starts_with(before.view())) return std::nullopt;
+    return before.size();
+  }
+
   // The span of an answer and its end token in `text`; nullopt where it cannot be determined.
   std::optional<Span> locate(size_t answer, const Text& text) const {
     try {
-      const Text before = first(answer, true);
       // Most conversations end with the answer: then `text` itself is that rendering.
       const bool ends_so = answer + 1 == messages_.size() && !answer_follows_;
       const Text through = ends_so ? text : first(answer + 1, false);
-      if (!through.view().starts_with(before.view()) || !text.view().starts_with(through.view())) {
-        return std::nullopt;
-      }
-      Span span{before.size(), through.size()};
+      if (!text.view().starts_with(through.view())) return std::nullopt;
+      const std::optional<size_t> begin = begin_in(through, answer);
+      if (!begin) return std::nullopt;
+      Span span{*begin, through.size()};
       const auto template_space = [&](size_t at) {
         return (through.origin_at(at) & jinja::kTemplate) != 0 &&
                jinja::is_space(static_cast<uint8_t>(through.view()[at]));

@@ -197,13 +197,26 @@ TEST(ChatFormat, SaysWhichAnswersCannotBeTrained) {
   const RenderedChat chat = render_chat(format, kTurns);
   EXPECT_EQ(marked(chat), "Q: S\nQ: Q1\nA: A1</s>Q: Q2\nA: [<think></think>A2</s>]");
   EXPECT_EQ(chat.untrainable, 1);
-  // A template that refuses the beginning of a conversation: the first answer has none before it.
+  // A template that refuses the beginning of a conversation.
   const std::vector<Message> greeting = {{"assistant", "Hi"}, {"user", "Q"}, {"assistant", "A"}};
   const ChatFormat picky = own_format(
-      "{{ messages[0].role.upper() }}{% for m in messages %}{{ m.content ~ eos_token }}{% endfor "
+      "{{ messages[1].role.upper() }}{% for m in messages %}{{ m.content ~ eos_token }}{% endfor "
       "%}");
-  EXPECT_EQ(marked(render_chat(picky, greeting)), "ASSISTANTHi</s>Q</s>[A</s>]");
+  EXPECT_EQ(marked(render_chat(picky, greeting)), "USERHi</s>Q</s>[A</s>]");
   EXPECT_EQ(render_chat(picky, greeting).untrainable, 1);
+}
+
+TEST(ChatFormat, TrainsAnAnswerThatBeginsTheConversation) {
+  // SmolLM2's template writes a default system prompt before the first message, and nothing where
+  // there is none.
+  const ChatFormat format = own_format(
+      "{% for m in messages %}{% if loop.first and messages[0]['role'] != 'system' %}S: default\n"
+      "{% endif %}{{ m.role + ': ' + m.content + eos_token }}\n{% endfor %}"
+      "{% if add_generation_prompt %}assistant: {% endif %}");
+  const RenderedChat chat = render_chat(
+      format, std::vector<Message>{{"assistant", "Hi"}, {"user", "Q"}, {"assistant", "A"}});
+  EXPECT_EQ(marked(chat), "S: default\nassistant: [Hi</s>]\nuser: Q</s>\nassistant: [A</s>]\n");
+  EXPECT_EQ(chat.untrainable, 0);
 }
 
 TEST(ChatFormat, SpecialTokensInContentsStayText) {

@@ -183,6 +183,11 @@ void FileWriter::close() {
   if (std::fclose(file) != 0) fail_system(ErrorKind::generic, "close", path_);
 }
 
+bool is_same_file(const fs::path& a, const fs::path& b) {
+  std::error_code missing;
+  return fs::equivalent(a, b, missing) && !missing;
+}
+
 std::string read_text(const fs::path& path, int64_t max_bytes) {
   const MappedFile file(path);
   const auto bytes = file.bytes();

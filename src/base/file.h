@@ -57,6 +57,9 @@ class FileWriter {
   fs::path path_;
 };
 
+// Whether both are there and one file or directory, whatever their names.
+bool is_same_file(const fs::path& a, const fs::path& b);
+
 // The whole file as text. Throws Error(model) when it cannot be read or is larger than `max_bytes`.
 std::string read_text(const fs::path& path, int64_t max_bytes = int64_t{1} << 30);
 

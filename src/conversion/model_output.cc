@@ -17,11 +17,6 @@ namespace jackscrew {
 
 namespace {
 
-bool is_same_file(const fs::path& a, const fs::path& b) {
-  std::error_code missing;
-  return fs::equivalent(a, b, missing) && !missing;
-}
-
 // A directory is replaced by renaming, which the system refuses for one on which a file system is
 // mounted.
 bool is_mount_point(const fs::path& directory) {

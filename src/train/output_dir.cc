@@ -25,17 +25,12 @@ bool run_writes(const std::string& name) {
          name == fs::path(kToolTemplateFile).parent_path() || name.starts_with("checkpoint-");
 }
 
-bool is_same_place(const fs::path& a, const fs::path& b) {
-  std::error_code missing;
-  return fs::equivalent(a, b, missing) && !missing;
-}
-
 // `source` is a directory, or a file in one; the file may be a link into another directory.
 void refuse_source(const fs::path& output, const std::string& source, const char* option) {
   std::error_code missing;
   const fs::path place = fs::canonical(source, missing);
   if (source.empty() || missing) return;  // the name of a shape
-  if (is_same_place(output, place)) {
+  if (is_same_file(output, place)) {
     throw Error(ErrorKind::usage,
                 fmt::format("output_dir {} is the {} itself, which the result would replace",
                             output.string(), option),
@@ -50,7 +45,7 @@ void refuse_source(const fs::path& output, const std::string& source, const char
   }
   if (fs::is_directory(place)) return;
   const fs::path named = fs::path(source).has_parent_path() ? fs::path(source).parent_path() : ".";
-  if (!is_same_place(output, named) && !is_same_place(output, place.parent_path())) return;
+  if (!is_same_file(output, named) && !is_same_file(output, place.parent_path())) return;
   throw Error(ErrorKind::usage,
               fmt::format("output_dir {} is where the {} is read from: {}", output.string(), option,
                           place.string()),
@@ -59,7 +54,7 @@ void refuse_source(const fs::path& output, const std::string& source, const char
 
 // Of a directory of data all files are read, and those of the run would be among them.
 void refuse_data(const fs::path& output, const std::string& data) {
-  if (!fs::is_directory(data) || !is_same_place(output, data)) return;
+  if (!fs::is_directory(data) || !is_same_file(output, data)) return;
   throw Error(ErrorKind::usage,
               fmt::format("output_dir {} is a directory of data: what the run writes there would "
                           "be read as data",

@@ -50,15 +50,9 @@ fs::path wanted_checkpoint(const Recipe& recipe) {
   return checkpoints.empty() ? fs::path() : checkpoints.back();
 }
 
-bool is_same_directory(const fs::path& a, const fs::path& b) {
-  std::error_code missing;
-  return fs::equivalent(a, b, missing) && !missing;
-}
-
 bool lies_in(const fs::path& checkpoint, const fs::path& output) {
-  return std::ranges::any_of(list_checkpoints(output), [&](const fs::path& path) {
-    return is_same_directory(path, checkpoint);
-  });
+  return std::ranges::any_of(list_checkpoints(output),
+                             [&](const fs::path& path) { return is_same_file(path, checkpoint); });
 }
 
 // How to train on from a result that has no checkpoint of its last step.
@@ -92,7 +86,7 @@ std::optional<FinishedRun> check_result(const Recipe& recipe, const EndedRun& en
                                                 : "give a larger max_steps or num_train_epochs";
     return FinishedRun{ended.step, can_go_on ? more : train_on(output)};
   }
-  if (!checkpoint.empty() && is_same_directory(checkpoint, its_end) && total_steps > ended.step) {
+  if (!checkpoint.empty() && is_same_file(checkpoint, its_end) && total_steps > ended.step) {
     return std::nullopt;
   }
   const ErrorKind kind = changes.empty() ? ErrorKind::data : ErrorKind::usage;

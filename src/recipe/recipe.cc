@@ -213,8 +213,8 @@ void refuse_tilde(const OptionSet& options) {
   for (const char* name :
        {"model", "adapter", "tokenizer", "data", "eval_data", "output_dir", "output", "resume"}) {
     const OptionValue& option = options.at(name, "recipe");
-    const std::vector<std::string> text = {option.text};
-    for (const std::string& path : option.spec.type == OptionType::list ? option.items : text) {
+    const bool is_list = option.spec.type == OptionType::list;
+    for (const std::string& path : is_list ? option.items : std::vector{option.text}) {
       if (path != "~" && !path.starts_with("~/")) continue;
       throw Error(
           ErrorKind::usage,

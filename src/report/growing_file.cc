@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -18,6 +17,21 @@ namespace jackscrew {
 namespace {
 
 constexpr size_t kMostWaiting = size_t{16} << 20;
+
+// What can be read of a file of so many bytes.
+std::string whole_text(int descriptor, off_t size) {
+  std::string text(static_cast<size_t>(size), '\0');
+  size_t done = 0;
+  while (done < text.size()) {
+    const ssize_t count =
+        ::pread(descriptor, text.data() + done, text.size() - done, static_cast<off_t>(done));
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) break;
+    done += static_cast<size_t>(count);
+  }
+  text.resize(done);
+  return text;
+}
 
 }  // namespace
 
@@ -54,25 +68,12 @@ void GrowingFile::put_back(const fs::path& directory) {
   const fs::path path = directory / path_.filename();
   const int anew = ::open(path.c_str(), O_RDWR | O_APPEND | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   if (anew < 0) return;
-  if (!copy_to(anew)) {
-    ::unlink(path.c_str());
-    ::close(anew);
-    return;
-  }
-  ::close(std::exchange(descriptor_, anew));
+  // A removed file can be read for as long as it is open.
+  const int removed = std::exchange(descriptor_, anew);
+  waiting_.insert(0, whole_text(removed, info.st_size));
+  ::close(removed);
   path_ = path;
-}
-
-// A removed file can be read for as long as it is open.
-bool GrowingFile::copy_to(int descriptor) const {
-  std::array<char, 65536> bytes{};
-  for (off_t at = 0;;) {
-    const ssize_t count = ::pread(descriptor_, bytes.data(), bytes.size(), at);
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) return count == 0;
-    if (::write(descriptor, bytes.data(), static_cast<size_t>(count)) != count) return false;
-    at += count;
-  }
+  write_waiting();
 }
 
 // Writes all of it or nothing, since a truncated piece would spoil the next. Leaves the reason in

@@ -25,7 +25,7 @@ class GrowingFile {
   void append(std::string_view piece);
 
   // Writes the file anew in `directory` if it was removed meanwhile, with all that it had, and goes
-  // on there. If that fails, the lines wait for the next call.
+  // on there. If the file cannot be created, a later call may.
   void put_back(const fs::path& directory);
 
   // Whether the file was empty when it was opened.
@@ -33,7 +33,6 @@ class GrowingFile {
 
  private:
   bool write_waiting();
-  bool copy_to(int descriptor) const;
 
   fs::path path_;
   int descriptor_ = -1;

@@ -131,19 +131,17 @@ std::optional<Advice> try_together(const Recipe& recipe, const ModelFiles& files
   return try_settings(recipe, files, plan, last_of_each(settings), remark);
 }
 
-// The advice of positions that fit together, without those that it fits without: another method
-// may save so much that its predecessors are not needed.
-std::optional<Advice> without_needless(const Recipe& recipe, const ModelFiles& files,
-                                       const SessionPlan& plan, const MemoryBudget& budget,
-                                       std::vector<Position> positions) {
-  auto best = try_together(recipe, files, plan, positions);
+// `best` is the advice of all positions, which fits. Leaves out those without which it fits as
+// well: another method may save so much that its predecessors are not needed.
+Advice without_needless(const Recipe& recipe, const ModelFiles& files, const SessionPlan& plan,
+                        const MemoryBudget& budget, std::vector<Position> positions, Advice best) {
   for (size_t i = positions.size(); i-- > 0 && positions.size() > 1;) {
     std::vector<Position> fewer = positions;
     fewer.erase(fewer.begin() + static_cast<std::ptrdiff_t>(i));
     auto advice = try_together(recipe, files, plan, fewer);
     if (!advice || !budget.holds(advice->device, advice->host)) continue;
     positions = std::move(fewer);
-    best = std::move(advice);
+    best = std::move(*advice);
   }
   return best;
 }
@@ -257,11 +255,11 @@ std::optional<Advice> fitting_advice(const Recipe& recipe, const ModelFiles& fil
     for (const Position& position : knob.positions) {
       std::vector<Position> tried = turned;
       tried.push_back(position);
-      const auto advice = try_together(recipe, files, plan, tried);
+      auto advice = try_together(recipe, files, plan, tried);
       if (!advice || advice->saving() <= saving) continue;
       saving = advice->saving();
       if (budget.holds(advice->device, advice->host)) {
-        return without_needless(recipe, files, plan, budget, std::move(tried));
+        return without_needless(recipe, files, plan, budget, std::move(tried), std::move(*advice));
       }
       with_this = std::move(tried);
     }

@@ -100,7 +100,7 @@ TEST_F(SlowLostFiles, FilesThatMayNotGrowAreErrorsOfTheirName) {
   // A checkpoint that may not be written ends no run.
   const Outcome whole = limited(600, tiny_.train("out", "method=full max_steps=4 save_steps=2"));
   EXPECT_EQ(whole.exit_code, 0) << whole.out;
-  EXPECT_NE(whole.out.find("state.safetensors: File too large"), whole.out.npos) << whole.out;
+  EXPECT_NE(whole.out.find("state.safetensors: File too large\n"), whole.out.npos) << whole.out;
   const Outcome none = limited(0, tiny_.train("none", "max_steps=1"));
   EXPECT_EQ(none.exit_code, 1) << none.out;
   for (const char* part : {"error: cannot write", "none/recipe.yaml", "ulimit -f"}) {

@@ -4,6 +4,7 @@
 #include <random>
 #include <set>
 
+#include "report/event_log.h"
 #include "tests/support/small_disk.h"
 #include "tests/support/tiny_run.h"
 
@@ -74,12 +75,8 @@ int64_t newest_checkpoint(const fs::path& output) {
 
 // The last step in the log of a run that is under way; 0 before the first.
 int64_t last_step(const fs::path& output) {
-  const fs::path log = output / "train_log.jsonl";
-  if (!fs::exists(log)) return 0;
-  const std::string text = read_text(log);
-  const std::string key = "\"step\": ";
-  const size_t at = text.rfind(key);
-  return at == std::string::npos ? 0 : std::atoll(text.c_str() + at + key.size());
+  const auto events = read_events(output / "train_log.jsonl");
+  return events.empty() ? 0 : events.back()["step"].get<int64_t>();
 }
 
 bool is_saving(const fs::path& output) {

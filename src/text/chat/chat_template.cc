@@ -136,43 +136,54 @@ class Renderer {
     return jinja_.render(variables, format_.now);
   }
 
+  // nullopt: a template may refuse the beginning of what it accepts.
+  std::optional<Text> try_first(size_t count, bool answer_follows) const {
+    try {
+      return first(count, answer_follows);
+    } catch (const Error&) {
+      return std::nullopt;
+    }
+  }
+
   // Where an answer begins in the rendering that ends with it; nullopt where it cannot be
   // determined.
   std::optional<size_t> begin_in(const Text& through, size_t answer) const {
-    // Of no messages a template need not write what it writes before the first: a default system
-    // prompt, say. There an answer begins with the first byte that is not the template's own.
-    if (answer == 0 && !tools_.truth()) {
-      size_t begin = 0;
-      for (const Text::Run& run : through.runs()) {
-        if ((run.origin & jinja::kTemplate) == 0) return begin;
-        begin = run.end;
+    const std::optional<Text> before = try_first(answer, true);
+    if (before && through.view().starts_with(before->view())) return before->size();
+    return answer == 0 ? begin_of_content(through) : std::nullopt;
+  }
+
+  // Of no messages a template need not write what it writes before the first: a default system
+  // prompt, say. There an answer begins with its content, the first text that is not the
+  // template's.
+  std::optional<size_t> begin_of_content(const Text& through) const {
+    size_t begin = 0;
+    for (const Text::Run& run : through.runs()) {
+      if ((run.origin & jinja::kTemplate) == 0) {
+        const std::string_view written = through.view().substr(begin, run.end - begin);
+        if (messages_[0].content.find(written) == std::string::npos) break;
+        return begin;
       }
-      return std::nullopt;
+      begin = run.end;
     }
-    const Text before = first(answer, true);
-    if (!through.view().starts_with(before.view())) return std::nullopt;
-    return before.size();
+    return std::nullopt;
   }
 
   // The span of an answer and its end token in `text`; nullopt where it cannot be determined.
   std::optional<Span> locate(size_t answer, const Text& text) const {
-    try {
-      // Most conversations end with the answer: then `text` itself is that rendering.
-      const bool ends_so = answer + 1 == messages_.size() && !answer_follows_;
-      const Text through = ends_so ? text : first(answer + 1, false);
-      if (!text.view().starts_with(through.view())) return std::nullopt;
-      const std::optional<size_t> begin = begin_in(through, answer);
-      if (!begin) return std::nullopt;
-      Span span{*begin, through.size()};
-      const auto template_space = [&](size_t at) {
-        return (through.origin_at(at) & jinja::kTemplate) != 0 &&
-               jinja::is_space(static_cast<uint8_t>(through.view()[at]));
-      };
-      while (span.end > span.begin && template_space(span.end - 1)) --span.end;
-      return span;
-    } catch (const Error&) {
-      return std::nullopt;  // a template may refuse the beginning of what it accepts
-    }
+    // Most conversations end with the answer: then `text` itself is that rendering.
+    const bool ends_so = answer + 1 == messages_.size() && !answer_follows_;
+    const std::optional<Text> through = ends_so ? text : try_first(answer + 1, false);
+    if (!through || !text.view().starts_with(through->view())) return std::nullopt;
+    const std::optional<size_t> begin = begin_in(*through, answer);
+    if (!begin) return std::nullopt;
+    Span span{*begin, through->size()};
+    const auto template_space = [&](size_t at) {
+      return (through->origin_at(at) & jinja::kTemplate) != 0 &&
+             jinja::is_space(static_cast<uint8_t>(through->view()[at]));
+    };
+    while (span.end > span.begin && template_space(span.end - 1)) --span.end;
+    return span;
   }
 
   int64_t train_answers(const Text& text, std::vector<uint8_t>& trained) const {

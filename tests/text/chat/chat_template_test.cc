@@ -217,6 +217,19 @@ TEST(ChatFormat, TrainsAnAnswerThatBeginsTheConversation) {
       format, std::vector<Message>{{"assistant", "Hi"}, {"user", "Q"}, {"assistant", "A"}});
   EXPECT_EQ(marked(chat), "S: default\nassistant: [Hi</s>]\nuser: Q</s>\nassistant: [A</s>]\n");
   EXPECT_EQ(chat.untrainable, 0);
+  // What the template writes behind the prompt is part of the answer, as in any other turn.
+  const std::vector<Message> greeting = {{"assistant", "Hi"}};
+  EXPECT_EQ(
+      marked(render_chat(own_format("{% for m in messages %}A:{{ ' ' + m.content + eos_token }}"
+                                    "{% endfor %}{% if add_generation_prompt %}A:{% endif %}"),
+                         greeting)),
+      "A:[ Hi</s>]");
+  // The first text of a value need not be the answer's.
+  EXPECT_EQ(render_chat(own_format("{{ messages[0].role }}{{ 7 }}{% for m in messages %}"
+                                   "{{ m.content + eos_token }}{% endfor %}"),
+                        greeting)
+                .untrainable,
+            1);
 }
 
 TEST(ChatFormat, SpecialTokensInContentsStayText) {

@@ -40,7 +40,7 @@ set(emulated_filter Cuda* GpuParity.* GpuRun.* Methods/GpuRun* Models/GpuGolden*
   Attention.* GemmInt8.MatchesTheReference* GpuScale*
   GemmInt8.ExtremeCodes* GemmInt8.LongContractions Gemm.Matches* Gemm.FewRows Gemm.Rounds* Gemm.Refuses*
   SoftmaxCrossEntropy.* Reductions.* RmsNorm.* Rotary.* Swiglu.* Rows.* BlockValues.* DynamicMap.*
-  Adamw8bitTest.MovesNoWeight* Nf4.* PlainFormat.* WeightTest.* GatherContributorTest.*
+  GpuGeneration.* Models/GpuGeneration* Adamw8bitTest.MovesNoWeight* Nf4.* PlainFormat.* WeightTest.* GatherContributorTest.*
   Formats/BlockFormatTest.DecodesToTheGoldenBits*)
 list(JOIN emulated_filter ":" emulated_filter)
 jackscrew_add_slow_test(cuda.emulated.slow test_cuda "${emulated_filter}-*Threads*:*PlanTakes*")

@@ -103,7 +103,8 @@ class Ops {
 
   // Causal softmax attention, FlashAttention-2 (Dao 2023, algorithm 1): tiled, no [T, T] matrix.
   //   q [tokens_q, num_heads * head_dim], k, v [tokens_k, num_kv_heads * head_dim], all f32 or,
-  //   with operands of bf16 and where has_bf16_attention(), all bf16
+  //   with operands of bf16 and where has_bf16_attention(), all bf16; rows of k and v beyond the
+  //   last sequence are not read
   //   out like q; lse f32 [num_heads, tokens_q], the log-sum-exp of each row of scores
   virtual void attention_forward(const AttentionShape& shape, const Tensor& q, const Tensor& k,
                                  const Tensor& v, const Tensor& out, const Tensor& lse,

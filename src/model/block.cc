@@ -29,6 +29,16 @@ void swiglu_backward(Ops& ops, const Tensor& gate, const Tensor& up, const Tenso
   });
 }
 
+void put_into_cache(Ops& ops, const Tensor& k, const Tensor& v, const Tensor& positions,
+                    const Tensor& keys, const Tensor& values) {
+  with_activation(k.dtype(), [&]<class Activation>(Activation) {
+    ops.launch(CacheKeysAndValues<Activation>{k.data<Activation>(), v.data<Activation>(),
+                                              positions.data<int32_t>(), keys.data<Activation>(),
+                                              values.data<Activation>(), k.cols()},
+               k.rows());
+  });
+}
+
 }  // namespace
 
 ActivationTypes ActivationTypes::of(const Arithmetic& arithmetic, const Ops& ops) {
@@ -165,13 +175,11 @@ void Block::attend(Context& context, const Batch& batch, const Tensor& x,
     context.ops.attention_forward(shape(batch.cu_seqlens, batch.cu_seqlens), q, k, saved.v,
                                   saved.attention, saved.lse, context.scratch);
   } else {
-    const int64_t end = cache->length + tokens;
-    const Tensor keys = cache->keys[index_in_stage_].view().rows(0, end);
-    const Tensor values = cache->values[index_in_stage_].view().rows(0, end);
-    context.ops.copy(keys.rows(cache->length, end), k);
-    context.ops.copy(values.rows(cache->length, end), saved.v);
-    context.ops.attention_forward(shape(cache->cu_seqlens_q.view(), cache->cu_seqlens_k.view()), q,
-                                  keys, values, saved.attention, saved.lse, context.scratch);
+    const Tensor keys = cache->keys[index_in_stage_].view();
+    const Tensor values = cache->values[index_in_stage_].view();
+    put_into_cache(context.ops, k, saved.v, batch.positions, keys, values);
+    context.ops.attention_forward(shape(batch.cu_seqlens, cache->cu_seqlens_k.view()), q, keys,
+                                  values, saved.attention, saved.lse, context.scratch);
   }
   context.ops.copy(saved.residual_mid, x);
   LinearInput attention(saved.attention);

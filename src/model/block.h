@@ -41,11 +41,12 @@ struct BlockActivations {
                                int64_t tokens, Arena& arena);
 };
 
-// Keys and values of the tokens so far of one sequence, for generation.
+// Keys and values of the tokens so far of one sequence, for generation. What a block does with them
+// depends on nothing but what is on the device, so that the work of a token can be repeated.
 struct KvCache {
-  std::vector<OwnedTensor> keys, values;   // per block [capacity, kv_heads * head_dim]
-  OwnedTensor cu_seqlens_q, cu_seqlens_k;  // i32 [2]
-  int64_t length = 0;                      // tokens held
+  std::vector<OwnedTensor> keys, values;  // per block [capacity, kv_heads * head_dim]
+  OwnedTensor cu_seqlens_k;               // i32 [2], with the tokens of the batch
+  int64_t length = 0;                     // tokens held
 };
 
 // The layers of a block; their parameters belong to the stage.
@@ -67,8 +68,8 @@ class Block {
   bool learns() const;
 
   // out = block(x), both f32 [tokens, hidden]; fills `saved`. With a cache, the batch is one
-  // sequence that follows the tokens in the cache; its keys and values are added there, but
-  // cache->length is left for the caller to advance.
+  // sequence that follows the tokens in the cache, where its positions begin; its keys and values
+  // are added there. The length and cu_seqlens_k are the caller's to set.
   void forward(Context& context, const Batch& batch, const Tensor& x, const BlockActivations& saved,
                const Tensor& out, KvCache* cache) const;
   // Fills `saved` again from x, with the same bits.

@@ -331,7 +331,6 @@ KvCache Stage::make_cache(Memory& memory, int64_t capacity) const {
     cache.values.emplace_back(memory, Purpose::kv_cache, types_.attention,
                               std::initializer_list<int64_t>{capacity, kv});
   }
-  cache.cu_seqlens_q = OwnedTensor(memory, Purpose::kv_cache, DType::i32, {2});
   cache.cu_seqlens_k = OwnedTensor(memory, Purpose::kv_cache, DType::i32, {2});
   return cache;
 }

@@ -21,6 +21,9 @@ namespace jackscrew {
 
 namespace {
 
+// The work that is repeated, told apart by the first number of its key.
+constexpr int64_t kMicroBatch = 0, kUpdate = 1, kToken = 2;
+
 Tensor view_of(std::vector<int32_t>& values) {
   return {values.data(), DType::i32, {static_cast<int64_t>(values.size())}};
 }
@@ -310,6 +313,7 @@ void Session::restored() {
   Context run = context(false);
   scratch_.reset();
   stage_->restored(run);
+  ++graph_epoch_;
 }
 
 bool Session::begin_step(Context& run, int64_t step) {
@@ -360,8 +364,8 @@ void Session::accumulate_whole(const StepBatch& batch) {
       stage_->backward(run, on_device, d, stash);
     };
     // The key has everything that determines what is issued and where its tensors lie.
-    ops_->repeat({graph_epoch_, on_device.tokens(), on_device.sequences(), on_device.targets.size(),
-                  run.is_last_micro_batch ? 1 : 0},
+    ops_->repeat({kMicroBatch, graph_epoch_, on_device.tokens(), on_device.sequences(),
+                  on_device.targets.size(), run.is_last_micro_batch ? 1 : 0},
                  work);
     before.tokens += micro_batch.tokens();
     before.targets += micro_batch.target_count;
@@ -377,7 +381,7 @@ void Session::apply(const WeightDecay& weight_decay) {
       norm_->compute(run);
       stage_->apply(run, weight_decay);
     };
-    ops_->repeat({graph_epoch_, std::bit_cast<int64_t>(weight_decay.matrices),
+    ops_->repeat({kUpdate, graph_epoch_, std::bit_cast<int64_t>(weight_decay.matrices),
                   std::bit_cast<int64_t>(weight_decay.vectors)},
                  work);
   } else {
@@ -440,6 +444,9 @@ Tensor Session::logits(std::span<const int32_t> ids, int64_t rows, bool use_cach
   if (before == 0) batch.ids.assign(static_cast<size_t>(virtual_tokens()), 0);
   batch.ids.insert(batch.ids.end(), ids.begin(), ids.end());
   const int64_t tokens = batch.tokens();
+  if (use_cache && before + tokens > use_.kv_tokens) {
+    fail(ErrorKind::generic, "{} tokens in a cache for {}", before + tokens, use_.kv_tokens);
+  }
   for (int64_t t = 0; t < tokens; ++t) batch.positions.push_back(narrow<int32_t>(before + t));
   batch.cu_seqlens = {0, narrow<int32_t>(tokens)};
   scratch_.reset();
@@ -448,13 +455,20 @@ Tensor Session::logits(std::span<const int32_t> ids, int64_t rows, bool use_cach
   flight.batch = flight.flight.upload(*ops_, batch, 0, 0);
   if (use_cache) {
     std::vector<int32_t> keys = {0, narrow<int32_t>(before + tokens)};
-    ops_->copy(cache_.cu_seqlens_q.view(), view_of(batch.cu_seqlens));
     ops_->copy(cache_.cu_seqlens_k.view(), view_of(keys));
   }
-  const Tensor hidden = pass_through(run, flight, use_cache ? &cache_ : nullptr);
-  if (use_cache) cache_.length += tokens;
   const Tensor out = logits_.view().rows(0, rows);
-  if (use_.place.is_last()) stage_->logits(run, hidden.rows(tokens - rows, tokens), out);
+  const auto work = [&] {
+    const Tensor hidden = pass_through(run, flight, use_cache ? &cache_ : nullptr);
+    if (use_.place.is_last()) stage_->logits(run, hidden.rows(tokens - rows, tokens), out);
+  };
+  if (use_cache && tokens == 1 && use_.place.is_whole()) {
+    // What differs from the token before has just been copied to the device.
+    ops_->repeat({kToken, graph_epoch_, rows}, work);
+  } else {
+    work();
+  }
+  if (use_cache) cache_.length += tokens;
   peers_->return_to_first(*ops_, out, staged_logits_.view());
   check_maps();
   return out;

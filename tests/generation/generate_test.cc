@@ -72,6 +72,23 @@ INSTANTIATE_TEST_SUITE_P(Models, CacheTest,
                                            "mistral", "qwen2_yarn", "qwen3"),
                          [](const auto& test) { return std::string(test.param); });
 
+// A prompt that is read in pieces needs the most scratch memory at its end, where all keys before
+// it are attended to.
+TEST(Generation, PiecesOfALongPromptTakeWhatWasPlanned) {
+  const ModelFiles files = open_model(golden_path("gqa_tied").string());
+  const Recipe recipe = make_recipe({"method=full", "threads=1"});
+  const SessionUse use{
+      .training = false, .tokens = 16, .max_positions = 512, .kv_tokens = 512, .logits_rows = 1};
+  const SessionPlan plan = Session::rehearse(recipe, files, use);
+  Session session(recipe, files, use, plan);
+  std::vector<int32_t> prompt;
+  for (int32_t i = 0; i < 510; ++i) prompt.push_back(i * 7 % 50);
+  const GenerationOptions options{
+      .sampling = {}, .max_new_tokens = 2, .end_tokens = {}, .vocab_size = 1 << 20};
+  EXPECT_EQ(generate(session, prompt, options, [](int32_t) {}).ids.size(), 2u);
+  EXPECT_EQ(session.memory().ledger().peak, plan.ledger.peak);
+}
+
 TEST(Adapter, SettingsThatContradictItAreRefused) {
   const std::string adapter = "adapter=" + golden_path("lora").string();
   const auto with = [&](const std::vector<std::string>& more) {

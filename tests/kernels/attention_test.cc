@@ -295,6 +295,37 @@ TEST(Attention, TensorsOfBf16GiveTheBitsOfTheSameInF32) {
   }
 }
 
+// A cache is given whole, with whatever lies where no token is yet.
+TEST(Attention, KeysAfterTheLastSequenceAreNotRead) {
+  constexpr int64_t kUnused = 200;
+  const auto ops = make_test_ops();
+  const AttentionCase cases[] = {{{1}, {1}, 2, 1, 64},          {{1}, {130}, 4, 2, 64},
+                                 {{1}, {300}, 6, 2, 80, 3, 33}, {{1}, {70}, 3, 1, 52},
+                                 {{20}, {257}, 3, 3, 52},       {{65}, {65}, 4, 1, 128, 0, 9}};
+  for (const AttentionCase& test : cases) {
+    for (const DType operands : {DType::f32, DType::bf16}) {
+      AttentionRun run(test);
+      run.operands = operands;
+      run.forward(*ops, run.arena);
+      AttentionRun whole(test);
+      whole.operands = operands;
+      const int64_t width = test.kv_heads * test.head_dim;
+      const auto widened = [&](const Strided<float>& rows) {
+        std::vector<float> values = rows.values();
+        values.resize(values.size() + at(kUnused * width), std::nanf(""));
+        Strided<float> out(run.model.tokens_k() + kUnused, width, 0);
+        out.set(values);
+        return out;
+      };
+      whole.k = widened(run.k);
+      whole.v = widened(run.v);
+      whole.forward(*ops, whole.arena);
+      EXPECT_EQ(whole.out.values(), run.out.values()) << test.describe();
+      EXPECT_EQ(whole.lse.values(), run.lse.values()) << test.describe();
+    }
+  }
+}
+
 TEST(Attention, RefusesTensorsOfAnotherType) {
   const auto ops = make_test_ops();
   AttentionRun f32(training_case({5}, 1, 1, 20));

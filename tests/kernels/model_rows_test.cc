@@ -369,6 +369,43 @@ TEST(Rows, GatherScatterAndScatterAdd) {
   }
 }
 
+// Keys and values go where the positions say, and nothing else of the cache changes.
+template <class T>
+void expect_cached(int64_t width) {
+  constexpr int64_t kCapacity = 9;
+  const std::vector<int32_t> positions = {6, 3, 4};
+  const auto tokens = static_cast<int64_t>(positions.size());
+  Strided<T> k = Strided<T>::random(tokens, width, 0, 1);
+  Strided<T> v = Strided<T>::random(tokens, width, 0, 2);
+  Strided<T> keys = Strided<T>::random(kCapacity, width, 0, 3);
+  Strided<T> values = Strided<T>::random(kCapacity, width, 0, 4);
+  const auto expected = [&](const Strided<T>& cache, const Strided<T>& added) {
+    std::vector<float> out = cache.values();
+    for (size_t row = 0; row < positions.size(); ++row) {
+      for (size_t i = 0; i < at(width); ++i) {
+        out[at(positions[row]) * at(width) + i] = added.values()[row * at(width) + i];
+      }
+    }
+    return out;
+  };
+  const std::vector<float> want_keys = expected(keys, k);
+  const std::vector<float> want_values = expected(values, v);
+  const auto ops = make_test_ops();
+  ops->launch(CacheKeysAndValues<T>{k.view().template data<T>(), v.view().template data<T>(),
+                                    positions.data(), keys.view().template data<T>(),
+                                    values.view().template data<T>(), width},
+              tokens);
+  EXPECT_EQ(keys.values(), want_keys) << width;
+  EXPECT_EQ(values.values(), want_values) << width;
+}
+
+TEST(Rows, KeysAndValuesOfNewTokensAreCached) {
+  for (const int64_t width : {1, 13, 64, 1032}) {
+    expect_cached<float>(width);
+    expect_cached<bf16>(width);
+  }
+}
+
 // Adding scattered gradients is the transpose of gathering.
 TEST(Rows, ScatterAddIsTheGradientOfGather) {
   const auto ops = make_test_ops();

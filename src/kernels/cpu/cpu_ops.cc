@@ -53,6 +53,8 @@ class CpuOps : public Ops {
     const AttentionScratch buffers = attention_forward_scratch(shape, k.rows(), threads(), scratch);
     CpuAttention args;
     set_attention(args, shape, q, k, v, out, lse);
+    // Those that there are, of a cache with room for more.
+    args.tokens_k = std::min<int64_t>(args.tokens_k, args.cu_seqlens_k[shape.sequences]);
     // Packing keys for a single query, which has others in a cache, would take longer than
     // multiplying by them.
     if (args.tokens_q == 1 && args.tokens_k > 1 && shape.sequences == 1 &&

@@ -321,6 +321,32 @@ using SwigluBackwardBf16 = SwigluBackward<bf16>;
 JACKSCREW_ROW_KERNEL(SwigluBackwardF32)
 JACKSCREW_ROW_KERNEL(SwigluBackwardBf16)
 
+// Puts the keys and values of new tokens into a cache, each in the row that its position names.
+template <class Activation>
+struct CacheKeysAndValues {
+  const Activation* k;       // [tokens, width]
+  const Activation* v;       // [tokens, width]
+  const int32_t* positions;  // [tokens]
+  Activation* keys;          // [capacity, width]
+  Activation* values;        // [capacity, width]
+  int64_t width;
+  template <class Team>
+  JACKSCREW_ROW void operator()(const Team& team, int64_t token) const {
+    const int64_t at = positions[token] * width;
+    team.elementwise(
+        width,
+        [](float key, float value, float& to_key, float& to_value) {
+          to_key = key;
+          to_value = value;
+        },
+        reads(k + token * width), reads(v + token * width), writes(keys + at), writes(values + at));
+  }
+};
+using CacheKeysAndValuesF32 = CacheKeysAndValues<float>;
+using CacheKeysAndValuesBf16 = CacheKeysAndValues<bf16>;
+JACKSCREW_ROW_KERNEL(CacheKeysAndValuesF32)
+JACKSCREW_ROW_KERNEL(CacheKeysAndValuesBf16)
+
 // to[row] = from[indices[row]].
 struct GatherRows {
   const float* from;       // [?, width]

@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/adjacent.cuh"
 #include "kernels/cuda/attention_bf16.h"
+#include "kernels/cuda/attention_single.h"
 #include "kernels/cuda/attention_tiles.cuh"
 #include "kernels/row_math.h"
 
@@ -345,6 +346,7 @@ int64_t attention_shared_bytes(int64_t head_dim, bool bf16_operands) {
 template <class Element>
 int attention_forward(const Attention<Element>& args, void* stream) {
   if (args.tokens_q == 0) return cudaSuccess;
+  if (args.tokens_q == 1 && args.sequences == 1) return attention_forward_single(args, stream);
   if constexpr (std::is_same_v<Element, float>) {
     if (!args.bf16_operands) return forward_f32(args, static_cast<cudaStream_t>(stream));
   }

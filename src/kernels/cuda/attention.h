@@ -1,5 +1,6 @@
 // Attention on GPUs: FlashAttention-2 (Dao 2023), in f32 (attention.cu) or on tensor cores
-// (attention_bf16.cu), as AttentionArguments::bf16_operands says.
+// (attention_bf16.cu), as AttentionArguments::bf16_operands says; of a single query by a kernel of
+// its own (attention_single.cu).
 #pragma once
 
 #include <cstdint>

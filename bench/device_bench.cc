@@ -231,14 +231,20 @@ class DeviceBench {
     const OwnedTensor v = take(DType::u8, tokens_, 4096);
     const OwnedTensor m_absmax = take(DType::f32, 1, blocks);
     const OwnedTensor v_absmax = take(DType::f32, 1, blocks);
-    row_kernel(
-        "Adamw8bitUpdate", 20, count,
-        Adamw8bitUpdate{signed_dynamic_map(), unsigned_dynamic_map(),
-                        static_cast<const StepScalars*>(scalars.view().raw()), factors,
-                        p.view().data<float>(), g.view().data<float>(), m.view().data<uint8_t>(),
-                        v.view().data<uint8_t>(), m_absmax.view().data<float>(),
-                        v_absmax.view().data<float>(), count, 0, rule},
-        Adamw8bitUpdate::rows(count));
+    const Adamw8bitUpdate update{signed_dynamic_map(),
+                                 unsigned_dynamic_map(),
+                                 static_cast<const StepScalars*>(scalars.view().raw()),
+                                 factors,
+                                 p.view().data<float>(),
+                                 g.view().data<float>(),
+                                 m.view().data<uint8_t>(),
+                                 v.view().data<uint8_t>(),
+                                 m_absmax.view().data<float>(),
+                                 v_absmax.view().data<float>(),
+                                 count,
+                                 0,
+                                 rule};
+    row_kernel("Adamw8bitUpdate", 20, count, update, update.rows());
   }
 
   // A weight of 14336 x 4096 brought into bf16: bytes of the storage and of the result.

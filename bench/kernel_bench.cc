@@ -188,7 +188,8 @@ void rows_benchmark(benchmark::State& state, const std::string& name) {
         RmsNormWeightGradientF32{x[0], rstd.data(), x[1], x[2], kTokens, kHidden, kTokenChunk},
         chunks * ceil_div(kHidden, kColumnBlock), 2 * hidden_bytes);
   } else if (name == "rotary") {
-    row_benchmark(state, RotaryEmbeddingF32{x[0], indices.data(), x[1], x[2], 9, 64, kHidden, 1.0f},
+    row_benchmark(state,
+                  RotaryEmbeddingF32{x[0], x[0], indices.data(), x[1], x[2], 9, 64, kHidden, 1.0f},
                   kTokens, 2 * hidden_bytes);
   } else if (name == "swiglu") {
     row_benchmark(state, SwigluForwardF32{x[0], x[1], x[2], kWidth}, kTokens, 3 * width_bytes);

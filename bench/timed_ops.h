@@ -95,6 +95,7 @@ class TimedOps : public Ops {
   bool plans_only() const override { return inner_->plans_only(); }
   bool has_bf16() const override { return inner_->has_bf16(); }
   int64_t product_rows() const override { return inner_->product_rows(); }
+  int64_t gradient_rows() const override { return inner_->gradient_rows(); }
   int64_t panel_bytes() const override { return inner_->panel_bytes(); }
   bool has_bf16_attention() const override { return inner_->has_bf16_attention(); }
   bool has_async_copy() const override { return inner_->has_async_copy(); }
@@ -103,19 +104,32 @@ class TimedOps : public Ops {
     is_on_ ? body() : inner_->repeat(key, body);
   }
   RepeatCounts repeat_counts() const override { return inner_->repeat_counts(); }
+  // The update's, measured as a whole.
+  void in_batches(const std::function<void()>& body) override {
+    const bool was_on = is_on_;
+    time({Part::optimizer, 0.0}, [&] {
+      is_on_ = false;
+      inner_->in_batches(body);
+      is_on_ = was_on;
+    });
+  }
+  void begin_part() override { inner_->begin_part(); }
 
   // Forward multiplies by a transposed weight, dx by a weight, dW by a transposed gradient.
   void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
             const Tensor& c, Accumulate accumulate) override {
-    const int64_t depth = transpose_a == Transpose::yes ? a.rows() : a.cols();
-    const bool head =
-        c.rows() == vocab_size_ || c.row_stride() == vocab_size_ || a.row_stride() == vocab_size_;
-    const Part part =
-        transpose_a == Transpose::yes ? (head ? Part::head_weight_gradient : Part::weight_gradient)
-        : transpose_b == Transpose::yes ? (head ? Part::head_forward : Part::forward)
-                                        : (head ? Part::head_input_gradient : Part::input_gradient);
-    time({part, 2.0 * static_cast<double>(c.size()) * static_cast<double>(depth)},
+    time(product(a, transpose_a, transpose_b, c),
          [&] { inner_->gemm(a, transpose_a, b, transpose_b, c, accumulate); });
+  }
+  void gemm_onto(const Tensor& addend, const Tensor& a, Transpose transpose_a, const Tensor& b,
+                 Transpose transpose_b, const Tensor& c) override {
+    time(product(a, transpose_a, transpose_b, c),
+         [&] { inner_->gemm_onto(addend, a, transpose_a, b, transpose_b, c); });
+  }
+  void gemm_scaled(float scale, const Tensor& a, Transpose transpose_a, const Tensor& b,
+                   Transpose transpose_b, const Tensor& c, Arena& scratch) override {
+    time(product(a, transpose_a, transpose_b, c),
+         [&] { inner_->gemm_scaled(scale, a, transpose_a, b, transpose_b, c, scratch); });
   }
   // The head's dx counts as a linear's where the head comes in panels.
   void gemm_int8(const Int8Rows& a, const Int8Rows& b, Transpose transpose_b, const Tensor& c,
@@ -181,6 +195,18 @@ class TimedOps : public Ops {
     double operations;
     std::string_view kernel = {};  // of rows
   };
+
+  Work product(const Tensor& a, Transpose transpose_a, Transpose transpose_b,
+               const Tensor& c) const {
+    const int64_t depth = transpose_a == Transpose::yes ? a.rows() : a.cols();
+    const bool head =
+        c.rows() == vocab_size_ || c.row_stride() == vocab_size_ || a.row_stride() == vocab_size_;
+    const Part part =
+        transpose_a == Transpose::yes ? (head ? Part::head_weight_gradient : Part::weight_gradient)
+        : transpose_b == Transpose::yes ? (head ? Part::head_forward : Part::forward)
+                                        : (head ? Part::head_input_gradient : Part::input_gradient);
+    return {part, 2.0 * static_cast<double>(c.size()) * static_cast<double>(depth)};
+  }
 
   template <class Body>
   void time(const Work& work, const Body& body) {

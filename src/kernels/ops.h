@@ -79,11 +79,22 @@ class Ops {
   // row strides. The bits of c do not depend on the number of threads.
   virtual void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
                     const Tensor& c, Accumulate accumulate) = 0;
+  // c = addend + op(a) · op(b), for an f32 c and an addend like it that shares no memory with it.
+  virtual void gemm_onto(const Tensor& addend, const Tensor& a, Transpose transpose_a,
+                         const Tensor& b, Transpose transpose_b, const Tensor& c) {
+    copy(c, addend);
+    gemm(a, transpose_a, b, transpose_b, c, Accumulate::yes);
+  }
+  // c = scale · op(a) · op(b) for a contiguous c, rounded once where that is bf16.
+  virtual void gemm_scaled(float scale, const Tensor& a, Transpose transpose_a, const Tensor& b,
+                           Transpose transpose_b, const Tensor& c, Arena& scratch);
   // Whether the hardware multiplies bf16, so that gemm() need not emulate it.
   virtual bool has_bf16() const = 0;
   // The number of rows from which a product with a large weight, forward and backward, is bound by
   // arithmetic rather than by reading the weight.
   virtual int64_t product_rows() const { return 64; }
+  // The same where the f32 gradient of the weight is read and written as well.
+  virtual int64_t gradient_rows() const { return product_rows(); }
   // About how many bytes of a weight a product should decode at a time. On CPUs 16 MiB: at the
   // shapes of a 7B model a bf16 product over a bf16 weight reaches 80 % of its speed with panels of
   // 4 MiB, 88 % with 16 and 91 % with 32, and a panel is memory of the run.
@@ -141,6 +152,12 @@ class Ops {
     body();
   }
   virtual RepeatCounts repeat_counts() const { return {}; }
+
+  // Issues the work of body(), of which each part that follows a begin_part() has nothing to do
+  // with the other parts: the updates of a model's tensors. Where that pays, launches of one kernel
+  // (row_kernel.h, BatchedKernel) by several parts become one.
+  virtual void in_batches(const std::function<void()>& body) { body(); }
+  virtual void begin_part() {}
 
   // For measurements where work goes on after the call that issued it. mark() marks the moment at
   // which all that was issued so far is done; not within repeat(). seconds_between_marks() waits

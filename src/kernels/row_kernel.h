@@ -22,7 +22,9 @@
 //     warp per row, if the struct has `static constexpr bool kShortLoops = true`, for loops over
 //     groups of a hundred elements or so, in which most of a block would only wait;
 //     Memory that the loops of a row share is Team::Shared<kSharedFloats>, on a GPU the block's
-//     shared memory, on a CPU the stack;
+//     shared memory, on a CPU the stack. With `static constexpr int kBlocks` the compiler saves
+//     registers, so that a multiprocessor runs as many blocks at a time;
+//     A struct with `static constexpr bool kBatched = true` can have several launches in one;
 //   * row_table.h joins the compiled versions into the RowKernel table.
 //
 // A loop in which element i of some rows depends on elements i of others is better written as
@@ -51,12 +53,28 @@ using CpuRowFunction = void (*)(const void* args, int64_t begin, int64_t end);
 // Returns a cudaError_t.
 using CudaRowFunction = int (*)(const void* args, int64_t rows, void* stream);
 
+// The same for several launches at once: args[i] with rows[i] rows, for i in [0, launches). The
+// launches run in no order.
+using CudaBatchFunction = int (*)(const void* args, const int64_t* rows, int launches,
+                                  void* stream);
+// The most launches that one call takes: their arguments are a kernel's parameters, for which every
+// GPU has 4 KiB.
+inline constexpr int kMostLaunches = 32;
+
+// Kernels with `static constexpr bool kBatched = true`, for work on many small tensors, whose
+// launches would take a GPU longer than the work: see Ops::in_batches().
+template <class Args>
+concept BatchedKernel = requires {
+  requires Args::kBatched;
+};
+
 struct RowKernel {
   const char* name;
   size_t args_bytes;  // sizeof(Args)
   CpuRowFunction x86_64_v3;
   CpuRowFunction x86_64_v4;
-  CudaRowFunction cuda;  // null in a build without CUDA
+  CudaRowFunction cuda;          // null in a build without CUDA
+  CudaBatchFunction cuda_batch;  // null if it is not batched, too
 };
 
 // The compiled versions of a kernel; specialised by JACKSCREW_ROW_KERNEL.

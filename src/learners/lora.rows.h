@@ -9,25 +9,6 @@
 
 namespace jackscrew {
 
-// y = factor * x.
-template <class Activation>
-struct LoraScale {
-  const float* x;  // [rows, width]
-  Activation* y;   // [rows, width]; may be x
-  int64_t width;
-  float factor;
-  template <class Team>
-  JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
-    team.elementwise(
-        width, [&](float value, float& out) { out = value * factor; }, reads(x + row * width),
-        writes(y + row * width));
-  }
-};
-using LoraScaleF32 = LoraScale<float>;
-using LoraScaleBf16 = LoraScale<bf16>;
-JACKSCREW_ROW_KERNEL(LoraScaleF32)
-JACKSCREW_ROW_KERNEL(LoraScaleBf16)
-
 // y (+)= x / (1 - probability) where kept, 0 where dropped. Which elements are kept is a function
 // of seed, step, tensor and the global index of the element, so that recomputation drops the same.
 template <class Activation>

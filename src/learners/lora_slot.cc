@@ -88,16 +88,7 @@ Tensor LoraSlot::dropped(Context& context, const Tensor& x) const {
 Tensor LoraSlot::scaled_product(Context& context, const Tensor& x, const Tensor& factor,
                                 Transpose transpose) const {
   const Tensor out = context.scratch.tensor(x.dtype(), {x.rows(), rank()});
-  const Arena::Frame frame(context.scratch);
-  const Tensor sums =
-      x.dtype() == DType::f32 ? out : context.scratch.tensor(DType::f32, {x.rows(), rank()});
-  context.ops.gemm(x, Transpose::no, factor, transpose, sums, Accumulate::no);
-  const LongRows rows = long_rows(out.rows(), rank());
-  with_activation(out.dtype(), [&]<class Activation>(Activation) {
-    context.ops.launch(
-        LoraScale<Activation>{sums.data<float>(), out.data<Activation>(), rows.width, scale_},
-        rows.rows);
-  });
+  context.ops.gemm_scaled(scale_, x, Transpose::no, factor, transpose, out, context.scratch);
   return out;
 }
 

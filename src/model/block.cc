@@ -112,13 +112,14 @@ Tensor Block::take_linear(Context& context, int64_t tokens, int64_t width) const
   return context.scratch.tensor(types_.linear, {tokens, width});
 }
 
-void Block::rotate(Context& context, const Batch& batch, const Tensor& x, float direction) const {
-  with_activation(x.dtype(), [&]<class Activation>(Activation) {
+void Block::rotate(Context& context, const Batch& batch, const Tensor& x, const Tensor& y,
+                   float direction) const {
+  with_activations(x, y, [&]<class Input, class Activation>(Input, Activation) {
     context.ops.launch(
-        RotaryEmbedding<Activation>{x.data<Activation>(), batch.positions.data<int32_t>(),
-                                    rope_->cosine.view().data<float>(),
-                                    rope_->sine.view().data<float>(), x.cols() / config_->head_dim,
-                                    config_->head_dim, x.row_stride(), direction},
+        RotaryEmbedding<Input, Activation>{
+            x.data<Input>(), y.data<Activation>(), batch.positions.data<int32_t>(),
+            rope_->cosine.view().data<float>(), rope_->sine.view().data<float>(),
+            x.cols() / config_->head_dim, config_->head_dim, x.row_stride(), direction},
         x.rows());
   });
 }
@@ -132,14 +133,18 @@ Tensor Block::recompute_heads(Context& context, const Batch& batch, const std::o
   if (!norm) return kept;
   const Tensor heads = context.scratch.tensor(kept.dtype(), {kept.rows(), kept.cols()});
   norm->recompute(context, by_head(kept), rstd, by_head(heads));
-  rotate(context, batch, heads, 1.0f);
+  rotate(context, batch, heads, heads, 1.0f);
   return heads;
 }
 
 Tensor Block::backward_heads(Context& context, const Batch& batch, const std::optional<Norm>& norm,
                              const Tensor& kept, const Tensor& rstd, const Tensor& d) const {
-  rotate(context, batch, d, -1.0f);
-  if (!norm) return d;
+  if (!norm) {
+    const Tensor out = types_.linear == d.dtype() ? d : take_linear(context, d.rows(), d.cols());
+    rotate(context, batch, d, out, -1.0f);
+    return out;
+  }
+  rotate(context, batch, d, d, -1.0f);
   const Tensor projected = context.scratch.tensor(DType::f32, {d.rows(), d.cols()});
   const Tensor rows = by_head(projected);
   context.ops.zero(rows);
@@ -169,8 +174,8 @@ void Block::attend(Context& context, const Batch& batch, const Tensor& x,
     q_norm_->forward(context, by_head(saved.q), by_head(q), saved.q_rstd);
     k_norm_->forward(context, by_head(saved.k), by_head(k), saved.k_rstd);
   }
-  rotate(context, batch, q, 1.0f);
-  rotate(context, batch, k, 1.0f);
+  rotate(context, batch, q, q, 1.0f);
+  rotate(context, batch, k, k, 1.0f);
   if (cache == nullptr) {
     context.ops.attention_forward(shape(batch.cu_seqlens, batch.cu_seqlens), q, k, saved.v,
                                   saved.attention, saved.lse, context.scratch);
@@ -181,9 +186,8 @@ void Block::attend(Context& context, const Batch& batch, const Tensor& x,
     context.ops.attention_forward(shape(batch.cu_seqlens, cache->cu_seqlens_k.view()), q, keys,
                                   values, saved.attention, saved.lse, context.scratch);
   }
-  context.ops.copy(saved.residual_mid, x);
   LinearInput attention(saved.attention);
-  o_.forward(context, attention, saved.residual_mid, Accumulate::yes);
+  o_.forward_onto(context, attention, x, saved.residual_mid);
   const Tensor normed = take_linear(context, tokens, config_->hidden_size);
   norm2_.forward(context, saved.residual_mid, normed, saved.norm2_rstd);
   LinearInput input(normed);
@@ -197,9 +201,8 @@ void Block::forward(Context& context, const Batch& batch, const Tensor& x,
   const Arena::Frame frame(context.scratch);
   const Tensor h = take_linear(context, x.rows(), config_->intermediate_size);
   swiglu_forward(context.ops, saved.gate, saved.up, h);
-  context.ops.copy(out, saved.residual_mid);
   LinearInput input(h);
-  down_.forward(context, input, out, Accumulate::yes);
+  down_.forward_onto(context, input, saved.residual_mid, out);
 }
 
 void Block::recompute(Context& context, const Batch& batch, const Tensor& x,

@@ -89,7 +89,8 @@ class Block {
   AttentionShape shape(const Tensor& cu_seqlens_q, const Tensor& cu_seqlens_k) const;
   // A tensor [tokens, width] of type ActivationTypes::linear, in context.scratch.
   Tensor take_linear(Context& context, int64_t tokens, int64_t width) const;
-  void rotate(Context& context, const Batch& batch, const Tensor& x, float direction) const;
+  void rotate(Context& context, const Batch& batch, const Tensor& x, const Tensor& y,
+              float direction) const;
   // x [tokens, heads * head_dim] as [tokens * heads, head_dim].
   Tensor by_head(const Tensor& x) const;
   // Recomputes queries or keys as attention reads them, from what was kept.

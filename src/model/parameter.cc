@@ -28,8 +28,12 @@ const NormContributor kNormContributor;
 class BiasContributor : public Contributor {
  public:
   void add_dw(const Gradient& g, const Tensor& d) const override {
-    add_over_tokens(g.context(),
-                    BiasGradient{g.dy.data<float>(), nullptr, g.dy.rows(), g.dy.cols(), 0}, d);
+    with_activation(g.dy.dtype(), [&]<class Activation>(Activation) {
+      add_over_tokens(
+          g.context(),
+          BiasGradient<Activation>{g.dy.data<Activation>(), nullptr, g.dy.rows(), g.dy.cols(), 0},
+          d);
+    });
   }
 };
 
@@ -53,14 +57,6 @@ class ProductParameterContributor : public Contributor {
   const Gradient& of_weight_;
   size_t place_;
 };
-
-// Calls body with an element of the type of a norm's input and one of its output. A bf16 input has
-// a bf16 output.
-template <class Body>
-void with_types(const Tensor& x, const Tensor& y, const Body& body) {
-  if (x.dtype() == DType::bf16) return body(bf16{}, bf16{});
-  with_activation(y.dtype(), [&]<class Activation>(Activation to) { body(0.0f, to); });
-}
 
 }  // namespace
 
@@ -89,6 +85,18 @@ bool Linear::product_parameters_learn() const {
 void Linear::forward(Context& context, LinearInput& x, const Tensor& y, Accumulate accumulate,
                      const Tensor& ready) const {
   forward(context, x.operand(context, *product_), use(ready), y, accumulate);
+}
+
+void Linear::forward_onto(Context& context, LinearInput& x, const Tensor& addend,
+                          const Tensor& y) const {
+  if (parameter_->slot->transforms_output()) {
+    context.ops.copy(y, addend);
+    return forward(context, x, y, Accumulate::yes);
+  }
+  const Operand operand = x.operand(context, *product_);
+  product_->forward_onto(context, operand, use({}), addend, y);
+  parameter_->slot->forward(context, operand, y, Accumulate::yes);
+  if (bias_ != nullptr) add_bias(context, y, y);
 }
 
 void Linear::forward(Context& context, const Operand& x, const LinearUse& use, const Tensor& y,
@@ -175,7 +183,7 @@ void Linear::form_gradients(Context& context, LinearInput& x, const LinearUse& u
 }
 
 void Norm::forward(Context& context, const Tensor& x, const Tensor& y, const Tensor& rstd) const {
-  with_types(x, y, [&]<class Input, class Activation>(Input, Activation) {
+  with_activations(x, y, [&]<class Input, class Activation>(Input, Activation) {
     context.ops.launch(RmsNormForward<Input, Activation>{x.data<Input>(),
                                                          parameter_->weight->as_f32().data<float>(),
                                                          y.data<Activation>(), rstd.data<float>(),
@@ -185,7 +193,7 @@ void Norm::forward(Context& context, const Tensor& x, const Tensor& y, const Ten
 }
 
 void Norm::recompute(Context& context, const Tensor& x, const Tensor& rstd, const Tensor& y) const {
-  with_types(x, y, [&]<class Input, class Activation>(Input, Activation) {
+  with_activations(x, y, [&]<class Input, class Activation>(Input, Activation) {
     context.ops.launch(
         RmsNormApply<Input, Activation>{x.data<Input>(), parameter_->weight->as_f32().data<float>(),
                                         rstd.data<float>(), y.data<Activation>(), x.cols()},

@@ -50,6 +50,8 @@ class Linear {
   }
   void forward(Context& context, LinearInput& x, const Tensor& y, Accumulate accumulate,
                const Tensor& ready = {}) const;
+  // y = addend + x Wᵀ and the rest of forward(); y and addend are f32 and share no memory.
+  void forward_onto(Context& context, LinearInput& x, const Tensor& addend, const Tensor& y) const;
   // Gives the learner its gradients and, unless dx is null, writes or adds the input's gradient.
   void backward(Context& context, LinearInput& x, const Tensor& dy, const Tensor* dx,
                 Accumulate accumulate, const Tensor& ready = {}) const;

@@ -111,7 +111,8 @@ class Stage {
 std::vector<WeightSpec> learnable_of(const ModelConfig& config, const StageSpec& stage,
                                      const Arithmetic& arithmetic);
 
-// Rows of logits that exist at once: as many as fill 48 MiB, but at least Ops::product_rows().
-int64_t loss_chunk_rows(const Ops& ops, int64_t vocab_size);
+// Rows of logits that exist at once: as many as fill 48 MiB, but at least Ops::product_rows(),
+// or gradient_rows() where the head learns.
+int64_t loss_chunk_rows(const Ops& ops, int64_t vocab_size, bool head_learns);
 
 }  // namespace jackscrew

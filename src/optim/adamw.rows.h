@@ -10,6 +10,7 @@ namespace jackscrew {
 
 // Counts the step of one tensor and forms its factors in double, as Python does. One row.
 struct AdamwPrepare {
+  static constexpr bool kBatched = true;
   const StepScalars* scalars;
   AdamwFactors* factors;
   float learning_rate_scale, weight_decay;
@@ -45,6 +46,7 @@ JACKSCREW_ROW_KERNEL(AdamwPrepare)
 
 // One chunk of one tensor; also zeroes the gradient for the next step.
 struct AdamwUpdate {
+  static constexpr bool kBatched = true;
   // Small adapters, too, have chunks for many of a GPU's blocks.
   static constexpr int64_t kChunk = 2048;
   const AdamwFactors* factors;

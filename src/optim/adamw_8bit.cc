@@ -39,12 +39,20 @@ class Adamw8bitState : public OptimizerState {
     const auto scales = [&](const OwnedTensor& absmax) {
       return absmax.view().columns(first_block, first_block + blocks).data<float>();
     };
-    context.ops.launch(
-        Adamw8bitUpdate{signed_dynamic_map(), unsigned_dynamic_map(), context.scalars,
-                        static_cast<AdamwFactors*>(factors_.view().raw()), parameter.data<float>(),
-                        gradient.data<float>(), codes(m_), codes(v_), scales(m_absmax_),
-                        scales(v_absmax_), count, first_block, adamw_rule(options_)},
-        Adamw8bitUpdate::rows(count));
+    const Adamw8bitUpdate update{signed_dynamic_map(),
+                                 unsigned_dynamic_map(),
+                                 context.scalars,
+                                 static_cast<AdamwFactors*>(factors_.view().raw()),
+                                 parameter.data<float>(),
+                                 gradient.data<float>(),
+                                 codes(m_),
+                                 codes(v_),
+                                 scales(m_absmax_),
+                                 scales(v_absmax_),
+                                 count,
+                                 first_block,
+                                 adamw_rule(options_)};
+    context.ops.launch(update, update.rows());
   }
 
   void rotate(Context& context, const Tensor& basis_change) override {

@@ -35,14 +35,20 @@ using MomentCodes = typename Team::template RowRegisters<int32_t, kMomentBlock>;
 template <class Team>
 using MomentValues = typename Team::template RowRegisters<float, kMomentBlock>;
 
+// What the values of a block are multiplied by before they are encoded. One whose largest is
+// subnormal, which has no inverse in f32, gets the smallest codes: moments as small change nothing.
+JACKSCREW_ROW float moment_factor(float largest) {
+  return largest >= 1.17549435e-38f ? 1.0f / largest : 1.0f;
+}
+
 // Codes of the first `size` values of a block, rounded to nearest.
 template <class Team, class Map>
 JACKSCREW_ROW void encode_first_moments(const Team& team, const Map& map,
                                         MomentValues<Team>& values, float largest, int64_t size,
                                         MomentCodes<Team>& codes) {
-  const float divisor = largest > 0.0f ? largest : 1.0f;
+  const float factor = moment_factor(largest);
   team.each(size,
-            [&](int64_t i) { codes[i] = dynamic_code_keeping_sign(map, values[i] / divisor); });
+            [&](int64_t i) { codes[i] = dynamic_code_keeping_sign(map, values[i] * factor); });
 }
 
 // The same for second moments, rounded stochastically by the random numbers of the block.
@@ -51,11 +57,11 @@ JACKSCREW_ROW void encode_second_moments(const Team& team, const Map& map,
                                          MomentValues<Team>& values, float largest, int64_t size,
                                          const RandomStream& random, int64_t block,
                                          MomentCodes<Team>& codes) {
-  const float divisor = largest > 0.0f ? largest : 1.0f;
+  const float factor = moment_factor(largest);
   constexpr int64_t kRandomBlocks = kMomentBlock / 64;
   team.each_random(random, static_cast<uint64_t>(block * kRandomBlocks), size,
                    [&](int64_t i, uint32_t bits) {
-                     const float share = values[i] / divisor;
+                     const float share = values[i] * factor;
                      const float uniform = RandomStream::uniform_of(bits);
                      const int32_t code = dynamic_code(map, share, uniform);
                      const int32_t lowest = share > 0.0f ? 1 : 0;
@@ -65,10 +71,15 @@ JACKSCREW_ROW void encode_second_moments(const Team& team, const Map& map,
 
 // Some blocks of one tensor, or of a piece of it; also zeroes the gradient for the next step.
 struct Adamw8bitUpdate {
-  // Blocks of a row: as many as make the copies of the maps cheap. Every element looks up nine
-  // numbers; from a kernel's arguments a GPU reads those of a warp one after the other.
-  static constexpr int64_t kBlocks = 16;
+  // A row copies the maps, of which every element looks up several numbers, to where it reads them
+  // fast. So that this takes little of the time, rows are long; but there are kRows, to give all of
+  // a GPU work, before they become longer than kFewestBlocks.
+  static constexpr int64_t kFewestBlocks = 16, kMostBlocks = 64;
+  static constexpr int64_t kRows = 1024;
   static constexpr int64_t kSharedFloats = 512;
+  // With as many registers as the compiler likes there are two, which wait for memory most of the
+  // time: on an H100 an update takes twice as long.
+  static constexpr int kBlocks = 3;
   DynamicMap signed_map, unsigned_map;
   const StepScalars* scalars;
   const AdamwFactors* factors;
@@ -82,8 +93,15 @@ struct Adamw8bitUpdate {
   int64_t first_block;  // of the piece in the tensor
   AdamwRule rule;
 
-  JACKSCREW_INLINE static int64_t rows(int64_t count) {
-    return (count + kBlocks * kMomentBlock - 1) / (kBlocks * kMomentBlock);
+  JACKSCREW_INLINE int64_t blocks() const { return (count + kMomentBlock - 1) / kMomentBlock; }
+  // Of a row.
+  JACKSCREW_INLINE int64_t blocks_of_row() const {
+    const int64_t shared_out = blocks() / kRows;
+    if (shared_out < kFewestBlocks) return kFewestBlocks;
+    return shared_out < kMostBlocks ? shared_out : kMostBlocks;
+  }
+  JACKSCREW_INLINE int64_t rows() const {
+    return (blocks() + blocks_of_row() - 1) / blocks_of_row();
   }
 
   template <class Team>
@@ -92,24 +110,31 @@ struct Adamw8bitUpdate {
     typename Team::template Shared<kSharedFloats> memory;
     float* const of_signed = memory.data();  // [256]
     float* const of_unsigned = of_signed + 256;
-    team.each(256, [&](int64_t i) { of_signed[i] = signed_map.values[i]; });
-    team.each(256, [&](int64_t i) { of_unsigned[i] = unsigned_map.values[i]; });
+    team.copy_argument(signed_map.values, of_signed);
+    team.copy_argument(unsigned_map.values, of_unsigned);
     const NearDynamicMap first_map{of_signed, signed_map.decades, signed_map.zero};
     const NearDynamicMap second_map{of_unsigned, unsigned_map.decades, unsigned_map.zero};
-    const int64_t blocks = (count - 1) / kMomentBlock + 1;
-    const int64_t end = (row + 1) * kBlocks < blocks ? (row + 1) * kBlocks : blocks;
-    for (int64_t block = row * kBlocks; block < end; ++block) {
-      update(team, f, first_map, second_map, block);
-    }
+    const int64_t first = row * blocks_of_row();
+    const int64_t left = blocks() - first;
+    team.each_apart(left < blocks_of_row() ? left : blocks_of_row(),
+                    [&](const auto& part, int64_t i) {
+                      const int64_t block = first + i;
+                      const int64_t size = count - block * kMomentBlock;
+                      // A size that the compiler knows keeps all of a block in registers.
+                      if (size >= kMomentBlock) {
+                        update(part, f, first_map, second_map, block, kMomentBlock);
+                      } else {
+                        update(part, f, first_map, second_map, block, size);
+                      }
+                    });
   }
 
  private:
   template <class Team>
   JACKSCREW_ROW void update(const Team& team, const AdamwFactors& f,
                             const NearDynamicMap& first_map, const NearDynamicMap& second_map,
-                            int64_t block) const {
+                            int64_t block, int64_t size) const {
     const int64_t begin = block * kMomentBlock;
-    const int64_t size = count - begin < kMomentBlock ? count - begin : kMomentBlock;
     float* p = parameter + begin;
     float* g = gradient + begin;
     uint8_t* first = m + begin;
@@ -124,14 +149,18 @@ struct Adamw8bitUpdate {
     team.each(size, [&](int64_t i) { v_code[i] = second[i]; });
     const float m_scale = m_absmax[block];
     const float v_scale = v_absmax[block];
-    MomentValues<Team> new_m, new_v;
+    // All is loaded before anything is stored, so that a GPU waits for it once.
+    MomentValues<Team> value, grad, new_m, new_v;
+    team.each(size, [&](int64_t i) { value[i] = p[i]; });
+    team.each(size, [&](int64_t i) { grad[i] = g[i]; });
     team.each(size, [&](int64_t i) {
-      const float grad = g[i] * f.clip_scale;
-      new_m[i] = rule.first(first_map.values[m_code[i]] * m_scale, grad);
-      new_v[i] = rule.second(second_map.values[v_code[i]] * v_scale, grad);
-      p[i] = rule.step(p[i], new_m[i], new_v[i], f);
-      g[i] = 0.0f;
+      const float clipped = grad[i] * f.clip_scale;
+      new_m[i] = rule.first(first_map.values[m_code[i]] * m_scale, clipped);
+      new_v[i] = rule.second(second_map.values[v_code[i]] * v_scale, clipped);
+      value[i] = rule.step(value[i], new_m[i], new_v[i], f);
     });
+    team.each(size, [&](int64_t i) { p[i] = value[i]; });
+    team.each(size, [&](int64_t i) { g[i] = 0.0f; });
     const float m_largest =
         team.max(size, 0.0f, [&](int64_t i) { return __builtin_fabsf(new_m[i]); });
     const float v_largest = team.max(size, 0.0f, [&](int64_t i) { return new_v[i]; });

@@ -32,7 +32,7 @@ class GradientNorm {
 
  private:
   std::vector<Tensor> gradients_;
-  OwnedTensor partial_;  // f64 [chunks of the largest gradient]
+  OwnedTensor partial_;  // f64 [chunks of all gradients]
   OwnedTensor sums_;     // f64 [gradients]
 };
 

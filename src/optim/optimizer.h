@@ -29,9 +29,11 @@ class OptimizerState {
  public:
   virtual ~OptimizerState() = default;
   // parameter -= update(gradient * clip_scale), both f32 of the state's size and contiguous; the
-  // gradient is zeroed for the next step. Does nothing else when the step is not finite.
+  // gradient is zeroed for the next step. Does nothing else when the step is not finite. A part of
+  // its own of Ops::in_batches().
   void apply(Context& context, const Tensor& parameter, const Tensor& gradient,
              double learning_rate_scale, double weight_decay) {
+    context.ops.begin_part();
     begin(context, learning_rate_scale, weight_decay);
     update(context, parameter, gradient, 0);
   }

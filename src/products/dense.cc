@@ -31,7 +31,7 @@ class DenseProduct : public Product {
   void forward(Context& context, const Operand& a, const LinearUse& use, const Tensor& y,
                Accumulate accumulate) const override {
     const Weight& weight = use.weight;
-    if (arithmetic_ == DType::f32 && a.x.rows() == 1 && weight.as_f32().empty()) {
+    if (multiplies_stored(a.x, weight)) {
       weight.multiply(context.ops, a.x, y, accumulate, context.scratch);
       return;
     }
@@ -39,6 +39,18 @@ class DenseProduct : public Product {
       context.ops.gemm(a.x, Transpose::no, panel, Transpose::yes, y.columns(begin, end),
                        accumulate);
     });
+  }
+
+  void forward_onto(Context& context, const Operand& a, const LinearUse& use, const Tensor& addend,
+                    const Tensor& y) const override {
+    if (multiplies_stored(a.x, use.weight)) {
+      return Product::forward_onto(context, a, use, addend, y);
+    }
+    for_panels(context, use.weight, use.ready,
+               [&](const Tensor& panel, int64_t begin, int64_t end) {
+                 context.ops.gemm_onto(addend.columns(begin, end), a.x, Transpose::no, panel,
+                                       Transpose::yes, y.columns(begin, end));
+               });
   }
 
   Gradient backward(Context& context, const Operand& a, const Tensor& dy,
@@ -89,6 +101,11 @@ class DenseProduct : public Product {
   }
 
  private:
+  // Whether a weight is multiplied as it is stored: by a single token, which decoding would delay.
+  bool multiplies_stored(const Tensor& x, const Weight& weight) const {
+    return arithmetic_ == DType::f32 && x.rows() == 1 && weight.as_f32().empty();
+  }
+
   // x [tokens, width] times a thin matrix [width, rank], in the product's arithmetic.
   Tensor times_thin(Context& context, const Tensor& x, const Tensor& matrix) const {
     const Tensor out = context.scratch.tensor(arithmetic_, {x.rows(), matrix.cols()});

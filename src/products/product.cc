@@ -50,6 +50,12 @@ class GatherContributor : public Contributor {
 
 }  // namespace
 
+void Product::forward_onto(Context& context, const Operand& a, const LinearUse& use,
+                           const Tensor& addend, const Tensor& y) const {
+  context.ops.copy(y, addend);
+  forward(context, a, use, y, Accumulate::yes);
+}
+
 void Contributor::add_dx(const Gradient& g, const Tensor&, Accumulate) const {
   refuse(g, "a gradient of its input");
 }

@@ -53,6 +53,9 @@ class Product : public Contributor {
   // y [tokens, out] (+)= x Wᵀ, f32 or of activation_dtype()
   virtual void forward(Context& context, const Operand& a, const LinearUse& use, const Tensor& y,
                        Accumulate accumulate) const = 0;
+  // y = addend + x Wᵀ, for an f32 y and an addend like it that shares no memory with it
+  virtual void forward_onto(Context& context, const Operand& a, const LinearUse& use,
+                            const Tensor& addend, const Tensor& y) const;
   // The gradient operator for dy [tokens, out], f32 or of activation_dtype(). Casts dy once, into
   // context.scratch.
   virtual Gradient backward(Context& context, const Operand& a, const Tensor& dy,

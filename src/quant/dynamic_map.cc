@@ -21,8 +21,7 @@ DynamicMap make_map(bool with_negatives) {
       values.push_back(value);
       if (with_negatives) values.push_back(-value);
     }
-    map.decades[e] = {static_cast<float>(0.1 * kPowers[e]),
-                      static_cast<float>(cells / (0.9 * kPowers[e])),
+    map.decades[e] = {static_cast<float>(cells / (0.9 * kPowers[e])),
                       static_cast<float>(cells / 9.0 - first)};
     first += cells;
     cells *= 2;

@@ -14,10 +14,11 @@ namespace jackscrew {
 
 // A kernel holds a map among its arguments, so that it needs no memory of its own on any device.
 struct DynamicMap {
-  // For magnitudes from `begin` on, magnitude * slope - shift is the cell, counted over all
-  // decades.
+  // magnitude * slope - shift is the cell of a magnitude of that decade, counted over all decades.
+  // Every decade is less steep than the one below, which it meets at its beginning: the cell of any
+  // magnitude is the smallest of these numbers.
   struct Decade {
-    float begin, slope, shift;
+    float slope, shift;
   };
   float values[256];  // ascending
   Decade decades[7];
@@ -41,13 +42,11 @@ const DynamicMap& unsigned_dynamic_map();  // from 0 to 1
 template <class Map>
 JACKSCREW_ROW int32_t dynamic_code_guess(const Map& map, float x) {
   const float magnitude = row_min(__builtin_fabsf(x), 1.0f);  // 1 for NaN
-  float slope = map.decades[0].slope;
-  float shift = map.decades[0].shift;
+  float cell = magnitude * map.decades[0].slope - map.decades[0].shift;
   for (int32_t e = 1; e < 7; ++e) {
-    slope = magnitude >= map.decades[e].begin ? map.decades[e].slope : slope;
-    shift = magnitude >= map.decades[e].begin ? map.decades[e].shift : shift;
+    cell = row_min(cell, magnitude * map.decades[e].slope - map.decades[e].shift);
   }
-  const int32_t place = 1 + static_cast<int32_t>(row_max(magnitude * slope - shift, 0.0f));
+  const int32_t place = 1 + static_cast<int32_t>(row_max(cell, 0.0f));
   const int32_t wanted = x < 0.0f ? map.zero - place : map.zero + place;
   const int32_t raised = wanted < 1 ? 1 : wanted;
   return raised > 254 ? 254 : raised;

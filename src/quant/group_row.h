@@ -125,7 +125,8 @@ JACKSCREW_ROW float round_to_integer(float value, float uniform) {
 //   template <class Team>
 //   auto eights(const Team&) const
 //     f(group, element, put): put(i, value) for i in [0, 8), for eight elements of a group from a
-//     multiple of eight on; all threads of a team call it together
+//     multiple of eight on, and gives the factor of these values; all threads of a team call it
+//     together
 // and has `codes`, which are read eight at a time. Values are in units of codec.scale(row) if it
 // has kDecodesUnits.
 template <class Team, class Codec>
@@ -142,25 +143,34 @@ JACKSCREW_ROW void each_of_eight_bytes(const Byte* bytes, const Put& put) {
   }
 }
 
-// Whether rows, groups and their places, that of the floats beside them too, are multiples of eight
-// elements.
+// The exponent of groups of two to its power; 63 where a group is the row, -1 where it is neither:
+// a GPU would divide for longer than it takes for all else of eight elements.
+JACKSCREW_ROW int32_t group_exponent(const GroupLayout& layout) {
+  if (layout.row_groups > 0 && layout.group >= layout.cols) return 63;
+  int32_t exponent = 0;
+  while (int64_t{2} << exponent <= layout.group) ++exponent;
+  return layout.group == int64_t{1} << exponent ? exponent : -1;
+}
+
+// Whether rows and their places, that of the floats beside them too, are multiples of eight
+// elements, and groups of at least as many have an exponent.
 template <class Team, class Codec, class Element>
 JACKSCREW_ROW bool has_eights(const Team& team, const GroupLayout& layout, const Codec& codec,
                               const Element* beside) {
-  return layout.cols % 8 == 0 && layout.group % 8 == 0 && team.can_have_eights(codec.codes, beside);
+  return layout.cols % 8 == 0 && group_exponent(layout) >= 3 &&
+         team.can_have_eights(codec.codes, beside);
 }
 
-// f(column, put) for eight elements of row `row` from a column on.
+// f(column, put) for eight elements of row `row` from a column on; as of Codec::eights().
 template <class Team, class Codec>
 JACKSCREW_ROW auto row_eights(const Team& team, const GroupLayout& layout, const Codec& codec,
                               int64_t row) {
   const int64_t first = row * layout.cols;
   const int64_t place = layout.row_groups > 0 ? 0 : first;
-  const int64_t first_group = place / layout.group + row * layout.row_groups;
-  const auto of_group = static_cast<uint32_t>(layout.group);
-  const auto skipped = static_cast<uint32_t>(place % layout.group);
+  const int64_t first_group = row * layout.row_groups;
+  const int32_t exponent = group_exponent(layout);
   return [=, eights = codec.eights(team)](uint32_t column, const auto& put) {
-    eights(first_group + (skipped + column) / of_group, first + column, put);
+    return eights(first_group + ((place + column) >> exponent), first + column, put);
   };
 }
 

@@ -35,11 +35,11 @@ struct Int4AffineCodec {
   template <class Team>
   JACKSCREW_ROW auto eights(const Team&) const {
     return [this](int64_t group, int64_t element, const auto& put) {
-      const float scale = scales[group];
       const auto zero = static_cast<int32_t>(zeros[group]);
-      each_of_eight_nibbles(codes + element / 2, [&](uint32_t i, uint32_t code) {
-        put(i, scale * static_cast<float>(static_cast<int32_t>(code) - zero));
+      each_of_eight_nibbles(codes + element / 2, [&](uint32_t i, uint32_t bits) {
+        put(i, static_cast<float>(static_cast<int32_t>(bits & 15u) - zero));
       });
+      return scales[group];
     };
   }
 

@@ -37,9 +37,10 @@ struct Int4HadamardCodec {
   template <class Team>
   JACKSCREW_ROW auto eights(const Team&) const {
     return [this](int64_t, int64_t element, const auto& put) {
-      each_of_eight_nibbles(codes + element / 2, [&](uint32_t i, uint32_t code) {
-        put(i, static_cast<float>(static_cast<int32_t>(code) - kZero));
+      each_of_eight_nibbles(codes + element / 2, [&](uint32_t i, uint32_t bits) {
+        put(i, static_cast<float>(static_cast<int32_t>(bits & 15u) - kZero));
       });
+      return 1.0f;
     };
   }
 

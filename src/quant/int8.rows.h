@@ -21,9 +21,9 @@ struct Int8Codec {
   template <class Team>
   JACKSCREW_ROW auto eights(const Team&) const {
     return [this](int64_t group, int64_t element, const auto& put) {
-      const float scale = scales[group];
       each_of_eight_bytes(codes + element,
-                          [&](uint32_t i, int32_t q) { put(i, scale * static_cast<float>(q)); });
+                          [&](uint32_t i, int32_t q) { put(i, static_cast<float>(q)); });
+      return scales[group];
     };
   }
 

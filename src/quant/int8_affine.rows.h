@@ -27,9 +27,9 @@ struct Int8AffineCodec {
     return [this](int64_t group, int64_t element, const auto& put) {
       const float scale = scales[group];
       const auto zero = static_cast<int32_t>(zeros[group]);
-      each_of_eight_bytes(codes + element, [&](uint32_t i, int32_t q) {
-        put(i, scale * static_cast<float>(q - zero));
-      });
+      each_of_eight_bytes(codes + element,
+                          [&](uint32_t i, int32_t q) { put(i, static_cast<float>(q - zero)); });
+      return scale;
     };
   }
 

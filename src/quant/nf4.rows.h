@@ -68,7 +68,8 @@ struct Nf4Codec {
                                                               const auto& put) {
       const float s = scale(group);
       each_of_eight_nibbles(codes + element / 2,
-                            [&](uint32_t i, uint32_t code) { put(i, s * table[code]); });
+                            [&](uint32_t i, uint32_t bits) { put(i, table[bits]); });
+      return s;
     };
   }
 

@@ -44,11 +44,12 @@ JACKSCREW_ROW void each_nibble_value(const Team& team, const uint8_t* codes,
                     });
 }
 
-// Calls put(i, code i) for eight codes, which begin at a multiple of four bytes.
+// Calls put(i, bits) for eight codes, which begin at a multiple of four bytes: code i is the lowest
+// four bits, beside which there are others.
 template <class Put>
 JACKSCREW_ROW void each_of_eight_nibbles(const uint8_t* bytes, const Put& put) {
   const uint32_t word = *reinterpret_cast<const uint32_t*>(bytes);
-  for (uint32_t i = 0; i < 8; ++i) put(i, word >> (8 * (i / 2) + 4 * (1 - i % 2)) & 15u);
+  for (uint32_t i = 0; i < 8; ++i) put(i, word >> (8 * (i / 2) + 4 * (1 - i % 2)));
 }
 
 // The sum of x[i] times the value of element i.

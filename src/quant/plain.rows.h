@@ -103,7 +103,11 @@ struct DotRows {
       if (width % 8 == 0 && team.begins_at_eight(in) && team.begins_at_eight(x)) {
         return team.dot_eights(
             static_cast<uint32_t>(width),
-            [&](uint32_t i, const auto& put) { team.eight(in + i, put); }, x);
+            [&](uint32_t i, const auto& put) {
+              team.eight(in + i, put);
+              return 1.0f;
+            },
+            x);
       }
     }
     return team.sum(width, [&](int64_t i) { return x[i] * to_float(in[i]); });

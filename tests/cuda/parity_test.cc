@@ -99,6 +99,34 @@ void expect_gemm_parity(bool ta, bool tb, Accumulate accumulate) {
   expect_parity(run, fmt::format("gemm {}{} of {} bytes", ta, tb, sizeof(T)));
 }
 
+// An addend apart from c: where its rows lie as those of c do, and where they do not.
+TEST(GpuParity, GemmOntoAnotherTensor) {
+  SKIP_WITHOUT_GPU();
+  for (const int64_t gap : {0, 3}) {
+    const auto run = [&](Side& side) {
+      const Tensor a = side.random(70, 133, 1);
+      const Tensor b = side.random(45, 133, 2);
+      const Tensor addend = side.random(70, 45 + gap, 3).columns(0, 45);
+      const Tensor c = side.random(70, 45, 4);
+      side.ops().gemm_onto(addend, a, Transpose::no, b, Transpose::yes, c);
+      return Results{side.get(c), side.get(addend)};
+    };
+    expect_parity(run, fmt::format("addend with gaps of {}", gap));
+  }
+}
+
+TEST(GpuParity, GemmScaled) {
+  SKIP_WITHOUT_GPU();
+  const auto run = [&](Side& side) {
+    const Tensor a = side.random(70, 133, 1);
+    const Tensor b = side.random(16, 133, 2);
+    const Tensor c = side.random(70, 16, 3);
+    side.ops().gemm_scaled(0.3f, a, Transpose::no, b, Transpose::yes, c, side.scratch());
+    return Results{side.get(c)};
+  };
+  expect_parity(run, "scaled gemm");
+}
+
 TEST(GpuParity, Gemm) {
   SKIP_WITHOUT_GPU();
   const bool bf16_too = make_cpu_ops(1, test_isa())->has_bf16();

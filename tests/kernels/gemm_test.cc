@@ -173,6 +173,42 @@ TEST(Gemm, RoundsAResultOfBf16Once) {
 
 // Large enough for several threads to be inside the library at once, with primitives made by
 // another.
+TEST(Gemm, AddsOntoAnotherTensor) {
+  const auto ops = make_test_ops();
+  constexpr int64_t kM = 33, kN = 61, kK = 70;
+  auto a = Strided<float>::random(kM, kK, 3, 1);
+  auto b = Strided<float>::random(kN, kK, 0, 2);
+  auto addend = Strided<float>::random(kM, kN, 7, 3);
+  auto c = Strided<float>::random(kM, kN, 5, 4);
+  ops->gemm_onto(addend.view(), a.view(), Transpose::no, b.view(), Transpose::yes, c.view());
+  Doubles want = reference::gemm(kM, kN, kK, widen(a.values()), false, widen(b.values()), true);
+  const Doubles before = widen(addend.values());
+  for (size_t i = 0; i < want.size(); ++i) want[i] += before[i];
+  EXPECT_LE(relative_error(c.values(), want), kGemmTolerance);
+  EXPECT_TRUE(c.gaps_intact());
+}
+
+// The sum is multiplied before it is rounded to the result's type.
+template <class Result>
+void expect_scaled_gemm(double tolerance) {
+  const auto ops = make_test_ops();
+  Memory memory("host", make_host_backing(), 0);
+  Arena scratch(memory, Purpose::workspace, 1 << 16);
+  constexpr int64_t kM = 33, kN = 16, kK = 70;
+  auto a = Strided<Result>::random(kM, kK, 3, 1);
+  auto b = Strided<Result>::random(kN, kK, 0, 2);
+  auto c = Strided<Result>::random(kM, kN, 0, 4);
+  ops->gemm_scaled(0.3f, a.view(), Transpose::no, b.view(), Transpose::yes, c.view(), scratch);
+  Doubles want = reference::gemm(kM, kN, kK, widen(a.values()), false, widen(b.values()), true);
+  for (double& value : want) value *= static_cast<double>(0.3f);
+  EXPECT_LE(relative_error(c.values(), want), tolerance);
+}
+
+TEST(Gemm, ScalesBeforeItRounds) {
+  expect_scaled_gemm<float>(kGemmTolerance);
+  expect_scaled_gemm<bf16>(1.0 / 256);
+}
+
 TEST(Gemm, ThreadsDoNotDisturbOneAnother) {
   const auto one = make_test_ops(1);
   for (const bool tb : {false, true}) {

@@ -128,7 +128,7 @@ TEST(Rows, BiasGradientSumsOverTokens) {
       Doubles want = widen(dbias);
       for (int64_t i = 0; i < tokens * width; ++i)
         want[at(i % width)] += static_cast<double>(dy[at(i)]);
-      add_over_tokens(*ops, BiasGradient{dy.data(), nullptr, tokens, width, kTokenChunk}, dbias);
+      add_over_tokens(*ops, BiasGradientF32{dy.data(), nullptr, tokens, width, kTokenChunk}, dbias);
       EXPECT_LE(relative_error(dbias, want), 2e-6) << tokens << " x " << width;
     }
   }
@@ -162,10 +162,10 @@ TEST(Rotary, MatchesTheReferenceAndItsDifferences) {
         sine.push_back(std::sin(static_cast<float>(i)));
       }
       const auto launch = [&](Strided<float>& x, float direction) {
-        ops->launch(
-            RotaryEmbeddingF32{x.view().data<float>(), positions.data(), cosine.data(), sine.data(),
-                               heads, head_dim, x.view().row_stride(), direction},
-            kTokens);
+        ops->launch(RotaryEmbeddingF32{x.view().data<float>(), x.view().data<float>(),
+                                       positions.data(), cosine.data(), sine.data(), heads,
+                                       head_dim, x.view().row_stride(), direction},
+                    kTokens);
       };
       const auto rotate = [&](const Doubles& x) {
         return reference::rotary(x, positions, widen(cosine), widen(sine), heads, head_dim);
@@ -279,13 +279,37 @@ TEST(Rotary, OfBf16IsTheRoundedFunctionOfTheSameValues) {
   const std::vector<float> cosine = random_floats(4 * 13, 1), sine = random_floats(4 * 13, 2);
   std::vector<bf16> x = rounded(random_floats(3 * 2 * 26, 3));
   std::vector<float> f32 = widened(x);
-  ops->launch(
-      RotaryEmbeddingBf16{x.data(), positions.data(), cosine.data(), sine.data(), 2, 26, 52, 1.0f},
-      3);
-  ops->launch(
-      RotaryEmbeddingF32{f32.data(), positions.data(), cosine.data(), sine.data(), 2, 26, 52, 1.0f},
-      3);
+  ops->launch(RotaryEmbeddingBf16{x.data(), x.data(), positions.data(), cosine.data(), sine.data(),
+                                  2, 26, 52, 1.0f},
+              3);
+  ops->launch(RotaryEmbeddingF32{f32.data(), f32.data(), positions.data(), cosine.data(),
+                                 sine.data(), 2, 26, 52, 1.0f},
+              3);
   EXPECT_EQ(widened(x), widened(rounded(f32)));
+
+  // From f32 to bf16, as of a gradient, backwards.
+  const std::vector<float> gradient = random_floats(3 * 2 * 26, 4);
+  std::vector<bf16> narrow(gradient.size());
+  ops->launch(RotaryEmbeddingF32Bf16{gradient.data(), narrow.data(), positions.data(),
+                                     cosine.data(), sine.data(), 2, 26, 52, -1.0f},
+              3);
+  f32 = gradient;
+  ops->launch(RotaryEmbeddingF32{f32.data(), f32.data(), positions.data(), cosine.data(),
+                                 sine.data(), 2, 26, 52, -1.0f},
+              3);
+  EXPECT_EQ(widened(narrow), widened(rounded(f32)));
+}
+
+TEST(Rows, BiasGradientOfBf16SumsTheSameValues) {
+  const auto ops = make_test_ops();
+  const int64_t tokens = 2 * kTokenChunk + 1, width = 19;
+  const std::vector<bf16> narrow = rounded(random_floats(tokens * width, 1));
+  const std::vector<float> wide = widened(narrow);
+  std::vector<float> of_narrow(at(width)), of_wide(at(width));
+  add_over_tokens(*ops, BiasGradientBf16{narrow.data(), nullptr, tokens, width, kTokenChunk},
+                  of_narrow);
+  add_over_tokens(*ops, BiasGradientF32{wide.data(), nullptr, tokens, width, kTokenChunk}, of_wide);
+  EXPECT_EQ(of_narrow, of_wide);
 }
 
 TEST(Swiglu, OfBf16IsTheRoundedFunctionOfTheSameValues) {

@@ -270,6 +270,22 @@ TEST_F(Adamw8bitTest, MovesNoWeightFurtherThanStatesInF32Do) {
   }
 }
 
+// Gradients whose squares are subnormal, or 0: a block's largest moment has no inverse then.
+TEST_F(Adamw8bitTest, GradientsNextToNothingChangeNothing) {
+  for (const float magnitude : {0.0f, 1e-42f, 1e-38f, 1e-30f, 1e-20f, 1e-18f}) {
+    const auto state = make_optimizer("adamw_8bit", {})->make_state(memory_, kCount);
+    const std::vector<float> before = random_values(kCount, 1);
+    std::vector<float> p = before;
+    Context run = context();
+    for (uint32_t step = 0; step < 3; ++step) {
+      std::vector<float> g = random_values(kCount, 50 + step, magnitude);
+      set_step(0.01f);
+      state->apply(run, view_of(p), view_of(g), 1.0, 0.0);
+    }
+    for (size_t i = 0; i < p.size(); ++i) ASSERT_NEAR(p[i], before[i], 1e-9) << magnitude;
+  }
+}
+
 TEST_F(Adamw8bitTest, SkipsAStepThatIsNotFinite) {
   const auto optimizer = make_optimizer("adamw_8bit", {});
   const auto skipping = optimizer->make_state(memory_, kCount);

@@ -15,7 +15,6 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kPerKey = 8;  // threads that share a key, neighbours in a warp
-constexpr int kKeysOfWarp = kWarp / kPerKey;
 constexpr int kGroups = kThreads / kPerKey;
 constexpr int kPiece = 8;  // adjacent elements of a thread
 

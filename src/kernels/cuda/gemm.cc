@@ -117,8 +117,13 @@ Gemm::Plan Gemm::make_plan(const Tensor& a, bool ta, const Tensor& b, bool tb,
   return plan;
 }
 
+bool Gemm::lies_as(const Tensor& c, const Tensor& addend) {
+  return c.dtype() == addend.dtype() && c.row_stride() == addend.row_stride() &&
+         alignment_of(addend) >= alignment_of(c);
+}
+
 void Gemm::run(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
-               const Tensor& c, Accumulate accumulate, void* stream) {
+               const Tensor& c, const With& with, void* stream) {
   const bool ta = transpose_a == Transpose::yes;
   const bool tb = transpose_b == Transpose::yes;
   const int64_t depth = ta ? a.rows() : a.cols();
@@ -138,10 +143,11 @@ void Gemm::run(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpos
   auto known = plans_.find(key);
   if (known == plans_.end()) known = plans_.emplace(key, make_plan(a, ta, b, tb, c)).first;
   const Plan& plan = known->second;
-  const float alpha = 1.0f;
-  const float beta = accumulate == Accumulate::yes ? 1.0f : 0.0f;
+  const float alpha = with.scale;
+  const float beta = with.addend != nullptr ? 1.0f : 0.0f;
+  const Tensor& addend = with.addend != nullptr ? *with.addend : c;
   check(library_.multiply(handle_, plan.description, &alpha, b.raw(), plan.a, a.raw(), plan.b,
-                          &beta, c.raw(), plan.c, c.raw(), plan.c, &plan.algorithm, workspace_,
+                          &beta, addend.raw(), plan.c, c.raw(), plan.c, &plan.algorithm, workspace_,
                           workspace_bytes_, stream),
         "a product");
 }

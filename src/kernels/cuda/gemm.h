@@ -17,9 +17,17 @@ class Gemm {
   Gemm(const Gemm&) = delete;
   Gemm& operator=(const Gemm&) = delete;
 
+  // What else than op(a) · op(b) makes c = addend + scale · op(a) · op(b).
+  struct With {
+    const Tensor* addend = nullptr;  // null: nothing is added. Lies as c does (lies_as), or is c
+    float scale = 1.0f;
+  };
+  // Whether rows and alignment allow that `addend` is added to a result in c.
+  static bool lies_as(const Tensor& c, const Tensor& addend);
+
   // See Ops::gemm. Issued on a stream (a cudaStream_t).
   void run(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
-           const Tensor& c, Accumulate accumulate, void* stream);
+           const Tensor& c, const With& with, void* stream);
 
  private:
   // m, n, k; the rows' strides; alignments in bytes, all of a, b and c; which are transposed; types

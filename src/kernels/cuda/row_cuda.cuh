@@ -15,6 +15,14 @@
   int run_##Args(const void* args, int64_t rows, void* stream) {                                  \
     return launch_rows(*static_cast<const Args*>(args), rows, static_cast<cudaStream_t>(stream)); \
   }                                                                                               \
+  int batch_##Args(const void* args, const int64_t* rows, int launches, void* stream);            \
+  int batch_##Args(const void* args, const int64_t* rows, int launches, void* stream) {           \
+    if constexpr (BatchedKernel<Args>) {                                                          \
+      return launch_batch(static_cast<const Args*>(args), rows, launches,                         \
+                          static_cast<cudaStream_t>(stream));                                     \
+    }                                                                                             \
+    return cudaErrorInvalidValue;                                                                 \
+  }                                                                                               \
   }
 
 #include "base/half.h"
@@ -35,7 +43,32 @@ struct TeamOf : TeamBase<kSize> {
 
   template <class F>
   __device__ void each(int64_t n, F f) const {
-    for (int64_t i = thread(); i < n; i += kSize) f(i);
+    each_mine(n, f);
+    barrier();
+  }
+
+  // Copies an array that is among the kernel's arguments. A GPU reads them fast where all threads
+  // of a warp want the same, one after the other where they do not: each reads all that its warp
+  // has.
+  template <int N>
+  __device__ void copy_argument(const float (&from)[N], float* to) const {
+    static_assert(kSize == kThreads && N == kThreads);
+    const uint32_t first = threadIdx.x / kWarp * kWarp;
+    float mine = 0.0f;
+#pragma unroll
+    for (uint32_t lane = 0; lane < kWarp; ++lane) {
+      const float value = from[first + lane];
+      if (threadIdx.x % kWarp == lane) mine = value;
+    }
+    to[threadIdx.x] = mine;
+    barrier();
+  }
+
+  // Calls f(team, i) for i in [0, n): every warp of the block is a team, and takes its own.
+  template <class F>
+  __device__ void each_apart(int64_t n, F f) const {
+    constexpr int kTeams = kThreads / kWarp;
+    for (int64_t i = threadIdx.x / kWarp; i < n; i += kTeams) f(TeamOf<kSize / kTeams>{}, i);
     barrier();
   }
 
@@ -173,16 +206,23 @@ struct TeamOf : TeamBase<kSize> {
 #pragma unroll
     for (uint32_t i = 0; i < 8; ++i) put(i, to_float(loaded.elements[i]));
   }
-  // Calls f(i, put) for i = 0, 8, ... below n, a multiple of 8: put(k, value) for k in [0, 8) is
-  // for out[i + k]. f is called by whole teams: where n ends it repeats the first elements.
+  // Calls f(i, put) for i = 0, 8, ... below n, a multiple of 8: put(k, value) for k in [0, 8),
+  // times what f returns, is for out[i + k]. f is called by whole teams: where n ends it repeats
+  // the first elements.
   template <class F, class Element>
   __device__ void each_eight(uint32_t n, F f, Element* out) const {
     constexpr int kCount = kWidestBytes / sizeof(Element);
     for (uint32_t first = 0; first < n; first += 8 * kSize) {
       const uint32_t i = first + 8 * thread();
       float values[8 / kCount][kCount];
-      f(i < n ? i : 0, [&](uint32_t k, float value) { values[k / kCount][k % kCount] = value; });
+      const float factor = f(
+          i < n ? i : 0, [&](uint32_t k, float value) { values[k / kCount][k % kCount] = value; });
       if (i >= n) continue;
+#pragma unroll
+      for (auto& part : values) {
+#pragma unroll
+        for (float& value : part) value *= factor;
+      }
 #pragma unroll
       for (int part = 0; part < 8 / kCount; ++part) {
         store_piece(values[part], out + i + part * kCount);
@@ -196,13 +236,15 @@ struct TeamOf : TeamBase<kSize> {
   template <class F>
   __device__ float dot_eights(uint32_t n, F f, const float* x) const {
     float sum = 0.0f;
+#pragma unroll 2
     for (uint32_t first = 0; first < n; first += 8 * kSize) {
       const uint32_t i = first + 8 * thread();
       const uint32_t at = i < n ? i : 0;
       const auto factors = *reinterpret_cast<const Adjacent<float, 8>*>(x + at);
       float part = 0.0f;
-      f(at, [&](uint32_t k, float value) { part += factors.elements[k] * value; });
-      if (i < n) sum += part;
+      const float factor =
+          f(at, [&](uint32_t k, float value) { part += factors.elements[k] * value; });
+      if (i < n) sum += factor * part;
     }
     return combined(sum, [](float a, float b) { return a + b; });
   }
@@ -226,7 +268,8 @@ struct TeamOf : TeamBase<kSize> {
   }
 
   // Sixteen numbers, one in each thread of half a warp, which threads look up by asking each other:
-  // faster than an array, which the hardware reads one index after the other.
+  // faster than an array, which the hardware reads one index after the other. An index is its
+  // lowest four bits.
   struct SharedTable {
     float mine;
     __device__ float operator[](uint32_t index) const {
@@ -362,6 +405,20 @@ struct TeamOf : TeamBase<kSize> {
   }
 
  private:
+  // Calls f(i) for the thread's elements. Those of a warp are counted so that a loop over a
+  // constant n is unrolled: RowRegisters stay in registers then.
+  template <class F>
+  __device__ static void each_mine(int64_t n, F f) {
+    if constexpr (kSize == kWarp) {
+      for (int64_t first = 0; first < n; first += kWarp) {
+        const int64_t i = first + thread();
+        if (i < n) f(i);
+      }
+    } else {
+      for (int64_t i = thread(); i < n; i += kSize) f(i);
+    }
+  }
+
   // Bytes of an element.
   template <class... Operands>
   __device__ static constexpr int widest() {
@@ -389,7 +446,7 @@ struct TeamOf : TeamBase<kSize> {
   template <class T, class F, class Combine>
   __device__ T reduce(int64_t n, T identity, F f, Combine combine) const {
     T value = identity;
-    for (int64_t i = thread(); i < n; i += kSize) value = combine(value, f(i));
+    each_mine(n, [&](int64_t i) { value = combine(value, f(i)); });
     return combined(value, combine);
   }
 
@@ -413,46 +470,6 @@ struct TeamOf : TeamBase<kSize> {
   }
 };
 
-template <class Args>
-concept HasShortLoops = requires {
-  requires Args::kShortLoops;
-};
-
-template <class Args>
-concept HasSharedFloats = requires {
-  Args::kSharedFloats;
-};
-
-// Bytes of a block's shared memory that a kernel has for its row.
-template <class Args>
-constexpr size_t shared_bytes() {
-  if constexpr (HasSharedFloats<Args>) return sizeof(float) * Args::kSharedFloats;
-  return 0;
-}
-
-// How many threads work on a row.
-template <class Args>
-inline constexpr int kTeamSize = HasShortLoops<Args> ? kWarp : kThreads;
-
-template <class Args>
-__global__ void __launch_bounds__(kThreads) run_rows(const Args args, int64_t rows) {
-  constexpr int kSize = kTeamSize<Args>;
-  constexpr int64_t kTeams = kThreads / kSize;
-  for (int64_t row = blockIdx.x * kTeams + threadIdx.x / kSize; row < rows;
-       row += gridDim.x * kTeams) {
-    args(TeamOf<kSize>{}, row);
-  }
-}
-
-template <class Args>
-cudaError_t launch_rows(const Args& args, int64_t rows, cudaStream_t stream) {
-  if (rows <= 0) return cudaSuccess;
-  constexpr int64_t kTeams = kThreads / kTeamSize<Args>;
-  const int64_t limit = 0x7FFFFFFF;  // of the grid's first dimension
-  const int64_t wanted = (rows - 1) / kTeams + 1;
-  const auto blocks = static_cast<unsigned>(wanted < limit ? wanted : limit);
-  return launch(run_rows<Args>, {{blocks, 1, 1}, {kThreads, 1, 1}, shared_bytes<Args>(), stream},
-                args, rows);
-}
-
 }  // namespace jackscrew::cuda
+
+#include "kernels/cuda/row_launch.cuh"

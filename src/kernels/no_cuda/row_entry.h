@@ -3,3 +3,4 @@
 
 #define JACKSCREW_DECLARE_CUDA_ROWS(Args)
 #define JACKSCREW_CUDA_ROWS(Args) nullptr
+#define JACKSCREW_CUDA_BATCH(Args) nullptr

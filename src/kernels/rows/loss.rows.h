@@ -78,6 +78,7 @@ JACKSCREW_ROW_KERNEL(SumInto)
 
 // partial[row] = sum of squares of chunk `row` of x.
 struct SquaredNormChunks {
+  static constexpr bool kBatched = true;
   static constexpr int64_t kChunk = 16384;
   const float* x;   // [count]
   double* partial;  // [chunks]
@@ -96,6 +97,7 @@ JACKSCREW_ROW_KERNEL(SquaredNormChunks)
 
 // *total = sum of parts. One row.
 struct SumOf {
+  static constexpr bool kBatched = true;
   const double* parts;  // [count]
   double* total;
   int64_t count;

@@ -206,21 +206,44 @@ using AddBiasBf16 = AddBias<bf16>;
 JACKSCREW_ROW_KERNEL(AddBiasF32)
 JACKSCREW_ROW_KERNEL(AddBiasBf16)
 
+// y = factor * x.
+template <class Activation>
+struct ScaleRows {
+  const float* x;  // [rows, width]
+  Activation* y;   // [rows, width]; may be x
+  int64_t width;
+  float factor;
+  template <class Team>
+  JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
+    team.elementwise(
+        width, [&](float value, float& out) { out = value * factor; }, reads(x + row * width),
+        writes(y + row * width));
+  }
+};
+using ScaleRowsF32 = ScaleRows<float>;
+using ScaleRowsBf16 = ScaleRows<bf16>;
+JACKSCREW_ROW_KERNEL(ScaleRowsF32)
+JACKSCREW_ROW_KERNEL(ScaleRowsBf16)
+
 // Sums over chunks of tokens of dy, the gradient of the bias.
+template <class Activation>
 struct BiasGradient {
-  const float* dy;  // [tokens, width]
-  float* partial;   // [chunks, width]
+  const Activation* dy;  // [tokens, width]
+  float* partial;        // [chunks, width]
   int64_t tokens, width, tokens_of_chunk;
   template <class Team>
   JACKSCREW_ROW void operator()(const Team& team, int64_t row) const {
     const ChunkColumns part = chunk_columns(row, tokens, width, tokens_of_chunk);
-    const float* grad = dy + part.column;
+    const Activation* grad = dy + part.column;
     float* out = partial + part.chunk * width + part.column;
     sum_columns(team, part.first, part.end, part.count, out,
-                [&](int64_t token, int64_t i) { return grad[token * width + i]; });
+                [&](int64_t token, int64_t i) { return to_float(grad[token * width + i]); });
   }
 };
-JACKSCREW_ROW_KERNEL(BiasGradient)
+using BiasGradientF32 = BiasGradient<float>;
+using BiasGradientBf16 = BiasGradient<bf16>;
+JACKSCREW_ROW_KERNEL(BiasGradientF32)
+JACKSCREW_ROW_KERNEL(BiasGradientBf16)
 
 // Sums over chunks of tokens of dy * y.
 template <class Activation>
@@ -245,12 +268,13 @@ using ColumnDotsBf16 = ColumnDots<bf16>;
 JACKSCREW_ROW_KERNEL(ColumnDotsF32)
 JACKSCREW_ROW_KERNEL(ColumnDotsBf16)
 
-// Rotates pairs (i, i + head_dim / 2) of every head in place (Su et al. 2021, in the half-split
+// y = x with pairs (i, i + head_dim / 2) of every head rotated (Su et al. 2021, in the half-split
 // layout of Hugging Face's Llama). `direction` is 1 forward and -1 backward, the rotation's
 // transpose.
-template <class Activation>
+template <class Input, class Activation>
 struct RotaryEmbedding {
-  Activation* x;             // [tokens, heads * head_dim], row stride `stride`
+  const Input* x;            // [tokens, heads * head_dim], row stride `stride`
+  Activation* y;             // likewise; may be x
   const int32_t* positions;  // [tokens]
   const float* cosine;       // [max_positions, head_dim / 2]
   const float* sine;         // [max_positions, head_dim / 2]
@@ -262,18 +286,19 @@ struct RotaryEmbedding {
     const float* c = cosine + positions[token] * half;
     const float* s = sine + positions[token] * half;
     team.each(heads, half, [&](int64_t head, int64_t i) {
-      Activation* low = x + token * stride + head * head_dim;
-      Activation* high = low + half;
-      const float a = to_float(low[i]);
-      const float b = to_float(high[i]);
-      low[i] = from_float<Activation>(a * c[i] - direction * b * s[i]);
-      high[i] = from_float<Activation>(b * c[i] + direction * a * s[i]);
+      const int64_t first = token * stride + head * head_dim;
+      const float a = to_float(x[first + i]);
+      const float b = to_float(x[first + half + i]);
+      y[first + i] = from_float<Activation>(a * c[i] - direction * b * s[i]);
+      y[first + half + i] = from_float<Activation>(b * c[i] + direction * a * s[i]);
     });
   }
 };
-using RotaryEmbeddingF32 = RotaryEmbedding<float>;
-using RotaryEmbeddingBf16 = RotaryEmbedding<bf16>;
+using RotaryEmbeddingF32 = RotaryEmbedding<float, float>;
+using RotaryEmbeddingF32Bf16 = RotaryEmbedding<float, bf16>;
+using RotaryEmbeddingBf16 = RotaryEmbedding<bf16, bf16>;
 JACKSCREW_ROW_KERNEL(RotaryEmbeddingF32)
+JACKSCREW_ROW_KERNEL(RotaryEmbeddingF32Bf16)
 JACKSCREW_ROW_KERNEL(RotaryEmbeddingBf16)
 
 // h = silu(gate) * up (Shazeer 2020).

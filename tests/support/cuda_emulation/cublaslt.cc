@@ -125,7 +125,7 @@ CublasLt emulated() {
                     const void* beta, const void* c, CublasLtLayout c_layout, void* d,
                     CublasLtLayout d_layout, const CublasLtAlgorithm*, void*, size_t,
                     void* stream) {
-    if (c != d || c_layout != d_layout || !fits(description, a_layout, b_layout, c_layout)) {
+    if (c_layout != d_layout || !fits(description, a_layout, b_layout, c_layout)) {
       return kNotSupported;
     }
     const auto scale = static_cast<double>(*static_cast<const float*>(alpha));
@@ -134,14 +134,14 @@ CublasLt emulated() {
       const OpenedPages opened(cuda_emulation::device_pages());
       const Operand left{a, *a_layout, transposed(description, kCublasLtTransposeA)};
       const Operand right{b, *b_layout, transposed(description, kCublasLtTransposeB)};
-      const Operand result{d, *d_layout, false};
+      const Operand addend{c, *c_layout, false};
       for (int64_t column = 0; column < c_layout->columns; ++column) {
         for (int64_t row = 0; row < c_layout->rows; ++row) {
           double sum = 0.0;
           for (int64_t k = 0; k < left.columns(); ++k) sum += left.at(row, k) * right.at(k, column);
           const int64_t place = column * d_layout->stride + row;
           const double before =
-              kept == 0.0f ? 0.0 : static_cast<double>(kept) * result.at(row, column);
+              kept == 0.0f ? 0.0 : static_cast<double>(kept) * addend.at(row, column);
           const auto total = static_cast<float>(scale * sum + before);
           if (d_layout->type == kCudaR32F) {
             static_cast<float*>(d)[place] = total;

@@ -25,6 +25,7 @@
 // block left, as on a GPU.
 #define __shared__ static
 #define __launch_bounds__(...)
+#define __grid_constant__
 
 namespace jackscrew::cuda_emulation {
 
@@ -70,14 +71,14 @@ inline void __syncwarp() {
   jackscrew::cuda_emulation::sync_warp();
 }
 
-// From a thread of the `width` of the warp that one is among.
+// From a thread of the `width` of the warp that one is among: the lowest bits of `from` say which.
 template <class T>
 T __shfl_sync(uint32_t, T value, int from, int width) {
   uint64_t bits = 0;
   std::memcpy(&bits, &value, sizeof value);
   const int lane = static_cast<int>(threadIdx.x % 32);
   const uint64_t there =
-      jackscrew::cuda_emulation::exchange(bits, lane / width * width + from % width);
+      jackscrew::cuda_emulation::exchange(bits, lane / width * width + (from & (width - 1)));
   std::memcpy(&value, &there, sizeof value);
   return value;
 }

@@ -166,6 +166,10 @@ void read_csv(Reading& reading) {
   reader.next(first);
   const auto shared_keys = std::make_shared<const std::vector<std::string>>(std::move(first));
   const std::vector<std::string>& keys = *shared_keys;
+  if (keys.size() == 1 && keys[0].find_first_of(";\t") != std::string::npos) {
+    fail_record(fmt::format("{}:1", file), "the fields are not separated by commas",
+                "write the table with commas, or as .jsonl");
+  }
   for (size_t i = 0; i < keys.size(); ++i) {
     if (std::find(keys.begin(), keys.begin() + static_cast<std::ptrdiff_t>(i), keys[i]) !=
         keys.begin() + static_cast<std::ptrdiff_t>(i)) {

@@ -37,15 +37,17 @@ std::vector<std::string> scalar_items(const YAML::Node& list, const std::string&
   return items;
 }
 
-// Records where documents begin.
-class DocumentStarts : public YAML::EventHandler {
+// Records where the last document and the last plain value began.
+class Places : public YAML::EventHandler {
  public:
-  void OnDocumentStart(const YAML::Mark& mark) override { last = mark; }
+  void OnDocumentStart(const YAML::Mark& mark) override { document = mark; }
   void OnDocumentEnd() override {}
   void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
   void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
-  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t,
-                const std::string&) override {}
+  void OnScalar(const YAML::Mark& mark, const std::string&, YAML::anchor_t,
+                const std::string&) override {
+    value = mark;
+  }
   void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
                        YAML::EmitterStyle::value) override {}
   void OnSequenceEnd() override {}
@@ -53,7 +55,8 @@ class DocumentStarts : public YAML::EventHandler {
                   YAML::EmitterStyle::value) override {}
   void OnMapEnd() override {}
 
-  YAML::Mark last = YAML::Mark::null_mark();
+  YAML::Mark document = YAML::Mark::null_mark();
+  YAML::Mark value = YAML::Mark::null_mark();
 };
 
 [[noreturn]] void refuse_shape(std::string_view name, const YAML::Mark& mark) {
@@ -63,12 +66,11 @@ class DocumentStarts : public YAML::EventHandler {
 
 // The first document, which must be the only one. YAML::LoadAll() is unusable: if a comma is where
 // a document should begin, it finds empty documents endlessly.
-YAML::Node only_document(const std::string& text, std::string_view name) {
+YAML::Node only_document(const std::string& text, std::string_view name, Places& places) {
   std::istringstream stream(text);
   YAML::Parser parser(stream);
-  DocumentStarts starts;
-  if (parser.HandleNextDocument(starts) && parser.HandleNextDocument(starts)) {
-    refuse_shape(name, starts.last);
+  if (parser.HandleNextDocument(places) && parser.HandleNextDocument(places)) {
+    refuse_shape(name, places.document);
   }
   return YAML::Load(text);
 }
@@ -90,11 +92,15 @@ bool is_recipe_name(std::string_view name) {
 
 std::vector<RecipeEntry> parse_recipe_entries(const std::string& text, std::string_view name) {
   YAML::Node document;
+  Places places;
   try {
-    document = only_document(text + kEndMark, name);
+    document = only_document(text + kEndMark, name, places);
   } catch (const YAML::Exception& error) {
     if (error.msg == YAML::ErrorMsg::EOF_IN_SCALAR) {
-      throw Error(ErrorKind::usage, fmt::format("{}: a quote is opened and never closed", name),
+      // The library says where the text ends.
+      throw Error(ErrorKind::usage,
+                  fmt::format("{}: a quote is opened here or below, and never closed",
+                              place(name, places.value)),
                   "a value that begins with \" or ' ends with it");
     }
     throw Error(ErrorKind::usage,

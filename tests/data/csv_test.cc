@@ -77,6 +77,9 @@ TEST(Csv, RowsAreRecords) {
   };
   expect_refused("instruction,output\na,b,c\n", "data.csv:2: 3 fields where the first row has 2");
   expect_refused("text,text\na,b\n", "column \"text\" appears twice");
+  for (const char* text : {"instruction;output\na;b\n", "instruction\toutput\na\tb\n"}) {
+    expect_refused(text, "data.csv:1: the fields are not separated by commas");
+  }
   expect_refused("question,answer\na,b\n", "nothing to train on: its keys are question, answer");
 }
 

@@ -220,10 +220,15 @@ TEST_F(RecipeFileTest, ErrorsNameFileAndLine) {
   says("- a\n- b\n", ":1: expected one map of options");
   says("model: [a\n", ":3: not YAML");
   says("a: 1\n---\nb: 2\n", ":2: expected one map");
-  for (const char* open : {"model: 'a\n", "model: \"a\nseed: 1", "seed: 1\nmodel:\n  - 'a\n"}) {
-    const std::string message = usage_error([&] { parse_recipe_text(open, "x.yaml"); });
-    EXPECT_NE(message.find("a quote is opened and never closed"), std::string::npos) << message;
-  }
+  const auto is_open = [&](const std::string& text, const std::string& where) {
+    const std::string message = usage_error([&] { parse_recipe_text(text, "x.yaml"); });
+    const std::string wanted = where + ": a quote is opened here or below, and never closed";
+    EXPECT_NE(message.find(wanted), std::string::npos) << message;
+  };
+  is_open("model: 'a\n", "x.yaml:1");
+  is_open("seed: 1\nmodel: \"a\nrank: 1", "x.yaml:2");
+  is_open("seed: 1\nmodel:\n  - 'a\n", "x.yaml:2");
+  is_open("'seed: 1\n", "x.yaml");
   EXPECT_EQ(parse_recipe_text("prompt: |\n  a\n  # b\n", "x")[0].text, "a\n# b\n");
   const std::string missing = usage_error([] { read({"/nonexistent/x.yaml"}); });
   EXPECT_NE(missing.find("No such file"), std::string::npos) << missing;

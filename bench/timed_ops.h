@@ -104,13 +104,14 @@ class TimedOps : public Ops {
     is_on_ ? body() : inner_->repeat(key, body);
   }
   RepeatCounts repeat_counts() const override { return inner_->repeat_counts(); }
-  // The update's, measured as a whole.
+  // The norm of the gradients, or the update with what it encodes: measured as a whole, none of its
+  // kernels by itself.
   void in_batches(const std::function<void()>& body) override {
-    const bool was_on = is_on_;
+    if (!is_on_) return inner_->in_batches(body);
     time({Part::optimizer, 0.0}, [&] {
       is_on_ = false;
       inner_->in_batches(body);
-      is_on_ = was_on;
+      is_on_ = true;
     });
   }
   void begin_part() override { inner_->begin_part(); }

@@ -22,8 +22,8 @@
 //     warp per row, if the struct has `static constexpr bool kShortLoops = true`, for loops over
 //     groups of a hundred elements or so, in which most of a block would only wait;
 //     Memory that the loops of a row share is Team::Shared<kSharedFloats>, on a GPU the block's
-//     shared memory, on a CPU the stack. With `static constexpr int kBlocks` the compiler saves
-//     registers, so that a multiprocessor runs as many blocks at a time;
+//     shared memory, on a CPU the stack. With `static constexpr int kBlocksAtOnce` the
+//     compiler saves registers, so that a multiprocessor runs as many blocks of threads at a time;
 //     A struct with `static constexpr bool kBatched = true` can have several launches in one;
 //   * row_table.h joins the compiled versions into the RowKernel table.
 //

@@ -44,6 +44,9 @@ class Linear {
     return parameter_->learns() || bias_learns() || product_parameters_learn();
   }
 
+  // Whether the learner has the gradient of the whole weight: not that of an adapter.
+  bool forms_gradient() const { return parameter_->slot->gradient_products() >= 1.0; }
+
   // See Product::ready(). The calls below take what it gave while the weight stays as it is.
   Tensor ready(Context& context, int64_t bytes) const {
     return product_->ready(context, *parameter_->weight, bytes);

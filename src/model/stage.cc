@@ -50,8 +50,8 @@ std::vector<WeightSpec> learnable_of(const ModelConfig& config, const StageSpec&
   return out;
 }
 
-int64_t loss_chunk_rows(const Ops& ops, int64_t vocab_size, bool head_learns) {
-  const int64_t fewest = head_learns ? ops.gradient_rows() : ops.product_rows();
+int64_t loss_chunk_rows(const Ops& ops, int64_t vocab_size, bool forms_gradient) {
+  const int64_t fewest = forms_gradient ? ops.gradient_rows() : ops.product_rows();
   return std::max(fewest, kLogitsBytes / (vocab_size * 4) / 32 * 32);
 }
 
@@ -214,8 +214,8 @@ void Stage::loss_of_targets(Context& context, const Batch& batch, const Tensor& 
   const int64_t rows = batch.targets.size();
   // Only rows with a target pass the head, a chunk at a time. Random numbers are indexed by target.
   const Tensor losses = context.scratch.tensor(DType::f32, {rows});
-  const int64_t chunk = std::min(
-      rows, loss_chunk_rows(context.ops, config_.vocab_size, d != nullptr && head_->learns()));
+  const int64_t chunk = std::min(rows, loss_chunk_rows(context.ops, config_.vocab_size,
+                                                       d != nullptr && head_->forms_gradient()));
   // Every chunk multiplies by the head, twice with its gradient. Made ready once, it takes no more
   // memory than a chunk of logits.
   const Tensor head = chunk < rows || d != nullptr

@@ -35,20 +35,24 @@ using MomentCodes = typename Team::template RowRegisters<int32_t, kMomentBlock>;
 template <class Team>
 using MomentValues = typename Team::template RowRegisters<float, kMomentBlock>;
 
-// What the values of a block are multiplied by before they are encoded. One whose largest is
-// subnormal, which has no inverse in f32, gets the smallest codes: moments as small change nothing.
-JACKSCREW_ROW float moment_factor(float largest) {
-  return largest >= 1.17549435e-38f ? 1.0f / largest : 1.0f;
-}
+// Shares of a block's largest value, by its inverse. That of a subnormal one has no place in f32:
+// such blocks are raised by 2^64 first.
+struct MomentShares {
+  float raise, inverse;
+  JACKSCREW_ROW explicit MomentShares(float largest)
+      : raise(largest < 1.17549435e-38f ? 1.8446744e19f : 1.0f),
+        inverse(largest > 0.0f ? 1.0f / (largest * raise) : 1.0f) {}
+  JACKSCREW_ROW float of(float value) const { return value * raise * inverse; }
+};
 
 // Codes of the first `size` values of a block, rounded to nearest.
 template <class Team, class Map>
 JACKSCREW_ROW void encode_first_moments(const Team& team, const Map& map,
                                         MomentValues<Team>& values, float largest, int64_t size,
                                         MomentCodes<Team>& codes) {
-  const float factor = moment_factor(largest);
+  const MomentShares shares(largest);
   team.each(size,
-            [&](int64_t i) { codes[i] = dynamic_code_keeping_sign(map, values[i] * factor); });
+            [&](int64_t i) { codes[i] = dynamic_code_keeping_sign(map, shares.of(values[i])); });
 }
 
 // The same for second moments, rounded stochastically by the random numbers of the block.
@@ -57,11 +61,11 @@ JACKSCREW_ROW void encode_second_moments(const Team& team, const Map& map,
                                          MomentValues<Team>& values, float largest, int64_t size,
                                          const RandomStream& random, int64_t block,
                                          MomentCodes<Team>& codes) {
-  const float factor = moment_factor(largest);
+  const MomentShares shares(largest);
   constexpr int64_t kRandomBlocks = kMomentBlock / 64;
   team.each_random(random, static_cast<uint64_t>(block * kRandomBlocks), size,
                    [&](int64_t i, uint32_t bits) {
-                     const float share = values[i] * factor;
+                     const float share = shares.of(values[i]);
                      const float uniform = RandomStream::uniform_of(bits);
                      const int32_t code = dynamic_code(map, share, uniform);
                      const int32_t lowest = share > 0.0f ? 1 : 0;
@@ -77,9 +81,9 @@ struct Adamw8bitUpdate {
   static constexpr int64_t kFewestBlocks = 16, kMostBlocks = 64;
   static constexpr int64_t kRows = 1024;
   static constexpr int64_t kSharedFloats = 512;
-  // With as many registers as the compiler likes there are two, which wait for memory most of the
-  // time: on an H100 an update takes twice as long.
-  static constexpr int kBlocks = 3;
+  // With the registers that the compiler would take a multiprocessor has room for two blocks of
+  // threads, which wait for memory most of the time.
+  static constexpr int kBlocksAtOnce = 3;
   DynamicMap signed_map, unsigned_map;
   const StepScalars* scalars;
   const AdamwFactors* factors;

@@ -14,7 +14,7 @@ class GradientNorm {
   // watched at once.
   GradientNorm(Memory& memory, const std::vector<int64_t>& sizes);
 
-  // From now on the norm is of these gradients, f32, contiguous, each as large as one of `sizes`.
+  // From now on the norm is of these gradients, f32, contiguous: of `sizes`, each at most once.
   void watch(std::vector<Tensor> gradients) { gradients_ = std::move(gradients); }
 
   // The three parts of compute(), for those who hold some of a model's gradients: measure() sums

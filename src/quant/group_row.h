@@ -121,7 +121,7 @@ JACKSCREW_ROW float round_to_integer(float value, float uniform) {
 }
 
 // Where a team's threads have eight elements at a time (Team::kHasEights), a codec is decoded so
-// whose groups are multiples of eight elements, if it says
+// whose groups have an exponent of at least 3 (group_exponent()), if it says
 //   template <class Team>
 //   auto eights(const Team&) const
 //     f(group, element, put): put(i, value) for i in [0, 8), for eight elements of a group from a

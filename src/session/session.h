@@ -260,9 +260,9 @@ class Session {
   std::optional<GradientNorm> norm_;
   KvCache cache_;
   LogitsListener logits_listener_;
-  OwnedTensor logits_;                      // f32 [logits_rows, vocab]
-  OwnedTensor staged_logits_;               // the same on the host, see InFlight
-  int64_t graph_epoch_ = 0;                 // counts changes of what learns, and where it lies
+  OwnedTensor logits_;         // f32 [logits_rows, vocab]
+  OwnedTensor staged_logits_;  // the same on the host, see InFlight
+  int64_t graph_epoch_ = 0;    // counts changes of what learns, and where it lies, or may
   std::unique_ptr<NoAllocation> step_ban_;  // from accumulate() to apply()
 };
 

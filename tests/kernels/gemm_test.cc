@@ -171,8 +171,6 @@ TEST(Gemm, RoundsAResultOfBf16Once) {
   }
 }
 
-// Large enough for several threads to be inside the library at once, with primitives made by
-// another.
 TEST(Gemm, AddsOntoAnotherTensor) {
   const auto ops = make_test_ops();
   constexpr int64_t kM = 33, kN = 61, kK = 70;
@@ -209,6 +207,8 @@ TEST(Gemm, ScalesBeforeItRounds) {
   expect_scaled_gemm<bf16>(1.0 / 256);
 }
 
+// Large enough for several threads to be inside the library at once, with primitives made by
+// another.
 TEST(Gemm, ThreadsDoNotDisturbOneAnother) {
   const auto one = make_test_ops(1);
   for (const bool tb : {false, true}) {

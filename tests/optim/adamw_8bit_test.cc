@@ -286,6 +286,19 @@ TEST_F(Adamw8bitTest, GradientsNextToNothingChangeNothing) {
   }
 }
 
+// Subnormal second moments are kept, too: without them a step would be the first moment by epsilon.
+TEST_F(Adamw8bitTest, SubnormalMomentsBoundTheUpdate) {
+  const auto state = make_optimizer("adamw_8bit", {.epsilon = 1e-25})->make_state(memory_, kCount);
+  std::vector<float> p(kCount, 0.0f);
+  Context run = context();
+  for (const float gradient : {1e-20f, 1e-20f, 0.0f}) {
+    std::vector<float> g(kCount, gradient);
+    set_step(0.01f);
+    state->apply(run, view_of(p), view_of(g), 1.0, 0.0);
+  }
+  for (const float moved : p) ASSERT_NEAR(moved, 0.0f, 0.04f);
+}
+
 TEST_F(Adamw8bitTest, SkipsAStepThatIsNotFinite) {
   const auto optimizer = make_optimizer("adamw_8bit", {});
   const auto skipping = optimizer->make_state(memory_, kCount);

@@ -46,8 +46,8 @@ Gemm::~Gemm() {
 
 // The library's matrices are column-major, ours row-major: it sees every matrix transposed, and cᵀ
 // = op(b)ᵀ op(a)ᵀ makes b the left operand.
-Gemm::Plan Gemm::make_plan(const Tensor& a, bool ta, const Tensor& b, bool tb,
-                           const Tensor& c) const {
+Gemm::Plan Gemm::make_plan(const Tensor& a, bool ta, const Tensor& b, bool tb, const Tensor& c,
+                           uint32_t alignment) const {
   Plan plan;
   check(library_.create_description(&plan.description, kCublasCompute32F, kCudaR32F),
         "describing a product");
@@ -94,13 +94,13 @@ Gemm::Plan Gemm::make_plan(const Tensor& a, bool ta, const Tensor& b, bool tb,
        {Attempt{kMostAlignment, workspace_bytes_}, Attempt{kVectorBytes, workspace_bytes_},
         Attempt{kVectorBytes, 0}}) {
     prefer(kCublasLtMaxWorkspace, static_cast<uint64_t>(attempt.workspace));
-    const auto promise = [&](CublasLtPreferenceAttribute attribute, const Tensor& tensor) {
-      prefer(attribute, std::min(alignment_of(tensor), attempt.most_alignment));
+    const auto promise = [&](CublasLtPreferenceAttribute attribute, uint32_t bytes) {
+      prefer(attribute, std::min(bytes, attempt.most_alignment));
     };
-    promise(kCublasLtMinAlignmentA, b);
-    promise(kCublasLtMinAlignmentB, a);
-    promise(kCublasLtMinAlignmentC, c);
-    promise(kCublasLtMinAlignmentD, c);
+    promise(kCublasLtMinAlignmentA, alignment_of(b));
+    promise(kCublasLtMinAlignmentB, alignment_of(a));
+    promise(kCublasLtMinAlignmentC, alignment);
+    promise(kCublasLtMinAlignmentD, alignment);
     CublasLtHeuristic found{};
     int count = 0;
     status = library_.find_algorithms(handle_, plan.description, plan.a, plan.b, plan.c, plan.c,
@@ -118,8 +118,7 @@ Gemm::Plan Gemm::make_plan(const Tensor& a, bool ta, const Tensor& b, bool tb,
 }
 
 bool Gemm::lies_as(const Tensor& c, const Tensor& addend) {
-  return c.dtype() == addend.dtype() && c.row_stride() == addend.row_stride() &&
-         alignment_of(addend) >= alignment_of(c);
+  return c.dtype() == addend.dtype() && c.row_stride() == addend.row_stride();
 }
 
 void Gemm::run(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
@@ -127,6 +126,8 @@ void Gemm::run(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpos
   const bool ta = transpose_a == Transpose::yes;
   const bool tb = transpose_b == Transpose::yes;
   const int64_t depth = ta ? a.rows() : a.cols();
+  const Tensor& addend = with.addend != nullptr ? *with.addend : c;
+  const uint32_t alignment = std::min(alignment_of(c), alignment_of(addend));
   const Key key{c.rows(),
                 c.cols(),
                 depth,
@@ -135,17 +136,17 @@ void Gemm::run(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpos
                 c.row_stride(),
                 alignment_of(a),
                 alignment_of(b),
-                alignment_of(c),
+                alignment,
                 ta,
                 tb,
                 a.dtype(),
                 c.dtype()};
   auto known = plans_.find(key);
-  if (known == plans_.end()) known = plans_.emplace(key, make_plan(a, ta, b, tb, c)).first;
+  if (known == plans_.end())
+    known = plans_.emplace(key, make_plan(a, ta, b, tb, c, alignment)).first;
   const Plan& plan = known->second;
   const float alpha = with.scale;
   const float beta = with.addend != nullptr ? 1.0f : 0.0f;
-  const Tensor& addend = with.addend != nullptr ? *with.addend : c;
   check(library_.multiply(handle_, plan.description, &alpha, b.raw(), plan.a, a.raw(), plan.b,
                           &beta, addend.raw(), plan.c, c.raw(), plan.c, &plan.algorithm, workspace_,
                           workspace_bytes_, stream),

@@ -19,10 +19,10 @@ class Gemm {
 
   // What else than op(a) · op(b) makes c = addend + scale · op(a) · op(b).
   struct With {
-    const Tensor* addend = nullptr;  // null: nothing is added. Lies as c does (lies_as), or is c
+    const Tensor* addend = nullptr;  // null: nothing is added. Its rows lie as those of c (lies_as)
     float scale = 1.0f;
   };
-  // Whether rows and alignment allow that `addend` is added to a result in c.
+  // Whether their types and rows allow that `addend` is added to a result in c.
   static bool lies_as(const Tensor& c, const Tensor& addend);
 
   // See Ops::gemm. Issued on a stream (a cudaStream_t).
@@ -30,8 +30,8 @@ class Gemm {
            const Tensor& c, const With& with, void* stream);
 
  private:
-  // m, n, k; the rows' strides; alignments in bytes, all of a, b and c; which are transposed; types
-  // of the operands and of c.
+  // m, n, k; the rows' strides; alignments in bytes, all of a, b and c (with what is added to it);
+  // which are transposed; types of the operands and of c.
   using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, uint32_t, uint32_t,
                          uint32_t, bool, bool, DType, DType>;
   struct Plan {
@@ -39,7 +39,9 @@ class Gemm {
     CublasLtLayout a = nullptr, b = nullptr, c = nullptr;
     CublasLtAlgorithm algorithm{};
   };
-  Plan make_plan(const Tensor& a, bool ta, const Tensor& b, bool tb, const Tensor& c) const;
+  // c and what is added to it are at multiples of `alignment` bytes.
+  Plan make_plan(const Tensor& a, bool ta, const Tensor& b, bool tb, const Tensor& c,
+                 uint32_t alignment) const;
 
   const CublasLt& library_;
   CublasLtHandle handle_ = nullptr;

@@ -14,8 +14,8 @@ concept HasSharedFloats = requires {
 };
 
 template <class Args>
-concept HasBlocks = requires {
-  Args::kBlocks;
+concept HasBlocksAtOnce = requires {
+  Args::kBlocksAtOnce;
 };
 
 // Bytes of a block's shared memory that a kernel has for its row.
@@ -32,7 +32,7 @@ inline constexpr int kTeamSize = HasShortLoops<Args> ? kWarp : kThreads;
 // Blocks that a multiprocessor is to run at a time; 0: as many as there are registers for.
 template <class Args>
 constexpr int blocks_at_once() {
-  if constexpr (HasBlocks<Args>) return Args::kBlocks;
+  if constexpr (HasBlocksAtOnce<Args>) return Args::kBlocksAtOnce;
   return 0;
 }
 
@@ -72,7 +72,8 @@ struct Launches {
 };
 
 template <class Args>
-__global__ void __launch_bounds__(kThreads) run_batch(const __grid_constant__ Launches<Args> all) {
+__global__ void __launch_bounds__(kThreads, blocks_at_once<Args>())
+    run_batch(const __grid_constant__ Launches<Args> all) {
   constexpr int kSize = kTeamSize<Args>;
   constexpr int64_t kTeams = kThreads / kSize;
   const int64_t rows = all.end[all.count - 1];

@@ -161,9 +161,9 @@ void Block::attend(Context& context, const Batch& batch, const Tensor& x,
     const Tensor normed = take_linear(context, tokens, config_->hidden_size);
     norm1_.forward(context, x, normed, saved.norm1_rstd);
     LinearInput input(normed);
-    q_.forward(context, input, saved.q, Accumulate::no);
-    k_.forward(context, input, saved.k, Accumulate::no);
-    v_.forward(context, input, saved.v, Accumulate::no);
+    q_.forward(context, input, saved.q);
+    k_.forward(context, input, saved.k);
+    v_.forward(context, input, saved.v);
   }
   const Arena::Frame frame(context.scratch);
   Tensor q = saved.q;
@@ -191,8 +191,8 @@ void Block::attend(Context& context, const Batch& batch, const Tensor& x,
   const Tensor normed = take_linear(context, tokens, config_->hidden_size);
   norm2_.forward(context, saved.residual_mid, normed, saved.norm2_rstd);
   LinearInput input(normed);
-  gate_.forward(context, input, saved.gate, Accumulate::no);
-  up_.forward(context, input, saved.up, Accumulate::no);
+  gate_.forward(context, input, saved.gate);
+  up_.forward(context, input, saved.up);
 }
 
 void Block::forward(Context& context, const Batch& batch, const Tensor& x,

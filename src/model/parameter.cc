@@ -82,38 +82,33 @@ bool Linear::product_parameters_learn() const {
                      [](const Parameter* parameter) { return parameter->learns(); });
 }
 
-void Linear::forward(Context& context, LinearInput& x, const Tensor& y, Accumulate accumulate,
-                     const Tensor& ready) const {
-  forward(context, x.operand(context, *product_), use(ready), y, accumulate);
+void Linear::forward(Context& context, LinearInput& x, const Tensor& y, const Tensor& ready) const {
+  forward(context, x.operand(context, *product_), use(ready), y);
 }
 
 void Linear::forward_onto(Context& context, LinearInput& x, const Tensor& addend,
                           const Tensor& y) const {
-  if (parameter_->slot->transforms_output()) {
-    context.ops.copy(y, addend);
-    return forward(context, x, y, Accumulate::yes);
-  }
   const Operand operand = x.operand(context, *product_);
+  LearnerSlot& slot = *parameter_->slot;
+  if (slot.transforms_output()) {
+    // The slot must see the product without the addend.
+    const Arena::Frame frame(context.scratch);
+    const Tensor apart = context.scratch.tensor(DType::f32, {y.rows(), y.cols()});
+    forward(context, operand, use({}), apart);
+    context.ops.copy(y, addend);
+    add_scaled(context.ops, y, apart);
+    return;
+  }
   product_->forward_onto(context, operand, use({}), addend, y);
-  parameter_->slot->forward(context, operand, y, Accumulate::yes);
+  slot.forward(context, operand, y, Accumulate::yes);
   if (bias_ != nullptr) add_bias(context, y, y);
 }
 
-void Linear::forward(Context& context, const Operand& x, const LinearUse& use, const Tensor& y,
-                     Accumulate accumulate) const {
+void Linear::forward(Context& context, const Operand& x, const LinearUse& use,
+                     const Tensor& y) const {
   LearnerSlot& slot = *parameter_->slot;
-  if (slot.transforms_output() && accumulate == Accumulate::yes) {
-    // The slot must see the product without what y already holds.
-    const Arena::Frame frame(context.scratch);
-    const Tensor apart = context.scratch.tensor(DType::f32, {y.rows(), y.cols()});
-    forward(context, x, use, apart, Accumulate::no);
-    const Tensor sum = converted(context, y, DType::f32);
-    add_scaled(context.ops, sum, apart);
-    if (y.dtype() != DType::f32) convert_to_bf16(context.ops, sum, y);
-    return;
-  }
   if (y.dtype() == DType::f32 || (bias_ == nullptr && !slot.adds_to_output())) {
-    product_->forward(context, x, use, y, accumulate);
+    product_->forward(context, x, use, y, Accumulate::no);
     slot.forward(context, x, y, Accumulate::yes);
     if (bias_ != nullptr) add_bias(context, y, y);
     return;
@@ -122,14 +117,13 @@ void Linear::forward(Context& context, const Operand& x, const LinearUse& use, c
   // and those of a bias that learns change by less.
   if (bias_ == nullptr && !slot.transforms_output()) {
     // The branch, rounded by itself, loses a 512th of itself, and the product's sum begins with it.
-    slot.forward(context, x, y, accumulate);
+    slot.forward(context, x, y, Accumulate::no);
     product_->forward(context, x, use, y, Accumulate::yes);
     return;
   }
   const Arena::Frame frame(context.scratch);
   const Tensor sum = context.scratch.tensor(DType::f32, {y.rows(), y.cols()});
-  if (accumulate == Accumulate::yes) convert_to_f32(context.ops, y, sum);
-  product_->forward(context, x, use, sum, accumulate);
+  product_->forward(context, x, use, sum, Accumulate::no);
   slot.forward(context, x, sum, Accumulate::yes);
   if (bias_ != nullptr) {
     add_bias(context, sum, y);

@@ -51,8 +51,7 @@ class Linear {
   Tensor ready(Context& context, int64_t bytes) const {
     return product_->ready(context, *parameter_->weight, bytes);
   }
-  void forward(Context& context, LinearInput& x, const Tensor& y, Accumulate accumulate,
-               const Tensor& ready = {}) const;
+  void forward(Context& context, LinearInput& x, const Tensor& y, const Tensor& ready = {}) const;
   // y = addend + x Wᵀ and the rest of forward(); y and addend are f32 and share no memory.
   void forward_onto(Context& context, LinearInput& x, const Tensor& addend, const Tensor& y) const;
   // Gives the learner its gradients and, unless dx is null, writes or adds the input's gradient.
@@ -70,8 +69,7 @@ class Linear {
     out.ready = ready;
     return out;
   }
-  void forward(Context& context, const Operand& x, const LinearUse& use, const Tensor& y,
-               Accumulate accumulate) const;
+  void forward(Context& context, const Operand& x, const LinearUse& use, const Tensor& y) const;
   void add_bias(Context& context, const Tensor& y, const Tensor& to) const;
   void form_gradients(Context& context, LinearInput& x, const LinearUse& use, const Tensor& dy,
                       const Tensor* dx, Accumulate accumulate) const;

@@ -251,7 +251,7 @@ void Stage::loss_chunk(const Context& of_step, const Batch& batch, int64_t begin
   final_norm_->forward(context, x, normed, rstd);
   const Tensor logits = take(config_.vocab_size);
   LinearInput input(normed);
-  head_->forward(context, input, logits, Accumulate::no, head);
+  head_->forward(context, input, logits, head);
   const bool in_place = d == nullptr || activation == DType::f32;
   const Tensor dlogits =
       in_place ? logits : context.scratch.tensor(activation, {rows, config_.vocab_size});
@@ -305,7 +305,7 @@ void Stage::logits(Context& context, const Tensor& hidden, const Tensor& out) co
   const Tensor rstd = context.scratch.tensor(DType::f32, {hidden.rows()});
   final_norm_->forward(context, hidden, normed, rstd);
   LinearInput input(normed);
-  head_->forward(context, input, out, Accumulate::no);
+  head_->forward(context, input, out);
 }
 
 void Stage::apply(Context& context, const WeightDecay& weight_decay) const {

@@ -157,7 +157,7 @@ TEST_P(DoraTest, BeginsAsTheWeightItself) {
   Context run = context();
   LinearInput input(Tensor(const_cast<float*>(x.data()), DType::f32, {kTokens, kIn}));
   const Tensor to(y.data(), DType::f32, {kTokens, kOut});
-  Linear(parameter_, nullptr, *product).forward(run, input, to, Accumulate::no);
+  Linear(parameter_, nullptr, *product).forward(run, input, to);
   product->forward(run, input.operand(run, *product), *parameter_.weight,
                    Tensor(plain.data(), DType::f32, {kTokens, kOut}), Accumulate::no);
   EXPECT_EQ(y, plain);
@@ -168,20 +168,25 @@ TEST_P(DoraTest, BeginsAsTheWeightItself) {
   }
 }
 
-// y += V x ∘ m / n beside what y has, and every gradient, n being a constant; `type` is that of y,
-// dy and dx.
+// y = V x ∘ m / n, onto an addend where y is f32, and every gradient, n being a constant; `type` is
+// that of y, dy and dx.
 void DoraTest::expect_formula(const char* product_name, DType type, double tolerance) {
   set_adapter();
   Values x = random(kTokens * kIn, 5);
-  Typed dy(random(kTokens * kOut, 6), kOut, type), y(random(kTokens * kOut, 7), kOut, type);
+  Typed dy(random(kTokens * kOut, 6), kOut, type), y(random(kTokens * kOut, 8), kOut, type);
   Typed dx(Values(kTokens * kIn), kIn, type);
-  const Values start = y.values();
+  const bool onto = type == DType::f32;  // what is added to is f32
+  Values start = onto ? random(kTokens * kOut, 7) : Values(kTokens * kOut);
   const auto product = make_product(product_name, *ops_);
   const Linear linear(parameter_, nullptr, *product);
   Context run = context();
   const Arena::Frame frame(scratch_);
   LinearInput input(Tensor(x.data(), DType::f32, {kTokens, kIn}));
-  linear.forward(run, input, y.view(), Accumulate::yes);
+  if (onto) {
+    linear.forward_onto(run, input, Tensor(start.data(), DType::f32, {kTokens, kOut}), y.view());
+  } else {
+    linear.forward(run, input, y.view());
+  }
   const Tensor dx_view = dx.view();
   linear.backward(run, input, dy.view(), &dx_view, Accumulate::no);
 
@@ -268,7 +273,7 @@ TEST_P(DoraTest, FactorsFollowAnUpdate) {
     Values y(kTokens * kOut);
     LinearInput input(Tensor(const_cast<float*>(x.data()), DType::f32, {kTokens, kIn}));
     Linear(parameter_, nullptr, *product)
-        .forward(run, input, Tensor(y.data(), DType::f32, {kTokens, kOut}), Accumulate::no);
+        .forward(run, input, Tensor(y.data(), DType::f32, {kTokens, kOut}));
     return y;
   };
   const Values updated = forward();

@@ -354,7 +354,7 @@ TEST_F(LoraSlotTest, SumInBf16IsRoundedOnce) {
   x[0] = x[1] = 1.0f;
   std::vector<bf16> y(kOut);
   LinearInput input(Tensor(x.data(), DType::f32, {1, kIn}));
-  linear.forward(run, input, Tensor(y.data(), DType::bf16, {1, kOut}), Accumulate::no);
+  linear.forward(run, input, Tensor(y.data(), DType::bf16, {1, kOut}));
   for (const bf16 value : y) EXPECT_EQ(to_float(value), 258.0f);
 }
 

@@ -17,6 +17,8 @@ namespace {
 constexpr double kRecompute = 4.0 / 3.0;
 constexpr double kHalfBatch = 1.03;
 constexpr double kOtherOptimizer = 1.01;
+constexpr double kFusedUpdate = 1.001;   // the same results, no slower
+constexpr double kClipEachWeight = 1.1;  // no slower either, but smaller pieces change no result
 constexpr double kBf16Storage = 1.02;
 constexpr double kInt8Storage = 1.04;
 constexpr double kNf4Storage = 1.5;  // costs precision rather than time, so recomputing ranks first
@@ -47,6 +49,17 @@ Knob batch_knob(const Recipe& recipe) {
 Knob optimizer_knob(const Recipe& recipe) {
   if (recipe.optimizer != "adamw") return {};
   return {"", {{"optimizer=adamw_8bit", "moments as 8-bit codes", kOtherOptimizer}}};
+}
+
+// Steps of several micro-batches need all gradients anyway.
+Knob update_knob(const Recipe& recipe) {
+  if (recipe.fused_update || recipe.gradient_accumulation_steps > 1) return {};
+  const bool clips = recipe.max_grad_norm > 0;
+  return {"",
+          {{clips ? "update=fused max_grad_norm_of=weight" : "update=fused",
+            clips ? "weights learn within the backward pass, gradients are clipped one by one"
+                  : "weights learn within the backward pass",
+            clips ? kClipEachWeight : kFusedUpdate}}};
 }
 
 // Weights that learn need bf16 at least, to hold what a step changes. Learners that store theirs in
@@ -81,22 +94,23 @@ void add_learner_knobs(const Recipe& recipe, std::vector<Knob>& knobs) {
 }
 
 // Changes of the task itself rather than of the way it is done.
-void add_last_resorts(const Recipe& recipe, const ModelFiles& files, std::vector<Knob>& knobs) {
+std::vector<Knob> last_resorts(const Recipe& recipe, const ModelFiles& files) {
   constexpr int64_t kShortest = 64;  // anything shorter has no room for a text
   Knob shorter;
   for (int64_t length = recipe.sequence_len / 2;
        length >= kShortest && length >= recipe.sequence_len / 4; length /= 2) {
     shorter.positions.push_back({fmt::format("sequence_len={}", length), "longer records are cut"});
   }
-  knobs.push_back(shorter);
+  std::vector<Knob> knobs = {shorter};
   for (Position& method : other_methods(recipe, files)) {
     knobs.push_back({"", {std::move(method)}});
   }
+  return knobs;
 }
 
 std::vector<Knob> all_knobs(const Recipe& recipe, const ModelFiles& files) {
   std::vector<Knob> knobs = knobs_of(recipe);
-  add_last_resorts(recipe, files, knobs);
+  for (Knob& knob : last_resorts(recipe, files)) knobs.push_back(std::move(knob));
   return knobs;
 }
 
@@ -150,7 +164,7 @@ Advice without_needless(const Recipe& recipe, const ModelFiles& files, const Ses
 
 std::vector<Knob> knobs_of(const Recipe& recipe) {
   std::vector<Knob> knobs = {recompute_knob(recipe), batch_knob(recipe), optimizer_knob(recipe),
-                             storage_knob(recipe)};
+                             update_knob(recipe), storage_knob(recipe)};
   add_learner_knobs(recipe, knobs);
   return knobs;
 }
@@ -241,12 +255,16 @@ std::vector<Advice> memory_advice(const Recipe& recipe, const ModelFiles& files,
 
 std::optional<Advice> fitting_advice(const Recipe& recipe, const ModelFiles& files,
                                      const SessionPlan& plan, const MemoryBudget& budget) {
-  for (const Knob& knob : knobs_of(recipe)) {
-    for (const Position& position : knob.positions) {
-      auto advice = try_settings(recipe, files, plan, position.settings, position.remark);
-      if (advice && budget.holds(advice->device, advice->host)) return advice;
+  const auto alone = [&](const std::vector<Knob>& knobs) -> std::optional<Advice> {
+    for (const Knob& knob : knobs) {
+      for (const Position& position : knob.positions) {
+        auto advice = try_settings(recipe, files, plan, position.settings, position.remark);
+        if (advice && budget.holds(advice->device, advice->host)) return advice;
+      }
     }
-  }
+    return std::nullopt;
+  };
+  if (auto advice = alone(knobs_of(recipe))) return advice;
   // Several knobs together, one after another, each turned as far as that saves more.
   std::vector<Position> turned;
   int64_t saving = 0;
@@ -265,7 +283,8 @@ std::optional<Advice> fitting_advice(const Recipe& recipe, const ModelFiles& fil
     }
     turned = std::move(with_this);
   }
-  return std::nullopt;
+  // What fits alone may save less than others that were turned before it.
+  return alone(last_resorts(recipe, files));
 }
 
 }  // namespace jackscrew

@@ -124,6 +124,23 @@ TEST(Plan, AdvisesNothingNeedless) {
   FAIL() << "rotary saves nothing";
 }
 
+// Full training keeps a gradient of every weight, unless weights are updated within backward.
+TEST(Plan, AdvisesToUpdateWithinBackward) {
+  const ModelFiles files = open_model("llama-60m");
+  const auto advised = [&](const std::vector<std::string>& settings, const std::string& change) {
+    std::vector<std::string> all = {"model=llama-60m", "init=random", "method=full",
+                                    "sequence_len=128"};
+    all.insert(all.end(), settings.begin(), settings.end());
+    const Recipe recipe = make_recipe(all);
+    const SessionPlan plan = Session::rehearse(recipe, files, training_use(recipe));
+    const std::vector<Advice> advice = memory_advice(recipe, files, plan);
+    return std::ranges::any_of(advice, [&](const Advice& one) { return one.settings == change; });
+  };
+  EXPECT_TRUE(advised({}, "update=fused max_grad_norm_of=weight"));
+  EXPECT_TRUE(advised({"max_grad_norm=0"}, "update=fused"));
+  EXPECT_FALSE(advised({"max_grad_norm=0", "gradient_accumulation_steps=2"}, "update=fused"));
+}
+
 // Windows of a rotation take more or less, the first among them; none takes more than was reserved.
 TEST(Plan, HoldsInEveryWindowOfARotation) {
   const ModelFiles files = open_model(golden_path("gqa_tied").string());

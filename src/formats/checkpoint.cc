@@ -115,7 +115,7 @@ JsonObject info_json(const CheckpointInfo& info, int64_t state_bytes, uint32_t s
   JsonObject object;
   object.add("format", kFormat).add("step", info.step).add("version", info.version);
   object.add("isa", info.isa).add("product", info.product).add("data", info.data);
-  if (!info.frozen.empty()) object.add("frozen", info.frozen);
+  if (!info.model.empty()) object.add("model", info.model);
   object.add("state_bytes", state_bytes).add("state_crc32c", state_crc32c);
   return object.add("masters", masters);
 }
@@ -179,7 +179,7 @@ Manifest read_manifest(const fs::path& checkpoint) {
                    fields.text("product"),
                    fields.text("data", ""),
                    0,
-                   fields.text("frozen", "")};
+                   fields.text("model", "")};
   if (const auto named = step_of(checkpoint); named && *named != manifest.info.step) {
     damaged(checkpoint, fmt::format("{} is that of step {}", kInfo, manifest.info.step));
   }

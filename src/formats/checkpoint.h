@@ -3,7 +3,7 @@
 //
 //   state.safetensors   every state that learners save: parameters, moments (F32), counters (U8);
 //                       frozen weights are not among them
-//   checkpoint.json     format, step, program version, ISA level, product, data, frozen weights,
+//   checkpoint.json     format, step, program version, ISA level, product, data, model,
 //                       size and CRC-32C of state.safetensors and of each file in masters/, and
 //                       last the CRC-32C of its own text without that member; padded with spaces to
 //                       the size that it has with the longest numbers
@@ -30,7 +30,8 @@ struct CheckpointInfo {
   std::string data = {};  // a short description of the training data; empty: not known
   // The most bytes that `data` may have: checkpoint.json has room for as many. Not read back.
   int64_t data_width = 0;
-  std::string frozen = {};  // a short description of the weights that do not learn; empty: none
+  // A short description of what of the model is not among the states; empty: not known.
+  std::string model = {};
 };
 
 // Visits all states of a run, always in the same order.

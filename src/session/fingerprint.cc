@@ -1,10 +1,13 @@
 #include "session/fingerprint.h"
 
 #include <algorithm>
+#include <span>
 
 #include "base/crc32c.h"
+#include "base/text.h"
 #include "formats/hf_config.h"
 #include "formats/peft.h"
+#include "model/weights.h"
 
 namespace jackscrew {
 
@@ -14,30 +17,42 @@ namespace {
 constexpr size_t kPages = 8;
 constexpr size_t kPageBytes = 4096;
 
-void add_pages(Crc32c& sum, const StoredTensor& tensor) {
-  const size_t size = tensor.bytes.size();
-  if (size <= kPages * kPageBytes) return sum.add(tensor.bytes);
+void add_pages(Crc32c& sum, std::span<const uint8_t> bytes) {
+  const size_t size = bytes.size();
+  if (size <= kPages * kPageBytes) return sum.add(bytes);
   for (size_t page = 0; page < kPages; ++page) {
     // In this order nothing overflows.
     const size_t begin = (size - kPageBytes) / (kPages - 1) * page;
-    sum.add(tensor.bytes.subspan(page + 1 < kPages ? begin : size - kPageBytes, kPageBytes));
+    sum.add(bytes.subspan(page + 1 < kPages ? begin : size - kPageBytes, kPageBytes));
   }
 }
 
-// Adds the configuration and all tensors; add_bytes(tensor) adds what is looked at of one.
+void add_configuration(Crc32c& sum, const ModelFiles& files) {
+  sum.add(write_hf_config(files.config, "float32"));
+}
+
+// Adds what is said of a tensor, and by add_bytes(bytes) each part of its contents.
+template <class AddBytes>
+void add_tensor(Crc32c& sum, const ModelFiles& files, const StoredTensor& tensor,
+                const AddBytes& add_bytes) {
+  sum.add(fmt::format("{} {} {} {}\n", tensor.name,
+                      tensor.format == nullptr ? "" : tensor.format->name(),
+                      fmt::join(tensor.shape, "x"), tensor.size_bytes()));
+  add_bytes(tensor.bytes);
+  for (const std::span<const uint8_t> part : tensor.extra_parts) add_bytes(part);
+  files.source->release(tensor);
+}
+
+// Adds the configuration and all tensors.
 template <class AddBytes>
 void add_model(Crc32c& sum, const ModelFiles& files, const AddBytes& add_bytes) {
-  sum.add(write_hf_config(files.config, "float32"));
+  add_configuration(sum, files);
   if (files.source == nullptr) return;
   std::vector<std::string> names = files.source->names();
   std::sort(names.begin(), names.end());
   for (const std::string& name : names) {
     const StoredTensor* const tensor = files.source->find(name);
-    if (tensor == nullptr) continue;
-    sum.add(fmt::format("{} {} {} {}\n", tensor->name,
-                        tensor->format == nullptr ? "" : tensor->format->name(),
-                        fmt::join(tensor->shape, "x"), tensor->size_bytes()));
-    add_bytes(*tensor);
+    if (tensor != nullptr) add_tensor(sum, files, *tensor, add_bytes);
   }
 }
 
@@ -45,7 +60,7 @@ void add_model(Crc32c& sum, const ModelFiles& files, const AddBytes& add_bytes) 
 
 uint32_t model_fingerprint(const ModelFiles& files, const fs::path& adapter) {
   Crc32c sum;
-  add_model(sum, files, [&](const StoredTensor& tensor) { add_pages(sum, tensor); });
+  add_model(sum, files, [&](std::span<const uint8_t> bytes) { add_pages(sum, bytes); });
   if (!adapter.empty()) {
     sum.add(MappedFile(adapter / kPeftWeightsFile).bytes());
   }
@@ -54,12 +69,23 @@ uint32_t model_fingerprint(const ModelFiles& files, const fs::path& adapter) {
 
 uint32_t model_checksum(const ModelFiles& files) {
   Crc32c sum;
-  add_model(sum, files, [&](const StoredTensor& tensor) {
-    sum.add(tensor.bytes);
-    for (const auto part : tensor.extra_parts) sum.add(part);
-    files.source->release(tensor);
-  });
+  add_model(sum, files, [&](std::span<const uint8_t> bytes) { sum.add(bytes); });
   return sum.value();
+}
+
+std::string unsaved_fingerprint(const ModelFiles& files, const Learner& learner) {
+  Crc32c sum;
+  add_configuration(sum, files);
+  int64_t count = 0;
+  for (const WeightSpec& weight : weights_of(files.config, StageSpec::whole(files.config))) {
+    const StoredTensor* tensor =
+        files.source == nullptr ? nullptr : files.source->find(weight.name);
+    if (tensor == nullptr || learner.changes(weight)) continue;
+    add_tensor(sum, files, *tensor, [&](std::span<const uint8_t> bytes) { add_pages(sum, bytes); });
+    ++count;
+  }
+  return fmt::format("configuration{}, crc32c {:08x}",
+                     count > 0 ? " and " + counted(count, "frozen tensor") : "", sum.value());
 }
 
 }  // namespace jackscrew

@@ -1,8 +1,11 @@
-// A fingerprint of a model, by which ranks on several machines check that they have the same one;
-// and a checksum of all of it.
+// Fingerprints of a model, by which ranks on several machines check that they have the same one,
+// and checkpoints that theirs is still there; and a checksum of all of it.
 #pragma once
 
+#include <string>
+
 #include "base/file.h"
+#include "learners/learner.h"
 #include "session/model_files.h"
 
 namespace jackscrew {
@@ -13,8 +16,12 @@ namespace jackscrew {
 // bytes.
 uint32_t model_fingerprint(const ModelFiles& files, const fs::path& adapter);
 
-// A checksum of the same with every byte of the weights, for what takes much longer than reading
-// them once.
+// The same of what a checkpoint does not have of its model: the configuration, and the weights that
+// do not learn. "configuration and 12 frozen tensors, crc32c 89abcdef".
+std::string unsaved_fingerprint(const ModelFiles& files, const Learner& learner);
+
+// A checksum of the whole model with every byte of the weights, for what takes much longer than
+// reading them once.
 uint32_t model_checksum(const ModelFiles& files);
 
 }  // namespace jackscrew

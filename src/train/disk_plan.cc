@@ -3,13 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <span>
 
-#include "base/crc32c.h"
-#include "base/text.h"
 #include "data/dataset.h"
-#include "model/weights.h"
 #include "session/evaluate.h"
+#include "session/fingerprint.h"
 #include "train/export.h"
 #include "train/run_exports.h"
 
@@ -52,29 +49,6 @@ int64_t largest_checkpoint(const Recipe& recipe, const ModelFiles& files, Sessio
   return largest;
 }
 
-// Says of the weights that do not learn, which no checkpoint has, whether they are the same: by the
-// beginning and the end of each. Empty where all learn, or come from no file.
-std::string frozen_fingerprint(const ModelFiles& files, const Learner& learner) {
-  constexpr size_t kEdge = 4096;  // a page: a file of any size takes a moment
-  if (files.source == nullptr) return {};
-  Crc32c crc;
-  const auto add = [&](std::span<const uint8_t> bytes) {
-    crc.add(bytes.first(std::min(bytes.size(), kEdge)));
-    crc.add(bytes.last(std::min(bytes.size(), kEdge)));
-  };
-  int64_t count = 0;
-  for (const WeightSpec& weight : weights_of(files.config, StageSpec::whole(files.config))) {
-    const StoredTensor* stored = files.source->find(weight.name);
-    if (learner.changes(weight) || stored == nullptr) continue;
-    add(stored->bytes);
-    for (const std::span<const uint8_t> part : stored->extra_parts) add(part);
-    files.source->release(*stored);
-    ++count;
-  }
-  if (count == 0) return {};
-  return fmt::format("{}, crc32c {:08x}", counted(count, "frozen tensor"), crc.value());
-}
-
 }  // namespace
 
 CheckpointInfo describe_run(const Recipe& recipe, const ModelFiles& files, Session& session,
@@ -86,7 +60,7 @@ CheckpointInfo describe_run(const Recipe& recipe, const ModelFiles& files, Sessi
           session.product().name(),
           data,
           Dataset::longest_fingerprint(parts),
-          frozen_fingerprint(files, session.learner())};
+          unsaved_fingerprint(files, session.learner())};
 }
 
 DiskPlan plan_disk(const Recipe& recipe, const ModelFiles& files, const Tokenizer& tokenizer,

@@ -81,8 +81,8 @@ std::vector<std::string> resume_warnings(const fs::path& checkpoint, const Check
   }
   const bool other_model = std::ranges::any_of(
       changes, [](const OptionChange& change) { return change.name == "model"; });
-  if (!then.frozen.empty() && then.frozen != now.frozen && !other_model) {
-    refuse_unless_named(ErrorKind::model, "model has", then.frozen, now.frozen);
+  if (!then.model.empty() && then.model != now.model && !other_model) {
+    refuse_unless_named(ErrorKind::model, "model has", then.model, now.model);
   }
   return warnings;
 }

@@ -325,6 +325,24 @@ TEST(SlowResumeRules, AChangedModelIsNoSilentMatter) {
   EXPECT_NE(asked.out.find("the model has changed since"), std::string::npos) << asked.out;
 }
 
+// Where all weights learn, the configuration is what a checkpoint does not have of its model.
+TEST(SlowResumeRules, AChangedConfigurationIsNoSilentMatter) {
+  const TinyRun tiny("changed_config");
+  const auto with_theta = [&](double theta) {
+    nlohmann::json config = nlohmann::json::parse(tiny.text("config.json"));
+    config["rope_theta"] = theta;
+    tiny.file("config.json", config.dump());
+  };
+  tiny.must_train("out", "method=full max_steps=2 save_steps=2");
+  with_theta(50.0);
+  const std::string longer = "method=full max_steps=4 save_steps=2 ";
+  const Outcome refused = run(tiny.train("out", longer) + kErrorsOnly);
+  EXPECT_EQ(refused.exit_code, 5) << refused.out;
+  EXPECT_NE(refused.out.find("the model has changed since"), std::string::npos) << refused.out;
+  with_theta(10000.0);
+  tiny.must_train("out", longer);
+}
+
 // Without being asked no run goes on over other data under the same name; asked, it says so.
 TEST(SlowResumeRules, ChangedDataIsNoSilentMatter) {
   const TinyRun tiny("changed_data");

@@ -234,7 +234,8 @@ class Report {
     each("rank", [&](double, const json& event) {
       const auto peak = event.contains("device") ? number(event["device"], "peak") : std::nullopt;
       rows += fmt::format(
-          "<tr><td>rank {} on {}</td><td>{}</td><td>{}</td><td>waited {:.0f}% of the time</td>"
+          "<tr><td>rank {} on {}</td><td>{}</td><td>{}</td><td>steps waited {:.0f}% of their "
+          "time</td>"
           "<td>sent {}</td></tr>\n",
           html_text(text(event, "rank")), html_text(text(event, "host")),
           html_text(text(event, "computes_on")),

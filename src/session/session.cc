@@ -342,10 +342,12 @@ void Session::begin_accumulation(const StepBatch& batch, double learning_rate, i
 }
 
 void Session::accumulate(const StepBatch& batch, double learning_rate, int64_t step) {
+  const double waited_before = peers_->seconds_waited();
   begin_accumulation(batch, learning_rate, step);
   auto ban = std::make_unique<NoAllocation>(*memory_);
   use_.place.is_whole() ? accumulate_whole(batch) : accumulate_parts(batch);
   step_ban_ = std::move(ban);
+  step_seconds_waited_ += peers_->seconds_waited() - waited_before;
 }
 
 void Session::accumulate_whole(const StepBatch& batch) {
@@ -373,6 +375,7 @@ void Session::accumulate_whole(const StepBatch& batch) {
 }
 
 void Session::apply(const WeightDecay& weight_decay) {
+  const double waited_before = peers_->seconds_waited();
   const auto ban = std::move(step_ban_);
   Context run = context(true);
   if (use_.place.is_whole()) {
@@ -388,6 +391,7 @@ void Session::apply(const WeightDecay& weight_decay) {
     apply_parts(weight_decay);
   }
   learner_->overlap_with_step(run);
+  step_seconds_waited_ += peers_->seconds_waited() - waited_before;
 }
 
 StepResult Session::result() {

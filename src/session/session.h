@@ -175,8 +175,10 @@ class Session {
   // `out` on the host, f32 [end - begin, cols].
   void read_weight(const Weight& weight, int64_t begin, int64_t end, const Tensor& out);
 
-  // With several ranks: bytes sent to others, and seconds spent waiting for them, so far.
-  const Peers& peers() const { return *peers_; }
+  // With several ranks: bytes sent to others so far.
+  const Traffic& sent() const { return peers_->sent(); }
+  // Seconds that steps have waited for other ranks so far.
+  double step_seconds_waited() const { return step_seconds_waited_; }
 
   // The logits of the last `rows` tokens of one sequence, f32 [rows, vocab], on the device, valid
   // until the next call. With a cache, the tokens follow those already in it. All stages of a
@@ -253,6 +255,7 @@ class Session {
   OwnedTensor scalars_;  // StepScalars
   std::vector<InFlight> flights_;
   std::unique_ptr<Peers> peers_;
+  double step_seconds_waited_ = 0;
   std::shared_ptr<const WeightSource> source_;  // whose maps hold weights of the stage
   LaneSums lane_sums_;
   std::vector<double> lane_losses_;  // of this replica's lanes that have ended in this step

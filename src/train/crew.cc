@@ -392,8 +392,8 @@ RankReport report_of(const Session& session, const std::string& host) {
           session.device().name(),
           session.memory().ledger(),
           session.host_ledger(),
-          session.peers().sent(),
-          session.peers().seconds_waited()};
+          session.sent(),
+          session.step_seconds_waited()};
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ struct RankReport {
   std::string host, computes_on;  // a machine, and its device: "cuda:1"
   Ledger device, host_memory;
   Traffic sent;
-  double seconds_waited = 0;
+  double seconds_waited = 0;  // by steps
 };
 
 class Crew : public ResultSource {

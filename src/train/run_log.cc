@@ -139,7 +139,7 @@ void RunLog::introduce_ranks() {
                   stages, counted(layout.lanes, "lane")));
 }
 
-// Tells for each rank what it held, how long it waited for others, and what it sent.
+// Tells for each rank what it held, how long its steps waited for others, and what it sent.
 void RunLog::report_ranks(int64_t done) {
   if (run_.crew.layout().ranks() == 1) return;
   const std::vector<RankReport> reports = run_.crew.reports();
@@ -157,9 +157,10 @@ void RunLog::report_ranks(int64_t done) {
                       .add("sent_gradient", of.sent.gradient)
                       .add("seconds_waited", of.seconds_waited)
                       .add("waited_share", waited));
-    say(fmt::format("rank {:<5}on {}, {}: peak {} allocated, waited {:.0f}% of the time, sent {}",
-                    rank, of.host, of.computes_on, human_bytes(of.device.peak), 100.0 * waited,
-                    human_bytes(of.sent.all())));
+    say(fmt::format(
+        "rank {:<5}on {}, {}: peak {} allocated, steps waited {:.0f}% of their time, sent {}", rank,
+        of.host, of.computes_on, human_bytes(of.device.peak), 100.0 * waited,
+        human_bytes(of.sent.all())));
   }
 }
 

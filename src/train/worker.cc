@@ -220,12 +220,11 @@ class Worker {
   }
 
   void memory() {
-    const Peers& peers = session_->peers();
     MessageWriter out;
     out.put(session_->device().name());
     put(out, session_->memory().ledger());
     put(out, session_->host_ledger());
-    answer(out.put(peers.sent()).put(peers.seconds_waited()));
+    answer(out.put(session_->sent()).put(session_->step_seconds_waited()));
   }
 
   Transport& transport_;

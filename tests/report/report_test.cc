@@ -112,7 +112,7 @@ TEST(Report, ShowsRanksAndSubspaces) {
   const std::string page = render_report("run", events, "");
   expect_well_formed(page);
   for (const char* part :
-       {"rank 1 on bert&lt;", "1.0 MiB", "waited 12% of the time", "sent 2.0 KiB", "a&lt;",
+       {"rank 1 on bert&lt;", "1.0 MiB", "steps waited 12% of their time", "sent 2.0 KiB", "a&lt;",
         "2 refreshes", "overlap 0.50 at the last", "gap of 32 steps"}) {
     EXPECT_NE(page.find(part), std::string::npos) << part;
   }

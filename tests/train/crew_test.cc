@@ -104,6 +104,25 @@ TEST(SlowCrew, StagesUpdateWithinBackward) {
   }
 }
 
+// What a rank waits for in steps is told as a share of their time; evaluations are no part of it.
+TEST(SlowCrew, EvaluationsAreNoWaitsOfSteps) {
+  const TinyRun tiny("crew_waits");
+  train_on_ranks(
+      tiny.settings("output_dir=" + tiny.path("out").string() + " eval_data=" + tiny.data() +
+                    " method=full max_steps=1 report_samples=2 pipeline_stages=2"),
+      2, {.latency = std::chrono::microseconds(5000)});
+  double step_seconds = 0;
+  for (const auto& event : tiny.events("out", "step")) {
+    step_seconds += event["tokens"].get<double>() / event["tokens_per_second"].get<double>();
+  }
+  EXPECT_GT(step_seconds, 0.0);
+  // The first rank's own waits lie within the time that it takes for steps.
+  const auto ranks = tiny.events("out", "rank");
+  ASSERT_EQ(ranks.size(), 2u);
+  EXPECT_GT(ranks[0]["seconds_waited"].get<double>(), 0.0);
+  EXPECT_LT(ranks[0]["seconds_waited"].get<double>(), step_seconds);
+}
+
 // An unbroken run is that of 4 ranks, 1 rank and 2 ranks one after the other.
 TEST(SlowCrew, AnyNumberOfRanksGoesOn) {
   const TinyRun tiny("crew_resume");

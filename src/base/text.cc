@@ -80,6 +80,12 @@ std::string human_bytes(int64_t bytes) {
   return fmt::format("{:.2f} GiB", value / 1073741824.0);
 }
 
+std::string human_bytes(int64_t bytes, int64_t compared_to) {
+  const std::string text = human_bytes(bytes);
+  if (bytes == compared_to || text != human_bytes(compared_to)) return text;
+  return fmt::format("{} ({} B)", text, bytes);
+}
+
 std::string human_count(int64_t count) {
   if (count < 1000) return std::to_string(count);
   const double value = static_cast<double>(count);

@@ -17,6 +17,9 @@ std::optional<std::string> nearest_name(std::string_view name,
 
 // "12.3 GiB", "512.0 MiB", "17 B".
 std::string human_bytes(int64_t bytes);
+// The same for one of two sizes that are compared: "12.30 GiB (13207024435 B)" where they differ
+// and would read alike.
+std::string human_bytes(int64_t bytes, int64_t compared_to);
 
 // "134.5M", "35.2k", "812".
 std::string human_count(int64_t count);

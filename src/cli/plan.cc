@@ -98,32 +98,37 @@ void print_table(const Recipe& recipe, const ModelFiles& files, const SessionPla
   if (disk.exports > 0) print_row("exports", disk.exports, "models beside it (export)");
 }
 
-// Compares the plan with the budget or, without one, with what the machine has free now.
+// Compares the plan with the budget and, where the device has none, with what the machine has free.
 void print_verdict(const Recipe& recipe, const SessionPlan& plan, const Device& device) {
   const int64_t peak = plan.ledger.peak;
-  if (recipe.host_memory) {
-    const bool enough = plan.host.peak <= *recipe.host_memory;
-    fmt::print("\n{}: needs {}, host_memory is {}\n", enough ? "fits" : "does not fit",
-               human_bytes(plan.host.peak), human_bytes(*recipe.host_memory));
-  }
+  const int64_t host = plan.host.peak;
+  std::string needs;
   if (recipe.device_memory) {
     const int64_t budget = *recipe.device_memory;
-    const std::string beside =
-        plan.host.peak > 0 ? fmt::format(" and {} on the host", human_bytes(plan.host.peak)) : "";
-    fmt::print("\n{}: needs {}{}, device_memory is {}\n", peak <= budget ? "fits" : "does not fit",
-               human_bytes(peak), beside, human_bytes(budget));
-    return;
+    needs = fmt::format("{}, device_memory is {}", human_bytes(peak, budget),
+                        human_bytes(budget, peak));
   }
+  if (recipe.host_memory) {
+    const int64_t budget = *recipe.host_memory;
+    needs += fmt::format("{}{} on the host, host_memory is {}", needs.empty() ? "" : "; ",
+                         human_bytes(host, budget), human_bytes(budget, host));
+  } else if (recipe.device_memory && host > 0) {
+    needs += fmt::format("; {} on the host", human_bytes(host));
+  }
+  if (!needs.empty()) {
+    fmt::print("\n{}: needs {}\n", fits(recipe, plan) ? "fits" : "does not fit", needs);
+  }
+  if (recipe.device_memory) return;
   const std::optional<int64_t> own = device.own_memory();
   const int64_t available = own.value_or(available_memory_bytes());
   const std::string where = own ? device.name() : "this machine";
   if (available == 0) {
-    fmt::print("\nno budget is set; device_memory=SIZE sets one\n");
+    fmt::print("\ndevice_memory is not set\n");
   } else if (peak <= available) {
-    fmt::print("\nno budget is set; {} is free on {} now\n", human_bytes(available), where);
+    fmt::print("\ndevice_memory is not set; {} is free on {} now\n", human_bytes(available), where);
   } else {
-    fmt::print("\nwarning: no budget is set, and only {} is free on {} now\n",
-               human_bytes(available), where);
+    fmt::print("\nwarning: device_memory is not set, and only {} is free on {} now\n",
+               human_bytes(available, peak), where);
   }
 }
 

@@ -105,11 +105,13 @@ int64_t exl2_bytes_that_fit(const Recipe& recipe, const ModelFiles& files, int64
 
 void check_exl2_fits(const Recipe& recipe, const ModelFiles& written) {
   const SessionPlan plan = rehearse_over(recipe, written);
-  if (plan.ledger.peak <= recipe.device_memory.value()) return;
-  throw Error(ErrorKind::does_not_fit,
-              fmt::format("with what was written this run needs {}, budget {} (device_memory)",
-                          human_bytes(plan.ledger.peak), human_bytes(*recipe.device_memory)),
-              "lower device_memory a little");
+  const int64_t budget = recipe.device_memory.value();
+  if (plan.ledger.peak <= budget) return;
+  throw Error(
+      ErrorKind::does_not_fit,
+      fmt::format("with what was written this run needs {}, budget {} (device_memory)",
+                  human_bytes(plan.ledger.peak, budget), human_bytes(budget, plan.ledger.peak)),
+      "lower device_memory a little");
 }
 
 }  // namespace jackscrew

@@ -58,37 +58,46 @@ void require_fit(const Recipe& recipe, const ModelFiles& files, const SessionUse
   const auto refuse = [&](const std::string& what) {
     throw Error(ErrorKind::does_not_fit, what, hint_for(recipe, files, use, plan, budget));
   };
+  const int64_t peak = plan.ledger.peak;
   const int64_t host = plan.host.peak;
-  const std::string needed = fmt::format("this run needs {} ({})", human_bytes(plan.ledger.peak),
-                                         purposes_text(plan.ledger));
+  const auto needed = [&](int64_t available) {
+    return fmt::format("this run needs {} ({})", human_bytes(peak, available),
+                       purposes_text(plan.ledger));
+  };
   if (budget.host && host > *budget.host) {
     refuse(fmt::format("this run needs {} on the host ({}), budget {} (host_memory)",
-                       human_bytes(host), purposes_text(plan.host), human_bytes(*budget.host)));
+                       human_bytes(host, *budget.host), purposes_text(plan.host),
+                       human_bytes(*budget.host, host)));
   }
-  if (budget.device && plan.ledger.peak > *budget.device) {
-    refuse(fmt::format("{}, budget {} (device_memory)", needed, human_bytes(*budget.device)));
+  if (budget.device && peak > *budget.device) {
+    refuse(fmt::format("{}, budget {} (device_memory)", needed(*budget.device),
+                       human_bytes(*budget.device, peak)));
   }
   const auto device = open_device(recipe);
   if (const auto own = device->own_memory()) {
-    if (budget.device || plan.ledger.peak <= *own) return;
+    if (budget.device || peak <= *own) return;
     budget.device = own;
-    refuse(fmt::format("{}, but only {} is free on {}", needed, human_bytes(*own), device->name()));
+    refuse(fmt::format("{}, but only {} is free on {}", needed(*own), human_bytes(*own, peak),
+                       device->name()));
   }
-  const std::string all =
-      needed + (host > 0 ? fmt::format(" and {} for masters", human_bytes(host)) : "");
+  const auto all_needed = [&](int64_t available) {
+    return needed(available) +
+           (host > 0 ? fmt::format(" and {} for masters", human_bytes(host)) : "");
+  };
   // Checked even with a budget: a process that exceeds a memory limit is killed.
-  const int64_t beside = beside_the_ledger(plan.ledger.peak + host);
-  if (const auto limit = memory_limit();
-      limit && plan.ledger.peak + host + beside > limit->available) {
+  const int64_t beside = beside_the_ledger(peak + host);
+  if (const auto limit = memory_limit(); limit && peak + host + beside > limit->available) {
     budget.together = std::max<int64_t>(0, limit->available - beside);
     refuse(fmt::format("{} and {} of its own, but only {} is left of the memory limit of {} ({})",
-                       all, human_bytes(beside), human_bytes(limit->available),
-                       human_bytes(limit->bytes), limit->group.string()));
+                       all_needed(limit->available), human_bytes(beside),
+                       human_bytes(limit->available), human_bytes(limit->bytes),
+                       limit->group.string()));
   }
   const int64_t available = budget.device ? 0 : available_memory_bytes();
-  if (available == 0 || plan.ledger.peak + host <= available) return;
+  if (available == 0 || peak + host <= available) return;
   budget.together = available;
-  refuse(fmt::format("{}, but only {} is free on this machine", all, human_bytes(available)));
+  refuse(fmt::format("{}, but only {} is free on this machine", all_needed(available),
+                     human_bytes(available, peak)));
 }
 
 MachineMemory machine_memory(const Recipe& recipe, const SessionPlan& plan) {

@@ -87,6 +87,9 @@ TEST(Text, Sizes) {
     EXPECT_EQ(parse_bytes(bare), std::nullopt) << bare;
   }
   EXPECT_EQ(human_bytes(int64_t{3} << 29), "1.50 GiB");
+  EXPECT_EQ(human_bytes(5242880, 5242881), "5.0 MiB (5242880 B)");
+  EXPECT_EQ(human_bytes(5242880, 5242880), "5.0 MiB");
+  EXPECT_EQ(human_bytes(5242880, 6242880), "5.0 MiB");
   EXPECT_EQ(human_duration(4321), "1h12m");
 }
 

@@ -8,6 +8,7 @@
 #include "formats/hf_config.h"
 #include "formats/peft.h"
 #include "model/weights.h"
+#include "text/tokenizer/tokenizer_json.h"
 
 namespace jackscrew {
 
@@ -73,19 +74,31 @@ uint32_t model_checksum(const ModelFiles& files) {
   return sum.value();
 }
 
-std::string unsaved_fingerprint(const ModelFiles& files, const Learner& learner) {
-  Crc32c sum;
-  add_configuration(sum, files);
+std::string inputs_fingerprint(const ModelFiles& files, const Tokenizer& tokenizer,
+                               const ChatFormat& format, const Learner* learner) {
+  Crc32c configuration;
+  add_configuration(configuration, files);
+  const uint32_t words =
+      crc32c(to_tokenizer_json(tokenizer.data()) + (tokenizer.add_bos() ? "bos" : ""));
+  std::string text =
+      fmt::format("configuration {:08x}, tokenizer {:08x}", configuration.value(), words);
+  if (!format.is_plain()) {
+    text +=
+        fmt::format(", chat template {:08x}", crc32c(format.general.source + format.tools.source));
+  }
+  Crc32c tensors;
   int64_t count = 0;
   for (const WeightSpec& weight : weights_of(files.config, StageSpec::whole(files.config))) {
     const StoredTensor* tensor =
         files.source == nullptr ? nullptr : files.source->find(weight.name);
-    if (tensor == nullptr || learner.changes(weight)) continue;
-    add_tensor(sum, files, *tensor, [&](std::span<const uint8_t> bytes) { add_pages(sum, bytes); });
+    if (tensor == nullptr || (learner != nullptr && learner->changes(weight))) continue;
+    add_tensor(tensors, files, *tensor,
+               [&](std::span<const uint8_t> bytes) { add_pages(tensors, bytes); });
     ++count;
   }
-  return fmt::format("configuration{}, crc32c {:08x}",
-                     count > 0 ? " and " + counted(count, "frozen tensor") : "", sum.value());
+  if (count == 0) return text;
+  const char* noun = learner == nullptr ? "tensor" : "frozen tensor";
+  return text + fmt::format(", {} {:08x}", counted(count, noun), tensors.value());
 }
 
 }  // namespace jackscrew

@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "learners/learner.h"
 #include "session/model_files.h"
+#include "text/chat/chat_template.h"
 
 namespace jackscrew {
 
@@ -16,9 +17,11 @@ namespace jackscrew {
 // bytes.
 uint32_t model_fingerprint(const ModelFiles& files, const fs::path& adapter);
 
-// The same of what a checkpoint does not have of its model: the configuration, and the weights that
-// do not learn. "configuration and 12 frozen tensors, crc32c 89abcdef".
-std::string unsaved_fingerprint(const ModelFiles& files, const Learner& learner);
+// The same of each thing that a run reads of its model, for people to compare: "configuration
+// 01234567, tokenizer 89abcdef, 12 tensors 02468ace". With a `learner`, of the tensors that it does
+// not change alone: a checkpoint has the others.
+std::string inputs_fingerprint(const ModelFiles& files, const Tokenizer& tokenizer,
+                               const ChatFormat& format, const Learner* learner = nullptr);
 
 // A checksum of the whole model with every byte of the weights, for what takes much longer than
 // reading them once.

@@ -31,9 +31,8 @@ int64_t checkpoints_at_once(const Recipe& recipe, int64_t steps) {
   return std::min(saved, checked_add(recipe.save_total_limit, best ? 2 : 1));
 }
 
-int64_t largest_checkpoint(const Recipe& recipe, const ModelFiles& files, Session& session,
+int64_t largest_checkpoint(const Recipe& recipe, const CheckpointInfo& info, Session& session,
                            int64_t total_steps) {
-  const CheckpointInfo info = describe_run(recipe, files, session, {});
   const std::string recipe_yaml = recipe.to_yaml();
   const int64_t steps = std::min(total_steps, kPlannedSteps);
   int64_t largest = 0;
@@ -51,8 +50,8 @@ int64_t largest_checkpoint(const Recipe& recipe, const ModelFiles& files, Sessio
 
 }  // namespace
 
-CheckpointInfo describe_run(const Recipe& recipe, const ModelFiles& files, Session& session,
-                            const std::string& data) {
+CheckpointInfo describe_run(const Recipe& recipe, const ModelFiles& files,
+                            const Tokenizer& tokenizer, Session& session, const std::string& data) {
   const int64_t parts = std::max<int64_t>(1, std::ssize(recipe.data));
   return {0,
           JACKSCREW_VERSION,
@@ -60,7 +59,8 @@ CheckpointInfo describe_run(const Recipe& recipe, const ModelFiles& files, Sessi
           session.product().name(),
           data,
           Dataset::longest_fingerprint(parts),
-          unsaved_fingerprint(files, session.learner())};
+          inputs_fingerprint(files, tokenizer, recipe_chat_format(recipe, tokenizer),
+                             &session.learner())};
 }
 
 DiskPlan plan_disk(const Recipe& recipe, const ModelFiles& files, const Tokenizer& tokenizer,
@@ -73,7 +73,8 @@ DiskPlan plan_disk(const Recipe& recipe, const ModelFiles& files, const Tokenize
   disk.result = result_bytes(result, files, tokenizer, recipe_chat_format(recipe, tokenizer));
   disk.exports = export_bytes(recipe, files, result.weights());
   disk.masters = session->disk_ledger().peak;
-  disk.checkpoint = largest_checkpoint(recipe, files, *session, steps);
+  const CheckpointInfo info = describe_run(recipe, files, tokenizer, *session, {});
+  disk.checkpoint = largest_checkpoint(recipe, info, *session, steps);
   disk.checkpoints = checkpoints_at_once(recipe, steps);
   return disk;
 }

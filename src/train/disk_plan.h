@@ -13,8 +13,8 @@ namespace jackscrew {
 // What a run's checkpoints record about it, as of step 0; `data` as in CheckpointInfo. Reads a
 // little of every weight that does not learn: to be called once, while the files are what was
 // loaded.
-CheckpointInfo describe_run(const Recipe& recipe, const ModelFiles& files, Session& session,
-                            const std::string& data);
+CheckpointInfo describe_run(const Recipe& recipe, const ModelFiles& files,
+                            const Tokenizer& tokenizer, Session& session, const std::string& data);
 
 // Steps that are searched for the largest checkpoint: 200 rotations of the default length.
 inline constexpr int64_t kPlannedSteps = 10000;

@@ -79,8 +79,9 @@ std::vector<std::string> resume_warnings(const fs::path& checkpoint, const Check
   if (!then.data.empty() && then.data != now.data && !other_data) {
     refuse_unless_named(ErrorKind::data, "data have", then.data, now.data);
   }
-  const bool other_model = std::ranges::any_of(
-      changes, [](const OptionChange& change) { return change.name == "model"; });
+  const bool other_model = std::ranges::any_of(changes, [](const OptionChange& change) {
+    return change.name == "model" || change.name == "tokenizer" || change.name == "chat_template";
+  });
   if (!then.model.empty() && then.model != now.model && !other_model) {
     refuse_unless_named(ErrorKind::model, "model has", then.model, now.model);
   }

@@ -6,6 +6,7 @@
 
 #include "report/progress.h"
 #include "session/evaluate.h"
+#include "session/fingerprint.h"
 #include "train/output_dir.h"
 
 namespace jackscrew {
@@ -29,8 +30,8 @@ void warn_of_files(const std::vector<DataPlace>& data, const std::vector<DataPla
 
 }  // namespace
 
-RunData read_run_data(const Recipe& recipe, const Tokenizer& tokenizer, const ProgressStyle& style,
-                      const fs::path& output_dir) {
+RunData read_run_data(const Recipe& recipe, const ModelFiles& files, const Tokenizer& tokenizer,
+                      const ProgressStyle& style, const fs::path& output_dir) {
   RunData data;
   const DatasetOptions options = dataset_options(recipe, tokenizer);
   const auto load = [&](std::span<const DataPlace> places, DataPart part, const char* name) {
@@ -40,6 +41,8 @@ RunData read_run_data(const Recipe& recipe, const Tokenizer& tokenizer, const Pr
   const std::vector<DataPlace> places = data_places(recipe.data);
   const std::vector<DataPlace> eval_places = data_places(recipe.eval_data);
   data.train = load(places, DataPart::train, "train");
+  data.inputs = {data.train.fingerprint(),
+                 inputs_fingerprint(files, tokenizer, options.examples.format)};
   for (const std::string& warning : data_warnings(data.train.stats())) warn(warning);
   warn_of_files(places, eval_places, recipe.has_evaluation());
   if (options.examples.format.uses_clock() && !recipe.chat_date) {

@@ -1,6 +1,7 @@
 // The data of a training run: training and evaluation texts, and the samples of its report.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "generation/samples.h"
@@ -8,15 +9,22 @@
 
 namespace jackscrew {
 
+// What a run reads, by which it is told from another of the same recipe.
+struct RunInputs {
+  std::string data;   // Dataset::fingerprint() of the training data
+  std::string model;  // inputs_fingerprint()
+};
+
 struct RunData {
   Dataset train;
   Dataset evaluation;  // empty: no evaluation
   std::vector<Sample> samples;
+  RunInputs inputs;
 };
 
 // Reads the data as the recipe says and warns of surprises in them. Tokens of large data are kept
 // in `output_dir`. Throws as Dataset::read() does.
-RunData read_run_data(const Recipe& recipe, const Tokenizer& tokenizer, const ProgressStyle& style,
-                      const fs::path& output_dir);
+RunData read_run_data(const Recipe& recipe, const ModelFiles& files, const Tokenizer& tokenizer,
+                      const ProgressStyle& style, const fs::path& output_dir);
 
 }  // namespace jackscrew

@@ -183,7 +183,8 @@ void RunLog::log_start(int64_t first, int64_t trained) {
   start.add("total_steps", run_.schedule.total_steps).add("planned_peak", run_.plan.ledger.peak);
   start.add("isa", session.ops().level()).add("threads", session.ops().threads());
   start.add("method", recipe.method).add("data", data_names(recipe)).add("storage", recipe.storage);
-  start.add("data_fingerprint", run_.data.train.fingerprint());
+  start.add("data_fingerprint", run_.data.inputs.data);
+  start.add("model_fingerprint", run_.data.inputs.model);
   start.add("product", session.product().name());
   start.add("device", session.device().description());
   start.add("cpu", cpu_name()).add("version", JACKSCREW_VERSION);

@@ -23,7 +23,7 @@ namespace {
 // What the log says of a run that reached its end.
 struct EndedRun {
   int64_t step;
-  std::string data;  // fingerprint of its data; empty where the log does not say
+  RunInputs inputs;  // empty where the log does not say
 };
 
 std::optional<EndedRun> ended_run(const fs::path& output) {
@@ -34,9 +34,13 @@ std::optional<EndedRun> ended_run(const fs::path& output) {
   if (events.empty() || events.back()["event"] != event_name(EventKind::end)) return std::nullopt;
   EndedRun ended{events.back()["step"].get<int64_t>(), {}};
   for (const nlohmann::json& event : events) {
-    const auto data = event.find("data_fingerprint");
-    const bool says = data != event.end() && data->is_string();
-    if (says && event["event"] == event_name(EventKind::start)) ended.data = *data;
+    if (event["event"] != event_name(EventKind::start)) continue;
+    const auto read = [&](const char* name, std::string& to) {
+      const auto found = event.find(name);
+      if (found != event.end() && found->is_string()) to = *found;
+    };
+    read("data_fingerprint", ended.inputs.data);
+    read("model_fingerprint", ended.inputs.model);
   }
   return ended;
 }
@@ -68,7 +72,7 @@ constexpr const char* kAnew = "overwrite=true starts over and replaces it";
 // continue. Throws where the result is another run's.
 std::optional<FinishedRun> check_result(const Recipe& recipe, const EndedRun& ended,
                                         const fs::path& checkpoint, int64_t total_steps,
-                                        const std::string& data) {
+                                        const RunInputs& inputs) {
   const fs::path output = recipe.output_dir;
   const fs::path its_end = checkpoint_path(output, ended.step);
   const bool can_go_on = fs::exists(its_end);
@@ -80,18 +84,22 @@ std::optional<FinishedRun> check_result(const Recipe& recipe, const EndedRun& en
   } else {
     changes.emplace_back("its recipe.yaml is missing");
   }
-  const bool other_data = !ended.data.empty() && ended.data != data;
-  if (changes.empty() && !other_data) {
+  ErrorKind kind = ErrorKind::usage;
+  const auto compare = [&](const char* what, const std::string& then, const std::string& now,
+                           ErrorKind kind_of_it) {
+    if (then.empty() || then == now) return;
+    if (changes.empty()) kind = kind_of_it;
+    changes.push_back(fmt::format("the {} {} then and {} now", what, then, now));
+  };
+  compare("data were", ended.inputs.data, inputs.data, ErrorKind::data);
+  compare("model had", ended.inputs.model, inputs.model, ErrorKind::model);
+  if (changes.empty()) {
     const char* more = ended.step < total_steps ? "give a larger early_stopping_patience"
                                                 : "give a larger max_steps or num_train_epochs";
     return FinishedRun{ended.step, can_go_on ? more : train_on(output)};
   }
   if (!checkpoint.empty() && is_same_file(checkpoint, its_end) && total_steps > ended.step) {
     return std::nullopt;
-  }
-  const ErrorKind kind = changes.empty() ? ErrorKind::data : ErrorKind::usage;
-  if (other_data) {
-    changes.push_back(fmt::format("the data were {} then and are {} now", ended.data, data));
   }
   throw Error(kind,
               fmt::format("output_dir {} holds the result of a finished run of {}: {}",
@@ -185,12 +193,12 @@ int64_t total_steps(const Recipe& recipe, int64_t steps_per_epoch) {
   return std::max<int64_t>(1, static_cast<int64_t>(steps));
 }
 
-RunStart find_start(const Recipe& recipe, int64_t total_steps, const std::string& data) {
+RunStart find_start(const Recipe& recipe, int64_t total_steps, const RunInputs& inputs) {
   const fs::path output = recipe.output_dir;
   RunStart start{wanted_checkpoint(recipe), {}};
   if (!recipe.overwrite && has_result(output)) {
     if (const std::optional<EndedRun> ended = ended_run(output)) {
-      start.finished = check_result(recipe, *ended, start.checkpoint, total_steps, data);
+      start.finished = check_result(recipe, *ended, start.checkpoint, total_steps, inputs);
       if (start.finished) return start;
     } else if (start.checkpoint.empty() || !lies_in(start.checkpoint, output)) {
       // A run that can continue, or that was allowed to replace the result, has a checkpoint.

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "recipe/recipe.h"
+#include "train/run_data.h"
 
 namespace jackscrew {
 
@@ -30,12 +31,12 @@ struct RunStart {
   std::optional<FinishedRun> finished;
 };
 
-// Decides how the run begins; changes nothing. `data` is the training data's
-// Dataset::fingerprint(). A result is replaced in two cases only: overwrite=true, or the run that
-// made it continues to a later step from the checkpoint of its end. Throws Error(usage) or
-// Error(data) where another result would be replaced, Error(model) where the checkpoint cannot be
-// used, and Error(usage) where it is beyond the run's last step.
-RunStart find_start(const Recipe& recipe, int64_t total_steps, const std::string& data);
+// Decides how the run begins; changes nothing. A result is replaced in two cases only:
+// overwrite=true, or the run that made it continues to a later step from the checkpoint of its end.
+// Throws Error(usage) where another result would be replaced, Error(data) or Error(model) where
+// that differs in these alone; Error(model) where the checkpoint cannot be used, and Error(usage)
+// where it is beyond the run's last step.
+RunStart find_start(const Recipe& recipe, int64_t total_steps, const RunInputs& inputs);
 
 // Throws `error`, which says why the checkpoint cannot be used. Where it was taken because it is
 // the newest and is damaged, the hint names an older one: that is taken only if the recipe names

@@ -54,7 +54,7 @@ class Trainer {
     crew_.emplace(recipe_, files_, transport);
     check_output_dir(recipe_);
     claim_.emplace(recipe_.output_dir);
-    data_ = read_run_data(recipe_, tokenizer_, console_.style, claim_->path());
+    data_ = read_run_data(recipe_, files_, tokenizer_, console_.style, claim_->path());
     sampler_.emplace(
         data_.train,
         BatchOptions{recipe_.sequence_len, recipe_.micro_batch_size,
@@ -71,7 +71,7 @@ class Trainer {
                               schedule_.warmup_steps, counted(total_steps_, "step")),
                   "the learning rate would never reach its peak");
     }
-    start_ = find_start(recipe_, total_steps_, data_.train.fingerprint());
+    start_ = find_start(recipe_, total_steps_, data_.inputs);
     checkpoint_ = start_.checkpoint;
   }
 
@@ -83,7 +83,7 @@ class Trainer {
     plan_ = crew_->rehearse();
     recipe_.output_dir = claim_->path().string();
     crew_->load(plan_, console_.style);
-    info_ = describe_run(recipe_, files_, crew_->session(), data_.train.fingerprint());
+    info_ = describe_run(recipe_, files_, tokenizer_, crew_->session(), data_.inputs.data);
     crew_->begin_run(total_steps_);
     const int64_t first = restore();
     claim_->keep();

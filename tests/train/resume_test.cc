@@ -323,6 +323,27 @@ TEST(SlowResumeRules, AChangedModelIsNoSilentMatter) {
       run(tiny.train("out", settings + "resume=" + checkpoint.string()) + kErrorsOnly);
   EXPECT_EQ(asked.exit_code, 0) << asked.out;
   EXPECT_NE(asked.out.find("the model has changed since"), std::string::npos) << asked.out;
+  // Nor is the adapter of another model the result of this recipe.
+  tiny.must_train("base", "method=full max_steps=1 seed=3 overwrite=true");
+  const Outcome stale = run(tiny.train("out", settings) + kErrorsOnly);
+  EXPECT_EQ(stale.exit_code, 5) << stale.out;
+  EXPECT_NE(stale.out.find("holds the result of a finished run of 4 steps: the model had "),
+            std::string::npos)
+      << stale.out;
+}
+
+// What the steps so far have read by other tokens is not gone on with in silence.
+TEST(SlowResumeRules, AChangedTemplateIsNoSilentMatter) {
+  const TinyRun tiny("changed_template");
+  tiny.must_train("base", "method=full max_steps=1");
+  const std::string settings =
+      "init=pretrained tokenizer=auto model=" + tiny.path("base").string() +
+      " method=full save_steps=2 ";
+  tiny.must_train("out", settings + "max_steps=2");
+  tiny.file("base/chat_template.jinja", "{% for m in messages %}{{ m.content }}!{% endfor %}");
+  const Outcome refused = run(tiny.train("out", settings + "max_steps=4") + kErrorsOnly);
+  EXPECT_EQ(refused.exit_code, 5) << refused.out;
+  EXPECT_NE(refused.out.find(", chat template "), std::string::npos) << refused.out;
 }
 
 // Where all weights learn, the configuration is what a checkpoint does not have of its model.

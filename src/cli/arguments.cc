@@ -69,10 +69,12 @@ OptionSet program_options() {
 Recipe read_arguments(Arguments arguments, size_t max_operands, const std::string& command) {
   Recipe recipe = read_recipe(arguments, method_tables());
   if (recipe.operands.size() > max_operands) {
+    const std::string& operand = recipe.operands[max_operands];
     throw Error(ErrorKind::usage,
-                fmt::format("{} does not know what to do with \"{}\"", command,
-                            recipe.operands[max_operands]),
-                "options are written name=value or --name value; a recipe ends in .yaml");
+                fmt::format("{} does not know what to do with \"{}\"", command, operand),
+                operand.ends_with(".yaml")
+                    ? "there can be one recipe: write the settings of both into it"
+                    : "options are written name=value or --name value; a recipe ends in .yaml");
   }
   refuse_dry_run(recipe, command);
   recipe.python_environments = python_environments();

@@ -77,7 +77,7 @@ class Conversation {
         write_stderr(kCommands);
       } else if (command == "/reset") {
         chat_.forget();
-      } else if (!line.empty()) {
+      } else if (!command.empty()) {
         answer(line);
       }
     }

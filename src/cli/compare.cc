@@ -55,9 +55,10 @@ ModelFiles open_compared(const std::string& name, const std::string& tokenizer) 
     const std::string base = peft_base_model(name);
     throw Error(
         ErrorKind::usage, fmt::format("{} is an adapter, and models are compared", name),
-        fmt::format("jackscrew merge model={} adapter={} output_dir=DIR makes a model of it; "
-                    "jackscrew eval takes adapter=",
-                    base.empty() ? "MODEL" : base, name));
+        fmt::format(
+            "jackscrew merge model={} adapter={} output_dir=DIR makes a model of it, unless "
+            "it is a soft prompt; jackscrew eval takes adapter=",
+            base.empty() ? "MODEL" : base, name));
   }
   ModelFiles files = open_model(name, {}, tokenizer);
   if (files.source == nullptr) {

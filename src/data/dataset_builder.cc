@@ -264,8 +264,12 @@ Dataset Dataset::read(const DataPlace& from, const Tokenizer& tokenizer,
       builder.add_record(std::move(example), place);
     }
   };
-  BadRecordCallback bad;
-  if (options.skip_bad_records) bad = [&](const Error& error) { counts.add_bad(error.what()); };
+  const auto bad = [&](const Error& error) {
+    if (options.skip_bad_records) return counts.add_bad(error.what());
+    throw Error(error.kind(), error.what(),
+                fmt::format("{}{}on_bad_record=skip leaves such records out", error.hint(),
+                            error.hint().empty() ? "" : "; "));
+  };
   encode_records(files, options.max_samples, tokenizer, options.examples, options.threads, use,
                  progress, bad);
   if (counts.examples == 0) {

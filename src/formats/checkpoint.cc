@@ -148,9 +148,12 @@ struct Manifest {
 Manifest read_manifest(const fs::path& checkpoint) {
   const fs::path path = checkpoint / kInfo;
   if (!fs::exists(path)) {
+    const std::vector<fs::path> newest = list_checkpoints(checkpoint);
     throw Error(ErrorKind::model,
                 fmt::format("{} is not a checkpoint: it has no {}", checkpoint.string(), kInfo),
-                fmt::format("give a directory {}<step> that holds {}", kDirectoryPrefix, kInfo));
+                newest.empty() ? fmt::format("give a directory {}<step> that holds {}",
+                                             kDirectoryPrefix, kInfo)
+                               : fmt::format("{} is the newest in it", newest.back().string()));
   }
   const std::string text = read_text(path);
   const nlohmann::json object = parse_json(text, path.string());

@@ -346,7 +346,7 @@ fs::path write_report(const fs::path& output_dir) {
                 "give the output_dir of a training run");
   }
   const fs::path recipe = output_dir / "recipe.yaml";
-  const fs::path page = output_dir / "report.html";
+  const fs::path page = output_dir / kReportName;
   const std::string name = fs::absolute(output_dir).lexically_normal().filename().string();
   write_text_atomic(page, render_report(name.empty() ? "run" : name, events,
                                         fs::exists(recipe) ? read_text(recipe) : std::string()));

@@ -14,6 +14,8 @@ namespace jackscrew {
 std::string render_report(const std::string& title, const std::vector<nlohmann::json>& events,
                           const std::string& recipe_yaml);
 
+inline constexpr const char* kReportName = "report.html";
+
 // Writes the page for the run in a directory, beside its log, and returns its path. Throws
 // Error(usage) when the directory holds no run.
 fs::path write_report(const fs::path& output_dir);

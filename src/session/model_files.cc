@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "base/text.h"
+#include "formats/checkpoint.h"
 #include "formats/gguf.h"
 #include "formats/hf_config.h"
 #include "formats/peft.h"
@@ -139,8 +140,12 @@ ModelFiles open_model_alone(const std::string& model, Weights weights) {
         return files;
       }
       refuse_adapter(path);
+      const bool of_run = is_checkpoint(path) || !list_checkpoints(path).empty();
       throw Error(ErrorKind::model, fmt::format("{} has no config.json", model),
-                  "give a directory that Hugging Face's save_pretrained() or a run wrote");
+                  of_run
+                      ? "the model is written when its run ends; the same command with max_steps "
+                        "set to a checkpoint's step ends it there"
+                      : "give a directory that Hugging Face's save_pretrained() or a run wrote");
     }
     files.config =
         parse_hf_config(read_text(path / "config.json"), (path / "config.json").string());

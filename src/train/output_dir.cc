@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "formats/checkpoint.h"
 #include "report/progress.h"
+#include "report/report.h"
 #include "session/session.h"
 #include "text/tokenizer/tokenizer_files.h"
 
@@ -20,9 +21,9 @@ bool is_run(const fs::path& output) {
 }
 
 bool run_writes(const std::string& name) {
-  return is_result_file(name) || name == "recipe.yaml" || name == "report.html" ||
-         name == "tokens" || name == exports_directory({}) ||
-         name == fs::path(kToolTemplateFile).parent_path() || name.starts_with("checkpoint-");
+  return is_result_file(name) || name == "recipe.yaml" || name == kReportName || name == "tokens" ||
+         name == exports_directory({}) || name == fs::path(kToolTemplateFile).parent_path() ||
+         name.starts_with("checkpoint-");
 }
 
 // `source` is a directory, or a file in one; the file may be a link into another directory.

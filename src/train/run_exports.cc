@@ -1,5 +1,6 @@
 #include "train/run_exports.h"
 
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "base/checked.h"
@@ -9,6 +10,8 @@
 #include "learners/learner.h"
 #include "model/weights.h"
 #include "quant/plain.h"
+#include "report/event_log.h"
+#include "report/report.h"
 #include "train/output_dir.h"
 
 namespace jackscrew {
@@ -167,6 +170,17 @@ int64_t export_bytes(const Recipe& recipe, const ModelFiles& files,
 bool lacks_exports(const Recipe& recipe, const fs::path& output_dir) {
   return std::ranges::any_of(
       recipe.exports, [&](const RunExport& wanted) { return !is_written(wanted, output_dir); });
+}
+
+void log_export(const fs::path& output_dir, const WrittenExport& written) {
+  if (!fs::exists(output_dir / kLogName)) return;  // somebody removed it
+  EventLog log(output_dir / kLogName, std::numeric_limits<int64_t>::max());
+  log.write(EventKind::exported, log.last_step(),
+            JsonObject()
+                .add("format", written.format)
+                .add("path", written.path.string())
+                .add("bytes", written.bytes));
+  write_report(output_dir);
 }
 
 void write_exports(const Recipe& recipe, const ModelFiles& files, const fs::path& output_dir,

@@ -36,6 +36,9 @@ struct WrittenExport {
   std::vector<std::string> notes;  // for the user
 };
 
+// Adds it to the log and the report of the run in output_dir.
+void log_export(const fs::path& output_dir, const WrittenExport& written);
+
 // Writes those that output_dir lacks, one after another; each appears whole or not at all. Calls
 // written() after each. Throws the error of the first that fails, with the command that repeats it.
 void write_exports(const Recipe& recipe, const ModelFiles& files, const fs::path& output_dir,

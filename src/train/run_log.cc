@@ -244,6 +244,7 @@ void RunLog::step(int64_t done, const StepResult& result, double seconds_left) {
   print_line(run_.console, format_step_line(line, run_.console.colour, run_.console.width));
   log_booked(done);
   warn_of_refused_graphs();
+  warn_of_no_gradient(done, result);
   events_.write(EventKind::step, done,
                 JsonObject()
                     .add("loss", result.loss)
@@ -266,6 +267,15 @@ void RunLog::warn_of_refused_graphs() {
       fmt::format("a step's work could not be recorded as a CUDA graph ({}): every kernel is "
                   "launched by itself, which is slower",
                   counts.refusal));
+}
+
+// A model that has run away into numbers without a slope never comes back, and its loss is finite.
+void RunLog::warn_of_no_gradient(int64_t done, const StepResult& result) {
+  if (result.grad_norm > 0 || std::exchange(warned_of_no_gradient_, true)) return;
+  warn(
+      fmt::format("step {}: the gradient is 0, so nothing learns; a learning_rate that is far too "
+                  "high does that",
+                  done));
 }
 
 // Counts micro-batches and updates of this process; no fields where nothing is recorded.

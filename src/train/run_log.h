@@ -84,6 +84,7 @@ class RunLog {
   void log_booked(int64_t step);
   std::optional<double> share_of_peak(double flops);
   void warn_of_refused_graphs();
+  void warn_of_no_gradient(int64_t done, const StepResult& result);
   JsonObject graphs_json() const;
 
   Run run_;
@@ -97,6 +98,7 @@ class RunLog {
   int64_t earlier_tokens_;  // of an earlier process, after its last log line
   int64_t resident_peak_ = 0;
   bool warned_of_graphs_ = false;
+  bool warned_of_no_gradient_ = false;
 };
 
 }  // namespace jackscrew

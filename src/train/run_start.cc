@@ -114,7 +114,7 @@ std::optional<FinishedRun> check_result(const Recipe& recipe, const EndedRun& en
 int64_t usable_step(const fs::path& checkpoint) {
   const int64_t step = read_checkpoint_info(checkpoint).step;
   if (!fs::exists(checkpoint / "recipe.yaml")) {
-    fail(ErrorKind::data, "{} has no recipe.yaml", checkpoint.string());
+    fail(ErrorKind::model, "{} has no recipe.yaml", checkpoint.string());
   }
   return step;
 }

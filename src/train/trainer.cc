@@ -124,7 +124,7 @@ class Trainer {
         say(fmt::format("export    {}: {}", one_line(written.path.string()),
                         human_bytes(written.bytes)));
         for (const std::string& note : written.notes) say("          " + one_line(note));
-        write_or_warn("report.html", [&] { add_to_report(output, written); });
+        write_or_warn(kReportName, [&] { log_export(output, written); });
       });
     }
     if (!start_.finished) say(fmt::format("done      {}", output.string()));
@@ -133,19 +133,14 @@ class Trainer {
  private:
   void say(const std::string& line) const { jackscrew::say(console_, line); }
 
-  static void add_to_report(const fs::path& output, const WrittenExport& written) {
-    if (!fs::exists(output / kLogName)) return;  // somebody removed it
-    EventLog log(output / kLogName, std::numeric_limits<int64_t>::max());
-    log.write(EventKind::exported, log.last_step(),
-              JsonObject()
-                  .add("format", written.format)
-                  .add("path", written.path.string())
-                  .add("bytes", written.bytes));
-    write_report(output);
+  void report() {
+    write_or_warn(kReportName,
+                  [&] { say(fmt::format("report    {}", write_report(claim_->path()).string())); });
   }
 
   // Reports that nothing is left to train; the result is not touched.
-  void say_finished(const FinishedRun& finished) const {
+  void say_finished(const FinishedRun& finished) {
+    if (!fs::exists(claim_->path() / kReportName)) report();  // the run was killed before
     say(fmt::format("finished  {} has the result of this recipe, {}{}", recipe_.output_dir,
                     counted(finished.step, "step"),
                     lacks_exports(recipe_, recipe_.output_dir) ? "" : "; nothing to do"));
@@ -271,7 +266,7 @@ class Trainer {
   [[noreturn]] void stop_before_the_first_step() const {
     if (checkpoint_.empty()) {
       throw Error(ErrorKind::interrupted, "stopped before the first step",
-                  "nothing was saved; run the same command to start again");
+                  "this command saved nothing; run it again");
     }
     throw Error(ErrorKind::interrupted, "stopped before another step", how_to_go_on());
   }
@@ -376,6 +371,7 @@ class Trainer {
                                  : "lower learning_rate or lengthen the warm-up";
     if (!checkpoint_.empty())
       hint += fmt::format("; the last checkpoint is {}", checkpoint_.string());
+    report();
     throw Error(ErrorKind::non_finite, what, hint);
   }
 
@@ -393,10 +389,8 @@ class Trainer {
     require_finite_parameters(done);
     write_result(done);
     answer_samples(done);
-    const fs::path output = claim_->path();
-    log_->ended(done, output);
-    write_or_warn("report.html",
-                  [&] { say(fmt::format("report    {}", write_report(output).string())); });
+    log_->ended(done, claim_->path());
+    report();
   }
 
   // If the disk is full the run continues: the next checkpoint may fit, and so may the result

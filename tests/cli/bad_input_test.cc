@@ -114,6 +114,19 @@ TEST_F(SlowBadInput, Memory) {
   }
 }
 
+// Finite, and lost all the same: a softmax that is saturated has no slope.
+TEST_F(SlowBadInput, NoGradient) {
+  const Outcome outcome = run(tiny_.train("flat",
+                                          "method=lora learning_rate=1e6 warmup_steps=0 "
+                                          "max_steps=6 report_samples=0") +
+                              " 2>&1");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.out;
+  const std::string warning = ": the gradient is 0, so nothing learns";
+  const size_t first = outcome.out.find(warning);
+  ASSERT_NE(first, std::string::npos) << outcome.out;
+  EXPECT_EQ(outcome.out.find(warning, first + 1), std::string::npos) << outcome.out;
+}
+
 TEST_F(SlowBadInput, NotFinite) {
   const std::string hot = "method=full learning_rate=1e30 max_steps=6 save_steps=1 warmup_steps=2 ";
   const Outcome outcome = run(tiny_.train("out", hot) + kErrorsOnly);
@@ -121,6 +134,7 @@ TEST_F(SlowBadInput, NotFinite) {
   EXPECT_EQ(outcome.out.find("-nan"), std::string::npos);
   EXPECT_FALSE(fs::exists(tiny_.path("out/model.safetensors")));
   EXPECT_EQ(tiny_.events("out").back()["event"], "warn");
+  EXPECT_TRUE(fs::exists(tiny_.path("out/report.html")));
   // The step is found as well when it is not looked at before the last.
   const std::string line = outcome.out.substr(0, outcome.out.find('\n'));
   EXPECT_NE(line.find("step "), std::string::npos);
@@ -162,7 +176,7 @@ TEST_F(SlowBadInput, Checkpoints) {
                    {"checkpoint-4", "state.safetensors is corrupt: checksum mismatch",
                     "checkpoint-2 continues from there"});
   fs::rename(tiny_.path("out/checkpoint-4/recipe.yaml"), tiny_.path("recipe"));
-  expect_unchanged(saving, 4,
+  expect_unchanged(saving, 5,
                    {"checkpoint-4 has no recipe.yaml", "checkpoint-2 continues from there"});
   // Without it, the one before serves.
   fs::remove_all(tiny_.path("out/checkpoint-4"));

@@ -94,8 +94,19 @@ TEST(Recipes, AreValidAndThereIsOneForEveryMethod) {
     EXPECT_NE(read_text(file).find(fmt::format("method: {}\n", preset.name)), std::string::npos);
   }
   for (const auto& entry : fs::directory_iterator(source_root() / "recipes")) {
-    const Outcome outcome = run("config validate " + entry.path().string() + " 2>&1");
-    EXPECT_EQ(outcome.exit_code, 0) << outcome.out;
+    const auto validate = [&](const std::string& more) {
+      const Outcome outcome = run("config validate " + entry.path().string() + more + " 2>&1");
+      EXPECT_EQ(outcome.exit_code, 0) << outcome.out;
+    };
+    validate("");
+    // The line of its head that shows how a setting is overridden.
+    const std::string text = read_text(entry.path());
+    const std::string command =
+        "command line: jackscrew train recipes/" + entry.path().filename().string();
+    const size_t begin = text.find(command);
+    ASSERT_NE(begin, std::string::npos) << entry.path();
+    const size_t settings = begin + command.size();
+    validate(text.substr(settings, text.find('\n', settings) - settings));
   }
 }
 

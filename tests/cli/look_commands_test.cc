@@ -189,7 +189,8 @@ TEST(Data, BadRecordsEndItOrAreSkipped) {
       "data.jsonl", good + "{\"prompt\": \"a\"\n" + "{\"id\": 1}\n" + good +
                         "{\"messages\": [{\"role\": \"nobody\", \"content\": \"a\"}]}\n");
   const std::string settings = " data=" + data + kBytes;
-  expect_refused(run("data stats" + settings + kErrorsOnly), 4, {data + ":2: not valid JSON"});
+  expect_refused(run("data stats" + settings + kErrorsOnly), 4,
+                 {data + ":2: not valid JSON", "on_bad_record=skip leaves such records out"});
   const json stats = json::parse(run("data stats --json on_bad_record=skip" + settings).out);
   EXPECT_EQ(stats["records"], 5);
   EXPECT_EQ(stats["examples"], 2);

@@ -107,6 +107,7 @@ TEST_F(DataFiles, ThatMightBeMeantAreWarnedOf) {
   fs::create_symlink(directory_ / "circle", directory_ / "circle");
   write("train-3.jsonl.gz", "");
   write("train-4.jsonl.zst", "");
+  write("._train-1.jsonl", "what a Mac writes beside it");
   const std::string directory = directory_.string();
   EXPECT_EQ(names(DataPart::train), "train-1.jsonl ");
   EXPECT_EQ(

@@ -307,6 +307,17 @@ TEST(SlowResumeRules, AChangedGapOfGaloreHolds) {
   EXPECT_EQ(tiny.losses("out").size(), 12u);
 }
 
+// A run that was killed after its result and before its report.
+TEST(SlowResume, AFinishedRunGetsTheReportThatItLacks) {
+  const TinyRun tiny("no_report");
+  tiny.must_train("out", "method=lora max_steps=2");
+  const std::string result = weights(tiny, "out");
+  fs::remove(tiny.path("out/report.html"));
+  tiny.must_train("out", "method=lora max_steps=2");
+  EXPECT_TRUE(fs::exists(tiny.path("out/report.html")));
+  EXPECT_TRUE(weights(tiny, "out") == result);
+}
+
 // An adapter that learned half of its steps beside other weights fits neither.
 TEST(SlowResumeRules, AChangedModelIsNoSilentMatter) {
   const TinyRun tiny("changed_model");

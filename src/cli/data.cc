@@ -198,6 +198,10 @@ void preview_records(const Recipe& recipe, const std::vector<DataPlace>& places)
   for (const DataPlace& place : places) {
     find_records(place.files(DataPart::train), preview_limit(recipe), show);
   }
+  if (stats.records == 0) {
+    throw Error(ErrorKind::data, fmt::format("{} has no record", fmt::join(recipe.data, ", ")),
+                "expected one record a line, such as {\"prompt\": ..., \"completion\": ...}");
+  }
   print_rest(shown);
   for (const std::string& line : data_warnings(stats)) warn(line);
   if (!recipe.quiet) {

@@ -28,6 +28,7 @@ class GrowingFile {
   // on there. If the file cannot be created, a later call may.
   void put_back(const fs::path& directory);
 
+  const fs::path& path() const { return path_; }
   // Whether the file was empty when it was opened.
   bool began_empty() const { return began_empty_; }
 

@@ -147,7 +147,7 @@ fs::path begin_events(const fs::path& directory, std::optional<int64_t> resumed_
 }  // namespace
 
 TensorBoardWriter::TensorBoardWriter(const fs::path& directory, std::optional<int64_t> resumed_step)
-    : path_(begin_events(directory, resumed_step)), file_(path_) {
+    : file_(begin_events(directory, resumed_step)) {
   if (file_.began_empty()) {
     std::string version = event_header(0);
     put_bytes(version, 3, "brain.Event:2");  // Event.file_version

@@ -26,12 +26,11 @@ class TensorBoardWriter {
   // Writes the file anew in `directory` if it was removed meanwhile (GrowingFile).
   void put_back(const fs::path& directory) { file_.put_back(directory); }
 
-  const fs::path& path() const { return path_; }
+  const fs::path& path() const { return file_.path(); }
 
  private:
   void write_record(std::string_view payload);
 
-  fs::path path_;
   GrowingFile file_;
 };
 

@@ -182,6 +182,12 @@ TEST(Data, PreviewWithoutAModelShowsRecords) {
   expect_refused(run("data stats data=" + data + kErrorsOnly), 2, {"data stats needs a tokenizer"});
 }
 
+TEST(Data, AnEmptyFileHasNothingToShow) {
+  const TemporaryDirectory directory("jackscrew_data");
+  const std::string data = directory.file("data.jsonl", "");
+  expect_refused(run("data preview data=" + data + kErrorsOnly), 4, {data + " has no record"});
+}
+
 TEST(Data, BadRecordsEndItOrAreSkipped) {
   const TemporaryDirectory directory("jackscrew_data");
   const std::string good = "{\"prompt\": \"a\", \"completion\": \"b\"}\n";

@@ -45,10 +45,11 @@ void Peers::reserve(Memory& memory, int64_t gradient_elements) {
   if (gradient_elements == 0) return;
   bucket_ = std::min(kBucketElements, gradient_elements);
   own_ = OwnedTensor(memory, Purpose::communication, DType::f32, {bucket_});
-  // Parts of a bucket differ by one element at most. The ends of a pipeline are two ranks.
+  // Parts of a bucket differ by one element at most. The ends of a pipeline are two ranks: half a
+  // bucket is enough for them, and no less than that is what three replicas or more take.
   const int64_t ranks = std::max(2, layout_.replicas);
   received_ = OwnedTensor(memory, Purpose::communication, DType::f32,
-                          {ranks - 1, ceil_div(bucket_, ranks)});
+                          {(ranks - 1) * ceil_div(bucket_, ranks)});
 }
 
 void Peers::wait_for(std::span<const Ticket> tickets) {
@@ -161,15 +162,15 @@ void Peers::sum_bucket(Ops& ops, std::span<const int> ranks, int64_t count) {
   const Tensor mine = part_of(me);
   std::vector<Ticket> tickets;
   std::vector<float*> terms;
-  int64_t row = 0;
+  int64_t begin = 0;  // in received_
   for (int64_t i = 0; i < parts; ++i) {
     if (i == me) {
       terms.push_back(mine.data<float>());
       continue;
     }
     const int rank = ranks[static_cast<size_t>(i)];
-    const Tensor theirs = received_.view().rows(row, row + 1).columns(0, mine.size());
-    ++row;
+    const Tensor theirs = received_.view().columns(begin, begin + mine.size());
+    begin += mine.size();
     terms.push_back(theirs.data<float>());
     tickets.push_back(transport_->receive(rank, Tag::gradient, bytes_of(theirs)));
     tickets.push_back(transport_->send(rank, Tag::gradient, bytes_of(part_of(i))));

@@ -88,7 +88,7 @@ class Peers {
   int rank_;
   int64_t bucket_ = 0;    // elements that are exchanged at a time
   OwnedTensor own_;       // f32 [bucket]
-  OwnedTensor received_;  // f32 [ranks - 1, elements of a part]: this rank's part, from the others
+  OwnedTensor received_;  // f32 [ranks - 1 times a part]: this rank's part, from each of the others
   Traffic sent_;
   double seconds_waited_ = 0;
 };

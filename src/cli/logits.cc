@@ -38,6 +38,10 @@ std::vector<int32_t> first_window(const Recipe& recipe, const Tokenizer& tokeniz
 int write_logits(const Recipe& given) {
   Recipe recipe = with_adapter_options(given);
   for (const char* option : {"model", "data", "output"}) recipe.options.require(option, "logits");
+  if (is_same_file(recipe.output, recipe.model)) {
+    throw Error(ErrorKind::usage, fmt::format("output {} is the model", recipe.output),
+                "give another output");
+  }
   const ModelFiles files = open_model(recipe.model, recipe.adapter, recipe.tokenizer);
   require_weights(recipe, files);
   settle_lengths(recipe, files.config);
@@ -54,7 +58,8 @@ int write_logits(const Recipe& given) {
   const auto session = load_session(recipe, files, use, plan, stderr_style(recipe.quiet));
   const Tensor logits = session->logits(ids, tokens, false);
   const Tensor id_view(ids.data(), DType::i32, {tokens});
-  SafetensorsWriter writer(recipe.output,
+  AtomicFile file(recipe.output);
+  SafetensorsWriter writer(file.path(),
                            {tensor_spec("ids", id_view), tensor_spec("logits", logits)});
   const auto write = [&](const char* name, const Tensor& view) {
     write_tensor(session->ops(), view,
@@ -63,6 +68,7 @@ int write_logits(const Recipe& given) {
   write("ids", id_view);
   write("logits", logits);
   writer.close();
+  file.commit();
   return 0;
 }
 

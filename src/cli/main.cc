@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/map_guard.h"
+#include "base/process_memory.h"
 #include "base/text.h"
 #include "cli/arguments.h"
 #include "cli/commands.h"
@@ -80,7 +81,7 @@ int dispatch(Arguments arguments) {
 // Whether mpirun started this process as a rank other than 0, which does the talking.
 bool is_other_rank() {
   try {
-    return launched_rank() > 0;
+    return launched_ranks() > 1 && launched_rank() > 0;
   } catch (const Error&) {
     return false;
   }
@@ -101,15 +102,16 @@ int guarded_main(int argc, char** argv) {
     // All ranks find the same error in a command line; only rank 0 reports it.
     if (error.kind() == ErrorKind::usage && is_other_rank()) return error.exit_code();
     return report_error(error.what(), error.hint(), error.exit_code());
-  } catch (const std::bad_alloc&) {
-    return report_error("out of host memory",
-                        "use a smaller model, batch or sequence_len, or fewer threads",
-                        static_cast<int>(ErrorKind::does_not_fit));
+  } catch (const std::bad_alloc& exception) {
+    const Error error = error_of(exception);
+    return report_error(error.what(), error.hint(), error.exit_code());
   } catch (const fs::filesystem_error& error) {  // links that lead in a circle, for example
     return report_error(fmt::format("{}: {}", error.path1().string(), error.code().message()), "",
                         1);
   } catch (const std::system_error& error) {
-    if (error.code() != std::errc::resource_unavailable_try_again) return report_bug(error);
+    // A stream that is full and does not wait says the same as a system without threads.
+    const bool no_threads = error.code() == std::errc::resource_unavailable_try_again;
+    if (!no_threads || std::ferror(stdout) != 0) return report_bug(error);
     return report_error("the system starts no more threads",
                         "raise the limits `ulimit -v` and `ulimit -u`, or set threads=1",
                         static_cast<int>(ErrorKind::does_not_fit));

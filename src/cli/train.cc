@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/console.h"
+#include "base/process_memory.h"
 #include "base/signals.h"
 #include "cli/arguments.h"
 #include "cli/launch.h"
@@ -66,10 +67,9 @@ int serve_or_end_all(Transport& transport, const std::optional<Error>& wrong_arg
   try {
     if (wrong_arguments) throw Error(*wrong_arguments);
     return serve(transport);
-  } catch (const Error& error) {
+  } catch (const std::exception& exception) {
+    const Error error = error_of(exception);
     exit_code = report(error.what(), error.hint(), error.kind());
-  } catch (const std::exception& error) {
-    exit_code = report(error.what(), "", ErrorKind::generic);
   }
   transport.abort(exit_code);
   return exit_code;  // not reached; GCC does not see that, as the function is virtual

@@ -19,6 +19,8 @@ namespace jackscrew {
 
 namespace {
 
+constexpr int64_t kLongRun = int64_t{1} << 32;  // steps; for more no gap is longer
+
 constexpr std::array<Saving, 5> kSavings = {{
     {"projection_dtype=bf16", "subspaces rounded to bf16", 1.01},
     {"projection_dtype=int4", "subspaces rounded to 4 bits", 1.1},
@@ -74,19 +76,23 @@ class GaloreLearner : public Learner {
   }
 
   std::unique_ptr<LearnerSlot> make_slot(const LearnerContext& context, Weight& weight) override {
+    memory_ = &context.memory;  // of a pipeline's stage that may have no target
     if (settings_.targets(weight.spec())) {
       auto slot = std::make_unique<GaloreSlot>(context, weight, settings_);
       slots_.push_back(slot.get());
-      memory_ = &context.memory;
       return slot;
     }
-    if (weight.as_f32().empty()) return make_in_place_slot(context, weight);
+    if (weight.as_f32().empty()) return make_in_place_slot(context, weight, settings_.stochastic);
     return make_full_slot(context, weight);
   }
 
   void reserve(Context&) override {
     schedule();
-    memory_->allocate(Purpose::projections, worst_windows());
+    // Where the number of steps is not known yet, for whatever gap it leads to.
+    const int64_t longest = settings_.max_steps == 0 ? settings_.gap_of(kLongRun) : gap_;
+    int64_t worst = 0;
+    for (int64_t gap = gap_; gap <= longest; ++gap) worst = std::max(worst, worst_windows(gap));
+    memory_->allocate(Purpose::projections, worst);
   }
 
   void begin_run(int64_t total_steps) override {
@@ -148,6 +154,7 @@ class GaloreLearner : public Learner {
 
   LearnerNotes notes() const override {
     LearnerNotes notes;
+    if (slots_.empty()) return notes;  // a pipeline's stage without targets
     const GaloreSlot& first = *slots_.front();
     notes.lines.push_back(fmt::format(
         "{} matrices in subspaces of rank {} ({}), kept as {}, refreshed every {}{}", slots_.size(),
@@ -177,9 +184,10 @@ class GaloreLearner : public Learner {
 
   // The steps by which a matrix' refreshes come after those of the first matrix. Gaps grow by
   // doubling, so that this stays the same modulo the gap.
-  int64_t offset(const GaloreSlot& slot) const {
+  int64_t offset(const GaloreSlot& slot) const { return offset(slot, gap_); }
+  int64_t offset(const GaloreSlot& slot, int64_t gap) const {
     const auto place = static_cast<int64_t>(places_.at(slot.name()));
-    return settings_.stagger ? gap_ * place / static_cast<int64_t>(places_.size()) : 0;
+    return settings_.stagger ? gap * place / static_cast<int64_t>(places_.size()) : 0;
   }
 
   void schedule() {
@@ -214,17 +222,19 @@ class GaloreLearner : public Learner {
     return changed;
   }
 
-  // The most bytes that windows take at once: the maximum, over the steps of a gap, of the windows
-  // that are open in that step.
-  int64_t worst_windows() const {
+  // The most bytes that windows take at once: the maximum, over the steps of a gap in which one
+  // opens, of the windows that are open in that step.
+  int64_t worst_windows(int64_t gap) const {
+    std::map<int64_t, int64_t> opening;  // bytes, by step of the gap
+    for (const GaloreSlot* slot : slots_) opening[offset(*slot, gap)] += slot->window_bytes();
+    const int64_t window = settings_.window_of(gap);
     int64_t worst = 0;
-    for (int64_t step = 0; step < gap_; ++step) {
-      int64_t bytes = 0;
-      for (const GaloreSlot* slot : slots_) {
-        const int64_t since = (step - offset(*slot) + gap_) % gap_;
-        if (since < window()) bytes += slot->window_bytes();
+    for (const auto& [step, ignored] : opening) {
+      int64_t open = 0;
+      for (const auto& [begin, bytes] : opening) {
+        if ((step - begin + gap) % gap < window) open += bytes;
       }
-      worst = std::max(worst, bytes);
+      worst = std::max(worst, open);
     }
     return worst;
   }

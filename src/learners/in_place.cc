@@ -11,7 +11,8 @@ namespace {
 
 class InPlaceSlot : public LearnerSlot {
  public:
-  InPlaceSlot(const LearnerContext& context, Weight& weight) : weight_(weight) {
+  InPlaceSlot(const LearnerContext& context, Weight& weight, bool stochastic)
+      : weight_(weight), stochastic_(stochastic) {
     require_in_place(weight);
     if (!context.training) return;
     gradient_ = GradientBuffer(context, {weight.rows(), weight.cols()});
@@ -24,9 +25,10 @@ class InPlaceSlot : public LearnerSlot {
 
   void apply(Context& context, double weight_decay) override {
     state_->begin(context, 1.0, weight_decay);
-    update_in_place(context, weight_, true, [&](const Tensor& values, int64_t begin, int64_t end) {
+    const auto update = [&](const Tensor& values, int64_t begin, int64_t end) {
       state_->update(context, values, gradient_.view().rows(begin, end), begin * weight_.cols());
-    });
+    };
+    update_in_place(context, weight_, stochastic_, update);
   }
 
   void visit(const StateVisitor& visitor) const override {
@@ -38,6 +40,7 @@ class InPlaceSlot : public LearnerSlot {
 
  private:
   Weight& weight_;
+  bool stochastic_;
   GradientBuffer gradient_;                // [rows, cols]; training only
   std::unique_ptr<OptimizerState> state_;  // training only
 };
@@ -92,8 +95,9 @@ StateRef in_place_state(const Weight& weight) {
           .elements = weight.size()};
 }
 
-std::unique_ptr<LearnerSlot> make_in_place_slot(const LearnerContext& context, Weight& weight) {
-  return std::make_unique<InPlaceSlot>(context, weight);
+std::unique_ptr<LearnerSlot> make_in_place_slot(const LearnerContext& context, Weight& weight,
+                                                bool stochastic) {
+  return std::make_unique<InPlaceSlot>(context, weight, stochastic);
 }
 
 }  // namespace jackscrew

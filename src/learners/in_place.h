@@ -24,6 +24,7 @@ void update_in_place(Context& context, Weight& weight, bool stochastic, const Ro
 StateRef in_place_state(const Weight& weight);
 
 // The slot of a weight that learns as a whole, in place: f32 gradient and optimizer state.
-std::unique_ptr<LearnerSlot> make_in_place_slot(const LearnerContext& context, Weight& weight);
+std::unique_ptr<LearnerSlot> make_in_place_slot(const LearnerContext& context, Weight& weight,
+                                                bool stochastic);
 
 }  // namespace jackscrew

@@ -24,14 +24,15 @@ class LoraLearner : public Learner {
   bool changes(const WeightSpec& weight) const override { return settings_.trains_whole(weight); }
 
   std::unique_ptr<LearnerSlot> make_slot(const LearnerContext& context, Weight& weight) override {
+    // Before anything is returned: a pipeline's stage without adapters takes part in the sums.
+    sum_over_stages_ = context.sum_over_stages;
+    plans_only_ = context.ops.plans_only();
     if (settings_.trains_whole(weight.spec())) return make_full_slot(context, weight);
     const std::optional<LoraShape> shape = settings_.shape_of(weight.spec());
     if (!shape) return std::make_unique<FrozenSlot>();
     if (settings_.use_dora()) {
       return std::make_unique<DoraSlot>(context, weight, settings_, *shape);
     }
-    sum_over_stages_ = context.sum_over_stages;
-    plans_only_ = context.ops.plans_only();
     if (settings_.start() == LoraStart::pissa && context.training) {
       return std::make_unique<PissaSlot>(context, weight, settings_, *shape, loss_);
     }

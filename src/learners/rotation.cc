@@ -260,6 +260,7 @@ std::vector<int32_t> heaviest_groups(std::span<const int64_t> sizes,
                                      std::span<const int64_t> weights, int64_t capacity) {
   std::map<std::pair<int64_t, int64_t>, Kind> by_kind;
   for (size_t g = 0; g < sizes.size(); ++g) {
+    if (weights[g] == 0) continue;  // of another stage: adds nothing, and doubles the search
     Kind& kind = by_kind[{sizes[g], weights[g]}];
     kind.size = sizes[g];
     kind.weight = weights[g];
@@ -268,6 +269,7 @@ std::vector<int32_t> heaviest_groups(std::span<const int64_t> sizes,
   std::vector<Kind> kinds;
   kinds.reserve(by_kind.size());
   for (auto& [key, kind] : by_kind) kinds.push_back(std::move(kind));
+  if (kinds.empty()) return {};
   std::vector<int64_t> counts(kinds.size(), 0);
   std::vector<int64_t> best_counts = counts;
   int64_t best = -1;

@@ -153,12 +153,6 @@ void Stage::for_all(const Body& body) const {
   of_layer(-1);
 }
 
-bool Stage::learns() const {
-  bool any = false;
-  for_all([&](const Parameter& parameter) { any = any || parameter.learns(); });
-  return any;
-}
-
 bool Stage::learns_below(size_t block) const {
   if (!spec_.embedding) return true;  // the stage before may need it, and decides for itself
   if (embedding_->learns()) return true;

@@ -47,7 +47,7 @@ class Stage {
   // Every parameter of the model once, in the order of the Hugging Face model, without the
   // parameters that products keep.
   const std::vector<std::unique_ptr<Parameter>>& parameters() const { return parameters_; }
-  bool learns() const;
+  const StageSpec& spec() const { return spec_; }
 
   // Runs the blocks and returns the residual stream after them, f32 [tokens, hidden], in stash
   // memory. `input` is the previous stage's output, null for a stage with the embedding. It must

@@ -17,6 +17,7 @@ constexpr double kWidth = 640, kHeight = 240;
 constexpr double kLeft = 64, kRight = 12, kTop = 12, kBottom = 28;
 // A line with more points than this is drawn as a band: single points would be invisible.
 constexpr size_t kMostPoints = 240;
+constexpr double kMostTicks = 16;  // more than tick_step() makes
 
 struct Range {
   double low, high;
@@ -61,9 +62,11 @@ class Frame {
   std::string axes() const {
     std::string out;
     const auto each_tick = [](const Range& range, double step, const auto& use) {
-      for (double i = std::ceil(range.low / step); i * step <= range.high + step * 1e-9; ++i) {
-        use(i * step);
-      }
+      const double first = std::ceil(range.low / step);
+      const double last = std::floor(range.high / step + 1e-9);
+      // Where values differ by their last bits alone, counting on from them never ends.
+      const auto ticks = static_cast<int64_t>(std::min(last - first, kMostTicks));
+      for (int64_t i = 0; i <= ticks; ++i) use((first + static_cast<double>(i)) * step);
     };
     each_tick(y_, tick_step(y_, 4, unit_), [&](double value) {
       out += fmt::format(

@@ -191,6 +191,9 @@ void load_adapter(const Stage& stage, Ops& ops, const fs::path& adapter) {
   });
   const std::set<std::string> others = modules_of_other_stages(stage);
   std::erase_if(arrays, [&](const auto& array) {
+    // What has no module in its name, a soft prompt, stands beside the embedding.
+    const bool has_module = array.first.find('.') != std::string::npos;
+    if (!has_module) return !stage.spec().embedding;
     return std::any_of(others.begin(), others.end(),
                        [&](const std::string& module) { return array.first.starts_with(module); });
   });

@@ -11,8 +11,8 @@ double training_flops(const Stage& stage, const StepBatch& batch) {
   double total = 0.0;
   for (const auto& parameter : stage.parameters()) {
     const WeightSpec& weight = parameter->weight->spec();
-    const bool head = weight.module == "lm_head" ||
-                      (weight.kind == WeightKind::embedding && config.tie_word_embeddings);
+    const bool tied = weight.kind == WeightKind::embedding && config.tie_word_embeddings;
+    const bool head = weight.module == "lm_head" || (tied && stage.spec().head);
     if (weight.kind != WeightKind::linear && !head) continue;
     // y, dx, and as much of dW as the learner forms.
     const double products = 2.0 * (2.0 + parameter->slot->gradient_products());
@@ -21,7 +21,7 @@ double training_flops(const Stage& stage, const StepBatch& batch) {
   // Two products forward and five backward over the causal half of the scores.
   const auto width = static_cast<double>(config.num_attention_heads * config.head_dim);
   double pairs = 0.0;
-  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+  for (int64_t layer = stage.spec().first_block; layer < stage.spec().last_block; ++layer) {
     const auto window = static_cast<double>(config.window_of(layer));
     for (const MicroBatch& micro : batch.micro_batches) {
       for (size_t s = 0; s + 1 < micro.cu_seqlens.size(); ++s) {

@@ -135,7 +135,8 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
     if (layout.stages == 1) require_learning(recipe.learner, std::ssize(gradients));
     norm_.emplace(*memory_, gradients);
     watch_gradients();
-    const bool exchanges = layout.replicas > 1 || !tied_gradients().empty();
+    require_one_update_of_tied();
+    const bool exchanges = layout.replicas > 1 || updates_tied();
     peers_->reserve(
         device_->shares_host_memory() ? *memory_ : *host_,
         exchanges ? std::accumulate(gradients.begin(), gradients.end(), int64_t{0}) : 0);
@@ -442,7 +443,17 @@ void Session::keep_cached(int64_t tokens) {
 }
 
 Tensor Session::logits(std::span<const int32_t> ids, int64_t rows, bool use_cache) {
-  if (logits_listener_) logits_listener_(ids, rows, use_cache);
+  Tensor out;
+  const auto compute = [&] { out = compute_logits(ids, rows, use_cache); };
+  if (logits_listener_) {
+    logits_listener_(ids, rows, use_cache, compute);
+  } else {
+    compute();
+  }
+  return out;
+}
+
+Tensor Session::compute_logits(std::span<const int32_t> ids, int64_t rows, bool use_cache) {
   const int64_t before = use_cache ? cache_.length : 0;
   MicroBatch batch;
   if (before == 0) batch.ids.assign(static_cast<size_t>(virtual_tokens()), 0);

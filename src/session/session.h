@@ -130,9 +130,9 @@ class Session {
   void schedule_restored();
   void restored();
 
-  // Called by logits() before anything else, so that the other stages' sessions can be asked too.
-  using LogitsListener =
-      std::function<void(std::span<const int32_t> ids, int64_t rows, bool use_cache)>;
+  // Called by logits(), so that the other stages' sessions can be asked too; calls compute() once.
+  using LogitsListener = std::function<void(std::span<const int32_t> ids, int64_t rows,
+                                            bool use_cache, const std::function<void()>& compute)>;
   void set_logits_listener(LogitsListener listener) { logits_listener_ = std::move(listener); }
 
   // The throughput of large products on the device now, with operands as the run's product rounds
@@ -222,7 +222,11 @@ class Session {
   double read_sum(size_t offset);
   void write_sum(size_t offset, double sum);
   void apply_parts(const WeightDecay& weight_decay);
+  void visit_tied(const StateVisitor& visitor) const;
   std::vector<Tensor> tied_gradients() const;
+  bool updates_tied() const;
+  Tensor compute_logits(std::span<const int32_t> ids, int64_t rows, bool use_cache);
+  void require_one_update_of_tied() const;
   bool norm_counted_on_first_stage(const StateRef& state) const;
   bool begin_step(Context& run, int64_t step);
   void watch_gradients();

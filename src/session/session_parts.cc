@@ -136,19 +136,40 @@ void Session::apply_parts(const WeightDecay& weight_decay) {
   stage_->apply(run, weight_decay);
 }
 
-// The gradients of a tied embedding, which both ends of a pipeline hold and update alike.
-std::vector<Tensor> Session::tied_gradients() const {
-  std::vector<Tensor> gradients;
+// Visits the states of a tied embedding, which both ends of a pipeline hold and update alike.
+void Session::visit_tied(const StateVisitor& visitor) const {
   const Place& place = use_.place;
   const bool at_an_end = place.layout.stages > 1 && (place.is_first() || place.is_last());
-  if (!at_an_end || !stage_->config().tie_word_embeddings) return gradients;
+  if (!at_an_end || !stage_->config().tie_word_embeddings) return;
   for (const auto& parameter : stage_->parameters()) {
-    if (parameter->weight->spec().kind != WeightKind::embedding) continue;
-    parameter->slot->visit([&](const StateRef& state) {
-      if (state.role == StateRole::gradient) gradients.push_back(state.view);
-    });
+    if (parameter->weight->spec().kind == WeightKind::embedding) parameter->slot->visit(visitor);
   }
+}
+
+std::vector<Tensor> Session::tied_gradients() const {
+  std::vector<Tensor> gradients;
+  visit_tied([&](const StateRef& state) {
+    if (state.role == StateRole::gradient) gradients.push_back(state.view);
+  });
   return gradients;
+}
+
+// Whether it has gradients that both ends add, now or when it no longer waits as a master.
+bool Session::updates_tied() const {
+  bool any = false;
+  visit_tied([&](const StateRef& state) {
+    any = any || state.role == StateRole::gradient || state.role == StateRole::master;
+  });
+  return any;
+}
+
+// Updated within backward, it would be two weights: each end has a part of its gradient only.
+void Session::require_one_update_of_tied() const {
+  if (!learner_->updates_in_backward() || !updates_tied()) return;
+  throw Error(ErrorKind::usage,
+              "with update=fused each end of a pipeline would update the embedding, which is the "
+              "head as well, by its own part of the gradient",
+              "set update=after (max_grad_norm_of=model), or train on one stage");
 }
 
 // A tied gradient counts towards the norm on the first stage only.

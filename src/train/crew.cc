@@ -207,10 +207,14 @@ void Crew::load(const SessionPlan& plan, const ProgressStyle& style) {
   send_all(message(Command::load).put(recipe_.output_dir));
   begin_together([&] { session_ = load_session(recipe_, files_, use_, plan, style, transport_); });
   if (layout().stages == 1) return;
-  session_->set_logits_listener([this](std::span<const int32_t> ids, int64_t rows, bool use_cache) {
-    MessageWriter out = message(Command::logits);
-    out.put(std::vector<int32_t>(ids.begin(), ids.end())).put(rows).put(use_cache);
-    for (int stage = 1; stage < layout().stages; ++stage) send(layout().rank_of(0, stage), out);
+  session_->set_logits_listener([this](std::span<const int32_t> ids, int64_t rows, bool use_cache,
+                                       const std::function<void()>& compute) {
+    in_common_work([&] {
+      MessageWriter out = message(Command::logits);
+      out.put(std::vector<int32_t>(ids.begin(), ids.end())).put(rows).put(use_cache);
+      for (int stage = 1; stage < layout().stages; ++stage) send(layout().rank_of(0, stage), out);
+      compute();
+    });
   });
 }
 
@@ -305,11 +309,10 @@ void Crew::restored() {
   });
 }
 
+// A full disk ends no run.
 void Crew::reserve_master_files() {
-  return in_common_work([&] {
-    send_all(Command::reserve_masters);
-    session_->reserve_master_files();
-  });
+  send_all(Command::reserve_masters);
+  begin_together([&] { session_->reserve_master_files(); });
 }
 
 std::string Crew::non_finite_parameter() {

@@ -23,8 +23,8 @@ void write_patiently(const TrainConsole& console, const std::string& what, const
 
 // For the end of a run that cannot write a checkpoint to its output_dir because of `why`: calls
 // write_checkpoint(directory), which returns the checkpoint's path, with a new directory on another
-// disk if possible. Throws Error(interrupted) naming the place or, where that fails too, an error
-// of the kind of `why` with both reasons.
+// disk if possible. Throws an error of `kind` naming the place or, where that fails too, one of
+// the kind of `why` with both reasons.
 [[noreturn]] void write_elsewhere(
     ErrorKind kind, const Error& why,
     const std::function<fs::path(const fs::path& directory)>& write_checkpoint);

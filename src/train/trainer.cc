@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/process_memory.h"
 #include "base/text.h"
 #include "formats/checkpoint.h"
 #include "optim/schedule.h"
@@ -480,9 +481,10 @@ void train(const Recipe& recipe, const TrainConsole& console, Transport* transpo
       throw RanksLost(error);
     }
     throw;
-  } catch (const std::exception& error) {
-    if (in_common_work()) throw RanksLost(Error(ErrorKind::generic, error.what()));
-    dismiss(transport, static_cast<int>(ErrorKind::generic));
+  } catch (const std::exception& exception) {
+    const Error error = error_of(exception);
+    if (in_common_work()) throw RanksLost(error);
+    dismiss(transport, error.exit_code());
     throw;
   }
   dismiss(transport, 0);

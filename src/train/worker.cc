@@ -3,6 +3,7 @@
 #include <functional>
 #include <optional>
 
+#include "base/process_memory.h"
 #include "formats/tensor_io.h"
 #include "recipe/recipe_file.h"
 #include "session/adapter.h"
@@ -78,7 +79,7 @@ class Worker {
       case Command::restored:
         return session_->restored();
       case Command::reserve_masters:
-        return session_->reserve_master_files();
+        return try_to([&](MessageWriter&) { session_->reserve_master_files(); });
       case Command::non_finite:
         return answer(MessageWriter().put(session_->non_finite_parameter()));
       case Command::take_events:
@@ -98,16 +99,14 @@ class Worker {
   void answer(std::span<const uint8_t> bytes) { send_sized(transport_, 0, Tag::command, bytes); }
   void answer(const MessageWriter& message) { answer(message.bytes()); }
 
-  // A failure before the run begins does not end this rank: rank 0 is told and reports it.
+  // A failure of such work does not end this rank: rank 0 is told, and decides.
   void try_to(const std::function<void(MessageWriter&)>& work) {
     MessageWriter result, out;
     std::optional<Error> failure;
     try {
       work(result);
-    } catch (const Error& error) {
-      failure = error;
-    } catch (const std::exception& error) {
-      failure.emplace(ErrorKind::generic, error.what());
+    } catch (const std::exception& exception) {
+      failure = error_of(exception);
     }
     put_failure(out, failure);
     answer(out.put(std::vector<uint8_t>(result.bytes().begin(), result.bytes().end())));
@@ -144,6 +143,8 @@ class Worker {
     const auto step = in.get<int64_t>();
     const auto learning_rate = in.get<double>();
     session_->accumulate(get_batch(in), learning_rate, step);
+    // Rank 0 asks the stages of its own copy of the model for what the others would say again.
+    if (use_.place.replica() > 0) session_->learner().take_events();
   }
 
   void losses(MessageReader& in) {

@@ -292,5 +292,21 @@ TEST(HeaviestGroups, IsAsHeavyAsAnyChoice) {
   }
 }
 
+// Groups of a pipeline's other stages weigh nothing here. With them the search would take hours.
+TEST(Rotation, TheHeaviestGroupsAreOfThisStage) {
+  std::vector<int64_t> sizes, weights;
+  for (int64_t g = 0; g < 1120; ++g) {
+    sizes.push_back(100 + g % 3);
+    weights.push_back(g < 560 ? sizes.back() : 0);
+  }
+  int64_t weight = 0;
+  for (const int32_t g : heaviest_groups(sizes, weights, 30000)) {
+    EXPECT_LT(g, 560);
+    weight += weights[static_cast<size_t>(g)];
+  }
+  EXPECT_EQ(weight, 30000);
+  EXPECT_TRUE(heaviest_groups(sizes, std::vector<int64_t>(sizes.size(), 0), 30000).empty());
+}
+
 }  // namespace
 }  // namespace jackscrew

@@ -164,6 +164,14 @@ TEST(Charts, LeaveOutWhatIsNotFinite) {
   EXPECT_LT(band.size(), 30000u);
 }
 
+// Numbers that differ in their last bit alone: counting on from one never reaches the other.
+TEST(Charts, EndWhereValuesAreAsGoodAsEqual) {
+  for (const double value : {2.3, 5.7, 1e15}) {
+    const std::vector<ChartPoint> points = {{0, value}, {1, std::nextafter(value, 2 * value)}};
+    EXPECT_LT(line_chart({.title = "x", .series = {{"loss", 1, points}}}).size(), 10000u);
+  }
+}
+
 TEST(Charts, StackInOrder) {
   const Chart chart{
       .title = "memory",

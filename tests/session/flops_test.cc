@@ -37,5 +37,23 @@ TEST(Flops, CountsTheProductsThatAreAskedFor) {
   }
 }
 
+// A tied embedding is multiplied where the head is, and attention where its blocks are.
+TEST(Flops, OfStagesAddUp) {
+  const ModelFiles files = open_model(golden_path("gqa_tied").string());
+  const StepBatch batch = step_of({random_micro_batch(files.config.vocab_size, {9, 17}, 1)});
+  const Recipe recipe = make_recipe(settings_of("method=lora pipeline_stages=2"));
+  double sum = 0.0;
+  for (int rank = 0; rank < 2; ++rank) {
+    SessionUse use = training_use(batch.tokens);
+    use.place = {layout_of(recipe, 2), rank, {0, 1, files.config.num_hidden_layers}};
+    const double part = training_flops(Session::planned(recipe, files, use)->stage(), batch);
+    EXPECT_GT(part, 0.0);
+    sum += part;
+  }
+  const Recipe whole = make_recipe(settings_of("method=lora"));
+  const auto session = Session::planned(whole, files, training_use(batch.tokens));
+  EXPECT_EQ(sum, training_flops(session->stage(), batch));
+}
+
 }  // namespace
 }  // namespace jackscrew

@@ -104,6 +104,40 @@ TEST(SlowCrew, StagesUpdateWithinBackward) {
   }
 }
 
+// Stages may have nothing of what a learner is for, and take part all the same.
+TEST(SlowCrew, StagesWithoutTargets) {
+  const TinyRun tiny("crew_targets");
+  for (const char* recipe :
+       {"method=galore projection_update_gap=2 galore_rank=8 "
+        "galore_target=.*layers.1.*_proj",
+        "method=lora lora_init=pissa lora_rank=4 lora_target=.*layers.0.*_proj"}) {
+    const auto settings = [&](const std::string& output, const std::string& more) {
+      return tiny.settings("output_dir=" + tiny.path(output).string() +
+                           " overwrite=true max_steps=4 report_samples=0 " + recipe + more);
+    };
+    train_on_ranks(settings("one", ""), 1);
+    train_on_ranks(settings("many", " pipeline_stages=2"), 2);
+    EXPECT_EQ(tiny.losses("one"), tiny.losses("many")) << recipe;
+  }
+}
+
+// What stands beside the embedding is on the stage that has it.
+TEST(SlowCrew, ASoftPromptGoesOnInStages) {
+  const TinyRun tiny("crew_prompt");
+  const auto settings = [&](const std::string& output, const std::string& more) {
+    return tiny.settings("output_dir=" + tiny.path(output).string() +
+                         " max_steps=3 report_samples=0 method=prompt prompt_tokens=3 "
+                         "init=pretrained model=" +
+                         tiny.path("base").string() + " " + more);
+  };
+  tiny.must_train("base", "method=full max_steps=1");
+  train_on_ranks(settings("begun", ""), 1);
+  const std::string more = "adapter=" + tiny.path("begun").string();
+  train_on_ranks(settings("one", more), 1);
+  train_on_ranks(settings("many", more + " pipeline_stages=2"), 2);
+  EXPECT_EQ(tiny.losses("one"), tiny.losses("many"));
+}
+
 // What a rank waits for in steps is told as a share of their time; evaluations are no part of it.
 TEST(SlowCrew, EvaluationsAreNoWaitsOfSteps) {
   const TinyRun tiny("crew_waits");
@@ -248,6 +282,19 @@ TEST(SlowCrew, ATiedEmbeddingLearnsAtBothEnds) {
     }
     EXPECT_LE(largest, 1e-6);
     EXPECT_GT(largest, 0.0);  // it is another order
+  }
+  // Its turn comes only later where it is a group of rotary's.
+  train_on_ranks(settings("turns",
+                          "method=rotary static=rotate active_params=95% storage=int8 "
+                          "steps_per_rotation=1 pipeline_stages=2"),
+                 2);
+  EXPECT_EQ(tiny.losses("turns").size(), 5u);
+  try {
+    train_on_ranks(settings("fused", "update=fused max_grad_norm=0 pipeline_stages=2"), 2);
+    ADD_FAILURE() << "both ends updated it";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::usage);
+    EXPECT_NE(error.hint().find("update=after"), std::string::npos);
   }
 }
 

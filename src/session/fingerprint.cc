@@ -78,8 +78,10 @@ std::string inputs_fingerprint(const ModelFiles& files, const Tokenizer& tokeniz
                                const ChatFormat& format, const Learner* learner) {
   Crc32c configuration;
   add_configuration(configuration, files);
+  const TokenizerData& data = tokenizer.data();
   const uint32_t words =
-      crc32c(to_tokenizer_json(tokenizer.data()) + (tokenizer.add_bos() ? "bos" : ""));
+      crc32c(to_tokenizer_json(data) + fmt::format("{} {} {} {} {}", data.bos, data.eos, data.pad,
+                                                   data.unk, tokenizer.add_bos()));
   std::string text =
       fmt::format("configuration {:08x}, tokenizer {:08x}", configuration.value(), words);
   if (!format.is_plain()) {

@@ -83,12 +83,14 @@ std::string key_of(std::span<const fs::path> files, const Tokenizer& tokenizer,
     list.push_back({fs::absolute(file, error).string(), size, time});
   }
   const ChatFormat& format = options.examples.format;
+  const TokenizerData& data = tokenizer.data();
   Json key = {{"files", list},
-              {"tokenizer", crc32c(to_tokenizer_json(tokenizer.data()))},
+              {"tokenizer", crc32c(to_tokenizer_json(data))},
+              // EOS ends texts, and templates have all of these; tokenizer.json does not name them.
+              {"special", {data.bos, data.eos, data.pad, data.unk}},
               {"add_bos", tokenizer.add_bos()},
               {"template", format.general.source},
               {"tool_template", format.tools.source},
-              {"date", {format.now.year, format.now.month, format.now.day}},
               {"train_on_inputs", options.examples.train_on_inputs},
               {"sequence_len", options.sequence_len},
               {"long_record", static_cast<int>(options.long_record)},
@@ -97,6 +99,8 @@ std::string key_of(std::span<const fs::path> files, const Tokenizer& tokenizer,
               {"max_samples", options.max_samples},
               {"stride", options.stride},
               {"version", JACKSCREW_VERSION}};
+  // Otherwise a run that goes on behind midnight would make all of its tokens anew.
+  if (format.uses_clock()) key["date"] = {format.now.year, format.now.month, format.now.day};
   // A file's name need not be UTF-8.
   return key.dump(-1, ' ', false, Json::error_handler_t::replace);
 }

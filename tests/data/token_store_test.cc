@@ -77,6 +77,36 @@ TEST_F(TokenFileTest, OfOtherDataOrOptionsIsNotUsed) {
   EXPECT_EQ(read_kept(options(100)).first.size(), 21);
 }
 
+TEST_F(TokenFileTest, OfAnotherSpecialTokenIsNotUsed) {
+  write_data(4);
+  using Role = int32_t TokenizerData::*;
+  for (const Role role :
+       {&TokenizerData::bos, &TokenizerData::eos, &TokenizerData::pad, &TokenizerData::unk}) {
+    read_kept(options(100, "plain"));
+    TokenizerData data = tokenizer_.data();
+    data.*role = data.*role == 2 ? 1 : 2;
+    tokenizer_ = Tokenizer(data);
+    EXPECT_FALSE(read_kept(options(100, "plain")).second);
+    expect_same(read_kept(options(100, "plain")).first,
+                Dataset::read(data_, tokenizer_, options(100, "plain")));
+  }
+}
+
+TEST_F(TokenFileTest, OfAnotherDayIsUsedUnlessTheTemplateAsksForIt) {
+  write_data(4);
+  TokenizerData dated = tokenizer_.data();
+  dated.chat_template =
+      "{{ strftime_now('%d') }}{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}";
+  for (const char* name : {"chatml", "plain", "auto"}) {
+    SCOPED_TRACE(name);
+    DatasetOptions o = options(100);
+    o.examples.format = chat_format(name, dated, {.year = 2025, .month = 3, .day = 31});
+    read_kept(o);
+    o.examples.format = chat_format(name, dated, {.year = 2025, .month = 4, .day = 1});
+    EXPECT_EQ(read_kept(o).second, std::string(name) != "auto");
+  }
+}
+
 TEST_F(TokenFileTest, DamagedIsWrittenAgain) {
   write_data(6);
   const Dataset plain = read_kept(options(100)).first;

@@ -1,5 +1,9 @@
 #include "text/tokenizer/tokenizer_files.h"
 
+#include <algorithm>
+#include <array>
+#include <string_view>
+
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/file.h"
@@ -69,6 +73,14 @@ TokenizerData sentencepiece_data(const GgufTokenizerMetadata& from) {
   return data;
 }
 
+// Whether texts begin with BOS where a GGUF file has one and does not say: what llama.cpp does with
+// SentencePiece, and with byte-level BPE by the name of the pre-tokenizer.
+bool adds_bos_by_default(const GgufTokenizerMetadata& from) {
+  constexpr std::array<std::string_view, 4> kWithBos = {"llama-bpe", "llama3", "llama-v3",
+                                                        "tekken"};
+  return from.model == "llama" || std::ranges::find(kWithBos, from.pre) != kWithBos.end();
+}
+
 TokenizerData byte_level_data(const GgufTokenizerMetadata& from) {
   TokenizerData data;
   data.tokens = from.tokens;
@@ -120,8 +132,7 @@ TokenizerData gguf_tokenizer_data(const GgufTokenizerMetadata& from, const std::
   data.pad = narrow<int32_t>(from.pad_id);
   if (from.unk_id >= 0 || !sentencepiece) data.unk = narrow<int32_t>(from.unk_id);
   data.missing_id = data.unk;
-  // The default of llama.cpp where the file does not say.
-  data.add_bos = from.add_bos.value_or(sentencepiece && data.bos >= 0);
+  data.add_bos = from.add_bos.value_or(data.bos >= 0 && adds_bos_by_default(from));
   data.chat_template = from.chat_template;
   data.tool_template = from.tool_template;
   return data;

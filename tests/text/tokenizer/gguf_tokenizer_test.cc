@@ -45,6 +45,31 @@ TEST(GgufTokenizer, ByteLevelComesBack) {
 }
 
 TEST(GgufTokenizer, SentencePieceComesBack) {
+// As llama.cpp does: the key of the file, else the name of its pre-tokenizer.
+TEST(GgufTokenizer, AddsBosByThePreTokenizerWhereTheFileDoesNotSay) {
+  TokenizerData data = golden_data("llama3");
+  data.bos = 1;
+  GgufTokenizerMetadata metadata = to_gguf_tokenizer(data);
+  const auto adds = [&] { return gguf_tokenizer_data(metadata, "test").add_bos; };
+  metadata.add_bos = std::nullopt;
+  for (const char* pre : {"llama-bpe", "llama3", "llama-v3", "tekken"}) {
+    metadata.pre = pre;
+    EXPECT_TRUE(adds()) << pre;
+  }
+  for (const char* pre : {"", "gpt-2", "smollm", "qwen2", "dbrx"}) {
+    metadata.pre = pre;
+    EXPECT_FALSE(adds()) << pre;
+  }
+  metadata.add_bos = true;
+  EXPECT_TRUE(adds());
+  metadata.pre = "llama-bpe";
+  metadata.add_bos = false;
+  EXPECT_FALSE(adds());
+  metadata.add_bos = std::nullopt;
+  metadata.bos_id = -1;
+  EXPECT_FALSE(adds());
+}
+
   const fs::path path = text_data() / "sentencepiece.model";
   const TokenizerData data = parse_sentencepiece(read_text(path), path.string());
   expect_same_ids(data, sentencepiece_lines());

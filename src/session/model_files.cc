@@ -181,8 +181,11 @@ void choose_tokenizer(ModelFiles& files, const std::string& adapter, const std::
     files.tokenizer_error.reset();
     files.tokenizer_owner = TokenizerOwner::recipe;
   } else if (!adapter.empty() && has_tokenizer(adapter)) {
-    files.tokenizer_owner = TokenizerOwner::adapter;
+    const std::optional<TokenizerData> own = std::move(files.tokenizer);
     take_tokenizer(files, adapter, [&] { return read_tokenizer_directory(adapter); });
+    // Trainers write the model's tokenizer beside an adapter: then its configuration still counts.
+    const bool same = own && files.tokenizer && own->tokens == files.tokenizer->tokens;
+    files.tokenizer_owner = same ? TokenizerOwner::model : TokenizerOwner::adapter;
   }
 }
 

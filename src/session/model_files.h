@@ -13,7 +13,8 @@
 
 namespace jackscrew {
 
-// Whose files a tokenizer is from. Only the model's own tells which tokens its configuration means.
+// Whose tokens a tokenizer has: only the model's own are those that its configuration means,
+// whether the file is the model's or a copy beside an adapter.
 enum class TokenizerOwner : uint8_t { model, adapter, recipe };
 
 struct ModelFiles {

@@ -239,6 +239,32 @@ TEST_F(SlowConversion, AnAdapterOfAnotherModelIsRefused) {
   EXPECT_FALSE(fs::exists(path("m")));
 }
 
+// A trainer's copy of the model's tokenizer beside the adapter changes nothing about them.
+TEST_F(SlowConversion, KeepsTheModelsEndTokensWhereTheAdapterHasItsTokens) {
+  json config = json::parse(tiny_.text("base/config.json"));
+  config["eos_token_id"] = {257, 65};
+  tiny_.file("base/config.json", config.dump());
+  tiny_.file("base/generation_config.json", R"({"eos_token_id": [257, 66], "temperature": 0.6})");
+  train_adapter("adapter");
+  const std::string merge =
+      fmt::format("merge model={} adapter={} output_dir=", path("base"), path("adapter"));
+  answer(merge + path("same"));
+  EXPECT_EQ(json::parse(tiny_.text("same/config.json"))["eos_token_id"], (json{257, 65}));
+  const json generation = json::parse(tiny_.text("same/generation_config.json"));
+  EXPECT_EQ(generation["eos_token_id"], (json{257, 66}));
+  EXPECT_EQ(generation["temperature"], 0.6);
+  for (const std::string name : {"adapter/tokenizer.json", "adapter/tokenizer_config.json"}) {
+    std::string text = tiny_.text(name);
+    for (size_t at = 0; (at = text.find("</s>", at)) != std::string::npos;) {
+      text.replace(at, 4, "</t>");
+    }
+    tiny_.file(name, text);
+  }
+  answer(merge + path("other"));
+  EXPECT_EQ(json::parse(tiny_.text("other/config.json"))["eos_token_id"], 257);
+  EXPECT_FALSE(json::parse(tiny_.text("other/generation_config.json")).contains("temperature"));
+}
+
 TEST_F(SlowConversion, ReplacesOnlyModelsAndOnlyWhenAsked) {
   const std::string exported = fmt::format("export model={} output_dir=", path("base"));
   answer(exported + path("x"));

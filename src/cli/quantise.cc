@@ -121,6 +121,17 @@ void check_format(const Recipe& recipe) {
       "q4_k");
 }
 
+// Only directories hold these layouts.
+void check_output(const ModelOutput& output) {
+  if (output.format() == ModelFormat::hf) return;
+  throw Error(
+      ErrorKind::usage,
+      fmt::format("quantize writes a directory, but {} has the name of a GGUF file",
+                  output.target().string()),
+      "name a directory; jackscrew export model=M output=FILE.gguf storage=q4_k_m writes GGUF, and "
+      "merge with adapters");
+}
+
 // The merged model already contains the adapters.
 Recipe without_adapters(Recipe recipe) {
   recipe.adapter.clear();
@@ -179,6 +190,7 @@ int quantise(const Recipe& given) {
   ProgressStyle style = stderr_style(given.quiet);
   style.check = [&] { interruption.check(); };
   ModelOutput output(given, "quantize");
+  check_output(output);
   warn_of_unused(given, "quantize",
                  {"data_weights", "val_size", "packing", "train_on_inputs", "max_merge_loss"});
   if (!exl2_fits_a_run(given)) warn_of_unused(given, "quantize", {"device", "device_memory"});

@@ -127,6 +127,16 @@ TEST(CalibrationText, IsSpreadOverTheData) {
   EXPECT_EQ(calibration_text(data, 50, 10, 100).sequences, 10);
   // The text has enough, but calibration_sequences takes less of it.
   expect_message(ErrorKind::data, "100 tokens, 10 whole sequences of 10 each; 3 of them",
+  // Before the data are read.
+  for (const std::string format : {"auto", "gptq"}) {
+    const Outcome outcome =
+        run(quantise("m.gguf", "data=typo.jsonl format=" + format) + " --quiet" + kErrorsOnly);
+    if (format == "auto") {
+      expect_refused(outcome, 2, {"m.gguf has the name of a GGUF file", "jackscrew export"});
+    } else {
+      expect_refused(outcome, 4, {"typo.jsonl"});  // said to be a directory
+    }
+  }
                  [&] { calibration_text(data, 3, 10, 31); });
   expect_error(ErrorKind::data, "set calibration_sequences to 4 or more",
                [&] { calibration_text(data, 3, 10, 31); });

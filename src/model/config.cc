@@ -173,10 +173,19 @@ int64_t ModelConfig::parameter_count() const {
 }
 
 int64_t ModelConfig::longest_sequence() const {
-  if (rope_scaling.kind != RopeScaling::Kind::dynamic) return max_position_embeddings;
   // Capped at 2^53: no real factor leads beyond that, and absurd ones would not fit an int64_t.
-  return static_cast<int64_t>(
-      std::min(rope_scaling.factor * static_cast<double>(max_position_embeddings), 0x1p53));
+  const auto stretched = [&](int64_t positions) {
+    return static_cast<int64_t>(
+        std::min(rope_scaling.factor * static_cast<double>(positions), 0x1p53));
+  };
+  using Kind = RopeScaling::Kind;
+  if (rope_scaling.kind == Kind::dynamic) return stretched(max_position_embeddings);
+  // Qwen's recipe for long texts adds the scaling and leaves max_position_embeddings as it was.
+  if (rope_scaling.kind == Kind::yarn) {
+    return std::max(max_position_embeddings,
+                    stretched(rope_scaling.original_max_position_embeddings));
+  }
+  return max_position_embeddings;
 }
 
 }  // namespace jackscrew

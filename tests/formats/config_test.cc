@@ -198,6 +198,21 @@ TEST(HfConfig, FillsInYarn) {
   EXPECT_EQ(scaling.attention_factor, 1.5);
 }
 
+// Qwen2.5 has 32768 positions, and its README adds `rope_scaling` alone for four times as many.
+TEST(HfConfig, YarnLengthensWhatItWasGiven) {
+  json text = version4();
+  text["max_position_embeddings"] = 32768;
+  text["rope_scaling"] = {
+      {"type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 32768}};
+  EXPECT_EQ(parse(text).longest_sequence(), 131072);
+  text["max_position_embeddings"] = 131072;  // already counted in
+  EXPECT_EQ(parse(text).longest_sequence(), 131072);
+  text["max_position_embeddings"] = 200000;
+  EXPECT_EQ(parse(text).longest_sequence(), 200000);
+  text["rope_scaling"] = {{"type", "linear"}, {"factor", 4.0}};
+  EXPECT_EQ(parse(text).longest_sequence(), 200000);
+}
+
 TEST(HfConfig, ReadsOtherArchitectures) {
   const auto of_type = [](const char* name, const char* type) {
     json text = version4();

@@ -95,9 +95,17 @@ void print_plan(const Recipe& recipe, const ModelOutput& output, const Quantisat
   for (const std::string& note : report.notes) fmt::print("  {}\n", one_line(note));
 }
 
+// The merged model already contains the adapters.
+Recipe without_adapters(Recipe recipe) {
+  recipe.adapter.clear();
+  recipe.adapters.clear();
+  recipe.adapter_weights.clear();
+  return recipe;
+}
+
 // The recipe of a session on the model that is read or will be written: storage is of the files.
 Recipe run_over(const Recipe& recipe, const ModelConfig& config) {
-  Recipe run = recipe;
+  Recipe run = without_adapters(recipe);
   run.storage = "keep";
   settle_lengths(run, config);
   return run;
@@ -130,14 +138,6 @@ void check_output(const ModelOutput& output) {
                   output.target().string()),
       "name a directory; jackscrew export model=M output=FILE.gguf storage=q4_k_m writes GGUF, and "
       "merge with adapters");
-}
-
-// The merged model already contains the adapters.
-Recipe without_adapters(Recipe recipe) {
-  recipe.adapter.clear();
-  recipe.adapters.clear();
-  recipe.adapter_weights.clear();
-  return recipe;
 }
 
 // What was written and measured, before the output gets its final name.
@@ -175,39 +175,43 @@ Quantised write_and_measure(const Recipe& recipe, const ModelFiles& files, Round
                           checkpoint.directory().string()));
 }
 
-int quantise(const Recipe& given) {
-  given.options.require("model", "quantize");
-  given.options.require("output_dir", "quantize");
-  check_format(given);
+int quantise(const Recipe& recipe) {
+  recipe.options.require("model", "quantize");
+  recipe.options.require("output_dir", "quantize");
+  check_format(recipe);
   // Errors in the recipe alone are reported before any file is opened.
   std::unique_ptr<Rounder> rounder;
-  if (given.format != "exl2") rounder = make_gptq_rounder(given);
-  const bool dry = given.options.boolean("dry_run");
-  if (!dry) given.options.require("data", "quantize");
+  if (recipe.format != "exl2") rounder = make_gptq_rounder(recipe);
+  const bool dry = recipe.options.boolean("dry_run");
+  if (!dry) recipe.options.require("data", "quantize");
   const Stopwatch watch;
   Interruption interruption;
   const SignalThread thread(kEndingSignals, [&](int signal) { interruption.receive(signal); });
-  ProgressStyle style = stderr_style(given.quiet);
+  ProgressStyle style = stderr_style(recipe.quiet);
   style.check = [&] { interruption.check(); };
-  ModelOutput output(given, "quantize");
+  ModelOutput output(recipe, "quantize");
   check_output(output);
-  warn_of_unused(given, "quantize",
+  warn_of_unused(recipe, "quantize",
                  {"data_weights", "val_size", "packing", "train_on_inputs", "max_merge_loss"});
-  if (!exl2_fits_a_run(given)) warn_of_unused(given, "quantize", {"device", "device_memory"});
-  const ConvertedModel model(given);
+  if (!exl2_fits_a_run(recipe)) warn_of_unused(recipe, "quantize", {"device", "device_memory"});
+  const ConvertedModel model(recipe);
   const ModelFiles& files = model.result();
-  const Recipe recipe = without_adapters(given);
   const CalibrationSize size = calibration_size(recipe, files.config);
-  Recipe lengths = recipe;
-  lengths.sequence_len = size.sequence_len;
-  settle_lengths(lengths, files.config);
+  // Texts have the template beside the adapter, as the written model will.
+  const auto reading = [&](int64_t sequence_len) {
+    Recipe read = recipe;
+    read.sequence_len = sequence_len;
+    settle_lengths(read, files.config);
+    return read;
+  };
+  const Recipe lengths = reading(size.sequence_len);
   const std::string rest = rest_storage(recipe, model.base);
   if (rounder == nullptr) rounder = make_fitting_exl2_rounder(recipe, files, rest);
   const QuantisationPlan plan(recipe, files, rest, *rounder);
   // All data are read first: an error in them is told before the work, and by a dry run too.
   std::optional<Dataset> eval_data;
   if (!recipe.eval_data.empty()) {
-    eval_data = read_text_of(run_over(recipe, files.config), recipe.eval_data, files,
+    eval_data = read_text_of(reading(recipe.sequence_len), recipe.eval_data, files,
                              DataPart::evaluation, style);
   }
   CalibrationText text;

@@ -15,6 +15,25 @@ class SlowQuantise : public QuantiseRig {
   SlowQuantise() : QuantiseRig("quantise", "group_size=32") { train_base(); }
 };
 
+// The written model and its calibration have the template that the adapter has learned with.
+TEST_F(SlowQuantise, UsesTheTemplateBesideTheAdapter) {
+  tiny_.must_train("adapter", "init=pretrained method=lora max_steps=1 model=" + path("base"));
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}) {
+    fs::remove(path("adapter") + "/" + name);
+  }
+  tiny_.file("adapter/chat_template.jinja",
+             "{% for m in messages %}{{ m.role }} says {{ m.content }}{{ eos_token }}{% endfor %}");
+  const std::string model = fmt::format("model={} adapter={}", path("base"), path("adapter"));
+  EXPECT_EQ(run(fmt::format("merge {} output_dir={} storage=f32", model, path("merged"))).exit_code,
+            0);
+  const std::string how = "bits=4 storage=f16 eval_data=" + tiny_.eval_data() + " ";
+  const json apart = answer(quantise("apart", how + "model=" + path("merged")));
+  const json at_once = answer(quantise("at_once", how + model));
+  EXPECT_EQ(contents(path("apart")), contents(path("at_once")));
+  EXPECT_TRUE(fs::exists(path("at_once") + "/chat_template.jinja"));
+  EXPECT_EQ(apart["loss"], at_once["loss"]);
+}
+
 TEST_F(SlowQuantise, WritesWhatItSays) {
   for (const std::string more : {"bits=4", "bits=4 desc_act=true sym=false group_size=32",
                                  "bits=2 group_size=16", "bits=8 group_size=-1 desc_act=true"}) {
@@ -108,6 +127,16 @@ TEST_F(SlowQuantise, Refusals) {
   expect_refused(run(quantise("q", "--quiet") + kErrorsOnly), 2, {"holds notes.txt"});
   refused(fmt::format("data={} eval_data=typo.jsonl", path("short.jsonl")), 4, {"typo.jsonl"});
   refused("data=typo.jsonl --dry-run", 4, {"typo.jsonl"});
+  // Before the data are read.
+  for (const std::string format : {"auto", "gptq"}) {
+    const Outcome outcome =
+        run(quantise("m.gguf", "data=typo.jsonl format=" + format) + " --quiet" + kErrorsOnly);
+    if (format == "auto") {
+      expect_refused(outcome, 2, {"m.gguf has the name of a GGUF file", "jackscrew export"});
+    } else {
+      expect_refused(outcome, 4, {"typo.jsonl"});  // said to be a directory
+    }
+  }
   expect_dry_run("", "14 matrices");
   EXPECT_EQ(answer(quantise("dry", "--dry-run"))["bytes"], answer(quantise("real"))["bytes"]);
 }
@@ -127,16 +156,6 @@ TEST(CalibrationText, IsSpreadOverTheData) {
   EXPECT_EQ(calibration_text(data, 50, 10, 100).sequences, 10);
   // The text has enough, but calibration_sequences takes less of it.
   expect_message(ErrorKind::data, "100 tokens, 10 whole sequences of 10 each; 3 of them",
-  // Before the data are read.
-  for (const std::string format : {"auto", "gptq"}) {
-    const Outcome outcome =
-        run(quantise("m.gguf", "data=typo.jsonl format=" + format) + " --quiet" + kErrorsOnly);
-    if (format == "auto") {
-      expect_refused(outcome, 2, {"m.gguf has the name of a GGUF file", "jackscrew export"});
-    } else {
-      expect_refused(outcome, 4, {"typo.jsonl"});  // said to be a directory
-    }
-  }
                  [&] { calibration_text(data, 3, 10, 31); });
   expect_error(ErrorKind::data, "set calibration_sequences to 4 or more",
                [&] { calibration_text(data, 3, 10, 31); });

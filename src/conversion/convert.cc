@@ -223,6 +223,7 @@ ConversionReport write_adapter(const Recipe& recipe, ModelOutput& output) {
   const Format& format = recipe.storage == "f16" ? f16_format() : f32_format();
   const ModelFiles files = open_model(recipe.model, recipe.adapter, recipe.tokenizer);
   const PeftAdapter adapter = read_peft_adapter(recipe.adapter);
+  check_finite(adapter, recipe.adapter);
   int64_t bytes = 0;
   for (const NamedArray& tensor : adapter.tensors) {
     bytes = checked_add(bytes, format.row_bytes(std::ssize(tensor.values)));

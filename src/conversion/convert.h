@@ -61,7 +61,7 @@ ConversionReport write_converted(const Recipe& recipe, const ConvertedModel& mod
 // Writes the recipe's adapter, which must be LoRA, as a GGUF file for its model, of which only the
 // configuration is read. Throws Error(usage) for several adapters, for adapter weights and for a
 // storage other than f32 and f16, Error(model) where GGUF has no place for the adapter or it was
-// made for another model.
+// made for another model, Error(non_finite) for values that are not finite.
 ConversionReport write_adapter(const Recipe& recipe, ModelOutput& output);
 
 }  // namespace jackscrew

@@ -25,6 +25,17 @@ std::unique_ptr<Learner> learner_of(Recipe recipe, const std::string& directory)
 
 }  // namespace
 
+void check_finite(const PeftAdapter& adapter, const std::string& directory) {
+  for (const NamedArray& array : adapter.tensors) {
+    if (std::ranges::all_of(array.values, [](float value) { return std::isfinite(value); })) {
+      continue;
+    }
+    throw Error(ErrorKind::non_finite,
+                fmt::format("{}: {} has values that are not finite", directory, array.name),
+                "its training went wrong: a model with it would answer nothing");
+  }
+}
+
 MergedSource::MergedSource(const Recipe& recipe, const ModelFiles& base,
                            const std::vector<WeightedAdapter>& adapters)
     : base_(*base.source),
@@ -88,17 +99,6 @@ void MergedSource::add(const Recipe& recipe, const ModelFiles& base,
   throw Error(ErrorKind::model,
               fmt::format("{}: the model has no place for {}", directory, arrays.begin()->first),
               kOtherModel);
-}
-
-void MergedSource::check_finite(const PeftAdapter& adapter, const std::string& directory) const {
-  for (const NamedArray& array : adapter.tensors) {
-    if (std::ranges::all_of(array.values, [](float value) { return std::isfinite(value); })) {
-      continue;
-    }
-    throw Error(ErrorKind::non_finite,
-                fmt::format("{}: {} has values that are not finite", directory, array.name),
-                "its training went wrong: a merged model would answer nothing");
-  }
 }
 
 const StoredTensor* MergedSource::find(std::string_view name) const {

@@ -22,6 +22,9 @@ struct WeightedAdapter {
   double weight = 1.0;
 };
 
+// Throws Error(non_finite) naming the first tensor of an adapter with NaN or an infinity.
+void check_finite(const PeftAdapter& adapter, const std::string& directory);
+
 // W + sum of weight (W_a - W) over the adapters, where W_a is W with that adapter alone merged: for
 // LoRA W + sum of weight scale B A, which PEFT calls "cat". Computed in f32 from the base's decoded
 // values, on the CPU, panel by panel; the result does not depend on the number of threads.
@@ -54,7 +57,6 @@ class MergedSource : public WeightSource {
     StoredRows rows;
   };
   void add(const Recipe& recipe, const ModelFiles& base, const WeightedAdapter& adapter);
-  void check_finite(const PeftAdapter& adapter, const std::string& directory) const;
   Tensor rows(const Merged& merged, int64_t begin, int64_t end) const;
   void begin(const Merged& merged) const;
 

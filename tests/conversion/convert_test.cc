@@ -316,6 +316,25 @@ TEST_F(SlowConversion, AnAdapterByItselfAsGguf) {
   EXPECT_FALSE(fs::exists(path("b.gguf.jackscrew-part")));
 }
 
+TEST_F(SlowConversion, AnAdapterThatIsNotFiniteIsNotWritten) {
+  train_adapter("adapter");
+  const std::string weights = path("adapter") + "/adapter_model.safetensors";
+  const std::string good = read_text(weights);
+  for (const float bad :
+       {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
+    std::string bytes = good;
+    std::memcpy(bytes.data() + bytes.size() - sizeof bad, &bad, sizeof bad);
+    write_text_atomic(weights, bytes);
+    for (const char* storage : {"f32", "f16"}) {
+      expect_refusal(fmt::format("export model={} adapter={} format=gguf_adapter storage={} "
+                                 "output={}",
+                                 path("base"), path("adapter"), storage, path("a.gguf")),
+                     6, {"lora_", "values that are not finite", "training went wrong"});
+    }
+  }
+  EXPECT_FALSE(fs::exists(path("a.gguf")) || fs::exists(path("a.gguf.jackscrew-part")));
+}
+
 TEST_F(SlowConversion, AnAdapterAsGgufInF16) {
   train_adapter("adapter");
   const std::string both =

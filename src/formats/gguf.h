@@ -133,6 +133,7 @@ struct GgufTokenizerMetadata {
   int64_t bos_id = -1;              // -1: none, as below
   int64_t eos_id = -1;
   int64_t eot_id = -1;  // end of turn, where that is another token
+  int64_t eom_id = -1;  // end of a message that a tool's answer follows: Llama 3.1's <|eom_id|>
   int64_t unk_id = -1;
   int64_t pad_id = -1;
   std::optional<bool> add_bos;

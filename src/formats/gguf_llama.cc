@@ -1,5 +1,6 @@
 // Reads a model of the Llama family from a GGUF file: configuration, tokenizer, and tensors under
 // their Hugging Face names.
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -275,9 +276,9 @@ ModelConfig gguf_config(const GgufFile& file) {
   }
   config.bos_token_id = tokenizer.bos_id;
   config.pad_token_id = tokenizer.pad_id;
-  if (tokenizer.eos_id >= 0) config.eos_token_ids.push_back(tokenizer.eos_id);
-  if (tokenizer.eot_id >= 0 && tokenizer.eot_id != tokenizer.eos_id) {
-    config.eos_token_ids.push_back(tokenizer.eot_id);
+  std::vector<int64_t>& ends = config.eos_token_ids;
+  for (const int64_t id : {tokenizer.eos_id, tokenizer.eot_id, tokenizer.eom_id}) {
+    if (id >= 0 && std::ranges::find(ends, id) == ends.end()) ends.push_back(id);
   }
   try {
     config.validate();
@@ -320,6 +321,7 @@ GgufTokenizerMetadata gguf_tokenizer(const GgufFile& file) {
 }
 
 GgufSource::GgufSource(const fs::path& path) : file_(path), config_(gguf_config(file_)) {
+  out.eom_id = token_id(file, "tokenizer.ggml.eom_token_id", limit);
   const GgufArchitecture& architecture = architecture_of(file_);
   for (const GgufTensor& stored : file_.tensors()) {
     if (stored.name == kGgufRopeFactors) continue;  // part of the configuration

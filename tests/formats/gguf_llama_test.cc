@@ -39,6 +39,17 @@ TEST_F(GgufLlama, ReadsTheConfiguration) {
   EXPECT_EQ(tied.vocab_size, 8);
 }
 
+// Of Llama 3.1: <|end_of_text|>, <|eot_id|> and <|eom_id|>, each once.
+TEST_F(GgufLlama, EveryEndTokenEndsATextOnce) {
+  const auto ends = [&](uint32_t eom) {
+    GgufBuilder builder = gguf_llama();
+    builder.u32("tokenizer.ggml.eom_token_id", eom);
+    return gguf_config(GgufFile(put("a.gguf", builder.build()))).eos_token_ids;
+  };
+  EXPECT_EQ(ends(3), (std::vector<int64_t>{5, 6, 3}));
+  EXPECT_EQ(ends(6), (std::vector<int64_t>{5, 6}));
+}
+
 TEST_F(GgufLlama, RecognisesTheRopeFactorsOfLlama3) {
   for (const float factor : {8.0f, 32.0f}) {
     GgufVariant variant;

@@ -177,6 +177,9 @@ constexpr Filter kScalarFilters[] = {
     {"indent", "? width first blank", indent, nullptr},
     {"string", "",
      [](Runtime&, const Value& v, const BoundArguments&) -> Value { return to_text(v); }, nullptr},
+    // Nothing is escaped, so that nothing needs to be kept from it.
+    {"safe", "",
+     [](Runtime&, const Value& v, const BoundArguments&) -> Value { return to_text(v); }, nullptr},
     {"int", "? default base", int_filter, nullptr},
     {"float", "? default", float_filter, nullptr},
     {"round", "? precision method", round_filter, nullptr},

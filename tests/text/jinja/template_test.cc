@@ -31,6 +31,8 @@ TEST(JinjaOrigin, LiteralsAreTheTemplatesAndValuesAreContent) {
   EXPECT_EQ(origins("{{ (x ~ '|' ~ x).split('|') | join('-') }}"), "cont[-]cont");
   EXPECT_EQ(origins("{{ x | replace('n', 'N') }}"), "co[N]t");
   EXPECT_EQ(origins("{{ 'a' * 2 ~ x * 2 }}"), "[aa]contcont");
+  EXPECT_EQ(origins("{{ x | safe }}{{ '<|&|>' | safe }}{{ u | safe }}{{ 5 | safe ~ x }}"),
+            "cont[<|&|>]5cont");
   EXPECT_EQ(origins("{% set t %}<{{ x }}>{% endset %}{{ t }}"), "[<]cont[>]");
   EXPECT_EQ(origins("{% macro m(y) %}<{{ y }}>{% endmacro %}{{ m(x) | string }}"), "[<]cont[>]");
   EXPECT_EQ(origins("{{ l | join(eos) }}"), "a[</s>]b");

@@ -120,7 +120,8 @@ TEST_F(Safetensors, NamesWhatIsWrongWithAHeader) {
     return refused_header(fmt::format(R"({{"t":{{"dtype":{},"shape":{},"data_offsets":{}}}}})",
                                       dtype, shape, offsets));
   };
-  EXPECT_TRUE(mentions(one("\"F12\"", "[8]", "[0,8]"), "tensor t: unknown dtype F12"));
+  EXPECT_TRUE(mentions(one("\"F4\"", "[-8]", "[0,8]"), "F4 [-8] does not take"));
+  EXPECT_TRUE(mentions(one("\"F4\"", "[18]", "[0,9]"), "outside the file's 8 bytes"));
   EXPECT_TRUE(mentions(one("7", "[8]", "[0,8]"), "\"dtype\" is not a string"));
   EXPECT_TRUE(mentions(one("\"U8\"", "8", "[0,8]"), "must be lists"));
   EXPECT_TRUE(mentions(one("\"U8\"", "[8]", "8"), "must be lists"));
@@ -145,6 +146,19 @@ TEST_F(Safetensors, NamesWhatIsWrongWithAHeader) {
   EXPECT_TRUE(mentions(two("[0,4]", "[2,6]"), "tensor b overlaps"));
   EXPECT_TRUE(mentions(two("[0,4]", "[6,10]"), "tensor b leaves a hole"));
   EXPECT_TRUE(mentions(two("[4,8]", "[0,4]"), "2 bytes after the last tensor"));
+}
+
+// Dtypes of tomorrow are in nobody's way who does not need the tensor.
+TEST_F(Safetensors, RefusesAnUnknownDtypeOnlyWhereItIsNeeded) {
+  put("model.safetensors", with_header(R"({"new":{"dtype":"F4","shape":[2,4],"data_offsets":[0,4]},
+                      "old":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
+                                       8));
+  const SafetensorsSource source(directory_);
+  EXPECT_EQ(source.names(), (std::vector<std::string>{"new", "old"}));
+  ASSERT_NE(source.find("old"), nullptr);
+  EXPECT_EQ(source.find("old")->bytes.size(), 4u);
+  EXPECT_TRUE(mentions(model_error([&] { source.find("new"); }),
+                       "tensor new is of dtype F4, which weights cannot be read from"));
 }
 
 TEST_F(Safetensors, SurvivesDamage) {

@@ -49,8 +49,8 @@ const Architecture* parse_architecture(const JsonFields& fields) {
 
 // Checks the method only; the parameters are read with the tensors (formats/quantised_layout.h).
 void check_quantization(const JsonFields& fields) {
-  const std::string method = fields.text("quant_method", "(none)");
-  check_quantization_method(method, fields.where());
+  const std::string method = quantization_method(fields);
+  check_quantization_method(method.empty() ? "(none)" : method, fields.where());
   if (method != "bitsandbytes") return;
   if (fields.boolean("load_in_8bit", false)) return;
   const std::string type = fields.text("bnb_4bit_quant_type", "fp4");

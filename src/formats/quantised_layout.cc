@@ -10,7 +10,6 @@
 #include "formats/exl3.h"
 #include "formats/fp8_weights.h"
 #include "formats/gptq.h"
-#include "formats/json_text.h"
 #include "formats/shape.h"
 
 namespace jackscrew {
@@ -19,7 +18,8 @@ namespace {
 
 QuantizationConfig take_config(nlohmann::json fields, std::string where) {
   QuantizationConfig config;
-  config.method = JsonFields(fields, where).text("quant_method", "gptq");
+  const std::string method = quantization_method(JsonFields(fields, where));
+  config.method = method.empty() ? "gptq" : method;
   config.where = std::move(where);
   config.fields = std::make_shared<const nlohmann::json>(std::move(fields));
   return config;
@@ -39,6 +39,11 @@ std::span<const QuantisedLayout> quantised_layouts() {
                                       byte_quantized_layout(),
                                       fp8_layout()};
   return kLayouts;
+}
+
+std::string quantization_method(const JsonFields& fields) {
+  const bool loads = fields.boolean("load_in_4bit", false) || fields.boolean("load_in_8bit", false);
+  return fields.text("quant_method", loads ? "bitsandbytes" : "");
 }
 
 QuantizationConfig read_quantization_config(const fs::path& directory) {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "formats/json_text.h"
 #include "formats/safetensors.h"
 
 namespace jackscrew {
@@ -27,6 +28,10 @@ struct QuantizationConfig {
   std::string where;   // for messages
   std::shared_ptr<const nlohmann::json> fields;  // null where `method` is empty
 };
+
+// The method that such an object names; empty where it names none. As transformers does, loading in
+// 4 or 8 bits means bitsandbytes: its older files have no quant_method.
+std::string quantization_method(const JsonFields& fields);
 
 // Reads it from a model directory. Throws Error(model) for a file that is malformed.
 QuantizationConfig read_quantization_config(const fs::path& directory);

@@ -301,6 +301,12 @@ TEST(HfConfig, NamesWhatItDoesNotSupport) {
   json bytes = version4();
   bytes["quantization_config"] = {{"quant_method", "bitsandbytes"}, {"load_in_8bit", true}};
   EXPECT_EQ(parse(bytes).hidden_size, parse(version4()).hidden_size);
+  // Older files of bitsandbytes do not name it.
+  bytes["quantization_config"].erase("quant_method");
+  EXPECT_EQ(parse(bytes).hidden_size, parse(version4()).hidden_size);
+  bits.erase("quant_method");
+  EXPECT_TRUE(mentions(refused("quantization_config", bits), "bnb_4bit_quant_type nf5"));
+  EXPECT_TRUE(mentions(refused("quantization_config", {{"load_in_4bit", false}}), "(none)"));
   const std::string rope = refused("rope_scaling", {{"rope_type", "longrope"}, {"factor", 4.0}});
   EXPECT_TRUE(mentions(rope, "rope type longrope"));
   EXPECT_TRUE(mentions(rope, "| supported rope types: default, linear, dynamic, llama3, yarn"));

@@ -365,5 +365,16 @@ TEST_F(QuantisedLayout, DamagedFilesAreErrors) {
   }
 }
 
+TEST_F(QuantisedLayout, LoadingInFewBitsIsBitsandbytes) {
+  const auto method = [&](const std::string& fields) {
+    put("config.json", R"({"quantization_config": )" + fields + "}");
+    return read_quantization_config(directory_).method;
+  };
+  EXPECT_EQ(method(R"({"load_in_4bit": true})"), "bitsandbytes");
+  EXPECT_EQ(method(R"({"load_in_4bit": false, "load_in_8bit": true})"), "bitsandbytes");
+  EXPECT_EQ(method(R"({"bits": 4, "group_size": 128})"), "gptq");
+  EXPECT_EQ(method(R"({"quant_method": "awq", "load_in_4bit": false})"), "awq");
+}
+
 }  // namespace
 }  // namespace jackscrew

@@ -1,6 +1,7 @@
 #include "text/tokenizer/byte_map.h"
 
 #include <array>
+#include <charconv>
 
 #include "text/utf8.h"
 
@@ -59,6 +60,14 @@ std::optional<std::string> unmap_bytes(std::string_view token) {
     i += step.length;
   }
   return bytes;
+}
+
+std::optional<uint8_t> byte_of_token(std::string_view token) {
+  if (token.size() != 6 || !token.starts_with("<0x") || !token.ends_with('>')) return std::nullopt;
+  uint8_t byte = 0;
+  const char* end = token.data() + 5;
+  const auto [stop, error] = std::from_chars(token.data() + 3, end, byte, 16);
+  return error == std::errc{} && stop == end ? std::optional(byte) : std::nullopt;
 }
 
 }  // namespace jackscrew

@@ -6,6 +6,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "text/tokenizer/byte_map.h"
 #include "text/tokenizer/sentencepiece.h"
 #include "text/tokenizer/tokenizer_files.h"
 
@@ -16,15 +17,11 @@ namespace {
 constexpr const char* kOtherFormat =
     "a Hugging Face directory can have it: give output_dir instead of a .gguf";
 
-bool is_byte_piece(const std::string& token) {
-  return token.size() == 6 && token.starts_with("<0x") && token.back() == '>';
-}
-
 PieceType piece_type(const TokenizerData& data, size_t id) {
   const TokenKind kind = data.kinds.empty() ? TokenKind::normal : data.kinds[id];
   switch (kind) {
     case TokenKind::normal:
-      return data.byte_fallback && is_byte_piece(data.tokens[id]) ? PieceType::byte
+      return data.byte_fallback && byte_of_token(data.tokens[id]) ? PieceType::byte
                                                                   : PieceType::normal;
     case TokenKind::special:
       return std::cmp_equal(data.unk, id) && data.spelling == Spelling::text ? PieceType::unknown

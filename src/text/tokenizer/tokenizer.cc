@@ -1,7 +1,6 @@
 #include "text/tokenizer/tokenizer.h"
 
 #include <algorithm>
-#include <charconv>
 
 #include "base/checked.h"
 #include "base/error.h"
@@ -21,15 +20,6 @@ TokenizerData with_kinds(TokenizerData data) {
 
 bool is_literal(TokenKind kind) {
   return kind == TokenKind::special || kind == TokenKind::added;
-}
-
-// The byte of a token such as "<0x0A>".
-std::optional<uint8_t> byte_of_token(std::string_view token) {
-  if (token.size() != 6 || !token.starts_with("<0x") || !token.ends_with('>')) return std::nullopt;
-  uint8_t byte = 0;
-  const char* end = token.data() + 5;
-  const auto [stop, error] = std::from_chars(token.data() + 3, end, byte, 16);
-  return error == std::errc{} && stop == end ? std::optional(byte) : std::nullopt;
 }
 
 std::string without_marks(std::string_view token, std::string_view instead) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "text/tokenizer/byte_map.h"
 #include "text/tokenizer/tokenizer_parts.h"
 #include "text/utf8.h"
 
@@ -174,11 +175,8 @@ void read_post_processor(const Json& step, TokenizerData& data) {
 // decoders look for: then those decoders do not change a byte-level vocabulary. transformers writes
 // them when it converts a GGUF file.
 bool has_no_byte_tokens(const TokenizerData& data) {
-  return std::none_of(data.tokens.begin(), data.tokens.end(), [](const std::string& token) {
-    const auto is_digit = [](char c) { return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'F'); };
-    return token.size() == 6 && token.starts_with("<0x") && is_digit(token[3]) &&
-           is_digit(token[4]) && token[5] == '>';
-  });
+  return std::none_of(data.tokens.begin(), data.tokens.end(),
+                      [](const std::string& token) { return byte_of_token(token).has_value(); });
 }
 bool has_no_space_marks(const TokenizerData& data) {
   return std::none_of(data.tokens.begin(), data.tokens.end(), [](const std::string& token) {

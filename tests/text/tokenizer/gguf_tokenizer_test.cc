@@ -2,6 +2,7 @@
 #include "text/tokenizer/gguf_tokenizer.h"
 
 #include "tests/text/fixture.h"
+#include "text/tokenizer/byte_map.h"
 #include "text/tokenizer/sentencepiece.h"
 #include "text/tokenizer/tokenizer_files.h"
 
@@ -44,7 +45,6 @@ TEST(GgufTokenizer, ByteLevelComesBack) {
   }
 }
 
-TEST(GgufTokenizer, SentencePieceComesBack) {
 // As llama.cpp does: the key of the file, else the name of its pre-tokenizer.
 TEST(GgufTokenizer, AddsBosByThePreTokenizerWhereTheFileDoesNotSay) {
   TokenizerData data = golden_data("llama3");
@@ -70,6 +70,7 @@ TEST(GgufTokenizer, AddsBosByThePreTokenizerWhereTheFileDoesNotSay) {
   EXPECT_FALSE(adds());
 }
 
+TEST(GgufTokenizer, SentencePieceComesBack) {
   const fs::path path = text_data() / "sentencepiece.model";
   const TokenizerData data = parse_sentencepiece(read_text(path), path.string());
   expect_same_ids(data, sentencepiece_lines());
@@ -84,6 +85,20 @@ TEST(GgufTokenizer, AddsBosByThePreTokenizerWhereTheFileDoesNotSay) {
     if (line.find("<tool>") == std::string::npos) lines.push_back(line);
   }
   expect_same_ids(golden_data("llama2"), lines);
+}
+
+TEST(GgufTokenizer, OnlyATokenThatSpellsAByteIsOne) {
+  const fs::path path = text_data() / "sentencepiece.model";
+  TokenizerData data = parse_sentencepiece(read_text(path), path.string());
+  data.tokens.emplace_back("<0xZZ>");
+  data.kinds.push_back(TokenKind::normal);
+  EXPECT_EQ(to_gguf_tokenizer(data).token_types.back(), 1);
+  EXPECT_EQ(std::ranges::count(to_gguf_tokenizer(data).token_types, 6), 256);
+  EXPECT_EQ(byte_of_token("<0x0A>"), std::optional<uint8_t>(10));
+  EXPECT_EQ(byte_of_token("<0xab>"), std::optional<uint8_t>(0xAB));
+  for (const char* other : {"", "<0x0A", "<0xA>", "<0x-1>", "<0x 1>", "<0x0AB>", "<0X0A>"}) {
+    EXPECT_EQ(byte_of_token(other), std::nullopt) << other;
+  }
 }
 
 // A space at the beginning only, or none behind an added token: a file cannot say that, and a user

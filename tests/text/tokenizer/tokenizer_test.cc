@@ -323,7 +323,7 @@ TEST(TokenizerJson, ReadsDecodersThatFindNothing) {
     EXPECT_EQ(tokenizer.decode(ids, false), text);
   }
   // Where they would find something, other text would come of it than here.
-  for (const char* content : {"<0x41>", "a\u2581"}) {
+  for (const char* content : {"<0x41>", "<0x4a>", "a\u2581"}) {
     Json bad = patched;
     bad["added_tokens"].push_back({{"id", 600}, {"content", content}, {"special", false}});
     expect_error(ErrorKind::model, "the decoder ",

@@ -139,6 +139,16 @@ RopeScaling scaling_from_factors(const GgufFile& file, const GgufTensor& tensor,
       "Llama 3.1 and 3.2 do");
 }
 
+// YaRN's limits as newer files have them. Older programs took the defaults whatever a file said, so
+// that limits which leave nothing between them are no reason to refuse it.
+void parse_yarn_limits(const GgufFile& file, RopeScaling& scaling) {
+  const double fast = file.number(own_key(file, "rope.scaling.yarn_beta_fast"), scaling.beta_fast);
+  const double slow = file.number(own_key(file, "rope.scaling.yarn_beta_slow"), scaling.beta_slow);
+  if (!(slow > 0.0 && fast > slow && std::isfinite(fast))) return;
+  scaling.beta_fast = fast;
+  scaling.beta_slow = slow;
+}
+
 RopeScaling parse_scaling(const GgufFile& file, const ModelConfig& config) {
   const auto own = [&](const char* name) { return own_key(file, name); };
   RopeScaling scaling;
@@ -150,9 +160,10 @@ RopeScaling parse_scaling(const GgufFile& file, const ModelConfig& config) {
     scaling.kind = RopeScaling::Kind::yarn;
     scaling.factor = file.number(own("rope.scaling.factor"));
     scaling.original_max_position_embeddings =
-        file.integer(own("rope.scaling.original_context_length"));
+        file.integer(own("rope.scaling.original_context_length"), config.max_position_embeddings);
     scaling.attention_factor = file.number(own("rope.scaling.attn_factor"), 1.0) *
                                RopeScaling::yarn_attention_factor(scaling.factor);
+    parse_yarn_limits(file, scaling);
   } else if (type != "none") {
     unsupported(file, own("rope.scaling.type") + " " + type, "supported: none, linear, yarn");
   } else if (file.has(own("rope.scale_linear"))) {  // the older name
@@ -310,6 +321,7 @@ GgufTokenizerMetadata gguf_tokenizer(const GgufFile& file) {
   out.bos_id = token_id(file, "tokenizer.ggml.bos_token_id", limit);
   out.eos_id = token_id(file, "tokenizer.ggml.eos_token_id", limit);
   out.eot_id = token_id(file, "tokenizer.ggml.eot_token_id", limit);
+  out.eom_id = token_id(file, "tokenizer.ggml.eom_token_id", limit);
   out.unk_id = token_id(file, "tokenizer.ggml.unknown_token_id", limit);
   out.pad_id = token_id(file, "tokenizer.ggml.padding_token_id", limit);
   out.add_bos = flag(file, "tokenizer.ggml.add_bos_token");
@@ -321,7 +333,6 @@ GgufTokenizerMetadata gguf_tokenizer(const GgufFile& file) {
 }
 
 GgufSource::GgufSource(const fs::path& path) : file_(path), config_(gguf_config(file_)) {
-  out.eom_id = token_id(file, "tokenizer.ggml.eom_token_id", limit);
   const GgufArchitecture& architecture = architecture_of(file_);
   for (const GgufTensor& stored : file_.tensors()) {
     if (stored.name == kGgufRopeFactors) continue;  // part of the configuration

@@ -56,9 +56,13 @@ void add_rope(const ModelConfig& config, const std::string& own, GgufMetadata& m
                      static_cast<float>(scaling.attention_factor / own_factor));
       }
       const RopeScaling usual;
-      if (scaling.beta_fast != usual.beta_fast || scaling.beta_slow != usual.beta_slow ||
-          !scaling.truncate) {
-        no_place("YaRN with other limits than 32 and 1 rotations", "");
+      if (!scaling.truncate) {
+        no_place("YaRN with limits that are not rounded to whole pairs",
+                 "a Hugging Face directory has: give output_dir instead of a .gguf");
+      }
+      if (scaling.beta_fast != usual.beta_fast || scaling.beta_slow != usual.beta_slow) {
+        metadata.add(own + "rope.scaling.yarn_beta_fast", static_cast<float>(scaling.beta_fast));
+        metadata.add(own + "rope.scaling.yarn_beta_slow", static_cast<float>(scaling.beta_slow));
       }
       break;
   }

@@ -50,6 +50,33 @@ TEST_F(GgufLlama, EveryEndTokenEndsATextOnce) {
   EXPECT_EQ(ends(6), (std::vector<int64_t>{5, 6}));
 }
 
+TEST_F(GgufLlama, TakesYarnAsTheFileHasIt) {
+  const auto yarn = [&](const auto& add) {
+    GgufBuilder builder = gguf_llama();
+    builder.text("llama.rope.scaling.type", "yarn");
+    builder.f32("llama.rope.scaling.factor", 4.0f);
+    add(builder);
+    return gguf_config(GgufFile(put("a.gguf", builder.build()))).rope_scaling;
+  };
+  const auto limits = [](float fast, float slow) {
+    return [=](GgufBuilder& builder) {
+      builder.f32("llama.rope.scaling.yarn_beta_fast", fast);
+      builder.f32("llama.rope.scaling.yarn_beta_slow", slow);
+    };
+  };
+  const RopeScaling plain = yarn([](GgufBuilder&) {});
+  EXPECT_EQ(plain.original_max_position_embeddings, 128);  // the context, as in llama.cpp
+  EXPECT_EQ(plain.beta_fast, 32.0);
+  EXPECT_EQ(plain.beta_slow, 1.0);
+  const RopeScaling other = yarn(limits(16.0f, 2.0f));
+  EXPECT_EQ(other.beta_fast, 16.0);
+  EXPECT_EQ(other.beta_slow, 2.0);
+  for (const auto& [fast, slow] : {std::pair(1.0f, 2.0f), std::pair(0.0f, 0.0f)}) {
+    EXPECT_EQ(yarn(limits(fast, slow)).beta_fast, 32.0);
+    EXPECT_EQ(yarn(limits(fast, slow)).beta_slow, 1.0);
+  }
+}
+
 TEST_F(GgufLlama, RecognisesTheRopeFactorsOfLlama3) {
   for (const float factor : {8.0f, 32.0f}) {
     GgufVariant variant;

@@ -125,10 +125,14 @@ TEST_F(GgufWriterTest, RopeScalingComesBack) {
   scaling.kind = RopeScaling::Kind::yarn;
   scaling.original_max_position_embeddings = 512;
   scaling.attention_factor = 1.5;
+  scaling.beta_fast = 24.0;
+  scaling.beta_slow = 0.5;
   write();
   const RopeScaling back = GgufSource(path_).config().rope_scaling;
   EXPECT_EQ(back.original_max_position_embeddings, 512);
   EXPECT_NEAR(back.attention_factor, 1.5, 1e-6);
+  EXPECT_EQ(back.beta_fast, 24.0);
+  EXPECT_EQ(back.beta_slow, 0.5);
 }
 
 TEST_F(GgufWriterTest, MistralKeepsItsWindow) {
@@ -142,6 +146,9 @@ TEST_F(GgufWriterTest, MistralKeepsItsWindow) {
 TEST_F(GgufWriterTest, RefusesWhatHasNoPlace) {
   model_.config.rope_scaling.kind = RopeScaling::Kind::dynamic;
   EXPECT_NE(refusal().find("rope scaling \"dynamic\""), std::string::npos);
+  model_.config.rope_scaling.kind = RopeScaling::Kind::yarn;
+  model_.config.rope_scaling.truncate = false;
+  EXPECT_NE(refusal().find("YaRN with limits that are not rounded"), std::string::npos);
   model_.config.rope_scaling.kind = RopeScaling::Kind::none;
   model_.config.architecture = find_architecture("Qwen2ForCausalLM");
   model_.config.sliding_window = 7;

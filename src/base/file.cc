@@ -220,16 +220,18 @@ namespace {
 
 // Whoever wrote the files, those that are mapped and linked included. Clean ones take no time.
 void sync_tree(const fs::path& directory) {
-  for (const auto& entry : fs::directory_iterator(directory)) {
-    if (entry.is_symlink()) continue;
-    if (entry.is_directory()) {
-      sync_tree(entry.path());
-    } else if (entry.is_regular_file()) {
-      const Descriptor file{::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC)};
-      if (file.fd < 0) fail_system(ErrorKind::generic, "open", entry.path());
-      if (::fsync(file.fd) != 0) fail_system(ErrorKind::generic, "sync", entry.path());
+  std::error_code error;
+  for (fs::directory_iterator at(directory, error), end; !error && at != end; at.increment(error)) {
+    const fs::file_type type = at->symlink_status(error).type();
+    if (type == fs::file_type::directory) {
+      sync_tree(at->path());
+    } else if (type == fs::file_type::regular) {
+      const Descriptor file{::open(at->path().c_str(), O_RDONLY | O_CLOEXEC)};
+      if (file.fd < 0) fail_system(ErrorKind::generic, "open", at->path());
+      if (::fsync(file.fd) != 0) fail_system(ErrorKind::generic, "sync", at->path());
     }
   }
+  if (error) fail(ErrorKind::generic, "cannot list {}: {}", directory.string(), error.message());
   sync_directory(directory);
 }
 

@@ -72,7 +72,8 @@ Recipe read_arguments(Arguments arguments, size_t max_operands, const std::strin
     const std::string& operand = recipe.operands[max_operands];
     throw Error(ErrorKind::usage,
                 fmt::format("{} does not know what to do with \"{}\"", command, operand),
-                operand.ends_with(".yaml")
+                operand == "help" ? fmt::format("jackscrew help {} shows its options", command)
+                : operand.ends_with(".yaml")
                     ? "there can be one recipe: write the settings of both into it"
                     : "options are written name=value or --name value; a recipe ends in .yaml");
   }

@@ -60,7 +60,7 @@ int dispatch(Arguments arguments) {
     return static_cast<int>(ErrorKind::usage);
   }
   const std::string& name = arguments[0];
-  if (name == "--version" || name == "-V") {
+  if (name == "--version" || name == "-V" || name == "version") {
     fmt::print("{}", version_text());
     return 0;
   }

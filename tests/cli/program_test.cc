@@ -11,6 +11,7 @@
 #include "recipe/run_options.h"
 #include "tests/cli/expect_refused.h"
 #include "tests/cli/run_program.h"
+#include "tests/support/paths.h"
 
 namespace jackscrew {
 namespace {
@@ -71,9 +72,20 @@ TEST(Program, QloraIsLoraOverFourBits) {
 }
 
 TEST(Program, Version) {
-  const Outcome version = run("--version");
-  EXPECT_EQ(version.exit_code, 0);
-  EXPECT_EQ(version.out.find("jackscrew 0."), 0u);
+  for (const char* command : {"--version", "version"}) {
+    const Outcome version = run(command);
+    EXPECT_EQ(version.exit_code, 0);
+    EXPECT_EQ(version.out.find("jackscrew 0."), 0u);
+  }
+}
+
+TEST(Program, WordsThatNoCommandTakesAreExplained) {
+  EXPECT_NE(run("train help" + std::string(kErrorsOnly)).out.find("jackscrew help train shows"),
+            std::string::npos);
+  const std::string recipes = (source_root() / "recipes").string();
+  EXPECT_NE(run("train " + recipes + "/lora.yaml " + recipes + "/full.yaml" + kErrorsOnly)
+                .out.find("there can be one recipe"),
+            std::string::npos);
 }
 
 TEST(Program, AFullDiskIsNotSuccess) {

@@ -23,11 +23,16 @@ bool is_a_file(const fs::path& path) {
   return fs::is_regular_file(path, ignored);
 }
 
+// Hidden files are what a system keeps for itself: "._train.jsonl" on a Mac's disks.
+bool is_hidden(const fs::path& path) {
+  return path.filename().string().starts_with('.');
+}
+
 bool holds_data(const fs::path& directory) {
   std::error_code error;
   for (fs::directory_iterator at(directory, error), end; !error && at != end; at.increment(error)) {
-    const bool hidden = at->path().filename().string().starts_with('.');
-    if (!hidden && is_data_file(at->path()) && is_a_file(at->path())) return true;
+    const fs::path& entry = at->path();
+    if (!is_hidden(entry) && is_data_file(entry) && is_a_file(entry)) return true;
   }
   return false;
 }
@@ -105,8 +110,7 @@ DataPlace::DataPlace(fs::path path) : path_(std::move(path)), is_directory_(is_a
   if (!is_directory_) return;
   for (fs::directory_iterator at(path_, error), end; !error && at != end; at.increment(error)) {
     const fs::path& entry = at->path();
-    // Hidden files are what a system keeps for itself: "._train.jsonl" on a Mac's disks.
-    if (entry.filename().string().starts_with('.')) continue;
+    if (is_hidden(entry)) continue;
     if (is_a_directory(entry)) {
       directories_.push_back(entry);
     } else {

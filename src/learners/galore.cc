@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <map>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -90,8 +91,10 @@ class GaloreLearner : public Learner {
     schedule();
     // Where the number of steps is not known yet, for whatever gap it leads to.
     const int64_t longest = settings_.max_steps == 0 ? settings_.gap_of(kLongRun) : gap_;
+    const std::vector<Turn> all = turns();
     int64_t worst = 0;
-    for (int64_t gap = gap_; gap <= longest; ++gap) worst = std::max(worst, worst_windows(gap));
+    for (int64_t gap = gap_; gap <= longest; ++gap)
+      worst = std::max(worst, worst_windows(all, gap));
     memory_->allocate(Purpose::projections, worst);
   }
 
@@ -184,10 +187,12 @@ class GaloreLearner : public Learner {
 
   // The steps by which a matrix' refreshes come after those of the first matrix. Gaps grow by
   // doubling, so that this stays the same modulo the gap.
-  int64_t offset(const GaloreSlot& slot) const { return offset(slot, gap_); }
-  int64_t offset(const GaloreSlot& slot, int64_t gap) const {
-    const auto place = static_cast<int64_t>(places_.at(slot.name()));
+  int64_t offset(const GaloreSlot& slot) const { return offset(place_of(slot), gap_); }
+  int64_t offset(int64_t place, int64_t gap) const {
     return settings_.stagger ? gap * place / static_cast<int64_t>(places_.size()) : 0;
+  }
+  int64_t place_of(const GaloreSlot& slot) const {
+    return static_cast<int64_t>(places_.at(slot.name()));
   }
 
   void schedule() {
@@ -222,17 +227,30 @@ class GaloreLearner : public Learner {
     return changed;
   }
 
-  // The most bytes that windows take at once: the maximum, over the steps of a gap in which one
-  // opens, of the windows that are open in that step.
-  int64_t worst_windows(int64_t gap) const {
-    std::map<int64_t, int64_t> opening;  // bytes, by step of the gap
-    for (const GaloreSlot* slot : slots_) opening[offset(*slot, gap)] += slot->window_bytes();
+  struct Turn {
+    int64_t place, bytes;  // of a window
+  };
+  std::vector<Turn> turns() const {
+    std::vector<Turn> all;
+    for (const GaloreSlot* slot : slots_) all.push_back({place_of(*slot), slot->window_bytes()});
+    std::ranges::sort(all, {}, &Turn::place);
+    return all;
+  }
+
+  // The most bytes that windows take at once, with refreshes that are so many steps apart.
+  int64_t worst_windows(std::span<const Turn> turns, int64_t gap) const {
     const int64_t window = settings_.window_of(gap);
-    int64_t worst = 0;
-    for (const auto& [step, ignored] : opening) {
-      int64_t open = 0;
-      for (const auto& [begin, bytes] : opening) {
-        if ((step - begin + gap) % gap < window) open += bytes;
+    const auto step_of = [&](size_t i) {
+      const auto lap = static_cast<int64_t>(i / turns.size());
+      return offset(turns[i % turns.size()].place, gap) + lap * gap;
+    };
+    // Two laps: windows that open at the end of a gap are open when the next one begins.
+    int64_t open = 0, worst = 0;
+    size_t oldest = 0;
+    for (size_t i = 0; i < 2 * turns.size(); ++i) {
+      open += turns[i % turns.size()].bytes;
+      for (; step_of(i) - step_of(oldest) >= window; ++oldest) {
+        open -= turns[oldest % turns.size()].bytes;
       }
       worst = std::max(worst, open);
     }

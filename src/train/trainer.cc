@@ -473,18 +473,14 @@ void train(const Recipe& recipe, const TrainConsole& console, Transport* transpo
   try {
     trainer.emplace(of_rank(recipe, 0), console, transport);
     trainer->run();
-  } catch (const Error& error) {
+  } catch (const std::exception& exception) {
+    const Error error = error_of(exception);
     if (in_common_work()) throw RanksLost(error);
     try {
       dismiss(transport, error.exit_code());
     } catch (const Error&) {  // the first error says more
       throw RanksLost(error);
     }
-    throw;
-  } catch (const std::exception& exception) {
-    const Error error = error_of(exception);
-    if (in_common_work()) throw RanksLost(error);
-    dismiss(transport, error.exit_code());
     throw;
   }
   dismiss(transport, 0);

@@ -34,6 +34,19 @@ double nearest_code(double value, double least, double most) {
   return std::clamp(std::nearbyint(value), least, most);
 }
 
+// Writes the f16 of which `most` units come to `extreme`, and returns it. Where f16 is subnormal it
+// may round towards 0 by more than half a unit of the extreme: the next f16 is taken then, so that
+// no group's scale lies beyond the integers.
+float write_unit(double extreme, double most, uint8_t* out) {
+  const float nearest = write_f16_scale(extreme / most, out);
+  if (std::abs(static_cast<double>(nearest)) * (most + 0.5) >= std::abs(extreme)) return nearest;
+  uint16_t bits = 0;
+  std::memcpy(&bits, out, sizeof bits);
+  ++bits;  // of either sign
+  std::memcpy(out, &bits, sizeof bits);
+  return to_float(f16{bits});
+}
+
 // The scale with the least error of x [N] ~ scale * q, q in [-half, half - 1].
 template <size_t N>
 double symmetric_scale(const float* x, double half) {
@@ -169,8 +182,8 @@ void encode_grouped(const float* x, int64_t cols, uint8_t* out) {
       largest = std::max(largest, exact[group].scale);
       deepest = std::max(deepest, exact[group].minimum);
     }
-    const float super = write_f16_scale(largest / 63.0, out);
-    const float super_minimum = write_f16_scale(deepest / 63.0, out + 2);
+    const float super = write_unit(largest, 63.0, out);
+    const float super_minimum = write_unit(deepest, 63.0, out + 2);
     std::array<SmallPair, 8> pairs;
     std::array<uint8_t, 8> scales, minima;
     for (size_t group = 0; group < 8; ++group) {
@@ -207,7 +220,7 @@ struct SymmetricBlock {
       exact[group] = symmetric_scale<16>(x + 16 * group, half_code);
       if (std::abs(exact[group]) > std::abs(extreme)) extreme = exact[group];
     }
-    const float super = write_f16_scale(-extreme / half_scale, super_out);
+    const float super = write_unit(-extreme, half_scale, super_out);
     for (size_t group = 0; group < 16; ++group) {
       const double small = super != 0.0f ? nearest_code(exact[group] / static_cast<double>(super),
                                                         -half_scale, half_scale - 1.0)
@@ -279,8 +292,8 @@ void encode_q2_k(const float* x, int64_t cols, uint8_t* out) {
       largest = std::max(largest, exact[group].scale);
       deepest = std::max(deepest, exact[group].minimum);
     }
-    const float super = write_f16_scale(largest / 15.0, out + 80);
-    const float super_minimum = write_f16_scale(deepest / 15.0, out + 82);
+    const float super = write_unit(largest, 15.0, out + 80);
+    const float super_minimum = write_unit(deepest, 15.0, out + 82);
     std::memset(out, 0, 80);
     for (size_t group = 0; group < 16; ++group) {
       const SmallPair pair =

@@ -98,5 +98,30 @@ TEST(RowEncoders, ExtremesStayInRange) {
   }
 }
 
+// Super-scales of such numbers are subnormal in f16, which rounds them by several percent: no group
+// may get lost for that.
+TEST(RowEncoders, SmallNumbersLoseLittleMore) {
+  std::mt19937 random(10);
+  std::normal_distribution<float> normal(0.0f, 1.0f);
+  std::vector<float> row(kCols * 16);
+  for (const float size : {2e-4f, 1e-4f, 5e-5f, 3e-5f}) {
+    for (float& x : row) x = size * normal(random);
+    for (const auto& [name, most] : std::map<std::string, double>{
+             {"q2_k", 0.3}, {"q3_k", 0.16}, {"q4_k", 0.08}, {"q5_k", 0.06}, {"q6_k", 0.03}}) {
+      const RowEncoder& encoder = *find_row_encoder(find_format(name));
+      EXPECT_LT(relative_rms(decoded(encoder, row), row), most) << name << " of " << size;
+    }
+  }
+}
+
+// So small that super-scales become 0: then nothing is better than the minima alone.
+TEST(RowEncoders, NumbersBelowTheFormatBecomeZero) {
+  const std::vector<float> row(kCols, -1e-9f);
+  for (const char* name : {"q2_k", "q4_k", "q5_k"}) {
+    EXPECT_EQ(decoded(*find_row_encoder(find_format(name)), row), std::vector<float>(kCols, 0.0f))
+        << name;
+  }
+}
+
 }  // namespace
 }  // namespace jackscrew

@@ -2,6 +2,7 @@
 // dynamic_map.h.
 #pragma once
 
+#include "quant/affine_grid.h"
 #include "quant/dynamic_map.h"
 #include "quant/group_row.h"
 
@@ -31,12 +32,28 @@ struct Int8DynamicCodec {
   template <class Team>
   JACKSCREW_ROW void encode(const Team& team, int64_t group, int64_t element, int64_t count,
                             const float* from, const GroupRounding& rounding) const {
-    const float scale = largest_magnitude(team, from, count);
+    const float scale = rounding.of_all.in_place ? scale_in_place(team, group, from, count)
+                                                 : largest_magnitude(team, from, count);
     team.once([&] { absmax[group] = scale; });
     const float divisor = scale > 0.0f ? scale : 1.0f;
     put_rounded(team, rounding, count, codes + element, [&](int64_t i, auto... uniform) {
       return dynamic_code(map, from[i] / divisor, uniform...);
     });
+  }
+
+  // The map ends above -1: were the largest magnitude always the scale, a negative extreme would
+  // shrink at every step. So a group keeps its scale as those of affine_grid.h do, and a new one
+  // reaches its extremes on both sides.
+  template <class Team>
+  JACKSCREW_ROW float scale_in_place(const Team& team, int64_t group, const float* from,
+                                     int64_t count) const {
+    const float lowest = map.values[0];
+    const float needed = team.max(count, 0.0f, [&](int64_t i) {
+      return nan_to_infinity(row_max(from[i], from[i] / lowest));
+    });
+    const float before = absmax[group];
+    const bool keeps = needed <= before && needed >= kAffineLeast * before;
+    return keeps ? before : kAffineHeadroom * needed;
   }
 };
 using DecodeInt8Dynamic = DecodeGroups<Int8DynamicCodec>;

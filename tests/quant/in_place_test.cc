@@ -66,7 +66,7 @@ class InPlace : public ::testing::Test {
 
 // A step of int8_affine is some 5e-4 here: ten times as far as one move.
 TEST_F(InPlace, SmallUpdatesAddUp) {
-  for (const char* name : {"int8_affine", "bf16", "f16", "int8", "int8_row"}) {
+  for (const char* name : {"int8_affine", "bf16", "f16", "int8", "int8_row", "int8_dynamic"}) {
     EXPECT_NEAR(share(name, 4e-5, 500, true), 1.0, 0.03) << name;
   }
 }
@@ -93,6 +93,24 @@ TEST_F(InPlace, ExtremesOfAGroupAreExpectedToStay) {
     sum += decode<float>(*ops_, format, storage_of(drawn, kRows, kCols), 0, kRows)[top];
   }
   EXPECT_NEAR(sum / kDraws, static_cast<double>(first[top] + update[top]), 2e-5);
+}
+
+// Moves far below a step of any code: what a group's lowest and highest values have lost is at most
+// one code, however many times they were rounded.
+TEST_F(InPlace, ExtremesDoNotWearAway) {
+  for (const char* name : {"int8_affine", "int8", "int8_row", "int8_dynamic"}) {
+    const Format& format = find_format(name);
+    std::vector<uint8_t> bytes = begin(format);
+    const auto first = decode<float>(*ops_, format, storage_of(bytes, kRows, kCols), 0, kRows);
+    for (int i = 0; i < 100; ++i) {
+      move(format, bytes, std::vector<float>(kRows * kCols, 1e-9f), true);
+    }
+    const auto last = decode<float>(*ops_, format, storage_of(bytes, kRows, kCols), 0, kRows);
+    const auto [low, high] = std::ranges::minmax_element(first);
+    const auto [new_low, new_high] = std::ranges::minmax_element(last);
+    EXPECT_NEAR(*new_low / *low, 1.0, 0.02) << name;
+    EXPECT_NEAR(*new_high / *high, 1.0, 0.02) << name;
+  }
 }
 
 TEST_F(InPlace, AStepThatIsNotFiniteChangesNothing) {

@@ -163,7 +163,8 @@ Generation generate(Session& session, std::span<const int32_t> prompt,
   for (int64_t index = 0; index < options.max_new_tokens; ++index) {
     const int64_t width = std::min(logits.cols(), options.vocab_size);
     session.ops().copy(Tensor(row.data(), DType::f32, {1, width}), logits.columns(0, width));
-    const int32_t id = sampler.draw(std::span(row).first(static_cast<size_t>(width)), index);
+    const int32_t id =
+        sampler.draw(std::span(row).first(static_cast<size_t>(width)), std::ssize(prompt) + index);
     const auto& ends = options.end_tokens;
     out.ended = std::find(ends.begin(), ends.end(), id) != ends.end();
     if (out.ended) break;

@@ -30,7 +30,8 @@ class Sampler {
  public:
   explicit Sampler(const SamplingOptions& options) : options_(options) {}
 
-  // The token at `index` of the answer. Throws Error(non_finite) when the logits have no maximum.
+  // The token at `index` of the text, prompt included, so that the turns of a chat draw different
+  // numbers. Throws Error(non_finite) when the logits have no maximum.
   int32_t draw(std::span<const float> logits, int64_t index);
 
  private:

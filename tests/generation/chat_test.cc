@@ -69,6 +69,16 @@ TEST_F(ChatTest, EveryTurnSeesTheOnesBefore) {
   EXPECT_EQ(anew.generation.ids, fresh_answer({{"system", "Be brief."}, {"user", "x"}}));
 }
 
+// So hot that every token is as likely: the answers are the numbers drawn.
+TEST_F(ChatTest, TurnsDrawNumbersOfTheirOwn) {
+  options_.sampling.temperature = 1e6;
+  Chat chat(*session_, tokenizer_, format_, "", options_, kContext);
+  const auto first = chat.say("Hello", [](const std::string&) {}).generation.ids;
+  const auto second = chat.say("Hello", [](const std::string&) {}).generation.ids;
+  ASSERT_GE(std::ssize(first), 4);
+  EXPECT_NE(first, second);
+}
+
 TEST_F(ChatTest, TheOldestGoWhenTheContextIsFull) {
   Chat chat(*session_, tokenizer_, format_, "", options_, kContext);
   std::vector<Message> messages;

@@ -6,7 +6,6 @@
 #include "kernels/add_scaled.h"
 #include "learners/galore.rows.h"
 #include "learners/in_place.h"
-#include "learners/low_rank.h"
 #include "learners/subspace.h"
 #include "quant/plain.h"
 

@@ -2,13 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <vector>
 
-#include "base/checked.h"
 #include "base/error.h"
 #include "kernels/add_scaled.h"
-#include "kernels/rows/loss.rows.h"
 #include "learners/lora.rows.h"
 #include "learners/subspace.h"
 
@@ -45,17 +42,6 @@ std::vector<float> values_of(Context& context, const Tensor& tensor) {
 }
 
 }  // namespace
-
-double squared_norm(Context& context, const Tensor& values) {
-  const Arena::Frame frame(context.scratch);
-  const int64_t chunks = ceil_div(values.size(), SquaredNormChunks::kChunk);
-  const Tensor partial = context.scratch.tensor(DType::f64, {chunks});
-  context.ops.launch(SquaredNormChunks{values.data<float>(), partial.data<double>(), values.size()},
-                     chunks);
-  std::vector<double> sums(static_cast<size_t>(chunks));
-  context.ops.copy(Tensor(sums.data(), DType::f64, {chunks}), partial);
-  return context.ops.plans_only() ? 0.0 : std::accumulate(sums.begin(), sums.end(), 0.0);
-}
 
 double low_rank_factors(Context& context, const Tensor& matrix, double scale, uint64_t seed,
                         uint32_t tensor, const Tensor& a, const Tensor& b) {

@@ -5,9 +5,6 @@
 
 namespace jackscrew {
 
-// The sum of the squares of a contiguous f32 tensor; 0 on the plan device.
-double squared_norm(Context& context, const Tensor& values);
-
 // Writes `a`, f32 [rank, cols], and `b`, f32 [rows, rank], so that scale * b a approximates
 // `matrix`, f32 [rows, cols], by its first singular vectors, with the root of each singular value
 // in either factor. rank is at most rows and cols. Returns the squared norm that the approximation

@@ -3,10 +3,15 @@
 #include <Eigen/Cholesky>
 #include <Eigen/Eigenvalues>
 #include <Eigen/SVD>
+#include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <vector>
 
+#include "base/checked.h"
 #include "base/error.h"
+#include "kernels/add_scaled.h"
+#include "kernels/rows/loss.rows.h"
 
 namespace jackscrew {
 
@@ -38,6 +43,23 @@ void multiply_from_right(Context& context, const Tensor& basis, const Tensor& fa
   context.ops.copy(basis, product);
 }
 
+// Brings a basis whose squares would leave f32's range to a length of about 1, exactly: by a power
+// of 2.
+void bring_into_range(Context& context, const Tensor& basis) {
+  const double length = std::sqrt(squared_norm(context, basis));
+  if (!(length > 0.0 && std::isfinite(length))) return;
+  const int exponent = std::ilogb(length);
+  constexpr int kSafe = 20;  // the squares of columns a millionth as long are in range, too
+  constexpr int kLargestFactor = 126;
+  if (std::abs(exponent) <= kSafe) return;
+  const Arena::Frame frame(context.scratch);
+  const Tensor scaled = context.scratch.tensor(DType::f32, {basis.rows(), basis.cols()});
+  context.ops.zero(scaled);
+  add_scaled(context.ops, scaled, basis,
+             std::ldexp(1.0, std::clamp(-exponent, -kLargestFactor, kLargestFactor)));
+  context.ops.copy(basis, scaled);
+}
+
 // aᵀ b
 Tensor cosines(Context& context, const Tensor& a, const Tensor& b) {
   const Tensor out = context.scratch.tensor(DType::f32, {a.cols(), b.cols()});
@@ -56,7 +78,19 @@ Matrix descending_eigenvectors(const Matrix& symmetric) {
 
 }  // namespace
 
+double squared_norm(Context& context, const Tensor& values) {
+  const Arena::Frame frame(context.scratch);
+  const int64_t chunks = ceil_div(values.size(), SquaredNormChunks::kChunk);
+  const Tensor partial = context.scratch.tensor(DType::f64, {chunks});
+  context.ops.launch(SquaredNormChunks{values.data<float>(), partial.data<double>(), values.size()},
+                     chunks);
+  std::vector<double> sums(static_cast<size_t>(chunks));
+  context.ops.copy(Tensor(sums.data(), DType::f64, {chunks}), partial);
+  return context.ops.plans_only() ? 0.0 : std::accumulate(sums.begin(), sums.end(), 0.0);
+}
+
 void orthonormalise(Context& context, const Tensor& basis) {
+  bring_into_range(context, basis);
   const Arena::Frame frame(context.scratch);
   const int64_t rank = basis.cols();
   const Tensor factor = square(context, rank);

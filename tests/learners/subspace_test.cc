@@ -101,6 +101,17 @@ TEST_F(Subspace, NearlyDependentColumnsToo) {
   EXPECT_LE(distance_from_identity(product_of_columns(basis, basis)), 1e-5);
 }
 
+// Their squares are no numbers of f32.
+TEST_F(Subspace, VeryShortAndVeryLongColumnsToo) {
+  Basis plain = random_basis(30, 4, 8);
+  for (const float size : {1e-30f, 1e-24f, 1e20f}) {
+    Basis scaled = plain;
+    for (float& x : scaled.values) x *= size;
+    orthonormalise(context_, scaled.view());
+    EXPECT_LE(distance_from_identity(product_of_columns(scaled, scaled)), 1e-5) << size;
+  }
+}
+
 TEST_F(Subspace, RefusesWhatSpansNothing) {
   Basis zero = random_basis(20, 3, 3);
   for (int64_t i = 0; i < 20; ++i) zero.at(i, 1) = 0.0f;

@@ -154,21 +154,6 @@ LoraSettings::LoraSettings(const OptionSet& options)
       original_model_(options.text("lora_original_model")),
       rounds_(!original_model_.empty() || options.text("storage") != "keep") {
   check_start_options(options);
-  if (alpha_ == 0.0 && alphas_.numbers().empty()) {
-    throw Error(ErrorKind::usage,
-                fmt::format("{}: lora_alpha is 0: the adapter would change nothing, and learn "
-                            "nothing",
-                            options.origin("lora_alpha")),
-                "give one above 0: twice the rank is usual");
-  }
-  for (const auto& [pattern, alpha] : alphas_.numbers()) {
-    if (alpha != 0.0) continue;
-    throw Error(ErrorKind::usage,
-                fmt::format("{}: alpha_pattern has 0 for {}, whose adapters would change nothing, "
-                            "and learn nothing",
-                            options.origin("alpha_pattern"), pattern),
-                "name what is to have adapters in lora_target");
-  }
   for (const auto& [pattern, rank] : ranks_.numbers()) {
     if (rank >= 1 && rank <= kMostRank && rank == std::floor(rank)) continue;
     throw Error(ErrorKind::usage,
@@ -181,6 +166,7 @@ void LoraSettings::settle(std::span<const WeightSpec> weights) {
   const Modules modules(weights);
   check_targets(modules);
   check_patterns(modules);
+  check_scales(weights);
   check_start(weights);
   tied_ = !modules.all.contains("lm_head");
   if (!tied_ || std::find(saved_.begin(), saved_.end(), "lm_head") == saved_.end()) return;
@@ -224,6 +210,18 @@ void LoraSettings::check_patterns(const Modules& modules) const {
                   fmt::format("{}: {} matches no module that has an adapter", option, pattern),
                   "a pattern is a regular expression for a path or its end: layers\\.0\\..*");
     }
+  }
+}
+
+void LoraSettings::check_scales(std::span<const WeightSpec> weights) const {
+  for (const WeightSpec& weight : weights) {
+    const std::optional<LoraShape> shape = shape_of(weight);
+    if (!shape || shape->scale != 0.0) continue;
+    throw Error(
+        ErrorKind::usage,
+        fmt::format("{} is 0 for {}: its adapter would change nothing, and learn nothing",
+                    alphas_.find(weight.path()) ? "alpha_pattern" : "lora_alpha", weight.path()),
+        "twice the rank is usual; lora_target names what is to have adapters");
   }
 }
 

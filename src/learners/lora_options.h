@@ -56,6 +56,7 @@ class LoraSettings {
   struct Modules;
   void check_targets(const Modules& modules) const;
   void check_patterns(const Modules& modules) const;
+  void check_scales(std::span<const WeightSpec> weights) const;
   void check_start(std::span<const WeightSpec> weights) const;
 
   int64_t rank_;

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "learners/given_rate.h"
 #include "learners/linear_targets.h"
 #include "quant/int4_affine.h"
 #include "quant/plain.h"
@@ -108,13 +109,11 @@ GaloreSettings::GaloreSettings(const OptionSet& options)
       learning_rate(options.number("learning_rate")),
       side_(options.text("galore_side")),
       scale_(options.number("galore_scale")),
+      matrices_rate_(given_rate(options, "galore_learning_rate")),
       gap_(integer_unless_auto(options, "projection_update_gap")),
       window_(integer_unless_auto(options, "projection_window")),
       longest_gap_(integer_unless_auto(options, "projection_gap_max")),
       targets_(linear_targets(options, "galore_target")) {
-  if (!options.is_word("galore_learning_rate")) {
-    matrices_rate_ = options.number("galore_learning_rate");
-  }
   // Recipes name it with its default, too.
   if (!matrices_rate_ && options.text("galore_scale") != kDefaultScale) {
     throw Error(ErrorKind::usage,

@@ -6,6 +6,7 @@
 
 #include "base/checked.h"
 #include "base/text.h"
+#include "learners/given_rate.h"
 #include "learners/rotary.h"
 
 namespace jackscrew {
@@ -128,16 +129,12 @@ RotaryOptions::RotaryOptions(const OptionSet& options)
       churn(options.number("churn")),
       static_weights(options.text("static")),
       learning_rate(options.number("learning_rate")),
-      static_learning_rate(options.is_word("static_learning_rate")
-                               ? learning_rate
-                               : options.number("static_learning_rate")),
+      group_learning_rate(given_rate(options, "group_learning_rate")),
+      static_learning_rate(given_rate(options, "static_learning_rate").value_or(learning_rate)),
       masters_in_files(options.text("master") == "mmap"),
       overlap(options.boolean("overlap_rotation")) {
   if (!options.is_word("steps_per_rotation")) {
     steps_per_rotation = options.integer("steps_per_rotation");
-  }
-  if (!options.is_word("group_learning_rate")) {
-    group_learning_rate = options.number("group_learning_rate");
   }
   slots.master = options.text("master_dtype") == "bf16" ? DType::bf16 : DType::f32;
   slots.keep_moments = options.text("moments") == "keep";

@@ -3,14 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstring>
 
 #include "base/error.h"
-#include "base/half.h"
 #include "formats/json_text.h"
 #include "formats/scale_table.h"
 #include "formats/shape.h"
 #include "quant/fp8.h"
+#include "quant/packed_source.h"
 
 namespace jackscrew {
 
@@ -44,18 +43,6 @@ Fp8Layout blocks_of(const SafetensorsEntry& scale, int64_t rows, int64_t cols,
               "blocks that quantization_config gives");
 }
 
-float scale_at(const ScaleTable& scales, size_t index) {
-  const uint8_t* at = scales.entry->bytes.data() + index * scales.element_bytes();
-  if (scales.type == PackedScale::f32) {
-    float value = 0;
-    std::memcpy(&value, at, sizeof value);
-    return value;
-  }
-  uint16_t bits = 0;
-  std::memcpy(&bits, at, sizeof bits);
-  return scales.type == PackedScale::bf16 ? to_float(bf16{bits}) : to_float(f16{bits});
-}
-
 StoredTensor read_inverse(const LayerTensors& tensors, const QuantizationConfig& config) {
   const JsonFields fields(*config.fields, config.where);
   return read_fp8(tensors, kFp8Inverse, fields.integers("weight_block_size"));
@@ -77,7 +64,7 @@ StoredTensor read_fp8(const LayerTensors& tensors, std::string_view scales,
   layout.scale = table.type;
   const size_t count = entry.bytes.size() / table.element_bytes();
   for (size_t i = 0; i < count; ++i) {
-    if (const float scale = scale_at(table, i);
+    if (const float scale = scale_at(table.type, table.entry->bytes.data(), i);
         !(std::abs(scale) * kLargestE4m3 < value_limit(table.type))) {
       fail(ErrorKind::model, "tensor {}: scale {} is {}: its values are not finite", entry.name, i,
            scale);

@@ -48,12 +48,6 @@ float element_at(const uint8_t* bytes, size_t index) {
   return to_float(element);
 }
 
-float scale_at(PackedScale type, const uint8_t* scales, size_t index) {
-  if (type == PackedScale::f32) return element_at<float>(scales, index);
-  return type == PackedScale::bf16 ? element_at<bf16>(scales, index)
-                                   : element_at<f16>(scales, index);
-}
-
 void check_scale(const PackedSource& source, float scale, int64_t bits, int64_t row) {
   // A zero may have more bits than the codes.
   const int64_t zero_bits = source.layout.zero == PackedZero::middle      ? bits
@@ -155,6 +149,12 @@ void write_zeros(const PackedSource& source, int64_t rows, PartWriter& writer) {
 }
 
 }  // namespace
+
+float scale_at(PackedScale type, const uint8_t* scales, size_t index) {
+  if (type == PackedScale::f32) return element_at<float>(scales, index);
+  return type == PackedScale::bf16 ? element_at<bf16>(scales, index)
+                                   : element_at<f16>(scales, index);
+}
 
 StoredTensor packed_tensor(PackedSource source) {
   StoredTensor out;

@@ -36,6 +36,9 @@ struct PackedSource {
 // that is not finite, or that takes a value beyond value_limit(), is Error(model) of transcode().
 StoredTensor packed_tensor(PackedSource source);
 
+// Scale `index` of scales in any type but `squared`, which need not be aligned.
+float scale_at(PackedScale type, const uint8_t* scales, size_t index);
+
 // Returns number `index` of a stream of numbers of `bits` bits, the lowest bits first, in
 // little-endian 32-bit words that lie `stride` words apart.
 uint32_t bits_at(const uint8_t* words, int64_t stride, int64_t index, int64_t bits);

@@ -101,13 +101,15 @@ std::optional<FinishedRun> check_result(const Recipe& recipe, const EndedRun& en
   if (!checkpoint.empty() && is_same_file(checkpoint, its_end) && total_steps > ended.step) {
     return std::nullopt;
   }
-  throw Error(kind,
-              fmt::format("output_dir {} holds the result of a finished run of {}: {}",
-                          output.string(), counted(ended.step, "step"), fmt::join(changes, ", ")),
-              fmt::format("give another output_dir; {}{}", kAnew,
-                          can_go_on ? "; a larger max_steps continues from its end"
-                                    : fmt::format("; it left no {} to continue from: {}",
-                                                  its_end.filename().string(), train_on(output))));
+  throw Error(
+      kind,
+      fmt::format("output_dir {} holds the result of a finished run of {}: {}", output.string(),
+                  counted(ended.step, "step"), fmt::join(changes, ", ")),
+      fmt::format("give another output_dir; {}{}", kAnew,
+                  can_go_on ? "; with all of it as it was, a larger max_steps continues from its "
+                              "end"
+                            : fmt::format("; it left no {} to continue from: {}",
+                                          its_end.filename().string(), train_on(output))));
 }
 
 // The step of a checkpoint that can be used as far as its small files tell. Throws Error.

@@ -1,5 +1,7 @@
 #include "learners/product_parameter_slot.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "learners/gradient_buffer.h"
@@ -58,6 +60,19 @@ std::unique_ptr<LearnerSlot> make_product_parameter_slot(const LearnerContext& c
                                                          Weight& weight,
                                                          std::unique_ptr<LearnerSlot> inner) {
   return std::make_unique<ProductParameterSlot>(context, weight, std::move(inner));
+}
+
+void check_product_parameters(const Learner& learner, const Product& product,
+                              std::span<const WeightSpec> weights) {
+  for (const WeightSpec& weight : weights) {
+    if (weight.kind != WeightKind::product || learner.changes(weight)) continue;
+    throw Error(ErrorKind::usage,
+                fmt::format("product={} keeps parameters that learn, such as {}, but learner={} "
+                            "trains neither them nor norms",
+                            product.name(), weight.name, learner.name()),
+                fmt::format("set {}, or use a method that trains norms",
+                            product.settings_without_parameters()));
+  }
 }
 
 }  // namespace jackscrew

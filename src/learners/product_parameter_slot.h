@@ -13,4 +13,9 @@ std::unique_ptr<LearnerSlot> make_product_parameter_slot(const LearnerContext& c
                                                          Weight& weight,
                                                          std::unique_ptr<LearnerSlot> inner);
 
+// For a run that trains: throws Error(usage) where the product keeps parameters among `weights`
+// that the learner would leave at zero.
+void check_product_parameters(const Learner& learner, const Product& product,
+                              std::span<const WeightSpec> weights);
+
 }  // namespace jackscrew

@@ -225,7 +225,8 @@ constexpr OptionSpec kInt4Options[] = {
     {.name = "int4_steps",
      .type = OptionType::text,
      .default_text = "learned",
-     .help = "paper mode: steps of W and x are learned, or dynamic, of the mean magnitude",
+     .help = "paper mode: steps of W and x are learned, where norms are, or dynamic, of the mean "
+             "magnitude",
      .choices = "learned dynamic"},
     {.name = "int4_step_learning_rate",
      .type = OptionType::number,

@@ -70,6 +70,10 @@ class Int4PaperProduct : public Product {
     return all;
   }
 
+  const char* settings_without_parameters() const override {
+    return "int4_steps=dynamic and no int4_block=search";
+  }
+
   // Zero: no step has been learned, no error is known.
   void initialise(Context& context, const LinearUse& use) const override {
     for (const Weight* parameter : use.product_parameters) {

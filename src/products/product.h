@@ -65,6 +65,8 @@ class Product : public Contributor {
   // vectors of WeightKind::product. Learners train them as they train norms; no written model
   // contains them. The head is asked for as lm_head, whether it is the embedding or not.
   virtual std::vector<WeightSpec> parameters(const WeightSpec& /*weight*/) const { return {}; }
+  // The settings with which it keeps none, for a hint; empty where it never keeps any.
+  virtual const char* settings_without_parameters() const { return ""; }
   // Writes the initial values of use.product_parameters, once the weight has its own.
   virtual void initialise(Context&, const LinearUse&) const {}
   // Computes y again: as G = dyᵀ x, row i of G ∘ W and column i of dy ∘ y have the same sum.

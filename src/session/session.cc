@@ -11,6 +11,7 @@
 #include "base/map_guard.h"
 #include "base/text.h"
 #include "learners/fused.h"
+#include "learners/product_parameter_slot.h"
 #include "optim/finite.h"
 #include "optim/lane_sums.h"
 #include "parallel/schedule.h"
@@ -244,7 +245,9 @@ void Session::build_stage(const Recipe& recipe, const ModelFiles& files, Arena s
       },
       recipe.learning_rate};
   const StageSpec whole = StageSpec::whole(files.config);
-  learner_->plan(learnable_of(files.config, whole, *arithmetic_));
+  const std::vector<WeightSpec> learnable = learnable_of(files.config, whole, *arithmetic_);
+  if (use_.training) check_product_parameters(*learner_, product(), learnable);
+  learner_->plan(learnable);
   StageBuild build{slots,
                    *learner_,
                    *arithmetic_,

@@ -59,7 +59,8 @@ const std::vector<std::vector<std::string>> kMethods = {
     {"method=full", "product=int4", "product_exclude=layers.0.*"},
     {"method=lora", "lora_dropout=0.1", "product=int4"},
     {"method=full", "product=int4", "int4_mode=paper", "int4_block=search", "int4_cold_steps=2"},
-    {"method=lora", "lora_dropout=0.1", "use_dora=true", "product=int4", "int4_mode=paper"}};
+    {"method=lora", "lora_dropout=0.1", "use_dora=true", "product=int4", "int4_mode=paper",
+     "int4_steps=dynamic"}};
 
 std::vector<std::string> with(std::vector<std::string> settings, const std::string& more) {
   settings.push_back(more);

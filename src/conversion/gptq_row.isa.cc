@@ -42,11 +42,15 @@ JACKSCREW_INLINE float value_of(const Grid& grid, float code) {
   return as_half(within(grid.scale * (code - grid.zero), -kLargestF16, kLargestF16));
 }
 
+JACKSCREW_INLINE float last_code(const GptqColumns& args) {
+  return static_cast<float>((1 << args.bits) - 1);
+}
+
 // The grid that covers the given share of the range [low, high].
 JACKSCREW_INLINE Grid grid_of(const GptqColumns& args, float low, float high, float share) {
   constexpr float kLeastScale = 0x1p-24f;  // the smallest f16 above 0
   Grid grid;
-  grid.last = static_cast<float>((1 << args.bits) - 1);
+  grid.last = last_code(args);
   const float range = (args.symmetric ? 2.0f * larger(-low, high) : high - low) * share;
   grid.scale = as_half(within(range / grid.last, kLeastScale, kLargestF16));
   // A zero of 0 would be stored as -1, which programs read in different ways.
@@ -64,6 +68,8 @@ JACKSCREW_INLINE Grid best_grid(const GptqColumns& args, const float* w, const f
     low = smaller(low, w[i]);
     high = larger(high, w[i]);
   }
+  // With a zero of at least 1, the range begins a code below 0.
+  low = smaller(low, -high / (last_code(args) - 1.0f));
   Grid best = {};
   float least = 0.0f;
   for (int step = 0; step < kScaleSteps; ++step) {
@@ -93,8 +99,7 @@ void round_row(const GptqColumns& args, int64_t row) {
   Grid grid = {};
   if (args.begin % args.group_size != 0) {
     const int64_t group = args.begin / args.group_size;
-    grid = {to_float(scales[group]), static_cast<float>(zeros[group]),
-            static_cast<float>((1 << args.bits) - 1)};
+    grid = {to_float(scales[group]), static_cast<float>(zeros[group]), last_code(args)};
   }
   for (int64_t k = args.begin; k < args.end; ++k) {
     if (k % args.group_size == 0) {

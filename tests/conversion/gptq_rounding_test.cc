@@ -141,6 +141,22 @@ TEST(GptqRounding, LosesLessThanTheNearest) {
   }
 }
 
+// A grid has a code below 0 even where no weight is: the others must still reach the largest.
+TEST(GptqRounding, GroupsOfOneSignAreNotClipped) {
+  for (const int64_t bits : {2, 4}) {
+    GptqLayer layer(8, 64);
+    for (float& x : std::span(layer.w.view().data<float>(), 8 * 64)) x = 1.0f + std::abs(x);
+    const std::vector<float> before = layer.values();
+    layer.round({.bits = bits, .group_size = 32, .symmetric = false}, false);
+    const std::vector<float> after = layer.values();
+    const float largest = *std::ranges::max_element(before);
+    const float code = largest / static_cast<float>((1 << bits) - 2);
+    for (size_t i = 0; i < before.size(); ++i) {
+      ASSERT_NEAR(after[i], before[i], 0.55f * code) << bits << " bits, element " << i;
+    }
+  }
+}
+
 TEST(GptqRounding, SameBitsWithAnyThreads) {
   GptqLayer one(40, 320, 1), three(40, 320, 3);
   const GptqMatrix a = one.round({4, 64, true, false}), b = three.round({4, 64, true, false});

@@ -68,4 +68,18 @@ RunData read_run_data(const Recipe& recipe, const ModelFiles& files, const Token
   return data;
 }
 
+std::string leave_out_slow_samples(RunData& data, double peak_flops, const ModelConfig& config) {
+  constexpr double kLongest = 60;       // seconds
+  constexpr double kShareOfPeak = 0.5;  // roughly what forward passes of short texts reach
+  if (data.samples.empty() || peak_flops == 0.0) return {};
+  const double flops = answering_flops(data.samples, config.parameter_count());
+  const double seconds = flops / (kShareOfPeak * peak_flops);
+  if (seconds <= kLongest) return {};
+  const auto count = static_cast<int64_t>(data.samples.size());
+  data.samples.clear();
+  return fmt::format(
+      "samples   none in the report: {} would take about {}, before training and again after",
+      counted(count, "answer"), human_duration(seconds));
+}
+
 }  // namespace jackscrew

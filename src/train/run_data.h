@@ -27,4 +27,8 @@ struct RunData {
 RunData read_run_data(const Recipe& recipe, const ModelFiles& files, const Tokenizer& tokenizer,
                       const ProgressStyle& style, const fs::path& output_dir);
 
+// Drops the samples if their answers would take so long that they delay the run, and returns a line
+// for the user; else an empty one. `peak_flops` is the machine's, 0: unknown.
+std::string leave_out_slow_samples(RunData& data, double peak_flops, const ModelConfig& config);
+
 }  // namespace jackscrew

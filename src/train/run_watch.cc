@@ -28,6 +28,7 @@ void RunWatch::logged(double loss) {
 }
 
 void RunWatch::evaluated(int64_t step, double loss) {
+  last_evaluated_ = step;
   if (step == 0) {
     untrained_ = loss;
     return;

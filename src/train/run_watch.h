@@ -30,6 +30,8 @@ class RunWatch {
   // Whether the losses of the last steps were all too high.
   bool losses_too_high() const;
   std::optional<Best> best() const { return best_; }
+  // The step of the last evaluation; -1: none.
+  int64_t last_evaluated() const { return last_evaluated_; }
   // "1.2345 at step 100"; needs a best().
   std::string best_text() const;
   // A warning where no evaluation was better than that before training, else empty.
@@ -39,8 +41,9 @@ class RunWatch {
   WatchSettings options_;
   std::optional<double> untrained_;  // the loss before step 1
   std::optional<Best> best_;         // of the evaluations after it
-  int64_t worse_evaluations_ = 0;    // since the best
-  int64_t high_losses_ = 0;          // in a row
+  int64_t last_evaluated_ = -1;
+  int64_t worse_evaluations_ = 0;  // since the best
+  int64_t high_losses_ = 0;        // in a row
 };
 
 }  // namespace jackscrew

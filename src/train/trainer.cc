@@ -100,10 +100,13 @@ class Trainer {
     const fs::path recipe = output / "recipe.yaml";
     if (first < total_steps_ || !fs::exists(recipe)) write_text_atomic(recipe, recipe_.to_yaml());
     log_->introduce(first, output);
-    leave_out_slow_samples();
+    const std::string slow = leave_out_slow_samples(data_, log_->peak_flops(), files_.config);
+    if (!slow.empty()) say(slow);
     if (first == 0) {
       evaluate_now(0);
       answer_samples(0);
+    } else if (evaluates_after(first) && watch_.last_evaluated() < first) {
+      evaluate_now(first);
     }
     console_.style.check();
     has_begun_ = true;
@@ -203,26 +206,13 @@ class Trainer {
     return [this](const StateVisitor& visitor) { crew_->visit(visitor); };
   }
 
-  // Drops samples whose answers would take so long that they delay the run.
-  void leave_out_slow_samples() {
-    constexpr double kLongest = 60;       // seconds
-    constexpr double kShareOfPeak = 0.5;  // roughly what forward passes of short texts reach
-    if (data_.samples.empty() || log_->peak_flops() == 0.0) return;
-    const double flops = answering_flops(data_.samples, files_.config.parameter_count());
-    const double seconds = flops / (kShareOfPeak * log_->peak_flops());
-    if (seconds <= kLongest) return;
-    say(fmt::format(
-        "samples   none in the report: {} would take about {}, before training and again after",
-        counted(static_cast<int64_t>(data_.samples.size()), "answer"), human_duration(seconds)));
-    data_.samples.clear();
-  }
-
   void answer_samples(int64_t step) {
     if (data_.samples.empty()) return;
     const auto count = static_cast<int64_t>(data_.samples.size());
     ProgressBar bar(std::cerr, console_.style, "answering samples", count * kAnswerTokens,
                     "tokens");
     for (size_t i = 0; i < data_.samples.size(); ++i) {
+      if (stop_requested()) return;  // nothing depends on them
       const std::string answer =
           answer_sample(crew_->session(), files_, tokenizer_, data_.samples[i], bar.callback());
       log_->answered(step, i, data_.samples[i], answer);
@@ -230,14 +220,26 @@ class Trainer {
     bar.finish();
   }
 
-  void evaluate_now(int64_t step) {
-    if (data_.evaluation.size() == 0) return;
+  bool evaluates_after(int64_t step) const {
+    return step == total_steps_ || (recipe_.eval_steps > 0 && step % recipe_.eval_steps == 0);
+  }
+
+  // Returns false where a stop has cut the evaluation short: a resumed run then makes it.
+  bool evaluate_now(int64_t step) {
+    if (data_.evaluation.size() == 0) return true;
     wait_for_result();
+    struct Stopped {};
     const ScoreBatch score = [this](const StepBatch& batch, const ProgressCallback& progress) {
+      if (has_begun_ && stop_requested()) throw Stopped();
       return crew_->evaluate(batch, progress);
     };
-    const EvalResult result = evaluate(score, data_.evaluation, crew_->use().tokens,
-                                       crew_->session().virtual_tokens(), console_.style);
+    EvalResult result;
+    try {
+      result = evaluate(score, data_.evaluation, crew_->use().tokens,
+                        crew_->session().virtual_tokens(), console_.style);
+    } catch (const Stopped&) {
+      return false;
+    }
     if (!std::isfinite(result.loss)) {
       fail_non_finite(step, result.loss,
                       fmt::format("evaluation after step {}: loss {} is not finite", step,
@@ -245,6 +247,7 @@ class Trainer {
     }
     log_->evaluated(step, result.loss, result.perplexity, result.tokens);
     watch_.evaluated(step, result.loss);
+    return true;
   }
 
   void save_now(int64_t step) {
@@ -330,9 +333,8 @@ class Trainer {
         watch_.logged(result.loss);
         if (watch_.losses_too_high()) give_up(done, result.loss);
       }
-      const bool due = recipe_.eval_steps > 0 && done % recipe_.eval_steps == 0;
-      if (due || done == total_steps_) evaluate_now(done);
-      const bool last = done == total_steps_ || watch_.out_of_patience();
+      const bool complete = !evaluates_after(done) || evaluate_now(done);
+      const bool last = complete && (done == total_steps_ || watch_.out_of_patience());
       if (must_save(done, last)) try_to_save(done);
       if (stop_requested() && !last) stop(done);
     }

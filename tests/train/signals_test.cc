@@ -166,6 +166,38 @@ TEST(Signals, AStopBeforeTheFirstStepIsObeyedAtOnce) {
   tiny.must_train("out", "max_steps=2");
 }
 
+// In the middle of a run and after its last step. A resumed run makes up for it.
+TEST(SlowSignalsInEvaluations, AStopCutsThemShort) {
+  const TinyRun tiny("signals_evaluation");
+  std::string many;
+  for (int i = 0; i < 1000; ++i) many += TinyRun::record("Say a number", std::string(60, '7'));
+  const std::string settings =
+      "max_steps=4 eval_steps=2 logging_steps=1 eval_data=" + tiny.file("many.jsonl", many);
+  for (const int64_t step : {2, 4}) {
+    const size_t evaluations = static_cast<size_t>(step) / 2;  // that are complete
+    Child child(tiny.train("out", settings));
+    ASSERT_TRUE(child.until([&] {
+      const std::string line = fmt::format("\"event\": \"step\", \"step\": {},", step);
+      return has_logged(tiny, "out", "step") &&
+             tiny.text("out/train_log.jsonl").find(line) != std::string::npos;
+    }));
+    EXPECT_EQ(child.stop(SIGINT), 130);
+    EXPECT_EQ(tiny.events("out", "eval").size(), evaluations);
+    EXPECT_TRUE(fs::exists(tiny.path(fmt::format("out/checkpoint-{}", step))));
+    EXPECT_FALSE(has_logged(tiny, "out", "end"));
+  }
+  tiny.must_train("out", settings);
+  tiny.must_train("whole", settings);
+  const auto losses = [&](const std::string& output) {
+    std::vector<std::pair<int64_t, double>> out;
+    for (const auto& event : tiny.events(output, "eval")) {
+      out.emplace_back(event["step"], event["eval_loss"]);
+    }
+    return out;
+  };
+  EXPECT_EQ(losses("out"), losses("whole"));
+}
+
 std::string case_name(const ::testing::TestParamInfo<const char*>& test) {
   constexpr std::array kNames = {"full", "full_2", "lora", "lora_2", "rotary", "rotary_2"};
   return kNames[test.index];

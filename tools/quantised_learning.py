@@ -32,7 +32,7 @@ BASES = {
     "gptq, 3 bits": (QUANTIZE, ["format=gptq", "bits=3", "group_size=64"]),
     "exl2, 3.0 bits": (QUANTIZE, ["format=exl2", "bits=3.0"]),
 }
-# PiSSA's adapters are large: they take a lower rate (docs/methods.md, lora).
+# PiSSA's adapters are large: they take a lower rate (docs/experiments.md, lora).
 INITS = {"default": 1e-3, "loftq": 1e-3, "pissa": 2e-4}
 
 

@@ -16,8 +16,8 @@ enum class ErrorKind : int {
   usage = 2,         // command line or recipe
   does_not_fit = 3,  // a memory budget is too small
   data = 4,          // training or evaluation text
-  model = 5,         // model, tokenizer or checkpoint files
-  non_finite = 6,    // NaN or infinity in loss or gradients
+  model = 5,         // model, tokenizer, adapter or checkpoint files
+  non_finite = 6,    // NaN or infinity in loss, gradients or weights
   device = 7,        // the device is missing or unfit
   interrupted = 130  // stopped by the user
 };

@@ -52,7 +52,7 @@ struct DeviceSettings {
   AttentionLibrary attention = AttentionLibrary::own;  // on a GPU
 };
 
-// Opens the device of that name; "auto" is the CPU, as long as no GPU has been tried.
+// Opens the device of that name; "auto" is the CPU, as long as only one GPU has been tried.
 // Throws Error(device) when it is not there or lacks something. What was found is kept for the life
 // of the process.
 std::unique_ptr<Device> open_device(const std::string& name, const DeviceSettings& settings);

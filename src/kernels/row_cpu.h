@@ -126,7 +126,7 @@ struct Team : RandomTeam {
   // Whether each thread decodes eight elements at a time: here vectors are as long as a group.
   static constexpr bool kHasEights = false;
 
-  // Dot products of 4-bit rows have code of their own: see row_dot_cpu.h.
+  // Dot products of rows of codes have code of their own: see row_dot_cpu.h.
   static constexpr bool kHasDot = true;
   using Dot = JACKSCREW_ROW_TARGET::Dot;
 

@@ -1,4 +1,4 @@
-// Dot products of rows of codes of four or eight bits with a vector x, for the CPU instruction set
+// Dot products of rows of codes of up to eight bits with a vector x, for the CPU instruction set
 // JACKSCREW_ROW_TARGET: what row_cpu.h gives to row kernels as Team::Dot.
 //
 // Both operands become 16-bit integers. Codes do by a mask or a table. x is rounded in groups of

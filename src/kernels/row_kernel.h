@@ -21,11 +21,15 @@
 //   * cuda/row_cuda.cuh compiles it for GPUs: a block per row, `each` a block-strided loop; or a
 //     warp per row, if the struct has `static constexpr bool kShortLoops = true`, for loops over
 //     groups of a hundred elements or so, in which most of a block would only wait;
-//     Memory that the loops of a row share is Team::Shared<kSharedFloats>, on a GPU the block's
-//     shared memory, on a CPU the stack. With `static constexpr int kBlocksAtOnce` the
-//     compiler saves registers, so that a multiprocessor runs as many blocks of threads at a time;
-//     A struct with `static constexpr bool kBatched = true` can have several launches in one;
 //   * row_table.h joins the compiled versions into the RowKernel table.
+//
+// A struct may also ask for:
+//   * Team::Shared<kSharedFloats>, memory that the loops of a row share: on a GPU the block's
+//     shared memory, on a CPU the stack;
+//   * `static constexpr int kBlocksAtOnce`: the compiler saves registers, so that a multiprocessor
+//     runs so many blocks of threads at a time;
+//   * `static constexpr bool kBatched = true`: several launches may become one, see
+//     Ops::in_batches().
 //
 // A loop in which element i of some rows depends on elements i of others is better written as
 //

@@ -1,5 +1,5 @@
 // The storage formats of weights that GPTQ, AWQ, ExLlamaV2 and compressed-tensors have quantised:
-// integer codes of 2 to 8 bits in groups along a row, each group with a scale and perhaps a zero.
+// integer codes of 2 to 6 or 8 bits in groups along a row, each with a scale and perhaps a zero.
 //   value = scale * (code - zero), rounded to the type of the scales
 // Files keep the same codes in other orders; readers convert them to this one (see
 // quant/packed_source.h), in as many bytes. Codes are stored in the order of the groups: column i

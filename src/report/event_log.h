@@ -12,7 +12,7 @@
 
 namespace jackscrew {
 
-// Kinds that the program itself writes; learners add their own.
+// Kinds that any run may write. Learners add their own, and runs of several ranks add `rank`.
 enum class EventKind { start, step, eval, save, warn, end, memory, booked, sample, exported };
 
 const char* event_name(EventKind kind);

@@ -44,7 +44,7 @@ inline PaperCodes paper_codes(const Matrix& m, int64_t block, float learned) {
   return out;
 }
 
-// Water-filling as methods.md 2.3 has it.
+// Leverage scores, by water-filling.
 inline std::vector<double> leverage(const std::vector<double>& scores) {
   const size_t kept = scores.size() / 2;
   const double total = std::accumulate(scores.begin(), scores.end(), 0.0);

@@ -155,7 +155,7 @@ TEST_F(Int4PaperTest, BeginsCold) {
   }
 }
 
-// methods.md 2.10: what the transform is for.
+// What the transform is for.
 TEST_F(Int4PaperTest, AnOutlierIsSpreadOverItsBlock) {
   const Weight weight = make_weight("f32", random_matrix(128, 512, 1));
   const Matrix w = values_of(weight);

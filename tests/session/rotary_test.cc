@@ -86,7 +86,7 @@ class OnlyThese : public Learner {
   std::set<std::string> names_;
 };
 
-// methods.md 1.8: after the steps on one group its master is what AdamW on that group alone gives,
+// After the steps on one group its master is what AdamW on that group alone gives,
 // all others lying in the same rounded form.
 TEST(Rotary, AFlushedMasterIsWhatAdamwOnTheGroupAloneGives) {
   const ModelFiles files = open_model(golden_path("gqa_tied").string());

@@ -25,7 +25,7 @@ namespace {
 constexpr const char* kPurposeRemarks[kPurposes] = {
     "the model's weights as they are stored",
     "exact copies of trained weights that are stored in fewer bits",
-    "LoRA adapters",
+    "what is learned beside the model: LoRA's factors, a soft prompt",
     "projections of gradients",
     "gradients of what is trained",
     "optimizer states of what is trained",

@@ -83,8 +83,8 @@ constexpr Method kMethods[] = {
     {"pissa", "method=lora lora_init=pissa"},
     {"loftq", "method=qlora lora_init=loftq"},
     {"ia3 prefix adalora oft vera",
-     "the adapters supported are LoRA's: method=lora, with use_rslora=true or use_dora=true if "
-     "wanted"},
+     "the adapters supported are LoRA's (method=lora, with use_rslora=true or use_dora=true if "
+     "wanted) and soft prompts (method=prompt)"},
     {"q-galore q_galore", "method=qgalore"},
     {"lomo adalomo", "update=fused, with any method"},
     {"apollo badam lisa hift",

@@ -18,8 +18,8 @@ constexpr OptionSpec kModelOptions[] = {
     {.name = "adapter",
      .type = list,
      .default_text = "",
-     .help = "LoRA adapter (a PEFT directory) to apply to the model; merge, export and quantize "
-             "take several",
+     .help = "adapter to apply to the model: a PEFT directory with LoRA, DoRA or a soft prompt; "
+             "merge, export and quantize take several",
      .aliases = "adapter_name_or_path"},
     {.name = "init",
      .type = text,

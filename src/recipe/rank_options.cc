@@ -14,7 +14,7 @@ constexpr OptionSpec kRankOptions[] = {
      .default_text = "auto",
      .help =
          "lanes of a step; each accumulates gradient_accumulation_steps micro-batches of its own, "
-         "and ranks share them out; auto: one for each copy of the model",
+         "and ranks share them out; auto: one for each replica (copy of the model)",
      .choices = "auto",
      .min = 1,
      .max = 4096},

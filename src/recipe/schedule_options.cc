@@ -81,8 +81,9 @@ constexpr OptionSpec kScheduleOptions[] = {
     {.name = "max_grad_norm_of",
      .type = text,
      .default_text = "model",
-     .help = "what is clipped to it: model (the norm of all gradients), or weight (each by "
-             "itself, to the part of it that it had in the last step; with update=fused)",
+     .help =
+         "what is clipped: model (the norm of all gradients), or weight (each weight's gradient by "
+         "itself, to the share of that norm that it had in the last step; with update=fused)",
      .choices = "model weight"},
     {.name = "adam_beta1",
      .type = number,

@@ -70,13 +70,12 @@ TEST_F(CliDocs, HasEveryCommandThatHelpLists) {
 }
 
 TEST_F(CliDocs, HasEveryEventOfTheLog) {
-  for (const EventKind kind :
-       {EventKind::start, EventKind::step, EventKind::eval, EventKind::save, EventKind::warn,
-        EventKind::end, EventKind::memory, EventKind::booked, EventKind::sample}) {
+  for (const EventKind kind : {EventKind::start, EventKind::step, EventKind::eval, EventKind::save,
+                               EventKind::warn, EventKind::end, EventKind::memory,
+                               EventKind::booked, EventKind::sample, EventKind::exported}) {
     expect(fmt::format("| `{}` |", event_name(kind)));
   }
-  for (const char* of_learners : {"rotate", "refresh"})
-    expect(fmt::format("| `{}` |", of_learners));
+  for (const char* other : {"rotate", "refresh", "rank"}) expect(fmt::format("| `{}` |", other));
 }
 
 TEST_F(CliDocs, HasEveryExitCode) {

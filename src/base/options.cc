@@ -81,8 +81,18 @@ bool is_valid_item(const OptionSpec& spec, std::string_view text) {
   return false;
 }
 
+OptionValue default_value(const OptionSpec& spec, size_t table) {
+  OptionValue value;
+  value.spec = spec;
+  value.table = table;
+  value.text = spec.default_text;
+  if (spec.type == OptionType::list) value.items = list_items(value.text);
+  return value;
+}
+
+// `explanation` is the hint for a value of other programs, if it is one.
 [[noreturn]] void refuse_value(const OptionSpec& spec, std::string_view text,
-                               std::string_view origin) {
+                               std::string_view origin, const char* explanation) {
   const auto choices = split_words(spec.choices);
   const auto bare = parse_double(text);
   // A number is not misspelt.
@@ -94,7 +104,9 @@ bool is_valid_item(const OptionSpec& spec, std::string_view text) {
     hint =
         fmt::format("write the unit: {}={}{}", spec.name, text, *bare < kLeastBytes ? "GiB" : "B");
   }
-  if (spec.type == OptionType::integer && bare && *bare >= 0x1p63) {
+  if (explanation != nullptr) hint = explanation;
+  const bool is_bounded = spec.max < 0x1p63;  // then the error says by what
+  if (spec.type == OptionType::integer && bare && *bare >= 0x1p63 && !is_bounded) {
     hint = fmt::format("the largest is {}", std::numeric_limits<int64_t>::max());
   }
   throw Error(
@@ -210,11 +222,7 @@ void OptionSet::add(const OptionTable& table) {
              table.title);
       }
     }
-    OptionValue value;
-    value.spec = spec;
-    value.table = tables_.size();
-    value.text = spec.default_text;
-    if (spec.type == OptionType::list) value.items = list_items(value.text);
+    OptionValue value = default_value(spec, tables_.size());
     if (!value.text.empty()) {
       const bool valid = spec.type == OptionType::list
                              ? std::all_of(value.items.begin(), value.items.end(),
@@ -255,22 +263,25 @@ void OptionSet::set(const Assignment& assignment) {
   at(assignment.name, assignment.origin);
   OptionValue& value = values_[index_.find(canonical_name(assignment.name))->second];
   const OptionSpec& spec = value.spec;
+  const auto refuse = [&](const std::string& text) {
+    refuse_value(spec, text, assignment.origin, explanation(fmt::format("{}={}", spec.name, text)));
+  };
   if (spec.type == OptionType::list) {
     auto items = assignment.items ? *assignment.items : list_items(assignment.text);
     for (const std::string& item : items) {
-      if (!is_valid_item(spec, item)) refuse_value(spec, item, assignment.origin);
+      if (!is_valid_item(spec, item)) refuse(item);
     }
     value.text = join(items, ",");
     value.items = std::move(items);
   } else {
     if (assignment.items) {
-      refuse_value(spec, fmt::format("[{}]", join(*assignment.items, ", ")), assignment.origin);
+      refuse(fmt::format("[{}]", join(*assignment.items, ", ")));
     }
     // Text may always be emptied: that is how a recipe's value is taken back on the command line.
     const bool emptied =
         spec.type == OptionType::text && assignment.text.empty() && *spec.default_text == '\0';
     if (!emptied && !is_valid_item(spec, assignment.text)) {
-      refuse_value(spec, assignment.text, assignment.origin);
+      refuse(assignment.text);
     }
     value.text = assignment.text;
   }
@@ -280,6 +291,11 @@ void OptionSet::set(const Assignment& assignment) {
 
 void OptionSet::set(std::string_view name, std::string_view text, std::string_view origin) {
   set(Assignment{std::string(name), std::string(text), std::string(origin), std::nullopt});
+}
+
+void OptionSet::forget(std::string_view name) {
+  const OptionValue& value = get(name);
+  values_[index_.find(canonical_name(name))->second] = default_value(value.spec, value.table);
 }
 
 void OptionSet::imply(std::string_view name, std::string_view text, std::string_view origin) {

@@ -41,8 +41,8 @@ struct OptionTable {
   bool saved = true;  // false: about one call of the program only, absent from dumps
 };
 
-// A name that other programs have for an option that is called differently here: no value is
-// accepted under it, but the error says what to write.
+// A name that other programs have for an option that is called differently here, or for a value of
+// one ("option=value"): it is not accepted, but the error says what to write.
 struct ForeignName {
   const char* names;  // separated by spaces
   const char* hint;
@@ -85,6 +85,9 @@ class OptionSet {
   // naming the option, the value, what is expected, and `origin`.
   void set(std::string_view name, std::string_view text, std::string_view origin);
   void set(const Assignment& assignment);
+
+  // Gives an option its default again, as if nobody had set it.
+  void forget(std::string_view name);
 
   // Like set(), but only where nobody has set the option, and it still counts as not set
   // explicitly.

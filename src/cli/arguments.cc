@@ -20,43 +20,39 @@ namespace jackscrew {
 
 namespace {
 
-const std::string& title_of(const Recipe& recipe, const OptionValue& option) {
-  return recipe.options.tables()[option.table].title;
+const OptionTable& table_of(const OptionSet& options, const OptionValue& option) {
+  return options.tables()[option.table];
 }
 
-// Whether an option decides what others are, so that it means something to every command.
-bool decides_others(std::string_view name) {
-  return name == "method" || name == "learner";
+// Whether a command reads an option of a learner or product. Those of one that is not chosen are
+// not looked at: read_recipe() refuses them. Those of a learner mean something where it learns, and
+// where an adapter is used that it made.
+bool reads(const Subcommand& command, const OptionSet& options, const MethodTable& of) {
+  if (of.choice == std::string_view("learner") && !options.list("adapter").empty()) return true;
+  const OptionValue& choice = options.at(of.choice, command.name);
+  return command.uses(choice.spec, table_of(options, choice).title);
 }
 
-// Options of learners and products that are not chosen are not looked at: read_recipe() refuses
-// them. Those of a learner mean something where it learns, and where an adapter is used that it
-// made.
-void warn_of_options_of_other_commands(const Recipe& recipe, const Subcommand& command) {
-  std::set<std::string> skipped;
+bool reads(const Subcommand& command, const OptionSet& options, const OptionValue& option) {
+  const std::string_view name = option.spec.name;
+  // These decide what others are, so that they mean something to every command.
+  if (name == "method" || name == "learner") return true;
+  if (name == "dry_run") return true;  // refuse_dry_run() must see it
+  const std::string& title = table_of(options, option).title;
   for (const MethodTable& table : method_tables()) {
-    const OptionValue& choice = recipe.options.at(table.choice, command.name);
-    const bool adapts = table.choice == std::string_view("learner") && !recipe.adapters.empty();
-    if (adapts || command.uses(choice.spec, title_of(recipe, choice))) {
-      skipped.insert(method_title(table));
-    }
+    if (method_title(table) == title) return reads(command, options, table);
   }
-  for (const OptionValue& option : recipe.options.values()) {
-    const std::string& title = title_of(recipe, option);
-    if (option.origin != kCommandLine || skipped.contains(title)) continue;
-    if (decides_others(option.spec.name) || command.uses(option.spec, title)) continue;
-    warn(fmt::format("{} does not use {}", command.name, option.spec.name));
-  }
+  const bool is_asked = option.origin == kCommandLine;
+  return command.uses(option.spec, title) && (is_asked || !command.must_be_asked(option.spec));
 }
 
 // Such a command would do what it was asked only to show.
-void refuse_dry_run(const Recipe& recipe, const std::string& command) {
-  const OptionValue& dry_run = recipe.options.at("dry_run", command);
-  const Subcommand* row = find_subcommand(command);
-  if (row == nullptr || row->uses(dry_run.spec, title_of(recipe, dry_run))) return;
+void refuse_dry_run(const Recipe& recipe, const Subcommand& command) {
+  const OptionValue& dry_run = recipe.options.at("dry_run", command.name);
+  if (command.uses(dry_run.spec, table_of(recipe.options, dry_run).title)) return;
   if (!recipe.options.boolean("dry_run")) return;
   throw Error(
-      ErrorKind::usage, fmt::format("{}: {} has no dry run", dry_run.origin, command),
+      ErrorKind::usage, fmt::format("{}: {} has no dry run", dry_run.origin, command.name),
       "leave dry_run out; quantize has it, and `jackscrew plan` shows what train would take");
 }
 
@@ -67,7 +63,15 @@ OptionSet program_options() {
 }
 
 Recipe read_arguments(Arguments arguments, size_t max_operands, const std::string& command) {
-  Recipe recipe = read_recipe(arguments, method_tables());
+  const Subcommand* row = find_subcommand(command);
+  std::vector<std::string> unread;  // of the command line
+  Recipe recipe = read_recipe(arguments, method_tables(),
+                              [&](const OptionSet& options, const OptionValue& option) {
+                                if (row == nullptr || reads(*row, options, option)) return true;
+                                if (option.origin == kCommandLine)
+                                  unread.emplace_back(option.spec.name);
+                                return false;
+                              });
   if (recipe.operands.size() > max_operands) {
     const std::string& operand = recipe.operands[max_operands];
     throw Error(ErrorKind::usage,
@@ -77,7 +81,8 @@ Recipe read_arguments(Arguments arguments, size_t max_operands, const std::strin
                     ? "there can be one recipe: write the settings of both into it"
                     : "options are written name=value or --name value; a recipe ends in .yaml");
   }
-  refuse_dry_run(recipe, command);
+  if (row != nullptr) refuse_dry_run(recipe, *row);
+  for (const std::string& name : unread) warn(fmt::format("{} does not use {}", command, name));
   recipe.python_environments = python_environments();
   return recipe;
 }
@@ -90,9 +95,6 @@ int with_recipe(Arguments arguments, size_t max_operands, const std::string& com
     const bool takes = recipe.adapters.size() == 1;
     fmt::print("{}", given_yaml(takes ? with_adapter_options(recipe) : recipe));
     return 0;
-  }
-  if (const Subcommand* row = find_subcommand(command)) {
-    warn_of_options_of_other_commands(recipe, *row);
   }
   return run(recipe);
 }
@@ -111,13 +113,9 @@ void flush_output() {
 
 void warn_of_unused(const Recipe& recipe, std::string_view command,
                     std::initializer_list<std::string_view> names) {
-  const Subcommand* row = find_subcommand(command);
   for (const std::string_view name : names) {
-    const OptionValue& option = recipe.options.at(name, command);
-    const bool told = row != nullptr && !row->uses(option.spec, title_of(recipe, option));
-    if (option.origin == kCommandLine && !told) {
-      warn(fmt::format("{} does not use {}", command, name));
-    }
+    if (recipe.options.at(name, command).origin != kCommandLine) continue;
+    warn(fmt::format("{} does not use {}", command, name));
   }
 }
 

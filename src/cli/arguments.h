@@ -18,13 +18,14 @@ namespace jackscrew {
 // All options of a run in this program, with their defaults.
 OptionSet program_options();
 
-// read_recipe() with the program's learners; throws Error(usage) when more than `max_operands`
-// operands are left beside the recipe file, or for a dry run of a command that has none.
+// read_recipe() with the program's learners, where the command's row in the table of commands says
+// what it reads; warns of options on the command line that it does not. Throws Error(usage) when
+// more than `max_operands` operands are left beside the recipe file, or for a dry run of a command
+// that has none.
 Recipe read_arguments(Arguments arguments, size_t max_operands, const std::string& command);
 
-// Runs a command on the recipe of read_arguments(), after a warning of each option on the command
-// line that it does not use; with print_config, prints the recipe and runs nothing. Returns the
-// exit code.
+// Runs a command on the recipe of read_arguments(); with print_config, prints the recipe and runs
+// nothing. Returns the exit code.
 int with_recipe(Arguments arguments, size_t max_operands, const std::string& command,
                 const std::function<int(const Recipe&)>& run);
 
@@ -36,9 +37,9 @@ void flush_output();
 // Prints an error and what to do about it to stderr; returns the exit code.
 int report_error(const std::string& what, const std::string& hint, int exit_code);
 
-// Warns of options in `names` that the command line sets although `command` does not read them; in
-// a recipe file they may be meant for another command. with_recipe() has warned of those that the
-// command's row in the table of commands leaves out: these are others, of the tables in it.
+// Warns of options in `names` that the command line sets although `command` does not read them in
+// this case; in a recipe file they may be meant for another. read_arguments() has warned of those
+// that the command never reads.
 void warn_of_unused(const Recipe& recipe, std::string_view command,
                     std::initializer_list<std::string_view> names);
 

@@ -26,6 +26,7 @@ std::vector<Subcommand> make_table() {
   const Names scored = {"eval_data", "max_samples", "sequence_len", "excess_length_strategy",
                         "train_on_inputs"};
   const Names written = {"output_dir", "overwrite", "json"};
+  const Names random = {"init", "checkpoint_dtype"};
   return {
       {.name = "train",
        .summary = "fine-tune a model, or train one from scratch",
@@ -43,6 +44,8 @@ std::vector<Subcommand> make_table() {
                     "jackscrew eval model=SmolLM2-135M data=a.jsonl,book.txt stride=512 --json"},
        .tables = {kModel, kData, kRecords, kEvaluation, kMachine},
        .options = joined({computing, {"json"}}),
+       .unused = {"data_weights", "val_size", "packing"},
+       .asked = random,
        .run = run_eval},
       {.name = "plan",
        .summary = "show the memory that a training run needs, and what would reduce it",
@@ -63,6 +66,8 @@ std::vector<Subcommand> make_table() {
                     "jackscrew generate model=model.gguf adapter=runs/lora prompt=Hello --json"},
        .tables = {kModel, kGeneration, kMachine},
        .options = joined({computing, {"json"}}),
+       .unused = {"context"},
+       .asked = random,
        .run = run_generate},
       {.name = "chat",
        .summary = "chat with a model, one message per line",
@@ -72,6 +77,8 @@ std::vector<Subcommand> make_table() {
             "jackscrew chat model=model.gguf system=\"Answer in one sentence.\" temperature=0.7"},
        .tables = {kModel, kGeneration, kMachine},
        .options = joined({computing, {"json"}}),
+       .unused = {"prompt"},
+       .asked = random,
        .run = run_chat},
       {.name = "inspect",
        .summary = "show what is in a model, a shape or an adapter",
@@ -88,6 +95,7 @@ std::vector<Subcommand> make_table() {
                     "jackscrew data tokenize model=model.gguf data=book.txt --json"},
        .tables = {kModel, kData, kRecords, kSchedule},
        .options = {"threads", "json"},
+       .unused = {"eval_data", "val_size"},
        .run = run_data},
       {.name = "merge",
        .summary = "make one model of a model and adapters",
@@ -99,6 +107,7 @@ std::vector<Subcommand> make_table() {
                     "storage=bf16"},
        .tables = {kModel, kRecords, kConversion, kMachine},
        .options = joined({computing, scored, written}),
+       .unused = random,
        .run = run_merge},
       {.name = "export",
        .summary = "write a model as files for other programs: GGUF, Hugging Face",
@@ -107,6 +116,7 @@ std::vector<Subcommand> make_table() {
                     "jackscrew export model=model.gguf output_dir=model-hf storage=bf16"},
        .tables = {kModel, kRecords, kConversion, kMachine},
        .options = joined({computing, scored, written}),
+       .unused = random,
        .run = run_export},
       {.name = "quantize",
        .summary = "round a model to few bits, calibrated on text (GPTQ, EXL2)",
@@ -120,6 +130,8 @@ std::vector<Subcommand> make_table() {
             "jackscrew quantize model=M data=book.txt output_dir=D --dry-run"},
        .tables = {kModel, kData, kRecords, kQuantisation, kConversion, kMachine},
        .options = joined({computing, written}),
+       .unused = joined(
+           {random, {"data_weights", "val_size", "packing", "train_on_inputs", "max_merge_loss"}}),
        .accepted = {kMethod, kSchedule},
        .run = run_quantise},
       {.name = "compare",
@@ -141,6 +153,7 @@ std::vector<Subcommand> make_table() {
        .examples = {"jackscrew logits model=model.gguf data=book.txt output=logits.safetensors"},
        .tables = {kModel, kData, kRecords, kMachine},
        .options = joined({computing, {"output"}}),
+       .asked = random,
        .run = run_logits,
        .hidden = true},
       {.name = "doctor",
@@ -178,12 +191,17 @@ bool Subcommand::shows(const OptionSpec& option, const std::string& title) const
   const std::string_view wanted = option.name;
   // with_recipe() reads these for every command.
   const bool always = wanted == "quiet" || wanted == "print_config";
+  if (std::ranges::find(unused, wanted) != unused.end()) return false;
   return always || std::ranges::find(tables, title) != tables.end() ||
          std::ranges::find(options, wanted) != options.end();
 }
 
 bool Subcommand::uses(const OptionSpec& option, const std::string& title) const {
   return shows(option, title) || std::ranges::find(accepted, title) != accepted.end();
+}
+
+bool Subcommand::must_be_asked(const OptionSpec& option) const {
+  return std::ranges::find(asked, option.name) != asked.end();
 }
 
 }  // namespace jackscrew

@@ -38,6 +38,10 @@ struct Subcommand {
   // What it reads, and its help shows: titles of option tables, and options of other tables.
   std::vector<std::string> tables = {};
   std::vector<std::string> options = {};
+  // Options of those tables that it does not read.
+  std::vector<std::string> unused = {};
+  // Options that it reads on the command line alone: in a recipe they are for training.
+  std::vector<std::string> asked = {};
   // Titles of tables that its help leaves out, but whose options mean something to it.
   std::vector<std::string> accepted = {};
   int (*run)(Arguments arguments);
@@ -48,6 +52,8 @@ struct Subcommand {
   bool shows(const OptionSpec& option, const std::string& title) const;
   // Whether the option means something to it.
   bool uses(const OptionSpec& option, const std::string& title) const;
+  // Whether it means that only on the command line.
+  bool must_be_asked(const OptionSpec& option) const;
 };
 
 const std::vector<Subcommand>& command_table();

@@ -88,12 +88,7 @@ int compare(const Recipe& given) {
                 "jackscrew compare MODEL MODEL eval_data=FILE");
   }
   recipe.options.require("eval_data", "compare");
-  warn_of_unused(recipe, "compare", {"model", "adapter", "adapter_weight", "data", "storage"});
-  // Models are compared as they are; these are of other commands.
-  recipe.storage = "keep";
-  recipe.adapter.clear();
-  recipe.adapters.clear();
-  recipe.adapter_weights.clear();
+  recipe.storage = "keep";  // models are compared as they are, whatever the method's storage
   const ProgressStyle style = stderr_style(recipe.quiet);
   const ModelFiles first = open_compared(recipe.operands[0], recipe.tokenizer);
   settle_lengths(recipe, first.config);

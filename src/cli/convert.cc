@@ -144,7 +144,6 @@ int convert(const Recipe& recipe, const char* command) {
   style.check = [&] { interruption.check(); };
   ModelOutput output(recipe, command);
   const ConvertedModel model(recipe);
-  warn_of_unused(recipe, command, {"data_weights", "val_size"});
   Recipe measured = recipe;
   std::optional<Dataset> eval_data;  // read first: an error in it is told before the work
   if (!recipe.eval_data.empty()) {
@@ -173,7 +172,6 @@ int convert_adapter(const Recipe& recipe) {
   Interruption interruption;
   const SignalThread thread(kEndingSignals, [&](int signal) { interruption.receive(signal); });
   ModelOutput output(recipe, "export");
-  warn_of_unused(recipe, "export", {"data_weights", "val_size"});
   const ConversionReport report = write_adapter(recipe, output);
   interruption.check();
   output.commit();

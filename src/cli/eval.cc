@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/console.h"
 #include "base/json_object.h"
 #include "base/text.h"
 #include "cli/arguments.h"
@@ -20,11 +21,26 @@ void print_result(const EvalResult& result) {
              counted(result.tokens, "token"), counted(result.records, "record"));
 }
 
+// What is scored: `data`, or eval_data, so that the recipe of a training run is scored on what it
+// holds out.
+std::vector<std::string> held_out(const Recipe& recipe) {
+  const OptionSet& options = recipe.options;
+  const bool asks_for_data = options.origin("data") == kCommandLine;
+  if (recipe.eval_data.empty() || asks_for_data) {
+    options.require("data", "eval");
+    warn_of_unused(recipe, "eval", {"eval_data"});
+    return recipe.data;
+  }
+  if (!recipe.quiet && options.was_set("data")) {
+    write_stderr(fmt::format("scoring eval_data: {}\n", fmt::join(recipe.eval_data, ", ")));
+  }
+  return recipe.eval_data;
+}
+
 int score(const Recipe& given) {
   Recipe recipe = with_adapter_options(given);
   recipe.options.require("model", "eval");
-  recipe.options.require("data", "eval");
-  warn_of_unused(recipe, "eval", {"data_weights", "eval_data", "val_size"});
+  recipe.data = held_out(recipe);
   const ModelFiles files = open_model(recipe.model, recipe.adapter, recipe.tokenizer);
   require_weights(recipe, files);
   settle_lengths(recipe, files.config);

@@ -191,8 +191,6 @@ int quantise(const Recipe& recipe) {
   style.check = [&] { interruption.check(); };
   ModelOutput output(recipe, "quantize");
   check_output(output);
-  warn_of_unused(recipe, "quantize",
-                 {"data_weights", "val_size", "packing", "train_on_inputs", "max_merge_loss"});
   if (!exl2_fits_a_run(recipe)) warn_of_unused(recipe, "quantize", {"device", "device_memory"});
   const ConvertedModel model(recipe);
   const ModelFiles& files = model.result();

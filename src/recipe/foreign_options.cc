@@ -66,6 +66,12 @@ constexpr ForeignName kOptions[] = {
      "special tokens are those of the tokenizer's own files; new ones cannot be added"},
     {"model_type tokenizer_type processor_type is_llama_derived_model",
      "the model's files say what it is: leave it out"},
+    {"optimizer=adamw_torch optimizer=adamw_torch_fused optimizer=adamw_hf optimizer=adam "
+     "optimizer=paged_adamw optimizer=paged_adamw_32bit",
+     "optimizer=adamw"},
+    {"optimizer=adamw_bnb_8bit optimizer=paged_adamw_8bit", "optimizer=adamw_8bit"},
+    {"lr_scheduler_type=constant_with_warmup",
+     "lr_scheduler_type=constant; warmup_ratio and warmup_steps apply to it, too"},
     {"plot_loss", "report.html has the curves"},
 };
 

@@ -208,6 +208,14 @@ void set_from_file(OptionSet& options, const std::string& path) {
   }
 }
 
+void pass_over(OptionSet& options, const ReadsOption& reads) {
+  std::vector<std::string> unread;
+  for (const OptionValue& option : options.values()) {
+    if (option.explicitly_set && !reads(options, option)) unread.emplace_back(option.spec.name);
+  }
+  for (const std::string& name : unread) options.forget(name);
+}
+
 // Where a shell has not put the home directory for ~, a directory of that name would be meant.
 void refuse_tilde(const OptionSet& options) {
   for (const char* name :
@@ -294,7 +302,8 @@ Recipe with_method(Recipe recipe, const std::string& method, const std::string& 
   return other;
 }
 
-Recipe read_recipe(std::span<const std::string> arguments, std::span<const MethodTable> tables) {
+Recipe read_recipe(std::span<const std::string> arguments, std::span<const MethodTable> tables,
+                   const ReadsOption& reads) {
   OptionSet options = run_options(tables);
   CommandLine line = parse_command_line(arguments, options);
   const auto file = std::find_if(line.operands.begin(), line.operands.end(),
@@ -304,6 +313,7 @@ Recipe read_recipe(std::span<const std::string> arguments, std::span<const Metho
     line.operands.erase(file);
   }
   for (const Assignment& assignment : line.assignments) options.set(assignment);
+  if (reads && !options.boolean("print_config")) pass_over(options, reads);
   Recipe recipe = resolve_recipe(std::move(options), tables);
   recipe.operands = std::move(line.operands);
   return recipe;

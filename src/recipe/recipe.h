@@ -1,6 +1,7 @@
 // A recipe: everything that a run was asked to do, resolved and checked.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -71,8 +72,13 @@ void choose_method(OptionSet& options, const std::string& method, const std::str
 // The recipe with another method if neither a method nor a learner was set; else as it is.
 Recipe with_method(Recipe recipe, const std::string& method, const std::string& origin);
 
+// Whether a command reads an option.
+using ReadsOption = std::function<bool(const OptionSet& options, const OptionValue& option)>;
+
 // Reads a recipe from a command's arguments: the first operand that ends in .yaml or .yml is the
-// recipe file, and the arguments override it. Throws Error(usage).
-Recipe read_recipe(std::span<const std::string> arguments, std::span<const MethodTable> tables);
+// recipe file, and the arguments override it. Options that were set and that `reads` says no to are
+// then passed over, as if they were not there, unless print_config is set. Throws Error(usage).
+Recipe read_recipe(std::span<const std::string> arguments, std::span<const MethodTable> tables,
+                   const ReadsOption& reads = {});
 
 }  // namespace jackscrew

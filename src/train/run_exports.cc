@@ -133,9 +133,13 @@ std::shared_ptr<WeightSource> planned_result(const ModelFiles& files,
 
 }  // namespace
 
+bool makes_adapter(const Recipe& recipe) {
+  return adapter_learner(recipe) != nullptr;
+}
+
 void check_exports(const Recipe& recipe, const ModelFiles& files) {
   if (recipe.exports.empty()) return;
-  if (files.source == nullptr && adapter_learner(recipe) != nullptr) {
+  if (recipe.random_init && makes_adapter(recipe)) {
     throw Error(ErrorKind::usage,
                 "export asks for a model, but the adapter of random weights has none",
                 "leave export out, or train a model that has weights");

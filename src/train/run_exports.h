@@ -14,6 +14,9 @@
 
 namespace jackscrew {
 
+// Whether the result of a run is an adapter rather than a model.
+bool makes_adapter(const Recipe& recipe);
+
 // In all functions, `files` is the model that the recipe trains.
 
 // Throws Error(usage) or Error(model) where an export is impossible whatever is learned: a format

@@ -106,6 +106,45 @@ TEST(CommandOptions, ARecipeMayBeForSeveralCommands) {
             "jackscrew: warning: config validate does not use ranks\n");
 }
 
+// Neither do its contradictions matter, nor random weights.
+TEST(CommandOptions, WhatIsForTrainingChangesNoOtherCommand) {
+  const TinyRun directory("training_recipe");
+  directory.must_train("base", "method=full max_steps=1");
+  const std::string model = directory.path("base").string();
+  const std::string train = directory.file("train.jsonl", "{\"text\": \"what was learned\"}\n");
+  const std::string held_out = directory.file("held_out.jsonl", "{\"text\": \"what is asked\"}\n");
+  const std::string recipe = directory.file(
+      "run.yaml", fmt::format("model: {}\nmethod: full\ninit: random\ndata: {}\n"
+                              "eval_data: {}\ndata_weights: [1]\neval_steps: 2\nupdate: fused\n"
+                              "max_grad_norm_of: weight\nmicro_batch_size: 100000\n",
+                              model, train, held_out));
+  const std::string alone = "eval --json model=" + model + " data=";
+  const Outcome of_held_out = run("eval --json " + recipe);
+  EXPECT_EQ(of_held_out.exit_code, 0);
+  EXPECT_EQ(of_held_out.out, run(alone + held_out).out);
+  EXPECT_EQ(run("eval --json " + recipe + " data=" + train).out, run(alone + train).out);
+  EXPECT_NE(run("eval --json " + recipe + " data=" + train).out, of_held_out.out);
+  EXPECT_EQ(run("eval --json model=" + model + " eval_data=" + held_out).out, of_held_out.out);
+  const Outcome random = run("eval --json " + recipe + " init=random");
+  EXPECT_EQ(random.exit_code, 0);
+  EXPECT_NE(random.out, of_held_out.out);
+  const auto kl_of = [&](const std::string& more) {
+    const std::string output = (directory.path("out.gguf")).string();
+    return nlohmann::json::parse(
+        run("export --json overwrite=true storage=q4_0 output=" + output + " " + more).out)["kl"];
+  };
+  EXPECT_EQ(kl_of(recipe), kl_of("model=" + model + " eval_data=" + held_out));
+}
+
+TEST(CommandOptions, AnAdapterOfRandomWeightsIsNotMergedIntoOthers) {
+  const TinyRun tiny("random_adapter");
+  tiny.must_train("base", "method=full max_steps=1");
+  expect_refused(
+      run(tiny.train("out", "method=lora export=hf:f32 model=" + tiny.path("base").string()) +
+          kErrorsOnly),
+      2, {"the adapter of random weights has none"});
+}
+
 TEST(CommandOptions, NobodyDoesInEarnestWhatHasNoDryRun) {
   const TemporaryDirectory directory("jackscrew_dry");
   const std::string recipe = directory.file("run.yaml", "dry_run: true\n");

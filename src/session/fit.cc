@@ -28,8 +28,12 @@ std::optional<Fit> fastest_of_method(const Recipe& recipe, const ModelFiles& fil
 std::string hint_for(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
                      const SessionPlan& plan, const MemoryBudget& budget) {
   if (!use.training) {
-    return fmt::format("{}, set storage=bf16, or take a smaller {}",
+    const auto halved = with_allowed_settings(recipe, "storage=bf16");
+    const bool helps =
+        halved && Session::rehearse(*halved, files, use).ledger.peak < plan.ledger.peak;
+    return fmt::format("{}{} or take a smaller {}",
                        recipe.device_memory ? "raise it" : "close other programs",
+                       helps ? ", set storage=bf16," : "",
                        use.kv_tokens > 0 ? "max_new_tokens or context" : "sequence_len");
   }
   const auto advice = fitting_advice(recipe, files, plan, budget);

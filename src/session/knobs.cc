@@ -95,10 +95,11 @@ void add_learner_knobs(const Recipe& recipe, std::vector<Knob>& knobs) {
 
 // Changes of the task itself rather than of the way it is done.
 std::vector<Knob> last_resorts(const Recipe& recipe, const ModelFiles& files) {
-  constexpr int64_t kShortest = 64;  // anything shorter has no room for a text
+  constexpr int64_t kShortestText = 64;  // tokens; of a shorter one little is left
+  const int64_t shortest = virtual_tokens(recipe) + kShortestText;
   Knob shorter;
   for (int64_t length = recipe.sequence_len / 2;
-       length >= kShortest && length >= recipe.sequence_len / 4; length /= 2) {
+       length >= shortest && length >= recipe.sequence_len / 4; length /= 2) {
     shorter.positions.push_back({fmt::format("sequence_len={}", length), "longer records are cut"});
   }
   std::vector<Knob> knobs = {shorter};
@@ -237,6 +238,15 @@ Recipe with_settings(const Recipe& recipe, std::string_view settings) {
   Recipe changed = resolve_recipe(std::move(options), method_tables());
   changed.python_environments = recipe.python_environments;
   return changed;
+}
+
+std::optional<Recipe> with_allowed_settings(const Recipe& recipe, std::string_view settings) {
+  try {
+    return with_settings(recipe, settings);
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::usage) return std::nullopt;
+    throw;
+  }
 }
 
 std::vector<Advice> memory_advice(const Recipe& recipe, const ModelFiles& files,

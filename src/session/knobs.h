@@ -49,6 +49,9 @@ std::string last_of_each(const std::string& settings);
 // The recipe with some settings changed. Throws Error(usage) where they contradict others.
 Recipe with_settings(const Recipe& recipe, std::string_view settings);
 
+// The same; nullopt where they contradict others.
+std::optional<Recipe> with_allowed_settings(const Recipe& recipe, std::string_view settings);
+
 // What find(recipe) gives, a std::optional of something with `settings`; where it gives nothing,
 // what it gives of the first of other_methods(), its settings beginning with the method.
 template <class Find>
@@ -56,7 +59,8 @@ auto of_first_method(const Recipe& recipe, const ModelFiles& files, const Find& 
   auto found = find(recipe);
   if (found) return found;
   for (const Position& method : other_methods(recipe, files)) {
-    found = find(with_settings(recipe, method.settings));
+    const std::optional<Recipe> changed = with_allowed_settings(recipe, method.settings);
+    if (changed) found = find(*changed);
     if (!found) continue;
     found->settings = join_settings(method.settings, found->settings);
     break;

@@ -13,6 +13,7 @@
 #include "session/flops.h"
 #include "train/disk_plan.h"
 #include "train/output_dir.h"
+#include "train/run_exports.h"
 #include "train/saving.h"
 
 namespace jackscrew {
@@ -53,7 +54,11 @@ void RunLog::introduce(int64_t first, const fs::path& output) {
     say(fmt::format("adapter   {}: training goes on from it; optimizer states begin anew",
                     recipe.adapter));
   }
+  if (recipe.random_init && makes_adapter(recipe)) {
+    say("          its random weights are not saved: no model will have the adapter");
+  }
   if (!recipe.random_init) warn_of_unused_tensors(run_.files);
+  warn_of_rounding_twice();
   introduce_data();
   introduce_machine();
   introduce_ranks();
@@ -73,6 +78,25 @@ void RunLog::introduce(int64_t first, const fs::path& output) {
   warn_of_disk(output);
   log_start(first, trained);
   log_booked(first);
+}
+
+void RunLog::warn_of_rounding_twice() const {
+  Session& session = run_.crew.session();
+  if (run_.recipe.random_init || !session.learner().original_model().empty()) return;
+  for (const auto& parameter : session.stage().parameters()) {
+    const Weight& weight = *parameter->weight;
+    if (!weight.spec().is_block_matrix() || session.learner().changes(weight.spec())) continue;
+    const StoredTensor* stored = run_.files.source->find(weight.name());
+    if (stored == nullptr || stored->format->name() == std::string_view(weight.format().name())) {
+      return;
+    }
+    const auto is_rounded = [&](int64_t bytes) { return bytes < 2 * weight.size(); };
+    if (!is_rounded(stored->size_bytes()) || !is_rounded(weight.storage().bytes.size())) return;
+    return warn(
+        fmt::format("storage={} rounds weights a second time that are {} in the file; "
+                    "storage=keep, the default of method=lora, takes them as they are",
+                    weight.format().name(), stored->format->name()));
+  }
 }
 
 void RunLog::introduce_data() {

@@ -75,6 +75,7 @@ class RunLog {
 
   void put_back(const fs::path& output);
   void say(const std::string& line) const { jackscrew::say(run_.console, line); }
+  void warn_of_rounding_twice() const;
   void introduce_data();
   void introduce_machine();
   void introduce_ranks();

@@ -29,7 +29,9 @@ struct EndedRun {
 std::optional<EndedRun> ended_run(const fs::path& output) {
   std::vector<nlohmann::json> events = read_events(output / kLogName);
   std::erase_if(events, [](const auto& event) {
-    return event["event"] == event_name(EventKind::exported);  // of the result, after the end
+    // After the end, of the result.
+    return event["event"] == event_name(EventKind::exported) ||
+           event["event"] == event_name(EventKind::sample);
   });
   if (events.empty() || events.back()["event"] != event_name(EventKind::end)) return std::nullopt;
   EndedRun ended{events.back()["step"].get<int64_t>(), {}};

@@ -24,6 +24,7 @@
 #include "train/run_data.h"
 #include "train/run_exports.h"
 #include "train/run_log.h"
+#include "train/run_pace.h"
 #include "train/run_start.h"
 #include "train/run_watch.h"
 #include "train/saving.h"
@@ -62,6 +63,7 @@ class Trainer {
                      checked_mul(recipe_.gradient_accumulation_steps, recipe_.data_parallel),
                      recipe_.packing, recipe_.seed, virtual_tokens(recipe_)});
     total_steps_ = total_steps(recipe_, sampler_->steps_per_epoch());
+    pace_ = RunPace(total_steps_, recipe_.eval_steps);
     schedule_ = {
         recipe_.lr_schedule, recipe_.learning_rate,
         recipe_.warmup_steps.value_or(warmup_from_ratio(recipe_.warmup_ratio, total_steps_)),
@@ -100,12 +102,14 @@ class Trainer {
     const fs::path recipe = output / "recipe.yaml";
     if (first < total_steps_ || !fs::exists(recipe)) write_text_atomic(recipe, recipe_.to_yaml());
     log_->introduce(first, output);
-    const std::string slow = leave_out_slow_samples(data_, log_->peak_flops(), files_.config);
-    if (!slow.empty()) say(slow);
+    if (!recipe_.options.was_set("report_samples")) {
+      const std::string slow = leave_out_slow_samples(data_, log_->peak_flops(), files_.config);
+      if (!slow.empty()) say(slow);
+    }
     if (first == 0) {
       evaluate_now(0);
       answer_samples(0);
-    } else if (evaluates_after(first) && watch_.last_evaluated() < first) {
+    } else if (pace_.evaluates_after(first) && watch_.last_evaluated() < first) {
       evaluate_now(first);
     }
     console_.style.check();
@@ -220,14 +224,11 @@ class Trainer {
     bar.finish();
   }
 
-  bool evaluates_after(int64_t step) const {
-    return step == total_steps_ || (recipe_.eval_steps > 0 && step % recipe_.eval_steps == 0);
-  }
-
   // Returns false where a stop has cut the evaluation short: a resumed run then makes it.
   bool evaluate_now(int64_t step) {
     if (data_.evaluation.size() == 0) return true;
     wait_for_result();
+    const Stopwatch watch;
     struct Stopped {};
     const ScoreBatch score = [this](const StepBatch& batch, const ProgressCallback& progress) {
       if (has_begun_ && stop_requested()) throw Stopped();
@@ -247,6 +248,7 @@ class Trainer {
     }
     log_->evaluated(step, result.loss, result.perplexity, result.tokens);
     watch_.evaluated(step, result.loss);
+    pace_.evaluated(watch.seconds());
     return true;
   }
 
@@ -313,7 +315,7 @@ class Trainer {
 
   // Returns the number of steps done in the end.
   int64_t run_steps(int64_t first) {
-    const Stopwatch run_watch;
+    pace_.begin(first);
     int64_t done = first;
     while (done < total_steps_ && !watch_.out_of_patience()) {
       const int64_t step = done++;
@@ -327,13 +329,11 @@ class Trainer {
       log_->worked(batch, watch.seconds());
       if (done % recipe_.logging_steps == 0 || done == total_steps_) {
         const StepResult result = wait_for_result();
-        const double left = run_watch.seconds() / static_cast<double>(done - first) *
-                            static_cast<double>(total_steps_ - done);
-        log_->step(done, result, left);
+        log_->step(done, result, pace_.seconds_left(done));
         watch_.logged(result.loss);
         if (watch_.losses_too_high()) give_up(done, result.loss);
       }
-      const bool complete = !evaluates_after(done) || evaluate_now(done);
+      const bool complete = !pace_.evaluates_after(done) || evaluate_now(done);
       const bool last = complete && (done == total_steps_ || watch_.out_of_patience());
       if (must_save(done, last)) try_to_save(done);
       if (stop_requested() && !last) stop(done);
@@ -391,8 +391,8 @@ class Trainer {
     if (const std::string text = watch_.nothing_gained(); !text.empty()) warn(text);
     require_finite_parameters(done);
     write_result(done);
-    answer_samples(done);
     log_->ended(done, claim_->path());
+    answer_samples(done);  // what is killed here is a finished run
     report();
   }
 
@@ -460,6 +460,7 @@ class Trainer {
   std::optional<RunLog> log_;
   RunWatch watch_;
   bool has_begun_ = false;  // the steps
+  RunPace pace_;
   int64_t saved_step_ = -1;
   bool took_best_ = false;  // the states are those of the best evaluation
 };

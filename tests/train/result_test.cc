@@ -32,6 +32,28 @@ TEST(SlowResult, AFinishedRunSaysSo) {
   EXPECT_UNCHANGED(tiny, before);
 }
 
+// Samples are answered after the result is written, which may take minutes.
+TEST(SlowResult, ARunKilledWhileItAnswersSamplesIsFinished) {
+  const TinyRun tiny("answering");
+  const std::string settings = "max_steps=2 method=full report_samples=2 ";
+  tiny.must_train("out", settings);
+  const std::string log = tiny.text("out/train_log.jsonl");
+  const size_t end = log.find("\"event\": \"end\"");
+  ASSERT_NE(end, std::string::npos);
+  const std::string answered = log.substr(log.find('\n', end) + 1);
+  EXPECT_NE(answered.find("\"event\": \"sample\""), std::string::npos);
+  for (const bool with_some : {true, false}) {
+    tiny.file("out/train_log.jsonl",
+              log.substr(0, log.size() - answered.size()) +
+                  (with_some ? answered.substr(0, answered.find('\n') + 1) : std::string()));
+    fs::remove(tiny.path("out/report.html"));
+    const Outcome again = run(tiny.train("out", settings) + " 2>&1");
+    EXPECT_EQ(again.exit_code, 0) << again.out;
+    EXPECT_TRUE(says(again, "has the result of this recipe, 2 steps; nothing to do")) << again.out;
+    EXPECT_TRUE(fs::exists(tiny.path("out/report.html")));
+  }
+}
+
 TEST(SlowResult, AnotherRecipeReplacesNothing) {
   const TinyRun tiny("kept_result");
   tiny.must_train("out", "max_steps=4 method=full");

@@ -68,7 +68,9 @@ std::optional<std::string> nearest_name(std::string_view name,
       nearest = candidate;
     }
   }
-  if (best > 1 + static_cast<int64_t>(name.size()) / 4) return std::nullopt;
+  const auto size = static_cast<int64_t>(name.size());
+  // Of a single letter, any other is as near.
+  if (best > 1 + size / 4 || best >= size) return std::nullopt;
   return nearest;
 }
 

@@ -50,13 +50,19 @@ constexpr const char* kCommands =
     "Ctrl-C   stop the answer; at the prompt, leave\n"
     "Any other line is a message to the model.\n";
 
-void say_how(const Chat::Answer& answer) {
+// "/quit", but no path and no text.
+bool looks_like_command(std::string_view message) {
+  return message.starts_with('/') && message.find_first_of("/ \t.", 1) == message.npos;
+}
+
+void say_how(const Chat::Answer& answer, const char* stopped) {
   const Generation& generation = answer.generation;
-  write_stderr(fmt::format(
-      "[prompt {}, {} cached, {:.1f} tok/s; answer {}, {:.1f} tok/s]\n",
-      counted(answer.prompt_tokens, "token"), answer.prompt_tokens - answer.computed,
-      token_rate(answer.computed, generation.prefill_seconds),
-      counted(static_cast<int64_t>(generation.ids.size()), "token"), generation.decode_rate()));
+  write_stderr(fmt::format("[prompt {}, {} cached, {:.1f} tok/s; answer {}, {:.1f} tok/s{}]\n",
+                           counted(answer.prompt_tokens, "token"),
+                           answer.prompt_tokens - answer.computed,
+                           token_rate(answer.computed, generation.prefill_seconds),
+                           counted(static_cast<int64_t>(generation.ids.size()), "token"),
+                           generation.decode_rate(), stopped));
 }
 
 class Conversation {
@@ -70,13 +76,16 @@ class Conversation {
       write_stderr("/help lists commands; /exit or Ctrl-D leaves; Ctrl-C stops an answer\n");
     for (std::string line; ask(asks), std::getline(std::cin, line);) {
       if (line.ends_with('\r')) line.pop_back();
-      const size_t end = line.find_last_not_of(" \t") + 1;  // 0 if the line is blank
-      const std::string_view command = std::string_view(line).substr(0, end);
+      std::string_view command = line;
+      command.remove_prefix(std::min(command.find_first_not_of(" \t"), command.size()));
+      command = command.substr(0, command.find_last_not_of(" \t") + 1);
       if (command == "/exit") return;
       if (command == "/help") {
         write_stderr(kCommands);
       } else if (command == "/reset") {
         chat_.forget();
+      } else if (looks_like_command(command)) {
+        write_stderr(fmt::format("there is no command {}: /help lists them\n", one_line(command)));
       } else if (!command.empty()) {
         answer(line);
       }
@@ -123,7 +132,14 @@ class Conversation {
                                    ? "exchange was"
                                    : fmt::format("{} exchanges were", answer.forgotten)));
     }
-    say_how(answer);
+    say_how(answer, what_stopped(answer.generation));
+  }
+
+  // What follows the numbers of an answer that the model has not ended itself.
+  const char* what_stopped(const Generation& generation) const {
+    if (generation.ended || interrupt_.stopped().load()) return "";
+    const bool is_long = std::ssize(generation.ids) >= recipe_.max_new_tokens;
+    return is_long ? "; stopped at max_new_tokens" : "; stopped: the context is full";
   }
 
   Chat& chat_;
@@ -134,7 +150,6 @@ class Conversation {
 int converse(const Recipe& given) {
   Interrupt interrupt;
   const SignalThread thread(std::array{SIGINT}, [&](int) { interrupt.receive(); });
-  warn_of_unused(given, "chat", {"prompt"});
   GenerationSetup setup(given, "chat");
   if (setup.format.is_plain()) {
     warn(fmt::format("{} has no chat template; set one, such as chat_template=chatml",

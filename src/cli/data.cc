@@ -51,6 +51,12 @@ struct Reader {
   std::vector<DataPlace> places;  // recipe.data
 };
 
+void require_records(const Recipe& recipe, const DatasetStats& stats) {
+  if (stats.records > 0) return;
+  throw Error(ErrorKind::data, fmt::format("{} has no record", fmt::join(recipe.data, ", ")),
+              "expected one record a line, such as {\"prompt\": ..., \"completion\": ...}");
+}
+
 void tokenize(const Reader& reader) {
   DatasetStats stats;
   const auto print = [&](const Record&, const Example& example, const std::string&) {
@@ -64,6 +70,7 @@ void tokenize(const Reader& reader) {
   };
   reader.records(reader.recipe.max_samples, print,
                  [&](const Error& error) { stats.add_bad(error.what()); });
+  require_records(reader.recipe, stats);
   for (const std::string& line : data_warnings(stats)) warn(line);
 }
 
@@ -90,7 +97,9 @@ std::string fit_for_training(const Record& record, Example& example, const Datas
 
 // A text as it is displayed: trained parts in green, or in brackets.
 std::string marked(std::string_view text, bool trained) {
-  const std::string shown = without_controls(text);
+  std::string visible;  // a carriage return is no damage, but it is trained on like all else
+  for (const char c : text) visible += c == '\r' ? std::string("\\r") : std::string(1, c);
+  const std::string shown = without_controls(visible);
   if (!trained) return shown;
   return stdout_colour() ? "\x1b[32m" + shown + "\x1b[0m" : "[[" + shown + "]]";
 }
@@ -131,6 +140,7 @@ void preview(const Reader& reader) {
     print_marked(reader.tokenizer, example);
   };
   reader.records(most, show, [&](const Error& error) { stats.add_bad(error.what()); });
+  require_records(reader.recipe, stats);
   print_rest(shown);
   for (const std::string& line : data_warnings(stats)) warn(line);
 }
@@ -198,10 +208,7 @@ void preview_records(const Recipe& recipe, const std::vector<DataPlace>& places)
   for (const DataPlace& place : places) {
     find_records(place.files(DataPart::train), preview_limit(recipe), show);
   }
-  if (stats.records == 0) {
-    throw Error(ErrorKind::data, fmt::format("{} has no record", fmt::join(recipe.data, ", ")),
-                "expected one record a line, such as {\"prompt\": ..., \"completion\": ...}");
-  }
+  require_records(recipe, stats);
   print_rest(shown);
   for (const std::string& line : data_warnings(stats)) warn(line);
   if (!recipe.quiet) {
@@ -227,7 +234,9 @@ void stats(const Reader& reader) {
     return static_cast<double>(part) / static_cast<double>(std::max<int64_t>(1, whole));
   };
   const double mean = share(counts.tokens, counts.examples);
-  const int64_t median = lengths[lengths.size() / 2];
+  const size_t half = lengths.size() / 2;
+  const int64_t median =
+      lengths.size() % 2 == 1 ? lengths[half] : (lengths[half - 1] + lengths[half]) / 2;
   const double trained = share(counts.trained_tokens, counts.tokens);
   if (recipe.json) {
     JsonObject length;
@@ -288,7 +297,6 @@ int look_at_data(const Recipe& recipe) {
     throw Error(ErrorKind::usage, fmt::format("data {} needs a tokenizer", wanted),
                 "give model=MODEL, or tokenizer=DIR; data preview shows records without one");
   }
-  warn_of_unused(recipe, "data", {"eval_data", "val_size"});
   const auto warn_of_files = [](const std::vector<DataPlace>& places) {
     for (const DataPlace& place : places) {
       for (const std::string& line : place.left_out_warnings(DataPart::train)) warn(line);

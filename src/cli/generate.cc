@@ -79,7 +79,6 @@ int64_t room_for_answer(const GenerationSetup& setup, int64_t prompt_tokens) {
 }
 
 int write_answer(const Recipe& given) {
-  warn_of_unused(given, "generate", {"context"});
   GenerationSetup setup(given, "generate");
   const Recipe& recipe = setup.recipe;
   const ModelFiles& files = setup.files;

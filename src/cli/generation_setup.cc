@@ -31,6 +31,15 @@ GenerationSetup::GenerationSetup(const Recipe& given, const char* command)
       tokenizer(make_tokenizer(recipe.tokenizer, files)),
       format(recipe_chat_format(recipe, tokenizer)) {
   require_weights(recipe, files);
+  if (recipe.temperature == 0.0) {
+    for (const char* name : {"top_k", "top_p", "seed"}) {
+      if (recipe.options.origin(name) != kCommandLine) continue;
+      warn(
+          fmt::format("{} does nothing at temperature=0, which takes the likeliest token; set "
+                      "temperature, such as 0.8",
+                      name));
+    }
+  }
   options.sampling = {recipe.temperature, recipe.top_k, recipe.top_p, recipe.seed};
   options.max_new_tokens = recipe.max_new_tokens;
   options.end_tokens = end_tokens(tokenizer, files);

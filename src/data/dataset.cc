@@ -68,9 +68,10 @@ std::vector<std::string> data_warnings(const DatasetStats& stats) {
   if (static_cast<double>(stats.truncated) >= kManyCut * static_cast<double>(stats.records) &&
       stats.truncated > 0) {
     warnings.push_back(
-        fmt::format("{} of {} are longer than sequence_len and are cut, which removes the end of "
-                    "the answer; the longest has {} tokens",
-                    stats.truncated, counted(stats.records, "record"), stats.longest));
+        fmt::format("{} of {} {} longer than sequence_len and cut, which removes the end of the "
+                    "answer; the longest has {} tokens",
+                    stats.truncated, counted(stats.records, "record"),
+                    stats.truncated == 1 ? "is" : "are", stats.longest));
   }
   if (stats.notes.untrainable > 0) {
     warnings.push_back(fmt::format(

@@ -52,6 +52,11 @@ int64_t checkpoint_bytes(const CheckpointInfo& info, const std::string& recipe_y
 // Every checkpoint-<step> in a directory, by ascending step, whether it can be used or not.
 std::vector<fs::path> list_checkpoints(const fs::path& output_dir);
 
+// A hint where a checkpoint, or a run that has not ended, is taken for a result.
+inline constexpr const char* kResultOfCheckpoint =
+    "the result is written when the run ends; train with the same recipe, resume=CHECKPOINT, its "
+    "step as max_steps and another output_dir writes that of a checkpoint";
+
 // Whether a directory has a checkpoint.json; the checkpoint may be damaged.
 bool is_checkpoint(const fs::path& path);
 

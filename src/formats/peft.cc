@@ -8,6 +8,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/half.h"
+#include "formats/checkpoint.h"
 #include "formats/json_text.h"
 #include "formats/peft_lora.h"
 #include "formats/peft_prompt.h"
@@ -111,8 +112,10 @@ PeftAdapter read_peft_adapter(const fs::path& directory) {
                 "check the path");
   }
   if (!fs::exists(config)) {
+    const bool of_run = is_checkpoint(directory) || !list_checkpoints(directory).empty();
     throw Error(ErrorKind::model, fmt::format("{} has no {}", directory.string(), kAdapterConfig),
-                "give the directory that PEFT's save_pretrained() wrote");
+                of_run ? kResultOfCheckpoint
+                       : "give the directory that PEFT's save_pretrained() or a run wrote");
   }
   if (!fs::exists(weights)) {
     throw Error(ErrorKind::model, fmt::format("{} has no {}", directory.string(), kPeftWeightsFile),

@@ -201,6 +201,15 @@ SafetensorsSource::SafetensorsSource(const fs::path& directory) {
     open_all(directory);
   }
   if (files_.empty()) {
+    if (fs::exists(directory / "pytorch_model.bin") ||
+        fs::exists(directory / "pytorch_model.bin.index.json")) {
+      throw Error(ErrorKind::model,
+                  fmt::format("{} has its weights in pytorch_model.bin, which can run code when it "
+                              "is read",
+                              directory.string()),
+                  "transformers converts it: AutoModelForCausalLM.from_pretrained(DIR)"
+                  ".save_pretrained(NEW)");
+    }
     throw Error(
         ErrorKind::model,
         fmt::format("{} has neither model.safetensors nor model.safetensors.index.json",

@@ -67,7 +67,11 @@ std::string format_step_line(const StepLine& line, bool colour, int width) {
   parts.push_back({0, fmt::format("loss {:.4f}", line.loss)});
   parts.push_back({5, fmt::format("ppl {}", perplexity_text(std::exp(line.loss)))});
   parts.push_back({4, fmt::format("lr {}", short_scientific(line.learning_rate))});
-  if (line.grad_norm) parts.push_back({6, fmt::format("gnorm {:.2f}", *line.grad_norm)});
+  if (const double norm = line.grad_norm.value_or(0.0); line.grad_norm) {
+    // A run that diverges has norms of dozens of digits.
+    parts.push_back({6, norm < 1e6 ? fmt::format("gnorm {:.2f}", norm)
+                                   : fmt::format("gnorm {}", short_scientific(norm))});
+  }
   parts.push_back({2, fmt::format("{:.0f} tok/s", line.tokens_per_second)});
   if (line.speed_of_light) {
     parts.push_back({7, fmt::format("{:.0f}% sol", 100.0 * *line.speed_of_light)});

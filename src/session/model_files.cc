@@ -142,10 +142,8 @@ ModelFiles open_model_alone(const std::string& model, Weights weights) {
       refuse_adapter(path);
       const bool of_run = is_checkpoint(path) || !list_checkpoints(path).empty();
       throw Error(ErrorKind::model, fmt::format("{} has no config.json", model),
-                  of_run
-                      ? "the model is written when its run ends; the same command with max_steps "
-                        "set to a checkpoint's step ends it there"
-                      : "give a directory that Hugging Face's save_pretrained() or a run wrote");
+                  of_run ? kResultOfCheckpoint
+                         : "give a directory that Hugging Face's save_pretrained() or a run wrote");
     }
     files.config =
         parse_hf_config(read_text(path / "config.json"), (path / "config.json").string());

@@ -186,6 +186,18 @@ TEST(Data, AnEmptyFileHasNothingToShow) {
   const TemporaryDirectory directory("jackscrew_data");
   const std::string data = directory.file("data.jsonl", "");
   expect_refused(run("data preview data=" + data + kErrorsOnly), 4, {data + " has no record"});
+  for (const std::string what : {"preview", "tokenize"}) {
+    expect_refused(run("data " + what + " tokenizer=bytes data=" + data + kErrorsOnly), 4,
+                   {data + " has no record"});
+  }
+}
+
+TEST(Data, PreviewShowsCarriageReturns) {
+  const TemporaryDirectory directory("jackscrew_data");
+  const std::string data = directory.file("data.jsonl", "{\"text\": \"Say\\r\\nit\"}\n");
+  const std::string shown = run("data preview tokenizer=bytes data=" + data).out;
+  EXPECT_NE(shown.find("Say\\r\nit"), std::string::npos) << shown;
+  EXPECT_EQ(shown.find("\uFFFD"), std::string::npos) << shown;
 }
 
 TEST(Data, BadRecordsEndItOrAreSkipped) {

@@ -121,8 +121,7 @@ TEST_F(DatasetTest, LongRecordsAreCutLeftOutOrRefused) {
   // Said of many, and not of few.
   const auto warnings = data_warnings(cut);
   ASSERT_EQ(warnings.size(), 1u);
-  EXPECT_TRUE(warnings[0].starts_with("1 of 2 records are longer than sequence_len"))
-      << warnings[0];
+  EXPECT_TRUE(warnings[0].starts_with("1 of 2 records is longer than sequence_len")) << warnings[0];
   EXPECT_TRUE(warnings[0].ends_with(fmt::format("has {} tokens", longest))) << warnings[0];
   DatasetStats few = cut;
   few.records = 21;

@@ -14,8 +14,12 @@
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "cli/recipes.h"
+#include "learners/learner.h"
+#include "products/product.h"
 #include "recipe/foreign_recipe.h"
 #include "recipe/recipe_text.h"
+#include "session/place.h"
+#include "train/run_exports.h"
 
 namespace jackscrew {
 
@@ -134,6 +138,16 @@ void print_report(const RecipeReport& report) {
   }
 }
 
+// Refuses what train would refuse whatever the model and the machine are.
+void check_run(const Recipe& recipe) {
+  // An adapter has settings of its own, which only its files say.
+  if (recipe.adapter.empty()) find_learner(recipe.learner).make(recipe.options);
+  const ProductEntry& product = find_product(recipe.product);
+  if (product.check != nullptr) product.check(recipe.options);
+  check_lanes(recipe, std::max<int64_t>(1, recipe.data_parallel));
+  check_export_storages(recipe);
+}
+
 // A recipe that sets nothing is valid, since it may be read beside other settings; alone it is a
 // mistake, such as the output of a command that failed.
 int validate(Arguments arguments) {
@@ -141,7 +155,10 @@ int validate(Arguments arguments) {
   const auto file = std::find_if(arguments.begin(), arguments.end(), is_recipe);
   if (file != arguments.end()) {
     const RecipeReport report = report_recipe(read_recipe_entries(*file), program_options());
-    if (report.is_foreign) print_report(report);
+    if (report.is_foreign) {
+      print_report(report);
+      throw Error(ErrorKind::usage, report.summary(*file), report.program_hint());
+    }
   }
   return with_recipe(arguments, 0, "config validate", [&](const Recipe& recipe) {
     warn_of_unused(recipe, "config validate", {"overwrite", "json", "fit", "ranks", "verbose"});
@@ -154,6 +171,7 @@ int validate(Arguments arguments) {
                   "a recipe has lines such as `model: path/to/model`; `jackscrew config init lora` "
                   "writes one");
     }
+    check_run(recipe);
     fmt::print("{}: valid\n", one_line(*file));
     return 0;
   });

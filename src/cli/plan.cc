@@ -17,6 +17,7 @@
 #include "session/knobs.h"
 #include "session/rank_fit.h"
 #include "train/disk_plan.h"
+#include "train/run_exports.h"
 
 namespace jackscrew {
 
@@ -297,6 +298,7 @@ int show_plan(const Recipe& given) {
   recipe.options.require("model", "plan");
   const ModelFiles files = open_model(recipe.model, recipe.adapter, recipe.tokenizer);
   settle_lengths(recipe, files.config);
+  check_exports(recipe, files);
   if (recipe.fit) return show_fit(recipe, files);
   if (recipe.ranks > 1) return show_ranks(recipe, files);
   layout_of(recipe, 1);  // refuses what one rank cannot do

@@ -180,6 +180,7 @@ int quantise(const Recipe& recipe) {
   recipe.options.require("output_dir", "quantize");
   check_format(recipe);
   // Errors in the recipe alone are reported before any file is opened.
+  check_calibration_product(recipe.product);
   std::unique_ptr<Rounder> rounder;
   if (recipe.format != "exl2") rounder = make_gptq_rounder(recipe);
   const bool dry = recipe.options.boolean("dry_run");

@@ -19,13 +19,17 @@ namespace {
 constexpr int64_t kBatchTokens = 2048;
 
 std::unique_ptr<const Product> product_of(const std::string& name) {
-  if (name == "auto" || name == "f32") return make_f32_product();
-  if (name == "bf16") return make_bf16_product();
-  throw Error(ErrorKind::usage, fmt::format("quantize cannot calibrate with product={}", name),
-              "product=f32 or product=bf16");
+  check_calibration_product(name);
+  return name == "bf16" ? make_bf16_product() : make_f32_product();
 }
 
 }  // namespace
+
+void check_calibration_product(const std::string& name) {
+  if (name == "auto" || name == "f32" || name == "bf16") return;
+  throw Error(ErrorKind::usage, fmt::format("quantize cannot calibrate with product={}", name),
+              "product=f32 or product=bf16");
+}
 
 // A product that adds each input to its Hessian before the wrapped product multiplies it.
 class ObservedProduct : public Product {

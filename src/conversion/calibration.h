@@ -36,6 +36,9 @@ CalibrationText calibration_text(const Dataset& data, int64_t sequences, int64_t
 // Up to `sequences` of the text's sequences, evenly spaced.
 CalibrationText part_of(const CalibrationText& text, int64_t sequences);
 
+// Throws Error(usage) for a product with which nothing is calibrated.
+void check_calibration_product(const std::string& name);
+
 // The Hessians of a block, or of the head: one for each distinct input of its linear layers.
 class BlockHessians {
  public:

@@ -277,6 +277,10 @@ const GgufMixture* mixture_of(const StorageChoice& choice) {
   return choice.files == ModelFormat::gguf ? find_gguf_mixture(choice.storage) : nullptr;
 }
 
+void check_storage(ModelFormat files, const std::string& storage) {
+  const ChosenStorage chosen({files, storage, nullptr});
+}
+
 std::vector<ModelTensor> tensors_to_write(const ModelFiles& files, const StorageChoice& choice,
                                           std::vector<std::string>& notes) {
   const ChosenStorage chosen(choice);

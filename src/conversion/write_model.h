@@ -29,6 +29,9 @@ struct StorageChoice {
 // The GGUF mixture named by the storage; null where it names none.
 const GgufMixture* mixture_of(const StorageChoice& choice);
 
+// Throws Error(usage) where files of this kind have no such storage, whatever the model is.
+void check_storage(ModelFormat files, const std::string& storage);
+
 // The weights of a model as they will be written, in the model's order. Vectors in GGUF files are
 // f32, as llama.cpp expects. The head, the most sensitive to rounding, gets 6 or 8 bits where the
 // rest has fewer. A weight whose rows blocks of 256 do not divide gets a wider format with blocks

@@ -161,7 +161,7 @@ class GaloreLearner : public Learner {
     const GaloreSlot& first = *slots_.front();
     notes.lines.push_back(fmt::format(
         "{} matrices in subspaces of rank {} ({}), kept as {}, refreshed every {}{}", slots_.size(),
-        settings_.rank_text, first.name(), settings_.projection->name(), counted(gap_, "step"),
+        settings_.rank.text, first.name(), settings_.projection->name(), counted(gap_, "step"),
         settings_.subspace == SubspaceKind::random
             ? " at random"
             : fmt::format(" from the gradients of {}", counted(window(), "step"))));

@@ -75,6 +75,17 @@ std::optional<int64_t> integer_unless_auto(const OptionSet& options, const char*
   return options.is_word(name) ? std::nullopt : std::optional(options.integer(name));
 }
 
+GaloreRank parse_rank(const std::string& text) {
+  const bool is_share = !text.empty() && text.back() == '%';
+  const auto number = parse_double(is_share ? text.substr(0, text.size() - 1) : text);
+  const bool whole = number && (is_share || *number == std::floor(*number));
+  if (!whole || !(*number > 0) || *number > (is_share ? 100.0 : 1e9)) {
+    throw Error(ErrorKind::usage, fmt::format("galore_rank={} is no rank", text),
+                "give a share such as 25%, or a number such as 256");
+  }
+  return {text, *number, is_share};
+}
+
 const Format& projection_format(const std::string& name) {
   return name == "int4" ? int4_affine_format() : name == "bf16" ? bf16_format() : f32_format();
 }
@@ -104,7 +115,7 @@ GaloreSettings::GaloreSettings(const OptionSet& options)
       stochastic(options.text("update_rounding") == "stochastic"),
       lazy_overlap(options.number("lazy_overlap")),
       projection(&projection_format(options.text("projection_dtype"))),
-      rank_text(options.text("galore_rank")),
+      rank(parse_rank(options.text("galore_rank"))),
       max_steps(options.integer("max_steps")),
       learning_rate(options.number("learning_rate")),
       side_(options.text("galore_side")),
@@ -153,10 +164,10 @@ void GaloreSettings::settle(std::span<const WeightSpec> weights) const {
   }
   for (const WeightSpec& weight : weights) {
     if (!targets(weight)) continue;
-    const int64_t rank = rank_of(weight);
-    if (rank >= 1 && rank <= smaller_side(weight)) continue;
+    const int64_t own = rank_of(weight);
+    if (own >= 1 && own <= smaller_side(weight)) continue;
     throw Error(ErrorKind::usage,
-                fmt::format("galore_rank={} is not from 1 to the smaller side of {}, {}", rank_text,
+                fmt::format("galore_rank={} is not from 1 to the smaller side of {}, {}", rank.text,
                             weight.name, smaller_side(weight)),
                 "give a share, such as 25%: it suits matrices of every size");
   }
@@ -167,16 +178,9 @@ bool GaloreSettings::targets(const WeightSpec& weight) const {
 }
 
 int64_t GaloreSettings::rank_of(const WeightSpec& weight) const {
-  const bool share = !rank_text.empty() && rank_text.back() == '%';
-  const auto number = parse_double(share ? rank_text.substr(0, rank_text.size() - 1) : rank_text);
-  const bool whole = number && (share || *number == std::floor(*number));
-  if (!whole || !(*number > 0) || *number > (share ? 100.0 : 1e9)) {
-    throw Error(ErrorKind::usage, fmt::format("galore_rank={} is no rank", rank_text),
-                "give a share such as 25%, or a number such as 256");
-  }
-  if (!share) return static_cast<int64_t>(*number);
-  const double rank = *number / 100.0 * static_cast<double>(smaller_side(weight));
-  return std::max<int64_t>(1, static_cast<int64_t>(std::lround(rank)));
+  if (!rank.is_percentage) return static_cast<int64_t>(rank.value);
+  const double share = rank.value / 100.0 * static_cast<double>(smaller_side(weight));
+  return std::max<int64_t>(1, static_cast<int64_t>(std::lround(share)));
 }
 
 bool GaloreSettings::of_inputs(const WeightSpec& weight) const {

@@ -28,6 +28,13 @@ enum class SubspaceBasis {
   original    // the basis is the principal directions; moments stay, as in the papers' code
 };
 
+// The rank of subspaces, as given.
+struct GaloreRank {
+  std::string text;
+  double value = 0.0;
+  bool is_percentage = false;  // of the smaller side of each matrix
+};
+
 struct GaloreSettings {
   // Throws Error(usage) for values that contradict each other.
   explicit GaloreSettings(const OptionSet& options);
@@ -61,9 +68,9 @@ struct GaloreSettings {
   // to double; 0: it never does.
   double lazy_overlap;
   const Format* projection;  // how bases are kept
-  std::string rank_text;     // as given
-  int64_t max_steps;         // of the run; 0: not known yet
-  double learning_rate;      // of the run
+  GaloreRank rank;
+  int64_t max_steps;     // of the run; 0: not known yet
+  double learning_rate;  // of the run
 
  private:
   double root_of_share(const WeightSpec& weight) const;

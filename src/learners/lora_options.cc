@@ -69,9 +69,10 @@ void check_start_options(const OptionSet& options) {
     throw Error(ErrorKind::usage, fmt::format("use_dora is true, but lora_init is {}", start),
                 "DoRA begins with the lengths that the rows of the weights have: leave one out");
   }
-  if (start != "loftq" || original || options.text("storage") != "keep") return;
+  const std::string& storage = options.text("storage");
+  if (start != "loftq" || original || (storage != "keep" && storage != "f32")) return;
   throw Error(
-      ErrorKind::usage, "lora_init=loftq: nothing is rounded with storage=keep",
+      ErrorKind::usage, fmt::format("lora_init=loftq: nothing is rounded with storage={}", storage),
       "set storage=nf4, or lora_original_model=MODEL for a model that is quantised already");
 }
 
@@ -154,6 +155,12 @@ LoraSettings::LoraSettings(const OptionSet& options)
       original_model_(options.text("lora_original_model")),
       rounds_(!original_model_.empty() || options.text("storage") != "keep") {
   check_start_options(options);
+  if (alpha_ == 0.0 && alphas_.numbers().empty()) {
+    throw Error(ErrorKind::usage,
+                fmt::format("{}: lora_alpha is 0: no adapter would change anything, or learn",
+                            options.origin("lora_alpha")),
+                "twice the rank is usual");
+  }
   for (const auto& [pattern, rank] : ranks_.numbers()) {
     if (rank >= 1 && rank <= kMostRank && rank == std::floor(rank)) continue;
     throw Error(ErrorKind::usage,

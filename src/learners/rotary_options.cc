@@ -81,39 +81,31 @@ double automatic_group_rate(double learning_rate, double share) {
   return std::min(kHighestRate, std::max(learning_rate, std::min(scaled, kHighestScaledRate)));
 }
 
-// "10%" or "300M" of `total` elements.
-int64_t parse_active_params(const std::string& text, int64_t total) {
-  const auto refuse = [&](const char* why) {
-    throw Error(ErrorKind::usage, fmt::format("active_params={} {}", text, why),
-                "give a share such as 10%, or a number of parameters such as 300M");
-  };
+[[noreturn]] void refuse_active_params(const std::string& text, const char* why) {
+  throw Error(ErrorKind::usage, fmt::format("active_params={} {}", text, why),
+              "give a share such as 10%, or a number of parameters such as 300M");
+}
+
+// "10%" or "300M".
+ActiveParams parse_active_params(const std::string& text) {
   size_t used = 0;
   double value = 0.0;
   try {
     value = std::stod(text, &used);
   } catch (const std::exception&) {
-    refuse("is not a number");
+    refuse_active_params(text, "is not a number");
   }
   const std::string unit = text.substr(used);
-  if (unit == "%") {
-    value *= static_cast<double>(total) / 100.0;
-  } else if (unit == "K" || unit == "k") {
+  if (unit == "K" || unit == "k") {
     value *= 1e3;
   } else if (unit == "M" || unit == "m") {
     value *= 1e6;
   } else if (unit == "B" || unit == "b" || unit == "G") {
     value *= 1e9;
-  } else if (!unit.empty()) {
-    refuse("has an unknown unit");
+  } else if (!unit.empty() && unit != "%") {
+    refuse_active_params(text, "has an unknown unit");
   }
-  if (!(value >= 1.0)) refuse("trains nothing");
-  if (value > static_cast<double>(total) * (1.0 + 1e-9)) {
-    throw Error(ErrorKind::usage,
-                fmt::format("active_params={} is more than the {} parameters that rotate", text,
-                            human_count(total)),
-                "set active_params=100%, or method=full");
-  }
-  return std::min(total, static_cast<int64_t>(std::llround(value)));
+  return {text, value, unit == "%"};
 }
 
 bool is_attention(std::string_view module) {
@@ -123,7 +115,7 @@ bool is_attention(std::string_view module) {
 }  // namespace
 
 RotaryOptions::RotaryOptions(const OptionSet& options)
-    : active_params(options.text("active_params")),
+    : active_params(parse_active_params(options.text("active_params"))),
       order(parse_rotation_order(options.text("rotation_order"))),
       parts(options.whole_numbers("rotation_parts")),
       churn(options.number("churn")),
@@ -205,7 +197,16 @@ const char* RotaryOptions::groups_text() const {
 }
 
 int64_t RotaryOptions::active_elements(int64_t total) const {
-  return parse_active_params(active_params, total);
+  const auto all = static_cast<double>(total);
+  const double value = active_params.value * (active_params.is_percentage ? all / 100.0 : 1.0);
+  if (!(value >= 1.0)) refuse_active_params(active_params.text, "trains nothing");
+  if (value > all * (1.0 + 1e-9)) {
+    throw Error(ErrorKind::usage,
+                fmt::format("active_params={} is more than the {} parameters that rotate",
+                            active_params.text, human_count(total)),
+                "set active_params=100%, or method=full");
+  }
+  return std::min(total, static_cast<int64_t>(std::llround(value)));
 }
 
 int64_t RotaryOptions::automatic_steps(int64_t total_steps, int64_t windows_of_a_round,

@@ -12,6 +12,13 @@
 
 namespace jackscrew {
 
+// How many of the weights that rotate are active at once, at most.
+struct ActiveParams {
+  std::string text;  // as given
+  double value = 0.0;
+  bool is_percentage = false;  // of those weights; else a number of them
+};
+
 struct RotaryOptions {
   // Most steps from one rotation to the next that `auto` chooses: a run that has time for it gains
   // from longer windows.
@@ -50,7 +57,7 @@ struct RotaryOptions {
   // A rate as a multiple of the run's.
   double scale_of(double rate) const { return learning_rate > 0 ? rate / learning_rate : 1.0; }
 
-  std::string active_params;
+  ActiveParams active_params;
   RotationOrder order;
   std::vector<int64_t> parts;                 // blocks of each; empty: one part
   std::optional<int64_t> steps_per_rotation;  // nullopt: auto

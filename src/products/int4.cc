@@ -318,6 +318,13 @@ std::unique_ptr<const Product> make_paper_product(const OptionSet& options,
                                   .samples_dx = sampling == "both" || sampling == "dx"});
 }
 
+std::unique_ptr<const Product> make_by_mode(const OptionSet& options) {
+  const std::string& block = options.text("int4_block");
+  if (options.text("int4_mode") == "paper") return make_paper_product(options, block);
+  refuse_options_of_paper(options, block);
+  return make_int4_product({.name = "int4", .block = block_from(block)});
+}
+
 }  // namespace
 
 std::unique_ptr<const Product> make_int4_product(const Int4Options& options) {
@@ -325,12 +332,9 @@ std::unique_ptr<const Product> make_int4_product(const Int4Options& options) {
 }
 
 ProductEntry int4_entry() {
-  return {"int4", kInt4Options, [](const OptionSet& options, const Ops&) {
-            const std::string& block = options.text("int4_block");
-            if (options.text("int4_mode") == "paper") return make_paper_product(options, block);
-            refuse_options_of_paper(options, block);
-            return make_int4_product({.name = "int4", .block = block_from(block)});
-          }};
+  return {"int4", kInt4Options,
+          [](const OptionSet& options, const Ops&) { return make_by_mode(options); },
+          [](const OptionSet& options) { make_by_mode(options); }};
 }
 
 ProductEntry w4a8_entry() {

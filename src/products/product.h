@@ -91,6 +91,8 @@ struct ProductEntry {
 };
 std::span<const ProductEntry> all_products();
 
+  // Throws Error(usage) for options that contradict each other, as make() does; null: none do.
+  void (*check)(const OptionSet& options) = nullptr;
 // The row of that name; "auto" is f32: exact first. Throws Error(usage) for an unknown name.
 const ProductEntry& find_product(std::string_view name);
 

@@ -74,6 +74,10 @@ std::string RecipeReport::summary(const std::string& file) const {
                      read.empty() ? "nothing" : fmt::format("{}", fmt::join(read, ", ")));
 }
 
+std::string RecipeReport::program_hint() const {
+  return program.empty() ? "" : fmt::format("it looks like a recipe of {}", program);
+}
+
 RecipeReport report_recipe(std::span<const RecipeEntry> entries, const OptionSet& options) {
   RecipeReport report;
   OptionSet tried = options;

@@ -26,8 +26,10 @@ struct RecipeReport {
   // Whether it is clearly another program's, so that reporting just its first mistake would not
   // help: more than one key is not understood, or one has another meaning there.
   bool is_foreign = false;
-  // The report in one line, for an error; a hint names the program.
+  // The report in one line, for an error.
   std::string summary(const std::string& file) const;
+  // Whose recipe it seems to be, for its hint; empty where that is not known.
+  std::string program_hint() const;
 };
 
 // Compares a recipe's keys with the options; does not set any.

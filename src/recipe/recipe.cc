@@ -189,11 +189,10 @@ void read_settings(Recipe& recipe, const OptionSet& options) {
 void set_from_file(OptionSet& options, const std::string& path) {
   const RecipeReport report = report_recipe(read_recipe_entries(path), options);
   if (report.is_foreign) {
-    const std::string whose =
-        report.program.empty() ? "" : fmt::format("it looks like a recipe of {}; ", report.program);
-    throw Error(
-        ErrorKind::usage, report.summary(path),
-        fmt::format("{}`jackscrew config validate {}` says what each key is here", whose, path));
+    const std::string whose = report.program_hint();
+    throw Error(ErrorKind::usage, report.summary(path),
+                fmt::format("{}{}`jackscrew config validate {}` says what each key is here", whose,
+                            whose.empty() ? "" : "; ", path));
   }
   std::map<std::string, std::string> first_origin;
   for (const Assignment& assignment : read_recipe_file(path)) {

@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "conversion/convert.h"
 #include "conversion/planned_source.h"
+#include "conversion/write_model.h"
 #include "learners/learner.h"
 #include "model/weights.h"
 #include "quant/plain.h"
@@ -137,12 +138,22 @@ bool makes_adapter(const Recipe& recipe) {
   return adapter_learner(recipe) != nullptr;
 }
 
+void check_export_storages(const Recipe& recipe) {
+  for (const RunExport& wanted : recipe.exports) {
+    try {
+      check_storage(format_of(wanted), wanted.storage);
+    } catch (const Error& error) {
+      fail_export(wanted, error);
+    }
+  }
+}
+
 void check_exports(const Recipe& recipe, const ModelFiles& files) {
   if (recipe.exports.empty()) return;
   if (recipe.random_init && makes_adapter(recipe)) {
     throw Error(ErrorKind::usage,
                 "export asks for a model, but the adapter of random weights has none",
-                "leave export out, or train a model that has weights");
+                "leave export out, or train a model that has weights, without init=random");
   }
   export_bytes(recipe, files, {});
 }

@@ -17,6 +17,9 @@ namespace jackscrew {
 // Whether the result of a run is an adapter rather than a model.
 bool makes_adapter(const Recipe& recipe);
 
+// Throws Error(usage) where the files of an export cannot have its storage, whatever the model is.
+void check_export_storages(const Recipe& recipe);
+
 // In all functions, `files` is the model that the recipe trains.
 
 // Throws Error(usage) or Error(model) where an export is impossible whatever is learned: a format

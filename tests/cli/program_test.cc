@@ -155,6 +155,27 @@ TEST(Program, ARecipeThatSetsNothingIsNotValid) {
                  {"needs a recipe"});
 }
 
+TEST(Program, ARecipeThatNoRunCouldHaveIsNotValid) {
+  const TemporaryDirectory directory("jackscrew_no_run");
+  const auto refuse = [&](const std::string& text, const std::string& words) {
+    const std::string file = directory.file("run.yaml", text);
+    expect_refused(run("config validate " + file + kErrorsOnly), 2, {words});
+  };
+  refuse("method: galore\ngalore_rank: abc\n", "galore_rank=abc is no rank");
+  refuse("method: rotary\nactive_params: abc\n", "active_params=abc is not a number");
+  refuse("method: rotary\nrotation_groups: [block, matrix]\n", "groups that overlap");
+  refuse("method: lora\nlora_alpha: 0\n", "lora_alpha is 0");
+  refuse("method: lora\nlora_init: loftq\n", "nothing is rounded with storage=keep");
+  refuse("method: full\nproduct: int4\nint4_steps: dynamic\n", "int4_mode=paper alone");
+  refuse("method: full\nexport: [hf:q4_k]\n",
+         "export=hf:q4_k: storage=q4_k cannot be written to a Hugging Face directory");
+  refuse("method: qgalore\ndata_parallel: 2\n", "no gradient is left that 2 lanes");
+  // What an adapter's own settings replace, and what another machine may have.
+  const std::string file = directory.file(
+      "run.yaml", "adapter: runs/lora\nlora_init: loftq\nproduct: bf16\ndevice: cuda:7\n");
+  EXPECT_EQ(run("config validate " + file + " 2>&1").out, file + ": valid\n");
+}
+
 TEST(Program, RecipesOfOtherTrainersAreExplained) {
   const TemporaryDirectory directory("jackscrew_foreign");
   const auto check = [&](const std::string& text, const std::string& program,
@@ -167,6 +188,9 @@ TEST(Program, RecipesOfOtherTrainersAreExplained) {
          "hint: it looks like a recipe of " + program});
     const Outcome table = run("config validate " + file + " 2>/dev/null");
     EXPECT_EQ(table.exit_code, 2);
+    // Not the command that has just been run.
+    const Outcome refused = run("config validate " + file + kErrorsOnly);
+    expect_refused(refused, 2, {"hint: it looks like a recipe of " + program + "\n"});
     for (const std::string& line : lines) {
       EXPECT_NE(table.out.find(line), std::string::npos)
           << "no \"" << line << "\" in " << table.out;

@@ -204,7 +204,10 @@ TEST_F(LoraStartTest, PissaHasTheGradientsOfItsHalf) {
 
 TEST_F(LoraStartTest, WhatMakesNoSenseIsRefused) {
   refused("nothing is rounded with storage=keep", {"lora_init=loftq"});
-  refused("rounding has taken nothing", {"lora_init=loftq", "storage=f32", "lora_rank=4"});
+  refused("nothing is rounded with storage=f32", {"lora_init=loftq", "storage=f32"});
+  refused("rounding has taken nothing",
+          {"lora_init=loftq", "lora_original_model=" + golden_path("gqa_tied").string(),
+           "lora_rank=4"});
   refused("lora_init is default", {"lora_original_model=elsewhere"});
   refused("use_dora is true, but lora_init is pissa", {"lora_init=pissa", "use_dora=true"});
   refused("rank 64 is more than", {"lora_init=pissa", "lora_rank=64"});

@@ -1,5 +1,6 @@
 // The slot of a parameter that a product keeps beside a weight (WeightKind::product). It wraps the
-// slot that makes it learn, drops weight decay, and may take first values from data.
+// slot that makes it learn, drops weight decay, and may take first values from data. Also whether a
+// product's settings suit a learner.
 #pragma once
 
 #include "learners/learner.h"
@@ -17,5 +18,10 @@ std::unique_ptr<LearnerSlot> make_product_parameter_slot(const LearnerContext& c
 // that the learner would leave at zero.
 void check_product_parameters(const Learner& learner, const Product& product,
                               std::span<const WeightSpec> weights);
+
+// The same where an option of the product is of the gradients of weights, of which the learner
+// changes none.
+void check_option_of_dw(const Learner& learner, const Product& product,
+                        std::span<const WeightSpec> weights, const OptionSet& options);
 
 }  // namespace jackscrew

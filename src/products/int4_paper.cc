@@ -74,6 +74,10 @@ class Int4PaperProduct : public Product {
     return "int4_steps=dynamic and no int4_block=search";
   }
 
+  const char* option_of_dw_alone() const override {
+    return options_.samples_dw && !options_.samples_dx ? "int4_sampling" : nullptr;
+  }
+
   // Zero: no step has been learned, no error is known.
   void initialise(Context& context, const LinearUse& use) const override {
     for (const Weight* parameter : use.product_parameters) {

@@ -23,6 +23,7 @@ class Int8Product : public Product {
   const char* name() const override { return "int8"; }
   DType activation_dtype() const override { return DType::f32; }
   DType operand_dtype() const override { return DType::bf16; }
+  const char* option_of_dw_alone() const override { return weight_gradient_ ? "int8_dw" : nullptr; }
 
   Operand prepare(Context& context, const Tensor& x) const override {
     if (is_single_token(x)) return {x};

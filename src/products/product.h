@@ -67,6 +67,9 @@ class Product : public Contributor {
   virtual std::vector<WeightSpec> parameters(const WeightSpec& /*weight*/) const { return {}; }
   // The settings with which it keeps none, for a hint; empty where it never keeps any.
   virtual const char* settings_without_parameters() const { return ""; }
+  // The option that says how dW is computed and nothing else, if it has another value than its
+  // default; else null.
+  virtual const char* option_of_dw_alone() const { return nullptr; }
   // Writes the initial values of use.product_parameters, once the weight has its own.
   virtual void initialise(Context&, const LinearUse&) const {}
   // Computes y again: as G = dyᵀ x, row i of G ∘ W and column i of dy ∘ y have the same sum.
@@ -88,11 +91,11 @@ struct ProductEntry {
   std::span<const OptionSpec> options;  // that only it reads
   // Throws Error(device) where these ops lack what it needs.
   std::unique_ptr<const Product> (*make)(const OptionSet& options, const Ops& ops);
+  // Throws Error(usage) for options that contradict each other, as make() does; null: none do.
+  void (*check)(const OptionSet& options) = nullptr;
 };
 std::span<const ProductEntry> all_products();
 
-  // Throws Error(usage) for options that contradict each other, as make() does; null: none do.
-  void (*check)(const OptionSet& options) = nullptr;
 // The row of that name; "auto" is f32: exact first. Throws Error(usage) for an unknown name.
 const ProductEntry& find_product(std::string_view name);
 

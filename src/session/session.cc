@@ -246,7 +246,10 @@ void Session::build_stage(const Recipe& recipe, const ModelFiles& files, Arena s
       recipe.learning_rate};
   const StageSpec whole = StageSpec::whole(files.config);
   const std::vector<WeightSpec> learnable = learnable_of(files.config, whole, *arithmetic_);
-  if (use_.training) check_product_parameters(*learner_, product(), learnable);
+  if (use_.training) {
+    check_product_parameters(*learner_, product(), learnable);
+    check_option_of_dw(*learner_, product(), learnable, recipe.options);
+  }
   learner_->plan(learnable);
   StageBuild build{slots,
                    *learner_,

@@ -78,6 +78,7 @@ class GaloreLearner : public Learner {
 
   std::unique_ptr<LearnerSlot> make_slot(const LearnerContext& context, Weight& weight) override {
     memory_ = &context.memory;  // of a pipeline's stage that may have no target
+    rounds_ = rounds_ || weight.as_f32().empty();
     if (settings_.targets(weight.spec())) {
       auto slot = std::make_unique<GaloreSlot>(context, weight, settings_);
       slots_.push_back(slot.get());
@@ -168,6 +169,10 @@ class GaloreLearner : public Learner {
     notes.lines.push_back(fmt::format(
         "their elements move as with a learning rate of {} in full training", element_rates()));
     if (!worthless_.empty()) notes.warnings.push_back(worthless_);
+    if (!settings_.stochastic && !rounds_) {
+      notes.warnings.push_back(
+          "update_rounding=nearest has no effect: weights are stored exactly, in f32");
+    }
     const bool any =
         std::any_of(refreshes_.begin(), refreshes_.end(), [&](const RefreshSchedule& schedule) {
           return schedule.done > 0 || schedule.next < total_steps_;
@@ -314,6 +319,7 @@ class GaloreLearner : public Learner {
   int64_t gap_ = 0;
   int64_t total_steps_ = 0;
   std::string worthless_;  // a warning
+  bool rounds_ = false;    // whether the storage of any weight does
   bool held_ = false;      // set while a phase is rehearsed: nothing is refreshed
   bool resumed_ = false;   // until the first step from a checkpoint
   std::vector<LearnerEvent> events_;

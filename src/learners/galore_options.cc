@@ -134,6 +134,12 @@ GaloreSettings::GaloreSettings(const OptionSet& options)
                 "it does in full training");
   }
   if (scale_ <= 0.0) throw Error(ErrorKind::usage, "galore_scale=0 trains nothing", "use 0.25");
+  if (matrices_rate_ == 0.0) {
+    throw Error(ErrorKind::usage,
+                fmt::format("{}: galore_learning_rate=0 trains nothing in a subspace",
+                            options.origin("galore_learning_rate")),
+                "leave it auto; galore_target says what learns in a subspace");
+  }
   if (lazy_overlap > 0.0 && subspace == SubspaceKind::random) {
     throw Error(ErrorKind::usage, "lazy_overlap says nothing of subspace=random",
                 "random subspaces overlap by chance alone; set lazy_overlap=0");

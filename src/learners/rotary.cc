@@ -70,6 +70,7 @@ class RotaryLearner : public Learner {
     seed_ = context.seed;
     memory_ = &context.memory;
     sum_over_stages_ = context.sum_over_stages;
+    (weight.as_f32().empty() ? has_rounded_ : has_exact_) = true;
     auto slot = std::make_unique<RotarySlot>(context, weight, options_.slots);
     groups_[group_numbers_.at(options_.group_of(weight.spec()).name)].slots.push_back(slot.get());
     return slot;
@@ -85,7 +86,8 @@ class RotaryLearner : public Learner {
     }
     const auto worst = rotation_->heaviest(bytes);
     activate(context, worst);
-    if (options_.overlap && context.ops.has_async_copy()) reserve_transit(worst);
+    copies_beside_steps_ = context.ops.has_async_copy();
+    if (options_.overlap && copies_beside_steps_) reserve_transit(worst);
     for (const int32_t group : worst) retire(context, group);
     for (const int32_t group : worst) {
       for (RotarySlot* slot : slots_of(group)) slot->expect_moments(false);
@@ -159,22 +161,31 @@ class RotaryLearner : public Learner {
 
   LearnerNotes notes() const override {
     LearnerNotes notes;
-    const int64_t windows = ceil_div(total_steps_, steps_per_rotation_);
+    warn_of_idle_settings(notes.warnings);
+    const std::string rates = fmt::format(
+        "learning rate {:.3g}{}", options_.group_rate(share()),
+        options_.static_weights == "train"
+            ? fmt::format(", embedding, norms and head {:.3g}", options_.static_learning_rate)
+            : "");
+    if (all_are_active()) {
+      notes.lines.push_back(
+          fmt::format("all {} groups of {} are active, {} parameters: none rotates", groups_.size(),
+                      options_.groups_text(), human_count(total_elements_)));
+      notes.lines.push_back(rates);
+      return notes;
+    }
     notes.lines.push_back(
         fmt::format("{} groups of {}, at most {} of {} parameters at once ({:.0f}%)",
                     groups_.size(), options_.groups_text(), human_count(active_elements_),
                     human_count(total_elements_), 100.0 * share()));
-    notes.lines.push_back(fmt::format(
-        "{:.0f}% of them change every {}; learning rate {:.3g}{}", 100.0 * options_.churn,
-        counted(steps_per_rotation_, "step"), options_.group_rate(share()),
-        options_.static_weights == "train"
-            ? fmt::format(", embedding, norms and head {:.3g}", options_.static_learning_rate)
-            : ""));
+    notes.lines.push_back(fmt::format("{:.0f}% of them change every {}; {}", 100.0 * options_.churn,
+                                      counted(steps_per_rotation_, "step"), rates));
+    const int64_t windows = ceil_div(total_steps_, steps_per_rotation_);
     int64_t waiting = 0;
     RotationParts ahead = *rotation_;
     while (ahead.window() < windows) ahead.advance();
     for (const int64_t turns : ahead.turns()) waiting += turns == 0 ? 1 : 0;
-    if (waiting > 0 && total_elements_ > active_elements_) {
+    if (waiting > 0) {
       notes.warnings.push_back(
           fmt::format("in {} only {} of {} groups are trained: a round takes {}; lower "
                       "steps_per_rotation, raise active_params, or train longer",
@@ -187,6 +198,23 @@ class RotaryLearner : public Learner {
   std::vector<LearnerEvent> take_events() override { return std::exchange(events_, {}); }
 
  private:
+  bool all_are_active() const { return active_elements_ == total_elements_; }
+
+  void warn_of_idle_settings(std::vector<std::string>& warnings) const {
+    const auto warn_of = [&](const std::vector<std::string>& settings, const char* why) {
+      for (const std::string& setting : settings) {
+        warnings.push_back(fmt::format("{} has no effect: {}", setting, why));
+      }
+    };
+    if (all_are_active()) {
+      warn_of(options_.of_rotations, "all groups are active, and none rotates");
+    } else if (options_.overlap && !copies_beside_steps_) {
+      warn_of({"overlap_rotation=true"}, "the CPU's copies do not run beside steps");
+    }
+    if (has_exact_ && !has_rounded_)
+      warn_of(options_.of_masters, "weights are stored exactly, in f32");
+  }
+
   Tensor state_view() const {
     // Visitors may write: restoring a checkpoint does.
     auto* bytes = const_cast<uint8_t*>(state_.data());
@@ -401,9 +429,11 @@ class RotaryLearner : public Learner {
   std::optional<RotationParts> rotation_;
   int64_t windows_of_a_round_ = 0;  // from the beginning of a run
   int64_t total_steps_ = 0;
-  int64_t next_rotation_ = 0;  // the step before which it happens
-  bool held_ = false;          // set while a case is rehearsed: nothing rotates
-  Memory* memory_ = nullptr;   // of the device
+  int64_t next_rotation_ = 0;                     // the step before which it happens
+  bool held_ = false;                             // set while a case is rehearsed: nothing rotates
+  bool has_exact_ = false, has_rounded_ = false;  // weights that rotate, as they are stored
+  bool copies_beside_steps_ = false;
+  Memory* memory_ = nullptr;  // of the device
   RotaryTransit transit_;
   std::optional<RotationInProgress> in_progress_;
   double seconds_ = 0.0;         // of rotations since the last event, for which steps waited

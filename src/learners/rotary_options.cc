@@ -112,6 +112,14 @@ bool is_attention(std::string_view module) {
   return module == "q_proj" || module == "k_proj" || module == "v_proj" || module == "o_proj";
 }
 
+// Adds "name=value" where an option was set to another value than its default, with which recipes
+// name options, too.
+void add_changed(const OptionSet& options, const char* name, std::vector<std::string>& to) {
+  const OptionValue& option = options.at(name, "rotary");
+  if (!option.explicitly_set || option.text == option.spec.default_text) return;
+  to.push_back(fmt::format("{}={}", name, option.text));
+}
+
 }  // namespace
 
 RotaryOptions::RotaryOptions(const OptionSet& options)
@@ -141,6 +149,20 @@ RotaryOptions::RotaryOptions(const OptionSet& options)
     throw Error(ErrorKind::usage, "rotation_groups names groups that overlap",
                 "use attention,mlp, or one of attention, mlp, block, matrix");
   }
+  if (static_weights != "train" && !options.is_word("static_learning_rate")) {
+    throw Error(
+        ErrorKind::usage,
+        fmt::format("{}: static_learning_rate is of weights that always learn, but static is {}",
+                    options.origin("static_learning_rate"), static_weights),
+        "leave it out, or set static=train");
+  }
+  for (const char* name :
+       {"rotation_order", "rotation_parts", "steps_per_rotation", "churn", "overlap_rotation"}) {
+    add_changed(options, name, of_rotations);
+  }
+  add_changed(options, "master_dtype", of_masters);
+  // Moments that are kept wait where masters do.
+  if (!slots.keep_moments) add_changed(options, "master", of_masters);
   if (overlap && slots.master == DType::bf16) {
     throw Error(ErrorKind::usage, "overlap_rotation copies exact values as they are kept",
                 "set master_dtype=f32, or overlap_rotation=false");

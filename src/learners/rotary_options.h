@@ -69,6 +69,9 @@ struct RotaryOptions {
   bool masters_in_files;
   bool overlap;
   RotarySlot::Settings slots;
+  // The settings, "name=value", that mean something only where groups rotate, or where weights have
+  // masters.
+  std::vector<std::string> of_rotations, of_masters;
 
  private:
   bool by_attention_ = false, by_mlp_ = false, by_block_ = false, by_matrix_ = false;

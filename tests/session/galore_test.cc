@@ -334,6 +334,7 @@ TEST(Galore, RefusesWhatContradicts) {
       {"galore_rank=some", "no rank"},
       {"galore_target=norm.x", "galore_target"},
       {"galore_scale=0 galore_learning_rate=0.01", "trains nothing"},
+      {"galore_learning_rate=0", "trains nothing in a subspace"},
       {"galore_scale=1", "galore_learning_rate, which is auto"},
       {"projection_window=9 projection_update_gap=4", "projection_window"},
       {"projection_gap_max=4", "lazy_overlap"},
@@ -354,6 +355,20 @@ TEST(Galore, WarnsOfARankThatIsNotWorthIt) {
   const LearnerNotes notes = session->learner().notes();
   ASSERT_EQ(notes.warnings.size(), 1u);
   EXPECT_NE(notes.warnings[0].find("breaks even"), std::string::npos) << notes.warnings[0];
+}
+
+TEST(Galore, WarnsOfARoundingThatNoStorageNeeds) {
+  const ModelFiles files = open_model(golden_path("gqa_tied").string());
+  const auto warnings_of = [&](const std::string& storage) {
+    const auto session =
+        session_of(files, "method=galore update_rounding=nearest storage=" + storage);
+    session->learner().begin_run(100);
+    return session->learner().notes().warnings;
+  };
+  EXPECT_EQ(warnings_of("f32"),
+            std::vector<std::string>{"update_rounding=nearest has no effect: weights are stored "
+                                     "exactly, in f32"});
+  EXPECT_TRUE(warnings_of("bf16").empty());
 }
 
 }  // namespace

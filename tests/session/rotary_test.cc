@@ -6,6 +6,7 @@
 #include "learners/frozen.h"
 #include "learners/full.h"
 #include "quant/format.h"
+#include "tests/cli/run_program.h"
 #include "tests/support/counting_ops.h"
 #include "tests/support/errors.h"
 #include "tests/support/golden.h"
@@ -256,6 +257,36 @@ TEST(Rotary, ChoosesAPaceThatGivesEveryGroupTwoTurns) {
   EXPECT_EQ(rotations(120, "0.5", "steps_per_rotation=auto"), 6u);
 }
 
+TEST(Rotary, WarnsOfSettingsWithoutEffect) {
+  const ModelFiles files = open_model(golden_path("gqa_tied").string());
+  const auto notes_of = [&](const std::vector<std::string>& settings) {
+    const auto session = rotary_session(files, settings);
+    session->learner().begin_run(1000);
+    return session->learner().notes();
+  };
+  using Lines = std::vector<std::string>;
+  const LearnerNotes all = notes_of({"active_params=100%", "churn=0.3", "moments=reset"});
+  EXPECT_EQ(all.warnings,
+            Lines{"churn=0.3 has no effect: all groups are active, and none rotates"});
+  ASSERT_EQ(all.lines.size(), 2u);
+  EXPECT_TRUE(all.lines[0].ends_with("parameters: none rotates")) << all.lines[0];
+  EXPECT_TRUE(all.lines[1].starts_with("learning rate 0.001")) << all.lines[1];
+  EXPECT_EQ(notes_of({"active_params=50%", "storage=f32", "master_dtype=bf16"}).warnings,
+            Lines{"master_dtype=bf16 has no effect: weights are stored exactly, in f32"});
+  const TemporaryDirectory directory("jackscrew_rotary_notes");
+  const auto in_files = [&](const std::string& moments) {
+    return notes_of({"active_params=50%", "storage=f32", "master=mmap", moments,
+                     "output_dir=" + directory.path().string()})
+        .warnings;
+  };
+  EXPECT_EQ(in_files("moments=reset"),
+            Lines{"master=mmap has no effect: weights are stored exactly, in f32"});
+  EXPECT_EQ(in_files("moments=keep"), Lines());
+  EXPECT_EQ(notes_of({"active_params=50%", "overlap_rotation=true"}).warnings,
+            Lines{"overlap_rotation=true has no effect: the CPU's copies do not run beside steps"});
+  EXPECT_EQ(notes_of({"active_params=50%", "churn=0.3", "master_dtype=bf16"}).warnings, Lines());
+}
+
 void expect_refused(const std::vector<std::string>& settings, const std::string& words) {
   const ModelFiles files = open_model(golden_path("gqa_tied").string());
   expect_error(ErrorKind::usage, words, [&] { rotary_session(files, settings); });
@@ -270,6 +301,7 @@ TEST(Rotary, RefusesWhatMakesNoSense) {
   expect_refused({"active_params=10 bananas"}, "unknown unit");
   expect_refused({"rotation_order=sideways"}, "sideways");
   expect_refused({"rotation_groups=block,mlp"}, "overlap");
+  expect_refused({"static=rotate", "static_learning_rate=1e-4"}, "static_learning_rate");
   expect_refused({"storage=q4_k"}, "storage");
 }
 

@@ -28,7 +28,9 @@ std::string listed(const std::vector<int64_t>& numbers) {
     throw Error(
         ErrorKind::usage,
         fmt::format("pipeline_stages={} needs as many ranks; this is one", stages),
-        fmt::format("start it by `mpirun -n {} --bind-to none jackscrew train ...`", stages));
+        fmt::format("start it by `mpirun -n {0} --bind-to none jackscrew train ...`; plan takes "
+                    "ranks={0}",
+                    stages));
   }
   std::vector<int64_t> divisors;
   for (int s = 1; s <= ranks; ++s) {
@@ -52,7 +54,8 @@ std::string listed(const std::vector<int64_t>& numbers) {
                   "each needs 1, 2, 4, 8 ... of them",
                   counted(ranks, "rank"), ranks == 1 ? "has" : "have",
                   counted(replicas, "copy", "copies"), lanes),
-      fmt::format("start one of {} ranks, or set data_parallel={}", listed(would_do), replicas));
+      fmt::format("start one of {} ranks (plan takes ranks={}), or set data_parallel={}",
+                  listed(would_do), would_do.front(), replicas));
 }
 
 }  // namespace

@@ -49,7 +49,9 @@ void check_lanes(const Recipe& recipe, int64_t lanes) {
               fmt::format("with update=fused no gradient is left that {} lanes (data_parallel) "
                           "could add to",
                           lanes),
-              "set update=after, or data_parallel=1 and pipeline_stages to the number of ranks");
+              fmt::format("set update=after{}, or data_parallel=1 and pipeline_stages to the "
+                          "number of ranks",
+                          recipe.clip_each_weight ? " max_grad_norm_of=model" : ""));
 }
 
 Layout layout_of(const Recipe& recipe, int ranks) {

@@ -55,7 +55,8 @@ TEST(Layout, RefusalsSayWhichNumbersWouldDo) {
   // 3 replicas of 4 lanes, 6 of 2, 12 of 1; twice as many ranks.
   const std::string lanes = error_of(ErrorKind::usage, [] { Layout::of(16, 2, 12); });
   EXPECT_NE(message_of(lanes).find("16 ranks have 8 copies of the model"), std::string::npos);
-  EXPECT_EQ(hint_of(lanes), "start one of 6, 12, 24 ranks, or set data_parallel=8");
+  EXPECT_EQ(hint_of(lanes),
+            "start one of 6, 12, 24 ranks (plan takes ranks=6), or set data_parallel=8");
   for (const int ranks : {6, 12, 24}) EXPECT_EQ(Layout::of(ranks, 2, 12).lanes, 12);
   EXPECT_EQ(Layout::of(16, 2, 8).lanes, 8);
 }

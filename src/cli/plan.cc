@@ -301,7 +301,8 @@ int show_plan(const Recipe& given) {
   check_exports(recipe, files);
   if (recipe.fit) return show_fit(recipe, files);
   if (recipe.ranks > 1) return show_ranks(recipe, files);
-  layout_of(recipe, 1);  // refuses what one rank cannot do
+  // Refuses what one rank cannot do.
+  stage_split_of(recipe, files.config, layout_of(recipe, 1).stages);
   const SessionPlan plan = Session::rehearse(recipe, files, training_use(recipe));
   if (recipe.json) {
     fmt::print("{}\n", plan_json(recipe, plan, disk_of(recipe, files)).text());

@@ -112,7 +112,7 @@ std::vector<int64_t> fastest_blocks(const ModelConfig& config, const std::vector
 std::vector<int64_t> stage_split_of(const Recipe& recipe, const ModelConfig& config,
                                     int64_t stages) {
   const int64_t blocks = config.num_hidden_layers;
-  if (stages == 1) return {};
+  if (stages == 1 && recipe.stage_split.empty()) return {};
   if (stages > blocks) {
     throw Error(ErrorKind::usage,
                 fmt::format("{} blocks cannot be shared out over {} stages", blocks, stages),
@@ -125,11 +125,12 @@ std::vector<int64_t> stage_split_of(const Recipe& recipe, const ModelConfig& con
   const std::vector<int64_t> split = split_of(recipe.stage_split);
   if (std::ssize(split) != stages + 1 || split.back() != blocks) {
     throw Error(ErrorKind::usage,
-                fmt::format("stage_split has {} blocks in {} stages, the model has {} and the "
-                            "pipeline {}",
-                            split.back(), std::ssize(split) - 1, blocks, stages),
+                fmt::format("stage_split has {} in {}, the model has {} and the pipeline {}",
+                            counted(split.back(), "block"), counted(std::ssize(split) - 1, "stage"),
+                            blocks, stages),
                 "give the number of blocks of each stage, such as stage_split=15,15");
   }
+  if (stages == 1) return {};
   return split;
 }
 

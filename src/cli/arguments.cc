@@ -24,13 +24,18 @@ const OptionTable& table_of(const OptionSet& options, const OptionValue& option)
   return options.tables()[option.table];
 }
 
+bool uses(const Subcommand& command, const OptionSet& options, const OptionValue& option) {
+  const std::string& title = table_of(options, option).title;
+  const bool accepts = command.accepts == nullptr || command.accepts(options);
+  return accepts ? command.uses(option.spec, title) : command.shows(option.spec, title);
+}
+
 // Whether a command reads an option of a learner or product. Those of one that is not chosen are
 // not looked at: read_recipe() refuses them. Those of a learner mean something where it learns, and
 // where an adapter is used that it made.
 bool reads(const Subcommand& command, const OptionSet& options, const MethodTable& of) {
   if (of.choice == std::string_view("learner") && !options.list("adapter").empty()) return true;
-  const OptionValue& choice = options.at(of.choice, command.name);
-  return command.uses(choice.spec, table_of(options, choice).title);
+  return uses(command, options, options.at(of.choice, command.name));
 }
 
 bool reads(const Subcommand& command, const OptionSet& options, const OptionValue& option) {
@@ -38,12 +43,13 @@ bool reads(const Subcommand& command, const OptionSet& options, const OptionValu
   // These decide what others are, so that they mean something to every command.
   if (name == "method" || name == "learner") return true;
   if (name == "dry_run") return true;  // refuse_dry_run() must see it
-  const std::string& title = table_of(options, option).title;
   for (const MethodTable& table : method_tables()) {
-    if (method_title(table) == title) return reads(command, options, table);
+    if (method_title(table) == table_of(options, option).title) {
+      return reads(command, options, table);
+    }
   }
   const bool is_asked = option.origin == kCommandLine;
-  return command.uses(option.spec, title) && (is_asked || !command.must_be_asked(option.spec));
+  return uses(command, options, option) && (is_asked || !command.must_be_asked(option.spec));
 }
 
 // Such a command would do what it was asked only to show.
@@ -112,11 +118,19 @@ void flush_output() {
 }
 
 void warn_of_unused(const Recipe& recipe, std::string_view command,
-                    std::initializer_list<std::string_view> names) {
-  for (const std::string_view name : names) {
+                    const std::vector<std::string>& names, std::string_view where) {
+  for (const std::string& name : names) {
     if (recipe.options.at(name, command).origin != kCommandLine) continue;
-    warn(fmt::format("{} does not use {}", command, name));
+    warn(fmt::format("{} does not use {}{}", command, name, where));
   }
+}
+
+std::vector<std::string> names_in(const OptionSet& options, std::string_view title) {
+  std::vector<std::string> names;
+  for (const OptionValue& option : options.values()) {
+    if (options.tables()[option.table].title == title) names.emplace_back(option.spec.name);
+  }
+  return names;
 }
 
 void require_weights(const Recipe& recipe, const ModelFiles& files) {

@@ -2,10 +2,10 @@
 #pragma once
 
 #include <functional>
-#include <initializer_list>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/options.h"
 #include "cli/commands.h"
@@ -39,9 +39,12 @@ int report_error(const std::string& what, const std::string& hint, int exit_code
 
 // Warns of options in `names` that the command line sets although `command` does not read them in
 // this case; in a recipe file they may be meant for another. read_arguments() has warned of those
-// that the command never reads.
+// that the command never reads. `where` says when they are not read: " without eval_data".
 void warn_of_unused(const Recipe& recipe, std::string_view command,
-                    std::initializer_list<std::string_view> names);
+                    const std::vector<std::string>& names, std::string_view where = "");
+
+// The names of the options in a table.
+std::vector<std::string> names_in(const OptionSet& options, std::string_view title);
 
 // Throws Error(usage) when the model is only a shape and the recipe does not ask for random
 // weights; warns of tensors that are not used.

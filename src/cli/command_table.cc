@@ -17,6 +17,11 @@ Names joined(std::initializer_list<Names> lists) {
   return all;
 }
 
+// Whether quantize chooses the rate with which a training run fits.
+bool fits_a_run(const OptionSet& options) {
+  return options.text("format") == "exl2" && options.is_set("device_memory");
+}
+
 // A new subcommand is a new row here.
 std::vector<Subcommand> make_table() {
   using namespace option_titles;
@@ -93,8 +98,8 @@ std::vector<Subcommand> make_table() {
        .examples = {"jackscrew data preview model=model.gguf data=train.jsonl",
                     "jackscrew data stats model=model.gguf data=train.jsonl sequence_len=512",
                     "jackscrew data tokenize model=model.gguf data=book.txt --json"},
-       .tables = {kModel, kData, kRecords, kSchedule},
-       .options = {"threads", "json"},
+       .tables = {kModel, kData, kRecords},
+       .options = {"micro_batch_size", "gradient_accumulation_steps", "seed", "threads", "json"},
        .unused = {"eval_data", "val_size"},
        .run = run_data},
       {.name = "merge",
@@ -133,6 +138,7 @@ std::vector<Subcommand> make_table() {
        .unused = joined(
            {random, {"data_weights", "val_size", "packing", "train_on_inputs", "max_merge_loss"}}),
        .accepted = {kMethod, kSchedule},
+       .accepts = fits_a_run,
        .run = run_quantise},
       {.name = "compare",
        .summary = "show how far models are from the first of them: loss, KL, size, speed",

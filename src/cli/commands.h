@@ -44,6 +44,8 @@ struct Subcommand {
   std::vector<std::string> asked = {};
   // Titles of tables that its help leaves out, but whose options mean something to it.
   std::vector<std::string> accepted = {};
+  // Whether they do with such options; null: always.
+  bool (*accepts)(const OptionSet& options) = nullptr;
   int (*run)(Arguments arguments);
   bool hidden = false;    // not listed: for testing the program
   bool by_ranks = false;  // several processes may share its work

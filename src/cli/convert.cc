@@ -126,6 +126,17 @@ void print_written(const Recipe& recipe, const ModelOutput& output, const Conver
   if (loss) print_loss(*model, *loss);
 }
 
+// The options with which eval_data are read and models measured.
+std::vector<std::string> options_of_measuring(const Recipe& recipe) {
+  std::vector<std::string> names = names_in(recipe.options, option_titles::kRecords);
+  for (const char* name : {"device", "device_memory", "host_memory", "weights", "attention",
+                           "product", "product_exclude", "seed", "sequence_len", "max_samples",
+                           "train_on_inputs", "excess_length_strategy"}) {
+    names.emplace_back(name);
+  }
+  return names;
+}
+
 int convert(const Recipe& recipe, const char* command) {
   recipe.options.require("model", command);
   if (recipe.format == "gptq" || recipe.format == "exl2") {
@@ -144,6 +155,12 @@ int convert(const Recipe& recipe, const char* command) {
   style.check = [&] { interruption.check(); };
   ModelOutput output(recipe, command);
   const ConvertedModel model(recipe);
+  if (recipe.eval_data.empty()) {
+    warn_of_unused(recipe, command, options_of_measuring(recipe), " without eval_data");
+  }
+  if (output.format() == ModelFormat::gguf) {
+    warn_of_unused(recipe, command, {"max_shard_size"}, " for a GGUF file");
+  }
   Recipe measured = recipe;
   std::optional<Dataset> eval_data;  // read first: an error in it is told before the work
   if (!recipe.eval_data.empty()) {
@@ -172,6 +189,11 @@ int convert_adapter(const Recipe& recipe) {
   Interruption interruption;
   const SignalThread thread(kEndingSignals, [&](int signal) { interruption.receive(signal); });
   ModelOutput output(recipe, "export");
+  std::vector<std::string> unread = options_of_measuring(recipe);
+  for (const char* name : {"max_merge_loss", "max_shard_size", "chat_template"}) {
+    unread.emplace_back(name);
+  }
+  warn_of_unused(recipe, "export", unread, " with format=gguf_adapter");
   const ConversionReport report = write_adapter(recipe, output);
   interruption.check();
   output.commit();

@@ -290,6 +290,11 @@ int look_at_data(const Recipe& recipe) {
     throw Error(ErrorKind::usage, "data takes `preview`, `stats` or `tokenize`",
                 "jackscrew help data shows examples");
   }
+  if (wanted == "preview" && recipe.json) {
+    throw Error(ErrorKind::usage,
+                fmt::format("{}: data preview has no JSON", recipe.options.origin("json")),
+                "leave json out; data stats and data tokenize take it");
+  }
   recipe.options.require("data", "data");
   const bool has_tokenizer = !recipe.model.empty() || recipe.tokenizer != "auto";
   const bool records_only = wanted == "preview" && !has_tokenizer;

@@ -37,6 +37,13 @@ std::vector<std::string> held_out(const Recipe& recipe) {
   return recipe.eval_data;
 }
 
+// Whether there are files that are cut into windows.
+bool has_documents(const DataPlace& place) {
+  return std::ranges::any_of(place.files(DataPart::evaluation), [](const fs::path& file) {
+    return lower_case(file.extension().string()) == ".txt";
+  });
+}
+
 int score(const Recipe& given) {
   Recipe recipe = with_adapter_options(given);
   recipe.options.require("model", "eval");
@@ -49,7 +56,11 @@ int score(const Recipe& given) {
   options.stride = recipe.stride;
   const ProgressStyle style = stderr_style(recipe.quiet);
   std::vector<Dataset> parts;
-  for (const DataPlace& place : data_places(recipe.data)) {
+  const std::vector<DataPlace> places = data_places(recipe.data);
+  if (std::ranges::none_of(places, has_documents)) {
+    warn_of_unused(recipe, "eval", {"stride"}, " without a .txt file");
+  }
+  for (const DataPlace& place : places) {
     for (const std::string& line : place.left_out_warnings(DataPart::evaluation)) warn(line);
     parts.push_back(load_dataset(place, tokenizer, options, style, DataPart::evaluation));
   }

@@ -179,8 +179,8 @@ int quantise(const Recipe& recipe) {
   recipe.options.require("model", "quantize");
   recipe.options.require("output_dir", "quantize");
   check_format(recipe);
-  // Errors in the recipe alone are reported before any file is opened.
   check_calibration_product(recipe.product);
+  // Errors in the recipe alone are reported before any file is opened.
   std::unique_ptr<Rounder> rounder;
   if (recipe.format != "exl2") rounder = make_gptq_rounder(recipe);
   const bool dry = recipe.options.boolean("dry_run");
@@ -192,7 +192,12 @@ int quantise(const Recipe& recipe) {
   style.check = [&] { interruption.check(); };
   ModelOutput output(recipe, "quantize");
   check_output(output);
-  if (!exl2_fits_a_run(recipe)) warn_of_unused(recipe, "quantize", {"device", "device_memory"});
+  if (!exl2_fits_a_run(recipe) && recipe.eval_data.empty()) {
+    warn_of_unused(recipe, "quantize",
+                   {"device", "device_memory", "host_memory", "weights", "attention",
+                    "product_exclude", "seed"},
+                   " without eval_data");
+  }
   const ConvertedModel model(recipe);
   const ModelFiles& files = model.result();
   const CalibrationSize size = calibration_size(recipe, files.config);

@@ -94,8 +94,25 @@ void warn_of_settings_of_the_adapter(const Recipe& recipe) {
   }
 }
 
+// Settings that other settings leave without effect.
+void warn_of_settings_without_effect(const Recipe& recipe) {
+  const auto warn_unless = [&](bool used, const char* name, const char* where) {
+    if (!used) warn_of_unused(recipe, "train", {name}, where);
+  };
+  const bool writes_directory =
+      std::ranges::any_of(recipe.exports, [](const RunExport& wanted) { return !wanted.gguf; });
+  warn_unless(writes_directory, "max_shard_size", " without export=hf");
+  warn_unless(!recipe.warmup_steps, "warmup_ratio", " beside warmup_steps");
+  warn_unless(recipe.weight_decay.matrices > 0, "weight_decay_target", " without weight_decay");
+  warn_unless(recipe.max_grad_norm > 0 || !recipe.clip_each_weight, "max_grad_norm_of",
+              " without max_grad_norm");
+  warn_unless(recipe.watch.loss_watchdog_threshold > 0, "loss_watchdog_patience",
+              " without loss_watchdog_threshold");
+}
+
 int train_until_stopped(const Recipe& recipe) {
   warn_of_settings_of_the_adapter(recipe);
+  warn_of_settings_without_effect(recipe);
   Requests requests;
   std::vector<int> signals = {SIGUSR1, SIGINT, SIGTERM};
   if (!is_ignored(SIGHUP)) signals.push_back(SIGHUP);  // a closed terminal, without `nohup`

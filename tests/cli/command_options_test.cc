@@ -97,6 +97,75 @@ TEST(CommandOptions, CommandsWarnOfThoseTheyDoNotUse) {
   EXPECT_EQ(said_of("doctor --quiet method=full"), "");
 }
 
+TEST(CommandOptions, CommandsWarnOfThoseThatOthersLeaveWithoutEffect) {
+  const TinyRun tiny("no_effect");
+  const auto warnings_of = [](const std::string& arguments) {
+    std::string warnings;
+    for (const std::string& line : split(said_of(arguments), '\n')) {
+      if (line.find(" does not use ") != std::string::npos) warnings += line + "\n";
+    }
+    return warnings;
+  };
+  const auto said = [](const std::string& command, const std::vector<std::string>& options) {
+    std::string lines;
+    for (const std::string& option : options) {
+      lines += fmt::format("jackscrew: warning: {} does not use {}\n", command, option);
+    }
+    return lines;
+  };
+  const std::string idle =
+      "max_shard_size=1GB warmup_steps=3 warmup_ratio=0.1 weight_decay_target=all "
+      "max_grad_norm=0 update=fused max_grad_norm_of=weight loss_watchdog_patience=2";
+  const std::string train = "train model=nowhere data=none output_dir=o ";
+  EXPECT_EQ(warnings_of(train + idle),
+            said("train", {"max_shard_size without export=hf", "warmup_ratio beside warmup_steps",
+                           "weight_decay_target without weight_decay",
+                           "max_grad_norm_of without max_grad_norm",
+                           "loss_watchdog_patience without loss_watchdog_threshold"}));
+  EXPECT_EQ(warnings_of(train + "max_shard_size=1GB export=hf warmup_ratio=0.1 weight_decay=1 "
+                                "weight_decay_target=all max_grad_norm_of=model "
+                                "loss_watchdog_threshold=9 loss_watchdog_patience=2"),
+            "");
+  const std::string recipe =
+      tiny.file("idle.yaml", "warmup_steps: 3\nwarmup_ratio: 0.03\nmax_shard_size: 5GB\n");
+  EXPECT_EQ(warnings_of(train + recipe), "");
+
+  const std::string model = " model=" + golden_model("gqa_tied") + " tokenizer=bytes ";
+  const std::string measuring = "field_output=a device=cpu product=f32 sequence_len=16 ";
+  EXPECT_EQ(warnings_of("export" + model + measuring +
+                        "max_shard_size=1GB output=" + tiny.path("m.gguf").string()),
+            said("export", {"field_output without eval_data", "device without eval_data",
+                            "product without eval_data", "sequence_len without eval_data",
+                            "max_shard_size for a GGUF file"}));
+  EXPECT_EQ(warnings_of("export" + model + "max_shard_size=1GB sequence_len=16 eval_data=" +
+                        tiny.eval_data() + " output_dir=" + tiny.path("m").string()),
+            "");
+  EXPECT_EQ(
+      warnings_of("export" + model + "adapter=" + golden_model("lora") +
+                  " format=gguf_adapter device=cpu max_merge_loss=1 chat_template=plain "
+                  "output=" +
+                  tiny.path("a.gguf").string()),
+      said("export", {"device with format=gguf_adapter", "max_merge_loss with format=gguf_adapter",
+                      "chat_template with format=gguf_adapter"}));
+
+  const std::string quantize = "quantize model=nowhere data=none output_dir=o ";
+  const std::string of_a_run = "learning_rate=1e-4 max_steps=3 optimizer=adamw lora_rank=4 ";
+  EXPECT_EQ(warnings_of(quantize + of_a_run + "attention=own device=cpu"),
+            said("quantize", {"optimizer", "max_steps", "learning_rate", "lora_rank",
+                              "device without eval_data", "attention without eval_data"}));
+  EXPECT_EQ(warnings_of(quantize + "attention=own device=cpu eval_data=none"), "");
+  EXPECT_EQ(warnings_of(quantize + of_a_run + "attention=own format=exl2 device_memory=1GiB"), "");
+
+  EXPECT_EQ(warnings_of("eval " + tiny.settings("packing=false stride=8")),
+            said("eval", {"micro_batch_size", "packing", "stride without a .txt file"}));
+  const std::string book = tiny.file("book.txt", std::string(200, 'a'));
+  EXPECT_EQ(warnings_of("eval " + tiny.settings("stride=8 data=" + book)),
+            said("eval", {"micro_batch_size"}));
+  EXPECT_EQ(warnings_of("data stats " + tiny.settings("learning_rate=1 weight_decay=1")),
+            said("data", {"learning_rate", "weight_decay"}));
+  EXPECT_NE(run("help data").out.find("\n  micro_batch_size "), std::string::npos);
+}
+
 TEST(CommandOptions, ARecipeMayBeForSeveralCommands) {
   const TemporaryDirectory directory("jackscrew_shared");
   const std::string recipe = directory.file("run.yaml", "method: lora\nstride: 8\nprompt: a\n");
